@@ -373,7 +373,7 @@ impl Judging<'_> {
         let contradiction = contradiction_of_dtype(&named.dump).filter(|_| is_open);
         said.contradiction = contradiction.as_ref().map(|shown| {
             format!(
-                "{}, which does not explain them; if its engine computes logits alone in f32, record block_out, too",
+                "{}, but f32 does not explain the values; if the engine computes only the logits in f32, record block_out too",
                 shown.note
             )
         });
@@ -445,13 +445,14 @@ impl Judging<'_> {
                 // An engine with such a cache is off by about as much as that comes to.
                 let is_off =
                     found.rows.iter().filter_map(Row::headroom).any(|headroom| headroom >= LEAST_OF_NOISE);
-                let is_seen = numerics.cache_noise() == 0.0 || is_off;
-                explains |= found.verdict == Verdict::Pass && is_seen && found.is_nearer_than(outcome);
+                let is_seen =
+                    if numerics.cache_noise() > 0.0 { is_off } else { found.is_nearer_than(outcome) };
+                explains |= found.verdict == Verdict::Pass && is_seen;
             }
             if explains {
                 return Ok(Some(format!(
-                    "rounding explains it only if the KV cache is of {name}, which the dump does not say: its manifest can, by \
-                     settings.kv_cache, or --kv-cache {name}"
+                    "rounding explains the errors only if the KV cache is {name}, and the dump states no cache type; if it is \
+                     {name}, state it in settings.kv_cache or pass --kv-cache {name}"
                 )));
             }
         }
@@ -609,8 +610,8 @@ fn best_choice(
 
 fn undecided_between(one: &str, other: &str) -> String {
     format!(
-        "its values are about as far from {one} as from {other}, and the dump does not say how its engine computes: name the \
-         arithmetic in settings.numerics, or give --numerics"
+        "the dump does not say how its engine computes, and its values fit {one} and {other} about equally well: name the \
+         arithmetic in settings.numerics, or pass --numerics"
     )
 }
 

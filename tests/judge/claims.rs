@@ -23,8 +23,7 @@ fn code(model: &str, suppose: &[&str], points: &[Point], settings: Value) -> (i3
     let path = terminal.path().join("claimed.safetensors");
     clay.save(&path);
     let path = path.display().to_string();
-    let (code, report) =
-        terminal.json(&["check", "--model", model, "--candidate", &path, "--no-report", "--no-causes"]);
+    let (code, report) = terminal.json(&["check", "--model", model, "--candidate", &path, "--no-report"]);
     (code, report["references"][0]["reason"].to_string())
 }
 

@@ -1,8 +1,8 @@
 //! The distribution of the errors of an array: by the size of the values, by row, and as probabilities of a softmax.
 //!
-//! One largest error relative to its own value says little about the values that decide: the leading logits of a row may be off by
-//! several times what moves any value of it, and each still be near in units of its size. Errors are therefore counted in classes of
-//! values of like size, and row by row.
+//! The largest relative error says little about the values that decide. The top logits of a row may be off by several times the
+//! rounding error of any value in the row, and the error relative to their own size is still small. Errors are therefore grouped
+//! into classes of values of similar size, and by row.
 
 use crate::measure::grain::Grain;
 use crate::measure::sides::Columns;

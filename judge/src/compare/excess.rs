@@ -5,11 +5,11 @@
 
 use crate::measure::{Class, Distribution, larger};
 
-/// One run more may come to this many times the largest of a few.
+/// Largest ratio that rounding explains: the error of one more run over the largest error of a few perturbed runs.
 pub(super) const NEAR: f64 = 2.0;
 
-/// An error is no rounding where it is so many times what rounding came to in a few runs. A Gaussian exceeds four
-/// times the largest of some thousand draws in no run that anyone will see.
+/// Ratio from which rounding cannot explain an error: the error over the largest error of a few perturbed runs. A Gaussian
+/// practically never exceeds four times the largest of some thousand draws.
 pub(super) const FAR: f64 = 4.0;
 
 /// A statistic of errors.
@@ -64,8 +64,8 @@ impl Statistic {
             Self::Row => "the RMS error of one row",
             Self::Divergence => "the largest KL divergence of a row",
             Self::MeanDivergence => "the mean KL divergence of the rows",
-            Self::Lead => "the lead that the likeliest token of a row loses to another",
-            Self::Scale => "the factor that all values have in common, less 1,",
+            Self::Lead => "the reference's largest logit gap between its top token and the candidate's",
+            Self::Scale => "the scale factor common to all values, minus 1,",
         }
     }
 }
@@ -84,13 +84,13 @@ pub struct Excess {
     pub ratio: f64,
 }
 
-/// A class of fewer values, over all runs, takes those of its neighbours along: the largest of fewer draws is an accident.
+/// Minimum number of values in a class, over all runs. A smaller class is merged with its neighbours: its largest error is chance.
 const FEW_VALUES: usize = 4096;
-/// Fewer values tell no root mean square.
+/// Minimum number of values for a meaningful root mean square.
 const FEW_ERRORS: usize = 64;
-/// The mean of fewer rows tells nothing.
+/// Minimum number of rows for a meaningful mean.
 const FEW_ROWS: usize = 8;
-/// The largest divergence of fewer rows, over all runs, is itself an accident.
+/// Number of rows, over all runs, below which the largest divergence depends on chance and its limit is doubled.
 const FEW_DIVERGENCES: usize = 32;
 /// KL divergences grow with the square of the errors; twice that of the perturbed runs is the most that passes.
 const TIMES_DIVERGENCE: f64 = 2.0;
@@ -130,14 +130,19 @@ impl Excess {
 
     /// Returns a clause for messages.
     pub fn told(&self) -> String {
-        format!("{} is {:.1e}, and in perturbed runs {:.1e}", self.statistic.phrase(), self.error, self.noise)
+        format!(
+            "{} is {:.1e}, where rounding makes it {:.1e}",
+            self.statistic.phrase(),
+            self.error,
+            self.noise
+        )
     }
 }
 
-/// What the perturbed runs come to.
+/// Errors of the perturbed runs.
 #[derive(Clone, Debug, Default)]
 pub struct Noise {
-    /// Classes are of all runs together, all other figures the largest of them.
+    /// Classes pool the values of all runs; every other figure is the largest of any run.
     pub distribution: Distribution,
     /// The largest error.
     pub max_abs: f64,

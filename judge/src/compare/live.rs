@@ -263,7 +263,7 @@ impl<'d> LiveComparison<'d> {
             && self.distributed.is_some_and(|sites| sites.contains(&site))
         {
             let found =
-                Distribution::of(&dumped, &part, self.dumps_grain(site), &columns, is_of_logits(site.point));
+                Distribution::of(&dumped, &part, self.dumps_grain(site), columns, is_of_logits(site.point));
             self.distributions.insert(site, found);
         }
         if let (Some(may_differ), true, Kind::Real) = (self.may_differ, included, site.point.kind()) {

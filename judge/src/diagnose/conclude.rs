@@ -190,8 +190,8 @@ impl Conclusion<'_> {
             self.rows.iter().filter(|row| !is_before(row)).filter_map(Row::last_position).peekable();
         let is_blind = last.peek().is_some() && last.all(|position| position == 0);
         is_blind.then(|| {
-            "of all that attention leads to, position 0 alone was compared, where RoPE, the attention scale, the mask and softmax \
-             have no effect: record a later position"
+            "from the first attention on, position 0 alone was compared; RoPE, the attention scale, the mask and softmax have no \
+             effect there: record a later position"
                 .to_owned()
         })
     }

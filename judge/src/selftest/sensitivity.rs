@@ -1,7 +1,7 @@
 //! The sensitivity of the judge: the largest fault of each kind that still passes, and what it does to the predictions.
 //!
-//! A fault below rounding passes, rightly. What must not pass is one that chooses another token where rounding would not, or moves
-//! the predictions by more than twice what rounding does.
+//! A fault smaller than rounding may pass. A fault must not pass if it changes a token that rounding would not change, or if it
+//! moves the predictions by more than twice as much as rounding does.
 
 use crate::change::{Book, Supposition};
 use crate::checkpoint::{Point, Site};
@@ -126,15 +126,15 @@ pub struct Sensitivity {
     pub arithmetic: &'static str,
     /// The taps that are recorded.
     pub recorded: &'static str,
-    /// Its size; 0 where none of the sizes that were tried passes.
+    /// The size of the fault; 0 if no tried size passes.
     pub size: f64,
-    /// The largest KL divergence of a row of logits that it makes.
+    /// The largest KL divergence that the fault causes in a row of logits.
     pub divergence: f64,
-    /// The same of perturbed runs.
+    /// The largest KL divergence of a row of logits in perturbed runs.
     pub noise: f64,
-    /// The largest lead that a likeliest token loses to another, in units of what rounding moves two logits by.
+    /// The largest logit lead that a top token loses to another, in units of how far rounding can move two logits apart.
     pub lost_lead: f64,
-    /// Whether every value is within its error bound, so that no perturbed run was asked.
+    /// True if every value is within its error bound, so that no perturbed run was needed.
     pub is_within_bounds: bool,
 }
 
@@ -154,8 +154,8 @@ const STEPS: i32 = 24;
 /// Where the seeds of perturbed runs begin, four from each.
 const SEEDS: [u64; 4] = [0, 4, 8, 12];
 
-/// Measures the sensitivity to every fault in a model that computes as its dump states; with `claims_int8`, of a dump that states
-/// 8-bit integers and holds what `f32` made.
+/// Measures the sensitivity to every fault, in a model that computes as its dump states. With `claims_int8`, the dump states
+/// 8-bit integers but records values computed in `f32`.
 ///
 /// # Errors
 /// If the model cannot be run.
