@@ -1,7 +1,5 @@
 //! Activations of 8-bit integers that a dump does not state.
 
-use serde_json::Map;
-
 use crate::checkpoint::Point;
 use crate::cli::numerics::ACTIVATION_CODES;
 use crate::cli::unsaid::holds_results_alone;
@@ -39,7 +37,7 @@ pub(super) fn common_products(vocab_size: usize) -> Vec<IntegerProducts> {
 
 /// Returns the producer as if it had stated these products; `None` if they cannot be stated.
 pub(super) fn with_integers(producer: &Producer, products: IntegerProducts) -> Option<Producer> {
-    let mut rounding = producer.rounding.clone().unwrap_or_else(Map::new);
+    let mut rounding = producer.rounding.clone().unwrap_or_default();
     rounding.insert(ACTIVATION_CODES.to_owned(), serde_json::to_value(products.codes).ok()?);
     rounding.insert("row_scales".to_owned(), serde_json::to_value(products.row_scales).ok()?);
     Some(Producer { rounding: Some(rounding), ..producer.clone() })

@@ -502,7 +502,8 @@ fn scaled_and_shifted_copies_are_told_as_nothing_for_certain() {
         let values = view(&case.dump, site).to_vec();
         let rms = (values.iter().map(|value| value * value).sum::<f64>() / values.len() as f64).sqrt();
         let width = *view(&case.dump, site).shape().last().expect("an axis");
-        let changes: [(&str, Box<dyn Fn((usize, f64)) -> f64>); 6] = [
+        type Change = Box<dyn Fn((usize, f64)) -> f64>;
+        let changes: [(&str, Change); 6] = [
             ("times 1.01", Box::new(|(_, value)| value * 1.01)),
             ("times 1.3", Box::new(|(_, value)| value * 1.3)),
             ("times 19.38", Box::new(|(_, value)| value * 19.38)),

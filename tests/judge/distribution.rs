@@ -72,7 +72,8 @@ fn leading_logits_that_are_exchanged_fail_everywhere_and_at_one_position() {
 
 #[test]
 fn leading_logits_that_are_made_smaller_fail() {
-    let changes: [(&str, fn(&mut [f64])); 3] = [
+    type Change = fn(&mut [f64]);
+    let changes: [(&str, Change); 3] = [
         ("soft cap", |row| row.iter_mut().for_each(|x| *x = 4.0 * (*x / 4.0).tanh())),
         ("top logit", |row| {
             let top = ranked(row)[0];

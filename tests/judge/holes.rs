@@ -223,7 +223,7 @@ fn a_hole_in_one_pass_takes_the_pass_away() {
 #[test]
 fn a_layer_of_which_nothing_is_recorded_takes_the_pass_away() {
     for layer in 0..3 {
-        for kept in [&Point::ALL[..], &[Embed, BlockOut, Logits, LastLogits], &[BlockOut, FinalNorm]] {
+        for kept in [Point::ALL, &[Embed, BlockOut, Logits, LastLogits], &[BlockOut, FinalNorm]] {
             let outcome = judged(llama3().with_only(kept).keep(|site| site.layer != Some(layer)));
             assert_eq!(outcome.verdict, Verdict::Inconclusive, "layer {layer}: {}", told(&outcome));
         }
