@@ -153,6 +153,7 @@ const FORMS: [(&str, Thinned); 3] =
 const STEPS: i32 = 24;
 /// Where the seeds of perturbed runs begin, four from each.
 const SEEDS: [u64; 4] = [0, 4, 8, 12];
+const LOGITS: Form = Form { thinned: Thinned::Logits, ..Form::FULL };
 
 /// Measures the sensitivity to every fault, in a model that computes as its dump states. With `claims_int8`, the dump states
 /// 8-bit integers but records values computed in `f32`.
@@ -160,10 +161,11 @@ const SEEDS: [u64; 4] = [0, 4, 8, 12];
 /// # Errors
 /// If the model cannot be run.
 pub fn sensitivities(bed: &Bed, claims_int8: bool) -> Result<Vec<Sensitivity>> {
+    let rounding = Rounding::of(bed)?;
     let cells: Vec<_> = Fault::ALL.iter().flat_map(|&fault| FORMS.map(|form| (fault, form))).collect();
     let found = parallel::map(cells.len(), 100_000_000, |at| {
         let (fault, form) = cells[at];
-        sensitivity(bed, claims_int8, fault, form)
+        sensitivity(bed, claims_int8, &rounding, fault, form)
     });
     found.into_iter().filter_map(Result::transpose).collect()
 }
@@ -171,6 +173,7 @@ pub fn sensitivities(bed: &Bed, claims_int8: bool) -> Result<Vec<Sensitivity>> {
 fn sensitivity(
     bed: &Bed,
     claims_int8: bool,
+    rounding: &Rounding,
     fault: Fault,
     (recorded, thinned): (&'static str, Thinned),
 ) -> Result<Option<Sensitivity>> {
@@ -207,7 +210,7 @@ fn sensitivity(
     };
     if good >= 0 {
         found.size = size_of(good);
-        effect(bed, fault, &mut found)?;
+        rounding.compare(bed, fault, &mut found)?;
     }
     Ok(Some(found))
 }
@@ -216,31 +219,43 @@ fn size_of(step: i32) -> f64 {
     f64::powi(2.0, step - STEPS)
 }
 
-/// Measures what a fault does to the logits, beside perturbed runs.
-fn effect(bed: &Bed, fault: Fault, found: &mut Sensitivity) -> Result<()> {
-    let form = Form { thinned: Thinned::Logits, ..Form::FULL };
-    let right = bed.recorded(&*bed.engine, &mut (), form, &bed.script())?;
-    let Some(wrong) = fault.dump(bed, found.size, form)? else { return Ok(()) };
-    let mut noise = Noise::default();
-    // The largest of a few runs is itself an accident: these are four times as many as the judge has.
-    for seed in SEEDS {
-        moved(
-            &*bed.engine,
-            seed,
-            |noisy| noisy,
-            |numerics| -> Result<()> {
-                let run = bed.recorded(numerics, &mut (), form, &bed.script())?;
-                let (of_run, max_abs) = apart(&run, &right)?;
-                noise.add(&of_run, max_abs);
-                Ok(())
-            },
-        )?;
+/// The logits of the right engine, and the errors of perturbed runs.
+struct Rounding {
+    right: Dump,
+    noise: Noise,
+}
+
+impl Rounding {
+    fn of(bed: &Bed) -> Result<Self> {
+        let right = bed.recorded(&*bed.engine, &mut (), LOGITS, &bed.script())?;
+        let mut noise = Noise::default();
+        // The largest of a few runs is itself an accident: these are four times as many as the judge has.
+        for seed in SEEDS {
+            moved(
+                &*bed.engine,
+                seed,
+                |noisy| noisy,
+                |numerics| -> Result<()> {
+                    let run = bed.recorded(numerics, &mut (), LOGITS, &bed.script())?;
+                    let (of_run, max_abs) = apart(&run, &right)?;
+                    noise.add(&of_run, max_abs);
+                    Ok(())
+                },
+            )?;
+        }
+        Ok(Self { right, noise })
     }
-    let (errors, _) = apart(&wrong, &right)?;
-    let largest = |of: &Distribution| of.divergences.iter().copied().fold(0.0, larger);
-    (found.divergence, found.noise) = (largest(&errors), largest(&noise.distribution));
-    found.lost_lead = if errors.lost_lead == 0.0 { 0.0 } else { errors.lost_lead / (2.0 * noise.max_abs) };
-    Ok(())
+
+    /// Measures what a fault of the size that was found does to the logits.
+    fn compare(&self, bed: &Bed, fault: Fault, found: &mut Sensitivity) -> Result<()> {
+        let Some(wrong) = fault.dump(bed, found.size, LOGITS)? else { return Ok(()) };
+        let (errors, _) = apart(&wrong, &self.right)?;
+        let largest = |of: &Distribution| of.divergences.iter().copied().fold(0.0, larger);
+        (found.divergence, found.noise) = (largest(&errors), largest(&self.noise.distribution));
+        let lost = errors.lost_lead / (2.0 * self.noise.max_abs);
+        found.lost_lead = if errors.lost_lead == 0.0 { 0.0 } else { lost };
+        Ok(())
+    }
 }
 
 /// The distribution of the errors of all logits, and the largest.
