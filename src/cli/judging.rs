@@ -245,7 +245,7 @@ struct Way {
     note: Option<String>,
     /// Why it cannot give a pass: the dump's values contradict it.
     contradiction: Option<String>,
-    /// Whether nothing that the dump says or stores leads to it.
+    /// True if nothing that the dump says or stores leads to it.
     is_guess: bool,
 }
 

@@ -17,7 +17,7 @@ pub struct Refusal {
     message: String,
     param: Option<String>,
     code: Option<&'static str>,
-    /// Whether the same request may be answered soon.
+    /// True if the same request may be answered soon.
     is_passing: bool,
 }
 

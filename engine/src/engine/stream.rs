@@ -33,7 +33,7 @@ pub(super) struct Stream<'m> {
     pub end: usize,
     /// Whether the tap looks at it.
     pub tapped: bool,
-    /// Whether it reads earlier tokens again, into an empty cache.
+    /// True if it reads earlier tokens again, into an empty cache.
     pub anew: bool,
     /// The residual stream, `[T, d]`.
     pub x: Tensor,

@@ -8,12 +8,12 @@ use crate::exact::profile::{Choices, Profile, RowScales};
 use crate::exact::stage::node_of;
 use crate::quant::{ActivationCodes, CodeGroup, ScaleType};
 
-/// How an engine multiplies activations of 8-bit integers.
+/// The products of 8-bit integer activations in an engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IntegerProducts {
     /// The integers.
     pub codes: ActivationCodes,
-    /// How products meet the scales of the weights' rows.
+    /// The way in which products meet the scales of the weights' rows.
     pub row_scales: RowScales,
 }
 

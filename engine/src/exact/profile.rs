@@ -54,7 +54,7 @@ impl Operands {
     }
 }
 
-/// How a product meets the scales of rows of integer weights.
+/// The way in which a product meets the scales of rows of integer weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RowScales {
@@ -109,7 +109,7 @@ pub struct Profile {
     /// Whether embeddings, norms, rotations and the residual stream stay `f32` where `results` are shorter: torch's autocast, which
     /// computes products alone in a short type. What attention multiplies is rounded as what products do is.
     pub wide_stream: bool,
-    /// Whether the sums of the residual stream alone stay `f32` where `results` are shorter.
+    /// True if the sums of the residual stream alone stay `f32` where `results` are shorter.
     pub wide_sums: bool,
     /// What a plain weight is rounded to before it is used.
     pub weights: Float,
@@ -117,7 +117,7 @@ pub struct Profile {
     pub operands: Operands,
     /// 8-bit integers that activations are rounded to where they meet weights; `None` for none. Over `operands`.
     pub activation_codes: Option<ActivationCodes>,
-    /// How products meet the scales of rows of integer weights, which are found in the decoded weights.
+    /// The way in which products meet the scales of rows of integer weights, which are found in the decoded weights.
     pub row_scales: RowScales,
     /// Whether sums cut bits off instead of rounding to nearest, as NVIDIA's matrix units do.
     pub truncates: bool,
@@ -356,17 +356,17 @@ pub enum Choice {
     ChainedNorms,
     /// Whether sums are, too.
     Chained,
-    /// Whether products meet the scales of rows of integer weights after they are summed, and rounded.
+    /// True if products meet the scales of rows of integer weights after they are summed, and rounded.
     RoundedRowScales,
     /// The same, but they are not rounded before.
     ExactRowScales,
-    /// Whether activations are not rounded to integers where they meet these weights, though they are elsewhere.
+    /// True if activations are not rounded to integers where they meet these weights, though they are elsewhere.
     WholeActivations,
-    /// Whether sums of the residual stream stay `f32`.
+    /// True if sums of the residual stream stay `f32`.
     WideSums,
-    /// Whether operands are split in two numbers of bf16.
+    /// True if operands are split in two numbers of bf16.
     SplitBf16,
-    /// Whether they are in two of TF32.
+    /// True if they are in two of TF32.
     SplitTf32,
 }
 

@@ -92,7 +92,7 @@ pub struct Noisy<'n> {
     /// How far a rounding of what is multiplied, and of products, may move them, relative to these; 0 where they are of the type of
     /// the rest.
     short_products: f64,
-    /// Whether results of 16 bits are moved as another order of sums moves them, and not as another rounding inside does.
+    /// True if results of 16 bits are moved as another order of sums moves them, and not as another rounding inside does.
     sums_alone: bool,
     /// What the other engine rounds beyond that, as it states.
     roundings: Roundings,

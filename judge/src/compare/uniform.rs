@@ -13,7 +13,7 @@ const NEAR: f64 = 0.25;
 pub struct Uniform {
     /// The errors that they would have.
     pub errors: Errors,
-    /// Whether rounding explains them, where that was evaluated.
+    /// True if rounding explains them, where that was evaluated.
     pub is_explained: bool,
 }
 

@@ -510,7 +510,7 @@ impl Row {
         }
     }
 
-    /// Whether rounding comes to as much as the probabilities differ from uniform ones.
+    /// True if rounding comes to as much as the probabilities differ from uniform ones.
     fn is_as_near_if_uniform(&self, floor: &Floor) -> bool {
         let uniform = self.uniform.as_ref().filter(|_| !self.is_one_stage());
         uniform.is_some_and(|uniform| floor.is_near(&uniform.errors))

@@ -43,7 +43,7 @@ pub(super) fn is_half_precision(held: &Held) -> Result<bool> {
     Ok(short * 2 > sites.len())
 }
 
-/// Whether the values of a tap fit 16 bits, whatever type they are stored in.
+/// True if the values of a tap fit 16 bits, whatever type they are stored in.
 fn is_short(held: &Held, site: Site) -> Result<bool> {
     if matches!(held.stored(site), Some(DType::BF16 | DType::F16)) {
         return Ok(true);

@@ -35,7 +35,7 @@ pub(super) struct Judge<'r> {
     notes: Vec<String>,
     /// What explains rows that no run has made.
     causes: Vec<Cause>,
-    /// Whether rounding to 16 bits may explain what exceeds the table.
+    /// True if rounding to 16 bits may explain what exceeds the table.
     pub(super) may_be_half: bool,
     /// The choices of experts between a place and the values that it starts from.
     pub(super) behind: HashMap<Site, Vec<Site>>,

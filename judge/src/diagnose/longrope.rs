@@ -106,13 +106,13 @@ fn undetermined(within: usize) -> String {
     )
 }
 
-/// Whether everything that the dump holds was compared: what a user chooses of it need not tell.
+/// True if everything that the dump holds was compared: what a user chooses of it need not tell.
 fn is_unrestricted(selection: &Selection) -> bool {
     let Selection { explicit, layers, passes, positions, .. } = selection;
     !explicit && layers.is_none() && passes.is_none() && positions.is_none()
 }
 
-/// Whether a row is of what follows a crossing.
+/// True if a row is of what follows a crossing.
 fn is_beyond(row: &Row, crossing: Crossing) -> bool {
     row.site.pass.is_none_or(|pass| pass >= crossing.pass)
 }

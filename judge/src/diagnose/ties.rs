@@ -433,7 +433,7 @@ fn other_steps_of_dumps(candidate: &Held, reference: &Held) -> Vec<(usize, Other
     alike.filter_map(other).collect()
 }
 
-/// Whether two dumps have the same token at a position, as far as both tell it.
+/// True if two dumps have the same token at a position, as far as both tell it.
 fn reads_alike(one: &Held, other: &Held, position: usize) -> bool {
     let [one, other] = [one, other].map(|held| held.dump.manifest.token_at(position));
     one.zip(other).is_none_or(|(one, other)| one == other)

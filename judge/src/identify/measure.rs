@@ -26,12 +26,12 @@ pub(super) struct Nearness {
     pub rel_l2: f64,
     /// What our values are multiplied with to be theirs.
     pub scale: f64,
-    /// Whether the error has no pattern, as the error of rounding. A row, channel or head with a factor or an offset has one.
+    /// True if the error has no pattern, as the error of rounding. A row, channel or head with a factor or an offset has one.
     pub is_noise: bool,
 }
 
 impl Nearness {
-    /// Whether rounding explains the error: too small for anything else, or as small as coarse arithmetic makes it and
+    /// True if rounding explains the error: too small for anything else, or as small as coarse arithmetic makes it and
     /// without a pattern.
     pub fn is_honest(&self) -> bool {
         self.rel_l2 <= ROUNDED || self.rel_l2 < HONEST && self.is_noise

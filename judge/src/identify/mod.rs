@@ -67,7 +67,7 @@ pub struct Place {
     pub scale: f64,
     /// Relative error in L2, each stage started from the file's own values as far as they were found.
     pub rel_l2: f64,
-    /// Whether rounding explains the error, or what follows is right only if the array is this; if not, it is a best guess.
+    /// True if rounding explains the error, or what follows is right only if the array is this; if not, it is a best guess.
     pub is_certain: bool,
     /// Places that it may as well be.
     pub others: Vec<Site>,
@@ -163,12 +163,12 @@ impl Identified {
         self.because.as_deref() == Some(TOKENS)
     }
 
-    /// Whether each of its places is certain, or it is the tokens.
+    /// True if each of its places is certain, or it is the tokens.
     pub fn is_told(&self) -> bool {
         self.is_tokens() || !self.places.is_empty() && !self.is_guess()
     }
 
-    /// Whether its places are a best guess.
+    /// True if its places are a best guess.
     pub fn is_guess(&self) -> bool {
         self.places.iter().any(|place| !place.is_certain)
     }

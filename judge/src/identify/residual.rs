@@ -37,7 +37,7 @@ impl Residual {
         }
     }
 
-    /// Whether no factor and no offset of a row, a channel or a vector explains half of the error. False if these have too few values
+    /// True if no factor and no offset of a row, a channel or a vector explains half of the error. False if these have too few values
     /// to decide.
     pub fn is_noise(&self) -> bool {
         let factor = |group: &Group| (group.error_ours, group.ours);
@@ -45,7 +45,7 @@ impl Residual {
         self.groups.iter().all(|groups| self.is_left_by(groups, factor) && self.is_left_by(groups, offset))
     }
 
-    /// Whether fitting each group with one number leaves as much of the error as it leaves of noise.
+    /// True if fitting each group with one number leaves as much of the error as it leaves of noise.
     fn is_left_by(&self, groups: &HashMap<usize, Group>, fit: impl Fn(&Group) -> (f64, f64)) -> bool {
         let explained = |group: &Group| match fit(group) {
             (along, norm) if norm > 0.0 => along * along / norm,

@@ -120,7 +120,7 @@ impl Settled {
         self.own[index].iter().map(|one| Place::of(one, others(one), certain(one))).collect()
     }
 
-    /// Whether an array is at a place for certain: what follows shows it, or rounding explains its error, its scale means
+    /// True if an array is at a place for certain: what follows shows it, or rounding explains its error, its scale means
     /// something, and no other place and no other array fits nearly as well.
     fn is_certain(&self, index: usize, one: &Match, sizes: &Extents) -> bool {
         let is_explained = one.is_honest() && (one.near.scale == 1.0 || sizes.is_meant(one.near.scale));
@@ -128,7 +128,7 @@ impl Settled {
             || is_explained && self.is_clear(index, one) && !self.is_outdone(index, one)
     }
 
-    /// Whether every other place is much further from an array. An error as small as rounding to bf16 makes it needs no such margin.
+    /// True if every other place is much further from an array. An error as small as rounding to bf16 makes it needs no such margin.
     fn is_clear(&self, index: usize, one: &Match) -> bool {
         let is_rival = |other: &&Match| {
             other.site != one.site && other.way.part == one.way.part && copied(one.site) != Some(other.site)
@@ -137,7 +137,7 @@ impl Settled {
         one.near.rel_l2 <= ROUNDED || self.found[index].iter().filter(is_rival).all(is_far)
     }
 
-    /// Whether another array fits a place much better, or without a scale.
+    /// True if another array fits a place much better, or without a scale.
     fn is_outdone(&self, index: usize, one: &Match) -> bool {
         let is_better = |other: &Match| {
             let is_nearer = other.near.rel_l2 * CLEAR < one.near.rel_l2 && one.near.rel_l2 > ROUNDED;

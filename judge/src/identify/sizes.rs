@@ -22,7 +22,7 @@ impl Extents {
         Self { heads, kv_heads: dimensions.kv_heads(), head_dim, pairing, roots }
     }
 
-    /// Whether engines save values before or after they meet a factor: a root of a size, or a power of two. A map that divided by
+    /// True if engines save values before or after they meet a factor: a root of a size, or a power of two. A map that divided by
     /// any other factor would hide a fault.
     pub fn is_meant(&self, scale: f64) -> bool {
         const WITHIN: f64 = 5e-3;

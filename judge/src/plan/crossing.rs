@@ -25,7 +25,7 @@ impl Crossing {
         goes_on.then_some(Self { within, pass: passes.len() })
     }
 
-    /// Whether a pass of the dump crosses.
+    /// True if a pass of the dump crosses.
     pub fn is_held(&self, manifest: &Manifest) -> bool {
         self.pass < manifest.passes.len()
     }

@@ -391,7 +391,7 @@ fn measured(row: &Row) -> Option<(&Figures, &Rounding)> {
     of_total().or_else(of_judged)
 }
 
-/// Whether the headroom of a row is that of errors that were weighed against perturbed runs.
+/// True if the headroom of a row is that of errors that were weighed against perturbed runs.
 fn is_measured(row: &Row) -> bool {
     let told = row.headroom.as_ref().map_or(0.0, |told| told.0);
     match inherited(row) {
