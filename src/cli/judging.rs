@@ -360,7 +360,7 @@ impl Judging<'_> {
         Ok(outcome)
     }
 
-    /// What the dump says, what its values show that it does not say, and what the format of the model's file suggests.
+    /// The arithmetics that the dump states, that its values show, and that the format of the model's file suggests.
     fn ways(&self, named: &NamedDump, loaded: &LoadedModel) -> Result<Vec<Way>> {
         let options = &self.options.numerics;
         let way = |producer: Producer, shown, note| -> Result<Way> {
@@ -403,7 +403,7 @@ impl Judging<'_> {
         Ok(ways)
     }
 
-    /// What is to be said of logits alone that fail, if a cache that the dump does not state explains them.
+    /// Returns a reason for doubt where logits alone fail and a cache that the dump does not state explains them.
     fn doubt_of_caches(
         &self,
         outcome: &Outcome,
@@ -566,7 +566,7 @@ impl Judging<'_> {
 /// The least part of what is allowed by which logits are off if a cache of unknown scales explains them.
 const LEAST_OF_NOISE: f64 = 0.1;
 
-/// What is said where the scales of a cache are not known.
+/// The note where the scales of a cache are not known.
 const ABOUT_SCALES: &str = "the dump does not say the scales of its KV cache: what rounding to 8 bits under any scale may do is allowed for";
 
 /// How much of a comparison fails, to find the way by which least does.

@@ -16,7 +16,7 @@ pub struct NamedDump {
     pub dump: Dump,
     /// What is to be said of how it was read, if it is not on this machine, or is no dump by itself.
     pub notes: Vec<String>,
-    /// What it holds and nobody compares: without a pass, as long as it is not left out on purpose.
+    /// Arrays that are not compared: the verdict is no pass unless `--ignore` names them.
     pub lacking: Vec<String>,
     /// The arguments by which it is read, if it is no dump by itself.
     pub words: Vec<String>,

@@ -178,7 +178,7 @@ impl Judging<'_> {
         Ok(arithmetic.into_iter().chain(self.besides(named, variant, outcome)?).collect())
     }
 
-    /// What must be the same of all parts, in words: everything that a part reads, by its content.
+    /// The identity that all parts must share, in words: everything that a part reads, by its content.
     fn asked(
         &self,
         variant: &Variant,

@@ -14,17 +14,17 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::serve::connections::Connection;
 use crate::serve::refusal::Refusal;
 
-/// How many of the largest bodies may lie in memory at a time.
+/// The number of the largest bodies that may be in memory at a time.
 const LARGEST: usize = 32;
 /// Smaller bodies are read whatever else is: of each connection one.
 const SMALL: usize = 64 << 10;
-/// How long a body waits for room in memory.
+/// The longest time that a body waits for room in memory.
 const ROOM: Duration = Duration::from_secs(1);
-/// How long a client may send nothing of its body.
+/// The longest time that a client may send nothing of its body.
 const STALL: Duration = Duration::from_secs(5);
-/// How many bytes a client must send in each second, once it has had [`STALL`].
+/// The bytes that a client must send in each second, once it has had [`STALL`].
 const SLOWEST: usize = 256 << 10;
-/// What room is counted in.
+/// The unit in which room is counted.
 const KIB: usize = 1 << 10;
 
 /// Room for bodies.

@@ -21,11 +21,11 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// How many are open at a time.
+/// The number of connections that are open at a time.
 const MOST: usize = 256;
 /// How long the head of a request may take, and how long nothing may be asked.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How many bytes the head of a request may have.
+/// The largest head of a request in bytes.
 const LONGEST_HEAD: usize = 64 << 10;
 /// Before the next is accepted where one could not be: the system has no more handles.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -620,7 +620,7 @@ impl Profile {
         self.products().map(|_| self.results.unit())
     }
 
-    /// What both sides of a product are rounded to by the engine's units.
+    /// The type to which the engine's units round both sides of a product.
     pub(super) fn unit_of_products(&self) -> Float {
         match self.operands {
             Operands::F16 => Float::F16,

@@ -43,7 +43,7 @@ impl Agreement {
     }
 }
 
-/// How far the predictions of two rows of logits are apart.
+/// The difference between the predictions of two rows of logits.
 #[derive(Clone, Copy)]
 pub(super) struct Divergence {
     /// KL(reference‖candidate) in nats.

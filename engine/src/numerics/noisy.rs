@@ -59,25 +59,25 @@ pub fn moved<E>(
 /// Roundings that another engine makes beyond those of these numerics, each by the largest part of a value that it moves; 0 for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Roundings {
-    /// Of the results of every operation.
+    /// Rounding of the results of every operation.
     pub results: f64,
-    /// Of what is multiplied with weights, and of weights.
+    /// Rounding of weights and of the activations that meet them.
     pub operands: f64,
-    /// Of what norms make on the way.
+    /// Rounding of the intermediate values of norms.
     pub norms: f64,
-    /// Of activations before they are multiplied.
+    /// Rounding of activations before they are multiplied.
     pub activated: f64,
-    /// Of cosines, sines and products of rotations.
+    /// Rounding of cosines, sines and products of rotations.
     pub rotations: f64,
-    /// Of queries where they meet keys.
+    /// Rounding of queries where they meet keys.
     pub queries: f64,
-    /// Of scores, and before their scale.
+    /// Rounding of scores, and of dot products before their scale.
     pub scores: f64,
-    /// Of attention weights, and of exponentials, where they meet values.
+    /// Rounding of attention weights and exponentials where they meet values.
     pub attention: f64,
-    /// Of the sum over values after each key.
+    /// Rounding of the sum over values after each key.
     pub sums: f64,
-    /// Of weighted outputs of experts, and of their weights.
+    /// Rounding of experts' weights and weighted outputs.
     pub experts: f64,
 }
 
@@ -94,7 +94,7 @@ pub struct Noisy<'n> {
     short_products: f64,
     /// True if results of 16 bits are moved as another order of sums moves them, and not as another rounding inside does.
     sums_alone: bool,
-    /// What the other engine rounds beyond that, as it states.
+    /// Further roundings that the other engine states.
     roundings: Roundings,
     operations: AtomicU64,
 }

@@ -27,7 +27,7 @@ pub enum ScaleType {
     Bf16,
 }
 
-/// How activations are rounded to 8-bit integers where they meet weights.
+/// The rounding of activations to 8-bit integers where they meet weights.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ActivationCodes {

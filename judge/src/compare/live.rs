@@ -110,7 +110,7 @@ pub struct Compared {
     pub preferences: HashMap<Site, Preference>,
     /// Whether rounding explains what was found.
     pub explained: HashMap<Site, Explained>,
-    /// What uniform probabilities would be in the place of the dump's.
+    /// The errors of uniform probabilities in the place of the dump's.
     pub uniform: HashMap<Site, Uniform>,
     /// Stages of the dump's engine that it does not explain.
     pub unexplained: Vec<Unexplained>,
@@ -374,7 +374,7 @@ impl<'d> LiveComparison<'d> {
         Some((Explained::new(judged, self.role, own.shape()), beyond))
     }
 
-    /// What uniform probabilities would be in the place of the dump's.
+    /// The errors of uniform probabilities in the place of the dump's.
     fn of_uniform(&self, site: Site, traced: &Tensor, own: &View) -> Option<Uniform> {
         let values = Uniform::values(site, own, self.vocabulary)?;
         let compared = exact::Compared {

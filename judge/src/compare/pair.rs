@@ -282,7 +282,7 @@ impl<'d> Pair<'d> {
         Ok(self.ranks(paired.site, &paired.positions)?.ok().map(|ranks| ranks.margin()))
     }
 
-    /// What uniform probabilities would be in the place of the candidate's.
+    /// The errors of uniform probabilities in the place of the candidate's.
     ///
     /// # Errors
     /// If an array is damaged.

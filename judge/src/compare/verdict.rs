@@ -162,7 +162,7 @@ pub struct Row {
     pub since: Vec<Site>,
     /// Whether rounding explains what both sides have made of these, where they were evaluated.
     pub explained: Option<Explained>,
-    /// What uniform probabilities would be here.
+    /// The errors of uniform probabilities here.
     pub uniform: Option<Uniform>,
     /// What was allowed.
     pub tolerance: Tolerance,
@@ -246,7 +246,7 @@ pub struct Observed {
     pub explained: Option<Explained>,
     /// The rows that were compared, where the dump has not all of them.
     pub recorded: Option<Recorded>,
-    /// What uniform probabilities would be here.
+    /// The errors of uniform probabilities here.
     pub uniform: Option<Uniform>,
 }
 

@@ -14,7 +14,7 @@ use crate::tap::Tap;
 use crate::tensor::Tensor;
 use crate::view::View;
 
-/// What rounding comes to at sites, and how the errors of the dump exceed it.
+/// The noise floors of sites, and the errors of the dump in relation to them.
 #[derive(Default)]
 pub(super) struct Measured {
     pub(super) floors: HashMap<Site, Floor>,
@@ -23,18 +23,18 @@ pub(super) struct Measured {
     pub(super) logits: HashMap<Site, Tensor>,
 }
 
-/// What an engine may round beyond what our numerics do.
+/// Roundings that an engine may have beyond those of our numerics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Room {
-    /// What meets the cache, and comes of it, to the type of the cache.
+    /// Operands and results of the cache are rounded to its type.
     pub(super) short_attention: bool,
-    /// The operands of products to 8 bits.
+    /// Operands of products are rounded to 8 bits.
     pub(super) eight_bits: bool,
-    /// Nothing beyond; it only adds up in another order.
+    /// None: the engine only adds up in another order.
     pub(super) sums_alone: bool,
 }
 
-/// How far rounding moves the values at `sites`, in a run that goes on as `go_on` says, of an engine with this room.
+/// Measures how far rounding moves the values at `sites`, in a run that goes on as `go_on` says, of an engine with this room.
 ///
 /// # Errors
 /// As the run itself.

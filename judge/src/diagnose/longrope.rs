@@ -75,7 +75,7 @@ fn stated(dump: &Dump) -> Result<Option<LongRope>> {
     name.parse().map(Some).map_err(refuse)
 }
 
-/// What an engine does by a rule.
+/// The behaviour of an engine under a rule.
 fn meaning(rule: LongRope) -> &'static str {
     match rule {
         LongRope::Reread => {

@@ -111,7 +111,7 @@ impl Outcome {
         self.rows.iter().find(|row| row.verdict == Verdict::Fail)
     }
 
-    /// How the dump's engine multiplies activations of 8-bit integers, if its values show that.
+    /// The 8-bit integer products of the dump's engine, if its values show them.
     pub fn integers(&self) -> Option<IntegerProducts> {
         self.basis.evidence.iter().find_map(|(_, found)| found.integers)
     }

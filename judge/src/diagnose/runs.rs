@@ -459,7 +459,7 @@ pub(super) struct Runs {
     pub(super) introduced: HashMap<Site, Found>,
     /// Whether rounding explains that.
     pub(super) explained: HashMap<Site, Explained>,
-    /// What uniform probabilities would be there.
+    /// The errors of uniform probabilities there.
     pub(super) uniform: HashMap<Site, Uniform>,
     /// Stages of the dump's engine that it does not explain, in data-flow order.
     pub(super) unexplained: Vec<Unexplained>,

@@ -439,7 +439,7 @@ fn reads_alike(one: &Held, other: &Held, position: usize) -> bool {
     one.zip(other).is_none_or(|(one, other)| one == other)
 }
 
-/// How many choices a dump tells after the one at a position.
+/// The number of choices that a dump holds after the one at a position.
 fn choices_after(held: &Held, position: usize) -> usize {
     held.choices.iter().filter(|(after, _)| *after > position).count()
 }

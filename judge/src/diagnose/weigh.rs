@@ -292,7 +292,7 @@ impl Judge<'_> {
 /// Room that a dump does not state.
 struct Unstated {
     room: Room,
-    /// What is to be said of a row that only this explains.
+    /// The reason for a row that only this explains.
     why: String,
 }
 

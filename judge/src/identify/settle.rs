@@ -163,7 +163,7 @@ impl Settled {
         self.supposed.insert(index);
     }
 
-    /// How many arrays but one are near their own places in a run.
+    /// The number of other arrays that are near their own places in a run.
     pub fn count_as_found(&self, found: &[Vec<Match>], but: usize) -> usize {
         let is_there = |(index, own): (usize, &Vec<Match>)| {
             let at = |site: Site| found[index].iter().any(|one| one.site == site && one.is_honest());

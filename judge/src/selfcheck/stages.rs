@@ -156,7 +156,7 @@ impl Wholes {
         Ok(Self { all: Whole::of(subject, &tokens)?, short })
     }
 
-    /// What a pass that ends there must give.
+    /// The values that a pass ending there must give.
     fn up_to(&self, end: usize) -> &Whole {
         self.short.as_ref().filter(|short| end <= short.tokens.len()).unwrap_or(&self.all)
     }

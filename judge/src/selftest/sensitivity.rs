@@ -151,7 +151,7 @@ const FORMS: [(&str, Thinned); 3] =
     [("all taps", Thinned::Full), ("block outputs", Thinned::Blocks), ("logits", Thinned::Logits)];
 /// Sizes are powers of two from 2⁻²⁴ to 2⁰.
 const STEPS: i32 = 24;
-/// Where the seeds of perturbed runs begin, four from each.
+/// The first seeds of perturbed runs: four runs from each.
 const SEEDS: [u64; 4] = [0, 4, 8, 12];
 const LOGITS: Form = Form { thinned: Thinned::Logits, ..Form::FULL };
 
