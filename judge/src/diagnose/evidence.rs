@@ -37,7 +37,7 @@ pub struct Evidence {
     pub sides: Vec<(String, BTreeSet<Point>)>,
     /// What is worth knowing.
     pub notes: Vec<String>,
-    /// The 8-bit integer products of the dump's engine, if they explains most of the products that fail.
+    /// The 8-bit integer products of the dump's engine, if they explain most of the products that fail.
     pub integers: Option<IntegerProducts>,
     /// What explains rows that fail.
     pub causes: Vec<Cause>,
