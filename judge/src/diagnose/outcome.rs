@@ -2,6 +2,8 @@
 
 use std::cmp::Ordering;
 
+use serde::{Deserialize, Serialize};
+
 use crate::checkpoint::{Checkpoint, Kind, Point};
 use crate::compare::{Floor, Gate, Role, Row, Verdict};
 use crate::diagnose::causes::Finding;
@@ -12,7 +14,7 @@ use crate::exact::IntegerProducts;
 use crate::measure::{Errors, Measurement, larger};
 
 /// How much of what should have been compared was compared.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Coverage {
     /// Tapped values that were compared.
     pub taps_compared: usize,
@@ -25,10 +27,13 @@ pub struct Coverage {
     /// Numbers that are bit-identical, in the error that is judged.
     pub elements_identical: usize,
     /// Tapped values of which the dump has some rows only.
+    #[serde(default)]
     pub taps_in_part: usize,
     /// Rows of all tapped values that were compared.
+    #[serde(default)]
     pub rows: usize,
     /// Rows of them that the passes have.
+    #[serde(default)]
     pub rows_expected: usize,
     /// What was left out, and why; each a short sentence.
     pub skipped: Vec<String>,

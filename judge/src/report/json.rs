@@ -178,7 +178,7 @@ pub(super) struct Reference {
     pub verdict: Named<Verdict>,
     pub reason: Option<String>,
     pub notes: Vec<String>,
-    pub coverage: CoverageRow,
+    pub coverage: Coverage,
     first_divergence: Option<Divergence>,
     pub findings: Vec<FindingRow>,
     /// What to type next, as a shell takes it.
@@ -209,7 +209,7 @@ impl Reference {
             verdict: Named(outcome.verdict),
             reason: outcome.reason.clone(),
             notes: outcome.notes.clone(),
-            coverage: CoverageRow::from(&outcome.coverage),
+            coverage: outcome.coverage.clone(),
             first_divergence: outcome.first_divergence().map(Divergence::new),
             findings: outcome.findings.iter().map(FindingRow::from).collect(),
             next: advice::commands(report, result).iter().map(|command| advice::shell(command)).collect(),
@@ -244,76 +244,6 @@ impl Producer {
 impl From<Producer> for crate::dump::Producer {
     fn from(Producer { name, version, settings }: Producer) -> Self {
         Self { name, version, settings, rounding: None }
-    }
-}
-
-#[derive(Serialize, Deserialize)]
-pub(super) struct CoverageRow {
-    taps_compared: usize,
-    taps_expected: usize,
-    elements: usize,
-    taps_identical: usize,
-    elements_identical: usize,
-    #[serde(default)]
-    taps_in_part: usize,
-    #[serde(default)]
-    rows: usize,
-    #[serde(default)]
-    rows_expected: usize,
-    skipped: Vec<String>,
-}
-
-impl From<&Coverage> for CoverageRow {
-    fn from(coverage: &Coverage) -> Self {
-        let Coverage {
-            taps_compared,
-            taps_expected,
-            elements,
-            taps_identical,
-            elements_identical,
-            taps_in_part,
-            rows,
-            rows_expected,
-            skipped,
-        } = coverage.clone();
-        Self {
-            taps_compared,
-            taps_expected,
-            elements,
-            taps_identical,
-            elements_identical,
-            taps_in_part,
-            rows,
-            rows_expected,
-            skipped,
-        }
-    }
-}
-
-impl From<CoverageRow> for Coverage {
-    fn from(row: CoverageRow) -> Self {
-        let CoverageRow {
-            taps_compared,
-            taps_expected,
-            elements,
-            taps_identical,
-            elements_identical,
-            taps_in_part,
-            rows,
-            rows_expected,
-            skipped,
-        } = row;
-        Self {
-            taps_compared,
-            taps_expected,
-            elements,
-            taps_identical,
-            elements_identical,
-            taps_in_part,
-            rows,
-            rows_expected,
-            skipped,
-        }
     }
 }
 
