@@ -46,7 +46,8 @@ pub struct Args {
     tokens: Option<Vec<u32>>,
     #[command(flatten)]
     select: SelectOptions,
-    /// What decides without a model: `rounding` leaves open what rounding to 16 bits may explain, `tolerance` fails it
+    /// Rule for errors above the table of tolerances: `rounding` makes errors that 16-bit rounding may explain inconclusive,
+    /// `tolerance` fails them
     #[arg(long, value_enum, value_name = "WHAT", default_value = "rounding", conflicts_with = "model")]
     gate: GateName,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! The content of a dump: results of an earlier run are taken over only if they are of the same content.
+//! Hashes of a dump's content. `--resume` reuses results of an earlier run only if the hash is unchanged.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ pub enum DumpFiles {
     Folder(PathBuf),
     /// Bytes at hand.
     Bytes(Source),
-    /// A file elsewhere, by what its server names its content by, and its size.
+    /// A remote file, identified by its `ETag` or date and its size.
     Elsewhere {
         /// As in `ETag "33a6"`.
         pin: String,
@@ -59,7 +59,7 @@ impl DumpFiles {
         Ok(HashedFiles { hash, pinned, is_certain: self.is_certain() })
     }
 
-    /// True if another content always shows: a date or a weak `ETag` may stay the same.
+    /// True if every change of the content changes the hash. A date or a weak `ETag` may stay the same.
     fn is_certain(&self) -> bool {
         match self {
             Self::File(_) | Self::Folder(_) | Self::Bytes(_) => true,

@@ -25,7 +25,7 @@ pub struct MapOptions {
     /// the one that places most of its arrays; see docs/foreign-files.md
     #[arg(long = "map", value_name = "MAP")]
     pub maps: Vec<String>,
-    /// Arrays that are left out on purpose of a file that is no dump, by names with *; any other array without a tap keeps the
+    /// Skip arrays of a file without a manifest whose names match (* is a wildcard); any other array without a tap makes the
     /// verdict inconclusive
     #[arg(long, value_name = "PATTERN")]
     pub ignore: Vec<String>,

@@ -110,7 +110,7 @@ fn plain(map: &Written) -> String {
 
 /// The rules of best guesses as comments, which a user may uncomment.
 fn commented(rules: &str) -> String {
-    const HEAD: &str = "\n# Best guesses, not read: rounding does not explain their values. Uncomment a rule that you know to be right.\n";
+    const HEAD: &str = "\n# Best guesses (rounding does not explain their errors). Uncomment a rule if you know it is right.\n";
     let lines = rules.lines().skip_while(|line| *line != "[[rule]]").filter(|line| !line.is_empty());
     let lines: String = lines.map(|line| format!("# {line}\n")).collect();
     if lines.is_empty() { lines } else { format!("{HEAD}{lines}") }

@@ -327,7 +327,8 @@ impl Judging<'_> {
                 break;
             }
         }
-        // What the dump says comes first; another arithmetic is a guess that its values have to bear out.
+        // The first way is stated by the dump, or shown by values that contradict it. Another arithmetic is a guess, which the
+        // values have to bear out.
         let said = (&ways[0], &*ways[0].choices[0]);
         let is_guess = way.is_guess || !way.is_stated && numerics.name() != said.1.name();
         let mut undecided = None;
@@ -387,8 +388,7 @@ impl Judging<'_> {
         }
         if loaded.format == "gguf" {
             let choices = options.of_gguf(&*loaded.model, producer)?;
-            let note =
-                "the dump does not say how its engine computes; by its values it computes as llama.cpp does";
+            let note = "the dump does not state its arithmetic; its values match the arithmetic of llama.cpp";
             let suggested = Way {
                 producer: producer.clone(),
                 choices,
@@ -563,13 +563,13 @@ impl Judging<'_> {
     }
 }
 
-/// The least part of what is allowed by which logits are off if a cache of unknown scales explains them.
+/// Minimum bound ratio of logits for which a cache of unknown scales is a plausible explanation.
 const LEAST_OF_NOISE: f64 = 0.1;
 
 /// The note where the scales of a cache are not known.
 const ABOUT_SCALES: &str = "the dump does not say the scales of its KV cache: what rounding to 8 bits under any scale may do is allowed for";
 
-/// How much of a comparison fails, to find the way by which least does.
+/// Sort key of an outcome: verdict, then number of failing rows. The smallest key is the best explanation.
 fn wrong(outcome: &Outcome) -> (Verdict, usize) {
     (outcome.verdict, outcome.count(Verdict::Fail))
 }

@@ -10,8 +10,7 @@ use crate::quant::{ActivationCodes, CodeGroup};
 /// True if a dump holds no product but logits and says nothing of how its engine computes.
 pub(super) fn says_nothing_of_products(dump: &Dump) -> bool {
     let producer = &dump.manifest.producer;
-    let says =
-        ["dtype", "numerics"].iter().any(|key| producer.setting(key).is_some_and(|said| said != "auto"));
+    let says = producer.stated_dtype().or(producer.setting("numerics")).is_some();
     let holds_product = dump.sites().any(|site| site.point == Point::FinalNorm);
     !says && producer.rounding.is_none() && holds_results_alone(dump) && !holds_product
 }

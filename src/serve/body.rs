@@ -1,5 +1,5 @@
-//! Bodies of requests: none that is too large is read, none that stalls is waited for, and all that lie in memory together are
-//! bounded.
+//! Reads request bodies: rejects bodies that are too large, times out bodies that stall, and limits the memory that all bodies
+//! use together.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::serve::refusal::Refusal;
 
 /// The number of the largest bodies that may be in memory at a time.
 const LARGEST: usize = 32;
-/// Smaller bodies are read whatever else is: of each connection one.
+/// Largest body, in bytes, that is read without reserving memory. Each connection has at most one.
 const SMALL: usize = 64 << 10;
 /// The longest time that a body waits for room in memory.
 const ROOM: Duration = Duration::from_secs(1);
@@ -90,7 +90,7 @@ impl Bodies {
         let wanted = u32::try_from(size.div_ceil(KIB)).unwrap_or(u32::MAX);
         let room = timeout(ROOM, self.room.clone().acquire_many_owned(wanted)).await;
         let room = room.map_err(|_| {
-            Refusal::busy("the bodies of other requests take all memory for bodies; ask again later")
+            Refusal::busy("no memory left for request bodies: other requests use all of it; retry later")
         })?;
         Ok(Some(room.expect("it is never closed")))
     }

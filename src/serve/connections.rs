@@ -1,5 +1,5 @@
-//! Connections: no more at a time than there is room for, and none that keeps others out. Where there is no room, the connection
-//! that has waited longest for its client is closed: one whose request is complete is never closed for another.
+//! Accepts a limited number of connections. At the limit, a new connection replaces the one that has waited longest for its
+//! client. A connection whose request is complete is never closed for another.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

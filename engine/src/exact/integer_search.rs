@@ -51,8 +51,8 @@ impl IntegerProducts {
     }
 }
 
-/// Returns the ways to multiply by which rounding explains the dump's values, of a product with plain weights; `None` if they are of
-/// another operation.
+/// Returns the candidates of `among` for which rounding explains the dump's values of a linear layer with plain weights. `None` if
+/// another operation computed the values.
 pub fn products_that_explain(compared: &Compared, among: &[IntegerProducts]) -> Option<Vec<IntegerProducts>> {
     let [origin] = compared.traced.origins() else { return None };
     let node = node_of(origin).filter(|node| node.operation::<Linear>().is_some())?;

@@ -9,8 +9,8 @@ const LARGEST: std::ops::RangeInclusive<usize> = 64..=128;
 /// More scales than these are possible only of too few weights to tell.
 const MOST: usize = 4;
 
-/// Returns the numbers of type `scale` of which every weight of a row is a multiple by an integer of 8 bits, rounded to type `weights`.
-/// None if there are none, or too many.
+/// Returns every scale `s` of type `scale` for which each weight of the row equals an 8-bit integer times `s`, rounded to type
+/// `weights`. Empty if there is no such scale, or too many fit.
 pub fn scales_of_row(row: &[f64], weights: Float, scale: Float) -> Vec<f64> {
     let largest = row.iter().fold(0.0f64, |most, w| most.max(w.abs()));
     if largest == 0.0 || !largest.is_finite() {

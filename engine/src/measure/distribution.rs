@@ -88,7 +88,7 @@ impl Distribution {
         }
         let product = |at: usize| rows.iter().map(|row| row.products[at]).sum::<f64>();
         let of_logits = || rows.iter().filter_map(|row| row.divergence);
-        let scale = if product(1) > 0.0 { product(0) / product(1) } else { 0.0 };
+        let scale = if product(1) == 0.0 { 0.0 } else { product(0) / product(1) };
         Self {
             classes,
             rows: rows.iter().filter_map(|row| row.rms).collect(),

@@ -117,8 +117,8 @@ pub trait Model: Send + Sync {
     /// Computes GELU in this form, whichever the files ask for; `false` if the model has none.
     fn set_gelu(&mut self, form: Activation) -> bool;
 
-    /// The length beyond which a sequence is read again from its start, since its earlier tokens are then rotated by other
-    /// factors (LongRoPE); `None` where a cache stays as it is.
+    /// The sequence length beyond which all tokens must be recomputed, because LongRoPE switches to its long factors. `None` if the
+    /// KV cache stays valid at every length.
     fn rereads_beyond(&self) -> Option<usize> {
         None
     }

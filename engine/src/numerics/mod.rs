@@ -133,7 +133,7 @@ pub trait Numerics: Send + Sync {
     /// The element type of the KV cache.
     fn cache_type(&self) -> DType;
 
-    /// By which part of themselves another engine's cache moves keys and values, in a type whose scales are not known; 0 for none.
+    /// The relative error of keys and values in another engine's 8-bit cache whose scales are unknown; 0 if there is no such cache.
     fn cache_noise(&self) -> f64 {
         0.0
     }

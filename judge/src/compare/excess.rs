@@ -106,10 +106,10 @@ impl Excess {
             of_rows(errors, noise, all_passes),
             of_divergences(errors, all_passes),
             of_means(errors, noise, all_passes),
-            Some(Self::new(Statistic::Lead, errors.lost_lead, 2.0 * all_passes.max_abs)),
+            Some(Self::near(Statistic::Lead, errors.lost_lead, all_passes.max_abs)),
             of_scale(errors, noise, all_passes),
         ];
-        all.into_iter().flatten().reduce(|a, b| if larger(a.ratio, b.ratio) == a.ratio { a } else { b })
+        worst(all.into_iter().flatten())
     }
 
     fn new(statistic: Statistic, error: f64, allowed: f64) -> Self {
@@ -204,8 +204,11 @@ fn with_neighbours(classes: &[Class], at: usize) -> Class {
 /// The worst row: a row is granted what all rows together come to, since few runs may by chance have left it still.
 fn of_rows(errors: &Distribution, noise: &Noise, all: &Noise) -> Option<Excess> {
     let typical = root_mean_square(&all.distribution.rows);
-    let pairs = errors.rows.iter().zip(&noise.distribution.rows);
-    worst(pairs.map(|(error, noise)| Excess::near(Statistic::Row, *error, larger(*noise, typical))))
+    let of_row = |(at, error): (usize, &f64)| {
+        let noise = noise.distribution.rows.get(at).copied().unwrap_or_default();
+        Excess::near(Statistic::Row, *error, larger(noise, typical))
+    };
+    worst(errors.rows.iter().enumerate().map(of_row))
 }
 
 fn of_divergences(errors: &Distribution, all: &Noise) -> Option<Excess> {
@@ -239,6 +242,7 @@ fn root_mean_square(of: &[f64]) -> f64 {
     (of.iter().map(|x| x * x).sum::<f64>() / of.len().max(1) as f64).sqrt()
 }
 
+/// The largest ratio; NaN is larger than any number.
 fn worst(all: impl Iterator<Item = Excess>) -> Option<Excess> {
-    all.reduce(|a, b| if larger(b.ratio, a.ratio) == a.ratio { a } else { b })
+    all.reduce(|a, b| if a.ratio.is_nan() || a.ratio >= b.ratio { a } else { b })
 }

@@ -287,12 +287,13 @@ impl<'d> Pair<'d> {
     /// # Errors
     /// If an array is damaged.
     pub fn uniform(&self, site: &Site, positions: &Range<usize>) -> Result<Option<Uniform>> {
+        // Without a model, the number of tokens shows in the width of probabilities alone.
         if site.point != Point::Probs {
             return Ok(None);
         }
         let reference = self.at(self.reference, *site, positions).values()?.ok();
         let measured =
-            |own: View| Some(Uniform::measured(&Uniform::values(*site, &own, own.len())?, &own, || false));
+            |own: View| Some(Uniform::measured(&Uniform::values(*site, &own, own.width())?, &own, || false));
         Ok(reference.and_then(measured))
     }
 

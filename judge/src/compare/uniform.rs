@@ -1,11 +1,11 @@
-//! Probabilities that show nothing of the model: the same probability for every token would be as right.
+//! Detects probabilities that carry no evidence: a uniform distribution over all tokens would pass as well.
 
 use crate::checkpoint::{Point, Site};
 use crate::measure::{Columns, Errors, Grain, measure};
 use crate::tensor::Tensor;
 use crate::view::View;
 
-/// Errors of this share of a value's size are beyond the rounding of one operation: nothing need be evaluated.
+/// Relative error above which rounding of one operation is ruled out without an exact evaluation.
 const NEAR: f64 = 0.25;
 
 /// Uniform probabilities in the place of a dump's, against our engine's.

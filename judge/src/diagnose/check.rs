@@ -308,7 +308,7 @@ pub(super) fn run_and_judge(
     Ok(runs)
 }
 
-/// Takes sites out of `expected` that the dump never records and that what follows judges, and says so.
+/// Removes sites from `expected` that the dump records in no pass and whose operation a later tap covers. Adds a note for each.
 fn leave_out_covered(
     judge: &mut Judge,
     expected: &mut Vec<(Site, Range<usize>)>,

@@ -5,7 +5,7 @@ use crate::compare::{Row, Unexplained};
 use crate::diagnose::runs::{Runs, Setting};
 use crate::exact::IntegerProducts;
 
-/// So many products are looked at; if no way explains one of the first few, none is looked for.
+/// Maximum number of products that are examined. The search ends if no candidate explains any of the [`FIRST`] ones.
 const LOOKED_AT: usize = 64;
 const FIRST: usize = 6;
 

@@ -101,7 +101,7 @@ fn unstated(rule: LongRope, within: usize) -> String {
 
 fn undetermined(within: usize) -> String {
     format!(
-        "these values do not tell whether keys that were cached with LongRoPE's short factors were kept or read again beyond \
+        "undetermined whether the engine kept or recomputed keys cached with LongRoPE's short factors beyond \
          position {within}; dump k_cache or logits there, or state producer.settings \"{SETTING}\": \"reread\""
     )
 }

@@ -107,7 +107,7 @@ impl Outcome {
         let rel_l2 = |row: &Row| row.judged().map(|found| found.errors.rel_l2);
         self.rows.iter().filter(by_floor).all(|row| {
             let others = other.rows.iter().find(|other| other.site == row.site).and_then(rel_l2);
-            rel_l2(row).zip(others).is_none_or(|(own, others)| Floor::FAR * own <= others)
+            rel_l2(row).zip(others).is_some_and(|(own, others)| Floor::FAR * own <= others)
         })
     }
 

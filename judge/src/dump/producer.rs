@@ -6,7 +6,7 @@ use crate::dump::spelling::dtype_named;
 use crate::weight::DType;
 
 /// The settings that decide how a model is run against a dump, or how it is judged.
-const READ: [&str; 5] = ["numerics", "dtype", "kv_cache", "weights", "flash_attention"];
+const READ: [&str; 6] = ["numerics", "dtype", "kv_cache", "weights", "flash_attention", "longrope"];
 /// Settings that describe a run for people, as producers of dumps write them.
 const DESCRIPTIVE: &[&str] = &[
     "activation_replaced",

@@ -29,7 +29,7 @@ const BIAS: f64 = 8.0;
 const MOVED: f64 = 1.0 / 128.0;
 
 impl Size {
-    /// Whether another build of a row that rounding explains, just, may be as far off as this.
+    /// True if the row is so close to its error bound that it may pass in another build.
     pub fn is_just_beyond(row: &SeenRow) -> bool {
         let within = Self {
             headroom: Some(RADIUS),

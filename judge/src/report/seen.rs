@@ -68,7 +68,7 @@ pub struct SeenRow {
     pub is_identical: bool,
     /// The largest error in units of what decides, rounding or the tolerance: beyond 1 it is not allowed.
     pub headroom: Option<f64>,
-    /// True if `headroom` is in units that were measured by a few perturbed runs, which come to others in another build.
+    /// True if the unit of `headroom` is a noise floor. It differs between builds, since few perturbed runs measure it.
     pub is_measured: bool,
     /// The error of all values together, relative to these; where rounding is not asked, what tells one wrong value from many.
     pub rel_l2: Option<f64>,
