@@ -322,6 +322,13 @@ fn a_tolerance_file_goes_before_the_shipped_table_and_is_checked() {
     write("[any.any]\nffn_out = { max_abs = 1e-9, source = \"mine\" }\n");
     let (code, report) = terminal.json(&run);
     assert_eq!((code, &report["references"][0]["first_divergence"]["checkpoint"]), (1, &"ffn_out".into()));
+    // A cosine alone is no other scale: the largest error is bounded as well.
+    for (cosine, code) in [(0.99, 0), (1.0, 1)] {
+        write(&format!("[any.any]\nqkv = {{ max_abs = 1, min_cosine = {cosine:?}, source = \"mine\" }}\n"));
+        let (found, report) = terminal.json(&run);
+        let reason = report["references"][0]["reason"].as_str().unwrap_or_default();
+        assert_eq!((found, reason.contains("is below 1")), (code, code == 1), "{cosine}: {reason}");
+    }
     write("[any.q4_k]\nffn_out = { max_abs = 1e-9, source = \"of another type\" }\n");
     assert_eq!(terminal.run(&run).code, 0);
     for (text, expected) in [
@@ -330,6 +337,7 @@ fn a_tolerance_file_goes_before_the_shipped_table_and_is_checked() {
         ("[lama.any]\nnorm = { max_abs = 1, source = \"\" }", "lama"),
         ("[any.any]\nnorm = { max_abs = 1, sauce = \"\" }", "sauce"),
         ("[any.any]\nnorm = { max_abs = nan, source = \"\" }", "finite"),
+        ("[any.any]\nnorm = { max_abs = 1, min_cosine = 1.5, source = \"\" }", "from -1 to 1"),
         ("not toml", "mine.toml"),
     ] {
         write(text);

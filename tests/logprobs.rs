@@ -491,7 +491,7 @@ fn judged(point: Point, candidate: f32, reference: f32) -> Verdict {
     let found = Observed { introduced: Some(Found::Measured(found)), ..Observed::default() };
     let source = "a test".to_owned();
     let measure = Measure {
-        tolerance: Tolerance { max_abs: 1e-4, mean_abs: None, source, is_asked: true },
+        tolerance: Tolerance { max_abs: 1e-4, mean_abs: None, min_cosine: None, source, is_asked: true },
         gate: Gate::Tolerance,
         computed: DType::F32,
         is_one_stage: true,

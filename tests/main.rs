@@ -59,6 +59,7 @@ mod selfcheck;
 mod selftest;
 mod sequences;
 mod serve;
+mod several_models;
 mod shards;
 mod shipped;
 mod sketches;

@@ -36,7 +36,8 @@ fn row_by(
     mean_abs: Option<f64>,
 ) -> Row {
     let site = Site { point: Point::FfnOut, layer: Some(0), pass: Some(0) };
-    let tolerance = Tolerance { max_abs, mean_abs, source: "this test".into(), is_asked: false };
+    let tolerance =
+        Tolerance { max_abs, mean_abs, min_cosine: None, source: "this test".into(), is_asked: false };
     let [total, introduced] = [total, Some(introduced)].map(|found| found.map(Found::Measured));
     let found = Observed { total, introduced, ..Observed::default() };
     let measure = Measure { tolerance, gate, computed: DType::F32, is_one_stage: true, demanded_of: None };
@@ -224,6 +225,32 @@ fn a_tolerance_is_met_at_its_bound_and_not_beyond() {
     assert_eq!(judge(compare(&[1.5000001], &[1.0]), 0.5, None), Verdict::Fail);
     assert_eq!(judge(compare(&[1.25, 1.25], &[1.0, 1.0]), 0.5, Some(0.25)), Verdict::Pass);
     assert_eq!(judge(compare(&[1.26, 1.25], &[1.0, 1.0]), 0.5, Some(0.25)), Verdict::Fail);
+}
+
+#[test]
+fn a_cosine_below_its_bound_fails() {
+    let found = compare(&[1.0, 2.0, 5.0], &[1.0, 2.5, 4.0]);
+    let by = |min_cosine: f64| {
+        let tolerance = Tolerance {
+            max_abs: 10.0,
+            mean_abs: None,
+            min_cosine: Some(min_cosine),
+            source: "this test".into(),
+            is_asked: true,
+        };
+        let observed = Observed { introduced: Some(Found::Measured(found.clone())), ..Observed::default() };
+        let site = Site { point: Point::FfnOut, layer: Some(0), pass: Some(0) };
+        let measure = Measure {
+            tolerance,
+            gate: Gate::Tolerance,
+            computed: DType::F32,
+            is_one_stage: true,
+            demanded_of: None,
+        };
+        Row::judge(site, 0..1, observed, measure).verdict
+    };
+    let cosine = found.errors.cosine;
+    assert_eq!((by(cosine), by(cosine + 1e-9)), (Verdict::Pass, Verdict::Fail));
 }
 
 #[test]

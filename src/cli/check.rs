@@ -5,12 +5,13 @@ use clap::builder::UnknownArgumentValueParser;
 
 use crate::cli::foreign::Foreign;
 use crate::cli::judging::{Judging, JudgingOptions, Models};
-use crate::cli::named::told_apart;
+use crate::cli::named::{NamedDump, told_apart};
 use crate::cli::names::command as typed_command;
 use crate::cli::names::{folder_name, model_name};
 use crate::cli::output::Output;
 use crate::cli::prompt::PromptOptions;
 use crate::cli::references::dumps_named;
+use crate::cli::target::Target;
 use crate::compare::{Role, Verdict};
 use crate::diagnose::Mode;
 use crate::error::{Error, Result};
@@ -69,23 +70,56 @@ pub(super) fn judged(
     command: (&'static str, Option<&'static str>),
     output: &Output,
 ) -> Result<Report> {
-    let target = options.target.find()?;
-    let foreign = Foreign::new(&options.map, prompt.tokens(&target)?, Some(&target));
+    let targets = options.target.find_all()?;
+    // Names of a foreign file's arrays are those of one architecture.
+    let only = if let [target] = targets.as_slice() { Some(target) } else { None };
+    let tokens = only.map(|target| prompt.tokens(target)).transpose()?.flatten();
+    let foreign = Foreign::new(&options.map, tokens, only);
     let candidates =
         candidates.iter().map(|typed| dumps_named(typed, &foreign)).collect::<Result<Vec<_>>>()?;
     let candidates = told_apart(candidates.into_iter().flatten().collect());
     foreign.check_used(&candidates)?;
-    prompt.check_all(&target, &candidates)?;
+    if let Some(target) = only {
+        prompt.check_all(target, &candidates)?;
+    } else if prompt.is_given() {
+        return Err(Error::Usage("--prompt and --tokens are of one model: name one with --model".to_owned()));
+    }
     let (selection, tolerances) = (options.selection(), options.select.tolerances()?);
-    let (target, selection, tolerances) = (&target, &selection, &tolerances);
     options.shard.check_one(candidates.len(), 0, "a candidate")?;
-    let judging = Judging { target, selection, tolerances, options, mode, command, output };
-    let mut models = Models::new(&options.model);
+    let mut models: Vec<Models> = targets.iter().map(|_| Models::new(&options.model)).collect();
     let mut results = Vec::new();
     for candidate in &candidates {
-        results.push(judging.of(candidate, Role::Candidate, &mut models)?);
+        let at = model_of(candidate, &targets)?;
+        let (selection, tolerances, target) = (&selection, &tolerances, &targets[at]);
+        let judging = Judging { target, selection, tolerances, options, mode, command, output };
+        let result = judging.of(candidate, Role::Candidate, &mut models[at])?;
+        results.push(result.named_after(targets.len()));
     }
     Ok(Report { command: typed_command(), results, checkpoints: selection.checkpoints.clone(), served: None })
+}
+
+/// Returns the index of the model that a dump was made from: by the hash of its weights, else by its name.
+///
+/// # Errors
+/// If several models are given and the dump says none of them.
+fn model_of(candidate: &NamedDump, targets: &[Target]) -> Result<usize> {
+    if let [_] = targets {
+        return Ok(0);
+    }
+    for (at, target) in targets.iter().enumerate() {
+        if target.made_from(candidate)?.is_some() {
+            return Ok(at);
+        }
+    }
+    let stated = &candidate.dump.manifest.model.name;
+    targets.iter().position(|target| target.name == *stated).ok_or_else(|| {
+        let names: Vec<_> = targets.iter().map(|target| target.name.as_str()).collect();
+        Error::Usage(format!(
+            "{}: the dump is of model '{stated}', expected one of {}; add it to --model, or judge the dump with its model alone",
+            candidate.name,
+            names.join(", ")
+        ))
+    })
 }
 
 /// A candidate that comes through a pipe.

@@ -27,9 +27,6 @@ pub struct MakingOptions {
     /// Install what the engine needs without asking, once, into the cache
     #[arg(long, short)]
     yes: bool,
-    /// Show all that the other programs say
-    #[arg(long)]
-    verbose: bool,
 }
 
 /// Where the engine is run, as far as that is known before anything is made.
@@ -41,21 +38,21 @@ enum Source {
 impl MakingOptions {
     /// Whether any was given.
     pub fn are_given(&self) -> bool {
-        self.with.is_some() || self.python.is_some() || self.yes || self.verbose
+        self.with.is_some() || self.python.is_some() || self.yes
     }
 
     /// Makes the dump that is wished for, and the environment if there is none; where it is.
     ///
     /// # Errors
     /// If anything about it is wrong, or the engine fails: nothing half made is left then.
-    pub fn make(&self, target: &Target, wish: &Wish) -> Result<PathBuf> {
+    pub fn make(&self, target: &Target, wish: &Wish, is_verbose: bool) -> Result<PathBuf> {
         let workplace = Workplace::in_kept(&Kept::from_env()?)?;
         let subject = Subject::of(target, wish)?;
         if subject.out.exists() {
             return Err(exists(&subject.out));
         }
         let source = self.source(subject.engine, &workplace)?;
-        let mut steps = Steps::new(self.verbose);
+        let mut steps = Steps::new(is_verbose);
         let lock = workplace.lock(&key(&subject.out)?);
         let making = Making::begin(&subject.out, &lock, || wait_for("dump")).map_err(no_place)?;
         if subject.out.exists() {

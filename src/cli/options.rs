@@ -1,5 +1,6 @@
 //! Options that several commands share.
 
+use std::collections::HashSet;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -14,6 +15,7 @@ use crate::compare::{Checkpoints, Ranges, Selection, Tolerances, Verdict};
 use crate::error::{Error, Result};
 use crate::format::Source;
 use crate::model::{Activation, I2sLayout, LoadedModel, TernaryFiles};
+use crate::shipped;
 
 /// What to compare, and how strictly.
 #[derive(Clone, Debug, Default, Args)]
@@ -103,11 +105,15 @@ impl SupposeOptions {
     }
 }
 
+/// The name of every shipped model together.
+const ALL_MODELS: &str = "all";
+
 /// Which model.
 #[derive(Clone, Debug, Args)]
 pub struct TargetOptions {
     /// A model: a shipped or public one by name (see `xcheck models`), a GGUF or llama2.c file, a Hugging Face directory,
-    /// of the hub org/repo, org/repo:file.gguf or org/repo:Q8_0, or the URL of a file or folder, of which parts are read
+    /// of the hub org/repo, org/repo:file.gguf or org/repo:Q8_0, or the URL of a file or folder, of which parts are read.
+    /// `run` and `check` take several, separated by commas, or `all` for every shipped one
     #[arg(long, short, value_name = "MODEL")]
     pub model: String,
     /// Get what the Hugging Face cache lacks of the model
@@ -133,6 +139,24 @@ impl TargetOptions {
     /// If there is none of that name or path, or it is not all here and may not be downloaded.
     pub fn find(&self) -> Result<Target> {
         Target::find(&self.model, self.download)
+    }
+
+    /// Finds every model of a list separated by commas; `all` is every shipped model on this machine.
+    ///
+    /// # Errors
+    /// As [`TargetOptions::find`], and if a model is listed twice.
+    pub fn find_all(&self) -> Result<Vec<Target>> {
+        let is_one = self.model.contains("://") || Path::new(&self.model).exists();
+        let names: Vec<&str> = match self.model.as_str() {
+            ALL_MODELS => shipped::models_here()?.iter().map(|model| model.name).collect(),
+            one if is_one => vec![one],
+            list => list.split(',').map(str::trim).collect(),
+        };
+        let mut seen = HashSet::new();
+        if let Some(twice) = names.iter().find(|name| !seen.insert(**name)) {
+            return Err(Error::Usage(format!("--model lists '{twice}' twice")));
+        }
+        names.into_iter().map(|name| Target::find(name, self.download)).collect()
     }
 }
 
@@ -274,8 +298,11 @@ pub struct OutputOptions {
     /// Show more than the table; the map stands after the first failure anyway
     #[arg(long, value_enum, value_name = "WHAT")]
     pub show: Option<Show>,
+    /// Add accumulated errors and the specification's tolerances to the table, 100 columns wide
+    #[arg(long, short, conflicts_with = "format")]
+    pub verbose: bool,
     /// Print the verdict lines alone
-    #[arg(long, short, conflicts_with_all = ["format", "show"])]
+    #[arg(long, short, conflicts_with_all = ["format", "show", "verbose"])]
     pub quiet: bool,
     #[command(flatten)]
     pub baseline: BaselineOptions,

@@ -14,7 +14,7 @@ use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::parts;
 use crate::ratchet::{self, Baseline};
-use crate::report::{self, Refusal, Report, ReportDir, Timing};
+use crate::report::{self, Refusal, Report, ReportDir, Style, Timing};
 
 /// Where reports go that were not sent elsewhere.
 pub const REPORTS: &str = "reports";
@@ -23,6 +23,7 @@ pub const REPORTS: &str = "reports";
 pub struct Output {
     format: ReportFormat,
     shows_maps: bool,
+    is_verbose: bool,
     is_quiet: bool,
     directory: Option<(PathBuf, ReportDir)>,
     started: SystemTime,
@@ -54,6 +55,7 @@ impl Output {
         let mut output = Self {
             format: options.format,
             shows_maps: options.show == Some(Show::Map),
+            is_verbose: options.verbose,
             is_quiet: options.quiet,
             directory,
             started: SystemTime::now(),
@@ -113,7 +115,8 @@ impl Output {
                 terminal::painted(&report::verdicts(report, colour()));
             }
             ReportFormat::Table => {
-                terminal::painted(&format!("{}\n", report::table(report, colour()).trim_end()));
+                let style = Style { colour: colour(), is_detailed: self.is_verbose };
+                terminal::painted(&format!("{}\n", report::table(report, style).trim_end()));
                 terminal::painted(&report::maps(report, self.shows_maps, colour()));
                 if let Ok(Some(path)) = &written {
                     say!("report: {}", path.join("report.md").display());

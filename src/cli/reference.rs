@@ -22,6 +22,9 @@ pub struct Args {
     target: TargetOptions,
     #[command(flatten)]
     making: MakingOptions,
+    /// Show all that the other programs say
+    #[arg(long)]
+    verbose: bool,
     #[command(flatten)]
     prompt: PromptOptions,
     /// Greedy decode passes after the prompt
@@ -50,7 +53,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
         dtype: args.dtype.map(Dtype::name),
         out: args.out.clone(),
     };
-    let out = args.making.make(&target, &wish)?;
+    let out = args.making.make(&target, &wish, args.verbose)?;
     let named = args.out.iter().flat_map(|out| ["--reference".to_owned(), out.display().to_string()]);
     let compare = ["run", "--model", &target.typed, "--checkpoint", "all"].map(str::to_owned);
     let compare: Vec<_> = compare.into_iter().chain(named).collect();

@@ -63,52 +63,38 @@ pub fn run(args: &Args) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// Runs the model on each reference's own input and compares, then on the prompt of each known case. What is to be said
-/// besides comes with it: dumps that were left out, and where there was no reference, how to make one.
+/// Judges each model. Beside the report come the lines to print after it: dumps that were left out and, if a model has no
+/// reference, how to make one.
 fn compare(args: &Args, output: &Output) -> Result<(Report, Vec<String>)> {
     let options = &args.options;
     if let Some(typed) = options.stream.of(&args.reference)? {
         return Ok((args.streamed(typed, output)?, Vec::new()));
     }
-    let target = options.target.find()?;
-    args.make_references(&target)?;
-    let cases = args.cases.of(&target.name, args.by_model_name())?;
-    let (references, left_out) = match args.reference.is_empty() && args.cases.are_named() {
-        true => (Vec::new(), None),
-        false => {
-            let tokens = args.prompt.tokens(&target)?;
-            target.references(&args.reference, &Foreign::new(&options.map, tokens, Some(&target)))?
-        }
-    };
-    options.shard.check_one(references.len(), cases.len(), "--reference")?;
-    args.prompt.check_all(&target, &references)?;
+    let targets = options.target.find_all()?;
+    if targets.len() > 1 && !args.reference.is_empty() {
+        return Err(Error::Usage("--reference is a dump of one model: name one with --model".to_owned()));
+    }
     let (selection, tolerances) = (options.selection(), options.select.tolerances()?);
-    let mut models = Models::new(&options.model);
-    if references.is_empty() {
-        models.load(&target.variants[0])?; // a damaged model is an error, whatever it would be compared with
+    let (mut results, mut advice) = (Vec::new(), Vec::new());
+    for target in &targets {
+        let judging = Judging {
+            target,
+            selection: &selection,
+            tolerances: &tolerances,
+            options,
+            mode: options.mode()?,
+            command: ("run", Some("--reference")),
+            output,
+        };
+        let (found, told) = args.judge_model(&judging)?;
+        if found.is_empty() && targets.len() > 1 {
+            return Err(Error::Usage(told.join("; ")));
+        }
+        results.extend(found.into_iter().map(|result| result.named_after(targets.len())));
+        advice.extend(told);
     }
-
-    let judging = Judging {
-        target: &target,
-        selection: &selection,
-        tolerances: &tolerances,
-        options,
-        mode: options.mode()?,
-        command: ("run", Some("--reference")),
-        output,
-    };
-    let mut results = Vec::new();
-    for reference in &references {
-        results.push(judging.of(reference, Role::Reference, &mut models)?);
-    }
-    for case in &cases {
-        results.push(args.case(case, &judging, &mut models)?);
-    }
-    let report =
-        Report { command: command(), results, checkpoints: selection.checkpoints.clone(), served: None };
-    let has_none = references.is_empty() && !args.cases.are_named();
-    let advice = left_out.into_iter().chain(has_none.then(|| how_to_make_one(&target)));
-    Ok((report, advice.collect()))
+    let checkpoints = selection.checkpoints.clone();
+    Ok((Report { command: command(), results, checkpoints, served: None }, advice))
 }
 
 impl Args {
@@ -117,13 +103,42 @@ impl Args {
         folder_name("run", model_name(&self.options.target.model), &named)
     }
 
+    /// Runs a model on each reference's own input and compares, then on the prompt of each known case.
+    fn judge_model(&self, judging: &Judging) -> Result<(Vec<Comparison>, Vec<String>)> {
+        let (options, target) = (&self.options, judging.target);
+        self.make_references(target)?;
+        let cases = self.cases.of(&target.name, self.by_model_name())?;
+        let (references, left_out) = match self.reference.is_empty() && self.cases.are_named() {
+            true => (Vec::new(), None),
+            false => {
+                let tokens = self.prompt.tokens(target)?;
+                target.references(&self.reference, &Foreign::new(&options.map, tokens, Some(target)))?
+            }
+        };
+        options.shard.check_one(references.len(), cases.len(), "--reference")?;
+        self.prompt.check_all(target, &references)?;
+        let mut models = Models::new(&options.model);
+        if references.is_empty() {
+            models.load(&target.variants[0])?; // a damaged model is an error, whatever it would be compared with
+        }
+        let mut results = Vec::new();
+        for reference in &references {
+            results.push(judging.of(reference, Role::Reference, &mut models)?);
+        }
+        for case in &cases {
+            results.push(self.case(case, judging, &mut models)?);
+        }
+        let has_none = references.is_empty() && !self.cases.are_named();
+        let advice = left_out.into_iter().chain(has_none.then(|| how_to_make_one(target)));
+        Ok((results, advice.collect()))
+    }
+
     /// Makes a reference where that is asked for and there is none, or none by the engine that is named.
     fn make_references(&self, target: &Target) -> Result<()> {
         if !self.make_references {
             return match self.making.are_given() {
                 true => Err(Error::Usage(
-                    "--with, --python, --yes and --verbose are for making references: add --make-references"
-                        .into(),
+                    "--with, --python and --yes are for making references: add --make-references".into(),
                 )),
                 false => Ok(()),
             };
@@ -137,7 +152,7 @@ impl Args {
         }
         let decode = usize::from(DECODE);
         let wish = Wish { engine: self.making.with, input: self.prompt.input(), decode, ..Wish::default() };
-        self.making.make(target, &wish).map(drop)
+        self.making.make(target, &wish, self.options.output.verbose).map(drop)
     }
 
     /// Along a reference that comes through a pipe.

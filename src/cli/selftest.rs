@@ -17,10 +17,14 @@ use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::selftest::{
-    ARITHMETICS, Bed, Broken, Count, Job, Judged, MODELS, Plant, Promise, Sensitivity, TWINS, Table,
+    ARITHMETICS, Bed, Broken, Count, Job, Judged, MODELS, OTHER_KERNELS, Plant, Promise, Sensitivity, TWINS,
+    Table,
 };
-use crate::selftest::{kinds, plants_of, sensitivities};
+use crate::selftest::{kinds, other_kernels, plants_of, sensitivities};
 use crate::unfinished::write_whole;
+
+/// The shipped model in which other kernels and faults of every size are tried.
+const DETAILED: &str = "tiny-llama3-f32";
 
 /// Arguments of `xcheck selftest`.
 #[derive(Debug, ClapArgs)]
@@ -40,6 +44,9 @@ pub struct Args {
     /// Write the figures, to be promised from now on
     #[arg(long, value_name = "FILE", conflicts_with = "figures")]
     write: Option<PathBuf>,
+    /// Skip the table of the largest faults that pass, which takes half of the time
+    #[arg(long, requires = "model")]
+    no_sensitivity: bool,
     #[command(flatten)]
     pub(super) threads: ThreadOptions,
     #[command(flatten)]
@@ -55,7 +62,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let jobs = args.jobs(&beds)?;
     let table = Table::of(judged(&jobs)?);
     let broken = promise.broken_by(&table);
-    let sensitive = args.sensitivities(&beds)?;
+    let sensitive = if args.no_sensitivity { Vec::new() } else { args.sensitivities(&beds)? };
     let verdict = match verdict(&table, &broken, &sensitive) {
         // Of what ships, the largest faults that pass are always measured.
         Verdict::Pass if sensitive.is_empty() && args.is_of_all_that_ships() => Verdict::Inconclusive,
@@ -85,8 +92,11 @@ impl Args {
             Ok((target.name, model))
         };
         let models = names.into_iter().map(loaded).collect::<Result<Vec<_>>>()?;
+        // Other kernels are tried in f16, too.
+        let in_f16 = |name: &str| self.is_of_all_that_ships() && name == DETAILED;
         let beds = models.iter().flat_map(|(name, model)| {
-            self.arithmetics().map(move |arithmetic| Bed::new(name, model.clone(), arithmetic))
+            let f16 = in_f16(name).then_some("f16");
+            self.arithmetics().chain(f16).map(move |arithmetic| Bed::new(name, model.clone(), arithmetic))
         });
         let beds: Vec<Bed> = beds.filter(can_compute).collect();
         match beds.is_empty() {
@@ -109,22 +119,29 @@ impl Args {
         }
         let twins = beds.iter().flat_map(|bed| TWINS.map(|(name, twin)| Job::Twin(bed, name, twin)));
         jobs.extend(twins);
+        let kernels = beds.iter().filter(|bed| self.is_detailed(bed)).flat_map(|bed| {
+            other_kernels(bed).into_iter().map(move |twin| Job::Twin(bed, OTHER_KERNELS, twin))
+        });
+        jobs.extend(kernels);
         Ok(jobs)
     }
 
     /// The largest faults that pass, of the model that is asked for, or one that ships.
     fn sensitivities(&self, beds: &[Bed]) -> Result<Vec<Sensitivity>> {
-        const MODEL: &str = "tiny-llama3-f32";
         let is_wanted = |bed: &&Bed| ["f32", "bf16"].contains(&bed.arithmetic);
-        let of_model = |bed: &&Bed| self.model.is_some() || bed.name == MODEL;
         let mut found = Vec::new();
-        for bed in beds.iter().filter(is_wanted).filter(of_model) {
+        for bed in beds.iter().filter(is_wanted).filter(|bed| self.is_detailed(bed)) {
             found.extend(sensitivities(bed, false)?);
             if bed.arithmetic == "f32" {
                 found.extend(sensitivities(bed, true)?);
             }
         }
         Ok(found)
+    }
+
+    /// Returns true for the model that other kernels and faults of every size are tried in.
+    fn is_detailed(&self, bed: &Bed) -> bool {
+        self.model.is_some() || bed.name == DETAILED
     }
 
     fn is_of_all_that_ships(&self) -> bool {

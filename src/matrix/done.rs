@@ -4,7 +4,7 @@ use crate::checkpoint::Site;
 use crate::compare::Verdict;
 use crate::matrix::axis::Expected;
 use crate::matrix::plan::Cell;
-use crate::report::Report;
+use crate::report::{ArchitectureSummary, Report};
 
 /// A cell that was run, or whose report was known.
 #[derive(Clone, Debug)]
@@ -38,6 +38,8 @@ pub struct Found {
     pub at: Vec<Option<Site>>,
     /// What explains that.
     pub because: Option<String>,
+    /// The figures of each architecture.
+    pub architectures: Vec<ArchitectureSummary>,
 }
 
 impl Found {
@@ -64,6 +66,7 @@ impl Found {
             first: at.first().copied().flatten(),
             at,
             because: because.filter(|because| !because.is_empty()),
+            architectures: report.by_architecture(),
         }
     }
 }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::checkpoint::Site;
 use crate::matrix::{Done, Found, Matrix, Plan};
-use crate::report::Number;
+use crate::report::{ArchitectureRow, Number};
 
 const SCHEMA: &str = "xcheck-matrix";
 const VERSION: u32 = 1;
@@ -28,6 +28,7 @@ pub(super) fn value(matrix: &Matrix) -> Value {
         "axes": axes.iter().map(|axis| json!({"name": axis.name, "values": axis.values})).collect::<Vec<_>>(),
         "rows": names(rows),
         "columns": names(columns),
+        "architectures": matrix.by_architecture().iter().map(ArchitectureRow::new).collect::<Vec<_>>(),
         "cells": matrix.done.iter().map(|done| cell(matrix.plan, done)).collect::<Vec<_>>(),
     })
 }

@@ -1,13 +1,17 @@
 //! `matrix.md`: the matrix for a person, as a comment on a pull request.
 
 use crate::matrix::{Done, Matrix, Plan, Standing};
-use crate::report::{escape, shell, text};
+use crate::report::{architectures_in_markdown, escape, shell, text};
 
 /// The matrix as GitHub-flavoured Markdown.
 pub fn markdown(matrix: &Matrix) -> String {
     let standing = matrix.standing();
     let verdict = standing.verdict().map_or("error", |verdict| verdict.name()).to_uppercase();
     let mut text = format!("# xcheck matrix: {verdict}\n\n{}\n\n{}", matrix.tally(), table(matrix));
+    let architectures = architectures_in_markdown(&matrix.by_architecture());
+    if !architectures.is_empty() {
+        text += &format!("\n## By architecture\n{architectures}");
+    }
     for &standing in Standing::ALL.iter().rev().filter(|standing| **standing != Standing::Pass) {
         let cells: String = matrix.that_are(standing).map(section).collect();
         if !cells.is_empty() {

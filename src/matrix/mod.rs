@@ -25,6 +25,8 @@ pub use markdown::markdown;
 pub use plan::{Cell, Make, Plan};
 pub use table::table;
 
+use crate::report::{ArchitectureSummary, rolled_up};
+
 /// A matrix that was gone through.
 #[derive(Clone, Debug)]
 pub struct Matrix<'p> {
@@ -40,6 +42,12 @@ impl Matrix<'_> {
     /// The worst over all cells.
     pub fn standing(&self) -> Standing {
         self.done.iter().map(Done::standing).max().unwrap_or(Standing::Inconclusive)
+    }
+
+    /// The figures of each architecture, over all cells.
+    pub fn by_architecture(&self) -> Vec<ArchitectureSummary> {
+        let found = self.done.iter().filter_map(|done| done.found.as_ref().ok());
+        rolled_up(found.flat_map(|found| found.architectures.iter().cloned()))
     }
 
     /// Those that stand like that.

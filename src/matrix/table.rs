@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, Table};
 use crate::checkpoint::Site;
 use crate::compare::Verdict;
 use crate::matrix::{Done, Matrix, Standing};
-use crate::report::{Paint, WIDTH, text};
+use crate::report::{Paint, WIDTH, architectures, text};
 
 /// Between two columns.
 const GAP: u16 = 2;
@@ -20,6 +20,8 @@ pub fn table(matrix: &Matrix, folder: &str, colour: bool) -> String {
     let wide = grid(matrix);
     let fits = wide.iter().all(|line| text::width(line) <= WIDTH);
     let mut lines = if fits { wide } else { list(matrix) };
+    lines.push(String::new());
+    lines.extend(architectures(&matrix.by_architecture(), paint));
     for done in matrix.done.iter().filter(|done| done.standing() != Standing::Pass) {
         lines.push(String::new());
         lines.extend(told(done, folder, paint));

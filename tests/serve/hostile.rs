@@ -104,7 +104,7 @@ fn bodies_that_take_all_memory_for_bodies_are_told_to_come_back_and_small_ones_a
     thread::scope(|scope| {
         scope.spawn(|| assert!(answered_within(&server) < Duration::from_secs(2), "small"));
         let refused = server.post_text("/tokenize", &large);
-        refused.refused(503, None, &["ask again later"]);
+        refused.refused(503, None, &["retry later"]);
         assert_eq!(refused.retry_after.as_deref(), Some("1"));
     });
     drop(_stalled);

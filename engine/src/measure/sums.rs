@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::measure::grain::Grain;
 use crate::measure::lanes::{Pairs, scaled};
-use crate::measure::measurement::Nonfinite;
+use crate::measure::measurement::{Errors, Nonfinite};
 use crate::spread::Spread;
 
 /// Pairs that are taken together, at most: both sides stay in the nearest cache.
@@ -233,6 +233,21 @@ impl Place<'_> {
         match self {
             Self::Run(first) => first + at,
             Self::These(first, columns) => first + columns[at],
+        }
+    }
+}
+
+impl Errors {
+    /// Returns every figure where it is worse: the larger errors, the smaller cosine.
+    pub fn worse(self, other: Self) -> Self {
+        Self {
+            max_abs: larger(self.max_abs, other.max_abs),
+            mean_abs: larger(self.mean_abs, other.mean_abs),
+            cosine: -larger(-self.cosine, -other.cosine),
+            rel_l2: larger(self.rel_l2, other.rel_l2),
+            max_rel_rms: larger(self.max_rel_rms, other.max_rel_rms),
+            max_scaled: larger(self.max_scaled, other.max_scaled),
+            past_neighbour: larger(self.past_neighbour, other.past_neighbour),
         }
     }
 }

@@ -29,6 +29,8 @@ pub struct Tolerance {
     pub max_abs: f64,
     /// Bound on the mean absolute error, where one is set.
     pub mean_abs: Option<f64>,
+    /// Bound on the cosine of the angle between both sides' values, where one is set.
+    pub min_cosine: Option<f64>,
     /// Where the numbers come from.
     pub source: String,
     /// Whether it is what the user asked for, which then decides alone.
@@ -132,7 +134,11 @@ fn known(what: &str, name: &str, names: &[&str]) -> Result<(), String> {
 fn check_bound(checkpoint: &str, tolerance: &Tolerance) -> Result<(), String> {
     let bounds = [Some(tolerance.max_abs), tolerance.mean_abs];
     if bounds.into_iter().flatten().all(|bound| bound.is_finite() && bound >= 0.0) {
-        return Ok(());
+        let is_cosine = |cosine: f64| (-1.0..=1.0).contains(&cosine);
+        return match tolerance.min_cosine.is_none_or(is_cosine) {
+            true => Ok(()),
+            false => Err(format!("min_cosine of '{checkpoint}' must be from -1 to 1")),
+        };
     }
     Err(format!("the tolerance of '{checkpoint}' must be a finite number, zero or more"))
 }

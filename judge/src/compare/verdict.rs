@@ -653,11 +653,15 @@ fn suspicious(computed: DType) -> f64 {
 
 /// What exceeds the tolerance, if anything does. A value may always round to its neighbour, unless the user says not.
 fn excess(found: &Measurement, tolerance: &Tolerance) -> Option<String> {
-    let Errors { max_abs, past_neighbour, mean_abs, .. } = found.errors;
+    let Errors { max_abs, past_neighbour, mean_abs, cosine, .. } = found.errors;
     let largest = if tolerance.is_asked { max_abs } else { past_neighbour };
     if !(largest <= tolerance.max_abs) {
         return Some(format!("max |error| {largest:.2e} exceeds {:e}", tolerance.max_abs));
     }
-    let bound = tolerance.mean_abs?;
-    (!(mean_abs <= bound)).then(|| format!("mean |error| {mean_abs:.2e} exceeds {bound:e}"))
+    let is_large = |bound: &f64| !(mean_abs <= *bound);
+    if let Some(bound) = tolerance.mean_abs.filter(is_large) {
+        return Some(format!("mean |error| {mean_abs:.2e} exceeds {bound:e}"));
+    }
+    let bound = tolerance.min_cosine?;
+    (!(cosine >= bound)).then(|| format!("cosine {cosine:.6} is below {bound}"))
 }

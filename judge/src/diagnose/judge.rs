@@ -130,6 +130,7 @@ impl<'r> Judge<'r> {
         let equal = Tolerance {
             max_abs: 0.0,
             mean_abs: None,
+            min_cosine: None,
             source: "tokens are equal or not".to_owned(),
             is_asked: false,
         };

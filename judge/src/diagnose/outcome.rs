@@ -192,8 +192,8 @@ impl Outcome {
             verdict,
             // `max_by` keeps the last of equals: reversed, so that it is the first in data-flow order.
             worst: rows().rev().filter(|row| row.verdict == verdict).max_by(|a, b| by_error(a, b)),
-            total: worst_figures(figured().filter_map(|row| row.total.as_ref())),
-            introduced: worst_figures(figured().filter_map(|row| row.introduced.as_ref())),
+            total: worst(figured().filter_map(|row| row.total.as_ref())),
+            introduced: worst(figured().filter_map(|row| row.introduced.as_ref())),
             headroom: rows().filter_map(Row::headroom).reduce(larger),
             beyond: rows().filter_map(|row| Some(row.explained.as_ref()?.beyond())).reduce(|a, b| a + b),
         }
@@ -210,15 +210,7 @@ fn by_error(a: &Row, b: &Row) -> Ordering {
     a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
 }
 
-/// Every figure where it is worst: the largest error, the smallest cosine.
-fn worst_figures<'o>(measurements: impl Iterator<Item = &'o Measurement>) -> Option<Errors> {
-    measurements.map(|found| found.errors).reduce(|a, b| Errors {
-        max_abs: larger(a.max_abs, b.max_abs),
-        mean_abs: larger(a.mean_abs, b.mean_abs),
-        cosine: -larger(-a.cosine, -b.cosine),
-        rel_l2: larger(a.rel_l2, b.rel_l2),
-        max_rel_rms: larger(a.max_rel_rms, b.max_rel_rms),
-        max_scaled: larger(a.max_scaled, b.max_scaled),
-        past_neighbour: larger(a.past_neighbour, b.past_neighbour),
-    })
+/// Every figure where it is worst.
+fn worst<'o>(measurements: impl Iterator<Item = &'o Measurement>) -> Option<Errors> {
+    measurements.map(|found| found.errors).reduce(Errors::worse)
 }

@@ -11,8 +11,12 @@ use crate::report::{Refusal, Report, advice, json};
 const PAGE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
 /// What draws any page.
-const COMMON: &str =
-    concat!(include_str!("page/words.js"), include_str!("page/dom.js"), include_str!("page/map.js"));
+const COMMON: &str = concat!(
+    include_str!("page/words.js"),
+    include_str!("page/dom.js"),
+    include_str!("page/map.js"),
+    include_str!("page/checkpoints.js"),
+);
 const SCRIPT: &str = concat!(
     include_str!("page/spread.js"),
     include_str!("page/detail.js"),
@@ -146,8 +150,12 @@ fn in_short(mut report: Value) -> Value {
 
 /// Values keep the digits that tell two f32 apart; of errors two are shown.
 fn shorten(value: &mut Value, name: &str) {
-    const VALUES: [&str; 5] = ["value", "exact", "candidate", "reference", "cosine"];
-    let digits = if VALUES.contains(&name) { 9 } else { 4 };
+    let digits = match name {
+        "value" | "exact" | "candidate" | "reference" => 9,
+        // The difference to 1 is shown.
+        "cosine" => 17,
+        _ => 4,
+    };
     match value {
         Value::Number(number) => {
             if let Some(long) = number.as_f64().filter(|_| number.is_f64()) {

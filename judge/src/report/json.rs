@@ -6,14 +6,15 @@ use serde_json::{Map, Value};
 
 use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::compare::{Gate, Role, Row, Verdict};
-use crate::diagnose::{Coverage, Mode, Outcome, Summary};
+use crate::diagnose::{Coverage, Mode, Outcome};
+use crate::report::checkpoint_line::CheckpointLine;
 use crate::report::figures::{Element, Figures, Number};
 use crate::report::finding::FindingRow;
 use crate::report::rows::{ExactRow, Place, ResultRow, Start, position, starts};
 use crate::report::sharded::ShardRow;
 use crate::report::tokens::TokensRow;
 use crate::report::words::Named;
-use crate::report::{Comparison, ModelRecord, Refusal, Report, Served, advice};
+use crate::report::{ArchitectureSummary, Comparison, ModelRecord, Refusal, Report, Served, advice};
 
 pub(super) const SCHEMA: &str = "xcheck-report";
 pub(super) const VERSION: u32 = 3;
@@ -54,6 +55,9 @@ pub(super) struct File {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<Served>,
     pub references: Vec<Reference>,
+    /// The figures of each architecture, in a report of several models.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    architectures: Vec<ArchitectureRow>,
 }
 
 impl File {
@@ -78,6 +82,7 @@ impl File {
             model: Model::common(report),
             server: report.served.clone(),
             references: references.map(|result| Reference::new(report, result)).collect(),
+            architectures: report.rollup().iter().map(ArchitectureRow::new).collect(),
         }
     }
 
@@ -93,6 +98,7 @@ impl File {
             model: Model::default(),
             server: None,
             references: Vec::new(),
+            architectures: Vec::new(),
         }
     }
 }
@@ -198,6 +204,7 @@ pub(super) struct Reference {
 impl Reference {
     fn new(report: &Report, result: &Comparison) -> Self {
         let outcome: &Outcome = &result.outcome;
+        let summaries = outcome.summaries(&report.checkpoints);
         Self {
             name: outcome.subject.name.clone(),
             producer: Producer::new(outcome),
@@ -215,7 +222,11 @@ impl Reference {
             next: advice::commands(report, result).iter().map(|command| advice::shell(command)).collect(),
             remedy: remedy(result),
             tokens: TokensRow::from(&result.tokens),
-            checkpoints: outcome.summaries(&report.checkpoints).iter().map(CheckpointRow::new).collect(),
+            checkpoints: summaries
+                .iter()
+                .map(CheckpointLine::worst)
+                .map(|line| CheckpointRow::new(&line))
+                .collect(),
             results: outcome.rows.iter().map(ResultRow::from).collect(),
             shard: ShardRow::of(result),
         }
@@ -289,6 +300,29 @@ impl Divergence {
     }
 }
 
+/// The dumps of one architecture.
+#[derive(Serialize, Deserialize)]
+pub struct ArchitectureRow {
+    architecture: String,
+    models: Vec<String>,
+    dumps: usize,
+    verdict: Named<Verdict>,
+    checkpoints: Vec<CheckpointRow>,
+}
+
+impl ArchitectureRow {
+    /// The row of a summary.
+    pub fn new(summary: &ArchitectureSummary) -> Self {
+        Self {
+            architecture: summary.architecture.clone(),
+            models: summary.models.iter().cloned().collect(),
+            dumps: summary.dumps,
+            verdict: Named(summary.verdict),
+            checkpoints: summary.checkpoints.iter().map(CheckpointRow::new).collect(),
+        }
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 pub(super) struct CheckpointRow {
     pub checkpoint: Named<Checkpoint>,
@@ -303,17 +337,17 @@ pub(super) struct CheckpointRow {
 }
 
 impl CheckpointRow {
-    fn new(summary: &Summary<'_>) -> Self {
+    fn new(line: &CheckpointLine) -> Self {
         Self {
-            checkpoint: Named(summary.checkpoint),
-            number: summary.checkpoint.number(),
-            verdict: Named(summary.verdict),
-            total: summary.total.map(Figures::from),
-            introduced: summary.introduced.map(Figures::from),
-            headroom: summary.headroom.map(Number),
-            beyond: summary.beyond,
-            tolerance: summary.worst.map(|row| Number(row.tolerance.max_abs)),
-            worst: summary.worst.map(|row| Place::from(row.site)),
+            checkpoint: Named(line.checkpoint),
+            number: line.checkpoint.number(),
+            verdict: Named(line.verdict),
+            total: line.total.map(Figures::from),
+            introduced: line.introduced.map(Figures::from),
+            headroom: line.headroom.map(Number),
+            beyond: line.beyond,
+            tolerance: line.tolerance.map(Number),
+            worst: line.site.map(Place::from),
         }
     }
 }

@@ -10,7 +10,7 @@ use quick_junit::{NonSuccessKind, TestCase, TestCaseStatus, TestSuite};
 use crate::compare::{Row, Verdict};
 use crate::diagnose::Outcome;
 use crate::format::commands;
-use crate::report::shown::Shown;
+use crate::report::checkpoint_line::CheckpointLine;
 use crate::report::text::{
     allowed, bound_name, exactly, excused, fault, finding, heading, place, site, told, value,
 };
@@ -62,7 +62,7 @@ fn suite(report: &Report, result: &Comparison) -> TestSuite {
     let outcome = &result.outcome;
     let class = class(result);
     let mut suite = timed(&format!("{}: {}", result.model.name, outcome.subject.name), result.timing);
-    let shown = Shown::of(outcome, &report.checkpoints);
+    let shown = CheckpointLine::of(outcome, &report.checkpoints);
     suite.add_test_cases(
         shown.iter().map(|shown| case(shown.checkpoint.name(), &class, status(outcome, shown))),
     );
@@ -103,8 +103,9 @@ fn case(name: &str, class: &str, status: TestCaseStatus) -> TestCase {
     case
 }
 
-fn status(outcome: &Outcome, shown: &Shown) -> TestCaseStatus {
-    let Some(row) = shown.row else {
+fn status(outcome: &Outcome, shown: &CheckpointLine) -> TestCaseStatus {
+    let row = outcome.rows.iter().find(|row| Some(row.site) == shown.site);
+    let Some(row) = row else {
         // As text, which both schemas allow, and not as an attribute.
         let mut status = TestCaseStatus::skipped();
         status.set_description("not compared");

@@ -4,12 +4,14 @@ use std::iter::once;
 
 use crate::compare::{Gate, Role, Row, Verdict};
 use crate::diagnose::{Coverage, Mode, Outcome};
+use crate::report::checkpoint_line::CheckpointLine;
 use crate::report::escape::escape;
 use crate::report::map::{LEGEND, Map};
 use crate::report::paint::Paint;
-use crate::report::shown::Shown;
 use crate::report::text::{self, NOTHING, bound, largest, value};
-use crate::report::{Comparison, ModelRecord, Refusal, Report, Served, advice, likelihoods};
+use crate::report::{
+    ArchitectureSummary, Comparison, ModelRecord, Refusal, Report, Served, advice, likelihoods,
+};
 
 /// A comment of GitHub may have 65,536 characters; the rest is for whoever puts a line above or below.
 const MOST: usize = 60_000;
@@ -101,7 +103,16 @@ fn head(report: &Report) -> String {
         text += &format!("\n{}\n", sentence(reason));
     }
     text += &report.served.as_ref().map(Served::markdown).unwrap_or_default();
+    text += &architectures(&report.rollup());
     text + &called_as(&report.command)
+}
+
+/// A table for each architecture, in a report of several models.
+pub fn architectures(rollup: &[ArchitectureSummary]) -> String {
+    let table = |summary: &ArchitectureSummary| {
+        format!("\n### {}\n{}", escape(&summary.title()), table(&summary.checkpoints))
+    };
+    rollup.iter().map(table).collect()
 }
 
 /// The verdict, where it starts, whose values are wrong, and why.
@@ -161,7 +172,7 @@ fn found(report: &Report, result: &Comparison) -> String {
 fn details(report: &Report, result: &Comparison) -> String {
     let outcome = &result.outcome;
     let text = facts(result)
-        + &table(&Shown::of(outcome, &report.checkpoints))
+        + &table(&CheckpointLine::of(outcome, &report.checkpoints))
         + &list("Log-probabilities", &likelihoods::lines(outcome))
         + &notes(outcome);
     folded("What was compared, checkpoint by checkpoint", &text)
@@ -261,30 +272,31 @@ fn coverage(coverage: &Coverage) -> String {
     )
 }
 
-fn table(shown: &[Shown]) -> String {
+fn table(shown: &[CheckpointLine]) -> String {
     let mut text =
-        "\n| # | checkpoint | verdict | introduced | headroom | beyond | total | specified | worst | cosine |\n".to_owned();
-    text += "|--:|---|---|--:|--:|--:|--:|--:|---|--:|\n";
+        "\n| # | checkpoint | verdict | worst site | max abs | mean abs | cosine | err/bound | over | accumulated | spec tol |\n".to_owned();
+    text += "|--:|---|---|---|--:|--:|--:|--:|--:|--:|--:|\n";
     for shown in shown {
         text += &format!("| {} |\n", cells(shown).join(" | "));
     }
     text
 }
 
-fn cells(shown: &Shown) -> [String; 10] {
-    let judged = shown.introduced.or(shown.total).filter(|_| !text::is_of_tokens(shown));
+fn cells(shown: &CheckpointLine) -> [String; 11] {
+    let [mean, cosine] = text::mean_and_cosine(shown);
     let first = if shown.is_culprit { " (first divergence)" } else { "" };
     [
         shown.checkpoint.number().to_string(),
         shown.checkpoint.to_string(),
-        shown.row.map_or("not compared".into(), |_| emphasised(shown.verdict)),
-        largest(shown, shown.introduced),
+        shown.site.map_or("not compared".into(), |_| emphasised(shown.verdict)),
+        shown.site.map_or(NOTHING.into(), |site| format!("{site}{first}")),
+        largest(shown, shown.errors()),
+        mean,
+        cosine,
         text::headroom(shown.headroom),
         text::beyond(shown.beyond),
         largest(shown, shown.total),
-        shown.row.map_or(NOTHING.into(), |row| bound(row.tolerance.max_abs)),
-        shown.row.map_or(NOTHING.into(), |row| format!("{}{first}", row.site)),
-        judged.map_or(NOTHING.into(), |errors| format!("{:.7}", errors.cosine)),
+        shown.tolerance.map_or(NOTHING.into(), bound),
     ]
 }
 

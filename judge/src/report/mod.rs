@@ -1,6 +1,7 @@
 //! What a run has to say: plain data, and one exporter per format, each a pure function of that data.
 
 mod advice;
+mod checkpoint_line;
 mod conclusion;
 mod escape;
 mod figures;
@@ -16,11 +17,11 @@ mod merge;
 mod paint;
 mod read;
 mod refusal;
+mod rollup;
 mod rows;
 mod seen;
 mod served;
 mod sharded;
-mod shown;
 mod spread;
 mod table;
 pub mod text;
@@ -32,15 +33,16 @@ mod writer;
 pub use advice::{quoted, shell};
 pub use github::github;
 pub use html::html;
-pub use json::json;
+pub use json::{ArchitectureRow, json};
 pub use junit::junit;
-pub use markdown::markdown;
+pub use markdown::{architectures as architectures_in_markdown, markdown};
 pub use merge::{BUILD, found_before, merge};
 pub use read::{Read, parse, read};
 pub use refusal::Refusal;
+pub use rollup::{ArchitectureSummary, rolled_up};
 pub use seen::{Seen, SeenDump, SeenRow};
 pub use served::{Served, ServedCheck};
-pub use table::{maps, table, verdicts};
+pub use table::{Style, architectures, maps, table, verdicts};
 pub use tokens::Tokens;
 pub use writer::ReportDir;
 pub use {escape::escape, figures::Number, html::Page, json::program, paint::Paint, text::WIDTH};
@@ -123,6 +125,15 @@ pub struct Sharded {
 }
 
 impl Comparison {
+    /// Puts the model's name before the dump's name in a report of several models.
+    pub fn named_after(mut self, models: usize) -> Self {
+        let (model, dump) = (&self.model.name, &self.outcome.subject.name);
+        if models > 1 && !dump.starts_with(&format!("{model}/")) {
+            self.outcome.subject.name = format!("{model}/{dump}");
+        }
+        self
+    }
+
     /// Whether both sides are dumps, and no model was run.
     fn is_of_dumps(&self) -> bool {
         self.model.format == ModelRecord::DUMP

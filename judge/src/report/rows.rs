@@ -421,20 +421,24 @@ impl From<ExcessRow> for Excess {
 struct ToleranceRow {
     max_abs: Number,
     mean_abs: Option<Number>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    min_cosine: Option<Number>,
     source: String,
     asked: bool,
 }
 
 impl From<&Tolerance> for ToleranceRow {
     fn from(tolerance: &Tolerance) -> Self {
-        let Tolerance { max_abs, mean_abs, source, is_asked } = tolerance.clone();
-        Self { max_abs: Number(max_abs), mean_abs: mean_abs.map(Number), source, asked: is_asked }
+        let Tolerance { max_abs, mean_abs, min_cosine, source, is_asked } = tolerance.clone();
+        let (mean_abs, min_cosine) = (mean_abs.map(Number), min_cosine.map(Number));
+        Self { max_abs: Number(max_abs), mean_abs, min_cosine, source, asked: is_asked }
     }
 }
 
 impl From<ToleranceRow> for Tolerance {
     fn from(row: ToleranceRow) -> Self {
-        let ToleranceRow { max_abs, mean_abs, source, asked } = row;
-        Self { max_abs: max_abs.0, mean_abs: mean_abs.map(|bound| bound.0), source, is_asked: asked }
+        let ToleranceRow { max_abs, mean_abs, min_cosine, source, asked } = row;
+        let [mean_abs, min_cosine] = [mean_abs, min_cosine].map(|bound| bound.map(|bound| bound.0));
+        Self { max_abs: max_abs.0, mean_abs, min_cosine, source, is_asked: asked }
     }
 }

@@ -4,39 +4,109 @@ use comfy_table::{CellAlignment, Table};
 
 use crate::compare::{Role, Verdict};
 use crate::diagnose::Outcome;
+use crate::report::checkpoint_line::CheckpointLine;
 use crate::report::map::{LEGEND, Map};
 use crate::report::paint::Paint;
-use crate::report::shown::Shown;
 use crate::report::text::{self, NOTHING, WIDTH, count, fit, largest, short_bound, short_place};
-use crate::report::{Comparison, Report, conclusion};
+use crate::report::{ArchitectureSummary, Comparison, Report, conclusion};
 
 /// Between two columns.
 const GAP: usize = 1;
-const COLUMNS: usize = 8;
-const HEADER: [&str; COLUMNS] =
-    ["", "checkpoint", "worst", "introduced", "headroom", "beyond", "total", "spec"];
-/// The column of the worst value's place: it takes the width that the others leave.
+/// The columns of every table, and those that only a detailed one has.
+const HEADER: [&str; 10] = [
+    "",
+    "checkpoint",
+    "worst site",
+    "max abs",
+    "mean abs",
+    "cosine",
+    "err/bound",
+    "over",
+    "accumulated",
+    "spec tol",
+];
+/// The last column, which is painted.
+const VERDICT: &str = "verdict";
+/// The number of columns that are not only in a detailed table.
+const BRIEF: usize = 8;
+/// The width of a detailed table.
+const WIDE: usize = 100;
+/// The column of the worst value's site: it takes the width that the others leave.
 const PLACE: usize = 2;
 const LEFT_ALIGNED: [usize; 2] = [1, PLACE];
 
+/// How the table is printed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Style {
+    /// With colours.
+    pub colour: bool,
+    /// With accumulated errors and the specification's tolerances, up to 100 columns wide.
+    pub is_detailed: bool,
+}
+
+impl Style {
+    fn columns(self) -> usize {
+        if self.is_detailed { HEADER.len() } else { BRIEF }
+    }
+
+    fn width(self) -> usize {
+        if self.is_detailed { WIDE } else { WIDTH }
+    }
+}
+
 /// The report as text for a terminal: one table, then a verdict per reference and what to do about it.
-pub fn table(report: &Report, colour: bool) -> String {
-    let paint = Paint { colour };
-    let shown: Vec<Vec<Shown>> =
-        report.results.iter().map(|result| Shown::of(&result.outcome, &report.checkpoints)).collect();
-    let mut grid = grid(&shown.concat()).into_iter();
+pub fn table(report: &Report, style: Style) -> String {
+    let paint = Paint { colour: style.colour };
+    let shown: Vec<Vec<CheckpointLine>> = report
+        .results
+        .iter()
+        .map(|result| CheckpointLine::of(&result.outcome, &report.checkpoints))
+        .collect();
+    let rollup = report.rollup();
+    let of_architectures = rollup.iter().flat_map(|summary| &summary.checkpoints).cloned();
+    let all: Vec<CheckpointLine> = shown.concat().into_iter().chain(of_architectures).collect();
+    let mut grid = grid(&all, style).into_iter();
 
     let served = report.served.iter().flat_map(|served| served.lines(paint));
-    let header = grid.next().map(|header| paint.faint(&(header + "verdict")));
+    let header = grid.next().map(|header| paint.faint(&(header + VERDICT)));
     let mut lines: Vec<String> = served.chain(header).collect();
     for (result, shown) in report.results.iter().zip(&shown) {
         lines.extend([String::new(), paint.strong(&title(result))]);
-        let rows = shown.iter().zip(grid.by_ref());
-        lines.extend(rows.map(|(shown, row)| row + &paint.verdict(shown.verdict, word(shown))));
+        lines.extend(judged(shown, &mut grid, paint));
         lines.extend(coverage(&result.outcome).iter().map(|line| paint.faint(line)));
     }
+    lines.extend(summaries(&rollup, &mut grid, paint));
     lines.extend(conclusion::lines(report, paint));
     lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// The figures of each architecture, for a terminal of 80 columns.
+pub fn architectures(rollup: &[ArchitectureSummary], paint: Paint) -> Vec<String> {
+    let all: Vec<_> = rollup.iter().flat_map(|summary| &summary.checkpoints).cloned().collect();
+    let mut grid = grid(&all, Style::default()).into_iter();
+    let header = grid.next().map(|header| paint.faint(&(header + VERDICT)));
+    header.into_iter().chain(summaries(rollup, &mut grid, paint)).collect()
+}
+
+/// The lines of the grid that belong to each architecture, with a title.
+fn summaries(
+    rollup: &[ArchitectureSummary],
+    grid: &mut impl Iterator<Item = String>,
+    paint: Paint,
+) -> Vec<String> {
+    let mut lines = Vec::new();
+    for summary in rollup {
+        let title = format!("architecture {}", text::clean(&summary.title()));
+        lines.extend([String::new(), paint.strong(&fit(&title, WIDTH))]);
+        lines.extend(judged(&summary.checkpoints, grid, paint));
+    }
+    lines
+}
+
+/// The next lines of the grid, each with its verdict.
+fn judged(shown: &[CheckpointLine], grid: &mut impl Iterator<Item = String>, paint: Paint) -> Vec<String> {
+    let rows = shown.iter().zip(grid);
+    rows.map(|(shown, row)| row + &paint.verdict(shown.verdict, word(shown))).collect()
 }
 
 /// The verdict lines alone.
@@ -64,55 +134,66 @@ pub fn maps(report: &Report, all: bool, colour: bool) -> String {
 }
 
 /// The lines of all references' rows, header first, aligned with each other; the caller adds the verdicts.
-fn grid(shown: &[Shown]) -> Vec<String> {
+fn grid(shown: &[CheckpointLine], style: Style) -> Vec<String> {
     if shown.is_empty() {
         return Vec::new();
     }
-    let mut rows: Vec<[String; COLUMNS]> = shown.iter().map(cells).collect();
-    let width = place_width(&rows, shown);
+    let mut rows: Vec<Vec<String>> = shown.iter().map(|shown| cells(shown, style)).collect();
+    let width = place_width(&rows, shown, style);
     for (cells, shown) in rows.iter_mut().zip(shown) {
-        cells[PLACE] = shown.row.map_or(NOTHING.into(), |row| short_place(row.site, width));
+        cells[PLACE] = shown.site.map_or(NOTHING.into(), |site| short_place(site, width));
     }
+    aligned(&HEADER[..style.columns()], rows, &LEFT_ALIGNED)
+}
+
+/// The lines of a table, header first; some columns are aligned left, the others right.
+fn aligned(header: &[&str], rows: Vec<Vec<String>>, left: &[usize]) -> Vec<String> {
     let mut table = Table::new();
-    table.load_style(comfy_table::presets::NOTHING).set_header(HEADER).add_rows(rows);
+    table.load_style(comfy_table::presets::NOTHING).set_header(header).add_rows(rows);
     for (index, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, GAP as u16));
-        let left = LEFT_ALIGNED.contains(&index);
-        column.set_cell_alignment(if left { CellAlignment::Left } else { CellAlignment::Right });
+        let is_left = left.contains(&index);
+        column.set_cell_alignment(if is_left { CellAlignment::Left } else { CellAlignment::Right });
     }
     table.lines().collect()
 }
 
-/// A row but for its place.
-fn cells(shown: &Shown) -> [String; COLUMNS] {
+/// A row but for its site.
+fn cells(shown: &CheckpointLine, style: Style) -> Vec<String> {
     let mark = if shown.is_culprit { ">" } else { "" };
-    [
+    let [mean, cosine] = text::mean_and_cosine(shown);
+    let mut cells = vec![
         format!("{mark}{:>2}", shown.checkpoint.number()),
         shown.checkpoint.to_string(),
         String::new(),
-        largest(shown, shown.introduced),
+        largest(shown, shown.errors()),
+        mean,
+        cosine,
         text::headroom(shown.headroom),
         text::beyond(shown.beyond),
         largest(shown, shown.total),
-        shown.row.map_or(NOTHING.into(), |row| short_bound(row.tolerance.max_abs)),
-    ]
+        shown.tolerance.map_or(NOTHING.into(), short_bound),
+    ];
+    cells.truncate(style.columns());
+    cells
 }
 
-/// What the other columns leave of the line.
-fn place_width(rows: &[[String; COLUMNS]], shown: &[Shown]) -> usize {
+/// The width that the other columns leave.
+fn place_width(rows: &[Vec<String>], shown: &[CheckpointLine], style: Style) -> usize {
     let widest = |column: usize| {
         let cells = rows.iter().map(|row| row[column].len());
         cells.chain([HEADER[column].len()]).max().unwrap_or_default()
     };
-    let verdicts = shown.iter().map(|shown| word(shown).len()).max().unwrap_or_default();
-    let others: usize = (0..COLUMNS).filter(|&column| column != PLACE).map(widest).sum();
-    WIDTH.saturating_sub(others + COLUMNS * GAP + verdicts)
+    let verdicts = shown.iter().map(|shown| word(shown).len()).fold(VERDICT.len(), usize::max);
+    let others: usize = (0..style.columns()).filter(|&column| column != PLACE).map(widest).sum();
+    style.width().saturating_sub(others + style.columns() * GAP + verdicts)
 }
 
-fn word(shown: &Shown) -> &'static str {
+fn word(shown: &CheckpointLine) -> &'static str {
     match shown.verdict {
-        _ if shown.row.is_none() => "no data",
+        _ if shown.site.is_none() => "no data",
         Verdict::Fail => "FAIL",
+        Verdict::Inconclusive => "unclear",
         verdict => verdict.name(),
     }
 }

@@ -3,11 +3,11 @@
 use textwrap::core::display_width;
 
 use crate::checkpoint::{Kind, Point, Site};
-use crate::compare::{Gate, Known, Role, Row, Verdict};
+use crate::compare::{Gate, Known, Role, Row, Tolerance, Verdict};
 use crate::diagnose::{Coverage, Finding, Outcome};
 use crate::format::commands;
 use crate::measure::Errors;
-use crate::report::shown::Shown;
+use crate::report::checkpoint_line::CheckpointLine;
 
 /// No line is wider, but for commands to copy, which are never cut or broken.
 pub const WIDTH: usize = 80;
@@ -37,6 +37,16 @@ pub fn headroom(headroom: Option<f64>) -> String {
         Some(ratio) if ratio < 0.01 => "<0.01".into(),
         Some(ratio) if ratio < 10.0 => format!("{ratio:.2}"),
         Some(ratio) => figure(ratio),
+    }
+}
+
+/// Formats a cosine so that it says something near 1: "1-3e-8", "0.9312". 1 means that no difference is measurable.
+pub fn cosine(cosine: f64) -> String {
+    match 1.0 - cosine {
+        gap if gap <= 0.0 => "1".into(),
+        gap if gap < 0.01 => format!("1-{gap:.0e}"),
+        _ if cosine.is_nan() => "NaN".into(),
+        _ => format!("{cosine:.3}"),
     }
 }
 
@@ -189,22 +199,28 @@ pub fn finding(finding: &Finding, told: Site) -> (&'static str, String) {
     }
 }
 
-/// "1e-4 (Llama-2 specification, checkpoint 2)".
+/// "1e-4 (Llama-2 specification, checkpoint 2)", "1e-3, mean 1e-4, cosine at least 0.99 (BitNet specification)".
 pub fn allowed(row: &Row) -> String {
-    format!("{} ({})", bound(row.tolerance.max_abs), row.tolerance.source)
+    let Tolerance { max_abs, mean_abs, min_cosine, source, .. } = &row.tolerance;
+    let mean = mean_abs.map(|mean| format!(", mean {}", bound(mean))).unwrap_or_default();
+    let cosine = min_cosine.map(|cosine| format!(", cosine at least {cosine}")).unwrap_or_default();
+    format!("{}{mean}{cosine} ({source})", bound(*max_abs))
 }
 
 /// An error of a checkpoint; token ids have no distance, they are equal or not.
-pub fn largest(shown: &Shown, errors: Option<Errors>) -> String {
+pub fn largest(shown: &CheckpointLine, errors: Option<Errors>) -> String {
     match errors {
-        Some(errors) if is_of_tokens(shown) && errors.max_abs != 0.0 => "differs".into(),
+        Some(errors) if shown.is_of_tokens() && errors.max_abs != 0.0 => "differs".into(),
         _ => measured(errors.map(|errors| errors.max_abs)),
     }
 }
 
-/// Whether what is compared are choices, not measurements.
-pub fn is_of_tokens(shown: &Shown) -> bool {
-    shown.row.is_some_and(|row| row.site.point.kind() == Kind::Token)
+/// Formats the mean error and the cosine of a checkpoint; token ids have neither.
+pub fn mean_and_cosine(shown: &CheckpointLine) -> [String; 2] {
+    match shown.errors().filter(|_| !shown.is_of_tokens()) {
+        Some(errors) => [figure(errors.mean_abs), cosine(errors.cosine)],
+        None => [NOTHING; 2].map(str::to_owned),
+    }
 }
 
 /// "llama.cpp b1234".

@@ -62,13 +62,14 @@ pub struct Made {
 }
 
 impl Bed {
-    /// A model in one of the [`ARITHMETICS`].
+    /// A model in one of the [`ARITHMETICS`], or in `f16`.
     pub fn new(name: &str, model: Arc<dyn Model>, arithmetic: &'static str) -> Self {
         let architecture = model.architecture();
         let numerics = || -> Box<dyn Numerics> {
             match arithmetic {
                 "f32" | "other-order" => Box::new(F32),
                 "bf16" => Box::new(Transformers::Bf16),
+                "f16" => Box::new(Transformers::F16),
                 // llama.cpp has no ternary types of its own: its fork has.
                 _ if architecture.contains("bitnet") => Box::new(BitnetCpp { kv: KvType::F16 }),
                 _ => Box::new(LlamaCpp { kv: KvType::F16 }),

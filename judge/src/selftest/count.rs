@@ -11,7 +11,7 @@ use crate::error;
 use crate::selftest::bed::Bed;
 use crate::selftest::memory::Form;
 use crate::selftest::plants::{Plant, Told, told};
-use crate::selftest::twins::{TWINS, Twin};
+use crate::selftest::twins::{OTHER_KERNELS, TWINS, Twin};
 
 /// Of planted changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -150,6 +150,7 @@ fn twin(bed: &Bed, name: &'static str, how: Twin) -> error::Result<Option<Result
     };
     let remark = || {
         let why = outcome.reason.clone().unwrap_or_default();
+        let name = if let Twin::Kernels(..) = how { format!("{name}: {how:?}") } else { name.to_owned() };
         format!("{name}, {}, {}: {}: {why}", bed.name, bed.arithmetic, outcome.verdict.name())
     };
     Ok(Some(Result::Twin(name, found, (alarm || doubt).then(remark))))
@@ -158,8 +159,9 @@ fn twin(bed: &Bed, name: &'static str, how: Twin) -> error::Result<Option<Result
 impl Table {
     /// Puts results together.
     pub fn of(results: Vec<Result>) -> Self {
-        let mut table =
-            Self { twins: TWINS.map(|(name, _)| (name, Found::default())).to_vec(), ..Self::default() };
+        let names = TWINS.into_iter().map(|(name, _)| name).chain([OTHER_KERNELS]);
+        let twins = names.map(|name| (name, Found::default())).collect();
+        let mut table = Self { twins, ..Self::default() };
         for result in results {
             match result {
                 Result::Change(kind, count, remark) => {

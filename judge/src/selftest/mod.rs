@@ -18,4 +18,4 @@ pub use memory::{Form, Memory, Thinned};
 pub use plants::{Plant, Told, kinds, plants_of, told};
 pub use promise::{Broken, Promise};
 pub use sensitivity::{Fault, Sensitivity, sensitivities};
-pub use twins::{TWINS, Twin};
+pub use twins::{OTHER_KERNELS, TWINS, Twin, other_kernels};

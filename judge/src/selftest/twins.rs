@@ -3,13 +3,13 @@
 use crate::dump::Dump;
 use crate::engine::{Script, Step};
 use crate::error::Result;
-use crate::numerics::{Numerics, OneOrder, Transformers};
+use crate::numerics::{Numerics, OneOrder, OtherKernels, Sum, Transformers};
 use crate::selftest::bed::Bed;
 use crate::selftest::memory::{Form, Thinned};
 use crate::weight::DType;
 
 /// A way of being otherwise and right.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Twin {
     /// As ours, or as the bed's engine does.
     Same,
@@ -23,6 +23,8 @@ pub enum Twin {
     Pieces,
     /// The prompt goes through the model token by token.
     OneByOne,
+    /// Other kernels compute it: how they round, the taps that are written, the number of tokens that each pass of the prompt takes.
+    Kernels(OtherKernels, Thinned, Option<usize>),
 }
 
 /// All of them, as tables call them.
@@ -37,6 +39,36 @@ pub const TWINS: [(&str, Twin); 9] = [
     ("the prompt in pieces", Twin::Pieces),
     ("the prompt token by token", Twin::OneByOne),
 ];
+
+/// The name of [`other_kernels`] in tables.
+pub const OTHER_KERNELS: &str = "other kernels";
+
+/// Kernels that sum in any order, or compute functions approximately, each with all taps, with block outputs and with logits
+/// alone, the prompt whole or in pieces.
+pub fn other_kernels(bed: &Bed) -> Vec<Twin> {
+    let numerics = match bed.arithmetic {
+        "f32" => Transformers::F32,
+        "bf16" => Transformers::Bf16,
+        "f16" => Transformers::F16,
+        _ => return Vec::new(),
+    };
+    let plain = |sum| OtherKernels::new(numerics, sum);
+    let functions = [
+        OtherKernels { exp2: true, ..plain(Sum::Lanes(8)) },
+        OtherKernels { rsqrt: true, ..plain(Sum::Lanes(8)) },
+        OtherKernels { flush: true, ..plain(Sum::Lanes(8)) },
+        OtherKernels { exp2: true, rsqrt: true, flush: true, ..plain(Sum::Fused) },
+    ];
+    let tf32 = OtherKernels { tf32: true, ..plain(Sum::Fused) };
+    let tf32 = (numerics == Transformers::F32).then_some(tf32);
+    let kernels = Sum::ALL.map(plain).into_iter().chain(functions).chain(tf32);
+    let pieces = [None, Some(4), Some(1)].into_iter().cycle();
+    let forms = [Thinned::Full, Thinned::Blocks, Thinned::Logits];
+    kernels
+        .zip(pieces)
+        .flat_map(|(kernels, piece)| forms.map(|form| Twin::Kernels(kernels, form, piece)))
+        .collect()
+}
 
 impl Twin {
     /// The dump of such an engine; `None` where there is none of that arithmetic.
@@ -64,6 +96,17 @@ impl Twin {
             Twin::Stored(stored) => form.stored = stored,
             Twin::Pieces => script = cut(&script, &[5, 1]),
             Twin::OneByOne => script = cut(&script, &vec![1; script.prompt_len - 1]),
+            Twin::Kernels(kernels, thinned, piece) => {
+                form.thinned = thinned;
+                if let Some(piece) = piece {
+                    script = cut(&script, &vec![piece; (script.prompt_len - 1) / piece]);
+                }
+                let mut dump = bed.recorded(&kernels, &mut (), form, &script)?;
+                if kernels.tf32 {
+                    dump.manifest.producer.settings.insert("dtype".to_owned(), "tf32".into());
+                }
+                return Ok(Some(dump));
+            }
         }
         bed.recorded(numerics, &mut (), form, &script).map(Some)
     }

@@ -103,6 +103,7 @@ function matrixMade() {
 document.getElementById("page").replaceChildren(...[
   matrixHead(),
   cellsTable(),
+  architecturesOf(matrix.architectures),
   stories("What is to be done", ["error", "fail", "unexpected pass", "inconclusive"]),
   stories("Known", ["known"]),
   matrixMade(),

@@ -48,7 +48,7 @@ function figures(row) {
   if (isChoice(row)) return ""; // tokens have no distance
   const errors = [["introduced here", row.introduced], ["in total", row.total]].filter(([, found]) => found);
   if (!errors.length) return "";
-  const line = ([name, found]) => [name, figure(found.max_abs), figure(found.mean_abs), figure(found.rel_l2), digits(found.cosine),
+  const line = ([name, found]) => [name, figure(found.max_abs), figure(found.mean_abs), figure(found.rel_l2), cosineOf(found.cosine),
     `${found.identical.toLocaleString("en")} of ${found.elements.toLocaleString("en")}`];
   return tableOf(["error", "largest", "mean", "relative", "cosine", "same bits"], errors.map(line));
 }

@@ -262,8 +262,11 @@ function draw() {
   const { reference } = state;
   const parts = [
     header(),
+    attempt("The table of architectures", () => architecturesOf(report.architectures)),
     attempt("The table of references", matrix),
-    reference && [attempt("What was found", () => story(reference)), attempt("Where it is", () => where(reference))],
+    reference && [attempt("What was found", () => story(reference)),
+      attempt("The table of checkpoints", () => element("section", {}, element("h2", {}, "Checkpoints"), checkpointTable(reference.checkpoints))),
+      attempt("Where it is", () => where(reference))],
     attempt("How it was made", () => made(reference)),
   ];
   document.getElementById("page").replaceChildren(...parts.flat().filter(Boolean));

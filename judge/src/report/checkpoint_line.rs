@@ -1,0 +1,88 @@
+//! One line of the tables for people: a checkpoint of one dump, or of all dumps of an architecture.
+
+use crate::checkpoint::{Checkpoint, Kind, Site};
+use crate::compare::{Explained, Row, Verdict};
+use crate::diagnose::{Outcome, Summary};
+use crate::measure::{Errors, larger};
+
+/// A checkpoint: its first divergence where the engines diverge first, else the worst of all its sites.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CheckpointLine {
+    pub checkpoint: Checkpoint,
+    pub verdict: Verdict,
+    /// True for the checkpoint of the first divergence.
+    pub is_culprit: bool,
+    /// The site whose name is printed; `None` if nothing was compared.
+    pub site: Option<Site>,
+    /// The specification's bound on the largest absolute error there.
+    pub tolerance: Option<f64>,
+    pub introduced: Option<Errors>,
+    pub headroom: Option<f64>,
+    pub beyond: Option<usize>,
+    pub total: Option<Errors>,
+}
+
+impl CheckpointLine {
+    /// Returns the lines of a dump, in the order of the checkpoints.
+    pub fn of(outcome: &Outcome, checkpoints: &[Checkpoint]) -> Vec<Self> {
+        let first = outcome.first_divergence();
+        let line = |summary: Summary<'_>| match first.filter(|row| row.checkpoint() == summary.checkpoint) {
+            Some(first) => Self::first_divergence(&summary, first),
+            None => Self::worst(&summary),
+        };
+        outcome.summaries(checkpoints).into_iter().map(line).collect()
+    }
+
+    fn first_divergence(summary: &Summary<'_>, first: &Row) -> Self {
+        Self {
+            is_culprit: true,
+            site: Some(first.site),
+            tolerance: Some(first.tolerance.max_abs),
+            introduced: first.introduced.as_ref().map(|found| found.errors),
+            headroom: first.headroom(),
+            beyond: first.explained.as_ref().map(Explained::beyond),
+            total: first.total.as_ref().map(|found| found.errors),
+            ..Self::worst(summary)
+        }
+    }
+
+    /// Returns the line of a checkpoint's worst site.
+    pub fn worst(summary: &Summary<'_>) -> Self {
+        Self {
+            checkpoint: summary.checkpoint,
+            verdict: summary.verdict,
+            is_culprit: false,
+            site: summary.worst.map(|row| row.site),
+            tolerance: summary.worst.map(|row| row.tolerance.max_abs),
+            introduced: summary.introduced,
+            headroom: summary.headroom,
+            beyond: summary.beyond,
+            total: summary.total,
+        }
+    }
+
+    /// Returns the errors that the checkpoint is judged by: local errors, or accumulated errors if only those were measured.
+    pub fn errors(&self) -> Option<Errors> {
+        self.introduced.or(self.total)
+    }
+
+    /// Returns true if the values are token ids, which are equal or not.
+    pub fn is_of_tokens(&self) -> bool {
+        self.site.is_some_and(|site| site.point.kind() == Kind::Token)
+    }
+
+    /// Returns the worse of the same checkpoint of two dumps, figure by figure.
+    pub fn worse(self, other: Self) -> Self {
+        let severity = |line: &Self| {
+            let error = line.errors().map_or(f64::NEG_INFINITY, |errors| errors.max_abs);
+            (line.verdict, error.is_nan(), if error.is_nan() { 0.0 } else { error })
+        };
+        let is_worse = severity(&other).partial_cmp(&severity(&self)).is_some_and(|order| order.is_gt());
+        let either = |a: Option<Errors>, b: Option<Errors>| a.into_iter().chain(b).reduce(Errors::worse);
+        let (introduced, total) = (either(self.errors(), other.errors()), either(self.total, other.total));
+        let headroom = self.headroom.into_iter().chain(other.headroom).reduce(larger);
+        let beyond = self.beyond.into_iter().chain(other.beyond).reduce(|a, b| a + b);
+        let line = if is_worse { other } else { self };
+        Self { is_culprit: false, introduced, total, headroom, beyond, ..line }
+    }
+}

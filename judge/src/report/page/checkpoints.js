@@ -1,0 +1,34 @@
+// The table of checkpoints: of a dump, or of all dumps of an architecture.
+
+/** A cosine that says something near 1: "1-3e-8". 1 means that no difference is measurable. */
+function cosineOf(cosine) {
+  if (typeof cosine !== "number") return figure(cosine);
+  const gap = 1 - cosine;
+  if (gap <= 0) return "1";
+  return gap < 0.01 ? `1-${gap.toExponential(0)}` : cosine.toFixed(3);
+}
+
+/** One line for each checkpoint that was compared, every figure where it is worst. */
+function checkpointTable(rows) {
+  const compared = rows.filter((row) => row.worst);
+  const line = (row) => {
+    const isOfTokens = isChoice(row.worst) || row.worst.tap === "tokens";
+    const errors = row.introduced ?? row.total;
+    return [row.checkpoint, place({ layer: null, pass: null, ...row.worst }), figure(errors?.max_abs),
+      isOfTokens ? NONE : figure(errors?.mean_abs), isOfTokens ? NONE : cosineOf(errors?.cosine),
+      row.headroom === undefined || row.headroom === null ? NONE : ratio(row.headroom), row.beyond ?? NONE,
+      figure(row.total?.max_abs), figure(row.tolerance), element("span", { class: row.verdict }, row.verdict)];
+  };
+  return tableOf(["checkpoint", "worst site", "max abs", "mean abs", "cosine", "err/bound", "over", "accumulated", "spec tol", "verdict"],
+    compared.map(line), [0, 1]);
+}
+
+/** The figures of each architecture of a report of several models. */
+function architecturesOf(list) {
+  if (!list?.length) return "";
+  const section = (summary) => [
+    element("h3", {}, `${summary.architecture}: ${count(summary.dumps, "dump")} of ${summary.models.join(", ")}`),
+    checkpointTable(summary.checkpoints),
+  ];
+  return element("section", {}, element("h2", {}, "By architecture"), list.flatMap(section));
+}

@@ -1,0 +1,83 @@
+//! The figures of several models, rolled up by architecture and checkpoint.
+
+use std::collections::BTreeSet;
+
+use crate::checkpoint::Checkpoint;
+use crate::compare::Verdict;
+use crate::report::checkpoint_line::CheckpointLine;
+use crate::report::{Comparison, Report};
+
+/// All dumps of one architecture.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ArchitectureSummary {
+    /// The architecture's name.
+    pub architecture: String,
+    /// The names of the models.
+    pub models: BTreeSet<String>,
+    /// The number of dumps.
+    pub dumps: usize,
+    /// The worst verdict.
+    pub verdict: Verdict,
+    /// Every checkpoint that was compared, each figure where it is worst.
+    pub checkpoints: Vec<CheckpointLine>,
+}
+
+impl ArchitectureSummary {
+    fn of(result: &Comparison, checkpoints: &[Checkpoint]) -> Self {
+        let summaries = result.outcome.summaries(checkpoints);
+        let compared = summaries.iter().filter(|summary| summary.worst.is_some());
+        Self {
+            architecture: result.model.architecture.clone(),
+            models: BTreeSet::from([result.model.name.clone()]),
+            dumps: 1,
+            verdict: result.outcome.verdict,
+            checkpoints: compared.map(CheckpointLine::worst).collect(),
+        }
+    }
+
+    /// Adds the figures of other dumps of the architecture.
+    fn add(&mut self, other: Self) {
+        self.models.extend(other.models);
+        self.dumps += other.dumps;
+        self.verdict = self.verdict.max(other.verdict);
+        for line in other.checkpoints {
+            match self.checkpoints.iter_mut().find(|own| own.checkpoint == line.checkpoint) {
+                Some(own) => *own = own.clone().worse(line),
+                None => self.checkpoints.push(line),
+            }
+        }
+        self.checkpoints.sort_by_key(|line| line.checkpoint);
+    }
+
+    /// "llama  ·  3 dumps of tiny-llama2, tiny-llama3".
+    pub fn title(&self) -> String {
+        let models = self.models.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let dumps = if self.dumps == 1 { "1 dump".to_owned() } else { format!("{} dumps", self.dumps) };
+        format!("{}  ·  {dumps} of {models}", self.architecture)
+    }
+}
+
+/// Rolls summaries up so that each architecture is there once, in the order in which it comes first.
+pub fn rolled_up(summaries: impl IntoIterator<Item = ArchitectureSummary>) -> Vec<ArchitectureSummary> {
+    let mut all: Vec<ArchitectureSummary> = Vec::new();
+    for summary in summaries {
+        match all.iter_mut().find(|known| known.architecture == summary.architecture) {
+            Some(known) => known.add(summary),
+            None => all.push(summary),
+        }
+    }
+    all
+}
+
+impl Report {
+    /// Returns the figures of each architecture.
+    pub fn by_architecture(&self) -> Vec<ArchitectureSummary> {
+        rolled_up(self.results.iter().map(|result| ArchitectureSummary::of(result, &self.checkpoints)))
+    }
+
+    /// Returns the figures of each architecture if the report is of several models.
+    pub fn rollup(&self) -> Vec<ArchitectureSummary> {
+        let models: BTreeSet<&str> = self.results.iter().map(|result| &*result.model.name).collect();
+        if models.len() > 1 { self.by_architecture() } else { Vec::new() }
+    }
+}
