@@ -7,6 +7,7 @@ use serde::Deserialize;
 use crate::dump::{Dump, Input, Layout, Manifest, ModelInfo, Pass, Producer};
 use crate::error::{Error, Result};
 use crate::input;
+use crate::model::Dimensions;
 
 /// The cases that ship: those the specifications name.
 const SHIPPED: &str = include_str!("../checkpoints/cases.toml");
@@ -31,6 +32,42 @@ pub struct Case {
     pub generated: Vec<u32>,
     /// Who says so.
     pub source: String,
+    /// The sizes of those models: a model of one of them is recognised whatever it is called.
+    #[serde(default)]
+    pub sizes: Vec<Sizes>,
+    /// A note on how the case was found.
+    #[serde(skip)]
+    pub note: Option<String>,
+}
+
+/// The sizes by which a model is recognised.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sizes {
+    architecture: String,
+    vocab_size: usize,
+    context_length: usize,
+    n_layers: usize,
+    hidden_size: usize,
+    n_heads: usize,
+    n_kv_heads: usize,
+}
+
+impl Sizes {
+    fn are_of(&self, architecture: &str, sizes: Dimensions) -> bool {
+        self.architecture == architecture
+            && self.vocab_size == sizes.vocab_size
+            && self.context_length == sizes.context_length
+            && self.n_layers == sizes.n_layers
+            && self.hidden_size == sizes.hidden_size
+            && self.n_heads == sizes.n_heads
+            && self.n_kv_heads == sizes.kv_heads()
+    }
+}
+
+/// A name in lower case, without anything between its letters and digits.
+fn condensed(name: &str) -> String {
+    name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 
 /// Cases, with names of their own.
@@ -58,9 +95,20 @@ impl Cases {
         Ok(self)
     }
 
-    /// The cases that are known of a model of this name.
-    pub fn of_model<'c>(&'c self, model: &'c str) -> impl Iterator<Item = &'c Case> {
-        self.case.iter().filter(move |case| case.models.iter().any(|known| known == model))
+    /// The cases that are known of a model: by its name, or by its sizes. A model that has only the sizes may have been trained
+    /// further; its tokenizer is the same, and its continuation is not checked.
+    pub fn of_model(&self, name: &str, architecture: &str, sizes: Dimensions) -> Vec<Case> {
+        let has_name = |case: &Case| case.models.iter().any(|known| known == name);
+        let is_called_alike =
+            |case: &Case| case.models.iter().any(|known| condensed(name).contains(&condensed(known)));
+        let has_sizes = |case: &Case| case.sizes.iter().any(|known| known.are_of(architecture, sizes));
+        let found = |case: &Case| match (has_name(case), has_sizes(case)) {
+            (true, _) => Some(case.clone()),
+            (false, true) if is_called_alike(case) || case.generated.is_empty() => Some(case.clone()),
+            (false, true) => Some(case.by_sizes_alone()),
+            (false, false) => None,
+        };
+        self.case.iter().filter_map(found).collect()
     }
 
     /// The case of this name.
@@ -94,6 +142,15 @@ fn parse(text: &str) -> Result<Cases, String> {
 }
 
 impl Case {
+    fn by_sizes_alone(&self) -> Self {
+        let note = format!(
+            "the model has the sizes of {}, but not its name: the continuation was not checked; if it is that model, --case {} checks it",
+            self.models.join(" or "),
+            self.name
+        );
+        Self { generated: Vec::new(), continuation: String::new(), note: Some(note), ..self.clone() }
+    }
+
     /// The case as a reference: a dump that has read the prompt in one pass and holds the continuation, if one is known.
     ///
     /// # Errors

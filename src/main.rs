@@ -14,7 +14,12 @@ static NET: guard::Net = guard::Net;
 fn main() -> ExitCode {
     guard::keep_freed_memory();
     guard::watch_mapped_files();
-    let cli = match Cli::try_parse() {
+    let words = cli::with_environment(std::env::args_os().collect(), |name| std::env::var_os(name));
+    let (words, notes) = match words {
+        Ok(found) => found,
+        Err(error) => return cli::fail(&error),
+    };
+    let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
         Err(usage) => return cli::refuse(&usage),
     };
@@ -23,5 +28,5 @@ fn main() -> ExitCode {
     let threads = cli.threads().unwrap_or_default();
     _ = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread().build_global();
     // A fault of this program is none of what it judges: its exit code must not be another program's verdict.
-    catch_unwind(|| cli::main(&cli)).unwrap_or_else(|_| cli::broken())
+    catch_unwind(|| cli::main(&cli, &notes)).unwrap_or_else(|_| cli::broken())
 }

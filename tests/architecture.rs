@@ -97,7 +97,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "error",
         ],
     ),
-    ("cases", &["input", "dump", "error"]),
+    ("cases", &["input", "model", "dump", "error"]),
     (
         "compare",
         &[

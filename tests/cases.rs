@@ -6,6 +6,7 @@ use crate::common::reference_of;
 use crate::common::terminal::Terminal;
 use serde_json::Value;
 use xcheck::cases::Cases;
+use xcheck::model::Dimensions;
 
 /// A case as a real engine has seen it: transformers' own prompt, tokens and continuation of a shipped model.
 struct Seen {
@@ -152,22 +153,73 @@ fn a_case_without_a_continuation_is_of_the_tokenizer_alone_and_no_pass_of_the_mo
     assert_eq!(terminal.json(BY_NAME).0, 1);
 }
 
+/// Sizes of a model without grouped queries: vocabulary, context, layers, hidden size, heads.
+fn sizes([vocab_size, context_length, n_layers, hidden_size, n_heads]: [usize; 5]) -> Dimensions {
+    Dimensions {
+        vocab_size,
+        context_length,
+        n_layers,
+        hidden_size,
+        n_heads,
+        head_dim: hidden_size / n_heads,
+        kv_width: hidden_size,
+        rope_pairing: None,
+        experts: 0,
+    }
+}
+
+const LLAMA2_7B: [usize; 5] = [32000, 4096, 32, 4096, 32];
+const GPT2_MEDIUM: [usize; 5] = [50257, 1024, 24, 1024, 16];
+
+#[test]
+fn a_specified_model_is_recognised_by_its_sizes_whatever_it_is_called() {
+    let shipped = Cases::shipped();
+    let names = |name: &str, architecture: &str, known: [usize; 5]| {
+        let cases = shipped.of_model(name, architecture, sizes(known));
+        cases.into_iter().map(|case| (case.name, case.generated.len())).collect::<Vec<_>>()
+    };
+    let hello = vec![("llama2-hello".to_owned(), 0)];
+    for name in
+        ["llama2-7b:Q8_0", "meta-llama/Llama-2-7b-hf", "TheBloke/Llama-2-7B-GGUF:llama-2-7b.Q8_0.gguf", "m"]
+    {
+        assert_eq!(names(name, "llama", LLAMA2_7B), hello, "{name}");
+    }
+    let [world, life] = ["gpt2-hello-world", "gpt2-medium-answer-to-life"].map(str::to_owned);
+    for name in ["openai-community/gpt2-medium", "GPT2 Medium", "gpt2-medium-q8_0.gguf"] {
+        assert_eq!(names(name, "gpt2", GPT2_MEDIUM), [(world.clone(), 0), (life.clone(), 10)], "{name}");
+    }
+    // Another model of these sizes has the tokenizer, and not the continuation.
+    assert_eq!(names("DialoGPT-medium", "gpt2", GPT2_MEDIUM), [(world, 0), (life, 0)]);
+    let trained_further = shipped.of_model("DialoGPT-medium", "gpt2", sizes(GPT2_MEDIUM));
+    assert!(
+        trained_further[1]
+            .note
+            .as_ref()
+            .is_some_and(|note| note.contains("--case gpt2-medium-answer-to-life"))
+    );
+    for other in 0..5 {
+        let mut known = LLAMA2_7B;
+        known[other] *= 2;
+        assert_eq!(names("m", "llama", known), [], "{known:?}");
+    }
+    assert_eq!(names("m", "qwen2", LLAMA2_7B), []);
+}
+
 #[test]
 fn cases_that_ship_are_sound_and_others_are_checked() {
     let shipped = Cases::shipped();
-    let life = shipped.of_model("gpt2-medium").find(|case| !case.generated.is_empty()).expect("it ships");
+    let tiny = sizes([512, 256, 4, 128, 4]);
+    let of_model = |name: &str| shipped.of_model(name, "llama", tiny);
+    let life = of_model("gpt2-medium").into_iter().find(|case| !case.generated.is_empty()).expect("it ships");
     assert_eq!((life.tokens.len(), life.generated.len()), (13, 10));
-    assert_eq!(shipped.of_model("llama2-7b").next().expect("it ships").tokens, [1, 15043]);
-    assert_eq!(shipped.of_model("tiny-llama2").count(), 0);
+    assert_eq!(of_model("llama2-7b")[0].tokens, [1, 15043]);
+    assert_eq!(of_model("tiny-llama2"), []);
 
     let terminal = Terminal::new();
     let listed = terminal.run(&["models"]).stdout;
     let has_a_line = |name: &str| listed.lines().any(|line| line.split_whitespace().next() == Some(name));
     for name in ["llama2-7b", "llama2-7b-chat", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"] {
-        assert!(
-            shipped.of_model(name).count() > 0 && has_a_line(name),
-            "{name} is no name of a model: {listed}"
-        );
+        assert!(!of_model(name).is_empty() && has_a_line(name), "{name} is no name of a model: {listed}");
     }
     terminal.assert_refused(&["run", "-m", "tiny-llama2", "--case", "nope"], "gpt2-medium-answer-to-life");
     let file = terminal.path().join("cases.toml");

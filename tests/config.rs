@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use xcheck::error::Result;
 use xcheck::model::Config;
-use xcheck::model::decoder::{Block, DecoderConfig};
+use xcheck::model::decoder::{Biases, Block, DecoderConfig};
 use xcheck::model::gemma3::Gemma3Block;
 use xcheck::model::llama::LlamaBlock;
 use xcheck::model::qwen3::Qwen3Block;
@@ -81,6 +81,32 @@ fn llama_3_scales_its_frequencies_and_ties_its_head() {
         original_context: 8192.0,
     };
     assert_eq!((c.rope.scaling, c.sliding, c.embed_scale), (scaling, None, None));
+}
+
+/// Where a file is silent, transformers' class default is taken; the parity specification's is another.
+#[test]
+fn an_epsilon_that_is_not_stated_is_transformers_default() {
+    let mut silent = llama_3_2_1b();
+    silent.as_object_mut().expect("an object").remove("rms_norm_eps");
+    for json in [silent, edited(llama_3_2_1b(), "rms_norm_eps", Value::Null)] {
+        assert_eq!(read::<LlamaBlock>(&json).expect("it is supported").norm_eps, 1e-6);
+    }
+    assert_eq!(read::<LlamaBlock>(&llama_3_2_1b()).expect("it is supported").norm_eps, 1e-5);
+}
+
+#[test]
+fn biases_are_read_where_an_architecture_has_them() {
+    let biased = |key: &str| edited(llama_3_2_1b(), key, json!(true));
+    let of = |json: &Value| read::<LlamaBlock>(json).expect("it is supported").biases;
+    assert_eq!(of(&llama_3_2_1b()), Biases::default());
+    assert_eq!(of(&biased("attention_bias")), Biases { qkv: true, output: true, mlp: false });
+    assert_eq!(of(&biased("mlp_bias")), Biases { qkv: false, output: false, mlp: true });
+    let qwen =
+        read::<Qwen3Block>(&edited(qwen3_1_7b(), "attention_bias", json!(true))).expect("it is supported");
+    assert!(qwen.biases.qkv && qwen.biases.output);
+    let refused =
+        read::<Qwen3Block>(&edited(qwen3_1_7b(), "mlp_bias", json!(true))).expect_err("no such layers");
+    assert!(refused.to_string().contains("biases of this architecture are not supported"), "{refused}");
 }
 
 #[test]

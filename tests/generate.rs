@@ -69,6 +69,77 @@ fn the_same_seed_gives_the_same_text_and_another_one_another() {
     assert_ne!(text("1"), text("2"));
 }
 
+/// Items are sampled independently: the first by the seed that was given, each further one by the next.
+#[test]
+fn samples_of_one_prompt_differ_and_each_has_a_seed_of_its_own() {
+    let sampled = |seed: &str, samples: &str| -> Vec<Value> {
+        let arguments = ["generate", "--model", "tiny-llama2", "--prompt", "Once", "-n", "24"];
+        let sampling = ["--temperature", "1.5", "--seed", seed, "--n", samples];
+        let (code, document) = Terminal::new().json(&[&arguments[..], &sampling].concat());
+        assert_eq!(code, 0, "{document:#}");
+        let sequences = document["sequences"].as_array().expect("a list");
+        sequences.iter().map(|sequence| sequence["tokens"].clone()).collect()
+    };
+    let three = sampled("5", "3");
+    assert!(three.len() == 3 && three[0] != three[1] && three[1] != three[2], "{three:?}");
+    let alone: Vec<_> = ["5", "6", "7"].iter().flat_map(|seed| sampled(seed, "1")).collect();
+    assert_eq!(three, alone);
+    let two = ["generate", "--model", "tiny-llama2", "--prompt", "Once", "--prompt", "Once", "-n", "24"];
+    let (_, document) = Terminal::new().json(&[&two[..], &["--temperature", "1.5", "--seed", "5"]].concat());
+    let tokens: Vec<_> = (0..2).map(|item| document["sequences"][item]["tokens"].clone()).collect();
+    assert_eq!(tokens, alone[..2]);
+    Terminal::new().assert_refused(&[&two[..], &["--samples", "0"]].concat(), "expected 1 to 1024");
+}
+
+#[test]
+fn an_empty_prompt_begins_with_the_token_that_begins_a_text() {
+    let prompt = |model: &str| {
+        let (_, document) = Terminal::new().json(&["generate", "--model", model, "--prompt", "", "-n", "2"]);
+        document["sequences"][0]["prompt_tokens"].clone()
+    };
+    assert_eq!(prompt("tiny-llama2"), serde_json::json!([1]), "its tokenizer adds it");
+    assert_eq!(prompt("tiny-gpt2"), serde_json::json!([511]), "its config.json names it");
+}
+
+#[test]
+fn nothing_to_generate_has_no_speed() {
+    let nothing = ["generate", "--model", "tiny-llama2", "--prompt", "Once", "-n", "0"];
+    let finished = Terminal::new().run(&nothing);
+    assert!(finished.code == 0 && !finished.stderr.contains("inf"), "{}", finished.stderr);
+    assert_eq!(Terminal::new().json(&nothing).1["prompt_tokens_per_second"], Value::Null);
+}
+
+/// Quantised weights are computed with as they are stored, by the engine that the file is for; f32 decodes them where it is asked for.
+#[test]
+fn quantised_weights_are_computed_with_as_they_are_stored() {
+    let cases = [
+        ("tiny-llama2-q8_0", "llama.cpp"),
+        ("tiny-bitnet-i2_s", "bitnet.cpp"),
+        ("tiny-llama2-f16", "f32"),
+        ("tiny-llama2-hf", "f32"),
+    ];
+    let numerics = |model: &str, options: &[&str]| {
+        let run = ["generate", "--model", model, "--tokens", "1,5,9", "-n", "3"];
+        let (code, document) = Terminal::new().json(&[&run[..], options].concat());
+        assert_eq!(code, 0, "{document:#}");
+        (
+            document["numerics"].as_str().expect("a name").to_owned(),
+            document["sequences"][0]["tokens"].clone(),
+        )
+    };
+    for (model, expected) in cases {
+        let stored = numerics(model, &[]);
+        assert_eq!(stored, numerics(model, &["--numerics", expected]), "{model}");
+        assert_eq!(stored.0, expected);
+    }
+    assert_eq!(numerics("tiny-bitnet-i2_s", &["--numerics", "f32"]).0, "f32");
+    let terminal = Terminal::new();
+    let dump = ["dump", "--model", "tiny-llama2-q8_0", "--tokens", "1,5", "--out", "d.safetensors"];
+    assert_eq!(terminal.run(&dump).code, 0);
+    let inspected = terminal.run(&["inspect", "d.safetensors"]).stdout;
+    assert!(inspected.contains("llama.cpp"), "{inspected}");
+}
+
 #[test]
 fn sequences_side_by_side_are_what_each_is_alone_to_the_last_bit() {
     let numerics: [&dyn Numerics; 2] = [&F32, &LlamaCpp::default()];

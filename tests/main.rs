@@ -22,6 +22,7 @@ mod dump_fields;
 mod dump_inputs;
 mod dump_mutations;
 mod dumps;
+mod environment;
 mod experts;
 mod families;
 mod flash;

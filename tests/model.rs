@@ -101,7 +101,8 @@ fn configurations_that_cannot_be_run_are_refused_by_key() {
     assert_config_refused("head_dim", json!(33), "'head size' is 33");
     assert_config_refused("rms_norm_eps", json!(-1.0), "'RMSNorm epsilon' is -1");
     assert_config_refused("hidden_act", json!("gelu"), "'hidden_act' is \"gelu\"");
-    assert_config_refused("attention_bias", json!(true), "biases are not supported");
+    assert_config_refused("attention_bias", json!(true), "model.layers.0.self_attn.q_proj.bias");
+    assert_config_refused("mlp_bias", json!(true), "model.layers.0.mlp.gate_proj.bias");
     assert_config_refused("rope_scaling", json!({"rope_type": "yarn"}), "'rope_scaling.rope_type' is yarn");
     assert_config_refused("rope_scaling", json!({"type": "linear"}), "'rope_scaling.factor' is missing");
     assert_config_refused(
@@ -149,6 +150,7 @@ fn a_configuration_that_is_not_json_is_refused() {
 // ---- what is refused: shards ----------------------------------------------------------------------------
 
 const INDEX: &str = "model.safetensors.index.json";
+const SECOND: &str = "model-00002-of-00002.safetensors";
 
 /// A copy of the shipped model in two shards.
 fn sharded(edit: impl FnOnce(&Path, &mut Value)) -> TempDir {
@@ -181,9 +183,28 @@ fn shards_that_are_what_their_index_says_are_one_model() {
     files.load().expect("it loads");
 }
 
+/// The specification's order: an index goes before a whole file of the same folder, and a note says that both are there.
+#[test]
+fn an_index_goes_before_a_file_of_all_weights() {
+    let whole = |directory: &Path, _: &mut Value| {
+        let shard = fs::read(directory.join(SECOND)).expect("there");
+        fs::write(directory.join("model.safetensors"), &shard).expect("it is written");
+    };
+    let directory = sharded(whole);
+    let loaded =
+        ModelFiles::open(directory.path()).expect("it is a model").load().expect("the shards are whole");
+    assert!(
+        loaded.notes.iter().any(|note| note.starts_with("model.safetensors and an index")),
+        "{:?}",
+        loaded.notes
+    );
+    let alone = sharded(|_, _| ());
+    let loaded = ModelFiles::open(alone.path()).expect("it is a model").load().expect("it loads");
+    assert_eq!(loaded.notes, Vec::<String>::new());
+}
+
 #[test]
 fn shards_that_are_not_what_their_index_says_are_refused() {
-    const SECOND: &str = "model-00002-of-00002.safetensors";
     const TENSOR: &str = "model.norm.weight";
     let remove =
         |directory: &Path, _: &mut Value| fs::remove_file(directory.join(SECOND)).expect("it was there");

@@ -157,6 +157,8 @@ fn tokenized(own: &[u32]) -> Finding {
         continuation: String::new(),
         generated: Vec::new(),
         source: String::new(),
+        sizes: Vec::new(),
+        note: None,
     };
     let dump = case.reference(bed.model.architecture()).expect("a dump");
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());

@@ -35,21 +35,21 @@ F32_TENSORS = ("position_embd.weight",)
 
 
 def interleave_rope_pairs(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Reorders the rows of a q or k projection, heads*D x hidden, within each head.
+    """Reorders the rows of a q or k projection, heads*D x hidden, or of its bias, within each head.
 
     transformers rotates the pairs (i, i + D/2), llama.cpp's llama (2i, 2i + 1): row i of a half-split
     head goes to row 2i, row i + D/2 to row 2i + 1.
     """
-    rows, hidden = weight.shape
-    halves = weight.reshape(heads, 2, rows // heads // 2, hidden)
-    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows, hidden)
+    rows = weight.shape[0]
+    halves = weight.reshape(heads, 2, rows // heads // 2, *weight.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(weight.shape)
 
 
 def llama_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
     """A Llama weight as llama.cpp wants its rows: only the q and k projections differ."""
-    if name.endswith("self_attn.q_proj.weight"):
+    if name.endswith(("self_attn.q_proj.weight", "self_attn.q_proj.bias")):
         return interleave_rope_pairs(weight, config.num_attention_heads)
-    if name.endswith("self_attn.k_proj.weight"):
+    if name.endswith(("self_attn.k_proj.weight", "self_attn.k_proj.bias")):
         return interleave_rope_pairs(weight, config.num_key_value_heads)
     return weight
 

@@ -53,7 +53,7 @@ make_dumps() { # MODEL
             input=(--tokens 1,393,395,260,394,486,263,305,315,17,200,77 --decode 3)
             dtypes=(f32 bf16)
             ;;
-        tiny-gemma2 | tiny-granite | tiny-mixtral | tiny-olmo2 | tiny-phi4 | tiny-qwen3moe | tiny-smollm3)
+        tiny-gemma2 | tiny-gemma3-bias | tiny-granite | tiny-llama-bias | tiny-mixtral | tiny-olmo2 | tiny-phi4 | tiny-qwen3-bias | tiny-qwen3moe | tiny-smollm3)
             input=(--tokens 1,393,395,260,394,486,263,305,315,17,200,77 --decode 3)
             dtypes=(f32 bf16)
             ;;
@@ -75,11 +75,14 @@ make_dumps() { # MODEL
         dump_transformers "$1" "$dtype" "${input[@]}"
     done
     # An f32 cache beside f32 weights, so that nothing at all is rounded to f16; elsewhere llama.cpp's default.
-    dump_llama_cpp "$1" f32 f32 "${input[@]}"
+    # An architecture's files that llama.cpp does not read are not there.
+    if [[ -e $checkpoints/$1/$1-f32.gguf ]]; then
+        dump_llama_cpp "$1" f32 f32 "${input[@]}"
+        dump_llama_cpp "$1" q8_0 f16 "${input[@]}"
+    fi
     if [[ -e $checkpoints/$1/$1-f16.gguf ]]; then
         dump_llama_cpp "$1" f16 f16 "${input[@]}"
     fi
-    dump_llama_cpp "$1" q8_0 f16 "${input[@]}"
     if [[ -n $tinygrad_model ]]; then
         dump_tinygrad "$1" "$tinygrad_model" "${input[@]}"
     fi

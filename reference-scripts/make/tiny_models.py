@@ -81,6 +81,14 @@ No text and no weights of others are in it; the
 vocabulary is a byte-level BPE of tiny-llama2's stories, with `<|endoftext|>` as last id: to this model the ids mean
 nothing."""
 
+BIAS_EFFECTS = (
+    Effect(
+        note=""" Without the biases, every row of logits but the first would
+differ by {effect:.2f} or more in some logit.""",
+        wrong=drop_biases,
+    ),
+)
+
 MODELS = {
     "tiny-qwen3": TinyModel(
         summary="""\
@@ -127,6 +135,83 @@ differ by {effect:.2f} or more in some logit.""",
                 wrong=drop_biases,
             ),
         ),
+    ),
+    "tiny-llama-bias": TinyModel(
+        summary="""\
+Llama's architecture with `attention_bias` and `mlp_bias` at 0.1 M parameters: 2 layers, hidden size 64, 4 heads of 16 that
+share 2 key-value heads, biases in all seven matrices of a layer, feed-forward size 96, vocabulary 512, context 512, RoPE base
+10000, RMSNorm epsilon 1e-5, untied output matrix.""",
+        build=LlamaForCausalLM,
+        config=LlamaConfig(
+            **TWO_LAYERS,
+            hidden_size=64,
+            num_attention_heads=4,
+            head_dim=16,
+            intermediate_size=96,
+            rms_norm_eps=1e-5,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+            tie_word_embeddings=False,
+            attention_bias=True,
+            mlp_bias=True,
+        ),
+        seed=1,
+        gains={"q_proj": 1.35, "k_proj": 1.35, "embed_tokens": 3.0, "lm_head": 4.0},
+        types=("f32", "q8_0"),
+        effects=BIAS_EFFECTS,
+    ),
+    "tiny-qwen3-bias": TinyModel(
+        summary="""\
+Qwen3's architecture with `attention_bias` at 0.1 M parameters: 2 layers, hidden size 64, 4 heads of 16 that share 2 key-value
+heads, biases in the four matrices of attention, q and k normalised per head, feed-forward size 96, vocabulary 512, context 512,
+RoPE base 1000000, RMSNorm epsilon 1e-6, the embedding matrix used as output matrix too. llama.cpp does not read such files.""",
+        build=Qwen3ForCausalLM,
+        config=Qwen3Config(
+            **TWO_LAYERS,
+            hidden_size=64,
+            num_attention_heads=4,
+            head_dim=16,
+            intermediate_size=96,
+            rms_norm_eps=1e-6,
+            rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+            tie_word_embeddings=True,
+            attention_bias=True,
+        ),
+        seed=33,
+        gains={"q_norm": 1.35, "k_norm": 1.35, "embed_tokens": 3.0},
+        types=(),
+        effects=BIAS_EFFECTS,
+    ),
+    "tiny-gemma3-bias": TinyModel(
+        summary="""\
+Gemma 3's architecture (text only) with `attention_bias` at 0.1 M parameters: 3 layers of which the last sees everything and
+the others the last 5 positions, hidden size 32, 4 heads of 16 that share 1 key-value head, biases in the four matrices of
+attention, feed-forward size 64, vocabulary 512, context 512, RoPE base 1000000 in the last layer and 10000 in the others,
+RMSNorm epsilon 1e-6, the embedding matrix used as output matrix too. llama.cpp does not read such files.""",
+        build=Gemma3ForCausalLM,
+        config=Gemma3TextConfig(
+            **SHARED,
+            num_hidden_layers=3,
+            num_key_value_heads=1,
+            hidden_size=32,
+            num_attention_heads=4,
+            head_dim=16,
+            query_pre_attn_scalar=16,
+            intermediate_size=64,
+            rms_norm_eps=1e-6,
+            sliding_window=5,
+            layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+            rope_parameters={
+                "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+            attention_bias=True,
+        ),
+        seed=7,
+        gains={"q_norm": 1.35, "k_norm": 1.35, "embed_tokens": 1.0, "norm": 3.0},
+        norm_shift=1.0,
+        types=(),
+        weights=GEMMA_WEIGHTS,
+        effects=BIAS_EFFECTS,
     ),
     "tiny-mistral": TinyModel(
         summary="""\

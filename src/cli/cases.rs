@@ -9,11 +9,12 @@ use crate::cli::prompt::PromptOptions;
 use crate::cli::target::Target;
 use crate::diagnose::OwnTokens;
 use crate::error::Result;
+use crate::model::Model;
 
 /// Known end-to-end cases to run.
 #[derive(Debug, Args)]
 pub struct CaseOptions {
-    /// A known end-to-end case to run, whatever the model is called; default: those known of the model's name
+    /// A known end-to-end case to run, whatever the model is called; default: those known of the model, by its name or its sizes
     #[arg(long, value_name = "NAME", conflicts_with_all = ["introduced", "from_reference"])]
     case: Vec<String>,
     /// A TOML file of further known cases, in the form of checkpoints/cases.toml
@@ -32,18 +33,18 @@ impl CaseOptions {
         &self.case
     }
 
-    /// The cases that were asked for; where none was, and `by_model`, those known of the model.
+    /// The cases that were asked for; where none was, and `model` is given, those known of the model.
     ///
     /// # Errors
     /// If there is no such case, or the file of cases cannot be read.
-    pub fn of(&self, model: &str, by_model: bool) -> Result<Vec<Case>> {
+    pub fn of(&self, name: &str, model: Option<&dyn Model>) -> Result<Vec<Case>> {
         let cases = match &self.cases {
             None => Cases::shipped(),
             Some(file) => Cases::shipped().and(file)?,
         };
-        match self.case.as_slice() {
-            [] if by_model => Ok(cases.of_model(model).cloned().collect()),
-            names => names.iter().map(|name| cases.named(name).cloned()).collect(),
+        match (self.case.as_slice(), model) {
+            ([], Some(model)) => Ok(cases.of_model(name, model.architecture(), model.dimensions())),
+            (names, _) => names.iter().map(|name| cases.named(name).cloned()).collect(),
         }
     }
 

@@ -53,7 +53,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let target = args.target.find()?;
     if let Some(path) = &args.kld.kld {
         let loaded = args.model_options.load(&target.variants[0])?;
-        let numerics = args.numerics.of(&*loaded.model, None)?;
+        let numerics = args.numerics.of_stored(&loaded)?;
         let (text, model) = ((&target, &args.prompt), (&loaded, &*numerics));
         return kld::write(path, &args.kld, text, model, &args.suppose, args.output);
     }
@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let variant = &target.variants[0];
     variant.begin_hash();
     let loaded = args.model_options.load(variant)?;
-    let numerics = args.numerics.of(&*loaded.model, None)?;
+    let numerics = args.numerics.of_stored(&loaded)?;
     let settings = [
         ("numerics", json!(numerics.name())),
         ("dtype", json!(numerics.activation_type().name())),

@@ -1,6 +1,7 @@
 //! `xcheck generate`: text from a model.
 
 use std::io::{Read, stdin};
+use std::iter::repeat_n;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -33,6 +34,9 @@ pub struct Args {
     /// How many tokens to generate [default: 128, or as many as the context has room for]
     #[arg(long, short = 'n', value_name = "N")]
     max_tokens: Option<usize>,
+    /// How many sequences to sample from each prompt
+    #[arg(long, alias = "n", value_name = "N", default_value = "1", value_parser = samples)]
+    samples: usize,
     #[command(flatten)]
     sampling: SamplingOptions,
     /// A token that ends the text, instead of the model's own; can be given several times
@@ -59,6 +63,17 @@ pub struct Args {
     /// What to print
     #[arg(long, value_enum, default_value_t = GenerateFormat::Text)]
     format: GenerateFormat,
+}
+
+fn nothing_to_read() -> Error {
+    let problem = "the prompt is empty, and the model's files name no token that begins a text; give a --prompt or --tokens";
+    Error::Usage(problem.to_owned())
+}
+
+fn samples(text: &str) -> std::result::Result<usize, String> {
+    const MOST: usize = 1024;
+    let number = text.parse().ok().filter(|number| (1..=MOST).contains(number));
+    number.ok_or_else(|| format!("expected 1 to {MOST}"))
 }
 
 /// What the model reads first.
@@ -91,7 +106,7 @@ struct SamplingOptions {
     /// Only tokens at least P times as likely as the likeliest
     #[arg(long, value_name = "P", requires = "temperature")]
     min_p: Option<f64>,
-    /// Where the random numbers start, the same for each sequence
+    /// Where the random numbers of the first sequence start; each further sequence starts at the next seed
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
 }
@@ -109,10 +124,15 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let target = args.target.find()?;
     let prompts = args.prompts.tokens(&target)?;
     let loaded = args.model_options.load(&target.variants[0])?;
-    let numerics = args.numerics.of(&*loaded.model, None)?;
+    let numerics = args.numerics.of_stored(&loaded)?;
     let mut sequences = Vec::new();
-    for prompt in prompts {
-        sequences.push(Generation::new(&*loaded.model, &*numerics, args.request(&loaded, prompt)?)?);
+    let samples = prompts.into_iter().flat_map(|prompt| repeat_n(prompt, args.samples));
+    for (item, mut prompt) in samples.enumerate() {
+        if prompt.is_empty() {
+            prompt.push(loaded.begin_token.ok_or_else(nothing_to_read)?);
+        }
+        let request = args.request(&loaded, prompt, item)?;
+        sequences.push(Generation::new(&*loaded.model, &*numerics, request)?);
     }
     note_decoded(&loaded, &*numerics);
     let tokenizer = args.prompts.tokenizer(&target)?;
@@ -142,7 +162,8 @@ pub fn run(args: &Args) -> Result<Verdict> {
 }
 
 impl Args {
-    fn request(&self, loaded: &LoadedModel, prompt: Vec<u32>) -> Result<Request> {
+    /// The request of a sequence, by its number among all of them.
+    fn request(&self, loaded: &LoadedModel, prompt: Vec<u32>, item: usize) -> Result<Request> {
         let context = self.context.unwrap_or(loaded.model.dimensions().context_length);
         let room = context.saturating_sub(prompt.len());
         let stop = match (self.ignore_eos, self.stop_id.as_slice()) {
@@ -157,19 +178,20 @@ impl Args {
             stop,
             context,
             forgets: self.window_cache,
-            sampling: self.sampling.sampling(),
+            sampling: self.sampling.of_item(item),
         })
     }
 }
 
 impl SamplingOptions {
-    fn sampling(&self) -> Sampling {
+    /// How one of several sequences is sampled: independently of the others, by a seed of its own.
+    fn of_item(&self, item: usize) -> Sampling {
         Sampling {
             temperature: self.temperature,
             top_k: self.top_k,
             top_p: self.top_p,
             min_p: self.min_p,
-            seed: self.seed,
+            seed: self.seed.wrapping_add(item as u64),
         }
     }
 }

@@ -69,7 +69,8 @@ pub struct Generated {
     numerics: String,
     sequences: Vec<Sequence>,
     prompt_tokens: usize,
-    prompt_tokens_per_second: f64,
+    /// Null where no prompt was read.
+    prompt_tokens_per_second: Option<f64>,
     generated_tokens: usize,
     /// Of the tokens after each sequence's first; null where there are none.
     decode_tokens_per_second: Option<f64>,
@@ -112,7 +113,8 @@ impl Generated {
             numerics: numerics.to_owned(),
             sequences: sequences.iter().map(|one| Sequence::of(one, tokenizer)).collect::<Result<_>>()?,
             prompt_tokens: sum(|one| one.prompt().len()),
-            prompt_tokens_per_second: sum(|one| one.prompt().len()) as f64 / to_first,
+            prompt_tokens_per_second: (to_first > 0.0)
+                .then(|| sum(|one| one.prompt().len()) as f64 / to_first),
             generated_tokens: sum(|one| one.generated().len()),
             decode_tokens_per_second: (decoded > 0).then(|| decoded as f64 / after),
             seconds_to_first_token: to_first,
@@ -138,15 +140,14 @@ impl Generated {
 
     /// A line for a person.
     pub fn speed(&self) -> String {
-        let decode =
-            self.decode_tokens_per_second.map_or(String::new(), |rate| format!(" at {rate:.1} tokens/s"));
+        let at = |rate: Option<f64>| rate.map_or(String::new(), |rate| format!(" at {rate:.1} tokens/s"));
+        let [prompt, decode] = [self.prompt_tokens_per_second, self.decode_tokens_per_second].map(at);
         let memory =
             self.peak_memory_bytes.map_or("unknown".to_owned(), |bytes| format!("{} MB", bytes / 1_000_000));
         format!(
-            "prompt {} tokens at {:.1} tokens/s, generated {}{decode}; first token after {:.3} s; peak memory {memory}, \
+            "prompt {} tokens{prompt}, generated {}{decode}; first token after {:.3} s; peak memory {memory}, \
              of it {:.1} MB KV cache; numerics {}",
             self.prompt_tokens,
-            self.prompt_tokens_per_second,
             self.generated_tokens,
             self.seconds_to_first_token,
             self.kv_cache_bytes as f64 / 1e6,

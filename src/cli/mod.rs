@@ -14,6 +14,7 @@ mod content;
 mod diff;
 mod dump;
 mod elsewhere;
+mod environment;
 mod fingerprint;
 mod foreign;
 mod generate;
@@ -72,6 +73,8 @@ use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::parts;
 
+pub use environment::with_environment;
+
 /// Does an inference engine compute what the reference computes, and if not, which operation is the first
 /// that is wrong?
 #[derive(Debug, Parser)]
@@ -82,6 +85,14 @@ pub struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 pass, 1 divergence, 2 bad input or usage, 3 inconclusive";
+
+/// Arguments of a command that was left out of this program.
+#[cfg(not(feature = "serve"))]
+#[derive(Debug, clap::Args)]
+struct Absent {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    _arguments: Vec<std::ffi::OsString>,
+}
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -118,6 +129,10 @@ enum Command {
     /// Serve a model's reference computation behind the OpenAI API
     #[cfg(feature = "serve")]
     Serve(serve::Args),
+    /// Named in the message of a program that was built without it
+    #[cfg(not(feature = "serve"))]
+    #[command(hide = true)]
+    Serve(Absent),
     /// Check the engine against itself: prefill and decode, cache on and off, batch and single
     Selfcheck(selfcheck::Args),
     /// Check the judge: plant every known mistake, and count what is detected, located and named, and what is a false alarm
@@ -140,17 +155,22 @@ enum Command {
     Man(man::Args),
 }
 
-/// Carries out a command line and gives back the exit code; errors are printed here, one message each.
-pub fn main(cli: &Cli) -> ExitCode {
+/// Carries out a command line and gives back the exit code; errors are printed here, one message each. `notes` are lines about
+/// the command line.
+pub fn main(cli: &Cli, notes: &[String]) -> ExitCode {
+    notes.iter().for_each(|note| terminal::message("note: ", format_args!("{note}")));
     let found = parts::caught(|| cli.dispatch()).unwrap_or_else(|refused| Err(Error::Elsewhere(refused)));
     match found.and_then(|verdict| terminal::check().map(|()| verdict)) {
         Ok(verdict) => exit_code(verdict),
-        Err(error) => {
-            terminal::message("error: ", format_args!("{error}"));
-            for_programs(&error.to_string());
-            ExitCode::from(2)
-        }
+        Err(error) => fail(&error),
     }
+}
+
+/// Prints an error and returns its exit code.
+pub fn fail(error: &Error) -> ExitCode {
+    terminal::message("error: ", format_args!("{error}"));
+    for_programs(&error.to_string());
+    ExitCode::from(2)
 }
 
 /// Says that this program is wrong, as the lines before have it, and gives back the exit code of bad input: there is no verdict.
@@ -240,6 +260,10 @@ impl Cli {
             Command::Generate(args) => generate::run(args),
             #[cfg(feature = "serve")]
             Command::Serve(args) => serve::run(args),
+            #[cfg(not(feature = "serve"))]
+            Command::Serve(_) => Err(Error::Usage(
+                "this xcheck was built without `serve`; build it with: cargo build --release --features serve".into(),
+            )),
             Command::Selfcheck(args) => selfcheck::run(args),
             Command::Selftest(args) => selftest::run(args),
             Command::Identify(args) => identify::run(args),

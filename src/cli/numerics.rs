@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use crate::dump::Producer;
 use crate::engine;
 use crate::error::{Error, Result};
-use crate::model::Model;
+use crate::model::{LoadedModel, Model};
 use crate::numerics::{
     BitnetCpp, F32, KvType, Llama2C, LlamaCpp, LlamaCppFlash, Numerics, PLAIN, Transformers, WithCache,
     WithCodes,
@@ -19,7 +19,8 @@ pub(super) const ACTIVATION_CODES: &str = "activation_codes";
 /// How to compute.
 #[derive(Clone, Debug, Default, Args)]
 pub struct NumericsOptions {
-    /// How to compute; auto is what the dump says of its engine, and f32 without a dump
+    /// How to compute; auto is what the dump says of its engine. Without a dump it computes with quantised weights as they are stored
+    /// (llama.cpp, bitnet.cpp), and else in f32
     #[arg(long, value_enum, default_value_t = NumericsOption::Auto)]
     numerics: NumericsOption,
     /// With --numerics transformers: what weights and activations are rounded to [default: the dump's, or f32]
@@ -44,6 +45,25 @@ impl NumericsOptions {
             return Err(Error::Usage("--dtype is a setting of --numerics transformers alone".into()));
         }
         self.strictly(model, self.built(producer)?)
+    }
+
+    /// The numerics to run a model with by itself. Unless others are named, quantised weights are computed with as they are stored.
+    ///
+    /// # Errors
+    /// As [`NumericsOptions::of`].
+    pub fn of_stored(&self, loaded: &LoadedModel) -> Result<Box<dyn Numerics>> {
+        let model = &*loaded.model;
+        let is_open = self.numerics == NumericsOption::Auto && self.dtype.is_none();
+        let is_quantised = !engine::decoded(model, &F32).is_empty();
+        let stored = is_open.then(|| NumericsOption::for_format(loaded.format)).filter(|_| is_quantised);
+        let computes = |choice: &NumericsOption| {
+            let options = Self { numerics: *choice, ..self.clone() };
+            options.built(None).is_ok_and(|numerics| engine::decoded(model, &*numerics).is_empty())
+        };
+        match stored.into_iter().flatten().copied().find(computes) {
+            Some(choice) => Self { numerics: choice, ..self.clone() }.of(model, None),
+            None => self.of(model, None),
+        }
     }
 
     /// The numerics, unless they would decode what may not be decoded.
@@ -266,6 +286,15 @@ impl NumericsOption {
         NumericsOption::Transformers,
         NumericsOption::Llama2C,
     ];
+
+    /// The numerics of the engines that a file format was made for, to be tried in this order.
+    fn for_format(format: &str) -> &'static [Self] {
+        match format {
+            "gguf" => &[Self::LlamaCpp, Self::BitnetCpp],
+            "llama2.c" => &[Self::Llama2C],
+            _ => &[Self::Transformers],
+        }
+    }
 
     /// The word on the command line.
     fn name(self) -> &'static str {

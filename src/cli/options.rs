@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use crate::change::Supposition;
 use crate::checkpoint::Checkpoint;
 use crate::cli::target::{Target, Variant};
-use crate::cli::terminal::{self, say};
+use crate::cli::terminal::{self, say, tell};
 use crate::compare::{Checkpoints, Ranges, Selection, Tolerances, Verdict};
 use crate::error::{Error, Result};
 use crate::format::Source;
@@ -240,6 +240,7 @@ impl ModelOptions {
     /// Reads a model.
     pub fn load(&self, variant: &Variant) -> Result<LoadedModel> {
         let mut loaded = variant.files.load_told(&self.ternary()?)?;
+        loaded.notes.iter().for_each(|note| tell!("note: {note}"));
         match self.gelu {
             Some(form) if !loaded.model.set_gelu(form.activation()) => {
                 Err(Error::Usage(format!("--gelu: {} has no GELU", loaded.model.architecture())))

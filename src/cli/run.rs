@@ -107,7 +107,6 @@ impl Args {
     fn judge_model(&self, judging: &Judging) -> Result<(Vec<Comparison>, Vec<String>)> {
         let (options, target) = (&self.options, judging.target);
         self.make_references(target)?;
-        let cases = self.cases.of(&target.name, self.by_model_name())?;
         let (references, left_out) = match self.reference.is_empty() && self.cases.are_named() {
             true => (Vec::new(), None),
             false => {
@@ -115,12 +114,14 @@ impl Args {
                 target.references(&self.reference, &Foreign::new(&options.map, tokens, Some(target)))?
             }
         };
-        options.shard.check_one(references.len(), cases.len(), "--reference")?;
         self.prompt.check_all(target, &references)?;
         let mut models = Models::new(&options.model);
-        if references.is_empty() {
-            models.load(&target.variants[0])?; // a damaged model is an error, whatever it would be compared with
-        }
+        // A damaged model is an error, whatever it would be compared with.
+        let is_needed = references.is_empty() || self.runs_known_cases();
+        let loaded = is_needed.then(|| models.load(&target.variants[0])).transpose()?;
+        let known = loaded.filter(|_| self.runs_known_cases()).map(|loaded| &*loaded.model);
+        let cases = self.cases.of(&target.name, known)?;
+        options.shard.check_one(references.len(), cases.len(), "--reference")?;
         let mut results = Vec::new();
         for reference in &references {
             results.push(judging.of(reference, Role::Reference, &mut models)?);
@@ -206,6 +207,7 @@ impl Args {
         let (model, dump) = (&*loaded.model, case.reference(loaded.model.architecture())?);
         let own = own_tokens(target, case);
         let mut outcome = check_case(&case.name, model, &*numerics, &dump, &own, rules, &mut progress)?;
+        outcome.notes.extend(case.note.clone());
         outcome.notes.extend(self.options.causes.note(outcome.verdict));
         outcome.notes.extend(variant.elsewhere()?);
         outcome.notes.extend(parting(target, &outcome, &dump));
@@ -221,8 +223,8 @@ impl Args {
         })
     }
 
-    /// Whether the model's name alone is reason enough to run a known case: where nothing else was asked for.
-    fn by_model_name(&self) -> bool {
+    /// Returns true if cases that are known of the model are run: where nothing else was asked for.
+    fn runs_known_cases(&self) -> bool {
         let nothing_asked =
             self.reference.is_empty() && self.prompt.prompt.is_none() && self.prompt.tokens.is_none();
         let selection = self.options.selection();

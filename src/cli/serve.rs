@@ -102,7 +102,7 @@ impl Args {
         let target = self.target.find()?;
         let variant = &target.variants[0];
         let loaded = self.model_options.load(variant)?;
-        let numerics = self.numerics.of(&*loaded.model, None)?;
+        let numerics = self.numerics.of_stored(&loaded)?;
         let tokenizer = target.tokenizer().unwrap_or_else(|problem| {
             tell!("prompts can be token ids alone: {problem}");
             None

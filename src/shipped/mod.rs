@@ -223,7 +223,7 @@ impl ShippedModel {
             );
         }
         let tokenizer = tokenizer(files)?;
-        let files = ModelFiles::HuggingFace { config, index, weights, tokenizer, chat: None };
+        let files = ModelFiles::HuggingFace { config, index, weights, tokenizer, chat: None, aside: None };
         Ok(Some((format!("{}-{folder}", self.name), files)))
     }
 

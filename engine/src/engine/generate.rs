@@ -195,6 +195,6 @@ fn check_context(request: &Request) -> Result<()> {
     }
     Err(Error::Usage(format!(
         "{prompt} tokens of prompt and {generation} to generate do not fit a context of {context}; shorten the prompt, \
-         generate fewer tokens, or give a larger context, at most what the model was trained for"
+         generate fewer tokens, or give a larger --context, at most what the model was trained for"
     )))
 }

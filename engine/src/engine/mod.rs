@@ -358,7 +358,7 @@ fn check_context(tokens: usize, sizes: Dimensions) -> Result<()> {
         return Ok(());
     }
     Err(Error::Usage(format!(
-        "{tokens} tokens are more than the {} that the model was trained for; shorten the input or the generation",
+        "{tokens} tokens are more than the {} that the model was trained for; shorten the input or the generation, or give a smaller --context",
         sizes.context_length
     )))
 }

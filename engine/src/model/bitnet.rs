@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
-use crate::model::decoder::{Block, Decoder, DecoderConfig, Family, ForwardContext, LayerWeights};
+use crate::model::decoder::{BiasRules, Block, Decoder, DecoderConfig, Family, ForwardContext, LayerWeights};
 use crate::model::llama::LlamaBlock;
 use crate::numerics::Numerics;
 use crate::ops::ffn::Activation;
@@ -78,6 +78,7 @@ impl Block for BitnetBlock {
         may_be_quantised: true,
         config_defaults,
         layer_names: &[("attn_sub_norm", "self_attn.attn_sub_norm"), ("ffn_sub_norm", "mlp.ffn_sub_norm")],
+        biases: BiasRules::NONE,
         ..LlamaBlock::FAMILY
     };
 

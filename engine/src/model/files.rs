@@ -32,10 +32,10 @@ use crate::weight::DType;
 
 /// Where a Hugging Face directory has its weights: of several, the first. An index names shards.
 const WEIGHTS: [&str; 4] = [
-    "model.safetensors",
     "model.safetensors.index.json",
-    "pytorch_model.bin",
+    "model.safetensors",
     "pytorch_model.bin.index.json",
+    "pytorch_model.bin",
 ];
 
 /// What the weights are read by.
@@ -82,6 +82,8 @@ pub enum ModelFiles {
         tokenizer: Option<TokenizerFiles>,
         /// `chat_template.jinja`, if there is one.
         chat: Option<Source>,
+        /// The name of a file of the same weights in one piece, which is left aside for the shards.
+        aside: Option<&'static str>,
     },
 }
 
@@ -93,8 +95,12 @@ pub struct LoadedModel {
     pub format: &'static str,
     /// The type most of its matrices are stored in.
     pub precision: DType,
+    /// The token that begins a text, as far as the files say.
+    pub begin_token: Option<u32>,
     /// The tokens that end a text, or a turn in a conversation, as far as the files say.
     pub end_tokens: Vec<u32>,
+    /// What was taken for something that the files leave open.
+    pub notes: Vec<String>,
 }
 
 impl ModelFiles {
@@ -132,7 +138,8 @@ impl ModelFiles {
                 };
                 let tokenizer = open_tokenizer(place, &config)?;
                 let chat = place.find(&beside(TEMPLATE))?;
-                Ok(ModelFiles::HuggingFace { config, index: None, weights: vec![source], tokenizer, chat })
+                let weights = vec![source];
+                Ok(ModelFiles::HuggingFace { config, index: None, weights, tokenizer, chat, aside: None })
             }
             Format::Npy | Format::Npz => {
                 let problem = "it holds arrays, not a model; xcheck compare takes dumps".to_owned();
@@ -167,11 +174,26 @@ impl ModelFiles {
     fn hugging_face(place: &dyn Place, config: Source, held: Source) -> Result<Self> {
         let tokenizer = open_tokenizer(place, &config)?;
         let chat = place.find(&config.path.with_file_name(TEMPLATE))?;
-        let (index, weights) = match held.path.to_string_lossy().ends_with(INDEX) {
-            true => (Some(held.clone()), shards::open(place, &held)?),
-            false => (None, vec![held]),
-        };
-        Ok(ModelFiles::HuggingFace { config, index, weights, tokenizer, chat })
+        if !held.path.to_string_lossy().ends_with(INDEX) {
+            let weights = vec![held];
+            return Ok(ModelFiles::HuggingFace {
+                config,
+                index: None,
+                weights,
+                tokenizer,
+                chat,
+                aside: None,
+            });
+        }
+        let (weights, mut aside) = (shards::open(place, &held)?, None);
+        for whole in ["model.safetensors", "pytorch_model.bin"] {
+            let path = held.path.with_file_name(whole);
+            let is_shard = weights.iter().any(|shard| shard.path == path);
+            if aside.is_none() && !is_shard && place.find(&path)?.is_some() {
+                aside = Some(whole);
+            }
+        }
+        Ok(ModelFiles::HuggingFace { config, index: Some(held), weights, tokenizer, chat, aside })
     }
 
     /// The files that hold the weights, in file-name order.
@@ -272,12 +294,16 @@ impl ModelFiles {
                 load_gguf(Gguf::read(file)?, &ternary.clone().with_kernels(kernels)?)
             }
             ModelFiles::Llama2c { model, .. } => load_llama2c(&Llama2c::read(model)?),
-            ModelFiles::HuggingFace { config, index, weights, .. } => {
+            ModelFiles::HuggingFace { config, index, weights, aside, .. } => {
                 let tensors = match index {
                     Some(index) => shards::read(index, weights)?,
                     None => TensorFile::read(&weights[0])?,
                 };
-                load_hugging_face(config, &tensors, Format::detect(&weights[0])?)
+                let mut loaded = load_hugging_face(config, &tensors, Format::detect(&weights[0])?)?;
+                loaded.notes.extend(aside.map(|whole| {
+                    format!("{whole} and an index of shards are there: the shards are taken; name {whole} to take that")
+                }));
+                Ok(loaded)
             }
         }
     }
@@ -307,6 +333,8 @@ struct Loader {
     gguf_names: &'static [&'static str],
     /// Its names in `config.json`.
     model_types: &'static [&'static str],
+    /// What transformers takes for keys that a `config.json` leaves out.
+    config_defaults: fn() -> Value,
     gguf: fn(&Gguf) -> Result<Box<dyn Model>>,
     hugging_face: fn(&Config, &TensorFile) -> Result<Box<dyn Model>>,
 }
@@ -345,6 +373,7 @@ const GPT2: Loader = Loader {
     architecture: "gpt2",
     gguf_names: &["gpt2"],
     model_types: &["gpt2"],
+    config_defaults: || Value::Null,
     gguf: |file| Ok(Box::new(Gpt2::from_gguf(file)?)),
     hugging_face: |config, tensors| Ok(Box::new(Gpt2::from_hugging_face(config, tensors)?)),
 };
@@ -354,6 +383,7 @@ const fn decoder<B: Block>() -> Loader {
         architecture: B::FAMILY.architecture,
         gguf_names: B::FAMILY.gguf_names,
         model_types: B::FAMILY.model_types,
+        config_defaults: B::FAMILY.config_defaults,
         gguf: |file| Ok(Box::new(Decoder::<B>::from_gguf(file)?)),
         hugging_face: |config, tensors| Ok(Box::new(Decoder::<B>::from_hugging_face(config, tensors)?)),
     }
@@ -385,8 +415,19 @@ fn load_gguf(mut file: Gguf, ternary: &TernaryFiles) -> Result<LoadedModel> {
     let model = (loader.gguf)(&file)?;
     let end = |kind: &&str| file.optional(&format!("tokenizer.ggml.{kind}_token_id")).transpose();
     let end_tokens = ["eos", "eot", "eom"].iter().filter_map(end).collect::<Result<_>>()?;
-    Ok(LoadedModel { model, format: Format::Gguf.name(), precision, end_tokens })
+    let begin_token = file.optional("tokenizer.ggml.bos_token_id")?;
+    Ok(LoadedModel {
+        model,
+        format: Format::Gguf.name(),
+        precision,
+        begin_token,
+        end_tokens,
+        notes: Vec::new(),
+    })
 }
+
+/// The file names no tokens; `run.c` begins a text with this.
+const LLAMA2C_BEGIN_TOKEN: u32 = 1;
 
 /// The file names no tokens; `run.c` stops at the first of these two, its chat at the second.
 const LLAMA2C_END_TOKENS: [u32; 2] = [1, 2];
@@ -394,7 +435,8 @@ const LLAMA2C_END_TOKENS: [u32; 2] = [1, 2];
 fn load_llama2c(file: &Llama2c) -> Result<LoadedModel> {
     let model = Box::new(Decoder::<LlamaBlock>::from_llama2c(file)?);
     let (format, precision) = (Format::Llama2c.name(), main_type(&file.tensors));
-    Ok(LoadedModel { model, format, precision, end_tokens: LLAMA2C_END_TOKENS.to_vec() })
+    let (begin_token, end_tokens) = (Some(LLAMA2C_BEGIN_TOKEN), LLAMA2C_END_TOKENS.to_vec());
+    Ok(LoadedModel { model, format, precision, begin_token, end_tokens, notes: Vec::new() })
 }
 
 fn load_hugging_face(config: &Source, weights: &TensorFile, format: Format) -> Result<LoadedModel> {
@@ -406,14 +448,36 @@ fn load_hugging_face(config: &Source, weights: &TensorFile, format: Format) -> R
     })?;
     let config = Config::new(&config.path, &json);
     let loader = loader_of(config.path(), KEY, config.require_str(KEY)?, |loader| loader.model_types)?;
+    if let Some(text) = config.object("text_config")?
+        && let Some(inner) = text.optional_str(KEY)?
+        && !loader.model_types.contains(&inner)
+    {
+        return Err(text.bad_key(KEY, inner, format!("one of {}", loader.model_types.join(", "))));
+    }
     let model = (loader.hugging_face)(&config, weights)?;
-    let end_tokens = config.object("text_config")?.unwrap_or(config).token_ids("eos_token_id")?;
+    let text = config.object("text_config")?.unwrap_or(config);
+    let end_tokens = text.token_ids("eos_token_id")?;
+    let begin_token = text.token_ids("bos_token_id")?.first().copied();
+    let notes = defaults_taken(&text, &(loader.config_defaults)());
     // Packed codes are bytes in the file; what is computed with are I2_S rows.
     let precision = match main_type(weights) {
         DType::U8 => DType::I2_S,
         other => other,
     };
-    Ok(LoadedModel { model, format: format.name(), precision, end_tokens })
+    Ok(LoadedModel { model, format: format.name(), precision, begin_token, end_tokens, notes })
+}
+
+/// Notes on keys for which transformers' default is taken, where that changes every value and a specification says otherwise.
+fn defaults_taken(config: &Config, defaults: &Value) -> Vec<String> {
+    let specified = [("rms_norm_eps", "1e-5"), ("query_pre_attn_scalar", "head_dim")];
+    let note = |(key, specified): (&str, &str)| {
+        let default = defaults.get(key).filter(|_| config.get(key).is_none())?;
+        Some(format!(
+            "config.json does not set {key}: {default} is taken, transformers' default ({specified} by the Hugging Face parity \
+             specification)"
+        ))
+    };
+    specified.into_iter().filter_map(note).collect()
 }
 
 /// The type that most weights are stored in, by number of elements.

@@ -7,7 +7,7 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    Block, Decoder, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights, Projections,
+    BiasRules, Block, Decoder, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights, Projections,
     SlidingDefaults, Stated,
 };
 use crate::model::gemma3::{Gemma3Block, attn_scale};
@@ -56,6 +56,7 @@ impl Block for Gemma2Block {
         ],
         sliding: Some(SlidingDefaults { full_every: Some(2), theta: None }),
         config_defaults,
+        biases: BiasRules::NONE,
         ..Gemma3Block::FAMILY
     };
 
@@ -72,13 +73,13 @@ impl Block for Gemma2Block {
     fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
         let (n, c) = (p.n, p.c);
         let norm = t.tap(AttnNorm, n.rms_norm(x, &self.attn_norm));
-        let q = t.tap(Q, c.heads(n.linear(&norm, &self.attn.q)));
-        let k = t.tap(K, c.heads(n.linear(&norm, &self.attn.k)));
-        let v = t.tap(V, c.heads(n.linear(&norm, &self.attn.v)));
+        let q = t.tap(Q, c.heads(self.attn.q(n, &norm)));
+        let k = t.tap(K, c.heads(self.attn.k(n, &norm)));
+        let v = t.tap(V, c.heads(self.attn.v(n, &norm)));
         let q = t.tap(QRope, p.rotate(&q));
         let k = t.tap(KRope, p.rotate(&k));
         let context = p.attend(&q, k, v, t, kv);
-        let out = t.tap(AttnOut, n.linear(&context, &self.attn.output));
+        let out = t.tap(AttnOut, self.attn.output(n, &context));
         let out = t.tap(AttnPostNorm, n.rms_norm(&out, &self.attn_post_norm));
         let h = t.tap(AttnResidual, n.add(x, &out));
         let ffn = self.ffn.forward(&h, p, t);

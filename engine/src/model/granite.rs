@@ -5,7 +5,9 @@ use serde_json::{Value, json};
 
 use crate::error::Result;
 use crate::model::cache::KvLayer;
-use crate::model::decoder::{Block, Decoder, DecoderConfig, Family, ForwardContext, LayerWeights, Stated};
+use crate::model::decoder::{
+    BiasRules, Block, Decoder, DecoderConfig, Family, ForwardContext, LayerWeights, Stated,
+};
 use crate::model::llama::LlamaBlock;
 use crate::ops::attention::Scale;
 use crate::ops::multiplier::Multiplier;
@@ -52,6 +54,7 @@ impl Block for GraniteBlock {
             },
         ],
         config_defaults,
+        biases: BiasRules::NONE,
         ..LlamaBlock::FAMILY
     };
 

@@ -1,12 +1,12 @@
-//! Llama (Touvron et al., 2023): RMSNorm, rotary positions, grouped queries, SwiGLU, no biases.
+//! Llama (Touvron et al., 2023): RMSNorm, rotary positions, grouped queries, SwiGLU; biases where a file has them.
 
-use serde_json::Value;
+use serde_json::json;
 
 use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    Block, Decoder, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights, Projections,
+    BiasRules, Block, Decoder, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights, Projections,
     RopeExtras, inverse_root_of_head_dim,
 };
 use crate::ops::ffn::Activation;
@@ -40,13 +40,14 @@ impl Block for LlamaBlock {
         gguf_head_is_tied: false,
         may_be_quantised: false,
         gain: Gain::Weight,
+        biases: BiasRules { always_qkv: false, attention: true, mlp: true },
         embed_scale: |_| None,
         attn_scale: inverse_root_of_head_dim,
         stated: &[],
         sliding: None,
         unrotated_every: None,
         rope: RopeExtras::NONE,
-        config_defaults: || Value::Null,
+        config_defaults: || json!({"rms_norm_eps": 1e-6}),
         experts: None,
         layer_names: &[],
     };
@@ -62,13 +63,13 @@ impl Block for LlamaBlock {
     fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
         let (n, c) = (p.n, p.c);
         let norm = t.tap(AttnNorm, n.rms_norm(x, &self.attn_norm));
-        let q = t.tap(Q, c.heads(n.linear(&norm, &self.attn.q)));
-        let k = t.tap(K, c.heads(n.linear(&norm, &self.attn.k)));
-        let v = t.tap(V, c.heads(n.linear(&norm, &self.attn.v)));
+        let q = t.tap(Q, c.heads(self.attn.q(n, &norm)));
+        let k = t.tap(K, c.heads(self.attn.k(n, &norm)));
+        let v = t.tap(V, c.heads(self.attn.v(n, &norm)));
         let q = t.tap(QRope, p.rotate(&q));
         let k = t.tap(KRope, p.rotate(&k));
         let context = p.attend(&q, k, v, t, kv);
-        let out = t.tap(AttnOut, n.linear(&context, &self.attn.output));
+        let out = t.tap(AttnOut, self.attn.output(n, &context));
         let h = t.tap(AttnResidual, p.add(x, &out));
         let ffn = self.ffn.forward(&h, p, t);
         t.tap(BlockOut, p.add(&h, &ffn))

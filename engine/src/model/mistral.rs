@@ -4,7 +4,7 @@
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    Block, Decoder, DecoderConfig, Family, ForwardContext, LayerWeights, SlidingDefaults,
+    BiasRules, Block, Decoder, DecoderConfig, Family, ForwardContext, LayerWeights, SlidingDefaults,
 };
 use crate::model::llama::LlamaBlock;
 use crate::tap::Probe;
@@ -24,6 +24,7 @@ impl Block for MistralBlock {
         gguf_names: &[],
         model_types: &["mistral"],
         sliding: Some(SlidingDefaults { full_every: None, theta: None }),
+        biases: BiasRules::NONE,
         ..LlamaBlock::FAMILY
     };
 

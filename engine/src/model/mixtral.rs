@@ -7,8 +7,8 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    Block, Decoder, DecoderConfig, ExpertFiles, Family, ForwardContext, LayerWeights, Mixture, Projections,
-    SlidingDefaults,
+    BiasRules, Block, Decoder, DecoderConfig, ExpertFiles, Family, ForwardContext, LayerWeights, Mixture,
+    Projections, SlidingDefaults,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::norm::RmsNorm;
@@ -46,6 +46,7 @@ impl Block for MixtralBlock {
             ("ffn_up_exps", "block_sparse_moe.experts.{}.w3"),
             ("ffn_down_exps", "block_sparse_moe.experts.{}.w2"),
         ],
+        biases: BiasRules::NONE,
         ..LlamaBlock::FAMILY
     };
 
@@ -60,13 +61,13 @@ impl Block for MixtralBlock {
     fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
         let (n, c) = (p.n, p.c);
         let norm = t.tap(AttnNorm, n.rms_norm(x, &self.attn_norm));
-        let q = t.tap(Q, c.heads(n.linear(&norm, &self.attn.q)));
-        let k = t.tap(K, c.heads(n.linear(&norm, &self.attn.k)));
-        let v = t.tap(V, c.heads(n.linear(&norm, &self.attn.v)));
+        let q = t.tap(Q, c.heads(self.attn.q(n, &norm)));
+        let k = t.tap(K, c.heads(self.attn.k(n, &norm)));
+        let v = t.tap(V, c.heads(self.attn.v(n, &norm)));
         let q = t.tap(QRope, p.rotate(&q));
         let k = t.tap(KRope, p.rotate(&k));
         let context = p.attend(&q, k, v, t, kv);
-        let out = t.tap(AttnOut, n.linear(&context, &self.attn.output));
+        let out = t.tap(AttnOut, self.attn.output(n, &context));
         let h = t.tap(AttnResidual, n.add(x, &out));
         let ffn = self.ffn.forward(&h, p, t);
         t.tap(BlockOut, n.add(&h, &ffn))

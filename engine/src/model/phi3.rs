@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    Block, Decoder, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights, Projections,
-    RopeExtras, SlidingDefaults,
+    BiasRules, Block, Decoder, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights,
+    ProjectionBiases, Projections, RopeExtras, SlidingDefaults,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::attention::Scale;
@@ -33,6 +33,7 @@ impl Block for Phi3Block {
         rope: RopeExtras { may_be_partial: true, may_be_long: true, ..RopeExtras::NONE },
         config_defaults,
         layer_names: &[("attn_qkv", "self_attn.qkv_proj"), ("ffn_up", "mlp.gate_up_proj")],
+        biases: BiasRules::NONE,
         ..LlamaBlock::FAMILY
     };
 
@@ -46,8 +47,8 @@ impl Block for Phi3Block {
         let down = w.matrix("ffn_down", c.hidden_size, c.ffn_size)?;
         Ok(Self(LlamaBlock {
             attn_norm,
-            attn: Projections { q, k, v, output },
-            ffn: FeedForward { norm, gate, up, down },
+            attn: Projections { q, k, v, output, biases: ProjectionBiases::default() },
+            ffn: FeedForward { norm, gate, up, down, biases: None },
         }))
     }
 

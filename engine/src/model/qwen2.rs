@@ -4,7 +4,7 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    Block, Decoder, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights, Projections,
+    BiasRules, Block, Decoder, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights, Projections,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::norm::RmsNorm;
@@ -22,12 +22,6 @@ pub struct Qwen2Block {
     pub attn_norm: RmsNorm,
     /// The matrices of attention.
     pub attn: Projections,
-    /// `[H · D]`
-    pub attn_q_bias: Vec<f32>,
-    /// `[Hkv · D]`
-    pub attn_k_bias: Vec<f32>,
-    /// `[Hkv · D]`
-    pub attn_v_bias: Vec<f32>,
     /// The second half of the block.
     pub ffn: FeedForward,
 }
@@ -38,17 +32,14 @@ impl Block for Qwen2Block {
         gguf_names: &["qwen2"],
         model_types: &["qwen2"],
         gguf_pairing: RopePairing::Half,
+        biases: BiasRules { always_qkv: true, ..BiasRules::NONE },
         ..LlamaBlock::FAMILY
     };
 
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
-        let (q_width, kv_width) = (c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim);
         Ok(Self {
             attn_norm: w.norm("attn_norm", c.hidden_size)?,
             attn: Projections::load(c, w)?,
-            attn_q_bias: w.bias("attn_q", q_width)?,
-            attn_k_bias: w.bias("attn_k", kv_width)?,
-            attn_v_bias: w.bias("attn_v", kv_width)?,
             ffn: FeedForward::load(c, w)?,
         })
     }
@@ -56,13 +47,13 @@ impl Block for Qwen2Block {
     fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
         let (n, c) = (p.n, p.c);
         let norm = t.tap(AttnNorm, n.rms_norm(x, &self.attn_norm));
-        let q = t.tap(Q, c.heads(n.affine(&norm, &self.attn.q, &self.attn_q_bias)));
-        let k = t.tap(K, c.heads(n.affine(&norm, &self.attn.k, &self.attn_k_bias)));
-        let v = t.tap(V, c.heads(n.affine(&norm, &self.attn.v, &self.attn_v_bias)));
+        let q = t.tap(Q, c.heads(self.attn.q(n, &norm)));
+        let k = t.tap(K, c.heads(self.attn.k(n, &norm)));
+        let v = t.tap(V, c.heads(self.attn.v(n, &norm)));
         let q = t.tap(QRope, p.rotate(&q));
         let k = t.tap(KRope, p.rotate(&k));
         let context = p.attend(&q, k, v, t, kv);
-        let out = t.tap(AttnOut, n.linear(&context, &self.attn.output));
+        let out = t.tap(AttnOut, self.attn.output(n, &context));
         let h = t.tap(AttnResidual, n.add(x, &out));
         let ffn = self.ffn.forward(&h, p, t);
         t.tap(BlockOut, n.add(&h, &ffn))

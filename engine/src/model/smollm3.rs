@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::error::Result;
 use crate::model::cache::KvLayer;
-use crate::model::decoder::{Block, Decoder, DecoderConfig, Family, ForwardContext, LayerWeights};
+use crate::model::decoder::{BiasRules, Block, Decoder, DecoderConfig, Family, ForwardContext, LayerWeights};
 use crate::model::llama::LlamaBlock;
 use crate::tap::Probe;
 use crate::tensor::Tensor;
@@ -24,6 +24,7 @@ impl Block for SmolLm3Block {
         model_types: &["smollm3"],
         unrotated_every: Some(4),
         config_defaults,
+        biases: BiasRules::NONE,
         ..LlamaBlock::FAMILY
     };
 

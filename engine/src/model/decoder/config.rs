@@ -60,8 +60,21 @@ pub struct DecoderConfig {
     pub tied_output: bool,
     /// Linear layers of BitNet's kind, in a Hugging Face checkpoint that has them.
     pub linear_class: Option<LinearClass>,
+    /// Matrices with a bias.
+    pub biases: Biases,
     /// The experts in the place of one feed-forward block, where there are any; `ffn_size` is that of one of them.
     pub experts: Option<ExpertsConfig>,
+}
+
+/// Matrices that have a bias.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Biases {
+    /// Those of queries, keys and values.
+    pub qkv: bool,
+    /// The output projection of attention.
+    pub output: bool,
+    /// Those of the feed-forward block.
+    pub mlp: bool,
 }
 
 /// The experts of each layer.

@@ -4,7 +4,7 @@ use crate::error::{Error, ModelError, Result};
 use crate::format::Gguf;
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
 use crate::model::decoder::{
-    DecoderConfig, ExpertFiles, ExpertsConfig, Family, SlidingDefaults, SlidingWindow,
+    BiasRules, Biases, DecoderConfig, ExpertFiles, ExpertsConfig, Family, SlidingDefaults, SlidingWindow,
 };
 use crate::model::weights::Weights;
 use crate::ops::attention::Scale;
@@ -60,6 +60,7 @@ impl DecoderConfig {
             attn_scale: Scale::Products(1.0),
             activation: family.gguf_activation(architecture),
             tied_output: family.gguf_head_is_tied || file.tensors.get("output.weight").is_none(),
+            biases: biases(file, family),
             linear_class: None,
             experts: family.experts.map(|known| experts(file, architecture, &known)).transpose()?,
         };
@@ -239,4 +240,15 @@ fn refuse_extensions(file: &Gguf, architecture: &str, family: &Family) -> Result
         }
     }
     Ok(())
+}
+
+/// The biases that the first layer has, of those that the architecture may have.
+fn biases(file: &Gguf, family: &Family) -> Biases {
+    let has = |matrix: &str| file.tensors.get(&format!("blk.0.{matrix}.bias")).is_some();
+    let BiasRules { always_qkv, attention, mlp } = family.biases;
+    Biases {
+        qkv: always_qkv || attention && has("attn_q"),
+        output: attention && has("attn_output"),
+        mlp: mlp && has("ffn_up"),
+    }
 }

@@ -4,7 +4,9 @@ use serde_json::Value;
 
 use crate::error::Result;
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
-use crate::model::decoder::{DecoderConfig, ExpertFiles, ExpertsConfig, Family, SlidingWindow};
+use crate::model::decoder::{
+    BiasRules, Biases, DecoderConfig, ExpertFiles, ExpertsConfig, Family, SlidingWindow,
+};
 use crate::model::json::Config;
 use crate::model::quantisation::{self, LinearClass};
 use crate::ops::attention::Scale;
@@ -55,6 +57,7 @@ impl DecoderConfig {
             attn_scale: Scale::Products(1.0),
             activation: family.activation,
             tied_output: file.optional_bool("tie_word_embeddings")?.unwrap_or(false),
+            biases: biases(file, family)?,
             linear_class: linear_class(file, family)?,
             experts: family.experts.map(|known| experts(file, &known)).transpose()?,
         };
@@ -290,6 +293,20 @@ fn experts(file: &Config, known: &ExpertFiles) -> Result<ExpertsConfig> {
     Ok(ExpertsConfig { count, routing })
 }
 
+/// `attention_bias` is of all four matrices of attention, `mlp_bias` of the three of the feed-forward block.
+fn biases(file: &Config, family: &Family) -> Result<Biases> {
+    let BiasRules { always_qkv, attention, mlp } = family.biases;
+    let stated = |key: &str, is_supported: bool| match is_supported {
+        true => Ok(file.optional_bool(key)?.unwrap_or(false)),
+        false => {
+            let expected = "false (biases of this architecture are not supported)";
+            file.only(key, &[Value::from(false)], expected).map(|()| false)
+        }
+    };
+    let (attention, mlp) = (stated("attention_bias", attention)?, stated("mlp_bias", mlp)?);
+    Ok(Biases { qkv: always_qkv || attention, output: attention, mlp })
+}
+
 /// Linear layers of BitNet's kind, where the architecture may have them.
 fn linear_class(file: &Config, family: &Family) -> Result<Option<LinearClass>> {
     if family.may_be_quantised {
@@ -311,8 +328,6 @@ fn refuse_extensions(file: &Config, family: &Family) -> Result<()> {
         Activation::SquaredRelu => "relu2",
         _ => "gelu_pytorch_tanh",
     };
-    file.only("attention_bias", &no, "false (biases are not supported)")?;
-    file.only("mlp_bias", &no, "false (biases are not supported)")?;
     file.only("use_sliding_window", &no, "false (sliding windows are not supported)")?;
     file.only("use_bidirectional_attention", &no, "false (text is read causally)")?;
     let numbers = [

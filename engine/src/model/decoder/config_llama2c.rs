@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::format::Llama2c;
 use crate::model::decoder::config::DEFAULT_THETA;
-use crate::model::decoder::{DecoderConfig, Family};
+use crate::model::decoder::{Biases, DecoderConfig, Family};
 use crate::ops::attention::Scale;
 use crate::ops::norm::Gain;
 use crate::ops::rope::{Rope, RopeScaling};
@@ -45,6 +45,7 @@ impl DecoderConfig {
             unrotated: Vec::new(),
             attn_scale: Scale::Products(1.0),
             activation: family.activation,
+            biases: Biases::default(),
             linear_class: None,
             experts: None,
             tied_output: h.shared_classifier,

@@ -29,6 +29,8 @@ pub struct Family {
     pub may_be_quantised: bool,
     /// How its norms use their weights, as Hugging Face files hold them.
     pub gain: Gain,
+    /// Which of its matrices may have a bias.
+    pub biases: BiasRules,
     /// What its embeddings are multiplied with.
     pub embed_scale: fn(&DecoderConfig) -> Option<Multiplier>,
     /// What q·k is multiplied with, where no file says.
@@ -70,6 +72,22 @@ impl Family {
         let other = self.gguf_activations.iter().find(|(known, _)| *known == name);
         other.map_or(self.activation, |(_, activation)| *activation)
     }
+}
+
+/// Which matrices of an architecture may have a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BiasRules {
+    /// Queries, keys and values have one in every file.
+    pub always_qkv: bool,
+    /// All of attention has one where `attention_bias` says so; in GGUF files where the tensors are there.
+    pub attention: bool,
+    /// The feed-forward block has one where `mlp_bias` says so; in GGUF files where the tensors are there.
+    pub mlp: bool,
+}
+
+impl BiasRules {
+    /// No biases.
+    pub const NONE: Self = Self { always_qkv: false, attention: false, mlp: false };
 }
 
 /// A number around an operation: a factor, or a cap.

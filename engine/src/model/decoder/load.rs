@@ -3,7 +3,9 @@
 use crate::error::{KeyError, Result};
 use crate::format::{Gguf, Llama2c, TensorFile};
 use crate::model::decoder::config_gguf::LONG_FACTORS;
-use crate::model::decoder::{Block, Decoder, DecoderConfig, ExpertsConfig, FeedForward, Projections};
+use crate::model::decoder::{
+    Block, Decoder, DecoderConfig, ExpertsConfig, FeedForward, ProjectionBiases, Projections,
+};
 use crate::model::json::Config;
 use crate::model::quantisation::LinearClass;
 use crate::model::weights::Weights;
@@ -148,6 +150,14 @@ impl LayerWeights<'_, '_> {
         self.weights.vector(&self.names.bias_of_layer(name, self.layer), len)
     }
 
+    /// The bias of a matrix of `len` rows, if the model has it.
+    ///
+    /// # Errors
+    /// As [`LayerWeights::bias`].
+    fn bias_if(&mut self, is_there: bool, name: &str, len: usize) -> Result<Option<Vec<f32>>> {
+        is_there.then(|| self.bias(name, len)).transpose()
+    }
+
     /// A matrix by its GGUF name.
     ///
     /// # Errors
@@ -231,6 +241,12 @@ impl Projections {
             k: w.matrix("attn_k", kv_width, c.hidden_size)?,
             v: w.matrix("attn_v", kv_width, c.hidden_size)?,
             output: w.matrix("attn_output", c.hidden_size, q_width)?,
+            biases: ProjectionBiases {
+                q: w.bias_if(c.biases.qkv, "attn_q", q_width)?,
+                k: w.bias_if(c.biases.qkv, "attn_k", kv_width)?,
+                v: w.bias_if(c.biases.qkv, "attn_v", kv_width)?,
+                output: w.bias_if(c.biases.output, "attn_output", c.hidden_size)?,
+            },
         })
     }
 }
@@ -254,6 +270,14 @@ impl FeedForward {
             gate: w.matrix("ffn_gate", c.ffn_size, c.hidden_size)?,
             up: w.matrix("ffn_up", c.ffn_size, c.hidden_size)?,
             down: w.matrix("ffn_down", c.hidden_size, c.ffn_size)?,
+            biases: match c.biases.mlp {
+                true => Some([
+                    w.bias("ffn_gate", c.ffn_size)?,
+                    w.bias("ffn_up", c.ffn_size)?,
+                    w.bias("ffn_down", c.hidden_size)?,
+                ]),
+                false => None,
+            },
         })
     }
 }

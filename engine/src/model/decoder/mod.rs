@@ -9,8 +9,10 @@ mod family;
 mod load;
 mod mixture;
 
-pub use config::{DecoderConfig, ExpertsConfig, SlidingWindow};
-pub use family::{ExpertFiles, Family, RopeExtras, SlidingDefaults, Stated, inverse_root_of_head_dim};
+pub use config::{Biases, DecoderConfig, ExpertsConfig, SlidingWindow};
+pub use family::{
+    BiasRules, ExpertFiles, Family, RopeExtras, SlidingDefaults, Stated, inverse_root_of_head_dim,
+};
 pub use load::LayerWeights;
 pub use mixture::Mixture;
 
@@ -221,9 +223,52 @@ pub struct Projections {
     pub v: Matrix,
     /// `[d, H·D]`
     pub output: Matrix,
+    /// The bias of each.
+    pub biases: ProjectionBiases,
+}
+
+/// The biases of attention, where there are any: each as long as its matrix has rows.
+#[derive(Clone, Debug, Default)]
+pub struct ProjectionBiases {
+    /// `[H·D]`
+    pub q: Option<Vec<f32>>,
+    /// `[Hkv·D]`
+    pub k: Option<Vec<f32>>,
+    /// `[Hkv·D]`
+    pub v: Option<Vec<f32>>,
+    /// `[d]`
+    pub output: Option<Vec<f32>>,
+}
+
+/// `x · wᵀ`, plus the bias if there is one.
+fn projected(n: &dyn Numerics, x: &Tensor, w: &Matrix, bias: Option<&Vec<f32>>) -> Tensor {
+    match bias {
+        Some(bias) => n.affine(x, w, bias),
+        None => n.linear(x, w),
+    }
 }
 
 impl Projections {
+    /// Queries of rows: `[T, d]` to `[T, H·D]`.
+    pub fn q(&self, n: &dyn Numerics, x: &Tensor) -> Tensor {
+        projected(n, x, &self.q, self.biases.q.as_ref())
+    }
+
+    /// Keys of rows: `[T, d]` to `[T, Hkv·D]`.
+    pub fn k(&self, n: &dyn Numerics, x: &Tensor) -> Tensor {
+        projected(n, x, &self.k, self.biases.k.as_ref())
+    }
+
+    /// Values of rows: `[T, d]` to `[T, Hkv·D]`.
+    pub fn v(&self, n: &dyn Numerics, x: &Tensor) -> Tensor {
+        projected(n, x, &self.v, self.biases.v.as_ref())
+    }
+
+    /// The output projection of merged heads: `[T, H·D]` to `[T, d]`.
+    pub fn output(&self, n: &dyn Numerics, x: &Tensor) -> Tensor {
+        projected(n, x, &self.output, self.biases.output.as_ref())
+    }
+
     /// Its matrices, with names for messages.
     pub fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
         vec![("attn_q", &self.q), ("attn_k", &self.k), ("attn_v", &self.v), ("attn_output", &self.output)]
@@ -241,6 +286,8 @@ pub struct FeedForward {
     pub up: Matrix,
     /// `[d, F]`
     pub down: Matrix,
+    /// The biases of gate, up and down projections, where there are any.
+    pub biases: Option<[Vec<f32>; 3]>,
 }
 
 impl FeedForward {
@@ -254,9 +301,10 @@ impl FeedForward {
         let n = p.n;
         let normed = self.norm.as_ref().map(|norm| t.tap(FfnNorm, n.rms_norm(x, norm)));
         let x = normed.as_ref().unwrap_or(x);
-        let gate = t.tap(FfnGate, n.linear(x, &self.gate));
-        let up = t.tap(FfnUp, n.linear(x, &self.up));
+        let bias = |at: usize| self.biases.as_ref().map(|biases| &biases[at]);
+        let gate = t.tap(FfnGate, projected(n, x, &self.gate, bias(0)));
+        let up = t.tap(FfnUp, projected(n, x, &self.up, bias(1)));
         let act = t.tap(FfnAct, n.gated(&gate, &up, p.c.activation));
-        t.tap(FfnOut, n.linear(&act, &self.down))
+        t.tap(FfnOut, projected(n, &act, &self.down, bias(2)))
     }
 }

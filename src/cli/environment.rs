@@ -1,0 +1,122 @@
+//! Environment variables of the specifications, as defaults of options.
+
+use std::ffi::{OsStr, OsString};
+
+use clap::CommandFactory;
+
+use crate::cli::Cli;
+use crate::error::{Error, Result};
+
+/// The number of threads that rayon starts; read by rayon itself, which ignores what it cannot read.
+const THREADS: &str = "RAYON_NUM_THREADS";
+
+/// A variable that stands for an option where the option is not given.
+struct Variable {
+    name: &'static str,
+    /// The long name of the option.
+    option: &'static str,
+    /// The commands that read it; empty for every command that has the option.
+    commands: &'static [&'static str],
+    /// Options that settle the same: with one of them the variable is not read.
+    rivals: &'static [&'static str],
+    value: Value,
+}
+
+/// The value of a variable, and the words it stands for.
+enum Value {
+    /// 1 or 0.
+    Switch(&'static [&'static str]),
+    /// A whole number from this one on.
+    Number(u64),
+}
+
+const VARIABLES: [Variable; 5] = [
+    Variable {
+        name: "BITNET_STRICT_MODE",
+        option: "strict",
+        commands: &[],
+        rivals: &[],
+        value: Value::Switch(&["--strict"]),
+    },
+    Variable {
+        name: "BITNET_DETERMINISTIC",
+        option: "deterministic",
+        commands: &[],
+        rivals: &["threads"],
+        value: Value::Switch(&["--deterministic"]),
+    },
+    Variable { name: "BITNET_SEED", option: "seed", commands: &[], rivals: &[], value: Value::Number(0) },
+    Variable { name: "MAX_CONTEXT", option: "context", commands: &[], rivals: &[], value: Value::Number(1) },
+    Variable {
+        name: "HALF",
+        option: "dtype",
+        commands: &["generate", "dump", "serve"],
+        rivals: &["numerics"],
+        value: Value::Switch(&["--numerics", "transformers", "--dtype", "f16"]),
+    },
+];
+
+/// Adds the options that the environment asks for to a command line. Returns it with a line for each variable that was read.
+///
+/// # Errors
+/// If a variable has a value that cannot be read.
+pub fn with_environment(
+    mut words: Vec<OsString>,
+    read: impl Fn(&str) -> Option<OsString>,
+) -> Result<(Vec<OsString>, Vec<String>)> {
+    let mut notes = Vec::new();
+    let set = |name: &str| read(name).filter(|value| !value.is_empty());
+    if let Some(value) = set(THREADS) {
+        number(THREADS, &value, 0)?;
+    }
+    let cli = Cli::command();
+    let command = words.get(1).and_then(|word| cli.find_subcommand(word));
+    let Some(command) = command else { return Ok((words, notes)) };
+    for variable in &VARIABLES {
+        let has_option = command.get_arguments().any(|arg| arg.get_long() == Some(variable.option));
+        let is_read = variable.commands.is_empty() || variable.commands.contains(&command.get_name());
+        let Some(value) = set(variable.name).filter(|_| has_option && is_read) else { continue };
+        let added = variable.words(&value)?;
+        let is_settled =
+            [variable.option].iter().chain(variable.rivals).any(|option| is_given(&words, option));
+        if !is_settled && !added.is_empty() {
+            notes.push(format!("{}={} is taken as {}", variable.name, value.display(), added.join(" ")));
+            words.splice(2..2, added.into_iter().map(OsString::from));
+        }
+    }
+    Ok((words, notes))
+}
+
+impl Variable {
+    fn words(&self, value: &OsStr) -> Result<Vec<String>> {
+        match self.value {
+            Value::Number(least) => {
+                let number = number(self.name, value, least)?;
+                Ok(vec![format!("--{}", self.option), number.to_string()])
+            }
+            Value::Switch(words) => match value.to_ascii_lowercase().to_str() {
+                Some("1" | "true" | "yes" | "on") => Ok(words.iter().map(|&word| word.to_owned()).collect()),
+                Some("0" | "false" | "no" | "off") => Ok(Vec::new()),
+                _ => Err(unreadable(self.name, value, "1 or 0")),
+            },
+        }
+    }
+}
+
+fn number(name: &str, value: &OsStr, least: u64) -> Result<u64> {
+    let number = value.to_str().and_then(|value| value.trim().parse().ok()).filter(|number| *number >= least);
+    number.ok_or_else(|| unreadable(name, value, &format!("a whole number, {least} or more")))
+}
+
+fn unreadable(name: &str, value: &OsStr, expected: &str) -> Error {
+    Error::Usage(format!(
+        "environment variable {name}: invalid value '{}', expected {expected}; correct it or unset it",
+        value.display()
+    ))
+}
+
+fn is_given(words: &[OsString], option: &str) -> bool {
+    let options =
+        words.iter().take_while(|word| *word != "--").filter_map(|word| word.to_str()?.strip_prefix("--"));
+    options.map(|word| word.split('=').next().unwrap_or(word)).any(|given| given == option)
+}
