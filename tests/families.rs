@@ -44,7 +44,7 @@ fn kinds(report: &Value) -> Vec<&str> {
 }
 
 /// A model, its GGUF files, and how many values a dump of it holds.
-const MODELS: [(&str, &[&str], usize); 9] = [
+const MODELS: [(&str, &[&str], usize); 12] = [
     ("tiny-qwen2", &["f32", "f16", "q8_0"], 177),
     ("tiny-mistral", &["f32", "f16", "q8_0"], 177),
     ("tiny-olmo2", &["f32", "q8_0"], 193),
@@ -54,6 +54,9 @@ const MODELS: [(&str, &[&str], usize); 9] = [
     ("tiny-phi4", &["f32", "q8_0"], 177),
     ("tiny-mixtral", &["f32", "q8_0"], 209),
     ("tiny-qwen3moe", &["f32", "q8_0"], 225),
+    ("tiny-llama-bias", &["f32", "q8_0"], 177),
+    ("tiny-qwen3-bias", &[], 193),
+    ("tiny-gemma3-bias", &[], 301),
 ];
 
 #[test]
@@ -116,7 +119,16 @@ type Mistake = (&'static str, &'static str, &'static str);
 /// without the mistake passes.
 #[test]
 fn what_an_architecture_has_of_its_own_is_missed_where_it_is_left_out() {
-    let of_models: [(&str, &[Mistake]); 7] = [
+    let of_models: [(&str, &[Mistake]); 9] = [
+        (
+            "tiny-llama-bias",
+            &[
+                ("bias_missing=none", "bias_missing", "q"),
+                ("bias_missing=layer:1", "bias_missing", "q"),
+                ("bias_missing@ffn_out=none", "bias_missing", "ffn_out"),
+            ],
+        ),
+        ("tiny-gemma3-bias", &[("bias_missing=none", "bias_missing", "q")]),
         (
             "tiny-olmo2",
             &[

@@ -64,6 +64,7 @@ mod several_models;
 mod shards;
 mod shipped;
 mod sketches;
+mod specifications;
 mod stream;
 mod strict;
 mod taps;

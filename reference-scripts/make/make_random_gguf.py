@@ -44,6 +44,7 @@ SHAPES = {
     "7b": Shape(4096, 32, 32, 32, 11008, 32000, False, 10_000.0),  # Llama 2 7B
     "70b": Shape(8192, 80, 64, 8, 28672, 128256, False, 500_000.0),  # Llama 3 70B
     "bitnet": Shape(2560, 30, 20, 5, 6912, 128256, True, 500_000.0, True),  # bitnet-b1.58-2B-4T
+    "bitnet-500m": Shape(1536, 18, 12, 4, 4096, 32768, True, 500_000.0, True),  # 504 M parameters: no published model
 }
 
 
