@@ -50,7 +50,7 @@ fn the_reports_are_written_and_agree_with_what_is_printed() {
     let finished = terminal.run(&["run", "--model", "tiny-llama2", "--checkpoint", "all"]);
     assert_eq!(finished.code, 0);
     let folder = terminal.path().join("reports/run-tiny-llama2");
-    assert!(finished.stdout.contains("reports/run-tiny-llama2/report.md"), "{}", finished.stdout);
+    assert!(finished.stdout.contains("reports/run-tiny-llama2/report.html"), "{}", finished.stdout);
     let report: Value =
         serde_json::from_slice(&fs::read(folder.join("report.json")).expect("it is there")).expect("JSON");
     assert_eq!((&report["schema"], &report["verdict"]), (&"xcheck-report".into(), &"pass".into()));

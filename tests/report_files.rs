@@ -163,7 +163,8 @@ fn what_is_to_be_typed_next_can_be_typed() {
         (["check", "--model", "tiny-qwen3", "--candidate"], "tiny-qwen3/llama.cpp-q8_0"),
     ] {
         let stdout = terminal.run(&[&model[..], &[dump, "--numerics", "f32"]].concat()).stdout;
-        let next = stdout.lines().filter_map(|line| Some(line[line.find("xcheck ")?..].split(' ').skip(1)));
+        let lines = stdout.lines().filter(|line| !line.contains("confirm:"));
+        let next = lines.filter_map(|line| Some(line[line.find("xcheck ")?..].split(' ').skip(1)));
         let next: Vec<Vec<&str>> = next.map(Iterator::collect).collect();
         assert_eq!(next.len(), 2, "{stdout}");
         let narrowed = terminal.run(&next[0]);

@@ -23,8 +23,9 @@ fn decoding_is_refused_with_the_tensor_its_type_and_who_does_better() {
         }
     }
     let dump = ["dump", "--model", "tiny-llama2-q8_0", "--tokens", "1", "--out", "d", "--strict"];
-    terminal.assert_refused(&dump, "q8_0");
+    terminal.assert_refused(&[&dump[..], &["--numerics", "f32"]].concat(), "q8_0");
     assert!(!terminal.path().join("d").exists());
+    assert_eq!(terminal.run(&dump).code, 0, "by itself it computes with the weights as they are stored");
 }
 
 #[test]

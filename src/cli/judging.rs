@@ -347,6 +347,7 @@ impl Judging<'_> {
         if let Some(doubt) = self.doubt_of_caches(&outcome, way, named, &by, loaded)? {
             outcome.doubt(&doubt);
         }
+        outcome.confirmed = self.confirmed(&outcome, way, numerics, named, role, loaded)?;
         if !way.is_stated {
             let names: Vec<_> = way.choices.iter().map(|numerics| numerics.name()).collect();
             outcome.notes.push(about_arithmetic(&way.producer, &names, &outcome.subject.numerics));
@@ -417,14 +418,12 @@ impl Judging<'_> {
             && !outcome.findings.iter().any(|finding| finding.kind.is_cause())
             && !self.options.numerics.is_named();
         let says_cache = said.producer.setting("kv_cache").is_some();
-        if !is_asked
-            || says_cache
-            || self.options.mode.profile().is_some()
-            || !holds_results_alone(&named.dump)
-        {
+        if !is_asked || says_cache || self.options.mode.profile().is_some() {
             return Ok(None);
         }
-        for name in short_caches() {
+        // With more taps, an 8-bit cache of unknown scales would explain too much.
+        let tried = if holds_results_alone(&named.dump) { usize::MAX } else { FLOATS };
+        for name in short_caches().take(tried) {
             let mut producer = said.producer.clone();
             producer.settings.insert("kv_cache".to_owned(), name.into());
             let Ok((choices, is_stated)) = self.options.numerics.of_dump(&*loaded.model, &producer) else {
@@ -445,8 +444,11 @@ impl Judging<'_> {
                 // An engine with such a cache is off by about as much as that comes to.
                 let is_off =
                     found.rows.iter().filter_map(Row::headroom).any(|headroom| headroom >= LEAST_OF_NOISE);
-                let is_seen =
-                    if numerics.cache_noise() > 0.0 { is_off } else { found.is_nearer_than(outcome) };
+                let is_seen = match numerics.cache_noise() > 0.0 {
+                    true => is_off,
+                    false if tried == FLOATS => found.is_mostly_nearer_than(outcome),
+                    false => found.is_nearer_than(outcome),
+                };
                 explains |= found.verdict == Verdict::Pass && is_seen;
             }
             if explains {
@@ -499,6 +501,31 @@ impl Judging<'_> {
         products.into_iter().filter_map(way).collect()
     }
 
+    /// Returns the verdict with the first cause supposed; `None` if there is none that `--suppose` takes, or it holds in some layers
+    /// alone.
+    fn confirmed(
+        &self,
+        outcome: &Outcome,
+        way: &Way,
+        numerics: &dyn Numerics,
+        named: &NamedDump,
+        role: Role,
+        loaded: &LoadedModel,
+    ) -> Result<Option<Verdict>> {
+        let is_asked = outcome.verdict == Verdict::Fail && !self.options.shard.is_given();
+        let cause = outcome.findings.first().filter(|finding| is_asked && finding.kind.is_cause());
+        let Some(supposed) = cause.and_then(|cause| cause.supposed.as_ref()) else { return Ok(None) };
+        let own = self.options.suppositions();
+        let Ok(changes) = supposed.split(" and ").map(Supposition::named).collect::<Result<Vec<_>, _>>()
+        else {
+            return Ok(None);
+        };
+        let suppositions: Vec<_> = own.into_iter().chain(changes).collect();
+        // A change that cannot be made of this model confirms nothing, and is no error of the dump.
+        let found = self.supposing(&suppositions, way, numerics, false, named, role, loaded);
+        Ok(found.ok().map(|found| found.verdict))
+    }
+
     fn by(
         &self,
         way: &Way,
@@ -508,8 +535,21 @@ impl Judging<'_> {
         role: Role,
         loaded: &LoadedModel,
     ) -> Result<Outcome> {
-        let suppositions = self.options.suppositions();
-        let said = self.rules(way.is_stated, named, role, loaded, &suppositions);
+        self.supposing(&self.options.suppositions(), way, numerics, causes, named, role, loaded)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one more than `by`")]
+    fn supposing(
+        &self,
+        suppositions: &[Supposition],
+        way: &Way,
+        numerics: &dyn Numerics,
+        causes: bool,
+        named: &NamedDump,
+        role: Role,
+        loaded: &LoadedModel,
+    ) -> Result<Outcome> {
+        let said = self.rules(way.is_stated, named, role, loaded, suppositions);
         let rounding = match (said.rounding, way.shown) {
             (Rounding::Stated, Some(shown)) => Rounding::Shown(shown),
             (said, _) => said,
@@ -562,6 +602,9 @@ impl Judging<'_> {
         words
     }
 }
+
+/// The first of the short caches, whose rounding is known: f16 and bf16.
+const FLOATS: usize = 2;
 
 /// Minimum bound ratio of logits for which a cache of unknown scales is a plausible explanation.
 const LEAST_OF_NOISE: f64 = 0.1;

@@ -115,12 +115,12 @@ impl Output {
                 terminal::painted(&report::verdicts(report, colour()));
             }
             ReportFormat::Table => {
-                let style = Style { colour: colour(), is_detailed: self.is_verbose };
+                let page = written.as_ref().ok().and_then(|path| path.as_ref());
+                let page = page.map(|path| path.join("report.html").display().to_string());
+                let style = Style { colour: colour(), is_detailed: self.is_verbose, page: page.as_deref() };
                 terminal::painted(&format!("{}\n", report::table(report, style).trim_end()));
                 terminal::painted(&report::maps(report, self.shows_maps, colour()));
-                if let Ok(Some(path)) = &written {
-                    say!("report: {}", path.join("report.md").display());
-                }
+                page.iter().for_each(|page| say!("report: {page}"));
             }
         }
         written?;

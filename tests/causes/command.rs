@@ -89,3 +89,40 @@ fn the_causes_are_listed() {
         assert!(finished.stdout.contains(part), "{part}: {}", finished.stdout);
     }
 }
+
+/// The sentence before the table: the cause, its extent, the command that confirms it with its verdict, and the page.
+#[test]
+fn the_first_lines_say_what_is_wrong_where_and_how_to_confirm_it() {
+    let terminal = dumped("rope_theta=10000");
+    let check = ["check", "--model", "tiny-llama3", "--candidate", "d"];
+    let finished = terminal.run(&check);
+    let first: Vec<&str> = finished.stdout.lines().take_while(|line| !line.is_empty()).collect();
+    let head = first.join("\n");
+    assert!(head.starts_with("FAIL  d computes with the wrong RoPE base."), "{head}");
+    assert!(head.contains("rope_theta: the candidate computes with 10000, the model says 500000"), "{head}");
+    assert!(head.contains("in all 3 layers, prompt and decode"), "{head}");
+    let confirm =
+        "confirm:  xcheck check --model tiny-llama3 --candidate d --suppose rope_theta=10000   (pass)";
+    assert!(
+        head.contains(confirm) && head.contains("report:   reports/check-tiny-llama3-d/report.html"),
+        "{head}"
+    );
+    // A pass says how much was compared, and a dump of a right engine has no cause to confirm.
+    let right = terminal.run(&["dump", "--out", "right", "--model", "tiny-llama3", "--tokens", "1,9,17"]);
+    assert_eq!(right.code, 0, "{}", right.stderr);
+    let passed = terminal.run(&["check", "--model", "tiny-llama3", "--candidate", "right"]).stdout;
+    assert!(passed.starts_with("PASS  1 dump: ") && !passed.contains("confirm:"), "{passed}");
+}
+
+#[test]
+fn a_fault_of_some_passes_or_layers_alone_says_so() {
+    let head = |supposed: &str| {
+        let finished =
+            dumped(supposed).run(&["check", "--model", "tiny-llama3", "--candidate", "d", "--no-report"]);
+        finished.stdout.lines().take_while(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+    };
+    let decode = head("cache_stale=past-lost");
+    assert!(decode.contains("only while decoding"), "{decode}");
+    let both = head("attn_scale=0.2");
+    assert!(both.contains("prompt and decode") && !both.contains("only"), "{both}");
+}

@@ -71,6 +71,8 @@ pub struct Outcome {
     pub notes: Vec<String>,
     /// What explains a row that failed, tested on the reference's own values; few failures have one.
     pub findings: Vec<Finding>,
+    /// The verdict with the first cause supposed, if that was tried. A report's file does not hold it: of shards it is not known.
+    pub confirmed: Option<Verdict>,
     /// How much was compared.
     pub coverage: Coverage,
     /// Every compared value, in data-flow order.
@@ -109,6 +111,18 @@ impl Outcome {
             let others = other.rows.iter().find(|other| other.site == row.site).and_then(rel_l2);
             rel_l2(row).zip(others).is_some_and(|(own, others)| Floor::FAR * own <= others)
         })
+    }
+
+    /// Returns true if at least half of the values that only perturbed runs explain here are that much nearer to this arithmetic than
+    /// to another. One value of 16 bits that rounds the other way is not.
+    pub fn is_mostly_nearer_than(&self, other: &Self) -> bool {
+        let rel_l2 = |row: &Row| row.judged().map(|found| found.errors.rel_l2);
+        let pairs = self.rows.iter().filter(|row| row.floor.is_some()).filter_map(|row| {
+            let others = other.rows.iter().find(|other| other.site == row.site)?;
+            Some((rel_l2(row)?, rel_l2(others)?))
+        });
+        let (near, rest): (Vec<_>, Vec<_>) = pairs.partition(|(own, others)| Floor::FAR * own <= *others);
+        near.len() >= rest.len()
     }
 
     /// The first row in data-flow order that fails.

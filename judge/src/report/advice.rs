@@ -48,9 +48,13 @@ pub fn shell(command: &[String]) -> String {
 
 /// Words as a shell takes them.
 pub fn quoted<'w>(words: impl IntoIterator<Item = &'w str>) -> String {
-    let words: Vec<_> = words.into_iter().collect();
-    // Only a NUL byte cannot be quoted, and no argument of a process holds one.
-    shlex::try_join(words.iter().copied()).unwrap_or_else(|_| words.join(" "))
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=,@%+".contains(c);
+    let quoted = |word: &'w str| match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        // Only a NUL byte cannot be quoted, and no argument of a process holds one.
+        false => shlex::try_quote(word).map_or_else(|_| word.to_owned(), Into::into),
+    };
+    words.into_iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
 /// What helps where all that was compared is good, and that was not all.

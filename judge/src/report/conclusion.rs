@@ -145,7 +145,8 @@ fn divergence(outcome: &Outcome, row: &Row) -> Vec<(&'static str, String)> {
     let worst = row.judged().and_then(|found| found.worst.as_ref());
     let because = outcome.findings.iter().map(|finding| text::finding(finding, row.site));
     let facts = [
-        ("tap", text::place(row)),
+        // The worst value's index is told once: with its exact value, if that is known.
+        ("tap", if text::exactly(row).1.is_empty() { text::place(row) } else { text::site(row) }),
         ("candidate", worst.map_or_else(String::new, |worst| value(worst.candidate))),
         ("reference", worst.map_or_else(String::new, |worst| value(worst.reference))),
         ("error", text::fault(row)),

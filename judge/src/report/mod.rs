@@ -7,6 +7,7 @@ mod escape;
 mod figures;
 mod finding;
 mod github;
+mod headline;
 mod html;
 mod json;
 mod junit;

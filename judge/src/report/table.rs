@@ -8,7 +8,7 @@ use crate::report::checkpoint_line::CheckpointLine;
 use crate::report::map::{LEGEND, Map};
 use crate::report::paint::Paint;
 use crate::report::text::{self, NOTHING, WIDTH, count, fit, largest, short_bound, short_place};
-use crate::report::{ArchitectureSummary, Comparison, Report, conclusion};
+use crate::report::{ArchitectureSummary, Comparison, Report, conclusion, headline};
 
 /// Between two columns.
 const GAP: usize = 1;
@@ -37,14 +37,16 @@ const LEFT_ALIGNED: [usize; 2] = [1, PLACE];
 
 /// How the table is printed.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Style {
+pub struct Style<'p> {
     /// With colours.
     pub colour: bool,
     /// With accumulated errors and the specification's tolerances, up to 100 columns wide.
     pub is_detailed: bool,
+    /// The path of `report.html`, if it is written.
+    pub page: Option<&'p str>,
 }
 
-impl Style {
+impl Style<'_> {
     fn columns(self) -> usize {
         if self.is_detailed { HEADER.len() } else { BRIEF }
     }
@@ -54,14 +56,15 @@ impl Style {
     }
 }
 
-/// The report as text for a terminal: one table, then a verdict per reference and what to do about it.
+/// The report as text for a terminal: a sentence, one table, then a verdict per reference and what to do about it.
 pub fn table(report: &Report, style: Style) -> String {
     let paint = Paint { colour: style.colour };
-    let shown: Vec<Vec<CheckpointLine>> = report
-        .results
-        .iter()
-        .map(|result| CheckpointLine::of(&result.outcome, &report.checkpoints))
-        .collect();
+    let shown = |outcome: &Outcome| -> Vec<CheckpointLine> {
+        let lines = CheckpointLine::of(outcome, &report.checkpoints).into_iter();
+        // A pass has nothing to say of checkpoints that it does not hold.
+        lines.filter(|line| line.site.is_some() || !outcome.verdict.is_good()).collect()
+    };
+    let shown: Vec<_> = report.results.iter().map(|result| shown(&result.outcome)).collect();
     let rollup = report.rollup();
     let of_architectures = rollup.iter().flat_map(|summary| &summary.checkpoints).cloned();
     let all: Vec<CheckpointLine> = shown.concat().into_iter().chain(of_architectures).collect();
@@ -69,7 +72,8 @@ pub fn table(report: &Report, style: Style) -> String {
 
     let served = report.served.iter().flat_map(|served| served.lines(paint));
     let header = grid.next().map(|header| paint.faint(&(header + VERDICT)));
-    let mut lines: Vec<String> = served.chain(header).collect();
+    let mut lines = headline::lines(report, style.page, paint);
+    lines.extend(served.chain(header));
     for (result, shown) in report.results.iter().zip(&shown) {
         lines.extend([String::new(), paint.strong(&title(result))]);
         lines.extend(judged(shown, &mut grid, paint));

@@ -108,10 +108,10 @@ impl<'w> Words<'w> {
         self.role.name()
     }
 
-    /// "rope_theta: the candidate computes with 10000, the model says 500000"
+    /// "norm_eps: the candidate computes with 0.01, the model says 1e-5", by the name that `--suppose` takes.
     fn sentence(&self, change: &Change) -> String {
         let (entry, dump) = (change.entry, self.dump());
-        let name = self.key(change).unwrap_or(entry.kind.name());
+        let name = entry.kind.name();
         let name = change.point.map_or(name.to_owned(), |point| format!("{name} at {point}"));
         let is_said = !self.is_supposed && !entry.kind.is_of_numerics();
         let ours = if is_said { "the model says" } else { "our engine" };

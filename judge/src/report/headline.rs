@@ -1,0 +1,230 @@
+//! The first lines of a report in a terminal: one sentence that says what is wrong, where, and how to confirm it.
+
+use std::collections::BTreeSet;
+
+use crate::change::Kind;
+use crate::compare::{Role, Row, Verdict};
+use crate::diagnose::{Finding, Outcome};
+use crate::report::paint::Paint;
+use crate::report::text::{self, WIDTH, clean, count, fit};
+use crate::report::{Comparison, Report, advice};
+
+/// The predicate of a sentence about a cause.
+enum Predicate {
+    /// A setting that has another value.
+    Setting(&'static str),
+    /// Something that the engine does.
+    Act(&'static str),
+}
+
+/// The lines before the table; `page` is the path of `report.html`, if it is written.
+pub fn lines(report: &Report, page: Option<&str>, paint: Paint) -> Vec<String> {
+    let mut bad: Vec<&Comparison> =
+        report.results.iter().filter(|result| !result.outcome.verdict.is_good()).collect();
+    bad.sort_by_key(|result| std::cmp::Reverse(result.outcome.verdict));
+    let mut lines: Vec<String> = bad.first().map(|result| told(result, page, paint)).unwrap_or_default();
+    if bad.len() > 1 {
+        lines.push(format!("{MARGIN}{} more below", count(bad.len() - 1, "dump")));
+    }
+    if bad.is_empty() && !report.results.is_empty() {
+        let verdict = report.verdict();
+        let dumps = count(report.results.len(), "dump");
+        let line = format!("{}  {dumps}: {}.", word(verdict), of_a_pass(report));
+        lines.extend(painted(text::wrap("", &line, WIDTH), verdict, paint));
+    }
+    if !lines.is_empty() {
+        lines.push(String::new());
+    }
+    lines
+}
+
+const MARGIN: &str = "      ";
+
+fn word(verdict: Verdict) -> String {
+    verdict.name().to_uppercase()
+}
+
+fn painted(mut lines: Vec<String>, verdict: Verdict, paint: Paint) -> Vec<String> {
+    if let Some(first) = lines.first_mut() {
+        let name = word(verdict);
+        *first = first.replacen(&name, &paint.verdict(verdict, &name), 1);
+    }
+    lines
+}
+
+fn of_a_pass(report: &Report) -> String {
+    let outcomes = || report.results.iter().map(|result| &result.outcome);
+    let fine = outcomes().next().map_or("", text::fine);
+    let known: usize = outcomes().map(|outcome| outcome.count(Verdict::Known)).sum();
+    let taps: usize = outcomes().map(|outcome| outcome.coverage.taps_compared).sum();
+    let known = if known > 0 { format!(", {} waived", count(known, "failure")) } else { String::new() };
+    format!("{} {fine}{known}", count(taps, "tap"))
+}
+
+/// What is wrong with one dump.
+fn told(result: &Comparison, page: Option<&str>, paint: Paint) -> Vec<String> {
+    let outcome = &result.outcome;
+    let known = outcome.findings.iter().find(|finding| finding.kind.is_cause());
+    // Supposed, it must explain everything: else it is a guess, which the evidence below tells.
+    let cause = known.filter(|_| outcome.confirmed.is_none_or(Verdict::is_good));
+    let head = format!("{}  ", word(outcome.verdict));
+    let sentence = match (outcome.verdict, outcome.first_divergence(), cause) {
+        (Verdict::Fail, _, Some(cause)) => of_cause(outcome, cause),
+        (Verdict::Fail, Some(row), None) => of_row(outcome, row, known),
+        _ => format!("{}: {}", name(outcome), outcome.reason.clone().unwrap_or_default()),
+    };
+    let mut lines = painted(text::wrap(&head, &sentence, WIDTH), outcome.verdict, paint);
+    let margin = " ".repeat(head.len().min(MARGIN.len()));
+    if let Some(cause) = cause.filter(|_| outcome.verdict == Verdict::Fail) {
+        let what = cause.what.split("; ").next().unwrap_or_default();
+        lines.extend(text::wrap(&margin, &format!("{what}; {}", extent(outcome, cause)), WIDTH));
+        lines.extend(confirm(result, cause).map(|command| format!("{margin}confirm:  {command}")));
+    }
+    lines.extend(page.map(|page| format!("{margin}report:   {page}")));
+    lines
+}
+
+/// The dump's engine, by the name of the dump.
+fn name(outcome: &Outcome) -> String {
+    fit(&clean(&outcome.subject.name), WIDTH / 2)
+}
+
+fn of_cause(outcome: &Outcome, cause: &Finding) -> String {
+    let (name, is_judged) = (name(outcome), outcome.subject.role == Role::Candidate);
+    match predicate(cause.kind) {
+        Predicate::Setting(what) if is_judged => format!("{name} computes with the wrong {what}."),
+        Predicate::Setting(what) => format!("{name} computes with another {what} than our engine."),
+        Predicate::Act(act) if is_judged => format!("{name} {act}."),
+        Predicate::Act(act) => format!("{name}, compared with our engine, {act}."),
+    }
+}
+
+fn of_row(outcome: &Outcome, row: &Row, guess: Option<&Finding>) -> String {
+    let before = outcome.before_divergence().len();
+    let before = match before {
+        0 => "no tap before it is recorded".to_owned(),
+        taps => {
+            format!("the {} before it {} right", count(taps, "tap"), if taps == 1 { "is" } else { "are" })
+        }
+    };
+    let cause = guess.map_or("No known cause explains it.".to_owned(), |guess| {
+        let supposed = guess.supposed.as_deref().unwrap_or(guess.kind.name());
+        format!("The nearest known cause, {supposed}, does not explain everything.")
+    });
+    format!("{}: {} is the first wrong value; {before}. {cause}", name(outcome), text::site(row))
+}
+
+/// "wrong in all 3 layers, prompt and decode": the layers and passes that a cause explains, of those that were compared.
+fn extent(outcome: &Outcome, cause: &Finding) -> String {
+    let of_taps =
+        || outcome.rows.iter().map(|row| row.site).filter(|site| cause.points.contains(&site.point));
+    let layers = |sites: &mut dyn Iterator<Item = crate::checkpoint::Site>| -> BTreeSet<usize> {
+        sites.filter_map(|site| site.layer).collect()
+    };
+    let (wrong, all) = (layers(&mut cause.sites.iter().copied()), layers(&mut of_taps()));
+    let layers = match wrong.len() {
+        0 => String::new(),
+        1 => format!(" in layer {}", wrong.first().copied().unwrap_or_default()),
+        several if several == all.len() => format!(" in all {several} layers"),
+        several => format!(" in {several} of {} layers", all.len()),
+    };
+    let is_decode = |site: &crate::checkpoint::Site| site.pass.is_some_and(|pass| pass > 0);
+    let has = |sites: &mut dyn Iterator<Item = crate::checkpoint::Site>| {
+        let sites: Vec<_> = sites.filter(|site| site.pass.is_some()).collect();
+        [sites.iter().any(|site| !is_decode(site)), sites.iter().any(is_decode)]
+    };
+    let passes = match (has(&mut cause.sites.iter().copied()), has(&mut of_taps())) {
+        ([true, true], _) => ", prompt and decode",
+        ([false, true], [true, _]) => ", only while decoding",
+        ([true, false], [_, true]) => ", only in the prompt",
+        ([true, false], _) => ", in the prompt",
+        ([false, true], _) => ", while decoding",
+        _ => "",
+    };
+    format!("wrong{layers}{passes}")
+}
+
+/// The command that judges again with the cause supposed, and its verdict where that is known.
+fn confirm(result: &Comparison, cause: &Finding) -> Option<String> {
+    let changes = cause.supposed.as_ref()?.split(" and ");
+    let supposed = changes.flat_map(|change| ["--suppose".to_owned(), change.to_owned()]);
+    let command: Vec<String> = result.again.iter().cloned().chain(supposed).collect();
+    let verdict = result.outcome.confirmed.map(|verdict| format!("   ({verdict})")).unwrap_or_default();
+    Some(advice::shell(&command) + &verdict)
+}
+
+fn predicate(kind: Kind) -> Predicate {
+    use Kind::*;
+    use Predicate::{Act, Setting};
+    match kind {
+        TokensBos => Act("begins the sequence with another token, or without one"),
+        TokensPrompt => Act("reads other tokens than the prompt's"),
+        EmbedScale => Setting("embedding scale"),
+        PositionEmbedding => Act("adds the embedding of another position"),
+        NormKind => Setting("kind of norm"),
+        NormEps => Setting("norm epsilon"),
+        NormVariance => Act("computes the variance of a norm differently"),
+        NormWeightOffset => Setting("norm weight offset"),
+        NormWeightOrder => Act("rounds a norm at another place"),
+        NormWeights => Act("uses the weights of another norm"),
+        NormMissing => Act("leaves out a norm"),
+        NormScope => Act("normalises over other values"),
+        NormOrder => Act("applies a norm in another order"),
+        RopePairing => Act("rotates other pairs of values"),
+        RopeTheta => Setting("RoPE base"),
+        RopeScaling => Setting("RoPE scaling"),
+        RopePosition => Setting("RoPE position"),
+        RopeDirection => Act("rotates in the other direction"),
+        RopeMissing => Act("leaves out RoPE"),
+        RopeLayers => Act("applies RoPE in a layer without it"),
+        RopeOnV => Act("rotates values, too"),
+        RopeWidth => Setting("number of rotated values"),
+        RopePrecision => Setting("precision of RoPE"),
+        QkPermutation => Act("permutes the rows of q and k"),
+        QkvSwap => Act("exchanges q, k and v projections"),
+        FusedOrder => Act("splits a fused projection in another order"),
+        GqaMapping => Act("maps query heads to other key-value heads"),
+        HeadOrder => Act("has heads in another order"),
+        AttnScale => Setting("attention scale"),
+        Softcap => Setting("soft cap"),
+        MaskCausal => Act("has a wrong causal mask"),
+        MaskWindow => Setting("sliding window"),
+        MaskSequences => Act("lets a query see keys of another sequence or of padding"),
+        SoftmaxAxis => Act("takes softmax along another axis"),
+        SoftmaxPrecision => Setting("softmax precision"),
+        CacheStale => Act("reads stale rows of the KV cache"),
+        CachePosition => Act("writes KV cache rows at wrong positions"),
+        Activation => Setting("activation function"),
+        ExpertCount => Setting("number of experts per token"),
+        ExpertWeights => Act("normalises expert weights differently"),
+        ExpertOrder => Act("uses experts in another order"),
+        GateUpSwap => Act("exchanges gate and up"),
+        ResidualMissing => Act("leaves out a residual connection"),
+        ResidualScale => Setting("residual scale"),
+        LayerOrder => Act("uses the weights of another layer"),
+        LayerMissing => Act("leaves out a layer"),
+        LayerPattern => Setting("pattern of sliding layers"),
+        WeightTransposed => Act("transposes a matrix"),
+        WeightMissing => Act("has a weight that was not loaded"),
+        WeightCorruption => Act("has corrupted elements in a weight"),
+        WeightPrecision => Act("rounds a weight to a shorter type"),
+        WeightScale => Act("scales a weight"),
+        WeightLayout => Act("decodes quantised blocks differently"),
+        BiasMissing => Act("leaves out a bias"),
+        ActivationQuant => Setting("quantisation of activations"),
+        LmHead => Setting("output matrix"),
+        LogitScale => Setting("logit scale"),
+        LogitsRow => Act("samples from another row of logits"),
+        Probs => Act("computes probabilities differently"),
+        Logprobs => Act("reports other log-probabilities"),
+        Sampling => Act("chooses tokens differently"),
+        SamplingTie => Act("breaks ties between tokens differently"),
+        NonFinite => Act("computes NaN or infinity"),
+        Arithmetic => Act("rounds at other places"),
+        DumpAxes => Act("has a dump with axes in another order"),
+        DumpTap => Act("has a value under the name of another tap"),
+        DumpLayers => Act("has a dump whose layers are counted from another number"),
+        DumpStorage => Act("has a dump whose values were rounded when they were stored"),
+        Partial | Unknown => Act("computes other values"),
+    }
+}
