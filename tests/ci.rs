@@ -377,7 +377,7 @@ fn what_is_downloaded_is_what_a_release_makes() {
         read("CHANGELOG.md").contains(&format!("\n## [{version}]")),
         "a release takes its notes from there"
     );
-    assert!(read("docs/ci.md").contains(&format!("xcheck@v{version} ")));
+    assert!(read("docs/how-to/ci.md").contains(&format!("xcheck@v{version} ")));
 }
 
 #[test]
@@ -395,10 +395,10 @@ fn the_action_uses_what_it_declares_and_its_scripts_are_there() {
     }
     // Nothing is put into a script by its text.
     assert!(action.lines().filter(|line| line.contains("run: ")).all(|line| !line.contains("${{")));
-    let docs = read("docs/ci.md");
+    let docs = read("docs/how-to/ci.md");
     let declared = action.split("outputs:\n").next().expect("inputs come first");
     for line in declared.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   ")) {
         let input = line.trim().trim_end_matches(':');
-        assert!(docs.contains(&format!("`{input}`")), "{input} is not in docs/ci.md");
+        assert!(docs.contains(&format!("`{input}`")), "{input} is not in docs/how-to/ci.md");
     }
 }

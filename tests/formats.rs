@@ -105,7 +105,7 @@ fn every_value_is_that_of_llama_cpp_bit_for_bit() {
     }
 }
 
-/// The table of docs/quantised-formats.md: `cargo test formats::the_table -- --nocapture`.
+/// The table of docs/reference/quantised-formats.md: `cargo test formats::the_table -- --nocapture`.
 #[test]
 fn the_table_of_errors_is_printed() {
     let checkpoints = &Checkpoint::with_input()[1..];

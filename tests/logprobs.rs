@@ -464,7 +464,7 @@ fn an_array_of_no_entry_is_to_be_left_out() {
 
 #[test]
 fn the_example_of_the_contract_is_read() {
-    let text = include_str!("../docs/dump-format.md");
+    let text = include_str!("../docs/reference/dump-format.md");
     let section = text.split("### Log-probabilities alone").nth(1).expect("the section");
     let example =
         section.split("```").nth(1).and_then(|block| block.strip_prefix("json")).expect("an example");

@@ -13,7 +13,7 @@ use xcheck::cli::Cli;
 /// What these print is for one program alone.
 const OTHERWISE: [&str; 3] = ["completions", "man", "help"];
 
-const DOCS: &str = include_str!("../docs/json.md");
+const DOCS: &str = include_str!("../docs/reference/json.md");
 
 fn commands() -> Vec<clap::Command> {
     Cli::command().get_subcommands().cloned().collect()
@@ -45,7 +45,7 @@ fn every_command_prints_json_and_its_page_says_what() {
         let values: Vec<_> =
             format.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
         assert!(values.contains(&"json".to_owned()), "{name}: {values:?}");
-        assert!(DOCS.contains(&format!("`xcheck {name}`")), "{name} is not in docs/json.md");
+        assert!(DOCS.contains(&format!("`xcheck {name}`")), "{name} is not in docs/reference/json.md");
     }
 }
 

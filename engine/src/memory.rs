@@ -1,6 +1,6 @@
 //! How much memory there is, asked before much of it is taken.
 //!
-//! The one rule (`docs/robustness.md`): what a reader takes is at most a fixed multiple of what it was
+//! The one rule (`docs/explanation/robustness.md`): what a reader takes is at most a fixed multiple of what it was
 //! given, and what a run takes is reckoned from what was asked for and held against [`left`] before it begins.
 
 use std::fmt::Display;

@@ -1,4 +1,4 @@
-"""A reader of dumps that shares nothing with the package, written from docs/dump-format.md: for tests."""
+"""A reader of dumps that shares nothing with the package, written from docs/reference/dump-format.md: for tests."""
 
 from __future__ import annotations
 

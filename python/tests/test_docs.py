@@ -27,7 +27,7 @@ def test_the_readme_lists_every_tap():
 
 
 def test_the_contract_lists_the_same_taps_with_the_same_shapes():
-    text = (ROOT / "docs" / "dump-format.md").read_text(encoding="utf-8").partition("## Taps")[2]
+    text = (ROOT / "docs" / "reference" / "dump-format.md").read_text(encoding="utf-8").partition("## Taps")[2]
     table = {}
     for names, shape in re.findall(r"^\| ((?:`\w+` ?)+) \| \d* ?\(?\w+\)? \| ([^|]*) \|", text, re.MULTILINE):
         names, kinds = re.findall(r"`(\w+)`", names), shape.strip().split(" / ")

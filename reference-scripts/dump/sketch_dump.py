@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the sketch of a dump: sketch_dump.py DUMP.safetensors OUT
 
-Of every tap twelve numbers a token are written instead of its values (docs/dump-format.md, "Sketches"). The logits after a
+Of every tap twelve numbers a token are written instead of its values (docs/reference/dump-format.md, "Sketches"). The logits after a
 pass are written whole; token ids, too.
 
 Needs numpy and safetensors (requirements.txt).

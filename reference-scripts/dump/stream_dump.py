@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Sends a dump as an engine would while it runs: stream_dump.py DUMP.safetensors | xcheck check --model M --candidate -
 
-Each layer is one message (docs/dump-format.md, "Streams"), and no more than one is held. With --stop-after N it dies after
+Each layer is one message (docs/reference/dump-format.md, "Streams"), and no more than one is held. With --stop-after N it dies after
 so many layers, to see what is told then.
 
 Needs numpy and safetensors (requirements.txt).

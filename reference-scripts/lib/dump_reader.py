@@ -11,7 +11,7 @@ import numpy as np
 
 from dump_writer import NUMPY_TYPES, Record
 
-# What makes an array something else than all of a tap in its own axes, as it was computed (docs/dump-format.md).
+# What makes an array something else than all of a tap in its own axes, as it was computed (docs/reference/dump-format.md).
 NOT_PLAIN = ("axes", "rows", "of", "computed", "scale", "sketch")
 
 

@@ -5,7 +5,7 @@
 writes `arm.gguf`, and `tl1.gguf` and `tl2.gguf` each with the `.ini` of its kernels, which no GGUF file states. With
 `--check MODEL-tl2.gguf` it makes that file's TL2 matrices again and compares all bytes but what fills them up.
 
-Needs NumPy only: the gguf package does not know the types. Written from the formats' description in docs/bitnet.md.
+Needs NumPy only: the gguf package does not know the types. Written from the formats' description in docs/reference/bitnet.md.
 """
 
 import argparse

@@ -3,7 +3,7 @@
 
 llama2.c has no package, so the program is the user's: `--library` names a shared library with the functions
 `build_tokenizer` and `encode` of `run.c`. They are called as they are; nothing of them is written again here.
-Where two vectors differ from sentencepiece's, the difference is llama2.c's: it is documented in docs/tokenizers.md.
+Where two vectors differ from sentencepiece's, the difference is llama2.c's: it is documented in docs/reference/tokenizers.md.
 """
 
 import argparse

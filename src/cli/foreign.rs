@@ -22,7 +22,7 @@ use crate::memory;
 pub struct MapOptions {
     /// What the arrays are of a file that is no dump (.safetensors, .npz, .pt, a folder of .npy): a map that ships
     /// (transformers, llama.cpp, mlx-lm, candle, vllm, sglang) or a file; of several, given one by one, each file is read by
-    /// the one that places most of its arrays; see docs/foreign-files.md
+    /// the one that places most of its arrays; see docs/how-to/foreign-files.md
     #[arg(long = "map", value_name = "MAP")]
     pub maps: Vec<String>,
     /// Skip arrays of a file without a manifest whose names match (* is a wildcard); any other array without a tap makes the

@@ -245,7 +245,7 @@ fn how_to_make_one(target: &Target) -> String {
     let lacking = format!("no reference for {} in {}", target.name, folder.display());
     if target.is_elsewhere() {
         return format!(
-            "{lacking}; name one with --reference, or download the model and make one of that (see docs/references.md)"
+            "{lacking}; name one with --reference, or download the model and make one of that (see docs/how-to/references.md)"
         );
     }
     let files = &target.variants[0].files;
@@ -262,5 +262,5 @@ fn how_to_make_one(target: &Target) -> String {
             quoted(script.into_iter().chain(asked))
         }
     };
-    format!("{lacking}; make one (see docs/references.md):\n\n    {command}")
+    format!("{lacking}; make one (see docs/how-to/references.md):\n\n    {command}")
 }

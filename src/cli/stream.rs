@@ -49,7 +49,7 @@ impl Named {
         let input: Box<dyn Read> = match self.typed == STDIN {
             true if stdin().is_terminal() => {
                 return Err(Error::Usage(
-                    "standard input is a terminal: pipe a producer of messages into it, as docs/dump-format.md says under \
+                    "standard input is a terminal: pipe a producer of messages into it, as docs/reference/dump-format.md says under \
                      Streams"
                         .to_owned(),
                 ));

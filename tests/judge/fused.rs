@@ -68,7 +68,7 @@ fn engines_that_fuse_pass_with_and_without_what_was_added() {
 }
 
 /// What moves few results to their neighbours is no sum in more digits, which would move a fifth of them. (What moves about as many
-/// is not told from one: docs/verdicts.md.)
+/// is not told from one: docs/explanation/verdicts.md.)
 #[test]
 fn a_wrong_epsilon_of_an_engine_that_does_not_is_not_excused() {
     type Change = fn(&mut Llama, f32);

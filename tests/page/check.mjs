@@ -2,7 +2,7 @@
 // network, clicks and keys work, no sideways scrolling of the page from 360 px up, open within a second.
 //
 //   npm install --prefix /tmp/page puppeteer-core
-//   NODE_PATH=/tmp/page/node_modules node tests/page/check.mjs [--xcheck target/release/xcheck] [--shots docs/reports]
+//   NODE_PATH=/tmp/page/node_modules node tests/page/check.mjs [--xcheck target/release/xcheck] [--shots docs/images]
 //
 // CHROMIUM names the browser's binary. --shots also writes the screenshots of the docs.
 

@@ -1,4 +1,4 @@
-//! docs/report-format.md is what report.json is.
+//! docs/reference/report-format.md is what report.json is.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use xcheck::report::{Report, json};
 
 use super::fixture::{failing, report, row, site, small};
 
-const DOCS: &str = include_str!("../../docs/report-format.md");
+const DOCS: &str = include_str!("../../docs/reference/report-format.md");
 
 /// The example, the only block of JSON.
 fn example() -> Value {

@@ -1,5 +1,5 @@
 //! The bodies of the fuzz targets, with the corpus that is committed, and with what a fixed seed makes of it: what fits into
-//! every run of the tests. libFuzzer, which looks where it gets, runs them for longer: see docs/robustness.md.
+//! every run of the tests. libFuzzer, which looks where it gets, runs them for longer: see docs/explanation/robustness.md.
 
 use std::fs;
 use std::path::Path;

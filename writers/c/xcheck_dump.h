@@ -23,7 +23,7 @@
  * Every function returns 0, or 1 if it refuses or a write fails. The first error stays: xcheck_error tells it, nothing more is
  * written, and everything later returns 1, xcheck_close too. So an engine may look at that of xcheck_close alone.
  *
- * The taps, their shapes and the manifest are docs/dump-format.md of xcheck. Arrays are row-major; numbers are written as they
+ * The taps, their shapes and the manifest are docs/reference/dump-format.md of xcheck. Arrays are row-major; numbers are written as they
  * lie in memory, which has to be little-endian. One dump belongs to one thread at a time.
  */
 #ifndef XCHECK_DUMP_H
@@ -157,7 +157,7 @@ void xcheck_free(xcheck_dump *dump);
 extern "C" {
 #endif
 
-/* ---- the taps: the table of docs/dump-format.md --------------------------------------------------------------- */
+/* ---- the taps: the table of docs/reference/dump-format.md --------------------------------------------------------------- */
 
 typedef enum { XCHECK__LAYER, XCHECK__PASS } xcheck__scope;
 typedef struct {
@@ -627,7 +627,7 @@ static int xcheck__find_tap(xcheck_dump *d, const char *name) {
     if (!strcmp(name, "generated"))
         xcheck__fail(d, "'generated' is no tap of a pass; give the continuation to xcheck_generated");
     else
-        xcheck__fail(d, "no tap is named '%.80s'; did you mean '%s'? docs/dump-format.md lists them all", name,
+        xcheck__fail(d, "no tap is named '%.80s'; did you mean '%s'? docs/reference/dump-format.md lists them all", name,
                      xcheck__taps[nearest].name);
     return -1;
 }

@@ -9,7 +9,7 @@
 //! within a radius, that travels on.
 //!
 //! Sources of the formulas: Higham & Mary, 2019, and Ipsen & Zhou, 2019, for sums whose roundings have no direction; see
-//! docs/verdicts.md.
+//! docs/explanation/verdicts.md.
 
 mod activation;
 mod attention;

@@ -91,7 +91,7 @@ pub(super) struct Entry {
 pub(super) const TODO: &str = "TODO";
 
 const HEAD: &str = "\
-# What xcheck compared, and what is known to fail: `xcheck run --baseline` (docs/gates.md).
+# What xcheck compared, and what is known to fail: `xcheck run --baseline` (docs/how-to/gates.md).
 # --update-baseline writes it anew and keeps each reason, link and date; other comments go.
 ";
 

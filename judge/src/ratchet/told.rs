@@ -146,7 +146,7 @@ pub fn markdown(diff: &Diff) -> String {
     text
 }
 
-/// For other programs: docs/gates.md tells the fields.
+/// For other programs: docs/how-to/gates.md tells the fields.
 pub fn json(diff: &Diff) -> String {
     let side = |(told, verdict): &([String; 2], Verdict)| object!({"xcheck": told[0], "command": told[1], "verdict": verdict.name()});
     let change = |change: &Change| {

@@ -72,7 +72,7 @@ impl Promise {
     pub fn text(&self) -> String {
         let figures = toml::to_string(self).expect("it is plain data");
         format!(
-            "# What `xcheck selftest` finds, written by `xcheck selftest --write`; a run that finds less fails. See docs/selftest.md.\n\n\
+            "# What `xcheck selftest` finds, written by `xcheck selftest --write`; a run that finds less fails. See docs/explanation/selftest.md.\n\n\
              {figures}"
         )
     }

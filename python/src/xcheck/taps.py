@@ -1,6 +1,6 @@
 """The taps: which values a dump may hold, where there is one of each, and its axes.
 
-This table is that of docs/dump-format.md, in the order in which an engine computes them.
+This table is that of docs/reference/dump-format.md, in the order in which an engine computes them.
 """
 
 from __future__ import annotations

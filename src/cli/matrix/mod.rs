@@ -29,7 +29,7 @@ use work::Work;
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 A cell is run once: while its command, this build and all that it reads are the same, its report is known. The exit code is
-that of the worst cell; what is expected to be bad and is counts as good. docs/matrix.md has the fields of the file.")]
+that of the worst cell; what is expected to be bad and is counts as good. docs/how-to/matrix.md has the fields of the file.")]
 pub struct Args {
     /// A TOML file: what varies, the command of a cell, what is known to be bad
     #[arg(value_name = "CELLS")]

@@ -1,4 +1,4 @@
-//! The taps: the table of docs/dump-format.md.
+//! The taps: the table of docs/reference/dump-format.md.
 
 use crate::axes::Axis::{self, *};
 use crate::error::{refuse, Result};
@@ -91,7 +91,7 @@ impl Tap {
         let nearest = TAPS.iter().min_by_key(|tap| distance(name, tap.name)).map_or("q", |tap| tap.name);
         let name = name.escape_debug();
         refuse(format!(
-            "no tap is named '{name}'; did you mean '{nearest}'? docs/dump-format.md lists them all"
+            "no tap is named '{name}'; did you mean '{nearest}'? docs/reference/dump-format.md lists them all"
         ))
     }
 
