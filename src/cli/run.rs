@@ -31,7 +31,7 @@ use crate::report::{Comparison, Report, Timing, quoted, shell};
 /// Arguments of `xcheck run`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// Reference dump: name, path, URL, or - for stdin [default: all of the model]
+    /// Reference dump: name, path, URL or - (stdin) [default: all found]
     ///
     /// The default is every dump found for the model. A stream (- for standard input, or a FIFO) is judged
     /// while it arrives. Repeat the option for several dumps.
