@@ -122,6 +122,50 @@ fn what_is_looked_at_made_and_planned_is_told_in_json() {
     assert_eq!(shards["shards"].as_array().map(Vec::len), Some(2));
 }
 
+// ---- help -------------------------------------------------------------------------------------------
+
+/// The commands that `xcheck --help` lists.
+fn listed() -> Vec<clap::Command> {
+    commands().into_iter().filter(|command| !command.is_hide_set()).collect()
+}
+
+#[test]
+fn the_help_lists_each_command_once_and_the_exit_codes() {
+    let help = Terminal::new().run(&["--help"]).succeeded();
+    for command in listed() {
+        let starts = format!("  {} ", command.get_name());
+        assert_eq!(help.lines().filter(|line| line.starts_with(&starts)).count(), 1, "{starts}: {help}");
+    }
+    assert!(
+        help.contains("Exit codes: 0 pass, 1 divergence, 2 bad input or usage, 3 inconclusive"),
+        "{help}"
+    );
+}
+
+#[test]
+fn each_help_text_starts_with_a_short_line() {
+    let is_short = |text: &str| (1..=75).contains(&text.chars().count()) && !text.ends_with('.');
+    for command in listed() {
+        let name = command.get_name();
+        let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+        assert!(is_short(&about), "{name}: {about}");
+        for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
+            let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+            assert!(is_short(&help), "{name} {}: {help}", argument.get_id());
+        }
+    }
+}
+
+#[test]
+fn no_line_of_a_short_help_is_wider_than_100_columns() {
+    let terminal = Terminal::new();
+    let helps = listed().into_iter().map(|command| terminal.run(&[command.get_name(), "-h"]).succeeded());
+    for help in helps.chain([terminal.run(&["-h"]).succeeded()]) {
+        let wide: Vec<_> = help.lines().filter(|line| line.chars().count() > 100).collect();
+        assert!(wide.is_empty(), "{wide:?}");
+    }
+}
+
 // ---- shells and pages -------------------------------------------------------------------------------
 
 #[test]

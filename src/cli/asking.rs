@@ -20,35 +20,56 @@ const PROMPT: &str = "Once upon a time, in 1984, there was a little girl named L
 /// Which server, and how it may be asked.
 #[derive(Clone, Debug, Args)]
 pub struct AskingOptions {
-    /// The server's address: http://HOST:PORT. A key comes from XCHECK_API_KEY, or OPENAI_API_KEY (over https, or to this machine)
+    /// Address of the server, http://HOST:PORT
+    ///
+    /// The API key is read from XCHECK_API_KEY, else from OPENAI_API_KEY, which is sent only over https or to
+    /// this machine.
     #[arg(value_name = "URL")]
     url: String,
-    /// Whose protocol it speaks [default: found out]
-    #[arg(long, value_enum, value_name = "KIND")]
+    /// Software of the server [default: detected]
+    #[arg(long, value_enum, value_name = "KIND", help_heading = "Server")]
     server: Option<ServerKind>,
-    /// What it calls the model, where it serves several
-    #[arg(long, value_name = "NAME")]
+    /// Name of the model on the server, if it serves several
+    #[arg(long, value_name = "NAME", help_heading = "Server")]
     served_model: Option<String>,
-    /// How many requests there may be, all in all
-    #[arg(long, value_name = "N", default_value_t = 200)]
+    /// Maximum number of requests
+    #[arg(long, value_name = "N", default_value_t = 200, help_heading = "Limits")]
     requests: usize,
-    /// How many of the likeliest tokens to ask for [default: as many as such servers tell]
+    /// Number of top log-probabilities to ask for [default: the server's maximum]
     #[arg(long, value_name = "K")]
     top: Option<usize>,
-    /// How many tokens it goes on with
+    /// Number of tokens to generate
     #[arg(long, value_name = "N", default_value_t = 16)]
     decode: usize,
-    /// Seconds until an answer is whole
-    #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = seconds)]
+    /// Seconds to wait for a complete answer
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value = "120",
+        value_parser = seconds,
+        help_heading = "Limits"
+    )]
     timeout: Duration,
-    /// Seconds until there is a connection
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    /// Seconds to wait for a connection
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value = "10",
+        value_parser = seconds,
+        help_heading = "Limits"
+    )]
     connect_timeout: Duration,
-    /// Seconds until the next bytes of an answer
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    /// Seconds to wait for the next bytes of an answer
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value = "60",
+        value_parser = seconds,
+        help_heading = "Limits"
+    )]
     idle_timeout: Duration,
-    /// Bytes that an answer may have
-    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
+    /// Maximum size of an answer in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20, help_heading = "Limits")]
     largest_answer: u64,
     #[command(flatten)]
     prompt: PromptOptions,
@@ -63,7 +84,7 @@ fn seconds(text: &str) -> std::result::Result<Duration, String> {
 /// A protocol, on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ServerKind {
-    /// llama.cpp's own server
+    /// llama-server of llama.cpp
     LlamaServer,
     /// vLLM
     Vllm,
@@ -73,7 +94,7 @@ enum ServerKind {
     Tgi,
     /// Ollama
     Ollama,
-    /// OpenAI's protocol and no more: llama-cpp-python, mistral.rs, …
+    /// Any other server with the OpenAI API, e.g. llama-cpp-python or mistral.rs
     Openai,
 }
 

@@ -12,14 +12,17 @@ use crate::error::Result;
 /// Arguments of `xcheck audit`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// The dump to judge: a directory, .safetensors or .npz, or one that ships (tiny-llama2/transformers-f32); several are
-    /// judged one after the other. Or a stream, judged while it comes: - for standard input, or a FIFO
+    /// Dump to check: a path, a URL, a shipped name, or - for standard input
+    ///
+    /// A path is a directory, a .safetensors or a .npz file. A shipped name is e.g.
+    /// tiny-llama2/transformers-f32. Several dumps are judged one after the other. A stream (- for standard
+    /// input, or a FIFO) is judged while it arrives.
     #[arg(value_name = "DUMP", required = true)]
     dump: Vec<String>,
     #[command(flatten)]
-    prompt: PromptOptions,
-    #[command(flatten)]
     pub(super) options: JudgingOptions,
+    #[command(flatten)]
+    prompt: PromptOptions,
 }
 
 /// Judges what each stage has made of the values that the dump itself holds.

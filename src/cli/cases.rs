@@ -14,11 +14,21 @@ use crate::model::Model;
 /// Known end-to-end cases to run.
 #[derive(Debug, Args)]
 pub struct CaseOptions {
-    /// A known end-to-end case to run, whatever the model is called; default: those known of the model, by its name or its sizes
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["introduced", "from_reference"])]
+    /// Known end-to-end case to run [default: those of the model]
+    ///
+    /// A named case runs whatever the model is called. The default cases are found by the model's name or
+    /// sizes. Repeat the option for several cases.
+    #[arg(
+        long,
+        value_name = "NAME",
+        conflicts_with_all = ["introduced", "from_reference"],
+        help_heading = "What to compare"
+    )]
     case: Vec<String>,
-    /// A TOML file of further known cases, in the form of checkpoints/cases.toml
-    #[arg(long, value_name = "FILE")]
+    /// TOML file of more known cases
+    ///
+    /// The format is that of checkpoints/cases.toml.
+    #[arg(long, value_name = "FILE", help_heading = "What to compare")]
     cases: Option<PathBuf>,
 }
 

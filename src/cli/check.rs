@@ -20,8 +20,11 @@ use crate::report::Report;
 /// Arguments of `xcheck check`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// The dump to judge: a directory, .safetensors or .npz, a URL, or one that ships (tiny-llama2/transformers-f32); can be given
-    /// several times. Or a stream, judged while it comes: - for standard input, or a FIFO
+    /// Dump to check: a path, a URL, a shipped name, or - for standard input
+    ///
+    /// A path is a directory, a .safetensors or a .npz file. A shipped name is e.g.
+    /// tiny-llama2/transformers-f32. Several dumps are judged one after the other. A stream (- for standard
+    /// input, or a FIFO) is judged while it arrives. Repeat the option for several dumps.
     #[arg(long, value_name = "DUMP", required = true)]
     candidate: Vec<String>,
     #[arg(long, hide = true, value_name = "DUMP", value_parser = UnknownArgumentValueParser::suggest(
@@ -29,9 +32,9 @@ pub struct Args {
     ))]
     reference: Option<()>,
     #[command(flatten)]
-    prompt: PromptOptions,
-    #[command(flatten)]
     pub(super) options: JudgingOptions,
+    #[command(flatten)]
+    prompt: PromptOptions,
 }
 
 /// Judges each candidate; whatever goes wrong once the report has a place is in the report, too.

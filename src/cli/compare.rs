@@ -32,28 +32,47 @@ use crate::report::{Comparison, ModelRecord, Report, Timing};
 /// Arguments of `xcheck compare`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// The dump to judge: a directory, .safetensors or .npz, a URL, or one that ships (tiny-llama2/transformers-f32)
+    /// Dump under test: a path, a URL or a shipped name
+    ///
+    /// A path is a directory, a .safetensors or a .npz file. A shipped name is e.g.
+    /// tiny-llama2/transformers-f32.
     candidate: String,
-    /// The dump to judge it against, likewise
+    /// Reference dump: a path, a URL or a shipped name
     reference: String,
-    /// The model that both are of: then each is judged by its own inputs and the weights, which tells which of the two is wrong
+    /// Model of both dumps; tells which of the two is wrong
+    ///
+    /// With it, each dump is checked against its own inputs and the weights, as `xcheck audit` does.
     #[arg(long, short, value_name = "MODEL")]
     model: Option<String>,
     #[command(flatten)]
-    map: MapOptions,
-    /// What both have read, where one is no dump that says it, e.g. 1,15043
-    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token_id)]
-    tokens: Option<Vec<u32>>,
-    #[command(flatten)]
     select: SelectOptions,
-    /// Rule for errors above the table of tolerances: `rounding` makes errors that 16-bit rounding may explain inconclusive,
-    /// `tolerance` fails them
-    #[arg(long, value_enum, value_name = "WHAT", default_value = "rounding", conflicts_with = "model")]
+    /// Rule for errors above their tolerance
+    ///
+    /// `rounding` makes errors that 16-bit rounding may explain inconclusive; `tolerance` fails them.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHAT",
+        default_value = "rounding",
+        conflicts_with = "model",
+        help_heading = "Judging"
+    )]
     gate: GateName,
     #[command(flatten)]
     causes: CauseOptions,
     #[command(flatten)]
     output: OutputOptions,
+    #[command(flatten)]
+    map: MapOptions,
+    /// Token ids that both sides read, e.g. 1,15043
+    #[arg(
+        long,
+        value_name = "IDS",
+        value_delimiter = ',',
+        value_parser = token_id,
+        help_heading = "Files without a manifest"
+    )]
+    tokens: Option<Vec<u32>>,
 }
 
 /// Compares two dumps; whatever goes wrong once the report has a place is in the report, too.

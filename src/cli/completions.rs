@@ -10,7 +10,7 @@ use crate::error::Result;
 /// Arguments of `xcheck completions`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// Which shell reads it
+    /// Shell to complete for
     shell: Shell,
 }
 

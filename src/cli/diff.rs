@@ -13,17 +13,19 @@ use crate::report::Seen;
 /// Arguments of `xcheck diff`.
 #[derive(Debug, ClapArgs)]
 #[command(
-    after_help = "Exit codes: 0 nothing became worse, 1 something did, 2 bad input or usage, 3 nothing could be compared"
+    after_help = "Exit codes: 0 nothing is worse, 1 something is worse, 2 bad input or usage, 3 nothing comparable"
 )]
 pub struct Args {
-    /// The older report.json, or the folder it is in; of any build that writes this version of the schema
+    /// Older report.json, or its folder
+    ///
+    /// Any build that writes this version of the schema can have written it.
     old: PathBuf,
-    /// The newer one, likewise
+    /// Newer report.json, or its folder
     new: PathBuf,
-    /// What was bit-identical and is not any more is worse
+    /// Count lost bit-identity as worse
     #[arg(long)]
     bits: bool,
-    /// What to print
+    /// Output format
     #[arg(long, value_enum, default_value_t = DiffFormat::Table)]
     format: DiffFormat,
 }
@@ -31,11 +33,11 @@ pub struct Args {
 /// What to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum DiffFormat {
-    /// For a terminal
+    /// A table for the terminal
     Table,
-    /// For a comment on a pull request
+    /// Markdown for a pull request comment
     Markdown,
-    /// For other programs
+    /// JSON
     Json,
 }
 

@@ -23,29 +23,31 @@ use crate::model::Model;
 pub struct Args {
     #[command(flatten)]
     target: TargetOptions,
-    /// Where to write: a new directory, or a file ending in .safetensors
-    #[arg(long, short, value_name = "PATH", required_unless_present = "kld")]
-    out: Option<PathBuf>,
     #[command(flatten)]
     prompt: PromptOptions,
-    #[command(flatten)]
-    kld: KldOptions,
-    /// Write twelve numbers a token instead of its values: enough to find the layer that differs
-    #[arg(long)]
-    sketch: bool,
-    /// Greedy decode passes after the prompt
+    /// Dump to write: a new directory, or a file ending in .safetensors
+    #[arg(long, short, value_name = "PATH", required_unless_present = "kld")]
+    out: Option<PathBuf>,
+    /// Number of greedy decode passes after the prompt
     #[arg(long, value_name = "N", default_value_t = 4)]
     decode: usize,
+    /// Write twelve numbers per token instead of all values
+    ///
+    /// They are enough to find the layer that differs.
+    #[arg(long)]
+    sketch: bool,
+    #[command(flatten)]
+    kld: KldOptions,
+    #[command(flatten)]
+    output: FormatOptions,
     #[command(flatten)]
     numerics: NumericsOptions,
     #[command(flatten)]
-    pub(super) threads: ThreadOptions,
+    suppose: SupposeOptions,
     #[command(flatten)]
     model_options: ModelOptions,
     #[command(flatten)]
-    suppose: SupposeOptions,
-    #[command(flatten)]
-    output: FormatOptions,
+    pub(super) threads: ThreadOptions,
 }
 
 /// Runs the model and writes every tap.

@@ -20,14 +20,17 @@ use crate::memory;
 /// What reads a file as a dump that is none.
 #[derive(Clone, Debug, Default, Args)]
 pub struct MapOptions {
-    /// What the arrays are of a file that is no dump (.safetensors, .npz, .pt, a folder of .npy): a map that ships
-    /// (transformers, llama.cpp, mlx-lm, candle, vllm, sglang) or a file; of several, given one by one, each file is read by
-    /// the one that places most of its arrays; see docs/how-to/foreign-files.md
-    #[arg(long = "map", value_name = "MAP")]
+    /// Name map: transformers, llama.cpp, mlx-lm, candle, vllm, sglang, or a file
+    ///
+    /// Assigns the arrays of a file without a manifest (.safetensors, .npz, .pt, a folder of .npy) to taps.
+    /// Without this option, every shipped map is tried. If it is repeated, each file is read with the map
+    /// that assigns most of its arrays. See docs/foreign-files.md.
+    #[arg(long = "map", value_name = "MAP", help_heading = "Files without a manifest")]
     pub maps: Vec<String>,
-    /// Skip arrays of a file without a manifest whose names match (* is a wildcard); any other array without a tap makes the
-    /// verdict inconclusive
-    #[arg(long, value_name = "PATTERN")]
+    /// Skip arrays whose names match; * is a wildcard
+    ///
+    /// Any other array that is not assigned to a tap makes the verdict inconclusive.
+    #[arg(long, value_name = "PATTERN", help_heading = "Files without a manifest")]
     pub ignore: Vec<String>,
 }
 

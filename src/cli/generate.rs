@@ -26,43 +26,53 @@ const DEFAULT_TOKENS: usize = 128;
 
 /// Arguments of `xcheck generate`.
 #[derive(Debug, ClapArgs)]
+#[command(override_usage = "\
+xcheck generate [OPTIONS] --model <MODEL>
+                       <--prompt <TEXT>|--prompts-file <FILE>|--tokens <IDS>>")]
 pub struct Args {
     #[command(flatten)]
     target: TargetOptions,
     #[command(flatten)]
     prompts: Prompts,
-    /// How many tokens to generate [default: 128, or as many as the context has room for]
+    /// Number of tokens to generate [default: 128, or the rest of the context]
     #[arg(long, short = 'n', value_name = "N")]
     max_tokens: Option<usize>,
-    /// How many sequences to sample from each prompt
-    #[arg(long, alias = "n", value_name = "N", default_value = "1", value_parser = samples)]
+    /// Number of sequences per prompt
+    #[arg(
+        long,
+        alias = "n",
+        value_name = "N",
+        default_value = "1",
+        value_parser = samples,
+        help_heading = "Sampling"
+    )]
     samples: usize,
     #[command(flatten)]
     sampling: SamplingOptions,
-    /// A token that ends the text, instead of the model's own; can be given several times
-    #[arg(long, value_name = "ID", value_delimiter = ',')]
+    /// Token id that ends the text, instead of the model's own; repeatable
+    #[arg(long, value_name = "ID", value_delimiter = ',', help_heading = "Stopping")]
     stop_id: Vec<u32>,
-    /// Go on where the model ends the text
-    #[arg(long, conflicts_with = "stop_id")]
+    /// Continue after the model's end-of-text token
+    #[arg(long, conflicts_with = "stop_id", help_heading = "Stopping")]
     ignore_eos: bool,
-    /// How many tokens prompt and generation may have together [default: what the model was trained for]
-    #[arg(long, value_name = "N")]
+    /// Maximum tokens of prompt and generation [default: the model's context]
+    #[arg(long, value_name = "N", help_heading = "Stopping")]
     context: Option<usize>,
-    /// Layers with a sliding window keep no more of the past than it shows them
-    #[arg(long)]
-    window_cache: bool,
-    /// Print the generated text without the prompt before it
-    #[arg(long)]
+    /// Print the generated text without the prompt
+    #[arg(long, help_heading = "Output")]
     no_echo: bool,
+    /// Output format
+    #[arg(long, value_enum, default_value_t = GenerateFormat::Text, help_heading = "Output")]
+    format: GenerateFormat,
     #[command(flatten)]
     numerics: NumericsOptions,
-    #[command(flatten)]
-    pub(super) threads: ThreadOptions,
+    /// Cache only the window of sliding-window layers
+    #[arg(long, help_heading = "Arithmetic")]
+    window_cache: bool,
     #[command(flatten)]
     model_options: ModelOptions,
-    /// What to print
-    #[arg(long, value_enum, default_value_t = GenerateFormat::Text)]
-    format: GenerateFormat,
+    #[command(flatten)]
+    pub(super) threads: ThreadOptions,
 }
 
 fn nothing_to_read() -> Error {
@@ -80,13 +90,15 @@ fn samples(text: &str) -> std::result::Result<usize, String> {
 #[derive(Debug, ClapArgs)]
 #[group(required = true)]
 struct Prompts {
-    /// The text to go on from; - reads it from standard input. Given several times, each is a sequence of its own
+    /// Text to continue, or - for standard input
+    ///
+    /// Repeat the option for several sequences.
     #[arg(long, short, value_name = "TEXT")]
     prompt: Vec<String>,
-    /// A file with a prompt in each line
+    /// File with one prompt per line
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "tokens"])]
     prompts_file: Option<PathBuf>,
-    /// Token ids to go on from, e.g. 1,15043
+    /// Token ids to continue, e.g. 1,15043
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token_id, conflicts_with = "prompt")]
     tokens: Vec<u32>,
 }
@@ -94,26 +106,26 @@ struct Prompts {
 /// How the next token is chosen.
 #[derive(Debug, ClapArgs)]
 struct SamplingOptions {
-    /// What logits are divided by; below 1e-6 the largest is taken
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    /// Sampling temperature; below 1e-6 the likeliest token is chosen
+    #[arg(long, value_name = "T", default_value_t = 0.0, help_heading = "Sampling")]
     temperature: f32,
-    /// Only the K likeliest tokens
-    #[arg(long, value_name = "K", requires = "temperature")]
+    /// Sample only from the K likeliest tokens
+    #[arg(long, value_name = "K", requires = "temperature", help_heading = "Sampling")]
     top_k: Option<usize>,
-    /// Only the smallest set of the likeliest tokens whose cumulative probability exceeds P
-    #[arg(long, value_name = "P", requires = "temperature")]
+    /// Sample only from the smallest set of tokens with probability above P
+    #[arg(long, value_name = "P", requires = "temperature", help_heading = "Sampling")]
     top_p: Option<f64>,
-    /// Only tokens at least P times as likely as the likeliest
-    #[arg(long, value_name = "P", requires = "temperature")]
+    /// Sample only from tokens at least P times as likely as the likeliest
+    #[arg(long, value_name = "P", requires = "temperature", help_heading = "Sampling")]
     min_p: Option<f64>,
-    /// Where the random numbers of the first sequence start; each further sequence starts at the next seed
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    /// Random seed of the first sequence; each further one adds 1
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Sampling")]
     seed: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum GenerateFormat {
-    /// The text, as it comes
+    /// The text while it is generated
     Text,
     /// One JSON document at the end
     Json,

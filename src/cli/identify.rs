@@ -22,23 +22,25 @@ use crate::unfinished::UnfinishedFile;
 /// Arguments of `xcheck identify`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// A file of activations: .safetensors, .npz, what torch.save wrote, or a folder of .npy
+    /// File of activations without a manifest
+    ///
+    /// A .safetensors or .npz file, a file written by torch.save, or a folder of .npy files.
     file: PathBuf,
     #[command(flatten)]
     target: TargetOptions,
     #[command(flatten)]
     prompt: PromptOptions,
-    /// Where to write the map by which --map reads the file as a dump
+    /// File to write the name map to, for --map of other commands
     #[arg(long, value_name = "FILE")]
     map_out: Option<PathBuf>,
     #[command(flatten)]
-    numerics: NumericsOptions,
+    output: FormatOptions,
     #[command(flatten)]
-    pub(super) threads: ThreadOptions,
+    numerics: NumericsOptions,
     #[command(flatten)]
     model: ModelOptions,
     #[command(flatten)]
-    output: FormatOptions,
+    pub(super) threads: ThreadOptions,
 }
 
 /// Runs the model and says which of its values each array has.

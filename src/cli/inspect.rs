@@ -26,24 +26,32 @@ use crate::view::View;
 /// Arguments of `xcheck inspect`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// A GGUF, safetensors or PyTorch file, a Hugging Face directory, a dump, the URL of any of these, or the name of a model or a dump that ships
+    /// Model or dump: a file, a folder, a URL or a shipped name
+    ///
+    /// A model is a GGUF, safetensors or PyTorch file, or a Hugging Face model folder.
     path: PathBuf,
-    /// Of a dump, only these taps, e.g. q_rope,k_rope
-    #[arg(long, short, value_name = "LIST", value_delimiter = ',')]
+    /// Taps to show, e.g. q_rope,k_rope [default: all]
+    #[arg(long, short, value_name = "LIST", value_delimiter = ',', help_heading = "Dumps")]
     tap: Vec<Point>,
-    /// Of a dump, only these layers, e.g. 0,2-3
-    #[arg(long, short, value_name = "LIST", allow_negative_numbers = true)]
+    /// Layers to show, e.g. 0,2-3 [default: all]
+    #[arg(long, short, value_name = "LIST", allow_negative_numbers = true, help_heading = "Dumps")]
     layer: Option<Ranges>,
-    /// Of a dump, only these forward passes; 0 is the prompt
-    #[arg(long, short, value_name = "LIST", allow_negative_numbers = true)]
+    /// Forward passes to show; 0 is the prompt [default: all]
+    #[arg(long, short, value_name = "LIST", allow_negative_numbers = true, help_heading = "Dumps")]
     pass: Option<Ranges>,
     #[command(flatten)]
     map: MapOptions,
-    /// Of a file that is no dump: the model that it is of
-    #[arg(long, short, value_name = "MODEL")]
+    /// Model that computed the activations
+    #[arg(long, short, value_name = "MODEL", help_heading = "Files without a manifest")]
     model: Option<String>,
-    /// Of a file that is no dump: what the model read, e.g. 1,15043
-    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token_id)]
+    /// Token ids that the model read, e.g. 1,15043
+    #[arg(
+        long,
+        value_name = "IDS",
+        value_delimiter = ',',
+        value_parser = token_id,
+        help_heading = "Files without a manifest"
+    )]
     tokens: Option<Vec<u32>>,
     #[command(flatten)]
     output: FormatOptions,

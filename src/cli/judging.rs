@@ -34,20 +34,33 @@ use crate::report::{Comparison, Sharded, Timing};
 /// Which errors to measure.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ModeOptions {
-    /// Measure only what each stage introduces, started from the nearest values that the dump holds
-    #[arg(long, alias = "isolate")]
+    /// Measure only local errors: each operation starts from the dump's values
+    ///
+    /// If the dump lacks the inputs of an operation, the computation starts from the nearest values before
+    /// it.
+    #[arg(long, alias = "isolate", help_heading = "Judging")]
     introduced: bool,
-    /// Measure only the total error, from the tokens on
-    #[arg(long, alias = "propagate", conflicts_with = "introduced")]
+    /// Measure only accumulated errors, from the tokens on
+    #[arg(long, alias = "propagate", conflicts_with = "introduced", help_heading = "Judging")]
     total: bool,
-    /// Start each layer from the dump's own input of it; with --layer, judge these layers alone
-    #[arg(long, visible_alias = "by-layer", conflicts_with_all = ["introduced", "total"])]
+    /// Start each layer from the dump's own input of the layer
+    ///
+    /// With --layer, only these layers are judged.
+    #[arg(
+        long,
+        visible_alias = "by-layer",
+        conflicts_with_all = ["introduced", "total"],
+        help_heading = "Judging"
+    )]
     from_reference: bool,
-    /// What decides: what rounding can do to each stage, or the table of tolerances
-    #[arg(long, value_enum, value_name = "WHAT", default_value = "rounding")]
+    /// Criterion of the verdict: rounding error bounds or tolerances
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "rounding", help_heading = "Judging")]
     gate: GateName,
-    /// The rounding that the dump's engine must have, by the name of a profile; else what explains its values is looked for
-    #[arg(long, value_name = "PROFILE", value_parser = profile)]
+    /// Rounding profile that the dump's engine must follow
+    ///
+    /// Without it, xcheck searches for a profile that explains the dump's values. The error message for an
+    /// unknown name lists the profiles.
+    #[arg(long, value_name = "PROFILE", value_parser = profile, help_heading = "Judging")]
     rounding: Option<(String, Profile)>,
     /// Accepted for old command lines: steps after a tie are always judged
     #[arg(long, hide = true)]
@@ -64,10 +77,10 @@ fn profile(name: &str) -> std::result::Result<(String, Profile), String> {
 /// What decides a verdict, on the command line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum GateName {
-    /// What rounding can do, evaluated from each stage's own inputs, and measured where there are none
+    /// Rounding error bounds, computed from each operation's inputs or measured
     #[default]
     Rounding,
-    /// The specifications' tolerances, or those of --tolerance
+    /// Tolerances of the specifications, or of --tolerance
     Tolerance,
 }
 
@@ -154,25 +167,25 @@ pub struct JudgingOptions {
     #[command(flatten)]
     pub select: SelectOptions,
     #[command(flatten)]
-    pub numerics: NumericsOptions,
-    #[command(flatten)]
-    pub threads: ThreadOptions,
-    #[command(flatten)]
     pub mode: ModeOptions,
     #[command(flatten)]
-    pub model: ModelOptions,
+    pub causes: CauseOptions,
+    #[command(flatten)]
+    pub output: OutputOptions,
+    #[command(flatten)]
+    pub numerics: NumericsOptions,
     #[command(flatten)]
     pub suppose: SupposeOptions,
     #[command(flatten)]
-    pub causes: CauseOptions,
+    pub model: ModelOptions,
+    #[command(flatten)]
+    pub map: MapOptions,
     #[command(flatten)]
     pub shard: ShardOptions,
     #[command(flatten)]
     pub stream: StreamOptions,
     #[command(flatten)]
-    pub map: MapOptions,
-    #[command(flatten)]
-    pub output: OutputOptions,
+    pub threads: ThreadOptions,
 }
 
 impl JudgingOptions {

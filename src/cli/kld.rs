@@ -29,56 +29,90 @@ use crate::tokenizer::Special;
 /// Arguments of `xcheck kld`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// What is the measure: a file of llama-perplexity --kl-divergence-base or xcheck dump --kld, or a dump with logits
+    /// Base: a log-probability file or a dump with logits
+    ///
+    /// A log-probability file is written by llama-perplexity --kl-divergence-base or by `xcheck dump --kld`.
     base: String,
-    /// What is held against it: likewise; left out, --model is run on the text of the base
+    /// File or dump to compare with the base
+    ///
+    /// Without it, --model is run on the text of the base.
     #[arg(required_unless_present = "model")]
     other: Option<String>,
-    /// The model that our engine runs on the text of the base
+    /// Model to run on the text of the base
     #[arg(long, short, value_name = "MODEL", conflicts_with = "other")]
     model: Option<String>,
-    /// Compare the first N chunks alone
+    /// Compare only the first N chunks
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     chunks: Option<u32>,
-    /// The largest mean divergence that is let pass, in nats: fail where the whole interval is above it, inconclusive where
-    /// it is inside, or there is none
+    /// Largest mean KL divergence that passes, in nats
+    ///
+    /// Fails if the whole 95 % interval is above this limit. Inconclusive if the limit is inside the interval
+    /// or there is no interval.
     #[arg(long, value_name = "NATS")]
     max_kld: Option<f64>,
-    /// What the model reads in place of the first token of each chunk: an id, or none [default: what its tokenizer puts before
-    /// a text]
+    /// Token id that replaces each chunk's first token, or none
+    ///
+    /// The default is the token that the model's tokenizer puts before a text.
     #[arg(long, value_name = "ID", requires = "model")]
     bos: Option<Bos>,
     #[command(flatten)]
+    output: FormatOptions,
+    #[command(flatten)]
     numerics: NumericsOptions,
-    #[command(flatten)]
-    pub(super) threads: ThreadOptions,
-    #[command(flatten)]
-    model_options: ModelOptions,
     #[command(flatten)]
     suppose: SupposeOptions,
     #[command(flatten)]
-    output: FormatOptions,
+    model_options: ModelOptions,
+    #[command(flatten)]
+    pub(super) threads: ThreadOptions,
 }
 
 /// What `xcheck dump --kld` writes.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub struct KldOptions {
-    /// Write log-probabilities as llama-perplexity --kl-divergence-base does, and no dump: of the text of --prompt, --tokens or
-    /// --text, in chunks of --ctx tokens
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["out", "sketch"])]
+    /// Write log-probabilities for llama-perplexity instead of a dump
+    ///
+    /// The file is that of llama-perplexity --kl-divergence-base. The text of --prompt, --tokens or --text is
+    /// cut into chunks of --ctx tokens.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["out", "sketch"],
+        help_heading = "Log-probability file"
+    )]
     pub kld: Option<PathBuf>,
-    /// A file with the text to read
-    #[arg(long, value_name = "FILE", requires = "kld", conflicts_with_all = ["prompt", "tokens"])]
+    /// File with the text to read
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "kld",
+        conflicts_with_all = ["prompt", "tokens"],
+        help_heading = "Log-probability file"
+    )]
     text: Option<PathBuf>,
-    /// Tokens of a chunk
-    #[arg(long, value_name = "N", requires = "kld", default_value_t = 512, value_parser = clap::value_parser!(u32).range(3..))]
+    /// Number of tokens per chunk
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "kld",
+        default_value_t = 512,
+        value_parser = clap::value_parser!(u32).range(3..),
+        help_heading = "Log-probability file"
+    )]
     ctx: u32,
-    /// Read the first N chunks alone
-    #[arg(long, value_name = "N", requires = "kld", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Read only the first N chunks
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "kld",
+        value_parser = clap::value_parser!(u32).range(1..),
+        help_heading = "Log-probability file"
+    )]
     chunks: Option<u32>,
-    /// What the model reads in place of the first token of each chunk: an id, or none [default: what its tokenizer puts before
-    /// a text]
-    #[arg(long, value_name = "ID", requires = "kld")]
+    /// Token id that replaces each chunk's first token, or none
+    ///
+    /// The default is the token that the model's tokenizer puts before a text.
+    #[arg(long, value_name = "ID", requires = "kld", help_heading = "Log-probability file")]
     bos: Option<Bos>,
 }
 

@@ -18,14 +18,18 @@ use crate::reference::{Engine, Environment, Installer, Making, Order, Workplace}
 /// With what a reference is made.
 #[derive(Clone, Debug, Default, Args)]
 pub struct MakingOptions {
-    /// The engine: transformers, llama.cpp, mlx or tinygrad [default: llama.cpp for GGUF, else transformers]
-    #[arg(long, value_name = "ENGINE")]
+    /// Reference engine: transformers, llama.cpp, mlx or tinygrad
+    ///
+    /// The default is llama.cpp for GGUF files, else transformers.
+    #[arg(long, value_name = "ENGINE", help_heading = "Reference engine")]
     pub with: Option<Engine>,
-    /// The Python of an environment of yours that has what the engine needs: nothing is installed
-    #[arg(long, value_name = "PATH")]
+    /// Python of an environment that has the engine; nothing is installed
+    #[arg(long, value_name = "PATH", help_heading = "Reference engine")]
     python: Option<PathBuf>,
-    /// Install what the engine needs without asking, once, into the cache
-    #[arg(long, short)]
+    /// Install the engine's packages without asking
+    ///
+    /// They are installed once, into the cache.
+    #[arg(long, short, help_heading = "Reference engine")]
     yes: bool,
 }
 

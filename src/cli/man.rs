@@ -12,7 +12,9 @@ use crate::error::{Error, Result};
 /// Arguments of `xcheck man`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// Where to write xcheck.1 and a page for each command; without it, xcheck's own page is printed
+    /// Folder for xcheck.1 and a page of each command
+    ///
+    /// Without it, the page of xcheck itself is printed.
     #[arg(value_name = "DIR")]
     directory: Option<PathBuf>,
 }

@@ -15,8 +15,9 @@ use crate::report::{self, Read, Report, Timing};
 /// Arguments of `xcheck merge`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// Reports of shards: report.json, finished.json of a run that was stopped, or the folder that they are in. A unit of
-    /// which there is none is inconclusive; one of which two differ fails
+    /// Reports of shards: report.json, finished.json or their folders
+    ///
+    /// A run that was stopped leaves finished.json. Missing units are inconclusive; conflicting units fail.
     #[arg(value_name = "REPORT", required = true)]
     reports: Vec<PathBuf>,
     #[command(flatten)]

@@ -67,6 +67,7 @@ use std::io::ErrorKind;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use clap::builder::Styles;
 use clap::{Parser, Subcommand};
 
 use crate::compare::Verdict;
@@ -75,16 +76,55 @@ use crate::parts;
 
 pub use environment::with_environment;
 
-/// Does an inference engine compute what the reference computes, and if not, which operation is the first
-/// that is wrong?
+/// The command line of `xcheck`.
 #[derive(Debug, Parser)]
-#[command(version, about, propagate_version = true, after_help = EXIT_CODES)]
+#[command(
+    version,
+    about,
+    propagate_version = true,
+    max_term_width = 100,
+    help_template = help_template(),
+    after_help = AFTER_HELP
+)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 pass, 1 divergence, 2 bad input or usage, 3 inconclusive";
+const AFTER_HELP: &str = "\
+'xcheck <COMMAND> -h' lists the options of a command, '--help' explains them.
+
+Exit codes: 0 pass, 1 divergence, 2 bad input or usage, 3 inconclusive";
+
+/// The groups of commands in `xcheck --help`.
+const GROUPS: [(&str, &[&str]); 6] = [
+    ("Judge", &["run", "check", "audit", "compare", "kld", "matrix", "diff", "merge", "plan"]),
+    ("Produce", &["dump", "reference", "generate", "serve"]),
+    ("Servers", &["probe", "record"]),
+    ("Inspect", &["identify", "inspect", "tokenize", "models", "checkpoints", "causes"]),
+    ("Check xcheck itself", &["selfcheck", "selftest"]),
+    ("Shell", &["completions", "man"]),
+];
+
+/// Returns the template of `xcheck --help`, which lists the commands of this build in groups.
+fn help_template() -> String {
+    let styles = Styles::default();
+    let (header, literal) = (styles.get_header(), styles.get_literal());
+    let commands = Command::augment_subcommands(clap::Command::new("xcheck"));
+    let line = |name: &&str| {
+        let command = commands.find_subcommand(name).filter(|command| !command.is_hide_set())?;
+        let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+        Some(format!("  {literal}{name:<11}{literal:#}  {about}\n"))
+    };
+    let group = |(title, names): (&str, &[&str])| {
+        let lines: String = names.iter().filter_map(line).collect();
+        format!("{header}{title}:{header:#}\n{lines}\n")
+    };
+    format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{}{header}Options:{header:#}\n{{options}}{{after-help}}",
+        GROUPS.map(group).concat()
+    )
+}
 
 /// Arguments of a command that was left out of this program.
 #[cfg(not(feature = "serve"))]
@@ -96,60 +136,79 @@ struct Absent {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a model and compare it with reference dumps, checkpoint by checkpoint
+    /// Run a model and compare it with reference dumps
     Run(run::Args),
-    /// Judge another engine's activations: what each of its stages made of its own inputs
+    /// Check another engine's dump against the model, operation by operation
+    ///
+    /// Measures two errors: the local error of each operation, computed again from the dump's own inputs, and
+    /// the accumulated error of a whole run from the tokens on.
     Check(check::Args),
-    /// Judge a dump by its own inputs and the weights alone: is each stage what rounding can make of them?
+    /// Check a dump without a reference
+    ///
+    /// Each operation must be within the error bound of rounding, given the dump's own inputs and the
+    /// weights.
     Audit(audit::Args),
-    /// Compare two dumps of any producers
+    /// Compare two dumps of any engines
     Compare(compare::Args),
-    /// How far predictions are apart: llama-perplexity's table of two of its files, of dumps, of a file and a model
+    /// Compare predictions by KL divergence, as llama-perplexity does
+    ///
+    /// Compares two log-probability files or dumps, or one of these with a model.
     Kld(kld::Args),
-    /// Cut a comparison into shards: what each needs, for a scheduler
+    /// Split a comparison into shards for a scheduler
     Plan(plan::Args),
-    /// Put the reports of shards together
+    /// Merge the reports of shards into one report
     Merge(merge::Args),
-    /// What became worse, better or new between two reports
+    /// Compare two reports: what became worse, better or new
     Diff(diff::Args),
-    /// Run and compare every combination of models, formats, engines, commits: one table, each cell run once
+    /// Judge every combination of models, formats, engines and commits
+    ///
+    /// Each combination is a cell of one table, and each cell is run once: its report is kept while its
+    /// command, this build and its input files are unchanged.
     Matrix(matrix::Args),
-    /// Run a model and write its own activations as a dump
+    /// Run a model and write a dump
     Dump(dump::Args),
-    /// Ask a running server: does it compute what the model is, and the same again?
+    /// Check a running server against the model, and for determinism
     #[cfg(feature = "hub")]
     Probe(probe::Args),
-    /// Write a running server's answers as a dump, to be compared later
+    /// Write a running server's answers to a dump
     #[cfg(feature = "hub")]
     Record(record::Args),
-    /// Make a reference: run another engine on a model, in an environment that is made for it
+    /// Make a reference dump with another engine
+    ///
+    /// The engine runs in a Python environment that xcheck makes for it, or in your own.
     Reference(reference::Args),
     /// Generate text from a prompt
     Generate(generate::Args),
-    /// Serve a model's reference computation behind the OpenAI API
+    /// Serve a model with the OpenAI API
     #[cfg(feature = "serve")]
     Serve(serve::Args),
-    /// Named in the message of a program that was built without it
+    /// Not in this build
     #[cfg(not(feature = "serve"))]
     #[command(hide = true)]
     Serve(Absent),
-    /// Check the engine against itself: prefill and decode, cache on and off, batch and single
+    /// Check xcheck's engine against itself
+    ///
+    /// Compares prefill with decode, runs with and without a KV cache, and batches with single sequences.
     Selfcheck(selfcheck::Args),
-    /// Check the judge: plant every known mistake, and count what is detected, located and named, and what is a false alarm
+    /// Check xcheck's verdicts on injected faults
+    ///
+    /// Injects every known fault, counts how many are detected, located and named, and counts false alarms.
     Selftest(selftest::Args),
-    /// Find what the arrays of a file are that has no manifest, and write a map of them
+    /// Find the tap of each array in a file without a manifest
+    ///
+    /// Writes a name map of the arrays with --map-out.
     Identify(identify::Args),
-    /// Show what a model file or a dump holds
+    /// Show the contents of a model file or a dump
     Inspect(inspect::Args),
-    /// Show the ids of a text, or where two tokenizers part
+    /// Show the token ids of a text, or where two tokenizers differ
     Tokenize(tokenize::Args),
-    /// List the models that ship with their references, and known public ones; download one
+    /// List shipped and public models, or download one
     Models(models::Args),
-    /// List the twelve checkpoints: taps, axes, meaning, tolerance and its source
+    /// List the checkpoints: taps, axes, meaning and tolerance
     Checkpoints(checkpoints::Args),
-    /// List the causes that findings name and --suppose takes
+    /// List the causes that reports name and --suppose takes
     Causes(causes::Args),
-    /// Print what completes commands and options in a shell
+    /// Print the completion script of a shell
     Completions(completions::Args),
     /// Print the manual page, or write one for each command
     Man(man::Args),

@@ -19,22 +19,26 @@ use crate::shipped::{self, ShippedModel};
 
 /// Arguments of `xcheck models`.
 #[derive(Debug, ClapArgs)]
-#[command(after_help = ENVIRONMENT)]
+#[command(after_long_help = ENVIRONMENT)]
 pub struct Args {
-    /// Get the newest version of a public model into the Hugging Face cache: a name of the list, org/repo,
-    /// org/repo:file.gguf or org/repo:Q8_0
+    /// Download the newest version of a public model to the Hugging Face cache
+    ///
+    /// MODEL is a name from the list, org/repo, org/repo:file.gguf or org/repo:Q8_0.
     #[arg(long, value_name = "MODEL")]
     download: Option<String>,
-    /// Write the files of a model that ships, its dumps too, to DIR/NAME
+    /// Write the files of a shipped model and its dumps to DIR/NAME
     #[arg(long, num_args = 2, value_names = ["NAME", "DIR"], conflicts_with = "download")]
     export: Option<Vec<String>>,
     #[command(flatten)]
     output: FormatOptions,
 }
 
-const ENVIRONMENT: &str = "Environment, as for huggingface_hub: HF_HOME, HF_HUB_CACHE (the cache), HF_TOKEN (else the \
-    file that 'hf auth login' leaves), HF_ENDPOINT, HF_HUB_OFFLINE. XCHECK_CHECKPOINTS: the folder of the models that ship \
-    (else that of the repository, then xcheck/checkpoints in XDG_DATA_HOME or ~/.local/share)";
+const ENVIRONMENT: &str = "\
+Environment variables, as for huggingface_hub: HF_HOME, HF_HUB_CACHE (the cache), HF_TOKEN (else the file written by \
+'hf auth login'), HF_ENDPOINT, HF_HUB_OFFLINE.
+
+XCHECK_CHECKPOINTS is the folder of the shipped models [default: that of the repository, else xcheck/checkpoints in \
+XDG_DATA_HOME or ~/.local/share].";
 
 /// Lists models, or downloads one.
 pub fn run(args: &Args) -> Result<Verdict> {

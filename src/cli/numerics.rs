@@ -19,18 +19,26 @@ pub(super) const ACTIVATION_CODES: &str = "activation_codes";
 /// How to compute.
 #[derive(Clone, Debug, Default, Args)]
 pub struct NumericsOptions {
-    /// How to compute; auto is what the dump says of its engine. Without a dump it computes with quantised weights as they are stored
-    /// (llama.cpp, bitnet.cpp), and else in f32
-    #[arg(long, value_enum, default_value_t = NumericsOption::Auto)]
+    /// Arithmetic to compute with
+    ///
+    /// `auto` follows the engine and settings that the dump states. Without a dump, `dump`, `generate` and
+    /// `serve` compute quantised weights as they are stored, as an engine of the file format does (llama.cpp,
+    /// bitnet.cpp, llama2.c or transformers). `selfcheck` tests both f32 and the engine of the file format.
+    /// Other commands compute in f32 if there is no dump.
+    #[arg(long, value_enum, default_value_t = NumericsOption::Auto, help_heading = "Arithmetic")]
     numerics: NumericsOption,
-    /// With --numerics transformers: what weights and activations are rounded to [default: the dump's, or f32]
-    #[arg(long, value_enum)]
+    /// Dtype for --numerics transformers [default: the dump's, else f32]
+    ///
+    /// Weights and activations are rounded to this type.
+    #[arg(long, value_enum, help_heading = "Arithmetic")]
     dtype: Option<Dtype>,
-    /// What the KV cache rounds keys and values to [default: as the dump's, or as the numerics do]
-    #[arg(long, value_enum, value_name = "TYPE")]
+    /// Type of the KV cache [default: the dump's, else as the numerics do]
+    ///
+    /// Keys and values are rounded to this type.
+    #[arg(long, value_enum, value_name = "TYPE", help_heading = "Arithmetic")]
     kv_cache: Option<Cache>,
-    /// Refuse to decode a quantised weight and compute with it in floating point
-    #[arg(long)]
+    /// Fail instead of decoding quantised weights to floating point
+    #[arg(long, help_heading = "Arithmetic")]
     strict: bool,
 }
 
@@ -256,23 +264,23 @@ impl NumericsOptions {
 /// A way of computing, or the one that fits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum NumericsOption {
-    /// What reproduces the dump's producer and settings
+    /// As the dump's engine and settings ask for
     #[default]
     Auto,
     /// Decoded weights, f32 activations
     F32,
-    /// As llama.cpp on x86-64: activations rounded as ggml rounds them
+    /// llama.cpp on x86-64 without flash attention: activations rounded as in ggml
     #[value(name = "llama.cpp")]
     LlamaCpp,
-    /// The same with flash attention, llama.cpp's default: values are added up in f16
+    /// llama.cpp on x86-64 with flash attention, its default: values summed in f16
     #[value(name = "llama.cpp-flash")]
     LlamaCppFlash,
-    /// As bitnet.cpp on x86-64: activations of 8 bits a token for ternary weights
+    /// bitnet.cpp on x86-64: 8-bit activations per token for ternary weights
     #[value(name = "bitnet.cpp")]
     BitnetCpp,
-    /// As transformers' eager models: rounded where torch rounds, in the dump's dtype
+    /// Eager transformers models: rounded where torch rounds, in the dump's dtype
     Transformers,
-    /// As llama2.c's run.c and runq.c: f32 sums in the order of the columns, groups of int8
+    /// run.c and runq.c of llama2.c: f32 sums in column order, int8 groups
     #[value(name = "llama2.c")]
     Llama2C,
 }
@@ -369,13 +377,13 @@ enum Cache {
     F16,
     /// bfloat16
     Bf16,
-    /// 8 bits, of which 3 behind the leading one
+    /// 8-bit float with a 3-bit mantissa
     #[value(name = "f8_e4m3")]
     E4m3,
-    /// 8 bits, of which 2 behind the leading one
+    /// 8-bit float with a 2-bit mantissa
     #[value(name = "f8_e5m2")]
     E5m2,
-    /// Integers of 8 bits, with a scale for each head of a token
+    /// 8-bit integers, with a scale for each head of a token
     Int8,
 }
 

@@ -20,20 +20,22 @@ use crate::shipped;
 /// What to compare, and how strictly.
 #[derive(Clone, Debug, Default, Args)]
 pub struct SelectOptions {
-    /// Checkpoints: all, names, numbers or ranges (rope, 3, 1-7); default: those that the dump holds
-    #[arg(long, short, value_name = "LIST")]
+    /// Checkpoints to compare, e.g. rope,3-7 [default: all in the dump]
+    ///
+    /// A list of names, numbers and ranges of numbers, or `all`. `xcheck checkpoints` lists them.
+    #[arg(long, short, value_name = "LIST", help_heading = "What to compare")]
     checkpoint: Option<Checkpoints>,
-    /// Only these layers, e.g. 0,2-3
-    #[arg(long, short, value_name = "LIST", allow_negative_numbers = true)]
+    /// Layers to compare, e.g. 0,2-3 [default: all]
+    #[arg(long, short, value_name = "LIST", allow_negative_numbers = true, help_heading = "What to compare")]
     layer: Option<Ranges>,
-    /// Only these forward passes; 0 is the prompt
-    #[arg(long, short, value_name = "LIST", allow_negative_numbers = true)]
+    /// Forward passes to compare; 0 is the prompt [default: all]
+    #[arg(long, short, value_name = "LIST", allow_negative_numbers = true, help_heading = "What to compare")]
     pass: Option<Ranges>,
-    /// Only values of these positions of the sequence, e.g. 0-5
-    #[arg(long, value_name = "LIST", allow_negative_numbers = true)]
+    /// Sequence positions to compare, e.g. 0-5 [default: all]
+    #[arg(long, value_name = "LIST", allow_negative_numbers = true, help_heading = "What to compare")]
     position: Option<Ranges>,
-    /// A TOML table of tolerances that goes before the shipped one
-    #[arg(long, value_name = "FILE")]
+    /// TOML file of tolerances that take precedence over the built-in ones
+    #[arg(long, value_name = "FILE", help_heading = "Judging")]
     tolerance: Option<PathBuf>,
 }
 
@@ -79,9 +81,11 @@ impl SelectOptions {
 /// What our engine is supposed to compute otherwise.
 #[derive(Clone, Debug, Default, Args)]
 pub struct SupposeOptions {
-    /// Compute otherwise than the model asks for, e.g. rope_theta=10000; with --layer, in these layers alone (see
-    /// `xcheck causes`); can be given several times
-    #[arg(long, value_name = "KEY=VALUE", value_parser = supposed)]
+    /// Compute differently from the model files, e.g. rope_theta=10000
+    ///
+    /// `xcheck causes` lists the keys. With --layer, the change applies to these layers only. Repeat the
+    /// option to make several changes.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = supposed, help_heading = "Arithmetic")]
     suppose: Vec<(String, Supposition)>,
 }
 
@@ -111,12 +115,16 @@ const ALL_MODELS: &str = "all";
 /// Which model.
 #[derive(Clone, Debug, Args)]
 pub struct TargetOptions {
-    /// A model: a shipped or public one by name (see `xcheck models`), a GGUF or llama2.c file, a Hugging Face directory,
-    /// of the hub org/repo, org/repo:file.gguf or org/repo:Q8_0, or the URL of a file or folder, of which parts are read.
-    /// `run` and `check` take several, separated by commas, or `all` for every shipped one
+    /// Model: a name, a file, a folder, org/repo or a URL
+    ///
+    /// `xcheck models` lists the names of shipped and public models. A file is a GGUF or llama2.c file, a
+    /// folder is a Hugging Face model folder. A model on the Hugging Face hub is org/repo, org/repo:file.gguf
+    /// or org/repo:Q8_0. A URL names a file or a folder; only the needed ranges are downloaded.
+    ///
+    /// `run`, `check` and `audit` take several models, separated by commas, or `all` for every shipped model.
     #[arg(long, short, value_name = "MODEL")]
     pub model: String,
-    /// Get what the Hugging Face cache lacks of the model
+    /// Download model files missing from the Hugging Face cache
     #[arg(long)]
     download: bool,
 }
@@ -163,8 +171,10 @@ impl TargetOptions {
 /// Whether what explains a failure is looked for.
 #[derive(Clone, Debug, Default, Args)]
 pub struct CauseOptions {
-    /// Do not look for what explains a failure, which takes longer than all else; no verdict depends on it
-    #[arg(long, conflicts_with = "baseline")]
+    /// Do not search for the cause of a failure
+    ///
+    /// The search takes longer than everything else. No verdict depends on it.
+    #[arg(long, conflicts_with = "baseline", help_heading = "Judging")]
     no_causes: bool,
 }
 
@@ -188,11 +198,13 @@ impl CauseOptions {
 /// Which threads compute.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ThreadOptions {
-    /// Threads that compute [default: RAYON_NUM_THREADS, else one for each core]; they change no bit of any result
-    #[arg(long, value_name = "N", value_parser = some_threads)]
+    /// Number of compute threads [default: RAYON_NUM_THREADS, else one per core]
+    ///
+    /// The number of threads changes no bit of any result.
+    #[arg(long, value_name = "N", value_parser = some_threads, help_heading = "Threads")]
     threads: Option<usize>,
-    /// Compute with one thread, everything in one order
-    #[arg(long, conflicts_with = "threads")]
+    /// Compute with one thread, every operation in a fixed order
+    #[arg(long, conflicts_with = "threads", help_heading = "Threads")]
     deterministic: bool,
 }
 
@@ -216,23 +228,27 @@ fn some_threads(text: &str) -> Result<usize, String> {
 /// What of a model is computed otherwise than its files ask for.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ModelOptions {
-    /// The form of GELU, whichever the model's files ask for
-    #[arg(long, value_enum)]
+    /// Form of GELU, whatever the model files say
+    #[arg(long, value_enum, help_heading = "Arithmetic")]
     gelu: Option<Gelu>,
-    /// How I2_S weights lie, which their files do not state: x86, or arm as ARM builds quantise
-    #[arg(long, value_name = "LAYOUT", default_value = "x86")]
+    /// Layout of I2_S weights: x86, or arm for files quantised by ARM builds
+    ///
+    /// I2_S files do not state their layout.
+    #[arg(long, value_name = "LAYOUT", default_value = "x86", help_heading = "Arithmetic")]
     i2s_layout: I2sLayout,
-    /// The kernel_config.ini of the build that a TL1 or TL2 file is for [default: the one beside the file]
-    #[arg(long, value_name = "FILE")]
+    /// kernel_config.ini for a TL1 or TL2 file [default: the one beside the file]
+    ///
+    /// The kernel_config.ini of the bitnet.cpp build that the model file was made for.
+    #[arg(long, value_name = "FILE", help_heading = "Arithmetic")]
     kernel_config: Option<PathBuf>,
 }
 
 /// A form of GELU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Gelu {
-    /// By its tanh approximation
+    /// The tanh approximation
     Tanh,
-    /// By the error function
+    /// The exact form with the error function
     Erf,
 }
 
@@ -286,24 +302,30 @@ impl Gelu {
 /// Where the result goes.
 #[derive(Clone, Debug, Args)]
 pub struct OutputOptions {
-    /// Where to write report.json, report.md and junit.xml [default: reports/<command>-<model>, or
-    /// reports/<command>-<model>-<dump> where one dump is named]
-    #[arg(long, value_name = "DIR")]
+    /// Folder for the report files [default: reports/<command>-<model>]
+    ///
+    /// xcheck writes report.json, report.md, report.html and junit.xml to this folder. If one dump is named,
+    /// the default folder is reports/<command>-<model>-<dump>.
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub report: Option<PathBuf>,
     /// Write no report files
-    #[arg(long, conflicts_with = "report")]
+    #[arg(long, conflicts_with = "report", help_heading = "Output")]
     pub no_report: bool,
-    /// What to print
-    #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
+    /// Output format
+    #[arg(long, value_enum, default_value_t = ReportFormat::Table, help_heading = "Output")]
     pub format: ReportFormat,
-    /// Show more than the table; the map stands after the first failure anyway
-    #[arg(long, value_enum, value_name = "WHAT")]
+    /// Print more than the table
+    ///
+    /// The map of the first dump that fails is printed without this option, too.
+    #[arg(long, value_enum, value_name = "WHAT", help_heading = "Output")]
     pub show: Option<Show>,
-    /// Add accumulated errors and the specification's tolerances to the table, 100 columns wide
-    #[arg(long, short, conflicts_with = "format")]
+    /// Add accumulated errors and specification tolerances to the table
+    ///
+    /// The table is then 100 columns wide.
+    #[arg(long, short, conflicts_with = "format", help_heading = "Output")]
     pub verbose: bool,
-    /// Print the verdict lines alone
-    #[arg(long, short, conflicts_with_all = ["format", "show", "verbose"])]
+    /// Print only the verdict lines
+    #[arg(long, short, conflicts_with_all = ["format", "show", "verbose"], help_heading = "Output")]
     pub quiet: bool,
     #[command(flatten)]
     pub baseline: BaselineOptions,
@@ -312,49 +334,55 @@ pub struct OutputOptions {
 /// What to show besides the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Show {
-    /// A map of taps and layers of every dump
+    /// A map of the taps and layers of every dump
     Map,
 }
 
 /// What to print of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ReportFormat {
-    /// A table for a person
+    /// A table for the terminal
     Table,
-    /// report.json
+    /// The contents of report.json
     Json,
-    /// Annotations for a job of GitHub: an error for each first divergence, a warning for what could not be judged
+    /// GitHub Actions annotations: errors for first divergences, warnings for gaps
     Github,
 }
 
 /// What the result must be no worse than.
 #[derive(Clone, Debug, Default, Args)]
 pub struct BaselineOptions {
-    /// A file of what is known to fail, and of what was compared: other failures fail, and so do worse ones
-    #[arg(long, value_name = "FILE")]
+    /// File of known failures; only new or worse failures fail
+    ///
+    /// The file lists what was compared and which failures are waived, each with a reason. A value that was
+    /// compared before and is now missing is inconclusive. See docs/gates.md.
+    #[arg(long, value_name = "FILE", help_heading = "Baseline")]
     pub baseline: Option<PathBuf>,
-    /// Write the baseline anew of what is found; what is new in it has no reason yet, and is let pass when somebody gives one
-    #[arg(long, requires = "baseline")]
+    /// Rewrite the baseline file from this result
+    ///
+    /// New failures are written without a reason. They are waived once you fill in `reason`, `link` and
+    /// `expires`.
+    #[arg(long, requires = "baseline", help_heading = "Baseline")]
     pub update_baseline: bool,
-    /// With --update-baseline, demand from now on that what is bit-identical stays so
-    #[arg(long, requires = "update_baseline")]
+    /// With --update-baseline, require bit-identical values to stay so
+    #[arg(long, requires = "update_baseline", help_heading = "Baseline")]
     pub bits: bool,
 }
 
 /// What to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OutputFormat {
-    /// A table for a person
+    /// A table for the terminal
     Table,
-    /// JSON for a program
+    /// JSON
     Json,
 }
 
 /// What to print, of a command that judges nothing.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct FormatOptions {
-    /// What to print
-    #[arg(long, value_enum, default_value_t = OutputFormat::Table)]
+    /// Output format
+    #[arg(long, value_enum, default_value_t = OutputFormat::Table, help_heading = "Output")]
     pub format: OutputFormat,
 }
 

@@ -20,38 +20,52 @@ const MOST_OF_GITHUB: usize = 256;
 
 /// Arguments of `xcheck plan`.
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "\
-Without --shards and --per-shard, every unit is told: the least that can be judged by itself. Costs are estimates of one
-forward pass at 65 GFLOP and 1 GB a second: what counts is their ratio. What narrows a run (--layer,
---checkpoint, --from-reference, ...) narrows its plan.")]
+#[command(after_long_help = "\
+Without --shards and --per-shard, every unit is listed: the smallest part that can be judged by itself. \
+Costs are estimates of one forward pass at 65 GFLOP/s and 1 GB/s; only their ratio matters. \
+Options that narrow a run (--layer, --checkpoint, --from-reference, ...) narrow its plan.")]
 pub struct Args {
     #[command(flatten)]
     target: TargetOptions,
-    /// The dump that is to be judged, or judged against: a path, or one that ships
+    /// Dump to judge, or to judge against: a path, a URL or a shipped name
     #[arg(long, short, visible_alias = "candidate", value_name = "DUMP")]
     reference: String,
+    /// Number of shards, as equal as possible
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u16).range(1..),
+        conflicts_with = "per_shard",
+        help_heading = "Shards"
+    )]
+    shards: Option<u16>,
+    /// Largest shard: a size such as 2GB or a time such as 60s
+    ///
+    /// xcheck makes as many shards as this limit requires. A size counts weights and dump values.
+    #[arg(long, value_name = "LIMIT", help_heading = "Shards")]
+    per_shard: Option<Limit>,
+    /// Output format
+    #[arg(long, value_enum, default_value_t = PlanFormat::Jsonl, help_heading = "Output")]
+    format: PlanFormat,
     #[command(flatten)]
     select: SelectOptions,
     #[command(flatten)]
-    numerics: NumericsOptions,
-    #[command(flatten)]
     mode: ModeOptions,
+    #[command(flatten)]
+    numerics: NumericsOptions,
     #[command(flatten)]
     model: ModelOptions,
     #[command(flatten)]
     map: MapOptions,
-    /// Of a file that is no dump: what the model read, e.g. 1,15043
-    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token_id)]
+    /// Token ids that the model read, e.g. 1,15043
+    #[arg(
+        long,
+        value_name = "IDS",
+        value_delimiter = ',',
+        value_parser = token_id,
+        help_heading = "Files without a manifest"
+    )]
     tokens: Option<Vec<u32>>,
-    /// Into so many shards, as even as they can be
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), conflicts_with = "per_shard")]
-    shards: Option<u16>,
-    /// Into as many shards as it takes for each to need no more than this: 2GB of weights and values, or 60s
-    #[arg(long, value_name = "LIMIT")]
-    per_shard: Option<Limit>,
-    /// What to print
-    #[arg(long, value_enum, default_value_t = PlanFormat::Jsonl)]
-    format: PlanFormat,
 }
 
 /// What to print.
@@ -59,11 +73,11 @@ pub struct Args {
 enum PlanFormat {
     /// One line of JSON for each unit or shard
     Jsonl,
-    /// The same as one document
+    /// One JSON document
     Json,
-    /// A matrix for GitHub Actions, of which each job has matrix.shard
+    /// A matrix for GitHub Actions; each job has matrix.shard
     Github,
-    /// The options of sbatch for an array of jobs
+    /// Options of sbatch for a job array
     Slurm,
 }
 

@@ -42,25 +42,29 @@ use crate::{
 pub struct Args {
     #[command(flatten)]
     asking: AskingOptions,
-    /// The model that is served, as for `run`; without it the server is held against itself alone
+    /// Model that is served, as for `xcheck run`
+    ///
+    /// Without it, the server is only compared with itself.
     #[arg(long, short, value_name = "MODEL")]
     model: Option<String>,
-    /// Get what the Hugging Face cache lacks of the model
+    /// Download model files missing from the Hugging Face cache
     #[arg(long, requires = "model")]
     download: bool,
-    /// Where to write the answers as a dump [default: answers.safetensors beside the report, where there is a model]
-    #[arg(long, value_name = "DUMP")]
+    #[command(flatten)]
+    causes: CauseOptions,
+    /// File for the server's answers, as a dump
+    ///
+    /// With --model, the default is answers.safetensors in the folder of the report.
+    #[arg(long, value_name = "DUMP", help_heading = "Output")]
     record: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputOptions,
     #[command(flatten)]
     numerics: NumericsOptions,
     #[command(flatten)]
-    causes: CauseOptions,
-    #[command(flatten)]
-    pub(super) threads: ThreadOptions,
-    #[command(flatten)]
     model_options: ModelOptions,
     #[command(flatten)]
-    output: OutputOptions,
+    pub(super) threads: ThreadOptions,
 }
 
 /// A way in which a server may compute, as settings of a dump.

@@ -12,10 +12,10 @@ use crate::tokenizer::{Special, Tokenizer};
 /// What a model is to read.
 #[derive(Clone, Debug, Default, Args)]
 pub struct PromptOptions {
-    /// The text to read
+    /// Text that the model reads
     #[arg(long, value_name = "TEXT", conflicts_with = "tokens")]
     pub prompt: Option<String>,
-    /// The token ids to read, e.g. 1,15043
+    /// Token ids that the model reads, e.g. 1,15043
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token_id)]
     pub tokens: Option<Vec<u32>>,
 }

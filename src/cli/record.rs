@@ -18,16 +18,16 @@ use crate::unfinished::write_new;
 pub struct Args {
     #[command(flatten)]
     asking: AskingOptions,
-    /// Where to write: a new file ending in .safetensors
+    /// Dump to write: a new file ending in .safetensors
     #[arg(long, short, value_name = "DUMP")]
     out: PathBuf,
-    /// The model that is served: its tokenizer names tokens that the server tells by their texts
+    /// Model that is served; its tokenizer finds the ids of token texts
     #[arg(long, short, value_name = "MODEL")]
     model: Option<String>,
-    /// The family of the model, where none is named: llama, qwen3, gemma3, gpt2, bitnet
+    /// Architecture without --model: llama, qwen3, gemma3, gpt2, bitnet
     #[arg(long, value_name = "NAME", default_value = ModelInfo::UNKNOWN, conflicts_with = "model")]
     architecture: String,
-    /// What the server computes in, if it does not say: f32, bf16, f16
+    /// Type that the server computes in, if it does not say: f32, bf16, f16
     #[arg(long, value_name = "TYPE")]
     dtype: Option<String>,
     #[command(flatten)]

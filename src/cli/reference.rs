@@ -21,21 +21,24 @@ pub struct Args {
     #[command(flatten)]
     target: TargetOptions,
     #[command(flatten)]
-    making: MakingOptions,
-    /// Show all that the other programs say
-    #[arg(long)]
-    verbose: bool,
-    #[command(flatten)]
     prompt: PromptOptions,
-    /// Greedy decode passes after the prompt
+    /// Number of greedy decode passes after the prompt
     #[arg(long, value_name = "N", default_value_t = DECODE)]
     decode: u16,
-    /// What the engine computes in [default: f32; llama.cpp as the file asks for]
-    #[arg(long, value_enum)]
+    #[command(flatten)]
+    making: MakingOptions,
+    /// Type that the engine computes in [default: f32; llama.cpp: the file's]
+    #[arg(long, value_enum, help_heading = "Reference engine")]
     dtype: Option<Dtype>,
-    /// A new directory, or a file ending in .safetensors [default: where `xcheck run` looks for the model's dumps]
-    #[arg(long, short, value_name = "PATH")]
+    /// Dump to write [default: in the folder of the model's dumps]
+    ///
+    /// A new directory, or a file ending in .safetensors. By default the dump is written where `xcheck run`
+    /// looks for the model's dumps.
+    #[arg(long, short, value_name = "PATH", help_heading = "Output")]
     out: Option<PathBuf>,
+    /// Show the output of the programs that xcheck runs
+    #[arg(long, help_heading = "Output")]
+    verbose: bool,
     #[command(flatten)]
     output: FormatOptions,
 }

@@ -31,25 +31,27 @@ use crate::report::{Comparison, Report, Timing, quoted, shell};
 /// Arguments of `xcheck run`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// A dump to compare with, by name, path or URL; default: every one found for the model. Or a stream, judged while it
-    /// comes: - for standard input, or a FIFO
+    /// Reference dump: name, path, URL or - (stdin) [default: all found]
+    ///
+    /// The default is every dump found for the model. A stream (- for standard input, or a FIFO) is judged
+    /// while it arrives. Repeat the option for several dumps.
     #[arg(long, short, value_name = "DUMP")]
     reference: Vec<String>,
     #[arg(long, hide = true, value_name = "DUMP", value_parser = UnknownArgumentValueParser::suggest(
         "'xcheck check --candidate' judges a dump of your engine"
     ))]
     candidate: Option<()>,
-    /// Where there is no reference, make one first: see `xcheck reference`
-    #[arg(long, conflicts_with_all = ["reference", "case"])]
-    make_references: bool,
     #[command(flatten)]
-    making: MakingOptions,
-    #[command(flatten)]
-    cases: CaseOptions,
+    pub(super) options: JudgingOptions,
     #[command(flatten)]
     prompt: PromptOptions,
     #[command(flatten)]
-    pub(super) options: JudgingOptions,
+    cases: CaseOptions,
+    /// Make a reference if there is none, as `xcheck reference` does
+    #[arg(long, conflicts_with_all = ["reference", "case"], help_heading = "Reference engine")]
+    make_references: bool,
+    #[command(flatten)]
+    making: MakingOptions,
 }
 
 /// Runs the model and compares; whatever goes wrong once the report has a place is in the report, too.

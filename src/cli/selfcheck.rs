@@ -19,13 +19,13 @@ pub struct Args {
     #[command(flatten)]
     target: TargetOptions,
     #[command(flatten)]
-    numerics: NumericsOptions,
+    output: FormatOptions,
     #[command(flatten)]
-    pub(super) threads: ThreadOptions,
+    numerics: NumericsOptions,
     #[command(flatten)]
     model_options: ModelOptions,
     #[command(flatten)]
-    output: FormatOptions,
+    pub(super) threads: ThreadOptions,
 }
 
 /// What a check found, and of what.

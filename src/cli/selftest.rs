@@ -29,30 +29,34 @@ const DETAILED: &str = "tiny-llama3-f32";
 /// Arguments of `xcheck selftest`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// A model of yours, in the place of those that ship
+    /// Model to test with, instead of the shipped ones
     #[arg(long, short, value_name = "MODEL")]
     model: Option<String>,
-    /// These arithmetics alone
+    /// Arithmetics to test with [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = PossibleValuesParser::new(ARITHMETICS))]
     arithmetic: Vec<String>,
-    /// Plant every value in every model, and not one of each kind in each arithmetic: thousands of dumps
+    /// Inject every value of every fault into every model
+    ///
+    /// This makes thousands of dumps. By default, one fault of each kind is injected in each arithmetic.
     #[arg(long)]
     all: bool,
-    /// Figures that must not fall, in the place of those that ship
-    #[arg(long, value_name = "FILE")]
-    figures: Option<PathBuf>,
-    /// Write the figures, to be promised from now on
-    #[arg(long, value_name = "FILE", conflicts_with = "figures")]
-    write: Option<PathBuf>,
-    /// Skip the table of the largest faults that pass, which takes half of the time
+    /// Skip the table of the largest missed faults
+    ///
+    /// The table takes half of the time.
     #[arg(long, requires = "model")]
     no_sensitivity: bool,
+    /// File of minimum figures, instead of the built-in one
+    #[arg(long, value_name = "FILE")]
+    figures: Option<PathBuf>,
+    /// Write the measured figures to a file, as the new minimum
+    #[arg(long, value_name = "FILE", conflicts_with = "figures")]
+    write: Option<PathBuf>,
     #[command(flatten)]
-    pub(super) threads: ThreadOptions,
+    output: FormatOptions,
     #[command(flatten)]
     model_options: ModelOptions,
     #[command(flatten)]
-    output: FormatOptions,
+    pub(super) threads: ThreadOptions,
 }
 
 /// Plants, judges, counts.

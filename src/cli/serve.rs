@@ -20,50 +20,52 @@ use crate::tokenizer::Template;
 pub struct Args {
     #[command(flatten)]
     target: TargetOptions,
-    /// The address to listen on; others than this machine can ask where it is not 127.0.0.1, without a password
+    /// Address to listen on; any but 127.0.0.1 is open without authentication
+    ///
+    /// Any address but 127.0.0.1 exposes the server to other machines without authentication.
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     host: IpAddr,
-    /// The port; with 0 one that is free
+    /// Port to listen on; 0 picks a free port
     #[arg(long, value_name = "PORT", default_value_t = 8000)]
     port: u16,
-    /// What clients call the model [default: its own name]
+    /// Name of the model for clients [default: the model's name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// A chat template in Jinja's language, instead of the model's own
+    /// File with a Jinja chat template, instead of the model's own
     #[arg(long, value_name = "FILE")]
     chat_template: Option<PathBuf>,
     #[command(flatten)]
     limits: LimitOptions,
     #[command(flatten)]
-    numerics: NumericsOptions,
+    output: FormatOptions,
     #[command(flatten)]
-    pub(super) threads: ThreadOptions,
+    numerics: NumericsOptions,
     #[command(flatten)]
     model_options: ModelOptions,
     #[command(flatten)]
-    output: FormatOptions,
+    pub(super) threads: ThreadOptions,
 }
 
 /// How much clients may ask for.
 #[derive(Debug, ClapArgs)]
 struct LimitOptions {
-    /// How many tokens prompt and generation may have together [default: what the model was trained for]
-    #[arg(long, value_name = "N")]
+    /// Maximum tokens of prompt and generation [default: the model's context]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
     context: Option<usize>,
-    /// How many tokens one answer may have [default: as many as the context has room for]
-    #[arg(long, value_name = "N")]
+    /// Maximum tokens per answer [default: the rest of the context]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
     max_tokens: Option<usize>,
-    /// Of how many tokens log-probabilities may be asked for at each position
-    #[arg(long, value_name = "N", default_value_t = 20)]
+    /// Maximum top log-probabilities per position
+    #[arg(long, value_name = "N", default_value_t = 20, help_heading = "Limits")]
     max_logprobs: usize,
-    /// How many sequences are computed in turns, each with a KV cache
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = parallel)]
+    /// Number of sequences computed in turn, each with a KV cache
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = parallel, help_heading = "Limits")]
     parallel: usize,
-    /// How many sequences wait at most; others are refused until there is room (429)
-    #[arg(long, value_name = "N", default_value_t = 256)]
+    /// Maximum waiting sequences; further requests get status 429
+    #[arg(long, value_name = "N", default_value_t = 256, help_heading = "Limits")]
     queue: usize,
-    /// How large a body may be, in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 4 << 20)]
+    /// Maximum size of a request body in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 4 << 20, help_heading = "Limits")]
     max_body: usize,
 }
 

@@ -8,13 +8,17 @@ use crate::plan::{self, Shard};
 /// Which part to judge.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ShardOptions {
-    /// Judge one of N even parts, counted from 1 (3/16), or the one that the scheduler's variables tell (auto): Slurm,
-    /// GitLab, Buildkite, CircleCI, Kubernetes, AWS Batch. What each stage introduces is judged, as with --introduced, or
-    /// with --from-reference; xcheck merge makes one report of all
-    #[arg(long, value_name = "K/N|auto", value_parser = shard)]
+    /// Judge one of N equal shards, e.g. 3/16, or `auto` from the scheduler
+    ///
+    /// Shards are counted from 1. `auto` reads the variables of Slurm, GitLab, Buildkite, CircleCI,
+    /// Kubernetes or AWS Batch. A shard judges local errors, as with --introduced, or each layer with
+    /// --from-reference. `xcheck merge` combines the reports.
+    #[arg(long, value_name = "K/N|auto", value_parser = shard, help_heading = "Shards")]
     shard: Option<WhichShard>,
-    /// Go on from what an earlier run of this shard has finished and written to the same --report
-    #[arg(long, requires = "shard", conflicts_with = "no_report")]
+    /// Continue an interrupted run of this shard, with the same --report
+    ///
+    /// Finished units are not judged again.
+    #[arg(long, requires = "shard", conflicts_with = "no_report", help_heading = "Shards")]
     pub resume: bool,
 }
 

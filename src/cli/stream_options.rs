@@ -16,12 +16,15 @@ pub const STDIN: &str = "-";
 /// What becomes of a stream's messages.
 #[derive(Clone, Debug, Default, Args)]
 pub struct StreamOptions {
-    /// Of a stream, keep the messages in which anything fails or is in doubt: each as a dump of its own, in this new folder
-    #[arg(long, value_name = "DIR")]
+    /// Folder for stream messages that fail or are inconclusive
+    ///
+    /// Each message is kept as a dump of its own. The folder must be new or empty.
+    #[arg(long, value_name = "DIR", help_heading = "Streams")]
     keep_failing: Option<PathBuf>,
-    /// Of a stream, the largest message that is taken; it lies in the folder of temporary files while it is judged
-    /// [default: 32GB]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    /// Largest message accepted from a stream [default: 32GB]
+    ///
+    /// A message is kept in the folder for temporary files while it is judged.
+    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Streams")]
     pub(super) largest_message: Option<u64>,
 }
 

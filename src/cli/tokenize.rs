@@ -22,31 +22,38 @@ const AROUND: usize = 3;
 
 /// Arguments of `xcheck tokenize`.
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "\
-Without --parse-special, <s> in TEXT is three characters: the way to judge a tokenizer, and what the sentencepiece
-library does. --prompt of the other commands reads it as the token, as transformers and llama.cpp's tools do.")]
+#[command(after_long_help = "\
+Without --parse-special, <s> in TEXT is three characters, as in the sentencepiece library. Use this to test a tokenizer. \
+--prompt of the other commands reads <s> as the token, as transformers and the tools of llama.cpp do.")]
 pub struct Args {
-    /// A model as for the other commands, a GGUF file that holds only a vocabulary, a folder with a tokenizer, or
-    /// a tokenizer.json, tokenizer.model, vocab.json beside merges.txt, or llama2.c's tokenizer.bin
+    /// Model, or a file or folder with a tokenizer
+    ///
+    /// A model as for the other commands, a GGUF file that holds only a vocabulary, a folder with a
+    /// tokenizer, or a tokenizer.json, tokenizer.model, vocab.json beside merges.txt, or tokenizer.bin of
+    /// llama2.c.
     #[arg(long, short, value_name = "MODEL")]
     model: String,
-    /// Get what the Hugging Face cache lacks of the model
+    /// Download model files missing from the Hugging Face cache
     #[arg(long)]
     download: bool,
-    /// Put nothing around the text: no BOS, and no EOS where the model asks for one
+    /// Add no BOS or EOS token to the text
     #[arg(long)]
     no_bos: bool,
-    /// Read the name of a special token in the text as that token
+    /// Read names of special tokens in the text as these tokens
     #[arg(long)]
     parse_special: bool,
-    /// What to print
+    /// Output format
     #[arg(long, value_enum, default_value_t = TokenizeFormat::Table)]
     format: TokenizeFormat,
-    /// Show where the tokenizer of another model parts from this one's; exit code 1 if it does
+    /// Second model; show where its tokenizer first differs
+    ///
+    /// The exit code is 1 if the tokenizers differ.
     #[arg(long, value_name = "OTHER")]
     compare: Option<String>,
-    /// The text; - reads standard input to its end, and trims nothing. It must be UTF-8: on other bytes real
-    /// tokenizers disagree
+    /// Text to tokenize, or - for standard input
+    ///
+    /// Standard input is read to its end and not trimmed. It must be UTF-8: real tokenizers disagree on other
+    /// bytes.
     #[arg(value_name = "TEXT|-")]
     text: String,
 }
@@ -54,9 +61,9 @@ pub struct Args {
 /// What to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum TokenizeFormat {
-    /// Ids, pieces and the text they stand for
+    /// A table of ids, pieces and the text they stand for
     Table,
-    /// The list of ids; with --compare an object
+    /// The list of ids; with --compare, an object
     Json,
 }
 

@@ -27,24 +27,27 @@ use work::Work;
 
 /// Arguments of `xcheck matrix`.
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "\
-A cell is run once: while its command, this build and all that it reads are the same, its report is known. The exit code is
-that of the worst cell; what is expected to be bad and is counts as good. docs/how-to/matrix.md has the fields of the file.")]
+#[command(after_long_help = "\
+The exit code is that of the worst cell; a known failure that fails as expected counts as a pass. \
+docs/matrix.md describes the fields of the file.")]
 pub struct Args {
-    /// A TOML file: what varies, the command of a cell, what is known to be bad
+    /// TOML file: the axes, the command of a cell, and the known failures
     #[arg(value_name = "CELLS")]
     cells: PathBuf,
-    /// Where to write matrix.json, matrix.md, matrix.html and the reports of the cells [default: reports/matrix-<name of
-    /// the file>]
+    /// Folder for the matrix and its reports [default: reports/matrix-<file>]
+    ///
+    /// xcheck writes matrix.json, matrix.md, matrix.html and the reports of the cells to this folder.
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
-    /// Cells that are run at the same time
+    /// Number of cells to run at the same time
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     jobs: u16,
     /// Run every cell again
+    ///
+    /// By default, a cell whose command, build and input files are unchanged keeps its report.
     #[arg(long)]
     fresh: bool,
-    /// What to print
+    /// Output format
     #[arg(long, value_enum, default_value_t = OutputFormat::Table)]
     format: OutputFormat,
 }
