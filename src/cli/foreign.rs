@@ -24,7 +24,7 @@ pub struct MapOptions {
     ///
     /// Assigns the arrays of a file without a manifest (.safetensors, .npz, .pt, a folder of .npy) to taps.
     /// Without this option, every shipped map is tried. If it is repeated, each file is read with the map
-    /// that assigns most of its arrays. See docs/foreign-files.md.
+    /// that assigns most of its arrays. See docs/how-to/foreign-files.md.
     #[arg(long = "map", value_name = "MAP", help_heading = "Files without a manifest")]
     pub maps: Vec<String>,
     /// Skip arrays whose names match; * is a wildcard

@@ -355,7 +355,7 @@ pub struct BaselineOptions {
     /// File of known failures; only new or worse failures fail
     ///
     /// The file lists what was compared and which failures are waived, each with a reason. A value that was
-    /// compared before and is now missing is inconclusive. See docs/gates.md.
+    /// compared before and is now missing is inconclusive. See docs/how-to/gates.md.
     #[arg(long, value_name = "FILE", help_heading = "Baseline")]
     pub baseline: Option<PathBuf>,
     /// Rewrite the baseline file from this result

@@ -29,7 +29,7 @@ use work::Work;
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = "\
 The exit code is that of the worst cell; a known failure that fails as expected counts as a pass. \
-docs/matrix.md describes the fields of the file.")]
+docs/how-to/matrix.md describes the fields of the file.")]
 pub struct Args {
     /// TOML file: the axes, the command of a cell, and the known failures
     #[arg(value_name = "CELLS")]
