@@ -65,15 +65,10 @@ fn of_a_pass(report: &Report) -> String {
 fn told(result: &Comparison, page: Option<&str>, paint: Paint) -> Vec<String> {
     let outcome = &result.outcome;
     let known = outcome.findings.iter().find(|finding| finding.kind.is_cause());
-    // Supposed, it must explain everything: else it is a guess, which the evidence below tells.
-    let cause = known.filter(|_| outcome.confirmed.is_none_or(Verdict::is_good));
+    let cause = known.filter(|_| is_confirmed(outcome.confirmed));
     let head = format!("{}  ", word(outcome.verdict));
-    let sentence = match (outcome.verdict, outcome.first_divergence(), cause) {
-        (Verdict::Fail, _, Some(cause)) => of_cause(outcome, cause),
-        (Verdict::Fail, Some(row), None) => of_row(outcome, row, known),
-        _ => format!("{}: {}", name(outcome), outcome.reason.clone().unwrap_or_default()),
-    };
-    let mut lines = painted(text::wrap(&head, &sentence, WIDTH), outcome.verdict, paint);
+    let mut lines =
+        painted(text::wrap(&head, &sentence(outcome, outcome.confirmed), WIDTH), outcome.verdict, paint);
     let margin = " ".repeat(head.len().min(MARGIN.len()));
     if let Some(cause) = cause.filter(|_| outcome.verdict == Verdict::Fail) {
         let what = cause.what.split("; ").next().unwrap_or_default();
@@ -82,6 +77,23 @@ fn told(result: &Comparison, page: Option<&str>, paint: Paint) -> Vec<String> {
     }
     lines.extend(page.map(|page| format!("{margin}report:   {page}")));
     lines
+}
+
+/// One sentence on a dump that does not pass: what is wrong, or why it could not be judged. `confirmed` is the verdict of a run with
+/// the first cause supposed, if there was one.
+pub fn sentence(outcome: &Outcome, confirmed: Option<Verdict>) -> String {
+    let known = outcome.findings.iter().find(|finding| finding.kind.is_cause());
+    let cause = known.filter(|_| is_confirmed(confirmed));
+    match (outcome.verdict, outcome.first_divergence(), cause) {
+        (Verdict::Fail, _, Some(cause)) => of_cause(outcome, cause),
+        (Verdict::Fail, Some(row), None) => of_row(outcome, row, known),
+        _ => format!("{}: {}", name(outcome), outcome.reason.clone().unwrap_or_default()),
+    }
+}
+
+/// Returns true unless a run with the cause supposed has shown that it does not explain everything.
+fn is_confirmed(confirmed: Option<Verdict>) -> bool {
+    confirmed.is_none_or(Verdict::is_good)
 }
 
 /// The dump's engine, by the name of the dump.

@@ -14,7 +14,9 @@ use crate::report::rows::{ExactRow, Place, ResultRow, Start, position, starts};
 use crate::report::sharded::ShardRow;
 use crate::report::tokens::TokensRow;
 use crate::report::words::Named;
-use crate::report::{ArchitectureSummary, Comparison, ModelRecord, Refusal, Report, Served, advice};
+use crate::report::{
+    ArchitectureSummary, Comparison, ModelRecord, Refusal, Report, Served, advice, headline,
+};
 
 pub(super) const SCHEMA: &str = "xcheck-report";
 pub(super) const VERSION: u32 = 3;
@@ -183,6 +185,9 @@ pub(super) struct Reference {
     pub gate: Named<Gate>,
     pub verdict: Named<Verdict>,
     pub reason: Option<String>,
+    /// What is wrong, in a sentence; null after a pass.
+    #[serde(default)]
+    sentence: Option<String>,
     pub notes: Vec<String>,
     pub coverage: Coverage,
     first_divergence: Option<Divergence>,
@@ -215,6 +220,7 @@ impl Reference {
             gate: Named(outcome.subject.gate),
             verdict: Named(outcome.verdict),
             reason: outcome.reason.clone(),
+            sentence: (!outcome.verdict.is_good()).then(|| headline::sentence(outcome, None)),
             notes: outcome.notes.clone(),
             coverage: outcome.coverage.clone(),
             first_divergence: outcome.first_divergence().map(Divergence::new),

@@ -40,6 +40,7 @@ function summary() {
   const reference = firstOfWorst(bad);
   const first = reference.first_divergence;
   const more = bad.length > 1 ? ` (and ${count(bad.length - 1, "other reference")} is not passed either)` : "";
+  if (reference.sentence) return `${reference.sentence}${more}`;
   if (!first) return `${reference.name}: ${reference.reason ?? "could not be judged"}${more}.`;
   return `${sidesOf(reference)} part at ${place(first)}, checkpoint ${first.checkpoint}${more}.`;
 }
