@@ -18,6 +18,7 @@ mod config;
 mod conformance;
 mod continuations;
 mod determinism;
+mod documented_commands;
 mod dump_fields;
 mod dump_inputs;
 mod dump_mutations;
