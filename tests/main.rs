@@ -1,6 +1,7 @@
 //! All integration tests, in one program: what they need is linked once.
 
 mod activation_causes;
+mod agent;
 mod architecture;
 mod architecture_faults;
 mod architectures;

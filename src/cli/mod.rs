@@ -272,8 +272,9 @@ fn for_programs(error: &str) {
         return;
     }
     let words: Vec<_> = std::env::args_os().take_while(|word| word != "--").collect();
-    let pairs = words.windows(2).any(|pair| pair[0] == "--format" && pair[1] == "json");
-    if pairs || words.iter().any(|word| word == "--format=json") {
+    let is_json = |word: &std::ffi::OsStr| word == "json" || word == "agent";
+    let pairs = words.windows(2).any(|pair| pair[0] == "--format" && is_json(&pair[1]));
+    if pairs || words.iter().any(|word| word == "--format=json" || word == "--format=agent") {
         terminal::document(&format!("{:#}", serde_json::json!({"error": error})));
     }
 }

@@ -347,6 +347,8 @@ pub enum ReportFormat {
     Json,
     /// GitHub Actions annotations: errors for first divergences, warnings for gaps
     Github,
+    /// JSON of at most 4 kB for a coding agent: what is wrong, why, and the next command
+    Agent,
 }
 
 /// What the result must be no worse than.

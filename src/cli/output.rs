@@ -110,6 +110,7 @@ impl Output {
         match self.format {
             ReportFormat::Json if written.is_err() => {}
             ReportFormat::Json => terminal::document(&report::json(report)),
+            ReportFormat::Agent => _ = terminal::out(&report::agent(report)),
             ReportFormat::Github => _ = terminal::out(&report::github(report)),
             ReportFormat::Table if self.is_quiet => {
                 terminal::painted(&report::verdicts(report, colour()));

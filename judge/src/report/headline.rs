@@ -73,7 +73,8 @@ fn told(result: &Comparison, page: Option<&str>, paint: Paint) -> Vec<String> {
     if let Some(cause) = cause.filter(|_| outcome.verdict == Verdict::Fail) {
         let what = cause.what.split("; ").next().unwrap_or_default();
         lines.extend(text::wrap(&margin, &format!("{what}; {}", extent(outcome, cause)), WIDTH));
-        lines.extend(confirm(result, cause).map(|command| format!("{margin}confirm:  {command}")));
+        let verdict = outcome.confirmed.map(|verdict| format!("   ({verdict})")).unwrap_or_default();
+        lines.extend(confirm_command(result).map(|command| format!("{margin}confirm:  {command}{verdict}")));
     }
     lines.extend(page.map(|page| format!("{margin}report:   {page}")));
     lines
@@ -156,13 +157,13 @@ fn extent(outcome: &Outcome, cause: &Finding) -> String {
     format!("wrong{layers}{passes}")
 }
 
-/// The command that judges again with the cause supposed, and its verdict where that is known.
-fn confirm(result: &Comparison, cause: &Finding) -> Option<String> {
+/// The command that judges again with the first cause supposed, if `--suppose` takes it.
+pub fn confirm_command(result: &Comparison) -> Option<String> {
+    let cause = result.outcome.findings.iter().find(|finding| finding.kind.is_cause())?;
     let changes = cause.supposed.as_ref()?.split(" and ");
     let supposed = changes.flat_map(|change| ["--suppose".to_owned(), change.to_owned()]);
     let command: Vec<String> = result.again.iter().cloned().chain(supposed).collect();
-    let verdict = result.outcome.confirmed.map(|verdict| format!("   ({verdict})")).unwrap_or_default();
-    Some(advice::shell(&command) + &verdict)
+    Some(advice::shell(&command))
 }
 
 fn predicate(kind: Kind) -> Predicate {

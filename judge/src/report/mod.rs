@@ -1,6 +1,7 @@
 //! What a run has to say: plain data, and one exporter per format, each a pure function of that data.
 
 mod advice;
+mod agent;
 mod checkpoint_line;
 mod conclusion;
 mod escape;
@@ -32,6 +33,7 @@ mod words;
 mod writer;
 
 pub use advice::{quoted, shell};
+pub use agent::agent;
 pub use github::github;
 pub use html::html;
 pub use json::{ArchitectureRow, json};

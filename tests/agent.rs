@@ -1,0 +1,57 @@
+//! `--format agent`: a few facts for a program that repairs an engine.
+
+use serde_json::Value;
+
+use crate::common::terminal::Terminal;
+
+const WRONG: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/engines/tiny-llama3/mlx-lm-f32.safetensors");
+
+fn agent(arguments: &[&str]) -> (i32, Value) {
+    let finished = Terminal::new().run(&[arguments, &["--format", "agent", "--no-report"]].concat());
+    assert!(finished.stdout.len() <= 4096, "{} bytes", finished.stdout.len());
+    (finished.code, serde_json::from_str(&finished.stdout).expect("one JSON document"))
+}
+
+#[test]
+fn a_fault_has_a_sentence_a_site_a_cause_and_a_next_command() {
+    let (code, report) = agent(&["check", "--model", "tiny-llama3", "--candidate", WRONG]);
+    let dump = &report["dump"];
+    assert_eq!((code, &report["schema"], &report["verdict"]), (1, &"xcheck-agent".into(), &"fail".into()));
+    assert_eq!(dump["sentence"], "mlx-lm-f32 computes with the wrong RoPE base.");
+    assert_eq!((&dump["first"]["tap"], &dump["first"]["layer"]), (&"q_rope".into(), &0.into()));
+    let cause = &dump["cause"];
+    assert_eq!((&cause["name"], &cause["key"]), (&"rope_theta".into(), &"rope_theta".into()));
+    assert_eq!(
+        (&cause["supposed"], &cause["confirmed"]),
+        (&"rope_theta=10000 and rope_scaling=none".into(), &"pass".into())
+    );
+    // The first command is the one that confirms the cause, and it can be typed.
+    let next = dump["next"][0].as_str().expect("a command");
+    let words: Vec<&str> = next.split(' ').skip(1).collect();
+    assert_eq!(Terminal::new().run(&words).code, 0, "{next}");
+    assert_eq!(dump["right_before"], "5 taps before it right");
+}
+
+#[test]
+fn what_passes_names_nothing_wrong() {
+    let (code, report) = agent(&["run", "--model", "tiny-gpt2"]);
+    let dump = &report["dump"];
+    assert_eq!((code, &report["verdict"], &report["more"]), (0, &"pass".into(), &0.into()));
+    for field in ["sentence", "first", "cause", "record"] {
+        assert_eq!(dump[field], Value::Null, "{field}");
+    }
+    assert_eq!(dump["taps"][0], dump["taps"][1]);
+}
+
+#[test]
+fn what_is_not_decided_is_no_pass_and_says_what_to_record() {
+    let check = ["check", "--model", "tiny-llama3", "--candidate", WRONG, "--checkpoint", "scores"];
+    let (code, report) = agent(&check);
+    assert_eq!((code, &report["verdict"]), (3, &"inconclusive".into()));
+    assert!(report["dump"]["record"].is_string() && report["dump"]["sentence"].is_string(), "{report:#}");
+    let refused =
+        Terminal::new().run(&["check", "--model", "nothing", "--candidate", WRONG, "--format", "agent"]);
+    let document: Value = serde_json::from_str(&refused.stdout).expect("one JSON document");
+    assert!(refused.code == 2 && document["error"].is_string(), "{document}");
+}
