@@ -530,7 +530,7 @@ fn a_mistake_in_such_a_kernel_is_found_where_it_is() {
         let of_point = move |point| mistakes.iter().map(move |wrong| (model, point, wrong));
         points.into_iter().flat_map(of_point)
     };
-    for ((model, dtype), point, (places, steps)) in one_of(2, COMPILED.into_iter().flat_map(of_model)) {
+    for ((model, dtype), point, (places, steps)) in one_of(4, COMPILED.into_iter().flat_map(of_model)) {
         let (float, unit) = if dtype == "bf16" { (Float::Bf16, 256.0) } else { (Float::F16, 2048.0) };
         let wrong = |values: &mut Vec<f64>| {
             let places = places.start..places.end.min(values.len());
