@@ -69,7 +69,9 @@ def arguments(options: dict[str, Any]) -> list[str]:
 
 
 def _texts(value: Any) -> list[str]:
+    if isinstance(value, os.PathLike):
+        return [os.fspath(value)]
     if isinstance(value, str) or not isinstance(value, Iterable):
         return [str(value)]
-    values = [str(each) for each in value]
+    values = [text for each in value for text in _texts(each)]
     return [",".join(values)] if all(each.isdigit() for each in values) else values

@@ -87,7 +87,7 @@ class Report:
 
     @property
     def first_divergence(self) -> dict[str, Any] | None:
-        """The first failing site (`tap`, `layer`, `pass`, `reason`, ...) as in `report.json`; None without a failure."""
+        """The first failing site (`tap`, `layer`, `pass`, ...), as in `report.json`; None without a failure."""
         return next((each["first_divergence"] for each in self.references if each["first_divergence"]), None)
 
     @property
