@@ -1,8 +1,9 @@
 """The new gate: each operation is judged by what rounding can cause there. There is no threshold."""
 
 import pytest
-import xcheck
 from engine import TOKENS, VARIANTS, Engine
+
+import xcheck
 
 
 @pytest.mark.parametrize("name", VARIANTS)
