@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -43,8 +44,9 @@ def test_a_wrong_engine_fails_with_its_cause(tmp_path):
     assert "<html" in report.to_html()
 
 
-def test_the_confirming_command_passes(program):
-    command = xcheck.check("tiny-llama3", WRONG).causes[0].command.split()
+@pytest.mark.parametrize("selection", [{}, {"only": "rope", "layer": 0}, {"only": 3, "layer": 0, "pass_": 0}])
+def test_the_confirming_command_passes(program, selection):
+    command = xcheck.check("tiny-llama3", WRONG, **selection).causes[0].command.split()
     done = subprocess.run([program, *command[1:], "--no-report"], capture_output=True, check=False)
     assert done.returncode == 0
 
@@ -100,10 +102,43 @@ def test_run_compares_with_every_reference_or_one():
     assert len(xcheck.run("tiny-llama3").references) == 6
 
 
+@pytest.fixture
+def server(program):
+    """The address of xcheck's own server, if the program was built with it."""
+    command = [program, "serve", "--model", "tiny-llama3", "--port", "0", "--format", "json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        told = json.JSONDecoder().raw_decode(read_document(process.stdout))[0]
+        if "error" in told:
+            pytest.skip(f"the program has no server: {told['error'].splitlines()[0]}")
+        yield told["url"]
+        process.terminate()
+
+
+def read_document(stream) -> str:
+    """Reads lines up to the end of the first JSON object."""
+    lines = []
+    for line in stream:
+        lines.append(line)
+        if line.rstrip() == "}":
+            break
+    return "".join(lines)
+
+
+def test_a_server_is_probed(server):
+    right = xcheck.probe(server, "tiny-llama3", decode=2)
+    assert right.passed, str(right)
+    wrong = xcheck.probe(server, "tiny-llama2", decode=2, no_causes=True)
+    assert wrong.verdict == "fail"
+    assert "token_logprobs, pass 0" in wrong.sentence
+
+
 def test_compare_names_the_wrong_one_of_two():
     report = xcheck.compare(WRONG, RIGHT, model="tiny-llama3")
     assert report.verdict == "fail"
     assert [each["verdict"] for each in report.references] == ["fail", "pass"]
+    assert report.causes[0].command == (
+        f"xcheck audit --model tiny-llama3 {WRONG} --suppose rope_theta=10000 --suppose rope_scaling=none"
+    )
 
 
 def test_arrays_are_judged_as_a_dump(tmp_path):

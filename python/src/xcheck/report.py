@@ -15,6 +15,7 @@ from .errors import VerdictError
 from .frames import frame
 
 NOT_CAUSES = ("partial", "unknown")  # kinds of findings that only describe a failure
+SITE = "--checkpoint"  # the option with which the program's next step begins to name a site
 UNASKED = ("--report", "--format")  # options that do not change what is compared
 
 
@@ -74,7 +75,7 @@ class Report:
 
     def _sentences(self) -> Iterator[str]:
         """The sentences that explain the verdict: of the dumps, of the whole report, and of a server's checks."""
-        yield from (each["sentence"] for each in self._decisive())
+        yield from (each.get("sentence") or each["reason"] for each in self._decisive())
         if self.data["reason"]:
             yield self.data["reason"]
         for check in self.data.get("server", {}).get("checks", []):
@@ -93,18 +94,25 @@ class Report:
     @property
     def causes(self) -> list[Cause]:
         """The causes that reproduce the failing values, in the order of the report."""
-        findings = [finding for each in self.references for finding in each["findings"]]
         return [
-            Cause(each["kind"], each["supposed"], each["what"], self._confirming(each["supposed"]))
-            for each in findings
-            if each["kind"] not in NOT_CAUSES
+            Cause(finding["kind"], finding["supposed"], finding["what"], self._confirming(each, finding["supposed"]))
+            for each in self._decisive()
+            for finding in each["findings"]
+            if finding["kind"] not in NOT_CAUSES
         ]
 
-    def _confirming(self, supposed: str | None) -> str | None:
+    def _confirming(self, reference: dict[str, Any], supposed: str | None) -> str | None:
         if supposed is None:
             return None
         changes = [word for change in supposed.split(" and ") for word in ("--suppose", change)]
-        return shlex.join(["xcheck", *_without(self.data["command"], UNASKED), *changes])
+        return shlex.join([*self._again(reference), *changes])
+
+    def _again(self, reference: dict[str, Any]) -> list[str]:
+        """The command that judges one dump again: the first of `next` without the site, or that of the report."""
+        words = shlex.split(next(iter(reference["next"]), ""))
+        if SITE in words:
+            return words[: len(words) - 1 - words[::-1].index(SITE)]
+        return ["xcheck", *_without(self.data["command"], UNASKED)]
 
     @property
     def sites(self) -> Any:
