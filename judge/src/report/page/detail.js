@@ -74,18 +74,17 @@ function unitOf(row) {
 
 /** Draws where the errors are inside a site, and their sizes. */
 function spreads(row, sides, reference) {
-  const elements = judged(row)?.elements ?? 0;
   const own = sides.filter(([, side]) => side.spread);
   if (row.spread) {
     const unit = unitOf(row);
-    return element("div", { class: "pair" }, spreadMap(row.spread, row.tap, elements, unit, `Largest ${unit?.name ?? "error"}`), histogramOf(row.spread, null, unit, ""));
+    return element("div", { class: "pair" }, spreadMap(row.spread, row.tap, unit, `Largest ${unit?.name ?? "error"}`), histogramOf(row.spread, null, unit, ""));
   }
   if (!own.length) return "";
   // The bars show the wrong side, or the dump's side if none is wrong. The line shows the other side.
   const wrong = own.find(([, side]) => side.beyond > 0) ?? own.find(([role]) => role === reference.role) ?? own[0];
   const rest = own.find((side) => side !== wrong);
   return element("div", { class: "pair" },
-    own.map(([role, side]) => spreadMap(side.spread, row.tap, elements, BOUND, `Largest err/bound of the ${role}`)),
+    own.map(([role, side]) => spreadMap(side.spread, row.tap, BOUND, `Largest err/bound of the ${role}`)),
     histogramOf(wrong[1].spread, rest?.[1].spread ?? null, BOUND, `Errors of the ${wrong[0]} by size` + (rest ? `; line: errors of the ${rest[0]}` : "")));
 }
 
@@ -101,12 +100,6 @@ function histogramOf(spread, correct, unit, name) {
   return element("figure", { class: "part" }, element("figcaption", { class: "faint" }, caption), histogram(spread, correct, unit));
 }
 
-/** Formats the range that rounding allows around an exact value. */
-function allowed({ exact, radius }) {
-  const isKnown = typeof exact === "number" && typeof radius === "number";
-  return isKnown ? `${digits(exact - radius)} … ${digits(exact + radius)}` : NONE;
-}
-
 /** Draws the worst values with their exact values and error bounds. */
 function worst(row, sides) {
   const index = (at) => `[${at.join(", ")}]`;
@@ -119,9 +112,9 @@ function worst(row, sides) {
       tableOf([axisNames, "candidate", "reference"], [[index(found.worst_index), digits(found.candidate), digits(found.reference)]]));
   }
   const error = ({ value, exact }) => (typeof value === "number" && typeof exact === "number" ? figure(Math.abs(value - exact)) : NONE);
-  const line = (role) => (off) => [role, index(off.index), digits(off.value), digits(off.exact), error(off), figure(off.radius), ratio(off.headroom), allowed(off)];
+  const line = (role) => (off) => [role, index(off.index), digits(off.value), digits(off.exact), error(off), figure(off.radius), ratio(off.headroom)];
   return element("div", {}, element("h3", {}, "Worst values"),
-    tableOf(["side", axisNames, "value", "exact value", "error", "error bound", "err/bound", "range within the bound"],
+    tableOf(["side", axisNames, "value", "exact value", "error", "error bound", "err/bound"],
       shown.flatMap(([role, values]) => values.map(line(role)))),
     shown.map(([role, values]) => sharedIndex(row.tap, role, values)));
 }

@@ -31,12 +31,12 @@ function mapAxes(tap) {
   return names.length === 1 ? ["", names[0]] : names;
 }
 
-/** Says how many values share a cell: the map has two axes of at most 24 cells each. */
-function aggregation(spread, tap, elements) {
-  const inner = Math.round(elements / (spread.lengths[0] * spread.lengths[1]));
-  const shared = [0, 1].map((axis) => [Math.ceil(spread.lengths[axis] / spread.cells[axis]), mapAxes(tap)[axis]]);
-  const folded = [...shared, [inner, axes(tap)[2] ?? "inner"]].filter(([values]) => values > 1);
-  return folded.length ? `. Each cell is the largest of ${folded.map(([values, axis]) => `${values} ${axis} indices`).join(" × ")}` : "";
+/** Says which indices share a cell: the map has two axes of at most 24 cells each. */
+function aggregation(spread, tap) {
+  const shared = [0, 1].map((axis) => [Math.ceil(spread.lengths[axis] / spread.cells[axis]), mapAxes(tap)[axis]])
+    .filter(([indices]) => indices > 1).map(([indices, axis]) => `${indices} ${axis} indices`);
+  const folded = axes(tap).slice(2).map((axis) => `all ${axis} indices`);
+  return shared.length + folded.length ? `. Each cell is the largest of ${[...shared, ...folded].join(" × ")}` : "";
 }
 
 /** Returns the cells of an axis that get a label, so that labels of width `room` do not overlap. */
@@ -46,7 +46,7 @@ function labelled(cells, size, room) {
 }
 
 /** Draws the largest error of each cell, over the two outermost axes. */
-function spreadMap(spread, tap, elements, unit, name) {
+function spreadMap(spread, tap, unit, name) {
   const [rows, columns] = spread.cells;
   const [down, across] = mapAxes(tap);
   const [wide, high] = [Math.max(7, Math.min(22, 380 / columns)), 14];
@@ -70,7 +70,7 @@ function spreadMap(spread, tap, elements, unit, name) {
   ];
   const [width, height] = [left + columns * wide + widest(1), top + rows * high + 4];
   const caption = `${name}: ${[down && `${down} (down)`, across && `${across} (across)`].filter(Boolean).join(" × ")}`;
-  return element("figure", { class: "part" }, element("figcaption", { class: "faint" }, caption, aggregation(spread, tap, elements)),
+  return element("figure", { class: "part" }, element("figcaption", { class: "faint" }, caption, aggregation(spread, tap)),
     drawn("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": caption }, squares, marks));
 }
 
