@@ -13,7 +13,7 @@ export function situations() {
       name: "pass",
       command: ["run", "--model", "tiny-llama2", "--checkpoint", "all"],
       status: 0,
-      answers: ["PASS", "rounding explains every difference", "transformers-f32"],
+      answers: ["PASS", "rounding explains every difference", "transformers-f32", "5 passes, all right"],
     },
     {
       name: "another-build",
@@ -77,6 +77,24 @@ function altered() {
         Object.assign(reference.results[0], { verdict: "known", known });
         reference.results[1].verdict = "inconclusive";
       },
+    },
+    {
+      name: "one-wrong-pass",
+      command: passes,
+      status: 0,
+      answers: ["× 3 (position 11)", "4 more, all right"],
+      alter: (report) => {
+        const [reference] = report.references;
+        reference.verdict = "fail";
+        Object.assign(reference.results.find((row) => row.tap === "q_rope" && row.pass === 3), { verdict: "fail", headroom: 5 });
+      },
+    },
+    {
+      name: "200-positions",
+      command: rope,
+      status: 1,
+      answers: ["Each cell is the largest of 9 position indices × 9 head indices × all head_dim indices"],
+      alter: (report) => everySpread(report, (spread) => Object.assign(spread, { lengths: [200, 200], cells: [24, 24], largest: "l".repeat(576) })),
     },
     {
       name: "sampled",
