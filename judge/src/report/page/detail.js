@@ -25,6 +25,7 @@ function detail(row, reference) {
 function sentence(row) {
   if (row.reason) return capital(row.reason) + ".";
   if (isIdentical(row)) return `All ${count(judged(row).elements, "value")} have the same bits on both sides.`;
+  if (row.verdict === "pass") return isByTolerance(row) ? "Every error is within the tolerance." : "Rounding explains every difference.";
   return `${capital(VERDICTS[row.verdict])}.`;
 }
 

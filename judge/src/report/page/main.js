@@ -78,8 +78,9 @@ function sites({ reference, pass, row }) {
   return element("section", {},
     element("h2", {}, "Sites"),
     element("div", { class: "controls" }, passChooser(results, pass, choosePass), searchBox(results, chooseRow)),
-    attempt("The block diagram", () => blockDiagram(results, pass, firstRow(reference), row, chooseRow)),
-    attempt("The map", () => heatMap(results, pass, firstRow(reference), row, chooseRow)),
+    element("div", { class: "overview" },
+      attempt("The block diagram", () => blockDiagram(results, pass, firstRow(reference), row, chooseRow)),
+      attempt("The map", () => heatMap(results, pass, firstRow(reference), row, chooseRow))),
     key(),
     row ? attempt("The site", () => detail(row, reference)) : element("p", { class: "faint" }, "Select a cell of the map for details."));
 }

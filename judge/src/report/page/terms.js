@@ -32,16 +32,16 @@ const TERMS = {
   "argmax": "the token with the largest logit",
   "margin": "probability of the most likely token minus that of the second",
   "verdict": "pass, tie, known, inconclusive or fail",
-  "numerics": "where and to which type the reference's engine rounds",
+  "numerics": "rounding profile that xcheck's engine computed with",
 };
 
 /** Meanings of the verdicts, from best to worst. */
 const VERDICTS = {
-  pass: "rounding explains every difference",
+  pass: "every error is within its bound: the error bound, or the tolerance if one decides",
   tie: "the tokens differ, but rounding can swap their logits",
   known: "a known failure, waived by the baseline",
   inconclusive: "cannot be decided from the data",
-  fail: "rounding cannot explain the difference",
+  fail: "an error is above its bound: the error bound, or the tolerance if one decides",
 };
 
 /** Returns the label, with its meaning as a tooltip if it is a term of the glossary. */
