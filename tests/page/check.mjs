@@ -1,5 +1,5 @@
-// Opens report.html of real runs in a headless Chromium: no error on the console, nothing blocked, nothing asked of a
-// network, clicks and keys work, no sideways scrolling of the page from 360 px up, open within a second.
+// Opens report.html of real runs in a headless Chromium. The console stays empty, no request is sent or blocked, clicks,
+// keys, search and links work, labels do not overlap, the page opens within a second and fits a width of 360 px.
 //
 //   npm install --prefix /tmp/page puppeteer-core
 //   NODE_PATH=/tmp/page/node_modules node tests/page/check.mjs [--xcheck target/release/xcheck] [--shots docs/images]
@@ -83,7 +83,11 @@ async function look(file, situation) {
   await answers(page, situation);
   if (!situation.isError) {
     await clicks(page);
+    await passes(page);
     await keys(page);
+    await diagram(page);
+    await finds(page);
+    await links(page);
   }
   await widths(page);
   await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: "light" }]);
@@ -93,34 +97,90 @@ async function look(file, situation) {
   await page.close();
 }
 
-/** What a reader asks is on the page. */
+/** The page has the answers; every drawing has a position, every control a name, every label its own room. */
 async function answers(page, situation) {
-  const text = await page.evaluate(() => document.body.innerText);
+  const text = await page.evaluate(() => [document.body.innerText, ...[...document.querySelectorAll("option")].map((option) => option.textContent)].join("\n"));
   for (const answer of situation.answers) assert.ok(text.includes(answer), `the page says "${answer}"`);
   assert.ok(!/NaN %|NaN …/.test(text), "the page says NaN");
   const lost = await page.evaluate(() => [...document.querySelectorAll("svg *")].filter((one) => [...one.attributes].some(({ value }) => /NaN|Infinity/.test(value))).length);
   assert.equal(lost, 0, "everything that is drawn has a place");
-  const nameless = await page.evaluate(() => [...document.querySelectorAll("button, svg[role=img]")].filter((one) => !one.textContent && !one.getAttribute("aria-label")).length);
+  const overlaps = await page.evaluate(() => [...document.querySelectorAll("svg")].flatMap((svg) => {
+    const boxes = [...svg.querySelectorAll("text")].map((text) => [text.textContent, text.getBoundingClientRect()]);
+    const meet = (one, two) => one.left < two.right && two.left < one.right && one.top + 2 < two.bottom && two.top + 2 < one.bottom;
+    return boxes.flatMap(([name, box], at) => boxes.slice(at + 1).filter(([, next]) => meet(box, next)).map(([next]) => `${name} and ${next}`));
+  }));
+  assert.deepEqual(overlaps, [], "labels overlap");
+  const unexplained = await page.evaluate(() => ["err/bound", "max abs"].filter((name) => ![...document.querySelectorAll("th")].some((th) => th.textContent === name && th.querySelector("abbr")?.title)));
+  if (!situation.isError) assert.deepEqual(unexplained, [], "column heads have a meaning");
+  const nameless = await page.evaluate(() => [...document.querySelectorAll("button, select, input, svg[role=img]")].filter((one) => !one.textContent && !one.getAttribute("aria-label")).length);
   assert.equal(nameless, 0, "every control has a name");
 }
 
-/** A cell shows its place; another pass shows another map; a command is copied. */
+/** A click on a cell shows its site; a command is copied. */
 async function clicks(page) {
   const cells = "[aria-label='verdicts by tap and layer'] button:not([disabled])";
   const label = await page.$$eval(cells, (all) => all.at(-2).getAttribute("aria-label"));
   await page.$$eval(cells, (all) => all.at(-2).click());
   const shown = await page.$eval("#detail h3", (title) => title.textContent);
   assert.equal(label.split(":")[0], shown.split(" ").slice(0, -1).join(" "), "the cell that was clicked is shown");
-  const passes = await page.$$("[aria-label=pass] button");
-  if (passes.length > 1) {
-    await page.$$eval("[aria-label=pass] button", (all) => all.at(-1).click());
-    const pressed = await page.$$eval("[aria-label=pass] button", (all) => all.map((one) => one.getAttribute("aria-pressed")));
-    assert.deepEqual(pressed.filter((one) => one === "true").length, 1);
-    assert.equal(pressed.at(-1), "true", "the last pass is chosen");
-    await page.$$eval("[aria-label=pass] button", (all) => all[0].click());
-  }
   await page.$eval(".command button", (button) => button.click());
   await page.waitForFunction(() => document.querySelector(".command button").textContent !== "copy", { timeout: 2000 });
+}
+
+/** Every pass has a button or an option; choosing one selects it. */
+async function passes(page) {
+  const chooser = "[role=group][aria-label=passes]";
+  const buttons = await page.$$(`${chooser} button`);
+  if (!buttons.length) return;
+  await page.$$eval(`${chooser} button`, (all) => all.at(-1).click());
+  const pressed = await page.$$eval(`${chooser} button`, (all) => all.map((one) => one.getAttribute("aria-pressed")));
+  assert.deepEqual(pressed, [...pressed.slice(1).map(() => "false"), "true"], "the last button is pressed");
+  const menu = await page.$(`${chooser} select`);
+  if (menu) {
+    const value = await menu.evaluate((select) => select.options[1].value);
+    await page.select(`${chooser} select`, value);
+    assert.equal(await page.$eval(`${chooser} select`, (select) => select.value), value, "the pass of the menu is selected");
+  }
+  await page.$$eval(`${chooser} button`, (all) => all[0].click());
+}
+
+/** A click on an operation selects its worst site; the first wrong operation is marked. */
+async function diagram(page) {
+  const operations = "[aria-label='operations in data-flow order'] button";
+  const label = await page.$$eval(operations, (all) => {
+    all.at(-1).click();
+    return all.at(-1).getAttribute("aria-label");
+  });
+  const shown = await page.$eval("#detail h3", (title) => title.textContent.split(" ").slice(0, -1).join(" "));
+  assert.ok(label.includes(`worst site ${shown}:`), `${label} shows ${shown}`);
+  const isFail = await page.$eval("header", (header) => header.classList.contains("fail"));
+  if (isFail) assert.equal((await page.$$(`${operations}.first`)).length, 1, "one operation is marked as first wrong");
+}
+
+/** The search box lists matching sites; Enter selects the first. */
+async function finds(page) {
+  const site = await page.$$eval("[aria-label='verdicts by tap and layer'] button:not([disabled])", (all) => all[0].getAttribute("aria-label").split(":")[0]);
+  const [tap, ...numbers] = site.split(", ").map((part) => part.split(" ").at(-1));
+  await page.focus("[type=search]");
+  await page.keyboard.type([tap, ...numbers].join(" "));
+  const listed = await page.$$eval("[aria-label='sites found'] button", (all) => all.map((one) => one.textContent));
+  assert.ok(listed[0]?.endsWith(site), `the search finds ${site}, not ${listed}`);
+  await page.keyboard.press("Enter");
+  assert.equal(await page.$eval("#detail h3", (title) => title.textContent.split(" ").slice(0, -1).join(" ")), site, "Enter selects the first site");
+  assert.equal(await page.evaluate(() => document.activeElement.type), "search", "the focus stays in the search box");
+}
+
+/** A selection is in the address; a link selects it again; an unknown link changes nothing. */
+async function links(page) {
+  const shown = () => page.$eval("#detail h3", (title) => title.textContent);
+  const [hash, wanted] = [await page.evaluate(() => location.hash), await shown()];
+  assert.match(hash, /^#[^/]+\/[a-z_]+/, "the address names the site");
+  await page.$$eval("[aria-label='operations in data-flow order'] button", (all) => all.at(-1).click());
+  await page.evaluate((hash) => (location.hash = hash), hash);
+  await page.waitForFunction((wanted) => document.querySelector("#detail h3").textContent === wanted, { timeout: 2000 }, wanted);
+  await page.evaluate(() => (location.hash = "#nothing/of/this%"));
+  await page.evaluate(() => new Promise((done) => setTimeout(done, 20)));
+  assert.equal(await shown(), wanted, "an unknown link changes nothing");
 }
 
 /** Arrow keys move through the map, Enter chooses. */
@@ -147,7 +207,7 @@ async function widths(page) {
   }
 }
 
-/** As it is opened. */
+/** Takes the screenshot of the page as it opens. */
 async function shoot(page, file, name) {
   mkdirSync(shots, { recursive: true });
   await page.setViewport({ width: 1000, height: 800 });

@@ -13,7 +13,7 @@ export function situations() {
       name: "pass",
       command: ["run", "--model", "tiny-llama2", "--checkpoint", "all"],
       status: 0,
-      answers: ["PASS", "rounding explains every difference", "transformers-f32"],
+      answers: ["PASS", "rounding explains every difference", "transformers-f32", "5 passes, all right"],
     },
     {
       name: "another-build",
@@ -26,13 +26,13 @@ export function situations() {
       name: "rope",
       command: ["check", "--model", "tiny-llama3", "--candidate", "tests/data/engines/tiny-llama3/mlx-lm-f32.safetensors"],
       status: 1,
-      answers: ["FAIL", "q_rope, layer 0, pass 0", "rope", "Candidate (mlx-lm)", "The reference's values are what the stage comes to"],
+      answers: ["FAIL", "q_rope, layer 0, pass 0", "rope", "candidate (mlx-lm)", "every value of the reference is within its error bound", "error bound", "Each cell is the largest of all head_dim indices"],
     },
     {
       name: "drift",
       command: ["check", "--model", "tiny-gemma3", "--candidate", "tests/data/logprobs/tiny-gemma3-window.safetensors"],
       status: 1,
-      answers: ["FAIL", "token_logprobs", "Errors stay from position 5 on", "sliding_window"],
+      answers: ["FAIL", "token_logprobs", "Drift begins at position 5", "sliding_window"],
     },
     ...altered(),
     {
@@ -57,7 +57,7 @@ function altered() {
       name: "known",
       command: passes,
       status: 0,
-      answers: ["PASS", "rounding explains every difference but 1 known failure; 1 choice of tokens is a tie", "known to fail", "another-dump", "k 3.00"],
+      answers: ["PASS", "rounding explains every difference except 1 known failure; 1 choice of tokens is a tie", "waived", "another-dump", "k 3.00"],
       alter: (report) => {
         const [reference] = report.references;
         report.references.push({ ...structuredClone(reference), name: "another-dump" });
@@ -70,13 +70,31 @@ function altered() {
       name: "worst-first",
       command: rope,
       status: 1,
-      answers: ["(mlx-lm) and xcheck part at q_rope, layer 0, pass 0", "1 other reference is not passed either", "1 place known to fail; 1 place could not be judged"],
+      answers: ["mlx-lm-f32 computes with the wrong RoPE base", "1 other reference without a pass", "1 waived, 1 inconclusive"],
       alter: (report) => {
         const [reference] = report.references;
         report.references.unshift({ ...structuredClone(reference), name: "unsure", verdict: "inconclusive", reason: "too little", first_divergence: null });
         Object.assign(reference.results[0], { verdict: "known", known });
         reference.results[1].verdict = "inconclusive";
       },
+    },
+    {
+      name: "one-wrong-pass",
+      command: passes,
+      status: 0,
+      answers: ["× 3 (position 11)", "4 more, all right"],
+      alter: (report) => {
+        const [reference] = report.references;
+        reference.verdict = "fail";
+        Object.assign(reference.results.find((row) => row.tap === "q_rope" && row.pass === 3), { verdict: "fail", headroom: 5 });
+      },
+    },
+    {
+      name: "200-positions",
+      command: rope,
+      status: 1,
+      answers: ["Each cell is the largest of 9 position indices × 9 head indices × all head_dim indices"],
+      alter: (report) => everySpread(report, (spread) => Object.assign(spread, { lengths: [200, 200], cells: [24, 24], largest: "l".repeat(576) })),
     },
     {
       name: "sampled",
@@ -89,7 +107,7 @@ function altered() {
       name: "long",
       command: drifts,
       status: 1,
-      answers: ["FAIL", "By position", "Of neighbouring positions the one that is furthest apart is drawn"],
+      answers: ["FAIL", "Divergence by position", "Of neighbouring positions, the one with the largest divergence is drawn"],
       alter: (report) => everyAgreement(report, (found) => {
         found.rows = [...Array(200000).keys()];
         for (const name of ["kl", "max_delta"]) found[name] = found.rows.map((row) => (row % 97) * 1e-5);
@@ -108,7 +126,7 @@ function altered() {
       name: "no-numbers",
       command: passes,
       status: 0,
-      answers: ["PASS", "How it grows"],
+      answers: ["PASS", "Errors by layer"],
       alter: (report) => {
         for (const row of report.references[0].results) {
           if (row.tap === "block_out") row.rounding_of_total = { max_abs: "inf", max_scaled: "inf", rel_l2: row.layer % 2 ? "inf" : "nan" };

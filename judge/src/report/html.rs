@@ -14,10 +14,16 @@ const STYLE: &str = include_str!("page/page.css");
 const COMMON: &str = concat!(
     include_str!("page/words.js"),
     include_str!("page/dom.js"),
+    include_str!("page/terms.js"),
     include_str!("page/map.js"),
     include_str!("page/checkpoints.js"),
 );
 const SCRIPT: &str = concat!(
+    include_str!("page/block.js"),
+    include_str!("page/passes.js"),
+    include_str!("page/search.js"),
+    include_str!("page/link.js"),
+    include_str!("page/story.js"),
     include_str!("page/spread.js"),
     include_str!("page/detail.js"),
     include_str!("page/growth.js"),

@@ -1,16 +1,17 @@
-// The page of a matrix: verdict, table of cells, what is to be done, what is known.
+// The page of a matrix: verdict, table of cells, cells that need work, known failures.
 
 const matrix = JSON.parse(document.getElementById("report").textContent);
 
 const STANDINGS = {
-  pass: ["", "it passes"],
-  known: ["×", "as bad as it is known to be"],
-  inconclusive: ["?", "could not be judged"],
-  "unexpected pass": ["!", "known to be bad, and it passes"],
+  pass: ["", "passes"],
+  known: ["×", "known failure"],
+  inconclusive: ["?", "inconclusive"],
+  "unexpected pass": ["!", "known failure that now passes"],
   fail: ["×", "fails"],
   error: ["E", "no verdict"],
 };
 
+/** Returns the color of a cell. */
 function cellColour(cell) {
   const headroom = typeof cell.headroom === "string" ? "inf" : cell.headroom;
   if (cell.standing === "pass") return headroom === 0 ? "#63b57c" : heat(headroom);
@@ -23,12 +24,12 @@ const keyOf = (values) => JSON.stringify(values);
 const nameOf = (cell) => Object.values(cell.values).join(", ");
 const classOf = (standing) => standing.split(" ")[0];
 
-/** A link to the cell's report, or where it has none what became of it. */
+/** Draws a cell as a link to its report, if it has one. */
 function drawCell(cell) {
   const first = cell.first_divergence;
   const at = first ? `${first.tap}${first.layer === null ? "" : ` L${first.layer}`}` : "";
   const headroom = cell.headroom === null ? "" : ratio(cell.headroom);
-  const label = [nameOf(cell), cell.standing, headroom && `headroom ${headroom}`, first && `first wrong at ${place(first)}`];
+  const label = [nameOf(cell), cell.standing, headroom && `err/bound ${headroom}`, first && `first wrong at ${place(first)}`];
   const [sign] = STANDINGS[cell.standing];
   return element(cell.report ? "a" : "span", {
     class: "cell",
@@ -39,6 +40,7 @@ function drawCell(cell) {
   }, [sign, cell.standing, headroom].filter(Boolean).join(" "), element("small", {}, at || "\u00a0"));
 }
 
+/** Draws the table of cells. */
 function cellsTable() {
   const distinct = (axes) => [...new Map(matrix.cells.map((cell) => [keyOf(valuesOf(cell, axes)), valuesOf(cell, axes)])).values()];
   const cells = new Map(matrix.cells.map((cell) => [keyOf([valuesOf(cell, matrix.rows), valuesOf(cell, matrix.columns)]), cell]));
@@ -53,50 +55,55 @@ function cellsTable() {
       return element("td", {}, cell ? drawCell(cell) : "");
     }));
   return element("section", {},
-    element("p", { class: "faint" }, "The verdict of each cell, the worst headroom, and where it is first wrong; each leads to its report."),
+    element("p", { class: "faint" }, "Verdict, largest err/bound and first wrong site of each cell. Click a cell to open its report."),
     element("div", { class: "scroll" }, element("table", { class: "cells", "aria-label": "verdicts by cell", onkeydown: moveFocus },
       element("thead", {}, head), element("tbody", {}, distinct(matrix.rows).map(line)))),
     cellsKey());
 }
 
+/** Draws the legend of the cells. */
 function cellsKey() {
   const examples = { pass: 0.1, fail: 1e3 };
   return element("div", { class: "key", "aria-hidden": "true" }, Object.entries(STANDINGS).map(([standing, [sign, text]]) =>
     element("span", {}, element("i", { colour: cellColour({ standing, headroom: examples[standing] ?? null }) }, sign), text)));
 }
 
+/** Draws the findings of one cell. */
 function cellStory(cell) {
   const first = cell.first_divergence;
   return element("section", {},
     element("h3", {}, cell.report ? element("a", { href: `${cell.report}/report.html` }, nameOf(cell)) : nameOf(cell)),
     facts([
       ["verdict", element("span", { class: classOf(cell.standing) }, cell.standing)],
-      ["why", cell.told],
+      ["reason", cell.told],
       ["first wrong", first && place(first)],
-      ["headroom", cell.headroom === null ? null : ratio(cell.headroom)],
-      ["because", cell.because],
+      ["err/bound", cell.headroom === null ? null : ratio(cell.headroom)],
+      ["cause", cell.because],
     ]),
     command(cell.shell));
 }
 
+/** Draws the findings of all cells with one of these results. */
 function stories(title, standings) {
   const cells = matrix.cells.filter((cell) => standings.includes(cell.standing));
   return cells.length ? element("section", {}, element("h2", {}, `${title} (${cells.length})`), cells.map(cellStory)) : "";
 }
 
+/** Draws the verdict of the matrix. */
 function matrixHead() {
   return element("header", { class: `verdict ${matrix.verdict}` },
     element("h1", {}, `${matrix.verdict.toUpperCase()}: ${count(matrix.cells.length, "cell")}`),
     element("p", {}, matrix.tally));
 }
 
+/** Draws how the matrix was made. */
 function matrixMade() {
   const kept = matrix.cells.filter((cell) => !cell.was_run).length;
-  return element("section", {}, element("h2", {}, "How it was made"),
+  return element("section", {}, element("h2", {}, "How this matrix was made"),
     command(matrix.shell),
     facts([
       ["xcheck", [matrix.xcheck.version, matrix.xcheck.commit].filter(Boolean).join(", ")],
-      ["run", `${count(matrix.cells.length - kept, "cell")}; of ${kept.toLocaleString("en")} the report was known`],
+      ["run", `${count(matrix.cells.length - kept, "cell")}; ${grouped(kept)} more kept from the earlier run`],
     ]));
 }
 
@@ -104,7 +111,8 @@ document.getElementById("page").replaceChildren(...[
   matrixHead(),
   cellsTable(),
   architecturesOf(matrix.architectures),
-  stories("What is to be done", ["error", "fail", "unexpected pass", "inconclusive"]),
-  stories("Known", ["known"]),
+  stories("To fix", ["error", "fail", "unexpected pass", "inconclusive"]),
+  stories("Known failures", ["known"]),
   matrixMade(),
+  glossary(),
 ].filter(Boolean));

@@ -1,6 +1,6 @@
-// The table of checkpoints: of a dump, or of all dumps of an architecture.
+// The table of checkpoints, of one dump or of all dumps of an architecture.
 
-/** A cosine that says something near 1: "1-3e-8". 1 means that no difference is measurable. */
+/** Formats a cosine: near 1 as "1-3e-8"; "1" means no measurable difference. */
 function cosineOf(cosine) {
   if (typeof cosine !== "number") return figure(cosine);
   const gap = 1 - cosine;
@@ -8,7 +8,7 @@ function cosineOf(cosine) {
   return gap < 0.01 ? `1-${gap.toExponential(0)}` : cosine.toFixed(3);
 }
 
-/** One line for each checkpoint that was compared, every figure where it is worst. */
+/** Draws one line per compared checkpoint; each figure is the worst of all its sites. */
 function checkpointTable(rows) {
   const compared = rows.filter((row) => row.worst);
   const line = (row) => {
@@ -17,13 +17,13 @@ function checkpointTable(rows) {
     return [row.checkpoint, place({ layer: null, pass: null, ...row.worst }), figure(errors?.max_abs),
       isOfTokens ? NONE : figure(errors?.mean_abs), isOfTokens ? NONE : cosineOf(errors?.cosine),
       row.headroom === undefined || row.headroom === null ? NONE : ratio(row.headroom), row.beyond ?? NONE,
-      figure(row.total?.max_abs), figure(row.tolerance), element("span", { class: row.verdict }, row.verdict)];
+      figure(row.total?.max_abs), figure(row.tolerance), verdictOf(row.verdict)];
   };
   return tableOf(["checkpoint", "worst site", "max abs", "mean abs", "cosine", "err/bound", "over", "accumulated", "spec tol", "verdict"],
     compared.map(line), [0, 1]);
 }
 
-/** The figures of each architecture of a report of several models. */
+/** Draws one table of checkpoints per architecture, for a report of several models. */
 function architecturesOf(list) {
   if (!list?.length) return "";
   const section = (summary) => [

@@ -1,16 +1,19 @@
-// Elements: text is always set as text, since names come from files.
+// Elements. Text is always set as text, since names come from files.
 
+/** Creates an HTML element. */
 function element(name, attributes = {}, ...children) {
   return filled(document.createElement(name), attributes, children);
 }
 
+/** Creates an SVG element. */
 function drawn(name, attributes = {}, ...children) {
   return filled(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
 }
 
+/** Sets attributes and listeners ("onclick"), and appends children. */
 function filled(made, attributes, children) {
   for (const [key, value] of Object.entries(attributes)) {
-    if (key === "onclick" || key === "onkeydown") made.addEventListener(key.slice(2), value);
+    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
     else if (key === "colour") made.style.setProperty(made.namespaceURI.endsWith("svg") ? "fill" : "background", value);
     else if (value !== null && value !== undefined && value !== false) made.setAttribute(key, value);
   }
@@ -18,7 +21,7 @@ function filled(made, attributes, children) {
   return made;
 }
 
-/** What `draw` makes; where it fails, that: what one part cannot show must not take the verdict with it. */
+/** Returns the result of `draw`, or a note if it throws: one broken part must not hide the verdict. */
 function attempt(name, draw) {
   try {
     return draw();
@@ -27,20 +30,21 @@ function attempt(name, draw) {
   }
 }
 
-/** A list of facts; those that are empty are left out. */
+/** Draws a list of labels and facts, without the empty ones. */
 function facts(pairs) {
   const told = pairs.filter(([, fact]) => fact !== null && fact !== undefined && fact !== "");
-  return element("dl", { class: "facts" }, told.map(([name, fact]) => [element("dt", {}, name), element("dd", {}, fact)]));
+  return element("dl", { class: "facts" }, told.map(([name, fact]) => [element("dt", {}, term(name)), element("dd", {}, fact)]));
 }
 
+/** Draws a table; the columns in `words` are aligned left. */
 function tableOf(head, rows, words = []) {
-  const cell = (name) => (text, at) => element(name, words.includes(at) ? { class: "words" } : {}, text);
+  const cell = (name) => (text, at) => element(name, words.includes(at) ? { class: "words" } : {}, name === "th" ? term(text) : text);
   return element("div", { class: "scroll" }, element("table", {},
     element("thead", {}, element("tr", {}, head.map(cell("th")))),
     element("tbody", {}, rows.map((row) => element("tr", {}, row.map(cell("td")))))));
 }
 
-/** A command, and a button that copies it. */
+/** Draws a command and a button that copies it. */
 function command(text) {
   const button = element("button", { type: "button", "aria-label": `copy the command ${text}` }, "copy");
   button.addEventListener("click", () => {
@@ -52,7 +56,7 @@ function command(text) {
   return element("div", { class: "command" }, element("code", {}, text), button);
 }
 
-/** Files opened from disk may not have the clipboard: then the text is selected. */
+/** Copies a text. A page opened from a disk may lack the clipboard: then selects the text. */
 async function copied(text) {
   try {
     await navigator.clipboard.writeText(text);
@@ -62,11 +66,4 @@ async function copied(text) {
     if (shown) getSelection().selectAllChildren(shown);
     return Boolean(shown) && document.execCommand("copy");
   }
-}
-
-/** Buttons of which one is pressed. */
-function choice(name, options, chosen, choose) {
-  const buttons = options.map(([value, text]) =>
-    element("button", { type: "button", "aria-pressed": String(value === chosen), onclick: () => choose(value) }, text));
-  return element("div", { class: "choice", role: "group", "aria-label": name }, element("span", { class: "faint" }, name), buttons);
 }

@@ -1,8 +1,8 @@
-// The heat map: taps by layers, a cell for each place that was judged.
+// The heat map: taps by layers, one cell per site.
 
 const GREY = "var(--none)";
 
-/** Of an error in units of what is allowed. */
+/** Returns the color of an err/bound, or of a size without a known bound (null). */
 function heat(headroom) {
   if (headroom === null) return "#9cc5e8";
   if (typeof headroom === "string" || !(headroom <= 1)) {
@@ -12,45 +12,48 @@ function heat(headroom) {
   return `hsl(${135 - 70 * headroom} ${48 + 25 * headroom}% ${70 + 2 * headroom}%)`;
 }
 
-/** Of what was judged and neither passes nor fails. */
+/** Colors of the verdicts between pass and fail. */
 const COLOURS = { inconclusive: "#c3aee6", known: "#e0b48a", tie: "#e6d68a" };
 
+/** Returns the color of a site or checkpoint. */
 function colourOf(row) {
   if (!row) return GREY;
   if (row.verdict === "fail") return heat(typeof row.headroom === "number" ? Math.max(row.headroom, 1.01) : "inf");
-  return COLOURS[row.verdict] ?? (isIdentical(row) ? "#63b57c" : heat(headroomOf(row)));
+  return COLOURS[row.verdict] ?? (isIdentical(row) ? "#63b57c" : heat(row.headroom ?? null));
 }
 
 const SIGNS = { fail: "×", inconclusive: "?", tie: "~", known: "k" };
 
+/** Returns the sign of a site, for readers who cannot tell the colors apart. */
 function signOf(row) {
   return !row ? "" : SIGNS[row.verdict] ?? (isIdentical(row) ? "=" : "");
 }
 
+/** Draws the legend of colors and signs. */
 function key() {
   const entry = (colour, sign, text) =>
     element("span", {}, element("i", { colour }, sign), text);
   return element("div", { class: "key", "aria-hidden": "true" },
-    entry("#63b57c", "=", "the same bits"),
-    entry(heat(0.1), "", "headroom 0.1"),
+    entry("#63b57c", "=", "same bits"),
+    entry(heat(0.1), "", "err/bound 0.1"),
     entry(heat(0.9), "", "0.9"),
-    entry(heat(3), "×", "beyond rounding, 3 times"),
-    entry(heat(1e5), "×", "1e5 times"),
-    entry(COLOURS.tie, SIGNS.tie, "a tie"),
-    entry(COLOURS.known, SIGNS.known, "known to fail"),
-    entry(COLOURS.inconclusive, SIGNS.inconclusive, "could not be judged"),
+    entry(heat(3), "×", "3"),
+    entry(heat(1e5), "×", "1e5"),
+    entry(COLOURS.tie, SIGNS.tie, "tie"),
+    entry(COLOURS.known, SIGNS.known, "known failure"),
+    entry(COLOURS.inconclusive, SIGNS.inconclusive, "inconclusive"),
     entry(GREY, "", "not compared"));
 }
 
 const START = "start";
 const END = "end";
 
-/** Where a row stands: a layer, or before or behind all of them. */
+/** Returns the column of a row: its layer, or the column before or after all layers. */
 function columnOf(row) {
   return row.layer ?? (row.tap === "embed" || row.tap === "tokens" ? START : END);
 }
 
-/** The worse of two rows: by verdict, then by headroom, then by error. */
+/** Returns the worse of two rows: by verdict, then by err/bound, then by error. */
 function worse(one, two) {
   const size = (row) => (typeof row.headroom === "string" ? Infinity : row.headroom ?? -1);
   const error = (row) => judged(row)?.max_abs ?? 0;
@@ -58,12 +61,15 @@ function worse(one, two) {
   return difference > 0 ? two : one;
 }
 
-/** The rows of a pass (or of all passes, the worst of each) by tap and column. */
+/** True if a row is shown for a pass; null means all passes. */
+const isInPass = (row, pass) => pass === null || row.pass === null || row.pass === pass;
+
+/** Sorts the rows of a pass by tap and column; without a pass, keeps the worst row of all passes. */
 function cells(rows, pass) {
   const taps = new Map();
   const columns = new Set();
   for (const row of rows) {
-    if (pass !== null && row.pass !== null && row.pass !== pass) continue;
+    if (!isInPass(row, pass)) continue;
     const column = columnOf(row);
     columns.add(column);
     const cells = taps.get(row.tap) ?? new Map();
@@ -76,27 +82,26 @@ function cells(rows, pass) {
   return { taps: inOrder(taps), columns: order };
 }
 
-/** Taps in the order of the data flow: embeddings, layers, what follows them. */
+/** Sorts taps by data flow: before the layers, in them, after them. */
 function inOrder(taps) {
   const rank = ([, cells]) => (cells.has(START) ? 0 : cells.has(END) ? 2 : 1);
   return [...taps].sort((a, b) => rank(a) - rank(b));
 }
 
+/** Draws the map; `choose` is called with the row of a clicked cell. */
 function heatMap(rows, pass, first, chosen, choose) {
   const { taps, columns } = cells(rows, pass);
-  const label = (row) => `${place(row)}: ${row.verdict}` +
-    (isIdentical(row) ? ", the same bits" : row.headroom === null ? "" : `, headroom ${ratio(row.headroom)}`);
   const cell = (row, at) => {
     if (!row) return element("td", {}, element("button", { type: "button", tabindex: -1, disabled: "", "aria-label": "not compared" }));
-    const is = (other) => other && place(other) === place(row);
+    const isChosen = isSameSite(chosen, row);
     return element("td", {}, element("button", {
       type: "button",
-      class: is(first) ? "first" : null,
+      class: isSameSite(first, row) ? "first" : null,
       colour: colourOf(row),
-      tabindex: is(chosen) || (!chosen && at === 0) ? 0 : -1,
-      "aria-current": is(chosen) ? "true" : null,
-      "aria-label": label(row),
-      title: label(row),
+      tabindex: isChosen || (!chosen && at === 0) ? 0 : -1,
+      "aria-current": isChosen ? "true" : null,
+      "aria-label": siteLabel(row),
+      title: siteLabel(row),
       onclick: () => choose(row),
     }, signOf(row)));
   };
@@ -110,12 +115,12 @@ function heatMap(rows, pass, first, chosen, choose) {
   return element("div", { class: "scroll" }, table);
 }
 
-/** Of many layers every fourth is named. */
+/** Names a column; of more than 40 layers, names every fourth. */
 function columnName(column, index, all) {
   return typeof column === "string" || all <= 40 || column % 4 === 0 ? String(column) : "";
 }
 
-/** Arrow keys go to the next cell that was compared. */
+/** Moves the focus to the next compared cell with the arrow keys. */
 function moveFocus(event) {
   const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
   const cell = event.target.closest("td");

@@ -1,17 +1,18 @@
-// What was read and chosen, in words: where the two part, which tokens lead, how far the distributions are apart.
+// Tokens: the prompt, both continuations, the most likely tokens, and the divergence of the distributions.
 
+/** Returns the texts of the tokens by id. */
 function textsOf(reference) {
   return new Map((reference.tokens?.texts ?? []).map(({ token, text }) => [token, text]));
 }
 
-/** A token's text, with what cannot be seen made visible. */
+/** Returns a token's text, with visible whitespace. */
 function spoken(texts, token) {
   if (typeof token !== "number" || token < 0) return "(none)";
   const text = texts.get(token);
   return text === undefined || text === "" ? `#${token}` : text.replaceAll("\n", "↵").replaceAll("\t", "→").replaceAll(" ", "\u00a0");
 }
 
-/** Each pass: what both chose at its end, and which tokens led. */
+/** Returns for each pass the token that both sides chose, and the most likely tokens. */
 function steps(reference) {
   const ends = new Map();
   for (const row of reference.results) {
@@ -28,6 +29,7 @@ function steps(reference) {
   }).filter((step) => step.choice || step.tops);
 }
 
+/** Draws the prompt, both continuations and the most likely tokens. */
 function spokenOf(reference) {
   const texts = textsOf(reference);
   const prompt = reference.tokens?.prompt ?? [];
@@ -39,38 +41,39 @@ function spokenOf(reference) {
     const [own, others] = [step.chosen[side], step.chosen[other(side)]];
     return chip(own, own === others ? null : step.choice.verdict === "tie" ? "tie-chip" : "other", `position ${step.position}, token ${own}`);
   });
-  const cut = prompt.length > SHOWN ? [element("span", { class: "faint" }, `… ${prompt.length - SHOWN} tokens before …`)] : [];
+  const cut = prompt.length > SHOWN ? [element("span", { class: "faint" }, `… ${prompt.length - SHOWN} earlier tokens …`)] : [];
   const read = prompt.slice(-SHOWN).map((token, at) => chip(token, null, `position ${Math.max(0, prompt.length - SHOWN) + at}, token ${token}`));
   const isSame = all.every((step) => !step.chosen || step.chosen.candidate === step.chosen.reference);
   const chosen = isSame
-    ? [element("h3", {}, "Both go on"), element("p", { class: "tokens" }, line("candidate"))]
-    : ["candidate", "reference"].map((side) => [element("h3", {}, `The ${side} goes on`), element("p", { class: "tokens" }, line(side))]);
+    ? [element("h3", {}, "Both continue"), element("p", { class: "tokens" }, line("candidate"))]
+    : ["candidate", "reference"].map((side) => [element("h3", {}, `The ${side} continues`), element("p", { class: "tokens" }, line(side))]);
   return element("section", {}, element("h2", {}, "Tokens"),
-    prompt.length ? [element("h3", {}, "Read"), element("p", { class: "tokens" }, cut, read)] : "",
+    prompt.length ? [element("h3", {}, "Prompt"), element("p", { class: "tokens" }, cut, read)] : "",
     all.some((step) => step.chosen) ? chosen : "",
     leading(all, texts));
 }
 
-/** Step by step: KL, margin, and the tokens that lead by both. */
+/** Draws a table of passes: KL divergence, margins, and the most likely tokens of both sides. */
 function leading(all, texts) {
   const known = all.filter((step) => step.tops);
   if (!known.length) return "";
   const side = (tops) => tops.map(({ token, probability }) => `${spoken(texts, token)} ${percent(probability)}`).join("  ");
   const margin = (tops) => (tops.slice(0, 2).filter(({ probability }) => typeof probability === "number").length === 2 ? percent(tops[0].probability - tops[1].probability) : NONE);
-  const row = (step) => [String(step.position ?? NONE), step.choice?.verdict ?? NONE, figure(step.tops.kl), margin(step.tops.candidate), margin(step.tops.reference), side(step.tops.candidate), side(step.tops.reference)];
-  return element("details", { open: known.length <= 8 ? "" : null }, element("summary", {}, "Tokens that lead after each pass"),
-    tableOf(["position", "choice", "KL", "candidate's margin", "reference's margin", "likeliest by the candidate", "likeliest by the reference"], known.map(row), [5, 6]));
+  const row = (step) => [String(step.position ?? NONE), step.choice ? verdictOf(step.choice.verdict) : NONE, figure(step.tops.kl), margin(step.tops.candidate), margin(step.tops.reference), side(step.tops.candidate), side(step.tops.reference)];
+  return element("details", { open: known.length <= 8 ? "" : null }, element("summary", {}, "Most likely tokens after each pass"),
+    tableOf(["position", "argmax", "KL", "margin (candidate)", "margin (reference)", "most likely (candidate)", "most likely (reference)"], known.map(row), [5, 6]));
 }
 
+/** Formats a probability. */
 function percent(part) {
   return typeof part === "number" ? `${(100 * part).toFixed(part < 0.001 ? 3 : 1)} %` : String(part);
 }
 
-/** By position: how far log-probabilities are apart, where that was measured. */
+/** Draws the divergence of the distributions by position, if it was measured. */
 function agreement(rows) {
   const points = rows.filter((row) => ["token_logprobs", "top_logprobs", "logits"].includes(row.tap)).flatMap((row) => {
     const found = (row.total ?? row.introduced)?.agreement;
-    return found ? found.rows.map((at, index) => ({ tap: row.tap, position: row.position + at, kl: found.kl[index], delta: found.max_delta[index], beyond: found.beyond?.[index], top: found.top?.[index] })) : [];
+    return found ? found.rows.map((at, index) => ({ tap: row.tap, position: row.position + at, kl: found.kl[index], delta: found.max_delta[index], over: found.beyond?.[index], top: found.top?.[index] })) : [];
   });
   const tap = ["logits", "top_logprobs", "token_logprobs"].find((name) => points.some((point) => point.tap === name));
   const shown = points.filter((point) => point.tap === tap).sort((a, b) => a.position - b.position);
@@ -78,18 +81,18 @@ function agreement(rows) {
   const drift = rows.find((row) => row.tap === tap && row.drift !== undefined)?.drift;
   const largest = largestOf(shown.map((point) => (typeof point.kl === "number" ? point.kl : 0)));
   const others = shown.filter((point) => point.top === false).length;
-  const caption = `How far the distributions are apart at each position (${tap}): KL(reference‖candidate), ${figure(largest)} at most` +
-    (others ? `; another token is the likeliest at ${count(others, "position")}` : "") +
-    (typeof drift === "number" ? `. Errors stay from position ${drift} on.` : ".") +
-    (shown.length > DOTS ? " Of neighbouring positions the one that is furthest apart is drawn." : "");
-  return element("section", {}, element("h2", {}, "By position"),
+  const caption = `KL(reference‖candidate) of ${tap} at each position, at most ${figure(largest)}` +
+    (others ? `; the most likely token differs at ${count(others, "position")}` : "") +
+    (typeof drift === "number" ? `. Drift begins at position ${drift}.` : ".") +
+    (shown.length > DOTS ? " Of neighbouring positions, the one with the largest divergence is drawn." : "");
+  return element("section", {}, element("h2", {}, "Divergence by position"),
     element("figure", { class: "part" }, element("figcaption", { class: "faint" }, caption), divergences(shown, drift)));
 }
 
-/** More points than these cannot be told apart. */
+/** Largest number of points that can be told apart. */
 const DOTS = 2000;
 
-/** All, or of more than can be told apart the worst at each place. */
+/** Returns all points, or the worst point at each place if there are too many. */
 function drawnOf(points, placeOf, badness) {
   if (points.length <= DOTS) return points;
   const worst = new Map();
@@ -101,6 +104,7 @@ function drawnOf(points, placeOf, badness) {
   return [...worst.values()].map(({ point }) => point);
 }
 
+/** Draws a dot for each position, and the start of the drift. */
 function divergences(points, drift) {
   const [width, height, left, bottom] = [640, 200, 54, 34];
   const FLOOR = 1e-16;
@@ -115,11 +119,11 @@ function divergences(points, drift) {
     marks.push(drawn("line", { class: "axis", x1: left, x2: width, y1: y(10 ** power), y2: y(10 ** power) }),
       drawn("text", { x: left - 5, y: y(10 ** power) + 4, "text-anchor": "end" }, `1e${power}`));
   }
-  const isOff = (point) => point.beyond || point.top === false;
-  const dots = drawnOf(points, (point) => Math.round(2 * x(point.position)), (point) => [isOff(point) ? 1 : 0, size(point)]).map((point) => drawn("circle", { class: isOff(point) ? "beyond" : "total", cx: x(point.position), cy: y(size(point)), r: points.length > 200 ? 1.5 : 2.5 },
-    drawn("title", {}, `position ${point.position}: KL ${figure(point.kl)}, largest difference of log p ${figure(point.delta)}${point.beyond ? ", beyond rounding" : ""}`)));
+  const isOff = (point) => point.over || point.top === false;
+  const dots = drawnOf(points, (point) => Math.round(2 * x(point.position)), (point) => [isOff(point) ? 1 : 0, size(point)]).map((point) => drawn("circle", { class: isOff(point) ? "over" : "accumulated", cx: x(point.position), cy: y(size(point)), r: points.length > 200 ? 1.5 : 2.5 },
+    drawn("title", {}, `position ${point.position}: KL ${figure(point.kl)}, largest difference of log p ${figure(point.delta)}${point.over ? ", above the error bound" : ""}`)));
   const start = typeof drift === "number"
-    ? [drawn("line", { class: "allowed", x1: x(drift), x2: x(drift), y1: 4, y2: height - bottom }), drawn("text", { x: x(drift) + 4, y: 14 }, `from ${drift} on`)]
+    ? [drawn("line", { class: "limit", x1: x(drift), x2: x(drift), y1: 4, y2: height - bottom }), drawn("text", { x: x(drift) + 4, y: 14 }, `from ${drift} on`)]
     : [];
   const ends = [[first, "start"], [last, "end"]].map(([position, anchor]) => drawn("text", { x: x(position), y: height - 18, "text-anchor": anchor }, String(position)));
   return drawn("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": "divergence by position" },

@@ -1,16 +1,16 @@
 "use strict";
-// How numbers and places are put into words, as in the other formats.
+// Numbers and sites as text, in the same form as in the other report formats.
 
 const NONE = "–";
 
-/** An error: two digits, because the next ones change with every compiler. */
+/** Formats an error with two digits: later digits change with every compiler. */
 function figure(error) {
   if (error === null || error === undefined) return NONE;
   if (typeof error === "string") return error;
   return error === 0 ? "0" : error.toExponential(1);
 }
 
-/** An error in units of what rounding may come to. */
+/** Formats an error divided by its error bound. */
 function ratio(headroom) {
   if (typeof headroom !== "number") return figure(headroom);
   if (headroom === 0) return "0";
@@ -18,85 +18,95 @@ function ratio(headroom) {
   return headroom < 10 ? headroom.toFixed(2) : figure(headroom);
 }
 
-/** A value with the digits that tell it from its neighbours. */
+/** Formats a value with enough digits to tell two f32 apart. */
 function digits(value) {
   if (typeof value !== "number") return String(value ?? NONE);
   const size = Math.abs(value);
   return value === 0 || (size >= 1e-4 && size < 1e7) ? String(Number(value.toPrecision(9))) : value.toExponential(8);
 }
 
+/** Formats a whole number with thousands separators. */
+function grouped(number) {
+  return number.toLocaleString("en");
+}
+
+/** Formats a count with its noun: "1 pass", "2 passes". */
+function count(number, noun) {
+  return `${grouped(number)} ${noun}${number === 1 ? "" : noun.endsWith("s") ? "es" : "s"}`;
+}
+
+/** Names a site: "q_rope, layer 0, pass 1". */
 function place(row) {
   const layer = row.layer === null ? "" : `, layer ${row.layer}`;
   const pass = row.pass === null ? "" : `, pass ${row.pass}`;
   return `${row.tap}${layer}${pass}`;
 }
 
+/** True if both are the same site. */
+const isSameSite = (one, two) => Boolean(one && two) && place(one) === place(two);
+
+/** Names the token positions of a site. */
 function positions(row) {
   if (row.position === null) return "the whole run";
   const last = row.position + row.tokens - 1;
   return row.tokens === 1 ? `position ${row.position}` : `positions ${row.position} to ${last}`;
 }
 
-function count(number, noun) {
-  return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+/** Names a site with its verdict, for tooltips and screen readers. */
+function siteLabel(row) {
+  const measured = isIdentical(row) ? ", same bits" : row.headroom === null ? "" : `, err/bound ${ratio(row.headroom)}`;
+  return `${place(row)}: ${row.verdict}${measured}`;
 }
 
-const VERDICTS = {
-  pass: "rounding explains it",
-  tie: "another token, but the two logits are closer than rounding moves them",
-  known: "it is known to fail",
-  inconclusive: "could not be judged",
-  fail: "rounding does not explain it",
-};
-
-/** From best to worst. */
+/** Verdicts from best to worst. */
 const RANK = { pass: 0, tie: 1, known: 2, inconclusive: 3, fail: 4 };
 
-/** The first of the worst verdict. */
+/** True if nothing is wrong with a row and it needs no waiver. */
+const isRight = (row) => RANK[row.verdict] <= RANK.tie;
+
+/** Returns the first reference with the worst verdict. */
 function firstOfWorst(references) {
   return references.reduce((worst, one) => (worst && RANK[worst.verdict] >= RANK[one.verdict] ? worst : one), null);
 }
 
-/** How many rows there are of each verdict. */
+/** Counts rows by verdict. */
 function tally(rows) {
   const tally = Object.fromEntries(Object.keys(RANK).map((verdict) => [verdict, 0]));
   for (const row of rows) tally[row.verdict] += 1;
   return tally;
 }
 
-/** The largest of any number of numbers; those that are none do not count. */
+/** Returns the largest number; skips everything that cannot be compared, such as NaN. */
 function largestOf(numbers) {
   return numbers.reduce((largest, number) => (number > largest ? number : largest), -Infinity);
 }
 
+/** Returns the smallest number; skips everything that cannot be compared, such as NaN. */
 function smallestOf(numbers) {
   return numbers.reduce((smallest, number) => (number < smallest ? number : smallest), Infinity);
 }
 
 const other = (role) => (role === "candidate" ? "reference" : "candidate");
 
-/** The axes of a tap's map: those of its two outermost axes. */
+/** Returns the names of a tap's axes, outermost first. */
 function axes(tap) {
-  if (tap === "attn_scores" || tap === "attn_weights") return ["head", "position"];
-  if (tap === "k_cache" || tap === "v_cache") return ["position", "head"];
-  if (/^[qkv](_norm|_rope)?$/.test(tap)) return ["position", "head"];
-  if (tap === "last_logits" || tap === "probs") return ["", "vocabulary"];
-  if (tap === "token_logprobs") return ["", "position"];
+  if (tap === "attn_scores" || tap === "attn_weights") return ["head", "position", "key"];
+  if (/^[qkv](_norm|_rope|_cache)?$/.test(tap)) return ["position", "head", "head_dim"];
+  if (/^expert_(gate|up|act|out)$/.test(tap)) return ["position", "expert", "channel"];
+  if (tap === "last_logits" || tap === "probs") return ["vocabulary"];
+  if (tap === "token_logprobs") return ["position"];
   return ["position", { logits: "vocabulary", top_logprobs: "rank" }[tap] ?? "channel"];
 }
 
-/** "0.42": the judged error of a row in units of what is allowed, or null where nothing measures it. */
-function headroomOf(row) {
-  return row.headroom ?? null;
-}
-
-/** What the verdict rests on. */
+/** Returns the error that the verdict is based on. */
 function judged(row) {
-  return row.judged.in_total ? row.total : row.introduced ?? row.total;
+  return row.judged?.in_total ? row.total : row.introduced ?? row.total;
 }
 
+/** True for taps that hold token ids, whose distance means nothing. */
 const isChoice = (row) => row.tap === "argmax" || row.tap === "generated";
 
+/** True if every value of a row has the same bits on both sides. */
 function isIdentical(row) {
   const found = judged(row);
   return found !== null && found !== undefined && found.elements > 0 && found.identical === found.elements;
