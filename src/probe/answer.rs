@@ -168,7 +168,7 @@ pub(super) fn list<'v>(value: &'v Value, pointer: &str) -> Result<&'v Vec<Value>
 /// The text there.
 pub(super) fn text(value: &Value, pointer: &str) -> Result<String, String> {
     let found = value.pointer(pointer).and_then(Value::as_str);
-    found.map(str::to_owned).ok_or_else(|| expected(value, pointer, "a text"))
+    found.map(str::to_owned).ok_or_else(|| expected(value, pointer, "a string"))
 }
 
 /// The token id there.

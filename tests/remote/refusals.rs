@@ -112,7 +112,7 @@ fn a_scale_that_is_no_number_is_found_when_its_weights_come() {
     let model = machine.url("damaged.gguf");
     machine.refuses(
         &["dump", "--model", &model, "--tokens", "1,2", "--out", "d"],
-        &["ffn_up of layer 2", "a scale of block 0 is not a number", "the file is damaged"],
+        &["ffn_up of layer 2", "a scale of block 0 is not a finite number", "the file is damaged"],
     );
 }
 
