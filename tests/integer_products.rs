@@ -210,7 +210,7 @@ fn dumps_of_torchao_pass_and_those_with_another_rope_fail_there() {
     for (way, note) in [
         (
             "int8-weight-only",
-            "the product with integer weights is rounded before it meets the scale of its row",
+            "the product with integer weights is rounded before the scale of its row is applied",
         ),
         ("int8-dynamic", "a scale for each token"),
     ] {
@@ -265,7 +265,7 @@ fn in_three(x: &Tensor, w: &Matrix) -> Tensor {
 fn products_of_split_operands_pass_and_a_wrong_value_among_them_fails() {
     let told = check(&by(in_three), "tiny-llama2-f32", &["--no-causes"]);
     assert_eq!(told.code, 0, "{}", told.reason());
-    assert!(told.says("operands are split in two numbers of bf16"), "{}", told.json["notes"]);
+    assert!(told.says("operands are split into two numbers of bf16"), "{}", told.json["notes"]);
     let clay = by(in_three).edit(site(Point::FfnGate, 2, 0), |values| values[5] += 1e-3);
     let told = check(&clay, "tiny-llama2-f32", &["--no-causes"]);
     assert_eq!((told.code, told.first()), (1, "ffn_gate"), "{}", told.reason());

@@ -183,7 +183,7 @@ fn files_that_break_off_or_are_others_are_refused() {
     let error = LogitsFile::of(Source { path: "model.gguf".into(), data: gguf.data }).expect_err("a model");
     assert!(error.to_string().contains("a GGUF file"), "{error}");
     // Nor is such a file taken for a model.
-    terminal.assert_refused(&["inspect", &golden()], "a file of log-probabilities by llama-perplexity");
+    terminal.assert_refused(&["inspect", &golden()], "a log-probability file of llama-perplexity");
 }
 
 #[test]

@@ -160,8 +160,8 @@ fn stating(dump: &Dump, rounding: Value) -> Clay {
 #[test]
 fn an_engine_with_another_attention_passes_and_it_is_told_what_that_does() {
     for (file, does) in [
-        (SDPA, "one kernel, which rounds exponentials to bf16"),
-        (MLX, "the scale of attention meets the queries"),
+        (SDPA, "one fused kernel, which rounds exponentials to bf16"),
+        (MLX, "the scale of attention is applied to the queries"),
     ] {
         let told = audit(&Clay::of(&real(file)), "tiny-llama2", &[]);
         assert_eq!(told.code, 0, "{file}: {}", told.reason());

@@ -109,7 +109,7 @@ fn a_tokenizer_may_not_ask_for_more_than_it_is() {
     let list = json!([{"String": "a"}, "a".repeat(100)]);
     let lists = json!({"type": "Sequence", "normalizers": vec![list; 6]});
     machine.put("lists.json", tokenizer("normalizer", lists));
-    machine.refuses(&compare("lists.json"), &["lists.json", "no object"]);
+    machine.refuses(&compare("lists.json"), &["lists.json", "not an object"]);
     machine.put("grow.json", tokenizer("normalizer", six.clone()));
     machine.refuses(&compare("grow.json"), &["grow.json", "1000000000000 times as long"]);
     let nested = json!({"type": "Sequence", "normalizers": [six, precompiled]});
