@@ -180,7 +180,7 @@ impl Args {
         let (mut comparison, trial) = best_trial(&trials, self.causes.are_sought(), &mut by)?;
         dump.manifest.producer.settings = with(&told, trial);
         // What a server does not show is nothing to be told of each.
-        comparison.outcome.notes.retain(|note| !note.starts_with("only our engine has"));
+        comparison.outcome.notes.retain(|note| !note.starts_with("not recorded in the dump: "));
         if trials.len() > 1 {
             comparison.outcome.notes.push(format!(
                 "the server does not say how it computes: taken is what explains it best, {}; --numerics and --dtype demand one",

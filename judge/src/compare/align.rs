@@ -18,7 +18,8 @@ pub struct Heads {
 }
 
 /// Why q and k cannot be compared.
-pub const UNKNOWN_PAIRING: &str = "the manifest lacks layout.rope_pairing (\"half\" or \"interleaved\"), without which heads cannot be aligned";
+pub const UNKNOWN_PAIRING: &str = "the manifest has no layout.rope_pairing, which aligning the heads \
+    requires; set it to \"half\" or \"interleaved\"";
 
 /// Why a tap point that cannot be read as it is cannot be compared.
 pub fn unaligned(point: Point) -> String {

@@ -217,7 +217,8 @@ impl At<'_, '_> {
         Ok(match parts.iter().find(|part| part.shape()[outer + 1..] != first) {
             None => Ok(View::joined(parts, outer)),
             Some(other) => Err(Absent::Unlike(format!(
-                "{}: its passes are of different shapes in {}: a token has {first:?} values in one and {:?} in another",
+                "{}: shapes differ between passes of {}: a token has {first:?} values in one pass and {:?} \
+                    in another",
                 self.site,
                 self.held.dump.path.display(),
                 &other.shape()[outer + 1..]

@@ -24,7 +24,7 @@ impl Teller {
         match self {
             Teller::Argmax => "argmax",
             Teller::Generated => "generated",
-            Teller::Read => "the token that was read next, in a greedy run,",
+            Teller::Read => "the next token read by the greedy run",
         }
     }
 }
@@ -91,8 +91,8 @@ impl Choices {
         let (told, chosen) = (generated.data.len(), ends.clone().count());
         if told < chosen {
             let problem = format!(
-                "generated holds {told} tokens, where its passes choose {chosen}: one after the prompt and one after each \
-                 later pass; give every greedy choice in the array and in the manifest, or none"
+                "generated has {told} tokens, expected {chosen}: one after the prompt and one after each \
+                 later pass; list every greedy choice in the array and in the manifest, or none"
             );
             return Err(Error::dump(&dump.path, problem));
         }
@@ -121,7 +121,7 @@ impl Choices {
                 let (before, by) = *told.get();
                 if before != token {
                     let (one, other) = (by.name(), teller.name());
-                    let what = format!("{one} says {before}, {other} says {token}");
+                    let what = format!("{one} is {before}, but {other} is {token}");
                     self.contradictions.entry(position).or_insert(what);
                 }
             }
@@ -140,12 +140,12 @@ impl Choices {
                 let by = self.chosen[&position].1;
                 let given = match by {
                     Teller::Read => {
-                        "; if it was given, input.tokens is to hold it, or input.decode to say \"forced\""
+                        "; if the token was forced, add it to input.tokens, or set input.decode to \"forced\""
                     }
                     _ => "",
                 };
                 let what = format!(
-                    "{} says {token}, whose logit is {}, where the largest is {}{given}",
+                    "{} is {token} with logit {}, but the largest logit is {}{given}",
                     by.name(),
                     chosen as f32,
                     best as f32

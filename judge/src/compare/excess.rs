@@ -59,8 +59,8 @@ impl Statistic {
     /// The phrase in messages.
     fn phrase(self) -> &'static str {
         match self {
-            Self::Largest => "the largest error of values of one size, in units of the row's RMS,",
-            Self::Size => "the RMS error of values of one size, in units of the row's RMS,",
+            Self::Largest => "the largest error among values of similar size, relative to the row's RMS,",
+            Self::Size => "the RMS error of values of similar size, relative to the row's RMS,",
             Self::Row => "the RMS error of one row",
             Self::Divergence => "the largest KL divergence of a row",
             Self::MeanDivergence => "the mean KL divergence of the rows",
@@ -131,7 +131,7 @@ impl Excess {
     /// Returns a clause for messages.
     pub fn told(&self) -> String {
         format!(
-            "{} is {:.1e}, where rounding makes it {:.1e}",
+            "{} is {:.1e}, expected {:.1e} from rounding",
             self.statistic.phrase(),
             self.error,
             self.noise

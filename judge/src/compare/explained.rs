@@ -76,24 +76,22 @@ impl Explained {
     }
 
     fn told(&self, role: Role, side: &Side) -> Option<String> {
-        let whose = format!("the {}'s", role.name());
+        let whose = role.name();
         if side.beyond > 0 {
             let Off { flat, value, exact, .. } = *side.worst.first()?;
             let index = self.index(flat);
             let count = if side.beyond == 1 {
-                "1 value is".to_owned()
+                format!("1 value of the {whose} is above its error bound")
             } else {
-                format!("{} values are", side.beyond)
+                format!("{} values of the {whose} are above their error bound", side.beyond)
             };
             let value = shortest(value);
             let should = exactly(&exact, side.headroom);
-            return Some(format!(
-                "{whose} {count} beyond rounding, the furthest {value} at {index:?}, where {should}"
-            ));
+            return Some(format!("{count}, the worst {value} at {index:?}: {should}"));
         }
         let bias = side.bias.filter(Bias::is_systematic)?;
         Some(format!(
-            "{whose} values are {}: no rounding to nearest does this ({:.0} sigma)",
+            "values of the {whose} have a bias: {}, which rounding to nearest cannot cause ({:.0} sigma)",
             systematic(&bias),
             bias.z.abs()
         ))
@@ -106,8 +104,8 @@ fn exactly(exact: &Exact, headroom: f64) -> String {
     let plain = value == 0.0 || (1e-4..1e7).contains(&value.abs());
     let digits = if plain { format!("{value:.9}") } else { format!("{value:.8e}") };
     match radius > 0.0 {
-        true => format!("exactly it is {digits} ± {radius:.1e} ({headroom:.1e} times as far)"),
-        false => format!("it is {digits} and nothing rounds"),
+        true => format!("exactly {digits} ± {radius:.1e} (err/bound {headroom:.1e})"),
+        false => format!("exactly {digits}, with no rounding involved"),
     }
 }
 
@@ -124,7 +122,7 @@ fn systematic(bias: &Bias) -> String {
         Strand::Channel => format!("in channel {}", bias.index),
     };
     match bias.is_scale {
-        true => format!("{of} off by {:.1e} of their size", bias.error),
+        true => format!("{of} off by a relative {:.1e}", bias.error),
         false => format!("{of} off by {:.1e}", bias.error),
     }
 }

@@ -184,12 +184,13 @@ impl<'d> Held<'d> {
         let Some(declared) = declared else {
             let (path, shown) = (self.dump.path.display(), shown.name());
             return Some(format!(
-                "the manifest of {path} does not say layout.rope_pairing; its q and k lie in order \"{shown}\""
+                "the manifest of {path} has no layout.rope_pairing; its q and k values have the order \
+                    \"{shown}\""
             ));
         };
         Some(format!(
-            "the manifest of {} says layout.rope_pairing \"{}\", but its q and k lie in order \"{}\", and are read so; an \
-             engine that rotates other pairs than its weights are made for does this",
+            "the manifest of {} states layout.rope_pairing \"{}\", but its q and k values have the order \
+             \"{}\", which is used; this happens if an engine rotates other pairs than its weights require",
             self.dump.path.display(),
             declared.name(),
             shown.name()

@@ -291,8 +291,10 @@ impl<'d> LiveComparison<'d> {
         let experts = self.routers.experts(site).unwrap_or(0);
         let is_none = |number: &f64| !(0.0..experts as f64).contains(number);
         if let Some(number) = dumped.to_vec().into_iter().find(is_none) {
-            let problem =
-                format!("{site}: there is no expert {number}: the model has {experts}, counted from 0");
+            let problem = format!(
+                "{site}: expert {number} does not exist: the model has {experts} experts, counted \
+                    from 0"
+            );
             return Err(Error::dump(&self.held.dump.path, problem));
         }
         let preference = self.routers.preference(site, traced, Some(dumped), self.is_evaluating());
@@ -306,7 +308,7 @@ impl<'d> LiveComparison<'d> {
         let row = held.dump.row(site).expect("the dump has a sketch there");
         if own.shape() != row.shape {
             let problem = format!(
-                "{site} has shape {:?}, our engine makes {:?}; is it of this model?",
+                "{site} has shape {:?}, expected {:?}; check that the dump was made from this model",
                 row.shape,
                 own.shape()
             );
@@ -475,10 +477,13 @@ impl<'d> LiveComparison<'d> {
         let (theirs, ours) = (dumped.shape(), own.shape());
         let problem = match site.point {
             Point::Generated => format!(
-                "{site} has {theirs:?} tokens, its passes choose {ours:?}: one after the prompt and one after each later pass, \
-                 however many tokens that reads; leave it out where that is not so"
+                "{site} has {theirs:?} tokens, expected {ours:?}: one after the prompt and one after each \
+                 later pass, however many tokens the pass reads; omit the array if this does not hold"
             ),
-            _ => format!("{site} has shape {theirs:?}, our engine makes {ours:?}; is it of this model?"),
+            _ => format!(
+                "{site} has shape {theirs:?}, expected {ours:?}; check that the dump was made from \
+                this model"
+            ),
         };
         Err(Error::dump(&self.held.dump.path, problem))
     }
@@ -492,7 +497,7 @@ impl<'d> LiveComparison<'d> {
         dumped: &View<'v>,
         rows: &[usize],
     ) -> Result<Option<View<'v>>> {
-        let along = axis(site.point, Axis::Token).expect("rows are of an axis token");
+        let along = axis(site.point, Axis::Token).expect("rows belong to a token axis");
         let theirs = own.clone().taken(along, rows);
         let comparable = self.comparable(site, &theirs, dumped)?;
         Ok(comparable.map(|_| among(own, &with_latest(&theirs, site.point, dumped), along, rows)))
@@ -651,10 +656,14 @@ pub(super) fn is_of_other_number(point: Point, one: &[usize], other: &[usize]) -
 fn other_length(point: Point, dumped: &View, own: &View) -> String {
     if let Some(chosen) = axis(point, Axis::Chosen) {
         let [theirs, ours] = [dumped, own].map(|view| view.shape()[chosen]);
-        return format!("a token of the dump has chosen {theirs} experts, where the model chooses {ours}");
+        return format!("the dump routes each token to {theirs} experts, the model to {ours}");
     }
     let axis = axis(point, Axis::Key).unwrap_or(0);
-    format!("the dump has {} keys, where {} positions were read", dumped.shape()[axis], own.shape()[axis])
+    format!(
+        "the dump has {} keys, expected {} (one per position read)",
+        dumped.shape()[axis],
+        own.shape()[axis]
+    )
 }
 
 impl Tap for LiveComparison<'_> {

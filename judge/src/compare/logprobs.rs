@@ -70,13 +70,15 @@ fn rows_of(held: &Held, site: Site, tokens: usize) -> Vec<usize> {
 }
 
 fn no_such_id(id: u32, vocabulary: usize) -> String {
-    format!("token id {id} is outside of the vocabulary, which has {vocabulary}")
+    format!("token id {id} is outside the vocabulary of {vocabulary} tokens")
 }
 
 fn top_picks(view: &View, rows: &[usize], tokens: usize, vocabulary: usize) -> Result<Picks, String> {
     let width = view.width();
     if width > vocabulary {
-        return Err(format!("top_ids names {width} ids a row, of a vocabulary of {vocabulary}"));
+        return Err(format!(
+            "top_ids has {width} ids per row, more than the vocabulary of {vocabulary} tokens"
+        ));
     }
     let mut ids: Vec<u32> = (0..tokens).flat_map(|_| 0..width as u32).collect();
     let listed = view.to_vec();
@@ -85,7 +87,7 @@ fn top_picks(view: &View, rows: &[usize], tokens: usize, vocabulary: usize) -> R
             *id = value as u32;
             if f64::from(*id) != value || *id as usize >= vocabulary {
                 return Err(format!(
-                    "top_ids, row {row}: {value} is no token id of a vocabulary of {vocabulary}"
+                    "top_ids, row {row}: invalid token id {value} for a vocabulary of {vocabulary} tokens"
                 ));
             }
         }

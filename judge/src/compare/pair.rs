@@ -27,10 +27,11 @@ use crate::weight::DType;
 
 /// Why sketches cannot be compared.
 const UNALIGNED_SKETCHES: &str =
-    "sketches of heads that lie otherwise (layout.rope_pairing) cannot be compared";
+    "sketches cannot be compared: the two dumps order heads differently (layout.rope_pairing)";
 
 /// Likewise of experts.
-const UNALIGNED_EXPERTS: &str = "sketches of experts that were chosen in another order cannot be compared";
+const UNALIGNED_EXPERTS: &str = "sketches cannot be compared: the two dumps list the experts in different \
+    orders";
 
 /// What became of one place.
 #[derive(Clone, Debug, PartialEq)]
@@ -81,12 +82,12 @@ impl<'d> Pair<'d> {
         let common = self.common;
         match (candidate.get(common), reference.get(common)) {
             (Some(one), Some(other)) => Some(format!(
-                "the two are compared up to position {common}, at which the candidate reads token {one} and the \
-                 reference {other}"
+                "the dumps are compared only up to position {common}, where the candidate reads token {one} \
+                 and the reference {other}"
             )),
             (None, None) => None,
             _ => Some(format!(
-                "the candidate has read {} tokens, the reference {}: what follows the first {common} is not compared",
+                "the candidate has read {} tokens, the reference {}: only the first {common} are compared",
                 candidate.len(),
                 reference.len()
             )),
@@ -167,7 +168,7 @@ impl<'d> Pair<'d> {
         let [one, other] = [self.candidate, self.reference].map(|held| temperature_at(held, &positions));
         let has_temperature = site.point == Point::Probs || site.point.is_of_named_ids();
         if has_temperature && one != other {
-            let what = format!("{site}: at temperature {one} in the candidate, {other} in the reference");
+            let what = format!("{site}: the temperature is {one} in the candidate, {other} in the reference");
             return Ok(Some(Paired { site, positions, found: Err(what) }));
         }
         self.look_at_pairing(site, &positions)?;
@@ -177,14 +178,13 @@ impl<'d> Pair<'d> {
             return Ok(Some(Paired { site, positions, found }));
         }
         if site.point.kind() == Kind::Real && self.is_stored_unlike(site, &positions) {
-            let what = format!(
-                "{site}: its passes are stored in different types, or by different steps; store them alike"
-            );
+            let what =
+                format!("{site}: dtype or \"step\" differs between passes; store all passes in the same way");
             return Ok(Some(Paired { site, positions, found: Err(what) }));
         }
         let rows = self.common_rows(site, &positions);
         if rows.as_ref().is_some_and(Vec::is_empty) {
-            let what = format!("{site}: the two hold no row of it in common");
+            let what = format!("{site}: the dumps have no row in common");
             return Ok(Some(Paired { site, positions, found: Err(what) }));
         }
         if matches!(site.point, Point::TopIds | Point::TopLogprobs) {
@@ -246,7 +246,7 @@ impl<'d> Pair<'d> {
             Absent::Unlike(what) => what,
             Absent::Elsewhere if !has_rows => return None,
             Absent::Elsewhere if has_last_row && self.ends_alike(&positions) => return None,
-            Absent::Elsewhere => format!("{site}: only one of the two has all rows of it"),
+            Absent::Elsewhere => format!("{site}: only one of the two dumps has all rows"),
         };
         Some(Paired { site, positions, found: Err(what) })
     }
@@ -353,7 +353,10 @@ impl<'d> Pair<'d> {
             of_pass.filter(|&site| passes.len() == 1 && held.positions(site) == *positions)
         });
         let [Some(one), Some(other)] = sites else {
-            return Ok(Err(format!("{site}: a sketch of a pass that is cut otherwise on the other side")));
+            return Ok(Err(format!(
+                "{site}: the sketches cover different passes: the dumps split the tokens \
+                differently"
+            )));
         };
         let follows = site.point.follows_rope_pairing();
         if follows && both.iter().any(|held| held.pairing() != both[0].pairing()) {
@@ -365,10 +368,10 @@ impl<'d> Pair<'d> {
         let [candidate, reference] =
             [self.sketch(both[0], one, both[1], other)?, self.sketch(both[1], other, both[0], one)?];
         let (Some(candidate), Some(reference)) = (candidate, reference) else {
-            return Ok(Err(format!("{site}: only one of the two has it")));
+            return Ok(Err(format!("{site}: recorded in only one of the two dumps")));
         };
         if candidate.shape() != reference.shape() {
-            return Ok(Err(format!("{site}: sketches of other shapes")));
+            return Ok(Err(format!("{site}: the sketches have different shapes")));
         }
         let elements = both[0].dump.row(one).map_or(0, |row| row.shape.iter().product());
         Ok(Ok(Found::Measured(measure_sketches(&candidate, &reference, elements))))
@@ -452,12 +455,12 @@ impl<'d> Pair<'d> {
         let keys = axis(site.point, Axis::Key).filter(|_| one.len() == other.len());
         match keys.map(|axis| (one[axis], other[axis])) {
             Some((one, other)) if one != other => {
-                Ok(Some(format!("the candidate has {one} keys there, the reference {other}")))
+                Ok(Some(format!("the candidate has {one} keys, the reference {other}")))
             }
             _ if is_of_other_number(site.point, one, other) => {
                 let [one, other] = [one, other].map(|shape| shape[1]);
                 Ok(Some(format!(
-                    "a token of the candidate has chosen {one} experts, one of the reference {other}"
+                    "the candidate routes each token to {one} experts, the reference to {other}"
                 )))
             }
             _ => {
@@ -594,7 +597,10 @@ impl<'d> Pair<'d> {
         let [one, other] = [self.candidate, self.reference].map(|held| self.continuation(held).len());
         (one != other).then(|| {
             let both = one.min(other);
-            format!("generated: of {one} and {other} tokens the first {both} are compared, which both tell")
+            format!(
+                "generated: the candidate has {one} tokens, the reference {other}; only the first {both} \
+                are compared"
+            )
         })
     }
 }

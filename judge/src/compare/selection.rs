@@ -61,8 +61,11 @@ impl FromStr for Ranges {
             let number = |text: &str| text.trim().parse::<usize>();
             match (number(start), number(end)) {
                 (Ok(start), Ok(end)) if start <= end => Ok(start..=end),
-                (Ok(start), Ok(end)) => Err(format!("'{part}' runs backwards: {end}-{start} is a range")),
-                _ => Err(format!("'{part}' is neither a number nor a range such as 0-3")),
+                (Ok(start), Ok(end)) => Err(format!(
+                    "invalid range '{part}': the start is above the end; \
+                    write {end}-{start}"
+                )),
+                _ => Err(format!("invalid value '{part}', expected a number or a range such as 0-3")),
             }
         };
         text.split(',').map(range).collect::<Result<_, _>>().map(Ranges)
@@ -95,7 +98,7 @@ fn checkpoints(part: &str) -> Result<Vec<Checkpoint>, String> {
         let of_a_tap = |unknown| match part.parse::<Point>().map(Point::checkpoint) {
             Ok(checkpoint) => {
                 format!(
-                    "{part} is a tap of checkpoint {}, {checkpoint}, which can be asked for",
+                    "'{part}' is a tap, expected a checkpoint; use {}, {checkpoint}, which contains it",
                     checkpoint.number()
                 )
             }
@@ -106,7 +109,7 @@ fn checkpoints(part: &str) -> Result<Vec<Checkpoint>, String> {
     let numbers: Ranges = part.parse()?;
     let last = Checkpoint::all().len();
     if numbers.contains(0) || numbers.last() > last {
-        return Err(format!("'{part}' is outside the checkpoints 1 to {last}"));
+        return Err(format!("invalid checkpoint '{part}', expected a number from 1 to {last}"));
     }
     Ok(Checkpoint::all().iter().copied().filter(|checkpoint| numbers.contains(checkpoint.number())).collect())
 }
@@ -169,10 +172,10 @@ impl Selection {
         for (option, what, ranges, count) in asked {
             if let Some(last) = ranges.as_ref().map(Ranges::last).filter(|&last| last >= count) {
                 let there_are = match count {
-                    0 => "there are none".to_owned(),
-                    count => format!("there are 0 to {}", count - 1),
+                    0 => "the dump has none".to_owned(),
+                    count => format!("expected 0 to {}", count - 1),
                 };
-                return Err(Error::Usage(format!("{option}: there is no {what} {last}; {there_are}")));
+                return Err(Error::Usage(format!("{option}: {what} {last} does not exist; {there_are}")));
             }
         }
         Ok(())

@@ -11,8 +11,8 @@ use crate::measure::{Columns, Measurement, measure_placed};
 use crate::view::View;
 
 /// Why what experts have made cannot be compared.
-pub const UNKNOWN_EXPERTS: &str =
-    "the dump does not hold \"experts\" there, without which nothing tells which of them it is about";
+pub const UNKNOWN_EXPERTS: &str = "the dump has no \"experts\" here, so the experts that these values belong to are unknown; record \
+        \"experts\"";
 
 /// The place of the numbers of the experts that a place is about.
 fn experts_of(site: Site) -> Site {
@@ -54,7 +54,7 @@ pub fn order_of(dump: &Dump, site: Site, shape: &[usize]) -> Result<Option<Vec<u
     let refuse = |problem: String| Error::dump(&dump.path, format!("{}: {problem}", experts_of(site)));
     let numbers = to_axes(numbers, &axes, Point::Experts.axes()).map_err(refuse)?;
     if !shape.starts_with(numbers.shape()) {
-        let problem = format!("its shape {:?} does not go with {} of {shape:?}", numbers.shape(), site.point);
+        let problem = format!("shape {:?} does not fit {} of shape {shape:?}", numbers.shape(), site.point);
         return Err(refuse(problem));
     }
     let (listed, used) = (numbers.to_vec(), numbers.width());

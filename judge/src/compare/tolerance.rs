@@ -45,7 +45,7 @@ impl Tolerance {
         Self {
             max_abs: 2.0 * self.max_abs,
             mean_abs: self.mean_abs.map(|bound| 2.0 * bound),
-            source: format!("twice that of logits: {}", self.source),
+            source: format!("twice the tolerance of logits: {}", self.source),
             ..self
         }
     }
@@ -128,7 +128,7 @@ fn known(what: &str, name: &str, names: &[&str]) -> Result<(), String> {
     if names.contains(&name) {
         return Ok(());
     }
-    Err(format!("no {what} is named '{name}'; known: {}", names.join(", ")))
+    Err(format!("unknown {what} '{name}', expected one of: {}", names.join(", ")))
 }
 
 fn check_bound(checkpoint: &str, tolerance: &Tolerance) -> Result<(), String> {
@@ -137,8 +137,8 @@ fn check_bound(checkpoint: &str, tolerance: &Tolerance) -> Result<(), String> {
         let is_cosine = |cosine: f64| (-1.0..=1.0).contains(&cosine);
         return match tolerance.min_cosine.is_none_or(is_cosine) {
             true => Ok(()),
-            false => Err(format!("min_cosine of '{checkpoint}' must be from -1 to 1")),
+            false => Err(format!("invalid min_cosine of '{checkpoint}', expected a number from -1 to 1")),
         };
     }
-    Err(format!("the tolerance of '{checkpoint}' must be a finite number, zero or more"))
+    Err(format!("invalid tolerance of '{checkpoint}', expected a finite number of at least 0"))
 }

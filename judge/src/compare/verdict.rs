@@ -383,8 +383,8 @@ impl Row {
                     true => (
                         Verdict::Inconclusive,
                         Some(format!(
-                            "runs that were moved within their rounding differ by {:.1e} of all of it here: that would explain zeros, \
-                         too, and proves nothing",
+                            "the noise floor is too high to judge: perturbed runs differ by {:.1e} of the \
+                         values' norm here, so all zeros would pass too",
                             floor.rel_l2
                         )),
                     ),
@@ -409,9 +409,7 @@ impl Row {
         let is_product = matches!(self.site.point, Q | K | V | RouterLogits | FfnGate | FfnUp | Logits);
         let is_near = is_product && self.since.iter().all(|start| STREAM.contains(&start.point));
         let why = self.explained.as_ref().filter(|_| is_near)?.why()?;
-        Some(format!(
-            "{why}; runs that were moved within their rounding differ by as much: a dump that holds the norm before it tells"
-        ))
+        Some(format!("{why}; perturbed runs differ by as much; record the norm before this tap to decide"))
     }
 
     /// Judges likely tokens that only one side names, which our engine prefers to those in their place by that margin.
@@ -419,8 +417,8 @@ impl Row {
         let Some(worst) = self.judged().and_then(|found| found.worst.clone()) else { return };
         let (verdict, near) = floor.parts(margin, tolerance);
         let what = format!(
-            "among the likeliest tokens the candidate names {}, the reference {}; what only one side names is preferred by \
-             {margin:.1e} at most, where rounding may part them by {near:.1e}",
+            "top tokens differ: the candidate lists {}, the reference {}; tokens listed on one side only \
+             lead by at most {margin:.1e}, and rounding can change that by up to {near:.1e}",
             worst.candidate, worst.reference
         );
         (self.verdict, self.reason) = (verdict, Some(what));
@@ -439,8 +437,7 @@ impl Row {
 
     fn weighed(&mut self, floor: &Floor, errors: &Errors) -> (Verdict, Option<String>) {
         let told = format!(
-            "the error is {:.1e} of the value's own size ({:.1e} in all), and runs that were moved within their rounding \
-             differ by {:.1e} ({:.1e}) here",
+            "the largest relative error is {:.1e} (relative L2 error {:.1e}), the noise floor {:.1e} ({:.1e})",
             errors.max_scaled, errors.rel_l2, floor.max_scaled, floor.rel_l2
         );
         let excess = self.excess.filter(|excess| !(excess.ratio <= 1.0));
@@ -460,13 +457,14 @@ impl Row {
         if !floor.explains(&errors) || excess.is_some() {
             let beyond = excess.map_or(String::new(), |excess| format!("; {}", excess.told()));
             let told = format!(
-                "no stage before it introduced more than is allowed, but in total the error is {:.1e} of the value's own \
-                 size ({:.1e} in all), where rounding comes to {:.1e} ({:.1e}){beyond}: something is off by little",
+                "every local error up to here is within its limit, but the accumulated error is {:.1e} of \
+                 the value's size (relative L2 error {:.1e}), above the noise floor of {:.1e} \
+                 ({:.1e}){beyond}: a small systematic fault is likely",
                 errors.max_scaled, errors.rel_l2, floor.max_scaled, floor.rel_l2
             );
             let hidden = if may_hide_rounding {
-                "; what stages round to is hidden where the dump has fewer bits than they are said to compute in: store all of them, or \
-                 say \"computed\" of those taps"
+                "; the dump stores taps in fewer bits than the engine is stated to compute in, which hides \
+                 how operations round: store all bits, or set \"computed\" for these taps"
             } else {
                 ""
             };
@@ -605,7 +603,7 @@ fn incomparable(site: Site, found: &Measurement) -> Option<Judgement> {
         return Some(Judgement::sure(Verdict::Fail, nonfinite(found)));
     }
     if found.nonfinite.shared > 0 {
-        let what = format!("{} NaN or infinite, the same on both sides", found.nonfinite.shared);
+        let what = format!("{} values are NaN or infinite on both sides alike", found.nonfinite.shared);
         return Some(Judgement::sure(Verdict::Inconclusive, what));
     }
     let sure = |verdict, what: &str| Some(Judgement::sure(verdict, what.to_owned()));
@@ -636,7 +634,7 @@ fn by_tolerance(site: Site, found: &Measurement, tolerance: &Tolerance, computed
 }
 
 fn nonfinite(found: &Measurement) -> String {
-    let one = |side, count| (count > 0).then(|| format!("{count} NaN or infinite in the {side}"));
+    let one = |side, count| (count > 0).then(|| format!("{count} values of the {side} are NaN or infinite"));
     let sides = [one("candidate", found.nonfinite.candidate), one("reference", found.nonfinite.reference)];
     sides.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }

@@ -41,7 +41,7 @@ pub fn check_case(
             judge.add_tokens(tokens, own, &case.manifest.input.tokens);
             judge.expect(tokens, 0..0);
         }
-        Err(why) => judge.note(format!("{tokens}: not covered: {why}")),
+        Err(why) => judge.note(format!("{tokens}: not compared: {why}")),
     }
     // Without a continuation there is nothing to run the model for.
     let runs = match case.sites().next() {

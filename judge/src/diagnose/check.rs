@@ -204,12 +204,14 @@ pub(super) fn check_architecture(model: &dyn Model, dump: &Dump) -> Result<()> {
     let mut read = dump.manifest.passes.iter().flat_map(|pass| &pass.tokens);
     let problem = match read.find(|&&id| id as usize >= size) {
         _ if dumped != run && dumped != ModelInfo::UNKNOWN => {
-            format!("it is of architecture '{dumped}', the model of '{run}'")
+            format!("the dump has architecture '{dumped}', the model '{run}'")
         }
-        Some(id) => format!("it has read token {id}, which is outside the model's vocabulary of {size}"),
+        Some(id) => {
+            format!("the dump has read token {id}, which is outside the model's vocabulary of {size}")
+        }
         None => return Ok(()),
     };
-    Err(Error::dump(&dump.path, format!("{problem}; is it of this model?")))
+    Err(Error::dump(&dump.path, format!("{problem}; check that the dump was made from this model")))
 }
 
 /// What a run has left, judged.
@@ -256,7 +258,7 @@ pub(super) fn run_and_judge(
         setting.check_suppositions(setting.made())?;
     }
     for supposed in rules.suppositions {
-        judge.note(format!("our engine computes with {}, as was supposed", supposed.change[0]));
+        judge.note(format!("our engine computes with {}, as --suppose asks", supposed.change[0]));
     }
     let n_layers = setting.model.dimensions().n_layers;
     let visited = [entered(setting), runs.visited.clone()].concat();
@@ -270,7 +272,7 @@ pub(super) fn run_and_judge(
         judge.expect(site, positions.clone());
         let missing = inputs.missing(site).filter(|_| rules.mode == Mode::Layers);
         if let Some(input) = missing {
-            let why = format!("{site}: would start from {input}, which the dump does not hold");
+            let why = format!("{site}: starts from {input}, which is not recorded in the dump");
             judge.skip(site, positions, why);
             continue;
         }
@@ -345,7 +347,7 @@ fn note_unread_prompt(judge: &mut Judge, held: &Held) {
     let (read, prompt) = (held.read_tokens().len(), held.dump.manifest.input.tokens.len());
     if read < prompt {
         let path = held.dump.path.display();
-        judge.lack(format!("{path}: its passes have read {read} of the {prompt} tokens of its prompt"));
+        judge.lack(format!("{path}: the passes read only {read} of the {prompt} prompt tokens"));
     }
 }
 
@@ -354,7 +356,8 @@ fn note_sketches(judge: &mut Judge, held: &Held) {
     let sketched = held.sites().filter(|&site| held.dump.sketches(site)).count();
     if sketched > 0 {
         judge.note(format!(
-            "{sketched} taps of {} are sketches: where bits differ, errors are root mean squares of a token, by {PROJECTIONS} projections",
+            "{sketched} taps of {} are sketches: if bits differ, errors are RMS values per token, estimated \
+                from {PROJECTIONS} projections",
             held.dump.path.display()
         ));
     }
@@ -366,7 +369,11 @@ fn decoded(model: &dyn Model, numerics: &dyn Numerics) -> Option<String> {
     let first = *types.first()?;
     let native = numerics::ALL.iter().find(|numerics| numerics.native_types().contains(&first))?;
     let names: Vec<_> = types.into_iter().map(|dtype| dtype.name()).collect();
-    Some(format!("weights of type {} were decoded: not what {} computes", names.join(", "), native.name()))
+    Some(format!(
+        "weights of type {} were decoded to floats, which {} does not do",
+        names.join(", "),
+        native.name()
+    ))
 }
 
 /// Compares two dumps; `candidate` is judged against `reference` by the table of tolerances. Unless the rules' gate is
@@ -379,7 +386,8 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
     let (one, other) = (Held::new(candidate)?, Held::new(reference)?);
     if candidate.manifest.architecture() != reference.manifest.architecture() {
         let (dumped, known) = (candidate.manifest.architecture(), reference.manifest.architecture());
-        let problem = format!("it is of architecture '{dumped}', {} of '{known}'", reference.path.display());
+        let problem =
+            format!("the dump has architecture '{dumped}', but {} has '{known}'", reference.path.display());
         return Err(Error::dump(&candidate.path, problem));
     }
     let computed = computed_in(rules.precision);

@@ -70,7 +70,7 @@ fn refuse_choices_of_a_few(rows: &mut [Row]) {
             if with < without {
                 row.verdict = Verdict::Fail;
                 row.reason = Some(format!(
-                    "rounding explains it only if {told}, which {without} other layers do without"
+                    "rounding explains this only if {told}, which does not hold in {without} other layers"
                 ));
             }
         }
@@ -143,15 +143,22 @@ impl Conclusion<'_> {
     /// Tap points that one side leaves out altogether are no reason to doubt a pass, but worth knowing.
     fn one_sided(&self) -> Vec<String> {
         let sides = self.sides();
-        let [(_, one), (_, other)] = sides.as_slice() else { return Vec::new() };
+        let [(first, one), (second, other)] = sides.as_slice() else { return Vec::new() };
+        let is_engine = [*first, *second].contains(&OUR_ENGINE);
         let asked = |point: &&Point| self.basis.selection.checkpoints.contains(&point.checkpoint());
-        let told = sides.iter().zip([other, one]).map(|((side, points), others)| {
+        let told = [(one, other, *second), (other, one, *first)].map(|(points, others, lacking)| {
             let names: Vec<_> = points.difference(others).filter(asked).map(|point| point.name()).collect();
-            (side, names)
+            (lacking, names)
         });
-        told.filter(|(_, names)| !names.is_empty())
-            .map(|(side, names)| format!("only {side} has {}", names.join(", ")))
-            .collect()
+        let sentence = |(lacking, names): (&str, Vec<&str>)| {
+            let names = names.join(", ");
+            match lacking {
+                OUR_ENGINE => format!("not computed by our engine: {names}"),
+                _ if is_engine => format!("not recorded in the dump: {names}"),
+                path => format!("not recorded in {path}: {names}"),
+            }
+        };
+        told.into_iter().filter(|(_, names)| !names.is_empty()).map(sentence).collect()
     }
 
     /// Checkpoints that were asked for by name, and of which nothing was compared.
@@ -171,8 +178,8 @@ impl Conclusion<'_> {
                 };
                 let lacking: Vec<_> = sides.iter().filter(has_none).map(|(side, _)| *side).collect();
                 match lacking.as_slice() {
-                    [] => format!("checkpoint {asked}: nothing of it was compared"),
-                    sides => format!("checkpoint {asked}: nothing of it is in {}", sides.join(" or in ")),
+                    [] => format!("checkpoint {asked}: no tap was compared"),
+                    sides => format!("checkpoint {asked}: no tap in {}", sides.join(" or in ")),
                 }
             })
             .collect()
@@ -190,8 +197,8 @@ impl Conclusion<'_> {
             self.rows.iter().filter(|row| !is_before(row)).filter_map(Row::last_position).peekable();
         let is_blind = last.peek().is_some() && last.all(|position| position == 0);
         is_blind.then(|| {
-            "from the first attention on, position 0 alone was compared; RoPE, the attention scale, the mask and softmax have no \
-             effect there: record a later position"
+            "after the first attention, only position 0 was compared, where RoPE, the attention scale, the \
+             mask and softmax have no effect; record a later position"
                 .to_owned()
         })
     }
@@ -233,7 +240,10 @@ impl Conclusion<'_> {
             assert!(skipped.is_empty(), "a pass with something left out: {skipped:?}");
             assert!(self.found().all(|found| found.missing.is_empty()), "a pass with a gap");
             assert!(self.basis.evidence.len() == self.basis.wanted.len(), "a pass without a unit");
-            assert!(self.rows.iter().all(|row| row.verdict.is_good()), "a pass with a row that is none");
+            assert!(
+                self.rows.iter().all(|row| row.verdict.is_good()),
+                "a pass with a row that does not pass"
+            );
         }
     }
 
@@ -244,9 +254,9 @@ impl Conclusion<'_> {
             Verdict::Pass | Verdict::Tie | Verdict::Known => None,
             Verdict::Fail => first(Verdict::Fail).map(told),
             Verdict::Inconclusive => first(Verdict::Inconclusive).map(told).or_else(|| match skipped {
-                [] if self.basis.wanted.is_empty() => Some("no unit falls to this shard".to_owned()),
+                [] if self.basis.wanted.is_empty() => Some("this shard has no unit".to_owned()),
                 [] if self.rows.is_empty() => Some("nothing was compared".to_owned()),
-                [] => Some("nothing but the input was compared".to_owned()),
+                [] => Some("only the input was compared".to_owned()),
                 [only] => Some(only.clone()),
                 [first, more @ ..] => Some(format!("{first}, and {} more", more.len())),
             }),
@@ -281,7 +291,7 @@ impl Conclusion<'_> {
             .checked_sub(SHOWN + 1)
             .map_or(String::new(), |rest| format!(" and {} more", rest + 1));
         (!layers.is_empty())
-            .then(|| format!("wrong from the dump's own input: layer {}{more}", shown.join(", ")))
+            .then(|| format!("wrong given the dump's own input: layer {}{more}", shown.join(", ")))
     }
 
     /// What the dump's engine rounds otherwise than its profile says, and where.
@@ -296,7 +306,7 @@ impl Conclusion<'_> {
         let told = |((point, told), places): ((Point, &str), usize)| {
             let all = self.rows.iter().filter(|row| row.site.point == point).count();
             format!(
-                "{point}: {told}; this explains {places} of {all} places, where what is known of the engine does not"
+                "{point}: {told}; this explains {places} of {all} sites, which the stated rounding does not"
             )
         };
         found.into_iter().map(told).collect()
@@ -308,11 +318,11 @@ impl Conclusion<'_> {
         let largest = grown.iter().filter_map(|row| row.total.as_ref()).map(|found| found.errors.max_abs);
         let (from, largest) = (grown.first()?.site, largest.fold(0.0, f64::max));
         let in_itself = match self.subject.gate {
-            Gate::Rounding => "no stage has more than rounding",
-            Gate::Tolerance => "no stage introduced more than is allowed",
+            Gate::Rounding => "every local error is explained by rounding",
+            Gate::Tolerance => "every local error is within the tolerance",
         };
         Some(format!(
-            "the total error grew past the tolerance from {from} on, to {largest:.1e} at most; {in_itself}"
+            "the accumulated error exceeds the tolerance from {from} on, at most {largest:.1e}; {in_itself}"
         ))
     }
 }

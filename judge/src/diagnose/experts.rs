@@ -66,7 +66,7 @@ impl Routing<'_> {
             if let Some((site, why)) = before {
                 let before = row.reason.take().map_or(String::new(), |reason| format!("{reason}; "));
                 let what = format!(
-                    "{before}rounding decides the choice at {site}, after which this is computed: {why}"
+                    "{before}this depends on the choice of experts at {site}, which rounding decides: {why}"
                 );
                 // A token that follows from the dump's own logits, which follow from all before them.
                 row.verdict = if follows(row) { Verdict::Tie } else { Verdict::Inconclusive };
@@ -82,17 +82,18 @@ impl Routing<'_> {
         };
         let told = chosen(row);
         match preferences.get(&row.site) {
-            None => {
-                (Verdict::Inconclusive, format!("{told}; no router_logits are there, which would tell a tie"))
-            }
+            None => (
+                Verdict::Inconclusive,
+                format!("{told}; record router_logits to decide whether this is a tie"),
+            ),
             Some(known) => {
                 let parted = known.parted.map(|[parted, _]| parted);
                 let (verdict, near) = self.weigh(row.site, known.margin, parted, floors);
-                let what = "the router's logits are";
+                let what = "the router logits differ by";
                 (
                     verdict,
                     format!(
-                        "{told}; {what} {:.1e} apart, where rounding may part them by {near:.1e}",
+                        "{told}; {what} {:.1e}, and rounding can change that by up to {near:.1e}",
                         known.margin
                     ),
                 )
@@ -146,8 +147,10 @@ impl Routing<'_> {
         floors: &HashMap<Site, Floor>,
     ) -> Option<(Site, String)> {
         let (verdict, near) = self.weigh(site, margin, parted, floors);
-        let what =
-            format!("the router's logits are {margin:.1e} apart, where rounding may part them by {near:.1e}");
+        let what = format!(
+            "the router logits differ by {margin:.1e}, and rounding can change that by up to \
+                {near:.1e}"
+        );
         (verdict != Verdict::Fail).then_some((site, what))
     }
 }
@@ -163,7 +166,7 @@ pub(super) fn is_another(row: &Row) -> bool {
 
 fn chosen(row: &Row) -> String {
     let Some(worst) = row.judged().and_then(|found| found.worst.as_ref()) else {
-        return "other experts".into();
+        return "the chosen experts differ".into();
     };
     let token = worst.index.first().map_or(row.positions.start, |token| row.positions.start + token);
     format!(

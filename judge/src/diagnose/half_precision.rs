@@ -112,9 +112,10 @@ fn most_of_rope(site: Site, errors: &HashMap<Site, f64>) -> f64 {
 }
 
 fn doubt(row: &mut Row) {
-    let what = row.reason.take().unwrap_or_else(|| "they differ".to_owned());
+    let what = row.reason.take().unwrap_or_else(|| "the values differ".to_owned());
     let told = format!(
-        "{what}, which rounding to 16 bits may explain; give --model to decide by rounding, or --gate tolerance to decide by the table"
+        "{what}, which rounding to 16 bits may explain; use --model to evaluate rounding, or --gate \
+            tolerance to decide by the tolerance table"
     );
     (row.verdict, row.reason) = (Verdict::Inconclusive, Some(told));
 }

@@ -108,7 +108,8 @@ impl<'r> Judge<'r> {
             row.verdict == Verdict::Pass && !row.judged().is_some_and(Measurement::is_identical)
         };
         if let Some(row) = self.rows.last_mut().filter(is_doubtful) {
-            let what = "bits differ, by no more than is allowed as far as a sketch tells; dump the values of this layer";
+            let what = "bits differ, and the sketch shows an error within the tolerance but not every value; \
+                record the values of this layer";
             (row.verdict, row.reason) = (Verdict::Inconclusive, Some(what.to_owned()));
         }
     }
@@ -131,7 +132,7 @@ impl<'r> Judge<'r> {
             max_abs: 0.0,
             mean_abs: None,
             min_cosine: None,
-            source: "tokens are equal or not".to_owned(),
+            source: "tokens must be equal".to_owned(),
             is_asked: false,
         };
         let found = Found::Measured(measure_tokens(View::of_tokens(own), View::of_tokens(known)));
@@ -145,7 +146,7 @@ impl<'r> Judge<'r> {
         };
         let mut row = Row::judge(site, 0..0, found, measure);
         if row.verdict != Verdict::Pass {
-            row.reason = Some(format!("the prompt becomes {own:?}, expected {known:?}"));
+            row.reason = Some(format!("the prompt is tokenized as {own:?}, expected {known:?}"));
             self.causes.extend(causes::of_prompt(site, own, known));
         }
         self.rows.push(row);
@@ -245,7 +246,8 @@ impl<'r> Judge<'r> {
         for row in self.rows.iter_mut().filter(|row| row.verdict == Verdict::Pass && reads(row) == Some(true))
         {
             if ruled_out.contains(&kernel(row)) {
-                let what = "explained only if the norm reads the sum before it is rounded, which other passes rule out";
+                let what = "rounding explains this only if the norm reads the sum before it is rounded, \
+                    which other passes rule out";
                 (row.verdict, row.reason) = (Verdict::Inconclusive, Some(what.to_owned()));
             }
         }
@@ -268,8 +270,8 @@ impl<'r> Judge<'r> {
         let is_doubtful = |row: &&mut Row| row.verdict == Verdict::Fail && is_behind(row) && is_small(row);
         for row in self.rows.iter_mut().filter(is_doubtful) {
             let before = row.reason.take().map_or(String::new(), |before| format!("{before}; "));
-            let what = "the engine's KV cache has 8 bits, whose scales the dump does not say; record k_cache and v_cache as attention \
-                        reads them, or run the engine with an f32 cache";
+            let what = "the engine's KV cache has 8 bits, and its scales are not recorded; record k_cache \
+                        and v_cache as attention reads them, or run the engine with an f32 cache";
             (row.verdict, row.reason) = (Verdict::Inconclusive, Some(before + what));
         }
     }
@@ -288,7 +290,7 @@ impl<'r> Judge<'r> {
 
 /// What is missing where nothing else is known.
 pub(super) fn one_sided(site: Site) -> String {
-    format!("{site}: only one of the two sides has it")
+    format!("{site}: recorded on one side only")
 }
 
 fn place(row: &Row) -> Place {

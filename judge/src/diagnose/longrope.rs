@@ -35,8 +35,9 @@ pub(super) fn check_by_rule(
     let crossing = Crossing::of(&model, &dump.manifest);
     if crossing.is_some() && !rules.suppositions.is_empty() {
         return Err(Error::Usage(format!(
-            "--suppose: the dump grows beyond position {within}, where LongRoPE changes and earlier tokens are read again without \
-             what is supposed; suppose it of a dump that ends before"
+            "--suppose: the dump extends beyond position {within}, where LongRoPE's factors change and \
+             earlier tokens are read again without the supposed change; use a dump that ends before that \
+             position"
         )));
     }
     let mut outcome = check(&model, rules)?;
@@ -93,8 +94,8 @@ fn meaning(rule: LongRope) -> &'static str {
 
 fn unstated(rule: LongRope, within: usize) -> String {
     format!(
-        "explained only by {}; for at most {within} tokens the model has short ones. An engine that chooses so states \
-         producer.settings \"{SETTING}\": \"{rule}\"",
+        "explained only by {}; up to {within} tokens, the model uses short factors. If the engine does this \
+         on purpose, state producer.settings \"{SETTING}\": \"{rule}\"",
         meaning(rule)
     )
 }
@@ -132,9 +133,9 @@ fn name_kept(outcome: &mut Outcome, within: usize, role: Role) {
     let sites: Vec<_> = failing.map(|row| row.site).collect();
     let Some(&first) = sites.first() else { return };
     let what = format!(
-        "{} ({within} tokens): every value is that of an engine which does not read them again, as generate() of transformers \
-         does; drop the cache where the sequence crosses that length. An engine that keeps them on purpose states \
-         producer.settings \"{SETTING}\": \"{}\"",
+        "{} ({within} tokens): every value matches an engine that does not recompute them, like generate() \
+         of transformers; drop the cache when the sequence crosses that length. If the engine keeps the keys \
+         on purpose, state producer.settings \"{SETTING}\": \"{}\"",
         meaning(LongRope::Kept),
         LongRope::Kept
     );

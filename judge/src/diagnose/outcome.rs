@@ -166,8 +166,8 @@ impl Outcome {
             if is_of_logarithms && error <= Floor::NEAR * apart {
                 row.verdict = Verdict::Inconclusive;
                 row.reason = Some(format!(
-                    "off by {error:.1e}, more than rounding comes to in a few runs, where its own answers to one question are \
-                     {apart:.1e} apart"
+                    "off by {error:.1e}, which is above the noise floor, but the server's own answers to one \
+                     request differ by {apart:.1e}"
                 ));
             }
         }

@@ -262,7 +262,7 @@ impl<'r> Setting<'r> {
         let supposed: Vec<_> =
             self.suppositions.iter().map(|supposed| supposed.change[0].to_string()).collect();
         Err(Error::Usage(format!(
-            "--suppose {}: this changes nothing here: the model computes so already, or has no such operation",
+            "--suppose {}: no effect: the model already computes this way, or has no such operation",
             supposed.join(" --suppose ")
         )))
     }

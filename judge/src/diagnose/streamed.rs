@@ -86,7 +86,8 @@ impl<'s> Streamed<'s> {
     ) -> Result<Self> {
         if !matches!(rules.mode, Mode::Introduced | Mode::Layers) {
             return Err(Error::Usage(
-                "total errors travel through the whole model, and a stream is judged message by message"
+                "accumulated errors need a run of the whole model, but a stream is judged message by \
+                    message; omit --total, or write the dump to a file"
                     .to_owned(),
             ));
         }
@@ -110,7 +111,8 @@ impl<'s> Streamed<'s> {
         check_architecture(self.model, dump)?;
         if let Some(Crossing { within, .. }) = Crossing::of(self.model, &dump.manifest) {
             return Err(refuse(format!(
-                "it grows beyond position {within}, where LongRoPE changes and earlier tokens are read again; write it to a file"
+                "the dump extends beyond position {within}, where LongRoPE's factors change and earlier \
+                    tokens are read again; write the dump to a file"
             )));
         }
         let held = Held::new(dump)?;
@@ -146,9 +148,11 @@ impl<'s> Streamed<'s> {
     /// All messages are of one dump: they say the same of it, but for their arrays.
     fn check_manifest(&self, manifest: &Manifest) -> Result<(), String> {
         if manifest.tensors.iter().any(|row| row.sketch) {
-            return Err("it holds sketches, from which no layer can start; a dump of sketches is small, \
-                        write it to a file"
-                .to_owned());
+            return Err(
+                "the message has sketches, from which no layer can be computed; write the dump to a \
+                        file"
+                    .to_owned(),
+            );
         }
         let Some(Told { manifest: first, .. }) = &self.told else { return Ok(()) };
         // The head was judged by what was known of the continuation then.
@@ -164,13 +168,14 @@ impl<'s> Streamed<'s> {
         let Some((what, _)) = differs.into_iter().find(|(_, differs)| *differs) else { return Ok(()) };
         let hint = match what {
             "passes" => {
-                "; a message has its layers in all passes, and says them all: where passes come one after the other, read \
-                 the tokens in one pass, or write the dump to a file"
+                "; each message must list all passes and contain its layers for all of them; if the passes \
+                 come one after another, read the tokens in one pass, or write the dump to a file"
             }
             _ => "",
         };
         Err(format!(
-            "its manifest says another {what} than the first message's: they are not of one dump{hint}"
+            "the manifest's {what} differs from that of the first message; all messages must belong to one \
+                dump{hint}"
         ))
     }
 
@@ -181,8 +186,8 @@ impl<'s> Streamed<'s> {
             let Some(edge) = edge(held, layer)? else { continue };
             if self.edges.get(&layer).is_some_and(|known| *known != edge) {
                 let problem = format!(
-                    "{portion}: what enters layer {layer} has other values here than in the message of its neighbour; both \
-                     must write the same block_out"
+                    "{portion}: the input of layer {layer} differs from that in the neighbouring message; \
+                     both messages must contain the same block_out"
                 );
                 return Err(Error::dump(&held.dump.path, problem));
             }
@@ -198,7 +203,7 @@ impl<'s> Streamed<'s> {
         let met: Vec<_> = self.pieces.iter().filter(meets).collect();
         match met.iter().all(|known| *known == piece) {
             true => Ok(!met.is_empty()),
-            false => Err(format!("{} came before, with other values or taps", named(&piece.0))),
+            false => Err(format!("{} came in an earlier message with other values or taps", named(&piece.0))),
         }
     }
 
@@ -242,7 +247,7 @@ impl<'s> Streamed<'s> {
     /// If nothing was judged, or what was supposed changes nothing.
     pub fn finish(self, broken: Option<String>) -> Result<(Outcome, Manifest)> {
         let Some(told) = self.told else {
-            let problem = broken.unwrap_or_else(|| "the stream is empty: no message came".to_owned());
+            let problem = broken.unwrap_or_else(|| "the stream is empty: no message was received".to_owned());
             return Err(Error::Usage(format!("{}: {problem}", self.name)));
         };
         let Told { manifest, subject, basis, points, known } = told;
@@ -265,7 +270,7 @@ impl<'s> Streamed<'s> {
             .collect();
         let why = broken.map(|why| match absent.as_slice() {
             [] => why,
-            absent => format!("{why}; not come: {}", absent.join("; ")),
+            absent => format!("{why}; not received: {}", absent.join("; ")),
         });
         let mut notes = None;
         match found.last_mut() {
@@ -323,7 +328,7 @@ fn check_supposed(rules: Rules, made: usize, is_complete: bool) -> Result<()> {
     if made > 0 || !is_complete {
         return Ok(());
     }
-    Err(Error::Usage(format!("--suppose {}: this changes nothing here, in no message", first.change[0])))
+    Err(Error::Usage(format!("--suppose {}: no effect in any message", first.change[0])))
 }
 
 /// Whether layer 0 is among what came of a unit.
@@ -333,8 +338,8 @@ fn is_first_layer((stations, _): &(Range<usize>, String)) -> bool {
 
 fn named(stations: &Range<usize>) -> String {
     match stations.start.checked_sub(1) {
-        None => "what it holds of the embeddings".to_owned(),
-        Some(layer) => format!("what it holds from layer {layer} on"),
+        None => "the embeddings".to_owned(),
+        Some(layer) => format!("the part from layer {layer} on"),
     }
 }
 

@@ -226,7 +226,7 @@ impl Choosing<'_> {
         Ok(match self.margin(other)? {
             Some(margin) => self.weigh(other, margin),
             None => {
-                let told = format!("{}; no logits are there, which would tell a tie", other.told());
+                let told = format!("{}; record logits to decide whether this is a tie", other.told());
                 (Verdict::Fail, told)
             }
         })
@@ -239,13 +239,13 @@ impl Choosing<'_> {
         if !held.goes_on_with_eight_bits() {
             return Ok(None);
         }
-        let why = "its engine goes on with values of 8 bits, which our run has not";
+        let why = "its engine computes with 8-bit values, which our run does not";
         Ok(Some(match logits_after(held.dump, other.position)? {
             Some(_) => (
                 Verdict::Tie,
                 format!("{}; the dump's own logits prefer its choice, and {why}", other.told()),
             ),
-            None => (Verdict::Inconclusive, format!("{}; no logits are there, and {why}", other.told())),
+            None => (Verdict::Inconclusive, format!("{}; logits are not recorded, and {why}", other.told())),
         }))
     }
 
@@ -256,7 +256,7 @@ impl Choosing<'_> {
         (
             verdict,
             format!(
-                "{}; their logits are {margin:.1e} apart, where rounding may part them by {near:.1e}",
+                "{}; their logits differ by {margin:.1e}, and rounding can change that by up to {near:.1e}",
                 other.told()
             ),
         )
@@ -304,7 +304,9 @@ impl Choosing<'_> {
     fn judge_by_two_best(&self, own: &GreedyToken, other: Other) -> (Verdict, String) {
         match [other.candidate, other.reference].contains(&own.second) {
             true => self.weigh(other, own.margin.into()),
-            false => (Verdict::Fail, format!("{}, which are not both among the two best", other.told())),
+            false => {
+                (Verdict::Fail, format!("{}; at least one of them is not among the two best", other.told()))
+            }
         }
     }
 
@@ -326,10 +328,11 @@ impl Choosing<'_> {
         }
         let why = match &self.sides {
             Sides::Engine { .. } => {
-                "the run from the tokens on judges them: leave out --introduced and --from-reference"
+                "to judge them by the run from the tokens on, omit --introduced and --from-reference"
             }
             Sides::Dumps { .. } => {
-                "the reference has read another token there; `xcheck check` with the model judges them along the dump's own tokens"
+                "the reference reads another token there; run `xcheck check` with the model to judge them \
+                    along the dump's own tokens"
             }
         };
         let rest =
@@ -379,7 +382,7 @@ pub(super) fn refuse_ties_of_a_wrong_run(rows: &mut [Row]) {
     for row in ties.filter(comes_after) {
         let reason = row.reason.take().unwrap_or_default();
         (row.verdict, row.reason) =
-            (Verdict::Fail, Some(format!("{reason}; no tie, since {wrong} is wrong")));
+            (Verdict::Fail, Some(format!("{reason}; not a tie, because {wrong} is wrong")));
     }
 }
 
@@ -398,7 +401,7 @@ fn over_steps(judged: Vec<StepTaken>) -> Option<StepTaken> {
     let ties = judged.iter().take_while(|step| step.verdict == Verdict::Tie).count();
     Some(match judged.into_iter().nth(ties) {
         Some(decides) if ties > 0 => {
-            let told = format!("{}; a tie came before it", decides.told);
+            let told = format!("{}; an earlier step is a tie", decides.told);
             StepTaken { told, ..decides }
         }
         Some(decides) => decides,

@@ -137,9 +137,9 @@ impl Judge<'_> {
             let Some((floor, found)) = measured.floors.get(&row.site).zip(row.judged()) else { continue };
             if !floor.is_near(&found.errors) {
                 let why = format!(
-                    "whole blocks of other passes or layers are bit-identical to ours, so the engine rounds where ours does; here \
-                     another order of sums explains a relative error of {:.1e}, and the error is {:.1e}: some operation rounds \
-                     elsewhere, or is wrong",
+                    "blocks of other passes or layers are bit-identical to our engine's, so both engines \
+                     round at the same sites; a different summation order explains a relative error of \
+                     {:.1e} here, but the error is {:.1e}: an operation rounds differently or is wrong",
                     floor.rel_l2, found.errors.rel_l2
                 );
                 (row.verdict, row.reason) = (Verdict::Inconclusive, Some(why));
@@ -303,16 +303,18 @@ fn rooms(setting: &Setting) -> (Room, Vec<Unstated>) {
     let stated = Room { short_attention: short == Some(Stated::Yes), ..Room::default() };
     let mut rooms = Vec::new();
     let why = format!(
-        "rounding explains the error only if attention is computed in {cache} like the cache, and the dump does not say so; \
-         if it is, state \"queries\": \"{cache}\" in producer.rounding of the manifest"
+        "rounding explains the error only if attention is computed in {cache} like the cache, which the dump \
+         does not state; if it is, set \"queries\": \"{cache}\" in producer.rounding of the manifest"
     );
     rooms.extend(
         (short == Some(Stated::No))
             .then_some(Unstated { room: Room { short_attention: true, ..stated }, why }),
     );
-    let why = "rounding explains the error only if products are computed from 8-bit integers, and the dump does not say how; \
-               name the arithmetic in settings.numerics, or record the operands of the products"
-        .to_owned();
+    let why =
+        "rounding explains the error only if products are computed from 8-bit integers, which the dump \
+               does not state; name the arithmetic in settings.numerics, or record the operands of the \
+               products"
+            .to_owned();
     let room = Room { short_attention: short.is_some(), eight_bits: true, ..Room::default() };
     rooms.extend((!setting.is_stated).then_some(Unstated { room, why }));
     (stated, rooms)

@@ -32,12 +32,12 @@ pub fn remedy(result: &Comparison) -> String {
     match row.floor {
         None => String::new(),
         Some(_) if introduced(result, row).is_some() => {
-            "measure what is introduced, too: there is less rounding in it than in the total".to_owned()
+            "measure the local error too: it contains less rounding than the accumulated error".to_owned()
         }
         Some(_) if lacking.is_empty() => {
-            "a tolerance below rounding: --tolerance FILE gives another".to_owned()
+            "the tolerance is below the noise floor: use --tolerance FILE to set another".to_owned()
         }
-        Some(_) => format!("a dump that also holds {} is judged stage by stage there", list(&lacking)),
+        Some(_) => format!("record {} too, so that each operation there is judged by itself", list(&lacking)),
     }
 }
 
@@ -60,11 +60,9 @@ pub fn quoted<'w>(words: impl IntoIterator<Item = &'w str>) -> String {
 /// What helps where all that was compared is good, and that was not all.
 fn remedy_of_gaps(result: &Comparison) -> String {
     match result.outcome.coverage.skipped.as_slice() {
-        [] => "a dump that holds more than the input, or another choice of checkpoints".to_owned(),
-        _ => {
-            "a dump that holds what was left out, or a choice of what there is: --checkpoint, --layer, --pass"
-                .to_owned()
-        }
+        [] => "record more than the input, or select other checkpoints".to_owned(),
+        _ => "record the missing taps, or select the recorded ones with --checkpoint, --layer and --pass"
+            .to_owned(),
     }
 }
 

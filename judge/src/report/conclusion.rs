@@ -37,7 +37,7 @@ pub fn verdicts(report: &Report, paint: Paint) -> Vec<String> {
 fn whole(report: &Report) -> Option<String> {
     let served = report.served.as_ref().map(|served| {
         let verdict = Verdict::over(served.verdicts());
-        let worst = served.worst().map_or("all that could be asked of itself", |check| &check.check);
+        let worst = served.worst().map_or("every check of the server itself", |check| &check.check);
         format!("{}  {}: {worst}", verdict_word(verdict), clean(&served.url))
     });
     report.reason().map(|reason| format!("{}  {reason}", report.verdict())).or(served)
@@ -110,7 +110,7 @@ fn sentence(outcome: &Outcome) -> String {
         _ => {
             let known = outcome.count(Verdict::Known);
             let fine = count(outcome.rows.len() - known, "tap");
-            let more = [(outcome.count(Verdict::Tie), "tie"), (known, "known failure")];
+            let more = [(outcome.count(Verdict::Tie), "tie"), (known, "waived failure")];
             let more = more.iter().filter(|(number, _)| *number > 0);
             let more: String = more.map(|(number, what)| format!(", {}", count(*number, what))).collect();
             format!("{fine} {}{more}{}", text::fine(outcome), text::in_part(&outcome.coverage))
@@ -172,18 +172,18 @@ fn doubt(result: &Comparison) -> Vec<(&'static str, String)> {
 /// Whether the total error was still fine when it came to the first divergence.
 fn before(rows: &[Row]) -> String {
     if rows.is_empty() {
-        return "nothing: it is the first tap compared".into();
+        return "nothing: this is the first tap compared".into();
     }
     if rows.iter().all(|row| row.total.is_none()) {
-        return "total error not measured".into();
+        return "accumulated error not measured".into();
     }
     let is_fine = |row: &&Row| row.total.is_some() && row.verdict.is_good() && !row.has_grown();
     let fine = rows.iter().filter(is_fine).count();
     let taps = count(rows.len(), "tap");
-    let all = format!("total error within tolerance at {fine} of {taps}");
+    let all = format!("accumulated error within tolerance at {fine} of {taps}");
     match rows.iter().find_map(grown) {
         None => all,
-        Some(grown) => format!("{all}; first past it at {grown}"),
+        Some(grown) => format!("{all}; first above it at {grown}"),
     }
 }
 

@@ -259,7 +259,10 @@ impl<'de> Deserialize<'de> for Number {
                 "nan" => Ok(Self(f64::NAN)),
                 "inf" => Ok(Self(f64::INFINITY)),
                 "-inf" => Ok(Self(f64::NEG_INFINITY)),
-                _ => Err(D::Error::custom(format!("'{word}' is no number, nor nan, inf or -inf"))),
+                _ => Err(D::Error::custom(format!(
+                    "invalid number '{word}', expected a number, nan, inf or \
+                    -inf"
+                ))),
             },
         }
     }

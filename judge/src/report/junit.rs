@@ -122,7 +122,7 @@ fn status(outcome: &Outcome, shown: &CheckpointLine) -> TestCaseStatus {
 /// What is known neither passes nor fails: as text, as where nothing was compared.
 fn known(row: &Row) -> TestCaseStatus {
     let mut status = TestCaseStatus::skipped();
-    status.set_description(format!("known failure: {}", excused(row)));
+    status.set_description(format!("waived failure: {}", excused(row)));
     status
 }
 

@@ -65,7 +65,7 @@ impl Mark {
 }
 
 /// What the characters of a map mean.
-pub const LEGEND: &str = "= same bits  . explained  k known  ? in doubt  x fails  blank: not compared";
+pub const LEGEND: &str = "= same bits  . explained  k waived  ? undetermined  x fails  blank: not compared";
 
 /// The worst of every tap and layer, over all passes.
 pub struct Map {
@@ -121,7 +121,9 @@ impl Map {
         }
         lines.extend(outside);
         if share > 1 {
-            lines.push(paint.faint(&format!("{} a column, the worst is shown", text::count(share, "layer"))));
+            lines.push(
+                paint.faint(&format!("{} per column, the worst is shown", text::count(share, "layer"))),
+            );
         }
         lines
     }

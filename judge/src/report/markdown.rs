@@ -59,7 +59,7 @@ fn kept(head: usize, sections: &[[String; 2]], order: &[usize]) -> Vec<[bool; 2]
 
 fn left_out(report: &Report, kept: &[[bool; 2]]) -> String {
     let lacking = |part: usize| kept.iter().filter(|kept| !kept[part]).count();
-    let lacks = [(lacking(0), "what was found of"), (lacking(1), "the details of")];
+    let lacks = [(lacking(0), "the findings of"), (lacking(1), "the details of")];
     let lacks = lacks.iter().filter(|(count, _)| *count > 0);
     let lacks: Vec<_> =
         lacks.map(|(count, what)| format!("{what} {}", text::count(*count, "reference"))).collect();
@@ -67,11 +67,11 @@ fn left_out(report: &Report, kept: &[[bool; 2]]) -> String {
     match lacks.is_empty() && !rows {
         true => String::new(),
         false if lacks.is_empty() => format!("\n{IN_FULL}\n"),
-        false => format!("\nLeft out here, so that it fits a comment: {}. {IN_FULL}\n", lacks.join(", ")),
+        false => format!("\nOmitted here to fit into a comment: {}. {IN_FULL}\n", lacks.join(", ")),
     }
 }
 
-const IN_FULL: &str = "Everything is in `report.json` and `report.html`, beside this file.";
+const IN_FULL: &str = "The full results are in `report.json` and `report.html`, next to this file.";
 
 /// Whether a list of it was cut.
 fn is_long(outcome: &Outcome) -> bool {
@@ -97,7 +97,7 @@ fn head(report: &Report) -> String {
     let more = results.len().saturating_sub(MOST_VERDICTS);
     if more > 0 {
         let verdict = results[MOST_VERDICTS].verdict;
-        text += &format!("- and {}, of which none is worse than {verdict}\n", text::count(more, "reference"));
+        text += &format!("- and {}, none worse than {verdict}\n", text::count(more, "reference"));
     }
     if let Some(reason) = report.reason() {
         text += &format!("\n{}\n", sentence(reason));
@@ -119,7 +119,8 @@ pub fn architectures(rollup: &[ArchitectureSummary]) -> String {
 fn in_a_line(outcome: &Outcome) -> String {
     let verdict = emphasised(outcome.verdict);
     let Some(row) = outcome.first_divergence().filter(|_| !outcome.verdict.is_good()) else { return verdict };
-    let beyond = beyond(row).map(|whose| format!(", {whose} are beyond rounding")).unwrap_or_default();
+    let beyond =
+        beyond(row).map(|whose| format!(", {whose} are not explained by rounding")).unwrap_or_default();
     let because = outcome.findings.first().map(|finding| format!(": {}", finding.what)).unwrap_or_default();
     format!("{verdict} at {}{beyond}{}", escape(&text::site(row)), told(&because))
 }
@@ -246,17 +247,17 @@ fn words(model: &ModelRecord) -> String {
 
 fn errors_measured(mode: Mode) -> &'static str {
     match mode {
-        Mode::Both => "introduced and total",
-        Mode::Total => "total",
-        Mode::Introduced => "introduced",
-        Mode::Layers => "introduced since the start of each layer",
+        Mode::Both => "local and accumulated",
+        Mode::Total => "accumulated",
+        Mode::Introduced => "local",
+        Mode::Layers => "local, from the start of each layer",
     }
 }
 
 fn decided_by(gate: Gate) -> &'static str {
     match gate {
-        Gate::Rounding => "what rounding can do to each stage",
-        Gate::Tolerance => "the table of tolerances",
+        Gate::Rounding => "the error bound of each operation",
+        Gate::Tolerance => "the tolerance table",
     }
 }
 
@@ -311,7 +312,7 @@ fn divergence(outcome: &Outcome, row: &Row) -> String {
         [("error", text::fault(row)), text::exactly(row), (text::bound_name(row), text::allowed(row))];
     let facts = facts.iter().filter(|(_, fact)| !fact.is_empty());
     facts.for_each(|(name, fact)| text += &format!("- {name}: {}\n", told(fact)));
-    text += &beyond(row).map(|whose| format!("- beyond rounding: {whose}\n")).unwrap_or_default();
+    text += &beyond(row).map(|whose| format!("- not explained by rounding: {whose}\n")).unwrap_or_default();
     let found = outcome.findings.iter().map(|finding| text::finding(finding, row.site));
     let notes = outcome.notes.iter().map(|note| ("note", note.clone()));
     let facts: Vec<_> = found.chain(notes).collect();

@@ -22,11 +22,11 @@ pub fn merge(reports: Vec<(String, Read)>, command: Vec<String>, timing: Timing)
     for (name, read) in reports {
         match read {
             Read::Report(report) => parts.push((name.clone(), part(&name, *report)?)),
-            Read::Refused(error) => remarks.push(format!("{name}: that run came to no verdict: {error}")),
+            Read::Refused(error) => remarks.push(format!("{name}: the run ended without a verdict: {error}")),
         }
     }
     let Some((first_name, first)) = parts.first() else {
-        return Err(Error::Usage(format!("there is no report to merge; {}", remarks.join("; "))));
+        return Err(Error::Usage(format!("no report to merge; {}", remarks.join("; "))));
     };
     let told = identity(first)?;
     for (name, other) in &parts[1..] {
@@ -35,7 +35,7 @@ pub fn merge(reports: Vec<(String, Read)>, command: Vec<String>, timing: Timing)
         others.extend(told.get_key_value(BUILD).map(|(what, value)| (what.clone(), value.clone())));
         if let Some((what, value, other)) = difference(&told, &others) {
             return Err(Error::Usage(format!(
-                "{first_name} and {name} are not parts of one comparison: {what}: {value} and {other}"
+                "{first_name} and {name} are parts of different comparisons: {what}: {value} and {other}"
             )));
         }
     }
@@ -55,17 +55,22 @@ pub fn merge(reports: Vec<(String, Read)>, command: Vec<String>, timing: Timing)
 fn part(name: &str, report: Report) -> Result<Comparison> {
     let refuse = |problem: &str| Error::Usage(format!("{name}: {problem}"));
     let [part] = <[Comparison; 1]>::try_from(report.results)
-        .map_err(|_| refuse("it is not of one dump; parts are made with --shard"))?;
+        .map_err(|_| refuse("expected a report of one dump, made with --shard"))?;
     match part.sharded {
         Some(_) => Ok(part),
-        None => Err(refuse("it is no report of a part, which --shard makes, but of the whole")),
+        None => Err(refuse(
+            "expected a report of a part, made with --shard; this report is of the whole \
+            comparison",
+        )),
     }
 }
 
 /// All that must be the same of two parts, by name.
 fn identity(part: &Comparison) -> Result<BTreeMap<String, String>> {
     let Some(sharded) = &part.sharded else {
-        return Err(Error::Usage("a report of the whole is no part".to_owned()));
+        return Err(Error::Usage(
+            "expected a report of a part, this one is of the whole comparison".to_owned(),
+        ));
     };
     let (outcome, basis) = (&part.outcome, &part.outcome.basis);
     let mut told: BTreeMap<String, String> = sharded.asked.clone();
@@ -112,7 +117,7 @@ pub fn found_before(report: Report, part: &Comparison) -> Result<Vec<(usize, Evi
     for before in &report.results {
         let told = identity(before).map_err(|error| error.to_string())?;
         if let Some((what, before, now)) = difference(&told, &now) {
-            return Err(format!("{what} was {before}, and is {now}"));
+            return Err(format!("{what} was {before} and is now {now}"));
         }
         found.extend(evidence(before));
     }
@@ -160,8 +165,8 @@ fn check_edges(found: &[(usize, Evidence)], of: &Comparison) -> Result<()> {
     };
     let Some(pair) = found.windows(2).find(next_to) else { return Ok(()) };
     Err(Error::Usage(format!(
-        "the dump {} was another when unit {} ({}) was judged than when unit {} ({}) was: where they meet it held other \
-         values; judge all shards along one dump",
+        "the dump {} changed between the runs of unit {} ({}) and unit {} ({}): the values at their boundary \
+         differ; judge all shards with the same dump",
         of.outcome.subject.name,
         pair[0].0 + 1,
         pair[0].1.unit,
@@ -175,7 +180,7 @@ fn agreed(rows: Vec<Row>, others: Vec<Row>, names: [&str; 2]) -> Vec<Row> {
     let written = |row: &Row| serde_json::to_string(&ResultRow::from(row)).unwrap_or_default();
     let [one, other] = names;
     let parted = |mut row: Row| {
-        let why = format!("not deterministic: {one} and {other} found other values here");
+        let why = format!("not deterministic: {one} and {other} have different values here");
         (row.verdict, row.reason) = (Verdict::Fail, Some(why));
         row
     };
@@ -203,7 +208,7 @@ fn concluded(
     let supposed = sharded.asked.get("supposed").filter(|supposed| !supposed.is_empty());
     if let Some(supposed) = supposed.filter(|_| is_complete && found.iter().all(|(_, found)| found.made == 0))
     {
-        return Err(Error::Usage(format!("{supposed}: this changes nothing here, in no part")));
+        return Err(Error::Usage(format!("{supposed}: no effect in any part")));
     }
     let basis = Basis {
         wanted: sharded.units.iter().cloned().enumerate().collect(),

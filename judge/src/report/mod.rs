@@ -173,7 +173,7 @@ impl Report {
                 Some("there was no reference to compare with")
             }
             false if self.served.as_ref().is_some_and(|served| served.worst().is_some()) => None,
-            false if all_good => Some("only prompts were compared, which says nothing of the model"),
+            false if all_good => Some("only prompts were compared, which does not test the model"),
             _ => None,
         }
     }

@@ -59,12 +59,15 @@ fn check_program(text: &str) -> Result<(), String> {
     let this = Program::this();
     if head.schema != SCHEMA || head.version != VERSION {
         return Err(format!(
-            "it is a {} of version {}, expected {SCHEMA} {VERSION}",
+            "unsupported schema {} version {}, expected {SCHEMA} {VERSION}",
             head.schema, head.version
         ));
     }
     if head.xcheck != this {
-        return Err(format!("it was written by {:?}, this is {this:?}; use one build for all", head.xcheck));
+        return Err(format!(
+            "written by {:?}, but this is {this:?}; use one build for all parts",
+            head.xcheck
+        ));
     }
     Ok(())
 }

@@ -107,10 +107,7 @@ impl Seen {
         let mut names = std::collections::HashSet::new();
         let twice = self.dumps.iter().find(|dump| !names.insert(&dump.name));
         twice.map_or(Ok(()), |dump| {
-            Err(Error::Usage(format!(
-                "two dumps have the name '{}': which of them is meant cannot be told; rename one of the files",
-                dump.name
-            )))
+            Err(Error::Usage(format!("duplicate dump name '{}'; rename one of the files", dump.name)))
         })
     }
 
@@ -136,10 +133,12 @@ impl Seen {
         let head: Head = serde_json::from_str(text).map_err(|error| error.to_string())?;
         if head.schema != SCHEMA || head.version != VERSION {
             let Head { schema, version, .. } = head;
-            return Err(format!("it is a {schema} of version {version}, expected {SCHEMA} {VERSION}"));
+            return Err(format!(
+                "unsupported schema {schema} version {version}, expected {SCHEMA} {VERSION}"
+            ));
         }
         if head.verdict == Refusal::WORD {
-            return Err(format!("that run came to no verdict: {}", head.error.unwrap_or_default()));
+            return Err(format!("the run ended without a verdict: {}", head.error.unwrap_or_default()));
         }
         let file: File = serde_json::from_str(text).map_err(|error| error.to_string())?;
         let Head { xcheck: Program { version, commit }, command, .. } = head;

@@ -64,7 +64,7 @@ impl ShardRow {
     pub fn read(self) -> Result<(Basis, Sharded, Vec<String>, Option<String>), String> {
         let unit = |number: usize| {
             let unit = number.checked_sub(1).and_then(|index| Some((index, self.units.get(index)?.clone())));
-            unit.ok_or_else(|| format!("there is no unit {number} in a plan of {}", self.units.len()))
+            unit.ok_or_else(|| format!("invalid unit {number}, expected 1 to {}", self.units.len()))
         };
         let wanted = self.wanted.iter().map(|&number| unit(number)).collect::<Result<Vec<_>, _>>()?;
         let found = self.evidence.into_iter().map(|row| {
@@ -242,7 +242,7 @@ impl CauseRow {
     fn cause(self) -> Result<Cause, String> {
         let sites: Vec<Site> = self.sites.into_iter().map(Site::from).collect();
         if sites.is_empty() {
-            return Err("a cause explains no place".to_owned());
+            return Err("a cause has no site".to_owned());
         }
         let told = match self.told {
             ToldRow::Changes(fits) if fits.is_empty() => return Err("a cause has no change".to_owned()),

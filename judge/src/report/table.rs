@@ -239,9 +239,9 @@ fn coverage(outcome: &Outcome) -> Vec<String> {
         lines.push(format!("    {}", text::identical(coverage)));
     }
     let skipped = coverage.skipped.iter().take(SHOWN);
-    lines.extend(skipped.flat_map(|what| text::wrap("    left out: ", what, WIDTH)));
+    lines.extend(skipped.flat_map(|what| text::wrap("    not compared: ", what, WIDTH)));
     if coverage.skipped.len() > SHOWN {
-        lines.push(format!("    left out: {} more", coverage.skipped.len() - SHOWN));
+        lines.push(format!("    not compared: {} more", coverage.skipped.len() - SHOWN));
     }
     lines
 }

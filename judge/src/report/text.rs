@@ -136,7 +136,7 @@ pub fn fault(row: &Row) -> String {
         Kind::Real if fails && row.floor.is_some() => {
             format!("{largest:.2e} at most, {}: {reason}", origin(row))
         }
-        Kind::Token if exceeds && row.site.point != Point::Tokens => "another token".into(),
+        Kind::Token if exceeds && row.site.point != Point::Tokens => "a different token".into(),
         _ => reason,
     }
 }
@@ -160,8 +160,8 @@ pub fn bound_name(row: &Row) -> &'static str {
 /// Where the error that a row is judged by comes from.
 fn origin(row: &Row) -> String {
     match row.is_judged_in_total() {
-        false => format!("introduced since {}", since(row)),
-        true => "in total, since the tokens".to_owned(),
+        false => format!("local error since {}", since(row)),
+        true => "accumulated error since the tokens".to_owned(),
     }
 }
 
@@ -192,7 +192,7 @@ pub fn since(row: &Row) -> String {
 
 /// What explains a failure, after its place where that is not the one already told; and whether it is a cause.
 pub fn finding(finding: &Finding, told: Site) -> (&'static str, String) {
-    let name = if finding.kind.is_cause() { "because" } else { "unclear" };
+    let name = if finding.kind.is_cause() { "cause" } else { "unclear" };
     match finding.site == told {
         true => (name, finding.what.clone()),
         false => (name, format!("{}: {}", finding.site, finding.what)),
@@ -242,13 +242,13 @@ pub fn fine(outcome: &Outcome) -> &'static str {
     }
 }
 
-/// "2 of 5 taps explained by rounding, 1 in doubt, 2 not compared".
+/// "2 of 5 taps explained by rounding, 1 undetermined, 2 not compared".
 pub fn covered(outcome: &Outcome) -> String {
     let [doubtful, known] = [Verdict::Inconclusive, Verdict::Known].map(|verdict| outcome.count(verdict));
     let good = outcome.rows.len() - doubtful - known - outcome.count(Verdict::Fail);
     let missing = outcome.coverage.taps_expected.saturating_sub(outcome.rows.len());
     let all = count(outcome.rows.len() + missing, "tap");
-    let more = [(known, "known to fail"), (doubtful, "in doubt"), (missing, "not compared")];
+    let more = [(known, "waived"), (doubtful, "undetermined"), (missing, "not compared")];
     let more =
         more.iter().filter(|(number, _)| *number > 0).map(|(number, what)| format!(", {number} {what}"));
     format!("{good} of {all} {}{}", fine(outcome), more.collect::<String>())

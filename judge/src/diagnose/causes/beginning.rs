@@ -33,7 +33,7 @@ pub(super) fn of_rows(setting: &Setting, rows: &[Row]) -> Result<Option<Cause>> 
     let twice: Vec<u32> = [&[begins], &tokens[..]].concat();
     let ways = [
         (&tokens[1..], -1, format!("left-out:{begins}")),
-        (&twice[..], 1, format!("added:{begins} (it is there twice)")),
+        (&twice[..], 1, format!("added:{begins} (present twice)")),
     ];
     for (read, shift, told) in ways {
         if read.len() > setting.model.dimensions().context_length {

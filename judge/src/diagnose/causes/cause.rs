@@ -197,10 +197,13 @@ impl Cause {
                 let remaining: Vec<String> = others.iter().map(|fit| fit.typed.clone()).collect();
                 let mut what = format!("{}; seen at {}{}", first.what, places.told(&sites), first.remedy);
                 if others.iter().any(|other| other.kind != first.kind) {
-                    what = format!("{what}; or {}: these values do not tell which", remaining.join(", or "));
+                    what = format!(
+                        "{what}; or {}: these values cannot distinguish them",
+                        remaining.join(", or ")
+                    );
                 }
                 if of_the_prompt {
-                    what.push_str("; made in the prompt's pass, and not in later ones");
+                    what.push_str("; only in the prompt's pass, not in later passes");
                 }
                 Finding {
                     points,
@@ -223,8 +226,8 @@ impl Cause {
 fn of_stages([wrong, of]: [usize; 2]) -> String {
     match (wrong, of) {
         (_, 0) => String::new(),
-        (0, _) => "every stage is right".to_owned(),
-        _ => format!("{wrong} of {of} stages are wrong"),
+        (0, _) => "every operation is right".to_owned(),
+        _ => format!("{wrong} of {of} operations are wrong"),
     }
 }
 

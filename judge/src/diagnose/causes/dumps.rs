@@ -22,7 +22,7 @@ pub(super) fn other_activation(candidate: &Dump, reference: &Dump, rows: &[Row])
         return Ok(None);
     }
     let what = format!(
-        "activation: the candidate's own gate and up give its ffn_act by {ours}, the reference's give its by {theirs}"
+        "activation: the candidate computes ffn_act from gate and up by {ours}, the reference by {theirs}"
     );
     Ok(Some(Finding {
         key: Some("hidden_act".to_owned()),

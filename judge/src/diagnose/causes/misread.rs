@@ -63,8 +63,8 @@ fn layers_from_one(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Cause>
     let counted = |row: &TensorRow| Some(row.clone().of_layer(row.layer.map(|layer| layer - 1)));
     let dump = dump.read_as(counted)?;
     let rest = Reading::of(bench, &Held::new(&dump)?)?.wrong;
-    let before = format!("dump_layers: the dump counts its layers from 1 to {n_layers}; counted from 0, ");
-    let what = [before, ": write the layer's index".to_owned()];
+    let before = format!("dump_layers: the dump numbers its layers from 1 to {n_layers}; numbered from 0, ");
+    let what = [before, "; write layer numbers that start at 0".to_owned()];
     Ok(is_better(&rest, open).then(|| cause(Kind::DumpLayers, open, what, [rest.len(), open.len()])))
 }
 
@@ -87,11 +87,11 @@ fn storage(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Cause>> {
         let rest = Reading::of(bench, &held)?.wrong;
         if is_better(&rest, open) {
             let before = format!(
-                "dump_storage: the values were rounded to {dtype} when they were stored, though the dump says \
-                 that they were computed in f32; read so, "
+                "dump_storage: the values were rounded to {dtype} when they were stored, but the dump states \
+                 f32; read as {dtype}, "
             );
             let after = format!(
-                ": store them in f32; or if the model runs in {dtype}, say settings.dtype \"{dtype}\""
+                "; store them in f32, or if the model runs in {dtype}, set settings.dtype to \"{dtype}\""
             );
             let what = [before, after];
             return Ok(Some(cause(Kind::DumpStorage, open, what, [rest.len(), open.len()])));
@@ -121,10 +121,14 @@ fn goes_on(bench: &Bench, open: &[&Unexplained], dtype: DType) -> Result<Option<
     let readers = Reading::of(bench, bench.setting.held)?.right;
     Ok(readers.iter().any(tells).then(|| {
         let before = format!(
-            "arithmetic: the {}'s engine rounds these values to {dtype} and goes on with them, though it is said to compute in f32",
+            "arithmetic: the {}'s engine rounds these values to {dtype} and computes with the result, but \
+                the dump states f32",
             bench.setting.role.name()
         );
-        let after = format!(": compute them in f32, or say so by \"computed\": \"{dtype}\" of the tap or by settings.dtype");
+        let after = format!(
+            "; compute them in f32, or set \"computed\": \"{dtype}\" on the tap, or \
+            settings.dtype"
+        );
         cause(Kind::Arithmetic, open, [before, after], [0, 0])
     }))
 }
@@ -179,11 +183,12 @@ fn misnamed(bench: &Bench, open: &[&Unexplained], taps: &[Point], without: &Dump
     let first = open[0];
     let names: Vec<&str> = taps.iter().map(|point| point.name()).collect();
     let names = names.join(", ");
-    let right = "what follows is right without";
+    let right = "later operations are right without";
     if let Some(order) = exchanged_axes(first) {
         let own: Vec<&str> = first.site.point.axes().iter().map(|axis| axis.name()).collect();
         let what = format!(
-            "dump_axes: {names} lie as [{}], where the dump says [{}]; {right} them: transpose them, or say so in \"axes\"",
+            "dump_axes: {names} have the axes [{}], but the dump states [{}]; {right} them; transpose them, \
+                or correct \"axes\"",
             order.join(", "),
             own.join(", ")
         );
@@ -191,15 +196,15 @@ fn misnamed(bench: &Bench, open: &[&Unexplained], taps: &[Point], without: &Dump
     }
     let searched = bench.stage(first).search(open);
     let told = match (same_as(bench, first, without)?, searched.fits.first()) {
-        (Some(other), _) => format!("holds the values of {other}"),
+        (Some(other), _) => format!("has the values of {other}"),
         (None, Some(changes)) => {
             let changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
             format!(
-                "holds what {} would make: it was taken an operation early or late",
+                "has the values that {} would give: it was recorded one operation too early or too late",
                 changes.join(" and ")
             )
         }
-        (None, None) => "holds other values than its name says".to_owned(),
+        (None, None) => "has values that do not match its name".to_owned(),
     };
     let what = format!("dump_tap: {names} {told}; {right} it");
     Ok(cause(Kind::DumpTap, open, [what, String::new()], [0, 0]))

@@ -38,20 +38,20 @@ fn of_stage(stage: &Unexplained, dump: &str) -> String {
     let wrong: Vec<usize> =
         (0..theirs.len()).filter(|&flat| !theirs[flat].is_finite() && ours[flat].is_finite()).collect();
     let Some(&first) = wrong.first() else {
-        return "so are ours, computed from the same inputs".to_owned();
+        return "our engine's are too, computed from the same inputs".to_owned();
     };
     let index = unravel(first, stage.traced.shape());
     let told = format!(
-        "the first is {} at {index:?}, where {:e} comes of the {dump}'s own inputs, which are numbers",
+        "the first is {} at {index:?}, expected {:e} from the {dump}'s own finite inputs",
         theirs[first], ours[first]
     );
     let overflows = |&flat: &usize| f64::from(ours[flat]).abs() > LARGEST;
     if wrong.iter().all(overflows) {
-        return format!("{told}; each would be more than {LARGEST}, the largest number of f16");
+        return format!("{told}; every expected value exceeds {LARGEST}, the largest f16 number");
     }
     // Values that fit are NaN where something on the way to them did not.
     match ours.iter().any(|ours| f64::from(*ours).abs() > LARGEST) {
-        true => format!("{told}; others are more than {LARGEST}, the largest number of f16"),
+        true => format!("{told}; other expected values exceed {LARGEST}, the largest f16 number"),
         false => told,
     }
 }

@@ -22,8 +22,8 @@ pub(super) fn of(one: &Unexplained) -> Option<String> {
         .collect();
     let count = format!("{} of {} values are wrong", wrong.len(), one.theirs.len());
     Some(match told.is_empty() {
-        true => format!("{count}, along every axis"),
-        false => format!("{count}: of {}", told.join(", ")),
+        true => format!("{count}, spread over every axis"),
+        false => format!("{count}: {}", told.join(", ")),
     })
 }
 

@@ -14,12 +14,12 @@ pub(in crate::diagnose) fn of_prompt(site: Site, own: &[u32], known: &[u32]) -> 
     let (kind, value) = match (own, known) {
         _ if own == known => return None,
         ([first, rest @ ..], _) if rest == known && known.first() == Some(first) => {
-            (Kind::TokensBos, format!("added:{first} (it is there twice)"))
+            (Kind::TokensBos, format!("added:{first} (present twice)"))
         }
         ([first, rest @ ..], _) if rest == known => (Kind::TokensBos, format!("added:{first}")),
         (_, [first, rest @ ..]) if rest == own => (Kind::TokensBos, format!("left-out:{first}")),
         ([own, rest @ ..], [known, others @ ..]) if rest == others => {
-            (Kind::TokensBos, format!("{own} in the place of {known}"))
+            (Kind::TokensBos, format!("{own} instead of {known}"))
         }
         _ => (Kind::TokensPrompt, listed(own)),
     };
@@ -27,7 +27,11 @@ pub(in crate::diagnose) fn of_prompt(site: Site, own: &[u32], known: &[u32]) -> 
         Kind::TokensBos => value.clone(),
         _ => {
             let first = own.iter().zip(known).take_while(|(own, known)| own == known).count();
-            format!("{} tokens for {}, the first that is another is number {first}", own.len(), known.len())
+            format!(
+                "{} tokens, expected {}; the first difference is at token {first}",
+                own.len(),
+                known.len()
+            )
         }
     };
     let finding = Finding {
@@ -67,13 +71,13 @@ pub(super) fn of_choices(setting: &Setting, rows: &[Row]) -> Result<Option<Findi
     let (kind, words) = match common.split_first() {
         Some((Choosing::Row(_), [])) => (Kind::LogitsRow, vec![common[0].told()]),
         Some(_) => (*kind, common.iter().map(|one| one.told()).collect()),
-        None => (Kind::Sampling, vec!["no token that its logits prefer".to_owned()]),
+        None => (Kind::Sampling, vec!["a token that is not the largest".to_owned()]),
     };
     let positions: Vec<String> = told.iter().map(|(position, ..)| format!("position {position}")).collect();
     let (dump, own) = (setting.role.name(), "the largest, the first of a tie".to_owned());
     let theirs = words[0].clone();
     let what =
-        format!("{kind}: of its own logits, the {dump} takes {}; after {}", theirs, positions.join(", "));
+        format!("{kind}: among its own logits, the {dump} picks {}; after {}", theirs, positions.join(", "));
     let (candidate, reference) = match setting.role {
         Role::Candidate => (theirs, own),
         Role::Reference => (own, theirs),
@@ -107,7 +111,7 @@ impl Choosing {
             Choosing::Smallest => "the smallest".to_owned(),
             Choosing::LargestMagnitude => "the largest in magnitude".to_owned(),
             Choosing::Beside(by) => format!("the index of the largest {by:+}"),
-            Choosing::Rank(rank) => format!("number {rank} of those in descending order"),
+            Choosing::Rank(rank) => format!("number {rank} in descending order"),
             Choosing::Row(row) => format!("the largest of another token's logits ({row})"),
         }
     }

@@ -99,7 +99,7 @@ impl<'w> Words<'w> {
         };
         let keys: Vec<String> = changes.iter().filter_map(key).collect();
         match (self.role, keys.is_empty()) {
-            (Role::Candidate, false) => format!("; it should read {}", keys.join(" and ")),
+            (Role::Candidate, false) => format!("; read it from {}", keys.join(" and ")),
             _ => String::new(),
         }
     }
@@ -118,7 +118,7 @@ impl<'w> Words<'w> {
         let own = change.own(self.at);
         match (&change.value, &own) {
             (Value::Nothing, _) => {
-                format!("{name}: what the {dump} computes is this: {}", entry.kind.meaning())
+                format!("{name}: the {dump} computes this instead: {}", entry.kind.meaning())
             }
             (theirs, Value::Nothing) => {
                 format!("{name}: the {dump} computes with {theirs} ({})", entry.kind.meaning())
@@ -137,8 +137,8 @@ impl<'w> Words<'w> {
         let kind = if pattern.is_some() { Kind::Partial } else { Kind::Unknown };
         let excluded: Vec<String> = searched.excluded.iter().map(|kind| kind.to_string()).collect();
         let wrong = pattern.unwrap_or_else(|| match stage {
-            Some(_) => "all of its values are wrong".to_owned(),
-            None => "a dump that holds the taps before it tells more".to_owned(),
+            Some(_) => "all values are wrong".to_owned(),
+            None => "record the taps before it to narrow this down".to_owned(),
         });
         let what = match excluded.is_empty() {
             true => format!("no known mistake explains this; {wrong}"),
