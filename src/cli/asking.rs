@@ -118,7 +118,7 @@ impl AskingOptions {
     /// If the address is none, or nothing would be asked.
     pub fn client(&self) -> Result<Client> {
         if self.requests == 0 || self.decode == 0 {
-            return Err(Error::Usage("--requests and --decode: at least 1".into()));
+            return Err(Error::Usage("--requests and --decode: expected at least 1".into()));
         }
         let limits = Limits {
             connect: self.connect_timeout,
@@ -159,7 +159,7 @@ impl AskingOptions {
         let length = prompt.ids.as_ref().map_or(0, Vec::len);
         let mut read = match server.forced_requests(length) {
             many if many > client.left() => Err(Refusal::NotAsked(format!(
-                "not asked: it takes a request for each token, {many}; --requests allows fewer"
+                "not asked: this takes one request per token ({many}), more than --requests allows"
             ))),
             _ => server.forced(&prompt, top),
         };
@@ -233,7 +233,7 @@ impl Asked<'_> {
 fn whole(refusal: Refusal) -> Error {
     match refusal {
         Refusal::Cannot(why) | Refusal::NotAsked(why) => {
-            Error::Usage(format!("the server cannot be asked: {why}"))
+            Error::Usage(format!("cannot query the server: {why}"))
         }
         Refusal::Broken(error) => *error,
     }

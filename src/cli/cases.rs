@@ -69,7 +69,7 @@ impl CaseOptions {
 pub fn own_tokens(target: &Target, case: &Case) -> OwnTokens {
     let prompt = PromptOptions { prompt: Some(case.prompt.clone()), tokens: None };
     match prompt.tokens(target) {
-        Ok(tokens) => tokens.ok_or_else(|| "there is no prompt".to_owned()),
+        Ok(tokens) => tokens.ok_or_else(|| "the case has no prompt".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -13,7 +13,9 @@ use crate::remote::{self, Remote, Url};
 pub fn remote(url: &Url) -> Result<Remote> {
     let hub = Settings::from_env()?;
     if hub.offline {
-        let problem = "HF_HUB_OFFLINE forbids it; unset it, or download the file and name that".into();
+        let problem = "HF_HUB_OFFLINE is set, which forbids downloads; unset it, or download the file and \
+            use its path"
+            .into();
         return Err(HubError::Download { what: url.shown().to_owned(), problem }.into());
     }
     let host = format!("{}/", hub.endpoint);
@@ -46,7 +48,7 @@ pub fn refuse_loose_arrays(place: &Remote, url: &Url) -> Result<()> {
     if !is_loose {
         return Ok(());
     }
-    let problem = "a dump that is a folder is not read from elsewhere; make one .safetensors file of it \
-                   (reference-scripts/dump/pack_dump.py) and name that";
+    let problem = "a dump in a folder cannot be read from a URL; pack it into one .safetensors file with \
+                   reference-scripts/dump/pack_dump.py";
     Err(Error::Elsewhere(Refused { place: url.shown().to_owned(), problem: problem.into() }))
 }

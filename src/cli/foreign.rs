@@ -95,7 +95,7 @@ impl<'t> Foreign<'t> {
         let Some(file) = LogitsFile::at(path)? else { return Ok(None) };
         let (name, chunks) = (file.path().display(), file.chunks().len());
         memory::check(
-            format_args!("{name}: {chunks} chunks as dumps (xcheck kld takes them one by one)"),
+            format_args!("{name}: {chunks} chunks as dumps (xcheck kld reads them one by one)"),
             kld::size_of_dumps(&file),
         )?;
         let begins = self.target.map(beginning).transpose()?.flatten();
@@ -110,7 +110,7 @@ impl<'t> Foreign<'t> {
         match self.maps.first() {
             Some(map) if !dumps.is_empty() && dumps.iter().all(|dump| dump.words.is_empty()) => {
                 Err(Error::Usage(format!(
-                    "--map {map}: {} has a manifest, which says what its arrays are; leave --map out",
+                    "--map {map}: {} has a manifest, which already assigns its arrays; omit --map",
                     dumps[0].typed
                 )))
             }

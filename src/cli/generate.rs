@@ -76,7 +76,7 @@ pub struct Args {
 }
 
 fn nothing_to_read() -> Error {
-    let problem = "the prompt is empty, and the model's files name no token that begins a text; give a --prompt or --tokens";
+    let problem = "the prompt is empty, and the model has no BOS token; use a non-empty --prompt or --tokens";
     Error::Usage(problem.to_owned())
 }
 
@@ -225,7 +225,7 @@ impl Prompts {
     fn tokenizer(&self, target: &Target) -> Result<Option<Arc<dyn Tokenizer>>> {
         match target.tokenizer() {
             Err(problem) if !self.tokens.is_empty() => {
-                tell!("token ids are printed, since their text is not known: {problem}");
+                tell!("printing token ids, because their text is unknown: {problem}");
                 Ok(None)
             }
             found => found,
@@ -237,7 +237,7 @@ fn lines(file: &Path) -> Result<Vec<String>> {
     let text = input::text(file)?;
     let lines: Vec<_> = text.lines().map(str::to_owned).collect();
     if lines.is_empty() {
-        return Err(Error::Usage(format!("{} holds no prompt, expected one in each line", file.display())));
+        return Err(Error::Usage(format!("{} has no prompts, expected one per line", file.display())));
     }
     Ok(lines)
 }
@@ -265,5 +265,7 @@ fn note_decoded(loaded: &LoadedModel, numerics: &dyn Numerics) {
     let Some((_, dtype)) = engine::decoded(&*loaded.model, numerics).into_iter().next() else { return };
     let native = engine::native_to(dtype).map(|numerics| format!("--numerics {}", numerics.name()));
     let names = native.collect::<Vec<_>>().join(" or ");
-    tell!("weights of type {dtype} are decoded; {names} computes with them as they are stored");
+    tell!(
+        "weights of type {dtype} are decoded to floats, which is slow; {names} computes with them as stored"
+    );
 }

@@ -145,8 +145,8 @@ impl Generated {
         let memory =
             self.peak_memory_bytes.map_or("unknown".to_owned(), |bytes| format!("{} MB", bytes / 1_000_000));
         format!(
-            "prompt {} tokens{prompt}, generated {}{decode}; first token after {:.3} s; peak memory {memory}, \
-             of it {:.1} MB KV cache; numerics {}",
+            "prompt {} tokens{prompt}, generated {}{decode}; first token after {:.3} s; peak memory \
+             {memory}, including {:.1} MB KV cache; numerics {}",
             self.prompt_tokens,
             self.generated_tokens,
             self.seconds_to_first_token,

@@ -139,7 +139,8 @@ fn look_at_files(files: Vec<Source>, args: &Args) -> Result<Vec<Value>> {
 fn look_at_file(source: Source, args: &Args) -> Result<Vec<Value>> {
     let format = Format::detect(&source)?;
     if args.asks_for_some() && matches!(format, Format::Gguf | Format::Pytorch | Format::Llama2c) {
-        let problem = "--tap, --layer and --pass are of dumps, and it is none: leave them out, or say how it is read, with --map";
+        let problem = "--tap, --layer and --pass need a dump, and this is a file of weights; omit them, or \
+            use --map to read the arrays as a dump";
         return Err(Error::Usage(format!("{}: {problem}", source.path.display())));
     }
     let found = match format {
@@ -228,7 +229,7 @@ fn weights(format: &str, metadata: Value, file: &TensorFile, output: FormatOptio
     }
     output.line(table.trim_fmt());
     if let Some(more @ 1..) = file.len().checked_sub(MOST_ROWS) {
-        output.line(format_args!("and {more} more; --format json has all"));
+        output.line(format_args!("and {more} more; --format json lists all"));
     }
     let path = file.path().display().to_string();
     json!({"kind": "weights", "format": format, "path": path, "metadata": metadata, "tensors": tensors})
@@ -257,10 +258,8 @@ fn look_at_dump(dump: &Dump, args: &Args) -> Result<Value> {
     let lacks_layers = args.layer.is_some() && sites.iter().all(|site| site.layer.is_none());
     if lacks_layers || sites.is_empty() && args.asks_for_some() {
         let held: Vec<_> = dump.points().into_iter().map(Point::name).collect();
-        let problem = format!(
-            "nothing of what was asked for (--tap, --layer, --pass); its taps are {}",
-            held.join(", ")
-        );
+        let problem =
+            format!("no value matches --tap, --layer and --pass; the dump has the taps {}", held.join(", "));
         return Err(Error::dump(&dump.path, problem));
     }
     let mut table = plain_table(&["tap", "layer", "pass", "shape", "min", "max", "mean", "rms", "odd"]);
@@ -314,7 +313,7 @@ fn show_manifest(dump: &Dump, path: &Path, output: FormatOptions) {
     let manifest = &dump.manifest;
     let producer = &manifest.producer;
     let program = plain(format_args!("{} {}", producer.name, producer.version));
-    output.line(format_args!("{}: a dump by {program}", path.display()));
+    output.line(format_args!("{}: dump made by {program}", path.display()));
     for (key, value) in &producer.settings {
         show_entry(output, key, value);
     }
@@ -366,7 +365,7 @@ fn statistics(values: &Values) -> Figures {
     let odd = match values.data.len() - finite.len() {
         0 if rms == 0.0 => "all zero".to_owned(),
         0 => String::new(),
-        nonfinite => format!("{nonfinite} not finite"),
+        nonfinite => format!("{nonfinite} non-finite"),
     };
     Figures { min: Some(min), max, mean, rms, odd, is_sketch: false }
 }

@@ -70,7 +70,7 @@ pub struct ModeOptions {
 fn profile(name: &str) -> std::result::Result<(String, Profile), String> {
     let known = || Profile::names().collect::<Vec<_>>().join(", ");
     let profile =
-        Profile::named(name).ok_or_else(|| format!("no profile is named so; known: {}", known()))?;
+        Profile::named(name).ok_or_else(|| format!("unknown profile, expected one of: {}", known()))?;
     Ok((name.to_owned(), profile))
 }
 
@@ -157,7 +157,8 @@ impl<'a> Models<'a> {
 }
 
 /// What is not done of a model that is elsewhere.
-const NO_CAUSES: &str = "causes were not looked for: that needs the whole model, and its weights are elsewhere; download it and run again";
+const NO_CAUSES: &str = "causes were not searched: the search needs the whole model, but its weights are \
+    remote; download the model and run again";
 
 /// What `run` and `check` are told alike.
 #[derive(Debug, Args)]
@@ -202,8 +203,8 @@ impl JudgingOptions {
     pub fn mode(&self) -> Result<Mode> {
         match self.mode.mode() {
             Mode::Total if self.shard.is_given() => Err(Error::Usage(
-                "--total and --shard: total errors travel through the whole model, which a part does not run; leave \
-                 --total out, or --shard"
+                "--total and --shard: accumulated errors need a run of the whole model, but a shard runs \
+                 only a part; omit --total or --shard"
                     .to_owned(),
             )),
             Mode::Both if self.shard.is_given() => Ok(Mode::Introduced),
@@ -218,7 +219,8 @@ impl JudgingOptions {
     pub fn open_output(&self, run: &str) -> Result<Output> {
         if self.shard.is_given() && self.output.baseline.baseline.is_some() {
             return Err(Error::Usage(
-                "--baseline and --shard: a baseline is of the whole; give it to xcheck merge".to_owned(),
+                "--baseline and --shard: a baseline covers the whole comparison; use it with xcheck merge"
+                    .to_owned(),
             ));
         }
         let run = &self
@@ -388,7 +390,8 @@ impl Judging<'_> {
         let contradiction = contradiction_of_dtype(&named.dump).filter(|_| is_open);
         said.contradiction = contradiction.as_ref().map(|shown| {
             format!(
-                "{}, but f32 does not explain the values; if the engine computes only the logits in f32, record block_out too",
+                "{}, but rounding to f32 does not explain the values; if the engine computes only the logits \
+                    in f32, record block_out too",
                 shown.note
             )
         });
@@ -623,7 +626,8 @@ const FLOATS: usize = 2;
 const LEAST_OF_NOISE: f64 = 0.1;
 
 /// The note where the scales of a cache are not known.
-const ABOUT_SCALES: &str = "the dump does not say the scales of its KV cache: what rounding to 8 bits under any scale may do is allowed for";
+const ABOUT_SCALES: &str = "the scales of the KV cache are not recorded: the error bound covers rounding to \
+    8 bits under any scale";
 
 /// Sort key of an outcome: verdict, then number of failing rows. The smallest key is the best explanation.
 fn wrong(outcome: &Outcome) -> (Verdict, usize) {
@@ -666,8 +670,8 @@ fn best_choice(
 
 fn undecided_between(one: &str, other: &str) -> String {
     format!(
-        "the dump does not say how its engine computes, and its values fit {one} and {other} about equally well: name the \
-         arithmetic in settings.numerics, or pass --numerics"
+        "the dump does not state its arithmetic, and its values fit {one} and {other} about equally well; \
+         name the arithmetic in settings.numerics, or use --numerics"
     )
 }
 
@@ -678,13 +682,13 @@ pub(super) fn about_arithmetic(producer: &Producer, names: &[&str], told: &str) 
         let cache = producer.has_eight_bit_cache().then_some("kv_cache");
         let stated: Vec<_> = ["weights", "dtype"].into_iter().chain(cache).filter_map(stated).collect();
         return format!(
-            "{} is not reproduced: an error that rounding to 8 bits may explain is inconclusive; --numerics NAME says how to \
-             compute",
+            "{} cannot be reproduced, so an error that rounding to 8 bits may explain is inconclusive; use \
+             --numerics NAME to choose the arithmetic",
             stated.join(", ")
         );
     }
     format!(
-        "the dump does not say how its engine computes with these weights: run as {}, told is {told}",
+        "the dump does not state its arithmetic for these weights: run with {}, reported for {told}",
         names.join(" and ")
     )
 }

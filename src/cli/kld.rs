@@ -130,7 +130,7 @@ impl FromStr for Bos {
         match (text, text.parse()) {
             ("none", _) => Ok(Bos::None),
             (_, Ok(id)) => Ok(Bos::Id(id)),
-            _ => Err("expected a token's id, or none".into()),
+            _ => Err("expected a token id, or none".into()),
         }
     }
 }
@@ -160,11 +160,11 @@ pub fn run(args: &Args) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// "mean KLD 0.0123 (95 %: 0.0110 to 0.0136) against at most 0.01".
+/// "mean KLD 0.0123 (95 %: 0.0110 to 0.0136), limit 0.01".
 fn bounded(figures: &Figures, most: f64) -> String {
     let Estimate { value, interval, .. } = figures.kld.mean;
     let within = interval.map_or(String::new(), |[low, high]| format!(" (95 %: {low:.6} to {high:.6})"));
-    format!("mean KLD {value:.6}{within} against at most {most}")
+    format!("mean KLD {value:.6}{within}, limit {most}")
 }
 
 fn compared(base: &dyn Predictions, other: &dyn Predictions, most: usize) -> Result<Tally> {
@@ -217,7 +217,7 @@ fn bos(target: &Target, asked: Option<Bos>) -> Result<Option<u32>> {
         None => {}
     }
     beginning(target).map_err(|error| {
-        Error::Usage(format!("{error}; what stands before a text is told by --bos ID or --bos none"))
+        Error::Usage(format!("{error}; set the token before a text with --bos ID, or --bos none"))
     })
 }
 
@@ -277,8 +277,7 @@ pub(super) fn write(
 impl KldOptions {
     fn tokens(&self, target: &Target, prompt: &PromptOptions) -> Result<Vec<u32>> {
         let Some(file) = &self.text else {
-            let nothing =
-                || Error::Usage("give the model something to read: --text, --prompt or --tokens".into());
+            let nothing = || Error::Usage("no input for the model; use --text, --prompt or --tokens".into());
             return prompt.tokens(target)?.ok_or_else(nothing);
         };
         let text = input::text(file)?;
@@ -293,7 +292,7 @@ impl KldOptions {
         let whole = tokens.len() / n_ctx;
         if whole == 0 {
             return Err(Error::Usage(format!(
-                "{} tokens are less than a chunk of {n_ctx}; give a longer text or a smaller --ctx",
+                "{} tokens are fewer than one chunk of {n_ctx}; use a longer text or a smaller --ctx",
                 tokens.len()
             )));
         }
@@ -305,23 +304,30 @@ impl KldOptions {
 fn shown(tally: &Tally, figures: Option<&Figures>) -> String {
     let (chunks, tokens) = (tally.chunks(), tally.count());
     match figures {
-        None => format!("{chunks} chunks, {tokens} tokens: no statistics of fewer than {LEAST}"),
+        None => {
+            format!("{chunks} chunks, {tokens} tokens: too few for statistics, expected at least {LEAST}")
+        }
         Some(figures) => {
             let how = match chunks {
-                1 => "of one chunk there are no intervals".to_owned(),
+                1 => "one chunk is too few for intervals".to_owned(),
                 _ => {
-                    format!("[…] is the 95 % interval by {chunks} chunks, whose tokens depend on each other")
+                    format!(
+                        "[…] is the 95 % interval over {chunks} chunks, since tokens within a chunk are \
+                        correlated"
+                    )
                 }
             };
             let (within, apart) = tally.within();
             let left_out = match tally.left_out {
                 0 => String::new(),
-                left => format!(" of {}, the other predicts nothing behind the rest", tokens + left),
+                left => {
+                    format!(" of {}, because the other side has no prediction for the rest", tokens + left)
+                }
             };
             format!(
-                "{}\n{chunks} chunks, {tokens} tokens{left_out}; ± is as if tokens were independent, as llama-perplexity has it; {how}\n\
-                 {within} of {tokens} tokens: no log-probability is further off than rounding to the base's 16 bits; the largest \
-                 difference is {apart:.6}",
+                "{}\n{chunks} chunks, {tokens} tokens{left_out}; ± treats tokens as independent, like \
+                 llama-perplexity; {how}\n{within} of {tokens} tokens have every log-probability within the \
+                 rounding of the base's 16 bits; the largest difference is {apart:.6}",
                 table(figures)
             )
         }

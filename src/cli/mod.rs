@@ -234,7 +234,8 @@ pub fn fail(error: &Error) -> ExitCode {
 
 /// Says that this program is wrong, as the lines before have it, and gives back the exit code of bad input: there is no verdict.
 pub fn broken() -> ExitCode {
-    let advice = "this is a fault of xcheck, not of what it judges: please report it with the lines above";
+    let advice = "this is a bug in xcheck, not in the engine under test; please report it with the lines \
+        above";
     terminal::message("error: ", format_args!("{advice}"));
     for_programs(advice);
     ExitCode::from(2)

@@ -64,12 +64,12 @@ fn export(name: &str, folder: &Path, output: FormatOptions) -> Result<()> {
     let names: Vec<_> = shipped::MODELS.iter().map(|model| model.name).collect();
     let model = shipped::model(name).ok_or_else(|| ModelError::NoModel {
         name: name.to_owned(),
-        problem: format!("the models that ship are: {}", names.join(", ")),
+        problem: format!("the shipped models are: {}", names.join(", ")),
     })?;
     let (files, home) = (model.files()?, folder.join(name));
     if home.exists() {
         return Err(Error::Usage(format!(
-            "{} is there already: remove it, or name another folder",
+            "{} already exists; remove it, or name another folder",
             home.display()
         )));
     }
@@ -88,7 +88,7 @@ fn export(name: &str, folder: &Path, output: FormatOptions) -> Result<()> {
 fn unknown(name: &str) -> Error {
     let alike = hub::nearest(name, std::iter::empty()).join(", ");
     let alike = if alike.is_empty() { String::new() } else { format!("; did you mean {alike}?") };
-    let problem = format!("neither a known public model (xcheck models lists them) nor org/repo{alike}");
+    let problem = format!("expected a known public model (xcheck models lists them) or org/repo{alike}");
     ModelError::NoModel { name: name.to_owned(), problem }.into()
 }
 

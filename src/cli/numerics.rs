@@ -50,7 +50,7 @@ impl NumericsOptions {
     /// would be decoded that may not be.
     pub fn of(&self, model: &dyn Model, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
         if self.dtype.is_some() && self.numerics != NumericsOption::Transformers {
-            return Err(Error::Usage("--dtype is a setting of --numerics transformers alone".into()));
+            return Err(Error::Usage("--dtype needs --numerics transformers".into()));
         }
         self.strictly(model, self.built(producer)?)
     }
@@ -202,8 +202,8 @@ impl NumericsOptions {
             Some("bf16") => Ok(Transformers::Bf16),
             Some("f16") => Ok(Transformers::F16),
             _ => Err(Error::Usage(format!(
-                "the dump is of dtype {stated}; f32, bf16 and f16 can be reproduced; choose one with \
-                 --numerics transformers --dtype"
+                "the dump has dtype {stated}, expected f32, bf16 or f16; choose one with --numerics \
+                 transformers --dtype"
             ))),
         }
     }
@@ -221,7 +221,7 @@ impl NumericsOptions {
     fn llama2_c(&self, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
         match self.kv_type(producer)? {
             KvType::F16 if self.kv_cache.is_some() || stated(producer, "kv_cache").is_some() => Err(
-                Error::Usage("llama2.c's KV cache is of f32; give --kv-cache f32 or other --numerics".into()),
+                Error::Usage("llama2.c has an f32 KV cache; use --kv-cache f32 or other --numerics".into()),
             ),
             _ => Ok(Box::new(Llama2C)),
         }
@@ -431,14 +431,14 @@ fn has_flash_attention(producer: Option<&Producer>) -> bool {
 
 fn unknown_cache(stated: &str, known: &str) -> Error {
     Error::Usage(format!(
-        "the dump has a {stated} KV cache, and {known} can be reproduced: --kv-cache f32 or f16 compares with another, whose \
-         rounding is not the dump's"
+        "the dump has a {stated} KV cache, expected {known}; use --kv-cache f32 or f16 to compare with \
+         another type, which rounds differently"
     ))
 }
 
 fn unknown_numerics(name: &str) -> Error {
     let known = NumericsOption::NAMED.map(NumericsOption::name).join(", ");
     Error::Usage(format!(
-        "the dump was made with numerics {name}; known are {known}; choose one with --numerics"
+        "the dump was made with unknown numerics {name}, expected one of {known}; choose one with --numerics"
     ))
 }

@@ -191,7 +191,7 @@ impl CauseOptions {
     /// What is to be said of a verdict that nobody wants explained.
     pub fn note(&self, verdict: Verdict) -> Option<String> {
         let is_open = self.no_causes && verdict == Verdict::Fail;
-        is_open.then(|| "causes were not looked for: --no-causes".to_owned())
+        is_open.then(|| "causes were not searched: --no-causes".to_owned())
     }
 }
 
@@ -222,7 +222,7 @@ fn some_threads(text: &str) -> Result<usize, String> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let most = (EACH_CORE * cores).max(ANYWHERE);
     let threads = text.parse().ok().filter(|threads| (1..=most).contains(threads));
-    threads.ok_or_else(|| format!("expected 1 to {most}; this machine runs {cores} at once"))
+    threads.ok_or_else(|| format!("expected 1 to {most}; this machine has {cores} cores"))
 }
 
 /// What of a model is computed otherwise than its files ask for.

@@ -14,8 +14,12 @@ const SHOWN: usize = 40;
 /// The first step at which the two differ, with both texts; `None` where none does. What the tokens mean is worth a note
 /// and costs no verdict: a tokenizer that cannot be used is told of.
 pub fn parting(target: &Target, outcome: &Outcome, dump: &Dump) -> Option<String> {
-    told(target, outcome, dump)
-        .unwrap_or_else(|error| Some(format!("the generation parts; its text is not shown: {error}")))
+    told(target, outcome, dump).unwrap_or_else(|error| {
+        Some(format!(
+            "the generated tokens differ; their text cannot be shown: \
+            {error}"
+        ))
+    })
 }
 
 fn told(target: &Target, outcome: &Outcome, dump: &Dump) -> Result<Option<String>> {
@@ -32,7 +36,8 @@ fn told(target: &Target, outcome: &Outcome, dump: &Dump) -> Result<Option<String
     let before = [&dump.manifest.input.tokens, &generated[..step]].concat();
     let text = |after: &[u32]| text_after(&*tokenizer, &before, after);
     Ok(Some(format!(
-        "the generation parts at step {step}, after {:?}: the {engine} goes on {:?}, the {other} {:?}",
+        "the generated texts differ from step {step} on, after {:?}: the {engine} continues with {:?}, the \
+            {other} with {:?}",
         end(&tokenizer.decode_lossy(&before)?),
         text(&[own as u32])?,
         start(&text(&generated[step..])?)

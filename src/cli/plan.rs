@@ -86,7 +86,7 @@ fn only(mut dumps: Vec<NamedDump>) -> Result<NamedDump> {
     let names: Vec<String> = dumps.iter().map(|named| named.typed.clone()).collect();
     match (names.len(), dumps.pop()) {
         (1, Some(named)) => Ok(named),
-        _ => Err(Error::Usage(format!("a plan is of one sequence; name one of {}", names.join(", ")))),
+        _ => Err(Error::Usage(format!("a plan needs a single sequence; name one of {}", names.join(", ")))),
     }
 }
 
@@ -154,8 +154,8 @@ fn why_together(unit: &Unit) -> Option<String> {
     let part = unit.part().filter(|part| part.layers.len() > 1)?;
     let (first, last) = (part.layers.start, part.layers.end - 1);
     Some(format!(
-        "layers {first}-{last} are one unit: of what enters layers {}-{last} (block_out of the layer before) the dump does \
-         not hold every pass as it was computed",
+        "layers {first}-{last} form one unit: the dump does not have the inputs of layers {}-{last} \
+         (block_out of the layer before) for every pass in the computed type",
         first + 1
     ))
 }
@@ -211,7 +211,8 @@ fn of_shards(plan: &Plan, count: usize, passes: usize) -> impl Iterator<Item = V
 fn github(count: usize) -> Result<()> {
     if count > MOST_OF_GITHUB {
         return Err(Error::Usage(format!(
-            "{count} shards are more than the {MOST_OF_GITHUB} jobs of a GitHub matrix; give --shards {MOST_OF_GITHUB}"
+            "{count} shards exceed the limit of {MOST_OF_GITHUB} jobs in a GitHub matrix; use --shards \
+                {MOST_OF_GITHUB}"
         )));
     }
     let include: Vec<_> =

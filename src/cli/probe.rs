@@ -77,7 +77,10 @@ const ANSWERS: &str = "answers.safetensors";
 pub fn run(args: &Args) -> Result<Verdict> {
     if let Some(path) = args.record.as_ref().filter(|path| path.symlink_metadata().is_ok()) {
         let path = path.display();
-        return Err(Error::Usage(format!("--record {path}: it already exists; name another or remove it")));
+        return Err(Error::Usage(format!(
+            "--record {path}: the file already exists; use another name or \
+            remove it"
+        )));
     }
     let client = args.asking.client()?;
     let about = client.base().split_once("://").map_or("", |(_, rest)| rest);
@@ -147,17 +150,22 @@ impl Args {
         let named = path.clone().unwrap_or_else(|| ANSWERS.into());
         if recording.is_empty() || recording.prompt.is_empty() {
             let why = match asked.server.reads_conversations() {
-                true => "it answers conversations alone, and shows nothing of the text that it makes of them",
-                false => "it tells neither ids of tokens nor log-probabilities: nothing could be compared",
+                true => {
+                    "the server only answers conversations and does not show the text that its template \
+                    makes of them"
+                }
+                false => {
+                    "the server returns neither token ids nor log-probabilities, so nothing can be \
+                    compared"
+                }
             };
             checks.push(Check::new(Subject::Model, NAME, (Verdict::Inconclusive, why.to_owned())));
             return Ok(None);
         }
         if asked.step() > COARSEST {
             let step = asked.step();
-            let why = format!(
-                "its log-probabilities are multiples of {step}: too few decimals to tell models apart"
-            );
+            let why =
+                format!("the log-probabilities are multiples of {step}, too coarse to distinguish models");
             checks.push(Check::new(Subject::Model, NAME, (Verdict::Inconclusive, why)));
             return Ok(None);
         }
@@ -183,7 +191,8 @@ impl Args {
         comparison.outcome.notes.retain(|note| !note.starts_with("not recorded in the dump: "));
         if trials.len() > 1 {
             comparison.outcome.notes.push(format!(
-                "the server does not say how it computes: taken is what explains it best, {}; --numerics and --dtype demand one",
+                "the server does not state its arithmetic; the best match is used: {}; set another with \
+                    --numerics and --dtype",
                 shown(trial)
             ));
         }
@@ -193,7 +202,7 @@ impl Args {
             None => comparison
                 .outcome
                 .notes
-                .push(format!("the answers were not kept; --record {ANSWERS} keeps them")),
+                .push(format!("the answers were not saved; use --record {ANSWERS} to save them")),
         }
         Ok(Some(Held { comparison, floor }))
     }
@@ -359,7 +368,7 @@ fn words(_: &Chat) -> Option<String> {
 /// The tokenizer of the model, or why there is none: then texts are not compared, and all else is.
 pub(super) fn own_tokenizer(target: Option<&Target>) -> (Option<Arc<dyn Tokenizer>>, String) {
     match target.map(Target::tokenizer) {
-        None => (None, "there is no tokenizer of a model (--model M)".to_owned()),
+        None => (None, "no model is given, so there is no tokenizer; use --model".to_owned()),
         Some(Ok(None)) => (None, "the model has no tokenizer".to_owned()),
         Some(Ok(own)) => (own, String::new()),
         Some(Err(error)) => (None, error.to_string()),
@@ -391,10 +400,10 @@ fn with(told: &Map<String, Value>, trial: &[(&str, Value)]) -> Map<String, Value
 fn shown(trial: &[(&str, Value)]) -> String {
     let word = |(key, value): &(&str, Value)| {
         let value = value.as_str().unwrap_or_default();
-        if *key == "kv_cache" { format!("a cache of {value}") } else { value.to_owned() }
+        if *key == "kv_cache" { format!("a {value} cache") } else { value.to_owned() }
     };
     match trial {
-        [] => "any that 8 bits may do".to_owned(),
+        [] => "any rounding to 8 bits".to_owned(),
         _ => trial.iter().map(word).collect::<Vec<_>>().join(" with "),
     }
 }

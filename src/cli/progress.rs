@@ -56,7 +56,7 @@ impl Progress {
         }
         let left = part_done(&self.passes, pass, layer, self.layers)
             .and_then(|done| time_left(self.walk.elapsed(), done))
-            .map(|left| format!(", {} left of this walk", HumanDuration(left)));
+            .map(|left| format!(", {} left in this run", HumanDuration(left)));
         let layers = self.layers;
         self.bar.set_message(format!(
             "pass {pass}, layer {} of {layers}{}",

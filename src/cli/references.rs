@@ -17,9 +17,10 @@ use crate::remote::Url;
 use crate::shipped;
 
 /// What is to be said of a file of llama-perplexity.
-const OF_CHUNKS: &str = "a file of llama-perplexity: log-probabilities behind the second half of each chunk, to 16 bits, of the 1024 \
-                         likeliest tokens at most; it does not say how it was computed: as llama.cpp does with a cache in f16, unless \
-                         --numerics and --kv-cache say otherwise";
+const OF_CHUNKS: &str = "a file of llama-perplexity: 16-bit log-probabilities of at most the 1024 top \
+                         tokens, for the second half of each chunk; the file does not state its arithmetic, \
+                         so that of llama.cpp with an f16 cache is used; set another with --numerics and \
+                         --kv-cache";
 
 impl Target {
     /// The references to compare with: those asked for, else every one found for this model; and what is to be said of
@@ -56,8 +57,8 @@ impl Target {
         let is_worth_it = !names.is_empty() && self.shipped_model().is_none();
         is_worth_it.then(|| {
             format!(
-                "note: left out, being made from other weights than {} by their SHA-256: {}; --reference NAME compares one \
-                 nevertheless",
+                "note: not compared, because their weights differ from {} (by SHA-256): {}; use --reference \
+                 NAME to compare one anyway",
                 self.name,
                 names.join(", ")
             )
@@ -82,7 +83,7 @@ impl Target {
         }
         let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
         Err(Error::Usage(format!(
-            "no reference '{typed}': no such file, and those of {} are: {known}",
+            "no reference '{typed}': no such file; the references of {} are: {known}",
             self.name
         )))
     }
@@ -159,7 +160,7 @@ impl Place {
                 let hashes = match rows().filter(|row| row.sha256.is_some()).count() {
                     0 => String::new(),
                     hashed => {
-                        format!("; {hashed} of {} arrays are held against their own SHA-256", rows().count())
+                        format!("; {hashed} of {} arrays are checked by SHA-256", rows().count())
                     }
                 };
                 let notes = vec![format!("the dump was read in parts from {typed} ({pin}{hashes})")];
@@ -246,10 +247,13 @@ fn all_named(typed: &str, foreign: &Foreign) -> Result<Vec<NamedDump>> {
             Ok(named_dumps(dumps, &known))
         }
         (None, _) => Err(Error::Usage(format!(
-            "no dump '{typed}': no such file, and none of that name ships; those that ship are named as in \
-             tiny-llama2/transformers-f32 (xcheck models){}",
+            "no dump '{typed}': no such file and no shipped dump; shipped dumps have names like \
+             tiny-llama2/transformers-f32 (xcheck models lists them){}",
             shipped::absent()?
         ))),
-        _ => Err(Error::Usage(format!("'{typed}' is a dump of several models: {}", names.join(", ")))),
+        _ => Err(Error::Usage(format!(
+            "'{typed}' is ambiguous: several models have this dump: {}",
+            names.join(", ")
+        ))),
     }
 }

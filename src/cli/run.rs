@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(long, short, value_name = "DUMP")]
     reference: Vec<String>,
     #[arg(long, hide = true, value_name = "DUMP", value_parser = UnknownArgumentValueParser::suggest(
-        "'xcheck check --candidate' judges a dump of your engine"
+        "use 'xcheck check --candidate' to judge a dump of your engine"
     ))]
     candidate: Option<()>,
     #[command(flatten)]
@@ -74,7 +74,7 @@ fn compare(args: &Args, output: &Output) -> Result<(Report, Vec<String>)> {
     }
     let targets = options.target.find_all()?;
     if targets.len() > 1 && !args.reference.is_empty() {
-        return Err(Error::Usage("--reference is a dump of one model: name one with --model".to_owned()));
+        return Err(Error::Usage("--reference needs a single model; name one with --model".to_owned()));
     }
     let (selection, tolerances) = (options.selection(), options.select.tolerances()?);
     let (mut results, mut advice) = (Vec::new(), Vec::new());
@@ -140,9 +140,7 @@ impl Args {
     fn make_references(&self, target: &Target) -> Result<()> {
         if !self.make_references {
             return match self.making.are_given() {
-                true => Err(Error::Usage(
-                    "--with, --python and --yes are for making references: add --make-references".into(),
-                )),
+                true => Err(Error::Usage("--with, --python and --yes need --make-references; add it".into())),
                 false => Ok(()),
             };
         }
@@ -163,7 +161,8 @@ impl Args {
         let options = &self.options;
         if self.cases.are_named() || self.prompt.is_given() || !options.map.maps.is_empty() {
             return Err(Error::Usage(
-                "a stream is judged alone, along the tokens that it says: leave out --case, --map, --prompt and --tokens"
+                "--case, --map, --prompt and --tokens cannot be used with a stream, which states its own \
+                    arrays and tokens; omit them"
                     .to_owned(),
             ));
         }
@@ -247,7 +246,8 @@ fn how_to_make_one(target: &Target) -> String {
     let lacking = format!("no reference for {} in {}", target.name, folder.display());
     if target.is_elsewhere() {
         return format!(
-            "{lacking}; name one with --reference, or download the model and make one of that (see docs/how-to/references.md)"
+            "{lacking}; name one with --reference, or download the model and make one (see \
+                docs/how-to/references.md)"
         );
     }
     let files = &target.variants[0].files;

@@ -95,7 +95,7 @@ fn across_formats(target: &Target, loaded: &[(&Variant, LoadedModel)]) -> Result
         .filter(|other| is_gguf(&other.1) != is_gguf(&first.1) && other.1.precision == first.1.precision)
         .collect();
     if others.is_empty() {
-        let why = "the model is here in one format only, or in other types of weights";
+        let why = "the model is available in one format only, or with different weight types";
         let checked = Checked::not_applicable("safetensors equals GGUF", why);
         return Ok(vec![Row { model: target.name.clone(), numerics: F32.name().to_owned(), checked }]);
     }

@@ -105,7 +105,7 @@ impl Args {
         let beds: Vec<Bed> = beds.filter(can_compute).collect();
         match beds.is_empty() {
             true => Err(Error::Usage(
-                "no arithmetic that was asked for computes with this model's weights".into(),
+                "none of the requested arithmetics can compute with this model's weights".into(),
             )),
             false => Ok(beds),
         }
@@ -240,7 +240,7 @@ fn shown(table: &Table, broken: &[Broken], verdict: Verdict) -> String {
     }
     let mut twins = Lines::new();
     twins.load_style(presets::NOTHING).set_header([
-        "what is right",
+        "correct dump",
         "judged",
         "passed",
         "in doubt",
@@ -259,8 +259,8 @@ fn shown(table: &Table, broken: &[Broken], verdict: Verdict) -> String {
         "{}\n\n{}{}{}\n\n{}  {} of {} changes detected, {} located, {} named, {} false alarms",
         lines.trim_fmt(),
         twins.trim_fmt(),
-        section("not as it is", remarks),
-        section("worse than was promised", broken),
+        section("not in the state recorded", remarks),
+        section("worse than promised", broken),
         verdict.name().to_uppercase(),
         all.detected,
         all.planted,
@@ -279,8 +279,8 @@ fn shown_sensitivities(sensitive: &[Sensitivity]) -> String {
         "recorded",
         "off by",
         "KL",
-        "KL of rounding",
-        "other token",
+        "KL by rounding",
+        "token changes",
     ]);
     for one in sensitive {
         let token = match (one.lost_lead, one.is_harmless()) {

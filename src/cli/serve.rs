@@ -82,7 +82,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let address = (args.host, args.port);
     let refuse = |error: std::io::Error| {
         Error::Usage(format!(
-            "cannot listen on {}:{}: {error}; give another --port or --host",
+            "cannot listen on {}:{}: {error}; use another --port or --host",
             address.0, address.1
         ))
     };
@@ -106,7 +106,7 @@ impl Args {
         let loaded = self.model_options.load(variant)?;
         let numerics = self.numerics.of_stored(&loaded)?;
         let tokenizer = target.tokenizer().unwrap_or_else(|problem| {
-            tell!("prompts can be token ids alone: {problem}");
+            tell!("prompts must be token ids: {problem}");
             None
         });
         let mut chat = variant.files.chat(tokenizer.as_deref())?;
@@ -132,7 +132,7 @@ impl LimitOptions {
         let context = self.context.unwrap_or(trained_for);
         if !(1..=trained_for).contains(&context) {
             return Err(Error::Usage(format!(
-                "--context {context}: expected 1 to {trained_for}, what the model was trained for"
+                "invalid --context {context}, expected 1 to {trained_for}, the model's context length"
             )));
         }
         Ok(Limits {

@@ -33,7 +33,7 @@ fn told_of_part(outcome: &Outcome, all: usize) -> String {
         (Some((first, _)), Some((last, _))) => format!("units {}-{} of {all}", first + 1, last + 1),
         _ => format!("none of {all} units"),
     };
-    format!("a part of a comparison: {which} ({}); xcheck merge puts all reports together", names.join(", "))
+    format!("part of a comparison: {which} ({}); combine all reports with xcheck merge", names.join(", "))
 }
 
 impl Judging<'_> {
@@ -104,14 +104,13 @@ impl Judging<'_> {
         now: &Comparison,
         files: &HashedFiles,
     ) -> Result<Vec<(usize, Evidence)>> {
-        const UNCERTAIN: &str =
-            "nothing identifies the content of the dump for certain, so a change of it would not show";
+        const UNCERTAIN: &str = "the dump has no reliable content hash, so a change could not be detected";
         let is_certain = |report| if files.is_certain { Ok(report) } else { Err(UNCERTAIN.to_owned()) };
         let found = before.and_then(is_certain).and_then(|report| found_before(report, now));
         match found {
             Ok(found) => Ok(found),
             Err(why) => {
-                tell!("note: --resume starts anew; the results of the earlier run were thrown away: {why}");
+                tell!("note: --resume starts over and discards the results of the earlier run: {why}");
                 self.output.keep(&self.report(now.clone()))?;
                 Ok(Vec::new())
             }
@@ -137,27 +136,28 @@ impl Judging<'_> {
         let names: Vec<_> = choices.iter().map(|numerics| numerics.name()).collect();
         if names.len() > 1 {
             return Err(Error::Usage(format!(
-                "{asked}: the dump does not say how its engine computes with these weights, and a part does not show it; \
-                 give --numerics {}",
+                "{asked}: the dump does not state its arithmetic for these weights, and a part is not enough \
+                 to determine it; give --numerics {}",
                 names.join(" or --numerics ")
             )));
         }
         if cache_of_rows(&named.dump).is_some() && !options.names_cache() {
             return Err(Error::Usage(format!(
-                "{asked}: the dump stores its KV cache in a shorter type and does not say settings.kv_cache, and a part \
-                 does not show which its engine has; give --kv-cache"
+                "{asked}: the dump stores its KV cache in a shorter type without settings.kv_cache, and a \
+                 part is not enough to determine the engine's type; give --kv-cache"
             )));
         }
         let shown = dtype_of_values(&named.dump).filter(|_| !options.is_named());
         let is_said = self.options.mode.profile().is_some();
         match shown.map(|shown| shown.rounding.is_some()) {
             Some(true) if !is_said => Err(Error::Usage(format!(
-                "{asked}: the dump's products hold numbers of a short type and the rest does not, as of torch's autocast, and a part \
-                 does not show what its engine computes in; give --rounding bf16-autocast or f16-autocast"
+                "{asked}: only the dump's products have values of a 16-bit type, as with torch's autocast, \
+                 and a part is not enough to determine the engine's type; give --rounding bf16-autocast or \
+                 f16-autocast"
             ))),
             Some(false) => Err(Error::Usage(format!(
-                "{asked}: most of the dump's taps hold numbers of a short type, it does not say settings.dtype, and a part does \
-                 not show what its engine computes in; give --numerics"
+                "{asked}: most taps have values of a 16-bit type without settings.dtype, and a part is not \
+                 enough to determine the engine's type; give --numerics"
             ))),
             _ => Ok((choices.remove(0), is_stated)),
         }

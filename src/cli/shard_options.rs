@@ -59,11 +59,10 @@ impl ShardOptions {
         match (self.is_given(), dumps, cases) {
             (false, ..) | (true, 1, 0) => Ok(()),
             (.., 0) => Err(Error::Usage(format!(
-                "--shard: a plan is of one dump, here are {dumps}; name one with {option}, and plan each by itself"
+                "--shard: expected a single dump, got {dumps}; name one with {option}, and shard each dump \
+                    separately"
             ))),
-            _ => {
-                Err(Error::Usage("--shard: a known case is no dump that could be cut into parts".to_owned()))
-            }
+            _ => Err(Error::Usage("--shard: a known case cannot be split into parts; use a dump".to_owned())),
         }
     }
 }

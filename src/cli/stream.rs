@@ -49,8 +49,8 @@ impl Named {
         let input: Box<dyn Read> = match self.typed == STDIN {
             true if stdin().is_terminal() => {
                 return Err(Error::Usage(
-                    "standard input is a terminal: pipe a producer of messages into it, as docs/reference/dump-format.md says under \
-                     Streams"
+                    "standard input is a terminal, expected a stream of messages; pipe a producer into it \
+                     (see Streams in docs/reference/dump-format.md)"
                         .to_owned(),
                 ));
             }
@@ -90,7 +90,7 @@ impl Judging<'_> {
         let mut messages = named.open(options.largest_message.unwrap_or(LARGEST))?;
         let Some(first) = messages.take()? else {
             return Err(Error::Usage(format!(
-                "{}: the stream is empty: its end came before any message",
+                "{}: the stream is empty: it ended before the first message",
                 named.name
             )));
         };
@@ -151,7 +151,8 @@ impl Judging<'_> {
         }
         Err(Error::dump(
             &dump.path,
-            "it stores the KV cache in a shorter type, and its manifest does not say settings.kv_cache; give --kv-cache",
+            "the message stores the KV cache in a shorter type, and its manifest does not state \
+                settings.kv_cache; give --kv-cache",
         ))
     }
 }

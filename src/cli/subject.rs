@@ -56,7 +56,7 @@ impl<'t> Subject<'t> {
         if target.is_elsewhere() {
             let name = &target.typed;
             return Err(Error::Usage(format!(
-                "{name}: another engine reads files; download the model and name that"
+                "{name}: other engines need local files; download the model and use its path"
             )));
         }
         let engine = wish.engine.map_or_else(|| usual(target), Ok)?;
@@ -115,7 +115,8 @@ fn usual(target: &Target) -> Result<Engine> {
     let usual = takes(&target.variants[0].files).map(Engine::usual_for);
     usual.ok_or_else(|| {
         Error::Usage(format!(
-            "{}: a file of llama2.c, which no engine reads that --with knows; reference-scripts/dump/dump_llama2c.py makes its dumps",
+            "{}: no engine of --with reads llama2.c files; make dumps with \
+                reference-scripts/dump/dump_llama2c.py",
             target.name
         ))
     })
@@ -130,7 +131,8 @@ fn variant(target: &Target, engine: Engine) -> Result<&Variant> {
         };
         let (engine, model) = (engine.name(), &target.name);
         Error::Usage(format!(
-            "--with {engine}: it reads {reads}, which {model} is not; name one, or try --with {other}"
+            "--with {engine}: expected {reads}, but {model} has another format; use another model, or --with \
+                {other}"
         ))
     })
 }
@@ -139,13 +141,13 @@ fn dtype(engine: Engine, asked: Option<&'static str>) -> Result<Option<&'static 
     match (engine.dtypes(), asked) {
         ([], None) => Ok(None),
         ([], Some(_)) => Err(Error::Usage(format!(
-            "--dtype: {} computes as the model's file asks for; leave it out, or name a file in another type",
+            "--dtype: {} computes in the type of the model file; omit --dtype, or use a file of another type",
             engine.name()
         ))),
         ([first, ..], None) => Ok(Some(first)),
         (known, Some(asked)) if known.contains(&asked) => Ok(Some(asked)),
         (known, Some(asked)) => Err(Error::Usage(format!(
-            "--dtype {asked}: {} computes in {} alone",
+            "invalid --dtype {asked} for {}, expected {}",
             engine.name(),
             known.join(", ")
         ))),
@@ -158,7 +160,8 @@ fn check_family(engine: Engine, loaded: &LoadedModel) -> Result<()> {
         return Ok(());
     }
     Err(Error::Usage(format!(
-        "--with {}: its script knows no {family}, only {}; see reference-scripts/README.md for other engines",
+        "--with {}: the dump script does not support {family}, expected one of {}; see \
+            reference-scripts/README.md for other engines",
         engine.name(),
         engine.families().join(", ")
     )))
@@ -186,7 +189,8 @@ fn input(variant: &Variant, wish: &Wish, loaded: &LoadedModel) -> Result<Input> 
     }
     if ids.len() + wish.decode > sizes.context_length {
         return Err(Error::Usage(format!(
-            "{} tokens and {} decoded are more than the {} that the model was trained for; shorten the input or --decode",
+            "{} input tokens and {} decoded tokens exceed the model's context length of {}; shorten the \
+                input or --decode",
             ids.len(),
             wish.decode,
             sizes.context_length

@@ -22,7 +22,7 @@ pub fn run_supposing(
     let mut taps = (changing, tap);
     let transcript = engine::run(model, &traced, script, &mut taps)?;
     match taps.0.made.get() {
-        0 => Err(Error::Usage("--suppose: this changes nothing in this model".into())),
+        0 => Err(Error::Usage("--suppose: no effect in this model".into())),
         _ => Ok(transcript),
     }
 }

@@ -69,7 +69,7 @@ impl Target {
             // A folder of that name that holds no model is no reason to doubt what was meant.
             (Some(shipped), true) => match Self::at(path) {
                 Ok(own) => {
-                    tell!("note: {name} here was taken, not the model of that name that ships");
+                    tell!("note: using the local {name}, not the shipped model of that name");
                     Ok(own)
                 }
                 Err(_) => shipped,
@@ -174,15 +174,18 @@ impl Target {
             let several = self.variants.len() > 1;
             let taken = &variant.name;
             return Ok(several
-                .then(|| format!("the dump does not say from which file it was made; {taken} was taken")));
+                .then(|| format!("the dump does not state the file it was made from; {taken} is used")));
         };
         let Some(found) = variant.sha256()? else {
             let stated = stated.get(..12).unwrap_or(stated);
-            return Ok(Some(format!("that the dump was made from SHA-256 {stated}… could not be checked")));
+            return Ok(Some(format!(
+                "the dump states weights with SHA-256 {stated}…, which could not be \
+                checked"
+            )));
         };
         Ok((found != *stated).then(|| {
             format!(
-                "the dump was made from other weights than {}: it says SHA-256 {}…, the file has {}…",
+                "the dump was made from other weights than {}: it states SHA-256 {}…, the file has {}…",
                 variant.name,
                 stated.get(..12).unwrap_or(stated),
                 &found[..12]
@@ -285,15 +288,15 @@ impl Variant {
         let ([first, ..], [pin, ..]) = (weights, pins.as_slice()) else { return Ok(None) };
         let hashes = match self.files.tensor_hashes()? {
             0 => String::new(),
-            tensors => format!("; {tensors} tensors are held against their own SHA-256"),
+            tensors => format!("; {tensors} tensors are checked by SHA-256"),
         };
         let more = match weights.len() - 1 {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
         Ok(Some(format!(
-            "the weights were read in parts from {}{more} ({pin}{hashes}): what was not needed was not read, and SHA-256 \
-             of the whole is not known",
+            "the weights were read in parts from {}{more} ({pin}{hashes}): only the needed parts were read, \
+             so the SHA-256 of the whole is unknown",
             first.path.display()
         )))
     }
@@ -331,8 +334,8 @@ fn what_there_is(name: &str) -> Result<String> {
         alike => format!("did you mean {}? ", alike.join(", ")),
     };
     Ok(format!(
-        "no such file or directory, no public model of that name ({hint}xcheck models lists them), and the models that \
-         ship are: {}{}",
+        "no such file or directory, and no public model of that name ({hint}xcheck models lists them); the \
+         shipped models are: {}{}",
         names.join(", "),
         shipped::absent()?
     ))

@@ -100,8 +100,8 @@ fn read(text: &str) -> Result<String> {
         let at = error.utf8_error().valid_up_to();
         let byte = error.as_bytes()[at];
         Error::Usage(format!(
-            "standard input: byte {at} (0x{byte:02X}) is not UTF-8, which tokenizers are for; real ones disagree on \
-             what it is. Convert the text, e.g. with iconv"
+            "standard input: byte {at} (0x{byte:02X}) is not valid UTF-8, which tokenizers require; convert \
+             the text, e.g. with iconv"
         ))
     })
 }
@@ -196,12 +196,12 @@ fn show_parting(this: &Side, other: &Side, position: usize) -> Result<()> {
     }
     say!("{}\n", table.trim_fmt());
     let counts = format!("{} tokens by {}, {} by {}", this.ids.len(), this.name, other.ids.len(), other.name);
-    say!("FAIL  they part at position {position}, after {:?}; {counts}", end_of(&before));
+    say!("FAIL  the token ids differ from position {position} on, after {:?}; {counts}", end_of(&before));
     // Vocabularies number their pieces differently: that the ids differ need not mean that the text is cut otherwise.
     match (0..longest).find(|&at| this.piece(at) != other.piece(at)) {
         Some(first) if first == position => {}
-        Some(first) => say!("      by their pieces they part at position {first}"),
-        None => say!("      their pieces are the same: only the ids differ"),
+        Some(first) => say!("      the pieces differ from position {first} on"),
+        None => say!("      the pieces are the same; only the ids differ"),
     }
     Ok(())
 }

@@ -31,9 +31,8 @@ pub(super) fn cache_of_rows(dump: &Dump) -> Option<Shown> {
         return None;
     }
     producer.settings.insert("kv_cache".to_owned(), name.into());
-    let note = format!(
-        "the dump does not say settings.kv_cache; by its values its cache is of {name}, as it is stored"
-    );
+    let note =
+        format!("settings.kv_cache is not stated; the values show an engine with a {name} cache, as stored");
     Some(Shown { producer, rounding: None, note })
 }
 
@@ -76,7 +75,8 @@ pub(super) fn dtype_of_values(dump: &Dump) -> Option<Shown> {
         let name = dtype.name();
         producer.settings.insert("dtype".to_owned(), DType::F32.name().into());
         let note = format!(
-            "by its values the dump's engine computes products in {name} and the rest in f32, as torch's autocast does (rounding {name}-autocast)"
+            "the values show an engine that computes products in {name} and the rest in f32, like torch's \
+                autocast (rounding {name}-autocast)"
         );
         return Some(Shown { producer, rounding: Profile::named(&format!("{name}-autocast")), note });
     }
@@ -84,7 +84,8 @@ pub(super) fn dtype_of_values(dump: &Dump) -> Option<Shown> {
     let name = short().find(|&dtype| !is_of_f32 && is_most(dtype))?.name();
     producer.settings.insert("dtype".to_owned(), name.into());
     let note = format!(
-        "the dump does not say settings.dtype; by its values its engine computes in {name}: most of its taps hold numbers of that type"
+        "settings.dtype is not stated; the values show an engine that computes in {name}: most taps have \
+            values of that type"
     );
     Some(Shown { producer, rounding: None, note })
 }
@@ -106,7 +107,8 @@ pub(super) fn contradiction_of_dtype(dump: &Dump) -> Option<Shown> {
     }
     producer.settings.insert("dtype".to_owned(), DType::F32.name().into());
     let note = format!(
-        "settings.dtype says {stated}, and no array holds {stated} numbers; by its values the engine computes in f32",
+        "settings.dtype is {stated}, but no array has {stated} values; the values show an engine that \
+            computes in f32",
         stated = stated.name()
     );
     Some(Shown { producer, rounding: None, note })

@@ -118,8 +118,8 @@ fn without_a_network_there_is_one_message() {
 #[test]
 fn offline_nothing_is_asked_and_the_cache_is_used() {
     let machine = Machine::new().with("HF_HUB_OFFLINE", "1");
-    machine.refuses(&["models", "--download", TINY], &["HF_HUB_OFFLINE forbids it"]);
-    machine.refuses(&["run", "--model", TINY, "--download"], &["HF_HUB_OFFLINE forbids it"]);
+    machine.refuses(&["models", "--download", TINY], &["HF_HUB_OFFLINE is set"]);
+    machine.refuses(&["run", "--model", TINY, "--download"], &["HF_HUB_OFFLINE is set"]);
     assert_eq!(machine.requests(), Vec::<String>::new());
     let machine = machine.with("HF_HUB_OFFLINE", "0");
     machine.succeeds(&["models", "--download", TINY]);

@@ -603,7 +603,7 @@ fn incomparable(site: Site, found: &Measurement) -> Option<Judgement> {
         return Some(Judgement::sure(Verdict::Fail, nonfinite(found)));
     }
     if found.nonfinite.shared > 0 {
-        let what = format!("{} values are NaN or infinite on both sides alike", found.nonfinite.shared);
+        let what = format!("both sides have the same NaN or infinite values: {}", found.nonfinite.shared);
         return Some(Judgement::sure(Verdict::Inconclusive, what));
     }
     let sure = |verdict, what: &str| Some(Judgement::sure(verdict, what.to_owned()));
@@ -634,7 +634,7 @@ fn by_tolerance(site: Site, found: &Measurement, tolerance: &Tolerance, computed
 }
 
 fn nonfinite(found: &Measurement) -> String {
-    let one = |side, count| (count > 0).then(|| format!("{count} values of the {side} are NaN or infinite"));
+    let one = |side, count| (count > 0).then(|| format!("the {side} has NaN or infinite values: {count}"));
     let sides = [one("candidate", found.nonfinite.candidate), one("reference", found.nonfinite.reference)];
     sides.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }

@@ -42,7 +42,7 @@ impl Directory {
             }
         };
         tensors.get(key).cloned().ok_or_else(|| {
-            Error::dump(&self.root.join(file), format!("it has no array '{key}', which the manifest lists"))
+            Error::dump(&self.root.join(file), format!("missing array '{key}', which the manifest lists"))
         })
     }
 }

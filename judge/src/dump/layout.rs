@@ -34,13 +34,16 @@ pub fn to_axes<'v>(view: View<'v>, found: &[Axis], wanted: &[Axis]) -> Result<Vi
         return Ok(view);
     }
     let Some(groups) = wanted.iter().map(|&axis| made_of(axis, found)).collect::<Option<Vec<_>>>() else {
-        return Err(format!("its axes {} lack one of {}", names(found), names(wanted)));
+        return Err(format!("axes {} do not include all of {}", names(found), names(wanted)));
     };
     let order = groups.concat();
     let extra = (0..found.len()).find(|axis| !order.contains(axis) && view.shape()[*axis] != 1);
     if let Some(axis) = extra {
         let (name, length) = (found[axis].name(), view.shape()[axis]);
-        return Err(format!("its axis '{name}' of length {length} cannot be left out"));
+        return Err(format!(
+            "unexpected axis '{name}' of length {length}; only an axis of length 1 can be \
+            dropped"
+        ));
     }
     let mut view = view.permuted(&order);
     let mut end = order.len();

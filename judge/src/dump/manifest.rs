@@ -153,9 +153,7 @@ impl Manifest {
             };
             if let Some(row) = of(one).find(|row| !of(other).any(|its| is_its(row, its))) {
                 let pass = row.pass.unwrap_or_default();
-                return Err(format!(
-                    "{one} of pass {pass} needs {other} of the same shape and rows beside it"
-                ));
+                return Err(format!("{one} of pass {pass} needs {other} with the same shape and rows"));
             }
         }
         Ok(())
@@ -169,8 +167,9 @@ impl Manifest {
             let rows: Vec<usize> = row.rows.clone().unwrap_or_else(all);
             if let Some(last) = rows.iter().find(|&&last| self.token_at(pass.position + last + 1).is_none()) {
                 return Err(format!(
-                    "{} ({}): its entry {last} is of the token after position {}, and no token is known there; entry i is of \
-                     the token that follows token i of the pass: write one less, or name the others with \"rows\"",
+                    "{} ({}): entry {last} is for the token after position {}, which is unknown; entry i is \
+                     for the token that follows token i of the pass: write one entry less, or list the \
+                     entries with \"rows\"",
                     row.tap,
                     row.file,
                     pass.position + last
@@ -218,17 +217,22 @@ impl Manifest {
                 return Err(format!("passes[{index}] has no tokens"));
             }
             if pass.position != position {
-                return Err(format!("passes[{index}] is at position {}, expected {position}", pass.position));
+                return Err(format!(
+                    "passes[{index}] starts at position {}, expected {position}",
+                    pass.position
+                ));
             }
             if pass.temperature.is_some_and(|t| !(t > 0.0 && t.is_finite())) {
-                return Err(format!("passes[{index}] has a temperature that is not a positive number"));
+                return Err(format!(
+                    "passes[{index}] has an invalid temperature, expected a positive number"
+                ));
             }
             position += pass.tokens.len();
         }
         let read: Vec<u32> = self.passes.iter().flat_map(|pass| &pass.tokens).copied().collect();
         let both = read.len().min(self.input.tokens.len());
         if self.passes.is_empty() || read[..both] != self.input.tokens[..both] {
-            return Err("the passes do not read input.tokens".into());
+            return Err("the tokens of the passes differ from input.tokens".into());
         }
         Ok(())
     }
@@ -237,14 +241,16 @@ impl Manifest {
         let site = row.site()?;
         row.dtype()?;
         if site.pass.is_some_and(|pass| pass >= self.passes.len()) {
-            return Err(format!("there is no pass {}", site.pass.unwrap_or_default()));
+            return Err(format!("pass {} does not exist", site.pass.unwrap_or_default()));
         }
         if let Some(layer) = site.layer.filter(|&layer| layer >= MOST_LAYERS) {
-            return Err(format!("no model has a layer {layer}"));
+            return Err(format!("invalid layer {layer}: no model has so many layers"));
         }
         if row.sketch && (row.axes.is_some() || !sketch::is_sketched(site.point)) {
             return Err(
-                "there is no sketch of token ids, of their log-probabilities, of attn_scores, or of an array with axes of its own".into(),
+                "\"sketch\" cannot be used with token ids, log-probabilities, attn_scores, or an array with \
+                    \"axes\""
+                    .into(),
             );
         }
         row.check_parts()?;
@@ -252,7 +258,7 @@ impl Manifest {
         if axes.len() != row.shape.len() {
             let names = Axis::names(axes);
             return Err(format!(
-                "shape {:?} does not have the axes [{}]; name others with \"axes\"",
+                "shape {:?} does not match the axes [{}]; state other axes with \"axes\"",
                 row.shape,
                 names.join(", ")
             ));
@@ -261,10 +267,7 @@ impl Manifest {
             return Err(format!("shape {:?} is too large", row.shape));
         }
         if site.point == Point::TokenLogprobs && row.shape.contains(&0) {
-            return Err(
-                "it has no entry: where no token of the pass is followed by another, leave the array out"
-                    .into(),
-            );
+            return Err("the array is empty; omit it if no token of the pass is followed by another".into());
         }
         for (axis, &length) in axes.iter().zip(&row.shape) {
             self.check_length(site, row, *axis, length)?;
@@ -300,5 +303,5 @@ pub(super) fn check_rows(rows: &[usize], tokens: usize) -> Result<(), String> {
     if is_ascending && rows.last().is_some_and(|&last| last < tokens) {
         return Ok(());
     }
-    Err(format!("\"rows\" are {rows:?}, expected some of {tokens} rows, in ascending order"))
+    Err(format!("invalid \"rows\" {rows:?}, expected ascending row numbers below {tokens}"))
 }

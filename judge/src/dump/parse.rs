@@ -56,7 +56,7 @@ impl Manifest {
         let mut rows = manifest.tensors.iter().enumerate();
         if let Some((index, row)) = rows.find(|(_, row)| row.dtype().is_ok_and(|dtype| dtype.is_f8())) {
             let TensorRow { file, dtype, .. } = row;
-            return Err(format!("tensors[{index}] ({file}): {dtype} needs version 2, and this is version 1"));
+            return Err(format!("tensors[{index}] ({file}): {dtype} needs version 2, but this is version 1"));
         }
         for row in &mut manifest.tensors {
             (row.rows, row.of, row.computed, row.scale, row.step) = (None, None, None, None, None);
@@ -86,13 +86,10 @@ struct Kind {
 impl Kind {
     fn check(&self) -> Result<(), String> {
         if self.format != FORMAT {
-            return Err(format!("format is '{}', expected '{FORMAT}'", self.format));
+            return Err(format!("invalid format '{}', expected '{FORMAT}'", self.format));
         }
         if !(VERSION..=LATEST).contains(&self.version) {
-            return Err(format!(
-                "version {} is not supported; this reads versions {VERSION} to {LATEST}",
-                self.version
-            ));
+            return Err(format!("unsupported version {}, expected {VERSION} to {LATEST}", self.version));
         }
         Ok(())
     }
@@ -104,5 +101,5 @@ fn check_inside(file: &str) -> Result<(), String> {
     if inside && !file.is_empty() {
         return Ok(());
     }
-    Err(format!("file '{file}' is not a plain path inside the dump"))
+    Err(format!("invalid file '{file}', expected a relative path inside the dump"))
 }

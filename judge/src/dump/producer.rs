@@ -118,7 +118,10 @@ impl Producer {
     pub fn unread_settings(&self) -> Vec<String> {
         let is_known = |key: &str| READ.contains(&key) || DESCRIPTIVE.contains(&key);
         let told = |key: &String| {
-            format!("producer.settings.{key} is not read by any check; those that are: {}", READ.join(", "))
+            format!(
+                "producer.settings.{key} is unknown and has no effect; known settings: {}",
+                READ.join(", ")
+            )
         };
         self.settings.keys().filter(|key| !is_known(key)).map(told).collect()
     }

@@ -97,7 +97,7 @@ impl Dump {
             Some(dump) if held == 1 => Ok(dump),
             Some(dump) => {
                 let problem = format!(
-                    "it holds {held} sequences, where one is wanted; name one: {}#0",
+                    "the dump has {held} sequences, expected one; select one, e.g. {}#0",
                     dump.path.display()
                 );
                 Err(Error::dump(&dump.path, problem))
@@ -121,8 +121,10 @@ impl Dump {
         }
         let file = Safetensors::read(&source)?;
         let json = file.metadata.get(METADATA_KEY).ok_or_else(|| {
-            let problem =
-                format!("no manifest: __metadata__ has no key '{METADATA_KEY}'; is it a model's weights?");
+            let problem = format!(
+                "no manifest: __metadata__ has no key '{METADATA_KEY}'; the file may be a model's \
+                    weights"
+            );
             Error::dump(&source.path, problem)
         })?;
         Self::of_manifest(&source.path, json.as_bytes(), Container::Safetensors(file.tensors), is_elsewhere)
@@ -315,7 +317,7 @@ impl Dump {
         scales.to_vec().into_iter().try_for_each(check_scale).map_err(refuse)?;
         let misfit = || {
             refuse(format!(
-                "scales of shape {own:?} do not fit values of shape {shape:?}, as NumPy broadcasts"
+                "scales of shape {own:?} cannot be broadcast to values of shape {shape:?} (NumPy rules)"
             ))
         };
         scales.spread(shape).ok_or_else(misfit)
@@ -324,16 +326,16 @@ impl Dump {
     fn stored_of(&self, row: &TensorRow, shape: &[usize]) -> Result<View<'static>> {
         let place = |problem: String| Error::dump(&self.path, format!("{}: {problem}", row.file));
         let stored = self.read_row(row)?;
-        let no_ids = || place("a number beyond 2^53 is no token id".into());
+        let no_ids = || place("invalid token id: a number above 2^53".into());
         let Some(of) = &row.of else {
             if stored.shape != shape {
-                return Err(place(format!("shape {:?}, the manifest says {shape:?}", stored.shape)));
+                return Err(place(format!("shape {:?}, but the manifest states {shape:?}", stored.shape)));
             }
             return View::stored(&stored.shape, stored.dtype, stored.data).ok_or_else(no_ids);
         };
         if stored.shape.iter().product::<usize>() != of.shape.iter().product::<usize>() {
             return Err(place(format!(
-                "shape {:?} cannot be seen as {:?}, as \"of\" says",
+                "shape {:?} cannot be reshaped to {:?}, the shape in \"of\"",
                 stored.shape, of.shape
             )));
         }
@@ -363,7 +365,7 @@ impl Dump {
             }
         };
         if !row.is_of(stored.dtype) {
-            return Err(place(format!("dtype {}, the manifest says {dtype}", stored.dtype)));
+            return Err(place(format!("dtype {}, but the manifest states {dtype}", stored.dtype)));
         }
         let seen = || self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_elsewhere && !seen().contains(&row.file) {
@@ -422,7 +424,10 @@ impl Dump {
                     if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
                 Err(Error::dump(
                     &self.path,
-                    format!("'{first}'{others} is in the manifest but not in the dump; copy it whole"),
+                    format!(
+                        "missing array '{first}'{others}, which the manifest lists; copy the complete \
+                        dump"
+                    ),
                 ))
             }
         }
@@ -442,7 +447,7 @@ fn row_of_list(tokens: usize) -> TensorRow {
 fn token_ids(values: &Values) -> Result<Vec<u32>, String> {
     let id = |&value: &f64| {
         let id = value as u32;
-        if f64::from(id) == value { Ok(id) } else { Err(format!("{value} is no token id")) }
+        if f64::from(id) == value { Ok(id) } else { Err(format!("invalid token id {value}")) }
     };
     values.data.iter().map(id).collect()
 }
@@ -451,12 +456,12 @@ fn token_ids(values: &Values) -> Result<Vec<u32>, String> {
 fn contradiction(listed: &[u32], array: &[u32], file: &str) -> Option<String> {
     if let Some(step) = listed.iter().zip(array).position(|(listed, stored)| listed != stored) {
         return Some(format!(
-            "token {step} of generated is {} in {MANIFEST} and {} in {file}",
+            "token {step} of generated is {} in {MANIFEST}, but {} in {file}",
             listed[step], array[step]
         ));
     }
     let (listed, stored) = (listed.len(), array.len());
-    (listed != stored).then(|| format!("generated has {listed} tokens in {MANIFEST} and {stored} in {file}"))
+    (listed != stored).then(|| format!("generated has {listed} tokens in {MANIFEST}, but {stored} in {file}"))
 }
 
 /// A folder that is no dump, and the dumps in it, if it holds any.
@@ -471,7 +476,7 @@ fn no_manifest(folder: &Path) -> Error {
     dumps.sort();
     let hint = match dumps.is_empty() {
         true => String::new(),
-        false => format!("; name one of those in it: {}", dumps[..SHOWN.min(dumps.len())].join(", ")),
+        false => format!("; name one of the dumps inside it: {}", dumps[..SHOWN.min(dumps.len())].join(", ")),
     };
-    Error::dump(folder, format!("a dump that is a folder has a {MANIFEST}, and there is none{hint}"))
+    Error::dump(folder, format!("the folder has no {MANIFEST}, so it is not a dump{hint}"))
 }

@@ -69,7 +69,7 @@ pub struct TensorRow {
 
 /// What elements of 8 bits are multiplied with when they are read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "expected a number, or the path of an array of f32")]
+#[serde(untagged, expecting = "expected a number, or the path of an f32 array")]
 pub enum Scale {
     /// All with the same number, which is rounded to `f32`.
     Number(f64),
@@ -105,7 +105,7 @@ impl Of {
         if fits && ranges.iter().zip(&self.shape).all(is_inside) {
             return Ok(ranges);
         }
-        Err(format!("\"of\" cuts from {start:?} to {end:?}, which is no part of shape {:?}", self.shape))
+        Err(format!("invalid \"of\": {start:?} to {end:?} is outside shape {:?}", self.shape))
     }
 }
 
@@ -137,7 +137,7 @@ impl TensorRow {
         let point: Point = self.tap.parse()?;
         if point == Point::Tokens {
             return Err(
-                "tap 'tokens' is no array of a dump; the prompt's tokens stand in input.tokens".into()
+                "tap 'tokens' cannot be an array of a dump; write the prompt's tokens to input.tokens".into(),
             );
         }
         let (layer, pass) = match point.scope() {
@@ -147,7 +147,11 @@ impl TensorRow {
         };
         if layer != self.layer.is_some() || pass != self.pass.is_some() {
             let wants = |wanted| if wanted { "one" } else { "no" };
-            return Err(format!("tap '{point}' has {} layer and {} pass number", wants(layer), wants(pass)));
+            return Err(format!(
+                "tap '{point}' needs {} layer and {} pass number",
+                wants(layer),
+                wants(pass)
+            ));
         }
         Ok(Site { point, layer: self.layer, pass: self.pass })
     }
@@ -159,7 +163,8 @@ impl TensorRow {
         let is_known = |dtype: &DType| known.contains(dtype) || self.holds_tokens() && is_integer(*dtype);
         dtype_named(&self.dtype).filter(is_known).ok_or_else(|| {
             format!(
-                "dtype '{}' is not one of f32, f64, f16, bf16, u32, i32, f8_e4m3, f8_e5m2 (nor, of token ids, an integer type)",
+                "unknown dtype '{}', expected one of f32, f64, f16, bf16, u32, i32, f8_e4m3, f8_e5m2 (for \
+                    token ids, any integer type)",
                 self.dtype
             )
         })
@@ -189,27 +194,28 @@ impl TensorRow {
     pub(super) fn check_parts(&self) -> Result<(), String> {
         let point: Point = self.tap.parse()?;
         if self.rows.is_some() && (self.sketch || !point.axes().contains(&Axis::Token)) {
-            return Err("\"rows\" are of values with an axis token, and of no sketch".into());
+            return Err("\"rows\" needs an array with a token axis that is not a sketch".into());
         }
         if self.rows.is_some() && point.scope() == Scope::Run {
-            return Err(format!(
-                "\"rows\" are rows of a pass, and {point} belongs to no pass; leave them out"
-            ));
+            return Err(format!("\"rows\" cannot be used with {point}, which belongs to no pass; omit it"));
         }
         if let Some(computed) = &self.computed {
             let dtype = self.dtype()?;
             let is_short = |short: &DType| matches!(short, DType::F32 | DType::F16 | DType::BF16);
             let is_own = |short: &DType| dtype.is_f8() && *short == dtype;
             dtype_named(computed).filter(|short| is_short(short) || is_own(short)).ok_or_else(|| {
-                format!("\"computed\" is '{computed}', expected f32, f16 or bf16, or of values of 8 bits their own type")
+                format!(
+                    "invalid \"computed\" '{computed}', expected f32, f16 or bf16, or for 8-bit values \
+                    their own type"
+                )
             })?;
         }
         if let Some(step) = self.step {
             let is_of_logarithms = matches!(point, Point::TokenLogprobs | Point::TopLogprobs);
             if !(step > 0.0 && step <= COARSEST && is_of_logarithms) {
                 return Err(format!(
-                    "\"step\" is {step}, expected a positive number of at most {COARSEST}, of log-probabilities: coarser ones \
-                     tell too little"
+                    "invalid \"step\" {step}, expected a positive number of at most {COARSEST} on an array \
+                     of log-probabilities"
                 ));
             }
         }
@@ -218,8 +224,8 @@ impl TensorRow {
         let cut: Vec<usize> = of.ranges()?.into_iter().map(|range| range.len()).collect();
         match (self.sketch, together(&cut, &self.shape)) {
             (false, Some(_)) => Ok(()),
-            (true, _) => Err("there is no sketch of a part of an array".into()),
-            _ => Err(format!("\"of\" cuts out {cut:?}, \"shape\" is {:?}", self.shape)),
+            (true, _) => Err("\"sketch\" cannot be used with \"of\"".into()),
+            _ => Err(format!("\"of\" selects shape {cut:?}, but \"shape\" is {:?}", self.shape)),
         }
     }
 
@@ -227,12 +233,13 @@ impl TensorRow {
     fn check_scale(&self) -> Result<(), String> {
         let dtype = self.dtype()?;
         if self.sketch && dtype.is_f8() {
-            return Err(format!("there is no sketch of values of type {dtype}"));
+            return Err(format!("\"sketch\" cannot be used with values of type {dtype}"));
         }
         match &self.scale {
-            Some(_) if !dtype.is_f8() => {
-                Err(format!("\"scale\" is of f8_e4m3 and f8_e5m2, and these are {dtype}: multiply them"))
-            }
+            Some(_) if !dtype.is_f8() => Err(format!(
+                "\"scale\" needs f8_e4m3 or f8_e5m2 values, but these are {dtype}; multiply the \
+                    values by the scale instead"
+            )),
             Some(Scale::Number(number)) => check_scale(f64::from(*number as f32)),
             _ => Ok(()),
         }
@@ -306,9 +313,9 @@ impl TensorRow {
         };
         let mut axes = Vec::new();
         for name in names {
-            let axis = name.parse().map_err(|()| format!("no axis is named '{name}'"))?;
+            let axis = name.parse().map_err(|()| format!("unknown axis '{name}'"))?;
             if axes.contains(&axis) {
-                return Err(format!("axis '{name}' is named twice in \"axes\""));
+                return Err(format!("duplicate axis '{name}' in \"axes\""));
             }
             axes.push(axis);
         }
@@ -320,9 +327,7 @@ impl TensorRow {
         let Some(stated) = &self.sha256 else { return Ok(()) };
         match hex::encode(Sha256::digest(elements)) {
             found if found == *stated => Ok(()),
-            found => {
-                Err(format!("its elements have SHA-256 {found}, the manifest says {stated}; it is damaged"))
-            }
+            found => Err(format!("damaged data: SHA-256 is {found}, but the manifest states {stated}")),
         }
     }
 
@@ -338,11 +343,11 @@ impl TensorRow {
             let is_off =
                 |value: &&f64| (**value - (**value / step).round() * step).abs() > relative * value.abs();
             if let Some(value) = view.to_vec().iter().find(is_off) {
-                return Err(format!("{value} is no multiple of its \"step\", {step}"));
+                return Err(format!("{value} is not a multiple of \"step\" {step}"));
             }
         }
         if point.kind() == Kind::Token {
-            let what = if point == Point::Experts { "number of an expert" } else { "token id" };
+            let what = if point == Point::Experts { "expert number" } else { "token id" };
             view.to_vec().into_iter().try_for_each(|value| check_id(value, what))?;
         }
         match point {
@@ -363,7 +368,7 @@ impl TensorRow {
             None => Ok(()),
             Some(pair) => {
                 let ((outer, inner), id) = (pair[0].0, f64::from_bits(pair[0].1));
-                Err(format!("{tap}, row {}: {what} {id} is there twice", outer * inside + inner))
+                Err(format!("{tap}, row {}: duplicate {what} {id}", outer * inside + inner))
             }
         }
     }
@@ -378,8 +383,8 @@ fn check_id(value: f64, what: &str) -> Result<(), String> {
     match value as f32 {
         _ if f64::from(value as u32) == value => Ok(()),
         // In the digits that its type tells apart.
-        short if f64::from(short) == value && value.fract() != 0.0 => Err(format!("{short} is no {what}")),
-        _ => Err(format!("{value} is no {what}")),
+        short if f64::from(short) == value && value.fract() != 0.0 => Err(format!("invalid {what} {short}")),
+        _ => Err(format!("invalid {what} {value}")),
     }
 }
 
@@ -387,7 +392,7 @@ fn check_id(value: f64, what: &str) -> Result<(), String> {
 pub(super) fn check_scale(scale: f64) -> Result<(), String> {
     match scale.is_finite() && scale > 0.0 {
         true => Ok(()),
-        false => Err(format!("a scale is {scale}, expected a positive number")),
+        false => Err(format!("invalid scale {scale}, expected a positive number")),
     }
 }
 

@@ -62,7 +62,8 @@ fn check_names(sequences: &[Sequence]) -> Result<(), String> {
         let name = sequence.known_as(index);
         if let Some(first) = known.insert(name.clone(), index) {
             return Err(format!(
-                "input.sequences[{first}] and [{index}] are both '{name}': names differ, and one without goes by its number"
+                "duplicate sequence name '{name}' of input.sequences[{first}] and [{index}]; an unnamed \
+                    sequence uses its number as its name"
             ));
         }
     }
@@ -83,7 +84,7 @@ struct WrittenPass {
 
 /// That of the first row, or of each.
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a position, or a list of them: one for each row")]
+#[serde(untagged, expecting = "expected a position, or a list with one position per row")]
 enum Positions {
     First(usize),
     Each(Vec<usize>),
@@ -93,7 +94,8 @@ enum Positions {
 #[derive(Deserialize)]
 #[serde(
     untagged,
-    expecting = "expected {\"sequence\": [...], \"position\": [...]}, or a list of these: one for each entry of a batch"
+    expecting = "expected {\"sequence\": [...], \"position\": [...]}, or a list with one such object per \
+        batch entry"
 )]
 enum Keys {
     Shared(Slots),
@@ -182,10 +184,10 @@ fn places(
 ) -> Result<Vec<Place>, String> {
     if sequence.len() != rows || position.len() != rows {
         let (one, other) = (sequence.len(), position.len());
-        return Err(format!("{rows} rows, but {one} entries of sequence and {other} of position"));
+        return Err(format!("{rows} rows, but \"sequence\" has {one} entries and \"position\" {other}"));
     }
     if let Some(unknown) = sequence.iter().flatten().find(|&&sequence| sequence >= sequences) {
-        return Err(format!("sequence {unknown} is none of the {sequences}"));
+        return Err(format!("invalid sequence {unknown}, expected a number below {sequences}"));
     }
     Ok(sequence
         .iter()
@@ -275,7 +277,8 @@ impl<'w> Several<'w> {
         if !positions.windows(2).all(|two| two[0].checked_add(1) == Some(two[1])) {
             let pass = visit.pass;
             return Err(format!(
-                "passes[{pass}]: the positions of sequence {sequence} are {positions:?}, which do not follow each other"
+                "passes[{pass}]: sequence {sequence} has positions {positions:?}, expected consecutive \
+                    positions"
             ));
         }
         let tokens = visit.rows.iter().map(|&row| written.tokens[row]).collect();
@@ -287,16 +290,20 @@ impl<'w> Several<'w> {
         let point: Point = row.tap.parse()?;
         if point.scope() == Scope::Run {
             return Err(
-                "of several sequences each has its own: write it as \"generated\" in input.sequences".into(),
+                "a dump of several sequences needs one list per sequence; write \"generated\" in each entry \
+                    of input.sequences"
+                    .into(),
             );
         }
         if row.sketch {
-            return Err("there is no sketch of several sequences".into());
+            return Err("\"sketch\" cannot be used in a dump of several sequences".into());
         }
         let Some(pass) = row.pass.filter(|&pass| pass < self.passes.len()) else {
             return Err(match row.pass {
-                Some(pass) => format!("there is no pass {pass}: there are {}", self.passes.len()),
-                None => format!("it names no pass, to which {point} belongs"),
+                Some(pass) => {
+                    format!("pass {pass} does not exist: the dump has {} passes", self.passes.len())
+                }
+                None => format!("missing \"pass\", which {point} needs"),
             });
         };
         let Some(own) = visits.iter().position(|visit| visit.pass == pass) else { return Ok(None) };
@@ -316,7 +323,7 @@ impl<'w> Several<'w> {
             }
             _ => (None, Vec::new()),
         };
-        let mut shape = lengths(&whole.shape, &axes, point.axes()).ok_or("its axes lack one of the tap's")?;
+        let mut shape = lengths(&whole.shape, &axes, point.axes()).ok_or("an axis of the tap is missing")?;
         for (counts, taken) in [(Axis::Token, &tokens), (Axis::Key, &keys)] {
             let axis = point.axes().iter().position(|&axis| axis == counts);
             if let (Some(axis), Some(taken)) = (axis, taken) {
@@ -334,7 +341,7 @@ impl<'w> Several<'w> {
         let (axes, rows) = (whole.axes()?, self.places[pass].len());
         if axes.len() != whole.shape.len() {
             return Err(format!(
-                "shape {:?} has other axes than {axes:?}; name them with \"axes\"",
+                "shape {:?} does not match the axes {axes:?}; state the axes with \"axes\"",
                 whole.shape
             ));
         }
@@ -362,16 +369,16 @@ impl<'w> Several<'w> {
             return match batch {
                 None if of == 1 => Ok(Some(Stand { entry: None, tokens: None })),
                 Some(entries) if entries == of => Ok(Some(Stand { entry: Some(nth), tokens: None })),
-                _ => Err(format!("its pass reads {of} sequences, and it has a row for {entries}")),
+                _ => Err(format!("the pass reads {of} sequences, but the array has rows for {entries}")),
             };
         }
         if whole.rows.is_some() && entries > 1 {
-            return Err("\"rows\" count the rows of the whole pass: leave out the axis batch".into());
+            return Err("\"rows\" counts the rows of the whole pass; omit the axis batch".into());
         }
         let counted = whole.rows.as_ref().map_or(all, Vec::len);
         let per_entry = tokens.unwrap_or(all / entries);
         if entries.checked_mul(per_entry) != Some(counted) {
-            return Err(format!("{entries} times {per_entry} rows, expected {counted} rows"));
+            return Err(format!("{entries} × {per_entry} rows, expected {counted} rows"));
         }
         let place = |&row: &usize| match &whole.rows {
             Some(listed) => listed.binary_search(&row).ok(),
@@ -380,7 +387,7 @@ impl<'w> Several<'w> {
         let found: Vec<usize> = visit.rows.iter().filter_map(place).collect();
         let Some(entry) = found.first().map(|first| first / per_entry) else { return Ok(None) };
         if found.iter().any(|at| at / per_entry != entry) {
-            return Err(format!("a sequence stands in several entries of its batch of {entries}"));
+            return Err(format!("a sequence is spread over several entries of a batch of {entries}"));
         }
         let tokens = tokens.map(|_| found.iter().map(|at| at % per_entry).collect());
         Ok(Some(Stand { entry: batch.map(|_| entry), tokens }))
@@ -415,7 +422,8 @@ impl<'w> Several<'w> {
             let told = slots.iter().flatten().filter(|(whose, _)| *whose == sequence);
             let positions: Vec<usize> = told.map(|(_, position)| *position).collect();
             return Err(format!(
-                "the keys of sequence {sequence} are those of positions {positions:?}, expected the latest up to {}, each once",
+                "the keys of sequence {sequence} have positions {positions:?}, expected the latest positions \
+                    up to {}, each once",
                 end - 1
             ));
         }
@@ -429,7 +437,10 @@ impl<'w> Several<'w> {
             (Some(Keys::Shared(slots)), _) => Some(slots),
             (Some(Keys::OfEntries(all)), Some((entry, entries))) if all.len() == entries => Some(&all[entry]),
             (Some(Keys::OfEntries(all)), _) => {
-                return Err(format!("\"keys\" of passes[{pass}] are of {} entries of a batch", all.len()));
+                return Err(format!(
+                    "\"keys\" of passes[{pass}] has {} batch entries, unlike the array",
+                    all.len()
+                ));
             }
         };
         if let Some(Slots { sequence, position }) = said {
@@ -440,7 +451,7 @@ impl<'w> Several<'w> {
         for (index, places) in self.places[..=pass].iter().enumerate() {
             if !places.len().is_multiple_of(entries) {
                 return Err(format!(
-                    "passes[{index}] has {} rows, which are no batch of {entries}",
+                    "passes[{index}] has {} rows, which cannot be split into a batch of {entries}",
                     places.len()
                 ));
             }
@@ -463,10 +474,7 @@ fn latest(slots: Vec<Place>, keys: usize) -> Result<Vec<Place>, String> {
         _ => {}
     }
     let Some(each) = shared_evenly(keys, positions.values().map(Vec::len).collect()) else {
-        return Err(format!(
-            "{keys} keys, where {} are known of; say in the pass's \"keys\" what they are",
-            slots.len()
-        ));
+        return Err(format!("{keys} keys, expected {}; describe them in \"keys\" of the pass", slots.len()));
     };
     for known in positions.values_mut() {
         known.sort_unstable();

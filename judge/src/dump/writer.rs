@@ -93,7 +93,7 @@ impl Recorder {
     pub fn create(path: &Path, manifest: Manifest) -> Result<Self> {
         if path.exists() {
             return Err(Error::Usage(format!(
-                "{} already exists; name another or remove it",
+                "{} already exists; use another name or remove it",
                 path.display()
             )));
         }

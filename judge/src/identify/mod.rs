@@ -98,7 +98,8 @@ fn numbers(arrays: &Arrays) -> Result<Vec<Numbers>> {
     let all: usize = real.iter().map(|(_, stored)| stored.elements()).sum();
     if all > MOST_VALUES {
         let problem = format!(
-            "it holds {all} values, more than {MOST_VALUES}; give a part of them, or a shorter prompt"
+            "the file has {all} values, more than the limit of {MOST_VALUES}; use a part of the file, or a \
+                shorter prompt"
         );
         return Err(Error::dump(arrays.tensors.path(), problem));
     }
@@ -131,16 +132,14 @@ fn identified(
             let view = View::stored(&stored.shape, stored.dtype, stored.data.clone());
             let ids = view.map(|view| view.to_vec()).unwrap_or_default();
             let read: Vec<f64> = tokens.iter().copied().map(f64::from).collect();
-            let because = if ids == read { TOKENS } else { "it holds whole numbers, and not the tokens" };
+            let because = if ids == read { TOKENS } else { "integers other than the tokens" };
             return Identified { because: Some(because.to_owned()), ..blank };
         };
         let values = &numbers[index].values;
         let because = match values {
-            values if values.iter().any(|value| value.is_nan()) => {
-                Some("it holds values that are no numbers")
-            }
-            values if values.iter().all(|value| *value == 0.0) => Some("it holds nothing but zeros"),
-            _ if settled.was_supposed(index) => Some("what follows it is right if it is this"),
+            values if values.iter().any(|value| value.is_nan()) => Some("contains NaN"),
+            values if values.iter().all(|value| *value == 0.0) => Some("all zeros"),
+            _ if settled.was_supposed(index) => Some("later operations are right if the array is this tap"),
             _ => None,
         };
         Identified {
@@ -155,7 +154,7 @@ fn identified(
 }
 
 /// Why the tokens are no tap.
-const TOKENS: &str = "it holds the tokens";
+const TOKENS: &str = "the tokens";
 
 impl Identified {
     /// Whether it is the tokens that the model read.

@@ -50,7 +50,7 @@ fn dump(file: &LogitsFile, chunk: usize, tokens: &[u32]) -> Result<Dump> {
     if arrays.is_empty() {
         return Err(Error::dump(
             file.path(),
-            format!("chunk {chunk} tells of no token more than of another"),
+            format!("chunk {chunk} has the same probability for every token"),
         ));
     }
     let producer = Producer { name: "llama.cpp".to_owned(), ..Producer::default() };

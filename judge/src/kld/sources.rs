@@ -110,7 +110,7 @@ impl Dumps {
     pub fn new(dumps: Vec<Dump>) -> Result<Self> {
         let places: Vec<Vec<Place>> = dumps.iter().map(places).collect();
         if let Some(none) = places.iter().position(Vec::is_empty) {
-            let problem = "it holds no logits after which it is known which token followed: nothing to make statistics of";
+            let problem = "no logits with a known next token, so there is nothing to compute statistics of";
             return Err(Error::dump(&dumps[none].path, problem));
         }
         let read = |dump: &Dump| (0..).map_while(|position| dump.manifest.token_at(position)).collect();
@@ -282,7 +282,7 @@ pub fn compare(
     let counted = most_chunks.min(chunks.len());
     if other_chunks.len() < counted || (other_chunks.len() > chunks.len() && most_chunks > chunks.len()) {
         return Err(Error::Usage(format!(
-            "{} has {} chunks and {} has {}; --chunks N compares the first N of both",
+            "{} has {} chunks, but {} has {}; use --chunks N to compare the first N of both",
             base.name(),
             chunks.len(),
             other.name(),
@@ -312,7 +312,8 @@ fn compare_chunk(
     positions.retain(|position| others.binary_search(position).is_ok() && position + 1 < tokens.len());
     if positions.is_empty() {
         return Err(Error::Usage(format!(
-            "{} and {} predict at no common position of chunk {chunk}: nothing to compare",
+            "{} and {} have no predictions at a common position of chunk {chunk}, so there is nothing to \
+                compare",
             base.name(),
             other.name()
         )));
@@ -325,8 +326,8 @@ fn compare_chunk(
         let [ours, theirs] = [rows.0.len(), rows.1.len()];
         if ours != theirs || next as usize >= ours {
             return Err(Error::Usage(format!(
-                "{} has a vocabulary of {ours} and {} one of {theirs}, and token {next} is in the text: they are of different \
-                 models",
+                "{} has a vocabulary of {ours} tokens, but {} one of {theirs}, and the text has token \
+                 {next}; compare files of the same model",
                 names[0], names[1]
             )));
         }
@@ -346,7 +347,8 @@ fn check_tokens(
     match pairs.find(|(_, (token, other))| token != other) {
         None => Ok(()),
         Some((position, (token, other_token))) => Err(Error::Usage(format!(
-            "chunk {chunk}, position {position}: {} has read token {token} and {} {other_token}: they are of different texts",
+            "chunk {chunk}, position {position}: {} has read token {token}, but {} {other_token}; compare \
+                files of the same text",
             one.name(),
             other.name()
         ))),

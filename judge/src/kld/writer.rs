@@ -63,7 +63,7 @@ impl Writer {
         assert!(n_ctx > 2 && !tokens.is_empty() && tokens.len().is_multiple_of(n_ctx), "whole chunks");
         if path.exists() {
             return Err(Error::Usage(format!(
-                "{} already exists; name another or remove it",
+                "{} already exists; use another name or remove it",
                 path.display()
             )));
         }
@@ -73,7 +73,7 @@ impl Writer {
         for number in [n_ctx, n_vocab, chunks].into_iter().chain(tokens.iter().map(|&id| id as usize)) {
             let fits = i32::try_from(number);
             let number =
-                fits.map_err(|_| Error::Usage(format!("{number} is more than a file of logits can say")))?;
+                fits.map_err(|_| Error::Usage(format!("{number} is too large for a log-probability file")))?;
             header.extend(number.to_le_bytes());
         }
         let mut file = BufWriter::new(file);

@@ -82,7 +82,7 @@ pub struct Written {
 
 /// What was read: itself, or where it is.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(untagged, expecting = "expected a list of token ids, or the pattern of an array's name")]
+#[serde(untagged, expecting = "expected a list of token ids, or a pattern for an array name")]
 pub enum WrittenTokens {
     /// The token ids.
     Ids(Vec<u32>),
@@ -128,7 +128,7 @@ impl Map {
         if !path.exists() {
             let known: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
             return Err(Error::Usage(format!(
-                "no map '{typed}': no such file, and those that ship are {}; xcheck identify writes one",
+                "no map '{typed}': no such file; the shipped maps are {}; xcheck identify can write a map",
                 known.join(", ")
             )));
         }
@@ -173,11 +173,11 @@ impl Map {
             .map(|rule| Rule::new(rule, &around))
             .collect::<std::result::Result<Vec<_>, _>>()?;
         if rules.is_empty() {
-            return Err("it has no [[rule]]".into());
+            return Err("missing [[rule]]".into());
         }
         let sizes = Sizes { heads: written.heads, kv_heads: written.kv_heads, head_dim: written.head_dim };
         if let Some((name, size)) = sizes.named().into_iter().find(|(_, size)| !size.is_none_or(is_size)) {
-            return Err(format!("{name} is {}, expected 1 to {LARGEST}", size.unwrap_or_default()));
+            return Err(format!("invalid {name} {}, expected 1 to {LARGEST}", size.unwrap_or_default()));
         }
         let whole = |name: &String| format!("{}{name}{}", around[0], around[1]);
         let ignored = written.ignore.iter().map(|name| Pattern::new(&whole(name)));
@@ -214,7 +214,7 @@ impl Map {
 /// # Errors
 /// If none places half of them, or two place as many in other ways.
 pub fn by_shipped(arrays: &Arrays, known: &Known) -> Result<Reading> {
-    by_best(Map::shipped(), "no map was named", "no map that ships", arrays, known)
+    by_best(Map::shipped(), "no map was given", "no shipped map", arrays, known)
 }
 
 /// Reads arrays by the map of several that were named that places most of them: each of several files has its own.
@@ -222,7 +222,7 @@ pub fn by_shipped(arrays: &Arrays, known: &Known) -> Result<Reading> {
 /// # Errors
 /// As [`by_shipped`].
 pub fn by_named(maps: Vec<Map>, arrays: &Arrays, known: &Known) -> Result<Reading> {
-    by_best(maps.into_iter(), "several maps were named", "none of the maps that were named", arrays, known)
+    by_best(maps.into_iter(), "several maps were given", "none of the given maps", arrays, known)
 }
 
 fn by_best(
@@ -277,16 +277,15 @@ fn by_best(
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };
         format!("{}{more}", names.join(", "))
     };
-    let how =
-        "name a map with --map (a file, or one of these), or let xcheck identify find what each array is";
+    let how = "choose a map with --map (a file, or one of these), or find the taps with xcheck identify";
     match (best, rival) {
         (Some((map, reading)), None) if reading.placed * 2 >= total && reading.placed > 0 => {
-            Ok(reading.told_first(format!("{why}; {} places most of the names", map.name)))
+            Ok(reading.told_first(format!("{why}; {} matches most array names", map.name)))
         }
         (Some((map, reading)), Some(rival)) if reading.placed * 2 >= total => Err(Error::dump(
             path,
             format!(
-                "no manifest, and the maps {} and {rival} place as many of its arrays ({}): {how}",
+                "no manifest, and the maps {} and {rival} match equally many arrays ({}): {how}",
                 map.name,
                 found()
             ),
@@ -294,7 +293,7 @@ fn by_best(
         _ => Err(Error::dump(
             path,
             format!(
-                "no manifest, and {none} places half of its {total} arrays ({}; {}): {how}",
+                "no manifest, and {none} matches half of the {total} arrays ({}; {}): {how}",
                 found(),
                 counts.join(", ")
             ),

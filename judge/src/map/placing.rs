@@ -60,7 +60,8 @@ impl Reading {
     pub(super) fn unlike(&self, map: &str, matched: usize) -> String {
         let why = self.misfit.as_deref().unwrap_or_default();
         format!(
-            "no manifest, and {matched} of its names are those of {map}, but not the shapes; are the tokens those that the model read? {why}"
+            "no manifest; {matched} array names match the map {map}, but their shapes do not: {why}; check \
+                that the tokens are those that the model read"
         )
     }
 
@@ -100,14 +101,15 @@ impl Map {
         let architecture =
             known.architecture.clone().or_else(|| self.architecture(arrays)).ok_or_else(|| {
                 refuse(format!(
-                    "of which architecture it is is not known: give --model, or architecture in the map {}",
+                    "unknown architecture; give --model, or set architecture in the map {}",
                     self.name
                 ))
             })?;
         let matched = self.matched(arrays, &architecture);
         if matched.is_empty() {
             let problem = format!(
-                "no rule of the map {} is of any of its arrays; --map names another, and xcheck identify writes one",
+                "no rule of the map {} matches an array; choose another with --map, or write one with xcheck \
+                    identify",
                 self.name
             );
             return Err(refuse(problem));
@@ -205,7 +207,8 @@ fn passes(matched: &[Matched], tokens: &[u32]) -> std::result::Result<Vec<Pass>,
     if last >= tokens.len() {
         let read = tokens.len();
         return Err(format!(
-            "names count passes up to {last}, which {read} tokens cannot be: give --tokens of all passes, one after the other"
+            "the array names have passes up to {last}, but only {read} tokens are known; give --tokens of \
+                all passes in order"
         ));
     }
     let told: Vec<Option<(usize, &str)>> = (0..=last).map(|pass| rows_of(matched, pass)).collect();
@@ -216,10 +219,10 @@ fn passes(matched: &[Matched], tokens: &[u32]) -> std::result::Result<Vec<Pass>,
     if lengths.iter().try_fold(0usize, |sum, &length| sum.checked_add(length)) != Some(tokens.len()) {
         let tokens = tokens.len();
         let by = told.iter().rev().flatten().next();
-        let by = by.map_or(String::new(), |(_, name)| format!(" (by the rows of arrays as '{name}')"));
+        let by = by.map_or(String::new(), |(_, name)| format!(" (from the rows of arrays like '{name}')"));
         return Err(format!(
-            "its passes read {lengths:?} tokens, and {tokens} are known{by}: give --tokens of all passes, one after the other, or the \
-             axes of such arrays"
+            "the passes read {lengths:?} tokens, but {tokens} are known{by}; give --tokens of all passes in \
+             order, or state the axes of such arrays"
         ));
     }
     let mut position = 0;
@@ -262,7 +265,7 @@ impl Matched<'_> {
     /// The rows of a dump that the array is.
     fn placed(&self, passes: &[Pass], sizes: Sizes) -> std::result::Result<Vec<Placed>, String> {
         let rule = self.rule;
-        let pass = passes.get(self.pass).ok_or("its pass is none")?;
+        let pass = passes.get(self.pass).ok_or("the pass does not exist")?;
         let tokens = rule.written.rows.as_ref().map_or(pass.tokens.len(), Vec::len);
         let extent = Extent { tokens, seen: pass.end(), sizes };
         let stored = self.converted()?;
@@ -280,7 +283,7 @@ impl Matched<'_> {
         let layer = match (point.scope(), self.layer) {
             (Scope::Layer, None) => {
                 return Err(format!(
-                    "{point} is in a layer; say which by {{layer}} in its name, or layer = 0"
+                    "{point} needs a layer; use {{layer}} in the name pattern, or layer = 0"
                 ));
             }
             (Scope::Layer, layer) => layer,
@@ -305,7 +308,7 @@ impl Matched<'_> {
         let mut stored = self.stored.clone();
         if let Some(dtype) = self.rule.dtype {
             if dtype.block_bytes() != stored.dtype.block_bytes() {
-                return Err(format!("it is of {}, whose bits are no {dtype}", stored.dtype));
+                return Err(format!("cannot reinterpret {} as {dtype}: the sizes differ", stored.dtype));
             }
             stored.dtype = dtype;
         }
@@ -343,8 +346,8 @@ fn once(placed: Vec<Placed>) -> std::result::Result<(Vec<Placed>, Option<String>
         let first = &kept[at];
         if !are_equal(first, &one) {
             return Err(format!(
-                "arrays '{}' and '{}' would both be {}, and hold other values: leave one out, or tell them apart in a map of \
-                 your own",
+                "arrays '{}' and '{}' both match {}, but have different values; remove one, or distinguish \
+                 them in your own map",
                 Shown(&first.name),
                 Shown(&one.name),
                 one.site
@@ -355,7 +358,7 @@ fn once(placed: Vec<Placed>) -> std::result::Result<(Vec<Placed>, Option<String>
     let note = twins.first().map(|first| {
         let more = twins.len() - 1;
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-        format!("the same values under two names were taken once: {first}{more}")
+        format!("arrays with equal values under two names are used once: {first}{more}")
     });
     Ok((kept, note))
 }

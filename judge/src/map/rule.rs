@@ -60,7 +60,7 @@ pub struct WrittenRule {
 
 /// One pattern, or several.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(untagged, expecting = "expected a text or a list of texts")]
+#[serde(untagged, expecting = "expected a string or a list of strings")]
 pub enum Names {
     /// One.
     One(String),
@@ -103,8 +103,7 @@ impl Form {
             Form::Stacked => (true, ""),
         };
         let names: Vec<String> = taps.iter().map(ToString::to_string).collect();
-        let problem =
-            || format!("taps that lie in this form are {expected}, and {} are not", names.join(", "));
+        let problem = || format!("this form needs {expected}, which {} are not", names.join(", "));
         fits.then_some(()).ok_or_else(problem)
     }
 }
@@ -114,13 +113,17 @@ fn form_of(written: &WrittenRule, taps: &[Point]) -> Result<Option<Form>, String
     let form = written.fused.is_some().then(|| written.form.unwrap_or_default());
     let is_part = form.is_some() || written.of.is_some();
     let problems = [
-        (form.is_none() && written.form.is_some(), "form is said of fused taps alone"),
-        (form.is_some() && written.of.is_some(), "of is said of one tap: write a rule of this name for each"),
-        (written.padded && is_part, "padded is said of a tap that is an array of its own"),
-        (written.rows.as_ref().is_some_and(Vec::is_empty), "rows names none"),
+        (form.is_none() && written.form.is_some(), "form needs fused taps"),
+        (
+            form.is_some() && written.of.is_some(),
+            "of needs a single tap; write one rule with this name per \
+            tap",
+        ),
+        (written.padded && is_part, "padded needs a tap that has its own array"),
+        (written.rows.as_ref().is_some_and(Vec::is_empty), "rows is empty"),
         (
             written.scale.is_some_and(|scale| !(scale.is_finite() && scale != 0.0)),
-            "scale is no number that values can be multiplied with",
+            "invalid scale, expected a finite number other than 0",
         ),
     ];
     if let Some((_, problem)) = problems.into_iter().find(|(is_so, _)| *is_so) {
@@ -156,7 +159,7 @@ impl Rule {
             .iter()
             .map(|name| Pattern::new(&format!("{before}{name}{behind}")))
             .collect::<Result<Vec<_>, _>>()?;
-        let first = names.first().ok_or("a rule has no name")?;
+        let first = names.first().ok_or("a rule has no name pattern")?;
         let refuse = |problem: String| format!("the rule of '{}': {problem}", Shown(first));
         let taps = match (&written.tap, &written.fused) {
             (Some(tap), None) => vec![tap.parse()],
@@ -165,10 +168,11 @@ impl Rule {
         };
         let taps = taps.into_iter().collect::<Result<Vec<Point>, _>>().map_err(refuse)?;
         let axis =
-            |name: &String| name.parse().map_err(|()| refuse(format!("no axis is named '{}'", Shown(name))));
+            |name: &String| name.parse().map_err(|()| refuse(format!("unknown axis '{}'", Shown(name))));
         let axes = written.axes.as_ref().map(|axes| axes.iter().map(axis).collect::<Result<Vec<Axis>, _>>());
-        let no_dtype =
-            |name: &String| refuse(format!("dtype '{}' is not one of f32, f64, f16, bf16", Shown(name)));
+        let no_dtype = |name: &String| {
+            refuse(format!("unknown dtype '{}', expected one of f32, f64, f16, bf16", Shown(name)))
+        };
         let dtype = |name: &String| DType::named(name).ok_or_else(|| no_dtype(name));
         let dtype = written.dtype.as_ref().map(dtype).transpose()?;
         let form = form_of(&written, &taps).map_err(refuse)?;

@@ -106,8 +106,10 @@ impl Extent {
             Some(head_dim) if head_dim > 0 && width.is_multiple_of(head_dim) => {
                 Ok([width / head_dim, head_dim])
             }
-            Some(head_dim) => Err(format!("{width} values a row are no heads of {head_dim}")),
-            None => Err("how many heads there are is not known: give --model, or head_dim in the map".into()),
+            Some(head_dim) => {
+                Err(format!("a row of {width} values cannot be split into heads of {head_dim}"))
+            }
+            None => Err("the number of heads is unknown; give --model, or set head_dim in the map".into()),
         }
     }
 
@@ -164,8 +166,8 @@ impl Extent {
         let sizes: String = sizes.filter_map(|(name, size)| Some(format!(", {name} {}", size?))).collect();
         let axes = Axis::names(axes.iter().copied());
         format!(
-            "shape {shape:?} is not [{}] of {point} in a pass of {} tokens{sizes}; say its axes in the map, or look what it \
-             is with xcheck identify",
+            "shape {shape:?} is not [{}], as expected for {point} in a pass of {} tokens{sizes}; state the \
+             axes in the map, or find the tap with xcheck identify",
             axes.join(", "),
             self.tokens
         )
@@ -184,14 +186,14 @@ impl Extent {
     ) -> Result<Vec<Part>, String> {
         let elements: usize = shape.iter().product();
         let refuse =
-            |what: &str| format!("shape {shape:?} cannot be {what} in a pass of {} tokens", self.tokens);
+            |what: &str| format!("shape {shape:?} cannot have {what} in a pass of {} tokens", self.tokens);
         if form == Form::Stacked {
             return self.stacked(points, shape, given);
         }
         let axes = given.unwrap_or(&[Axis::Token, Axis::Hidden]);
         let lengths = match given {
             Some(axes) => {
-                without_leading_ones(shape, axes.len()).ok_or_else(|| refuse("of these axes"))?.to_vec()
+                without_leading_ones(shape, axes.len()).ok_or_else(|| refuse("these axes"))?.to_vec()
             }
             None if elements.is_multiple_of(self.tokens) => vec![self.tokens, elements / self.tokens],
             None => return Err(refuse("rows of tokens")),
@@ -199,9 +201,8 @@ impl Extent {
         let at = axes
             .iter()
             .position(|&axis| axis == Axis::Hidden)
-            .ok_or_else(|| refuse("of these axes: none is hidden"))?;
-        let inner =
-            self.cuts(points, form, lengths[at]).ok_or_else(|| refuse("these taps beside each other"))?;
+            .ok_or_else(|| refuse("these axes: the axis hidden is missing"))?;
+        let inner = self.cuts(points, form, lengths[at]).ok_or_else(|| refuse("these taps side by side"))?;
         let outer = |from: &[usize]| from.to_vec();
         let part = |Cut { lengths: inner, axes: names, range: (along, from, to) }: Cut| {
             let all = [outer(&lengths[..at]), inner, outer(&lengths[at + 1..])].concat();
@@ -281,7 +282,7 @@ impl Extent {
     ) -> Result<Vec<Part>, String> {
         let count = points.len();
         let (first, each) = shape.split_first().filter(|(first, _)| **first == count).ok_or_else(|| {
-            format!("shape {shape:?} does not begin with the {count} taps that are stacked")
+            format!("shape {shape:?} does not start with {count}, the number of stacked taps")
         })?;
         let part = |(index, &point): (usize, &Point)| {
             let own = |&axis: &Axis| match axis {

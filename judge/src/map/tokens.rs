@@ -36,13 +36,13 @@ impl Tokens {
             (None, Some(held)) => (held.ids()?, name),
             (None, None) => {
                 return refuse(
-                    "which tokens the model read is not known: give --tokens 1,2,3, or tokens = [1, 2, 3] in the map, \
-                     or save them beside the arrays as input_ids",
+                    "the tokens that the model read are unknown; give --tokens 1,2,3, or tokens = [1, 2, 3] \
+                     in the map, or save them with the arrays as input_ids",
                 );
             }
         };
         if ids.is_empty() {
-            return refuse("there are no tokens: a model reads one at least");
+            return refuse("no tokens, expected at least one");
         }
         Ok(Self { ids, array })
     }
@@ -74,7 +74,7 @@ impl<'a> Held<'a> {
 
     fn ids(&self) -> Result<Vec<u32>> {
         let refuse = |problem| {
-            Error::dump(self.arrays.tensors.path(), format!("array '{}' {problem}", Shown(self.name)))
+            Error::dump(self.arrays.tensors.path(), format!("array '{}': {problem}", Shown(self.name)))
         };
         ids_in(self.stored).map_err(refuse)
     }
@@ -101,13 +101,13 @@ fn ids_in(stored: &StoredTensor) -> Result<Vec<u32>, String> {
     let shape = &stored.shape;
     let is_one = shape.split_last().is_some_and(|(_, outer)| outer.iter().all(|&length| length == 1));
     if !is_one {
-        return Err(format!("has shape {shape:?}, expected the tokens of one sequence: [T] or [1, T]"));
+        return Err(format!("shape {shape:?}, expected the tokens of one sequence: [T] or [1, T]"));
     }
     let view = View::stored(shape, stored.dtype, stored.data.clone());
-    let view = view.ok_or_else(|| format!("is of {}, expected whole numbers", stored.dtype))?;
+    let view = view.ok_or_else(|| format!("dtype {}, expected integers", stored.dtype))?;
     let id = |value: f64| match value as u32 {
         id if f64::from(id) == value => Ok(id),
-        _ => Err(format!("holds {value}, which is no token id")),
+        _ => Err(format!("invalid token id {value}")),
     };
     view.to_vec().into_iter().map(id).collect()
 }

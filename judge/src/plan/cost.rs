@@ -105,8 +105,12 @@ impl FromStr for Limit {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let refuse =
-            || format!("'{text}' is neither a size such as 2GB or 500MB nor a time such as 60s or 5m");
+        let refuse = || {
+            format!(
+                "invalid limit '{text}', expected a size such as 2GB or 500MB, or a time such as 60s \
+                or 5m"
+            )
+        };
         let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).ok_or_else(refuse)?;
         let number: f64 = text[..digits].parse().map_err(|_| refuse())?;
         let limit = match text[digits..].trim() {

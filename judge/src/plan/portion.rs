@@ -33,7 +33,7 @@ impl Portion {
             sites.push((station(site, n_layers)?, site));
         }
         let all = starts(dump, n_layers, computed);
-        let first = sites.iter().map(|(station, _)| *station).min().ok_or("it holds no values")?;
+        let first = sites.iter().map(|(station, _)| *station).min().ok_or("the message has no values")?;
         let end = sites.iter().map(|(station, _)| *station).max().unwrap_or(first) + 1;
         let is_input = |(station, site): &&(usize, Site)| *station > first || site.point == Point::BlockOut;
         let may_enter = end > first + 1 && sites.iter().all(|one| is_input(&one));
@@ -107,7 +107,7 @@ pub fn units_of<'p>(
 fn station(site: Site, n_layers: usize) -> Result<usize, String> {
     match (site.layer, site.point) {
         (Some(layer), _) if layer >= n_layers => {
-            Err(format!("it holds layer {layer}; the model has {n_layers}, counted from 0"))
+            Err(format!("the message has layer {layer}, but the model has {n_layers} layers, counted from 0"))
         }
         (Some(layer), _) => Ok(layer + 1),
         (None, Point::Embed) => Ok(0),
@@ -121,14 +121,14 @@ fn lacks_output(end: usize) -> String {
         None => ("embeddings".to_owned(), "embed"),
     };
     format!(
-        "it holds {what} without {tap} in every pass, in the type of the run: the next layer starts from that; write \
-         {tap} to this message and to the next, or both layers to one message. {ALL_PASSES}"
+        "the message has {what} without {tap}, from which the next layer starts; write {tap} of every pass \
+         in the computed type to this message and the next, or write both layers to one message. {ALL_PASSES}"
     )
 }
 
 /// What is to be done where passes come one after the other.
-const ALL_PASSES: &str = "A message has its layers in all passes: where these come one after the other, read the tokens in one \
-                          pass, or write the dump to a file";
+const ALL_PASSES: &str = "Each message must contain its layers for all passes. If the passes come one after \
+                          another, read the tokens in one pass, or write the dump to a file";
 
 fn lacks_input(layer: usize) -> String {
     let input = match layer.checked_sub(1) {
@@ -136,7 +136,7 @@ fn lacks_input(layer: usize) -> String {
         None => "embed".to_owned(),
     };
     format!(
-        "it holds layer {layer} but not what enters it: {input} in every pass, in the type of the run; write that to the \
-         message, too, or send both layers in one. {ALL_PASSES}"
+        "the message has layer {layer} without its input, {input}; add it for every pass in the computed \
+         type, or write both layers to one message. {ALL_PASSES}"
     )
 }

@@ -35,7 +35,10 @@ impl FromStr for Shard {
         let numbers = text.split_once('/').map(|(index, of)| (index.trim().parse(), of.trim().parse()));
         match numbers {
             Some((Ok(index), Ok(of))) if 1 <= index && index <= of => Ok(Self { index, of }),
-            _ => Err(format!("'{text}' is no shard: 3/16 is the third of sixteen, counted from 1")),
+            _ => Err(format!(
+                "invalid shard '{text}', expected e.g. 3/16 for the third of sixteen, counted \
+                from 1"
+            )),
         }
     }
 }

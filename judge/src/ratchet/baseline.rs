@@ -172,11 +172,11 @@ impl Baseline {
     /// As [`Baseline::read`], in words.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.trim().is_empty() {
-            return Err("it is empty; --update-baseline writes one".to_owned());
+            return Err("the file is empty; write a baseline with --update-baseline".to_owned());
         }
         let file: File = toml::from_str(text).map_err(|error| located(text, &error))?;
         if file.version != VERSION {
-            return Err(format!("it is of version {}, expected {VERSION}", file.version));
+            return Err(format!("unsupported version {}, expected {VERSION}", file.version));
         }
         let dumps = file.dump.into_iter().map(DumpEntry::new).collect::<Result<Vec<_>, _>>()?;
         let twice = dumps
@@ -184,15 +184,13 @@ impl Baseline {
             .enumerate()
             .find(|(at, dump)| dumps[..*at].iter().any(|other| other.name == dump.name));
         if let Some((_, DumpEntry { name, .. })) = twice {
-            return Err(format!(
-                "two entries [[dump]] have the name '{name}': which of them is meant cannot be told"
-            ));
+            return Err(format!("duplicate [[dump]] name '{name}'"));
         }
         let known = file.known.into_iter().map(Group::new).collect::<Result<Vec<_>, _>>()?;
         let is_there = |entry: &&Entry| dumps.iter().any(|dump| dump.name == entry.dump);
         match known.iter().flat_map(|group| &group.rows).find(|entry| !is_there(entry)) {
             Some(Entry { dump, block, .. }) => {
-                Err(format!("{block}: it is of the dump '{dump}', of which there is no [[dump]]"))
+                Err(format!("{block}: unknown dump '{dump}'; add a [[dump]] with this name"))
             }
             None => Ok(Self { dumps, known }),
         }
@@ -248,7 +246,7 @@ impl DumpEntry {
         let (compared, identical) = (blocks(compared)?, blocks(identical)?);
         if compared.is_empty() {
             return Err(format!(
-                "dump '{name}': `compared` is empty: a gate of nothing would pass everything"
+                "dump '{name}': `compared` is empty, so the gate would always pass; list at least one tap"
             ));
         }
         let compared = compared.into_iter().zip(values);
@@ -263,7 +261,9 @@ impl Group {
         let expires = match expires {
             Datetime { date: Some(date), time: None, offset: None } => date.to_string(),
             other => {
-                return Err(format!("'{reason}': `expires` is {other}, expected a date such as 2026-12-31"));
+                return Err(format!(
+                    "'{reason}': invalid `expires` {other}, expected a date such as 2026-12-31"
+                ));
             }
         };
         let rows = rows.into_iter().map(Entry::new).collect::<Result<_, _>>()?;
@@ -276,10 +276,10 @@ impl Group {
         let is_said = |text: &str| !text.trim().is_empty() && text.trim() != TODO;
         match () {
             () if !is_said(reason) => {
-                Some("nobody has said why: fill in `reason`, `link` and `expires`".to_owned())
+                Some("the reason is missing: fill in `reason`, `link` and `expires`".to_owned())
             }
-            () if !is_said(link) => Some("its `link` is empty".to_owned()),
-            () if expires.as_str() < today => Some(format!("it expired on {expires}: {reason} ({link})")),
+            () if !is_said(link) => Some("`link` is empty".to_owned()),
+            () if expires.as_str() < today => Some(format!("expired on {expires}: {reason} ({link})")),
             () => None,
         }
     }
@@ -292,7 +292,7 @@ impl Entry {
         let block = Block::parse(&taps, layers.as_deref(), passes.as_deref())
             .map_err(|problem| format!("a row of [[known]]: {problem}"))?;
         if [headroom, rel_l2, max_scaled, sigmas].into_iter().flatten().any(f64::is_nan) {
-            return Err(format!("a row of [[known]]: {block}: a figure is NaN, than which nothing is worse"));
+            return Err(format!("a row of [[known]]: {block}: invalid figure NaN, expected a number"));
         }
         Ok(Self { dump, block, cause, size: Size { headroom, rel_l2, max_scaled, beyond, sigmas } })
     }

@@ -33,10 +33,10 @@ impl Block {
         let taps: Vec<String> = taps.split_whitespace().map(str::to_owned).collect();
         let is_tap = |name: &&String| Point::ALL.iter().any(|point| point.name() == name.as_str());
         if let Some(unknown) = taps.iter().find(|name| !is_tap(name)) {
-            return Err(format!("'{unknown}' is no tap; `xcheck checkpoints` lists them"));
+            return Err(format!("unknown tap '{unknown}'; `xcheck checkpoints` lists all taps"));
         }
         if taps.is_empty() {
-            return Err("it names no tap; `xcheck checkpoints` lists them".to_owned());
+            return Err("missing tap name; `xcheck checkpoints` lists all taps".to_owned());
         }
         let ranges =
             |text: Option<&str>| -> Result<Option<Ranges>, String> { text.map(str::parse).transpose() };
@@ -44,7 +44,7 @@ impl Block {
         let count =
             |ranges: &Option<Ranges>| ranges.as_ref().map_or(1, |ranges| ranges.last().saturating_add(1));
         match count(&layers).saturating_mul(count(&passes)) {
-            places if places > MOST => Err(format!("{places} places of a tap are more than any run has")),
+            places if places > MOST => Err(format!("{places} sites of a tap exceed the limit")),
             _ => Ok(Self { taps, layers, passes }),
         }
     }

@@ -106,7 +106,7 @@ impl Diff {
             let Some(class) = class_of_check(then.flatten(), now.flatten()) else { continue };
             let said = [then, now].map(|said| match said {
                 None => String::new(),
-                Some(None) => "cannot be asked".to_owned(),
+                Some(None) => "not available".to_owned(),
                 Some(Some(verdict)) => verdict.name().to_owned(),
             });
             let reason = (class == Class::Worse && now.is_some()).then(|| check.found.clone());
@@ -157,7 +157,7 @@ impl Diff {
 
     fn dump(&mut self, before: &SeenDump, now: &SeenDump, bits: bool) {
         if before.sha256 != now.sha256 {
-            self.notes.push(format!("{}: the weights are others: SHA-256 differs", now.name));
+            self.notes.push(format!("{}: the weights differ (SHA-256)", now.name));
         }
         if before.judged != now.judged {
             let change = Change::of_dump(now, Class::Worse, [&before.judged, &now.judged]);
@@ -269,9 +269,9 @@ fn failing(old: &SeenRow, new: &SeenRow) -> Option<(Class, &'static str, [String
     let cause = |row: &SeenRow| row.cause.clone().unwrap_or("none found".to_owned());
     let size = |row: &SeenRow| {
         let Size { headroom, beyond, .. } = Size::of(row);
-        let headroom = headroom.map(|headroom| format!("headroom {headroom:.1e}"));
+        let headroom = headroom.map(|headroom| format!("err/bound {headroom:.1e}"));
         let told: Vec<String> =
-            headroom.into_iter().chain(beyond.map(|count| format!("{count} beyond"))).collect();
+            headroom.into_iter().chain(beyond.map(|count| format!("{count} over"))).collect();
         told.join(", ")
     };
     match () {

@@ -62,25 +62,22 @@ impl Size {
         let is_judged_alike = self.headroom.is_some() == row.headroom.is_some()
             && self.beyond.is_some() == row.beyond.is_some();
         if !is_judged_alike {
-            return Some(
-                "it is judged otherwise than when that was written, so that the two cannot be compared"
-                    .to_owned(),
-            );
+            return Some("judged differently than in the baseline, so the two cannot be compared".to_owned());
         }
         let [all, one] = row.noise;
         // How far apart two ids are means nothing.
         let is_of_ids = row.tap.parse().is_ok_and(|point: Point| point.kind() == Kind::Token);
         let figures = [
-            ("headroom", self.headroom, row.headroom, RADIUS),
-            ("an error of all values of", self.rel_l2, row.rel_l2, all),
-            ("an error of a value of", self.max_scaled, row.max_scaled, one),
-            ("a bias of sigmas", self.sigmas, row.sigmas, BIAS),
+            ("err/bound", self.headroom, row.headroom, RADIUS),
+            ("relative L2 error", self.rel_l2, row.rel_l2, all),
+            ("largest relative error", self.max_scaled, row.max_scaled, one),
+            ("bias in sigmas", self.sigmas, row.sigmas, BIAS),
         ];
         let grown = figures.into_iter().find_map(|(what, known, now, unit)| {
             let (known, now) = (known?, now?);
-            let is_rough = is_of_ids || what == "headroom" && row.is_measured;
+            let is_rough = is_of_ids || what == "err/bound" && row.is_measured;
             let most = if is_rough { doubled(known, unit) } else { allowed(known, unit) };
-            (!(now <= most)).then(|| format!("{what} {now:.1e}, where {known:.1e} is known"))
+            (!(now <= most)).then(|| format!("{what} {now:.1e}, in the baseline {known:.1e}"))
         });
         grown.or_else(|| self.outnumbered_by(row))
     }
@@ -93,12 +90,11 @@ impl Size {
         if far > f64::from(spread::Size::MOST).exp2() {
             let now = row.beyond?;
             return (now as f64 > doubled(known as f64, 1.0))
-                .then(|| format!("no rounding explains {now} values, where {known} are known"));
+                .then(|| format!("{now} values are above their error bound, in the baseline {known}"));
         }
         let now = row.off_by(far)?;
-        (now > known as u64).then(|| {
-            format!("{now} values are {far:.0} times as far off as rounding takes them or further, where {known} are known")
-        })
+        (now > known as u64)
+            .then(|| format!("{now} values have err/bound of at least {far:.0}, in the baseline {known}"))
     }
 
     /// The figures to write down where others are `known`: those, unless they have shrunk by more than another build's would, so

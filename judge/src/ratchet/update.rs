@@ -19,7 +19,7 @@ pub fn updated(report: &Report, old: &Baseline, today: &str, bits: bool) -> Resu
     let seen = Seen::of(report);
     let has_nothing = |dump: &&SeenDump| dump.rows.is_empty();
     if seen.dumps.is_empty() || seen.dumps.iter().any(|dump| has_nothing(&dump)) {
-        return Err(Error::Usage("nothing was compared: the baseline stays as it was".to_owned()));
+        return Err(Error::Usage("nothing was compared, so the baseline was not changed".to_owned()));
     }
     seen.check_names()?;
     let mut dumps: Vec<DumpEntry> = seen.dumps.iter().map(|dump| entry(dump, old, bits)).collect();

@@ -14,7 +14,7 @@ pub fn prefill_equals_decode(subject: Subject) -> Result<Checked> {
     const NAME: &str = "prefill equals decode";
     let length = subject.tokens().len();
     if length < 2 {
-        return Ok(Checked::new(NAME, Verdict::Inconclusive, "the context has room for one token only"));
+        return Ok(Checked::new(NAME, Verdict::Inconclusive, "the context is too short: one token"));
     }
     Stages::of(subject, subject.exactness())?.judge(NAME, subject, &vec![1; length])
 }
@@ -28,7 +28,7 @@ pub fn cache_on_equals_off(subject: Subject) -> Result<Checked> {
     const NAME: &str = "cache on equals cache off";
     let length = subject.tokens().len();
     if length <= PROMPT {
-        let why = format!("the context has room for {length} tokens only");
+        let why = format!("the context is too short: {length} tokens");
         return Ok(Checked::new(NAME, Verdict::Inconclusive, why));
     }
     match subject.exactness() {
@@ -67,7 +67,7 @@ pub fn window_equals_whole(subject: Subject) -> Result<Checked> {
         tally.add(window.read(part, &mut ())?.data(), whole.read(part, &mut ())?.data());
     }
     if !window.has_forgotten() {
-        let why = format!("no layer's window is smaller than {} tokens", tokens.len());
+        let why = format!("no layer has a window of fewer than {} tokens", tokens.len());
         return Ok(Checked::not_applicable(NAME, why));
     }
     Ok(tally.checked(NAME))

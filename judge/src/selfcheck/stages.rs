@@ -49,7 +49,7 @@ impl Stages {
     /// If the model cannot be run.
     pub(super) fn judge(&self, check: &'static str, subject: Subject, lengths: &[usize]) -> Result<Checked> {
         if let Some((site, number)) = self.whole.all.broken() {
-            return Ok(Checked::new(check, Verdict::Fail, format!("{site} holds {number}")));
+            return Ok(Checked::new(check, Verdict::Fail, format!("{site} contains {number}")));
         }
         let found = match self.floors {
             None => compare(&self.whole, subject, lengths)?,
@@ -64,7 +64,7 @@ impl Stages {
             return Ok(Checked::new(check, Verdict::Fail, format!("first at {why}")));
         }
         if let Some((site, why)) = self.whole.all.lacking() {
-            let why = format!("{site} tells nothing: {why}");
+            let why = format!("{site} shows nothing: {why}");
             return Ok(Checked::new(check, Verdict::Inconclusive, why));
         }
         Ok(self.agreement(check, &found))
@@ -78,18 +78,17 @@ impl Stages {
     fn too_far(&self, apart: &Apart) -> Option<String> {
         let Apart { site, numbers, different, largest, other_length } = apart;
         if let Some(wanted) = other_length {
-            return Some(format!("{site}: {numbers} numbers, where one pass over all tokens has {wanted}"));
+            return Some(format!("{site}: {numbers} values, but {wanted} in one pass over all tokens"));
         }
         let Some(floor) = self.floor(*site) else {
-            let differ = format!("{different} of {numbers} numbers differ");
+            let differ = format!("{different} of {numbers} values differ");
             return (*different > 0)
-                .then(|| format!("{site}: {differ}, by {largest:.1e} of their size at most"));
+                .then(|| format!("{site}: {differ}, with relative error up to {largest:.1e}"));
         };
         let is_close = floor.is_finite() && *largest <= Floor::FAR * floor;
         (!is_close).then(|| {
             format!(
-                "{site}: {largest:.1e} of its size apart, where rounding moves it by {floor:.1e} and {} times that \
-                 is allowed",
+                "{site}: relative error {largest:.1e}, noise floor {floor:.1e}, allowed {} times that",
                 Floor::FAR
             )
         })
@@ -102,11 +101,13 @@ impl Stages {
             return Checked::new(check, Verdict::Inconclusive, "nothing was compared");
         }
         let detail = match self.furthest(found) {
-            _ if self.floors.is_none() => format!("{numbers} numbers of every tap, bit for bit"),
-            None => format!("{numbers} numbers of every tap, each stage from the same inputs, bit for bit"),
+            _ if self.floors.is_none() => format!("{numbers} values of every tap bit-identical"),
+            None => {
+                format!("{numbers} values of every tap bit-identical, each operation from the same inputs")
+            }
             Some((site, times)) => format!(
-                "{numbers} numbers of every tap, each stage from the same inputs, {} bit for bit, the others apart by at \
-                 most {times:.2} times what rounding comes to ({site}), {} allowed",
+                "{numbers} values of every tap, each operation from the same inputs: {} bit-identical, the \
+                 others within {times:.2} times the noise floor ({site}), {} allowed",
                 numbers - different,
                 Floor::FAR
             ),

@@ -36,9 +36,9 @@ impl Variety {
     pub(super) fn lacking(&self) -> Option<String> {
         match (self.within_rows, self.between_rows, self.first.as_deref()) {
             (true, true, _) => None,
-            (false, false, Some([number, ..])) => Some(format!("every number is {number}")),
-            (false, true, _) => Some("every token has one number over and over".to_owned()),
-            _ => Some("they are the same for every token".to_owned()),
+            (false, false, Some([number, ..])) => Some(format!("every value is {number}")),
+            (false, true, _) => Some("all values of a token are equal".to_owned()),
+            _ => Some("the values are the same for every token".to_owned()),
         }
     }
 }

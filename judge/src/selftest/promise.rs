@@ -35,7 +35,7 @@ pub struct Broken {
 
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} {}, promised {}", self.of, self.found, self.what, self.promised)
+        write!(f, "{}: {} {}, expected {}", self.of, self.found, self.what, self.promised)
     }
 }
 

@@ -23,7 +23,7 @@ pub fn of_command(words: &[String], inputs: &mut Inputs) -> Result<()> {
         match Path::new(model) {
             path if path.is_file() => beside(path).iter().try_for_each(|file| inputs.content(file))?,
             path if path.exists() || shipped::home(model)?.is_some() => {}
-            _ => inputs.unknown(format!("the model {model} is no file here")),
+            _ => inputs.unknown(format!("the model {model} is not a local file")),
         }
         let folder = dumps_folder(model)?.filter(|folder| words[0] == "run" && folder.is_dir());
         if let Some(folder) = folder.filter(|_| may_be_found(&values(words, "--reference", "-r"))) {
@@ -52,7 +52,7 @@ fn named(words: &[String], inputs: &mut Inputs) -> Result<()> {
         };
         let value = parts_of(value.unwrap_or_default()).0;
         match Path::new(value) {
-            _ if value.contains("://") => inputs.unknown(format!("{value} is elsewhere")),
+            _ if value.contains("://") => inputs.unknown(format!("{value} is remote")),
             path if !value.is_empty() && path.exists() => inputs.content(path)?,
             // What is inside the program is known by the program.
             _ => shipped::folders_of(value)?.iter().try_for_each(|folder| inputs.content(folder))?,
@@ -120,14 +120,16 @@ pub fn check(words: &[String]) -> Result<(), String> {
     const TAKEN: [&str; 3] = ["--report", "--no-report", "--format"];
     let first = words.first().map(String::as_str).unwrap_or_default();
     if !COMPARING.contains(&first) {
-        return Err(format!("it begins with '{first}', expected one of {}", COMPARING.join(", ")));
+        return Err(format!("the command begins with '{first}', expected one of {}", COMPARING.join(", ")));
     }
     let name = |word: &str| word.split('=').next().unwrap_or_default().to_owned();
     if let Some(taken) = words.iter().find(|word| TAKEN.contains(&name(word).as_str())) {
-        return Err(format!("it has {}, which is the matrix's to say", name(taken)));
+        return Err(format!("the command has {}, which xcheck matrix sets itself; remove it", name(taken)));
     }
     if words.iter().any(|word| word == "-") {
-        return Err("it reads standard input (-), which no cell has; name a file".to_owned());
+        return Err(
+            "the command reads standard input (-), which a cell does not have; name a file".to_owned()
+        );
     }
     let parsed = <crate::cli::Cli as clap::Parser>::try_parse_from(
         std::iter::once("xcheck").chain(words.iter().map(String::as_str)),

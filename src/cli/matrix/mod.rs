@@ -111,7 +111,7 @@ fn all<'p>(plan: &'p Plan, work: &Work<'p>, jobs: usize) -> Vec<Done<'p>> {
 
 /// How far it has come.
 fn tell(count: usize, total: usize, done: &Done) {
-    let known = if done.was_run { "" } else { ", known" };
+    let known = if done.was_run { "" } else { ", cached" };
     tell!("{count}/{total} {}: {}{known}", done.cell.words(), done.standing().name());
 }
 

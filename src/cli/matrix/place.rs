@@ -38,7 +38,7 @@ impl Place {
         let lock = File::options().create(true).append(true).read(true).open(&path);
         let lock = lock.map_err(Error::io("create", &path))?;
         if let Err(TryLockError::WouldBlock) = lock.try_lock() {
-            tell!("waiting: another xcheck matrix, or what one has started, works in {}", folder.display());
+            tell!("waiting: another xcheck matrix, or a process that it started, uses {}", folder.display());
             lock.lock().map_err(Error::io("lock", &path))?;
         }
         for name in FILES {

@@ -55,7 +55,7 @@ impl<'w> Work<'w> {
             command,
             found: Err(String::new()),
             was_run: true,
-            key: Err("it was not run".to_owned()),
+            key: Err("the cell was not run".to_owned()),
             has_report: false,
         };
         done.found = self.found(&mut done, &made).unwrap_or_else(|error| Err(error.to_string()));
@@ -138,7 +138,7 @@ impl<'w> Work<'w> {
         }
         let is_empty = fs::read_dir(folder).map_err(Error::io("list", folder))?.next().is_none();
         if is_empty {
-            return Ok(Err(format!("make has left nothing in {}", folder.display())));
+            return Ok(Err(format!("make wrote nothing to {}", folder.display())));
         }
         key.map_or(Ok(()), |key| place::keep_made(&report, &key))?;
         Ok(Ok(()))
@@ -174,7 +174,7 @@ impl<'w> Work<'w> {
 
     fn too_long(&self, what: &str, log: &Path) -> String {
         let seconds = self.plan.limit.as_secs();
-        format!("{what} was ended after {seconds} s, its limit; all that it said is in {}", log.display())
+        format!("{what} was stopped after {seconds} s, its time limit; its output is in {}", log.display())
     }
 }
 
@@ -200,14 +200,14 @@ fn agreed(found: Found, status: ExitStatus) -> Result<Found, String> {
     };
     match status.code() == Some(expected) {
         true => Ok(found),
-        false => Err(format!("it ended with {status}, and its report says {}", found.verdict)),
+        false => Err(format!("the command ended with {status}, but its report says {}", found.verdict)),
     }
 }
 
 fn ended(status: ExitStatus, log: &Path) -> String {
     match place::last_words(log) {
-        words if words.is_empty() => format!("it ended with {status} and said nothing"),
-        words => format!("it ended with {status}: {words}"),
+        words if words.is_empty() => format!("the command ended with {status} and no output"),
+        words => format!("the command ended with {status}: {words}"),
     }
 }
 
