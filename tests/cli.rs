@@ -108,7 +108,7 @@ fn layers_can_be_run_by_themselves_from_the_references_own_input() {
     let wrong =
         terminal.run(&[&run[..4], &["llama.cpp-q8_0", "--from-reference", "--numerics", "f32"]].concat());
     assert_eq!(wrong.code, 1);
-    assert!(wrong.stdout.contains("introduced since embed"), "{}", wrong.stdout);
+    assert!(wrong.stdout.contains("local error since embed"), "{}", wrong.stdout);
     assert!(wrong.stdout.contains("--from-reference --checkpoint"), "{}", wrong.stdout);
     terminal.assert_refused(&[&run[..], &["--introduced"]].concat(), "cannot be used with");
 }
@@ -296,7 +296,7 @@ fn bad_arguments_are_refused_with_one_message() {
         .assert_refused(&["run", "--model", "tiny-llama2", "--layer", "3-"], "expected a number or a range");
     terminal.assert_refused(&["dump", "--model", "tiny-llama2", "--out", "x"], "--prompt or --tokens");
     terminal
-        .assert_refused(&["dump", "-m", "tiny-qwen3-hf", "-o", "x", "--prompt", "a"], "no tokenizer.json");
+        .assert_refused(&["dump", "-m", "tiny-qwen3-hf", "-o", "x", "--prompt", "a"], "no tokenizer found");
     terminal.assert_refused(
         &["dump", "-m", "tiny-llama2", "-o", "x", "--tokens", "1,9999"],
         "outside the vocabulary of 512",
@@ -469,7 +469,7 @@ fn a_token_that_differs_is_shown_as_it_differs() {
     let junit = fs::read_to_string(terminal.path().join("r/junit.xml")).expect("it is written");
     let argmax = junit.split("<testcase").find(|case| case.contains("name=\"argmax\"")).expect("a case");
     assert!(argmax.contains("candidate: 71\nreference: 56\n"), "{argmax}");
-    assert!(junit.contains("because: rope_theta: the candidate computes with 10000"), "{junit}");
+    assert!(junit.contains("cause: rope_theta: the candidate computes with 10000"), "{junit}");
     let note = ["compare", &dump, &dump, "--no-report"];
     assert!(terminal.run(&note).stdout.contains("candidate and reference are the same file"));
 }

@@ -133,6 +133,6 @@ fn a_token_more_is_a_divergence() {
 
 #[test]
 fn a_model_without_a_tokenizer_is_refused() {
-    Terminal::new().assert_refused(&["tokenize", "-m", "tiny-qwen3-hf", "x"], "no tokenizer.json");
+    Terminal::new().assert_refused(&["tokenize", "-m", "tiny-qwen3-hf", "x"], "no tokenizer found");
     Terminal::new().assert_refused(&["tokenize", "-m", "nowhere.gguf", "x"], "nowhere.gguf");
 }

@@ -18,7 +18,7 @@ fn a_dump_of_a_supposed_mistake_is_told_by_its_name() {
     let check = ["check", "--model", "tiny-llama3", "--candidate", "d", "--no-report"];
     let finished = terminal.run(&check);
     assert_eq!(finished.code, 1, "{}", finished.stderr);
-    let told = "because   rope_theta: the candidate computes with 10000, the model says";
+    let told = "cause     rope_theta: the candidate computes with 10000, the model says";
     assert!(finished.stdout.contains(told), "{}", finished.stdout);
     // Supposed of our engine, too, the two are one.
     let supposed = terminal.run(&[&check[..], &["--suppose", "rope_theta=10000"]].concat());

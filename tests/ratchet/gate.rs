@@ -29,18 +29,18 @@ fn a_known_failure_is_told_with_its_reason_in_every_format() {
     let report = audit(&with(wrong_scale), &LLAMA_CPP);
     assert_eq!(report.verdict(), Verdict::Fail);
     let report = gated(&report, &baseline(&report));
-    let known = "known failure: attn_scores, layers 0-3, passes 0-2 (attn_scale=0.1771, 12 places): a known bug \
+    let known = "waived failure: attn_scores, layers 0-3, passes 0-2 (attn_scale=0.1771, 12 sites): a known bug \
                  (bugs/7, until 2026-12-31)";
     assert_told(&told(&report), Verdict::Pass, &[known]);
     let (json, junit, table) = (json(&report), junit(&report), table(&report, Style::default()));
     assert!(json.contains("\"verdict\": \"known\"") && json.contains("\"link\": \"bugs/7\""));
-    assert!(junit.contains("<skipped>known failure: a known bug (bugs/7, until 2026-12-31)"), "{junit}");
+    assert!(junit.contains("<skipped>waived failure: a known bug (bugs/7, until 2026-12-31)"), "{junit}");
     assert!(
         !junit.contains("<failure") && !junit.contains("<error"),
         "it is red where the exit code is not 0"
     );
-    assert!(table.contains("12 known failures") && table.contains(" known\n"), "{table}");
-    assert!(markdown(&report).contains("known failure: attn_scores"), "{}", markdown(&report));
+    assert!(table.contains("12 waived failures") && table.contains(" known\n"), "{table}");
+    assert!(markdown(&report).contains("waived failure: attn_scores"), "{}", markdown(&report));
 }
 
 #[test]
@@ -329,7 +329,7 @@ fn a_pass_that_is_just_beyond_rounding_belongs_to_the_failure_beside_it_and_a_la
     let report = audit(&with(wrong_scale), &LLAMA_CPP);
     let narrow = baseline(&report).text().replace("passes = \"0-2\", cause", "passes = \"0-1\", cause");
     let narrow = Baseline::parse(&narrow).expect("it is a baseline");
-    let expected = ["known failure: attn_scores, layers 0-3, passes 0-1", "attn_scores, layer 0, pass 2"];
+    let expected = ["waived failure: attn_scores, layers 0-3, passes 0-1", "attn_scores, layer 0, pass 2"];
     assert_told(&told(&gated(&report, &narrow)), Verdict::Fail, &expected);
     let mut slight = report.clone();
     for row in slight.results[0].outcome.rows.iter_mut().filter(|row| row.site.pass == Some(2)) {

@@ -226,7 +226,7 @@ fn an_error_that_is_allowed_and_no_rounding_is_told_with_both() {
     far.weigh(Floor { max_scaled: 1e-6, rel_l2: 1e-6, max_abs: 1e-6 }, None);
     assert_eq!(far.verdict, Verdict::Fail);
     let table = table(&report([outcome("layers", vec![far])]), Style::default());
-    assert!(table.contains("  error     5.00e-4 at most, introduced since ffn_act: "), "{table}");
+    assert!(table.contains("  error     5.00e-4 at most, local error since ffn_act: "), "{table}");
 }
 
 #[test]

@@ -120,7 +120,7 @@ fn keys_are_read_in_whatever_order_a_pass_says() {
     }
     written.manifest["passes"][0]["keys"]["position"][0] = json!(0);
     let refused = written.open_all().expect_err("a position is there twice").to_string();
-    assert!(refused.contains("expected the latest up to"), "{refused}");
+    assert!(refused.contains("expected the latest positions up to"), "{refused}");
 }
 
 /// A layer with a window keeps the latest keys of each sequence.

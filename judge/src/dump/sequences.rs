@@ -290,8 +290,7 @@ impl<'w> Several<'w> {
         let point: Point = row.tap.parse()?;
         if point.scope() == Scope::Run {
             return Err(
-                "a dump of several sequences needs one list per sequence; write \"generated\" in each entry \
-                    of input.sequences"
+                "a dump of several sequences needs one list per sequence; write \"generated\" of each sequence in input.sequences"
                     .into(),
             );
         }
