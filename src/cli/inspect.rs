@@ -265,11 +265,11 @@ fn look_at_dump(dump: &Dump, args: &Args) -> Result<Value> {
     let mut table = plain_table(&["tap", "layer", "pass", "shape", "min", "max", "mean", "rms", "odd"]);
     let mut taps = Vec::new();
     for site in sites {
-        let shape = &dump.row(site).expect("its site came from this dump").shape;
+        let shape = &dump.row(site).expect("the site is from this dump").shape;
         dump.check_content(site)?;
         let figures = match dump.sketch(site)? {
             Some(sketch) => figures_of_sketch(&sketch, shape.iter().product()),
-            None => statistics(&dump.read(site)?.expect("what is no sketch is held")),
+            None => statistics(&dump.read(site)?.expect("a site without a sketch has values")),
         };
         let number = |number: Option<usize>| number.map_or(String::new(), |number| number.to_string());
         let mut row =

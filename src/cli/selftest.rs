@@ -195,7 +195,7 @@ fn judged(jobs: &[Job]) -> Result<Vec<Judged>> {
     };
     let alone = || {
         let pool = ThreadPoolBuilder::new().num_threads(1).build();
-        pool.expect("a thread can be started, as this one was").install(work)
+        pool.expect("a pool of one thread can be started").install(work)
     };
     let parts: Vec<Result<Vec<Judged>>> = thread::scope(|scope| {
         let workers: Vec<_> = (0..rayon::current_num_threads()).map(|_| scope.spawn(alone)).collect();

@@ -106,7 +106,7 @@ impl LogitsFile {
         if there > needed {
             let expected = format!("the end of {n_chunk} chunks of {n_ctx} tokens");
             let found = format!("{} bytes more", there - needed);
-            return Err(source.bad(needed as usize, "what follows the last row", found, expected));
+            return Err(source.bad(needed as usize, "data after the last row", found, expected));
         }
         let rows_at = HEADER + n_chunk * token_bytes;
         let mut tokens = Vec::with_capacity(n_chunk * n_ctx);
@@ -158,7 +158,7 @@ impl LogitsFile {
             -2.0 * Prediction::RANGE - (self.n_vocab as f32).ln(),
         );
         if !(0.0..=widest).contains(&scale) {
-            let expected = format!("0 to {widest:.1e}, as of rows that span {}", Prediction::RANGE);
+            let expected = format!("0 to {widest:.1e}, the scale of rows that span {}", Prediction::RANGE);
             return Err(self.source.bad(at, what("the scale"), scale, expected));
         }
         if !(lowest..=0.0).contains(&least) {
@@ -170,8 +170,8 @@ impl LogitsFile {
         let (sum, [below, above]) = into.total();
         if !(1.0 - below..=1.0 + above).contains(&sum) {
             let expected = format!(
-                "1, {below:.1e} less or {above:.1e} more; the file is damaged, or was written by a build that loses its place in long chunks of \
-                 large vocabularies"
+                "1, within -{below:.1e} and +{above:.1e}; the file is damaged, or was written by a build \
+                 that misplaces rows in long chunks of large vocabularies"
             );
             return Err(self.source.bad(at, what("the sum of its probabilities"), sum, expected));
         }

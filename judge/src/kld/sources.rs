@@ -160,7 +160,7 @@ impl Predictions for Dumps {
         let dump = &self.dumps[chunk];
         let view = |place: &Place| {
             let view =
-                aligned(dump, place.site, Heads::AS_THEY_ARE)?.expect("it holds what it has a place for");
+                aligned(dump, place.site, Heads::AS_THEY_ARE)?.expect("every listed site is recorded");
             Ok((*place, view))
         };
         let views = self.places[chunk].iter().map(view).collect::<Result<Vec<_>>>()?;

@@ -91,8 +91,8 @@ pub(super) struct Entry {
 pub(super) const TODO: &str = "TODO";
 
 const HEAD: &str = "\
-# What xcheck compared, and what is known to fail: `xcheck run --baseline` (docs/how-to/gates.md).
-# --update-baseline writes it anew and keeps each reason, link and date; other comments go.
+# Compared sites and waived failures: `xcheck run --baseline` (docs/how-to/gates.md).
+# --update-baseline rewrites this file. It keeps each reason, link and date, but no other comment.
 ";
 
 #[derive(Deserialize)]

@@ -32,7 +32,7 @@ pub fn remedy(result: &Comparison) -> String {
     match row.floor {
         None => String::new(),
         Some(_) if introduced(result, row).is_some() => {
-            "measure the local error too: it contains less rounding than the accumulated error".to_owned()
+            "measure the local error too: less rounding adds up in it than in the accumulated error".to_owned()
         }
         Some(_) if lacking.is_empty() => {
             "the tolerance is below the noise floor: use --tolerance FILE to set another".to_owned()

@@ -112,7 +112,7 @@ impl Choosing {
             Choosing::LargestMagnitude => "the largest in magnitude".to_owned(),
             Choosing::Beside(by) => format!("the index of the largest {by:+}"),
             Choosing::Rank(rank) => format!("number {rank} in descending order"),
-            Choosing::Row(row) => format!("the largest of another token's logits ({row})"),
+            Choosing::Row(row) => format!("the largest logit of another token's row ({row})"),
         }
     }
 }
