@@ -1,4 +1,4 @@
-//! Which known end-to-end cases a run is about.
+//! Known end-to-end cases of a run.
 
 use std::path::PathBuf;
 
@@ -33,7 +33,7 @@ pub struct CaseOptions {
 }
 
 impl CaseOptions {
-    /// Whether cases were asked for by name.
+    /// Returns true if cases were named.
     pub fn are_named(&self) -> bool {
         !self.case.is_empty()
     }
@@ -65,7 +65,7 @@ impl CaseOptions {
     }
 }
 
-/// What the model's own tokenizer makes of the prompt.
+/// Returns the tokens of the prompt by the model's own tokenizer.
 pub fn own_tokens(target: &Target, case: &Case) -> OwnTokens {
     let prompt = PromptOptions { prompt: Some(case.prompt.clone()), tokens: None };
     match prompt.tokens(target) {

@@ -199,7 +199,7 @@ fn audit_both(args: &Args, model: &str, output: &Output) -> Result<Report> {
     Ok(report)
 }
 
-/// How far two dumps are apart where they are furthest, in units of the values' own size.
+/// Describes the largest relative difference of two dumps.
 fn apart(outcome: &Outcome) -> String {
     let error = |row: &Row| row.total.as_ref().map_or(0.0, |found| found.errors.max_scaled);
     let real = outcome.rows.iter().filter(|row| row.site.point.kind() == Kind::Real);
@@ -211,17 +211,17 @@ fn apart(outcome: &Outcome) -> String {
     }
 }
 
-/// What two dumps cannot tell.
+/// Note on the limits of a comparison without a model.
 const MORE: &str = "two dumps alone show only accumulated errors, judged by the tolerance table; use --model \
                     to evaluate each operation of both dumps against exact values";
 
-/// That one of the two is of another precision, which is no fault and yet a difference.
+/// Returns a note if the candidate has another precision, which is not a fault.
 fn computed_otherwise(candidate: &Producer, precision: &str) -> Option<String> {
     let other = candidate.precision().filter(|other| *other != precision)?;
     Some(format!("the candidate was computed in {other}, but is judged by the tolerance for {precision}"))
 }
 
-/// What is to be said where both sides are one file.
+/// Returns a note if both sides are the same file.
 fn one_file(candidate: &Dump, reference: &Dump) -> Option<String> {
     let place = |dump: &Dump| dump.path.canonicalize().ok();
     let is_one = place(candidate).is_some() && place(candidate) == place(reference);

@@ -1,4 +1,4 @@
-//! What is behind a URL, as commands take it.
+//! Files behind URLs in commands.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::hub::Settings;
 use crate::parts::Refused;
 use crate::remote::{self, Remote, Url};
 
-/// How files behind a URL are got: with the hub's token where it is the hub's.
+/// Opens a file behind a URL, with the hub's token for URLs of the hub.
 pub fn remote(url: &Url) -> Result<Remote> {
     let hub = Settings::from_env()?;
     if hub.offline {

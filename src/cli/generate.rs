@@ -21,7 +21,7 @@ use crate::model::LoadedModel;
 use crate::numerics::Numerics;
 use crate::tokenizer::Tokenizer;
 
-/// How many tokens are generated where neither a number was given nor the context ends.
+/// Default number of generated tokens, unless the context ends earlier.
 const DEFAULT_TOKENS: usize = 128;
 
 /// Arguments of `xcheck generate`.
@@ -86,7 +86,7 @@ fn samples(text: &str) -> std::result::Result<usize, String> {
     number.ok_or_else(|| format!("expected 1 to {MOST}"))
 }
 
-/// What the model reads first.
+/// The first input of the model.
 #[derive(Debug, ClapArgs)]
 #[group(required = true)]
 struct Prompts {
@@ -103,7 +103,7 @@ struct Prompts {
     tokens: Vec<u32>,
 }
 
-/// How the next token is chosen.
+/// Options for choosing the next token.
 #[derive(Debug, ClapArgs)]
 struct SamplingOptions {
     /// Sampling temperature; below 1e-6 the likeliest token is chosen
@@ -196,7 +196,7 @@ impl Args {
 }
 
 impl SamplingOptions {
-    /// How one of several sequences is sampled: independently of the others, by a seed of its own.
+    /// Returns the sampling of one of several sequences, with its own seed.
     fn of_item(&self, item: usize) -> Sampling {
         Sampling {
             temperature: self.temperature,
@@ -221,7 +221,7 @@ impl Prompts {
         texts.iter().map(|text| encode(target, text)).collect()
     }
 
-    /// What makes text of tokens, if anything does. Where ids were given it can be done without: ids are printed.
+    /// Returns the tokenizer, if any. It is optional if ids were given; then ids are printed.
     fn tokenizer(&self, target: &Target) -> Result<Option<Arc<dyn Tokenizer>>> {
         match target.tokenizer() {
             Err(problem) if !self.tokens.is_empty() => {

@@ -82,7 +82,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     Ok(if all { Verdict::Pass } else { Verdict::Inconclusive })
 }
 
-/// Where a map will be: tried before the work, made when there is one.
+/// The file of a map: checked before the work, written at the end.
 struct MapFile<'p> {
     path: &'p Path,
     beside: UnfinishedFile,

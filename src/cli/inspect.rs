@@ -58,7 +58,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Whether anything is said of how a file that is no dump is to be read.
+    /// Returns true if an option about files without a manifest was given.
     fn reads_by_map(&self) -> bool {
         !self.map.maps.is_empty() || self.model.is_some() || self.tokens.is_some()
     }
@@ -116,7 +116,7 @@ fn look_at_foreign(path: &Path, args: &Args) -> Result<Vec<Value>> {
     Ok(vec![found])
 }
 
-/// What is behind a URL: only what is shown is read.
+/// Shows a file behind a URL and reads only the displayed parts.
 fn look_elsewhere(url: &Url, args: &Args) -> Result<Vec<Value>> {
     let (place, path) = (remote(url)?, Path::new(url.shown()));
     refuse_loose_arrays(&place, url)?;
@@ -235,7 +235,7 @@ fn weights(format: &str, metadata: Value, file: &TensorFile, output: FormatOptio
     json!({"kind": "weights", "format": format, "path": path, "metadata": metadata, "tensors": tensors})
 }
 
-/// Of several sequences each as if it were a dump.
+/// Shows each sequence of a dump like a dump.
 fn look_at_dumps(dumps: &[Dump], args: &Args) -> Result<Vec<Value>> {
     let asked = args.path.to_str().map_or(Ok(None), |typed| asked_for(typed, dumps))?;
     let shown = asked.map_or(dumps, |number| &dumps[number..=number]);
@@ -332,7 +332,7 @@ fn show_manifest(dump: &Dump, path: &Path, output: FormatOptions) {
     }
 }
 
-/// Of the values of a tap; a figure that there is none of is no number.
+/// The statistics of a tap's values; a missing figure is `None`.
 struct Figures {
     min: Option<f64>,
     max: f64,
@@ -370,7 +370,7 @@ fn statistics(values: &Values) -> Figures {
     Figures { min: Some(min), max, mean, rms, odd, is_sketch: false }
 }
 
-/// The same as far as a sketch tells: of the smallest and the largest their size.
+/// Returns the statistics that a sketch shows; only the magnitudes of extremes are known.
 fn figures_of_sketch(sketch: &View, elements: usize) -> Figures {
     let column = |column: usize| (0..sketch.rows()).map(move |row| sketch.get(row * sketch.width() + column));
     let count = elements as f64;

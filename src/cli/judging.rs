@@ -31,7 +31,7 @@ use crate::model::LoadedModel;
 use crate::numerics::Numerics;
 use crate::report::{Comparison, Sharded, Timing};
 
-/// Which errors to measure.
+/// Options for the errors to measure.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ModeOptions {
     /// Measure only local errors: each operation starts from the dump's values
@@ -74,7 +74,7 @@ fn profile(name: &str) -> std::result::Result<(String, Profile), String> {
     Ok((name.to_owned(), profile))
 }
 
-/// What decides a verdict, on the command line.
+/// The criterion for a verdict, as an option.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum GateName {
     /// Rounding error bounds, computed from each operation's inputs or measured
@@ -85,7 +85,7 @@ pub(super) enum GateName {
 }
 
 impl GateName {
-    /// What decides.
+    /// Returns the criterion.
     pub(super) fn gate(self) -> Gate {
         match self {
             GateName::Rounding => Gate::Rounding,
@@ -106,12 +106,12 @@ impl ModeOptions {
         self.rounding.as_ref().map(|(_, profile)| *profile)
     }
 
-    /// What decides.
+    /// Returns the criterion.
     pub fn gate(&self) -> Gate {
         self.gate.gate()
     }
 
-    /// What was asked for.
+    /// Returns the requested mode.
     pub fn mode(&self) -> Mode {
         match (self.introduced, self.total, self.from_reference) {
             (true, ..) => Mode::Introduced,
@@ -121,8 +121,8 @@ impl ModeOptions {
         }
     }
 
-    /// What to look at. What lies outside the layers does not depend on a layer that is run by itself: it is looked
-    /// at with all of them, or where it is asked for by name.
+    /// Returns the selection. Taps outside the layers do not depend on a layer that is run alone; they are
+    /// selected with all layers, or by name.
     pub fn selection(&self, select: &SelectOptions) -> Selection {
         let selection = select.selection();
         let layers_alone = self.from_reference && selection.layers.is_some() && !selection.explicit;
@@ -156,11 +156,11 @@ impl<'a> Models<'a> {
     }
 }
 
-/// What is not done of a model that is elsewhere.
+/// Note for a model whose weights are remote.
 const NO_CAUSES: &str = "causes were not searched: the search needs the whole model, but its weights are \
     remote; download the model and run again";
 
-/// What `run` and `check` are told alike.
+/// Options shared by `run` and `check`.
 #[derive(Debug, Args)]
 pub struct JudgingOptions {
     #[command(flatten)]
@@ -190,13 +190,13 @@ pub struct JudgingOptions {
 }
 
 impl JudgingOptions {
-    /// What to look at.
+    /// Returns the selection.
     pub fn selection(&self) -> Selection {
         self.mode.selection(&self.select)
     }
 
-    /// Which errors to measure. Of a part only those that each stage introduces can be: total errors travel through the
-    /// whole model.
+    /// Returns the errors to measure. A shard only has local errors, since accumulated errors need the whole
+    /// model.
     ///
     /// # Errors
     /// If total errors of a part are asked for.
@@ -230,13 +230,13 @@ impl JudgingOptions {
         if self.shard.resume { Output::going_on(&self.output, run) } else { Output::open(&self.output, run) }
     }
 
-    /// What our engine is supposed to compute otherwise.
+    /// Returns the supposed changes of our engine.
     pub fn suppositions(&self) -> Vec<Supposition> {
         self.suppose.suppositions(self.selection().layers.as_ref())
     }
 }
 
-/// What all comparisons of a call share.
+/// The data that all comparisons of a call share.
 pub struct Judging<'r> {
     pub target: &'r Target,
     pub selection: &'r Selection,
@@ -245,18 +245,18 @@ pub struct Judging<'r> {
     pub mode: Mode,
     /// The command that judges the same again, and the option before the dump's name, if there is one.
     pub command: (&'static str, Option<&'static str>),
-    /// Where what is finished of a part is kept.
+    /// Place of a shard's finished results.
     pub output: &'r Output,
 }
 
-/// What a dump's engine may compute with, as far as the dump says or shows it.
+/// A possible arithmetic of a dump's engine, stated or shown by its values.
 struct Way {
     producer: Producer,
     choices: Vec<Box<dyn Numerics>>,
     is_stated: bool,
-    /// How it rounds, if its values alone show that.
+    /// Rounding profile, if only the values show it.
     shown: Option<Profile>,
-    /// What is to be said of it, if it is taken.
+    /// Note if this arithmetic is used.
     note: Option<String>,
     /// Why it cannot give a pass: the dump's values contradict it.
     contradiction: Option<String>,
@@ -281,7 +281,7 @@ impl Judging<'_> {
         self.comparison(named, (variant, loaded), outcome, started, None)
     }
 
-    /// What was found, and how to find it again.
+    /// Makes the comparison, with the command to repeat it.
     pub(super) fn comparison(
         &self,
         named: &NamedDump,
@@ -301,7 +301,7 @@ impl Judging<'_> {
         })
     }
 
-    /// What is worth knowing of the files, and where a text parts.
+    /// Returns notes on the files and on differing texts.
     pub(super) fn besides(
         &self,
         named: &NamedDump,
@@ -477,8 +477,8 @@ impl Judging<'_> {
         Ok(None)
     }
 
-    /// What the dump's engine computes with if its activations are integers of 8 bits, as its products show; without any products,
-    /// in the ways of common engines.
+    /// Returns the possible arithmetics with 8-bit activations: as the products show, or those of common
+    /// engines without recorded products.
     fn ways_of_integers(
         &self,
         outcome: &Outcome,
@@ -576,7 +576,7 @@ impl Judging<'_> {
         cross_check(&named.name, &*loaded.model, numerics, &named.dump, rules, &mut progress)
     }
 
-    /// How a dump is judged.
+    /// Returns the rules for a dump.
     pub(super) fn rules<'x>(
         &'x self,
         is_stated: bool,
@@ -675,7 +675,7 @@ fn undecided_between(one: &str, other: &str) -> String {
     )
 }
 
-/// What is to be said of a dump that does not state how its engine computes with its weights.
+/// Returns the note for a dump that does not state its arithmetic for its weights.
 pub(super) fn about_arithmetic(producer: &Producer, names: &[&str], told: &str) -> String {
     if let [_] = names {
         let stated = |key: &str| Some(format!("{key} {}", producer.setting(key)?));

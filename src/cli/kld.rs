@@ -67,7 +67,7 @@ pub struct Args {
     pub(super) threads: ThreadOptions,
 }
 
-/// What `xcheck dump --kld` writes.
+/// Options of `xcheck dump --kld`.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub struct KldOptions {
     /// Write log-probabilities for llama-perplexity instead of a dump
@@ -116,7 +116,7 @@ pub struct KldOptions {
     bos: Option<Bos>,
 }
 
-/// What stands before a text.
+/// The token before a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bos {
     None,
@@ -197,7 +197,7 @@ fn named(typed: &str) -> Result<Box<dyn Predictions>> {
     Ok(Box::new(Dumps::new(dumps.into_iter().map(|named| named.dump).collect())?))
 }
 
-/// What runs a model, supposing what was asked for.
+/// Returns a function that runs a model with the supposed changes.
 fn runs<'r>(loaded: &'r LoadedModel, numerics: &'r dyn Numerics, suppose: &SupposeOptions) -> Box<Run<'r>> {
     let supposed = suppose.suppositions(None);
     Box::new(move |script: &Script, tap: &mut dyn Tap| -> Result<Transcript> {
@@ -286,7 +286,7 @@ impl KldOptions {
         tokenizer(target)?.encode_with(text, Special { add: true, parse: false })
     }
 
-    /// As many whole chunks as there are, or were asked for.
+    /// Returns the requested number of whole chunks, or all.
     fn chunked(&self, tokens: &[u32]) -> Result<Vec<u32>> {
         let n_ctx = self.ctx as usize;
         let whole = tokens.len() / n_ctx;

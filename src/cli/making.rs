@@ -33,14 +33,14 @@ pub struct MakingOptions {
     yes: bool,
 }
 
-/// Where the engine is run, as far as that is known before anything is made.
+/// The environment of the engine, as far as it is known before anything is made.
 enum Source {
     Here(Environment),
     ToMake(Installer),
 }
 
 impl MakingOptions {
-    /// Whether any was given.
+    /// Returns true if an option was given.
     pub fn are_given(&self) -> bool {
         self.with.is_some() || self.python.is_some() || self.yes
     }
@@ -159,7 +159,7 @@ fn exists(out: &Path) -> Error {
     ))
 }
 
-/// What names the lock of a dump: its place.
+/// Returns the name of a dump's lock, from its path.
 fn key(out: &Path) -> Result<String> {
     let place = std::path::absolute(out).map_err(Error::io("find", out))?;
     let hash = Sha256::digest(place.as_os_str().as_encoded_bytes());

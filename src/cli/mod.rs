@@ -258,10 +258,10 @@ pub fn refuse(usage: &clap::Error) -> ExitCode {
     ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2))
 }
 
-/// Whether the one document that a program reads was printed.
+/// True if the single document for programs was printed.
 static TOLD: AtomicBool = AtomicBool::new(false);
 
-/// What is wrong stands in the document that was printed: there is none of its own.
+/// Records that the printed document already has the error.
 fn for_programs_was_told() {
     TOLD.store(true, Ordering::Relaxed);
 }
@@ -280,7 +280,7 @@ fn for_programs(error: &str) {
 }
 
 impl Cli {
-    /// How many threads were asked for, by those commands that compute.
+    /// Returns the requested number of threads, for commands that compute.
     pub fn threads(&self) -> Option<usize> {
         match &self.command {
             Command::Run(args) => args.options.threads.count(),

@@ -125,7 +125,7 @@ dumps/<name> of the current directory; or they are named with --reference.";
 struct Shipped {
     name: &'static str,
     description: &'static str,
-    /// Where its files are: a folder, or inside the program; nothing if they are not here.
+    /// Place of the files: a folder, or inside the program; `None` if not on this machine.
     place: Option<String>,
     formats: Vec<ShippedFormat>,
 }
@@ -179,7 +179,7 @@ fn show_shipped(model: &Shipped, output: FormatOptions) {
 struct Public {
     name: String,
     architecture: String,
-    /// What this build lacks to run it.
+    /// Feature that this build lacks to run the model.
     lacks: Option<String>,
     cached: &'static str,
     gated: bool,
@@ -225,7 +225,7 @@ fn show_public(models: &[Public], output: FormatOptions) {
     output.line(format_args!("{}\n", table.trim_fmt()));
 }
 
-/// What this build lacks to run a model.
+/// Returns the feature that this build lacks to run a model.
 fn obstacle(architecture: &str, files: &KnownFiles) -> Option<String> {
     if !model::architectures().any(|known| known == architecture) {
         return Some(architecture.to_owned());

@@ -8,13 +8,13 @@ use crate::dump::Dump;
 pub struct NamedDump {
     /// The name in tables.
     pub name: String,
-    /// What names it on the command line.
+    /// Name on the command line.
     pub typed: String,
-    /// What names it where no model is named: dumps of several models ship under one name.
+    /// Name without a model; dumps of several models may share one.
     pub alone: String,
     /// The dump.
     pub dump: Dump,
-    /// What is to be said of how it was read, if it is not on this machine, or is no dump by itself.
+    /// Notes on how a remote file, or one without a manifest, was read.
     pub notes: Vec<String>,
     /// Arrays that are not compared: the verdict is no pass unless `--ignore` names them.
     pub lacking: Vec<String>,

@@ -1,4 +1,4 @@
-//! Which numerics reproduce a reference.
+//! Numerics that reproduce a reference.
 
 use clap::{Args, ValueEnum};
 
@@ -16,7 +16,7 @@ use crate::weight::DType;
 /// The field of `producer.rounding` that says which integers activations are rounded to.
 pub(super) const ACTIVATION_CODES: &str = "activation_codes";
 
-/// How to compute.
+/// Options for the arithmetic.
 #[derive(Clone, Debug, Default, Args)]
 pub struct NumericsOptions {
     /// Arithmetic to compute with
@@ -129,7 +129,7 @@ impl NumericsOptions {
         Ok(self.kv_type(Some(producer)).map_or(Vec::new(), |kv| with_cache(kv).into()))
     }
 
-    /// The same numerics where a cache of eight bits is stated or asked for, whose scales are not known.
+    /// Returns the numerics with a stated or requested 8-bit cache of unknown scales.
     fn of_unknown_scale(&self, producer: &Producer) -> Result<Option<Box<dyn Numerics>>> {
         let asked = self.kv_cache.map(Cache::dtype);
         let Some(kv) = asked.or_else(|| producer.cache_type()) else { return Ok(None) };
@@ -238,12 +238,12 @@ impl NumericsOptions {
             .ok_or_else(|| unknown_cache(name, "f32, f16, bf16, f8_e4m3, f8_e5m2 and int8"))
     }
 
-    /// Whether the type of the KV cache was asked for.
+    /// Returns true if the type of the KV cache was given.
     pub fn names_cache(&self) -> bool {
         self.kv_cache.is_some()
     }
 
-    /// Whether a way of computing was asked for.
+    /// Returns true if an arithmetic was given.
     pub fn is_named(&self) -> bool {
         self.numerics != NumericsOption::Auto || self.dtype.is_some() || self.kv_cache.is_some()
     }
@@ -317,8 +317,8 @@ impl NumericsOption {
         }
     }
 
-    /// What reproduces a reference. Its settings come first: the numerics they name, as dumps by xcheck do, or a dtype of
-    /// torch that activations are rounded to. The producer's name decides what they leave open.
+    /// Returns the numerics that reproduce a reference. Settings come first: named numerics, as in dumps by
+    /// xcheck, or a torch dtype of activations. The producer's name decides the rest.
     ///
     /// # Errors
     /// If the settings name numerics that are not known.
@@ -419,12 +419,12 @@ pub(super) fn short_caches() -> impl Iterator<Item = &'static str> {
     Cache::SHORT.iter().map(|cache| cache.name())
 }
 
-/// What the reference's settings say under a key, if they do.
+/// Returns the reference's setting under a key.
 fn stated<'p>(producer: Option<&'p Producer>, key: &str) -> Option<(&'p Producer, &'p str)> {
     producer.and_then(|producer| Some((producer, producer.setting(key)?)))
 }
 
-/// Whether the reference says that it had flash attention.
+/// Returns true if the reference states flash attention.
 fn has_flash_attention(producer: Option<&Producer>) -> bool {
     stated(producer, "flash_attention").is_some_and(|(_, stated)| stated == "on")
 }

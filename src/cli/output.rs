@@ -16,7 +16,7 @@ use crate::parts;
 use crate::ratchet::{self, Baseline};
 use crate::report::{self, Refusal, Report, ReportDir, Style, Timing};
 
-/// Where reports go that were not sent elsewhere.
+/// Default folder of reports.
 pub const REPORTS: &str = "reports";
 
 /// A place for report files that was made before the work, and the format to print.
@@ -40,7 +40,7 @@ impl Output {
         Self::with(options, run, ReportDir::create)
     }
 
-    /// The same, but what an earlier run has finished stays: this one goes on from there.
+    /// Opens the output and keeps the results of an earlier run, so that the run can continue.
     ///
     /// # Errors
     /// As [`Output::open`].
@@ -65,7 +65,7 @@ impl Output {
         Ok(output)
     }
 
-    /// Where the files of the report go.
+    /// Returns the folder of the report's files.
     pub fn place(options: &OutputOptions, run: &str) -> Option<PathBuf> {
         let named = || options.report.clone().unwrap_or_else(|| PathBuf::from(REPORTS).join(plain_name(run)));
         (!options.no_report).then(named)
@@ -84,13 +84,13 @@ impl Output {
         self.directory.as_ref().map_or(Ok(()), |(_, files)| files.keep(report))
     }
 
-    /// Where the files of the report will be.
+    /// Returns the folder of the report's files.
     #[cfg(feature = "hub")]
     pub fn folder(&self) -> Option<&Path> {
         self.directory.as_ref().map(|(path, _)| path.as_path())
     }
 
-    /// What is found; an error is written to the files before it is given back.
+    /// Runs `find`; an error is written to the files before it is returned.
     ///
     /// # Errors
     /// That of `find`, or that bytes cannot be had which were needed on the way.
@@ -151,7 +151,8 @@ impl Output {
     }
 }
 
-/// Whether colour is wanted: on a terminal, unless NO_COLOR or TERM say otherwise, and wherever CLICOLOR_FORCE does.
+/// Returns true for coloured output: on a terminal, unless NO_COLOR or TERM forbid it, and always with
+/// CLICOLOR_FORCE.
 fn colour() -> bool {
     AutoStream::choice(&stdout()) != ColorChoice::Never
 }

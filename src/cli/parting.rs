@@ -1,4 +1,4 @@
-//! Where a generation parts from the reference's, in words.
+//! Description of the first difference between generated texts.
 
 use crate::checkpoint::Point;
 use crate::cli::target::Target;
@@ -8,7 +8,7 @@ use crate::dump::Dump;
 use crate::error::Result;
 use crate::tokenizer::Tokenizer;
 
-/// How much of a text is shown, in characters.
+/// Number of displayed characters of a text.
 const SHOWN: usize = 40;
 
 /// The first step at which the two differ, with both texts; `None` where none does. What the tokens mean is worth a note
@@ -44,7 +44,7 @@ fn told(target: &Target, outcome: &Outcome, dump: &Dump) -> Result<Option<String
     )))
 }
 
-/// What `after` adds to the text of `before`.
+/// Returns the text that `after` adds to `before`.
 fn text_after(tokenizer: &dyn Tokenizer, before: &[u32], after: &[u32]) -> Result<String> {
     let (all, before) = (tokenizer.decode_lossy(&[before, after].concat())?, tokenizer.decode_lossy(before)?);
     let same = all.chars().zip(before.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();

@@ -68,7 +68,7 @@ pub struct Args {
     tokens: Option<Vec<u32>>,
 }
 
-/// What to print.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum PlanFormat {
     /// One line of JSON for each unit or shard
@@ -131,7 +131,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
 }
 
 impl Args {
-    /// How many shards are asked for.
+    /// Returns the requested number of shards.
     fn count(&self, plan: &Plan) -> Option<usize> {
         let limit = self.per_shard;
         let fits = |count: &usize| {

@@ -89,7 +89,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     output.finish(&report)
 }
 
-/// What the model says of a recording, and how far rounding moves it.
+/// A comparison of a recording with the model, and its noise floor.
 struct Held {
     comparison: Comparison,
     floor: Moves,
@@ -207,7 +207,8 @@ impl Args {
         Ok(Some(Held { comparison, floor }))
     }
 
-    /// What is ten times nearer to what was told than the way that is usually tried first has the server's very bits.
+    /// Sorts the nearest arithmetic first. One that is ten times nearer than the usual one has the server's
+    /// exact bits.
     fn nearest_first(
         &self,
         trials: &mut [Trial],
@@ -264,7 +265,7 @@ impl Args {
         judging.of(&named, Role::Candidate, &mut Models::new(&self.model_options))
     }
 
-    /// How far rounding moves what the server tells, in the numerics that explain it best.
+    /// Returns the noise floor of the server's values, in the numerics that explain them best.
     fn floor(&self, target: &Target, dump: &Dump, tokens: &[u32], top: usize) -> Result<Moves> {
         let loaded = self.model_options.load(&target.variants[0])?;
         let (choices, is_stated) = self.numerics.of_dump(&*loaded.model, &dump.manifest.producer)?;
@@ -335,7 +336,8 @@ fn best_trial<'t>(
     Ok(first.expect("one is the least"))
 }
 
-/// What the model's own files say of conversations. A template is rendered where `xcheck serve` is built in, which brings Jinja.
+/// Reads the chat template of the model's own files. Templates need the feature `serve`, which includes
+/// Jinja.
 fn own_template(target: Option<&Target>, own: Option<&dyn Tokenizer>) -> Result<OwnTemplate> {
     let Some(target) = target else { return Ok(OwnTemplate::default()) };
     let chat = target.variants[0].files.chat(own)?;
@@ -375,8 +377,8 @@ pub(super) fn own_tokenizer(target: Option<&Target>) -> (Option<Arc<dyn Tokenize
     }
 }
 
-/// What a server may be computing in, as settings of a dump. What it says, or was said of it, is taken; else what such files are
-/// mostly served in, one after the other, and in the end anything that 8 bits may do.
+/// Returns the possible settings of a server: stated or given ones, else those usual for such files in order,
+/// and last any rounding to 8 bits.
 fn trials(known: &Identity, format: &str, is_named: bool) -> Vec<Trial> {
     match (known.dtype.is_some() || is_named, format) {
         (true, _) => vec![Vec::new()],

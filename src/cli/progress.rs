@@ -1,4 +1,4 @@
-//! How far a long run has come: a line on a terminal's standard error, nothing elsewhere.
+//! Progress of a long run: a line on a terminal's standard error, nothing elsewhere.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::reference;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
-/// What is over sooner shows nothing.
+/// Delay before progress is shown.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A tap that shows where the run is and changes nothing.
@@ -22,7 +22,7 @@ pub struct Progress {
     /// Tokens of each pass, where they are known.
     passes: Vec<usize>,
     began: Instant,
-    /// Where the walk through the passes is, and when it began: a comparison takes several.
+    /// Current pass and layer of a run, and its start; a comparison has several runs.
     at: Option<(usize, usize)>,
     walk: Instant,
 }
@@ -84,7 +84,7 @@ impl Drop for Progress {
     }
 }
 
-/// How many of some equal steps are done.
+/// Progress in equal steps.
 pub struct Counted {
     bar: ProgressBar,
     began: Instant,

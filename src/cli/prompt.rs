@@ -1,4 +1,4 @@
-//! What a model is to read: a prompt or tokens.
+//! Input of a model: a prompt or tokens.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::cli::target::Target;
 use crate::error::{DumpError, Error, Result};
 use crate::tokenizer::{Special, Tokenizer};
 
-/// What a model is to read.
+/// Options for the input of a model.
 #[derive(Clone, Debug, Default, Args)]
 pub struct PromptOptions {
     /// Text that the model reads
@@ -21,7 +21,7 @@ pub struct PromptOptions {
 }
 
 impl PromptOptions {
-    /// Whether anything was asked for.
+    /// Returns true if an input was given.
     pub fn is_given(&self) -> bool {
         self.prompt.is_some() || self.tokens.is_some()
     }

@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
 }
 
 impl PromptOptions {
-    /// What was given, for another engine to read.
+    /// Returns the given input for another engine.
     pub fn input(&self) -> Option<Input> {
         let prompt = self.prompt.clone().map(Input::Prompt);
         prompt.or_else(|| self.tokens.clone().map(Input::Tokens))

@@ -16,7 +16,7 @@ use crate::format::Source;
 use crate::remote::Url;
 use crate::shipped;
 
-/// What is to be said of a file of llama-perplexity.
+/// Note on files of llama-perplexity.
 const OF_CHUNKS: &str = "a file of llama-perplexity: 16-bit log-probabilities of at most the 1024 top \
                          tokens, for the second half of each chunk; the file does not state its arithmetic, \
                          so that of llama.cpp with an f16 cache is used; set another with --numerics and \
@@ -51,7 +51,8 @@ impl Target {
         Ok((told_apart(own), self.left_out(&others)))
     }
 
-    /// Of the dumps that ship with a model, those of its other formats are nothing to speak of.
+    /// Returns a note on dumps that are not compared. Shipped dumps of a model's other formats are not
+    /// mentioned.
     fn left_out(&self, others: &[NamedDump]) -> Option<String> {
         let names: Vec<_> = others.iter().map(|other| other.name.as_str()).collect();
         let is_worth_it = !names.is_empty() && self.shipped_model().is_none();
@@ -88,7 +89,7 @@ impl Target {
         )))
     }
 
-    /// Where every dump is that ships with the model, or that lies in the folder for its dumps.
+    /// Returns the places of all dumps that ship with the model or are in its folder for dumps.
     fn found(&self) -> Result<Vec<Place>> {
         let mut found = Vec::new();
         if let Some(model) = self.shipped_model() {
@@ -113,9 +114,9 @@ impl Target {
     }
 }
 
-/// Where a dump is.
+/// The place of a dump.
 enum Place {
-    /// Of a model, by a name that is its own among those of the model.
+    /// A shipped dump of a model, by its unique name.
     Shipped(&'static str, String, Source),
     Path(PathBuf),
     Elsewhere(Url),
@@ -170,7 +171,7 @@ impl Place {
     }
 }
 
-/// What a dump of one or several sequences is known as.
+/// The names of a dump.
 struct NamedAs {
     name: String,
     typed: String,
@@ -201,7 +202,7 @@ fn only_asked_for(typed: &str, mut dumps: Vec<NamedDump>) -> Result<Vec<NamedDum
     })
 }
 
-/// What lies in a folder of dumps and is none, notes or hidden files, is nobody's mistake.
+/// Returns true if a file may be a dump; notes and hidden files in a folder of dumps are ignored.
 fn may_be_a_dump(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str());
     path.join("manifest.json").is_file() || matches!(extension, Some("safetensors" | "npz"))
@@ -216,7 +217,7 @@ pub fn dumps_named(typed: &str, foreign: &Foreign) -> Result<Vec<NamedDump>> {
     only_asked_for(typed, all_named(parts_of(typed).0, foreign)?)
 }
 
-/// What is here: a dump, or a file that a map reads as one.
+/// Opens a local dump, or a file that a map reads as one.
 fn opened(typed: &str, foreign: &Foreign) -> Result<Vec<NamedDump>> {
     let path = Path::new(typed);
     if let Some(chunks) = foreign.chunks(path)? {

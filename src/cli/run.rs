@@ -240,7 +240,7 @@ pub fn command() -> Vec<String> {
     std::env::args_os().skip(1).map(|word| redacted(&word.to_string_lossy())).collect()
 }
 
-/// What to type to get a reference for a model that has none.
+/// Returns the command that makes a reference for a model without one.
 fn how_to_make_one(target: &Target) -> String {
     let folder = target.dumps_folder();
     let lacking = format!("no reference for {} in {}", target.name, folder.display());

@@ -152,7 +152,7 @@ impl Args {
         self.model.is_none() && self.arithmetic.is_empty()
     }
 
-    /// What the shipped models promise is said of all of them, in all arithmetics.
+    /// Returns the expected figures, which hold for all shipped models and arithmetics.
     fn promise(&self) -> Result<Promise> {
         let is_whole = self.is_of_all_that_ships() && !self.all;
         match &self.figures {

@@ -46,7 +46,7 @@ pub struct Args {
     pub(super) threads: ThreadOptions,
 }
 
-/// How much clients may ask for.
+/// Limits of client requests.
 #[derive(Debug, ClapArgs)]
 struct LimitOptions {
     /// Maximum tokens of prompt and generation [default: the model's context]

@@ -25,7 +25,7 @@ use crate::numerics::Numerics;
 use crate::plan::{Plan, Shard};
 use crate::report::{self, Comparison, Report, Sharded, found_before};
 
-/// That there is more, and who has it.
+/// Returns a note on the other shards.
 fn told_of_part(outcome: &Outcome, all: usize) -> String {
     let wanted = &outcome.basis.wanted;
     let names: Vec<String> = wanted.iter().map(|(_, unit)| unit.to_string()).collect();
@@ -163,7 +163,7 @@ impl Judging<'_> {
         }
     }
 
-    /// What is worth knowing besides what units tell.
+    /// Returns notes besides those of units.
     pub(super) fn remarks(
         &self,
         named: &NamedDump,

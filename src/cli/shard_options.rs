@@ -5,7 +5,7 @@ use clap::Args;
 use crate::error::{Error, Result};
 use crate::plan::{self, Shard};
 
-/// Which part to judge.
+/// Options for the shard.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ShardOptions {
     /// Judge one of N equal shards, e.g. 3/16, or `auto` from the scheduler
@@ -34,7 +34,7 @@ fn shard(text: &str) -> std::result::Result<WhichShard, String> {
 }
 
 impl ShardOptions {
-    /// Whether a part is asked for.
+    /// Returns true if a shard was requested.
     pub fn is_given(&self) -> bool {
         self.shard.is_some()
     }

@@ -32,7 +32,7 @@ fn unbuffered() -> io::Result<Box<dyn Read>> {
     Ok(Box::new(stdin()))
 }
 
-/// What a stream is called.
+/// A stream with its name.
 struct Named {
     name: String,
     typed: String,
@@ -74,7 +74,7 @@ impl Named {
         }
     }
 
-    /// What a manifest says, without arrays.
+    /// Returns the manifest's content without arrays.
     fn told(&self, manifest: Manifest) -> Result<NamedDump> {
         let manifest = Manifest { tensors: Vec::new(), ..manifest };
         Ok(self.dump(Dump::of_continuation(Path::new(&self.name), &manifest)?))
@@ -144,7 +144,7 @@ impl Judging<'_> {
         }
     }
 
-    /// That the cache is stored in a shorter type may show in a later message than the first.
+    /// Refuses a shorter cache type without a statement, which may first appear in a later message.
     fn check_cache(&self, dump: &Dump) -> Result<()> {
         if cache_of_rows(dump).is_none() || self.options.numerics.names_cache() {
             return Ok(());

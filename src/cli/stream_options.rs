@@ -1,4 +1,4 @@
-//! What is asked of a dump that comes through a pipe.
+//! Options for a dump that arrives through a pipe.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use crate::diagnose::Mode;
 use crate::error::{Error, Result};
 use crate::kept;
 
-/// What names standard input.
+/// Argument for standard input.
 pub const STDIN: &str = "-";
 
-/// What becomes of a stream's messages.
+/// Options for the messages of a stream.
 #[derive(Clone, Debug, Default, Args)]
 pub struct StreamOptions {
     /// Folder for stream messages that fail or are inconclusive
@@ -52,7 +52,7 @@ impl StreamOptions {
         }
     }
 
-    /// Which errors of a stream are measured.
+    /// Returns the errors to measure in a stream.
     ///
     /// # Errors
     /// If total ones are asked for, or a part of it.
@@ -85,7 +85,7 @@ impl StreamOptions {
     }
 }
 
-/// Whether a dump comes through a pipe.
+/// Returns true if a dump arrives through a pipe.
 fn is_stream(typed: &str) -> bool {
     typed == STDIN || is_fifo(Path::new(typed))
 }

@@ -1,4 +1,4 @@
-//! Which of a model's files another engine is to run, on what input, and where its dump goes.
+//! Model files, input and output path for another engine.
 
 use std::path::{Path, PathBuf};
 
@@ -9,12 +9,12 @@ use crate::model::{LoadedModel, ModelFiles};
 use crate::reference::{Engine, Input, Takes, Workplace};
 use crate::weight::DType;
 
-/// What a model reads where nobody says anything else.
+/// Default prompt.
 const PROMPT: &str = "Once upon a time, there was";
-/// How many tokens it reads where it has no tokenizer either.
+/// Default number of tokens for a model without a tokenizer.
 const TOKENS: u32 = 12;
 
-/// What is asked for.
+/// The requested reference.
 #[derive(Clone, Debug, Default)]
 pub struct Wish {
     /// The engine, if one is named.
@@ -23,27 +23,27 @@ pub struct Wish {
     pub input: Option<Input>,
     /// Greedy passes after them.
     pub decode: usize,
-    /// What to compute in.
+    /// Requested type.
     pub dtype: Option<&'static str>,
-    /// Where the dump is to be, if not where `run` looks.
+    /// Path of the dump, if not the default of `run`.
     pub out: Option<PathBuf>,
 }
 
-/// What is made, all of it checked.
+/// A checked request for a reference.
 pub struct Subject<'t> {
     /// The engine.
     pub engine: Engine,
     /// The model in the format that the engine reads.
     pub variant: &'t Variant,
-    /// What it reads.
+    /// Input tokens.
     pub input: Input,
     /// Greedy passes after that.
     pub decode: usize,
-    /// What the engine is told to compute in.
+    /// Type for the engine.
     pub dtype: Option<&'static str>,
     /// The type of llama.cpp's cache.
     pub kv_cache: Option<&'static str>,
-    /// Where the dump goes.
+    /// Path of the dump.
     pub out: PathBuf,
 }
 
@@ -102,7 +102,7 @@ impl<'t> Subject<'t> {
     }
 }
 
-/// What an engine would have to read to read these files.
+/// Returns the format that an engine must read for these files.
 pub fn takes(files: &ModelFiles) -> Option<Takes> {
     match files {
         ModelFiles::Gguf(_) | ModelFiles::GgufWithKernels { .. } => Some(Takes::Gguf),
@@ -215,7 +215,7 @@ fn checked_out(engine: Engine, out: &Path) -> Result<PathBuf> {
     Ok(out.to_owned())
 }
 
-/// What tells the dump from others in the same folder.
+/// Returns the unique file name of the dump.
 fn file_name(target: &Target, engine: Engine, dtype: &str) -> String {
     let engine = engine.name();
     match target.shipped_model() {

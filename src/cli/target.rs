@@ -34,14 +34,14 @@ pub struct Variant {
 
 /// A model as it was asked for: by a shipped name in all its formats, by a path or a name of the hub in one.
 pub struct Target {
-    /// What it was asked for by.
+    /// Argument that selected the model.
     pub typed: String,
     /// Its name: the last part of a path.
     pub name: String,
     /// Its formats, the original first.
     pub variants: Vec<Variant>,
     home: Home,
-    /// What makes text of tokens, once that was asked.
+    /// Tokenizer, once requested.
     tokenizer: OnceCell<Arc<dyn Tokenizer>>,
 }
 
@@ -165,7 +165,7 @@ impl Target {
         Ok(alike.unwrap_or(&self.variants[0]))
     }
 
-    /// What is to be said of a dump and the weights that were taken for it.
+    /// Returns a note on a dump and the weights used for it.
     ///
     /// # Errors
     /// If the weights cannot be hashed.
@@ -193,7 +193,7 @@ impl Target {
         }))
     }
 
-    /// Where a dump made for this model would be found.
+    /// Returns the default folder of the model's dumps.
     pub fn dumps_folder(&self) -> PathBuf {
         match &self.home {
             Home::Shipped(model) => Path::new(DUMPS).join(model.name),
@@ -212,12 +212,12 @@ impl Target {
         }
     }
 
-    /// Whether its files are not on this machine.
+    /// Returns true if the model's files are remote.
     pub fn is_elsewhere(&self) -> bool {
         matches!(self.home, Home::Elsewhere(_))
     }
 
-    /// Whether it is a file, with others beside it that may be other models.
+    /// Returns true if the model is a file next to others that may be other models.
     pub fn is_one_of_several(&self) -> bool {
         matches!(&self.home, Home::Path(path) if !path.is_dir())
     }
@@ -278,7 +278,7 @@ impl Variant {
         self.files.weights().iter().filter_map(|file| file.data.pin()).collect()
     }
 
-    /// What is to be said of weights that are elsewhere.
+    /// Returns a note on remote weights.
     ///
     /// # Errors
     /// If an index cannot be read any more.

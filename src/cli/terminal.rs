@@ -1,4 +1,4 @@
-//! Where text goes out: standard output and standard error, and nowhere else.
+//! Text output: standard output and standard error only.
 //!
 //! What a file has named may command a terminal: what leaves here holds no control characters but line ends, and the styles of
 //! reports. An output that cannot be written is remembered, and ends the program with an error when its work is done.
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use crate::error::{Error, Result};
 use crate::format::{commands, write_out};
 
-/// What was wrong with standard output, the first time.
+/// First error of standard output.
 static FAILED: OnceLock<ErrorKind> = OnceLock::new();
 
 /// Prints a line.
@@ -80,7 +80,7 @@ pub(super) fn message(head: &str, text: Arguments) {
     err(&format!("{head}{}\n", lines.join("\n  ")));
 }
 
-/// As much of a line as anybody reads.
+/// Cuts a line to a readable length.
 fn beginning(line: &str) -> String {
     const READ: usize = 2000;
     match line.char_indices().nth(READ) {

@@ -17,7 +17,7 @@ use crate::model::ModelFiles;
 use crate::shipped;
 use crate::tokenizer::{Special, TextStream, Tokenizer, TokenizerFiles};
 
-/// How many tokens are shown before the one at which two tokenizers part, and after it.
+/// Number of displayed tokens before and after the first difference.
 const AROUND: usize = 3;
 
 /// Arguments of `xcheck tokenize`.
@@ -58,7 +58,7 @@ pub struct Args {
     text: String,
 }
 
-/// What to print.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum TokenizeFormat {
     /// A table of ids, pieces and the text they stand for
@@ -145,7 +145,7 @@ fn right(number: impl ToString) -> Cell {
     Cell::new(number.to_string()).set_alignment(CellAlignment::Right)
 }
 
-/// As --tokens takes them.
+/// Formats ids for --tokens.
 fn list(ids: &[u32]) -> String {
     ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }

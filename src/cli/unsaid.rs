@@ -1,4 +1,4 @@
-//! What a dump does not say of its engine and its values tell.
+//! Properties of a dump's engine that its values show but its manifest does not state.
 
 use std::collections::BTreeSet;
 
@@ -7,13 +7,13 @@ use crate::dump::{Dump, Producer};
 use crate::exact::{Float, Profile};
 use crate::weight::DType;
 
-/// What the values of a dump show of its engine.
+/// The properties of an engine that a dump's values show.
 pub(super) struct Shown {
     /// The producer, with it.
     pub(super) producer: Producer,
-    /// How it rounds, where no type says it.
+    /// Rounding profile, if no type states it.
     pub(super) rounding: Option<Profile>,
-    /// What is to be said of it.
+    /// Note for the report.
     pub(super) note: String,
 }
 
@@ -119,7 +119,7 @@ fn is_of_results(point: Point) -> bool {
     point.is_of_products() || is_of_stream(point) || matches!(point, Point::Logits | Point::LastLogits)
 }
 
-/// What is added to the residual stream, or normed in it.
+/// Returns true for taps of the residual stream and its norms.
 fn is_of_stream(point: Point) -> bool {
     matches!(point, Point::AttnNorm | Point::AttnResidual | Point::FfnNorm | Point::BlockOut)
 }

@@ -8,12 +8,12 @@ use crate::error::{Error, Result};
 use crate::tensor::RopePairing;
 use crate::view::View;
 
-/// How the heads of q and k lie in a dump, and how they are wanted.
+/// The order of q and k heads: as found in a dump, and as wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heads {
-    /// As the manifest says, or as its values have shown.
+    /// The order stated in the manifest, or shown by the values.
     pub found: Option<RopePairing>,
-    /// As the other side has them; `None` for a model without RoPE.
+    /// The order on the other side; `None` for a model without RoPE.
     pub wanted: Option<RopePairing>,
 }
 
@@ -27,7 +27,7 @@ pub fn unaligned(point: Point) -> String {
 }
 
 impl Heads {
-    /// As the dump has them.
+    /// Reads heads in the dump's own order.
     pub const AS_THEY_ARE: Self = Self { found: None, wanted: None };
 }
 
@@ -63,7 +63,7 @@ pub fn shown_pairing(
     rel_l2: impl Fn(RopePairing) -> Result<f64>,
 ) -> Result<Option<RopePairing>> {
     use Point::*;
-    /// Of two pairings one is right and the other gives an error as large as the values.
+    /// Error threshold between the right pairing and the wrong one, whose error is as large as the values.
     const UNRELATED: f64 = 0.1;
     let before_rope = matches!(point, Q | K | QNorm | KNorm);
     let first = match declared {

@@ -8,7 +8,7 @@ use crate::compare::align::{Heads, aligned};
 use crate::dump::{Decode, Dump, Pass};
 use crate::error::{Error, Result};
 
-/// What says which token was chosen.
+/// The source that states a chosen token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Teller {
     /// The tap `argmax`.
@@ -37,8 +37,8 @@ pub struct Choices {
 }
 
 impl Choices {
-    /// What a dump tells, and where it tells two things: two tokens at one position, or a token that its own logits do
-    /// not prefer.
+    /// Reads a dump's choices and its contradictions: two tokens at one position, or a token that its own
+    /// logits do not prefer.
     ///
     /// # Errors
     /// If an array cannot be read.
@@ -66,7 +66,7 @@ impl Choices {
         self.contradictions.keys().copied()
     }
 
-    /// What contradicts itself at a position.
+    /// Returns the contradiction at a position.
     pub fn contradiction(&self, position: usize) -> Option<&str> {
         self.contradictions.get(&position).map(String::as_str)
     }

@@ -1,4 +1,4 @@
-//! Whether rounding explains what both sides have made of the same inputs.
+//! Evaluation by rounding: whether it explains the results of both sides from the same inputs.
 
 use crate::compare::Role;
 use crate::exact::{Bias, Exact, Fused, Judged, Off, Side, Strand};
@@ -7,24 +7,25 @@ use crate::measure::{larger, unravel};
 /// Both sides of a place, against what the stage comes to exactly.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explained {
-    /// What the candidate has made.
+    /// The candidate's result.
     pub candidate: Side,
-    /// What the reference has.
+    /// The reference's result.
     pub reference: Side,
     /// Values that were evaluated; the others are the same bits on both sides.
     pub evaluated: usize,
-    /// What the dump's engine does otherwise than its profile says, each in a few words.
+    /// Deviations of the dump's engine from its rounding profile, each in a few words.
     pub found: Vec<String>,
-    /// Of a norm of a sum in a short type, whether the dump's engine reads that before it is rounded, where that is told.
+    /// For a norm of a sum in a 16-bit type: true if the dump's engine reads the sum before it is rounded.
+    /// `None` if undetermined.
     pub reads_unrounded: Option<bool>,
-    /// Whether that engine has kernels which go on with what they have not rounded.
+    /// True if the engine has fused kernels, which use values before rounding.
     pub is_fused: bool,
     /// The lengths of the tap's axes.
     pub shape: Vec<usize>,
 }
 
 impl Explained {
-    /// Of a comparison with a dump of that role, of values of that shape.
+    /// Evaluates a comparison with a dump of that role, with values of that shape.
     pub fn new(judged: Judged, role: Role, shape: &[usize]) -> Self {
         let Judged { evaluated, dump, engine, found, profile, reads_unrounded } = judged;
         let (candidate, reference) = match role {
@@ -46,12 +47,12 @@ impl Explained {
         larger(self.candidate.headroom, self.reference.headroom)
     }
 
-    /// Whether rounding explains both sides.
+    /// Returns true if rounding explains both sides.
     pub fn is_explained(&self) -> bool {
         self.sides().iter().all(|(_, side)| side.is_explained())
     }
 
-    /// What rounding does not explain, for a person.
+    /// Describes the values that rounding does not explain.
     pub fn why(&self) -> Option<String> {
         let told: Vec<String> =
             self.sides().iter().filter_map(|(role, side)| self.told(*role, side)).collect();
@@ -63,7 +64,7 @@ impl Explained {
         unravel(flat, &self.shape)
     }
 
-    /// What one of the two has made.
+    /// Returns the result of one side.
     pub fn side(&self, role: Role) -> &Side {
         match role {
             Role::Candidate => &self.candidate,
@@ -98,7 +99,7 @@ impl Explained {
     }
 }
 
-/// What a value should have been.
+/// Describes the exact value and its bound.
 fn exactly(exact: &Exact, headroom: f64) -> String {
     let Exact { value, radius, .. } = *exact;
     let plain = value == 0.0 || (1e-4..1e7).contains(&value.abs());

@@ -1,8 +1,8 @@
-//! What comparing the arrays of one place came to.
+//! The result of comparing the arrays of one site.
 
 use crate::measure::Measurement;
 
-/// What was found at a place.
+/// The result at a site.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Found {
     /// Both sides were compared.

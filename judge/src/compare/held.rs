@@ -23,13 +23,13 @@ pub struct Held<'d> {
     pub dump: &'d Dump,
     /// The tokens it has chosen.
     pub choices: Choices,
-    /// Whether its choices are told by nothing but the tokens it has read, so that these stand for `argmax`.
+    /// True if only the tokens that it has read state its choices, so that they serve as `argmax`.
     pub tells_by_reading: bool,
-    /// How its heads lie: declared, or shown by its values.
+    /// Order of the heads: declared, or shown by the values.
     pairing: Cell<Option<RopePairing>>,
-    /// Whether its values have shown it.
+    /// True if the values have shown it.
     is_shown: Cell<bool>,
-    /// What its values were rounded to when they were stored, whatever type they are stored in.
+    /// Type to which values were rounded when they were stored, regardless of the stored type.
     presumed: Option<DType>,
 }
 
@@ -47,7 +47,7 @@ impl<'d> Held<'d> {
         Ok(Self { dump, choices: Choices::of(dump)?, tells_by_reading, pairing, is_shown, presumed: None })
     }
 
-    /// The same, but its values were rounded to a shorter type when they were stored.
+    /// Assumes that values were rounded to a shorter type when they were stored.
     pub fn presumed(self, stored: DType) -> Self {
         Self { presumed: Some(stored), ..self }
     }
@@ -70,7 +70,7 @@ impl<'d> Held<'d> {
         if has_rows { pass.position..pass.end() } else { pass.end() - 1..pass.end() }
     }
 
-    /// Whether the values of a place are known: held, or a choice that the tokens tell.
+    /// Returns true if the values of a site are known: recorded, or a choice that follows from the tokens.
     pub fn holds(&self, site: Site) -> bool {
         self.dump.holds(site) || self.told(site).is_some()
     }
@@ -112,22 +112,22 @@ impl<'d> Held<'d> {
         Some(self.presumed.filter(|_| stored == DType::F32).unwrap_or(stored))
     }
 
-    /// What the values of a place are multiples of, where they were rounded to decimals; else 0.
+    /// Returns the decimal step of the values of a site; 0 if they were not rounded to decimals.
     pub fn step(&self, site: Site) -> f64 {
         self.dump.row(site).and_then(|row| row.step).unwrap_or(0.0)
     }
 
-    /// Whether the engine went on with the values of a place as they are stored.
+    /// Returns true if the engine computes with the values of a site as they are stored.
     pub fn goes_on_with(&self, site: Site) -> bool {
         self.dump.row(site).is_some_and(TensorRow::is_computed_with)
     }
 
-    /// Whether its engine goes on with values of 8 bits anywhere, as those of a cache.
+    /// Returns true if the engine computes with 8-bit values anywhere, such as those of a cache.
     pub fn goes_on_with_eight_bits(&self) -> bool {
         self.dump.manifest.tensors.iter().any(TensorRow::is_computed_with)
     }
 
-    /// How its heads lie.
+    /// Returns the order of the heads.
     pub fn pairing(&self) -> Option<RopePairing> {
         self.pairing.get()
     }
@@ -161,7 +161,7 @@ impl<'d> Held<'d> {
         self.is_shown.set(false);
     }
 
-    /// Whether a place cannot be read because nothing tells how its heads lie, or which experts it is about.
+    /// Returns true if a site cannot be read because the order of its heads or its experts is unknown.
     pub fn is_unaligned(&self, site: Site, wanted: Option<RopePairing>) -> bool {
         if site.point.is_of_chosen() {
             return self.dump.row(site).is_some() && !slots::are_known(self.dump, site);
@@ -170,14 +170,14 @@ impl<'d> Held<'d> {
         follows && self.pairing.get().is_none() && self.dump.holds(site)
     }
 
-    /// Whether a place holds the logits of every token of a pass, of which the dump has kept those of the last, as most
-    /// engines compute no others.
+    /// Returns true for the logits of every token of a pass if the dump records only those of the last token,
+    /// as most engines do.
     pub fn has_last_row_of(&self, site: Site) -> bool {
         let last = Site { point: Point::LastLogits, ..site };
         site.point == Point::Logits && !self.dump.holds(site) && self.dump.holds(last)
     }
 
-    /// What is to be said of the manifest's pairing, if it is not the one that the values show.
+    /// Returns a note if the manifest's pairing differs from the one that the values show.
     pub fn wrong_pairing(&self) -> Option<String> {
         let declared = self.dump.manifest.layout.rope_pairing;
         let shown = self.pairing.get().filter(|&shown| declared != Some(shown))?;
@@ -205,7 +205,7 @@ impl<'d> Held<'d> {
     }
 }
 
-/// Whether a value belongs to one pass.
+/// Returns true if a value belongs to one pass.
 pub fn is_of_a_pass(site: Site) -> bool {
     site.point.scope() != Scope::Run
 }

@@ -33,23 +33,23 @@ use crate::weight::DType;
 /// Values of stages that are kept to be computed otherwise; each comes with its inputs, some tens of bytes in all.
 const MOST_KEPT: usize = 1 << 24;
 
-/// What a comparison needs to know of the engine's side.
+/// Properties of our engine that a comparison needs.
 #[derive(Clone, Debug)]
 pub struct Engine {
-    /// Which values of a head rotate together.
+    /// The pairs of head values that rotate together.
     pub pairing: Option<RopePairing>,
-    /// How many of the latest positions each layer sees.
+    /// Number of latest positions that each layer sees.
     pub windows: Vec<Option<usize>>,
-    /// What its stages round their results to.
+    /// Type to which operations round their results.
     pub computed: DType,
     /// The type that products have, and what is made of them alone.
     pub products: DType,
-    /// What its cache keeps.
+    /// Type of the KV cache.
     pub cache: DType,
 }
 
 impl Engine {
-    /// How many of the latest positions the layer of a place sees; `None` for all.
+    /// Returns the number of latest positions that the site's layer sees; `None` for all.
     pub fn window(&self, site: Site) -> Option<usize> {
         site.layer.and_then(|layer| self.windows.get(layer).copied().flatten())
     }
@@ -82,9 +82,10 @@ pub struct LiveComparison<'d> {
     read_on: Vec<ReadOn>,
     routers: Routers,
     preferences: HashMap<Site, Preference>,
-    /// How the engine ranks the ids that the dump names, by pass.
+    /// The engine's ranking of the ids that the dump lists, by pass.
     ranked: HashMap<usize, Ranked>,
-    /// Whether stages are evaluated exactly; and then, whether a dump's engine may round otherwise than its profile says.
+    /// Set if operations are evaluated exactly. True if the dump's engine may round differently than its
+    /// profile states.
     may_differ: Option<bool>,
     explained: HashMap<Site, Explained>,
     uniform: HashMap<Site, Uniform>,
@@ -95,7 +96,7 @@ pub struct LiveComparison<'d> {
     error: Option<Error>,
 }
 
-/// What a live comparison leaves.
+/// The results of a live comparison.
 #[derive(Debug, Default)]
 pub struct Compared {
     /// Every place the run came by, in data-flow order, with what was found there.
@@ -106,9 +107,9 @@ pub struct Compared {
     pub read_on: Vec<ReadOn>,
     /// By pass, how much the engine prefers likely tokens that the dump does not name to those that it names.
     pub rank_margins: HashMap<usize, f64>,
-    /// How sure each choice of experts is.
+    /// Confidence of each choice of experts.
     pub preferences: HashMap<Site, Preference>,
-    /// Whether rounding explains what was found.
+    /// Evaluation by rounding of each site.
     pub explained: HashMap<Site, Explained>,
     /// The errors of uniform probabilities in the place of the dump's.
     pub uniform: HashMap<Site, Uniform>,
@@ -152,23 +153,23 @@ impl<'d> LiveComparison<'d> {
         }
     }
 
-    /// The same, which also measures the distribution of the errors at these sites.
+    /// Also measures the distribution of the errors at these sites.
     pub fn distributing(self, sites: &'d HashSet<Site>) -> Self {
         Self { distributed: Some(sites), ..self }
     }
 
-    /// The same, which also evaluates each stage exactly: of a run of traced numerics. `may_differ` tells whether the
-    /// dump's engine may round otherwise than the profile says.
+    /// Also evaluates each operation exactly; needs a run of traced numerics. `may_differ` is true if the
+    /// dump's engine may round differently than its profile states.
     pub fn evaluating(self, may_differ: bool) -> Self {
         Self { may_differ: Some(may_differ), ..self }
     }
 
-    /// Whether stages are evaluated exactly.
+    /// Returns true if operations are evaluated exactly.
     pub fn is_evaluating(&self) -> bool {
         self.may_differ.is_some()
     }
 
-    /// What was found.
+    /// Returns the results.
     ///
     /// # Errors
     /// The first array that could not be read or has another shape than the engine's.
@@ -337,7 +338,7 @@ impl<'d> LiveComparison<'d> {
         Ok(Found::Measured(measure_sketches(&candidate, &reference, own.len())))
     }
 
-    /// Whether rounding explains both sides. What the dump has not, counts as ours.
+    /// Evaluates whether rounding explains both sides. Values that the dump lacks are taken from our engine.
     fn evaluated(
         &mut self,
         site: Site,
@@ -391,7 +392,7 @@ impl<'d> LiveComparison<'d> {
         Some(Uniform::measured(&values, own, is_explained))
     }
 
-    /// What the dump names of the pass that these logits are of, if anything, and how they rank it. Nothing is measured.
+    /// Returns the ids that the dump lists for the pass of these logits, and their ranking. Measures nothing.
     pub fn named(&mut self, site: Site, logits: &Tensor) -> Option<Named> {
         if self.error.is_some() || site.pass.is_none_or(|pass| pass >= self.held.passes().len()) {
             return None;
@@ -408,7 +409,8 @@ impl<'d> LiveComparison<'d> {
         self.ranked.get(&pass?).map(|ranked| ranked.own.clone())
     }
 
-    /// How both sides agree on what follows each position, of log-probabilities and of logits that differ.
+    /// Compares the predictions of both sides after each position, for log-probabilities and for logits that
+    /// differ.
     fn agreement(&self, site: Site, own: &View, dumped: &View, is_identical: bool) -> Option<Agreement> {
         if site.point == Point::Logits && !is_identical {
             let (candidate, reference) = self.sides(own.clone(), dumped.clone());
@@ -437,7 +439,7 @@ impl<'d> LiveComparison<'d> {
         self.held.dump.held_rows(site).map_or_else(|| all().collect(), <[usize]>::to_vec)
     }
 
-    /// Whether one more stage of so many values may be kept; the first always may.
+    /// Returns true if another operation with this many values may be kept; the first always may.
     fn has_room_for(&self, values: usize) -> bool {
         let kept: usize = self.unexplained.iter().map(|one| one.theirs.len()).sum();
         kept == 0 || kept + values <= MOST_KEPT
@@ -457,8 +459,8 @@ impl<'d> LiveComparison<'d> {
         if self.held.is_unaligned(site, self.engine.pairing) { Ok(None) } else { values(self.held) }
     }
 
-    /// As much of the engine's values as the dump has: all of them, or the latest keys where a layer's cache need not
-    /// keep more; `None` where the dump has another number of keys.
+    /// Returns the engine's values that the dump can be compared with: all, or the latest keys if the layer's
+    /// cache need not keep more. `None` if the numbers of keys differ.
     fn comparable<'v>(&self, site: Site, own: &View<'v>, dumped: &View) -> Result<Option<View<'v>>> {
         if own.shape() == dumped.shape() {
             return Ok(Some(own.clone()));
@@ -591,7 +593,7 @@ impl<'d> LiveComparison<'d> {
         }
     }
 
-    /// How much the engine's own logits prefer its choice to the dump's.
+    /// Stores the margin by which the engine's logits prefer its own choice to the dump's.
     fn remember_choice(&mut self, site: Site, own: &Tensor) {
         match (site.point, site.pass) {
             (Point::LastLogits, _) => self.logits = own.data().to_vec(),
@@ -645,7 +647,7 @@ pub fn is_of_logits(point: Point) -> bool {
     matches!(point, Point::Logits | Point::LastLogits)
 }
 
-/// Whether two shapes differ in nothing but how many experts a token chooses.
+/// Returns true if two shapes differ only in the number of experts per token.
 pub(super) fn is_of_other_number(point: Point, one: &[usize], other: &[usize]) -> bool {
     let Some(chosen) = axis(point, Axis::Chosen) else { return false };
     let without =

@@ -8,12 +8,12 @@ use crate::ops::sampling::Picks;
 use crate::tensor::Tensor;
 use crate::view::View;
 
-/// What a dump names of a pass.
+/// The ids that a dump lists for a pass.
 #[derive(Clone, Debug)]
 pub struct Named {
     /// The tokens that followed, and the likeliest, each with the place of their log-probabilities.
     pub picks: Vec<(Site, Picks)>,
-    /// What logits are divided by.
+    /// Divisor of the logits.
     pub temperature: f32,
     /// The place of the ids of the likeliest, where it names such.
     ids: Option<Site>,
@@ -22,7 +22,7 @@ pub struct Named {
 }
 
 impl Named {
-    /// What a dump names of the pass that these logits are of.
+    /// Reads the ids that a dump lists for the pass of these logits.
     ///
     /// # Errors
     /// If an array cannot be read, or names an id that there is none of, or one twice.
@@ -57,7 +57,8 @@ impl Named {
         Ok(named)
     }
 
-    /// How our engine ranks the ids that are named as the likeliest, by its own logits `[T, V]`; with the place of ids.
+    /// Ranks the listed top ids by our engine's logits `[T, V]`. Returns the ranking with the site of the
+    /// ids.
     pub fn ranked(&self, logits: &Tensor) -> Option<(Site, Ranked)> {
         let (_, picks) = self.picks.iter().find(|(site, _)| site.point == Point::TopLogprobs)?;
         Some((self.ids?, Ranked::of(logits, picks, &self.rows)))
@@ -100,10 +101,10 @@ fn top_picks(view: &View, rows: &[usize], tokens: usize, vocabulary: usize) -> R
 pub struct Ranked {
     /// Our engine's, as many: those that are named stand where they are named. `[T, k]`
     pub own: Tensor,
-    /// How much our engine prefers what is not named to what is named in its place, where it does so most: 0 where the
-    /// likeliest are named.
+    /// The largest margin by which our engine prefers an unlisted token to a listed one; 0 if the top tokens
+    /// are listed.
     pub margin: f64,
-    /// Whether a named id is the likeliest of all, or as likely.
+    /// True if a listed id has the largest logit, ties included.
     is_best: Vec<bool>,
 }
 
@@ -156,7 +157,7 @@ pub fn measure_ids(candidate: &View, reference: &View, rows: &[usize]) -> Measur
     measure_placed(&one, &other, &places)
 }
 
-/// Which of the likeliest columns of a row is the likeliest.
+/// Returns the column of the most likely token in a row.
 pub fn likeliest(view: &View, row: usize) -> Option<usize> {
     let width = view.width();
     let values: Vec<f64> = (0..width).map(|column| view.get(row * width + column)).collect();
@@ -165,7 +166,7 @@ pub fn likeliest(view: &View, row: usize) -> Option<usize> {
 }
 
 impl Ranked {
-    /// Whether the dump's likeliest token of a row is ours.
+    /// Returns true if both sides have the same top token in a row.
     pub fn same_top(&self, dumped: &View, row: usize) -> Option<bool> {
         likeliest(dumped, row).and_then(|column| self.is_best.get(row * dumped.width() + column).copied())
     }

@@ -33,14 +33,14 @@ const UNALIGNED_SKETCHES: &str =
 const UNALIGNED_EXPERTS: &str = "sketches cannot be compared: the two dumps list the experts in different \
     orders";
 
-/// What became of one place.
+/// The comparison of one site.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Paired {
     /// The tap and layer, with the pass of the dump that holds it: the candidate's, if it does.
     pub site: Site,
     /// The positions that were compared, or should have been.
     pub positions: Range<usize>,
-    /// What was found, or a sentence that says what is lacking.
+    /// The result, or a message about what is missing.
     pub found: Result<Found, String>,
 }
 
@@ -50,7 +50,7 @@ pub struct Pair<'d> {
     candidate: &'d Held<'d>,
     reference: &'d Held<'d>,
     computed: DType,
-    /// How many tokens both have read alike, from the first on.
+    /// Number of leading tokens that both sides have read alike.
     pub common: usize,
 }
 
@@ -76,7 +76,7 @@ impl<'d> Pair<'d> {
         Ok(Self { candidate, reference, computed, common })
     }
 
-    /// What is not compared although one of them holds it: what comes after the tokens that both have read.
+    /// Returns a note on the values that only one side has: those after the common tokens.
     pub fn note(&self) -> Option<String> {
         let [candidate, reference] = [self.candidate, self.reference].map(|held| held.read_tokens());
         let common = self.common;
@@ -235,9 +235,9 @@ impl<'d> Pair<'d> {
         Ok(Some(Paired { site, positions, found: Ok(found) }))
     }
 
-    /// What becomes of a place that both hold and of which there are no values to be put beside the other's: `None` if that is
-    /// passed over. What a pass has once is where no pass of the other's ends with it, and logits of every token are of which the
-    /// other has kept the last row, which is compared by itself.
+    /// Returns the result for a site that both dumps record but that has no common values; `None` if the site
+    /// is skipped. A site is skipped if no pass of the other dump ends at the same position, or if the other
+    /// dump records only the last row of logits, which is compared separately.
     fn absent(&self, site: Site, positions: Range<usize>, absent: Absent) -> Option<Paired> {
         let has_rows = axis(site.point, Axis::Token).or(axis(site.point, Axis::Key)).is_some();
         let last = Site { point: Point::LastLogits, ..site };
@@ -251,12 +251,12 @@ impl<'d> Pair<'d> {
         Some(Paired { site, positions, found: Err(what) })
     }
 
-    /// Whether one pass of the reference reads these positions and no others.
+    /// Returns true if one pass of the reference reads exactly these positions.
     fn ends_alike(&self, positions: &Range<usize>) -> bool {
         self.reference.passes().iter().any(|pass| (pass.position..pass.end()) == *positions)
     }
 
-    /// What both name as the likeliest tokens, at positions of the candidate's.
+    /// Returns the top tokens of both sides at positions of the candidate.
     fn ranks(&self, site: Site, positions: &Range<usize>) -> Result<Result<Both, Absent>> {
         let of = |held, slack| -> Result<Result<Ranks, Absent>> {
             let at = |point| self.at(held, Site { point, ..site }, positions);
@@ -271,7 +271,8 @@ impl<'d> Pair<'d> {
         Ok(candidate.and_then(|candidate| Ok(Both { candidate, reference: reference?, rows, grain })))
     }
 
-    /// How far the likely tokens of a place that only one of the two names are above the least likely that it names.
+    /// Returns the largest margin between the top tokens that only one side lists and the lowest token that
+    /// it lists.
     ///
     /// # Errors
     /// If an array is damaged.
@@ -297,7 +298,7 @@ impl<'d> Pair<'d> {
         Ok(reference.and_then(measured))
     }
 
-    /// What of a place is about the same experts in both.
+    /// Returns the values of a site that belong to the same experts on both sides.
     fn common_experts(&self, site: Site, positions: &Range<usize>) -> Result<Common> {
         if !site.point.is_of_chosen() {
             return Ok(Common::default());
@@ -307,7 +308,8 @@ impl<'d> Pair<'d> {
         Ok(both.map_or_else(Common::default, |(one, other)| Common::of(&one, &other)))
     }
 
-    /// How much the router's logits of the reference, or else of the candidate, prefer its experts to those of the other.
+    /// Returns the margin by which the router logits (of the reference, else of the candidate) prefer its
+    /// experts to those of the other side.
     ///
     /// # Errors
     /// If an array is damaged.
@@ -386,7 +388,7 @@ impl<'d> Pair<'d> {
         Ok(values.map(|values| sketch_of(site.point, &values, other.stored(there))))
     }
 
-    /// Whether both dumps have the same experts of a pass in the same order.
+    /// Returns true if both dumps list the experts of a pass in the same order.
     fn are_in_one_order(&self, site: Site, one: Site, other: Site) -> Result<bool> {
         let of = |held: &Held, site: Site| held.dump.view(Site { point: Point::Experts, ..site });
         let both = (of(self.candidate, one)?, of(self.reference, other)?);
@@ -417,7 +419,7 @@ impl<'d> Pair<'d> {
         }
     }
 
-    /// Whether a manifest does not say how heads lie, and nothing has shown it yet.
+    /// Returns true if a manifest does not state the order of heads and the values have not shown it yet.
     fn is_silent(&self) -> bool {
         [self.candidate, self.reference].iter().any(|held| held.pairing().is_none())
     }
@@ -471,8 +473,9 @@ impl<'d> Pair<'d> {
         }
     }
 
-    /// Which entries may be compared. Without a model the window of a layer is not known, but what attention has hidden
-    /// has no weight: a score is compared where both sides give it one. Where only one of them does, the weights tell.
+    /// Returns the entries that may be compared. Without a model the window of a layer is unknown, but hidden
+    /// keys have no weight. A score is compared if both sides give its key a weight. If only one side does,
+    /// the weights show it.
     fn shown(
         &self,
         site: Site,
@@ -540,8 +543,7 @@ impl<'d> Pair<'d> {
         })
     }
 
-    /// Whether a side has stored some of its passes there in another type than the others, or by other decimals: each would have
-    /// a step of its own.
+    /// Returns true if a dump stores passes of this site in different types or with different decimal steps.
     fn is_stored_unlike(&self, site: Site, positions: &Range<usize>) -> bool {
         let is_unlike = |held: &Held| {
             let passes = self.at(held, site, positions).passes();
@@ -587,12 +589,12 @@ impl<'d> Pair<'d> {
         choices.filter(|(position, _)| position + 1 >= prompt).map(|(_, token)| token).collect()
     }
 
-    /// Whether the two read different tokens somewhere.
+    /// Returns true if the two dumps read different tokens somewhere.
     fn parts(&self) -> bool {
         [self.candidate, self.reference].iter().all(|held| held.read_tokens().len() > self.common)
     }
 
-    /// What of the continuations is not compared since only one of the two tells it.
+    /// Returns a note on the generated tokens that only one side has.
     pub fn untold(&self) -> Option<String> {
         let [one, other] = [self.candidate, self.reference].map(|held| self.continuation(held).len());
         (one != other).then(|| {

@@ -1,4 +1,4 @@
-//! Which values a comparison is asked to look at.
+//! The values that a comparison selects.
 
 use std::fmt;
 use std::ops::{Range, RangeInclusive};
@@ -12,12 +12,12 @@ use crate::error::{Error, Result};
 pub struct Ranges(Vec<RangeInclusive<usize>>);
 
 impl Ranges {
-    /// Whether a number is in one of the ranges.
+    /// Returns true if a number is in one of the ranges.
     pub fn contains(&self, number: usize) -> bool {
         self.0.iter().any(|range| range.contains(&number))
     }
 
-    /// Of numbers that rise.
+    /// Makes ranges of ascending numbers.
     pub fn of(numbers: &[usize]) -> Self {
         let mut ranges: Vec<RangeInclusive<usize>> = Vec::new();
         for &number in numbers {
@@ -29,7 +29,7 @@ impl Ranges {
         Self(ranges)
     }
 
-    /// As it is read, a single number alone: "0,2-3".
+    /// Formats the ranges, with single numbers as one number: "0,2-3".
     pub fn in_short(&self) -> String {
         let range = |range: &RangeInclusive<usize>| match range.start() == range.end() {
             true => range.start().to_string(),
@@ -44,7 +44,7 @@ impl Ranges {
     }
 }
 
-/// As it is typed.
+/// Formats the ranges as they are typed.
 impl fmt::Display for Ranges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let range = |range: &RangeInclusive<usize>| format!("{}-{}", range.start(), range.end());
@@ -114,12 +114,12 @@ fn checkpoints(part: &str) -> Result<Vec<Checkpoint>, String> {
     Ok(Checkpoint::all().iter().copied().filter(|checkpoint| numbers.contains(checkpoint.number())).collect())
 }
 
-/// Which values to look at.
+/// The selected checkpoints, layers, passes and positions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
     /// These checkpoints.
     pub checkpoints: Vec<Checkpoint>,
-    /// Whether the checkpoints were asked for by the user, so that one that is missing is not to be overlooked.
+    /// True if the user named the checkpoints, so that a missing one must be reported.
     pub explicit: bool,
     /// Only these layers; what lies outside layers is not affected.
     pub layers: Option<Ranges>,
@@ -143,7 +143,7 @@ impl Selection {
         self
     }
 
-    /// Whether a value is to be looked at that belongs to these positions.
+    /// Returns true if a value at these positions is selected.
     pub fn takes(&self, site: Site, positions: &Range<usize>) -> bool {
         let chosen = |ranges: &Option<Ranges>, number: Option<usize>| match (ranges, number) {
             (Some(ranges), Some(number)) => ranges.contains(number),

@@ -19,7 +19,7 @@ fn experts_of(site: Site) -> Site {
     Site { point: Point::Experts, ..site }
 }
 
-/// Whether a dump holds what tells which experts a place is about.
+/// Returns true if a dump records the experts that a site belongs to.
 pub fn are_known(dump: &Dump, site: Site) -> bool {
     let experts = experts_of(site);
     let is_whole = dump.holds(experts) && dump.held_rows(site).is_none();
@@ -40,7 +40,7 @@ pub fn in_order<'v>(dump: &Dump, site: Site, view: View<'v>) -> Result<View<'v>>
     })
 }
 
-/// Which entry of a dump comes to which place; `None` where they stand in order, or nothing tells them.
+/// Returns the order of a dump's entries by expert; `None` if they are in order or their experts are unknown.
 ///
 /// # Errors
 /// As [`in_order`].
@@ -93,12 +93,12 @@ pub fn measure_experts(candidate: &View, reference: &View, rows: &[usize]) -> Me
     measure_placed(&ours, &theirs, &places)
 }
 
-/// Which entries of `[T, k]` are about the same expert on both sides; all where nothing is told.
+/// The entries of `[T, k]` that belong to the same expert on both sides; all if unknown.
 #[derive(Default)]
 pub struct Common(Option<Vec<bool>>);
 
 impl Common {
-    /// Of the experts that both sides have chosen.
+    /// Finds the experts that both sides have chosen.
     pub fn of(one: &View, other: &View) -> Self {
         let alike: Vec<bool> =
             one.to_vec().iter().zip(other.to_vec()).map(|(one, other)| *one == other).collect();

@@ -1,4 +1,4 @@
-//! How much error is allowed, per checkpoint × architecture × precision, and who says so.
+//! Tolerances per checkpoint, architecture and precision, with their sources.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -31,16 +31,16 @@ pub struct Tolerance {
     pub mean_abs: Option<f64>,
     /// Bound on the cosine of the angle between both sides' values, where one is set.
     pub min_cosine: Option<f64>,
-    /// Where the numbers come from.
+    /// Source of the numbers.
     pub source: String,
-    /// Whether it is what the user asked for, which then decides alone.
+    /// True if the user gave this tolerance, which then decides alone.
     #[serde(skip)]
     pub is_asked: bool,
 }
 
 impl Tolerance {
-    /// That of differences of two values: a log-probability is a logit less a mean of all of them, so that |d log p| ≤ |dz| +
-    /// mean |dz|.
+    /// Returns the tolerance for differences of two values. A log-probability is a logit minus a mean over
+    /// all logits, so |d log p| ≤ |dz| + mean |dz|.
     pub fn twice(self) -> Self {
         Self {
             max_abs: 2.0 * self.max_abs,
@@ -96,7 +96,7 @@ impl Tolerances {
         Ok(self)
     }
 
-    /// What holds for `checkpoint` of a model; the most specific entry of the first table that has one.
+    /// Returns the tolerance of `checkpoint`: the most specific entry of the first table that has one.
     pub fn get(&self, architecture: &str, precision: &str, checkpoint: Checkpoint) -> &Tolerance {
         let keys = [(architecture, precision), (architecture, ANY), (ANY, precision), (ANY, ANY)];
         let candidates = self.tables.iter().flat_map(|table| keys.map(|key| (table, key)));

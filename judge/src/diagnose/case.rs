@@ -13,7 +13,7 @@ use crate::model::Model;
 use crate::numerics::Numerics;
 use crate::tap::Tap;
 
-/// What the model's own tokenizer makes of a prompt, or why that is not known.
+/// The tokens of a prompt by the model's own tokenizer, or the reason why they are unknown.
 pub type OwnTokens = std::result::Result<Vec<u32>, String>;
 
 /// Compares `own_tokens` with the tokens of the case, and what `model` chooses along the continuation with the

@@ -1,14 +1,14 @@
-//! What rounding may do to a log-probability that stands alone, as one does in each pass of decoding: a few runs are so few draws of
-//! it that all may be small by chance. All logits of its row are draws of the same noise.
+//! Rounding of a single log-probability, as in each pass of decoding. A few perturbed runs are few draws of
+//! it and may all be small by chance. All logits of its row are draws of the same noise.
 
 use std::collections::HashMap;
 
 use crate::checkpoint::Site;
 use crate::tensor::Tensor;
 
-/// Of fewer log-probabilities than that the largest of a few runs tells too little.
+/// Minimum number of log-probabilities for which the maximum of a few runs is reliable.
 const FEW: usize = 32;
-/// As many sigmas as the largest of some hundred draws has.
+/// Number of sigmas of the largest of some hundred draws.
 const SIGMAS: f64 = 3.0;
 
 /// Logits of the rows of few log-probabilities, and how far they were moved.

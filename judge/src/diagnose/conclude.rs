@@ -77,7 +77,7 @@ fn refuse_choices_of_a_few(rows: &mut [Row]) {
     }
 }
 
-/// Whether nothing is left to be found.
+/// Returns true if all units are done.
 fn is_complete(basis: &Basis) -> bool {
     basis.is_whole && basis.evidence.len() == basis.wanted.len()
 }
@@ -109,8 +109,8 @@ impl Conclusion<'_> {
         }
     }
 
-    /// What was expected and not compared, units that were not examined, and checkpoints that were asked for and have
-    /// nothing to compare.
+    /// Returns the expected sites that were not compared, the missing units, and the requested checkpoints
+    /// without any comparison.
     fn skipped(&self) -> Vec<String> {
         let mut missing: Vec<_> = self.found().flat_map(|found| &found.missing).collect();
         if self.basis.evidence.len() > 1 {
@@ -128,7 +128,7 @@ impl Conclusion<'_> {
         skipped
     }
 
-    /// What each side has, over all units.
+    /// Returns the taps of each side over all units.
     fn sides(&self) -> Vec<(&str, BTreeSet<Point>)> {
         let mut sides: Vec<(&str, BTreeSet<Point>)> = Vec::new();
         for (name, points) in self.found().flat_map(|found| &found.sides) {
@@ -203,8 +203,8 @@ impl Conclusion<'_> {
         })
     }
 
-    /// Whether the model has anything of a checkpoint: one of layers that our own run of all of it has not come by is none of
-    /// the architecture's, and no dump can lack it.
+    /// Returns true if the architecture has a tap of this checkpoint. A layer tap that our own complete run
+    /// never visits does not exist, so no dump can lack it.
     fn is_of_model(&self, checkpoint: Checkpoint) -> bool {
         let sides = self.sides();
         let own = sides.iter().find(|(side, _)| *side == OUR_ENGINE).filter(|_| self.basis.is_whole);
@@ -222,8 +222,8 @@ impl Conclusion<'_> {
         }
     }
 
-    /// Whether nothing but what went in was compared, and that was not what was asked for: embeddings, and choices of
-    /// which nothing is known but that they were read. A part may well have nothing else.
+    /// Returns true if only inputs were compared although more was requested: embeddings, and choices known
+    /// only because they were read. A shard may have nothing else.
     fn is_input_alone(&self) -> bool {
         let is_input = |row: &Row| match row.site.point {
             Point::Embed => true,
@@ -263,8 +263,8 @@ impl Conclusion<'_> {
         }
     }
 
-    /// What changes no verdict: ties, and rounding that grew past a tolerance on its way. After a failure the
-    /// growth is the failure's own.
+    /// Returns facts that change no verdict: ties, and accumulated rounding above a tolerance. After a
+    /// failure the growth belongs to the failure.
     fn notes(&self, verdict: Verdict) -> Vec<String> {
         let ties = self.rows.iter().filter(|row| row.verdict == Verdict::Tie);
         let told = |row: &Row| Some(format!("{}: a tie: {}", row.site, row.reason.as_ref()?));
@@ -294,7 +294,7 @@ impl Conclusion<'_> {
             .then(|| format!("wrong given the dump's own input: layer {}{more}", shown.join(", ")))
     }
 
-    /// What the dump's engine rounds otherwise than its profile says, and where.
+    /// Returns the deviations of the dump's engine from its rounding profile, with their sites.
     fn roundings(&self) -> Vec<String> {
         let mut found: BTreeMap<(Point, &str), usize> = BTreeMap::new();
         let explained = self.rows.iter().filter_map(|row| Some((row.site.point, row.explained.as_ref()?)));

@@ -1,4 +1,4 @@
-//! What rounding can do to a model on its input: the run again, its stages moved within their own rounding.
+//! Noise floor: runs of the model with perturbed operations.
 
 use std::collections::{HashMap, HashSet};
 

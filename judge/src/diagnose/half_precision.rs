@@ -19,7 +19,8 @@ const FEW: usize = 8;
 const STEPS: f64 = 16.0 / 256.0;
 /// Largest relative error that RoPE in bf16 adds: eight roundings, of angles, tables, products and sums.
 const ROPE: f64 = 8.0 / 256.0;
-/// How many times its input's relative error RoPE may have: a rotation keeps lengths, and pads for errors of other tokens.
+/// Largest ratio of RoPE's relative error to that of its input. A rotation keeps lengths; the factor allows
+/// for errors of other tokens.
 const ROTATED: f64 = 4.0;
 
 /// Returns true if most taps of a dump have values of 16 bits, or its producer computes in such a type.

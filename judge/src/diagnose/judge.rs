@@ -33,7 +33,7 @@ pub(super) struct Judge<'r> {
     lacking: Vec<String>,
     sides: Vec<(String, BTreeSet<Point>)>,
     notes: Vec<String>,
-    /// What explains rows that no run has made.
+    /// Causes of rows that no run has made.
     causes: Vec<Cause>,
     /// True if rounding to 16 bits may explain what exceeds the table.
     pub(super) may_be_half: bool,
@@ -41,16 +41,16 @@ pub(super) struct Judge<'r> {
     pub(super) behind: HashMap<Site, Vec<Site>>,
 }
 
-/// What is judged, and by whose logits choices are told to be ties.
+/// The two sides, and the logits that decide ties.
 pub(super) struct Parties<'r> {
     pub(super) sides: Sides<'r>,
     /// With our engine on one side, what measures rounding.
     pub(super) setting: Option<&'r Setting<'r>>,
-    /// What the engine's run from the tokens on chose.
+    /// Tokens chosen by the engine's run from the tokens on.
     pub(super) choices: Vec<GreedyToken>,
-    /// How much likely tokens that are not named are preferred to those that are.
+    /// Margins by which unlisted tokens are preferred to listed ones.
     pub(super) rank_margins: RankMargins,
-    /// How sure choices of experts are.
+    /// Confidence of expert choices.
     pub(super) preferences: Preferences,
 }
 
@@ -114,7 +114,7 @@ impl<'r> Judge<'r> {
         }
     }
 
-    /// What the table allows.
+    /// Returns the tolerance of the table.
     pub(super) fn tolerance(&self, point: Point) -> Tolerance {
         let of = |checkpoint| {
             self.rules.tolerances.get(&self.architecture, self.rules.precision, checkpoint).clone()
@@ -185,7 +185,7 @@ impl<'r> Judge<'r> {
         self.lacking.push(what);
     }
 
-    /// What each side has.
+    /// Sets the taps of each side.
     pub(super) fn sides(&mut self, sides: [(String, BTreeSet<Point>); 2]) {
         self.sides = sides.into();
     }
@@ -276,7 +276,7 @@ impl<'r> Judge<'r> {
         }
     }
 
-    /// What was expected and not compared.
+    /// Returns the expected sites that were not compared.
     fn missing(&mut self) -> Vec<Missing> {
         let compared: HashSet<Place> = self.rows.iter().map(place).collect();
         let absent = self.expected.iter().filter(|(place, _)| !compared.contains(place));
@@ -288,7 +288,7 @@ impl<'r> Judge<'r> {
     }
 }
 
-/// What is missing where nothing else is known.
+/// Returns the default message for a missing site.
 pub(super) fn one_sided(site: Site) -> String {
     format!("{site}: recorded on one side only")
 }

@@ -1,4 +1,4 @@
-//! What a cross-check found: plain data, for reports.
+//! The result of a comparison: plain data for reports.
 
 use std::cmp::Ordering;
 
@@ -13,7 +13,7 @@ use crate::dump::Producer;
 use crate::exact::IntegerProducts;
 use crate::measure::{Errors, Measurement, larger};
 
-/// How much of what should have been compared was compared.
+/// Compared and expected amounts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Coverage {
     /// Tapped values that were compared.
@@ -35,49 +35,49 @@ pub struct Coverage {
     /// Rows of them that the passes have.
     #[serde(default)]
     pub rows_expected: usize,
-    /// What was left out, and why; each a short sentence.
+    /// The skipped sites with their reasons, one short sentence each.
     pub skipped: Vec<String>,
 }
 
-/// What a comparison is of, whatever was found.
+/// The two sides of a comparison.
 #[derive(Clone, Debug)]
 pub struct Subject {
     /// The dump's name: of the shipped one, or of its file. Of two dumps, the reference's.
     pub name: String,
-    /// Who made that dump.
+    /// Producer of that dump.
     pub producer: Producer,
-    /// What our engine ran; for two dumps, the producer of the candidate.
+    /// Numerics of our engine; for two dumps, the producer of the candidate.
     pub numerics: String,
-    /// Whether the dump is what is judged.
+    /// Role of the dump.
     pub role: Role,
-    /// Whether the reference is a known case, which knows no checkpoints but those of its tokens.
+    /// True if the reference is a known case, which only has checkpoints of tokens.
     pub is_case: bool,
-    /// What decided.
+    /// The criterion.
     pub gate: Gate,
-    /// Which errors were measured.
+    /// The measured errors.
     pub mode: Mode,
 }
 
 /// The comparison with one reference.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What was compared.
+    /// The two sides.
     pub subject: Subject,
     /// The verdict over all rows and the coverage.
     pub verdict: Verdict,
     /// A sentence where the verdict is not a pass.
     pub reason: Option<String>,
-    /// What a reader should know although it changes no verdict: rounding that grew, ties …
+    /// Facts that change no verdict, such as accumulated rounding and ties.
     pub notes: Vec<String>,
-    /// What explains a row that failed, tested on the reference's own values; few failures have one.
+    /// Causes of failing rows, tested on the reference's own values; few failures have one.
     pub findings: Vec<Finding>,
     /// The verdict with the first cause supposed, if that was tried. A report's file does not hold it: of shards it is not known.
     pub confirmed: Option<Verdict>,
-    /// How much was compared.
+    /// Compared and expected amounts.
     pub coverage: Coverage,
     /// Every compared value, in data-flow order.
     pub rows: Vec<Row>,
-    /// What all of this was made of.
+    /// The data from which the outcome was made.
     pub basis: Basis,
 }
 
@@ -178,7 +178,7 @@ impl Outcome {
         }
     }
 
-    /// How many rows have this verdict.
+    /// Returns the number of rows with this verdict.
     pub fn count(&self, verdict: Verdict) -> usize {
         self.rows.iter().filter(|row| row.verdict == verdict).count()
     }

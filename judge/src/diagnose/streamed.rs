@@ -29,7 +29,7 @@ use crate::numerics::Numerics;
 use crate::plan::{Crossing, Portion, Unit, units_of};
 use crate::tap::Tap;
 
-/// What has been found so far.
+/// The results so far.
 pub struct Streamed<'s> {
     name: &'s str,
     model: &'s dyn Model,
@@ -45,31 +45,31 @@ pub struct Streamed<'s> {
     edges: HashMap<usize, String>,
 }
 
-/// What the messages tell of the whole dump.
+/// Facts about the whole dump from its messages.
 struct Told {
-    /// That of the first message, without arrays; with the continuation, if one told it.
+    /// Manifest of the first message without arrays, with the continuation if a message has one.
     manifest: Manifest,
     subject: Subject,
     basis: Basis,
     /// The tap points of which any message has an array.
     points: BTreeSet<Point>,
-    /// The same, and those that tokens tell.
+    /// Recorded taps, and those that follow from tokens.
     known: BTreeSet<Point>,
 }
 
-/// What was found in a unit.
+/// The results of a unit.
 struct Examined {
     evidence: Evidence,
     /// Places that the model came by and that are of no tap point in the message.
     unheld: Vec<Site>,
 }
 
-/// What became of a message.
+/// The result of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judged {
-    /// What it is of: "layer 3".
+    /// The content: "layer 3".
     pub of: String,
-    /// Whether anything that was compared fails or is in doubt, or something is missing.
+    /// True if a comparison fails or is undetermined, or data is missing.
     pub is_suspect: bool,
 }
 
@@ -96,7 +96,7 @@ impl<'s> Streamed<'s> {
         Ok(Self { name, model, numerics, rules, book, told, portions, found, pieces, edges })
     }
 
-    /// Whether no message was judged.
+    /// Returns true if no message was judged.
     pub fn is_empty(&self) -> bool {
         self.portions.is_empty()
     }
@@ -179,7 +179,7 @@ impl<'s> Streamed<'s> {
         ))
     }
 
-    /// What enters its layers, if that is what other messages hold there.
+    /// Returns the inputs of the portion's layers, if they agree with those of other messages.
     fn new_edges(&self, portion: &Portion, held: &Held) -> Result<Vec<(usize, String)>> {
         let mut edges = Vec::new();
         for layer in portion.edges() {
@@ -196,7 +196,7 @@ impl<'s> Streamed<'s> {
         Ok(edges)
     }
 
-    /// Whether these stations came before, bit for bit.
+    /// Returns true if these parts came before, bit for bit.
     fn is_known(&self, piece: &(Range<usize>, String)) -> Result<bool, String> {
         let meets =
             |known: &&(Range<usize>, String)| known.0.start < piece.0.end && piece.0.start < known.0.end;
@@ -322,7 +322,7 @@ fn digest(portion: &Portion, piece: &Range<usize>, dump: &Dump) -> Result<String
     Ok(hex::encode(hash.finalize()))
 }
 
-/// What was supposed must change something, in one message at least; of those that have not come nothing is known.
+/// Checks that a supposed change has an effect in at least one message, if all have been received.
 fn check_supposed(rules: Rules, made: usize, is_complete: bool) -> Result<()> {
     let [first, ..] = rules.suppositions else { return Ok(()) };
     if made > 0 || !is_complete {
@@ -331,7 +331,7 @@ fn check_supposed(rules: Rules, made: usize, is_complete: bool) -> Result<()> {
     Err(Error::Usage(format!("--suppose {}: no effect in any message", first.change[0])))
 }
 
-/// Whether layer 0 is among what came of a unit.
+/// Returns true if layer 0 is among the parts of a unit.
 fn is_first_layer((stations, _): &(Range<usize>, String)) -> bool {
     stations.contains(&1)
 }

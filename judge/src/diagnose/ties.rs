@@ -23,7 +23,7 @@ pub(super) enum Sides<'s> {
 }
 
 impl Sides<'_> {
-    /// Whether a side tells its choices by the tokens that it has read alone.
+    /// Returns true if only the tokens that a side has read state its choices.
     pub(super) fn tell_by_reading(&self) -> bool {
         match self {
             Sides::Engine { held, .. } => held.tells_by_reading,
@@ -58,12 +58,12 @@ impl Other {
     }
 }
 
-/// What is known of choices.
+/// The facts about chosen tokens.
 pub(super) struct Choosing<'s> {
     pub(super) sides: Sides<'s>,
-    /// What a table allows at the logits that choices are made from, where it decides; else nothing.
+    /// Tolerance of the logits from which tokens are chosen, if the table decides; else 0.
     pub(super) tolerance: f64,
-    /// What rounding moves there, by pass; nothing for two dumps.
+    /// Noise floors there, by pass; empty for two dumps.
     pub(super) floors: HashMap<Site, Floor>,
     /// The choices of our engine's run along the dump's tokens, from the end of the prompt.
     pub(super) choices: Vec<GreedyToken>,
@@ -211,7 +211,8 @@ impl Choosing<'_> {
         Some((step, Other { position: end - 1, pass, candidate, reference }))
     }
 
-    /// Whether another token was chosen from the dump's own logits: then no rounding lies between.
+    /// Returns true if a different token was chosen from the dump's own logits, without any rounding in
+    /// between.
     fn is_from_own_logits(&self, row: &Row) -> bool {
         let since_logits =
             row.since.iter().any(|start| matches!(start.point, Point::LastLogits | Point::Logits));
@@ -262,7 +263,8 @@ impl Choosing<'_> {
         )
     }
 
-    /// How much the logits of the one whose choice it is prefer it to the other: the dump's, if it holds any.
+    /// Returns the margin by which the chooser's logits prefer its token to the other: the dump's, if it
+    /// records any.
     fn margin(&self, other: Other) -> Result<Option<f64>> {
         let Other { position, pass, candidate, reference } = other;
         let of = |held: &Held, own: u32, other: u32| -> Result<Option<f64>> {
@@ -372,7 +374,7 @@ fn first_wrong(rows: &[Row]) -> Option<Site> {
     rows.iter().filter(is_wrong).map(|row| row.site).min_by_key(|site| site.pass)
 }
 
-/// Where a stage is wrong, what moved the logits of its pass and of later ones is no rounding.
+/// Turns ties into failures after a wrong operation, since the change of the logits is not rounding.
 pub(super) fn refuse_ties_of_a_wrong_run(rows: &mut [Row]) {
     let Some(wrong) = first_wrong(rows) else { return };
     let comes_after = |row: &&mut Row| row.site.pass.is_none_or(|pass| Some(pass) >= wrong.pass);

@@ -1,4 +1,4 @@
-//! What rounding comes to, where a verdict depends on it.
+//! The noise floor, if a verdict depends on it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,7 +16,7 @@ use crate::plan::Unit;
 use crate::tensor::Tensor;
 use crate::weight::DType;
 
-/// How much our engine prefers its choices to those of the dump.
+/// Margins by which our engine prefers its choices to those of the dump.
 #[derive(Clone, Copy)]
 struct Margins<'m> {
     ranks: &'m RankMargins,
@@ -162,12 +162,12 @@ impl Judge<'_> {
         rows.len() >= ROWS && values >= VALUES
     }
 
-    /// Whether nothing was left out by passes or positions.
+    /// Returns true if all passes and positions are selected.
     fn sees_everything(&self) -> bool {
         self.rules.selection.passes.is_none() && self.rules.selection.positions.is_none()
     }
 
-    /// Whether nothing was left out by checkpoints or layers either.
+    /// Returns true if all passes, positions, checkpoints and layers are selected.
     fn sees_every_stage(&self) -> bool {
         let selection = self.rules.selection;
         let is_asked = |checkpoint| selection.checkpoints.contains(checkpoint);
@@ -245,7 +245,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Where the two sides name others as the likeliest tokens, their log-probabilities: by what was introduced, or in total.
+    /// Returns the sites of log-probabilities whose top tokens differ, by local or accumulated errors.
     fn other_ranks(&self, introduced: bool) -> impl Iterator<Item = Site> {
         let rows = self.rows.iter().filter(|row| names_others(row));
         rows.filter(move |row| row.introduced.is_some() == introduced).map(log_probabilities)
@@ -264,9 +264,9 @@ impl Judge<'_> {
         }
     }
 
-    /// What passes ends in: logits of choices and outputs of the last layer, that pass by themselves and are further off in
-    /// total than is allowed. Where every operation from the tokens on was evaluated from what its engine went on with, they
-    /// can show nothing more.
+    /// Returns the last values of each pass (logits of choices, outputs of the last layer) that pass locally
+    /// but have a large accumulated error. If every operation from the tokens on was evaluated from the
+    /// values that its engine computed with, they show nothing more.
     fn ends_that_grew(&self, setting: &Setting) -> HashSet<Site> {
         let is_evaluated =
             || self.rows.iter().all(|row| row.is_settled() && !setting.may_hide_rounding(row.site));
@@ -320,7 +320,7 @@ fn rooms(setting: &Setting) -> (Room, Vec<Unstated>) {
     (stated, rooms)
 }
 
-/// Whether the two sides name others as the likeliest tokens.
+/// Returns true if the two sides list different top tokens.
 fn names_others(row: &Row) -> bool {
     row.site.point == Point::TopIds && row.judged().is_some_and(|found| found.errors.max_abs > 0.0)
 }

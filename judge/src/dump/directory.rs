@@ -21,7 +21,7 @@ impl Directory {
         Self { root: root.to_owned(), opened: Arc::default() }
     }
 
-    /// Whether the file of an array is there.
+    /// Returns true if the file of an array exists.
     pub(super) fn holds(&self, row: &TensorRow) -> bool {
         self.root.join(row.place().0).is_file()
     }

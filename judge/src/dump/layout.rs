@@ -9,7 +9,7 @@ const PARTS: &[(Axis, &[&[Axis]])] = &[
     (Axis::Hidden, &[&[Axis::Head, Axis::HeadDim], &[Axis::KvHead, Axis::Group, Axis::HeadDim]]),
 ];
 
-/// Where the axes are that `wanted` is, or is made of.
+/// Returns the axes that form the axis `wanted`.
 fn made_of(wanted: Axis, found: &[Axis]) -> Option<Vec<usize>> {
     let position = |axis: &Axis| found.iter().position(|known| known == axis);
     let parts = PARTS.iter().filter(|(axis, _)| *axis == wanted).flat_map(|(_, parts)| parts.iter().copied());

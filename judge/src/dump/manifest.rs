@@ -32,7 +32,7 @@ pub struct Manifest {
     /// Conventions that hold for all arrays.
     #[serde(default)]
     pub layout: Layout,
-    /// What the model read.
+    /// Input of the model.
     pub input: Input,
     /// The forward passes, in order.
     pub passes: Vec<Pass>,
@@ -41,7 +41,7 @@ pub struct Manifest {
     pub generated: Option<Vec<u32>>,
     /// The arrays.
     pub tensors: Vec<TensorRow>,
-    /// Which of several sequences it is about: its name or its number.
+    /// The sequence that the manifest describes, by name or number.
     #[serde(skip)]
     pub sequence: Option<String>,
 }
@@ -62,12 +62,12 @@ pub struct ModelInfo {
 /// Conventions that hold for all arrays of a dump.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Layout {
-    /// Which two values of a head RoPE rotates together.
+    /// The pairs of head values that RoPE rotates together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rope_pairing: Option<RopePairing>,
 }
 
-/// What the model read.
+/// The input of the model.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Input {
     /// The text the tokens came from, if any.
@@ -75,12 +75,12 @@ pub struct Input {
     pub prompt: String,
     /// The prompt's tokens.
     pub tokens: Vec<u32>,
-    /// How the tokens after the prompt came about.
+    /// The choice of the tokens after the prompt.
     #[serde(default)]
     pub decode: Decode,
 }
 
-/// How the tokens after the prompt came about.
+/// The choice of the tokens after the prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Decode {
@@ -114,14 +114,14 @@ impl Pass {
         self.position + self.tokens.len()
     }
 
-    /// Which of `passes` is the first that reaches `end`. They follow each other, so it is found by halving: a dump may have
-    /// as many of them as tokens.
+    /// Returns the first of `passes` that reaches `end`, by binary search: a dump may have as many passes as
+    /// tokens.
     pub fn reaching(passes: &[Self], end: usize) -> Option<usize> {
         let index = passes.partition_point(|pass| pass.end() < end);
         (index < passes.len()).then_some(index)
     }
 
-    /// Which of `passes` ends at `end`, if one does.
+    /// Returns the one of `passes` that ends at `end`, if any.
     pub fn ending(passes: &[Self], end: usize) -> Option<usize> {
         Self::reaching(passes, end).filter(|&index| passes[index].end() == end)
     }
@@ -159,7 +159,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// Whether it is known which tokens followed those whose log-probabilities are given.
+    /// Checks that the token after each listed log-probability is known.
     pub(super) fn check_successors(&self) -> Result<(), String> {
         for row in self.tensors.iter().filter(|row| row.tap == Point::TokenLogprobs.name()) {
             let Some(pass) = row.pass.and_then(|pass| self.passes.get(pass)) else { continue };

@@ -49,8 +49,8 @@ impl Manifest {
         }
     }
 
-    /// What later versions say of a row, was a producer's own in the first. Eight bits mean nothing without it: their scale
-    /// would be.
+    /// Reads a version 1 manifest. Fields of later versions belong to the producer there. 8-bit types are
+    /// refused, because they need a scale.
     fn of_version_1(json: &[u8]) -> Result<Vec<Self>, String> {
         let mut manifest: Self = serde_json::from_slice(json).map_err(|error| error.to_string())?;
         let mut rows = manifest.tensors.iter().enumerate();
@@ -76,7 +76,7 @@ impl Manifest {
     }
 }
 
-/// What a manifest says first.
+/// The first fields of a manifest.
 #[derive(Deserialize)]
 struct Kind {
     format: String,

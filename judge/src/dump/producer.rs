@@ -1,4 +1,4 @@
-//! Who made a dump, and how, as far as the manifest says it.
+//! The producer of a dump, as stated in the manifest.
 
 use serde::{Deserialize, Serialize};
 
@@ -61,7 +61,7 @@ pub struct Producer {
     /// Whatever changes the numbers: dtype, KV cache type, threads …
     #[serde(default)]
     pub settings: serde_json::Map<String, serde_json::Value>,
-    /// Where and how it rounds, as far as it says so: fields of a profile, and the profile that it is otherwise like.
+    /// Stated rounding: fields of a profile, and the profile for the rest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rounding: Option<serde_json::Map<String, serde_json::Value>>,
 }

@@ -22,21 +22,21 @@ use crate::weight::{DType, StoredTensor};
 pub const MANIFEST: &str = "manifest.json";
 /// Key of the manifest in the metadata of a `.safetensors` file.
 pub(super) const METADATA_KEY: &str = "xcheck";
-/// Where the greedy continuation is.
+/// Site of the greedy continuation.
 const CONTINUATION: Site = Site { point: Point::Generated, layer: None, pass: None };
 
 /// A dump whose manifest was checked and whose arrays are all there.
 #[derive(Clone, Debug)]
 pub struct Dump {
-    /// Where it is, for messages.
+    /// Path for messages.
     pub path: PathBuf,
-    /// What it holds.
+    /// The manifest.
     pub manifest: Manifest,
     container: Container,
     rows: HashMap<Site, usize>,
     /// Describes the continuation where it stands in the manifest and in no array.
     listed: Option<TensorRow>,
-    /// Whether it comes from another machine.
+    /// True if the dump is on another machine.
     is_elsewhere: bool,
     /// The files that were read, and held against their hashes.
     seen: Arc<Mutex<HashSet<String>>>,
@@ -151,7 +151,7 @@ impl Dump {
         Ok(dump)
     }
 
-    /// The same arrays, as if the manifest said otherwise of each; those of which it says nothing are left out.
+    /// Reads the same arrays under changed manifest rows; rows without a replacement are omitted.
     ///
     /// # Errors
     /// If an array would have no place.
@@ -183,12 +183,12 @@ impl Dump {
         Ok(())
     }
 
-    /// Whether a safetensors file is a dump: its metadata holds a manifest.
+    /// Returns true if a safetensors file is a dump, with a manifest in its metadata.
     pub fn is_inside(file: &Safetensors) -> bool {
         file.metadata.contains_key(METADATA_KEY)
     }
 
-    /// Whether an `.npz` file is a dump: a manifest is a member of it.
+    /// Returns true if an `.npz` file is a dump, with a manifest as a member.
     pub fn is_npz(source: &Source) -> bool {
         let names = Npz::open(source.data.whole()).and_then(|archive| archive.member_names());
         names.is_ok_and(|names| names.contains(MANIFEST))
@@ -204,18 +204,20 @@ impl Dump {
         self.sites().map(|site| site.point).collect()
     }
 
-    /// Whether it holds the values of a place, all of them.
+    /// Returns true if the dump records all values of a site.
     pub fn holds(&self, site: Site) -> bool {
         self.row(site).is_some_and(|row| !row.sketch && row.rows.is_none())
     }
 
-    /// Whether stages start from a place: it holds all values, in more than 8 bits, or those that its engine went on with.
+    /// Returns true if operations can start from a site: all values are recorded, in more than 8 bits or as
+    /// the engine computed with them.
     pub fn starts_at(&self, site: Site) -> bool {
         let is_coarse = |row: &TensorRow| row.dtype().is_ok_and(DType::is_f8) && !row.is_computed_with();
         self.holds(site) && !self.row(site).is_some_and(is_coarse) && !self.lacks_keys(site)
     }
 
-    /// Whether a pass of several tokens keeps the latest keys alone, as many as the last of them sees: the others see more.
+    /// Returns true if a pass of several tokens records only the keys that its last token sees, although the
+    /// others see more.
     fn lacks_keys(&self, site: Site) -> bool {
         let pass = site.pass.and_then(|pass| self.manifest.passes.get(pass));
         let Some((pass, row)) = pass.filter(|pass| pass.tokens.len() > 1).zip(self.row(site)) else {
@@ -230,19 +232,19 @@ impl Dump {
         self.row(site)?.rows.as_deref()
     }
 
-    /// Whether it holds a sketch of a place.
+    /// Returns true if the dump has a sketch of a site.
     pub fn sketches(&self, site: Site) -> bool {
         self.row(site).is_some_and(|row| row.sketch)
     }
 
-    /// What the manifest says of a place, if the dump holds it. Of a continuation that stands in the manifest alone, the
-    /// manifest is the file.
+    /// Returns the manifest's row of a site, if recorded. A continuation that is only in the manifest has a
+    /// row too.
     pub fn row(&self, site: Site) -> Option<&TensorRow> {
         let array = self.rows.get(&site).map(|&index| &self.manifest.tensors[index]);
         array.or_else(|| self.listed.as_ref().filter(|_| site == CONTINUATION))
     }
 
-    /// What the axes of a place's values count, if it holds it.
+    /// Returns the axes of a site's values, if recorded.
     pub fn axes(&self, site: Site) -> Option<Vec<Axis>> {
         self.row(site).map(|row| row.axes().expect("opening checked them"))
     }
@@ -278,7 +280,7 @@ impl Dump {
         Ok(Some(view))
     }
 
-    /// What an array of several sequences has at keys of others than this one, where it has such.
+    /// Returns the values of an array at keys of other sequences, if there are any.
     ///
     /// # Errors
     /// As [`Dump::read`].
@@ -304,7 +306,8 @@ impl Dump {
         Ok(stored.scaled(self.scales_of(row, scale, shape)?))
     }
 
-    /// What each element is multiplied with, which is known to `f32`: so that products of 8 bits have an exact `f64`.
+    /// Returns the scale of each element, rounded to `f32` so that products with 8-bit values are exact in
+    /// `f64`.
     fn scales_of(&self, row: &TensorRow, scale: &Scale, shape: &[usize]) -> Result<View<'static>> {
         let file = match scale {
             Scale::Number(number) => return Ok(View::constant(shape, f64::from(*number as f32))),
@@ -452,7 +455,7 @@ fn token_ids(values: &Values) -> Result<Vec<u32>, String> {
     values.data.iter().map(id).collect()
 }
 
-/// Where the two first differ, if they do.
+/// Describes the first difference of the two lists, if any.
 fn contradiction(listed: &[u32], array: &[u32], file: &str) -> Option<String> {
     if let Some(step) = listed.iter().zip(array).position(|(listed, stored)| listed != stored) {
         return Some(format!(

@@ -1,4 +1,4 @@
-//! What a manifest says of one array.
+//! A manifest's row about one array.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,33 +33,33 @@ pub struct TensorRow {
     pub dtype: String,
     /// Length of each axis, outermost first.
     pub shape: Vec<usize>,
-    /// Where it is: a path inside the dump.
+    /// Path inside the dump.
     pub file: String,
-    /// Whether the file holds the sketch of the array instead of the array.
+    /// True if the file has a sketch of the array.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sketch: bool,
-    /// What the axes count, where that differs from the tap point's own axes.
+    /// Axes, if they differ from the tap's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub axes: Option<Vec<String>>,
     /// SHA-256 of its elements, little-endian and in C order, as they are stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
-    /// Which rows of its pass it holds, in ascending order, if not all (version 2).
+    /// Recorded rows of the pass, in ascending order, if not all (version 2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<Vec<usize>>,
-    /// Which part of the array in the file it is, if not all (version 2).
+    /// Part of the array in the file, if not all of it (version 2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<Of>,
-    /// What its values were rounded to before they were stored in a longer type (version 2).
+    /// Type to which the values were rounded before they were stored in a longer type (version 2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub computed: Option<String>,
-    /// What each element of 8 bits is multiplied with (version 2).
+    /// Scale of each 8-bit element (version 2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale: Option<Scale>,
-    /// What its values are multiples of: of log-probabilities that were written with few decimals (version 2).
+    /// Decimal step of log-probabilities that were written with few decimals (version 2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<f64>,
-    /// Whether its values lie on steps that begin elsewhere than at zero, in each row at a number of its own.
+    /// True if the steps start at a different offset in each row instead of zero.
     #[serde(skip)]
     pub(super) is_shifted: bool,
     /// Whose it is among several sequences.
@@ -67,7 +67,7 @@ pub struct TensorRow {
     pub(super) share: Option<Arc<Share>>,
 }
 
-/// What elements of 8 bits are multiplied with when they are read.
+/// The scale of 8-bit elements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected a number, or the path of an f32 array")]
 pub enum Scale {
@@ -77,21 +77,21 @@ pub enum Scale {
     File(String),
 }
 
-/// Which part of a stored array a row is.
+/// A part of a stored array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Of {
     /// The shape by which the stored array is cut: of as many elements.
     pub shape: Vec<usize>,
-    /// Where the part begins along each axis; at the beginning if left out.
+    /// First index of the part along each axis; default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<Vec<usize>>,
-    /// Where it ends, the end not included; at the end if left out.
+    /// End index of the part along each axis, exclusive; default: the length.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<Vec<usize>>,
 }
 
 impl Of {
-    /// What is left along each axis.
+    /// Returns the range along each axis.
     ///
     /// # Errors
     /// In words, if that is no part of the shape.
@@ -170,27 +170,27 @@ impl TensorRow {
         })
     }
 
-    /// The same of some rows of the pass.
+    /// Sets the recorded rows of the pass.
     pub fn of_rows(self, rows: &[usize]) -> Self {
         Self { rows: Some(rows.to_vec()), ..self }
     }
 
-    /// The same of log-probabilities that stand for all that is within half a step of them.
+    /// Sets the decimal step: each log-probability stands for all values within half a step.
     pub fn known_to(self, step: f64) -> Self {
         Self { step: Some(step), is_shifted: true, ..self }
     }
 
-    /// The same values as those of another layer.
+    /// Moves the row to another layer.
     pub fn of_layer(self, layer: Option<usize>) -> Self {
         Self { layer, ..self }
     }
 
-    /// The same values under the name of another tap.
+    /// Renames the row's tap.
     pub fn named(self, tap: String) -> Self {
         Self { tap, ..self }
     }
 
-    /// What version 2 says of it must be possible.
+    /// Checks the fields of version 2.
     pub(super) fn check_parts(&self) -> Result<(), String> {
         let point: Point = self.tap.parse()?;
         if self.rows.is_some() && (self.sketch || !point.axes().contains(&Axis::Token)) {
@@ -253,7 +253,8 @@ impl TensorRow {
         shortest.or_else(|| self.computed.as_deref().and_then(dtype_named)).or(dtype)
     }
 
-    /// Whether it is stored in fewer bits than results usually have, and the engine went on with what is stored.
+    /// Returns true if the values are stored in fewer bits than results usually have, and the engine computed
+    /// with the stored values.
     pub fn is_computed_with(&self) -> bool {
         let dtype = self.dtype().ok().filter(|dtype| dtype.is_f8());
         dtype.is_some() && self.computed.as_deref().and_then(dtype_named) == dtype
@@ -278,8 +279,8 @@ impl TensorRow {
         if self.sketch { vec![sketch::rows(point, &self.shape), WIDTH] } else { self.shape.clone() }
     }
 
-    /// Whether an array of elements of this type is what the row promises. Token ids may be of another integer type than
-    /// it says: `numpy.argmax` gives `i64`.
+    /// Returns true if an array of this type matches the row. Token ids may have another integer type:
+    /// `numpy.argmax` gives `i64`.
     pub(super) fn is_of(&self, stored: DType) -> bool {
         if self.sketch {
             return stored == DType::F64;
@@ -304,7 +305,8 @@ impl TensorRow {
         shape.iter().try_fold(width as u64, |size, &length| size.checked_mul(length as u64))
     }
 
-    /// What its axes count: the tap point's own, after a batch of one where there is an axis more, unless others are named.
+    /// Returns the axes: the stated ones, else the tap's own, with a batch of one in front if there is one
+    /// axis more.
     pub fn axes(&self) -> Result<Vec<Axis>, String> {
         let Some(names) = &self.axes else {
             let own = self.tap.parse::<Point>()?.axes();
@@ -401,7 +403,8 @@ fn is_integer(dtype: DType) -> bool {
     matches!(dtype, I8 | I16 | I32 | I64 | U8 | U16 | U32 | U64)
 }
 
-/// How many neighbouring axes of `found` each axis of `wanted` is, in row-major order; `None` if that cannot be.
+/// Returns the number of neighbouring axes of `found` that form each axis of `wanted`, in row-major order;
+/// `None` if impossible.
 pub(super) fn together(found: &[usize], wanted: &[usize]) -> Option<Vec<usize>> {
     let (mut counts, mut rest) = (Vec::new(), found);
     for &length in wanted {

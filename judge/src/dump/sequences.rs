@@ -37,7 +37,7 @@ struct WrittenInput {
     decode: Decode,
 }
 
-/// What the model read in one sequence.
+/// The input of one sequence.
 #[derive(Clone, Debug, Deserialize)]
 struct Sequence {
     #[serde(default)]
@@ -82,7 +82,7 @@ struct WrittenPass {
     temperature: Option<f32>,
 }
 
-/// That of the first row, or of each.
+/// The position of the first row, or of each row.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected a position, or a list with one position per row")]
 enum Positions {
@@ -90,7 +90,7 @@ enum Positions {
     Each(Vec<usize>),
 }
 
-/// What attention looked at: for all rows of a pass, or for each entry of a batch.
+/// The keys that attention read: for all rows of a pass, or for each entry of a batch.
 #[derive(Deserialize)]
 #[serde(
     untagged,
@@ -148,7 +148,7 @@ impl Written {
 }
 
 impl WrittenPass {
-    /// As version 1 has it, if it says no more.
+    /// Converts to a version 1 pass, if no other fields are set.
     fn plain(&self) -> Option<Pass> {
         match (&self.position, &self.sequence, &self.keys) {
             (&Positions::First(position), None, None) => {
@@ -205,19 +205,19 @@ struct Several<'w> {
 
 /// A pass as one sequence sees it.
 struct Visit {
-    /// Which of the written passes it is.
+    /// Index of the written pass.
     pass: usize,
-    /// Which of its rows are the sequence's.
+    /// Rows of the pass that belong to the sequence.
     rows: Vec<usize>,
-    /// How many other sequences stand before it in the pass, and how many there are in all.
+    /// Number of sequences before this one in the pass, and of all sequences.
     nth: (usize, usize),
 }
 
-/// Where a sequence stands in an array.
+/// The place of a sequence in an array.
 struct Stand {
     /// The entry of its batch.
     entry: Option<usize>,
-    /// Which of its tokens are the sequence's.
+    /// Tokens that belong to the sequence.
     tokens: Option<Vec<usize>>,
 }
 
@@ -285,7 +285,7 @@ impl<'w> Several<'w> {
         Ok(Pass { position, tokens, temperature: written.temperature })
     }
 
-    /// What a sequence has of an array, if anything.
+    /// Returns the sequence's part of an array, if any.
     fn share(&self, sequence: usize, visits: &[Visit], row: &TensorRow) -> Result<Option<TensorRow>, String> {
         let point: Point = row.tap.parse()?;
         if point.scope() == Scope::Run {
@@ -334,7 +334,7 @@ impl<'w> Several<'w> {
         Ok(Some(TensorRow { pass: Some(own), shape, axes: None, rows, of: None, share, ..row.clone() }))
     }
 
-    /// What is read of an array before anybody knows whose it is.
+    /// Checks an array before it is assigned to sequences.
     fn checked(&self, whole: TensorRow, pass: usize) -> Result<TensorRow, String> {
         whole.check_parts()?;
         let (axes, rows) = (whole.axes()?, self.places[pass].len());
@@ -353,8 +353,8 @@ impl<'w> Several<'w> {
         }
     }
 
-    /// Where a sequence stands in an array with a batch of so many entries, and so many tokens; `None` if an array of some rows
-    /// has none of its.
+    /// Finds the place of a sequence in an array with this batch size and number of tokens; `None` if the
+    /// array's rows include none of the sequence.
     fn stand(
         &self,
         visit: &Visit,
@@ -392,14 +392,15 @@ impl<'w> Several<'w> {
         Ok(Some(Stand { entry: batch.map(|_| entry), tokens }))
     }
 
-    /// Which of a sequence's rows an array of some rows holds, counted in its own pass; `None` for an array of all.
+    /// Returns the sequence's rows in an array of some rows, counted in its own pass; `None` for an array of
+    /// all rows.
     fn held_rows(&self, visit: &Visit, whole: &TensorRow) -> Option<Vec<usize>> {
         let listed = whole.rows.as_ref()?;
         let rows = visit.rows.iter().enumerate();
         Some(rows.filter(|(_, row)| listed.binary_search(row).is_ok()).map(|(own, _)| own).collect())
     }
 
-    /// Which keys of an array are a sequence's, in the order of positions; and whose each of them is.
+    /// Returns the sequence's keys in an array, in the order of positions, and the owner of each key.
     fn keys_of(
         &self,
         sequence: usize,
@@ -429,7 +430,7 @@ impl<'w> Several<'w> {
         Ok((own.into_values().collect(), owners))
     }
 
-    /// What attention looked at in a pass: said, or what the cache has been given.
+    /// Returns the keys that attention read in a pass: as stated, or as cached so far.
     fn slots(&self, pass: usize, entry: Option<(usize, usize)>) -> Result<Vec<Place>, String> {
         let said = match (&self.passes[pass].keys, entry) {
             (None, _) => None,
@@ -461,8 +462,8 @@ impl<'w> Several<'w> {
     }
 }
 
-/// As many keys as an array has, of those that are known: all, or the latest of each sequence, which are all that a layer with
-/// a window needs.
+/// Returns as many known keys as the array has: all, or the latest of each sequence, which suffice for a
+/// layer with a window.
 fn latest(slots: Vec<Place>, keys: usize) -> Result<Vec<Place>, String> {
     let mut positions: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     slots.iter().flatten().for_each(|&(whose, position)| positions.entry(whose).or_default().push(position));
@@ -484,7 +485,7 @@ fn latest(slots: Vec<Place>, keys: usize) -> Result<Vec<Place>, String> {
     Ok(slots.into_iter().filter(|place| place.is_some_and(is_kept)).collect())
 }
 
-/// How many each of several has at most, if together they have `all`, and those that have fewer have all of theirs.
+/// Returns the limit per item if all items together have `all`, and shorter items are complete.
 fn shared_evenly(all: usize, mut lengths: Vec<usize>) -> Option<usize> {
     lengths.sort_unstable();
     let mut left = all;
@@ -498,7 +499,7 @@ fn shared_evenly(all: usize, mut lengths: Vec<usize>) -> Option<usize> {
     None
 }
 
-/// The same with its axes named: one more than the tap has is a batch.
+/// Names the axes of a row: one axis more than the tap has is a batch.
 fn with_axes(row: &TensorRow, point: Point) -> TensorRow {
     let own = point.axes();
     let batch = (row.shape.len() == own.len() + 1).then_some(Axis::Batch);

@@ -32,7 +32,7 @@ pub struct Recorder {
     error: Option<Error>,
 }
 
-/// What is written of a value: its elements, and their shape.
+/// A value to write: its elements and their shape.
 struct Array {
     shape: Vec<usize>,
     elements: Elements,
@@ -108,8 +108,8 @@ impl Recorder {
         Ok(Self { path: path.to_owned(), manifest, sink, sketches: false, error: None })
     }
 
-    /// The same, but of activations it writes sketches: all but the scores of attention, of which the weights tell, and the
-    /// logits after a pass, which are written whole.
+    /// Writes sketches of activations. Attention scores are omitted, since the weights show the same. The
+    /// logits after a pass are written whole.
     pub fn sketching(self) -> Self {
         Self { sketches: true, ..self }
     }
@@ -194,13 +194,13 @@ impl Manifest {
     }
 }
 
-/// What a manifest says of a value that is written here.
+/// Returns the manifest's row of a written value.
 fn row(site: Site, value: &Tensor) -> TensorRow {
     let dtype = if site.point.kind() == Kind::Token { DType::U32 } else { DType::F32 };
     TensorRow::new(site, dtype, value.shape(), &file_name(site))
 }
 
-/// What stands before the elements: the manifest in the metadata, and where the elements of each row are.
+/// Returns the bytes before the elements: the manifest in the metadata, and the offsets of each row.
 fn header(manifest: &Manifest, json: String) -> Vec<u8> {
     let mut offset = 0;
     let mut header = Map::from_iter([("__metadata__".to_owned(), json!({ METADATA_KEY: json }))]);

@@ -28,22 +28,22 @@ pub(super) struct Match {
 }
 
 impl Match {
-    /// Whether nothing but rounding is between them.
+    /// Returns true if only rounding separates the two.
     pub fn is_honest(&self) -> bool {
         self.near.is_honest()
     }
 }
 
-/// Who looks at our run: goes on with their values wherever it has found them, so that what follows is computed from
-/// what they computed it from.
+/// Observer of our run. It continues with the file's values wherever they were found, so that later values
+/// have the same inputs.
 pub(super) struct Finder<'f> {
     pub arrays: &'f [Numbers],
     pub sizes: Extents,
-    /// How many of the latest positions a token of each layer sees.
+    /// Number of latest positions that a token of each layer sees.
     pub windows: Vec<Option<usize>>,
-    /// What is taken for a place although it is not near.
+    /// Arrays assumed at a site although they are not near it.
     pub presumed: &'f HashMap<Site, (usize, Match)>,
-    /// Whether it is not known yet what an array is.
+    /// True for each array that is not yet assigned to a tap.
     pub open: Vec<bool>,
     /// For each array the places that it may be.
     pub found: Vec<Vec<Match>>,
@@ -79,8 +79,8 @@ impl Finder<'_> {
 }
 
 impl Finder<'_> {
-    /// What is computed from this very array may still be it: a cache, or RoPE in a model that has none. That it is the same
-    /// tells nothing more.
+    /// Returns the nearness of an array to a site computed from the same array, such as a cache, or RoPE in a
+    /// model without RoPE. Such a match is no further evidence.
     fn since_copied(&self, index: usize, site: Site, near: Nearness) -> Nearness {
         let is_input = |known: &Match| {
             let from = site.point.inputs().iter().flat_map(|inputs| inputs.iter());

@@ -29,7 +29,7 @@ pub use write::{guesses_of, map_of};
 /// Values that are held at once.
 const MOST_VALUES: usize = 1 << 32;
 
-/// What an array is.
+/// The tap of an array.
 #[derive(Clone, Debug)]
 pub struct Identified {
     /// Its name.
@@ -40,9 +40,9 @@ pub struct Identified {
     pub dtype: DType,
     /// A shorter type that all of its values have.
     pub rounded: Option<DType>,
-    /// What it is, one place for each tap that is fused in it; empty where that cannot be told.
+    /// The tap, or one per fused part; empty if unknown.
     pub places: Vec<Place>,
-    /// What is nearest to it, where that is not near enough.
+    /// The nearest tap, if none is near enough.
     pub nearest: Option<Place>,
     /// Why it cannot be told, or how it was told, where that is not a matter of its values.
     pub because: Option<String>,
@@ -57,13 +57,13 @@ pub struct Place {
     pub rows: Option<(usize, usize)>,
     /// The axes of the array, or of the part of it, without those of length 1.
     pub axes: Vec<(Axis, usize)>,
-    /// Whether that is the order in which the tap has them.
+    /// True if the axes are in the tap's order.
     pub is_in_order: bool,
     /// The part that it is of the array, and what the axes of that count.
     pub of: Option<(Of, Vec<Axis>)>,
-    /// How its heads lie, if otherwise than the model's.
+    /// Order of the heads, if it differs from the model's.
     pub pairing: Option<RopePairing>,
-    /// What our values are multiplied with to be the array's.
+    /// Scale from our values to the array's.
     pub scale: f64,
     /// Relative error in L2, each stage started from the file's own values as far as they were found.
     pub rel_l2: f64,
@@ -157,7 +157,7 @@ fn identified(
 const TOKENS: &str = "the tokens";
 
 impl Identified {
-    /// Whether it is the tokens that the model read.
+    /// Returns true if the array has the tokens that the model read.
     pub fn is_tokens(&self) -> bool {
         self.because.as_deref() == Some(TOKENS)
     }

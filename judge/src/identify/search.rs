@@ -20,7 +20,7 @@ const MOST_TRIALS: usize = 400;
 /// Guesses at most that are confirmed or not by what follows them, in a run each.
 const MOST_GUESSES: usize = 64;
 
-/// What is run.
+/// The data for a search.
 pub(super) struct Search<'s> {
     pub numbers: &'s [Numbers],
     pub model: &'s dyn Model,
@@ -30,7 +30,7 @@ pub(super) struct Search<'s> {
 
 /// Places whose values an array is taken for.
 type Taken = HashMap<Site, (usize, Match)>;
-/// What a run has shown: for each array the places that it may be, and all places with their shapes.
+/// Result of a run: the possible sites of each array, and all sites with their shapes.
 type Shown = (Vec<Vec<Match>>, Vec<(Site, Vec<usize>)>);
 
 impl Search<'_> {
@@ -49,7 +49,7 @@ impl Search<'_> {
         Ok((finder.found, finder.seen))
     }
 
-    /// What each array is.
+    /// Returns the tap of each array.
     pub(super) fn settled(&self) -> Result<Settled> {
         let mut presumed = HashMap::new();
         let (mut settled, mut places) = (Settled::default(), Vec::new());

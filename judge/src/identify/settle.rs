@@ -1,4 +1,4 @@
-//! Which of the places that an array may be it is.
+//! Assignment of arrays to one of their possible sites.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,20 +8,20 @@ use crate::identify::finder::{Match, Numbers};
 use crate::identify::measure::ROUNDED;
 use crate::identify::sizes::Extents;
 
-/// How much nearer one place must be than another to tell them apart. On the dumps that ship, errors at places of the same
-/// values are within a factor of 1.5, as rounding has it, and at others over a thousand times as large.
+/// Required ratio between the distances of two sites. In the shipped dumps, errors at sites of equal values
+/// are within a factor of 1.5 of each other; at other sites they are a thousand times larger.
 const MARGIN: f64 = 2.0;
-/// What is further away is never taken.
+/// Largest distance that is accepted.
 const FAR: f64 = 0.5;
-/// Of fewer values none is taken that is not near: that noise leaves less than [`FAR`] of so many has a chance of 1e-10, and
-/// a search asks some millions of times.
+/// Minimum number of values for an array that is not near. Noise of that many values is below [`FAR`] with a
+/// probability of 1e-10, and a search has millions of trials.
 const FEWEST: usize = 32;
-/// How much nearer than any other a place must be whose error is larger than rounding to bf16 makes.
+/// Required ratio to the next site for an error larger than rounding to bf16.
 const CLEAR: f64 = 8.0;
 /// A unit in the last place of the values that are compared: below it no error is larger than another.
 const NOTHING: f64 = f32::EPSILON as f64;
 
-/// What arrays were found to be.
+/// The assignment of arrays to taps.
 #[derive(Default)]
 pub(super) struct Settled {
     /// For each array its places, likeliest first.
@@ -41,12 +41,13 @@ impl Settled {
         Self { found, own, supposed: HashSet::new() }
     }
 
-    /// How many arrays have a place that nothing but rounding is between.
+    /// Returns the number of arrays that only rounding separates from a site.
     pub fn count(&self) -> usize {
         self.own.iter().filter(|own| own.first().is_some_and(Match::is_honest)).count()
     }
 
-    /// What is taken for a place in the next run: no array is honestly there, and one is nearer than all others.
+    /// Returns the assumptions for the next run: sites without a near array, where one array is nearer than
+    /// all others.
     pub fn presumed(&self) -> HashMap<Site, (usize, Match)> {
         let one = |(index, own): (usize, &Vec<Match>)| match own.as_slice() {
             [one] if !one.is_honest() => Some((one.site, (index, one.clone()))),
@@ -70,7 +71,7 @@ impl Settled {
         !self.supposed.contains(&index) && !self.own[index].first().is_some_and(Match::is_honest)
     }
 
-    /// Which arrays it is not known of what they are.
+    /// Returns true for each array not yet assigned to a tap.
     pub fn open(&self) -> Vec<bool> {
         (0..self.own.len()).map(|index| self.is_open(index)).collect()
     }
@@ -98,7 +99,7 @@ impl Settled {
         !new.is_empty()
     }
 
-    /// Whether an array was found by what follows it, and not by its own values.
+    /// Returns true if an array was found by later values instead of its own.
     pub fn was_supposed(&self, index: usize) -> bool {
         self.supposed.contains(&index)
     }
@@ -172,7 +173,7 @@ impl Settled {
         self.own.iter().enumerate().filter(|one| is_there(*one)).count()
     }
 
-    /// Whether an array is of a place that it is not near by itself: then its copy was told by it.
+    /// Returns true if the array of a site is assumed, so that a copy of it is assumed too.
     fn is_supposed(&self, site: Site) -> bool {
         let is_far = |index: usize, one: &Match| self.supposed.contains(&index) || !one.is_honest();
         let mut own = self.own.iter().enumerate();
@@ -197,7 +198,8 @@ fn copied(site: Site) -> Option<Site> {
     point.map(|point| Site { point, ..site })
 }
 
-/// Whether an array may as well be the other. What is not near is only taken where nothing else is as likely.
+/// Returns true if two matches are equally likely. An array that is not near is accepted only if no other
+/// site is as likely.
 fn is_tied(one: &Match, other: &Match) -> bool {
     other.is_honest()
         && other.near.rel_l2 <= one.near.rel_l2.max(NOTHING) * MARGIN

@@ -13,24 +13,24 @@ pub(super) struct Strided {
     pub length: usize,
     /// From one entry to the next, in elements of the array.
     pub theirs: usize,
-    /// The same in the tap.
+    /// Stride in the tap.
     pub ours: usize,
 }
 
-/// How an array holds a tap.
+/// The layout of a tap in an array.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Way {
     /// The axes, in the order of the array.
     pub axes: Vec<Strided>,
-    /// Where it begins in the array.
+    /// Offset in the array.
     pub theirs: usize,
-    /// Where it begins in the tap.
+    /// Offset in the tap.
     pub ours: usize,
-    /// Which tokens or keys these are, if not all: the first, and how many.
+    /// First token or key and their number, if not all.
     pub rows: Option<(usize, usize)>,
-    /// How heads lie, if otherwise than ours.
+    /// Order of the heads, if it differs from ours.
     pub pairing: Option<RopePairing>,
-    /// Which part of the array it is, as a dump's manifest says it, with the axes of what is left.
+    /// Part of the array, as in a dump's manifest, with the axes of the rest.
     pub part: Option<Fused>,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Fused {
 }
 
 impl Way {
-    /// How many values it is of.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.axes.iter().map(|axis| axis.length).product()
     }
@@ -80,7 +80,7 @@ impl Way {
         [row, place - row * stride, place / lengths.product::<usize>().max(1)]
     }
 
-    /// Whether the axes are in the tap's own order.
+    /// Returns true if the axes are in the tap's own order.
     pub fn is_in_order(&self) -> bool {
         self.axes.windows(2).all(|two| two[0].ours >= two[1].ours)
     }
@@ -187,7 +187,7 @@ fn plain(atoms: Vec<Atom>) -> Vec<Atom> {
     atoms.into_iter().filter(|atom| atom.length != 1).collect()
 }
 
-/// Whether axes that lie one behind the other can be merged to a shape.
+/// Returns true if neighbouring axes can be merged into a shape.
 fn is_grouping(atoms: &[Atom], shape: &[usize]) -> bool {
     let mut left = atoms.iter();
     shape.iter().all(|&length| {
@@ -219,7 +219,7 @@ fn laid(
     std::iter::once(way).chain(other).collect()
 }
 
-/// The same with the two values of each pair where the other convention has them.
+/// Returns the layout with the pairs of head values in the other convention.
 fn otherwise_paired(way: &Way, point: Point, sizes: &Extents) -> Option<Way> {
     let own = sizes.pairing.filter(|_| point.follows_rope_pairing())?;
     let at = way.axes.iter().position(|one| one.axis == Axis::HeadDim)?;
@@ -276,7 +276,7 @@ fn fused(point: Point, tap: &[usize], array: &[usize], sizes: &Extents) -> Vec<W
     ways
 }
 
-/// What a row of a fused array is made of, and which part of it is a tap.
+/// The composition of a fused row, and the part that is a tap.
 struct Form {
     shape: Vec<usize>,
     axes: Vec<Axis>,

@@ -66,7 +66,7 @@ fn map_of_all(identified: &[Identified], tokens: &[u32], model: &dyn Model) -> W
     }
 }
 
-/// How the heads of most arrays lie.
+/// Returns the head order of most arrays.
 fn most_paired(identified: &[Identified], own: RopePairing) -> RopePairing {
     let places = identified.iter().flat_map(|one| &one.places);
     let (as_ours, otherwise): (Vec<_>, Vec<_>) = places
@@ -101,7 +101,7 @@ struct Claim<'f> {
     spot: Spot,
 }
 
-/// Which pass of the dump, and which rows of it, if not all: the first, and how many.
+/// A pass of the dump with its rows: the first and their number, if not all.
 #[derive(Clone, Copy)]
 struct Spot {
     pass: usize,
@@ -134,7 +134,7 @@ fn kept(identified: &[Identified], spot: impl Fn(&Place) -> Option<Spot>) -> Vec
     kept
 }
 
-/// What rules are written within.
+/// The context of written rules.
 struct Frame {
     passes: Vec<(usize, usize)>,
     tokens: usize,
@@ -143,7 +143,8 @@ struct Frame {
 }
 
 impl Frame {
-    /// Where a place of our run, which is one pass, is in the passes of the file; `None` if none has it alone.
+    /// Returns the place of a site of our single pass in the passes of the file; `None` if no single pass has
+    /// it.
     fn claimed(&self, place: &Place) -> Option<Spot> {
         let (first, count) = place.rows.unwrap_or((0, self.tokens));
         let end = first + count;
@@ -214,7 +215,7 @@ fn missing(own: &[Axis], axes: &[(Axis, usize)]) -> Vec<Axis> {
         .collect()
 }
 
-/// What each axis of an array is, if each is one of the tap's, or all heads merged.
+/// Names the axes of an array, if each is an axis of the tap, or all heads merged.
 fn named(shape: &[usize], axes: &[(Axis, usize)]) -> Option<Vec<Axis>> {
     let (mut left, mut names) = (axes, Vec::new());
     for &length in shape.iter().skip_while(|&&length| length == 1) {
@@ -262,7 +263,7 @@ fn grouped(identified: &[Identified], ruled: &[Ruled]) -> Vec<WrittenRule> {
     grouped
 }
 
-/// The same for any layer, where one number of the name tells it.
+/// Generalises rules to any layer, if one number in the name is the layer.
 fn generalised(name: &str, rules: &[WrittenRule]) -> Option<Vec<WrittenRule>> {
     let layer = rules.first()?.layer.filter(|layer| rules.iter().all(|rule| rule.layer == Some(*layer)))?;
     let numbers = numbers_in(name);
@@ -296,7 +297,7 @@ fn numbers_in(name: &str) -> Vec<(Range<usize>, usize)> {
     numbers
 }
 
-/// Whether a pattern is of several arrays, and of none that is something else.
+/// Returns true if a pattern matches several arrays, and no array that is something else.
 fn is_of_these_alone(pattern: &Names, identified: &[Identified], names: &[&str]) -> bool {
     let Names::One(written) = pattern else { return false };
     let Ok(pattern) = Pattern::new(written) else { return false };

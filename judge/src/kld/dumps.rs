@@ -10,10 +10,10 @@ use crate::kld::file::{LogitsFile, first_row, rows_of};
 use crate::measure::Prediction;
 use crate::weight::{DType, StoredTensor};
 
-/// How many of the likeliest tokens after each position are compared: what the others have together shows in their sum.
+/// Number of top tokens that are compared after each position. The sum of the others is compared too.
 const MOST: usize = 1024;
 
-/// What a chunk tells, row by row of its one pass.
+/// The predictions of a chunk, row by row.
 #[derive(Default)]
 struct Chunk {
     /// Rows whose next token is told, and its log-probability.
@@ -83,7 +83,7 @@ impl Chunk {
         Ok(found)
     }
 
-    /// As many tokens of each row as all rows tell.
+    /// Makes arrays with as many tokens per row as all rows have.
     fn arrays(&self) -> Vec<(TensorRow, StoredTensor)> {
         let mut made = Vec::new();
         let (rows, values) = &self.followed;

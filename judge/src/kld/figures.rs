@@ -5,10 +5,10 @@ use serde::Serialize;
 use crate::kld::interval::interval;
 use crate::measure::Judged;
 
-/// Of fewer tokens there are no statistics, as with llama-perplexity.
+/// Minimum number of tokens for statistics, as in llama-perplexity.
 pub const LEAST: usize = 100;
 
-/// What was found at each token, chunk by chunk.
+/// The divergences of each token, by chunk.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     chunks: Vec<Vec<Judged>>,
@@ -55,7 +55,7 @@ pub struct Figures {
     pub difference: Estimate,
     /// KL(base‖other), nats.
     pub kld: Tokens,
-    /// How much likelier what follows is to the other, as a fraction.
+    /// Difference of the next token's probability, as a fraction.
     pub p_diff: Tokens,
     /// Root mean square of that.
     pub p_diff_rms: Estimate,
@@ -133,12 +133,12 @@ impl Tally {
         self.chunks.push(chunk);
     }
 
-    /// How many tokens.
+    /// Returns the number of tokens.
     pub fn count(&self) -> usize {
         self.chunks.iter().map(Vec::len).sum()
     }
 
-    /// How many chunks.
+    /// Returns the number of chunks.
     pub fn chunks(&self) -> usize {
         self.chunks.len()
     }

@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::format::{Format, Source};
 use crate::measure::Prediction;
 
-/// How such a file begins.
+/// First bytes of a log-probability file.
 pub const MAGIC: &[u8; 8] = b"_logits_";
 /// Bytes before the tokens.
 pub(super) const HEADER: usize = 20;
@@ -31,7 +31,7 @@ pub struct LogitsFile {
     n_ctx: usize,
     n_vocab: usize,
     tokens: Vec<u32>,
-    /// Where the first row begins.
+    /// Offset of the first row.
     rows_at: usize,
 }
 
@@ -71,12 +71,12 @@ impl LogitsFile {
         Self::is_start(source.data.first(MAGIC.len())).then(|| Self::of(source)).transpose()
     }
 
-    /// Whether bytes begin like such a file.
+    /// Returns true if bytes start like a log-probability file.
     pub fn is_start(bytes: &[u8]) -> bool {
         bytes.starts_with(MAGIC)
     }
 
-    /// The same of bytes at hand.
+    /// Reads a log-probability file from memory.
     ///
     /// # Errors
     /// As [`LogitsFile::open`].

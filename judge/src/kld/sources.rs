@@ -1,4 +1,4 @@
-//! Who predicts: a file, dumps, a model that is run.
+//! Sources of predictions: files, dumps, and models that are run.
 
 use std::path::Path;
 
@@ -18,26 +18,26 @@ use crate::view::View;
 
 /// Predictions for chunks of tokens.
 pub trait Predictions {
-    /// What messages call it.
+    /// Returns the name for messages.
     fn name(&self) -> String;
 
     /// The tokens of each chunk.
     fn chunks(&self) -> Vec<&[u32]>;
 
-    /// Whether the first token of each chunk is that of the text, in whose place the model may have read another.
+    /// Returns true if a chunk lists its first text token although the model may have read another one.
     fn hides_first(&self) -> bool;
 
     /// Positions of a chunk after which it predicts, ascending.
     fn positions(&self, chunk: usize) -> Vec<usize>;
 
-    /// What it predicts in a chunk.
+    /// Opens the predictions of a chunk.
     ///
     /// # Errors
     /// If that cannot be had.
     fn open(&self, chunk: usize) -> Result<Box<dyn Rows + '_>>;
 }
 
-/// What is predicted in a chunk.
+/// The predictions of a chunk.
 pub trait Rows: Sync {
     /// Reads what is predicted after a position.
     ///
@@ -81,7 +81,7 @@ impl Rows for OfFile<'_> {
 }
 
 impl Drop for OfFile<'_> {
-    /// Of a file that is larger than the memory what was read is not kept.
+    /// Releases the pages that were read, since a file may be larger than memory.
     fn drop(&mut self) {
         self.file.release();
     }
@@ -94,7 +94,7 @@ pub struct Dumps {
     places: Vec<Vec<Place>>,
 }
 
-/// Where the logits after a position are.
+/// The place of the logits after a position.
 #[derive(Clone, Copy)]
 struct Place {
     position: usize,
@@ -159,8 +159,7 @@ impl Predictions for Dumps {
     fn open(&self, chunk: usize) -> Result<Box<dyn Rows + '_>> {
         let dump = &self.dumps[chunk];
         let view = |place: &Place| {
-            let view =
-                aligned(dump, place.site, Heads::AS_THEY_ARE)?.expect("every listed site is recorded");
+            let view = aligned(dump, place.site, Heads::AS_THEY_ARE)?.expect("every listed site is recorded");
             Ok((*place, view))
         };
         let views = self.places[chunk].iter().map(view).collect::<Result<Vec<_>>>()?;
@@ -191,7 +190,7 @@ pub type Run<'r> = dyn Fn(&Script, &mut dyn Tap) -> Result<Transcript> + 'r;
 pub struct Computed<'r> {
     name: String,
     chunks: Vec<Vec<u32>>,
-    /// What it reads in place of the first token of each.
+    /// Token that replaces the first token of each chunk.
     bos: Option<u32>,
     run: Box<Run<'r>>,
 }

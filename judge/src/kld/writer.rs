@@ -1,4 +1,4 @@
-//! The same file, written.
+//! Writes log-probability files.
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ impl Perplexity {
         self.count += 1;
     }
 
-    /// How many tokens.
+    /// Returns the number of tokens.
     pub fn count(&self) -> usize {
         self.count
     }

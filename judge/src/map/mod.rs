@@ -45,10 +45,10 @@ pub struct Written {
     /// The family of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub architecture: Option<String>,
-    /// Which values of a head rotate together; what the values show where nothing is said.
+    /// Pairs of head values that rotate together; if not stated, the values show them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rope_pairing: Option<RopePairing>,
-    /// What the model read, or the name of an array that holds it.
+    /// Input tokens, or the name of an array with them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<WrittenTokens>,
     /// Query heads.
@@ -60,7 +60,7 @@ pub struct Written {
     /// Values of a head.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head_dim: Option<usize>,
-    /// What stands before each name, and behind it.
+    /// Prefix and suffix of each name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub around: Option<[String; 2]>,
     /// Patterns of names that are known to be no tap.
@@ -69,18 +69,18 @@ pub struct Written {
     /// By which names an architecture is known, the first that has one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub known_by: Vec<KnownBy>,
-    /// What a dump's `producer.settings` would say.
+    /// Settings like a dump's `producer.settings`.
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     pub settings: serde_json::Map<String, serde_json::Value>,
-    /// What a dump's `producer.rounding` would say.
+    /// Rounding like a dump's `producer.rounding`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rounding: Option<serde_json::Map<String, serde_json::Value>>,
-    /// What each array is: the first rule of its name.
+    /// Rules; the first rule that matches a name applies.
     #[serde(default, rename = "rule")]
     pub rules: Vec<WrittenRule>,
 }
 
-/// What was read: itself, or where it is.
+/// Input tokens: a list, or the name of an array.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(untagged, expecting = "expected a list of token ids, or a pattern for an array name")]
 pub enum WrittenTokens {
@@ -103,9 +103,9 @@ pub struct KnownBy {
 /// A map that was checked.
 #[derive(Clone, Debug)]
 pub struct Map {
-    /// What names it: that of one that ships, or a path.
+    /// Name of a shipped map, or a path.
     pub name: String,
-    /// Whether it ships.
+    /// True for a shipped map.
     pub is_shipped: bool,
     written: Written,
     sizes: Sizes,

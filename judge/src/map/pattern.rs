@@ -14,9 +14,9 @@ pub struct Pattern {
 /// The numbers in a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Numbers {
-    /// That of the layer.
+    /// Layer number.
     pub layer: Option<usize>,
-    /// That of the pass.
+    /// Pass number.
     pub pass: Option<usize>,
 }
 

@@ -15,10 +15,10 @@ use crate::map::tokens::Tokens;
 use crate::view::View;
 use crate::weight::{DType, StoredTensor};
 
-/// What is known besides the file and the map.
+/// Facts besides the file and the map.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
-    /// What the model read.
+    /// Input tokens.
     pub tokens: Option<Vec<u32>>,
     /// The model's sizes.
     pub sizes: Sizes,
@@ -35,9 +35,9 @@ pub struct Known {
 pub struct Reading {
     /// The dump.
     pub dump: Dump,
-    /// How many arrays have a place.
+    /// Number of arrays with a site.
     pub placed: usize,
-    /// What is to be said of it.
+    /// Notes on the reading.
     pub notes: Vec<String>,
     /// Arrays that are not compared, though nobody said to leave them out.
     pub unplaced: Vec<String>,
@@ -46,7 +46,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Whether arrays are at the same places.
+    /// Returns true if both readings assign the arrays to the same sites.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         let places = |reading: &Self| -> BTreeMap<String, String> {
             let rows = reading.dump.manifest.tensors.iter();
@@ -56,7 +56,7 @@ impl Reading {
         places(self) == places(other)
     }
 
-    /// What is to be said where so many names are those of a map, and the arrays are not.
+    /// Returns the message for a file whose names match a map but whose shapes do not.
     pub(super) fn unlike(&self, map: &str, matched: usize) -> String {
         let why = self.misfit.as_deref().unwrap_or_default();
         format!(
@@ -145,7 +145,7 @@ impl Map {
         Ok(Reading { dump, placed: count, notes, unplaced, misfit })
     }
 
-    /// Of how many arrays there is a rule, whatever else may be in the way.
+    /// Returns the number of arrays that a rule matches, ignoring all other problems.
     pub(super) fn matches(&self, arrays: &Arrays, known: &Known) -> usize {
         let architecture =
             known.architecture.clone().or_else(|| self.architecture(arrays)).unwrap_or_default();
@@ -234,8 +234,8 @@ fn passes(matched: &[Matched], tokens: &[u32]) -> std::result::Result<Vec<Pass>,
     Ok(lengths.into_iter().map(pass).collect())
 }
 
-/// How many tokens a pass reads, by an array of it that has all its rows of tokens plainly, and its name. Of logits many engines
-/// make the last row alone.
+/// Returns the number of tokens of a pass, from an array with one row per token, and the name of that array.
+/// Logits are a fallback, since many engines compute only their last row.
 fn rows_of<'m>(matched: &[Matched<'m>], pass: usize) -> Option<(usize, &'m str)> {
     let of = |one: &Matched<'m>, is_row: fn(Point) -> bool| {
         let is_plain = matches!(one.rule.taps[..], [point] if is_row(point));
@@ -396,7 +396,8 @@ fn cut_of(row: &TensorRow) -> Option<Vec<(usize, Range<usize>)>> {
     ranges.iter().any(|(length, range)| range.len() != *length).then_some(ranges)
 }
 
-/// What the run was computed in, as far as the arrays show it: one short type that all are of, or whose values all have.
+/// Returns the type of the run, if the arrays show it: a 16-bit type that all arrays have, or that all values
+/// fit.
 fn computed_in(placed: &[Placed]) -> Option<DType> {
     /// Softmax and logits are of f32 in many runs that are of a shorter type.
     const OFTEN_WIDER: &[Point] =
@@ -426,7 +427,7 @@ fn computed_in(placed: &[Placed]) -> Option<DType> {
     (!is_cast).then_some(DType::F32)
 }
 
-/// Whether the low bytes of values of four bytes are zero: of the first few, which tell.
+/// Returns true if the low bytes of the first four-byte values are zero.
 fn has_zeros(bytes: &[u8], low: usize) -> bool {
     const LOOKED_AT: usize = 4096;
     bytes.as_chunks::<4>().0.iter().take(LOOKED_AT).all(|value| value[..low].iter().all(|&byte| byte == 0))

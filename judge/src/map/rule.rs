@@ -1,4 +1,4 @@
-//! What a map says of the arrays of one name.
+//! A rule of a map for the arrays with a name.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,16 +14,16 @@ use crate::weight::DType;
 pub struct WrittenRule {
     /// The pattern of its names, or several.
     pub name: Names,
-    /// Which tap they are.
+    /// The tap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tap: Option<String>,
-    /// Which taps one array is made of.
+    /// Taps that are fused in one array.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fused: Option<Vec<String>>,
-    /// How these lie in it.
+    /// Layout of the fused taps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<Form>,
-    /// What the array's axes count, where that is not plain; of stacked taps, those of each.
+    /// Axes of the array, if not the default; for stacked taps, those of each tap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub axes: Option<Vec<String>>,
     /// The layer, where the name does not tell it.
@@ -32,28 +32,28 @@ pub struct WrittenRule {
     /// The pass, likewise; 0 if nothing tells it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass: Option<usize>,
-    /// What is added to the layer in the name.
+    /// Number added to the layer in the name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offset: Option<isize>,
-    /// Which rows of the pass it holds.
+    /// Recorded rows of the pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<Vec<usize>>,
-    /// Which part of the array it is, as in a dump's manifest.
+    /// Part of the array, as in a dump's manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<Of>,
-    /// What values are multiplied with to be the tap's.
+    /// Factor from the array's values to the tap's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale: Option<f64>,
-    /// What the bits are: `bf16` of integers of 16 bits.
+    /// Type of the bits, such as `bf16` in 16-bit integers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dtype: Option<String>,
-    /// What values were rounded to before they were stored in a longer type.
+    /// Type to which values were rounded before they were stored in a longer type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub computed: Option<String>,
-    /// Whether there may be more keys than were read, behind them.
+    /// True if keys after those that were read are padding.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub padded: bool,
-    /// Of which architectures it is, if not of all.
+    /// Architectures of the rule, if not all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub architectures: Option<Vec<String>>,
 }
@@ -74,7 +74,7 @@ impl Default for Names {
     }
 }
 
-/// How several taps lie in one array.
+/// The layout of several taps in one array.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Form {
@@ -90,7 +90,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// Whether taps can lie so.
+    /// Checks that taps can have this layout.
     fn check(self, taps: &[Point]) -> Result<(), String> {
         let axes: Vec<&[Axis]> = taps.iter().map(|tap| tap.axes()).collect();
         let of_tokens = axes.iter().all(|axes| axes.first() == Some(&Axis::Token));
@@ -108,7 +108,7 @@ impl Form {
     }
 }
 
-/// How taps are fused, if they are; what is said of them must go together.
+/// Returns the layout of fused taps and checks that the fields agree.
 fn form_of(written: &WrittenRule, taps: &[Point]) -> Result<Option<Form>, String> {
     let form = written.fused.is_some().then(|| written.form.unwrap_or_default());
     let is_part = form.is_some() || written.of.is_some();
@@ -199,7 +199,7 @@ impl Rule {
         self.patterns.iter().any(|pattern| pattern.of(name).is_some())
     }
 
-    /// Whether it is of another part of the arrays that a rule is of a part of.
+    /// Returns true if both rules are about different parts of the same arrays.
     pub(super) fn is_part_as(&self, first: &Self) -> bool {
         let is_part = |rule: &Self| rule.written.of.is_some();
         is_part(self) && is_part(first) && self.written.name == first.written.name

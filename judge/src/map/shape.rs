@@ -1,4 +1,4 @@
-//! What the axes of a stored array are, told by its shape, and which part of it is a tap.
+//! Axes of a stored array, found from its shape, and the part that is a tap.
 
 use crate::checkpoint::{Axis, Point};
 use crate::dump::Of;
@@ -75,7 +75,7 @@ fn layouts(point: Point) -> Vec<Vec<Axis>> {
 }
 
 impl Extent {
-    /// Whether an axis of a tap may be so long.
+    /// Returns true if an axis of a tap may have this length.
     fn may_be(&self, point: Point, axis: Axis, length: usize) -> bool {
         let Sizes { heads, kv_heads, head_dim } = self.sizes;
         let is = |known: Option<usize>| known.is_none_or(|known| known == length);
@@ -156,7 +156,7 @@ impl Extent {
         Ok(Part { of, shape: ends, axes: (axes != point.axes()).then_some(axes), rows })
     }
 
-    /// Where an axis ends without what is behind the keys that were read.
+    /// Returns the end of an axis without the padding after the keys that were read.
     fn end(&self, axis: Axis, length: usize, padded: bool) -> usize {
         if padded && axis == Axis::Key { length.min(self.seen) } else { length }
     }
@@ -220,7 +220,7 @@ impl Extent {
         Ok(inner.into_iter().map(part).collect())
     }
 
-    /// What a fused axis is made of, and which part of it each tap is.
+    /// Returns the parts of a fused axis, one per tap.
     fn cuts(&self, points: &[Point], form: Form, width: usize) -> Option<Vec<Cut>> {
         let has_heads = |point: &Point| point.axes().contains(&Axis::HeadDim);
         if !points.iter().any(has_heads) {
@@ -307,14 +307,13 @@ impl Extent {
     }
 }
 
-/// Whether an array of a shape is read as a tap of a pass of so many tokens without a word on its axes, in the tap's own
-/// order.
+/// Returns true if an array of this shape is read as the tap without stated axes, in the tap's own order.
 pub fn is_plain(point: Point, shape: &[usize], tokens: usize, sizes: Sizes) -> bool {
     let part = Extent { tokens, seen: usize::MAX, sizes }.whole(point, shape, None, false);
     part.is_ok_and(|part| part.axes.is_none_or(|axes| axes == [Axis::Token, Axis::Head, Axis::HeadDim]))
 }
 
-/// Which heads a tap has, if it has any.
+/// Returns the head axis of a tap.
 fn heads_axis(point: Point) -> Axis {
     if point.axes().contains(&Axis::Head) { Axis::Head } else { Axis::KvHead }
 }

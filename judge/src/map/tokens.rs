@@ -1,4 +1,4 @@
-//! What the model read: told, in the map, or an array of the file.
+//! Input tokens: given, in the map, or from an array of the file.
 
 use crate::error::{DumpError, Error, Result};
 use crate::format::{Arrays, Shown};
@@ -79,7 +79,8 @@ impl<'a> Held<'a> {
         ids_in(self.stored).map_err(refuse)
     }
 
-    /// Whether it holds token ids; these must be those told, or how they begin if the run goes on.
+    /// Returns true if the array has token ids. They must equal the given ones, or be their beginning if the
+    /// run continues.
     fn check(&self, told: &[u32], goes_on: bool) -> Result<bool> {
         let Ok(ids) = ids_in(self.stored) else { return Ok(false) };
         if told == ids || goes_on && told.starts_with(&ids) {

@@ -1,4 +1,4 @@
-//! What is to be said of arrays that were read by a map.
+//! Notes on arrays that were read with a map.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::map::tokens::Tokens;
 use crate::map::{Map, SHOWN};
 
 impl Map {
-    /// How it was read.
+    /// Describes the reading.
     pub(super) fn told(&self, placed: usize, arrays: &Arrays, tokens: &Tokens) -> String {
         let total = arrays.tensors.len() - usize::from(tokens.array.is_some());
         let whence = match &tokens.array {

@@ -1,18 +1,18 @@
-//! Which shard a scheduler means, by the variables that it sets.
+//! Shard numbers from the environment variables of schedulers.
 
 use crate::error::{Error, Result};
 use crate::plan::Shard;
 
-/// How many shards there are, where a scheduler does not say.
+/// Variable with the number of shards, for schedulers that do not set it.
 const SHARDS: &str = "XCHECK_SHARDS";
 
 /// A scheduler that gives each of its jobs a number.
 struct Scheduler {
     name: &'static str,
     index: &'static str,
-    /// What the first job has.
+    /// Index of the first job.
     first: First,
-    /// How many jobs there are.
+    /// Variable with the number of jobs.
     count: Option<&'static str>,
 }
 

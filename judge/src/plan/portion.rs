@@ -1,4 +1,4 @@
-//! Which units a message of a stream is of: it tells that by what it holds.
+//! Units of a stream's message, found from its content.
 
 use std::fmt;
 use std::ops::Range;
@@ -14,15 +14,15 @@ use crate::weight::DType;
 /// comes last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Portion {
-    /// Where its units begin, and where the last of them ends.
+    /// First stations of the units, and the end of the last unit.
     bounds: Vec<usize>,
     n_layers: usize,
 }
 
 impl Portion {
-    /// What a dump is of. A layer's `block_out` before everything else is what the next one starts from. As long as layer 0
-    /// has not come, which `is_first` says, what lacks that is run from the tokens, as it is of a file; so is a `block_out`
-    /// of layer 0 where there are no other taps of layers.
+    /// Finds the portion of a dump. A leading `block_out` is the input of the next layer. Until layer 0 has
+    /// been received (`is_first`), values without an input are run from the tokens, as for a file. The same
+    /// holds for a `block_out` of layer 0 without other layer taps.
     ///
     /// # Errors
     /// If it lacks what its first layer starts from, or what the layer after its last one would; in words.
@@ -58,7 +58,7 @@ impl Portion {
         self.bounds.windows(2).map(|bounds| bounds[0]..bounds[1])
     }
 
-    /// Whether a place lies at stations.
+    /// Returns true if a site is in these stations.
     pub fn lies_in(&self, site: Site, stations: &Range<usize>) -> bool {
         station(site, self.n_layers).is_ok_and(|station| stations.contains(&station))
     }
@@ -69,7 +69,7 @@ impl Portion {
         self.bounds.iter().copied().filter(inner).map(|bound| bound - 1)
     }
 
-    /// Whether what follows the last layer belongs to it.
+    /// Returns true if the portion includes the head.
     pub fn has_head(&self) -> bool {
         self.bounds.last() == Some(&stations(self.n_layers))
     }
@@ -103,7 +103,7 @@ pub fn units_of<'p>(
     between(&bounds, n_layers, manifest, selection)
 }
 
-/// Where a place lies.
+/// Returns the station of a site.
 fn station(site: Site, n_layers: usize) -> Result<usize, String> {
     match (site.layer, site.point) {
         (Some(layer), _) if layer >= n_layers => {
@@ -126,7 +126,7 @@ fn lacks_output(end: usize) -> String {
     )
 }
 
-/// What is to be done where passes come one after the other.
+/// Remedy if passes come one after another.
 const ALL_PASSES: &str = "Each message must contain its layers for all passes. If the passes come one after \
                           another, read the tokens in one pass, or write the dump to a file";
 

@@ -1,4 +1,4 @@
-//! Which units fall to whom.
+//! Distribution of units to shards.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,9 +9,9 @@ use crate::plan::Cost;
 /// One of several, counted from 1: `3/16`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// Which, from 1.
+    /// Index of the shard, from 1.
     pub index: usize,
-    /// Of how many.
+    /// Number of shards.
     pub of: usize,
 }
 
@@ -57,7 +57,7 @@ pub fn shards(costs: &[Cost], n: usize) -> Vec<Range<usize>> {
     packed(&costs, enough)
 }
 
-/// As many units as fit into a slice, one slice after the other.
+/// Packs units into slices up to a limit, in order.
 fn packed(costs: &[u64], limit: u64) -> Vec<Range<usize>> {
     let mut slices: Vec<Range<usize>> = Vec::new();
     let mut sum = 0;

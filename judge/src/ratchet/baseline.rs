@@ -14,7 +14,7 @@ use crate::ratchet::size::Size;
 use crate::report::{SeenDump, SeenRow};
 use crate::unfinished::write_whole;
 
-/// What a run must be no worse than.
+/// The results that a run must not fall below.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Baseline {
     pub(super) dumps: Vec<DumpEntry>,
@@ -29,9 +29,9 @@ pub(super) struct DumpEntry {
     pub sha256: Option<String>,
     /// By what was judged, and in which mode; not told by the first files.
     pub judged: Option<String>,
-    /// What must be compared.
+    /// Sites that must be compared.
     pub compared: Vec<Compared>,
-    /// What must be bit-identical.
+    /// Sites that must be bit-identical.
     pub identical: Vec<Block>,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Compared {
     pub values: Option<Values>,
 }
 
-/// How many values there were.
+/// The number of values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Values {
     /// At each of the places.
@@ -153,7 +153,7 @@ struct FileEntry {
 const VERSION: u32 = 1;
 
 impl Baseline {
-    /// That of a file.
+    /// Reads a baseline from a file.
     ///
     /// # Errors
     /// If it cannot be read, or anything in it is not what a baseline holds: with the place.
@@ -166,7 +166,7 @@ impl Baseline {
         })
     }
 
-    /// The same of its text.
+    /// Reads a baseline from text.
     ///
     /// # Errors
     /// As [`Baseline::read`], in words.
@@ -340,7 +340,7 @@ fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 
-/// What is wrong with a file, in one line.
+/// Describes an error of the file in one line.
 fn located(text: &str, error: &toml::de::Error) -> String {
     let line = error.span().and_then(|span| Some(text.get(..span.start)?.matches('\n').count() + 1));
     let message = error.message().lines().collect::<Vec<_>>().join("; ");

@@ -7,7 +7,7 @@ use crate::checkpoint::Point;
 use crate::compare::Ranges;
 use crate::report::SeenRow;
 
-/// Where a value belongs: its layer and pass.
+/// Layer and pass of a value.
 pub type At = (Option<usize>, Option<usize>);
 
 /// Layers, or passes.
@@ -25,7 +25,7 @@ pub struct Block {
 const MOST: usize = 1 << 24;
 
 impl Block {
-    /// That of these words.
+    /// Parses the fields of a block.
     ///
     /// # Errors
     /// If one of them is no tap, or not a list of numbers.
@@ -49,12 +49,12 @@ impl Block {
         }
     }
 
-    /// Whether the place is one of these.
+    /// Returns true if the block contains the row's site.
     pub fn contains(&self, row: &SeenRow) -> bool {
         self.is_beside(row) && is_in(&self.passes, row.pass)
     }
 
-    /// Whether the place is of a tap and layer of these, in whichever pass.
+    /// Returns true if the block contains the row's tap and layer, in any pass.
     pub fn is_beside(&self, row: &SeenRow) -> bool {
         is_in(&self.layers, row.layer)
             && self.passes.is_some() == row.pass.is_some()

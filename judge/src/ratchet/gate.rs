@@ -99,7 +99,7 @@ fn excuse(comparison: &mut Comparison, seen: &SeenDump, known: &[Group], today: 
     known.iter().zip(met).flat_map(|(group, met)| met.told(group, seen)).collect()
 }
 
-/// What was met of a group.
+/// The rows that match a group of waived failures.
 #[derive(Default)]
 struct Met<'s> {
     known: Vec<&'s SeenRow>,
@@ -150,8 +150,9 @@ fn listed(rows: &[&SeenRow]) -> String {
 }
 
 impl Entry {
-    /// Of a failure that it is about: why it is another one, or worse; none where it is the same. Where a stage is wrong, what is
-    /// just within rounding in one pass may be just beyond in another build, so that a pass more is the same failure.
+    /// Judges a failing row by this entry: `None` if the entry is about other rows, else the reason why the
+    /// row is not waived, if any. A value just within its bound in one pass may be just above it in another
+    /// build, so one more failing pass counts as the same failure.
     pub fn judge(&self, dump: &str, row: &SeenRow) -> Option<Option<String>> {
         let is_more_of_it =
             || self.block.is_beside(row) && self.cause == row.cause && Size::is_just_beyond(row);
@@ -185,7 +186,7 @@ impl Entry {
     }
 }
 
-/// What must be bit-identical fails where it is not.
+/// Fails rows that must be bit-identical and are not.
 fn demand(comparison: &mut Comparison, seen: &SeenDump, identical: &[Block]) {
     for (row, seen) in comparison.outcome.rows.iter_mut().zip(&seen.rows) {
         let is_demanded = || identical.iter().any(|block| block.contains(seen));
@@ -199,7 +200,7 @@ fn demand(comparison: &mut Comparison, seen: &SeenDump, identical: &[Block]) {
     }
 }
 
-/// What was compared when the baseline was written and is asked for, and is not there now.
+/// Returns the selected sites that were compared when the baseline was written and are not compared now.
 fn missing(comparison: &Comparison, seen: &SeenDump, entry: &DumpEntry) -> Vec<String> {
     let there: HashSet<_> = seen.rows.iter().map(|row| (row.tap.as_str(), (row.layer, row.pass))).collect();
     let selection = &comparison.outcome.basis.selection;

@@ -1,4 +1,4 @@
-//! How bad a failure is, and whether it has grown by more than rounding does.
+//! Size of a failure, and the limit of its growth by rounding.
 
 use crate::checkpoint::{Kind, Point};
 use crate::compare::Floor;
@@ -14,15 +14,15 @@ pub struct Size {
     pub rel_l2: Option<f64>,
     /// The largest error of a value in units of its own size, where perturbed runs tell what rounding comes to.
     pub max_scaled: Option<f64>,
-    /// How many values no rounding explains.
+    /// Number of values above their bound.
     pub beyond: Option<usize>,
     /// The largest systematic error, in sigmas.
     pub sigmas: Option<f64>,
 }
 
-/// Of headroom, how far an honest build may be off to one side.
+/// Expected variation of err/bound between correct builds.
 const RADIUS: f64 = 1.0;
-/// Of sigmas, likewise: from here on a bias fails.
+/// Expected variation of sigmas between correct builds; a bias fails from here on.
 const BIAS: f64 = 8.0;
 /// By which part of the largest error the others may move, when the inputs of a faulty stage move by their rounding: that of
 /// 8 bits, codes or bf16, which is the coarsest that there is.
@@ -40,7 +40,7 @@ impl Size {
         within.outgrown_by(row).is_none()
     }
 
-    /// That of a row.
+    /// Returns the size of a row's failure.
     pub fn of(row: &SeenRow) -> Self {
         let SeenRow { headroom, rel_l2, max_scaled, beyond, sigmas, .. } = *row;
         Self { headroom, rel_l2, max_scaled, beyond, sigmas }
@@ -57,7 +57,7 @@ impl Size {
         }
     }
 
-    /// What of a row is worse than another build of a failure of this size may make it, in words.
+    /// Returns a message if a row is worse than another build of a failure of this size can be.
     pub fn outgrown_by(&self, row: &SeenRow) -> Option<String> {
         let is_judged_alike = self.headroom.is_some() == row.headroom.is_some()
             && self.beyond.is_some() == row.beyond.is_some();
@@ -117,13 +117,14 @@ impl Size {
     }
 }
 
-/// How large a figure may be in another build of what was `known`: both builds may be off by what is honest, and the inputs of a faulty
-/// stage move.
+/// Returns the largest figure expected in another build. Both builds may vary, and the inputs of a wrong
+/// operation change.
 fn allowed(known: f64, unit: f64) -> f64 {
     known * (1.0 + MOVED) + 2.0 * unit
 }
 
-/// The same of a figure in units that a few perturbed runs tell, of which one run more may come to twice the largest; and of counts.
+/// Returns the largest figure expected in another build, for counts and for figures from perturbed runs: one
+/// more run may double the largest.
 fn doubled(known: f64, unit: f64) -> f64 {
     (Floor::NEAR * known).max(known + 2.0 * unit)
 }

@@ -1,4 +1,4 @@
-//! What changed between two reports: for a terminal, a pull request, and other programs.
+//! Output of `xcheck diff`: for a terminal, a pull request, and other programs.
 
 use serde_json::{Value, json as object};
 

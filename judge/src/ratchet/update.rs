@@ -74,7 +74,7 @@ fn known(seen: &Seen, old: &Baseline, today: &str) -> Vec<Group> {
     groups
 }
 
-/// What is left of an entry, with its figures unless it has become much better.
+/// Returns the part of an entry that still fails. The figures stay unless they have become much better.
 fn still(entry: &Entry, rows: &[&SeenRow]) -> Vec<Entry> {
     let noise = rows.iter().fold([0.0; 2], |[all, one], row| [row.noise[0].max(all), row.noise[1].max(one)]);
     let size = of(rows.iter().copied()).kept_as(entry.size, noise);

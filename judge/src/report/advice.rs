@@ -1,4 +1,4 @@
-//! What to do next, depending on what was found and on what was typed already.
+//! Advice on the next step, from the results and the command.
 
 use std::iter::once;
 
@@ -23,7 +23,7 @@ pub fn commands(report: &Report, result: &Comparison) -> Vec<Vec<String>> {
     commands.into_iter().flatten().filter(|command| !same_command(command, &report.command)).collect()
 }
 
-/// What helps where a comparison could not be judged; empty where nothing is known to.
+/// Returns a remedy for an undetermined comparison; empty if none is known.
 pub fn remedy(result: &Comparison) -> String {
     let outcome = &result.outcome;
     let Some(row) = text::in_doubt(outcome) else { return remedy_of_gaps(result) };
@@ -32,7 +32,8 @@ pub fn remedy(result: &Comparison) -> String {
     match row.floor {
         None => String::new(),
         Some(_) if introduced(result, row).is_some() => {
-            "measure the local error too: less rounding adds up in it than in the accumulated error".to_owned()
+            "measure the local error too: less rounding adds up in it than in the accumulated error"
+                .to_owned()
         }
         Some(_) if lacking.is_empty() => {
             "the tolerance is below the noise floor: use --tolerance FILE to set another".to_owned()
@@ -57,7 +58,7 @@ pub fn quoted<'w>(words: impl IntoIterator<Item = &'w str>) -> String {
     words.into_iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
-/// What helps where all that was compared is good, and that was not all.
+/// Returns a remedy if all compared values are good but some are missing.
 fn remedy_of_gaps(result: &Comparison) -> String {
     match result.outcome.coverage.skipped.as_slice() {
         [] => "record more than the input, or select other checkpoints".to_owned(),
@@ -100,14 +101,15 @@ fn list(points: &[Point]) -> String {
     }
 }
 
-/// The same comparison with both errors measured, where a row is in doubt by its total error alone.
+/// Returns the command that also measures local errors, if a row is undetermined by its accumulated error
+/// alone.
 fn introduced(result: &Comparison, row: &Row) -> Option<Vec<String>> {
     let is_total = result.outcome.subject.mode == Mode::Total && row.site.point != Point::Generated;
     let can_run = !result.is_of_dumps() && !result.outcome.subject.is_case;
     (is_total && can_run && row.floor.is_some()).then(|| narrowed(result, row.site))
 }
 
-/// The same comparison, of one stage.
+/// Returns the command for a single operation.
 fn narrowed(result: &Comparison, site: Site) -> Vec<String> {
     let checkpoint = match site.point.checkpoint() {
         Checkpoint::Input => Checkpoint::Input.to_string(),

@@ -1,5 +1,5 @@
-//! What follows the terminal's table: a verdict per reference, and for each divergence where it starts, what
-//! was found there, and what to type next.
+//! Text after the terminal's table: a verdict per dump, and for each divergence its site, the findings and
+//! the next command.
 
 use std::iter::{once, repeat};
 
@@ -33,7 +33,7 @@ pub fn verdicts(report: &Report, paint: Paint) -> Vec<String> {
     each.chain(whole(report)).collect()
 }
 
-/// What no single reference tells.
+/// Returns a message that concerns no single dump.
 fn whole(report: &Report) -> Option<String> {
     let served = report.served.as_ref().map(|served| {
         let verdict = Verdict::over(served.verdicts());
@@ -43,7 +43,7 @@ fn whole(report: &Report) -> Option<String> {
     report.reason().map(|reason| format!("{}  {reason}", report.verdict())).or(served)
 }
 
-/// Of the two columns before the sentence.
+/// The widths of the two columns before the sentence.
 struct Widths {
     verdict: usize,
     name: usize,
@@ -96,7 +96,7 @@ fn notes(outcome: &Outcome, widths: &Widths) -> Vec<String> {
     measured.chain(outcome.notes.iter().flat_map(|note| text::wrap(&head, note, WIDTH))).collect()
 }
 
-/// What the verdict means; where a divergence starts, and what is in doubt, is told below, at length.
+/// Returns the verdict in a sentence. Details follow below.
 fn sentence(outcome: &Outcome) -> String {
     let taps = count(outcome.rows.len(), "tap");
     let of_taps = |verdict| Some(outcome.count(verdict)).filter(|&count| count > 0);
@@ -169,7 +169,7 @@ fn doubt(result: &Comparison) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Whether the total error was still fine when it came to the first divergence.
+/// Describes the accumulated error before the first divergence.
 fn before(rows: &[Row]) -> String {
     if rows.is_empty() {
         return "nothing: this is the first tap compared".into();

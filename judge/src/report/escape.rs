@@ -26,7 +26,7 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// Where the mark is by which a line would begin a heading, an item of a list, or a rule: #, -, +, 1. and 1).
+/// Returns the position of a marker that would start a heading, a list item or a rule: #, -, +, 1. and 1).
 fn start_of_block(line: &[char]) -> Option<usize> {
     let at = line.iter().take_while(|c| c.is_ascii_digit()).count();
     let ends = |mark: char| line.get(at + 1).is_none_or(|&next| next == ' ' || next == mark);
@@ -37,7 +37,7 @@ fn start_of_block(line: &[char]) -> Option<usize> {
     }
 }
 
-/// Whether what ends here links with what follows: @name, #123, GH-123, https://, www.
+/// Returns true if the text would become a link: @name, #123, GH-123, https://, www.
 fn links(before: &[char], next: Option<char>) -> bool {
     let ends = |what: &str| {
         let end = before.len().saturating_sub(what.len());

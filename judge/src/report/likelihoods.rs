@@ -1,4 +1,4 @@
-//! What log-probabilities say besides errors of values, in a line for each tap: the same in every format for people.
+//! Summary of log-probabilities, one line per tap, used in all formats for people.
 
 use crate::checkpoint::Point;
 use crate::compare::Row;

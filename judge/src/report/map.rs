@@ -11,7 +11,7 @@ use crate::measure::Measurement;
 use crate::report::paint::Paint;
 use crate::report::text;
 
-/// What is worst at a place; the order is that of what hides what.
+/// The worst result of a cell; later variants hide earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub enum Mark {
     /// Every value has the same bits.
@@ -64,7 +64,7 @@ impl Mark {
     }
 }
 
-/// What the characters of a map mean.
+/// Meaning of the characters of a map.
 pub const LEGEND: &str = "= same bits  . explained  k waived  ? undetermined  x fails  blank: not compared";
 
 /// The worst of every tap and layer, over all passes.
@@ -90,7 +90,7 @@ impl Map {
         Self { layers: layers.into_iter().collect(), taps, outside }
     }
 
-    /// Whether there is a layer.
+    /// Returns true if the map has layers.
     pub fn has_layers(&self) -> bool {
         !self.layers.is_empty()
     }

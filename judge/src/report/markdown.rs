@@ -15,7 +15,7 @@ use crate::report::{
 
 /// A comment of GitHub may have 65,536 characters; the rest is for whoever puts a line above or below.
 const MOST: usize = 60_000;
-/// Of texts, names and lists; what is longer is in report.json.
+/// Longest text and name; `report.json` has the rest.
 const LONGEST_TEXT: usize = 600;
 const LONGEST_NAME: usize = 100;
 const LONGEST_LIST: usize = 12;
@@ -40,7 +40,7 @@ pub fn markdown(report: &Report) -> String {
     text + &left_out(report, &kept)
 }
 
-/// Which parts there is room for: what was found of each reference, in this order, goes before the details of any.
+/// Returns the parts that fit: the findings of all dumps first, then the details.
 fn kept(head: usize, sections: &[[String; 2]], order: &[usize]) -> Vec<[bool; 2]> {
     const LAST_WORDS: usize = 1000;
     let mut room = MOST.saturating_sub(head + LAST_WORDS);
@@ -73,7 +73,7 @@ fn left_out(report: &Report, kept: &[[bool; 2]]) -> String {
 
 const IN_FULL: &str = "The full results are in `report.json` and `report.html`, next to this file.";
 
-/// Whether a list of it was cut.
+/// Returns true if a list of the outcome was cut.
 fn is_long(outcome: &Outcome) -> bool {
     let lists = [outcome.notes.len(), outcome.findings.len(), outcome.coverage.skipped.len()];
     lists.into_iter().any(|length| length > LONGEST_LIST)
@@ -150,7 +150,8 @@ fn called_as(command: &[String]) -> String {
     format!("\nxcheck {}, called as:\n\n{}", env!("CARGO_PKG_VERSION"), code(&[command]))
 }
 
-/// What was found with a reference: where it starts, or why it could not be judged, and what to do.
+/// Returns the findings of a dump: the first divergence, or the reason of an undetermined verdict, and the
+/// next step.
 fn found(report: &Report, result: &Comparison) -> String {
     let outcome = &result.outcome;
     let mut text = format!("\n## {}: {}\n\n", name(outcome), outcome.verdict);
@@ -169,7 +170,7 @@ fn found(report: &Report, result: &Comparison) -> String {
     text
 }
 
-/// What was compared, checkpoint by checkpoint.
+/// Returns the comparison by checkpoint.
 fn details(report: &Report, result: &Comparison) -> String {
     let outcome = &result.outcome;
     let text = facts(result)
@@ -230,7 +231,7 @@ fn facts(result: &Comparison) -> String {
     )
 }
 
-/// Who made the dump, with every setting.
+/// Returns the producer of the dump with all settings.
 fn producer(outcome: &Outcome) -> String {
     let settings = outcome.subject.producer.settings.iter().map(|(key, value)| match value.as_str() {
         Some(value) => format!("{key} {value}"),
@@ -337,7 +338,7 @@ fn list(title: &str, items: &[String]) -> String {
     format!("\n{title}:\n\n{shown}{}\n", more(items.len(), "- ").trim_start())
 }
 
-/// That a list is cut.
+/// Returns a note if a list is cut.
 fn more(length: usize, bullet: &str) -> String {
     match length.saturating_sub(LONGEST_LIST) {
         0 => String::new(),
@@ -357,7 +358,7 @@ fn sentence(text: &str) -> String {
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// What is not good stands out.
+/// Emphasises verdicts that are not good.
 fn emphasised(verdict: Verdict) -> String {
     if verdict.is_good() { verdict.to_string() } else { format!("**{verdict}**") }
 }

@@ -124,7 +124,7 @@ pub fn found_before(report: Report, part: &Comparison) -> Result<Vec<(usize, Evi
     Ok(found)
 }
 
-/// What was found in each unit, with its rows.
+/// Returns the results of each unit with its rows.
 fn evidence(part: &Comparison) -> Vec<(usize, Evidence)> {
     let (outcome, basis) = (&part.outcome, &part.outcome.basis);
     let rows = |found: &Evidence| -> Vec<Row> {
@@ -154,7 +154,8 @@ fn united(found: Vec<(&str, Vec<(usize, Evidence)>)>) -> Vec<(usize, Evidence)> 
     units.into_iter().map(|(number, (_, found))| (number, found)).collect()
 }
 
-/// Where one unit ends and the next begins both have seen the same values, unless the dump was another.
+/// Checks that neighbouring units have seen the same values at their boundary; they differ if the dump
+/// changed.
 fn check_edges(found: &[(usize, Evidence)], of: &Comparison) -> Result<()> {
     let next_to = |pair: &&[(usize, Evidence)]| {
         let part = |at: usize| pair[at].1.unit.part();

@@ -1,4 +1,4 @@
-//! What a run has to say: plain data, and one exporter per format, each a pure function of that data.
+//! Reports of a run: plain data, and one exporter per format, each a pure function of that data.
 
 mod advice;
 mod checkpoint_line;
@@ -81,7 +81,7 @@ impl ModelRecord {
 pub struct Timing {
     /// When it began.
     pub started: SystemTime,
-    /// How long it took.
+    /// Duration.
     pub took: Duration,
 }
 
@@ -97,31 +97,31 @@ impl Timing {
 pub struct Comparison {
     /// The model file that was run.
     pub model: ModelRecord,
-    /// What was found.
+    /// The outcome.
     pub outcome: Outcome,
     /// The arguments that compare with this dump alone, without a choice of places.
     pub again: Vec<String>,
-    /// What `xcheck inspect` takes to show the dump; `None` for a known case, which is shown whole already, and for
-    /// a file that is no dump by itself.
+    /// Argument of `xcheck inspect` for the dump; `None` for a known case, and for a file that is not a dump
+    /// by itself.
     pub reference: Option<String>,
-    /// What was read, in words.
+    /// Input in words.
     pub tokens: Tokens,
     /// When it was compared.
     pub timing: Timing,
-    /// What it is a part of, if it is one.
+    /// The whole comparison, for a shard.
     pub sharded: Option<Sharded>,
 }
 
-/// What a comparison of some units is a part of.
+/// The whole comparison of which a shard is a part.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sharded {
     /// SHA-256 of the plan.
     pub plan: String,
     /// All units of it.
     pub units: Vec<Unit>,
-    /// What must be the same of all parts, in words.
+    /// Settings that must be equal in all shards, in words.
     pub asked: BTreeMap<String, String>,
-    /// What was noted besides what the units tell: the last of the outcome's notes.
+    /// Notes besides those of units: the last of the outcome's notes.
     pub remarks: Vec<String>,
 }
 
@@ -135,7 +135,7 @@ impl Comparison {
         self
     }
 
-    /// Whether both sides are dumps, and no model was run.
+    /// Returns true if both sides are dumps and no model was run.
     fn is_of_dumps(&self) -> bool {
         self.model.format == ModelRecord::DUMP
     }
@@ -150,7 +150,7 @@ pub struct Report {
     pub results: Vec<Comparison>,
     /// The checkpoints that were asked for, in order.
     pub checkpoints: Vec<Checkpoint>,
-    /// What a server was found to be by itself, where one was asked.
+    /// Results of a server's own checks, if a server was asked.
     pub served: Option<Served>,
 }
 

@@ -10,7 +10,7 @@ use crate::input;
 use crate::report::json::{File, Program, Reference, SCHEMA, VERSION};
 use crate::report::{Comparison, Report, Timing};
 
-/// What a file of a report holds.
+/// The content of a report file.
 #[derive(Clone, Debug)]
 pub enum Read {
     /// A report.
@@ -32,7 +32,7 @@ pub fn read(path: &Path) -> Result<Read> {
     })
 }
 
-/// The same of its text.
+/// Reads a report from text.
 ///
 /// # Errors
 /// As [`read`], in words.

@@ -1,4 +1,4 @@
-//! What is left of a run that came to no verdict: an error, in each format.
+//! A run without a verdict: its error, in each format.
 
 use std::iter::once;
 

@@ -27,14 +27,14 @@ pub struct ResultRow {
     recorded: Option<RecordedRow>,
     verdict: Named<Verdict>,
     reason: Option<String>,
-    /// What a baseline says of the failure, where that excuses it.
+    /// Baseline entry that waives the failure.
     known: Option<KnownRow>,
     since: Vec<Start>,
     introduced: Option<Figured>,
     total: Option<Figured>,
     headroom: Option<Number>,
     exact: Option<ExactRow>,
-    /// Where nothing was evaluated exactly: there both sides have their own.
+    /// Distribution of errors if nothing was evaluated exactly; else each side has its own.
     spread: Option<SpreadRow>,
     rounding: Option<Rounding>,
     rounding_of_total: Option<Rounding>,
@@ -42,7 +42,7 @@ pub struct ResultRow {
     distribution: Option<ExcessRow>,
     tolerance: ToleranceRow,
     judged: Judged,
-    /// Where errors of log-probabilities begin to stay.
+    /// Position from which errors of log-probabilities persist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     drift: Option<usize>,
 }
@@ -371,7 +371,7 @@ impl From<BiasRow> for Bias {
     }
 }
 
-/// How far rounding moves the values, where that was asked.
+/// The noise floor, if measured.
 #[derive(Serialize, Deserialize)]
 struct Rounding {
     max_abs: Number,

@@ -15,7 +15,7 @@ use crate::report::json::{SCHEMA, VERSION, json};
 use crate::report::words::Named;
 use crate::report::{Refusal, Report, ServedCheck};
 
-/// What a report says.
+/// The content of a report.
 #[derive(Clone, Debug)]
 pub struct Seen {
     /// The version and commit of the program that wrote it, and the arguments.
@@ -24,11 +24,11 @@ pub struct Seen {
     pub verdict: Verdict,
     /// Each dump.
     pub dumps: Vec<SeenDump>,
-    /// What was found by asking a server.
+    /// Checks of a server.
     pub checks: Vec<ServedCheck>,
 }
 
-/// What a report says of a dump.
+/// The report's content about a dump.
 #[derive(Clone, Debug)]
 pub struct SeenDump {
     /// Its name.
@@ -47,7 +47,7 @@ pub struct SeenDump {
     pub rows: Vec<SeenRow>,
 }
 
-/// What a report says of a value.
+/// The report's content about a value.
 #[derive(Clone, Debug)]
 pub struct SeenRow {
     /// The tap's name.
@@ -56,15 +56,15 @@ pub struct SeenRow {
     pub layer: Option<usize>,
     /// None for what belongs to the whole run.
     pub pass: Option<usize>,
-    /// How many values were compared.
+    /// Number of compared values.
     pub elements: u64,
     /// The judgement.
     pub verdict: Verdict,
     /// Why it is no pass.
     pub reason: Option<String>,
-    /// What explains a failure, with its value: one name for one cause, which is the same in another build.
+    /// Cause of a failure with its value: a name that is the same in another build.
     pub cause: Option<String>,
-    /// Whether all that was compared is bit-identical, in the error that is judged.
+    /// True if all compared values are bit-identical, in the judged error.
     pub is_identical: bool,
     /// The largest error in units of what decides, rounding or the tolerance: beyond 1 it is not allowed.
     pub headroom: Option<f64>,
@@ -74,24 +74,24 @@ pub struct SeenRow {
     pub rel_l2: Option<f64>,
     /// The largest error of a value in units of its own size, where perturbed runs tell what rounding comes to.
     pub max_scaled: Option<f64>,
-    /// How much of `rel_l2` and `max_scaled` rounding, or a tolerance that decides, may be.
+    /// Limits of `rel_l2` and `max_scaled` by rounding, or by a deciding tolerance.
     pub noise: [f64; 2],
-    /// How many values no rounding explains, of both sides.
+    /// Number of values above their bound, of both sides.
     pub beyond: Option<usize>,
     /// The largest systematic error, in sigmas.
     pub sigmas: Option<f64>,
-    /// How many values are how far off: a power of two of headroom, and how many are not below it and below the next.
+    /// Histogram of errors: powers of two of err/bound, each with the number of values up to the next power.
     pub sizes: Option<Vec<(i32, u64)>>,
 }
 
 impl SeenRow {
-    /// How many values were compared, where the same are each time: log-probabilities of likely tokens are compared of those that
-    /// both sides name, and one may name another where two are as likely.
+    /// Returns the number of compared values, if it is the same in each run. Top log-probabilities are
+    /// compared for tokens that both sides list, which may vary between equally likely tokens.
     pub fn counted(&self) -> Option<u64> {
         (self.tap != Point::TopLogprobs.name()).then_some(self.elements)
     }
 
-    /// How many values are surely so far off or further, in units of what rounding may come to; `None` where it is not told.
+    /// Returns the number of values with at least this err/bound; `None` if unknown.
     pub fn off_by(&self, headroom: f64) -> Option<u64> {
         let sizes = self.sizes.as_ref()?;
         Some(sizes.iter().filter(|(power, _)| 2f64.powi(*power) >= headroom).map(|(_, count)| count).sum())
@@ -111,12 +111,12 @@ impl Seen {
         })
     }
 
-    /// What this report says.
+    /// Reads the content of this report.
     pub fn of(report: &Report) -> Self {
         Self::parse(&json(report)).expect("what is written can be read")
     }
 
-    /// What a file of a report says.
+    /// Reads the content of a report file.
     ///
     /// # Errors
     /// If it cannot be read, is no report of this version of the schema, or tells of a run that came to no verdict.
@@ -399,7 +399,8 @@ fn is_measured(row: &Row) -> bool {
     }
 }
 
-/// How much of `rel_l2` and `max_scaled` rounding may be; where a table decides, as if every value were as far off as it allows.
+/// Returns the limits of `rel_l2` and `max_scaled` by rounding. If the tolerance table decides, every value
+/// may be off by the tolerance.
 fn noise(row: &Row, measured: Option<(&Figures, &Rounding)>) -> [f64; 2] {
     if let Some((_, floor)) = measured {
         return [floor.rel_l2.0, floor.max_scaled.0].map(|floor| Floor::NEAR * floor);

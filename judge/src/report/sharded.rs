@@ -1,4 +1,4 @@
-//! What a report of a part holds beside its rows, so that all parts can be put together again.
+//! Data of a shard's report besides rows, for `xcheck merge`.
 
 use std::collections::BTreeMap;
 
@@ -23,22 +23,22 @@ pub struct ShardRow {
     units: Vec<Unit>,
     /// The numbers of those that this report is of, counted from 1.
     wanted: Vec<usize>,
-    /// What must be the same of all parts.
+    /// Settings that must be equal in all shards.
     asked: BTreeMap<String, String>,
     selection: SelectionRow,
     choices_are_read: bool,
-    /// Of each layer, whether it sees no more than a window.
+    /// For each layer, true if it has a sliding window.
     slides: Vec<bool>,
     /// The arguments that compare the same again, and those of `xcheck inspect`.
     again: Vec<String>,
     inspect: Option<String>,
-    /// What was noted besides what the units tell.
+    /// Notes besides those of units.
     remarks: Vec<String>,
     evidence: Vec<EvidenceRow>,
 }
 
 impl ShardRow {
-    /// Of a comparison of a part.
+    /// Makes the row for the comparison of a shard.
     pub fn of(result: &Comparison) -> Option<Self> {
         let Sharded { plan, units, asked, remarks } = result.sharded.as_ref()?;
         let basis = &result.outcome.basis;
@@ -57,7 +57,7 @@ impl ShardRow {
         })
     }
 
-    /// What a verdict rests on, what it is a part of, and how to compare again.
+    /// Returns the basis of the verdict, the whole comparison, and the commands to compare again.
     ///
     /// # Errors
     /// If it names a unit that its plan does not have, or a selection that is none.
@@ -122,7 +122,7 @@ impl SelectionRow {
     }
 }
 
-/// What was found in a unit, without its rows.
+/// The results of a unit without its rows.
 #[derive(Serialize, Deserialize)]
 struct EvidenceRow {
     unit: usize,

@@ -7,7 +7,7 @@ use crate::spread::{Size, Spread};
 /// Stands for a size in a map: no error, each power of two from the least to the most, not a finite number.
 const LETTERS: &[u8; 66] = b".ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-!";
 
-/// Where errors are, and how many there are of each size.
+/// The places of errors, and the number of errors by size.
 #[derive(Serialize, Deserialize)]
 pub struct SpreadRow {
     lengths: [usize; 2],

@@ -35,7 +35,7 @@ const WIDE: usize = 100;
 const PLACE: usize = 2;
 const LEFT_ALIGNED: [usize; 2] = [1, PLACE];
 
-/// How the table is printed.
+/// Options for printing the table.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Style<'p> {
     /// With colours.
@@ -218,8 +218,8 @@ fn title(result: &Comparison) -> String {
     [name, producer(outcome, WIDTH.saturating_sub(ends)), other].join(SEPARATOR)
 }
 
-/// Who made the dump, and of its settings the two that change the numbers most: what the weights and
-/// the KV cache are stored in. A long version is cut before they are.
+/// Returns the producer of the dump with its two most important settings: the types of weights and KV cache.
+/// A long version is cut before the settings.
 fn producer(outcome: &Outcome, width: usize) -> String {
     let producer = &outcome.subject.producer;
     let weights = producer.setting("weights").or(producer.setting("dtype"));

@@ -1,4 +1,4 @@
-//! How numbers, places and names from outside are put into words, alike in every format for people.
+//! Formatting of numbers, sites and external names, shared by all formats for people.
 
 use textwrap::core::display_width;
 
@@ -50,7 +50,7 @@ pub fn cosine(cosine: f64) -> String {
     }
 }
 
-/// How many values no rounding explains, in few characters.
+/// Formats the number of values above their bound.
 pub fn beyond(count: Option<usize>) -> String {
     match count {
         None => NOTHING.into(),
@@ -121,7 +121,7 @@ pub fn place(row: &Row) -> String {
     }
 }
 
-/// What is wrong with a row: its error where that is a number, and since what it arose; else the reason.
+/// Describes the failure of a row: its error and the values where it arose, else the reason.
 pub fn fault(row: &Row) -> String {
     let errors = row.judged().map(|found| found.errors);
     let [error, largest] = errors.map_or([f64::NAN; 2], |errors| [errors.past_neighbour, errors.max_abs]);
@@ -141,8 +141,8 @@ pub fn fault(row: &Row) -> String {
     }
 }
 
-/// What a failing row comes to exactly, or what rounding comes to, where that decides, and which of the two it is; empty where
-/// neither does.
+/// Describes the exact value of a failing row, or the noise floor if that decides, with a label; empty if
+/// neither decides.
 pub fn exactly(row: &Row) -> (&'static str, String) {
     let is_evaluated = row.explained.is_some() && !row.is_in_doubt() && !row.is_judged_in_total();
     let name = if is_evaluated { "exactly" } else { "rounding" };
@@ -152,12 +152,12 @@ pub fn exactly(row: &Row) -> (&'static str, String) {
     }
 }
 
-/// What a tolerance is to a row: what decides, or what a specification says.
+/// Returns the label of a tolerance: the deciding one, or that of a specification.
 pub fn bound_name(row: &Row) -> &'static str {
     if row.is_gated_by_tolerance() { "allowed" } else { "specified" }
 }
 
-/// Where the error that a row is judged by comes from.
+/// Describes the values from which the judged error arose.
 fn origin(row: &Row) -> String {
     match row.is_judged_in_total() {
         false => format!("local error since {}", since(row)),
@@ -165,7 +165,7 @@ fn origin(row: &Row) -> String {
     }
 }
 
-/// What the row's reason is, with the place that it is of.
+/// Returns the row's site and reason.
 pub fn told(row: &Row) -> String {
     format!("{}: {}", site(row), row.reason.as_deref().unwrap_or(row.verdict.name()))
 }
@@ -190,7 +190,7 @@ pub fn since(row: &Row) -> String {
     }
 }
 
-/// What explains a failure, after its place where that is not the one already told; and whether it is a cause.
+/// Returns the explanation of a failure with its label. The site is omitted if it equals `told`.
 pub fn finding(finding: &Finding, told: Site) -> (&'static str, String) {
     let name = if finding.kind.is_cause() { "cause" } else { "unclear" };
     match finding.site == told {
@@ -234,7 +234,7 @@ pub fn in_doubt(outcome: &Outcome) -> Option<&Row> {
     outcome.rows.iter().find(|row| row.verdict == Verdict::Inconclusive)
 }
 
-/// What is said of taps at which nothing is wrong.
+/// Returns the phrase for taps without a failure.
 pub fn fine(outcome: &Outcome) -> &'static str {
     match outcome.subject.gate {
         Gate::Rounding => "explained by rounding",
@@ -284,7 +284,7 @@ pub fn clean(text: &str) -> String {
     text.chars().map(|c| if commands(c) { ' ' } else { c }).collect()
 }
 
-/// How many columns a terminal gives the text.
+/// Returns the number of terminal columns of a text.
 pub fn width(text: &str) -> usize {
     display_width(text)
 }

@@ -1,4 +1,4 @@
-//! What was read, and the texts of tokens: for people, who do not read ids.
+//! Input tokens and their texts, for people.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ impl Tokens {
     }
 }
 
-/// The same in `report.json`.
+/// The tokens in `report.json`.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct TokensRow {
     prompt: Vec<u32>,

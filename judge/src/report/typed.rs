@@ -1,4 +1,4 @@
-//! Whether two command lines ask for the same.
+//! Comparison of two command lines.
 
 use crate::compare::Checkpoints;
 
@@ -36,12 +36,13 @@ const OF_NO_EFFECT: [&str; 9] = [
     "--largest-message",
 ];
 
-/// Whether two commands differ in no more than the order of options, their spelling, and where the result goes.
+/// Returns true if two commands differ only in the order and spelling of options, and in the place of the
+/// result.
 pub fn same_command(one: &[String], other: &[String]) -> bool {
     Asked::of(one) == Asked::of(other)
 }
 
-/// What a command line asks for.
+/// The request of a command line.
 #[derive(PartialEq, Eq)]
 struct Asked {
     /// Positional arguments, in order.

@@ -1,4 +1,4 @@
-//! What stands as one word in `report.json`, and is read from it again.
+//! Enums that are written as one word in `report.json` and read back.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -35,7 +35,7 @@ impl ReportDir {
         Self::without(directory, &[FILES.as_slice(), &[FINISHED]].concat())
     }
 
-    /// The same, but what was finished stays: the run goes on from there.
+    /// Opens the folder and keeps the finished parts, so that the run can continue.
     ///
     /// # Errors
     /// As [`ReportDir::create`].

@@ -1,4 +1,4 @@
-//! What the KV cache holds must not depend on how it was filled.
+//! The KV cache must not depend on how it was filled.
 
 use crate::compare::Verdict;
 use crate::error::Result;
@@ -6,7 +6,7 @@ use crate::selfcheck::stages::Stages;
 use crate::selfcheck::tally::Tally;
 use crate::selfcheck::{Checked, Exactness, PROMPT, Subject};
 
-/// The same tokens all at once and one by one: every tap of every position.
+/// Compares every tap at every position between one pass over all tokens and one token per pass.
 ///
 /// # Errors
 /// If the model cannot be run.

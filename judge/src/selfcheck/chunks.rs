@@ -8,7 +8,8 @@ use crate::selfcheck::boundary::boundaries;
 use crate::selfcheck::stages::Stages;
 use crate::selfcheck::{Checked, Subject};
 
-/// The same tokens all at once and in chunks, some of which end at and around each boundary: every tap of every position.
+/// Compares every tap at every position between one pass and chunks, some of which end at or near each
+/// boundary.
 ///
 /// # Errors
 /// If the model cannot be run.

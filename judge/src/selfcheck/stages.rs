@@ -43,7 +43,7 @@ impl Stages {
         Ok(Self { whole, floors })
     }
 
-    /// What there is to say of a subject that reads the same tokens in passes of these lengths.
+    /// Checks a subject that reads the same tokens in passes of these lengths.
     ///
     /// # Errors
     /// If the model cannot be run.
@@ -115,7 +115,7 @@ impl Stages {
         Checked::new(check, Verdict::Pass, detail)
     }
 
-    /// Where a stage is furthest off, in units of what rounding comes to there.
+    /// Returns the operation with the largest error relative to the noise floor.
     fn furthest(&self, found: &[Apart]) -> Option<(Site, f64)> {
         let off = found.iter().filter(|apart| apart.largest > 0.0);
         let times = off.filter_map(|apart| Some((apart.site, apart.largest / self.floor(apart.site)?)));
@@ -129,7 +129,7 @@ fn of_all_positions(site: Site) -> Site {
     Site { point, pass: None, ..site }
 }
 
-/// How far rounding moves each stage, at most, in a few runs.
+/// Returns the noise floor of each operation from a few perturbed runs.
 fn floors(subject: Subject, whole: &Wholes) -> Result<HashMap<Site, f64>> {
     let mut floors: HashMap<Site, f64> = HashMap::new();
     for seed in 1..=RUNS {
@@ -143,7 +143,7 @@ fn floors(subject: Subject, whole: &Wholes) -> Result<HashMap<Site, f64>> {
     Ok(floors)
 }
 
-/// What one pass over all tokens gives; and one over as many as LongRoPE's short factors are for.
+/// The values of one pass over all tokens, and of one pass within LongRoPE's short factors.
 struct Wholes {
     all: Whole,
     short: Option<Whole>,
@@ -201,21 +201,21 @@ fn compare(whole: &Wholes, subject: Subject, lengths: &[usize]) -> Result<Vec<Ap
     Ok(against.found)
 }
 
-/// How far one value is from what it is in one pass over all tokens.
+/// The difference of one value from one pass over all tokens.
 struct Apart {
     site: Site,
     numbers: usize,
     different: usize,
     /// In units of the size of an element, √(x² + the mean square of its row). NaN where a number is none.
     largest: f64,
-    /// How many numbers there should be, where they are not as many.
+    /// Expected number of values, if it differs.
     other_length: Option<usize>,
 }
 
 /// Compares each value, and goes on with the one of the whole pass.
 struct Against<'w> {
     whole: &'w Wholes,
-    /// Of each pass.
+    /// Positions of each pass.
     positions: Vec<Range<usize>>,
     pairing: Option<RopePairing>,
     found: Vec<Apart>,

@@ -1,4 +1,4 @@
-//! Whether numbers could differ at all.
+//! Check that values vary at all.
 
 /// Looks at the numbers of one kind, a row per token. Where no two of them differ, or every token has the same, they agree
 /// with those of any other run, whatever is wrong.
@@ -11,7 +11,7 @@ pub(super) struct Variety {
 }
 
 impl Variety {
-    /// What there is among the rows of `values`, each `width` numbers.
+    /// Returns the variety among the rows of `values`, each with `width` values.
     pub(super) fn of(values: &[f32], width: usize) -> Self {
         let mut variety = Self::default();
         values.chunks(width.max(1)).for_each(|row| variety.add(row));

@@ -1,4 +1,4 @@
-//! What one pass over all tokens gives at every tap, and where the values of any other pass are in it.
+//! All taps of one pass over all tokens, with the place of the values of any other pass.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::tensor::{RopePairing, Tensor};
 pub(super) struct Whole {
     /// The tokens it has read.
     pub(super) tokens: Vec<u32>,
-    /// Which values of a head rotate together.
+    /// Pairs of head values that rotate together.
     pub(super) pairing: Option<RopePairing>,
     values: HashMap<Site, Tensor>,
     order: Vec<Site>,

@@ -23,13 +23,13 @@ use crate::tensor::Tensor;
 pub struct Bed {
     /// The model's name.
     pub name: String,
-    /// How it is computed.
+    /// Name of the arithmetic.
     pub arithmetic: &'static str,
     /// The model.
     pub model: Arc<dyn Model>,
-    /// What ours computes with.
+    /// Our numerics.
     pub numerics: Box<dyn Numerics>,
-    /// What the engine does that leaves the dump.
+    /// Numerics of the engine that writes the dump.
     pub engine: Box<dyn Numerics>,
     prompt: Vec<u32>,
 }
@@ -49,13 +49,13 @@ pub const MODELS: [&str; 8] = [
 /// The arithmetics. Of the last, the engine adds up otherwise than ours, which is f32.
 pub const ARITHMETICS: [&str; 4] = ["f32", "bf16", "llama.cpp", "other-order"];
 
-/// What is read; of a smaller vocabulary the remainders.
+/// Input tokens; modulo the vocabulary size for small vocabularies.
 pub const PROMPT: [u32; 11] = [1, 9, 17, 200, 77, 301, 45, 45, 260, 13, 5];
 
-/// What became of a change in a run.
+/// The effect of a change in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Made {
-    /// How many stages were computed otherwise.
+    /// Number of changed operations.
     pub stages: usize,
     /// The first of them that came to other values.
     pub first: Option<Site>,
@@ -89,7 +89,7 @@ impl Bed {
         Self { name: name.to_owned(), arithmetic, numerics: numerics(), engine, model, prompt }
     }
 
-    /// What is read.
+    /// Returns the prompt tokens.
     pub(super) fn prompt_tokens(&self) -> &[u32] {
         &self.prompt
     }
@@ -111,7 +111,7 @@ impl Bed {
         Ok((dump, Made { stages: changing.made.get(), first: changing.first.get() }))
     }
 
-    /// The same of an engine that goes on with what a tap makes of its values.
+    /// Makes a dump of an engine that continues with the values that a tap returns.
     ///
     /// # Errors
     /// If the model cannot be run.
@@ -119,7 +119,7 @@ impl Bed {
         self.recorded(&*self.engine, tap, Form::FULL, &self.script())
     }
 
-    /// The same of an engine that is right, and writes its values under other names or otherwise.
+    /// Makes a dump of a correct engine that writes its values under other names or in another form.
     ///
     /// # Errors
     /// If the model cannot be run.
@@ -185,7 +185,7 @@ impl Bed {
         self.judged(dump, true, true)
     }
 
-    /// The same without a search for causes, of a dump that may not state how its engine computes with its weights.
+    /// Checks a dump without a search for causes. The dump may not state its arithmetic for its weights.
     ///
     /// # Errors
     /// If it cannot be.

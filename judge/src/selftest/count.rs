@@ -1,4 +1,4 @@
-//! What was found, counted.
+//! Counts of the results.
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -13,7 +13,7 @@ use crate::selftest::memory::Form;
 use crate::selftest::plants::{Plant, Told, told};
 use crate::selftest::twins::{OTHER_KERNELS, TWINS, Twin};
 
-/// Of planted changes.
+/// The counts of injected faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
     /// Changes that came to other values somewhere.
@@ -24,7 +24,7 @@ pub struct Count {
     pub located: usize,
     /// Those that were told by kind and value, alone or among what gives the same values.
     pub named: usize,
-    /// Of these, those that were told among others.
+    /// Faults named among other causes.
     pub among: usize,
     /// Those that pass, as rounding explains them.
     pub hidden: usize,
@@ -50,10 +50,10 @@ impl AddAssign for Count {
     }
 }
 
-/// Of what is right.
+/// The counts of correct dumps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
-    /// How many were judged.
+    /// Number of judged dumps.
     pub judged: usize,
     /// Those that pass.
     pub passed: usize,
@@ -72,11 +72,11 @@ pub enum Result {
     Twin(&'static str, Found, Option<String>),
 }
 
-/// What of a model is judged.
+/// A dump to judge.
 pub enum Job<'b> {
     /// A change.
     Change(&'b Bed, Plant),
-    /// What is right.
+    /// A correct dump.
     Twin(&'b Bed, &'static str, Twin),
 }
 
@@ -87,7 +87,7 @@ pub struct Table {
     pub changes: BTreeMap<String, Count>,
     /// By kind of twin, in the order of [`TWINS`].
     pub twins: Vec<(&'static str, Found)>,
-    /// What was not told as it is.
+    /// Results that differ from the injected fault.
     pub remarks: Vec<String>,
 }
 
@@ -189,7 +189,7 @@ impl Table {
         all
     }
 
-    /// How many that are right were not let pass.
+    /// Returns the number of correct dumps that failed.
     pub fn false_alarms(&self) -> usize {
         self.twins.iter().map(|(_, found)| found.false_alarms).sum()
     }

@@ -1,4 +1,4 @@
-//! What is right, and only computed, cut, stored or written otherwise: none of it may fail.
+//! Correct dumps: computed, cut, stored or written in different ways. None may fail.
 
 use crate::dump::Dump;
 use crate::engine::{Script, Step};
@@ -11,7 +11,7 @@ use crate::weight::DType;
 /// A way of being otherwise and right.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Twin {
-    /// As ours, or as the bed's engine does.
+    /// Unchanged.
     Same,
     /// Sums have another order: those of several tokens that of a single one, or those of `f32` that of transformers.
     OtherOrder,
@@ -112,7 +112,7 @@ impl Twin {
     }
 }
 
-/// The same script, with the prompt in pieces of these sizes and a rest.
+/// Cuts the prompt of a script into pieces of these sizes and a rest.
 fn cut(script: &Script, sizes: &[usize]) -> Script {
     let mut prompt = script.passes[0].tokens.clone().expect("it begins with the prompt");
     let mut passes = Vec::new();

@@ -1,4 +1,4 @@
-//! What a command reads, by its words.
+//! Inputs of a command, found from its words.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,7 +12,7 @@ use crate::shipped;
 /// The folder beside a model where `xcheck run` looks for dumps.
 const DUMPS: &str = "dumps";
 
-/// What decides a comparison: the words, every file and folder that one of them names, and what is read beside those.
+/// Collects the inputs of a comparison: the words, all named files and folders, and the files read with them.
 ///
 /// # Errors
 /// If a file cannot be read.
@@ -33,7 +33,7 @@ pub fn of_command(words: &[String], inputs: &mut Inputs) -> Result<()> {
     Ok(())
 }
 
-/// What decides what is made.
+/// Collects the inputs of a `make` command.
 ///
 /// # Errors
 /// If a file cannot be read.
@@ -76,7 +76,7 @@ fn values<'w>(words: &'w [String], long: &str, short: &str) -> Vec<&'w str> {
     words.iter().enumerate().filter_map(value).collect()
 }
 
-/// What is read beside a model that is a file: configuration, tokenizer, and the other files of one that is several.
+/// Returns the files read with a model file: configuration, tokenizer, and further parts of the model.
 fn beside(model: &Path) -> Vec<PathBuf> {
     let name = model.file_name().unwrap_or_default().to_string_lossy();
     let is_of_several = name.ends_with(".json") || name.contains("-of-");
@@ -102,7 +102,7 @@ fn dumps_folder(model: &str) -> Result<Option<PathBuf>> {
     })
 }
 
-/// Whether a reference may be one that is found by its name, or because none was named.
+/// Returns true if a reference may be found by name or by default.
 fn may_be_found(references: &[&str]) -> bool {
     let is_path = |name: &str| {
         let path = Path::new(name);
@@ -111,7 +111,7 @@ fn may_be_found(references: &[&str]) -> bool {
     references.is_empty() || !references.iter().all(|name| is_path(parts_of(name).0))
 }
 
-/// What cannot be a cell's command.
+/// Checks that a command can be a cell's command.
 ///
 /// # Errors
 /// Why not, in words.

@@ -16,9 +16,9 @@ use crate::unfinished::write_whole;
 const FILES: [&str; 3] = ["matrix.json", "matrix.md", "matrix.html"];
 const LOCK: &str = ".lock";
 const REPORT: &str = "report.json";
-/// What says by which key a finished report is known.
+/// File with the key of a finished report.
 const SEAL: &str = "matrix.key";
-/// What says by which key that was made which it compares.
+/// File with the key of the made input that the report compares.
 const MADE: &str = "made.key";
 
 /// The folder.
@@ -52,12 +52,12 @@ impl Place {
         self.folder.display().to_string()
     }
 
-    /// Where the report of a cell is.
+    /// Returns the path of a cell's report.
     pub fn report(&self, cell: &Cell) -> PathBuf {
         self.folder.join("cells").join(&cell.name)
     }
 
-    /// Where that is which is made for a cell.
+    /// Returns the path of a cell's made input.
     pub fn made(&self, cell: &Cell) -> PathBuf {
         self.folder.join("made").join(&cell.name)
     }
@@ -82,7 +82,7 @@ impl Place {
     }
 }
 
-/// Whether the finished report in a folder is known by that key, and is the one that was.
+/// Returns true if a folder has a finished report with this key, unchanged.
 pub fn is_known(folder: &Path, key: &str) -> bool {
     let seal = fs::read_to_string(folder.join(SEAL)).ok();
     seal.is_some_and(|seal| sealed(folder, key).is_ok_and(|expected| expected == seal))
@@ -96,7 +96,7 @@ pub fn seal(folder: &Path, key: &str) -> Result<()> {
     put(&folder.join(SEAL), &sealed(folder, key)?)
 }
 
-/// What is in the folder is no longer known.
+/// Marks the content of the folder as unknown.
 ///
 /// # Errors
 /// If that cannot be changed.
@@ -111,7 +111,7 @@ fn sealed(folder: &Path, key: &str) -> Result<String> {
     Ok(format!("{key} {hash}\n"))
 }
 
-/// Whether what was made for the report in `folder` is what that key makes.
+/// Returns true if the made input of the report in `folder` has this key.
 pub fn is_made(folder: &Path, key: &str) -> bool {
     fs::read_to_string(folder.join(MADE)).is_ok_and(|known| known == key)
 }

@@ -17,7 +17,7 @@ use crate::kept::Kept;
 use crate::matrix::{Cell, Children, Done, Found, Inputs, Make, Plan};
 use crate::report::{self, Read, ReportDir};
 
-/// What works on cells.
+/// The worker for cells.
 pub struct Work<'w> {
     plan: &'w Plan,
     place: &'w Place,
@@ -46,7 +46,7 @@ impl<'w> Work<'w> {
         Ok(Self { plan, place, is_fresh, jobs, children, program, build, kept })
     }
 
-    /// What becomes of a cell; what goes wrong is its own.
+    /// Runs a cell; errors belong to the cell.
     pub fn of(&self, cell: &'w Cell) -> Done<'w> {
         let made = self.place.made(cell);
         let command = cell.command(&made.to_string_lossy());
@@ -144,7 +144,7 @@ impl<'w> Work<'w> {
         Ok(Ok(()))
     }
 
-    /// What a cell is known by, or why it is not.
+    /// Returns the key of a cell, or the reason why it has none.
     fn key(&self, cell: &Cell, command: &[String]) -> Result<Result<String, String>> {
         let mut inputs = Inputs::new(&self.kept);
         inputs.say("build", &self.build);
@@ -178,7 +178,7 @@ impl<'w> Work<'w> {
     }
 }
 
-/// What a report says; an empty message where there is none.
+/// Reads a report; the error is empty if there is none.
 fn read(folder: &Path) -> Result<Found, String> {
     let file = folder.join("report.json");
     if !file.exists() {

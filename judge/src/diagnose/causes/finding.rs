@@ -3,10 +3,10 @@
 use crate::change::Kind;
 use crate::checkpoint::{Point, Site};
 
-/// What explains a failure.
+/// The explanation of a failure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
-    /// What is otherwise; where several things may be, what is most likely.
+    /// The kind of cause; the most likely one if several are possible.
     pub kind: Kind,
     /// The row it explains, which failed.
     pub site: Site,
@@ -16,9 +16,9 @@ pub struct Finding {
     pub layers: Vec<usize>,
     /// The key of the model's configuration that says it.
     pub key: Option<String>,
-    /// What the reference computes with.
+    /// Setting of the reference.
     pub reference: Option<String>,
-    /// What the candidate does.
+    /// Behaviour of the candidate.
     pub candidate: Option<String>,
     /// One sentence.
     pub what: String,
@@ -28,9 +28,9 @@ pub struct Finding {
     pub supposed: Option<String>,
     /// The places whose every value it explains, for a person.
     pub verified_on: Vec<String>,
-    /// What explains the same as well.
+    /// Other changes that explain the failure equally well.
     pub remaining: Vec<String>,
-    /// What was tried and does not explain it.
+    /// Kinds that were tried and do not explain it.
     pub excluded: Vec<String>,
 }
 
@@ -54,7 +54,7 @@ impl Finding {
         }
     }
 
-    /// The same, of these places.
+    /// Sets the sites.
     pub(super) fn of(self, mut sites: Vec<Site>) -> Self {
         sites.sort_by_key(|site| (site.flow_order(), site.pass));
         Self { sites, ..self }

@@ -22,7 +22,7 @@ use crate::weight::DType;
 /// More taps than this are not taken to be misnamed at once.
 const MOST_TAPS: usize = 4;
 
-/// What of the dump is not what it says, if that explains why stages are wrong.
+/// Looks for a wrong statement of the dump that explains why operations are wrong.
 ///
 /// # Errors
 /// As a run of the model.
@@ -36,7 +36,7 @@ pub(super) fn of(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Cause>> 
     Ok(None)
 }
 
-/// Where a dump is read otherwise, the places that rounding explains, and those that it does not.
+/// The sites that rounding explains under another reading of the dump, and those that it does not.
 struct Reading {
     right: HashSet<Site>,
     wrong: HashSet<Site>,
@@ -163,12 +163,12 @@ fn taps(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Cause>> {
     Ok(None)
 }
 
-/// Whether values of a tap point are computed from those of another.
+/// Returns true if one tap is computed from another.
 fn reads(point: Point, from: Point) -> bool {
     point.inputs().iter().any(|inputs| inputs.contains(&from))
 }
 
-/// Whether a place is computed from another directly, in the same pass.
+/// Returns true if a site is computed directly from another in the same pass.
 fn follows(site: Site, from: Site) -> bool {
     let is_next = match (from.point, site.layer, from.layer) {
         (Point::BlockOut, Some(layer), Some(before)) if site.point != Point::BlockOut => layer == before + 1,
@@ -178,7 +178,7 @@ fn follows(site: Site, from: Site) -> bool {
     reads(site.point, from.point) && is_next && site.pass == from.pass
 }
 
-/// What the values are in truth: the right ones with their axes exchanged, those of another tap, or not known.
+/// Returns what the values are: the right ones with exchanged axes, those of another tap, or unknown.
 fn misnamed(bench: &Bench, open: &[&Unexplained], taps: &[Point], without: &Dump) -> Result<Cause> {
     let first = open[0];
     let names: Vec<&str> = taps.iter().map(|point| point.name()).collect();
@@ -255,7 +255,8 @@ impl Tap for Looking<'_> {
     }
 }
 
-/// Whether so little is left that the reading is the right one: nothing, or what has another cause.
+/// Returns true if almost nothing stays unexplained, so that the reading is right: nothing, or sites with
+/// another cause.
 fn is_better(rest: &HashSet<Site>, open: &[&Unexplained]) -> bool {
     rest.len() * 4 <= open.len() && !rest.contains(&open[0].site)
 }

@@ -9,7 +9,8 @@ use crate::measure::unravel;
 /// The largest number of `f16`.
 const LARGEST: f64 = 65504.0;
 
-/// What is known of the first row that fails for it. What only inherits it does not: ours has it there, too.
+/// Describes the first row that fails with NaN or infinity. Rows that only inherit it are excluded, since
+/// ours has it there too.
 pub(super) fn of_rows(setting: &Setting, rows: &[Row], unexplained: &[Unexplained]) -> Option<Finding> {
     let of_dump = |row: &Row| {
         let nonfinite = row.judged()?.nonfinite;
@@ -31,7 +32,7 @@ pub(super) fn of_rows(setting: &Setting, rows: &[Row], unexplained: &[Unexplaine
     Some(Finding::new(Kind::NonFinite, row.site, what))
 }
 
-/// Of values that were computed from the dump's own inputs.
+/// Describes non-finite values computed from the dump's own inputs.
 fn of_stage(stage: &Unexplained, dump: &str) -> String {
     let theirs = stage.meaningful_or(0.0);
     let ours = stage.traced.data();

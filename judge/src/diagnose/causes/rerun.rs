@@ -20,7 +20,7 @@ const COMBINED: usize = 4;
 /// Products of weights and activations in a run that is called short.
 const MOST_PRODUCTS: usize = 1 << 28;
 
-/// What does as well as the best is not further off than this many times that, or than this part of the floor.
+/// Largest ratio to the best error, or to the noise floor, at which a change counts as equally good.
 const AS_WELL: f64 = 3.0;
 
 /// In which passes a change is made.
@@ -39,10 +39,10 @@ pub(super) struct Rerun<'s> {
     book: &'s Book,
     row: &'s Row,
     part: Again,
-    /// Whether that is the row's layer alone, or the head.
+    /// True if only the row's layer, or the head, is run.
     is_alone: bool,
     go_on: Continue,
-    /// What the row is of.
+    /// The selection that contains the row.
     selection: Selection,
 }
 
@@ -53,7 +53,7 @@ struct Tried {
 }
 
 impl<'s> Rerun<'s> {
-    /// Of the row's layer alone, if the dump holds what the layer starts from and nothing else lies before the row.
+    /// Runs only the row's layer, if the dump records the layer's input and nothing else lies before the row.
     pub(super) fn new(bench: &'s Bench<'s>, row: &'s Row) -> Self {
         let setting = bench.setting;
         let of = |layers, head| Again::Part(Part { embed: false, layers, head });
@@ -109,7 +109,7 @@ impl<'s> Rerun<'s> {
         changes.iter().flat_map(at_each).collect::<Vec<_>>().into_iter()
     }
 
-    /// Whether these changes explain the row: made in every pass, or in the prompt's alone.
+    /// Returns the passes in which these changes explain the row: all passes, or only the prompt's.
     pub(super) fn is_explained_by(&self, changes: &[Change]) -> Result<Option<Passes>> {
         let supposed = || changes.iter().map(|change| self.one(change, None));
         if self.explains(&supposed().collect::<Vec<_>>())? {
@@ -138,7 +138,7 @@ impl<'s> Rerun<'s> {
         Ok(found)
     }
 
-    /// What the dump's own values tell of what is made of logits, of which each is near ours.
+    /// Reads changes from the dump's own values for taps derived from logits, each near ours.
     fn read(&self, at: &At) -> Vec<Change> {
         let held = self.setting.held;
         let Ok(Some(values)) = held.values(at.site, None) else { return Vec::new() };
@@ -168,7 +168,7 @@ impl<'s> Rerun<'s> {
         self.row.site.pass.map_or(self.setting.held.passes().len(), |pass| pass + 1)
     }
 
-    /// How far the row is off with each of these, if it is less than without.
+    /// Returns the error of the row with each of these changes, if it is smaller than without.
     fn tried(&self, all: impl Iterator<Item = Vec<Supposition>>) -> Result<Vec<Tried>> {
         let before = self.row.judged().map_or(f64::INFINITY, |found| found.errors.rel_l2);
         let mut tried = Vec::new();
@@ -214,7 +214,7 @@ impl<'s> Rerun<'s> {
         self.floor().is_some_and(|floor| floor.is_near(errors))
     }
 
-    /// Whether rounding explains the row, evaluated where that can be done.
+    /// Returns true if rounding explains the row, by evaluation if possible.
     fn explains(&self, supposed: &[Supposition]) -> Result<bool> {
         let comparison = self.setting.comparing_of(&self.selection, self.go_on);
         let comparison = comparison.evaluating(self.setting.may_differ);
@@ -228,7 +228,7 @@ impl<'s> Rerun<'s> {
         Ok(matches!(found, Some((_, Some(Found::Measured(found)))) if self.is_near(&found.errors)))
     }
 
-    /// Whether a run is so short that changes of different stages can be combined.
+    /// Returns true if a run is short enough to combine changes of different operations.
     fn is_short(&self) -> bool {
         let weights: usize = self.setting.model.matrices().iter().map(|(_, w)| w.rows * w.cols).sum();
         let passes = self.setting.held.passes().iter().take(self.passes());
@@ -256,7 +256,7 @@ impl<'s> Rerun<'s> {
     }
 }
 
-/// What lies before a row, and the row itself: of the unit, as far as the row's layer.
+/// Returns the part of the unit up to the row's layer, which includes the row.
 fn up_to(row: &Row, unit: &Unit) -> Again {
     let Some(layer) = row.site.layer else { return Again::All };
     let (embed, first) = unit.part().map_or((true, 0), |part| (part.embed, part.layers.start));

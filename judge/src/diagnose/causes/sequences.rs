@@ -1,4 +1,4 @@
-//! What several sequences do to each other: told by what they leave at each other's keys.
+//! Leaks between sequences, found by their weights at each other's keys.
 
 use std::collections::HashSet;
 

@@ -18,7 +18,7 @@ const FARTHER: f64 = 1.1;
 /// Stages with more values are not computed with two changes at once.
 const MOST_VALUES: usize = 1 << 22;
 
-/// What stages are computed with.
+/// The data for computing operations again.
 pub(super) struct Bench<'s> {
     pub(super) setting: &'s Setting<'s>,
     pub(super) traced: &'s Traced<'s>,
@@ -37,24 +37,24 @@ pub(super) struct Stage<'s> {
     unexplained: &'s Unexplained,
 }
 
-/// What was found of a stage.
+/// The result of a search for an operation.
 #[derive(Default)]
 pub(super) struct Searched {
     /// Everything that explains it, what is most likely first.
     pub(super) fits: Vec<Changes>,
-    /// What was tried, and does not.
+    /// Kinds that were tried and do not explain it.
     pub(super) excluded: Vec<Kind>,
 }
 
 impl Searched {
-    /// Of these changes some fit.
+    /// Makes a result from the changes that fit.
     pub(super) fn new<'c>(fits: Vec<Changes>, tried: impl Iterator<Item = &'c Change>) -> Self {
         let fit: Vec<Kind> = fits.iter().flatten().map(|change| change.entry.kind).collect();
         let tried: BTreeSet<Kind> = tried.map(|change| change.entry.kind).collect();
         Self { excluded: tried.into_iter().filter(|kind| !fit.contains(kind)).collect(), fits }
     }
 
-    /// What explains the stage, if anything does: what is most likely.
+    /// Returns the most likely explanation of the operation, if any.
     pub(super) fn named(&self) -> Option<&[Change]> {
         self.fits.first().map(Vec::as_slice)
     }
@@ -69,7 +69,7 @@ impl<'s> Stage<'s> {
         At::new(site, setting.held.positions(site), &self.unexplained.traced, traced, book).turned(is_turned)
     }
 
-    /// Whether these changes, made one after the other, explain every value.
+    /// Returns true if these changes, applied in order, explain every value.
     pub(super) fn is_explained_by(&self, changes: &[Change]) -> bool {
         let mut value = self.unexplained.traced.clone();
         for change in changes {
@@ -143,7 +143,7 @@ impl<'s> Stage<'s> {
 struct Tried {
     change: Change,
     value: Tensor,
-    /// How far that is from what the dump's engine has made.
+    /// Distance to the result of the dump's engine.
     distance: f64,
 }
 

@@ -9,7 +9,7 @@ use crate::diagnose::runs::Setting;
 use crate::dump::Pass;
 use crate::error::Result;
 
-/// How the tokens that were made of a prompt are others than those known.
+/// Finds the difference between the tokens of a prompt and the known ones.
 pub(in crate::diagnose) fn of_prompt(site: Site, own: &[u32], known: &[u32]) -> Option<Cause> {
     let (kind, value) = match (own, known) {
         _ if own == known => return None,
@@ -46,7 +46,7 @@ fn listed(ids: &[u32]) -> String {
     ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// How a dump's engine chooses its tokens, where that is not by the largest of its own logits.
+/// Finds the rule by which a dump's engine chooses tokens, if it is not the largest of its own logits.
 pub(super) fn of_choices(setting: &Setting, rows: &[Row]) -> Result<Option<Finding>> {
     let fails = |row: &&Row| {
         matches!(row.site.point, Point::Argmax | Point::Generated) && row.verdict == Verdict::Fail
@@ -91,7 +91,7 @@ pub(super) fn of_choices(setting: &Setting, rows: &[Row]) -> Result<Option<Findi
     }))
 }
 
-/// What a token is among logits of which it is not the plain choice.
+/// The rule by which a token was chosen, if it is not the greedy choice.
 #[derive(Clone, Debug, PartialEq)]
 enum Choosing {
     LaterOfTie,

@@ -11,13 +11,13 @@ use crate::exact::Layer;
 /// More kinds than this are counted, not listed.
 const SHOWN: usize = 10;
 
-/// Who is told of what.
+/// The context of a message.
 pub(super) struct Words<'w> {
-    /// What the dump is.
+    /// Role of the dump.
     role: Role,
     /// The stage that a cause was looked for.
     at: &'w At<'w>,
-    /// Whether our engine computes what the user supposes, not what the model says.
+    /// True if our engine computes with the user's supposition instead of the model's setting.
     is_supposed: bool,
 }
 
@@ -27,7 +27,7 @@ impl<'w> Words<'w> {
         Self { role: bench.setting.role, at, is_supposed: bench.setting.is_supposed() }
     }
 
-    /// What was found of the first of these places, all of which it explains.
+    /// Describes the cause found at the first of these sites, all of which it explains.
     pub(super) fn told(
         &self,
         sought: Sought,
@@ -78,7 +78,7 @@ impl<'w> Words<'w> {
         }
     }
 
-    /// Whether the layer slides, and rotates otherwise than one that does not.
+    /// Returns true if the layer has a sliding window and its own rotation.
     fn has_own_base(&self) -> bool {
         let book = self.at.book;
         let theta = |layer| book.rope(layer).map(|rope| rope.theta);
@@ -91,7 +91,7 @@ impl<'w> Words<'w> {
         self.keys(change).map(|[key, _]| key)
     }
 
-    /// What to change, where it is configured.
+    /// Returns the setting to change, if the cause is a setting.
     fn remedy(&self, changes: &[Change]) -> String {
         let key = |change: &Change| match self.keys(change)? {
             [key, ""] => Some(key.to_owned()),
@@ -131,7 +131,7 @@ impl<'w> Words<'w> {
         }
     }
 
-    /// What is known where nothing of the catalogue explains a stage.
+    /// Returns the description of an operation that no change of the catalogue explains.
     fn nothing(&self, searched: &Searched, stage: Option<&Unexplained>) -> Told {
         let pattern = stage.and_then(pattern::of);
         let kind = if pattern.is_some() { Kind::Partial } else { Kind::Unknown };
