@@ -215,7 +215,7 @@ impl JudgingOptions {
     /// Makes the place for reports; with `--resume` what was finished stays there.
     ///
     /// # Errors
-    /// As [`Output::open`].
+    /// The errors of [`Output::open`].
     pub fn open_output(&self, run: &str) -> Result<Output> {
         if self.shard.is_given() && self.output.baseline.baseline.is_some() {
             return Err(Error::Usage(

@@ -58,7 +58,7 @@ impl NumericsOptions {
     /// The numerics to run a model with by itself. Unless others are named, quantised weights are computed with as they are stored.
     ///
     /// # Errors
-    /// As [`NumericsOptions::of`].
+    /// The errors of [`NumericsOptions::of`].
     pub fn of_stored(&self, loaded: &LoadedModel) -> Result<Box<dyn Numerics>> {
         let model = &*loaded.model;
         let is_open = self.numerics == NumericsOption::Auto && self.dtype.is_none();
@@ -87,7 +87,7 @@ impl NumericsOptions {
     /// does or otherwise. Nor is it of weights or of a dtype that no file or numerics here have.
     ///
     /// # Errors
-    /// As [`NumericsOptions::of`].
+    /// The errors of [`NumericsOptions::of`].
     pub fn of_dump(&self, model: &dyn Model, producer: &Producer) -> Result<(Vec<Box<dyn Numerics>>, bool)> {
         let (stated, has_its_cache) = self.built_for(producer)?;
         let llama_cpp = LlamaCpp::default();
@@ -115,7 +115,7 @@ impl NumericsOptions {
     /// many programs embed. Empty where the options or the producer settle how to compute.
     ///
     /// # Errors
-    /// As [`NumericsOptions::of`].
+    /// The errors of [`NumericsOptions::of`].
     pub fn of_gguf(&self, model: &dyn Model, producer: &Producer) -> Result<Vec<Box<dyn Numerics>>> {
         let (said, _) = self.of_dump(model, producer)?;
         let is_said = producer.setting("numerics").or(producer.stated_dtype()).is_some()

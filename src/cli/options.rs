@@ -152,7 +152,7 @@ impl TargetOptions {
     /// Finds every model of a list separated by commas; `all` is every shipped model on this machine.
     ///
     /// # Errors
-    /// As [`TargetOptions::find`], and if a model is listed twice.
+    /// The errors of [`TargetOptions::find`], and if a model is listed twice.
     pub fn find_all(&self) -> Result<Vec<Target>> {
         let is_one = self.model.contains("://") || Path::new(&self.model).exists();
         let names: Vec<&str> = match self.model.as_str() {

@@ -43,7 +43,7 @@ impl Output {
     /// Opens the output and keeps the results of an earlier run, so that the run can continue.
     ///
     /// # Errors
-    /// As [`Output::open`].
+    /// The errors of [`Output::open`].
     pub fn going_on(options: &OutputOptions, run: &str) -> Result<Self> {
         Self::with(options, run, ReportDir::going_on)
     }

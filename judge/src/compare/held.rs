@@ -91,7 +91,7 @@ impl<'d> Held<'d> {
     /// The values of a place, heads as `wanted`; `None` if they are not known.
     ///
     /// # Errors
-    /// As [`aligned`].
+    /// The errors of [`aligned`].
     pub fn values(&self, site: Site, wanted: Option<RopePairing>) -> Result<Option<View<'static>>> {
         match self.told(site).filter(|_| !self.dump.holds(site)) {
             Some(token) => Ok(View::stored(&[], DType::U32, token.to_le_bytes().to_vec())),

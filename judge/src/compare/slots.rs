@@ -43,7 +43,7 @@ pub fn in_order<'v>(dump: &Dump, site: Site, view: View<'v>) -> Result<View<'v>>
 /// Returns the order of a dump's entries by expert; `None` if they are in order or their experts are unknown.
 ///
 /// # Errors
-/// As [`in_order`].
+/// The errors of [`in_order`].
 pub fn order_of(dump: &Dump, site: Site, shape: &[usize]) -> Result<Option<Vec<usize>>> {
     if !are_known(dump, site) {
         return Ok(None);

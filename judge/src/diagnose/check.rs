@@ -67,7 +67,7 @@ pub struct Work<'w> {
 /// Compares some units. If accumulated errors are measured, there is only one unit.
 ///
 /// # Errors
-/// As [`cross_check`], and those of [`Work::finished`].
+/// The errors of [`cross_check`], and those of [`Work::finished`].
 pub fn cross_check_units(
     name: &str,
     model: &dyn Model,

@@ -37,7 +37,7 @@ pub(super) struct Room {
 /// Measures how far rounding moves the values at `sites`, in a run that goes on as `go_on` says, of an engine with this room.
 ///
 /// # Errors
-/// As the run itself.
+/// The errors of the run itself.
 pub(super) fn floors(
     setting: &Setting,
     go_on: Continue,

@@ -193,7 +193,7 @@ impl<'r> Judge<'r> {
     /// Everything that was found in a unit, each row judged; and what explains those that fail.
     ///
     /// # Errors
-    /// As a run.
+    /// The errors of a run.
     pub(super) fn examine(
         mut self,
         unit: &Unit,

@@ -297,7 +297,7 @@ impl<'r> Setting<'r> {
     /// Runs a part of the model, or of the unit all, again along the first passes of the dump, with changes, and compares.
     ///
     /// # Errors
-    /// As a run; or if the dump does not hold what the layer starts from.
+    /// The errors of a run; or if the dump does not hold what the layer starts from.
     pub(super) fn rerun(
         &self,
         part: &Again,

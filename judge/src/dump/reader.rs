@@ -53,7 +53,7 @@ impl Dump {
     /// Opens a directory, a `.safetensors` or an `.npz` file that holds one sequence.
     ///
     /// # Errors
-    /// As [`Dump::open_all`], or if it holds several.
+    /// The errors of [`Dump::open_all`], or if it holds several.
     pub fn open(path: &Path) -> Result<Self> {
         Self::alone(Self::open_all(path)?)
     }
@@ -77,7 +77,7 @@ impl Dump {
     /// Opens a `.safetensors` or `.npz` file whose bytes are at hand and that holds one sequence.
     ///
     /// # Errors
-    /// As [`Dump::open`].
+    /// The errors of [`Dump::open`].
     pub fn from_source(source: Source) -> Result<Self> {
         Self::alone(Self::all_from_source(source)?)
     }
@@ -109,7 +109,7 @@ impl Dump {
     /// Opens a `.safetensors` or `.npz` file whose bytes are at hand: a dump for each sequence that it holds.
     ///
     /// # Errors
-    /// As [`Dump::open_all`].
+    /// The errors of [`Dump::open_all`].
     pub fn all_from_source(source: Source) -> Result<Vec<Self>> {
         const ZIP: &[u8] = b"PK\x03\x04";
         let is_elsewhere = source.data.pin().is_some();
@@ -260,7 +260,7 @@ impl Dump {
     /// The values of a place where they are stored, `None` if it does not hold them.
     ///
     /// # Errors
-    /// As [`Dump::read`].
+    /// The errors of [`Dump::read`].
     pub fn view(&self, site: Site) -> Result<Option<View<'static>>> {
         let Some(row) = self.row(site).filter(|row| !row.sketch) else { return Ok(None) };
         if self.listed.is_some() && site == CONTINUATION {
@@ -283,7 +283,7 @@ impl Dump {
     /// Returns the values of an array at keys of other sequences, if there are any.
     ///
     /// # Errors
-    /// As [`Dump::read`].
+    /// The errors of [`Dump::read`].
     pub fn foreign(&self, site: Site) -> Result<Option<Foreign>> {
         let Some(share) = self.row(site).and_then(|row| row.share.as_ref()) else { return Ok(None) };
         let whole = self.view_of(&share.whole, &share.whole.shape)?;
@@ -294,7 +294,7 @@ impl Dump {
     /// The sketch of a place, as [`sketch`](crate::measure::sketch) has it; `None` if it holds none.
     ///
     /// # Errors
-    /// As [`Dump::read`].
+    /// The errors of [`Dump::read`].
     pub fn sketch(&self, site: Site) -> Result<Option<View<'static>>> {
         let row = self.row(site).filter(|row| row.sketch);
         row.map(|row| self.view_of(row, &row.stored_shape(site.point))).transpose()
@@ -394,7 +394,7 @@ impl Dump {
     /// Adds the elements of a place to a hash, as they are stored; nothing where it does not hold them.
     ///
     /// # Errors
-    /// As [`Dump::read`].
+    /// The errors of [`Dump::read`].
     pub fn hash_content(&self, site: Site, hash: &mut Sha256) -> Result<()> {
         let Some(&index) = self.rows.get(&site) else { return Ok(()) };
         let row = &self.manifest.tensors[index];

@@ -76,7 +76,7 @@ pub struct Place {
 /// Finds what arrays are.
 ///
 /// # Errors
-/// As a run of the model on these tokens, or if the arrays are more than can be held.
+/// The errors of a run of the model on these tokens, or if the arrays are more than can be held.
 pub fn identify(
     arrays: &Arrays,
     tokens: &[u32],

@@ -62,7 +62,7 @@ impl LogitsFile {
     /// The file at a path, if it is such a one.
     ///
     /// # Errors
-    /// As [`LogitsFile::open`].
+    /// The errors of [`LogitsFile::open`].
     pub fn at(path: &Path) -> Result<Option<Self>> {
         if !path.is_file() {
             return Ok(None);
@@ -79,7 +79,7 @@ impl LogitsFile {
     /// Reads a log-probability file from memory.
     ///
     /// # Errors
-    /// As [`LogitsFile::open`].
+    /// The errors of [`LogitsFile::open`].
     pub fn of(source: Source) -> Result<Self> {
         if !Self::is_start(source.data.first(MAGIC.len())) {
             return Err(Format::unexpected(&source, "a file of llama-perplexity --kl-divergence-base"));

@@ -220,7 +220,7 @@ pub fn by_shipped(arrays: &Arrays, known: &Known) -> Result<Reading> {
 /// Reads arrays by the map of several that were named that places most of them: each of several files has its own.
 ///
 /// # Errors
-/// As [`by_shipped`].
+/// The errors of [`by_shipped`].
 pub fn by_named(maps: Vec<Map>, arrays: &Arrays, known: &Known) -> Result<Reading> {
     by_best(maps.into_iter(), "several maps were given", "none of the given maps", arrays, known)
 }

@@ -169,7 +169,7 @@ impl Baseline {
     /// Reads a baseline from text.
     ///
     /// # Errors
-    /// As [`Baseline::read`], in words.
+    /// The errors of [`Baseline::read`], in words.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.trim().is_empty() {
             return Err("the file is empty; write a baseline with --update-baseline".to_owned());

@@ -35,7 +35,7 @@ pub fn read(path: &Path) -> Result<Read> {
 /// Reads a report from text.
 ///
 /// # Errors
-/// As [`read`], in words.
+/// The errors of [`read`], in words.
 pub fn parse(text: &str) -> Result<Read, String> {
     check_program(text)?;
     let file: File = serde_json::from_str(text).map_err(|error| error.to_string())?;

@@ -38,7 +38,7 @@ impl ReportDir {
     /// Opens the folder and keeps the finished parts, so that the run can continue.
     ///
     /// # Errors
-    /// As [`ReportDir::create`].
+    /// The errors of [`ReportDir::create`].
     pub fn going_on(directory: &Path) -> Result<Self> {
         Self::without(directory, &FILES)
     }
@@ -91,7 +91,7 @@ impl ReportDir {
     /// Writes the files of a run that came to no verdict.
     ///
     /// # Errors
-    /// As [`ReportDir::write`].
+    /// The errors of [`ReportDir::write`].
     pub fn refuse(self, refusal: &Refusal) -> Result<()> {
         let files = vec![
             (JSON, json::refused(refusal)),

@@ -19,7 +19,7 @@ const FEWEST: usize = 3;
 /// different beginning.
 ///
 /// # Errors
-/// As a run.
+/// The errors of a run.
 pub(super) fn of_rows(setting: &Setting, rows: &[Row]) -> Result<Option<Cause>> {
     let is_open = |row: &&Row| {
         let is_named = matches!(row.site.point, Point::TokenLogprobs | Point::TopLogprobs);

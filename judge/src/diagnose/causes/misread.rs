@@ -25,7 +25,7 @@ const MOST_TAPS: usize = 4;
 /// Looks for a wrong statement of the dump that explains why operations are wrong.
 ///
 /// # Errors
-/// As a run of the model.
+/// The errors of a run of the model.
 pub(super) fn of(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Cause>> {
     let looks = [layers_from_one, storage, taps];
     for look in looks.into_iter().filter(|_| !open.is_empty()) {

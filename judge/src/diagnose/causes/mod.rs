@@ -44,7 +44,7 @@ const MOST_PARTS: usize = 2;
 /// several operations before them.
 ///
 /// # Errors
-/// As a run of the model.
+/// The errors of a run of the model.
 pub(super) fn of_engine(setting: &Setting, rows: &[Row], unexplained: &[Unexplained]) -> Result<Vec<Cause>> {
     let nonfinite = nonfinite::of_rows(setting, rows, unexplained);
     let once = |finding| Cause::once(Sought::Nonfinite, finding);
