@@ -1,4 +1,4 @@
-//! Names that are told apart.
+//! Unique names.
 
 use std::collections::HashSet;
 use std::path::Path;

@@ -141,7 +141,7 @@ impl AskingOptions {
         identify(client, told, self.served_model.as_deref()).map_err(whole)
     }
 
-    /// Asks what is recorded.
+    /// Sends the requests to record.
     ///
     /// # Errors
     /// If the server breaks, or goes on with nothing.

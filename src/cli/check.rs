@@ -37,13 +37,13 @@ pub struct Args {
     prompt: PromptOptions,
 }
 
-/// Judges each candidate; whatever goes wrong once the report has a place is in the report, too.
+/// Judges each candidate. Errors after the report is opened are also in the report.
 pub fn run(args: &Args) -> Result<Verdict> {
     let command = ("check", Some("--candidate"));
     judge_candidates(&args.candidate, (&args.options, &args.prompt), args.options.mode()?, command)
 }
 
-/// Runs our engine along each candidate and judges what each of its stages made of its inputs.
+/// Runs our engine along each candidate and judges each operation by its inputs.
 pub(super) fn judge_candidates(
     candidates: &[String],
     (options, prompt): (&JudgingOptions, &PromptOptions),
@@ -66,7 +66,7 @@ pub(super) fn judge_candidates(
     output.finish(&report)
 }
 
-/// Without a place for its reports.
+/// Judges without a report.
 pub(super) fn judged(
     candidates: &[String],
     (options, prompt): (&JudgingOptions, &PromptOptions),

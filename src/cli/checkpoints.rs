@@ -1,4 +1,4 @@
-//! `xcheck checkpoints`: what is compared, and how strictly.
+//! `xcheck checkpoints`: checkpoints and their tolerances.
 
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};

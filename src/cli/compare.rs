@@ -75,7 +75,7 @@ pub struct Args {
     tokens: Option<Vec<u32>>,
 }
 
-/// Compares two dumps; whatever goes wrong once the report has a place is in the report, too.
+/// Compares two dumps. Errors after the report is opened are also in the report.
 pub fn run(args: &Args) -> Result<Verdict> {
     let name = folder_name("compare", &dump_name(args.candidate.as_ref()), &[&args.reference]);
     let mut output = Output::open(&args.output, &name)?;
@@ -170,7 +170,7 @@ fn compared(args: &Args, candidate: NamedDump, reference: NamedDump) -> Result<C
     Ok(Comparison { model, outcome, again, reference, tokens, timing, sharded: None })
 }
 
-/// Judges each dump by its own inputs and the weights, and says how far they are apart.
+/// Judges each dump by its own inputs and the weights, and reports their difference.
 fn audit_both(args: &Args, model: &str, output: &Output) -> Result<Report> {
     let apart: Vec<String> = compare(args)?.results.iter().map(|result| apart(&result.outcome)).collect();
     let options = JudgingOptions {

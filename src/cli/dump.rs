@@ -112,7 +112,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     Ok(Verdict::Pass)
 }
 
-/// The tokens chosen; a run goes on where one ends the text, as those of the reference scripts do.
+/// Formats the chosen tokens. A run continues after an end token, like the reference scripts.
 fn chosen(tokens: &[u32], end_tokens: &[u32]) -> String {
     let one = |id: &u32| if end_tokens.contains(id) { format!("{id} (end of text)") } else { id.to_string() };
     tokens.iter().map(one).collect::<Vec<_>>().join(", ")

@@ -36,8 +36,8 @@ pub fn dump_behind(url: &Url) -> Result<Source> {
     place.open()
 }
 
-/// Each array of a folder would be a file of its own to ask for, to pin and to keep open, and nothing says that they are of
-/// one run.
+/// Refuses a dump in a folder behind a URL: each array would need its own request, and nothing shows that the
+/// files belong together.
 ///
 /// # Errors
 /// If that is what a URL leads to.

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 /// The number of threads that rayon starts; read by rayon itself, which ignores what it cannot read.
 const THREADS: &str = "RAYON_NUM_THREADS";
 
-/// A variable that stands for an option where the option is not given.
+/// An environment variable that replaces an option that is not given.
 struct Variable {
     name: &'static str,
     /// The long name of the option.
@@ -22,7 +22,7 @@ struct Variable {
     value: Value,
 }
 
-/// The value of a variable, and the words it stands for.
+/// The value of a variable, and the arguments for it.
 enum Value {
     /// 1 or 0.
     Switch(&'static [&'static str]),

@@ -86,8 +86,8 @@ impl<'t> Foreign<'t> {
         }))
     }
 
-    /// The chunks of a file of llama-perplexity, if it is one. What stands before a text the model's tokenizer says; a file tells
-    /// the text alone.
+    /// Returns the chunks of a file of llama-perplexity, if it is one. The model's tokenizer gives the token
+    /// before a text, since a file only has the text.
     ///
     /// # Errors
     /// If it cannot be read, or there is no tokenizer.
@@ -102,7 +102,7 @@ impl<'t> Foreign<'t> {
         kld::dumps(&file, begins).map(Some)
     }
 
-    /// Refuses a map where every dump says itself what it holds.
+    /// Refuses a map if every dump has a manifest.
     ///
     /// # Errors
     /// If there is one.

@@ -252,7 +252,7 @@ fn read(text: &str) -> Result<String> {
     Ok(text)
 }
 
-/// Prints a piece at once; `false` where nobody reads any more.
+/// Prints a piece immediately; returns `false` if the output was closed.
 fn print(piece: &str) -> Result<bool> {
     if terminal::out(piece) {
         return Ok(true);

@@ -43,7 +43,7 @@ pub struct Args {
     pub(super) threads: ThreadOptions,
 }
 
-/// Runs the model and says which of its values each array has.
+/// Runs the model and reports the tap of each array.
 pub fn run(args: &Args) -> Result<Verdict> {
     let target = args.target.find()?;
     let arrays = Arrays::open(&args.file)?;

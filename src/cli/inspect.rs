@@ -354,7 +354,7 @@ impl Figures {
     }
 }
 
-/// Smallest, largest, mean, root mean square of the finite values, and what is odd about them.
+/// Returns minimum, maximum, mean and root mean square of the finite values, and anything unusual.
 fn statistics(values: &Values) -> Figures {
     let finite: Vec<f64> = values.data.iter().copied().filter(|value| value.is_finite()).collect();
     let count = finite.len() as f64;

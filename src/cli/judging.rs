@@ -1,4 +1,4 @@
-//! A model and a dump, one of which is judged: what `run` and `check` have in common.
+//! Comparison of a model with a dump, shared by `run` and `check`.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -212,7 +212,7 @@ impl JudgingOptions {
         }
     }
 
-    /// Makes the place for reports; with `--resume` what was finished stays there.
+    /// Opens the folder for reports; with `--resume` finished results stay.
     ///
     /// # Errors
     /// The errors of [`Output::open`].
@@ -258,9 +258,9 @@ struct Way {
     shown: Option<Profile>,
     /// Note if this arithmetic is used.
     note: Option<String>,
-    /// Why it cannot give a pass: the dump's values contradict it.
+    /// Reason why this arithmetic cannot give a pass: the dump's values contradict it.
     contradiction: Option<String>,
-    /// True if nothing that the dump says or stores leads to it.
+    /// True if neither the manifest nor the stored types suggest this arithmetic.
     is_guess: bool,
 }
 
@@ -318,8 +318,8 @@ impl Judging<'_> {
         Ok(files.chain(origin).chain(parting(self.target, outcome, &named.dump)).collect())
     }
 
-    /// The verdict by what the dump says of its numerics. Where it says too little, by those that explain it best: only by these
-    /// causes are looked for.
+    /// Returns the outcome for the stated numerics, else for those that explain the dump best. Causes are
+    /// searched only with these.
     fn outcome(&self, named: &NamedDump, role: Role, loaded: &LoadedModel) -> Result<Outcome> {
         let ways = self.ways(named, loaded)?;
         let is_alone = ways.iter().map(|way| way.choices.len()).sum::<usize>() == 1;
@@ -517,8 +517,8 @@ impl Judging<'_> {
         products.into_iter().filter_map(way).collect()
     }
 
-    /// Returns the verdict with the first cause supposed; `None` if there is none that `--suppose` takes, or it holds in some layers
-    /// alone.
+    /// Returns the verdict with the first cause supposed; `None` if `--suppose` cannot express it, or it is
+    /// limited to some layers.
     fn confirmed(
         &self,
         outcome: &Outcome,
@@ -634,8 +634,8 @@ fn wrong(outcome: &Outcome) -> (Verdict, usize) {
     (outcome.verdict, outcome.count(Verdict::Fail))
 }
 
-/// The first way by which the verdict is best and fewest rows fail, and its numerics. What the dump says must be possible; what only
-/// its values show need not be, of an engine that is known to compute otherwise.
+/// Returns the first arithmetic with the best verdict and the fewest failures, with its numerics. A stated
+/// arithmetic must be possible; one shown only by values need not be.
 fn best_way(
     ways: &[Way],
     judge: impl Fn(&Way, &dyn Numerics) -> Result<Outcome>,

@@ -208,8 +208,8 @@ fn runs<'r>(loaded: &'r LoadedModel, numerics: &'r dyn Numerics, suppose: &Suppo
     })
 }
 
-/// The token that a model reads in place of the first of each chunk, if it reads another: as asked for, else what its tokenizer
-/// puts before a text.
+/// Returns the token that replaces the first one of each chunk, if any: the requested one, else the one that
+/// the tokenizer adds before a text.
 fn bos(target: &Target, asked: Option<Bos>) -> Result<Option<u32>> {
     match asked {
         Some(Bos::None) => return Ok(None),

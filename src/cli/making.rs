@@ -1,4 +1,4 @@
-//! Making a reference: what is asked, shown and checked on the way.
+//! Making references: options, progress and checks.
 
 use std::io::{IsTerminal, stderr, stdin};
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ impl MakingOptions {
         self.with.is_some() || self.python.is_some() || self.yes
     }
 
-    /// Makes the dump that is wished for, and the environment if there is none; where it is.
+    /// Makes the requested dump, and the environment if needed. Returns the path.
     ///
     /// # Errors
     /// If anything about it is wrong, or the engine fails: nothing half made is left then.
@@ -95,7 +95,7 @@ impl MakingOptions {
         self.agree(engine, &installer, workplace).map(|()| Source::ToMake(installer))
     }
 
-    /// Nothing is installed that nobody has agreed to.
+    /// Asks before anything is installed.
     fn agree(&self, engine: Engine, installer: &Installer, workplace: &Workplace) -> Result<()> {
         let what = format!(
             "{} needs an environment, which {} creates once: up to {} packages from PyPI ({}) in {}, about {}",
@@ -166,7 +166,7 @@ fn key(out: &Path) -> Result<String> {
     Ok(format!("dump-{}", &hex::encode(hash)[..16]))
 }
 
-/// Nothing gets a name that is no dump, or would be left out as one of other weights.
+/// Refuses a result that is not a dump, or that has other weights.
 fn check(written: &Path, subject: &Subject) -> Result<()> {
     let dumps = Dump::open_all(written)?;
     let found = subject.variant.sha256()?;

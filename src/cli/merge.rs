@@ -32,7 +32,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     output.finish(&report)
 }
 
-/// The place of a report is emptied before anything is read.
+/// Checks that no input is in the folder of the report, which is emptied first.
 fn check_place(args: &Args) -> Result<()> {
     let place = Output::place(&args.output, "merge").and_then(|place| place.canonicalize().ok());
     let folder = |path: &PathBuf| {

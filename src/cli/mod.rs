@@ -241,7 +241,7 @@ pub fn broken() -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Says what is wrong with a command line, or what was asked about it, and gives back the exit code.
+/// Prints an error or requested information about the command line and returns the exit code.
 pub fn refuse(usage: &clap::Error) -> ExitCode {
     let unwritten = usage.print().err().filter(|error| error.kind() != ErrorKind::BrokenPipe);
     if let Some(error) = unwritten.filter(|_| !usage.use_stderr()) {
@@ -266,8 +266,8 @@ fn for_programs_was_told() {
     TOLD.store(true, Ordering::Relaxed);
 }
 
-/// The message on standard output, where JSON was asked for. The words of the command line tell, since they may be what
-/// is wrong.
+/// Prints the message as JSON on standard output if requested. The format is read from the command line,
+/// which may itself be wrong.
 fn for_programs(error: &str) {
     if TOLD.load(Ordering::Relaxed) {
         return;

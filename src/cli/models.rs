@@ -59,7 +59,7 @@ fn download(name: &str, output: FormatOptions) -> Result<()> {
     Ok(())
 }
 
-/// Nothing that is there already is touched.
+/// Exports a model without overwriting anything.
 fn export(name: &str, folder: &Path, output: FormatOptions) -> Result<()> {
     let names: Vec<_> = shipped::MODELS.iter().map(|model| model.name).collect();
     let model = shipped::model(name).ok_or_else(|| ModelError::NoModel {

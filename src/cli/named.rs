@@ -1,4 +1,4 @@
-//! Dumps with their names. Those of one name are told apart: a name in a report, in JUnit or in a baseline is that of one dump.
+//! Dumps with unique names, for reports, JUnit and baselines.
 
 use crate::cli::apart::names;
 use crate::cli::content::DumpFiles;
@@ -24,7 +24,7 @@ pub struct NamedDump {
     pub files: DumpFiles,
 }
 
-/// Each with a name of its own: the shortest part of what was typed that no other has, else a number.
+/// Gives each dump a unique name: the shortest part of its argument that no other has, else a number.
 pub fn told_apart(mut dumps: Vec<NamedDump>) -> Vec<NamedDump> {
     let typed: Vec<[&str; 2]> = dumps.iter().map(|dump| [dump.name.as_str(), &dump.typed]).collect();
     let names = names(&typed);

@@ -39,7 +39,7 @@ pub fn model_name(typed: &str) -> &str {
     last_part(typed)
 }
 
-/// The last part of a dump's path, without what tells its container.
+/// Returns the last part of a dump's path without its extension.
 pub fn dump_name(path: &Path) -> String {
     let path = PathBuf::from(remote::redacted(&path.to_string_lossy()));
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();

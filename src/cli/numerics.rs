@@ -13,7 +13,7 @@ use crate::numerics::{
 use crate::quant::ActivationCodes;
 use crate::weight::DType;
 
-/// The field of `producer.rounding` that says which integers activations are rounded to.
+/// Field of `producer.rounding` with the integer type of activations.
 pub(super) const ACTIVATION_CODES: &str = "activation_codes";
 
 /// Options for the arithmetic.
@@ -82,9 +82,9 @@ impl NumericsOptions {
         Ok(numerics)
     }
 
-    /// The numerics by which a dump may have been made, and whether that is known. Of a producer that is not known and
-    /// does not say how it computes with quantised weights it is not: it may decode them, or round activations, as ggml
-    /// does or otherwise. Nor is it of weights or of a dtype that no file or numerics here have.
+    /// Returns the possible numerics of a dump, and whether they are known. They are unknown if the producer
+    /// is unknown and does not state its arithmetic for quantised weights, or if neither our files nor our
+    /// numerics have its weight type or dtype.
     ///
     /// # Errors
     /// The errors of [`NumericsOptions::of`].
@@ -111,8 +111,8 @@ impl NumericsOptions {
         }
     }
 
-    /// The numerics that a GGUF file of plain weights suggests, for an engine that says nothing of its own: those of llama.cpp, which
-    /// many programs embed. Empty where the options or the producer settle how to compute.
+    /// Returns the numerics that a GGUF file of unquantised weights suggests for an engine without a
+    /// statement: those of llama.cpp, which many programs embed. Empty if options or the producer decide.
     ///
     /// # Errors
     /// The errors of [`NumericsOptions::of`].
@@ -160,7 +160,7 @@ impl NumericsOptions {
         self.with_codes(self.plain(choice, producer)?, producer)
     }
 
-    /// Numerics whose activations are integers of 8 bits, where the reference says that its are.
+    /// Returns numerics with 8-bit activations, if the reference states them.
     fn with_codes(&self, own: Box<dyn Numerics>, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
         let codes = producer.and_then(|producer| producer.rounding.as_ref()?.get(ACTIVATION_CODES));
         let Some(codes) = codes.filter(|codes| !codes.is_null()) else { return Ok(own) };
@@ -208,7 +208,7 @@ impl NumericsOptions {
         }
     }
 
-    /// The KV cache of llama.cpp and bitnet.cpp; llama.cpp's default where nothing is said of it.
+    /// Returns the KV cache type of llama.cpp and bitnet.cpp; llama.cpp's default if not stated.
     fn kv_type(&self, producer: Option<&Producer>) -> Result<KvType> {
         if let Some(asked) = self.kv_cache {
             return KvType::of(asked.dtype()).ok_or_else(|| unknown_cache(asked.name(), "f16 and f32"));
@@ -388,7 +388,7 @@ enum Cache {
 }
 
 impl Cache {
-    /// Those that are tried where a dump does not say its own.
+    /// Types to try if a dump does not state its own.
     const SHORT: [Cache; 5] = [Cache::F16, Cache::Bf16, Cache::E4m3, Cache::E5m2, Cache::Int8];
 
     fn name(self) -> &'static str {

@@ -19,7 +19,7 @@ use crate::report::{self, Refusal, Report, ReportDir, Style, Timing};
 /// Default folder of reports.
 pub const REPORTS: &str = "reports";
 
-/// A place for report files that was made before the work, and the format to print.
+/// An opened folder for reports, and the format to print.
 pub struct Output {
     format: ReportFormat,
     shows_maps: bool,
@@ -31,8 +31,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// Makes the place, and removes an earlier report from it. Before anything is read: whatever is wrong with a model or
-    /// a dump, no old verdict stays that could be taken for the new one. `run` names the place where none was asked for.
+    /// Opens the folder and removes an earlier report before anything is read, so that no old verdict remains
+    /// after an error. `run` is the default name.
     ///
     /// # Errors
     /// If it cannot be written to, or there is a baseline that is none.
@@ -71,12 +71,13 @@ impl Output {
         (!options.no_report).then(named)
     }
 
-    /// Reads what an earlier run has finished, or says why this build cannot; `None` where there is nothing.
+    /// Reads the finished results of an earlier run, or returns the reason why this build cannot use them;
+    /// `None` if there are none.
     pub fn finished(&self) -> Option<Result<Report, String>> {
         self.directory.as_ref().and_then(|(_, files)| files.finished())
     }
 
-    /// Keeps what is finished of a run that is not.
+    /// Stores the finished results of an unfinished run.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -143,7 +144,7 @@ impl Output {
         Ok(report)
     }
 
-    /// The error is told anyway: that it cannot be written too is not worth another.
+    /// Writes the error to the report; a failure to do so is ignored, since the error is printed anyway.
     fn refuse(&mut self, error: &Error) {
         let Some((_, files)) = self.directory.take() else { return };
         let timing = Timing::since(self.started);

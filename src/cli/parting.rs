@@ -11,8 +11,8 @@ use crate::tokenizer::Tokenizer;
 /// Number of displayed characters of a text.
 const SHOWN: usize = 40;
 
-/// The first step at which the two differ, with both texts; `None` where none does. What the tokens mean is worth a note
-/// and costs no verdict: a tokenizer that cannot be used is told of.
+/// Describes the first differing step with both texts; `None` if there is none. An unusable tokenizer is only
+/// a note.
 pub fn parting(target: &Target, outcome: &Outcome, dump: &Dump) -> Option<String> {
     told(target, outcome, dump).unwrap_or_else(|error| {
         Some(format!(

@@ -149,7 +149,7 @@ fn together(costs: &[Cost]) -> Cost {
     costs.iter().copied().fold(Cost::default(), Cost::and)
 }
 
-/// Why layers cannot be judged each by itself.
+/// Returns the reason why layers cannot be judged separately.
 fn why_together(unit: &Unit) -> Option<String> {
     let part = unit.part().filter(|part| part.layers.len() > 1)?;
     let (first, last) = (part.layers.start, part.layers.end - 1);
@@ -221,7 +221,7 @@ fn github(count: usize) -> Result<()> {
     Ok(())
 }
 
-/// `XCHECK_SHARDS` says how many there are also where only some of them are run again.
+/// Prints options for Slurm. `XCHECK_SHARDS` also holds if only some shards are run again.
 fn slurm(count: usize) {
     say!("--array=0-{} --export=ALL,XCHECK_SHARDS={count}", count - 1);
 }

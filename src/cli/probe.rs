@@ -70,7 +70,7 @@ pub struct Args {
 /// A way in which a server may compute, as settings of a dump.
 type Trial = Vec<(&'static str, Value)>;
 
-/// The name of the dump beside a report.
+/// Name of the dump in a report's folder.
 const ANSWERS: &str = "answers.safetensors";
 
 /// Asks, judges, and writes the report.
@@ -135,7 +135,7 @@ impl Args {
         Ok(Report { command: command(), results, checkpoints, served: Some(served) })
     }
 
-    /// Judges what the server said of the prompt and of what it went on with, as any other dump is.
+    /// Judges the server's answers like any other dump.
     fn against_model(
         &self,
         target: &Target,
@@ -367,7 +367,7 @@ fn words(_: &Chat) -> Option<String> {
     None
 }
 
-/// The tokenizer of the model, or why there is none: then texts are not compared, and all else is.
+/// Returns the model's tokenizer, or the reason why there is none; then texts are not compared.
 pub(super) fn own_tokenizer(target: Option<&Target>) -> (Option<Arc<dyn Tokenizer>>, String) {
     match target.map(Target::tokenizer) {
         None => (None, "no model is given, so there is no tokenizer; use --model".to_owned()),

@@ -40,7 +40,7 @@ impl Progress {
         Self { bar, layers, passes: Vec::new(), began: now, at: None, walk: now }
     }
 
-    /// With the tokens of each pass: what is left is told, too.
+    /// Sets the tokens of each pass, to show the remaining time.
     pub fn along(mut self, passes: impl IntoIterator<Item = usize>) -> Self {
         self.passes = passes.into_iter().collect();
         self
@@ -100,7 +100,7 @@ impl Counted {
         Self { bar, began: Instant::now() }
     }
 
-    /// So many are done.
+    /// Sets the number of finished steps.
     pub fn reached(&mut self, done: usize) {
         if self.bar.is_hidden() && self.began.elapsed() > PATIENCE {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());

@@ -43,10 +43,10 @@ pub struct Args {
     output: FormatOptions,
 }
 
-/// Greedy passes where nobody says how many.
+/// Default number of greedy passes.
 pub const DECODE: u16 = 4;
 
-/// Makes a reference and says how to compare with it.
+/// Makes a reference and prints the command to compare with it.
 pub fn run(args: &Args) -> Result<Verdict> {
     let target = args.target.find()?;
     let wish = Wish {

@@ -23,8 +23,8 @@ const OF_CHUNKS: &str = "a file of llama-perplexity: 16-bit log-probabilities of
                          --kv-cache";
 
 impl Target {
-    /// The references to compare with: those asked for, else every one found for this model; and what is to be said of
-    /// those that were found and are of other files.
+    /// Returns the requested references, else every one found for this model, and notes on those of other
+    /// files.
     ///
     /// # Errors
     /// If one cannot be read.
@@ -208,8 +208,8 @@ fn may_be_a_dump(path: &Path) -> bool {
     path.join("manifest.json").is_file() || matches!(extension, Some("safetensors" | "npz"))
 }
 
-/// A dump by its path, or by the name of one that ships: `tiny-llama2/transformers-f32`, or the last part alone where
-/// only one model has such a dump; one for each of its sequences, if none is named behind a `#`.
+/// Opens dumps by path, or by the name of a shipped one: `tiny-llama2/transformers-f32`, or its last part if
+/// unique. Returns one per sequence, unless one is named after `#`.
 ///
 /// # Errors
 /// If there is none, or it cannot be read.

@@ -54,7 +54,7 @@ pub struct Args {
     making: MakingOptions,
 }
 
-/// Runs the model and compares; whatever goes wrong once the report has a place is in the report, too.
+/// Runs the model and compares. Errors after the report is opened are also in the report.
 pub fn run(args: &Args) -> Result<Verdict> {
     let mut output = args.options.open_output(&args.folder_name())?;
     let (report, advice) = output.or_refuse(|output| compare(args, output))?;
@@ -136,7 +136,7 @@ impl Args {
         Ok((results, advice.collect()))
     }
 
-    /// Makes a reference where that is asked for and there is none, or none by the engine that is named.
+    /// Makes a reference if requested and missing, or missing for the named engine.
     fn make_references(&self, target: &Target) -> Result<()> {
         if !self.make_references {
             return match self.making.are_given() {

@@ -270,7 +270,7 @@ fn shown(table: &Table, broken: &[Broken], verdict: Verdict) -> String {
     )
 }
 
-/// The largest fault of each kind that passes, by arithmetic and by what is recorded.
+/// Formats the largest fault of each kind that passes, by arithmetic and recorded taps.
 fn shown_sensitivities(sensitive: &[Sensitivity]) -> String {
     let mut lines = Lines::new();
     lines.load_style(presets::NOTHING).set_header([

@@ -76,7 +76,7 @@ fn parallel(text: &str) -> std::result::Result<usize, String> {
     }
 }
 
-/// Serves until the process is told to end.
+/// Serves until the process is stopped.
 pub fn run(args: &Args) -> Result<Verdict> {
     let served = args.served()?;
     let address = (args.host, args.port);

@@ -1,4 +1,4 @@
-//! `--shard`: a part of a comparison, as one of many machines makes it.
+//! `--shard`: one of several parts of a comparison, each on its own machine.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -37,7 +37,7 @@ fn told_of_part(outcome: &Outcome, all: usize) -> String {
 }
 
 impl Judging<'_> {
-    /// Judges a part, unless it is finished already.
+    /// Judges a shard, unless it is already finished.
     pub(super) fn part(
         &self,
         shard: Shard,
@@ -178,7 +178,8 @@ impl Judging<'_> {
         Ok(arithmetic.into_iter().chain(self.besides(named, variant, outcome)?).collect())
     }
 
-    /// The identity that all parts must share, in words: everything that a part reads, by its content.
+    /// Returns the settings that all shards must share, in words: everything that a shard reads, by its
+    /// content.
     fn asked(
         &self,
         variant: &Variant,

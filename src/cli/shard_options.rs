@@ -39,7 +39,7 @@ impl ShardOptions {
         self.shard.is_some()
     }
 
-    /// The part, if one is asked for.
+    /// Returns the requested shard, if any.
     ///
     /// # Errors
     /// If no scheduler tells it.

@@ -20,7 +20,7 @@ use crate::model::LoadedModel;
 use crate::report::Comparison;
 use crate::unfinished::write_whole;
 
-/// Standard input without a buffer, which would hold the beginning of a message that nobody has asked for.
+/// Opens standard input without a buffer, which would read ahead into the next message.
 #[cfg(unix)]
 fn unbuffered() -> io::Result<Box<dyn Read>> {
     use std::os::fd::AsFd;
@@ -113,7 +113,7 @@ impl Judging<'_> {
         Ok(Comparison { reference: None, ..comparison })
     }
 
-    /// Judges one message after the other; and says why it was the last, where no end was marked.
+    /// Judges messages one after another. Returns the reason why it stopped, if no end was marked.
     fn take_all<'s>(
         &self,
         mut streamed: Streamed<'s>,
@@ -157,7 +157,7 @@ impl Judging<'_> {
     }
 }
 
-/// The largest message, if nobody says another: more than a layer of 405 billion parameters and 4096 tokens.
+/// Default size limit of a message: more than a layer of 405 billion parameters and 4096 tokens.
 const LARGEST: u64 = 32_000_000_000;
 
 /// Writes a message to the folder where those are kept that one may want to look at.

@@ -72,7 +72,7 @@ impl StreamOptions {
         }
     }
 
-    /// The folder for what is kept, empty.
+    /// Returns the empty folder for kept messages.
     pub(super) fn folder(&self) -> Result<Option<&Path>> {
         let Some(folder) = self.keep_failing.as_deref() else { return Ok(None) };
         fs::create_dir_all(folder).map_err(Error::io("create", folder))?;

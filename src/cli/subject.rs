@@ -48,7 +48,7 @@ pub struct Subject<'t> {
 }
 
 impl<'t> Subject<'t> {
-    /// Chooses what nobody has chosen, and looks at what can be wrong before anything long begins.
+    /// Applies defaults and checks the request before anything slow starts.
     ///
     /// # Errors
     /// If the engine does not go with the model or what is asked of it, or the model is damaged or is not here.

@@ -1,4 +1,4 @@
-//! Runs with stages computed otherwise: `--suppose`.
+//! Runs with supposed changes: `--suppose`.
 
 use crate::change::{Book, Changing, Supposition};
 use crate::engine::{self, Script, Transcript};
@@ -8,7 +8,7 @@ use crate::model::Model;
 use crate::numerics::Numerics;
 use crate::tap::Tap;
 
-/// Runs the model with stages computed otherwise.
+/// Runs the model with supposed changes.
 pub fn run_supposing(
     supposed: &[Supposition],
     model: &dyn Model,

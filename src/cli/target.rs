@@ -19,7 +19,7 @@ use crate::report::ModelRecord;
 use crate::shipped::{self, ShippedModel};
 use crate::tokenizer::Tokenizer;
 
-/// The folder beside a model where its dumps are looked for.
+/// Folder next to a model with its dumps.
 const DUMPS: &str = "dumps";
 
 /// A model in one of its formats.
@@ -28,7 +28,7 @@ pub struct Variant {
     pub name: String,
     /// Its files.
     pub files: ModelFiles,
-    /// SHA-256 of its weights, for those who ask; of files elsewhere nobody knows it.
+    /// SHA-256 of the weights, on demand; `None` for remote files.
     fingerprint: Option<Fingerprint>,
 }
 
@@ -36,7 +36,7 @@ pub struct Variant {
 pub struct Target {
     /// Argument that selected the model.
     pub typed: String,
-    /// Its name: the last part of a path.
+    /// Name: the last part of a path.
     pub name: String,
     /// Its formats, the original first.
     pub variants: Vec<Variant>,
@@ -146,8 +146,8 @@ impl Target {
         })
     }
 
-    /// The format that a dump was made from, as far as it says; else one of its type of weights, else the original. Of a
-    /// model in one format nothing is hashed.
+    /// Returns the format from which a dump was made, if stated; else one with its weight type, else the
+    /// original. With a single format, nothing is hashed.
     ///
     /// # Errors
     /// If the weights cannot be hashed.
@@ -222,7 +222,7 @@ impl Target {
         matches!(&self.home, Home::Path(path) if !path.is_dir())
     }
 
-    /// The format that a dump says it was made from, if there is one.
+    /// Returns the format that a dump states, if it exists.
     pub(super) fn made_from(&self, named: &NamedDump) -> Result<Option<&Variant>> {
         let Some(stated) = &named.dump.manifest.model.sha256 else { return Ok(None) };
         for variant in &self.variants {
@@ -260,12 +260,12 @@ impl Variant {
 }
 
 impl Variant {
-    /// Begins to hash the weights beside what comes next.
+    /// Starts to hash the weights in parallel.
     pub fn begin_hash(&self) {
         self.fingerprint.iter().for_each(Fingerprint::begin);
     }
 
-    /// SHA-256 of the weights; `None` where they are elsewhere, and nobody has read them all.
+    /// Returns the SHA-256 of the weights; `None` if they are remote.
     ///
     /// # Errors
     /// If they cannot be read.

@@ -1,4 +1,4 @@
-//! `xcheck tokenize`: the ids of a text, and where two tokenizers part.
+//! `xcheck tokenize`: the ids of a text, and the first difference between two tokenizers.
 
 use std::io::Read;
 use std::path::Path;
@@ -74,7 +74,7 @@ struct Side {
     ids: Vec<u32>,
 }
 
-/// Prints the ids of the text, or where two tokenizers part.
+/// Prints the ids of the text, or the first difference between two tokenizers.
 pub fn run(args: &Args) -> Result<Verdict> {
     let text = read(&args.text)?;
     let this = Side::of(&args.model, args, &text)?;
@@ -206,7 +206,7 @@ fn show_parting(this: &Side, other: &Side, position: usize) -> Result<()> {
     Ok(())
 }
 
-/// The last characters of a text, as many as help to find the place.
+/// Returns the last characters of a text, to locate a position.
 fn end_of(text: &str) -> &str {
     const SHOWN: usize = 40;
     let start = text.char_indices().rev().nth(SHOWN - 1).map_or(0, |(start, _)| start);

@@ -36,7 +36,7 @@ pub(super) fn cache_of_rows(dump: &Dump) -> Option<Shown> {
     Some(Shown { producer, rounding: None, note })
 }
 
-/// So many arrays are looked at, from the tokens on, and so many values of each.
+/// Number of arrays and of values per array that are examined, from the tokens on.
 const ARRAYS: usize = 32;
 const VALUES: usize = 4096;
 
@@ -124,8 +124,8 @@ fn is_of_stream(point: Point) -> bool {
     matches!(point, Point::AttnNorm | Point::AttnResidual | Point::FfnNorm | Point::BlockOut)
 }
 
-/// The shortest type that has all values of an array, or the first of them; `None` where there are too few to tell. What is
-/// wrong with the array, whoever compares it says.
+/// Returns the shortest type that fits all values of an array, or its first ones; `None` if there are too
+/// few. Errors are reported by the comparison.
 fn type_of_values(dump: &Dump, site: Site) -> Option<DType> {
     let told = dump.row(site)?.rounded_to()?;
     if !matches!(told, DType::F32 | DType::F64) {

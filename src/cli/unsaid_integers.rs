@@ -7,7 +7,7 @@ use crate::dump::{Dump, Producer};
 use crate::exact::{IntegerProducts, RowScales};
 use crate::quant::{ActivationCodes, CodeGroup};
 
-/// True if a dump holds no product but logits and says nothing of how its engine computes.
+/// Returns true if a dump has no product but logits and does not state its arithmetic.
 pub(super) fn says_nothing_of_products(dump: &Dump) -> bool {
     let producer = &dump.manifest.producer;
     let says = producer.stated_dtype().or(producer.setting("numerics")).is_some();

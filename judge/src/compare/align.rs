@@ -17,11 +17,11 @@ pub struct Heads {
     pub wanted: Option<RopePairing>,
 }
 
-/// Why q and k cannot be compared.
+/// Message for q and k without a known head order.
 pub const UNKNOWN_PAIRING: &str = "the manifest has no layout.rope_pairing, which aligning the heads \
     requires; set it to \"half\" or \"interleaved\"";
 
-/// Why a tap point that cannot be read as it is cannot be compared.
+/// Returns the message for a tap whose order is unknown.
 pub fn unaligned(point: Point) -> String {
     if point.is_of_chosen() { UNKNOWN_EXPERTS.to_owned() } else { UNKNOWN_PAIRING.to_owned() }
 }
@@ -31,7 +31,7 @@ impl Heads {
     pub const AS_THEY_ARE: Self = Self { found: None, wanted: None };
 }
 
-/// The values of a place with canonical axes and heads as wanted; `None` if the dump does not hold it.
+/// Returns the values of a site with canonical axes and the wanted head order; `None` if not recorded.
 ///
 /// # Errors
 /// If the array cannot be read, has other axes, or follows a pairing that the manifest does not name.

@@ -27,16 +27,16 @@ pub(super) struct At<'p, 'd> {
     pub(super) temperature: f32,
 }
 
-/// Why there are no values at a place although the dump lacks nothing of it.
+/// Reasons for missing values at a site although the dump has the site.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Absent {
-    /// None of its passes ends with the positions: what a pass has once is of other tokens there.
+    /// No pass ends at these positions, so a value that a pass has once belongs to other tokens.
     Elsewhere,
     /// In words: what its passes hold cannot be put together.
     Unlike(String),
 }
 
-/// The values of a place, or why there are none.
+/// The values of a site, or the reason why there are none.
 pub(super) type Seen = std::result::Result<View<'static>, Absent>;
 
 /// The index of the largest, the lowest of equals; `None` where one is no number.
@@ -192,8 +192,8 @@ impl At<'_, '_> {
         }
     }
 
-    /// One row per token, in the order of positions; `outer` axes stand before the token axis. Rows of fewer likely tokens than
-    /// others are filled up with zeros.
+    /// Returns one row per token, in the order of positions, with `outer` axes before the token axis. Rows
+    /// with fewer top tokens are padded with zeros.
     fn rows(&self, outer: usize) -> Result<Seen> {
         let mut parts = Vec::new();
         for index in self.passes() {

@@ -81,7 +81,8 @@ impl Choices {
         Ok(())
     }
 
-    /// One after the prompt, one after each later pass, and what was generated beyond the passes.
+    /// Reads the generated tokens: one after the prompt, one after each later pass, and those after the last
+    /// pass.
     fn tell_generated(&mut self, dump: &Dump) -> Result<()> {
         let site = Site { point: Point::Generated, layer: None, pass: None };
         let Some(generated) = dump.read(site)? else { return Ok(()) };

@@ -4,7 +4,7 @@ use crate::compare::Role;
 use crate::exact::{Bias, Exact, Fused, Judged, Off, Side, Strand};
 use crate::measure::{larger, unravel};
 
-/// Both sides of a place, against what the stage comes to exactly.
+/// The evaluation of both sides of a site against the exact result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explained {
     /// The candidate's result.
@@ -42,7 +42,7 @@ impl Explained {
         self.candidate.beyond + self.reference.beyond
     }
 
-    /// The largest error in units of what rounding may come to.
+    /// Returns the largest err/bound.
     pub fn headroom(&self) -> f64 {
         larger(self.candidate.headroom, self.reference.headroom)
     }

@@ -7,8 +7,8 @@ use crate::measure::Measurement;
 pub enum Found {
     /// Both sides were compared.
     Measured(Measurement),
-    /// They cannot be compared, and that is a divergence: a cache of another length.
+    /// Different lengths, which is a divergence: a cache of another length.
     OtherLength(String),
-    /// Nothing tells how the two are to be aligned.
+    /// Values whose alignment is unknown.
     Unaligned(String),
 }

@@ -62,8 +62,8 @@ impl<'d> Held<'d> {
         self.passes().iter().flat_map(|pass| &pass.tokens).copied().collect()
     }
 
-    /// The positions of a place: of the tokens that its pass reads, or the last of them for what a pass has once. None
-    /// for what belongs to the whole run.
+    /// Returns the positions of a site: those of its pass, or the last one for a value that a pass has once.
+    /// Empty for a value of the whole run.
     pub fn positions(&self, site: Site) -> Range<usize> {
         let Some(pass) = site.pass.and_then(|pass| self.passes().get(pass)) else { return 0..0 };
         let has_rows = axis(site.point, Axis::Token).or(axis(site.point, Axis::Key)).is_some();
@@ -75,7 +75,7 @@ impl<'d> Held<'d> {
         self.dump.holds(site) || self.told(site).is_some()
     }
 
-    /// The places whose values are known, in no order.
+    /// Returns the sites with known values, in any order.
     pub fn sites(&self) -> impl Iterator<Item = Site> {
         let ends =
             (0..self.passes().len()).map(|pass| Site { point: Point::Argmax, layer: None, pass: Some(pass) });
@@ -83,12 +83,12 @@ impl<'d> Held<'d> {
         self.dump.sites().chain(told)
     }
 
-    /// The tap points of which anything is known.
+    /// Returns the taps with known values.
     pub fn points(&self) -> BTreeSet<Point> {
         self.sites().map(|site| site.point).collect()
     }
 
-    /// The values of a place, heads as `wanted`; `None` if they are not known.
+    /// Returns the values of a site with the wanted head order; `None` if unknown.
     ///
     /// # Errors
     /// The errors of [`aligned`].
@@ -99,14 +99,14 @@ impl<'d> Held<'d> {
         }
     }
 
-    /// The rows of a place, where the dump has not all of them.
+    /// Returns the recorded rows of a site, if not all.
     pub fn recorded(&self, site: Site) -> Option<Recorded> {
         let rows = self.dump.held_rows(site)?;
         let first = self.positions(site).start;
         rows.last().map(|last| Recorded { rows: rows.len(), last_position: first + last })
     }
 
-    /// The type a place is stored in, if it is.
+    /// Returns the stored type of a site, if recorded.
     pub fn stored(&self, site: Site) -> Option<DType> {
         let stored = self.dump.row(site)?.rounded_to()?;
         Some(self.presumed.filter(|_| stored == DType::F32).unwrap_or(stored))
@@ -132,8 +132,8 @@ impl<'d> Held<'d> {
         self.pairing.get()
     }
 
-    /// Looks whether values lie as the manifest says, until some have shown it. `rel_l2` is their relative error, as they
-    /// are read. From then on they are read as they have shown to lie.
+    /// Checks the stated head order against values until some have shown it. `rel_l2` is the relative error
+    /// of the values as read. Later values are read in the order shown.
     ///
     /// # Errors
     /// Those of `rel_l2`.
@@ -155,7 +155,7 @@ impl<'d> Held<'d> {
         Ok(())
     }
 
-    /// Forgets how its heads have shown to lie: what is judged by itself finds out by itself.
+    /// Forgets the head order that values have shown, so that each judgement finds it independently.
     pub fn forget_pairing(&self) {
         self.pairing.set(self.dump.manifest.layout.rope_pairing);
         self.is_shown.set(false);

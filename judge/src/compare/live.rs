@@ -30,7 +30,7 @@ use crate::tensor::{RopePairing, Tensor};
 use crate::view::View;
 use crate::weight::DType;
 
-/// Values of stages that are kept to be computed otherwise; each comes with its inputs, some tens of bytes in all.
+/// Maximum number of values kept for computing operations again. With inputs, each takes some tens of bytes.
 const MOST_KEPT: usize = 1 << 24;
 
 /// Properties of our engine that a comparison needs.
@@ -42,7 +42,7 @@ pub struct Engine {
     pub windows: Vec<Option<usize>>,
     /// Type to which operations round their results.
     pub computed: DType,
-    /// The type that products have, and what is made of them alone.
+    /// Type of products and of values computed only from products.
     pub products: DType,
     /// Type of the KV cache.
     pub cache: DType,
@@ -72,7 +72,7 @@ pub struct LiveComparison<'d> {
     selection: &'d Selection,
     engine: &'d Engine,
     go_on: Continue,
-    /// Every place the run came by, with what was found there.
+    /// Visited sites with their results.
     found: Vec<(Site, Option<Found>)>,
     /// The tokens of the vocabulary.
     vocabulary: usize,
@@ -99,7 +99,7 @@ pub struct LiveComparison<'d> {
 /// The results of a live comparison.
 #[derive(Debug, Default)]
 pub struct Compared {
-    /// Every place the run came by, in data-flow order, with what was found there.
+    /// Visited sites in data-flow order, with their results.
     pub found: Vec<(Site, Option<Found>)>,
     /// By pass, where the engine chose another token than the dump: how much its own logits prefer that.
     pub margins: HashMap<usize, f64>,
@@ -111,7 +111,7 @@ pub struct Compared {
     pub preferences: HashMap<Site, Preference>,
     /// Evaluation by rounding of each site.
     pub explained: HashMap<Site, Explained>,
-    /// The errors of uniform probabilities in the place of the dump's.
+    /// Errors of a uniform distribution instead of the dump's.
     pub uniform: HashMap<Site, Uniform>,
     /// Stages of the dump's engine that it does not explain.
     pub unexplained: Vec<Unexplained>,
@@ -120,7 +120,7 @@ pub struct Compared {
 }
 
 impl<'d> LiveComparison<'d> {
-    /// Compares with what is held, brought into the engine's layout of heads.
+    /// Compares with the dump's values, converted to the engine's head order.
     pub fn new(
         held: &'d Held<'d>,
         role: Role,
@@ -194,7 +194,7 @@ impl<'d> LiveComparison<'d> {
         self.error.map_or(Ok(compared), Err)
     }
 
-    /// Measures `own`; gives back what is to take its place, if anything is.
+    /// Measures `own`. Returns the replacement value, if any.
     fn compare(&mut self, site: Site, own: &Tensor) -> Result<Option<Tensor>> {
         self.remember_choice(site, own);
         let included = self.selection.takes(site, &self.held.positions(site));
@@ -287,7 +287,7 @@ impl<'d> LiveComparison<'d> {
         Ok(replacement)
     }
 
-    /// Notes how sure a choice is beside that of the dump.
+    /// Stores the confidence of a choice relative to the dump's.
     fn compare_experts(&mut self, site: Site, traced: &Tensor, dumped: &View) -> Result<()> {
         let experts = self.routers.experts(site).unwrap_or(0);
         let is_none = |number: &f64| !(0.0..experts as f64).contains(number);
@@ -377,7 +377,7 @@ impl<'d> LiveComparison<'d> {
         Some((Explained::new(judged, self.role, own.shape()), beyond))
     }
 
-    /// The errors of uniform probabilities in the place of the dump's.
+    /// Returns the errors of a uniform distribution instead of the dump's.
     fn of_uniform(&self, site: Site, traced: &Tensor, own: &View) -> Option<Uniform> {
         let values = Uniform::values(site, own, self.vocabulary)?;
         let compared = exact::Compared {
@@ -433,7 +433,7 @@ impl<'d> LiveComparison<'d> {
         ))
     }
 
-    /// The rows of a pass that the dump holds of a place.
+    /// Returns the recorded rows of a site.
     fn rows(&self, site: Site) -> Vec<usize> {
         let all = || 0..self.held.positions(site).len();
         self.held.dump.held_rows(site).map_or_else(|| all().collect(), <[usize]>::to_vec)
@@ -445,7 +445,7 @@ impl<'d> LiveComparison<'d> {
         kept == 0 || kept + values <= MOST_KEPT
     }
 
-    /// The dump's values, heads in the order in which they have shown to lie.
+    /// Returns the dump's values in the head order that they have shown.
     fn dumped(&self, site: Site, own: &View) -> Result<Option<View<'static>>> {
         let values = |held: &Held| held.values(site, self.engine.pairing);
         if self.engine.pairing.is_some() {
@@ -633,7 +633,7 @@ fn without_padding<'v>(point: Point, own: &View, dumped: View<'v>) -> View<'v> {
     if is_padded { dumped.slice(along, 0..keys) } else { dumped }
 }
 
-/// `own` with `view` in the place of its latest keys; of one shape, `view` alone.
+/// Returns `own` with its latest keys replaced by `view`; `view` alone if the shapes agree.
 fn with_latest<'v>(own: &View<'v>, point: Point, view: &View<'v>) -> View<'v> {
     let Some(along) = axis(point, Axis::Key).filter(|_| own.shape() != view.shape()) else {
         return view.clone();

@@ -1,4 +1,4 @@
-//! Log-probabilities of ids that a dump names: what our engine is asked for, and what is found besides errors of values.
+//! Log-probabilities of listed ids: the requests to our engine, and results besides errors of values.
 
 use crate::checkpoint::{Point, Site};
 use crate::compare::held::Held;
@@ -11,11 +11,11 @@ use crate::view::View;
 /// The ids that a dump lists for a pass.
 #[derive(Clone, Debug)]
 pub struct Named {
-    /// The tokens that followed, and the likeliest, each with the place of their log-probabilities.
+    /// Next tokens and top tokens, each with the site of their log-probabilities.
     pub picks: Vec<(Site, Picks)>,
     /// Divisor of the logits.
     pub temperature: f32,
-    /// The place of the ids of the likeliest, where it names such.
+    /// Site of the top ids, if listed.
     ids: Option<Site>,
     /// The rows that it names them of.
     rows: Vec<usize>,
@@ -65,7 +65,7 @@ impl Named {
     }
 }
 
-/// The rows of a pass that a dump holds of a place.
+/// Returns the recorded rows of a site.
 fn rows_of(held: &Held, site: Site, tokens: usize) -> Vec<usize> {
     held.dump.held_rows(site).map_or_else(|| (0..tokens).collect(), <[usize]>::to_vec)
 }
@@ -96,10 +96,10 @@ fn top_picks(view: &View, rows: &[usize], tokens: usize, vocabulary: usize) -> R
     Ok(Picks::new(&[tokens, width], ids))
 }
 
-/// Ids that are named as the likeliest, beside our engine's own likeliest.
+/// The listed top ids, next to our engine's own.
 #[derive(Clone, Debug)]
 pub struct Ranked {
-    /// Our engine's, as many: those that are named stand where they are named. `[T, k]`
+    /// Our engine's top ids, as many, with the listed ones in their listed columns. `[T, k]`
     pub own: Tensor,
     /// The largest margin by which our engine prefers an unlisted token to a listed one; 0 if the top tokens
     /// are listed.

@@ -25,11 +25,11 @@ use crate::tensor::Tensor;
 use crate::view::View;
 use crate::weight::DType;
 
-/// Why sketches cannot be compared.
+/// Message for sketches with different head orders.
 const UNALIGNED_SKETCHES: &str =
     "sketches cannot be compared: the two dumps order heads differently (layout.rope_pairing)";
 
-/// Likewise of experts.
+/// Message for sketches with different expert orders.
 const UNALIGNED_EXPERTS: &str = "sketches cannot be compared: the two dumps list the experts in different \
     orders";
 
@@ -55,7 +55,7 @@ pub struct Pair<'d> {
 }
 
 impl<'d> Pair<'d> {
-    /// Two dumps of runs whose stages round to `computed`.
+    /// Compares two dumps of runs whose operations round to `computed`.
     ///
     /// # Errors
     /// If they were not given the same prompt.
@@ -94,8 +94,8 @@ impl<'d> Pair<'d> {
         }
     }
 
-    /// Compares every selected value, in data-flow order. A dump may leave out a tap point, and that is passed over; but
-    /// where both hold a tap point somewhere, a place that only one of them holds is lacking.
+    /// Compares every selected value in data-flow order. A tap that one dump never records is skipped; a site
+    /// of a tap that both record somewhere must be in both.
     ///
     /// What a pass has once, for its last token, is passed over where the other's passes do not end at that token.
     ///
@@ -138,7 +138,7 @@ impl<'d> Pair<'d> {
         Ok(found)
     }
 
-    /// The positions of a site that both have read; `None` where there are none.
+    /// Returns the positions of a site that both have read; `None` if there are none.
     fn positions(&self, held: &Held, site: Site) -> Option<Range<usize>> {
         let positions = held.positions(site);
         match is_of_a_pass(site) {
@@ -283,7 +283,7 @@ impl<'d> Pair<'d> {
         Ok(self.ranks(paired.site, &paired.positions)?.ok().map(|ranks| ranks.margin()))
     }
 
-    /// The errors of uniform probabilities in the place of the candidate's.
+    /// Returns the errors of a uniform distribution instead of the candidate's.
     ///
     /// # Errors
     /// If an array is damaged.
@@ -345,8 +345,8 @@ impl<'d> Pair<'d> {
         [self.candidate, self.reference].into_iter().any(in_passes)
     }
 
-    /// Compares sketches, or a sketch with the sketch of the other's values: of passes that are cut alike, since what is
-    /// left of a sketch says nothing of a part of it.
+    /// Compares sketches, or a sketch with the sketch of the other side's values. The passes must cover the
+    /// same tokens, since a sketch cannot be split.
     fn of_sketches(&self, site: Site, positions: &Range<usize>) -> Result<Result<Found, String>> {
         let both = [self.candidate, self.reference];
         let sites = both.map(|held| {
@@ -424,7 +424,7 @@ impl<'d> Pair<'d> {
         [self.candidate, self.reference].iter().any(|held| held.pairing().is_none())
     }
 
-    /// Looks at both: either manifest may be wrong, and one that says nothing is shown by the other.
+    /// Checks both head orders: either manifest may be wrong, and a missing one can be found from the other.
     fn look_at_pairing(&self, site: Site, positions: &Range<usize>) -> Result<()> {
         if self.reference.pairing().or(self.candidate.pairing()).is_none() {
             return Ok(());
@@ -448,7 +448,8 @@ impl<'d> Pair<'d> {
         Ok(())
     }
 
-    /// Another number of keys is a finding about the cache; another shape otherwise is another model.
+    /// Returns a message for a different number of keys, which is a finding about the cache. Other shape
+    /// differences mean another model.
     fn other_length(&self, site: Site, candidate: &View, reference: &View) -> Result<Option<String>> {
         let (one, other) = (candidate.shape(), reference.shape());
         if one == other {
@@ -515,8 +516,8 @@ impl<'d> Pair<'d> {
         if at.lacking().is_none() && at.rows_held().is_none() { Ok(at.values()?.ok()) } else { Ok(None) }
     }
 
-    /// A layer with a sliding window may forget what no token sees any more: of two caches of which one is longer, the
-    /// latest keys are compared if the weights of attention are known, and none of them is for the others.
+    /// Cuts the longer of two caches to the latest keys, if the attention weights show that the other keys
+    /// are hidden. A layer with a sliding window may drop such keys.
     fn without_hidden_keys(
         &self,
         site: Site,

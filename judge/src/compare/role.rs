@@ -5,9 +5,9 @@ use crate::checkpoint::{Kind, Point};
 /// The role of a dump that is compared with our engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The dump is judged, our engine says what is right.
+    /// The dump is judged against our engine.
     Candidate,
-    /// Our engine is judged, the dump says what is right.
+    /// Our engine is judged against the dump.
     Reference,
 }
 
@@ -26,7 +26,7 @@ impl Role {
 pub enum Continue {
     /// The engine's own value: errors travel on, as they do in use.
     Own,
-    /// The dump's value, wherever it holds one: each stage starts from the nearest values that the dump holds.
+    /// The dump's value, if recorded: each operation starts from the nearest recorded values.
     Held,
     /// The dump's value where a layer starts, the engine's inside it: errors travel on to the layer's end.
     HeldBetweenLayers,

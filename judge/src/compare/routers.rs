@@ -11,9 +11,9 @@ use crate::view::View;
 /// The margin by which the router logits of a pass prefer the experts that our engine chooses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Preference {
-    /// To those that the dump names in their place, where they do so most; 0 where both are the same.
+    /// Largest preference to the dump's experts; 0 if both chose the same.
     pub margin: f64,
-    /// To those that nobody has chosen, where they do so least.
+    /// Smallest preference to an unchosen expert.
     pub closest: f64,
     /// Largest difference of the two logits that rounding can cause, for each choice, if it was evaluated.
     pub parted: Option<[f64; 2]>,

@@ -117,26 +117,26 @@ fn checkpoints(part: &str) -> Result<Vec<Checkpoint>, String> {
 /// The selected checkpoints, layers, passes and positions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
-    /// These checkpoints.
+    /// Selected checkpoints.
     pub checkpoints: Vec<Checkpoint>,
     /// True if the user named the checkpoints, so that a missing one must be reported.
     pub explicit: bool,
-    /// Only these layers; what lies outside layers is not affected.
+    /// Selected layers; values outside layers are not affected.
     pub layers: Option<Ranges>,
-    /// Only these passes; what lies outside passes is not affected.
+    /// Selected passes; values outside passes are not affected.
     pub passes: Option<Ranges>,
-    /// Only values of these positions of the sequence; what lies outside passes is not affected.
+    /// Selected positions; values outside passes are not affected.
     pub positions: Option<Ranges>,
 }
 
 impl Selection {
-    /// Whatever the reference holds.
+    /// Selects everything in the reference.
     pub fn everything() -> Self {
         let checkpoints = Checkpoint::with_input().to_vec();
         Self { checkpoints, explicit: false, layers: None, passes: None, positions: None }
     }
 
-    /// Nothing but the layers: without the checkpoints that lie outside them.
+    /// Selects only the checkpoints inside layers.
     pub fn inside_layers(mut self) -> Self {
         let inside = |checkpoint: &Checkpoint| checkpoint.points().all(|point| point.scope() == Scope::Layer);
         self.checkpoints.retain(inside);

@@ -10,11 +10,11 @@ use crate::error::{Error, Result};
 use crate::measure::{Columns, Measurement, measure_placed};
 use crate::view::View;
 
-/// Why what experts have made cannot be compared.
+/// Message for values of unknown experts.
 pub const UNKNOWN_EXPERTS: &str = "the dump has no \"experts\" here, so the experts that these values belong to are unknown; record \
         \"experts\"";
 
-/// The place of the numbers of the experts that a place is about.
+/// Returns the site with the expert numbers of a site.
 fn experts_of(site: Site) -> Site {
     Site { point: Point::Experts, ..site }
 }
@@ -26,7 +26,7 @@ pub fn are_known(dump: &Dump, site: Site) -> bool {
     is_whole || (dump.row(experts).is_some() && dump.held_rows(experts) == dump.held_rows(site))
 }
 
-/// Values of a place with entries in the order of the experts' numbers; as they are where nothing tells these.
+/// Returns the values of a site in the order of expert numbers; unchanged if these are unknown.
 ///
 /// # Errors
 /// If the numbers cannot be read, or are of other tokens or another number of experts.
@@ -105,7 +105,7 @@ impl Common {
         Self(alike.contains(&false).then_some(alike))
     }
 
-    /// Those of the columns of a row that are.
+    /// Returns the common columns of a row.
     pub fn columns(&self, shape: &[usize], row: usize, columns: Columns) -> Columns {
         let is_seen = |alike: &Vec<bool>| match shape {
             // Weights are divided by the sum of all.

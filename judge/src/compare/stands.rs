@@ -48,7 +48,7 @@ impl StandsFor {
         }
     }
 
-    /// A tensor that is near the dump's values: stages that start from it know of each what it stands for.
+    /// Makes a tensor near the dump's values that knows the meaning of each value.
     pub fn about(self, tensor: Tensor, dumped: &View) -> Tensor {
         if self == StandsFor::Given {
             return tensor;

@@ -61,16 +61,15 @@ pub struct Tolerances {
 }
 
 impl Tolerances {
-    /// Names that may stand for a precision in a table, beside those of stored types: the torch dtype of weights and
-    /// activations.
+    /// Names of precisions in a table besides stored types: the torch dtype of weights and activations.
     const PRECISIONS: &'static [&'static str] = &[ANY, "torch-bf16", "torch-f16"];
 
-    /// The names that may stand for an architecture in a table.
+    /// Returns the valid names of architectures in a table.
     pub fn architectures() -> Vec<&'static str> {
         [ANY].into_iter().chain(architecture::names()).collect()
     }
 
-    /// The names that may stand for a precision in a table.
+    /// Returns the valid names of precisions in a table.
     pub fn precisions() -> Vec<&'static str> {
         Self::PRECISIONS.iter().copied().chain(DType::ALL.iter().map(|dtype| dtype.name())).collect()
     }

@@ -1,4 +1,4 @@
-//! A stage of a dump's engine that rounding does not explain: with its inputs, to be computed otherwise.
+//! An operation of a dump's engine that rounding does not explain, with its inputs.
 
 use crate::checkpoint::Site;
 use crate::compare::visible::Sight;

@@ -8,7 +8,7 @@ use crate::view::View;
 /// Relative error above which rounding of one operation is ruled out without an exact evaluation.
 const NEAR: f64 = 0.25;
 
-/// Uniform probabilities in the place of a dump's, against our engine's.
+/// Errors of a uniform distribution instead of a dump's, against our engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Uniform {
     /// The errors that they would have.

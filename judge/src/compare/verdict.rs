@@ -20,7 +20,7 @@ pub enum Verdict {
     Pass,
     /// Another token, but the two logits are closer than rounding moves them.
     Tie,
-    /// Compared, and wrong as somebody has said that it is, with a reason: by a baseline.
+    /// A failure that a baseline waives with a reason.
     Known,
     /// Could not be judged.
     Inconclusive,
@@ -45,8 +45,8 @@ impl Verdict {
         self <= Verdict::Known
     }
 
-    /// The verdict over several: the worst; where there is none, nothing was judged. A tie is no divergence, and what is
-    /// known fails nothing: that of passes and these is a pass.
+    /// Returns the worst of several verdicts; inconclusive if there are none. Ties and waived failures count
+    /// as passes.
     pub fn over(verdicts: impl IntoIterator<Item = Verdict>) -> Verdict {
         let worst = verdicts.into_iter().max().unwrap_or(Verdict::Inconclusive);
         if worst.is_good() { Verdict::Pass } else { worst }
@@ -134,10 +134,10 @@ impl Floor {
         error.max_scaled <= times * self.max_scaled && error.rel_l2 <= times * self.rel_l2
     }
 
-    /// One run more may come to this many times the largest of a few.
+    /// Largest ratio of one more run to the maximum of a few.
     pub const NEAR: f64 = excess::NEAR;
 
-    /// The error in units of what rounding may be expected to come to.
+    /// Returns the error relative to the noise floor.
     fn headroom(&self, error: &Errors) -> f64 {
         let ratio = |error: f64, floor: f64| if error == 0.0 { 0.0 } else { error / (Self::NEAR * floor) };
         larger(ratio(error.max_scaled, self.max_scaled), ratio(error.rel_l2, self.rel_l2))
@@ -154,11 +154,11 @@ pub struct Row {
     pub site: Site,
     /// The positions of the sequence that it belongs to; none for what belongs to the whole run.
     pub positions: Range<usize>,
-    /// Everything that is inherited and introduced together, from the tokens on.
+    /// Accumulated error, from the tokens on.
     pub total: Option<Measurement>,
     /// Local error, since the nearest recorded values.
     pub introduced: Option<Measurement>,
-    /// These values; none where the whole run lies before this place.
+    /// Input values of the row; empty if it depends on the whole run before it.
     pub since: Vec<Site>,
     /// Evaluation by rounding of both sides, if it was done.
     pub explained: Option<Explained>,
@@ -176,7 +176,7 @@ pub struct Row {
     pub excess: Option<Excess>,
     /// The judgement.
     pub verdict: Verdict,
-    /// Why, where it is not a pass.
+    /// Reason, if not a pass.
     pub reason: Option<String>,
     /// The baseline's entry, if it waives the failure.
     pub known: Option<Known>,
@@ -185,7 +185,7 @@ pub struct Row {
     /// Type to which the operations of the run round.
     computed: DType,
     is_one_stage: bool,
-    /// The side that must round as its profile says, if that was demanded.
+    /// Side held to its rounding profile, if requested.
     demanded_of: Option<Role>,
     /// Open question: whether rounding explains the result.
     doubt: Doubt,
@@ -203,7 +203,7 @@ pub struct Recorded {
 /// The baseline's statement about a waived failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// Why it is let pass.
+    /// Reason of the waiver.
     pub reason: String,
     /// Link to more information.
     pub link: String,
@@ -214,7 +214,7 @@ pub struct Known {
 /// The question that the noise floor decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
-    /// Nothing: the verdict stands.
+    /// No question: the verdict is final.
     None,
     /// The error is allowed, and large for the size of the values.
     Large,
@@ -240,7 +240,7 @@ pub struct Observed {
     pub total: Option<Found>,
     /// Since the nearest values that the dump holds.
     pub introduced: Option<Found>,
-    /// These values.
+    /// Input values.
     pub since: Vec<Site>,
     /// Evaluation by rounding of both sides.
     pub explained: Option<Explained>,
@@ -261,12 +261,12 @@ pub struct Measure {
     pub computed: DType,
     /// True if a single operation lies between the row and its inputs, so that the formulas apply exactly.
     pub is_one_stage: bool,
-    /// The side that must round as its profile says, over several operations too, if that was demanded.
+    /// Side held to its rounding profile, also over several operations, if requested.
     pub demanded_of: Option<Role>,
 }
 
 impl Row {
-    /// Judges a comparison: by the introduced error where it was measured, else by the total one.
+    /// Judges a comparison by its local error if measured, else by the accumulated one.
     pub fn judge(site: Site, positions: Range<usize>, found: Observed, measure: Measure) -> Self {
         let Observed { total, introduced, since, explained, uniform, recorded } = found;
         let Measure { tolerance, gate, computed, is_one_stage, demanded_of } = measure;
@@ -411,7 +411,7 @@ impl Row {
         Some(format!("{why}; perturbed runs differ by as much; record the norm before this tap to decide"))
     }
 
-    /// Judges likely tokens that only one side names, which our engine prefers to those in their place by that margin.
+    /// Judges top tokens that only one side lists, by the margin of our engine.
     pub fn rank(&mut self, margin: f64, floor: &Floor, tolerance: f64) {
         let Some(worst) = self.judged().and_then(|found| found.worst.clone()) else { return };
         let (verdict, near) = floor.parts(margin, tolerance);
@@ -449,8 +449,8 @@ impl Row {
         (verdict, Some(before.map_or(told.clone(), |before| format!("{before}{may}: {told}"))))
     }
 
-    /// Judges what a row that passes has inherited: rounding may grow on its way, and a fault that is too small for every
-    /// stage grows with it.
+    /// Judges the accumulated error of a passing row. Rounding may grow, and so does a fault too small for
+    /// each operation.
     pub fn weigh_total(&mut self, floor: Floor, excess: Option<Excess>, may_hide_rounding: bool) {
         let Some(errors) = self.total.as_ref().map(|found| found.errors) else { return };
         let excess = excess.filter(|excess| !(excess.ratio <= Excess::FAR));
@@ -508,14 +508,14 @@ impl Row {
         }
     }
 
-    /// True if rounding comes to as much as the probabilities differ from uniform ones.
+    /// Returns true if the noise floor is as large as the distance to a uniform distribution.
     fn is_as_near_if_uniform(&self, floor: &Floor) -> bool {
         let uniform = self.uniform.as_ref().filter(|_| !self.is_one_stage());
         uniform.is_some_and(|uniform| floor.is_near(&uniform.errors))
     }
 
-    /// By what the stage comes to exactly, where that was evaluated; what it cannot explain over several operations, and
-    /// what was not evaluated, is in doubt until it is known what rounding comes to.
+    /// Judges by exact evaluation if available. Unexplained errors over several operations, and errors
+    /// without an evaluation, stay undetermined until the noise floor is known.
     fn by_rounding(&self, found: &Measurement) -> Judgement {
         let pass = Judgement { verdict: Verdict::Pass, reason: None, doubt: Doubt::None };
         match self.explained.as_ref().map(|explained| explained.why()) {
@@ -541,8 +541,8 @@ impl Row {
         self.verdict.is_good() && self.total.as_ref().is_some_and(large)
     }
 
-    /// The largest error in units of what rounding may come to, below 1 where it explains the row: of each value, where the
-    /// stage was evaluated, else of what runs that were moved come to. `None` where neither was asked.
+    /// Returns the largest err/bound, or the ratio to the noise floor without an evaluation; below 1 rounding
+    /// explains the row. `None` if neither was measured.
     pub fn headroom(&self) -> Option<f64> {
         let found = self.judged().filter(|_| self.site.point.kind() == Kind::Real)?;
         match (&self.explained, &self.floor) {
@@ -594,7 +594,7 @@ impl Judgement {
     }
 }
 
-/// Counts first, then finiteness: what is found before values are compared.
+/// Returns a judgement before values are compared: counts, then finiteness.
 fn incomparable(site: Site, found: &Measurement) -> Option<Judgement> {
     if found.elements == 0 {
         return Some(Judgement::sure(Verdict::Inconclusive, "no element was compared".into()));
@@ -639,8 +639,8 @@ fn nonfinite(found: &Measurement) -> String {
     sides.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// An error of a value in units of its own size from which on it is asked what rounding comes to: it decides nothing.
-/// One operation stays far below it.
+/// Relative error from which the noise floor is measured. It decides nothing; a single operation stays far
+/// below it.
 fn suspicious(computed: DType) -> f64 {
     match computed {
         DType::BF16 => 2f64.powi(-6),

@@ -16,9 +16,9 @@ use crate::tap::Tap;
 /// The tokens of a prompt by the model's own tokenizer, or the reason why they are unknown.
 pub type OwnTokens = std::result::Result<Vec<u32>, String>;
 
-/// Compares `own_tokens` with the tokens of the case, and what `model` chooses along the continuation with the
-/// continuation. `case` is a dump that holds nothing else. Without a tokenizer, only the continuation is compared, and
-/// a note says so.
+/// Compares `own_tokens` with the tokens of the case, and the choices of `model` with the continuation.
+/// `case` is a dump without further values. Without a tokenizer, only the continuation is compared, with a
+/// note.
 ///
 /// # Errors
 /// If the model cannot read the tokens.

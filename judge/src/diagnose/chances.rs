@@ -20,7 +20,7 @@ pub(super) struct Chances {
 }
 
 impl Chances {
-    /// Looks at logits of a run, `[T, V]`, of whose rows these have log-probabilities at a place.
+    /// Reads the noise of logits, `[T, V]`, for the recorded rows of log-probabilities at a site.
     pub fn look_at(&mut self, site: Site, logits: &Tensor, rows: Option<&[usize]>) {
         let rows = rows.map_or_else(|| (0..logits.rows()).collect(), <[usize]>::to_vec);
         if rows.len() > FEW {
@@ -38,8 +38,7 @@ impl Chances {
         }
     }
 
-    /// The log-probabilities of a place as that noise may move them: a logit against those of the others, d log p = (1 - p)·(dz -
-    /// dz of the others).
+    /// Returns the noise of log-probabilities from that of logits: d log p = (1 - p)·(dz - dz of the others).
     pub fn of(&self, site: Site, still: &Tensor) -> Option<Tensor> {
         let moved = self.moved.get(&site)?;
         let mut values = still.data().to_vec();

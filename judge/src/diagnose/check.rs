@@ -56,11 +56,11 @@ pub type Finished<'w> = dyn FnMut(&Outcome) -> Result<()> + 'w;
 /// The wanted units of a comparison, and the results so far.
 #[derive(Default)]
 pub struct Work<'w> {
-    /// These, counted from 0 in the order of the plan; all where nothing is said.
+    /// Wanted units, from 0 in the order of the plan; default: all.
     pub wanted: Option<Range<usize>>,
     /// Earlier results, which are not computed again.
     pub done: Vec<(usize, Evidence)>,
-    /// Is told what is known so far when a unit is done, and is not the last.
+    /// Callback after each unit except the last.
     pub finished: Option<&'w mut Finished<'w>>,
 }
 

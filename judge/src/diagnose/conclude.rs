@@ -45,7 +45,7 @@ impl Outcome {
         }
     }
 
-    /// Makes the verdict anew of the rows and the coverage, where somebody has looked at them again.
+    /// Makes the verdict again after rows or coverage have changed.
     pub fn reconsider(&mut self) {
         let conclusion = Conclusion { subject: &self.subject, basis: &self.basis, rows: &self.rows };
         let verdict = conclusion.verdict(&self.coverage.skipped);
@@ -161,7 +161,7 @@ impl Conclusion<'_> {
         told.into_iter().filter(|(_, names)| !names.is_empty()).map(sentence).collect()
     }
 
-    /// Checkpoints that were asked for by name, and of which nothing was compared.
+    /// Returns requested checkpoints without any comparison.
     fn absent_checkpoints(&self) -> Vec<String> {
         let selection = &self.basis.selection;
         let compared = |asked: Checkpoint| self.rows.iter().any(|row| row.checkpoint() == asked);
@@ -234,7 +234,7 @@ impl Conclusion<'_> {
         is_complete(self.basis) && !is_asked && self.rows.iter().all(is_input)
     }
 
-    /// A pass without everything that was expected would be a lie.
+    /// Panics if a pass lacks an expected value.
     fn assert_complete(&self, verdict: Verdict, skipped: &[String]) {
         if verdict == Verdict::Pass {
             assert!(skipped.is_empty(), "a pass with something left out: {skipped:?}");
@@ -327,7 +327,7 @@ impl Conclusion<'_> {
     }
 }
 
-/// Each sentence where it is said first.
+/// Returns each sentence once, in order of first occurrence.
 pub fn once_each<'s>(said: impl Iterator<Item = &'s String>) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for what in said {

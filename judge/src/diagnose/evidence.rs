@@ -11,12 +11,12 @@ use crate::plan::Unit;
 /// The name of our side in a comparison with a dump.
 pub(super) const OUR_ENGINE: &str = "our engine";
 
-/// A place that should have been compared and was not.
+/// A site that should have been compared and was not.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Missing {
     /// The site.
     pub site: Site,
-    /// Why, with the place.
+    /// Reason, with the site.
     pub why: String,
 }
 
@@ -25,11 +25,12 @@ pub struct Missing {
 pub struct Evidence {
     /// The unit.
     pub unit: Unit,
-    /// Every compared value in data-flow order, each judged by itself. Those of an outcome stand there, and not here.
+    /// Compared values in data-flow order, each judged separately. Empty in an outcome, which has the rows
+    /// itself.
     pub rows: Vec<Row>,
     /// Number of sites that should have been compared.
     pub expected: usize,
-    /// Those that were not, in data-flow order.
+    /// Missing sites in data-flow order.
     pub missing: Vec<Missing>,
     /// Missing data without which nothing passes.
     pub lacking: Vec<String>,

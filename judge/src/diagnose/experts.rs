@@ -14,7 +14,7 @@ use crate::compare::{Floor, Preference, Row, Verdict};
 pub(super) struct Preferences {
     /// In the run from the tokens on.
     pub(super) total: HashMap<Site, Preference>,
-    /// In the run that goes on with what is held.
+    /// Preferences in the run that continues with recorded values.
     pub(super) introduced: HashMap<Site, Preference>,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Routing<'p> {
     pub(super) floors: &'p Floors,
     /// Tolerance of the table, if it decides; else 0.
     pub(super) tolerance: f64,
-    /// The choices that lie between a place and the values that it starts from.
+    /// Expert choices between a site and its inputs.
     pub(super) behind: &'p HashMap<Site, Vec<Site>>,
 }
 

@@ -11,11 +11,11 @@ use crate::weight::DType;
 
 /// Taps whose values are looked at, at most.
 const LOOKED_AT: usize = 64;
-/// Relative error in L2 from which on rounding explains nothing: zeros in the place of the values would be as near.
+/// Relative L2 error from which rounding explains nothing: all zeros would be as near.
 const BLIND: f64 = 1.0;
 /// Values that differ at most where all others have the same bits. Rounding that moves a value far moves others, too.
 const FEW: usize = 8;
-/// Largest error of one of these few, in units of its own size: 16 roundings to bf16, each of which is 2⁻⁸ at most.
+/// Largest relative error of a value: 16 roundings to bf16, each at most 2⁻⁸.
 const STEPS: f64 = 16.0 / 256.0;
 /// Largest relative error that RoPE in bf16 adds: eight roundings, of angles, tables, products and sums.
 const ROPE: f64 = 8.0 / 256.0;

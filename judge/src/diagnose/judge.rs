@@ -1,4 +1,4 @@
-//! From what was found at the places of a unit to rows, each judged by itself.
+//! Conversion of a unit's results to rows, each judged separately.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::plan::Unit;
 use crate::view::View;
 use crate::weight::DType;
 
-/// A place of the sequence, however the passes are cut.
+/// A site by positions instead of passes.
 type Place = (Point, Option<usize>, Range<usize>);
 
 /// Rows as they are judged.
@@ -37,7 +37,7 @@ pub(super) struct Judge<'r> {
     causes: Vec<Cause>,
     /// True if rounding to 16 bits may explain what exceeds the table.
     pub(super) may_be_half: bool,
-    /// The choices of experts between a place and the values that it starts from.
+    /// Expert choices between a site and its inputs.
     pub(super) behind: HashMap<Site, Vec<Site>>,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Parties<'r> {
 }
 
 impl<'r> Judge<'r> {
-    /// Judges runs whose stages round to `computed`.
+    /// Judges runs whose operations round to `computed`.
     pub(super) fn new(rules: Rules<'r>, architecture: &str, computed: DType) -> Self {
         Self {
             rules,
@@ -73,19 +73,19 @@ impl<'r> Judge<'r> {
         }
     }
 
-    /// Says which choices of experts a run has made by itself between a place and the values that it starts from.
+    /// Stores the expert choices that a run made itself between a site and its inputs.
     pub(super) fn lies_behind(&mut self, site: Site, choices: Vec<Site>) {
         if !choices.is_empty() {
             self.behind.insert(site, choices);
         }
     }
 
-    /// Says that a place should be compared.
+    /// Expects a site to be compared.
     pub(super) fn expect(&mut self, site: Site, positions: Range<usize>) {
         self.expected.push(((site.point, site.layer, positions), site));
     }
 
-    /// Judges one place; one at which nothing was found is not judged.
+    /// Judges one site; a site without results is not judged.
     pub(super) fn add(&mut self, site: Site, positions: Range<usize>, found: Observed, span: Span) {
         if found.total.is_none() && found.introduced.is_none() {
             return;
@@ -101,8 +101,8 @@ impl<'r> Judge<'r> {
         self.rows.push(Row::judge(site, positions, found, measure));
     }
 
-    /// The latest place was compared by a sketch, and nobody measures rounding: that errors are small as far as that tells
-    /// does not show that every one is.
+    /// Makes a passing sketch comparison inconclusive if rounding is not measured: small sketch errors do not
+    /// bound every value.
     pub(super) fn doubt_sketch(&mut self) {
         let is_doubtful = |row: &&mut Row| {
             row.verdict == Verdict::Pass && !row.judged().is_some_and(Measurement::is_identical)
@@ -175,12 +175,12 @@ impl<'r> Judge<'r> {
         self.notes.push(what);
     }
 
-    /// Notes why a place could not be compared.
+    /// Stores the reason why a site was not compared.
     pub(super) fn skip(&mut self, site: Site, positions: Range<usize>, why: String) {
         self.skipped.insert((site.point, site.layer, positions), why);
     }
 
-    /// Notes what is missing although it was asked for: nothing passes without it.
+    /// Stores missing data without which nothing passes.
     pub(super) fn lack(&mut self, what: String) {
         self.lacking.push(what);
     }
@@ -234,8 +234,8 @@ impl<'r> Judge<'r> {
         })
     }
 
-    /// A norm that reads its sum before it is rounded does so in every pass: what is explained by that in one, and rules it out in
-    /// another, is not explained. Where other stages show that kernels are fused, these are chosen by the number of tokens.
+    /// Makes norms inconclusive whose passes contradict each other: reading a sum before rounding must hold
+    /// in every pass. If kernels are fused, they may depend on the number of tokens.
     fn doubt_readings(&mut self) {
         let reads = |row: &Row| row.explained.as_ref().and_then(|explained| explained.reads_unrounded);
         let is_fused = |row: &Row| row.explained.as_ref().is_some_and(|explained| explained.is_fused);

@@ -1,4 +1,4 @@
-//! By which rule an engine chooses LongRoPE's factors: as its dump says, or as its values show.
+//! LongRoPE rules: the choice of factors by an engine, as its dump states or its values show.
 
 use crate::change::Kind;
 use crate::compare::{Role, Row, Selection, Verdict};
@@ -10,14 +10,14 @@ use crate::error::{Error, Result};
 use crate::model::{ByLongRope, LongRope, Model};
 use crate::plan::Crossing;
 
-/// The setting of a manifest that says it.
+/// Name of the setting.
 const SETTING: &str = "longrope";
 
 /// Checks a model that chooses by a rule.
 type Check<'c> = dyn FnMut(&dyn Model, Rules) -> Result<Outcome> + 'c;
 
-/// Checks a dump by the rule that it states. One that states none is held to the results that the model has for the whole sequence
-/// at once; if it fails, other rules that engines have are tried, unless a part of it alone is checked.
+/// Checks a dump by its stated rule. Without a stated rule, it is compared with the model's results for the
+/// whole sequence at once. If it fails, other known rules are tried, unless only a part is checked.
 ///
 /// # Errors
 /// If the stated rule is none, or suppositions would not hold for what is read again; those of `check`.

@@ -22,11 +22,11 @@ pub struct Coverage {
     pub taps_expected: usize,
     /// Numbers that were compared.
     pub elements: usize,
-    /// Tapped values of which every number is bit-identical, in the error that is judged.
+    /// Bit-identical taps, in the judged error.
     pub taps_identical: usize,
     /// Numbers that are bit-identical, in the error that is judged.
     pub elements_identical: usize,
-    /// Tapped values of which the dump has some rows only.
+    /// Taps with only some rows recorded.
     #[serde(default)]
     pub taps_in_part: usize,
     /// Rows of all tapped values that were compared.
@@ -90,19 +90,19 @@ pub struct Summary<'o> {
     pub verdict: Verdict,
     /// The row with that verdict and the largest judged error. `None` if nothing was compared.
     pub worst: Option<&'o Row>,
-    /// Each figure of the total error where it is worst. `None` if it was not measured.
+    /// Worst accumulated error, figure by figure. `None` if not measured.
     pub total: Option<Errors>,
-    /// Each figure of the introduced error where it is worst. `None` if it was not measured.
+    /// Worst local error, figure by figure. `None` if not measured.
     pub introduced: Option<Errors>,
-    /// The largest error in units of what rounding may come to. `None` where that was not asked.
+    /// Largest err/bound. `None` if not measured.
     pub headroom: Option<f64>,
-    /// Values that no rounding explains. `None` where no stage was evaluated.
+    /// Number of values above their bound. `None` if no operation was evaluated.
     pub beyond: Option<usize>,
 }
 
 impl Outcome {
-    /// Returns true if the values that only perturbed runs explain here are so much nearer to this arithmetic than to another that
-    /// an engine of the other is no explanation: by as much as lies between what passes and what is no rounding, and more.
+    /// Returns true if the values are so much nearer to this arithmetic than to the other that an engine with
+    /// the other cannot explain them. Only values explained by perturbed runs are compared.
     pub fn is_nearer_than(&self, other: &Self) -> bool {
         let by_floor =
             |row: &&Row| row.floor.is_some() && row.judged().is_some_and(|found| !found.is_identical());

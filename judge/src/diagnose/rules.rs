@@ -36,9 +36,9 @@ pub enum Rounding {
     /// Stated in the manifest, else like our numerics. If that does not explain the values, other rounding is
     /// tried.
     Stated,
-    /// So, by what its values show; where that does not explain it, otherwise.
+    /// Shown by the values. If that does not explain them, other rounding is tried.
     Shown(Profile),
-    /// So, and not otherwise.
+    /// Given by the user; no other rounding is tried.
     Demanded(Profile),
 }
 
@@ -47,11 +47,12 @@ pub enum Rounding {
 pub enum Mode {
     /// Local and accumulated errors.
     Both,
-    /// The total error only, from the tokens on.
+    /// Accumulated errors only, from the tokens on.
     Total,
-    /// The introduced error only: each stage starts from the nearest values that the dump holds.
+    /// Local errors only: each operation starts from the nearest recorded values.
     Introduced,
-    /// The introduced error of layers: each layer starts from the dump's own input of it, and errors travel on to its end.
+    /// Local errors of layers: each layer starts from its recorded input, and errors accumulate until its
+    /// end.
     Layers,
 }
 

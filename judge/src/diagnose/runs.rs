@@ -76,7 +76,7 @@ pub(super) enum Stated {
     No,
 }
 
-/// A comparison behind an onlooker. What that makes of a value, a planted fault or nothing, was computed as it was.
+/// A comparison behind an observer. The observer may change values, for example to inject a fault.
 struct Watched<'w, 'd> {
     changing: Option<Changing<'w>>,
     onlooker: &'w mut dyn Tap,
@@ -251,7 +251,7 @@ impl<'r> Setting<'r> {
         self.made.get()
     }
 
-    /// Refuses what was supposed and changes nothing, where `made` stages were computed otherwise.
+    /// Refuses supposed changes without an effect: `made` operations were changed.
     ///
     /// # Errors
     /// If none was.
@@ -276,7 +276,7 @@ impl<'r> Setting<'r> {
         Ok(self.book.get_or_init(|| book))
     }
 
-    /// One run that goes on with the dump's values, each stage of which is evaluated exactly where that decides.
+    /// Runs once from the dump's values and evaluates each operation exactly where that decides.
     pub(super) fn evaluate(
         &self,
         script: &Script,
@@ -294,7 +294,7 @@ impl<'r> Setting<'r> {
         self.run_with(&traced, script, self.comparing(go_on).evaluating(self.may_differ), changing, onlooker)
     }
 
-    /// Runs a part of the model, or of the unit all, again along the first passes of the dump, with changes, and compares.
+    /// Runs a part again, or the whole unit, along the first passes of the dump with changes, and compares.
     ///
     /// # Errors
     /// The errors of a run; or if the dump does not hold what the layer starts from.
@@ -368,7 +368,7 @@ impl<'r> Setting<'r> {
         Ok((2 * alike > output.data().len()).then_some(sum))
     }
 
-    /// A comparison of a run that goes on so.
+    /// Makes a comparison for a run that continues this way.
     pub(super) fn comparing(&self, go_on: Continue) -> LiveComparison<'_> {
         self.comparing_of(self.selection, go_on)
     }
@@ -403,7 +403,8 @@ impl<'r> Setting<'r> {
         Ok((comparison.finish()?, transcript))
     }
 
-    /// A part of the model along passes of the dump; and whether the continuation is what it chooses.
+    /// Runs a part of the model along passes of the dump. Also returns whether the continuation consists of
+    /// its choices.
     fn run_part(
         &self,
         (part, ends): (&Part, bool),
@@ -443,7 +444,7 @@ impl<'r> Setting<'r> {
 /// The part to run again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Again {
-    /// A part of the model, from the dump's own input of it.
+    /// A part of the model, from its recorded input.
     Part(Part),
     /// The unit: where it is the whole model, from the tokens on.
     All,

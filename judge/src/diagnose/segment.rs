@@ -19,7 +19,7 @@ pub(super) enum Span {
     Run,
 }
 
-/// The part of the run that a place is judged for.
+/// The part of the run by which a site is judged.
 #[derive(Clone, Debug)]
 pub(super) struct Segment {
     /// The nearest held values, without their passes, in data-flow order; none where it starts at the tokens.
@@ -42,7 +42,7 @@ struct Way {
     chosen: BTreeSet<(Option<usize>, Option<usize>)>,
 }
 
-/// Knows where each place of a run starts.
+/// The starting values of each site of a run.
 pub(super) struct Segments<'d> {
     held: &'d Held<'d>,
     go_on: Continue,
@@ -168,7 +168,7 @@ impl<'d> Segments<'d> {
         way
     }
 
-    /// The places that `site` is computed from.
+    /// Returns the sites from which `site` is computed.
     fn inputs(&self, site: Site) -> Vec<Site> {
         let groups = site.point.inputs().iter();
         let mut inputs: Vec<Site> =
@@ -187,7 +187,7 @@ impl<'d> Segments<'d> {
         inputs
     }
 
-    /// The place that `site` reads `point` from, if the run came by it.
+    /// Returns the site from which `site` reads `point`, if the run visited it.
     fn nearest(&self, point: Point, site: Site) -> Option<Site> {
         let layer = match (site.layer, point) {
             (_, Point::Embed) => None,

@@ -1,4 +1,4 @@
-//! A dump that comes in messages, each of which is judged and forgotten before the next one is read.
+//! Dumps in messages: each message is judged and released before the next one is read.
 //!
 //! What is found in a unit is what would be found if the dump were whole: a unit reads nothing but its own values and what
 //! it starts from. What only the whole tells is kept of each message in a few bytes, and put right at the end: which tap
@@ -51,7 +51,7 @@ struct Told {
     manifest: Manifest,
     subject: Subject,
     basis: Basis,
-    /// The tap points of which any message has an array.
+    /// Taps that any message records.
     points: BTreeSet<Point>,
     /// Recorded taps, and those that follow from tokens.
     known: BTreeSet<Point>,
@@ -74,7 +74,7 @@ pub struct Judged {
 }
 
 impl<'s> Streamed<'s> {
-    /// Nothing yet, of a dump that reports call `name`.
+    /// Starts with no message, for a dump that reports call `name`.
     ///
     /// # Errors
     /// If errors are asked for that travel through the whole model.
@@ -207,7 +207,7 @@ impl<'s> Streamed<'s> {
         }
     }
 
-    /// The places that would be expected if the dump had their tap points in another layer.
+    /// Returns the sites that would be expected if another layer of the dump had their taps.
     fn unheld(&self, visited: Vec<Site>, held: &Held, unit: &Unit) -> Vec<Site> {
         let (points, n_layers) = (held.dump.points(), self.model.dimensions().n_layers);
         let selection = self.rules.selection;
@@ -241,7 +241,7 @@ impl<'s> Streamed<'s> {
         told.manifest.generated = told.manifest.generated.take().or(dump.manifest.generated.clone());
     }
 
-    /// The verdict, and what the manifests said in common. `broken` tells why there may be more that has not come.
+    /// Returns the verdict and the common manifest. `broken` is the reason why messages may be missing.
     ///
     /// # Errors
     /// If nothing was judged, or what was supposed changes nothing.
@@ -286,7 +286,7 @@ impl<'s> Streamed<'s> {
 }
 
 impl Examined {
-    /// With what other messages tell: places of tap points that the dump has elsewhere should have been compared.
+    /// Adds the expected sites of taps that other messages record.
     fn completed(self, points: &BTreeSet<Point>, known: &BTreeSet<Point>) -> Evidence {
         let Self { mut evidence, unheld } = self;
         let expected = unheld.into_iter().filter(|site| points.contains(&site.point));

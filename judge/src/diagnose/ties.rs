@@ -71,13 +71,14 @@ pub(super) struct Choosing<'s> {
     pub(super) logits: HashMap<Site, Tensor>,
 }
 
-/// The place of the logits that a pass ends with.
+/// Returns the site of the last logits of a pass.
 pub(super) fn last_logits(pass: usize) -> Site {
     Site { point: Point::LastLogits, layer: None, pass: Some(pass) }
 }
 
 impl Choosing<'_> {
-    /// Judges the token rows, which so far are wrong wherever the tokens differ. Gives back what is wrong and has no row.
+    /// Judges the rows of tokens, which are failures so far wherever tokens differ. Returns messages for
+    /// failures without a row.
     pub(super) fn judge(&self, rows: &mut [Row]) -> Result<Vec<String>> {
         let is_right = first_wrong(rows).is_none();
         for row in rows.iter_mut() {
@@ -113,12 +114,12 @@ impl Choosing<'_> {
         }
     }
 
-    /// Whatever else is said of a choice: a dump that tells two things of one is wrong by itself.
+    /// Fails dumps with contradictory choices, regardless of other results.
     pub(super) fn refuse_all_contradictions(&self, rows: &mut [Row]) {
         rows.iter_mut().for_each(|row| self.refuse_contradictions(row));
     }
 
-    /// Contradictions at positions of which no row tells.
+    /// Returns contradictions at positions without a row.
     pub(super) fn untold_contradictions(&self, rows: &[Row]) -> Vec<String> {
         let choices = rows.iter().filter(|row| row.site.point == Point::Argmax);
         let told: HashSet<usize> = choices.map(|row| row.positions.start).collect();
@@ -178,8 +179,8 @@ impl Choosing<'_> {
         read_on.iter().map(other).collect()
     }
 
-    /// Judges tokens that were read within a pass in the row of the choice that it ends with. Gives back what is wrong where there
-    /// is none.
+    /// Judges tokens read within a pass, in the row of the choice at its end. Returns messages for failures
+    /// without a row.
     fn judge_read_on(&self, rows: &mut [Row]) -> Vec<String> {
         let mut without_row = Vec::new();
         for (other, margin) in self.read_on() {
@@ -233,8 +234,8 @@ impl Choosing<'_> {
         })
     }
 
-    /// An engine that goes on with values of 8 bits, as those of a cache, where a run of ours has more: how far these move its
-    /// logits is not measured, and whether they are right their own row tells.
+    /// Judges choices of an engine with 8-bit values by its own logits, because the effect of the 8-bit
+    /// values on the logits is not measured.
     fn judge_by_own_logits(&self, other: Other) -> Result<Option<(Verdict, String)>> {
         let Sides::Engine { held, .. } = &self.sides else { return Ok(None) };
         if !held.goes_on_with_eight_bits() {
@@ -250,7 +251,7 @@ impl Choosing<'_> {
         }))
     }
 
-    /// Between two logits lies what rounding does to both of them.
+    /// Judges a margin; rounding may change both logits.
     fn weigh(&self, other: Other, margin: f64) -> (Verdict, String) {
         let floor = self.floors.get(&last_logits(other.pass)).copied().unwrap_or_default();
         let (verdict, near) = floor.parts(margin, self.tolerance);
@@ -343,7 +344,7 @@ impl Choosing<'_> {
         (Verdict::Inconclusive, told)
     }
 
-    /// A dump that tells two things of one choice is wrong by itself. Nothing can be said by one that is the reference.
+    /// Fails a candidate that contradicts itself; a contradictory reference is inconclusive.
     fn refuse_contradictions(&self, row: &mut Row) {
         let concerns = |held: &Held| -> Option<String> {
             let at = |position| held.choices.contradiction(position).map(str::to_owned);
@@ -368,7 +369,7 @@ impl Choosing<'_> {
     }
 }
 
-/// The place of a stage that is wrong, in the first pass that has one.
+/// Returns the site of a wrong operation in the first pass that has one.
 fn first_wrong(rows: &[Row]) -> Option<Site> {
     let is_wrong = |row: &&Row| row.verdict == Verdict::Fail && row.site.point.kind() == Kind::Real;
     rows.iter().filter(is_wrong).map(|row| row.site).min_by_key(|site| site.pass)
@@ -459,8 +460,8 @@ fn pass_ending(held: &Held, position: usize) -> Option<usize> {
     Pass::ending(held.passes(), position + 1)
 }
 
-/// After which passes the tokens of a continuation are chosen, and where these end; beyond the dump's passes, one token
-/// each.
+/// Returns the passes after which tokens of a continuation are chosen, with their ends; after the dump's
+/// passes, one token each.
 fn ends_of_choices(held: &Held) -> Vec<(usize, usize)> {
     let (passes, prompt) = (held.passes(), held.dump.manifest.input.tokens.len());
     let count = held.dump.manifest.generated.as_ref().map_or(0, Vec::len).max(passes.len());

@@ -24,7 +24,7 @@ struct Margins<'m> {
 }
 
 impl Judge<'_> {
-    /// Asks what rounding comes to where a verdict depends on it, and judges the choices of tokens.
+    /// Measures the noise floor where a verdict depends on it, and judges token choices.
     pub(super) fn judge_choices(
         &mut self,
         unit: &Unit,
@@ -184,8 +184,8 @@ impl Judge<'_> {
         passes.chain(steps).chain(read_on).map(last_logits).collect()
     }
 
-    /// Judges the rows that are in doubt by what rounding comes to there. Gives back what it comes to, and our engine's logits
-    /// where it was asked for.
+    /// Judges undetermined rows by the noise floor. Returns the noise floor, and our engine's logits if
+    /// requested.
     fn weigh(
         &mut self,
         setting: &Setting,
@@ -218,13 +218,13 @@ impl Judge<'_> {
         Ok((Floors { total: of_total.floors, introduced: since_held.floors }, of_total.logits))
     }
 
-    /// The rows that are in doubt: by what was introduced, or in total.
+    /// Returns the sites of undetermined rows, by local or accumulated errors.
     fn in_doubt(&self, introduced: bool) -> impl Iterator<Item = Site> {
         let rows = self.rows.iter().filter(|row| row.is_in_doubt());
         rows.filter(move |row| row.introduced.is_some() == introduced).map(|row| row.site)
     }
 
-    /// Judges other likely tokens by how much they are preferred, and by what rounding comes to in their log-probabilities.
+    /// Judges differing top tokens by their margins and the noise floor of their log-probabilities.
     fn rank(
         &mut self,
         margins: &RankMargins,
@@ -251,7 +251,7 @@ impl Judge<'_> {
         rows.filter(move |row| row.introduced.is_some() == introduced).map(log_probabilities)
     }
 
-    /// Judges what passes end in by what it has inherited, unless a stage is wrong already.
+    /// Judges the last values of passes by accumulated errors, unless an operation is already wrong.
     fn weigh_totals(&mut self, grown: &HashSet<Site>, measured: &Measured, setting: &Setting) {
         let is_wrong = |row: &Row| row.verdict == Verdict::Fail && row.site.point.kind() == Kind::Real;
         if self.rows.iter().any(is_wrong) {
@@ -325,7 +325,7 @@ fn names_others(row: &Row) -> bool {
     row.site.point == Point::TopIds && row.judged().is_some_and(|found| found.errors.max_abs > 0.0)
 }
 
-/// The place of the log-probabilities of named ids.
+/// Returns the site of the log-probabilities of listed ids.
 fn log_probabilities(row: &Row) -> Site {
     Site { point: Point::TopLogprobs, ..row.site }
 }

@@ -1,4 +1,4 @@
-//! A dump that is a folder: `.npy` files, or `.safetensors` files of a part each.
+//! Dumps in a folder: `.npy` files, or `.safetensors` files with a part each.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

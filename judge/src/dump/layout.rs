@@ -3,7 +3,7 @@
 use crate::checkpoint::Axis;
 use crate::view::View;
 
-/// Axes that may stand for one, in this order.
+/// Axes that may replace an axis, in this order.
 const PARTS: &[(Axis, &[&[Axis]])] = &[
     (Axis::Head, &[&[Axis::KvHead, Axis::Group]]),
     (Axis::Hidden, &[&[Axis::Head, Axis::HeadDim], &[Axis::KvHead, Axis::Group, Axis::HeadDim]]),

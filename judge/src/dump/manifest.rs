@@ -1,4 +1,4 @@
-//! `manifest.json`: what a dump holds, who made it, of which model, from which tokens.
+//! `manifest.json`: content, producer, model and input tokens of a dump.
 
 use std::collections::HashSet;
 
@@ -18,7 +18,7 @@ pub(super) const FORMAT: &str = "xcheck-dump";
 /// More layers than any model has. A larger number is damage, and nothing that counts layers need expect it.
 const MOST_LAYERS: usize = 1 << 16;
 
-/// The manifest of a dump, as it stands in the file. Unknown keys are a producer's own and ignored.
+/// The manifest of a dump, as in the file. Unknown keys belong to the producer and are ignored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Manifest {
     /// Always "xcheck-dump".
@@ -87,7 +87,7 @@ pub enum Decode {
     /// Each is the greedy choice of the pass before it.
     #[default]
     Greedy,
-    /// They were given.
+    /// Given tokens.
     Forced,
 }
 
@@ -104,7 +104,7 @@ pub struct Pass {
 }
 
 impl ModelInfo {
-    /// The architecture of a model of which none is known.
+    /// Architecture of an unknown model.
     pub const UNKNOWN: &str = "unknown";
 }
 
@@ -275,8 +275,8 @@ impl Manifest {
         Ok(site)
     }
 
-    /// An axis is as long as its pass says, where a pass says it. How many keys attention looked at is a finding, not
-    /// a contradiction.
+    /// Checks the length of an axis against its pass. The number of keys is not checked here, because it is a
+    /// finding.
     fn check_length(&self, site: Site, row: &TensorRow, axis: Axis, length: usize) -> Result<(), String> {
         let pass = site.pass.map(|pass| &self.passes[pass]);
         let expected = match (axis, pass, &row.rows) {

@@ -33,10 +33,10 @@ impl Npz {
         names.collect::<Result<_, _>>().map_err(|error| format!("not a valid npz file: {error}"))
     }
 
-    /// The bytes of the manifest, which must be in proportion to the archive: what is made of JSON takes many times its
-    /// length.
+    /// Reads the manifest. Its size must be in proportion to the archive, since parsed JSON takes many times
+    /// its length.
     pub(super) fn read_manifest(&self, name: &str) -> Result<Vec<u8>, String> {
-        /// No manifest shrinks further than that beside the arrays that it lists.
+        /// Largest compression ratio of a manifest next to the arrays that it lists.
         const MOST_SHRUNK: u64 = 64;
         self.read_member(
             name,

@@ -37,7 +37,7 @@ impl Manifest {
         Ok(manifests)
     }
 
-    /// Nothing follows the last token that was read: log-probabilities of what followed may be one less than tokens.
+    /// Allows one log-probability less than tokens, since nothing follows the last token read.
     fn leave_out_last_successors(&mut self) {
         for row in self.tensors.iter_mut().filter(|row| row.tap == Point::TokenLogprobs.name()) {
             let Some(pass) = row.pass.and_then(|pass| self.passes.get(pass)) else { continue };
@@ -64,7 +64,7 @@ impl Manifest {
         Ok(vec![manifest])
     }
 
-    /// Files of arrays lie inside the dump.
+    /// Checks that files of arrays are inside the dump.
     fn check_files(&self) -> Result<(), String> {
         let place = |(index, row): (usize, &TensorRow)| {
             let is_inside = |row: &TensorRow| check_inside(row.place().0);
@@ -95,7 +95,7 @@ impl Kind {
     }
 }
 
-/// A file of the dump must lie inside it.
+/// Checks that a file is inside the dump.
 fn check_inside(file: &str) -> Result<(), String> {
     let inside = Path::new(file).components().all(|part| matches!(part, Component::Normal(_)));
     if inside && !file.is_empty() {

@@ -58,7 +58,7 @@ pub struct Producer {
     /// Its version.
     #[serde(default)]
     pub version: String,
-    /// Whatever changes the numbers: dtype, KV cache type, threads …
+    /// Settings that change the numbers: dtype, KV cache type, threads …
     #[serde(default)]
     pub settings: serde_json::Map<String, serde_json::Value>,
     /// Stated rounding: fields of a profile, and the profile for the rest.

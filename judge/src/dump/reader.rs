@@ -34,7 +34,7 @@ pub struct Dump {
     pub manifest: Manifest,
     container: Container,
     rows: HashMap<Site, usize>,
-    /// Describes the continuation where it stands in the manifest and in no array.
+    /// Row of a continuation that is only in the manifest.
     listed: Option<TensorRow>,
     /// True if the dump is on another machine.
     is_elsewhere: bool,
@@ -166,8 +166,8 @@ impl Dump {
         Ok(dump)
     }
 
-    /// The continuation stands in the manifest, in an array of its own, or in both, which must agree. Afterwards it
-    /// stands in the manifest.
+    /// Reads the continuation from the manifest, an array, or both, which must agree, and stores it in the
+    /// manifest.
     fn settle_continuation(&mut self) -> Result<()> {
         let Some(array) = self.read(CONTINUATION)? else {
             let listed = self.manifest.generated.as_ref().filter(|ids| !ids.is_empty());
@@ -194,12 +194,12 @@ impl Dump {
         names.is_ok_and(|names| names.contains(MANIFEST))
     }
 
-    /// The places whose values it holds, in no order.
+    /// Returns the sites with recorded values, in any order.
     pub fn sites(&self) -> impl Iterator<Item = Site> {
         self.rows.keys().copied().chain(self.listed.iter().map(|_| CONTINUATION))
     }
 
-    /// The tap points of which it holds anything.
+    /// Returns the recorded taps.
     pub fn points(&self) -> BTreeSet<Point> {
         self.sites().map(|site| site.point).collect()
     }
@@ -227,7 +227,7 @@ impl Dump {
         axes.iter().zip(&row.shape).any(|(&axis, &keys)| axis == Axis::Key && keys < pass.end())
     }
 
-    /// The rows of a pass of which it holds the values of a place, where these are not all.
+    /// Returns the recorded rows of a site, if not all.
     pub fn held_rows(&self, site: Site) -> Option<&[usize]> {
         self.row(site)?.rows.as_deref()
     }
@@ -249,7 +249,7 @@ impl Dump {
         self.row(site).map(|row| row.axes().expect("opening checked them"))
     }
 
-    /// The values of a place, widened; `None` if it does not hold them.
+    /// Returns the values of a site, widened; `None` if not recorded.
     ///
     /// # Errors
     /// If the array is damaged or is not what the manifest says.
@@ -257,7 +257,7 @@ impl Dump {
         Ok(self.view(site)?.map(|view| Values::from(&view)))
     }
 
-    /// The values of a place where they are stored, `None` if it does not hold them.
+    /// Returns the stored values of a site; `None` if not recorded.
     ///
     /// # Errors
     /// The errors of [`Dump::read`].
@@ -291,7 +291,8 @@ impl Dump {
         share.foreign(whole, site.point).map_err(refuse)
     }
 
-    /// The sketch of a place, as [`sketch`](crate::measure::sketch) has it; `None` if it holds none.
+    /// Returns the sketch of a site, as [`sketch`](crate::measure::sketch) defines it; `None` if there is
+    /// none.
     ///
     /// # Errors
     /// The errors of [`Dump::read`].
@@ -391,7 +392,7 @@ impl Dump {
         row.check_content(&self.read_row(row)?.data).map_err(place)
     }
 
-    /// Adds the elements of a place to a hash, as they are stored; nothing where it does not hold them.
+    /// Adds the stored elements of a site to a hash, if recorded.
     ///
     /// # Errors
     /// The errors of [`Dump::read`].

@@ -14,8 +14,8 @@ use crate::measure::sketch::WIDTH;
 use crate::view::View;
 use crate::weight::DType;
 
-/// The coarsest decimals of log-probabilities that are taken: half of it moves a probability by 2.5 %. Of one decimal nothing could
-/// be told from another model.
+/// Coarsest accepted decimal step of log-probabilities: half of it moves a probability by 2.5 %. One decimal
+/// could not distinguish models.
 pub const COARSEST: f64 = 0.05;
 
 /// One array of a dump.
@@ -110,7 +110,7 @@ impl Of {
 }
 
 impl TensorRow {
-    /// An array of a place, whole and with the tap point's own axes, under a key.
+    /// Makes a row for a whole array with the tap's own axes, under a key.
     pub fn new(site: Site, dtype: DType, shape: &[usize], key: &str) -> Self {
         Self {
             tap: site.point.name().to_owned(),
@@ -132,7 +132,7 @@ impl TensorRow {
         }
     }
 
-    /// The place in the forward pass, or why it has none.
+    /// Returns the site, or an error if the row has none.
     pub fn site(&self) -> Result<Site, String> {
         let point: Point = self.tap.parse()?;
         if point == Point::Tokens {
@@ -268,7 +268,7 @@ impl TensorRow {
         Some(Self { file, dtype, of, rows, computed, scale, sha256, ..self.clone() })
     }
 
-    /// The file that it is in, and the key of the array there if it is a `.safetensors` of a part of the dump.
+    /// Returns the file, and the key of the array in a `.safetensors` part.
     pub(super) fn place(&self) -> (&str, Option<&str>) {
         let parts = self.file.split_once('#').filter(|(file, _)| file.ends_with(".safetensors"));
         parts.map_or((&self.file, None), |(file, key)| (file, Some(key)))
@@ -333,8 +333,8 @@ impl TensorRow {
         }
     }
 
-    /// Holds values, as they are stored, against what is promised of them: an id of a likely token stands once in its row, and
-    /// what has a step is multiples of it, as exactly as its type can say.
+    /// Checks stored values: ids of top tokens must be unique per row, and values with a step must be
+    /// multiples of it within the precision of their type.
     pub(super) fn check_values(&self, point: Point, view: &View) -> Result<(), String> {
         if let Some(step) = self.step.filter(|_| !self.is_shifted) {
             let relative = match self.dtype()? {

@@ -11,7 +11,7 @@ use crate::dump::manifest::{Decode, Input, Layout, Manifest, ModelInfo, Pass, ch
 use crate::dump::share::Share;
 use crate::dump::{Producer, TensorRow};
 
-/// A manifest of version 2, as it stands in the file.
+/// A manifest of version 2, as in the file.
 #[derive(Deserialize)]
 pub(super) struct Written {
     producer: Producer,
@@ -108,7 +108,7 @@ struct Slots {
     position: Vec<usize>,
 }
 
-/// A token of a sequence: which, and where. Padding is none.
+/// A token by sequence and position; `None` for padding.
 type Place = Option<(usize, usize)>;
 
 impl Written {

@@ -18,7 +18,7 @@ pub(super) struct Share {
     pub(super) tokens: Option<Vec<usize>>,
     /// Key indices, in the order of positions.
     pub(super) keys: Option<Vec<usize>>,
-    /// Whose each of its keys is; padding is nobody's.
+    /// Owner of each key; `None` for padding.
     pub(super) owners: Vec<Option<usize>>,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Share {
 pub struct Foreign {
     /// The values, with the tap's own axes.
     pub values: View<'static>,
-    /// Whose they are; padding is nobody's.
+    /// Owners of the keys; `None` for padding.
     pub owners: Vec<Option<usize>>,
 }
 

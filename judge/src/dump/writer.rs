@@ -47,7 +47,7 @@ enum Elements {
 #[derive(Debug)]
 enum Sink {
     Directory(UnfinishedFolder),
-    /// The file, begun before the run, and what will stand in it behind a header that is known at the end.
+    /// The unfinished file and its body, behind a header that is known at the end.
     Safetensors(UnfinishedFile, Body),
 }
 
@@ -60,7 +60,7 @@ struct Body {
 }
 
 impl Body {
-    /// Files without a name, beside the one that they become.
+    /// Opens unnamed files in the folder of the final one.
     fn beside(path: &Path) -> io::Result<Self> {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let part = || Ok::<_, io::Error>(BufWriter::new(tempfile::tempfile_in(folder)?));
@@ -119,8 +119,7 @@ impl Recorder {
         self.manifest.model.sha256 = Some(sha256);
     }
 
-    /// Writes what is left: the manifest, completed by what only the run knew, the tokens of its passes and those
-    /// it chose.
+    /// Writes the manifest with the tokens of the passes and the chosen tokens.
     ///
     /// # Errors
     /// The first error of the recording, or of the writing; then nothing is there.

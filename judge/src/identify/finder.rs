@@ -19,7 +19,7 @@ pub(super) struct Numbers {
     pub values: Vec<f32>,
 }
 
-/// A place whose values an array may be.
+/// A possible site of an array.
 #[derive(Clone, Debug)]
 pub(super) struct Match {
     pub site: Site,
@@ -45,9 +45,9 @@ pub(super) struct Finder<'f> {
     pub presumed: &'f HashMap<Site, (usize, Match)>,
     /// True for each array that is not yet assigned to a tap.
     pub open: Vec<bool>,
-    /// For each array the places that it may be.
+    /// Possible sites of each array.
     pub found: Vec<Vec<Match>>,
-    /// The places that there are, and their shapes.
+    /// All sites with their shapes.
     pub seen: Vec<(Site, Vec<usize>)>,
 }
 
@@ -93,7 +93,7 @@ impl Finder<'_> {
     }
 }
 
-/// Keeps the nearest, those of one place in the simplest way.
+/// Keeps the nearest matches, each site in its simplest layout.
 fn remember(found: &mut Vec<Match>, one: Match) {
     let twin = found
         .iter()

@@ -38,7 +38,7 @@ impl Nearness {
     }
 }
 
-/// Two sides of what is compared.
+/// The two sides of a comparison.
 pub(super) struct Sides<'s> {
     pub theirs: &'s [f32],
     pub ours: &'s [f32],
@@ -122,7 +122,7 @@ impl Sides<'_> {
         }
     }
 
-    /// Our values with theirs in their place, as far as they have them.
+    /// Returns our values with theirs substituted where they exist.
     pub fn replaced(&self, way: &Way, scale: f64) -> Vec<f32> {
         let mut values = self.ours.to_vec();
         for at in (0..way.len()).map(|flat| way.at(flat)) {

@@ -44,28 +44,28 @@ pub struct Identified {
     pub places: Vec<Place>,
     /// The nearest tap, if none is near enough.
     pub nearest: Option<Place>,
-    /// Why it cannot be told, or how it was told, where that is not a matter of its values.
+    /// Explanation of the result, if it does not follow from the values.
     pub because: Option<String>,
 }
 
-/// A place whose values an array has.
+/// A site whose values an array has.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// The place.
+    /// The site.
     pub site: Site,
     /// The tokens of the run that it holds, if not all: the first, and how many.
     pub rows: Option<(usize, usize)>,
-    /// The axes of the array, or of the part of it, without those of length 1.
+    /// Axes of the array, or of its part, without those of length 1.
     pub axes: Vec<(Axis, usize)>,
     /// True if the axes are in the tap's order.
     pub is_in_order: bool,
-    /// The part that it is of the array, and what the axes of that count.
+    /// Part of the array, with the axes of the rest.
     pub of: Option<(Of, Vec<Axis>)>,
     /// Order of the heads, if it differs from the model's.
     pub pairing: Option<RopePairing>,
     /// Scale from our values to the array's.
     pub scale: f64,
-    /// Relative error in L2, each stage started from the file's own values as far as they were found.
+    /// Relative L2 error; each operation starts from the file's own values where found.
     pub rel_l2: f64,
     /// True if rounding explains the error, or what follows is right only if the array is this; if not, it is a best guess.
     pub is_certain: bool,
@@ -153,7 +153,7 @@ fn identified(
     arrays.tensors.iter().map(of).collect()
 }
 
-/// Why the tokens are no tap.
+/// Explanation for an array of tokens.
 const TOKENS: &str = "the tokens";
 
 impl Identified {
@@ -162,12 +162,12 @@ impl Identified {
         self.because.as_deref() == Some(TOKENS)
     }
 
-    /// True if each of its places is certain, or it is the tokens.
+    /// Returns true if each site is certain, or the array has the tokens.
     pub fn is_told(&self) -> bool {
         self.is_tokens() || !self.places.is_empty() && !self.is_guess()
     }
 
-    /// True if its places are a best guess.
+    /// Returns true if the sites are a best guess.
     pub fn is_guess(&self) -> bool {
         self.places.iter().any(|place| !place.is_certain)
     }

@@ -1,4 +1,4 @@
-//! Runs of the model, each of which goes on with what was found before.
+//! Runs of the model, each with the values found so far.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,9 +13,9 @@ use crate::identify::way::ways;
 use crate::model::Model;
 use crate::numerics::Numerics;
 
-/// Runs at most, each of which finds what follows from what the one before has found.
+/// Maximum number of runs; each run finds values that follow from the previous ones.
 const MOST_RUNS: usize = 6;
-/// Runs at most that suppose an array to be of a place that it is not near.
+/// Maximum number of runs that assume an array at a site that it is not near.
 const MOST_TRIALS: usize = 400;
 /// Guesses at most that are confirmed or not by what follows them, in a run each.
 const MOST_GUESSES: usize = 64;
@@ -72,7 +72,7 @@ impl Search<'_> {
         Ok(settled)
     }
 
-    /// Confirms guesses: those without which fewer of the other arrays are near their places.
+    /// Confirms guesses without which fewer other arrays are near their sites.
     fn confirm(&self, settled: &mut Settled) -> Result<()> {
         let sizes = Extents::of(&self.model.dimensions());
         let guesses = settled.guesses(&sizes);
@@ -95,8 +95,8 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Supposes that an array is of a place that it is not near, as what a bug has made is not: it is if others are found
-    /// by that. The residual stream is tried first, since all that follows starts from it.
+    /// Assumes an array at a site that it is not near, as after a fault. It is accepted if this makes others
+    /// match. The residual stream is tried first, since later values start from it.
     fn supposed(
         &self,
         settled: &mut Settled,

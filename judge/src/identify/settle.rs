@@ -18,15 +18,15 @@ const FAR: f64 = 0.5;
 const FEWEST: usize = 32;
 /// Required ratio to the next site for an error larger than rounding to bf16.
 const CLEAR: f64 = 8.0;
-/// A unit in the last place of the values that are compared: below it no error is larger than another.
+/// One unit in the last place of the compared values; smaller errors are equal.
 const NOTHING: f64 = f32::EPSILON as f64;
 
 /// The assignment of arrays to taps.
 #[derive(Default)]
 pub(super) struct Settled {
-    /// For each array its places, likeliest first.
+    /// Possible sites of each array, most likely first.
     found: Vec<Vec<Match>>,
-    /// For each array the places that are its: one, or one for each tap that is fused.
+    /// Sites assigned to each array: one, or one per fused tap.
     own: Vec<Vec<Match>>,
     /// Arrays that were found by what follows them.
     supposed: HashSet<usize>,
@@ -56,7 +56,7 @@ impl Settled {
         self.own.iter().enumerate().filter_map(one).collect()
     }
 
-    /// The places of arrays that are there honestly, or that were supposed to be there.
+    /// Returns the sites of matched or assumed arrays.
     pub fn known(&self) -> HashMap<Site, (usize, Match)> {
         let whole = |own: &&Match| own.way.part.is_none();
         let known = self.own.iter().enumerate().filter(|(index, _)| !self.is_open(*index));
@@ -76,7 +76,7 @@ impl Settled {
         (0..self.own.len()).map(|index| self.is_open(index)).collect()
     }
 
-    /// Takes what a run has found that supposed an array to be of a place, if others were found by that.
+    /// Accepts the result of a run that assumed an array at a site, if this made others match.
     pub fn takes(
         &mut self,
         arrays: &[Numbers],
@@ -121,15 +121,16 @@ impl Settled {
         self.own[index].iter().map(|one| Place::of(one, others(one), certain(one))).collect()
     }
 
-    /// True if an array is at a place for certain: what follows shows it, or rounding explains its error, its scale means
-    /// something, and no other place and no other array fits nearly as well.
+    /// Returns true if an array is certainly at a site: later values show it, or rounding explains its error,
+    /// its scale is plausible, and no other site or array fits nearly as well.
     fn is_certain(&self, index: usize, one: &Match, sizes: &Extents) -> bool {
         let is_explained = one.is_honest() && (one.near.scale == 1.0 || sizes.is_meant(one.near.scale));
         self.supposed.contains(&index)
             || is_explained && self.is_clear(index, one) && !self.is_outdone(index, one)
     }
 
-    /// True if every other place is much further from an array. An error as small as rounding to bf16 makes it needs no such margin.
+    /// Returns true if every other site is much further away. An error below rounding to bf16 needs no such
+    /// margin.
     fn is_clear(&self, index: usize, one: &Match) -> bool {
         let is_rival = |other: &&Match| {
             other.site != one.site && other.way.part == one.way.part && copied(one.site) != Some(other.site)
@@ -138,7 +139,7 @@ impl Settled {
         one.near.rel_l2 <= ROUNDED || self.found[index].iter().filter(is_rival).all(is_far)
     }
 
-    /// True if another array fits a place much better, or without a scale.
+    /// Returns true if another array fits a site much better, or without a scale.
     fn is_outdone(&self, index: usize, one: &Match) -> bool {
         let is_better = |other: &Match| {
             let is_nearer = other.near.rel_l2 * CLEAR < one.near.rel_l2 && one.near.rel_l2 > ROUNDED;
@@ -150,7 +151,7 @@ impl Settled {
         at_place.any(is_better)
     }
 
-    /// Arrays that are taken for one place without certainty.
+    /// Returns arrays assigned to a site without certainty.
     pub fn guesses(&self, sizes: &Extents) -> Vec<(usize, Match)> {
         let guess = |index: usize| match self.own[index].as_slice() {
             [one] if !self.is_certain(index, one, sizes) => Some((index, one.clone())),
@@ -164,7 +165,7 @@ impl Settled {
         self.supposed.insert(index);
     }
 
-    /// The number of other arrays that are near their own places in a run.
+    /// Returns the number of other arrays near their own sites in a run.
     pub fn count_as_found(&self, found: &[Vec<Match>], but: usize) -> usize {
         let is_there = |(index, own): (usize, &Vec<Match>)| {
             let at = |site: Site| found[index].iter().any(|one| one.site == site && one.is_honest());
@@ -186,7 +187,7 @@ impl Settled {
     }
 }
 
-/// The place whose values are copied into a place, or that copies its.
+/// Returns the site with the same values, as source or copy.
 fn copied(site: Site) -> Option<Site> {
     let point = match site.point {
         Point::KRope => Some(Point::KCache),
@@ -225,7 +226,7 @@ fn sort(found: &mut [Match], name: &str) {
     found.sort_by_key(|one| (class(one), step(one), !is_plain(one), !is_named(one), one.site.flow_order()));
 }
 
-/// Each array's own place. Where several may be of one, each has another if there is one.
+/// Assigns each array to its own site; if several fit one site, the others get another if possible.
 fn own(found: &[Vec<Match>]) -> Vec<Vec<Match>> {
     let mut taken: HashSet<(Site, Option<(usize, usize)>)> = HashSet::new();
     let mut own: Vec<Vec<Match>> = vec![Vec::new(); found.len()];
@@ -262,7 +263,8 @@ fn parts(found: &[Match]) -> Vec<Match> {
     parts
 }
 
-/// Arrays that are not near any place, and yet much nearer to one than to all others, which no other array is as near to.
+/// Returns arrays that are near no site but much nearer to one than to all others, with no other array as
+/// near.
 fn likely(
     found: &[Vec<Match>],
     own: &[Vec<Match>],

@@ -1,4 +1,4 @@
-//! The ways in which an array may hold a tap: axes in another order or merged, some rows, a part of a fused array.
+//! Layouts of a tap in an array: reordered or merged axes, some rows, a part of a fused array.
 
 use crate::checkpoint::{Axis, Point, Site};
 use crate::dump::Of;
@@ -34,7 +34,7 @@ pub(super) struct Way {
     pub part: Option<Fused>,
 }
 
-/// A tap as a part of a fused array.
+/// A tap that is a part of a fused array.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Fused {
     pub of: Of,
@@ -47,7 +47,8 @@ impl Way {
         self.axes.iter().map(|axis| axis.length).product()
     }
 
-    /// The places of a value in the array and in the tap, with its token and its key counted from the way's first.
+    /// Returns the offsets of a value in the array and in the tap, with its token and key counted from the
+    /// layout's first.
     pub fn at(&self, flat: usize) -> At {
         let mut at = At { theirs: self.theirs, ours: self.ours, token: 0, key: None };
         let mut rest = flat;
@@ -110,7 +111,7 @@ pub(super) struct At {
 /// Axes of a tap without those of length 1, where they begin in it, and which rows these are, if not all.
 type Cut = (Vec<Atom>, usize, Option<(usize, usize)>);
 
-/// An axis of a tap, before it is said where an array has it.
+/// An axis of a tap before its place in the array is known.
 #[derive(Clone, Copy, Debug)]
 struct Atom {
     axis: Axis,
@@ -237,7 +238,7 @@ fn otherwise_paired(way: &Way, point: Point, sizes: &Extents) -> Option<Way> {
     Some(Way { axes, pairing: Some(own.other()), ..way.clone() })
 }
 
-/// A tap as a part of an array that holds several.
+/// Finds a tap as a part of a fused array.
 fn fused(point: Point, tap: &[usize], array: &[usize], sizes: &Extents) -> Vec<Way> {
     let Some((&tokens, inner)) = tap.split_first() else { return Vec::new() };
     let elements: usize = array.iter().product();
@@ -285,7 +286,7 @@ struct Form {
     to: usize,
 }
 
-/// Queries, keys and values: beside each other in any order, or head by head.
+/// Returns the forms of queries, keys and values: side by side in any order, or head by head.
 fn projections(point: Point, all: usize, sizes: &Extents) -> Vec<Form> {
     let Extents { heads, kv_heads, head_dim, .. } = *sizes;
     if head_dim == 0 || kv_heads == 0 || all != (heads + 2 * kv_heads) * head_dim {
@@ -320,7 +321,7 @@ fn projections(point: Point, all: usize, sizes: &Extents) -> Vec<Form> {
     firsts.into_iter().map(beside).chain([by_head]).collect()
 }
 
-/// The two halves of a gated feed-forward: beside each other in either order, or in turn.
+/// Returns the forms of a gated feed-forward's halves: side by side in either order, or alternating.
 fn halves(point: Point, width: usize) -> Vec<Form> {
     let index = usize::from(point == Point::FfnUp);
     let beside = |index: usize| Form {

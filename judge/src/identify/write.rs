@@ -11,8 +11,8 @@ use crate::map::{Names, Pattern, Sizes, Written, WrittenRule, WrittenTokens, is_
 use crate::model::Model;
 use crate::tensor::RopePairing;
 
-/// The map by which a file is read as the dump that it was found to be. One array has each place: which another may as well
-/// have is left out, since a dump holds it once. Best guesses are left out, too: [`guesses_of`] has them.
+/// Returns the map that reads the file as found. Each site has one array, since a dump records it once. Best
+/// guesses are omitted; [`guesses_of`] has them.
 pub fn map_of(identified: &[Identified], tokens: &[u32], model: &dyn Model) -> Written {
     let without = |array: &Identified| Identified { places: Vec::new(), ..array.clone() };
     let certain = |array: &Identified| if array.is_guess() { without(array) } else { array.clone() };
@@ -95,7 +95,7 @@ fn passes(identified: &[Identified], tokens: usize) -> Vec<(usize, usize)> {
     if is_told { passes } else { vec![whole] }
 }
 
-/// A place in a dump that an array may have.
+/// A possible site of an array in a dump.
 struct Claim<'f> {
     place: &'f Place,
     spot: Spot,
@@ -108,7 +108,8 @@ struct Spot {
     rows: Option<(usize, usize)>,
 }
 
-/// The claims of each array that none has who holds more of the place or, of as much, is nearer; whole ones before parts.
+/// Keeps the best claim per site: the array with the most values, then the nearest; whole arrays before
+/// parts.
 fn kept(identified: &[Identified], spot: impl Fn(&Place) -> Option<Spot>) -> Vec<Vec<Claim<'_>>> {
     let claims = identified.iter().enumerate().flat_map(|(index, array)| {
         let spot = &spot;
@@ -158,7 +159,7 @@ impl Frame {
         Some(Spot { pass, rows: (self.passes[pass] != (first, count)).then_some((first - start, count)) })
     }
 
-    /// The rule of one array, or of a part of it, by its name.
+    /// Returns the rule of an array, or of its part, by its name.
     fn rule(&self, array: &Identified, claim: &Claim) -> WrittenRule {
         let Claim { place, spot } = claim;
         let rule = WrittenRule {
@@ -283,7 +284,7 @@ fn generalised(name: &str, rules: &[WrittenRule]) -> Option<Vec<WrittenRule>> {
     Some(rules.iter().map(general).collect())
 }
 
-/// The numbers in a name, and where they stand.
+/// Returns the numbers in a name with their positions.
 fn numbers_in(name: &str) -> Vec<(Range<usize>, usize)> {
     let mut numbers = Vec::new();
     let mut at = 0;

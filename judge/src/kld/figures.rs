@@ -12,16 +12,16 @@ pub const LEAST: usize = 100;
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     chunks: Vec<Vec<Judged>>,
-    /// Tokens of the base of which the other predicts nothing.
+    /// Tokens of the base without a prediction of the other side.
     pub left_out: usize,
 }
 
-/// A mean, and what is known of it.
+/// A mean with its uncertainty.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Estimate {
     /// Over all tokens.
     pub value: f64,
-    /// Its standard error as if tokens were independent, which is what llama-perplexity says.
+    /// Standard error as if tokens were independent, like llama-perplexity.
     pub as_if_independent: f64,
     /// 95 % by chunks; `None` of a single chunk.
     pub interval: Option<[f64; 2]>,

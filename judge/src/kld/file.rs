@@ -1,4 +1,4 @@
-//! The file that `llama-perplexity --kl-divergence-base` writes, read where it lies.
+//! Files of `llama-perplexity --kl-divergence-base`, mapped into memory.
 //!
 //! ```text
 //! "_logits_"                     8 bytes
@@ -35,7 +35,7 @@ pub struct LogitsFile {
     rows_at: usize,
 }
 
-/// The first position of a chunk of which a file has a row.
+/// Returns the first position of a chunk with a row in the file.
 pub fn first_row(n_ctx: usize) -> usize {
     n_ctx / 2
 }
@@ -135,7 +135,7 @@ impl LogitsFile {
         self.n_vocab
     }
 
-    /// The tokens of each chunk, as the text was cut. The model has read BOS in place of the first, where it asks for that.
+    /// Returns the tokens of each chunk of the text. The model may have read BOS instead of the first.
     pub fn chunks(&self) -> impl ExactSizeIterator<Item = &[u32]> {
         self.tokens.chunks_exact(self.n_ctx)
     }

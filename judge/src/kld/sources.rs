@@ -39,7 +39,7 @@ pub trait Predictions {
 
 /// The predictions of a chunk.
 pub trait Rows: Sync {
-    /// Reads what is predicted after a position.
+    /// Reads the prediction after a position.
     ///
     /// # Errors
     /// If its numbers cannot be used.
@@ -196,7 +196,7 @@ pub struct Computed<'r> {
 }
 
 impl<'r> Computed<'r> {
-    /// A model, by what runs it. `bos` is read in place of each chunk's first token.
+    /// Makes a source from a function that runs a model. `bos` replaces each chunk's first token.
     pub fn new(name: String, chunks: Vec<Vec<u32>>, bos: Option<u32>, run: Box<Run<'r>>) -> Self {
         Self { name, chunks, bos, run }
     }

@@ -42,7 +42,7 @@ impl Perplexity {
         self.count
     }
 
-    /// The perplexity, and its standard error as if tokens were independent, which is what llama-perplexity says.
+    /// Returns the perplexity and its standard error as if tokens were independent, like llama-perplexity.
     pub fn value(&self) -> (f64, f64) {
         let count = self.count as f64;
         let mean = self.sum / count;
@@ -82,7 +82,8 @@ impl Writer {
         Ok(Self { path: path.to_owned(), file, n_ctx, n_vocab, chunks_left: chunks, perplexity })
     }
 
-    /// Writes a chunk: `rows` are what is predicted from position n_ctx/2 on to the last but one, each with what followed.
+    /// Writes a chunk: `rows` are the predictions from position n_ctx/2 to the last but one, each with the
+    /// next token.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -115,7 +116,7 @@ impl Writer {
     }
 }
 
-/// A row as it lies in the file.
+/// Encodes a row for the file.
 fn encoded(row: &Prediction) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(row_bytes(row.len()));
     row.write_codes(&mut bytes);

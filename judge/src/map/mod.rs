@@ -35,7 +35,7 @@ const SHIPPED: &[(&str, &str)] = &[
     ("sglang", include_str!("../../maps/sglang.toml")),
 ];
 
-/// A map as it stands in a file.
+/// A map as in a file.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Written {
@@ -209,7 +209,7 @@ impl Map {
     }
 }
 
-/// Reads arrays by the map of those that ship that places most of them.
+/// Reads arrays with the shipped map that matches most of them.
 ///
 /// # Errors
 /// If none places half of them, or two place as many in other ways.
@@ -217,7 +217,7 @@ pub fn by_shipped(arrays: &Arrays, known: &Known) -> Result<Reading> {
     by_best(Map::shipped(), "no map was given", "no shipped map", arrays, known)
 }
 
-/// Reads arrays by the map of several that were named that places most of them: each of several files has its own.
+/// Reads arrays with the given map that matches most of them; each file may have its own.
 ///
 /// # Errors
 /// The errors of [`by_shipped`].
@@ -301,7 +301,7 @@ fn by_best(
     }
 }
 
-/// No model has more heads than that, nor larger ones; products of sizes stay far from what numbers can be.
+/// Largest number and size of heads; products stay far from overflow.
 const LARGEST: usize = 1 << 16;
 
 fn is_size(size: usize) -> bool {

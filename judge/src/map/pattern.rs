@@ -1,11 +1,11 @@
-//! Names of arrays, as a rule says them.
+//! Name patterns of rules.
 
 use regex::Regex;
 
 use crate::format::Shown;
 
-/// A name with places for numbers: `model.layers.{layer}.mlp`. `*` is anything, `(a|b)` one or the other, `\` takes the
-/// next character as it is.
+/// A name with fields for numbers: `model.layers.{layer}.mlp`. `*` matches anything, `(a|b)` one of the two,
+/// `\` escapes the next character.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     expression: Regex,

@@ -39,9 +39,9 @@ pub struct Reading {
     pub placed: usize,
     /// Notes on the reading.
     pub notes: Vec<String>,
-    /// Arrays that are not compared, though nobody said to leave them out.
+    /// Arrays that are not compared and not ignored.
     pub unplaced: Vec<String>,
-    /// The first array whose shape is another than its name says.
+    /// First array whose shape does not match its name.
     pub(super) misfit: Option<String>,
 }
 
@@ -71,7 +71,7 @@ impl Reading {
     }
 }
 
-/// An array, and the rule by which it has a place.
+/// An array with the rule that matches it.
 pub(super) struct Matched<'m> {
     pub(super) name: &'m str,
     stored: &'m StoredTensor,
@@ -155,7 +155,7 @@ impl Map {
         indices.len()
     }
 
-    /// The first rule of each array, if it has one; where that is of a part, those of the other parts, too.
+    /// Returns the first rule of each array; for a rule about a part, also those of the other parts.
     fn matched<'m>(&'m self, arrays: &'m Arrays, architecture: &str) -> Vec<Matched<'m>> {
         let of = |(index, (name, stored)): (usize, (&'m str, &'m StoredTensor))| {
             let one = move |(rule, numbers): (&'m Rule, Numbers)| Matched {
@@ -303,7 +303,7 @@ impl Matched<'_> {
         Ok(Placed { site, name: self.name.to_owned(), row, stored: stored.clone() })
     }
 
-    /// The array with the type that its rule says it is of, and its values as they should be.
+    /// Returns the array with the type of its rule and scaled values.
     fn converted(&self) -> std::result::Result<StoredTensor, String> {
         let mut stored = self.stored.clone();
         if let Some(dtype) = self.rule.dtype {
@@ -325,14 +325,14 @@ fn short(dtype: DType) -> Option<String> {
     matches!(dtype, DType::F32 | DType::F16 | DType::BF16).then(|| dtype.name().to_owned())
 }
 
-/// A part as the rule says it.
+/// Returns the part that a rule states.
 fn cut(of: &Of, given: Option<&[Axis]>, point: Point) -> std::result::Result<Part, String> {
     let shape = of.ranges()?.into_iter().map(|range| range.len()).collect();
     let axes = given.filter(|axes| *axes != point.axes()).map(<[Axis]>::to_vec);
     Ok(Part { of: Some(of.clone()), shape, axes, rows: None })
 }
 
-/// Each place once. Two names of the same values are one array that was saved twice.
+/// Keeps each site once. Two names with equal values are one array saved twice.
 fn once(placed: Vec<Placed>) -> std::result::Result<(Vec<Placed>, Option<String>), String> {
     let mut kept: Vec<Placed> = Vec::new();
     let mut places: HashMap<Site, usize> = HashMap::new();

@@ -8,7 +8,7 @@ use crate::format::Shown;
 use crate::map::pattern::{Numbers, Pattern};
 use crate::weight::DType;
 
-/// A rule as it stands in a file.
+/// A rule as in a file.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct WrittenRule {

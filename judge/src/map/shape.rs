@@ -21,7 +21,7 @@ impl Sizes {
         Self { heads: Some(heads), kv_heads: Some(kv_heads), head_dim: Some(head_dim) }
     }
 
-    /// These, and others where these are not known.
+    /// Returns these sizes, with missing ones from others.
     pub(super) fn or(self, others: Self) -> Self {
         Self {
             heads: self.heads.or(others.heads),
@@ -318,14 +318,15 @@ fn heads_axis(point: Point) -> Axis {
     if point.axes().contains(&Axis::Head) { Axis::Head } else { Axis::KvHead }
 }
 
-/// A part of a fused axis: what the axis is made of, and along which of these from where to where.
+/// A part of a fused axis: the components of the axis, and the range along one of them.
 struct Cut {
     lengths: Vec<usize>,
     axes: Vec<Axis>,
     range: (usize, usize, usize),
 }
 
-/// Taps of which engines may compute the last row alone: at the end of the last layer and behind it.
+/// Returns true for taps of which engines may compute only the last row: at the end of the last layer and
+/// after it.
 fn keeps_last(point: Point) -> bool {
     matches!(point.axes(), [Axis::Token, Axis::Hidden | Axis::Ffn | Axis::Vocab])
 }

@@ -16,8 +16,8 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    /// Those told, else those that the map says, else those in an array of the file. That is held against what is told; where
-    /// the run `goes_on` after its prompt, it may be the prompt alone.
+    /// Returns the given tokens, else those of the map, else those of an array in the file. An array must
+    /// agree with the given tokens; if the run `goes_on` after its prompt, it may have the prompt only.
     pub(super) fn of(map: &Map, arrays: &Arrays, told: Option<&[u32]>, goes_on: bool) -> Result<Self> {
         let said = match &map.written.tokens {
             Some(WrittenTokens::Ids(ids)) => Some(ids.as_slice()),
@@ -113,8 +113,7 @@ fn ids_in(stored: &StoredTensor) -> Result<Vec<u32>, String> {
     view.to_vec().into_iter().map(id).collect()
 }
 
-/// The tokens that a model read: those told, else those that a file holds under one of the names by which everybody saves
-/// them. `None` where nothing tells them.
+/// Returns the input tokens: the given ones, else those in the file under a usual name. `None` if unknown.
 ///
 /// # Errors
 /// If that array does not begin as what is told, or is needed and is not the tokens of one sequence.

@@ -24,7 +24,7 @@ impl Map {
         )
     }
 
-    /// Returns what is to be said of arrays that have no place.
+    /// Returns notes on arrays without a tap.
     pub(super) fn left(
         &self,
         arrays: &Arrays,

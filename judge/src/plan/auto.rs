@@ -55,9 +55,9 @@ const KNOWN: [Scheduler; 6] = [
     },
 ];
 
-/// The shard that the environment tells. `XCHECK_SHARDS` goes before what a scheduler says of their number: the array may
-/// be a part of it, as when a few jobs are run again, and its indices are then counted from the scheduler's first, 0 with
-/// Slurm.
+/// Returns the shard from the environment. `XCHECK_SHARDS` overrides the scheduler's number of jobs, because
+/// an array may be a part of it, for example when a few jobs run again. Indices then count from the
+/// scheduler's first, 0 with Slurm.
 ///
 /// # Errors
 /// If no scheduler's variables are set, one is no number, or two contradict each other.

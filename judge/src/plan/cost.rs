@@ -10,7 +10,7 @@ use crate::weight::Matrix;
 /// Floating-point operations a second: what two threads of a laptop's cores do (the README's figure of a prefill).
 const RATE: f64 = 65e9;
 
-/// Bytes a second from where weights and dumps lie.
+/// Bytes per second for reading weights and dumps.
 const BANDWIDTH: f64 = 1e9;
 
 /// The cost of a unit.

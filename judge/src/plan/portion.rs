@@ -89,7 +89,7 @@ impl fmt::Display for Portion {
     }
 }
 
-/// All units of a comparison of which portions have come. What lies between two of them, and has not come, is one unit.
+/// Returns all units of a comparison from the received portions. A gap between two portions is one unit.
 pub fn units_of<'p>(
     portions: impl IntoIterator<Item = &'p Portion>,
     n_layers: usize,

@@ -43,8 +43,7 @@ impl FromStr for Shard {
     }
 }
 
-/// The units in at most `n` slices, as even as they can be: the dearest costs as little as possible. There are fewer where
-/// more would help nobody.
+/// Splits the units into at most `n` slices with the lowest maximum cost; fewer if more would not help.
 pub fn shards(costs: &[Cost], n: usize) -> Vec<Range<usize>> {
     // In whole microseconds, so that sums are the same everywhere.
     let costs: Vec<u64> = costs.iter().map(|cost| (cost.seconds() * 1e6) as u64 + 1).collect();

@@ -20,23 +20,23 @@ use crate::weight::DType;
 pub enum Unit {
     /// All of it at once: errors travel through the whole model.
     Whole,
-    /// A part of the model, from what the dump holds before it.
+    /// A part of the model, from recorded values before it.
     Part {
         /// True if the unit includes the embeddings.
         embed: bool,
-        /// These layers.
+        /// Layers of the part.
         layers: Range<usize>,
         /// True if the unit includes the head.
         head: bool,
         /// True if the unit's choices are the greedy continuation.
         ends: bool,
     },
-    /// The continuation, where it goes beyond the passes that the dump holds: the whole model is run for it.
+    /// The continuation after the recorded passes, which needs a run of the whole model.
     Continuation,
 }
 
 impl Unit {
-    /// The part of the model that it runs; `None` for all of it.
+    /// Returns the part of the model to run; `None` for all of it.
     pub fn part(&self) -> Option<Part> {
         match self {
             Unit::Part { embed, layers, head, .. } => {
@@ -106,9 +106,9 @@ pub fn unread(manifest: &Manifest) -> &[u32] {
     }
 }
 
-/// The units of a comparison of a model of `n_layers` layers, computed in a type, in data-flow order. A unit begins where
-/// the dump holds what enters a layer, in every pass and as it was computed: values that were stored in a shorter type
-/// stand for many, and sketches for none. A run that reads its tokens again is one unit.
+/// Returns the units of a comparison in data-flow order, for a model of `n_layers` layers and a computed
+/// type. A unit starts where the dump records a layer's input in every pass in that type. A shorter stored
+/// type or a sketch is not enough. A run that reads its tokens again is one unit.
 pub fn units(model: &dyn Model, dump: &Dump, computed: DType, selection: &Selection) -> Vec<Unit> {
     let n_layers = model.dimensions().n_layers;
     if Crossing::of(model, &dump.manifest).is_some_and(|crossing| crossing.is_held(&dump.manifest)) {

@@ -1,4 +1,4 @@
-//! The file of a baseline: what was compared, and what is known to fail, in lines that a person reads in a pull request.
+//! Baseline files: compared sites and waived failures, in lines for review in a pull request.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -27,7 +27,7 @@ pub(super) struct DumpEntry {
     pub name: String,
     pub model: String,
     pub sha256: Option<String>,
-    /// By what was judged, and in which mode; not told by the first files.
+    /// Criterion and mode; not in the first versions of the file.
     pub judged: Option<String>,
     /// Sites that must be compared.
     pub compared: Vec<Compared>,
@@ -45,9 +45,9 @@ pub(super) struct Compared {
 /// The number of values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Values {
-    /// At each of the places.
+    /// Number of values at each site.
     Each(u64),
-    /// At all of them together, as the first files said.
+    /// Number of values at all sites together, as in the first versions of the file.
     Sum(u64),
 }
 
@@ -83,7 +83,7 @@ pub(super) struct Entry {
     pub dump: String,
     pub block: Block,
     pub cause: Option<String>,
-    /// The largest figures of its places.
+    /// Largest figures of the sites.
     pub size: Size,
 }
 
@@ -270,7 +270,7 @@ impl Group {
         Ok(Self { said: Known { reason, link, expires }, rows })
     }
 
-    /// Why it excuses nothing on this day; none where it does.
+    /// Returns the reason why the group waives nothing on this day; `None` if it is in force.
     pub fn is_not_in_force(&self, today: &str) -> Option<String> {
         let Known { reason, link, expires } = &self.said;
         let is_said = |text: &str| !text.trim().is_empty() && text.trim() != TODO;

@@ -1,4 +1,4 @@
-//! Many places in few words: taps that have the same layers and passes share a line.
+//! Short notation for many sites: taps with the same layers and passes share a line.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,7 +13,7 @@ pub type At = (Option<usize>, Option<usize>);
 /// Layers, or passes.
 type Numbers = BTreeSet<Option<usize>>;
 
-/// Some taps, in all of these layers and passes; none for what lies outside of layers, and for what belongs to the whole run.
+/// Taps in all of these layers and passes; `None` for taps outside layers, or for values of the whole run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Block {
     pub taps: Vec<String>,
@@ -21,7 +21,7 @@ pub struct Block {
     pub passes: Option<Ranges>,
 }
 
-/// No run has so many places of a tap: 126 layers in a hundred thousand passes.
+/// Largest number of sites of a tap: 126 layers in a hundred thousand passes.
 const MOST: usize = 1 << 24;
 
 impl Block {
@@ -61,7 +61,7 @@ impl Block {
             && self.taps.contains(&row.tap)
     }
 
-    /// Every place of it.
+    /// Returns every site of the block.
     pub fn places(&self) -> impl Iterator<Item = (&str, At)> {
         let numbers = |ranges: &Option<Ranges>| -> Vec<Option<usize>> {
             match ranges {
@@ -81,7 +81,7 @@ impl Block {
         })
     }
 
-    /// These places in as few blocks as their layers and passes allow, in the order in which their taps come.
+    /// Groups sites into as few blocks as possible, in the order of their taps.
     pub fn of<'r>(places: impl IntoIterator<Item = (&'r str, At)>) -> Vec<Self> {
         let mut order: Vec<&str> = Vec::new();
         let mut passes: BTreeMap<(usize, Option<usize>), Numbers> = BTreeMap::new();
@@ -117,7 +117,7 @@ fn is_in(ranges: &Option<Ranges>, number: Option<usize>) -> bool {
     }
 }
 
-/// None where there is no number.
+/// Returns the ranges of the numbers; `None` without numbers.
 fn ranges(numbers: &Numbers) -> Option<Ranges> {
     let numbers: Vec<usize> = numbers.iter().flatten().copied().collect();
     (!numbers.is_empty()).then(|| Ranges::of(&numbers))

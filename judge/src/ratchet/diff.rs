@@ -9,11 +9,11 @@ use crate::report::{Seen, SeenDump, SeenRow, ServedCheck};
 /// The meaning of a change, from bad to good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// A worse verdict, a worse failure, another one, or what is not compared any more.
+    /// Worse verdict, worse failure, another failure, or no longer compared.
     Worse,
     /// A better verdict, or a failure that is smaller than another build of it would be.
     Better,
-    /// Not compared before, and no failure.
+    /// Newly compared without a failure.
     New,
     /// Neither: rounding explains it before and now.
     Changed,
@@ -31,7 +31,7 @@ impl Class {
     }
 }
 
-/// One value of which something else is said.
+/// A changed value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
     /// Meaning of the change.
@@ -40,7 +40,7 @@ pub struct Change {
     pub what: &'static str,
     /// The dump, or what a server was asked.
     pub dump: String,
-    /// The tap; none for what is of the whole dump.
+    /// Tap; `None` for a change of the whole dump.
     pub tap: Option<String>,
     /// The layer, where it has one.
     pub layer: Option<usize>,
@@ -48,7 +48,7 @@ pub struct Change {
     pub pass: Option<usize>,
     /// Old and new value.
     pub said: [String; 2],
-    /// Why, where more is known.
+    /// Reason, if known.
     pub reason: Option<String>,
 }
 
@@ -57,7 +57,7 @@ pub struct Change {
 pub struct Diff {
     /// Version, command and verdict of each report.
     pub of: [([String; 2], Verdict); 2],
-    /// In the order of the new report, then what is gone.
+    /// Changes in the order of the new report, then missing values.
     pub changes: Vec<Change>,
     /// Values that both tell of, and checks of a server.
     pub compared: usize,
@@ -225,7 +225,7 @@ fn new_class(verdict: Verdict) -> Class {
     if badness(verdict) == 2 { Class::Worse } else { Class::New }
 }
 
-/// A tie is no divergence; what is known to fail fails.
+/// Returns the rank of a verdict. A tie counts as a pass, a waived failure as a failure.
 fn badness(verdict: Verdict) -> u8 {
     match verdict {
         Verdict::Pass | Verdict::Tie => 0,
@@ -234,7 +234,7 @@ fn badness(verdict: Verdict) -> u8 {
     }
 }
 
-/// From here on, one more growth of the kind that another build may show ends beyond rounding.
+/// Ratio from which the usual variation between builds may exceed the bound.
 const NEAR_THE_EDGE: f64 = 1.0 / Floor::NEAR;
 
 fn words(old: &SeenRow, new: &SeenRow) -> [String; 2] {

@@ -11,8 +11,8 @@ use crate::ratchet::blocks::{At, Block};
 use crate::ratchet::size::Size;
 use crate::report::{Comparison, Report, Seen, SeenDump, SeenRow};
 
-/// Holds a report against a baseline, on a day such as 2026-12-31. Known failures become [`Verdict::Known`]; what is missing of
-/// what was compared, or no longer the bits that were demanded, is no pass; and what the baseline says that is not so is noted.
+/// Compares a report with a baseline on a day such as 2026-12-31. Waived failures become [`Verdict::Known`].
+/// Missing sites and lost bit-identity prevent a pass. Stale entries are noted.
 ///
 /// # Errors
 /// If the baseline is of another model, or of a dump that was not compared.
@@ -77,7 +77,7 @@ fn check(seen: &Seen, baseline: &Baseline) -> Result<()> {
     Ok(())
 }
 
-/// Lets pass what is known, and says so; and what is not as the baseline says.
+/// Waives known failures and returns notes on waived, refused and stale entries.
 fn excuse(comparison: &mut Comparison, seen: &SeenDump, known: &[Group], today: &str) -> Vec<String> {
     let mut met: Vec<Met> = known.iter().map(|_| Met::default()).collect();
     for (row, seen_row) in comparison.outcome.rows.iter_mut().zip(&seen.rows) {
@@ -175,7 +175,7 @@ impl Entry {
         self.size.outgrown_by(row)
     }
 
-    /// Its places that pass, of taps and layers in which none of them fails.
+    /// Returns passing sites of the entry, of taps and layers without any failure.
     fn stale<'s>(&self, seen: &'s SeenDump) -> Vec<&'s SeenRow> {
         let here = || seen.rows.iter().filter(|row| self.dump == seen.name && self.block.contains(row));
         let fails = |row: &SeenRow| row.verdict > Verdict::Known;

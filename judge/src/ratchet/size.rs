@@ -8,11 +8,11 @@ use crate::spread;
 /// The figures of a failure that another build of the same fault shows again. Each is null where it was not asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Size {
-    /// The largest error in units of what is allowed.
+    /// Largest error relative to the limit.
     pub headroom: Option<f64>,
     /// The error of all values together, where rounding was not asked value by value.
     pub rel_l2: Option<f64>,
-    /// The largest error of a value in units of its own size, where perturbed runs tell what rounding comes to.
+    /// Largest error of a value relative to its size, if perturbed runs give the noise floor.
     pub max_scaled: Option<f64>,
     /// Number of values above their bound.
     pub beyond: Option<usize>,
@@ -24,8 +24,8 @@ pub struct Size {
 const RADIUS: f64 = 1.0;
 /// Expected variation of sigmas between correct builds; a bias fails from here on.
 const BIAS: f64 = 8.0;
-/// By which part of the largest error the others may move, when the inputs of a faulty stage move by their rounding: that of
-/// 8 bits, codes or bf16, which is the coarsest that there is.
+/// Largest relative change of other errors when the inputs of a wrong operation move by rounding to 8 bits,
+/// codes or bf16, the coarsest types.
 const MOVED: f64 = 1.0 / 128.0;
 
 impl Size {

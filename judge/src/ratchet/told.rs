@@ -6,7 +6,7 @@ use crate::compare::Verdict;
 use crate::ratchet::blocks::Block;
 use crate::ratchet::diff::{Change, Class, Diff};
 
-/// Values of a tap of which the same is said.
+/// Values of a tap with the same change.
 struct Line<'d> {
     first: &'d Change,
     places: String,

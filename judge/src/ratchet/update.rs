@@ -9,9 +9,9 @@ use crate::ratchet::blocks::{At, Block};
 use crate::ratchet::size::Size;
 use crate::report::{Report, Seen, SeenDump, SeenRow};
 
-/// The baseline of a report, before it was held against any. What is known in `old` keeps its reason as long as it is the same
-/// failure; what is new has none, which a person must give. What must be bit-identical stays so where it still is; with `bits`
-/// all that is.
+/// Makes a baseline from a report that was not yet compared with one. Failures of `old` keep their reason
+/// while they are the same; new ones need a reason from a person. Bit-identical sites stay required; with
+/// `bits`, all identical sites are.
 ///
 /// # Errors
 /// If nothing was compared.

@@ -119,7 +119,7 @@ fn narrowed(result: &Comparison, site: Site) -> Vec<String> {
     result.again.iter().cloned().chain(checkpoint).chain(place(site)).collect()
 }
 
-/// The dump's own values at one place, or all that it holds.
+/// Returns the command that shows the dump's values at one site, or all.
 fn inspect(result: &Comparison, site: Option<Site>) -> Option<Vec<String>> {
     let mut command = vec!["inspect".to_owned(), result.reference.clone()?];
     if let Some(site) = site {

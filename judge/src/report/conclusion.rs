@@ -118,7 +118,7 @@ fn sentence(outcome: &Outcome) -> String {
     }
 }
 
-/// A titled list of facts about what is wrong first, and what to type next.
+/// Returns a titled list of facts about the first failure, and the next commands.
 fn details(report: &Report, result: &Comparison, paint: Paint) -> Vec<String> {
     let outcome = &result.outcome;
     let name = short_name(outcome);
@@ -157,7 +157,7 @@ fn divergence(outcome: &Outcome, row: &Row) -> Vec<(&'static str, String)> {
     facts.into_iter().chain(because).collect()
 }
 
-/// The first row that was compared and could not be judged, if that is what is wrong; how much was judged; what helps.
+/// Returns the first undetermined row, the coverage, and the remedy.
 fn doubt(result: &Comparison) -> Vec<(&'static str, String)> {
     let outcome = &result.outcome;
     let row = text::in_doubt(outcome);
@@ -187,7 +187,7 @@ fn before(rows: &[Row]) -> String {
     }
 }
 
-/// The place and the total error of a row that is past its tolerance by what it inherited.
+/// Returns the site and error of a row whose accumulated error is above the tolerance.
 fn grown(row: &Row) -> Option<String> {
     let error = row.total.as_ref().filter(|_| row.has_grown())?.errors.max_abs;
     Some(format!("{}: {error:.2e}, {} allowed", text::site(row), bound(row.tolerance.max_abs)))

@@ -1,11 +1,11 @@
-//! Text from a dump or a file in Markdown, where it must mean nothing: no emphasis, no HTML, no link, nobody mentioned.
+//! Escaping of external text for Markdown: no emphasis, HTML, links or mentions.
 
 use crate::report::text::clean;
 
-/// Between the parts of what GitHub links by itself, after Markdown was read: it is seen by nobody.
+/// Invisible separator that prevents GitHub's automatic links.
 const APART: char = '\u{200b}';
 
-/// One line with no meaning in Markdown, wherever it stands: at the start of a line or an item of a list as well.
+/// Escapes one line for any place in Markdown, including the start of a line or list item.
 pub fn escape(text: &str) -> String {
     let characters: Vec<char> = clean(text).trim_start().chars().collect();
     let starts = start_of_block(&characters);

@@ -190,7 +190,7 @@ impl From<Element> for Option<Worst> {
     }
 }
 
-/// The error figures: they stand among a row's other fields.
+/// The error figures, flattened into a row's fields.
 #[derive(Serialize, Deserialize)]
 pub struct Figures {
     max_abs: Number,

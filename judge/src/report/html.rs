@@ -47,7 +47,7 @@ fn page(mut report: Value) -> String {
 pub struct Page<'p> {
     /// Title of the window.
     pub title: &'p str,
-    /// The file that says the same in words.
+    /// Name of the file with the same content in words.
     pub in_words: &'p str,
     /// Additional style.
     pub style: &'p str,
@@ -102,7 +102,7 @@ fn escape(text: &str) -> String {
         .collect()
 }
 
-/// JSON that ends no script element, and commands no terminal of who looks at the source: `<` and such stand in strings alone.
+/// Encodes JSON for a script element: `<` and control characters are escaped inside strings.
 fn data(report: Value) -> String {
     let text = report.to_string();
     text.chars().fold(String::with_capacity(text.len()), |mut data, c| {

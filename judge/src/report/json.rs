@@ -48,7 +48,7 @@ pub(super) struct File {
     pub xcheck: Program,
     pub command: Vec<String>,
     verdict: String,
-    /// Why the verdict is no pass, where no single reference tells.
+    /// Reason why the verdict is not a pass, if it concerns no single dump.
     reason: Option<String>,
     /// The message of a run that came to no verdict.
     pub error: Option<String>,

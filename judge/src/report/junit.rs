@@ -36,7 +36,7 @@ pub fn refused(refusal: &Refusal) -> String {
     xml(vec![suite])
 }
 
-/// The case of what is wrong with the whole, and with no checkpoint of it.
+/// Name of the case for a failure of the whole comparison.
 const WHOLE: &str = "verdict";
 
 fn xml(suites: Vec<TestSuite>) -> String {

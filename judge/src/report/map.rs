@@ -18,11 +18,11 @@ pub enum Mark {
     Same,
     /// Rounding explains it, or it is a tie.
     Fine,
-    /// It fails, as is known.
+    /// Waived failure.
     Known,
-    /// It could not be judged.
+    /// Undetermined.
     Doubtful,
-    /// It fails, with the power of ten of its headroom, 0 where there is none.
+    /// Failure, with the power of ten of its err/bound; 0 if unknown.
     Fails(u8),
 }
 
@@ -40,7 +40,7 @@ impl Mark {
         }
     }
 
-    /// A block of colour, the hotter the further beyond rounding; its characters tell the same.
+    /// Paints cells by their err/bound; the characters show the same.
     fn painted(self, paint: Paint, cells: &str) -> String {
         const HEAT: [u8; 4] = [208, 202, 196, 160];
         let (text, block) = match self {
@@ -69,7 +69,7 @@ pub const LEGEND: &str = "= same bits  . explained  k waived  ? undetermined  x 
 
 /// The worst of every tap and layer, over all passes.
 pub struct Map {
-    /// Those of which there is anything, in order: one a column.
+    /// Layers with results, in order, one per column.
     layers: Vec<usize>,
     taps: BTreeMap<Point, BTreeMap<usize, Mark>>,
     outside: BTreeMap<Point, Mark>,

@@ -23,8 +23,8 @@ const LONGEST_LIST: usize = 12;
 const LARGEST_MAP: usize = 26;
 const WIDTH: usize = 80;
 
-/// The report as GitHub-flavoured Markdown, of at most 60 kB: what was found first, details folded away below it. What does
-/// not fit is left out, from the end on, and that is said.
+/// Formats the report as GitHub-flavoured Markdown of at most 60 kB: findings first, details folded below.
+/// Parts that do not fit are omitted from the end, with a note.
 pub fn markdown(report: &Report) -> String {
     let head = head(report);
     let sections: Vec<[String; 2]> =
@@ -196,7 +196,7 @@ fn map(outcome: &Outcome) -> String {
     if is_large { folded("Map of taps and layers", &text) + "\n" } else { text + "\n" }
 }
 
-/// Why there is no verdict, how much was judged, and what helps; nothing after a pass.
+/// Returns the reason of an undetermined verdict, the coverage, and the remedy; empty after a pass.
 fn doubt(result: &Comparison) -> String {
     let outcome = &result.outcome;
     if outcome.verdict.is_good() {
@@ -324,7 +324,7 @@ fn divergence(outcome: &Outcome, row: &Row) -> String {
     text + &more + if more.is_empty() { "\n" } else { "\n\n" }
 }
 
-/// Those that do not stand beside a divergence.
+/// Returns the notes, unless they are shown with a divergence.
 fn notes(outcome: &Outcome) -> String {
     let are_told = outcome.first_divergence().is_some();
     if are_told { String::new() } else { list("Notes", &outcome.notes) }

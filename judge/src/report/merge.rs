@@ -1,5 +1,5 @@
-//! One report of reports of parts. Nothing is computed again: what was found in each unit is put together, and the verdict
-//! is made of that as if one run had found it.
+//! Merging of shard reports. Nothing is computed again: the results of the units are combined, and the
+//! verdict is made as if one run had found them.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,11 @@ use crate::error::{Error, Result};
 use crate::report::rows::ResultRow;
 use crate::report::{Comparison, ModelRecord, Read, Report, Sharded, Timing};
 
-/// The entry of [`Sharded::asked`] that tells two builds of one version apart. A run goes on only from results of its own build.
+/// Key of [`Sharded::asked`] that distinguishes builds of one version. A run only continues results of its
+/// own build.
 pub const BUILD: &str = "build";
 
-/// Puts together what was found in reports, each with the name that it is told by. `command` is what is done.
+/// Merges reports, each with its name in messages. `command` is the command of the merge.
 ///
 /// # Errors
 /// If there is none, one is not of a part, or two are not of the same plan and model, asked alike.
@@ -51,7 +52,7 @@ pub fn merge(reports: Vec<(String, Read)>, command: Vec<String>, timing: Timing)
     Ok(Report { command, results: vec![comparison], checkpoints, served: None })
 }
 
-/// The comparison of a report of a part.
+/// Returns the comparison of a shard's report.
 fn part(name: &str, report: Report) -> Result<Comparison> {
     let refuse = |problem: &str| Error::Usage(format!("{name}: {problem}"));
     let [part] = <[Comparison; 1]>::try_from(report.results)
@@ -65,7 +66,7 @@ fn part(name: &str, report: Report) -> Result<Comparison> {
     }
 }
 
-/// All that must be the same of two parts, by name.
+/// Returns the settings that must be equal in two shards, by name.
 fn identity(part: &Comparison) -> Result<BTreeMap<String, String>> {
     let Some(sharded) = &part.sharded else {
         return Err(Error::Usage(
@@ -107,7 +108,7 @@ fn difference<'i>(
     all.find(|(_, one, other)| one != other)
 }
 
-/// Returns what `report` has found of the same comparison as `part`.
+/// Returns the results of `report` for the same comparison as `part`.
 ///
 /// # Errors
 /// If it is of another comparison: what differs.

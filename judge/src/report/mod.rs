@@ -76,7 +76,7 @@ impl ModelRecord {
     pub const DUMP: &str = "dump";
 }
 
-/// When something was done. It is told only where a format asks for it, so that reports of the same are the same.
+/// Start and duration. Only some formats have it, so that equal results give equal reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// When it began.
@@ -99,7 +99,7 @@ pub struct Comparison {
     pub model: ModelRecord,
     /// The outcome.
     pub outcome: Outcome,
-    /// The arguments that compare with this dump alone, without a choice of places.
+    /// Arguments that compare with this dump alone, without a selection.
     pub again: Vec<String>,
     /// Argument of `xcheck inspect` for the dump; `None` for a known case, and for a file that is not a dump
     /// by itself.
@@ -155,8 +155,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// The verdict over all references: the worst; nothing compared is inconclusive. That a prompt is encoded rightly
-    /// says nothing of a model, and is no pass by itself.
+    /// Returns the worst verdict of all dumps; inconclusive if nothing was compared. Tokens of a prompt alone
+    /// are not a pass.
     pub fn verdict(&self) -> Verdict {
         let served = self.served.iter().flat_map(Served::verdicts);
         match Verdict::over(self.results.iter().map(|result| result.outcome.verdict).chain(served)) {
@@ -165,7 +165,7 @@ impl Report {
         }
     }
 
-    /// Why it is no pass, where no single reference tells.
+    /// Returns the reason why the verdict is not a pass, if it concerns no single dump.
     pub fn reason(&self) -> Option<&'static str> {
         let all_good = self.results.iter().all(|result| result.outcome.verdict.is_good());
         match self.verdict().is_good() {

@@ -19,7 +19,7 @@ pub enum Read {
     Refused(String),
 }
 
-/// The report of a file. When it was made is not told in it; nor, but of a part, with which arguments it is made again.
+/// Reads the report of a file. Its time is not restored, and its arguments only for a shard.
 ///
 /// # Errors
 /// If it cannot be read, is no report, or was written by another version of xcheck.
@@ -47,7 +47,7 @@ pub fn parse(text: &str) -> Result<Read, String> {
     Ok(Read::Report(Box::new(Report { command: file.command, results, checkpoints, served: file.server })))
 }
 
-/// Another version may have other fields: it is told of first.
+/// Checks the program first, since other versions may have other fields.
 fn check_program(text: &str) -> Result<(), String> {
     #[derive(serde::Deserialize)]
     struct Head {
@@ -72,7 +72,7 @@ fn check_program(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Those that were asked for: as they are told of any reference, and of a part as they were asked.
+/// Returns the requested checkpoints.
 fn checkpoints(references: &[Reference]) -> Vec<Checkpoint> {
     let told = references.iter().flat_map(|reference| &reference.checkpoints);
     let mut all: Vec<Checkpoint> = told.map(|row| row.checkpoint.0).collect();

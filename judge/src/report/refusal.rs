@@ -16,7 +16,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// The word that stands where a verdict would.
+    /// Word in place of a verdict.
     pub const WORD: &str = "error";
 
     /// The commands without their options: "xcheck run".

@@ -1,4 +1,4 @@
-//! The rows of `report.json`: what stands there of a compared value, and the value again of what stands there.
+//! Rows of `report.json`, written and read.
 
 use serde::{Deserialize, Serialize};
 
@@ -168,7 +168,7 @@ pub fn position(row: &Row) -> Option<usize> {
     row.site.pass.map(|_| row.positions.start)
 }
 
-/// The values that a row's introduced error starts from.
+/// Returns the input values of a row's local error.
 pub fn starts(row: &Row) -> Vec<Start> {
     row.since.iter().map(|start| Start { tap: Named(start.point), layer: start.layer }).collect()
 }
@@ -186,7 +186,7 @@ impl From<Start> for Site {
     }
 }
 
-/// A place of the forward pass.
+/// A site of the forward pass.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Place {
     tap: Named<Point>,
@@ -206,7 +206,7 @@ impl From<Place> for Site {
     }
 }
 
-/// Both sides of a row against what the stage comes to exactly.
+/// The evaluation of both sides of a row.
 #[derive(Serialize, Deserialize)]
 pub struct ExactRow {
     evaluated: usize,
@@ -251,7 +251,7 @@ impl From<ExactRow> for Explained {
     }
 }
 
-/// One side: how many of its values no rounding explains, the worst of all, and the systematic error that stands out most.
+/// The evaluation of one side: number of values above their bound, the worst values, and the largest bias.
 #[derive(Serialize, Deserialize)]
 struct SideRow {
     beyond: usize,

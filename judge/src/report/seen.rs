@@ -1,5 +1,5 @@
-//! A report as its `report.json` tells it: what stands there, and nothing of the build that wrote it. So that reports of
-//! other builds can be held against each other.
+//! Content of `report.json`, independent of the build that wrote it, so that reports of different builds can
+//! be compared.
 
 use std::path::Path;
 
@@ -41,7 +41,7 @@ pub struct SeenDump {
     pub judged: String,
     /// The verdict over its rows and the coverage.
     pub verdict: Verdict,
-    /// Why it is no pass.
+    /// Reason, if not a pass.
     pub reason: Option<String>,
     /// Every compared value, in data-flow order.
     pub rows: Vec<SeenRow>,
@@ -52,27 +52,27 @@ pub struct SeenDump {
 pub struct SeenRow {
     /// The tap's name.
     pub tap: String,
-    /// None outside the layers.
+    /// Layer; `None` outside the layers.
     pub layer: Option<usize>,
-    /// None for what belongs to the whole run.
+    /// Pass; `None` for values of the whole run.
     pub pass: Option<usize>,
     /// Number of compared values.
     pub elements: u64,
     /// The judgement.
     pub verdict: Verdict,
-    /// Why it is no pass.
+    /// Reason, if not a pass.
     pub reason: Option<String>,
     /// Cause of a failure with its value: a name that is the same in another build.
     pub cause: Option<String>,
     /// True if all compared values are bit-identical, in the judged error.
     pub is_identical: bool,
-    /// The largest error in units of what decides, rounding or the tolerance: beyond 1 it is not allowed.
+    /// Largest error relative to the limit (bound, noise floor or tolerance); above 1 it fails.
     pub headroom: Option<f64>,
     /// True if the unit of `headroom` is a noise floor. It differs between builds, since few perturbed runs measure it.
     pub is_measured: bool,
     /// The error of all values together, relative to these; where rounding is not asked, what tells one wrong value from many.
     pub rel_l2: Option<f64>,
-    /// The largest error of a value in units of its own size, where perturbed runs tell what rounding comes to.
+    /// Largest error of a value relative to its size, if perturbed runs give the noise floor.
     pub max_scaled: Option<f64>,
     /// Limits of `rel_l2` and `max_scaled` by rounding, or by a deciding tolerance.
     pub noise: [f64; 2],
@@ -228,7 +228,7 @@ impl Explanation {
         self.places.iter().any(is_here) && !NO_CAUSE.contains(&self.kind.as_str())
     }
 
-    /// With all that is otherwise: two changes of which one is known are another cause.
+    /// Returns the name with all changes; two changes of which one is known are another cause.
     fn name(&self) -> String {
         if let Some(supposed) = &self.supposed {
             return supposed.clone();

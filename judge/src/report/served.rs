@@ -16,11 +16,11 @@ pub struct Served {
     pub url: String,
     /// Whose protocol it speaks.
     pub kind: String,
-    /// Its version, as far as it says.
+    /// Version, if stated.
     pub version: String,
     /// Model name of the server.
     pub model: String,
-    /// The type that it says it computes in.
+    /// Stated type of the computation.
     pub dtype: Option<String>,
     /// Maximum number of requests.
     pub allowed: usize,
@@ -39,7 +39,7 @@ pub struct ServedCheck {
     pub about: String,
     /// Name of the check.
     pub check: String,
-    /// None where it cannot be asked.
+    /// Verdict; `None` if the check is not available.
     #[serde(with = "optional")]
     pub verdict: Option<Verdict>,
     /// Result, or the reason why the check is not available.

@@ -190,7 +190,7 @@ struct SideRow {
     taps: Vec<Named<Point>>,
 }
 
-/// A cause as it was found in a unit, before it is told with those of others.
+/// A cause of one unit, before it is combined with others.
 #[derive(Serialize, Deserialize)]
 struct CauseRow {
     sought: Named<Sought>,

@@ -18,7 +18,7 @@ pub struct SpreadRow {
     counts: Vec<u64>,
     zero: u64,
     nonfinite: u64,
-    /// One value in so many was counted, and stands for as many.
+    /// Sampling step: one of this many values was counted.
     #[serde(default = "each")]
     step: usize,
 }

@@ -202,8 +202,8 @@ fn word(shown: &CheckpointLine) -> &'static str {
     }
 }
 
-/// "llama.cpp-q8_0  ·  llama.cpp b1234, q8_0, kv f16  ·  numerics llama.cpp", the dump and what it was compared with;
-/// that the dump is the candidate, or that the candidate is one too, is said.
+/// Returns the title: "llama.cpp-q8_0  ·  llama.cpp b1234, q8_0, kv f16  ·  numerics llama.cpp". It also
+/// states that the dump is the candidate, or that both sides are dumps.
 fn title(result: &Comparison) -> String {
     const SEPARATOR: &str = "  ·  ";
     const END: usize = 30;

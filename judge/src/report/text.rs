@@ -9,7 +9,7 @@ use crate::format::commands;
 use crate::measure::Errors;
 use crate::report::checkpoint_line::CheckpointLine;
 
-/// No line is wider, but for commands to copy, which are never cut or broken.
+/// Maximum line width, except for commands to copy.
 pub const WIDTH: usize = 80;
 
 /// Stands where there is nothing to show.
@@ -29,7 +29,7 @@ fn measured(error: Option<f64>) -> String {
     error.map_or(NOTHING.into(), figure)
 }
 
-/// An error in units of what rounding may come to: "0.42", "3.1e2".
+/// Formats err/bound: "0.42", "3.1e2".
 pub fn headroom(headroom: Option<f64>) -> String {
     match headroom {
         None => NOTHING.into(),
@@ -82,7 +82,7 @@ pub fn value(number: f64) -> String {
     }
 }
 
-/// A place in few characters: "attn_norm L2 p0", the tap's name cut so that it fits `width`.
+/// Formats a site in few characters: "attn_norm L2 p0". The tap's name is cut to fit `width`.
 pub fn short_place(site: Site, width: usize) -> String {
     let mut place = String::new();
     if let Some(layer) = site.layer {
@@ -170,7 +170,7 @@ pub fn told(row: &Row) -> String {
     format!("{}: {}", site(row), row.reason.as_deref().unwrap_or(row.verdict.name()))
 }
 
-/// Why a failure is let pass that is known, and what it is.
+/// Returns the reason of a waiver and the failure.
 pub fn excused(row: &Row) -> String {
     let said = row.known.as_ref();
     said.map_or_else(String::new, |Known { reason, link, expires }| {

@@ -23,7 +23,7 @@ const FLAGS: [&str; 9] = [
     "--resume",
 ];
 
-/// Options that change nothing of what is found: where it goes, and how fast.
+/// Options that do not change the results, only their place or the speed.
 const OF_NO_EFFECT: [&str; 9] = [
     "--report",
     "--no-report",
@@ -72,7 +72,7 @@ impl Asked {
     }
 }
 
-/// An option's long name, and its value if that is part of the same word: `--layer=1`, `-l1`, `-l=1`.
+/// Returns an option's long name, and its value if it is in the same word: `--layer=1`, `-l1`, `-l=1`.
 fn option(word: &str) -> Option<(String, Option<String>)> {
     if word.starts_with("--") {
         let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));

@@ -19,8 +19,8 @@ pub fn prefill_equals_decode(subject: Subject) -> Result<Checked> {
     Stages::of(subject, subject.exactness())?.judge(NAME, subject, &vec![1; length])
 }
 
-/// A prompt and single tokens after it, against longer prompts that start anew: where bits are compared the logits after
-/// each, with nobody looking; else every tap.
+/// Compares a prompt and single tokens after it with longer prompts that start over: the logits if bits must
+/// be equal, else every tap.
 ///
 /// # Errors
 /// If the model cannot be run.

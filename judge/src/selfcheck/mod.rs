@@ -29,7 +29,8 @@ use crate::error::Result;
 use crate::model::Model;
 use crate::numerics::{Numerics, OneOrder};
 
-/// Tokens that a check reads, in two parts: more than kernels for several tokens need, and than a cache drops at once.
+/// Number of tokens of a check, in two parts: more than kernels for several tokens need, and than a cache
+/// drops at once.
 const TOKENS: usize = 48;
 /// Number of prompt tokens among them.
 const PROMPT: usize = 40;

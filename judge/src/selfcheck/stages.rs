@@ -1,4 +1,4 @@
-//! Each stage of a run, from the inputs that it has in one pass over all tokens, against what it gives there.
+//! Comparison of each operation of a run with one pass over all tokens, from the same inputs.
 //!
 //! A stage that adds in another order is off by rounding. In a run of its own that is hardly to be told from a fault: an
 //! activation that rounds to the next int8 is off by far more than any sum, in one run and not in another. From the same
@@ -19,10 +19,10 @@ use crate::selfcheck::{Checked, Exactness, Subject};
 use crate::tap::Tap;
 use crate::tensor::{RopePairing, Tensor};
 
-/// Runs that are moved: the largest of so many is a quarter of what is called far from rounding.
+/// Number of perturbed runs.
 const RUNS: u64 = 4;
 
-/// One pass over all tokens, and how far rounding moves each of its stages.
+/// One pass over all tokens with the noise floor of each operation.
 pub(super) struct Stages {
     whole: Wholes,
     /// By tap, in units of the size of an element; none where bits are compared.
@@ -123,7 +123,7 @@ impl Stages {
     }
 }
 
-/// The place in any pass. The last logits are a row of those of every position.
+/// Returns the site for all positions. The last logits are a row of those of every position.
 fn of_all_positions(site: Site) -> Site {
     let point = if site.point == Point::LastLogits { Point::Logits } else { site.point };
     Site { point, pass: None, ..site }
@@ -184,7 +184,7 @@ impl Wholes {
     }
 }
 
-/// Reads the tokens of `whole` in passes of these lengths, each stage from the inputs that it has there.
+/// Reads the tokens of `whole` in passes of these lengths; each operation has the inputs of the single pass.
 fn compare(whole: &Wholes, subject: Subject, lengths: &[usize]) -> Result<Vec<Apart>> {
     let mut start = 0;
     let positions = lengths.iter().map(|length| {
@@ -206,13 +206,13 @@ struct Apart {
     site: Site,
     numbers: usize,
     different: usize,
-    /// In units of the size of an element, √(x² + the mean square of its row). NaN where a number is none.
+    /// Largest error relative to √(x² + the mean square of its row). NaN if a value is not a number.
     largest: f64,
     /// Expected number of values, if it differs.
     other_length: Option<usize>,
 }
 
-/// Compares each value, and goes on with the one of the whole pass.
+/// Observer that compares each value and continues with that of the single pass.
 struct Against<'w> {
     whole: &'w Wholes,
     /// Positions of each pass.

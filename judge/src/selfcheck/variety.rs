@@ -27,12 +27,12 @@ impl Variety {
         }
     }
 
-    /// A number that is none, if there is one: NaN, or infinite.
+    /// Returns the first value that is NaN or infinite.
     pub(super) fn broken(&self) -> Option<f32> {
         self.broken
     }
 
-    /// Why they tell nothing, if they do not.
+    /// Returns the reason why the values show nothing, if any.
     pub(super) fn lacking(&self) -> Option<String> {
         match (self.within_rows, self.between_rows, self.first.as_deref()) {
             (true, true, _) => None,

@@ -1,4 +1,4 @@
-//! A model in which changes are planted, and two who compute with it: the engine that leaves the dump, and ours.
+//! Test bed: a model for injected faults, the engine that writes the dump, and ours.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub struct Bed {
     prompt: Vec<u32>,
 }
 
-/// The models that ship in which changes are planted, each by its file.
+/// Shipped models for injected faults, each by its file.
 pub const MODELS: [&str; 8] = [
     "tiny-llama2-f32",
     "tiny-llama3-f32",
@@ -46,7 +46,7 @@ pub const MODELS: [&str; 8] = [
     "tiny-llama3-f16",
 ];
 
-/// The arithmetics. Of the last, the engine adds up otherwise than ours, which is f32.
+/// Arithmetics. In the last one, the engine sums in another order than ours, which is f32.
 pub const ARITHMETICS: [&str; 4] = ["f32", "bf16", "llama.cpp", "other-order"];
 
 /// Input tokens; modulo the vocabulary size for small vocabularies.
@@ -220,7 +220,7 @@ impl Tap for Points {
     }
 }
 
-/// Keeps values otherwise than the run goes on with.
+/// Observer that records other values than the run continues with.
 struct Written<'w> {
     write: &'w dyn Fn(Site, &Tensor) -> (Site, Tensor),
     memory: &'w mut Memory,

@@ -18,21 +18,21 @@ use crate::selftest::twins::{OTHER_KERNELS, TWINS, Twin};
 pub struct Count {
     /// Changes that came to other values somewhere.
     pub planted: usize,
-    /// Those that failed.
+    /// Faults whose dump failed.
     pub detected: usize,
-    /// Those whose first failure is where the change was first made.
+    /// Faults whose first failure is at the injected site.
     pub located: usize,
-    /// Those that were told by kind and value, alone or among what gives the same values.
+    /// Faults named by kind and value, alone or among equivalent ones.
     pub named: usize,
     /// Faults named among other causes.
     pub among: usize,
-    /// Those that pass, as rounding explains them.
+    /// Faults that pass because rounding explains them.
     pub hidden: usize,
-    /// Those that could not be judged.
+    /// Undetermined faults.
     pub in_doubt: usize,
-    /// Those that were told by another name or none.
+    /// Faults with a wrong name or none.
     pub misnamed: usize,
-    /// Changes that came to the same values on this text, which are not counted as planted.
+    /// Changes without an effect on this text, which do not count as injected.
     pub no_effect: usize,
 }
 
@@ -55,18 +55,18 @@ impl AddAssign for Count {
 pub struct Found {
     /// Number of judged dumps.
     pub judged: usize,
-    /// Those that pass.
+    /// Dumps that pass.
     pub passed: usize,
-    /// Those that are inconclusive.
+    /// Inconclusive dumps.
     pub in_doubt: usize,
-    /// Those that fail, or are told to have a cause.
+    /// Dumps that fail, or that get a cause.
     pub false_alarms: usize,
 }
 
-/// One planted change or twin, judged.
+/// A judged fault or correct dump.
 #[derive(Clone, Debug)]
 pub enum Result {
-    /// A change: its kind, what became of it, and what is to be said of it where it was not told as it is.
+    /// A fault: its kind, its counts, and a remark if it was not detected correctly.
     Change(Kind, Count, Option<String>),
     /// A twin: its name.
     Twin(&'static str, Found, Option<String>),
@@ -92,7 +92,7 @@ pub struct Table {
 }
 
 impl Job<'_> {
-    /// Makes its dump and judges it; `None` of a twin that there is none of.
+    /// Makes the dump and judges it; `None` if there is no such correct dump.
     ///
     /// # Errors
     /// If the model cannot be run.

@@ -17,7 +17,7 @@ pub enum Thinned {
     /// All.
     #[default]
     Full,
-    /// No scores, weights and caches.
+    /// Without scores, weights and caches.
     NoScores,
     /// Inputs and outputs of layers, and logits.
     Blocks,

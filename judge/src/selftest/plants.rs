@@ -13,12 +13,12 @@ use crate::selftest::bed::Bed;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
-/// A change, and where it is planted.
+/// A change with its site.
 #[derive(Clone, Debug)]
 pub struct Plant {
     /// The change.
     pub change: Change,
-    /// And its place.
+    /// The change with its site.
     pub supposed: Supposition,
 }
 
@@ -82,9 +82,9 @@ pub enum Told {
     OtherValue,
     /// Another kind alone.
     Wrong,
-    /// No cause.
+    /// Failure without a cause.
     Unnamed,
-    /// Nothing fails: rounding hides it.
+    /// Pass: rounding hides the fault.
     Hidden,
     /// Could not be judged.
     Open,

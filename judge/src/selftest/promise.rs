@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::input;
 use crate::selftest::count::{Count, Found, Table};
 
-/// Figures that must not fall. The default promises nothing but that what is right never fails.
+/// Figures that must not become worse. The default only requires that correct dumps never fail.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Promise {

@@ -8,7 +8,7 @@ use crate::selftest::bed::Bed;
 use crate::selftest::memory::{Form, Thinned};
 use crate::weight::DType;
 
-/// A way of being otherwise and right.
+/// A variant of a correct dump.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Twin {
     /// Unchanged.
@@ -71,7 +71,7 @@ pub fn other_kernels(bed: &Bed) -> Vec<Twin> {
 }
 
 impl Twin {
-    /// The dump of such an engine; `None` where there is none of that arithmetic.
+    /// Returns the dump of the variant; `None` if the arithmetic has none.
     ///
     /// # Errors
     /// If the model cannot be run.

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::matrix::{Inputs, Make};
 use crate::shipped;
 
-/// The folder beside a model where `xcheck run` looks for dumps.
+/// Folder next to a model in which `xcheck run` looks for dumps.
 const DUMPS: &str = "dumps";
 
 /// Collects the inputs of a comparison: the words, all named files and folders, and the files read with them.
@@ -141,7 +141,7 @@ pub fn check(words: &[String]) -> Result<(), String> {
     })
 }
 
-/// A failure to read what is named is told by the command itself, when it is run.
+/// Ignores a failure to read a named file, since the command itself reports it.
 pub fn or_unknown(read: Result<()>, inputs: &mut Inputs) {
     if let Err(error) = read {
         inputs.unknown(Error::to_string(&error));

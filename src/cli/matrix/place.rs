@@ -1,4 +1,4 @@
-//! The folder of a matrix: one at a time works in it, and what lies there is whole.
+//! Folder of a matrix: one process uses it at a time, and its files are complete.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Seek, SeekFrom};
@@ -62,8 +62,8 @@ impl Place {
         self.folder.join("made").join(&cell.name)
     }
 
-    /// Standard input of what is started: empty, and the lock. While a program lives that was started by a matrix that was
-    /// killed, the next waits.
+    /// Returns the standard input of a child process: empty, with the lock. If a matrix is killed, the next
+    /// one waits for its children.
     ///
     /// # Errors
     /// If there are no more files to be had.
@@ -124,7 +124,7 @@ pub fn keep_made(folder: &Path, key: &str) -> Result<()> {
     put(&folder.join(MADE), key)
 }
 
-/// An empty folder `made` for what is made; nothing that was there is known any more.
+/// Creates an empty folder `made` and discards the key of its old content.
 ///
 /// # Errors
 /// If there cannot be one.
@@ -137,7 +137,7 @@ pub fn begin_making(folder: &Path, made: &Path) -> Result<()> {
     fs::create_dir_all(made).map_err(Error::io("create", made))
 }
 
-/// The end of what a program has said.
+/// Returns the end of a program's output.
 pub fn last_words(log: &Path) -> String {
     const MOST: u64 = 2000;
     const LINES: usize = 5;

@@ -30,7 +30,7 @@ pub struct Work<'w> {
 }
 
 impl<'w> Work<'w> {
-    /// Nothing has been done yet.
+    /// Makes a worker that has done nothing yet.
     ///
     /// # Errors
     /// If this program cannot be read, which is part of what a cell is known by.
@@ -191,7 +191,7 @@ fn read(folder: &Path) -> Result<Found, String> {
     }
 }
 
-/// A report is believed where the program has ended as it says.
+/// Accepts a report only if the program's exit status agrees with it.
 fn agreed(found: Found, status: ExitStatus) -> Result<Found, String> {
     let expected = match found.verdict {
         Verdict::Pass | Verdict::Tie | Verdict::Known => 0,

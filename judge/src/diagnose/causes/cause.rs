@@ -1,4 +1,4 @@
-//! A cause as it is found in one unit, and how those of several units are told together.
+//! Causes in one unit, and their combination over several units.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::diagnose::causes::{MOST, MOST_PARTS};
 pub struct Cause {
     /// The search that found it.
     pub sought: Sought,
-    /// The places that it explains, in data-flow order.
+    /// Explained sites in data-flow order.
     pub sites: Vec<Site>,
     /// The cause itself.
     pub told: Told,
@@ -30,7 +30,7 @@ pub enum Sought {
     Prompt,
     /// Values that are no numbers.
     Nonfinite,
-    /// Single stages.
+    /// Single operations.
     Stages,
     /// Parts of the model, run again.
     Parts,
@@ -57,7 +57,7 @@ impl Sought {
         Self::NAMES.iter().find(|(_, known)| *known == name).map(|(sought, _)| *sought)
     }
 
-    /// Stages and parts are told together, where they are.
+    /// Returns the rank for reporting; operations and parts share one.
     fn rank(self) -> u8 {
         match self {
             Sought::Prompt => 0,
@@ -81,22 +81,22 @@ impl Sought {
 /// The content of a cause.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Told {
-    /// Operations are computed otherwise: each of these explains it, what is most likely first. There is one.
+    /// One or more changes of operations that each explain it, the most likely first.
     Changes(Vec<Fit>),
-    /// Nothing that is known explains it; what is known of it.
+    /// No known change explains it; what is known about it.
     Nothing {
         /// Unknown, or partial.
         kind: Kind,
         /// One sentence.
         what: String,
     },
-    /// The dump is not what it says; read otherwise, some stages are still wrong.
+    /// The dump misstates its values; with the corrected reading some operations are still wrong.
     Misread {
         /// The kind of misreading.
         kind: Kind,
         /// The sentence before their number and after it.
         what: [String; 2],
-        /// So many of so many; of none where the sentence is whole without.
+        /// Number of wrong operations, and of all; 0 if the sentence is complete without them.
         wrong: [usize; 2],
     },
     /// A finding from a single site.
@@ -116,7 +116,7 @@ pub struct Fit {
     pub reference: Option<String>,
     /// Behaviour of the candidate.
     pub candidate: Option<String>,
-    /// One sentence, without the places.
+    /// One sentence without the sites.
     pub what: String,
     /// The remedy.
     pub remedy: String,
@@ -231,8 +231,8 @@ fn of_stages([wrong, of]: [usize; 2]) -> String {
     }
 }
 
-/// The causes of all units, each once, with all the places that it explains. `slides` tells of each layer of the model
-/// whether it sees no more than a window.
+/// Returns the causes of all units, each once with all its sites. `slides` is true for each layer with a
+/// sliding window.
 pub fn grouped(units: &[&[Cause]], slides: &[bool]) -> Vec<Finding> {
     let mut all: Vec<Cause> = units.concat();
     all.sort_by_key(|cause| (cause.sought.rank(), cause.sites[0].flow_order()));

@@ -1,4 +1,4 @@
-//! Another number of experts than the model chooses: told by the lengths of what a dump holds.
+//! A different number of experts, found from array lengths.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::checkpoint::{Point, Site};
 use crate::compare::{Row, Verdict};
 use crate::diagnose::causes::{Cause, Finding, Sought};
 
-/// The places of another number of experts.
+/// Returns the rows with a different number of experts.
 fn of_others(rows: &[Row]) -> impl Iterator<Item = &Row> {
     let is_of_others = |row: &&Row| {
         let is_of_chosen = row.site.point.is_of_chosen() && row.verdict == Verdict::Fail;

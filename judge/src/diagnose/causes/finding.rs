@@ -14,7 +14,7 @@ pub struct Finding {
     pub points: Vec<Point>,
     /// The layers.
     pub layers: Vec<usize>,
-    /// The key of the model's configuration that says it.
+    /// Key of the setting in the model's configuration.
     pub key: Option<String>,
     /// Setting of the reference.
     pub reference: Option<String>,
@@ -22,11 +22,11 @@ pub struct Finding {
     pub candidate: Option<String>,
     /// One sentence.
     pub what: String,
-    /// The places that it explains, in data-flow order.
+    /// Explained sites in data-flow order.
     pub sites: Vec<Site>,
-    /// All that is computed otherwise, as `--suppose` takes it; none where it is nothing that can be supposed.
+    /// Changes as `--suppose` takes them; `None` if they cannot be supposed.
     pub supposed: Option<String>,
-    /// The places whose every value it explains, for a person.
+    /// Sites whose every value is explained, for people.
     pub verified_on: Vec<String>,
     /// Other changes that explain the failure equally well.
     pub remaining: Vec<String>,
@@ -35,7 +35,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// One of a place, of which nothing more is said yet.
+    /// Makes a finding for one site without details.
     pub(super) fn new(kind: Kind, site: Site, what: String) -> Self {
         Self {
             kind,

@@ -1,5 +1,5 @@
-//! Mistakes of a dump: what it says of its values is not what they are. The sign is that what follows is right although the
-//! tap is wrong.
+//! Wrong statements of a dump about its values. The sign is that later operations are right although the tap
+//! is wrong.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -100,11 +100,11 @@ fn storage(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Cause>> {
     Ok(None)
 }
 
-/// Our own results are rounded, too, and may lie beyond half a step of what is stored.
+/// Slack in steps, because our own results are rounded too.
 const SLACK: f64 = 1.1;
 
-/// Values that have no more digits than a shorter type, and of which what follows is computed as they stand: its engine has
-/// rounded them, and no dump.
+/// Looks for values with the digits of a shorter type from which later operations continue: the engine has
+/// rounded them, not the dump.
 fn goes_on(bench: &Bench, open: &[&Unexplained], dtype: DType) -> Result<Option<Cause>> {
     // Each is what the stage comes to, rounded to the nearest: zeros have few digits, too.
     let is_rounded = |(own, theirs): (&f32, &f64)| {
@@ -133,7 +133,7 @@ fn goes_on(bench: &Bench, open: &[&Unexplained], dtype: DType) -> Result<Option<
     }))
 }
 
-/// Taps that hold another value than their name says: without them, what follows is right.
+/// Looks for taps with values of another name: without them, later operations are right.
 fn taps(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Cause>> {
     let (dump, first) = (bench.setting.held.dump, open[0]);
     if !open.iter().any(|one| follows(one.site, first.site)) {
@@ -238,7 +238,7 @@ fn same_as(bench: &Bench, one: &Unexplained, without: &Dump) -> Result<Option<Si
     Ok(looking.found)
 }
 
-/// Looks for a place that has these values.
+/// Search for a site with these values.
 struct Looking<'l> {
     one: &'l Unexplained,
     found: Option<Site>,

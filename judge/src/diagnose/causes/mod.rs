@@ -90,7 +90,7 @@ fn is_coarse(row: &Row) -> bool {
     row.verdict == Verdict::Fail && !row.is_one_stage() && is_real && row.judged().is_some()
 }
 
-/// Each stage by itself, as many as one change explains together.
+/// Returns causes of single operations, one per change.
 fn of_stages(bench: &Bench, mut open: Vec<&Unexplained>) -> Vec<Cause> {
     let mut causes = Vec::new();
     while let Some(&first) = open.first().filter(|_| causes.len() < MOST) {
@@ -192,7 +192,7 @@ pub(super) fn of_dumps(candidate: &Dump, reference: &Dump, rows: &[Row]) -> Resu
     Ok(found.into_iter().map(|finding| Cause::once(Sought::Stages, finding)).collect())
 }
 
-/// Changes that are made one after the other in one stage.
+/// Changes of one operation, applied in order.
 type Changes = Vec<Change>;
 
 /// Sorts changes in catalogue order: configured settings first.

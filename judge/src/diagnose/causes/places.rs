@@ -1,4 +1,4 @@
-//! The places that a cause explains, in words.
+//! Descriptions of a cause's sites.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! A part of the model, run again with changes: where a dump holds too little for a single stage to be computed.
+//! Repeated runs of a part of the model with changes, if single operations cannot be computed.
 
 use crate::change::{At, Book, Change, Kind, Supposition, catalogue};
 use crate::checkpoint::{Point, Site};
@@ -14,7 +14,7 @@ use crate::plan::{Unit, input_of};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
-/// Changes so many of which come nearest are combined with others.
+/// Number of nearest changes that are combined with others.
 const COMBINED: usize = 4;
 
 /// Products of weights and activations in a run that is called short.
@@ -32,7 +32,7 @@ pub(super) enum Passes {
     Prompt,
 }
 
-/// A row that several operations lie before, to be computed again.
+/// A row with several operations before it, to be computed again.
 pub(super) struct Rerun<'s> {
     setting: &'s Setting<'s>,
     traced: &'s Traced<'s>,
@@ -46,7 +46,7 @@ pub(super) struct Rerun<'s> {
     selection: Selection,
 }
 
-/// A change at some of the places that it knows, with how far the row is off then.
+/// A change with the resulting error of the row.
 struct Tried {
     supposed: Vec<Supposition>,
     errors: Errors,
@@ -76,9 +76,8 @@ impl<'s> Rerun<'s> {
         Self { setting, traced: bench.traced, book: bench.book, row, part, is_alone, go_on, selection }
     }
 
-    /// Goes through the catalogue: each change wherever it has a meaning, or at each tap point if it is one of a single
-    /// place; where none of these explains the row, others at one point alone, then two at once.
-    /// `None` where the row is right when nothing is changed: the run that it is of was another.
+    /// Tries the catalogue: each change everywhere it applies, then at single taps, then two at once. `None`
+    /// if the row is right without a change, so that it belongs to another run.
     pub(super) fn search(&self) -> Result<Option<Searched>> {
         if self.explains(&[])? {
             return Ok(None);
@@ -129,7 +128,7 @@ impl<'s> Rerun<'s> {
         }
     }
 
-    /// Every change that has a meaning in the part.
+    /// Returns every change that applies in the part.
     fn changes(&self) -> Result<Vec<Change>> {
         let mut scout = Scout { rerun: self, found: Vec::new() };
         self.run(&[], &mut scout)?;
@@ -183,7 +182,7 @@ impl<'s> Rerun<'s> {
         Ok(tried)
     }
 
-    /// Those that explain the row, and of these the ones that do it as well as the best.
+    /// Returns the changes that explain the row about as well as the best one.
     fn fitting(&self, tried: &[Tried]) -> Result<Vec<Changes>> {
         let mut fits: Vec<&Tried> = Vec::new();
         for one in tried {
@@ -263,7 +262,7 @@ fn up_to(row: &Row, unit: &Unit) -> Again {
     Again::Part(Part { embed, layers: first..layer + 1, head: false })
 }
 
-/// Looks which changes have a meaning anywhere in a part.
+/// Search for the changes that apply in a part.
 struct Scout<'c, 's> {
     rerun: &'c Rerun<'s>,
     found: Vec<Change>,

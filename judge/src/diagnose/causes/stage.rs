@@ -1,4 +1,4 @@
-//! One stage, computed otherwise from the inputs that the dump holds.
+//! Search for changes of one operation, computed from the dump's inputs.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::diagnose::runs::Setting;
 use crate::exact::Traced;
 use crate::tensor::Tensor;
 
-/// Changes so many of which come nearest are combined with others.
+/// Number of nearest changes that are combined with others.
 const COMBINED: usize = 8;
 
 /// A change that is so many times as far from what an engine has made as no change is not evaluated.
@@ -31,7 +31,7 @@ impl<'s> Bench<'s> {
     }
 }
 
-/// A stage, to be computed otherwise.
+/// An operation to compute with changes.
 pub(super) struct Stage<'s> {
     bench: &'s Bench<'s>,
     unexplained: &'s Unexplained,
@@ -40,7 +40,7 @@ pub(super) struct Stage<'s> {
 /// The result of a search for an operation.
 #[derive(Default)]
 pub(super) struct Searched {
-    /// Everything that explains it, what is most likely first.
+    /// Explanations, the most likely first.
     pub(super) fits: Vec<Changes>,
     /// Kinds that were tried and do not explain it.
     pub(super) excluded: Vec<Kind>,
@@ -61,7 +61,7 @@ impl Searched {
 }
 
 impl<'s> Stage<'s> {
-    /// The stage as the model has it.
+    /// Returns the operation as the model has it.
     pub(super) fn at(&self) -> At<'_> {
         let site = self.unexplained.site;
         let Bench { setting, traced, book } = *self.bench;
@@ -84,8 +84,8 @@ impl<'s> Stage<'s> {
         judged.is_some_and(|judged| judged.dump.is_explained())
     }
 
-    /// Goes through the catalogue. Of several changes that explain the stage those are told that explain most of `others`,
-    /// too.
+    /// Tries the catalogue. Of several changes that explain the operation, returns those that explain the
+    /// most of `others`.
     pub(super) fn search(&self, others: &[&Unexplained]) -> Searched {
         let theirs = self.unexplained.meaningful();
         let at = self.at();
@@ -115,7 +115,7 @@ impl<'s> Stage<'s> {
         Searched::new(fits, tried.iter().map(|tried| &tried.change))
     }
 
-    /// Two changes of the stage: of those that come nearest by themselves, each with every other.
+    /// Returns pairs of changes: each of the nearest ones with every other.
     fn pairs(&self, at: &At, theirs: &[f64], singles: &[Tried]) -> Vec<Changes> {
         let mut nearest: Vec<&Tried> = singles.iter().collect();
         nearest.sort_by(|a, b| a.distance.total_cmp(&b.distance));
@@ -139,7 +139,7 @@ impl<'s> Stage<'s> {
     }
 }
 
-/// A change, with what it comes to.
+/// A change with its result.
 struct Tried {
     change: Change,
     value: Tensor,
@@ -147,7 +147,7 @@ struct Tried {
     distance: f64,
 }
 
-/// Every change that has a meaning at a place, with the values that can be read there, and those that are usual.
+/// Returns every change that applies at a site, with values read there and usual values.
 fn candidates(at: &At, theirs: &[f64]) -> Vec<Tried> {
     let known = catalogue().filter(|entry| entry.at.contains(&at.site.point));
     known.flat_map(|entry| of_entry(entry, at, theirs)).collect()

@@ -1,4 +1,4 @@
-//! Tokens: what a tokenizer makes of a prompt, and what is chosen from logits. No arithmetic lies between.
+//! Causes in tokens: those of the prompt and those chosen from logits, without arithmetic in between.
 
 use crate::change::Kind;
 use crate::checkpoint::{Point, Site};

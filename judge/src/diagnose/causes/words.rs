@@ -15,14 +15,14 @@ const SHOWN: usize = 10;
 pub(super) struct Words<'w> {
     /// Role of the dump.
     role: Role,
-    /// The stage that a cause was looked for.
+    /// The operation to explain.
     at: &'w At<'w>,
     /// True if our engine computes with the user's supposition instead of the model's setting.
     is_supposed: bool,
 }
 
 impl<'w> Words<'w> {
-    /// Tells of what was found at a place.
+    /// Makes the context of messages at a site.
     pub(super) fn of(bench: &Bench, at: &'w At<'w>) -> Self {
         Self { role: bench.setting.role, at, is_supposed: bench.setting.is_supposed() }
     }
@@ -108,7 +108,8 @@ impl<'w> Words<'w> {
         self.role.name()
     }
 
-    /// "norm_eps: the candidate computes with 0.01, the model says 1e-5", by the name that `--suppose` takes.
+    /// Describes a change: "norm_eps: the candidate computes with 0.01, the model says 1e-5", with the name
+    /// for `--suppose`.
     fn sentence(&self, change: &Change) -> String {
         let (entry, dump) = (change.entry, self.dump());
         let name = entry.kind.name();
