@@ -103,9 +103,12 @@ fn commands_that_leave_no_report_of_their_own() {
             "\"dump\", \"{x}\"",
             "the command of a: it begins with 'dump', expected one of run, check, audit, compare, merge",
         ),
-        ("\"run\", \"--model\", \"{x}\", \"--report=b\"", "it has --report, which is the matrix's to say"),
+        (
+            "\"run\", \"--model\", \"{x}\", \"--report=b\"",
+            "the command has --report, which xcheck matrix sets itself",
+        ),
         ("\"run\", \"--model\", \"{x}\", \"--format\", \"json\"", "it has --format"),
-        ("\"check\", \"--model\", \"{x}\", \"--candidate\", \"-\"", "it reads standard input"),
+        ("\"check\", \"--model\", \"{x}\", \"--candidate\", \"-\"", "the command reads standard input"),
         ("\"run\", \"--modle\", \"{x}\"", "unexpected argument '--modle'"),
         ("\"run\", \"{x}\"", "unexpected argument 'a'"),
     ];

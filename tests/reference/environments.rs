@@ -123,7 +123,11 @@ fn who_comes_second_waits_and_makes_nothing_twice() {
     fs::write(making.part("environment/installed"), "").expect("it is written");
     making.finish("environment").expect("it is moved");
     let finished = Finished::of(second.wait_with_output().expect("it ends"));
-    assert!(finished.stderr.contains("another xcheck is making this environment"), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("waiting for another xcheck that is making this environment"),
+        "{}",
+        finished.stderr
+    );
     finished.succeeded();
     assert!(!machine.told().contains("-m venv"), "{}", machine.told());
 }
