@@ -22,8 +22,9 @@ pytest_plugins = ["pytester", "xcheck.plugin"]
 
 
 @pytest.fixture
-def program(monkeypatch) -> str:
+def program(monkeypatch, tmp_path) -> str:
     """The xcheck program, for the package too: the one that it finds, or target/release/xcheck."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # reports go to the folder of the test
     try:
         found = find()
     except xcheck.UsageError as error:

@@ -78,6 +78,10 @@ def test_only_some_checkpoints_and_layers():
     }
 
 
+def test_the_options_of_the_program_have_their_own_names_too():
+    assert xcheck.check("tiny-llama3", WRONG, checkpoint="norm").passed
+
+
 def test_a_verdict_that_cannot_be_reached_says_what_is_missing():
     report = xcheck.check("tiny-llama3", WRONG, only="scores")
     assert report.verdict == "inconclusive"

@@ -99,11 +99,12 @@ def identify(file: Name, model: Name, *, tokens: Any = None, **options: Any) -> 
 
 def _judged(command: str, operands: list[str], folder: Path, only: Only, options: dict[str, Any]) -> Report:
     """Runs a command that writes a report, and reads the report."""
-    given = [command, *operands, *arguments({**options, "checkpoint": _list(only), "report": folder})]
-    return Report(run_json(given), folder)
+    options = {"checkpoint": _list(only), "report": folder, **options}
+    return Report(run_json([command, *operands, *arguments(options)]), folder)
 
 
 def folder_of(report: Name | None) -> Path:
+    """Returns the folder of a report: a new temporary one, if none is named."""
     return Path(tempfile.mkdtemp(prefix="xcheck-") if report is None else report)
 
 
