@@ -12,7 +12,7 @@ use crate::model::Dimensions;
 /// The cases that ship: those the specifications name.
 const SHIPPED: &str = include_str!("../checkpoints/cases.toml");
 
-/// What someone else has seen a model read and write.
+/// A prompt and a continuation that someone else has observed of a model.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
@@ -30,7 +30,7 @@ pub struct Case {
     /// The token ids of the greedy continuation; empty where none is known.
     #[serde(default)]
     pub generated: Vec<u32>,
-    /// Who says so.
+    /// Source of the case.
     pub source: String,
     /// The sizes of those models: a model of one of them is recognised whatever it is called.
     #[serde(default)]
@@ -118,7 +118,7 @@ impl Cases {
     pub fn named(&self, name: &str) -> Result<&Case> {
         self.case.iter().find(|case| case.name == name).ok_or_else(|| {
             let known: Vec<_> = self.case.iter().map(|case| case.name.as_str()).collect();
-            Error::Usage(format!("no case is named '{name}'; known: {}", known.join(", ")))
+            Error::Usage(format!("unknown case '{name}'; known: {}", known.join(", ")))
         })
     }
 
@@ -128,7 +128,7 @@ impl Cases {
                 return Err(format!("case '{}' has no tokens", case.name));
             }
             if self.case[..index].iter().any(|earlier| earlier.name == case.name) {
-                return Err(format!("there is another case '{}'", case.name));
+                return Err(format!("duplicate case name '{}'", case.name));
             }
         }
         Ok(())
@@ -144,7 +144,8 @@ fn parse(text: &str) -> Result<Cases, String> {
 impl Case {
     fn by_sizes_alone(&self) -> Self {
         let note = format!(
-            "the model has the sizes of {}, but not its name: the continuation was not checked; if it is that model, --case {} checks it",
+            "the model has the sizes of {}, but another name: its continuation was not checked; if it is that model, \
+             check it with --case {}",
             self.models.join(" or "),
             self.name
         );

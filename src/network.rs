@@ -1,4 +1,4 @@
-//! How servers are talked to, whichever they are.
+//! HTTP client that all modules share.
 
 use std::io::{self, ErrorKind, Read};
 use std::time::{Duration, Instant};
@@ -9,11 +9,11 @@ use ureq::http::{Response, Uri};
 use ureq::typestate::AgentScope;
 use ureq::{Agent, Body};
 
-/// How long a connection, an answer or the next bytes may take.
+/// Time limit for a connection, a response or the next bytes.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How much must come in that time: a thousand bytes a second. What is slower would keep a run for ever.
+/// Minimum number of bytes in that time, 1000 bytes per second; a slower transfer is aborted, so that no run hangs.
 const LEAST: u64 = 30_000;
-/// As many redirects as anybody follows.
+/// Maximum number of redirects that are followed.
 const MOST_REDIRECTS: usize = 10;
 
 /// Connections, made when something is asked for and kept open as long as servers do. Proxies are those of the environment.
@@ -21,15 +21,16 @@ pub fn agent() -> Agent {
     config().build().new_agent()
 }
 
-/// The same, for signed requests: a signature is for one host, so nothing is asked elsewhere; and who knows that a host
-/// answers at once, or is not there, need not wait for it longer than `connect`.
+/// Returns a client for signed requests. A signature is for one host, so redirects are not followed; `connect` limits
+/// the wait for a host that should answer at once.
 #[cfg(feature = "cloud")]
 pub fn agent_of_signed(connect: Duration) -> Agent {
     config().timeout_connect(Some(connect.min(PATIENCE))).build().new_agent()
 }
 
-/// The same, for one server that computes: within these times until there is a connection, until the next bytes, and until the
-/// answer is whole. It is asked where it is, and nowhere else: on this machine without a proxy, to which a key would go in the clear.
+/// Returns a client for one inference server, with time limits for the connection, the next bytes and the whole
+/// answer. It follows no redirects, and uses no proxy for a server on this machine, since the proxy would see the key
+/// in plain text.
 pub fn agent_within(connect: Duration, idle: Duration, answer: Duration, is_here: bool) -> Agent {
     let config = config().max_redirects(0).max_redirects_will_error(false);
     let config = if is_here { config.proxy(None) } else { config };
@@ -93,7 +94,8 @@ fn origin(url: &Uri) -> (Option<String>, Option<String>, Option<u16>) {
     (text(url.scheme_str()), text(url.host()), url.port_u16().or(usual))
 }
 
-/// Where a redirect leads: to another URL, or to a path of the same server. From encrypted to open it leads nowhere.
+/// Returns the target of a redirect: another URL, or a path of the same server. A redirect from https to http is
+/// refused.
 fn joined(from: &Uri, there: &str) -> Option<Uri> {
     let (scheme, authority) = (from.scheme_str()?, from.authority()?);
     let to: Uri = match there {
@@ -139,7 +141,7 @@ impl<R: Read> Read for Paced<R> {
             return Ok(read);
         }
         if read > 0 && self.came < self.least {
-            let slow = format!("only {} bytes came in {:.0} s", self.came, elapsed.as_secs_f64());
+            let slow = format!("too slow: only {} bytes in {:.0} s", self.came, elapsed.as_secs_f64());
             return Err(io::Error::new(ErrorKind::TimedOut, slow));
         }
         (self.since, self.came) = (Instant::now(), 0);

@@ -129,7 +129,7 @@ fn what_explains_a_divergence_is_printed_and_stands_in_the_reports() {
     let finished = terminal.run(&arguments);
     assert_eq!(finished.code, 1, "{}", finished.stderr);
     assert!(
-        finished.stdout.contains("  because   activation: the reference computes with"),
+        finished.stdout.contains("  cause     activation: the reference computes with"),
         "{}",
         finished.stdout
     );
@@ -140,5 +140,5 @@ fn what_explains_a_divergence_is_printed_and_stands_in_the_reports() {
     assert_eq!((&finding["key"], &finding["candidate"]), (&"activation_function".into(), &"gelu".into()));
     assert!(finding["what"].as_str().expect("a sentence").contains("gelu"));
     let markdown = std::fs::read_to_string(terminal.path().join("out/report.md")).expect("it is written");
-    assert!(markdown.contains("- because: activation: the reference computes with"), "{markdown}");
+    assert!(markdown.contains("- cause: activation: the reference computes with"), "{markdown}");
 }

@@ -67,7 +67,7 @@ fn assert_wrong_at_q(told: &Value) {
     assert_eq!(exact["worst"]["index"], json!([3, 0, 0]), "{reason}");
     let value = format!("where exactly it is {:.9} ±", exact["worst"]["exact"].as_f64().expect("a number"));
     let radius = format!("± {:.1e} (", exact["worst"]["radius"].as_f64().expect("a number"));
-    assert!(reason.contains("1 value is beyond rounding"), "{reason}");
+    assert!(reason.contains("1 value of the candidate is above its error bound"), "{reason}");
     assert!(reason.contains(&value) && reason.contains(&radius), "{reason}");
 }
 
@@ -130,7 +130,7 @@ fn a_dump_of_embeddings_alone_is_inconclusive() {
     let file = saved(&terminal, "embeddings", &honest().with_only(&[Point::Embed]));
     let (code, told) = audit(&terminal, &file, &[]);
     assert_eq!((code, &told["verdict"]), (3, &json!("inconclusive")));
-    assert_eq!(told["reason"], "nothing but the input was compared");
+    assert_eq!(told["reason"], "only the input was compared");
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn rounding_that_is_stated_and_not_known_is_refused_in_one_message_that_names_it
     for (rounding, words) in [
         (json!({"colour": "blue"}), vec!["producer.rounding", "colour"]),
         (json!({"like": "abacus"}), vec!["producer.rounding", "abacus", "transformers-bf16", "bf16-flash"]),
-        (json!({"like": 7}), vec!["producer.rounding", "like is the name of a profile, not 7"]),
+        (json!({"like": 7}), vec!["producer.rounding", "like is 7, expected the name of a profile"]),
         (json!({"scores": "f12"}), vec!["producer.rounding", "f12"]),
     ] {
         let file = saved(&terminal, "stated", &stated(rounding));
@@ -190,7 +190,7 @@ fn of_two_dumps_the_one_that_is_wrong_is_told_whichever_comes_first() {
         for (index, side) in ["candidate", "reference"].into_iter().enumerate() {
             let note = told(index)["notes"][0].as_str().expect("a note");
             assert!(note.starts_with(&format!("the {side} of the two; ")), "{note}");
-            assert!(note.contains("furthest apart at "), "{note}");
+            assert!(note.contains("largest relative difference is at "), "{note}");
         }
     }
 }
@@ -294,7 +294,10 @@ fn a_token_that_does_not_follow_from_what_is_held_is_told_with_its_margin() {
     let (code, report) = told(&wrong, "wrong");
     let reason = report["reason"].to_string();
     assert_eq!(code, 1, "{reason}");
-    assert!(reason.contains("the candidate chose token") && reason.contains("their logits are"), "{reason}");
+    assert!(
+        reason.contains("the candidate chose token") && reason.contains("their logits differ by"),
+        "{reason}"
+    );
 }
 
 /// Two tokens of one row in the head have equal logits, and whoever takes the other is not wrong.

@@ -185,7 +185,10 @@ fn tiles_that_do_not_fit_are_refused() {
         let tiles = &mut told.kernels[0].tiles;
         change(&mut tiles.rows, &mut tiles.columns);
         let message = refusal(file.load_told(&told));
-        assert!(message.contains("is not cut into tiles of") && message.contains("128 x 128"), "{message}");
+        assert!(
+            message.contains("cannot be divided into tiles of") && message.contains("128 x 128"),
+            "{message}"
+        );
         told.kernels[0] = sound;
     }
 }
@@ -217,7 +220,7 @@ fn a_kernel_config_that_is_none_is_refused_by_line() {
         ("m = 3\n", 1, "before the first section"),
         ("[a]\nm = 3\nk = x\n", 3, "k is x"),
         ("[a]\nm = 3\nbm = 99999999999\n", 3, "bm is"),
-        ("\n[a]\nm = 3\n[b]\n", 2, "without all of"),
+        ("\n[a]\nm = 3\n[b]\n", 2, "must have all of"),
         ("[a]\nwhat\n", 2, "neither"),
     ] {
         let message = TernaryFiles::default().with_kernels(&ini(text)).expect_err("refused").to_string();

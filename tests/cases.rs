@@ -120,7 +120,7 @@ fn a_prompt_that_is_encoded_otherwise_fails() {
         let (code, report) = terminal.json(BY_NAME);
         let first = &only(&report)["first_divergence"];
         assert_eq!((code, &first["tap"]), (1, &"tokens".into()));
-        assert!(first["reason"].as_str().expect("a reason").contains("the prompt becomes [1, "));
+        assert!(first["reason"].as_str().expect("a reason").contains("the prompt is tokenized as [1, "));
         assert!(terminal.run(BY_NAME).stdout.contains(again));
         assert_eq!(terminal.run(&[BY_NAME, &["--checkpoint", "input"]].concat()).code, 1);
     }

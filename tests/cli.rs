@@ -108,7 +108,7 @@ fn layers_can_be_run_by_themselves_from_the_references_own_input() {
     let wrong =
         terminal.run(&[&run[..4], &["llama.cpp-q8_0", "--from-reference", "--numerics", "f32"]].concat());
     assert_eq!(wrong.code, 1);
-    assert!(wrong.stdout.contains("introduced since embed"), "{}", wrong.stdout);
+    assert!(wrong.stdout.contains("local error since embed"), "{}", wrong.stdout);
     assert!(wrong.stdout.contains("--from-reference --checkpoint"), "{}", wrong.stdout);
     terminal.assert_refused(&[&run[..], &["--introduced"]].concat(), "cannot be used with");
 }
@@ -290,13 +290,13 @@ fn bad_arguments_are_refused_with_one_message() {
     );
     terminal.assert_refused(
         &["run", "--model", "tiny-llama2", "--checkpoint", "3-13"],
-        "outside the checkpoints 1 to 12",
+        "expected a number from 1 to 12",
     );
     terminal
-        .assert_refused(&["run", "--model", "tiny-llama2", "--layer", "3-"], "neither a number nor a range");
+        .assert_refused(&["run", "--model", "tiny-llama2", "--layer", "3-"], "expected a number or a range");
     terminal.assert_refused(&["dump", "--model", "tiny-llama2", "--out", "x"], "--prompt or --tokens");
     terminal
-        .assert_refused(&["dump", "-m", "tiny-qwen3-hf", "-o", "x", "--prompt", "a"], "no tokenizer.json");
+        .assert_refused(&["dump", "-m", "tiny-qwen3-hf", "-o", "x", "--prompt", "a"], "no tokenizer found");
     terminal.assert_refused(
         &["dump", "-m", "tiny-llama2", "-o", "x", "--tokens", "1,9999"],
         "outside the vocabulary of 512",
@@ -311,7 +311,7 @@ fn bad_arguments_are_refused_with_one_message() {
 #[test]
 fn a_layer_that_does_not_exist_is_refused() {
     let run = ["run", "-m", "tiny-llama2", "--checkpoint", "rope", "--layer", "9"];
-    Terminal::new().assert_refused(&run, "there is no layer 9");
+    Terminal::new().assert_refused(&run, "no layer 9");
 }
 
 #[test]
@@ -412,7 +412,7 @@ fn torchs_own_gelu_passes_and_another_does_not() {
     let (code, report) = terminal.json(&[&check[..], &["erf"]].concat());
     assert_eq!(code, 0, "{}", report["references"][0]["reason"]);
     let notes = report["references"][0]["notes"].to_string();
-    assert!(notes.contains("the error function is off"), "{notes}");
+    assert!(notes.contains("erf has an absolute error"), "{notes}");
     assert_eq!(terminal.json(&[&check[..], &["tanh"]].concat()).0, 1);
     let demanded = terminal.json(&[&check[..], &["erf", "--rounding", "f32"]].concat());
     assert_eq!(demanded.0, 1, "what torch does is no f32 that is right to its own size");
@@ -428,18 +428,18 @@ fn what_is_mistyped_is_told_with_what_can_be_typed() {
         (run(&["--suppose", "rope_theta=abc"]), "rope_theta takes a value: rope_theta=10000"),
         (
             run(&["--suppose", "rope_theta@ffn_norm=3"]),
-            "rope_theta is no change of ffn_norm, but of q_rope, k_rope",
+            "rope_theta does not change ffn_norm, only q_rope, k_rope",
         ),
         (run(&["--layer", "3-1"]), "'3-1' runs backwards: 1-3 is a range"),
-        (run(&["--pass", "-1"]), "'-1' is neither a number nor a range"),
-        (run(&["--checkpoint", "q_rope"]), "q_rope is a tap of checkpoint 3, rope"),
+        (run(&["--pass", "-1"]), "invalid value '-1', expected a number or a range"),
+        (run(&["--checkpoint", "q_rope"]), "'q_rope' is a tap, expected a checkpoint; use 3, rope"),
         (vec!["run", "--model", "tiny-lama3"], "tiny-llama3"),
-        (run(&["--candidate", "d"]), "'xcheck check --candidate' judges a dump of your engine"),
-        (vec!["check", "-m", "tiny-llama3", "--reference", "d"], "'xcheck compare A B' two dumps"),
-        (vec!["inspect", "tiny-llama3/transformers-f32", "--layer", "9"], "nothing of what was asked for"),
+        (run(&["--candidate", "d"]), "use 'xcheck check --candidate' to judge a dump of your engine"),
+        (vec!["check", "-m", "tiny-llama3", "--reference", "d"], "'xcheck compare A B' for two dumps"),
+        (vec!["inspect", "tiny-llama3/transformers-f32", "--layer", "9"], "no value matches --tap"),
         (
             vec!["dump", "-m", "tiny-llama3", "-o", "d", "--tokens", "1,x"],
-            "they are whole numbers, as in 1,15043",
+            "expected a whole number as in 1,15043",
         ),
     ];
     for (arguments, expected) in refused {
@@ -452,7 +452,7 @@ fn what_is_mistyped_is_told_with_what_can_be_typed() {
     assert_eq!(terminal.run(&dump).code, 0);
     let folder = format!("{}/tests/data/engines/tiny-llama3", env!("CARGO_MANIFEST_DIR"));
     let check = ["check", "-m", "tiny-llama3", "--no-report", "--candidate", &folder];
-    terminal.assert_refused(&check, "name one of those in it");
+    terminal.assert_refused(&check, "name one of the dumps inside it");
     // The name that commands without a model take is taken with one, too.
     let whole = ["run", "-m", "tiny-llama3", "--reference", "tiny-llama3/transformers-f32", "--no-report"];
     assert_eq!(terminal.run(&whole).code, 0);
@@ -469,7 +469,7 @@ fn a_token_that_differs_is_shown_as_it_differs() {
     let junit = fs::read_to_string(terminal.path().join("r/junit.xml")).expect("it is written");
     let argmax = junit.split("<testcase").find(|case| case.contains("name=\"argmax\"")).expect("a case");
     assert!(argmax.contains("candidate: 71\nreference: 56\n"), "{argmax}");
-    assert!(junit.contains("because: rope_theta: the candidate computes with 10000"), "{junit}");
+    assert!(junit.contains("cause: rope_theta: the candidate computes with 10000"), "{junit}");
     let note = ["compare", &dump, &dump, "--no-report"];
-    assert!(terminal.run(&note).stdout.contains("both sides are the same file"));
+    assert!(terminal.run(&note).stdout.contains("candidate and reference are the same file"));
 }

@@ -253,11 +253,7 @@ fn of_two_dumps_that_part_at_a_tie_the_rest_is_not_judged_and_the_verdict_is_inc
     let (theirs, margin) = parting_at(0);
     let outcome = compare(&theirs, 0, &ours, 0.6 * margin);
     assert_eq!(outcome.verdict, Verdict::Inconclusive, "{:?}", outcome.reason);
-    assert_generation(
-        &outcome,
-        Verdict::Inconclusive,
-        "are not judged: the reference has read another token",
-    );
+    assert_generation(&outcome, Verdict::Inconclusive, "are not judged: the reference reads another token");
     assert_eq!(compare(&theirs, 0, &ours, 0.4 * margin).verdict, Verdict::Fail);
 }
 
@@ -302,6 +298,6 @@ fn the_first_step_that_differs_is_shown_with_both_texts() {
     let (code, report) = Terminal::new().json(&["run", "--model", model, "--reference", reference]);
     assert_eq!(code, 1);
     let text = report.to_string();
-    assert!(text.contains("the generation parts at step 4, after"), "where the texts part");
+    assert!(text.contains("the generated texts differ from step 4 on, after"), "where the texts part");
     assert!(text.contains("the candidate goes on"), "the texts of both sides");
 }

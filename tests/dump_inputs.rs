@@ -195,9 +195,9 @@ fn a_continuation_that_stands_in_an_array_alone_is_taken_into_the_manifest() {
 #[test]
 fn a_continuation_of_what_is_no_token_is_refused() {
     let ids: Vec<u8> = [393i64, -1, 7].iter().flat_map(|id| id.to_le_bytes()).collect();
-    Pair::new().write("generated.npy", &npy("<i8", &[3], &ids)).assert_refused("-1 is no token id");
+    Pair::new().write("generated.npy", &npy("<i8", &[3], &ids)).assert_refused("invalid token id -1");
     let ids: Vec<u8> = [393, 1 << 60, 7].iter().flat_map(|id: &i64| id.to_le_bytes()).collect();
-    Pair::new().write("generated.npy", &npy("<i8", &[3], &ids)).assert_refused("no token id");
+    Pair::new().write("generated.npy", &npy("<i8", &[3], &ids)).assert_refused("invalid token id");
 }
 
 // ---- axes and sizes -------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ fn an_axis_that_is_named_twice_is_refused_with_its_name() {
         row["shape"] = json!([6, 128, 2]);
         row["axes"] = json!(["token", "hidden", "hidden"]);
     };
-    Pair::new().edit_row("p0/l00/attn_out.npy", twice).assert_refused("axis 'hidden' is named twice");
+    Pair::new().edit_row("p0/l00/attn_out.npy", twice).assert_refused("duplicate axis 'hidden'");
     let named = |row: &mut Value| row["axes"] = json!(["token", "hidden"]);
     Pair::new().edit_row("p0/l00/attn_out.npy", named).assert_identical(ALL);
 }
@@ -217,7 +217,7 @@ fn an_axis_that_is_named_twice_is_refused_with_its_name() {
 fn a_layer_that_no_model_has_is_refused() {
     for layer in [u64::MAX, 4_000_000_000, 65_536] {
         let edited = Pair::new().edit_row("p0/l00/attn_out.npy", |row| row["layer"] = json!(layer));
-        edited.assert_refused(&format!("no model has a layer {layer}"));
+        edited.assert_refused(&format!("invalid layer {layer}"));
     }
     let edited = Pair::new().edit_row("p0/l00/attn_out.npy", |row| row["layer"] = json!(999));
     edited.open();
@@ -244,7 +244,7 @@ fn sizes_that_no_memory_has_are_refused_in_every_container() {
     zip_of(&npz, members.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())));
     let embed = Site { point: Point::Embed, layer: None, pass: Some(0) };
     let message = Dump::open(&npz).expect("it is opened").read(embed).expect_err("refused").to_string();
-    assert!(message.contains("more than such an archive can hold"), "{message}");
+    assert!(message.contains("larger than an archive of this size can contain"), "{message}");
 }
 
 #[test]
@@ -255,7 +255,10 @@ fn a_manifest_that_grows_out_of_all_proportion_is_refused() {
     let manifest = format!(r#"{{"format":"xcheck-dump","producer":{{"settings":{{"x":[{zeros}0]}}}}}}"#);
     zip_of(&npz, [("manifest.json", manifest.as_bytes())].into_iter());
     let message = Dump::open(&npz).expect_err("it is refused").to_string();
-    assert!(message.contains("'manifest.json' is larger than a manifest of such an archive"), "{message}");
+    assert!(
+        message.contains("'manifest.json' is larger than a manifest in an archive of this size"),
+        "{message}"
+    );
 }
 
 #[cfg(unix)]
@@ -345,7 +348,7 @@ fn an_array_of_float32_is_one_of_f32() {
     };
     Pair::new().edit(all).assert_identical(ALL);
     let other = Pair::new().edit_row("p0/embed.npy", |row| row["dtype"] = json!("int64"));
-    other.assert_refused("dtype 'int64' is not one of f32, f64, f16, bf16, u32, i32");
+    other.assert_refused("unknown dtype 'int64', expected one of f32, f64, f16, bf16, u32, i32");
 }
 
 #[test]
@@ -370,10 +373,10 @@ fn token_ids_that_are_no_whole_numbers_are_not_taken_for_them() {
     let bytes = npy("<f8", &[], &7f64.to_le_bytes());
     let pair = Pair::new().write("p0/argmax.npy", &bytes);
     let message = pair.open().read(ARGMAX).expect_err("it is refused").to_string();
-    assert!(message.contains("dtype f64, the manifest says u32"), "{message}");
+    assert!(message.contains("dtype f64, but the manifest states u32"), "{message}");
     let huge = npy("<i8", &[], &(i64::MAX).to_le_bytes());
     let message = Pair::new().write("p0/argmax.npy", &huge).open().read(ARGMAX).expect_err("refused");
-    assert!(message.to_string().contains("no token id"), "{message}");
+    assert!(message.to_string().contains("invalid token id"), "{message}");
 }
 
 #[test]
@@ -396,9 +399,9 @@ fn a_leading_batch_of_one_needs_no_axes() {
 #[test]
 fn a_batch_of_two_and_two_axes_too_many_are_refused() {
     let two = Pair::new().edit_row("p0/argmax.npy", |row| row["shape"] = json!([2]));
-    two.assert_refused("shape [2] does not have the axes []");
+    two.assert_refused("shape [2] does not match the axes []");
     let twice = Pair::new().edit_row("p0/embed.npy", |row| row["shape"] = json!([1, 1, 6, 128]));
-    twice.assert_refused("does not have the axes [token, hidden]");
+    twice.assert_refused("does not match the axes [token, hidden]");
 }
 
 #[test]
@@ -459,7 +462,7 @@ fn a_token_that_is_no_whole_number_is_refused_by_check_and_compare() {
     for (value, told) in cases {
         let pair = with(value);
         commands.iter().for_each(|command| {
-            pair.0.assert_refused(command, &format!("p0/argmax.npy: {told} is no token id"))
+            pair.0.assert_refused(command, &format!("p0/argmax.npy: invalid token id {told}"))
         });
     }
 }
@@ -468,10 +471,10 @@ fn a_token_that_is_no_whole_number_is_refused_by_check_and_compare() {
 fn cases_of_ids_and_rows_that_cannot_be_are_refused() {
     let terminal = Terminal::new();
     let cases = [
-        ("argmax-fraction/argmax-260.4", "p0/argmax.npy: 260.4 is no token id"),
+        ("argmax-fraction/argmax-260.4", "p0/argmax.npy: invalid token id 260.4"),
         (
             "rows-of-generated/rows-of-generated",
-            "\"rows\" are rows of a pass, and generated belongs to no pass",
+            "\"rows\" cannot be used with generated, which belongs to no pass",
         ),
     ];
     for (name, expected) in cases {

@@ -193,7 +193,7 @@ fn heads_without_a_named_pairing_show_it_by_their_values_and_a_note_says_so() {
     for (candidate, reference) in [(nameless.open(), other.open()), (other.open(), nameless.open())] {
         let outcome = compare(&candidate, &reference);
         assert_identical(&outcome);
-        let told = "does not say layout.rope_pairing; its q and k lie in order \"interleaved\"";
+        let told = "has no layout.rope_pairing; its q and k values have the order \"interleaved\"";
         assert!(outcome.notes.iter().any(|note| note.contains(told)), "{:?}", outcome.notes);
     }
     let outcome = judge_against(&nameless.open(), &tiny_llama2(), &LLAMA_CPP_F32, &mut ());
@@ -346,12 +346,12 @@ fn a_nan_on_one_side_is_the_first_divergence_and_on_both_is_inconclusive() {
     {
         let outcome = compare(&candidate, &reference);
         assert_eq!(outcome.verdict, Verdict::Fail);
-        let told = format!("ffn_norm, layer 1, pass 0: 1 NaN or infinite in the {side}");
+        let told = format!("ffn_norm, layer 1, pass 0: the {side} has NaN or infinite values: 1");
         assert_eq!(outcome.reason, Some(told));
     }
     let outcome = compare(&made.open(), &made.open());
     assert_eq!(outcome.verdict, Verdict::Inconclusive);
-    assert!(outcome.reason.expect("a reason").contains("the same on both sides"));
+    assert!(outcome.reason.expect("a reason").contains("both sides have the same NaN"));
 }
 
 #[test]
@@ -386,7 +386,7 @@ fn a_dump_that_stops_early_is_judged_as_far_as_it_goes_and_a_note_says_so() {
     {
         let outcome = compare(&candidate, &reference);
         assert_identical(&outcome);
-        let told = "what follows the first 6 is not compared";
+        let told = "only the first 6 are compared";
         assert!(outcome.notes.iter().any(|note| note.contains(told)), "{:?}", outcome.notes);
     }
 }
@@ -440,7 +440,7 @@ fn a_dump_of_few_taps_passes_for_what_it_holds() {
     let outcome = judge_against(&made.open(), &tiny_llama2(), &LLAMA_CPP_F32, &mut ());
     assert_eq!((outcome.verdict, outcome.coverage.taps_compared), (Verdict::Pass, FEW));
     assert!(
-        outcome.notes[0].starts_with("only our engine has embed, attn_norm, q, k, v,"),
+        outcome.notes[0].starts_with("not recorded in the dump: embed, attn_norm, q, k, v,"),
         "{:?}",
         outcome.notes
     );
@@ -512,8 +512,11 @@ fn assert_manifest_refused(edit: impl FnOnce(&mut Value), expected: &str) {
 #[test]
 fn manifests_that_contradict_the_contract_are_refused() {
     assert_manifest_refused(|json| json["format"] = json!("other"), "format is 'other'");
-    assert_manifest_refused(|json| json["version"] = json!(3), "version 3 is not supported");
-    assert_manifest_refused(|json| json["passes"] = json!([]), "the passes do not read input.tokens");
+    assert_manifest_refused(|json| json["version"] = json!(3), "unsupported version 3");
+    assert_manifest_refused(
+        |json| json["passes"] = json!([]),
+        "the tokens of the passes differ from input.tokens",
+    );
     assert_manifest_refused(
         |json| json["passes"][1]["position"] = json!(9),
         "passes[1] is at position 9, expected 6",
@@ -521,15 +524,15 @@ fn manifests_that_contradict_the_contract_are_refused() {
     assert_manifest_refused(|json| json["passes"][2]["tokens"] = json!([]), "passes[2] has no tokens");
     assert_manifest_refused(
         |json| json["input"]["tokens"][0] = json!(5),
-        "the passes do not read input.tokens",
+        "the tokens of the passes differ from input.tokens",
     );
     assert_manifest_refused(|json| json["tensors"][3]["tap"] = json!("nope"), "no tap is named 'nope'");
     assert_manifest_refused(|json| json["tensors"][3]["layer"] = json!(null), "has one layer");
-    assert_manifest_refused(|json| json["tensors"][3]["pass"] = json!(7), "there is no pass 7");
+    assert_manifest_refused(|json| json["tensors"][3]["pass"] = json!(7), "pass 7 does not exist");
     assert_manifest_refused(|json| json["tensors"][3]["dtype"] = json!("q8_0"), "dtype 'q8_0' is not one of");
     assert_manifest_refused(
         |json| json["tensors"][3]["shape"] = json!([2, 6, 4, 32]),
-        "does not have the axes",
+        "does not match the axes",
     );
     assert_manifest_refused(|json| json["tensors"][3]["shape"] = json!([u64::MAX, 4, 32]), "is too large");
     assert_manifest_refused(|json| json["tensors"][4] = json["tensors"][3].clone(), "is listed twice");
@@ -538,10 +541,7 @@ fn manifests_that_contradict_the_contract_are_refused() {
         "axis 'token' has length 5, expected 6",
     );
     assert_manifest_refused(|json| json["tensors"][1]["shape"] = json!([6, 0]), "axis 'hidden' has length 0");
-    assert_manifest_refused(
-        |json| json["tensors"][3]["axes"] = json!(["a", "b", "c"]),
-        "no axis is named 'a'",
-    );
+    assert_manifest_refused(|json| json["tensors"][3]["axes"] = json!(["a", "b", "c"]), "unknown axis 'a'");
     assert_manifest_refused(
         |json| _ = json.as_object_mut().map(|json| json.remove("input")),
         "missing field `input`",
@@ -553,7 +553,7 @@ fn files_outside_the_dump_are_refused() {
     for file in ["../secret.npy", "/etc/passwd", "p0/../../x.npy", ""] {
         assert_manifest_refused(
             |json| json["tensors"][0]["file"] = json!(file),
-            "not a plain path inside the dump",
+            "expected a relative path inside the dump",
         );
     }
 }
@@ -566,8 +566,8 @@ fn arrays_that_are_not_what_the_manifest_says_are_refused() {
         (npy("<f4", true, &[6, 128], &data), "ascontiguousarray"),
         (npy("|O", false, &[6, 128], &data), "pickle"),
         (npy(">f4", false, &[6, 128], &data), "endian"),
-        (npy("<f8", false, &[6, 64], &data), "dtype f64, the manifest says f32"),
-        (npy("<f4", false, &[12, 64], &data), "shape [12, 64], the manifest says [6, 128]"),
+        (npy("<f8", false, &[6, 64], &data), "dtype f64, but the manifest states f32"),
+        (npy("<f4", false, &[12, 64], &data), "shape [12, 64], but the manifest states [6, 128]"),
         (npy("<f4", false, &[6, 128], &data[..1000]), "truncated"),
     ];
     for (bytes, expected) in cases {
@@ -581,7 +581,7 @@ fn arrays_that_are_not_what_the_manifest_says_are_refused() {
 fn a_missing_array_is_refused_when_the_dump_is_opened() {
     let made = Made::whole();
     fs::remove_file(made.path.join("p1/l00/q.npy")).expect("it was there");
-    assert!(Dump::open(&made.path).unwrap_err().to_string().contains("'p1/l00/q.npy' is in the manifest"));
+    assert!(Dump::open(&made.path).unwrap_err().to_string().contains("missing array 'p1/l00/q.npy'"));
 }
 
 #[test]
@@ -599,7 +599,7 @@ fn a_continuation_shorter_than_its_passes_choose_is_refused_with_both_counts() {
     made.replace("generated.npy", &npy("<u4", false, &[2], &two), |row| row["shape"] = json!([2]));
     made.edit_manifest(|json| drop(json["generated"].as_array_mut().expect("ids").pop()));
     let message = refusal(&made.open());
-    assert!(message.contains("generated holds 2 tokens, where its passes choose 3"), "{message}");
+    assert!(message.contains("generated has 2 tokens, expected 3"), "{message}");
 }
 
 #[test]
@@ -622,10 +622,7 @@ fn a_reference_of_another_size_is_refused() {
         row["shape"] = json!([6, 64])
     });
     let message = refusal(&made.open());
-    assert!(
-        message.contains("attn_norm, layer 0, pass 0 has shape [6, 64], our engine makes [6, 128]"),
-        "{message}"
-    );
+    assert!(message.contains("attn_norm, layer 0, pass 0 has shape [6, 64], expected [6, 128]"), "{message}");
 }
 
 #[test]

@@ -58,10 +58,10 @@ fn a_value_that_cannot_be_read_is_an_error() {
     let cases = [
         ("BITNET_STRICT_MODE", "maybe", "expected 1 or 0"),
         ("BITNET_DETERMINISTIC", "2", "expected 1 or 0"),
-        ("BITNET_SEED", "-1", "a whole number, 0 or more"),
-        ("MAX_CONTEXT", "0", "a whole number, 1 or more"),
+        ("BITNET_SEED", "-1", "an integer of at least 0"),
+        ("MAX_CONTEXT", "0", "an integer of at least 1"),
         ("HALF", "f16", "expected 1 or 0"),
-        ("RAYON_NUM_THREADS", "abc", "a whole number, 0 or more"),
+        ("RAYON_NUM_THREADS", "abc", "an integer of at least 0"),
     ];
     for (name, value, expected) in cases {
         let message = read("xcheck generate --model m", &[(name, value)]).expect_err("it is refused");

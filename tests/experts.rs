@@ -234,7 +234,7 @@ fn what_follows_a_choice_that_rounding_decides_and_the_dump_does_not_tell_shows_
             let outcome = check(&bed, &keeping(&flipped(&bed, 4, 7), is_kept));
             assert_eq!(outcome.verdict, Verdict::Inconclusive, "{arithmetic}: {:?}", outcome.reason);
             let reason = outcome.reason.unwrap_or_default();
-            assert!(reason.contains("rounding decides the choice"), "{arithmetic}: {reason}");
+            assert!(reason.contains("which rounding decides"), "{arithmetic}: {reason}");
         }
         let bed = bed(qwen3_moe(), arithmetic);
         for is_kept in [is_of_no_expert, is_logits, is_output] {
@@ -257,7 +257,7 @@ fn what_the_experts_made_without_their_numbers_is_not_compared() {
     let right = bed.dump_with(&mut ()).expect("it runs");
     let outcome = check(&bed, &keeping(&right, |point| point != Point::Experts));
     assert_eq!(outcome.verdict, Verdict::Inconclusive);
-    assert!(outcome.reason.unwrap_or_default().contains("does not hold \"experts\""));
+    assert!(outcome.reason.unwrap_or_default().contains("has no \"experts\""));
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn another_number_of_experts_is_named() {
         assert_eq!(first, Some(Site { point: Point::Experts, layer: Some(0), pass: Some(0) }));
         let kinds: Vec<Kind> = outcome.findings.iter().map(|finding| finding.kind).collect();
         assert_eq!(kinds, [Kind::ExpertCount]);
-        let told = format!("has chosen {used} experts, where the model chooses 3");
+        let told = format!("routes each token to {used} experts, the model to 3");
         assert!(outcome.findings[0].what.contains(&told), "{}", outcome.findings[0].what);
     }
 }
@@ -279,7 +279,9 @@ fn another_number_of_experts_is_named() {
 #[test]
 fn an_expert_that_the_model_does_not_have_is_refused_and_so_is_one_that_is_there_twice() {
     let bed = bed(qwen3_moe(), "f32");
-    for (number, expected) in [(12.0, "there is no expert 12: the model has 12"), (0.0, "is there twice")] {
+    for (number, expected) in
+        [(12.0, "expert 12 does not exist: the model has 12"), (0.0, "duplicate expert number")]
+    {
         let spoil = |site: Site, value: &Tensor| match site.point {
             Point::Experts => (site, value.clone().map(|_| number)),
             _ => (site, value.clone()),

@@ -115,7 +115,11 @@ fn a_dump_with_logits_is_as_good_as_the_model() {
     // Seven tokens: no statistics, and no pass.
     assert_eq!((code, &of_dump["statistics"]), (3, &Value::Null));
     let said = terminal.run(&["kld", &golden, &dump, "--chunks", "1"]);
-    assert!(said.stdout.contains("7 tokens: no statistics of fewer than 100"), "{}", said.stdout);
+    assert!(
+        said.stdout.contains("7 tokens: too few for statistics, expected at least 100"),
+        "{}",
+        said.stdout
+    );
     // Two dumps have all positions in common: what they chose follows the last.
     let (_, own) = terminal.json(&["kld", &dump, &dump]);
     assert_eq!(own["tokens"].as_u64(), Some(16));
@@ -183,7 +187,7 @@ fn files_that_break_off_or_are_others_are_refused() {
     let error = LogitsFile::of(Source { path: "model.gguf".into(), data: gguf.data }).expect_err("a model");
     assert!(error.to_string().contains("a GGUF file"), "{error}");
     // Nor is such a file taken for a model.
-    terminal.assert_refused(&["inspect", &golden()], "a file of log-probabilities by llama-perplexity");
+    terminal.assert_refused(&["inspect", &golden()], "a log-probability file of llama-perplexity");
 }
 
 #[test]
@@ -191,7 +195,7 @@ fn another_text_or_vocabulary_is_refused() {
     let terminal = Terminal::new();
     let golden = golden();
     let other_token = altered(&terminal, 20 + 4 * 9, &7i32.to_le_bytes());
-    terminal.run(&["kld", &golden, &other_token]).refused(&["chunk 0, position 9", "different texts"]);
+    terminal.run(&["kld", &golden, &other_token]).refused(&["chunk 0, position 9", "files of the same text"]);
     // Rows of 511 are as long as rows of 512.
     let other_size = altered(&terminal, 12, &511i32.to_le_bytes());
     terminal
@@ -205,7 +209,7 @@ fn another_text_or_vocabulary_is_refused() {
     let (code, document) = terminal.json(&["kld", &golden, &fewer, "--chunks", "14"]);
     assert_eq!((code, document["tokens"].as_u64()), (3, Some(98)));
     let long = ["dump", "--kld", "long.kld", "--text", &text, "--ctx", "4096"];
-    terminal.run(&[&long, &MODEL[..]].concat()).refused(&["less than a chunk of 4096"]);
+    terminal.run(&[&long, &MODEL[..]].concat()).refused(&["fewer than one chunk of 4096"]);
     terminal.run(&[&what, &MODEL[..]].concat()).refused(&["already exists"]);
 }
 

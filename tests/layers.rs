@@ -187,7 +187,7 @@ fn a_layer_that_does_not_exist_is_refused_with_those_that_do() {
     let rules = rules(&selection, &tolerances, "f32", Mode::Layers);
     let reference = reference("llama.cpp-f32");
     let error = cross_check("x", &tiny_llama2(), &LLAMA_CPP_F32, &reference, rules, &mut Never).unwrap_err();
-    assert_eq!(error.to_string(), "--layer: there is no layer 9; there are 0 to 3");
+    assert_eq!(error.to_string(), "--layer: layer 9 does not exist; expected 0 to 3");
 }
 
 /// Rounding the activations to int8 is told from not rounding them, in every layer and in spite of values that flip.

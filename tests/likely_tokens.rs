@@ -140,7 +140,7 @@ fn passes_of_other_shapes_are_told_and_not_left_out() {
     assert_code(&whole, &cut(6), 0);
     let report = assert_code(&whole, &cut(3), 3);
     let told = report["references"][0]["coverage"].to_string();
-    assert!(told.contains("its passes are of different shapes"), "{told}");
+    assert!(told.contains("shapes differ between passes"), "{told}");
 }
 
 /// Logits of every token stand beside those of the last one that the other has kept only where these are compared.
@@ -187,7 +187,7 @@ fn a_step_hides_no_more_than_what_was_rounded_to_it() {
     assert_code(&with(1e-4, 0.0), &reference, 0);
     assert_code(&with(0.05, -0.1), &reference, 1);
     for (step, by, told) in
-        [(1e6, 0.0, "of at most 0.05"), (0.05, 0.02, "is no multiple of its"), (f64::MAX, -3.0, "at most")]
+        [(1e6, 0.0, "of at most 0.05"), (0.05, 0.02, "is not a multiple of"), (f64::MAX, -3.0, "at most")]
     {
         let report = assert_code(&with(step, by), &reference, 2);
         assert!(report["error"].as_str().is_some_and(|error| error.contains(told)), "{report}");

@@ -436,18 +436,18 @@ fn what_is_not_whole_is_refused() {
     };
     let mut whole = honest();
     whole.following.push(0.0);
-    refused(&whole, "no token is known there");
+    refused(&whole, "which is unknown");
     let empty = Written { tokens: Vec::new(), ..honest() };
     refused(&empty, "passes[0] has no tokens");
     let mut twice = honest();
     twice.ids[2][1] = twice.ids[2][0];
-    refused(&twice, "is there twice");
+    refused(&twice, "duplicate token id");
     let mut outside = honest();
     outside.ids[2][1] = 512;
-    refused(&outside, "is no token id of a vocabulary of 512");
+    refused(&outside, "for a vocabulary of 512 tokens");
     let mut short = honest();
     short.ids.iter_mut().for_each(|row| row.truncate(3));
-    refused(&short, "top_ids of pass 0 needs top_logprobs of the same shape");
+    refused(&short, "top_ids of pass 0 needs top_logprobs with the same shape");
 }
 
 #[test]
@@ -459,7 +459,7 @@ fn an_array_of_no_entry_is_to_be_left_out() {
     });
     let refused =
         Manifest::parse(manifest.to_string().as_bytes(), Path::new("empty")).expect_err("it says nothing");
-    assert!(refused.to_string().contains("leave the array out"), "{refused}");
+    assert!(refused.to_string().contains("the array is empty"), "{refused}");
 }
 
 #[test]

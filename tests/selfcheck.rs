@@ -324,7 +324,7 @@ fn a_stage_that_is_all_zero_is_named() {
     for numerics in [&F32 as &dyn Numerics, &LLAMA_CPP_F32] {
         let checked = prefill_equals_decode(Subject { model: &model, numerics }).expect("it runs");
         assert_eq!(checked.verdict, Some(Verdict::Inconclusive));
-        assert_eq!(checked.detail, "ffn_out, layer 1 tells nothing: every number is 0");
+        assert_eq!(checked.detail, "ffn_out, layer 1 shows nothing: every value is 0");
     }
 }
 

@@ -35,7 +35,7 @@ fn what_ships_finds_what_was_promised_and_nothing_else() {
 #[test]
 fn less_than_was_promised_fails() {
     let terminal = Terminal::new();
-    let one = ["selftest", "--model", "tiny-llama3-f32", "--arithmetic", "f32", "--no-sensitivity"];
+    let one = ["selftest", "--model", "tiny-llama3-f32", "--arithmetic", "f32", "--quick"];
     let figures = terminal.path().join("figures.toml").display().to_string();
     let alone = terminal.json(&[&one[..], &["--write", &figures, "--threads", "1"]].concat());
     let among = terminal.json(&[&one[..], &["--figures", &figures, "--threads", "3"]].concat());

@@ -78,7 +78,7 @@ fn what_belongs_to_no_model_of_the_list_is_refused() {
     terminal.assert_refused(&two, "'tiny-llama3', expected one of tiny-llama2, tiny-gpt2");
     terminal.assert_refused(&["run", "--model", "tiny-gpt2,tiny-gpt2"], "lists 'tiny-gpt2' twice");
     let named = ["run", "--model", "tiny-llama2,tiny-gpt2", "--reference", "transformers-f32"];
-    terminal.assert_refused(&named, "--reference is a dump of one model");
+    terminal.assert_refused(&named, "--reference needs a single model");
     // A model that nothing is compared with must not hide behind another that passes.
     let copy = terminal.path().join("mine.gguf");
     std::fs::copy(

@@ -133,7 +133,7 @@ fn a_model_that_is_not_here_says_where_it_was_looked_for_and_what_to_do() {
     machine.run(&["run", "--model", "tiny-gemma3"]).refused(&expected);
     machine.run(&["models", "--export", "tiny-gemma3", "."]).refused(&expected);
     machine.run(&["run", "--model", "tiny-gemma3-f32"]).refused(&expected[1..]);
-    let formats = "tiny-llama2 but for tiny-llama2-q8_0";
+    let formats = "tiny-llama2 except tiny-llama2-q8_0";
     machine.run(&["run", "--model", "tiny-llama2-f16"]).refused(&[formats, expected[2]]);
     machine.run(&["inspect", "tiny-gemma3/llama.cpp-f32"]).refused(&["No such file"]);
     machine.run(&["compare", "llama.cpp-q8_0", "tiny-gemma3/llama.cpp-f32"]).refused(&expected[1..]);
@@ -164,10 +164,10 @@ fn folders_that_are_none_or_hold_no_model_are_refused() {
     machine.looking_in(&nowhere, &["run", "--model", "tiny-llama2"]).refused(&expected);
     let folder = machine.models.path().join("tiny-qwen3");
     fs::remove_file(folder.join("hf/model.safetensors")).expect("it is removed");
-    machine.run(&["run", "--model", "tiny-qwen3"]).refused(&["hf/config.json", "no file .safetensors"]);
+    machine.run(&["run", "--model", "tiny-qwen3"]).refused(&["hf/config.json", "no .safetensors file"]);
     fs::remove_dir_all(&folder).expect("it is removed");
     fs::create_dir(&folder).expect("it is made");
-    machine.run(&["run", "--model", "tiny-qwen3"]).refused(&["tiny-qwen3", "holds no model"]);
+    machine.run(&["run", "--model", "tiny-qwen3"]).refused(&["tiny-qwen3", "contains no model file"]);
 }
 
 /// The program is not the only thing that decides what a cell finds.

@@ -172,7 +172,7 @@ fn a_sketch_that_is_cut_short_or_of_ids_is_refused() {
         dump.sites().try_for_each(|site| dump.sketch(site).map(drop))
     }
     let problem = changed(r#"\"tap\": \"embed\""#, r#"\"tap\":\"argmax\""#);
-    assert!(problem.contains("no sketch of token ids"), "{problem}");
+    assert!(problem.contains("cannot be used with token ids"), "{problem}");
 }
 
 #[test]

@@ -98,7 +98,10 @@ fn another_token_in_a_run_that_is_wrong_is_no_tie() {
     for point in [Point::Argmax, Point::Generated] {
         let row = row(&outcome, point);
         assert_eq!(row.verdict, Verdict::Fail);
-        assert!(row.reason.as_ref().is_some_and(|reason| reason.contains("no tie, since logits")), "{row:?}");
+        assert!(
+            row.reason.as_ref().is_some_and(|reason| reason.contains("not a tie, because logits")),
+            "{row:?}"
+        );
     }
 }
 

@@ -89,7 +89,7 @@ fn overflowing(factor: f32) -> Finding {
 fn values_that_overflow_f16_are_told_with_what_they_should_be() {
     let finding = overflowing(1e9);
     assert_eq!(finding.site.point, Point::FfnOut);
-    assert!(finding.what.contains("the largest number of f16"), "{}", finding.what);
+    assert!(finding.what.contains("the largest f16 number"), "{}", finding.what);
     let finding = overflowing(1.0);
     assert!(finding.what.contains("the first is inf at ["), "{}", finding.what);
     assert!(!finding.what.contains("f16"), "{}", finding.what);
@@ -182,10 +182,10 @@ fn tokenized(own: &[u32]) -> Finding {
 #[test]
 fn other_tokens_of_a_prompt_are_told() {
     for (own, kind, candidate) in [
-        (&[1, 1, 9, 17][..], Kind::TokensBos, "added:1 (it is there twice)"),
+        (&[1, 1, 9, 17][..], Kind::TokensBos, "added:1 (present twice)"),
         (&[2, 1, 9, 17], Kind::TokensBos, "added:2"),
         (&[9, 17], Kind::TokensBos, "left-out:1"),
-        (&[2, 9, 17], Kind::TokensBos, "2 in the place of 1"),
+        (&[2, 9, 17], Kind::TokensBos, "2 instead of 1"),
         (&[1, 9, 18], Kind::TokensPrompt, "1,9,18"),
     ] {
         let finding = tokenized(own);

@@ -259,19 +259,19 @@ fn columns_of_different_lengths_are_refused() {
 fn a_piece_that_stands_twice_is_refused() {
     assert_eq!(
         refusal(&[("a", 0.0, 1), ("b", 0.0, 1), ("a", 0.0, 3)], UNPREFIXED),
-        "'a' is piece 0 and piece 2"
+        "duplicate piece 'a': ids 0 and 2"
     );
 }
 
 #[test]
 fn an_unknown_type_is_refused() {
-    assert_eq!(refusal(&[("a", 0.0, 7)], UNPREFIXED), "piece 0, 'a', is of type 7, expected 1 to 6");
+    assert_eq!(refusal(&[("a", 0.0, 7)], UNPREFIXED), "piece 0, 'a', has type 7, expected 1 to 6");
 }
 
 #[test]
 fn a_byte_that_is_not_written_as_one_is_refused() {
     for text in ["0x0A", "<0x0>", "<0x+A>", "<0x1FF>", "a"] {
-        assert!(refusal(&[(text, 0.0, 6)], UNPREFIXED).contains("is of type byte"), "{text}");
+        assert!(refusal(&[(text, 0.0, 6)], UNPREFIXED).contains("has the type byte"), "{text}");
     }
 }
 
@@ -297,11 +297,11 @@ fn special_ids_outside_the_vocabulary_are_refused() {
 #[test]
 fn a_special_token_to_be_added_needs_an_id() {
     let refused = refusal(&PIECES, SentencePieceSettings { bos: None, ..SentencePieceSettings::default() });
-    assert_eq!(refused, "BOS is to be added to texts, but has no id");
+    assert_eq!(refused, "BOS must be added to texts, but has no id");
 }
 
 #[test]
 fn a_byte_without_a_piece_needs_an_unknown_id() {
     let refused = refusal(&PIECES, SentencePieceSettings { unk: None, ..UNPREFIXED });
-    assert_eq!(refused, "there is no piece '<0x00>' and no unknown id in its place");
+    assert_eq!(refused, "no piece '<0x00>', and no unknown id to replace it");
 }

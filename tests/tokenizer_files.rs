@@ -117,7 +117,7 @@ fn a_model_that_changes_texts_or_is_no_bpe_is_refused_with_what_it_asks_for() {
         (some_model(&[], &number(5, 0)), "'normalizer_spec.escape_whitespaces' is false"),
         (some_model(&number(24, 1), &[]), "treat_whitespace_as_suffix"),
         ([some_model(&[], &[]), bytes(5, &bytes(2, b"x"))].concat(), "'normalizer_spec.name'"),
-        ([some_model(&[], &[]), piece("a", 0.0, 1)].concat(), "'a' is piece 4 and piece 11"),
+        ([some_model(&[], &[]), piece("a", 0.0, 1)].concat(), "duplicate piece 'a': ids 4 and 11"),
         ([some_model(&[], &[]), piece("x", f32::NAN, 1)].concat(), "NaN"),
         (Vec::new(), "unigram"),
         (b"GGUF".to_vec(), "tokenizer.model: not a valid tokenizer file"),
@@ -176,9 +176,9 @@ fn gpt_2s_two_files_make_the_tokenizer_that_tokenizer_json_makes() {
 #[test]
 fn files_of_gpt_2_that_contradict_themselves_are_refused() {
     let cases: [(&str, &[u8], &str); 6] = [
-        (r#"{"a": 0, "b": 0}"#, b"", "are both piece 0"),
-        (r#"{"a": 0, "b": 4000000000}"#, b"", "'b' is piece 4000000000, and there are 2 pieces"),
-        (r#"{"a": 0, "b": 1}"#, b"#version: 0.2\na b\n", "the merge of 'a' and 'b' makes no piece"),
+        (r#"{"a": 0, "b": 0}"#, b"", "have the same id 0"),
+        (r#"{"a": 0, "b": 4000000000}"#, b"", "'b' has the id 4000000000, but there are only 2 pieces"),
+        (r#"{"a": 0, "b": 1}"#, b"#version: 0.2\na b\n", "the merge of 'a' and 'b' is not a piece"),
         (r#"{"a": 0}"#, b"\xFF", "merges.txt: byte 0: the list of merges is not UTF-8"),
         ("{}", b"", "the vocabulary is empty"),
         ("[", b"", "vocab.json: not a valid vocabulary file"),

@@ -100,9 +100,9 @@ fn a_damaged_file_is_refused_with_the_place() {
     );
     assert_refused(&file(4, &[(b" ", f32::NAN)]), None, "byte 4: the score of piece 0 is NaN");
     assert_refused(&file(4, &[(b" ", 0.0), (b"a\xFF", 0.0)]), None, "byte 22: piece 1 is not UTF-8");
-    assert_refused(&file(4, &[(b"a", 0.0)]), None, "there is no piece ' '");
-    assert_refused(&file(4, &[(b" ", 0.0), (b" ", 0.0)]), None, "' ' is piece 0 and piece 1");
-    assert_refused(&file(4, &[]), None, "there is no piece ' '");
+    assert_refused(&file(4, &[(b"a", 0.0)]), None, "no piece ' '");
+    assert_refused(&file(4, &[(b" ", 0.0), (b" ", 0.0)]), None, "duplicate piece ' ': ids 0 and 1");
+    assert_refused(&file(4, &[]), None, "no piece ' '");
     assert_refused(&file(4, &[(b" ", 0.0)]), Some(usize::MAX), "truncated: the score of piece 1");
     let short = Source { path: "tokenizer.bin".into(), data: vec![1, 0].into() };
     assert_refused(&short, None, "the length of the longest piece");
@@ -124,7 +124,7 @@ fn every_truncation_is_refused() {
 fn a_byte_that_has_no_piece_is_an_error_and_no_panic() {
     let tokenizer = Llama2c::read(&file(1, &[(b" ", 0.0)]), None).unwrap();
     let refused = tokenizer.encode("x", true).unwrap_err().to_string();
-    assert!(refused.ends_with("byte 0x78 is piece 123, and there are 1"), "{refused}");
+    assert!(refused.ends_with("byte 0x78 is piece 123, but there are only 1 pieces"), "{refused}");
 }
 
 #[test]

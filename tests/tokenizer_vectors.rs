@@ -240,13 +240,13 @@ fn tokenizers_that_would_fail_later_are_refused() {
     assert_refused("gpt2", |json| json["model"]["dropout"] = json!(0.1), "random");
     let longer =
         |json: &mut Value| json["model"]["merges"].as_array_mut().unwrap().push(json!(["Lily", "Lily"]));
-    assert_refused("gpt2", longer, "makes no piece");
+    assert_refused("gpt2", longer, "is not a piece");
     let legacy = |json: &mut Value| json["model"]["merges"] = json!(["Ġ Ġ Ġ", "a b"]);
-    assert_refused("gpt2", legacy, "makes no piece");
+    assert_refused("gpt2", legacy, "is not a piece");
     assert_refused(
         "gpt2",
         |json| json["model"]["continuing_subword_prefix"] = json!("###"),
-        "makes no piece",
+        "is not a piece",
     );
     assert_refused("gpt2", |json| json["model"] = json!({"type": "Nobody"}), "tokenizer.json");
     assert_refused("gpt2", |json| *json = json!([]), "tokenizer.json: not a valid tokenizer file");
@@ -384,11 +384,11 @@ fn vocabularies_that_contradict_themselves_are_refused() {
     assert_gguf_refused(
         "tokens",
         strings(&["a", "b", "ab", "a", "Ġa", "", "<|end|>", "abc"]),
-        "'a' is piece 0 and piece 3",
+        "duplicate piece 'a': ids 0 and 3",
     );
     assert_gguf_refused("merges", strings(&["ab"]), "'ab' is not two pieces");
     assert_gguf_refused("merges", strings(&[" ab"]), "' ab' is not two pieces");
-    assert_gguf_refused("merges", strings(&["abc abc"]), "makes no piece");
+    assert_gguf_refused("merges", strings(&["abc abc"]), "is not a piece");
     assert_gguf_refused("merges", strings(&["a bc"]), "bc");
     let Err(error) = read(&[("add_bos_token", value(7, &[1])), ("bos_token_id", u32(8))]) else {
         panic!("8 is no piece")

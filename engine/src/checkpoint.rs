@@ -33,7 +33,7 @@ macro_rules! checkpoints {
 }
 
 checkpoints! {
-    Input "input" "what enters layer 0: token and position embeddings";
+    Input "input" "input of layer 0: token and position embeddings";
     Norm "norm" "the norm before attention";
     Qkv "qkv" "query, key and value projections";
     Rope "rope" "queries and keys with positions, and the KV cache attention reads";
@@ -226,12 +226,12 @@ points! {
     AttnResidual "attn_residual"  AttnOut  Layer [Token, Hidden]           "the residual stream after attention was added" <- [&[AttnPostNorm, AttnOut], &[BlockOut, Embed]];
     FfnNorm      "ffn_norm"       FfnOut   Layer [Token, Hidden]           "output of the norm before the feed-forward block" <- [&[AttnResidual]];
     RouterLogits "router_logits"  FfnOut   Layer [Token, Expert]           "logits of the experts, before any softmax" <- [&[FfnNorm, AttnResidual]];
-    Experts      "experts"        FfnOut   Layer [Token, Chosen]           "numbers of the experts that a token has chosen, in any order" <- [&[RouterLogits]];
-    ExpertWeights "expert_weights" FfnOut  Layer [Token, Chosen]           "what their outputs are multiplied with, after softmax and normalisation" <- [&[RouterLogits], &[Experts]];
-    ExpertGate   "expert_gate"    FfnOut   Layer [Token, Chosen, Ffn]      "their gate projections, before the activation" <- [&[FfnNorm, AttnResidual], &[Experts]];
-    ExpertUp     "expert_up"      FfnOut   Layer [Token, Chosen, Ffn]      "their up projections" <- [&[FfnNorm, AttnResidual], &[Experts]];
-    ExpertAct    "expert_act"     FfnOut   Layer [Token, Chosen, Ffn]      "act(gate) · up of each" <- [&[ExpertGate], &[ExpertUp]];
-    ExpertOut    "expert_out"     FfnOut   Layer [Token, Chosen, Hidden]   "their outputs after the down projection, before their weights" <- [&[ExpertAct], &[Experts]];
+    Experts      "experts"        FfnOut   Layer [Token, Chosen]           "indices of the chosen experts of a token, in any order" <- [&[RouterLogits]];
+    ExpertWeights "expert_weights" FfnOut  Layer [Token, Chosen]           "weights of the chosen experts, after softmax and normalisation" <- [&[RouterLogits], &[Experts]];
+    ExpertGate   "expert_gate"    FfnOut   Layer [Token, Chosen, Ffn]      "gate projections of the chosen experts, before the activation" <- [&[FfnNorm, AttnResidual], &[Experts]];
+    ExpertUp     "expert_up"      FfnOut   Layer [Token, Chosen, Ffn]      "up projections of the chosen experts" <- [&[FfnNorm, AttnResidual], &[Experts]];
+    ExpertAct    "expert_act"     FfnOut   Layer [Token, Chosen, Ffn]      "act(gate) · up of the chosen experts" <- [&[ExpertGate], &[ExpertUp]];
+    ExpertOut    "expert_out"     FfnOut   Layer [Token, Chosen, Hidden]   "outputs of the chosen experts after the down projection, before their weights" <- [&[ExpertAct], &[Experts]];
     FfnGate      "ffn_gate"       FfnOut   Layer [Token, Ffn]              "gate projection, before the activation" <- [&[FfnNorm, AttnResidual]];
     FfnUp        "ffn_up"         FfnOut   Layer [Token, Ffn]              "up projection, before the activation" <- [&[FfnNorm, AttnResidual]];
     FfnAct       "ffn_act"        FfnOut   Layer [Token, Ffn]              "act(gate) · up, or act(up) without a gate" <- [&[FfnGate, FfnUp], &[FfnUp]];
@@ -245,8 +245,8 @@ points! {
     Argmax       "argmax"         Argmax   Pass  []                        "the greedy choice, the lowest index on a tie" <- [&[LastLogits]];
     Probs        "probs"          Probs    Pass  [Vocab]                   "softmax(last_logits / temperature)" <- [&[LastLogits]];
     TokenLogprobs "token_logprobs" Probs   Pass  [Token]                   "log-probability of the token that followed, natural" <- [&[Logits]];
-    TopIds       "top_ids"        Probs    Pass  [Token, Rank]             "ids of the likeliest tokens after each position" <- [&[Logits]];
-    TopLogprobs  "top_logprobs"   Probs    Pass  [Token, Rank]             "their log-probabilities, natural" <- [&[Logits]];
+    TopIds       "top_ids"        Probs    Pass  [Token, Rank]             "ids of the most likely tokens after each position" <- [&[Logits]];
+    TopLogprobs  "top_logprobs"   Probs    Pass  [Token, Rank]             "log-probabilities of the most likely tokens, natural" <- [&[Logits]];
     Generated    "generated"      Generation Run [Token]                   "the whole greedy continuation" <- [&[Argmax]];
 }
 

@@ -79,8 +79,8 @@ fn no_memory(size: usize) -> ! {
     let mut line = Cursor::new([0; 200]);
     _ = writeln!(
         line,
-        "error: out of memory: {size} bytes more are needed than there are, or than a limit allows (ulimit -v, a \
-         container); give it more, or less to do"
+        "error: out of memory: {size} more bytes are needed than available or allowed (ulimit -v, container limit); \
+         allow more memory, or reduce the request"
     );
     let end = line.position() as usize;
     end_with(&line.get_ref()[..end])
@@ -107,8 +107,8 @@ pub fn watch_mapped_files() {
     {
         let cut_short = || {
             end_with(
-                b"error: a file was cut short while it was read, or its disk failed (SIGBUS); see that nothing writes to \
-                  the model and the dumps meanwhile, and run again\n",
+                b"error: a file was truncated while it was read, or its disk failed (SIGBUS); make sure that nothing writes to \
+                  the model and the dumps, and run again\n",
             )
         };
         // SAFETY: the handler writes one text by one system call and ends the process: both are async-signal-safe, and

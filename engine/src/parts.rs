@@ -195,7 +195,7 @@ impl Origin for Hashed {
             return Ok(());
         }
         let problem =
-            format!("it has SHA-256 {found}, and should have {}; one of the two is damaged", self.sha256);
+            format!("its SHA-256 is {found}, expected {}; the data or the hash is damaged", self.sha256);
         Err(Refused { place: self.what.clone(), problem })
     }
 

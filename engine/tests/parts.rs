@@ -89,7 +89,7 @@ fn what_has_a_hash_comes_whole_once_and_is_held_against_it() {
     assert_eq!(asked(&file), vec![(20, 40)], "once, and whole");
     let wrong = tensor.hashed(&sha256(b"other"), "tensor 'q'".into());
     let refused = parts::caught(|| wrong.at(3..5).len()).expect_err("another content");
-    assert!(refused.to_string().starts_with("tensor 'q': it has SHA-256 "), "{refused}");
+    assert!(refused.to_string().starts_with("tensor 'q': its SHA-256 is "), "{refused}");
     let here = Parts::from(vec![1, 2, 3]).hashed("no hash", "tensor 'k'".into());
     assert_eq!((&here[..], here.pin()), (&[1, 2, 3][..], None));
 }

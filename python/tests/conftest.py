@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,18 +10,33 @@ import numpy as np
 import pytest
 
 import xcheck
+from xcheck.program import find
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKPOINTS = ROOT / "checkpoints"
 BITNET = ROOT / "tests" / "data" / "bitnet" / "packed"
+ENGINES = ROOT / "tests" / "data" / "engines"
+
+
+pytest_plugins = ["pytester", "xcheck.plugin"]
 
 
 @pytest.fixture
-def judge(tmp_path):
-    """Runs xcheck, which the variable XCHECK names, or target/release/xcheck: exit code and output."""
-    program = os.environ.get("XCHECK") or shutil.which("xcheck", path=str(ROOT / "target" / "release"))
-    if not program:
-        pytest.skip("no xcheck: cargo build --release, or set XCHECK")
+def program(monkeypatch) -> str:
+    """The xcheck program, for the package too: the one that it finds, or target/release/xcheck."""
+    try:
+        found = find()
+    except xcheck.UsageError as error:
+        found = shutil.which("xcheck", path=str(ROOT / "target" / "release"))
+        if not found:
+            pytest.skip(f"{error}, or run cargo build --release")
+    monkeypatch.setenv("XCHECK", found)
+    return found
+
+
+@pytest.fixture
+def judge(tmp_path, program):
+    """Runs xcheck: exit code and output."""
 
     def run(command: str, model, option: str, dump) -> tuple[int, str]:
         arguments = [program, command, "--no-report", "--model", str(model), option, str(dump)]

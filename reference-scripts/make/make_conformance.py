@@ -292,17 +292,17 @@ class Faults:
 def wrong_manifests(faults: Faults) -> None:
     """What stands above the rows."""
     add = faults.manifest
-    add("format", "another format", "format is 'a-dump', expected 'xcheck-dump'", lambda m: m.update(format="a-dump"))
-    add("version", "a version that does not exist", "version 3 is not supported", lambda m: m.update(version=3))
+    add("format", "another format", "invalid format 'a-dump', expected 'xcheck-dump'", lambda m: m.update(format="a-dump"))
+    add("version", "a version that does not exist", "unsupported version 3", lambda m: m.update(version=3))
     add("no-architecture", "no model.architecture", "missing field `architecture`", lambda m: m["model"].pop("architecture"))
     add("no-producer", "no producer.name", "missing field `name`", lambda m: m["producer"].pop("name"))
     add("pairing", "a rope_pairing of no name", "unknown variant `halves`", lambda m: m["layout"].update(rope_pairing="halves"))
     add("no-tokens", "a pass that reads nothing", "passes[0] has no tokens", lambda m: m["passes"][0].update(tokens=[]))
-    add("other-tokens", "passes that do not read the prompt", "the passes do not read input.tokens",
+    add("other-tokens", "passes that do not read the prompt", "the tokens of the passes differ from input.tokens",
         lambda m: m["input"].update(tokens=[7, 8]))  # fmt: skip
-    add("position", "a pass that begins elsewhere", "passes[0] is at position 1, expected 0",
+    add("position", "a pass that begins elsewhere", "passes[0] starts at position 1, expected 0",
         lambda m: m["passes"][0].update(position=1))  # fmt: skip
-    add("temperature", "a temperature that is none", "a temperature that is not a positive number",
+    add("temperature", "a temperature that is none", "has an invalid temperature",
         lambda m: m["passes"][0].update(temperature=0))  # fmt: skip
     add("twice", "a tap twice", "attn_norm, layer 0, pass 0 is listed twice",
         lambda m: m["tensors"].append(dict(m["tensors"][1], file="p0/embed.npy")))  # fmt: skip
@@ -312,28 +312,28 @@ def wrong_rows(faults: Faults) -> None:
     """What is said of an array."""
     add = faults.row
     add("tap", "a tap of no name", "no tap is named 'attn_nrom'", tap="attn_nrom")
-    add("no-layer", "a layer that is missing", "tap 'attn_norm' has one layer and one pass number", layer=None)
-    add("odd-layer", "a layer too much", "tap 'final_norm' has no layer and one pass number", tap="final_norm")
-    add("high-layer", "a layer that no model has", "no model has a layer 70000", layer=70000)
-    add("no-pass", "a pass that there is not", "there is no pass 1", **{"pass": 1})
-    add("dtype", "a type of no name", "dtype 'f33' is not one of", dtype="f33")
+    add("no-layer", "a layer that is missing", "tap 'attn_norm' needs one layer and one pass number", layer=None)
+    add("odd-layer", "a layer too much", "tap 'final_norm' needs no layer and one pass number", tap="final_norm")
+    add("high-layer", "a layer that no model has", "invalid layer 70000", layer=70000)
+    add("no-pass", "a pass that there is not", "pass 1 does not exist", **{"pass": 1})
+    add("dtype", "a type of no name", "unknown dtype 'f33', expected one of", dtype="f33")
     add("token-axis", "an axis of tokens that is not the pass's", "axis 'token' has length 3, expected 2", shape=[3, 64])
-    add("rank", "too few axes", "does not have the axes [token, hidden]", shape=[192])
-    add("axis", "an axis of no name", "no axis is named 'hiden'", axes=["token", "hiden"])
-    add("axis-twice", "an axis twice", "axis 'token' is named twice", axes=["token", "token"])
-    add("outside", "a file outside of the dump", "is not a plain path inside the dump", file="../p0/l00/attn_norm.npy")
-    add("absolute", "an absolute path", "is not a plain path inside the dump", file="/p0/l00/attn_norm.npy")
+    add("rank", "too few axes", "does not match the axes [token, hidden]", shape=[192])
+    add("axis", "an axis of no name", "unknown axis 'hiden'", axes=["token", "hiden"])
+    add("axis-twice", "an axis twice", "duplicate axis 'token'", axes=["token", "token"])
+    add("outside", "a file outside of the dump", "expected a relative path inside the dump", file="../p0/l00/attn_norm.npy")
+    add("absolute", "an absolute path", "expected a relative path inside the dump", file="/p0/l00/attn_norm.npy")
 
 
 def wrong_files(faults: Faults) -> None:
     """Files that are not what the manifest says."""
     norm, add = faults.base.arrays["p0/l00/attn_norm"], faults.npy
-    add("no-file", "a file that is not there", "is in the manifest but not in the dump", None)
-    add("file-shape", "another shape in the file", "shape [96, 2], the manifest says [2, 96]", npy(norm.seen_as(96, 2)))
-    add("file-type", "another type in the file", "attn_norm.npy: dtype f64, the manifest says f32", npy(norm.seen_as(2, 48), "<f8"), shape=[2, 48])
+    add("no-file", "a file that is not there", "which the manifest lists", None)
+    add("file-shape", "another shape in the file", "shape [96, 2], but the manifest states [2, 96]", npy(norm.seen_as(96, 2)))
+    add("file-type", "another type in the file", "attn_norm.npy: dtype f64, but the manifest states f32", npy(norm.seen_as(2, 48), "<f8"), shape=[2, 48])
     half = norm.cut(1, 0, 48).seen_as(2, 96)  # any bits
-    add("bf16-unsaid", "bf16 as <u2, and the manifest says f16", "attn_norm.npy: dtype u16, the manifest says f16", npy(half, "<u2"), dtype="f16")
-    add("bf16-as-f16", "<f2, and the manifest says bf16", "attn_norm.npy: dtype f16, the manifest says bf16", npy(half, "<f2"), dtype="bf16")
+    add("bf16-unsaid", "bf16 as <u2, and the manifest says f16", "attn_norm.npy: dtype u16, but the manifest states f16", npy(half, "<u2"), dtype="f16")
+    add("bf16-as-f16", "<f2, and the manifest says bf16", "attn_norm.npy: dtype f16, but the manifest states bf16", npy(half, "<f2"), dtype="bf16")
     add("cut-off", "a file that breaks off", "attn_norm.npy: truncated: the data, [2, 96] of f32, at byte 128 needs 768 bytes",
         npy(norm, cut_off=4))  # fmt: skip
     add("no-npy", "a file that is no .npy", "at byte 0, expected a NumPy array", norm.data)
@@ -349,43 +349,43 @@ def wrong_files(faults: Faults) -> None:
         faults.found[name.replace(".", "-")] = Wrong(what, [says], plain, file=data)
     hashed = plain.copy()
     hashed.row("attn_norm")["sha256"] = "0" * 64
-    says = ["the manifest says 0000", "it is damaged"]
+    says = ["damaged data", "the manifest states 0000"]
     faults.found["sha256"] = Wrong("an array of another content", says, hashed, command=["inspect", "{dump}"])
 
 
 def wrong_parts(faults: Faults) -> None:
     """Version 2: rows and parts of arrays."""
-    add, ascending = faults.row, "expected some of 2 rows, in ascending order"
+    add, ascending = faults.row, "expected ascending row numbers below 2"
     add("rows-descending", "rows in descending order", ascending, 2, rows=[1, 0])
     add("rows-beyond", "a row that the pass has not", ascending, 2, rows=[0, 2])
     add("rows-version", "rows in version 1", "axis 'token' has length 1, expected 2", 1, rows=[1], shape=[1, 96])
     add("rows-length", "an array of other rows", "axis 'token' has length 2, expected 1", 2, rows=[1])
-    add("of-beyond", "a part that is none", "which is no part of shape [2, 96]", 2, shape=[2, 96],
+    add("of-beyond", "a part that is none", "is outside shape [2, 96]", 2, shape=[2, 96],
         of={"shape": [2, 96], "start": [0, 1], "end": [2, 97]})  # fmt: skip
-    add("of-empty", "a part of nothing", "which is no part of shape [2, 96]", 2, of={"shape": [2, 96], "start": [0, 96]})
-    add("of-axes", "a cut of fewer axes", "which is no part of shape [2, 96]", 2, of={"shape": [2, 96], "start": [0]})
-    add("of-shape", "a cut of another shape", '"of" cuts out [2, 48], "shape" is [2, 96]', 2,
+    add("of-empty", "a part of nothing", "is outside shape [2, 96]", 2, of={"shape": [2, 96], "start": [0, 96]})
+    add("of-axes", "a cut of fewer axes", "is outside shape [2, 96]", 2, of={"shape": [2, 96], "start": [0]})
+    add("of-shape", "a cut of another shape", '"of" selects shape [2, 48], but "shape" is [2, 96]', 2,
         of={"shape": [2, 96], "end": [2, 48]})  # fmt: skip
-    add("of-elements", "a cut of another array", 'cannot be seen as [2, 95], as "of" says', 2, shape=[2, 95],
+    add("of-elements", "a cut of another array", 'cannot be reshaped to [2, 95], the shape in "of"', 2, shape=[2, 95],
         of={"shape": [2, 95]})  # fmt: skip
     codes, _ = faults.base.arrays["p0/l00/attn_norm"].eighth("f8_e4m3")
     eighth = {"version": 2, "dtype": "f8_e4m3"}
     positive = "expected a positive number"
     faults.npy("f8-version", "eight bits in version 1, where their scale has no meaning", "f8_e4m3 needs version 2", npy(codes),
         version=1, dtype="f8_e4m3", scale=0.5)  # fmt: skip
-    faults.npy("scale-zero", "a scale that nothing was divided by", f"a scale is 0, {positive}", npy(codes), **eighth, scale=0)
-    faults.npy("scale-negative", "a negative scale", f"a scale is -0.5, {positive}", npy(codes), **eighth, scale=-0.5)
-    faults.npy("scale-file", "a file of scales that is not there", "is in the manifest but not in the dump", npy(codes),
+    faults.npy("scale-zero", "a scale that nothing was divided by", f"invalid scale 0, {positive}", npy(codes), **eighth, scale=0)
+    faults.npy("scale-negative", "a negative scale", f"invalid scale -0.5, {positive}", npy(codes), **eighth, scale=-0.5)
+    faults.npy("scale-file", "a file of scales that is not there", "which the manifest lists", npy(codes),
         **eighth, scale="p0/l00/attn_norm.scale.npy")  # fmt: skip
-    faults.npy("scale-outside", "a file of scales outside of the dump", "is not a plain path inside the dump", npy(codes),
+    faults.npy("scale-outside", "a file of scales outside of the dump", "expected a relative path inside the dump", npy(codes),
         **eighth, scale="../attn_norm.scale.npy")  # fmt: skip
-    scales = {"scale-shape": ("scales of another shape", "scales of shape [1, 2] do not fit values of shape [2, 96]", [1, 2], 1.0),
-              "scale-nan": ("a scale that is no number", f"a scale is NaN, {positive}", [2, 1], float("nan"))}  # fmt: skip
+    scales = {"scale-shape": ("scales of another shape", "scales of shape [1, 2] cannot be broadcast to values of shape [2, 96]", [1, 2], 1.0),
+              "scale-nan": ("a scale that is no number", f"invalid scale NaN, {positive}", [2, 1], float("nan"))}  # fmt: skip
     for name, (what, says, shape, last) in scales.items():
         faults.npy(name, what, says, npy(codes), **eighth, scale="p0/l00/attn_norm.scale.npy")
         faults.found[name].dump.arrays["p0/l00/attn_norm.scale"] = Array("f32", shape, struct.pack("<2f", 1.0, last))
-    add("scale-f32", "a scale of f32", "\"scale\" is of f8_e4m3 and f8_e5m2, and these are f32", 2, scale=2.0)
-    add("computed", "a type that is none to compute in", "\"computed\" is 'int8'", 2, computed="int8")
+    add("scale-f32", "a scale of f32", "\"scale\" needs f8_e4m3 or f8_e5m2 values, but these are f32", 2, scale=2.0)
+    add("computed", "a type that is none to compute in", "invalid \"computed\" 'int8'", 2, computed="int8")
 
 
 def wrong_sequences(faults: Faults) -> None:
@@ -397,20 +397,20 @@ def wrong_sequences(faults: Faults) -> None:
     def of_pass(key: str, value: object):
         return lambda m: m["passes"][0].update({key: value})
 
-    add("sequence", "a sequence that there is not", "sequence 2 is none of the 2", of_pass("sequence", [0, 0, 0, None, 2, 2]))
-    add("positions", "positions with a hole", "which do not follow each other", of_pass("position", [0, 1, 3, 0, 0, 1]))
-    add("first-position", "a sequence that begins elsewhere", "sequence 1: passes[0] is at position 1, expected 0",
+    add("sequence", "a sequence that there is not", "invalid sequence 2", of_pass("sequence", [0, 0, 0, None, 2, 2]))
+    add("positions", "positions with a hole", "expected consecutive positions", of_pass("position", [0, 1, 3, 0, 0, 1]))
+    add("first-position", "a sequence that begins elsewhere", "sequence 1: passes[0] starts at position 1, expected 0",
         of_pass("position", [0, 1, 2, 0, 1, 2]))  # fmt: skip
-    add("sequence-length", "fewer entries than rows", "6 rows, but 5 entries of sequence and 6 of position",
+    add("sequence-length", "fewer entries than rows", "6 rows, but \"sequence\" has 5 entries and \"position\" 6",
         of_pass("sequence", [0, 0, 0, None, 1]))  # fmt: skip
-    add("sequence-tokens", "a sequence that reads another's tokens", "the passes do not read input.tokens",
+    add("sequence-tokens", "a sequence that reads another's tokens", "the tokens of the passes differ from input.tokens",
         of_pass("sequence", [1, 1, 1, None, 0, 0]))  # fmt: skip
     add("no-sequences", "no sequence at all", "input.sequences is empty", lambda m: m["input"].update(sequences=[]))
-    add("sequence-names", "a name that is another's number", "input.sequences[0] and [1] are both '1'",
+    add("sequence-names", "a name that is another's number", "duplicate sequence name '1' of input.sequences[0] and [1]",
         lambda m: m["input"]["sequences"][0].update(name="1") or m["input"]["sequences"][1].pop("name", None))  # fmt: skip
     add("no-input", "neither tokens nor sequences", "input has neither tokens nor sequences", lambda m: m["input"].clear())
     add("batch", "a batch of other rows", "expected 6 rows", lambda m: m["tensors"][0].update(shape=[2, 4, 96]))
-    add("across", "a sequence in several entries", "stands in several entries", lambda m: m["tensors"][0].update(shape=[3, 2, 96]))
+    add("across", "a sequence in several entries", "is spread over several entries", lambda m: m["tensors"][0].update(shape=[3, 2, 96]))
     add("generated", "an array of continuations", "in input.sequences",
         lambda m: m["tensors"].append({"tap": "generated", "dtype": "u32", "shape": [1], "file": "p0/embed.npy"}))  # fmt: skip
 

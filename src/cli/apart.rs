@@ -1,10 +1,10 @@
-//! Names that are told apart.
+//! Unique names.
 
 use std::collections::HashSet;
 use std::path::Path;
 
-/// Of dumps by the last parts of their paths, and by what was typed: each is given the shortest part of that which no other has,
-/// else a number.
+/// Returns unique names of dumps: the shortest part of the path or argument that no other dump has, else a
+/// number.
 pub(super) fn names(dumps: &[[&str; 2]]) -> Vec<String> {
     let is_shared = |at: usize| dumps.iter().filter(|other| other[0] == dumps[at][0]).count() > 1;
     let mut taken: HashSet<String> =

@@ -1,4 +1,4 @@
-//! What `probe` and `record` have in common: a server, how it may be asked, and what it is asked.
+//! Server options shared by `probe` and `record`.
 
 use std::env;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::probe::{
 };
 use crate::tokenizer::Tokenizer;
 
-/// What a server reads where nobody says anything else: a name, a number, a quotation, and enough to go on with.
+/// Default prompt for a server, with a name, a number and a quotation.
 const PROMPT: &str = "Once upon a time, in 1984, there was a little girl named Lily. She said: \"I am";
 
-/// Which server, and how it may be asked.
+/// Server and request options.
 #[derive(Clone, Debug, Args)]
 pub struct AskingOptions {
     /// Address of the server, http://HOST:PORT
@@ -118,7 +118,7 @@ impl AskingOptions {
     /// If the address is none, or nothing would be asked.
     pub fn client(&self) -> Result<Client> {
         if self.requests == 0 || self.decode == 0 {
-            return Err(Error::Usage("--requests and --decode: at least 1".into()));
+            return Err(Error::Usage("--requests and --decode: expected at least 1".into()));
         }
         let limits = Limits {
             connect: self.connect_timeout,
@@ -131,7 +131,7 @@ impl AskingOptions {
         Client::new(&self.url, key(&self.url), limits)
     }
 
-    /// Which server it is.
+    /// Identifies the server.
     ///
     /// # Errors
     /// If it does not answer, or is none that is known.
@@ -141,7 +141,7 @@ impl AskingOptions {
         identify(client, told, self.served_model.as_deref()).map_err(whole)
     }
 
-    /// Asks what is recorded.
+    /// Sends the requests to record.
     ///
     /// # Errors
     /// If the server breaks, or goes on with nothing.
@@ -159,7 +159,7 @@ impl AskingOptions {
         let length = prompt.ids.as_ref().map_or(0, Vec::len);
         let mut read = match server.forced_requests(length) {
             many if many > client.left() => Err(Refusal::NotAsked(format!(
-                "not asked: it takes a request for each token, {many}; --requests allows fewer"
+                "not asked: this takes one request per token ({many}), more than --requests allows"
             ))),
             _ => server.forced(&prompt, top),
         };
@@ -190,19 +190,19 @@ impl AskingOptions {
     }
 }
 
-/// What was asked, and what came.
+/// The requests and answers.
 pub struct Asked<'c> {
     /// The server.
     pub server: Box<dyn Server + 'c>,
-    /// What it read.
+    /// Prompt that the server read.
     pub prompt: Prompt,
-    /// How many tokens were asked for.
+    /// Number of requested tokens.
     tokens: usize,
-    /// How many of the likeliest were.
+    /// Number of requested top tokens.
     pub top: usize,
-    /// What it went on with.
+    /// Generated tokens.
     pub generated: Generated,
-    /// What it says of the prompt, or why it does not.
+    /// Log-probabilities of the prompt, or the reason why there are none.
     pub read: Answer<Vec<Option<Place>>>,
 }
 
@@ -212,7 +212,7 @@ impl Asked<'_> {
         Ask { prompt: &self.prompt, tokens: self.tokens, top: self.top, cold: false, streamed: false }
     }
 
-    /// What log-probabilities are multiples of, where they are written with few decimals; else 0.
+    /// Returns the decimal step of log-probabilities written with few decimals; else 0.
     pub fn step(&self) -> f64 {
         let told = self.read.iter().flatten().flatten().chain(&self.generated.places);
         2.0 * decimals(told).unwrap_or(0.0)
@@ -229,11 +229,11 @@ impl Asked<'_> {
     }
 }
 
-/// Where nothing else can be done, what cannot be asked is an error, too.
+/// Turns a refusal into an error, if nothing else can be compared.
 fn whole(refusal: Refusal) -> Error {
     match refusal {
         Refusal::Cannot(why) | Refusal::NotAsked(why) => {
-            Error::Usage(format!("the server cannot be asked: {why}"))
+            Error::Usage(format!("cannot query the server: {why}"))
         }
         Refusal::Broken(error) => *error,
     }

@@ -25,7 +25,7 @@ pub struct Args {
     prompt: PromptOptions,
 }
 
-/// Judges what each stage has made of the values that the dump itself holds.
+/// Judges each operation by the dump's own inputs.
 pub fn run(args: &Args) -> Result<Verdict> {
     judge_candidates(&args.dump, (&args.options, &args.prompt), Mode::Introduced, ("audit", None))
 }

@@ -1,4 +1,4 @@
-//! Which known end-to-end cases a run is about.
+//! Known end-to-end cases of a run.
 
 use std::path::PathBuf;
 
@@ -33,7 +33,7 @@ pub struct CaseOptions {
 }
 
 impl CaseOptions {
-    /// Whether cases were asked for by name.
+    /// Returns true if cases were named.
     pub fn are_named(&self) -> bool {
         !self.case.is_empty()
     }
@@ -65,11 +65,11 @@ impl CaseOptions {
     }
 }
 
-/// What the model's own tokenizer makes of the prompt.
+/// Returns the tokens of the prompt by the model's own tokenizer.
 pub fn own_tokens(target: &Target, case: &Case) -> OwnTokens {
     let prompt = PromptOptions { prompt: Some(case.prompt.clone()), tokens: None };
     match prompt.tokens(target) {
-        Ok(tokens) => tokens.ok_or_else(|| "there is no prompt".to_owned()),
+        Ok(tokens) => tokens.ok_or_else(|| "the case has no prompt".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }

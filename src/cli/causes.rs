@@ -25,8 +25,10 @@ pub fn run(args: &Args) -> Result<Verdict> {
             args.output.line(format_args!("    at {}", taps(entry).join(", ")));
         }
     }
-    args.output
-        .line(format_args!("\nKinds without --suppose are found, but are no change of a single operation."));
+    args.output.line(format_args!(
+        "\nKinds without --suppose can be found but not injected: they are not a change \
+            of a single operation."
+    ));
     args.output.document(|| json!({"causes": Kind::ALL.iter().map(as_json).collect::<Vec<_>>()}));
     Ok(Verdict::Pass)
 }

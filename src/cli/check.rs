@@ -28,7 +28,7 @@ pub struct Args {
     #[arg(long, value_name = "DUMP", required = true)]
     candidate: Vec<String>,
     #[arg(long, hide = true, value_name = "DUMP", value_parser = UnknownArgumentValueParser::suggest(
-        "'xcheck run --reference' judges our engine by a dump, 'xcheck compare A B' two dumps"
+        "use 'xcheck run --reference' to judge our engine by a dump, 'xcheck compare A B' for two dumps"
     ))]
     reference: Option<()>,
     #[command(flatten)]
@@ -37,13 +37,13 @@ pub struct Args {
     prompt: PromptOptions,
 }
 
-/// Judges each candidate; whatever goes wrong once the report has a place is in the report, too.
+/// Judges each candidate. Errors after the report is opened are also in the report.
 pub fn run(args: &Args) -> Result<Verdict> {
     let command = ("check", Some("--candidate"));
     judge_candidates(&args.candidate, (&args.options, &args.prompt), args.options.mode()?, command)
 }
 
-/// Runs our engine along each candidate and judges what each of its stages made of its inputs.
+/// Runs our engine along each candidate and judges each operation by its inputs.
 pub(super) fn judge_candidates(
     candidates: &[String],
     (options, prompt): (&JudgingOptions, &PromptOptions),
@@ -56,7 +56,8 @@ pub(super) fn judge_candidates(
     let stream = options.stream.of(candidates)?;
     let report = output.or_refuse(|output| match stream {
         Some(_) if !options.map.maps.is_empty() || prompt.is_given() => Err(Error::Usage(
-            "a stream says itself what it holds and was read: leave out --map, --prompt and --tokens"
+            "--map, --prompt and --tokens cannot be used with a stream, which states its own arrays and \
+                tokens; omit them"
                 .to_owned(),
         )),
         Some(typed) => streamed(typed, options, mode, command, output),
@@ -65,7 +66,7 @@ pub(super) fn judge_candidates(
     output.finish(&report)
 }
 
-/// Without a place for its reports.
+/// Judges without a report.
 pub(super) fn judged(
     candidates: &[String],
     (options, prompt): (&JudgingOptions, &PromptOptions),
@@ -85,10 +86,12 @@ pub(super) fn judged(
     if let Some(target) = only {
         prompt.check_all(target, &candidates)?;
     } else if prompt.is_given() {
-        return Err(Error::Usage("--prompt and --tokens are of one model: name one with --model".to_owned()));
+        return Err(Error::Usage(
+            "--prompt and --tokens need a single model; name one with --model".to_owned(),
+        ));
     }
     let (selection, tolerances) = (options.selection(), options.select.tolerances()?);
-    options.shard.check_one(candidates.len(), 0, "a candidate")?;
+    options.shard.check_one(candidates.len(), 0, "--candidate")?;
     let mut models: Vec<Models> = targets.iter().map(|_| Models::new(&options.model)).collect();
     let mut results = Vec::new();
     for candidate in &candidates {
@@ -118,7 +121,8 @@ fn model_of(candidate: &NamedDump, targets: &[Target]) -> Result<usize> {
     targets.iter().position(|target| target.name == *stated).ok_or_else(|| {
         let names: Vec<_> = targets.iter().map(|target| target.name.as_str()).collect();
         Error::Usage(format!(
-            "{}: the dump is of model '{stated}', expected one of {}; add it to --model, or judge the dump with its model alone",
+            "{}: the dump has model '{stated}', expected one of {}; add it to --model, or judge the dump in \
+                a run of its own",
             candidate.name,
             names.join(", ")
         ))

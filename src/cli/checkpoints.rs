@@ -1,4 +1,4 @@
-//! `xcheck checkpoints`: what is compared, and how strictly.
+//! `xcheck checkpoints`: checkpoints and their tolerances.
 
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
@@ -28,7 +28,8 @@ pub fn run(args: &Args) -> Result<Verdict> {
         args.output.line("");
     }
     args.output.line(format_args!(
-        "Tables of tolerances may say more for an architecture or precision; --tolerance FILE goes before them."
+        "A tolerance table may have other values for an architecture or precision. --tolerance FILE \
+            overrides all of them."
     ));
     args.output.document(|| {
         let all = Checkpoint::with_input().iter();

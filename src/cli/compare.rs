@@ -75,7 +75,7 @@ pub struct Args {
     tokens: Option<Vec<u32>>,
 }
 
-/// Compares two dumps; whatever goes wrong once the report has a place is in the report, too.
+/// Compares two dumps. Errors after the report is opened are also in the report.
 pub fn run(args: &Args) -> Result<Verdict> {
     let name = folder_name("compare", &dump_name(args.candidate.as_ref()), &[&args.reference]);
     let mut output = Output::open(&args.output, &name)?;
@@ -90,9 +90,9 @@ fn compare(args: &Args) -> Result<Report> {
     let (candidates, references) = both(args)?;
     if candidates.len() != references.len() {
         let counts = [(&args.candidate, candidates.len()), (&args.reference, references.len())];
-        let counts = counts.map(|(typed, count)| format!("{typed} holds {count}"));
+        let counts = counts.map(|(typed, count)| format!("{typed} has {count}"));
         let problem = format!(
-            "{}: sequences are compared in their order; name one by DUMP#0",
+            "{}: the numbers of sequences differ, expected the same; select one with DUMP#0",
             counts.join(" sequences, ")
         );
         return Err(Error::Usage(problem));
@@ -170,7 +170,7 @@ fn compared(args: &Args, candidate: NamedDump, reference: NamedDump) -> Result<C
     Ok(Comparison { model, outcome, again, reference, tokens, timing, sharded: None })
 }
 
-/// Judges each dump by its own inputs and the weights, and says how far they are apart.
+/// Judges each dump by its own inputs and the weights, and reports their difference.
 fn audit_both(args: &Args, model: &str, output: &Output) -> Result<Report> {
     let apart: Vec<String> = compare(args)?.results.iter().map(|result| apart(&result.outcome)).collect();
     let options = JudgingOptions {
@@ -194,37 +194,37 @@ fn audit_both(args: &Args, model: &str, output: &Output) -> Result<Report> {
     let sides =
         ["candidate", "reference"].into_iter().flat_map(|side| apart.iter().map(move |apart| (side, apart)));
     for (outcome, (side, apart)) in outcomes.zip(sides) {
-        outcome.notes.insert(0, format!("the {side} of the two; {apart}"));
+        outcome.notes.insert(0, format!("the {side} of the two dumps; {apart}"));
     }
     Ok(report)
 }
 
-/// How far two dumps are apart where they are furthest, in units of the values' own size.
+/// Describes the largest relative difference of two dumps.
 fn apart(outcome: &Outcome) -> String {
     let error = |row: &Row| row.total.as_ref().map_or(0.0, |found| found.errors.max_scaled);
     let real = outcome.rows.iter().filter(|row| row.site.point.kind() == Kind::Real);
     match real.max_by(|a, b| error(a).total_cmp(&error(b))) {
-        None => "nothing of the two can be compared".to_owned(),
+        None => "the two dumps have nothing in common to compare".to_owned(),
         Some(row) => {
-            format!("they are furthest apart at {}, by {:.1e} of the value's own size", row.site, error(row))
+            format!("their largest relative difference is at {}: {:.1e}", row.site, error(row))
         }
     }
 }
 
-/// What two dumps cannot tell.
-const MORE: &str = "two dumps alone tell total errors, judged by the table of tolerances; with the model at hand, --model \
-                    tells which of the two made of its own inputs what rounding cannot";
+/// Note on the limits of a comparison without a model.
+const MORE: &str = "two dumps alone show only accumulated errors, judged by the tolerance table; use --model \
+                    to evaluate each operation of both dumps against exact values";
 
-/// That one of the two is of another precision, which is no fault and yet a difference.
+/// Returns a note if the candidate has another precision, which is not a fault.
 fn computed_otherwise(candidate: &Producer, precision: &str) -> Option<String> {
     let other = candidate.precision().filter(|other| *other != precision)?;
-    Some(format!("the candidate was computed in {other}, and is judged by what is allowed in {precision}"))
+    Some(format!("the candidate was computed in {other}, but is judged by the tolerance for {precision}"))
 }
 
-/// What is to be said where both sides are one file.
+/// Returns a note if both sides are the same file.
 fn one_file(candidate: &Dump, reference: &Dump) -> Option<String> {
     let place = |dump: &Dump| dump.path.canonicalize().ok();
     let is_one = place(candidate).is_some() && place(candidate) == place(reference);
     let is_one = is_one && candidate.manifest.sequence == reference.manifest.sequence;
-    is_one.then(|| "both sides are the same file: nothing was compared with anything else".to_owned())
+    is_one.then(|| "candidate and reference are the same file, so the comparison shows nothing".to_owned())
 }

@@ -18,7 +18,7 @@ pub enum DumpFiles {
     Bytes(Source),
     /// A remote file, identified by its `ETag` or date and its size.
     Elsewhere {
-        /// As in `ETag "33a6"`.
+        /// Version of the file, such as `ETag "33a6"`.
         pin: String,
         /// The size in bytes.
         bytes: usize,

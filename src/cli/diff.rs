@@ -30,7 +30,7 @@ pub struct Args {
     format: DiffFormat,
 }
 
-/// What to print.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum DiffFormat {
     /// A table for the terminal

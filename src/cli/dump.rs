@@ -61,8 +61,8 @@ pub fn run(args: &Args) -> Result<Verdict> {
     }
     let out = args.out.as_deref().expect("clap has seen to it");
     let tokens = args.prompt.tokens(&target)?;
-    let tokens = tokens
-        .ok_or_else(|| Error::Usage("give the model something to read: --prompt or --tokens".into()))?;
+    let tokens =
+        tokens.ok_or_else(|| Error::Usage("no input for the model; use --prompt or --tokens".into()))?;
     let variant = &target.variants[0];
     variant.begin_hash();
     let loaded = args.model_options.load(variant)?;
@@ -107,14 +107,14 @@ pub fn run(args: &Args) -> Result<Verdict> {
     });
     recorder.finish(transcript.passes, transcript.generated)?;
     let (out, passes) = (out.display(), script.passes.len());
-    args.output.line(format_args!("{out}: {passes} passes of {}, which chose {chosen}", variant.name));
+    args.output.line(format_args!("{out}: {passes} passes of {}, chosen tokens {chosen}", variant.name));
     args.output.document(|| document);
     Ok(Verdict::Pass)
 }
 
-/// The tokens chosen; a run goes on where one ends the text, as those of the reference scripts do.
+/// Formats the chosen tokens. A run continues after an end token, like the reference scripts.
 fn chosen(tokens: &[u32], end_tokens: &[u32]) -> String {
-    let one = |id: &u32| if end_tokens.contains(id) { format!("{id} (an end)") } else { id.to_string() };
+    let one = |id: &u32| if end_tokens.contains(id) { format!("{id} (end of text)") } else { id.to_string() };
     tokens.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 

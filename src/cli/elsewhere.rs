@@ -1,4 +1,4 @@
-//! What is behind a URL, as commands take it.
+//! Files behind URLs in commands.
 
 use std::path::Path;
 
@@ -9,11 +9,13 @@ use crate::hub::Settings;
 use crate::parts::Refused;
 use crate::remote::{self, Remote, Url};
 
-/// How files behind a URL are got: with the hub's token where it is the hub's.
+/// Opens a file behind a URL, with the hub's token for URLs of the hub.
 pub fn remote(url: &Url) -> Result<Remote> {
     let hub = Settings::from_env()?;
     if hub.offline {
-        let problem = "HF_HUB_OFFLINE forbids it; unset it, or download the file and name that".into();
+        let problem = "HF_HUB_OFFLINE is set, which forbids downloads; unset it, or download the file and \
+            use its path"
+            .into();
         return Err(HubError::Download { what: url.shown().to_owned(), problem }.into());
     }
     let host = format!("{}/", hub.endpoint);
@@ -34,8 +36,8 @@ pub fn dump_behind(url: &Url) -> Result<Source> {
     place.open()
 }
 
-/// Each array of a folder would be a file of its own to ask for, to pin and to keep open, and nothing says that they are of
-/// one run.
+/// Refuses a dump in a folder behind a URL: each array would need its own request, and nothing shows that the
+/// files belong together.
 ///
 /// # Errors
 /// If that is what a URL leads to.
@@ -46,7 +48,7 @@ pub fn refuse_loose_arrays(place: &Remote, url: &Url) -> Result<()> {
     if !is_loose {
         return Ok(());
     }
-    let problem = "a dump that is a folder is not read from elsewhere; make one .safetensors file of it \
-                   (reference-scripts/dump/pack_dump.py) and name that";
+    let problem = "a dump in a folder cannot be read from a URL; pack it into one .safetensors file with \
+                   reference-scripts/dump/pack_dump.py";
     Err(Error::Elsewhere(Refused { place: url.shown().to_owned(), problem: problem.into() }))
 }

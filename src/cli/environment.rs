@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 /// The number of threads that rayon starts; read by rayon itself, which ignores what it cannot read.
 const THREADS: &str = "RAYON_NUM_THREADS";
 
-/// A variable that stands for an option where the option is not given.
+/// An environment variable that replaces an option that is not given.
 struct Variable {
     name: &'static str,
     /// The long name of the option.
@@ -22,7 +22,7 @@ struct Variable {
     value: Value,
 }
 
-/// The value of a variable, and the words it stands for.
+/// The value of a variable, and the arguments for it.
 enum Value {
     /// 1 or 0.
     Switch(&'static [&'static str]),
@@ -80,7 +80,7 @@ pub fn with_environment(
         let is_settled =
             [variable.option].iter().chain(variable.rivals).any(|option| is_given(&words, option));
         if !is_settled && !added.is_empty() {
-            notes.push(format!("{}={} is taken as {}", variable.name, value.display(), added.join(" ")));
+            notes.push(format!("{}={} is read as {}", variable.name, value.display(), added.join(" ")));
             words.splice(2..2, added.into_iter().map(OsString::from));
         }
     }
@@ -105,12 +105,13 @@ impl Variable {
 
 fn number(name: &str, value: &OsStr, least: u64) -> Result<u64> {
     let number = value.to_str().and_then(|value| value.trim().parse().ok()).filter(|number| *number >= least);
-    number.ok_or_else(|| unreadable(name, value, &format!("a whole number, {least} or more")))
+    number.ok_or_else(|| unreadable(name, value, &format!("an integer of at least {least}")))
 }
 
 fn unreadable(name: &str, value: &OsStr, expected: &str) -> Error {
     Error::Usage(format!(
-        "environment variable {name}: invalid value '{}', expected {expected}; correct it or unset it",
+        "environment variable {name}: invalid value '{}', expected {expected}; correct it or unset the \
+            variable",
         value.display()
     ))
 }

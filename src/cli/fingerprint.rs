@@ -1,4 +1,4 @@
-//! What names a model's weights for good: their SHA-256, computed when somebody asks, or beside a run.
+//! SHA-256 of a model's weights, computed on demand or in parallel to a run.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -18,13 +18,13 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Of bytes at hand.
+    /// Makes a fingerprint of files in memory.
     pub fn of_bytes(files: &ModelFiles) -> Self {
         let files = files.clone();
         Self::new(move || Ok(files.sha256()))
     }
 
-    /// Of files that were just opened, as they are now.
+    /// Makes a fingerprint of opened files in their current state.
     ///
     /// # Errors
     /// If one is gone.

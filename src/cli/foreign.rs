@@ -17,7 +17,7 @@ use crate::kld::{self, LogitsFile};
 use crate::map::{self, Known, Map, Sizes};
 use crate::memory;
 
-/// What reads a file as a dump that is none.
+/// Options for reading files without a manifest.
 #[derive(Clone, Debug, Default, Args)]
 pub struct MapOptions {
     /// Name map: transformers, llama.cpp, mlx-lm, candle, vllm, sglang, or a file
@@ -34,24 +34,24 @@ pub struct MapOptions {
     pub ignore: Vec<String>,
 }
 
-/// What is known of a file that is no dump.
+/// The known facts about a file without a manifest.
 #[derive(Default)]
 pub struct Foreign<'t> {
     /// The maps that were named.
     pub maps: Vec<String>,
     /// Patterns of arrays that are left out on purpose.
     pub ignore: Vec<String>,
-    /// What the model read.
+    /// Input tokens.
     pub tokens: Option<Vec<u32>>,
     /// The model that it is of.
     pub target: Option<&'t Target>,
-    /// What another dump of the same run tells of its sizes, and what it was read along.
+    /// Sizes and tokens known from another dump of the same run.
     pub beside: Known,
     of_model: OnceCell<Known>,
 }
 
 impl<'t> Foreign<'t> {
-    /// What is known with a model at hand.
+    /// Collects the facts from options and a model.
     pub fn new(map: &MapOptions, tokens: Option<Vec<u32>>, target: Option<&'t Target>) -> Self {
         Self { maps: map.maps.clone(), ignore: map.ignore.clone(), tokens, target, ..Self::default() }
     }
@@ -86,8 +86,8 @@ impl<'t> Foreign<'t> {
         }))
     }
 
-    /// The chunks of a file of llama-perplexity, if it is one. What stands before a text the model's tokenizer says; a file tells
-    /// the text alone.
+    /// Returns the chunks of a file of llama-perplexity, if it is one. The model's tokenizer gives the token
+    /// before a text, since a file only has the text.
     ///
     /// # Errors
     /// If it cannot be read, or there is no tokenizer.
@@ -95,14 +95,14 @@ impl<'t> Foreign<'t> {
         let Some(file) = LogitsFile::at(path)? else { return Ok(None) };
         let (name, chunks) = (file.path().display(), file.chunks().len());
         memory::check(
-            format_args!("{name}: {chunks} chunks as dumps (xcheck kld takes them one by one)"),
+            format_args!("{name}: {chunks} chunks as dumps (xcheck kld reads them one by one)"),
             kld::size_of_dumps(&file),
         )?;
         let begins = self.target.map(beginning).transpose()?.flatten();
         kld::dumps(&file, begins).map(Some)
     }
 
-    /// Refuses a map where every dump says itself what it holds.
+    /// Refuses a map if every dump has a manifest.
     ///
     /// # Errors
     /// If there is one.
@@ -110,7 +110,7 @@ impl<'t> Foreign<'t> {
         match self.maps.first() {
             Some(map) if !dumps.is_empty() && dumps.iter().all(|dump| dump.words.is_empty()) => {
                 Err(Error::Usage(format!(
-                    "--map {map}: {} has a manifest, which says what its arrays are; leave --map out",
+                    "--map {map}: {} has a manifest, which already assigns its arrays; omit --map",
                     dumps[0].typed
                 )))
             }
@@ -150,7 +150,7 @@ impl<'t> Foreign<'t> {
     }
 }
 
-/// What a dump tells of another file of the same run.
+/// Returns the facts that a dump shows about other files of the same run.
 pub fn told_by(dump: &Dump) -> Known {
     let shape = |tap: &str| {
         dump.manifest.tensors.iter().find(|row| row.tap == tap && row.axes.is_none()).map(|row| &row.shape)
@@ -173,7 +173,7 @@ pub fn told_by(dump: &Dump) -> Known {
     }
 }
 
-/// Whether a path leads to arrays without a manifest.
+/// Returns true if a path leads to arrays without a manifest.
 ///
 /// # Errors
 /// If it cannot be read.

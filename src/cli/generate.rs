@@ -21,7 +21,7 @@ use crate::model::LoadedModel;
 use crate::numerics::Numerics;
 use crate::tokenizer::Tokenizer;
 
-/// How many tokens are generated where neither a number was given nor the context ends.
+/// Default number of generated tokens, unless the context ends earlier.
 const DEFAULT_TOKENS: usize = 128;
 
 /// Arguments of `xcheck generate`.
@@ -76,7 +76,7 @@ pub struct Args {
 }
 
 fn nothing_to_read() -> Error {
-    let problem = "the prompt is empty, and the model's files name no token that begins a text; give a --prompt or --tokens";
+    let problem = "the prompt is empty, and the model has no BOS token; use a non-empty --prompt or --tokens";
     Error::Usage(problem.to_owned())
 }
 
@@ -86,7 +86,7 @@ fn samples(text: &str) -> std::result::Result<usize, String> {
     number.ok_or_else(|| format!("expected 1 to {MOST}"))
 }
 
-/// What the model reads first.
+/// The first input of the model.
 #[derive(Debug, ClapArgs)]
 #[group(required = true)]
 struct Prompts {
@@ -103,7 +103,7 @@ struct Prompts {
     tokens: Vec<u32>,
 }
 
-/// How the next token is chosen.
+/// Options for choosing the next token.
 #[derive(Debug, ClapArgs)]
 struct SamplingOptions {
     /// Sampling temperature; below 1e-6 the likeliest token is chosen
@@ -196,7 +196,7 @@ impl Args {
 }
 
 impl SamplingOptions {
-    /// How one of several sequences is sampled: independently of the others, by a seed of its own.
+    /// Returns the sampling of one of several sequences, with its own seed.
     fn of_item(&self, item: usize) -> Sampling {
         Sampling {
             temperature: self.temperature,
@@ -221,11 +221,11 @@ impl Prompts {
         texts.iter().map(|text| encode(target, text)).collect()
     }
 
-    /// What makes text of tokens, if anything does. Where ids were given it can be done without: ids are printed.
+    /// Returns the tokenizer, if any. It is optional if ids were given; then ids are printed.
     fn tokenizer(&self, target: &Target) -> Result<Option<Arc<dyn Tokenizer>>> {
         match target.tokenizer() {
             Err(problem) if !self.tokens.is_empty() => {
-                tell!("token ids are printed, since their text is not known: {problem}");
+                tell!("printing token ids, because their text is unknown: {problem}");
                 Ok(None)
             }
             found => found,
@@ -237,7 +237,7 @@ fn lines(file: &Path) -> Result<Vec<String>> {
     let text = input::text(file)?;
     let lines: Vec<_> = text.lines().map(str::to_owned).collect();
     if lines.is_empty() {
-        return Err(Error::Usage(format!("{} holds no prompt, expected one in each line", file.display())));
+        return Err(Error::Usage(format!("{} has no prompts, expected one per line", file.display())));
     }
     Ok(lines)
 }
@@ -252,7 +252,7 @@ fn read(text: &str) -> Result<String> {
     Ok(text)
 }
 
-/// Prints a piece at once; `false` where nobody reads any more.
+/// Prints a piece immediately; returns `false` if the output was closed.
 fn print(piece: &str) -> Result<bool> {
     if terminal::out(piece) {
         return Ok(true);
@@ -265,5 +265,7 @@ fn note_decoded(loaded: &LoadedModel, numerics: &dyn Numerics) {
     let Some((_, dtype)) = engine::decoded(&*loaded.model, numerics).into_iter().next() else { return };
     let native = engine::native_to(dtype).map(|numerics| format!("--numerics {}", numerics.name()));
     let names = native.collect::<Vec<_>>().join(" or ");
-    tell!("weights of type {dtype} are decoded; {names} computes with them as they are stored");
+    tell!(
+        "weights of type {dtype} are decoded to floats, which is slow; {names} computes with them as stored"
+    );
 }

@@ -1,4 +1,4 @@
-//! What was generated: its text as it comes, and all of it at the end with how fast it was.
+//! Generated text while it arrives, and the complete result with its speed.
 
 use std::fs;
 use std::time::Duration;
@@ -23,7 +23,7 @@ impl<'t> Text<'t> {
         Self { tokenizer, stream: None, prompt: prompt.to_vec(), echo }
     }
 
-    /// What comes before the first token.
+    /// Returns the text before the first token.
     ///
     /// # Errors
     /// If an id has no text.
@@ -41,7 +41,7 @@ impl<'t> Text<'t> {
         pieces
     }
 
-    /// What a token adds.
+    /// Returns the text that a token adds.
     ///
     /// # Errors
     /// If it has no text.
@@ -49,7 +49,7 @@ impl<'t> Text<'t> {
         self.stream.as_mut().map_or_else(|| Ok(ids(&[token])), |stream| stream.push(token))
     }
 
-    /// What was held back.
+    /// Returns the text that was held back.
     ///
     /// # Errors
     /// If an id has no text.
@@ -72,7 +72,7 @@ pub struct Generated {
     /// Null where no prompt was read.
     prompt_tokens_per_second: Option<f64>,
     generated_tokens: usize,
-    /// Of the tokens after each sequence's first; null where there are none.
+    /// Speed of the tokens after each sequence's first; null if there are none.
     decode_tokens_per_second: Option<f64>,
     /// Until every sequence had its first token.
     seconds_to_first_token: f64,
@@ -93,7 +93,7 @@ struct Sequence {
 }
 
 impl Generated {
-    /// Of sequences that have ended.
+    /// Collects finished sequences.
     ///
     /// # Errors
     /// If an id has no text.
@@ -145,8 +145,8 @@ impl Generated {
         let memory =
             self.peak_memory_bytes.map_or("unknown".to_owned(), |bytes| format!("{} MB", bytes / 1_000_000));
         format!(
-            "prompt {} tokens{prompt}, generated {}{decode}; first token after {:.3} s; peak memory {memory}, \
-             of it {:.1} MB KV cache; numerics {}",
+            "prompt {} tokens{prompt}, generated {}{decode}; first token after {:.3} s; peak memory \
+             {memory}, including {:.1} MB KV cache; numerics {}",
             self.prompt_tokens,
             self.generated_tokens,
             self.seconds_to_first_token,

@@ -43,13 +43,13 @@ pub struct Args {
     pub(super) threads: ThreadOptions,
 }
 
-/// Runs the model and says which of its values each array has.
+/// Runs the model and reports the tap of each array.
 pub fn run(args: &Args) -> Result<Verdict> {
     let target = args.target.find()?;
     let arrays = Arrays::open(&args.file)?;
     let tokens = tokens_of(&arrays, args.prompt.tokens(&target)?)?.ok_or_else(|| {
         Error::Usage(format!(
-            "{}: which tokens the model read is not known: give --tokens 1,2,3 or --prompt",
+            "{}: the tokens that the model read are unknown; give --tokens 1,2,3 or --prompt",
             args.file.display()
         ))
     })?;
@@ -68,21 +68,21 @@ pub fn run(args: &Args) -> Result<Verdict> {
             let guesses = Written { rules, ..Written::default() };
             out.write(&format!("{}{}", plain(&map), commented(&plain(&guesses))))?;
             let say = format!(
-                "the map is in {0}; xcheck check --model {2} --candidate {1} --map {0} reads the file by it",
+                "wrote the map {0}; use it with: xcheck check --model {2} --candidate {1} --map {0}",
                 path.display(),
                 args.file.display(),
                 args.target.model
             );
             tell!("{say}");
         }
-        Some(out) => tell!("{} is not written: no array was identified with certainty", out.path.display()),
+        Some(out) => tell!("{} was not written: no array was identified with certainty", out.path.display()),
         None => {}
     }
     let all = !identified.is_empty() && told == identified.len();
     Ok(if all { Verdict::Pass } else { Verdict::Inconclusive })
 }
 
-/// Where a map will be: tried before the work, made when there is one.
+/// The file of a map: checked before the work, written at the end.
 struct MapFile<'p> {
     path: &'p Path,
     beside: UnfinishedFile,
@@ -92,7 +92,7 @@ impl<'p> MapFile<'p> {
     fn create(path: &'p Path) -> Result<Self> {
         if path.exists() {
             return Err(Error::Usage(format!(
-                "{} already exists; name another or remove it",
+                "{} already exists; use another name or remove it",
                 path.display()
             )));
         }
@@ -137,14 +137,14 @@ fn shown(identified: &[Identified], told: usize, file: &Path) -> String {
         }
         if array.places.is_empty() {
             let nearest = array.nearest.as_ref().map(|place| format!("nearest: {}", place.site));
-            let what = if array.is_tokens() { "tokens" } else { "cannot tell" };
+            let what = if array.is_tokens() { "tokens" } else { "unknown" };
             let near = array.nearest.as_ref().map_or(String::new(), figure);
             let why =
-                array.because.clone().or(nearest).unwrap_or_else(|| "near no value of our run".to_owned());
+                array.because.clone().or(nearest).unwrap_or_else(|| "no similar value in our run".to_owned());
             table.add_row([name, shape, what.to_owned(), near, why, String::new()]);
         }
     }
-    format!("{}\n\n{}: {told} of {} arrays told", table.trim_fmt(), file.display(), identified.len())
+    format!("{}\n\n{}: {told} of {} arrays identified", table.trim_fmt(), file.display(), identified.len())
 }
 
 fn figure(place: &Place) -> String {
@@ -190,7 +190,7 @@ fn rows(array: &Identified) -> Vec<Value> {
         row
     };
     if array.places.is_empty() {
-        let because = array.because.clone().unwrap_or_else(|| "cannot tell".to_owned());
+        let because = array.because.clone().unwrap_or_else(|| "unknown".to_owned());
         let tap = array.is_tokens().then_some("tokens");
         return vec![with(json!({"tap": tap, "because": because}))];
     }

@@ -58,7 +58,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Whether anything is said of how a file that is no dump is to be read.
+    /// Returns true if an option about files without a manifest was given.
     fn reads_by_map(&self) -> bool {
         !self.map.maps.is_empty() || self.model.is_some() || self.tokens.is_some()
     }
@@ -116,7 +116,7 @@ fn look_at_foreign(path: &Path, args: &Args) -> Result<Vec<Value>> {
     Ok(vec![found])
 }
 
-/// What is behind a URL: only what is shown is read.
+/// Shows a file behind a URL and reads only the displayed parts.
 fn look_elsewhere(url: &Url, args: &Args) -> Result<Vec<Value>> {
     let (place, path) = (remote(url)?, Path::new(url.shown()));
     refuse_loose_arrays(&place, url)?;
@@ -139,7 +139,8 @@ fn look_at_files(files: Vec<Source>, args: &Args) -> Result<Vec<Value>> {
 fn look_at_file(source: Source, args: &Args) -> Result<Vec<Value>> {
     let format = Format::detect(&source)?;
     if args.asks_for_some() && matches!(format, Format::Gguf | Format::Pytorch | Format::Llama2c) {
-        let problem = "--tap, --layer and --pass are of dumps, and it is none: leave them out, or say how it is read, with --map";
+        let problem = "--tap, --layer and --pass need a dump, and this is a file of weights; omit them, or \
+            use --map to read the arrays as a dump";
         return Err(Error::Usage(format!("{}: {problem}", source.path.display())));
     }
     let found = match format {
@@ -228,13 +229,13 @@ fn weights(format: &str, metadata: Value, file: &TensorFile, output: FormatOptio
     }
     output.line(table.trim_fmt());
     if let Some(more @ 1..) = file.len().checked_sub(MOST_ROWS) {
-        output.line(format_args!("and {more} more; --format json has all"));
+        output.line(format_args!("and {more} more; --format json lists all"));
     }
     let path = file.path().display().to_string();
     json!({"kind": "weights", "format": format, "path": path, "metadata": metadata, "tensors": tensors})
 }
 
-/// Of several sequences each as if it were a dump.
+/// Shows each sequence of a dump like a dump.
 fn look_at_dumps(dumps: &[Dump], args: &Args) -> Result<Vec<Value>> {
     let asked = args.path.to_str().map_or(Ok(None), |typed| asked_for(typed, dumps))?;
     let shown = asked.map_or(dumps, |number| &dumps[number..=number]);
@@ -257,20 +258,18 @@ fn look_at_dump(dump: &Dump, args: &Args) -> Result<Value> {
     let lacks_layers = args.layer.is_some() && sites.iter().all(|site| site.layer.is_none());
     if lacks_layers || sites.is_empty() && args.asks_for_some() {
         let held: Vec<_> = dump.points().into_iter().map(Point::name).collect();
-        let problem = format!(
-            "nothing of what was asked for (--tap, --layer, --pass); its taps are {}",
-            held.join(", ")
-        );
+        let problem =
+            format!("no value matches --tap, --layer and --pass; the dump has the taps {}", held.join(", "));
         return Err(Error::dump(&dump.path, problem));
     }
     let mut table = plain_table(&["tap", "layer", "pass", "shape", "min", "max", "mean", "rms", "odd"]);
     let mut taps = Vec::new();
     for site in sites {
-        let shape = &dump.row(site).expect("its site came from this dump").shape;
+        let shape = &dump.row(site).expect("the site is from this dump").shape;
         dump.check_content(site)?;
         let figures = match dump.sketch(site)? {
             Some(sketch) => figures_of_sketch(&sketch, shape.iter().product()),
-            None => statistics(&dump.read(site)?.expect("what is no sketch is held")),
+            None => statistics(&dump.read(site)?.expect("a site without a sketch has values")),
         };
         let number = |number: Option<usize>| number.map_or(String::new(), |number| number.to_string());
         let mut row =
@@ -314,7 +313,7 @@ fn show_manifest(dump: &Dump, path: &Path, output: FormatOptions) {
     let manifest = &dump.manifest;
     let producer = &manifest.producer;
     let program = plain(format_args!("{} {}", producer.name, producer.version));
-    output.line(format_args!("{}: a dump by {program}", path.display()));
+    output.line(format_args!("{}: dump made by {program}", path.display()));
     for (key, value) in &producer.settings {
         show_entry(output, key, value);
     }
@@ -333,7 +332,7 @@ fn show_manifest(dump: &Dump, path: &Path, output: FormatOptions) {
     }
 }
 
-/// Of the values of a tap; a figure that there is none of is no number.
+/// The statistics of a tap's values; a missing figure is `None`.
 struct Figures {
     min: Option<f64>,
     max: f64,
@@ -355,7 +354,7 @@ impl Figures {
     }
 }
 
-/// Smallest, largest, mean, root mean square of the finite values, and what is odd about them.
+/// Returns minimum, maximum, mean and root mean square of the finite values, and anything unusual.
 fn statistics(values: &Values) -> Figures {
     let finite: Vec<f64> = values.data.iter().copied().filter(|value| value.is_finite()).collect();
     let count = finite.len() as f64;
@@ -366,12 +365,12 @@ fn statistics(values: &Values) -> Figures {
     let odd = match values.data.len() - finite.len() {
         0 if rms == 0.0 => "all zero".to_owned(),
         0 => String::new(),
-        nonfinite => format!("{nonfinite} not finite"),
+        nonfinite => format!("{nonfinite} non-finite"),
     };
     Figures { min: Some(min), max, mean, rms, odd, is_sketch: false }
 }
 
-/// The same as far as a sketch tells: of the smallest and the largest their size.
+/// Returns the statistics that a sketch shows; only the magnitudes of extremes are known.
 fn figures_of_sketch(sketch: &View, elements: usize) -> Figures {
     let column = |column: usize| (0..sketch.rows()).map(move |row| sketch.get(row * sketch.width() + column));
     let count = elements as f64;

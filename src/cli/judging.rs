@@ -1,4 +1,4 @@
-//! A model and a dump, one of which is judged: what `run` and `check` have in common.
+//! Comparison of a model with a dump, shared by `run` and `check`.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -31,7 +31,7 @@ use crate::model::LoadedModel;
 use crate::numerics::Numerics;
 use crate::report::{Comparison, Sharded, Timing};
 
-/// Which errors to measure.
+/// Options for the errors to measure.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ModeOptions {
     /// Measure only local errors: each operation starts from the dump's values
@@ -70,11 +70,11 @@ pub struct ModeOptions {
 fn profile(name: &str) -> std::result::Result<(String, Profile), String> {
     let known = || Profile::names().collect::<Vec<_>>().join(", ");
     let profile =
-        Profile::named(name).ok_or_else(|| format!("no profile is named so; known: {}", known()))?;
+        Profile::named(name).ok_or_else(|| format!("unknown profile, expected one of: {}", known()))?;
     Ok((name.to_owned(), profile))
 }
 
-/// What decides a verdict, on the command line.
+/// The criterion for a verdict, as an option.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum GateName {
     /// Rounding error bounds, computed from each operation's inputs or measured
@@ -85,7 +85,7 @@ pub(super) enum GateName {
 }
 
 impl GateName {
-    /// What decides.
+    /// Returns the criterion.
     pub(super) fn gate(self) -> Gate {
         match self {
             GateName::Rounding => Gate::Rounding,
@@ -106,12 +106,12 @@ impl ModeOptions {
         self.rounding.as_ref().map(|(_, profile)| *profile)
     }
 
-    /// What decides.
+    /// Returns the criterion.
     pub fn gate(&self) -> Gate {
         self.gate.gate()
     }
 
-    /// What was asked for.
+    /// Returns the requested mode.
     pub fn mode(&self) -> Mode {
         match (self.introduced, self.total, self.from_reference) {
             (true, ..) => Mode::Introduced,
@@ -121,8 +121,8 @@ impl ModeOptions {
         }
     }
 
-    /// What to look at. What lies outside the layers does not depend on a layer that is run by itself: it is looked
-    /// at with all of them, or where it is asked for by name.
+    /// Returns the selection. Taps outside the layers do not depend on a layer that is run alone; they are
+    /// selected with all layers, or by name.
     pub fn selection(&self, select: &SelectOptions) -> Selection {
         let selection = select.selection();
         let layers_alone = self.from_reference && selection.layers.is_some() && !selection.explicit;
@@ -156,10 +156,11 @@ impl<'a> Models<'a> {
     }
 }
 
-/// What is not done of a model that is elsewhere.
-const NO_CAUSES: &str = "causes were not looked for: that needs the whole model, and its weights are elsewhere; download it and run again";
+/// Note for a model whose weights are remote.
+const NO_CAUSES: &str = "causes were not searched: the search needs the whole model, but its weights are \
+    remote; download the model and run again";
 
-/// What `run` and `check` are told alike.
+/// Options shared by `run` and `check`.
 #[derive(Debug, Args)]
 pub struct JudgingOptions {
     #[command(flatten)]
@@ -189,21 +190,21 @@ pub struct JudgingOptions {
 }
 
 impl JudgingOptions {
-    /// What to look at.
+    /// Returns the selection.
     pub fn selection(&self) -> Selection {
         self.mode.selection(&self.select)
     }
 
-    /// Which errors to measure. Of a part only those that each stage introduces can be: total errors travel through the
-    /// whole model.
+    /// Returns the errors to measure. A shard only has local errors, since accumulated errors need the whole
+    /// model.
     ///
     /// # Errors
     /// If total errors of a part are asked for.
     pub fn mode(&self) -> Result<Mode> {
         match self.mode.mode() {
             Mode::Total if self.shard.is_given() => Err(Error::Usage(
-                "--total and --shard: total errors travel through the whole model, which a part does not run; leave \
-                 --total out, or --shard"
+                "--total and --shard: accumulated errors need a run of the whole model, but a shard runs \
+                 only a part; omit --total or --shard"
                     .to_owned(),
             )),
             Mode::Both if self.shard.is_given() => Ok(Mode::Introduced),
@@ -211,14 +212,15 @@ impl JudgingOptions {
         }
     }
 
-    /// Makes the place for reports; with `--resume` what was finished stays there.
+    /// Opens the folder for reports; with `--resume` finished results stay.
     ///
     /// # Errors
-    /// As [`Output::open`].
+    /// The errors of [`Output::open`].
     pub fn open_output(&self, run: &str) -> Result<Output> {
         if self.shard.is_given() && self.output.baseline.baseline.is_some() {
             return Err(Error::Usage(
-                "--baseline and --shard: a baseline is of the whole; give it to xcheck merge".to_owned(),
+                "--baseline and --shard: a baseline covers the whole comparison; use it with xcheck merge"
+                    .to_owned(),
             ));
         }
         let run = &self
@@ -228,13 +230,13 @@ impl JudgingOptions {
         if self.shard.resume { Output::going_on(&self.output, run) } else { Output::open(&self.output, run) }
     }
 
-    /// What our engine is supposed to compute otherwise.
+    /// Returns the supposed changes of our engine.
     pub fn suppositions(&self) -> Vec<Supposition> {
         self.suppose.suppositions(self.selection().layers.as_ref())
     }
 }
 
-/// What all comparisons of a call share.
+/// The data that all comparisons of a call share.
 pub struct Judging<'r> {
     pub target: &'r Target,
     pub selection: &'r Selection,
@@ -243,22 +245,22 @@ pub struct Judging<'r> {
     pub mode: Mode,
     /// The command that judges the same again, and the option before the dump's name, if there is one.
     pub command: (&'static str, Option<&'static str>),
-    /// Where what is finished of a part is kept.
+    /// Place of a shard's finished results.
     pub output: &'r Output,
 }
 
-/// What a dump's engine may compute with, as far as the dump says or shows it.
+/// A possible arithmetic of a dump's engine, stated or shown by its values.
 struct Way {
     producer: Producer,
     choices: Vec<Box<dyn Numerics>>,
     is_stated: bool,
-    /// How it rounds, if its values alone show that.
+    /// Rounding profile, if only the values show it.
     shown: Option<Profile>,
-    /// What is to be said of it, if it is taken.
+    /// Note if this arithmetic is used.
     note: Option<String>,
-    /// Why it cannot give a pass: the dump's values contradict it.
+    /// Reason why this arithmetic cannot give a pass: the dump's values contradict it.
     contradiction: Option<String>,
-    /// True if nothing that the dump says or stores leads to it.
+    /// True if neither the manifest nor the stored types suggest this arithmetic.
     is_guess: bool,
 }
 
@@ -279,7 +281,7 @@ impl Judging<'_> {
         self.comparison(named, (variant, loaded), outcome, started, None)
     }
 
-    /// What was found, and how to find it again.
+    /// Makes the comparison, with the command to repeat it.
     pub(super) fn comparison(
         &self,
         named: &NamedDump,
@@ -299,7 +301,7 @@ impl Judging<'_> {
         })
     }
 
-    /// What is worth knowing of the files, and where a text parts.
+    /// Returns notes on the files and on differing texts.
     pub(super) fn besides(
         &self,
         named: &NamedDump,
@@ -316,8 +318,8 @@ impl Judging<'_> {
         Ok(files.chain(origin).chain(parting(self.target, outcome, &named.dump)).collect())
     }
 
-    /// The verdict by what the dump says of its numerics. Where it says too little, by those that explain it best: only by these
-    /// causes are looked for.
+    /// Returns the outcome for the stated numerics, else for those that explain the dump best. Causes are
+    /// searched only with these.
     fn outcome(&self, named: &NamedDump, role: Role, loaded: &LoadedModel) -> Result<Outcome> {
         let ways = self.ways(named, loaded)?;
         let is_alone = ways.iter().map(|way| way.choices.len()).sum::<usize>() == 1;
@@ -388,7 +390,8 @@ impl Judging<'_> {
         let contradiction = contradiction_of_dtype(&named.dump).filter(|_| is_open);
         said.contradiction = contradiction.as_ref().map(|shown| {
             format!(
-                "{}, but f32 does not explain the values; if the engine computes only the logits in f32, record block_out too",
+                "{}, but rounding to f32 does not explain the values; if the engine computes only the logits \
+                    in f32, record block_out too",
                 shown.note
             )
         });
@@ -474,8 +477,8 @@ impl Judging<'_> {
         Ok(None)
     }
 
-    /// What the dump's engine computes with if its activations are integers of 8 bits, as its products show; without any products,
-    /// in the ways of common engines.
+    /// Returns the possible arithmetics with 8-bit activations: as the products show, or those of common
+    /// engines without recorded products.
     fn ways_of_integers(
         &self,
         outcome: &Outcome,
@@ -514,8 +517,8 @@ impl Judging<'_> {
         products.into_iter().filter_map(way).collect()
     }
 
-    /// Returns the verdict with the first cause supposed; `None` if there is none that `--suppose` takes, or it holds in some layers
-    /// alone.
+    /// Returns the verdict with the first cause supposed; `None` if `--suppose` cannot express it, or it is
+    /// limited to some layers.
     fn confirmed(
         &self,
         outcome: &Outcome,
@@ -573,7 +576,7 @@ impl Judging<'_> {
         cross_check(&named.name, &*loaded.model, numerics, &named.dump, rules, &mut progress)
     }
 
-    /// How a dump is judged.
+    /// Returns the rules for a dump.
     pub(super) fn rules<'x>(
         &'x self,
         is_stated: bool,
@@ -623,15 +626,16 @@ const FLOATS: usize = 2;
 const LEAST_OF_NOISE: f64 = 0.1;
 
 /// The note where the scales of a cache are not known.
-const ABOUT_SCALES: &str = "the dump does not say the scales of its KV cache: what rounding to 8 bits under any scale may do is allowed for";
+const ABOUT_SCALES: &str = "the scales of the KV cache are not recorded: the error bound covers rounding to \
+    8 bits under any scale";
 
 /// Sort key of an outcome: verdict, then number of failing rows. The smallest key is the best explanation.
 fn wrong(outcome: &Outcome) -> (Verdict, usize) {
     (outcome.verdict, outcome.count(Verdict::Fail))
 }
 
-/// The first way by which the verdict is best and fewest rows fail, and its numerics. What the dump says must be possible; what only
-/// its values show need not be, of an engine that is known to compute otherwise.
+/// Returns the first arithmetic with the best verdict and the fewest failures, with its numerics. A stated
+/// arithmetic must be possible; one shown only by values need not be.
 fn best_way(
     ways: &[Way],
     judge: impl Fn(&Way, &dyn Numerics) -> Result<Outcome>,
@@ -666,25 +670,25 @@ fn best_choice(
 
 fn undecided_between(one: &str, other: &str) -> String {
     format!(
-        "the dump does not say how its engine computes, and its values fit {one} and {other} about equally well: name the \
-         arithmetic in settings.numerics, or pass --numerics"
+        "the dump does not state its arithmetic, and its values fit {one} and {other} about equally well; \
+         name the arithmetic in settings.numerics, or use --numerics"
     )
 }
 
-/// What is to be said of a dump that does not state how its engine computes with its weights.
+/// Returns the note for a dump that does not state its arithmetic for its weights.
 pub(super) fn about_arithmetic(producer: &Producer, names: &[&str], told: &str) -> String {
     if let [_] = names {
         let stated = |key: &str| Some(format!("{key} {}", producer.setting(key)?));
         let cache = producer.has_eight_bit_cache().then_some("kv_cache");
         let stated: Vec<_> = ["weights", "dtype"].into_iter().chain(cache).filter_map(stated).collect();
         return format!(
-            "{} is not reproduced: an error that rounding to 8 bits may explain is inconclusive; --numerics NAME says how to \
-             compute",
+            "{} cannot be reproduced, so an error that rounding to 8 bits may explain is inconclusive; use \
+             --numerics NAME to choose the arithmetic",
             stated.join(", ")
         );
     }
     format!(
-        "the dump does not say how its engine computes with these weights: run as {}, told is {told}",
+        "the dump does not state its arithmetic for these weights: run with {}, reported for {told}",
         names.join(" and ")
     )
 }

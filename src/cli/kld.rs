@@ -67,7 +67,7 @@ pub struct Args {
     pub(super) threads: ThreadOptions,
 }
 
-/// What `xcheck dump --kld` writes.
+/// Options of `xcheck dump --kld`.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub struct KldOptions {
     /// Write log-probabilities for llama-perplexity instead of a dump
@@ -116,7 +116,7 @@ pub struct KldOptions {
     bos: Option<Bos>,
 }
 
-/// What stands before a text.
+/// The token before a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bos {
     None,
@@ -130,7 +130,7 @@ impl FromStr for Bos {
         match (text, text.parse()) {
             ("none", _) => Ok(Bos::None),
             (_, Ok(id)) => Ok(Bos::Id(id)),
-            _ => Err("expected a token's id, or none".into()),
+            _ => Err("expected a token id, or none".into()),
         }
     }
 }
@@ -160,11 +160,11 @@ pub fn run(args: &Args) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// "mean KLD 0.0123 (95 %: 0.0110 to 0.0136) against at most 0.01".
+/// "mean KLD 0.0123 (95 %: 0.0110 to 0.0136), limit 0.01".
 fn bounded(figures: &Figures, most: f64) -> String {
     let Estimate { value, interval, .. } = figures.kld.mean;
     let within = interval.map_or(String::new(), |[low, high]| format!(" (95 %: {low:.6} to {high:.6})"));
-    format!("mean KLD {value:.6}{within} against at most {most}")
+    format!("mean KLD {value:.6}{within}, limit {most}")
 }
 
 fn compared(base: &dyn Predictions, other: &dyn Predictions, most: usize) -> Result<Tally> {
@@ -197,7 +197,7 @@ fn named(typed: &str) -> Result<Box<dyn Predictions>> {
     Ok(Box::new(Dumps::new(dumps.into_iter().map(|named| named.dump).collect())?))
 }
 
-/// What runs a model, supposing what was asked for.
+/// Returns a function that runs a model with the supposed changes.
 fn runs<'r>(loaded: &'r LoadedModel, numerics: &'r dyn Numerics, suppose: &SupposeOptions) -> Box<Run<'r>> {
     let supposed = suppose.suppositions(None);
     Box::new(move |script: &Script, tap: &mut dyn Tap| -> Result<Transcript> {
@@ -208,8 +208,8 @@ fn runs<'r>(loaded: &'r LoadedModel, numerics: &'r dyn Numerics, suppose: &Suppo
     })
 }
 
-/// The token that a model reads in place of the first of each chunk, if it reads another: as asked for, else what its tokenizer
-/// puts before a text.
+/// Returns the token that replaces the first one of each chunk, if any: the requested one, else the one that
+/// the tokenizer adds before a text.
 fn bos(target: &Target, asked: Option<Bos>) -> Result<Option<u32>> {
     match asked {
         Some(Bos::None) => return Ok(None),
@@ -217,7 +217,7 @@ fn bos(target: &Target, asked: Option<Bos>) -> Result<Option<u32>> {
         None => {}
     }
     beginning(target).map_err(|error| {
-        Error::Usage(format!("{error}; what stands before a text is told by --bos ID or --bos none"))
+        Error::Usage(format!("{error}; set the token before a text with --bos ID, or --bos none"))
     })
 }
 
@@ -277,8 +277,7 @@ pub(super) fn write(
 impl KldOptions {
     fn tokens(&self, target: &Target, prompt: &PromptOptions) -> Result<Vec<u32>> {
         let Some(file) = &self.text else {
-            let nothing =
-                || Error::Usage("give the model something to read: --text, --prompt or --tokens".into());
+            let nothing = || Error::Usage("no input for the model; use --text, --prompt or --tokens".into());
             return prompt.tokens(target)?.ok_or_else(nothing);
         };
         let text = input::text(file)?;
@@ -287,13 +286,13 @@ impl KldOptions {
         tokenizer(target)?.encode_with(text, Special { add: true, parse: false })
     }
 
-    /// As many whole chunks as there are, or were asked for.
+    /// Returns the requested number of whole chunks, or all.
     fn chunked(&self, tokens: &[u32]) -> Result<Vec<u32>> {
         let n_ctx = self.ctx as usize;
         let whole = tokens.len() / n_ctx;
         if whole == 0 {
             return Err(Error::Usage(format!(
-                "{} tokens are less than a chunk of {n_ctx}; give a longer text or a smaller --ctx",
+                "{} tokens are fewer than one chunk of {n_ctx}; use a longer text or a smaller --ctx",
                 tokens.len()
             )));
         }
@@ -305,23 +304,30 @@ impl KldOptions {
 fn shown(tally: &Tally, figures: Option<&Figures>) -> String {
     let (chunks, tokens) = (tally.chunks(), tally.count());
     match figures {
-        None => format!("{chunks} chunks, {tokens} tokens: no statistics of fewer than {LEAST}"),
+        None => {
+            format!("{chunks} chunks, {tokens} tokens: too few for statistics, expected at least {LEAST}")
+        }
         Some(figures) => {
             let how = match chunks {
-                1 => "of one chunk there are no intervals".to_owned(),
+                1 => "one chunk is too few for intervals".to_owned(),
                 _ => {
-                    format!("[…] is the 95 % interval by {chunks} chunks, whose tokens depend on each other")
+                    format!(
+                        "[…] is the 95 % interval over {chunks} chunks, since tokens within a chunk are \
+                        correlated"
+                    )
                 }
             };
             let (within, apart) = tally.within();
             let left_out = match tally.left_out {
                 0 => String::new(),
-                left => format!(" of {}, the other predicts nothing behind the rest", tokens + left),
+                left => {
+                    format!(" of {}, because the other side has no prediction for the rest", tokens + left)
+                }
             };
             format!(
-                "{}\n{chunks} chunks, {tokens} tokens{left_out}; ± is as if tokens were independent, as llama-perplexity has it; {how}\n\
-                 {within} of {tokens} tokens: no log-probability is further off than rounding to the base's 16 bits; the largest \
-                 difference is {apart:.6}",
+                "{}\n{chunks} chunks, {tokens} tokens{left_out}; ± treats tokens as independent, like \
+                 llama-perplexity; {how}\n{within} of {tokens} tokens have every log-probability within the \
+                 rounding of the base's 16 bits; the largest difference is {apart:.6}",
                 table(figures)
             )
         }

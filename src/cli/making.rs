@@ -1,4 +1,4 @@
-//! Making a reference: what is asked, shown and checked on the way.
+//! Making references: options, progress and checks.
 
 use std::io::{IsTerminal, stderr, stdin};
 use std::path::{Path, PathBuf};
@@ -33,19 +33,19 @@ pub struct MakingOptions {
     yes: bool,
 }
 
-/// Where the engine is run, as far as that is known before anything is made.
+/// The environment of the engine, as far as it is known before anything is made.
 enum Source {
     Here(Environment),
     ToMake(Installer),
 }
 
 impl MakingOptions {
-    /// Whether any was given.
+    /// Returns true if an option was given.
     pub fn are_given(&self) -> bool {
         self.with.is_some() || self.python.is_some() || self.yes
     }
 
-    /// Makes the dump that is wished for, and the environment if there is none; where it is.
+    /// Makes the requested dump, and the environment if needed. Returns the path.
     ///
     /// # Errors
     /// If anything about it is wrong, or the engine fails: nothing half made is left then.
@@ -65,7 +65,7 @@ impl MakingOptions {
         let environment = match source {
             Source::Here(environment) => environment,
             Source::ToMake(installer) => {
-                steps.begin(&format!("making the environment of {}", subject.engine.name()));
+                steps.begin(&format!("creating the environment of {}", subject.engine.name()));
                 installer.make(subject.engine, &workplace, || wait_for("environment"), &mut steps)?
             }
         };
@@ -95,10 +95,10 @@ impl MakingOptions {
         self.agree(engine, &installer, workplace).map(|()| Source::ToMake(installer))
     }
 
-    /// Nothing is installed that nobody has agreed to.
+    /// Asks before anything is installed.
     fn agree(&self, engine: Engine, installer: &Installer, workplace: &Workplace) -> Result<()> {
         let what = format!(
-            "{} needs an environment, which {} makes once: up to {} packages from PyPI ({}) in {}, about {}",
+            "{} needs an environment, which {} creates once: up to {} packages from PyPI ({}) in {}, about {}",
             engine.name(),
             installer.name(),
             engine.locked_packages(),
@@ -112,16 +112,16 @@ impl MakingOptions {
         }
         if !(stdin().is_terminal() && stderr().is_terminal()) {
             return Err(Error::Usage(format!(
-                "{what}; nobody can be asked here: agree with --yes, or name the Python of an environment that you have: \
-                 --python"
+                "{what}; cannot ask for confirmation without a terminal: pass --yes, or name the Python of \
+                 an existing environment with --python"
             )));
         }
-        terminal::err(&format!("{what}\nGo on? [y/N] "));
+        terminal::err(&format!("{what}\nContinue? [y/N] "));
         let mut answer = String::new();
         _ = stdin().read_line(&mut answer);
         match answer.trim().to_lowercase().as_str() {
             "y" | "yes" => Ok(()),
-            _ => Err(Error::Usage("nothing was installed, and no reference made".to_owned())),
+            _ => Err(Error::Usage("cancelled: nothing was installed, and no reference was made".to_owned())),
         }
     }
 }
@@ -143,29 +143,30 @@ impl Subject<'_> {
 
 fn no_place(error: Error) -> Error {
     Error::Usage(format!(
-        "{error}; xcheck reference --out names another place, and run's --reference that dump"
+        "{error}; use xcheck reference --out to write to another place, then pass that dump to xcheck run \
+            --reference"
     ))
 }
 
 fn wait_for(what: &str) {
-    tell!("another xcheck is making this {what}: waiting for it");
+    tell!("waiting for another xcheck that is making this {what}");
 }
 
 fn exists(out: &Path) -> Error {
     Error::Usage(format!(
-        "{} is there already and stays as it is: remove it, or name another place with xcheck reference --out",
+        "{} already exists; remove it, or use xcheck reference --out to write to another place",
         out.display()
     ))
 }
 
-/// What names the lock of a dump: its place.
+/// Returns the name of a dump's lock, from its path.
 fn key(out: &Path) -> Result<String> {
     let place = std::path::absolute(out).map_err(Error::io("find", out))?;
     let hash = Sha256::digest(place.as_os_str().as_encoded_bytes());
     Ok(format!("dump-{}", &hex::encode(hash)[..16]))
 }
 
-/// Nothing gets a name that is no dump, or would be left out as one of other weights.
+/// Refuses a result that is not a dump, or that has other weights.
 fn check(written: &Path, subject: &Subject) -> Result<()> {
     let dumps = Dump::open_all(written)?;
     let found = subject.variant.sha256()?;
@@ -174,7 +175,8 @@ fn check(written: &Path, subject: &Subject) -> Result<()> {
             && stated != found
         {
             return Err(Error::Usage(format!(
-                "{} read other weights than {}: SHA-256 {stated}, not {found}; does the folder hold several models?",
+                "{} read other weights than {}: SHA-256 {stated}, expected {found}; check whether the folder \
+                    has several models",
                 subject.engine.name(),
                 subject.variant.name
             )));

@@ -32,7 +32,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     output.finish(&report)
 }
 
-/// The place of a report is emptied before anything is read.
+/// Checks that no input is in the folder of the report, which is emptied first.
 fn check_place(args: &Args) -> Result<()> {
     let place = Output::place(&args.output, "merge").and_then(|place| place.canonicalize().ok());
     let folder = |path: &PathBuf| {
@@ -45,7 +45,7 @@ fn check_place(args: &Args) -> Result<()> {
     let is_there = |path: &&PathBuf| place.is_some() && folder(path).canonicalize().ok() == place;
     match args.reports.iter().find(is_there) {
         Some(path) => Err(Error::Usage(format!(
-            "{}: it lies where the merged report goes, which is emptied before; name another folder with --report",
+            "{}: the merged report would overwrite this input; name another folder with --report",
             path.display()
         ))),
         None => Ok(()),
@@ -57,7 +57,7 @@ fn merged(args: &Args) -> Result<Report> {
     let read = |path: &PathBuf| -> Result<(String, Read)> {
         let read = match file(path) {
             Some(file) => report::read(&file)?,
-            None => Read::Refused("it has left no report, nor anything that was finished".to_owned()),
+            None => Read::Refused("the run left neither a report nor finished units".to_owned()),
         };
         Ok((path.display().to_string(), read))
     };

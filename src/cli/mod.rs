@@ -234,13 +234,14 @@ pub fn fail(error: &Error) -> ExitCode {
 
 /// Says that this program is wrong, as the lines before have it, and gives back the exit code of bad input: there is no verdict.
 pub fn broken() -> ExitCode {
-    let advice = "this is a fault of xcheck, not of what it judges: please report it with the lines above";
+    let advice = "this is a bug in xcheck, not in the engine under test; please report it with the lines \
+        above";
     terminal::message("error: ", format_args!("{advice}"));
     for_programs(advice);
     ExitCode::from(2)
 }
 
-/// Says what is wrong with a command line, or what was asked about it, and gives back the exit code.
+/// Prints an error or requested information about the command line and returns the exit code.
 pub fn refuse(usage: &clap::Error) -> ExitCode {
     let unwritten = usage.print().err().filter(|error| error.kind() != ErrorKind::BrokenPipe);
     if let Some(error) = unwritten.filter(|_| !usage.use_stderr()) {
@@ -257,16 +258,16 @@ pub fn refuse(usage: &clap::Error) -> ExitCode {
     ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2))
 }
 
-/// Whether the one document that a program reads was printed.
+/// True if the single document for programs was printed.
 static TOLD: AtomicBool = AtomicBool::new(false);
 
-/// What is wrong stands in the document that was printed: there is none of its own.
+/// Records that the printed document already has the error.
 fn for_programs_was_told() {
     TOLD.store(true, Ordering::Relaxed);
 }
 
-/// The message on standard output, where JSON was asked for. The words of the command line tell, since they may be what
-/// is wrong.
+/// Prints the message as JSON on standard output if requested. The format is read from the command line,
+/// which may itself be wrong.
 fn for_programs(error: &str) {
     if TOLD.load(Ordering::Relaxed) {
         return;
@@ -280,7 +281,7 @@ fn for_programs(error: &str) {
 }
 
 impl Cli {
-    /// How many threads were asked for, by those commands that compute.
+    /// Returns the requested number of threads, for commands that compute.
     pub fn threads(&self) -> Option<usize> {
         match &self.command {
             Command::Run(args) => args.options.threads.count(),

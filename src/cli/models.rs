@@ -59,17 +59,17 @@ fn download(name: &str, output: FormatOptions) -> Result<()> {
     Ok(())
 }
 
-/// Nothing that is there already is touched.
+/// Exports a model without overwriting anything.
 fn export(name: &str, folder: &Path, output: FormatOptions) -> Result<()> {
     let names: Vec<_> = shipped::MODELS.iter().map(|model| model.name).collect();
     let model = shipped::model(name).ok_or_else(|| ModelError::NoModel {
         name: name.to_owned(),
-        problem: format!("the models that ship are: {}", names.join(", ")),
+        problem: format!("the shipped models are: {}", names.join(", ")),
     })?;
     let (files, home) = (model.files()?, folder.join(name));
     if home.exists() {
         return Err(Error::Usage(format!(
-            "{} is there already: remove it, or name another folder",
+            "{} already exists; remove it, or name another folder",
             home.display()
         )));
     }
@@ -88,7 +88,7 @@ fn export(name: &str, folder: &Path, output: FormatOptions) -> Result<()> {
 fn unknown(name: &str) -> Error {
     let alike = hub::nearest(name, std::iter::empty()).join(", ");
     let alike = if alike.is_empty() { String::new() } else { format!("; did you mean {alike}?") };
-    let problem = format!("neither a known public model (xcheck models lists them) nor org/repo{alike}");
+    let problem = format!("expected a known public model (xcheck models lists them) or org/repo{alike}");
     ModelError::NoModel { name: name.to_owned(), problem }.into()
 }
 
@@ -125,7 +125,7 @@ dumps/<name> of the current directory; or they are named with --reference.";
 struct Shipped {
     name: &'static str,
     description: &'static str,
-    /// Where its files are: a folder, or inside the program; nothing if they are not here.
+    /// Place of the files: a folder, or inside the program; `None` if not on this machine.
     place: Option<String>,
     formats: Vec<ShippedFormat>,
 }
@@ -179,7 +179,7 @@ fn show_shipped(model: &Shipped, output: FormatOptions) {
 struct Public {
     name: String,
     architecture: String,
-    /// What this build lacks to run it.
+    /// Feature that this build lacks to run the model.
     lacks: Option<String>,
     cached: &'static str,
     gated: bool,
@@ -225,7 +225,7 @@ fn show_public(models: &[Public], output: FormatOptions) {
     output.line(format_args!("{}\n", table.trim_fmt()));
 }
 
-/// What this build lacks to run a model.
+/// Returns the feature that this build lacks to run a model.
 fn obstacle(architecture: &str, files: &KnownFiles) -> Option<String> {
     if !model::architectures().any(|known| known == architecture) {
         return Some(architecture.to_owned());

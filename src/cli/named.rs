@@ -1,4 +1,4 @@
-//! Dumps with their names. Those of one name are told apart: a name in a report, in JUnit or in a baseline is that of one dump.
+//! Dumps with unique names, for reports, JUnit and baselines.
 
 use crate::cli::apart::names;
 use crate::cli::content::DumpFiles;
@@ -8,13 +8,13 @@ use crate::dump::Dump;
 pub struct NamedDump {
     /// The name in tables.
     pub name: String,
-    /// What names it on the command line.
+    /// Name on the command line.
     pub typed: String,
-    /// What names it where no model is named: dumps of several models ship under one name.
+    /// Name without a model; dumps of several models may share one.
     pub alone: String,
     /// The dump.
     pub dump: Dump,
-    /// What is to be said of how it was read, if it is not on this machine, or is no dump by itself.
+    /// Notes on how a remote file, or one without a manifest, was read.
     pub notes: Vec<String>,
     /// Arrays that are not compared: the verdict is no pass unless `--ignore` names them.
     pub lacking: Vec<String>,
@@ -24,7 +24,7 @@ pub struct NamedDump {
     pub files: DumpFiles,
 }
 
-/// Each with a name of its own: the shortest part of what was typed that no other has, else a number.
+/// Gives each dump a unique name: the shortest part of its argument that no other has, else a number.
 pub fn told_apart(mut dumps: Vec<NamedDump>) -> Vec<NamedDump> {
     let typed: Vec<[&str; 2]> = dumps.iter().map(|dump| [dump.name.as_str(), &dump.typed]).collect();
     let names = names(&typed);

@@ -1,4 +1,4 @@
-//! What models, dumps and commands are called in reports and in the names of folders.
+//! Names of models, dumps and commands in reports and folders.
 
 use std::path::{Path, PathBuf};
 
@@ -15,8 +15,7 @@ pub fn plain_name(name: &str) -> String {
     name.chars().map(plain).collect()
 }
 
-/// What a run's folder is called: by its command and what it is about, and by the one dump or case that it was asked
-/// for, if it was only one.
+/// Returns the name of a run's folder: the command, its subject, and the dump or case if only one was named.
 pub fn folder_name(command: &str, about: &str, named: &[&str]) -> String {
     match named {
         ["-"] => format!("{command}-{about}-stdin"),
@@ -25,9 +24,8 @@ pub fn folder_name(command: &str, about: &str, named: &[&str]) -> String {
     }
 }
 
-/// What a model is called in the name of a run's folder: by the last part of its path, without what tells its format; a
-/// name of the hub, org/repo, whole. The argument alone tells it: a file that is gone must not make another folder of it,
-/// while an old report stays where everybody looks.
+/// Returns the name of a model in folder names: the last part of its path without the format, or org/repo of
+/// the hub. It only depends on the argument, so a deleted file does not change the folder.
 pub fn model_name(typed: &str) -> &str {
     if let Some((_, url)) = typed.split_once("://") {
         return last_part(url.split(['?', '#']).next().unwrap_or(url).trim_end_matches('/'));
@@ -41,7 +39,7 @@ pub fn model_name(typed: &str) -> &str {
     last_part(typed)
 }
 
-/// The last part of a dump's path, without what tells its container.
+/// Returns the last part of a dump's path without its extension.
 pub fn dump_name(path: &Path) -> String {
     let path = PathBuf::from(remote::redacted(&path.to_string_lossy()));
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
@@ -49,7 +47,7 @@ pub fn dump_name(path: &Path) -> String {
     name.to_owned()
 }
 
-/// How the names of model files end that go by their own name.
+/// Extensions of model files that are named by themselves.
 const FORMATS: [&str; 2] = [".gguf", ".bin"];
 
 fn last_part(path: &str) -> &str {

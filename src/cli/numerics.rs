@@ -1,4 +1,4 @@
-//! Which numerics reproduce a reference.
+//! Numerics that reproduce a reference.
 
 use clap::{Args, ValueEnum};
 
@@ -13,10 +13,10 @@ use crate::numerics::{
 use crate::quant::ActivationCodes;
 use crate::weight::DType;
 
-/// The field of `producer.rounding` that says which integers activations are rounded to.
+/// Field of `producer.rounding` with the integer type of activations.
 pub(super) const ACTIVATION_CODES: &str = "activation_codes";
 
-/// How to compute.
+/// Options for the arithmetic.
 #[derive(Clone, Debug, Default, Args)]
 pub struct NumericsOptions {
     /// Arithmetic to compute with
@@ -50,7 +50,7 @@ impl NumericsOptions {
     /// would be decoded that may not be.
     pub fn of(&self, model: &dyn Model, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
         if self.dtype.is_some() && self.numerics != NumericsOption::Transformers {
-            return Err(Error::Usage("--dtype is a setting of --numerics transformers alone".into()));
+            return Err(Error::Usage("--dtype needs --numerics transformers".into()));
         }
         self.strictly(model, self.built(producer)?)
     }
@@ -58,7 +58,7 @@ impl NumericsOptions {
     /// The numerics to run a model with by itself. Unless others are named, quantised weights are computed with as they are stored.
     ///
     /// # Errors
-    /// As [`NumericsOptions::of`].
+    /// The errors of [`NumericsOptions::of`].
     pub fn of_stored(&self, loaded: &LoadedModel) -> Result<Box<dyn Numerics>> {
         let model = &*loaded.model;
         let is_open = self.numerics == NumericsOption::Auto && self.dtype.is_none();
@@ -82,12 +82,12 @@ impl NumericsOptions {
         Ok(numerics)
     }
 
-    /// The numerics by which a dump may have been made, and whether that is known. Of a producer that is not known and
-    /// does not say how it computes with quantised weights it is not: it may decode them, or round activations, as ggml
-    /// does or otherwise. Nor is it of weights or of a dtype that no file or numerics here have.
+    /// Returns the possible numerics of a dump, and whether they are known. They are unknown if the producer
+    /// is unknown and does not state its arithmetic for quantised weights, or if neither our files nor our
+    /// numerics have its weight type or dtype.
     ///
     /// # Errors
-    /// As [`NumericsOptions::of`].
+    /// The errors of [`NumericsOptions::of`].
     pub fn of_dump(&self, model: &dyn Model, producer: &Producer) -> Result<(Vec<Box<dyn Numerics>>, bool)> {
         let (stated, has_its_cache) = self.built_for(producer)?;
         let llama_cpp = LlamaCpp::default();
@@ -111,11 +111,11 @@ impl NumericsOptions {
         }
     }
 
-    /// The numerics that a GGUF file of plain weights suggests, for an engine that says nothing of its own: those of llama.cpp, which
-    /// many programs embed. Empty where the options or the producer settle how to compute.
+    /// Returns the numerics that a GGUF file of unquantised weights suggests for an engine without a
+    /// statement: those of llama.cpp, which many programs embed. Empty if options or the producer decide.
     ///
     /// # Errors
-    /// As [`NumericsOptions::of`].
+    /// The errors of [`NumericsOptions::of`].
     pub fn of_gguf(&self, model: &dyn Model, producer: &Producer) -> Result<Vec<Box<dyn Numerics>>> {
         let (said, _) = self.of_dump(model, producer)?;
         let is_said = producer.setting("numerics").or(producer.stated_dtype()).is_some()
@@ -129,7 +129,7 @@ impl NumericsOptions {
         Ok(self.kv_type(Some(producer)).map_or(Vec::new(), |kv| with_cache(kv).into()))
     }
 
-    /// The same numerics where a cache of eight bits is stated or asked for, whose scales are not known.
+    /// Returns the numerics with a stated or requested 8-bit cache of unknown scales.
     fn of_unknown_scale(&self, producer: &Producer) -> Result<Option<Box<dyn Numerics>>> {
         let asked = self.kv_cache.map(Cache::dtype);
         let Some(kv) = asked.or_else(|| producer.cache_type()) else { return Ok(None) };
@@ -160,7 +160,7 @@ impl NumericsOptions {
         self.with_codes(self.plain(choice, producer)?, producer)
     }
 
-    /// Numerics whose activations are integers of 8 bits, where the reference says that its are.
+    /// Returns numerics with 8-bit activations, if the reference states them.
     fn with_codes(&self, own: Box<dyn Numerics>, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
         let codes = producer.and_then(|producer| producer.rounding.as_ref()?.get(ACTIVATION_CODES));
         let Some(codes) = codes.filter(|codes| !codes.is_null()) else { return Ok(own) };
@@ -202,13 +202,13 @@ impl NumericsOptions {
             Some("bf16") => Ok(Transformers::Bf16),
             Some("f16") => Ok(Transformers::F16),
             _ => Err(Error::Usage(format!(
-                "the dump is of dtype {stated}; f32, bf16 and f16 can be reproduced; choose one with \
-                 --numerics transformers --dtype"
+                "the dump has dtype {stated}, expected f32, bf16 or f16; choose one with --numerics \
+                 transformers --dtype"
             ))),
         }
     }
 
-    /// The KV cache of llama.cpp and bitnet.cpp; llama.cpp's default where nothing is said of it.
+    /// Returns the KV cache type of llama.cpp and bitnet.cpp; llama.cpp's default if not stated.
     fn kv_type(&self, producer: Option<&Producer>) -> Result<KvType> {
         if let Some(asked) = self.kv_cache {
             return KvType::of(asked.dtype()).ok_or_else(|| unknown_cache(asked.name(), "f16 and f32"));
@@ -221,7 +221,7 @@ impl NumericsOptions {
     fn llama2_c(&self, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
         match self.kv_type(producer)? {
             KvType::F16 if self.kv_cache.is_some() || stated(producer, "kv_cache").is_some() => Err(
-                Error::Usage("llama2.c's KV cache is of f32; give --kv-cache f32 or other --numerics".into()),
+                Error::Usage("llama2.c has an f32 KV cache; use --kv-cache f32 or other --numerics".into()),
             ),
             _ => Ok(Box::new(Llama2C)),
         }
@@ -238,12 +238,12 @@ impl NumericsOptions {
             .ok_or_else(|| unknown_cache(name, "f32, f16, bf16, f8_e4m3, f8_e5m2 and int8"))
     }
 
-    /// Whether the type of the KV cache was asked for.
+    /// Returns true if the type of the KV cache was given.
     pub fn names_cache(&self) -> bool {
         self.kv_cache.is_some()
     }
 
-    /// Whether a way of computing was asked for.
+    /// Returns true if an arithmetic was given.
     pub fn is_named(&self) -> bool {
         self.numerics != NumericsOption::Auto || self.dtype.is_some() || self.kv_cache.is_some()
     }
@@ -317,8 +317,8 @@ impl NumericsOption {
         }
     }
 
-    /// What reproduces a reference. Its settings come first: the numerics they name, as dumps by xcheck do, or a dtype of
-    /// torch that activations are rounded to. The producer's name decides what they leave open.
+    /// Returns the numerics that reproduce a reference. Settings come first: named numerics, as in dumps by
+    /// xcheck, or a torch dtype of activations. The producer's name decides the rest.
     ///
     /// # Errors
     /// If the settings name numerics that are not known.
@@ -388,7 +388,7 @@ enum Cache {
 }
 
 impl Cache {
-    /// Those that are tried where a dump does not say its own.
+    /// Types to try if a dump does not state its own.
     const SHORT: [Cache; 5] = [Cache::F16, Cache::Bf16, Cache::E4m3, Cache::E5m2, Cache::Int8];
 
     fn name(self) -> &'static str {
@@ -419,26 +419,26 @@ pub(super) fn short_caches() -> impl Iterator<Item = &'static str> {
     Cache::SHORT.iter().map(|cache| cache.name())
 }
 
-/// What the reference's settings say under a key, if they do.
+/// Returns the reference's setting under a key.
 fn stated<'p>(producer: Option<&'p Producer>, key: &str) -> Option<(&'p Producer, &'p str)> {
     producer.and_then(|producer| Some((producer, producer.setting(key)?)))
 }
 
-/// Whether the reference says that it had flash attention.
+/// Returns true if the reference states flash attention.
 fn has_flash_attention(producer: Option<&Producer>) -> bool {
     stated(producer, "flash_attention").is_some_and(|(_, stated)| stated == "on")
 }
 
 fn unknown_cache(stated: &str, known: &str) -> Error {
     Error::Usage(format!(
-        "the dump has a {stated} KV cache, and {known} can be reproduced: --kv-cache f32 or f16 compares with another, whose \
-         rounding is not the dump's"
+        "the dump has a {stated} KV cache, expected {known}; use --kv-cache f32 or f16 to compare with \
+         another type, which rounds differently"
     ))
 }
 
 fn unknown_numerics(name: &str) -> Error {
     let known = NumericsOption::NAMED.map(NumericsOption::name).join(", ");
     Error::Usage(format!(
-        "the dump was made with numerics {name}; known are {known}; choose one with --numerics"
+        "the dump was made with unknown numerics {name}, expected one of {known}; choose one with --numerics"
     ))
 }

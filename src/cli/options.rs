@@ -17,7 +17,7 @@ use crate::format::Source;
 use crate::model::{Activation, I2sLayout, LoadedModel, TernaryFiles};
 use crate::shipped;
 
-/// What to compare, and how strictly.
+/// Options for the selection and its tolerances.
 #[derive(Clone, Debug, Default, Args)]
 pub struct SelectOptions {
     /// Checkpoints to compare, e.g. rope,3-7 [default: all in the dump]
@@ -40,7 +40,7 @@ pub struct SelectOptions {
 }
 
 impl SelectOptions {
-    /// What was asked for.
+    /// Returns the selection.
     pub fn selection(&self) -> Selection {
         Selection {
             checkpoints: self.checkpoints(),
@@ -78,7 +78,7 @@ impl SelectOptions {
     }
 }
 
-/// What our engine is supposed to compute otherwise.
+/// Options for supposed changes of our engine.
 #[derive(Clone, Debug, Default, Args)]
 pub struct SupposeOptions {
     /// Compute differently from the model files, e.g. rope_theta=10000
@@ -112,7 +112,7 @@ impl SupposeOptions {
 /// The name of every shipped model together.
 const ALL_MODELS: &str = "all";
 
-/// Which model.
+/// Options for the model.
 #[derive(Clone, Debug, Args)]
 pub struct TargetOptions {
     /// Model: a name, a file, a folder, org/repo or a URL
@@ -135,7 +135,7 @@ impl TargetOptions {
         Self { model: model.to_owned(), download: false }
     }
 
-    /// The same, which may be got from the hub.
+    /// Makes options for a model that may be downloaded from the hub.
     #[cfg(feature = "hub")]
     pub fn downloadable(model: &str, download: bool) -> Self {
         Self { model: model.to_owned(), download }
@@ -152,7 +152,7 @@ impl TargetOptions {
     /// Finds every model of a list separated by commas; `all` is every shipped model on this machine.
     ///
     /// # Errors
-    /// As [`TargetOptions::find`], and if a model is listed twice.
+    /// The errors of [`TargetOptions::find`], and if a model is listed twice.
     pub fn find_all(&self) -> Result<Vec<Target>> {
         let is_one = self.model.contains("://") || Path::new(&self.model).exists();
         let names: Vec<&str> = match self.model.as_str() {
@@ -168,7 +168,7 @@ impl TargetOptions {
     }
 }
 
-/// Whether what explains a failure is looked for.
+/// Options for the search for causes.
 #[derive(Clone, Debug, Default, Args)]
 pub struct CauseOptions {
     /// Do not search for the cause of a failure
@@ -179,23 +179,23 @@ pub struct CauseOptions {
 }
 
 impl CauseOptions {
-    /// It is not.
+    /// No search.
     #[cfg(feature = "hub")]
     pub const NONE: Self = Self { no_causes: true };
 
-    /// Whether it is.
+    /// Returns true if causes are searched.
     pub fn are_sought(&self) -> bool {
         !self.no_causes
     }
 
-    /// What is to be said of a verdict that nobody wants explained.
+    /// Returns a note if causes of a failure were not requested.
     pub fn note(&self, verdict: Verdict) -> Option<String> {
         let is_open = self.no_causes && verdict == Verdict::Fail;
-        is_open.then(|| "causes were not looked for: --no-causes".to_owned())
+        is_open.then(|| "causes were not searched: --no-causes".to_owned())
     }
 }
 
-/// Which threads compute.
+/// Options for threads.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ThreadOptions {
     /// Number of compute threads [default: RAYON_NUM_THREADS, else one per core]
@@ -209,23 +209,23 @@ pub struct ThreadOptions {
 }
 
 impl ThreadOptions {
-    /// How many were asked for, if any number was.
+    /// Returns the requested number of threads, if any.
     pub fn count(&self) -> Option<usize> {
         if self.deterministic { Some(1) } else { self.threads }
     }
 }
 
-/// As many threads as a machine can make anything of: threads in turns on one core wait for each other at every operation.
+/// Parses a number of threads. The limit avoids threads that wait for each other at every operation.
 fn some_threads(text: &str) -> Result<usize, String> {
     const EACH_CORE: usize = 16;
     const ANYWHERE: usize = 256;
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let most = (EACH_CORE * cores).max(ANYWHERE);
     let threads = text.parse().ok().filter(|threads| (1..=most).contains(threads));
-    threads.ok_or_else(|| format!("expected 1 to {most}; this machine runs {cores} at once"))
+    threads.ok_or_else(|| format!("expected 1 to {most}; this machine has {cores} cores"))
 }
 
-/// What of a model is computed otherwise than its files ask for.
+/// Options that override a model's files.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ModelOptions {
     /// Form of GELU, whatever the model files say
@@ -299,7 +299,7 @@ impl Gelu {
     }
 }
 
-/// Where the result goes.
+/// Options for the output.
 #[derive(Clone, Debug, Args)]
 pub struct OutputOptions {
     /// Folder for the report files [default: reports/<command>-<model>]
@@ -331,14 +331,14 @@ pub struct OutputOptions {
     pub baseline: BaselineOptions,
 }
 
-/// What to show besides the table.
+/// Additional output besides the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Show {
     /// A map of the taps and layers of every dump
     Map,
 }
 
-/// What to print of a report.
+/// The printed format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ReportFormat {
     /// A table for the terminal
@@ -351,7 +351,7 @@ pub enum ReportFormat {
     Agent,
 }
 
-/// What the result must be no worse than.
+/// Options for a baseline.
 #[derive(Clone, Debug, Default, Args)]
 pub struct BaselineOptions {
     /// File of known failures; only new or worse failures fail
@@ -371,7 +371,7 @@ pub struct BaselineOptions {
     pub bits: bool,
 }
 
-/// What to print.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OutputFormat {
     /// A table for the terminal
@@ -380,7 +380,7 @@ pub enum OutputFormat {
     Json,
 }
 
-/// What to print, of a command that judges nothing.
+/// Output options of commands without a verdict.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct FormatOptions {
     /// Output format

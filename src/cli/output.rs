@@ -16,10 +16,10 @@ use crate::parts;
 use crate::ratchet::{self, Baseline};
 use crate::report::{self, Refusal, Report, ReportDir, Style, Timing};
 
-/// Where reports go that were not sent elsewhere.
+/// Default folder of reports.
 pub const REPORTS: &str = "reports";
 
-/// A place for report files that was made before the work, and the format to print.
+/// An opened folder for reports, and the format to print.
 pub struct Output {
     format: ReportFormat,
     shows_maps: bool,
@@ -31,8 +31,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// Makes the place, and removes an earlier report from it. Before anything is read: whatever is wrong with a model or
-    /// a dump, no old verdict stays that could be taken for the new one. `run` names the place where none was asked for.
+    /// Opens the folder and removes an earlier report before anything is read, so that no old verdict remains
+    /// after an error. `run` is the default name.
     ///
     /// # Errors
     /// If it cannot be written to, or there is a baseline that is none.
@@ -40,10 +40,10 @@ impl Output {
         Self::with(options, run, ReportDir::create)
     }
 
-    /// The same, but what an earlier run has finished stays: this one goes on from there.
+    /// Opens the output and keeps the results of an earlier run, so that the run can continue.
     ///
     /// # Errors
-    /// As [`Output::open`].
+    /// The errors of [`Output::open`].
     pub fn going_on(options: &OutputOptions, run: &str) -> Result<Self> {
         Self::with(options, run, ReportDir::going_on)
     }
@@ -65,18 +65,19 @@ impl Output {
         Ok(output)
     }
 
-    /// Where the files of the report go.
+    /// Returns the folder of the report's files.
     pub fn place(options: &OutputOptions, run: &str) -> Option<PathBuf> {
         let named = || options.report.clone().unwrap_or_else(|| PathBuf::from(REPORTS).join(plain_name(run)));
         (!options.no_report).then(named)
     }
 
-    /// Reads what an earlier run has finished, or says why this build cannot; `None` where there is nothing.
+    /// Reads the finished results of an earlier run, or returns the reason why this build cannot use them;
+    /// `None` if there are none.
     pub fn finished(&self) -> Option<Result<Report, String>> {
         self.directory.as_ref().and_then(|(_, files)| files.finished())
     }
 
-    /// Keeps what is finished of a run that is not.
+    /// Stores the finished results of an unfinished run.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -84,13 +85,13 @@ impl Output {
         self.directory.as_ref().map_or(Ok(()), |(_, files)| files.keep(report))
     }
 
-    /// Where the files of the report will be.
+    /// Returns the folder of the report's files.
     #[cfg(feature = "hub")]
     pub fn folder(&self) -> Option<&Path> {
         self.directory.as_ref().map(|(path, _)| path.as_path())
     }
 
-    /// What is found; an error is written to the files before it is given back.
+    /// Runs `find`; an error is written to the files before it is returned.
     ///
     /// # Errors
     /// That of `find`, or that bytes cannot be had which were needed on the way.
@@ -144,7 +145,7 @@ impl Output {
         Ok(report)
     }
 
-    /// The error is told anyway: that it cannot be written too is not worth another.
+    /// Writes the error to the report; a failure to do so is ignored, since the error is printed anyway.
     fn refuse(&mut self, error: &Error) {
         let Some((_, files)) = self.directory.take() else { return };
         let timing = Timing::since(self.started);
@@ -152,7 +153,8 @@ impl Output {
     }
 }
 
-/// Whether colour is wanted: on a terminal, unless NO_COLOR or TERM say otherwise, and wherever CLICOLOR_FORCE does.
+/// Returns true for coloured output: on a terminal, unless NO_COLOR or TERM forbid it, and always with
+/// CLICOLOR_FORCE.
 fn colour() -> bool {
     AutoStream::choice(&stdout()) != ColorChoice::Never
 }

@@ -1,8 +1,8 @@
-//! How much of a walk through a model is done, and how long the rest takes.
+//! Progress of a run through a model, and the remaining time.
 
 use std::time::Duration;
 
-/// How much of a walk is done when a layer begins: each token of each layer costs alike.
+/// Returns the finished share of a run when a layer starts; each token of each layer counts equally.
 pub(super) fn part_done(passes: &[usize], pass: usize, layer: usize, layers: usize) -> Option<f64> {
     let tokens = |passes: &[usize]| passes.iter().sum::<usize>() as f64;
     let here = *passes.get(pass)? as f64 * layer as f64 / layers.max(1) as f64;

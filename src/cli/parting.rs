@@ -1,4 +1,4 @@
-//! Where a generation parts from the reference's, in words.
+//! Description of the first difference between generated texts.
 
 use crate::checkpoint::Point;
 use crate::cli::target::Target;
@@ -8,14 +8,18 @@ use crate::dump::Dump;
 use crate::error::Result;
 use crate::tokenizer::Tokenizer;
 
-/// How much of a text is shown, in characters.
+/// Number of displayed characters of a text.
 const SHOWN: usize = 40;
 
-/// The first step at which the two differ, with both texts; `None` where none does. What the tokens mean is worth a note
-/// and costs no verdict: a tokenizer that cannot be used is told of.
+/// Describes the first differing step with both texts; `None` if there is none. An unusable tokenizer is only
+/// a note.
 pub fn parting(target: &Target, outcome: &Outcome, dump: &Dump) -> Option<String> {
-    told(target, outcome, dump)
-        .unwrap_or_else(|error| Some(format!("the generation parts; its text is not shown: {error}")))
+    told(target, outcome, dump).unwrap_or_else(|error| {
+        Some(format!(
+            "the generated tokens differ; their text cannot be shown: \
+            {error}"
+        ))
+    })
 }
 
 fn told(target: &Target, outcome: &Outcome, dump: &Dump) -> Result<Option<String>> {
@@ -32,14 +36,15 @@ fn told(target: &Target, outcome: &Outcome, dump: &Dump) -> Result<Option<String
     let before = [&dump.manifest.input.tokens, &generated[..step]].concat();
     let text = |after: &[u32]| text_after(&*tokenizer, &before, after);
     Ok(Some(format!(
-        "the generation parts at step {step}, after {:?}: the {engine} goes on {:?}, the {other} {:?}",
+        "the generated texts differ from step {step} on, after {:?}: the {engine} continues with {:?}, the \
+            {other} with {:?}",
         end(&tokenizer.decode_lossy(&before)?),
         text(&[own as u32])?,
         start(&text(&generated[step..])?)
     )))
 }
 
-/// What `after` adds to the text of `before`.
+/// Returns the text that `after` adds to `before`.
 fn text_after(tokenizer: &dyn Tokenizer, before: &[u32], after: &[u32]) -> Result<String> {
     let (all, before) = (tokenizer.decode_lossy(&[before, after].concat())?, tokenizer.decode_lossy(before)?);
     let same = all.chars().zip(before.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();

@@ -68,7 +68,7 @@ pub struct Args {
     tokens: Option<Vec<u32>>,
 }
 
-/// What to print.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum PlanFormat {
     /// One line of JSON for each unit or shard
@@ -86,7 +86,7 @@ fn only(mut dumps: Vec<NamedDump>) -> Result<NamedDump> {
     let names: Vec<String> = dumps.iter().map(|named| named.typed.clone()).collect();
     match (names.len(), dumps.pop()) {
         (1, Some(named)) => Ok(named),
-        _ => Err(Error::Usage(format!("a plan is of one sequence; name one of {}", names.join(", ")))),
+        _ => Err(Error::Usage(format!("a plan needs a single sequence; name one of {}", names.join(", ")))),
     }
 }
 
@@ -131,7 +131,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
 }
 
 impl Args {
-    /// How many shards are asked for.
+    /// Returns the requested number of shards.
     fn count(&self, plan: &Plan) -> Option<usize> {
         let limit = self.per_shard;
         let fits = |count: &usize| {
@@ -149,13 +149,13 @@ fn together(costs: &[Cost]) -> Cost {
     costs.iter().copied().fold(Cost::default(), Cost::and)
 }
 
-/// Why layers cannot be judged each by itself.
+/// Returns the reason why layers cannot be judged separately.
 fn why_together(unit: &Unit) -> Option<String> {
     let part = unit.part().filter(|part| part.layers.len() > 1)?;
     let (first, last) = (part.layers.start, part.layers.end - 1);
     Some(format!(
-        "layers {first}-{last} are one unit: of what enters layers {}-{last} (block_out of the layer before) the dump does \
-         not hold every pass as it was computed",
+        "layers {first}-{last} form one unit: the dump does not have the inputs of layers {}-{last} \
+         (block_out of the layer before) for every pass in the computed type",
         first + 1
     ))
 }
@@ -211,7 +211,8 @@ fn of_shards(plan: &Plan, count: usize, passes: usize) -> impl Iterator<Item = V
 fn github(count: usize) -> Result<()> {
     if count > MOST_OF_GITHUB {
         return Err(Error::Usage(format!(
-            "{count} shards are more than the {MOST_OF_GITHUB} jobs of a GitHub matrix; give --shards {MOST_OF_GITHUB}"
+            "{count} shards exceed the limit of {MOST_OF_GITHUB} jobs in a GitHub matrix; use --shards \
+                {MOST_OF_GITHUB}"
         )));
     }
     let include: Vec<_> =
@@ -220,7 +221,7 @@ fn github(count: usize) -> Result<()> {
     Ok(())
 }
 
-/// `XCHECK_SHARDS` says how many there are also where only some of them are run again.
+/// Prints options for Slurm. `XCHECK_SHARDS` also holds if only some shards are run again.
 fn slurm(count: usize) {
     say!("--array=0-{} --export=ALL,XCHECK_SHARDS={count}", count - 1);
 }

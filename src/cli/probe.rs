@@ -70,14 +70,17 @@ pub struct Args {
 /// A way in which a server may compute, as settings of a dump.
 type Trial = Vec<(&'static str, Value)>;
 
-/// The name of the dump beside a report.
+/// Name of the dump in a report's folder.
 const ANSWERS: &str = "answers.safetensors";
 
 /// Asks, judges, and writes the report.
 pub fn run(args: &Args) -> Result<Verdict> {
     if let Some(path) = args.record.as_ref().filter(|path| path.symlink_metadata().is_ok()) {
         let path = path.display();
-        return Err(Error::Usage(format!("--record {path}: it already exists; name another or remove it")));
+        return Err(Error::Usage(format!(
+            "--record {path}: the file already exists; use another name or \
+            remove it"
+        )));
     }
     let client = args.asking.client()?;
     let about = client.base().split_once("://").map_or("", |(_, rest)| rest);
@@ -86,7 +89,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     output.finish(&report)
 }
 
-/// What the model says of a recording, and how far rounding moves it.
+/// A comparison of a recording with the model, and its noise floor.
 struct Held {
     comparison: Comparison,
     floor: Moves,
@@ -132,7 +135,7 @@ impl Args {
         Ok(Report { command: command(), results, checkpoints, served: Some(served) })
     }
 
-    /// Judges what the server said of the prompt and of what it went on with, as any other dump is.
+    /// Judges the server's answers like any other dump.
     fn against_model(
         &self,
         target: &Target,
@@ -147,17 +150,22 @@ impl Args {
         let named = path.clone().unwrap_or_else(|| ANSWERS.into());
         if recording.is_empty() || recording.prompt.is_empty() {
             let why = match asked.server.reads_conversations() {
-                true => "it answers conversations alone, and shows nothing of the text that it makes of them",
-                false => "it tells neither ids of tokens nor log-probabilities: nothing could be compared",
+                true => {
+                    "the server only answers conversations and does not show the text that its template \
+                    makes of them"
+                }
+                false => {
+                    "the server returns neither token ids nor log-probabilities, so nothing can be \
+                    compared"
+                }
             };
             checks.push(Check::new(Subject::Model, NAME, (Verdict::Inconclusive, why.to_owned())));
             return Ok(None);
         }
         if asked.step() > COARSEST {
             let step = asked.step();
-            let why = format!(
-                "its log-probabilities are multiples of {step}: too few decimals to tell models apart"
-            );
+            let why =
+                format!("the log-probabilities are multiples of {step}, too coarse to distinguish models");
             checks.push(Check::new(Subject::Model, NAME, (Verdict::Inconclusive, why)));
             return Ok(None);
         }
@@ -180,10 +188,11 @@ impl Args {
         let (mut comparison, trial) = best_trial(&trials, self.causes.are_sought(), &mut by)?;
         dump.manifest.producer.settings = with(&told, trial);
         // What a server does not show is nothing to be told of each.
-        comparison.outcome.notes.retain(|note| !note.starts_with("only our engine has"));
+        comparison.outcome.notes.retain(|note| !note.starts_with("not recorded in the dump: "));
         if trials.len() > 1 {
             comparison.outcome.notes.push(format!(
-                "the server does not say how it computes: taken is what explains it best, {}; --numerics and --dtype demand one",
+                "the server does not state its arithmetic; the best match is used: {}; set another with \
+                    --numerics and --dtype",
                 shown(trial)
             ));
         }
@@ -193,12 +202,13 @@ impl Args {
             None => comparison
                 .outcome
                 .notes
-                .push(format!("the answers were not kept; --record {ANSWERS} keeps them")),
+                .push(format!("the answers were not saved; use --record {ANSWERS} to save them")),
         }
         Ok(Some(Held { comparison, floor }))
     }
 
-    /// What is ten times nearer to what was told than the way that is usually tried first has the server's very bits.
+    /// Sorts the nearest arithmetic first. One that is ten times nearer than the usual one has the server's
+    /// exact bits.
     fn nearest_first(
         &self,
         trials: &mut [Trial],
@@ -255,7 +265,7 @@ impl Args {
         judging.of(&named, Role::Candidate, &mut Models::new(&self.model_options))
     }
 
-    /// How far rounding moves what the server tells, in the numerics that explain it best.
+    /// Returns the noise floor of the server's values, in the numerics that explain them best.
     fn floor(&self, target: &Target, dump: &Dump, tokens: &[u32], top: usize) -> Result<Moves> {
         let loaded = self.model_options.load(&target.variants[0])?;
         let (choices, is_stated) = self.numerics.of_dump(&*loaded.model, &dump.manifest.producer)?;
@@ -326,7 +336,8 @@ fn best_trial<'t>(
     Ok(first.expect("one is the least"))
 }
 
-/// What the model's own files say of conversations. A template is rendered where `xcheck serve` is built in, which brings Jinja.
+/// Reads the chat template of the model's own files. Templates need the feature `serve`, which includes
+/// Jinja.
 fn own_template(target: Option<&Target>, own: Option<&dyn Tokenizer>) -> Result<OwnTemplate> {
     let Some(target) = target else { return Ok(OwnTemplate::default()) };
     let chat = target.variants[0].files.chat(own)?;
@@ -356,18 +367,18 @@ fn words(_: &Chat) -> Option<String> {
     None
 }
 
-/// The tokenizer of the model, or why there is none: then texts are not compared, and all else is.
+/// Returns the model's tokenizer, or the reason why there is none; then texts are not compared.
 pub(super) fn own_tokenizer(target: Option<&Target>) -> (Option<Arc<dyn Tokenizer>>, String) {
     match target.map(Target::tokenizer) {
-        None => (None, "there is no tokenizer of a model (--model M)".to_owned()),
+        None => (None, "no model is given, so there is no tokenizer; use --model".to_owned()),
         Some(Ok(None)) => (None, "the model has no tokenizer".to_owned()),
         Some(Ok(own)) => (own, String::new()),
         Some(Err(error)) => (None, error.to_string()),
     }
 }
 
-/// What a server may be computing in, as settings of a dump. What it says, or was said of it, is taken; else what such files are
-/// mostly served in, one after the other, and in the end anything that 8 bits may do.
+/// Returns the possible settings of a server: stated or given ones, else those usual for such files in order,
+/// and last any rounding to 8 bits.
 fn trials(known: &Identity, format: &str, is_named: bool) -> Vec<Trial> {
     match (known.dtype.is_some() || is_named, format) {
         (true, _) => vec![Vec::new()],
@@ -391,10 +402,10 @@ fn with(told: &Map<String, Value>, trial: &[(&str, Value)]) -> Map<String, Value
 fn shown(trial: &[(&str, Value)]) -> String {
     let word = |(key, value): &(&str, Value)| {
         let value = value.as_str().unwrap_or_default();
-        if *key == "kv_cache" { format!("a cache of {value}") } else { value.to_owned() }
+        if *key == "kv_cache" { format!("a {value} cache") } else { value.to_owned() }
     };
     match trial {
-        [] => "any that 8 bits may do".to_owned(),
+        [] => "any rounding to 8 bits".to_owned(),
         _ => trial.iter().map(word).collect::<Vec<_>>().join(" with "),
     }
 }

@@ -1,4 +1,4 @@
-//! How far a long run has come: a line on a terminal's standard error, nothing elsewhere.
+//! Progress of a long run: a line on a terminal's standard error, nothing elsewhere.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::reference;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
-/// What is over sooner shows nothing.
+/// Delay before progress is shown.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A tap that shows where the run is and changes nothing.
@@ -22,7 +22,7 @@ pub struct Progress {
     /// Tokens of each pass, where they are known.
     passes: Vec<usize>,
     began: Instant,
-    /// Where the walk through the passes is, and when it began: a comparison takes several.
+    /// Current pass and layer of a run, and its start; a comparison has several runs.
     at: Option<(usize, usize)>,
     walk: Instant,
 }
@@ -40,7 +40,7 @@ impl Progress {
         Self { bar, layers, passes: Vec::new(), began: now, at: None, walk: now }
     }
 
-    /// With the tokens of each pass: what is left is told, too.
+    /// Sets the tokens of each pass, to show the remaining time.
     pub fn along(mut self, passes: impl IntoIterator<Item = usize>) -> Self {
         self.passes = passes.into_iter().collect();
         self
@@ -56,7 +56,7 @@ impl Progress {
         }
         let left = part_done(&self.passes, pass, layer, self.layers)
             .and_then(|done| time_left(self.walk.elapsed(), done))
-            .map(|left| format!(", {} left of this walk", HumanDuration(left)));
+            .map(|left| format!(", {} left in this run", HumanDuration(left)));
         let layers = self.layers;
         self.bar.set_message(format!(
             "pass {pass}, layer {} of {layers}{}",
@@ -84,7 +84,7 @@ impl Drop for Progress {
     }
 }
 
-/// How many of some equal steps are done.
+/// Progress in equal steps.
 pub struct Counted {
     bar: ProgressBar,
     began: Instant,
@@ -100,7 +100,7 @@ impl Counted {
         Self { bar, began: Instant::now() }
     }
 
-    /// So many are done.
+    /// Sets the number of finished steps.
     pub fn reached(&mut self, done: usize) {
         if self.bar.is_hidden() && self.began.elapsed() > PATIENCE {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());

@@ -1,4 +1,4 @@
-//! What a model is to read: a prompt or tokens.
+//! Input of a model: a prompt or tokens.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::cli::target::Target;
 use crate::error::{DumpError, Error, Result};
 use crate::tokenizer::{Special, Tokenizer};
 
-/// What a model is to read.
+/// Options for the input of a model.
 #[derive(Clone, Debug, Default, Args)]
 pub struct PromptOptions {
     /// Text that the model reads
@@ -21,7 +21,7 @@ pub struct PromptOptions {
 }
 
 impl PromptOptions {
-    /// Whether anything was asked for.
+    /// Returns true if an input was given.
     pub fn is_given(&self) -> bool {
         self.prompt.is_some() || self.tokens.is_some()
     }
@@ -87,7 +87,7 @@ pub fn beginning(target: &Target) -> Result<Option<u32>> {
         [] => Ok(None),
         [begins] => Ok(Some(*begins)),
         several => Err(Error::Usage(format!(
-            "{}: its tokenizer puts {several:?} around a text, expected one token before it or none",
+            "{}: the tokenizer adds {several:?} around a text, expected at most one token before it",
             target.name
         ))),
     }
@@ -96,13 +96,13 @@ pub fn beginning(target: &Target) -> Result<Option<u32>> {
 /// One of the ids of a list: as Python and JSON print them, too.
 pub fn token_id(text: &str) -> std::result::Result<u32, String> {
     let digits = text.trim_matches(|c: char| c.is_whitespace() || "[]".contains(c));
-    digits.parse().map_err(|_| "no token id: they are whole numbers, as in 1,15043".to_owned())
+    digits.parse().map_err(|_| "invalid token id, expected a whole number as in 1,15043".to_owned())
 }
 
 /// The refusal of a model without a tokenizer.
 pub fn no_tokenizer(name: &str) -> Error {
     Error::Usage(format!(
-        "{name}: no tokenizer.json, tokenizer.model, or vocab.json with merges.txt beside the weights, and none inside a \
-         GGUF file; commands that take --tokens do without"
+        "{name}: no tokenizer found: expected tokenizer.json, tokenizer.model, or vocab.json with merges.txt \
+         next to the weights, or a tokenizer inside a GGUF file; commands with --tokens do not need one"
     ))
 }

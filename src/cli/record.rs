@@ -41,7 +41,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
         return Err(Error::Usage("--out: expected a file ending in .safetensors".into()));
     }
     if out.exists() {
-        return Err(Error::Usage(format!("{} already exists; name another or remove it", out.display())));
+        return Err(Error::Usage(format!("{} already exists; use another name or remove it", out.display())));
     }
     let target = args.model.as_deref().map(|model| TargetOptions::of(model).find()).transpose()?;
     let architecture = match &target {
@@ -62,10 +62,10 @@ pub fn run(args: &Args) -> Result<Verdict> {
         .read
         .as_ref()
         .err()
-        .map(|why| format!("; of the prompt nothing: {}", why.why()))
+        .map(|why| format!("; no log-probabilities of the prompt: {}", why.why()))
         .unwrap_or_default();
     args.output.line(format_args!(
-        "{}: {} {}, {} tokens of prompt and {generated} of continuation, {arrays} arrays, {} requests{prompt}",
+        "{}: {} {}, {} prompt tokens and {generated} generated tokens, {arrays} arrays, {} requests{prompt}",
         out.display(),
         known.kind.name(),
         known.version,

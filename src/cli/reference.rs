@@ -43,10 +43,10 @@ pub struct Args {
     output: FormatOptions,
 }
 
-/// Greedy passes where nobody says how many.
+/// Default number of greedy passes.
 pub const DECODE: u16 = 4;
 
-/// Makes a reference and says how to compare with it.
+/// Makes a reference and prints the command to compare with it.
 pub fn run(args: &Args) -> Result<Verdict> {
     let target = args.target.find()?;
     let wish = Wish {
@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
 }
 
 impl PromptOptions {
-    /// What was given, for another engine to read.
+    /// Returns the given input for another engine.
     pub fn input(&self) -> Option<Input> {
         let prompt = self.prompt.clone().map(Input::Prompt);
         prompt.or_else(|| self.tokens.clone().map(Input::Tokens))

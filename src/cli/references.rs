@@ -16,14 +16,15 @@ use crate::format::Source;
 use crate::remote::Url;
 use crate::shipped;
 
-/// What is to be said of a file of llama-perplexity.
-const OF_CHUNKS: &str = "a file of llama-perplexity: log-probabilities behind the second half of each chunk, to 16 bits, of the 1024 \
-                         likeliest tokens at most; it does not say how it was computed: as llama.cpp does with a cache in f16, unless \
-                         --numerics and --kv-cache say otherwise";
+/// Note on files of llama-perplexity.
+const OF_CHUNKS: &str = "a file of llama-perplexity: 16-bit log-probabilities of at most the 1024 top \
+                         tokens, for the second half of each chunk; the file does not state its arithmetic, \
+                         so that of llama.cpp with an f16 cache is used; set another with --numerics and \
+                         --kv-cache";
 
 impl Target {
-    /// The references to compare with: those asked for, else every one found for this model; and what is to be said of
-    /// those that were found and are of other files.
+    /// Returns the requested references, else every one found for this model, and notes on those of other
+    /// files.
     ///
     /// # Errors
     /// If one cannot be read.
@@ -50,14 +51,15 @@ impl Target {
         Ok((told_apart(own), self.left_out(&others)))
     }
 
-    /// Of the dumps that ship with a model, those of its other formats are nothing to speak of.
+    /// Returns a note on dumps that are not compared. Shipped dumps of a model's other formats are not
+    /// mentioned.
     fn left_out(&self, others: &[NamedDump]) -> Option<String> {
         let names: Vec<_> = others.iter().map(|other| other.name.as_str()).collect();
         let is_worth_it = !names.is_empty() && self.shipped_model().is_none();
         is_worth_it.then(|| {
             format!(
-                "note: left out, being made from other weights than {} by their SHA-256: {}; --reference NAME compares one \
-                 nevertheless",
+                "note: not compared, because their weights differ from {} (by SHA-256): {}; use --reference \
+                 NAME to compare one anyway",
                 self.name,
                 names.join(", ")
             )
@@ -82,12 +84,12 @@ impl Target {
         }
         let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
         Err(Error::Usage(format!(
-            "no reference '{typed}': no such file, and those of {} are: {known}",
+            "no reference '{typed}': no such file; the references of {} are: {known}",
             self.name
         )))
     }
 
-    /// Where every dump is that ships with the model, or that lies in the folder for its dumps.
+    /// Returns the places of all dumps that ship with the model or are in its folder for dumps.
     fn found(&self) -> Result<Vec<Place>> {
         let mut found = Vec::new();
         if let Some(model) = self.shipped_model() {
@@ -112,9 +114,9 @@ impl Target {
     }
 }
 
-/// Where a dump is.
+/// The place of a dump.
 enum Place {
-    /// Of a model, by a name that is its own among those of the model.
+    /// A shipped dump of a model, by its unique name.
     Shipped(&'static str, String, Source),
     Path(PathBuf),
     Elsewhere(Url),
@@ -159,7 +161,7 @@ impl Place {
                 let hashes = match rows().filter(|row| row.sha256.is_some()).count() {
                     0 => String::new(),
                     hashed => {
-                        format!("; {hashed} of {} arrays are held against their own SHA-256", rows().count())
+                        format!("; {hashed} of {} arrays are checked by SHA-256", rows().count())
                     }
                 };
                 let notes = vec![format!("the dump was read in parts from {typed} ({pin}{hashes})")];
@@ -169,7 +171,7 @@ impl Place {
     }
 }
 
-/// What a dump of one or several sequences is known as.
+/// The names of a dump.
 struct NamedAs {
     name: String,
     typed: String,
@@ -200,14 +202,14 @@ fn only_asked_for(typed: &str, mut dumps: Vec<NamedDump>) -> Result<Vec<NamedDum
     })
 }
 
-/// What lies in a folder of dumps and is none, notes or hidden files, is nobody's mistake.
+/// Returns true if a file may be a dump; notes and hidden files in a folder of dumps are ignored.
 fn may_be_a_dump(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str());
     path.join("manifest.json").is_file() || matches!(extension, Some("safetensors" | "npz"))
 }
 
-/// A dump by its path, or by the name of one that ships: `tiny-llama2/transformers-f32`, or the last part alone where
-/// only one model has such a dump; one for each of its sequences, if none is named behind a `#`.
+/// Opens dumps by path, or by the name of a shipped one: `tiny-llama2/transformers-f32`, or its last part if
+/// unique. Returns one per sequence, unless one is named after `#`.
 ///
 /// # Errors
 /// If there is none, or it cannot be read.
@@ -215,7 +217,7 @@ pub fn dumps_named(typed: &str, foreign: &Foreign) -> Result<Vec<NamedDump>> {
     only_asked_for(typed, all_named(parts_of(typed).0, foreign)?)
 }
 
-/// What is here: a dump, or a file that a map reads as one.
+/// Opens a local dump, or a file that a map reads as one.
 fn opened(typed: &str, foreign: &Foreign) -> Result<Vec<NamedDump>> {
     let path = Path::new(typed);
     if let Some(chunks) = foreign.chunks(path)? {
@@ -246,10 +248,13 @@ fn all_named(typed: &str, foreign: &Foreign) -> Result<Vec<NamedDump>> {
             Ok(named_dumps(dumps, &known))
         }
         (None, _) => Err(Error::Usage(format!(
-            "no dump '{typed}': no such file, and none of that name ships; those that ship are named as in \
-             tiny-llama2/transformers-f32 (xcheck models){}",
+            "no dump '{typed}': no such file and no shipped dump; shipped dumps have names like \
+             tiny-llama2/transformers-f32 (xcheck models lists them){}",
             shipped::absent()?
         ))),
-        _ => Err(Error::Usage(format!("'{typed}' is a dump of several models: {}", names.join(", ")))),
+        _ => Err(Error::Usage(format!(
+            "'{typed}' is ambiguous: several models have this dump: {}",
+            names.join(", ")
+        ))),
     }
 }

@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(long, short, value_name = "DUMP")]
     reference: Vec<String>,
     #[arg(long, hide = true, value_name = "DUMP", value_parser = UnknownArgumentValueParser::suggest(
-        "'xcheck check --candidate' judges a dump of your engine"
+        "use 'xcheck check --candidate' to judge a dump of your engine"
     ))]
     candidate: Option<()>,
     #[command(flatten)]
@@ -54,7 +54,7 @@ pub struct Args {
     making: MakingOptions,
 }
 
-/// Runs the model and compares; whatever goes wrong once the report has a place is in the report, too.
+/// Runs the model and compares. Errors after the report is opened are also in the report.
 pub fn run(args: &Args) -> Result<Verdict> {
     let mut output = args.options.open_output(&args.folder_name())?;
     let (report, advice) = output.or_refuse(|output| compare(args, output))?;
@@ -74,7 +74,7 @@ fn compare(args: &Args, output: &Output) -> Result<(Report, Vec<String>)> {
     }
     let targets = options.target.find_all()?;
     if targets.len() > 1 && !args.reference.is_empty() {
-        return Err(Error::Usage("--reference is a dump of one model: name one with --model".to_owned()));
+        return Err(Error::Usage("--reference needs a single model; name one with --model".to_owned()));
     }
     let (selection, tolerances) = (options.selection(), options.select.tolerances()?);
     let (mut results, mut advice) = (Vec::new(), Vec::new());
@@ -136,13 +136,11 @@ impl Args {
         Ok((results, advice.collect()))
     }
 
-    /// Makes a reference where that is asked for and there is none, or none by the engine that is named.
+    /// Makes a reference if requested and missing, or missing for the named engine.
     fn make_references(&self, target: &Target) -> Result<()> {
         if !self.make_references {
             return match self.making.are_given() {
-                true => Err(Error::Usage(
-                    "--with, --python and --yes are for making references: add --make-references".into(),
-                )),
+                true => Err(Error::Usage("--with, --python and --yes need --make-references; add it".into())),
                 false => Ok(()),
             };
         }
@@ -163,7 +161,8 @@ impl Args {
         let options = &self.options;
         if self.cases.are_named() || self.prompt.is_given() || !options.map.maps.is_empty() {
             return Err(Error::Usage(
-                "a stream is judged alone, along the tokens that it says: leave out --case, --map, --prompt and --tokens"
+                "--case, --map, --prompt and --tokens cannot be used with a stream, which states its own \
+                    arrays and tokens; omit them"
                     .to_owned(),
             ));
         }
@@ -241,13 +240,14 @@ pub fn command() -> Vec<String> {
     std::env::args_os().skip(1).map(|word| redacted(&word.to_string_lossy())).collect()
 }
 
-/// What to type to get a reference for a model that has none.
+/// Returns the command that makes a reference for a model without one.
 fn how_to_make_one(target: &Target) -> String {
     let folder = target.dumps_folder();
     let lacking = format!("no reference for {} in {}", target.name, folder.display());
     if target.is_elsewhere() {
         return format!(
-            "{lacking}; name one with --reference, or download the model and make one of that (see docs/how-to/references.md)"
+            "{lacking}; name one with --reference, or download the model and make one (see \
+                docs/how-to/references.md)"
         );
     }
     let files = &target.variants[0].files;

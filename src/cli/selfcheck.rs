@@ -28,7 +28,7 @@ pub struct Args {
     pub(super) threads: ThreadOptions,
 }
 
-/// What a check found, and of what.
+/// The result of a check with its subject.
 struct Row {
     model: String,
     numerics: String,
@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
 }
 
 impl Args {
-    /// What was asked for, else f32 and what reproduces those who use such files.
+    /// Returns the requested numerics, else f32 and the usual ones for the file's type.
     fn numerics_of(&self, model: &LoadedModel) -> Result<Vec<Box<dyn Numerics>>> {
         if self.numerics.is_named() {
             return Ok(vec![self.numerics.of(&*model.model, None)?]);
@@ -95,7 +95,7 @@ fn across_formats(target: &Target, loaded: &[(&Variant, LoadedModel)]) -> Result
         .filter(|other| is_gguf(&other.1) != is_gguf(&first.1) && other.1.precision == first.1.precision)
         .collect();
     if others.is_empty() {
-        let why = "the model is here in one format only, or in other types of weights";
+        let why = "the model is available in one format only, or with different weight types";
         let checked = Checked::not_applicable("safetensors equals GGUF", why);
         return Ok(vec![Row { model: target.name.clone(), numerics: F32.name().to_owned(), checked }]);
     }
@@ -110,7 +110,7 @@ fn across_formats(target: &Target, loaded: &[(&Variant, LoadedModel)]) -> Result
     Ok(rows)
 }
 
-/// What there is nothing of counts for nothing.
+/// Returns the verdict; checks that do not apply are ignored.
 fn verdict(rows: &[Row]) -> Verdict {
     Verdict::over(rows.iter().filter_map(|row| row.checked.verdict))
 }

@@ -40,11 +40,11 @@ pub struct Args {
     /// This makes thousands of dumps. By default, one fault of each kind is injected in each arithmetic.
     #[arg(long)]
     all: bool,
-    /// Skip the table of the largest missed faults
+    /// Skip other kernels and the table of the largest missed faults
     ///
-    /// The table takes half of the time.
+    /// They take half of the time.
     #[arg(long, requires = "model")]
-    no_sensitivity: bool,
+    quick: bool,
     /// File of minimum figures, instead of the built-in one
     #[arg(long, value_name = "FILE")]
     figures: Option<PathBuf>,
@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let jobs = args.jobs(&beds)?;
     let table = Table::of(judged(&jobs)?);
     let broken = promise.broken_by(&table);
-    let sensitive = if args.no_sensitivity { Vec::new() } else { args.sensitivities(&beds)? };
+    let sensitive = if args.quick { Vec::new() } else { args.sensitivities(&beds)? };
     let verdict = match verdict(&table, &broken, &sensitive) {
         // Of what ships, the largest faults that pass are always measured.
         Verdict::Pass if sensitive.is_empty() && args.is_of_all_that_ships() => Verdict::Inconclusive,
@@ -105,7 +105,7 @@ impl Args {
         let beds: Vec<Bed> = beds.filter(can_compute).collect();
         match beds.is_empty() {
             true => Err(Error::Usage(
-                "no arithmetic that was asked for computes with this model's weights".into(),
+                "none of the requested arithmetics can compute with this model's weights".into(),
             )),
             false => Ok(beds),
         }
@@ -123,7 +123,7 @@ impl Args {
         }
         let twins = beds.iter().flat_map(|bed| TWINS.map(|(name, twin)| Job::Twin(bed, name, twin)));
         jobs.extend(twins);
-        let kernels = beds.iter().filter(|bed| self.is_detailed(bed)).flat_map(|bed| {
+        let kernels = beds.iter().filter(|bed| self.is_detailed(bed) && !self.quick).flat_map(|bed| {
             other_kernels(bed).into_iter().map(move |twin| Job::Twin(bed, OTHER_KERNELS, twin))
         });
         jobs.extend(kernels);
@@ -152,7 +152,7 @@ impl Args {
         self.model.is_none() && self.arithmetic.is_empty()
     }
 
-    /// What the shipped models promise is said of all of them, in all arithmetics.
+    /// Returns the expected figures, which hold for all shipped models and arithmetics.
     fn promise(&self) -> Result<Promise> {
         let is_whole = self.is_of_all_that_ships() && !self.all;
         match &self.figures {
@@ -195,7 +195,7 @@ fn judged(jobs: &[Job]) -> Result<Vec<Judged>> {
     };
     let alone = || {
         let pool = ThreadPoolBuilder::new().num_threads(1).build();
-        pool.expect("a thread can be started, as this one was").install(work)
+        pool.expect("a pool of one thread can be started").install(work)
     };
     let parts: Vec<Result<Vec<Judged>>> = thread::scope(|scope| {
         let workers: Vec<_> = (0..rayon::current_num_threads()).map(|_| scope.spawn(alone)).collect();
@@ -240,7 +240,7 @@ fn shown(table: &Table, broken: &[Broken], verdict: Verdict) -> String {
     }
     let mut twins = Lines::new();
     twins.load_style(presets::NOTHING).set_header([
-        "what is right",
+        "correct dump",
         "judged",
         "passed",
         "in doubt",
@@ -259,8 +259,8 @@ fn shown(table: &Table, broken: &[Broken], verdict: Verdict) -> String {
         "{}\n\n{}{}{}\n\n{}  {} of {} changes detected, {} located, {} named, {} false alarms",
         lines.trim_fmt(),
         twins.trim_fmt(),
-        section("not as it is", remarks),
-        section("worse than was promised", broken),
+        section("not in the state recorded", remarks),
+        section("worse than promised", broken),
         verdict.name().to_uppercase(),
         all.detected,
         all.planted,
@@ -270,7 +270,7 @@ fn shown(table: &Table, broken: &[Broken], verdict: Verdict) -> String {
     )
 }
 
-/// The largest fault of each kind that passes, by arithmetic and by what is recorded.
+/// Formats the largest fault of each kind that passes, by arithmetic and recorded taps.
 fn shown_sensitivities(sensitive: &[Sensitivity]) -> String {
     let mut lines = Lines::new();
     lines.load_style(presets::NOTHING).set_header([
@@ -279,8 +279,8 @@ fn shown_sensitivities(sensitive: &[Sensitivity]) -> String {
         "recorded",
         "off by",
         "KL",
-        "KL of rounding",
-        "other token",
+        "KL by rounding",
+        "token changes",
     ]);
     for one in sensitive {
         let token = match (one.lost_lead, one.is_harmless()) {

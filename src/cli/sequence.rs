@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::dump::Dump;
 use crate::error::{Error, Result};
 
-/// What names a dump, and the sequence in it that is asked for, if one is.
+/// Splits an argument into the dump and the requested sequence, if any.
 pub fn parts_of(typed: &str) -> (&str, Option<&str>) {
     match typed.rsplit_once('#') {
         Some((dump, sequence)) if !Path::new(typed).exists() => (dump, Some(sequence)),
@@ -13,8 +13,8 @@ pub fn parts_of(typed: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Which of these is asked for; `None` if none is, and all are meant. What stands behind the # of an address is nobody's, unless
-/// there are sequences to choose from.
+/// Returns the requested sequence; `None` for all. The part after # of a URL is ignored, unless there are
+/// several sequences.
 ///
 /// # Errors
 /// If there is no such sequence.

@@ -46,7 +46,7 @@ pub struct Args {
     pub(super) threads: ThreadOptions,
 }
 
-/// How much clients may ask for.
+/// Limits of client requests.
 #[derive(Debug, ClapArgs)]
 struct LimitOptions {
     /// Maximum tokens of prompt and generation [default: the model's context]
@@ -76,13 +76,13 @@ fn parallel(text: &str) -> std::result::Result<usize, String> {
     }
 }
 
-/// Serves until the process is told to end.
+/// Serves until the process is stopped.
 pub fn run(args: &Args) -> Result<Verdict> {
     let served = args.served()?;
     let address = (args.host, args.port);
     let refuse = |error: std::io::Error| {
         Error::Usage(format!(
-            "cannot listen on {}:{}: {error}; give another --port or --host",
+            "cannot listen on {}:{}: {error}; use another --port or --host",
             address.0, address.1
         ))
     };
@@ -106,7 +106,7 @@ impl Args {
         let loaded = self.model_options.load(variant)?;
         let numerics = self.numerics.of_stored(&loaded)?;
         let tokenizer = target.tokenizer().unwrap_or_else(|problem| {
-            tell!("prompts can be token ids alone: {problem}");
+            tell!("prompts must be token ids: {problem}");
             None
         });
         let mut chat = variant.files.chat(tokenizer.as_deref())?;
@@ -132,7 +132,7 @@ impl LimitOptions {
         let context = self.context.unwrap_or(trained_for);
         if !(1..=trained_for).contains(&context) {
             return Err(Error::Usage(format!(
-                "--context {context}: expected 1 to {trained_for}, what the model was trained for"
+                "invalid --context {context}, expected 1 to {trained_for}, the model's context length"
             )));
         }
         Ok(Limits {

@@ -1,4 +1,4 @@
-//! `--shard`: a part of a comparison, as one of many machines makes it.
+//! `--shard`: one of several parts of a comparison, each on its own machine.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -25,7 +25,7 @@ use crate::numerics::Numerics;
 use crate::plan::{Plan, Shard};
 use crate::report::{self, Comparison, Report, Sharded, found_before};
 
-/// That there is more, and who has it.
+/// Returns a note on the other shards.
 fn told_of_part(outcome: &Outcome, all: usize) -> String {
     let wanted = &outcome.basis.wanted;
     let names: Vec<String> = wanted.iter().map(|(_, unit)| unit.to_string()).collect();
@@ -33,11 +33,11 @@ fn told_of_part(outcome: &Outcome, all: usize) -> String {
         (Some((first, _)), Some((last, _))) => format!("units {}-{} of {all}", first + 1, last + 1),
         _ => format!("none of {all} units"),
     };
-    format!("a part of a comparison: {which} ({}); xcheck merge puts all reports together", names.join(", "))
+    format!("part of a comparison: {which} ({}); combine all reports with xcheck merge", names.join(", "))
 }
 
 impl Judging<'_> {
-    /// Judges a part, unless it is finished already.
+    /// Judges a shard, unless it is already finished.
     pub(super) fn part(
         &self,
         shard: Shard,
@@ -104,14 +104,13 @@ impl Judging<'_> {
         now: &Comparison,
         files: &HashedFiles,
     ) -> Result<Vec<(usize, Evidence)>> {
-        const UNCERTAIN: &str =
-            "nothing identifies the content of the dump for certain, so a change of it would not show";
+        const UNCERTAIN: &str = "the dump has no reliable content hash, so a change could not be detected";
         let is_certain = |report| if files.is_certain { Ok(report) } else { Err(UNCERTAIN.to_owned()) };
         let found = before.and_then(is_certain).and_then(|report| found_before(report, now));
         match found {
             Ok(found) => Ok(found),
             Err(why) => {
-                tell!("note: --resume starts anew; the results of the earlier run were thrown away: {why}");
+                tell!("note: --resume starts over and discards the results of the earlier run: {why}");
                 self.output.keep(&self.report(now.clone()))?;
                 Ok(Vec::new())
             }
@@ -137,33 +136,34 @@ impl Judging<'_> {
         let names: Vec<_> = choices.iter().map(|numerics| numerics.name()).collect();
         if names.len() > 1 {
             return Err(Error::Usage(format!(
-                "{asked}: the dump does not say how its engine computes with these weights, and a part does not show it; \
-                 give --numerics {}",
+                "{asked}: the dump does not state its arithmetic for these weights, and a part is not enough \
+                 to determine it; give --numerics {}",
                 names.join(" or --numerics ")
             )));
         }
         if cache_of_rows(&named.dump).is_some() && !options.names_cache() {
             return Err(Error::Usage(format!(
-                "{asked}: the dump stores its KV cache in a shorter type and does not say settings.kv_cache, and a part \
-                 does not show which its engine has; give --kv-cache"
+                "{asked}: the dump stores its KV cache in a shorter type without settings.kv_cache, and a \
+                 part is not enough to determine the engine's type; give --kv-cache"
             )));
         }
         let shown = dtype_of_values(&named.dump).filter(|_| !options.is_named());
         let is_said = self.options.mode.profile().is_some();
         match shown.map(|shown| shown.rounding.is_some()) {
             Some(true) if !is_said => Err(Error::Usage(format!(
-                "{asked}: the dump's products hold numbers of a short type and the rest does not, as of torch's autocast, and a part \
-                 does not show what its engine computes in; give --rounding bf16-autocast or f16-autocast"
+                "{asked}: only the dump's products have values of a 16-bit type, as with torch's autocast, \
+                 and a part is not enough to determine the engine's type; give --rounding bf16-autocast or \
+                 f16-autocast"
             ))),
             Some(false) => Err(Error::Usage(format!(
-                "{asked}: most of the dump's taps hold numbers of a short type, it does not say settings.dtype, and a part does \
-                 not show what its engine computes in; give --numerics"
+                "{asked}: most taps have values of a 16-bit type without settings.dtype, and a part is not \
+                 enough to determine the engine's type; give --numerics"
             ))),
             _ => Ok((choices.remove(0), is_stated)),
         }
     }
 
-    /// What is worth knowing besides what units tell.
+    /// Returns notes besides those of units.
     pub(super) fn remarks(
         &self,
         named: &NamedDump,
@@ -178,7 +178,8 @@ impl Judging<'_> {
         Ok(arithmetic.into_iter().chain(self.besides(named, variant, outcome)?).collect())
     }
 
-    /// The identity that all parts must share, in words: everything that a part reads, by its content.
+    /// Returns the settings that all shards must share, in words: everything that a shard reads, by its
+    /// content.
     fn asked(
         &self,
         variant: &Variant,

@@ -5,7 +5,7 @@ use clap::Args;
 use crate::error::{Error, Result};
 use crate::plan::{self, Shard};
 
-/// Which part to judge.
+/// Options for the shard.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ShardOptions {
     /// Judge one of N equal shards, e.g. 3/16, or `auto` from the scheduler
@@ -34,12 +34,12 @@ fn shard(text: &str) -> std::result::Result<WhichShard, String> {
 }
 
 impl ShardOptions {
-    /// Whether a part is asked for.
+    /// Returns true if a shard was requested.
     pub fn is_given(&self) -> bool {
         self.shard.is_some()
     }
 
-    /// The part, if one is asked for.
+    /// Returns the requested shard, if any.
     ///
     /// # Errors
     /// If no scheduler tells it.
@@ -59,11 +59,10 @@ impl ShardOptions {
         match (self.is_given(), dumps, cases) {
             (false, ..) | (true, 1, 0) => Ok(()),
             (.., 0) => Err(Error::Usage(format!(
-                "--shard: a plan is of one dump, here are {dumps}; name one with {option}, and plan each by itself"
+                "--shard: expected a single dump, got {dumps}; name one with {option}, and shard each dump \
+                    separately"
             ))),
-            _ => {
-                Err(Error::Usage("--shard: a known case is no dump that could be cut into parts".to_owned()))
-            }
+            _ => Err(Error::Usage("--shard: a known case cannot be split into parts; use a dump".to_owned())),
         }
     }
 }

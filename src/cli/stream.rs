@@ -20,7 +20,7 @@ use crate::model::LoadedModel;
 use crate::report::Comparison;
 use crate::unfinished::write_whole;
 
-/// Standard input without a buffer, which would hold the beginning of a message that nobody has asked for.
+/// Opens standard input without a buffer, which would read ahead into the next message.
 #[cfg(unix)]
 fn unbuffered() -> io::Result<Box<dyn Read>> {
     use std::os::fd::AsFd;
@@ -32,7 +32,7 @@ fn unbuffered() -> io::Result<Box<dyn Read>> {
     Ok(Box::new(stdin()))
 }
 
-/// What a stream is called.
+/// A stream with its name.
 struct Named {
     name: String,
     typed: String,
@@ -49,8 +49,8 @@ impl Named {
         let input: Box<dyn Read> = match self.typed == STDIN {
             true if stdin().is_terminal() => {
                 return Err(Error::Usage(
-                    "standard input is a terminal: pipe a producer of messages into it, as docs/reference/dump-format.md says under \
-                     Streams"
+                    "standard input is a terminal, expected a stream of messages; pipe a producer into it \
+                     (see Streams in docs/reference/dump-format.md)"
                         .to_owned(),
                 ));
             }
@@ -74,7 +74,7 @@ impl Named {
         }
     }
 
-    /// What a manifest says, without arrays.
+    /// Returns the manifest's content without arrays.
     fn told(&self, manifest: Manifest) -> Result<NamedDump> {
         let manifest = Manifest { tensors: Vec::new(), ..manifest };
         Ok(self.dump(Dump::of_continuation(Path::new(&self.name), &manifest)?))
@@ -90,7 +90,7 @@ impl Judging<'_> {
         let mut messages = named.open(options.largest_message.unwrap_or(LARGEST))?;
         let Some(first) = messages.take()? else {
             return Err(Error::Usage(format!(
-                "{}: the stream is empty: its end came before any message",
+                "{}: the stream is empty: it ended before the first message",
                 named.name
             )));
         };
@@ -113,7 +113,7 @@ impl Judging<'_> {
         Ok(Comparison { reference: None, ..comparison })
     }
 
-    /// Judges one message after the other; and says why it was the last, where no end was marked.
+    /// Judges messages one after another. Returns the reason why it stopped, if no end was marked.
     fn take_all<'s>(
         &self,
         mut streamed: Streamed<'s>,
@@ -144,19 +144,20 @@ impl Judging<'_> {
         }
     }
 
-    /// That the cache is stored in a shorter type may show in a later message than the first.
+    /// Refuses a shorter cache type without a statement, which may first appear in a later message.
     fn check_cache(&self, dump: &Dump) -> Result<()> {
         if cache_of_rows(dump).is_none() || self.options.numerics.names_cache() {
             return Ok(());
         }
         Err(Error::dump(
             &dump.path,
-            "it stores the KV cache in a shorter type, and its manifest does not say settings.kv_cache; give --kv-cache",
+            "the message stores the KV cache in a shorter type, and its manifest does not state \
+                settings.kv_cache; give --kv-cache",
         ))
     }
 }
 
-/// The largest message, if nobody says another: more than a layer of 405 billion parameters and 4096 tokens.
+/// Default size limit of a message: more than a layer of 405 billion parameters and 4096 tokens.
 const LARGEST: u64 = 32_000_000_000;
 
 /// Writes a message to the folder where those are kept that one may want to look at.

@@ -1,4 +1,4 @@
-//! What is asked of a dump that comes through a pipe.
+//! Options for a dump that arrives through a pipe.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use crate::diagnose::Mode;
 use crate::error::{Error, Result};
 use crate::kept;
 
-/// What names standard input.
+/// Argument for standard input.
 pub const STDIN: &str = "-";
 
-/// What becomes of a stream's messages.
+/// Options for the messages of a stream.
 #[derive(Clone, Debug, Default, Args)]
 pub struct StreamOptions {
     /// Folder for stream messages that fail or are inconclusive
@@ -29,7 +29,7 @@ pub struct StreamOptions {
 }
 
 fn size(text: &str) -> std::result::Result<u64, String> {
-    kept::size(text).ok_or_else(|| format!("'{text}' is no size such as 32GB or 500MB"))
+    kept::size(text).ok_or_else(|| format!("invalid size '{text}', expected e.g. 32GB or 500MB"))
 }
 
 impl StreamOptions {
@@ -41,31 +41,30 @@ impl StreamOptions {
         let is_asked = self.keep_failing.is_some() || self.largest_message.is_some();
         match dumps {
             [only] if is_stream(only) => Ok(Some(only)),
-            dumps if dumps.iter().any(|dump| is_stream(dump)) => Err(Error::Usage(
-                "a stream is judged while it comes, and alone: name no other dump beside it".to_owned(),
-            )),
+            dumps if dumps.iter().any(|dump| is_stream(dump)) => {
+                Err(Error::Usage("a stream must be the only dump; remove the other dumps".to_owned()))
+            }
             _ if is_asked => Err(Error::Usage(
-                "--keep-failing and --largest-message are for a stream: - for standard input, or a FIFO"
+                "--keep-failing and --largest-message need a stream: - for standard input, or a FIFO"
                     .to_owned(),
             )),
             _ => Ok(None),
         }
     }
 
-    /// Which errors of a stream are measured.
+    /// Returns the errors to measure in a stream.
     ///
     /// # Errors
     /// If total ones are asked for, or a part of it.
     pub fn mode(&self, mode: Mode, shard: &ShardOptions) -> Result<Mode> {
         match mode {
             _ if shard.is_given() => Err(Error::Usage(
-                "--shard: a stream comes once and is judged by one; let each producer write to a pipe and an xcheck of its \
-                 own, with --layer"
+                "--shard: a stream cannot be sharded; run one xcheck with --layer for each producer"
                     .to_owned(),
             )),
             Mode::Total => Err(Error::Usage(
-                "--total: total errors travel through the whole model, and a stream is judged message by message; leave \
-                 --total out, or write the dump to a file"
+                "--total: accumulated errors need a run of the whole model, but a stream is judged message \
+                 by message; omit --total, or write the dump to a file"
                     .to_owned(),
             )),
             Mode::Both => Ok(Mode::Introduced),
@@ -73,7 +72,7 @@ impl StreamOptions {
         }
     }
 
-    /// The folder for what is kept, empty.
+    /// Returns the empty folder for kept messages.
     pub(super) fn folder(&self) -> Result<Option<&Path>> {
         let Some(folder) = self.keep_failing.as_deref() else { return Ok(None) };
         fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
@@ -86,7 +85,7 @@ impl StreamOptions {
     }
 }
 
-/// Whether a dump comes through a pipe.
+/// Returns true if a dump arrives through a pipe.
 fn is_stream(typed: &str) -> bool {
     typed == STDIN || is_fifo(Path::new(typed))
 }

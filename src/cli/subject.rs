@@ -1,4 +1,4 @@
-//! Which of a model's files another engine is to run, on what input, and where its dump goes.
+//! Model files, input and output path for another engine.
 
 use std::path::{Path, PathBuf};
 
@@ -9,12 +9,12 @@ use crate::model::{LoadedModel, ModelFiles};
 use crate::reference::{Engine, Input, Takes, Workplace};
 use crate::weight::DType;
 
-/// What a model reads where nobody says anything else.
+/// Default prompt.
 const PROMPT: &str = "Once upon a time, there was";
-/// How many tokens it reads where it has no tokenizer either.
+/// Default number of tokens for a model without a tokenizer.
 const TOKENS: u32 = 12;
 
-/// What is asked for.
+/// The requested reference.
 #[derive(Clone, Debug, Default)]
 pub struct Wish {
     /// The engine, if one is named.
@@ -23,32 +23,32 @@ pub struct Wish {
     pub input: Option<Input>,
     /// Greedy passes after them.
     pub decode: usize,
-    /// What to compute in.
+    /// Requested type.
     pub dtype: Option<&'static str>,
-    /// Where the dump is to be, if not where `run` looks.
+    /// Path of the dump, if not the default of `run`.
     pub out: Option<PathBuf>,
 }
 
-/// What is made, all of it checked.
+/// A checked request for a reference.
 pub struct Subject<'t> {
     /// The engine.
     pub engine: Engine,
     /// The model in the format that the engine reads.
     pub variant: &'t Variant,
-    /// What it reads.
+    /// Input tokens.
     pub input: Input,
     /// Greedy passes after that.
     pub decode: usize,
-    /// What the engine is told to compute in.
+    /// Type for the engine.
     pub dtype: Option<&'static str>,
     /// The type of llama.cpp's cache.
     pub kv_cache: Option<&'static str>,
-    /// Where the dump goes.
+    /// Path of the dump.
     pub out: PathBuf,
 }
 
 impl<'t> Subject<'t> {
-    /// Chooses what nobody has chosen, and looks at what can be wrong before anything long begins.
+    /// Applies defaults and checks the request before anything slow starts.
     ///
     /// # Errors
     /// If the engine does not go with the model or what is asked of it, or the model is damaged or is not here.
@@ -56,7 +56,7 @@ impl<'t> Subject<'t> {
         if target.is_elsewhere() {
             let name = &target.typed;
             return Err(Error::Usage(format!(
-                "{name}: another engine reads files; download the model and name that"
+                "{name}: other engines need local files; download the model and use its path"
             )));
         }
         let engine = wish.engine.map_or_else(|| usual(target), Ok)?;
@@ -102,7 +102,7 @@ impl<'t> Subject<'t> {
     }
 }
 
-/// What an engine would have to read to read these files.
+/// Returns the format that an engine must read for these files.
 pub fn takes(files: &ModelFiles) -> Option<Takes> {
     match files {
         ModelFiles::Gguf(_) | ModelFiles::GgufWithKernels { .. } => Some(Takes::Gguf),
@@ -115,7 +115,8 @@ fn usual(target: &Target) -> Result<Engine> {
     let usual = takes(&target.variants[0].files).map(Engine::usual_for);
     usual.ok_or_else(|| {
         Error::Usage(format!(
-            "{}: a file of llama2.c, which no engine reads that --with knows; reference-scripts/dump/dump_llama2c.py makes its dumps",
+            "{}: no engine of --with reads llama2.c files; make dumps with \
+                reference-scripts/dump/dump_llama2c.py",
             target.name
         ))
     })
@@ -130,7 +131,8 @@ fn variant(target: &Target, engine: Engine) -> Result<&Variant> {
         };
         let (engine, model) = (engine.name(), &target.name);
         Error::Usage(format!(
-            "--with {engine}: it reads {reads}, which {model} is not; name one, or try --with {other}"
+            "--with {engine}: expected {reads}, but {model} has another format; use another model, or --with \
+                {other}"
         ))
     })
 }
@@ -139,13 +141,13 @@ fn dtype(engine: Engine, asked: Option<&'static str>) -> Result<Option<&'static 
     match (engine.dtypes(), asked) {
         ([], None) => Ok(None),
         ([], Some(_)) => Err(Error::Usage(format!(
-            "--dtype: {} computes as the model's file asks for; leave it out, or name a file in another type",
+            "--dtype: {} computes in the type of the model file; omit --dtype, or use a file of another type",
             engine.name()
         ))),
         ([first, ..], None) => Ok(Some(first)),
         (known, Some(asked)) if known.contains(&asked) => Ok(Some(asked)),
         (known, Some(asked)) => Err(Error::Usage(format!(
-            "--dtype {asked}: {} computes in {} alone",
+            "invalid --dtype {asked} for {}, expected {}",
             engine.name(),
             known.join(", ")
         ))),
@@ -158,7 +160,8 @@ fn check_family(engine: Engine, loaded: &LoadedModel) -> Result<()> {
         return Ok(());
     }
     Err(Error::Usage(format!(
-        "--with {}: its script knows no {family}, only {}; see reference-scripts/README.md for other engines",
+        "--with {}: the dump script does not support {family}, expected one of {}; see \
+            reference-scripts/README.md for other engines",
         engine.name(),
         engine.families().join(", ")
     )))
@@ -186,7 +189,8 @@ fn input(variant: &Variant, wish: &Wish, loaded: &LoadedModel) -> Result<Input> 
     }
     if ids.len() + wish.decode > sizes.context_length {
         return Err(Error::Usage(format!(
-            "{} tokens and {} decoded are more than the {} that the model was trained for; shorten the input or --decode",
+            "{} input tokens and {} decoded tokens exceed the model's context length of {}; shorten the \
+                input or --decode",
             ids.len(),
             wish.decode,
             sizes.context_length
@@ -211,7 +215,7 @@ fn checked_out(engine: Engine, out: &Path) -> Result<PathBuf> {
     Ok(out.to_owned())
 }
 
-/// What tells the dump from others in the same folder.
+/// Returns the unique file name of the dump.
 fn file_name(target: &Target, engine: Engine, dtype: &str) -> String {
     let engine = engine.name();
     match target.shipped_model() {

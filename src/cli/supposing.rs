@@ -1,4 +1,4 @@
-//! Runs with stages computed otherwise: `--suppose`.
+//! Runs with supposed changes: `--suppose`.
 
 use crate::change::{Book, Changing, Supposition};
 use crate::engine::{self, Script, Transcript};
@@ -8,7 +8,7 @@ use crate::model::Model;
 use crate::numerics::Numerics;
 use crate::tap::Tap;
 
-/// Runs the model with stages computed otherwise.
+/// Runs the model with supposed changes.
 pub fn run_supposing(
     supposed: &[Supposition],
     model: &dyn Model,
@@ -22,7 +22,7 @@ pub fn run_supposing(
     let mut taps = (changing, tap);
     let transcript = engine::run(model, &traced, script, &mut taps)?;
     match taps.0.made.get() {
-        0 => Err(Error::Usage("--suppose: this changes nothing in this model".into())),
+        0 => Err(Error::Usage("--suppose: no effect in this model".into())),
         _ => Ok(transcript),
     }
 }

@@ -19,7 +19,7 @@ use crate::report::ModelRecord;
 use crate::shipped::{self, ShippedModel};
 use crate::tokenizer::Tokenizer;
 
-/// The folder beside a model where its dumps are looked for.
+/// Folder next to a model with its dumps.
 const DUMPS: &str = "dumps";
 
 /// A model in one of its formats.
@@ -28,20 +28,20 @@ pub struct Variant {
     pub name: String,
     /// Its files.
     pub files: ModelFiles,
-    /// SHA-256 of its weights, for those who ask; of files elsewhere nobody knows it.
+    /// SHA-256 of the weights, on demand; `None` for remote files.
     fingerprint: Option<Fingerprint>,
 }
 
 /// A model as it was asked for: by a shipped name in all its formats, by a path or a name of the hub in one.
 pub struct Target {
-    /// What it was asked for by.
+    /// Argument that selected the model.
     pub typed: String,
-    /// Its name: the last part of a path.
+    /// Name: the last part of a path.
     pub name: String,
     /// Its formats, the original first.
     pub variants: Vec<Variant>,
     home: Home,
-    /// What makes text of tokens, once that was asked.
+    /// Tokenizer, once requested.
     tokenizer: OnceCell<Arc<dyn Tokenizer>>,
 }
 
@@ -69,7 +69,7 @@ impl Target {
             // A folder of that name that holds no model is no reason to doubt what was meant.
             (Some(shipped), true) => match Self::at(path) {
                 Ok(own) => {
-                    tell!("note: {name} here was taken, not the model of that name that ships");
+                    tell!("note: using the local {name}, not the shipped model of that name");
                     Ok(own)
                 }
                 Err(_) => shipped,
@@ -146,8 +146,8 @@ impl Target {
         })
     }
 
-    /// The format that a dump was made from, as far as it says; else one of its type of weights, else the original. Of a
-    /// model in one format nothing is hashed.
+    /// Returns the format from which a dump was made, if stated; else one with its weight type, else the
+    /// original. With a single format, nothing is hashed.
     ///
     /// # Errors
     /// If the weights cannot be hashed.
@@ -165,7 +165,7 @@ impl Target {
         Ok(alike.unwrap_or(&self.variants[0]))
     }
 
-    /// What is to be said of a dump and the weights that were taken for it.
+    /// Returns a note on a dump and the weights used for it.
     ///
     /// # Errors
     /// If the weights cannot be hashed.
@@ -174,15 +174,18 @@ impl Target {
             let several = self.variants.len() > 1;
             let taken = &variant.name;
             return Ok(several
-                .then(|| format!("the dump does not say from which file it was made; {taken} was taken")));
+                .then(|| format!("the dump does not state the file it was made from; {taken} is used")));
         };
         let Some(found) = variant.sha256()? else {
             let stated = stated.get(..12).unwrap_or(stated);
-            return Ok(Some(format!("that the dump was made from SHA-256 {stated}… could not be checked")));
+            return Ok(Some(format!(
+                "the dump states weights with SHA-256 {stated}…, which could not be \
+                checked"
+            )));
         };
         Ok((found != *stated).then(|| {
             format!(
-                "the dump was made from other weights than {}: it says SHA-256 {}…, the file has {}…",
+                "the dump was made from other weights than {}: it states SHA-256 {}…, the file has {}…",
                 variant.name,
                 stated.get(..12).unwrap_or(stated),
                 &found[..12]
@@ -190,7 +193,7 @@ impl Target {
         }))
     }
 
-    /// Where a dump made for this model would be found.
+    /// Returns the default folder of the model's dumps.
     pub fn dumps_folder(&self) -> PathBuf {
         match &self.home {
             Home::Shipped(model) => Path::new(DUMPS).join(model.name),
@@ -209,17 +212,17 @@ impl Target {
         }
     }
 
-    /// Whether its files are not on this machine.
+    /// Returns true if the model's files are remote.
     pub fn is_elsewhere(&self) -> bool {
         matches!(self.home, Home::Elsewhere(_))
     }
 
-    /// Whether it is a file, with others beside it that may be other models.
+    /// Returns true if the model is a file next to others that may be other models.
     pub fn is_one_of_several(&self) -> bool {
         matches!(&self.home, Home::Path(path) if !path.is_dir())
     }
 
-    /// The format that a dump says it was made from, if there is one.
+    /// Returns the format that a dump states, if it exists.
     pub(super) fn made_from(&self, named: &NamedDump) -> Result<Option<&Variant>> {
         let Some(stated) = &named.dump.manifest.model.sha256 else { return Ok(None) };
         for variant in &self.variants {
@@ -257,12 +260,12 @@ impl Variant {
 }
 
 impl Variant {
-    /// Begins to hash the weights beside what comes next.
+    /// Starts to hash the weights in parallel.
     pub fn begin_hash(&self) {
         self.fingerprint.iter().for_each(Fingerprint::begin);
     }
 
-    /// SHA-256 of the weights; `None` where they are elsewhere, and nobody has read them all.
+    /// Returns the SHA-256 of the weights; `None` if they are remote.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -275,7 +278,7 @@ impl Variant {
         self.files.weights().iter().filter_map(|file| file.data.pin()).collect()
     }
 
-    /// What is to be said of weights that are elsewhere.
+    /// Returns a note on remote weights.
     ///
     /// # Errors
     /// If an index cannot be read any more.
@@ -285,15 +288,15 @@ impl Variant {
         let ([first, ..], [pin, ..]) = (weights, pins.as_slice()) else { return Ok(None) };
         let hashes = match self.files.tensor_hashes()? {
             0 => String::new(),
-            tensors => format!("; {tensors} tensors are held against their own SHA-256"),
+            tensors => format!("; {tensors} tensors are checked by SHA-256"),
         };
         let more = match weights.len() - 1 {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
         Ok(Some(format!(
-            "the weights were read in parts from {}{more} ({pin}{hashes}): what was not needed was not read, and SHA-256 \
-             of the whole is not known",
+            "the weights were read in parts from {}{more} ({pin}{hashes}): only the needed parts were read, \
+             so the SHA-256 of the whole is unknown",
             first.path.display()
         )))
     }
@@ -331,8 +334,8 @@ fn what_there_is(name: &str) -> Result<String> {
         alike => format!("did you mean {}? ", alike.join(", ")),
     };
     Ok(format!(
-        "no such file or directory, no public model of that name ({hint}xcheck models lists them), and the models that \
-         ship are: {}{}",
+        "no such file or directory, and no public model of that name ({hint}xcheck models lists them); the \
+         shipped models are: {}{}",
         names.join(", "),
         shipped::absent()?
     ))

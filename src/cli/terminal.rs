@@ -1,4 +1,4 @@
-//! Where text goes out: standard output and standard error, and nowhere else.
+//! Text output: standard output and standard error only.
 //!
 //! What a file has named may command a terminal: what leaves here holds no control characters but line ends, and the styles of
 //! reports. An output that cannot be written is remembered, and ends the program with an error when its work is done.
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use crate::error::{Error, Result};
 use crate::format::{commands, write_out};
 
-/// What was wrong with standard output, the first time.
+/// First error of standard output.
 static FAILED: OnceLock<ErrorKind> = OnceLock::new();
 
 /// Prints a line.
@@ -18,14 +18,14 @@ macro_rules! say {
     ($($text:tt)*) => { _ = $crate::cli::terminal::out(&format!("{}\n", format_args!($($text)*))) };
 }
 
-/// Prints a line on standard error: what is not part of the result.
+/// Prints a line on standard error, for everything that is not part of the result.
 macro_rules! tell {
     ($($text:tt)*) => { $crate::cli::terminal::err(&format!("{}\n", format_args!($($text)*))) };
 }
 
 pub(super) use {say, tell};
 
-/// Prints text of several lines, or of less than one, at once; `false` where nobody reads any more.
+/// Prints text immediately; returns `false` if the output was closed.
 pub(super) fn out(text: &str) -> bool {
     write(&harmless(text, |_| None))
 }
@@ -54,12 +54,12 @@ fn write(text: &str) -> bool {
     written.inspect_err(|error| _ = FAILED.set(error.kind())).is_ok()
 }
 
-/// Prints text on standard error. Where that cannot be written there is nobody to tell.
+/// Prints text on standard error and ignores errors.
 pub(super) fn err(text: &str) {
     _ = anstream::stderr().lock().write_all(harmless(text, |_| None).as_bytes());
 }
 
-/// Makes sure that everything was printed. Who has closed the pipe has seen enough, and the result stands.
+/// Checks that everything was printed. A closed pipe is not an error.
 ///
 /// # Errors
 /// If standard output could not be written.
@@ -72,15 +72,15 @@ pub(super) fn check() -> Result<()> {
     }
 }
 
-/// Further lines of a message are indented: none begins as a message of ours does. A line of a file that stands in one may be
-/// as long as the file.
+/// Prints a message with indented further lines, so that text from a file cannot imitate a message. Long
+/// lines are cut.
 pub(super) fn message(head: &str, text: Arguments) {
     let text = text.to_string();
     let lines: Vec<_> = text.trim_end().lines().filter(|line| !line.is_empty()).map(beginning).collect();
     err(&format!("{head}{}\n", lines.join("\n  ")));
 }
 
-/// As much of a line as anybody reads.
+/// Cuts a line to a readable length.
 fn beginning(line: &str) -> String {
     const READ: usize = 2000;
     match line.char_indices().nth(READ) {
@@ -89,8 +89,8 @@ fn beginning(line: &str) -> String {
     }
 }
 
-/// The text with everything written out that would command a terminal, but for line ends, tabs, and what is `kept` of what
-/// begins there.
+/// Returns the text with control characters written out, except line ends, tabs, and sequences that `kept`
+/// accepts.
 fn harmless(text: &str, kept: impl Fn(&str) -> Option<&str>) -> String {
     let mut harmless = String::with_capacity(text.len());
     let mut rest = text;

@@ -9,7 +9,8 @@ use crate::dump::Manifest;
 use crate::measure::{Measurement, NO_TOKEN};
 use crate::report::Tokens;
 
-/// What was read and chosen, with texts where the model has a tokenizer that can be used: they cost no verdict.
+/// Returns the input and chosen tokens, with texts if a tokenizer is available. Errors do not affect the
+/// verdict.
 pub fn texts(target: Option<&Target>, outcome: &Outcome, manifest: &Manifest) -> Tokens {
     let prompt = manifest.input.tokens.clone();
     let tokenizer = target.and_then(|target| target.tokenizer().ok().flatten());

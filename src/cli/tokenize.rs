@@ -1,4 +1,4 @@
-//! `xcheck tokenize`: the ids of a text, and where two tokenizers part.
+//! `xcheck tokenize`: the ids of a text, and the first difference between two tokenizers.
 
 use std::io::Read;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::model::ModelFiles;
 use crate::shipped;
 use crate::tokenizer::{Special, TextStream, Tokenizer, TokenizerFiles};
 
-/// How many tokens are shown before the one at which two tokenizers part, and after it.
+/// Number of displayed tokens before and after the first difference.
 const AROUND: usize = 3;
 
 /// Arguments of `xcheck tokenize`.
@@ -58,7 +58,7 @@ pub struct Args {
     text: String,
 }
 
-/// What to print.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum TokenizeFormat {
     /// A table of ids, pieces and the text they stand for
@@ -74,7 +74,7 @@ struct Side {
     ids: Vec<u32>,
 }
 
-/// Prints the ids of the text, or where two tokenizers part.
+/// Prints the ids of the text, or the first difference between two tokenizers.
 pub fn run(args: &Args) -> Result<Verdict> {
     let text = read(&args.text)?;
     let this = Side::of(&args.model, args, &text)?;
@@ -100,8 +100,8 @@ fn read(text: &str) -> Result<String> {
         let at = error.utf8_error().valid_up_to();
         let byte = error.as_bytes()[at];
         Error::Usage(format!(
-            "standard input: byte {at} (0x{byte:02X}) is not UTF-8, which tokenizers are for; real ones disagree on \
-             what it is. Convert the text, e.g. with iconv"
+            "standard input: byte {at} (0x{byte:02X}) is not valid UTF-8, which tokenizers require; convert \
+             the text, e.g. with iconv"
         ))
     })
 }
@@ -145,7 +145,7 @@ fn right(number: impl ToString) -> Cell {
     Cell::new(number.to_string()).set_alignment(CellAlignment::Right)
 }
 
-/// As --tokens takes them.
+/// Formats ids for --tokens.
 fn list(ids: &[u32]) -> String {
     ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
@@ -196,17 +196,17 @@ fn show_parting(this: &Side, other: &Side, position: usize) -> Result<()> {
     }
     say!("{}\n", table.trim_fmt());
     let counts = format!("{} tokens by {}, {} by {}", this.ids.len(), this.name, other.ids.len(), other.name);
-    say!("FAIL  they part at position {position}, after {:?}; {counts}", end_of(&before));
+    say!("FAIL  the token ids differ from position {position} on, after {:?}; {counts}", end_of(&before));
     // Vocabularies number their pieces differently: that the ids differ need not mean that the text is cut otherwise.
     match (0..longest).find(|&at| this.piece(at) != other.piece(at)) {
         Some(first) if first == position => {}
-        Some(first) => say!("      by their pieces they part at position {first}"),
-        None => say!("      their pieces are the same: only the ids differ"),
+        Some(first) => say!("      the pieces differ from position {first} on"),
+        None => say!("      the pieces are the same; only the ids differ"),
     }
     Ok(())
 }
 
-/// The last characters of a text, as many as help to find the place.
+/// Returns the last characters of a text, to locate a position.
 fn end_of(text: &str) -> &str {
     const SHOWN: usize = 40;
     let start = text.char_indices().rev().nth(SHOWN - 1).map_or(0, |(start, _)| start);

@@ -1,4 +1,4 @@
-//! What a dump does not say of its engine and its values tell.
+//! Properties of a dump's engine that its values show but its manifest does not state.
 
 use std::collections::BTreeSet;
 
@@ -7,13 +7,13 @@ use crate::dump::{Dump, Producer};
 use crate::exact::{Float, Profile};
 use crate::weight::DType;
 
-/// What the values of a dump show of its engine.
+/// The properties of an engine that a dump's values show.
 pub(super) struct Shown {
     /// The producer, with it.
     pub(super) producer: Producer,
-    /// How it rounds, where no type says it.
+    /// Rounding profile, if no type states it.
     pub(super) rounding: Option<Profile>,
-    /// What is to be said of it.
+    /// Note for the report.
     pub(super) note: String,
 }
 
@@ -31,13 +31,12 @@ pub(super) fn cache_of_rows(dump: &Dump) -> Option<Shown> {
         return None;
     }
     producer.settings.insert("kv_cache".to_owned(), name.into());
-    let note = format!(
-        "the dump does not say settings.kv_cache; by its values its cache is of {name}, as it is stored"
-    );
+    let note =
+        format!("settings.kv_cache is not stated; the values show an engine with a {name} cache, as stored");
     Some(Shown { producer, rounding: None, note })
 }
 
-/// So many arrays are looked at, from the tokens on, and so many values of each.
+/// Number of arrays and of values per array that are examined, from the tokens on.
 const ARRAYS: usize = 32;
 const VALUES: usize = 4096;
 
@@ -76,7 +75,8 @@ pub(super) fn dtype_of_values(dump: &Dump) -> Option<Shown> {
         let name = dtype.name();
         producer.settings.insert("dtype".to_owned(), DType::F32.name().into());
         let note = format!(
-            "by its values the dump's engine computes products in {name} and the rest in f32, as torch's autocast does (rounding {name}-autocast)"
+            "the values show an engine that computes products in {name} and the rest in f32, like torch's \
+                autocast (rounding {name}-autocast)"
         );
         return Some(Shown { producer, rounding: Profile::named(&format!("{name}-autocast")), note });
     }
@@ -84,7 +84,8 @@ pub(super) fn dtype_of_values(dump: &Dump) -> Option<Shown> {
     let name = short().find(|&dtype| !is_of_f32 && is_most(dtype))?.name();
     producer.settings.insert("dtype".to_owned(), name.into());
     let note = format!(
-        "the dump does not say settings.dtype; by its values its engine computes in {name}: most of its taps hold numbers of that type"
+        "settings.dtype is not stated; the values show an engine that computes in {name}: most taps have \
+            values of that type"
     );
     Some(Shown { producer, rounding: None, note })
 }
@@ -106,7 +107,8 @@ pub(super) fn contradiction_of_dtype(dump: &Dump) -> Option<Shown> {
     }
     producer.settings.insert("dtype".to_owned(), DType::F32.name().into());
     let note = format!(
-        "settings.dtype says {stated}, and no array holds {stated} numbers; by its values the engine computes in f32",
+        "settings.dtype is {stated}, but no array has {stated} values; the values show an engine that \
+            computes in f32",
         stated = stated.name()
     );
     Some(Shown { producer, rounding: None, note })
@@ -117,13 +119,13 @@ fn is_of_results(point: Point) -> bool {
     point.is_of_products() || is_of_stream(point) || matches!(point, Point::Logits | Point::LastLogits)
 }
 
-/// What is added to the residual stream, or normed in it.
+/// Returns true for taps of the residual stream and its norms.
 fn is_of_stream(point: Point) -> bool {
     matches!(point, Point::AttnNorm | Point::AttnResidual | Point::FfnNorm | Point::BlockOut)
 }
 
-/// The shortest type that has all values of an array, or the first of them; `None` where there are too few to tell. What is
-/// wrong with the array, whoever compares it says.
+/// Returns the shortest type that fits all values of an array, or its first ones; `None` if there are too
+/// few. Errors are reported by the comparison.
 fn type_of_values(dump: &Dump, site: Site) -> Option<DType> {
     let told = dump.row(site)?.rounded_to()?;
     if !matches!(told, DType::F32 | DType::F64) {

@@ -7,7 +7,7 @@ use crate::dump::{Dump, Producer};
 use crate::exact::{IntegerProducts, RowScales};
 use crate::quant::{ActivationCodes, CodeGroup};
 
-/// True if a dump holds no product but logits and says nothing of how its engine computes.
+/// Returns true if a dump has no product but logits and does not state its arithmetic.
 pub(super) fn says_nothing_of_products(dump: &Dump) -> bool {
     let producer = &dump.manifest.producer;
     let says = producer.stated_dtype().or(producer.setting("numerics")).is_some();
@@ -50,10 +50,10 @@ pub(super) fn about_integers(products: &IntegerProducts) -> String {
         CodeGroup::Token => "each token".to_owned(),
         CodeGroup::Pass => "each pass".to_owned(),
     };
-    let head = if codes.whole_for > 0 { ", but for the head of the model" } else { "" };
+    let head = if codes.whole_for > 0 { ", except in the head of the model" } else { "" };
     let stated = serde_json::to_string(codes).unwrap_or_default();
     format!(
-        "by its values the dump's engine rounds activations to 8-bit integers where they meet weights, with a scale for {group}{head}; \
-         its manifest can state that: producer.rounding, \"{ACTIVATION_CODES}\": {stated}"
+        "the values show an engine that rounds activations to 8-bit integers before products with weights, \
+         with one scale for {group}{head}; state it in producer.rounding: \"{ACTIVATION_CODES}\": {stated}"
     )
 }

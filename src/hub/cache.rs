@@ -19,7 +19,7 @@ use crate::kept::{Kept, Pinned};
 /// One repository's folder in the cache.
 pub(super) struct RepoFolder(PathBuf);
 
-/// What the cache holds of a model.
+/// State of a model in the cache.
 #[derive(Debug)]
 pub enum Cached {
     /// All that it needs.
@@ -56,18 +56,18 @@ impl Cached {
 }
 
 impl RepoFolder {
-    /// Where the cache keeps a repository, whether it does or not.
+    /// Returns the cache folder of a repository, which may not exist.
     pub fn of(settings: &Settings, repo: &str) -> Self {
         Self(settings.cache.join(format!("models--{}", repo.replace('/', "--"))))
     }
 
-    /// Where a content of that hash is kept.
+    /// Returns the path of the blob with that hash.
     #[cfg(feature = "hub")]
     pub fn blob(&self, digest: &Digest) -> PathBuf {
         self.0.join("blobs").join(digest.name())
     }
 
-    /// Where a commit's files are linked.
+    /// Returns the folder with the links to the files of a commit.
     pub fn snapshot(&self, commit: &str) -> PathBuf {
         self.0.join("snapshots").join(commit)
     }
@@ -84,21 +84,17 @@ impl RepoFolder {
         is_plain(commit).then(|| self.snapshot(commit))
     }
 
-    /// What there is before a first download is complete.
+    /// Returns the state before the first download is complete.
     fn begun(&self) -> Cached {
         let is_begun = fs::read_dir(self.0.join("blobs")).is_ok_and(|mut blobs| blobs.next().is_some());
-        if is_begun {
-            Cached::Partly(vec!["what an interrupted download left out".into()])
-        } else {
-            Cached::Not
-        }
+        if is_begun { Cached::Partly(vec!["files of an interrupted download".into()]) } else { Cached::Not }
     }
 }
 
 /// A model in the cache whose every file was found to be what its name says.
 #[derive(Debug)]
 pub struct Located {
-    /// What the model is opened by.
+    /// Path that the model is opened by.
     pub path: PathBuf,
     checked: Vec<(PathBuf, Digest)>,
 }

@@ -1,4 +1,4 @@
-//! Which files of a repository make a model: never all of it.
+//! Selection of the files of a repository that make a model; never the whole repository.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -26,10 +26,10 @@ const WEIGHTS: [&str; 4] = [
     "pytorch_model.bin.index.json",
 ];
 
-/// What a folder is not complete without.
+/// File that every model folder needs.
 const CONFIG: &str = "config.json";
 
-/// What is taken along where it is there.
+/// Files that are downloaded too if the repository has them.
 const EXTRAS: [&str; 4] =
     ["generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model"];
 
@@ -76,7 +76,7 @@ pub fn read_index(path: &Path) -> Result<Vec<u8>> {
         return Err(Error::BadContainer {
             file: path.to_owned(),
             format: "checkpoint index",
-            problem: format!("it is {length} bytes long"),
+            problem: format!("it has {length} bytes, expected at most {LONGEST_INDEX}"),
         });
     }
     input::bytes(path)
@@ -96,7 +96,12 @@ fn shards(name: &str, index: &[u8]) -> Result<BTreeSet<String>> {
     })?;
     let shards: BTreeSet<String> = index.weight_map.into_values().collect();
     match shards.iter().find(|shard| !is_plain(shard)) {
-        Some(shard) => Err(Error::bad_key(Path::new(name), "weight_map", shard, "a file beside the index")),
+        Some(shard) => Err(Error::bad_key(
+            Path::new(name),
+            "weight_map",
+            shard,
+            "a file name in the folder of the index",
+        )),
         None => Ok(shards),
     }
 }
@@ -115,7 +120,7 @@ fn quantised(there: &[String], tag: &str) -> Result<String> {
                 there.iter().filter(|file| file.ends_with(".gguf")).map(String::as_str).collect();
             let known = if gguf.is_empty() { "none".to_owned() } else { gguf.join(", ") };
             Err(Error::Usage(format!(
-                "':{tag}' is not exactly one GGUF file of the repository; it has: {known}"
+                "':{tag}' must match exactly one GGUF file of the repository; it has: {known}"
             )))
         }
     }

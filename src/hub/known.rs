@@ -8,7 +8,7 @@ use super::name::{HubModel, Part};
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KnownModel {
-    /// What it is asked for by.
+    /// Name that users type.
     pub name: String,
     /// The family's name, as dumps and tolerances use it.
     pub architecture: String,
@@ -26,7 +26,7 @@ pub struct KnownFiles {
     pub file: Option<String>,
     /// About how many gigabytes (10⁹ bytes) a download is.
     pub gb: f64,
-    /// Whether its licence must be accepted first.
+    /// True if the licence must be accepted first.
     #[serde(default)]
     pub gated: bool,
 }
@@ -43,7 +43,7 @@ impl KnownModel {
         table.model
     }
 
-    /// What each form is asked for by: the model's name, and for all but the first `name:quantisation`.
+    /// Returns the name of each form: the model's name for the first, `name:quantisation` for the others.
     pub fn forms(&self) -> impl Iterator<Item = (String, &KnownFiles)> {
         self.files.iter().enumerate().map(|(index, files)| match files.quantisation() {
             Some(tag) if index > 0 => (format!("{}:{tag}", self.name), files),
@@ -59,7 +59,7 @@ impl KnownModel {
 }
 
 impl KnownFiles {
-    /// Where the hub has them; `asked` is the form's name.
+    /// Returns the location on the hub; `asked` is the form's name.
     pub fn model(&self, asked: String) -> HubModel {
         let part = self.file.clone().map_or(Part::Folder, Part::File);
         HubModel { asked, repo: self.repo.clone(), part }

@@ -22,7 +22,7 @@ pub use settings::Settings;
 
 use crate::error::{Error, HubError, Result};
 
-/// Who is told how far a download has come.
+/// Receives the progress of a download.
 pub trait Watch {
     /// A file of `bytes` is on its way, and `start` of them are here already.
     fn file(&mut self, name: &str, bytes: u64, start: u64);
@@ -40,7 +40,7 @@ pub fn locate(settings: &Settings, model: &HubModel) -> Result<Located> {
         Cached::Partly(missing) => {
             Err(not_cached(settings, model, &format!("missing {}", missing.join(", "))))
         }
-        Cached::Not => Err(not_cached(settings, model, "nothing of it is there")),
+        Cached::Not => Err(not_cached(settings, model, "none of its files are there")),
     }
 }
 
@@ -62,7 +62,7 @@ pub fn download(settings: &Settings, model: &HubModel, watch: &mut dyn Watch) ->
     if settings.offline {
         return Err(Error::Hub(HubError::Download {
             what: model.to_string(),
-            problem: "HF_HUB_OFFLINE forbids it; unset it, or use what is in the cache".into(),
+            problem: "HF_HUB_OFFLINE is set; unset it, or use a model from the cache".into(),
         }));
     }
     fetch(settings, model, watch)
@@ -78,6 +78,6 @@ fn fetch(settings: &Settings, model: &HubModel, watch: &mut dyn Watch) -> Result
 fn fetch(_: &Settings, model: &HubModel, _: &mut dyn Watch) -> Result<Located> {
     Err(Error::Hub(HubError::Download {
         what: model.to_string(),
-        problem: "this xcheck was built without the feature 'hub'; get it with: hf download".into(),
+        problem: "this xcheck was built without the feature 'hub'; download it with: hf download".into(),
     }))
 }

@@ -1,19 +1,19 @@
-//! Which repository of the hub, and which part of it: `org/repo`, `org/repo:file.gguf`, `org/repo:Q8_0`.
+//! Names of hub repositories and of files in them: `org/repo`, `org/repo:file.gguf`, `org/repo:Q8_0`.
 
 use std::fmt;
 
 /// A model of the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubModel {
-    /// What it was asked for by.
+    /// Name as the user typed it.
     pub asked: String,
     /// The repository's id, `org/name`.
     pub repo: String,
-    /// Which of its files.
+    /// Selected files.
     pub part: Part,
 }
 
-/// Which files of a repository make the model.
+/// Files of a repository that make the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
     /// `config.json`, the weights, and the tokenizer.
@@ -36,7 +36,7 @@ impl HubModel {
         is_id.then(|| Self { asked: text.to_owned(), repo: repo.to_owned(), part })
     }
 
-    /// What downloads it.
+    /// Returns the command that downloads the model.
     pub fn download_command(&self) -> String {
         format!("xcheck models --download {}", self.asked)
     }

@@ -19,7 +19,7 @@ pub(super) struct Remote<'s> {
     settings: &'s Settings,
 }
 
-/// What a repository holds at a commit.
+/// Files of a repository at a commit.
 pub(super) struct Listing {
     /// The commit.
     pub commit: String,
@@ -38,7 +38,7 @@ pub(super) struct RemoteFile {
     pub digest: Digest,
 }
 
-/// What the hub answers to `api/models/<repo>/revision/<revision>?blobs=true`.
+/// The hub's response to `api/models/<repo>/revision/<revision>?blobs=true`.
 #[derive(Deserialize)]
 struct RepoInfo {
     sha: String,
@@ -65,7 +65,7 @@ impl<'s> Remote<'s> {
         Self { agent: agent(), settings }
     }
 
-    /// What a repository's main branch holds.
+    /// Lists the files of a repository's main branch.
     ///
     /// # Errors
     /// If the hub cannot be reached, refuses, or answers something else.
@@ -78,9 +78,9 @@ impl<'s> Remote<'s> {
         let read = Paced::new(answer.body_mut().as_reader()).take(LONGEST).read_to_end(&mut body);
         read.map_err(|error| self.unreachable(repo, &error))?;
         let info: Result<RepoInfo, _> = serde_json::from_slice(&body);
-        let info = info.map_err(|error| odd(repo, &format!("its list of files is not one: {error}")))?;
+        let info = info.map_err(|error| odd(repo, &format!("cannot parse the file list: {error}")))?;
         if !matches!(Digest::from_name(&info.sha), Some(Digest::GitBlob(_))) {
-            return Err(odd(repo, &format!("its commit is {:?}", info.sha)));
+            return Err(odd(repo, &format!("the commit is {:?}, expected 40 hexadecimal digits", info.sha)));
         }
         let files = info.siblings.into_iter().filter_map(Sibling::file).collect();
         Ok(Listing { commit: info.sha, files })
@@ -100,7 +100,7 @@ impl<'s> Remote<'s> {
                 start
             }
             (StatusCode::PARTIAL_CONTENT, _) => {
-                return Err(odd(&what, "it gives another range than was asked for"));
+                return Err(odd(&what, "the server sent another byte range than requested"));
             }
             _ => 0,
         };
@@ -117,7 +117,7 @@ impl<'s> Remote<'s> {
         }
     }
 
-    /// What a refusal means and what to do about it. The hub's own word for it is in a header.
+    /// Returns the meaning of an HTTP error and the remedy. The hub gives its own error code in a header.
     fn reason(&self, answer: &Response<Body>, repo: &str) -> String {
         let header =
             |name| answer.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -131,16 +131,18 @@ impl<'s> Remote<'s> {
             }
             (401 | 403, "GatedRepo") => {
                 format!(
-                    "it is gated: accept the licence at {page}, then set HF_TOKEN to a token of that account"
+                    "the model is gated: accept the licence at {page}, then set HF_TOKEN to a token of that account"
                 )
             }
             (404, "EntryNotFound") => "the repository has no such file".to_owned(),
-            (401 | 403, _) if token => "the token in HF_TOKEN is refused, or has no access to it".to_owned(),
-            (401 | 403 | 404, _) => {
-                format!("there is no {repo}, or it is private: check the name, or set HF_TOKEN")
+            (401 | 403, _) if token => {
+                "the token in HF_TOKEN is invalid, or has no access to the repository".to_owned()
             }
-            (429 | 500.., _) => "try again later; what has come is kept".to_owned(),
-            _ => "this is not what a hub answers; check HF_ENDPOINT".to_owned(),
+            (401 | 403 | 404, _) => {
+                format!("{repo} does not exist or is private: check the name, or set HF_TOKEN")
+            }
+            (429 | 500.., _) => "try again later; the download resumes".to_owned(),
+            _ => "unexpected response from a hub; check HF_ENDPOINT".to_owned(),
         };
         let said = if said.is_empty() { String::new() } else { format!(" ({said})") };
         format!("HTTP {}{said}: {meaning}", status.as_u16())
@@ -149,7 +151,7 @@ impl<'s> Remote<'s> {
     /// The network, not the hub, is in the way.
     fn unreachable(&self, what: &str, error: &dyn std::fmt::Display) -> Error {
         let endpoint = &self.settings.endpoint;
-        refused(what, &format!("{endpoint} cannot be reached: {error}; what has come is kept, try again"))
+        refused(what, &format!("cannot reach {endpoint}: {error}; try again, the download resumes"))
     }
 }
 
@@ -169,7 +171,7 @@ impl Sibling {
 
 /// The hub says something that cannot be.
 pub(super) fn odd(what: &str, problem: &str) -> Error {
-    refused(what, &format!("{problem}; this is not what a hub answers, check HF_ENDPOINT"))
+    refused(what, &format!("{problem}; this is not a valid response from a hub, check HF_ENDPOINT"))
 }
 
 fn refused(what: &str, problem: &str) -> Error {

@@ -1,4 +1,5 @@
-//! Where the cache and the hub are, and who asks: from the variables that `huggingface_hub` reads, and only here.
+//! Settings of the cache, the hub's address and the token, from the variables that `huggingface_hub` reads. No other
+//! module reads them.
 
 use std::env;
 use std::ffi::OsString;
@@ -8,20 +9,20 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::kept::Kept;
 
-/// Where the hub is unless `HF_ENDPOINT` says otherwise.
+/// Default address of the hub; `HF_ENDPOINT` overrides it.
 const ENDPOINT: &str = "https://huggingface.co";
 
-/// How the hub and its cache are used.
+/// Settings for the hub and its cache.
 pub struct Settings {
     /// The folder with one folder per repository.
     pub cache: PathBuf,
     /// The hub's address, without a slash at its end.
     pub endpoint: String,
-    /// Who asks; without one, only what is public is given.
+    /// Access token; without one only public repositories can be read.
     pub token: Option<String>,
-    /// Whether the network is left alone.
+    /// True if the network must not be used.
     pub offline: bool,
-    /// Where hashes of files are remembered.
+    /// Store of file hashes.
     pub kept: Kept,
 }
 
@@ -61,15 +62,15 @@ impl Settings {
         })
     }
 
-    /// Who asks, as it can be sent.
+    /// Returns the token if it is valid in an HTTP header.
     ///
     /// # Errors
     /// If it is no token at all. What it is, is not said.
     pub fn sendable_token(&self) -> Result<Option<&str>> {
         match self.token.as_deref() {
             Some(token) if !token.chars().all(|c| c.is_ascii_graphic()) => Err(Error::Usage(
-                "HF_TOKEN, or the file that `hf auth login` left, holds a space or a character that no token has; set it to \
-                 one as the hub's page of tokens shows it (hf_...)"
+                "the token in HF_TOKEN, or in the file that `hf auth login` wrote, has a space or an invalid character; \
+                 copy it again from the hub's token page (hf_...)"
                     .to_owned(),
             )),
             token => Ok(token),

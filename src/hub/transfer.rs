@@ -51,7 +51,8 @@ impl Download<'_> {
             return Ok(choice.files);
         }
         let missing = choice.missing.join(", ");
-        Err(self.refused(&format!("the repository has no {missing}, or does not tell its length and hash")))
+        Err(self
+            .refused(&format!("the repository has no {missing}, or the hub gives no length and hash for it")))
     }
 
     /// Makes a file part of the snapshot and gives back where it is.
@@ -79,7 +80,7 @@ impl Download<'_> {
         if let Some(room) = room(&path).filter(|&room| room < file.size - unfinished.len) {
             let size = file.size;
             return Err(self.refused(&format!(
-                "the hub says that {} has {size} bytes, and there is room for {room} in {}",
+                "{} has {size} bytes, but only {room} bytes are free in {}",
                 file.name,
                 path.parent().unwrap_or(&path).display()
             )));
@@ -94,8 +95,8 @@ impl Download<'_> {
             unfinished.restart()?;
             let expected = file.digest.name();
             let problem = format!(
-                "what came of {} has the hash {found}, expected {expected}; it was damaged on its way and thrown \
-                 away, try again",
+                "the download of {} has the hash {found}, expected {expected}; it was corrupted and has been deleted, \
+                 try again",
                 file.name
             );
             return Err(self.refused(&problem));
@@ -115,7 +116,7 @@ impl Download<'_> {
         match broken {
             _ if unfinished.len == file.size => Ok(()),
             Some(slow) if slow.kind() == io::ErrorKind::TimedOut => Err(self.refused(&format!(
-                "{}: {slow}; what has come is kept, try again when the way to the hub is better",
+                "{}: {slow}; try again with a better connection, the download resumes",
                 file.name
             ))),
             _ if unfinished.len > before => {
@@ -125,7 +126,7 @@ impl Download<'_> {
             error => {
                 let error = error.map_or("the connection closed".to_owned(), |error| error.to_string());
                 Err(self.refused(&format!(
-                    "the connection for {} broke after {} of {} bytes ({error}); what has come is kept, try again",
+                    "the connection for {} broke after {} of {} bytes ({error}); try again, the download resumes",
                     file.name, unfinished.len, file.size
                 )))
             }
@@ -157,7 +158,7 @@ impl Unfinished {
         let file = file.map_err(Error::io("write", path))?;
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => {
-                let problem = "another process is downloading it; wait for that one".to_owned();
+                let problem = "another process is downloading it; wait until that has finished".to_owned();
                 return Err(HubError::Download { what: path.display().to_string(), problem }.into());
             }
             // Where the file system has no locks, the hash still catches what two writers make of a file.
@@ -192,7 +193,7 @@ impl Unfinished {
         if error.kind() != io::ErrorKind::StorageFull {
             return Error::io("write", &self.path)(error);
         }
-        let problem = "the disk is full; make room and try again, what has come is kept".to_owned();
+        let problem = "the disk is full; free some space and try again, the download resumes".to_owned();
         HubError::Download { what: self.path.display().to_string(), problem }.into()
     }
 
@@ -202,7 +203,7 @@ impl Unfinished {
     }
 }
 
-/// Whether a blob is there and is what its name says; one that is not is removed.
+/// Returns true if a blob exists and matches its hash; a blob that does not match is deleted.
 fn is_good(blob: &Path, file: &RemoteFile) -> Result<bool> {
     let Ok(mut there) = File::open(blob) else { return Ok(false) };
     if file.digest.of(&mut there).map_err(Error::io("read", blob))? == file.digest.name() {
@@ -212,7 +213,7 @@ fn is_good(blob: &Path, file: &RemoteFile) -> Result<bool> {
     Ok(false)
 }
 
-/// What the disk has left there, where the system tells.
+/// Returns the free disk space in bytes, if the system reports it.
 #[cfg(unix)]
 fn room(path: &Path) -> Option<u64> {
     let of = rustix::fs::statvfs(path).ok()?;

@@ -1,4 +1,4 @@
-//! What was brought of a file elsewhere: a sparse file of its full length, of which some blocks are there.
+//! Downloaded blocks of a remote file: a sparse file of its full length.
 //!
 //! Beside it stands a checksum for each block, 0 for those that are not there. A block is written before its checksum and
 //! compared with it before it is used first, so that whatever ends a process, or the machine, costs the blocks that were on
@@ -23,7 +23,7 @@ use crate::unfinished::UnfinishedFolder;
 /// The blocks.
 const DATA: &str = "data";
 
-/// What is here of one file.
+/// Downloaded blocks of one remote file.
 pub struct Blocks {
     path: PathBuf,
     data: File,
@@ -34,12 +34,13 @@ pub struct Blocks {
     /// Compared with their checksums, or just written.
     sound: Vec<AtomicBool>,
     space: Arc<Space>,
-    /// Where nothing is kept, it goes with the process.
+    /// Temporary folder, deleted with the process, used when the cache is off.
     _folder: Option<UnfinishedFolder>,
 }
 
 impl Kept {
-    /// What is kept of the file that goes by `key`, of `len` bytes; `about` is for whoever looks into the folder.
+    /// Opens the blocks of the file with the cache key `key` and `len` bytes; `about` is a description for people who
+    /// look into the folder.
     ///
     /// # Errors
     /// If it can be neither read nor begun.
@@ -96,12 +97,12 @@ impl Blocks {
         self.bytes.clone()
     }
 
-    /// Whether all of these bytes were found to be here.
+    /// Returns true if all blocks of a byte range are present and valid.
     pub fn are_here(&self, range: &Range<usize>) -> bool {
         self.sound[blocks_of(range)].iter().all(|sound| sound.load(Ordering::Acquire))
     }
 
-    /// What has to be brought for these bytes to be here: runs of whole blocks, in order.
+    /// Returns the byte ranges that must be downloaded: runs of whole blocks, in order.
     pub fn missing(&self, ranges: &[Range<usize>]) -> Vec<Range<usize>> {
         let mut wanted: Vec<usize> = ranges.iter().flat_map(blocks_of).collect();
         wanted.sort_unstable();

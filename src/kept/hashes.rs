@@ -28,7 +28,7 @@ pub struct Pinned {
     identity: Identity,
 }
 
-/// What tells whether a path still names the same file, unchanged.
+/// Properties that show if a path still names the same, unchanged file.
 #[derive(Clone, Debug, PartialEq)]
 struct Identity {
     len: u64,
@@ -63,7 +63,7 @@ impl Pinned {
     }
 
     fn changed(&self) -> Error {
-        let problem = "it has changed since it was opened; leave it alone and run again";
+        let problem = "the file has changed since it was opened; do not write to it, and run again";
         Error::io("hash", &self.path)(io::Error::other(problem))
     }
 
@@ -123,7 +123,7 @@ impl Kept {
         Ok(found)
     }
 
-    /// Where the answer is, if it may be kept, and the question.
+    /// Returns the path of a cached hash and its question; `None` if the hash must not be cached.
     fn place(&self, files: &[Pinned]) -> Option<(PathBuf, String)> {
         let mut question =
             String::from("SHA-256 of these files, by size, times of changes, device and node\n");
@@ -161,7 +161,7 @@ pub fn hash_of(mut hash: impl Digest, bytes: &mut impl Read) -> io::Result<Strin
     Ok(hex::encode(hash.finalize()))
 }
 
-/// How many bytes there were.
+/// Adds all bytes to the hash and returns their number.
 fn update(hash: &mut impl Digest, bytes: &mut impl Read) -> io::Result<u64> {
     let mut buffer = vec![0; 1 << 20];
     let mut total = 0;
@@ -175,7 +175,8 @@ fn update(hash: &mut impl Digest, bytes: &mut impl Read) -> io::Result<u64> {
     }
 }
 
-/// When the content was changed last, and when anything of the file was: the former can be set by any program.
+/// Returns the time of the last change of the content, which any program can set, and of the last change of the
+/// file's metadata.
 #[cfg(unix)]
 fn stamps(metadata: &Metadata) -> Option<[SystemTime; 2]> {
     use std::os::unix::fs::MetadataExt;

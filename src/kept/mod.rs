@@ -1,4 +1,4 @@
-//! What is kept on this machine between runs: it saves work, may be lost at any time, and decides nothing.
+//! Cache on this machine between runs. It saves work, may be deleted at any time, and affects no result.
 
 mod blocks;
 mod content;
@@ -23,14 +23,14 @@ use space::Space;
 
 /// The variable that names another folder, or `off`.
 const FOLDER: &str = "XCHECK_CACHE";
-/// What [`FOLDER`] says where nothing is to be kept.
+/// Value of [`FOLDER`] that turns the cache off.
 const OFF: &str = "off";
 /// The variable that says how much of files elsewhere is kept at most.
 const LIMIT: &str = "XCHECK_CACHE_LIMIT";
-/// What is kept at most where nothing is said: 20 GB.
+/// Default limit: 20 GB.
 const USUAL: u64 = 20_000_000_000;
 
-/// Where things are kept, and how much.
+/// Location and size limit of the cache.
 #[derive(Clone, Debug)]
 pub struct Kept {
     folder: Option<PathBuf>,
@@ -64,7 +64,8 @@ impl Kept {
             None => caches().map(|caches| caches.join("xcheck")),
         };
         let limit = set(LIMIT).map_or(Ok(USUAL), |text| {
-            let refuse = || Error::Usage(format!("{LIMIT} is {text:?}, expected a size as in 20GB or 500MB"));
+            let refuse =
+                || Error::Usage(format!("{LIMIT} is {text:?}, expected a size such as 20GB or 500MB"));
             text.to_str().and_then(size).ok_or_else(refuse)
         })?;
         Ok(Self::new(folder, limit))
@@ -80,7 +81,7 @@ impl Kept {
         Self::new(None, USUAL)
     }
 
-    /// Where things are kept, if they are.
+    /// Returns the cache folder; `None` if the cache is off.
     pub fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
     }

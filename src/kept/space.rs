@@ -1,11 +1,11 @@
-//! How much is kept of files elsewhere: what was not used for longest makes room.
+//! Size limit of the cache for remote files: the least recently used file is evicted first.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
-/// What is brought, kept and checked as one.
+/// Size of the unit that is downloaded, stored and checked as one.
 pub const BLOCK: usize = 1 << 16;
 /// The checksums of the blocks of a file.
 pub(super) const SUMS: &str = "sums";
@@ -19,7 +19,7 @@ pub(super) struct Space {
     taken: Mutex<Option<u64>>,
 }
 
-/// What is kept of one file.
+/// Cached blocks of one file.
 struct Entry {
     folder: PathBuf,
     bytes: u64,
@@ -31,7 +31,7 @@ impl Space {
         Self { folder, limit, taken: Mutex::new(None) }
     }
 
-    /// Where the parts of files are kept, if they are.
+    /// Returns the folder of the blocks; `None` if the cache is off.
     pub fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
     }
@@ -51,7 +51,7 @@ impl Space {
         *taken = Some(now);
         if now.saturating_add(bytes) > self.limit {
             return Err(format!(
-                "{} more are needed, {} of {} are in use; raise XCHECK_CACHE_LIMIT, or ask for less (--layer)",
+                "the cache is full: {} more needed, {} of {} in use; raise XCHECK_CACHE_LIMIT, or read less (--layer)",
                 in_words(bytes),
                 in_words(now),
                 in_words(self.limit)
@@ -91,7 +91,7 @@ impl Entry {
         Some(Self { folder, bytes: here as u64 * BLOCK as u64, used })
     }
 
-    /// Whether it is gone: not where a process has it open, which holds a lock.
+    /// Deletes the entry and returns true, unless a process has it open and holds its lock.
     fn remove(&self) -> bool {
         let Ok(sums) = File::open(self.folder.join(SUMS)) else { return false };
         match sums.try_lock() {

@@ -1,4 +1,4 @@
-//! What varies in a matrix, and what a cell of it is known to come to.
+//! Axes of a matrix, and the expected results of cells.
 
 use toml::Spanned;
 
@@ -7,7 +7,7 @@ use crate::compare::Verdict;
 use crate::error::Result;
 use crate::matrix::written::Lines;
 
-/// What varies.
+/// One axis of a matrix.
 #[derive(Clone, Debug)]
 pub struct Axis {
     /// Its name.
@@ -16,14 +16,14 @@ pub struct Axis {
     pub values: Vec<String>,
 }
 
-/// What a cell is known to come to.
+/// Expected result of a cell.
 #[derive(Clone, Debug)]
 pub struct Expected {
     /// Fail or inconclusive.
     pub verdict: Verdict,
     /// The tap of the first divergence, if that is known too.
     pub tap: Option<Point>,
-    /// Why.
+    /// Reason for the expectation.
     pub reason: String,
 }
 
@@ -33,8 +33,8 @@ pub(super) fn axis_named(axes: &[Axis], name: &Spanned<String>, lines: &Lines) -
     found.ok_or_else(|| lines.refuse(name.span(), unknown_axis(name.get_ref(), axes, &[])))
 }
 
-/// What is told of a name that no axis has; `more` may stand there, too.
+/// Returns the error for an unknown axis name; `more` are other names that are allowed there.
 pub(super) fn unknown_axis(name: &str, axes: &[Axis], more: &[&str]) -> String {
     let known: Vec<_> = axes.iter().map(|axis| axis.name.as_str()).chain(more.iter().copied()).collect();
-    format!("there is no axis '{name}'; known: {}", known.join(", "))
+    format!("unknown axis '{name}'; known: {}", known.join(", "))
 }

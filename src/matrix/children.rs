@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::ending;
 
-/// How often it is asked whether a program has ended.
+/// Interval between checks if a program has ended.
 const TICK: Duration = Duration::from_millis(10);
 
 /// Those that run now, each with the processes that it has started: a group of its own.

@@ -1,4 +1,4 @@
-//! What became of a cell, and how that stands to what was expected.
+//! Result of a cell, compared with its expectation.
 
 use crate::checkpoint::Site;
 use crate::compare::Verdict;
@@ -13,37 +13,37 @@ pub struct Done<'p> {
     pub cell: &'p Cell,
     /// Its command, without the program's name.
     pub command: Vec<String>,
-    /// What its report says; else the message of what went wrong.
+    /// Content of the report, or the error message.
     pub found: Result<Found, String>,
-    /// Whether it was run this time; else its report was known.
+    /// True if the cell was run this time, false if its report was cached.
     pub was_run: bool,
-    /// What it is known by; else why it is run each time.
+    /// Cache key, or the reason why the cell is run each time.
     pub key: Result<String, String>,
-    /// Whether it has left a report, be it of an error.
+    /// True if the cell wrote a report, even one of an error.
     pub has_report: bool,
 }
 
-/// What a report says, in short.
+/// Summary of a report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
     /// Over all references.
     pub verdict: Verdict,
-    /// Why it is no pass.
+    /// Reason why the cell does not pass.
     pub reason: Option<String>,
     /// The largest error in units of what rounding may come to, where that was measured.
     pub headroom: Option<f64>,
-    /// Where the first reference that fails does so first.
+    /// First divergence of the first failing reference.
     pub first: Option<Site>,
-    /// Where each reference that is as bad as the whole fails first.
+    /// First divergence of each reference whose verdict is the cell's verdict.
     pub at: Vec<Option<Site>>,
-    /// What explains that.
+    /// Cause of the first divergence.
     pub because: Option<String>,
     /// The figures of each architecture.
     pub architectures: Vec<ArchitectureSummary>,
 }
 
 impl Found {
-    /// Of a report.
+    /// Summarises a report.
     pub fn of(report: &Report) -> Self {
         let outcomes = || report.results.iter().map(|result| &result.outcome);
         let most = outcomes().map(|outcome| outcome.verdict).max();
@@ -71,7 +71,7 @@ impl Found {
     }
 }
 
-/// How a cell stands, the worst last.
+/// Result of a cell after its expectation is applied, the worst last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
     /// Nothing is wrong.
@@ -105,7 +105,7 @@ impl Standing {
         }
     }
 
-    /// What it counts as; `None` where there is no verdict.
+    /// Returns the verdict that it counts as; `None` if there is no verdict.
     pub fn verdict(self) -> Option<Verdict> {
         match self {
             Self::Pass | Self::Known => Some(Verdict::Pass),
@@ -115,14 +115,14 @@ impl Standing {
         }
     }
 
-    /// Whether nothing has to be done.
+    /// Returns true if nobody needs to act.
     pub fn is_good(self) -> bool {
         self <= Self::Known
     }
 }
 
 impl Done<'_> {
-    /// What it is, by what was expected of it.
+    /// Returns the result after the expectation is applied.
     pub fn standing(&self) -> Standing {
         let Ok(found) = &self.found else { return Standing::Error };
         let plain = match found.verdict {
@@ -144,11 +144,14 @@ impl Done<'_> {
             (Err(message), _) => message.clone(),
             (_, Some(expected)) if self.standing() == Standing::Known => expected.reason.clone(),
             (_, Some(expected)) if self.standing() == Standing::Unexpected => {
-                format!("expected to be {} ({}): take the expectation out", expected.verdict, expected.reason)
+                format!(
+                    "expected {} ({}), but the cell passes: remove the expectation",
+                    expected.verdict, expected.reason
+                )
             }
             (Ok(found), Some(expected)) => {
                 let tap = expected.tap.map(|tap| format!(" at {tap}")).unwrap_or_default();
-                let wanted = format!("known otherwise: {}{tap} ({})", expected.verdict, expected.reason);
+                let wanted = format!("expected instead: {}{tap} ({})", expected.verdict, expected.reason);
                 found.reason.iter().cloned().chain([wanted]).collect::<Vec<_>>().join("; ")
             }
             (Ok(found), None) => found.reason.clone().unwrap_or_default(),

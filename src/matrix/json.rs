@@ -14,7 +14,7 @@ pub fn json(matrix: &Matrix) -> String {
     format!("{:#}\n", value(matrix))
 }
 
-/// The same as a value.
+/// Returns the matrix as a JSON value.
 pub(super) fn value(matrix: &Matrix) -> Value {
     let Plan { axes, rows, columns, .. } = matrix.plan;
     let names = |numbers: &[usize]| numbers.iter().map(|&axis| axes[axis].name.clone()).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! What a cell is known by: the content of all that it reads.
+//! Cache key of a cell: a hash of everything that it reads.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ impl<'k> Inputs<'k> {
         self.hash.update(format!("{what} {} {text}\n", text.len()));
     }
 
-    /// What a file holds, or all files below a folder, with their names. What is elsewhere, or neither, cannot be known.
+    /// Adds the content of a file, or of all files below a folder with their names. Other paths make the key unknown.
     ///
     /// # Errors
     /// If a file cannot be read.
@@ -41,7 +41,7 @@ impl<'k> Inputs<'k> {
         Ok(())
     }
 
-    /// What it comes to cannot be known beforehand: it is run each time.
+    /// Marks the key as unknown: the cell is run each time.
     pub fn unknown(&mut self, why: String) {
         self.unknown.get_or_insert(why);
     }

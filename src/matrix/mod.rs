@@ -32,9 +32,9 @@ use crate::report::{ArchitectureSummary, rolled_up};
 pub struct Matrix<'p> {
     /// The arguments xcheck was called with, without the program's name.
     pub command: Vec<String>,
-    /// What was asked for.
+    /// The plan.
     pub plan: &'p Plan,
-    /// What became of each of its cells, in their order.
+    /// Results of the cells, in the order of the plan.
     pub done: Vec<Done<'p>>,
 }
 

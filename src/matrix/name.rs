@@ -1,4 +1,4 @@
-//! What a cell's folder is called.
+//! Folder names of cells.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Which cells something is of: what is left of the product of the axes, and what is expected of it.
+//! Patterns that select cells, for include, exclude and expectations.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::matrix::written::{Lines, Pattern, Written, WrittenExpected, texts};
 pub struct Fit(BTreeMap<usize, Vec<String>>);
 
 impl Fit {
-    /// Whether a cell has such values.
+    /// Returns true if the pattern matches a cell.
     pub fn is_of(&self, values: &[String]) -> bool {
         self.0.iter().all(|(axis, wanted)| wanted.contains(&values[*axis]))
     }
@@ -34,7 +34,7 @@ pub fn fits_all(
     patterns.iter().map(|pattern| fit(pattern, what, axes, combinations, lines)).collect()
 }
 
-/// What is of no cell is a slip of the pen, or has been overtaken.
+/// Reads a pattern. An entry that matches no cell is a typo or stale.
 fn fit(
     pattern: &Spanned<Pattern>,
     what: &str,
@@ -53,7 +53,7 @@ fn fit(
         let known = &axes[axis].values;
         if let Some(value) = values.iter().find(|value| !known.contains(value)) {
             let problem = format!(
-                "'{value}' is no value of the axis '{}'; it has {}",
+                "'{value}' is not a value of the axis '{}'; known: {}",
                 name.get_ref(),
                 known.join(", ")
             );
@@ -63,11 +63,11 @@ fn fit(
     }
     match combinations.iter().any(|values| fit.is_of(values)) {
         true => Ok(fit),
-        false => Err(lines.refuse(pattern.span(), format!("{what} is of no cell"))),
+        false => Err(lines.refuse(pattern.span(), format!("{what} matches no cell"))),
     }
 }
 
-/// What is expected of each combination.
+/// Returns the expectation of each combination.
 ///
 /// # Errors
 /// If that cannot be, or is said twice.
@@ -84,7 +84,7 @@ pub fn expectations(
         let fit = fit(of, "expect", axes, combinations, lines)?;
         for (values, known) in combinations.iter().zip(&mut found).filter(|(values, _)| fit.is_of(values)) {
             if known.replace(expected.clone()).is_some() {
-                let problem = format!("a second expectation of {}", values.join(", "));
+                let problem = format!("duplicate expectation for {}", values.join(", "));
                 return Err(lines.refuse(entry.span(), problem));
             }
         }
@@ -105,12 +105,14 @@ fn expected(entry: &WrittenExpected, lines: &Lines) -> Result<Expected> {
     let tap = entry.tap.as_ref().map(|tap| {
         let known = Point::ALL.iter().find(|point| point.name() == tap.get_ref());
         let known = known.copied().filter(|_| verdict == Verdict::Fail);
-        let problem =
-            format!("tap is '{}', expected one of `xcheck checkpoints`, of a failure", tap.get_ref());
+        let problem = format!(
+            "tap is '{}', expected a tap of `xcheck checkpoints` with verdict \"fail\"",
+            tap.get_ref()
+        );
         known.ok_or_else(|| lines.refuse(tap.span(), problem))
     });
     if entry.reason.get_ref().trim().is_empty() {
-        return Err(lines.refuse(entry.reason.span(), "reason is empty, expected why it is known"));
+        return Err(lines.refuse(entry.reason.span(), "reason is empty, expected why the failure is known"));
     }
     Ok(Expected { verdict, tap: tap.transpose()?, reason: entry.reason.get_ref().clone() })
 }

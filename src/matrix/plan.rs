@@ -16,7 +16,7 @@ use crate::matrix::written::{Lines, Written, texts};
 
 /// More cells are a mistake.
 const MOST: usize = 10_000;
-/// What a step of a cell may take where nothing is said.
+/// Default time limit of a step of a cell.
 const USUAL_LIMIT: Duration = Duration::from_secs(3600);
 /// Stands for the folder of what is made for a cell.
 const OUT: &str = "out";
@@ -26,13 +26,13 @@ const OUT: &str = "out";
 pub struct Plan {
     /// In the order of the file.
     pub axes: Vec<Axis>,
-    /// Which axes are the rows of the table, by number.
+    /// Axes that are the rows of the table, by number.
     pub rows: Vec<usize>,
-    /// Which are its columns: all others.
+    /// Axes that are the columns: all others.
     pub columns: Vec<usize>,
     /// In the order of the axes, the last varying fastest.
     pub cells: Vec<Cell>,
-    /// How long each step of a cell may take.
+    /// Time limit of each step of a cell.
     pub limit: Duration,
 }
 
@@ -43,9 +43,9 @@ pub struct Cell {
     pub values: Vec<String>,
     /// Its own among those of the matrix, and plain enough for a folder.
     pub name: String,
-    /// What is known of it beforehand.
+    /// Expected result.
     pub expected: Option<Expected>,
-    /// Where it stands in the file, for refusals.
+    /// Location in the file, for error messages.
     line: (Lines, Range<usize>),
     command: Vec<Template>,
     make: Option<MakeTemplate>,
@@ -59,7 +59,7 @@ enum MakeTemplate {
     Words(Vec<Template>),
 }
 
-/// What makes that which a cell compares.
+/// Command that makes the dump that a cell compares.
 #[derive(Clone, Debug)]
 pub struct Make {
     /// Program and arguments.
@@ -81,7 +81,7 @@ impl Plan {
         let cells = cells(&written, &axes, &lines)?;
         let limit = match &written.limit {
             Some(limit) if *limit.get_ref() == 0 => {
-                return Err(lines.refuse(limit.span(), "limit is 0, expected seconds"));
+                return Err(lines.refuse(limit.span(), "limit is 0, expected a positive number of seconds"));
             }
             Some(limit) => Duration::from_secs(*limit.get_ref()),
             None => USUAL_LIMIT,
@@ -106,7 +106,7 @@ impl Cell {
         self.command.iter().map(|word| word.fill(|name| self.value(name, made))).collect()
     }
 
-    /// What makes its dump first, if something does.
+    /// Returns the command that makes the cell's dump, if it has one.
     pub fn make(&self, made: &str) -> Option<Make> {
         Some(match self.make.as_ref()? {
             MakeTemplate::Words(words) => {
@@ -130,7 +130,7 @@ impl Cell {
         self.reads.iter().map(|word| word.fill(|name| self.value(name, ""))).collect()
     }
 
-    /// What is wrong with its command, with the line where that stands.
+    /// Returns an error about the cell's command, with its line in the file.
     pub fn refuse(&self, problem: &str) -> crate::Error {
         let (lines, span) = &self.line;
         lines.refuse(span.clone(), format!("the command of {}: {problem}", self.words()))
@@ -150,16 +150,16 @@ fn axes(written: &Written, lines: &Lines) -> Result<Vec<Axis>> {
     if found.is_empty() {
         return Err(lines.refuse(
             written.axes.span(),
-            "there are no axes; give one or more, as in model = [\"a\", \"b\"]",
+            "there are no axes; give one or more, such as model = [\"a\", \"b\"]",
         ));
     }
     let axis = |(name, values): (&Spanned<String>, &Spanned<Value>)| {
         let refuse =
-            |problem: String| lines.refuse(name.span(), format!("the axis '{}': {problem}", name.get_ref()));
+            |problem: String| lines.refuse(name.span(), format!("axis '{}': {problem}", name.get_ref()));
         let is_plain = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
         if name.get_ref().is_empty() || !name.get_ref().chars().all(is_plain) || name.get_ref() == OUT {
             return Err(refuse(format!(
-                "such a name cannot stand in braces; letters, digits, - and _ can, {OUT} is taken"
+                "invalid name, expected letters, digits, - and _; {OUT} is reserved"
             )));
         }
         let values = texts(values.get_ref()).map_err(&refuse)?;
@@ -168,14 +168,15 @@ fn axes(written: &Written, lines: &Lines) -> Result<Vec<Axis>> {
         }
         let mut known = BTreeSet::new();
         if let Some(twice) = values.iter().find(|value| !known.insert(*value)) {
-            return Err(refuse(format!("it has the value '{twice}' twice, which would be a cell twice")));
+            return Err(refuse(format!("duplicate value '{twice}'")));
         }
         Ok(Axis { name: name.get_ref().clone(), values })
     };
     found.into_iter().map(axis).collect()
 }
 
-/// Which axes are rows, and which are columns: what is not said of one side is the other's; else the last is the columns'.
+/// Divides the axes into rows and columns. If only one of the two is given, the other has all other axes; if none is
+/// given, the last axis is the columns.
 fn sides(written: &Written, axes: &[Axis], lines: &Lines) -> Result<(Vec<usize>, Vec<usize>)> {
     let numbers = |names: &Spanned<Vec<Spanned<String>>>| {
         let number = |name: &Spanned<String>| axis_named(axes, name, lines);
@@ -199,7 +200,7 @@ fn sides(written: &Written, axes: &[Axis], lines: &Lines) -> Result<(Vec<usize>,
     Ok((found_rows, found_columns))
 }
 
-/// What a cell is filled with, the same for all.
+/// Templates that all cells share.
 struct Templates {
     command: Vec<Template>,
     make: Option<MakeTemplate>,
@@ -246,7 +247,10 @@ fn refuse_twice(cells: &[Cell]) -> Result<()> {
     for cell in cells {
         let what = (cell.command(""), cell.make("").map(|make| make.words));
         if let Some(other) = known.insert(what, cell) {
-            return Err(cell.refuse(&format!("it is that of {}, too: a cell twice", other.words())));
+            return Err(cell.refuse(&format!(
+                "it is the same as that of {}; give each cell its own command",
+                other.words()
+            )));
         }
     }
     Ok(())
@@ -278,7 +282,8 @@ fn templates(written: &Written, axes: &[Axis], lines: &Lines) -> Result<Template
     let make = written.make.as_ref().map(|make| {
         let of = |text: &Value| {
             let text = texts(text).ok().and_then(|mut texts| texts.pop());
-            let text = text.ok_or_else(|| lines.refuse(make.span(), "make has a word that is no text"))?;
+            let text =
+                text.ok_or_else(|| lines.refuse(make.span(), "make has a word that is not a string"))?;
             read(&Spanned::new(make.span(), text), true)
         };
         match make.get_ref() {
@@ -286,7 +291,7 @@ fn templates(written: &Written, axes: &[Axis], lines: &Lines) -> Result<Template
                 Ok(MakeTemplate::Words(words.iter().map(of).collect::<Result<_>>()?))
             }
             line @ Value::String(_) => Ok(MakeTemplate::Shell(of(line)?)),
-            _ => Err(lines.refuse(make.span(), "make is neither a line for a shell nor a list of words")),
+            _ => Err(lines.refuse(make.span(), "make is neither a shell command line nor a list of words")),
         }
     });
     let templates = Templates { command, make: make.transpose()?, reads };
@@ -306,11 +311,11 @@ fn check_use(written: &Written, templates: &Templates, axes: &[Axis], lines: &Li
     let command: Vec<&Template> = templates.command.iter().collect();
     let is_idle = |axis: &&Axis| !uses(&command, &axis.name) && !uses(&made, &axis.name);
     if let Some(Axis { name, .. }) = axes.iter().find(is_idle) {
-        let problem = format!("the axis '{name}' changes no cell: neither command nor make has {{{name}}}");
+        let problem = format!("axis '{name}' has no effect: neither command nor make uses {{{name}}}");
         return Err(lines.refuse(written.axes.span(), problem));
     }
     if let Some(make) = written.make.as_ref().filter(|_| !uses(&made, OUT) || !uses(&command, OUT)) {
-        let problem = "make writes into the folder {out}, which command then names: both must have it";
+        let problem = "make and command must both use {out}, the folder that make writes and command reads";
         return Err(lines.refuse(make.span(), problem));
     }
     Ok(())

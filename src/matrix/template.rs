@@ -17,7 +17,7 @@ impl Template {
     /// If a brace has no partner, in words.
     pub fn parse(text: &str) -> Result<Self, String> {
         let lone =
-            |brace| format!("'{text}' has a {brace} without its partner; write {brace}{brace} for a brace");
+            |brace| format!("'{text}' has an unmatched {brace}; write {brace}{brace} for a literal brace");
         let (mut parts, mut plain, mut rest) = (Vec::new(), String::new(), text);
         while let Some(at) = rest.find(['{', '}']) {
             plain += &rest[..at];

@@ -33,7 +33,7 @@ pub struct Written {
 /// Values by axis: one, or some of which each fits.
 pub type Pattern = BTreeMap<Spanned<String>, Spanned<Value>>;
 
-/// What some cells are known to come to.
+/// Expected result of some cells.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WrittenExpected {
@@ -61,7 +61,7 @@ impl Lines {
         Ok(Self { file: file.to_owned(), text })
     }
 
-    /// What stands in it.
+    /// Parses the file.
     ///
     /// # Errors
     /// If it is not TOML, or has a field that is not known or lacks one.
@@ -93,10 +93,10 @@ fn text(value: &Value) -> Result<String, String> {
     let text = match value {
         Value::String(text) => text.clone(),
         Value::Integer(number) => number.to_string(),
-        other => return Err(format!("a value is {other}, expected text or a whole number")),
+        other => return Err(format!("a value is {other}, expected a string or an integer")),
     };
     match text {
-        text if text.is_empty() => Err("a value is empty, expected text".to_owned()),
+        text if text.is_empty() => Err("a value is empty, expected a string".to_owned()),
         text if text.contains(char::is_control) => {
             Err(format!("the value {text:?} has a control character, expected plain text"))
         }

@@ -1,4 +1,4 @@
-//! What servers answer, whichever they are.
+//! Answers of servers, independent of the protocol.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use crate::error::{Error, ServerError};
 /// An answer, or why there is none.
 pub type Answer<T> = Result<T, Refusal>;
 
-/// Why there is no answer.
+/// Reason for a missing answer.
 #[derive(Debug)]
 pub enum Refusal {
     /// The server, or its protocol, has none to give: in words.
@@ -32,7 +32,7 @@ impl Refusal {
         }
     }
 
-    /// What a server that should have answered has said or done.
+    /// Returns the problem of a server that should have answered.
     pub fn problem(&self) -> Option<&str> {
         match self {
             Refusal::Broken(error) => match &**error {
@@ -56,7 +56,7 @@ pub struct Named {
 }
 
 impl Named {
-    /// Whether both are the same token: by their ids, or by their texts where there is none.
+    /// Returns true if both are the same token: by id, or by text if an id is missing.
     pub fn is(&self, other: &Self) -> bool {
         match (self.id, other.id) {
             (Some(one), Some(other)) => one == other,
@@ -65,7 +65,7 @@ impl Named {
     }
 }
 
-/// What stands at a position, by what stands before it.
+/// A token position: the token and the top tokens, given the tokens before it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Place {
     /// The token that stands there; `None` where its log-probability cannot be had.
@@ -81,7 +81,7 @@ pub struct Generated {
     pub places: Vec<Place>,
     /// All of it as text.
     pub text: String,
-    /// How many tokens the server says that it has made.
+    /// Number of generated tokens, as reported by the server.
     pub made: Option<u64>,
 }
 
@@ -102,7 +102,7 @@ impl Generated {
     }
 }
 
-/// What a model is to read: ids, a text, or both of the same.
+/// Input of the model: token ids, a text, or both forms of the same input.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Prompt {
     /// Its tokens, where they are known.
@@ -125,7 +125,9 @@ impl Prompt {
     /// # Errors
     /// If it is of ids alone.
     pub fn text(&self) -> Answer<&str> {
-        self.text.as_deref().ok_or_else(|| Refusal::cannot("it takes text, and the prompt is of token ids"))
+        self.text
+            .as_deref()
+            .ok_or_else(|| Refusal::cannot("the server takes text, but the prompt is given as token ids"))
     }
 
     /// The ids where they are known, else the text, as JSON.
@@ -146,19 +148,19 @@ impl Prompt {
 /// A request for a greedy continuation.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'p> {
-    /// What comes first.
+    /// Prompt.
     pub prompt: &'p Prompt,
-    /// How many tokens, at most.
+    /// Maximum number of tokens.
     pub tokens: usize,
-    /// How many of the likeliest are to be told of each.
+    /// Number of top tokens to return at each position.
     pub top: usize,
-    /// Whether nothing may be taken from what earlier requests have left.
+    /// True if the server must not reuse the cache of earlier requests.
     pub cold: bool,
-    /// Whether it is to come in pieces.
+    /// True if the answer is to be streamed.
     pub streamed: bool,
 }
 
-/// What a list that is indexed at a path of a document holds; an error in words where it is none.
+/// Returns the list at a JSON pointer, or an error message.
 pub(super) fn list<'v>(value: &'v Value, pointer: &str) -> Result<&'v Vec<Value>, String> {
     value.pointer(pointer).and_then(Value::as_array).ok_or_else(|| expected(value, pointer, "a list"))
 }
@@ -166,7 +168,7 @@ pub(super) fn list<'v>(value: &'v Value, pointer: &str) -> Result<&'v Vec<Value>
 /// The text there.
 pub(super) fn text(value: &Value, pointer: &str) -> Result<String, String> {
     let found = value.pointer(pointer).and_then(Value::as_str);
-    found.map(str::to_owned).ok_or_else(|| expected(value, pointer, "a text"))
+    found.map(str::to_owned).ok_or_else(|| expected(value, pointer, "a string"))
 }
 
 /// The token id there.

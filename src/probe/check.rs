@@ -1,4 +1,4 @@
-//! What is found of a server by itself: plain data.
+//! Checks of a server without a reference: plain data.
 
 use crate::compare::Verdict;
 use crate::error::Error;
@@ -7,22 +7,22 @@ use crate::probe::answer::Refusal;
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Check {
-    /// What it is about.
+    /// Subject of the check.
     pub subject: Subject,
-    /// What was asked.
+    /// Name of the check.
     pub name: String,
     /// `None` where the server cannot be asked that.
     pub verdict: Option<Verdict>,
-    /// What was found, or why it cannot be asked.
+    /// Result, or the reason why the check is impossible.
     pub found: String,
 }
 
-/// What a check is about.
+/// Subject of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// Texts and their tokens.
     Tokens,
-    /// What a single answer says of itself.
+    /// A single answer.
     Answer,
     /// One answer and another to the same question.
     Own,
@@ -43,7 +43,7 @@ impl Subject {
 }
 
 impl Check {
-    /// What was found.
+    /// Returns a check with a verdict.
     pub fn new(subject: Subject, name: impl Into<String>, (verdict, found): (Verdict, String)) -> Self {
         Self { subject, name: name.into(), verdict: Some(verdict), found }
     }
@@ -64,7 +64,7 @@ impl Check {
         }
     }
 
-    /// The same, whatever the server should have done.
+    /// Returns the check of a request without an answer, even if the server should have answered.
     pub fn unanswered(subject: Subject, name: impl Into<String>, refusal: &Refusal) -> Self {
         match refusal {
             Refusal::NotAsked(why) => Self::new(subject, name, (Verdict::Inconclusive, why.clone())),

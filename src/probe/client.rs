@@ -1,4 +1,5 @@
-//! How a server is asked: within limits of time, size and number, without a redirect, and with a key that no message tells.
+//! HTTP client for a server: limits time, size and number of requests, follows no redirects, and shows the key in no
+//! message.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -19,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// So much of what a server says is repeated in a message.
 const SAID: usize = 300;
 
-/// What an answer may take.
+/// Limits of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Until there is a connection.
@@ -30,9 +31,9 @@ pub struct Limits {
     pub idle: Duration,
     /// Bytes of an answer.
     pub largest: u64,
-    /// How often a server that is busy is asked again.
+    /// Number of retries for a busy server.
     pub retries: usize,
-    /// How many requests there may be, all in all.
+    /// Maximum number of requests in all.
     pub requests: usize,
 }
 
@@ -57,13 +58,13 @@ impl Client {
                 "the server's address {problem}, expected http://HOST:PORT or https://HOST"
             )))
         };
-        let Ok(parsed) = base.parse::<ureq::http::Uri>() else { return refuse("cannot be read") };
+        let Ok(parsed) = base.parse::<ureq::http::Uri>() else { return refuse("is not valid") };
         match (parsed.scheme_str(), parsed.authority()) {
-            (Some("http" | "https"), Some(authority)) if authority.as_str().contains('@') => {
-                refuse("holds a name or a key, which would stand in reports (keys come from XCHECK_API_KEY)")
-            }
+            (Some("http" | "https"), Some(authority)) if authority.as_str().contains('@') => refuse(
+                "contains a user name or a key, which would appear in reports (set the key with XCHECK_API_KEY)",
+            ),
             (Some("http" | "https"), Some(_)) if base.contains(['?', '#']) => {
-                refuse("holds more than a path")
+                refuse("contains a query or a fragment")
             }
             (Some("http" | "https"), Some(_)) => Ok(Self {
                 agent: agent_within(limits.connect, limits.idle, limits.answer, is_here(base)),
@@ -72,7 +73,7 @@ impl Client {
                 limits,
                 made: AtomicUsize::new(0),
             }),
-            _ => refuse("is not one of HTTP"),
+            _ => refuse("is not an HTTP address"),
         }
     }
 
@@ -91,7 +92,7 @@ impl Client {
         self.limits.requests - self.made()
     }
 
-    /// What is at a path.
+    /// Sends a GET request to a path.
     ///
     /// # Errors
     /// As [`Client::post`].
@@ -99,7 +100,7 @@ impl Client {
         self.json(path, &self.ask(Method::GET, path, None)?)
     }
 
-    /// What a path answers to a document.
+    /// Sends a POST request with a JSON body to a path.
     ///
     /// # Errors
     /// [`Refusal::Cannot`] where the server says that it will not; [`Refusal::Broken`] where there is no answer, or none that
@@ -129,7 +130,7 @@ impl Client {
         pieces.iter().map(|piece| self.json(path, piece)).collect()
     }
 
-    /// What is wrong with an answer.
+    /// Returns an error about a response.
     pub fn broken(&self, path: &str, problem: impl Into<String>) -> Refusal {
         let (url, problem) = (format!("{}{path}", self.base), problem.into());
         Refusal::Broken(Box::new(ServerError { url, problem }.into()))
@@ -138,7 +139,7 @@ impl Client {
     fn json(&self, path: &str, text: &str) -> Answer<Value> {
         serde_json::from_str(text).map(|answer| self.hidden(answer)).map_err(|error| {
             let advice = match text.trim_start().starts_with('<') {
-                true => "; a page for people: is this the address of the API?",
+                true => "; this is an HTML page: is this the address of the API?",
                 false => "",
             };
             self.broken(path, format!("the answer is not JSON ({error}): {}{advice}", self.quoted(text)))
@@ -158,7 +159,7 @@ impl Client {
             let pause = retry_after(&answer).unwrap_or(own);
             if pause > self.limits.answer {
                 let problem = format!(
-                    "HTTP {}: it is busy and asks to wait {} s, longer than --timeout",
+                    "HTTP {}: the server is busy and asks to wait {} s, longer than --timeout",
                     status.as_u16(),
                     pause.as_secs()
                 );
@@ -172,7 +173,7 @@ impl Client {
     fn once(&self, method: &Method, path: &str, body: Option<&Value>) -> Answer<Response<Body>> {
         if self.made.fetch_add(1, Ordering::Relaxed) >= self.limits.requests {
             return Err(Refusal::NotAsked(format!(
-                "not asked: the {} requests of --requests were made",
+                "not asked: the limit of {} requests (--requests) is reached",
                 self.limits.requests
             )));
         }
@@ -192,10 +193,10 @@ impl Client {
 
     fn unreachable(&self, error: &ureq::Error) -> String {
         match error {
-            ureq::Error::Timeout(kind) => format!(
-                "no answer in time ({kind}); --timeout, --idle-timeout and --connect-timeout are the limits"
-            ),
-            other => format!("cannot be asked: {other}"),
+            ureq::Error::Timeout(kind) => {
+                format!("timeout ({kind}); raise --timeout, --idle-timeout or --connect-timeout")
+            }
+            other => format!("request failed: {other}"),
         }
     }
 
@@ -207,7 +208,8 @@ impl Client {
                 answer.headers().get(header::LOCATION).and_then(|to| to.to_str().ok()).unwrap_or("nowhere");
             let to = self.without_key(to.split(['?', '#']).next().unwrap_or(to));
             let problem = format!(
-                "HTTP {}: redirects to {to}; redirects are not followed, so that no key goes elsewhere: name that address, if you trust it",
+                "HTTP {}: redirects to {to}; redirects are not followed, so that the key is not sent elsewhere: give \
+                 that address if you trust it",
                 status.as_u16()
             );
             return Err(self.broken(path, problem));
@@ -215,14 +217,12 @@ impl Client {
         let mut bytes = Vec::new();
         let read = answer.into_body().into_reader().take(self.limits.largest + 1).read_to_end(&mut bytes);
         if let Err(error) = read {
-            return Err(
-                self.broken(path, format!("the answer broke off after {} bytes: {error}", bytes.len()))
-            );
+            return Err(self.broken(path, format!("the response ended after {} bytes: {error}", bytes.len())));
         }
         if bytes.len() as u64 > self.limits.largest {
             return Err(self.broken(
                 path,
-                format!("the answer is longer than {} bytes (--largest-answer)", self.limits.largest),
+                format!("the response is longer than {} bytes; raise --largest-answer", self.limits.largest),
             ));
         }
         let text = self.without_key(&String::from_utf8_lossy(&bytes));
@@ -230,9 +230,11 @@ impl Client {
             || format!("HTTP {}: {}", status.as_u16(), self.quoted(&self.without_key(&message(&text))));
         match status.as_u16() {
             200..=299 => Ok(text),
-            401 | 403 => Err(self
-                .broken(path, format!("{}; a key is taken from XCHECK_API_KEY or OPENAI_API_KEY", said()))),
-            429 | 503 => Err(self.broken(path, format!("{}; it stayed busy", said()))),
+            401 | 403 => {
+                Err(self
+                    .broken(path, format!("{}; set the key with XCHECK_API_KEY or OPENAI_API_KEY", said())))
+            }
+            429 | 503 => Err(self.broken(path, format!("{}; the server stayed busy", said()))),
             400..=499 => Err(Refusal::Cannot(said())),
             _ => Err(self.broken(path, said())),
         }
@@ -249,7 +251,7 @@ impl Client {
         }
     }
 
-    /// The same in each text of a document, where it may be written with escapes.
+    /// Replaces the key in each string of a JSON document, where it may be escaped.
     fn hidden(&self, answer: Value) -> Value {
         match answer {
             _ if self.key.is_none() => answer,
@@ -269,7 +271,7 @@ impl Client {
     }
 }
 
-/// What an answer says in words, where it is a document that has a place for these.
+/// Returns the error message of a JSON response, or the whole text.
 fn message(text: &str) -> Cow<'_, str> {
     const PLACES: [&str; 4] = ["/error/message", "/message", "/error", "/detail"];
     let answer = serde_json::from_str::<Value>(text).unwrap_or_default();
@@ -277,7 +279,7 @@ fn message(text: &str) -> Cow<'_, str> {
     words.map_or(Cow::Borrowed(text), |words| Cow::Owned(words.to_owned()))
 }
 
-/// Whether an address is of this machine.
+/// Returns true if an address is on this machine.
 pub fn is_here(url: &str) -> bool {
     let host = url.split_once("://").map_or(url, |(_, rest)| rest);
     let host = host.split('/').next().unwrap_or(host);

@@ -1,4 +1,4 @@
-//! How far two answers to the same question are apart, and whether rounding may have parted them.
+//! Difference of two answers to the same request, and if rounding can explain it.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use crate::compare::{Floor, Verdict};
 use crate::probe::answer::{Named, Place};
 
-/// How far two answers are apart, up to where they name different tokens.
+/// Difference of two answers, up to the first position with different tokens.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Difference {
     /// Positions that were compared.
@@ -16,13 +16,13 @@ pub struct Difference {
     pub values: usize,
     /// The largest difference of log-probabilities, and the position.
     pub largest: f64,
-    /// Where it is.
+    /// Position of that difference.
     pub at: usize,
     /// So much of the probability went from one token to others, where it was most: at least.
     pub moved: f64,
     /// The first position where the tokens are not the same.
     pub parts: Option<Parting>,
-    /// Whether one ends before the other.
+    /// True if one answer ends before the other.
     pub ends_early: bool,
     /// Positions of which one tells log-probabilities, and the other none.
     pub untold: usize,
@@ -35,11 +35,11 @@ pub struct Parting {
     pub at: usize,
     /// Both, as they are shown.
     pub tokens: [String; 2],
-    /// How much the first answer prefers its token to the other's; `None` where it does not tell.
+    /// Margin by which the first answer prefers its token; `None` if it is unknown.
     pub margin: Option<Margin>,
 }
 
-/// How much one token is preferred to another.
+/// Margin of one token over another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Margin {
     /// Both are told.
@@ -48,17 +48,17 @@ pub enum Margin {
     AtLeast(Moves),
 }
 
-/// How far two log-probabilities are apart.
+/// Difference of two log-probabilities.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Moves {
     /// In nats.
     pub nats: f64,
-    /// As probabilities.
+    /// Difference of the probabilities.
     pub share: f64,
 }
 
 impl Moves {
-    /// Of one from another.
+    /// Returns the difference of two log-probabilities.
     pub fn of(one: f64, other: f64) -> Self {
         Self { nats: (one - other).abs(), share: (one.exp() - other.exp()).abs() }
     }
@@ -78,7 +78,7 @@ impl Margin {
         Some(Self::AtLeast(preferred(own, least(place)?)))
     }
 
-    /// Whether rounding may have made the other choice. More than what is known of a bound cannot be ruled out.
+    /// Decides if rounding can cause the other choice. A lower bound of the margin cannot rule rounding out.
     fn judge(self, floor: f64, by: impl Fn(Moves) -> f64) -> Verdict {
         let floor = Floor { max_abs: floor, ..Floor::default() };
         match self {
@@ -148,7 +148,7 @@ impl Difference {
         }
     }
 
-    /// What is not among the likeliest is no likelier than the least of them.
+    /// Compares with a token that is not in the list: it is at most as likely as the last token in the list.
     fn lacks(&mut self, at: usize, p: f64, place: &Place) {
         if let Some(least) = least(place) {
             self.differ(at, (p - least).max(0.0));
@@ -156,7 +156,7 @@ impl Difference {
         }
     }
 
-    /// Whether nothing is different.
+    /// Returns true if there is no difference.
     pub fn is_none(&self) -> bool {
         self.largest == 0.0
             && self.moved <= 0.0
@@ -165,8 +165,8 @@ impl Difference {
             && self.untold == 0
     }
 
-    /// Whether what was found is rounding. `floor` is how far rounding moves log-probabilities of this model on this text, where
-    /// a model tells; `step` what decimals of the answers stand for.
+    /// Decides if the difference is rounding. `floor` is the measured effect of rounding on the log-probabilities of
+    /// this model and text, if a model is known; `step` is the precision of the decimals in the answers.
     pub fn judge(&self, floor: Option<Moves>, step: f64) -> (Verdict, String) {
         let told = self.told();
         if self.places == 0 {
@@ -179,21 +179,22 @@ impl Difference {
             return (
                 Verdict::Fail,
                 format!(
-                    "{told}: another distribution, {:.0} % of the probability went elsewhere",
+                    "{told}: another distribution, {:.0} % of the probability moved to other tokens",
                     100.0 * self.moved
                 ),
             );
         }
         // An end is a choice as others are; but which token it was, and how likely, is not told.
         if self.ends_early {
-            return (Verdict::Inconclusive, format!("{told}; one ends before the other"));
+            return (Verdict::Inconclusive, format!("{told}; one answer ends before the other"));
         }
         if self.untold > 0 {
-            let told = format!("{told}; at {} positions one of both tells no log-probabilities", self.untold);
+            let told =
+                format!("{told}; at {} positions only one of the answers has log-probabilities", self.untold);
             return (Verdict::Inconclusive, told);
         }
         let Some(floor) = floor else {
-            return (Verdict::Inconclusive, format!("{told}; whether that is rounding, --model M tells"));
+            return (Verdict::Inconclusive, format!("{told}; give --model to decide if that is rounding"));
         };
         self.weigh(Moves { nats: floor.nats + step, share: floor.share + step }, told)
     }
@@ -208,17 +209,17 @@ impl Difference {
         }
         let told = format!("{told}; rounding moves them by {:.1e} here", floor.nats);
         if Floor::NEAR * floor.share >= ANOTHER {
-            return (by_nats.max(Verdict::Inconclusive), format!("{told}, so that nothing is told by it"));
+            return (by_nats.max(Verdict::Inconclusive), format!("{told}, too much for a verdict"));
         }
         let by_share = level(self.moved, floor.share).max(self.by_choice(floor.share, |margin| margin.share));
         let told = format!(
-            "{told}, and probabilities by {:.1e}, of which these are up to {:.1e} apart",
+            "{told}, and probabilities by {:.1e}; these differ by up to {:.1e}",
             floor.share, self.moved
         );
         (by_nats.max(by_share), told)
     }
 
-    /// Whether rounding may have made another choice.
+    /// Decides if rounding can cause another choice of token.
     fn by_choice(&self, floor: f64, by: impl Fn(Moves) -> f64) -> Verdict {
         match &self.parts {
             None => Verdict::Pass,
@@ -229,7 +230,7 @@ impl Difference {
 
     fn told(&self) -> String {
         let values = match self.values {
-            0 => format!("{} tokens, of which nothing more is told", self.places),
+            0 => format!("{} tokens, without log-probabilities", self.places),
             values => format!("{values} log-probabilities of {} tokens", self.places),
         };
         let apart = match self.largest {
@@ -238,8 +239,7 @@ impl Difference {
             largest => format!(", up to {largest:.1e} apart (token {})", self.at + 1),
         };
         let parts = self.parts.as_ref().map(|parts| {
-            let margin =
-                parts.margin.map_or("nobody tells how close".to_owned(), |margin| margin.to_string());
+            let margin = parts.margin.map_or("the margin is unknown".to_owned(), |margin| margin.to_string());
             format!("; token {} is {} or {}, {margin}", parts.at + 1, parts.tokens[0], parts.tokens[1])
         });
         format!("{values}{apart}{}", parts.unwrap_or_default())
@@ -249,10 +249,10 @@ impl Difference {
 /// More of a distribution is elsewhere than where it was: this is not the same one, rounded. (To move so much, rounding would have
 /// to change two logits by ln 3 against each other.)
 const ANOTHER: f64 = 0.5;
-/// Where rounding alone moves a log-probability by ln 3, it makes another distribution.
+/// If rounding alone moves a log-probability by ln 3, the distribution is another one.
 const BLIND: f64 = 1.0986;
 
-/// Whether an error is what rounding comes to.
+/// Returns the verdict for an error and a noise floor.
 fn level(error: f64, floor: f64) -> Verdict {
     match error {
         error if error <= Floor::NEAR * floor => Verdict::Pass,
@@ -261,7 +261,7 @@ fn level(error: f64, floor: f64) -> Verdict {
     }
 }
 
-/// How much likelier one is than another: less than nothing where it is not.
+/// Returns the margin of one log-probability over another; negative if it is smaller.
 fn preferred(own: f64, other: f64) -> Moves {
     Moves { nats: own - other, share: own.exp() - other.exp() }
 }
@@ -287,8 +287,8 @@ fn tells(place: &Place) -> bool {
     place.top.iter().chain(&place.token).any(|named| named.logprob.is_some())
 }
 
-/// How far log-probabilities may be from what they stand for: half of the last decimal, where few are written; where each of them is
-/// a number of bf16 or f16, two roundings of the largest to that.
+/// Returns the precision of the log-probabilities in an answer: half of the last decimal if few decimals are written;
+/// two roundings of the largest value if every value is a bf16 or f16 number.
 pub fn coarseness(places: &[Place]) -> f64 {
     let named = places.iter().flat_map(|place| place.top.iter().chain(&place.token));
     let values: Vec<f32> = named.filter_map(|named| Some(named.logprob? as f32)).collect();

@@ -1,4 +1,4 @@
-//! Which server it is.
+//! Detection of the kind of server.
 
 use std::sync::OnceLock;
 
@@ -9,7 +9,7 @@ use crate::probe::client::Client;
 use crate::probe::server::Server;
 use crate::probe::{llama_server, ollama, openai, sglang, tgi, vllm};
 
-/// Whose protocol a server speaks.
+/// Protocol of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// llama.cpp's own server.
@@ -56,14 +56,14 @@ impl Kind {
     }
 }
 
-/// What is known of a server before anything is asked of its model.
+/// Identity of a server.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// Whose protocol it speaks.
+    /// Protocol.
     pub kind: Kind,
     /// Its version, as far as it says.
     pub version: String,
-    /// What it calls its model.
+    /// Name of the model on the server.
     pub model: String,
     /// The type that it says it computes in.
     pub dtype: Option<String>,
@@ -99,7 +99,7 @@ pub fn identify(client: &Client, told: Option<Kind>, model: Option<&str>) -> Ans
     Err(client.broken(
         "",
         format!(
-            "no server that is known answers there (asked: {}); --server KIND says which it is",
+            "no known server answers at this address (tried: {}); name its kind with --server KIND",
             tried.join(", ")
         ),
     ))
@@ -138,11 +138,9 @@ fn only_model(client: &Client, found: &Value) -> Answer<String> {
     let ids: Vec<&str> = ids.filter_map(|model| model["id"].as_str()).collect();
     match ids.as_slice() {
         [only] => Ok((*only).to_owned()),
-        [] => Err(client.broken("/v1/models", "lists no model; --served-model names it")),
-        several => {
-            Err(client
-                .broken("/v1/models", format!("serves {}; --served-model names one", several.join(", "))))
-        }
+        [] => Err(client.broken("/v1/models", "lists no model; name it with --served-model")),
+        several => Err(client
+            .broken("/v1/models", format!("serves {}; choose one with --served-model", several.join(", ")))),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a running server computes, as far as tokens and log-probabilities show it.
+//! Checks of a running server by its tokens and log-probabilities.
 //!
 //! [`Client`] asks within limits; each protocol is a file behind [`Server`], whose methods may refuse in words; a server is held
 //! against itself here ([`own`]), and what it says of a model becomes a dump, which is judged as any other is (`recorded`).

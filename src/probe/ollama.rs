@@ -15,20 +15,20 @@ const GENERATE: &str = "/api/generate";
 
 impl Server for Ollama<'_> {
     fn tokenize(&self, _: &str, _: bool) -> Answer<Vec<u32>> {
-        Err(Refusal::cannot("it shows no tokens"))
+        Err(Refusal::cannot("the server does not return token ids"))
     }
 
     fn template(&self, _: &[Message]) -> Answer<Rendered> {
-        Err(Refusal::cannot("it shows nothing of what its template makes"))
+        Err(Refusal::cannot("the server does not return the rendered template"))
     }
 
     fn forced(&self, _: &Prompt, _: usize) -> Answer<Vec<Option<Place>>> {
-        Err(Refusal::cannot("it tells log-probabilities of what it generates alone"))
+        Err(Refusal::cannot("the server gives log-probabilities of generated tokens only"))
     }
 
     fn generate(&self, ask: &Ask) -> Answer<Generated> {
         if ask.cold {
-            return Err(Refusal::cannot("no request of it can leave the cache of prefixes out"));
+            return Err(Refusal::cannot("the server cannot turn off its prefix cache for a request"));
         }
         let body = json!({
             "model": self.model, "prompt": ask.prompt.text()?, "raw": true, "stream": ask.streamed,
@@ -59,7 +59,7 @@ fn piece(answer: &Value) -> Result<Generated, String> {
     Ok(Generated { places, text: text(answer, "/response")?, made: None })
 }
 
-/// As `logprobs.content` of OpenAI's chat has them, too.
+/// Reads an entry of `logprobs`, which OpenAI's `logprobs.content` shares.
 pub(super) fn place(entry: &Value) -> Result<Place, String> {
     let top = entry.get("top_logprobs").and_then(Value::as_array);
     let top = top.into_iter().flatten().map(named).collect::<Result<_, _>>()?;

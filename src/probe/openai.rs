@@ -12,7 +12,7 @@ use crate::probe::server::{Message, Rendered, Server};
 pub(super) struct Openai<'c> {
     pub client: &'c Client,
     pub model: String,
-    /// Whether it has conversations alone, once that is known.
+    /// True if the server supports chat completions only; empty until that is known.
     pub talks: OnceLock<bool>,
 }
 
@@ -29,7 +29,7 @@ impl Openai<'_> {
         self.pieces(COMPLETIONS, &body, ask.streamed)
     }
 
-    /// Where there are conversations alone, the text is what the user says.
+    /// Sends the prompt as a user message, for servers with chat completions only.
     fn chat(&self, ask: &Ask) -> Answer<Generated> {
         let body = json!({
             "model": self.model, "messages": [{"role": "user", "content": ask.prompt.text()?}], "max_tokens": ask.tokens,
@@ -52,18 +52,18 @@ impl Server for Openai<'_> {
     /// The protocol has none; llama-cpp-python does, which always adds what begins a prompt.
     fn tokenize(&self, words: &str, special: bool) -> Answer<Vec<u32>> {
         if !special {
-            return Err(Refusal::cannot("it always adds the tokens that begin a prompt"));
+            return Err(Refusal::cannot("the server always adds special tokens to a prompt"));
         }
         let path = "/extras/tokenize";
         match self.client.post(path, &json!({"model": self.model, "input": words})) {
             Ok(answer) => ids(&answer, "/tokens").map_err(|problem| self.client.broken(path, problem)),
-            Err(Refusal::Cannot(_)) => Err(Refusal::cannot("its protocol shows no tokens")),
+            Err(Refusal::Cannot(_)) => Err(Refusal::cannot("the protocol does not return token ids")),
             Err(broken) => Err(broken),
         }
     }
 
     fn template(&self, _: &[Message]) -> Answer<Rendered> {
-        Err(Refusal::cannot("its protocol shows nothing of what its template makes"))
+        Err(Refusal::cannot("the protocol does not return the rendered template"))
     }
 
     fn forced(&self, prompt: &Prompt, top: usize) -> Answer<Vec<Option<Place>>> {
@@ -73,7 +73,9 @@ impl Server for Openai<'_> {
         });
         let echoed = self.pieces(COMPLETIONS, &body, false)?;
         if !echoed.text.starts_with(text) || echoed.places.len() < 2 {
-            return Err(Refusal::cannot("it does not answer echo with the log-probabilities of the prompt"));
+            return Err(Refusal::cannot(
+                "the server does not return the log-probabilities of the prompt for echo",
+            ));
         }
         let mut places = echoed.places;
         let generated = &echoed.text[text.len()..];
@@ -96,7 +98,7 @@ impl Server for Openai<'_> {
                 Ok((0..silent).map(|_| None).chain(places.into_iter().map(known)).collect())
             }
             _ => {
-                let why = format!("it echoes {} tokens of a prompt that has {wanted}", places.len());
+                let why = format!("the server echoes {} tokens of a prompt of {wanted}", places.len());
                 Err(Refusal::cannot(why))
             }
         }
@@ -104,7 +106,7 @@ impl Server for Openai<'_> {
 
     fn generate(&self, ask: &Ask) -> Answer<Generated> {
         if ask.cold {
-            return Err(Refusal::cannot("its protocol has nothing that leaves a cache of prefixes out"));
+            return Err(Refusal::cannot("the protocol cannot turn off a prefix cache"));
         }
         // Both are other questions: what the first answer came by is asked from there on.
         match self.talks.get() {

@@ -10,40 +10,40 @@ use crate::probe::check::{Check, Subject};
 use crate::probe::difference::{Difference, Moves, coarseness};
 use crate::probe::server::Server;
 
-/// How often the same is asked again, by itself.
+/// Number of repeats of the same request, one after the other.
 const REPEATS: usize = 4;
-/// How many others are answered beside it.
+/// Number of other requests at the same time.
 const OTHERS: usize = 4;
 
-/// How many requests [`determinism`] makes, at most.
+/// Maximum number of requests of [`determinism`].
 pub const REQUESTS: usize = REPEATS + (OTHERS + 2) + 2 + 1;
 
-/// What rounding may do.
+/// Effect of rounding.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scale {
     /// To log-probabilities of this model; `None` where nobody has told the model.
     pub floor: Option<Moves>,
-    /// What decimals of answers stand for.
+    /// Precision of the decimals in the answers.
     pub step: f64,
 }
 
-/// What an answer says of itself: nothing that a distribution cannot say.
+/// Checks that a single answer is consistent with a probability distribution.
 pub fn sound(answer: &Generated, asked: &Ask) -> Vec<Check> {
     let named = || answer.places.iter().flat_map(|place| place.top.iter().chain(&place.token));
     let values = named().filter(|named| named.logprob.is_some()).count();
     if values == 0 {
-        let why = "it tells no log-probabilities of what it generates";
-        return vec![Check::cannot(Subject::Answer, "log-probabilities are such", why)];
+        let why = "the server gives no log-probabilities of generated tokens";
+        return vec![Check::cannot(Subject::Answer, "log-probabilities are valid", why)];
     }
     vec![
-        Check::new(Subject::Answer, "log-probabilities are such", are_logarithms(&answer.places, values)),
+        Check::new(Subject::Answer, "log-probabilities are valid", are_logarithms(&answer.places, values)),
         Check::new(Subject::Answer, "the greedy token is the likeliest", is_greedy(&answer.places)),
         Check::new(
             Subject::Answer,
-            "as many of the likeliest as were asked for",
+            "as many top tokens as requested",
             are_as_many(&answer.places, asked.top),
         ),
-        Check::new(Subject::Answer, "other tokens have a share", leave_a_share(&answer.places)),
+        Check::new(Subject::Answer, "other tokens have some probability", leave_a_share(&answer.places)),
     ]
 }
 
@@ -53,27 +53,30 @@ fn are_logarithms(places: &[Place], values: usize) -> (Verdict, String) {
         let found = place.top.iter().chain(&place.token).filter_map(|named| named.logprob);
         // Zero rounds up by no more than the sum of a softmax.
         if let Some(wrong) = found.clone().find(|value| !(*value <= f64::from(f32::EPSILON))) {
-            return (Verdict::Fail, format!("token {}: {wrong} is no log-probability", at + 1));
+            return (Verdict::Fail, format!("token {}: {wrong} is not a log-probability", at + 1));
         }
         let sum: f64 = place.top.iter().filter_map(|named| named.logprob).map(f64::exp).sum();
         let most = 1.0 + rounding_of_sum(place);
         if !(sum <= most * coarse) {
             return (
                 Verdict::Fail,
-                format!("token {}: the likeliest have a probability of {sum} together", at + 1),
+                format!(
+                    "token {}: the probabilities of the top tokens sum to {sum}, expected at most 1",
+                    at + 1
+                ),
             );
         }
     }
     (Verdict::Pass, format!("{values} values"))
 }
 
-/// As far as single values may round, many may together.
+/// Returns the rounding error of a sum of probabilities.
 fn rounding_of_sum(place: &Place) -> f64 {
     f64::from(f32::EPSILON) * 8.0 * (place.top.len() + 1) as f64
 }
 
-/// Where the least of the likeliest still has more than rounding, those behind it have something, too: if they have nothing at
-/// any such token, the sum went over the named alone.
+/// Checks that the top tokens leave some probability to the others. If the least likely top token has more than
+/// rounding, and nothing is left at any such token, the softmax ran over the top tokens alone.
 fn leave_a_share(places: &[Place]) -> (Verdict, String) {
     let step = coarseness(places);
     let shares = places.iter().filter_map(|place| {
@@ -87,18 +90,19 @@ fn leave_a_share(places: &[Place]) -> (Verdict, String) {
     let shares: Vec<_> = shares.collect();
     match shares.iter().filter(|(is_left, _)| *is_left).count() {
         _ if shares.is_empty() => {
-            (Verdict::Pass, "the likeliest leave nothing that could be seen".to_owned())
+            (Verdict::Pass, "the top tokens leave too little probability to measure".to_owned())
         }
         0 => {
             let least = shares.iter().map(|(_, least)| *least).fold(0.0, f64::max);
             let told = format!(
-                "the likeliest have all of the probability at {} tokens, and the least of them up to {least:.1e}: the sum went over these alone \
-                 (top-k before the softmax?), or no other token is possible",
+                "the top tokens have all of the probability at {} tokens, and the least likely of them up to \
+                 {least:.1e}: the softmax ran over these alone (top-k before the softmax?), or no other token is \
+                 possible",
                 shares.len()
             );
             (Verdict::Inconclusive, told)
         }
-        left => (Verdict::Pass, format!("{left} of {} tokens where it can be seen", shares.len())),
+        left => (Verdict::Pass, format!("{left} of {} tokens where this is measurable", shares.len())),
     }
 }
 
@@ -112,14 +116,15 @@ fn is_greedy(places: &[Place]) -> (Verdict, String) {
         seen += 1;
         if own < best {
             let told = format!(
-                "token {}: at temperature 0 it took one of {own:.4}, and tells of one of {best:.4}: a penalty or a sampler was left on, or what it tells is of another place",
+                "token {}: at temperature 0 the server chose a token with log-probability {own:.4}, but lists one with \
+                 {best:.4}: a penalty or a sampler is active, or the list is of another position",
                 at + 1
             );
             return (Verdict::Fail, told);
         }
     }
     match seen {
-        0 => (Verdict::Inconclusive, "no likeliest tokens were told".to_owned()),
+        0 => (Verdict::Inconclusive, "no top tokens were returned".to_owned()),
         seen => (Verdict::Pass, format!("{seen} tokens")),
     }
 }
@@ -129,13 +134,13 @@ fn are_as_many(places: &[Place], asked: usize) -> (Verdict, String) {
         least if least >= asked => (Verdict::Pass, format!("{asked} at each token")),
         least => (
             Verdict::Inconclusive,
-            format!("{asked} were asked for, {least} came (top-k cut?); --top {least} asks for no more"),
+            format!("requested {asked}, received {least} (top-k limit?); give --top {least}"),
         ),
     }
 }
 
-/// The same question by itself again, among others, with and without what was kept of earlier ones, and in pieces; and how far
-/// log-probabilities of answers that pass are apart.
+/// Repeats the same request: alone, with others at the same time, with and without the prefix cache, and streamed.
+/// Returns the checks, and the largest difference of log-probabilities among answers that pass.
 ///
 /// # Errors
 /// If the server breaks.
@@ -155,9 +160,9 @@ pub fn determinism(
     let cold = Ask { cold: true, ..*asked };
     let mut checks = vec![
         again("asked again", repeats)?,
-        again("asked among others", among_others(server, asked))?,
-        again("with the prefix not kept", vec![server.generate(&cold)])?,
-        again("after a longer question with the same beginning", vec![after_longer(server, asked, first)])?,
+        again("asked alongside others", among_others(server, asked))?,
+        again("without the prefix cache", vec![server.generate(&cold)])?,
+        again("after a longer prompt with the same prefix", vec![after_longer(server, asked, first)])?,
         again("in pieces", vec![server.generate(&Ask { streamed: true, ..*asked })])?,
     ];
     let prefixes = of_prefixes(&checks);
@@ -165,17 +170,17 @@ pub fn determinism(
     Ok((checks, apart))
 }
 
-/// Where all that may use what was kept is otherwise, and what may not is as the first answer, which found nothing kept: that is
-/// what is wrong.
+/// Returns a failed check of the prefix cache if all answers that may use the cache differ, and the answer without
+/// the cache is the first one.
 fn of_prefixes(checks: &[Check]) -> Option<Check> {
     let [again, among, cold, rest @ ..] = checks else { return None };
     let mut warm = [again, among].into_iter().chain(rest).filter_map(|check| check.verdict);
     let is_it = cold.verdict == Some(Verdict::Pass) && warm.all(|verdict| verdict == Verdict::Fail);
     is_it.then(|| {
-        let told = "answers are otherwise where a prefix was kept of earlier requests, and the same where it was not: what is kept is not what \
-                    was asked for"
+        let told = "answers differ if a prefix was cached by earlier requests, and are the same without the cache: the \
+                    cached prefix is wrong"
             .to_owned();
-        Check::new(Subject::Own, "what is kept of prefixes", (Verdict::Fail, told))
+        Check::new(Subject::Own, "prefix cache", (Verdict::Fail, told))
     })
 }
 
@@ -203,7 +208,7 @@ fn together(
                 (found.verdict, found.apart, found.told)
             }
             Err(Refusal::Cannot(why)) if is_asked_again => {
-                (Verdict::Inconclusive, 0.0, format!("it is refused, and was answered before: {why}"))
+                (Verdict::Inconclusive, 0.0, format!("refused, although it was answered before: {why}"))
             }
             Err(refusal) => {
                 let refused = Check::refused(Subject::Own, name, refusal)?;
@@ -219,7 +224,7 @@ fn together(
     let (verdict, _, mut told) = worst.unwrap_or_else(nothing);
     if count > 1 {
         let bound = if same == count {
-            format!(", so that fewer than {:.0} % differ (with 95 % confidence)", 100.0 * rule(count))
+            format!(", so fewer than {:.0} % differ (with 95 % confidence)", 100.0 * rule(count))
         } else {
             String::new()
         };
@@ -232,7 +237,7 @@ fn different(texts: usize) -> String {
     if texts == 1 { "one text".to_owned() } else { format!("{texts} different texts") }
 }
 
-/// What part of answers may differ although none of so many does: 0.05 = (1 - p)^n.
+/// Returns the largest share of answers that may differ although none of `count` does: 0.05 = (1 - p)^n.
 fn rule(count: usize) -> f64 {
     1.0 - 0.05f64.powf(1.0 / count as f64)
 }
@@ -265,9 +270,11 @@ impl Judged {
 
     fn of_texts(first: &str, answer: &str) -> Self {
         let (verdict, told) = match first == answer {
-            true if first.is_empty() => (Verdict::Inconclusive, "no text came"),
-            true => (Verdict::Pass, "the text is the same; it tells no tokens"),
-            false => (Verdict::Inconclusive, "another text; nothing tells how close the choice was"),
+            true if first.is_empty() => (Verdict::Inconclusive, "no text was returned"),
+            true => (Verdict::Pass, "the text is the same; the server returns no tokens"),
+            false => {
+                (Verdict::Inconclusive, "the texts differ; without log-probabilities the margin is unknown")
+            }
         };
         Self { verdict, told: told.to_owned(), is_same: first == answer, apart: 0.0 }
     }
@@ -290,7 +297,7 @@ fn among_others(server: &dyn Server, asked: &Ask) -> Vec<Answer<Generated>> {
         let all = ended.map(|(is_own, answer)| (is_own, answer.unwrap_or_else(|panic| resume_unwind(panic))));
         let (own, others): (Vec<_>, Vec<_>) = all.partition(|(is_own, _)| *is_own);
         let is_alone = others.iter().all(|(_, answer)| answer.is_err());
-        let alone = || Err(Refusal::cannot("none of the questions beside it was answered"));
+        let alone = || Err(Refusal::cannot("none of the concurrent requests was answered"));
         let broken = others.into_iter().filter(|(_, answer)| matches!(answer, Err(Refusal::Broken(_))));
         let answers = own.into_iter().chain(broken).map(|(_, answer)| answer);
         answers.chain(is_alone.then(alone)).collect()
@@ -305,7 +312,7 @@ fn beginning(prompt: &Prompt, part: usize, parts: usize) -> Prompt {
     Prompt { ids, text }
 }
 
-/// What a longer question has left is used for the shorter one.
+/// Sends a longer prompt first, whose cached prefix may then be used for the request.
 fn after_longer(server: &dyn Server, asked: &Ask, first: &Generated) -> Answer<Generated> {
     let longer = asked.prompt.and(first);
     // Whether it is answered is not looked at: it may be too long.
@@ -315,7 +322,7 @@ fn after_longer(server: &dyn Server, asked: &Ask, first: &Generated) -> Answer<G
     server.generate(asked)
 }
 
-/// What was told while generating, and what the same tokens get as a prompt.
+/// Compares the log-probabilities of decoding with those of the same tokens as a prompt.
 ///
 /// # Errors
 /// If the server breaks.
@@ -326,14 +333,14 @@ pub fn prefill_and_decode(
     scale: Scale,
     left: usize,
 ) -> Result<Check, Error> {
-    const NAME: &str = "read at once as token by token";
+    const NAME: &str = "prefill agrees with decode";
     let whole = asked.prompt.and(first);
     let Some(ids) = &whole.ids else {
-        return Ok(Check::cannot(Subject::Own, NAME, "the ids of what it generates are not known"));
+        return Ok(Check::cannot(Subject::Own, NAME, "the ids of the generated tokens are unknown"));
     };
     if server.forced_requests(ids.len()) > left {
         let why = format!(
-            "not asked: it takes a request for each token, {} in all; --requests allows fewer",
+            "not asked: it needs one request per token, {} in all; raise --requests",
             server.forced_requests(ids.len())
         );
         return Check::refused(Subject::Own, NAME, Refusal::NotAsked(why));
@@ -342,7 +349,11 @@ pub fn prefill_and_decode(
         Ok(read) => {
             let read: Vec<Place> = read.into_iter().skip(ids.len() - first.places.len()).flatten().collect();
             if read.len() != first.places.len() {
-                return Ok(Check::cannot(Subject::Own, NAME, "it does not tell of each of these tokens"));
+                return Ok(Check::cannot(
+                    Subject::Own,
+                    NAME,
+                    "the server does not give log-probabilities of all these tokens",
+                ));
             }
             Ok(Check::new(
                 Subject::Own,

@@ -16,17 +16,17 @@ use crate::probe::kind::Identity;
 use crate::tokenizer::Tokenizer;
 use crate::weight::DType;
 
-/// How a server computes, as dumps say it.
+/// Settings of a server's computation, as dumps hold them.
 type ProducerSettings = serde_json::Map<String, serde_json::Value>;
 
-/// What a server has said of one prompt.
+/// Answers of a server to one prompt.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
     /// The prompt's text, where it is of one.
     pub text: String,
     /// Its tokens.
     pub prompt: Vec<u32>,
-    /// What was told of each of them; empty where nothing was.
+    /// Log-probabilities of each prompt token; empty if the server gave none.
     pub read: Vec<Option<Place>>,
     /// The greedy continuation, and what was told of it.
     pub generated: Vec<Place>,
@@ -36,7 +36,7 @@ pub struct Recording {
 pub struct Vocabulary(HashMap<String, Option<u32>>);
 
 impl Vocabulary {
-    /// Of a model's own tokenizer. A text that several tokens stand for names none.
+    /// Reads the vocabulary of a tokenizer. A text that several tokens share has no id.
     pub fn of(tokenizer: &dyn Tokenizer) -> Self {
         let mut ids = HashMap::new();
         // At the beginning of a text some tokenizers leave a space out: tokens are shown behind another.
@@ -69,7 +69,8 @@ impl Vocabulary {
 }
 
 impl Recording {
-    /// What a server said of a prompt and went on with. What it told of the prompt is of these tokens, whatever it calls them.
+    /// Returns the recording of an answer. The log-probabilities of the prompt are assigned to these tokens, whatever
+    /// ids the server gives.
     pub fn new(text: &str, prompt: &[u32], mut read: Vec<Option<Place>>, generated: Generated) -> Self {
         for (&id, place) in prompt.iter().zip(&mut read) {
             if let Some(token) = place.as_mut().and_then(|place| place.token.as_mut()) {
@@ -88,7 +89,7 @@ impl Recording {
         self.prompt.iter().copied().chain(generated).collect()
     }
 
-    /// What is told of the token behind each that was read: ids, and their log-probabilities.
+    /// Returns the ids and log-probabilities that the server gave for the position after each token.
     pub fn told(&self) -> Vec<Vec<(u32, f64)>> {
         let of = |place: Option<&Place>| {
             let named = place.into_iter().flat_map(|place| place.top.iter().chain(&place.token));
@@ -98,7 +99,7 @@ impl Recording {
         read.chain(self.generated.iter().map(|place| of(Some(place)))).collect()
     }
 
-    /// Whether it holds anything to be compared.
+    /// Returns true if there is nothing to compare.
     pub fn is_empty(&self) -> bool {
         self.read.iter().flatten().next().is_none() && self.generated.is_empty()
     }
@@ -118,7 +119,7 @@ impl Recording {
         self.dump_with(server, model, dtype.into_iter().collect(), path)
     }
 
-    /// The same, with all that is known of how the server computes.
+    /// Returns the dump and its bytes, with all known settings of the server.
     ///
     /// # Errors
     /// As [`Recording::dump`].
@@ -130,7 +131,8 @@ impl Recording {
         path: &Path,
     ) -> Result<(Dump, Vec<u8>)> {
         if self.is_empty() || self.prompt.is_empty() {
-            let problem = "the server told no token whose id is known, and nothing of the prompt: there is nothing to record";
+            let problem = "the server returned no token with a known id, and nothing about the prompt: there is nothing \
+                           to record";
             return Err(Error::dump(path, problem));
         }
         let (manifest, arrays) = self.written(server, model, settings);

@@ -1,5 +1,5 @@
-//! How far rounding moves the log-probabilities of a model on a text, by our own engine: it runs again and again, its stages
-//! moved within their own rounding, and once in other numerics.
+//! Noise floor of the log-probabilities of a model on a text: repeated runs of our own engine with random rounding
+//! errors, and one in other numerics.
 
 use crate::checkpoint::{Point, Site};
 use crate::engine::{self, Script, Step};
@@ -38,8 +38,8 @@ pub fn floor(
     Ok(watch.largest)
 }
 
-/// How far log-probabilities that are told behind each of these tokens are from those that a model has in these numerics, the likely
-/// ones most of all.
+/// Returns the distance of the server's log-probabilities from those of a model in these numerics, weighted by
+/// probability.
 ///
 /// # Errors
 /// As [`floor`].

@@ -1,4 +1,4 @@
-//! What every server can be asked for.
+//! Interface to all servers.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::probe::answer::{Answer, Ask, Generated, Place, Prompt};
 /// A message of a conversation, and whose it is.
 pub type Message = (&'static str, &'static str);
 
-/// What a server makes of a conversation.
+/// Rendered conversation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Rendered {
     /// The text that the model reads.
@@ -24,19 +24,20 @@ pub trait Server: Sync {
     /// As [`Refusal`](crate::probe::Refusal) says; so do all others.
     fn tokenize(&self, text: &str, special: bool) -> Answer<Vec<u32>>;
 
-    /// What its template makes of a conversation whose next word is the model's.
+    /// Renders a conversation with the server's template; the next turn is the model's.
     ///
     /// # Errors
     /// As [`Server::tokenize`].
     fn template(&self, messages: &[Message]) -> Answer<Rendered>;
 
-    /// How likely each token of a text is, by those before it: an entry for each, of the first mostly none.
+    /// Returns the log-probability of each token of a prompt, given the tokens before it. The first entry is mostly
+    /// `None`.
     ///
     /// # Errors
     /// As [`Server::tokenize`].
     fn forced(&self, prompt: &Prompt, top: usize) -> Answer<Vec<Option<Place>>>;
 
-    /// How many requests that takes.
+    /// Returns the number of requests that [`Server::forced`] sends.
     fn forced_requests(&self, tokens: usize) -> usize {
         _ = tokens;
         1
@@ -48,17 +49,18 @@ pub trait Server: Sync {
     /// As [`Server::tokenize`].
     fn generate(&self, ask: &Ask) -> Answer<Generated>;
 
-    /// How many of the likeliest tokens such servers tell at most, if nobody has told them otherwise.
+    /// Returns the largest number of top tokens that such a server returns by default.
     fn most_likeliest(&self) -> usize {
         20
     }
 
-    /// Whether it has answered as to a message of a conversation, for want of another way: what the model has read is not known.
+    /// Returns true if the server answered the prompt as a chat message because it supports nothing else: then the
+    /// tokens that the model has read are unknown.
     fn reads_conversations(&self) -> bool {
         false
     }
 
-    /// Whether it takes token ids; else text alone.
+    /// Returns true if the server takes token ids, false if it takes text only.
     fn takes_ids(&self) -> bool {
         true
     }

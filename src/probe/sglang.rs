@@ -39,7 +39,7 @@ impl Server for Sglang<'_> {
     }
 
     fn template(&self, _: &[Message]) -> Answer<Rendered> {
-        Err(Refusal::cannot("it shows nothing of what its template makes"))
+        Err(Refusal::cannot("the server does not return the rendered template"))
     }
 
     fn forced(&self, prompt: &Prompt, top: usize) -> Answer<Vec<Option<Place>>> {
@@ -62,7 +62,7 @@ impl Server for Sglang<'_> {
     fn generate(&self, ask: &Ask) -> Answer<Generated> {
         if ask.cold {
             return Err(Refusal::cannot(
-                "no request of it can leave the cache of prefixes out (--disable-radix-cache does, for all)",
+                "the server cannot turn off its prefix cache for a request (--disable-radix-cache does, for all)",
             ));
         }
         let mut body = self.body(ask.prompt, ask.tokens, ask.top, -1);

@@ -35,7 +35,7 @@ impl Tgi<'_> {
 impl Server for Tgi<'_> {
     fn tokenize(&self, words: &str, special: bool) -> Answer<Vec<u32>> {
         if !special {
-            return Err(Refusal::cannot("it always adds the tokens that begin a prompt"));
+            return Err(Refusal::cannot("the server always adds special tokens to a prompt"));
         }
         self.ids("/tokenize", &json!({"inputs": words}), "")
     }
@@ -58,7 +58,7 @@ impl Server for Tgi<'_> {
         let wrong = |problem| self.client.broken(GENERATE, problem);
         let found = list(&answer, "/details/prefill").map_err(wrong)?;
         if found.is_empty() {
-            return Err(Refusal::cannot("it answers decoder_input_details with nothing"));
+            return Err(Refusal::cannot("the server returns an empty list for decoder_input_details"));
         }
         let places: Vec<Place> = found
             .iter()
@@ -67,7 +67,9 @@ impl Server for Tgi<'_> {
             .map_err(wrong)?;
         let read: Vec<u32> = places.iter().filter_map(|place| place.token.as_ref()?.id).collect();
         if prompt.ids.as_ref().is_some_and(|ids| *ids != read) {
-            return Err(Refusal::cannot("it reads the text as other tokens than those that were meant"));
+            return Err(Refusal::cannot(
+                "the server tokenizes the text into other tokens than the given ones",
+            ));
         }
         let known =
             |place: Place| place.token.as_ref().is_some_and(|token| token.logprob.is_some()).then_some(place);
@@ -77,7 +79,7 @@ impl Server for Tgi<'_> {
     fn generate(&self, ask: &Ask) -> Answer<Generated> {
         if ask.cold {
             return Err(Refusal::cannot(
-                "no request of it can leave the cache of prefixes out (PREFIX_CACHING=0 does, for all)",
+                "the server cannot turn off its prefix cache for a request (PREFIX_CACHING=0 does, for all)",
             ));
         }
         let body = Self::body(ask)?;

@@ -27,7 +27,7 @@ pub const TEXTS: [&str; 8] = [
 /// # Errors
 /// If the server breaks, or the model's own tokenizer cannot be used.
 pub fn tokenization(server: &dyn Server, own: Option<&dyn Tokenizer>, lacking: &str) -> Result<Check> {
-    const NAME: &str = "texts are the same tokens";
+    const NAME: &str = "texts give the same tokens";
     let Some(own) = own else {
         return Ok(Check::cannot(Subject::Tokens, NAME, lacking));
     };
@@ -41,7 +41,7 @@ pub fn tokenization(server: &dyn Server, own: Option<&dyn Tokenizer>, lacking: &
                     continue;
                 }
                 Err(Refusal::Cannot(why)) if same > 0 => {
-                    let told = format!("{text:?} is refused, where other texts were not: {why}");
+                    let told = format!("{text:?} was refused, but other texts were not: {why}");
                     return Ok(Check::new(Subject::Tokens, NAME, (Verdict::Inconclusive, told)));
                 }
                 Err(refusal) => return Check::refused(Subject::Tokens, NAME, refusal),
@@ -57,23 +57,25 @@ pub fn tokenization(server: &dyn Server, own: Option<&dyn Tokenizer>, lacking: &
             same += 1;
         }
     }
-    let how = if special_too { "with and without what begins a prompt" } else { "as prompts" };
+    let how = if special_too { "with and without special tokens" } else { "as prompts" };
     Ok(Check::new(
         Subject::Tokens,
         NAME,
-        (Verdict::Pass, format!("{} texts, {how}: {same} lists of ids", TEXTS.len())),
+        (Verdict::Pass, format!("{} texts, {how}: {same} identical lists of ids", TEXTS.len())),
     ))
 }
 
-/// Where two lists part, and by which name that is known.
+/// Describes the first difference of two lists of ids, by its name if it is a known mistake.
 fn parting(text: impl Display, theirs: &[u32], ours: &[u32]) -> String {
     let named = match (theirs, ours) {
         ([first, rest @ ..], _) if rest == ours && ours.first() == Some(first) => {
-            format!("the token that begins a prompt ({first}) is there twice")
+            format!("the BOS token ({first}) appears twice")
         }
-        ([first, rest @ ..], _) if rest == ours => format!("{first} begins the prompt, and should not"),
+        ([first, rest @ ..], _) if rest == ours => {
+            format!("the prompt begins with {first}, expected no BOS token")
+        }
         (_, [first, rest @ ..]) if rest == theirs => {
-            format!("the token that begins a prompt ({first}) is missing")
+            format!("the BOS token ({first}) is missing")
         }
         _ => {
             let at = theirs.iter().zip(ours).take_while(|(one, other)| one == other).count();
@@ -88,19 +90,19 @@ fn parting(text: impl Display, theirs: &[u32], ours: &[u32]) -> String {
 pub const CONVERSATION: [Message; 3] =
     [("user", "Name the 3 colours."), ("assistant", "Red, green, blue."), ("user", "And in German?")];
 
-/// What is known of the model's own template.
+/// The model's own template.
 #[derive(Clone, Debug, Default)]
 pub struct OwnTemplate {
-    /// What it makes of [`CONVERSATION`], where that is known.
+    /// The rendered [`CONVERSATION`], if it is known.
     pub words: Option<String>,
-    /// What begins a prompt, as text.
+    /// BOS token, as text.
     pub beginning: String,
-    /// Whether its words may be others tomorrow.
+    /// True if the rendered text depends on the date.
     pub has_a_date: bool,
 }
 
-/// Whether a server's template is this model's: its words, where these are known; else what gives another one away: marks that are no
-/// tokens of the model, a beginning that is there twice, messages that are left out.
+/// Checks that a server's template is the model's: compares the text if it is known; otherwise looks for markers that
+/// are not tokens of the model, a repeated BOS token, and missing messages.
 ///
 /// # Errors
 /// If the server breaks, or the model's own tokenizer cannot be used.
@@ -110,7 +112,7 @@ pub fn template(
     known: &OwnTemplate,
     lacking: &str,
 ) -> Result<Check> {
-    const NAME: &str = "the template is of this model";
+    const NAME: &str = "the template is the model's";
     let Some(own) = own else {
         return Ok(Check::cannot(Subject::Tokens, NAME, lacking));
     };
@@ -120,12 +122,12 @@ pub fn template(
         Err(refusal) => return Check::refused(Subject::Tokens, NAME, refusal),
     };
     let found = match (wrong, &known.words) {
-        (Some(wrong), _) if known.has_a_date => (Verdict::Inconclusive, format!("{wrong} (it writes a date)")),
+        (Some(wrong), _) if known.has_a_date => (Verdict::Inconclusive, format!("{wrong} (the template writes a date)")),
         (Some(wrong), _) => (Verdict::Fail, wrong),
-        (None, Some(_)) => (Verdict::Pass, "its words are those of the model's own".to_owned()),
+        (None, Some(_)) => (Verdict::Pass, "its text is the same as that of the model's own template".to_owned()),
         (None, None) => (
             Verdict::Pass,
-            "every message is there in order, and every mark is a token (the words of the template were not compared)"
+            "all messages are there in order, and all markers are tokens (the text of the template was not compared)"
                 .to_owned(),
         ),
     };
@@ -137,7 +139,7 @@ fn wrong_ids(ids: &[u32], own: &dyn Tokenizer, known: &OwnTemplate) -> Result<Op
         && first == second
     {
         return Ok(Some(format!(
-            "the token that begins a prompt ({first}) is there twice: by the template, and by the tokenizer"
+            "the BOS token ({first}) appears twice: the template and the tokenizer add it"
         )));
     }
     // Control tokens are left out of their text: what is left of a mark is text, and words are compared by their ids.
@@ -148,7 +150,7 @@ fn wrong_ids(ids: &[u32], own: &dyn Tokenizer, known: &OwnTemplate) -> Result<Op
     }
 }
 
-/// Where two lists of ids part, in words where these tell.
+/// Describes the first difference of two lists of ids, with the text there.
 fn other_ids(theirs: &[u32], ours: &[u32], own: &dyn Tokenizer) -> Result<Option<String>> {
     const SHOWN: usize = 8;
     if theirs == ours {
@@ -157,10 +159,10 @@ fn other_ids(theirs: &[u32], ours: &[u32], own: &dyn Tokenizer) -> Result<Option
     let at = theirs.iter().zip(ours).take_while(|(one, other)| one == other).count();
     let behind = |ids: &[u32]| own.decode_lossy(&ids[at..ids.len().min(at + SHOWN)]);
     let (found, expected) = (behind(theirs)?, behind(ours)?);
-    let parting = parting("of its ids", theirs, ours);
+    let parting = parting("token ids", theirs, ours);
     Ok(Some(match found == expected {
         true => parting,
-        false => format!("{parting}: it writes {found:?} there, the model's own {expected:?}"),
+        false => format!("{parting}: it writes {found:?} there, expected {expected:?}"),
     }))
 }
 
@@ -176,13 +178,13 @@ fn wrong_words(
     }
     for mark in marks(text) {
         if own.encode(mark, false)?.len() > 1 {
-            return Ok(Some(format!("it writes {mark}, which is no token of this model")));
+            return Ok(Some(format!("it writes {mark}, which is not a token of this model")));
         }
     }
     let mut rest = text;
     for (_, said) in CONVERSATION {
         let Some(at) = rest.find(said) else {
-            return Ok(Some(format!("it leaves {said:?} out, or moves it")));
+            return Ok(Some(format!("it omits or moves the message {said:?}")));
         };
         rest = &rest[at + said.len()..];
     }
@@ -190,17 +192,16 @@ fn wrong_words(
     Ok(words.and_then(|words| other_words(&begun(text), &begun(words))))
 }
 
-/// Where two texts part.
+/// Describes the first difference of two texts.
 fn other_words(theirs: &str, ours: &str) -> Option<String> {
     const SHOWN: usize = 24;
     let at = theirs.chars().zip(ours.chars()).take_while(|(one, other)| one == other).count();
     let behind = |text: &str| text.chars().skip(at).take(SHOWN).collect::<String>();
     let (found, expected) = (behind(theirs), behind(ours));
-    (theirs != ours)
-        .then(|| format!("behind {at} characters it writes {found:?}, the model's own writes {expected:?}"))
+    (theirs != ours).then(|| format!("after {at} characters it writes {found:?}, expected {expected:?}"))
 }
 
-/// What is written like a control token: `<|im_start|>`.
+/// Returns the markers in a text, such as `<|im_start|>`.
 fn marks(text: &str) -> impl Iterator<Item = &str> {
     text.match_indices("<|").filter_map(|(start, _)| {
         let length = text[start..].find("|>")? + 2;

@@ -43,7 +43,7 @@ impl Server for Vllm<'_> {
         let answer = self.client.post(COMPLETIONS, &body)?;
         let wrong = |problem| self.client.broken(COMPLETIONS, problem);
         if answer.pointer("/choices/0/prompt_logprobs").is_none_or(Value::is_null) {
-            return Err(Refusal::cannot("it answers prompt_logprobs with none"));
+            return Err(Refusal::cannot("the server returns no prompt_logprobs"));
         }
         let rows = list(&answer, "/choices/0/prompt_logprobs").map_err(wrong)?;
         if rows.len() != ids.len() {
@@ -71,7 +71,7 @@ impl Server for Vllm<'_> {
     }
 }
 
-/// What no request before has said: a cache that is shared by none of them.
+/// Returns a unique salt, so that no earlier request shares its prefix cache.
 fn salt() -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

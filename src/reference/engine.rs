@@ -43,7 +43,7 @@ pub(super) struct Recipe {
     pub wanted: &'static str,
     /// These and all that they need, with hashes.
     pub locked: Script,
-    /// What the script imports, and the package that has it.
+    /// Modules that the script imports, each with its package.
     pub modules: &'static [(&'static str, &'static str)],
     /// Programs that must be there, and the Debian package that has each.
     pub tools: &'static [(&'static str, &'static str)],
@@ -81,7 +81,7 @@ static TRANSFORMERS: Recipe = Recipe {
     ],
     tools: &[],
     size: if cfg!(target_os = "linux") {
-        "4.3 GB of disk, of 2.4 GB that are downloaded: torch for Linux brings its CUDA libraries along"
+        "4.3 GB of disk, 2.4 GB to download: torch for Linux includes the CUDA libraries"
     } else {
         "1 GB of disk"
     },
@@ -97,7 +97,7 @@ static LLAMA_CPP: Recipe = Recipe {
     locked: script!("locked/llama.cpp.txt"),
     modules: &[],
     tools: &[("bash", "bash"), ("cc", "gcc"), ("c++", "g++")],
-    size: "0.2 GB of disk; llama.cpp is compiled, which takes ten minutes on two cores",
+    size: "0.2 GB of disk; compiling llama.cpp takes ten minutes on two cores",
 };
 
 static MLX: Recipe = Recipe {
@@ -163,7 +163,7 @@ impl Engine {
         self.recipe().name
     }
 
-    /// What its dumps say that they were made by.
+    /// Returns the producer's name in its dumps.
     pub fn producer(self) -> &'static str {
         match self {
             Engine::Mlx => "mlx-lm",
@@ -171,7 +171,7 @@ impl Engine {
         }
     }
 
-    /// Which files of a model it reads.
+    /// Returns the files of a model that it reads.
     pub fn takes(self) -> Takes {
         self.recipe().takes
     }
@@ -186,7 +186,7 @@ impl Engine {
         self.recipe().dtypes
     }
 
-    /// What its environment takes, in words.
+    /// Returns the size of its environment, as text.
     pub fn size(self) -> &'static str {
         self.recipe().size
     }
@@ -197,7 +197,7 @@ impl Engine {
         lines.filter(|line| !line.is_empty() && !line.starts_with(['#', '-'])).collect()
     }
 
-    /// How many packages its environment holds, a few of which are for one system alone.
+    /// Returns the number of packages in its environment; a few are for one system only.
     pub fn locked_packages(self) -> usize {
         self.recipe().locked.1.lines().filter(|line| line.contains("==")).count()
     }
@@ -219,6 +219,6 @@ impl FromStr for Engine {
     fn from_str(name: &str) -> Result<Self, String> {
         let known = Self::ALL.map(Self::name).join(", ");
         let found = Self::ALL.into_iter().find(|engine| engine.name() == name);
-        found.ok_or_else(|| format!("no engine is named so; known: {known}"))
+        found.ok_or_else(|| format!("unknown engine; known: {known}"))
     }
 }

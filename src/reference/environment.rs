@@ -1,4 +1,4 @@
-//! What an engine's script runs in: an environment of our own, made once, or a Python of the user's.
+//! Environments for the engines' scripts: one made by xcheck, or a Python of the user's.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 pub struct Environment {
     engine: Engine,
     python: PathBuf,
-    /// Whether it was made here: then it alone says which modules there are.
+    /// True if xcheck made it: then no other folder provides modules.
     is_own: bool,
 }
 
@@ -28,12 +28,12 @@ const LLAMA_CPP: &str = "dump_llama_cpp";
 /// Prints which of the modules that it is given cannot be found, and fails if Python is too old: before anything is imported,
 /// since such a one does not know `PYTHONSAFEPATH` yet.
 const LOOK: &str = "import sys\n\
-    if sys.version_info < (3, 11): sys.exit('error: it is Python %d.%d, 3.11 or newer is needed' % sys.version_info[:2])\n\
+    if sys.version_info < (3, 11): sys.exit('error: Python is %d.%d, expected 3.11 or newer' % sys.version_info[:2])\n\
     import importlib.util as u\n\
     print(*[m for m in sys.argv[1:] if u.find_spec(m) is None])";
-/// What keeps Python from importing what lies in the current directory, where `-c` and `-m` look first.
+/// Variable that stops Python from importing modules from the current directory, where `-c` and `-m` look first.
 const SAFE_PATH: &str = "PYTHONSAFEPATH";
-/// Where else Python looks, before its own modules: none of an environment of ours.
+/// Variables with other module folders. They are removed for environments that xcheck made.
 const ELSEWHERE: [&str; 2] = ["PYTHONPATH", "PYTHONHOME"];
 
 impl Environment {
@@ -49,7 +49,7 @@ impl Environment {
         };
         let Some(found) = found else {
             return Err(Error::Usage(format!(
-                "--python {}: no such program; name the Python of an environment that has: {}",
+                "--python {}: no such program; name the Python of an environment with: {}",
                 python.display(),
                 engine.packages().join(" ")
             )));
@@ -80,7 +80,7 @@ impl Environment {
         self.python.with_file_name(LLAMA_CPP)
     }
 
-    /// What runs the script of that name, or the program that was built.
+    /// Returns the command that runs the script of that name, or the compiled program.
     pub(super) fn command(&self, scripts: &Path) -> Command {
         if self.engine == Engine::LlamaCpp {
             return Command::new(self.program());
@@ -96,14 +96,14 @@ impl Environment {
         if self.is_own { alone(&self.python) } else { Command::new(&self.python) }
     }
 
-    /// Whether everything is there that the script needs; if not, what is missing and what gets it.
+    /// Checks that everything the script needs is installed; the error says what is missing and how to get it.
     fn check(&self) -> Result<(), String> {
         if self.engine == Engine::LlamaCpp {
             let program = self.program();
             return match Command::new(&program).arg("--help").output() {
                 Ok(looked) if looked.status.success() => Ok(()),
                 _ => Err(format!(
-                    "{} is not there, or does not start; name the Python of an environment that \
+                    "{} is missing or does not start; name the Python of an environment that \
                      reference-scripts/dump/build_dump_llama_cpp.sh has made",
                     program.display()
                 )),
@@ -114,7 +114,7 @@ impl Environment {
         let looked = looked.map_err(|error| format!("it cannot be started: {error}"))?;
         if !looked.status.success() {
             let said = String::from_utf8_lossy(&looked.stderr);
-            return Err(said.trim().lines().next_back().unwrap_or("it fails without a word").to_owned());
+            return Err(said.trim().lines().next_back().unwrap_or("it fails without a message").to_owned());
         }
         let said = String::from_utf8_lossy(&looked.stdout);
         let missing: Vec<&str> = said.split_whitespace().collect();
@@ -130,7 +130,7 @@ impl Environment {
             pins.iter().copied().find(is_it).unwrap_or(package).to_owned()
         };
         format!(
-            "no module {}; get what is missing with: {} -m pip install {}",
+            "no module {}; install what is missing with: {} -m pip install {}",
             missing.join(", "),
             self.python.display(),
             packages.map(|package| pinned(package)).collect::<Vec<_>>().join(" ")
@@ -138,7 +138,7 @@ impl Environment {
     }
 }
 
-/// What makes an environment.
+/// Program that makes an environment.
 #[derive(Clone, Debug)]
 pub enum Installer {
     /// uv, if it is on the PATH.
@@ -148,7 +148,7 @@ pub enum Installer {
 }
 
 impl Installer {
-    /// What there is on this machine, and all else that the engine needs.
+    /// Finds uv or pip, and checks the other programs that the engine needs.
     ///
     /// # Errors
     /// What is missing, and how to get it.
@@ -164,7 +164,7 @@ impl Installer {
         }
         if !names.is_empty() {
             return Err(Error::Usage(format!(
-                "{} needs what is not on the PATH: {}; on Debian: apt-get install {}",
+                "{} needs these programs on the PATH: {}; on Debian: apt-get install {}",
                 engine.name(),
                 names.join(", "),
                 packages.join(" ")
@@ -249,9 +249,9 @@ impl Installer {
     }
 }
 
-/// What to do where an environment cannot be made.
-const OFFLINE: &str = "it is got from PyPI, which must be within reach (behind a proxy: HTTPS_PROXY; a mirror: PIP_INDEX_URL, \
-                       UV_INDEX_URL); without it, name the Python of an environment that you have: --python";
+/// Advice when an environment cannot be made.
+const OFFLINE: &str = "the packages come from PyPI; check the network (proxy: HTTPS_PROXY; mirror: PIP_INDEX_URL, \
+                       UV_INDEX_URL), or name the Python of an existing environment with --python";
 
 /// A program that hears nothing of modules elsewhere.
 fn alone(program: &Path) -> Command {
@@ -276,7 +276,7 @@ fn check_python(engine: Engine, python: &Path) -> Result<()> {
         (false, _) => said(&looked.stderr).lines().next_back().unwrap_or("it fails").to_owned(),
     };
     Err(Error::Usage(format!(
-        "{}: {problem}; or put uv on the PATH, or name the Python of an environment that has what {} needs: --python",
+        "{}: {problem}; or put uv on the PATH, or name the Python of an environment for {} with --python",
         python.display(),
         engine.name()
     )))

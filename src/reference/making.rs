@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 pub struct Making {
     place: PathBuf,
     _held: Option<File>,
-    /// Of its own for every attempt: what a killed one has left running writes into a folder that is gone.
+    /// Temporary folder of this attempt. A killed attempt that still runs writes into a deleted folder.
     folder: TempDir,
     _parents: Parents, // dropped after the folder, which lies in them
     _lock: File,
@@ -63,7 +63,7 @@ impl Making {
         Ok(Self { place: place.to_owned(), _held: held, folder, _parents: parents, _lock: lock })
     }
 
-    /// Where it is to be.
+    /// Returns the final path.
     pub fn place(&self) -> &Path {
         &self.place
     }
@@ -80,7 +80,7 @@ impl Making {
     pub fn finish(self, part: &str) -> Result<PathBuf> {
         let write = Error::io("write", &self.place);
         if self.place.symlink_metadata().is_ok() {
-            let problem = "something else was written there meanwhile, and stays as it is";
+            let problem = "something else was written there in the meantime, and was not replaced";
             return Err(write(io::Error::new(ErrorKind::AlreadyExists, problem)));
         }
         fs::rename(self.part(part), &self.place).map_err(write)?;
@@ -115,7 +115,7 @@ fn locked(path: &Path, waiting: impl FnOnce()) -> Result<File> {
     Ok(file)
 }
 
-/// How the names of the folders begin that `place` is made in.
+/// Returns the prefix of the temporary folders for `place`.
 fn prefix(place: &Path) -> String {
     format!(".{}.making-", place.file_name().unwrap_or_default().to_string_lossy())
 }
@@ -129,7 +129,8 @@ fn sweep(parent: &Path, prefix: &str) {
     }
 }
 
-/// Whether nobody works there: those who make the same from another cache have another lock than ours.
+/// Returns true if no process works in the folder. A process with another cache folder has another lock, so the
+/// folder's own lock decides.
 fn is_left(folder: &Path) -> bool {
     match File::open(folder.join(HELD)) {
         Ok(held) => held.try_lock().is_ok(),

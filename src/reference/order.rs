@@ -1,4 +1,4 @@
-//! What a dump is to be made of.
+//! Request for a dump.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use super::process::{Task, Watch, begin_log};
 use super::workplace::Workplace;
 use crate::error::Result;
 
-/// What the model is to read.
+/// Input of the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     /// A text, which the engine's own tokenizer cuts.
@@ -24,13 +24,13 @@ pub struct Order<'o> {
     pub engine: Engine,
     /// The directory or file that the engine reads.
     pub model: &'o Path,
-    /// What the model is called.
+    /// Name of the model.
     pub name: &'o str,
-    /// What it reads.
+    /// Input.
     pub input: &'o Input,
     /// Greedy passes after it.
     pub decode: usize,
-    /// What to compute in, where that can be chosen.
+    /// Data type to compute in, if the engine lets the user choose.
     pub dtype: Option<&'o str>,
     /// The type of llama.cpp's cache.
     pub kv_cache: Option<&'o str>,

@@ -7,13 +7,13 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use crate::error::{Error, ReferenceError, Result};
 
-/// Who looks at what a program says.
+/// Receives the output of a program.
 pub trait Watch {
     /// A line, or what stands in its place for now.
     fn line(&mut self, line: &str);
 }
 
-/// What is run, what it is for, and what to do if it fails.
+/// Command, its purpose, and the advice if it fails.
 pub(super) struct Task<'t> {
     pub what: &'t str,
     pub advice: &'t str,
@@ -84,7 +84,8 @@ impl Said {
         line.clone_into(&mut self.last);
     }
 
-    /// What begins with "error" is meant for people; of an exception the last line is.
+    /// Returns the line that explains a failure: the one that starts with "error", else the last line, as for a
+    /// Python exception.
     fn reason(&self) -> &str {
         let reason = if self.error.is_empty() { &self.last } else { &self.error };
         let plain = ["error: ", "ERROR: "].into_iter().find_map(|start| reason.strip_prefix(start));

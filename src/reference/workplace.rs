@@ -10,7 +10,7 @@ use super::engine::{Engine, Script};
 use crate::error::{Error, Result};
 use crate::kept::{Kept, write_with_folders};
 
-/// Where everything is kept between runs.
+/// Folder for environments, scripts and logs.
 #[derive(Clone, Debug)]
 pub struct Workplace {
     folder: PathBuf,
@@ -24,7 +24,8 @@ impl Workplace {
     pub fn in_kept(kept: &Kept) -> Result<Self> {
         let none = || {
             Error::Usage(
-                "XCHECK_CACHE is off: there is no place for an engine's environment, script and log; name a folder in it".into(),
+                "XCHECK_CACHE is off: there is no folder for an engine's environment, script and log; set XCHECK_CACHE \
+                 to a folder".into(),
             )
         };
         let folder = kept.folder().ok_or_else(none)?;
@@ -32,12 +33,12 @@ impl Workplace {
         Ok(Self { folder })
     }
 
-    /// Where the environment of an engine is, or is to be.
+    /// Returns the folder of an engine's environment, which may not exist yet.
     pub fn environment(&self, engine: Engine) -> PathBuf {
         self.folder.join("environments").join(engine.environment())
     }
 
-    /// What makes sure that one process makes something.
+    /// Returns the lock file that lets one process at a time make something.
     pub fn lock(&self, what: &str) -> PathBuf {
         self.folder.join("locks").join(what)
     }

@@ -20,13 +20,13 @@ use crate::parts::{Origin, Parts, Refused};
 const PIECE: usize = 8 << 20;
 /// Requests under way at the same time, of one file.
 const CONNECTIONS: usize = 8;
-/// How often something is asked for that does not come.
+/// Number of attempts for each request.
 const ATTEMPTS: u32 = 6;
 /// Before the second time; then twice as long each time.
 const PAUSE: Duration = Duration::from_millis(250);
 /// Files are not longer: memory is taken for each block, and a server may say anything.
 const LONGEST: usize = 1 << 42;
-/// Who reads a header on and on gets twice as much each time, up to this.
+/// Maximum read-ahead, in bytes. It doubles with each sequential read.
 const FURTHEST_AHEAD: usize = 4 << 20;
 
 /// A file elsewhere, pinned, of which some blocks are here.
@@ -36,14 +36,14 @@ struct Elsewhere {
     tag: String,
     /// That, as it is told.
     pin: String,
-    /// Whether its server gives parts.
+    /// True if the server supports range requests.
     in_parts: bool,
     blocks: Blocks,
     /// One at a time: who comes second may find what it needs.
     reading: Mutex<Reading>,
 }
 
-/// How far somebody has come who reads on and on.
+/// State of sequential reading.
 #[derive(Default)]
 struct Reading {
     end: usize,
@@ -58,7 +58,10 @@ pub(super) fn open(transport: &Arc<dyn Transport>, kept: &Kept, url: &Url) -> Re
         Err(Failure::Final(problem) | Failure::Passing(problem, _)) => return Err(refused(url, &problem)),
     };
     if !(1..=LONGEST).contains(&first.total) || first.range.start != 0 {
-        return Err(refused(url, "the file is empty, longer than any, or does not begin where it should"));
+        return Err(refused(
+            url,
+            "invalid response: the file is empty or too large, or the data does not start at byte 0",
+        ));
     }
     let Answer { total, in_parts, body, .. } = first;
     let (key, about) = key(url, transport.home(), &first.pin, total);
@@ -69,7 +72,7 @@ pub(super) fn open(transport: &Arc<dyn Transport>, kept: &Kept, url: &Url) -> Re
         pin: if in_parts {
             first.pin.clone()
         } else {
-            format!("{}; whole, its server gives no parts", first.pin)
+            format!("{}; whole file: the server does not support range requests", first.pin)
         },
         tag: first.pin,
         in_parts,
@@ -88,8 +91,8 @@ pub(super) fn open(transport: &Arc<dyn Transport>, kept: &Kept, url: &Url) -> Re
     Ok(Ok(Parts::of(Arc::new(file), bytes)))
 }
 
-/// What the parts of this content are kept by, and that in words. An `ETag` names content wherever a new signature leads
-/// to; a weak one (`W/`) or a date is not enough where a query may choose among files.
+/// Returns the cache key of this content and its description. A strong `ETag` identifies the content whatever the
+/// query is; a weak one (`W/`) or a date does not if the query may choose among files.
 fn key(url: &Url, home: &str, pin: &str, total: usize) -> (String, String) {
     let about = format!("{}\n{pin}\n{total} bytes\n", url.shown());
     let mut hash = Sha256::new_with_prefix(&about);
@@ -177,7 +180,7 @@ impl Elsewhere {
             });
             came.map_err(|failure| match failure {
                 Failure::Passing(problem, _) => self.refused(format!(
-                    "{problem}, {ATTEMPTS} times in a row; what has come is kept, try again"
+                    "{problem}, {ATTEMPTS} times in a row; try again, downloaded data is kept"
                 )),
                 Failure::Absent(problem) | Failure::Final(problem) => self.refused(problem),
             })?;
@@ -191,12 +194,13 @@ impl Elsewhere {
         let total = self.blocks.bytes().len();
         if answer.pin != self.tag || answer.total != total {
             return Err(Failure::Final(format!(
-                "it has changed while it was being read: it was {} of {total} bytes, and is {} of {}; run again",
+                "the file changed while it was being read: it was {} of {total} bytes, and is now {} of {}; run again",
                 self.tag, answer.pin, answer.total
             )));
         }
         if answer.in_parts != self.in_parts || self.in_parts && answer.range.start != *at {
-            let problem = "the server gives another part than was asked for; download the file and name that";
+            let problem =
+                "the server sent another byte range than requested; download the file and give its path";
             return Err(Failure::Final(problem.into()));
         }
         *at = answer.range.start;

@@ -25,7 +25,7 @@ impl Http {
 }
 
 impl Transport for Http {
-    /// What the answer is known by is for the caller to look at: not every server heeds a condition.
+    /// Requests a byte range. The caller compares the version, since not every server supports conditional requests.
     fn get(&self, url: &Url, range: &Range<usize>, _: Option<&str>) -> Result<Answer, Failure> {
         let range = format!("bytes={}-{}", range.start, range.end - 1);
         let headers = [(ACCEPT_ENCODING, "identity".to_owned()), (RANGE, range)];
@@ -42,11 +42,14 @@ impl Transport for Http {
 fn read(answer: Response<Body>) -> Result<Answer, Failure> {
     let text = |name: HeaderName| answer.headers().get(name).and_then(|value| value.to_str().ok());
     if text(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
-        return Err(Failure::Final("the server compresses it; parts of that are of no use".into()));
+        return Err(Failure::Final(
+            "the server compresses the file, so byte ranges of it are unusable; download the file".into(),
+        ));
     }
     let date = || text(LAST_MODIFIED).map(|date| format!("Last-Modified {date}"));
     let pin = text(ETAG).filter(|tag| tag.len() <= LONGEST_TAG).map(|tag| format!("ETag {tag}")).or_else(date).ok_or_else(|| {
-        let problem = "the server names neither an ETag nor a date for it, so that a change could not be seen; download it";
+        let problem = "the server gives neither an ETag nor a Last-Modified date, so a change of the file would go \
+                       unnoticed; download the file";
         Failure::Final(problem.into())
     })?;
     let in_parts = answer.status() == StatusCode::PARTIAL_CONTENT;
@@ -54,7 +57,7 @@ fn read(answer: Response<Body>) -> Result<Answer, Failure> {
         true => text(CONTENT_RANGE).and_then(content_range),
         false => text(CONTENT_LENGTH).and_then(|len| len.parse().ok()).map(|total: usize| (0..total, total)),
     }
-    .ok_or_else(|| Failure::Final("the server does not say how long it is".into()))?;
+    .ok_or_else(|| Failure::Final("the server does not give the file's length; download the file".into()))?;
     Ok(Answer { range, total, pin, in_parts, body: Box::new(Paced::new(answer.into_body().into_reader())) })
 }
 
@@ -71,13 +74,13 @@ fn refusal(answer: &Response<Body>) -> Failure {
     let status = answer.status().as_u16();
     let said = format!("HTTP {status}");
     match status {
-        404 | 410 => Failure::Absent(format!("{said}: there is no such file")),
+        404 | 410 => Failure::Absent(format!("{said}: no such file")),
         401 | 403 => Failure::Absent(format!(
-            "{said}: no access; a signed URL may have expired (what has come is kept, a new one goes on), or a token is \
-             missing (HF_TOKEN, for the hub)"
+            "{said}: access denied; a signed URL may have expired (use a new one, downloaded data is kept), or a token \
+             is missing (HF_TOKEN, for the hub)"
         )),
-        416 => Failure::Final(format!("{said}: the file is empty, or shorter than it was")),
+        416 => Failure::Final(format!("{said}: the file is empty, or shorter than before")),
         status if may_pass(status) => Failure::passing(said, answer.headers()),
-        _ => Failure::Final(format!("{said}: this is no answer to a request for a part of a file")),
+        _ => Failure::Final(format!("{said}: unexpected response to a range request")),
     }
 }

@@ -25,10 +25,10 @@ use crate::format::{Place, Source};
 use crate::kept::Kept;
 use crate::parts::{Parts, Refused};
 
-/// How files elsewhere are got, and where they are kept.
+/// Cache and token for remote files.
 #[derive(Clone, Debug)]
 pub struct Access {
-    /// Where what has come is kept, and how much.
+    /// Cache for downloaded data.
     pub kept: Kept,
     /// The address of a host that wants a token, and the token.
     pub token: Option<(String, String)>,
@@ -43,7 +43,7 @@ pub struct Remote {
     kept: Kept,
 }
 
-/// How the names of files end that are opened here; any other URL is a folder's.
+/// File name extensions that are opened; any other URL is a folder's.
 const FILES: [&str; 6] = ["gguf", "safetensors", "bin", "json", "npz", "npy"];
 
 impl Remote {
@@ -63,7 +63,7 @@ impl Remote {
             _ = access;
             Err(refused(
                 base,
-                "this xcheck was built without the feature 'hub'; download it and name the file",
+                "this xcheck was built without the feature 'hub'; download the file and give its path",
             ))
         }
     }
@@ -87,7 +87,7 @@ impl Remote {
     }
 }
 
-/// What leads to the files of a URL.
+/// Returns the transport for the files of a URL.
 #[cfg(feature = "hub")]
 fn transport(base: &Url, access: &Access) -> Result<Arc<dyn transport::Transport>> {
     #[cfg(feature = "cloud")]

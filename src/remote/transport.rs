@@ -1,4 +1,4 @@
-//! How bytes of a file elsewhere are asked for, whichever way leads there.
+//! Range requests for remote files, over any transport.
 
 use std::io::Read;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use ureq::http::header::RETRY_AFTER;
 
 use super::Url;
 
-/// As long as a server may ask to be left alone.
+/// Longest wait that a server may ask for.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// A longer ETag is none that could be shown.
@@ -20,13 +20,13 @@ pub(super) trait Transport: Send + Sync {
     /// Asks for some bytes of a file, of that content if its `pin` is known; a server may give all of them, and says so.
     fn get(&self, url: &Url, range: &Range<usize>, pin: Option<&str>) -> Result<Answer, Failure>;
 
-    /// What tells the same address at two places apart, where the address does not.
+    /// Returns text that distinguishes equal addresses of two stores, such as the endpoint.
     fn home(&self) -> &str {
         ""
     }
 }
 
-/// Why there is no answer to work with.
+/// Reason why a request failed.
 #[derive(Clone, Debug)]
 pub(super) enum Failure {
     /// It may be better soon; the server may have said when.
@@ -39,24 +39,24 @@ pub(super) enum Failure {
 
 /// Bytes on their way.
 pub(super) struct Answer {
-    /// Which of the file they are.
+    /// Byte range in the file.
     pub range: Range<usize>,
-    /// How long the file is.
+    /// Length of the file in bytes.
     pub total: usize,
     /// By what the server names its content, as in `ETag "33a6"`.
     pub pin: String,
-    /// Whether the server gives parts.
+    /// True if the server supports range requests.
     pub in_parts: bool,
     pub body: Box<dyn Read>,
 }
 
-/// Whether a server that gives this status may do better soon.
+/// Returns true if a request with this HTTP status may succeed later.
 pub(super) fn may_pass(status: u16) -> bool {
     matches!(status, 408 | 429 | 500..)
 }
 
 impl Failure {
-    /// What such a server says, and for how long it wants to be left alone.
+    /// Returns a temporary failure, with the wait that the server asks for.
     pub fn passing(said: String, headers: &HeaderMap) -> Self {
         let wait = headers.get(RETRY_AFTER).and_then(|wait| wait.to_str().ok()?.parse().ok());
         Self::Passing(said, wait.map(|seconds| Duration::from_secs(seconds).min(LONGEST_PAUSE)))
@@ -66,12 +66,12 @@ impl Failure {
 /// The words of the library, but for those that repeat the URL.
 pub(super) fn unreachable(error: ureq::Error) -> Failure {
     match error {
-        ureq::Error::BadUri(_) | ureq::Error::Http(_) => Failure::Final("this is no URL".into()),
-        ureq::Error::HostNotFound => Failure::Final("there is no such host, or no network".into()),
+        ureq::Error::BadUri(_) | ureq::Error::Http(_) => Failure::Final("invalid URL".into()),
+        ureq::Error::HostNotFound => Failure::Final("no such host, or no network connection".into()),
         ureq::Error::Io(_)
         | ureq::Error::Timeout(_)
         | ureq::Error::ConnectionFailed
         | ureq::Error::Protocol(_) => Failure::Passing(error.to_string(), None),
-        _ => Failure::Final(format!("the server cannot be reached: {error}")),
+        _ => Failure::Final(format!("cannot reach the server: {error}")),
     }
 }

@@ -8,21 +8,21 @@ use crate::parts::Refused;
 /// The schemes of clouds: Amazon's and all that speak as it does, Google's, Azure's.
 const CLOUDS: [&str; 8] = ["s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss"];
 
-const NO_SCHEME: &str =
-    "files elsewhere are read by http and https: name a URL of that kind, as a signed one";
+const NO_SCHEME: &str = "unsupported scheme for a remote file, expected http or https; give such a URL, for example a \
+                         presigned one";
 
-/// What to do without code for clouds.
-pub(super) const NO_CLOUD: &str = "this xcheck was built without the feature 'cloud': build it with `--features cloud`, or name an \
-                                   https URL, as a presigned one";
+/// Advice when the feature `cloud` is missing.
+pub(super) const NO_CLOUD: &str = "this xcheck was built without the feature 'cloud': build it with `--features cloud`, \
+                                   or give an https URL, for example a presigned one";
 
 /// The address of a file or a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     /// Scheme, host and path.
     shown: String,
-    /// What stands before the host: a user and a password.
+    /// Userinfo: user and password.
     user: Option<String>,
-    /// What stands behind the path: often a signature.
+    /// Query: often a signature.
     query: Option<String>,
 }
 
@@ -38,7 +38,7 @@ impl Url {
             _ if !url.is_of_a_cloud() => NO_SCHEME,
             _ if !cfg!(feature = "cloud") => NO_CLOUD,
             _ if url.user.is_some() || url.query.is_some() => {
-                "credentials of a bucket are those of the environment, and not of its address"
+                "the address of a bucket must not contain credentials or a query; set credentials in the environment"
             }
             _ => return Ok(Some(url)),
         };
@@ -66,12 +66,12 @@ impl Url {
         (is_scheme && !host.is_empty()).then_some(Self { shown, user, query })
     }
 
-    /// As in `https`, in small letters.
+    /// Returns the scheme in lower case, such as `https`.
     pub fn scheme(&self) -> &str {
         self.shown.split_once("://").map_or("", |(scheme, _)| scheme)
     }
 
-    /// Whether it is the address of something in a bucket, as a cloud names it.
+    /// Returns true for the address of an object in a bucket (`s3://`, `gs://`, `az://` …).
     pub fn is_of_a_cloud(&self) -> bool {
         CLOUDS.contains(&self.scheme())
     }
@@ -86,7 +86,7 @@ impl Url {
         self.shown.rsplit('/').next().unwrap_or_default()
     }
 
-    /// As it is asked for.
+    /// Returns the whole URL, with userinfo and query.
     pub fn full(&self) -> String {
         let (scheme, rest) = self.shown.split_once("://").unwrap_or_default();
         let user = self.user.as_ref().map_or(String::new(), |user| format!("{user}@"));
@@ -94,7 +94,7 @@ impl Url {
         format!("{scheme}://{user}{rest}{query}")
     }
 
-    /// What stands behind the path.
+    /// Returns the query.
     pub fn query(&self) -> &str {
         self.query.as_deref().unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! What a request asks for, read from its fields.
+//! Requests, read from the fields of the body.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use crate::serve::fields::Fields;
 use crate::serve::refusal::Refusal;
 use crate::tokenizer::Conversation;
 
-/// How many tokens a completion has where nothing is said, as OpenAI has it.
+/// Default number of generated tokens, as in OpenAI's API.
 const DEFAULT_TOKENS: usize = 16;
 
 /// More sequences that end a text are refused, as OpenAI does with more than four.
@@ -32,42 +32,42 @@ enum Prompts {
     Ids(Vec<Vec<u32>>),
 }
 
-/// What both kinds of completions can be asked.
+/// Options of both kinds of completions.
 #[derive(Clone, Debug)]
 pub struct Ask {
-    /// How many tokens to generate at most, if that was said.
+    /// Maximum number of generated tokens, if given.
     pub max_tokens: Option<usize>,
-    /// How to choose.
+    /// Sampling parameters.
     pub sampling: Sampling,
-    /// Texts that end the text.
+    /// Stop strings.
     pub stops: Vec<String>,
-    /// Tokens that do, besides the model's own.
+    /// Stop tokens, in addition to the model's own.
     pub stop_ids: Vec<u32>,
-    /// Whether to go on where the model ends the text.
+    /// True to continue after an end-of-sequence token.
     pub ignores_end: bool,
-    /// Of each generated token its log-probability, and of how many others.
+    /// Number of top tokens to return with each generated token; `None` for no log-probabilities.
     pub logprobs: Option<usize>,
-    /// The same of each token of the prompt.
+    /// Number of top tokens to return with each prompt token; `None` for no log-probabilities.
     pub prompt_logprobs: Option<usize>,
-    /// Whether the prompt stands in the answer.
+    /// True if the answer contains the prompt.
     pub echo: bool,
-    /// Whether the answer comes token by token.
+    /// True if the answer is streamed.
     pub streams: bool,
-    /// Whether a stream ends with how many tokens there were.
+    /// True if a stream ends with the token counts.
     pub counts: bool,
-    /// Whether tokens in lists of log-probabilities are written by their ids.
+    /// True if lists of log-probabilities name tokens by id.
     pub names_ids: bool,
-    /// Whether the answer has the ids.
+    /// True if the answer contains token ids.
     pub gives_ids: bool,
 }
 
 /// `/v1/completions`.
 pub struct Completion {
-    /// What to read.
+    /// Prompts.
     pub prompts: Vec<Prompt>,
-    /// Whether a text is put between special tokens.
+    /// True if special tokens are added to a text.
     pub adds_special: bool,
-    /// What to answer.
+    /// Other options.
     pub ask: Ask,
 }
 
@@ -77,7 +77,7 @@ impl Completion {
     /// # Errors
     /// If it is none, or asks for something that is not done here.
     pub fn read(mut fields: Fields, most: usize) -> Result<Self, Refusal> {
-        let expected = "a text, a list of ids, or a list of either";
+        let expected = "a string, a list of token ids, or a list of either";
         let prompts = match fields.take("prompt", expected)? {
             Some(Prompts::One(prompt)) => vec![prompt],
             Some(Prompts::Texts(texts)) => texts.into_iter().map(Prompt::Text).collect(),
@@ -110,7 +110,7 @@ impl Ask {
         let (older, newer) =
             (fields.take("max_tokens", number)?, fields.take("max_completion_tokens", number)?);
         if older.is_some() && newer.is_some() && older != newer {
-            let message = "max_tokens and max_completion_tokens are different numbers, expected one of them";
+            let message = "max_tokens and max_completion_tokens are different numbers; give one of them";
             return Err(Refusal::invalid(Some("max_tokens"), message));
         }
         ask.max_tokens = newer.or(older);
@@ -119,7 +119,7 @@ impl Ask {
             (true, top) => Some(top.unwrap_or(0)),
             (false, None | Some(0)) => None,
             (false, Some(_)) => {
-                let message = "top_logprobs is given and logprobs is not true, expected both";
+                let message = "top_logprobs needs \"logprobs\": true";
                 return Err(Refusal::invalid(Some("top_logprobs"), message));
             }
         };
@@ -127,7 +127,7 @@ impl Ask {
         Ok((conversation, ask))
     }
 
-    /// What both kinds share.
+    /// Reads the options that both kinds share.
     fn read(fields: &mut Fields, most: usize) -> Result<Self, Refusal> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -141,7 +141,7 @@ impl Ask {
             max_tokens: None,
             sampling: sampling(fields)?,
             stops: stops(fields)?,
-            stop_ids: fields.take("stop_token_ids", "a list of ids")?.unwrap_or_default(),
+            stop_ids: fields.take("stop_token_ids", "a list of token ids")?.unwrap_or_default(),
             ignores_end: fields.flag("ignore_eos")?,
             logprobs: None,
             prompt_logprobs: likeliest(fields, "prompt_logprobs", most)?,
@@ -153,7 +153,7 @@ impl Ask {
         })
     }
 
-    /// What is to be known of the tokens of the prompt: of how many others log-probabilities too.
+    /// Returns the number of top tokens to compute for each prompt token; `None` if no log-probabilities are needed.
     pub fn scores_prompt(&self) -> Option<usize> {
         self.prompt_logprobs.max(self.logprobs.filter(|_| self.echo))
     }
@@ -180,8 +180,8 @@ pub fn conversation(fields: &mut Fields) -> Result<Conversation, Refusal> {
         adds_special: fields.flag("add_special_tokens")?,
     };
     if conversation.continues && conversation.adds_prompt {
-        let message = "continue_final_message and add_generation_prompt exclude each other, expected one of them; \
-                       say \"add_generation_prompt\": false";
+        let message = "continue_final_message and add_generation_prompt cannot both be true; set \
+                       \"add_generation_prompt\": false";
         return Err(Refusal::invalid(Some("continue_final_message"), message));
     }
     Ok(conversation)
@@ -190,13 +190,13 @@ pub fn conversation(fields: &mut Fields) -> Result<Conversation, Refusal> {
 /// A message whose content is one text. Parts are joined by ends of lines, as vLLM does.
 fn plain(mut message: Value) -> Result<Value, Refusal> {
     let refuse = |problem: &str| Err(Refusal::invalid(Some("messages"), format!("messages: {problem}")));
-    let Some(fields) = message.as_object_mut() else { return refuse("one is no object") };
+    let Some(fields) = message.as_object_mut() else { return refuse("a message is not an object") };
     if !fields.get("role").is_some_and(Value::is_string) {
-        return refuse("one has no role, expected a text such as \"user\"");
+        return refuse("a message has no role, expected a string such as \"user\"");
     }
     let called = ["tool_calls", "function_call", "tool_call_id", "audio"];
     if let Some(name) = called.iter().find(|name| fields.get(**name).is_some_and(|value| !value.is_null())) {
-        return refuse(&format!("{name} is not supported, expected text alone"));
+        return refuse(&format!("{name} is not supported, expected text content only"));
     }
     fields.retain(|_, value| !value.is_null());
     match fields.get("content") {
@@ -205,13 +205,11 @@ fn plain(mut message: Value) -> Result<Value, Refusal> {
             let text =
                 |part: &Value| (part["type"] == "text").then(|| part["text"].as_str().map(str::to_owned))?;
             let Some(texts) = parts.iter().map(text).collect::<Option<Vec<_>>>() else {
-                return refuse(
-                    "a part of a content is no text, expected {\"type\": \"text\", \"text\": ...}",
-                );
+                return refuse("a content part is not text, expected {\"type\": \"text\", \"text\": ...}");
             };
             fields.insert("content".to_owned(), texts.join("\n").into());
         }
-        _ => return refuse("one has no content, expected a text or a list of texts"),
+        _ => return refuse("a message has no content, expected a string or a list of text parts"),
     }
     Ok(message)
 }
@@ -219,11 +217,11 @@ fn plain(mut message: Value) -> Result<Value, Refusal> {
 fn sampling(fields: &mut Fields) -> Result<Sampling, Refusal> {
     let top_k: Option<i64> = fields.take("top_k", "a number of tokens, or -1 for all")?;
     let sampling = Sampling {
-        temperature: fields.take("temperature", "a number from 0 on")?.unwrap_or(1.0),
+        temperature: fields.take("temperature", "a number of 0 or more")?.unwrap_or(1.0),
         top_k: top_k.and_then(|k| usize::try_from(k).ok()).filter(|&k| k > 0),
         top_p: fields.take("top_p", "a number from 0 to 1")?,
         min_p: fields.take("min_p", "a number from 0 to 1")?,
-        seed: fields.take::<i64>("seed", "a whole number of 64 bits")?.unwrap_or(0) as u64,
+        seed: fields.take::<i64>("seed", "a 64-bit integer")?.unwrap_or(0) as u64,
     };
     sampling.check()?;
     Ok(sampling)
@@ -236,14 +234,14 @@ fn stops(fields: &mut Fields) -> Result<Vec<String>, Refusal> {
         One(String),
         Several(Vec<String>),
     }
-    let stops = match fields.take("stop", "a text or a list of texts")? {
+    let stops = match fields.take("stop", "a string or a list of strings")? {
         Some(Stops::One(stop)) => vec![stop],
         Some(Stops::Several(stops)) => stops,
         None => Vec::new(),
     };
     if stops.len() > MOST_STOPS || stops.iter().any(String::is_empty) {
         let message = format!(
-            "stop holds an empty text or more than {MOST_STOPS}, expected at most as many, none empty"
+            "stop has an empty string or more than {MOST_STOPS} strings; give at most {MOST_STOPS}, none empty"
         );
         return Err(Refusal::invalid(Some("stop"), message));
     }

@@ -103,17 +103,20 @@ impl Bodies {
             match timeout_at(deadline, parts.next()).await {
                 Ok(None) => return Ok(bytes),
                 Ok(Some(Ok(part))) if bytes.len() + part.len() > self.most => {
-                    return Err(self.too_large("the body is larger".to_owned()));
+                    return Err(self.too_large("the body is too large".to_owned()));
                 }
                 Ok(Some(Ok(part))) => bytes.extend_from_slice(&part),
                 Ok(Some(Err(_))) => {
-                    let message = format!("the body broke off after {} bytes", bytes.len());
+                    let message = format!(
+                        "the connection closed after {} bytes of the body; send the request again",
+                        bytes.len()
+                    );
                     return Err(Refusal::invalid(None, message));
                 }
                 Err(_) => {
                     let message = format!(
-                        "the body did not arrive in time: {} bytes came, and none for {} seconds or too few in all; send it \
-                         at once",
+                        "timeout of the request body after {} bytes: no data for {} seconds, or too slow in all; send \
+                         it without pauses",
                         bytes.len(),
                         STALL.as_secs()
                     );
@@ -124,8 +127,10 @@ impl Bodies {
     }
 
     fn too_large(&self, what: String) -> Refusal {
-        let message =
-            format!("{what}, expected at most {} bytes; xcheck serve --max-body sets the limit", self.most);
+        let message = format!(
+            "{what}, expected at most {} bytes; raise the limit with xcheck serve --max-body",
+            self.most
+        );
         Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, message)
     }
 }

@@ -23,7 +23,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// The number of connections that are open at a time.
 const MOST: usize = 256;
-/// How long the head of a request may take, and how long nothing may be asked.
+/// Time limit for the head of a request, and for an idle connection.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The largest head of a request in bytes.
 const LONGEST_HEAD: usize = 64 << 10;

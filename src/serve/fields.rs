@@ -53,10 +53,10 @@ impl Fields {
     /// If it is no JSON object.
     pub fn parse(body: &[u8]) -> Result<Self, Refusal> {
         let refuse =
-            |problem: String| Refusal::invalid(None, format!("the body is no JSON object: {problem}"));
+            |problem: String| Refusal::invalid(None, format!("the body is not a JSON object: {problem}"));
         match serde_json::from_slice(body) {
             Ok(Value::Object(fields)) => Ok(Self(fields)),
-            Ok(other) => Err(refuse(format!("it is {}", shown(&other)))),
+            Ok(other) => Err(refuse(format!("found {}", shown(&other)))),
             Err(problem) => Err(refuse(problem.to_string())),
         }
     }
@@ -89,17 +89,14 @@ impl Fields {
             self.0.into_iter().filter(|(name, value)| !value.is_null() && !HARMLESS.contains(&name.as_str()));
         for (name, value) in asked {
             let Some((_, neutral)) = NEUTRAL.iter().find(|(known, _)| *known == name) else {
-                let message =
-                    format!("{name} is not known here, and nothing is ignored that may change the answer");
+                let message = format!("unknown field {name}, which might change the answer; remove it");
                 return Err(
                     Refusal::invalid(Some(&name), message).about(Some(&name), Some("unknown_parameter"))
                 );
             };
             if !is_same(&value, &serde_json::from_str(neutral).expect("the table holds JSON")) {
-                let message = format!(
-                    "{name} is {}, and this server computes only what {neutral} asks for",
-                    shown(&value)
-                );
+                let message =
+                    format!("{name} is {}, expected {neutral}: no other value is supported", shown(&value));
                 return Err(
                     Refusal::invalid(Some(&name), message).about(Some(&name), Some("unsupported_parameter"))
                 );
@@ -109,7 +106,7 @@ impl Fields {
     }
 }
 
-/// Whether two values say the same, 1 and 1.0 for example.
+/// Returns true if two values are equal, as 1 and 1.0 are.
 fn is_same(one: &Value, other: &Value) -> bool {
     match (one.as_f64(), other.as_f64()) {
         (Some(one), Some(other)) => one == other,

@@ -25,7 +25,7 @@ pub struct Job<'s> {
     outcome: Option<Outcome>,
 }
 
-/// How a sequence was left.
+/// Outcome of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// To its end.
@@ -36,7 +36,7 @@ pub enum Outcome {
     Failed,
 }
 
-/// What unwinds a pass that nobody listens to any more. It is no panic, and nothing is printed.
+/// Payload that unwinds a pass whose client has disconnected. It is not a panic, and nothing is printed.
 struct Unheard;
 
 /// Looks on at no value, but is asked at each whether it will: there a pass can be left.
@@ -73,22 +73,22 @@ impl<'s> Job<'s> {
         Ok(Self { order, numerics, generation, text, has_read: false, generated: 0, outcome: None })
     }
 
-    /// Whether its prompt is still to be read.
+    /// Returns true if the prompt has not been read yet.
     pub fn is_new(&self) -> bool {
         !self.has_read
     }
 
-    /// How it was left, if it was.
+    /// Returns the outcome, if the sequence has ended.
     pub fn outcome(&self) -> Option<Outcome> {
         self.outcome
     }
 
-    /// How many tokens were generated, that which ends the text among them.
+    /// Returns the number of generated tokens, including an end-of-sequence token.
     pub fn generated(&self) -> usize {
         self.generated
     }
 
-    /// How many tokens it reads first.
+    /// Returns the number of prompt tokens.
     pub fn prompt_len(&self) -> usize {
         self.order.request.prompt.len()
     }
@@ -108,11 +108,11 @@ impl<'s> Job<'s> {
             Ok(Ok(Err(error))) => self.give_up(Refusal::failed(error.to_string())),
             Ok(Err(refused)) => self.give_up(Refusal::failed(Error::Elsewhere(refused).to_string())),
             Err(unwound) if unwound.is::<Unheard>() => self.outcome = Some(Outcome::Dropped),
-            Err(_) => self.give_up(Refusal::failed("the engine gave up on this; please report it")),
+            Err(_) => self.give_up(Refusal::failed("the engine panicked on this request; please report it")),
         }
     }
 
-    /// Whether it goes on.
+    /// Reads the prompt or generates a token; returns true if the sequence continues.
     fn advance(&mut self) -> Result<bool> {
         let listener = self.order.listener.clone();
         let mut watch = Watch(&listener);
@@ -146,7 +146,7 @@ impl<'s> Job<'s> {
         self.order.tell(Event::Token(piece));
     }
 
-    /// How likely the token was that was just chosen, if that is wanted.
+    /// Returns the log-probabilities for the last token, if the request wants them.
     fn scored(&self, id: u32) -> Result<Option<Scored>> {
         let Some(k) = self.order.scores else { return Ok(None) };
         let logits = self.generation.logits();

@@ -1,4 +1,4 @@
-//! What happens, counted for Prometheus.
+//! Metrics for Prometheus.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -78,30 +78,30 @@ impl Metrics {
         let [version, model, numerics] =
             [("version", env!("CARGO_PKG_VERSION")), ("model", model), ("numerics", numerics)]
                 .map(|(name, value)| (name.to_owned(), value.to_owned()));
-        all.register("server", "What is served", Info::new(vec![version, model, numerics]));
+        all.register(
+            "server",
+            "Version, model and numerics of the server",
+            Info::new(vec![version, model, numerics]),
+        );
         all.register(
             "requests",
-            "Requests by route and status; 499 is of clients that left",
+            "Requests by route and status; 499 counts clients that disconnected",
             self.requests.clone(),
         );
         all.register(
             "request_seconds",
-            "Seconds from a request to the end of its answer",
+            "Seconds from a request to the end of its response",
             self.seconds.clone(),
         );
-        all.register("requests_in_flight", "Requests without a whole answer", self.in_flight.clone());
+        all.register("requests_in_flight", "Requests without a complete response", self.in_flight.clone());
         all.register("sequences_waiting", "Sequences in the queue", self.waiting.clone());
-        all.register("sequences_running", "Sequences that are computed in turns", self.running.clone());
-        all.register(
-            "sequences",
-            "Sequences that were computed, by how they were left",
-            self.sequences.clone(),
-        );
-        all.register("prompt_tokens", "Tokens of prompts that were read", self.prompt_tokens.clone());
-        all.register("generated_tokens", "Tokens that were generated", self.generated_tokens.clone());
+        all.register("sequences_running", "Sequences being computed", self.running.clone());
+        all.register("sequences", "Sequences that have ended, by outcome", self.sequences.clone());
+        all.register("prompt_tokens", "Prompt tokens read", self.prompt_tokens.clone());
+        all.register("generated_tokens", "Tokens generated", self.generated_tokens.clone());
         all.register(
             "resident_memory_bytes",
-            "Memory of the process, mapped weights included",
+            "Resident memory of the process, mapped weights included",
             self.memory.clone(),
         );
         all
@@ -164,7 +164,7 @@ impl Drop for InFlight {
     }
 }
 
-/// What the process has resident now, where Linux tells it.
+/// Returns the resident memory of the process in bytes; `None` except on Linux.
 fn resident_memory() -> Option<i64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let figure = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

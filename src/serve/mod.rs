@@ -38,34 +38,34 @@ use crate::serve::text::TokenNames;
 use crate::serve::work::work;
 use crate::tokenizer::{Chat, Conversation, Template, Tokenizer};
 
-/// How long what was accepted may still take, once the server is told to end.
+/// Time that accepted requests have to finish after the server is told to shut down.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// What answers may still take to be sent once all is computed.
+/// Time to send the last answers after everything is computed.
 const SENDING: Duration = Duration::from_secs(2);
 
-/// How many bodies are looked at at a time.
+/// Number of request bodies that are parsed at the same time.
 const LOOKING: usize = 4;
 
 /// A model that is served, and how.
 pub struct Served {
-    /// What clients call it.
+    /// Name of the model in the API.
     pub name: String,
     /// The model.
     pub loaded: LoadedModel,
-    /// How it computes.
+    /// Numerics.
     pub numerics: Box<dyn Numerics>,
-    /// What makes ids of text, if anything does.
+    /// Tokenizer, if the model has one.
     pub tokenizer: Option<Arc<dyn Tokenizer>>,
-    /// How it was taught to converse.
+    /// Chat settings of the model.
     pub chat: Chat,
-    /// What makes text of conversations, if anything does.
+    /// Chat template, if there is one.
     pub template: Option<Template>,
-    /// How much one may ask for.
+    /// Limits of a request.
     pub limits: Limits,
 }
 
-/// How much may be asked for. What is more is refused before anything is computed.
+/// Limits of a request. A request beyond a limit is refused before anything is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Tokens of prompt and generation together.
@@ -103,7 +103,7 @@ struct App {
 /// If the runtime cannot be started, or the listener cannot be listened on.
 pub fn serve(served: Served, listener: TcpListener, ready: impl FnOnce() + Send + 'static) -> Result<()> {
     let app = Arc::new(App::new(served));
-    let refuse = |error: std::io::Error| Error::Usage(format!("the server cannot be started: {error}"));
+    let refuse = |error: std::io::Error| Error::Usage(format!("cannot start the server: {error}"));
     listener.set_nonblocking(true).map_err(refuse)?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(refuse)?;
@@ -119,7 +119,7 @@ pub fn serve(served: Served, listener: TcpListener, ready: impl FnOnce() + Send 
     work(&app);
     talking
         .join()
-        .unwrap_or_else(|_| Err(std::io::Error::other("it gave up; please report it")))
+        .unwrap_or_else(|_| Err(std::io::Error::other("the server thread panicked; please report it")))
         .map_err(refuse)
 }
 
@@ -210,19 +210,20 @@ impl Served {
         self.encode(&template.render(conversation)?, conversation.adds_special)
     }
 
-    /// What is to be computed of a prompt, once all of it was checked.
+    /// Checks a prompt and its options, and returns the request for the engine.
     fn request(&self, prompt: &[u32], ask: &Ask) -> Result<Request, Refusal> {
         let Limits { context, max_tokens: most, .. } = self.limits;
         let room = context.saturating_sub(prompt.len());
         // At least one where nothing is said, so that a full context is refused.
         let max_tokens = ask.max_tokens.unwrap_or_else(|| most.min(room).max(1));
         if max_tokens > most {
-            let message = format!("{max_tokens} tokens are asked for, expected at most {most}");
+            let message = format!("max_tokens is {max_tokens}, expected at most {most}");
             return Err(Refusal::invalid(Some("max_tokens"), message));
         }
         if prompt.len().saturating_add(max_tokens) > context {
             let message = format!(
-                "{} tokens of prompt and {max_tokens} to generate do not fit a context of {context}; shorten one of them",
+                "{} prompt tokens and {max_tokens} tokens to generate do not fit a context of {context}; shorten the \
+                 prompt or lower max_tokens",
                 prompt.len()
             );
             let about = Some("context_length_exceeded");

@@ -10,28 +10,29 @@ use crate::engine::Request;
 use crate::serve::refusal::Refusal;
 use crate::serve::text::Piece;
 
-/// Where what becomes of a sequence is told, with its number in the request. Nobody at the other end: it was dropped.
+/// Channel for the events of a sequence, with its number in the request. If its receiver is closed, the client has
+/// disconnected.
 pub type Listener = UnboundedSender<(usize, Event)>;
 
 /// A sequence to be computed. Everything about it has been checked.
 pub struct Order {
     /// Its number in the request.
     pub index: usize,
-    /// What to compute.
+    /// Request for the engine.
     pub request: Request,
-    /// Of each token of the prompt, of how many others log-probabilities too; nothing of it where `None`.
+    /// Number of top tokens to return with each prompt token; `None` for no log-probabilities.
     pub scores_prompt: Option<usize>,
-    /// The same of each generated token.
+    /// Number of top tokens to return with each generated token; `None` for no log-probabilities.
     pub scores: Option<usize>,
-    /// Whether the prompt's text is wanted.
+    /// True if the text of the prompt is wanted.
     pub echo: bool,
-    /// Texts that end the text.
+    /// Stop strings.
     pub stops: Vec<String>,
-    /// Who is told.
+    /// Receiver of the events.
     pub listener: Listener,
 }
 
-/// What becomes of a sequence.
+/// Event of a sequence.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// The prompt was read. These are its tokens, where they were asked for.
@@ -44,7 +45,7 @@ pub enum Event {
     Failed(Refusal),
 }
 
-/// How a sequence has ended.
+/// End of a sequence.
 #[derive(Clone, Debug)]
 pub struct End {
     /// "stop" or "length".
@@ -57,9 +58,9 @@ pub struct End {
 pub struct Queue {
     state: Mutex<State>,
     changed: Condvar,
-    /// How many are computed in turns.
+    /// Number of sequences that are computed in turns.
     pub parallel: usize,
-    /// How many wait at most.
+    /// Maximum number of waiting sequences.
     pub room: usize,
 }
 
@@ -84,8 +85,7 @@ impl Queue {
     pub fn admit(&self, orders: Vec<Order>) -> Result<(), Refusal> {
         let most = self.room + self.parallel;
         if orders.len() > most {
-            let message =
-                format!("{} prompts are more than the {most} that one request may have", orders.len());
+            let message = format!("the request has {} prompts, expected at most {most}", orders.len());
             return Err(Refusal::invalid(Some("prompt"), message));
         }
         let mut state = self.lock();
@@ -101,8 +101,8 @@ impl Queue {
         Ok(())
     }
 
-    /// What comes next, where `running` are being computed: as many as may join them, or none. Waits where nothing is
-    /// running; `None` when nothing will come any more.
+    /// Returns the waiting sequences that may start while `running` are being computed, possibly none. If nothing is
+    /// running, waits for a sequence. Returns `None` after shutdown.
     pub fn next(&self, running: usize) -> Option<Vec<Order>> {
         let mut state = self.lock();
         loop {
@@ -125,7 +125,7 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// Whether that time is over.
+    /// Returns true if the shutdown deadline has passed.
     pub fn is_over(&self) -> bool {
         self.lock().closing.is_some_and(|deadline| Instant::now() >= deadline)
     }
@@ -137,7 +137,7 @@ impl Queue {
         }
     }
 
-    /// How many wait, and how many are computed.
+    /// Returns the number of waiting and of running sequences.
     pub fn lengths(&self) -> (usize, usize) {
         let mut state = self.lock();
         state.waiting.retain(|order| !order.listener.is_closed());

@@ -1,4 +1,4 @@
-//! What is answered where there is no answer, in OpenAI's shape.
+//! Error responses in OpenAI's format.
 
 use axum::Json;
 use axum::http::{StatusCode, header};
@@ -32,15 +32,14 @@ impl Refusal {
         Self { status, message: message.into(), param: None, code: None, is_passing: false }
     }
 
-    /// The same with the field that it is about, and a word for programs.
+    /// Sets the field that the error is about, and its machine-readable code.
     pub fn about(self, param: Option<&str>, code: Option<&'static str>) -> Self {
         Self { param: param.map(str::to_owned), code, ..self }
     }
 
     /// There is no room in the queue.
     pub fn full(waiting: usize) -> Self {
-        let message =
-            format!("{waiting} sequences are waiting, and there is no room for more; ask again later");
+        let message = format!("the queue is full: {waiting} sequences are waiting; retry later");
         let refusal = Self::new(StatusCode::TOO_MANY_REQUESTS, message).about(None, Some("queue_full"));
         Self { is_passing: true, ..refusal }
     }
@@ -55,15 +54,15 @@ impl Refusal {
 
     /// The server is about to end.
     pub fn closing() -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down; ask another")
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down; use another server")
     }
 
-    /// What could not be computed.
+    /// Returns an error of the computation.
     pub fn failed(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
     }
 
-    /// As OpenAI writes it.
+    /// Returns the error as OpenAI's JSON.
     pub fn json(&self) -> Value {
         let kind = match self.status {
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
@@ -75,7 +74,7 @@ impl Refusal {
     }
 }
 
-/// What the engine or the tokenizer refuses of a request is the request's fault.
+/// Errors of the engine and the tokenizer are errors of the request.
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         Self::invalid(None, error.to_string())

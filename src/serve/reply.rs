@@ -12,10 +12,10 @@ use crate::serve::queue::Event;
 use crate::serve::refusal::Refusal;
 use crate::serve::text::Piece;
 
-/// What stands for negative infinity, which JSON lacks; vLLM's number.
+/// Stands for negative infinity, which JSON cannot express; the same number as in vLLM.
 const LEAST: f32 = -9999.0;
 
-/// Which route answers.
+/// Route of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `/v1/completions`.
@@ -24,11 +24,11 @@ pub enum Kind {
     Chat,
 }
 
-/// What all parts of an answer share.
+/// Data that all parts of an answer share.
 pub struct Reply {
     app: Arc<App>,
     kind: Kind,
-    /// What was asked.
+    /// Options of the request.
     pub ask: Ask,
     prompts: Vec<Vec<u32>>,
     id: String,
@@ -73,7 +73,7 @@ impl Part {
         Ok(())
     }
 
-    /// Whether the sequence has ended.
+    /// Returns true if the sequence has ended.
     pub fn has_ended(&self) -> bool {
         self.reason.is_some()
     }
@@ -180,7 +180,7 @@ impl Reply {
         choice
     }
 
-    /// What vLLM adds, where it was asked for.
+    /// Adds vLLM's fields, if the request asks for them.
     fn extend(&self, choice: &mut Value, part: &Part) {
         if let (Some(k), Some(prompt)) = (self.ask.prompt_logprobs, &part.prompt) {
             choice["prompt_logprobs"] = prompt.iter().map(|piece| self.by_id(piece, k)).collect();

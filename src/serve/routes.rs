@@ -1,4 +1,4 @@
-//! What is answered where.
+//! Routes of the server.
 
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ type Answer = Result<Response, Refusal>;
 /// Every route.
 pub fn routes(app: Arc<App>) -> Router {
     let refuse = |status, message: &'static str| move || async move { Refusal::new(status, message) };
-    let routes = "there is no such route; there are /v1/completions, /v1/chat/completions, /v1/models, /tokenize, \
-                  /detokenize, /tokenizer_info, /health and /metrics";
+    let routes = "unknown route, expected /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, \
+                  /tokenizer_info, /health or /metrics";
     Router::new()
         .route("/v1/completions", post(completions))
         .route("/v1/chat/completions", post(chat))
@@ -41,7 +41,7 @@ pub fn routes(app: Arc<App>) -> Router {
         .fallback(refuse(StatusCode::NOT_FOUND, routes))
         .method_not_allowed_fallback(refuse(
             StatusCode::METHOD_NOT_ALLOWED,
-            "this route takes another method",
+            "this route does not support the HTTP method of the request",
         ))
         .layer(middleware::from_fn_with_state(app.clone(), counted))
         .with_state(app)
@@ -75,7 +75,7 @@ async fn fields(app: &App, request: Request) -> Result<(Fields, OwnedSemaphorePe
     drop(body);
     let model: Option<String> = fields.take("model", "a name")?;
     if let Some(model) = model.filter(|model| *model != app.served.name) {
-        let message = format!("there is no model '{model}' here, there is '{}'", app.served.name);
+        let message = format!("unknown model '{model}', this server serves '{}'", app.served.name);
         return Err(
             Refusal::new(StatusCode::NOT_FOUND, message).about(Some("model"), Some("model_not_found"))
         );
@@ -193,7 +193,7 @@ async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
 
 async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
     let (mut fields, _place) = fields(&app, request).await?;
-    let expected = "a list of ids";
+    let expected = "a list of token ids";
     let Some(ids) = fields.take::<Vec<u32>>("tokens", expected)? else {
         return Err(Refusal::invalid(Some("tokens"), format!("tokens is missing, expected {expected}")));
     };
@@ -202,7 +202,7 @@ async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
     Ok(Json(json!({"prompt": text})).into_response())
 }
 
-/// What lm-evaluation-harness asks, so that it needs no tokenizer of its own.
+/// Serves the tokenizer settings that lm-evaluation-harness asks for, so that it needs no tokenizer of its own.
 async fn tokenizer_info(State(app): State<Arc<App>>) -> Answer {
     app.served.tokenizer()?;
     let Chat { template, tokens } = &app.served.chat;
@@ -222,5 +222,5 @@ async fn beside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|_| Err(Refusal::failed("the tokenizer gave up on this; please report it")))
+    done.unwrap_or_else(|_| Err(Refusal::failed("the tokenizer panicked on this input; please report it")))
 }

@@ -13,9 +13,9 @@ pub struct Piece {
     pub id: u32,
     /// The text that can be given out with it.
     pub text: String,
-    /// How many characters of text are before its own.
+    /// Number of characters of text before the token.
     pub offset: usize,
-    /// How likely it was, where that was asked for.
+    /// Log-probabilities of the token, if the request asks for them.
     pub scored: Option<Scored>,
 }
 
@@ -23,7 +23,7 @@ pub struct Piece {
 pub struct Text<'t> {
     stream: Option<TextStream<'t>>,
     stops: Vec<String>,
-    /// What may be the beginning of one of them.
+    /// Text held back because a stop string may begin there.
     held: String,
     /// Characters of all text so far, what is held back included.
     length: usize,
@@ -68,12 +68,12 @@ impl<'t> Text<'t> {
         Piece { id, text: String::new(), offset: self.length, scored }
     }
 
-    /// Whether a text has come that ends it.
+    /// Returns true if a stop string has occurred.
     pub fn has_stopped(&self) -> bool {
         self.has_stopped
     }
 
-    /// What was held back, when nothing follows.
+    /// Returns the text that was held back, at the end of the sequence.
     ///
     /// # Errors
     /// None that pushing did not have.
@@ -92,7 +92,7 @@ impl<'t> Text<'t> {
         Ok(text)
     }
 
-    /// What of the text that is held, with `new` behind it, is certain to be part of the answer.
+    /// Appends `new` to the held text and returns the part that cannot belong to a stop string.
     fn released(&mut self, new: &str) -> String {
         let mut text = std::mem::take(&mut self.held) + new;
         if let Some(end) = self.stops.iter().filter_map(|stop| text.find(stop.as_str())).min() {
@@ -109,7 +109,7 @@ impl<'t> Text<'t> {
     }
 }
 
-/// How tokens are called in lists of log-probabilities: each id has one name, wherever it stands.
+/// Names of tokens in lists of log-probabilities. Each id has one name, independent of its position.
 pub struct TokenNames {
     tokenizer: Option<Arc<dyn Tokenizer>>,
     /// A token of plain text, behind which another is written as inside a text, and the length of its own.

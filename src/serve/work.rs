@@ -1,4 +1,4 @@
-//! What computes: accepted sequences, in turns.
+//! Worker: computes accepted sequences in turns.
 
 use rayon::prelude::*;
 

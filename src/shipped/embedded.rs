@@ -1,4 +1,4 @@
-//! What is inside the program: the least that the main job needs on a machine that has nothing else.
+//! Files inside the program: the minimum that the main command needs on a machine without other files.
 
 /// A file of `checkpoints`, by its path there, and its bytes.
 pub(super) type File = (&'static str, &'static [u8]);

@@ -1,4 +1,4 @@
-//! Where the files of a model lie: in the first place that has its folder, else inside the program.
+//! Files of a shipped model: from the first search folder that has the model, else from the program.
 
 use std::env;
 use std::ffi::OsString;
@@ -12,15 +12,15 @@ use crate::format::Source;
 /// The variable that names the one folder to look in.
 pub const VARIABLE: &str = "XCHECK_CHECKPOINTS";
 
-/// What to do where a model is missing.
-pub(super) const HOW_TO_GET: &str = "the models are in the folder 'checkpoints' of xcheck's repository: name that folder with \
-    XCHECK_CHECKPOINTS, or copy it to ~/.local/share/xcheck/";
+/// Advice when a model is missing.
+pub(super) const HOW_TO_GET: &str = "the models are in the folder 'checkpoints' of xcheck's repository: set \
+                                     XCHECK_CHECKPOINTS to that folder, or copy it to ~/.local/share/xcheck/";
 
 /// The files of one model, by their paths in its folder.
 #[derive(Debug)]
 pub struct Files {
     model: &'static str,
-    /// Where the folder is; nothing of what is inside the program.
+    /// Folder of the files; `None` for files inside the program.
     folder: Option<PathBuf>,
     names: Vec<String>,
 }
@@ -51,7 +51,7 @@ impl Files {
         (!names.is_empty()).then_some(Self { model, folder: None, names })
     }
 
-    /// What is wrong with them.
+    /// Returns an error about these files.
     pub(super) fn refused(&self, what: &str) -> Error {
         let folder = self.folder().unwrap_or(Path::new("the program")).display();
         let problem = format!("{folder} {what}; copy the whole folder of the model again");
@@ -109,7 +109,7 @@ pub fn places() -> Result<Vec<PathBuf>> {
     places_by(|name| env::var_os(name), env::home_dir())
 }
 
-/// The same by variables, and the user's home.
+/// Returns the search folders for the given variables and home folder.
 ///
 /// # Errors
 /// If the variable names no folder.
@@ -119,7 +119,8 @@ pub fn places_by(variable: impl Fn(&str) -> Option<OsString>, user: Option<PathB
         return match folder.is_dir() {
             true => Ok(vec![folder]),
             false => Err(Error::Usage(format!(
-                "{VARIABLE} is {}, expected a folder with one folder for each model, as 'checkpoints' in xcheck's repository",
+                "{VARIABLE} is {}, expected a folder with one folder for each model, such as 'checkpoints' in xcheck's \
+                 repository",
                 folder.display()
             ))),
         };
@@ -150,6 +151,9 @@ fn list(folder: &Path, below: &str, names: &mut Vec<String>) -> Result<()> {
 
 fn missing(model: &str, places: &[PathBuf]) -> Error {
     let looked: Vec<_> = places.iter().map(|place| place.join(model).display().to_string()).collect();
-    let problem = format!("it ships, but is not here; looked for {}; {HOW_TO_GET}", looked.join(" and "));
+    let problem = format!(
+        "it ships with xcheck, but is not on this machine; searched {}; {HOW_TO_GET}",
+        looked.join(" and ")
+    );
     ModelError::NoModel { name: model.to_owned(), problem }.into()
 }

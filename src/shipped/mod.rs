@@ -30,7 +30,7 @@ pub const MODELS: &[ShippedModel] = &[
     },
     ShippedModel {
         name: "tiny-llama2c",
-        description: "llama2.c's files of versions 0 and 2: grouped queries, tied head; trained on small stories",
+        description: "llama2.c files, versions 0 and 2: grouped queries, tied head; trained on small stories",
     },
     ShippedModel {
         name: "tiny-llama3",
@@ -38,7 +38,7 @@ pub const MODELS: &[ShippedModel] = &[
     },
     ShippedModel {
         name: "tiny-qwen3",
-        description: "Qwen 3 architecture: q and k norms, a head size of its own, tied head; random weights",
+        description: "Qwen 3 architecture: q and k norms, explicit head size, tied head; random weights",
     },
     ShippedModel {
         name: "tiny-gemma3",
@@ -46,7 +46,7 @@ pub const MODELS: &[ShippedModel] = &[
     },
     ShippedModel {
         name: "tiny-gemma3-vision",
-        description: "Gemma 3 as the part of a model that reads text, with scaled RoPE in its global layers; random weights",
+        description: "Gemma 3, the text part of a multimodal model, with scaled RoPE in its global layers; random weights",
     },
     ShippedModel {
         name: "tiny-gpt2",
@@ -58,7 +58,7 @@ pub const MODELS: &[ShippedModel] = &[
     },
     ShippedModel {
         name: "tiny-bitnet",
-        description: "BitNet b1.58 as of the older models: I2_S, SiLU, norms inside both halves; random weights",
+        description: "BitNet b1.58 as in the older models: I2_S, SiLU, norms inside both halves; random weights",
     },
 ];
 
@@ -83,7 +83,7 @@ pub fn models_here() -> Result<Vec<&'static ShippedModel>> {
     found.filter_map(Result::transpose).collect()
 }
 
-/// What is to be said of models that ship and are not, or not wholly, on this machine; nothing, or begins with "; ".
+/// Returns a note on shipped models that are missing, or partly missing, on this machine; empty, or starts with "; ".
 ///
 /// # Errors
 /// If where to look cannot be looked in.
@@ -94,7 +94,7 @@ pub fn absent() -> Result<String> {
             Ok(files) if files.folder().is_some() => {}
             Ok(_) => {
                 let formats: Vec<_> = model.variants()?.into_iter().map(|(name, _)| name).collect();
-                absent.push(format!("{} but for {}", model.name, formats.join(" and ")));
+                absent.push(format!("{} except {}", model.name, formats.join(" and ")));
             }
             Err(Error::Model(ModelError::NoModel { .. })) => absent.push(model.name.to_owned()),
             Err(other) => return Err(other),
@@ -191,7 +191,7 @@ impl ShippedModel {
             }
         }
         match variants.is_empty() {
-            true => Err(files.refused("holds no model")),
+            true => Err(files.refused("contains no model file")),
             false => Ok(variants),
         }
     }
@@ -218,9 +218,8 @@ impl ShippedModel {
         let weights: Vec<_> =
             files.with_extension(folder, extension)?.into_iter().map(|(_, source)| source).collect();
         if weights.is_empty() {
-            return Err(
-                files.refused(&format!("has {folder}/config.json, and beside it no file .{extension}"))
-            );
+            return Err(files
+                .refused(&format!("has {folder}/config.json, but no .{extension} file in the same folder")));
         }
         let tokenizer = tokenizer(files)?;
         let files = ModelFiles::HuggingFace { config, index, weights, tokenizer, chat: None, aside: None };

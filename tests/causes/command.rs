@@ -18,7 +18,7 @@ fn a_dump_of_a_supposed_mistake_is_told_by_its_name() {
     let check = ["check", "--model", "tiny-llama3", "--candidate", "d", "--no-report"];
     let finished = terminal.run(&check);
     assert_eq!(finished.code, 1, "{}", finished.stderr);
-    let told = "because   rope_theta: the candidate computes with 10000, the model says";
+    let told = "cause     rope_theta: the candidate computes with 10000, the model says";
     assert!(finished.stdout.contains(told), "{}", finished.stdout);
     // Supposed of our engine, too, the two are one.
     let supposed = terminal.run(&[&check[..], &["--suppose", "rope_theta=10000"]].concat());
@@ -44,7 +44,7 @@ fn causes_are_not_looked_for_where_nobody_wants_them() {
     );
     assert_eq!(with["rows"], without["rows"]);
     let notes = without["notes"].as_array().expect("notes");
-    let says_so = |note: &serde_json::Value| note == "causes were not looked for: --no-causes";
+    let says_so = |note: &serde_json::Value| note == "causes were not searched: --no-causes";
     assert_eq!(notes.iter().filter(|note| says_so(note)).count(), 1, "{notes:?}");
     assert!(!with["notes"].as_array().expect("notes").iter().any(says_so));
     // What is known of a failure is its cause, too.
@@ -78,7 +78,7 @@ fn what_cannot_be_supposed_is_refused_with_what_can() {
     assert!(run("rope_tetha=1").contains("xcheck causes"));
     assert!(run("rope_theta").contains("rope_theta takes a value: rope_theta=10000"));
     assert!(run("rope_missing=1").contains("rope_missing takes no value"));
-    assert!(run("norm_scope=all-heads").contains("changes nothing here"));
+    assert!(run("norm_scope=all-heads").contains("no effect: "));
 }
 
 #[test]

@@ -70,7 +70,7 @@ impl Tap for Rounds {
 fn values_that_their_engine_rounds_and_goes_on_with_are_no_mistake_of_the_dump() {
     let bed = Bed::new("tiny-llama3-f32", "f32");
     let findings = bed.check(&bed.dump_with(&mut Rounds)).findings;
-    assert_told(&findings, Kind::Arithmetic, "rounds these values to bf16 and goes on with them");
+    assert_told(&findings, Kind::Arithmetic, "rounds these values to bf16 and computes with the result");
     assert_eq!(findings[0].points, [Point::AttnResidual]);
 }
 

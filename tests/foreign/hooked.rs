@@ -22,7 +22,7 @@ fn what_hooks_saved_is_judged_without_a_word() {
             terminal.json(&["check", "--model", model, "--candidate", &hooked(model), "--tokens", TOKENS]);
         assert_eq!(code, 0, "{model}: {report}");
         let notes = report.to_string();
-        assert!(notes.contains("read by the map transformers"), "{model}: {notes}");
+        assert!(notes.contains("read with the map transformers"), "{model}: {notes}");
     }
 }
 
@@ -121,7 +121,7 @@ fn of_several_maps_each_file_has_the_one_that_places_most_of_it() {
         let (code, report) = compared(&maps);
         assert_eq!(code, 0, "{maps:?}: {report}");
         let notes = report["references"][0]["notes"].to_string();
-        assert!(maps.iter().all(|map| notes.contains(&format!("read by the map {map}"))), "{notes}");
+        assert!(maps.iter().all(|map| notes.contains(&format!("read with the map {map}"))), "{notes}");
     }
     let both = ["--map", "transformers", "--map", "vllm"];
     let words = [&["compare", &file, &other, "--tokens", TOKENS], &both[..]].concat();
@@ -129,7 +129,7 @@ fn of_several_maps_each_file_has_the_one_that_places_most_of_it() {
     let (code, report) = compared(&["transformers"]);
     assert_eq!(code, 1, "names of vLLM have other meanings: {report}");
     let words = ["compare", &file, &other, "--tokens", TOKENS, "--map", "candle", "--map", "llama.cpp"];
-    terminal.assert_refused(&words, "none of the maps that were named places half");
+    terminal.assert_refused(&words, "none of the given maps matches half");
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn identify_tells_every_module_and_its_map_reads_the_file() {
             terminal.json(&["check", "--model", model, "--candidate", &file, "--map", "found.toml"]);
         assert_eq!(code, 0, "{model}: {report}\n{map}");
         let notes = report.to_string();
-        assert!(notes.contains("read by the map") && !notes.contains("of no array"), "{notes}\n{map}");
+        assert!(notes.contains("read with the map") && !notes.contains("match no array"), "{notes}\n{map}");
     }
 }
 
@@ -200,7 +200,7 @@ fn other_tokens_than_those_that_were_read_are_what_is_asked_about() {
     let terminal = Terminal::new();
     let file = hooked("tiny-qwen3");
     let command = ["check", "--model", "tiny-qwen3", "--candidate", &file, "--no-report", "--tokens"];
-    let told = "45 of its names are those of transformers, but not the shapes; are the tokens those that the model read?";
+    let told = "45 array names match the map transformers, but their shapes do not";
     terminal.assert_refused(&[&command[..], &["1,5"]].concat(), told);
     assert_eq!(terminal.run(&[&command[..], &[TOKENS]].concat()).code, 0);
 }

@@ -122,7 +122,7 @@ fn read_back(case: &Case, all: &[Disguised], identified: &[Identified]) -> Dump 
     let read = Map::of_text("written", &map).expect("it is a map").read(&arrays(all), &Known::default());
     let reading = read.unwrap_or_else(|error| panic!("{error}\n{map}"));
     let notes = reading.notes.join("\n");
-    assert!(!notes.contains("of no array"), "{notes}\n{map}");
+    assert!(!notes.contains("match no array"), "{notes}\n{map}");
     reading.dump
 }
 

@@ -127,7 +127,7 @@ fn rules_of_parts_of_one_name_count_together() {
     assert_eq!(values(&reading.dump, "ffn_gate")[..2], [2.0, 3.0]);
     assert_eq!(values(&reading.dump, "ffn_up")[..2], [7.0, 8.0]);
     assert_eq!(reading.placed, 1);
-    assert!(!reading.notes.join("\n").contains("of no array"), "{:?}", reading.notes);
+    assert!(!reading.notes.join("\n").contains("match no array"), "{:?}", reading.notes);
     // A rule of other names is behind the first, as ever.
     let general = "[[rule]]\nname = \"b*\"\ntap = \"ffn_act\"\nlayer = 0\n";
     let reading = rules(&(parts.clone() + general)).read(&arrays, &known()).expect("it is read");
@@ -156,7 +156,7 @@ fn products_of_a_shorter_type_leave_open_what_is_computed_in() {
 fn a_pass_of_no_rows_is_refused() {
     let arrays = some(&[("e_0", &[3, 4]), ("e_1", &[0, 4]), ("gu_1", &[0, 8])]);
     let map = "[[rule]]\nname = \"e_{pass}\"\ntap = \"embed\"\n[[rule]]\nname = \"gu_{pass}\"\nfused = [\"ffn_gate\", \"ffn_up\"]\nlayer = 0\n";
-    assert_refused(map, &arrays, "its passes read [3, 1] tokens, and 3 are known");
+    assert_refused(map, &arrays, "the passes read [3, 1] tokens, but 3 are known");
 }
 
 #[test]
@@ -293,12 +293,12 @@ fn a_map_that_says_what_cannot_be_is_refused() {
         let refused = Map::of_text("mine", text).expect_err("no map").to_string();
         assert!(refused.contains(expected), "{refused}");
     };
-    refuse("", "no [[rule]]");
+    refuse("", "missing [[rule]]");
     refuse("[[rule]]\nname = \"x\"\n", "either tap");
     refuse("[[rule]]\nname = \"x\"\ntap = \"qq\"\n", "no tap is named 'qq'");
     refuse("[[rule]]\nname = \"{head}\"\ntap = \"q\"\n", "{layer} and {pass} are known");
-    refuse("[[rule]]\nname = \"(x\"\ntap = \"q\"\n", "unpaired brackets");
-    refuse("[[rule]]\nname = \"x\"\ntap = \"q\"\naxes = [\"row\"]\n", "no axis is named 'row'");
+    refuse("[[rule]]\nname = \"(x\"\ntap = \"q\"\n", "unbalanced brackets");
+    refuse("[[rule]]\nname = \"x\"\ntap = \"q\"\naxes = [\"row\"]\n", "unknown axis 'row'");
     refuse("[[rule]]\nname = \"x\"\ntap = \"q\"\nscale = 0.0\n", "scale");
     let rule = |said: &str| format!("[[rule]]\nname = \"x\"\n{said}\n");
     let fused = |taps: &str, said: &str| rule(&format!("fused = [{taps}]\n{said}"));
@@ -307,10 +307,10 @@ fn a_map_that_says_what_cannot_be_is_refused() {
     refuse(&fused("\"k_cache\", \"v_cache\"", ""), "rows of heads");
     refuse(&fused("\"ffn_gate\", \"ffn_up\"", "form = \"heads\""), "rows of heads");
     refuse(&fused("\"q\", \"q_norm\"", "form = \"interleaved\""), "not of heads");
-    refuse(&fused("\"q\", \"k\"", "of = { shape = [3, 4] }"), "a rule of this name for each");
+    refuse(&fused("\"q\", \"k\"", "of = { shape = [3, 4] }"), "one rule with this name per tap");
     refuse(&fused("\"q\", \"k\"", "padded = true"), "padded");
-    refuse(&rule("tap = \"q\"\nform = \"heads\""), "form is said of fused taps");
-    refuse(&rule("tap = \"q\"\nrows = []"), "rows names none");
+    refuse(&rule("tap = \"q\"\nform = \"heads\""), "form needs fused taps");
+    refuse(&rule("tap = \"q\"\nrows = []"), "rows is empty");
     refuse(&format!("heads = 0\n{}", rule("tap = \"q\"")), "heads is 0, expected 1 to 65536");
     refuse(&format!("head_dim = 9223372036854775807\n{}", rule("tap = \"q\"")), "expected 1 to 65536");
     refuse("[[rule]]\nnames = \"x\"\ntap = \"q\"\n", "names");
@@ -328,5 +328,5 @@ fn a_map_for_a_dump_is_refused() {
         "transformers",
         "--no-report",
     ];
-    terminal.assert_refused(&words, "leave --map out");
+    terminal.assert_refused(&words, "omit --map");
 }

@@ -42,7 +42,7 @@ fn versions_other_than_2_and_3_are_refused() {
             read_gguf(GgufBuilder::sample().version(version).build()),
             FormatError::UnsupportedVersion { .. },
             format!("version {version} at byte 4"),
-            "2 and 3",
+            "2 or 3",
             hint
         );
     }

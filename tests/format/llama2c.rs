@@ -151,7 +151,7 @@ fn flags_groups_and_versions_that_are_not_known_are_refused() {
             read(later(version, SIZES, 1, 4, 100)),
             FormatError::UnsupportedVersion { .. },
             "version",
-            "0, 1 and 2"
+            "0, 1 or 2"
         );
     }
 }

@@ -63,7 +63,7 @@ fn the_real_files_are_told_from_archives_of_arrays() {
     else {
         panic!("the older form is refused");
     };
-    assert_eq!(found, "a PyTorch checkpoint of the form before 1.6");
+    assert_eq!(found, "a PyTorch checkpoint in the format before version 1.6");
     assert_says(hint, "_use_new_zipfile_serialization");
 }
 
@@ -90,8 +90,8 @@ fn code_is_refused_by_the_name_it_would_run() {
 fn checkpoints_of_more_than_tensors_are_refused_with_what_to_do() {
     let refusal = |file: &str| read(file).unwrap_err().to_string();
     assert_says(&refusal("nested.bin"), "'epoch' is a whole number, expected a dict of tensors by name");
-    assert_says(&refusal("nested.bin"), "save its state_dict() alone");
-    assert_says(&refusal("list.bin"), "what it holds is a list");
+    assert_says(&refusal("nested.bin"), "save only its state_dict()");
+    assert_says(&refusal("list.bin"), "its content is a list");
     assert_says(&refusal("negated.bin"), "resolve_neg");
 }
 
@@ -157,9 +157,9 @@ fn opcodes_that_find_something_else_than_they_need_are_refused() {
         (b"\x85.", "TUPLE1"),
         (b"t.", "TUPLE is without a mark"),
         (b"N(\x85.", "TUPLE1"),
-        (b"NNNs.", "SETITEM is applied to something else"),
+        (b"NNNs.", "SETITEM is applied to wrong values"),
         (b"}(Nu.", "SETITEMS is given a key without a value"),
-        (b"(NNu.", "SETITEMS is applied to something else"),
+        (b"(NNu.", "SETITEMS is applied to wrong values"),
         (b"Na.", "APPEND"),
         (b"q\x00.", "BINPUT"),
         (b"h\x07.", "BINGET is for value 7"),
@@ -320,7 +320,7 @@ fn archives_that_torch_does_not_write_are_refused() {
     assert_refused_as!(
         read(archive([("data/0", &FLOATS[..])])),
         Error::BadContainer { .. },
-        "no folder in it"
+        "no folder of the archive"
     );
     let foreign = [("byteorder", &b"big"[..])].into_iter().chain(sound);
     assert_refused!(read(archive(foreign)), FormatError::BadBytes { .. }, "'big'", "little-endian machine");

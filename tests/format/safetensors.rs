@@ -190,7 +190,7 @@ fn holes_and_overlaps_between_tensors_are_refused() {
             FormatError::BadTensor { .. },
             "tensor 'w'",
             at,
-            "the end of the tensor before it"
+            "the end of the previous tensor"
         );
     }
     let backwards = read_safetensors(one("F32", "[1]", 4, 0));

@@ -174,7 +174,7 @@ fn content_that_was_damaged_on_its_way_is_thrown_away() {
     machine.hub.misbehave(Faults { corrupt: true, ..Faults::default() });
     machine.refuses(
         &["run", "--model", TINY, "--download"],
-        &["hash", &sha256(&weights()), "damaged on its way"],
+        &["hash", &sha256(&weights()), "it was corrupted and has been deleted"],
     );
     machine.refuses(&["run", "--model", TINY], &["not in the Hugging Face cache"]);
     machine.hub.misbehave(Faults::default());

@@ -64,11 +64,11 @@ fn a_layer_pass_or_position_that_does_not_exist_is_refused_with_what_there_is() 
     let terminal = Terminal::new();
     let dump = shaped(&terminal, "dump", |clay| clay);
     let asked = [
-        ("--layer", "99", "no layer 99; there are 0 to 3"),
-        ("--layer", "4", "no layer 4; there are 0 to 3"),
-        ("--pass", "9", "no pass 9; there are 0 to 4"),
-        ("--position", "99", "no position 99; there are 0 to 12"),
-        ("--position", "13", "no position 13; there are 0 to 12"),
+        ("--layer", "99", "layer 99 does not exist; expected 0 to 3"),
+        ("--layer", "4", "layer 4 does not exist; expected 0 to 3"),
+        ("--pass", "9", "pass 9 does not exist; expected 0 to 4"),
+        ("--position", "99", "position 99 does not exist; expected 0 to 12"),
+        ("--position", "13", "position 13 does not exist; expected 0 to 12"),
     ];
     for (option, number, message) in asked {
         terminal.assert_refused(&[&RUN[..], &[&dump, option, number]].concat(), message);
@@ -150,9 +150,9 @@ fn the_side_that_lacks_a_checkpoint_is_named() {
         let (code, json) = compare(&terminal, one, other, &["--checkpoint", "all"]);
         let text = json.to_string();
         assert_eq!(code, 3, "{text}");
-        assert!(text.contains("checkpoint scores: nothing of it is in"), "{text}");
+        assert!(text.contains("checkpoint scores: no tap in"), "{text}");
         let told = terminal.run(&["compare", one, other, "--checkpoint", "all", "--no-report"]).stdout;
-        assert!(told.contains("nothing of it is in") && told.contains("less.safetensors"), "{told}");
+        assert!(told.contains("no tap in") && told.contains("less.safetensors"), "{told}");
         assert_eq!(compare(&terminal, one, other, &[]).0, 0, "what nobody asked for is passed over");
     }
     assert_eq!(compare(&terminal, &whole, &whole, &["--checkpoint", "all"]).0, 0);

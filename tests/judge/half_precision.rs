@@ -39,7 +39,7 @@ fn by_table(candidate: &Dump, reference: &Dump) -> Outcome {
 fn assert_open(outcome: &Outcome) {
     assert_eq!(outcome.verdict, Verdict::Inconclusive, "{}", told(outcome));
     let reason = outcome.reason.as_deref().unwrap_or_default();
-    assert!(reason.contains("give --model"), "{reason}");
+    assert!(reason.contains("use --model"), "{reason}");
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn the_command_says_what_decides() {
     let open = terminal.run(&pair);
     assert_eq!(open.code, 3, "{}{}", open.stdout, open.stderr);
     let words = open.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains("rounding to 16 bits may explain; give --model"), "{words}");
+    assert!(words.contains("rounding to 16 bits may explain; use --model"), "{words}");
     assert_eq!(terminal.run(&[&pair[..], &["--gate", "tolerance"]].concat()).code, 1);
     let table = terminal.path().join("mine.toml");
     std::fs::write(&table, "[any.any]\nattn_out = { max_abs = 1e-2, source = \"mine\" }\n").expect("written");

@@ -97,7 +97,10 @@ fn the_same_nan_on_both_sides_is_inconclusive_and_named() {
         assert_inconclusive(&outcome);
         assert_eq!(row(&outcome, MIDDLE).verdict, Verdict::Inconclusive);
         let reason = outcome.reason.as_ref().expect("a reason");
-        assert!(reason.contains(&MIDDLE.to_string()) && reason.contains("same on both sides"), "{reason}");
+        assert!(
+            reason.contains(&MIDDLE.to_string()) && reason.contains("both sides have the same NaN"),
+            "{reason}"
+        );
     }
 }
 

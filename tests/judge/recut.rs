@@ -60,7 +60,7 @@ fn a_continuation_is_compared_beyond_the_tokens_that_both_have_read() {
 fn a_shorter_continuation_is_told_of() {
     let short = prompt_and_list(|ids| ids.truncate(2));
     let outcome = compare(&short, &whole(4, &mut ()));
-    let told = "of 2 and 5 tokens the first 2 are compared";
+    let told = "the candidate has 2 tokens, the reference 5; only the first 2 are compared";
     assert!(outcome.notes.iter().any(|note| note.contains(told)), "{:?}", outcome.notes);
 }
 
@@ -125,7 +125,7 @@ fn a_continuation_of_fewer_tokens_than_its_passes_choose_is_refused() {
     let clay = Clay::of(&full).without(&[Point::Generated]);
     let short = clay.say(|manifest| manifest["generated"] = json!(ids[..3])).dump();
     let error = Held::new(&short).expect_err("it contradicts its passes").to_string();
-    assert!(error.contains("generated holds 3 tokens, where its passes choose 5"), "{error}");
+    assert!(error.contains("generated has 3 tokens, expected 5"), "{error}");
 }
 
 /// Each pass would have a step of its own: what one of them allows says nothing of the other's values.
@@ -142,7 +142,7 @@ fn passes_that_are_stored_in_different_types_are_not_compared_as_one() {
         let (whole, cut) = (whole.dump(), cut.dump());
         let outcome = compare(&whole, &cut);
         assert_inconclusive(&outcome);
-        assert!(outcome.coverage.skipped.iter().any(|what| what.contains("stored in different types")));
+        assert!(outcome.coverage.skipped.iter().any(|what| what.contains("differs between passes")));
         assert!(outcome.rows.iter().all(|row| row.verdict == Verdict::Pass));
         // Pass by pass each has its own.
         assert_passes(&compare(&cut, &whole));

@@ -207,7 +207,7 @@ fn the_type_of_most_values_is_tried_where_the_dump_does_not_say_what_it_computes
         let (code, report) = check(is_widened, 1.0);
         assert_eq!(code, 0, "{}", report["references"][0]["reason"]);
         let notes = report["references"][0]["notes"].to_string();
-        assert!(notes.contains("does not say settings.dtype"), "{notes}");
+        assert!(notes.contains("settings.dtype is not stated"), "{notes}");
         let (code, report) = check(is_widened, 1.05);
         assert_eq!((code, &report["references"][0]["first_divergence"]["tap"]), (1, &"ffn_up".into()));
     }

@@ -121,14 +121,12 @@ fn what_is_known_and_comes_otherwise_is_told() {
     let (code, matrix) = expecting(elsewhere);
     assert_eq!((code, &matrix["cells"][1]["standing"]), (1, &json!("fail")));
     let told = matrix["cells"][1]["told"].as_str().expect("a sentence");
-    assert!(told.contains("known otherwise: fail at embed (old)"), "{told}");
+    assert!(told.contains("expected instead: fail at embed (old)"), "{told}");
 
     let passes = r#"expect = [{ where = { dump = "right" }, verdict = "fail", reason = "long ago" }]"#;
     let (code, matrix) = expecting(passes);
     assert_eq!((code, &matrix["cells"][0]["standing"]), (1, &json!("unexpected pass")));
-    assert!(
-        matrix["cells"][0]["told"].as_str().is_some_and(|told| told.contains("take the expectation out"))
-    );
+    assert!(matrix["cells"][0]["told"].as_str().is_some_and(|told| told.contains("remove the expectation")));
 }
 
 /// An expectation is of every reference that fails: another place in the second is not known by that of the first.

@@ -95,7 +95,7 @@ fn making_that_leaves_nothing_is_an_error() {
     let (finished, matrix) = bed.matrix(COPIED, &[]);
     assert_eq!(finished.code, 2);
     assert!(
-        matrix["cells"][0]["error"].as_str().is_some_and(|error| error.contains("make has left nothing in"))
+        matrix["cells"][0]["error"].as_str().is_some_and(|error| error.contains("make wrote nothing to"))
     );
 }
 
@@ -107,7 +107,7 @@ fn making_ends_at_its_limit_with_all_that_it_has_started() {
     let (finished, matrix) = bed.matrix(&format!("limit = 1\n{COPIED}").replace(", \"other\"", ""), &[]);
     assert_eq!(finished.code, 2);
     let error = matrix["cells"][0]["error"].as_str().expect("a message");
-    assert!(error.contains("make was ended after 1 s, its limit"), "{error}");
+    assert!(error.contains("make was stopped after 1 s, its time limit"), "{error}");
     std::thread::sleep(std::time::Duration::from_secs(6).saturating_sub(started.elapsed()));
     assert!(!bed.path("alive").exists());
 }

@@ -51,7 +51,7 @@ fn probabilities_of_the_likeliest_alone_are_seen_without_a_model() {
     for kind in KINDS {
         let (code, report) = probe(&Fake::new(kind, Way::Renormalised), &[]);
         assert_eq!(code, 3, "{kind:?}: {}", brief(&report));
-        let told = check(&report, "other tokens have a share");
+        let told = check(&report, "other tokens have some probability");
         assert_eq!(told["verdict"], "inconclusive", "{kind:?}: {told}");
     }
 }
@@ -72,7 +72,7 @@ fn a_prefix_of_another_request_is_found_with_and_without_a_model() {
             assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
             assert_eq!(check(&report, "asked again")["verdict"], "fail", "{kind:?}");
             if matches!(kind, Kind::LlamaServer | Kind::Vllm) {
-                let told = check(&report, "what is kept of prefixes");
+                let told = check(&report, "prefix cache");
                 assert_eq!(told["verdict"], "fail", "{kind:?}: {}", brief(&report));
             }
         }
@@ -84,7 +84,7 @@ fn fewer_likeliest_tokens_than_were_asked_for_are_told() {
     for kind in KINDS {
         let (code, report) = with_model(&Fake::new(kind, Way::TruncatedTop));
         assert_eq!(code, 3, "{kind:?}: {}", brief(&report));
-        let told = check(&report, "as many of the likeliest as were asked for");
+        let told = check(&report, "as many top tokens as requested");
         assert_eq!(told["verdict"], "inconclusive", "{kind:?}: {told}");
     }
 }
@@ -94,9 +94,9 @@ fn a_first_token_that_is_there_twice_is_named() {
     for kind in [Kind::LlamaServer, Kind::Vllm, Kind::Sglang, Kind::Tgi] {
         let (code, report) = with_model(&Fake::new(kind, Way::BosTwice));
         assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
-        let told = check(&report, "texts are the same tokens");
+        let told = check(&report, "texts give the same tokens");
         assert!(
-            told["found"].as_str().is_some_and(|found| found.contains("is there twice")),
+            told["found"].as_str().is_some_and(|found| found.contains("appears twice")),
             "{kind:?}: {told}"
         );
     }
@@ -112,7 +112,7 @@ fn a_template_of_another_model_is_named() {
     for kind in [Kind::LlamaServer, Kind::Vllm, Kind::Tgi] {
         let (code, report) = with_model(&Fake::new(kind, Way::OtherTemplate));
         assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
-        let told = check(&report, "the template is of this model");
+        let told = check(&report, "the template is the model's");
         assert!(
             told["found"].as_str().is_some_and(|found| found.contains("<|im_start|>")),
             "{kind:?}: {told}"
@@ -128,7 +128,7 @@ fn one_answer_of_a_hundred_is_found() {
         assert_eq!(check(&report, "asked again")["verdict"], "fail", "{kind:?}: {}", brief(&report));
         // Other answers found the same prefix kept, and were right.
         let checks = report["server"]["checks"].as_array().expect("checks");
-        let is_blamed = checks.iter().any(|check| check["check"] == "what is kept of prefixes");
+        let is_blamed = checks.iter().any(|check| check["check"] == "prefix cache");
         assert!(!is_blamed, "{kind:?}: {}", brief(&report));
     }
 }

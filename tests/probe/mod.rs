@@ -138,7 +138,7 @@ fn one_decimal_tells_no_models_apart_and_is_no_bad_input() {
     let (code, report) = with_stated(&Fake::new(Kind::Openai, Way::OneDecimal));
     assert_eq!(code, 3, "{}", brief(&report));
     let told = report.to_string();
-    assert!(told.contains("multiples of 0.1: too few decimals to tell models apart"), "{}", brief(&report));
+    assert!(told.contains("multiples of 0.1, too coarse to distinguish models"), "{}", brief(&report));
 }
 
 #[test]

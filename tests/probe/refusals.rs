@@ -80,19 +80,19 @@ fn nobody_there() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let url = format!("http://{}", listener.local_addr().expect("bound"));
     drop(listener);
-    assert_refused(&url, "cannot be asked");
+    assert_refused(&url, "request failed");
 }
 
 #[test]
 fn silence() {
-    assert_refused(&sends(b"").url, "no answer in time");
+    assert_refused(&sends(b"").url, "timeout (");
 }
 
 #[test]
 fn half_an_answer() {
     assert_refused(
         &sends(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{\"version\": ").url,
-        "broke off after 12 bytes",
+        "response ended after 12 bytes",
     );
 }
 
@@ -220,9 +220,9 @@ fn the_key_is_sent_to_the_server_that_was_named() {
 #[test]
 fn addresses_that_are_none() {
     for (url, expected) in [
-        ("ftp://host", "is not one of HTTP"),
-        ("http://name:secret@host", "holds a name or a key"),
-        ("http://host/?key=1", "holds more than a path"),
+        ("ftp://host", "is not an HTTP address"),
+        ("http://name:secret@host", "contains a user name or a key"),
+        ("http://host/?key=1", "contains a query or a fragment"),
     ] {
         assert_refused(url, expected);
     }
@@ -240,5 +240,5 @@ fn a_server_that_is_none_is_not_taken_for_one() {
         .expect("it starts");
     let finished = Finished::of(output);
     assert_eq!(finished.code, 2, "{}", finished.stderr);
-    assert!(finished.stderr.contains("no server that is known answers there"), "{}", finished.stderr);
+    assert!(finished.stderr.contains("no known server answers at this address"), "{}", finished.stderr);
 }

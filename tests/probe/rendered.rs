@@ -49,18 +49,18 @@ fn control_tokens_are_compared_by_their_ids() {
 fn other_control_tokens_fail() {
     let (verdict, told) = found(&OWN.replacen("</s><s>", "</s>", 1), OWN);
     assert_eq!(verdict, Some(Verdict::Fail));
-    assert!(told.starts_with("of its ids: token 16 is 85, expected 1: it writes \"Red"), "{told}");
+    assert!(told.starts_with("token ids: token 16 is 85, expected 1: it writes \"Red"), "{told}");
     let (verdict, told) = found(&format!("<s>{OWN}"), OWN);
     assert_eq!(verdict, Some(Verdict::Fail));
-    assert!(told.contains("is there twice"), "{told}");
+    assert!(told.contains("appears twice"), "{told}");
 }
 
 #[test]
 fn marks_and_words_of_another_template_are_told_first() {
     let (verdict, told) = found(&OWN.replace("<s>", "<|user|>"), OWN);
     assert_eq!(verdict, Some(Verdict::Fail));
-    assert!(told.contains("<|user|>, which is no token of this model"), "{told}");
+    assert!(told.contains("<|user|>, which is not a token of this model"), "{told}");
     let (verdict, told) = found(&OWN.replace("Red, green, blue.", ""), OWN);
     assert_eq!(verdict, Some(Verdict::Fail));
-    assert!(told.starts_with("it leaves \"Red, green, blue.\" out"), "{told}");
+    assert!(told.starts_with("it omits or moves the message \"Red, green, blue.\""), "{told}");
 }

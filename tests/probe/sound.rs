@@ -27,7 +27,7 @@ fn found(told: impl Fn(f64, f64) -> f64) -> Verdict {
     let prompt = Prompt::default();
     let ask = Ask { prompt: &prompt, tokens: 3, top: 8, cold: false, streamed: false };
     let checks = sound(&answer, &ask);
-    let check = checks.iter().find(|check| check.name == "log-probabilities are such").expect("it is asked");
+    let check = checks.iter().find(|check| check.name == "log-probabilities are valid").expect("it is asked");
     check.verdict.expect("there are values")
 }
 

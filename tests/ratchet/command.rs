@@ -56,18 +56,19 @@ fn a_team_writes_a_baseline_reviews_it_and_is_held_to_it() {
     assert!(unwrapped(&expired.stdout).contains("it expired on 2020-12-31"), "{}", expired.stdout);
     let right = terminal.run(&with(&gate));
     assert_eq!(right.code, 0, "{}", right.stdout);
-    assert!(unwrapped(&right.stdout).contains("stale entry of the baseline"), "{}", right.stdout);
+    assert!(unwrapped(&right.stdout).contains("stale baseline entry"), "{}", right.stdout);
 }
 
 #[test]
 fn what_is_wrong_with_a_baseline_is_in_the_report_too() {
     let terminal = Terminal::new();
     fs::write(terminal.path().join("gate.toml"), "").expect("it can be written");
-    terminal.assert_refused(&with(&["--baseline", "gate.toml", "--report", "r"]), "it is empty");
+    terminal.assert_refused(&with(&["--baseline", "gate.toml", "--report", "r"]), "the file is empty");
     let report = fs::read_to_string(terminal.path().join("r/report.json")).expect("it was written");
-    assert!(report.contains("it is empty"), "{report}");
+    assert!(report.contains("the file is empty"), "{report}");
     terminal.assert_refused(&with(&["--update-baseline"]), "--baseline");
-    terminal.assert_refused(&with(&["--baseline", "gate.toml", "--shard", "1/2"]), "give it to xcheck merge");
+    terminal
+        .assert_refused(&with(&["--baseline", "gate.toml", "--shard", "1/2"]), "use it with xcheck merge");
 }
 
 #[test]
@@ -114,7 +115,7 @@ fn a_report_of_another_build_is_read_and_one_of_another_schema_is_not() {
     old("schema.json", &|report| report["version"] = 2.into());
     terminal.assert_refused(&["diff", "schema.json", "new"], "version 2, expected xcheck-report 3");
     old("error.json", &|report| (report["verdict"], report["error"]) = ("error".into(), "no model".into()));
-    terminal.assert_refused(&["diff", "error.json", "new"], "that run came to no verdict: no model");
+    terminal.assert_refused(&["diff", "error.json", "new"], "the run ended without a verdict: no model");
     terminal.assert_refused(&["diff", "nothing.json", "new"], "nothing.json");
     fs::write(terminal.path().join("text.json"), "{").expect("it can be written");
     terminal.assert_refused(&["diff", "text.json", "new"], "text.json");

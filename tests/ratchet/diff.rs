@@ -108,8 +108,7 @@ fn checks_of_a_server_that_fail_cannot_be_asked_or_are_gone_are_worse() {
     let [pass, unclear, fail] =
         [Verdict::Pass, Verdict::Inconclusive, Verdict::Fail].map(|verdict| of(Some(Some(verdict))));
     let (cannot, gone) = (of(Some(None)), of(None));
-    for (worse, now) in
-        [(&unclear, "inconclusive"), (&fail, "fail"), (&cannot, "cannot be asked"), (&gone, "")]
+    for (worse, now) in [(&unclear, "inconclusive"), (&fail, "fail"), (&cannot, "not available"), (&gone, "")]
     {
         let told = diff(&pass, worse);
         assert_eq!(

@@ -37,9 +37,9 @@ fn what_is_written_is_read_again() {
 #[test]
 fn whatever_is_wrong_is_one_line_that_says_what() {
     for (from, to, expected) in [
-        (SOUND, "", "it is empty; --update-baseline writes one"),
+        (SOUND, "", "the file is empty; write a baseline with --update-baseline"),
         (SOUND, "version = 1\n", "missing field `dump`"),
-        ("version = 1", "version = 2", "it is of version 2, expected 1"),
+        ("version = 1", "version = 2", "unsupported version 2, expected 1"),
         ("reason = \"why\"\n", "", "missing field `reason`"),
         ("link = \"bugs/7\"\n", "", "missing field `link`"),
         ("expires = 2026-12-31\n", "", "missing field `expires`"),
@@ -48,12 +48,12 @@ fn whatever_is_wrong_is_one_line_that_says_what() {
         ("reason = \"why\"", "reason = \"why\"\nowner = \"me\"", "unknown field `owner`"),
         ("beyond = 12", "beyond = -12", "line 16"),
         ("headroom", "head_room", "unknown field `head_room`"),
-        ("headroom = 2.1e3", "headroom = nan", "a figure is NaN"),
+        ("headroom = 2.1e3", "headroom = nan", "invalid figure NaN"),
         ("taps = \"q\"", "taps = \"queries\"", "'queries' is no tap"),
-        ("taps = \"q\"", "taps = \"\"", "it names no tap"),
-        ("layers = \"1\"", "layers = \"3-\"", "'3-' is neither a number nor a range"),
-        ("layers = \"1\"", "layers = \"0-18446744073709551615\"", "are more than any run has"),
-        ("dump = \"engine\"", "dump = \"other\"", "it is of the dump 'other', of which there is no [[dump]]"),
+        ("taps = \"q\"", "taps = \"\"", "missing tap name"),
+        ("layers = \"1\"", "layers = \"3-\"", "invalid value '3-', expected a number or a range"),
+        ("layers = \"1\"", "layers = \"0-18446744073709551615\"", "exceed the limit"),
+        ("dump = \"engine\"", "dump = \"other\"", "unknown dump 'other'"),
         ("  {taps = \"generated\"},\n", "  {taps = \"generated\"},\n  7,\n", "line 9"),
         (
             "  {taps = \"q k\", layers = \"0-3\", passes = \"0,2\"},\n  {taps = \"generated\"},\n",
@@ -75,12 +75,12 @@ fn a_baseline_of_something_else_is_refused() {
         (
             "sha256 = \"ea85\"",
             "sha256 = \"0123456789\"",
-            "of another model: tiny-llama2, llama, gguf, q8_0 (SHA-256 01234567)",
+            "for another model: tiny-llama2, llama, gguf, q8_0 (SHA-256 01234567)",
         ),
         (
             "name = \"engine\"",
             "name = \"another\"",
-            "of the dump 'another', which is not compared here (engine)",
+            "the dump 'another', which is not compared in this run (compared: engine)",
         ),
     ] {
         let other = Baseline::parse(&known.text().replace(from, to)).expect("it is a baseline");

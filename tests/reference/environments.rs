@@ -72,7 +72,7 @@ fn where_installing_fails_nothing_is_left_but_the_log() {
     assert_eq!((finished.code, finished.stdout.as_str()), (2, ""), "{}", finished.stderr);
     let said = finished.stderr.lines().last().expect("an error");
     for part in
-        ["No matching distribution found for torch", "within reach", "--python", "cache/logs/transformers-"]
+        ["No matching distribution found for torch", "come from PyPI", "--python", "cache/logs/transformers-"]
     {
         assert!(said.contains(part), "{part}: {said}");
     }
@@ -123,7 +123,11 @@ fn who_comes_second_waits_and_makes_nothing_twice() {
     fs::write(making.part("environment/installed"), "").expect("it is written");
     making.finish("environment").expect("it is moved");
     let finished = Finished::of(second.wait_with_output().expect("it ends"));
-    assert!(finished.stderr.contains("another xcheck is making this environment"), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("waiting for another xcheck that is making this environment"),
+        "{}",
+        finished.stderr
+    );
     finished.succeeded();
     assert!(!machine.told().contains("-m venv"), "{}", machine.told());
 }
@@ -150,7 +154,7 @@ fn what_another_works_on_is_not_swept_away_whatever_lock_it_holds() {
 
     first.finish("part").expect("nothing is there");
     let refused = second.finish("part").expect_err("something is there").to_string();
-    assert!(refused.contains("meanwhile") && refused.contains("one.safetensors"), "{refused}");
+    assert!(refused.contains("in the meantime") && refused.contains("one.safetensors"), "{refused}");
     assert_eq!(fs::read_to_string(&place).expect("it stays"), "first");
 }
 

@@ -17,7 +17,7 @@ fn without_a_terminal_nothing_is_installed_that_nobody_has_agreed_to() {
             Engine::Transformers.size(),
             "cache/environments",
         ]);
-        assert!(said.contains("nobody can be asked"), "{said}");
+        assert!(said.contains("cannot ask for confirmation"), "{said}");
     }
     assert!(!machine.told().contains("-m venv"), "{}", machine.told());
     machine.assert_nothing_left();
@@ -77,7 +77,7 @@ fn what_is_there_is_not_overwritten() {
     let machine = Machine::new(&["mine"]);
     fs::create_dir(machine.at("hf/dumps")).expect("a folder");
     fs::write(machine.at("hf/dumps/transformers-f32.safetensors"), "mine").expect("it is written");
-    machine.run(&["reference", "--model", "hf", "--python", "mine"]).refused(&["is there already", "--out"]);
+    machine.run(&["reference", "--model", "hf", "--python", "mine"]).refused(&["already exists", "--out"]);
     let kept = fs::read_to_string(machine.at("hf/dumps/transformers-f32.safetensors")).expect("it stays");
     assert_eq!((kept.as_str(), machine.told().as_str()), ("mine", ""));
     let elsewhere = ["reference", "--model", "hf", "--python", "mine", "--out", "some/where.safetensors"];

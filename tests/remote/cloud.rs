@@ -81,12 +81,9 @@ fn an_object_that_changes_while_it_is_read_ends_the_run_and_the_report_says_so()
     machine.server.misbehave(Faults { change_after: Some(6), ..Faults::default() });
     let (model, dump) = (machine.url(GGUF), machine.url(DUMP));
     let run = ["run", "--model", &model, "--reference", &dump, "--report", "r"];
-    machine.refuses(&run, &["s3://bucket/", "has changed while it was being read", "-0\"", "run again"]);
+    machine.refuses(&run, &["s3://bucket/", "changed while it was being read", "-0\"", "run again"]);
     let report = fs::read_to_string(machine.folder.path().join("r/report.json")).expect("a report");
-    assert!(
-        report.contains("\"error\"") && report.contains("has changed while it was being read"),
-        "{report}"
-    );
+    assert!(report.contains("\"error\"") && report.contains("changed while it was being read"), "{report}");
 }
 
 #[test]
@@ -129,10 +126,11 @@ fn what_is_not_there_or_not_for_us_is_said_and_no_key_is_told() {
         &["s3://bucket/tiny-llama2/none.gguf", "HTTP 404 (NoSuchKey)", "no such object"],
     );
     said += &machine.refuses(&["run", "--model", &machine.url("tiny-llama2")], &["config.json"]);
-    said += &machine.refuses(&["inspect", &machine.url("a//b.gguf")], &["no key of a store"]);
+    said += &machine.refuses(&["inspect", &machine.url("a//b.gguf")], &["invalid object key"]);
     machine.server.misbehave(Faults { key: Some("AKIAOTHER"), ..Faults::default() });
     let (model, dump) = (machine.url(MODEL), machine.url(DUMP));
-    let expected = ["HTTP 403 (InvalidAccessKeyId)", "no access", "AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE"];
+    let expected =
+        ["HTTP 403 (InvalidAccessKeyId)", "access denied", "AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE"];
     said += &machine.refuses(&["inspect", &dump], &expected);
     said += &machine.refuses(&["run", "--model", &model, "--reference", &dump], &expected);
     let text =
@@ -150,10 +148,13 @@ fn an_environment_that_does_not_lead_there_is_one_message() {
     let machine = Machine::new(&[]);
     machine.refuses(
         &["inspect", "az://container/m.gguf"],
-        &["az://container/m.gguf", "does not say how to reach it", "ccount"],
+        &["az://container/m.gguf", "cannot configure access from the environment", "ccount"],
     );
     let none = machine.with("GOOGLE_APPLICATION_CREDENTIALS", "no-such-file.json");
-    none.refuses(&["inspect", "gs://bucket/m.gguf"], &["does not say how to reach it", "no-such-file.json"]);
+    none.refuses(
+        &["inspect", "gs://bucket/m.gguf"],
+        &["cannot configure access from the environment", "no-such-file.json"],
+    );
 }
 
 #[test]
@@ -164,12 +165,7 @@ fn where_no_credentials_are_to_be_had_it_is_said_what_to_set() {
     let machine = machine.with("AWS_METADATA_ENDPOINT", &metadata);
     let refused = machine.refuses(
         &["inspect", "s3://bucket/m.gguf"],
-        &[
-            "no credentials for it",
-            "403",
-            "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY",
-            "presigned https URL",
-        ],
+        &["no credentials: ", "403", "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY", "presigned https URL"],
     );
     assert!(
         !refused.contains("InvalidAccessKeyId"),
@@ -181,9 +177,9 @@ fn where_no_credentials_are_to_be_had_it_is_said_what_to_set() {
 fn what_cannot_be_pinned_or_read_in_parts_is_refused() {
     let machine = amazon(&["tiny-llama2"]);
     machine.server.misbehave(Faults { no_pin: true, ..Faults::default() });
-    machine.refuses(&["inspect", &machine.url(GGUF)], &["no ETag", "download it"]);
+    machine.refuses(&["inspect", &machine.url(GGUF)], &["no ETag", "download the object"]);
     machine.server.misbehave(Faults { no_ranges: true, ..Faults::default() });
-    machine.refuses(&["inspect", &machine.url(GGUF)], &["gives no parts", "https URL"]);
+    machine.refuses(&["inspect", &machine.url(GGUF)], &["does not support range requests", "https URL"]);
 }
 
 #[test]

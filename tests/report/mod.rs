@@ -226,7 +226,7 @@ fn an_error_that_is_allowed_and_no_rounding_is_told_with_both() {
     far.weigh(Floor { max_scaled: 1e-6, rel_l2: 1e-6, max_abs: 1e-6 }, None);
     assert_eq!(far.verdict, Verdict::Fail);
     let table = table(&report([outcome("layers", vec![far])]), Style::default());
-    assert!(table.contains("  error     5.00e-4 at most, introduced since ffn_act: "), "{table}");
+    assert!(table.contains("  error     5.00e-4 at most, local error since ffn_act: "), "{table}");
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn a_server_s_own_noise_makes_doubtful_what_it_may_explain_and_nothing_else() {
     let doubtful = judged(&[Point::TopLogprobs, Point::TokenLogprobs], 0.2);
     assert_eq!(doubtful.verdict, Verdict::Inconclusive);
     assert!(
-        doubtful.reason.as_ref().is_some_and(|reason| reason.contains("its own answers")),
+        doubtful.reason.as_ref().is_some_and(|reason| reason.contains("the server's own answers")),
         "{doubtful:?}"
     );
     // Further off than that; another stage; no noise at all.
@@ -289,7 +289,7 @@ fn a_report_of_prompts_alone_says_why_it_is_no_pass() {
     let prompts = outcome("a case", vec![row(tokens, Some(measurement(&[0], 1.0, 1.0)), None)]);
     let report = report([prompts]);
     assert_eq!(report.verdict(), Verdict::Inconclusive);
-    let why = "only prompts were compared, which says nothing of the model";
+    let why = "only prompts were compared, which does not test the model";
     assert!(
         table(&report, Style::default()).contains(&format!("inconclusive  {why}\n")),
         "{}",

@@ -242,14 +242,14 @@ fn a_comment_has_room_for_everything_that_fails() {
 #[test]
 fn what_is_left_out_is_said_and_nothing_is_where_there_is_room() {
     let small = markdown(&report([passing(), failing()]));
-    assert!(!small.contains("Left out") && !small.contains("more, in"));
+    assert!(!small.contains("Omitted here") && !small.contains("more, in"));
     let text = markdown(&report((0..60).map(|_| failing())));
-    let told = text.lines().rev().find(|line| line.starts_with("Left out here")).expect("it is said");
+    let told = text.lines().rev().find(|line| line.starts_with("Omitted here")).expect("it is said");
     let count = |what: &str| -> usize {
         let before = told.split(&format!("{what} ")).nth(1).expect("it is said of it");
         before.split(' ').next().expect("a number").parse().expect("a number")
     };
-    assert_eq!(text.matches("\n## ").count() + count("what was found of"), 60);
+    assert_eq!(text.matches("\n## ").count() + count("the findings of"), 60);
     assert_eq!(text.matches("<summary>What").count() + count("the details of"), 60);
 }
 

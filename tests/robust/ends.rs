@@ -169,7 +169,7 @@ fn a_file_that_is_cut_short_while_it_is_read_ends_in_a_message() {
     let status = child.wait().expect("it ends");
     let said = fs::read_to_string(machine.path("said")).expect("it said something");
     assert_eq!(status.code(), Some(2), "{said}");
-    assert!(said.starts_with("error: ") && said.contains("cut short"), "{said}");
+    assert!(said.starts_with("error: ") && said.contains("truncated"), "{said}");
     assert!(!machine.path("d").exists());
 }
 

@@ -120,7 +120,7 @@ fn keys_are_read_in_whatever_order_a_pass_says() {
     }
     written.manifest["passes"][0]["keys"]["position"][0] = json!(0);
     let refused = written.open_all().expect_err("a position is there twice").to_string();
-    assert!(refused.contains("expected the latest up to"), "{refused}");
+    assert!(refused.contains("expected the latest positions up to"), "{refused}");
 }
 
 /// A layer with a window keeps the latest keys of each sequence.
@@ -154,5 +154,5 @@ fn of_fewer_keys_than_were_read_each_sequence_has_its_latest() {
     let mut odd = twice(&alone, own);
     edit_keys(&mut odd, |site, keys| (usize::from(is_cut(site))..keys[0].len()).collect());
     let refused = odd.open_all().expect_err("one has one key more than the other").to_string();
-    assert!(refused.contains("say in the pass's"), "{refused}");
+    assert!(refused.contains("describe them in"), "{refused}");
 }

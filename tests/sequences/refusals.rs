@@ -44,30 +44,26 @@ fn sequences_that_do_not_fit_are_refused() {
         },
         same,
     );
-    assert_refused(
-        batch(),
-        |json| json["passes"][0]["sequence"][0] = json!(2),
-        "sequence 2 is none of the 2",
-    );
+    assert_refused(batch(), |json| json["passes"][0]["sequence"][0] = json!(2), "invalid sequence 2");
     assert_refused(
         batch(),
         |json| drop(json["passes"][0]["position"].as_array_mut().map(Vec::pop)),
-        "entries of sequence and",
+        "\"sequence\" has",
     );
     assert_refused(
         batch(),
         |json| json["passes"][0]["position"][1] = json!(5),
-        "which do not follow each other",
+        "expected consecutive positions",
     );
     assert_refused(
         batch(),
         |json| json["passes"][1]["position"] = json!([9, 9]),
-        "passes[1] is at position 9",
+        "passes[1] starts at position 9",
     );
     assert_refused(
         batch(),
         |json| json["input"]["sequences"][1]["tokens"][0] = json!(500),
-        "sequence 1: the passes do not read input.tokens",
+        "sequence 1: the tokens of the passes differ from input.tokens",
     );
     assert_refused(batch(), |json| row_of(json, "q")["shape"][0] = json!(5), "rows, expected");
     assert_refused(
@@ -78,15 +74,15 @@ fn sequences_that_do_not_fit_are_refused() {
     assert_refused(
         batch(),
         |json| row_of(json, "k_cache")["shape"][0] = json!(99),
-        "say in the pass's \"keys\"",
+        "describe them in \"keys\"",
     );
     let keys = json!({"sequence": [0, 0], "position": [0, 2]});
     assert_refused(batch(), |json| json["passes"][0]["keys"] = keys, "keys");
     for rows in [json!([3, 1]), json!([0, 99]), json!([])] {
-        assert_refused(batch(), |json| row_of(json, "q")["rows"] = rows, "\"rows\" are");
+        assert_refused(batch(), |json| row_of(json, "q")["rows"] = rows, "invalid \"rows\"");
     }
     let cut = json!({"shape": [4, 2], "end": [2, 2]});
-    assert_refused(batch(), |json| row_of(json, "q")["of"] = cut, "\"of\" cuts out");
+    assert_refused(batch(), |json| row_of(json, "q")["of"] = cut, "\"of\" selects shape");
     assert_refused(
         batch(),
         |json| row_of(json, "q")["shape"] = json!([1u64 << 40, 1u64 << 40, 2]),
@@ -98,13 +94,17 @@ fn sequences_that_do_not_fit_are_refused() {
         "is empty",
     );
     let last = u64::MAX;
-    assert_refused(batch(), |json| json["passes"][1]["position"] = json!(last), "passes[1] is at position");
+    assert_refused(
+        batch(),
+        |json| json["passes"][1]["position"] = json!(last),
+        "passes[1] starts at position",
+    );
     assert_refused(
         batch(),
         |json| json["passes"][1]["position"] = json!([last, 0]),
-        "passes[1] is at position",
+        "passes[1] starts at position",
     );
-    assert_refused(batch(), |json| row_of(json, "q")["sketch"] = json!(true), "there is no sketch");
+    assert_refused(batch(), |json| row_of(json, "q")["sketch"] = json!(true), "\"sketch\" cannot be used");
 }
 
 #[test]
@@ -114,20 +114,24 @@ fn rows_and_parts_that_do_not_fit_are_refused() {
     alone().open_all().expect("unedited it is sound");
     for rows in [json!([1, 0]), json!([0, 0]), json!([0, tokens]), json!([])] {
         let edit = |json: &mut Value| row_of(json, "q")["rows"] = rows;
-        assert_refused(alone(), edit, "\"rows\" are");
+        assert_refused(alone(), edit, "invalid \"rows\"");
     }
     assert_refused(alone(), |json| row_of(json, "q")["rows"] = json!([0]), "axis 'token' has length");
-    assert_refused(alone(), |json| row_of(json, "k_cache")["rows"] = json!([0]), "with an axis token");
+    assert_refused(alone(), |json| row_of(json, "k_cache")["rows"] = json!([0]), "with a token axis");
     let of = |shape: Value, end: Value| json!({"shape": shape, "end": end});
     let shape = alone().arrays["p0/l00/q.npy"].0.clone();
     let beyond = of(json!(shape), json!([shape[0], shape[1] + 1, shape[2]]));
-    assert_refused(alone(), |json| row_of(json, "q")["of"] = beyond, "which is no part of shape");
+    assert_refused(alone(), |json| row_of(json, "q")["of"] = beyond, "is outside shape");
     let smaller = of(json!(shape), json!([shape[0], 1, shape[2]]));
-    assert_refused(alone(), |json| row_of(json, "q")["of"] = smaller, "\"of\" cuts out");
-    assert_refused(alone(), |json| row_of(json, "q")["computed"] = json!("q8_0"), "\"computed\" is 'q8_0'");
+    assert_refused(alone(), |json| row_of(json, "q")["of"] = smaller, "\"of\" selects shape");
+    assert_refused(
+        alone(),
+        |json| row_of(json, "q")["computed"] = json!("q8_0"),
+        "invalid \"computed\" 'q8_0'",
+    );
     let own = |json: &mut Value| row_of(json, "q")["computed"] = json!("f8_e4m3");
-    assert_refused(alone(), own, "\"computed\" is 'f8_e4m3'");
-    assert_refused(alone(), |json| row_of(json, "q")["dtype"] = json!("f8_e3m4"), "is not one of f32");
+    assert_refused(alone(), own, "invalid \"computed\" 'f8_e4m3'");
+    assert_refused(alone(), |json| row_of(json, "q")["dtype"] = json!("f8_e3m4"), "expected one of f32");
     // Of as many elements in all, which only the array itself can tell.
     let mut written = alone();
     row_of(&mut written.manifest, "q")["of"] =
@@ -137,5 +141,5 @@ fn rows_and_parts_that_do_not_fit_are_refused() {
     let site =
         dump.sites().find(|site| site.point.name() == "q" && site.pass == Some(0) && site.layer == Some(0));
     let message = dump.read(site.expect("it is listed")).expect_err("refused").to_string();
-    assert!(message.contains("cannot be seen as"), "{message}");
+    assert!(message.contains("cannot be reshaped to"), "{message}");
 }

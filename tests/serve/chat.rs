@@ -84,7 +84,7 @@ fn the_last_message_can_go_on() {
     let body = json!({"messages": messages, "continue_final_message": true, "add_generation_prompt": false});
     assert_eq!(server.ask("/tokenize", &body)["tokens"], json!(ids("<s>user: Go.\nassistant: Once upon")));
     let both = json!({"messages": messages, "continue_final_message": true});
-    server.post("/tokenize", &both).refused(400, Some("continue_final_message"), &["exclude"]);
+    server.post("/tokenize", &both).refused(400, Some("continue_final_message"), &["cannot both be true"]);
 }
 
 #[test]
@@ -94,13 +94,13 @@ fn what_is_no_conversation_of_texts_is_refused() {
         server.post(ROUTE, &json!({"messages": messages})).refused(400, Some("messages"), words);
     };
     refused(json!([]), &["empty"]);
-    refused(json!(["hi"]), &["no object"]);
+    refused(json!(["hi"]), &["not an object"]);
     refused(json!([{"content": "hi"}]), &["no role"]);
     refused(json!([{"role": "user"}]), &["no content"]);
-    refused(json!([{"role": "user", "content": [{"type": "image_url"}]}]), &["no text"]);
+    refused(json!([{"role": "user", "content": [{"type": "image_url"}]}]), &["not text"]);
     refused(json!([{"role": "assistant", "content": "x", "tool_calls": [1]}]), &["tool_calls"]);
     let body = json!({"messages": [{"role": "user", "content": "hi"}], "tools": [{"type": "function"}]});
     server.post(ROUTE, &body).refused(400, Some("tools"), &["tools"]);
     let body = json!({"messages": [{"role": "user", "content": "hi"}], "top_logprobs": 2});
-    server.post(ROUTE, &body).refused(400, Some("top_logprobs"), &["logprobs is not true"]);
+    server.post(ROUTE, &body).refused(400, Some("top_logprobs"), &["top_logprobs needs"]);
 }

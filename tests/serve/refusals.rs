@@ -52,29 +52,29 @@ fn malformed_bodies_have_one_message_each() {
     let refused = |body: &str, param: Option<&str>, words: &[&str]| {
         server.post_text("/v1/completions", body).refused(400, param, words);
     };
-    refused("", None, &["no JSON object"]);
-    refused("[1, 2]", None, &["no JSON object", "[1,2]"]);
-    refused("{\"prompt\": [1", None, &["no JSON object", "line 1"]);
-    refused(&("[".repeat(100_000)), None, &["no JSON object"]);
+    refused("", None, &["not a JSON object"]);
+    refused("[1, 2]", None, &["not a JSON object", "[1,2]"]);
+    refused("{\"prompt\": [1", None, &["not a JSON object", "line 1"]);
+    refused(&("[".repeat(100_000)), None, &["not a JSON object"]);
     refused("{}", Some("prompt"), &["missing"]);
     let field = |name: &str, value: Value, words: &[&str]| {
         let mut body = json!({"prompt": [1, 5], "max_tokens": 1});
         body[name] = value;
         refused(&body.to_string(), Some(name), words);
     };
-    field("prompt", json!({"a": 1}), &["a list of ids"]);
-    field("prompt", json!([1, "a"]), &["a list of ids"]);
+    field("prompt", json!({"a": 1}), &["a list of token ids"]);
+    field("prompt", json!([1, "a"]), &["a list of token ids"]);
     field("prompt", json!([]), &["no tokens"]);
-    field("prompt", json!([-1]), &["a list of ids"]);
+    field("prompt", json!([-1]), &["a list of token ids"]);
     field("max_tokens", json!("many"), &["many", "a number of tokens"]);
     field("max_tokens", json!(-1), &["-1"]);
     field("temperature", json!("hot"), &["hot", "a number"]);
     field("stream", json!(1), &["true or false"]);
     field("stream_options", json!({"usage": true}), &["include_usage"]);
     field("stop", json!([""]), &["empty"]);
-    field("stop", json!(7), &["a text"]);
+    field("stop", json!(7), &["a string"]);
     field("logprobs", json!(-1), &["0 to 20"]);
-    field("seed", json!("x"), &["whole number"]);
+    field("seed", json!("x"), &["64-bit integer"]);
     for (name, value) in [("temperature", json!(-1)), ("top_p", json!(2)), ("min_p", json!(-0.5))] {
         let mut body = json!({"prompt": [1, 5]});
         body[name] = value;
@@ -89,7 +89,7 @@ fn another_model_route_method_or_type_is_refused() {
     server.post("/v1/completions", &body).refused(404, Some("model"), &["gpt-4", "reference"]);
     assert_eq!(server.post("/v1/completions", &json!({"prompt": [1, 5], "model": "reference"})).status, 200);
     server.post("/v1/embeddings", &body).refused(404, None, &["/v1/completions"]);
-    server.get("/v1/completions").refused(405, None, &["another method"]);
+    server.get("/v1/completions").refused(405, None, &["does not support the HTTP method"]);
     let typed = ureq::post(format!("{}/v1/completions", server.url))
         .config()
         .http_status_as_error(false)

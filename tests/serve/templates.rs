@@ -55,7 +55,7 @@ fn a_template_that_never_ends_or_is_none_is_refused() {
     let long = "{% for a in range(99999) %}{{ messages[0].content }}{% endfor %}";
     let case = serde_json::json!({"messages": [{"role": "user", "content": "x".repeat(1 << 16)}]});
     let refused = template(long).expect("it is Jinja").render(&conversation(&case)).expect_err("too long");
-    assert!(refused.to_string().contains("a text of more than"), "{refused}");
+    assert!(refused.to_string().contains("its output has more than"), "{refused}");
     let refused = template("{% for %}").err().expect("it is no Jinja");
     assert!(refused.to_string().contains("the model's chat template cannot be read"), "{refused}");
 }

@@ -76,10 +76,12 @@ fn a_dump_that_does_not_say_how_it_was_computed_is_refused_with_what_to_say() {
 fn what_a_part_cannot_judge_is_refused() {
     let terminal = Terminal::new();
     let with = |more: &[&'static str]| [&RUN[..], more].concat();
-    terminal
-        .assert_refused(&with(&["--shard", "1/2", "--total"]), "total errors travel through the whole model");
-    terminal.assert_refused(&["run", "--model", "tiny-llama3", "--shard", "1/2"], "a plan is of one dump");
-    terminal.assert_refused(&with(&["--shard", "auto"]), "no scheduler's variable is set");
+    terminal.assert_refused(
+        &with(&["--shard", "1/2", "--total"]),
+        "accumulated errors need a run of the whole model",
+    );
+    terminal.assert_refused(&["run", "--model", "tiny-llama3", "--shard", "1/2"], "expected a single dump");
+    terminal.assert_refused(&with(&["--shard", "auto"]), "no scheduler found");
     for wrong in ["0/2", "3/2", "half"] {
         let finished = terminal.run(&with(&["--shard", wrong]));
         assert_eq!(finished.code, 2);
@@ -111,7 +113,7 @@ fn a_merge_without_a_unit_is_inconclusive_and_says_which() {
     assert_eq!(failed.code, 2);
     let merged = terminal.run(&["merge", "s1", "s2", "s3", "s4", "--report", "all"]);
     assert_eq!(merged.code, 3, "{}{}", merged.stdout, merged.stderr);
-    for part in ["unit 3 (layer 1): not examined", "s2: that run came to no verdict", "no-such-model"] {
+    for part in ["unit 3 (layer 1): not examined", "s2: the run ended without a verdict", "no-such-model"] {
         assert!(merged.stdout.replace("\n              ", " ").contains(part), "{part}: {}", merged.stdout);
     }
     terminal.assert_refused(&["merge", "s1", "no-such-folder", "--report", "all"], "no-such-folder");
@@ -214,7 +216,13 @@ fn a_merged_report_does_not_go_where_a_part_lies() {
         let shard = ["--introduced", "--shard", shard, "--report", &folder];
         assert_ne!(terminal.run(&[&RUN[..], &shard].concat()).code, 2);
     }
-    terminal.assert_refused(&["merge", "s1", "s2", "--report", "./s1"], "which is emptied before");
-    terminal.assert_refused(&["merge", "s1/report.json", "s2", "--report", "s1"], "which is emptied before");
+    terminal.assert_refused(
+        &["merge", "s1", "s2", "--report", "./s1"],
+        "the merged report would overwrite this input",
+    );
+    terminal.assert_refused(
+        &["merge", "s1/report.json", "s2", "--report", "s1"],
+        "the merged report would overwrite this input",
+    );
     assert_eq!(terminal.run(&["merge", "s1", "s2", "--report", "whole"]).code, 0);
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::common::terminal::Terminal;
 
-const THROWN_AWAY: &str = "the results of the earlier run were thrown away: ";
+const THROWN_AWAY: &str = "discards the results of the earlier run: ";
 /// What a row says whose result was taken over.
 const BEFORE: &str = "as it was found before";
 
@@ -171,5 +171,5 @@ fn parts_of_dumps_of_other_content_are_not_put_together() {
     make_wrong(&bed.path("cand"));
     let (_, said) = bed.goes_on("2/2", "s2");
     assert!(said.contains(THROWN_AWAY), "{said}");
-    bed.terminal.assert_refused(&merge, "are not parts of one comparison: content of the dump: ");
+    bed.terminal.assert_refused(&merge, "are parts of different comparisons: content of the dump: ");
 }

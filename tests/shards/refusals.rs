@@ -70,7 +70,7 @@ fn parts_of_different_comparisons_are_refused_with_what_differs() {
         let mut other: serde_json::Value = serde_json::from_str(&parts[1]).expect("it is JSON");
         change(&mut other);
         let error = merged(&[parts[0].clone(), other.to_string()]).expect_err(what).to_string();
-        assert!(error.contains(&format!("not parts of one comparison: {what}:")), "{what}: {error}");
+        assert!(error.contains(&format!("parts of different comparisons: {what}:")), "{what}: {error}");
     }
 }
 

@@ -91,7 +91,7 @@ fn what_is_no_message_is_refused_with_what_stands_there() {
             (huge(u64::MAX, b"{"), "expected the length of a safetensors header"),
             (huge(99_000_000, b"{}"), "its header ends after 2 of 99000000 bytes"),
             (huge(20, b"no header, but text."), "does not begin with '{'"),
-            (huge(20, b"{\"a\": nonsense.....}"), "no safetensors header"),
+            (huge(20, b"{\"a\": nonsense.....}"), "invalid safetensors header"),
             (huge(far.len() as u64, far), "--largest-message"),
             (huge(2, b"{}"), "no manifest"),
         ];
@@ -125,7 +125,10 @@ fn messages_of_two_dumps_are_no_stream() {
             let outcome = case.streamed(dump, [sent[0].clone(), other, end()].concat()).expect("one came");
             assert_inconclusive(
                 &outcome,
-                &[&format!("another {what} than the first message's"), "layers 1-2, head"],
+                &[
+                    &format!("the manifest's {what} differs from that of the first message"),
+                    "layers 1-2, head",
+                ],
             );
         }
         // The same without a change goes on.
@@ -151,7 +154,7 @@ fn a_continuation_that_is_told_after_the_head_is_refused() {
         let outcome = case.streamed(dump, [head, later, sent[0].clone(), end()].concat()).expect("one came");
         assert_inconclusive(
             &outcome,
-            &["another generated than the first message's", "embeddings, layers 0-2"],
+            &["the manifest's generated differs from that of the first message", "embeddings, layers 0-2"],
         );
     });
 }
@@ -162,7 +165,7 @@ fn a_layer_that_comes_twice_with_other_bits_is_never_a_pass() {
         let again = changed(sent[1].clone(), "p0/l01/ffn_gate", |_, value| value * (1.0 + f32::EPSILON));
         let bytes = [sent[0].clone(), sent[1].clone(), again, sent[2..].concat(), end()].concat();
         let outcome = case.streamed(dump, bytes).expect("some came");
-        assert_inconclusive(&outcome, &["layer 1 on came before, with other values or taps"]);
+        assert_inconclusive(&outcome, &["layer 1 on came in an earlier message with other values or taps"]);
         // Two layers at once, of which one was there.
         let both = message(dump, &of_layers(1, 2, 3));
         let bytes = [sent[0].clone(), both, sent[2].clone(), sent[3].clone(), end()].concat();
@@ -178,7 +181,7 @@ fn a_layer_that_starts_from_other_values_than_the_one_before_made_is_refused() {
         let outcome = case
             .streamed(dump, [sent[0].clone(), sent[1].clone(), other, end()].concat())
             .expect("some came");
-        assert_inconclusive(&outcome, &["what enters layer 2 has other values here"]);
+        assert_inconclusive(&outcome, &["the input of layer 2 differs"]);
     });
 }
 
@@ -186,24 +189,21 @@ fn a_layer_that_starts_from_other_values_than_the_one_before_made_is_refused() {
 fn a_message_without_what_its_layers_start_from_says_what_to_write() {
     with_case(|case, dump, sent| {
         let lacking: [(Vec<u8>, &str); 5] = [
-            (
-                message(dump, &|site| site.layer == Some(1)),
-                "layer 1 but not what enters it: block_out of layer 0",
-            ),
+            (message(dump, &|site| site.layer == Some(1)), "layer 1 without its input, block_out of layer 0"),
             (
                 message(dump, &|site| {
                     site.layer == Some(1) && site.point != Point::BlockOut
                         || site.layer == Some(0) && site.point == Point::BlockOut
                 }),
-                "it holds layer 1 without block_out in every pass",
+                "the message has layer 1 without block_out",
             ),
             // Pass by pass.
             (
                 message(dump, &|site| of_layers(1, 1, 3)(site) && site.pass == Some(0)),
-                "has its layers in all passes",
+                "contain its layers for all passes",
             ),
-            (message(dump, &|site| site.layer.is_none() && site.point != Point::Embed), "what enters it"),
-            (message(dump, &|_| false), "it holds no values"),
+            (message(dump, &|site| site.layer.is_none() && site.point != Point::Embed), "without its input"),
+            (message(dump, &|_| false), "the message has no values"),
         ];
         for (bytes, expected) in lacking {
             let outcome = case.streamed(dump, [sent[0].clone(), bytes, end()].concat()).expect("one came");
@@ -222,7 +222,10 @@ fn layers_that_the_model_does_not_have_are_refused() {
         let takes = |site: Site| site.layer == Some(2) || site.layer == Some(3);
         let other = renumbered(dump, &manifest, &takes);
         let outcome = case.streamed(dump, [sent[0].clone(), other, end()].concat()).expect("one came");
-        assert_inconclusive(&outcome, &["it holds layer 3; the model has 3, counted from 0"]);
+        assert_inconclusive(
+            &outcome,
+            &["the message has layer 3, but the model has 3 layers, counted from 0"],
+        );
     });
 }
 

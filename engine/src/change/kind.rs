@@ -29,76 +29,76 @@ macro_rules! kinds {
 }
 
 kinds! {
-    TokensBos "tokens_bos" "the token that begins a sequence, added or left out";
-    TokensPrompt "tokens_prompt" "other tokens than those of the prompt";
-    EmbedScale "embed_scale" "what embeddings are multiplied with";
+    TokensBos "tokens_bos" "a BOS token that is added or missing";
+    TokensPrompt "tokens_prompt" "prompt tokens that differ";
+    EmbedScale "embed_scale" "the factor that embeddings are multiplied by";
     PositionEmbedding "position_embedding" "the position whose learned embedding is added";
-    NormKind "norm_kind" "another norm: RMSNorm, LayerNorm, L2";
+    NormKind "norm_kind" "another kind of norm: RMSNorm, LayerNorm, L2";
     NormEps "norm_eps" "the epsilon of a norm";
-    NormVariance "norm_variance" "how the epsilon and the mean square make the divisor of a norm";
-    NormWeightOffset "norm_weight_offset" "what is added to the weight of a norm";
+    NormVariance "norm_variance" "how the epsilon and the mean square form the divisor of a norm";
+    NormWeightOffset "norm_weight_offset" "the offset added to the weight of a norm";
     NormWeightOrder "norm_weight_order" "a normed row, rounded before or after its gain";
-    NormWeights "norm_weights" "the weight of another layer or norm, or none";
-    NormMissing "norm_missing" "a norm that is left out";
-    NormScope "norm_scope" "over how many values a norm goes: a head, or all heads";
-    NormOrder "norm_order" "a norm before or after what it stands beside";
+    NormWeights "norm_weights" "the weight of another layer or norm, or no weight";
+    NormMissing "norm_missing" "a missing norm";
+    NormScope "norm_scope" "the number of values that a norm covers: one head, or all heads";
+    NormOrder "norm_order" "a norm before its neighbour instead of after it, or the reverse";
     RopePairing "rope_pairing" "which two values of a head rotate together";
     RopeTheta "rope_theta" "the base of RoPE's frequencies";
-    RopeScaling "rope_scaling" "how RoPE's frequencies are stretched";
-    RopePosition "rope_position" "the position that RoPE turns by";
-    RopeDirection "rope_direction" "the sense in which RoPE turns";
-    RopeMissing "rope_missing" "RoPE that is left out";
-    RopeLayers "rope_layers" "which layers rotate: one that does, and should not";
-    RopeOnV "rope_on_v" "values that are rotated, too";
-    RopeWidth "rope_width" "how many values of a head rotate";
-    RopePrecision "rope_precision" "what RoPE's frequencies, angles or tables are rounded to";
-    QkPermutation "qk_permutation" "rows of the q and k projections in the order of the other pairing";
-    QkvSwap "qkv_swap" "one of the projections q, k and v in the place of another";
-    FusedOrder "fused_order" "projections that lie in one matrix (q, k and v; gate and up), cut in another order";
-    GqaMapping "gqa_mapping" "which key head a query head reads";
+    RopeScaling "rope_scaling" "the scaling of RoPE's frequencies";
+    RopePosition "rope_position" "the position that RoPE uses";
+    RopeDirection "rope_direction" "the direction of RoPE's rotation";
+    RopeMissing "rope_missing" "missing RoPE";
+    RopeLayers "rope_layers" "RoPE in a layer that should not have it";
+    RopeOnV "rope_on_v" "RoPE applied to v too";
+    RopeWidth "rope_width" "the number of values of a head that rotate";
+    RopePrecision "rope_precision" "the type that RoPE's frequencies, angles or tables are rounded to";
+    QkPermutation "qk_permutation" "rows of the q and k projections in the order of the other RoPE pairing";
+    QkvSwap "qkv_swap" "one of the q, k and v projections in place of another";
+    FusedOrder "fused_order" "fused projections (q, k and v; gate and up) split in another order";
+    GqaMapping "gqa_mapping" "the key-value head that a query head reads";
     HeadOrder "head_order" "heads in another order";
-    AttnScale "attn_scale" "what q·k is multiplied with";
-    Softcap "softcap" "scores or logits that are capped, or are not";
-    MaskCausal "mask_causal" "keys after a query that it sees, or its own that it does not";
-    MaskWindow "mask_window" "how many of the latest keys a query sees";
+    AttnScale "attn_scale" "the factor that q·k is multiplied by";
+    Softcap "softcap" "softcapping of scores or logits that is missing, or extra";
+    MaskCausal "mask_causal" "a causal mask that shows later keys, or hides the query's own key";
+    MaskWindow "mask_window" "the size of the attention window";
     MaskSequences "mask_sequences" "keys of another sequence, or of padding, that a query sees";
-    SoftmaxAxis "softmax_axis" "the axis along which softmax goes";
-    SoftmaxPrecision "softmax_precision" "what softmax is computed in";
+    SoftmaxAxis "softmax_axis" "the axis of softmax";
+    SoftmaxPrecision "softmax_precision" "the type that softmax is computed in";
     CacheStale "cache_stale" "rows of the cache that belong to another position or time";
-    CachePosition "cache_position" "rows of the cache at other places than their positions";
-    Activation "activation" "the nonlinearity of the feed-forward block";
-    ExpertCount "expert_count" "how many experts a token chooses";
-    ExpertWeights "expert_weights" "whether the weights of experts are divided by the sum of all, or of those that are chosen";
-    ExpertOrder "expert_order" "experts in the place of others";
-    GateUpSwap "gate_up_swap" "gate and up, each in the place of the other";
-    ResidualMissing "residual_missing" "a residual connection that is left out, or adds nothing";
-    ResidualScale "residual_scale" "what is multiplied with before a residual add";
+    CachePosition "cache_position" "rows of the cache at other positions than their own";
+    Activation "activation" "the activation function of the feed-forward block";
+    ExpertCount "expert_count" "the number of experts per token";
+    ExpertWeights "expert_weights" "the normalisation of expert weights: by the sum over all experts, or over the chosen ones";
+    ExpertOrder "expert_order" "experts in place of other experts";
+    GateUpSwap "gate_up_swap" "gate and up projections swapped";
+    ResidualMissing "residual_missing" "a residual connection that is missing, or adds nothing";
+    ResidualScale "residual_scale" "the factor before a residual add";
     LayerOrder "layer_order" "the weights of another layer";
-    LayerMissing "layer_missing" "a layer that is left out";
-    LayerPattern "layer_pattern" "which layers slide and which see all";
+    LayerMissing "layer_missing" "a missing layer";
+    LayerPattern "layer_pattern" "which layers use a sliding window, and which full attention";
     WeightTransposed "weight_transposed" "a matrix with rows and columns exchanged";
     WeightMissing "weight_missing" "a weight that is zero or was not loaded";
-    WeightCorruption "weight_corruption" "elements of a weight that are others: row:column=value, or row:byte=value of stored blocks";
-    WeightPrecision "weight_precision" "a weight that is rounded to a shorter type";
-    WeightScale "weight_scale" "a weight that is multiplied with a number";
-    WeightLayout "weight_layout" "how the blocks of a quantised weight are decoded";
-    BiasMissing "bias_missing" "a bias that is left out";
-    ActivationQuant "activation_quant" "how activations are quantised where they meet weights";
-    LmHead "lm_head" "the matrix that makes logits";
-    LogitScale "logit_scale" "what logits are multiplied with";
+    WeightCorruption "weight_corruption" "changed elements of a weight: row:column=value, or row:byte=value for stored blocks";
+    WeightPrecision "weight_precision" "a weight rounded to a shorter type";
+    WeightScale "weight_scale" "a weight multiplied by a number";
+    WeightLayout "weight_layout" "the decoding of the blocks of a quantised weight";
+    BiasMissing "bias_missing" "a missing bias";
+    ActivationQuant "activation_quant" "the quantisation of activations before products with weights";
+    LmHead "lm_head" "the matrix that computes logits";
+    LogitScale "logit_scale" "the factor that logits are multiplied by";
     LogitsRow "logits_row" "the row of logits that sampling uses";
-    Probs "probs" "how logits become probabilities: their temperature, or what stands in the place of softmax";
-    Logprobs "logprobs" "which log-probability is given: its base, its row, its token, and over what it is taken";
-    Sampling "sampling" "how a token is chosen from its logits";
-    SamplingTie "sampling_tie" "which of the likeliest tokens is chosen";
-    NonFinite "non_finite" "values that are not numbers";
-    Arithmetic "arithmetic" "where and to what an engine rounds";
-    DumpAxes "dump_axes" "axes of a dump in another order than it says";
-    DumpTap "dump_tap" "a value that a dump holds under the name of another";
-    DumpLayers "dump_layers" "layers of a dump that are counted from another number";
+    Probs "probs" "probabilities from logits: the temperature, or another function than softmax";
+    Logprobs "logprobs" "which log-probability is reported: its base, row, token or normalisation";
+    Sampling "sampling" "the choice of a token from its logits";
+    SamplingTie "sampling_tie" "which of several equally likely tokens is chosen";
+    NonFinite "non_finite" "values that are NaN or infinite";
+    Arithmetic "arithmetic" "where an engine rounds, and to which type";
+    DumpAxes "dump_axes" "axes of a dump in another order than declared";
+    DumpTap "dump_tap" "a value that a dump records under the name of another";
+    DumpLayers "dump_layers" "layers of a dump counted from another number";
     DumpStorage "dump_storage" "values of a dump that were rounded when they were stored";
-    Partial "partial" "some rows, heads, channels, columns or blocks, and no others";
-    Unknown "unknown" "nothing of what ports are known to get wrong";
+    Partial "partial" "only some rows, heads, channels, columns or blocks";
+    Unknown "unknown" "no known cause";
 }
 
 impl Kind {
@@ -123,9 +123,11 @@ impl FromStr for Kind {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        Self::ALL.iter().copied().find(|kind| kind.name() == name).ok_or_else(|| {
-            format!("nothing is called '{name}' that can be supposed; `xcheck causes` lists what can")
-        })
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|kind| kind.name() == name)
+            .ok_or_else(|| format!("unknown cause '{name}'; list all causes with: xcheck causes"))
     }
 }
 

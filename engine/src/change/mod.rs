@@ -260,10 +260,7 @@ impl Change {
 /// What to say of a key of a model's files, which may count otherwise than the change of it does.
 fn of_a_key(name: &str) -> Option<String> {
     let entry = catalogue().find(|entry| entry.keys.is_some_and(|keys| keys.contains(&name)))?;
-    Some(format!(
-        "'{name}' is a key of a model's files; what computes otherwise than it is called {}={}",
-        entry.kind, entry.takes
-    ))
+    Some(format!("'{name}' is a configuration key; the cause is called {}={}", entry.kind, entry.takes))
 }
 
 /// Why nothing of a kind is what was typed.
@@ -271,10 +268,10 @@ fn refusal(kind: Kind, known: &[&Entry], point: Option<Point>) -> String {
     let takes: Vec<&str> = known.iter().map(|entry| entry.takes).collect();
     let points: BTreeSet<Point> = known.iter().flat_map(|entry| entry.at).copied().collect();
     match (takes.as_slice(), point.filter(|point| !points.contains(point))) {
-        ([], _) => format!("{kind} can be found, but not supposed"),
+        ([], _) => format!("{kind} cannot be supposed: it can only be found"),
         (_, Some(point)) => {
             let points: Vec<_> = points.into_iter().map(Point::name).collect();
-            format!("{kind} is no change of {point}, but of {}", points.join(", "))
+            format!("{kind} does not change {point}, only {}", points.join(", "))
         }
         ([""], _) => format!("{kind} takes no value"),
         _ => format!("{kind} takes a value: {kind}={}", takes.join(" or ")),

@@ -194,7 +194,7 @@ fn check_context(request: &Request) -> Result<()> {
         return Ok(());
     }
     Err(Error::Usage(format!(
-        "{prompt} tokens of prompt and {generation} to generate do not fit a context of {context}; shorten the prompt, \
-         generate fewer tokens, or give a larger --context, at most what the model was trained for"
+        "{prompt} prompt tokens and {generation} tokens to generate do not fit a context of {context}; shorten the \
+         prompt, generate fewer tokens, or give a larger --context, at most the context length of the model"
     )))
 }

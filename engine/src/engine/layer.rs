@@ -31,17 +31,17 @@ fn check_inputs(sizes: Dimensions, layer: usize, x: &Tensor, kv: &KvLayer) -> Re
     let Dimensions { n_layers, hidden_size, kv_width, .. } = sizes;
     let refuse = |problem: String| Err(Error::Usage(problem));
     if layer >= n_layers {
-        return refuse(format!("there is no layer {layer}: the model has {n_layers}, counted from 0"));
+        return refuse(format!("no layer {layer}: the model has {n_layers} layers, counted from 0"));
     }
     if !matches!(x.shape(), &[tokens, width] if tokens > 0 && width == hidden_size) {
         return refuse(format!(
-            "the hidden states have shape {:?}, layer {layer} takes [tokens, {hidden_size}]",
+            "the hidden states have shape {:?}, expected [tokens, {hidden_size}] for layer {layer}",
             x.shape()
         ));
     }
     let Some(position) = kv.position(kv_width) else {
         return refuse(format!(
-            "the cache holds other keys than those of {kv_width} values that layer {layer} has"
+            "the cache has keys of another width, expected {kv_width} values for layer {layer}"
         ));
     };
     check_context(position + x.rows(), sizes)?;

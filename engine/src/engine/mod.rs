@@ -346,8 +346,8 @@ pub fn check_native(model: &dyn Model, numerics: &dyn Numerics) -> Result<()> {
     let Some((name, dtype)) = decoded(model, numerics).into_iter().next() else { return Ok(()) };
     let names: Vec<_> = native_to(dtype).map(|numerics| format!("'{}'", numerics.name())).collect();
     Err(Error::Usage(format!(
-        "--strict: numerics '{}' would decode {name}, which is {dtype}, and compute in floating point; \
-         numerics that compute with {dtype} as it is stored: {}",
+        "--strict: numerics '{}' would decode {name}, which is {dtype}, and compute in floating point; use numerics \
+         that compute with {dtype} as it is stored: {}",
         numerics.name(),
         names.join(", ")
     )))
@@ -358,7 +358,8 @@ fn check_context(tokens: usize, sizes: Dimensions) -> Result<()> {
         return Ok(());
     }
     Err(Error::Usage(format!(
-        "{tokens} tokens are more than the {} that the model was trained for; shorten the input or the generation, or give a smaller --context",
+        "{tokens} tokens are more than the {} that the model was trained for; shorten the input or the generation, or \
+         give a smaller --context",
         sizes.context_length
     )))
 }
@@ -373,7 +374,7 @@ fn check_types(model: &dyn Model, numerics: &dyn Numerics) -> Result<()> {
     };
     let names: Vec<_> = supported.iter().map(|dtype| dtype.name()).collect();
     Err(Error::Usage(format!(
-        "numerics '{}' do not compute with {name}, which is {}; they do with {}",
+        "numerics '{}' do not support the type of {name}: {}, expected {}",
         numerics.name(),
         matrix.dtype,
         names.join(", ")

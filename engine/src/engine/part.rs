@@ -100,7 +100,7 @@ fn check_shape(x: &Tensor, reading: &Reading, width: usize) -> Result<()> {
         return Ok(());
     }
     Err(Error::Usage(format!(
-        "what enters pass {} has shape {:?}, the model takes {expected:?}; is it of this model?",
+        "the input of pass {} has shape {:?}, expected {expected:?}; is it from this model?",
         reading.pass,
         x.shape()
     )))

@@ -18,7 +18,7 @@ pub(super) fn check(sizes: Dimensions, passes: impl IntoIterator<Item = Range<us
         let (tokens, keys) = (wide(positions.len()), wide(positions.end));
         let attention = 2 * wide(sizes.n_heads) * tokens * keys;
         let streams = 2 * tokens * wide(sizes.hidden_size) + 2 * keys * wide(sizes.kv_width);
-        let what = format_args!("a pass of {tokens} tokens that sees {keys}");
+        let what = format_args!("a pass of {tokens} tokens over {keys} keys");
         memory::check(what, (attention + streams) * size_of::<f32>() as u128)?;
     }
     Ok(())

@@ -38,10 +38,10 @@ impl Sampling {
         };
         let share = |p: Option<f64>| p.filter(|p| !(0.0..=1.0).contains(p));
         if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
-            return refuse("the temperature", self.temperature.to_string(), "a number from 0 on");
+            return refuse("the temperature", self.temperature.to_string(), "a number of 0 or more");
         }
         if self.top_k == Some(0) {
-            return refuse("top-k", "0".to_owned(), "at least 1, or no top-k for all tokens");
+            return refuse("top-k", "0".to_owned(), "at least 1, or no top-k to allow all tokens");
         }
         match (share(self.top_p), share(self.min_p)) {
             (Some(p), _) => refuse("top-p", p.to_string(), "a number from 0 to 1"),

@@ -108,7 +108,7 @@ pub enum FormatError {
         expected: String,
     },
     /// A tensor of a type that is known by name, but has no place here.
-    #[error("{}: tensor '{tensor}' (byte {offset}) is of type {name}, which is not read; {hint}", file.display())]
+    #[error("{}: tensor '{tensor}' (byte {offset}) has type {name}, which is not supported; {hint}", file.display())]
     RefusedTensorType {
         /// The file.
         file: PathBuf,
@@ -122,7 +122,7 @@ pub enum FormatError {
         hint: &'static str,
     },
     /// A tensor of a type id that is not known.
-    #[error("{}: tensor '{tensor}' (byte {offset}) has unknown type id {id}; it may need a newer xcheck", file.display())]
+    #[error("{}: tensor '{tensor}' (byte {offset}) has unknown type id {id}; a newer xcheck may support it", file.display())]
     UnknownTensorType {
         /// The file.
         file: PathBuf,
@@ -134,7 +134,7 @@ pub enum FormatError {
         id: u32,
     },
     /// A pickle names something that is no part of a tensor: Python would import it, and mostly call it.
-    #[error("{}: byte {offset}: the pickle asks for '{name}', which is no part of a state dict of plain tensors, and is never run here; save model.state_dict() alone, or, if you trust the file, convert it to safetensors", file.display())]
+    #[error("{}: byte {offset}: the pickle refers to '{name}', which a state dict of tensors does not need; xcheck never runs code from a pickle; save only model.state_dict(), or, if you trust the file, convert it to safetensors", file.display())]
     ForeignPickle {
         /// The file.
         file: PathBuf,

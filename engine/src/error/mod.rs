@@ -44,7 +44,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// What was asked for takes more memory than there is.
-    #[error("{what} needs {}, and {} are left on this machine, or are allowed (ulimit -v, a container); ask for less, or use a machine with more", gigabytes(*needed), gigabytes(*left))]
+    #[error("{what} needs {}, but only {} are available on this machine or allowed (ulimit -v, container limit); reduce the request, or use a machine with more memory", gigabytes(*needed), gigabytes(*left))]
     NoMemory {
         /// What needs it.
         what: String,

@@ -26,7 +26,7 @@ pub enum ModelError {
         architecture: &'static str,
     },
     /// Tensors that the forward pass would not use: running without them would judge another model.
-    #[error("{}: {} the {architecture} forward pass does not use: {}", file.display(), plural(tensors.len(), "tensor"), shorten(tensors))]
+    #[error("{}: the {architecture} forward pass does not use {}: {}", file.display(), plural(tensors.len(), "tensor"), shorten(tensors))]
     UnusedTensors {
         /// The file.
         file: PathBuf,
@@ -36,7 +36,7 @@ pub enum ModelError {
         architecture: &'static str,
     },
     /// A matrix that the configuration ties to the embedding table, and that the file holds with other values.
-    #[error("{}: tensor '{tensor}' is not the embedding table, which tie_word_embeddings says it is; correct config.json or remove the tensor", file.display())]
+    #[error("{}: tensor '{tensor}' differs from the embedding table, but tie_word_embeddings says that it is the same; correct config.json or remove the tensor", file.display())]
     NotTied {
         /// The file.
         file: PathBuf,
@@ -44,7 +44,7 @@ pub enum ModelError {
         tensor: String,
     },
     /// A tensor's shape does not follow from the configuration.
-    #[error("{}: tensor '{tensor}' has shape {found:?}, the configuration asks for {expected:?}", file.display())]
+    #[error("{}: tensor '{tensor}' has shape {found:?}, expected {expected:?} by the configuration", file.display())]
     WrongShape {
         /// The file.
         file: PathBuf,
@@ -56,7 +56,7 @@ pub enum ModelError {
         expected: Vec<usize>,
     },
     /// A tensor's type is known but cannot be computed with.
-    #[error("{}: tensor '{tensor}' is of type {dtype}, which cannot be run yet; supported: {supported}", file.display())]
+    #[error("{}: tensor '{tensor}' has the unsupported type {dtype}, expected {supported}", file.display())]
     UnsupportedTensorType {
         /// The file.
         file: PathBuf,
@@ -68,7 +68,7 @@ pub enum ModelError {
         supported: String,
     },
     /// A block whose scale is infinite or not a number: none of its values would be one.
-    #[error("{}: tensor '{tensor}' ({dtype}): block {block}, at byte {offset} of its data, has a scale that is not finite, expected a number; the file is damaged or badly quantised, get or make it again", file.display())]
+    #[error("{}: tensor '{tensor}' ({dtype}): block {block}, at byte {offset} of its data, has a scale that is not finite, expected a finite number; the file is damaged or badly quantised, get or make it again", file.display())]
     BadScale {
         /// The file.
         file: PathBuf,
@@ -82,7 +82,7 @@ pub enum ModelError {
         offset: usize,
     },
     /// A code that stands for no weight.
-    #[error("{}: tensor '{tensor}' ({dtype}): byte {offset} of its data holds a code that stands for no weight, expected -1, 0 or 1; the file is damaged or of another layout (--i2s-layout)", file.display())]
+    #[error("{}: tensor '{tensor}' ({dtype}): byte {offset} of its data has an invalid code, expected -1, 0 or 1; the file is damaged or has another layout (--i2s-layout)", file.display())]
     BadCode {
         /// The file.
         file: PathBuf,

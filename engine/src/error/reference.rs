@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 /// Another program, which makes a reference or its environment, failed.
 #[derive(Debug, thiserror::Error)]
-#[error("{what} failed: {said}; {advice}; all that was said is in {}", log.display())]
+#[error("{what} failed: {said}; {advice}; the full log is in {}", log.display())]
 pub struct ReferenceError {
     /// What was made.
     pub what: String,

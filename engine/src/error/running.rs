@@ -17,7 +17,8 @@ pub enum RunError {
     },
     /// Logits that leave no token to choose.
     #[error(
-        "no token can be chosen: {problem}, expected numbers; look where it begins with: xcheck dump, then xcheck inspect"
+        "no token can be chosen: {problem}, expected finite numbers; find the first such value with: xcheck dump, then \
+         xcheck inspect"
     )]
     BadLogits {
         /// Which logits are what.

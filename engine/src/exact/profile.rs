@@ -453,18 +453,18 @@ impl Profile {
     /// What is told of operands that are rounded as matrix units round those of `f32`.
     pub const SHORT_OPERANDS: &'static str = "operands are rounded to the 11 bits of TF32 and f16";
     const AWAY: &'static str = "operands are rounded to the 11 bits of TF32 and f16, ties away from zero";
-    const CUT: &'static str = "operands are cut off to the 11 bits of TF32";
+    const CUT: &'static str = "operands are truncated to the 11 bits of TF32";
     const HALVES: &'static str = "sums over 2 parts of the columns are rounded before they are added";
     const QUARTERS: &'static str = "sums over 4 parts of the columns are rounded before they are added";
     const EIGHTHS: &'static str = "sums over 8 parts of the columns are rounded before they are added";
     const ROUNDED_ROW_SCALES: &'static str =
-        "the product with integer weights is rounded before it meets the scale of its row";
+        "the product with integer weights is rounded before the scale of its row is applied";
     const EXACT_ROW_SCALES: &'static str =
-        "the product with integer weights meets the scale of its row after it is summed";
+        "the scale of a row is applied after the product with integer weights is summed";
     const SPLIT_BF16: &'static str =
-        "operands are split in two numbers of bf16, and three of four products are added";
+        "operands are split into two numbers of bf16, and three of four products are added";
     const SPLIT_TF32: &'static str =
-        "operands are split in two numbers of TF32, and three of four products are added";
+        "operands are split into two numbers of TF32, and three of four products are added";
     const WHOLE_ACTIVATIONS: &'static str = "activations are not rounded to 8-bit integers";
     /// What is told of a product that is computed alike in every layer: how that begins. Where there are no ties, nobody can tell
     /// which way they went.
@@ -696,22 +696,22 @@ impl Profile {
             Choice::GeluTable => "GELU does not come from a table of f16".to_owned(),
             Choice::CosSin => rounds(self.cos_sin, "RoPE's table", "before it is used"),
             Choice::Rotated => rounds(self.rotated, "each product of a rotation", "before it is added"),
-            Choice::ScaledQueries => "the scale of attention meets the queries".to_owned(),
+            Choice::ScaledQueries => "the scale of attention is applied to the queries".to_owned(),
             Choice::Dots => rounds(self.dots, "q·k", "before its scale"),
             Choice::Scores => rounds(self.scores, "a score", "before softmax"),
             Choice::Softmax => rounds(self.softmax, "an attention weight", "after softmax"),
-            Choice::Fused => "attention is one kernel, which rounds nothing inside".to_owned(),
+            Choice::Fused => "attention is one fused kernel without rounding inside".to_owned(),
             Choice::Flash => format!(
-                "attention is one kernel, which rounds exponentials to {} before they are divided by their sum",
+                "attention is one fused kernel, which rounds exponentials to {} before they are divided by their sum",
                 self.attention.name()
             ),
             Choice::Constants => {
                 rounds(self.constants, "each constant of the activation", "before it is used")
             }
-            Choice::Gains => rounds(self.gains, "one and the weight", "before they meet the normed row"),
+            Choice::Gains => rounds(self.gains, "1 + weight", "before the product with the normed row"),
             Choice::LayerNormed => rounds(self.layer_normed, "each step of LayerNorm", "before the next"),
             Choice::GgmlFlash if self.ggml_flash => {
-                format!("flash attention as ggml has it: values are added up in {}", self.attention.name())
+                format!("flash attention as in ggml: values are accumulated in {}", self.attention.name())
             }
             Choice::GgmlFlash => "no flash attention".to_owned(),
             Choice::ExpertWeights => {
@@ -720,44 +720,40 @@ impl Profile {
             Choice::Weighted => {
                 rounds(self.weighted, "the weighted output of an expert", "before it is added")
             }
-            Choice::Mixed => rounds(self.mixed, "the sum over experts", "after each of them"),
+            Choice::Mixed => rounds(self.mixed, "the sum over experts", "after each expert"),
             Choice::HalfAttention => "queries and attention weights are rounded to f16".to_owned(),
-            Choice::OneByOne => "exponentials are added up one by one in f32".to_owned(),
+            Choice::OneByOne => "exponentials are summed one by one in f32".to_owned(),
             Choice::Tf32 => Self::SHORT_OPERANDS.to_owned(),
             Choice::Tf32Away => Self::AWAY.to_owned(),
             Choice::Tf32Cut => Self::CUT.to_owned(),
             Choice::Halves => Self::HALVES.to_owned(),
             Choice::Quarters => Self::QUARTERS.to_owned(),
             Choice::Eighths => Self::EIGHTHS.to_owned(),
-            Choice::Truncates => "sums are cut off, not rounded to nearest".to_owned(),
+            Choice::Truncates => "sums are truncated, not rounded to nearest".to_owned(),
             Choice::AbsoluteSigmoid if self.absolute_sigmoid => {
-                "the logistic function is off by up to 2⁻²² whatever its value".to_owned()
+                "the logistic function has an absolute error of up to 2⁻²²".to_owned()
             }
-            Choice::AbsoluteSigmoid => "the logistic function is right to its own size".to_owned(),
-            Choice::AbsoluteErf if self.absolute_erf => {
-                "the error function is off by up to 7e-7 whatever its value".to_owned()
-            }
-            Choice::AbsoluteErf => "the error function is right to its own size".to_owned(),
+            Choice::AbsoluteSigmoid => "the logistic function has a relative error only".to_owned(),
+            Choice::AbsoluteErf if self.absolute_erf => "erf has an absolute error of up to 7e-7".to_owned(),
+            Choice::AbsoluteErf => "erf has a relative error only".to_owned(),
             Choice::NormOfSums if self.norm_of_sums => "a norm reads the sum before it is rounded".to_owned(),
             Choice::NormOfSums => "a norm reads the sum after it is rounded".to_owned(),
             Choice::MeanOfSums if self.mean_of_sums => {
-                "the mean square of a norm is of the sum before it is rounded, and the row is not".to_owned()
+                "the mean square of a norm is computed before the sum is rounded, and the row after it"
+                    .to_owned()
             }
-            Choice::MeanOfSums => "the mean square of a norm is of the sum after it is rounded".to_owned(),
+            Choice::MeanOfSums => "the mean square of a norm is computed after the sum is rounded".to_owned(),
             Choice::GainsAlone if self.gains_alone => {
-                format!(
-                    "one and the weight is rounded to {}, and the normed row that it meets is not",
-                    self.gains.name()
-                )
+                format!("1 + weight is rounded to {}, but the normed row is not", self.gains.name())
             }
-            Choice::GainsAlone => "the normed row is rounded before it meets one and the weight".to_owned(),
+            Choice::GainsAlone => "the normed row is rounded before the product with 1 + weight".to_owned(),
             Choice::Biased => rounds(self.biased, "a product", "before its bias is added"),
             Choice::ChainedNorms => {
-                "norms and scores are fused with what reads them, which does so before they are rounded"
+                "norms and scores are fused with the operations that read them, before any rounding"
                     .to_owned()
             }
             Choice::Chained => {
-                "sums, norms and scores are fused with what reads them, which does so before they are rounded"
+                "sums, norms and scores are fused with the operations that read them, before any rounding"
                     .to_owned()
             }
             Choice::WideSums if self.wide_sums => "sums of the residual stream are not rounded".to_owned(),
@@ -766,9 +762,11 @@ impl Profile {
             Choice::SplitTf32 => Self::SPLIT_TF32.to_owned(),
             Choice::RoundedRowScales => Self::ROUNDED_ROW_SCALES.to_owned(),
             Choice::ExactRowScales => Self::EXACT_ROW_SCALES.to_owned(),
-            Choice::WholeActivations => format!("{} where they meet these weights", Self::WHOLE_ACTIVATIONS),
+            Choice::WholeActivations => {
+                format!("{} before products with these weights", Self::WHOLE_ACTIVATIONS)
+            }
             Choice::Operands => {
-                format!("activations are rounded to {} where they meet weights", self.results.name())
+                format!("activations are rounded to {} before products with weights", self.results.name())
             }
         }
     }

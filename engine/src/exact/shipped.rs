@@ -39,9 +39,9 @@ impl Profile {
             None => self,
             Some(Value::String(name)) => Self::named(name).ok_or_else(|| {
                 let names: Vec<_> = Self::names().collect();
-                format!("no profile is named '{name}'; known: {}", names.join(", "))
+                format!("unknown profile '{name}'; known: {}", names.join(", "))
             })?,
-            Some(other) => return Err(format!("like is the name of a profile, not {other}")),
+            Some(other) => return Err(format!("like is {other}, expected the name of a profile")),
         };
         let mut merged = serde_json::to_value(base).map_err(|error| error.to_string())?;
         if let Value::Object(merged) = &mut merged {
@@ -59,10 +59,10 @@ impl Profile {
     /// Refuses numbers that no engine has.
     fn sound(self) -> Result<Self, String> {
         if self.lanes == 0 {
-            return Err("lanes is how many sums a product has, at least 1".to_owned());
+            return Err("lanes is 0, expected at least 1: the number of sums of a product".to_owned());
         }
         if !(0.0..=MOST_ULPS).contains(&self.library_ulps) {
-            return Err(format!("library_ulps is from 0 to {MOST_ULPS}, not {}", self.library_ulps));
+            return Err(format!("library_ulps is {}, expected 0 to {MOST_ULPS}", self.library_ulps));
         }
         match self.activation_codes.as_ref().and_then(ActivationCodes::problem) {
             Some(problem) => Err(problem.to_owned()),

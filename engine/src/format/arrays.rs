@@ -122,7 +122,10 @@ fn in_npz(source: &Source) -> Result<Vec<(String, StoredTensor)>> {
         let mut limited = member.take(left.saturating_add(1));
         limited.read_to_end(&mut data).map_err(|error| refuse(format!("'{stem}': {error}")))?;
         left = left.checked_sub(data.len() as u64).ok_or_else(|| {
-            refuse("its arrays are more than such an archive can hold; save them with numpy.savez".to_owned())
+            refuse(
+                "its arrays are larger than a valid archive of its size can hold; save them with numpy.savez"
+                    .to_owned(),
+            )
         })?;
         let path = source.path.join(&name);
         arrays.push((stem, npy::read(&Source { path, data: data.into() }, None)?));

@@ -115,8 +115,8 @@ const FOREIGN: &[(&[u8], &str, &str)] = &[
     // The magics of before GGUF were written as little-endian numbers and stand there backwards.
     (
         b"_logits_",
-        "a file of log-probabilities by llama-perplexity",
-        "; xcheck kld compares it with a dump, a model or another one, and run, check and compare read it as a dump",
+        "a log-probability file of llama-perplexity",
+        "; xcheck kld compares it with a dump, a model or another such file; run, check and compare read it as a dump",
     ),
     (b"lmgg", "a legacy ggml file", CONVERT_LEGACY),
     (b"fmgg", "a legacy ggmf file", CONVERT_LEGACY),
@@ -127,7 +127,11 @@ const FOREIGN: &[(&[u8], &str, &str)] = &[
     (b"ggjt", "a legacy ggjt file", CONVERT_LEGACY),
     (b"FUGG", "a GGUF file with its magic byte-swapped", "; run gguf-convert-endian on it"),
     (b"version https://git-lfs", "a Git LFS pointer, not the file itself", "; run git lfs pull"),
-    (b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46", "a PyTorch checkpoint of the form before 1.6", SAVE_AGAIN),
+    (
+        b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46",
+        "a PyTorch checkpoint in the format before version 1.6",
+        SAVE_AGAIN,
+    ),
     (b"\x80\x02", "a Python pickle", CONVERT),
     (b"\x80\x03", "a Python pickle", CONVERT),
     (b"\x80\x04", "a Python pickle", CONVERT),

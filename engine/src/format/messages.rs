@@ -42,13 +42,12 @@ impl Messages {
         let Some(len) = self.header_len()? else { return Ok(None) };
         let header = self.header(len)?;
         let data = safetensors::announced(&header)
-            .map_err(|problem| self.bad(format!("its header is no safetensors header: {problem}")))?;
+            .map_err(|problem| self.bad(format!("invalid safetensors header: {problem}")))?;
         let size = data.saturating_add(8 + len);
         if size > self.most {
             let most = self.most;
             return Err(self.bad(format!(
-                "it has {size} bytes, of which at most {most} are taken; send fewer layers in a message, or allow more with \
-                 --largest-message"
+                "it has {size} bytes, expected at most {most}; send fewer layers in a message, or raise --largest-message"
             )));
         }
         let mut spool = tempfile::tempfile().map_err(Error::io("create a file in", &std::env::temp_dir()))?;
@@ -65,7 +64,7 @@ impl Messages {
         let Ok(len) = <[u8; 8]>::try_from(bytes.as_slice()).map(u64::from_le_bytes) else {
             return Err(match bytes.len() {
                 0 => self.bad(
-                    "the pipe is closed before the end was marked (8 zero bytes): the producer stopped too early"
+                    "the pipe was closed without the end marker (8 zero bytes): the producer stopped too early"
                         .to_owned(),
                 ),
                 few => self.cut("the length of its header", few as u64, 8),
@@ -75,8 +74,8 @@ impl Messages {
             END => Ok(None),
             2..=LONGEST_HEADER => Ok(Some(len)),
             _ => Err(self.bad(format!(
-                "it begins with {:?}, expected the length of a safetensors header; does anything else write to the pipe, as \
-                 a print to standard output does?",
+                "it begins with {:?}, expected the length of a safetensors header; does something else write to the \
+                 pipe, such as a print to standard output?",
                 bytes.escape_ascii().to_string()
             ))),
         }
@@ -87,7 +86,9 @@ impl Messages {
         let mut header = Vec::new();
         self.read_up_to(1, &mut header)?;
         if header.first().is_some_and(|&first| first != b'{') {
-            return Err(self.bad("its header does not begin with '{': it is no safetensors file".to_owned()));
+            return Err(
+                self.bad("its header does not begin with '{': it is not a safetensors file".to_owned())
+            );
         }
         self.read_up_to(len - header.len() as u64, &mut header)?;
         if (header.len() as u64) < len {

@@ -65,7 +65,7 @@ impl<'a> Header<'a> {
         };
         find().ok_or_else(|| {
             let expected = "a dict with descr, fortran_order and shape, as numpy.save writes it";
-            self.source.bad(self.at, "the header", format_args!("a text without '{key}'"), expected)
+            self.source.bad(self.at, "the header", format_args!("text without '{key}'"), expected)
         })
     }
 
@@ -100,8 +100,8 @@ impl<'a> Header<'a> {
         let shape = shape.filter(|shape| shape.len() <= MOST_AXES);
         let sized = shape.and_then(|shape| stored_bytes(dtype, &shape).map(|bytes| (shape, bytes)));
         sized.ok_or_else(|| {
-            let expected = "a tuple of at most 64 whole numbers whose product memory can hold";
-            self.source.bad(self.at, "shape", "not that", expected)
+            let expected = "a tuple of at most 64 integers whose product fits in memory";
+            self.source.bad(self.at, "shape", "invalid", expected)
         })
     }
 }
@@ -156,11 +156,11 @@ impl TypeName {
     /// What one that is refused holds.
     fn what(&self) -> &'static str {
         match self.kind {
-            'O' => "Python objects: loading them would run code from the file, their pickle",
+            'O' => "Python objects: loading their pickle would run code from the file",
             'S' | 'a' | 'U' => "text",
-            'V' => "bytes without a type; bf16 is saved as array.view('<u2'), and 8 bits as '|u1'",
+            'V' => "bytes without a type; save bf16 as array.view('<u2'), and 8-bit types as '|u1'",
             _ if self.order == '>' => "big-endian",
-            _ => "no plain numbers",
+            _ => "not plain numbers",
         }
     }
 }

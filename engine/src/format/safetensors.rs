@@ -128,11 +128,11 @@ fn place(
     let offset = data_start.saturating_add(start);
     let dtype = known_dtype(source, offset, tensor, info.dtype)?;
     if offset != previous_end {
-        let expected = format_args!("{}, the end of the tensor before it", previous_end - data_start);
+        let expected = format_args!("{}, the end of the previous tensor", previous_end - data_start);
         return Err(source.bad_tensor(tensor, offset, "start of the data", start, expected));
     }
     let Some(bytes) = stored_bytes(dtype, &info.shape) else {
-        return Err(source.bad_tensor(tensor, offset, "shape", "too large", "a size that memory can hold"));
+        return Err(source.bad_tensor(tensor, offset, "shape", "too large", "a size that fits in memory"));
     };
     if end.checked_sub(start) != Some(bytes) {
         let found = format_args!("{start} to {end}");

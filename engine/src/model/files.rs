@@ -142,7 +142,7 @@ impl ModelFiles {
                 Ok(ModelFiles::HuggingFace { config, index: None, weights, tokenizer, chat, aside: None })
             }
             Format::Npy | Format::Npz => {
-                let problem = "it holds arrays, not a model; xcheck compare takes dumps".to_owned();
+                let problem = "it contains arrays, not a model; compare dumps with xcheck compare".to_owned();
                 Err(ModelError::NoModel { name: path.display().to_string(), problem }.into())
             }
         }
@@ -301,7 +301,8 @@ impl ModelFiles {
                 };
                 let mut loaded = load_hugging_face(config, &tensors, Format::detect(&weights[0])?)?;
                 loaded.notes.extend(aside.map(|whole| {
-                    format!("{whole} and an index of shards are there: the shards are taken; name {whole} to take that")
+                    format!("the folder has both {whole} and an index of shards: the shards are used; give the path of \
+                             {whole} to use that file")
                 }));
                 Ok(loaded)
             }
@@ -314,8 +315,8 @@ fn no_directory(place: &dyn Place, path: &Path, missing: &str) -> Error {
     let why =
         place.why_absent(&path.join(missing)).map_or(String::new(), |why| format!("; {missing}: {why}"));
     let problem = format!(
-        "{missing} is not there; a model directory holds config.json and model.safetensors or pytorch_model.bin (or shards and their index); for \
-         GGUF name the file itself{why}"
+        "{missing} is missing; a model directory needs config.json and model.safetensors or pytorch_model.bin (or \
+         shards and their index); for GGUF give the path of the file{why}"
     );
     ModelError::NoModel { name: path.display().to_string(), problem }.into()
 }
@@ -473,8 +474,8 @@ fn defaults_taken(config: &Config, defaults: &Value) -> Vec<String> {
     let note = |(key, specified): (&str, &str)| {
         let default = defaults.get(key).filter(|_| config.get(key).is_none())?;
         Some(format!(
-            "config.json does not set {key}: {default} is taken, transformers' default ({specified} by the Hugging Face parity \
-             specification)"
+            "config.json does not set {key}: using transformers' default, {default} (the Hugging Face parity \
+             specification says {specified})"
         ))
     };
     specified.into_iter().filter_map(note).collect()

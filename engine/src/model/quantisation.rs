@@ -32,7 +32,11 @@ impl LinearClass {
             "\"bitnet\" (other quantised checkpoints are not supported)",
         )?;
         asked.only("use_rms_norm", &[false.into()], "false (a norm in linear layers is not supported)")?;
-        asked.only("modules_to_not_convert", &[], "absent (all linear layers but the head are ternary)")?;
+        asked.only(
+            "modules_to_not_convert",
+            &[],
+            "absent (all linear layers except the head must be ternary)",
+        )?;
         asked.only_keys(&[
             "quant_method",
             "linear_class",

@@ -23,13 +23,18 @@ pub(super) fn open(place: &dyn Place, index: &Source) -> Result<Vec<Source>> {
     let folder = index.path.parent().unwrap_or(Path::new(""));
     let names: BTreeSet<String> = parse(index)?.weight_map.into_values().collect();
     if names.is_empty() {
-        return Err(Error::bad_key(&index.path, "weight_map", "empty", "tensors and the shards they are in"));
+        return Err(Error::bad_key(&index.path, "weight_map", "empty", "a map from tensors to their shards"));
     }
     let shard = |name: String| {
         let is_plain = Path::new(&name).components().eq([Component::Normal(name.as_ref())]);
         let shard = if is_plain { place.find(&folder.join(&name))? } else { None };
         shard.ok_or_else(|| {
-            Error::bad_key(&index.path, "weight_map", name, "a file beside it; get the missing shard")
+            Error::bad_key(
+                &index.path,
+                "weight_map",
+                name,
+                "a file in the same folder; get the missing shard",
+            )
         })
     };
     // Elsewhere each of them is a request.
@@ -45,7 +50,9 @@ pub(super) fn read(index: &Source, shards: &[Source]) -> Result<TensorFile> {
         let tensors = TensorFile::read(shard)?;
         for (tensor, stored) in tensors.iter() {
             if place.get(tensor).map(String::as_str) != Some(&*name) {
-                let expected = format!("in {name}, where it is; index and shards are of two checkpoints");
+                let expected = format!(
+                    "{name}, which contains the tensor; index and shards are from different checkpoints"
+                );
                 let found = place.get(tensor).map_or("nowhere", String::as_str);
                 return Err(Error::bad_key(&index.path, &format!("weight_map.{tensor}"), found, expected));
             }
@@ -60,7 +67,7 @@ pub(super) fn read(index: &Source, shards: &[Source]) -> Result<TensorFile> {
     let held: BTreeSet<&str> = entries.iter().map(|(name, _)| name.as_str()).collect();
     match place.iter().find(|(tensor, _)| !held.contains(tensor.as_str())) {
         Some((tensor, shard)) => {
-            let expected = "a shard that holds it; the shard is damaged or of another checkpoint";
+            let expected = "a shard with this tensor; the shard is damaged or from another checkpoint";
             Err(Error::bad_key(&index.path, &format!("weight_map.{tensor}"), shard, expected))
         }
         None => TensorFile::joined(index, entries),

@@ -74,13 +74,13 @@ impl TernaryFiles {
                     None => return Err(bad_ini(file, number, "a key before the first section".into())),
                 },
                 None => {
-                    return Err(bad_ini(file, number, "neither a section nor a key and its value".into()));
+                    return Err(bad_ini(file, number, "neither a section nor a key with a value".into()));
                 }
             }
         }
         self.kernels.extend(section.map(|section| section.kernel(file)).transpose()?);
         if self.kernels.is_empty() {
-            return Err(bad_ini(file, 0, "it describes no kernel".into()));
+            return Err(bad_ini(file, 0, "no kernel section".into()));
         }
         Ok(self)
     }
@@ -118,7 +118,7 @@ impl TernaryFiles {
             _ => return Err(unfit_tiles(rows, columns, tiles)),
         };
         let mut data = codes.map_err(|at| {
-            format!("byte {at} of its data holds an index that stands for no weights; are the tiles those of its kernels?")
+            format!("byte {at} of its data has an invalid index; are these tiles those of the kernels?")
         })?;
         data.extend_from_slice(&tensor.data[tensor.data.len() - DType::TL.tail_bytes()..]);
         Ok(StoredTensor { dtype: DType::TL, shape: tensor.shape.clone(), data: data.into() })
@@ -142,7 +142,7 @@ impl FromStr for I2sLayout {
         match name {
             "x86" => Ok(I2sLayout::X86),
             "arm" => Ok(I2sLayout::Arm),
-            _ => Err(format!("no layout of I2_S is named '{name}'; known: x86, arm")),
+            _ => Err(format!("unknown I2_S layout '{name}'; known: x86, arm")),
         }
     }
 }
@@ -155,8 +155,8 @@ fn from_arm(tensor: &StoredTensor) -> StoredTensor {
 
 fn unknown_tiles(rows: usize, columns: usize) -> String {
     format!(
-        "the order of its codes depends on the tiles of the kernel for {rows} x {columns} matrices, which the file does \
-         not state and which is none of a known model; give the kernel_config.ini of the build that made it \
+        "the order of its codes depends on the kernel's tiles for {rows} x {columns} matrices, which the file does not \
+         state and which are not those of a known model; give the kernel_config.ini of the build that made it \
          (--kernel-config)"
     )
 }
@@ -164,8 +164,8 @@ fn unknown_tiles(rows: usize, columns: usize) -> String {
 fn unfit_tiles(rows: usize, columns: usize, tiles: Tiles) -> String {
     let Tiles { rows: tile_rows, columns: tile_columns, together } = tiles;
     format!(
-        "a {rows} x {columns} matrix is not cut into tiles of {tile_rows} x {tile_columns}, {together} rows together; \
-         give the kernel_config.ini of the build that made it (--kernel-config)"
+        "a {rows} x {columns} matrix cannot be divided into tiles of {tile_rows} x {tile_columns}, {together} rows \
+         together; give the kernel_config.ini of the build that made it (--kernel-config)"
     )
 }
 
@@ -185,8 +185,9 @@ impl Section {
     fn set(&mut self, file: &Source, line: usize, key: &str, value: &str) -> Result<()> {
         let Some(index) = Self::KEYS.iter().position(|known| *known == key) else { return Ok(()) };
         let size = value.parse().ok().filter(|size| (1..=1 << 24).contains(size));
-        self.sizes[index] =
-            Some(size.ok_or_else(|| bad_ini(file, line, format!("{key} is {value}, expected a size")))?);
+        self.sizes[index] = Some(
+            size.ok_or_else(|| bad_ini(file, line, format!("{key} is {value}, expected 1 to 16777216")))?,
+        );
         Ok(())
     }
 
@@ -195,7 +196,9 @@ impl Section {
             [Some(rows), Some(columns), Some(bm), Some(bk), Some(bmm)] => {
                 Ok(KernelConfig { rows, columns, tiles: Tiles { rows: bm, columns: bk, together: bmm } })
             }
-            _ => Err(bad_ini(file, self.line, format!("a section without all of {}", Self::KEYS.join(", ")))),
+            _ => {
+                Err(bad_ini(file, self.line, format!("a section must have all of {}", Self::KEYS.join(", "))))
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::quant::{self, decode_row, ternary};
 use crate::weight::{DType, Factor, Matrix, StoredTensor};
 
 /// What ternary weights of a Hugging Face checkpoint can be made of.
-const TERNARY: &str = "u8 (four rows of codes in one, so rows in multiples of 4), or f32, f16, bf16";
+const TERNARY: &str = "u8 (four rows of codes packed into one, so a multiple of 4 rows), or f32, f16, bf16";
 
 /// A weight file being read for one architecture.
 pub struct Weights<'f> {
@@ -81,7 +81,7 @@ impl<'f> Weights<'f> {
     pub fn stacked(&mut self, name: &str, count: usize, rows: usize, cols: usize) -> Result<Vec<Matrix>> {
         let tensor = self.fetch(name, &[count, rows, cols])?;
         if tensor.dtype.tail_bytes() > 0 || tensor.dtype == DType::INT8_GROUPS {
-            return Err(self.unsupported(name, tensor.dtype, "types whose scales are in their blocks"));
+            return Err(self.unsupported(name, tensor.dtype, "a type with its scales in its blocks"));
         }
         let all = self.sound(name, &StoredTensor { shape: vec![count * rows, cols], ..tensor.clone() })?;
         Ok((0..count).map(|expert| all.rows_from(expert * rows, rows)).collect())
@@ -90,7 +90,7 @@ impl<'f> Weights<'f> {
     /// A tensor of two axes as a matrix.
     fn sound(&mut self, name: &str, tensor: &StoredTensor) -> Result<Matrix> {
         let matrix = Matrix::from_stored(tensor)
-            .ok_or_else(|| self.unsupported(name, tensor.dtype, "types whose blocks divide a row"))?;
+            .ok_or_else(|| self.unsupported(name, tensor.dtype, "a type whose blocks divide a row"))?;
         let matrix = match matrix.dtype {
             DType::INT8_GROUPS => self.with_scales(name, matrix)?,
             _ => matrix,
@@ -143,7 +143,7 @@ impl<'f> Weights<'f> {
         let groups = self.file.get(&scales).map_or(0, |tensor| tensor.shape[tensor.shape.len() - 1]);
         let tensor = self.fetch(&scales, &[matrix.rows, groups])?;
         let unsupported =
-            || self.unsupported(name, matrix.dtype, "matrices with an f32 for each group of a row");
+            || self.unsupported(name, matrix.dtype, "a matrix with an f32 for each group of a row");
         matrix.clone().with_scales(tensor).ok_or_else(unsupported)
     }
 
@@ -153,8 +153,9 @@ impl<'f> Weights<'f> {
     /// If it is missing, of another shape, or of a block type.
     pub fn transposed(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
         let tensor = self.fetch(name, &[cols, rows])?;
-        Matrix::transposed(tensor)
-            .ok_or_else(|| self.unsupported(name, tensor.dtype, "plain types, as it is transposed"))
+        Matrix::transposed(tensor).ok_or_else(|| {
+            self.unsupported(name, tensor.dtype, "a plain type, since the tensor is transposed")
+        })
     }
 
     /// Whether the file holds a tensor.
@@ -248,14 +249,12 @@ pub fn arrive(part: impl Fn() -> String, matrices: &[(&str, &Matrix)]) {
     let elsewhere = || matrices.iter().filter(|(_, matrix)| matrix.is_elsewhere());
     parts::bring(elsewhere().flat_map(|(_, matrix)| matrix.parts())).unwrap_or_else(|why| parts::refuse(why));
     for (name, matrix) in elsewhere() {
-        let flaw =
-            match ternary::is_ternary(matrix.dtype) {
-                true if !matrix.scale().is_finite() => Some("its scale is not a number".to_owned()),
-                true => first_bad_code(matrix)
-                    .map(|offset| format!("the code at byte {offset} stands for no weight")),
-                false => first_unsound_block(matrix)
-                    .map(|block| format!("a scale of block {block} is not a number")),
-            };
+        let flaw = match ternary::is_ternary(matrix.dtype) {
+            true if !matrix.scale().is_finite() => Some("its scale is not a finite number".to_owned()),
+            true => first_bad_code(matrix).map(|offset| format!("the code at byte {offset} is invalid")),
+            false => first_unsound_block(matrix)
+                .map(|block| format!("a scale of block {block} is not a finite number")),
+        };
         if let Some(flaw) = flaw {
             let problem = format!("{flaw} ({}); the file is damaged", matrix.dtype);
             parts::refuse(Refused { place: format!("{name} of {}", part()), problem });

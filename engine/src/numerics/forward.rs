@@ -13,6 +13,7 @@ macro_rules! forward {
     (@weight_types $inner:tt) => { forward!(@weight_types $inner () -> &'static [DType]); };
     (@native_types $inner:tt) => { forward!(@native_types $inner () -> &'static [DType]); };
     (@activation_type $inner:tt) => { forward!(@activation_type $inner () -> DType); };
+    (@activation_codes $inner:tt) => { forward!(@activation_codes $inner () -> Option<ActivationCodes>); };
     (@cache_noise $inner:tt) => { forward!(@cache_noise $inner () -> f64); };
     (@cache_type $inner:tt) => { forward!(@cache_type $inner () -> DType); };
     (@embed $inner:tt) => { forward!(@embed $inner (table: &Matrix, tokens: &[u32]) -> Tensor); };

@@ -10,6 +10,7 @@ use crate::ops::ffn::Activation;
 use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
+use crate::quant::ActivationCodes;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
@@ -79,7 +80,7 @@ impl Numerics for OneOrder<'_> {
     }
 
     forward!(
-        0: name, weight_types, native_types, activation_type, cache_type, embed, scale, rms_norm, layer_norm,
+        0: name, weight_types, native_types, activation_type, activation_codes, cache_type, cache_noise, embed, scale, rms_norm, layer_norm,
         rope_table, rotate, to_cache, softmax, sums_of_values, activation, gated, likelihoods, choose, expert_weights, mix,
         add, probabilities
     );

@@ -20,7 +20,7 @@ pub(super) fn check(tokenizer: &Value) -> Result<()> {
         let grown = growth(&tokenizer[part])?;
         if !(grown <= MOST) {
             return Err(refuse(format!(
-                "its {part} makes a text up to {grown:.0} times as long, and no real one does"
+                "its {part} makes a text up to {grown:.0} times as long, which no real tokenizer does"
             )));
         }
     }
@@ -33,7 +33,7 @@ fn growth(rule: &Value) -> Result<f64> {
     let fields = match rule {
         Value::Null => return Ok(1.0),
         Value::Object(fields) => fields,
-        _ => return Err(refuse("one of its rules is no object with a type")),
+        _ => return Err(refuse("one of its rules is not an object with a type")),
     };
     let table = fields.get("precompiled_charsmap").map_or(Ok(1.0), longest)?;
     let own = if fields.contains_key("pattern") { table * replaced(rule) } else { table };

@@ -292,7 +292,7 @@ fn ids(pieces: &[&str]) -> Result<Vocab> {
     let mut ids = Vocab::with_capacity(pieces.len());
     for (id, piece) in (0..).zip(pieces).filter(|(_, piece)| !piece.is_empty()) {
         if let Some(first) = ids.insert((*piece).to_owned(), id) {
-            return Err(refuse(format!("'{piece}' is piece {first} and piece {id}")));
+            return Err(refuse(format!("duplicate piece '{piece}': ids {first} and {id}")));
         }
     }
     Ok(ids)
@@ -306,7 +306,7 @@ fn pairs(merges: &[&str]) -> Result<Merges> {
     };
     let pairs = merges.iter().map(|merge| {
         pair(merge)
-            .ok_or_else(|| refuse(format!("the merge '{merge}' is not two pieces with a space between")))
+            .ok_or_else(|| refuse(format!("the merge '{merge}' is not two pieces with a space between them")))
     });
     pairs.collect()
 }

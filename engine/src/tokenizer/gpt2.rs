@@ -38,9 +38,14 @@ fn by_id(ids: &HashMap<String, u32>) -> Result<Vec<&str>> {
     for (piece, &id) in ids {
         match pieces.get_mut(id as usize) {
             Some(place @ None) => *place = Some(piece.as_str()),
-            Some(Some(other)) => return Err(refuse(format!("'{other}' and '{piece}' are both piece {id}"))),
+            Some(Some(other)) => {
+                return Err(refuse(format!("'{other}' and '{piece}' have the same id {id}")));
+            }
             None => {
-                return Err(refuse(format!("'{piece}' is piece {id}, and there are {} pieces", ids.len())));
+                return Err(refuse(format!(
+                    "'{piece}' has the id {id}, but there are only {} pieces",
+                    ids.len()
+                )));
             }
         }
     }

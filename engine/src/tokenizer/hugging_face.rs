@@ -50,7 +50,10 @@ fn read(source: &Source) -> Result<tokenizers::Tokenizer> {
 /// What the library lets pass, and then panics at or answers at random.
 fn check_model(model: &Value) -> Result<()> {
     if !(model["dropout"].is_null() || model["dropout"] == 0.0) {
-        return Err(refuse(format!("its merges drop out ({}): ids would be random", model["dropout"])));
+        return Err(refuse(format!(
+            "the dropout of its merges is {}, expected none: token ids would be random",
+            model["dropout"]
+        )));
     }
     let prefix = model["continuing_subword_prefix"].as_str().unwrap_or_default();
     let merges = model["merges"].as_array().map(Vec::as_slice).unwrap_or_default();

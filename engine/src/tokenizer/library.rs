@@ -140,7 +140,7 @@ pub(super) fn caught<T, E: Display>(call: impl FnOnce() -> Result<T, E>) -> Resu
     IS_CALLED.set(false);
     match result {
         Ok(result) => result.map_err(|problem| refuse(problem.to_string())),
-        Err(_) => Err(refuse("its parts contradict each other, and the tokenizers library gave up on it")),
+        Err(_) => Err(refuse("its parts contradict each other: the tokenizers library panicked")),
     }
 }
 
@@ -153,6 +153,6 @@ pub(super) fn check_merge(
 ) -> Result<()> {
     match right.get(prefix.len()..) {
         Some(rest) if is_piece(&[left, rest].concat()) => Ok(()),
-        _ => Err(refuse(format!("the merge of '{left}' and '{right}' makes no piece"))),
+        _ => Err(refuse(format!("the merge of '{left}' and '{right}' is not a piece"))),
     }
 }

@@ -51,7 +51,7 @@ impl Llama2c {
         }
         let ids = ids(&pieces)?;
         if !ids.contains_key(" ") {
-            return Err(refuse("there is no piece ' ', which llama2.c puts before every text"));
+            return Err(refuse("no piece ' ', which llama2.c puts before every text"));
         }
         Ok(Self { pieces, scores, ids })
     }
@@ -81,7 +81,10 @@ impl Llama2c {
         let id = FIRST_BYTE + u32::from(byte);
         let piece = self.pieces.get(id as usize);
         piece.map(String::as_str).ok_or_else(|| {
-            refuse(format!("byte 0x{byte:02X} is piece {id}, and there are {}", self.pieces.len()))
+            refuse(format!(
+                "byte 0x{byte:02X} is piece {id}, but there are only {} pieces",
+                self.pieces.len()
+            ))
         })
     }
 }
@@ -146,7 +149,8 @@ fn piece(cursor: &mut Cursor, id: usize, longest: u32) -> Result<(String, f32)> 
         return Err(bad(at, "the score", score.to_string(), "a number".to_owned()));
     }
     if len > longest {
-        let expected = format!("at most {longest}, the longest; is this llama2.c's tokenizer.bin?");
+        let expected =
+            format!("at most {longest}, the maximum in the header; is this llama2.c's tokenizer.bin?");
         return Err(bad(at + 4, "the length", len.to_string(), expected));
     }
     let bytes = cursor.take(len.into(), format_args!("piece {id}"))?;
@@ -167,7 +171,7 @@ fn ids(pieces: &[String]) -> Result<HashMap<String, u32>> {
     let mut ids = HashMap::with_capacity(pieces.len());
     for (id, piece) in (0..).zip(pieces).filter(|(_, piece)| !piece.is_empty()) {
         if let Some(first) = ids.insert(piece.clone(), id) {
-            return Err(refuse(format!("'{}' is piece {first} and piece {id}", piece.escape_debug())));
+            return Err(refuse(format!("duplicate piece '{}': ids {first} and {id}", piece.escape_debug())));
         }
     }
     Ok(ids)

@@ -102,7 +102,7 @@ fn check(file: &Source, trainer: &Trainer, normalizer: &Normalizer, denormalizer
         return bad("trainer_spec.model_type", kind.unwrap_or(&"unknown"), expected);
     }
     if !normalizer.charsmap().is_empty() || !denormalizer.charsmap().is_empty() {
-        let expected = "identity, which leaves texts as they are; use the model's tokenizer.json";
+        let expected = "identity, which does not change texts; use the model's tokenizer.json";
         return bad("normalizer_spec.name", normalizer.name(), expected);
     }
     let expected = "the other value; use the model's tokenizer.json";

@@ -280,7 +280,7 @@ fn pieces(vocabulary: Vocabulary) -> Result<Vec<Piece>> {
         }
     }
     if u32::try_from(pieces.len()).is_err() {
-        return Err(refuse(format!("{} pieces, more than ids can number", pieces.len())));
+        return Err(refuse(format!("{} pieces, more than 32-bit ids allow", pieces.len())));
     }
     let rows = pieces.into_iter().zip(scores).zip(types).enumerate();
     rows.map(|(id, ((text, score), kind))| piece(id, text, score, kind)).collect()
@@ -297,9 +297,11 @@ fn piece(id: usize, text: String, score: f32, kind: i32) -> Result<Piece> {
         3 => Kind::Control,
         4 => Kind::UserDefined,
         6 => Kind::Byte(byte(&text).ok_or_else(|| {
-            refuse(format!("piece {id} is of type byte and written '{text}', expected '<0x00>' to '<0xFF>'"))
+            refuse(format!(
+                "piece {id} has the type byte and the text '{text}', expected '<0x00>' to '<0xFF>'"
+            ))
         })?),
-        other => return Err(refuse(format!("piece {id}, '{text}', is of type {other}, expected 1 to 6"))),
+        other => return Err(refuse(format!("piece {id}, '{text}', has type {other}, expected 1 to 6"))),
     };
     // Adding zero turns −0 into 0: the first merge that sentencepiece learns has the score −0.
     Ok(Piece { text, score: score + 0.0, kind })
@@ -328,7 +330,7 @@ fn text_ids(pieces: &[Piece]) -> Result<HashMap<String, u32>> {
     let mut all: HashMap<&str, u32> = HashMap::new();
     for (id, piece) in (0..).zip(pieces).filter(|(_, piece)| !piece.text.is_empty()) {
         if let Some(first) = all.insert(&piece.text, id) {
-            return Err(refuse(format!("'{}' is piece {first} and piece {id}", piece.text)));
+            return Err(refuse(format!("duplicate piece '{}': ids {first} and {id}", piece.text)));
         }
     }
     let is_text =
@@ -349,14 +351,12 @@ fn check_settings(
     }
     for (name, id, is_added) in [("BOS", bos, add_bos), ("EOS", eos, add_eos)] {
         if is_added && id.is_none() {
-            return Err(refuse(format!("{name} is to be added to texts, but has no id")));
+            return Err(refuse(format!("{name} must be added to texts, but has no id")));
         }
     }
     let missing = byte_ids.iter().position(Option::is_none);
     match missing.filter(|_| unk.is_none()) {
-        Some(byte) => {
-            Err(refuse(format!("there is no piece '<0x{byte:02X}>' and no unknown id in its place")))
-        }
+        Some(byte) => Err(refuse(format!("no piece '<0x{byte:02X}>', and no unknown id to replace it"))),
         None => Ok(()),
     }
 }

@@ -83,7 +83,7 @@ impl Template {
         let rendered = template.render_captured_to(context! { ..told_more, ..given, ..tokens }, &mut text);
         let refuse = |problem| Refused::Usage(format!("the chat template refuses this: {problem}"));
         if text.is_full {
-            return Err(refuse(format!("it makes a text of more than {LONGEST} bytes")));
+            return Err(refuse(format!("its output has more than {LONGEST} bytes")));
         }
         rendered.map_err(|error| refuse(told(&error)))?;
         let text = String::from_utf8(text.bytes).expect("texts were written");
@@ -119,7 +119,7 @@ fn continued(mut text: String, conversation: &Conversation) -> Result<String> {
         conversation.messages.last().and_then(|message| message["content"].as_str()).unwrap_or_default();
     let Some(start) = text.rfind(last.trim()) else {
         return Err(Refused::Usage(
-            "the chat template leaves the last message out: it cannot be continued".into(),
+            "the chat template omits the last message, so it cannot be continued".into(),
         ));
     };
     let kept = if text[start..].starts_with(last.trim_start()) { last.trim_start() } else { last.trim() };
@@ -186,7 +186,7 @@ fn strftime_now(format: &str) -> Result<String, Error> {
     let mut text = String::new();
     let now = DateTime::<Utc>::from(std::time::SystemTime::now());
     write!(text, "{}", now.format(format)).map_err(|_| {
-        Error::new(ErrorKind::InvalidOperation, format!("strftime_now: no format '{format}'"))
+        Error::new(ErrorKind::InvalidOperation, format!("strftime_now: unsupported format '{format}'"))
     })?;
     Ok(text)
 }

@@ -8,29 +8,30 @@ use crate::error::{Error, Result};
 use crate::tensor::RopePairing;
 use crate::view::View;
 
-/// How the heads of q and k lie in a dump, and how they are wanted.
+/// The order of q and k heads: as found in a dump, and as wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heads {
-    /// As the manifest says, or as its values have shown.
+    /// The order stated in the manifest, or shown by the values.
     pub found: Option<RopePairing>,
-    /// As the other side has them; `None` for a model without RoPE.
+    /// The order on the other side; `None` for a model without RoPE.
     pub wanted: Option<RopePairing>,
 }
 
-/// Why q and k cannot be compared.
-pub const UNKNOWN_PAIRING: &str = "the manifest lacks layout.rope_pairing (\"half\" or \"interleaved\"), without which heads cannot be aligned";
+/// Message for q and k without a known head order.
+pub const UNKNOWN_PAIRING: &str = "the manifest has no layout.rope_pairing, which aligning the heads \
+    requires; set it to \"half\" or \"interleaved\"";
 
-/// Why a tap point that cannot be read as it is cannot be compared.
+/// Returns the message for a tap whose order is unknown.
 pub fn unaligned(point: Point) -> String {
     if point.is_of_chosen() { UNKNOWN_EXPERTS.to_owned() } else { UNKNOWN_PAIRING.to_owned() }
 }
 
 impl Heads {
-    /// As the dump has them.
+    /// Reads heads in the dump's own order.
     pub const AS_THEY_ARE: Self = Self { found: None, wanted: None };
 }
 
-/// The values of a place with canonical axes and heads as wanted; `None` if the dump does not hold it.
+/// Returns the values of a site with canonical axes and the wanted head order; `None` if not recorded.
 ///
 /// # Errors
 /// If the array cannot be read, has other axes, or follows a pairing that the manifest does not name.
@@ -62,7 +63,7 @@ pub fn shown_pairing(
     rel_l2: impl Fn(RopePairing) -> Result<f64>,
 ) -> Result<Option<RopePairing>> {
     use Point::*;
-    /// Of two pairings one is right and the other gives an error as large as the values.
+    /// Error threshold between the right pairing and the wrong one, whose error is as large as the values.
     const UNRELATED: f64 = 0.1;
     let before_rope = matches!(point, Q | K | QNorm | KNorm);
     let first = match declared {

@@ -23,20 +23,20 @@ pub(super) struct At<'p, 'd> {
     pub(super) site: Site,
     pub(super) positions: Range<usize>,
     pub(super) pairing: Option<RopePairing>,
-    /// Of the pass that the site names.
+    /// Temperature of the site's pass.
     pub(super) temperature: f32,
 }
 
-/// Why there are no values at a place although the dump lacks nothing of it.
+/// Reasons for missing values at a site although the dump has the site.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Absent {
-    /// None of its passes ends with the positions: what a pass has once is of other tokens there.
+    /// No pass ends at these positions, so a value that a pass has once belongs to other tokens.
     Elsewhere,
     /// In words: what its passes hold cannot be put together.
     Unlike(String),
 }
 
-/// The values of a place, or why there are none.
+/// The values of a site, or the reason why there are none.
 pub(super) type Seen = std::result::Result<View<'static>, Absent>;
 
 /// The index of the largest, the lowest of equals; `None` where one is no number.
@@ -70,7 +70,7 @@ impl At<'_, '_> {
         }
     }
 
-    /// What the dump lacks there, if it does.
+    /// Returns a message about what the dump does not record here, if anything.
     pub(super) fn lacking(&self) -> Option<String> {
         let path = self.held.dump.path.display();
         if self.held.tells_by_reading && self.site.point == Point::Argmax {
@@ -85,7 +85,7 @@ impl At<'_, '_> {
         Some(format!("{missing}: not in {path}"))
     }
 
-    /// Which of the positions' rows the dump holds, counted from the first; `None` for all.
+    /// Returns the rows that the dump records, counted from the first position; `None` for all.
     pub(super) fn rows_held(&self) -> Option<Vec<usize>> {
         let passes = self.passes();
         let held_rows = |pass: &usize| self.held.dump.held_rows(Site { pass: Some(*pass), ..self.site });
@@ -125,7 +125,7 @@ impl At<'_, '_> {
         Ok(whole.ok_or(Absent::Elsewhere))
     }
 
-    /// How many entries each row has that there are: passes may name different numbers of likely tokens.
+    /// Returns the number of valid entries in each row. Passes may list different numbers of top tokens.
     pub(super) fn widths(&self) -> Result<Vec<usize>> {
         let mut widths = vec![0; self.positions.len()];
         for index in self.passes() {
@@ -137,7 +137,7 @@ impl At<'_, '_> {
         Ok(widths)
     }
 
-    /// Which of the positions a pass reads.
+    /// Returns the range of the positions that a pass reads.
     fn overlap(&self, pass: usize) -> Range<usize> {
         let pass = &self.held.passes()[pass];
         self.positions.start.max(pass.position)..self.positions.end.min(pass.end())
@@ -159,12 +159,13 @@ impl At<'_, '_> {
         Ok(values.map(whole))
     }
 
-    /// Of the first pass that holds them.
+    /// Returns the values of the first pass that records them.
     fn first(&self) -> Result<Option<View<'static>>> {
         self.passes().first().map_or(Ok(None), |&pass| self.of_pass(pass))
     }
 
-    /// What follows the last position. Where no pass ends there, choices and logits may be known nevertheless.
+    /// Returns the values after the last position. If no pass ends there, choices and logits may still be
+    /// known.
     fn once(&self) -> Result<Option<View<'static>>> {
         let position = self.positions.end - 1;
         if let Some(values) = self.first()? {
@@ -191,8 +192,8 @@ impl At<'_, '_> {
         }
     }
 
-    /// One row per token, in the order of positions; `outer` axes stand before the token axis. Rows of fewer likely tokens than
-    /// others are filled up with zeros.
+    /// Returns one row per token, in the order of positions, with `outer` axes before the token axis. Rows
+    /// with fewer top tokens are padded with zeros.
     fn rows(&self, outer: usize) -> Result<Seen> {
         let mut parts = Vec::new();
         for index in self.passes() {
@@ -217,7 +218,8 @@ impl At<'_, '_> {
         Ok(match parts.iter().find(|part| part.shape()[outer + 1..] != first) {
             None => Ok(View::joined(parts, outer)),
             Some(other) => Err(Absent::Unlike(format!(
-                "{}: its passes are of different shapes in {}: a token has {first:?} values in one and {:?} in another",
+                "{}: shapes differ between passes of {}: a token has {first:?} values in one pass and {:?} \
+                    in another",
                 self.site,
                 self.held.dump.path.display(),
                 &other.shape()[outer + 1..]

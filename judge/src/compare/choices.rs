@@ -8,7 +8,7 @@ use crate::compare::align::{Heads, aligned};
 use crate::dump::{Decode, Dump, Pass};
 use crate::error::{Error, Result};
 
-/// What says which token was chosen.
+/// The source that states a chosen token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Teller {
     /// The tap `argmax`.
@@ -24,7 +24,7 @@ impl Teller {
         match self {
             Teller::Argmax => "argmax",
             Teller::Generated => "generated",
-            Teller::Read => "the token that was read next, in a greedy run,",
+            Teller::Read => "the next token read by the greedy run",
         }
     }
 }
@@ -37,8 +37,8 @@ pub struct Choices {
 }
 
 impl Choices {
-    /// What a dump tells, and where it tells two things: two tokens at one position, or a token that its own logits do
-    /// not prefer.
+    /// Reads a dump's choices and its contradictions: two tokens at one position, or a token that its own
+    /// logits do not prefer.
     ///
     /// # Errors
     /// If an array cannot be read.
@@ -66,7 +66,7 @@ impl Choices {
         self.contradictions.keys().copied()
     }
 
-    /// What contradicts itself at a position.
+    /// Returns the contradiction at a position.
     pub fn contradiction(&self, position: usize) -> Option<&str> {
         self.contradictions.get(&position).map(String::as_str)
     }
@@ -81,7 +81,8 @@ impl Choices {
         Ok(())
     }
 
-    /// One after the prompt, one after each later pass, and what was generated beyond the passes.
+    /// Reads the generated tokens: one after the prompt, one after each later pass, and those after the last
+    /// pass.
     fn tell_generated(&mut self, dump: &Dump) -> Result<()> {
         let site = Site { point: Point::Generated, layer: None, pass: None };
         let Some(generated) = dump.read(site)? else { return Ok(()) };
@@ -91,8 +92,8 @@ impl Choices {
         let (told, chosen) = (generated.data.len(), ends.clone().count());
         if told < chosen {
             let problem = format!(
-                "generated holds {told} tokens, where its passes choose {chosen}: one after the prompt and one after each \
-                 later pass; give every greedy choice in the array and in the manifest, or none"
+                "generated has {told} tokens, expected {chosen}: one after the prompt and one after each \
+                 later pass; list every greedy choice in the array and in the manifest, or none"
             );
             return Err(Error::dump(&dump.path, problem));
         }
@@ -121,7 +122,7 @@ impl Choices {
                 let (before, by) = *told.get();
                 if before != token {
                     let (one, other) = (by.name(), teller.name());
-                    let what = format!("{one} says {before}, {other} says {token}");
+                    let what = format!("{one} is {before}, but {other} is {token}");
                     self.contradictions.entry(position).or_insert(what);
                 }
             }
@@ -140,12 +141,12 @@ impl Choices {
                 let by = self.chosen[&position].1;
                 let given = match by {
                     Teller::Read => {
-                        "; if it was given, input.tokens is to hold it, or input.decode to say \"forced\""
+                        "; if the token was forced, add it to input.tokens, or set input.decode to \"forced\""
                     }
                     _ => "",
                 };
                 let what = format!(
-                    "{} says {token}, whose logit is {}, where the largest is {}{given}",
+                    "{} is {token} with logit {}, but the largest logit is {}{given}",
                     by.name(),
                     chosen as f32,
                     best as f32

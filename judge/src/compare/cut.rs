@@ -8,7 +8,7 @@ pub fn axis(point: Point, counts: Axis) -> Option<usize> {
     point.axes().iter().position(|&axis| axis == counts)
 }
 
-/// `others` with entries of `view` in the place of theirs at these indices along an axis.
+/// Returns `others` with the entries of `view` at these indices along an axis.
 pub fn among<'v>(others: &View<'v>, view: &View<'v>, axis: usize, indices: &[usize]) -> View<'v> {
     let (mut parts, mut next, mut taken) = (Vec::new(), 0, 0);
     for run in indices.chunk_by(|one, following| one + 1 == *following) {

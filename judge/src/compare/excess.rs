@@ -59,8 +59,8 @@ impl Statistic {
     /// The phrase in messages.
     fn phrase(self) -> &'static str {
         match self {
-            Self::Largest => "the largest error of values of one size, in units of the row's RMS,",
-            Self::Size => "the RMS error of values of one size, in units of the row's RMS,",
+            Self::Largest => "the largest error among values of similar size, relative to the row's RMS,",
+            Self::Size => "the RMS error of values of similar size, relative to the row's RMS,",
             Self::Row => "the RMS error of one row",
             Self::Divergence => "the largest KL divergence of a row",
             Self::MeanDivergence => "the mean KL divergence of the rows",
@@ -117,7 +117,7 @@ impl Excess {
         Self { statistic, error, noise: allowed, ratio }
     }
 
-    /// An error against what one more perturbed run may come to.
+    /// Compares an error with the expected result of one more perturbed run.
     fn near(statistic: Statistic, error: f64, noise: f64) -> Self {
         Self { noise, ..Self::new(statistic, error, NEAR * noise) }
     }
@@ -131,7 +131,7 @@ impl Excess {
     /// Returns a clause for messages.
     pub fn told(&self) -> String {
         format!(
-            "{} is {:.1e}, where rounding makes it {:.1e}",
+            "{} is {:.1e}, expected {:.1e} from rounding",
             self.statistic.phrase(),
             self.error,
             self.noise
@@ -201,7 +201,8 @@ fn with_neighbours(classes: &[Class], at: usize) -> Class {
     found.unwrap_or_else(|| around(classes.len()))
 }
 
-/// The worst row: a row is granted what all rows together come to, since few runs may by chance have left it still.
+/// Returns the worst row. A row may have the noise of all rows, since a few runs may leave it unchanged by
+/// chance.
 fn of_rows(errors: &Distribution, noise: &Noise, all: &Noise) -> Option<Excess> {
     let typical = root_mean_square(&all.distribution.rows);
     let of_row = |(at, error): (usize, &f64)| {
@@ -229,7 +230,8 @@ fn of_means(errors: &Distribution, noise: &Noise, all: &Noise) -> Option<Excess>
     })
 }
 
-/// A factor that all values have in common. Independent errors of n rows come to one of about their own size over √n.
+/// Returns the factor common to all values. Independent errors of n rows cause a factor of about their own
+/// size over √n.
 fn of_scale(errors: &Distribution, noise: &Noise, all: &Noise) -> Option<Excess> {
     let classes = noise.distribution.classes.iter().fold(Class::default(), |all, class| all.and(*class));
     let rows = errors.rows.len();

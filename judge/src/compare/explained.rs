@@ -1,30 +1,31 @@
-//! Whether rounding explains what both sides have made of the same inputs.
+//! Evaluation by rounding: whether it explains the results of both sides from the same inputs.
 
 use crate::compare::Role;
 use crate::exact::{Bias, Exact, Fused, Judged, Off, Side, Strand};
 use crate::measure::{larger, unravel};
 
-/// Both sides of a place, against what the stage comes to exactly.
+/// The evaluation of both sides of a site against the exact result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explained {
-    /// What the candidate has made.
+    /// The candidate's result.
     pub candidate: Side,
-    /// What the reference has.
+    /// The reference's result.
     pub reference: Side,
     /// Values that were evaluated; the others are the same bits on both sides.
     pub evaluated: usize,
-    /// What the dump's engine does otherwise than its profile says, each in a few words.
+    /// Deviations of the dump's engine from its rounding profile, each in a few words.
     pub found: Vec<String>,
-    /// Of a norm of a sum in a short type, whether the dump's engine reads that before it is rounded, where that is told.
+    /// For a norm of a sum in a 16-bit type: true if the dump's engine reads the sum before it is rounded.
+    /// `None` if undetermined.
     pub reads_unrounded: Option<bool>,
-    /// Whether that engine has kernels which go on with what they have not rounded.
+    /// True if the engine has fused kernels, which use values before rounding.
     pub is_fused: bool,
     /// The lengths of the tap's axes.
     pub shape: Vec<usize>,
 }
 
 impl Explained {
-    /// Of a comparison with a dump of that role, of values of that shape.
+    /// Evaluates a comparison with a dump of that role, with values of that shape.
     pub fn new(judged: Judged, role: Role, shape: &[usize]) -> Self {
         let Judged { evaluated, dump, engine, found, profile, reads_unrounded } = judged;
         let (candidate, reference) = match role {
@@ -41,17 +42,17 @@ impl Explained {
         self.candidate.beyond + self.reference.beyond
     }
 
-    /// The largest error in units of what rounding may come to.
+    /// Returns the largest err/bound.
     pub fn headroom(&self) -> f64 {
         larger(self.candidate.headroom, self.reference.headroom)
     }
 
-    /// Whether rounding explains both sides.
+    /// Returns true if rounding explains both sides.
     pub fn is_explained(&self) -> bool {
         self.sides().iter().all(|(_, side)| side.is_explained())
     }
 
-    /// What rounding does not explain, for a person.
+    /// Describes the values that rounding does not explain.
     pub fn why(&self) -> Option<String> {
         let told: Vec<String> =
             self.sides().iter().filter_map(|(role, side)| self.told(*role, side)).collect();
@@ -63,7 +64,7 @@ impl Explained {
         unravel(flat, &self.shape)
     }
 
-    /// What one of the two has made.
+    /// Returns the result of one side.
     pub fn side(&self, role: Role) -> &Side {
         match role {
             Role::Candidate => &self.candidate,
@@ -76,38 +77,36 @@ impl Explained {
     }
 
     fn told(&self, role: Role, side: &Side) -> Option<String> {
-        let whose = format!("the {}'s", role.name());
+        let whose = role.name();
         if side.beyond > 0 {
             let Off { flat, value, exact, .. } = *side.worst.first()?;
             let index = self.index(flat);
             let count = if side.beyond == 1 {
-                "1 value is".to_owned()
+                format!("1 value of the {whose} is above its error bound")
             } else {
-                format!("{} values are", side.beyond)
+                format!("{} values of the {whose} are above their error bound", side.beyond)
             };
             let value = shortest(value);
             let should = exactly(&exact, side.headroom);
-            return Some(format!(
-                "{whose} {count} beyond rounding, the furthest {value} at {index:?}, where {should}"
-            ));
+            return Some(format!("{count}, the worst {value} at {index:?}: {should}"));
         }
         let bias = side.bias.filter(Bias::is_systematic)?;
         Some(format!(
-            "{whose} values are {}: no rounding to nearest does this ({:.0} sigma)",
+            "values of the {whose} have a bias: {}, which rounding to nearest cannot cause ({:.0} sigma)",
             systematic(&bias),
             bias.z.abs()
         ))
     }
 }
 
-/// What a value should have been.
+/// Describes the exact value and its bound.
 fn exactly(exact: &Exact, headroom: f64) -> String {
     let Exact { value, radius, .. } = *exact;
     let plain = value == 0.0 || (1e-4..1e7).contains(&value.abs());
     let digits = if plain { format!("{value:.9}") } else { format!("{value:.8e}") };
     match radius > 0.0 {
-        true => format!("exactly it is {digits} ± {radius:.1e} ({headroom:.1e} times as far)"),
-        false => format!("it is {digits} and nothing rounds"),
+        true => format!("exactly {digits} ± {radius:.1e} (err/bound {headroom:.1e})"),
+        false => format!("exactly {digits}, with no rounding involved"),
     }
 }
 
@@ -124,7 +123,7 @@ fn systematic(bias: &Bias) -> String {
         Strand::Channel => format!("in channel {}", bias.index),
     };
     match bias.is_scale {
-        true => format!("{of} off by {:.1e} of their size", bias.error),
+        true => format!("{of} off by a relative {:.1e}", bias.error),
         false => format!("{of} off by {:.1e}", bias.error),
     }
 }

@@ -23,13 +23,13 @@ pub struct Held<'d> {
     pub dump: &'d Dump,
     /// The tokens it has chosen.
     pub choices: Choices,
-    /// Whether its choices are told by nothing but the tokens it has read, so that these stand for `argmax`.
+    /// True if only the tokens that it has read state its choices, so that they serve as `argmax`.
     pub tells_by_reading: bool,
-    /// How its heads lie: declared, or shown by its values.
+    /// Order of the heads: declared, or shown by the values.
     pairing: Cell<Option<RopePairing>>,
-    /// Whether its values have shown it.
+    /// True if the values have shown it.
     is_shown: Cell<bool>,
-    /// What its values were rounded to when they were stored, whatever type they are stored in.
+    /// Type to which values were rounded when they were stored, regardless of the stored type.
     presumed: Option<DType>,
 }
 
@@ -47,7 +47,7 @@ impl<'d> Held<'d> {
         Ok(Self { dump, choices: Choices::of(dump)?, tells_by_reading, pairing, is_shown, presumed: None })
     }
 
-    /// The same, but its values were rounded to a shorter type when they were stored.
+    /// Assumes that values were rounded to a shorter type when they were stored.
     pub fn presumed(self, stored: DType) -> Self {
         Self { presumed: Some(stored), ..self }
     }
@@ -62,20 +62,20 @@ impl<'d> Held<'d> {
         self.passes().iter().flat_map(|pass| &pass.tokens).copied().collect()
     }
 
-    /// The positions of a place: of the tokens that its pass reads, or the last of them for what a pass has once. None
-    /// for what belongs to the whole run.
+    /// Returns the positions of a site: those of its pass, or the last one for a value that a pass has once.
+    /// Empty for a value of the whole run.
     pub fn positions(&self, site: Site) -> Range<usize> {
         let Some(pass) = site.pass.and_then(|pass| self.passes().get(pass)) else { return 0..0 };
         let has_rows = axis(site.point, Axis::Token).or(axis(site.point, Axis::Key)).is_some();
         if has_rows { pass.position..pass.end() } else { pass.end() - 1..pass.end() }
     }
 
-    /// Whether the values of a place are known: held, or a choice that the tokens tell.
+    /// Returns true if the values of a site are known: recorded, or a choice that follows from the tokens.
     pub fn holds(&self, site: Site) -> bool {
         self.dump.holds(site) || self.told(site).is_some()
     }
 
-    /// The places whose values are known, in no order.
+    /// Returns the sites with known values, in any order.
     pub fn sites(&self) -> impl Iterator<Item = Site> {
         let ends =
             (0..self.passes().len()).map(|pass| Site { point: Point::Argmax, layer: None, pass: Some(pass) });
@@ -83,15 +83,15 @@ impl<'d> Held<'d> {
         self.dump.sites().chain(told)
     }
 
-    /// The tap points of which anything is known.
+    /// Returns the taps with known values.
     pub fn points(&self) -> BTreeSet<Point> {
         self.sites().map(|site| site.point).collect()
     }
 
-    /// The values of a place, heads as `wanted`; `None` if they are not known.
+    /// Returns the values of a site with the wanted head order; `None` if unknown.
     ///
     /// # Errors
-    /// As [`aligned`].
+    /// The errors of [`aligned`].
     pub fn values(&self, site: Site, wanted: Option<RopePairing>) -> Result<Option<View<'static>>> {
         match self.told(site).filter(|_| !self.dump.holds(site)) {
             Some(token) => Ok(View::stored(&[], DType::U32, token.to_le_bytes().to_vec())),
@@ -99,41 +99,41 @@ impl<'d> Held<'d> {
         }
     }
 
-    /// The rows of a place, where the dump has not all of them.
+    /// Returns the recorded rows of a site, if not all.
     pub fn recorded(&self, site: Site) -> Option<Recorded> {
         let rows = self.dump.held_rows(site)?;
         let first = self.positions(site).start;
         rows.last().map(|last| Recorded { rows: rows.len(), last_position: first + last })
     }
 
-    /// The type a place is stored in, if it is.
+    /// Returns the stored type of a site, if recorded.
     pub fn stored(&self, site: Site) -> Option<DType> {
         let stored = self.dump.row(site)?.rounded_to()?;
         Some(self.presumed.filter(|_| stored == DType::F32).unwrap_or(stored))
     }
 
-    /// What the values of a place are multiples of, where they were rounded to decimals; else 0.
+    /// Returns the decimal step of the values of a site; 0 if they were not rounded to decimals.
     pub fn step(&self, site: Site) -> f64 {
         self.dump.row(site).and_then(|row| row.step).unwrap_or(0.0)
     }
 
-    /// Whether the engine went on with the values of a place as they are stored.
+    /// Returns true if the engine computes with the values of a site as they are stored.
     pub fn goes_on_with(&self, site: Site) -> bool {
         self.dump.row(site).is_some_and(TensorRow::is_computed_with)
     }
 
-    /// Whether its engine goes on with values of 8 bits anywhere, as those of a cache.
+    /// Returns true if the engine computes with 8-bit values anywhere, such as those of a cache.
     pub fn goes_on_with_eight_bits(&self) -> bool {
         self.dump.manifest.tensors.iter().any(TensorRow::is_computed_with)
     }
 
-    /// How its heads lie.
+    /// Returns the order of the heads.
     pub fn pairing(&self) -> Option<RopePairing> {
         self.pairing.get()
     }
 
-    /// Looks whether values lie as the manifest says, until some have shown it. `rel_l2` is their relative error, as they
-    /// are read. From then on they are read as they have shown to lie.
+    /// Checks the stated head order against values until some have shown it. `rel_l2` is the relative error
+    /// of the values as read. Later values are read in the order shown.
     ///
     /// # Errors
     /// Those of `rel_l2`.
@@ -155,13 +155,13 @@ impl<'d> Held<'d> {
         Ok(())
     }
 
-    /// Forgets how its heads have shown to lie: what is judged by itself finds out by itself.
+    /// Forgets the head order that values have shown, so that each judgement finds it independently.
     pub fn forget_pairing(&self) {
         self.pairing.set(self.dump.manifest.layout.rope_pairing);
         self.is_shown.set(false);
     }
 
-    /// Whether a place cannot be read because nothing tells how its heads lie, or which experts it is about.
+    /// Returns true if a site cannot be read because the order of its heads or its experts is unknown.
     pub fn is_unaligned(&self, site: Site, wanted: Option<RopePairing>) -> bool {
         if site.point.is_of_chosen() {
             return self.dump.row(site).is_some() && !slots::are_known(self.dump, site);
@@ -170,26 +170,27 @@ impl<'d> Held<'d> {
         follows && self.pairing.get().is_none() && self.dump.holds(site)
     }
 
-    /// Whether a place holds the logits of every token of a pass, of which the dump has kept those of the last, as most
-    /// engines compute no others.
+    /// Returns true for the logits of every token of a pass if the dump records only those of the last token,
+    /// as most engines do.
     pub fn has_last_row_of(&self, site: Site) -> bool {
         let last = Site { point: Point::LastLogits, ..site };
         site.point == Point::Logits && !self.dump.holds(site) && self.dump.holds(last)
     }
 
-    /// What is to be said of the manifest's pairing, if it is not the one that the values show.
+    /// Returns a note if the manifest's pairing differs from the one that the values show.
     pub fn wrong_pairing(&self) -> Option<String> {
         let declared = self.dump.manifest.layout.rope_pairing;
         let shown = self.pairing.get().filter(|&shown| declared != Some(shown))?;
         let Some(declared) = declared else {
             let (path, shown) = (self.dump.path.display(), shown.name());
             return Some(format!(
-                "the manifest of {path} does not say layout.rope_pairing; its q and k lie in order \"{shown}\""
+                "the manifest of {path} has no layout.rope_pairing; its q and k values have the order \
+                    \"{shown}\""
             ));
         };
         Some(format!(
-            "the manifest of {} says layout.rope_pairing \"{}\", but its q and k lie in order \"{}\", and are read so; an \
-             engine that rotates other pairs than its weights are made for does this",
+            "the manifest of {} states layout.rope_pairing \"{}\", but its q and k values have the order \
+             \"{}\", which is used; this happens if an engine rotates other pairs than its weights require",
             self.dump.path.display(),
             declared.name(),
             shown.name()
@@ -204,7 +205,7 @@ impl<'d> Held<'d> {
     }
 }
 
-/// Whether a value belongs to one pass.
+/// Returns true if a value belongs to one pass.
 pub fn is_of_a_pass(site: Site) -> bool {
     site.point.scope() != Scope::Run
 }

@@ -30,26 +30,26 @@ use crate::tensor::{RopePairing, Tensor};
 use crate::view::View;
 use crate::weight::DType;
 
-/// Values of stages that are kept to be computed otherwise; each comes with its inputs, some tens of bytes in all.
+/// Maximum number of values kept for computing operations again. With inputs, each takes some tens of bytes.
 const MOST_KEPT: usize = 1 << 24;
 
-/// What a comparison needs to know of the engine's side.
+/// Properties of our engine that a comparison needs.
 #[derive(Clone, Debug)]
 pub struct Engine {
-    /// Which values of a head rotate together.
+    /// The pairs of head values that rotate together.
     pub pairing: Option<RopePairing>,
-    /// How many of the latest positions each layer sees.
+    /// Number of latest positions that each layer sees.
     pub windows: Vec<Option<usize>>,
-    /// What its stages round their results to.
+    /// Type to which operations round their results.
     pub computed: DType,
-    /// The type that products have, and what is made of them alone.
+    /// Type of products and of values computed only from products.
     pub products: DType,
-    /// What its cache keeps.
+    /// Type of the KV cache.
     pub cache: DType,
 }
 
 impl Engine {
-    /// How many of the latest positions the layer of a place sees; `None` for all.
+    /// Returns the number of latest positions that the site's layer sees; `None` for all.
     pub fn window(&self, site: Site) -> Option<usize> {
         site.layer.and_then(|layer| self.windows.get(layer).copied().flatten())
     }
@@ -72,7 +72,7 @@ pub struct LiveComparison<'d> {
     selection: &'d Selection,
     engine: &'d Engine,
     go_on: Continue,
-    /// Every place the run came by, with what was found there.
+    /// Visited sites with their results.
     found: Vec<(Site, Option<Found>)>,
     /// The tokens of the vocabulary.
     vocabulary: usize,
@@ -82,9 +82,10 @@ pub struct LiveComparison<'d> {
     read_on: Vec<ReadOn>,
     routers: Routers,
     preferences: HashMap<Site, Preference>,
-    /// How the engine ranks the ids that the dump names, by pass.
+    /// The engine's ranking of the ids that the dump lists, by pass.
     ranked: HashMap<usize, Ranked>,
-    /// Whether stages are evaluated exactly; and then, whether a dump's engine may round otherwise than its profile says.
+    /// Set if operations are evaluated exactly. True if the dump's engine may round differently than its
+    /// profile states.
     may_differ: Option<bool>,
     explained: HashMap<Site, Explained>,
     uniform: HashMap<Site, Uniform>,
@@ -95,10 +96,10 @@ pub struct LiveComparison<'d> {
     error: Option<Error>,
 }
 
-/// What a live comparison leaves.
+/// The results of a live comparison.
 #[derive(Debug, Default)]
 pub struct Compared {
-    /// Every place the run came by, in data-flow order, with what was found there.
+    /// Visited sites in data-flow order, with their results.
     pub found: Vec<(Site, Option<Found>)>,
     /// By pass, where the engine chose another token than the dump: how much its own logits prefer that.
     pub margins: HashMap<usize, f64>,
@@ -106,11 +107,11 @@ pub struct Compared {
     pub read_on: Vec<ReadOn>,
     /// By pass, how much the engine prefers likely tokens that the dump does not name to those that it names.
     pub rank_margins: HashMap<usize, f64>,
-    /// How sure each choice of experts is.
+    /// Confidence of each choice of experts.
     pub preferences: HashMap<Site, Preference>,
-    /// Whether rounding explains what was found.
+    /// Evaluation by rounding of each site.
     pub explained: HashMap<Site, Explained>,
-    /// The errors of uniform probabilities in the place of the dump's.
+    /// Errors of a uniform distribution instead of the dump's.
     pub uniform: HashMap<Site, Uniform>,
     /// Stages of the dump's engine that it does not explain.
     pub unexplained: Vec<Unexplained>,
@@ -119,7 +120,7 @@ pub struct Compared {
 }
 
 impl<'d> LiveComparison<'d> {
-    /// Compares with what is held, brought into the engine's layout of heads.
+    /// Compares with the dump's values, converted to the engine's head order.
     pub fn new(
         held: &'d Held<'d>,
         role: Role,
@@ -152,23 +153,23 @@ impl<'d> LiveComparison<'d> {
         }
     }
 
-    /// The same, which also measures the distribution of the errors at these sites.
+    /// Also measures the distribution of the errors at these sites.
     pub fn distributing(self, sites: &'d HashSet<Site>) -> Self {
         Self { distributed: Some(sites), ..self }
     }
 
-    /// The same, which also evaluates each stage exactly: of a run of traced numerics. `may_differ` tells whether the
-    /// dump's engine may round otherwise than the profile says.
+    /// Also evaluates each operation exactly; needs a run of traced numerics. `may_differ` is true if the
+    /// dump's engine may round differently than its profile states.
     pub fn evaluating(self, may_differ: bool) -> Self {
         Self { may_differ: Some(may_differ), ..self }
     }
 
-    /// Whether stages are evaluated exactly.
+    /// Returns true if operations are evaluated exactly.
     pub fn is_evaluating(&self) -> bool {
         self.may_differ.is_some()
     }
 
-    /// What was found.
+    /// Returns the results.
     ///
     /// # Errors
     /// The first array that could not be read or has another shape than the engine's.
@@ -193,7 +194,7 @@ impl<'d> LiveComparison<'d> {
         self.error.map_or(Ok(compared), Err)
     }
 
-    /// Measures `own`; gives back what is to take its place, if anything is.
+    /// Measures `own`. Returns the replacement value, if any.
     fn compare(&mut self, site: Site, own: &Tensor) -> Result<Option<Tensor>> {
         self.remember_choice(site, own);
         let included = self.selection.takes(site, &self.held.positions(site));
@@ -286,13 +287,15 @@ impl<'d> LiveComparison<'d> {
         Ok(replacement)
     }
 
-    /// Notes how sure a choice is beside that of the dump.
+    /// Stores the confidence of a choice relative to the dump's.
     fn compare_experts(&mut self, site: Site, traced: &Tensor, dumped: &View) -> Result<()> {
         let experts = self.routers.experts(site).unwrap_or(0);
         let is_none = |number: &f64| !(0.0..experts as f64).contains(number);
         if let Some(number) = dumped.to_vec().into_iter().find(is_none) {
-            let problem =
-                format!("{site}: there is no expert {number}: the model has {experts}, counted from 0");
+            let problem = format!(
+                "{site}: expert {number} does not exist: the model has {experts} experts, counted \
+                    from 0"
+            );
             return Err(Error::dump(&self.held.dump.path, problem));
         }
         let preference = self.routers.preference(site, traced, Some(dumped), self.is_evaluating());
@@ -306,7 +309,7 @@ impl<'d> LiveComparison<'d> {
         let row = held.dump.row(site).expect("the dump has a sketch there");
         if own.shape() != row.shape {
             let problem = format!(
-                "{site} has shape {:?}, our engine makes {:?}; is it of this model?",
+                "{site} has shape {:?}, expected {:?}; check that the dump was made from this model",
                 row.shape,
                 own.shape()
             );
@@ -335,7 +338,7 @@ impl<'d> LiveComparison<'d> {
         Ok(Found::Measured(measure_sketches(&candidate, &reference, own.len())))
     }
 
-    /// Whether rounding explains both sides. What the dump has not, counts as ours.
+    /// Evaluates whether rounding explains both sides. Values that the dump lacks are taken from our engine.
     fn evaluated(
         &mut self,
         site: Site,
@@ -374,7 +377,7 @@ impl<'d> LiveComparison<'d> {
         Some((Explained::new(judged, self.role, own.shape()), beyond))
     }
 
-    /// The errors of uniform probabilities in the place of the dump's.
+    /// Returns the errors of a uniform distribution instead of the dump's.
     fn of_uniform(&self, site: Site, traced: &Tensor, own: &View) -> Option<Uniform> {
         let values = Uniform::values(site, own, self.vocabulary)?;
         let compared = exact::Compared {
@@ -389,7 +392,7 @@ impl<'d> LiveComparison<'d> {
         Some(Uniform::measured(&values, own, is_explained))
     }
 
-    /// What the dump names of the pass that these logits are of, if anything, and how they rank it. Nothing is measured.
+    /// Returns the ids that the dump lists for the pass of these logits, and their ranking. Measures nothing.
     pub fn named(&mut self, site: Site, logits: &Tensor) -> Option<Named> {
         if self.error.is_some() || site.pass.is_none_or(|pass| pass >= self.held.passes().len()) {
             return None;
@@ -406,7 +409,8 @@ impl<'d> LiveComparison<'d> {
         self.ranked.get(&pass?).map(|ranked| ranked.own.clone())
     }
 
-    /// How both sides agree on what follows each position, of log-probabilities and of logits that differ.
+    /// Compares the predictions of both sides after each position, for log-probabilities and for logits that
+    /// differ.
     fn agreement(&self, site: Site, own: &View, dumped: &View, is_identical: bool) -> Option<Agreement> {
         if site.point == Point::Logits && !is_identical {
             let (candidate, reference) = self.sides(own.clone(), dumped.clone());
@@ -429,19 +433,19 @@ impl<'d> LiveComparison<'d> {
         ))
     }
 
-    /// The rows of a pass that the dump holds of a place.
+    /// Returns the recorded rows of a site.
     fn rows(&self, site: Site) -> Vec<usize> {
         let all = || 0..self.held.positions(site).len();
         self.held.dump.held_rows(site).map_or_else(|| all().collect(), <[usize]>::to_vec)
     }
 
-    /// Whether one more stage of so many values may be kept; the first always may.
+    /// Returns true if another operation with this many values may be kept; the first always may.
     fn has_room_for(&self, values: usize) -> bool {
         let kept: usize = self.unexplained.iter().map(|one| one.theirs.len()).sum();
         kept == 0 || kept + values <= MOST_KEPT
     }
 
-    /// The dump's values, heads in the order in which they have shown to lie.
+    /// Returns the dump's values in the head order that they have shown.
     fn dumped(&self, site: Site, own: &View) -> Result<Option<View<'static>>> {
         let values = |held: &Held| held.values(site, self.engine.pairing);
         if self.engine.pairing.is_some() {
@@ -455,8 +459,8 @@ impl<'d> LiveComparison<'d> {
         if self.held.is_unaligned(site, self.engine.pairing) { Ok(None) } else { values(self.held) }
     }
 
-    /// As much of the engine's values as the dump has: all of them, or the latest keys where a layer's cache need not
-    /// keep more; `None` where the dump has another number of keys.
+    /// Returns the engine's values that the dump can be compared with: all, or the latest keys if the layer's
+    /// cache need not keep more. `None` if the numbers of keys differ.
     fn comparable<'v>(&self, site: Site, own: &View<'v>, dumped: &View) -> Result<Option<View<'v>>> {
         if own.shape() == dumped.shape() {
             return Ok(Some(own.clone()));
@@ -475,10 +479,13 @@ impl<'d> LiveComparison<'d> {
         let (theirs, ours) = (dumped.shape(), own.shape());
         let problem = match site.point {
             Point::Generated => format!(
-                "{site} has {theirs:?} tokens, its passes choose {ours:?}: one after the prompt and one after each later pass, \
-                 however many tokens that reads; leave it out where that is not so"
+                "{site} has {theirs:?} tokens, expected {ours:?}: one after the prompt and one after each \
+                 later pass, however many tokens the pass reads; omit the array if this does not hold"
             ),
-            _ => format!("{site} has shape {theirs:?}, our engine makes {ours:?}; is it of this model?"),
+            _ => format!(
+                "{site} has shape {theirs:?}, expected {ours:?}; check that the dump was made from \
+                this model"
+            ),
         };
         Err(Error::dump(&self.held.dump.path, problem))
     }
@@ -492,7 +499,7 @@ impl<'d> LiveComparison<'d> {
         dumped: &View<'v>,
         rows: &[usize],
     ) -> Result<Option<View<'v>>> {
-        let along = axis(site.point, Axis::Token).expect("rows are of an axis token");
+        let along = axis(site.point, Axis::Token).expect("rows belong to a token axis");
         let theirs = own.clone().taken(along, rows);
         let comparable = self.comparable(site, &theirs, dumped)?;
         Ok(comparable.map(|_| among(own, &with_latest(&theirs, site.point, dumped), along, rows)))
@@ -586,7 +593,7 @@ impl<'d> LiveComparison<'d> {
         }
     }
 
-    /// How much the engine's own logits prefer its choice to the dump's.
+    /// Stores the margin by which the engine's logits prefer its own choice to the dump's.
     fn remember_choice(&mut self, site: Site, own: &Tensor) {
         match (site.point, site.pass) {
             (Point::LastLogits, _) => self.logits = own.data().to_vec(),
@@ -626,7 +633,7 @@ fn without_padding<'v>(point: Point, own: &View, dumped: View<'v>) -> View<'v> {
     if is_padded { dumped.slice(along, 0..keys) } else { dumped }
 }
 
-/// `own` with `view` in the place of its latest keys; of one shape, `view` alone.
+/// Returns `own` with its latest keys replaced by `view`; `view` alone if the shapes agree.
 fn with_latest<'v>(own: &View<'v>, point: Point, view: &View<'v>) -> View<'v> {
     let Some(along) = axis(point, Axis::Key).filter(|_| own.shape() != view.shape()) else {
         return view.clone();
@@ -640,7 +647,7 @@ pub fn is_of_logits(point: Point) -> bool {
     matches!(point, Point::Logits | Point::LastLogits)
 }
 
-/// Whether two shapes differ in nothing but how many experts a token chooses.
+/// Returns true if two shapes differ only in the number of experts per token.
 pub(super) fn is_of_other_number(point: Point, one: &[usize], other: &[usize]) -> bool {
     let Some(chosen) = axis(point, Axis::Chosen) else { return false };
     let without =
@@ -651,10 +658,14 @@ pub(super) fn is_of_other_number(point: Point, one: &[usize], other: &[usize]) -
 fn other_length(point: Point, dumped: &View, own: &View) -> String {
     if let Some(chosen) = axis(point, Axis::Chosen) {
         let [theirs, ours] = [dumped, own].map(|view| view.shape()[chosen]);
-        return format!("a token of the dump has chosen {theirs} experts, where the model chooses {ours}");
+        return format!("the dump routes each token to {theirs} experts, the model to {ours}");
     }
     let axis = axis(point, Axis::Key).unwrap_or(0);
-    format!("the dump has {} keys, where {} positions were read", dumped.shape()[axis], own.shape()[axis])
+    format!(
+        "the dump has {} keys, expected {} (one per position read)",
+        dumped.shape()[axis],
+        own.shape()[axis]
+    )
 }
 
 impl Tap for LiveComparison<'_> {

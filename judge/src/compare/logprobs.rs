@@ -1,4 +1,4 @@
-//! Log-probabilities of ids that a dump names: what our engine is asked for, and what is found besides errors of values.
+//! Log-probabilities of listed ids: the requests to our engine, and results besides errors of values.
 
 use crate::checkpoint::{Point, Site};
 use crate::compare::held::Held;
@@ -8,21 +8,21 @@ use crate::ops::sampling::Picks;
 use crate::tensor::Tensor;
 use crate::view::View;
 
-/// What a dump names of a pass.
+/// The ids that a dump lists for a pass.
 #[derive(Clone, Debug)]
 pub struct Named {
-    /// The tokens that followed, and the likeliest, each with the place of their log-probabilities.
+    /// Next tokens and top tokens, each with the site of their log-probabilities.
     pub picks: Vec<(Site, Picks)>,
-    /// What logits are divided by.
+    /// Divisor of the logits.
     pub temperature: f32,
-    /// The place of the ids of the likeliest, where it names such.
+    /// Site of the top ids, if listed.
     ids: Option<Site>,
     /// The rows that it names them of.
     rows: Vec<usize>,
 }
 
 impl Named {
-    /// What a dump names of the pass that these logits are of.
+    /// Reads the ids that a dump lists for the pass of these logits.
     ///
     /// # Errors
     /// If an array cannot be read, or names an id that there is none of, or one twice.
@@ -57,26 +57,29 @@ impl Named {
         Ok(named)
     }
 
-    /// How our engine ranks the ids that are named as the likeliest, by its own logits `[T, V]`; with the place of ids.
+    /// Ranks the listed top ids by our engine's logits `[T, V]`. Returns the ranking with the site of the
+    /// ids.
     pub fn ranked(&self, logits: &Tensor) -> Option<(Site, Ranked)> {
         let (_, picks) = self.picks.iter().find(|(site, _)| site.point == Point::TopLogprobs)?;
         Some((self.ids?, Ranked::of(logits, picks, &self.rows)))
     }
 }
 
-/// The rows of a pass that a dump holds of a place.
+/// Returns the recorded rows of a site.
 fn rows_of(held: &Held, site: Site, tokens: usize) -> Vec<usize> {
     held.dump.held_rows(site).map_or_else(|| (0..tokens).collect(), <[usize]>::to_vec)
 }
 
 fn no_such_id(id: u32, vocabulary: usize) -> String {
-    format!("token id {id} is outside of the vocabulary, which has {vocabulary}")
+    format!("token id {id} is outside the vocabulary of {vocabulary} tokens")
 }
 
 fn top_picks(view: &View, rows: &[usize], tokens: usize, vocabulary: usize) -> Result<Picks, String> {
     let width = view.width();
     if width > vocabulary {
-        return Err(format!("top_ids names {width} ids a row, of a vocabulary of {vocabulary}"));
+        return Err(format!(
+            "top_ids has {width} ids per row, more than the vocabulary of {vocabulary} tokens"
+        ));
     }
     let mut ids: Vec<u32> = (0..tokens).flat_map(|_| 0..width as u32).collect();
     let listed = view.to_vec();
@@ -85,7 +88,7 @@ fn top_picks(view: &View, rows: &[usize], tokens: usize, vocabulary: usize) -> R
             *id = value as u32;
             if f64::from(*id) != value || *id as usize >= vocabulary {
                 return Err(format!(
-                    "top_ids, row {row}: {value} is no token id of a vocabulary of {vocabulary}"
+                    "top_ids, row {row}: invalid token id {value} for a vocabulary of {vocabulary} tokens"
                 ));
             }
         }
@@ -93,15 +96,15 @@ fn top_picks(view: &View, rows: &[usize], tokens: usize, vocabulary: usize) -> R
     Ok(Picks::new(&[tokens, width], ids))
 }
 
-/// Ids that are named as the likeliest, beside our engine's own likeliest.
+/// The listed top ids, next to our engine's own.
 #[derive(Clone, Debug)]
 pub struct Ranked {
-    /// Our engine's, as many: those that are named stand where they are named. `[T, k]`
+    /// Our engine's top ids, as many, with the listed ones in their listed columns. `[T, k]`
     pub own: Tensor,
-    /// How much our engine prefers what is not named to what is named in its place, where it does so most: 0 where the
-    /// likeliest are named.
+    /// The largest margin by which our engine prefers an unlisted token to a listed one; 0 if the top tokens
+    /// are listed.
     pub margin: f64,
-    /// Whether a named id is the likeliest of all, or as likely.
+    /// True if a listed id has the largest logit, ties included.
     is_best: Vec<bool>,
 }
 
@@ -154,7 +157,7 @@ pub fn measure_ids(candidate: &View, reference: &View, rows: &[usize]) -> Measur
     measure_placed(&one, &other, &places)
 }
 
-/// Which of the likeliest columns of a row is the likeliest.
+/// Returns the column of the most likely token in a row.
 pub fn likeliest(view: &View, row: usize) -> Option<usize> {
     let width = view.width();
     let values: Vec<f64> = (0..width).map(|column| view.get(row * width + column)).collect();
@@ -163,7 +166,7 @@ pub fn likeliest(view: &View, row: usize) -> Option<usize> {
 }
 
 impl Ranked {
-    /// Whether the dump's likeliest token of a row is ours.
+    /// Returns true if both sides have the same top token in a row.
     pub fn same_top(&self, dumped: &View, row: usize) -> Option<bool> {
         likeliest(dumped, row).and_then(|column| self.is_best.get(row * dumped.width() + column).copied())
     }

@@ -25,21 +25,22 @@ use crate::tensor::Tensor;
 use crate::view::View;
 use crate::weight::DType;
 
-/// Why sketches cannot be compared.
+/// Message for sketches with different head orders.
 const UNALIGNED_SKETCHES: &str =
-    "sketches of heads that lie otherwise (layout.rope_pairing) cannot be compared";
+    "sketches cannot be compared: the two dumps order heads differently (layout.rope_pairing)";
 
-/// Likewise of experts.
-const UNALIGNED_EXPERTS: &str = "sketches of experts that were chosen in another order cannot be compared";
+/// Message for sketches with different expert orders.
+const UNALIGNED_EXPERTS: &str = "sketches cannot be compared: the two dumps list the experts in different \
+    orders";
 
-/// What became of one place.
+/// The comparison of one site.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Paired {
     /// The tap and layer, with the pass of the dump that holds it: the candidate's, if it does.
     pub site: Site,
     /// The positions that were compared, or should have been.
     pub positions: Range<usize>,
-    /// What was found, or a sentence that says what is lacking.
+    /// The result, or a message about what is missing.
     pub found: Result<Found, String>,
 }
 
@@ -49,12 +50,12 @@ pub struct Pair<'d> {
     candidate: &'d Held<'d>,
     reference: &'d Held<'d>,
     computed: DType,
-    /// How many tokens both have read alike, from the first on.
+    /// Number of leading tokens that both sides have read alike.
     pub common: usize,
 }
 
 impl<'d> Pair<'d> {
-    /// Two dumps of runs whose stages round to `computed`.
+    /// Compares two dumps of runs whose operations round to `computed`.
     ///
     /// # Errors
     /// If they were not given the same prompt.
@@ -75,26 +76,26 @@ impl<'d> Pair<'d> {
         Ok(Self { candidate, reference, computed, common })
     }
 
-    /// What is not compared although one of them holds it: what comes after the tokens that both have read.
+    /// Returns a note on the values that only one side has: those after the common tokens.
     pub fn note(&self) -> Option<String> {
         let [candidate, reference] = [self.candidate, self.reference].map(|held| held.read_tokens());
         let common = self.common;
         match (candidate.get(common), reference.get(common)) {
             (Some(one), Some(other)) => Some(format!(
-                "the two are compared up to position {common}, at which the candidate reads token {one} and the \
-                 reference {other}"
+                "the dumps are compared only up to position {common}, where the candidate reads token {one} \
+                 and the reference {other}"
             )),
             (None, None) => None,
             _ => Some(format!(
-                "the candidate has read {} tokens, the reference {}: what follows the first {common} is not compared",
+                "the candidate has read {} tokens, the reference {}: only the first {common} are compared",
                 candidate.len(),
                 reference.len()
             )),
         }
     }
 
-    /// Compares every selected value, in data-flow order. A dump may leave out a tap point, and that is passed over; but
-    /// where both hold a tap point somewhere, a place that only one of them holds is lacking.
+    /// Compares every selected value in data-flow order. A tap that one dump never records is skipped; a site
+    /// of a tap that both record somewhere must be in both.
     ///
     /// What a pass has once, for its last token, is passed over where the other's passes do not end at that token.
     ///
@@ -137,7 +138,7 @@ impl<'d> Pair<'d> {
         Ok(found)
     }
 
-    /// The positions of a site that both have read; `None` where there are none.
+    /// Returns the positions of a site that both have read; `None` if there are none.
     fn positions(&self, held: &Held, site: Site) -> Option<Range<usize>> {
         let positions = held.positions(site);
         match is_of_a_pass(site) {
@@ -167,7 +168,7 @@ impl<'d> Pair<'d> {
         let [one, other] = [self.candidate, self.reference].map(|held| temperature_at(held, &positions));
         let has_temperature = site.point == Point::Probs || site.point.is_of_named_ids();
         if has_temperature && one != other {
-            let what = format!("{site}: at temperature {one} in the candidate, {other} in the reference");
+            let what = format!("{site}: the temperature is {one} in the candidate, {other} in the reference");
             return Ok(Some(Paired { site, positions, found: Err(what) }));
         }
         self.look_at_pairing(site, &positions)?;
@@ -177,14 +178,13 @@ impl<'d> Pair<'d> {
             return Ok(Some(Paired { site, positions, found }));
         }
         if site.point.kind() == Kind::Real && self.is_stored_unlike(site, &positions) {
-            let what = format!(
-                "{site}: its passes are stored in different types, or by different steps; store them alike"
-            );
+            let what =
+                format!("{site}: dtype or \"step\" differs between passes; store all passes in the same way");
             return Ok(Some(Paired { site, positions, found: Err(what) }));
         }
         let rows = self.common_rows(site, &positions);
         if rows.as_ref().is_some_and(Vec::is_empty) {
-            let what = format!("{site}: the two hold no row of it in common");
+            let what = format!("{site}: the dumps have no row in common");
             return Ok(Some(Paired { site, positions, found: Err(what) }));
         }
         if matches!(site.point, Point::TopIds | Point::TopLogprobs) {
@@ -235,9 +235,9 @@ impl<'d> Pair<'d> {
         Ok(Some(Paired { site, positions, found: Ok(found) }))
     }
 
-    /// What becomes of a place that both hold and of which there are no values to be put beside the other's: `None` if that is
-    /// passed over. What a pass has once is where no pass of the other's ends with it, and logits of every token are of which the
-    /// other has kept the last row, which is compared by itself.
+    /// Returns the result for a site that both dumps record but that has no common values; `None` if the site
+    /// is skipped. A site is skipped if no pass of the other dump ends at the same position, or if the other
+    /// dump records only the last row of logits, which is compared separately.
     fn absent(&self, site: Site, positions: Range<usize>, absent: Absent) -> Option<Paired> {
         let has_rows = axis(site.point, Axis::Token).or(axis(site.point, Axis::Key)).is_some();
         let last = Site { point: Point::LastLogits, ..site };
@@ -246,17 +246,17 @@ impl<'d> Pair<'d> {
             Absent::Unlike(what) => what,
             Absent::Elsewhere if !has_rows => return None,
             Absent::Elsewhere if has_last_row && self.ends_alike(&positions) => return None,
-            Absent::Elsewhere => format!("{site}: only one of the two has all rows of it"),
+            Absent::Elsewhere => format!("{site}: only one of the two dumps has all rows"),
         };
         Some(Paired { site, positions, found: Err(what) })
     }
 
-    /// Whether one pass of the reference reads these positions and no others.
+    /// Returns true if one pass of the reference reads exactly these positions.
     fn ends_alike(&self, positions: &Range<usize>) -> bool {
         self.reference.passes().iter().any(|pass| (pass.position..pass.end()) == *positions)
     }
 
-    /// What both name as the likeliest tokens, at positions of the candidate's.
+    /// Returns the top tokens of both sides at positions of the candidate.
     fn ranks(&self, site: Site, positions: &Range<usize>) -> Result<Result<Both, Absent>> {
         let of = |held, slack| -> Result<Result<Ranks, Absent>> {
             let at = |point| self.at(held, Site { point, ..site }, positions);
@@ -271,7 +271,8 @@ impl<'d> Pair<'d> {
         Ok(candidate.and_then(|candidate| Ok(Both { candidate, reference: reference?, rows, grain })))
     }
 
-    /// How far the likely tokens of a place that only one of the two names are above the least likely that it names.
+    /// Returns the largest margin between the top tokens that only one side lists and the lowest token that
+    /// it lists.
     ///
     /// # Errors
     /// If an array is damaged.
@@ -282,7 +283,7 @@ impl<'d> Pair<'d> {
         Ok(self.ranks(paired.site, &paired.positions)?.ok().map(|ranks| ranks.margin()))
     }
 
-    /// The errors of uniform probabilities in the place of the candidate's.
+    /// Returns the errors of a uniform distribution instead of the candidate's.
     ///
     /// # Errors
     /// If an array is damaged.
@@ -297,7 +298,7 @@ impl<'d> Pair<'d> {
         Ok(reference.and_then(measured))
     }
 
-    /// What of a place is about the same experts in both.
+    /// Returns the values of a site that belong to the same experts on both sides.
     fn common_experts(&self, site: Site, positions: &Range<usize>) -> Result<Common> {
         if !site.point.is_of_chosen() {
             return Ok(Common::default());
@@ -307,7 +308,8 @@ impl<'d> Pair<'d> {
         Ok(both.map_or_else(Common::default, |(one, other)| Common::of(&one, &other)))
     }
 
-    /// How much the router's logits of the reference, or else of the candidate, prefer its experts to those of the other.
+    /// Returns the margin by which the router logits (of the reference, else of the candidate) prefer its
+    /// experts to those of the other side.
     ///
     /// # Errors
     /// If an array is damaged.
@@ -343,8 +345,8 @@ impl<'d> Pair<'d> {
         [self.candidate, self.reference].into_iter().any(in_passes)
     }
 
-    /// Compares sketches, or a sketch with the sketch of the other's values: of passes that are cut alike, since what is
-    /// left of a sketch says nothing of a part of it.
+    /// Compares sketches, or a sketch with the sketch of the other side's values. The passes must cover the
+    /// same tokens, since a sketch cannot be split.
     fn of_sketches(&self, site: Site, positions: &Range<usize>) -> Result<Result<Found, String>> {
         let both = [self.candidate, self.reference];
         let sites = both.map(|held| {
@@ -353,7 +355,10 @@ impl<'d> Pair<'d> {
             of_pass.filter(|&site| passes.len() == 1 && held.positions(site) == *positions)
         });
         let [Some(one), Some(other)] = sites else {
-            return Ok(Err(format!("{site}: a sketch of a pass that is cut otherwise on the other side")));
+            return Ok(Err(format!(
+                "{site}: the sketches cover different passes: the dumps split the tokens \
+                differently"
+            )));
         };
         let follows = site.point.follows_rope_pairing();
         if follows && both.iter().any(|held| held.pairing() != both[0].pairing()) {
@@ -365,10 +370,10 @@ impl<'d> Pair<'d> {
         let [candidate, reference] =
             [self.sketch(both[0], one, both[1], other)?, self.sketch(both[1], other, both[0], one)?];
         let (Some(candidate), Some(reference)) = (candidate, reference) else {
-            return Ok(Err(format!("{site}: only one of the two has it")));
+            return Ok(Err(format!("{site}: recorded in only one of the two dumps")));
         };
         if candidate.shape() != reference.shape() {
-            return Ok(Err(format!("{site}: sketches of other shapes")));
+            return Ok(Err(format!("{site}: the sketches have different shapes")));
         }
         let elements = both[0].dump.row(one).map_or(0, |row| row.shape.iter().product());
         Ok(Ok(Found::Measured(measure_sketches(&candidate, &reference, elements))))
@@ -383,7 +388,7 @@ impl<'d> Pair<'d> {
         Ok(values.map(|values| sketch_of(site.point, &values, other.stored(there))))
     }
 
-    /// Whether both dumps have the same experts of a pass in the same order.
+    /// Returns true if both dumps list the experts of a pass in the same order.
     fn are_in_one_order(&self, site: Site, one: Site, other: Site) -> Result<bool> {
         let of = |held: &Held, site: Site| held.dump.view(Site { point: Point::Experts, ..site });
         let both = (of(self.candidate, one)?, of(self.reference, other)?);
@@ -414,12 +419,12 @@ impl<'d> Pair<'d> {
         }
     }
 
-    /// Whether a manifest does not say how heads lie, and nothing has shown it yet.
+    /// Returns true if a manifest does not state the order of heads and the values have not shown it yet.
     fn is_silent(&self) -> bool {
         [self.candidate, self.reference].iter().any(|held| held.pairing().is_none())
     }
 
-    /// Looks at both: either manifest may be wrong, and one that says nothing is shown by the other.
+    /// Checks both head orders: either manifest may be wrong, and a missing one can be found from the other.
     fn look_at_pairing(&self, site: Site, positions: &Range<usize>) -> Result<()> {
         if self.reference.pairing().or(self.candidate.pairing()).is_none() {
             return Ok(());
@@ -443,7 +448,8 @@ impl<'d> Pair<'d> {
         Ok(())
     }
 
-    /// Another number of keys is a finding about the cache; another shape otherwise is another model.
+    /// Returns a message for a different number of keys, which is a finding about the cache. Other shape
+    /// differences mean another model.
     fn other_length(&self, site: Site, candidate: &View, reference: &View) -> Result<Option<String>> {
         let (one, other) = (candidate.shape(), reference.shape());
         if one == other {
@@ -452,12 +458,12 @@ impl<'d> Pair<'d> {
         let keys = axis(site.point, Axis::Key).filter(|_| one.len() == other.len());
         match keys.map(|axis| (one[axis], other[axis])) {
             Some((one, other)) if one != other => {
-                Ok(Some(format!("the candidate has {one} keys there, the reference {other}")))
+                Ok(Some(format!("the candidate has {one} keys, the reference {other}")))
             }
             _ if is_of_other_number(site.point, one, other) => {
                 let [one, other] = [one, other].map(|shape| shape[1]);
                 Ok(Some(format!(
-                    "a token of the candidate has chosen {one} experts, one of the reference {other}"
+                    "the candidate routes each token to {one} experts, the reference to {other}"
                 )))
             }
             _ => {
@@ -468,8 +474,9 @@ impl<'d> Pair<'d> {
         }
     }
 
-    /// Which entries may be compared. Without a model the window of a layer is not known, but what attention has hidden
-    /// has no weight: a score is compared where both sides give it one. Where only one of them does, the weights tell.
+    /// Returns the entries that may be compared. Without a model the window of a layer is unknown, but hidden
+    /// keys have no weight. A score is compared if both sides give its key a weight. If only one side does,
+    /// the weights show it.
     fn shown(
         &self,
         site: Site,
@@ -509,8 +516,8 @@ impl<'d> Pair<'d> {
         if at.lacking().is_none() && at.rows_held().is_none() { Ok(at.values()?.ok()) } else { Ok(None) }
     }
 
-    /// A layer with a sliding window may forget what no token sees any more: of two caches of which one is longer, the
-    /// latest keys are compared if the weights of attention are known, and none of them is for the others.
+    /// Cuts the longer of two caches to the latest keys, if the attention weights show that the other keys
+    /// are hidden. A layer with a sliding window may drop such keys.
     fn without_hidden_keys(
         &self,
         site: Site,
@@ -537,8 +544,7 @@ impl<'d> Pair<'d> {
         })
     }
 
-    /// Whether a side has stored some of its passes there in another type than the others, or by other decimals: each would have
-    /// a step of its own.
+    /// Returns true if a dump stores passes of this site in different types or with different decimal steps.
     fn is_stored_unlike(&self, site: Site, positions: &Range<usize>) -> bool {
         let is_unlike = |held: &Held| {
             let passes = self.at(held, site, positions).passes();
@@ -584,17 +590,20 @@ impl<'d> Pair<'d> {
         choices.filter(|(position, _)| position + 1 >= prompt).map(|(_, token)| token).collect()
     }
 
-    /// Whether the two read different tokens somewhere.
+    /// Returns true if the two dumps read different tokens somewhere.
     fn parts(&self) -> bool {
         [self.candidate, self.reference].iter().all(|held| held.read_tokens().len() > self.common)
     }
 
-    /// What of the continuations is not compared since only one of the two tells it.
+    /// Returns a note on the generated tokens that only one side has.
     pub fn untold(&self) -> Option<String> {
         let [one, other] = [self.candidate, self.reference].map(|held| self.continuation(held).len());
         (one != other).then(|| {
             let both = one.min(other);
-            format!("generated: of {one} and {other} tokens the first {both} are compared, which both tell")
+            format!(
+                "generated: the candidate has {one} tokens, the reference {other}; only the first {both} \
+                are compared"
+            )
         })
     }
 }

@@ -7,13 +7,13 @@ use crate::measure::{
 };
 use crate::view::View;
 
-/// What a dump names as the likeliest after each position: ids and log-probabilities, `[T, k]`.
+/// The top tokens that a dump lists after each position: ids and log-probabilities, `[T, k]`.
 pub(super) struct Ranks {
     pub(super) ids: View<'static>,
     pub(super) values: View<'static>,
-    /// How many each row names: entries behind them are none.
+    /// Number of listed tokens per row; later entries are unused.
     pub(super) widths: Vec<usize>,
-    /// How finely the log-probabilities are known.
+    /// Precision of the log-probabilities.
     pub(super) slack: Slack,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Both {
 }
 
 impl Both {
-    /// Which ids the two name, of as many of the likeliest as both name.
+    /// Compares the listed ids, as many per row as both sides list.
     pub(super) fn of_ids(&self) -> Measurement {
         let (mut ours, mut theirs, mut places) = (Vec::new(), Vec::new(), Vec::new());
         for &row in &self.rows {
@@ -69,8 +69,9 @@ impl Both {
         measure_placed(&ours, &theirs, &places)
     }
 
-    /// How far what only one of the two names is above what the other leaves it, at most: no more than the least likely that it
-    /// names, and than what all that it names leave. No number is further above than any.
+    /// Returns the largest margin by which a token listed on one side only exceeds its possible value on the
+    /// other side. That value is at most the lowest listed probability, and at most the probability that the
+    /// listed tokens leave. NaN counts as the largest margin.
     pub(super) fn margin(&self) -> f64 {
         let above = |one: &[(f64, f64)], ranks: &Ranks, other: &[(f64, f64)]| {
             let known: HashSet<u64> = other.iter().map(|(id, _)| id.to_bits()).collect();
@@ -114,7 +115,7 @@ impl Both {
         found
     }
 
-    /// Of both as many as the one that names fewer.
+    /// Returns the rows of both sides, cut to the shorter one.
     fn row(&self, row: usize) -> [Vec<(f64, f64)>; 2] {
         let k = self.candidate.widths[row].min(self.reference.widths[row]);
         [&self.candidate, &self.reference].map(|ranks| ranks.row(row, k))

@@ -16,12 +16,13 @@ pub struct ReadOn {
     pub read: u32,
     /// The engine's choice.
     pub own: u32,
-    /// How much the engine's logits prefer that.
+    /// Margin by which the engine's logits prefer that token.
     pub margin: f64,
 }
 
 impl ReadOn {
-    /// Of the tokens that a pass has chosen within itself, the one that the engine's logits prefer another to by most.
+    /// Returns the token chosen within a pass against which the engine's logits prefer another by the largest
+    /// margin.
     pub(super) fn widest(held: &Held, pass: usize, logits: &Tensor) -> Option<Self> {
         let first = held.passes().get(pass).filter(|known| known.tokens.len() == logits.rows())?.position;
         let other = |row: usize| {

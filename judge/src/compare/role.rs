@@ -1,13 +1,13 @@
-//! Who is compared with whom, and what a run along a dump goes on with.
+//! Roles in a comparison, and the values that a run along a dump continues with.
 
 use crate::checkpoint::{Kind, Point};
 
-/// What a dump is in a comparison with our engine, which is the other.
+/// The role of a dump that is compared with our engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The dump is judged, our engine says what is right.
+    /// The dump is judged against our engine.
     Candidate,
-    /// Our engine is judged, the dump says what is right.
+    /// Our engine is judged against the dump.
     Reference,
 }
 
@@ -21,20 +21,20 @@ impl Role {
     }
 }
 
-/// What the forward pass goes on with.
+/// The values with which the forward pass continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Continue {
     /// The engine's own value: errors travel on, as they do in use.
     Own,
-    /// The dump's value, wherever it holds one: each stage starts from the nearest values that the dump holds.
+    /// The dump's value, if recorded: each operation starts from the nearest recorded values.
     Held,
     /// The dump's value where a layer starts, the engine's inside it: errors travel on to the layer's end.
     HeldBetweenLayers,
 }
 
 impl Continue {
-    /// Whether the dump's value takes the place of the engine's. A token is what is judged, and nothing reads it; what follows a
-    /// choice of experts starts from that of the dump: behind another one, errors are no measure of anything.
+    /// Returns true if the dump's value replaces the engine's. Tokens are only judged, since nothing reads
+    /// them. Expert choices always come from the dump: after a different choice, errors mean nothing.
     pub fn replaces(self, point: Point) -> bool {
         match self {
             _ if point == Point::Experts => true,

@@ -1,4 +1,4 @@
-//! How sure the choices of experts are: by the router's logits that they were made from.
+//! Confidence of expert choices, measured by the router logits.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use crate::exact::{self, DEEPEST, Exact, Node, node_of};
 use crate::tensor::Tensor;
 use crate::view::View;
 
-/// How much the logits of a pass prefer the experts that our engine chooses.
+/// The margin by which the router logits of a pass prefer the experts that our engine chooses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Preference {
-    /// To those that the dump names in their place, where they do so most; 0 where both are the same.
+    /// Largest preference to the dump's experts; 0 if both chose the same.
     pub margin: f64,
-    /// To those that nobody has chosen, where they do so least.
+    /// Smallest preference to an unchosen expert.
     pub closest: f64,
-    /// How far rounding may part the two logits of each, where that was evaluated.
+    /// Largest difference of the two logits that rounding can cause, for each choice, if it was evaluated.
     pub parted: Option<[f64; 2]>,
 }
 
@@ -36,12 +36,13 @@ impl Routers {
         }
     }
 
-    /// How many experts there are.
+    /// Returns the number of experts.
     pub(super) fn experts(&self, site: Site) -> Option<usize> {
         self.logits.get(&(site.layer, site.pass)).map(Tensor::row_len)
     }
 
-    /// How much the logits prefer `own` experts, `[T, k]`, to those of the dump, if it names such.
+    /// Returns the margin by which the logits prefer `own` experts, `[T, k]`, to those of the dump, if it
+    /// records any.
     pub(super) fn preference(
         &self,
         site: Site,
@@ -78,7 +79,7 @@ impl Routers {
     }
 }
 
-/// How far two logits are apart, and how far rounding may part them.
+/// The difference of two logits, and the difference that rounding can cause.
 #[derive(Clone, Copy)]
 struct Gap {
     wide: f64,

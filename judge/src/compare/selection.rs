@@ -1,4 +1,4 @@
-//! Which values a comparison is asked to look at.
+//! The values that a comparison selects.
 
 use std::fmt;
 use std::ops::{Range, RangeInclusive};
@@ -12,12 +12,12 @@ use crate::error::{Error, Result};
 pub struct Ranges(Vec<RangeInclusive<usize>>);
 
 impl Ranges {
-    /// Whether a number is in one of the ranges.
+    /// Returns true if a number is in one of the ranges.
     pub fn contains(&self, number: usize) -> bool {
         self.0.iter().any(|range| range.contains(&number))
     }
 
-    /// Of numbers that rise.
+    /// Makes ranges of ascending numbers.
     pub fn of(numbers: &[usize]) -> Self {
         let mut ranges: Vec<RangeInclusive<usize>> = Vec::new();
         for &number in numbers {
@@ -29,7 +29,7 @@ impl Ranges {
         Self(ranges)
     }
 
-    /// As it is read, a single number alone: "0,2-3".
+    /// Formats the ranges, with single numbers as one number: "0,2-3".
     pub fn in_short(&self) -> String {
         let range = |range: &RangeInclusive<usize>| match range.start() == range.end() {
             true => range.start().to_string(),
@@ -44,7 +44,7 @@ impl Ranges {
     }
 }
 
-/// As it is typed.
+/// Formats the ranges as they are typed.
 impl fmt::Display for Ranges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let range = |range: &RangeInclusive<usize>| format!("{}-{}", range.start(), range.end());
@@ -61,8 +61,11 @@ impl FromStr for Ranges {
             let number = |text: &str| text.trim().parse::<usize>();
             match (number(start), number(end)) {
                 (Ok(start), Ok(end)) if start <= end => Ok(start..=end),
-                (Ok(start), Ok(end)) => Err(format!("'{part}' runs backwards: {end}-{start} is a range")),
-                _ => Err(format!("'{part}' is neither a number nor a range such as 0-3")),
+                (Ok(start), Ok(end)) => Err(format!(
+                    "invalid range '{part}': the start is above the end; \
+                    write {end}-{start}"
+                )),
+                _ => Err(format!("invalid value '{part}', expected a number or a range such as 0-3")),
             }
         };
         text.split(',').map(range).collect::<Result<_, _>>().map(Ranges)
@@ -95,7 +98,7 @@ fn checkpoints(part: &str) -> Result<Vec<Checkpoint>, String> {
         let of_a_tap = |unknown| match part.parse::<Point>().map(Point::checkpoint) {
             Ok(checkpoint) => {
                 format!(
-                    "{part} is a tap of checkpoint {}, {checkpoint}, which can be asked for",
+                    "'{part}' is a tap, expected a checkpoint; use {}, {checkpoint}, which contains it",
                     checkpoint.number()
                 )
             }
@@ -106,41 +109,41 @@ fn checkpoints(part: &str) -> Result<Vec<Checkpoint>, String> {
     let numbers: Ranges = part.parse()?;
     let last = Checkpoint::all().len();
     if numbers.contains(0) || numbers.last() > last {
-        return Err(format!("'{part}' is outside the checkpoints 1 to {last}"));
+        return Err(format!("invalid checkpoint '{part}', expected a number from 1 to {last}"));
     }
     Ok(Checkpoint::all().iter().copied().filter(|checkpoint| numbers.contains(checkpoint.number())).collect())
 }
 
-/// Which values to look at.
+/// The selected checkpoints, layers, passes and positions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
-    /// These checkpoints.
+    /// Selected checkpoints.
     pub checkpoints: Vec<Checkpoint>,
-    /// Whether the checkpoints were asked for by the user, so that one that is missing is not to be overlooked.
+    /// True if the user named the checkpoints, so that a missing one must be reported.
     pub explicit: bool,
-    /// Only these layers; what lies outside layers is not affected.
+    /// Selected layers; values outside layers are not affected.
     pub layers: Option<Ranges>,
-    /// Only these passes; what lies outside passes is not affected.
+    /// Selected passes; values outside passes are not affected.
     pub passes: Option<Ranges>,
-    /// Only values of these positions of the sequence; what lies outside passes is not affected.
+    /// Selected positions; values outside passes are not affected.
     pub positions: Option<Ranges>,
 }
 
 impl Selection {
-    /// Whatever the reference holds.
+    /// Selects everything in the reference.
     pub fn everything() -> Self {
         let checkpoints = Checkpoint::with_input().to_vec();
         Self { checkpoints, explicit: false, layers: None, passes: None, positions: None }
     }
 
-    /// Nothing but the layers: without the checkpoints that lie outside them.
+    /// Selects only the checkpoints inside layers.
     pub fn inside_layers(mut self) -> Self {
         let inside = |checkpoint: &Checkpoint| checkpoint.points().all(|point| point.scope() == Scope::Layer);
         self.checkpoints.retain(inside);
         self
     }
 
-    /// Whether a value is to be looked at that belongs to these positions.
+    /// Returns true if a value at these positions is selected.
     pub fn takes(&self, site: Site, positions: &Range<usize>) -> bool {
         let chosen = |ranges: &Option<Ranges>, number: Option<usize>| match (ranges, number) {
             (Some(ranges), Some(number)) => ranges.contains(number),
@@ -169,10 +172,10 @@ impl Selection {
         for (option, what, ranges, count) in asked {
             if let Some(last) = ranges.as_ref().map(Ranges::last).filter(|&last| last >= count) {
                 let there_are = match count {
-                    0 => "there are none".to_owned(),
-                    count => format!("there are 0 to {}", count - 1),
+                    0 => "the dump has none".to_owned(),
+                    count => format!("expected 0 to {}", count - 1),
                 };
-                return Err(Error::Usage(format!("{option}: there is no {what} {last}; {there_are}")));
+                return Err(Error::Usage(format!("{option}: {what} {last} does not exist; {there_are}")));
             }
         }
         Ok(())

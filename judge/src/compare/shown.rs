@@ -1,11 +1,11 @@
-//! Which entries may be compared where no model is at hand: what the dumps themselves tell of masks.
+//! Entries that may be compared without a model, from the masks that the dumps show.
 
 use crate::checkpoint::Point;
 use crate::compare::visible::Sight;
 use crate::measure::Columns;
 use crate::view::View;
 
-/// Which entries of a place may be compared.
+/// The entries of a site that may be compared.
 pub(super) struct Shown {
     pub(super) point: Point,
     pub(super) shape: Vec<usize>,
@@ -13,7 +13,7 @@ pub(super) struct Shown {
     pub(super) told_by: Told,
 }
 
-/// What tells which keys a layer does not see, beside the future.
+/// The evidence for the keys that a layer does not see, besides later positions.
 pub(super) enum Told {
     Nothing,
     /// Weights, which are zero there.

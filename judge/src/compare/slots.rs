@@ -10,23 +10,23 @@ use crate::error::{Error, Result};
 use crate::measure::{Columns, Measurement, measure_placed};
 use crate::view::View;
 
-/// Why what experts have made cannot be compared.
-pub const UNKNOWN_EXPERTS: &str =
-    "the dump does not hold \"experts\" there, without which nothing tells which of them it is about";
+/// Message for values of unknown experts.
+pub const UNKNOWN_EXPERTS: &str = "the dump has no \"experts\" here, so the experts that these values belong to are unknown; record \
+        \"experts\"";
 
-/// The place of the numbers of the experts that a place is about.
+/// Returns the site with the expert numbers of a site.
 fn experts_of(site: Site) -> Site {
     Site { point: Point::Experts, ..site }
 }
 
-/// Whether a dump holds what tells which experts a place is about.
+/// Returns true if a dump records the experts that a site belongs to.
 pub fn are_known(dump: &Dump, site: Site) -> bool {
     let experts = experts_of(site);
     let is_whole = dump.holds(experts) && dump.held_rows(site).is_none();
     is_whole || (dump.row(experts).is_some() && dump.held_rows(experts) == dump.held_rows(site))
 }
 
-/// Values of a place with entries in the order of the experts' numbers; as they are where nothing tells these.
+/// Returns the values of a site in the order of expert numbers; unchanged if these are unknown.
 ///
 /// # Errors
 /// If the numbers cannot be read, or are of other tokens or another number of experts.
@@ -40,10 +40,10 @@ pub fn in_order<'v>(dump: &Dump, site: Site, view: View<'v>) -> Result<View<'v>>
     })
 }
 
-/// Which entry of a dump comes to which place; `None` where they stand in order, or nothing tells them.
+/// Returns the order of a dump's entries by expert; `None` if they are in order or their experts are unknown.
 ///
 /// # Errors
-/// As [`in_order`].
+/// The errors of [`in_order`].
 pub fn order_of(dump: &Dump, site: Site, shape: &[usize]) -> Result<Option<Vec<usize>>> {
     if !are_known(dump, site) {
         return Ok(None);
@@ -54,7 +54,7 @@ pub fn order_of(dump: &Dump, site: Site, shape: &[usize]) -> Result<Option<Vec<u
     let refuse = |problem: String| Error::dump(&dump.path, format!("{}: {problem}", experts_of(site)));
     let numbers = to_axes(numbers, &axes, Point::Experts.axes()).map_err(refuse)?;
     if !shape.starts_with(numbers.shape()) {
-        let problem = format!("its shape {:?} does not go with {} of {shape:?}", numbers.shape(), site.point);
+        let problem = format!("shape {:?} does not fit {} of shape {shape:?}", numbers.shape(), site.point);
         return Err(refuse(problem));
     }
     let (listed, used) = (numbers.to_vec(), numbers.width());
@@ -93,19 +93,19 @@ pub fn measure_experts(candidate: &View, reference: &View, rows: &[usize]) -> Me
     measure_placed(&ours, &theirs, &places)
 }
 
-/// Which entries of `[T, k]` are about the same expert on both sides; all where nothing is told.
+/// The entries of `[T, k]` that belong to the same expert on both sides; all if unknown.
 #[derive(Default)]
 pub struct Common(Option<Vec<bool>>);
 
 impl Common {
-    /// Of the experts that both sides have chosen.
+    /// Finds the experts that both sides have chosen.
     pub fn of(one: &View, other: &View) -> Self {
         let alike: Vec<bool> =
             one.to_vec().iter().zip(other.to_vec()).map(|(one, other)| *one == other).collect();
         Self(alike.contains(&false).then_some(alike))
     }
 
-    /// Those of the columns of a row that are.
+    /// Returns the common columns of a row.
     pub fn columns(&self, shape: &[usize], row: usize, columns: Columns) -> Columns {
         let is_seen = |alike: &Vec<bool>| match shape {
             // Weights are divided by the sum of all.

@@ -1,4 +1,4 @@
-//! How far the values from which a stage starts are known.
+//! Precision of an operation's input values.
 
 use crate::checkpoint::Site;
 use crate::compare::held::Held;
@@ -8,10 +8,10 @@ use crate::tensor::Tensor;
 use crate::view::View;
 use crate::weight::DType;
 
-/// What a dump's values at a place stand for, when a run goes on with them.
+/// The meaning of a stored value when a run continues with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StandsFor {
-    /// What the dump's engine went on with.
+    /// The value that the dump's engine computed with.
     Given,
     /// More digits than runs here have.
     Double,
@@ -22,7 +22,7 @@ pub enum StandsFor {
 }
 
 impl StandsFor {
-    /// Of a dump of stages that round to `computed`.
+    /// Returns the meaning for a dump whose operations round to `computed`.
     pub fn of(held: &Held, site: Site, computed: DType) -> Self {
         let Some(dtype) = held.stored(site) else { return StandsFor::Given };
         match coarser(dtype, computed) {
@@ -34,12 +34,12 @@ impl StandsFor {
         }
     }
 
-    /// Whether nothing but the stored value is meant.
+    /// Returns true if only the stored value itself is meant.
     pub fn is_exact(self) -> bool {
         matches!(self, StandsFor::Given | StandsFor::Double)
     }
 
-    /// How far from a value that was stored under a scale the engine's own may have been.
+    /// Returns the largest distance between a value stored with a scale and the engine's own value.
     pub fn radius(self, value: f64, scale: f64) -> f64 {
         match self {
             StandsFor::Given | StandsFor::Double => 0.0,
@@ -48,7 +48,7 @@ impl StandsFor {
         }
     }
 
-    /// A tensor that is near the dump's values: stages that start from it know of each what it stands for.
+    /// Makes a tensor near the dump's values that knows the meaning of each value.
     pub fn about(self, tensor: Tensor, dumped: &View) -> Tensor {
         if self == StandsFor::Given {
             return tensor;

@@ -1,4 +1,4 @@
-//! How much error is allowed, per checkpoint × architecture × precision, and who says so.
+//! Tolerances per checkpoint, architecture and precision, with their sources.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -31,21 +31,21 @@ pub struct Tolerance {
     pub mean_abs: Option<f64>,
     /// Bound on the cosine of the angle between both sides' values, where one is set.
     pub min_cosine: Option<f64>,
-    /// Where the numbers come from.
+    /// Source of the numbers.
     pub source: String,
-    /// Whether it is what the user asked for, which then decides alone.
+    /// True if the user gave this tolerance, which then decides alone.
     #[serde(skip)]
     pub is_asked: bool,
 }
 
 impl Tolerance {
-    /// That of differences of two values: a log-probability is a logit less a mean of all of them, so that |d log p| ≤ |dz| +
-    /// mean |dz|.
+    /// Returns the tolerance for differences of two values. A log-probability is a logit minus a mean over
+    /// all logits, so |d log p| ≤ |dz| + mean |dz|.
     pub fn twice(self) -> Self {
         Self {
             max_abs: 2.0 * self.max_abs,
             mean_abs: self.mean_abs.map(|bound| 2.0 * bound),
-            source: format!("twice that of logits: {}", self.source),
+            source: format!("twice the tolerance of logits: {}", self.source),
             ..self
         }
     }
@@ -61,16 +61,15 @@ pub struct Tolerances {
 }
 
 impl Tolerances {
-    /// Names that may stand for a precision in a table, beside those of stored types: the torch dtype of weights and
-    /// activations.
+    /// Names of precisions in a table besides stored types: the torch dtype of weights and activations.
     const PRECISIONS: &'static [&'static str] = &[ANY, "torch-bf16", "torch-f16"];
 
-    /// The names that may stand for an architecture in a table.
+    /// Returns the valid names of architectures in a table.
     pub fn architectures() -> Vec<&'static str> {
         [ANY].into_iter().chain(architecture::names()).collect()
     }
 
-    /// The names that may stand for a precision in a table.
+    /// Returns the valid names of precisions in a table.
     pub fn precisions() -> Vec<&'static str> {
         Self::PRECISIONS.iter().copied().chain(DType::ALL.iter().map(|dtype| dtype.name())).collect()
     }
@@ -96,7 +95,7 @@ impl Tolerances {
         Ok(self)
     }
 
-    /// What holds for `checkpoint` of a model; the most specific entry of the first table that has one.
+    /// Returns the tolerance of `checkpoint`: the most specific entry of the first table that has one.
     pub fn get(&self, architecture: &str, precision: &str, checkpoint: Checkpoint) -> &Tolerance {
         let keys = [(architecture, precision), (architecture, ANY), (ANY, precision), (ANY, ANY)];
         let candidates = self.tables.iter().flat_map(|table| keys.map(|key| (table, key)));
@@ -128,7 +127,7 @@ fn known(what: &str, name: &str, names: &[&str]) -> Result<(), String> {
     if names.contains(&name) {
         return Ok(());
     }
-    Err(format!("no {what} is named '{name}'; known: {}", names.join(", ")))
+    Err(format!("unknown {what} '{name}', expected one of: {}", names.join(", ")))
 }
 
 fn check_bound(checkpoint: &str, tolerance: &Tolerance) -> Result<(), String> {
@@ -137,8 +136,8 @@ fn check_bound(checkpoint: &str, tolerance: &Tolerance) -> Result<(), String> {
         let is_cosine = |cosine: f64| (-1.0..=1.0).contains(&cosine);
         return match tolerance.min_cosine.is_none_or(is_cosine) {
             true => Ok(()),
-            false => Err(format!("min_cosine of '{checkpoint}' must be from -1 to 1")),
+            false => Err(format!("invalid min_cosine of '{checkpoint}', expected a number from -1 to 1")),
         };
     }
-    Err(format!("the tolerance of '{checkpoint}' must be a finite number, zero or more"))
+    Err(format!("invalid tolerance of '{checkpoint}', expected a finite number of at least 0"))
 }

@@ -1,4 +1,4 @@
-//! A stage of a dump's engine that rounding does not explain: with its inputs, to be computed otherwise.
+//! An operation of a dump's engine that rounding does not explain, with its inputs.
 
 use crate::checkpoint::Site;
 use crate::compare::visible::Sight;
@@ -6,16 +6,16 @@ use crate::exact::{self, Float, IntegerProducts, Judged};
 use crate::tensor::Tensor;
 use crate::view::View;
 
-/// What the dump's engine has made, beside what ours makes of the same inputs.
+/// The result of an operation by the dump's engine, next to ours from the same inputs.
 #[derive(Debug)]
 pub struct Unexplained {
-    /// Where.
+    /// The site.
     pub site: Site,
-    /// What our engine has made, with the operation and its inputs.
+    /// Our engine's result, with the operation and its inputs.
     pub traced: Tensor,
-    /// What the dump's engine has made.
+    /// The result of the dump's engine.
     pub theirs: Vec<f64>,
-    /// What each was multiplied with when it was read, if anything.
+    /// Scale factor of each value, if the values were scaled when read.
     pub(super) scales: Option<Vec<f64>>,
     pub(super) stored: Option<Float>,
     pub(super) is_double: bool,
@@ -23,7 +23,7 @@ pub struct Unexplained {
 }
 
 impl Unexplained {
-    /// What is found where the stage is computed as `computed` was.
+    /// Judges the dump's values against an operation computed like `computed`.
     pub fn judge(&self, computed: &Tensor, may_differ: bool) -> Option<Judged> {
         self.with(computed, |compared| exact::judge(compared, may_differ))
     }
@@ -33,17 +33,17 @@ impl Unexplained {
         self.with(&self.traced, |compared| exact::products_that_explain(compared, among))
     }
 
-    /// Which values no rounding explains.
+    /// Returns the values that rounding does not explain.
     pub fn beyond(&self) -> Vec<usize> {
         self.with(&self.traced, exact::unexplained)
     }
 
-    /// What the dump's engine has made, NaN where that has no meaning.
+    /// Returns the values of the dump's engine, with NaN for entries without a meaning.
     pub fn meaningful(&self) -> Vec<f64> {
         self.meaningful_or(f64::NAN)
     }
 
-    /// What the dump's engine has made, `hidden` where that has no meaning.
+    /// Returns the values of the dump's engine, with `hidden` for entries without a meaning.
     pub fn meaningful_or(&self, hidden: f64) -> Vec<f64> {
         let value = |(flat, &value)| if self.sees(flat) { value } else { hidden };
         self.theirs.iter().enumerate().map(value).collect()

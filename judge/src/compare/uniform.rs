@@ -8,7 +8,7 @@ use crate::view::View;
 /// Relative error above which rounding of one operation is ruled out without an exact evaluation.
 const NEAR: f64 = 0.25;
 
-/// Uniform probabilities in the place of a dump's, against our engine's.
+/// Errors of a uniform distribution instead of a dump's, against our engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Uniform {
     /// The errors that they would have.
@@ -19,8 +19,8 @@ pub struct Uniform {
 
 impl Uniform {
     /// The reason of a row that they would pass, too.
-    pub const BLIND: &str = "blind: at this temperature equal probabilities for all tokens would pass too, so the row shows nothing \
-        of the model; dump logits, or probs at a lower temperature";
+    pub const BLIND: &str = "blind: at this temperature a uniform distribution would pass too, so the row \
+        does not test the model; record logits, or probs at a lower temperature";
 
     /// Returns what `own` would hold if each token of a vocabulary were equally likely; `None` where it holds no probabilities.
     pub fn values(site: Site, own: &View, vocabulary: usize) -> Option<Tensor> {

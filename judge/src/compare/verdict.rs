@@ -1,4 +1,4 @@
-//! What a measurement means: pass, fail, or not to be judged.
+//! Turns a measurement into a verdict.
 
 use std::fmt;
 use std::ops::Range;
@@ -20,7 +20,7 @@ pub enum Verdict {
     Pass,
     /// Another token, but the two logits are closer than rounding moves them.
     Tie,
-    /// Compared, and wrong as somebody has said that it is, with a reason: by a baseline.
+    /// A failure that a baseline waives with a reason.
     Known,
     /// Could not be judged.
     Inconclusive,
@@ -40,13 +40,13 @@ impl Verdict {
         }
     }
 
-    /// Whether nothing is wrong, or nothing that is not known.
+    /// Returns true for verdicts without a failure, or with waived failures only.
     pub fn is_good(self) -> bool {
         self <= Verdict::Known
     }
 
-    /// The verdict over several: the worst; where there is none, nothing was judged. A tie is no divergence, and what is
-    /// known fails nothing: that of passes and these is a pass.
+    /// Returns the worst of several verdicts; inconclusive if there are none. Ties and waived failures count
+    /// as passes.
     pub fn over(verdicts: impl IntoIterator<Item = Verdict>) -> Verdict {
         let worst = verdicts.into_iter().max().unwrap_or(Verdict::Inconclusive);
         if worst.is_good() { Verdict::Pass } else { worst }
@@ -59,10 +59,10 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What decides a verdict.
+/// The criterion for a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// What rounding can do, which is evaluated or measured: where a model is run.
+    /// Error bounds and noise floor, evaluated or measured; needs a model.
     Rounding,
     /// The table of tolerances.
     Tolerance,
@@ -78,19 +78,19 @@ impl Gate {
     }
 }
 
-/// How far rounding moved the values of a place, at most, in runs whose stages were moved within their rounding.
+/// Noise floor of a site: the largest change of its values in perturbed runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Floor {
-    /// As [`crate::measure::Errors::max_scaled`].
+    /// Like [`crate::measure::Errors::max_scaled`].
     pub max_scaled: f64,
-    /// As [`crate::measure::Errors::rel_l2`].
+    /// Like [`crate::measure::Errors::rel_l2`].
     pub rel_l2: f64,
-    /// As [`crate::measure::Errors::max_abs`].
+    /// Like [`crate::measure::Errors::max_abs`].
     pub max_abs: f64,
 }
 
 impl Floor {
-    /// What the larger of two moves is, figure by figure.
+    /// Returns the larger of two noise floors, figure by figure.
     pub fn or(self, moved: &Errors) -> Self {
         Self {
             max_scaled: self.max_scaled.max(moved.max_scaled),
@@ -99,26 +99,26 @@ impl Floor {
         }
     }
 
-    /// Whether rounding may have made this error: neither an element of it nor all of them together are far from what
-    /// rounding came to.
+    /// Returns true if rounding may have caused this error: neither a single element nor the whole is far
+    /// above the noise floor.
     pub fn explains(&self, error: &Errors) -> bool {
         self.holds(error, Self::FAR)
     }
 
-    /// Whether the error is as large as rounding may be expected to make it.
+    /// Returns true if the error is as large as the noise floor predicts.
     pub fn is_near(&self, error: &Errors) -> bool {
         self.holds(error, Self::NEAR)
     }
 
-    /// Whether zeros in the place of the values would be as near: then nothing is told by being near. A log-probability near zero is
-    /// of a token that is nearly certain, and told by as much as it is known to: nothing is, where that is a nat.
+    /// Returns true if all zeros would also be near, so that a small error shows nothing. A log-probability
+    /// near zero belongs to a nearly certain token; it shows nothing if its noise floor is a nat.
     pub fn is_blind_at(&self, point: Point) -> bool {
         let is_of_logarithms = matches!(point, Point::TokenLogprobs | Point::TopLogprobs);
         Self::NEAR * self.rel_l2 >= 1.0 && !(is_of_logarithms && Self::NEAR * self.max_abs < 1.0)
     }
 
-    /// What another choice is that was made by so much, and how far rounding, or a tolerance that decides, may part two
-    /// values: it moves both of them.
+    /// Judges a different choice by its margin. Returns the verdict and the change of a logit difference that
+    /// rounding, or a deciding tolerance, allows.
     pub fn parts(&self, margin: f64, tolerance: f64) -> (Verdict, f64) {
         let near = 2.0 * self.max_abs.max(tolerance);
         let far = 2.0 * (Self::FAR * self.max_abs).max(tolerance);
@@ -134,10 +134,10 @@ impl Floor {
         error.max_scaled <= times * self.max_scaled && error.rel_l2 <= times * self.rel_l2
     }
 
-    /// One run more may come to this many times the largest of a few.
+    /// Largest ratio of one more run to the maximum of a few.
     pub const NEAR: f64 = excess::NEAR;
 
-    /// The error in units of what rounding may be expected to come to.
+    /// Returns the error relative to the noise floor.
     fn headroom(&self, error: &Errors) -> f64 {
         let ratio = |error: f64, floor: f64| if error == 0.0 { 0.0 } else { error / (Self::NEAR * floor) };
         larger(ratio(error.max_scaled, self.max_scaled), ratio(error.rel_l2, self.rel_l2))
@@ -150,44 +150,44 @@ impl Floor {
 /// One tapped value, compared.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Which value and layer, and which pass of the run that is judged.
+    /// Tap, layer and pass of the judged run.
     pub site: Site,
     /// The positions of the sequence that it belongs to; none for what belongs to the whole run.
     pub positions: Range<usize>,
-    /// Everything that is inherited and introduced together, from the tokens on.
+    /// Accumulated error, from the tokens on.
     pub total: Option<Measurement>,
-    /// What was introduced since the nearest values that the dump holds.
+    /// Local error, since the nearest recorded values.
     pub introduced: Option<Measurement>,
-    /// These values; none where the whole run lies before this place.
+    /// Input values of the row; empty if it depends on the whole run before it.
     pub since: Vec<Site>,
-    /// Whether rounding explains what both sides have made of these, where they were evaluated.
+    /// Evaluation by rounding of both sides, if it was done.
     pub explained: Option<Explained>,
     /// The errors of uniform probabilities here.
     pub uniform: Option<Uniform>,
-    /// What was allowed.
+    /// The tolerance.
     pub tolerance: Tolerance,
     /// The rows that were compared, where the dump has not all of them.
     pub recorded: Option<Recorded>,
-    /// What rounding moved here, where that was asked.
+    /// Noise floor at this site, if measured.
     pub floor: Option<Floor>,
-    /// The same of what was inherited, where that was judged too.
+    /// Noise floor of the accumulated error, if that was judged too.
     pub floor_of_total: Option<Floor>,
     /// The statistic of the errors that exceeds those of perturbed runs most, where these were asked.
     pub excess: Option<Excess>,
     /// The judgement.
     pub verdict: Verdict,
-    /// Why, where it is not a pass.
+    /// Reason, if not a pass.
     pub reason: Option<String>,
-    /// What a baseline says of the failure, where that excuses it.
+    /// The baseline's entry, if it waives the failure.
     pub known: Option<Known>,
-    /// What decides.
+    /// The criterion for the verdict.
     gate: Gate,
-    /// What the stages of the run round to.
+    /// Type to which the operations of the run round.
     computed: DType,
     is_one_stage: bool,
-    /// The side that must round as its profile says, if that was demanded.
+    /// Side held to its rounding profile, if requested.
     demanded_of: Option<Role>,
-    /// Whether rounding might explain what was found.
+    /// Open question: whether rounding explains the result.
     doubt: Doubt,
 }
 
@@ -200,21 +200,21 @@ pub struct Recorded {
     pub last_position: usize,
 }
 
-/// What is said of a failure that is known.
+/// The baseline's statement about a waived failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// Why it is let pass.
+    /// Reason of the waiver.
     pub reason: String,
-    /// Where more is said of it.
+    /// Link to more information.
     pub link: String,
     /// The last day on which it is let pass, as 2026-12-31.
     pub expires: String,
 }
 
-/// What is to be said once it is known how far rounding moves a value.
+/// The question that the noise floor decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
-    /// Nothing: the verdict stands.
+    /// No question: the verdict is final.
     None,
     /// The error is allowed, and large for the size of the values.
     Large,
@@ -233,16 +233,16 @@ impl Doubt {
     }
 }
 
-/// What was found at one place.
+/// The results at one site.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
     /// From the tokens on.
     pub total: Option<Found>,
     /// Since the nearest values that the dump holds.
     pub introduced: Option<Found>,
-    /// These values.
+    /// Input values.
     pub since: Vec<Site>,
-    /// Whether rounding explains what both sides have made of them.
+    /// Evaluation by rounding of both sides.
     pub explained: Option<Explained>,
     /// The rows that were compared, where the dump has not all of them.
     pub recorded: Option<Recorded>,
@@ -250,23 +250,23 @@ pub struct Observed {
     pub uniform: Option<Uniform>,
 }
 
-/// How a row is judged.
+/// The criteria for judging a row.
 #[derive(Clone, Debug)]
 pub struct Measure {
-    /// What the table allows.
+    /// The tolerance from the table.
     pub tolerance: Tolerance,
-    /// What decides. A table of the user's always does.
+    /// The criterion. A table given by the user always decides.
     pub gate: Gate,
-    /// What the stages of the run round to.
+    /// Type to which the operations of the run round.
     pub computed: DType,
-    /// Whether one operation lies between a row and the values that it starts from: what formulas say of that, is so.
+    /// True if a single operation lies between the row and its inputs, so that the formulas apply exactly.
     pub is_one_stage: bool,
-    /// The side that must round as its profile says, over several operations too, if that was demanded.
+    /// Side held to its rounding profile, also over several operations, if requested.
     pub demanded_of: Option<Role>,
 }
 
 impl Row {
-    /// Judges a comparison: by the introduced error where it was measured, else by the total one.
+    /// Judges a comparison by its local error if measured, else by the accumulated one.
     pub fn judge(site: Site, positions: Range<usize>, found: Observed, measure: Measure) -> Self {
         let Observed { total, introduced, since, explained, uniform, recorded } = found;
         let Measure { tolerance, gate, computed, is_one_stage, demanded_of } = measure;
@@ -317,12 +317,12 @@ impl Row {
         Measure { tolerance: tolerance.clone(), gate, computed, is_one_stage, demanded_of }
     }
 
-    /// What was, or is, to be said once it is known how far rounding moves a value.
+    /// Returns the question that the noise floor decides or has decided.
     pub fn doubt(&self) -> Doubt {
         self.doubt
     }
 
-    /// The same, in that doubt.
+    /// Sets the open question.
     pub fn in_doubt(self, doubt: Doubt) -> Self {
         Self { doubt, ..self }
     }
@@ -332,8 +332,8 @@ impl Row {
         if self.is_judged_in_total() { self.total.as_ref() } else { self.introduced.as_ref() }
     }
 
-    /// Whether that is the total one: where nothing else was measured, where what was inherited is too much, and of a token
-    /// that follows from the logits beside it, which may differ, too.
+    /// Returns true if the accumulated error is judged: if nothing else was measured, if it is too large, or
+    /// for a token whose logits in the same dump may differ too.
     pub fn is_judged_in_total(&self) -> bool {
         let is_choice = matches!(self.site.point, Point::Argmax | Point::Generated);
         let has_inherited = self.floor_of_total.is_some() && self.verdict == Verdict::Fail;
@@ -352,14 +352,13 @@ impl Row {
         self.site.point.checkpoint()
     }
 
-    /// Whether rounding that came from earlier stages is past the tolerance here, while the stage itself is
-    /// within it.
+    /// Returns true if the accumulated error is above the tolerance while the local error is within it.
     pub fn has_grown(&self) -> bool {
         let over = |m: &Measurement| excess(m, &self.tolerance).is_some();
         self.verdict.is_good() && self.total.as_ref().is_some_and(over)
     }
 
-    /// Whether the verdict depends on how far rounding moves the values here.
+    /// Returns true if the verdict depends on the noise floor.
     pub fn is_in_doubt(&self) -> bool {
         self.doubt != Doubt::None
     }
@@ -383,8 +382,8 @@ impl Row {
                     true => (
                         Verdict::Inconclusive,
                         Some(format!(
-                            "runs that were moved within their rounding differ by {:.1e} of all of it here: that would explain zeros, \
-                         too, and proves nothing",
+                            "the noise floor is too high to judge: perturbed runs differ by {:.1e} of the \
+                         values' norm here, so all zeros would pass too",
                             floor.rel_l2
                         )),
                     ),
@@ -398,8 +397,8 @@ impl Row {
         self.floor = Some(floor);
     }
 
-    /// What an evaluation that rounding does not explain says of a product with a norm before it, which the dump does not hold: what
-    /// engines do otherwise in these two is known, and runs that are moved hide what is as small as an epsilon.
+    /// Returns the failed evaluation of a product whose norm is not recorded. The known variants of these two
+    /// operations are covered by formulas, and perturbed runs hide errors as small as an epsilon.
     fn beyond_behind_a_norm(&self) -> Option<String> {
         use Point::{
             AttnOut, AttnPostNorm, AttnResidual, BlockOut, Embed, FfnGate, FfnOut, FfnPostNorm, FfnUp, K,
@@ -409,24 +408,23 @@ impl Row {
         let is_product = matches!(self.site.point, Q | K | V | RouterLogits | FfnGate | FfnUp | Logits);
         let is_near = is_product && self.since.iter().all(|start| STREAM.contains(&start.point));
         let why = self.explained.as_ref().filter(|_| is_near)?.why()?;
-        Some(format!(
-            "{why}; runs that were moved within their rounding differ by as much: a dump that holds the norm before it tells"
-        ))
+        Some(format!("{why}; perturbed runs differ by as much; record the norm before this tap to decide"))
     }
 
-    /// Judges likely tokens that only one side names, which our engine prefers to those in their place by that margin.
+    /// Judges top tokens that only one side lists, by the margin of our engine.
     pub fn rank(&mut self, margin: f64, floor: &Floor, tolerance: f64) {
         let Some(worst) = self.judged().and_then(|found| found.worst.clone()) else { return };
         let (verdict, near) = floor.parts(margin, tolerance);
         let what = format!(
-            "among the likeliest tokens the candidate names {}, the reference {}; what only one side names is preferred by \
-             {margin:.1e} at most, where rounding may part them by {near:.1e}",
+            "top tokens differ: the candidate lists {}, the reference {}; tokens listed on one side only \
+             lead by at most {margin:.1e}, and rounding can change that by up to {near:.1e}",
             worst.candidate, worst.reference
         );
         (self.verdict, self.reason) = (verdict, Some(what));
     }
 
-    /// Where errors of log-probabilities begin to stay beyond what is allowed: a position. Nowhere in a row that is right.
+    /// Returns the position from which errors of log-probabilities stay above the limit; `None` for a row
+    /// that is right.
     pub fn drift(&self) -> Option<usize> {
         let agreement = self.judged()?.agreement.as_ref().filter(|_| !self.verdict.is_good())?;
         let allowed = match self.floor {
@@ -439,8 +437,7 @@ impl Row {
 
     fn weighed(&mut self, floor: &Floor, errors: &Errors) -> (Verdict, Option<String>) {
         let told = format!(
-            "the error is {:.1e} of the value's own size ({:.1e} in all), and runs that were moved within their rounding \
-             differ by {:.1e} ({:.1e}) here",
+            "the largest relative error is {:.1e} (relative L2 error {:.1e}), the noise floor {:.1e} ({:.1e})",
             errors.max_scaled, errors.rel_l2, floor.max_scaled, floor.rel_l2
         );
         let excess = self.excess.filter(|excess| !(excess.ratio <= 1.0));
@@ -452,21 +449,22 @@ impl Row {
         (verdict, Some(before.map_or(told.clone(), |before| format!("{before}{may}: {told}"))))
     }
 
-    /// Judges what a row that passes has inherited: rounding may grow on its way, and a fault that is too small for every
-    /// stage grows with it.
+    /// Judges the accumulated error of a passing row. Rounding may grow, and so does a fault too small for
+    /// each operation.
     pub fn weigh_total(&mut self, floor: Floor, excess: Option<Excess>, may_hide_rounding: bool) {
         let Some(errors) = self.total.as_ref().map(|found| found.errors) else { return };
         let excess = excess.filter(|excess| !(excess.ratio <= Excess::FAR));
         if !floor.explains(&errors) || excess.is_some() {
             let beyond = excess.map_or(String::new(), |excess| format!("; {}", excess.told()));
             let told = format!(
-                "no stage before it introduced more than is allowed, but in total the error is {:.1e} of the value's own \
-                 size ({:.1e} in all), where rounding comes to {:.1e} ({:.1e}){beyond}: something is off by little",
+                "every local error up to here is within its limit, but the accumulated error is {:.1e} of \
+                 the value's size (relative L2 error {:.1e}), above the noise floor of {:.1e} \
+                 ({:.1e}){beyond}: a small systematic fault is likely",
                 errors.max_scaled, errors.rel_l2, floor.max_scaled, floor.rel_l2
             );
             let hidden = if may_hide_rounding {
-                "; what stages round to is hidden where the dump has fewer bits than they are said to compute in: store all of them, or \
-                 say \"computed\" of those taps"
+                "; the dump stores taps in fewer bits than the engine is stated to compute in, which hides \
+                 how operations round: store all bits, or set \"computed\" for these taps"
             } else {
                 ""
             };
@@ -510,14 +508,14 @@ impl Row {
         }
     }
 
-    /// True if rounding comes to as much as the probabilities differ from uniform ones.
+    /// Returns true if the noise floor is as large as the distance to a uniform distribution.
     fn is_as_near_if_uniform(&self, floor: &Floor) -> bool {
         let uniform = self.uniform.as_ref().filter(|_| !self.is_one_stage());
         uniform.is_some_and(|uniform| floor.is_near(&uniform.errors))
     }
 
-    /// By what the stage comes to exactly, where that was evaluated; what it cannot explain over several operations, and
-    /// what was not evaluated, is in doubt until it is known what rounding comes to.
+    /// Judges by exact evaluation if available. Unexplained errors over several operations, and errors
+    /// without an evaluation, stay undetermined until the noise floor is known.
     fn by_rounding(&self, found: &Measurement) -> Judgement {
         let pass = Judgement { verdict: Verdict::Pass, reason: None, doubt: Doubt::None };
         match self.explained.as_ref().map(|explained| explained.why()) {
@@ -531,20 +529,20 @@ impl Row {
         }
     }
 
-    /// Whether the side that must round as its profile says does not.
+    /// Returns true if the side held to its rounding profile violates it.
     fn breaks_a_demand(&self) -> bool {
         let side = self.demanded_of.zip(self.explained.as_ref());
         side.is_some_and(|(role, explained)| !explained.side(role).is_explained())
     }
 
-    /// Whether what was inherited is large for the size of the values.
+    /// Returns true if the accumulated error is large relative to the values.
     pub fn is_large_in_total(&self) -> bool {
         let large = |total: &Measurement| !(total.errors.max_scaled <= suspicious(self.computed));
         self.verdict.is_good() && self.total.as_ref().is_some_and(large)
     }
 
-    /// The largest error in units of what rounding may come to, below 1 where it explains the row: of each value, where the
-    /// stage was evaluated, else of what runs that were moved come to. `None` where neither was asked.
+    /// Returns the largest err/bound, or the ratio to the noise floor without an evaluation; below 1 rounding
+    /// explains the row. `None` if neither was measured.
     pub fn headroom(&self) -> Option<f64> {
         let found = self.judged().filter(|_| self.site.point.kind() == Kind::Real)?;
         match (&self.explained, &self.floor) {
@@ -565,20 +563,20 @@ impl Row {
         }
     }
 
-    /// Whether it was evaluated from the values that its one operation starts from, and rounding explains it: nothing is
-    /// left that a total error could show.
+    /// Returns true if the row was evaluated from the inputs of its single operation and rounding explains
+    /// it. An accumulated error then shows nothing more.
     pub fn is_settled(&self) -> bool {
         let is_explained = || self.explained.as_ref().is_some_and(Explained::is_explained);
         self.site.point.kind() == Kind::Token
             || (self.is_one_stage && self.introduced.is_some() && is_explained())
     }
 
-    /// Whether one operation lies between it and the values that it starts from.
+    /// Returns true if a single operation lies between the row and its inputs.
     pub fn is_one_stage(&self) -> bool {
         self.is_one_stage && self.introduced.is_some()
     }
 
-    /// Whether the table of tolerances decides.
+    /// Returns true if the tolerance table decides.
     pub fn is_gated_by_tolerance(&self) -> bool {
         self.gate == Gate::Tolerance
     }
@@ -596,7 +594,7 @@ impl Judgement {
     }
 }
 
-/// Counts first, then finiteness: what is found before values are compared.
+/// Returns a judgement before values are compared: counts, then finiteness.
 fn incomparable(site: Site, found: &Measurement) -> Option<Judgement> {
     if found.elements == 0 {
         return Some(Judgement::sure(Verdict::Inconclusive, "no element was compared".into()));
@@ -605,7 +603,7 @@ fn incomparable(site: Site, found: &Measurement) -> Option<Judgement> {
         return Some(Judgement::sure(Verdict::Fail, nonfinite(found)));
     }
     if found.nonfinite.shared > 0 {
-        let what = format!("{} NaN or infinite, the same on both sides", found.nonfinite.shared);
+        let what = format!("both sides have the same NaN or infinite values: {}", found.nonfinite.shared);
         return Some(Judgement::sure(Verdict::Inconclusive, what));
     }
     let sure = |verdict, what: &str| Some(Judgement::sure(verdict, what.to_owned()));
@@ -636,13 +634,13 @@ fn by_tolerance(site: Site, found: &Measurement, tolerance: &Tolerance, computed
 }
 
 fn nonfinite(found: &Measurement) -> String {
-    let one = |side, count| (count > 0).then(|| format!("{count} NaN or infinite in the {side}"));
+    let one = |side, count| (count > 0).then(|| format!("the {side} has NaN or infinite values: {count}"));
     let sides = [one("candidate", found.nonfinite.candidate), one("reference", found.nonfinite.reference)];
     sides.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// An error of a value in units of its own size from which on it is asked what rounding comes to: it decides nothing.
-/// One operation stays far below it.
+/// Relative error from which the noise floor is measured. It decides nothing; a single operation stays far
+/// below it.
 fn suspicious(computed: DType) -> f64 {
     match computed {
         DType::BF16 => 2f64.powi(-6),
@@ -651,7 +649,8 @@ fn suspicious(computed: DType) -> f64 {
     }
 }
 
-/// What exceeds the tolerance, if anything does. A value may always round to its neighbour, unless the user says not.
+/// Returns a message about the figure that exceeds the tolerance, if any. Unless the user forbids it, a value
+/// may round to its neighbour.
 fn excess(found: &Measurement, tolerance: &Tolerance) -> Option<String> {
     let Errors { max_abs, past_neighbour, mean_abs, cosine, .. } = found.errors;
     let largest = if tolerance.is_asked { max_abs } else { past_neighbour };

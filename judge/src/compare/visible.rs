@@ -1,5 +1,5 @@
-//! Which scores may be compared: those between a query and a key that it sees. What a producer leaves in all others has no
-//! meaning; weights have one everywhere, zero.
+//! Scores that may be compared: those between a query and a key that it sees. Producers leave arbitrary
+//! values in other scores; the weights there are zero.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub struct Sight {
     pub first_query: usize,
     /// The position of the first key.
     pub first_key: usize,
-    /// How many of the latest positions a query sees, itself included; `None` for all.
+    /// Number of latest positions that a query sees, itself included; `None` for all.
     pub window: Option<usize>,
     /// The rows of the pass that there are, if not all.
     pub rows: Option<Arc<[usize]>>,
@@ -43,12 +43,12 @@ impl Sight {
         }
     }
 
-    /// The same as a range of the row.
+    /// Returns the visible columns of a row as a range.
     pub fn range(&self, point: Point, shape: &[usize], row: usize) -> Range<usize> {
         self.columns(point, shape, row).range(shape.last().copied().unwrap_or(1))
     }
 
-    /// Whether the entry at a flat index may be compared; of what are no scores, every entry may.
+    /// Returns true if the entry at a flat index may be compared; always true for taps other than scores.
     pub fn sees(&self, point: Point, shape: &[usize], flat: usize) -> bool {
         let width = shape.last().copied().unwrap_or(1);
         self.range(point, shape, flat / width).contains(&(flat % width))

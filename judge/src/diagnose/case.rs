@@ -13,12 +13,12 @@ use crate::model::Model;
 use crate::numerics::Numerics;
 use crate::tap::Tap;
 
-/// What the model's own tokenizer makes of a prompt, or why that is not known.
+/// The tokens of a prompt by the model's own tokenizer, or the reason why they are unknown.
 pub type OwnTokens = std::result::Result<Vec<u32>, String>;
 
-/// Compares `own_tokens` with the tokens of the case, and what `model` chooses along the continuation with the
-/// continuation. `case` is a dump that holds nothing else. Without a tokenizer, only the continuation is compared, and
-/// a note says so.
+/// Compares `own_tokens` with the tokens of the case, and the choices of `model` with the continuation.
+/// `case` is a dump without further values. Without a tokenizer, only the continuation is compared, with a
+/// note.
 ///
 /// # Errors
 /// If the model cannot read the tokens.
@@ -41,7 +41,7 @@ pub fn check_case(
             judge.add_tokens(tokens, own, &case.manifest.input.tokens);
             judge.expect(tokens, 0..0);
         }
-        Err(why) => judge.note(format!("{tokens}: not covered: {why}")),
+        Err(why) => judge.note(format!("{tokens}: not compared: {why}")),
     }
     // Without a continuation there is nothing to run the model for.
     let runs = match case.sites().next() {

@@ -1,14 +1,14 @@
-//! What rounding may do to a log-probability that stands alone, as one does in each pass of decoding: a few runs are so few draws of
-//! it that all may be small by chance. All logits of its row are draws of the same noise.
+//! Rounding of a single log-probability, as in each pass of decoding. A few perturbed runs are few draws of
+//! it and may all be small by chance. All logits of its row are draws of the same noise.
 
 use std::collections::HashMap;
 
 use crate::checkpoint::Site;
 use crate::tensor::Tensor;
 
-/// Of fewer log-probabilities than that the largest of a few runs tells too little.
+/// Minimum number of log-probabilities for which the maximum of a few runs is reliable.
 const FEW: usize = 32;
-/// As many sigmas as the largest of some hundred draws has.
+/// Number of sigmas of the largest of some hundred draws.
 const SIGMAS: f64 = 3.0;
 
 /// Logits of the rows of few log-probabilities, and how far they were moved.
@@ -20,7 +20,7 @@ pub(super) struct Chances {
 }
 
 impl Chances {
-    /// Looks at logits of a run, `[T, V]`, of whose rows these have log-probabilities at a place.
+    /// Reads the noise of logits, `[T, V]`, for the recorded rows of log-probabilities at a site.
     pub fn look_at(&mut self, site: Site, logits: &Tensor, rows: Option<&[usize]>) {
         let rows = rows.map_or_else(|| (0..logits.rows()).collect(), <[usize]>::to_vec);
         if rows.len() > FEW {
@@ -38,8 +38,7 @@ impl Chances {
         }
     }
 
-    /// The log-probabilities of a place as that noise may move them: a logit against those of the others, d log p = (1 - p)·(dz -
-    /// dz of the others).
+    /// Returns the noise of log-probabilities from that of logits: d log p = (1 - p)·(dz - dz of the others).
     pub fn of(&self, site: Site, still: &Tensor) -> Option<Tensor> {
         let moved = self.moved.get(&site)?;
         let mut values = still.data().to_vec();

@@ -50,24 +50,24 @@ pub fn cross_check(
     cross_check_units(name, model, numerics, dump, rules, Work::default(), onlooker)
 }
 
-/// Who is told of what is finished.
+/// Callback for finished results.
 pub type Finished<'w> = dyn FnMut(&Outcome) -> Result<()> + 'w;
 
-/// Which units of a comparison are wanted, and what is known of them.
+/// The wanted units of a comparison, and the results so far.
 #[derive(Default)]
 pub struct Work<'w> {
-    /// These, counted from 0 in the order of the plan; all where nothing is said.
+    /// Wanted units, from 0 in the order of the plan; default: all.
     pub wanted: Option<Range<usize>>,
-    /// What was found before, which is not looked at again.
+    /// Earlier results, which are not computed again.
     pub done: Vec<(usize, Evidence)>,
-    /// Is told what is known so far when a unit is done, and is not the last.
+    /// Callback after each unit except the last.
     pub finished: Option<&'w mut Finished<'w>>,
 }
 
-/// The same of some units. Where errors travel through the whole model, there is but one.
+/// Compares some units. If accumulated errors are measured, there is only one unit.
 ///
 /// # Errors
-/// As [`cross_check`], and those of [`Work::finished`].
+/// The errors of [`cross_check`], and those of [`Work::finished`].
 pub fn cross_check_units(
     name: &str,
     model: &dyn Model,
@@ -146,7 +146,7 @@ pub(super) fn subject(name: &str, setting: &Setting, rules: Rules, dump: &Dump) 
     }
 }
 
-/// Of a comparison as a whole.
+/// Returns the basis of a whole comparison.
 pub(super) fn basis(setting: &Setting, rules: Rules) -> Basis {
     let layers = 0..setting.model.dimensions().n_layers;
     Basis {
@@ -157,7 +157,7 @@ pub(super) fn basis(setting: &Setting, rules: Rules) -> Basis {
     }
 }
 
-/// What is found in a unit, and the places that its runs came by.
+/// Returns the results of a unit and the sites that its runs visited.
 pub(super) fn examine(
     setting: &Setting,
     unit: &Unit,
@@ -178,8 +178,8 @@ pub(super) fn examine(
     Ok((evidence(judge, &setting, runs)?, visited))
 }
 
-/// What identifies the dump where a unit begins and ends. A plan knows manifests alone: a dump that was made again in the
-/// meantime has other values.
+/// Returns hashes of the dump's values at the start and end of a unit. A plan knows only manifests, so a dump
+/// that was made again has other values.
 fn edges(held: &Held, unit: &Unit) -> Result<[Option<String>; 2]> {
     let Some(part) = unit.part() else { return Ok([None, None]) };
     let begins = if part.embed { None } else { edge(held, part.layers.start)? };
@@ -187,7 +187,7 @@ fn edges(held: &Held, unit: &Unit) -> Result<[Option<String>; 2]> {
     Ok([begins, ends])
 }
 
-/// What identifies the values that enter a layer, if the dump holds them in every pass.
+/// Returns the hash of the values that enter a layer, if the dump records them in every pass.
 pub(super) fn edge(held: &Held, layer: usize) -> Result<Option<String>> {
     let mut hash = Sha256::new();
     for pass in 0..held.passes().len() {
@@ -204,15 +204,17 @@ pub(super) fn check_architecture(model: &dyn Model, dump: &Dump) -> Result<()> {
     let mut read = dump.manifest.passes.iter().flat_map(|pass| &pass.tokens);
     let problem = match read.find(|&&id| id as usize >= size) {
         _ if dumped != run && dumped != ModelInfo::UNKNOWN => {
-            format!("it is of architecture '{dumped}', the model of '{run}'")
+            format!("the dump has architecture '{dumped}', the model '{run}'")
         }
-        Some(id) => format!("it has read token {id}, which is outside the model's vocabulary of {size}"),
+        Some(id) => {
+            format!("the dump has read token {id}, which is outside the model's vocabulary of {size}")
+        }
         None => return Ok(()),
     };
-    Err(Error::dump(&dump.path, format!("{problem}; is it of this model?")))
+    Err(Error::dump(&dump.path, format!("{problem}; check that the dump was made from this model")))
 }
 
-/// What a run has left, judged.
+/// Judges the results of a run.
 fn evidence(judge: Judge, setting: &Setting, runs: Runs) -> Result<Evidence> {
     let integers = integers_of(setting, &runs, &judge.rows);
     let Runs { margins, read_on, rank_margins, choices, unexplained, preferences, .. } = runs;
@@ -256,7 +258,7 @@ pub(super) fn run_and_judge(
         setting.check_suppositions(setting.made())?;
     }
     for supposed in rules.suppositions {
-        judge.note(format!("our engine computes with {}, as was supposed", supposed.change[0]));
+        judge.note(format!("our engine computes with {}, as --suppose asks", supposed.change[0]));
     }
     let n_layers = setting.model.dimensions().n_layers;
     let visited = [entered(setting), runs.visited.clone()].concat();
@@ -270,7 +272,7 @@ pub(super) fn run_and_judge(
         judge.expect(site, positions.clone());
         let missing = inputs.missing(site).filter(|_| rules.mode == Mode::Layers);
         if let Some(input) = missing {
-            let why = format!("{site}: would start from {input}, which the dump does not hold");
+            let why = format!("{site}: starts from {input}, which is not recorded in the dump");
             judge.skip(site, positions, why);
             continue;
         }
@@ -345,7 +347,7 @@ fn note_unread_prompt(judge: &mut Judge, held: &Held) {
     let (read, prompt) = (held.read_tokens().len(), held.dump.manifest.input.tokens.len());
     if read < prompt {
         let path = held.dump.path.display();
-        judge.lack(format!("{path}: its passes have read {read} of the {prompt} tokens of its prompt"));
+        judge.lack(format!("{path}: the passes read only {read} of the {prompt} prompt tokens"));
     }
 }
 
@@ -354,19 +356,24 @@ fn note_sketches(judge: &mut Judge, held: &Held) {
     let sketched = held.sites().filter(|&site| held.dump.sketches(site)).count();
     if sketched > 0 {
         judge.note(format!(
-            "{sketched} taps of {} are sketches: where bits differ, errors are root mean squares of a token, by {PROJECTIONS} projections",
+            "{sketched} taps of {} are sketches: if bits differ, errors are RMS values per token, estimated \
+                from {PROJECTIONS} projections",
             held.dump.path.display()
         ));
     }
 }
 
-/// What to say of weights that are not computed with as they are stored.
+/// Returns a note if weights are not computed with as stored.
 fn decoded(model: &dyn Model, numerics: &dyn Numerics) -> Option<String> {
     let types: BTreeSet<_> = engine::decoded(model, numerics).into_iter().map(|(_, dtype)| dtype).collect();
     let first = *types.first()?;
     let native = numerics::ALL.iter().find(|numerics| numerics.native_types().contains(&first))?;
     let names: Vec<_> = types.into_iter().map(|dtype| dtype.name()).collect();
-    Some(format!("weights of type {} were decoded: not what {} computes", names.join(", "), native.name()))
+    Some(format!(
+        "weights of type {} were decoded to floats, which {} does not do",
+        names.join(", "),
+        native.name()
+    ))
 }
 
 /// Compares two dumps; `candidate` is judged against `reference` by the table of tolerances. Unless the rules' gate is
@@ -379,7 +386,8 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
     let (one, other) = (Held::new(candidate)?, Held::new(reference)?);
     if candidate.manifest.architecture() != reference.manifest.architecture() {
         let (dumped, known) = (candidate.manifest.architecture(), reference.manifest.architecture());
-        let problem = format!("it is of architecture '{dumped}', {} of '{known}'", reference.path.display());
+        let problem =
+            format!("the dump has architecture '{dumped}', but {} has '{known}'", reference.path.display());
         return Err(Error::dump(&candidate.path, problem));
     }
     let computed = computed_in(rules.precision);
@@ -443,7 +451,7 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
     Ok(conclude(subject, basis, vec![(0, found)]))
 }
 
-/// What the stages of a run of this precision round to.
+/// Returns the type to which operations round in a run of this precision.
 fn computed_in(precision: &str) -> DType {
     match precision {
         "torch-bf16" => DType::BF16,
@@ -452,8 +460,8 @@ fn computed_in(precision: &str) -> DType {
     }
 }
 
-/// What should have been compared: every selected value the run came by whose tap point the dump has at all, and every
-/// selected value of the dump.
+/// Returns the sites that should be compared: every selected site of the run whose tap the dump records at
+/// all, and every selected site of the dump.
 fn expected_sites(visited: &[Site], held: &Held, selection: &Selection) -> Vec<(Site, Range<usize>)> {
     // What the tokens tell of choices, they need not tell of each.
     let points = held.dump.points();

@@ -45,7 +45,7 @@ impl Outcome {
         }
     }
 
-    /// Makes the verdict anew of the rows and the coverage, where somebody has looked at them again.
+    /// Makes the verdict again after rows or coverage have changed.
     pub fn reconsider(&mut self) {
         let conclusion = Conclusion { subject: &self.subject, basis: &self.basis, rows: &self.rows };
         let verdict = conclusion.verdict(&self.coverage.skipped);
@@ -70,14 +70,14 @@ fn refuse_choices_of_a_few(rows: &mut [Row]) {
             if with < without {
                 row.verdict = Verdict::Fail;
                 row.reason = Some(format!(
-                    "rounding explains it only if {told}, which {without} other layers do without"
+                    "rounding explains this only if {told}, which does not hold in {without} other layers"
                 ));
             }
         }
     }
 }
 
-/// Whether nothing is left to be found.
+/// Returns true if all units are done.
 fn is_complete(basis: &Basis) -> bool {
     basis.is_whole && basis.evidence.len() == basis.wanted.len()
 }
@@ -109,8 +109,8 @@ impl Conclusion<'_> {
         }
     }
 
-    /// What was expected and not compared, units that were not examined, and checkpoints that were asked for and have
-    /// nothing to compare.
+    /// Returns the expected sites that were not compared, the missing units, and the requested checkpoints
+    /// without any comparison.
     fn skipped(&self) -> Vec<String> {
         let mut missing: Vec<_> = self.found().flat_map(|found| &found.missing).collect();
         if self.basis.evidence.len() > 1 {
@@ -128,7 +128,7 @@ impl Conclusion<'_> {
         skipped
     }
 
-    /// What each side has, over all units.
+    /// Returns the taps of each side over all units.
     fn sides(&self) -> Vec<(&str, BTreeSet<Point>)> {
         let mut sides: Vec<(&str, BTreeSet<Point>)> = Vec::new();
         for (name, points) in self.found().flat_map(|found| &found.sides) {
@@ -143,18 +143,25 @@ impl Conclusion<'_> {
     /// Tap points that one side leaves out altogether are no reason to doubt a pass, but worth knowing.
     fn one_sided(&self) -> Vec<String> {
         let sides = self.sides();
-        let [(_, one), (_, other)] = sides.as_slice() else { return Vec::new() };
+        let [(first, one), (second, other)] = sides.as_slice() else { return Vec::new() };
+        let is_engine = [*first, *second].contains(&OUR_ENGINE);
         let asked = |point: &&Point| self.basis.selection.checkpoints.contains(&point.checkpoint());
-        let told = sides.iter().zip([other, one]).map(|((side, points), others)| {
+        let told = [(one, other, *second), (other, one, *first)].map(|(points, others, lacking)| {
             let names: Vec<_> = points.difference(others).filter(asked).map(|point| point.name()).collect();
-            (side, names)
+            (lacking, names)
         });
-        told.filter(|(_, names)| !names.is_empty())
-            .map(|(side, names)| format!("only {side} has {}", names.join(", ")))
-            .collect()
+        let sentence = |(lacking, names): (&str, Vec<&str>)| {
+            let names = names.join(", ");
+            match lacking {
+                OUR_ENGINE => format!("not computed by our engine: {names}"),
+                _ if is_engine => format!("not recorded in the dump: {names}"),
+                path => format!("not recorded in {path}: {names}"),
+            }
+        };
+        told.into_iter().filter(|(_, names)| !names.is_empty()).map(sentence).collect()
     }
 
-    /// Checkpoints that were asked for by name, and of which nothing was compared.
+    /// Returns requested checkpoints without any comparison.
     fn absent_checkpoints(&self) -> Vec<String> {
         let selection = &self.basis.selection;
         let compared = |asked: Checkpoint| self.rows.iter().any(|row| row.checkpoint() == asked);
@@ -171,8 +178,8 @@ impl Conclusion<'_> {
                 };
                 let lacking: Vec<_> = sides.iter().filter(has_none).map(|(side, _)| *side).collect();
                 match lacking.as_slice() {
-                    [] => format!("checkpoint {asked}: nothing of it was compared"),
-                    sides => format!("checkpoint {asked}: nothing of it is in {}", sides.join(" or in ")),
+                    [] => format!("checkpoint {asked}: no tap was compared"),
+                    sides => format!("checkpoint {asked}: no tap in {}", sides.join(" or in ")),
                 }
             })
             .collect()
@@ -190,14 +197,14 @@ impl Conclusion<'_> {
             self.rows.iter().filter(|row| !is_before(row)).filter_map(Row::last_position).peekable();
         let is_blind = last.peek().is_some() && last.all(|position| position == 0);
         is_blind.then(|| {
-            "from the first attention on, position 0 alone was compared; RoPE, the attention scale, the mask and softmax have no \
-             effect there: record a later position"
+            "after the first attention, only position 0 was compared, where RoPE, the attention scale, the \
+             mask and softmax have no effect; record a later position"
                 .to_owned()
         })
     }
 
-    /// Whether the model has anything of a checkpoint: one of layers that our own run of all of it has not come by is none of
-    /// the architecture's, and no dump can lack it.
+    /// Returns true if the architecture has a tap of this checkpoint. A layer tap that our own complete run
+    /// never visits does not exist, so no dump can lack it.
     fn is_of_model(&self, checkpoint: Checkpoint) -> bool {
         let sides = self.sides();
         let own = sides.iter().find(|(side, _)| *side == OUR_ENGINE).filter(|_| self.basis.is_whole);
@@ -215,8 +222,8 @@ impl Conclusion<'_> {
         }
     }
 
-    /// Whether nothing but what went in was compared, and that was not what was asked for: embeddings, and choices of
-    /// which nothing is known but that they were read. A part may well have nothing else.
+    /// Returns true if only inputs were compared although more was requested: embeddings, and choices known
+    /// only because they were read. A shard may have nothing else.
     fn is_input_alone(&self) -> bool {
         let is_input = |row: &Row| match row.site.point {
             Point::Embed => true,
@@ -227,13 +234,16 @@ impl Conclusion<'_> {
         is_complete(self.basis) && !is_asked && self.rows.iter().all(is_input)
     }
 
-    /// A pass without everything that was expected would be a lie.
+    /// Panics if a pass lacks an expected value.
     fn assert_complete(&self, verdict: Verdict, skipped: &[String]) {
         if verdict == Verdict::Pass {
             assert!(skipped.is_empty(), "a pass with something left out: {skipped:?}");
             assert!(self.found().all(|found| found.missing.is_empty()), "a pass with a gap");
             assert!(self.basis.evidence.len() == self.basis.wanted.len(), "a pass without a unit");
-            assert!(self.rows.iter().all(|row| row.verdict.is_good()), "a pass with a row that is none");
+            assert!(
+                self.rows.iter().all(|row| row.verdict.is_good()),
+                "a pass with a row that does not pass"
+            );
         }
     }
 
@@ -244,17 +254,17 @@ impl Conclusion<'_> {
             Verdict::Pass | Verdict::Tie | Verdict::Known => None,
             Verdict::Fail => first(Verdict::Fail).map(told),
             Verdict::Inconclusive => first(Verdict::Inconclusive).map(told).or_else(|| match skipped {
-                [] if self.basis.wanted.is_empty() => Some("no unit falls to this shard".to_owned()),
+                [] if self.basis.wanted.is_empty() => Some("this shard has no unit".to_owned()),
                 [] if self.rows.is_empty() => Some("nothing was compared".to_owned()),
-                [] => Some("nothing but the input was compared".to_owned()),
+                [] => Some("only the input was compared".to_owned()),
                 [only] => Some(only.clone()),
                 [first, more @ ..] => Some(format!("{first}, and {} more", more.len())),
             }),
         }
     }
 
-    /// What changes no verdict: ties, and rounding that grew past a tolerance on its way. After a failure the
-    /// growth is the failure's own.
+    /// Returns facts that change no verdict: ties, and accumulated rounding above a tolerance. After a
+    /// failure the growth belongs to the failure.
     fn notes(&self, verdict: Verdict) -> Vec<String> {
         let ties = self.rows.iter().filter(|row| row.verdict == Verdict::Tie);
         let told = |row: &Row| Some(format!("{}: a tie: {}", row.site, row.reason.as_ref()?));
@@ -281,10 +291,10 @@ impl Conclusion<'_> {
             .checked_sub(SHOWN + 1)
             .map_or(String::new(), |rest| format!(" and {} more", rest + 1));
         (!layers.is_empty())
-            .then(|| format!("wrong from the dump's own input: layer {}{more}", shown.join(", ")))
+            .then(|| format!("wrong given the dump's own input: layer {}{more}", shown.join(", ")))
     }
 
-    /// What the dump's engine rounds otherwise than its profile says, and where.
+    /// Returns the deviations of the dump's engine from its rounding profile, with their sites.
     fn roundings(&self) -> Vec<String> {
         let mut found: BTreeMap<(Point, &str), usize> = BTreeMap::new();
         let explained = self.rows.iter().filter_map(|row| Some((row.site.point, row.explained.as_ref()?)));
@@ -296,7 +306,7 @@ impl Conclusion<'_> {
         let told = |((point, told), places): ((Point, &str), usize)| {
             let all = self.rows.iter().filter(|row| row.site.point == point).count();
             format!(
-                "{point}: {told}; this explains {places} of {all} places, where what is known of the engine does not"
+                "{point}: {told}; this explains {places} of {all} sites, which the stated rounding does not"
             )
         };
         found.into_iter().map(told).collect()
@@ -308,16 +318,16 @@ impl Conclusion<'_> {
         let largest = grown.iter().filter_map(|row| row.total.as_ref()).map(|found| found.errors.max_abs);
         let (from, largest) = (grown.first()?.site, largest.fold(0.0, f64::max));
         let in_itself = match self.subject.gate {
-            Gate::Rounding => "no stage has more than rounding",
-            Gate::Tolerance => "no stage introduced more than is allowed",
+            Gate::Rounding => "every local error is explained by rounding",
+            Gate::Tolerance => "every local error is within the tolerance",
         };
         Some(format!(
-            "the total error grew past the tolerance from {from} on, to {largest:.1e} at most; {in_itself}"
+            "the accumulated error exceeds the tolerance from {from} on, at most {largest:.1e}; {in_itself}"
         ))
     }
 }
 
-/// Each sentence where it is said first.
+/// Returns each sentence once, in order of first occurrence.
 pub fn once_each<'s>(said: impl Iterator<Item = &'s String>) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for what in said {

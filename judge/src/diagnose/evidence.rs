@@ -1,4 +1,4 @@
-//! What was found in the units of a comparison: plain data, from which the verdict over any of them is made.
+//! The results of units: plain data, from which a verdict over any of them is made.
 
 use std::collections::BTreeSet;
 
@@ -8,59 +8,60 @@ use crate::diagnose::causes::Cause;
 use crate::exact::IntegerProducts;
 use crate::plan::Unit;
 
-/// What our side is called where a dump is the other.
+/// The name of our side in a comparison with a dump.
 pub(super) const OUR_ENGINE: &str = "our engine";
 
-/// A place that should have been compared and was not.
+/// A site that should have been compared and was not.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Missing {
-    /// Where.
+    /// The site.
     pub site: Site,
-    /// Why, with the place.
+    /// Reason, with the site.
     pub why: String,
 }
 
-/// What was found in one unit.
+/// The results of one unit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Evidence {
-    /// Of what.
+    /// The unit.
     pub unit: Unit,
-    /// Every compared value in data-flow order, each judged by itself. Those of an outcome stand there, and not here.
+    /// Compared values in data-flow order, each judged separately. Empty in an outcome, which has the rows
+    /// itself.
     pub rows: Vec<Row>,
-    /// How many places should have been compared.
+    /// Number of sites that should have been compared.
     pub expected: usize,
-    /// Those that were not, in data-flow order.
+    /// Missing sites in data-flow order.
     pub missing: Vec<Missing>,
-    /// What is missing of the dump, without which nothing passes.
+    /// Missing data without which nothing passes.
     pub lacking: Vec<String>,
     /// The tap points that each side has, by its name; none where nothing was run.
     pub sides: Vec<(String, BTreeSet<Point>)>,
-    /// What is worth knowing.
+    /// Facts that change no verdict.
     pub notes: Vec<String>,
     /// The 8-bit integer products of the dump's engine, if they explain most of the products that fail.
     pub integers: Option<IntegerProducts>,
-    /// What explains rows that fail.
+    /// Causes of failing rows.
     pub causes: Vec<Cause>,
-    /// How many stages were computed otherwise, as was supposed.
+    /// Number of operations computed with a supposed change.
     pub made: usize,
     /// SHA-256 of what the dump holds where the unit begins, and where it ends: there the next one begins.
     pub edges: [Option<String>; 2],
 }
 
-/// What a verdict rests on besides rows: with these, it can be made again, of more units.
+/// The basis of a verdict besides rows, from which it can be made again for more units.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Basis {
-    /// What was asked for.
+    /// The selection.
     pub selection: Selection,
     /// The units that the verdict is over, by their numbers in the plan.
     pub wanted: Vec<(usize, Unit)>,
-    /// Whether these are all there are.
+    /// True if these are all units.
     pub is_whole: bool,
-    /// Whether the dump tells its choices by nothing but the tokens that it read.
+    /// True if only the tokens that the dump read state its choices.
     pub choices_are_read: bool,
-    /// Of each layer of the model, whether it sees no more than a window.
+    /// For each layer, true if it has a sliding window.
     pub slides: Vec<bool>,
-    /// What was found, by the numbers of the units, without rows.
+    /// The results by unit number, without rows.
     pub evidence: Vec<(usize, Evidence)>,
 }
 

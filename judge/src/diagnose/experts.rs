@@ -9,16 +9,16 @@ use std::collections::HashMap;
 use crate::checkpoint::{Kind, Point, Site};
 use crate::compare::{Floor, Preference, Row, Verdict};
 
-/// How sure the choices of experts are.
+/// Confidence of expert choices.
 #[derive(Default)]
 pub(super) struct Preferences {
     /// In the run from the tokens on.
     pub(super) total: HashMap<Site, Preference>,
-    /// In the run that goes on with what is held.
+    /// Preferences in the run that continues with recorded values.
     pub(super) introduced: HashMap<Site, Preference>,
 }
 
-/// What rounding comes to at the places of both runs.
+/// Noise floors at the sites of both runs.
 #[derive(Default)]
 pub(super) struct Floors {
     pub(super) total: HashMap<Site, Floor>,
@@ -34,9 +34,9 @@ pub(super) fn router_of(experts: Site) -> Site {
 pub(super) struct Routing<'p> {
     pub(super) preferences: &'p Preferences,
     pub(super) floors: &'p Floors,
-    /// What a table allows, where it decides; else nothing.
+    /// Tolerance of the table, if it decides; else 0.
     pub(super) tolerance: f64,
-    /// The choices that lie between a place and the values that it starts from.
+    /// Expert choices between a site and its inputs.
     pub(super) behind: &'p HashMap<Site, Vec<Site>>,
 }
 
@@ -66,7 +66,7 @@ impl Routing<'_> {
             if let Some((site, why)) = before {
                 let before = row.reason.take().map_or(String::new(), |reason| format!("{reason}; "));
                 let what = format!(
-                    "{before}rounding decides the choice at {site}, after which this is computed: {why}"
+                    "{before}this depends on the choice of experts at {site}, which rounding decides: {why}"
                 );
                 // A token that follows from the dump's own logits, which follow from all before them.
                 row.verdict = if follows(row) { Verdict::Tie } else { Verdict::Inconclusive };
@@ -82,17 +82,18 @@ impl Routing<'_> {
         };
         let told = chosen(row);
         match preferences.get(&row.site) {
-            None => {
-                (Verdict::Inconclusive, format!("{told}; no router_logits are there, which would tell a tie"))
-            }
+            None => (
+                Verdict::Inconclusive,
+                format!("{told}; record router_logits to decide whether this is a tie"),
+            ),
             Some(known) => {
                 let parted = known.parted.map(|[parted, _]| parted);
                 let (verdict, near) = self.weigh(row.site, known.margin, parted, floors);
-                let what = "the router's logits are";
+                let what = "the router logits differ by";
                 (
                     verdict,
                     format!(
-                        "{told}; {what} {:.1e} apart, where rounding may part them by {near:.1e}",
+                        "{told}; {what} {:.1e}, and rounding can change that by up to {near:.1e}",
                         known.margin
                     ),
                 )
@@ -126,7 +127,7 @@ impl Routing<'_> {
         doubtful
     }
 
-    /// The same of choices that a run makes by itself which else goes on with the dump's values.
+    /// Returns the doubtful choices of a run that otherwise continues with the dump's values.
     fn doubtful_since_held(&self, rows: &[Row]) -> Vec<(Site, String)> {
         let told: HashMap<Site, &Row> = experts(rows).collect();
         let known = self.preferences.introduced.iter().filter_map(|(site, known)| {
@@ -146,8 +147,10 @@ impl Routing<'_> {
         floors: &HashMap<Site, Floor>,
     ) -> Option<(Site, String)> {
         let (verdict, near) = self.weigh(site, margin, parted, floors);
-        let what =
-            format!("the router's logits are {margin:.1e} apart, where rounding may part them by {near:.1e}");
+        let what = format!(
+            "the router logits differ by {margin:.1e}, and rounding can change that by up to \
+                {near:.1e}"
+        );
         (verdict != Verdict::Fail).then_some((site, what))
     }
 }
@@ -156,14 +159,14 @@ fn experts(rows: &[Row]) -> impl Iterator<Item = (Site, &Row)> {
     rows.iter().filter(|row| row.site.point == Point::Experts).map(|row| (row.site, row))
 }
 
-/// Whether the two sides have chosen other experts in the run that is judged.
+/// Returns true if the two sides chose different experts in the judged run.
 pub(super) fn is_another(row: &Row) -> bool {
     row.judged().is_some_and(|found| found.errors.max_abs != 0.0)
 }
 
 fn chosen(row: &Row) -> String {
     let Some(worst) = row.judged().and_then(|found| found.worst.as_ref()) else {
-        return "other experts".into();
+        return "the chosen experts differ".into();
     };
     let token = worst.index.first().map_or(row.positions.start, |token| row.positions.start + token);
     format!(
@@ -172,7 +175,7 @@ fn chosen(row: &Row) -> String {
     )
 }
 
-/// Whether it fails by numbers that another expert could have made.
+/// Returns true if the row fails by values that another expert could have made.
 fn is_measured(row: &Row) -> bool {
     let found = || [row.introduced.as_ref(), row.total.as_ref()].into_iter().flatten();
     let is_number = found().all(|found| found.nonfinite == Default::default());
@@ -180,12 +183,12 @@ fn is_measured(row: &Row) -> bool {
     row.judged().is_some() && is_number && !is_zero
 }
 
-/// Whether a row fails by what it has inherited from the tokens on.
+/// Returns true if the row fails by its accumulated error.
 fn is_of_total(row: &Row) -> bool {
     row.introduced.is_none() || is_token(row) && is_same_since_held(row) || row.floor_of_total.is_some()
 }
 
-/// Whether both sides make the same of the dump's own values.
+/// Returns true if both sides get the same result from the dump's own values.
 fn is_same_since_held(row: &Row) -> bool {
     row.introduced.as_ref().is_some_and(|found| found.errors.max_abs == 0.0)
 }

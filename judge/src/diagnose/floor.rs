@@ -1,4 +1,4 @@
-//! What rounding can do to a model on its input: the run again, its stages moved within their own rounding.
+//! Noise floor: runs of the model with perturbed operations.
 
 use std::collections::{HashMap, HashSet};
 
@@ -23,21 +23,22 @@ pub(super) struct Measured {
     pub(super) logits: HashMap<Site, Tensor>,
 }
 
-/// Roundings that an engine may have beyond those of our numerics.
+/// Roundings of an engine besides those of our numerics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Room {
     /// Operands and results of the cache are rounded to its type.
     pub(super) short_attention: bool,
     /// Operands of products are rounded to 8 bits.
     pub(super) eight_bits: bool,
-    /// None: the engine only adds up in another order.
+    /// True if the engine only sums in another order.
     pub(super) sums_alone: bool,
 }
 
-/// Measures how far rounding moves the values at `sites`, in a run that goes on as `go_on` says, of an engine with this room.
+/// Measures the noise floor at `sites`, in a run that continues as `go_on` states, for an engine with this
+/// room.
 ///
 /// # Errors
-/// As the run itself.
+/// The errors of the run itself.
 pub(super) fn floors(
     setting: &Setting,
     go_on: Continue,

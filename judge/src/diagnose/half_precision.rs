@@ -11,15 +11,16 @@ use crate::weight::DType;
 
 /// Taps whose values are looked at, at most.
 const LOOKED_AT: usize = 64;
-/// Relative error in L2 from which on rounding explains nothing: zeros in the place of the values would be as near.
+/// Relative L2 error from which rounding explains nothing: all zeros would be as near.
 const BLIND: f64 = 1.0;
 /// Values that differ at most where all others have the same bits. Rounding that moves a value far moves others, too.
 const FEW: usize = 8;
-/// Largest error of one of these few, in units of its own size: 16 roundings to bf16, each of which is 2⁻⁸ at most.
+/// Largest relative error of a value: 16 roundings to bf16, each at most 2⁻⁸.
 const STEPS: f64 = 16.0 / 256.0;
 /// Largest relative error that RoPE in bf16 adds: eight roundings, of angles, tables, products and sums.
 const ROPE: f64 = 8.0 / 256.0;
-/// How many times its input's relative error RoPE may have: a rotation keeps lengths, and pads for errors of other tokens.
+/// Largest ratio of RoPE's relative error to that of its input. A rotation keeps lengths; the factor allows
+/// for errors of other tokens.
 const ROTATED: f64 = 4.0;
 
 /// Returns true if most taps of a dump have values of 16 bits, or its producer computes in such a type.
@@ -112,9 +113,10 @@ fn most_of_rope(site: Site, errors: &HashMap<Site, f64>) -> f64 {
 }
 
 fn doubt(row: &mut Row) {
-    let what = row.reason.take().unwrap_or_else(|| "they differ".to_owned());
+    let what = row.reason.take().unwrap_or_else(|| "the values differ".to_owned());
     let told = format!(
-        "{what}, which rounding to 16 bits may explain; give --model to decide by rounding, or --gate tolerance to decide by the table"
+        "{what}, which rounding to 16 bits may explain; use --model to evaluate rounding, or --gate \
+            tolerance to decide by the tolerance table"
     );
     (row.verdict, row.reason) = (Verdict::Inconclusive, Some(told));
 }

@@ -27,7 +27,7 @@ pub(super) fn integers_of(setting: &Setting, runs: &Runs, rows: &[Row]) -> Optio
     (2 * votes(best) > found.len()).then(|| with_plain_head(*best, setting, rows))
 }
 
-/// The same without the head of the model, where plain numbers explain the logits.
+/// Removes the model's head from the 8-bit products if float products explain the logits.
 fn with_plain_head(mut products: IntegerProducts, setting: &Setting, rows: &[Row]) -> IntegerProducts {
     let of_head = |wanted: Point| {
         let heads = rows.iter().filter(move |row| row.site.point == wanted);

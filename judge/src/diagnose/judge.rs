@@ -1,4 +1,4 @@
-//! From what was found at the places of a unit to rows, each judged by itself.
+//! Conversion of a unit's results to rows, each judged separately.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::plan::Unit;
 use crate::view::View;
 use crate::weight::DType;
 
-/// A place of the sequence, however the passes are cut.
+/// A site by positions instead of passes.
 type Place = (Point, Option<usize>, Range<usize>);
 
 /// Rows as they are judged.
@@ -33,29 +33,29 @@ pub(super) struct Judge<'r> {
     lacking: Vec<String>,
     sides: Vec<(String, BTreeSet<Point>)>,
     notes: Vec<String>,
-    /// What explains rows that no run has made.
+    /// Causes of rows that no run has made.
     causes: Vec<Cause>,
     /// True if rounding to 16 bits may explain what exceeds the table.
     pub(super) may_be_half: bool,
-    /// The choices of experts between a place and the values that it starts from.
+    /// Expert choices between a site and its inputs.
     pub(super) behind: HashMap<Site, Vec<Site>>,
 }
 
-/// What is judged, and by whose logits choices are told to be ties.
+/// The two sides, and the logits that decide ties.
 pub(super) struct Parties<'r> {
     pub(super) sides: Sides<'r>,
     /// With our engine on one side, what measures rounding.
     pub(super) setting: Option<&'r Setting<'r>>,
-    /// What the engine's run from the tokens on chose.
+    /// Tokens chosen by the engine's run from the tokens on.
     pub(super) choices: Vec<GreedyToken>,
-    /// How much likely tokens that are not named are preferred to those that are.
+    /// Margins by which unlisted tokens are preferred to listed ones.
     pub(super) rank_margins: RankMargins,
-    /// How sure choices of experts are.
+    /// Confidence of expert choices.
     pub(super) preferences: Preferences,
 }
 
 impl<'r> Judge<'r> {
-    /// Judges runs whose stages round to `computed`.
+    /// Judges runs whose operations round to `computed`.
     pub(super) fn new(rules: Rules<'r>, architecture: &str, computed: DType) -> Self {
         Self {
             rules,
@@ -73,19 +73,19 @@ impl<'r> Judge<'r> {
         }
     }
 
-    /// Says which choices of experts a run has made by itself between a place and the values that it starts from.
+    /// Stores the expert choices that a run made itself between a site and its inputs.
     pub(super) fn lies_behind(&mut self, site: Site, choices: Vec<Site>) {
         if !choices.is_empty() {
             self.behind.insert(site, choices);
         }
     }
 
-    /// Says that a place should be compared.
+    /// Expects a site to be compared.
     pub(super) fn expect(&mut self, site: Site, positions: Range<usize>) {
         self.expected.push(((site.point, site.layer, positions), site));
     }
 
-    /// Judges one place; one at which nothing was found is not judged.
+    /// Judges one site; a site without results is not judged.
     pub(super) fn add(&mut self, site: Site, positions: Range<usize>, found: Observed, span: Span) {
         if found.total.is_none() && found.introduced.is_none() {
             return;
@@ -101,19 +101,20 @@ impl<'r> Judge<'r> {
         self.rows.push(Row::judge(site, positions, found, measure));
     }
 
-    /// The latest place was compared by a sketch, and nobody measures rounding: that errors are small as far as that tells
-    /// does not show that every one is.
+    /// Makes a passing sketch comparison inconclusive if rounding is not measured: small sketch errors do not
+    /// bound every value.
     pub(super) fn doubt_sketch(&mut self) {
         let is_doubtful = |row: &&mut Row| {
             row.verdict == Verdict::Pass && !row.judged().is_some_and(Measurement::is_identical)
         };
         if let Some(row) = self.rows.last_mut().filter(is_doubtful) {
-            let what = "bits differ, by no more than is allowed as far as a sketch tells; dump the values of this layer";
+            let what = "bits differ, and the sketch shows an error within the tolerance but not every value; \
+                record the values of this layer";
             (row.verdict, row.reason) = (Verdict::Inconclusive, Some(what.to_owned()));
         }
     }
 
-    /// What the table allows.
+    /// Returns the tolerance of the table.
     pub(super) fn tolerance(&self, point: Point) -> Tolerance {
         let of = |checkpoint| {
             self.rules.tolerances.get(&self.architecture, self.rules.precision, checkpoint).clone()
@@ -131,7 +132,7 @@ impl<'r> Judge<'r> {
             max_abs: 0.0,
             mean_abs: None,
             min_cosine: None,
-            source: "tokens are equal or not".to_owned(),
+            source: "tokens must be equal".to_owned(),
             is_asked: false,
         };
         let found = Found::Measured(measure_tokens(View::of_tokens(own), View::of_tokens(known)));
@@ -145,7 +146,7 @@ impl<'r> Judge<'r> {
         };
         let mut row = Row::judge(site, 0..0, found, measure);
         if row.verdict != Verdict::Pass {
-            row.reason = Some(format!("the prompt becomes {own:?}, expected {known:?}"));
+            row.reason = Some(format!("the prompt is tokenized as {own:?}, expected {known:?}"));
             self.causes.extend(causes::of_prompt(site, own, known));
         }
         self.rows.push(row);
@@ -174,17 +175,17 @@ impl<'r> Judge<'r> {
         self.notes.push(what);
     }
 
-    /// Notes why a place could not be compared.
+    /// Stores the reason why a site was not compared.
     pub(super) fn skip(&mut self, site: Site, positions: Range<usize>, why: String) {
         self.skipped.insert((site.point, site.layer, positions), why);
     }
 
-    /// Notes what is missing although it was asked for: nothing passes without it.
+    /// Stores missing data without which nothing passes.
     pub(super) fn lack(&mut self, what: String) {
         self.lacking.push(what);
     }
 
-    /// What each side has.
+    /// Sets the taps of each side.
     pub(super) fn sides(&mut self, sides: [(String, BTreeSet<Point>); 2]) {
         self.sides = sides.into();
     }
@@ -192,7 +193,7 @@ impl<'r> Judge<'r> {
     /// Everything that was found in a unit, each row judged; and what explains those that fail.
     ///
     /// # Errors
-    /// As a run.
+    /// The errors of a run.
     pub(super) fn examine(
         mut self,
         unit: &Unit,
@@ -233,8 +234,8 @@ impl<'r> Judge<'r> {
         })
     }
 
-    /// A norm that reads its sum before it is rounded does so in every pass: what is explained by that in one, and rules it out in
-    /// another, is not explained. Where other stages show that kernels are fused, these are chosen by the number of tokens.
+    /// Makes norms inconclusive whose passes contradict each other: reading a sum before rounding must hold
+    /// in every pass. If kernels are fused, they may depend on the number of tokens.
     fn doubt_readings(&mut self) {
         let reads = |row: &Row| row.explained.as_ref().and_then(|explained| explained.reads_unrounded);
         let is_fused = |row: &Row| row.explained.as_ref().is_some_and(|explained| explained.is_fused);
@@ -245,7 +246,8 @@ impl<'r> Judge<'r> {
         for row in self.rows.iter_mut().filter(|row| row.verdict == Verdict::Pass && reads(row) == Some(true))
         {
             if ruled_out.contains(&kernel(row)) {
-                let what = "explained only if the norm reads the sum before it is rounded, which other passes rule out";
+                let what = "rounding explains this only if the norm reads the sum before it is rounded, \
+                    which other passes rule out";
                 (row.verdict, row.reason) = (Verdict::Inconclusive, Some(what.to_owned()));
             }
         }
@@ -268,13 +270,13 @@ impl<'r> Judge<'r> {
         let is_doubtful = |row: &&mut Row| row.verdict == Verdict::Fail && is_behind(row) && is_small(row);
         for row in self.rows.iter_mut().filter(is_doubtful) {
             let before = row.reason.take().map_or(String::new(), |before| format!("{before}; "));
-            let what = "the engine's KV cache has 8 bits, whose scales the dump does not say; record k_cache and v_cache as attention \
-                        reads them, or run the engine with an f32 cache";
+            let what = "the engine's KV cache has 8 bits, and its scales are not recorded; record k_cache \
+                        and v_cache as attention reads them, or run the engine with an f32 cache";
             (row.verdict, row.reason) = (Verdict::Inconclusive, Some(before + what));
         }
     }
 
-    /// What was expected and not compared.
+    /// Returns the expected sites that were not compared.
     fn missing(&mut self) -> Vec<Missing> {
         let compared: HashSet<Place> = self.rows.iter().map(place).collect();
         let absent = self.expected.iter().filter(|(place, _)| !compared.contains(place));
@@ -286,9 +288,9 @@ impl<'r> Judge<'r> {
     }
 }
 
-/// What is missing where nothing else is known.
+/// Returns the default message for a missing site.
 pub(super) fn one_sided(site: Site) -> String {
-    format!("{site}: only one of the two sides has it")
+    format!("{site}: recorded on one side only")
 }
 
 fn place(row: &Row) -> Place {

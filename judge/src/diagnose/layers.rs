@@ -1,4 +1,4 @@
-//! Which layers can be run from the reference: those whose own input it holds.
+//! Layers that can be run from the reference: those whose input it records.
 
 use crate::checkpoint::{Point, Site};
 use crate::dump::Dump;

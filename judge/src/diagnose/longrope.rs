@@ -1,4 +1,4 @@
-//! By which rule an engine chooses LongRoPE's factors: as its dump says, or as its values show.
+//! LongRoPE rules: the choice of factors by an engine, as its dump states or its values show.
 
 use crate::change::Kind;
 use crate::compare::{Role, Row, Selection, Verdict};
@@ -10,14 +10,14 @@ use crate::error::{Error, Result};
 use crate::model::{ByLongRope, LongRope, Model};
 use crate::plan::Crossing;
 
-/// The setting of a manifest that says it.
+/// Name of the setting.
 const SETTING: &str = "longrope";
 
 /// Checks a model that chooses by a rule.
 type Check<'c> = dyn FnMut(&dyn Model, Rules) -> Result<Outcome> + 'c;
 
-/// Checks a dump by the rule that it states. One that states none is held to the results that the model has for the whole sequence
-/// at once; if it fails, other rules that engines have are tried, unless a part of it alone is checked.
+/// Checks a dump by its stated rule. Without a stated rule, it is compared with the model's results for the
+/// whole sequence at once. If it fails, other known rules are tried, unless only a part is checked.
 ///
 /// # Errors
 /// If the stated rule is none, or suppositions would not hold for what is read again; those of `check`.
@@ -35,8 +35,9 @@ pub(super) fn check_by_rule(
     let crossing = Crossing::of(&model, &dump.manifest);
     if crossing.is_some() && !rules.suppositions.is_empty() {
         return Err(Error::Usage(format!(
-            "--suppose: the dump grows beyond position {within}, where LongRoPE changes and earlier tokens are read again without \
-             what is supposed; suppose it of a dump that ends before"
+            "--suppose: the dump extends beyond position {within}, where LongRoPE's factors change and \
+             earlier tokens are read again without the supposed change; use a dump that ends before that \
+             position"
         )));
     }
     let mut outcome = check(&model, rules)?;
@@ -93,8 +94,8 @@ fn meaning(rule: LongRope) -> &'static str {
 
 fn unstated(rule: LongRope, within: usize) -> String {
     format!(
-        "explained only by {}; for at most {within} tokens the model has short ones. An engine that chooses so states \
-         producer.settings \"{SETTING}\": \"{rule}\"",
+        "explained only by {}; up to {within} tokens, the model uses short factors. If the engine does this \
+         on purpose, state producer.settings \"{SETTING}\": \"{rule}\"",
         meaning(rule)
     )
 }
@@ -132,9 +133,9 @@ fn name_kept(outcome: &mut Outcome, within: usize, role: Role) {
     let sites: Vec<_> = failing.map(|row| row.site).collect();
     let Some(&first) = sites.first() else { return };
     let what = format!(
-        "{} ({within} tokens): every value is that of an engine which does not read them again, as generate() of transformers \
-         does; drop the cache where the sequence crosses that length. An engine that keeps them on purpose states \
-         producer.settings \"{SETTING}\": \"{}\"",
+        "{} ({within} tokens): every value matches an engine that does not recompute them, like generate() \
+         of transformers; drop the cache when the sequence crosses that length. If the engine keeps the keys \
+         on purpose, state producer.settings \"{SETTING}\": \"{}\"",
         meaning(LongRope::Kept),
         LongRope::Kept
     );

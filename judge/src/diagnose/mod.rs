@@ -1,4 +1,4 @@
-//! Where two runs part first, and whether a stage made its error or inherited it.
+//! The first divergence of two runs, and whether an operation made its error or inherited it.
 
 mod case;
 mod causes;

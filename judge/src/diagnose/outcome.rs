@@ -1,4 +1,4 @@
-//! What a cross-check found: plain data, for reports.
+//! The result of a comparison: plain data for reports.
 
 use std::cmp::Ordering;
 
@@ -13,7 +13,7 @@ use crate::dump::Producer;
 use crate::exact::IntegerProducts;
 use crate::measure::{Errors, Measurement, larger};
 
-/// How much of what should have been compared was compared.
+/// Compared and expected amounts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Coverage {
     /// Tapped values that were compared.
@@ -22,11 +22,11 @@ pub struct Coverage {
     pub taps_expected: usize,
     /// Numbers that were compared.
     pub elements: usize,
-    /// Tapped values of which every number is bit-identical, in the error that is judged.
+    /// Bit-identical taps, in the judged error.
     pub taps_identical: usize,
     /// Numbers that are bit-identical, in the error that is judged.
     pub elements_identical: usize,
-    /// Tapped values of which the dump has some rows only.
+    /// Taps with only some rows recorded.
     #[serde(default)]
     pub taps_in_part: usize,
     /// Rows of all tapped values that were compared.
@@ -35,49 +35,49 @@ pub struct Coverage {
     /// Rows of them that the passes have.
     #[serde(default)]
     pub rows_expected: usize,
-    /// What was left out, and why; each a short sentence.
+    /// The skipped sites with their reasons, one short sentence each.
     pub skipped: Vec<String>,
 }
 
-/// What a comparison is of, whatever was found.
+/// The two sides of a comparison.
 #[derive(Clone, Debug)]
 pub struct Subject {
     /// The dump's name: of the shipped one, or of its file. Of two dumps, the reference's.
     pub name: String,
-    /// Who made that dump.
+    /// Producer of that dump.
     pub producer: Producer,
-    /// What our engine ran; for two dumps, the producer of the candidate.
+    /// Numerics of our engine; for two dumps, the producer of the candidate.
     pub numerics: String,
-    /// Whether the dump is what is judged.
+    /// Role of the dump.
     pub role: Role,
-    /// Whether the reference is a known case, which knows no checkpoints but those of its tokens.
+    /// True if the reference is a known case, which only has checkpoints of tokens.
     pub is_case: bool,
-    /// What decided.
+    /// The criterion.
     pub gate: Gate,
-    /// Which errors were measured.
+    /// The measured errors.
     pub mode: Mode,
 }
 
 /// The comparison with one reference.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What was compared.
+    /// The two sides.
     pub subject: Subject,
     /// The verdict over all rows and the coverage.
     pub verdict: Verdict,
     /// A sentence where the verdict is not a pass.
     pub reason: Option<String>,
-    /// What a reader should know although it changes no verdict: rounding that grew, ties …
+    /// Facts that change no verdict, such as accumulated rounding and ties.
     pub notes: Vec<String>,
-    /// What explains a row that failed, tested on the reference's own values; few failures have one.
+    /// Causes of failing rows, tested on the reference's own values; few failures have one.
     pub findings: Vec<Finding>,
     /// The verdict with the first cause supposed, if that was tried. A report's file does not hold it: of shards it is not known.
     pub confirmed: Option<Verdict>,
-    /// How much was compared.
+    /// Compared and expected amounts.
     pub coverage: Coverage,
     /// Every compared value, in data-flow order.
     pub rows: Vec<Row>,
-    /// What all of this was made of.
+    /// The data from which the outcome was made.
     pub basis: Basis,
 }
 
@@ -90,19 +90,19 @@ pub struct Summary<'o> {
     pub verdict: Verdict,
     /// The row with that verdict and the largest judged error. `None` if nothing was compared.
     pub worst: Option<&'o Row>,
-    /// Each figure of the total error where it is worst. `None` if it was not measured.
+    /// Worst accumulated error, figure by figure. `None` if not measured.
     pub total: Option<Errors>,
-    /// Each figure of the introduced error where it is worst. `None` if it was not measured.
+    /// Worst local error, figure by figure. `None` if not measured.
     pub introduced: Option<Errors>,
-    /// The largest error in units of what rounding may come to. `None` where that was not asked.
+    /// Largest err/bound. `None` if not measured.
     pub headroom: Option<f64>,
-    /// Values that no rounding explains. `None` where no stage was evaluated.
+    /// Number of values above their bound. `None` if no operation was evaluated.
     pub beyond: Option<usize>,
 }
 
 impl Outcome {
-    /// Returns true if the values that only perturbed runs explain here are so much nearer to this arithmetic than to another that
-    /// an engine of the other is no explanation: by as much as lies between what passes and what is no rounding, and more.
+    /// Returns true if the values are so much nearer to this arithmetic than to the other that an engine with
+    /// the other cannot explain them. Only values explained by perturbed runs are compared.
     pub fn is_nearer_than(&self, other: &Self) -> bool {
         let by_floor =
             |row: &&Row| row.floor.is_some() && row.judged().is_some_and(|found| !found.is_identical());
@@ -166,8 +166,8 @@ impl Outcome {
             if is_of_logarithms && error <= Floor::NEAR * apart {
                 row.verdict = Verdict::Inconclusive;
                 row.reason = Some(format!(
-                    "off by {error:.1e}, more than rounding comes to in a few runs, where its own answers to one question are \
-                     {apart:.1e} apart"
+                    "off by {error:.1e}, which is above the noise floor, but the server's own answers to one \
+                     request differ by {apart:.1e}"
                 ));
             }
         }
@@ -178,7 +178,7 @@ impl Outcome {
         }
     }
 
-    /// How many rows have this verdict.
+    /// Returns the number of rows with this verdict.
     pub fn count(&self, verdict: Verdict) -> usize {
         self.rows.iter().filter(|row| row.verdict == verdict).count()
     }

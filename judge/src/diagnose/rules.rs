@@ -1,56 +1,58 @@
-//! How to judge: what the caller decides, before anything is read.
+//! Rules of a comparison, set by the caller before anything is read.
 
 use crate::change::Supposition;
 use crate::compare::{Gate, Role, Selection, Tolerances};
 use crate::exact::Profile;
 
-/// How to judge, whatever is compared.
+/// The rules of a comparison.
 #[derive(Clone, Copy)]
 pub struct Rules<'r> {
-    /// What to look at.
+    /// The selected values.
     pub selection: &'r Selection,
-    /// How much error is allowed.
+    /// The tolerances.
     pub tolerances: &'r Tolerances,
     /// The precision under which tolerances are looked up: the weights' type, or the torch dtype of everything.
     pub precision: &'r str,
-    /// What decides where the model is run.
+    /// The criterion if the model is run.
     pub gate: Gate,
-    /// Which errors to measure.
+    /// The errors to measure.
     pub mode: Mode,
-    /// What a dump is that our engine is compared with.
+    /// Role of the dump that our engine is compared with.
     pub role: Role,
-    /// How the dump's engine rounds.
+    /// Rounding of the dump's engine.
     pub rounding: Rounding,
-    /// Whether the dump says how its engine computes with its weights. Where it does not, they may have met activations
-    /// of 8 bits, or not.
+    /// True if the dump states its arithmetic for its weights. Otherwise activations may have been rounded to
+    /// 8 bits.
     pub is_stated: bool,
-    /// What our engine is supposed to compute otherwise than the model asks for.
+    /// Supposed changes of our engine.
     pub suppositions: &'r [Supposition],
-    /// Whether what explains a failure is looked for, which takes longer than all else, and changes no verdict.
+    /// True to search for causes. The search takes the longest and changes no verdict.
     pub causes: bool,
 }
 
-/// How the engine of a dump rounds, as far as the caller knows.
+/// The rounding of a dump's engine, as far as the caller knows it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rounding {
-    /// As its manifest says, or else as our numerics do; where that does not explain it, otherwise.
+    /// Stated in the manifest, else like our numerics. If that does not explain the values, other rounding is
+    /// tried.
     Stated,
-    /// So, by what its values show; where that does not explain it, otherwise.
+    /// Shown by the values. If that does not explain them, other rounding is tried.
     Shown(Profile),
-    /// So, and not otherwise.
+    /// Given by the user; no other rounding is tried.
     Demanded(Profile),
 }
 
-/// Which errors were measured.
+/// The measured errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// What is introduced, and the total.
+    /// Local and accumulated errors.
     Both,
-    /// The total error only, from the tokens on.
+    /// Accumulated errors only, from the tokens on.
     Total,
-    /// The introduced error only: each stage starts from the nearest values that the dump holds.
+    /// Local errors only: each operation starts from the nearest recorded values.
     Introduced,
-    /// The introduced error of layers: each layer starts from the dump's own input of it, and errors travel on to its end.
+    /// Local errors of layers: each layer starts from its recorded input, and errors accumulate until its
+    /// end.
     Layers,
 }
 

@@ -34,25 +34,25 @@ pub(super) struct Setting<'r> {
     pub(super) held: &'r Held<'r>,
     pub(super) selection: &'r Selection,
     pub(super) role: Role,
-    /// Whether the dump says how its engine computes with its weights.
+    /// True if the dump states its arithmetic for its weights.
     pub(super) is_stated: bool,
-    /// How the dump's engine rounds.
+    /// Rounding profile of the dump's engine.
     pub(super) profile: Profile,
-    /// Whether it may round otherwise, since nobody has said how.
+    /// True if the engine may round differently, because its rounding is not stated.
     pub(super) may_differ: bool,
     gate: Gate,
     engine: Engine,
-    /// What our engine computes otherwise than the model asks for.
+    /// Supposed changes of our engine.
     suppositions: &'r [Supposition],
-    /// What is run.
+    /// The part to run.
     pub(super) unit: Unit,
-    /// What the places of the model compute with, known once for all who share it.
+    /// Settings of the model's operations, computed once and shared.
     pub(super) book: Rc<OnceCell<Book>>,
-    /// How many stages were computed otherwise.
+    /// Number of operations computed with a supposed change.
     made: Cell<usize>,
 }
 
-/// How our numerics round, but where the dump's engine says that it rounds otherwise.
+/// Returns the rounding profile of our numerics, with the deviations that the dump states.
 fn profile_of(numerics: &dyn Numerics, held: &Held) -> Result<Profile> {
     let known = Profile::of(numerics);
     let producer = &held.dump.manifest.producer;
@@ -69,20 +69,20 @@ fn profile_of(numerics: &dyn Numerics, held: &Held) -> Result<Profile> {
     Ok(if is_like { stated.following(numerics.cache_type()) } else { stated })
 }
 
-/// Whether a manifest says something.
+/// A statement of a manifest: present or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stated {
     Yes,
     No,
 }
 
-/// A comparison behind an onlooker. What that makes of a value, a planted fault or nothing, was computed as it was.
+/// A comparison behind an observer. The observer may change values, for example to inject a fault.
 struct Watched<'w, 'd> {
     changing: Option<Changing<'w>>,
     onlooker: &'w mut dyn Tap,
     comparison: &'w mut LiveComparison<'d>,
     numerics: &'w dyn Numerics,
-    /// Whether a value forgets what it was computed from when it was looked at.
+    /// True if a value forgets its inputs once it was looked at.
     forgets: bool,
 }
 
@@ -97,7 +97,7 @@ impl Tap for Watched<'_, '_> {
 }
 
 impl Watched<'_, '_> {
-    /// What only a dump can ask for, since it names the ids: log-probabilities of these.
+    /// Shows log-probabilities of the ids that the dump lists.
     fn show_named(&mut self, site: Site, logits: &Tensor) {
         let Some(named) = self.comparison.named(site, logits) else { return };
         if let Some(own) = self.comparison.own_ids(site.pass) {
@@ -168,8 +168,8 @@ impl<'r> Setting<'r> {
         })
     }
 
-    /// Whether attention may be computed in the type of its cache, which is shorter than that of the rest, where our numerics do
-    /// otherwise; and whether the dump's engine says so.
+    /// Returns whether the dump states attention in the type of its cache, if that type is shorter than ours;
+    /// `None` if this cannot be the case.
     pub(super) fn short_attention(&self) -> Option<Stated> {
         let [results, cache] = [self.engine.computed, self.engine.cache];
         let ours = Profile::of(self.numerics).queries;
@@ -179,7 +179,7 @@ impl<'r> Setting<'r> {
         may_be.then_some(if is_stated { Stated::Yes } else { Stated::No })
     }
 
-    /// Which entries of a value have a meaning: the same for the floor as for the error that it is held against.
+    /// Returns the entries of a value that have a meaning: the same for the noise floor and for the error.
     pub(super) fn sight(&self, site: Site) -> Sight {
         let first_query = self.held.positions(site).start;
         let rows = self.held.dump.held_rows(site).map(Arc::from);
@@ -202,7 +202,7 @@ impl<'r> Setting<'r> {
         self.run_comparing(numerics, script, self.comparing(go_on), onlooker)
     }
 
-    /// The same with a comparison of the caller's.
+    /// Runs with a comparison of the caller.
     pub(super) fn run_comparing(
         &self,
         numerics: &dyn Numerics,
@@ -218,12 +218,12 @@ impl<'r> Setting<'r> {
         self.run_with(&traced, script, comparison, Some(changing), onlooker)
     }
 
-    /// The same along another reading of the dump.
+    /// Returns the setting for another reading of the dump.
     pub(super) fn along<'x>(&'x self, held: &'x Held<'x>) -> Setting<'x> {
         Setting { held, ..self.again(self.unit.clone()) }
     }
 
-    /// The same of a unit.
+    /// Returns the setting for another unit.
     pub(super) fn of_unit(&self, unit: &Unit) -> Setting<'r> {
         self.again(unit.clone())
     }
@@ -233,25 +233,25 @@ impl<'r> Setting<'r> {
         Setting { unit, engine, book, made: Cell::new(0), ..*self }
     }
 
-    /// Whether the dump has a place in fewer bits than its engine is said to compute in: whether that went on with these, or
-    /// with more, stages that start from them do not tell.
+    /// Returns true if the dump stores a site in fewer bits than the engine is stated to compute in. Later
+    /// operations do not show whether the engine computed with these bits or with more.
     pub(super) fn may_hide_rounding(&self, site: Site) -> bool {
         let is_shorter = |dtype| coarser(dtype, self.engine.computed_at(site.point)).is_some();
         let is_real = site.point.kind() == Kind::Real;
         is_real && self.held.stored(site).is_some_and(is_shorter) && !self.held.goes_on_with(site)
     }
 
-    /// Whether our engine computes otherwise than the model asks for.
+    /// Returns true if our engine has supposed changes.
     pub(super) fn is_supposed(&self) -> bool {
         !self.suppositions.is_empty()
     }
 
-    /// How many stages were computed otherwise.
+    /// Returns the number of operations computed with a supposed change.
     pub(super) fn made(&self) -> usize {
         self.made.get()
     }
 
-    /// Refuses what was supposed and changes nothing, where `made` stages were computed otherwise.
+    /// Refuses supposed changes without an effect: `made` operations were changed.
     ///
     /// # Errors
     /// If none was.
@@ -262,12 +262,12 @@ impl<'r> Setting<'r> {
         let supposed: Vec<_> =
             self.suppositions.iter().map(|supposed| supposed.change[0].to_string()).collect();
         Err(Error::Usage(format!(
-            "--suppose {}: this changes nothing here: the model computes so already, or has no such operation",
+            "--suppose {}: no effect: the model already computes this way, or has no such operation",
             supposed.join(" --suppose ")
         )))
     }
 
-    /// What the places of the model compute with.
+    /// Returns the settings of the model's operations.
     pub(super) fn book(&self) -> Result<&Book> {
         if let Some(book) = self.book.get() {
             return Ok(book);
@@ -276,7 +276,7 @@ impl<'r> Setting<'r> {
         Ok(self.book.get_or_init(|| book))
     }
 
-    /// One run that goes on with the dump's values, each stage of which is evaluated exactly where that decides.
+    /// Runs once from the dump's values and evaluates each operation exactly where that decides.
     pub(super) fn evaluate(
         &self,
         script: &Script,
@@ -294,10 +294,10 @@ impl<'r> Setting<'r> {
         self.run_with(&traced, script, self.comparing(go_on).evaluating(self.may_differ), changing, onlooker)
     }
 
-    /// Runs a part of the model, or of the unit all, again along the first passes of the dump, with changes, and compares.
+    /// Runs a part again, or the whole unit, along the first passes of the dump with changes, and compares.
     ///
     /// # Errors
-    /// As a run; or if the dump does not hold what the layer starts from.
+    /// The errors of a run; or if the dump does not hold what the layer starts from.
     pub(super) fn rerun(
         &self,
         part: &Again,
@@ -320,7 +320,7 @@ impl<'r> Setting<'r> {
         Ok(self.run_part((part, false), &traced, first..passes, comparison, changing, onlooker)?.0)
     }
 
-    /// What enters a part of the model in a pass, as the dump holds it; `None` where it does not.
+    /// Returns the input of a part of the model in a pass, from the dump; `None` if it is not recorded.
     fn start(&self, part: &Part, pass: usize, is_evaluating: bool) -> Result<Option<Tensor>> {
         let site = input_of(part.layers.start, pass);
         let Some(view) = self.held.values(site, self.engine.pairing)? else { return Ok(None) };
@@ -340,8 +340,8 @@ impl<'r> Setting<'r> {
         }))
     }
 
-    /// What a layer's output is the sum of, where the dump holds both as they were computed with: traced, as a run that goes on
-    /// with these would have it.
+    /// Returns the sum that makes a layer's output, if the dump records both summands as they were computed
+    /// with. The result is traced like in a run that continues with them.
     fn sum_before(&self, layer: usize, pass: usize, output: &Tensor) -> Result<Option<Tensor>> {
         // What is stored in f32 was not rounded to it once more: nobody reads the summands.
         if self.profile.stream() == Float::F32 {
@@ -368,12 +368,12 @@ impl<'r> Setting<'r> {
         Ok((2 * alike > output.data().len()).then_some(sum))
     }
 
-    /// A comparison of a run that goes on so.
+    /// Makes a comparison for a run that continues this way.
     pub(super) fn comparing(&self, go_on: Continue) -> LiveComparison<'_> {
         self.comparing_of(self.selection, go_on)
     }
 
-    /// The same of these values alone.
+    /// Compares only these values.
     pub(super) fn comparing_of<'c>(
         &'c self,
         selection: &'c Selection,
@@ -403,7 +403,8 @@ impl<'r> Setting<'r> {
         Ok((comparison.finish()?, transcript))
     }
 
-    /// A part of the model along passes of the dump; and whether the continuation is what it chooses.
+    /// Runs a part of the model along passes of the dump. Also returns whether the continuation consists of
+    /// its choices.
     fn run_part(
         &self,
         (part, ends): (&Part, bool),
@@ -440,16 +441,16 @@ impl<'r> Setting<'r> {
     }
 }
 
-/// What is run again.
+/// The part to run again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Again {
-    /// A part of the model, from the dump's own input of it.
+    /// A part of the model, from its recorded input.
     Part(Part),
     /// The unit: where it is the whole model, from the tokens on.
     All,
 }
 
-/// What the runs that a mode asks for came by, in data-flow order, and what was found there.
+/// The sites that the runs of a mode visited, in data-flow order, with the results there.
 #[derive(Default)]
 pub(super) struct Runs {
     pub(super) visited: Vec<Site>,
@@ -457,21 +458,21 @@ pub(super) struct Runs {
     pub(super) total: HashMap<Site, Found>,
     /// Since the nearest values that were gone on with.
     pub(super) introduced: HashMap<Site, Found>,
-    /// Whether rounding explains that.
+    /// Evaluation by rounding of the local errors.
     pub(super) explained: HashMap<Site, Explained>,
     /// The errors of uniform probabilities there.
     pub(super) uniform: HashMap<Site, Uniform>,
     /// Stages of the dump's engine that it does not explain, in data-flow order.
     pub(super) unexplained: Vec<Unexplained>,
-    /// What the run from the tokens on chose from the end of the prompt on.
+    /// Tokens chosen by the run from the tokens on, from the end of the prompt.
     pub(super) choices: Vec<GreedyToken>,
-    /// How much its logits preferred these choices to the dump's, by pass.
+    /// Margins by which its logits prefer these choices to the dump's, by pass.
     pub(super) margins: HashMap<usize, f64>,
     /// Tokens that were read within a pass, where they preferred another.
     pub(super) read_on: Vec<ReadOn>,
-    /// How much they preferred likely tokens that the dump does not name, by pass; and since the values gone on with.
+    /// Margins by which its logits prefer top tokens that the dump does not list, by pass, for both runs.
     pub(super) rank_margins: RankMargins,
-    /// How sure choices of experts are.
+    /// Confidence of expert choices.
     pub(super) preferences: Preferences,
 }
 
@@ -482,7 +483,7 @@ pub(super) struct RankMargins {
     pub(super) introduced: HashMap<usize, f64>,
 }
 
-/// What a mode's second run goes on with.
+/// Returns the values with which a mode's second run continues.
 pub(super) fn continues(mode: Mode) -> Continue {
     if mode == Mode::Layers { Continue::HeldBetweenLayers } else { Continue::Held }
 }

@@ -1,4 +1,4 @@
-//! Where a stage starts: at the nearest values that the dump holds. A dump that leaves taps out is judged more coarsely.
+//! Start of an operation: the nearest recorded values. A dump with fewer taps is judged more coarsely.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -8,7 +8,7 @@ use crate::checkpoint::{Point, Site};
 use crate::compare::{Continue, Held};
 use crate::plan::Crossing;
 
-/// How much lies between the values that a stage starts from and its result.
+/// The amount of computation between an operation's inputs and its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Span {
     /// One operation, besides what follows exactly: an add, a rounding to the cache's type, a row that is picked.
@@ -19,30 +19,30 @@ pub(super) enum Span {
     Run,
 }
 
-/// The part of the run that a place is judged for.
+/// The part of the run by which a site is judged.
 #[derive(Clone, Debug)]
 pub(super) struct Segment {
     /// The nearest held values, without their passes, in data-flow order; none where it starts at the tokens.
     pub(super) since: Vec<Site>,
     pub(super) span: Span,
-    /// Whether a part of it lies on no held value, but starts at the tokens.
+    /// True if a part of it starts at the tokens instead of a recorded value.
     pub(super) from_tokens: bool,
     /// Choices of experts that the run made by itself on the way.
     pub(super) choices: Vec<Site>,
 }
 
-/// What is found on the way back from a place.
+/// The path back from a site to recorded values.
 #[derive(Clone, Debug, Default)]
 struct Way {
     held: BTreeSet<(Option<usize>, Point)>,
-    /// Whether it passes over an operation.
+    /// True if the path passes an operation.
     passes_over: bool,
     from_tokens: bool,
     /// The layers and passes of choices of experts that were not gone on with.
     chosen: BTreeSet<(Option<usize>, Option<usize>)>,
 }
 
-/// Knows where each place of a run starts.
+/// The starting values of each site of a run.
 pub(super) struct Segments<'d> {
     held: &'d Held<'d>,
     go_on: Continue,
@@ -54,14 +54,14 @@ pub(super) struct Segments<'d> {
 }
 
 impl<'d> Segments<'d> {
-    /// Of a run that came by `visited` and went on with what is held, as `go_on` says.
+    /// Finds segments for a run that visited `visited` and continued with recorded values as `go_on` states.
     pub(super) fn new(visited: &[Site], held: &'d Held<'d>, go_on: Continue) -> Self {
         let last_layer = visited.iter().filter_map(|site| site.layer).max();
         let visited = visited.iter().copied().collect();
         Self { held, go_on, visited, last_layer, anew: None, known: RefCell::default() }
     }
 
-    /// The same of a run that has read everything again at a pass.
+    /// Sets the pass at which the run has read everything again.
     pub(super) fn anew_at(self, crossing: Option<Crossing>) -> Self {
         Self { anew: crossing.map(|crossing| crossing.pass), ..self }
     }
@@ -135,7 +135,7 @@ impl<'d> Segments<'d> {
         Some(judges)
     }
 
-    /// Whether the run went on with the dump's value there.
+    /// Returns true if the run continued with the dump's value there.
     fn starts_at(&self, site: Site) -> bool {
         self.go_on.replaces(site.point) && self.held.dump.starts_at(site)
     }
@@ -168,7 +168,7 @@ impl<'d> Segments<'d> {
         way
     }
 
-    /// The places that `site` is computed from.
+    /// Returns the sites from which `site` is computed.
     fn inputs(&self, site: Site) -> Vec<Site> {
         let groups = site.point.inputs().iter();
         let mut inputs: Vec<Site> =
@@ -187,7 +187,7 @@ impl<'d> Segments<'d> {
         inputs
     }
 
-    /// The place that `site` reads `point` from, if the run came by it.
+    /// Returns the site from which `site` reads `point`, if the run visited it.
     fn nearest(&self, point: Point, site: Site) -> Option<Site> {
         let layer = match (site.layer, point) {
             (_, Point::Embed) => None,

@@ -1,4 +1,4 @@
-//! A dump that comes in messages, each of which is judged and forgotten before the next one is read.
+//! Dumps in messages: each message is judged and released before the next one is read.
 //!
 //! What is found in a unit is what would be found if the dump were whole: a unit reads nothing but its own values and what
 //! it starts from. What only the whole tells is kept of each message in a few bytes, and put right at the end: which tap
@@ -29,7 +29,7 @@ use crate::numerics::Numerics;
 use crate::plan::{Crossing, Portion, Unit, units_of};
 use crate::tap::Tap;
 
-/// What has been found so far.
+/// The results so far.
 pub struct Streamed<'s> {
     name: &'s str,
     model: &'s dyn Model,
@@ -45,36 +45,36 @@ pub struct Streamed<'s> {
     edges: HashMap<usize, String>,
 }
 
-/// What the messages tell of the whole dump.
+/// Facts about the whole dump from its messages.
 struct Told {
-    /// That of the first message, without arrays; with the continuation, if one told it.
+    /// Manifest of the first message without arrays, with the continuation if a message has one.
     manifest: Manifest,
     subject: Subject,
     basis: Basis,
-    /// The tap points of which any message has an array.
+    /// Taps that any message records.
     points: BTreeSet<Point>,
-    /// The same, and those that tokens tell.
+    /// Recorded taps, and those that follow from tokens.
     known: BTreeSet<Point>,
 }
 
-/// What was found in a unit.
+/// The results of a unit.
 struct Examined {
     evidence: Evidence,
     /// Places that the model came by and that are of no tap point in the message.
     unheld: Vec<Site>,
 }
 
-/// What became of a message.
+/// The result of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judged {
-    /// What it is of: "layer 3".
+    /// The content: "layer 3".
     pub of: String,
-    /// Whether anything that was compared fails or is in doubt, or something is missing.
+    /// True if a comparison fails or is undetermined, or data is missing.
     pub is_suspect: bool,
 }
 
 impl<'s> Streamed<'s> {
-    /// Nothing yet, of a dump that reports call `name`.
+    /// Starts with no message, for a dump that reports call `name`.
     ///
     /// # Errors
     /// If errors are asked for that travel through the whole model.
@@ -86,7 +86,8 @@ impl<'s> Streamed<'s> {
     ) -> Result<Self> {
         if !matches!(rules.mode, Mode::Introduced | Mode::Layers) {
             return Err(Error::Usage(
-                "total errors travel through the whole model, and a stream is judged message by message"
+                "accumulated errors need a run of the whole model, but a stream is judged message by \
+                    message; omit --total, or write the dump to a file"
                     .to_owned(),
             ));
         }
@@ -95,7 +96,7 @@ impl<'s> Streamed<'s> {
         Ok(Self { name, model, numerics, rules, book, told, portions, found, pieces, edges })
     }
 
-    /// Whether no message was judged.
+    /// Returns true if no message was judged.
     pub fn is_empty(&self) -> bool {
         self.portions.is_empty()
     }
@@ -110,7 +111,8 @@ impl<'s> Streamed<'s> {
         check_architecture(self.model, dump)?;
         if let Some(Crossing { within, .. }) = Crossing::of(self.model, &dump.manifest) {
             return Err(refuse(format!(
-                "it grows beyond position {within}, where LongRoPE changes and earlier tokens are read again; write it to a file"
+                "the dump extends beyond position {within}, where LongRoPE's factors change and earlier \
+                    tokens are read again; write the dump to a file"
             )));
         }
         let held = Held::new(dump)?;
@@ -146,9 +148,11 @@ impl<'s> Streamed<'s> {
     /// All messages are of one dump: they say the same of it, but for their arrays.
     fn check_manifest(&self, manifest: &Manifest) -> Result<(), String> {
         if manifest.tensors.iter().any(|row| row.sketch) {
-            return Err("it holds sketches, from which no layer can start; a dump of sketches is small, \
-                        write it to a file"
-                .to_owned());
+            return Err(
+                "the message has sketches, from which no layer can be computed; write the dump to a \
+                        file"
+                    .to_owned(),
+            );
         }
         let Some(Told { manifest: first, .. }) = &self.told else { return Ok(()) };
         // The head was judged by what was known of the continuation then.
@@ -164,25 +168,26 @@ impl<'s> Streamed<'s> {
         let Some((what, _)) = differs.into_iter().find(|(_, differs)| *differs) else { return Ok(()) };
         let hint = match what {
             "passes" => {
-                "; a message has its layers in all passes, and says them all: where passes come one after the other, read \
-                 the tokens in one pass, or write the dump to a file"
+                "; each message must list all passes and contain its layers for all of them; if the passes \
+                 come one after another, read the tokens in one pass, or write the dump to a file"
             }
             _ => "",
         };
         Err(format!(
-            "its manifest says another {what} than the first message's: they are not of one dump{hint}"
+            "the manifest's {what} differs from that of the first message; all messages must belong to one \
+                dump{hint}"
         ))
     }
 
-    /// What enters its layers, if that is what other messages hold there.
+    /// Returns the inputs of the portion's layers, if they agree with those of other messages.
     fn new_edges(&self, portion: &Portion, held: &Held) -> Result<Vec<(usize, String)>> {
         let mut edges = Vec::new();
         for layer in portion.edges() {
             let Some(edge) = edge(held, layer)? else { continue };
             if self.edges.get(&layer).is_some_and(|known| *known != edge) {
                 let problem = format!(
-                    "{portion}: what enters layer {layer} has other values here than in the message of its neighbour; both \
-                     must write the same block_out"
+                    "{portion}: the input of layer {layer} differs from that in the neighbouring message; \
+                     both messages must contain the same block_out"
                 );
                 return Err(Error::dump(&held.dump.path, problem));
             }
@@ -191,18 +196,18 @@ impl<'s> Streamed<'s> {
         Ok(edges)
     }
 
-    /// Whether these stations came before, bit for bit.
+    /// Returns true if these parts came before, bit for bit.
     fn is_known(&self, piece: &(Range<usize>, String)) -> Result<bool, String> {
         let meets =
             |known: &&(Range<usize>, String)| known.0.start < piece.0.end && piece.0.start < known.0.end;
         let met: Vec<_> = self.pieces.iter().filter(meets).collect();
         match met.iter().all(|known| *known == piece) {
             true => Ok(!met.is_empty()),
-            false => Err(format!("{} came before, with other values or taps", named(&piece.0))),
+            false => Err(format!("{} came in an earlier message with other values or taps", named(&piece.0))),
         }
     }
 
-    /// The places that would be expected if the dump had their tap points in another layer.
+    /// Returns the sites that would be expected if another layer of the dump had their taps.
     fn unheld(&self, visited: Vec<Site>, held: &Held, unit: &Unit) -> Vec<Site> {
         let (points, n_layers) = (held.dump.points(), self.model.dimensions().n_layers);
         let selection = self.rules.selection;
@@ -236,13 +241,13 @@ impl<'s> Streamed<'s> {
         told.manifest.generated = told.manifest.generated.take().or(dump.manifest.generated.clone());
     }
 
-    /// The verdict, and what the manifests said in common. `broken` tells why there may be more that has not come.
+    /// Returns the verdict and the common manifest. `broken` is the reason why messages may be missing.
     ///
     /// # Errors
     /// If nothing was judged, or what was supposed changes nothing.
     pub fn finish(self, broken: Option<String>) -> Result<(Outcome, Manifest)> {
         let Some(told) = self.told else {
-            let problem = broken.unwrap_or_else(|| "the stream is empty: no message came".to_owned());
+            let problem = broken.unwrap_or_else(|| "the stream is empty: no message was received".to_owned());
             return Err(Error::Usage(format!("{}: {problem}", self.name)));
         };
         let Told { manifest, subject, basis, points, known } = told;
@@ -265,7 +270,7 @@ impl<'s> Streamed<'s> {
             .collect();
         let why = broken.map(|why| match absent.as_slice() {
             [] => why,
-            absent => format!("{why}; not come: {}", absent.join("; ")),
+            absent => format!("{why}; not received: {}", absent.join("; ")),
         });
         let mut notes = None;
         match found.last_mut() {
@@ -281,7 +286,7 @@ impl<'s> Streamed<'s> {
 }
 
 impl Examined {
-    /// With what other messages tell: places of tap points that the dump has elsewhere should have been compared.
+    /// Adds the expected sites of taps that other messages record.
     fn completed(self, points: &BTreeSet<Point>, known: &BTreeSet<Point>) -> Evidence {
         let Self { mut evidence, unheld } = self;
         let expected = unheld.into_iter().filter(|site| points.contains(&site.point));
@@ -317,24 +322,24 @@ fn digest(portion: &Portion, piece: &Range<usize>, dump: &Dump) -> Result<String
     Ok(hex::encode(hash.finalize()))
 }
 
-/// What was supposed must change something, in one message at least; of those that have not come nothing is known.
+/// Checks that a supposed change has an effect in at least one message, if all have been received.
 fn check_supposed(rules: Rules, made: usize, is_complete: bool) -> Result<()> {
     let [first, ..] = rules.suppositions else { return Ok(()) };
     if made > 0 || !is_complete {
         return Ok(());
     }
-    Err(Error::Usage(format!("--suppose {}: this changes nothing here, in no message", first.change[0])))
+    Err(Error::Usage(format!("--suppose {}: no effect in any message", first.change[0])))
 }
 
-/// Whether layer 0 is among what came of a unit.
+/// Returns true if layer 0 is among the parts of a unit.
 fn is_first_layer((stations, _): &(Range<usize>, String)) -> bool {
     stations.contains(&1)
 }
 
 fn named(stations: &Range<usize>) -> String {
     match stations.start.checked_sub(1) {
-        None => "what it holds of the embeddings".to_owned(),
-        Some(layer) => format!("what it holds from layer {layer} on"),
+        None => "the embeddings".to_owned(),
+        Some(layer) => format!("the part from layer {layer} on"),
     }
 }
 

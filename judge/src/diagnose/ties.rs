@@ -23,7 +23,7 @@ pub(super) enum Sides<'s> {
 }
 
 impl Sides<'_> {
-    /// Whether a side tells its choices by the tokens that it has read alone.
+    /// Returns true if only the tokens that a side has read state its choices.
     pub(super) fn tell_by_reading(&self) -> bool {
         match self {
             Sides::Engine { held, .. } => held.tells_by_reading,
@@ -58,12 +58,12 @@ impl Other {
     }
 }
 
-/// What is known of choices.
+/// The facts about chosen tokens.
 pub(super) struct Choosing<'s> {
     pub(super) sides: Sides<'s>,
-    /// What a table allows at the logits that choices are made from, where it decides; else nothing.
+    /// Tolerance of the logits from which tokens are chosen, if the table decides; else 0.
     pub(super) tolerance: f64,
-    /// What rounding moves there, by pass; nothing for two dumps.
+    /// Noise floors there, by pass; empty for two dumps.
     pub(super) floors: HashMap<Site, Floor>,
     /// The choices of our engine's run along the dump's tokens, from the end of the prompt.
     pub(super) choices: Vec<GreedyToken>,
@@ -71,13 +71,14 @@ pub(super) struct Choosing<'s> {
     pub(super) logits: HashMap<Site, Tensor>,
 }
 
-/// The place of the logits that a pass ends with.
+/// Returns the site of the last logits of a pass.
 pub(super) fn last_logits(pass: usize) -> Site {
     Site { point: Point::LastLogits, layer: None, pass: Some(pass) }
 }
 
 impl Choosing<'_> {
-    /// Judges the token rows, which so far are wrong wherever the tokens differ. Gives back what is wrong and has no row.
+    /// Judges the rows of tokens, which are failures so far wherever tokens differ. Returns messages for
+    /// failures without a row.
     pub(super) fn judge(&self, rows: &mut [Row]) -> Result<Vec<String>> {
         let is_right = first_wrong(rows).is_none();
         for row in rows.iter_mut() {
@@ -113,12 +114,12 @@ impl Choosing<'_> {
         }
     }
 
-    /// Whatever else is said of a choice: a dump that tells two things of one is wrong by itself.
+    /// Fails dumps with contradictory choices, regardless of other results.
     pub(super) fn refuse_all_contradictions(&self, rows: &mut [Row]) {
         rows.iter_mut().for_each(|row| self.refuse_contradictions(row));
     }
 
-    /// Contradictions at positions of which no row tells.
+    /// Returns contradictions at positions without a row.
     pub(super) fn untold_contradictions(&self, rows: &[Row]) -> Vec<String> {
         let choices = rows.iter().filter(|row| row.site.point == Point::Argmax);
         let told: HashSet<usize> = choices.map(|row| row.positions.start).collect();
@@ -178,8 +179,8 @@ impl Choosing<'_> {
         read_on.iter().map(other).collect()
     }
 
-    /// Judges tokens that were read within a pass in the row of the choice that it ends with. Gives back what is wrong where there
-    /// is none.
+    /// Judges tokens read within a pass, in the row of the choice at its end. Returns messages for failures
+    /// without a row.
     fn judge_read_on(&self, rows: &mut [Row]) -> Vec<String> {
         let mut without_row = Vec::new();
         for (other, margin) in self.read_on() {
@@ -211,7 +212,8 @@ impl Choosing<'_> {
         Some((step, Other { position: end - 1, pass, candidate, reference }))
     }
 
-    /// Whether another token was chosen from the dump's own logits: then no rounding lies between.
+    /// Returns true if a different token was chosen from the dump's own logits, without any rounding in
+    /// between.
     fn is_from_own_logits(&self, row: &Row) -> bool {
         let since_logits =
             row.since.iter().any(|start| matches!(start.point, Point::LastLogits | Point::Logits));
@@ -226,43 +228,44 @@ impl Choosing<'_> {
         Ok(match self.margin(other)? {
             Some(margin) => self.weigh(other, margin),
             None => {
-                let told = format!("{}; no logits are there, which would tell a tie", other.told());
+                let told = format!("{}; record logits to decide whether this is a tie", other.told());
                 (Verdict::Fail, told)
             }
         })
     }
 
-    /// An engine that goes on with values of 8 bits, as those of a cache, where a run of ours has more: how far these move its
-    /// logits is not measured, and whether they are right their own row tells.
+    /// Judges choices of an engine with 8-bit values by its own logits, because the effect of the 8-bit
+    /// values on the logits is not measured.
     fn judge_by_own_logits(&self, other: Other) -> Result<Option<(Verdict, String)>> {
         let Sides::Engine { held, .. } = &self.sides else { return Ok(None) };
         if !held.goes_on_with_eight_bits() {
             return Ok(None);
         }
-        let why = "its engine goes on with values of 8 bits, which our run has not";
+        let why = "its engine computes with 8-bit values, which our run does not";
         Ok(Some(match logits_after(held.dump, other.position)? {
             Some(_) => (
                 Verdict::Tie,
                 format!("{}; the dump's own logits prefer its choice, and {why}", other.told()),
             ),
-            None => (Verdict::Inconclusive, format!("{}; no logits are there, and {why}", other.told())),
+            None => (Verdict::Inconclusive, format!("{}; logits are not recorded, and {why}", other.told())),
         }))
     }
 
-    /// Between two logits lies what rounding does to both of them.
+    /// Judges a margin; rounding may change both logits.
     fn weigh(&self, other: Other, margin: f64) -> (Verdict, String) {
         let floor = self.floors.get(&last_logits(other.pass)).copied().unwrap_or_default();
         let (verdict, near) = floor.parts(margin, self.tolerance);
         (
             verdict,
             format!(
-                "{}; their logits are {margin:.1e} apart, where rounding may part them by {near:.1e}",
+                "{}; their logits differ by {margin:.1e}, and rounding can change that by up to {near:.1e}",
                 other.told()
             ),
         )
     }
 
-    /// How much the logits of the one whose choice it is prefer it to the other: the dump's, if it holds any.
+    /// Returns the margin by which the chooser's logits prefer its token to the other: the dump's, if it
+    /// records any.
     fn margin(&self, other: Other) -> Result<Option<f64>> {
         let Other { position, pass, candidate, reference } = other;
         let of = |held: &Held, own: u32, other: u32| -> Result<Option<f64>> {
@@ -304,7 +307,9 @@ impl Choosing<'_> {
     fn judge_by_two_best(&self, own: &GreedyToken, other: Other) -> (Verdict, String) {
         match [other.candidate, other.reference].contains(&own.second) {
             true => self.weigh(other, own.margin.into()),
-            false => (Verdict::Fail, format!("{}, which are not both among the two best", other.told())),
+            false => {
+                (Verdict::Fail, format!("{}; at least one of them is not among the two best", other.told()))
+            }
         }
     }
 
@@ -326,10 +331,11 @@ impl Choosing<'_> {
         }
         let why = match &self.sides {
             Sides::Engine { .. } => {
-                "the run from the tokens on judges them: leave out --introduced and --from-reference"
+                "to judge them by the run from the tokens on, omit --introduced and --from-reference"
             }
             Sides::Dumps { .. } => {
-                "the reference has read another token there; `xcheck check` with the model judges them along the dump's own tokens"
+                "the reference reads another token there; run `xcheck check` with the model to judge them \
+                    along the dump's own tokens"
             }
         };
         let rest =
@@ -338,7 +344,7 @@ impl Choosing<'_> {
         (Verdict::Inconclusive, told)
     }
 
-    /// A dump that tells two things of one choice is wrong by itself. Nothing can be said by one that is the reference.
+    /// Fails a candidate that contradicts itself; a contradictory reference is inconclusive.
     fn refuse_contradictions(&self, row: &mut Row) {
         let concerns = |held: &Held| -> Option<String> {
             let at = |position| held.choices.contradiction(position).map(str::to_owned);
@@ -363,13 +369,13 @@ impl Choosing<'_> {
     }
 }
 
-/// The place of a stage that is wrong, in the first pass that has one.
+/// Returns the site of a wrong operation in the first pass that has one.
 fn first_wrong(rows: &[Row]) -> Option<Site> {
     let is_wrong = |row: &&Row| row.verdict == Verdict::Fail && row.site.point.kind() == Kind::Real;
     rows.iter().filter(is_wrong).map(|row| row.site).min_by_key(|site| site.pass)
 }
 
-/// Where a stage is wrong, what moved the logits of its pass and of later ones is no rounding.
+/// Turns ties into failures after a wrong operation, since the change of the logits is not rounding.
 pub(super) fn refuse_ties_of_a_wrong_run(rows: &mut [Row]) {
     let Some(wrong) = first_wrong(rows) else { return };
     let comes_after = |row: &&mut Row| row.site.pass.is_none_or(|pass| Some(pass) >= wrong.pass);
@@ -379,7 +385,7 @@ pub(super) fn refuse_ties_of_a_wrong_run(rows: &mut [Row]) {
     for row in ties.filter(comes_after) {
         let reason = row.reason.take().unwrap_or_default();
         (row.verdict, row.reason) =
-            (Verdict::Fail, Some(format!("{reason}; no tie, since {wrong} is wrong")));
+            (Verdict::Fail, Some(format!("{reason}; not a tie, because {wrong} is wrong")));
     }
 }
 
@@ -398,7 +404,7 @@ fn over_steps(judged: Vec<StepTaken>) -> Option<StepTaken> {
     let ties = judged.iter().take_while(|step| step.verdict == Verdict::Tie).count();
     Some(match judged.into_iter().nth(ties) {
         Some(decides) if ties > 0 => {
-            let told = format!("{}; a tie came before it", decides.told);
+            let told = format!("{}; an earlier step is a tie", decides.told);
             StepTaken { told, ..decides }
         }
         Some(decides) => decides,
@@ -454,8 +460,8 @@ fn pass_ending(held: &Held, position: usize) -> Option<usize> {
     Pass::ending(held.passes(), position + 1)
 }
 
-/// After which passes the tokens of a continuation are chosen, and where these end; beyond the dump's passes, one token
-/// each.
+/// Returns the passes after which tokens of a continuation are chosen, with their ends; after the dump's
+/// passes, one token each.
 fn ends_of_choices(held: &Held) -> Vec<(usize, usize)> {
     let (passes, prompt) = (held.passes(), held.dump.manifest.input.tokens.len());
     let count = held.dump.manifest.generated.as_ref().map_or(0, Vec::len).max(passes.len());

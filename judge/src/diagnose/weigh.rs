@@ -1,4 +1,4 @@
-//! What rounding comes to, where a verdict depends on it.
+//! The noise floor, if a verdict depends on it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,7 +16,7 @@ use crate::plan::Unit;
 use crate::tensor::Tensor;
 use crate::weight::DType;
 
-/// How much our engine prefers its choices to those of the dump.
+/// Margins by which our engine prefers its choices to those of the dump.
 #[derive(Clone, Copy)]
 struct Margins<'m> {
     ranks: &'m RankMargins,
@@ -24,7 +24,7 @@ struct Margins<'m> {
 }
 
 impl Judge<'_> {
-    /// Asks what rounding comes to where a verdict depends on it, and judges the choices of tokens.
+    /// Measures the noise floor where a verdict depends on it, and judges token choices.
     pub(super) fn judge_choices(
         &mut self,
         unit: &Unit,
@@ -137,9 +137,9 @@ impl Judge<'_> {
             let Some((floor, found)) = measured.floors.get(&row.site).zip(row.judged()) else { continue };
             if !floor.is_near(&found.errors) {
                 let why = format!(
-                    "whole blocks of other passes or layers are bit-identical to ours, so the engine rounds where ours does; here \
-                     another order of sums explains a relative error of {:.1e}, and the error is {:.1e}: some operation rounds \
-                     elsewhere, or is wrong",
+                    "blocks of other passes or layers are bit-identical to our engine's, so both engines \
+                     round at the same sites; a different summation order explains a relative error of \
+                     {:.1e} here, but the error is {:.1e}: an operation rounds differently or is wrong",
                     floor.rel_l2, found.errors.rel_l2
                 );
                 (row.verdict, row.reason) = (Verdict::Inconclusive, Some(why));
@@ -162,12 +162,12 @@ impl Judge<'_> {
         rows.len() >= ROWS && values >= VALUES
     }
 
-    /// Whether nothing was left out by passes or positions.
+    /// Returns true if all passes and positions are selected.
     fn sees_everything(&self) -> bool {
         self.rules.selection.passes.is_none() && self.rules.selection.positions.is_none()
     }
 
-    /// Whether nothing was left out by checkpoints or layers either.
+    /// Returns true if all passes, positions, checkpoints and layers are selected.
     fn sees_every_stage(&self) -> bool {
         let selection = self.rules.selection;
         let is_asked = |checkpoint| selection.checkpoints.contains(checkpoint);
@@ -184,8 +184,8 @@ impl Judge<'_> {
         passes.chain(steps).chain(read_on).map(last_logits).collect()
     }
 
-    /// Judges the rows that are in doubt by what rounding comes to there. Gives back what it comes to, and our engine's logits
-    /// where it was asked for.
+    /// Judges undetermined rows by the noise floor. Returns the noise floor, and our engine's logits if
+    /// requested.
     fn weigh(
         &mut self,
         setting: &Setting,
@@ -218,13 +218,13 @@ impl Judge<'_> {
         Ok((Floors { total: of_total.floors, introduced: since_held.floors }, of_total.logits))
     }
 
-    /// The rows that are in doubt: by what was introduced, or in total.
+    /// Returns the sites of undetermined rows, by local or accumulated errors.
     fn in_doubt(&self, introduced: bool) -> impl Iterator<Item = Site> {
         let rows = self.rows.iter().filter(|row| row.is_in_doubt());
         rows.filter(move |row| row.introduced.is_some() == introduced).map(|row| row.site)
     }
 
-    /// Judges other likely tokens by how much they are preferred, and by what rounding comes to in their log-probabilities.
+    /// Judges differing top tokens by their margins and the noise floor of their log-probabilities.
     fn rank(
         &mut self,
         margins: &RankMargins,
@@ -245,13 +245,13 @@ impl Judge<'_> {
         }
     }
 
-    /// Where the two sides name others as the likeliest tokens, their log-probabilities: by what was introduced, or in total.
+    /// Returns the sites of log-probabilities whose top tokens differ, by local or accumulated errors.
     fn other_ranks(&self, introduced: bool) -> impl Iterator<Item = Site> {
         let rows = self.rows.iter().filter(|row| names_others(row));
         rows.filter(move |row| row.introduced.is_some() == introduced).map(log_probabilities)
     }
 
-    /// Judges what passes end in by what it has inherited, unless a stage is wrong already.
+    /// Judges the last values of passes by accumulated errors, unless an operation is already wrong.
     fn weigh_totals(&mut self, grown: &HashSet<Site>, measured: &Measured, setting: &Setting) {
         let is_wrong = |row: &Row| row.verdict == Verdict::Fail && row.site.point.kind() == Kind::Real;
         if self.rows.iter().any(is_wrong) {
@@ -264,9 +264,9 @@ impl Judge<'_> {
         }
     }
 
-    /// What passes ends in: logits of choices and outputs of the last layer, that pass by themselves and are further off in
-    /// total than is allowed. Where every operation from the tokens on was evaluated from what its engine went on with, they
-    /// can show nothing more.
+    /// Returns the last values of each pass (logits of choices, outputs of the last layer) that pass locally
+    /// but have a large accumulated error. If every operation from the tokens on was evaluated from the
+    /// values that its engine computed with, they show nothing more.
     fn ends_that_grew(&self, setting: &Setting) -> HashSet<Site> {
         let is_evaluated =
             || self.rows.iter().all(|row| row.is_settled() && !setting.may_hide_rounding(row.site));
@@ -303,27 +303,29 @@ fn rooms(setting: &Setting) -> (Room, Vec<Unstated>) {
     let stated = Room { short_attention: short == Some(Stated::Yes), ..Room::default() };
     let mut rooms = Vec::new();
     let why = format!(
-        "rounding explains the error only if attention is computed in {cache} like the cache, and the dump does not say so; \
-         if it is, state \"queries\": \"{cache}\" in producer.rounding of the manifest"
+        "rounding explains the error only if attention is computed in {cache} like the cache, which the dump \
+         does not state; if it is, set \"queries\": \"{cache}\" in producer.rounding of the manifest"
     );
     rooms.extend(
         (short == Some(Stated::No))
             .then_some(Unstated { room: Room { short_attention: true, ..stated }, why }),
     );
-    let why = "rounding explains the error only if products are computed from 8-bit integers, and the dump does not say how; \
-               name the arithmetic in settings.numerics, or record the operands of the products"
-        .to_owned();
+    let why =
+        "rounding explains the error only if products are computed from 8-bit integers, which the dump \
+               does not state; name the arithmetic in settings.numerics, or record the operands of the \
+               products"
+            .to_owned();
     let room = Room { short_attention: short.is_some(), eight_bits: true, ..Room::default() };
     rooms.extend((!setting.is_stated).then_some(Unstated { room, why }));
     (stated, rooms)
 }
 
-/// Whether the two sides name others as the likeliest tokens.
+/// Returns true if the two sides list different top tokens.
 fn names_others(row: &Row) -> bool {
     row.site.point == Point::TopIds && row.judged().is_some_and(|found| found.errors.max_abs > 0.0)
 }
 
-/// The place of the log-probabilities of named ids.
+/// Returns the site of the log-probabilities of listed ids.
 fn log_probabilities(row: &Row) -> Site {
     Site { point: Point::TopLogprobs, ..row.site }
 }

@@ -1,4 +1,4 @@
-//! A dump that is a folder: `.npy` files, or `.safetensors` files of a part each.
+//! Dumps in a folder: `.npy` files, or `.safetensors` files with a part each.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ impl Directory {
         Self { root: root.to_owned(), opened: Arc::default() }
     }
 
-    /// Whether the file of an array is there.
+    /// Returns true if the file of an array exists.
     pub(super) fn holds(&self, row: &TensorRow) -> bool {
         self.root.join(row.place().0).is_file()
     }
@@ -42,7 +42,7 @@ impl Directory {
             }
         };
         tensors.get(key).cloned().ok_or_else(|| {
-            Error::dump(&self.root.join(file), format!("it has no array '{key}', which the manifest lists"))
+            Error::dump(&self.root.join(file), format!("missing array '{key}', which the manifest lists"))
         })
     }
 }

@@ -3,13 +3,13 @@
 use crate::checkpoint::Axis;
 use crate::view::View;
 
-/// Axes that may stand for one, in this order.
+/// Axes that may replace an axis, in this order.
 const PARTS: &[(Axis, &[&[Axis]])] = &[
     (Axis::Head, &[&[Axis::KvHead, Axis::Group]]),
     (Axis::Hidden, &[&[Axis::Head, Axis::HeadDim], &[Axis::KvHead, Axis::Group, Axis::HeadDim]]),
 ];
 
-/// Where the axes are that `wanted` is, or is made of.
+/// Returns the axes that form the axis `wanted`.
 fn made_of(wanted: Axis, found: &[Axis]) -> Option<Vec<usize>> {
     let position = |axis: &Axis| found.iter().position(|known| known == axis);
     let parts = PARTS.iter().filter(|(axis, _)| *axis == wanted).flat_map(|(_, parts)| parts.iter().copied());
@@ -34,13 +34,16 @@ pub fn to_axes<'v>(view: View<'v>, found: &[Axis], wanted: &[Axis]) -> Result<Vi
         return Ok(view);
     }
     let Some(groups) = wanted.iter().map(|&axis| made_of(axis, found)).collect::<Option<Vec<_>>>() else {
-        return Err(format!("its axes {} lack one of {}", names(found), names(wanted)));
+        return Err(format!("axes {} do not include all of {}", names(found), names(wanted)));
     };
     let order = groups.concat();
     let extra = (0..found.len()).find(|axis| !order.contains(axis) && view.shape()[*axis] != 1);
     if let Some(axis) = extra {
         let (name, length) = (found[axis].name(), view.shape()[axis]);
-        return Err(format!("its axis '{name}' of length {length} cannot be left out"));
+        return Err(format!(
+            "unexpected axis '{name}' of length {length}; only an axis of length 1 can be \
+            dropped"
+        ));
     }
     let mut view = view.permuted(&order);
     let mut end = order.len();

@@ -1,4 +1,4 @@
-//! `manifest.json`: what a dump holds, who made it, of which model, from which tokens.
+//! `manifest.json`: content, producer, model and input tokens of a dump.
 
 use std::collections::HashSet;
 
@@ -18,7 +18,7 @@ pub(super) const FORMAT: &str = "xcheck-dump";
 /// More layers than any model has. A larger number is damage, and nothing that counts layers need expect it.
 const MOST_LAYERS: usize = 1 << 16;
 
-/// The manifest of a dump, as it stands in the file. Unknown keys are a producer's own and ignored.
+/// The manifest of a dump, as in the file. Unknown keys belong to the producer and are ignored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Manifest {
     /// Always "xcheck-dump".
@@ -32,7 +32,7 @@ pub struct Manifest {
     /// Conventions that hold for all arrays.
     #[serde(default)]
     pub layout: Layout,
-    /// What the model read.
+    /// Input of the model.
     pub input: Input,
     /// The forward passes, in order.
     pub passes: Vec<Pass>,
@@ -41,7 +41,7 @@ pub struct Manifest {
     pub generated: Option<Vec<u32>>,
     /// The arrays.
     pub tensors: Vec<TensorRow>,
-    /// Which of several sequences it is about: its name or its number.
+    /// The sequence that the manifest describes, by name or number.
     #[serde(skip)]
     pub sequence: Option<String>,
 }
@@ -62,12 +62,12 @@ pub struct ModelInfo {
 /// Conventions that hold for all arrays of a dump.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Layout {
-    /// Which two values of a head RoPE rotates together.
+    /// The pairs of head values that RoPE rotates together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rope_pairing: Option<RopePairing>,
 }
 
-/// What the model read.
+/// The input of the model.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Input {
     /// The text the tokens came from, if any.
@@ -75,19 +75,19 @@ pub struct Input {
     pub prompt: String,
     /// The prompt's tokens.
     pub tokens: Vec<u32>,
-    /// How the tokens after the prompt came about.
+    /// The choice of the tokens after the prompt.
     #[serde(default)]
     pub decode: Decode,
 }
 
-/// How the tokens after the prompt came about.
+/// The choice of the tokens after the prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Decode {
     /// Each is the greedy choice of the pass before it.
     #[default]
     Greedy,
-    /// They were given.
+    /// Given tokens.
     Forced,
 }
 
@@ -104,7 +104,7 @@ pub struct Pass {
 }
 
 impl ModelInfo {
-    /// The architecture of a model of which none is known.
+    /// Architecture of an unknown model.
     pub const UNKNOWN: &str = "unknown";
 }
 
@@ -114,14 +114,14 @@ impl Pass {
         self.position + self.tokens.len()
     }
 
-    /// Which of `passes` is the first that reaches `end`. They follow each other, so it is found by halving: a dump may have
-    /// as many of them as tokens.
+    /// Returns the first of `passes` that reaches `end`, by binary search: a dump may have as many passes as
+    /// tokens.
     pub fn reaching(passes: &[Self], end: usize) -> Option<usize> {
         let index = passes.partition_point(|pass| pass.end() < end);
         (index < passes.len()).then_some(index)
     }
 
-    /// Which of `passes` ends at `end`, if one does.
+    /// Returns the one of `passes` that ends at `end`, if any.
     pub fn ending(passes: &[Self], end: usize) -> Option<usize> {
         Self::reaching(passes, end).filter(|&index| passes[index].end() == end)
     }
@@ -153,15 +153,13 @@ impl Manifest {
             };
             if let Some(row) = of(one).find(|row| !of(other).any(|its| is_its(row, its))) {
                 let pass = row.pass.unwrap_or_default();
-                return Err(format!(
-                    "{one} of pass {pass} needs {other} of the same shape and rows beside it"
-                ));
+                return Err(format!("{one} of pass {pass} needs {other} with the same shape and rows"));
             }
         }
         Ok(())
     }
 
-    /// Whether it is known which tokens followed those whose log-probabilities are given.
+    /// Checks that the token after each listed log-probability is known.
     pub(super) fn check_successors(&self) -> Result<(), String> {
         for row in self.tensors.iter().filter(|row| row.tap == Point::TokenLogprobs.name()) {
             let Some(pass) = row.pass.and_then(|pass| self.passes.get(pass)) else { continue };
@@ -169,8 +167,9 @@ impl Manifest {
             let rows: Vec<usize> = row.rows.clone().unwrap_or_else(all);
             if let Some(last) = rows.iter().find(|&&last| self.token_at(pass.position + last + 1).is_none()) {
                 return Err(format!(
-                    "{} ({}): its entry {last} is of the token after position {}, and no token is known there; entry i is of \
-                     the token that follows token i of the pass: write one less, or name the others with \"rows\"",
+                    "{} ({}): entry {last} is for the token after position {}, which is unknown; entry i is \
+                     for the token that follows token i of the pass: write one entry less, or list the \
+                     entries with \"rows\"",
                     row.tap,
                     row.file,
                     pass.position + last
@@ -218,17 +217,22 @@ impl Manifest {
                 return Err(format!("passes[{index}] has no tokens"));
             }
             if pass.position != position {
-                return Err(format!("passes[{index}] is at position {}, expected {position}", pass.position));
+                return Err(format!(
+                    "passes[{index}] starts at position {}, expected {position}",
+                    pass.position
+                ));
             }
             if pass.temperature.is_some_and(|t| !(t > 0.0 && t.is_finite())) {
-                return Err(format!("passes[{index}] has a temperature that is not a positive number"));
+                return Err(format!(
+                    "passes[{index}] has an invalid temperature, expected a positive number"
+                ));
             }
             position += pass.tokens.len();
         }
         let read: Vec<u32> = self.passes.iter().flat_map(|pass| &pass.tokens).copied().collect();
         let both = read.len().min(self.input.tokens.len());
         if self.passes.is_empty() || read[..both] != self.input.tokens[..both] {
-            return Err("the passes do not read input.tokens".into());
+            return Err("the tokens of the passes differ from input.tokens".into());
         }
         Ok(())
     }
@@ -237,14 +241,16 @@ impl Manifest {
         let site = row.site()?;
         row.dtype()?;
         if site.pass.is_some_and(|pass| pass >= self.passes.len()) {
-            return Err(format!("there is no pass {}", site.pass.unwrap_or_default()));
+            return Err(format!("pass {} does not exist", site.pass.unwrap_or_default()));
         }
         if let Some(layer) = site.layer.filter(|&layer| layer >= MOST_LAYERS) {
-            return Err(format!("no model has a layer {layer}"));
+            return Err(format!("invalid layer {layer}: no model has so many layers"));
         }
         if row.sketch && (row.axes.is_some() || !sketch::is_sketched(site.point)) {
             return Err(
-                "there is no sketch of token ids, of their log-probabilities, of attn_scores, or of an array with axes of its own".into(),
+                "\"sketch\" cannot be used with token ids, log-probabilities, attn_scores, or an array with \
+                    \"axes\""
+                    .into(),
             );
         }
         row.check_parts()?;
@@ -252,7 +258,7 @@ impl Manifest {
         if axes.len() != row.shape.len() {
             let names = Axis::names(axes);
             return Err(format!(
-                "shape {:?} does not have the axes [{}]; name others with \"axes\"",
+                "shape {:?} does not match the axes [{}]; state other axes with \"axes\"",
                 row.shape,
                 names.join(", ")
             ));
@@ -261,10 +267,7 @@ impl Manifest {
             return Err(format!("shape {:?} is too large", row.shape));
         }
         if site.point == Point::TokenLogprobs && row.shape.contains(&0) {
-            return Err(
-                "it has no entry: where no token of the pass is followed by another, leave the array out"
-                    .into(),
-            );
+            return Err("the array is empty; omit it if no token of the pass is followed by another".into());
         }
         for (axis, &length) in axes.iter().zip(&row.shape) {
             self.check_length(site, row, *axis, length)?;
@@ -272,8 +275,8 @@ impl Manifest {
         Ok(site)
     }
 
-    /// An axis is as long as its pass says, where a pass says it. How many keys attention looked at is a finding, not
-    /// a contradiction.
+    /// Checks the length of an axis against its pass. The number of keys is not checked here, because it is a
+    /// finding.
     fn check_length(&self, site: Site, row: &TensorRow, axis: Axis, length: usize) -> Result<(), String> {
         let pass = site.pass.map(|pass| &self.passes[pass]);
         let expected = match (axis, pass, &row.rows) {
@@ -300,5 +303,5 @@ pub(super) fn check_rows(rows: &[usize], tokens: usize) -> Result<(), String> {
     if is_ascending && rows.last().is_some_and(|&last| last < tokens) {
         return Ok(());
     }
-    Err(format!("\"rows\" are {rows:?}, expected some of {tokens} rows, in ascending order"))
+    Err(format!("invalid \"rows\" {rows:?}, expected ascending row numbers below {tokens}"))
 }

@@ -33,12 +33,17 @@ impl Npz {
         names.collect::<Result<_, _>>().map_err(|error| format!("not a valid npz file: {error}"))
     }
 
-    /// The bytes of the manifest, which must be in proportion to the archive: what is made of JSON takes many times its
-    /// length.
+    /// Reads the manifest. Its size must be in proportion to the archive, since parsed JSON takes many times
+    /// its length.
     pub(super) fn read_manifest(&self, name: &str) -> Result<Vec<u8>, String> {
-        /// No manifest shrinks further than that beside the arrays that it lists.
+        /// Largest compression ratio of a manifest next to the arrays that it lists.
         const MOST_SHRUNK: u64 = 64;
-        self.read_member(name, self.len.saturating_mul(MOST_SHRUNK), "a manifest of such an archive can be")
+        self.read_member(
+            name,
+            self.len.saturating_mul(MOST_SHRUNK),
+            "a manifest in an archive of this size \
+            can be",
+        )
     }
 
     /// The bytes of an array: at most `elements` bytes and a header, and no more than may come out of such an archive, since the
@@ -46,8 +51,11 @@ impl Npz {
     pub(super) fn read_array(&self, name: &str, elements: u64) -> Result<Vec<u8>, String> {
         let most = memory::unpacked(self.len);
         match elements > most {
-            true => Err(format!("'{name}' is more than such an archive can hold; save it with numpy.savez")),
-            false => self.read_member(name, elements, "the manifest says"),
+            true => Err(format!(
+                "'{name}' is larger than an archive of this size can contain; save it with \
+                numpy.savez"
+            )),
+            false => self.read_member(name, elements, "the manifest states"),
         }
     }
 

@@ -37,7 +37,7 @@ impl Manifest {
         Ok(manifests)
     }
 
-    /// Nothing follows the last token that was read: log-probabilities of what followed may be one less than tokens.
+    /// Allows one log-probability less than tokens, since nothing follows the last token read.
     fn leave_out_last_successors(&mut self) {
         for row in self.tensors.iter_mut().filter(|row| row.tap == Point::TokenLogprobs.name()) {
             let Some(pass) = row.pass.and_then(|pass| self.passes.get(pass)) else { continue };
@@ -49,14 +49,14 @@ impl Manifest {
         }
     }
 
-    /// What later versions say of a row, was a producer's own in the first. Eight bits mean nothing without it: their scale
-    /// would be.
+    /// Reads a version 1 manifest. Fields of later versions belong to the producer there. 8-bit types are
+    /// refused, because they need a scale.
     fn of_version_1(json: &[u8]) -> Result<Vec<Self>, String> {
         let mut manifest: Self = serde_json::from_slice(json).map_err(|error| error.to_string())?;
         let mut rows = manifest.tensors.iter().enumerate();
         if let Some((index, row)) = rows.find(|(_, row)| row.dtype().is_ok_and(|dtype| dtype.is_f8())) {
             let TensorRow { file, dtype, .. } = row;
-            return Err(format!("tensors[{index}] ({file}): {dtype} needs version 2, and this is version 1"));
+            return Err(format!("tensors[{index}] ({file}): {dtype} needs version 2, but this is version 1"));
         }
         for row in &mut manifest.tensors {
             (row.rows, row.of, row.computed, row.scale, row.step) = (None, None, None, None, None);
@@ -64,7 +64,7 @@ impl Manifest {
         Ok(vec![manifest])
     }
 
-    /// Files of arrays lie inside the dump.
+    /// Checks that files of arrays are inside the dump.
     fn check_files(&self) -> Result<(), String> {
         let place = |(index, row): (usize, &TensorRow)| {
             let is_inside = |row: &TensorRow| check_inside(row.place().0);
@@ -76,7 +76,7 @@ impl Manifest {
     }
 }
 
-/// What a manifest says first.
+/// The first fields of a manifest.
 #[derive(Deserialize)]
 struct Kind {
     format: String,
@@ -86,23 +86,20 @@ struct Kind {
 impl Kind {
     fn check(&self) -> Result<(), String> {
         if self.format != FORMAT {
-            return Err(format!("format is '{}', expected '{FORMAT}'", self.format));
+            return Err(format!("invalid format '{}', expected '{FORMAT}'", self.format));
         }
         if !(VERSION..=LATEST).contains(&self.version) {
-            return Err(format!(
-                "version {} is not supported; this reads versions {VERSION} to {LATEST}",
-                self.version
-            ));
+            return Err(format!("unsupported version {}, expected {VERSION} to {LATEST}", self.version));
         }
         Ok(())
     }
 }
 
-/// A file of the dump must lie inside it.
+/// Checks that a file is inside the dump.
 fn check_inside(file: &str) -> Result<(), String> {
     let inside = Path::new(file).components().all(|part| matches!(part, Component::Normal(_)));
     if inside && !file.is_empty() {
         return Ok(());
     }
-    Err(format!("file '{file}' is not a plain path inside the dump"))
+    Err(format!("invalid file '{file}', expected a relative path inside the dump"))
 }

@@ -1,4 +1,4 @@
-//! Who made a dump, and how, as far as the manifest says it.
+//! The producer of a dump, as stated in the manifest.
 
 use serde::{Deserialize, Serialize};
 
@@ -58,10 +58,10 @@ pub struct Producer {
     /// Its version.
     #[serde(default)]
     pub version: String,
-    /// Whatever changes the numbers: dtype, KV cache type, threads …
+    /// Settings that change the numbers: dtype, KV cache type, threads …
     #[serde(default)]
     pub settings: serde_json::Map<String, serde_json::Value>,
-    /// Where and how it rounds, as far as it says so: fields of a profile, and the profile that it is otherwise like.
+    /// Stated rounding: fields of a profile, and the profile for the rest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rounding: Option<serde_json::Map<String, serde_json::Value>>,
 }
@@ -118,7 +118,10 @@ impl Producer {
     pub fn unread_settings(&self) -> Vec<String> {
         let is_known = |key: &str| READ.contains(&key) || DESCRIPTIVE.contains(&key);
         let told = |key: &String| {
-            format!("producer.settings.{key} is not read by any check; those that are: {}", READ.join(", "))
+            format!(
+                "producer.settings.{key} is unknown and has no effect; known settings: {}",
+                READ.join(", ")
+            )
         };
         self.settings.keys().filter(|key| !is_known(key)).map(told).collect()
     }

@@ -22,21 +22,21 @@ use crate::weight::{DType, StoredTensor};
 pub const MANIFEST: &str = "manifest.json";
 /// Key of the manifest in the metadata of a `.safetensors` file.
 pub(super) const METADATA_KEY: &str = "xcheck";
-/// Where the greedy continuation is.
+/// Site of the greedy continuation.
 const CONTINUATION: Site = Site { point: Point::Generated, layer: None, pass: None };
 
 /// A dump whose manifest was checked and whose arrays are all there.
 #[derive(Clone, Debug)]
 pub struct Dump {
-    /// Where it is, for messages.
+    /// Path for messages.
     pub path: PathBuf,
-    /// What it holds.
+    /// The manifest.
     pub manifest: Manifest,
     container: Container,
     rows: HashMap<Site, usize>,
-    /// Describes the continuation where it stands in the manifest and in no array.
+    /// Row of a continuation that is only in the manifest.
     listed: Option<TensorRow>,
-    /// Whether it comes from another machine.
+    /// True if the dump is on another machine.
     is_elsewhere: bool,
     /// The files that were read, and held against their hashes.
     seen: Arc<Mutex<HashSet<String>>>,
@@ -53,7 +53,7 @@ impl Dump {
     /// Opens a directory, a `.safetensors` or an `.npz` file that holds one sequence.
     ///
     /// # Errors
-    /// As [`Dump::open_all`], or if it holds several.
+    /// The errors of [`Dump::open_all`], or if it holds several.
     pub fn open(path: &Path) -> Result<Self> {
         Self::alone(Self::open_all(path)?)
     }
@@ -77,7 +77,7 @@ impl Dump {
     /// Opens a `.safetensors` or `.npz` file whose bytes are at hand and that holds one sequence.
     ///
     /// # Errors
-    /// As [`Dump::open`].
+    /// The errors of [`Dump::open`].
     pub fn from_source(source: Source) -> Result<Self> {
         Self::alone(Self::all_from_source(source)?)
     }
@@ -97,7 +97,7 @@ impl Dump {
             Some(dump) if held == 1 => Ok(dump),
             Some(dump) => {
                 let problem = format!(
-                    "it holds {held} sequences, where one is wanted; name one: {}#0",
+                    "the dump has {held} sequences, expected one; select one, e.g. {}#0",
                     dump.path.display()
                 );
                 Err(Error::dump(&dump.path, problem))
@@ -109,7 +109,7 @@ impl Dump {
     /// Opens a `.safetensors` or `.npz` file whose bytes are at hand: a dump for each sequence that it holds.
     ///
     /// # Errors
-    /// As [`Dump::open_all`].
+    /// The errors of [`Dump::open_all`].
     pub fn all_from_source(source: Source) -> Result<Vec<Self>> {
         const ZIP: &[u8] = b"PK\x03\x04";
         let is_elsewhere = source.data.pin().is_some();
@@ -121,8 +121,10 @@ impl Dump {
         }
         let file = Safetensors::read(&source)?;
         let json = file.metadata.get(METADATA_KEY).ok_or_else(|| {
-            let problem =
-                format!("no manifest: __metadata__ has no key '{METADATA_KEY}'; is it a model's weights?");
+            let problem = format!(
+                "no manifest: __metadata__ has no key '{METADATA_KEY}'; the file may be a model's \
+                    weights"
+            );
             Error::dump(&source.path, problem)
         })?;
         Self::of_manifest(&source.path, json.as_bytes(), Container::Safetensors(file.tensors), is_elsewhere)
@@ -149,7 +151,7 @@ impl Dump {
         Ok(dump)
     }
 
-    /// The same arrays, as if the manifest said otherwise of each; those of which it says nothing are left out.
+    /// Reads the same arrays under changed manifest rows; rows without a replacement are omitted.
     ///
     /// # Errors
     /// If an array would have no place.
@@ -164,8 +166,8 @@ impl Dump {
         Ok(dump)
     }
 
-    /// The continuation stands in the manifest, in an array of its own, or in both, which must agree. Afterwards it
-    /// stands in the manifest.
+    /// Reads the continuation from the manifest, an array, or both, which must agree, and stores it in the
+    /// manifest.
     fn settle_continuation(&mut self) -> Result<()> {
         let Some(array) = self.read(CONTINUATION)? else {
             let listed = self.manifest.generated.as_ref().filter(|ids| !ids.is_empty());
@@ -181,39 +183,41 @@ impl Dump {
         Ok(())
     }
 
-    /// Whether a safetensors file is a dump: its metadata holds a manifest.
+    /// Returns true if a safetensors file is a dump, with a manifest in its metadata.
     pub fn is_inside(file: &Safetensors) -> bool {
         file.metadata.contains_key(METADATA_KEY)
     }
 
-    /// Whether an `.npz` file is a dump: a manifest is a member of it.
+    /// Returns true if an `.npz` file is a dump, with a manifest as a member.
     pub fn is_npz(source: &Source) -> bool {
         let names = Npz::open(source.data.whole()).and_then(|archive| archive.member_names());
         names.is_ok_and(|names| names.contains(MANIFEST))
     }
 
-    /// The places whose values it holds, in no order.
+    /// Returns the sites with recorded values, in any order.
     pub fn sites(&self) -> impl Iterator<Item = Site> {
         self.rows.keys().copied().chain(self.listed.iter().map(|_| CONTINUATION))
     }
 
-    /// The tap points of which it holds anything.
+    /// Returns the recorded taps.
     pub fn points(&self) -> BTreeSet<Point> {
         self.sites().map(|site| site.point).collect()
     }
 
-    /// Whether it holds the values of a place, all of them.
+    /// Returns true if the dump records all values of a site.
     pub fn holds(&self, site: Site) -> bool {
         self.row(site).is_some_and(|row| !row.sketch && row.rows.is_none())
     }
 
-    /// Whether stages start from a place: it holds all values, in more than 8 bits, or those that its engine went on with.
+    /// Returns true if operations can start from a site: all values are recorded, in more than 8 bits or as
+    /// the engine computed with them.
     pub fn starts_at(&self, site: Site) -> bool {
         let is_coarse = |row: &TensorRow| row.dtype().is_ok_and(DType::is_f8) && !row.is_computed_with();
         self.holds(site) && !self.row(site).is_some_and(is_coarse) && !self.lacks_keys(site)
     }
 
-    /// Whether a pass of several tokens keeps the latest keys alone, as many as the last of them sees: the others see more.
+    /// Returns true if a pass of several tokens records only the keys that its last token sees, although the
+    /// others see more.
     fn lacks_keys(&self, site: Site) -> bool {
         let pass = site.pass.and_then(|pass| self.manifest.passes.get(pass));
         let Some((pass, row)) = pass.filter(|pass| pass.tokens.len() > 1).zip(self.row(site)) else {
@@ -223,29 +227,29 @@ impl Dump {
         axes.iter().zip(&row.shape).any(|(&axis, &keys)| axis == Axis::Key && keys < pass.end())
     }
 
-    /// The rows of a pass of which it holds the values of a place, where these are not all.
+    /// Returns the recorded rows of a site, if not all.
     pub fn held_rows(&self, site: Site) -> Option<&[usize]> {
         self.row(site)?.rows.as_deref()
     }
 
-    /// Whether it holds a sketch of a place.
+    /// Returns true if the dump has a sketch of a site.
     pub fn sketches(&self, site: Site) -> bool {
         self.row(site).is_some_and(|row| row.sketch)
     }
 
-    /// What the manifest says of a place, if the dump holds it. Of a continuation that stands in the manifest alone, the
-    /// manifest is the file.
+    /// Returns the manifest's row of a site, if recorded. A continuation that is only in the manifest has a
+    /// row too.
     pub fn row(&self, site: Site) -> Option<&TensorRow> {
         let array = self.rows.get(&site).map(|&index| &self.manifest.tensors[index]);
         array.or_else(|| self.listed.as_ref().filter(|_| site == CONTINUATION))
     }
 
-    /// What the axes of a place's values count, if it holds it.
+    /// Returns the axes of a site's values, if recorded.
     pub fn axes(&self, site: Site) -> Option<Vec<Axis>> {
         self.row(site).map(|row| row.axes().expect("opening checked them"))
     }
 
-    /// The values of a place, widened; `None` if it does not hold them.
+    /// Returns the values of a site, widened; `None` if not recorded.
     ///
     /// # Errors
     /// If the array is damaged or is not what the manifest says.
@@ -253,10 +257,10 @@ impl Dump {
         Ok(self.view(site)?.map(|view| Values::from(&view)))
     }
 
-    /// The values of a place where they are stored, `None` if it does not hold them.
+    /// Returns the stored values of a site; `None` if not recorded.
     ///
     /// # Errors
-    /// As [`Dump::read`].
+    /// The errors of [`Dump::read`].
     pub fn view(&self, site: Site) -> Result<Option<View<'static>>> {
         let Some(row) = self.row(site).filter(|row| !row.sketch) else { return Ok(None) };
         if self.listed.is_some() && site == CONTINUATION {
@@ -276,10 +280,10 @@ impl Dump {
         Ok(Some(view))
     }
 
-    /// What an array of several sequences has at keys of others than this one, where it has such.
+    /// Returns the values of an array at keys of other sequences, if there are any.
     ///
     /// # Errors
-    /// As [`Dump::read`].
+    /// The errors of [`Dump::read`].
     pub fn foreign(&self, site: Site) -> Result<Option<Foreign>> {
         let Some(share) = self.row(site).and_then(|row| row.share.as_ref()) else { return Ok(None) };
         let whole = self.view_of(&share.whole, &share.whole.shape)?;
@@ -287,10 +291,11 @@ impl Dump {
         share.foreign(whole, site.point).map_err(refuse)
     }
 
-    /// The sketch of a place, as [`sketch`](crate::measure::sketch) has it; `None` if it holds none.
+    /// Returns the sketch of a site, as [`sketch`](crate::measure::sketch) defines it; `None` if there is
+    /// none.
     ///
     /// # Errors
-    /// As [`Dump::read`].
+    /// The errors of [`Dump::read`].
     pub fn sketch(&self, site: Site) -> Result<Option<View<'static>>> {
         let row = self.row(site).filter(|row| row.sketch);
         row.map(|row| self.view_of(row, &row.stored_shape(site.point))).transpose()
@@ -302,7 +307,8 @@ impl Dump {
         Ok(stored.scaled(self.scales_of(row, scale, shape)?))
     }
 
-    /// What each element is multiplied with, which is known to `f32`: so that products of 8 bits have an exact `f64`.
+    /// Returns the scale of each element, rounded to `f32` so that products with 8-bit values are exact in
+    /// `f64`.
     fn scales_of(&self, row: &TensorRow, scale: &Scale, shape: &[usize]) -> Result<View<'static>> {
         let file = match scale {
             Scale::Number(number) => return Ok(View::constant(shape, f64::from(*number as f32))),
@@ -315,7 +321,7 @@ impl Dump {
         scales.to_vec().into_iter().try_for_each(check_scale).map_err(refuse)?;
         let misfit = || {
             refuse(format!(
-                "scales of shape {own:?} do not fit values of shape {shape:?}, as NumPy broadcasts"
+                "scales of shape {own:?} cannot be broadcast to values of shape {shape:?} (NumPy rules)"
             ))
         };
         scales.spread(shape).ok_or_else(misfit)
@@ -324,16 +330,16 @@ impl Dump {
     fn stored_of(&self, row: &TensorRow, shape: &[usize]) -> Result<View<'static>> {
         let place = |problem: String| Error::dump(&self.path, format!("{}: {problem}", row.file));
         let stored = self.read_row(row)?;
-        let no_ids = || place("a number beyond 2^53 is no token id".into());
+        let no_ids = || place("invalid token id: a number above 2^53".into());
         let Some(of) = &row.of else {
             if stored.shape != shape {
-                return Err(place(format!("shape {:?}, the manifest says {shape:?}", stored.shape)));
+                return Err(place(format!("shape {:?}, but the manifest states {shape:?}", stored.shape)));
             }
             return View::stored(&stored.shape, stored.dtype, stored.data).ok_or_else(no_ids);
         };
         if stored.shape.iter().product::<usize>() != of.shape.iter().product::<usize>() {
             return Err(place(format!(
-                "shape {:?} cannot be seen as {:?}, as \"of\" says",
+                "shape {:?} cannot be reshaped to {:?}, the shape in \"of\"",
                 stored.shape, of.shape
             )));
         }
@@ -363,7 +369,7 @@ impl Dump {
             }
         };
         if !row.is_of(stored.dtype) {
-            return Err(place(format!("dtype {}, the manifest says {dtype}", stored.dtype)));
+            return Err(place(format!("dtype {}, but the manifest states {dtype}", stored.dtype)));
         }
         let seen = || self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_elsewhere && !seen().contains(&row.file) {
@@ -386,10 +392,10 @@ impl Dump {
         row.check_content(&self.read_row(row)?.data).map_err(place)
     }
 
-    /// Adds the elements of a place to a hash, as they are stored; nothing where it does not hold them.
+    /// Adds the stored elements of a site to a hash, if recorded.
     ///
     /// # Errors
-    /// As [`Dump::read`].
+    /// The errors of [`Dump::read`].
     pub fn hash_content(&self, site: Site, hash: &mut Sha256) -> Result<()> {
         let Some(&index) = self.rows.get(&site) else { return Ok(()) };
         let row = &self.manifest.tensors[index];
@@ -422,7 +428,10 @@ impl Dump {
                     if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
                 Err(Error::dump(
                     &self.path,
-                    format!("'{first}'{others} is in the manifest but not in the dump; copy it whole"),
+                    format!(
+                        "missing array '{first}'{others}, which the manifest lists; copy the complete \
+                        dump"
+                    ),
                 ))
             }
         }
@@ -442,21 +451,21 @@ fn row_of_list(tokens: usize) -> TensorRow {
 fn token_ids(values: &Values) -> Result<Vec<u32>, String> {
     let id = |&value: &f64| {
         let id = value as u32;
-        if f64::from(id) == value { Ok(id) } else { Err(format!("{value} is no token id")) }
+        if f64::from(id) == value { Ok(id) } else { Err(format!("invalid token id {value}")) }
     };
     values.data.iter().map(id).collect()
 }
 
-/// Where the two first differ, if they do.
+/// Describes the first difference of the two lists, if any.
 fn contradiction(listed: &[u32], array: &[u32], file: &str) -> Option<String> {
     if let Some(step) = listed.iter().zip(array).position(|(listed, stored)| listed != stored) {
         return Some(format!(
-            "token {step} of generated is {} in {MANIFEST} and {} in {file}",
+            "token {step} of generated is {} in {MANIFEST}, but {} in {file}",
             listed[step], array[step]
         ));
     }
     let (listed, stored) = (listed.len(), array.len());
-    (listed != stored).then(|| format!("generated has {listed} tokens in {MANIFEST} and {stored} in {file}"))
+    (listed != stored).then(|| format!("generated has {listed} tokens in {MANIFEST}, but {stored} in {file}"))
 }
 
 /// A folder that is no dump, and the dumps in it, if it holds any.
@@ -471,7 +480,7 @@ fn no_manifest(folder: &Path) -> Error {
     dumps.sort();
     let hint = match dumps.is_empty() {
         true => String::new(),
-        false => format!("; name one of those in it: {}", dumps[..SHOWN.min(dumps.len())].join(", ")),
+        false => format!("; name one of the dumps inside it: {}", dumps[..SHOWN.min(dumps.len())].join(", ")),
     };
-    Error::dump(folder, format!("a dump that is a folder has a {MANIFEST}, and there is none{hint}"))
+    Error::dump(folder, format!("the folder has no {MANIFEST}, so it is not a dump{hint}"))
 }

@@ -1,4 +1,4 @@
-//! What a manifest says of one array.
+//! A manifest's row about one array.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::measure::sketch::WIDTH;
 use crate::view::View;
 use crate::weight::DType;
 
-/// The coarsest decimals of log-probabilities that are taken: half of it moves a probability by 2.5 %. Of one decimal nothing could
-/// be told from another model.
+/// Coarsest accepted decimal step of log-probabilities: half of it moves a probability by 2.5 %. One decimal
+/// could not distinguish models.
 pub const COARSEST: f64 = 0.05;
 
 /// One array of a dump.
@@ -33,33 +33,33 @@ pub struct TensorRow {
     pub dtype: String,
     /// Length of each axis, outermost first.
     pub shape: Vec<usize>,
-    /// Where it is: a path inside the dump.
+    /// Path inside the dump.
     pub file: String,
-    /// Whether the file holds the sketch of the array instead of the array.
+    /// True if the file has a sketch of the array.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sketch: bool,
-    /// What the axes count, where that differs from the tap point's own axes.
+    /// Axes, if they differ from the tap's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub axes: Option<Vec<String>>,
     /// SHA-256 of its elements, little-endian and in C order, as they are stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
-    /// Which rows of its pass it holds, in ascending order, if not all (version 2).
+    /// Recorded rows of the pass, in ascending order, if not all (version 2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<Vec<usize>>,
-    /// Which part of the array in the file it is, if not all (version 2).
+    /// Part of the array in the file, if not all of it (version 2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<Of>,
-    /// What its values were rounded to before they were stored in a longer type (version 2).
+    /// Type to which the values were rounded before they were stored in a longer type (version 2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub computed: Option<String>,
-    /// What each element of 8 bits is multiplied with (version 2).
+    /// Scale of each 8-bit element (version 2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale: Option<Scale>,
-    /// What its values are multiples of: of log-probabilities that were written with few decimals (version 2).
+    /// Decimal step of log-probabilities that were written with few decimals (version 2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<f64>,
-    /// Whether its values lie on steps that begin elsewhere than at zero, in each row at a number of its own.
+    /// True if the steps start at a different offset in each row instead of zero.
     #[serde(skip)]
     pub(super) is_shifted: bool,
     /// Whose it is among several sequences.
@@ -67,9 +67,9 @@ pub struct TensorRow {
     pub(super) share: Option<Arc<Share>>,
 }
 
-/// What elements of 8 bits are multiplied with when they are read.
+/// The scale of 8-bit elements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "expected a number, or the path of an array of f32")]
+#[serde(untagged, expecting = "expected a number, or the path of an f32 array")]
 pub enum Scale {
     /// All with the same number, which is rounded to `f32`.
     Number(f64),
@@ -77,21 +77,21 @@ pub enum Scale {
     File(String),
 }
 
-/// Which part of a stored array a row is.
+/// A part of a stored array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Of {
     /// The shape by which the stored array is cut: of as many elements.
     pub shape: Vec<usize>,
-    /// Where the part begins along each axis; at the beginning if left out.
+    /// First index of the part along each axis; default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<Vec<usize>>,
-    /// Where it ends, the end not included; at the end if left out.
+    /// End index of the part along each axis, exclusive; default: the length.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<Vec<usize>>,
 }
 
 impl Of {
-    /// What is left along each axis.
+    /// Returns the range along each axis.
     ///
     /// # Errors
     /// In words, if that is no part of the shape.
@@ -105,12 +105,12 @@ impl Of {
         if fits && ranges.iter().zip(&self.shape).all(is_inside) {
             return Ok(ranges);
         }
-        Err(format!("\"of\" cuts from {start:?} to {end:?}, which is no part of shape {:?}", self.shape))
+        Err(format!("invalid \"of\": {start:?} to {end:?} is outside shape {:?}", self.shape))
     }
 }
 
 impl TensorRow {
-    /// An array of a place, whole and with the tap point's own axes, under a key.
+    /// Makes a row for a whole array with the tap's own axes, under a key.
     pub fn new(site: Site, dtype: DType, shape: &[usize], key: &str) -> Self {
         Self {
             tap: site.point.name().to_owned(),
@@ -132,12 +132,12 @@ impl TensorRow {
         }
     }
 
-    /// The place in the forward pass, or why it has none.
+    /// Returns the site, or an error if the row has none.
     pub fn site(&self) -> Result<Site, String> {
         let point: Point = self.tap.parse()?;
         if point == Point::Tokens {
             return Err(
-                "tap 'tokens' is no array of a dump; the prompt's tokens stand in input.tokens".into()
+                "tap 'tokens' cannot be an array of a dump; write the prompt's tokens to input.tokens".into(),
             );
         }
         let (layer, pass) = match point.scope() {
@@ -147,7 +147,11 @@ impl TensorRow {
         };
         if layer != self.layer.is_some() || pass != self.pass.is_some() {
             let wants = |wanted| if wanted { "one" } else { "no" };
-            return Err(format!("tap '{point}' has {} layer and {} pass number", wants(layer), wants(pass)));
+            return Err(format!(
+                "tap '{point}' needs {} layer and {} pass number",
+                wants(layer),
+                wants(pass)
+            ));
         }
         Ok(Site { point, layer: self.layer, pass: self.pass })
     }
@@ -159,57 +163,59 @@ impl TensorRow {
         let is_known = |dtype: &DType| known.contains(dtype) || self.holds_tokens() && is_integer(*dtype);
         dtype_named(&self.dtype).filter(is_known).ok_or_else(|| {
             format!(
-                "dtype '{}' is not one of f32, f64, f16, bf16, u32, i32, f8_e4m3, f8_e5m2 (nor, of token ids, an integer type)",
+                "unknown dtype '{}', expected one of f32, f64, f16, bf16, u32, i32, f8_e4m3, f8_e5m2 (for \
+                    token ids, any integer type)",
                 self.dtype
             )
         })
     }
 
-    /// The same of some rows of the pass.
+    /// Sets the recorded rows of the pass.
     pub fn of_rows(self, rows: &[usize]) -> Self {
         Self { rows: Some(rows.to_vec()), ..self }
     }
 
-    /// The same of log-probabilities that stand for all that is within half a step of them.
+    /// Sets the decimal step: each log-probability stands for all values within half a step.
     pub fn known_to(self, step: f64) -> Self {
         Self { step: Some(step), is_shifted: true, ..self }
     }
 
-    /// The same values as those of another layer.
+    /// Moves the row to another layer.
     pub fn of_layer(self, layer: Option<usize>) -> Self {
         Self { layer, ..self }
     }
 
-    /// The same values under the name of another tap.
+    /// Renames the row's tap.
     pub fn named(self, tap: String) -> Self {
         Self { tap, ..self }
     }
 
-    /// What version 2 says of it must be possible.
+    /// Checks the fields of version 2.
     pub(super) fn check_parts(&self) -> Result<(), String> {
         let point: Point = self.tap.parse()?;
         if self.rows.is_some() && (self.sketch || !point.axes().contains(&Axis::Token)) {
-            return Err("\"rows\" are of values with an axis token, and of no sketch".into());
+            return Err("\"rows\" needs an array with a token axis that is not a sketch".into());
         }
         if self.rows.is_some() && point.scope() == Scope::Run {
-            return Err(format!(
-                "\"rows\" are rows of a pass, and {point} belongs to no pass; leave them out"
-            ));
+            return Err(format!("\"rows\" cannot be used with {point}, which belongs to no pass; omit it"));
         }
         if let Some(computed) = &self.computed {
             let dtype = self.dtype()?;
             let is_short = |short: &DType| matches!(short, DType::F32 | DType::F16 | DType::BF16);
             let is_own = |short: &DType| dtype.is_f8() && *short == dtype;
             dtype_named(computed).filter(|short| is_short(short) || is_own(short)).ok_or_else(|| {
-                format!("\"computed\" is '{computed}', expected f32, f16 or bf16, or of values of 8 bits their own type")
+                format!(
+                    "invalid \"computed\" '{computed}', expected f32, f16 or bf16, or for 8-bit values \
+                    their own type"
+                )
             })?;
         }
         if let Some(step) = self.step {
             let is_of_logarithms = matches!(point, Point::TokenLogprobs | Point::TopLogprobs);
             if !(step > 0.0 && step <= COARSEST && is_of_logarithms) {
                 return Err(format!(
-                    "\"step\" is {step}, expected a positive number of at most {COARSEST}, of log-probabilities: coarser ones \
-                     tell too little"
+                    "invalid \"step\" {step}, expected a positive number of at most {COARSEST} on an array \
+                     of log-probabilities"
                 ));
             }
         }
@@ -218,8 +224,8 @@ impl TensorRow {
         let cut: Vec<usize> = of.ranges()?.into_iter().map(|range| range.len()).collect();
         match (self.sketch, together(&cut, &self.shape)) {
             (false, Some(_)) => Ok(()),
-            (true, _) => Err("there is no sketch of a part of an array".into()),
-            _ => Err(format!("\"of\" cuts out {cut:?}, \"shape\" is {:?}", self.shape)),
+            (true, _) => Err("\"sketch\" cannot be used with \"of\"".into()),
+            _ => Err(format!("\"of\" selects shape {cut:?}, but \"shape\" is {:?}", self.shape)),
         }
     }
 
@@ -227,12 +233,13 @@ impl TensorRow {
     fn check_scale(&self) -> Result<(), String> {
         let dtype = self.dtype()?;
         if self.sketch && dtype.is_f8() {
-            return Err(format!("there is no sketch of values of type {dtype}"));
+            return Err(format!("\"sketch\" cannot be used with values of type {dtype}"));
         }
         match &self.scale {
-            Some(_) if !dtype.is_f8() => {
-                Err(format!("\"scale\" is of f8_e4m3 and f8_e5m2, and these are {dtype}: multiply them"))
-            }
+            Some(_) if !dtype.is_f8() => Err(format!(
+                "\"scale\" needs f8_e4m3 or f8_e5m2 values, but these are {dtype}; multiply the \
+                    values by the scale instead"
+            )),
             Some(Scale::Number(number)) => check_scale(f64::from(*number as f32)),
             _ => Ok(()),
         }
@@ -246,7 +253,8 @@ impl TensorRow {
         shortest.or_else(|| self.computed.as_deref().and_then(dtype_named)).or(dtype)
     }
 
-    /// Whether it is stored in fewer bits than results usually have, and the engine went on with what is stored.
+    /// Returns true if the values are stored in fewer bits than results usually have, and the engine computed
+    /// with the stored values.
     pub fn is_computed_with(&self) -> bool {
         let dtype = self.dtype().ok().filter(|dtype| dtype.is_f8());
         dtype.is_some() && self.computed.as_deref().and_then(dtype_named) == dtype
@@ -260,7 +268,7 @@ impl TensorRow {
         Some(Self { file, dtype, of, rows, computed, scale, sha256, ..self.clone() })
     }
 
-    /// The file that it is in, and the key of the array there if it is a `.safetensors` of a part of the dump.
+    /// Returns the file, and the key of the array in a `.safetensors` part.
     pub(super) fn place(&self) -> (&str, Option<&str>) {
         let parts = self.file.split_once('#').filter(|(file, _)| file.ends_with(".safetensors"));
         parts.map_or((&self.file, None), |(file, key)| (file, Some(key)))
@@ -271,8 +279,8 @@ impl TensorRow {
         if self.sketch { vec![sketch::rows(point, &self.shape), WIDTH] } else { self.shape.clone() }
     }
 
-    /// Whether an array of elements of this type is what the row promises. Token ids may be of another integer type than
-    /// it says: `numpy.argmax` gives `i64`.
+    /// Returns true if an array of this type matches the row. Token ids may have another integer type:
+    /// `numpy.argmax` gives `i64`.
     pub(super) fn is_of(&self, stored: DType) -> bool {
         if self.sketch {
             return stored == DType::F64;
@@ -297,7 +305,8 @@ impl TensorRow {
         shape.iter().try_fold(width as u64, |size, &length| size.checked_mul(length as u64))
     }
 
-    /// What its axes count: the tap point's own, after a batch of one where there is an axis more, unless others are named.
+    /// Returns the axes: the stated ones, else the tap's own, with a batch of one in front if there is one
+    /// axis more.
     pub fn axes(&self) -> Result<Vec<Axis>, String> {
         let Some(names) = &self.axes else {
             let own = self.tap.parse::<Point>()?.axes();
@@ -306,9 +315,9 @@ impl TensorRow {
         };
         let mut axes = Vec::new();
         for name in names {
-            let axis = name.parse().map_err(|()| format!("no axis is named '{name}'"))?;
+            let axis = name.parse().map_err(|()| format!("unknown axis '{name}'"))?;
             if axes.contains(&axis) {
-                return Err(format!("axis '{name}' is named twice in \"axes\""));
+                return Err(format!("duplicate axis '{name}' in \"axes\""));
             }
             axes.push(axis);
         }
@@ -320,14 +329,12 @@ impl TensorRow {
         let Some(stated) = &self.sha256 else { return Ok(()) };
         match hex::encode(Sha256::digest(elements)) {
             found if found == *stated => Ok(()),
-            found => {
-                Err(format!("its elements have SHA-256 {found}, the manifest says {stated}; it is damaged"))
-            }
+            found => Err(format!("damaged data: SHA-256 is {found}, but the manifest states {stated}")),
         }
     }
 
-    /// Holds values, as they are stored, against what is promised of them: an id of a likely token stands once in its row, and
-    /// what has a step is multiples of it, as exactly as its type can say.
+    /// Checks stored values: ids of top tokens must be unique per row, and values with a step must be
+    /// multiples of it within the precision of their type.
     pub(super) fn check_values(&self, point: Point, view: &View) -> Result<(), String> {
         if let Some(step) = self.step.filter(|_| !self.is_shifted) {
             let relative = match self.dtype()? {
@@ -338,11 +345,11 @@ impl TensorRow {
             let is_off =
                 |value: &&f64| (**value - (**value / step).round() * step).abs() > relative * value.abs();
             if let Some(value) = view.to_vec().iter().find(is_off) {
-                return Err(format!("{value} is no multiple of its \"step\", {step}"));
+                return Err(format!("{value} is not a multiple of \"step\" {step}"));
             }
         }
         if point.kind() == Kind::Token {
-            let what = if point == Point::Experts { "number of an expert" } else { "token id" };
+            let what = if point == Point::Experts { "expert number" } else { "token id" };
             view.to_vec().into_iter().try_for_each(|value| check_id(value, what))?;
         }
         match point {
@@ -363,7 +370,7 @@ impl TensorRow {
             None => Ok(()),
             Some(pair) => {
                 let ((outer, inner), id) = (pair[0].0, f64::from_bits(pair[0].1));
-                Err(format!("{tap}, row {}: {what} {id} is there twice", outer * inside + inner))
+                Err(format!("{tap}, row {}: duplicate {what} {id}", outer * inside + inner))
             }
         }
     }
@@ -378,8 +385,8 @@ fn check_id(value: f64, what: &str) -> Result<(), String> {
     match value as f32 {
         _ if f64::from(value as u32) == value => Ok(()),
         // In the digits that its type tells apart.
-        short if f64::from(short) == value && value.fract() != 0.0 => Err(format!("{short} is no {what}")),
-        _ => Err(format!("{value} is no {what}")),
+        short if f64::from(short) == value && value.fract() != 0.0 => Err(format!("invalid {what} {short}")),
+        _ => Err(format!("invalid {what} {value}")),
     }
 }
 
@@ -387,7 +394,7 @@ fn check_id(value: f64, what: &str) -> Result<(), String> {
 pub(super) fn check_scale(scale: f64) -> Result<(), String> {
     match scale.is_finite() && scale > 0.0 {
         true => Ok(()),
-        false => Err(format!("a scale is {scale}, expected a positive number")),
+        false => Err(format!("invalid scale {scale}, expected a positive number")),
     }
 }
 
@@ -396,7 +403,8 @@ fn is_integer(dtype: DType) -> bool {
     matches!(dtype, I8 | I16 | I32 | I64 | U8 | U16 | U32 | U64)
 }
 
-/// How many neighbouring axes of `found` each axis of `wanted` is, in row-major order; `None` if that cannot be.
+/// Returns the number of neighbouring axes of `found` that form each axis of `wanted`, in row-major order;
+/// `None` if impossible.
 pub(super) fn together(found: &[usize], wanted: &[usize]) -> Option<Vec<usize>> {
     let (mut counts, mut rest) = (Vec::new(), found);
     for &length in wanted {

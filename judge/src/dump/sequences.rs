@@ -11,7 +11,7 @@ use crate::dump::manifest::{Decode, Input, Layout, Manifest, ModelInfo, Pass, ch
 use crate::dump::share::Share;
 use crate::dump::{Producer, TensorRow};
 
-/// A manifest of version 2, as it stands in the file.
+/// A manifest of version 2, as in the file.
 #[derive(Deserialize)]
 pub(super) struct Written {
     producer: Producer,
@@ -37,7 +37,7 @@ struct WrittenInput {
     decode: Decode,
 }
 
-/// What the model read in one sequence.
+/// The input of one sequence.
 #[derive(Clone, Debug, Deserialize)]
 struct Sequence {
     #[serde(default)]
@@ -62,7 +62,8 @@ fn check_names(sequences: &[Sequence]) -> Result<(), String> {
         let name = sequence.known_as(index);
         if let Some(first) = known.insert(name.clone(), index) {
             return Err(format!(
-                "input.sequences[{first}] and [{index}] are both '{name}': names differ, and one without goes by its number"
+                "duplicate sequence name '{name}' of input.sequences[{first}] and [{index}]; an unnamed \
+                    sequence uses its number as its name"
             ));
         }
     }
@@ -81,19 +82,20 @@ struct WrittenPass {
     temperature: Option<f32>,
 }
 
-/// That of the first row, or of each.
+/// The position of the first row, or of each row.
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a position, or a list of them: one for each row")]
+#[serde(untagged, expecting = "expected a position, or a list with one position per row")]
 enum Positions {
     First(usize),
     Each(Vec<usize>),
 }
 
-/// What attention looked at: for all rows of a pass, or for each entry of a batch.
+/// The keys that attention read: for all rows of a pass, or for each entry of a batch.
 #[derive(Deserialize)]
 #[serde(
     untagged,
-    expecting = "expected {\"sequence\": [...], \"position\": [...]}, or a list of these: one for each entry of a batch"
+    expecting = "expected {\"sequence\": [...], \"position\": [...]}, or a list with one such object per \
+        batch entry"
 )]
 enum Keys {
     Shared(Slots),
@@ -106,7 +108,7 @@ struct Slots {
     position: Vec<usize>,
 }
 
-/// A token of a sequence: which, and where. Padding is none.
+/// A token by sequence and position; `None` for padding.
 type Place = Option<(usize, usize)>;
 
 impl Written {
@@ -146,7 +148,7 @@ impl Written {
 }
 
 impl WrittenPass {
-    /// As version 1 has it, if it says no more.
+    /// Converts to a version 1 pass, if no other fields are set.
     fn plain(&self) -> Option<Pass> {
         match (&self.position, &self.sequence, &self.keys) {
             (&Positions::First(position), None, None) => {
@@ -182,10 +184,10 @@ fn places(
 ) -> Result<Vec<Place>, String> {
     if sequence.len() != rows || position.len() != rows {
         let (one, other) = (sequence.len(), position.len());
-        return Err(format!("{rows} rows, but {one} entries of sequence and {other} of position"));
+        return Err(format!("{rows} rows, but \"sequence\" has {one} entries and \"position\" {other}"));
     }
     if let Some(unknown) = sequence.iter().flatten().find(|&&sequence| sequence >= sequences) {
-        return Err(format!("sequence {unknown} is none of the {sequences}"));
+        return Err(format!("invalid sequence {unknown}, expected a number below {sequences}"));
     }
     Ok(sequence
         .iter()
@@ -203,19 +205,19 @@ struct Several<'w> {
 
 /// A pass as one sequence sees it.
 struct Visit {
-    /// Which of the written passes it is.
+    /// Index of the written pass.
     pass: usize,
-    /// Which of its rows are the sequence's.
+    /// Rows of the pass that belong to the sequence.
     rows: Vec<usize>,
-    /// How many other sequences stand before it in the pass, and how many there are in all.
+    /// Number of sequences before this one in the pass, and of all sequences.
     nth: (usize, usize),
 }
 
-/// Where a sequence stands in an array.
+/// The place of a sequence in an array.
 struct Stand {
     /// The entry of its batch.
     entry: Option<usize>,
-    /// Which of its tokens are the sequence's.
+    /// Tokens that belong to the sequence.
     tokens: Option<Vec<usize>>,
 }
 
@@ -275,28 +277,32 @@ impl<'w> Several<'w> {
         if !positions.windows(2).all(|two| two[0].checked_add(1) == Some(two[1])) {
             let pass = visit.pass;
             return Err(format!(
-                "passes[{pass}]: the positions of sequence {sequence} are {positions:?}, which do not follow each other"
+                "passes[{pass}]: sequence {sequence} has positions {positions:?}, expected consecutive \
+                    positions"
             ));
         }
         let tokens = visit.rows.iter().map(|&row| written.tokens[row]).collect();
         Ok(Pass { position, tokens, temperature: written.temperature })
     }
 
-    /// What a sequence has of an array, if anything.
+    /// Returns the sequence's part of an array, if any.
     fn share(&self, sequence: usize, visits: &[Visit], row: &TensorRow) -> Result<Option<TensorRow>, String> {
         let point: Point = row.tap.parse()?;
         if point.scope() == Scope::Run {
             return Err(
-                "of several sequences each has its own: write it as \"generated\" in input.sequences".into(),
+                "a dump of several sequences needs one list per sequence; write \"generated\" of each sequence in input.sequences"
+                    .into(),
             );
         }
         if row.sketch {
-            return Err("there is no sketch of several sequences".into());
+            return Err("\"sketch\" cannot be used in a dump of several sequences".into());
         }
         let Some(pass) = row.pass.filter(|&pass| pass < self.passes.len()) else {
             return Err(match row.pass {
-                Some(pass) => format!("there is no pass {pass}: there are {}", self.passes.len()),
-                None => format!("it names no pass, to which {point} belongs"),
+                Some(pass) => {
+                    format!("pass {pass} does not exist: the dump has {} passes", self.passes.len())
+                }
+                None => format!("missing \"pass\", which {point} needs"),
             });
         };
         let Some(own) = visits.iter().position(|visit| visit.pass == pass) else { return Ok(None) };
@@ -316,7 +322,7 @@ impl<'w> Several<'w> {
             }
             _ => (None, Vec::new()),
         };
-        let mut shape = lengths(&whole.shape, &axes, point.axes()).ok_or("its axes lack one of the tap's")?;
+        let mut shape = lengths(&whole.shape, &axes, point.axes()).ok_or("an axis of the tap is missing")?;
         for (counts, taken) in [(Axis::Token, &tokens), (Axis::Key, &keys)] {
             let axis = point.axes().iter().position(|&axis| axis == counts);
             if let (Some(axis), Some(taken)) = (axis, taken) {
@@ -328,13 +334,13 @@ impl<'w> Several<'w> {
         Ok(Some(TensorRow { pass: Some(own), shape, axes: None, rows, of: None, share, ..row.clone() }))
     }
 
-    /// What is read of an array before anybody knows whose it is.
+    /// Checks an array before it is assigned to sequences.
     fn checked(&self, whole: TensorRow, pass: usize) -> Result<TensorRow, String> {
         whole.check_parts()?;
         let (axes, rows) = (whole.axes()?, self.places[pass].len());
         if axes.len() != whole.shape.len() {
             return Err(format!(
-                "shape {:?} has other axes than {axes:?}; name them with \"axes\"",
+                "shape {:?} does not match the axes {axes:?}; state the axes with \"axes\"",
                 whole.shape
             ));
         }
@@ -347,8 +353,8 @@ impl<'w> Several<'w> {
         }
     }
 
-    /// Where a sequence stands in an array with a batch of so many entries, and so many tokens; `None` if an array of some rows
-    /// has none of its.
+    /// Finds the place of a sequence in an array with this batch size and number of tokens; `None` if the
+    /// array's rows include none of the sequence.
     fn stand(
         &self,
         visit: &Visit,
@@ -362,16 +368,16 @@ impl<'w> Several<'w> {
             return match batch {
                 None if of == 1 => Ok(Some(Stand { entry: None, tokens: None })),
                 Some(entries) if entries == of => Ok(Some(Stand { entry: Some(nth), tokens: None })),
-                _ => Err(format!("its pass reads {of} sequences, and it has a row for {entries}")),
+                _ => Err(format!("the pass reads {of} sequences, but the array has rows for {entries}")),
             };
         }
         if whole.rows.is_some() && entries > 1 {
-            return Err("\"rows\" count the rows of the whole pass: leave out the axis batch".into());
+            return Err("\"rows\" counts the rows of the whole pass; omit the axis batch".into());
         }
         let counted = whole.rows.as_ref().map_or(all, Vec::len);
         let per_entry = tokens.unwrap_or(all / entries);
         if entries.checked_mul(per_entry) != Some(counted) {
-            return Err(format!("{entries} times {per_entry} rows, expected {counted} rows"));
+            return Err(format!("{entries} × {per_entry} rows, expected {counted} rows"));
         }
         let place = |&row: &usize| match &whole.rows {
             Some(listed) => listed.binary_search(&row).ok(),
@@ -380,20 +386,21 @@ impl<'w> Several<'w> {
         let found: Vec<usize> = visit.rows.iter().filter_map(place).collect();
         let Some(entry) = found.first().map(|first| first / per_entry) else { return Ok(None) };
         if found.iter().any(|at| at / per_entry != entry) {
-            return Err(format!("a sequence stands in several entries of its batch of {entries}"));
+            return Err(format!("a sequence is spread over several entries of a batch of {entries}"));
         }
         let tokens = tokens.map(|_| found.iter().map(|at| at % per_entry).collect());
         Ok(Some(Stand { entry: batch.map(|_| entry), tokens }))
     }
 
-    /// Which of a sequence's rows an array of some rows holds, counted in its own pass; `None` for an array of all.
+    /// Returns the sequence's rows in an array of some rows, counted in its own pass; `None` for an array of
+    /// all rows.
     fn held_rows(&self, visit: &Visit, whole: &TensorRow) -> Option<Vec<usize>> {
         let listed = whole.rows.as_ref()?;
         let rows = visit.rows.iter().enumerate();
         Some(rows.filter(|(_, row)| listed.binary_search(row).is_ok()).map(|(own, _)| own).collect())
     }
 
-    /// Which keys of an array are a sequence's, in the order of positions; and whose each of them is.
+    /// Returns the sequence's keys in an array, in the order of positions, and the owner of each key.
     fn keys_of(
         &self,
         sequence: usize,
@@ -415,21 +422,25 @@ impl<'w> Several<'w> {
             let told = slots.iter().flatten().filter(|(whose, _)| *whose == sequence);
             let positions: Vec<usize> = told.map(|(_, position)| *position).collect();
             return Err(format!(
-                "the keys of sequence {sequence} are those of positions {positions:?}, expected the latest up to {}, each once",
+                "the keys of sequence {sequence} have positions {positions:?}, expected the latest positions \
+                    up to {}, each once",
                 end - 1
             ));
         }
         Ok((own.into_values().collect(), owners))
     }
 
-    /// What attention looked at in a pass: said, or what the cache has been given.
+    /// Returns the keys that attention read in a pass: as stated, or as cached so far.
     fn slots(&self, pass: usize, entry: Option<(usize, usize)>) -> Result<Vec<Place>, String> {
         let said = match (&self.passes[pass].keys, entry) {
             (None, _) => None,
             (Some(Keys::Shared(slots)), _) => Some(slots),
             (Some(Keys::OfEntries(all)), Some((entry, entries))) if all.len() == entries => Some(&all[entry]),
             (Some(Keys::OfEntries(all)), _) => {
-                return Err(format!("\"keys\" of passes[{pass}] are of {} entries of a batch", all.len()));
+                return Err(format!(
+                    "\"keys\" of passes[{pass}] has {} batch entries, unlike the array",
+                    all.len()
+                ));
             }
         };
         if let Some(Slots { sequence, position }) = said {
@@ -440,7 +451,7 @@ impl<'w> Several<'w> {
         for (index, places) in self.places[..=pass].iter().enumerate() {
             if !places.len().is_multiple_of(entries) {
                 return Err(format!(
-                    "passes[{index}] has {} rows, which are no batch of {entries}",
+                    "passes[{index}] has {} rows, which cannot be split into a batch of {entries}",
                     places.len()
                 ));
             }
@@ -451,8 +462,8 @@ impl<'w> Several<'w> {
     }
 }
 
-/// As many keys as an array has, of those that are known: all, or the latest of each sequence, which are all that a layer with
-/// a window needs.
+/// Returns as many known keys as the array has: all, or the latest of each sequence, which suffice for a
+/// layer with a window.
 fn latest(slots: Vec<Place>, keys: usize) -> Result<Vec<Place>, String> {
     let mut positions: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     slots.iter().flatten().for_each(|&(whose, position)| positions.entry(whose).or_default().push(position));
@@ -463,10 +474,7 @@ fn latest(slots: Vec<Place>, keys: usize) -> Result<Vec<Place>, String> {
         _ => {}
     }
     let Some(each) = shared_evenly(keys, positions.values().map(Vec::len).collect()) else {
-        return Err(format!(
-            "{keys} keys, where {} are known of; say in the pass's \"keys\" what they are",
-            slots.len()
-        ));
+        return Err(format!("{keys} keys, expected {}; describe them in \"keys\" of the pass", slots.len()));
     };
     for known in positions.values_mut() {
         known.sort_unstable();
@@ -477,7 +485,7 @@ fn latest(slots: Vec<Place>, keys: usize) -> Result<Vec<Place>, String> {
     Ok(slots.into_iter().filter(|place| place.is_some_and(is_kept)).collect())
 }
 
-/// How many each of several has at most, if together they have `all`, and those that have fewer have all of theirs.
+/// Returns the limit per item if all items together have `all`, and shorter items are complete.
 fn shared_evenly(all: usize, mut lengths: Vec<usize>) -> Option<usize> {
     lengths.sort_unstable();
     let mut left = all;
@@ -491,7 +499,7 @@ fn shared_evenly(all: usize, mut lengths: Vec<usize>) -> Option<usize> {
     None
 }
 
-/// The same with its axes named: one more than the tap has is a batch.
+/// Names the axes of a row: one axis more than the tap has is a batch.
 fn with_axes(row: &TensorRow, point: Point) -> TensorRow {
     let own = point.axes();
     let batch = (row.shape.len() == own.len() + 1).then_some(Axis::Batch);

@@ -1,4 +1,4 @@
-//! What one of several sequences has of an array that holds all of them.
+//! The part of one sequence in an array of several.
 
 use std::collections::HashSet;
 
@@ -12,27 +12,27 @@ use crate::view::View;
 pub(super) struct Share {
     /// The array, as the manifest has it, with its axes.
     pub(super) whole: TensorRow,
-    /// Which entry of its axis `batch`.
+    /// Index in the axis `batch`.
     pub(super) entry: Option<usize>,
-    /// Which of its tokens.
+    /// Token indices.
     pub(super) tokens: Option<Vec<usize>>,
-    /// Which of its keys, in the order of their positions.
+    /// Key indices, in the order of positions.
     pub(super) keys: Option<Vec<usize>>,
-    /// Whose each of its keys is; padding is nobody's.
+    /// Owner of each key; `None` for padding.
     pub(super) owners: Vec<Option<usize>>,
 }
 
 /// Keys that are not a sequence's own.
 #[derive(Clone, Debug)]
 pub struct Foreign {
-    /// What the array has there, with the tap point's own axes.
+    /// The values, with the tap's own axes.
     pub values: View<'static>,
-    /// Whose they are; padding is nobody's.
+    /// Owners of the keys; `None` for padding.
     pub owners: Vec<Option<usize>>,
 }
 
 impl Share {
-    /// What the whole has at keys that are not the sequence's own, if there are any.
+    /// Returns the values of the whole array at keys of other sequences, if there are any.
     pub(super) fn foreign(&self, whole: View<'static>, point: Point) -> Result<Option<Foreign>, String> {
         let Some(own) = &self.keys else { return Ok(None) };
         let own: HashSet<usize> = own.iter().copied().collect();
@@ -45,7 +45,7 @@ impl Share {
         Ok(Some(Foreign { values, owners }))
     }
 
-    /// That of the whole, with the tap point's own axes.
+    /// Returns the part of the whole array, with the tap's own axes.
     pub(super) fn of<'v>(&self, whole: View<'v>, point: Point) -> Result<View<'v>, String> {
         let axes = self.whole.axes()?;
         let batch = axes.iter().position(|&axis| axis == Axis::Batch);

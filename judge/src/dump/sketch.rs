@@ -1,17 +1,17 @@
-//! Which taps have sketches, and the rows of them: a token's.
+//! Taps that have sketches, and the rows of a sketch: one per token.
 
 use crate::checkpoint::{Axis, Kind, Point};
 use crate::measure::sketch::{WIDTH, of_row};
 use crate::parallel;
 use crate::view::View;
 
-/// Whether there are sketches of a tap point. Token ids have no use for one, and of scores it is not known which have a
-/// meaning: the weights made of them say the same.
+/// Returns true if a tap has sketches. Token ids need none. Scores are excluded because hidden entries are
+/// unknown; their weights show the same.
 pub fn is_sketched(point: Point) -> bool {
     point.kind() == Kind::Real && point != Point::AttnScores && !point.is_of_named_ids()
 }
 
-/// How many rows the sketch of an array of that shape has: one a token, or one in all of what a pass has once.
+/// Returns the number of rows of a sketch: one per token, or one in all for a value that a pass has once.
 pub fn rows(point: Point, shape: &[usize]) -> usize {
     match point.axes() {
         [Axis::Token | Axis::Key, ..] => shape.first().copied().unwrap_or(1),

@@ -2,7 +2,7 @@
 
 use crate::weight::DType;
 
-/// What torch, NumPy and C call the types, beside the names that ggml and this contract have for them.
+/// Spellings of types in torch, NumPy and C, besides those of ggml and of the dump format.
 const SPELLINGS: &[(DType, &[&str])] = &[
     (DType::F32, &["float32", "fp32", "float", "single"]),
     (DType::F64, &["float64", "fp64", "double"]),

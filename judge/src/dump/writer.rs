@@ -32,7 +32,7 @@ pub struct Recorder {
     error: Option<Error>,
 }
 
-/// What is written of a value: its elements, and their shape.
+/// A value to write: its elements and their shape.
 struct Array {
     shape: Vec<usize>,
     elements: Elements,
@@ -47,7 +47,7 @@ enum Elements {
 #[derive(Debug)]
 enum Sink {
     Directory(UnfinishedFolder),
-    /// The file, begun before the run, and what will stand in it behind a header that is known at the end.
+    /// The unfinished file and its body, behind a header that is known at the end.
     Safetensors(UnfinishedFile, Body),
 }
 
@@ -60,7 +60,7 @@ struct Body {
 }
 
 impl Body {
-    /// Files without a name, beside the one that they become.
+    /// Opens unnamed files in the folder of the final one.
     fn beside(path: &Path) -> io::Result<Self> {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let part = || Ok::<_, io::Error>(BufWriter::new(tempfile::tempfile_in(folder)?));
@@ -93,7 +93,7 @@ impl Recorder {
     pub fn create(path: &Path, manifest: Manifest) -> Result<Self> {
         if path.exists() {
             return Err(Error::Usage(format!(
-                "{} already exists; name another or remove it",
+                "{} already exists; use another name or remove it",
                 path.display()
             )));
         }
@@ -108,8 +108,8 @@ impl Recorder {
         Ok(Self { path: path.to_owned(), manifest, sink, sketches: false, error: None })
     }
 
-    /// The same, but of activations it writes sketches: all but the scores of attention, of which the weights tell, and the
-    /// logits after a pass, which are written whole.
+    /// Writes sketches of activations. Attention scores are omitted, since the weights show the same. The
+    /// logits after a pass are written whole.
     pub fn sketching(self) -> Self {
         Self { sketches: true, ..self }
     }
@@ -119,8 +119,7 @@ impl Recorder {
         self.manifest.model.sha256 = Some(sha256);
     }
 
-    /// Writes what is left: the manifest, completed by what only the run knew, the tokens of its passes and those
-    /// it chose.
+    /// Writes the manifest with the tokens of the passes and the chosen tokens.
     ///
     /// # Errors
     /// The first error of the recording, or of the writing; then nothing is there.
@@ -194,13 +193,13 @@ impl Manifest {
     }
 }
 
-/// What a manifest says of a value that is written here.
+/// Returns the manifest's row of a written value.
 fn row(site: Site, value: &Tensor) -> TensorRow {
     let dtype = if site.point.kind() == Kind::Token { DType::U32 } else { DType::F32 };
     TensorRow::new(site, dtype, value.shape(), &file_name(site))
 }
 
-/// What stands before the elements: the manifest in the metadata, and where the elements of each row are.
+/// Returns the bytes before the elements: the manifest in the metadata, and the offsets of each row.
 fn header(manifest: &Manifest, json: String) -> Vec<u8> {
     let mut offset = 0;
     let mut header = Map::from_iter([("__metadata__".to_owned(), json!({ METADATA_KEY: json }))]);

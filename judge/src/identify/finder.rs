@@ -19,7 +19,7 @@ pub(super) struct Numbers {
     pub values: Vec<f32>,
 }
 
-/// A place whose values an array may be.
+/// A possible site of an array.
 #[derive(Clone, Debug)]
 pub(super) struct Match {
     pub site: Site,
@@ -28,26 +28,26 @@ pub(super) struct Match {
 }
 
 impl Match {
-    /// Whether nothing but rounding is between them.
+    /// Returns true if only rounding separates the two.
     pub fn is_honest(&self) -> bool {
         self.near.is_honest()
     }
 }
 
-/// Who looks at our run: goes on with their values wherever it has found them, so that what follows is computed from
-/// what they computed it from.
+/// Observer of our run. It continues with the file's values wherever they were found, so that later values
+/// have the same inputs.
 pub(super) struct Finder<'f> {
     pub arrays: &'f [Numbers],
     pub sizes: Extents,
-    /// How many of the latest positions a token of each layer sees.
+    /// Number of latest positions that a token of each layer sees.
     pub windows: Vec<Option<usize>>,
-    /// What is taken for a place although it is not near.
+    /// Arrays assumed at a site although they are not near it.
     pub presumed: &'f HashMap<Site, (usize, Match)>,
-    /// Whether it is not known yet what an array is.
+    /// True for each array that is not yet assigned to a tap.
     pub open: Vec<bool>,
-    /// For each array the places that it may be.
+    /// Possible sites of each array.
     pub found: Vec<Vec<Match>>,
-    /// The places that there are, and their shapes.
+    /// All sites with their shapes.
     pub seen: Vec<(Site, Vec<usize>)>,
 }
 
@@ -79,8 +79,8 @@ impl Finder<'_> {
 }
 
 impl Finder<'_> {
-    /// What is computed from this very array may still be it: a cache, or RoPE in a model that has none. That it is the same
-    /// tells nothing more.
+    /// Returns the nearness of an array to a site computed from the same array, such as a cache, or RoPE in a
+    /// model without RoPE. Such a match is no further evidence.
     fn since_copied(&self, index: usize, site: Site, near: Nearness) -> Nearness {
         let is_input = |known: &Match| {
             let from = site.point.inputs().iter().flat_map(|inputs| inputs.iter());
@@ -93,7 +93,7 @@ impl Finder<'_> {
     }
 }
 
-/// Keeps the nearest, those of one place in the simplest way.
+/// Keeps the nearest matches, each site in its simplest layout.
 fn remember(found: &mut Vec<Match>, one: Match) {
     let twin = found
         .iter()

@@ -1,4 +1,4 @@
-//! How near an array is to a tap, read in some way: first by a few values, then by all.
+//! Distance between an array and a tap: first from a few values, then from all.
 
 use crate::checkpoint::Point;
 use crate::identify::residual::Residual;
@@ -6,7 +6,7 @@ use crate::identify::way::{At, Way};
 
 /// Values that tell whether it is worth reading all.
 const SAMPLED: usize = 256;
-/// Of unrelated arrays the part that no scale explains is nearly all.
+/// Residual above which two arrays are unrelated: no scale explains more.
 const HOPELESS: f64 = 0.8;
 /// Fewer values may be alike by chance: noise comes as near as 5 % to six of them once in some ten million times.
 const FEWEST: usize = 6;
@@ -19,12 +19,12 @@ pub(super) const ROUNDED: f64 = 1.0 / 256.0;
 /// arithmetic in four bits makes more.
 pub(super) const HONEST: f64 = 0.05;
 
-/// How near an array is to a tap.
+/// The distance between an array and a tap.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Nearness {
     /// Relative error in L2, after the scale.
     pub rel_l2: f64,
-    /// What our values are multiplied with to be theirs.
+    /// Scale from our values to theirs.
     pub scale: f64,
     /// True if the error has no pattern, as the error of rounding. A row, channel or head with a factor or an offset has one.
     pub is_noise: bool,
@@ -38,12 +38,12 @@ impl Nearness {
     }
 }
 
-/// Two sides of what is compared.
+/// The two sides of a comparison.
 pub(super) struct Sides<'s> {
     pub theirs: &'s [f32],
     pub ours: &'s [f32],
     pub point: Point,
-    /// How many of the latest positions a token sees.
+    /// Number of latest positions that a token sees.
     pub window: Option<usize>,
 }
 
@@ -82,14 +82,14 @@ impl Sums {
 }
 
 impl Sides<'_> {
-    /// Whether a value means anything: scores that are masked may be anything.
+    /// Returns true if a value has a meaning; masked scores have none.
     fn counts(&self, way: &Way, at: At) -> bool {
         let Some(key) = at.key.filter(|_| self.point == Point::AttnScores) else { return true };
         let token = at.token + way.rows.map_or(0, |(first, _)| first);
         key <= token && self.window.is_none_or(|window| key + window > token)
     }
 
-    /// How near they are; `None` where they have nothing to do with each other.
+    /// Returns the distance; `None` if the two are unrelated.
     pub fn nearness(&self, way: &Way) -> Option<Nearness> {
         let len = way.len();
         if len > SAMPLED {
@@ -122,7 +122,7 @@ impl Sides<'_> {
         }
     }
 
-    /// Our values with theirs in their place, as far as they have them.
+    /// Returns our values with theirs substituted where they exist.
     pub fn replaced(&self, way: &Way, scale: f64) -> Vec<f32> {
         let mut values = self.ours.to_vec();
         for at in (0..way.len()).map(|flat| way.at(flat)) {

@@ -29,7 +29,7 @@ pub use write::{guesses_of, map_of};
 /// Values that are held at once.
 const MOST_VALUES: usize = 1 << 32;
 
-/// What an array is.
+/// The tap of an array.
 #[derive(Clone, Debug)]
 pub struct Identified {
     /// Its name.
@@ -40,32 +40,32 @@ pub struct Identified {
     pub dtype: DType,
     /// A shorter type that all of its values have.
     pub rounded: Option<DType>,
-    /// What it is, one place for each tap that is fused in it; empty where that cannot be told.
+    /// The tap, or one per fused part; empty if unknown.
     pub places: Vec<Place>,
-    /// What is nearest to it, where that is not near enough.
+    /// The nearest tap, if none is near enough.
     pub nearest: Option<Place>,
-    /// Why it cannot be told, or how it was told, where that is not a matter of its values.
+    /// Explanation of the result, if it does not follow from the values.
     pub because: Option<String>,
 }
 
-/// A place whose values an array has.
+/// A site whose values an array has.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// The place.
+    /// The site.
     pub site: Site,
     /// The tokens of the run that it holds, if not all: the first, and how many.
     pub rows: Option<(usize, usize)>,
-    /// The axes of the array, or of the part of it, without those of length 1.
+    /// Axes of the array, or of its part, without those of length 1.
     pub axes: Vec<(Axis, usize)>,
-    /// Whether that is the order in which the tap has them.
+    /// True if the axes are in the tap's order.
     pub is_in_order: bool,
-    /// The part that it is of the array, and what the axes of that count.
+    /// Part of the array, with the axes of the rest.
     pub of: Option<(Of, Vec<Axis>)>,
-    /// How its heads lie, if otherwise than the model's.
+    /// Order of the heads, if it differs from the model's.
     pub pairing: Option<RopePairing>,
-    /// What our values are multiplied with to be the array's.
+    /// Scale from our values to the array's.
     pub scale: f64,
-    /// Relative error in L2, each stage started from the file's own values as far as they were found.
+    /// Relative L2 error; each operation starts from the file's own values where found.
     pub rel_l2: f64,
     /// True if rounding explains the error, or what follows is right only if the array is this; if not, it is a best guess.
     pub is_certain: bool,
@@ -76,7 +76,7 @@ pub struct Place {
 /// Finds what arrays are.
 ///
 /// # Errors
-/// As a run of the model on these tokens, or if the arrays are more than can be held.
+/// The errors of a run of the model on these tokens, or if the arrays are more than can be held.
 pub fn identify(
     arrays: &Arrays,
     tokens: &[u32],
@@ -98,7 +98,8 @@ fn numbers(arrays: &Arrays) -> Result<Vec<Numbers>> {
     let all: usize = real.iter().map(|(_, stored)| stored.elements()).sum();
     if all > MOST_VALUES {
         let problem = format!(
-            "it holds {all} values, more than {MOST_VALUES}; give a part of them, or a shorter prompt"
+            "the file has {all} values, more than the limit of {MOST_VALUES}; use a part of the file, or a \
+                shorter prompt"
         );
         return Err(Error::dump(arrays.tensors.path(), problem));
     }
@@ -131,16 +132,14 @@ fn identified(
             let view = View::stored(&stored.shape, stored.dtype, stored.data.clone());
             let ids = view.map(|view| view.to_vec()).unwrap_or_default();
             let read: Vec<f64> = tokens.iter().copied().map(f64::from).collect();
-            let because = if ids == read { TOKENS } else { "it holds whole numbers, and not the tokens" };
+            let because = if ids == read { TOKENS } else { "integers other than the tokens" };
             return Identified { because: Some(because.to_owned()), ..blank };
         };
         let values = &numbers[index].values;
         let because = match values {
-            values if values.iter().any(|value| value.is_nan()) => {
-                Some("it holds values that are no numbers")
-            }
-            values if values.iter().all(|value| *value == 0.0) => Some("it holds nothing but zeros"),
-            _ if settled.was_supposed(index) => Some("what follows it is right if it is this"),
+            values if values.iter().any(|value| value.is_nan()) => Some("contains NaN"),
+            values if values.iter().all(|value| *value == 0.0) => Some("all zeros"),
+            _ if settled.was_supposed(index) => Some("later operations are right if the array is this tap"),
             _ => None,
         };
         Identified {
@@ -154,21 +153,21 @@ fn identified(
     arrays.tensors.iter().map(of).collect()
 }
 
-/// Why the tokens are no tap.
-const TOKENS: &str = "it holds the tokens";
+/// Explanation for an array of tokens.
+const TOKENS: &str = "the tokens";
 
 impl Identified {
-    /// Whether it is the tokens that the model read.
+    /// Returns true if the array has the tokens that the model read.
     pub fn is_tokens(&self) -> bool {
         self.because.as_deref() == Some(TOKENS)
     }
 
-    /// True if each of its places is certain, or it is the tokens.
+    /// Returns true if each site is certain, or the array has the tokens.
     pub fn is_told(&self) -> bool {
         self.is_tokens() || !self.places.is_empty() && !self.is_guess()
     }
 
-    /// True if its places are a best guess.
+    /// Returns true if the sites are a best guess.
     pub fn is_guess(&self) -> bool {
         self.places.iter().any(|place| !place.is_certain)
     }

@@ -1,4 +1,4 @@
-//! Runs of the model, each of which goes on with what was found before.
+//! Runs of the model, each with the values found so far.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,14 +13,14 @@ use crate::identify::way::ways;
 use crate::model::Model;
 use crate::numerics::Numerics;
 
-/// Runs at most, each of which finds what follows from what the one before has found.
+/// Maximum number of runs; each run finds values that follow from the previous ones.
 const MOST_RUNS: usize = 6;
-/// Runs at most that suppose an array to be of a place that it is not near.
+/// Maximum number of runs that assume an array at a site that it is not near.
 const MOST_TRIALS: usize = 400;
 /// Guesses at most that are confirmed or not by what follows them, in a run each.
 const MOST_GUESSES: usize = 64;
 
-/// What is run.
+/// The data for a search.
 pub(super) struct Search<'s> {
     pub numbers: &'s [Numbers],
     pub model: &'s dyn Model,
@@ -30,7 +30,7 @@ pub(super) struct Search<'s> {
 
 /// Places whose values an array is taken for.
 type Taken = HashMap<Site, (usize, Match)>;
-/// What a run has shown: for each array the places that it may be, and all places with their shapes.
+/// Result of a run: the possible sites of each array, and all sites with their shapes.
 type Shown = (Vec<Vec<Match>>, Vec<(Site, Vec<usize>)>);
 
 impl Search<'_> {
@@ -49,7 +49,7 @@ impl Search<'_> {
         Ok((finder.found, finder.seen))
     }
 
-    /// What each array is.
+    /// Returns the tap of each array.
     pub(super) fn settled(&self) -> Result<Settled> {
         let mut presumed = HashMap::new();
         let (mut settled, mut places) = (Settled::default(), Vec::new());
@@ -72,7 +72,7 @@ impl Search<'_> {
         Ok(settled)
     }
 
-    /// Confirms guesses: those without which fewer of the other arrays are near their places.
+    /// Confirms guesses without which fewer other arrays are near their sites.
     fn confirm(&self, settled: &mut Settled) -> Result<()> {
         let sizes = Extents::of(&self.model.dimensions());
         let guesses = settled.guesses(&sizes);
@@ -95,8 +95,8 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Supposes that an array is of a place that it is not near, as what a bug has made is not: it is if others are found
-    /// by that. The residual stream is tried first, since all that follows starts from it.
+    /// Assumes an array at a site that it is not near, as after a fault. It is accepted if this makes others
+    /// match. The residual stream is tried first, since later values start from it.
     fn supposed(
         &self,
         settled: &mut Settled,

@@ -1,4 +1,4 @@
-//! Which of the places that an array may be it is.
+//! Assignment of arrays to one of their possible sites.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,25 +8,25 @@ use crate::identify::finder::{Match, Numbers};
 use crate::identify::measure::ROUNDED;
 use crate::identify::sizes::Extents;
 
-/// How much nearer one place must be than another to tell them apart. On the dumps that ship, errors at places of the same
-/// values are within a factor of 1.5, as rounding has it, and at others over a thousand times as large.
+/// Required ratio between the distances of two sites. In the shipped dumps, errors at sites of equal values
+/// are within a factor of 1.5 of each other; at other sites they are a thousand times larger.
 const MARGIN: f64 = 2.0;
-/// What is further away is never taken.
+/// Largest distance that is accepted.
 const FAR: f64 = 0.5;
-/// Of fewer values none is taken that is not near: that noise leaves less than [`FAR`] of so many has a chance of 1e-10, and
-/// a search asks some millions of times.
+/// Minimum number of values for an array that is not near. Noise of that many values is below [`FAR`] with a
+/// probability of 1e-10, and a search has millions of trials.
 const FEWEST: usize = 32;
-/// How much nearer than any other a place must be whose error is larger than rounding to bf16 makes.
+/// Required ratio to the next site for an error larger than rounding to bf16.
 const CLEAR: f64 = 8.0;
-/// A unit in the last place of the values that are compared: below it no error is larger than another.
+/// One unit in the last place of the compared values; smaller errors are equal.
 const NOTHING: f64 = f32::EPSILON as f64;
 
-/// What arrays were found to be.
+/// The assignment of arrays to taps.
 #[derive(Default)]
 pub(super) struct Settled {
-    /// For each array its places, likeliest first.
+    /// Possible sites of each array, most likely first.
     found: Vec<Vec<Match>>,
-    /// For each array the places that are its: one, or one for each tap that is fused.
+    /// Sites assigned to each array: one, or one per fused tap.
     own: Vec<Vec<Match>>,
     /// Arrays that were found by what follows them.
     supposed: HashSet<usize>,
@@ -41,12 +41,13 @@ impl Settled {
         Self { found, own, supposed: HashSet::new() }
     }
 
-    /// How many arrays have a place that nothing but rounding is between.
+    /// Returns the number of arrays that only rounding separates from a site.
     pub fn count(&self) -> usize {
         self.own.iter().filter(|own| own.first().is_some_and(Match::is_honest)).count()
     }
 
-    /// What is taken for a place in the next run: no array is honestly there, and one is nearer than all others.
+    /// Returns the assumptions for the next run: sites without a near array, where one array is nearer than
+    /// all others.
     pub fn presumed(&self) -> HashMap<Site, (usize, Match)> {
         let one = |(index, own): (usize, &Vec<Match>)| match own.as_slice() {
             [one] if !one.is_honest() => Some((one.site, (index, one.clone()))),
@@ -55,7 +56,7 @@ impl Settled {
         self.own.iter().enumerate().filter_map(one).collect()
     }
 
-    /// The places of arrays that are there honestly, or that were supposed to be there.
+    /// Returns the sites of matched or assumed arrays.
     pub fn known(&self) -> HashMap<Site, (usize, Match)> {
         let whole = |own: &&Match| own.way.part.is_none();
         let known = self.own.iter().enumerate().filter(|(index, _)| !self.is_open(*index));
@@ -70,12 +71,12 @@ impl Settled {
         !self.supposed.contains(&index) && !self.own[index].first().is_some_and(Match::is_honest)
     }
 
-    /// Which arrays it is not known of what they are.
+    /// Returns true for each array not yet assigned to a tap.
     pub fn open(&self) -> Vec<bool> {
         (0..self.own.len()).map(|index| self.is_open(index)).collect()
     }
 
-    /// Takes what a run has found that supposed an array to be of a place, if others were found by that.
+    /// Accepts the result of a run that assumed an array at a site, if this made others match.
     pub fn takes(
         &mut self,
         arrays: &[Numbers],
@@ -98,7 +99,7 @@ impl Settled {
         !new.is_empty()
     }
 
-    /// Whether an array was found by what follows it, and not by its own values.
+    /// Returns true if an array was found by later values instead of its own.
     pub fn was_supposed(&self, index: usize) -> bool {
         self.supposed.contains(&index)
     }
@@ -120,15 +121,16 @@ impl Settled {
         self.own[index].iter().map(|one| Place::of(one, others(one), certain(one))).collect()
     }
 
-    /// True if an array is at a place for certain: what follows shows it, or rounding explains its error, its scale means
-    /// something, and no other place and no other array fits nearly as well.
+    /// Returns true if an array is certainly at a site: later values show it, or rounding explains its error,
+    /// its scale is plausible, and no other site or array fits nearly as well.
     fn is_certain(&self, index: usize, one: &Match, sizes: &Extents) -> bool {
         let is_explained = one.is_honest() && (one.near.scale == 1.0 || sizes.is_meant(one.near.scale));
         self.supposed.contains(&index)
             || is_explained && self.is_clear(index, one) && !self.is_outdone(index, one)
     }
 
-    /// True if every other place is much further from an array. An error as small as rounding to bf16 makes it needs no such margin.
+    /// Returns true if every other site is much further away. An error below rounding to bf16 needs no such
+    /// margin.
     fn is_clear(&self, index: usize, one: &Match) -> bool {
         let is_rival = |other: &&Match| {
             other.site != one.site && other.way.part == one.way.part && copied(one.site) != Some(other.site)
@@ -137,7 +139,7 @@ impl Settled {
         one.near.rel_l2 <= ROUNDED || self.found[index].iter().filter(is_rival).all(is_far)
     }
 
-    /// True if another array fits a place much better, or without a scale.
+    /// Returns true if another array fits a site much better, or without a scale.
     fn is_outdone(&self, index: usize, one: &Match) -> bool {
         let is_better = |other: &Match| {
             let is_nearer = other.near.rel_l2 * CLEAR < one.near.rel_l2 && one.near.rel_l2 > ROUNDED;
@@ -149,7 +151,7 @@ impl Settled {
         at_place.any(is_better)
     }
 
-    /// Arrays that are taken for one place without certainty.
+    /// Returns arrays assigned to a site without certainty.
     pub fn guesses(&self, sizes: &Extents) -> Vec<(usize, Match)> {
         let guess = |index: usize| match self.own[index].as_slice() {
             [one] if !self.is_certain(index, one, sizes) => Some((index, one.clone())),
@@ -163,7 +165,7 @@ impl Settled {
         self.supposed.insert(index);
     }
 
-    /// The number of other arrays that are near their own places in a run.
+    /// Returns the number of other arrays near their own sites in a run.
     pub fn count_as_found(&self, found: &[Vec<Match>], but: usize) -> usize {
         let is_there = |(index, own): (usize, &Vec<Match>)| {
             let at = |site: Site| found[index].iter().any(|one| one.site == site && one.is_honest());
@@ -172,7 +174,7 @@ impl Settled {
         self.own.iter().enumerate().filter(|one| is_there(*one)).count()
     }
 
-    /// Whether an array is of a place that it is not near by itself: then its copy was told by it.
+    /// Returns true if the array of a site is assumed, so that a copy of it is assumed too.
     fn is_supposed(&self, site: Site) -> bool {
         let is_far = |index: usize, one: &Match| self.supposed.contains(&index) || !one.is_honest();
         let mut own = self.own.iter().enumerate();
@@ -185,7 +187,7 @@ impl Settled {
     }
 }
 
-/// The place whose values are copied into a place, or that copies its.
+/// Returns the site with the same values, as source or copy.
 fn copied(site: Site) -> Option<Site> {
     let point = match site.point {
         Point::KRope => Some(Point::KCache),
@@ -197,7 +199,8 @@ fn copied(site: Site) -> Option<Site> {
     point.map(|point| Site { point, ..site })
 }
 
-/// Whether an array may as well be the other. What is not near is only taken where nothing else is as likely.
+/// Returns true if two matches are equally likely. An array that is not near is accepted only if no other
+/// site is as likely.
 fn is_tied(one: &Match, other: &Match) -> bool {
     other.is_honest()
         && other.near.rel_l2 <= one.near.rel_l2.max(NOTHING) * MARGIN
@@ -223,7 +226,7 @@ fn sort(found: &mut [Match], name: &str) {
     found.sort_by_key(|one| (class(one), step(one), !is_plain(one), !is_named(one), one.site.flow_order()));
 }
 
-/// Each array's own place. Where several may be of one, each has another if there is one.
+/// Assigns each array to its own site; if several fit one site, the others get another if possible.
 fn own(found: &[Vec<Match>]) -> Vec<Vec<Match>> {
     let mut taken: HashSet<(Site, Option<(usize, usize)>)> = HashSet::new();
     let mut own: Vec<Vec<Match>> = vec![Vec::new(); found.len()];
@@ -260,7 +263,8 @@ fn parts(found: &[Match]) -> Vec<Match> {
     parts
 }
 
-/// Arrays that are not near any place, and yet much nearer to one than to all others, which no other array is as near to.
+/// Returns arrays that are near no site but much nearer to one than to all others, with no other array as
+/// near.
 fn likely(
     found: &[Vec<Match>],
     own: &[Vec<Match>],

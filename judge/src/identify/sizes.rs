@@ -3,13 +3,13 @@
 use crate::model::Dimensions;
 use crate::tensor::RopePairing;
 
-/// What tells how axes can be split.
+/// The sizes by which axes can be split.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extents {
     pub heads: usize,
     pub kv_heads: usize,
     pub head_dim: usize,
-    /// How our heads lie.
+    /// Order of our heads.
     pub pairing: Option<RopePairing>,
     /// Square roots of a head's size and of the hidden size.
     roots: [f64; 2],

@@ -1,4 +1,4 @@
-//! The ways in which an array may hold a tap: axes in another order or merged, some rows, a part of a fused array.
+//! Layouts of a tap in an array: reordered or merged axes, some rows, a part of a fused array.
 
 use crate::checkpoint::{Axis, Point, Site};
 use crate::dump::Of;
@@ -13,28 +13,28 @@ pub(super) struct Strided {
     pub length: usize,
     /// From one entry to the next, in elements of the array.
     pub theirs: usize,
-    /// The same in the tap.
+    /// Stride in the tap.
     pub ours: usize,
 }
 
-/// How an array holds a tap.
+/// The layout of a tap in an array.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Way {
     /// The axes, in the order of the array.
     pub axes: Vec<Strided>,
-    /// Where it begins in the array.
+    /// Offset in the array.
     pub theirs: usize,
-    /// Where it begins in the tap.
+    /// Offset in the tap.
     pub ours: usize,
-    /// Which tokens or keys these are, if not all: the first, and how many.
+    /// First token or key and their number, if not all.
     pub rows: Option<(usize, usize)>,
-    /// How heads lie, if otherwise than ours.
+    /// Order of the heads, if it differs from ours.
     pub pairing: Option<RopePairing>,
-    /// Which part of the array it is, as a dump's manifest says it, with the axes of what is left.
+    /// Part of the array, as in a dump's manifest, with the axes of the rest.
     pub part: Option<Fused>,
 }
 
-/// A tap as a part of a fused array.
+/// A tap that is a part of a fused array.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Fused {
     pub of: Of,
@@ -42,12 +42,13 @@ pub(super) struct Fused {
 }
 
 impl Way {
-    /// How many values it is of.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.axes.iter().map(|axis| axis.length).product()
     }
 
-    /// The places of a value in the array and in the tap, with its token and its key counted from the way's first.
+    /// Returns the offsets of a value in the array and in the tap, with its token and key counted from the
+    /// layout's first.
     pub fn at(&self, flat: usize) -> At {
         let mut at = At { theirs: self.theirs, ours: self.ours, token: 0, key: None };
         let mut rest = flat;
@@ -80,7 +81,7 @@ impl Way {
         [row, place - row * stride, place / lengths.product::<usize>().max(1)]
     }
 
-    /// Whether the axes are in the tap's own order.
+    /// Returns true if the axes are in the tap's own order.
     pub fn is_in_order(&self) -> bool {
         self.axes.windows(2).all(|two| two[0].ours >= two[1].ours)
     }
@@ -110,7 +111,7 @@ pub(super) struct At {
 /// Axes of a tap without those of length 1, where they begin in it, and which rows these are, if not all.
 type Cut = (Vec<Atom>, usize, Option<(usize, usize)>);
 
-/// An axis of a tap, before it is said where an array has it.
+/// An axis of a tap before its place in the array is known.
 #[derive(Clone, Copy, Debug)]
 struct Atom {
     axis: Axis,
@@ -187,7 +188,7 @@ fn plain(atoms: Vec<Atom>) -> Vec<Atom> {
     atoms.into_iter().filter(|atom| atom.length != 1).collect()
 }
 
-/// Whether axes that lie one behind the other can be merged to a shape.
+/// Returns true if neighbouring axes can be merged into a shape.
 fn is_grouping(atoms: &[Atom], shape: &[usize]) -> bool {
     let mut left = atoms.iter();
     shape.iter().all(|&length| {
@@ -219,7 +220,7 @@ fn laid(
     std::iter::once(way).chain(other).collect()
 }
 
-/// The same with the two values of each pair where the other convention has them.
+/// Returns the layout with the pairs of head values in the other convention.
 fn otherwise_paired(way: &Way, point: Point, sizes: &Extents) -> Option<Way> {
     let own = sizes.pairing.filter(|_| point.follows_rope_pairing())?;
     let at = way.axes.iter().position(|one| one.axis == Axis::HeadDim)?;
@@ -237,7 +238,7 @@ fn otherwise_paired(way: &Way, point: Point, sizes: &Extents) -> Option<Way> {
     Some(Way { axes, pairing: Some(own.other()), ..way.clone() })
 }
 
-/// A tap as a part of an array that holds several.
+/// Finds a tap as a part of a fused array.
 fn fused(point: Point, tap: &[usize], array: &[usize], sizes: &Extents) -> Vec<Way> {
     let Some((&tokens, inner)) = tap.split_first() else { return Vec::new() };
     let elements: usize = array.iter().product();
@@ -276,7 +277,7 @@ fn fused(point: Point, tap: &[usize], array: &[usize], sizes: &Extents) -> Vec<W
     ways
 }
 
-/// What a row of a fused array is made of, and which part of it is a tap.
+/// The composition of a fused row, and the part that is a tap.
 struct Form {
     shape: Vec<usize>,
     axes: Vec<Axis>,
@@ -285,7 +286,7 @@ struct Form {
     to: usize,
 }
 
-/// Queries, keys and values: beside each other in any order, or head by head.
+/// Returns the forms of queries, keys and values: side by side in any order, or head by head.
 fn projections(point: Point, all: usize, sizes: &Extents) -> Vec<Form> {
     let Extents { heads, kv_heads, head_dim, .. } = *sizes;
     if head_dim == 0 || kv_heads == 0 || all != (heads + 2 * kv_heads) * head_dim {
@@ -320,7 +321,7 @@ fn projections(point: Point, all: usize, sizes: &Extents) -> Vec<Form> {
     firsts.into_iter().map(beside).chain([by_head]).collect()
 }
 
-/// The two halves of a gated feed-forward: beside each other in either order, or in turn.
+/// Returns the forms of a gated feed-forward's halves: side by side in either order, or alternating.
 fn halves(point: Point, width: usize) -> Vec<Form> {
     let index = usize::from(point == Point::FfnUp);
     let beside = |index: usize| Form {

@@ -11,8 +11,8 @@ use crate::map::{Names, Pattern, Sizes, Written, WrittenRule, WrittenTokens, is_
 use crate::model::Model;
 use crate::tensor::RopePairing;
 
-/// The map by which a file is read as the dump that it was found to be. One array has each place: which another may as well
-/// have is left out, since a dump holds it once. Best guesses are left out, too: [`guesses_of`] has them.
+/// Returns the map that reads the file as found. Each site has one array, since a dump records it once. Best
+/// guesses are omitted; [`guesses_of`] has them.
 pub fn map_of(identified: &[Identified], tokens: &[u32], model: &dyn Model) -> Written {
     let without = |array: &Identified| Identified { places: Vec::new(), ..array.clone() };
     let certain = |array: &Identified| if array.is_guess() { without(array) } else { array.clone() };
@@ -66,7 +66,7 @@ fn map_of_all(identified: &[Identified], tokens: &[u32], model: &dyn Model) -> W
     }
 }
 
-/// How the heads of most arrays lie.
+/// Returns the head order of most arrays.
 fn most_paired(identified: &[Identified], own: RopePairing) -> RopePairing {
     let places = identified.iter().flat_map(|one| &one.places);
     let (as_ours, otherwise): (Vec<_>, Vec<_>) = places
@@ -95,20 +95,21 @@ fn passes(identified: &[Identified], tokens: usize) -> Vec<(usize, usize)> {
     if is_told { passes } else { vec![whole] }
 }
 
-/// A place in a dump that an array may have.
+/// A possible site of an array in a dump.
 struct Claim<'f> {
     place: &'f Place,
     spot: Spot,
 }
 
-/// Which pass of the dump, and which rows of it, if not all: the first, and how many.
+/// A pass of the dump with its rows: the first and their number, if not all.
 #[derive(Clone, Copy)]
 struct Spot {
     pass: usize,
     rows: Option<(usize, usize)>,
 }
 
-/// The claims of each array that none has who holds more of the place or, of as much, is nearer; whole ones before parts.
+/// Keeps the best claim per site: the array with the most values, then the nearest; whole arrays before
+/// parts.
 fn kept(identified: &[Identified], spot: impl Fn(&Place) -> Option<Spot>) -> Vec<Vec<Claim<'_>>> {
     let claims = identified.iter().enumerate().flat_map(|(index, array)| {
         let spot = &spot;
@@ -134,7 +135,7 @@ fn kept(identified: &[Identified], spot: impl Fn(&Place) -> Option<Spot>) -> Vec
     kept
 }
 
-/// What rules are written within.
+/// The context of written rules.
 struct Frame {
     passes: Vec<(usize, usize)>,
     tokens: usize,
@@ -143,7 +144,8 @@ struct Frame {
 }
 
 impl Frame {
-    /// Where a place of our run, which is one pass, is in the passes of the file; `None` if none has it alone.
+    /// Returns the place of a site of our single pass in the passes of the file; `None` if no single pass has
+    /// it.
     fn claimed(&self, place: &Place) -> Option<Spot> {
         let (first, count) = place.rows.unwrap_or((0, self.tokens));
         let end = first + count;
@@ -157,7 +159,7 @@ impl Frame {
         Some(Spot { pass, rows: (self.passes[pass] != (first, count)).then_some((first - start, count)) })
     }
 
-    /// The rule of one array, or of a part of it, by its name.
+    /// Returns the rule of an array, or of its part, by its name.
     fn rule(&self, array: &Identified, claim: &Claim) -> WrittenRule {
         let Claim { place, spot } = claim;
         let rule = WrittenRule {
@@ -214,7 +216,7 @@ fn missing(own: &[Axis], axes: &[(Axis, usize)]) -> Vec<Axis> {
         .collect()
 }
 
-/// What each axis of an array is, if each is one of the tap's, or all heads merged.
+/// Names the axes of an array, if each is an axis of the tap, or all heads merged.
 fn named(shape: &[usize], axes: &[(Axis, usize)]) -> Option<Vec<Axis>> {
     let (mut left, mut names) = (axes, Vec::new());
     for &length in shape.iter().skip_while(|&&length| length == 1) {
@@ -262,7 +264,7 @@ fn grouped(identified: &[Identified], ruled: &[Ruled]) -> Vec<WrittenRule> {
     grouped
 }
 
-/// The same for any layer, where one number of the name tells it.
+/// Generalises rules to any layer, if one number in the name is the layer.
 fn generalised(name: &str, rules: &[WrittenRule]) -> Option<Vec<WrittenRule>> {
     let layer = rules.first()?.layer.filter(|layer| rules.iter().all(|rule| rule.layer == Some(*layer)))?;
     let numbers = numbers_in(name);
@@ -282,7 +284,7 @@ fn generalised(name: &str, rules: &[WrittenRule]) -> Option<Vec<WrittenRule>> {
     Some(rules.iter().map(general).collect())
 }
 
-/// The numbers in a name, and where they stand.
+/// Returns the numbers in a name with their positions.
 fn numbers_in(name: &str) -> Vec<(Range<usize>, usize)> {
     let mut numbers = Vec::new();
     let mut at = 0;
@@ -296,7 +298,7 @@ fn numbers_in(name: &str) -> Vec<(Range<usize>, usize)> {
     numbers
 }
 
-/// Whether a pattern is of several arrays, and of none that is something else.
+/// Returns true if a pattern matches several arrays, and no array that is something else.
 fn is_of_these_alone(pattern: &Names, identified: &[Identified], names: &[&str]) -> bool {
     let Names::One(written) = pattern else { return false };
     let Ok(pattern) = Pattern::new(written) else { return false };

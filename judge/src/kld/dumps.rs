@@ -10,13 +10,13 @@ use crate::kld::file::{LogitsFile, first_row, rows_of};
 use crate::measure::Prediction;
 use crate::weight::{DType, StoredTensor};
 
-/// How many of the likeliest tokens after each position are compared: what the others have together shows in their sum.
+/// Number of top tokens that are compared after each position. The sum of the others is compared too.
 const MOST: usize = 1024;
 
-/// What a chunk tells, row by row of its one pass.
+/// The predictions of a chunk, row by row.
 #[derive(Default)]
 struct Chunk {
-    /// Rows whose next token is told, and its log-probability.
+    /// Rows with a known next token, and its log-probability.
     followed: (Vec<usize>, Vec<f32>),
     /// The likeliest of each row, as many as it tells.
     likeliest: Vec<(usize, Vec<(u32, f32)>)>,
@@ -24,7 +24,7 @@ struct Chunk {
     step: f64,
 }
 
-/// The dumps of a file. `begins` is what the model has read in place of each chunk's first token, if it has read another.
+/// Makes the dumps of a file. `begins` is the token that replaced each chunk's first one, if any.
 ///
 /// # Errors
 /// If a row cannot be read.
@@ -33,7 +33,7 @@ pub fn dumps(file: &LogitsFile, begins: Option<u32>) -> Result<Vec<Dump>> {
     chunks.map(|(chunk, tokens)| dump(file, chunk, &read_as(tokens, begins))).collect()
 }
 
-/// Bytes of the dumps of a file, all of which are held at once.
+/// Returns the size in bytes of a file's dumps, which are in memory at once.
 pub fn size_of_dumps(file: &LogitsFile) -> u128 {
     let rows = file.chunks().len() as u128 * rows_of(file.n_ctx()) as u128;
     rows * MOST.min(file.n_vocab()) as u128 * (size_of::<u32>() + size_of::<f32>()) as u128
@@ -50,7 +50,7 @@ fn dump(file: &LogitsFile, chunk: usize, tokens: &[u32]) -> Result<Dump> {
     if arrays.is_empty() {
         return Err(Error::dump(
             file.path(),
-            format!("chunk {chunk} tells of no token more than of another"),
+            format!("chunk {chunk} has the same probability for every token"),
         ));
     }
     let producer = Producer { name: "llama.cpp".to_owned(), ..Producer::default() };
@@ -83,7 +83,7 @@ impl Chunk {
         Ok(found)
     }
 
-    /// As many tokens of each row as all rows tell.
+    /// Makes arrays with as many tokens per row as all rows have.
     fn arrays(&self) -> Vec<(TensorRow, StoredTensor)> {
         let mut made = Vec::new();
         let (rows, values) = &self.followed;

@@ -5,23 +5,23 @@ use serde::Serialize;
 use crate::kld::interval::interval;
 use crate::measure::Judged;
 
-/// Of fewer tokens there are no statistics, as with llama-perplexity.
+/// Minimum number of tokens for statistics, as in llama-perplexity.
 pub const LEAST: usize = 100;
 
-/// What was found at each token, chunk by chunk.
+/// The divergences of each token, by chunk.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     chunks: Vec<Vec<Judged>>,
-    /// Tokens of the base of which the other predicts nothing.
+    /// Tokens of the base without a prediction of the other side.
     pub left_out: usize,
 }
 
-/// A mean, and what is known of it.
+/// A mean with its uncertainty.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Estimate {
     /// Over all tokens.
     pub value: f64,
-    /// Its standard error as if tokens were independent, which is what llama-perplexity says.
+    /// Standard error as if tokens were independent, like llama-perplexity.
     pub as_if_independent: f64,
     /// 95 % by chunks; `None` of a single chunk.
     pub interval: Option<[f64; 2]>,
@@ -55,7 +55,7 @@ pub struct Figures {
     pub difference: Estimate,
     /// KL(base‖other), nats.
     pub kld: Tokens,
-    /// How much likelier what follows is to the other, as a fraction.
+    /// Difference of the next token's probability, as a fraction.
     pub p_diff: Tokens,
     /// Root mean square of that.
     pub p_diff_rms: Estimate,
@@ -133,12 +133,12 @@ impl Tally {
         self.chunks.push(chunk);
     }
 
-    /// How many tokens.
+    /// Returns the number of tokens.
     pub fn count(&self) -> usize {
         self.chunks.iter().map(Vec::len).sum()
     }
 
-    /// How many chunks.
+    /// Returns the number of chunks.
     pub fn chunks(&self) -> usize {
         self.chunks.len()
     }

@@ -1,4 +1,4 @@
-//! The file that `llama-perplexity --kl-divergence-base` writes, read where it lies.
+//! Files of `llama-perplexity --kl-divergence-base`, mapped into memory.
 //!
 //! ```text
 //! "_logits_"                     8 bytes
@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::format::{Format, Source};
 use crate::measure::Prediction;
 
-/// How such a file begins.
+/// First bytes of a log-probability file.
 pub const MAGIC: &[u8; 8] = b"_logits_";
 /// Bytes before the tokens.
 pub(super) const HEADER: usize = 20;
@@ -31,11 +31,11 @@ pub struct LogitsFile {
     n_ctx: usize,
     n_vocab: usize,
     tokens: Vec<u32>,
-    /// Where the first row begins.
+    /// Offset of the first row.
     rows_at: usize,
 }
 
-/// The first position of a chunk of which a file has a row.
+/// Returns the first position of a chunk with a row in the file.
 pub fn first_row(n_ctx: usize) -> usize {
     n_ctx / 2
 }
@@ -62,7 +62,7 @@ impl LogitsFile {
     /// The file at a path, if it is such a one.
     ///
     /// # Errors
-    /// As [`LogitsFile::open`].
+    /// The errors of [`LogitsFile::open`].
     pub fn at(path: &Path) -> Result<Option<Self>> {
         if !path.is_file() {
             return Ok(None);
@@ -71,15 +71,15 @@ impl LogitsFile {
         Self::is_start(source.data.first(MAGIC.len())).then(|| Self::of(source)).transpose()
     }
 
-    /// Whether bytes begin like such a file.
+    /// Returns true if bytes start like a log-probability file.
     pub fn is_start(bytes: &[u8]) -> bool {
         bytes.starts_with(MAGIC)
     }
 
-    /// The same of bytes at hand.
+    /// Reads a log-probability file from memory.
     ///
     /// # Errors
-    /// As [`LogitsFile::open`].
+    /// The errors of [`LogitsFile::open`].
     pub fn of(source: Source) -> Result<Self> {
         if !Self::is_start(source.data.first(MAGIC.len())) {
             return Err(Format::unexpected(&source, "a file of llama-perplexity --kl-divergence-base"));
@@ -106,7 +106,7 @@ impl LogitsFile {
         if there > needed {
             let expected = format!("the end of {n_chunk} chunks of {n_ctx} tokens");
             let found = format!("{} bytes more", there - needed);
-            return Err(source.bad(needed as usize, "what follows the last row", found, expected));
+            return Err(source.bad(needed as usize, "data after the last row", found, expected));
         }
         let rows_at = HEADER + n_chunk * token_bytes;
         let mut tokens = Vec::with_capacity(n_chunk * n_ctx);
@@ -135,7 +135,7 @@ impl LogitsFile {
         self.n_vocab
     }
 
-    /// The tokens of each chunk, as the text was cut. The model has read BOS in place of the first, where it asks for that.
+    /// Returns the tokens of each chunk of the text. The model may have read BOS instead of the first.
     pub fn chunks(&self) -> impl ExactSizeIterator<Item = &[u32]> {
         self.tokens.chunks_exact(self.n_ctx)
     }
@@ -158,7 +158,7 @@ impl LogitsFile {
             -2.0 * Prediction::RANGE - (self.n_vocab as f32).ln(),
         );
         if !(0.0..=widest).contains(&scale) {
-            let expected = format!("0 to {widest:.1e}, as of rows that span {}", Prediction::RANGE);
+            let expected = format!("0 to {widest:.1e}, the scale of rows that span {}", Prediction::RANGE);
             return Err(self.source.bad(at, what("the scale"), scale, expected));
         }
         if !(lowest..=0.0).contains(&least) {
@@ -170,8 +170,8 @@ impl LogitsFile {
         let (sum, [below, above]) = into.total();
         if !(1.0 - below..=1.0 + above).contains(&sum) {
             let expected = format!(
-                "1, {below:.1e} less or {above:.1e} more; the file is damaged, or was written by a build that loses its place in long chunks of \
-                 large vocabularies"
+                "1, within -{below:.1e} and +{above:.1e}; the file is damaged, or was written by a build \
+                 that misplaces rows in long chunks of large vocabularies"
             );
             return Err(self.source.bad(at, what("the sum of its probabilities"), sum, expected));
         }

@@ -4,7 +4,7 @@
 //! empty cache each. So what varies is the chunk: the variance of a mean is that of its chunks' sums about it (a ratio, where
 //! chunks are of different sizes), and with few of them Student's t says how little that tells.
 
-/// A mean of something over tokens, of which each chunk has a sum; `None` with fewer than two chunks.
+/// Returns the interval of a mean over tokens from the sums of chunks; `None` for fewer than two chunks.
 pub(super) fn interval(sums: &[f64], counts: &[usize]) -> Option<[f64; 2]> {
     let (chunks, tokens) = (sums.len(), counts.iter().sum::<usize>() as f64);
     if chunks < 2 {

@@ -1,5 +1,5 @@
-//! How far two engines are apart in what they predict: files of log-probabilities as llama.cpp's `llama-perplexity` writes
-//! and reads them, and the statistics that it makes of them.
+//! Divergence between the predictions of two engines, from log-probability files of llama.cpp's
+//! `llama-perplexity`, with the same statistics.
 //!
 //! A text is cut into *chunks*, which are read one by one from an empty cache. Whoever predicts gives log-probabilities of
 //! the whole vocabulary at some positions of each ([`Predictions`]): a [`LogitsFile`], dumps with logits ([`Dumps`]), a

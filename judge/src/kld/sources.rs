@@ -1,4 +1,4 @@
-//! Who predicts: a file, dumps, a model that is run.
+//! Sources of predictions: files, dumps, and models that are run.
 
 use std::path::Path;
 
@@ -18,28 +18,28 @@ use crate::view::View;
 
 /// Predictions for chunks of tokens.
 pub trait Predictions {
-    /// What messages call it.
+    /// Returns the name for messages.
     fn name(&self) -> String;
 
     /// The tokens of each chunk.
     fn chunks(&self) -> Vec<&[u32]>;
 
-    /// Whether the first token of each chunk is that of the text, in whose place the model may have read another.
+    /// Returns true if a chunk lists its first text token although the model may have read another one.
     fn hides_first(&self) -> bool;
 
     /// Positions of a chunk after which it predicts, ascending.
     fn positions(&self, chunk: usize) -> Vec<usize>;
 
-    /// What it predicts in a chunk.
+    /// Opens the predictions of a chunk.
     ///
     /// # Errors
     /// If that cannot be had.
     fn open(&self, chunk: usize) -> Result<Box<dyn Rows + '_>>;
 }
 
-/// What is predicted in a chunk.
+/// The predictions of a chunk.
 pub trait Rows: Sync {
-    /// Reads what is predicted after a position.
+    /// Reads the prediction after a position.
     ///
     /// # Errors
     /// If its numbers cannot be used.
@@ -81,7 +81,7 @@ impl Rows for OfFile<'_> {
 }
 
 impl Drop for OfFile<'_> {
-    /// Of a file that is larger than the memory what was read is not kept.
+    /// Releases the pages that were read, since a file may be larger than memory.
     fn drop(&mut self) {
         self.file.release();
     }
@@ -94,7 +94,7 @@ pub struct Dumps {
     places: Vec<Vec<Place>>,
 }
 
-/// Where the logits after a position are.
+/// The place of the logits after a position.
 #[derive(Clone, Copy)]
 struct Place {
     position: usize,
@@ -110,7 +110,7 @@ impl Dumps {
     pub fn new(dumps: Vec<Dump>) -> Result<Self> {
         let places: Vec<Vec<Place>> = dumps.iter().map(places).collect();
         if let Some(none) = places.iter().position(Vec::is_empty) {
-            let problem = "it holds no logits after which it is known which token followed: nothing to make statistics of";
+            let problem = "no logits with a known next token, so there is nothing to compute statistics of";
             return Err(Error::dump(&dumps[none].path, problem));
         }
         let read = |dump: &Dump| (0..).map_while(|position| dump.manifest.token_at(position)).collect();
@@ -159,8 +159,7 @@ impl Predictions for Dumps {
     fn open(&self, chunk: usize) -> Result<Box<dyn Rows + '_>> {
         let dump = &self.dumps[chunk];
         let view = |place: &Place| {
-            let view =
-                aligned(dump, place.site, Heads::AS_THEY_ARE)?.expect("it holds what it has a place for");
+            let view = aligned(dump, place.site, Heads::AS_THEY_ARE)?.expect("every listed site is recorded");
             Ok((*place, view))
         };
         let views = self.places[chunk].iter().map(view).collect::<Result<Vec<_>>>()?;
@@ -191,13 +190,13 @@ pub type Run<'r> = dyn Fn(&Script, &mut dyn Tap) -> Result<Transcript> + 'r;
 pub struct Computed<'r> {
     name: String,
     chunks: Vec<Vec<u32>>,
-    /// What it reads in place of the first token of each.
+    /// Token that replaces the first token of each chunk.
     bos: Option<u32>,
     run: Box<Run<'r>>,
 }
 
 impl<'r> Computed<'r> {
-    /// A model, by what runs it. `bos` is read in place of each chunk's first token.
+    /// Makes a source from a function that runs a model. `bos` replaces each chunk's first token.
     pub fn new(name: String, chunks: Vec<Vec<u32>>, bos: Option<u32>, run: Box<Run<'r>>) -> Self {
         Self { name, chunks, bos, run }
     }
@@ -282,7 +281,7 @@ pub fn compare(
     let counted = most_chunks.min(chunks.len());
     if other_chunks.len() < counted || (other_chunks.len() > chunks.len() && most_chunks > chunks.len()) {
         return Err(Error::Usage(format!(
-            "{} has {} chunks and {} has {}; --chunks N compares the first N of both",
+            "{} has {} chunks, but {} has {}; use --chunks N to compare the first N of both",
             base.name(),
             chunks.len(),
             other.name(),
@@ -312,7 +311,8 @@ fn compare_chunk(
     positions.retain(|position| others.binary_search(position).is_ok() && position + 1 < tokens.len());
     if positions.is_empty() {
         return Err(Error::Usage(format!(
-            "{} and {} predict at no common position of chunk {chunk}: nothing to compare",
+            "{} and {} have no predictions at a common position of chunk {chunk}, so there is nothing to \
+                compare",
             base.name(),
             other.name()
         )));
@@ -325,8 +325,8 @@ fn compare_chunk(
         let [ours, theirs] = [rows.0.len(), rows.1.len()];
         if ours != theirs || next as usize >= ours {
             return Err(Error::Usage(format!(
-                "{} has a vocabulary of {ours} and {} one of {theirs}, and token {next} is in the text: they are of different \
-                 models",
+                "{} has a vocabulary of {ours} tokens, but {} one of {theirs}, and the text has token \
+                 {next}; compare files of the same model",
                 names[0], names[1]
             )));
         }
@@ -346,7 +346,8 @@ fn check_tokens(
     match pairs.find(|(_, (token, other))| token != other) {
         None => Ok(()),
         Some((position, (token, other_token))) => Err(Error::Usage(format!(
-            "chunk {chunk}, position {position}: {} has read token {token} and {} {other_token}: they are of different texts",
+            "chunk {chunk}, position {position}: {} has read token {token}, but {} {other_token}; compare \
+                files of the same text",
             one.name(),
             other.name()
         ))),

@@ -1,4 +1,4 @@
-//! The same file, written.
+//! Writes log-probability files.
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -37,12 +37,12 @@ impl Perplexity {
         self.count += 1;
     }
 
-    /// How many tokens.
+    /// Returns the number of tokens.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// The perplexity, and its standard error as if tokens were independent, which is what llama-perplexity says.
+    /// Returns the perplexity and its standard error as if tokens were independent, like llama-perplexity.
     pub fn value(&self) -> (f64, f64) {
         let count = self.count as f64;
         let mean = self.sum / count;
@@ -63,7 +63,7 @@ impl Writer {
         assert!(n_ctx > 2 && !tokens.is_empty() && tokens.len().is_multiple_of(n_ctx), "whole chunks");
         if path.exists() {
             return Err(Error::Usage(format!(
-                "{} already exists; name another or remove it",
+                "{} already exists; use another name or remove it",
                 path.display()
             )));
         }
@@ -73,7 +73,7 @@ impl Writer {
         for number in [n_ctx, n_vocab, chunks].into_iter().chain(tokens.iter().map(|&id| id as usize)) {
             let fits = i32::try_from(number);
             let number =
-                fits.map_err(|_| Error::Usage(format!("{number} is more than a file of logits can say")))?;
+                fits.map_err(|_| Error::Usage(format!("{number} is too large for a log-probability file")))?;
             header.extend(number.to_le_bytes());
         }
         let mut file = BufWriter::new(file);
@@ -82,7 +82,8 @@ impl Writer {
         Ok(Self { path: path.to_owned(), file, n_ctx, n_vocab, chunks_left: chunks, perplexity })
     }
 
-    /// Writes a chunk: `rows` are what is predicted from position n_ctx/2 on to the last but one, each with what followed.
+    /// Writes a chunk: `rows` are the predictions from position n_ctx/2 to the last but one, each with the
+    /// next token.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -115,7 +116,7 @@ impl Writer {
     }
 }
 
-/// A row as it lies in the file.
+/// Encodes a row for the file.
 fn encoded(row: &Prediction) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(row_bytes(row.len()));
     row.write_codes(&mut bytes);

@@ -35,7 +35,7 @@ const SHIPPED: &[(&str, &str)] = &[
     ("sglang", include_str!("../../maps/sglang.toml")),
 ];
 
-/// A map as it stands in a file.
+/// A map as in a file.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Written {
@@ -45,10 +45,10 @@ pub struct Written {
     /// The family of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub architecture: Option<String>,
-    /// Which values of a head rotate together; what the values show where nothing is said.
+    /// Pairs of head values that rotate together; if not stated, the values show them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rope_pairing: Option<RopePairing>,
-    /// What the model read, or the name of an array that holds it.
+    /// Input tokens, or the name of an array with them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<WrittenTokens>,
     /// Query heads.
@@ -60,7 +60,7 @@ pub struct Written {
     /// Values of a head.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head_dim: Option<usize>,
-    /// What stands before each name, and behind it.
+    /// Prefix and suffix of each name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub around: Option<[String; 2]>,
     /// Patterns of names that are known to be no tap.
@@ -69,20 +69,20 @@ pub struct Written {
     /// By which names an architecture is known, the first that has one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub known_by: Vec<KnownBy>,
-    /// What a dump's `producer.settings` would say.
+    /// Settings like a dump's `producer.settings`.
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     pub settings: serde_json::Map<String, serde_json::Value>,
-    /// What a dump's `producer.rounding` would say.
+    /// Rounding like a dump's `producer.rounding`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rounding: Option<serde_json::Map<String, serde_json::Value>>,
-    /// What each array is: the first rule of its name.
+    /// Rules; the first rule that matches a name applies.
     #[serde(default, rename = "rule")]
     pub rules: Vec<WrittenRule>,
 }
 
-/// What was read: itself, or where it is.
+/// Input tokens: a list, or the name of an array.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(untagged, expecting = "expected a list of token ids, or the pattern of an array's name")]
+#[serde(untagged, expecting = "expected a list of token ids, or a pattern for an array name")]
 pub enum WrittenTokens {
     /// The token ids.
     Ids(Vec<u32>),
@@ -103,9 +103,9 @@ pub struct KnownBy {
 /// A map that was checked.
 #[derive(Clone, Debug)]
 pub struct Map {
-    /// What names it: that of one that ships, or a path.
+    /// Name of a shipped map, or a path.
     pub name: String,
-    /// Whether it ships.
+    /// True for a shipped map.
     pub is_shipped: bool,
     written: Written,
     sizes: Sizes,
@@ -128,7 +128,7 @@ impl Map {
         if !path.exists() {
             let known: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
             return Err(Error::Usage(format!(
-                "no map '{typed}': no such file, and those that ship are {}; xcheck identify writes one",
+                "no map '{typed}': no such file; the shipped maps are {}; xcheck identify can write a map",
                 known.join(", ")
             )));
         }
@@ -173,11 +173,11 @@ impl Map {
             .map(|rule| Rule::new(rule, &around))
             .collect::<std::result::Result<Vec<_>, _>>()?;
         if rules.is_empty() {
-            return Err("it has no [[rule]]".into());
+            return Err("missing [[rule]]".into());
         }
         let sizes = Sizes { heads: written.heads, kv_heads: written.kv_heads, head_dim: written.head_dim };
         if let Some((name, size)) = sizes.named().into_iter().find(|(_, size)| !size.is_none_or(is_size)) {
-            return Err(format!("{name} is {}, expected 1 to {LARGEST}", size.unwrap_or_default()));
+            return Err(format!("invalid {name} {}, expected 1 to {LARGEST}", size.unwrap_or_default()));
         }
         let whole = |name: &String| format!("{}{name}{}", around[0], around[1]);
         let ignored = written.ignore.iter().map(|name| Pattern::new(&whole(name)));
@@ -209,20 +209,20 @@ impl Map {
     }
 }
 
-/// Reads arrays by the map of those that ship that places most of them.
+/// Reads arrays with the shipped map that matches most of them.
 ///
 /// # Errors
 /// If none places half of them, or two place as many in other ways.
 pub fn by_shipped(arrays: &Arrays, known: &Known) -> Result<Reading> {
-    by_best(Map::shipped(), "no map was named", "no map that ships", arrays, known)
+    by_best(Map::shipped(), "no map was given", "no shipped map", arrays, known)
 }
 
-/// Reads arrays by the map of several that were named that places most of them: each of several files has its own.
+/// Reads arrays with the given map that matches most of them; each file may have its own.
 ///
 /// # Errors
-/// As [`by_shipped`].
+/// The errors of [`by_shipped`].
 pub fn by_named(maps: Vec<Map>, arrays: &Arrays, known: &Known) -> Result<Reading> {
-    by_best(maps.into_iter(), "several maps were named", "none of the maps that were named", arrays, known)
+    by_best(maps.into_iter(), "several maps were given", "none of the given maps", arrays, known)
 }
 
 fn by_best(
@@ -277,16 +277,15 @@ fn by_best(
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };
         format!("{}{more}", names.join(", "))
     };
-    let how =
-        "name a map with --map (a file, or one of these), or let xcheck identify find what each array is";
+    let how = "choose a map with --map (a file, or one of these), or find the taps with xcheck identify";
     match (best, rival) {
         (Some((map, reading)), None) if reading.placed * 2 >= total && reading.placed > 0 => {
-            Ok(reading.told_first(format!("{why}; {} places most of the names", map.name)))
+            Ok(reading.told_first(format!("{why}; {} matches most array names", map.name)))
         }
         (Some((map, reading)), Some(rival)) if reading.placed * 2 >= total => Err(Error::dump(
             path,
             format!(
-                "no manifest, and the maps {} and {rival} place as many of its arrays ({}): {how}",
+                "no manifest, and the maps {} and {rival} match equally many arrays ({}): {how}",
                 map.name,
                 found()
             ),
@@ -294,7 +293,7 @@ fn by_best(
         _ => Err(Error::dump(
             path,
             format!(
-                "no manifest, and {none} places half of its {total} arrays ({}; {}): {how}",
+                "no manifest, and {none} matches half of the {total} arrays ({}; {}): {how}",
                 found(),
                 counts.join(", ")
             ),
@@ -302,7 +301,7 @@ fn by_best(
     }
 }
 
-/// No model has more heads than that, nor larger ones; products of sizes stay far from what numbers can be.
+/// Largest number and size of heads; products stay far from overflow.
 const LARGEST: usize = 1 << 16;
 
 fn is_size(size: usize) -> bool {

@@ -1,11 +1,11 @@
-//! Names of arrays, as a rule says them.
+//! Name patterns of rules.
 
 use regex::Regex;
 
 use crate::format::Shown;
 
-/// A name with places for numbers: `model.layers.{layer}.mlp`. `*` is anything, `(a|b)` one or the other, `\` takes the
-/// next character as it is.
+/// A name with fields for numbers: `model.layers.{layer}.mlp`. `*` matches anything, `(a|b)` one of the two,
+/// `\` escapes the next character.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     expression: Regex,
@@ -14,9 +14,9 @@ pub struct Pattern {
 /// The numbers in a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Numbers {
-    /// That of the layer.
+    /// Layer number.
     pub layer: Option<usize>,
-    /// That of the pass.
+    /// Pass number.
     pub pass: Option<usize>,
 }
 
@@ -26,17 +26,17 @@ impl Pattern {
     /// # Errors
     /// In words, if it is none.
     pub fn new(written: &str) -> Result<Self, String> {
-        let refuse = |problem: &str| format!("the pattern '{}' {problem}", Shown(written));
+        let refuse = |problem: &str| format!("invalid pattern '{}': {problem}", Shown(written));
         let mut expression = String::from(r"\A(?:");
         let mut rest = written;
         while let Some(next) = rest.chars().next() {
             let after = &rest[next.len_utf8()..];
             rest = match next {
                 '{' => {
-                    let (name, after) = after.split_once('}').ok_or_else(|| refuse("lacks a }"))?;
+                    let (name, after) = after.split_once('}').ok_or_else(|| refuse("missing }"))?;
                     if !["layer", "pass"].contains(&name) {
                         return Err(refuse(&format!(
-                            "has {{{}}}, where {{layer}} and {{pass}} are known",
+                            "unknown field {{{}}}, expected {{layer}} or {{pass}}",
                             Shown(name)
                         )));
                     }
@@ -44,7 +44,7 @@ impl Pattern {
                     after
                 }
                 '\\' => {
-                    let literal = after.chars().next().ok_or_else(|| refuse("ends with \\"))?;
+                    let literal = after.chars().next().ok_or_else(|| refuse("\\ at the end"))?;
                     expression += &regex::escape(&literal.to_string());
                     &after[literal.len_utf8()..]
                 }
@@ -61,7 +61,7 @@ impl Pattern {
         }
         expression += r")\z";
         let expression =
-            Regex::new(&expression).map_err(|_| refuse("has unpaired brackets, or a number twice"))?;
+            Regex::new(&expression).map_err(|_| refuse("unbalanced brackets, or a field used twice"))?;
         Ok(Self { expression })
     }
 

@@ -15,10 +15,10 @@ use crate::map::tokens::Tokens;
 use crate::view::View;
 use crate::weight::{DType, StoredTensor};
 
-/// What is known besides the file and the map.
+/// Facts besides the file and the map.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
-    /// What the model read.
+    /// Input tokens.
     pub tokens: Option<Vec<u32>>,
     /// The model's sizes.
     pub sizes: Sizes,
@@ -35,18 +35,18 @@ pub struct Known {
 pub struct Reading {
     /// The dump.
     pub dump: Dump,
-    /// How many arrays have a place.
+    /// Number of arrays with a site.
     pub placed: usize,
-    /// What is to be said of it.
+    /// Notes on the reading.
     pub notes: Vec<String>,
-    /// Arrays that are not compared, though nobody said to leave them out.
+    /// Arrays that are not compared and not ignored.
     pub unplaced: Vec<String>,
-    /// The first array whose shape is another than its name says.
+    /// First array whose shape does not match its name.
     pub(super) misfit: Option<String>,
 }
 
 impl Reading {
-    /// Whether arrays are at the same places.
+    /// Returns true if both readings assign the arrays to the same sites.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         let places = |reading: &Self| -> BTreeMap<String, String> {
             let rows = reading.dump.manifest.tensors.iter();
@@ -56,11 +56,12 @@ impl Reading {
         places(self) == places(other)
     }
 
-    /// What is to be said where so many names are those of a map, and the arrays are not.
+    /// Returns the message for a file whose names match a map but whose shapes do not.
     pub(super) fn unlike(&self, map: &str, matched: usize) -> String {
         let why = self.misfit.as_deref().unwrap_or_default();
         format!(
-            "no manifest, and {matched} of its names are those of {map}, but not the shapes; are the tokens those that the model read? {why}"
+            "no manifest; {matched} array names match the map {map}, but their shapes do not: {why}; check \
+                that the tokens are those that the model read"
         )
     }
 
@@ -70,7 +71,7 @@ impl Reading {
     }
 }
 
-/// An array, and the rule by which it has a place.
+/// An array with the rule that matches it.
 pub(super) struct Matched<'m> {
     pub(super) name: &'m str,
     stored: &'m StoredTensor,
@@ -100,14 +101,15 @@ impl Map {
         let architecture =
             known.architecture.clone().or_else(|| self.architecture(arrays)).ok_or_else(|| {
                 refuse(format!(
-                    "of which architecture it is is not known: give --model, or architecture in the map {}",
+                    "unknown architecture; give --model, or set architecture in the map {}",
                     self.name
                 ))
             })?;
         let matched = self.matched(arrays, &architecture);
         if matched.is_empty() {
             let problem = format!(
-                "no rule of the map {} is of any of its arrays; --map names another, and xcheck identify writes one",
+                "no rule of the map {} matches an array; choose another with --map, or write one with xcheck \
+                    identify",
                 self.name
             );
             return Err(refuse(problem));
@@ -143,7 +145,7 @@ impl Map {
         Ok(Reading { dump, placed: count, notes, unplaced, misfit })
     }
 
-    /// Of how many arrays there is a rule, whatever else may be in the way.
+    /// Returns the number of arrays that a rule matches, ignoring all other problems.
     pub(super) fn matches(&self, arrays: &Arrays, known: &Known) -> usize {
         let architecture =
             known.architecture.clone().or_else(|| self.architecture(arrays)).unwrap_or_default();
@@ -153,7 +155,7 @@ impl Map {
         indices.len()
     }
 
-    /// The first rule of each array, if it has one; where that is of a part, those of the other parts, too.
+    /// Returns the first rule of each array; for a rule about a part, also those of the other parts.
     fn matched<'m>(&'m self, arrays: &'m Arrays, architecture: &str) -> Vec<Matched<'m>> {
         let of = |(index, (name, stored)): (usize, (&'m str, &'m StoredTensor))| {
             let one = move |(rule, numbers): (&'m Rule, Numbers)| Matched {
@@ -205,7 +207,8 @@ fn passes(matched: &[Matched], tokens: &[u32]) -> std::result::Result<Vec<Pass>,
     if last >= tokens.len() {
         let read = tokens.len();
         return Err(format!(
-            "names count passes up to {last}, which {read} tokens cannot be: give --tokens of all passes, one after the other"
+            "the array names have passes up to {last}, but only {read} tokens are known; give --tokens of \
+                all passes in order"
         ));
     }
     let told: Vec<Option<(usize, &str)>> = (0..=last).map(|pass| rows_of(matched, pass)).collect();
@@ -216,10 +219,10 @@ fn passes(matched: &[Matched], tokens: &[u32]) -> std::result::Result<Vec<Pass>,
     if lengths.iter().try_fold(0usize, |sum, &length| sum.checked_add(length)) != Some(tokens.len()) {
         let tokens = tokens.len();
         let by = told.iter().rev().flatten().next();
-        let by = by.map_or(String::new(), |(_, name)| format!(" (by the rows of arrays as '{name}')"));
+        let by = by.map_or(String::new(), |(_, name)| format!(" (from the rows of arrays like '{name}')"));
         return Err(format!(
-            "its passes read {lengths:?} tokens, and {tokens} are known{by}: give --tokens of all passes, one after the other, or the \
-             axes of such arrays"
+            "the passes read {lengths:?} tokens, but {tokens} are known{by}; give --tokens of all passes in \
+             order, or state the axes of such arrays"
         ));
     }
     let mut position = 0;
@@ -231,8 +234,8 @@ fn passes(matched: &[Matched], tokens: &[u32]) -> std::result::Result<Vec<Pass>,
     Ok(lengths.into_iter().map(pass).collect())
 }
 
-/// How many tokens a pass reads, by an array of it that has all its rows of tokens plainly, and its name. Of logits many engines
-/// make the last row alone.
+/// Returns the number of tokens of a pass, from an array with one row per token, and the name of that array.
+/// Logits are a fallback, since many engines compute only their last row.
 fn rows_of<'m>(matched: &[Matched<'m>], pass: usize) -> Option<(usize, &'m str)> {
     let of = |one: &Matched<'m>, is_row: fn(Point) -> bool| {
         let is_plain = matches!(one.rule.taps[..], [point] if is_row(point));
@@ -262,7 +265,7 @@ impl Matched<'_> {
     /// The rows of a dump that the array is.
     fn placed(&self, passes: &[Pass], sizes: Sizes) -> std::result::Result<Vec<Placed>, String> {
         let rule = self.rule;
-        let pass = passes.get(self.pass).ok_or("its pass is none")?;
+        let pass = passes.get(self.pass).ok_or("the pass does not exist")?;
         let tokens = rule.written.rows.as_ref().map_or(pass.tokens.len(), Vec::len);
         let extent = Extent { tokens, seen: pass.end(), sizes };
         let stored = self.converted()?;
@@ -280,7 +283,7 @@ impl Matched<'_> {
         let layer = match (point.scope(), self.layer) {
             (Scope::Layer, None) => {
                 return Err(format!(
-                    "{point} is in a layer; say which by {{layer}} in its name, or layer = 0"
+                    "{point} needs a layer; use {{layer}} in the name pattern, or layer = 0"
                 ));
             }
             (Scope::Layer, layer) => layer,
@@ -300,12 +303,12 @@ impl Matched<'_> {
         Ok(Placed { site, name: self.name.to_owned(), row, stored: stored.clone() })
     }
 
-    /// The array with the type that its rule says it is of, and its values as they should be.
+    /// Returns the array with the type of its rule and scaled values.
     fn converted(&self) -> std::result::Result<StoredTensor, String> {
         let mut stored = self.stored.clone();
         if let Some(dtype) = self.rule.dtype {
             if dtype.block_bytes() != stored.dtype.block_bytes() {
-                return Err(format!("it is of {}, whose bits are no {dtype}", stored.dtype));
+                return Err(format!("cannot reinterpret {} as {dtype}: the sizes differ", stored.dtype));
             }
             stored.dtype = dtype;
         }
@@ -322,14 +325,14 @@ fn short(dtype: DType) -> Option<String> {
     matches!(dtype, DType::F32 | DType::F16 | DType::BF16).then(|| dtype.name().to_owned())
 }
 
-/// A part as the rule says it.
+/// Returns the part that a rule states.
 fn cut(of: &Of, given: Option<&[Axis]>, point: Point) -> std::result::Result<Part, String> {
     let shape = of.ranges()?.into_iter().map(|range| range.len()).collect();
     let axes = given.filter(|axes| *axes != point.axes()).map(<[Axis]>::to_vec);
     Ok(Part { of: Some(of.clone()), shape, axes, rows: None })
 }
 
-/// Each place once. Two names of the same values are one array that was saved twice.
+/// Keeps each site once. Two names with equal values are one array saved twice.
 fn once(placed: Vec<Placed>) -> std::result::Result<(Vec<Placed>, Option<String>), String> {
     let mut kept: Vec<Placed> = Vec::new();
     let mut places: HashMap<Site, usize> = HashMap::new();
@@ -343,8 +346,8 @@ fn once(placed: Vec<Placed>) -> std::result::Result<(Vec<Placed>, Option<String>
         let first = &kept[at];
         if !are_equal(first, &one) {
             return Err(format!(
-                "arrays '{}' and '{}' would both be {}, and hold other values: leave one out, or tell them apart in a map of \
-                 your own",
+                "arrays '{}' and '{}' both match {}, but have different values; remove one, or distinguish \
+                 them in your own map",
                 Shown(&first.name),
                 Shown(&one.name),
                 one.site
@@ -355,7 +358,7 @@ fn once(placed: Vec<Placed>) -> std::result::Result<(Vec<Placed>, Option<String>
     let note = twins.first().map(|first| {
         let more = twins.len() - 1;
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-        format!("the same values under two names were taken once: {first}{more}")
+        format!("arrays with equal values under two names are used once: {first}{more}")
     });
     Ok((kept, note))
 }
@@ -393,7 +396,8 @@ fn cut_of(row: &TensorRow) -> Option<Vec<(usize, Range<usize>)>> {
     ranges.iter().any(|(length, range)| range.len() != *length).then_some(ranges)
 }
 
-/// What the run was computed in, as far as the arrays show it: one short type that all are of, or whose values all have.
+/// Returns the type of the run, if the arrays show it: a 16-bit type that all arrays have, or that all values
+/// fit.
 fn computed_in(placed: &[Placed]) -> Option<DType> {
     /// Softmax and logits are of f32 in many runs that are of a shorter type.
     const OFTEN_WIDER: &[Point] =
@@ -423,7 +427,7 @@ fn computed_in(placed: &[Placed]) -> Option<DType> {
     (!is_cast).then_some(DType::F32)
 }
 
-/// Whether the low bytes of values of four bytes are zero: of the first few, which tell.
+/// Returns true if the low bytes of the first four-byte values are zero.
 fn has_zeros(bytes: &[u8], low: usize) -> bool {
     const LOOKED_AT: usize = 4096;
     bytes.as_chunks::<4>().0.iter().take(LOOKED_AT).all(|value| value[..low].iter().all(|&byte| byte == 0))

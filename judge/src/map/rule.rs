@@ -1,4 +1,4 @@
-//! What a map says of the arrays of one name.
+//! A rule of a map for the arrays with a name.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,22 +8,22 @@ use crate::format::Shown;
 use crate::map::pattern::{Numbers, Pattern};
 use crate::weight::DType;
 
-/// A rule as it stands in a file.
+/// A rule as in a file.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct WrittenRule {
     /// The pattern of its names, or several.
     pub name: Names,
-    /// Which tap they are.
+    /// The tap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tap: Option<String>,
-    /// Which taps one array is made of.
+    /// Taps that are fused in one array.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fused: Option<Vec<String>>,
-    /// How these lie in it.
+    /// Layout of the fused taps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<Form>,
-    /// What the array's axes count, where that is not plain; of stacked taps, those of each.
+    /// Axes of the array, if not the default; for stacked taps, those of each tap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub axes: Option<Vec<String>>,
     /// The layer, where the name does not tell it.
@@ -32,35 +32,35 @@ pub struct WrittenRule {
     /// The pass, likewise; 0 if nothing tells it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass: Option<usize>,
-    /// What is added to the layer in the name.
+    /// Number added to the layer in the name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offset: Option<isize>,
-    /// Which rows of the pass it holds.
+    /// Recorded rows of the pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<Vec<usize>>,
-    /// Which part of the array it is, as in a dump's manifest.
+    /// Part of the array, as in a dump's manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<Of>,
-    /// What values are multiplied with to be the tap's.
+    /// Factor from the array's values to the tap's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale: Option<f64>,
-    /// What the bits are: `bf16` of integers of 16 bits.
+    /// Type of the bits, such as `bf16` in 16-bit integers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dtype: Option<String>,
-    /// What values were rounded to before they were stored in a longer type.
+    /// Type to which values were rounded before they were stored in a longer type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub computed: Option<String>,
-    /// Whether there may be more keys than were read, behind them.
+    /// True if keys after those that were read are padding.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub padded: bool,
-    /// Of which architectures it is, if not of all.
+    /// Architectures of the rule, if not all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub architectures: Option<Vec<String>>,
 }
 
 /// One pattern, or several.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(untagged, expecting = "expected a text or a list of texts")]
+#[serde(untagged, expecting = "expected a string or a list of strings")]
 pub enum Names {
     /// One.
     One(String),
@@ -74,7 +74,7 @@ impl Default for Names {
     }
 }
 
-/// How several taps lie in one array.
+/// The layout of several taps in one array.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Form {
@@ -90,7 +90,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// Whether taps can lie so.
+    /// Checks that taps can have this layout.
     fn check(self, taps: &[Point]) -> Result<(), String> {
         let axes: Vec<&[Axis]> = taps.iter().map(|tap| tap.axes()).collect();
         let of_tokens = axes.iter().all(|axes| axes.first() == Some(&Axis::Token));
@@ -103,24 +103,27 @@ impl Form {
             Form::Stacked => (true, ""),
         };
         let names: Vec<String> = taps.iter().map(ToString::to_string).collect();
-        let problem =
-            || format!("taps that lie in this form are {expected}, and {} are not", names.join(", "));
+        let problem = || format!("this form needs {expected}, which {} are not", names.join(", "));
         fits.then_some(()).ok_or_else(problem)
     }
 }
 
-/// How taps are fused, if they are; what is said of them must go together.
+/// Returns the layout of fused taps and checks that the fields agree.
 fn form_of(written: &WrittenRule, taps: &[Point]) -> Result<Option<Form>, String> {
     let form = written.fused.is_some().then(|| written.form.unwrap_or_default());
     let is_part = form.is_some() || written.of.is_some();
     let problems = [
-        (form.is_none() && written.form.is_some(), "form is said of fused taps alone"),
-        (form.is_some() && written.of.is_some(), "of is said of one tap: write a rule of this name for each"),
-        (written.padded && is_part, "padded is said of a tap that is an array of its own"),
-        (written.rows.as_ref().is_some_and(Vec::is_empty), "rows names none"),
+        (form.is_none() && written.form.is_some(), "form needs fused taps"),
+        (
+            form.is_some() && written.of.is_some(),
+            "of needs a single tap; write one rule with this name per \
+            tap",
+        ),
+        (written.padded && is_part, "padded needs a tap that has its own array"),
+        (written.rows.as_ref().is_some_and(Vec::is_empty), "rows is empty"),
         (
             written.scale.is_some_and(|scale| !(scale.is_finite() && scale != 0.0)),
-            "scale is no number that values can be multiplied with",
+            "invalid scale, expected a finite number other than 0",
         ),
     ];
     if let Some((_, problem)) = problems.into_iter().find(|(is_so, _)| *is_so) {
@@ -156,7 +159,7 @@ impl Rule {
             .iter()
             .map(|name| Pattern::new(&format!("{before}{name}{behind}")))
             .collect::<Result<Vec<_>, _>>()?;
-        let first = names.first().ok_or("a rule has no name")?;
+        let first = names.first().ok_or("a rule has no name pattern")?;
         let refuse = |problem: String| format!("the rule of '{}': {problem}", Shown(first));
         let taps = match (&written.tap, &written.fused) {
             (Some(tap), None) => vec![tap.parse()],
@@ -165,10 +168,11 @@ impl Rule {
         };
         let taps = taps.into_iter().collect::<Result<Vec<Point>, _>>().map_err(refuse)?;
         let axis =
-            |name: &String| name.parse().map_err(|()| refuse(format!("no axis is named '{}'", Shown(name))));
+            |name: &String| name.parse().map_err(|()| refuse(format!("unknown axis '{}'", Shown(name))));
         let axes = written.axes.as_ref().map(|axes| axes.iter().map(axis).collect::<Result<Vec<Axis>, _>>());
-        let no_dtype =
-            |name: &String| refuse(format!("dtype '{}' is not one of f32, f64, f16, bf16", Shown(name)));
+        let no_dtype = |name: &String| {
+            refuse(format!("unknown dtype '{}', expected one of f32, f64, f16, bf16", Shown(name)))
+        };
         let dtype = |name: &String| DType::named(name).ok_or_else(|| no_dtype(name));
         let dtype = written.dtype.as_ref().map(dtype).transpose()?;
         let form = form_of(&written, &taps).map_err(refuse)?;
@@ -195,7 +199,7 @@ impl Rule {
         self.patterns.iter().any(|pattern| pattern.of(name).is_some())
     }
 
-    /// Whether it is of another part of the arrays that a rule is of a part of.
+    /// Returns true if both rules are about different parts of the same arrays.
     pub(super) fn is_part_as(&self, first: &Self) -> bool {
         let is_part = |rule: &Self| rule.written.of.is_some();
         is_part(self) && is_part(first) && self.written.name == first.written.name

@@ -1,4 +1,4 @@
-//! What the axes of a stored array are, told by its shape, and which part of it is a tap.
+//! Axes of a stored array, found from its shape, and the part that is a tap.
 
 use crate::checkpoint::{Axis, Point};
 use crate::dump::Of;
@@ -21,7 +21,7 @@ impl Sizes {
         Self { heads: Some(heads), kv_heads: Some(kv_heads), head_dim: Some(head_dim) }
     }
 
-    /// These, and others where these are not known.
+    /// Returns these sizes, with missing ones from others.
     pub(super) fn or(self, others: Self) -> Self {
         Self {
             heads: self.heads.or(others.heads),
@@ -75,7 +75,7 @@ fn layouts(point: Point) -> Vec<Vec<Axis>> {
 }
 
 impl Extent {
-    /// Whether an axis of a tap may be so long.
+    /// Returns true if an axis of a tap may have this length.
     fn may_be(&self, point: Point, axis: Axis, length: usize) -> bool {
         let Sizes { heads, kv_heads, head_dim } = self.sizes;
         let is = |known: Option<usize>| known.is_none_or(|known| known == length);
@@ -106,8 +106,10 @@ impl Extent {
             Some(head_dim) if head_dim > 0 && width.is_multiple_of(head_dim) => {
                 Ok([width / head_dim, head_dim])
             }
-            Some(head_dim) => Err(format!("{width} values a row are no heads of {head_dim}")),
-            None => Err("how many heads there are is not known: give --model, or head_dim in the map".into()),
+            Some(head_dim) => {
+                Err(format!("a row of {width} values cannot be split into heads of {head_dim}"))
+            }
+            None => Err("the number of heads is unknown; give --model, or set head_dim in the map".into()),
         }
     }
 
@@ -154,7 +156,7 @@ impl Extent {
         Ok(Part { of, shape: ends, axes: (axes != point.axes()).then_some(axes), rows })
     }
 
-    /// Where an axis ends without what is behind the keys that were read.
+    /// Returns the end of an axis without the padding after the keys that were read.
     fn end(&self, axis: Axis, length: usize, padded: bool) -> usize {
         if padded && axis == Axis::Key { length.min(self.seen) } else { length }
     }
@@ -164,8 +166,8 @@ impl Extent {
         let sizes: String = sizes.filter_map(|(name, size)| Some(format!(", {name} {}", size?))).collect();
         let axes = Axis::names(axes.iter().copied());
         format!(
-            "shape {shape:?} is not [{}] of {point} in a pass of {} tokens{sizes}; say its axes in the map, or look what it \
-             is with xcheck identify",
+            "shape {shape:?} is not [{}], as expected for {point} in a pass of {} tokens{sizes}; state the \
+             axes in the map, or find the tap with xcheck identify",
             axes.join(", "),
             self.tokens
         )
@@ -184,14 +186,14 @@ impl Extent {
     ) -> Result<Vec<Part>, String> {
         let elements: usize = shape.iter().product();
         let refuse =
-            |what: &str| format!("shape {shape:?} cannot be {what} in a pass of {} tokens", self.tokens);
+            |what: &str| format!("shape {shape:?} cannot have {what} in a pass of {} tokens", self.tokens);
         if form == Form::Stacked {
             return self.stacked(points, shape, given);
         }
         let axes = given.unwrap_or(&[Axis::Token, Axis::Hidden]);
         let lengths = match given {
             Some(axes) => {
-                without_leading_ones(shape, axes.len()).ok_or_else(|| refuse("of these axes"))?.to_vec()
+                without_leading_ones(shape, axes.len()).ok_or_else(|| refuse("these axes"))?.to_vec()
             }
             None if elements.is_multiple_of(self.tokens) => vec![self.tokens, elements / self.tokens],
             None => return Err(refuse("rows of tokens")),
@@ -199,9 +201,8 @@ impl Extent {
         let at = axes
             .iter()
             .position(|&axis| axis == Axis::Hidden)
-            .ok_or_else(|| refuse("of these axes: none is hidden"))?;
-        let inner =
-            self.cuts(points, form, lengths[at]).ok_or_else(|| refuse("these taps beside each other"))?;
+            .ok_or_else(|| refuse("these axes: the axis hidden is missing"))?;
+        let inner = self.cuts(points, form, lengths[at]).ok_or_else(|| refuse("these taps side by side"))?;
         let outer = |from: &[usize]| from.to_vec();
         let part = |Cut { lengths: inner, axes: names, range: (along, from, to) }: Cut| {
             let all = [outer(&lengths[..at]), inner, outer(&lengths[at + 1..])].concat();
@@ -219,7 +220,7 @@ impl Extent {
         Ok(inner.into_iter().map(part).collect())
     }
 
-    /// What a fused axis is made of, and which part of it each tap is.
+    /// Returns the parts of a fused axis, one per tap.
     fn cuts(&self, points: &[Point], form: Form, width: usize) -> Option<Vec<Cut>> {
         let has_heads = |point: &Point| point.axes().contains(&Axis::HeadDim);
         if !points.iter().any(has_heads) {
@@ -281,7 +282,7 @@ impl Extent {
     ) -> Result<Vec<Part>, String> {
         let count = points.len();
         let (first, each) = shape.split_first().filter(|(first, _)| **first == count).ok_or_else(|| {
-            format!("shape {shape:?} does not begin with the {count} taps that are stacked")
+            format!("shape {shape:?} does not start with {count}, the number of stacked taps")
         })?;
         let part = |(index, &point): (usize, &Point)| {
             let own = |&axis: &Axis| match axis {
@@ -306,26 +307,26 @@ impl Extent {
     }
 }
 
-/// Whether an array of a shape is read as a tap of a pass of so many tokens without a word on its axes, in the tap's own
-/// order.
+/// Returns true if an array of this shape is read as the tap without stated axes, in the tap's own order.
 pub fn is_plain(point: Point, shape: &[usize], tokens: usize, sizes: Sizes) -> bool {
     let part = Extent { tokens, seen: usize::MAX, sizes }.whole(point, shape, None, false);
     part.is_ok_and(|part| part.axes.is_none_or(|axes| axes == [Axis::Token, Axis::Head, Axis::HeadDim]))
 }
 
-/// Which heads a tap has, if it has any.
+/// Returns the head axis of a tap.
 fn heads_axis(point: Point) -> Axis {
     if point.axes().contains(&Axis::Head) { Axis::Head } else { Axis::KvHead }
 }
 
-/// A part of a fused axis: what the axis is made of, and along which of these from where to where.
+/// A part of a fused axis: the components of the axis, and the range along one of them.
 struct Cut {
     lengths: Vec<usize>,
     axes: Vec<Axis>,
     range: (usize, usize, usize),
 }
 
-/// Taps of which engines may compute the last row alone: at the end of the last layer and behind it.
+/// Returns true for taps of which engines may compute only the last row: at the end of the last layer and
+/// after it.
 fn keeps_last(point: Point) -> bool {
     matches!(point.axes(), [Axis::Token, Axis::Hidden | Axis::Ffn | Axis::Vocab])
 }

@@ -1,4 +1,4 @@
-//! What the model read: told, in the map, or an array of the file.
+//! Input tokens: given, in the map, or from an array of the file.
 
 use crate::error::{DumpError, Error, Result};
 use crate::format::{Arrays, Shown};
@@ -16,8 +16,8 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    /// Those told, else those that the map says, else those in an array of the file. That is held against what is told; where
-    /// the run `goes_on` after its prompt, it may be the prompt alone.
+    /// Returns the given tokens, else those of the map, else those of an array in the file. An array must
+    /// agree with the given tokens; if the run `goes_on` after its prompt, it may have the prompt only.
     pub(super) fn of(map: &Map, arrays: &Arrays, told: Option<&[u32]>, goes_on: bool) -> Result<Self> {
         let said = match &map.written.tokens {
             Some(WrittenTokens::Ids(ids)) => Some(ids.as_slice()),
@@ -36,13 +36,13 @@ impl Tokens {
             (None, Some(held)) => (held.ids()?, name),
             (None, None) => {
                 return refuse(
-                    "which tokens the model read is not known: give --tokens 1,2,3, or tokens = [1, 2, 3] in the map, \
-                     or save them beside the arrays as input_ids",
+                    "the tokens that the model read are unknown; give --tokens 1,2,3, or tokens = [1, 2, 3] \
+                     in the map, or save them with the arrays as input_ids",
                 );
             }
         };
         if ids.is_empty() {
-            return refuse("there are no tokens: a model reads one at least");
+            return refuse("no tokens, expected at least one");
         }
         Ok(Self { ids, array })
     }
@@ -74,12 +74,13 @@ impl<'a> Held<'a> {
 
     fn ids(&self) -> Result<Vec<u32>> {
         let refuse = |problem| {
-            Error::dump(self.arrays.tensors.path(), format!("array '{}' {problem}", Shown(self.name)))
+            Error::dump(self.arrays.tensors.path(), format!("array '{}': {problem}", Shown(self.name)))
         };
         ids_in(self.stored).map_err(refuse)
     }
 
-    /// Whether it holds token ids; these must be those told, or how they begin if the run goes on.
+    /// Returns true if the array has token ids. They must equal the given ones, or be their beginning if the
+    /// run continues.
     fn check(&self, told: &[u32], goes_on: bool) -> Result<bool> {
         let Ok(ids) = ids_in(self.stored) else { return Ok(false) };
         if told == ids || goes_on && told.starts_with(&ids) {
@@ -101,19 +102,18 @@ fn ids_in(stored: &StoredTensor) -> Result<Vec<u32>, String> {
     let shape = &stored.shape;
     let is_one = shape.split_last().is_some_and(|(_, outer)| outer.iter().all(|&length| length == 1));
     if !is_one {
-        return Err(format!("has shape {shape:?}, expected the tokens of one sequence: [T] or [1, T]"));
+        return Err(format!("shape {shape:?}, expected the tokens of one sequence: [T] or [1, T]"));
     }
     let view = View::stored(shape, stored.dtype, stored.data.clone());
-    let view = view.ok_or_else(|| format!("is of {}, expected whole numbers", stored.dtype))?;
+    let view = view.ok_or_else(|| format!("dtype {}, expected integers", stored.dtype))?;
     let id = |value: f64| match value as u32 {
         id if f64::from(id) == value => Ok(id),
-        _ => Err(format!("holds {value}, which is no token id")),
+        _ => Err(format!("invalid token id {value}")),
     };
     view.to_vec().into_iter().map(id).collect()
 }
 
-/// The tokens that a model read: those told, else those that a file holds under one of the names by which everybody saves
-/// them. `None` where nothing tells them.
+/// Returns the input tokens: the given ones, else those in the file under a usual name. `None` if unknown.
 ///
 /// # Errors
 /// If that array does not begin as what is told, or is needed and is not the tokens of one sequence.

@@ -1,4 +1,4 @@
-//! What is to be said of arrays that were read by a map.
+//! Notes on arrays that were read with a map.
 
 use std::collections::HashMap;
 
@@ -10,20 +10,21 @@ use crate::map::tokens::Tokens;
 use crate::map::{Map, SHOWN};
 
 impl Map {
-    /// How it was read.
+    /// Describes the reading.
     pub(super) fn told(&self, placed: usize, arrays: &Arrays, tokens: &Tokens) -> String {
         let total = arrays.tensors.len() - usize::from(tokens.array.is_some());
         let whence = match &tokens.array {
-            Some(name) => format!("; array '{}' holds tokens", Shown(name)),
+            Some(name) => format!("; array '{}' has the tokens", Shown(name)),
             None => String::new(),
         };
         format!(
-            "it has no manifest and was read by the map {}: {placed} of {total} arrays have a place{whence}",
+            "the file has no manifest and was read with the map {}: {placed} of {total} arrays have a \
+                tap{whence}",
             self.name
         )
     }
 
-    /// Returns what is to be said of arrays that have no place.
+    /// Returns notes on arrays without a tap.
     pub(super) fn left(
         &self,
         arrays: &Arrays,
@@ -49,8 +50,8 @@ impl Map {
         let names = shortened(names.filter(|name| !misfit(name) && !is_ignored(name)));
         let names = names.map(|names| {
             format!(
-                "arrays not compared, since the map {} has no tap for them: {names}; name their taps in a map of your own, or leave \
-                 them out with --ignore",
+                "arrays not compared, because the map {} has no tap for them: {names}; name their taps in \
+                 your own map, or skip them with --ignore",
                 self.name
             )
         });
@@ -59,7 +60,8 @@ impl Map {
             let more = misfits.len() - 1;
             let more = if more == 0 { String::new() } else { format!(" (and {more} more)") };
             format!(
-                "array not compared, since it is not what its name says: '{}': {problem}{more}; leave it out with --ignore",
+                "array not compared, because it does not match its name: '{}': {problem}{more}; skip it with \
+                    --ignore",
                 Shown(first)
             )
         });
@@ -72,7 +74,7 @@ impl Map {
         let idle: Vec<String> =
             self.rules.iter().filter(is_idle).map(|rule| Shown(rule.name()).to_string()).collect();
         (!idle.is_empty() && !self.is_shipped)
-            .then(|| format!("rules of the map {} that are of no array: {}", self.name, idle.join(", ")))
+            .then(|| format!("rules of the map {} that match no array: {}", self.name, idle.join(", ")))
     }
 }
 

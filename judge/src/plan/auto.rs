@@ -1,18 +1,18 @@
-//! Which shard a scheduler means, by the variables that it sets.
+//! Shard numbers from the environment variables of schedulers.
 
 use crate::error::{Error, Result};
 use crate::plan::Shard;
 
-/// How many shards there are, where a scheduler does not say.
+/// Variable with the number of shards, for schedulers that do not set it.
 const SHARDS: &str = "XCHECK_SHARDS";
 
 /// A scheduler that gives each of its jobs a number.
 struct Scheduler {
     name: &'static str,
     index: &'static str,
-    /// What the first job has.
+    /// Index of the first job.
     first: First,
-    /// How many jobs there are.
+    /// Variable with the number of jobs.
     count: Option<&'static str>,
 }
 
@@ -55,9 +55,9 @@ const KNOWN: [Scheduler; 6] = [
     },
 ];
 
-/// The shard that the environment tells. `XCHECK_SHARDS` goes before what a scheduler says of their number: the array may
-/// be a part of it, as when a few jobs are run again, and its indices are then counted from the scheduler's first, 0 with
-/// Slurm.
+/// Returns the shard from the environment. `XCHECK_SHARDS` overrides the scheduler's number of jobs, because
+/// an array may be a part of it, for example when a few jobs run again. Indices then count from the
+/// scheduler's first, 0 with Slurm.
 ///
 /// # Errors
 /// If no scheduler's variables are set, one is no number, or two contradict each other.
@@ -72,13 +72,16 @@ pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Sha
     let Some(&(_, shard)) = told.first() else {
         let names: Vec<_> = KNOWN.iter().map(|known| format!("{} ({})", known.index, known.name)).collect();
         return Err(Error::Usage(format!(
-            "--shard auto: no scheduler's variable is set: none of {}; give --shard 3/16",
+            "--shard auto: no scheduler found, expected one of the variables {}; give e.g. --shard 3/16",
             names.join(", ")
         )));
     };
     if told.iter().any(|(_, other)| *other != shard) {
-        let told: Vec<_> = told.iter().map(|(name, shard)| format!("{name} says {shard}")).collect();
-        return Err(Error::Usage(format!("--shard auto: {}; give --shard 3/16", told.join(", "))));
+        let told: Vec<_> = told.iter().map(|(name, shard)| format!("{name} has {shard}")).collect();
+        return Err(Error::Usage(format!(
+            "--shard auto: contradictory schedulers: {}; give e.g. --shard 3/16",
+            told.join(", ")
+        )));
     }
     Ok(shard)
 }
@@ -100,14 +103,15 @@ impl Environment<'_> {
         let of = shards.or(count).ok_or_else(|| {
             let (name, index) = (scheduler.name, scheduler.index);
             Error::Usage(format!(
-                "--shard auto: {name} sets {index} and not how many there are; set {SHARDS}"
+                "--shard auto: {name} sets {index} but not the number of shards; set {SHARDS}"
             ))
         })?;
         let shard = index.checked_sub(first).map(|after| Shard { index: after / step + 1, of });
         match shard.filter(|shard| shard.index <= shard.of) {
             Some(shard) => Ok(Some(shard)),
             None => Err(Error::Usage(format!(
-                "--shard auto: {} is {index}, which is none of {of} counted from {first}; give --shard 3/16",
+                "--shard auto: {} is {index}, expected one of {of} shards, counted from {first}; give e.g. \
+                    --shard 3/16",
                 scheduler.index
             ))),
         }
@@ -120,8 +124,8 @@ impl Environment<'_> {
         match (last, count) {
             (Some(last), Some(count)) if last.saturating_sub(first) / step + 1 != count => {
                 Err(Error::Usage(format!(
-                    "--shard auto: the array has {count} of the indices {first} to {last}; set {SHARDS} to how many \
-                     shards there are in all, for an array that begins at 0"
+                    "--shard auto: the array has only {count} of the indices {first} to {last}; use an array \
+                     that starts at 0, and set {SHARDS} to the number of shards"
                 )))
             }
             _ => Ok((first, step)),
@@ -131,7 +135,9 @@ impl Environment<'_> {
     fn number(&self, name: &str) -> Result<Option<usize>> {
         let Some(text) = (self.variable)(name).filter(|text| !text.is_empty()) else { return Ok(None) };
         let number = text.parse().map_err(|_| {
-            Error::Usage(format!("--shard auto: {name} is '{text}', which is no number; give --shard 3/16"))
+            Error::Usage(format!(
+                "--shard auto: {name} is '{text}', expected a number; give e.g. --shard 3/16"
+            ))
         })?;
         Ok(Some(number))
     }

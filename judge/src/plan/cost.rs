@@ -1,4 +1,4 @@
-//! What a unit costs: work, weights, values of the dump. Estimates, which decide nothing but who does what.
+//! Costs of a unit: work, weights and values. The estimates only decide the distribution of units.
 
 use std::str::FromStr;
 
@@ -10,10 +10,10 @@ use crate::weight::Matrix;
 /// Floating-point operations a second: what two threads of a laptop's cores do (the README's figure of a prefill).
 const RATE: f64 = 65e9;
 
-/// Bytes a second from where weights and dumps lie.
+/// Bytes per second for reading weights and dumps.
 const BANDWIDTH: f64 = 1e9;
 
-/// What a unit needs.
+/// The cost of a unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
     /// Floating-point operations, in 10⁹, of one forward pass over every token.
@@ -72,7 +72,7 @@ impl Cost {
         self.weights_bytes + self.dump_bytes
     }
 
-    /// How long that takes a small machine.
+    /// Returns the estimated seconds on a small machine.
     pub fn seconds(&self) -> f64 {
         self.gflop * 1e9 / RATE + self.bytes() as f64 / BANDWIDTH
     }
@@ -82,7 +82,7 @@ fn bytes(w: &Matrix) -> u64 {
     w.dtype.bytes_for(w.rows * w.cols).unwrap_or(0) as u64
 }
 
-/// How much one machine is to do: `2GB`, `500MB`, `60s`, `5m`.
+/// The limit per machine: `2GB`, `500MB`, `60s`, `5m`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Limit {
     /// Bytes of weights and values.
@@ -92,7 +92,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// Whether a cost is within it.
+    /// Returns true if a cost is within the limit.
     pub fn holds(&self, cost: &Cost) -> bool {
         match self {
             Limit::Bytes(bytes) => cost.bytes() <= *bytes,
@@ -105,8 +105,12 @@ impl FromStr for Limit {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let refuse =
-            || format!("'{text}' is neither a size such as 2GB or 500MB nor a time such as 60s or 5m");
+        let refuse = || {
+            format!(
+                "invalid limit '{text}', expected a size such as 2GB or 500MB, or a time such as 60s \
+                or 5m"
+            )
+        };
         let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).ok_or_else(refuse)?;
         let number: f64 = text[..digits].parse().map_err(|_| refuse())?;
         let limit = match text[digits..].trim() {

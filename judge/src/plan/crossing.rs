@@ -1,4 +1,4 @@
-//! Where a sequence grows beyond what LongRoPE's short factors are for.
+//! The point at which a sequence exceeds LongRoPE's short factors.
 
 use crate::dump::{Manifest, Pass};
 use crate::model::Model;

@@ -1,4 +1,4 @@
-//! How a comparison is cut into units that can be judged by themselves, on many machines: from headers alone.
+//! Plans: units of a comparison that can be judged independently on many machines, from headers alone.
 
 mod auto;
 mod cost;
@@ -29,11 +29,11 @@ pub struct Plan {
     pub hash: String,
     /// The units.
     pub units: Vec<Unit>,
-    /// What each of them costs.
+    /// Cost of each unit.
     pub costs: Vec<Cost>,
 }
 
-/// What a plan is told by. Nothing that is not a header: every machine comes to the same.
+/// The data that identifies a plan. It only includes headers, so every machine gets the same plan.
 #[derive(Serialize)]
 struct Told<'p> {
     xcheck: &'static str,
@@ -44,7 +44,7 @@ struct Told<'p> {
 }
 
 impl Plan {
-    /// Of a model, computed in a type, along a dump.
+    /// Makes the plan for a model, a dump and the computed type.
     pub fn of(model: &dyn Model, dump: &Dump, computed: DType, selection: &Selection) -> Self {
         let units = unit::units(model, dump, computed, selection);
         let costs = units.iter().map(|unit| Cost::of(unit, model, dump)).collect();

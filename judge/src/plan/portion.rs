@@ -1,4 +1,4 @@
-//! Which units a message of a stream is of: it tells that by what it holds.
+//! Units of a stream's message, found from its content.
 
 use std::fmt;
 use std::ops::Range;
@@ -14,15 +14,15 @@ use crate::weight::DType;
 /// comes last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Portion {
-    /// Where its units begin, and where the last of them ends.
+    /// First stations of the units, and the end of the last unit.
     bounds: Vec<usize>,
     n_layers: usize,
 }
 
 impl Portion {
-    /// What a dump is of. A layer's `block_out` before everything else is what the next one starts from. As long as layer 0
-    /// has not come, which `is_first` says, what lacks that is run from the tokens, as it is of a file; so is a `block_out`
-    /// of layer 0 where there are no other taps of layers.
+    /// Finds the portion of a dump. A leading `block_out` is the input of the next layer. Until layer 0 has
+    /// been received (`is_first`), values without an input are run from the tokens, as for a file. The same
+    /// holds for a `block_out` of layer 0 without other layer taps.
     ///
     /// # Errors
     /// If it lacks what its first layer starts from, or what the layer after its last one would; in words.
@@ -33,7 +33,7 @@ impl Portion {
             sites.push((station(site, n_layers)?, site));
         }
         let all = starts(dump, n_layers, computed);
-        let first = sites.iter().map(|(station, _)| *station).min().ok_or("it holds no values")?;
+        let first = sites.iter().map(|(station, _)| *station).min().ok_or("the message has no values")?;
         let end = sites.iter().map(|(station, _)| *station).max().unwrap_or(first) + 1;
         let is_input = |(station, site): &&(usize, Site)| *station > first || site.point == Point::BlockOut;
         let may_enter = end > first + 1 && sites.iter().all(|one| is_input(&one));
@@ -58,7 +58,7 @@ impl Portion {
         self.bounds.windows(2).map(|bounds| bounds[0]..bounds[1])
     }
 
-    /// Whether a place lies at stations.
+    /// Returns true if a site is in these stations.
     pub fn lies_in(&self, site: Site, stations: &Range<usize>) -> bool {
         station(site, self.n_layers).is_ok_and(|station| stations.contains(&station))
     }
@@ -69,7 +69,7 @@ impl Portion {
         self.bounds.iter().copied().filter(inner).map(|bound| bound - 1)
     }
 
-    /// Whether what follows the last layer belongs to it.
+    /// Returns true if the portion includes the head.
     pub fn has_head(&self) -> bool {
         self.bounds.last() == Some(&stations(self.n_layers))
     }
@@ -89,7 +89,7 @@ impl fmt::Display for Portion {
     }
 }
 
-/// All units of a comparison of which portions have come. What lies between two of them, and has not come, is one unit.
+/// Returns all units of a comparison from the received portions. A gap between two portions is one unit.
 pub fn units_of<'p>(
     portions: impl IntoIterator<Item = &'p Portion>,
     n_layers: usize,
@@ -103,11 +103,11 @@ pub fn units_of<'p>(
     between(&bounds, n_layers, manifest, selection)
 }
 
-/// Where a place lies.
+/// Returns the station of a site.
 fn station(site: Site, n_layers: usize) -> Result<usize, String> {
     match (site.layer, site.point) {
         (Some(layer), _) if layer >= n_layers => {
-            Err(format!("it holds layer {layer}; the model has {n_layers}, counted from 0"))
+            Err(format!("the message has layer {layer}, but the model has {n_layers} layers, counted from 0"))
         }
         (Some(layer), _) => Ok(layer + 1),
         (None, Point::Embed) => Ok(0),
@@ -121,14 +121,14 @@ fn lacks_output(end: usize) -> String {
         None => ("embeddings".to_owned(), "embed"),
     };
     format!(
-        "it holds {what} without {tap} in every pass, in the type of the run: the next layer starts from that; write \
-         {tap} to this message and to the next, or both layers to one message. {ALL_PASSES}"
+        "the message has {what} without {tap}, from which the next layer starts; write {tap} of every pass \
+         in the computed type to this message and the next, or write both layers to one message. {ALL_PASSES}"
     )
 }
 
-/// What is to be done where passes come one after the other.
-const ALL_PASSES: &str = "A message has its layers in all passes: where these come one after the other, read the tokens in one \
-                          pass, or write the dump to a file";
+/// Remedy if passes come one after another.
+const ALL_PASSES: &str = "Each message must contain its layers for all passes. If the passes come one after \
+                          another, read the tokens in one pass, or write the dump to a file";
 
 fn lacks_input(layer: usize) -> String {
     let input = match layer.checked_sub(1) {
@@ -136,7 +136,7 @@ fn lacks_input(layer: usize) -> String {
         None => "embed".to_owned(),
     };
     format!(
-        "it holds layer {layer} but not what enters it: {input} in every pass, in the type of the run; write that to the \
-         message, too, or send both layers in one. {ALL_PASSES}"
+        "the message has layer {layer} without its input, {input}; add it for every pass in the computed \
+         type, or write both layers to one message. {ALL_PASSES}"
     )
 }

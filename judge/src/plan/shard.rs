@@ -1,4 +1,4 @@
-//! Which units fall to whom.
+//! Distribution of units to shards.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,9 +9,9 @@ use crate::plan::Cost;
 /// One of several, counted from 1: `3/16`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// Which, from 1.
+    /// Index of the shard, from 1.
     pub index: usize,
-    /// Of how many.
+    /// Number of shards.
     pub of: usize,
 }
 
@@ -35,13 +35,15 @@ impl FromStr for Shard {
         let numbers = text.split_once('/').map(|(index, of)| (index.trim().parse(), of.trim().parse()));
         match numbers {
             Some((Ok(index), Ok(of))) if 1 <= index && index <= of => Ok(Self { index, of }),
-            _ => Err(format!("'{text}' is no shard: 3/16 is the third of sixteen, counted from 1")),
+            _ => Err(format!(
+                "invalid shard '{text}', expected e.g. 3/16 for the third of sixteen, counted \
+                from 1"
+            )),
         }
     }
 }
 
-/// The units in at most `n` slices, as even as they can be: the dearest costs as little as possible. There are fewer where
-/// more would help nobody.
+/// Splits the units into at most `n` slices with the lowest maximum cost; fewer if more would not help.
 pub fn shards(costs: &[Cost], n: usize) -> Vec<Range<usize>> {
     // In whole microseconds, so that sums are the same everywhere.
     let costs: Vec<u64> = costs.iter().map(|cost| (cost.seconds() * 1e6) as u64 + 1).collect();
@@ -54,7 +56,7 @@ pub fn shards(costs: &[Cost], n: usize) -> Vec<Range<usize>> {
     packed(&costs, enough)
 }
 
-/// As many units as fit into a slice, one slice after the other.
+/// Packs units into slices up to a limit, in order.
 fn packed(costs: &[u64], limit: u64) -> Vec<Range<usize>> {
     let mut slices: Vec<Range<usize>> = Vec::new();
     let mut sum = 0;

@@ -1,4 +1,4 @@
-//! What can be judged by itself: parts of the model between values that the dump holds.
+//! Units: parts of the model between recorded values that can be judged independently.
 
 use std::fmt;
 use std::ops::Range;
@@ -20,23 +20,23 @@ use crate::weight::DType;
 pub enum Unit {
     /// All of it at once: errors travel through the whole model.
     Whole,
-    /// A part of the model, from what the dump holds before it.
+    /// A part of the model, from recorded values before it.
     Part {
-        /// Whether it reads the tokens.
+        /// True if the unit includes the embeddings.
         embed: bool,
-        /// These layers.
+        /// Layers of the part.
         layers: Range<usize>,
-        /// Whether what follows the last layer belongs to it.
+        /// True if the unit includes the head.
         head: bool,
-        /// Whether the greedy continuation is what it chooses.
+        /// True if the unit's choices are the greedy continuation.
         ends: bool,
     },
-    /// The continuation, where it goes beyond the passes that the dump holds: the whole model is run for it.
+    /// The continuation after the recorded passes, which needs a run of the whole model.
     Continuation,
 }
 
 impl Unit {
-    /// The part of the model that it runs; `None` for all of it.
+    /// Returns the part of the model to run; `None` for all of it.
     pub fn part(&self) -> Option<Part> {
         match self {
             Unit::Part { embed, layers, head, .. } => {
@@ -46,8 +46,8 @@ impl Unit {
         }
     }
 
-    /// Whether a place is judged in it, of a model with so many layers. What a dump has of further layers is of the
-    /// last.
+    /// Returns true if a site is judged in the unit, for a model with this many layers. Sites of further
+    /// layers belong to the last layer.
     pub fn contains(&self, site: Site, n_layers: usize) -> bool {
         let Unit::Part { embed, layers, head, ends } = self else {
             return *self == Unit::Whole || site.point == Point::Generated;
@@ -60,7 +60,7 @@ impl Unit {
         }
     }
 
-    /// Whether the choices of tokens are judged in it.
+    /// Returns true if the choices of tokens are judged in the unit.
     pub fn has_choices(&self, selection: &Selection) -> bool {
         match self {
             Unit::Whole => true,
@@ -86,7 +86,7 @@ impl fmt::Display for Unit {
     }
 }
 
-/// What a layer starts from in a pass; the one after the last is the head.
+/// Returns the input site of a layer in a pass; the layer after the last is the head.
 pub fn input_of(layer: usize, pass: usize) -> Site {
     match layer.checked_sub(1) {
         None => Site { point: Point::Embed, layer: None, pass: Some(pass) },
@@ -106,9 +106,9 @@ pub fn unread(manifest: &Manifest) -> &[u32] {
     }
 }
 
-/// The units of a comparison of a model of `n_layers` layers, computed in a type, in data-flow order. A unit begins where
-/// the dump holds what enters a layer, in every pass and as it was computed: values that were stored in a shorter type
-/// stand for many, and sketches for none. A run that reads its tokens again is one unit.
+/// Returns the units of a comparison in data-flow order, for a model of `n_layers` layers and a computed
+/// type. A unit starts where the dump records a layer's input in every pass in that type. A shorter stored
+/// type or a sketch is not enough. A run that reads its tokens again is one unit.
 pub fn units(model: &dyn Model, dump: &Dump, computed: DType, selection: &Selection) -> Vec<Unit> {
     let n_layers = model.dimensions().n_layers;
     if Crossing::of(model, &dump.manifest).is_some_and(|crossing| crossing.is_held(&dump.manifest)) {
@@ -118,7 +118,7 @@ pub fn units(model: &dyn Model, dump: &Dump, computed: DType, selection: &Select
     between(&bounds, n_layers, &dump.manifest, selection)
 }
 
-/// How many stations a model has: the embeddings, each layer, the head.
+/// Returns the number of stations of a model: embeddings, layers, head.
 pub(super) fn stations(n_layers: usize) -> usize {
     n_layers + 2
 }
@@ -156,7 +156,7 @@ pub(super) fn between(
     parts.chain(goes_on.then_some(Unit::Continuation)).collect()
 }
 
-/// What was asked for, by station.
+/// The selected values by station.
 struct Asked<'s> {
     selection: &'s Selection,
     n_layers: usize,

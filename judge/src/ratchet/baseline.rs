@@ -1,4 +1,4 @@
-//! The file of a baseline: what was compared, and what is known to fail, in lines that a person reads in a pull request.
+//! Baseline files: compared sites and waived failures, in lines for review in a pull request.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::ratchet::size::Size;
 use crate::report::{SeenDump, SeenRow};
 use crate::unfinished::write_whole;
 
-/// What a run must be no worse than.
+/// The results that a run must not fall below.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Baseline {
     pub(super) dumps: Vec<DumpEntry>,
@@ -27,11 +27,11 @@ pub(super) struct DumpEntry {
     pub name: String,
     pub model: String,
     pub sha256: Option<String>,
-    /// By what was judged, and in which mode; not told by the first files.
+    /// Criterion and mode; not in the first versions of the file.
     pub judged: Option<String>,
-    /// What must be compared.
+    /// Sites that must be compared.
     pub compared: Vec<Compared>,
-    /// What must be bit-identical.
+    /// Sites that must be bit-identical.
     pub identical: Vec<Block>,
 }
 
@@ -42,12 +42,12 @@ pub(super) struct Compared {
     pub values: Option<Values>,
 }
 
-/// How many values there were.
+/// The number of values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Values {
-    /// At each of the places.
+    /// Number of values at each site.
     Each(u64),
-    /// At all of them together, as the first files said.
+    /// Number of values at all sites together, as in the first versions of the file.
     Sum(u64),
 }
 
@@ -83,7 +83,7 @@ pub(super) struct Entry {
     pub dump: String,
     pub block: Block,
     pub cause: Option<String>,
-    /// The largest figures of its places.
+    /// Largest figures of the sites.
     pub size: Size,
 }
 
@@ -91,8 +91,8 @@ pub(super) struct Entry {
 pub(super) const TODO: &str = "TODO";
 
 const HEAD: &str = "\
-# What xcheck compared, and what is known to fail: `xcheck run --baseline` (docs/how-to/gates.md).
-# --update-baseline writes it anew and keeps each reason, link and date; other comments go.
+# Compared sites and waived failures: `xcheck run --baseline` (docs/how-to/gates.md).
+# --update-baseline rewrites this file. It keeps each reason, link and date, but no other comment.
 ";
 
 #[derive(Deserialize)]
@@ -153,7 +153,7 @@ struct FileEntry {
 const VERSION: u32 = 1;
 
 impl Baseline {
-    /// That of a file.
+    /// Reads a baseline from a file.
     ///
     /// # Errors
     /// If it cannot be read, or anything in it is not what a baseline holds: with the place.
@@ -166,17 +166,17 @@ impl Baseline {
         })
     }
 
-    /// The same of its text.
+    /// Reads a baseline from text.
     ///
     /// # Errors
-    /// As [`Baseline::read`], in words.
+    /// The errors of [`Baseline::read`], in words.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.trim().is_empty() {
-            return Err("it is empty; --update-baseline writes one".to_owned());
+            return Err("the file is empty; write a baseline with --update-baseline".to_owned());
         }
         let file: File = toml::from_str(text).map_err(|error| located(text, &error))?;
         if file.version != VERSION {
-            return Err(format!("it is of version {}, expected {VERSION}", file.version));
+            return Err(format!("unsupported version {}, expected {VERSION}", file.version));
         }
         let dumps = file.dump.into_iter().map(DumpEntry::new).collect::<Result<Vec<_>, _>>()?;
         let twice = dumps
@@ -184,15 +184,13 @@ impl Baseline {
             .enumerate()
             .find(|(at, dump)| dumps[..*at].iter().any(|other| other.name == dump.name));
         if let Some((_, DumpEntry { name, .. })) = twice {
-            return Err(format!(
-                "two entries [[dump]] have the name '{name}': which of them is meant cannot be told"
-            ));
+            return Err(format!("duplicate [[dump]] name '{name}'"));
         }
         let known = file.known.into_iter().map(Group::new).collect::<Result<Vec<_>, _>>()?;
         let is_there = |entry: &&Entry| dumps.iter().any(|dump| dump.name == entry.dump);
         match known.iter().flat_map(|group| &group.rows).find(|entry| !is_there(entry)) {
             Some(Entry { dump, block, .. }) => {
-                Err(format!("{block}: it is of the dump '{dump}', of which there is no [[dump]]"))
+                Err(format!("{block}: unknown dump '{dump}'; add a [[dump]] with this name"))
             }
             None => Ok(Self { dumps, known }),
         }
@@ -248,7 +246,7 @@ impl DumpEntry {
         let (compared, identical) = (blocks(compared)?, blocks(identical)?);
         if compared.is_empty() {
             return Err(format!(
-                "dump '{name}': `compared` is empty: a gate of nothing would pass everything"
+                "dump '{name}': `compared` is empty, so the gate would always pass; list at least one tap"
             ));
         }
         let compared = compared.into_iter().zip(values);
@@ -263,23 +261,25 @@ impl Group {
         let expires = match expires {
             Datetime { date: Some(date), time: None, offset: None } => date.to_string(),
             other => {
-                return Err(format!("'{reason}': `expires` is {other}, expected a date such as 2026-12-31"));
+                return Err(format!(
+                    "'{reason}': invalid `expires` {other}, expected a date such as 2026-12-31"
+                ));
             }
         };
         let rows = rows.into_iter().map(Entry::new).collect::<Result<_, _>>()?;
         Ok(Self { said: Known { reason, link, expires }, rows })
     }
 
-    /// Why it excuses nothing on this day; none where it does.
+    /// Returns the reason why the group waives nothing on this day; `None` if it is in force.
     pub fn is_not_in_force(&self, today: &str) -> Option<String> {
         let Known { reason, link, expires } = &self.said;
         let is_said = |text: &str| !text.trim().is_empty() && text.trim() != TODO;
         match () {
             () if !is_said(reason) => {
-                Some("nobody has said why: fill in `reason`, `link` and `expires`".to_owned())
+                Some("the reason is missing: fill in `reason`, `link` and `expires`".to_owned())
             }
-            () if !is_said(link) => Some("its `link` is empty".to_owned()),
-            () if expires.as_str() < today => Some(format!("it expired on {expires}: {reason} ({link})")),
+            () if !is_said(link) => Some("`link` is empty".to_owned()),
+            () if expires.as_str() < today => Some(format!("expired on {expires}: {reason} ({link})")),
             () => None,
         }
     }
@@ -292,7 +292,7 @@ impl Entry {
         let block = Block::parse(&taps, layers.as_deref(), passes.as_deref())
             .map_err(|problem| format!("a row of [[known]]: {problem}"))?;
         if [headroom, rel_l2, max_scaled, sigmas].into_iter().flatten().any(f64::is_nan) {
-            return Err(format!("a row of [[known]]: {block}: a figure is NaN, than which nothing is worse"));
+            return Err(format!("a row of [[known]]: {block}: invalid figure NaN, expected a number"));
         }
         Ok(Self { dump, block, cause, size: Size { headroom, rel_l2, max_scaled, beyond, sigmas } })
     }
@@ -340,7 +340,7 @@ fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 
-/// What is wrong with a file, in one line.
+/// Describes an error of the file in one line.
 fn located(text: &str, error: &toml::de::Error) -> String {
     let line = error.span().and_then(|span| Some(text.get(..span.start)?.matches('\n').count() + 1));
     let message = error.message().lines().collect::<Vec<_>>().join("; ");

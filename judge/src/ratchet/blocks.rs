@@ -1,4 +1,4 @@
-//! Many places in few words: taps that have the same layers and passes share a line.
+//! Short notation for many sites: taps with the same layers and passes share a line.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -7,13 +7,13 @@ use crate::checkpoint::Point;
 use crate::compare::Ranges;
 use crate::report::SeenRow;
 
-/// Where a value belongs: its layer and pass.
+/// Layer and pass of a value.
 pub type At = (Option<usize>, Option<usize>);
 
 /// Layers, or passes.
 type Numbers = BTreeSet<Option<usize>>;
 
-/// Some taps, in all of these layers and passes; none for what lies outside of layers, and for what belongs to the whole run.
+/// Taps in all of these layers and passes; `None` for taps outside layers, or for values of the whole run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Block {
     pub taps: Vec<String>,
@@ -21,11 +21,11 @@ pub struct Block {
     pub passes: Option<Ranges>,
 }
 
-/// No run has so many places of a tap: 126 layers in a hundred thousand passes.
+/// Largest number of sites of a tap: 126 layers in a hundred thousand passes.
 const MOST: usize = 1 << 24;
 
 impl Block {
-    /// That of these words.
+    /// Parses the fields of a block.
     ///
     /// # Errors
     /// If one of them is no tap, or not a list of numbers.
@@ -33,10 +33,10 @@ impl Block {
         let taps: Vec<String> = taps.split_whitespace().map(str::to_owned).collect();
         let is_tap = |name: &&String| Point::ALL.iter().any(|point| point.name() == name.as_str());
         if let Some(unknown) = taps.iter().find(|name| !is_tap(name)) {
-            return Err(format!("'{unknown}' is no tap; `xcheck checkpoints` lists them"));
+            return Err(format!("unknown tap '{unknown}'; `xcheck checkpoints` lists all taps"));
         }
         if taps.is_empty() {
-            return Err("it names no tap; `xcheck checkpoints` lists them".to_owned());
+            return Err("missing tap name; `xcheck checkpoints` lists all taps".to_owned());
         }
         let ranges =
             |text: Option<&str>| -> Result<Option<Ranges>, String> { text.map(str::parse).transpose() };
@@ -44,24 +44,24 @@ impl Block {
         let count =
             |ranges: &Option<Ranges>| ranges.as_ref().map_or(1, |ranges| ranges.last().saturating_add(1));
         match count(&layers).saturating_mul(count(&passes)) {
-            places if places > MOST => Err(format!("{places} places of a tap are more than any run has")),
+            places if places > MOST => Err(format!("{places} sites of a tap exceed the limit")),
             _ => Ok(Self { taps, layers, passes }),
         }
     }
 
-    /// Whether the place is one of these.
+    /// Returns true if the block contains the row's site.
     pub fn contains(&self, row: &SeenRow) -> bool {
         self.is_beside(row) && is_in(&self.passes, row.pass)
     }
 
-    /// Whether the place is of a tap and layer of these, in whichever pass.
+    /// Returns true if the block contains the row's tap and layer, in any pass.
     pub fn is_beside(&self, row: &SeenRow) -> bool {
         is_in(&self.layers, row.layer)
             && self.passes.is_some() == row.pass.is_some()
             && self.taps.contains(&row.tap)
     }
 
-    /// Every place of it.
+    /// Returns every site of the block.
     pub fn places(&self) -> impl Iterator<Item = (&str, At)> {
         let numbers = |ranges: &Option<Ranges>| -> Vec<Option<usize>> {
             match ranges {
@@ -81,7 +81,7 @@ impl Block {
         })
     }
 
-    /// These places in as few blocks as their layers and passes allow, in the order in which their taps come.
+    /// Groups sites into as few blocks as possible, in the order of their taps.
     pub fn of<'r>(places: impl IntoIterator<Item = (&'r str, At)>) -> Vec<Self> {
         let mut order: Vec<&str> = Vec::new();
         let mut passes: BTreeMap<(usize, Option<usize>), Numbers> = BTreeMap::new();
@@ -117,7 +117,7 @@ fn is_in(ranges: &Option<Ranges>, number: Option<usize>) -> bool {
     }
 }
 
-/// None where there is no number.
+/// Returns the ranges of the numbers; `None` without numbers.
 fn ranges(numbers: &Numbers) -> Option<Ranges> {
     let numbers: Vec<usize> = numbers.iter().flatten().copied().collect();
     (!numbers.is_empty()).then(|| Ranges::of(&numbers))

@@ -1,4 +1,4 @@
-//! What became worse, better, new or gone between two reports.
+//! Changes between two reports: worse, better, new or gone.
 
 use std::collections::HashMap;
 
@@ -6,14 +6,14 @@ use crate::compare::{Floor, Verdict};
 use crate::ratchet::size::Size;
 use crate::report::{Seen, SeenDump, SeenRow, ServedCheck};
 
-/// What a change means, from bad to good.
+/// The meaning of a change, from bad to good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// A worse verdict, a worse failure, another one, or what is not compared any more.
+    /// Worse verdict, worse failure, another failure, or no longer compared.
     Worse,
     /// A better verdict, or a failure that is smaller than another build of it would be.
     Better,
-    /// Not compared before, and no failure.
+    /// Newly compared without a failure.
     New,
     /// Neither: rounding explains it before and now.
     Changed,
@@ -31,37 +31,37 @@ impl Class {
     }
 }
 
-/// One value of which something else is said.
+/// A changed value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// What it means.
+    /// Meaning of the change.
     pub class: Class,
-    /// Of what something else is said: `verdict`, `coverage`, `judged`, `cause`, `size`, `headroom`, `bits`, `check`.
+    /// Kind of change: `verdict`, `coverage`, `judged`, `cause`, `size`, `headroom`, `bits`, `check`.
     pub what: &'static str,
     /// The dump, or what a server was asked.
     pub dump: String,
-    /// The tap; none for what is of the whole dump.
+    /// Tap; `None` for a change of the whole dump.
     pub tap: Option<String>,
     /// The layer, where it has one.
     pub layer: Option<usize>,
     /// The forward pass, where it has one.
     pub pass: Option<usize>,
-    /// What was said, and is.
+    /// Old and new value.
     pub said: [String; 2],
-    /// Why, where more is known.
+    /// Reason, if known.
     pub reason: Option<String>,
 }
 
 /// Two reports, one held against the other.
 #[derive(Clone, Debug)]
 pub struct Diff {
-    /// Who wrote each and how it was called, and its verdict.
+    /// Version, command and verdict of each report.
     pub of: [([String; 2], Verdict); 2],
-    /// In the order of the new report, then what is gone.
+    /// Changes in the order of the new report, then missing values.
     pub changes: Vec<Change>,
     /// Values that both tell of, and checks of a server.
     pub compared: usize,
-    /// What is worth knowing.
+    /// Facts that are no changes.
     pub notes: Vec<String>,
 }
 
@@ -92,7 +92,7 @@ impl Diff {
         diff
     }
 
-    /// What a server was asked, each by what it is about and called.
+    /// Compares the checks of a server, identified by subject and name.
     fn checks(&mut self, old: &[ServedCheck], new: &[ServedCheck]) {
         let key = |check: &ServedCheck| (check.about.clone(), check.check.clone());
         let all = |checks: &[ServedCheck]| -> HashMap<_, Option<Verdict>> {
@@ -106,7 +106,7 @@ impl Diff {
             let Some(class) = class_of_check(then.flatten(), now.flatten()) else { continue };
             let said = [then, now].map(|said| match said {
                 None => String::new(),
-                Some(None) => "cannot be asked".to_owned(),
+                Some(None) => "not available".to_owned(),
                 Some(Some(verdict)) => verdict.name().to_owned(),
             });
             let reason = (class == Class::Worse && now.is_some()).then(|| check.found.clone());
@@ -124,7 +124,7 @@ impl Diff {
         }
     }
 
-    /// What was good and is not is worse, whatever else is told; but what fails as it was known to was never good.
+    /// Adds a change if the whole verdict was good and no longer is. A waived failure was never good.
     fn whole(&mut self, old: &Seen, new: &Seen) {
         let is_told = self.changes.iter().any(|change| change.class == Class::Worse);
         let is_known = old.dumps.iter().flat_map(|dump| &dump.rows).any(|row| row.verdict == Verdict::Known);
@@ -157,7 +157,7 @@ impl Diff {
 
     fn dump(&mut self, before: &SeenDump, now: &SeenDump, bits: bool) {
         if before.sha256 != now.sha256 {
-            self.notes.push(format!("{}: the weights are others: SHA-256 differs", now.name));
+            self.notes.push(format!("{}: the weights differ (SHA-256)", now.name));
         }
         if before.judged != now.judged {
             let change = Change::of_dump(now, Class::Worse, [&before.judged, &now.judged]);
@@ -197,7 +197,8 @@ impl Diff {
     }
 }
 
-/// What it means that a check of a server says something else; none where it does not. What cannot be asked any more was a check.
+/// Returns the meaning of a changed server check; `None` if it did not change. A check that is no longer
+/// available counts as worse.
 fn class_of_check(then: Option<Verdict>, now: Option<Verdict>) -> Option<Class> {
     match (then.map(badness), now.map(badness)) {
         (None, None) => None,
@@ -209,7 +210,7 @@ fn class_of_check(then: Option<Verdict>, now: Option<Verdict>) -> Option<Class> 
     }
 }
 
-/// Whether what was just within rounding and is just beyond belongs to a failure that was there, in another pass.
+/// Returns true if a value just above its bound belongs to an existing failure in another pass.
 fn is_more_of_it(before: &SeenDump, old: &SeenRow, row: &SeenRow) -> bool {
     let is_beside = |other: &SeenRow| {
         let is_here = (&other.tap, other.layer, &other.cause) == (&row.tap, row.layer, &row.cause);
@@ -219,12 +220,12 @@ fn is_more_of_it(before: &SeenDump, old: &SeenRow, row: &SeenRow) -> bool {
     is_new && Size::is_just_beyond(row) && before.rows.iter().any(is_beside)
 }
 
-/// What is new and fails is a failure that was not there.
+/// Returns the meaning of a new dump: a new failure is worse.
 fn new_class(verdict: Verdict) -> Class {
     if badness(verdict) == 2 { Class::Worse } else { Class::New }
 }
 
-/// A tie is no divergence; what is known to fail fails.
+/// Returns the rank of a verdict. A tie counts as a pass, a waived failure as a failure.
 fn badness(verdict: Verdict) -> u8 {
     match verdict {
         Verdict::Pass | Verdict::Tie => 0,
@@ -233,14 +234,14 @@ fn badness(verdict: Verdict) -> u8 {
     }
 }
 
-/// From here on, one more growth of the kind that another build may show ends beyond rounding.
+/// Ratio from which the usual variation between builds may exceed the bound.
 const NEAR_THE_EDGE: f64 = 1.0 / Floor::NEAR;
 
 fn words(old: &SeenRow, new: &SeenRow) -> [String; 2] {
     [old, new].map(|row| row.verdict.name().to_owned())
 }
 
-/// What is said otherwise of a value.
+/// Returns the change of a value, if any.
 fn changed(old: &SeenRow, new: &SeenRow, bits: bool) -> Option<(Class, &'static str, [String; 2])> {
     match (badness(old.verdict), badness(new.verdict)) {
         _ if new.counted() < old.counted() => {
@@ -269,9 +270,9 @@ fn failing(old: &SeenRow, new: &SeenRow) -> Option<(Class, &'static str, [String
     let cause = |row: &SeenRow| row.cause.clone().unwrap_or("none found".to_owned());
     let size = |row: &SeenRow| {
         let Size { headroom, beyond, .. } = Size::of(row);
-        let headroom = headroom.map(|headroom| format!("headroom {headroom:.1e}"));
+        let headroom = headroom.map(|headroom| format!("err/bound {headroom:.1e}"));
         let told: Vec<String> =
-            headroom.into_iter().chain(beyond.map(|count| format!("{count} beyond"))).collect();
+            headroom.into_iter().chain(beyond.map(|count| format!("{count} over"))).collect();
         told.join(", ")
     };
     match () {

@@ -11,8 +11,8 @@ use crate::ratchet::blocks::{At, Block};
 use crate::ratchet::size::Size;
 use crate::report::{Comparison, Report, Seen, SeenDump, SeenRow};
 
-/// Holds a report against a baseline, on a day such as 2026-12-31. Known failures become [`Verdict::Known`]; what is missing of
-/// what was compared, or no longer the bits that were demanded, is no pass; and what the baseline says that is not so is noted.
+/// Compares a report with a baseline on a day such as 2026-12-31. Waived failures become [`Verdict::Known`].
+/// Missing sites and lost bit-identity prevent a pass. Stale entries are noted.
 ///
 /// # Errors
 /// If the baseline is of another model, or of a dump that was not compared.
@@ -25,7 +25,7 @@ pub fn gate(report: &mut Report, baseline: &Baseline, today: &str) -> Result<()>
             comparison
                 .outcome
                 .notes
-                .push("the baseline does not know this dump; --update-baseline adds it".to_owned());
+                .push("the baseline has no entry for this dump; add it with --update-baseline".to_owned());
             continue;
         };
         let excused = excuse(comparison, seen, &baseline.known, today);
@@ -43,10 +43,10 @@ fn check(seen: &Seen, baseline: &Baseline) -> Result<()> {
         let Some(dump) = seen.dumps.iter().find(|dump| dump.name == entry.name) else {
             let compared: Vec<_> = seen.dumps.iter().map(|dump| dump.name.as_str()).collect();
             return Err(Error::Usage(format!(
-                "the baseline is of the dump '{}', which is not compared here ({}); compare it, or take it out of the \
-                 baseline",
+                "the baseline lists the dump '{}', which is not compared in this run (compared: {}); compare \
+                 it, or remove it from the baseline",
                 entry.name,
-                if compared.is_empty() { "none is".to_owned() } else { compared.join(", ") },
+                if compared.is_empty() { "none".to_owned() } else { compared.join(", ") },
             )));
         };
         let is_same = match (&entry.sha256, &dump.sha256) {
@@ -58,7 +58,8 @@ fn check(seen: &Seen, baseline: &Baseline) -> Result<()> {
                 sha256.as_deref().map_or("unknown", |hash| hash.get(..8).unwrap_or(hash)).to_owned()
             };
             return Err(Error::Usage(format!(
-                "the baseline is of another model: {} (SHA-256 {}), and this is {} ({}); --update-baseline writes it anew",
+                "the baseline is for another model: {} (SHA-256 {}), but this is {} ({}); rewrite it with \
+                    --update-baseline",
                 entry.model,
                 hash(&entry.sha256),
                 dump.model,
@@ -67,8 +68,8 @@ fn check(seen: &Seen, baseline: &Baseline) -> Result<()> {
         }
         if let Some(then) = entry.judged.as_ref().filter(|then| **then != dump.judged) {
             return Err(Error::Usage(format!(
-                "the baseline was written of '{}' as judged by {then}, and this is by {}; judge it so, or write the baseline \
-                 anew by --update-baseline",
+                "the baseline of '{}' was written with {then}, but this run uses {}; use the same options, \
+                 or rewrite the baseline with --update-baseline",
                 entry.name, dump.judged,
             )));
         }
@@ -76,7 +77,7 @@ fn check(seen: &Seen, baseline: &Baseline) -> Result<()> {
     Ok(())
 }
 
-/// Lets pass what is known, and says so; and what is not as the baseline says.
+/// Waives known failures and returns notes on waived, refused and stale entries.
 fn excuse(comparison: &mut Comparison, seen: &SeenDump, known: &[Group], today: &str) -> Vec<String> {
     let mut met: Vec<Met> = known.iter().map(|_| Met::default()).collect();
     for (row, seen_row) in comparison.outcome.rows.iter_mut().zip(&seen.rows) {
@@ -98,7 +99,7 @@ fn excuse(comparison: &mut Comparison, seen: &SeenDump, known: &[Group], today: 
     known.iter().zip(met).flat_map(|(group, met)| met.told(group, seen)).collect()
 }
 
-/// What was met of a group.
+/// The rows that match a group of waived failures.
 #[derive(Default)]
 struct Met<'s> {
     known: Vec<&'s SeenRow>,
@@ -114,9 +115,8 @@ impl Met<'_> {
             let causes: BTreeSet<&String> = self.known.iter().filter_map(|row| row.cause.as_ref()).collect();
             let causes: String = causes.iter().map(|cause| format!("{cause}, ")).collect();
             let (places, count) = (listed(&self.known), self.known.len());
-            let places =
-                format!("{places} ({causes}{count} {})", if count == 1 { "place" } else { "places" });
-            told.push(format!("known failure: {places}: {reason} ({link}, until {expires})"));
+            let places = format!("{places} ({causes}{count} {})", if count == 1 { "site" } else { "sites" });
+            told.push(format!("waived failure: {places}: {reason} ({link}, until {expires})"));
         }
         let mut whys: Vec<(String, Vec<&SeenRow>)> = Vec::new();
         for (why, row) in self.refused {
@@ -126,18 +126,18 @@ impl Met<'_> {
             }
         }
         let refused = |(why, rows): &(String, Vec<&SeenRow>)| {
-            format!("not let pass by the baseline: {}: {why}", listed(rows))
+            format!("not waived by the baseline: {}: {why}", listed(rows))
         };
         told.extend(whys.iter().take(SHOWN).map(refused));
         let more = whys.iter().skip(SHOWN).map(|(_, rows)| rows.len()).sum::<usize>();
         if more > 0 {
-            told.push(format!("not let pass by the baseline: {more} more places"));
+            told.push(format!("not waived by the baseline: {more} more sites"));
         }
         let stale: Vec<&SeenRow> = group.rows.iter().flat_map(|entry| entry.stale(seen)).collect();
         if !stale.is_empty() {
             let stale = listed(&stale);
             told.push(format!(
-                "stale entry of the baseline: {stale} fails no more; --update-baseline removes it"
+                "stale baseline entry: {stale} no longer fails; remove it with --update-baseline"
             ));
         }
         told
@@ -150,8 +150,9 @@ fn listed(rows: &[&SeenRow]) -> String {
 }
 
 impl Entry {
-    /// Of a failure that it is about: why it is another one, or worse; none where it is the same. Where a stage is wrong, what is
-    /// just within rounding in one pass may be just beyond in another build, so that a pass more is the same failure.
+    /// Judges a failing row by this entry: `None` if the entry is about other rows, else the reason why the
+    /// row is not waived, if any. A value just within its bound in one pass may be just above it in another
+    /// build, so one more failing pass counts as the same failure.
     pub fn judge(&self, dump: &str, row: &SeenRow) -> Option<Option<String>> {
         let is_more_of_it =
             || self.block.is_beside(row) && self.cause == row.cause && Size::is_just_beyond(row);
@@ -164,9 +165,9 @@ impl Entry {
 
     fn is_exceeded_by(&self, row: &SeenRow) -> Option<String> {
         if self.cause != row.cause {
-            let told = |cause: &Option<String>| cause.clone().unwrap_or("none that was found".to_owned());
+            let told = |cause: &Option<String>| cause.clone().unwrap_or("none found".to_owned());
             return Some(format!(
-                "another cause: {}, where the baseline knows {}",
+                "the cause is {}, but {} in the baseline",
                 told(&row.cause),
                 told(&self.cause)
             ));
@@ -174,7 +175,7 @@ impl Entry {
         self.size.outgrown_by(row)
     }
 
-    /// Its places that pass, of taps and layers in which none of them fails.
+    /// Returns passing sites of the entry, of taps and layers without any failure.
     fn stale<'s>(&self, seen: &'s SeenDump) -> Vec<&'s SeenRow> {
         let here = || seen.rows.iter().filter(|row| self.dump == seen.name && self.block.contains(row));
         let fails = |row: &SeenRow| row.verdict > Verdict::Known;
@@ -185,7 +186,7 @@ impl Entry {
     }
 }
 
-/// What must be bit-identical fails where it is not.
+/// Fails rows that must be bit-identical and are not.
 fn demand(comparison: &mut Comparison, seen: &SeenDump, identical: &[Block]) {
     for (row, seen) in comparison.outcome.rows.iter_mut().zip(&seen.rows) {
         let is_demanded = || identical.iter().any(|block| block.contains(seen));
@@ -193,13 +194,13 @@ fn demand(comparison: &mut Comparison, seen: &SeenDump, identical: &[Block]) {
             let told = row.judged().map_or(String::new(), |found| {
                 format!("{} of {} values differ", found.elements - found.identical, found.elements)
             });
-            row.reason = Some(format!("the baseline demands that it is bit-identical, and {told}"));
+            row.reason = Some(format!("the baseline requires bit-identical values, but {told}"));
             row.verdict = Verdict::Fail;
         }
     }
 }
 
-/// What was compared when the baseline was written and is asked for, and is not there now.
+/// Returns the selected sites that were compared when the baseline was written and are not compared now.
 fn missing(comparison: &Comparison, seen: &SeenDump, entry: &DumpEntry) -> Vec<String> {
     let there: HashSet<_> = seen.rows.iter().map(|row| (row.tap.as_str(), (row.layer, row.pass))).collect();
     let selection = &comparison.outcome.basis.selection;
@@ -209,13 +210,11 @@ fn missing(comparison: &Comparison, seen: &SeenDump, entry: &DumpEntry) -> Vec<S
     };
     let places = entry.compared.iter().flat_map(|compared| compared.block.places());
     let missing = places.filter(|place| !there.contains(place) && is_asked(place.0, place.1));
-    let told = |block: &Block| format!("{block}: compared when the baseline was written, and not now");
+    let told = |block: &Block| format!("{block}: in the baseline, but not compared now");
     let fewer = entry.compared.iter().flat_map(|Compared { block, values }| {
         let rows = || seen.rows.iter().filter(|row| block.contains(row));
         let told = |block: &dyn Display, then, now, each| {
-            format!(
-                "{block}: {each}{then} values were compared when the baseline was written, and {now} are now"
-            )
+            format!("{block}: {each}{then} values compared in the baseline, only {now} now")
         };
         match *values {
             None => Vec::new(),
@@ -223,7 +222,7 @@ fn missing(comparison: &Comparison, seen: &SeenDump, entry: &DumpEntry) -> Vec<S
                 let fewer = || rows().filter(|row| row.elements < then);
                 let least = fewer().map(|row| row.elements).min().unwrap_or(then);
                 let places = Block::of(fewer().map(|row| (row.tap.as_str(), (row.layer, row.pass))));
-                places.iter().map(|block| told(block, then, least, "at each place ")).collect()
+                places.iter().map(|block| told(block, then, least, "at each site ")).collect()
             }
             Some(Values::Sum(then)) => {
                 let is_whole = block.places().all(|place| there.contains(&place));

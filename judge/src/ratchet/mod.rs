@@ -1,4 +1,4 @@
-//! No worse than before: two reports held against each other, and a run against a baseline of what is known to fail.
+//! Comparison with earlier results: two reports, or a run and a baseline of waived failures.
 //!
 //! Both look at what `report.json` says, so that reports of other builds can be read, and whatever is written there decides
 //! alike here and in other programs.

@@ -1,4 +1,4 @@
-//! How bad a failure is, and whether it has grown by more than rounding does.
+//! Size of a failure, and the limit of its growth by rounding.
 
 use crate::checkpoint::{Kind, Point};
 use crate::compare::Floor;
@@ -8,24 +8,24 @@ use crate::spread;
 /// The figures of a failure that another build of the same fault shows again. Each is null where it was not asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Size {
-    /// The largest error in units of what is allowed.
+    /// Largest error relative to the limit.
     pub headroom: Option<f64>,
     /// The error of all values together, where rounding was not asked value by value.
     pub rel_l2: Option<f64>,
-    /// The largest error of a value in units of its own size, where perturbed runs tell what rounding comes to.
+    /// Largest error of a value relative to its size, if perturbed runs give the noise floor.
     pub max_scaled: Option<f64>,
-    /// How many values no rounding explains.
+    /// Number of values above their bound.
     pub beyond: Option<usize>,
     /// The largest systematic error, in sigmas.
     pub sigmas: Option<f64>,
 }
 
-/// Of headroom, how far an honest build may be off to one side.
+/// Expected variation of err/bound between correct builds.
 const RADIUS: f64 = 1.0;
-/// Of sigmas, likewise: from here on a bias fails.
+/// Expected variation of sigmas between correct builds; a bias fails from here on.
 const BIAS: f64 = 8.0;
-/// By which part of the largest error the others may move, when the inputs of a faulty stage move by their rounding: that of
-/// 8 bits, codes or bf16, which is the coarsest that there is.
+/// Largest relative change of other errors when the inputs of a wrong operation move by rounding to 8 bits,
+/// codes or bf16, the coarsest types.
 const MOVED: f64 = 1.0 / 128.0;
 
 impl Size {
@@ -40,7 +40,7 @@ impl Size {
         within.outgrown_by(row).is_none()
     }
 
-    /// That of a row.
+    /// Returns the size of a row's failure.
     pub fn of(row: &SeenRow) -> Self {
         let SeenRow { headroom, rel_l2, max_scaled, beyond, sigmas, .. } = *row;
         Self { headroom, rel_l2, max_scaled, beyond, sigmas }
@@ -57,30 +57,27 @@ impl Size {
         }
     }
 
-    /// What of a row is worse than another build of a failure of this size may make it, in words.
+    /// Returns a message if a row is worse than another build of a failure of this size can be.
     pub fn outgrown_by(&self, row: &SeenRow) -> Option<String> {
         let is_judged_alike = self.headroom.is_some() == row.headroom.is_some()
             && self.beyond.is_some() == row.beyond.is_some();
         if !is_judged_alike {
-            return Some(
-                "it is judged otherwise than when that was written, so that the two cannot be compared"
-                    .to_owned(),
-            );
+            return Some("judged differently than in the baseline, so the two cannot be compared".to_owned());
         }
         let [all, one] = row.noise;
         // How far apart two ids are means nothing.
         let is_of_ids = row.tap.parse().is_ok_and(|point: Point| point.kind() == Kind::Token);
         let figures = [
-            ("headroom", self.headroom, row.headroom, RADIUS),
-            ("an error of all values of", self.rel_l2, row.rel_l2, all),
-            ("an error of a value of", self.max_scaled, row.max_scaled, one),
-            ("a bias of sigmas", self.sigmas, row.sigmas, BIAS),
+            ("err/bound", self.headroom, row.headroom, RADIUS),
+            ("relative L2 error", self.rel_l2, row.rel_l2, all),
+            ("largest relative error", self.max_scaled, row.max_scaled, one),
+            ("bias in sigmas", self.sigmas, row.sigmas, BIAS),
         ];
         let grown = figures.into_iter().find_map(|(what, known, now, unit)| {
             let (known, now) = (known?, now?);
-            let is_rough = is_of_ids || what == "headroom" && row.is_measured;
+            let is_rough = is_of_ids || what == "err/bound" && row.is_measured;
             let most = if is_rough { doubled(known, unit) } else { allowed(known, unit) };
-            (!(now <= most)).then(|| format!("{what} {now:.1e}, where {known:.1e} is known"))
+            (!(now <= most)).then(|| format!("{what} {now:.1e}, in the baseline {known:.1e}"))
         });
         grown.or_else(|| self.outnumbered_by(row))
     }
@@ -93,12 +90,11 @@ impl Size {
         if far > f64::from(spread::Size::MOST).exp2() {
             let now = row.beyond?;
             return (now as f64 > doubled(known as f64, 1.0))
-                .then(|| format!("no rounding explains {now} values, where {known} are known"));
+                .then(|| format!("{now} values are above their error bound, in the baseline {known}"));
         }
         let now = row.off_by(far)?;
-        (now > known as u64).then(|| {
-            format!("{now} values are {far:.0} times as far off as rounding takes them or further, where {known} are known")
-        })
+        (now > known as u64)
+            .then(|| format!("{now} values have err/bound of at least {far:.0}, in the baseline {known}"))
     }
 
     /// The figures to write down where others are `known`: those, unless they have shrunk by more than another build's would, so
@@ -121,13 +117,14 @@ impl Size {
     }
 }
 
-/// How large a figure may be in another build of what was `known`: both builds may be off by what is honest, and the inputs of a faulty
-/// stage move.
+/// Returns the largest figure expected in another build. Both builds may vary, and the inputs of a wrong
+/// operation change.
 fn allowed(known: f64, unit: f64) -> f64 {
     known * (1.0 + MOVED) + 2.0 * unit
 }
 
-/// The same of a figure in units that a few perturbed runs tell, of which one run more may come to twice the largest; and of counts.
+/// Returns the largest figure expected in another build, for counts and for figures from perturbed runs: one
+/// more run may double the largest.
 fn doubled(known: f64, unit: f64) -> f64 {
     (Floor::NEAR * known).max(known + 2.0 * unit)
 }

@@ -1,4 +1,4 @@
-//! What changed between two reports: for a terminal, a pull request, and other programs.
+//! Output of `xcheck diff`: for a terminal, a pull request, and other programs.
 
 use serde_json::{Value, json as object};
 
@@ -6,7 +6,7 @@ use crate::compare::Verdict;
 use crate::ratchet::blocks::Block;
 use crate::ratchet::diff::{Change, Class, Diff};
 
-/// Values of a tap of which the same is said.
+/// Values of a tap with the same change.
 struct Line<'d> {
     first: &'d Change,
     places: String,
@@ -38,7 +38,7 @@ fn line<'d>(group: &[&'d Change]) -> Line<'d> {
     let places =
         group.iter().filter_map(|change| Some((change.tap.as_deref()?, (change.layer, change.pass))));
     let places: Vec<String> = Block::of(places).iter().map(Block::to_string).collect();
-    let places = if places.is_empty() { "the whole".to_owned() } else { places.join("; ") };
+    let places = if places.is_empty() { "the whole comparison".to_owned() } else { places.join("; ") };
     Line { first: group[0], places, count: group.len() }
 }
 
@@ -75,12 +75,12 @@ fn clean(text: &str) -> String {
 
 const CLASSES: [Class; 4] = [Class::Worse, Class::Better, Class::New, Class::Changed];
 
-/// "1 worse, 0 better, 3 new, 2 changed, of 411 values that both tell of".
+/// "1 worse, 0 better, 3 new, 2 changed, of 411 values in both reports".
 fn counts(diff: &Diff) -> String {
     let count = |class| diff.changes.iter().filter(|change| change.class == class).count();
     let told: Vec<String> =
         CLASSES.iter().map(|&class| format!("{} {}", count(class), class.name())).collect();
-    format!("{}, of {} values that both tell of", told.join(", "), diff.compared)
+    format!("{}, of {} values in both reports", told.join(", "), diff.compared)
 }
 
 fn word(diff: &Diff) -> &'static str {

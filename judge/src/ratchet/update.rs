@@ -9,9 +9,9 @@ use crate::ratchet::blocks::{At, Block};
 use crate::ratchet::size::Size;
 use crate::report::{Report, Seen, SeenDump, SeenRow};
 
-/// The baseline of a report, before it was held against any. What is known in `old` keeps its reason as long as it is the same
-/// failure; what is new has none, which a person must give. What must be bit-identical stays so where it still is; with `bits`
-/// all that is.
+/// Makes a baseline from a report that was not yet compared with one. Failures of `old` keep their reason
+/// while they are the same; new ones need a reason from a person. Bit-identical sites stay required; with
+/// `bits`, all identical sites are.
 ///
 /// # Errors
 /// If nothing was compared.
@@ -19,7 +19,7 @@ pub fn updated(report: &Report, old: &Baseline, today: &str, bits: bool) -> Resu
     let seen = Seen::of(report);
     let has_nothing = |dump: &&SeenDump| dump.rows.is_empty();
     if seen.dumps.is_empty() || seen.dumps.iter().any(|dump| has_nothing(&dump)) {
-        return Err(Error::Usage("nothing was compared: the baseline stays as it was".to_owned()));
+        return Err(Error::Usage("nothing was compared, so the baseline was not changed".to_owned()));
     }
     seen.check_names()?;
     let mut dumps: Vec<DumpEntry> = seen.dumps.iter().map(|dump| entry(dump, old, bits)).collect();
@@ -74,7 +74,7 @@ fn known(seen: &Seen, old: &Baseline, today: &str) -> Vec<Group> {
     groups
 }
 
-/// What is left of an entry, with its figures unless it has become much better.
+/// Returns the part of an entry that still fails. The figures stay unless they have become much better.
 fn still(entry: &Entry, rows: &[&SeenRow]) -> Vec<Entry> {
     let noise = rows.iter().fold([0.0; 2], |[all, one], row| [row.noise[0].max(all), row.noise[1].max(one)]);
     let size = of(rows.iter().copied()).kept_as(entry.size, noise);

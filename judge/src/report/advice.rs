@@ -1,4 +1,4 @@
-//! What to do next, depending on what was found and on what was typed already.
+//! Advice on the next step, from the results and the command.
 
 use std::iter::once;
 
@@ -23,7 +23,7 @@ pub fn commands(report: &Report, result: &Comparison) -> Vec<Vec<String>> {
     commands.into_iter().flatten().filter(|command| !same_command(command, &report.command)).collect()
 }
 
-/// What helps where a comparison could not be judged; empty where nothing is known to.
+/// Returns a remedy for an undetermined comparison; empty if none is known.
 pub fn remedy(result: &Comparison) -> String {
     let outcome = &result.outcome;
     let Some(row) = text::in_doubt(outcome) else { return remedy_of_gaps(result) };
@@ -32,12 +32,13 @@ pub fn remedy(result: &Comparison) -> String {
     match row.floor {
         None => String::new(),
         Some(_) if introduced(result, row).is_some() => {
-            "measure what is introduced, too: there is less rounding in it than in the total".to_owned()
+            "measure the local error too: less rounding adds up in it than in the accumulated error"
+                .to_owned()
         }
         Some(_) if lacking.is_empty() => {
-            "a tolerance below rounding: --tolerance FILE gives another".to_owned()
+            "the tolerance is below the noise floor: use --tolerance FILE to set another".to_owned()
         }
-        Some(_) => format!("a dump that also holds {} is judged stage by stage there", list(&lacking)),
+        Some(_) => format!("record {} too, so that each operation there is judged by itself", list(&lacking)),
     }
 }
 
@@ -57,14 +58,12 @@ pub fn quoted<'w>(words: impl IntoIterator<Item = &'w str>) -> String {
     words.into_iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
-/// What helps where all that was compared is good, and that was not all.
+/// Returns a remedy if all compared values are good but some are missing.
 fn remedy_of_gaps(result: &Comparison) -> String {
     match result.outcome.coverage.skipped.as_slice() {
-        [] => "a dump that holds more than the input, or another choice of checkpoints".to_owned(),
-        _ => {
-            "a dump that holds what was left out, or a choice of what there is: --checkpoint, --layer, --pass"
-                .to_owned()
-        }
+        [] => "record more than the input, or select other checkpoints".to_owned(),
+        _ => "record the missing taps, or select the recorded ones with --checkpoint, --layer and --pass"
+            .to_owned(),
     }
 }
 
@@ -102,14 +101,15 @@ fn list(points: &[Point]) -> String {
     }
 }
 
-/// The same comparison with both errors measured, where a row is in doubt by its total error alone.
+/// Returns the command that also measures local errors, if a row is undetermined by its accumulated error
+/// alone.
 fn introduced(result: &Comparison, row: &Row) -> Option<Vec<String>> {
     let is_total = result.outcome.subject.mode == Mode::Total && row.site.point != Point::Generated;
     let can_run = !result.is_of_dumps() && !result.outcome.subject.is_case;
     (is_total && can_run && row.floor.is_some()).then(|| narrowed(result, row.site))
 }
 
-/// The same comparison, of one stage.
+/// Returns the command for a single operation.
 fn narrowed(result: &Comparison, site: Site) -> Vec<String> {
     let checkpoint = match site.point.checkpoint() {
         Checkpoint::Input => Checkpoint::Input.to_string(),
@@ -119,7 +119,7 @@ fn narrowed(result: &Comparison, site: Site) -> Vec<String> {
     result.again.iter().cloned().chain(checkpoint).chain(place(site)).collect()
 }
 
-/// The dump's own values at one place, or all that it holds.
+/// Returns the command that shows the dump's values at one site, or all.
 fn inspect(result: &Comparison, site: Option<Site>) -> Option<Vec<String>> {
     let mut command = vec!["inspect".to_owned(), result.reference.clone()?];
     if let Some(site) = site {

@@ -1,5 +1,5 @@
-//! What follows the terminal's table: a verdict per reference, and for each divergence where it starts, what
-//! was found there, and what to type next.
+//! Text after the terminal's table: a verdict per dump, and for each divergence its site, the findings and
+//! the next command.
 
 use std::iter::{once, repeat};
 
@@ -33,17 +33,17 @@ pub fn verdicts(report: &Report, paint: Paint) -> Vec<String> {
     each.chain(whole(report)).collect()
 }
 
-/// What no single reference tells.
+/// Returns a message that concerns no single dump.
 fn whole(report: &Report) -> Option<String> {
     let served = report.served.as_ref().map(|served| {
         let verdict = Verdict::over(served.verdicts());
-        let worst = served.worst().map_or("all that could be asked of itself", |check| &check.check);
+        let worst = served.worst().map_or("every check of the server itself", |check| &check.check);
         format!("{}  {}: {worst}", verdict_word(verdict), clean(&served.url))
     });
     report.reason().map(|reason| format!("{}  {reason}", report.verdict())).or(served)
 }
 
-/// Of the two columns before the sentence.
+/// The widths of the two columns before the sentence.
 struct Widths {
     verdict: usize,
     name: usize,
@@ -96,7 +96,7 @@ fn notes(outcome: &Outcome, widths: &Widths) -> Vec<String> {
     measured.chain(outcome.notes.iter().flat_map(|note| text::wrap(&head, note, WIDTH))).collect()
 }
 
-/// What the verdict means; where a divergence starts, and what is in doubt, is told below, at length.
+/// Returns the verdict in a sentence. Details follow below.
 fn sentence(outcome: &Outcome) -> String {
     let taps = count(outcome.rows.len(), "tap");
     let of_taps = |verdict| Some(outcome.count(verdict)).filter(|&count| count > 0);
@@ -110,7 +110,7 @@ fn sentence(outcome: &Outcome) -> String {
         _ => {
             let known = outcome.count(Verdict::Known);
             let fine = count(outcome.rows.len() - known, "tap");
-            let more = [(outcome.count(Verdict::Tie), "tie"), (known, "known failure")];
+            let more = [(outcome.count(Verdict::Tie), "tie"), (known, "waived failure")];
             let more = more.iter().filter(|(number, _)| *number > 0);
             let more: String = more.map(|(number, what)| format!(", {}", count(*number, what))).collect();
             format!("{fine} {}{more}{}", text::fine(outcome), text::in_part(&outcome.coverage))
@@ -118,7 +118,7 @@ fn sentence(outcome: &Outcome) -> String {
     }
 }
 
-/// A titled list of facts about what is wrong first, and what to type next.
+/// Returns a titled list of facts about the first failure, and the next commands.
 fn details(report: &Report, result: &Comparison, paint: Paint) -> Vec<String> {
     let outcome = &result.outcome;
     let name = short_name(outcome);
@@ -157,7 +157,7 @@ fn divergence(outcome: &Outcome, row: &Row) -> Vec<(&'static str, String)> {
     facts.into_iter().chain(because).collect()
 }
 
-/// The first row that was compared and could not be judged, if that is what is wrong; how much was judged; what helps.
+/// Returns the first undetermined row, the coverage, and the remedy.
 fn doubt(result: &Comparison) -> Vec<(&'static str, String)> {
     let outcome = &result.outcome;
     let row = text::in_doubt(outcome);
@@ -169,25 +169,25 @@ fn doubt(result: &Comparison) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Whether the total error was still fine when it came to the first divergence.
+/// Describes the accumulated error before the first divergence.
 fn before(rows: &[Row]) -> String {
     if rows.is_empty() {
-        return "nothing: it is the first tap compared".into();
+        return "nothing: this is the first tap compared".into();
     }
     if rows.iter().all(|row| row.total.is_none()) {
-        return "total error not measured".into();
+        return "accumulated error not measured".into();
     }
     let is_fine = |row: &&Row| row.total.is_some() && row.verdict.is_good() && !row.has_grown();
     let fine = rows.iter().filter(is_fine).count();
     let taps = count(rows.len(), "tap");
-    let all = format!("total error within tolerance at {fine} of {taps}");
+    let all = format!("accumulated error within tolerance at {fine} of {taps}");
     match rows.iter().find_map(grown) {
         None => all,
-        Some(grown) => format!("{all}; first past it at {grown}"),
+        Some(grown) => format!("{all}; first above it at {grown}"),
     }
 }
 
-/// The place and the total error of a row that is past its tolerance by what it inherited.
+/// Returns the site and error of a row whose accumulated error is above the tolerance.
 fn grown(row: &Row) -> Option<String> {
     let error = row.total.as_ref().filter(|_| row.has_grown())?.errors.max_abs;
     Some(format!("{}: {error:.2e}, {} allowed", text::site(row), bound(row.tolerance.max_abs)))

@@ -1,11 +1,11 @@
-//! Text from a dump or a file in Markdown, where it must mean nothing: no emphasis, no HTML, no link, nobody mentioned.
+//! Escaping of external text for Markdown: no emphasis, HTML, links or mentions.
 
 use crate::report::text::clean;
 
-/// Between the parts of what GitHub links by itself, after Markdown was read: it is seen by nobody.
+/// Invisible separator that prevents GitHub's automatic links.
 const APART: char = '\u{200b}';
 
-/// One line with no meaning in Markdown, wherever it stands: at the start of a line or an item of a list as well.
+/// Escapes one line for any place in Markdown, including the start of a line or list item.
 pub fn escape(text: &str) -> String {
     let characters: Vec<char> = clean(text).trim_start().chars().collect();
     let starts = start_of_block(&characters);
@@ -26,7 +26,7 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// Where the mark is by which a line would begin a heading, an item of a list, or a rule: #, -, +, 1. and 1).
+/// Returns the position of a marker that would start a heading, a list item or a rule: #, -, +, 1. and 1).
 fn start_of_block(line: &[char]) -> Option<usize> {
     let at = line.iter().take_while(|c| c.is_ascii_digit()).count();
     let ends = |mark: char| line.get(at + 1).is_none_or(|&next| next == ' ' || next == mark);
@@ -37,7 +37,7 @@ fn start_of_block(line: &[char]) -> Option<usize> {
     }
 }
 
-/// Whether what ends here links with what follows: @name, #123, GH-123, https://, www.
+/// Returns true if the text would become a link: @name, #123, GH-123, https://, www.
 fn links(before: &[char], next: Option<char>) -> bool {
     let ends = |what: &str| {
         let end = before.len().saturating_sub(what.len());

@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::measure::{Agreement, Errors, Measurement, Nonfinite, Placed, Tops, Worst};
 
-/// What one comparison found.
+/// The results of one comparison.
 #[derive(Serialize, Deserialize)]
 pub struct Figured {
     #[serde(flatten)]
@@ -54,7 +54,7 @@ impl From<Figured> for Measurement {
     }
 }
 
-/// How both sides agree on what follows each position: each list has an entry for every position, in order.
+/// The predictions of both sides after each position; each list has one entry per position.
 #[derive(Serialize, Deserialize)]
 struct AgreementRow {
     kl_mean: Number,
@@ -138,7 +138,7 @@ impl From<TopsRow> for Tops {
     }
 }
 
-/// How many elements are NaN or infinite.
+/// The number of NaN or infinite elements.
 #[derive(Serialize, Deserialize)]
 struct NonfiniteRow {
     candidate: usize,
@@ -158,7 +158,7 @@ impl From<NonfiniteRow> for Nonfinite {
     }
 }
 
-/// Whether every compared element of a side is zero.
+/// Flags for sides whose compared elements are all zero.
 #[derive(Serialize, Deserialize)]
 struct Zero {
     candidate: bool,
@@ -190,7 +190,7 @@ impl From<Element> for Option<Worst> {
     }
 }
 
-/// The error figures: they stand among a row's other fields.
+/// The error figures, flattened into a row's fields.
 #[derive(Serialize, Deserialize)]
 pub struct Figures {
     max_abs: Number,
@@ -259,7 +259,10 @@ impl<'de> Deserialize<'de> for Number {
                 "nan" => Ok(Self(f64::NAN)),
                 "inf" => Ok(Self(f64::INFINITY)),
                 "-inf" => Ok(Self(f64::NEG_INFINITY)),
-                _ => Err(D::Error::custom(format!("'{word}' is no number, nor nan, inf or -inf"))),
+                _ => Err(D::Error::custom(format!(
+                    "invalid number '{word}', expected a number, nan, inf or \
+                    -inf"
+                ))),
             },
         }
     }

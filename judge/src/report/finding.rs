@@ -8,7 +8,7 @@ use crate::diagnose::Finding;
 use crate::report::rows::Place;
 use crate::report::words::Named;
 
-/// What explains a failure.
+/// The explanation of a failure.
 #[derive(Serialize, Deserialize)]
 pub(super) struct FindingRow {
     kind: Named<Kind>,

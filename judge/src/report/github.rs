@@ -59,7 +59,7 @@ fn divergence(outcome: &Outcome, row: &Row) -> String {
     [place].into_iter().chain(exactly).chain(more).collect::<Vec<_>>().join("; ")
 }
 
-/// As the runner's own toolkit writes it: what ends a line, a property or starts an escape stands as an escape.
+/// Formats a workflow command with the escapes of GitHub's toolkit.
 fn command(kind: &str, title: &str, message: &str) -> String {
     let message = clean(message).replace('%', "%25");
     let title = clean(title).replace('%', "%25").replace(':', "%3A").replace(',', "%2C");

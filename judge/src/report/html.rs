@@ -10,7 +10,7 @@ use crate::report::{Refusal, Report, advice, json};
 
 const PAGE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
-/// What draws any page.
+/// Scripts of every page.
 const COMMON: &str = concat!(
     include_str!("page/words.js"),
     include_str!("page/dom.js"),
@@ -51,13 +51,13 @@ fn page(mut report: Value) -> String {
 
 /// A page that draws itself from the data that it holds.
 pub struct Page<'p> {
-    /// What its window is called.
+    /// Title of the window.
     pub title: &'p str,
-    /// The file that says the same in words.
+    /// Name of the file with the same content in words.
     pub in_words: &'p str,
-    /// How it looks where it is not as every page.
+    /// Additional style.
     pub style: &'p str,
-    /// What draws it with what every page is drawn with.
+    /// Additional script.
     pub script: &'p str,
 }
 
@@ -108,7 +108,7 @@ fn escape(text: &str) -> String {
         .collect()
 }
 
-/// JSON that ends no script element, and commands no terminal of who looks at the source: `<` and such stand in strings alone.
+/// Encodes JSON for a script element: `<` and control characters are escaped inside strings.
 fn data(report: Value) -> String {
     let text = report.to_string();
     text.chars().fold(String::with_capacity(text.len()), |mut data, c| {
@@ -120,7 +120,7 @@ fn data(report: Value) -> String {
     })
 }
 
-/// What the page does not show; nor does it hold what is null.
+/// Fields that the page does not use. Null fields are omitted too.
 const UNSHOWN: [&str; 10] = [
     "max_rel_rms",
     "max_scaled",
@@ -137,7 +137,7 @@ const UNSHOWN: [&str; 10] = [
 /// Failing rows whose next worst values are shown, of each reference.
 const LISTED: usize = 100;
 
-/// What is shown, with the digits that are: a page is looked at, `report.json` is calculated with.
+/// Shortens the report for the page, with the displayed digits only. Use `report.json` for calculations.
 fn in_short(mut report: Value) -> Value {
     let references = report["references"].as_array_mut();
     for reference in references.into_iter().flatten() {

@@ -26,7 +26,7 @@ pub fn json(report: &Report) -> String {
     File::new(report).text()
 }
 
-/// The same as a value.
+/// Returns the report as a JSON value.
 pub fn value(report: &Report) -> Value {
     File::new(report).value()
 }
@@ -48,12 +48,12 @@ pub(super) struct File {
     pub xcheck: Program,
     pub command: Vec<String>,
     verdict: String,
-    /// Why the verdict is no pass, where no single reference tells.
+    /// Reason why the verdict is not a pass, if it concerns no single dump.
     reason: Option<String>,
     /// The message of a run that came to no verdict.
     pub error: Option<String>,
     model: Model,
-    /// What a server was found to be by itself.
+    /// Results of a server's own checks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<Served>,
     pub references: Vec<Reference>,
@@ -176,33 +176,33 @@ pub(super) struct Reference {
     pub name: String,
     pub producer: Producer,
     pub model: Model,
-    /// What our engine ran; of two dumps, the producer of the candidate.
+    /// Numerics of our engine; for two dumps, the producer of the candidate.
     pub numerics: String,
-    /// What the named dump is.
+    /// Role of the named dump.
     pub role: Named<Role>,
     pub mode: Named<Mode>,
-    /// What decided.
+    /// The criterion.
     pub gate: Named<Gate>,
     pub verdict: Named<Verdict>,
     pub reason: Option<String>,
-    /// What is wrong, in a sentence; null after a pass.
+    /// The failure in a sentence; null after a pass.
     #[serde(default)]
     sentence: Option<String>,
     pub notes: Vec<String>,
     pub coverage: Coverage,
     first_divergence: Option<Divergence>,
     pub findings: Vec<FindingRow>,
-    /// What to type next, as a shell takes it.
+    /// Next commands, quoted for a shell.
     #[serde(default)]
     next: Vec<String>,
-    /// What helps where a comparison could not be judged.
+    /// Remedy for an undetermined comparison.
     #[serde(default)]
     remedy: Option<String>,
     #[serde(default)]
     pub tokens: TokensRow,
     pub checkpoints: Vec<CheckpointRow>,
     pub results: Vec<ResultRow>,
-    /// Of a report of a part, what it takes to put all parts together.
+    /// Data to merge the report of a shard with others.
     pub shard: Option<ShardRow>,
 }
 

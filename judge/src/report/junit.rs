@@ -36,7 +36,7 @@ pub fn refused(refusal: &Refusal) -> String {
     xml(vec![suite])
 }
 
-/// The case of what is wrong with the whole, and with no checkpoint of it.
+/// Name of the case for a failure of the whole comparison.
 const WHOLE: &str = "verdict";
 
 fn xml(suites: Vec<TestSuite>) -> String {
@@ -73,7 +73,7 @@ fn suite(report: &Report, result: &Comparison) -> TestSuite {
     suite
 }
 
-/// What a server said of itself: a case for each check.
+/// Makes a suite of a server's own checks, one case per check.
 fn served(served: &Served) -> TestSuite {
     let mut suite = TestSuite::new(format!("server: {}", served.url));
     suite.add_test_cases(served.checks.iter().map(|check| {
@@ -119,10 +119,10 @@ fn status(outcome: &Outcome, shown: &CheckpointLine) -> TestCaseStatus {
     }
 }
 
-/// What is known neither passes nor fails: as text, as where nothing was compared.
+/// Returns the status of a waived failure: skipped, with the reason as text.
 fn known(row: &Row) -> TestCaseStatus {
     let mut status = TestCaseStatus::skipped();
-    status.set_description(format!("known failure: {}", excused(row)));
+    status.set_description(format!("waived failure: {}", excused(row)));
     status
 }
 

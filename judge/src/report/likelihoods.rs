@@ -1,4 +1,4 @@
-//! What log-probabilities say besides errors of values, in a line for each tap: the same in every format for people.
+//! Summary of log-probabilities, one line per tap, used in all formats for people.
 
 use crate::checkpoint::Point;
 use crate::compare::Row;
@@ -23,18 +23,18 @@ fn line(outcome: &Outcome, point: Point) -> Option<String> {
     let [mean, most] = all.divergence();
     let covered = all.places.iter().map(|place| place.covered).sum::<f64>() / all.places.len() as f64;
     let mut told = format!(
-        "{point}: max |Δ log p| {} at {positions}; KL(reference‖candidate) ≥ {} in the mean, {} at most, of tokens that have \
-         {:.1} % and the rest as one",
+        "{point}: max |Δ log p| {} over {positions}; KL(reference‖candidate) ≥ {} mean, {} max, from listed \
+         tokens with {:.1} % of the probability and the rest as one",
         figure(delta),
         figure(mean),
         figure(most),
         100.0 * covered
     );
     if let Some(same) = all.same_top() {
-        told += &format!("; the likeliest token is the same at {same}");
+        told += &format!("; the top token is the same at {same}");
     }
     if let Some(start) = rows.iter().find_map(|row| row.drift()) {
-        told += &format!("; errors stay from position {start} on");
+        told += &format!("; errors persist from position {start} on");
     }
     Some(told)
 }

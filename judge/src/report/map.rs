@@ -11,18 +11,18 @@ use crate::measure::Measurement;
 use crate::report::paint::Paint;
 use crate::report::text;
 
-/// What is worst at a place; the order is that of what hides what.
+/// The worst result of a cell; later variants hide earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub enum Mark {
     /// Every value has the same bits.
     Same,
     /// Rounding explains it, or it is a tie.
     Fine,
-    /// It fails, as is known.
+    /// Waived failure.
     Known,
-    /// It could not be judged.
+    /// Undetermined.
     Doubtful,
-    /// It fails, with the power of ten of its headroom, 0 where there is none.
+    /// Failure, with the power of ten of its err/bound; 0 if unknown.
     Fails(u8),
 }
 
@@ -40,7 +40,7 @@ impl Mark {
         }
     }
 
-    /// A block of colour, the hotter the further beyond rounding; its characters tell the same.
+    /// Paints cells by their err/bound; the characters show the same.
     fn painted(self, paint: Paint, cells: &str) -> String {
         const HEAT: [u8; 4] = [208, 202, 196, 160];
         let (text, block) = match self {
@@ -64,12 +64,12 @@ impl Mark {
     }
 }
 
-/// What the characters of a map mean.
-pub const LEGEND: &str = "= same bits  . explained  k known  ? in doubt  x fails  blank: not compared";
+/// Meaning of the characters of a map.
+pub const LEGEND: &str = "= same bits  . explained  k waived  ? undetermined  x fails  blank: not compared";
 
 /// The worst of every tap and layer, over all passes.
 pub struct Map {
-    /// Those of which there is anything, in order: one a column.
+    /// Layers with results, in order, one per column.
     layers: Vec<usize>,
     taps: BTreeMap<Point, BTreeMap<usize, Mark>>,
     outside: BTreeMap<Point, Mark>,
@@ -90,7 +90,7 @@ impl Map {
         Self { layers: layers.into_iter().collect(), taps, outside }
     }
 
-    /// Whether there is a layer.
+    /// Returns true if the map has layers.
     pub fn has_layers(&self) -> bool {
         !self.layers.is_empty()
     }
@@ -121,7 +121,9 @@ impl Map {
         }
         lines.extend(outside);
         if share > 1 {
-            lines.push(paint.faint(&format!("{} a column, the worst is shown", text::count(share, "layer"))));
+            lines.push(
+                paint.faint(&format!("{} per column, the worst is shown", text::count(share, "layer"))),
+            );
         }
         lines
     }

@@ -15,7 +15,7 @@ use crate::report::{
 
 /// A comment of GitHub may have 65,536 characters; the rest is for whoever puts a line above or below.
 const MOST: usize = 60_000;
-/// Of texts, names and lists; what is longer is in report.json.
+/// Longest text and name; `report.json` has the rest.
 const LONGEST_TEXT: usize = 600;
 const LONGEST_NAME: usize = 100;
 const LONGEST_LIST: usize = 12;
@@ -23,8 +23,8 @@ const LONGEST_LIST: usize = 12;
 const LARGEST_MAP: usize = 26;
 const WIDTH: usize = 80;
 
-/// The report as GitHub-flavoured Markdown, of at most 60 kB: what was found first, details folded away below it. What does
-/// not fit is left out, from the end on, and that is said.
+/// Formats the report as GitHub-flavoured Markdown of at most 60 kB: findings first, details folded below.
+/// Parts that do not fit are omitted from the end, with a note.
 pub fn markdown(report: &Report) -> String {
     let head = head(report);
     let sections: Vec<[String; 2]> =
@@ -40,7 +40,7 @@ pub fn markdown(report: &Report) -> String {
     text + &left_out(report, &kept)
 }
 
-/// Which parts there is room for: what was found of each reference, in this order, goes before the details of any.
+/// Returns the parts that fit: the findings of all dumps first, then the details.
 fn kept(head: usize, sections: &[[String; 2]], order: &[usize]) -> Vec<[bool; 2]> {
     const LAST_WORDS: usize = 1000;
     let mut room = MOST.saturating_sub(head + LAST_WORDS);
@@ -59,7 +59,7 @@ fn kept(head: usize, sections: &[[String; 2]], order: &[usize]) -> Vec<[bool; 2]
 
 fn left_out(report: &Report, kept: &[[bool; 2]]) -> String {
     let lacking = |part: usize| kept.iter().filter(|kept| !kept[part]).count();
-    let lacks = [(lacking(0), "what was found of"), (lacking(1), "the details of")];
+    let lacks = [(lacking(0), "the findings of"), (lacking(1), "the details of")];
     let lacks = lacks.iter().filter(|(count, _)| *count > 0);
     let lacks: Vec<_> =
         lacks.map(|(count, what)| format!("{what} {}", text::count(*count, "reference"))).collect();
@@ -67,13 +67,13 @@ fn left_out(report: &Report, kept: &[[bool; 2]]) -> String {
     match lacks.is_empty() && !rows {
         true => String::new(),
         false if lacks.is_empty() => format!("\n{IN_FULL}\n"),
-        false => format!("\nLeft out here, so that it fits a comment: {}. {IN_FULL}\n", lacks.join(", ")),
+        false => format!("\nOmitted here to fit into a comment: {}. {IN_FULL}\n", lacks.join(", ")),
     }
 }
 
-const IN_FULL: &str = "Everything is in `report.json` and `report.html`, beside this file.";
+const IN_FULL: &str = "The full results are in `report.json` and `report.html`, next to this file.";
 
-/// Whether a list of it was cut.
+/// Returns true if a list of the outcome was cut.
 fn is_long(outcome: &Outcome) -> bool {
     let lists = [outcome.notes.len(), outcome.findings.len(), outcome.coverage.skipped.len()];
     lists.into_iter().any(|length| length > LONGEST_LIST)
@@ -97,7 +97,7 @@ fn head(report: &Report) -> String {
     let more = results.len().saturating_sub(MOST_VERDICTS);
     if more > 0 {
         let verdict = results[MOST_VERDICTS].verdict;
-        text += &format!("- and {}, of which none is worse than {verdict}\n", text::count(more, "reference"));
+        text += &format!("- and {}, none worse than {verdict}\n", text::count(more, "reference"));
     }
     if let Some(reason) = report.reason() {
         text += &format!("\n{}\n", sentence(reason));
@@ -119,7 +119,8 @@ pub fn architectures(rollup: &[ArchitectureSummary]) -> String {
 fn in_a_line(outcome: &Outcome) -> String {
     let verdict = emphasised(outcome.verdict);
     let Some(row) = outcome.first_divergence().filter(|_| !outcome.verdict.is_good()) else { return verdict };
-    let beyond = beyond(row).map(|whose| format!(", {whose} are beyond rounding")).unwrap_or_default();
+    let beyond =
+        beyond(row).map(|whose| format!(", {whose} are not explained by rounding")).unwrap_or_default();
     let because = outcome.findings.first().map(|finding| format!(": {}", finding.what)).unwrap_or_default();
     format!("{verdict} at {}{beyond}{}", escape(&text::site(row)), told(&because))
 }
@@ -149,7 +150,8 @@ fn called_as(command: &[String]) -> String {
     format!("\nxcheck {}, called as:\n\n{}", env!("CARGO_PKG_VERSION"), code(&[command]))
 }
 
-/// What was found with a reference: where it starts, or why it could not be judged, and what to do.
+/// Returns the findings of a dump: the first divergence, or the reason of an undetermined verdict, and the
+/// next step.
 fn found(report: &Report, result: &Comparison) -> String {
     let outcome = &result.outcome;
     let mut text = format!("\n## {}: {}\n\n", name(outcome), outcome.verdict);
@@ -168,7 +170,7 @@ fn found(report: &Report, result: &Comparison) -> String {
     text
 }
 
-/// What was compared, checkpoint by checkpoint.
+/// Returns the comparison by checkpoint.
 fn details(report: &Report, result: &Comparison) -> String {
     let outcome = &result.outcome;
     let text = facts(result)
@@ -194,7 +196,7 @@ fn map(outcome: &Outcome) -> String {
     if is_large { folded("Map of taps and layers", &text) + "\n" } else { text + "\n" }
 }
 
-/// Why there is no verdict, how much was judged, and what helps; nothing after a pass.
+/// Returns the reason of an undetermined verdict, the coverage, and the remedy; empty after a pass.
 fn doubt(result: &Comparison) -> String {
     let outcome = &result.outcome;
     if outcome.verdict.is_good() {
@@ -229,7 +231,7 @@ fn facts(result: &Comparison) -> String {
     )
 }
 
-/// Who made the dump, with every setting.
+/// Returns the producer of the dump with all settings.
 fn producer(outcome: &Outcome) -> String {
     let settings = outcome.subject.producer.settings.iter().map(|(key, value)| match value.as_str() {
         Some(value) => format!("{key} {value}"),
@@ -246,17 +248,17 @@ fn words(model: &ModelRecord) -> String {
 
 fn errors_measured(mode: Mode) -> &'static str {
     match mode {
-        Mode::Both => "introduced and total",
-        Mode::Total => "total",
-        Mode::Introduced => "introduced",
-        Mode::Layers => "introduced since the start of each layer",
+        Mode::Both => "local and accumulated",
+        Mode::Total => "accumulated",
+        Mode::Introduced => "local",
+        Mode::Layers => "local, from the start of each layer",
     }
 }
 
 fn decided_by(gate: Gate) -> &'static str {
     match gate {
-        Gate::Rounding => "what rounding can do to each stage",
-        Gate::Tolerance => "the table of tolerances",
+        Gate::Rounding => "the error bound of each operation",
+        Gate::Tolerance => "the tolerance table",
     }
 }
 
@@ -311,7 +313,7 @@ fn divergence(outcome: &Outcome, row: &Row) -> String {
         [("error", text::fault(row)), text::exactly(row), (text::bound_name(row), text::allowed(row))];
     let facts = facts.iter().filter(|(_, fact)| !fact.is_empty());
     facts.for_each(|(name, fact)| text += &format!("- {name}: {}\n", told(fact)));
-    text += &beyond(row).map(|whose| format!("- beyond rounding: {whose}\n")).unwrap_or_default();
+    text += &beyond(row).map(|whose| format!("- not explained by rounding: {whose}\n")).unwrap_or_default();
     let found = outcome.findings.iter().map(|finding| text::finding(finding, row.site));
     let notes = outcome.notes.iter().map(|note| ("note", note.clone()));
     let facts: Vec<_> = found.chain(notes).collect();
@@ -322,7 +324,7 @@ fn divergence(outcome: &Outcome, row: &Row) -> String {
     text + &more + if more.is_empty() { "\n" } else { "\n\n" }
 }
 
-/// Those that do not stand beside a divergence.
+/// Returns the notes, unless they are shown with a divergence.
 fn notes(outcome: &Outcome) -> String {
     let are_told = outcome.first_divergence().is_some();
     if are_told { String::new() } else { list("Notes", &outcome.notes) }
@@ -336,7 +338,7 @@ fn list(title: &str, items: &[String]) -> String {
     format!("\n{title}:\n\n{shown}{}\n", more(items.len(), "- ").trim_start())
 }
 
-/// That a list is cut.
+/// Returns a note if a list is cut.
 fn more(length: usize, bullet: &str) -> String {
     match length.saturating_sub(LONGEST_LIST) {
         0 => String::new(),
@@ -356,7 +358,7 @@ fn sentence(text: &str) -> String {
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// What is not good stands out.
+/// Emphasises verdicts that are not good.
 fn emphasised(verdict: Verdict) -> String {
     if verdict.is_good() { verdict.to_string() } else { format!("**{verdict}**") }
 }

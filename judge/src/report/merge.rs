@@ -1,5 +1,5 @@
-//! One report of reports of parts. Nothing is computed again: what was found in each unit is put together, and the verdict
-//! is made of that as if one run had found it.
+//! Merging of shard reports. Nothing is computed again: the results of the units are combined, and the
+//! verdict is made as if one run had found them.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,11 @@ use crate::error::{Error, Result};
 use crate::report::rows::ResultRow;
 use crate::report::{Comparison, ModelRecord, Read, Report, Sharded, Timing};
 
-/// The entry of [`Sharded::asked`] that tells two builds of one version apart. A run goes on only from results of its own build.
+/// Key of [`Sharded::asked`] that distinguishes builds of one version. A run only continues results of its
+/// own build.
 pub const BUILD: &str = "build";
 
-/// Puts together what was found in reports, each with the name that it is told by. `command` is what is done.
+/// Merges reports, each with its name in messages. `command` is the command of the merge.
 ///
 /// # Errors
 /// If there is none, one is not of a part, or two are not of the same plan and model, asked alike.
@@ -22,11 +23,11 @@ pub fn merge(reports: Vec<(String, Read)>, command: Vec<String>, timing: Timing)
     for (name, read) in reports {
         match read {
             Read::Report(report) => parts.push((name.clone(), part(&name, *report)?)),
-            Read::Refused(error) => remarks.push(format!("{name}: that run came to no verdict: {error}")),
+            Read::Refused(error) => remarks.push(format!("{name}: the run ended without a verdict: {error}")),
         }
     }
     let Some((first_name, first)) = parts.first() else {
-        return Err(Error::Usage(format!("there is no report to merge; {}", remarks.join("; "))));
+        return Err(Error::Usage(format!("no report to merge; {}", remarks.join("; "))));
     };
     let told = identity(first)?;
     for (name, other) in &parts[1..] {
@@ -35,7 +36,7 @@ pub fn merge(reports: Vec<(String, Read)>, command: Vec<String>, timing: Timing)
         others.extend(told.get_key_value(BUILD).map(|(what, value)| (what.clone(), value.clone())));
         if let Some((what, value, other)) = difference(&told, &others) {
             return Err(Error::Usage(format!(
-                "{first_name} and {name} are not parts of one comparison: {what}: {value} and {other}"
+                "{first_name} and {name} are parts of different comparisons: {what}: {value} and {other}"
             )));
         }
     }
@@ -51,21 +52,26 @@ pub fn merge(reports: Vec<(String, Read)>, command: Vec<String>, timing: Timing)
     Ok(Report { command, results: vec![comparison], checkpoints, served: None })
 }
 
-/// The comparison of a report of a part.
+/// Returns the comparison of a shard's report.
 fn part(name: &str, report: Report) -> Result<Comparison> {
     let refuse = |problem: &str| Error::Usage(format!("{name}: {problem}"));
     let [part] = <[Comparison; 1]>::try_from(report.results)
-        .map_err(|_| refuse("it is not of one dump; parts are made with --shard"))?;
+        .map_err(|_| refuse("expected a report of one dump, made with --shard"))?;
     match part.sharded {
         Some(_) => Ok(part),
-        None => Err(refuse("it is no report of a part, which --shard makes, but of the whole")),
+        None => Err(refuse(
+            "expected a report of a part, made with --shard; this report is of the whole \
+            comparison",
+        )),
     }
 }
 
-/// All that must be the same of two parts, by name.
+/// Returns the settings that must be equal in two shards, by name.
 fn identity(part: &Comparison) -> Result<BTreeMap<String, String>> {
     let Some(sharded) = &part.sharded else {
-        return Err(Error::Usage("a report of the whole is no part".to_owned()));
+        return Err(Error::Usage(
+            "expected a report of a part, this one is of the whole comparison".to_owned(),
+        ));
     };
     let (outcome, basis) = (&part.outcome, &part.outcome.basis);
     let mut told: BTreeMap<String, String> = sharded.asked.clone();
@@ -102,7 +108,7 @@ fn difference<'i>(
     all.find(|(_, one, other)| one != other)
 }
 
-/// Returns what `report` has found of the same comparison as `part`.
+/// Returns the results of `report` for the same comparison as `part`.
 ///
 /// # Errors
 /// If it is of another comparison: what differs.
@@ -112,14 +118,14 @@ pub fn found_before(report: Report, part: &Comparison) -> Result<Vec<(usize, Evi
     for before in &report.results {
         let told = identity(before).map_err(|error| error.to_string())?;
         if let Some((what, before, now)) = difference(&told, &now) {
-            return Err(format!("{what} was {before}, and is {now}"));
+            return Err(format!("{what} was {before} and is now {now}"));
         }
         found.extend(evidence(before));
     }
     Ok(found)
 }
 
-/// What was found in each unit, with its rows.
+/// Returns the results of each unit with its rows.
 fn evidence(part: &Comparison) -> Vec<(usize, Evidence)> {
     let (outcome, basis) = (&part.outcome, &part.outcome.basis);
     let rows = |found: &Evidence| -> Vec<Row> {
@@ -149,7 +155,8 @@ fn united(found: Vec<(&str, Vec<(usize, Evidence)>)>) -> Vec<(usize, Evidence)> 
     units.into_iter().map(|(number, (_, found))| (number, found)).collect()
 }
 
-/// Where one unit ends and the next begins both have seen the same values, unless the dump was another.
+/// Checks that neighbouring units have seen the same values at their boundary; they differ if the dump
+/// changed.
 fn check_edges(found: &[(usize, Evidence)], of: &Comparison) -> Result<()> {
     let next_to = |pair: &&[(usize, Evidence)]| {
         let part = |at: usize| pair[at].1.unit.part();
@@ -160,8 +167,8 @@ fn check_edges(found: &[(usize, Evidence)], of: &Comparison) -> Result<()> {
     };
     let Some(pair) = found.windows(2).find(next_to) else { return Ok(()) };
     Err(Error::Usage(format!(
-        "the dump {} was another when unit {} ({}) was judged than when unit {} ({}) was: where they meet it held other \
-         values; judge all shards along one dump",
+        "the dump {} changed between the runs of unit {} ({}) and unit {} ({}): the values at their boundary \
+         differ; judge all shards with the same dump",
         of.outcome.subject.name,
         pair[0].0 + 1,
         pair[0].1.unit,
@@ -175,7 +182,7 @@ fn agreed(rows: Vec<Row>, others: Vec<Row>, names: [&str; 2]) -> Vec<Row> {
     let written = |row: &Row| serde_json::to_string(&ResultRow::from(row)).unwrap_or_default();
     let [one, other] = names;
     let parted = |mut row: Row| {
-        let why = format!("not deterministic: {one} and {other} found other values here");
+        let why = format!("not deterministic: {one} and {other} have different values here");
         (row.verdict, row.reason) = (Verdict::Fail, Some(why));
         row
     };
@@ -203,7 +210,7 @@ fn concluded(
     let supposed = sharded.asked.get("supposed").filter(|supposed| !supposed.is_empty());
     if let Some(supposed) = supposed.filter(|_| is_complete && found.iter().all(|(_, found)| found.made == 0))
     {
-        return Err(Error::Usage(format!("{supposed}: this changes nothing here, in no part")));
+        return Err(Error::Usage(format!("{supposed}: no effect in any part")));
     }
     let basis = Basis {
         wanted: sharded.units.iter().cloned().enumerate().collect(),

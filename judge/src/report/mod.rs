@@ -1,4 +1,4 @@
-//! What a run has to say: plain data, and one exporter per format, each a pure function of that data.
+//! Reports of a run: plain data, and one exporter per format, each a pure function of that data.
 
 mod advice;
 mod agent;
@@ -78,12 +78,12 @@ impl ModelRecord {
     pub const DUMP: &str = "dump";
 }
 
-/// When something was done. It is told only where a format asks for it, so that reports of the same are the same.
+/// Start and duration. Only some formats have it, so that equal results give equal reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// When it began.
     pub started: SystemTime,
-    /// How long it took.
+    /// Duration.
     pub took: Duration,
 }
 
@@ -99,31 +99,31 @@ impl Timing {
 pub struct Comparison {
     /// The model file that was run.
     pub model: ModelRecord,
-    /// What was found.
+    /// The outcome.
     pub outcome: Outcome,
-    /// The arguments that compare with this dump alone, without a choice of places.
+    /// Arguments that compare with this dump alone, without a selection.
     pub again: Vec<String>,
-    /// What `xcheck inspect` takes to show the dump; `None` for a known case, which is shown whole already, and for
-    /// a file that is no dump by itself.
+    /// Argument of `xcheck inspect` for the dump; `None` for a known case, and for a file that is not a dump
+    /// by itself.
     pub reference: Option<String>,
-    /// What was read, in words.
+    /// Input in words.
     pub tokens: Tokens,
     /// When it was compared.
     pub timing: Timing,
-    /// What it is a part of, if it is one.
+    /// The whole comparison, for a shard.
     pub sharded: Option<Sharded>,
 }
 
-/// What a comparison of some units is a part of.
+/// The whole comparison of which a shard is a part.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sharded {
     /// SHA-256 of the plan.
     pub plan: String,
     /// All units of it.
     pub units: Vec<Unit>,
-    /// What must be the same of all parts, in words.
+    /// Settings that must be equal in all shards, in words.
     pub asked: BTreeMap<String, String>,
-    /// What was noted besides what the units tell: the last of the outcome's notes.
+    /// Notes besides those of units: the last of the outcome's notes.
     pub remarks: Vec<String>,
 }
 
@@ -137,7 +137,7 @@ impl Comparison {
         self
     }
 
-    /// Whether both sides are dumps, and no model was run.
+    /// Returns true if both sides are dumps and no model was run.
     fn is_of_dumps(&self) -> bool {
         self.model.format == ModelRecord::DUMP
     }
@@ -152,13 +152,13 @@ pub struct Report {
     pub results: Vec<Comparison>,
     /// The checkpoints that were asked for, in order.
     pub checkpoints: Vec<Checkpoint>,
-    /// What a server was found to be by itself, where one was asked.
+    /// Results of a server's own checks, if a server was asked.
     pub served: Option<Served>,
 }
 
 impl Report {
-    /// The verdict over all references: the worst; nothing compared is inconclusive. That a prompt is encoded rightly
-    /// says nothing of a model, and is no pass by itself.
+    /// Returns the worst verdict of all dumps; inconclusive if nothing was compared. Tokens of a prompt alone
+    /// are not a pass.
     pub fn verdict(&self) -> Verdict {
         let served = self.served.iter().flat_map(Served::verdicts);
         match Verdict::over(self.results.iter().map(|result| result.outcome.verdict).chain(served)) {
@@ -167,7 +167,7 @@ impl Report {
         }
     }
 
-    /// Why it is no pass, where no single reference tells.
+    /// Returns the reason why the verdict is not a pass, if it concerns no single dump.
     pub fn reason(&self) -> Option<&'static str> {
         let all_good = self.results.iter().all(|result| result.outcome.verdict.is_good());
         match self.verdict().is_good() {
@@ -175,7 +175,7 @@ impl Report {
                 Some("there was no reference to compare with")
             }
             false if self.served.as_ref().is_some_and(|served| served.worst().is_some()) => None,
-            false if all_good => Some("only prompts were compared, which says nothing of the model"),
+            false if all_good => Some("only prompts were compared, which does not test the model"),
             _ => None,
         }
     }

@@ -7,7 +7,7 @@ use crate::compare::Verdict;
 /// Puts escape sequences around text, or leaves it as it is.
 #[derive(Clone, Copy)]
 pub struct Paint {
-    /// Whether colour is wanted.
+    /// True for coloured output.
     pub colour: bool,
 }
 

@@ -10,7 +10,7 @@ use crate::input;
 use crate::report::json::{File, Program, Reference, SCHEMA, VERSION};
 use crate::report::{Comparison, Report, Timing};
 
-/// What a file of a report holds.
+/// The content of a report file.
 #[derive(Clone, Debug)]
 pub enum Read {
     /// A report.
@@ -19,7 +19,7 @@ pub enum Read {
     Refused(String),
 }
 
-/// The report of a file. When it was made is not told in it; nor, but of a part, with which arguments it is made again.
+/// Reads the report of a file. Its time is not restored, and its arguments only for a shard.
 ///
 /// # Errors
 /// If it cannot be read, is no report, or was written by another version of xcheck.
@@ -32,10 +32,10 @@ pub fn read(path: &Path) -> Result<Read> {
     })
 }
 
-/// The same of its text.
+/// Reads a report from text.
 ///
 /// # Errors
-/// As [`read`], in words.
+/// The errors of [`read`], in words.
 pub fn parse(text: &str) -> Result<Read, String> {
     check_program(text)?;
     let file: File = serde_json::from_str(text).map_err(|error| error.to_string())?;
@@ -47,7 +47,7 @@ pub fn parse(text: &str) -> Result<Read, String> {
     Ok(Read::Report(Box::new(Report { command: file.command, results, checkpoints, served: file.server })))
 }
 
-/// Another version may have other fields: it is told of first.
+/// Checks the program first, since other versions may have other fields.
 fn check_program(text: &str) -> Result<(), String> {
     #[derive(serde::Deserialize)]
     struct Head {
@@ -59,17 +59,20 @@ fn check_program(text: &str) -> Result<(), String> {
     let this = Program::this();
     if head.schema != SCHEMA || head.version != VERSION {
         return Err(format!(
-            "it is a {} of version {}, expected {SCHEMA} {VERSION}",
+            "unsupported schema {} version {}, expected {SCHEMA} {VERSION}",
             head.schema, head.version
         ));
     }
     if head.xcheck != this {
-        return Err(format!("it was written by {:?}, this is {this:?}; use one build for all", head.xcheck));
+        return Err(format!(
+            "written by {:?}, but this is {this:?}; use one build for all parts",
+            head.xcheck
+        ));
     }
     Ok(())
 }
 
-/// Those that were asked for: as they are told of any reference, and of a part as they were asked.
+/// Returns the requested checkpoints.
 fn checkpoints(references: &[Reference]) -> Vec<Checkpoint> {
     let told = references.iter().flat_map(|reference| &reference.checkpoints);
     let mut all: Vec<Checkpoint> = told.map(|row| row.checkpoint.0).collect();

@@ -1,4 +1,4 @@
-//! What is left of a run that came to no verdict: an error, in each format.
+//! A run without a verdict: its error, in each format.
 
 use std::iter::once;
 
@@ -16,7 +16,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// The word that stands where a verdict would.
+    /// Word in place of a verdict.
     pub const WORD: &str = "error";
 
     /// The commands without their options: "xcheck run".

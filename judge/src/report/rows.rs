@@ -1,4 +1,4 @@
-//! The rows of `report.json`: what stands there of a compared value, and the value again of what stands there.
+//! Rows of `report.json`, written and read.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,14 +27,14 @@ pub struct ResultRow {
     recorded: Option<RecordedRow>,
     verdict: Named<Verdict>,
     reason: Option<String>,
-    /// What a baseline says of the failure, where that excuses it.
+    /// Baseline entry that waives the failure.
     known: Option<KnownRow>,
     since: Vec<Start>,
     introduced: Option<Figured>,
     total: Option<Figured>,
     headroom: Option<Number>,
     exact: Option<ExactRow>,
-    /// Where nothing was evaluated exactly: there both sides have their own.
+    /// Distribution of errors if nothing was evaluated exactly; else each side has its own.
     spread: Option<SpreadRow>,
     rounding: Option<Rounding>,
     rounding_of_total: Option<Rounding>,
@@ -42,7 +42,7 @@ pub struct ResultRow {
     distribution: Option<ExcessRow>,
     tolerance: ToleranceRow,
     judged: Judged,
-    /// Where errors of log-probabilities begin to stay.
+    /// Position from which errors of log-probabilities persist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     drift: Option<usize>,
 }
@@ -168,7 +168,7 @@ pub fn position(row: &Row) -> Option<usize> {
     row.site.pass.map(|_| row.positions.start)
 }
 
-/// The values that a row's introduced error starts from.
+/// Returns the input values of a row's local error.
 pub fn starts(row: &Row) -> Vec<Start> {
     row.since.iter().map(|start| Start { tap: Named(start.point), layer: start.layer }).collect()
 }
@@ -186,7 +186,7 @@ impl From<Start> for Site {
     }
 }
 
-/// A place of the forward pass.
+/// A site of the forward pass.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Place {
     tap: Named<Point>,
@@ -206,7 +206,7 @@ impl From<Place> for Site {
     }
 }
 
-/// Both sides of a row against what the stage comes to exactly.
+/// The evaluation of both sides of a row.
 #[derive(Serialize, Deserialize)]
 pub struct ExactRow {
     evaluated: usize,
@@ -251,7 +251,7 @@ impl From<ExactRow> for Explained {
     }
 }
 
-/// One side: how many of its values no rounding explains, the worst of all, and the systematic error that stands out most.
+/// The evaluation of one side: number of values above their bound, the worst values, and the largest bias.
 #[derive(Serialize, Deserialize)]
 struct SideRow {
     beyond: usize,
@@ -371,7 +371,7 @@ impl From<BiasRow> for Bias {
     }
 }
 
-/// How far rounding moves the values, where that was asked.
+/// The noise floor, if measured.
 #[derive(Serialize, Deserialize)]
 struct Rounding {
     max_abs: Number,

@@ -1,5 +1,5 @@
-//! A report as its `report.json` tells it: what stands there, and nothing of the build that wrote it. So that reports of
-//! other builds can be held against each other.
+//! Content of `report.json`, independent of the build that wrote it, so that reports of different builds can
+//! be compared.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use crate::report::json::{SCHEMA, VERSION, json};
 use crate::report::words::Named;
 use crate::report::{Refusal, Report, ServedCheck};
 
-/// What a report says.
+/// The content of a report.
 #[derive(Clone, Debug)]
 pub struct Seen {
     /// The version and commit of the program that wrote it, and the arguments.
@@ -24,11 +24,11 @@ pub struct Seen {
     pub verdict: Verdict,
     /// Each dump.
     pub dumps: Vec<SeenDump>,
-    /// What was found by asking a server.
+    /// Checks of a server.
     pub checks: Vec<ServedCheck>,
 }
 
-/// What a report says of a dump.
+/// The report's content about a dump.
 #[derive(Clone, Debug)]
 pub struct SeenDump {
     /// Its name.
@@ -41,57 +41,57 @@ pub struct SeenDump {
     pub judged: String,
     /// The verdict over its rows and the coverage.
     pub verdict: Verdict,
-    /// Why it is no pass.
+    /// Reason, if not a pass.
     pub reason: Option<String>,
     /// Every compared value, in data-flow order.
     pub rows: Vec<SeenRow>,
 }
 
-/// What a report says of a value.
+/// The report's content about a value.
 #[derive(Clone, Debug)]
 pub struct SeenRow {
     /// The tap's name.
     pub tap: String,
-    /// None outside the layers.
+    /// Layer; `None` outside the layers.
     pub layer: Option<usize>,
-    /// None for what belongs to the whole run.
+    /// Pass; `None` for values of the whole run.
     pub pass: Option<usize>,
-    /// How many values were compared.
+    /// Number of compared values.
     pub elements: u64,
     /// The judgement.
     pub verdict: Verdict,
-    /// Why it is no pass.
+    /// Reason, if not a pass.
     pub reason: Option<String>,
-    /// What explains a failure, with its value: one name for one cause, which is the same in another build.
+    /// Cause of a failure with its value: a name that is the same in another build.
     pub cause: Option<String>,
-    /// Whether all that was compared is bit-identical, in the error that is judged.
+    /// True if all compared values are bit-identical, in the judged error.
     pub is_identical: bool,
-    /// The largest error in units of what decides, rounding or the tolerance: beyond 1 it is not allowed.
+    /// Largest error relative to the limit (bound, noise floor or tolerance); above 1 it fails.
     pub headroom: Option<f64>,
     /// True if the unit of `headroom` is a noise floor. It differs between builds, since few perturbed runs measure it.
     pub is_measured: bool,
     /// The error of all values together, relative to these; where rounding is not asked, what tells one wrong value from many.
     pub rel_l2: Option<f64>,
-    /// The largest error of a value in units of its own size, where perturbed runs tell what rounding comes to.
+    /// Largest error of a value relative to its size, if perturbed runs give the noise floor.
     pub max_scaled: Option<f64>,
-    /// How much of `rel_l2` and `max_scaled` rounding, or a tolerance that decides, may be.
+    /// Limits of `rel_l2` and `max_scaled` by rounding, or by a deciding tolerance.
     pub noise: [f64; 2],
-    /// How many values no rounding explains, of both sides.
+    /// Number of values above their bound, of both sides.
     pub beyond: Option<usize>,
     /// The largest systematic error, in sigmas.
     pub sigmas: Option<f64>,
-    /// How many values are how far off: a power of two of headroom, and how many are not below it and below the next.
+    /// Histogram of errors: powers of two of err/bound, each with the number of values up to the next power.
     pub sizes: Option<Vec<(i32, u64)>>,
 }
 
 impl SeenRow {
-    /// How many values were compared, where the same are each time: log-probabilities of likely tokens are compared of those that
-    /// both sides name, and one may name another where two are as likely.
+    /// Returns the number of compared values, if it is the same in each run. Top log-probabilities are
+    /// compared for tokens that both sides list, which may vary between equally likely tokens.
     pub fn counted(&self) -> Option<u64> {
         (self.tap != Point::TopLogprobs.name()).then_some(self.elements)
     }
 
-    /// How many values are surely so far off or further, in units of what rounding may come to; `None` where it is not told.
+    /// Returns the number of values with at least this err/bound; `None` if unknown.
     pub fn off_by(&self, headroom: f64) -> Option<u64> {
         let sizes = self.sizes.as_ref()?;
         Some(sizes.iter().filter(|(power, _)| 2f64.powi(*power) >= headroom).map(|(_, count)| count).sum())
@@ -107,19 +107,16 @@ impl Seen {
         let mut names = std::collections::HashSet::new();
         let twice = self.dumps.iter().find(|dump| !names.insert(&dump.name));
         twice.map_or(Ok(()), |dump| {
-            Err(Error::Usage(format!(
-                "two dumps have the name '{}': which of them is meant cannot be told; rename one of the files",
-                dump.name
-            )))
+            Err(Error::Usage(format!("duplicate dump name '{}'; rename one of the files", dump.name)))
         })
     }
 
-    /// What this report says.
+    /// Reads the content of this report.
     pub fn of(report: &Report) -> Self {
         Self::parse(&json(report)).expect("what is written can be read")
     }
 
-    /// What a file of a report says.
+    /// Reads the content of a report file.
     ///
     /// # Errors
     /// If it cannot be read, is no report of this version of the schema, or tells of a run that came to no verdict.
@@ -136,10 +133,12 @@ impl Seen {
         let head: Head = serde_json::from_str(text).map_err(|error| error.to_string())?;
         if head.schema != SCHEMA || head.version != VERSION {
             let Head { schema, version, .. } = head;
-            return Err(format!("it is a {schema} of version {version}, expected {SCHEMA} {VERSION}"));
+            return Err(format!(
+                "unsupported schema {schema} version {version}, expected {SCHEMA} {VERSION}"
+            ));
         }
         if head.verdict == Refusal::WORD {
-            return Err(format!("that run came to no verdict: {}", head.error.unwrap_or_default()));
+            return Err(format!("the run ended without a verdict: {}", head.error.unwrap_or_default()));
         }
         let file: File = serde_json::from_str(text).map_err(|error| error.to_string())?;
         let Head { xcheck: Program { version, commit }, command, .. } = head;
@@ -229,7 +228,7 @@ impl Explanation {
         self.places.iter().any(is_here) && !NO_CAUSE.contains(&self.kind.as_str())
     }
 
-    /// With all that is otherwise: two changes of which one is known are another cause.
+    /// Returns the name with all changes; two changes of which one is known are another cause.
     fn name(&self) -> String {
         if let Some(supposed) = &self.supposed {
             return supposed.clone();
@@ -400,7 +399,8 @@ fn is_measured(row: &Row) -> bool {
     }
 }
 
-/// How much of `rel_l2` and `max_scaled` rounding may be; where a table decides, as if every value were as far off as it allows.
+/// Returns the limits of `rel_l2` and `max_scaled` by rounding. If the tolerance table decides, every value
+/// may be off by the tolerance.
 fn noise(row: &Row, measured: Option<(&Figures, &Rounding)>) -> [f64; 2] {
     if let Some((_, floor)) = measured {
         return [floor.rel_l2.0, floor.max_scaled.0].map(|floor| Floor::NEAR * floor);

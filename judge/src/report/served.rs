@@ -1,4 +1,4 @@
-//! What a server said of itself: beside what it said of a model, which is a comparison as any other.
+//! Results of a server's own checks, besides the comparison with a model.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,33 +16,33 @@ pub struct Served {
     pub url: String,
     /// Whose protocol it speaks.
     pub kind: String,
-    /// Its version, as far as it says.
+    /// Version, if stated.
     pub version: String,
-    /// What it calls its model.
+    /// Model name of the server.
     pub model: String,
-    /// The type that it says it computes in.
+    /// Stated type of the computation.
     pub dtype: Option<String>,
-    /// How many requests were allowed.
+    /// Maximum number of requests.
     pub allowed: usize,
-    /// How many were made.
+    /// Number of requests.
     pub requests: usize,
-    /// How far rounding moves the log-probabilities of this model on this text, by our own engine; none without a model.
+    /// Noise floor of log-probabilities for this model and text, by our engine; none without a model.
     pub rounding: Option<f64>,
-    /// What was looked at, in order.
+    /// Checks in order.
     pub checks: Vec<ServedCheck>,
 }
 
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServedCheck {
-    /// What it is about: `tokens`, `answer`, `self` or `model`.
+    /// Subject: `tokens`, `answer`, `self` or `model`.
     pub about: String,
-    /// What was asked.
+    /// Name of the check.
     pub check: String,
-    /// None where it cannot be asked.
+    /// Verdict; `None` if the check is not available.
     #[serde(with = "optional")]
     pub verdict: Option<Verdict>,
-    /// What was found, or why it cannot be asked.
+    /// Result, or the reason why the check is not available.
     pub found: String,
 }
 
@@ -65,12 +65,12 @@ impl Served {
         self.checks.iter().filter_map(|check| check.verdict)
     }
 
-    /// Whether nothing but texts and their tokens was compared: that says nothing of the model.
+    /// Returns true if only texts and their tokens were compared, which does not test the model.
     pub(super) fn is_of_texts_alone(&self) -> bool {
         self.checks.iter().filter(|check| check.verdict.is_some()).all(|check| check.about == "tokens")
     }
 
-    /// What the whole is, of the first check that is no pass.
+    /// Returns the first check that does not pass; it determines the verdict.
     pub(super) fn worst(&self) -> Option<&ServedCheck> {
         let bad = |wanted: Verdict| self.checks.iter().find(move |check| check.verdict == Some(wanted));
         bad(Verdict::Fail).or_else(|| bad(Verdict::Inconclusive))

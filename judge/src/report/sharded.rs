@@ -1,4 +1,4 @@
-//! What a report of a part holds beside its rows, so that all parts can be put together again.
+//! Data of a shard's report besides rows, for `xcheck merge`.
 
 use std::collections::BTreeMap;
 
@@ -23,22 +23,22 @@ pub struct ShardRow {
     units: Vec<Unit>,
     /// The numbers of those that this report is of, counted from 1.
     wanted: Vec<usize>,
-    /// What must be the same of all parts.
+    /// Settings that must be equal in all shards.
     asked: BTreeMap<String, String>,
     selection: SelectionRow,
     choices_are_read: bool,
-    /// Of each layer, whether it sees no more than a window.
+    /// For each layer, true if it has a sliding window.
     slides: Vec<bool>,
     /// The arguments that compare the same again, and those of `xcheck inspect`.
     again: Vec<String>,
     inspect: Option<String>,
-    /// What was noted besides what the units tell.
+    /// Notes besides those of units.
     remarks: Vec<String>,
     evidence: Vec<EvidenceRow>,
 }
 
 impl ShardRow {
-    /// Of a comparison of a part.
+    /// Makes the row for the comparison of a shard.
     pub fn of(result: &Comparison) -> Option<Self> {
         let Sharded { plan, units, asked, remarks } = result.sharded.as_ref()?;
         let basis = &result.outcome.basis;
@@ -57,14 +57,14 @@ impl ShardRow {
         })
     }
 
-    /// What a verdict rests on, what it is a part of, and how to compare again.
+    /// Returns the basis of the verdict, the whole comparison, and the commands to compare again.
     ///
     /// # Errors
     /// If it names a unit that its plan does not have, or a selection that is none.
     pub fn read(self) -> Result<(Basis, Sharded, Vec<String>, Option<String>), String> {
         let unit = |number: usize| {
             let unit = number.checked_sub(1).and_then(|index| Some((index, self.units.get(index)?.clone())));
-            unit.ok_or_else(|| format!("there is no unit {number} in a plan of {}", self.units.len()))
+            unit.ok_or_else(|| format!("invalid unit {number}, expected 1 to {}", self.units.len()))
         };
         let wanted = self.wanted.iter().map(|&number| unit(number)).collect::<Result<Vec<_>, _>>()?;
         let found = self.evidence.into_iter().map(|row| {
@@ -122,7 +122,7 @@ impl SelectionRow {
     }
 }
 
-/// What was found in a unit, without its rows.
+/// The results of a unit without its rows.
 #[derive(Serialize, Deserialize)]
 struct EvidenceRow {
     unit: usize,
@@ -190,7 +190,7 @@ struct SideRow {
     taps: Vec<Named<Point>>,
 }
 
-/// A cause as it was found in a unit, before it is told with those of others.
+/// A cause of one unit, before it is combined with others.
 #[derive(Serialize, Deserialize)]
 struct CauseRow {
     sought: Named<Sought>,
@@ -242,7 +242,7 @@ impl CauseRow {
     fn cause(self) -> Result<Cause, String> {
         let sites: Vec<Site> = self.sites.into_iter().map(Site::from).collect();
         if sites.is_empty() {
-            return Err("a cause explains no place".to_owned());
+            return Err("a cause has no site".to_owned());
         }
         let told = match self.told {
             ToldRow::Changes(fits) if fits.is_empty() => return Err("a cause has no change".to_owned()),

@@ -7,7 +7,7 @@ use crate::spread::{Size, Spread};
 /// Stands for a size in a map: no error, each power of two from the least to the most, not a finite number.
 const LETTERS: &[u8; 66] = b".ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-!";
 
-/// Where errors are, and how many there are of each size.
+/// The places of errors, and the number of errors by size.
 #[derive(Serialize, Deserialize)]
 pub struct SpreadRow {
     lengths: [usize; 2],
@@ -18,7 +18,7 @@ pub struct SpreadRow {
     counts: Vec<u64>,
     zero: u64,
     nonfinite: u64,
-    /// One value in so many was counted, and stands for as many.
+    /// Sampling step: one of this many values was counted.
     #[serde(default = "each")]
     step: usize,
 }

@@ -35,7 +35,7 @@ const WIDE: usize = 100;
 const PLACE: usize = 2;
 const LEFT_ALIGNED: [usize; 2] = [1, PLACE];
 
-/// How the table is printed.
+/// Options for printing the table.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Style<'p> {
     /// With colours.
@@ -202,8 +202,8 @@ fn word(shown: &CheckpointLine) -> &'static str {
     }
 }
 
-/// "llama.cpp-q8_0  ·  llama.cpp b1234, q8_0, kv f16  ·  numerics llama.cpp", the dump and what it was compared with;
-/// that the dump is the candidate, or that the candidate is one too, is said.
+/// Returns the title: "llama.cpp-q8_0  ·  llama.cpp b1234, q8_0, kv f16  ·  numerics llama.cpp". It also
+/// states that the dump is the candidate, or that both sides are dumps.
 fn title(result: &Comparison) -> String {
     const SEPARATOR: &str = "  ·  ";
     const END: usize = 30;
@@ -218,8 +218,8 @@ fn title(result: &Comparison) -> String {
     [name, producer(outcome, WIDTH.saturating_sub(ends)), other].join(SEPARATOR)
 }
 
-/// Who made the dump, and of its settings the two that change the numbers most: what the weights and
-/// the KV cache are stored in. A long version is cut before they are.
+/// Returns the producer of the dump with its two most important settings: the types of weights and KV cache.
+/// A long version is cut before the settings.
 fn producer(outcome: &Outcome, width: usize) -> String {
     let producer = &outcome.subject.producer;
     let weights = producer.setting("weights").or(producer.setting("dtype"));
@@ -239,9 +239,9 @@ fn coverage(outcome: &Outcome) -> Vec<String> {
         lines.push(format!("    {}", text::identical(coverage)));
     }
     let skipped = coverage.skipped.iter().take(SHOWN);
-    lines.extend(skipped.flat_map(|what| text::wrap("    left out: ", what, WIDTH)));
+    lines.extend(skipped.flat_map(|what| text::wrap("    not compared: ", what, WIDTH)));
     if coverage.skipped.len() > SHOWN {
-        lines.push(format!("    left out: {} more", coverage.skipped.len() - SHOWN));
+        lines.push(format!("    not compared: {} more", coverage.skipped.len() - SHOWN));
     }
     lines
 }

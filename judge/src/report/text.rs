@@ -1,4 +1,4 @@
-//! How numbers, places and names from outside are put into words, alike in every format for people.
+//! Formatting of numbers, sites and external names, shared by all formats for people.
 
 use textwrap::core::display_width;
 
@@ -9,7 +9,7 @@ use crate::format::commands;
 use crate::measure::Errors;
 use crate::report::checkpoint_line::CheckpointLine;
 
-/// No line is wider, but for commands to copy, which are never cut or broken.
+/// Maximum line width, except for commands to copy.
 pub const WIDTH: usize = 80;
 
 /// Stands where there is nothing to show.
@@ -29,7 +29,7 @@ fn measured(error: Option<f64>) -> String {
     error.map_or(NOTHING.into(), figure)
 }
 
-/// An error in units of what rounding may come to: "0.42", "3.1e2".
+/// Formats err/bound: "0.42", "3.1e2".
 pub fn headroom(headroom: Option<f64>) -> String {
     match headroom {
         None => NOTHING.into(),
@@ -50,7 +50,7 @@ pub fn cosine(cosine: f64) -> String {
     }
 }
 
-/// How many values no rounding explains, in few characters.
+/// Formats the number of values above their bound.
 pub fn beyond(count: Option<usize>) -> String {
     match count {
         None => NOTHING.into(),
@@ -82,7 +82,7 @@ pub fn value(number: f64) -> String {
     }
 }
 
-/// A place in few characters: "attn_norm L2 p0", the tap's name cut so that it fits `width`.
+/// Formats a site in few characters: "attn_norm L2 p0". The tap's name is cut to fit `width`.
 pub fn short_place(site: Site, width: usize) -> String {
     let mut place = String::new();
     if let Some(layer) = site.layer {
@@ -121,7 +121,7 @@ pub fn place(row: &Row) -> String {
     }
 }
 
-/// What is wrong with a row: its error where that is a number, and since what it arose; else the reason.
+/// Describes the failure of a row: its error and the values where it arose, else the reason.
 pub fn fault(row: &Row) -> String {
     let errors = row.judged().map(|found| found.errors);
     let [error, largest] = errors.map_or([f64::NAN; 2], |errors| [errors.past_neighbour, errors.max_abs]);
@@ -136,13 +136,13 @@ pub fn fault(row: &Row) -> String {
         Kind::Real if fails && row.floor.is_some() => {
             format!("{largest:.2e} at most, {}: {reason}", origin(row))
         }
-        Kind::Token if exceeds && row.site.point != Point::Tokens => "another token".into(),
+        Kind::Token if exceeds && row.site.point != Point::Tokens => "a different token".into(),
         _ => reason,
     }
 }
 
-/// What a failing row comes to exactly, or what rounding comes to, where that decides, and which of the two it is; empty where
-/// neither does.
+/// Describes the exact value of a failing row, or the noise floor if that decides, with a label; empty if
+/// neither decides.
 pub fn exactly(row: &Row) -> (&'static str, String) {
     let is_evaluated = row.explained.is_some() && !row.is_in_doubt() && !row.is_judged_in_total();
     let name = if is_evaluated { "exactly" } else { "rounding" };
@@ -152,25 +152,25 @@ pub fn exactly(row: &Row) -> (&'static str, String) {
     }
 }
 
-/// What a tolerance is to a row: what decides, or what a specification says.
+/// Returns the label of a tolerance: the deciding one, or that of a specification.
 pub fn bound_name(row: &Row) -> &'static str {
     if row.is_gated_by_tolerance() { "allowed" } else { "specified" }
 }
 
-/// Where the error that a row is judged by comes from.
+/// Describes the values from which the judged error arose.
 fn origin(row: &Row) -> String {
     match row.is_judged_in_total() {
-        false => format!("introduced since {}", since(row)),
-        true => "in total, since the tokens".to_owned(),
+        false => format!("local error since {}", since(row)),
+        true => "accumulated error since the tokens".to_owned(),
     }
 }
 
-/// What the row's reason is, with the place that it is of.
+/// Returns the row's site and reason.
 pub fn told(row: &Row) -> String {
     format!("{}: {}", site(row), row.reason.as_deref().unwrap_or(row.verdict.name()))
 }
 
-/// Why a failure is let pass that is known, and what it is.
+/// Returns the reason of a waiver and the failure.
 pub fn excused(row: &Row) -> String {
     let said = row.known.as_ref();
     said.map_or_else(String::new, |Known { reason, link, expires }| {
@@ -190,9 +190,9 @@ pub fn since(row: &Row) -> String {
     }
 }
 
-/// What explains a failure, after its place where that is not the one already told; and whether it is a cause.
+/// Returns the explanation of a failure with its label. The site is omitted if it equals `told`.
 pub fn finding(finding: &Finding, told: Site) -> (&'static str, String) {
-    let name = if finding.kind.is_cause() { "because" } else { "unclear" };
+    let name = if finding.kind.is_cause() { "cause" } else { "unclear" };
     match finding.site == told {
         true => (name, finding.what.clone()),
         false => (name, format!("{}: {}", finding.site, finding.what)),
@@ -234,7 +234,7 @@ pub fn in_doubt(outcome: &Outcome) -> Option<&Row> {
     outcome.rows.iter().find(|row| row.verdict == Verdict::Inconclusive)
 }
 
-/// What is said of taps at which nothing is wrong.
+/// Returns the phrase for taps without a failure.
 pub fn fine(outcome: &Outcome) -> &'static str {
     match outcome.subject.gate {
         Gate::Rounding => "explained by rounding",
@@ -242,13 +242,13 @@ pub fn fine(outcome: &Outcome) -> &'static str {
     }
 }
 
-/// "2 of 5 taps explained by rounding, 1 in doubt, 2 not compared".
+/// "2 of 5 taps explained by rounding, 1 undetermined, 2 not compared".
 pub fn covered(outcome: &Outcome) -> String {
     let [doubtful, known] = [Verdict::Inconclusive, Verdict::Known].map(|verdict| outcome.count(verdict));
     let good = outcome.rows.len() - doubtful - known - outcome.count(Verdict::Fail);
     let missing = outcome.coverage.taps_expected.saturating_sub(outcome.rows.len());
     let all = count(outcome.rows.len() + missing, "tap");
-    let more = [(known, "known to fail"), (doubtful, "in doubt"), (missing, "not compared")];
+    let more = [(known, "waived"), (doubtful, "undetermined"), (missing, "not compared")];
     let more =
         more.iter().filter(|(number, _)| *number > 0).map(|(number, what)| format!(", {number} {what}"));
     format!("{good} of {all} {}{}", fine(outcome), more.collect::<String>())
@@ -284,7 +284,7 @@ pub fn clean(text: &str) -> String {
     text.chars().map(|c| if commands(c) { ' ' } else { c }).collect()
 }
 
-/// How many columns a terminal gives the text.
+/// Returns the number of terminal columns of a text.
 pub fn width(text: &str) -> usize {
     display_width(text)
 }

@@ -1,4 +1,4 @@
-//! What was read, and the texts of tokens: for people, who do not read ids.
+//! Input tokens and their texts, for people.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The tokens that a comparison is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tokens {
-    /// Those of the prompt.
+    /// Input tokens.
     pub prompt: Vec<u32>,
     /// The text of each by itself, as far as there is a tokenizer: of the prompt's, of those that were chosen, and of those
     /// that lead.
@@ -15,14 +15,14 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// With the texts that another part of the same comparison knows.
+    /// Adds the texts that another shard of the same comparison knows.
     pub fn with(mut self, other: &Self) -> Self {
         self.texts.extend(other.texts.iter().map(|(&token, text)| (token, text.clone())));
         self
     }
 }
 
-/// The same in `report.json`.
+/// The tokens in `report.json`.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct TokensRow {
     prompt: Vec<u32>,

@@ -1,4 +1,4 @@
-//! Whether two command lines ask for the same.
+//! Comparison of two command lines.
 
 use crate::compare::Checkpoints;
 
@@ -23,7 +23,7 @@ const FLAGS: [&str; 9] = [
     "--resume",
 ];
 
-/// Options that change nothing of what is found: where it goes, and how fast.
+/// Options that do not change the results, only their place or the speed.
 const OF_NO_EFFECT: [&str; 9] = [
     "--report",
     "--no-report",
@@ -36,12 +36,13 @@ const OF_NO_EFFECT: [&str; 9] = [
     "--largest-message",
 ];
 
-/// Whether two commands differ in no more than the order of options, their spelling, and where the result goes.
+/// Returns true if two commands differ only in the order and spelling of options, and in the place of the
+/// result.
 pub fn same_command(one: &[String], other: &[String]) -> bool {
     Asked::of(one) == Asked::of(other)
 }
 
-/// What a command line asks for.
+/// The request of a command line.
 #[derive(PartialEq, Eq)]
 struct Asked {
     /// Positional arguments, in order.
@@ -71,7 +72,7 @@ impl Asked {
     }
 }
 
-/// An option's long name, and its value if that is part of the same word: `--layer=1`, `-l1`, `-l=1`.
+/// Returns an option's long name, and its value if it is in the same word: `--layer=1`, `-l1`, `-l=1`.
 fn option(word: &str) -> Option<(String, Option<String>)> {
     if word.starts_with("--") {
         let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));

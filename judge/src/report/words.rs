@@ -1,4 +1,4 @@
-//! What stands as one word in `report.json`, and is read from it again.
+//! Enums that are written as one word in `report.json` and read back.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -32,7 +32,7 @@ impl<'de, T: Word> Deserialize<'de> for Named<T> {
         let known = T::ALL.iter().find(|known| known.word() == text);
         known.map(|known| Self(*known)).ok_or_else(|| {
             let words: Vec<_> = T::ALL.iter().map(|known| known.word()).collect();
-            D::Error::custom(format!("'{text}' is none of {}", words.join(", ")))
+            D::Error::custom(format!("unknown value '{text}', expected one of {}", words.join(", ")))
         })
     }
 }

@@ -13,7 +13,7 @@ const MARKDOWN: &str = "report.md";
 const HTML: &str = "report.html";
 const JUNIT: &str = "junit.xml";
 const FILES: [&str; 4] = [JSON, MARKDOWN, HTML, JUNIT];
-/// A report of the units of a shard that are done: what a run goes on from that was stopped.
+/// File with the finished units of a shard, from which a stopped run continues.
 const FINISHED: &str = "finished.json";
 
 /// A directory that a report will be written to.
@@ -35,10 +35,10 @@ impl ReportDir {
         Self::without(directory, &[FILES.as_slice(), &[FINISHED]].concat())
     }
 
-    /// The same, but what was finished stays: the run goes on from there.
+    /// Opens the folder and keeps the finished parts, so that the run can continue.
     ///
     /// # Errors
-    /// As [`ReportDir::create`].
+    /// The errors of [`ReportDir::create`].
     pub fn going_on(directory: &Path) -> Result<Self> {
         Self::without(directory, &FILES)
     }
@@ -56,7 +56,8 @@ impl ReportDir {
         Ok(Self { directory: directory.to_owned() })
     }
 
-    /// Reads what an earlier run has finished, or says why this build cannot; `None` where there is nothing.
+    /// Reads the finished results of an earlier run, or returns the reason why this build cannot use them;
+    /// `None` if there are none.
     pub fn finished(&self) -> Option<Result<Report, String>> {
         let path = self.directory.join(FINISHED);
         path.is_file().then(|| match read(&path) {
@@ -66,7 +67,7 @@ impl ReportDir {
         })
     }
 
-    /// Keeps what is finished, in the place of what was.
+    /// Replaces the stored finished results.
     ///
     /// # Errors
     /// If it cannot be written; then what was is still there.
@@ -91,7 +92,7 @@ impl ReportDir {
     /// Writes the files of a run that came to no verdict.
     ///
     /// # Errors
-    /// As [`ReportDir::write`].
+    /// The errors of [`ReportDir::write`].
     pub fn refuse(self, refusal: &Refusal) -> Result<()> {
         let files = vec![
             (JSON, json::refused(refusal)),
@@ -140,8 +141,8 @@ impl Written {
     }
 }
 
-/// Waits until no other run changes the files of a directory: what lies there is of one run then. The directory itself
-/// is locked, so that no file is left behind. Some systems and network file systems cannot; a run does not fail for it.
+/// Waits until no other run changes the files of a directory, so that they belong to one run. The directory
+/// itself is locked, so no lock file remains. Some systems cannot lock; a run does not fail for it.
 fn lock(directory: &Path) -> Option<File> {
     let handle = File::open(directory).ok()?;
     handle.lock().ok().map(|()| handle)

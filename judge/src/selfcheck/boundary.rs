@@ -1,4 +1,4 @@
-//! Lengths at which a model computes a sequence otherwise: a window that is full, LongRoPE's other factors.
+//! Lengths at which a model computes differently: a full window, or LongRoPE's long factors.
 
 use std::collections::BTreeSet;
 
@@ -6,10 +6,10 @@ use crate::model::Model;
 
 /// Products of a weight and an activation in one pass that take seconds at most.
 const AFFORDABLE: usize = 1 << 32;
-/// Tokens that are read beyond a boundary: more than a cache drops at once.
+/// Number of tokens read after a boundary: more than a cache drops at once.
 const BEYOND: usize = 40;
 
-/// The lengths beyond which earlier tokens are no longer seen, or rotated otherwise.
+/// Returns the lengths after which earlier tokens are hidden or rotated differently.
 pub(super) fn boundaries(model: &dyn Model) -> BTreeSet<usize> {
     let windows = (0..model.dimensions().n_layers).filter_map(|layer| model.window(layer));
     windows.chain(model.rereads_beyond()).collect()

@@ -1,4 +1,4 @@
-//! What the KV cache holds must not depend on how it was filled.
+//! The KV cache must not depend on how it was filled.
 
 use crate::compare::Verdict;
 use crate::error::Result;
@@ -6,7 +6,7 @@ use crate::selfcheck::stages::Stages;
 use crate::selfcheck::tally::Tally;
 use crate::selfcheck::{Checked, Exactness, PROMPT, Subject};
 
-/// The same tokens all at once and one by one: every tap of every position.
+/// Compares every tap at every position between one pass over all tokens and one token per pass.
 ///
 /// # Errors
 /// If the model cannot be run.
@@ -14,13 +14,13 @@ pub fn prefill_equals_decode(subject: Subject) -> Result<Checked> {
     const NAME: &str = "prefill equals decode";
     let length = subject.tokens().len();
     if length < 2 {
-        return Ok(Checked::new(NAME, Verdict::Inconclusive, "the context has room for one token only"));
+        return Ok(Checked::new(NAME, Verdict::Inconclusive, "the context is too short: one token"));
     }
     Stages::of(subject, subject.exactness())?.judge(NAME, subject, &vec![1; length])
 }
 
-/// A prompt and single tokens after it, against longer prompts that start anew: where bits are compared the logits after
-/// each, with nobody looking; else every tap.
+/// Compares a prompt and single tokens after it with longer prompts that start over: the logits if bits must
+/// be equal, else every tap.
 ///
 /// # Errors
 /// If the model cannot be run.
@@ -28,7 +28,7 @@ pub fn cache_on_equals_off(subject: Subject) -> Result<Checked> {
     const NAME: &str = "cache on equals cache off";
     let length = subject.tokens().len();
     if length <= PROMPT {
-        let why = format!("the context has room for {length} tokens only");
+        let why = format!("the context is too short: {length} tokens");
         return Ok(Checked::new(NAME, Verdict::Inconclusive, why));
     }
     match subject.exactness() {
@@ -67,7 +67,7 @@ pub fn window_equals_whole(subject: Subject) -> Result<Checked> {
         tally.add(window.read(part, &mut ())?.data(), whole.read(part, &mut ())?.data());
     }
     if !window.has_forgotten() {
-        let why = format!("no layer's window is smaller than {} tokens", tokens.len());
+        let why = format!("no layer has a window of fewer than {} tokens", tokens.len());
         return Ok(Checked::not_applicable(NAME, why));
     }
     Ok(tally.checked(NAME))

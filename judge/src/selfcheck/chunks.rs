@@ -8,7 +8,8 @@ use crate::selfcheck::boundary::boundaries;
 use crate::selfcheck::stages::Stages;
 use crate::selfcheck::{Checked, Subject};
 
-/// The same tokens all at once and in chunks, some of which end at and around each boundary: every tap of every position.
+/// Compares every tap at every position between one pass and chunks, some of which end at or near each
+/// boundary.
 ///
 /// # Errors
 /// If the model cannot be run.
@@ -17,7 +18,7 @@ pub fn chunks_equal_one_pass(subject: Subject) -> Result<Checked> {
     let length = subject.tokens().len();
     let sizes = sizes(subject, length);
     let Some(&largest) = sizes.last() else {
-        return Ok(Checked::new(NAME, Verdict::Inconclusive, "the context has room for one chunk only"));
+        return Ok(Checked::new(NAME, Verdict::Inconclusive, "the context is too short: one chunk"));
     };
     let stages = Stages::of(subject, subject.exactness())?;
     let mut last = None;
@@ -39,7 +40,7 @@ pub fn chunks_equal_one_pass(subject: Subject) -> Result<Checked> {
     Ok(Checked::new(
         NAME,
         Verdict::Pass,
-        format!("{count} sizes of chunks up to {largest}, of each {detail}{uncrossed}"),
+        format!("{count} chunk sizes up to {largest}, each with {detail}{uncrossed}"),
     ))
 }
 

@@ -1,4 +1,4 @@
-//! The same weights in two formats are one model.
+//! Equal weights in two formats must give the same model.
 
 use crate::error::Result;
 use crate::selfcheck::stages::Stages;

@@ -1,4 +1,4 @@
-//! What the engine must find of itself, without any reference: one check per function.
+//! Checks of the engine without a reference, one per function.
 //!
 //! A check compares bits where the numerics add every row of a product in one order, however many rows there are. Those
 //! of llama.cpp do not: there, each stage is held to what rounding does to it in this very model on these very tokens
@@ -29,19 +29,20 @@ use crate::error::Result;
 use crate::model::Model;
 use crate::numerics::{Numerics, OneOrder};
 
-/// Tokens that a check reads, in two parts: more than kernels for several tokens need, and than a cache drops at once.
+/// Number of tokens of a check, in two parts: more than kernels for several tokens need, and than a cache
+/// drops at once.
 const TOKENS: usize = 48;
-/// Of them, the prompt.
+/// Number of prompt tokens among them.
 const PROMPT: usize = 40;
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checked {
-    /// Which check.
+    /// Name of the check.
     pub check: &'static str,
     /// `None` where there is nothing of the kind to check.
     pub verdict: Option<Verdict>,
-    /// How much was compared and how far apart it is; or why not.
+    /// Number of compared values and their difference, or the reason why nothing was compared.
     pub detail: String,
 }
 
@@ -50,28 +51,28 @@ impl Checked {
         Self { check, verdict: Some(verdict), detail: detail.into() }
     }
 
-    /// That there is nothing of the kind to check.
+    /// Makes a result for a check that does not apply.
     pub fn not_applicable(check: &'static str, why: impl Into<String>) -> Self {
         Self { check, verdict: None, detail: why.into() }
     }
 }
 
-/// Who is checked.
+/// The model and numerics under check.
 #[derive(Clone, Copy)]
 pub struct Subject<'m> {
     /// The model.
     pub model: &'m dyn Model,
-    /// How it computes.
+    /// The numerics.
     pub numerics: &'m dyn Numerics,
 }
 
-/// How close two ways to the same value must come.
+/// The required agreement between two ways to compute a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exactness {
     /// Bit for bit.
     Bits,
-    /// As close as rounding leaves them, from the same inputs: so many times what it comes to in a few runs as
-    /// [`crate::compare::Floor::FAR`] says.
+    /// Equal up to rounding, from the same inputs: within [`crate::compare::Floor::FAR`] times the noise
+    /// floor.
     Rounding,
 }
 
@@ -88,7 +89,7 @@ impl<'m> Subject<'m> {
         (0..length).map(|position| ((7 + position * 37) % dimensions.vocab_size) as u32).collect()
     }
 
-    /// How close several tokens read at once must come to the same ones read one by one.
+    /// Returns the required agreement between several tokens in one pass and one token per pass.
     pub fn exactness(&self) -> Exactness {
         // Embeddings are looked up; a tied head is named apart.
         let is_table = |name: &str| name == "token_embd" || name == "position_embd";

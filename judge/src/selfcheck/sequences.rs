@@ -11,8 +11,8 @@ use crate::tensor::Tensor;
 /// Single tokens that each sequence reads after its prompt.
 const TURNS: usize = 6;
 
-/// Sequences of several lengths and tokens, read in turns and each alone: the logits after every pass. They share the model
-/// and the numerics and nothing else, no matrix product either: what is found is a state that one of these keeps.
+/// Compares sequences of several lengths read in turns with each read alone, by the logits after every pass.
+/// They share only the model and numerics, so a difference is shared state.
 ///
 /// # Errors
 /// If the model cannot be run.
@@ -56,7 +56,7 @@ fn take_turn(engine: &mut Engine, sequence: &[u32], turn: usize) -> Result<Tenso
     engine.read(&sequence[next], &mut ())
 }
 
-/// Logits of a prompt and tokens after it, with somebody looking at every value and with nobody.
+/// Compares the logits of a prompt and following tokens with and without an observer.
 ///
 /// # Errors
 /// If the model cannot be run.

@@ -1,4 +1,4 @@
-//! Each stage of a run, from the inputs that it has in one pass over all tokens, against what it gives there.
+//! Comparison of each operation of a run with one pass over all tokens, from the same inputs.
 //!
 //! A stage that adds in another order is off by rounding. In a run of its own that is hardly to be told from a fault: an
 //! activation that rounds to the next int8 is off by far more than any sum, in one run and not in another. From the same
@@ -19,10 +19,10 @@ use crate::selfcheck::{Checked, Exactness, Subject};
 use crate::tap::Tap;
 use crate::tensor::{RopePairing, Tensor};
 
-/// Runs that are moved: the largest of so many is a quarter of what is called far from rounding.
+/// Number of perturbed runs.
 const RUNS: u64 = 4;
 
-/// One pass over all tokens, and how far rounding moves each of its stages.
+/// One pass over all tokens with the noise floor of each operation.
 pub(super) struct Stages {
     whole: Wholes,
     /// By tap, in units of the size of an element; none where bits are compared.
@@ -43,13 +43,13 @@ impl Stages {
         Ok(Self { whole, floors })
     }
 
-    /// What there is to say of a subject that reads the same tokens in passes of these lengths.
+    /// Checks a subject that reads the same tokens in passes of these lengths.
     ///
     /// # Errors
     /// If the model cannot be run.
     pub(super) fn judge(&self, check: &'static str, subject: Subject, lengths: &[usize]) -> Result<Checked> {
         if let Some((site, number)) = self.whole.all.broken() {
-            return Ok(Checked::new(check, Verdict::Fail, format!("{site} holds {number}")));
+            return Ok(Checked::new(check, Verdict::Fail, format!("{site} contains {number}")));
         }
         let found = match self.floors {
             None => compare(&self.whole, subject, lengths)?,
@@ -64,7 +64,7 @@ impl Stages {
             return Ok(Checked::new(check, Verdict::Fail, format!("first at {why}")));
         }
         if let Some((site, why)) = self.whole.all.lacking() {
-            let why = format!("{site} tells nothing: {why}");
+            let why = format!("{site} shows nothing: {why}");
             return Ok(Checked::new(check, Verdict::Inconclusive, why));
         }
         Ok(self.agreement(check, &found))
@@ -78,18 +78,17 @@ impl Stages {
     fn too_far(&self, apart: &Apart) -> Option<String> {
         let Apart { site, numbers, different, largest, other_length } = apart;
         if let Some(wanted) = other_length {
-            return Some(format!("{site}: {numbers} numbers, where one pass over all tokens has {wanted}"));
+            return Some(format!("{site}: {numbers} values, but {wanted} in one pass over all tokens"));
         }
         let Some(floor) = self.floor(*site) else {
-            let differ = format!("{different} of {numbers} numbers differ");
+            let differ = format!("{different} of {numbers} values differ");
             return (*different > 0)
-                .then(|| format!("{site}: {differ}, by {largest:.1e} of their size at most"));
+                .then(|| format!("{site}: {differ}, with relative error up to {largest:.1e}"));
         };
         let is_close = floor.is_finite() && *largest <= Floor::FAR * floor;
         (!is_close).then(|| {
             format!(
-                "{site}: {largest:.1e} of its size apart, where rounding moves it by {floor:.1e} and {} times that \
-                 is allowed",
+                "{site}: relative error {largest:.1e}, noise floor {floor:.1e}, allowed {} times that",
                 Floor::FAR
             )
         })
@@ -102,11 +101,13 @@ impl Stages {
             return Checked::new(check, Verdict::Inconclusive, "nothing was compared");
         }
         let detail = match self.furthest(found) {
-            _ if self.floors.is_none() => format!("{numbers} numbers of every tap, bit for bit"),
-            None => format!("{numbers} numbers of every tap, each stage from the same inputs, bit for bit"),
+            _ if self.floors.is_none() => format!("{numbers} values of every tap bit-identical"),
+            None => {
+                format!("{numbers} values of every tap bit-identical, each operation from the same inputs")
+            }
             Some((site, times)) => format!(
-                "{numbers} numbers of every tap, each stage from the same inputs, {} bit for bit, the others apart by at \
-                 most {times:.2} times what rounding comes to ({site}), {} allowed",
+                "{numbers} values of every tap, each operation from the same inputs: {} bit-identical, the \
+                 others within {times:.2} times the noise floor ({site}), {} allowed",
                 numbers - different,
                 Floor::FAR
             ),
@@ -114,7 +115,7 @@ impl Stages {
         Checked::new(check, Verdict::Pass, detail)
     }
 
-    /// Where a stage is furthest off, in units of what rounding comes to there.
+    /// Returns the operation with the largest error relative to the noise floor.
     fn furthest(&self, found: &[Apart]) -> Option<(Site, f64)> {
         let off = found.iter().filter(|apart| apart.largest > 0.0);
         let times = off.filter_map(|apart| Some((apart.site, apart.largest / self.floor(apart.site)?)));
@@ -122,13 +123,13 @@ impl Stages {
     }
 }
 
-/// The place in any pass. The last logits are a row of those of every position.
+/// Returns the site for all positions. The last logits are a row of those of every position.
 fn of_all_positions(site: Site) -> Site {
     let point = if site.point == Point::LastLogits { Point::Logits } else { site.point };
     Site { point, pass: None, ..site }
 }
 
-/// How far rounding moves each stage, at most, in a few runs.
+/// Returns the noise floor of each operation from a few perturbed runs.
 fn floors(subject: Subject, whole: &Wholes) -> Result<HashMap<Site, f64>> {
     let mut floors: HashMap<Site, f64> = HashMap::new();
     for seed in 1..=RUNS {
@@ -142,7 +143,7 @@ fn floors(subject: Subject, whole: &Wholes) -> Result<HashMap<Site, f64>> {
     Ok(floors)
 }
 
-/// What one pass over all tokens gives; and one over as many as LongRoPE's short factors are for.
+/// The values of one pass over all tokens, and of one pass within LongRoPE's short factors.
 struct Wholes {
     all: Whole,
     short: Option<Whole>,
@@ -183,7 +184,7 @@ impl Wholes {
     }
 }
 
-/// Reads the tokens of `whole` in passes of these lengths, each stage from the inputs that it has there.
+/// Reads the tokens of `whole` in passes of these lengths; each operation has the inputs of the single pass.
 fn compare(whole: &Wholes, subject: Subject, lengths: &[usize]) -> Result<Vec<Apart>> {
     let mut start = 0;
     let positions = lengths.iter().map(|length| {
@@ -200,21 +201,21 @@ fn compare(whole: &Wholes, subject: Subject, lengths: &[usize]) -> Result<Vec<Ap
     Ok(against.found)
 }
 
-/// How far one value is from what it is in one pass over all tokens.
+/// The difference of one value from one pass over all tokens.
 struct Apart {
     site: Site,
     numbers: usize,
     different: usize,
-    /// In units of the size of an element, √(x² + the mean square of its row). NaN where a number is none.
+    /// Largest error relative to √(x² + the mean square of its row). NaN if a value is not a number.
     largest: f64,
-    /// How many numbers there should be, where they are not as many.
+    /// Expected number of values, if it differs.
     other_length: Option<usize>,
 }
 
-/// Compares each value, and goes on with the one of the whole pass.
+/// Observer that compares each value and continues with that of the single pass.
 struct Against<'w> {
     whole: &'w Wholes,
-    /// Of each pass.
+    /// Positions of each pass.
     positions: Vec<Range<usize>>,
     pairing: Option<RopePairing>,
     found: Vec<Apart>,

@@ -43,11 +43,11 @@ impl Tally {
         }
         match (numbers, different, variety.lacking()) {
             (0, ..) => found(Verdict::Inconclusive, "nothing was compared".to_owned()),
-            (_, 0, None) => found(Verdict::Pass, format!("{numbers} numbers, bit for bit")),
-            (_, 0, Some(why)) => found(Verdict::Inconclusive, format!("the logits tell nothing: {why}")),
+            (_, 0, None) => found(Verdict::Pass, format!("{numbers} values bit-identical")),
+            (_, 0, Some(why)) => found(Verdict::Inconclusive, format!("the logits show nothing: {why}")),
             _ => {
-                let apart = format!("by {largest:.1e} of the RMS at most");
-                found(Verdict::Fail, format!("{different} of {numbers} numbers differ, {apart}"))
+                let apart = format!("by up to {largest:.1e} of the RMS");
+                found(Verdict::Fail, format!("{different} of {numbers} values differ, {apart}"))
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Whether numbers could differ at all.
+//! Check that values vary at all.
 
 /// Looks at the numbers of one kind, a row per token. Where no two of them differ, or every token has the same, they agree
 /// with those of any other run, whatever is wrong.
@@ -11,7 +11,7 @@ pub(super) struct Variety {
 }
 
 impl Variety {
-    /// What there is among the rows of `values`, each `width` numbers.
+    /// Returns the variety among the rows of `values`, each with `width` values.
     pub(super) fn of(values: &[f32], width: usize) -> Self {
         let mut variety = Self::default();
         values.chunks(width.max(1)).for_each(|row| variety.add(row));
@@ -27,18 +27,18 @@ impl Variety {
         }
     }
 
-    /// A number that is none, if there is one: NaN, or infinite.
+    /// Returns the first value that is NaN or infinite.
     pub(super) fn broken(&self) -> Option<f32> {
         self.broken
     }
 
-    /// Why they tell nothing, if they do not.
+    /// Returns the reason why the values show nothing, if any.
     pub(super) fn lacking(&self) -> Option<String> {
         match (self.within_rows, self.between_rows, self.first.as_deref()) {
             (true, true, _) => None,
-            (false, false, Some([number, ..])) => Some(format!("every number is {number}")),
-            (false, true, _) => Some("every token has one number over and over".to_owned()),
-            _ => Some("they are the same for every token".to_owned()),
+            (false, false, Some([number, ..])) => Some(format!("every value is {number}")),
+            (false, true, _) => Some("all values of a token are equal".to_owned()),
+            _ => Some("the values are the same for every token".to_owned()),
         }
     }
 }

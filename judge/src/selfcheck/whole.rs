@@ -1,4 +1,4 @@
-//! What one pass over all tokens gives at every tap, and where the values of any other pass are in it.
+//! All taps of one pass over all tokens, with the place of the values of any other pass.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::tensor::{RopePairing, Tensor};
 pub(super) struct Whole {
     /// The tokens it has read.
     pub(super) tokens: Vec<u32>,
-    /// Which values of a head rotate together.
+    /// Pairs of head values that rotate together.
     pub(super) pairing: Option<RopePairing>,
     values: HashMap<Site, Tensor>,
     order: Vec<Site>,
@@ -44,8 +44,8 @@ impl Whole {
         Ok(whole)
     }
 
-    /// The rows that a pass over the tokens at `positions` must have at a place; `None` where it is not known, since it
-    /// follows from the logits.
+    /// Returns the rows that a pass over the tokens at `positions` must have at a site; `None` if unknown,
+    /// because it follows from the logits.
     pub(super) fn rows(&self, site: Site, positions: &Range<usize>) -> Option<Vec<Row<'_>>> {
         if site.point == Point::LastLogits {
             let last = positions.end - 1..positions.end;
@@ -64,12 +64,12 @@ impl Whole {
         Some(rows.map(|row| Row { numbers: &row[..length], square: mean_square(row) }).collect())
     }
 
-    /// The first place that has a number that is none, with the number.
+    /// Returns the first site with NaN or infinity, and the value.
     pub(super) fn broken(&self) -> Option<(Site, f32)> {
         self.order.iter().find_map(|&site| Some((site, self.variety(site).broken()?)))
     }
 
-    /// The first place whose values tell nothing, and why.
+    /// Returns the first site whose values show nothing, and the reason.
     pub(super) fn lacking(&self) -> Option<(Site, String)> {
         self.order.iter().find_map(|&site| Some((site, self.variety(site).lacking()?)))
     }

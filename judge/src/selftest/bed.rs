@@ -1,4 +1,4 @@
-//! A model in which changes are planted, and two who compute with it: the engine that leaves the dump, and ours.
+//! Test bed: a model for injected faults, the engine that writes the dump, and ours.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,18 +23,18 @@ use crate::tensor::Tensor;
 pub struct Bed {
     /// The model's name.
     pub name: String,
-    /// How it is computed.
+    /// Name of the arithmetic.
     pub arithmetic: &'static str,
     /// The model.
     pub model: Arc<dyn Model>,
-    /// What ours computes with.
+    /// Our numerics.
     pub numerics: Box<dyn Numerics>,
-    /// What the engine does that leaves the dump.
+    /// Numerics of the engine that writes the dump.
     pub engine: Box<dyn Numerics>,
     prompt: Vec<u32>,
 }
 
-/// The models that ship in which changes are planted, each by its file.
+/// Shipped models for injected faults, each by its file.
 pub const MODELS: [&str; 8] = [
     "tiny-llama2-f32",
     "tiny-llama3-f32",
@@ -46,16 +46,16 @@ pub const MODELS: [&str; 8] = [
     "tiny-llama3-f16",
 ];
 
-/// The arithmetics. Of the last, the engine adds up otherwise than ours, which is f32.
+/// Arithmetics. In the last one, the engine sums in another order than ours, which is f32.
 pub const ARITHMETICS: [&str; 4] = ["f32", "bf16", "llama.cpp", "other-order"];
 
-/// What is read; of a smaller vocabulary the remainders.
+/// Input tokens; modulo the vocabulary size for small vocabularies.
 pub const PROMPT: [u32; 11] = [1, 9, 17, 200, 77, 301, 45, 45, 260, 13, 5];
 
-/// What became of a change in a run.
+/// The effect of a change in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Made {
-    /// How many stages were computed otherwise.
+    /// Number of changed operations.
     pub stages: usize,
     /// The first of them that came to other values.
     pub first: Option<Site>,
@@ -89,7 +89,7 @@ impl Bed {
         Self { name: name.to_owned(), arithmetic, numerics: numerics(), engine, model, prompt }
     }
 
-    /// What is read.
+    /// Returns the prompt tokens.
     pub(super) fn prompt_tokens(&self) -> &[u32] {
         &self.prompt
     }
@@ -111,7 +111,7 @@ impl Bed {
         Ok((dump, Made { stages: changing.made.get(), first: changing.first.get() }))
     }
 
-    /// The same of an engine that goes on with what a tap makes of its values.
+    /// Makes a dump of an engine that continues with the values that a tap returns.
     ///
     /// # Errors
     /// If the model cannot be run.
@@ -119,7 +119,7 @@ impl Bed {
         self.recorded(&*self.engine, tap, Form::FULL, &self.script())
     }
 
-    /// The same of an engine that is right, and writes its values under other names or otherwise.
+    /// Makes a dump of a correct engine that writes its values under other names or in another form.
     ///
     /// # Errors
     /// If the model cannot be run.
@@ -185,7 +185,7 @@ impl Bed {
         self.judged(dump, true, true)
     }
 
-    /// The same without a search for causes, of a dump that may not state how its engine computes with its weights.
+    /// Checks a dump without a search for causes. The dump may not state its arithmetic for its weights.
     ///
     /// # Errors
     /// If it cannot be.
@@ -220,7 +220,7 @@ impl Tap for Points {
     }
 }
 
-/// Keeps values otherwise than the run goes on with.
+/// Observer that records other values than the run continues with.
 struct Written<'w> {
     write: &'w dyn Fn(Site, &Tensor) -> (Site, Tensor),
     memory: &'w mut Memory,

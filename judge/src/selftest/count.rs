@@ -1,4 +1,4 @@
-//! What was found, counted.
+//! Counts of the results.
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -13,26 +13,26 @@ use crate::selftest::memory::Form;
 use crate::selftest::plants::{Plant, Told, told};
 use crate::selftest::twins::{OTHER_KERNELS, TWINS, Twin};
 
-/// Of planted changes.
+/// The counts of injected faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
     /// Changes that came to other values somewhere.
     pub planted: usize,
-    /// Those that failed.
+    /// Faults whose dump failed.
     pub detected: usize,
-    /// Those whose first failure is where the change was first made.
+    /// Faults whose first failure is at the injected site.
     pub located: usize,
-    /// Those that were told by kind and value, alone or among what gives the same values.
+    /// Faults named by kind and value, alone or among equivalent ones.
     pub named: usize,
-    /// Of these, those that were told among others.
+    /// Faults named among other causes.
     pub among: usize,
-    /// Those that pass, as rounding explains them.
+    /// Faults that pass because rounding explains them.
     pub hidden: usize,
-    /// Those that could not be judged.
+    /// Undetermined faults.
     pub in_doubt: usize,
-    /// Those that were told by another name or none.
+    /// Faults with a wrong name or none.
     pub misnamed: usize,
-    /// Changes that came to the same values on this text, which are not counted as planted.
+    /// Changes without an effect on this text, which do not count as injected.
     pub no_effect: usize,
 }
 
@@ -50,33 +50,33 @@ impl AddAssign for Count {
     }
 }
 
-/// Of what is right.
+/// The counts of correct dumps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
-    /// How many were judged.
+    /// Number of judged dumps.
     pub judged: usize,
-    /// Those that pass.
+    /// Dumps that pass.
     pub passed: usize,
-    /// Those that are inconclusive.
+    /// Inconclusive dumps.
     pub in_doubt: usize,
-    /// Those that fail, or are told to have a cause.
+    /// Dumps that fail, or that get a cause.
     pub false_alarms: usize,
 }
 
-/// One planted change or twin, judged.
+/// A judged fault or correct dump.
 #[derive(Clone, Debug)]
 pub enum Result {
-    /// A change: its kind, what became of it, and what is to be said of it where it was not told as it is.
+    /// A fault: its kind, its counts, and a remark if it was not detected correctly.
     Change(Kind, Count, Option<String>),
     /// A twin: its name.
     Twin(&'static str, Found, Option<String>),
 }
 
-/// What of a model is judged.
+/// A dump to judge.
 pub enum Job<'b> {
     /// A change.
     Change(&'b Bed, Plant),
-    /// What is right.
+    /// A correct dump.
     Twin(&'b Bed, &'static str, Twin),
 }
 
@@ -87,12 +87,12 @@ pub struct Table {
     pub changes: BTreeMap<String, Count>,
     /// By kind of twin, in the order of [`TWINS`].
     pub twins: Vec<(&'static str, Found)>,
-    /// What was not told as it is.
+    /// Results that differ from the injected fault.
     pub remarks: Vec<String>,
 }
 
 impl Job<'_> {
-    /// Makes its dump and judges it; `None` of a twin that there is none of.
+    /// Makes the dump and judges it; `None` if there is no such correct dump.
     ///
     /// # Errors
     /// If the model cannot be run.
@@ -189,7 +189,7 @@ impl Table {
         all
     }
 
-    /// How many that are right were not let pass.
+    /// Returns the number of correct dumps that failed.
     pub fn false_alarms(&self) -> usize {
         self.twins.iter().map(|(_, found)| found.false_alarms).sum()
     }

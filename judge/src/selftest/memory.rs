@@ -11,15 +11,15 @@ use crate::tap::Tap;
 use crate::tensor::Tensor;
 use crate::weight::{DType, StoredTensor};
 
-/// Which taps a dump holds.
+/// The recorded taps of a dump.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Thinned {
     /// All.
     #[default]
     Full,
-    /// No scores, weights and caches.
+    /// Without scores, weights and caches.
     NoScores,
-    /// What enters and leaves layers, and logits.
+    /// Inputs and outputs of layers, and logits.
     Blocks,
     /// Logits alone.
     Logits,
@@ -37,10 +37,10 @@ impl Thinned {
     }
 }
 
-/// What of its values an engine writes, and in which type.
+/// The recorded values of a dump and their type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Form {
-    /// Which taps.
+    /// Recorded taps.
     pub thinned: Thinned,
     /// The type of activations: f32, f16 or bf16.
     pub stored: DType,

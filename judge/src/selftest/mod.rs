@@ -1,6 +1,6 @@
-//! Does what judges others find what it should? Every change of the catalogue is planted in a model, the dump that such an
-//! engine would leave is judged, and it is counted what was found, where, and by what name; and what is right but computed, cut,
-//! stored or written otherwise is judged, too, and must not fail.
+//! Self-test of the judge. Every change of the catalogue is injected into a model, the resulting dump is
+//! judged, and the detected site and cause are counted. Correct dumps that were computed, cut, stored or
+//! written in different ways must not fail.
 //!
 //! Nothing is written: dumps are in memory.
 

@@ -1,4 +1,4 @@
-//! What can be planted in a model, and how it was told.
+//! Injected faults, and their detection.
 
 use std::collections::BTreeSet;
 
@@ -13,12 +13,12 @@ use crate::selftest::bed::Bed;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
-/// A change, and where it is planted.
+/// A change with its site.
 #[derive(Clone, Debug)]
 pub struct Plant {
     /// The change.
     pub change: Change,
-    /// And its place.
+    /// The change with its site.
     pub supposed: Supposition,
 }
 
@@ -71,7 +71,7 @@ impl Tap for Plants<'_> {
     }
 }
 
-/// How a planted change was told.
+/// The detection of an injected fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Told {
     /// Its kind and its value.
@@ -82,9 +82,9 @@ pub enum Told {
     OtherValue,
     /// Another kind alone.
     Wrong,
-    /// No cause.
+    /// Failure without a cause.
     Unnamed,
-    /// Nothing fails: rounding hides it.
+    /// Pass: rounding hides the fault.
     Hidden,
     /// Could not be judged.
     Open,
@@ -92,7 +92,7 @@ pub enum Told {
     NotMade,
 }
 
-/// What was told of a change that so many stages were computed with.
+/// Returns the detection of a fault that changed `made` operations.
 pub fn told(outcome: &Outcome, change: &Change, made: usize) -> Told {
     match outcome.verdict {
         _ if made == 0 => return Told::NotMade,

@@ -1,4 +1,4 @@
-//! What is promised: the figures of a run that was looked at. A later one may find more, not less.
+//! Expected figures of the self-test, from a reviewed run. A later run may find more, but not less.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::input;
 use crate::selftest::count::{Count, Found, Table};
 
-/// Figures that must not fall. The default promises nothing but that what is right never fails.
+/// Figures that must not become worse. The default only requires that correct dumps never fail.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Promise {
@@ -25,22 +25,22 @@ pub struct Promise {
 pub struct Broken {
     /// The change or twin.
     pub of: String,
-    /// Which figure.
+    /// The figure.
     pub what: &'static str,
-    /// What it is.
+    /// Its value.
     pub found: usize,
-    /// What was promised.
+    /// Its expected value.
     pub promised: usize,
 }
 
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} {}, promised {}", self.of, self.found, self.what, self.promised)
+        write!(f, "{}: {} {}, expected {}", self.of, self.found, self.what, self.promised)
     }
 }
 
 impl Promise {
-    /// That of the shipped models.
+    /// Returns the expected figures of the shipped models.
     ///
     /// # Panics
     /// If the shipped file is damaged, which a test rules out.
@@ -62,13 +62,13 @@ impl Promise {
         toml::from_str(text).map_err(|error| error.to_string().replace('\n', " "))
     }
 
-    /// What a table says, as a promise.
+    /// Makes expected figures from a table.
     pub fn of(table: &Table) -> Self {
         let twins = table.twins.iter().map(|(name, found)| ((*name).to_owned(), *found));
         Self { changes: table.changes.clone(), twins: twins.collect() }
     }
 
-    /// As a file has it.
+    /// Formats the figures as a file.
     pub fn text(&self) -> String {
         let figures = toml::to_string(self).expect("it is plain data");
         format!(
@@ -77,7 +77,8 @@ impl Promise {
         )
     }
 
-    /// Which figures have fallen. What is told wrongly is never promised; how often what is right fails may not grow.
+    /// Returns the figures that became worse. Wrong causes are never expected; the number of false alarms
+    /// must not grow.
     pub fn broken_by(&self, table: &Table) -> Vec<Broken> {
         let mut broken = Vec::new();
         let mut hold = |of: &str, what, found, promised| {
@@ -102,7 +103,7 @@ impl Promise {
         broken
     }
 
-    /// What is right and fails more often than is known.
+    /// Returns the correct dumps with more false alarms than expected.
     fn more_alarms<'t>(&'t self, table: &'t Table) -> impl Iterator<Item = Broken> + 't {
         table.twins.iter().filter_map(|(name, found)| {
             let promised = self.twins.get(*name).map_or(0, |promised| promised.false_alarms);

@@ -104,7 +104,7 @@ impl Tap for Scaled {
     }
 }
 
-/// The last columns are zero: so large a part of them, rounded down.
+/// Sets the last columns to zero: this share of them, rounded down.
 fn dropped(value: Tensor, part: f64) -> Tensor {
     let width = value.row_len();
     let kept = width - (part * width as f64) as usize;

@@ -1,4 +1,4 @@
-//! What is right, and only computed, cut, stored or written otherwise: none of it may fail.
+//! Correct dumps: computed, cut, stored or written in different ways. None may fail.
 
 use crate::dump::Dump;
 use crate::engine::{Script, Step};
@@ -8,10 +8,10 @@ use crate::selftest::bed::Bed;
 use crate::selftest::memory::{Form, Thinned};
 use crate::weight::DType;
 
-/// A way of being otherwise and right.
+/// A variant of a correct dump.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Twin {
-    /// As ours, or as the bed's engine does.
+    /// Unchanged.
     Same,
     /// Sums have another order: those of several tokens that of a single one, or those of `f32` that of transformers.
     OtherOrder,
@@ -71,7 +71,7 @@ pub fn other_kernels(bed: &Bed) -> Vec<Twin> {
 }
 
 impl Twin {
-    /// The dump of such an engine; `None` where there is none of that arithmetic.
+    /// Returns the dump of the variant; `None` if the arithmetic has none.
     ///
     /// # Errors
     /// If the model cannot be run.
@@ -112,7 +112,7 @@ impl Twin {
     }
 }
 
-/// The same script, with the prompt in pieces of these sizes and a rest.
+/// Cuts the prompt of a script into pieces of these sizes and a rest.
 fn cut(script: &Script, sizes: &[usize]) -> Script {
     let mut prompt = script.passes[0].tokens.clone().expect("it begins with the prompt");
     let mut passes = Vec::new();

@@ -59,6 +59,7 @@ class Dump:
         by_layer: a directory with one .safetensors for each layer, instead of .npy files.
         cut_fused: fused arrays are written as an array for each part, which version 1 of the contract can say.
         """
+        self._out = os.fspath(out)
         known = read_config(config)
         self.heads = Heads(
             n_heads or known.heads.n_heads,
@@ -243,6 +244,10 @@ class Dump:
     def abort(self) -> None:
         """Removes what has not been moved into place."""
         self._discard()
+
+    def __fspath__(self) -> str:
+        """The path of the dump, so that a closed dump can be given to `xcheck.check`."""
+        return self._out
 
     def __enter__(self) -> Dump:
         return self

@@ -1,11 +1,28 @@
-"""What goes wrong while a dump is written: the message says what to write instead."""
+"""The errors and warnings of the package."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .report import Report
+
 
 class DumpError(ValueError):
-    """What was given cannot be part of a dump, or contradicts what was given before."""
+    """A value cannot be part of the dump, or contradicts an earlier one."""
 
 
 class DumpWarning(UserWarning):
-    """What was given can be written, but is hardly what was meant."""
+    """A value can be written, but is probably a mistake."""
+
+
+class UsageError(ValueError):
+    """The xcheck program refused its input (exit code 2), or was not found. The message is the program's."""
+
+
+class VerdictError(AssertionError):
+    """The verdict is not pass. The message is the sentence, the cause, the confirming command and the report's path."""
+
+    def __init__(self, report: Report):
+        super().__init__(str(report))
+        self.report = report

@@ -1,4 +1,4 @@
-//! What a command reads, by its words.
+//! Inputs of a command, found from its words.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,10 +9,10 @@ use crate::error::{Error, Result};
 use crate::matrix::{Inputs, Make};
 use crate::shipped;
 
-/// The folder beside a model where `xcheck run` looks for dumps.
+/// Folder next to a model in which `xcheck run` looks for dumps.
 const DUMPS: &str = "dumps";
 
-/// What decides a comparison: the words, every file and folder that one of them names, and what is read beside those.
+/// Collects the inputs of a comparison: the words, all named files and folders, and the files read with them.
 ///
 /// # Errors
 /// If a file cannot be read.
@@ -23,7 +23,7 @@ pub fn of_command(words: &[String], inputs: &mut Inputs) -> Result<()> {
         match Path::new(model) {
             path if path.is_file() => beside(path).iter().try_for_each(|file| inputs.content(file))?,
             path if path.exists() || shipped::home(model)?.is_some() => {}
-            _ => inputs.unknown(format!("the model {model} is no file here")),
+            _ => inputs.unknown(format!("the model {model} is not a local file")),
         }
         let folder = dumps_folder(model)?.filter(|folder| words[0] == "run" && folder.is_dir());
         if let Some(folder) = folder.filter(|_| may_be_found(&values(words, "--reference", "-r"))) {
@@ -33,7 +33,7 @@ pub fn of_command(words: &[String], inputs: &mut Inputs) -> Result<()> {
     Ok(())
 }
 
-/// What decides what is made.
+/// Collects the inputs of a `make` command.
 ///
 /// # Errors
 /// If a file cannot be read.
@@ -52,7 +52,7 @@ fn named(words: &[String], inputs: &mut Inputs) -> Result<()> {
         };
         let value = parts_of(value.unwrap_or_default()).0;
         match Path::new(value) {
-            _ if value.contains("://") => inputs.unknown(format!("{value} is elsewhere")),
+            _ if value.contains("://") => inputs.unknown(format!("{value} is remote")),
             path if !value.is_empty() && path.exists() => inputs.content(path)?,
             // What is inside the program is known by the program.
             _ => shipped::folders_of(value)?.iter().try_for_each(|folder| inputs.content(folder))?,
@@ -76,7 +76,7 @@ fn values<'w>(words: &'w [String], long: &str, short: &str) -> Vec<&'w str> {
     words.iter().enumerate().filter_map(value).collect()
 }
 
-/// What is read beside a model that is a file: configuration, tokenizer, and the other files of one that is several.
+/// Returns the files read with a model file: configuration, tokenizer, and further parts of the model.
 fn beside(model: &Path) -> Vec<PathBuf> {
     let name = model.file_name().unwrap_or_default().to_string_lossy();
     let is_of_several = name.ends_with(".json") || name.contains("-of-");
@@ -102,7 +102,7 @@ fn dumps_folder(model: &str) -> Result<Option<PathBuf>> {
     })
 }
 
-/// Whether a reference may be one that is found by its name, or because none was named.
+/// Returns true if a reference may be found by name or by default.
 fn may_be_found(references: &[&str]) -> bool {
     let is_path = |name: &str| {
         let path = Path::new(name);
@@ -111,7 +111,7 @@ fn may_be_found(references: &[&str]) -> bool {
     references.is_empty() || !references.iter().all(|name| is_path(parts_of(name).0))
 }
 
-/// What cannot be a cell's command.
+/// Checks that a command can be a cell's command.
 ///
 /// # Errors
 /// Why not, in words.
@@ -120,14 +120,16 @@ pub fn check(words: &[String]) -> Result<(), String> {
     const TAKEN: [&str; 3] = ["--report", "--no-report", "--format"];
     let first = words.first().map(String::as_str).unwrap_or_default();
     if !COMPARING.contains(&first) {
-        return Err(format!("it begins with '{first}', expected one of {}", COMPARING.join(", ")));
+        return Err(format!("the command begins with '{first}', expected one of {}", COMPARING.join(", ")));
     }
     let name = |word: &str| word.split('=').next().unwrap_or_default().to_owned();
     if let Some(taken) = words.iter().find(|word| TAKEN.contains(&name(word).as_str())) {
-        return Err(format!("it has {}, which is the matrix's to say", name(taken)));
+        return Err(format!("the command has {}, which xcheck matrix sets itself; remove it", name(taken)));
     }
     if words.iter().any(|word| word == "-") {
-        return Err("it reads standard input (-), which no cell has; name a file".to_owned());
+        return Err(
+            "the command reads standard input (-), which a cell does not have; name a file".to_owned()
+        );
     }
     let parsed = <crate::cli::Cli as clap::Parser>::try_parse_from(
         std::iter::once("xcheck").chain(words.iter().map(String::as_str)),
@@ -139,7 +141,7 @@ pub fn check(words: &[String]) -> Result<(), String> {
     })
 }
 
-/// A failure to read what is named is told by the command itself, when it is run.
+/// Ignores a failure to read a named file, since the command itself reports it.
 pub fn or_unknown(read: Result<()>, inputs: &mut Inputs) {
     if let Err(error) = read {
         inputs.unknown(Error::to_string(&error));

@@ -109,9 +109,9 @@ fn all<'p>(plan: &'p Plan, work: &Work<'p>, jobs: usize) -> Vec<Done<'p>> {
     finished.into_iter().map(|(_, done)| done).collect()
 }
 
-/// How far it has come.
+/// Reports the progress.
 fn tell(count: usize, total: usize, done: &Done) {
-    let known = if done.was_run { "" } else { ", known" };
+    let known = if done.was_run { "" } else { ", cached" };
     tell!("{count}/{total} {}: {}{known}", done.cell.words(), done.standing().name());
 }
 

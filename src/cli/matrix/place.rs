@@ -1,4 +1,4 @@
-//! The folder of a matrix: one at a time works in it, and what lies there is whole.
+//! Folder of a matrix: one process uses it at a time, and its files are complete.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Seek, SeekFrom};
@@ -16,9 +16,9 @@ use crate::unfinished::write_whole;
 const FILES: [&str; 3] = ["matrix.json", "matrix.md", "matrix.html"];
 const LOCK: &str = ".lock";
 const REPORT: &str = "report.json";
-/// What says by which key a finished report is known.
+/// File with the key of a finished report.
 const SEAL: &str = "matrix.key";
-/// What says by which key that was made which it compares.
+/// File with the key of the made input that the report compares.
 const MADE: &str = "made.key";
 
 /// The folder.
@@ -38,7 +38,7 @@ impl Place {
         let lock = File::options().create(true).append(true).read(true).open(&path);
         let lock = lock.map_err(Error::io("create", &path))?;
         if let Err(TryLockError::WouldBlock) = lock.try_lock() {
-            tell!("waiting: another xcheck matrix, or what one has started, works in {}", folder.display());
+            tell!("waiting: another xcheck matrix, or a process that it started, uses {}", folder.display());
             lock.lock().map_err(Error::io("lock", &path))?;
         }
         for name in FILES {
@@ -52,18 +52,18 @@ impl Place {
         self.folder.display().to_string()
     }
 
-    /// Where the report of a cell is.
+    /// Returns the path of a cell's report.
     pub fn report(&self, cell: &Cell) -> PathBuf {
         self.folder.join("cells").join(&cell.name)
     }
 
-    /// Where that is which is made for a cell.
+    /// Returns the path of a cell's made input.
     pub fn made(&self, cell: &Cell) -> PathBuf {
         self.folder.join("made").join(&cell.name)
     }
 
-    /// Standard input of what is started: empty, and the lock. While a program lives that was started by a matrix that was
-    /// killed, the next waits.
+    /// Returns the standard input of a child process: empty, with the lock. If a matrix is killed, the next
+    /// one waits for its children.
     ///
     /// # Errors
     /// If there are no more files to be had.
@@ -82,7 +82,7 @@ impl Place {
     }
 }
 
-/// Whether the finished report in a folder is known by that key, and is the one that was.
+/// Returns true if a folder has a finished report with this key, unchanged.
 pub fn is_known(folder: &Path, key: &str) -> bool {
     let seal = fs::read_to_string(folder.join(SEAL)).ok();
     seal.is_some_and(|seal| sealed(folder, key).is_ok_and(|expected| expected == seal))
@@ -96,7 +96,7 @@ pub fn seal(folder: &Path, key: &str) -> Result<()> {
     put(&folder.join(SEAL), &sealed(folder, key)?)
 }
 
-/// What is in the folder is no longer known.
+/// Marks the content of the folder as unknown.
 ///
 /// # Errors
 /// If that cannot be changed.
@@ -111,7 +111,7 @@ fn sealed(folder: &Path, key: &str) -> Result<String> {
     Ok(format!("{key} {hash}\n"))
 }
 
-/// Whether what was made for the report in `folder` is what that key makes.
+/// Returns true if the made input of the report in `folder` has this key.
 pub fn is_made(folder: &Path, key: &str) -> bool {
     fs::read_to_string(folder.join(MADE)).is_ok_and(|known| known == key)
 }
@@ -124,7 +124,7 @@ pub fn keep_made(folder: &Path, key: &str) -> Result<()> {
     put(&folder.join(MADE), key)
 }
 
-/// An empty folder `made` for what is made; nothing that was there is known any more.
+/// Creates an empty folder `made` and discards the key of its old content.
 ///
 /// # Errors
 /// If there cannot be one.
@@ -137,7 +137,7 @@ pub fn begin_making(folder: &Path, made: &Path) -> Result<()> {
     fs::create_dir_all(made).map_err(Error::io("create", made))
 }
 
-/// The end of what a program has said.
+/// Returns the end of a program's output.
 pub fn last_words(log: &Path) -> String {
     const MOST: u64 = 2000;
     const LINES: usize = 5;

@@ -17,7 +17,7 @@ use crate::kept::Kept;
 use crate::matrix::{Cell, Children, Done, Found, Inputs, Make, Plan};
 use crate::report::{self, Read, ReportDir};
 
-/// What works on cells.
+/// The worker for cells.
 pub struct Work<'w> {
     plan: &'w Plan,
     place: &'w Place,
@@ -30,7 +30,7 @@ pub struct Work<'w> {
 }
 
 impl<'w> Work<'w> {
-    /// Nothing has been done yet.
+    /// Makes a worker that has done nothing yet.
     ///
     /// # Errors
     /// If this program cannot be read, which is part of what a cell is known by.
@@ -46,7 +46,7 @@ impl<'w> Work<'w> {
         Ok(Self { plan, place, is_fresh, jobs, children, program, build, kept })
     }
 
-    /// What becomes of a cell; what goes wrong is its own.
+    /// Runs a cell; errors belong to the cell.
     pub fn of(&self, cell: &'w Cell) -> Done<'w> {
         let made = self.place.made(cell);
         let command = cell.command(&made.to_string_lossy());
@@ -55,7 +55,7 @@ impl<'w> Work<'w> {
             command,
             found: Err(String::new()),
             was_run: true,
-            key: Err("it was not run".to_owned()),
+            key: Err("the cell was not run".to_owned()),
             has_report: false,
         };
         done.found = self.found(&mut done, &made).unwrap_or_else(|error| Err(error.to_string()));
@@ -138,13 +138,13 @@ impl<'w> Work<'w> {
         }
         let is_empty = fs::read_dir(folder).map_err(Error::io("list", folder))?.next().is_none();
         if is_empty {
-            return Ok(Err(format!("make has left nothing in {}", folder.display())));
+            return Ok(Err(format!("make wrote nothing to {}", folder.display())));
         }
         key.map_or(Ok(()), |key| place::keep_made(&report, &key))?;
         Ok(Ok(()))
     }
 
-    /// What a cell is known by, or why it is not.
+    /// Returns the key of a cell, or the reason why it has none.
     fn key(&self, cell: &Cell, command: &[String]) -> Result<Result<String, String>> {
         let mut inputs = Inputs::new(&self.kept);
         inputs.say("build", &self.build);
@@ -174,11 +174,11 @@ impl<'w> Work<'w> {
 
     fn too_long(&self, what: &str, log: &Path) -> String {
         let seconds = self.plan.limit.as_secs();
-        format!("{what} was ended after {seconds} s, its limit; all that it said is in {}", log.display())
+        format!("{what} was stopped after {seconds} s, its time limit; its output is in {}", log.display())
     }
 }
 
-/// What a report says; an empty message where there is none.
+/// Reads a report; the error is empty if there is none.
 fn read(folder: &Path) -> Result<Found, String> {
     let file = folder.join("report.json");
     if !file.exists() {
@@ -191,7 +191,7 @@ fn read(folder: &Path) -> Result<Found, String> {
     }
 }
 
-/// A report is believed where the program has ended as it says.
+/// Accepts a report only if the program's exit status agrees with it.
 fn agreed(found: Found, status: ExitStatus) -> Result<Found, String> {
     let expected = match found.verdict {
         Verdict::Pass | Verdict::Tie | Verdict::Known => 0,
@@ -200,14 +200,14 @@ fn agreed(found: Found, status: ExitStatus) -> Result<Found, String> {
     };
     match status.code() == Some(expected) {
         true => Ok(found),
-        false => Err(format!("it ended with {status}, and its report says {}", found.verdict)),
+        false => Err(format!("the command ended with {status}, but its report says {}", found.verdict)),
     }
 }
 
 fn ended(status: ExitStatus, log: &Path) -> String {
     match place::last_words(log) {
-        words if words.is_empty() => format!("it ended with {status} and said nothing"),
-        words => format!("it ended with {status}: {words}"),
+        words if words.is_empty() => format!("the command ended with {status} and no output"),
+        words => format!("the command ended with {status}: {words}"),
     }
 }
 

@@ -26,7 +26,7 @@ use super::transport::{Answer, Failure, LONGEST_TAG, Transport};
 use super::{Url, refused};
 use crate::error::Result;
 
-/// How the name of content begins that a store gave it.
+/// Prefix of a version identifier that is an ETag.
 const ETAG: &str = "ETag ";
 /// Longer words are no message.
 const LONGEST_MESSAGE: usize = 500;
@@ -36,7 +36,7 @@ pub(super) struct Cloud {
     store: Box<dyn ObjectStore>,
     /// The endpoint and the account, which addresses do not name.
     home: String,
-    /// What a user may set for it.
+    /// Environment variables that configure it.
     variables: &'static str,
 }
 
@@ -53,7 +53,7 @@ impl Cloud {
             _ => azure(bucket),
         };
         store.map_err(|error| {
-            refused(url, &format!("the environment does not say how to reach it: {}", tell(&error)))
+            refused(url, &format!("cannot configure access from the environment: {}", tell(&error)))
         })
     }
 }
@@ -93,7 +93,7 @@ fn patience() -> RetryConfig {
 impl Transport for Cloud {
     fn get(&self, url: &Url, range: &Range<usize>, pin: Option<&str>) -> Result<Answer, Failure> {
         let key = url.shown()[bucket_of(url.shown()).len()..].trim_start_matches('/');
-        let key = Path::parse(key).map_err(|error| Failure::Final(format!("no key of a store: {error}")))?;
+        let key = Path::parse(key).map_err(|error| Failure::Final(format!("invalid object key: {error}")))?;
         let told = Told::default();
         let mut extensions = Extensions::new();
         extensions.insert(told.clone());
@@ -114,12 +114,10 @@ impl Transport for Cloud {
 }
 
 impl Cloud {
-    /// What went wrong before the store itself was asked.
+    /// Returns the error of a request that failed before it was sent.
     fn no_credentials(&self, error: &object_store::Error) -> Failure {
         let (why, variables) = (tell(error), self.variables);
-        Failure::Final(format!(
-            "no credentials for it: {why}; set {variables}, or name a presigned https URL"
-        ))
+        Failure::Final(format!("no credentials: {why}; set {variables}, or give a presigned https URL"))
     }
 }
 
@@ -127,11 +125,12 @@ fn answer(result: GetResult, runtime: Runtime) -> Result<Answer, Failure> {
     let pin = result.meta.e_tag.as_ref().filter(|tag| tag.len() <= LONGEST_TAG);
     let pin = pin.map(|tag| format!("{ETAG}{tag}")).ok_or_else(|| {
         Failure::Final(
-            "the store names no ETag for it, so that a change could not be seen; download it".into(),
+            "the store gives no ETag, so a change of the object would go unnoticed; download the object"
+                .into(),
         )
     })?;
     let number = |number: u64| {
-        usize::try_from(number).map_err(|_| Failure::Final("it is longer than this machine can count".into()))
+        usize::try_from(number).map_err(|_| Failure::Final("the object is too large for this machine".into()))
     };
     let (range, total) = (number(result.range.start)?..number(result.range.end)?, number(result.meta.size)?);
     let body = Box::new(Streamed { runtime, stream: result.into_stream(), rest: Bytes::new() });
@@ -176,7 +175,7 @@ fn tell(error: &(dyn std::error::Error + 'static)) -> String {
         |name: &str| ["KEY", "SECRET", "TOKEN", "SAS", "PASSWORD"].iter().any(|part| name.contains(part));
     let mut secrets = env::vars().filter(|(name, value)| is_secret(name) && !value.is_empty());
     match words.len() > LONGEST_MESSAGE || secrets.any(|(_, secret)| words.contains(&secret)) {
-        true => "why cannot be shown, since it may hold a secret".into(),
+        true => "the reason is hidden because it may contain a secret".into(),
         false => words.trim_end_matches([':', ' ']).to_owned(),
     }
 }

@@ -24,14 +24,14 @@ use crate::kept::BLOCK;
 use crate::network::agent_of_signed;
 use crate::remote::transport::{Failure, may_pass, unreachable};
 
-/// How long a host may take to answer at all, where `object_store` does not say.
+/// Time limit for a connection if `object_store` gives none.
 const CONNECT: Duration = Duration::from_secs(30);
-/// As much of a refusal as is read to find its code.
+/// Maximum number of bytes of an error response that are read to find its code.
 const REFUSAL: u64 = 1 << 14;
 /// A longer code is none.
 const LONGEST_CODE: usize = 50;
 
-/// Where the service leaves why it did not get a part that was asked for. It travels with the request.
+/// Error of a failed range request. It travels with the request.
 #[derive(Clone, Default)]
 pub(super) struct Told(Arc<Mutex<Option<Failure>>>);
 
@@ -47,7 +47,7 @@ impl Told {
     }
 }
 
-/// What is wrong with a connection, in words that hold no URL.
+/// Description of a connection error, without a URL.
 #[derive(Debug)]
 struct Problem(String);
 
@@ -59,7 +59,7 @@ impl fmt::Display for Problem {
 
 impl Error for Problem {}
 
-/// What was wrong with a connection, if that is why there is an error; of an answer, that there was one.
+/// Returns the description of a connection error, if one caused `error`.
 pub(super) fn source_of(error: &(dyn Error + 'static)) -> Option<String> {
     let mut next = error.source();
     while let Some(source) = next {
@@ -124,7 +124,7 @@ impl Service {
     fn ask(&self, request: HttpRequest) -> Result<Response<ureq::Body>, Failure> {
         if !self.allows_http && request.uri().scheme_str() != Some("https") {
             let problem =
-                "it would be asked for by plain HTTP, which AWS_ALLOW_HTTP=true (AZURE_, GOOGLE_) allows";
+                "the request would use plain HTTP; allow it with AWS_ALLOW_HTTP=true (AZURE_, GOOGLE_)";
             return Err(Failure::Final(problem.into()));
         }
         let (head, body) = request.into_parts();
@@ -137,7 +137,7 @@ impl Service {
         answer.map_err(unreachable)
     }
 
-    /// What to say to a user. The body of a refusal may repeat keys: of it nothing is told but the code.
+    /// Returns the error message. The body of an error response may repeat keys, so only its code is shown.
     fn refusal(&self, answer: Response<ureq::Body>, pin: Option<&str>) -> Failure {
         let (head, body) = answer.into_parts();
         let mut text = Vec::new();
@@ -146,26 +146,29 @@ impl Service {
         let code = code(&String::from_utf8_lossy(&text)).map_or(String::new(), |code| format!(" ({code})"));
         let (said, variables) = (format!("HTTP {status}{code}"), self.variables);
         match status {
-            200 => Failure::Final("the store gives no parts of it; name its https URL".into()),
-            404 | 410 => Failure::Absent(format!("{said}: there is no such object")),
+            200 => Failure::Final(
+                "the store does not support range requests; give the https URL of the object".into(),
+            ),
+            404 | 410 => Failure::Absent(format!("{said}: no such object")),
             401 | 403 => Failure::Absent(format!(
-                "{said}: no access; what has come is kept, other credentials go on. They are of the environment: {variables}"
+                "{said}: access denied; set other credentials and try again, downloaded data is kept. Credentials are \
+                 read from: {variables}"
             )),
             412 => Failure::Final(format!(
-                "{said}: it has changed while it was being read: it was ETag {}, and is no more; run again",
+                "{said}: the object changed while it was being read: its ETag is no longer {}; run again",
                 pin.unwrap_or_default()
             )),
-            416 => Failure::Final(format!("{said}: the object is empty, or shorter than it was")),
-            300..=399 => Failure::Final(format!("{said}: it is in another region; set AWS_REGION")),
+            416 => Failure::Final(format!("{said}: the object is empty, or shorter than before")),
+            300..=399 => Failure::Final(format!("{said}: the bucket is in another region; set AWS_REGION")),
             status if may_pass(status) => Failure::passing(said, &head.headers),
             _ => Failure::Final(format!(
-                "{said}: the store does not take the request. It was signed by: {variables}"
+                "{said}: the store rejected the request. It was signed with: {variables}"
             )),
         }
     }
 }
 
-/// How stores name a refusal: `<Code>NoSuchKey</Code>`, in XML of whichever cloud.
+/// Returns the error code of a store: `<Code>NoSuchKey</Code>`, in the XML of any cloud.
 fn code(text: &str) -> Option<&str> {
     let (code, _) = text.split_once("<Code>")?.1.split_once("</Code>")?;
     let is_name = (1..=LONGEST_CODE).contains(&code.len()) && code.chars().all(|c| c.is_ascii_alphabetic());

@@ -24,7 +24,7 @@ impl Gguf {
         let missing = || KeyError::Missing {
             file: self.tensors.path().to_owned(),
             key: key.to_owned(),
-            hint: format!("the model needs {}; convert it to GGUF again", T::EXPECTED),
+            hint: format!("expected {}; convert the model to GGUF again", T::EXPECTED),
         };
         Ok(self.optional(key)?.ok_or_else(missing)?)
     }

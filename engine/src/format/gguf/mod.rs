@@ -81,8 +81,8 @@ fn read_version(cursor: &mut Cursor) -> Result<u32> {
         _ if version != 0 && version.trailing_zeros() >= 16 => {
             Err(FormatError::BigEndian { file: source.path.clone() }.into())
         }
-        0 | 1 => unsupported("versions 2 and 3 are; convert the original model to GGUF again"),
-        _ => unsupported("versions 2 and 3 are; it may need a newer xcheck"),
+        0 | 1 => unsupported("expected 2 or 3; convert the original model to GGUF again"),
+        _ => unsupported("expected 2 or 3; a newer xcheck may support it"),
     }
 }
 

@@ -117,7 +117,7 @@ fn bytes_of(source: &Source, tensor: Shown, at: usize, dtype: DType, shape: &[us
     }
     stored_bytes(dtype, shape).ok_or_else(|| {
         let found = format_args!("{shape:?} of {dtype}");
-        source.bad_tensor(tensor, at, "shape", found, "a size that memory can hold")
+        source.bad_tensor(tensor, at, "shape", found, "a size that fits in memory")
     })
 }
 

@@ -15,9 +15,9 @@ pub(super) enum TensorType {
 const REMOVED: &str = "ggml removed it; quantize the original model again";
 const REPACKED: &str = "ggml removed it from files; quantize the original model to the plain type again";
 const NEW: &str = "it is newer than this xcheck; quantize the model to another type";
-const ACTIVATIONS: &str = "bitnet.cpp has activations of that type, and no weights; quantize the model again";
-const AMBIGUOUS: &str = "bitnet.cpp calls TL2 what everybody else calls MXFP4, and general.file_type does not tell which \
-                         of them it is (39 for TL2, 38 for MXFP4); quantize the model again";
+const ACTIVATIONS: &str = "bitnet.cpp uses it for activations, not for weights; quantize the model again";
+const AMBIGUOUS: &str = "bitnet.cpp uses the type id of MXFP4 for TL2, and general.file_type does not say which of the \
+                         two this is (39 for TL2, 38 for MXFP4); quantize the model again";
 
 /// What a file says of the program that wrote it. bitnet.cpp's fork gave type ids its own meaning.
 #[derive(Clone, Copy)]

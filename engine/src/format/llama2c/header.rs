@@ -58,7 +58,7 @@ impl Header {
         cursor.u32("the magic")?;
         let version = cursor.u32("the version")?;
         if !(1..=2).contains(&version) {
-            let hint = "versions 0, 1 and 2 are; it may need a newer xcheck";
+            let hint = "expected 0, 1 or 2; a newer xcheck may support it";
             return Err(FormatError::UnsupportedVersion { file: source.path.clone(), version, hint }.into());
         }
         let at = cursor.at;
@@ -125,7 +125,7 @@ impl Header {
         };
         if !self.dim.is_multiple_of(2 * self.n_heads) {
             let expected =
-                format!("a divisor of dim, {}, into heads of even size: RoPE rotates pairs", self.dim);
+                format!("a divisor of dim, {}, that gives heads of even size: RoPE rotates pairs", self.dim);
             return wrong(3, "n_heads", self.n_heads, expected);
         }
         if !self.n_heads.is_multiple_of(self.n_kv_heads) {
@@ -158,7 +158,7 @@ impl Header {
         }
         let (dim, hidden) = (self.dim, self.hidden_dim);
         let expected = format!(
-            "a divisor of dim, {dim}, and of hidden_dim, {hidden}: runq.c leaves out what is left of a row; export it again"
+            "a divisor of dim, {dim}, and of hidden_dim, {hidden}: runq.c ignores the rest of a row; export it again"
         );
         Err(cursor.source.bad(at, "group_size", size as i32, expected))
     }

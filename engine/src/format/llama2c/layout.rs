@@ -33,7 +33,7 @@ pub(super) fn check_length(source: &Source, h: &Header) -> Result<()> {
         h.n_heads,
         h.n_kv_heads,
         h.vocab_size,
-        if h.shared_classifier { "classifier shared" } else { "classifier of its own" },
+        if h.shared_classifier { "classifier shared" } else { "separate classifier" },
         h.seq_len
     );
     if needed > held as u128 {
@@ -58,7 +58,9 @@ pub(super) fn check_length(source: &Source, h: &Header) -> Result<()> {
 fn hint(h: &Header, held: usize) -> &'static str {
     let without = weight_bytes(h) - 4 * table_elements(h);
     match h.version {
-        0 if without == held as u128 => "; it is as long as without the two RoPE tables, which run.c skips",
+        0 if without == held as u128 => {
+            "; its length is that of a file without the two RoPE tables, which run.c skips"
+        }
         _ => "",
     }
 }

@@ -25,7 +25,7 @@ impl<'s> Archive<'s> {
         let zip = ZipArchive::new(Cursor::new(&source.data[..])).map_err(|error| refuse(source, error))?;
         match folder(&zip) {
             Some(folder) => Ok(Self { source, zip, folder }),
-            None => Err(refuse(source, "no folder in it holds 'data.pkl'")),
+            None => Err(refuse(source, "no folder of the archive has 'data.pkl'")),
         }
     }
 
@@ -96,7 +96,10 @@ fn place(member: &ZipFile<Cursor<&[u8]>>) -> Result<(u64, u64), String> {
     let is_plain = member.compression() == CompressionMethod::Stored && !member.encrypted();
     match member.data_start() {
         Some(start) if is_plain && member.size() == member.compressed_size() => Ok((start, member.size())),
-        _ => Err("is compressed, but torch.save stores plainly; pack the archive again with zip -0".into()),
+        _ => Err(
+            "is compressed, expected stored data as torch.save writes it; pack the archive again with zip -0"
+                .into(),
+        ),
     }
 }
 

@@ -17,7 +17,7 @@ impl<'p> Machine<'p> {
     pub(super) fn pop_global(&mut self) -> Result<()> {
         match (self.pop()?, self.pop()?) {
             (Value::Text(name), Value::Text(module)) => self.push_global(module, name),
-            _ => Err(self.reader.bad("applied to something else", "the texts of a module and a name")),
+            _ => Err(self.reader.bad("applied to wrong values", "the texts of a module and a name")),
         }
     }
 
@@ -48,7 +48,7 @@ impl<'p> Machine<'p> {
             _ => None,
         };
         let expected = "('storage', class, key, device, elements)";
-        let storage = storage.ok_or_else(|| self.reader.bad("applied to something else", expected))?;
+        let storage = storage.ok_or_else(|| self.reader.bad("applied to wrong values", expected))?;
         self.keep(1)?;
         self.storages.push(storage);
         self.push(Value::Storage(self.storages.len() - 1))
@@ -78,8 +78,7 @@ impl<'p> Machine<'p> {
     }
 
     fn bad_call(&self, function: Global) -> Error {
-        let found =
-            format_args!("a call of {function:?} with arguments that are not those of a plain tensor");
+        let found = format_args!("a call of {function:?} with arguments that a plain tensor does not have");
         self.reader.bad(found, "a dense tensor of at most 8 axes; save tensor.resolve_conj().resolve_neg()")
     }
 

@@ -33,11 +33,11 @@ impl<'s> Layouts<'s> {
         let storage = self.storage(pickle, name, tensor)?;
         let shape: Vec<usize> = axes.iter().map(|axis| axis.size).collect();
         let Some(len) = stored_bytes(dtype, &shape) else {
-            return Err(pickle.bad_tensor(name, at, "shape", "too large", "a size that memory can hold"));
+            return Err(pickle.bad_tensor(name, at, "shape", "too large", "a size that fits in memory"));
         };
         let element = dtype.block_bytes();
         let Some(span) = span(offset, axes).filter(|span| span.end <= storage.len() / element) else {
-            let expected = format_args!("places in a storage of {} elements", storage.len() / element);
+            let expected = format_args!("positions in a storage of {} elements", storage.len() / element);
             return Err(pickle.bad_tensor(name, at, "offset and strides", "past the end", expected));
         };
         let view = storage.slice(span.start * element..span.end * element);

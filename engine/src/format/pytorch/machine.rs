@@ -195,7 +195,7 @@ impl<'p> Machine<'p> {
         self.keep(count)?;
         let start = self.below(count)?;
         let Some(&Value::Dict(dict)) = self.stack[..start].last() else {
-            return Err(self.reader.bad("applied to something else", "a dict below its entries"));
+            return Err(self.reader.bad("applied to wrong values", "a dict below its entries"));
         };
         let (entries, rest) = self.stack[start..].as_chunks();
         if !rest.is_empty() {
@@ -211,7 +211,7 @@ impl<'p> Machine<'p> {
         self.keep(count)?;
         let start = self.below(count)?;
         let Some(&Value::List(list)) = self.stack[..start].last() else {
-            return Err(self.reader.bad("applied to something else", "a list below its items"));
+            return Err(self.reader.bad("applied to wrong values", "a list below its items"));
         };
         self.lists[list].extend(self.stack.drain(start..));
         Ok(())
@@ -222,7 +222,7 @@ impl<'p> Machine<'p> {
     fn state_dict(&self, result: Value<'p>) -> Result<Vec<(&'p str, Tensor<'p>)>> {
         match result {
             Value::Dict(dict) => self.dicts[dict].iter().map(|&entry| self.entry(entry)).collect(),
-            other => Err(self.refuse_result("what it holds", other)),
+            other => Err(self.refuse_result("its content", other)),
         }
     }
 
@@ -235,7 +235,7 @@ impl<'p> Machine<'p> {
     }
 
     fn refuse_result(&self, what: impl Display, found: Value) -> Error {
-        let expected = "a dict of tensors by name; if a model is in there, save its state_dict() alone";
+        let expected = "a dict of tensors by name; if it contains a model, save only its state_dict()";
         self.reader.source().bad(self.reader.at(), what, found.kind(), expected)
     }
 }

@@ -37,7 +37,8 @@ impl<'p> Reader<'p> {
         self.at = self.cursor.at;
         let [byte] = self.cursor.array("an opcode")?;
         self.opcode = Opcode::of(byte).ok_or_else(|| {
-            let expected = "one that torch.save writes for a state dict; the file is damaged or holds more";
+            let expected =
+                "an opcode that torch.save writes for a state dict; the file is damaged or has other content";
             self.source().bad(self.at, "the opcode", format_args!("{byte:#04x}"), expected)
         })?;
         Ok(self.opcode)
@@ -84,7 +85,7 @@ impl<'p> Reader<'p> {
     }
 
     pub fn text(&mut self) -> Result<&'p str> {
-        const WHAT: &str = "the length of a text";
+        const WHAT: &str = "the length of a string";
         let len = match self.opcode {
             Opcode::Text1 => self.cursor.array(WHAT).map(|[len]| u64::from(len))?,
             Opcode::Text4 => self.cursor.u32(WHAT)?.into(),
@@ -96,7 +97,7 @@ impl<'p> Reader<'p> {
 
     /// A place in the memo.
     pub fn index(&mut self) -> Result<u32> {
-        const WHAT: &str = "a place in the memo";
+        const WHAT: &str = "a memo index";
         match self.opcode {
             Opcode::Put1 | Opcode::Get1 => self.cursor.array(WHAT).map(|[index]| index.into()),
             _ => self.cursor.u32(WHAT),

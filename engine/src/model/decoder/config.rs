@@ -94,8 +94,8 @@ impl ExpertsConfig {
             return Err(Error::bad_key(file, "number of experts", count, expected));
         }
         if !(1..=count).contains(&used) {
-            let expected = format!("1 to the {count} experts that there are");
-            return Err(Error::bad_key(file, "number of experts of a token", used, expected));
+            let expected = format!("1 to {count}, the number of experts");
+            return Err(Error::bad_key(file, "number of experts per token", used, expected));
         }
         Ok(())
     }
@@ -199,7 +199,7 @@ fn check_rope(rope: &Rope, file: &Path) -> Result<()> {
             match bad {
                 Some(number) => Err(Error::bad_key(file, "LongRoPE factor", number, "positive numbers")),
                 None if [short, long].iter().any(|factors| factors.len() != rope.width / 2) => {
-                    let expected = format!("{} long and short ones, one for each pair", rope.width / 2);
+                    let expected = format!("{} long and short factors, one for each pair", rope.width / 2);
                     Err(Error::bad_key(file, "LongRoPE factors", short.len().min(long.len()), expected))
                 }
                 None => Ok(()),

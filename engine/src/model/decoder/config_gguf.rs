@@ -203,11 +203,11 @@ fn experts(file: &Gguf, architecture: &str, known: &ExpertFiles) -> Result<Exper
     none("expert_shared_count", &[0.0], "0 (shared experts are not supported)")?;
     none("expert_shared_feed_forward_length", &[0.0], "0 (shared experts are not supported)")?;
     none("expert_group_count", &[0.0, 1.0], "1 (groups of experts are not supported)")?;
-    none("expert_weights_scale", &[0.0, 1.0], "1 (scaled weights of experts are not supported)")?;
-    none("expert_gating_func", &[0.0, 1.0], "1 (experts are weighed by softmax)")?;
+    none("expert_weights_scale", &[0.0, 1.0], "1 (scaled expert weights are not supported)")?;
+    none("expert_gating_func", &[0.0, 1.0], "1 (expert weights must come from softmax)")?;
     none("interleave_moe_layer_step", &[0.0, 1.0], "1 (layers without experts are not supported)")?;
     if file.optional::<bool>(&key("expert_weights_norm"))? == Some(false) {
-        let expected = "true (llama.cpp divides the weights of the chosen by their sum)";
+        let expected = "true (llama.cpp divides the weights of the chosen experts by their sum)";
         return Err(Error::bad_key(file.tensors.path(), &key("expert_weights_norm"), false, expected));
     }
     let used = file.require(&key("expert_used_count"))?;

@@ -179,7 +179,7 @@ fn width(file: &Config, new: Option<&Config>, family: &Family, head_dim: usize) 
         return Err(place.bad_key(KEY, part, "1 (partial rotation is not supported)"));
     }
     if !(part > 0.0 && part <= 1.0) {
-        return Err(place.bad_key(KEY, part, "a part of 1"));
+        return Err(place.bad_key(KEY, part, "a number above 0 and up to 1"));
     }
     Ok((head_dim as f32 * part) as usize)
 }
@@ -270,7 +270,7 @@ fn experts(file: &Config, known: &ExpertFiles) -> Result<ExpertsConfig> {
     let [one, other] = COUNT.map(|key| file.optional_usize(key));
     let count = match (one?, other?) {
         (Some(one), Some(other)) if one != other => {
-            return Err(file.bad_key(COUNT[0], one, format!("{other}, as {} says", COUNT[1])));
+            return Err(file.bad_key(COUNT[0], one, format!("{other}, the value of {}", COUNT[1])));
         }
         (Some(count), _) | (None, Some(count)) => count,
         (None, None) => file.require_usize(COUNT[1])?,
@@ -329,7 +329,7 @@ fn refuse_extensions(file: &Config, family: &Family) -> Result<()> {
         _ => "gelu_pytorch_tanh",
     };
     file.only("use_sliding_window", &no, "false (sliding windows are not supported)")?;
-    file.only("use_bidirectional_attention", &no, "false (text is read causally)")?;
+    file.only("use_bidirectional_attention", &no, "false (only causal attention is supported)")?;
     let numbers = [
         ("attn_logit_softcapping", "softcapping is not supported"),
         ("final_logit_softcapping", "softcapping is not supported"),

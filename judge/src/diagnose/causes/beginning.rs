@@ -15,10 +15,11 @@ use crate::tensor::Tensor;
 /// Fewer positions tell nothing.
 const FEWEST: usize = 3;
 
-/// What explains rows of log-probabilities that fail in total: their first pass by our engine, begun otherwise.
+/// Finds the cause of log-probabilities with a wrong accumulated error: our engine runs the first pass with a
+/// different beginning.
 ///
 /// # Errors
-/// As a run.
+/// The errors of a run.
 pub(super) fn of_rows(setting: &Setting, rows: &[Row]) -> Result<Option<Cause>> {
     let is_open = |row: &&Row| {
         let is_named = matches!(row.site.point, Point::TokenLogprobs | Point::TopLogprobs);
@@ -33,7 +34,7 @@ pub(super) fn of_rows(setting: &Setting, rows: &[Row]) -> Result<Option<Cause>> 
     let twice: Vec<u32> = [&[begins], &tokens[..]].concat();
     let ways = [
         (&tokens[1..], -1, format!("left-out:{begins}")),
-        (&twice[..], 1, format!("added:{begins} (it is there twice)")),
+        (&twice[..], 1, format!("added:{begins} (present twice)")),
     ];
     for (read, shift, told) in ways {
         if read.len() > setting.model.dimensions().context_length {
@@ -65,8 +66,8 @@ pub(super) fn of_rows(setting: &Setting, rows: &[Row]) -> Result<Option<Cause>> 
     Ok(None)
 }
 
-/// Whether these logits, which begin so many tokens before the dump's or after them, make every value of a row but those of
-/// the first position.
+/// Returns true if logits shifted by this many tokens reproduce every value of a row except at the first
+/// position.
 fn explains(setting: &Setting, row: &Row, logits: &Tensor, shift: isize) -> Result<bool> {
     let (site, held) = (row.site, setting.held);
     let named = Named::of(held, Site { point: Point::Logits, ..site }, logits.row_len())?;

@@ -1,4 +1,4 @@
-//! A cause as it is found in one unit, and how those of several units are told together.
+//! Causes in one unit, and their combination over several units.
 
 use std::collections::BTreeSet;
 
@@ -8,29 +8,29 @@ use crate::diagnose::causes::finding::Finding;
 use crate::diagnose::causes::places::Places;
 use crate::diagnose::causes::{MOST, MOST_PARTS};
 
-/// What explains rows of one unit that fail.
+/// The cause of failing rows of one unit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cause {
-    /// What it was looked for by.
+    /// The search that found it.
     pub sought: Sought,
-    /// The places that it explains, in data-flow order.
+    /// Explained sites in data-flow order.
     pub sites: Vec<Site>,
-    /// What it is.
+    /// The cause itself.
     pub told: Told,
     /// Kinds that were tried and do not explain it.
     pub excluded: Vec<String>,
-    /// Whether some of it was made in the prompt's pass alone.
+    /// True if a part of it occurs only in the prompt's pass.
     pub of_the_prompt: bool,
 }
 
-/// What a cause is looked for by, in the order in which causes are told.
+/// The search that finds a cause, in the order of reporting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sought {
     /// The tokens of a prompt.
     Prompt,
     /// Values that are no numbers.
     Nonfinite,
-    /// Single stages.
+    /// Single operations.
     Stages,
     /// Parts of the model, run again.
     Parts,
@@ -52,12 +52,12 @@ impl Sought {
         Self::NAMES[self as usize].1
     }
 
-    /// What goes by that word.
+    /// Returns the search with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(_, known)| *known == name).map(|(sought, _)| *sought)
     }
 
-    /// Stages and parts are told together, where they are.
+    /// Returns the rank for reporting; operations and parts share one.
     fn rank(self) -> u8 {
         match self {
             Sought::Prompt => 0,
@@ -67,7 +67,7 @@ impl Sought {
         }
     }
 
-    /// How many are told.
+    /// Returns the maximum number of reported causes.
     fn most(self) -> usize {
         match self {
             Sought::Stages => MOST,
@@ -78,62 +78,62 @@ impl Sought {
     }
 }
 
-/// What a cause is.
+/// The content of a cause.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Told {
-    /// Operations are computed otherwise: each of these explains it, what is most likely first. There is one.
+    /// One or more changes of operations that each explain it, the most likely first.
     Changes(Vec<Fit>),
-    /// Nothing that is known explains it; what is known of it.
+    /// No known change explains it; what is known about it.
     Nothing {
         /// Unknown, or partial.
         kind: Kind,
         /// One sentence.
         what: String,
     },
-    /// The dump is not what it says; read otherwise, some stages are still wrong.
+    /// The dump misstates its values; with the corrected reading some operations are still wrong.
     Misread {
-        /// How.
+        /// The kind of misreading.
         kind: Kind,
         /// The sentence before their number and after it.
         what: [String; 2],
-        /// So many of so many; of none where the sentence is whole without.
+        /// Number of wrong operations, and of all; 0 if the sentence is complete without them.
         wrong: [usize; 2],
     },
-    /// What one place tells.
+    /// A finding from a single site.
     Once(Box<Finding>),
 }
 
 /// Changes that explain a cause.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fit {
-    /// As `--suppose` takes them.
+    /// The changes as `--suppose` takes them.
     pub typed: String,
     /// The kind of the first.
     pub kind: Kind,
     /// The key of the model's configuration.
     pub key: Option<String>,
-    /// What the reference computes with.
+    /// Setting of the reference.
     pub reference: Option<String>,
-    /// What the candidate does.
+    /// Behaviour of the candidate.
     pub candidate: Option<String>,
-    /// One sentence, without the places.
+    /// One sentence without the sites.
     pub what: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
 }
 
 impl Cause {
-    /// What explains these places.
+    /// Makes a cause for these sites.
     pub(super) fn new(sought: Sought, sites: Vec<Site>, told: Told) -> Self {
         Self { sought, sites, told, excluded: Vec::new(), of_the_prompt: false }
     }
 
-    /// What one place tells.
+    /// Makes a cause from a finding at a single site.
     pub fn once(sought: Sought, finding: Finding) -> Self {
         Self::new(sought, vec![finding.site], Told::Once(Box::new(finding)))
     }
 
-    /// Whether nothing that is known explains it.
+    /// Returns true if no known change explains it.
     pub(super) fn is_nothing(&self) -> bool {
         matches!(self.told, Told::Nothing { .. })
     }
@@ -197,10 +197,13 @@ impl Cause {
                 let remaining: Vec<String> = others.iter().map(|fit| fit.typed.clone()).collect();
                 let mut what = format!("{}; seen at {}{}", first.what, places.told(&sites), first.remedy);
                 if others.iter().any(|other| other.kind != first.kind) {
-                    what = format!("{what}; or {}: these values do not tell which", remaining.join(", or "));
+                    what = format!(
+                        "{what}; or {}: these values cannot distinguish them",
+                        remaining.join(", or ")
+                    );
                 }
                 if of_the_prompt {
-                    what.push_str("; made in the prompt's pass, and not in later ones");
+                    what.push_str("; only in the prompt's pass, not in later passes");
                 }
                 Finding {
                     points,
@@ -223,13 +226,13 @@ impl Cause {
 fn of_stages([wrong, of]: [usize; 2]) -> String {
     match (wrong, of) {
         (_, 0) => String::new(),
-        (0, _) => "every stage is right".to_owned(),
-        _ => format!("{wrong} of {of} stages are wrong"),
+        (0, _) => "every operation is right".to_owned(),
+        _ => format!("{wrong} of {of} operations are wrong"),
     }
 }
 
-/// The causes of all units, each once, with all the places that it explains. `slides` tells of each layer of the model
-/// whether it sees no more than a window.
+/// Returns the causes of all units, each once with all its sites. `slides` is true for each layer with a
+/// sliding window.
 pub fn grouped(units: &[&[Cause]], slides: &[bool]) -> Vec<Finding> {
     let mut all: Vec<Cause> = units.concat();
     all.sort_by_key(|cause| (cause.sought.rank(), cause.sites[0].flow_order()));
@@ -248,8 +251,8 @@ pub fn grouped(units: &[&[Cause]], slides: &[bool]) -> Vec<Finding> {
     groups.into_iter().map(|group| group.finding(&places)).collect()
 }
 
-/// Of several changes that explain a cause those stay that explain most of the others at the same tap: other units tell
-/// what one alone does not.
+/// Keeps, of several changes that explain a cause, those that explain the most others at the same tap. Other
+/// units can decide what one unit cannot.
 fn prefer_what_explains_most(all: &mut [Cause]) {
     let counts = |cause: &Cause| -> Vec<usize> {
         let alike = || all.iter().filter(|other| other.sites[0].point == cause.sites[0].point);

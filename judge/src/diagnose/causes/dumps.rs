@@ -1,4 +1,4 @@
-//! Two dumps without a model: what their own values tell, stage by stage. Only activations need no weights.
+//! Causes from two dumps without a model, operation by operation. Only activations need no weights.
 
 use crate::change::Kind;
 use crate::checkpoint::{Point, Site};
@@ -22,7 +22,7 @@ pub(super) fn other_activation(candidate: &Dump, reference: &Dump, rows: &[Row])
         return Ok(None);
     }
     let what = format!(
-        "activation: the candidate's own gate and up give its ffn_act by {ours}, the reference's give its by {theirs}"
+        "activation: the candidate computes ffn_act from gate and up by {ours}, the reference by {theirs}"
     );
     Ok(Some(Finding {
         key: Some("hidden_act".to_owned()),
@@ -53,7 +53,7 @@ impl Stage {
         Ok(fits.then_some(Self { gate, up, act }))
     }
 
-    /// The only activation that explains the stage.
+    /// Returns the only activation that explains the operation.
     fn activation(&self) -> Option<Activation> {
         // The forms of one function are told apart by their rounding, which two dumps do not tell.
         let functions = Activation::ALL.iter().copied().filter(|known| known.function() == *known);
@@ -79,7 +79,7 @@ impl Stage {
     }
 }
 
-/// The tensor that a dump holds at a place.
+/// Returns the recorded tensor of a site.
 fn tensor(dump: &Dump, site: Site) -> Result<Option<Tensor>> {
     Ok(aligned(dump, site, Heads::AS_THEY_ARE)?.as_ref().map(Tensor::from))
 }

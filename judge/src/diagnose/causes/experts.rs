@@ -1,4 +1,4 @@
-//! Another number of experts than the model chooses: told by the lengths of what a dump holds.
+//! A different number of experts, found from array lengths.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::checkpoint::{Point, Site};
 use crate::compare::{Row, Verdict};
 use crate::diagnose::causes::{Cause, Finding, Sought};
 
-/// The places of another number of experts.
+/// Returns the rows with a different number of experts.
 fn of_others(rows: &[Row]) -> impl Iterator<Item = &Row> {
     let is_of_others = |row: &&Row| {
         let is_of_chosen = row.site.point.is_of_chosen() && row.verdict == Verdict::Fail;
@@ -16,7 +16,7 @@ fn of_others(rows: &[Row]) -> impl Iterator<Item = &Row> {
     rows.iter().filter(is_of_others)
 }
 
-/// What the first of them tells.
+/// Returns a cause from the first of these rows.
 pub(super) fn of_rows(rows: &[Row]) -> Option<Cause> {
     let first = of_others(rows).find(|row| row.site.point == Point::Experts)?;
     let sites: Vec<Site> = of_others(rows).map(|row| row.site).collect();
@@ -31,7 +31,7 @@ pub(super) fn of_rows(rows: &[Row]) -> Option<Cause> {
     Some(Cause::once(Sought::Stages, finding))
 }
 
-/// Whether a place is computed from another number of experts than that of the dump.
+/// Returns true if a site depends on a different number of experts than the dump's.
 pub(super) fn follows(rows: &[Row], site: Site) -> bool {
     let is_there = |row: &Row| (row.site.layer, row.site.pass) == (site.layer, site.pass);
     site.point == Point::FfnOut && of_others(rows).any(is_there)

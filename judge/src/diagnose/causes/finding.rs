@@ -3,10 +3,10 @@
 use crate::change::Kind;
 use crate::checkpoint::{Point, Site};
 
-/// What explains a failure.
+/// The explanation of a failure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
-    /// What is otherwise; where several things may be, what is most likely.
+    /// The kind of cause; the most likely one if several are possible.
     pub kind: Kind,
     /// The row it explains, which failed.
     pub site: Site,
@@ -14,28 +14,28 @@ pub struct Finding {
     pub points: Vec<Point>,
     /// The layers.
     pub layers: Vec<usize>,
-    /// The key of the model's configuration that says it.
+    /// Key of the setting in the model's configuration.
     pub key: Option<String>,
-    /// What the reference computes with.
+    /// Setting of the reference.
     pub reference: Option<String>,
-    /// What the candidate does.
+    /// Behaviour of the candidate.
     pub candidate: Option<String>,
     /// One sentence.
     pub what: String,
-    /// The places that it explains, in data-flow order.
+    /// Explained sites in data-flow order.
     pub sites: Vec<Site>,
-    /// All that is computed otherwise, as `--suppose` takes it; none where it is nothing that can be supposed.
+    /// Changes as `--suppose` takes them; `None` if they cannot be supposed.
     pub supposed: Option<String>,
-    /// The places whose every value it explains, for a person.
+    /// Sites whose every value is explained, for people.
     pub verified_on: Vec<String>,
-    /// What explains the same as well.
+    /// Other changes that explain the failure equally well.
     pub remaining: Vec<String>,
-    /// What was tried and does not explain it.
+    /// Kinds that were tried and do not explain it.
     pub excluded: Vec<String>,
 }
 
 impl Finding {
-    /// One of a place, of which nothing more is said yet.
+    /// Makes a finding for one site without details.
     pub(super) fn new(kind: Kind, site: Site, what: String) -> Self {
         Self {
             kind,
@@ -54,7 +54,7 @@ impl Finding {
         }
     }
 
-    /// The same, of these places.
+    /// Sets the sites.
     pub(super) fn of(self, mut sites: Vec<Site>) -> Self {
         sites.sort_by_key(|site| (site.flow_order(), site.pass));
         Self { sites, ..self }

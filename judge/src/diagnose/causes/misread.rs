@@ -1,5 +1,5 @@
-//! Mistakes of a dump: what it says of its values is not what they are. The sign is that what follows is right although the
-//! tap is wrong.
+//! Wrong statements of a dump about its values. The sign is that later operations are right although the tap
+//! is wrong.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -22,10 +22,10 @@ use crate::weight::DType;
 /// More taps than this are not taken to be misnamed at once.
 const MOST_TAPS: usize = 4;
 
-/// What of the dump is not what it says, if that explains why stages are wrong.
+/// Looks for a wrong statement of the dump that explains why operations are wrong.
 ///
 /// # Errors
-/// As a run of the model.
+/// The errors of a run of the model.
 pub(super) fn of(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Cause>> {
     let looks = [layers_from_one, storage, taps];
     for look in looks.into_iter().filter(|_| !open.is_empty()) {
@@ -36,7 +36,7 @@ pub(super) fn of(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Cause>> 
     Ok(None)
 }
 
-/// Where a dump is read otherwise, the places that rounding explains, and those that it does not.
+/// The sites that rounding explains under another reading of the dump, and those that it does not.
 struct Reading {
     right: HashSet<Site>,
     wrong: HashSet<Site>,
@@ -63,8 +63,8 @@ fn layers_from_one(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Cause>
     let counted = |row: &TensorRow| Some(row.clone().of_layer(row.layer.map(|layer| layer - 1)));
     let dump = dump.read_as(counted)?;
     let rest = Reading::of(bench, &Held::new(&dump)?)?.wrong;
-    let before = format!("dump_layers: the dump counts its layers from 1 to {n_layers}; counted from 0, ");
-    let what = [before, ": write the layer's index".to_owned()];
+    let before = format!("dump_layers: the dump numbers its layers from 1 to {n_layers}; numbered from 0, ");
+    let what = [before, "; write layer numbers that start at 0".to_owned()];
     Ok(is_better(&rest, open).then(|| cause(Kind::DumpLayers, open, what, [rest.len(), open.len()])))
 }
 
@@ -87,11 +87,11 @@ fn storage(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Cause>> {
         let rest = Reading::of(bench, &held)?.wrong;
         if is_better(&rest, open) {
             let before = format!(
-                "dump_storage: the values were rounded to {dtype} when they were stored, though the dump says \
-                 that they were computed in f32; read so, "
+                "dump_storage: the values were rounded to {dtype} when they were stored, but the dump states \
+                 f32; read as {dtype}, "
             );
             let after = format!(
-                ": store them in f32; or if the model runs in {dtype}, say settings.dtype \"{dtype}\""
+                "; store them in f32, or if the model runs in {dtype}, set settings.dtype to \"{dtype}\""
             );
             let what = [before, after];
             return Ok(Some(cause(Kind::DumpStorage, open, what, [rest.len(), open.len()])));
@@ -100,11 +100,11 @@ fn storage(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Cause>> {
     Ok(None)
 }
 
-/// Our own results are rounded, too, and may lie beyond half a step of what is stored.
+/// Slack in steps, because our own results are rounded too.
 const SLACK: f64 = 1.1;
 
-/// Values that have no more digits than a shorter type, and of which what follows is computed as they stand: its engine has
-/// rounded them, and no dump.
+/// Looks for values with the digits of a shorter type from which later operations continue: the engine has
+/// rounded them, not the dump.
 fn goes_on(bench: &Bench, open: &[&Unexplained], dtype: DType) -> Result<Option<Cause>> {
     // Each is what the stage comes to, rounded to the nearest: zeros have few digits, too.
     let is_rounded = |(own, theirs): (&f32, &f64)| {
@@ -121,15 +121,19 @@ fn goes_on(bench: &Bench, open: &[&Unexplained], dtype: DType) -> Result<Option<
     let readers = Reading::of(bench, bench.setting.held)?.right;
     Ok(readers.iter().any(tells).then(|| {
         let before = format!(
-            "arithmetic: the {}'s engine rounds these values to {dtype} and goes on with them, though it is said to compute in f32",
+            "arithmetic: the {}'s engine rounds these values to {dtype} and computes with the result, but \
+                the dump states f32",
             bench.setting.role.name()
         );
-        let after = format!(": compute them in f32, or say so by \"computed\": \"{dtype}\" of the tap or by settings.dtype");
+        let after = format!(
+            "; compute them in f32, or set \"computed\": \"{dtype}\" on the tap, or \
+            settings.dtype"
+        );
         cause(Kind::Arithmetic, open, [before, after], [0, 0])
     }))
 }
 
-/// Taps that hold another value than their name says: without them, what follows is right.
+/// Looks for taps with values of another name: without them, later operations are right.
 fn taps(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Cause>> {
     let (dump, first) = (bench.setting.held.dump, open[0]);
     if !open.iter().any(|one| follows(one.site, first.site)) {
@@ -159,12 +163,12 @@ fn taps(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Cause>> {
     Ok(None)
 }
 
-/// Whether values of a tap point are computed from those of another.
+/// Returns true if one tap is computed from another.
 fn reads(point: Point, from: Point) -> bool {
     point.inputs().iter().any(|inputs| inputs.contains(&from))
 }
 
-/// Whether a place is computed from another directly, in the same pass.
+/// Returns true if a site is computed directly from another in the same pass.
 fn follows(site: Site, from: Site) -> bool {
     let is_next = match (from.point, site.layer, from.layer) {
         (Point::BlockOut, Some(layer), Some(before)) if site.point != Point::BlockOut => layer == before + 1,
@@ -174,16 +178,17 @@ fn follows(site: Site, from: Site) -> bool {
     reads(site.point, from.point) && is_next && site.pass == from.pass
 }
 
-/// What the values are in truth: the right ones with their axes exchanged, those of another tap, or not known.
+/// Returns what the values are: the right ones with exchanged axes, those of another tap, or unknown.
 fn misnamed(bench: &Bench, open: &[&Unexplained], taps: &[Point], without: &Dump) -> Result<Cause> {
     let first = open[0];
     let names: Vec<&str> = taps.iter().map(|point| point.name()).collect();
     let names = names.join(", ");
-    let right = "what follows is right without";
+    let right = "later operations are right without";
     if let Some(order) = exchanged_axes(first) {
         let own: Vec<&str> = first.site.point.axes().iter().map(|axis| axis.name()).collect();
         let what = format!(
-            "dump_axes: {names} lie as [{}], where the dump says [{}]; {right} them: transpose them, or say so in \"axes\"",
+            "dump_axes: {names} have the axes [{}], but the dump states [{}]; {right} them; transpose them, \
+                or correct \"axes\"",
             order.join(", "),
             own.join(", ")
         );
@@ -191,15 +196,15 @@ fn misnamed(bench: &Bench, open: &[&Unexplained], taps: &[Point], without: &Dump
     }
     let searched = bench.stage(first).search(open);
     let told = match (same_as(bench, first, without)?, searched.fits.first()) {
-        (Some(other), _) => format!("holds the values of {other}"),
+        (Some(other), _) => format!("has the values of {other}"),
         (None, Some(changes)) => {
             let changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
             format!(
-                "holds what {} would make: it was taken an operation early or late",
+                "has the values that {} would give: it was recorded one operation too early or too late",
                 changes.join(" and ")
             )
         }
-        (None, None) => "holds other values than its name says".to_owned(),
+        (None, None) => "has values that do not match its name".to_owned(),
     };
     let what = format!("dump_tap: {names} {told}; {right} it");
     Ok(cause(Kind::DumpTap, open, [what, String::new()], [0, 0]))
@@ -233,7 +238,7 @@ fn same_as(bench: &Bench, one: &Unexplained, without: &Dump) -> Result<Option<Si
     Ok(looking.found)
 }
 
-/// Looks for a place that has these values.
+/// Search for a site with these values.
 struct Looking<'l> {
     one: &'l Unexplained,
     found: Option<Site>,
@@ -250,7 +255,8 @@ impl Tap for Looking<'_> {
     }
 }
 
-/// Whether so little is left that the reading is the right one: nothing, or what has another cause.
+/// Returns true if almost nothing stays unexplained, so that the reading is right: nothing, or sites with
+/// another cause.
 fn is_better(rest: &HashSet<Site>, open: &[&Unexplained]) -> bool {
     rest.len() * 4 <= open.len() && !rest.contains(&open[0].site)
 }

@@ -1,4 +1,4 @@
-//! What a divergence is: changes of the catalogue, each replayed on the inputs that the dump holds.
+//! Causes of a divergence: changes of the catalogue, replayed on the dump's recorded inputs.
 //!
 //! A cause is named where it explains every value of a stage, what the model asks for does not, and no other cause does;
 //! else those that remain are told. What does not hold is not said.
@@ -37,14 +37,14 @@ use crate::tensor::Tensor;
 /// More causes than this are not looked for: each is gone through the whole catalogue for.
 const MOST: usize = 6;
 
-/// The same of parts that are run again, which takes longer.
+/// Maximum number of parts to run again, which takes longer.
 const MOST_PARTS: usize = 2;
 
-/// What explains that an engine's dump is not what the model asks for: of single stages, and where none of these tells,
-/// of places that several operations lie before.
+/// Finds the causes of a dump's deviations from the model: for single operations first, then for sites with
+/// several operations before them.
 ///
 /// # Errors
-/// As a run of the model.
+/// The errors of a run of the model.
 pub(super) fn of_engine(setting: &Setting, rows: &[Row], unexplained: &[Unexplained]) -> Result<Vec<Cause>> {
     let nonfinite = nonfinite::of_rows(setting, rows, unexplained);
     let once = |finding| Cause::once(Sought::Nonfinite, finding);
@@ -84,13 +84,13 @@ fn is_wrong_stage(row: &Row) -> bool {
     row.verdict == Verdict::Fail && row.is_one_stage()
 }
 
-/// Whether several operations lie between a row that fails and the values that it starts from.
+/// Returns true if several operations lie between a failing row and its inputs.
 fn is_coarse(row: &Row) -> bool {
     let is_real = row.site.point.kind() == ValueKind::Real;
     row.verdict == Verdict::Fail && !row.is_one_stage() && is_real && row.judged().is_some()
 }
 
-/// Each stage by itself, as many as one change explains together.
+/// Returns causes of single operations, one per change.
 fn of_stages(bench: &Bench, mut open: Vec<&Unexplained>) -> Vec<Cause> {
     let mut causes = Vec::new();
     while let Some(&first) = open.first().filter(|_| causes.len() < MOST) {
@@ -110,7 +110,7 @@ fn of_stages(bench: &Bench, mut open: Vec<&Unexplained>) -> Vec<Cause> {
     causes
 }
 
-/// What no change of a stage explains may be one of a sum or a cache before it, which the dump does not hold: its layer, run again.
+/// Looks for a cause in an unrecorded sum or cache before the operation by running its layer again.
 fn of_sums_before(bench: &Bench, rows: &[Row], mut causes: Vec<Cause>) -> Result<Vec<Cause>> {
     let is_open = |site: &Site| causes.iter().any(|cause| cause.is_nothing() && cause.sites.contains(site));
     let open = rows.iter().filter(|row| !starts_at_its_inputs(row) && is_open(&row.site)).collect();
@@ -124,7 +124,7 @@ fn of_sums_before(bench: &Bench, rows: &[Row], mut causes: Vec<Cause>) -> Result
     Ok(causes)
 }
 
-/// Whether what a stage reads is what it starts from.
+/// Returns true if an operation starts from exactly the values that it reads.
 fn starts_at_its_inputs(row: &Row) -> bool {
     let is_held = |points: &[Point]| row.since.iter().any(|start| points.contains(&start.point));
     row.site.point.inputs().iter().all(|points| is_held(points))
@@ -158,8 +158,8 @@ fn of_parts(bench: &Bench, mut open: Vec<&Row>) -> Result<Vec<Cause>> {
     Ok(causes)
 }
 
-/// Of several changes that explain the first row those stay that explain most of a few others, which may tell what it alone does not:
-/// of the same layer in later passes, then of later layers.
+/// Keeps, of several changes that explain the first row, those that explain the most of a few others: rows of
+/// the same layer in later passes, then of later layers.
 fn prefer_what_others_tell(bench: &Bench, fits: &mut Vec<Changes>, open: &[&Row]) -> Result<()> {
     const OTHERS: usize = 3;
     let first = open[0].site;
@@ -183,7 +183,7 @@ pub(super) fn of_everything(kind: Kind, first: Site, what: String, sites: Vec<Si
     Finding::new(kind, first, what).of(sites)
 }
 
-/// What explains that two dumps differ.
+/// Finds the causes of a difference between two dumps.
 ///
 /// # Errors
 /// If an array cannot be read.
@@ -192,10 +192,10 @@ pub(super) fn of_dumps(candidate: &Dump, reference: &Dump, rows: &[Row]) -> Resu
     Ok(found.into_iter().map(|finding| Cause::once(Sought::Stages, finding)).collect())
 }
 
-/// Changes that are made one after the other in one stage.
+/// Changes of one operation, applied in order.
 type Changes = Vec<Change>;
 
-/// As the catalogue has them: what is configured goes first.
+/// Sorts changes in catalogue order: configured settings first.
 fn in_order(changes: &mut [Change]) {
     changes.sort_by_key(|change| catalogue().position(|entry| std::ptr::eq(entry, change.entry)));
 }

@@ -9,7 +9,8 @@ use crate::measure::unravel;
 /// The largest number of `f16`.
 const LARGEST: f64 = 65504.0;
 
-/// What is known of the first row that fails for it. What only inherits it does not: ours has it there, too.
+/// Describes the first row that fails with NaN or infinity. Rows that only inherit it are excluded, since
+/// ours has it there too.
 pub(super) fn of_rows(setting: &Setting, rows: &[Row], unexplained: &[Unexplained]) -> Option<Finding> {
     let of_dump = |row: &Row| {
         let nonfinite = row.judged()?.nonfinite;
@@ -31,27 +32,27 @@ pub(super) fn of_rows(setting: &Setting, rows: &[Row], unexplained: &[Unexplaine
     Some(Finding::new(Kind::NonFinite, row.site, what))
 }
 
-/// Of values that were computed from the dump's own inputs.
+/// Describes non-finite values computed from the dump's own inputs.
 fn of_stage(stage: &Unexplained, dump: &str) -> String {
     let theirs = stage.meaningful_or(0.0);
     let ours = stage.traced.data();
     let wrong: Vec<usize> =
         (0..theirs.len()).filter(|&flat| !theirs[flat].is_finite() && ours[flat].is_finite()).collect();
     let Some(&first) = wrong.first() else {
-        return "so are ours, computed from the same inputs".to_owned();
+        return "our engine's are too, computed from the same inputs".to_owned();
     };
     let index = unravel(first, stage.traced.shape());
     let told = format!(
-        "the first is {} at {index:?}, where {:e} comes of the {dump}'s own inputs, which are numbers",
+        "the first is {} at {index:?}, expected {:e} from the {dump}'s own finite inputs",
         theirs[first], ours[first]
     );
     let overflows = |&flat: &usize| f64::from(ours[flat]).abs() > LARGEST;
     if wrong.iter().all(overflows) {
-        return format!("{told}; each would be more than {LARGEST}, the largest number of f16");
+        return format!("{told}; every expected value exceeds {LARGEST}, the largest f16 number");
     }
     // Values that fit are NaN where something on the way to them did not.
     match ours.iter().any(|ours| f64::from(*ours).abs() > LARGEST) {
-        true => format!("{told}; others are more than {LARGEST}, the largest number of f16"),
+        true => format!("{told}; other expected values exceed {LARGEST}, the largest f16 number"),
         false => told,
     }
 }

@@ -1,11 +1,11 @@
-//! Which values of a stage are wrong: rows, heads, channels, with their period.
+//! The wrong values of an operation: rows, heads, channels, with their period.
 
 use std::collections::BTreeSet;
 
 use crate::checkpoint::Axis;
 use crate::compare::Unexplained;
 
-/// What the wrong values have in common; `None` where all of them are wrong.
+/// Describes what the wrong values have in common; `None` if all values are wrong.
 pub(super) fn of(one: &Unexplained) -> Option<String> {
     let (shape, wrong) = (one.traced.shape(), one.beyond());
     if wrong.is_empty() || wrong.len() == one.theirs.len() {
@@ -22,8 +22,8 @@ pub(super) fn of(one: &Unexplained) -> Option<String> {
         .collect();
     let count = format!("{} of {} values are wrong", wrong.len(), one.theirs.len());
     Some(match told.is_empty() {
-        true => format!("{count}, along every axis"),
-        false => format!("{count}: of {}", told.join(", ")),
+        true => format!("{count}, spread over every axis"),
+        false => format!("{count}: {}", told.join(", ")),
     })
 }
 

@@ -1,4 +1,4 @@
-//! The places that a cause explains, in words.
+//! Descriptions of a cause's sites.
 
 use std::collections::BTreeSet;
 
@@ -22,8 +22,8 @@ impl Places<'_> {
         let which = match layers.len() {
             0 => return names,
             all if all == self.slides.len() => return format!("{names} in all layers"),
-            _ if layers == that_slide(true) => ", the ones with a sliding window",
-            _ if layers == that_slide(false) => ", the ones with full attention",
+            _ if layers == that_slide(true) => ", all those with a sliding window",
+            _ if layers == that_slide(false) => ", all those with full attention",
             _ => "",
         };
         let s = if layers.len() == 1 { "" } else { "s" };

@@ -1,4 +1,4 @@
-//! A part of the model, run again with changes: where a dump holds too little for a single stage to be computed.
+//! Repeated runs of a part of the model with changes, if single operations cannot be computed.
 
 use crate::change::{At, Book, Change, Kind, Supposition, catalogue};
 use crate::checkpoint::{Point, Site};
@@ -14,13 +14,13 @@ use crate::plan::{Unit, input_of};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
-/// Changes so many of which come nearest are combined with others.
+/// Number of nearest changes that are combined with others.
 const COMBINED: usize = 4;
 
 /// Products of weights and activations in a run that is called short.
 const MOST_PRODUCTS: usize = 1 << 28;
 
-/// What does as well as the best is not further off than this many times that, or than this part of the floor.
+/// Largest ratio to the best error, or to the noise floor, at which a change counts as equally good.
 const AS_WELL: f64 = 3.0;
 
 /// In which passes a change is made.
@@ -32,28 +32,28 @@ pub(super) enum Passes {
     Prompt,
 }
 
-/// A row that several operations lie before, to be computed again.
+/// A row with several operations before it, to be computed again.
 pub(super) struct Rerun<'s> {
     setting: &'s Setting<'s>,
     traced: &'s Traced<'s>,
     book: &'s Book,
     row: &'s Row,
     part: Again,
-    /// Whether that is the row's layer alone, or the head.
+    /// True if only the row's layer, or the head, is run.
     is_alone: bool,
     go_on: Continue,
-    /// What the row is of.
+    /// The selection that contains the row.
     selection: Selection,
 }
 
-/// A change at some of the places that it knows, with how far the row is off then.
+/// A change with the resulting error of the row.
 struct Tried {
     supposed: Vec<Supposition>,
     errors: Errors,
 }
 
 impl<'s> Rerun<'s> {
-    /// Of the row's layer alone, if the dump holds what the layer starts from and nothing else lies before the row.
+    /// Runs only the row's layer, if the dump records the layer's input and nothing else lies before the row.
     pub(super) fn new(bench: &'s Bench<'s>, row: &'s Row) -> Self {
         let setting = bench.setting;
         let of = |layers, head| Again::Part(Part { embed: false, layers, head });
@@ -76,9 +76,8 @@ impl<'s> Rerun<'s> {
         Self { setting, traced: bench.traced, book: bench.book, row, part, is_alone, go_on, selection }
     }
 
-    /// Goes through the catalogue: each change wherever it has a meaning, or at each tap point if it is one of a single
-    /// place; where none of these explains the row, others at one point alone, then two at once.
-    /// `None` where the row is right when nothing is changed: the run that it is of was another.
+    /// Tries the catalogue: each change everywhere it applies, then at single taps, then two at once. `None`
+    /// if the row is right without a change, so that it belongs to another run.
     pub(super) fn search(&self) -> Result<Option<Searched>> {
         if self.explains(&[])? {
             return Ok(None);
@@ -109,7 +108,7 @@ impl<'s> Rerun<'s> {
         changes.iter().flat_map(at_each).collect::<Vec<_>>().into_iter()
     }
 
-    /// Whether these changes explain the row: made in every pass, or in the prompt's alone.
+    /// Returns the passes in which these changes explain the row: all passes, or only the prompt's.
     pub(super) fn is_explained_by(&self, changes: &[Change]) -> Result<Option<Passes>> {
         let supposed = || changes.iter().map(|change| self.one(change, None));
         if self.explains(&supposed().collect::<Vec<_>>())? {
@@ -129,7 +128,7 @@ impl<'s> Rerun<'s> {
         }
     }
 
-    /// Every change that has a meaning in the part.
+    /// Returns every change that applies in the part.
     fn changes(&self) -> Result<Vec<Change>> {
         let mut scout = Scout { rerun: self, found: Vec::new() };
         self.run(&[], &mut scout)?;
@@ -138,7 +137,7 @@ impl<'s> Rerun<'s> {
         Ok(found)
     }
 
-    /// What the dump's own values tell of what is made of logits, of which each is near ours.
+    /// Reads changes from the dump's own values for taps derived from logits, each near ours.
     fn read(&self, at: &At) -> Vec<Change> {
         let held = self.setting.held;
         let Ok(Some(values)) = held.values(at.site, None) else { return Vec::new() };
@@ -168,7 +167,7 @@ impl<'s> Rerun<'s> {
         self.row.site.pass.map_or(self.setting.held.passes().len(), |pass| pass + 1)
     }
 
-    /// How far the row is off with each of these, if it is less than without.
+    /// Returns the error of the row with each of these changes, if it is smaller than without.
     fn tried(&self, all: impl Iterator<Item = Vec<Supposition>>) -> Result<Vec<Tried>> {
         let before = self.row.judged().map_or(f64::INFINITY, |found| found.errors.rel_l2);
         let mut tried = Vec::new();
@@ -183,7 +182,7 @@ impl<'s> Rerun<'s> {
         Ok(tried)
     }
 
-    /// Those that explain the row, and of these the ones that do it as well as the best.
+    /// Returns the changes that explain the row about as well as the best one.
     fn fitting(&self, tried: &[Tried]) -> Result<Vec<Changes>> {
         let mut fits: Vec<&Tried> = Vec::new();
         for one in tried {
@@ -214,7 +213,7 @@ impl<'s> Rerun<'s> {
         self.floor().is_some_and(|floor| floor.is_near(errors))
     }
 
-    /// Whether rounding explains the row, evaluated where that can be done.
+    /// Returns true if rounding explains the row, by evaluation if possible.
     fn explains(&self, supposed: &[Supposition]) -> Result<bool> {
         let comparison = self.setting.comparing_of(&self.selection, self.go_on);
         let comparison = comparison.evaluating(self.setting.may_differ);
@@ -228,7 +227,7 @@ impl<'s> Rerun<'s> {
         Ok(matches!(found, Some((_, Some(Found::Measured(found)))) if self.is_near(&found.errors)))
     }
 
-    /// Whether a run is so short that changes of different stages can be combined.
+    /// Returns true if a run is short enough to combine changes of different operations.
     fn is_short(&self) -> bool {
         let weights: usize = self.setting.model.matrices().iter().map(|(_, w)| w.rows * w.cols).sum();
         let passes = self.setting.held.passes().iter().take(self.passes());
@@ -256,14 +255,14 @@ impl<'s> Rerun<'s> {
     }
 }
 
-/// What lies before a row, and the row itself: of the unit, as far as the row's layer.
+/// Returns the part of the unit up to the row's layer, which includes the row.
 fn up_to(row: &Row, unit: &Unit) -> Again {
     let Some(layer) = row.site.layer else { return Again::All };
     let (embed, first) = unit.part().map_or((true, 0), |part| (part.embed, part.layers.start));
     Again::Part(Part { embed, layers: first..layer + 1, head: false })
 }
 
-/// Looks which changes have a meaning anywhere in a part.
+/// Search for the changes that apply in a part.
 struct Scout<'c, 's> {
     rerun: &'c Rerun<'s>,
     found: Vec<Change>,

@@ -1,4 +1,4 @@
-//! What several sequences do to each other: told by what they leave at each other's keys.
+//! Leaks between sequences, found by their weights at each other's keys.
 
 use std::collections::HashSet;
 
@@ -33,9 +33,7 @@ pub(super) fn foreign_keys(dump: &Dump, open: &[&Unexplained]) -> Result<Option<
         (true, true) => "of padding and of other sequences",
     };
     let own = dump.manifest.sequence.as_deref().unwrap_or("0");
-    let what = format!(
-        "mask_sequences: queries of sequence {own} give weight to keys {whose}: a mask must leave these none"
-    );
+    let what = format!("mask_sequences: queries of sequence {own} attend to keys {whose}; mask these keys");
     let told = Told::Misread { kind: Kind::MaskSequences, what: [what, String::new()], wrong: [0, 0] };
     Ok(Some(Cause::new(Sought::Stages, sites, told)))
 }

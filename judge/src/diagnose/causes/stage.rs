@@ -1,4 +1,4 @@
-//! One stage, computed otherwise from the inputs that the dump holds.
+//! Search for changes of one operation, computed from the dump's inputs.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::diagnose::runs::Setting;
 use crate::exact::Traced;
 use crate::tensor::Tensor;
 
-/// Changes so many of which come nearest are combined with others.
+/// Number of nearest changes that are combined with others.
 const COMBINED: usize = 8;
 
 /// A change that is so many times as far from what an engine has made as no change is not evaluated.
@@ -18,7 +18,7 @@ const FARTHER: f64 = 1.1;
 /// Stages with more values are not computed with two changes at once.
 const MOST_VALUES: usize = 1 << 22;
 
-/// What stages are computed with.
+/// The data for computing operations again.
 pub(super) struct Bench<'s> {
     pub(super) setting: &'s Setting<'s>,
     pub(super) traced: &'s Traced<'s>,
@@ -31,37 +31,37 @@ impl<'s> Bench<'s> {
     }
 }
 
-/// A stage, to be computed otherwise.
+/// An operation to compute with changes.
 pub(super) struct Stage<'s> {
     bench: &'s Bench<'s>,
     unexplained: &'s Unexplained,
 }
 
-/// What was found of a stage.
+/// The result of a search for an operation.
 #[derive(Default)]
 pub(super) struct Searched {
-    /// Everything that explains it, what is most likely first.
+    /// Explanations, the most likely first.
     pub(super) fits: Vec<Changes>,
-    /// What was tried, and does not.
+    /// Kinds that were tried and do not explain it.
     pub(super) excluded: Vec<Kind>,
 }
 
 impl Searched {
-    /// Of these changes some fit.
+    /// Makes a result from the changes that fit.
     pub(super) fn new<'c>(fits: Vec<Changes>, tried: impl Iterator<Item = &'c Change>) -> Self {
         let fit: Vec<Kind> = fits.iter().flatten().map(|change| change.entry.kind).collect();
         let tried: BTreeSet<Kind> = tried.map(|change| change.entry.kind).collect();
         Self { excluded: tried.into_iter().filter(|kind| !fit.contains(kind)).collect(), fits }
     }
 
-    /// What explains the stage, if anything does: what is most likely.
+    /// Returns the most likely explanation of the operation, if any.
     pub(super) fn named(&self) -> Option<&[Change]> {
         self.fits.first().map(Vec::as_slice)
     }
 }
 
 impl<'s> Stage<'s> {
-    /// The stage as the model has it.
+    /// Returns the operation as the model has it.
     pub(super) fn at(&self) -> At<'_> {
         let site = self.unexplained.site;
         let Bench { setting, traced, book } = *self.bench;
@@ -69,7 +69,7 @@ impl<'s> Stage<'s> {
         At::new(site, setting.held.positions(site), &self.unexplained.traced, traced, book).turned(is_turned)
     }
 
-    /// Whether these changes, made one after the other, explain every value.
+    /// Returns true if these changes, applied in order, explain every value.
     pub(super) fn is_explained_by(&self, changes: &[Change]) -> bool {
         let mut value = self.unexplained.traced.clone();
         for change in changes {
@@ -84,8 +84,8 @@ impl<'s> Stage<'s> {
         judged.is_some_and(|judged| judged.dump.is_explained())
     }
 
-    /// Goes through the catalogue. Of several changes that explain the stage those are told that explain most of `others`,
-    /// too.
+    /// Tries the catalogue. Of several changes that explain the operation, returns those that explain the
+    /// most of `others`.
     pub(super) fn search(&self, others: &[&Unexplained]) -> Searched {
         let theirs = self.unexplained.meaningful();
         let at = self.at();
@@ -115,7 +115,7 @@ impl<'s> Stage<'s> {
         Searched::new(fits, tried.iter().map(|tried| &tried.change))
     }
 
-    /// Two changes of the stage: of those that come nearest by themselves, each with every other.
+    /// Returns pairs of changes: each of the nearest ones with every other.
     fn pairs(&self, at: &At, theirs: &[f64], singles: &[Tried]) -> Vec<Changes> {
         let mut nearest: Vec<&Tried> = singles.iter().collect();
         nearest.sort_by(|a, b| a.distance.total_cmp(&b.distance));
@@ -139,15 +139,15 @@ impl<'s> Stage<'s> {
     }
 }
 
-/// A change, with what it comes to.
+/// A change with its result.
 struct Tried {
     change: Change,
     value: Tensor,
-    /// How far that is from what the dump's engine has made.
+    /// Distance to the result of the dump's engine.
     distance: f64,
 }
 
-/// Every change that has a meaning at a place, with the values that can be read there, and those that are usual.
+/// Returns every change that applies at a site, with values read there and usual values.
 fn candidates(at: &At, theirs: &[f64]) -> Vec<Tried> {
     let known = catalogue().filter(|entry| entry.at.contains(&at.site.point));
     known.flat_map(|entry| of_entry(entry, at, theirs)).collect()

@@ -1,4 +1,4 @@
-//! Tokens: what a tokenizer makes of a prompt, and what is chosen from logits. No arithmetic lies between.
+//! Causes in tokens: those of the prompt and those chosen from logits, without arithmetic in between.
 
 use crate::change::Kind;
 use crate::checkpoint::{Point, Site};
@@ -9,17 +9,17 @@ use crate::diagnose::runs::Setting;
 use crate::dump::Pass;
 use crate::error::Result;
 
-/// How the tokens that were made of a prompt are others than those known.
+/// Finds the difference between the tokens of a prompt and the known ones.
 pub(in crate::diagnose) fn of_prompt(site: Site, own: &[u32], known: &[u32]) -> Option<Cause> {
     let (kind, value) = match (own, known) {
         _ if own == known => return None,
         ([first, rest @ ..], _) if rest == known && known.first() == Some(first) => {
-            (Kind::TokensBos, format!("added:{first} (it is there twice)"))
+            (Kind::TokensBos, format!("added:{first} (present twice)"))
         }
         ([first, rest @ ..], _) if rest == known => (Kind::TokensBos, format!("added:{first}")),
         (_, [first, rest @ ..]) if rest == own => (Kind::TokensBos, format!("left-out:{first}")),
         ([own, rest @ ..], [known, others @ ..]) if rest == others => {
-            (Kind::TokensBos, format!("{own} in the place of {known}"))
+            (Kind::TokensBos, format!("{own} instead of {known}"))
         }
         _ => (Kind::TokensPrompt, listed(own)),
     };
@@ -27,7 +27,11 @@ pub(in crate::diagnose) fn of_prompt(site: Site, own: &[u32], known: &[u32]) -> 
         Kind::TokensBos => value.clone(),
         _ => {
             let first = own.iter().zip(known).take_while(|(own, known)| own == known).count();
-            format!("{} tokens for {}, the first that is another is number {first}", own.len(), known.len())
+            format!(
+                "{} tokens, expected {}; the first difference is at token {first}",
+                own.len(),
+                known.len()
+            )
         }
     };
     let finding = Finding {
@@ -42,7 +46,7 @@ fn listed(ids: &[u32]) -> String {
     ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// How a dump's engine chooses its tokens, where that is not by the largest of its own logits.
+/// Finds the rule by which a dump's engine chooses tokens, if it is not the largest of its own logits.
 pub(super) fn of_choices(setting: &Setting, rows: &[Row]) -> Result<Option<Finding>> {
     let fails = |row: &&Row| {
         matches!(row.site.point, Point::Argmax | Point::Generated) && row.verdict == Verdict::Fail
@@ -67,13 +71,13 @@ pub(super) fn of_choices(setting: &Setting, rows: &[Row]) -> Result<Option<Findi
     let (kind, words) = match common.split_first() {
         Some((Choosing::Row(_), [])) => (Kind::LogitsRow, vec![common[0].told()]),
         Some(_) => (*kind, common.iter().map(|one| one.told()).collect()),
-        None => (Kind::Sampling, vec!["no token that its logits prefer".to_owned()]),
+        None => (Kind::Sampling, vec!["a token that is not the largest".to_owned()]),
     };
     let positions: Vec<String> = told.iter().map(|(position, ..)| format!("position {position}")).collect();
     let (dump, own) = (setting.role.name(), "the largest, the first of a tie".to_owned());
     let theirs = words[0].clone();
     let what =
-        format!("{kind}: of its own logits, the {dump} takes {}; after {}", theirs, positions.join(", "));
+        format!("{kind}: among its own logits, the {dump} picks {}; after {}", theirs, positions.join(", "));
     let (candidate, reference) = match setting.role {
         Role::Candidate => (theirs, own),
         Role::Reference => (own, theirs),
@@ -87,7 +91,7 @@ pub(super) fn of_choices(setting: &Setting, rows: &[Row]) -> Result<Option<Findi
     }))
 }
 
-/// What a token is among logits of which it is not the plain choice.
+/// The rule by which a token was chosen, if it is not the greedy choice.
 #[derive(Clone, Debug, PartialEq)]
 enum Choosing {
     LaterOfTie,
@@ -107,8 +111,8 @@ impl Choosing {
             Choosing::Smallest => "the smallest".to_owned(),
             Choosing::LargestMagnitude => "the largest in magnitude".to_owned(),
             Choosing::Beside(by) => format!("the index of the largest {by:+}"),
-            Choosing::Rank(rank) => format!("number {rank} of those in descending order"),
-            Choosing::Row(row) => format!("the largest of another token's logits ({row})"),
+            Choosing::Rank(rank) => format!("number {rank} in descending order"),
+            Choosing::Row(row) => format!("the largest logit of another token's row ({row})"),
         }
     }
 }

@@ -11,23 +11,23 @@ use crate::exact::Layer;
 /// More kinds than this are counted, not listed.
 const SHOWN: usize = 10;
 
-/// Who is told of what.
+/// The context of a message.
 pub(super) struct Words<'w> {
-    /// What the dump is.
+    /// Role of the dump.
     role: Role,
-    /// The stage that a cause was looked for.
+    /// The operation to explain.
     at: &'w At<'w>,
-    /// Whether our engine computes what the user supposes, not what the model says.
+    /// True if our engine computes with the user's supposition instead of the model's setting.
     is_supposed: bool,
 }
 
 impl<'w> Words<'w> {
-    /// Tells of what was found at a place.
+    /// Makes the context of messages at a site.
     pub(super) fn of(bench: &Bench, at: &'w At<'w>) -> Self {
         Self { role: bench.setting.role, at, is_supposed: bench.setting.is_supposed() }
     }
 
-    /// What was found of the first of these places, all of which it explains.
+    /// Describes the cause found at the first of these sites, all of which it explains.
     pub(super) fn told(
         &self,
         sought: Sought,
@@ -78,7 +78,7 @@ impl<'w> Words<'w> {
         }
     }
 
-    /// Whether the layer slides, and rotates otherwise than one that does not.
+    /// Returns true if the layer has a sliding window and its own rotation.
     fn has_own_base(&self) -> bool {
         let book = self.at.book;
         let theta = |layer| book.rope(layer).map(|rope| rope.theta);
@@ -91,7 +91,7 @@ impl<'w> Words<'w> {
         self.keys(change).map(|[key, _]| key)
     }
 
-    /// What to change, where it is configured.
+    /// Returns the setting to change, if the cause is a setting.
     fn remedy(&self, changes: &[Change]) -> String {
         let key = |change: &Change| match self.keys(change)? {
             [key, ""] => Some(key.to_owned()),
@@ -99,7 +99,7 @@ impl<'w> Words<'w> {
         };
         let keys: Vec<String> = changes.iter().filter_map(key).collect();
         match (self.role, keys.is_empty()) {
-            (Role::Candidate, false) => format!("; it should read {}", keys.join(" and ")),
+            (Role::Candidate, false) => format!("; read it from {}", keys.join(" and ")),
             _ => String::new(),
         }
     }
@@ -108,7 +108,8 @@ impl<'w> Words<'w> {
         self.role.name()
     }
 
-    /// "norm_eps: the candidate computes with 0.01, the model says 1e-5", by the name that `--suppose` takes.
+    /// Describes a change: "norm_eps: the candidate computes with 0.01, the model says 1e-5", with the name
+    /// for `--suppose`.
     fn sentence(&self, change: &Change) -> String {
         let (entry, dump) = (change.entry, self.dump());
         let name = entry.kind.name();
@@ -118,7 +119,7 @@ impl<'w> Words<'w> {
         let own = change.own(self.at);
         match (&change.value, &own) {
             (Value::Nothing, _) => {
-                format!("{name}: what the {dump} computes is this: {}", entry.kind.meaning())
+                format!("{name}: the {dump} computes this instead: {}", entry.kind.meaning())
             }
             (theirs, Value::Nothing) => {
                 format!("{name}: the {dump} computes with {theirs} ({})", entry.kind.meaning())
@@ -131,14 +132,14 @@ impl<'w> Words<'w> {
         }
     }
 
-    /// What is known where nothing of the catalogue explains a stage.
+    /// Returns the description of an operation that no change of the catalogue explains.
     fn nothing(&self, searched: &Searched, stage: Option<&Unexplained>) -> Told {
         let pattern = stage.and_then(pattern::of);
         let kind = if pattern.is_some() { Kind::Partial } else { Kind::Unknown };
         let excluded: Vec<String> = searched.excluded.iter().map(|kind| kind.to_string()).collect();
         let wrong = pattern.unwrap_or_else(|| match stage {
-            Some(_) => "all of its values are wrong".to_owned(),
-            None => "a dump that holds the taps before it tells more".to_owned(),
+            Some(_) => "all values are wrong".to_owned(),
+            None => "record the taps before it to narrow this down".to_owned(),
         });
         let what = match excluded.is_empty() {
             true => format!("no known mistake explains this; {wrong}"),

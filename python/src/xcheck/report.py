@@ -1,0 +1,180 @@
+"""The report of a comparison, as the xcheck program wrote it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import page
+from .errors import VerdictError
+from .frames import frame
+
+NOT_CAUSES = ("partial", "unknown")  # kinds of findings that only describe a failure
+SITE = "--checkpoint"  # the option with which the program's next step begins to name a site
+UNASKED = ("--report", "--format")  # options that do not change what is compared
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A named fault that reproduces the failing values."""
+
+    name: str
+    """Kind of the fault; `xcheck causes` lists them."""
+    supposed: str | None
+    """What the engine computes differently, as a value of `--suppose`; None if the option cannot express it."""
+    sentence: str
+    """What is wrong and where, in words."""
+    command: str | None
+    """Repeats the comparison with the fault injected: it passes if the cause is the only one."""
+
+
+class Report:
+    """The result of `check`, `run`, `compare` or `probe`.
+
+    data: the content of `report.json` (docs/reference/report-format.md lists the fields).
+    path: the folder with report.json, report.html, report.md and junit.xml.
+    """
+
+    def __init__(self, data: dict[str, Any], path: str | os.PathLike[str]):
+        self.data = data
+        self.path = Path(path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Report:
+        """Reads the report in the folder `path`, which `xcheck --report` wrote."""
+        return cls(json.loads((Path(path) / "report.json").read_text(encoding="utf-8")), path)
+
+    @property
+    def verdict(self) -> str:
+        """`pass`, `fail` or `inconclusive`: the worst verdict over all references."""
+        verdict: str = self.data["verdict"]
+        return verdict
+
+    @property
+    def passed(self) -> bool:
+        """True if the verdict is pass."""
+        return self.verdict == "pass"
+
+    @property
+    def references(self) -> list[dict[str, Any]]:
+        """The compared dumps, as in `report.json`."""
+        references: list[dict[str, Any]] = self.data["references"]
+        return references
+
+    @property
+    def sentence(self) -> str | None:
+        """What is wrong, in one sentence; None after a pass."""
+        if self.passed:
+            return None
+        return next(self._sentences(), f"The verdict is {self.verdict}.")
+
+    def _sentences(self) -> Iterator[str]:
+        """The sentences that explain the verdict: of the dumps, of the whole report, and of a server's checks."""
+        yield from (each.get("sentence") or each["reason"] for each in self._decisive())
+        if self.data["reason"]:
+            yield self.data["reason"]
+        for check in self.data.get("server", {}).get("checks", []):
+            if check["verdict"] == self.verdict:
+                yield f"{check['check']}: {check['found']}"
+
+    def _decisive(self) -> list[dict[str, Any]]:
+        """The dumps that have the verdict of the report."""
+        return [each for each in self.references if not self.passed and each["verdict"] == self.verdict]
+
+    @property
+    def first_divergence(self) -> dict[str, Any] | None:
+        """The first failing site (`tap`, `layer`, `pass`, ...), as in `report.json`; None without a failure."""
+        return next((each["first_divergence"] for each in self.references if each["first_divergence"]), None)
+
+    @property
+    def causes(self) -> list[Cause]:
+        """The causes that reproduce the failing values, in the order of the report."""
+        return [
+            Cause(finding["kind"], finding["supposed"], finding["what"], self._confirming(each, finding["supposed"]))
+            for each in self._decisive()
+            for finding in each["findings"]
+            if finding["kind"] not in NOT_CAUSES
+        ]
+
+    def _confirming(self, reference: dict[str, Any], supposed: str | None) -> str | None:
+        if supposed is None:
+            return None
+        changes = [word for change in supposed.split(" and ") for word in ("--suppose", change)]
+        return shlex.join([*self._again(reference), *changes])
+
+    def _again(self, reference: dict[str, Any]) -> list[str]:
+        """The command that judges one dump again: the first of `next` without the site, or that of the report."""
+        words = shlex.split(next(iter(reference["next"]), ""))
+        if SITE in words:
+            return words[: len(words) - 1 - words[::-1].index(SITE)]
+        return ["xcheck", *_without(self.data["command"], UNASKED)]
+
+    @property
+    def sites(self) -> Any:
+        """One row per compared site: a pandas or polars frame if one of them is installed, else a list of dicts."""
+        return frame([_site(each["name"], row) for each in self.references for row in each["results"]])
+
+    def to_html(self) -> str:
+        """Returns the page `report.html`, which needs no network."""
+        return (self.path / "report.html").read_text(encoding="utf-8")
+
+    def raise_for_verdict(self) -> None:
+        """Raises `VerdictError` unless the verdict is pass."""
+        __tracebackhide__ = True
+        if not self.passed:
+            raise VerdictError(self)
+
+    def __str__(self) -> str:
+        lines = [f"{self.verdict.upper()}: {self.sentence}" if self.sentence else self.verdict]
+        lines += [f"  {name + ':':<9} {text}" for name, text in self._details()]
+        return "\n".join([*lines, f"  report:   {self.path / 'report.html'}"])
+
+    def _details(self) -> Iterator[tuple[str, str]]:
+        """The first cause, and the command that confirms it, or else the program's next step."""
+        cause = next(iter(self.causes), None)
+        if cause:
+            yield "cause", cause.sentence
+        if cause and cause.command:
+            yield "confirm", cause.command
+            return
+        for each in self._decisive()[:1]:
+            if each["remedy"]:
+                yield "remedy", each["remedy"]
+            if each["next"]:
+                yield "next", each["next"][0]
+
+    def __repr__(self) -> str:
+        return f"<xcheck.Report {self.verdict}: {self.path}>"
+
+    def _repr_html_(self) -> str:
+        return page.summary(self.verdict, self.sentence, self.references)
+
+
+def _without(command: list[str], options: tuple[str, ...]) -> list[str]:
+    """Returns a command without these options and their values."""
+    kept, words = [], iter(command)
+    for word in words:
+        if word in options:
+            next(words)
+        else:
+            kept.append(word)
+    return kept
+
+
+def _site(reference: str, row: dict[str, Any]) -> dict[str, Any]:
+    """Returns a row of `results` as a flat row. The errors are the judged ones: local if measured, else accumulated."""
+    error = row["introduced"] or row["total"] or {}
+    sides = [row["exact"][side] for side in ("candidate", "reference")] if row["exact"] else []
+    return {
+        "reference": reference,
+        **{name: row[name] for name in ("checkpoint", "tap", "layer", "pass", "position", "tokens", "verdict")},
+        **{name: page.number(error.get(name)) for name in ("max_abs", "mean_abs", "cosine")},
+        "err_bound": page.number(row["headroom"]),
+        "over": sum(side["beyond"] for side in sides) if sides else None,
+        "reason": row["reason"],
+    }
