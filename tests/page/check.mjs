@@ -153,6 +153,13 @@ async function diagram(page) {
   });
   const shown = await page.$eval("#detail h3", (title) => title.textContent.split(" ").slice(0, -1).join(" "));
   assert.ok(label.includes(`worst site ${shown}:`), `${label} shows ${shown}`);
+  const stops = await page.$$eval("[aria-label='operations in data-flow order'], [aria-label='verdicts by tap and layer']", (groups) => groups.map((group) => group.querySelectorAll("[tabindex='0']").length));
+  assert.deepEqual(stops, [1, 1], "Tab reaches one control of the diagram and one of the map");
+  if ((await page.$$(operations)).length > 1) {
+    await page.$$eval(operations, (all) => all[0].focus());
+    await page.keyboard.press("ArrowRight");
+    assert.ok(await page.$$eval(operations, (all) => all[1] === document.activeElement), "the arrow moves to the next operation");
+  }
   const isFail = await page.$eval("header", (header) => header.classList.contains("fail"));
   if (isFail) assert.equal((await page.$$(`${operations}.first`)).length, 1, "one operation is marked as first wrong");
 }

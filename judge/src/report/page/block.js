@@ -39,7 +39,7 @@ function blockDiagram(rows, pass, first, chosen, choose) {
     return recorded.length ? element("div", { class: "lane" }, element("span", { class: "faint" }, name), recorded.map(step)) : "";
   };
   const flow = element("div", { class: "flow", role: "group", "aria-label": "operations in data-flow order", onkeydown: moveAlong }, FLOW.map(lane));
-  (flow.querySelector("[aria-current], .first") ?? flow.querySelector("button"))?.setAttribute("tabindex", 0);
+  setTabStop(flow);
   return flow;
 }
 

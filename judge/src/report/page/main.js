@@ -54,7 +54,8 @@ function matrix() {
   const columns = [...new Set(report.references.flatMap((reference) => reference.checkpoints.map((row) => row.checkpoint)))];
   const line = (reference) => {
     const rows = new Map(reference.checkpoints.map((row) => [row.checkpoint, row]));
-    return element("tr", {}, element("th", { scope: "row" }, reference.name, " ", verdictOf(reference.verdict)), columns.map((name) => matrixCell(reference, name, rows.get(name))));
+    return element("tr", {}, element("th", { scope: "row" }, reference.name, " ", verdictOf(reference.verdict)),
+      columns.map((name) => matrixCell(reference, name, rows.get(name))));
   };
   const head = element("tr", {}, element("th", {}, ""), columns.map((name) => element("th", { scope: "col" }, name)));
   return element("section", {}, element("h2", {}, "References"),

@@ -88,30 +88,34 @@ function inOrder(taps) {
   return [...taps].sort((a, b) => rank(a) - rank(b));
 }
 
+/** Makes one control of a group reachable with Tab: the selected one, or the first. Arrow keys reach the others. */
+function setTabStop(group) {
+  (group.querySelector("[aria-current]") ?? group.querySelector("button:not([disabled])"))?.setAttribute("tabindex", 0);
+}
+
 /** Draws the map; `choose` is called with the row of a clicked cell. */
 function heatMap(rows, pass, first, chosen, choose) {
   const { taps, columns } = cells(rows, pass);
-  const cell = (row, at) => {
+  const isAt = (row, other) => other?.tap === row.tap && other.layer === row.layer && isInPass(other, pass);
+  const cell = (row) => {
     if (!row) return element("td", {}, element("button", { type: "button", tabindex: -1, disabled: "", "aria-label": "not compared" }));
-    const isChosen = isSameSite(chosen, row);
     return element("td", {}, element("button", {
       type: "button",
-      class: isSameSite(first, row) ? "first" : null,
+      class: isAt(row, first) ? "first" : null,
       colour: colourOf(row),
-      tabindex: isChosen || (!chosen && at === 0) ? 0 : -1,
-      "aria-current": isChosen ? "true" : null,
+      tabindex: -1,
+      "aria-current": isAt(row, chosen) ? "true" : null,
       "aria-label": siteLabel(row),
       title: siteLabel(row),
       onclick: () => choose(row),
     }, signOf(row)));
   };
-  let at = 0;
-  const body = taps.map(([tap, cells]) => element("tr", {}, element("th", { scope: "row" }, tap),
-    columns.map((column) => cell(cells.get(column), cells.get(column) ? at++ : -1))));
+  const body = taps.map(([tap, cells]) => element("tr", {}, element("th", { scope: "row" }, tap), columns.map((column) => cell(cells.get(column)))));
   const head = element("tr", {}, element("th", {}, "layer"),
     columns.map((column, index) => element("th", { scope: "col" }, columnName(column, index, columns.length))));
   const table = element("table", { class: "map", "aria-label": "verdicts by tap and layer", onkeydown: moveFocus },
     element("thead", {}, head), element("tbody", {}, body));
+  setTabStop(table);
   return element("div", { class: "scroll" }, table);
 }
 

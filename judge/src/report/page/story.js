@@ -73,12 +73,17 @@ function story(reference) {
       ["waived", sitesOf("known")],
       ["ties", sitesOf("tie")],
       ["inconclusive", sitesOf("inconclusive")],
-      ["compared", `${grouped(coverage.taps_compared)} of ${count(coverage.taps_expected, "site")}; ${count(coverage.elements, "value")}, ${grouped(coverage.elements_identical)} with the same bits`],
+      ["compared", compared(coverage)],
       ["what to do", reference.remedy],
     ]),
     next.length ? [element("h3", {}, "Commands to run next"), next.map(command)] : "",
     more("Not compared", coverage.skipped),
     more("Notes", reference.notes));
+}
+
+/** Counts the compared sites and values. */
+function compared({ taps_compared, taps_expected, elements, elements_identical }) {
+  return `${grouped(taps_compared)} of ${count(taps_expected, "site")}; ${count(elements, "value")}, ${grouped(elements_identical)} with the same bits`;
 }
 
 /** Lists the causes; those of another site than the first with their site. */

@@ -59,7 +59,8 @@ function leading(all, texts) {
   if (!known.length) return "";
   const side = (tops) => tops.map(({ token, probability }) => `${spoken(texts, token)} ${percent(probability)}`).join("  ");
   const margin = (tops) => (tops.slice(0, 2).filter(({ probability }) => typeof probability === "number").length === 2 ? percent(tops[0].probability - tops[1].probability) : NONE);
-  const row = (step) => [String(step.position ?? NONE), step.choice ? verdictOf(step.choice.verdict) : NONE, figure(step.tops.kl), margin(step.tops.candidate), margin(step.tops.reference), side(step.tops.candidate), side(step.tops.reference)];
+  const row = (step) => [String(step.position ?? NONE), step.choice ? verdictOf(step.choice.verdict) : NONE, figure(step.tops.kl),
+    margin(step.tops.candidate), margin(step.tops.reference), side(step.tops.candidate), side(step.tops.reference)];
   return element("details", { open: known.length <= 8 ? "" : null }, element("summary", {}, "Most likely tokens after each pass"),
     tableOf(["position", "argmax", "KL", "margin (candidate)", "margin (reference)", "most likely (candidate)", "most likely (reference)"], known.map(row), [5, 6]));
 }
@@ -73,7 +74,9 @@ function percent(part) {
 function agreement(rows) {
   const points = rows.filter((row) => ["token_logprobs", "top_logprobs", "logits"].includes(row.tap)).flatMap((row) => {
     const found = (row.total ?? row.introduced)?.agreement;
-    return found ? found.rows.map((at, index) => ({ tap: row.tap, position: row.position + at, kl: found.kl[index], delta: found.max_delta[index], over: found.beyond?.[index], top: found.top?.[index] })) : [];
+    return (found?.rows ?? []).map((at, index) => ({
+      tap: row.tap, position: row.position + at, kl: found.kl[index], delta: found.max_delta[index], over: found.beyond?.[index], top: found.top?.[index],
+    }));
   });
   const tap = ["logits", "top_logprobs", "token_logprobs"].find((name) => points.some((point) => point.tap === name));
   const shown = points.filter((point) => point.tap === tap).sort((a, b) => a.position - b.position);
@@ -120,7 +123,9 @@ function divergences(points, drift) {
       drawn("text", { x: left - 5, y: y(10 ** power) + 4, "text-anchor": "end" }, `1e${power}`));
   }
   const isOff = (point) => point.over || point.top === false;
-  const dots = drawnOf(points, (point) => Math.round(2 * x(point.position)), (point) => [isOff(point) ? 1 : 0, size(point)]).map((point) => drawn("circle", { class: isOff(point) ? "over" : "accumulated", cx: x(point.position), cy: y(size(point)), r: points.length > 200 ? 1.5 : 2.5 },
+  const shown = drawnOf(points, (point) => Math.round(2 * x(point.position)), (point) => [isOff(point) ? 1 : 0, size(point)]);
+  const radius = points.length > 200 ? 1.5 : 2.5;
+  const dots = shown.map((point) => drawn("circle", { class: isOff(point) ? "over" : "accumulated", cx: x(point.position), cy: y(size(point)), r: radius },
     drawn("title", {}, `position ${point.position}: KL ${figure(point.kl)}, largest difference of log p ${figure(point.delta)}${point.over ? ", above the error bound" : ""}`)));
   const start = typeof drift === "number"
     ? [drawn("line", { class: "limit", x1: x(drift), x2: x(drift), y1: 4, y2: height - bottom }), drawn("text", { x: x(drift) + 4, y: 14 }, `from ${drift} on`)]
