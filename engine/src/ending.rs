@@ -1,9 +1,9 @@
-//! What is done before a signal ends the program: programs that it has started end, unfinished files go.
+//! On SIGINT, SIGTERM or SIGHUP: kills child processes and deletes temporary files.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// What is to be done, once.
+/// Cleanup that runs once.
 type Last = Box<dyn Fn() + Send>;
 
 static LAST: Mutex<Vec<Last>> = Mutex::new(Vec::new());

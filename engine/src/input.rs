@@ -7,13 +7,13 @@ use std::path::Path;
 use crate::error::{Error, Result};
 use crate::memory;
 
-/// What is made of a text takes no more than so many times its length.
+/// Largest memory for parsing a text, in multiples of its length.
 const TIMES: u128 = 8;
 
-/// What to do with what is none.
+/// Remedy for a path that is not a regular file.
 const NOT_REGULAR: &str = "not a regular file: a pipe or a device may never end; write it to a file first";
 
-/// What the system says of a file that can be read: opening a pipe would wait for its writer, and a device may never end.
+/// Returns the metadata of a regular file. Opening a pipe would wait for its writer, and a device may never end.
 ///
 /// # Errors
 /// If there is none, or it is a folder, a pipe or a device.

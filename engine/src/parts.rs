@@ -16,12 +16,12 @@ use bytes::Bytes;
 use memmap2::Mmap;
 use sha2::{Digest, Sha256};
 
-/// Why bytes cannot be had: one message.
+/// Reason why bytes are unavailable: one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// The file, as messages name it.
     pub place: String,
-    /// What is wrong, and what to do.
+    /// Problem and remedy.
     pub problem: String,
 }
 
@@ -52,7 +52,7 @@ pub struct Parts {
     home: Home,
 }
 
-/// What bytes are of.
+/// Owner of the bytes.
 #[derive(Clone)]
 enum Home {
     Memory,
@@ -105,12 +105,12 @@ impl Parts {
         Self { bytes, home: Home::Elsewhere(origin, 0) }
     }
 
-    /// How many there are, here or not.
+    /// Returns the number of bytes, downloaded or not.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -153,8 +153,8 @@ impl Parts {
         self.bytes.clone()
     }
 
-    /// The same, to be held against a hash when they come; `what` names them in messages. Bytes that are here are left as
-    /// they are.
+    /// Returns bytes that are compared with a hash when they are downloaded; `what` names them in messages. Local
+    /// bytes are not checked.
     pub fn hashed(&self, sha256: &str, what: String) -> Self {
         let Some(pin) = self.pin() else { return self.clone() };
         let pin = format!("{pin}, SHA-256 of each tensor");
@@ -226,7 +226,7 @@ pub fn refuse(refused: Refused) -> ! {
     resume_unwind(Box::new(refused))
 }
 
-/// What `work` comes to, unless it looked at bytes that cannot be had.
+/// Returns the result of `work`, or the refusal if it needed unavailable bytes.
 ///
 /// # Errors
 /// The refusal.

@@ -1,11 +1,11 @@
-//! How errors are spread over an array: over two of its axes, and by size. It takes as much room whatever the array's size.
+//! Distribution of errors over two axes of an array, and by size. Its memory does not depend on the array's size.
 
 use std::ops::Range;
 
 /// Cells along each side of a map, at most.
 const CELLS: usize = 24;
-/// Of arrays of more values one in so many is counted, for itself and those up to the next: enough to see how sizes are
-/// distributed. It shares no factor with the sizes of heads, of which it would meet the same entries only.
+/// Number of values up to which every value is counted. In larger arrays one in so many is counted, for itself and
+/// those up to the next. The step shares no factor with the sizes of heads, so that all entries are sampled.
 const COUNTED_WHOLE: usize = 1 << 16;
 const STEP: usize = 127;
 
@@ -22,7 +22,7 @@ impl Size {
     pub const LEAST: i16 = -40;
     /// Larger errors count as those of 2^MOST.
     pub const MOST: i16 = 23;
-    /// How many there are.
+    /// Number of sizes.
     const COUNT: usize = (Self::MOST - Self::LEAST) as usize + 3;
 
     /// That of an error, which is not negative.
@@ -37,7 +37,7 @@ impl Size {
         }
     }
 
-    /// The same as a number, with less to decide.
+    /// Returns the size as a number, with fewer branches.
     #[inline]
     fn index_of(error: f64) -> usize {
         const OF_EXPONENTS: [u8; 0x800] = {
@@ -73,7 +73,7 @@ impl Size {
     }
 }
 
-/// How many errors there are of each size.
+/// Numbers of errors by size.
 #[derive(Clone, Debug)]
 pub struct Counts {
     /// Neighbours are often of one size: they are counted in turns.
@@ -102,7 +102,7 @@ pub struct Spread {
     pub lengths: [usize; 2],
     /// The largest errors, in a map of [`Self::cells`], row by row. Neighbours on an axis share a cell where it is long.
     pub largest: Vec<Size>,
-    /// How many errors there are of each size: each that was counted stands for those that were not.
+    /// Number of errors of each size; each counted error also stands for the uncounted ones.
     counts: Vec<u64>,
     /// Values at each index of the two axes.
     inner: usize,
@@ -142,7 +142,7 @@ impl Spread {
         (spread.largest.len() == rows * columns && counted > 0).then_some(spread)
     }
 
-    /// How many cells the map has along each axis.
+    /// Returns the number of cells of the map along each axis.
     pub fn cells(&self) -> [usize; 2] {
         self.lengths.map(|length| length.min(CELLS))
     }
@@ -152,12 +152,12 @@ impl Spread {
         self.counted
     }
 
-    /// How many errors there are of each size, where there is one.
+    /// Returns the number of errors of each size that occurs.
     pub fn counts(&self) -> impl Iterator<Item = (Size, u64)> {
         Size::all().zip(self.counts.iter().copied()).filter(|(_, count)| *count > 0)
     }
 
-    /// Whether any value differs.
+    /// Returns true if any value differs.
     pub fn has_errors(&self) -> bool {
         self.largest.iter().any(|&size| size != Size::NONE)
     }
@@ -229,7 +229,7 @@ impl Spread {
         self.largest[cell] = self.largest[cell].max(size);
     }
 
-    /// Of a value, along the two axes.
+    /// Returns the index of a value along the two axes.
     fn index(&self, flat: usize) -> [usize; 2] {
         let outer = flat / self.inner;
         [outer / self.lengths[1], outer % self.lengths[1]]

@@ -35,14 +35,14 @@ pub struct View<'a> {
     /// Along which axis the parts lie behind each other: never the last, unless there is one part.
     axis: usize,
     parts: Vec<Part<'a>>,
-    /// Of the same shape, and without scales of its own.
+    /// Scales of the same shape, which have no scales themselves.
     scales: Option<Box<View<'a>>>,
 }
 
 /// One stored array.
 #[derive(Clone, Debug)]
 struct Part<'a> {
-    /// Where it begins along the axis of the parts.
+    /// Start along the axis of the parts.
     first: usize,
     dtype: DType,
     bytes: Raw<'a>,
@@ -50,11 +50,11 @@ struct Part<'a> {
     start: usize,
     /// From one entry of each axis to the next, in elements.
     strides: Vec<usize>,
-    /// Where the entries of the last axis are, if not one behind the other.
+    /// Indices of the last axis's entries, if not consecutive.
     order: Option<Arc<[usize]>>,
-    /// How many entries of the last axis there are: what follows is zero.
+    /// Number of entries of the last axis that exist: the others are zero.
     columns: usize,
-    /// Whether it lies as it is seen.
+    /// True if the view has the order of the memory.
     is_plain: bool,
 }
 
@@ -182,7 +182,7 @@ impl<'a> View<'a> {
         self.shape.iter().product()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -283,7 +283,7 @@ impl<'a> View<'a> {
         (dtype == DType::F32).then_some(bytes.as_chunks().0)
     }
 
-    /// The same, and those of a shorter type widened into `room`.
+    /// Returns the elements as `f32`; those of a shorter type are widened into `room`.
     pub fn as_f32<'r>(
         &'r self,
         row: usize,

@@ -249,7 +249,7 @@ impl Difference {
 /// More of a distribution is elsewhere than where it was: this is not the same one, rounded. (To move so much, rounding would have
 /// to change two logits by ln 3 against each other.)
 const ANOTHER: f64 = 0.5;
-/// If rounding alone moves a log-probability by ln 3, the distribution is another one.
+/// Noise floor, in nats, above which log-probabilities decide nothing: a change of ln 3 makes another distribution.
 const BLIND: f64 = 1.0986;
 
 /// Returns the verdict for an error and a noise floor.

@@ -93,7 +93,7 @@ fn with_rows(at: &At, rows: &Rows) -> Option<Tensor> {
 /// More rows are not compared with each other.
 const MOST_ROWS: usize = 512;
 
-/// What rows are off by that are the same.
+/// Largest error of two rows that still match.
 const NEAR: f64 = 0.01;
 
 /// For each row of theirs that is not ours the nearest of all rows of ours.

@@ -22,7 +22,7 @@ const MOST_ROWS: usize = 3;
 /// Fewer tokens do not tell one element from another.
 const FEWEST_TOKENS: usize = 4;
 
-/// What one element leaves of the squared error of an output, at most, to be looked at.
+/// Largest share of the squared error of an output that may remain after one element is corrected.
 const LEFT: f64 = 0.25;
 
 pub(super) static ENTRIES: &[Entry] = &[Entry {
@@ -137,10 +137,10 @@ struct Block<'w> {
     w: &'w Matrix,
     row: usize,
     index: usize,
-    /// Where it starts in the row.
+    /// Index of its first element in the row.
     first: usize,
     bytes: &'w [u8],
-    /// What numbers are rounded to when they are used.
+    /// Type that numbers are rounded to when they are used.
     used: Float,
     values: Vec<f64>,
 }
@@ -225,7 +225,7 @@ fn wrong_rows(errors: &[f64], rows: usize) -> Vec<usize> {
     wrong
 }
 
-/// What a file keeps beside the matrix multiplies every weight.
+/// Returns the factor that a file stores for all weights of a matrix.
 fn effective(factor: Option<Factor>) -> f64 {
     match factor {
         Some(Factor::Multiplies(factor) | Factor::InWeights(factor)) => factor.into(),
@@ -259,13 +259,13 @@ fn operands(at: &At, x: &Tensor, w: &Matrix) -> Vec<Vec<f64>> {
     (0..x.rows()).map(of_token).collect()
 }
 
-/// What errors of outputs are looked up in.
+/// Data for finding the elements that cause errors of outputs.
 struct Reading<'r> {
     w: &'r Matrix,
-    /// Of each token.
+    /// Inputs of each token.
     x: Vec<Vec<f64>>,
     factor: f64,
-    /// What weights are rounded to when they are used.
+    /// Type that weights are rounded to when they are used.
     used: Float,
 }
 
@@ -282,7 +282,7 @@ impl Reading<'_> {
         values
     }
 
-    /// Which edits of a row make these errors, one for each token; what is most likely first.
+    /// Returns the edits of a row that make these errors, one error for each token; the most likely first.
     fn edits(&self, row: usize, errors: &[f64]) -> Vec<Edit> {
         let all: f64 = errors.iter().map(|error| error * error).sum();
         let mut elements: Vec<(f64, usize, f64)> = (0..self.w.cols)
@@ -308,8 +308,8 @@ impl Reading<'_> {
         }
     }
 
-    /// What is `by` more than a number, within what is known of that: what a flipped bit makes of it, or what has few digits;
-    /// both where a shorter type does not tell one from the other.
+    /// Returns candidates for a number that differs from `own` by `by`, within its uncertainty: results of a flipped
+    /// bit, and numbers with few digits; both if a shorter type does not distinguish them.
     fn numbers(&self, own: f32, by: f64, sigma: f64, stored: Float) -> Vec<f32> {
         let read = self.used.round(own.into()) + by;
         let slack = 4.0 * sigma + 1e-6 * read.abs().max(own.abs().into());
@@ -367,7 +367,7 @@ impl Reading<'_> {
     }
 }
 
-/// What is left of squared errors when the multiple of `x` that is nearest to them is taken off, and that multiple.
+/// Fits a multiple of `x` to errors; returns the remaining squared error and the factor.
 fn fitted(errors: &[f64], x: impl Iterator<Item = f64>) -> (f64, f64) {
     let (mut up, mut down, mut all) = (0.0, 0.0, 0.0);
     for (error, x) in errors.iter().zip(x) {

@@ -29,7 +29,8 @@ struct Fused {
 }
 
 impl Fused {
-    /// Where a row of a projection stands: with its group, q q k v q q k v, or where each is whole, q q q q k k v v.
+    /// Returns the index of a row of a projection: interleaved by group, q q k v q q k v, or concatenated, q q q q k
+    /// k v v.
     fn place(&self, is_interleaved: bool, part: usize, row: usize) -> usize {
         let before: usize = self.rows[..part].iter().sum();
         match is_interleaved {

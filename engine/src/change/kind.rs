@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 
 macro_rules! kinds {
     ($($variant:ident $name:literal $meaning:literal;)*) => {
-        /// What is computed otherwise.
+        /// Kind of a cause.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Kind { $(#[doc = $meaning] $variant,)* }
 
@@ -102,12 +102,12 @@ kinds! {
 }
 
 impl Kind {
-    /// Whether the model's files do not say it: engines differ in it.
+    /// Returns true if the model's files do not state it: engines differ in it.
     pub fn is_of_numerics(self) -> bool {
         matches!(self, Kind::ActivationQuant | Kind::RopePrecision | Kind::SoftmaxPrecision)
     }
 
-    /// Whether it says what is computed otherwise, and not only where values are wrong.
+    /// Returns true if it says what is computed wrong, not only which values are wrong.
     pub fn is_cause(self) -> bool {
         !matches!(self, Kind::Partial | Kind::Unknown)
     }

@@ -1,4 +1,4 @@
-//! How log-probabilities are made of logits: which logarithm, over what the sum goes, whose row and token they are of.
+//! Changes of log-probabilities: the logarithm, the sum of the softmax, the row and the token.
 
 use crate::change::logits::TEMPERATURES;
 use crate::change::{At, Entry, Kind, Value, rounded_to, snapped};
@@ -76,8 +76,8 @@ fn otherwise(at: &At, word: &str) -> Option<Tensor> {
     made(at, op, Picks { rows: (0..rows).map(|row| (row + by) % rows).collect(), ..op.picks.clone() })
 }
 
-/// Of another token than the one that followed: of the row's own by its own logits; or those of another row altogether, as
-/// in a list that was moved by one.
+/// Computes the log-probabilities of other tokens: of the row's own token by its own logits, or of another row, as in
+/// a list that is shifted by one.
 fn of_other_tokens(at: &At, word: &str) -> Option<Tensor> {
     let op = at.stage::<LogProbabilities>()?;
     let Picks { ids, rows, before, .. } = &op.picks;

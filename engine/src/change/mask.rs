@@ -76,7 +76,7 @@ fn own_window(at: &At) -> Option<usize> {
     at.stage::<Softmax>().and_then(|softmax| softmax.mask.window)
 }
 
-/// The same softmax by another mask.
+/// Computes softmax with another mask.
 fn masked(at: &At, change: impl Fn(Mask) -> Mask) -> Option<Tensor> {
     let Softmax { mask, .. } = at.stage()?;
     let mask = change(*mask);
@@ -178,7 +178,7 @@ fn along(at: &At, axis: &str) -> Option<Tensor> {
     Some(at.n.gathered(&[&weights], shape, |flat| (0, back(flat))))
 }
 
-/// Of scores in a shorter type.
+/// Computes softmax of scores in a shorter type.
 fn of_rounded(at: &At, what: &str) -> Option<Tensor> {
     let Softmax { scores, mask } = at.stage()?;
     let rounded = match what {

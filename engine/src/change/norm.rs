@@ -94,7 +94,7 @@ pub(super) fn own_eps(at: &At) -> Option<f32> {
     of_rms.or_else(|| Some(at.stage::<Layer>()?.norm.eps))
 }
 
-/// What enters.
+/// Returns the input of the norm.
 pub(super) fn input<'b>(at: &'b At) -> Option<&'b Tensor> {
     let of_rms = at.stage::<Rms>().map(|rms| &rms.x);
     of_rms.or_else(|| Some(&at.stage::<Layer>()?.x))
@@ -158,7 +158,7 @@ fn variance(row: &[f32]) -> f64 {
     row.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / row.len() as f64
 }
 
-/// What is taken off a row, and the mean square of what is left.
+/// Returns the mean that is subtracted from a row, and the mean square of the rest.
 pub(super) fn statistics(at: &At, row: &[f32]) -> (f64, f64) {
     match at.stage::<Layer>() {
         Some(_) => (mean(row), variance(row)),

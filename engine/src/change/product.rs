@@ -147,7 +147,7 @@ pub(super) static ENTRIES: &[Entry] = &[
     },
 ];
 
-/// What meets the matrix.
+/// Returns the input of the product.
 pub(super) fn input<'b>(at: &'b At) -> Option<&'b Tensor> {
     let plain = at.stage::<Linear>().map(|stage| &stage.x);
     plain.or_else(|| Some(&at.stage::<Integers>()?.x))
@@ -329,7 +329,7 @@ fn permuted(at: &At, value: &Value) -> Option<Tensor> {
     Some(gathered(&made, back, half))
 }
 
-/// Which of the rows of a head comes to a place of it.
+/// Maps a position in a head to a row of the head.
 type Order = fn(place: usize, half: usize) -> usize;
 
 /// An order and the one that undoes it.

@@ -153,14 +153,14 @@ pub(super) static ENTRIES: &[Entry] = &[
     },
 ];
 
-/// The same rotation by another table.
+/// Computes the rotation with another table.
 fn with(at: &At, change: impl Fn(&Rope) -> Option<Rope>) -> Option<Tensor> {
     let Rotary { x, rope, positions } = at.stage()?;
     Some(at.n.rotate(x, &at.n.rope_table(&change(rope)?, positions.clone())))
 }
 
-/// How far on the position is by which the last token was turned: of those around its own, the one whose angles give what it
-/// has become.
+/// Returns the offset of the last token's position, found by comparing the rotated value with the angles of nearby
+/// positions.
 fn read_position(at: &At, theirs: &[f64]) -> Vec<Value> {
     const AROUND: usize = 256;
     let Some(Rotary { x, rope, positions }) = at.stage() else { return Vec::new() };
@@ -179,7 +179,7 @@ fn read_position(at: &At, theirs: &[f64]) -> Vec<Value> {
     nearest.map(|(_, position)| Value::Number(position as f64 - own as f64)).into_iter().collect()
 }
 
-/// Of a layer that does not rotate: by the angles of another.
+/// Rotates a layer that should not rotate, with the angles of another layer.
 fn turned_as_others(at: &At) -> Option<Tensor> {
     if at.stage::<Rotary>().is_some() {
         return None;
@@ -359,7 +359,7 @@ fn thetas(at: &At) -> Vec<f64> {
     all
 }
 
-/// How far each pair has turned per position, and how much that says, from rows whose angles are known up to whole turns.
+/// Returns the angle per position of each pair, and its weight, from rows whose angles are known up to whole turns.
 pub(super) fn frequencies(at: &At, theirs: &[f64]) -> Vec<(f64, f64)> {
     let Some(Rotary { x, rope, positions }) = at.stage() else { return Vec::new() };
     let (head_dim, heads) = (x.shape()[2], x.shape()[1]);

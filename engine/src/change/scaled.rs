@@ -7,7 +7,7 @@ use crate::numerics::Numerics;
 /// `y = c·x`, by least squares.
 pub(super) struct Scaled {
     factor: f64,
-    /// How far it may be off.
+    /// Uncertainty of the number.
     error: f64,
 }
 
@@ -25,7 +25,7 @@ impl Scaled {
         (factor.is_finite() && error.is_finite()).then_some(Self { factor, error })
     }
 
-    /// Of a number that people choose: with as few digits as come within a part of it.
+    /// Rounds the number to as few digits as its uncertainty allows, as people choose numbers.
     pub(super) fn chosen_within(self, part: f64) -> Self {
         Self { error: self.error.max(part * self.factor.abs()), ..self }
     }

@@ -66,7 +66,7 @@ pub(super) static ENTRIES: &[Entry] = &[
     },
 ];
 
-/// What is added to the stream, before it is multiplied with a number, and that number.
+/// Returns the branch that is added to the stream before its multiplier, and the multiplier.
 fn branch(at: &At) -> Option<(Tensor, Multiplier)> {
     let Sum { b, .. } = at.stage()?;
     let node = made_by(b);

@@ -98,7 +98,7 @@ pub(super) fn encoded(float: Float, x: f64) -> Vec<u8> {
     }
 }
 
-/// Where a block holds minima, and where the highest bits of its codes.
+/// Offsets of the minima in a block, and of the highest bits of its codes.
 const MINIMA: &[(DType, usize, usize)] = &[
     (DType::Q4_1, 2, 4),
     (DType::Q5_1, 2, 4),
@@ -157,7 +157,7 @@ fn in_order(at: &At, product: &Product, block: usize, column: impl Fn(usize) -> 
     multiplied(at, &moved, product)
 }
 
-/// What activations are rounded to where they meet the matrix.
+/// Returns the type that activations are rounded to before the product with the matrix.
 fn rounded_to(at: &At) -> &'static str {
     if at.stage::<Integers>().is_some() {
         return "int8";

@@ -4,15 +4,15 @@ use std::path::PathBuf;
 
 use crate::weight::DType;
 
-/// What is wrong with a model.
+/// Error about a model.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// The model cannot be found or is of no known kind.
     #[error("no model '{name}': {problem}")]
     NoModel {
-        /// What was asked for.
+        /// Requested name.
         name: String,
-        /// Why not, and what there is.
+        /// Reason, and the known names.
         problem: String,
     },
     /// A tensor the architecture needs is absent.
@@ -78,7 +78,7 @@ pub enum ModelError {
         dtype: DType,
         /// The first such block, counted from the start of the tensor.
         block: usize,
-        /// Where it starts, counted likewise.
+        /// Start of the block, counted likewise.
         offset: usize,
     },
     /// A code that stands for no weight.
@@ -102,7 +102,7 @@ pub enum ModelError {
         tensor: String,
         /// Its type.
         dtype: DType,
-        /// What is in the way, and what to do.
+        /// Reason and remedy.
         problem: String,
     },
 }

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[error("{what} failed: {said}; {advice}; the full log is in {}", log.display())]
 pub struct ReferenceError {
-    /// What was made.
+    /// Task that failed.
     pub what: String,
     /// The program's own words.
     pub said: String,
-    /// What to do.
+    /// Remedy.
     pub advice: String,
     /// The file with everything that it said.
     pub log: PathBuf,

@@ -56,7 +56,7 @@ impl Stage for Embedded {
 
 /// Each value times, or divided by, a number.
 pub struct Times {
-    /// What is scaled.
+    /// Scaled value.
     pub x: Tensor,
     /// By this.
     pub by: Multiplier,
@@ -146,11 +146,11 @@ impl Stage for Sum {
     }
 }
 
-/// What a cache keeps of keys or values.
+/// Value that a cache stores of keys or values.
 pub struct Cached {
     /// The new rows.
     pub x: Tensor,
-    /// What they are rounded to.
+    /// Type that they are rounded to.
     pub cache: Float,
 }
 
@@ -215,7 +215,7 @@ impl Stage for LastRow {
 pub struct Probabilities {
     /// `[V]`
     pub logits: Tensor,
-    /// What they are divided by.
+    /// Divisor of the logits.
     pub temperature: f32,
 }
 

@@ -17,13 +17,13 @@ use crate::parallel;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
-/// What the outputs of the chosen experts are multiplied with: `[T, E]`, `[T, k]` to `[T, k]`.
+/// Weights of the chosen experts: `[T, E]`, `[T, k]` to `[T, k]`.
 pub struct Weighed {
     /// `[T, E]`
     pub logits: Tensor,
     /// `[T, k]`, ascending
     pub chosen: Tensor,
-    /// How they are weighed.
+    /// Routing rules.
     pub routing: Routing,
 }
 

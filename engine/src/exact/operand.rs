@@ -13,13 +13,13 @@ pub(super) struct Operand {
     pub(super) row: Input,
     /// By how much the sums of blocks of 32 differ from those of their values, where a format stores them.
     pub(super) surplus: Option<Vec<f64>>,
-    /// Whether the row is made of codes, which are multiplied and added as integers within a block.
+    /// True if the row is made of codes, which are multiplied and added as integers within a block.
     pub(super) is_coded: bool,
     /// The second of the two numbers that each value is split in, where it is.
     pub(super) low: Option<Vec<f64>>,
 }
 
-/// What activations that meet weights of a type are rounded to.
+/// Returns the type that activations are rounded to before products with weights of a type.
 pub(super) fn operand_type(profile: &Profile, weights: DType) -> DType {
     match profile.operands {
         Operands::Ggml | Operands::GgmlButF16 => match quant::activation_type(weights) {

@@ -19,7 +19,7 @@ pub struct Rotary {
     pub x: Tensor,
     /// The angles.
     pub rope: Rope,
-    /// Of the tokens.
+    /// Positions of the tokens.
     pub positions: Range<usize>,
 }
 
@@ -57,7 +57,7 @@ impl Stage for Rotary {
 }
 
 impl Rotary {
-    /// Which pair each turned value of a head is of, and whether it is the second there.
+    /// Returns the pair of each rotated value of a head, and if it is the second value of the pair.
     fn places(&self) -> Vec<(usize, bool)> {
         let (turned, pairing) = (self.rope.width, self.rope.pairing);
         let mut of = vec![(0, false); turned];

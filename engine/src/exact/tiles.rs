@@ -20,7 +20,7 @@ const SURE: f32 = 1e-20;
 #[derive(Debug)]
 pub(super) struct Rows<const N: usize> {
     values: Vec<[f64; N]>,
-    /// Of values relative to the largest of their row.
+    /// Squares of values relative to the largest of their row.
     squares: Vec<[f32; N]>,
     largest: [f64; N],
     least: [f64; N],
@@ -51,7 +51,7 @@ impl<const N: usize> Rows<N> {
 }
 
 impl Rows<PANEL> {
-    /// Which sizes the products with one of four rows are not below, and not above.
+    /// Returns lower and upper bounds of the sizes of the products with one of four rows.
     pub(super) fn sizes(&self, four: &Rows<SIDE>, row: usize) -> ([f64; PANEL], [f64; PANEL]) {
         (self.least.map(|least| least * four.least[row]), self.largest.map(|most| most * four.largest[row]))
     }

@@ -66,7 +66,7 @@ impl Arrays {
         Ok(Self { tensors: TensorFile { path: path.to_owned(), tensors }, others })
     }
 
-    /// Whether a path is a folder that holds `.npy` files, itself or in its folders.
+    /// Returns true if a path is a folder that contains `.npy` files, directly or in subfolders.
     pub fn is_folder(path: &Path) -> bool {
         path.is_dir() && files(path).is_ok_and(|files| !files.is_empty())
     }

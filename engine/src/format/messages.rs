@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 const END: u64 = 0;
 /// The format's own limit of a header, in bytes.
 const LONGEST_HEADER: u64 = 100_000_000;
-/// How much is taken from the pipe at once: a pipe of Linux holds no more than 64 KB, unless it is told to.
+/// Number of bytes read from the pipe at once: a pipe of Linux holds 64 KB by default.
 const CHUNK: usize = 1 << 16;
 
 /// Takes messages out of a pipe. Between two messages nothing is read, so that who writes waits.
@@ -23,12 +23,12 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Of an open pipe, that messages of errors name `path`. No message may have more than `most` bytes.
+    /// Creates a reader for an open pipe that error messages call `path`. A message may have at most `most` bytes.
     pub fn new(input: Box<dyn Read>, path: &Path, most: u64) -> Self {
         Self { input, path: path.to_owned(), most, taken: 0 }
     }
 
-    /// How many messages have begun.
+    /// Returns the number of messages that have begun.
     pub fn taken(&self) -> usize {
         self.taken
     }

@@ -17,7 +17,7 @@ const ALIGNED: usize = 32;
 pub struct KvLayer {
     keys: Option<Tensor>,
     values: Option<Tensor>,
-    /// Whether it drops what the layer's window has left behind.
+    /// True if positions before the layer's window are dropped.
     forgets: bool,
     dropped: usize,
 }
@@ -90,18 +90,18 @@ impl KvCache {
         Self { layers: vec![KvLayer::default(); n_layers], capacity, len: 0 }
     }
 
-    /// The same, but layers with a sliding window keep no more than the next token will see.
+    /// Lets layers with a sliding window keep no more than the next token sees.
     pub fn forgetting(mut self) -> Self {
         self.layers.iter_mut().for_each(|layer| layer.forgets = true);
         self
     }
 
-    /// How many tokens it has taken: the position of the next one.
+    /// Returns the number of cached tokens: the position of the next one.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has taken none.
+    /// Returns true if the cache is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

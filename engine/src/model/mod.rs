@@ -42,7 +42,7 @@ use crate::tap::Probe;
 use crate::tensor::{RopePairing, Tensor};
 use crate::weight::Matrix;
 
-/// What a run needs to know of a model's size and layout.
+/// Sizes and layout of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dimensions {
     /// Entries of the vocabulary.
@@ -59,7 +59,7 @@ pub struct Dimensions {
     pub head_dim: usize,
     /// Key values of one token in one layer: Hkv · D.
     pub kv_width: usize,
-    /// Which values of a head rotate together, if any do: how its q and k are laid out.
+    /// RoPE pairing: the layout of q and k; `None` without RoPE.
     pub rope_pairing: Option<RopePairing>,
     /// Experts of each layer: E; 0 where there are none.
     pub experts: usize,
@@ -105,7 +105,7 @@ pub trait Model: Send + Sync {
     /// The vocabulary projection, `[V, d]`.
     fn head(&self) -> &Matrix;
 
-    /// How many of the latest positions a token of this layer sees, itself included; `None` for all.
+    /// Returns the number of latest positions that a token sees in this layer, itself included; `None` for all.
     fn window(&self, layer: usize) -> Option<usize> {
         _ = layer;
         None
@@ -142,7 +142,7 @@ pub trait Model: Send + Sync {
 ///
 /// T = tokens of the pass, d = hidden size, V = vocabulary.
 pub trait ModelPass {
-    /// What enters layer 0: `[T, d]`.
+    /// Computes the input of layer 0: `[T, d]`.
     fn embed(&self, tokens: &[u32], t: &mut Probe) -> Tensor;
 
     /// These layers will be asked for next, in that order.

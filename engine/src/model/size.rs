@@ -13,7 +13,7 @@ pub(super) const MAX_LAYERS: usize = 1 << 12;
 /// More experts than any model has by far: so many matrices of a layer are one tensor.
 pub(super) const MAX_EXPERTS: usize = 1 << 12;
 
-/// What the number of layers is called in messages.
+/// Name of the number of layers in messages.
 pub(super) const LAYERS: &str = "number of layers";
 
 /// Makes sure that sizes are of a real model.

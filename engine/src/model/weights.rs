@@ -12,7 +12,7 @@ use crate::parts::{self, Parts, Refused};
 use crate::quant::{self, decode_row, ternary};
 use crate::weight::{DType, Factor, Matrix, StoredTensor};
 
-/// What ternary weights of a Hugging Face checkpoint can be made of.
+/// Types that ternary weights of a Hugging Face checkpoint may have.
 const TERNARY: &str = "u8 (four rows of codes packed into one, so a multiple of 4 rows), or f32, f16, bf16";
 
 /// A weight file being read for one architecture.
@@ -158,7 +158,7 @@ impl<'f> Weights<'f> {
         })
     }
 
-    /// Whether the file holds a tensor.
+    /// Returns true if the file has a tensor.
     pub fn has(&self, name: &str) -> bool {
         self.file.get(name).is_some()
     }
@@ -235,7 +235,7 @@ impl<'f> Weights<'f> {
     }
 }
 
-/// Where the first code is that stands for no weight.
+/// Returns the offset of the first invalid code.
 fn first_bad_code(matrix: &Matrix) -> Option<usize> {
     let row_bytes = matrix.row(0).len();
     parallel::first(matrix.rows, row_bytes, |row| {
@@ -275,7 +275,7 @@ pub fn expect<'m>(layers: impl Iterator<Item = Vec<(&'static str, &'m Matrix)>>)
     }
 }
 
-/// The same of the rows that tokens stand for.
+/// Downloads and checks the rows of these tokens.
 pub fn arrive_rows(table: &Matrix, tokens: &[u32]) {
     let rows: Vec<_> = tokens.iter().flat_map(|&token| table.parts_of_row(token as usize)).collect();
     parts::bring(&rows).unwrap_or_else(|why| parts::refuse(why));

@@ -25,7 +25,7 @@ use crate::weight::{DType, Factor, Matrix};
 pub struct Resummed<'n> {
     numerics: &'n dyn Numerics,
     seed: u64,
-    /// Whether what meets `f16` is rounded to it.
+    /// True if operands of `f16` products are rounded to `f16`.
     in_f16: bool,
     operations: AtomicU64,
 }

@@ -12,12 +12,12 @@ use crate::ops::product::{Blocks, Strided, cut, fill};
 use crate::parallel;
 use crate::tensor::Tensor;
 
-/// Which keys a query may look at.
+/// Attention mask: the keys that a query sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mask {
-    /// Where the pass's first token stands among the keys: its position, unless the first keys were dropped.
+    /// Index of the pass's first token among the keys: its position, unless the first keys were dropped.
     pub position: usize,
-    /// How many keys a query sees at most, itself included; `None` for all before it.
+    /// Maximum number of keys that a query sees, itself included; `None` for all before it.
     pub window: Option<usize>,
 }
 
@@ -32,7 +32,7 @@ impl Mask {
     }
 }
 
-/// What q·k is multiplied with, and where an architecture's authors do it.
+/// Factor of q·k, and the operand that it is applied to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scale {
     /// The products: `(q·k) · scale`.
@@ -81,7 +81,7 @@ pub fn softmax(scores: &Tensor, mask: Mask) -> Tensor {
     softmax_by(scores, mask, softmax_row)
 }
 
-/// The same with another softmax of a row.
+/// Computes softmax with another function for a row.
 pub fn softmax_by(scores: &Tensor, mask: Mask, of_row: impl Fn(&[f32], &mut [f32]) + Sync) -> Tensor {
     let &[heads, tokens, keys] = scores.shape() else { panic!("scores are [H, T, S]") };
     per_head_and_token(heads, tokens, keys, |head, token, out| {

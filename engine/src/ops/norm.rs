@@ -10,11 +10,11 @@ pub struct RmsNorm {
     pub weight: Vec<f32>,
     /// Added to the mean square.
     pub eps: f32,
-    /// What of the weight the normed row is multiplied with.
+    /// Use of the weight.
     pub gain: Gain,
 }
 
-/// What a normed row is multiplied with.
+/// Gain of a norm: the factor of the normed row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gain {
     /// The weight.
@@ -26,7 +26,7 @@ pub enum Gain {
 }
 
 impl RmsNorm {
-    /// What a normed row is multiplied with: `[d]`.
+    /// Returns the gains of the normed row: `[d]`.
     pub fn gains(&self) -> impl Iterator<Item = f32> {
         self.weight.iter().map(|&weight| match self.gain {
             Gain::Weight | Gain::WeightFirst => weight,

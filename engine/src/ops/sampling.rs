@@ -53,11 +53,11 @@ pub struct Picks {
     pub shape: Vec<usize>,
     /// Their ids, row by row.
     pub ids: Vec<u32>,
-    /// Which row of logits each row of ids is looked up in.
+    /// Row of logits for each row of ids.
     pub rows: Vec<usize>,
     /// The token that the first row was made of; of others it is the one before.
     pub before: u32,
-    /// Whether the softmax goes over these ids alone, and not over the vocabulary.
+    /// True if the softmax covers only these ids instead of the vocabulary.
     pub is_closed: bool,
 }
 
@@ -68,7 +68,7 @@ impl Picks {
         Self { shape: shape.to_vec(), ids, rows, before: 0, is_closed: false }
     }
 
-    /// How many there are in a row.
+    /// Returns the number of ids in a row.
     pub fn width(&self) -> usize {
         self.ids.len().checked_div(self.rows.len()).unwrap_or(0)
     }
@@ -108,7 +108,7 @@ fn divided(logits: &[f32], temperature: f32) -> Vec<f64> {
 pub struct Candidate {
     /// Its id.
     pub token: u32,
-    /// How likely it is, of those that are left.
+    /// Probability among the remaining candidates.
     pub probability: f64,
 }
 

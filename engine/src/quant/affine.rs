@@ -6,10 +6,10 @@ use super::stored::{Stored, blocks};
 
 /// Such a block.
 pub(super) trait Affine: Stored {
-    /// What each code is multiplied with.
+    /// Returns the factor of each code.
     fn scale(&self) -> f32;
 
-    /// What is added to each value.
+    /// Returns the offset of each value.
     fn min(&self) -> f32;
 
     /// The codes, in order of the values.

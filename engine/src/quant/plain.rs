@@ -107,7 +107,7 @@ pub(super) fn batch_dot<E: Element>(weights: &[u8], activations: &[u8]) -> f32 {
     batch_dot_of::<E, E>(weights, activations)
 }
 
-/// The same for activations of another type.
+/// Multiplies with activations of another type.
 pub(super) fn batch_dot_of<W: Element, A: Element>(weights: &[u8], activations: &[u8]) -> f32 {
     let mut lanes = Lanes::default();
     for (index, (w, a)) in blocks::<W>(weights).iter().zip(blocks::<A>(activations)).enumerate() {

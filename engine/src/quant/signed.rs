@@ -4,7 +4,7 @@ use super::stored::Stored;
 
 /// Such a block.
 pub(super) trait Signed: Stored {
-    /// What each code is multiplied with.
+    /// Returns the factor of each code.
     fn scale(&self) -> f32;
 
     /// The codes, in order of the values.

@@ -16,15 +16,15 @@ use super::library::{Library, caught, check_merge};
 use crate::error::Result;
 use crate::tokenizer::refuse;
 
-/// How texts are cut into words, and what else follows from the name of it.
+/// Pre-tokenizer: the patterns that cut texts into words, and other settings that follow from its name.
 pub(super) struct Words {
     /// The names of `tokenizer.ggml.pre` for it.
     names: &'static [&'static str],
-    /// What is cut out of a text, and what lies between; of these pieces what the next pattern cuts, and so on.
+    /// Patterns: the first cuts a text into matches and the text between them, the next cuts these pieces, and so on.
     patterns: &'static [&'static str],
-    /// Whether a word that is a piece is not merged but taken.
+    /// True if a word that is a piece is used without merges.
     ignore_merges: bool,
-    /// Whether texts begin with BOS where the file does not say.
+    /// True if texts begin with BOS by default.
     pub add_bos: bool,
 }
 
@@ -129,7 +129,7 @@ const EXAONE_MOE: &str = concat!(
     r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
 );
 
-/// What llama.cpp knows these names as, in the patterns of the models' own files.
+/// Pre-tokenizers by llama.cpp's names, with the patterns of the models' own files.
 const WORDS: &[Words] = &[
     Words::new(
         &[

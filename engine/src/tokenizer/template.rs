@@ -12,10 +12,10 @@ use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 use crate::error::{Error as Refused, Result};
 
-/// How much a template may do: those of models take some thousand instructions.
+/// Maximum number of instructions of a template: real templates need a few thousand.
 const FUEL: u64 = 50_000_000;
 
-/// How long a conversation may become.
+/// Maximum length of a conversation in bytes.
 const LONGEST: usize = 1 << 26;
 
 const NAME: &str = "chat";
@@ -24,13 +24,13 @@ const NAME: &str = "chat";
 pub struct Conversation {
     /// Its messages.
     pub messages: Vec<serde_json::Value>,
-    /// Whether what follows is the assistant's.
+    /// True if the assistant's turn is next.
     pub adds_prompt: bool,
-    /// Whether the last message goes on.
+    /// True if the last message is to be continued.
     pub continues: bool,
-    /// What else the template is told.
+    /// Additional variables for the template.
     pub told: serde_json::Map<String, serde_json::Value>,
-    /// Whether the text is put between special tokens, which templates write themselves.
+    /// True if special tokens are added to the text; most templates write them themselves.
     pub adds_special: bool,
 }
 

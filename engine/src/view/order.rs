@@ -1,4 +1,4 @@
-//! The same numbers in another order: axes, parts and pairs are matters of the index.
+//! Views of the numbers in another order: axes, parts and pairs change only the index.
 
 use std::ops::Range;
 

@@ -38,7 +38,7 @@ const LEAST_KEY: usize = 8 + 4 + 1;
 pub struct Gguf {
     /// 2 or 3.
     pub version: u32,
-    /// What tensor data is aligned to, in bytes.
+    /// Alignment of tensor data in bytes.
     pub alignment: u32,
     /// The weights.
     pub tensors: TensorFile,

@@ -121,12 +121,12 @@ impl Numbers {
         self.data.chunks_exact(self.number_type.width()).map(|bytes| self.number_type.decode(bytes))
     }
 
-    /// How many there are.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.data.len() / self.number_type.width()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.data.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Which tensor stands where.
+//! Order of the tensors in the file.
 
 use super::Header;
 use crate::error::Result;

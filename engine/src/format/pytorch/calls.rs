@@ -1,4 +1,4 @@
-//! What a pickle may name and call: classes and functions that stand for tensors, their storages and dicts.
+//! Names and calls that a pickle may use: classes and functions for tensors, their storages and dicts.
 
 use super::super::shown::Shown;
 use super::machine::Machine;

@@ -12,7 +12,7 @@ const MOST_ENTRIES: usize = 1 << 18;
 /// Bytes of all their names: keys may be shared, too.
 const MOST_NAMED: usize = 1 << 26;
 
-/// What is anywhere in a pickle.
+/// Tensors and other entries of a pickle.
 #[derive(Default)]
 pub(in super::super) struct Found<'p> {
     /// Tensors by the path of keys and numbers to them, joined by dots.

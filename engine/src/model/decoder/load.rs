@@ -13,19 +13,19 @@ use crate::ops::norm::RmsNorm;
 use crate::ops::rope::RopeScaling;
 use crate::weight::{Factor, Matrix};
 
-/// How a file names tensors. Here they are called what GGUF calls them.
+/// Naming scheme of a file's tensors. This code uses the GGUF names.
 #[derive(Clone, Copy)]
 enum DecoderNames<'a> {
     Gguf,
     HuggingFace {
-        /// What stands before the names of the decoder.
+        /// Prefix of the decoder's names.
         prefix: &'static str,
         /// Tensors of a layer that are not called as Llama's.
         layer: &'a [(&'a str, &'a str)],
     },
 }
 
-/// What Hugging Face checkpoints of Llama call the tensors of a layer.
+/// Hugging Face names of a layer's tensors in Llama checkpoints.
 const LAYER: &[(&str, &str)] = &[
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
@@ -44,10 +44,10 @@ const LAYER: &[(&str, &str)] = &[
     ("ffn_down_exps", "mlp.experts.{}.down_proj"),
 ];
 
-/// What stands before the names of a decoder: alone, or as the part that reads text, by transformers 4.x and 5.x.
+/// Prefixes of a decoder's names: alone, or as the text part of a model, by transformers 4.x and 5.x.
 const PREFIXES: [&str; 3] = ["model.", "language_model.model.", "model.language_model."];
 
-/// What begins the names of those parts of a model that do not read text.
+/// Prefixes of the parts of a model that do not read text.
 const OTHER_PARTS: [&str; 4] =
     ["vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."];
 
@@ -107,8 +107,8 @@ impl<'a> DecoderNames<'a> {
         }
     }
 
-    /// What a file may carry besides the weights: what follows from the configuration, and parts that do not read
-    /// text.
+    /// Returns true for a tensor that is not needed: one that follows from the configuration, or a part that does not
+    /// read text.
     fn is_beside(self, name: &str) -> bool {
         match self {
             DecoderNames::Gguf => {
@@ -260,7 +260,7 @@ impl FeedForward {
         Ok(Self { norm: Some(w.norm("ffn_norm", c.hidden_size)?), ..Self::without_norm(c, w)? })
     }
 
-    /// The same where no norm is before it.
+    /// Loads the block without a norm before it.
     ///
     /// # Errors
     /// As [`FeedForward::load`].

@@ -23,7 +23,7 @@ pub struct Mixture {
     pub up: Vec<Matrix>,
     /// `[d, F]` of each expert
     pub down: Vec<Matrix>,
-    /// How they are chosen and weighed.
+    /// Choice and weighting of experts.
     pub routing: Routing,
 }
 
@@ -51,7 +51,7 @@ impl Mixture {
         [("ffn_gate_inp", &self.router)].into_iter().chain(of_experts).collect()
     }
 
-    /// What the block adds to `x`: `[T, d]` to `[T, d]`.
+    /// Computes the block's contribution to `x`: `[T, d]` to `[T, d]`.
     pub fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe) -> Tensor {
         let (n, routing) = (p.n, self.routing);
         let x = t.tap(FfnNorm, n.rms_norm(x, &self.norm));

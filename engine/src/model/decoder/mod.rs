@@ -1,5 +1,5 @@
-//! What the decoders of the Llama family share: embeddings, a stack of blocks, a last norm, the vocabulary
-//! projection; and the parts of a block that all of them have.
+//! Code that the decoders of the Llama family share: embeddings, a stack of blocks, a last norm, the vocabulary
+//! projection, and parts of a block.
 
 mod config;
 mod config_gguf;
@@ -52,15 +52,15 @@ pub trait Block: Clone + Send + Sync + Sized + 'static {
     fn matrices(&self) -> Vec<(&'static str, &Matrix)>;
 }
 
-/// What all blocks of a pass share that see equally far.
+/// Data of a pass for all blocks with the same window.
 pub struct ForwardContext<'m> {
-    /// How to compute.
+    /// Numerics.
     pub n: &'m dyn Numerics,
     /// Sizes and constants.
     pub c: &'m DecoderConfig,
     /// Rotations for the positions of the pass; layers that rotate nothing have none.
     pub rope: Option<RopeTable>,
-    /// Who sees whom.
+    /// Attention mask.
     pub mask: Mask,
 }
 
@@ -296,7 +296,7 @@ impl FeedForward {
         vec![("ffn_gate", &self.gate), ("ffn_up", &self.up), ("ffn_down", &self.down)]
     }
 
-    /// What the block adds to `x`: `[T, d]` to `[T, d]`.
+    /// Computes the block's contribution to `x`: `[T, d]` to `[T, d]`.
     pub fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe) -> Tensor {
         let n = p.n;
         let normed = self.norm.as_ref().map(|norm| t.tap(FfnNorm, n.rms_norm(x, norm)));

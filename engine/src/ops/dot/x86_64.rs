@@ -150,7 +150,7 @@ fn two<const FIRST: usize>(weights: &[Step], activations: &[Step]) -> [[f32; SID
     [in_rows(a, c), in_rows(b, d)]
 }
 
-/// The same in the lower or the upper half of the lanes.
+/// Loads the values into the lower or the upper half of the lanes.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn half_a_tile<const UPPER: usize, const FIRST: usize>(

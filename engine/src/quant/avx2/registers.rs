@@ -36,7 +36,7 @@ pub(in crate::quant) fn nibbles(bytes: &[u8; 16]) -> __m256i {
     _mm256_and_si256(both, _mm256_set1_epi8(0x0F))
 }
 
-/// What 32 indices of 4 bits stand for.
+/// Looks up the values of 32 indices of 4 bits.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn look_up(table: &[i8; 16], indices: __m256i) -> __m256i {

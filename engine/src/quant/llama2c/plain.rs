@@ -4,7 +4,7 @@
 /// for each row of weights as many values as there are rows of activations.
 pub type Products = fn(weights: &[u8], activations: &[&[f32]], out: &mut [f32]);
 
-/// The same for groups of `int8`.
+/// Multiplies groups of `int8`.
 pub type GroupProducts = fn(weights: Groups, activations: &[Quantised], out: &mut [f32]);
 
 /// Rows of codes and their scales, little-endian `f32`, one row behind the other.
