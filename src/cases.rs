@@ -83,7 +83,7 @@ impl Cases {
         parse(SHIPPED).expect("the shipped cases are parsed by a test")
     }
 
-    /// These cases and those in `file`.
+    /// Adds the cases in `file`.
     ///
     /// # Errors
     /// If the file cannot be read, is no table of cases, or has a case without tokens or of a name that is taken.

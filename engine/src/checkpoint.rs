@@ -24,7 +24,7 @@ macro_rules! checkpoints {
                 match self { $(Checkpoint::$variant => $name,)* }
             }
 
-            /// One line for a person.
+            /// Returns a description in one line.
             pub fn meaning(self) -> &'static str {
                 match self { $(Checkpoint::$variant => $meaning,)* }
             }
@@ -97,12 +97,12 @@ pub enum Axis {
     Rank,
     /// Experts of a layer.
     Expert,
-    /// Those that a token has chosen, each with its number.
+    /// Chosen experts of a token, each with its index.
     Chosen,
 }
 
 impl Axis {
-    /// Every axis with the name it has in a dump's manifest.
+    /// Names of the axes in a dump's manifest.
     const NAMES: [(Axis, &'static str); 13] = [
         (Axis::Batch, "batch"),
         (Axis::Token, "token"),
@@ -165,7 +165,7 @@ macro_rules! points {
         pub enum Point { $(#[doc = $meaning] $variant,)* }
 
         impl Point {
-            /// Every point, in data-flow order.
+            /// All taps, in data-flow order.
             pub const ALL: &'static [Point] = &[$(Point::$variant,)*];
 
             /// The name used in dumps and reports.
@@ -189,7 +189,7 @@ macro_rules! points {
                 match self { $(Point::$variant => &$axes,)* }
             }
 
-            /// One line for a person.
+            /// Returns a description in one line.
             pub fn meaning(self) -> &'static str {
                 match self { $(Point::$variant => $meaning,)* }
             }

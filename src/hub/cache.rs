@@ -22,11 +22,11 @@ pub(super) struct RepoFolder(PathBuf);
 /// State of a model in the cache.
 #[derive(Debug)]
 pub enum Cached {
-    /// All that it needs.
+    /// All files are there.
     Whole(Found),
-    /// All but these files.
+    /// These files are missing.
     Partly(Vec<String>),
-    /// Nothing.
+    /// No file is there.
     Not,
 }
 

@@ -27,7 +27,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// From the environment.
+    /// Reads the settings from the environment.
     ///
     /// # Errors
     /// If a variable of ours is not what it should be.
@@ -35,7 +35,7 @@ impl Settings {
         Self::from_variables(|name| env::var_os(name), env::home_dir())
     }
 
-    /// From variables by name, and the user's home.
+    /// Reads the settings from the given variables and the user's home folder.
     ///
     /// # Errors
     /// If a variable of ours is not what it should be.

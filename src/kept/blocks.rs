@@ -70,7 +70,8 @@ impl Kept {
     }
 }
 
-/// Both files, locked. A process that makes room may have removed them just before the lock was had.
+/// Opens and locks both files. A process that frees space may remove them just before the lock is taken, so this
+/// tries again.
 fn open(path: &Path, len: usize) -> io::Result<(File, File)> {
     let file = |name| {
         let path = path.join(name);

@@ -16,7 +16,7 @@ pub struct Inputs<'k> {
 }
 
 impl<'k> Inputs<'k> {
-    /// Nothing yet.
+    /// Starts an empty key.
     pub fn new(kept: &'k Kept) -> Self {
         Self { kept, hash: Sha256::new(), unknown: None }
     }

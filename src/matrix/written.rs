@@ -78,7 +78,7 @@ impl Lines {
     }
 }
 
-/// One value or several, as text.
+/// Reads one or several values as text.
 ///
 /// # Errors
 /// If there is something else among them, or a text that cannot be part of a command, in words.

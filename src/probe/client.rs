@@ -15,19 +15,19 @@ use crate::error::{Error, ServerError};
 use crate::network::agent_within;
 use crate::probe::answer::{Answer, Refusal};
 
-/// Before a server that is busy, and does not say for how long, is asked again.
+/// First wait before a busy server is asked again, if it gives no time.
 const PAUSE: Duration = Duration::from_millis(250);
-/// So much of what a server says is repeated in a message.
+/// Maximum number of characters of a response in a message.
 const SAID: usize = 300;
 
 /// Limits of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Until there is a connection.
+    /// Time limit for the connection.
     pub connect: Duration,
-    /// Until the answer is whole.
+    /// Time limit for the whole answer.
     pub answer: Duration,
-    /// Until the next bytes of it.
+    /// Time limit for the next bytes of an answer.
     pub idle: Duration,
     /// Bytes of an answer.
     pub largest: u64,

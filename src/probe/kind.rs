@@ -27,7 +27,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them, in the order in which they are looked for.
+    /// All kinds, in the order of detection.
     pub const ALL: [Self; 6] =
         [Self::LlamaServer, Self::Sglang, Self::Tgi, Self::Ollama, Self::Vllm, Self::Openai];
 
@@ -61,7 +61,7 @@ impl Kind {
 pub struct Identity {
     /// Protocol.
     pub kind: Kind,
-    /// Its version, as far as it says.
+    /// Version, if the server reports one.
     pub version: String,
     /// Name of the model on the server.
     pub model: String,

@@ -24,7 +24,7 @@ type ProducerSettings = serde_json::Map<String, serde_json::Value>;
 pub struct Recording {
     /// The prompt's text, where it is of one.
     pub text: String,
-    /// Its tokens.
+    /// Token ids of the prompt.
     pub prompt: Vec<u32>,
     /// Log-probabilities of each prompt token; empty if the server gave none.
     pub read: Vec<Option<Place>>,
@@ -83,7 +83,7 @@ impl Recording {
         Self { text: text.to_owned(), prompt: prompt.to_vec(), read, generated }
     }
 
-    /// All that was read: the prompt, and what was generated.
+    /// Returns all tokens: the prompt and the generated ones.
     pub fn tokens(&self) -> Vec<u32> {
         let generated = self.generated.iter().filter_map(|place| place.token.as_ref()?.id);
         self.prompt.iter().copied().chain(generated).collect()

@@ -1,4 +1,4 @@
-//! One maker at a time, and no half: what is made lies in a folder of another name until it is whole.
+//! Files that one process at a time makes, in a temporary folder until they are complete.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};

@@ -20,7 +20,7 @@ pub enum Input {
 /// A dump as it is asked for.
 #[derive(Clone, Debug)]
 pub struct Order<'o> {
-    /// By whom.
+    /// Engine.
     pub engine: Engine,
     /// The directory or file that the engine reads.
     pub model: &'o Path,

@@ -17,7 +17,7 @@ pub struct Workplace {
 }
 
 impl Workplace {
-    /// In the folder where other things are kept, too.
+    /// Uses the cache folder.
     ///
     /// # Errors
     /// If nothing is to be kept: an environment is too large for one run.

@@ -76,7 +76,7 @@ impl Url {
         CLOUDS.contains(&self.scheme())
     }
 
-    /// Without a user and a query.
+    /// Returns the URL without userinfo and query.
     pub fn shown(&self) -> &str {
         &self.shown
     }
@@ -99,7 +99,7 @@ impl Url {
         self.query.as_deref().unwrap_or_default()
     }
 
-    /// Another path of the same host, with the same user and query.
+    /// Returns another path of the same host, with the same userinfo and query.
     pub fn at(&self, shown: &Path) -> Self {
         Self { shown: shown.to_string_lossy().replace(MAIN_SEPARATOR, "/"), ..self.clone() }
     }

@@ -11,7 +11,7 @@ use crate::tokenizer::Conversation;
 /// Default number of generated tokens, as in OpenAI's API.
 const DEFAULT_TOKENS: usize = 16;
 
-/// More sequences that end a text are refused, as OpenAI does with more than four.
+/// Maximum number of stop strings; OpenAI allows four.
 const MOST_STOPS: usize = 64;
 
 /// Something to read.

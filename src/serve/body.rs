@@ -35,7 +35,7 @@ pub struct Bodies {
 
 /// A body, which takes room as long as it is held.
 pub struct Arrived {
-    /// All of it.
+    /// Bytes of the body.
     pub bytes: Vec<u8>,
     _room: Option<OwnedSemaphorePermit>,
 }

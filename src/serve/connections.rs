@@ -27,7 +27,7 @@ const MOST: usize = 256;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The largest head of a request in bytes.
 const LONGEST_HEAD: usize = 64 << 10;
-/// Before the next is accepted where one could not be: the system has no more handles.
+/// Wait after a connection could not be accepted because the system has no more handles.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Answers whoever connects until `ending`, then waits for what was begun.
@@ -151,7 +151,7 @@ impl Connection {
         connection
     }
 
-    /// Until the guard is dropped, the connection waits for its client, and may be closed for another.
+    /// Marks the connection as waiting for its client until the guard is dropped; it may then be closed for another.
     pub fn wait_for_client(&self) -> impl Drop + use<> {
         self.0.enter();
         WaitingForClient(self.clone())

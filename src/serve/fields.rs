@@ -47,7 +47,7 @@ const NEUTRAL: &[(&str, &str)] = &[
 ];
 
 impl Fields {
-    /// Those of a body.
+    /// Parses the fields of a body.
     ///
     /// # Errors
     /// If it is no JSON object.

@@ -1,4 +1,4 @@
-//! One sequence as it is computed.
+//! Computation of one sequence.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -28,11 +28,11 @@ pub struct Job<'s> {
 /// Outcome of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// To its end.
+    /// The sequence is complete.
     Finished,
-    /// Nobody listens any more.
+    /// The client has disconnected.
     Dropped,
-    /// It could not be computed.
+    /// The computation failed.
     Failed,
 }
 

@@ -24,7 +24,7 @@ use crate::tokenizer::Chat;
 
 type Answer = Result<Response, Refusal>;
 
-/// Every route.
+/// Returns all routes.
 pub fn routes(app: Arc<App>) -> Router {
     let refuse = |status, message: &'static str| move || async move { Refusal::new(status, message) };
     let routes = "unknown route, expected /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, \

@@ -18,11 +18,11 @@ use crate::tokenizer::{HuggingFaceFiles, TokenizerFiles};
 pub struct ShippedModel {
     /// The name it is asked for by.
     pub name: &'static str,
-    /// One line for a person.
+    /// Description in one line.
     pub description: &'static str,
 }
 
-/// Every model that ships.
+/// All shipped models.
 pub const MODELS: &[ShippedModel] = &[
     ShippedModel {
         name: "tiny-llama2",
@@ -163,7 +163,7 @@ pub fn folders_of(name: &str) -> Result<Vec<PathBuf>> {
 }
 
 impl ShippedModel {
-    /// All of its files that are on this machine.
+    /// Returns all of its files on this machine.
     ///
     /// # Errors
     /// If there are none, with where they were looked for.

@@ -9,7 +9,7 @@ use crate::ops::ffn::Activation;
 use crate::ops::multiplier::Multiplier;
 use crate::tensor::Tensor;
 
-/// One of the operations around.
+/// Operation around another one.
 #[derive(Clone, Copy)]
 enum Around {
     Times(Multiplier),
@@ -44,7 +44,7 @@ impl Around {
 
 /// An operation that others stand around.
 pub(super) struct Inside {
-    /// Its result, which remembers it.
+    /// Result, which records its operation.
     pub(super) x: Tensor,
     /// The operation.
     pub(super) node: Arc<Node>,

@@ -1,4 +1,4 @@
-//! One place of a forward pass, as a change sees it: the operation with its inputs, and what there is around it.
+//! Site of a forward pass for a change: the operation with its inputs, and the operations around it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ impl<'a> At<'a> {
         self.node.as_deref()
     }
 
-    /// Every change that has a meaning here, with the values worth trying where nothing can be read.
+    /// Returns every change that applies here, with the values to try if none can be computed from the data.
     pub fn changes(&self) -> Vec<Change> {
         let known = catalogue().filter(|entry| entry.at.contains(&self.site.point));
         let all = known.flat_map(|entry| entry.usual_at(self).into_iter().map(move |value| (entry, value)));

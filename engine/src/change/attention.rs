@@ -85,7 +85,7 @@ fn with_scale(at: &At, factor: f32) -> Option<Tensor> {
     Some(at.n.scores(q, k, scale))
 }
 
-/// Those of other sizes than the head's, and those of ports that scale twice, not at all, or round the factor.
+/// Returns the scales of other head sizes, and those of ports that scale twice, not at all, or round the factor.
 fn scales(at: &At) -> Vec<f64> {
     let Some(Scores { q, scale, .. }) = at.stage() else { return Vec::new() };
     let (heads, head_dim) = (q.shape()[1] as f64, q.shape()[2] as f64);
@@ -116,7 +116,7 @@ fn scales(at: &At) -> Vec<f64> {
     distinct
 }
 
-/// By least squares: how much larger their scores are than ours.
+/// Estimates the ratio of their scores to ours by least squares.
 fn read_scale(at: &At, theirs: &[f64]) -> Vec<Value> {
     let Some(scale) = own_scale(at) else { return Vec::new() };
     let (mut up, mut down) = (0.0, 0.0);
@@ -149,7 +149,7 @@ fn certainty(at: &At) -> f64 {
     }
 }
 
-/// Those of models that have one.
+/// Soft caps of real models.
 const CAPS: [f64; 6] = [30.0, 50.0, 20.0, 15.0, 25.0, 100.0];
 
 /// Returns the scores before the model's soft cap, and the cap.
@@ -222,7 +222,7 @@ fn key_heads(at: &At, how: &str) -> Option<Vec<usize>> {
     (fits && !is_own).then_some(map)
 }
 
-/// Each head of queries with the head of keys, or of values, that is named for it.
+/// Computes attention with the key or value head that `map` gives for each query head.
 fn reading(at: &At, map: &[usize]) -> Option<Tensor> {
     let spread = |x: &Tensor| {
         let (heads, head_dim) = (x.shape()[1], x.shape()[2]);
@@ -267,7 +267,7 @@ fn order_named(at: &At, map: &[usize]) -> Option<&'static str> {
     ["reversed", "groups"].into_iter().find(|word| order(at, word).is_some_and(|known| known == map))
 }
 
-/// For each head of theirs the one that lies nearest of all that were looked at.
+/// Search for our nearest head for each of their heads.
 struct Nearest<'t> {
     theirs: &'t [f64],
     /// Indices of the values of each head, in scores `[H, T, S]` or in context `[T, H·D]`.
@@ -303,7 +303,7 @@ impl<'t> Nearest<'t> {
         }
     }
 
-    /// Nothing where a head is near none.
+    /// Returns the chosen heads; `None` if a head has no match.
     fn chosen(self) -> Option<Vec<usize>> {
         self.found.into_iter().map(|(choice, off)| (off < NEAR).then_some(choice)).collect()
     }

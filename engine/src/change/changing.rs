@@ -15,9 +15,9 @@ use crate::tensor::Tensor;
 pub struct Supposition {
     /// Changes, of which the one that applies at a site is used.
     pub change: Vec<Change>,
-    /// In these layers alone, and not outside of layers.
+    /// Layers that it applies to; `None` for everywhere.
     pub layers: Option<BTreeSet<usize>>,
-    /// In this pass alone.
+    /// Pass that it applies to; `None` for all.
     pub pass: Option<usize>,
 }
 
@@ -35,17 +35,17 @@ impl Supposition {
         Ok(Self { change: Change::named(text)?, layers: None, pass: None })
     }
 
-    /// In these layers alone.
+    /// Limits it to these layers.
     pub fn in_layers(self, layers: impl IntoIterator<Item = usize>) -> Self {
         Self { layers: Some(layers.into_iter().collect()), ..self }
     }
 
-    /// In this pass alone.
+    /// Limits it to this pass.
     pub fn in_pass(self, pass: usize) -> Self {
         Self { pass: Some(pass), ..self }
     }
 
-    /// At this tap point alone.
+    /// Limits it to this tap.
     pub fn at(self, point: Point) -> Self {
         Self { change: self.change.into_iter().map(|change| change.at(point)).collect(), ..self }
     }
@@ -78,7 +78,7 @@ pub struct Changing<'c> {
 }
 
 impl<'c> Changing<'c> {
-    /// With these changes, made in this order.
+    /// Applies these changes, in this order.
     pub fn new(n: &'c Traced<'c>, book: &'c Book, suppositions: &'c [Supposition]) -> Self {
         Self {
             n,

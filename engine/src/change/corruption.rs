@@ -16,7 +16,7 @@ use crate::quant::{activation_type, decode_matrix_row, decode_row, known, quanti
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
-/// More rows are not looked at: what is wrong in many has another cause.
+/// Maximum number of wrong rows that are searched: more have another cause.
 const MOST_ROWS: usize = 3;
 
 /// Fewer tokens do not tell one element from another.
@@ -36,7 +36,7 @@ pub(super) static ENTRIES: &[Entry] = &[Entry {
     ..Entry::PLAIN
 }];
 
-/// One change of a row.
+/// Edit of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Edit {
     row: usize,
@@ -97,7 +97,7 @@ fn edited(at: &At, edits: &[Edit]) -> Option<Tensor> {
 }
 
 impl Edit {
-    /// In the bytes of its row.
+    /// Applies the edit to the bytes of its row.
     fn make(&self, w: &Matrix, bytes: &mut [u8]) -> Option<()> {
         match self.to {
             To::Byte(at, byte) => *bytes.get_mut(at)? = byte,
@@ -171,7 +171,7 @@ impl<'w> Block<'w> {
         values.into_iter().map(|value| self.used.round(value.into())).collect()
     }
 
-    /// By how much the values are others with another byte; `None` where none is, or one is no number.
+    /// Returns the changes of the values by another byte; `None` if no value changes, or one is not a number.
     fn off(&self, at: usize, byte: u8) -> Option<Vec<f64>> {
         let mut bytes = self.bytes.to_vec();
         bytes[at] = byte;
@@ -329,7 +329,8 @@ impl Reading<'_> {
         if numbers.is_empty() { vec![used(read as f32) as f32] } else { numbers }
     }
 
-    /// Every other value of every byte: of the blocks of these columns, and of the one whose scale may be another.
+    /// Returns every other value of every byte: of the blocks of these columns, and of a block whose scale may
+    /// differ.
     fn bytes(&self, row: usize, errors: &[f64], columns: impl Iterator<Item = usize>) -> Vec<Edit> {
         let len = self.w.dtype.block_len();
         let count = self.w.row(row).len() / self.w.dtype.block_bytes();

@@ -264,7 +264,7 @@ fn read_scale(at: &At, theirs: &[f64]) -> Vec<Value> {
     Scaled::read(pairs).map_or(Vec::new(), |scaled| scaled.values(at, &factors(at)))
 }
 
-/// With the rows of other positions, or none.
+/// Computes the embedding with the rows of other positions, or without positions.
 fn at_position(at: &At, value: &Value) -> Option<Tensor> {
     let Sum { a, b } = at.stage()?;
     let (table, positions) = looked_up(b)?;

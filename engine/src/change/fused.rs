@@ -50,7 +50,8 @@ impl Fused {
     }
 }
 
-/// One of `parts` as it is cut from the matrix of all: as if that were interleaved where it is not, or the other way round.
+/// Returns one of `parts`, cut from the fused matrix in the wrong layout: interleaved instead of concatenated, or the
+/// reverse.
 fn cut(at: &At, parts: &[Point], word: &str) -> Option<Tensor> {
     own(at)?;
     let part = parts.iter().position(|&part| part == at.site.point)?;

@@ -12,7 +12,7 @@ macro_rules! kinds {
         pub enum Kind { $(#[doc = $meaning] $variant,)* }
 
         impl Kind {
-            /// Every kind, in the order in which a forward pass comes by them.
+            /// All kinds, in the order of a forward pass.
             pub const ALL: &'static [Kind] = &[$(Kind::$variant,)*];
 
             /// The name in reports and on the command line.
@@ -20,7 +20,7 @@ macro_rules! kinds {
                 match self { $(Kind::$variant => $name,)* }
             }
 
-            /// One line for a person.
+            /// Returns a description in one line.
             pub fn meaning(self) -> &'static str {
                 match self { $(Kind::$variant => $meaning,)* }
             }

@@ -58,7 +58,8 @@ fn made(at: &At, op: &LogProbabilities, picks: Picks) -> Option<Tensor> {
     Some(at.n.log_probabilities(&op.logits, &picks, op.temperature))
 }
 
-/// Another function of the same probability, or the same token's by the logits of the row behind (late) or before (early).
+/// Computes another function of the probability, or the token's log-probability by the next row of logits (late) or
+/// the previous one (early).
 fn otherwise(at: &At, word: &str) -> Option<Tensor> {
     match word {
         "log10" => return Some(at.n.mapped(at.value, |y, _| y / std::f64::consts::LN_10, 0.0)),

@@ -43,7 +43,7 @@ use crate::tensor::Tensor;
 /// Value of a change: a number, a word, or nothing if there is only one variant.
 #[derive(Clone, Debug)]
 pub enum Value {
-    /// There is but one way.
+    /// No value: there is only one variant.
     Nothing,
     /// A number of the model's configuration.
     Number(f64),
@@ -132,7 +132,7 @@ impl Entry {
         }
     }
 
-    /// One that has no value: it is done or not.
+    /// Entry without a value.
     const PLAIN: Self = Self {
         kind: Kind::Unknown,
         keys: None,
@@ -146,7 +146,7 @@ impl Entry {
     };
 }
 
-/// Every change, in the order in which they are told where several explain a stage: what is configured comes first.
+/// Returns all changes in the order in which they are reported if several explain an operation: configuration first.
 pub fn catalogue() -> impl Iterator<Item = &'static Entry> {
     let families = [
         embedding::ENTRIES,
@@ -174,9 +174,9 @@ pub fn catalogue() -> impl Iterator<Item = &'static Entry> {
 pub struct Change {
     /// Table entry of the cause.
     pub entry: &'static Entry,
-    /// To what.
+    /// Value of the change.
     pub value: Value,
-    /// At this tap point alone.
+    /// Tap that it applies to; `None` for all.
     pub point: Option<Point>,
 }
 
@@ -186,7 +186,7 @@ impl Change {
         Self { entry, value, point: None }
     }
 
-    /// At a tap point alone.
+    /// Limits it to a tap.
     pub fn at(self, point: Point) -> Self {
         Self { point: Some(point), ..self }
     }
@@ -311,7 +311,7 @@ fn snapped(read: f64, known: &[f64], within: f64) -> Vec<f64> {
     near
 }
 
-/// With so many significant digits.
+/// Rounds a number to so many significant digits.
 fn rounded_to(digits: i32, number: f64) -> f64 {
     if number == 0.0 || !number.is_finite() {
         return number;

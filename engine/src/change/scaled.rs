@@ -12,7 +12,7 @@ pub(super) struct Scaled {
 }
 
 impl Scaled {
-    /// From pairs of x and y; those that are not numbers say nothing.
+    /// Estimates the factor from pairs of x and y; pairs with NaN are ignored.
     pub(super) fn read(pairs: impl Iterator<Item = (f64, f64)>) -> Option<Self> {
         let pairs: Vec<(f64, f64)> = pairs.filter(|(x, y)| x.is_finite() && y.is_finite()).collect();
         let squares: f64 = pairs.iter().map(|(x, _)| x * x).sum();

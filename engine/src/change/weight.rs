@@ -149,8 +149,8 @@ fn read_as(at: &At, layout: &str) -> Option<Tensor> {
     }
 }
 
-/// Each value of a block of weights taken for that of another column of the block: it meets the activation there. Their
-/// largest stays the same, and so do their codes.
+/// Permutes the values within each block of weights, so that each is multiplied by another column's activation. The
+/// largest value of a block stays the same, and so do its codes.
 fn in_order(at: &At, product: &Product, block: usize, column: impl Fn(usize) -> usize) -> Option<Tensor> {
     let x = input(at)?;
     let moved = at.n.gathered(&[x], x.shape(), |flat| (0, flat / block * block + column(flat % block)));

@@ -363,7 +363,7 @@ fn check_context(tokens: usize, sizes: Dimensions) -> Result<()> {
     )))
 }
 
-/// Nothing falls back silently: a weight of a type that the numerics do not reproduce is refused.
+/// Refuses a weight of a type that the numerics do not reproduce; there is no silent fallback.
 fn check_types(model: &dyn Model, numerics: &dyn Numerics) -> Result<()> {
     let supported = numerics.weight_types();
     let Some((name, matrix)) =

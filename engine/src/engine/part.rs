@@ -16,7 +16,7 @@ use crate::tensor::Tensor;
 pub struct Part {
     /// True if it starts from tokens, so that no hidden states are needed.
     pub embed: bool,
-    /// These layers.
+    /// Layers.
     pub layers: Range<usize>,
     /// True if it includes the operations after the last layer: the last norm, logits and choices.
     pub head: bool,
@@ -25,7 +25,7 @@ pub struct Part {
 /// A pass as a part of a model reads it.
 #[derive(Clone, Debug)]
 pub struct Reading<'t> {
-    /// Its number.
+    /// Index of the pass.
     pub pass: usize,
     /// The positions of its tokens.
     pub positions: Range<usize>,

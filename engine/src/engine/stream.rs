@@ -27,7 +27,7 @@ impl Tap for Everything {
 pub(super) struct Stream<'m> {
     pub numerics: &'m dyn Numerics,
     pub pass: Box<dyn ModelPass + 'm>,
-    /// Its number.
+    /// Index of the pass.
     pub index: usize,
     /// The position behind its last token.
     pub end: usize,

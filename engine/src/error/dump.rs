@@ -22,11 +22,11 @@ pub enum DumpError {
     TokensDiffer {
         /// Name of the run that read `one`.
         one_name: String,
-        /// Its tokens.
+        /// Tokens of the first run.
         one: Vec<u32>,
         /// Name of the run that read `other`.
         other_name: String,
-        /// Its tokens.
+        /// Tokens of the second run.
         other: Vec<u32>,
         /// The first position where they part.
         position: usize,

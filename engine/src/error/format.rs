@@ -27,7 +27,7 @@ pub enum FormatError {
         /// Supported versions, and the remedy.
         hint: &'static str,
     },
-    /// There is nothing in the file.
+    /// The file is empty.
     #[error("{}: the file is empty", file.display())]
     Empty {
         /// The file.
@@ -56,7 +56,7 @@ pub enum FormatError {
         offset: u64,
         /// Field.
         what: String,
-        /// Its value.
+        /// Value found.
         found: String,
         /// Allowed values.
         expected: String,
@@ -102,7 +102,7 @@ pub enum FormatError {
         offset: u64,
         /// Field.
         what: &'static str,
-        /// Its value.
+        /// Value found.
         found: String,
         /// Allowed values.
         expected: String,

@@ -25,7 +25,7 @@ pub enum KeyError {
         file: PathBuf,
         /// The key.
         key: String,
-        /// Its value.
+        /// Value found.
         found: String,
         /// Allowed values.
         expected: String,

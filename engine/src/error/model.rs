@@ -22,7 +22,7 @@ pub enum ModelError {
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// For which architecture.
+        /// Architecture.
         architecture: &'static str,
     },
     /// Tensors that the forward pass would not use: running without them would judge another model.
@@ -32,7 +32,7 @@ pub enum ModelError {
         file: PathBuf,
         /// The tensors.
         tensors: Vec<String>,
-        /// For which architecture.
+        /// Architecture.
         architecture: &'static str,
     },
     /// A matrix that the configuration ties to the embedding table, and that the file holds with other values.
@@ -50,7 +50,7 @@ pub enum ModelError {
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// Its shape, outermost axis first.
+        /// Shape found, outermost axis first.
         found: Vec<usize>,
         /// The shape that follows from the configuration.
         expected: Vec<usize>,
@@ -62,7 +62,7 @@ pub enum ModelError {
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// Its type.
+        /// Type found.
         dtype: DType,
         /// The types that can be run.
         supported: String,
@@ -74,7 +74,7 @@ pub enum ModelError {
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// Its type.
+        /// Type of the tensor.
         dtype: DType,
         /// The first such block, counted from the start of the tensor.
         block: usize,
@@ -88,7 +88,7 @@ pub enum ModelError {
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// Its type.
+        /// Type of the tensor.
         dtype: DType,
         /// The first such byte, counted from the start of the tensor.
         offset: usize,
@@ -100,7 +100,7 @@ pub enum ModelError {
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// Its type.
+        /// Type of the tensor.
         dtype: DType,
         /// Reason and remedy.
         problem: String,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Another program, which makes a reference or its environment, failed.
+/// Failure of another program that makes a reference or its environment.
 #[derive(Debug, thiserror::Error)]
 #[error("{what} failed: {said}; {advice}; the full log is in {}", log.display())]
 pub struct ReferenceError {

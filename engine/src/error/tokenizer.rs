@@ -20,7 +20,7 @@ pub enum TokenizerError {
     BadToken {
         /// The id.
         id: u32,
-        /// Its position in the input.
+        /// Position in the input.
         position: usize,
         /// Size of the vocabulary.
         vocab_size: usize,
