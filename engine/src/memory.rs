@@ -8,7 +8,7 @@ use std::fs;
 
 use crate::error::{Error, Result};
 
-/// No file that people save shrinks further than that when it is compressed.
+/// Largest compression ratio of real files.
 const MOST_SHRUNK: u64 = 64;
 /// Unpacked size that even a small archive may have.
 const SMALL: u64 = 1 << 24;

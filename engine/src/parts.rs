@@ -41,7 +41,7 @@ pub trait Origin: Send + Sync {
     /// If they cannot be had, or the file is not the one any more of which other bytes are here.
     fn bring(&self, ranges: &[Range<usize>]) -> Result<(), Refused>;
 
-    /// By what the file is known to be the same as before, as in `ETag "33a6"`.
+    /// Returns the version identifier of the file, such as `ETag "33a6"`.
     fn pin(&self) -> &str;
 }
 
@@ -76,7 +76,7 @@ impl AsRef<[u8]> for Owner {
 const WORTH: usize = 16 << 20;
 
 impl Parts {
-    /// All bytes of a file of this machine, mapped read-only.
+    /// Creates the bytes of a local file, mapped read-only.
     pub fn mapped(map: Mmap) -> Self {
         let map = Arc::new(map);
         Self { bytes: Bytes::from_owner(Owner(map.clone())), home: Home::Map(map) }
@@ -100,7 +100,7 @@ impl Parts {
         }
     }
 
-    /// All bytes of a file elsewhere; those of `bytes` that were not brought are not looked at.
+    /// Creates the bytes of a remote file; bytes that are not downloaded are never read.
     pub fn of(origin: Arc<dyn Origin>, bytes: Bytes) -> Self {
         Self { bytes, home: Home::Elsewhere(origin, 0) }
     }
@@ -147,7 +147,7 @@ impl Parts {
         self.at(0..most.min(self.len()))
     }
 
-    /// All of them.
+    /// Downloads and returns all bytes.
     pub fn whole(&self) -> Bytes {
         self.at(0..self.len());
         self.bytes.clone()
@@ -163,7 +163,7 @@ impl Parts {
         Self::of(Arc::new(Hashed { parts, sha256, what, pin, is_sound, one_at_a_time }), self.bytes.clone())
     }
 
-    /// By what the file elsewhere is known to be the same; `None` for one that is here.
+    /// Returns the version identifier of a remote file; `None` for a local one.
     pub fn pin(&self) -> Option<&str> {
         match &self.home {
             Home::Elsewhere(file, _) => Some(file.pin()),
@@ -240,7 +240,7 @@ pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Refused> {
     })
 }
 
-/// All of them: [`Parts::at`] is for those who need less.
+/// Dereferences to all bytes; use [`Parts::at`] to download fewer.
 impl Deref for Parts {
     type Target = [u8];
 

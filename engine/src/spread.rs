@@ -14,7 +14,7 @@ const STEP: usize = 127;
 pub struct Size(u8);
 
 impl Size {
-    /// No error, or nothing compared.
+    /// Size of no error, or of no comparison.
     pub const NONE: Self = Self(0);
     /// NaN or infinite.
     pub const NONFINITE: Self = Self(Self::COUNT as u8 - 1);
@@ -25,7 +25,7 @@ impl Size {
     /// Number of sizes.
     const COUNT: usize = (Self::MOST - Self::LEAST) as usize + 3;
 
-    /// That of an error, which is not negative.
+    /// Returns the size of a non-negative error.
     pub fn of(error: f64) -> Self {
         match error {
             0.0 => Self::NONE,
@@ -56,7 +56,7 @@ impl Size {
         usize::from(OF_EXPONENTS[(bits >> 52 & 0x7ff) as usize]) * usize::from(bits << 1 != 0)
     }
 
-    /// That of 2^exponent; `None` outside of [`Self::LEAST`] to [`Self::MOST`].
+    /// Returns the size for 2^exponent; `None` outside of [`Self::LEAST`] to [`Self::MOST`].
     pub fn of_exponent(exponent: i16) -> Option<Self> {
         let is_known = (Self::LEAST..=Self::MOST).contains(&exponent);
         is_known.then(|| Self((exponent - Self::LEAST) as u8 + 1))
@@ -67,7 +67,7 @@ impl Size {
         (self != Self::NONE && self != Self::NONFINITE).then(|| i16::from(self.0) - 1 + Self::LEAST)
     }
 
-    /// From none to what is not finite.
+    /// Returns all sizes, from no error to NaN and infinity.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..Self::COUNT as u8).map(Self)
     }
@@ -106,14 +106,14 @@ pub struct Spread {
     counts: Vec<u64>,
     /// Values at each index of the two axes.
     inner: usize,
-    /// One in so many of a run is counted.
+    /// Interval of counted values in a run.
     step: usize,
-    /// One in so many was.
+    /// Interval of counted values over the whole array.
     counted: usize,
 }
 
 impl Spread {
-    /// That of an array in which nothing differs yet.
+    /// Creates the distribution of an array without differences.
     pub fn new(shape: &[usize]) -> Self {
         let (lengths, inner) = match *shape {
             [] => ([1, 1], 1),
@@ -129,7 +129,8 @@ impl Spread {
         spread
     }
 
-    /// That of these figures, for which one value in `counted` was looked at; `None` if they do not fit each other.
+    /// Creates a distribution from its figures, with one in `counted` values counted; `None` if they contradict each
+    /// other.
     pub fn from_parts(
         lengths: [usize; 2],
         largest: Vec<Size>,
@@ -147,7 +148,7 @@ impl Spread {
         self.lengths.map(|length| length.min(CELLS))
     }
 
-    /// One value in so many was counted, and stands for as many; 1 where all were. NaN and infinity always are.
+    /// Returns the interval of counted values; 1 if all were counted. NaN and infinity are always counted.
     pub fn counted(&self) -> usize {
         self.counted
     }
@@ -216,7 +217,7 @@ impl Spread {
         }
     }
 
-    /// With what was added of the same array elsewhere.
+    /// Adds the figures of another part of the array.
     pub fn followed_by(mut self, next: &Self) -> Self {
         self.counts.iter_mut().zip(&next.counts).for_each(|(count, next)| *count += next);
         self.counted = self.counted.max(next.counted);

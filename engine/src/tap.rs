@@ -18,7 +18,7 @@ pub trait Tap {
     }
 }
 
-/// Nobody looks: every value goes on as it is.
+/// Tap that reads nothing: every value is unchanged.
 impl Tap for () {
     fn tap(&mut self, _: Site, value: Tensor) -> Tensor {
         value

@@ -101,7 +101,7 @@ impl Tensor {
         &self.origins
     }
 
-    /// These rows and those of `new`, whose entries are as large. Room is made for `chunk` rows at a time.
+    /// Appends the rows of `new`, whose entries have the same size. Memory is allocated for `chunk` rows at a time.
     pub fn followed_by(mut self, new: &Self, chunk: usize) -> Self {
         if !self.origins.is_empty() || !new.origins.is_empty() {
             self.origins = [self.origins_or_given(), new.origins_or_given()].concat();
@@ -143,7 +143,7 @@ impl Tensor {
         &self.shape
     }
 
-    /// All values, row-major.
+    /// Returns all values, row-major.
     pub fn data(&self) -> &[f32] {
         &self.data
     }
@@ -175,7 +175,7 @@ impl Tensor {
         Self { data: self.data[values].to_vec(), shape, origins }
     }
 
-    /// One entry of the outermost axis.
+    /// Returns one entry of the outermost axis.
     pub fn row(&self, index: usize) -> &[f32] {
         &self.data[index * self.row_len()..][..self.row_len()]
     }

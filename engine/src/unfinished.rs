@@ -18,10 +18,10 @@ use crate::ending;
 const PREFIX: &str = ".xcheck-";
 const SUFFIX: &str = ".unfinished";
 const RANDOM: usize = 6;
-/// One without a lock was begun just now, if it is no older than this.
+/// Age up to which an unlocked file may still be in use by the process that created it.
 const BEGINNING: Duration = Duration::from_secs(2);
 
-/// Those of this program, for the thread that waits for signals. While one gets its name, it waits.
+/// Unfinished files of this program, for the thread that waits for signals. It waits while one is renamed.
 static MADE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 fn made() -> MutexGuard<'static, BTreeSet<PathBuf>> {
@@ -68,7 +68,8 @@ impl Drop for Known {
     }
 }
 
-/// Before the program ends. From then on nothing gets a name: what is still being written to may not be gone.
+/// Deletes all unfinished files before the program ends. No file is renamed after that, since a file that is still
+/// written may not be removable.
 fn remove_all() {
     /// Number of attempts to recreate a folder that another process deletes.
     const ATTEMPTS: usize = 20;

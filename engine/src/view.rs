@@ -39,7 +39,7 @@ pub struct View<'a> {
     scales: Option<Box<View<'a>>>,
 }
 
-/// One stored array.
+/// Stored array.
 #[derive(Clone, Debug)]
 struct Part<'a> {
     /// Start along the axis of the parts.
@@ -48,7 +48,7 @@ struct Part<'a> {
     bytes: Raw<'a>,
     /// The element at index 0 of every axis.
     start: usize,
-    /// From one entry of each axis to the next, in elements.
+    /// Strides of the axes, in elements.
     strides: Vec<usize>,
     /// Indices of the last axis's entries, if not consecutive.
     order: Option<Arc<[usize]>>,
@@ -149,12 +149,12 @@ impl<'a> View<'a> {
         Self { shape: shape.to_vec(), axis: 0, parts: vec![part], scales: None }
     }
 
-    /// One number everywhere.
+    /// Creates an array of one repeated number.
     pub fn constant(shape: &[usize], value: f64) -> View<'static> {
         View::owned(&[], vec![value]).spread(shape).expect("one number is of any shape")
     }
 
-    /// Each element times its scale.
+    /// Multiplies each element by its scale.
     ///
     /// # Panics
     /// If there are not as many scales, seen alike, or elements have scales already.
@@ -311,7 +311,7 @@ impl<'a> View<'a> {
         room[..count].as_bytes().as_chunks().0
     }
 
-    /// One element by its flat index, row-major as it is seen.
+    /// Returns one element by its flat index, row-major in the order of the view.
     pub fn get(&self, flat: usize) -> f64 {
         let mut value = [0.0];
         let (row, column) = (flat / self.width(), flat % self.width());
@@ -330,7 +330,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// All elements, widened.
+    /// Returns all elements, widened.
     pub fn to_vec(&self) -> Vec<f64> {
         let mut values = vec![0.0; self.len()];
         self.read_rows(0..self.rows(), &mut values);

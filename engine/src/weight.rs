@@ -15,7 +15,7 @@ macro_rules! dtypes {
         pub enum DType { $($variant,)* }
 
         impl DType {
-            /// Every type, in declaration order.
+            /// All types, in declaration order.
             pub const ALL: &'static [DType] = &[$(DType::$variant,)*];
 
             /// The name ggml and NumPy users know it by, in lower case.
@@ -155,7 +155,7 @@ pub enum Factor {
     Multiplies(f32),
     /// Products are divided by it.
     Divides(f32),
-    /// Every weight is multiplied with it before there are products.
+    /// Factor of every weight, applied before products.
     InWeights(f32),
 }
 

@@ -146,7 +146,7 @@ fn silu(x: Exact, p: f64) -> Exact {
     own.moved(x.sigma * steep, x.radius * steep)
 }
 
-/// Its value, where `e` is e^-x, and how far rounding takes it.
+/// Evaluates the function and its rounding error, where `e` is e^-x.
 #[inline(always)]
 fn silu_within(x: f64, e: f64, p: f64) -> (f64, f64) {
     let sigmoid = 1.0 / (1.0 + e);

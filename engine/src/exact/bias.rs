@@ -19,11 +19,11 @@ const CROSSES: f64 = 0.8;
 /// Group of results of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strand {
-    /// All of them.
+    /// All results.
     Whole,
-    /// Those at one index of an axis.
+    /// Results at one index of an axis.
     Axis(usize),
-    /// Those at one place of each entry of the outermost axis: an output channel.
+    /// Results at one index of each entry of the outermost axis: an output channel.
     Channel,
 }
 
@@ -293,8 +293,8 @@ pub(super) struct Biases {
     shape: Vec<usize>,
     of: Part,
     rows: Strands,
-    /// One for each place inside the entries of the outermost axis; where there are too few entries for a mean, one for each
-    /// index of the last.
+    /// Groups, one for each index inside the entries of the outermost axis; if there are too few entries for a mean,
+    /// one for each index of the last axis.
     places: Strands,
     /// Number of results of the first engine that are not the nearest number, and the expected number.
     moved: [f64; 2],
@@ -314,7 +314,7 @@ impl Biases {
         Self { shape: shape.to_vec(), of, rows, places: Strands::new(places), moved: [0.0; 2] }
     }
 
-    /// After how many rows the places of columns come again; 0 where nothing is made of them.
+    /// Returns the number of rows after which the groups of columns repeat; 0 without such groups.
     fn rows_of_places(shape: &[usize]) -> usize {
         match shape {
             [entries, inner @ .., _] if *entries as u64 >= FEWEST => inner.iter().product(),
@@ -338,7 +338,7 @@ impl Biases {
         }
     }
 
-    /// With what was added to a part of these.
+    /// Adds the sums of another part.
     pub(super) fn plus(mut self, part: &Self) -> Self {
         let rows = part.of.rows.len();
         self.rows.add(part.of.rows.start - self.of.rows.start, &part.rows, 0..rows);

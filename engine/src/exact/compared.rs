@@ -31,7 +31,7 @@ pub struct Compared<'c> {
 pub(super) const PIECE: usize = 1 << 16;
 
 impl Compared<'_> {
-    /// All rows, in pieces of about so many values.
+    /// Divides all rows into pieces of about so many values.
     pub(super) fn pieces(&self, values: usize) -> Vec<Range<usize>> {
         let (rows, step) = (self.sides[0].rows(), values.div_ceil(self.sides[0].width().max(1)));
         (0..rows).step_by(step).map(|first| first..rows.min(first + step)).collect()
@@ -166,17 +166,17 @@ pub struct Side {
 /// A value beside what it comes to exactly.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Off {
-    /// Its index in the array.
+    /// Index in the array.
     pub flat: usize,
     /// Value found.
     pub value: f64,
     /// Exact value.
     pub exact: Exact,
-    /// Its error in units of what rounding may come to.
+    /// Bound ratio: the error in units of the error bound.
     pub headroom: f64,
 }
 
-/// So many of the worst values are kept.
+/// Number of worst values that are kept.
 const WORST: usize = 6;
 
 impl Side {

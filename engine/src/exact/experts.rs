@@ -185,7 +185,7 @@ fn weighted(weight: Exact, output: Exact) -> Exact {
     Exact { value, sigma, radius }.moved(K * U * value.abs(), U * value.abs())
 }
 
-/// In any order.
+/// Sums the terms in any order.
 fn sum(terms: &[Exact]) -> Exact {
     dot(&Input::new(terms.iter().copied()), &Input::new(terms.iter().map(|_| Exact::sure(1.0))))
 }

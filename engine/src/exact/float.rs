@@ -125,7 +125,8 @@ impl Float {
         if rounded.abs() < self.beyond() || value.is_nan() { rounded } else { f64::INFINITY.copysign(value) }
     }
 
-    /// All that rounds to `value`: from, to. A number that is none of this type was not rounded to it.
+    /// Returns the interval of numbers that round to `value`. A number that is not of this type was not rounded to
+    /// it.
     #[inline]
     pub(super) fn cell(self, value: f64) -> (f64, f64) {
         if self == Float::F32 || !value.is_finite() || self.round(value) != value {
@@ -159,8 +160,8 @@ impl Float {
         (low * scale..=high * scale).contains(&number)
     }
 
-    /// All that is `value` once it was computed in type `computed` and then stored in this coarser type, divided by a scale.
-    /// What lies near the end of a cell may have been rounded into it before.
+    /// Returns the interval of numbers that become `value` if they are computed in type `computed` and then stored in
+    /// this coarser type, divided by a scale. Numbers near the end of a cell may have been rounded into it before.
     pub(super) fn stored_cell(self, value: f64, scale: f64, computed: Float) -> (f64, f64) {
         let (low, high) = self.cell(value / scale);
         if low == high || !value.is_finite() {

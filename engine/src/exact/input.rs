@@ -121,7 +121,7 @@ impl<'t> Known<'t> {
         }
     }
 
-    /// All values, if they are known.
+    /// Returns all values, if they are exact.
     pub(super) fn sure(&self) -> Option<Vec<f64>> {
         match self {
             Known::Given(values) => Some(values.iter().map(|&x| x.into()).collect()),
@@ -141,7 +141,7 @@ impl<'t> Known<'t> {
         Input { values, doubt: None }
     }
 
-    /// One value.
+    /// Returns one value.
     pub(super) fn get(&self, flat: usize) -> Exact {
         match self {
             Known::Given(values) => Exact::sure(values[flat].into()),
@@ -151,7 +151,7 @@ impl<'t> Known<'t> {
     }
 }
 
-/// All values of a tensor, rounded, as far as they are known: what an operation starts from.
+/// Returns all values of a tensor, rounded, with their uncertainty: the inputs of an operation.
 pub fn known(tensor: &Tensor) -> Vec<Exact> {
     match is_given(tensor) {
         true => tensor.data().iter().map(|&x| Exact::sure(x.into())).collect(),
@@ -197,7 +197,7 @@ impl Input {
         self.values.len()
     }
 
-    /// Each value through `f`.
+    /// Applies `f` to each value.
     pub(super) fn map(&self, f: impl Fn(Exact) -> Exact) -> Self {
         Self::new((0..self.len()).map(|index| f(self.get(index))))
     }

@@ -53,8 +53,8 @@ impl Judged {
     }
 }
 
-/// More choices than an engine can have made differently between two values that a dump holds are not tried: too much
-/// would be explained by one of them.
+/// Maximum number of choices that are tried between two recorded values; with more, one of them would explain too
+/// much.
 const MOST_CHOICES: usize = 6;
 
 /// Largest number of consecutive operations: that of fused attention, from keys on. For longer chains, perturbed runs
@@ -195,7 +195,7 @@ fn by_columns<'n>(
 const ROWS: usize = 512;
 const COLUMNS: usize = 64;
 
-/// All results of some rows that have a meaning.
+/// Judges all meaningful results of some rows.
 fn judge_columns<'c>(
     compared: &Compared<'c>,
     choices: Choices,

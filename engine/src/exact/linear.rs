@@ -129,7 +129,7 @@ impl Linear {
         Profile { activation_codes, ..*profile }
     }
 
-    /// All results of a range, which lie in the rows of those tokens.
+    /// Evaluates all results of a range in the rows of those tokens.
     fn all(&self, profile: &Profile, tokens: Range<usize>, range: Range<usize>) -> Vec<Exact> {
         let rows = self.w.rows;
         let (panels, each) = (rows.div_ceil(PANEL), tokens.len() * PANEL * self.w.cols / PRODUCTS);
@@ -161,7 +161,7 @@ impl Linear {
         tokens.iter().flat_map(times).collect()
     }
 
-    /// By output, so that a row of weights is decoded once for all tokens.
+    /// Evaluates some results by output, so that a row of weights is decoded once for all tokens.
     fn some(&self, profile: &Profile, tokens: &[Operand], wanted: &[usize]) -> Vec<Exact> {
         let rows = self.w.rows;
         let first_token = wanted.first().map_or(0, |flat| flat / rows);

@@ -18,7 +18,7 @@ use crate::view::View;
 /// Smaller numbers are zero on machines that flush them.
 const FLUSHED: f64 = f32::MIN_POSITIVE as f64;
 
-/// So many values that are not explained are kept.
+/// Number of unexplained values that are kept.
 const EXAMPLES: usize = 64;
 
 /// Results of both engines, as they are measured.
@@ -161,7 +161,7 @@ impl<'m> Measured<'m> {
         }
     }
 
-    /// With what was counted in its spreads.
+    /// Moves the counts into the distributions.
     fn spread_out(mut self) -> Self {
         for (side, counts) in self.sides.iter_mut().zip(mem::take(&mut self.counts)) {
             side.spread.iter_mut().for_each(|spread| spread.add_counts(&counts));
@@ -169,7 +169,7 @@ impl<'m> Measured<'m> {
         self
     }
 
-    /// With what was measured of other results.
+    /// Adds the measurement of other results.
     pub(super) fn plus(mut self, part: Self) -> Self {
         let part = part.spread_out();
         for (side, part) in self.sides.iter_mut().zip(part.sides) {

@@ -11,7 +11,7 @@ use crate::weight::DType;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operands {
-    /// Nothing: they are multiplied as they are.
+    /// No rounding.
     Whole,
     /// ggml's pairing with the type of the weights: Q8_0 blocks with Q4_0, `f16` with F16 …
     Ggml,
@@ -58,11 +58,11 @@ impl Operands {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RowScales {
-    /// It does not: it is of weights as they are decoded.
+    /// The scale is part of the decoded weights.
     Decoded,
-    /// After the sum over the integers, which is not rounded before.
+    /// The scale is applied after the sum over the integers, without rounding before it.
     Exact,
-    /// After the sum over the integers is rounded to `results`.
+    /// The scale is applied after the sum over the integers is rounded to `results`.
     Rounded,
 }
 
@@ -72,7 +72,7 @@ pub enum RowScales {
 pub enum Angles {
     /// Position times frequency.
     Direct,
-    /// Each pair's from that of the pair before.
+    /// Each pair's frequency from that of the previous pair.
     Iterated,
 }
 
@@ -80,11 +80,11 @@ pub enum Angles {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fused {
-    /// None: kernels read what was stored.
+    /// No results: kernels read the stored values.
     Nothing,
-    /// Those of norms, of scores and of what is multiplied by a number.
+    /// Results of norms, of scores and of multiplications by a number.
     Norms,
-    /// Those of sums, too.
+    /// All of these, and sums.
     All,
 }
 
@@ -208,20 +208,20 @@ pub struct Profile {
 pub struct Choices(u64);
 
 impl Choices {
-    /// Not those of the dump's engine at all, but of ours.
+    /// Marks the profile of our engine instead of the dump's.
     pub(super) const OWN: Self = Self(1 << 63);
 
-    /// With one more.
+    /// Adds a choice.
     pub fn with(self, choice: Choice) -> Self {
         Self(self.0 | 1 << choice as u16)
     }
 
-    /// Those that are in either.
+    /// Returns the choices in either set.
     pub fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Each of them.
+    /// Returns all choices of the set.
     pub fn iter(self) -> impl Iterator<Item = Choice> {
         Choice::ALL.iter().copied().filter(move |&choice| self.0 & 1 << choice as u16 != 0)
     }
@@ -346,9 +346,9 @@ pub enum Choice {
     AbsoluteErf,
     /// Rounding of the sums over both halves of the columns before they are added.
     Halves,
-    /// Those over quarters.
+    /// Rounding of the sums over quarters of the columns before they are added.
     Quarters,
-    /// Those over eighths.
+    /// Rounding of the sums over eighths of the columns before they are added.
     Eighths,
     /// Mean square of a sum before rounding, with the row after rounding.
     MeanOfSums,
@@ -560,7 +560,7 @@ impl Profile {
         (other != p).then_some(other)
     }
 
-    /// In one kernel nothing is rounded on the way.
+    /// Fuses the operations, so that no result between them is rounded.
     fn fusing(self, fused: Fused) -> Self {
         if self.stream() == Float::F32 || self.fused != Fused::Nothing {
             return self;
@@ -569,19 +569,19 @@ impl Profile {
         Self { fused, normed: whole, layer_normed: whole, cos_sin: whole, rotated: whole, ..self }
     }
 
-    /// On matrix units, where all is `f32`.
+    /// Rounds operands as matrix units do, in an `f32` profile.
     fn with_operands(self, operands: Operands) -> Self {
         let is_plain = self.results == Float::F32 && self.operands == Operands::Whole;
         if is_plain { Self { operands, truncates: true, ..self } } else { self }
     }
 
-    /// On units for short types, where all is `f32`.
+    /// Splits operands as units for short types do, in an `f32` profile.
     fn with_split_operands(self, operands: Operands) -> Self {
         let is_plain = self.results == Float::F32 && self.operands == Operands::Whole;
         if is_plain { Self { operands, ..self } } else { self }
     }
 
-    /// In f32, a scale that comes later is another order of products.
+    /// Applies row scales later, in profiles with a short type; in f32 that is only another order.
     fn with_row_scales(self, row_scales: RowScales) -> Self {
         let is_new = self.results != Float::F32 && self.row_scales == RowScales::Decoded;
         if is_new { Self { row_scales, ..self } } else { self }
@@ -596,7 +596,7 @@ impl Profile {
         }
     }
 
-    /// In f32 parts are another order of sums.
+    /// Sums in parts, in profiles with a short type; in f32 that is only another order.
     fn in_parts(self, parts: usize) -> Self {
         let is_short = self.results != Float::F32 && self.operands == Operands::Whole;
         if is_short { Self { parts, ..self } } else { self }
@@ -682,7 +682,7 @@ impl Profile {
         }
     }
 
-    /// With each of these choices made the other way, where there is one.
+    /// Applies these choices, as far as each has an alternative.
     pub fn otherwise(&self, choices: Choices) -> Self {
         let other = |profile: Self, choice| profile.with_other(choice).unwrap_or(profile);
         Self { made: choices, ..choices.iter().fold(*self, other) }

@@ -13,7 +13,7 @@ use crate::exact::value::{Exact, U, both};
 use crate::ops::rope::Rope;
 use crate::tensor::Tensor;
 
-/// Each head of `[T, H, D]`, turned.
+/// Rotates each head of `[T, H, D]`.
 pub struct Rotary {
     /// `[T, H, D]`
     pub x: Tensor,
@@ -68,7 +68,7 @@ impl Rotary {
         of
     }
 
-    /// Those of a head that are wanted; it begins at `start`.
+    /// Evaluates the wanted values of a head, which begins at `start`.
     fn head(
         &self,
         profile: &Profile,

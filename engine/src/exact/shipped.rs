@@ -14,7 +14,7 @@ use crate::weight::DType;
 /// A function that is further off is no implementation of it.
 const MOST_ULPS: f64 = 64.0;
 
-/// By name.
+/// Shipped profiles by name.
 static PROFILES: LazyLock<BTreeMap<String, Profile>> = LazyLock::new(|| {
     toml::from_str(include_str!("profiles.toml")).expect("the table of profiles is parsed by a test")
 });

@@ -1,4 +1,4 @@
-//! One operation, to be evaluated when somebody asks.
+//! Operations that are evaluated on demand.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ pub trait Stage: Any + Send + Sync {
     /// Evaluates some of its results, counted row-major, in ascending order.
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact>;
 
-    /// All its results in some rows, where they are best computed a few columns at a time.
+    /// Returns an evaluator by columns for some rows, if that is faster.
     fn by_columns<'s>(&'s self, _: &Profile, _rows: Range<usize>) -> Option<Box<dyn ByColumns + 's>> {
         None
     }
@@ -67,13 +67,14 @@ pub trait Stage: Any + Send + Sync {
         1.0
     }
 
-    /// By how much a rounding that the results of a row share moves them, relative to these: they are not independent.
+    /// Returns the relative error that all results of a row share because of a common rounding: they are not
+    /// independent.
     fn shared(&self) -> f64 {
         0.0
     }
 
-    /// By how much the results of a row are moved alike by what is not known of the values that they are made of, relative to
-    /// these; of another row, otherwise.
+    /// Returns the relative error that all results of a row share because of uncertain inputs; the errors of other
+    /// rows are independent.
     fn inherited(&self, _: &Profile) -> f64 {
         0.0
     }
@@ -120,7 +121,7 @@ impl Node {
         }
     }
 
-    /// All results, rounded: what the next operation starts from.
+    /// Evaluates all results, rounded: the inputs of the next operation.
     pub fn all(&self, choices: Choices) -> Arc<Vec<Exact>> {
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = known().get(&choices) {

@@ -27,7 +27,7 @@ pub(super) struct Rows<const N: usize> {
 }
 
 impl<const N: usize> Rows<N> {
-    /// At most `N` rows, equally long.
+    /// Packs at most `N` rows of equal length.
     pub(super) fn of(rows: &[&[f64]]) -> Self {
         let columns = rows.first().map_or(0, |row| row.len());
         let (mut values, mut squares) = (vec![[0.0; N]; columns], vec![[0.0; N]; columns]);

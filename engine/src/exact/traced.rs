@@ -29,7 +29,7 @@ use crate::quant::ternary::is_ternary;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
-/// Other numerics; each result knows its operation, to be evaluated by the profile.
+/// Wraps numerics so that each result records its operation, which the profile then evaluates.
 pub struct Traced<'n> {
     numerics: &'n dyn Numerics,
     /// Rounding profiles of the dump's engine and of these numerics.
@@ -77,7 +77,7 @@ impl<'n> Traced<'n> {
         self.by(result, Gathered { tensors, index })
     }
 
-    /// Each value through a function of one variable that rises or falls wherever it is known, rounded once.
+    /// Applies a function of one variable that is monotonic on each value's uncertainty, with one rounding.
     pub fn mapped(&self, x: &Tensor, f: fn(f64, f64) -> f64, parameter: f64) -> Tensor {
         let short = Float::of(self.numerics.activation_type()).unwrap_or(Float::F32);
         let result = x.clone().map(|x| short.round(f(x.into(), parameter)) as f32);

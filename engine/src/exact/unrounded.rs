@@ -13,7 +13,7 @@ use crate::tensor::{Origin, Tensor};
 pub enum Unrounded {
     /// Result of that operation, whose inputs are recorded as well.
     Of(Arc<Node>),
-    /// Any numbers that round to them.
+    /// Any numbers that round to these values.
     Unknown {
         /// True if they are sums.
         is_sum: bool,

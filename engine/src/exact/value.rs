@@ -3,11 +3,11 @@
 use crate::exact::float::Float;
 pub(super) use crate::exact::float::U;
 
-/// One rounding relative to its result: √(0.541 / 3) of its largest, for mantissas that are evenly spread on a logarithmic
-/// scale.
+/// Standard deviation of one rounding relative to its largest error: √(0.541 / 3), for mantissas that are uniform on
+/// a logarithmic scale.
 pub(super) const K: f64 = 0.425;
 
-/// So many sigmas are never exceeded: a Gaussian does once in 10¹⁵ draws.
+/// Number of standard deviations that no error exceeds: a Gaussian does once in 10¹⁵ draws.
 pub const LAMBDA: f64 = 8.0;
 
 /// Combines two independent errors: √(a² + b²), for numbers whose squares neither overflow nor underflow.
@@ -25,7 +25,7 @@ pub(super) fn lost(terms: impl Iterator<Item = f64>, sum: f64) -> f64 {
 /// Exact result of an operation in `f64`, before it is rounded to the profile's type.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Exact {
-    /// Without rounding but where the profile says.
+    /// Value without rounding, except where the profile states one.
     pub value: f64,
     /// Standard deviation of the rounding error.
     pub sigma: f64,
@@ -105,7 +105,7 @@ impl Exact {
         Self::bounded((low + high) / 2.0, (high - low) / 2.0)
     }
 
-    /// Any number that rounds to this one.
+    /// Extends the value to all numbers that round to it.
     pub(super) fn unrounded(self, float: Float) -> Self {
         let (low, high) = float.cell(self.value);
         // It may be any of them, and each is as likely.

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::memory;
 use crate::weight::StoredTensor;
 
-/// More files than any folder of activations has; each is mapped, and a process has so many maps.
+/// Maximum number of files in a folder; each is mapped, and a process has a limited number of maps.
 const MOST_FILES: usize = 20_000;
 /// Folders inside folders.
 const MOST_DEEP: usize = 8;

@@ -81,7 +81,7 @@ impl Messages {
         }
     }
 
-    /// Its text; memory is taken as it comes.
+    /// Reads the header's text; memory is allocated as the bytes arrive.
     fn header(&mut self, len: u64) -> Result<Vec<u8>> {
         let mut header = Vec::new();
         self.read_up_to(1, &mut header)?;

@@ -91,7 +91,7 @@ impl TensorFile {
         self.tensors.get(name)
     }
 
-    /// All tensors with their names, in file order.
+    /// Returns all tensors with their names, in file order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &StoredTensor)> {
         self.tensors.iter()
     }

@@ -51,7 +51,7 @@ impl<T> Named<T> {
         found.ok().map(|index| &self.entries[self.by_name[index]].1)
     }
 
-    /// All names and values, in file order.
+    /// Returns all names and values, in file order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &T)> {
         self.entries.iter().map(|(name, value)| (name.as_str(), value))
     }

@@ -17,7 +17,7 @@ use crate::parts::Parts;
 pub struct Source {
     /// The file, as messages name it; a member of an archive may be `dump.npz/p0/embed.npy`.
     pub path: PathBuf,
-    /// All of its bytes.
+    /// Bytes of the file.
     pub data: Parts,
 }
 

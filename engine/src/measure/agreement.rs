@@ -57,7 +57,7 @@ impl Agreement {
         [all().sum::<f64>() / self.places.len().max(1) as f64, all().fold(0.0, larger)]
     }
 
-    /// At how many positions both find the same token likeliest; `None` where that is not told.
+    /// Returns the number of positions with the same most likely token on both sides; `None` if undetermined.
     pub fn same_top(&self) -> Option<usize> {
         let told = self.places.iter().filter_map(|place| place.same_top);
         self.places.iter().any(|place| place.same_top.is_some()).then(|| told.filter(|same| *same).count())

@@ -105,7 +105,7 @@ pub(super) struct Spacing {
 }
 
 impl Spacing {
-    /// None at all for a type that is no floating type.
+    /// Returns the spacing of a type; zero for a type that is not a floating type.
     #[inline]
     fn of(dtype: DType) -> Self {
         let Some(bits) = fraction_bits(dtype) else { return Self { fraction: 0.0, least: 0.0 } };

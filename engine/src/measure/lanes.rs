@@ -107,7 +107,7 @@ impl<'p> Pairs<'p> {
         among.start
     }
 
-    /// All figures; errors are what is past half a step of `storage`.
+    /// Computes all figures; errors are what exceeds half a step of `storage`.
     pub fn add_up(self, storage: Option<[Spacing; 2]>, limit: f64) -> Found {
         gathered(self, storage, Figures { limit, ..Figures::default() }).found()
     }

@@ -46,7 +46,7 @@ pub struct Nonfinite {
 }
 
 impl Nonfinite {
-    /// Those that only one side has.
+    /// Returns the number on one side only.
     pub fn of_one_side(&self) -> usize {
         self.candidate.max(self.reference) - self.shared
     }
@@ -88,7 +88,7 @@ impl Measurement {
 /// Agreement of two engines on the next token of each position.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Agreement {
-    /// Each position, in order.
+    /// Positions, in order.
     pub places: Vec<Placed>,
 }
 
@@ -113,9 +113,9 @@ pub struct Placed {
 /// The likeliest tokens after a position, by the logits of both sides.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tops {
-    /// By the candidate: each id with its probability, the likeliest first.
+    /// Ids and probabilities by the candidate, the most likely first.
     pub candidate: Vec<(u32, f64)>,
-    /// By the reference.
+    /// Ids and probabilities by the reference, the most likely first.
     pub reference: Vec<(u32, f64)>,
     /// KL(reference‖candidate).
     pub divergence: f64,

@@ -11,11 +11,11 @@ use crate::view::View;
 /// Selected entries of each row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Columns {
-    /// All.
+    /// All entries.
     All,
-    /// Those that follow each other.
+    /// Consecutive entries.
     Range(Range<usize>),
-    /// These, in ascending order.
+    /// Listed entries, in ascending order.
     These(Vec<usize>),
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Sides<'s, 'v> {
 /// Entries of a row that are compared.
 enum Entries {
     Range(Range<usize>),
-    /// These, which have been read: of the candidate and of the reference, with their scales.
+    /// Listed elements that were read, of the candidate and of the reference, with their scales.
     These(Vec<usize>, [Vec<f64>; 2], Option<[Vec<f64>; 2]>),
 }
 

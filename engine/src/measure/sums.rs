@@ -27,7 +27,7 @@ pub(super) struct Sums {
     pub spread: Spread,
 }
 
-/// One element of both sides.
+/// Element of both sides.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pair {
     pub flat: usize,
@@ -47,9 +47,9 @@ pub(super) struct Chunk<'c> {
 /// Location of a chunk's elements in the array.
 #[derive(Clone, Copy)]
 pub(super) enum Place<'c> {
-    /// Behind each other, from this one on.
+    /// Consecutive elements from this index on.
     Run(usize),
-    /// In a row that begins there, in these entries of it.
+    /// Elements of a row: the row's start, and the listed entries.
     These(usize, &'c [usize]),
 }
 

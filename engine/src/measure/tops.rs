@@ -6,7 +6,7 @@ use crate::measure::sums::larger;
 use crate::parallel;
 use crate::view::View;
 
-/// So many tokens are kept.
+/// Number of tokens that are kept.
 const KEPT: usize = 5;
 
 impl Tops {

@@ -20,7 +20,8 @@ pub struct Attention<'m> {
 }
 
 impl Attention<'_> {
-    /// From queries and keys with positions to merged heads: `[T, H, D]`, `[T, Hkv, D]` twice, to `[T, H·D]`.
+    /// Computes attention from queries and keys with positions to merged heads: `[T, H, D]`, `[T, Hkv, D]` twice, to
+    /// `[T, H·D]`.
     pub fn attend(&self, q: &Tensor, k: Tensor, v: Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
         let n = self.n;
         let keys = t.tap(KCache, kv.take_keys(&n.to_cache(k)));

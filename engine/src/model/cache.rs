@@ -6,7 +6,7 @@ use crate::tensor::Tensor;
 /// Room is made for so many tokens at a time.
 const CHUNK: usize = 256;
 
-/// So many tokens are dropped at a time: every position stays in its lane of the sums over keys.
+/// Number of tokens that are dropped at a time, so that every position stays in its lane of the sums over keys.
 const ALIGNED: usize = 32;
 
 /// Keys and values of one layer for every position that may still be looked at, each `[S, Hkv, D]`.
@@ -23,12 +23,12 @@ pub struct KvLayer {
 }
 
 impl KvLayer {
-    /// All keys that are kept, up to and including `k` (`[T, Hkv, D]`).
+    /// Appends `k` (`[T, Hkv, D]`) and returns all cached keys.
     pub fn take_keys(&mut self, k: &Tensor) -> Tensor {
         extended(self.keys.take(), k)
     }
 
-    /// All values that are kept, up to and including `v` (`[T, Hkv, D]`).
+    /// Appends `v` (`[T, Hkv, D]`) and returns all cached values.
     pub fn take_values(&mut self, v: &Tensor) -> Tensor {
         extended(self.values.take(), v)
     }
@@ -78,14 +78,14 @@ fn extended(earlier: Option<Tensor>, new: &Tensor) -> Tensor {
 /// was trained for.
 #[derive(Clone, Debug)]
 pub struct KvCache {
-    /// One entry per layer.
+    /// Entries of the layers.
     pub layers: Vec<KvLayer>,
     capacity: usize,
     len: usize,
 }
 
 impl KvCache {
-    /// An empty cache for `n_layers` layers, that takes at most `capacity` tokens.
+    /// Creates an empty cache for `n_layers` layers and at most `capacity` tokens.
     pub fn new(n_layers: usize, capacity: usize) -> Self {
         Self { layers: vec![KvLayer::default(); n_layers], capacity, len: 0 }
     }

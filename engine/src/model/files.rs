@@ -1,4 +1,4 @@
-//! From files to a model: which files make one, and what they hold.
+//! Files of a model: which files make one, and how they are loaded.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -327,11 +327,11 @@ fn open_tokenizer(place: &dyn Place, config: &Source) -> Result<Option<Tokenizer
 
 /// Loader of an architecture.
 struct Loader {
-    /// Its name in dumps.
+    /// Name in dumps.
     architecture: &'static str,
-    /// Its names in GGUF files.
+    /// Names in GGUF files.
     gguf_names: &'static [&'static str],
-    /// Its names in `config.json`.
+    /// Names in `config.json`.
     model_types: &'static [&'static str],
     /// Defaults of transformers for keys that a `config.json` omits.
     config_defaults: fn() -> Value,
@@ -339,7 +339,7 @@ struct Loader {
     hugging_face: fn(&Config, &TensorFile) -> Result<Box<dyn Model>>,
 }
 
-/// Every architecture that can be run.
+/// Loaders of all supported architectures.
 const LOADERS: &[Loader] = &[
     LLAMA,
     decoder::<MistralBlock>(),
@@ -366,7 +366,7 @@ const LLAMA: Loader = Loader {
     ..decoder::<LlamaBlock>()
 };
 
-/// Its GGUF files go by Llama's name.
+/// Loader of Mixtral, whose GGUF files have Llama's name.
 const MIXTRAL: Loader = Loader { gguf_names: &[], ..decoder::<MixtralBlock>() };
 
 const GPT2: Loader = Loader {

@@ -92,7 +92,7 @@ pub trait Model: Send + Sync {
     /// The weight matrices of a layer, likewise.
     fn layer_matrices(&self, layer: usize) -> Vec<(&'static str, &Matrix)>;
 
-    /// Every weight matrix, with a name for messages.
+    /// Returns all weight matrices, with names for messages.
     fn matrices(&self) -> Vec<(String, &Matrix)> {
         let outer = self.outer_matrices().into_iter().map(|(name, matrix)| (name.to_owned(), matrix));
         let of_layer = |layer: usize| {
@@ -145,7 +145,7 @@ pub trait ModelPass {
     /// Computes the input of layer 0: `[T, d]`.
     fn embed(&self, tokens: &[u32], t: &mut Probe) -> Tensor;
 
-    /// These layers will be asked for next, in that order.
+    /// Announces the layers that will be needed next, in that order.
     fn expect(&self, layers: Range<usize>) {
         _ = layers;
     }
@@ -156,7 +156,7 @@ pub trait ModelPass {
     /// first position of the pass.
     fn layer(&self, layer: usize, x: &Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor;
 
-    /// From the last layer's output, `[T, d]`, to logits of every token, `[T, V]`, or where nobody looks at them those of
-    /// the last alone, `[1, V]`.
+    /// Computes the logits of every token, `[T, V]`, from the last layer's output, `[T, d]`; only those of the last
+    /// token, `[1, V]`, if no tap reads them.
     fn head(&self, x: Tensor, t: &mut Probe) -> Tensor;
 }

@@ -281,8 +281,8 @@ pub fn arrive_rows(table: &Matrix, tokens: &[u32]) {
     parts::bring(&rows).unwrap_or_else(|why| parts::refuse(why));
 }
 
-/// All scales are read, at the speed of memory; on a cold file this reads ahead what the first pass needs anyway. The system has it
-/// then, and the process no longer.
+/// Returns the first block with a bad scale. This reads all scales at the speed of memory; for an uncached file it
+/// reads ahead what the first pass needs.
 fn first_unsound_block(matrix: &Matrix) -> Option<usize> {
     if matrix.dtype == DType::INT8_GROUPS {
         return quant::llama2c::first_unsound(matrix.scale_range(0..matrix.rows));

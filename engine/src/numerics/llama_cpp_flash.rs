@@ -24,7 +24,7 @@ use crate::quant::DotOrder;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
-/// From so many tokens on, a pass is computed in tiles of as many.
+/// Number of tokens from which on a pass is computed in tiles, and the tile size.
 pub const TILE: usize = 64;
 
 /// Computes as llama.cpp does with flash attention.
@@ -35,7 +35,7 @@ pub struct LlamaCppFlash {
 }
 
 impl LlamaCppFlash {
-    /// There is but one.
+    /// The only variant.
     pub const NEW: Self = Self { inner: LlamaCpp { kv: KvType::F16 } };
 
     fn way(tokens: usize) -> Way {

@@ -48,7 +48,7 @@ use crate::weight::{DType, Factor, Matrix};
 /// Types whose elements are numbers by themselves: to decode one loses nothing and changes no product.
 pub const PLAIN: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 
-/// One of each kind, to tell which of them can do something.
+/// One instance of each kind, to list those with a feature.
 pub const ALL: &[&dyn Numerics] = &[
     &F32,
     &LlamaCpp { kv: KvType::F16 },
@@ -58,7 +58,7 @@ pub const ALL: &[&dyn Numerics] = &[
     &Llama2C,
 ];
 
-/// Every operation a block diagram is made of, rounded the way one reference rounds it.
+/// Operations of block diagrams, with the rounding of one reference.
 ///
 /// T = tokens of the pass, S = tokens seen so far, H and Hkv = query and key-value heads, D = head size.
 pub trait Numerics: Send + Sync {
@@ -68,8 +68,8 @@ pub trait Numerics: Send + Sync {
     /// The stored types it can compute with; a model with another is refused.
     fn weight_types(&self) -> &'static [DType];
 
-    /// Those of them that it computes with as they are stored. The others it decodes first, which is another
-    /// computation than the one their makers made them for.
+    /// Returns the types that are computed as they are stored. Other types are decoded first, which is another
+    /// computation than intended.
     fn native_types(&self) -> &'static [DType];
 
     /// Returns the type that the result of an operation is rounded to: `f32` without rounding.
@@ -85,7 +85,7 @@ pub trait Numerics: Send + Sync {
     /// Looks up rows of an embedding table: `[T, d]`.
     fn embed(&self, table: &Matrix, tokens: &[u32]) -> Tensor;
 
-    /// Each value times, or divided by, a number.
+    /// Multiplies or divides each value by a number.
     fn scale(&self, x: &Tensor, by: Multiplier) -> Tensor;
 
     /// RMSNorm of each row: `[T, d]` or, per head, `[T, H, D]`.

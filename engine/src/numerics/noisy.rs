@@ -29,7 +29,8 @@ use crate::weight::{DType, Factor, Matrix};
 
 /// Half the spacing of `f32` at 1.
 pub(super) const U: f64 = 1.0 / (1u64 << 24) as f64;
-/// One rounding, relative to its result: √(0.541 / 3) of u, for mantissas that are evenly spread on a logarithmic scale.
+/// Standard deviation of one rounding relative to u: √(0.541 / 3), for mantissas that are uniform on a logarithmic
+/// scale.
 pub(super) const K: f64 = 0.425;
 /// Units in the last place by which a library's exponential or tangent may be off.
 const LIBRARY: f64 = 2.0;
@@ -81,7 +82,8 @@ pub struct Roundings {
     pub experts: f64,
 }
 
-/// Other numerics with noise. The same seed gives the same noise to the same operations in the same order.
+/// Adds random rounding errors to other numerics. The same seed gives the same errors to the same operations in the
+/// same order.
 pub struct Noisy<'n> {
     numerics: &'n dyn Numerics,
     seed: u64,

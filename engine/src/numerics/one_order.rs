@@ -13,8 +13,8 @@ use crate::ops::rope::{Rope, RopeTable};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
-/// Other numerics, but in the order of sums and the roundings of a single token. What several tokens give together and one by one is
-/// then the same to the last bit, if nothing else is wrong.
+/// Wraps numerics and computes every token with the order of sums and the roundings of a single token, so that a pass
+/// of several tokens equals single passes to the last bit.
 pub struct OneOrder<'n>(pub &'n dyn Numerics);
 
 /// Applies `of` to each row alone, `[1, d]`, and joins the results.

@@ -22,7 +22,7 @@ pub struct Mask {
 }
 
 impl Mask {
-    /// Every key for every query.
+    /// Mask that shows every key to every query.
     pub const NONE: Self = Self { position: usize::MAX / 2, window: None };
 
     /// The keys of `keys` that token `token` of the pass sees: itself and those before it, as far as the window goes.
@@ -185,7 +185,7 @@ fn turned(v: &Tensor, head: usize) -> Vec<f32> {
     turned
 }
 
-/// One token's mean of values, in the order of sums of a tile.
+/// Computes the weighted mean of values for one token, in the order of sums of a tile.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn mixed(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
     add_in_lanes::<LANES>(|lane| lane, weights, values, stride, out);
@@ -217,7 +217,7 @@ pub fn add_in_lanes<const N: usize>(
     }
 }
 
-/// So many columns, lane after lane, so that their sums stay in registers.
+/// Computes this many columns, lane by lane, so that their sums stay in registers.
 #[inline(always)]
 pub fn columns<const N: usize, const W: usize>(
     place: &impl Fn(usize) -> usize,
@@ -247,7 +247,7 @@ pub fn columns<const N: usize, const W: usize>(
     lanes[0]
 }
 
-/// One head of one token (or key) of `[T, H, D]`.
+/// Returns one head of one token (or key) of `[T, H, D]`.
 pub fn head_of(x: &Tensor, token: usize, head: usize) -> &[f32] {
     let head_dim = x.shape()[2];
     &x.row(token)[head * head_dim..][..head_dim]

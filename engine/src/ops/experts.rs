@@ -18,10 +18,10 @@ pub struct Routing {
     pub is_rounded: bool,
 }
 
-/// In which order the outputs of the chosen experts are added.
+/// Order in which the outputs of the chosen experts are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// That of their numbers.
+    /// Order of the experts' indices.
     Numbers,
     /// The one with the largest weight first; of equals, that with the lowest number.
     Weights,
@@ -58,7 +58,7 @@ pub fn of_chosen(likelihoods: &Tensor, chosen: &Tensor) -> Tensor {
     Tensor::new(chosen.shape(), (0..chosen.rows()).flat_map(of_token).collect())
 }
 
-/// Each row divided by what `sum` makes of it.
+/// Divides each row by its `sum`.
 pub fn normalised(weights: Tensor, sum: impl Fn(&[f32]) -> f32) -> Tensor {
     let (shape, width) = (weights.shape().to_vec(), weights.row_len());
     let mut data = weights.into_data();
@@ -69,7 +69,7 @@ pub fn normalised(weights: Tensor, sum: impl Fn(&[f32]) -> f32) -> Tensor {
     Tensor::new(&shape, data)
 }
 
-/// For each expert that any token has chosen, the entries of `[T, k]` that have chosen it, in order.
+/// Returns the entries of `[T, k]` by chosen expert, in order.
 pub fn by_expert(chosen: &Tensor) -> Vec<(usize, Vec<usize>)> {
     let mut entries: Vec<(usize, usize)> =
         chosen.data().iter().enumerate().map(|(entry, &expert)| (expert as usize, entry)).collect();

@@ -30,7 +30,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// Every activation of feed-forward blocks.
+    /// All activation functions of feed-forward blocks.
     pub const ALL: &'static [Activation] = &[
         Activation::Silu,
         Activation::SquaredRelu,
@@ -56,7 +56,7 @@ impl Activation {
         if self == Activation::GeluNew { Activation::GeluTanh } else { self }
     }
 
-    /// Each value of `x` through it, in `f32`.
+    /// Applies the function to each value of `x`, in `f32`.
     pub fn of(self, x: &Tensor) -> Tensor {
         match self {
             Activation::Silu => piecewise(x, silu),

@@ -21,7 +21,7 @@ pub enum Gain {
     Weight,
     /// The weight, before anything is rounded to a short type, as OLMo 2's authors have it.
     WeightFirst,
-    /// One and the weight, as Gemma's own files have it. (In GGUF files the one has been added.)
+    /// 1 + weight, as in Gemma's own files. (GGUF files contain the sum.)
     OnePlusWeight,
 }
 
@@ -95,7 +95,7 @@ pub fn mean_square(values: &[f32]) -> f32 {
     (sum / values.len() as f64) as f32
 }
 
-/// Each row of `width` values through `norm`, rows in parallel; the shape stays.
+/// Applies `norm` to each row of `width` values, rows in parallel, and keeps the shape.
 pub fn per_row(x: &Tensor, width: usize, norm: impl Fn(&[f32], &mut [f32]) + Sync) -> Tensor {
     let rows = x.data().len() / width;
     let normed = Tensor::from_rows(rows, width, |row, out| norm(&x.data()[row * width..][..width], out));

@@ -41,13 +41,13 @@ impl<'r> Strided<'r> {
         Self { values, stride, rows: values.len() / stride, columns }
     }
 
-    /// One head of every token (or key) of `[T, H, D]`.
+    /// Returns one head of every token (or key) of `[T, H, D]`.
     pub fn head_of(x: &'r Tensor, head: usize) -> Self {
         let columns = x.shape()[2];
         Self { values: &x.data()[head * columns..], stride: x.row_len(), rows: x.rows(), columns }
     }
 
-    /// One of them.
+    /// Returns one row.
     pub fn at(&self, row: usize) -> &'r [f32] {
         &self.values[row * self.stride..][..self.columns]
     }
@@ -67,7 +67,7 @@ impl Rows for Strided<'_> {
     }
 }
 
-/// From so many tokens on, tiles are faster than dot products.
+/// Number of tokens from which on tiles are faster than dot products.
 const TILED: usize = 3;
 
 /// Number of steps in a partial sum.
@@ -75,7 +75,7 @@ const TILED: usize = 3;
 pub enum Blocks {
     /// [`STEPS`], the first of them from the first column on.
     Cut,
-    /// All: where columns are keys, of which a cache may have dropped the first.
+    /// One sum over all columns: for columns that are keys, of which a cache may have dropped the first.
     Whole,
 }
 

@@ -24,11 +24,11 @@ pub struct Rope {
 /// Scaling of RoPE's frequencies.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// Not at all.
+    /// No scaling.
     None,
     /// Divisor of each pair's frequency, as stored in GGUF files.
     Factors(Vec<f32>),
-    /// Every frequency is divided by this (Chen et al., 2023).
+    /// Division of every frequency by this number (Chen et al., 2023).
     Linear(f32),
     /// Llama 3.1's: low frequencies are divided by `factor`, high ones left, those between interpolated.
     Llama3 {
@@ -46,7 +46,7 @@ pub enum RopeScaling {
     Long {
         /// Divisors of the frequencies in passes that end within the original context.
         short: Vec<f32>,
-        /// And in those that end beyond it.
+        /// Divisors of the frequencies in passes that end beyond it.
         long: Vec<f32>,
         /// Positions of the first training.
         original_context: usize,
@@ -199,7 +199,7 @@ impl RopeTable {
         self.positions.clone()
     }
 
-    /// No angle of the table is larger: that of the first pair, which turns by one radian per position.
+    /// Returns the largest angle of the table: that of the first pair, which turns by one radian per position.
     pub fn largest_angle(&self) -> f64 {
         self.positions.end.saturating_sub(1) as f64
     }
@@ -223,7 +223,7 @@ impl RopeTable {
         self.per_token(x, turn_fused)
     }
 
-    /// All heads of a token together, with its cosines and sines.
+    /// Rotates all heads of a token together, with its cosines and sines.
     fn per_token(&self, x: &Tensor, turn: impl Fn(Heads, &[f32], [&[f32]; 2], &mut [f32]) + Sync) -> Tensor {
         let &[tokens, heads, head_dim] = x.shape() else {
             panic!("RoPE takes [T, H, D], not {:?}", x.shape())
@@ -252,7 +252,7 @@ fn turn_fused(heads: Heads, x: &[f32], angles: [&[f32]; 2], out: &mut [f32]) {
     turn(heads, x, angles, out, |[x, y], [cos, sin]| [x.mul_add(cos, -(y * sin)), x.mul_add(sin, y * cos)]);
 }
 
-/// Every pair of values of every head through `turned`, with its cosine and sine.
+/// Applies `turned` to every pair of every head, with its cosine and sine.
 #[inline(always)]
 fn turn(
     Heads { pairing, head_dim }: Heads,

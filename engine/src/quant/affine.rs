@@ -4,7 +4,7 @@ use super::lanes::Lanes;
 use super::q8_1;
 use super::stored::{Stored, blocks};
 
-/// Such a block.
+/// Block with a scale and an offset.
 pub(super) trait Affine: Stored {
     /// Returns the factor of each code.
     fn scale(&self) -> f32;

@@ -7,7 +7,7 @@ use super::lanes::{Lanes, sum4};
 use super::q8_k;
 use super::stored::{Stored, blocks};
 
-/// Such a block.
+/// Block of 256 values.
 pub(super) trait Large: Stored {
     /// Offset that is subtracted from each code.
     const OFFSET: i8;

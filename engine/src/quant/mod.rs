@@ -116,10 +116,10 @@ const TRAITS: &[TypeTraits] = traits! {
     MXFP4  Q8_0 decode_blocks::<mxfp4::Block>, signed_dot::dot_in_pairs::<mxfp4::Block>, unsound::<mxfp4::Block>;
 };
 
-/// Another order of sums for products of several tokens. Types without one add as for a single token.
+/// Order of sums for products of several tokens. Types without one add as for a single token.
 struct Batch {
     dtype: DType,
-    /// From so many tokens on.
+    /// Minimum number of tokens.
     tokens: usize,
     /// Required divisors of the matrix's rows and columns.
     outputs: usize,
@@ -342,7 +342,7 @@ pub fn fast_tile(weights: DType, order: DotOrder) -> Option<Tile> {
     tiles(weights, order).next()
 }
 
-/// All that do so on this machine, the fastest first.
+/// Returns all tile kernels of this machine, the fastest first.
 pub fn tiles(weights: DType, order: DotOrder) -> impl Iterator<Item = Tile> {
     let is_other_order = order == DotOrder::Row && batch(weights).is_some();
     simd::tiles(weights).filter(move |_| !is_other_order)

@@ -141,7 +141,7 @@ pub(super) fn leftovers<'r, E: Element + 'r>(
     weights.iter().zip(activations).map(|(w, a)| (w.widen(), a.widen()))
 }
 
-/// All lanes, neighbours first.
+/// Adds all lanes, neighbours first.
 fn in_neighbours(Lanes([a, b, c, d, e, f, g, h]): Lanes) -> f32 {
     ((a + e) + (b + f)) + ((c + g) + (d + h))
 }

@@ -2,7 +2,7 @@
 
 use super::stored::Stored;
 
-/// Such a block.
+/// Block with a scale and signed codes.
 pub(super) trait Signed: Stored {
     /// Returns the factor of each code.
     fn scale(&self) -> f32;

@@ -11,7 +11,7 @@ pub(super) trait Stored: FromBytes + Immutable + KnownLayout + Unaligned {
     /// Returns true if all scales are finite.
     fn is_finite(&self) -> bool;
 
-    /// Its values, [`Stored::LEN`] of them.
+    /// Decodes its values, [`Stored::LEN`] of them.
     fn decode(&self, out: &mut [f32]);
 }
 

@@ -107,7 +107,7 @@ const GRANITE_EMBEDDING: &str = concat!(
 );
 /// Chinese and Japanese.
 const HAN_AND_KANA: &str = "[一-龥\u{3040}-ゟ゠-ヿ]+";
-/// From the end of a number on: what is left over comes first.
+/// Cuts digits into threes from the end of a number, so that the rest comes first.
 const DIGITS_IN_THREES: &str = r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))";
 /// Scripts that are written without spaces, and Hangul, in the ranges of llama.cpp.
 const ASIAN: &str = "[一-鿿㐀-䶿豈-﫿\u{3040}-ゟ゠-ヿ･-ﾟ⼀-\u{2fdf}\u{e40}-\u{e7f}\u{e80}-\u{eff}ក-\u{17ff}က-႟ꩠ-ꩿꧠ-\u{a9ff}가-\u{d7af}ᄀ-ᇿ]+";
@@ -234,7 +234,7 @@ impl Words {
         WORDS.iter().find(|words| words.names.contains(&name))
     }
 
-    /// All names that are known.
+    /// Returns all known names.
     pub fn names() -> String {
         let names: Vec<&str> = WORDS.iter().flat_map(|words| words.names).copied().collect();
         names.join(", ")

@@ -45,9 +45,9 @@ pub struct Vocabulary {
 /// Engine whose rules apply where the two engines differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rules {
-    /// Those of llama.cpp.
+    /// Rules of llama.cpp.
     LlamaCpp,
-    /// Those of the sentencepiece library.
+    /// Rules of the sentencepiece library.
     SentencePiece,
 }
 

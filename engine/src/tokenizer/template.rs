@@ -22,7 +22,7 @@ const NAME: &str = "chat";
 
 /// A conversation, for a template.
 pub struct Conversation {
-    /// Its messages.
+    /// Messages.
     pub messages: Vec<serde_json::Value>,
     /// True if the assistant's turn is next.
     pub adds_prompt: bool,

@@ -61,7 +61,7 @@ impl Gguf {
         Ok(Self { version, alignment, tensors, metadata })
     }
 
-    /// All keys and values, in file order. Readers of a model want [`Gguf::require`] instead.
+    /// Returns all keys and values, in file order. To read a model, use [`Gguf::require`] instead.
     pub fn metadata(&self) -> &Named<Value> {
         &self.metadata
     }

@@ -45,7 +45,7 @@ macro_rules! numbers {
         pub enum Number { $($Type($type),)* }
 
         impl Number {
-            /// Its type.
+            /// Returns the type of the number.
             pub fn number_type(self) -> NumberType {
                 match self { $(Self::$Type(_) => NumberType::$Type,)* }
             }
@@ -116,7 +116,7 @@ impl Numbers {
         self.number_type
     }
 
-    /// All numbers, in order.
+    /// Returns all numbers, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Number> {
         self.data.chunks_exact(self.number_type.width()).map(|bytes| self.number_type.decode(bytes))
     }

@@ -6,7 +6,7 @@ use crate::weight::DType;
 pub(super) enum TensorType {
     /// A type that is read here.
     Known(DType),
-    /// One that is not, by name, and what to do.
+    /// Type that is not supported, with its name and the remedy.
     Refused(&'static str, &'static str),
     /// An id that ggml had not given out when this was written.
     Unknown,

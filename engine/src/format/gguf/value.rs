@@ -120,14 +120,14 @@ impl Strings {
         Ok(strings)
     }
 
-    /// One string.
+    /// Returns one string.
     pub fn get(&self, index: usize) -> Option<&str> {
         let end = *self.ends.get(index)?;
         let start = if index == 0 { 0 } else { self.ends[index - 1] };
         Some(&self.text[start..end])
     }
 
-    /// All strings, in order.
+    /// Returns all strings, in order.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         (0..self.len()).filter_map(|index| self.get(index))
     }

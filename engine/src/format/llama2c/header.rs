@@ -9,10 +9,10 @@ const MAGIC: u32 = 0x616b_3432;
 /// Offset of the weights in files with a magic.
 const LATER_BYTES: usize = 256;
 const VERSION_0_BYTES: usize = 28;
-/// No size of a real model comes near it, and products of three stay within 128 bits.
+/// Maximum size of a model's dimensions, far above real models; products of three fit in 128 bits.
 const MAX_SIZE: u32 = 1 << 24;
 
-/// More layers than any model has by far: of each a thousand bytes are kept, however small it is.
+/// Maximum number of layers, far above real models: each layer takes a thousand bytes, however small it is.
 const MAX_LAYERS: u32 = 1 << 12;
 
 /// The sizes of a model, and how its file is laid out.

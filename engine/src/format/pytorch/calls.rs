@@ -5,7 +5,7 @@ use super::machine::Machine;
 use super::value::{Axis, Global, Storage, Tensor, Value};
 use crate::error::{Error, FormatError, Result};
 
-/// No weight comes near.
+/// Maximum number of axes, above that of any weight.
 const MOST_AXES: usize = 8;
 
 impl<'p> Machine<'p> {

@@ -1,4 +1,4 @@
-//! From storages and strides to the bytes of tensors.
+//! Bytes of tensors, from storages and strides.
 
 use std::ops::Range;
 
@@ -64,7 +64,7 @@ impl<'s> Layouts<'s> {
     }
 }
 
-/// From the first element to behind the last, or `None` where that overflows.
+/// Returns the range from the first to the last element, or `None` on overflow.
 fn span(offset: usize, axes: &[Axis]) -> Option<Range<usize>> {
     if axes.iter().any(|axis| axis.size == 0) {
         return Some(offset..offset);
@@ -98,7 +98,7 @@ fn gather(view: &[u8], element: usize, axes: &[Axis], len: usize) -> Bytes {
     gathered.into()
 }
 
-/// To the next index: as an odometer.
+/// Advances to the next index, like an odometer.
 fn advance(index: &mut [usize], axes: &[Axis]) {
     for (digit, axis) in index.iter_mut().zip(axes).rev() {
         *digit += 1;

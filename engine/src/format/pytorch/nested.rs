@@ -5,9 +5,9 @@ use super::machine::{self, Machine};
 use super::value::{Tensor, Value};
 use crate::error::Result;
 
-/// Nobody nests deeper; a dict may hold itself.
+/// Maximum nesting depth; a dict may contain itself.
 const MOST_DEEP: usize = 16;
-/// More entries than any run has. A list may be shared by many others, so that few bytes name many entries.
+/// Maximum number of entries. Lists can be shared, so that few bytes hold many entries.
 const MOST_ENTRIES: usize = 1 << 18;
 /// Bytes of all their names: keys may be shared, too.
 const MOST_NAMED: usize = 1 << 26;

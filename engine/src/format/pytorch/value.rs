@@ -47,7 +47,7 @@ impl Value<'_> {
 pub(super) struct Storage<'p> {
     /// `None` where each tensor has its own type and the storage counts bytes.
     pub dtype: Option<DType>,
-    /// Its name below `data/`.
+    /// Name below `data/`.
     pub key: &'p str,
     pub elements: usize,
 }

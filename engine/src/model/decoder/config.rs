@@ -69,11 +69,11 @@ pub struct DecoderConfig {
 /// Matrices that have a bias.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Biases {
-    /// Those of queries, keys and values.
+    /// Biases of queries, keys and values.
     pub qkv: bool,
     /// The output projection of attention.
     pub output: bool,
-    /// Those of the feed-forward block.
+    /// Biases of the feed-forward block.
     pub mlp: bool,
 }
 
@@ -113,7 +113,7 @@ pub struct SlidingWindow {
 }
 
 impl SlidingWindow {
-    /// All layers but every `pattern`-th, if there is one, which sees everything.
+    /// Returns all layers except every `pattern`-th, which has full attention.
     pub(super) fn every(pattern: Option<usize>, n_layers: usize) -> Vec<bool> {
         let is_full = |layer: usize| pattern.is_some_and(|pattern| layer.is_multiple_of(pattern));
         (1..=n_layers).map(|layer| !is_full(layer)).collect()

@@ -11,9 +11,9 @@ use crate::tensor::RopePairing;
 
 /// Constants and conventions of an architecture, and what its files leave unsaid.
 pub struct Family {
-    /// Its name in dumps and tolerances.
+    /// Name in dumps and tolerances.
     pub architecture: &'static str,
-    /// Its names in GGUF files.
+    /// Names in GGUF files.
     pub gguf_names: &'static [&'static str],
     /// Values of `model_type` in a `config.json`.
     pub model_types: &'static [&'static str],
@@ -39,13 +39,13 @@ pub struct Family {
     pub stated: &'static [Stated],
     /// Default sliding window, if some of its layers have one.
     pub sliding: Option<SlidingDefaults>,
-    /// Every so many-th of its layers does not rotate queries and keys, where no file says.
+    /// Default interval of layers without RoPE.
     pub unrotated_every: Option<usize>,
     /// RoPE variants in its files in addition to Llama's.
     pub rope: RopeExtras,
     /// Defaults of transformers for keys that a `config.json` omits.
     pub config_defaults: fn() -> Value,
-    /// Its experts, if it has any.
+    /// Expert settings, if the architecture has experts.
     pub experts: Option<ExpertFiles>,
     /// Hugging Face names of a layer's tensors that differ from Llama's, by GGUF name. `{}` stands for the index of
     /// an expert.
@@ -79,7 +79,7 @@ impl Family {
 pub struct BiasRules {
     /// Queries, keys and values have one in every file.
     pub always_qkv: bool,
-    /// All of attention has one where `attention_bias` says so; in GGUF files where the tensors are there.
+    /// True if all of attention has biases when `attention_bias` is true; in GGUF files when the tensors exist.
     pub attention: bool,
     /// The feed-forward block has one where `mlp_bias` says so; in GGUF files where the tensors are there.
     pub mlp: bool,
@@ -92,9 +92,9 @@ impl BiasRules {
 
 /// A number around an operation: a factor, or a cap.
 pub struct Stated {
-    /// Its key in `config.json`.
+    /// Key in `config.json`.
     pub json: &'static str,
-    /// Its key in GGUF files, behind the architecture's name.
+    /// Key in GGUF files, after the architecture's name.
     pub gguf: &'static str,
     /// Default for files without the key; without a default nothing is set.
     pub default: Option<f32>,
@@ -128,9 +128,9 @@ pub struct ExpertFiles {
 /// RoPE variants of an architecture.
 #[derive(Clone, Copy, Default)]
 pub struct RopeExtras {
-    /// Its authors round neither cosines and sines nor products to a short type.
+    /// True if its authors keep cosines, sines and products in `f32`.
     pub is_unrounded: bool,
-    /// No more than a part of each head may rotate.
+    /// True if only a part of each head may rotate.
     pub may_be_partial: bool,
     /// Frequencies may be stretched by LongRoPE.
     pub may_be_long: bool,
@@ -143,7 +143,7 @@ impl RopeExtras {
 
 /// Default sliding layers, and their RoPE positions, for files without them.
 pub struct SlidingDefaults {
-    /// Every so many-th layer sees all tokens; none does where that is not told.
+    /// Interval of layers with full attention; `None` if no layer has it.
     pub full_every: Option<usize>,
     /// The base of RoPE in the others; that of the model where it is not told.
     pub theta: Option<f32>,

@@ -44,7 +44,7 @@ impl Mixture {
         })
     }
 
-    /// Its matrices, with names for messages.
+    /// Returns its matrices, with names for messages.
     pub fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
         let kinds = [("ffn_gate_exps", &self.gate), ("ffn_up_exps", &self.up), ("ffn_down_exps", &self.down)];
         let of_experts = kinds.into_iter().flat_map(|(name, all)| all.iter().map(move |w| (name, w)));

@@ -48,7 +48,7 @@ pub trait Block: Clone + Send + Sync + Sized + 'static {
     /// `[T, d]` to `[T, d]`: the residual stream through the block.
     fn forward(&self, x: &Tensor, pass: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor;
 
-    /// Its matrices, with names for messages.
+    /// Returns its matrices, with names for messages.
     fn matrices(&self) -> Vec<(&'static str, &Matrix)>;
 }
 
@@ -192,7 +192,8 @@ impl<B: Block> ModelPass for DecoderPass<'_, B> {
 }
 
 impl ForwardContext<'_> {
-    /// From queries and keys with positions to merged heads: `[T, H, D]`, `[T, Hkv, D]` twice, to `[T, H·D]`.
+    /// Computes attention from queries and keys with positions to merged heads: `[T, H, D]`, `[T, Hkv, D]` twice, to
+    /// `[T, H·D]`.
     pub fn attend(&self, q: &Tensor, k: Tensor, v: Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
         let (scale, cap) = (self.c.attn_scale, self.c.attn_cap);
         Attention { n: self.n, scale, cap, mask: self.mask }.attend(q, k, v, t, kv)
@@ -269,7 +270,7 @@ impl Projections {
         projected(n, x, &self.output, self.biases.output.as_ref())
     }
 
-    /// Its matrices, with names for messages.
+    /// Returns its matrices, with names for messages.
     pub fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
         vec![("attn_q", &self.q), ("attn_k", &self.k), ("attn_v", &self.v), ("attn_output", &self.output)]
     }
@@ -291,7 +292,7 @@ pub struct FeedForward {
 }
 
 impl FeedForward {
-    /// Its matrices, with names for messages.
+    /// Returns its matrices, with names for messages.
     pub fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
         vec![("ffn_gate", &self.gate), ("ffn_up", &self.up), ("ffn_down", &self.down)]
     }

@@ -143,7 +143,7 @@ fn turned(k: &Tensor, head: usize) -> Vec<f32> {
     turned
 }
 
-/// In eight lanes, as one register has them.
+/// Computes the product in eight lanes, as in one register.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn dots_in_one_register(query: &[f32], block: &[f32], scale: f32, out: &mut [f32]) {
     let sums = columns::<LANES, KEYS>(&|lane| lane, query, block, KEYS);

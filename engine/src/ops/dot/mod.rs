@@ -54,7 +54,7 @@ impl Kernel {
         Self::all().next().unwrap_or(plain::KERNEL)
     }
 
-    /// All that this machine has, the fastest first; the last is the definition.
+    /// Returns all kernels of this machine, the fastest first; the last is the definition.
     pub fn all() -> impl Iterator<Item = Self> {
         #[cfg(target_arch = "x86_64")]
         let fast = x86_64::kernels();

@@ -78,7 +78,7 @@ pub(in crate::quant) fn add_scaled(lanes: __m256, scale: f32, sums: __m256i) -> 
     _mm256_fmadd_ps(_mm256_set1_ps(scale), _mm256_cvtepi32_ps(sums), lanes)
 }
 
-/// All lanes: the upper half onto the lower, twice, then the last two.
+/// Adds all lanes: the upper half to the lower, twice, then the last two.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn sum(lanes: __m256) -> f32 {

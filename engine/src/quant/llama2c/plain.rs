@@ -10,18 +10,18 @@ pub type GroupProducts = fn(weights: Groups, activations: &[Quantised], out: &mu
 /// Rows of codes and their scales, little-endian `f32`, one row behind the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Groups<'w> {
-    /// One byte each, signed.
+    /// Signed codes, one byte each.
     pub codes: &'w [u8],
-    /// One for each group.
+    /// Scales, one for each group.
     pub scales: &'w [u8],
 }
 
 /// A row of activations, rounded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quantised {
-    /// One for each value.
+    /// Codes, one for each value.
     pub codes: Vec<i8>,
-    /// One for each group.
+    /// Scales, one for each group.
     pub scales: Vec<f32>,
 }
 

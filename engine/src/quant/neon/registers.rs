@@ -49,7 +49,7 @@ impl Lanes {
         Self([vaddq_f32(self.0[0], other.0[0]), vaddq_f32(self.0[1], other.0[1])])
     }
 
-    /// All lanes: the upper half onto the lower, twice, then the last two.
+    /// Adds all lanes: the upper half to the lower, twice, then the last two.
     #[inline]
     #[target_feature(enable = "neon")]
     pub(super) fn sum(self) -> f32 {
