@@ -53,8 +53,11 @@ impl Kept {
                 Some(UnfinishedFolder::within(&parent).map_err(Error::io("write into", &parent))?)
             }
         };
-        let folder =
-            temporary.as_ref().map(UnfinishedFolder::path).or(self.space.folder()).expect("one of the two");
+        let folder = temporary
+            .as_ref()
+            .map(UnfinishedFolder::path)
+            .or(self.space.folder())
+            .expect("a folder or a temporary folder");
         let path = folder.join(key);
         let io = |error| Error::io("write", &path)(error);
         let (data, sums) = open(&path, len).map_err(io)?;

@@ -161,7 +161,7 @@ impl Elsewhere {
         }
         thread::scope(|scope| {
             let others: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-            others.into_iter().try_for_each(|worker| worker.join().expect("it does not panic"))
+            others.into_iter().try_for_each(|worker| worker.join().expect("the worker does not panic"))
         })
     }
 

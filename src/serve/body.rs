@@ -92,7 +92,7 @@ impl Bodies {
         let room = room.map_err(|_| {
             Refusal::busy("no memory left for request bodies: other requests use all of it; retry later")
         })?;
-        Ok(Some(room.expect("it is never closed")))
+        Ok(Some(room.expect("the semaphore is never closed")))
     }
 
     async fn arrive(&self, body: Body, size: usize) -> Result<Vec<u8>, Refusal> {

@@ -82,7 +82,7 @@ async fn place(room: &Arc<Semaphore>, waiting: &Waiting) -> OwnedSemaphorePermit
     if room.available_permits() == 0 {
         waiting.dismiss_oldest();
     }
-    room.clone().acquire_owned().await.expect("it is never closed")
+    room.clone().acquire_owned().await.expect("the semaphore is never closed")
 }
 
 /// The routes, each request with its connection among its extensions.

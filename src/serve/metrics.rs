@@ -123,7 +123,7 @@ impl Metrics {
         self.running.set(running as i64);
         self.memory.set(resident_memory().unwrap_or(0));
         let mut text = String::new();
-        encode(&mut text, &self.registry).expect("a String takes all");
+        encode(&mut text, &self.registry).expect("writing to a String cannot fail");
         text
     }
 

@@ -70,7 +70,7 @@ async fn fields(app: &App, request: Request) -> Result<(Fields, OwnedSemaphorePe
         return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
     }
     let body = app.bodies.read(request).await?;
-    let place = app.looking.clone().acquire_owned().await.expect("it is never closed");
+    let place = app.looking.clone().acquire_owned().await.expect("the semaphore is never closed");
     let mut fields = Fields::parse(&body.bytes)?;
     drop(body);
     let model: Option<String> = fields.take("model", "a name")?;

@@ -312,7 +312,7 @@ impl<'m> Engine<'m> {
 
     fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
         if tokens.is_empty() {
-            return Err(Error::Usage("there are no tokens to read".into()));
+            return Err(Error::Usage("no tokens to read: the input is empty".into()));
         }
         let vocab_size = self.model.dimensions().vocab_size;
         if let Some(index) = tokens.iter().position(|&id| id as usize >= vocab_size) {

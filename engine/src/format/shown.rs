@@ -9,7 +9,7 @@ pub struct Shown<'a>(pub &'a str);
 /// Escapes a text of any length.
 pub fn plain(text: impl Display) -> String {
     text.to_string().chars().fold(String::new(), |mut plain, character| {
-        write_out(&mut plain, character).expect("a text takes all");
+        write_out(&mut plain, character).expect("writing to a String cannot fail");
         plain
     })
 }

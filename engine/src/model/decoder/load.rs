@@ -71,7 +71,7 @@ impl<'a> DecoderNames<'a> {
     /// The bias beside a matrix.
     fn bias_of_layer(self, name: &str, index: usize) -> String {
         let matrix = self.of_layer(name, index);
-        format!("{}bias", matrix.strip_suffix("weight").expect("matrices are called so"))
+        format!("{}bias", matrix.strip_suffix("weight").expect("names of matrices end in weight"))
     }
 
     /// The factor beside a matrix.
