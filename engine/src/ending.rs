@@ -11,7 +11,7 @@ static LAST: Mutex<Vec<Last>> = Mutex::new(Vec::new());
 /// Has `last` done before SIGHUP, SIGINT or SIGTERM end the program. It is done in a thread of its own, while others go on.
 ///
 /// # Errors
-/// If signals cannot be waited for.
+/// If signal handlers cannot be installed.
 pub fn before(last: impl Fn() + Send + 'static) -> io::Result<()> {
     static WATCHED: OnceLock<Result<(), io::ErrorKind>> = OnceLock::new();
     lasts().push(Box::new(last));

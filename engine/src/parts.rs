@@ -38,7 +38,7 @@ pub trait Origin: Send + Sync {
     /// Brings what is not here yet of these bytes of the file.
     ///
     /// # Errors
-    /// If they cannot be had, or the file is not the one any more of which other bytes are here.
+    /// If the bytes are unavailable, or the file has changed since other bytes were downloaded.
     fn bring(&self, ranges: &[Range<usize>]) -> Result<(), Refused>;
 
     /// Returns the version identifier of the file, such as `ETag "33a6"`.
@@ -207,7 +207,7 @@ impl Origin for Hashed {
 /// Brings all of them at once: neighbours in one go.
 ///
 /// # Errors
-/// If they cannot be had.
+/// If the bytes are unavailable.
 pub fn bring<'p>(parts: impl IntoIterator<Item = &'p Parts>) -> Result<(), Refused> {
     let mut wanted: Vec<(&Arc<dyn Origin>, Vec<_>)> = Vec::new();
     for part in parts {

@@ -166,7 +166,7 @@ impl Tensor {
     /// The last entry of the outermost axis, alone.
     ///
     /// # Panics
-    /// If there is none.
+    /// If the tensor has no entry.
     pub fn last_row(&self) -> Self {
         let mut shape = self.shape.clone();
         shape[0] = 1;

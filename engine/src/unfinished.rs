@@ -99,7 +99,7 @@ impl UnfinishedFile {
     /// Begins what will be the file at `path`, in its folder.
     ///
     /// # Errors
-    /// If nothing can be made there.
+    /// If no file can be created there.
     pub fn of(path: &Path) -> io::Result<Self> {
         let folder = folder_of(path);
         sweep(folder);
@@ -152,7 +152,7 @@ impl UnfinishedFolder {
     /// Begins a folder in another.
     ///
     /// # Errors
-    /// If nothing can be made there.
+    /// If no file can be created there.
     pub fn within(folder: &Path) -> io::Result<Self> {
         sweep(folder);
         let (folder, known) = Known::begun(|| builder().tempdir_in(folder), TempDir::path)?;
@@ -162,7 +162,7 @@ impl UnfinishedFolder {
     /// Begins what will be the folder at `path`, beside that.
     ///
     /// # Errors
-    /// If nothing can be made there.
+    /// If no file can be created there.
     pub fn of(path: &Path) -> io::Result<Self> {
         Self::within(folder_of(path))
     }

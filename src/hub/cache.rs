@@ -113,7 +113,7 @@ impl Found {
     /// Reads every file that is not known to be unchanged since it was read, and compares its content with what its blob is named for.
     ///
     /// # Errors
-    /// [`HubError::Damaged`] for one that is something else.
+    /// [`HubError::Damaged`] if a file has another hash.
     pub fn checked(self, kept: &Kept) -> Result<Located> {
         let paths: Vec<PathBuf> = self.files.iter().map(|file| self.snapshot.join(file)).collect();
         let checked: Result<Vec<_>> = paths.par_iter().map(|path| self.check(path, kept)).collect();

@@ -68,7 +68,7 @@ impl<'s> Remote<'s> {
     /// Lists the files of a repository's main branch.
     ///
     /// # Errors
-    /// If the hub cannot be reached, refuses, or answers something else.
+    /// If the hub cannot be reached, refuses, or gives an unexpected response.
     pub fn list(&self, repo: &str) -> Result<Listing> {
         let url = format!("{}/api/models/{repo}/revision/main?blobs=true", self.settings.endpoint);
         let mut answer = self.get(&url, repo, repo, None)?;

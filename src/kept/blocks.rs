@@ -43,7 +43,7 @@ impl Kept {
     /// look into the folder.
     ///
     /// # Errors
-    /// If it can be neither read nor begun.
+    /// If the files can be neither read nor created.
     #[expect(unsafe_code)]
     pub fn blocks(&self, key: &str, len: usize, about: &str) -> Result<Blocks> {
         let temporary = match self.space.folder() {
@@ -122,10 +122,10 @@ impl Blocks {
         runs
     }
 
-    /// Makes room for what is about to be brought.
+    /// Frees space for blocks that are about to be downloaded.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is not enough space.
     pub fn reserve(&self, bytes: usize) -> Result<(), String> {
         self.space.reserve(bytes.next_multiple_of(BLOCK) as u64)
     }
@@ -136,7 +136,7 @@ impl Blocks {
     /// If it cannot be written.
     ///
     /// # Panics
-    /// If it is no whole block.
+    /// If the bytes are not a whole block.
     pub fn put(&self, start: usize, bytes: &[u8]) -> Result<()> {
         let block = start / BLOCK;
         assert_eq!(start..start + bytes.len(), self.place(block), "a whole block");

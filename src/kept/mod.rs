@@ -42,7 +42,7 @@ impl Kept {
     /// `XCHECK_CACHE_LIMIT`, such as `20GB`.
     ///
     /// # Errors
-    /// If the limit is no size.
+    /// If the limit is not a valid size.
     pub fn from_env() -> Result<Self> {
         Self::from_variables(|name| env::var_os(name), env::home_dir())
     }
@@ -50,7 +50,7 @@ impl Kept {
     /// Reads the given variables and the user's home folder.
     ///
     /// # Errors
-    /// If the limit is no size.
+    /// If the limit is not a valid size.
     pub fn from_variables(
         variable: impl Fn(&str) -> Option<OsString>,
         user: Option<PathBuf>,

@@ -20,7 +20,7 @@ impl Children {
     /// Creates an empty set. A signal that ends this program first kills the programs that run then.
     ///
     /// # Errors
-    /// If signals cannot be waited for.
+    /// If signal handlers cannot be installed.
     pub fn new() -> io::Result<Self> {
         let children = Self::default();
         let seen = children.clone();

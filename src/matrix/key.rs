@@ -49,7 +49,7 @@ impl<'k> Inputs<'k> {
     /// The key.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why there is no key.
     pub fn key(self) -> Result<String, String> {
         match self.unknown {
             Some(why) => Err(why),

@@ -115,7 +115,7 @@ impl Prompt {
     /// The ids.
     ///
     /// # Errors
-    /// If they are not known.
+    /// If the ids are unknown.
     pub fn ids(&self) -> Answer<&[u32]> {
         self.ids.as_deref().ok_or_else(|| Refusal::cannot("the prompt's token ids are not known"))
     }
@@ -123,7 +123,7 @@ impl Prompt {
     /// The text.
     ///
     /// # Errors
-    /// If it is of ids alone.
+    /// If the prompt has ids only.
     pub fn text(&self) -> Answer<&str> {
         self.text
             .as_deref()

@@ -50,7 +50,7 @@ impl Client {
     /// A client of the server at an address, without the path of an API: `http://127.0.0.1:8000`.
     ///
     /// # Errors
-    /// If the address is none, or holds a name or a key.
+    /// If the address is invalid, or contains a user name or a key.
     pub fn new(url: &str, key: Option<String>, limits: Limits) -> Result<Self, Error> {
         let base = url.trim_end_matches('/').trim_end_matches("/v1").trim_end_matches('/');
         let refuse = |problem: &str| {
@@ -95,7 +95,7 @@ impl Client {
     /// Sends a GET request to a path.
     ///
     /// # Errors
-    /// As [`Client::post`].
+    /// Errors of [`Client::post`].
     pub fn get(&self, path: &str) -> Answer<Value> {
         self.json(path, &self.ask(Method::GET, path, None)?)
     }
@@ -112,7 +112,7 @@ impl Client {
     /// The documents of an answer that comes in pieces: as events, or one in each line.
     ///
     /// # Errors
-    /// As [`Client::post`].
+    /// Errors of [`Client::post`].
     pub fn stream(&self, path: &str, body: &Value) -> Answer<Vec<Value>> {
         let text = self.ask(Method::POST, path, Some(body))?;
         let line = |line: &str| {

@@ -72,7 +72,7 @@ pub struct Identity {
 /// Finds out which server it is, unless that is told, and what it serves.
 ///
 /// # Errors
-/// If it does not answer, is none that is known, or serves several models of which none is named.
+/// If it does not answer, is unknown, or serves several models and none is named.
 pub fn identify(client: &Client, told: Option<Kind>, model: Option<&str>) -> Answer<Identity> {
     let candidates = told.map_or(Kind::ALL.to_vec(), |kind| vec![kind]);
     let mut tried = Vec::new();

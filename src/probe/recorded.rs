@@ -107,7 +107,7 @@ impl Recording {
     /// The dump of it, and its bytes as a `.safetensors` file. `dtype` is what the server computes in, as far as that is known.
     ///
     /// # Errors
-    /// If there is nothing in it.
+    /// If the recording is empty.
     pub fn dump(
         &self,
         server: &Identity,
@@ -122,7 +122,7 @@ impl Recording {
     /// Returns the dump and its bytes, with all known settings of the server.
     ///
     /// # Errors
-    /// As [`Recording::dump`].
+    /// Errors of [`Recording::dump`].
     pub fn dump_with(
         &self,
         server: &Identity,

@@ -40,7 +40,7 @@ impl Order<'_> {
     /// Runs the engine; what it writes is at `out`.
     ///
     /// # Errors
-    /// If it fails: what it said.
+    /// If the engine fails; the message has its output.
     pub fn carry_out(
         &self,
         environment: &Environment,

@@ -30,7 +30,7 @@ impl Url {
     /// The URL that a text is, if it is one.
     ///
     /// # Errors
-    /// If it is one that nothing can be read from here.
+    /// If the scheme is not supported.
     pub fn of(text: &str) -> Result<Option<Self>> {
         let Some(url) = Self::parse(text) else { return Ok(None) };
         let problem = match url.scheme() {

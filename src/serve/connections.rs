@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Answers whoever connects until `ending`, then waits for what was begun.
 ///
 /// # Errors
-/// If the listener cannot be listened on.
+/// If the listener cannot be used.
 pub async fn answer(
     listener: TcpListener,
     routes: Router,

@@ -65,7 +65,7 @@ impl<'s> Job<'s> {
     /// Begins a sequence; nothing is computed yet.
     ///
     /// # Errors
-    /// Those of [`Generation::new`], which were looked for before it was accepted.
+    /// Errors of [`Generation::new`], which were checked before the request was accepted.
     pub fn new(served: &'s Served, order: Order) -> Result<Self> {
         let numerics = &*served.numerics;
         let generation = Generation::new(&*served.loaded.model, numerics, order.request.clone())?;

@@ -100,7 +100,7 @@ struct App {
 /// end. `ready` is called when it can be asked. The calling thread computes.
 ///
 /// # Errors
-/// If the runtime cannot be started, or the listener cannot be listened on.
+/// If the runtime cannot be started, or the listener cannot be used.
 pub fn serve(served: Served, listener: TcpListener, ready: impl FnOnce() + Send + 'static) -> Result<()> {
     let app = Arc::new(App::new(served));
     let refuse = |error: std::io::Error| Error::Usage(format!("cannot start the server: {error}"));

@@ -81,7 +81,7 @@ impl Queue {
     /// Takes all or none of a request's sequences.
     ///
     /// # Errors
-    /// If there is no room for them, or will never be, or the server is about to end.
+    /// If the queue has no room for them, or can never have, or the server is shutting down.
     pub fn admit(&self, orders: Vec<Order>) -> Result<(), Refusal> {
         let most = self.room + self.parallel;
         if orders.len() > most {

@@ -56,7 +56,7 @@ impl Part {
     /// Adds what has become of the sequence.
     ///
     /// # Errors
-    /// If it will not be computed.
+    /// If the sequence failed.
     pub fn add(&mut self, event: Event) -> Result<(), Refusal> {
         match event {
             Event::Prompt(pieces) => self.prompt = Some(pieces),

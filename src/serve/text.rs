@@ -76,7 +76,7 @@ impl<'t> Text<'t> {
     /// Returns the text that was held back, at the end of the sequence.
     ///
     /// # Errors
-    /// None that pushing did not have.
+    /// If an id is outside the vocabulary.
     pub fn finish(&mut self) -> Result<String> {
         if self.has_stopped {
             return Ok(String::new());

@@ -29,7 +29,7 @@ impl Files {
     /// Finds the files of a model.
     ///
     /// # Errors
-    /// If there are none, or its folder cannot be listed.
+    /// If there are no files, or the folder cannot be listed.
     pub fn of(model: &'static str) -> Result<Self> {
         let places = places()?;
         match places.iter().map(|place| place.join(model)).find(|folder| folder.is_dir()) {

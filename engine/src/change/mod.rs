@@ -194,7 +194,7 @@ impl Change {
     /// Parses `KEY=VALUE`, or `KEY` for a change with one variant; `KEY@TAP=VALUE` applies at one tap.
     ///
     /// # Errors
-    /// If nothing is called so, or it takes another kind of value.
+    /// If the name is unknown, or takes another kind of value.
     pub fn named(text: &str) -> Result<Vec<Self>, String> {
         let (name, value) =
             text.split_once('=').map_or((text, ""), |(name, value)| (name.trim(), value.trim()));

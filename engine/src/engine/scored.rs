@@ -20,7 +20,7 @@ impl Scored {
     /// Computes the log-probability of the token `id` from a row of logits, `[1, V]`, and the `k` most likely tokens.
     ///
     /// # Errors
-    /// If the log-probability is none.
+    /// If the log-probability is NaN.
     pub fn of(numerics: &dyn Numerics, logits: &Tensor, id: u32, k: usize) -> Result<Self> {
         let row = logits.row(0);
         let mut ids = likeliest(row, k);

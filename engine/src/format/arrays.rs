@@ -58,7 +58,7 @@ impl Arrays {
     /// Arrays under other names, or others under these.
     ///
     /// # Errors
-    /// If two have one name.
+    /// If two have the same name.
     pub fn of(path: &Path, entries: Vec<(String, StoredTensor)>, others: Vec<String>) -> Result<Self> {
         let offsets = vec![0; entries.len()];
         let source = Source::embedded(path, &[]);

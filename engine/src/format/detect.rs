@@ -27,7 +27,7 @@ impl Format {
     /// Recognises a file by its content.
     ///
     /// # Errors
-    /// If it is of no known format; the message says what it is instead, where that can be told.
+    /// If the format is unknown; the message names a recognised foreign format.
     pub fn detect(source: &Source) -> Result<Self> {
         if source.data.is_empty() {
             return Err(source.truncated("the file", 0, 1));

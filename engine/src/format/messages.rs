@@ -36,7 +36,7 @@ impl Messages {
     /// The next message, whole, in a file without a name that goes with it; `None` at the end that the producer has marked.
     ///
     /// # Errors
-    /// If the pipe ends without that mark or inside a message, a message is larger than allowed, or begins as none does.
+    /// If the pipe ends without that mark or inside a message, a message is too large, or its header is invalid.
     pub fn take(&mut self) -> Result<Option<Source>> {
         self.taken += 1;
         let Some(len) = self.header_len()? else { return Ok(None) };

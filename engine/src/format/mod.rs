@@ -63,7 +63,7 @@ impl TensorFile {
     /// The tensors of several files, under the name of the file that lists them.
     ///
     /// # Errors
-    /// If two have one name.
+    /// If two have the same name.
     pub fn joined(list: &Source, entries: Vec<(String, StoredTensor)>) -> Result<Self> {
         let offsets = vec![0; entries.len()];
         Ok(Self { path: list.path.clone(), tensors: Named::new(list, "tensor", entries, &offsets)? })
@@ -72,7 +72,7 @@ impl TensorFile {
     /// Replaces each tensor by `change` of it and keeps the names.
     ///
     /// # Errors
-    /// The first of `change`.
+    /// The first error of `change`.
     pub fn try_map(
         mut self,
         mut change: impl FnMut(&str, &StoredTensor) -> Result<StoredTensor>,

@@ -25,7 +25,7 @@ pub trait Place: Sync {
     /// The file of that path.
     ///
     /// # Errors
-    /// If there is none, or it cannot be opened.
+    /// If the file does not exist or cannot be opened.
     fn require(&self, path: &Path) -> Result<Source>;
 }
 

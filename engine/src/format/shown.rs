@@ -24,7 +24,7 @@ pub fn commands(character: char) -> bool {
 /// Writes a character, escaped if it controls a terminal.
 ///
 /// # Errors
-/// Those of `to`.
+/// Errors of `to`.
 pub fn write_out(to: &mut impl Write, character: char) -> fmt::Result {
     if commands(character) { write!(to, "{}", character.escape_default()) } else { to.write_char(character) }
 }

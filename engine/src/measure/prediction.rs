@@ -46,7 +46,7 @@ impl Prediction {
     /// Logits, `[V]`, in place of what was there.
     ///
     /// # Errors
-    /// The first that is no number.
+    /// The first value that is NaN or infinite.
     pub fn set_logits(&mut self, logits: impl Iterator<Item = f32>) -> Result<(), String> {
         self.scores.clear();
         self.scores.extend(logits);

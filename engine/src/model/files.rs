@@ -209,7 +209,7 @@ impl ModelFiles {
     /// Returns the number of tensors whose hash is in the index of shards.
     ///
     /// # Errors
-    /// If the index is none.
+    /// If the index is invalid.
     pub fn tensor_hashes(&self) -> Result<usize> {
         match self {
             ModelFiles::HuggingFace { index: Some(index), .. } => shards::hashes(index),

@@ -113,7 +113,7 @@ impl<'f> Config<'f> {
     /// A token id, several of them, or none.
     ///
     /// # Errors
-    /// If it is there and neither.
+    /// If it is present and neither.
     pub fn token_ids(&self, key: &str) -> Result<Vec<u32>> {
         let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
         let ids = |value: &'f Value| match value.as_array() {

@@ -40,7 +40,7 @@ impl<'f> Weights<'f> {
     /// A vector of `len` plain elements, as `f32`.
     ///
     /// # Errors
-    /// If it is missing, of another shape, or of a block type.
+    /// If it is missing, has another shape, or has a block type.
     pub fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
         let tensor = self.fetch(name, &[len])?;
         if !matches!(tensor.dtype, DType::F32 | DType::F16 | DType::BF16) {
@@ -150,7 +150,7 @@ impl<'f> Weights<'f> {
     /// A matrix that the file holds the other way round: `cols` inputs × `rows` outputs, plain elements. It is copied.
     ///
     /// # Errors
-    /// If it is missing, of another shape, or of a block type.
+    /// If it is missing, has another shape, or has a block type.
     pub fn transposed(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
         let tensor = self.fetch(name, &[cols, rows])?;
         Matrix::transposed(tensor).ok_or_else(|| {

@@ -52,7 +52,7 @@ impl<'t> TextStream<'t> {
     /// Returns the text that was held back, at the end: U+FFFD for an incomplete character.
     ///
     /// # Errors
-    /// None that [`TextStream::push`] did not have.
+    /// Errors of [`TextStream::push`].
     pub fn finish(mut self) -> Result<String> {
         let bytes = self.tokenizer.decode(&self.window)?;
         Ok(self.give(&bytes))

@@ -44,7 +44,7 @@ impl Cloud {
     /// The bucket of an address, with what the environment says of it. Nothing is asked for yet.
     ///
     /// # Errors
-    /// If the environment says what cannot be, or too little.
+    /// If the environment has invalid or missing settings.
     pub fn new(url: &Url) -> Result<Self> {
         let bucket = bucket_of(url.shown());
         let store = match url.scheme() {

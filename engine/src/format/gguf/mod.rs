@@ -49,7 +49,7 @@ impl Gguf {
     /// Reads and checks everything but the values of the weights.
     ///
     /// # Errors
-    /// If anything is damaged or contradicts itself, or a tensor is of a type that has no place here.
+    /// If the file is damaged or contradicts itself, or a tensor has an unsupported type.
     pub fn read(source: &Source) -> Result<Self> {
         let mut cursor = Cursor::new(source);
         let version = read_version(&mut cursor)?;

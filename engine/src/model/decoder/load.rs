@@ -136,7 +136,7 @@ impl LayerWeights<'_, '_> {
     /// The norm of rows of `len`, by its GGUF name.
     ///
     /// # Errors
-    /// If it is missing, of another shape, or of a block type.
+    /// If it is missing, has another shape, or has a block type.
     pub fn norm(&mut self, name: &str, len: usize) -> Result<RmsNorm> {
         let weight = self.weights.vector(&self.names.of_layer(name, self.layer), len)?;
         Ok(self.config.norm(weight))
@@ -145,7 +145,7 @@ impl LayerWeights<'_, '_> {
     /// The bias of a matrix of `len` rows, by the matrix' GGUF name.
     ///
     /// # Errors
-    /// If it is missing, of another shape, or of a block type.
+    /// If it is missing, has another shape, or has a block type.
     pub fn bias(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
         self.weights.vector(&self.names.bias_of_layer(name, self.layer), len)
     }
@@ -169,7 +169,7 @@ impl LayerWeights<'_, '_> {
     /// The experts of a layer, as the configuration has them.
     ///
     /// # Errors
-    /// If it has none.
+    /// If the model has no experts.
     pub fn experts(&self) -> Result<ExpertsConfig> {
         let hint = "files of this architecture need it".to_owned();
         let (file, key) = (self.weights.path().to_owned(), "number of experts".to_owned());
@@ -179,7 +179,7 @@ impl LayerWeights<'_, '_> {
     /// The matrices of all experts by their GGUF name: one tensor there, and one for each in Hugging Face checkpoints.
     ///
     /// # Errors
-    /// As [`LayerWeights::matrix`].
+    /// Errors of [`LayerWeights::matrix`].
     pub fn of_experts(&mut self, name: &str, count: usize, rows: usize, cols: usize) -> Result<Vec<Matrix>> {
         let tensor = self.names.of_layer(name, self.layer);
         match self.names {
@@ -216,7 +216,7 @@ impl LayerWeights<'_, '_> {
     /// Matrices that are one in the file, with so many rows each, by its GGUF name.
     ///
     /// # Errors
-    /// As [`LayerWeights::matrix`].
+    /// Errors of [`LayerWeights::matrix`].
     pub fn fused<const N: usize>(
         &mut self,
         name: &str,
@@ -233,7 +233,7 @@ impl Projections {
     /// Reads the matrices of a layer's attention.
     ///
     /// # Errors
-    /// If one is missing, of another shape, or of a type that cannot be used.
+    /// If one is missing, has another shape, or has an unsupported type.
     pub fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         let (q_width, kv_width) = (c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim);
         Ok(Self {
@@ -255,7 +255,7 @@ impl FeedForward {
     /// Reads the weights of a layer's second half.
     ///
     /// # Errors
-    /// If one is missing, of another shape, or of a type that cannot be used.
+    /// If one is missing, has another shape, or has an unsupported type.
     pub fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         Ok(Self { norm: Some(w.norm("ffn_norm", c.hidden_size)?), ..Self::without_norm(c, w)? })
     }

@@ -31,7 +31,7 @@ impl Mixture {
     /// Reads the weights of a layer's second half.
     ///
     /// # Errors
-    /// If one is missing, of another shape, or of a type that cannot be used.
+    /// If one is missing, has another shape, or has an unsupported type.
     pub fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         let e = w.experts()?;
         Ok(Self {

@@ -42,7 +42,7 @@ pub trait Block: Clone + Send + Sync + Sized + 'static {
     /// Reads the weights of a layer.
     ///
     /// # Errors
-    /// If one is missing, of another shape, or of a type that cannot be used.
+    /// If one is missing, has another shape, or has an unsupported type.
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self>;
 
     /// `[T, d]` to `[T, d]`: the residual stream through the block.
