@@ -83,7 +83,7 @@ impl Cases {
         parse(SHIPPED).expect("the shipped cases are parsed by a test")
     }
 
-    /// These cases and those in `file`.
+    /// Adds the cases in `file`.
     ///
     /// # Errors
     /// If the file cannot be read, is no table of cases, or has a case without tokens or of a name that is taken.
@@ -155,7 +155,7 @@ impl Case {
     /// The case as a reference: a dump that has read the prompt in one pass and holds the continuation, if one is known.
     ///
     /// # Errors
-    /// None that a case which was read can bring about.
+    /// None for a case that was read from a file.
     pub fn reference(&self, architecture: &str) -> Result<Dump> {
         let settings = [("source".to_owned(), self.source.clone().into())].into_iter().collect();
         let producer = Producer { name: "known case".into(), settings, ..Producer::default() };

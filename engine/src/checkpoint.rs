@@ -24,7 +24,7 @@ macro_rules! checkpoints {
                 match self { $(Checkpoint::$variant => $name,)* }
             }
 
-            /// One line for a person.
+            /// Returns a description in one line.
             pub fn meaning(self) -> &'static str {
                 match self { $(Checkpoint::$variant => $meaning,)* }
             }
@@ -70,7 +70,7 @@ impl Checkpoint {
     }
 }
 
-/// What one axis of a tapped value counts.
+/// Meaning of an axis of a tapped value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Axis {
     /// Sequences run side by side.
@@ -97,12 +97,12 @@ pub enum Axis {
     Rank,
     /// Experts of a layer.
     Expert,
-    /// Those that a token has chosen, each with its number.
+    /// Chosen experts of a token, each with its index.
     Chosen,
 }
 
 impl Axis {
-    /// Every axis with the name it has in a dump's manifest.
+    /// Names of the axes in a dump's manifest.
     const NAMES: [(Axis, &'static str); 13] = [
         (Axis::Batch, "batch"),
         (Axis::Token, "token"),
@@ -138,7 +138,7 @@ impl FromStr for Axis {
     }
 }
 
-/// How often a tap point is reached.
+/// Frequency of a tap: once per run, per pass or per layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Once per layer and pass.
@@ -149,7 +149,7 @@ pub enum Scope {
     Run,
 }
 
-/// Whether a value is a measurement or a choice.
+/// Kind of a value: a measurement or a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Real numbers, compared within a tolerance.
@@ -165,7 +165,7 @@ macro_rules! points {
         pub enum Point { $(#[doc = $meaning] $variant,)* }
 
         impl Point {
-            /// Every point, in data-flow order.
+            /// All taps, in data-flow order.
             pub const ALL: &'static [Point] = &[$(Point::$variant,)*];
 
             /// The name used in dumps and reports.
@@ -178,18 +178,18 @@ macro_rules! points {
                 match self { $(Point::$variant => Checkpoint::$checkpoint,)* }
             }
 
-            /// How often it is reached.
+            /// Returns how often the tap occurs.
             pub fn scope(self) -> Scope {
                 match self { $(Point::$variant => Scope::$scope,)* }
             }
 
-            /// What its axes count, outermost first.
+            /// Returns its axes, outermost first.
             pub fn axes(self) -> &'static [Axis] {
                 use Axis::*;
                 match self { $(Point::$variant => &$axes,)* }
             }
 
-            /// One line for a person.
+            /// Returns a description in one line.
             pub fn meaning(self) -> &'static str {
                 match self { $(Point::$variant => $meaning,)* }
             }
@@ -251,7 +251,7 @@ points! {
 }
 
 impl Point {
-    /// Whether it holds numbers or token ids.
+    /// Returns the kind of its values: numbers or token ids.
     pub fn kind(self) -> Kind {
         match self {
             Point::Tokens | Point::Experts | Point::Argmax | Point::TopIds | Point::Generated => Kind::Token,
@@ -259,7 +259,8 @@ impl Point {
         }
     }
 
-    /// Whether a product makes it, or products alone do: what is of a short type where only these are computed in one.
+    /// Returns true if products alone determine its type: such values have a short type if only products are computed
+    /// in it.
     pub fn is_of_products(self) -> bool {
         use Point::{
             AttnContext, AttnOut, ExpertAct, ExpertGate, ExpertOut, ExpertUp, FfnAct, FfnGate, FfnOut, FfnUp,
@@ -271,34 +272,35 @@ impl Point {
         is_of_layers || is_of_experts || matches!(self, Logits | LastLogits)
     }
 
-    /// Whether it is an exact function of its inputs, with at most one rounding that nobody is free to make otherwise:
-    /// what a dump lacks of these is known where their inputs are.
+    /// Returns true if it is an exact function of its inputs, with at most one rounding that no engine can do
+    /// otherwise. If a dump lacks it, it is computed from the inputs.
     pub fn is_derived(self) -> bool {
         use Point::*;
         matches!(self, Embed | KCache | VCache | AttnResidual | BlockOut | LastLogits | Argmax)
     }
 
-    /// Whether it is made of the logits for ids that a dump names: it exists where a dump holds it, and nowhere else.
+    /// Returns true if it is computed from the logits for ids that a dump lists; it exists only where the dump has
+    /// it.
     pub fn is_of_named_ids(self) -> bool {
         matches!(self, Point::TokenLogprobs | Point::TopIds | Point::TopLogprobs)
     }
 
-    /// Whether mixtures of experts have it, and no other models.
+    /// Returns true if only mixture-of-experts models have it.
     pub fn is_of_experts(self) -> bool {
         (Point::RouterLogits..=Point::ExpertOut).contains(&self)
     }
 
-    /// Whether mixtures of experts have others in its place.
+    /// Returns true if only models without experts have it.
     pub fn is_of_one_block(self) -> bool {
         (Point::FfnGate..=Point::FfnSubNorm).contains(&self)
     }
 
-    /// Whether it has an entry for each expert that a token has chosen: engines tell the same in different orders.
+    /// Returns true if it has an entry for each chosen expert; engines store these in different orders.
     pub fn is_of_chosen(self) -> bool {
         self.axes().contains(&Axis::Chosen)
     }
 
-    /// Whether the layout of its heads follows the RoPE pairing convention.
+    /// Returns true if the layout of its heads follows the RoPE pairing convention.
     pub fn follows_rope_pairing(self) -> bool {
         use Point::*;
         matches!(self, Q | K | QNorm | KNorm | QRope | KRope | KCache)
@@ -338,11 +340,11 @@ named!(Point, Point::ALL, "tap");
 /// A tap point at one place of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Site {
-    /// Which value.
+    /// Tap.
     pub point: Point,
-    /// Which layer, for points inside a layer.
+    /// Layer, for taps inside a layer.
     pub layer: Option<usize>,
-    /// Which forward pass, for all but [`Point::Tokens`] and [`Point::Generated`].
+    /// Forward pass, for all taps except [`Point::Tokens`] and [`Point::Generated`].
     pub pass: Option<usize>,
 }
 
@@ -359,7 +361,7 @@ impl Site {
     }
 }
 
-/// Of one number, not field by field: a dump is asked for a place with every value of a run.
+/// Hashes one number instead of each field: a dump is searched for a site with every value of a run.
 impl Hash for Site {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let [layer, pass] = [self.layer, self.pass].map(|index| index.map_or(0, |index| index as u64 + 1));

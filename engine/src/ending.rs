@@ -1,9 +1,9 @@
-//! What is done before a signal ends the program: programs that it has started end, unfinished files go.
+//! On SIGINT, SIGTERM or SIGHUP: kills child processes and deletes temporary files.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// What is to be done, once.
+/// Cleanup that runs once.
 type Last = Box<dyn Fn() + Send>;
 
 static LAST: Mutex<Vec<Last>> = Mutex::new(Vec::new());
@@ -11,7 +11,7 @@ static LAST: Mutex<Vec<Last>> = Mutex::new(Vec::new());
 /// Has `last` done before SIGHUP, SIGINT or SIGTERM end the program. It is done in a thread of its own, while others go on.
 ///
 /// # Errors
-/// If signals cannot be waited for.
+/// If signal handlers cannot be installed.
 pub fn before(last: impl Fn() + Send + 'static) -> io::Result<()> {
     static WATCHED: OnceLock<Result<(), io::ErrorKind>> = OnceLock::new();
     lasts().push(Box::new(last));

@@ -117,7 +117,7 @@ pub fn watch_mapped_files() {
     }
 }
 
-/// Nothing is cleaned up: what is unfinished is swept away by the next run.
+/// Writes a message and exits without cleanup: the next run removes unfinished files.
 #[cfg(unix)]
 fn end_with(line: &[u8]) -> ! {
     _ = rustix::io::write(rustix::stdio::stderr(), line);

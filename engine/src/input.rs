@@ -7,16 +7,16 @@ use std::path::Path;
 use crate::error::{Error, Result};
 use crate::memory;
 
-/// What is made of a text takes no more than so many times its length.
+/// Largest memory for parsing a text, in multiples of its length.
 const TIMES: u128 = 8;
 
-/// What to do with what is none.
+/// Remedy for a path that is not a regular file.
 const NOT_REGULAR: &str = "not a regular file: a pipe or a device may never end; write it to a file first";
 
-/// What the system says of a file that can be read: opening a pipe would wait for its writer, and a device may never end.
+/// Returns the metadata of a regular file. Opening a pipe would wait for its writer, and a device may never end.
 ///
 /// # Errors
-/// If there is none, or it is a folder, a pipe or a device.
+/// If the file does not exist, or is a folder, a pipe or a device.
 pub fn regular(path: &Path) -> Result<Metadata> {
     let open = || Error::io("open", path);
     let metadata = fs::metadata(path).map_err(open())?;
@@ -30,7 +30,7 @@ pub fn regular(path: &Path) -> Result<Metadata> {
 /// The bytes of a file.
 ///
 /// # Errors
-/// If it is no regular file, or cannot be read, or there is not the memory for it.
+/// If it is not a regular file, cannot be read, or does not fit in memory.
 pub fn bytes(path: &Path) -> Result<Vec<u8>> {
     let len = regular(path)?.len();
     memory::check(path.display(), TIMES * u128::from(len))?;
@@ -40,7 +40,7 @@ pub fn bytes(path: &Path) -> Result<Vec<u8>> {
 /// The text of a file.
 ///
 /// # Errors
-/// As [`bytes()`], or if it is no UTF-8.
+/// Errors of [`bytes()`], or if it is not UTF-8.
 pub fn text(path: &Path) -> Result<String> {
     let no_text = |_| Error::io("read", path)(io::Error::new(ErrorKind::InvalidData, "it is not UTF-8"));
     String::from_utf8(bytes(path)?).map_err(no_text)

@@ -1,4 +1,4 @@
-//! How much memory there is, asked before much of it is taken.
+//! Available memory, checked before much of it is allocated.
 //!
 //! The one rule (`docs/explanation/robustness.md`): what a reader takes is at most a fixed multiple of what it was
 //! given, and what a run takes is reckoned from what was asked for and held against [`left`] before it begins.
@@ -8,12 +8,12 @@ use std::fs;
 
 use crate::error::{Error, Result};
 
-/// No file that people save shrinks further than that when it is compressed.
+/// Largest compression ratio of real files.
 const MOST_SHRUNK: u64 = 64;
-/// What a small archive may hold nevertheless.
+/// Unpacked size that even a small archive may have.
 const SMALL: u64 = 1 << 24;
 
-/// What may come out of an archive of `len` bytes. What the archive itself says of it is no bound.
+/// Returns the largest unpacked size of an archive of `len` bytes. The archive's own statement is not trusted.
 pub fn unpacked(len: u64) -> u64 {
     len.saturating_mul(MOST_SHRUNK).saturating_add(SMALL)
 }
@@ -23,7 +23,7 @@ pub fn unpacked(len: u64) -> u64 {
 /// # Errors
 /// [`Error::NoMemory`] if there is not.
 pub fn check(what: impl Display, bytes: u128) -> Result<()> {
-    /// What is not worth asking for.
+    /// Size below which no check is made.
     const LITTLE: u128 = 1 << 26;
     if bytes < LITTLE {
         return Ok(());

@@ -31,7 +31,7 @@ pub fn map<R: Send>(len: usize, nanoseconds: usize, f: impl Fn(usize) -> R + Syn
     made.into_iter().flat_map(|(_, results)| results).collect()
 }
 
-/// What `f` finds at the first index where it finds something.
+/// Returns the result of `f` at the first index where it is `Some`.
 pub fn first<R: Send>(len: usize, nanoseconds: usize, f: impl Fn(usize) -> Option<R> + Sync) -> Option<R> {
     // In pieces that are worth a thread's while, of which none is left out.
     let least = worth(nanoseconds);
@@ -68,14 +68,14 @@ fn worth(nanoseconds: usize) -> usize {
     WORTH.div_ceil(nanoseconds.max(1))
 }
 
-/// Whether there is work for one thread only, or one thread only: handing work to it from outside takes longer than much of the work.
+/// Returns true if the work is too small to share, or there is only one thread: sharing costs more than small work.
 fn is_for_one(len: usize, least: usize) -> bool {
     len < 2 * least || rayon::current_num_threads() == 1
 }
 
-/// What can be cut in two.
+/// Work that can be divided in two.
 trait Cut: Send + Sized {
-    /// How many items it has.
+    /// Returns the number of items.
     fn len(&self) -> usize;
 
     /// The items before an index, and the rest.

@@ -16,12 +16,12 @@ use bytes::Bytes;
 use memmap2::Mmap;
 use sha2::{Digest, Sha256};
 
-/// Why bytes cannot be had: one message.
+/// Reason why bytes are unavailable: one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// The file, as messages name it.
     pub place: String,
-    /// What is wrong, and what to do.
+    /// Problem and remedy.
     pub problem: String,
 }
 
@@ -38,10 +38,10 @@ pub trait Origin: Send + Sync {
     /// Brings what is not here yet of these bytes of the file.
     ///
     /// # Errors
-    /// If they cannot be had, or the file is not the one any more of which other bytes are here.
+    /// If the bytes are unavailable, or the file has changed since other bytes were downloaded.
     fn bring(&self, ranges: &[Range<usize>]) -> Result<(), Refused>;
 
-    /// By what the file is known to be the same as before, as in `ETag "33a6"`.
+    /// Returns the version identifier of the file, such as `ETag "33a6"`.
     fn pin(&self) -> &str;
 }
 
@@ -52,7 +52,7 @@ pub struct Parts {
     home: Home,
 }
 
-/// What bytes are of.
+/// Owner of the bytes.
 #[derive(Clone)]
 enum Home {
     Memory,
@@ -76,7 +76,7 @@ impl AsRef<[u8]> for Owner {
 const WORTH: usize = 16 << 20;
 
 impl Parts {
-    /// All bytes of a file of this machine, mapped read-only.
+    /// Creates the bytes of a local file, mapped read-only.
     pub fn mapped(map: Mmap) -> Self {
         let map = Arc::new(map);
         Self { bytes: Bytes::from_owner(Owner(map.clone())), home: Home::Map(map) }
@@ -100,17 +100,17 @@ impl Parts {
         }
     }
 
-    /// All bytes of a file elsewhere; those of `bytes` that were not brought are not looked at.
+    /// Creates the bytes of a remote file; bytes that are not downloaded are never read.
     pub fn of(origin: Arc<dyn Origin>, bytes: Bytes) -> Self {
         Self { bytes, home: Home::Elsewhere(origin, 0) }
     }
 
-    /// How many there are, here or not.
+    /// Returns the number of bytes, downloaded or not.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -147,14 +147,14 @@ impl Parts {
         self.at(0..most.min(self.len()))
     }
 
-    /// All of them.
+    /// Downloads and returns all bytes.
     pub fn whole(&self) -> Bytes {
         self.at(0..self.len());
         self.bytes.clone()
     }
 
-    /// The same, to be held against a hash when they come; `what` names them in messages. Bytes that are here are left as
-    /// they are.
+    /// Returns bytes that are compared with a hash when they are downloaded; `what` names them in messages. Local
+    /// bytes are not checked.
     pub fn hashed(&self, sha256: &str, what: String) -> Self {
         let Some(pin) = self.pin() else { return self.clone() };
         let pin = format!("{pin}, SHA-256 of each tensor");
@@ -163,7 +163,7 @@ impl Parts {
         Self::of(Arc::new(Hashed { parts, sha256, what, pin, is_sound, one_at_a_time }), self.bytes.clone())
     }
 
-    /// By what the file elsewhere is known to be the same; `None` for one that is here.
+    /// Returns the version identifier of a remote file; `None` for a local one.
     pub fn pin(&self) -> Option<&str> {
         match &self.home {
             Home::Elsewhere(file, _) => Some(file.pin()),
@@ -207,7 +207,7 @@ impl Origin for Hashed {
 /// Brings all of them at once: neighbours in one go.
 ///
 /// # Errors
-/// If they cannot be had.
+/// If the bytes are unavailable.
 pub fn bring<'p>(parts: impl IntoIterator<Item = &'p Parts>) -> Result<(), Refused> {
     let mut wanted: Vec<(&Arc<dyn Origin>, Vec<_>)> = Vec::new();
     for part in parts {
@@ -226,7 +226,7 @@ pub fn refuse(refused: Refused) -> ! {
     resume_unwind(Box::new(refused))
 }
 
-/// What `work` comes to, unless it looked at bytes that cannot be had.
+/// Returns the result of `work`, or the refusal if it needed unavailable bytes.
 ///
 /// # Errors
 /// The refusal.
@@ -240,7 +240,7 @@ pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Refused> {
     })
 }
 
-/// All of them: [`Parts::at`] is for those who need less.
+/// Dereferences to all bytes; use [`Parts::at`] to download fewer.
 impl Deref for Parts {
     type Target = [u8];
 

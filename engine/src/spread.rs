@@ -1,11 +1,11 @@
-//! How errors are spread over an array: over two of its axes, and by size. It takes as much room whatever the array's size.
+//! Distribution of errors over two axes of an array, and by size. Its memory does not depend on the array's size.
 
 use std::ops::Range;
 
 /// Cells along each side of a map, at most.
 const CELLS: usize = 24;
-/// Of arrays of more values one in so many is counted, for itself and those up to the next: enough to see how sizes are
-/// distributed. It shares no factor with the sizes of heads, of which it would meet the same entries only.
+/// Number of values up to which every value is counted. In larger arrays one in so many is counted, for itself and
+/// those up to the next. The step shares no factor with the sizes of heads, so that all entries are sampled.
 const COUNTED_WHOLE: usize = 1 << 16;
 const STEP: usize = 127;
 
@@ -14,7 +14,7 @@ const STEP: usize = 127;
 pub struct Size(u8);
 
 impl Size {
-    /// No error, or nothing compared.
+    /// Size of no error, or of no comparison.
     pub const NONE: Self = Self(0);
     /// NaN or infinite.
     pub const NONFINITE: Self = Self(Self::COUNT as u8 - 1);
@@ -22,10 +22,10 @@ impl Size {
     pub const LEAST: i16 = -40;
     /// Larger errors count as those of 2^MOST.
     pub const MOST: i16 = 23;
-    /// How many there are.
+    /// Number of sizes.
     const COUNT: usize = (Self::MOST - Self::LEAST) as usize + 3;
 
-    /// That of an error, which is not negative.
+    /// Returns the size of a non-negative error.
     pub fn of(error: f64) -> Self {
         match error {
             0.0 => Self::NONE,
@@ -37,7 +37,7 @@ impl Size {
         }
     }
 
-    /// The same as a number, with less to decide.
+    /// Returns the size as a number, with fewer branches.
     #[inline]
     fn index_of(error: f64) -> usize {
         const OF_EXPONENTS: [u8; 0x800] = {
@@ -56,7 +56,7 @@ impl Size {
         usize::from(OF_EXPONENTS[(bits >> 52 & 0x7ff) as usize]) * usize::from(bits << 1 != 0)
     }
 
-    /// That of 2^exponent; `None` outside of [`Self::LEAST`] to [`Self::MOST`].
+    /// Returns the size for 2^exponent; `None` outside of [`Self::LEAST`] to [`Self::MOST`].
     pub fn of_exponent(exponent: i16) -> Option<Self> {
         let is_known = (Self::LEAST..=Self::MOST).contains(&exponent);
         is_known.then(|| Self((exponent - Self::LEAST) as u8 + 1))
@@ -67,13 +67,13 @@ impl Size {
         (self != Self::NONE && self != Self::NONFINITE).then(|| i16::from(self.0) - 1 + Self::LEAST)
     }
 
-    /// From none to what is not finite.
+    /// Returns all sizes, from no error to NaN and infinity.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..Self::COUNT as u8).map(Self)
     }
 }
 
-/// How many errors there are of each size.
+/// Numbers of errors by size.
 #[derive(Clone, Debug)]
 pub struct Counts {
     /// Neighbours are often of one size: they are counted in turns.
@@ -102,18 +102,18 @@ pub struct Spread {
     pub lengths: [usize; 2],
     /// The largest errors, in a map of [`Self::cells`], row by row. Neighbours on an axis share a cell where it is long.
     pub largest: Vec<Size>,
-    /// How many errors there are of each size: each that was counted stands for those that were not.
+    /// Number of errors of each size; each counted error also stands for the uncounted ones.
     counts: Vec<u64>,
     /// Values at each index of the two axes.
     inner: usize,
-    /// One in so many of a run is counted.
+    /// Interval of counted values in a run.
     step: usize,
-    /// One in so many was.
+    /// Interval of counted values over the whole array.
     counted: usize,
 }
 
 impl Spread {
-    /// That of an array in which nothing differs yet.
+    /// Creates the distribution of an array without differences.
     pub fn new(shape: &[usize]) -> Self {
         let (lengths, inner) = match *shape {
             [] => ([1, 1], 1),
@@ -129,7 +129,8 @@ impl Spread {
         spread
     }
 
-    /// That of these figures, for which one value in `counted` was looked at; `None` if they do not fit each other.
+    /// Creates a distribution from its figures, with one in `counted` values counted; `None` if they contradict each
+    /// other.
     pub fn from_parts(
         lengths: [usize; 2],
         largest: Vec<Size>,
@@ -142,22 +143,22 @@ impl Spread {
         (spread.largest.len() == rows * columns && counted > 0).then_some(spread)
     }
 
-    /// How many cells the map has along each axis.
+    /// Returns the number of cells of the map along each axis.
     pub fn cells(&self) -> [usize; 2] {
         self.lengths.map(|length| length.min(CELLS))
     }
 
-    /// One value in so many was counted, and stands for as many; 1 where all were. NaN and infinity always are.
+    /// Returns the interval of counted values; 1 if all were counted. NaN and infinity are always counted.
     pub fn counted(&self) -> usize {
         self.counted
     }
 
-    /// How many errors there are of each size, where there is one.
+    /// Returns the number of errors of each size that occurs.
     pub fn counts(&self) -> impl Iterator<Item = (Size, u64)> {
         Size::all().zip(self.counts.iter().copied()).filter(|(_, count)| *count > 0)
     }
 
-    /// Whether any value differs.
+    /// Returns true if any value differs.
     pub fn has_errors(&self) -> bool {
         self.largest.iter().any(|&size| size != Size::NONE)
     }
@@ -216,7 +217,7 @@ impl Spread {
         }
     }
 
-    /// With what was added of the same array elsewhere.
+    /// Adds the figures of another part of the array.
     pub fn followed_by(mut self, next: &Self) -> Self {
         self.counts.iter_mut().zip(&next.counts).for_each(|(count, next)| *count += next);
         self.counted = self.counted.max(next.counted);
@@ -229,7 +230,7 @@ impl Spread {
         self.largest[cell] = self.largest[cell].max(size);
     }
 
-    /// Of a value, along the two axes.
+    /// Returns the index of a value along the two axes.
     fn index(&self, flat: usize) -> [usize; 2] {
         let outer = flat / self.inner;
         [outer / self.lengths[1], outer % self.lengths[1]]

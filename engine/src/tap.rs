@@ -1,4 +1,4 @@
-//! Who looks at the intermediate values of a forward pass, and may replace them.
+//! Taps: read, and may replace, the intermediate values of a forward pass.
 
 use crate::checkpoint::{Point, Scope, Site};
 use crate::tensor::Tensor;
@@ -11,13 +11,14 @@ pub trait Tap {
     /// Looks at `value` and gives back what the pass continues with.
     fn tap(&mut self, site: Site, value: Tensor) -> Tensor;
 
-    /// Whether it looks there. What nobody looks at need not be computed, or not whole, and is not shown.
+    /// Returns true if the tap reads the value at a site. Other values need not be computed, or not completely, and
+    /// are not passed to it.
     fn wants(&self, _: Site) -> bool {
         true
     }
 }
 
-/// Nobody looks: every value goes on as it is.
+/// Tap that reads nothing: every value is unchanged.
 impl Tap for () {
     fn tap(&mut self, _: Site, value: Tensor) -> Tensor {
         value
@@ -50,7 +51,7 @@ impl<T: Tap + ?Sized> Tap for &mut T {
     }
 }
 
-/// Where the forward pass stands; gives each tapped value its place, so that a block names only the point.
+/// Current site of the forward pass: adds layer and pass to the tap that a block names.
 pub struct Probe<'t> {
     tap: &'t mut dyn Tap,
     pass: usize,
@@ -74,7 +75,7 @@ impl<'t> Probe<'t> {
         if self.tap.wants(site) { self.tap.tap(site, value) } else { value }
     }
 
-    /// Whether the tap looks at `point`.
+    /// Returns true if the tap reads `point`.
     pub fn wants(&self, point: Point) -> bool {
         self.tap.wants(self.site(point))
     }

@@ -20,12 +20,12 @@ pub struct Tensor {
     origins: Vec<Origin>,
 }
 
-/// How consecutive values were computed, as far as the numerics remember it.
+/// Origin of consecutive values, if the numerics record it.
 #[derive(Clone)]
 pub struct Origin {
-    /// What computed them; `None` where they were given.
+    /// Operation that computed them; `None` for recorded values.
     pub source: Option<Arc<dyn Any + Send + Sync>>,
-    /// Which of its results they are, counted row-major.
+    /// Range of its results, counted row-major.
     pub range: Range<usize>,
 }
 
@@ -68,7 +68,7 @@ impl Tensor {
         Self::new(&[rows, width], data)
     }
 
-    /// The same values seen as another shape of the same size.
+    /// Changes the shape and keeps the values.
     ///
     /// # Panics
     /// If the sizes differ.
@@ -76,7 +76,7 @@ impl Tensor {
         Self { origins: self.origins, ..Self::new(shape, self.data) }
     }
 
-    /// The same shape with `f` applied to each value, in parallel.
+    /// Applies `f` to each value, in parallel.
     pub fn map(mut self, f: impl Fn(f32) -> f32 + Sync) -> Self {
         parallel::chunks(&mut self.data, PIECE, 4 * PIECE, |_, piece| {
             piece.iter_mut().for_each(|value| *value = f(*value));
@@ -85,23 +85,23 @@ impl Tensor {
         self
     }
 
-    /// The same values, all of them computed by `source`.
+    /// Marks all values as computed by `source`.
     pub fn computed_by(self, source: Arc<dyn Any + Send + Sync>) -> Self {
         let range = 0..self.data.len();
         Self { origins: vec![Origin { source: Some(source), range }], ..self }
     }
 
-    /// The same values with these origins, of as many values or none.
+    /// Sets the origins, for all values or for none.
     pub fn with_origins(self, origins: Vec<Origin>) -> Self {
         Self { origins, ..self }
     }
 
-    /// How the values were computed, one piece behind the other; nothing where all of them were given.
+    /// Returns the origins of the values, piece by piece; empty if all values were recorded.
     pub fn origins(&self) -> &[Origin] {
         &self.origins
     }
 
-    /// These rows and those of `new`, whose entries are as large. Room is made for `chunk` rows at a time.
+    /// Appends the rows of `new`, whose entries have the same size. Memory is allocated for `chunk` rows at a time.
     pub fn followed_by(mut self, new: &Self, chunk: usize) -> Self {
         if !self.origins.is_empty() || !new.origins.is_empty() {
             self.origins = [self.origins_or_given(), new.origins_or_given()].concat();
@@ -115,7 +115,7 @@ impl Tensor {
         self
     }
 
-    /// What is left without the first `rows` rows.
+    /// Removes the first `rows` rows.
     pub fn without_first(mut self, rows: usize) -> Self {
         let gone = rows * self.row_len();
         if !self.origins.is_empty() {
@@ -143,7 +143,7 @@ impl Tensor {
         &self.shape
     }
 
-    /// All values, row-major.
+    /// Returns all values, row-major.
     pub fn data(&self) -> &[f32] {
         &self.data
     }
@@ -166,7 +166,7 @@ impl Tensor {
     /// The last entry of the outermost axis, alone.
     ///
     /// # Panics
-    /// If there is none.
+    /// If the tensor has no entry.
     pub fn last_row(&self) -> Self {
         let mut shape = self.shape.clone();
         shape[0] = 1;
@@ -175,7 +175,7 @@ impl Tensor {
         Self { data: self.data[values].to_vec(), shape, origins }
     }
 
-    /// One entry of the outermost axis.
+    /// Returns one entry of the outermost axis.
     pub fn row(&self, index: usize) -> &[f32] {
         &self.data[index * self.row_len()..][..self.row_len()]
     }
@@ -195,8 +195,8 @@ fn cut(origins: &[Origin], values: Range<usize>) -> Vec<Origin> {
     pieces.collect()
 }
 
-/// Which two values of a head RoPE rotates together. The same model in the other convention has the rows of
-/// its q and k projections permuted, and every per-head q and k value with them; nothing else changes.
+/// RoPE pairing: the two values of a head that rotate together. A model in the other convention has the rows of its q
+/// and k projections permuted, and so every q and k value of a head; nothing else changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RopePairing {
@@ -223,7 +223,7 @@ impl RopePairing {
         }
     }
 
-    /// Where the two values of pair `pair` stand in a head of `head_dim`.
+    /// Returns the indices of the two values of pair `pair` in a head of `head_dim`.
     pub fn members(self, pair: usize, head_dim: usize) -> (usize, usize) {
         match self {
             RopePairing::Half => (pair, pair + head_dim / 2),

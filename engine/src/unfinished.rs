@@ -14,14 +14,14 @@ use tempfile::{NamedTempFile, TempDir};
 
 use crate::ending;
 
-/// How their names begin and end, with so many letters and digits between.
+/// Start and end of their names, with so many letters and digits between.
 const PREFIX: &str = ".xcheck-";
 const SUFFIX: &str = ".unfinished";
 const RANDOM: usize = 6;
-/// One without a lock was begun just now, if it is no older than this.
+/// Age up to which an unlocked file may still be in use by the process that created it.
 const BEGINNING: Duration = Duration::from_secs(2);
 
-/// Those of this program, for the thread that waits for signals. While one gets its name, it waits.
+/// Unfinished files of this program, for the thread that waits for signals. It waits while one is renamed.
 static MADE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 fn made() -> MutexGuard<'static, BTreeSet<PathBuf>> {
@@ -68,9 +68,10 @@ impl Drop for Known {
     }
 }
 
-/// Before the program ends. From then on nothing gets a name: what is still being written to may not be gone.
+/// Deletes all unfinished files before the program ends. No file is renamed after that, since a file that is still
+/// written may not be removable.
 fn remove_all() {
-    /// Who still writes into a folder makes parts of it anew.
+    /// Number of attempts to recreate a folder that another process deletes.
     const ATTEMPTS: usize = 20;
     let made = made();
     for path in made.iter() {
@@ -98,7 +99,7 @@ impl UnfinishedFile {
     /// Begins what will be the file at `path`, in its folder.
     ///
     /// # Errors
-    /// If nothing can be made there.
+    /// If no file can be created there.
     pub fn of(path: &Path) -> io::Result<Self> {
         let folder = folder_of(path);
         sweep(folder);
@@ -151,7 +152,7 @@ impl UnfinishedFolder {
     /// Begins a folder in another.
     ///
     /// # Errors
-    /// If nothing can be made there.
+    /// If no file can be created there.
     pub fn within(folder: &Path) -> io::Result<Self> {
         sweep(folder);
         let (folder, known) = Known::begun(|| builder().tempdir_in(folder), TempDir::path)?;
@@ -161,12 +162,12 @@ impl UnfinishedFolder {
     /// Begins what will be the folder at `path`, beside that.
     ///
     /// # Errors
-    /// If nothing can be made there.
+    /// If no file can be created there.
     pub fn of(path: &Path) -> io::Result<Self> {
         Self::within(folder_of(path))
     }
 
-    /// Where it is meanwhile.
+    /// Returns the temporary path.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
@@ -195,7 +196,7 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.finish()
 }
 
-/// The same of a name that nothing may have.
+/// Writes a file that must not exist yet.
 ///
 /// # Errors
 /// If it cannot be written, or something has that name.
@@ -233,13 +234,13 @@ fn sweep(folder: &Path) {
     alike.map(|entry| entry.path()).filter(|path| is_left(path)).for_each(|path| remove(&path));
 }
 
-/// Whether a name is one that is given here: what others have named alike is theirs.
+/// Returns true if a name was generated here; similar names of users are not touched.
 fn is_ours(name: &str) -> bool {
     let random = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(SUFFIX));
     random.is_some_and(|random| random.len() == RANDOM && random.bytes().all(|b| b.is_ascii_alphanumeric()))
 }
 
-/// Whether nobody works on it.
+/// Returns true if no process works on it.
 fn is_left(path: &Path) -> bool {
     let Ok(metadata) = fs::symlink_metadata(path) else { return false };
     // Anything else was not made here, and to open a pipe is to wait for who writes into it.

@@ -35,26 +35,26 @@ pub struct View<'a> {
     /// Along which axis the parts lie behind each other: never the last, unless there is one part.
     axis: usize,
     parts: Vec<Part<'a>>,
-    /// Of the same shape, and without scales of its own.
+    /// Scales of the same shape, which have no scales themselves.
     scales: Option<Box<View<'a>>>,
 }
 
-/// One stored array.
+/// Stored array.
 #[derive(Clone, Debug)]
 struct Part<'a> {
-    /// Where it begins along the axis of the parts.
+    /// Start along the axis of the parts.
     first: usize,
     dtype: DType,
     bytes: Raw<'a>,
     /// The element at index 0 of every axis.
     start: usize,
-    /// From one entry of each axis to the next, in elements.
+    /// Strides of the axes, in elements.
     strides: Vec<usize>,
-    /// Where the entries of the last axis are, if not one behind the other.
+    /// Indices of the last axis's entries, if not consecutive.
     order: Option<Arc<[usize]>>,
-    /// How many entries of the last axis there are: what follows is zero.
+    /// Number of entries of the last axis that exist: the others are zero.
     columns: usize,
-    /// Whether it lies as it is seen.
+    /// True if the view has the order of the memory.
     is_plain: bool,
 }
 
@@ -149,12 +149,12 @@ impl<'a> View<'a> {
         Self { shape: shape.to_vec(), axis: 0, parts: vec![part], scales: None }
     }
 
-    /// One number everywhere.
+    /// Creates an array of one repeated number.
     pub fn constant(shape: &[usize], value: f64) -> View<'static> {
         View::owned(&[], vec![value]).spread(shape).expect("one number is of any shape")
     }
 
-    /// Each element times its scale.
+    /// Multiplies each element by its scale.
     ///
     /// # Panics
     /// If there are not as many scales, seen alike, or elements have scales already.
@@ -182,7 +182,7 @@ impl<'a> View<'a> {
         self.shape.iter().product()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -283,7 +283,7 @@ impl<'a> View<'a> {
         (dtype == DType::F32).then_some(bytes.as_chunks().0)
     }
 
-    /// The same, and those of a shorter type widened into `room`.
+    /// Returns the elements as `f32`; those of a shorter type are widened into `room`.
     pub fn as_f32<'r>(
         &'r self,
         row: usize,
@@ -311,7 +311,7 @@ impl<'a> View<'a> {
         room[..count].as_bytes().as_chunks().0
     }
 
-    /// One element by its flat index, row-major as it is seen.
+    /// Returns one element by its flat index, row-major in the order of the view.
     pub fn get(&self, flat: usize) -> f64 {
         let mut value = [0.0];
         let (row, column) = (flat / self.width(), flat % self.width());
@@ -330,7 +330,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// All elements, widened.
+    /// Returns all elements, widened.
     pub fn to_vec(&self) -> Vec<f64> {
         let mut values = vec![0.0; self.len()];
         self.read_rows(0..self.rows(), &mut values);

@@ -9,13 +9,13 @@ use crate::parts::Parts;
 
 macro_rules! dtypes {
     ($($variant:ident $name:literal $block:literal $bytes:literal;)*) => {
-        /// How the elements of a stored tensor are encoded.
+        /// Encoding of the elements of a stored tensor.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[allow(missing_docs, non_camel_case_types)] // the names are the documentation: ggml's own, and llama2.c's version 2
         pub enum DType { $($variant,)* }
 
         impl DType {
-            /// Every type, in declaration order.
+            /// All types, in declaration order.
             pub const ALL: &'static [DType] = &[$(DType::$variant,)*];
 
             /// The name ggml and NumPy users know it by, in lower case.
@@ -89,7 +89,7 @@ impl DType {
         Self::ALL.iter().copied().find(|dtype| dtype.name().eq_ignore_ascii_case(name))
     }
 
-    /// Whether it is a floating type of 8 bits.
+    /// Returns true for an 8-bit floating type.
     pub fn is_f8(self) -> bool {
         matches!(self, DType::F8_E4M3 | DType::F8_E5M2)
     }
@@ -155,7 +155,7 @@ pub enum Factor {
     Multiplies(f32),
     /// Products are divided by it.
     Divides(f32),
-    /// Every weight is multiplied with it before there are products.
+    /// Factor of every weight, applied before products.
     InWeights(f32),
 }
 
@@ -198,18 +198,18 @@ impl Matrix {
         whole.then_some(Self { dtype: tensor.dtype, rows, cols, data, scale, scales: None })
     }
 
-    /// What the values of all rows are multiplied with: 1 but for bitnet.cpp's types.
+    /// Returns the factor of the values of all rows: 1 except for bitnet.cpp's types.
     pub fn scale(&self) -> f32 {
         self.scale
     }
 
-    /// The same codes under another scale.
+    /// Sets another scale.
     pub fn with_scale(self, scale: f32) -> Self {
         Self { scale, ..self }
     }
 
-    /// The same with a scale for each group of a row's elements (`[rows, groups]`, F32), or `None` where the scales do
-    /// not fit.
+    /// Sets a scale for each group of a row's elements (`[rows, groups]`, F32); returns `None` if the scales do not
+    /// fit.
     pub fn with_scales(self, scales: &StoredTensor) -> Option<Self> {
         let &[rows, groups] = scales.shape.as_slice() else { return None };
         let fits = rows == self.rows && groups > 0 && self.cols.is_multiple_of(groups);
@@ -247,7 +247,7 @@ impl Matrix {
         Self { rows, data, scales, ..*self }
     }
 
-    /// The same with other encoded elements, or `None` where these are not as long.
+    /// Replaces the encoded elements; returns `None` if the length differs.
     pub fn with_elements(&self, data: impl Into<Bytes>) -> Option<Self> {
         let data = Parts::from(data);
         (data.len() == self.data.len()).then(|| Self { data, ..self.clone() })
@@ -271,12 +271,12 @@ impl Matrix {
         scales.at(rows.start * row_bytes..rows.end * row_bytes)
     }
 
-    /// What it is made of in its file.
+    /// Returns the bytes of the matrix in its file.
     pub fn parts(&self) -> impl Iterator<Item = &Parts> {
         [&self.data].into_iter().chain(&self.scales)
     }
 
-    /// What one row is made of in its file.
+    /// Returns the bytes of one row in its file.
     ///
     /// # Panics
     /// If there is no such row.
@@ -288,7 +288,7 @@ impl Matrix {
         self.parts().map(of_row).collect::<Vec<_>>().into_iter()
     }
 
-    /// Whether its file is elsewhere, so that its elements may not be here yet.
+    /// Returns true if its file is remote, so that its elements may not be downloaded yet.
     pub fn is_elsewhere(&self) -> bool {
         self.data.pin().is_some()
     }

@@ -22,11 +22,11 @@ pub(super) struct RepoFolder(PathBuf);
 /// State of a model in the cache.
 #[derive(Debug)]
 pub enum Cached {
-    /// All that it needs.
+    /// All files are there.
     Whole(Found),
-    /// All but these files.
+    /// These files are missing.
     Partly(Vec<String>),
-    /// Nothing.
+    /// No file is there.
     Not,
 }
 
@@ -113,7 +113,7 @@ impl Found {
     /// Reads every file that is not known to be unchanged since it was read, and compares its content with what its blob is named for.
     ///
     /// # Errors
-    /// [`HubError::Damaged`] for one that is something else.
+    /// [`HubError::Damaged`] if a file has another hash.
     pub fn checked(self, kept: &Kept) -> Result<Located> {
         let paths: Vec<PathBuf> = self.files.iter().map(|file| self.snapshot.join(file)).collect();
         let checked: Result<Vec<_>> = paths.par_iter().map(|path| self.check(path, kept)).collect();

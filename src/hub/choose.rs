@@ -12,9 +12,9 @@ use crate::input;
 /// Files by their path below the repository.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ChosenFiles {
-    /// Those that are there.
+    /// Required files that exist.
     pub files: Vec<String>,
-    /// Those that should be and are not.
+    /// Required files that are missing.
     pub missing: Vec<String>,
 }
 
@@ -63,7 +63,7 @@ fn folder(there: &[String], read: impl FnOnce(&str) -> Result<Vec<u8>>) -> Resul
     Ok(wanted)
 }
 
-/// No index is longer: those of the largest models are below a megabyte or two.
+/// Maximum size of an index in bytes: those of the largest models have one or two megabytes.
 const LONGEST_INDEX: u64 = 64 << 20;
 
 /// The content of an index.

@@ -12,7 +12,7 @@ pub struct KnownModel {
     pub name: String,
     /// The family's name, as dumps and tolerances use it.
     pub architecture: String,
-    /// Its forms; the first is meant where none is named.
+    /// Published forms; the first is the default.
     pub files: Vec<KnownFiles>,
 }
 
@@ -37,7 +37,7 @@ struct Table {
 }
 
 impl KnownModel {
-    /// Every known model.
+    /// Returns all known models.
     pub fn all() -> Vec<Self> {
         let table: Table = toml::from_str(include_str!("known.toml")).expect("a test reads this table");
         table.model

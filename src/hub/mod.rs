@@ -26,7 +26,7 @@ use crate::error::{Error, HubError, Result};
 pub trait Watch {
     /// A file of `bytes` is on its way, and `start` of them are here already.
     fn file(&mut self, name: &str, bytes: u64, start: u64);
-    /// So many of its bytes are here now.
+    /// Reports the number of downloaded bytes.
     fn reached(&mut self, bytes: u64);
 }
 

@@ -53,7 +53,7 @@ impl Part {
     }
 }
 
-/// One part of an id or of a path below a repository: nothing that leads elsewhere.
+/// Returns true for a valid part of an id or path: plain characters, not hidden, and not a parent folder.
 pub(super) fn is_plain(part: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     !part.is_empty() && !part.starts_with('.') && part.chars().all(plain)

@@ -68,11 +68,11 @@ impl<'s> Remote<'s> {
     /// Lists the files of a repository's main branch.
     ///
     /// # Errors
-    /// If the hub cannot be reached, refuses, or answers something else.
+    /// If the hub cannot be reached, refuses, or gives an unexpected response.
     pub fn list(&self, repo: &str) -> Result<Listing> {
         let url = format!("{}/api/models/{repo}/revision/main?blobs=true", self.settings.endpoint);
         let mut answer = self.get(&url, repo, repo, None)?;
-        /// No list of files is longer.
+        /// Maximum size of a file list in bytes.
         const LONGEST: u64 = 10_000_000;
         let mut body = Vec::new();
         let read = Paced::new(answer.body_mut().as_reader()).take(LONGEST).read_to_end(&mut body);

@@ -27,18 +27,18 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// From the environment.
+    /// Reads the settings from the environment.
     ///
     /// # Errors
-    /// If a variable of ours is not what it should be.
+    /// If a variable of xcheck has an invalid value.
     pub fn from_env() -> Result<Self> {
         Self::from_variables(|name| env::var_os(name), env::home_dir())
     }
 
-    /// From variables by name, and the user's home.
+    /// Reads the settings from the given variables and the user's home folder.
     ///
     /// # Errors
-    /// If a variable of ours is not what it should be.
+    /// If a variable of xcheck has an invalid value.
     pub fn from_variables(
         variable: impl Fn(&str) -> Option<OsString>,
         user: Option<PathBuf>,
@@ -65,7 +65,7 @@ impl Settings {
     /// Returns the token if it is valid in an HTTP header.
     ///
     /// # Errors
-    /// If it is no token at all. What it is, is not said.
+    /// If the token is invalid. The message does not show it.
     pub fn sendable_token(&self) -> Result<Option<&str>> {
         match self.token.as_deref() {
             Some(token) if !token.chars().all(|c| c.is_ascii_graphic()) => Err(Error::Usage(

@@ -15,7 +15,7 @@ use super::settings::Settings;
 use crate::error::{Error, HubError, Result};
 use crate::unfinished::write_whole;
 
-/// Before a broken connection is made again.
+/// Wait before a broken connection is made again.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Gets every file that a model needs.
@@ -104,7 +104,7 @@ impl Download<'_> {
         fs::rename(&path, blob).map_err(Error::io("rename", &path))
     }
 
-    /// One connection's worth. It may break as often as it likes, as long as each brings something.
+    /// Downloads over one connection. It may break any number of times, if each connection brings some bytes.
     fn go_on(&mut self, file: &RemoteFile, unfinished: &mut Unfinished) -> Result<()> {
         let before = unfinished.len;
         let (repo, commit) = (&self.model.repo, &self.listing.commit);

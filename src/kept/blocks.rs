@@ -43,7 +43,7 @@ impl Kept {
     /// look into the folder.
     ///
     /// # Errors
-    /// If it can be neither read nor begun.
+    /// If the files can be neither read nor created.
     #[expect(unsafe_code)]
     pub fn blocks(&self, key: &str, len: usize, about: &str) -> Result<Blocks> {
         let temporary = match self.space.folder() {
@@ -53,8 +53,11 @@ impl Kept {
                 Some(UnfinishedFolder::within(&parent).map_err(Error::io("write into", &parent))?)
             }
         };
-        let folder =
-            temporary.as_ref().map(UnfinishedFolder::path).or(self.space.folder()).expect("one of the two");
+        let folder = temporary
+            .as_ref()
+            .map(UnfinishedFolder::path)
+            .or(self.space.folder())
+            .expect("a folder or a temporary folder");
         let path = folder.join(key);
         let io = |error| Error::io("write", &path)(error);
         let (data, sums) = open(&path, len).map_err(io)?;
@@ -70,7 +73,8 @@ impl Kept {
     }
 }
 
-/// Both files, locked. A process that makes room may have removed them just before the lock was had.
+/// Opens and locks both files. A process that frees space may remove them just before the lock is taken, so this
+/// tries again.
 fn open(path: &Path, len: usize) -> io::Result<(File, File)> {
     let file = |name| {
         let path = path.join(name);
@@ -118,10 +122,10 @@ impl Blocks {
         runs
     }
 
-    /// Makes room for what is about to be brought.
+    /// Frees space for blocks that are about to be downloaded.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is not enough space.
     pub fn reserve(&self, bytes: usize) -> Result<(), String> {
         self.space.reserve(bytes.next_multiple_of(BLOCK) as u64)
     }
@@ -132,7 +136,7 @@ impl Blocks {
     /// If it cannot be written.
     ///
     /// # Panics
-    /// If it is no whole block.
+    /// If the bytes are not a whole block.
     pub fn put(&self, start: usize, bytes: &[u8]) -> Result<()> {
         let block = start / BLOCK;
         assert_eq!(start..start + bytes.len(), self.place(block), "a whole block");

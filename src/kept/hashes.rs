@@ -41,7 +41,7 @@ impl Pinned {
     /// The file that is at `path` now.
     ///
     /// # Errors
-    /// If there is none.
+    /// If it does not exist.
     pub fn at(path: &Path) -> Result<Self> {
         let path = fs::canonicalize(path).map_err(Error::io("open", path))?;
         let metadata = fs::metadata(&path).map_err(Error::io("open", &path))?;

@@ -38,19 +38,19 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// From the environment: `XCHECK_CACHE`, a folder or `off`, else `xcheck` in the user's folder of caches; and
-    /// `XCHECK_CACHE_LIMIT`, as in `20GB`.
+    /// Reads the environment: `XCHECK_CACHE`, a folder or `off`, else `xcheck` in the user's cache folder; and
+    /// `XCHECK_CACHE_LIMIT`, such as `20GB`.
     ///
     /// # Errors
-    /// If the limit is no size.
+    /// If the limit is not a valid size.
     pub fn from_env() -> Result<Self> {
         Self::from_variables(|name| env::var_os(name), env::home_dir())
     }
 
-    /// From variables by name, and the user's home.
+    /// Reads the given variables and the user's home folder.
     ///
     /// # Errors
-    /// If the limit is no size.
+    /// If the limit is not a valid size.
     pub fn from_variables(
         variable: impl Fn(&str) -> Option<OsString>,
         user: Option<PathBuf>,
@@ -71,12 +71,12 @@ impl Kept {
         Ok(Self::new(folder, limit))
     }
 
-    /// In that folder, and of files elsewhere no more than `limit` bytes.
+    /// Creates a cache in a folder, with at most `limit` bytes of remote files.
     pub fn in_folder(folder: PathBuf, limit: u64) -> Self {
         Self::new(Some(folder), limit)
     }
 
-    /// Nothing, beyond this run.
+    /// Creates a cache that keeps nothing after this run.
     pub fn nothing() -> Self {
         Self::new(None, USUAL)
     }

@@ -39,7 +39,7 @@ impl Space {
     /// Makes room for `bytes` more.
     ///
     /// # Errors
-    /// What to do, if files that are in use take it all.
+    /// If files in use take all of the space; the message says what to do.
     pub fn reserve(&self, bytes: u64) -> Result<(), String> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let known = taken.unwrap_or_else(|| self.entries().iter().map(|entry| entry.bytes).sum());

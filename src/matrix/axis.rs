@@ -12,7 +12,7 @@ use crate::matrix::written::Lines;
 pub struct Axis {
     /// Its name.
     pub name: String,
-    /// Its values, no two the same.
+    /// Distinct values.
     pub values: Vec<String>,
 }
 

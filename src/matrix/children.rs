@@ -12,15 +12,15 @@ use crate::ending;
 /// Interval between checks if a program has ended.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Those that run now, each with the processes that it has started: a group of its own.
+/// Running programs, each with its child processes in a process group of its own.
 #[derive(Clone, Debug, Default)]
 pub struct Children(Arc<Mutex<BTreeSet<u32>>>);
 
 impl Children {
-    /// None yet. A signal that ends this program ends those that run then before it.
+    /// Creates an empty set. A signal that ends this program first kills the programs that run then.
     ///
     /// # Errors
-    /// If signals cannot be waited for.
+    /// If signal handlers cannot be installed.
     pub fn new() -> io::Result<Self> {
         let children = Self::default();
         let seen = children.clone();
@@ -54,7 +54,7 @@ impl Children {
         Ok(ended)
     }
 
-    /// None starts unseen by a signal that comes meanwhile.
+    /// Starts a program so that a signal handler cannot miss it.
     fn start(&self, command: &mut Command) -> io::Result<Child> {
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(command, 0);

@@ -74,22 +74,22 @@ impl Found {
 /// Result of a cell after its expectation is applied, the worst last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
-    /// Nothing is wrong.
+    /// The cell passes.
     Pass,
-    /// It is as bad as it is known to be.
+    /// The cell fails as expected.
     Known,
-    /// It could not be judged.
+    /// The cell is inconclusive.
     Inconclusive,
-    /// It is known to be bad, and is not.
+    /// The cell passes, but a failure was expected.
     Unexpected,
     /// Something is wrong that is not known.
     Fail,
-    /// There is no verdict.
+    /// The cell has no verdict.
     Error,
 }
 
 impl Standing {
-    /// All of them, the worst last.
+    /// All results, the worst last.
     pub const ALL: [Standing; 6] =
         [Self::Pass, Self::Known, Self::Inconclusive, Self::Unexpected, Self::Fail, Self::Error];
 
@@ -137,7 +137,7 @@ impl Done<'_> {
         }
     }
 
-    /// One sentence on it: why it is no pass; of what is known, why that is; nothing of a pass.
+    /// Returns one sentence: the reason of a failure, or the reason of its expectation; empty for a pass.
     pub fn told(&self) -> String {
         let expected = self.cell.expected.as_ref();
         match (&self.found, expected) {

@@ -16,7 +16,7 @@ pub struct Inputs<'k> {
 }
 
 impl<'k> Inputs<'k> {
-    /// Nothing yet.
+    /// Starts an empty key.
     pub fn new(kept: &'k Kept) -> Self {
         Self { kept, hash: Sha256::new(), unknown: None }
     }
@@ -49,7 +49,7 @@ impl<'k> Inputs<'k> {
     /// The key.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why there is no key.
     pub fn key(self) -> Result<String, String> {
         match self.unknown {
             Some(why) => Err(why),

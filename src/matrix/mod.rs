@@ -50,7 +50,7 @@ impl Matrix<'_> {
         rolled_up(found.flat_map(|found| found.architectures.iter().cloned()))
     }
 
-    /// Those that stand like that.
+    /// Returns the cells with this result.
     pub fn that_are(&self, standing: Standing) -> impl Iterator<Item = &Done<'_>> {
         self.done.iter().filter(move |done| done.standing() == standing)
     }

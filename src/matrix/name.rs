@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
 
-/// Longer names are cut: file systems end at 255 bytes.
+/// Maximum length of a name; file systems allow 255 bytes.
 const LONGEST: usize = 120;
 
 /// A name for each combination of values, readable, plain and its own: it has no part that a file system or a shell takes

@@ -23,7 +23,7 @@ impl Fit {
 /// Patterns, of which each is of some cell.
 ///
 /// # Errors
-/// If one is of none, or names what there is not.
+/// If a pattern matches no cell, or names an unknown axis or value.
 pub fn fits_all(
     patterns: &[Spanned<Pattern>],
     what: &str,
@@ -70,7 +70,7 @@ fn fit(
 /// Returns the expectation of each combination.
 ///
 /// # Errors
-/// If that cannot be, or is said twice.
+/// If an expectation is invalid or a duplicate.
 pub fn expectations(
     written: &Written,
     axes: &[Axis],

@@ -14,7 +14,7 @@ use crate::matrix::pattern::{Fit, expectations, fits_all};
 use crate::matrix::template::Template;
 use crate::matrix::written::{Lines, Written, texts};
 
-/// More cells are a mistake.
+/// Maximum number of cells; more are probably a mistake.
 const MOST: usize = 10_000;
 /// Default time limit of a step of a cell.
 const USUAL_LIMIT: Duration = Duration::from_secs(3600);
@@ -24,13 +24,13 @@ const OUT: &str = "out";
 /// Everything that a file asks for.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// In the order of the file.
+    /// Axes, in the order of the file.
     pub axes: Vec<Axis>,
     /// Axes that are the rows of the table, by number.
     pub rows: Vec<usize>,
     /// Axes that are the columns: all others.
     pub columns: Vec<usize>,
-    /// In the order of the axes, the last varying fastest.
+    /// Cells, in the order of the axes, the last varying fastest.
     pub cells: Vec<Cell>,
     /// Time limit of each step of a cell.
     pub limit: Duration,
@@ -39,9 +39,9 @@ pub struct Plan {
 /// One combination of values.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    /// Its value of each axis.
+    /// Value on each axis.
     pub values: Vec<String>,
-    /// Its own among those of the matrix, and plain enough for a folder.
+    /// Name that is unique in the matrix and valid as a folder name.
     pub name: String,
     /// Expected result.
     pub expected: Option<Expected>,
@@ -91,12 +91,12 @@ impl Plan {
 }
 
 impl Cell {
-    /// Its values, in words.
+    /// Returns its values as text.
     pub fn words(&self) -> String {
         self.values.join(", ")
     }
 
-    /// Its values on some axes.
+    /// Returns its values on some axes.
     pub(super) fn values_on(&self, axes: &[usize]) -> Vec<&str> {
         axes.iter().map(|&axis| self.values[axis].as_str()).collect()
     }

@@ -14,7 +14,7 @@ impl Template {
     /// Reads a word.
     ///
     /// # Errors
-    /// If a brace has no partner, in words.
+    /// If a brace is unmatched; the error is a message.
     pub fn parse(text: &str) -> Result<Self, String> {
         let lone =
             |brace| format!("'{text}' has an unmatched {brace}; write {brace}{brace} for a literal brace");

@@ -78,10 +78,10 @@ impl Lines {
     }
 }
 
-/// One value or several, as text.
+/// Reads one or several values as text.
 ///
 /// # Errors
-/// If there is something else among them, or a text that cannot be part of a command, in words.
+/// If a value has another type, or cannot be part of a command; the error is a message.
 pub fn texts(value: &Value) -> Result<Vec<String>, String> {
     match value {
         Value::Array(values) => values.iter().map(text).collect(),

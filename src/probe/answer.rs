@@ -12,14 +12,14 @@ pub type Answer<T> = Result<T, Refusal>;
 pub enum Refusal {
     /// The server, or its protocol, has none to give: in words.
     Cannot(String),
-    /// It was not asked: as many requests as are allowed were made.
+    /// The limit of requests was reached before it.
     NotAsked(String),
-    /// It should have one.
+    /// The server should have answered, but failed.
     Broken(Box<Error>),
 }
 
 impl Refusal {
-    /// That something cannot be had.
+    /// Creates the refusal for something that the server cannot do.
     pub fn cannot(why: impl Into<String>) -> Self {
         Refusal::Cannot(why.into())
     }
@@ -47,9 +47,9 @@ impl Refusal {
 /// A token and how likely it was, as far as the server says.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Named {
-    /// Its id; servers of OpenAI's protocol tell none.
+    /// Token id; servers with OpenAI's protocol return none.
     pub id: Option<u32>,
-    /// Its text.
+    /// Text of the token.
     pub text: String,
     /// Its natural log-probability.
     pub logprob: Option<f64>,
@@ -77,21 +77,21 @@ pub struct Place {
 /// A greedy continuation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Generated {
-    /// Each of its tokens.
+    /// Tokens.
     pub places: Vec<Place>,
-    /// All of it as text.
+    /// Whole text.
     pub text: String,
     /// Number of generated tokens, as reported by the server.
     pub made: Option<u64>,
 }
 
 impl Generated {
-    /// Its ids, if they all are told.
+    /// Returns the token ids, if all are known.
     pub fn ids(&self) -> Option<Vec<u32>> {
         self.places.iter().map(|place| place.token.as_ref()?.id).collect()
     }
 
-    /// One that came in pieces.
+    /// Joins the pieces of a stream.
     pub fn joined(pieces: impl IntoIterator<Item = Self>) -> Self {
         pieces.into_iter().fold(Self::default(), |mut whole, piece| {
             whole.places.extend(piece.places);
@@ -105,9 +105,9 @@ impl Generated {
 /// Input of the model: token ids, a text, or both forms of the same input.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Prompt {
-    /// Its tokens, where they are known.
+    /// Token ids, if known.
     pub ids: Option<Vec<u32>>,
-    /// Its text, where it is of one.
+    /// Text, if the prompt has one.
     pub text: Option<String>,
 }
 
@@ -115,7 +115,7 @@ impl Prompt {
     /// The ids.
     ///
     /// # Errors
-    /// If they are not known.
+    /// If the ids are unknown.
     pub fn ids(&self) -> Answer<&[u32]> {
         self.ids.as_deref().ok_or_else(|| Refusal::cannot("the prompt's token ids are not known"))
     }
@@ -123,7 +123,7 @@ impl Prompt {
     /// The text.
     ///
     /// # Errors
-    /// If it is of ids alone.
+    /// If the prompt has ids only.
     pub fn text(&self) -> Answer<&str> {
         self.text
             .as_deref()

@@ -4,7 +4,7 @@ use crate::compare::Verdict;
 use crate::error::Error;
 use crate::probe::answer::Refusal;
 
-/// One thing that was looked at.
+/// Result of one check.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Check {
     /// Subject of the check.
@@ -24,7 +24,7 @@ pub enum Subject {
     Tokens,
     /// A single answer.
     Answer,
-    /// One answer and another to the same question.
+    /// Two answers to the same request.
     Own,
     /// The server and the model.
     Model,
@@ -48,12 +48,13 @@ impl Check {
         Self { subject, name: name.into(), verdict: Some(verdict), found }
     }
 
-    /// That it cannot be asked.
+    /// Returns a check that the server does not support.
     pub fn cannot(subject: Subject, name: impl Into<String>, why: impl Into<String>) -> Self {
         Self { subject, name: name.into(), verdict: None, found: format!("cannot: {}", why.into()) }
     }
 
-    /// That there was no answer. What a server cannot be asked decides nothing; what it was not asked is not known.
+    /// Returns a check without an answer. A check that the server does not support decides nothing; a request that
+    /// was not sent makes the check inconclusive.
     ///
     /// # Errors
     /// If the server should have answered.

@@ -15,19 +15,19 @@ use crate::error::{Error, ServerError};
 use crate::network::agent_within;
 use crate::probe::answer::{Answer, Refusal};
 
-/// Before a server that is busy, and does not say for how long, is asked again.
+/// First wait before a busy server is asked again, if it gives no time.
 const PAUSE: Duration = Duration::from_millis(250);
-/// So much of what a server says is repeated in a message.
+/// Maximum number of characters of a response in a message.
 const SAID: usize = 300;
 
 /// Limits of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Until there is a connection.
+    /// Time limit for the connection.
     pub connect: Duration,
-    /// Until the answer is whole.
+    /// Time limit for the whole answer.
     pub answer: Duration,
-    /// Until the next bytes of it.
+    /// Time limit for the next bytes of an answer.
     pub idle: Duration,
     /// Bytes of an answer.
     pub largest: u64,
@@ -50,7 +50,7 @@ impl Client {
     /// A client of the server at an address, without the path of an API: `http://127.0.0.1:8000`.
     ///
     /// # Errors
-    /// If the address is none, or holds a name or a key.
+    /// If the address is invalid, or contains a user name or a key.
     pub fn new(url: &str, key: Option<String>, limits: Limits) -> Result<Self, Error> {
         let base = url.trim_end_matches('/').trim_end_matches("/v1").trim_end_matches('/');
         let refuse = |problem: &str| {
@@ -95,7 +95,7 @@ impl Client {
     /// Sends a GET request to a path.
     ///
     /// # Errors
-    /// As [`Client::post`].
+    /// Errors of [`Client::post`].
     pub fn get(&self, path: &str) -> Answer<Value> {
         self.json(path, &self.ask(Method::GET, path, None)?)
     }
@@ -112,7 +112,7 @@ impl Client {
     /// The documents of an answer that comes in pieces: as events, or one in each line.
     ///
     /// # Errors
-    /// As [`Client::post`].
+    /// Errors of [`Client::post`].
     pub fn stream(&self, path: &str, body: &Value) -> Answer<Vec<Value>> {
         let text = self.ask(Method::POST, path, Some(body))?;
         let line = |line: &str| {

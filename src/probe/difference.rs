@@ -18,7 +18,7 @@ pub struct Difference {
     pub largest: f64,
     /// Position of that difference.
     pub at: usize,
-    /// So much of the probability went from one token to others, where it was most: at least.
+    /// Largest share of the probability that moved to other tokens at one position; a lower bound.
     pub moved: f64,
     /// The first position where the tokens are not the same.
     pub parts: Option<Parting>,
@@ -33,7 +33,7 @@ pub struct Difference {
 pub struct Parting {
     /// The position.
     pub at: usize,
-    /// Both, as they are shown.
+    /// Text of both tokens.
     pub tokens: [String; 2],
     /// Margin by which the first answer prefers its token; `None` if it is unknown.
     pub margin: Option<Margin>,
@@ -42,7 +42,7 @@ pub struct Parting {
 /// Margin of one token over another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Margin {
-    /// Both are told.
+    /// Both log-probabilities are known.
     Told(Moves),
     /// The other is not among the likeliest that are told, so that it is no likelier than the least of them.
     AtLeast(Moves),
@@ -51,7 +51,7 @@ pub enum Margin {
 /// Difference of two log-probabilities.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Moves {
-    /// In nats.
+    /// Difference in nats.
     pub nats: f64,
     /// Difference of the probabilities.
     pub share: f64,
@@ -199,8 +199,8 @@ impl Difference {
         self.weigh(Moves { nats: floor.nats + step, share: floor.share + step }, told)
     }
 
-    /// By what rounding comes to. Where it moves some log-probability by so much that it tells nothing of the likely ones, probabilities
-    /// do.
+    /// Compares with the noise floor. If rounding moves log-probabilities of unlikely tokens so far that they decide
+    /// nothing, probabilities are compared.
     fn weigh(&self, floor: Moves, told: String) -> (Verdict, String) {
         let by_nats = level(self.largest, floor.nats);
         if floor.nats < BLIND {
@@ -246,10 +246,10 @@ impl Difference {
     }
 }
 
-/// More of a distribution is elsewhere than where it was: this is not the same one, rounded. (To move so much, rounding would have
-/// to change two logits by ln 3 against each other.)
+/// Share of the probability above which two distributions cannot be the same one, rounded. (To move so much, rounding
+/// would have to change two logits by ln 3 against each other.)
 const ANOTHER: f64 = 0.5;
-/// If rounding alone moves a log-probability by ln 3, the distribution is another one.
+/// Noise floor, in nats, above which log-probabilities decide nothing: a change of ln 3 makes another distribution.
 const BLIND: f64 = 1.0986;
 
 /// Returns the verdict for an error and a noise floor.

@@ -27,7 +27,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them, in the order in which they are looked for.
+    /// All kinds, in the order of detection.
     pub const ALL: [Self; 6] =
         [Self::LlamaServer, Self::Sglang, Self::Tgi, Self::Ollama, Self::Vllm, Self::Openai];
 
@@ -61,7 +61,7 @@ impl Kind {
 pub struct Identity {
     /// Protocol.
     pub kind: Kind,
-    /// Its version, as far as it says.
+    /// Version, if the server reports one.
     pub version: String,
     /// Name of the model on the server.
     pub model: String,
@@ -72,7 +72,7 @@ pub struct Identity {
 /// Finds out which server it is, unless that is told, and what it serves.
 ///
 /// # Errors
-/// If it does not answer, is none that is known, or serves several models of which none is named.
+/// If it does not answer, is unknown, or serves several models and none is named.
 pub fn identify(client: &Client, told: Option<Kind>, model: Option<&str>) -> Answer<Identity> {
     let candidates = told.map_or(Kind::ALL.to_vec(), |kind| vec![kind]);
     let mut tried = Vec::new();

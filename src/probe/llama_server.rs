@@ -26,7 +26,7 @@ impl Server for LlamaServer<'_> {
         Ok(Rendered::Text(prompt))
     }
 
-    /// It tells nothing of a prompt but what follows it: each position is a request of one token.
+    /// Asks for one token after each position, since the server gives no log-probabilities of a prompt.
     fn forced(&self, prompt: &Prompt, top: usize) -> Answer<Vec<Option<Place>>> {
         let ids = prompt.ids()?;
         let mut places = vec![None];

@@ -21,7 +21,7 @@ pub const REQUESTS: usize = REPEATS + (OTHERS + 2) + 2 + 1;
 /// Effect of rounding.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scale {
-    /// To log-probabilities of this model; `None` where nobody has told the model.
+    /// Noise floor of the log-probabilities of this model; `None` without a model.
     pub floor: Option<Moves>,
     /// Precision of the decimals in the answers.
     pub step: f64,

@@ -24,7 +24,7 @@ type ProducerSettings = serde_json::Map<String, serde_json::Value>;
 pub struct Recording {
     /// The prompt's text, where it is of one.
     pub text: String,
-    /// Its tokens.
+    /// Token ids of the prompt.
     pub prompt: Vec<u32>,
     /// Log-probabilities of each prompt token; empty if the server gave none.
     pub read: Vec<Option<Place>>,
@@ -83,7 +83,7 @@ impl Recording {
         Self { text: text.to_owned(), prompt: prompt.to_vec(), read, generated }
     }
 
-    /// All that was read: the prompt, and what was generated.
+    /// Returns all tokens: the prompt and the generated ones.
     pub fn tokens(&self) -> Vec<u32> {
         let generated = self.generated.iter().filter_map(|place| place.token.as_ref()?.id);
         self.prompt.iter().copied().chain(generated).collect()
@@ -107,7 +107,7 @@ impl Recording {
     /// The dump of it, and its bytes as a `.safetensors` file. `dtype` is what the server computes in, as far as that is known.
     ///
     /// # Errors
-    /// If there is nothing in it.
+    /// If the recording is empty.
     pub fn dump(
         &self,
         server: &Identity,
@@ -122,7 +122,7 @@ impl Recording {
     /// Returns the dump and its bytes, with all known settings of the server.
     ///
     /// # Errors
-    /// As [`Recording::dump`].
+    /// Errors of [`Recording::dump`].
     pub fn dump_with(
         &self,
         server: &Identity,

@@ -42,7 +42,7 @@ pub fn floor(
 /// probability.
 ///
 /// # Errors
-/// As [`floor`].
+/// Errors of [`floor`].
 pub fn distance(
     model: &dyn Model,
     numerics: &dyn Numerics,

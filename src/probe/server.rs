@@ -27,14 +27,14 @@ pub trait Server: Sync {
     /// Renders a conversation with the server's template; the next turn is the model's.
     ///
     /// # Errors
-    /// As [`Server::tokenize`].
+    /// Errors of [`Server::tokenize`].
     fn template(&self, messages: &[Message]) -> Answer<Rendered>;
 
     /// Returns the log-probability of each token of a prompt, given the tokens before it. The first entry is mostly
     /// `None`.
     ///
     /// # Errors
-    /// As [`Server::tokenize`].
+    /// Errors of [`Server::tokenize`].
     fn forced(&self, prompt: &Prompt, top: usize) -> Answer<Vec<Option<Place>>>;
 
     /// Returns the number of requests that [`Server::forced`] sends.
@@ -46,7 +46,7 @@ pub trait Server: Sync {
     /// A greedy continuation.
     ///
     /// # Errors
-    /// As [`Server::tokenize`].
+    /// Errors of [`Server::tokenize`].
     fn generate(&self, ask: &Ask) -> Answer<Generated>;
 
     /// Returns the largest number of top tokens that such a server returns by default.

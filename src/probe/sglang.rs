@@ -80,7 +80,7 @@ impl Server for Sglang<'_> {
     }
 }
 
-/// Each piece tells all that came until then, or what came since (`--incremental-streaming-output`).
+/// Joins a piece of a stream, which has everything so far, or only the new part (`--incremental-streaming-output`).
 fn grown(whole: Generated, piece: Generated) -> Generated {
     let tells_all = piece.places.starts_with(&whole.places) && piece.text.starts_with(&whole.text);
     if tells_all { piece } else { Generated::joined([whole, piece]) }

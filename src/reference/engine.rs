@@ -29,7 +29,7 @@ pub enum Takes {
 /// A file of `reference-scripts`, by its path there, as it ships inside the binary.
 pub type Script = (&'static str, &'static str);
 
-/// All that is particular to one engine.
+/// Settings of one engine.
 pub(super) struct Recipe {
     pub name: &'static str,
     pub takes: Takes,
@@ -41,7 +41,7 @@ pub(super) struct Recipe {
     pub scripts: &'static [Script],
     /// The packages that somebody asked for.
     pub wanted: &'static str,
-    /// These and all that they need, with hashes.
+    /// All required packages with hashes.
     pub locked: Script,
     /// Modules that the script imports, each with its package.
     pub modules: &'static [(&'static str, &'static str)],
@@ -202,7 +202,7 @@ impl Engine {
         self.recipe().locked.1.lines().filter(|line| line.contains("==")).count()
     }
 
-    /// Its environment's name: by all that the environment is made from.
+    /// Returns the name of its environment: a hash of everything that it is made from.
     pub(super) fn environment(self) -> String {
         let recipe = self.recipe();
         let mut hash = Sha256::new_with_prefix(recipe.locked.1);

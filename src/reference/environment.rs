@@ -40,7 +40,7 @@ impl Environment {
     /// A Python that the user names. Nothing is installed into it.
     ///
     /// # Errors
-    /// If it is none, is too old, or lacks a module.
+    /// If it is not a Python, is too old, or lacks a module.
     pub fn of_the_user(engine: Engine, python: &Path) -> Result<Self> {
         // A name without a folder is looked for on the PATH, and the folder is needed: llama.cpp's program lies beside it.
         let found = match python.components().count() {
@@ -151,7 +151,7 @@ impl Installer {
     /// Finds uv or pip, and checks the other programs that the engine needs.
     ///
     /// # Errors
-    /// What is missing, and how to get it.
+    /// If a program is missing; the message says how to get it.
     pub fn find(engine: Engine) -> Result<Self> {
         let missing: Vec<_> =
             engine.recipe().tools.iter().filter(|(tool, _)| on_the_path(tool).is_none()).collect();

@@ -1,4 +1,4 @@
-//! One maker at a time, and no half: what is made lies in a folder of another name until it is whole.
+//! Files that one process at a time makes, in a temporary folder until they are complete.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -76,7 +76,7 @@ impl Making {
     /// Gives the part its place, where nothing may be.
     ///
     /// # Errors
-    /// If something is there by now, or it cannot be moved.
+    /// If the path exists by now, or the part cannot be moved.
     pub fn finish(self, part: &str) -> Result<PathBuf> {
         let write = Error::io("write", &self.place);
         if self.place.symlink_metadata().is_ok() {
@@ -90,7 +90,7 @@ impl Making {
     /// Gives the part its place, from which an older folder is removed.
     ///
     /// # Errors
-    /// If that cannot be removed, or it cannot be moved.
+    /// If the old folder cannot be removed, or the new one cannot be moved.
     pub fn replace(self, part: &str) -> Result<PathBuf> {
         if self.place.is_dir() {
             fs::remove_dir_all(&self.place).map_err(Error::io("replace", &self.place))?;

@@ -20,7 +20,7 @@ pub enum Input {
 /// A dump as it is asked for.
 #[derive(Clone, Debug)]
 pub struct Order<'o> {
-    /// By whom.
+    /// Engine.
     pub engine: Engine,
     /// The directory or file that the engine reads.
     pub model: &'o Path,
@@ -40,7 +40,7 @@ impl Order<'_> {
     /// Runs the engine; what it writes is at `out`.
     ///
     /// # Errors
-    /// If it fails: what it said.
+    /// If the engine fails; the message has its output.
     pub fn carry_out(
         &self,
         environment: &Environment,

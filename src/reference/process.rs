@@ -24,7 +24,7 @@ impl Task<'_> {
     /// Runs the program to its end.
     ///
     /// # Errors
-    /// If it cannot be started, or ends otherwise than with 0: the line that says why, and where all of them are.
+    /// If it cannot be started, or its exit code is not 0; the message has the reason and the path of the log.
     pub fn run(&self, command: &mut Command, watch: &mut dyn Watch) -> Result<()> {
         let log = File::options().create(true).append(true).open(self.log);
         let mut log = log.map_err(Error::io("write", self.log))?;

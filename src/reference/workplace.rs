@@ -17,10 +17,10 @@ pub struct Workplace {
 }
 
 impl Workplace {
-    /// In the folder where other things are kept, too.
+    /// Uses the cache folder.
     ///
     /// # Errors
-    /// If nothing is to be kept: an environment is too large for one run.
+    /// If the cache is off: an environment is too large to be made for one run.
     pub fn in_kept(kept: &Kept) -> Result<Self> {
         let none = || {
             Error::Usage(

@@ -22,7 +22,7 @@ const PIECE: usize = 8 << 20;
 const CONNECTIONS: usize = 8;
 /// Number of attempts for each request.
 const ATTEMPTS: u32 = 6;
-/// Before the second time; then twice as long each time.
+/// Wait before the second attempt; it doubles each time.
 const PAUSE: Duration = Duration::from_millis(250);
 /// Files are not longer: memory is taken for each block, and a server may say anything.
 const LONGEST: usize = 1 << 42;
@@ -34,12 +34,12 @@ struct Elsewhere {
     url: Url,
     transport: Arc<dyn Transport>,
     tag: String,
-    /// That, as it is told.
+    /// Version identifier, as reported.
     pin: String,
     /// True if the server supports range requests.
     in_parts: bool,
     blocks: Blocks,
-    /// One at a time: who comes second may find what it needs.
+    /// Lock that lets one thread at a time download; the next one may then find its blocks.
     reading: Mutex<Reading>,
 }
 
@@ -130,7 +130,7 @@ impl Origin for Elsewhere {
 }
 
 impl Reading {
-    /// Up to where to read: further than asked for where it goes on from where the last one ended.
+    /// Returns the end of the range to read: with read-ahead if reading is sequential.
     fn further(&mut self, run: &Range<usize>, len: usize) -> usize {
         let goes_on = run.start == self.end && run.len() <= BLOCK;
         self.ahead = if goes_on { (2 * self.ahead).clamp(BLOCK, FURTHEST_AHEAD) } else { 0 };
@@ -161,7 +161,7 @@ impl Elsewhere {
         }
         thread::scope(|scope| {
             let others: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-            others.into_iter().try_for_each(|worker| worker.join().expect("it does not panic"))
+            others.into_iter().try_for_each(|worker| worker.join().expect("the worker does not panic"))
         })
     }
 
@@ -188,7 +188,7 @@ impl Elsewhere {
         Ok(())
     }
 
-    /// One request's worth, from `at` on.
+    /// Sends one request for the bytes from `at` on.
     fn once(&self, at: &mut usize, end: usize) -> Result<(), Failure> {
         let answer = self.transport.get(&self.url, &(*at..end), Some(&self.tag))?;
         let total = self.blocks.bytes().len();

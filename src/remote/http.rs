@@ -1,4 +1,4 @@
-//! One request for a part of a file, and what the answer says.
+//! Range request over HTTP, and its response.
 
 use std::ops::Range;
 

@@ -50,7 +50,7 @@ impl Remote {
     /// Asks for nothing yet.
     ///
     /// # Errors
-    /// If this was built without network code; of a bucket, if the environment does not say how to reach it.
+    /// If this was built without network code, or the environment lacks the settings of a bucket.
     pub fn new(base: &Url, access: &Access) -> Result<Self> {
         #[cfg(feature = "hub")]
         return Ok(Self {
@@ -71,7 +71,7 @@ impl Remote {
     /// The file of the URL itself.
     ///
     /// # Errors
-    /// If it is not there, cannot be had, or cannot be read in parts.
+    /// If it does not exist, access is denied, or the server does not support it.
     pub fn open(&self) -> Result<Source> {
         self.require(Path::new(self.base.shown()))
     }

@@ -29,11 +29,11 @@ pub(super) trait Transport: Send + Sync {
 /// Reason why a request failed.
 #[derive(Clone, Debug)]
 pub(super) enum Failure {
-    /// It may be better soon; the server may have said when.
+    /// A later attempt may succeed; the server may have given a time.
     Passing(String, Option<Duration>),
-    /// It is not there, or not for us.
+    /// The file does not exist, or access is denied.
     Absent(String),
-    /// It will be the same again.
+    /// Another attempt will fail too.
     Final(String),
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Answer {
     pub range: Range<usize>,
     /// Length of the file in bytes.
     pub total: usize,
-    /// By what the server names its content, as in `ETag "33a6"`.
+    /// Version identifier of the content, such as `ETag "33a6"`.
     pub pin: String,
     /// True if the server supports range requests.
     pub in_parts: bool,

@@ -30,7 +30,7 @@ impl Url {
     /// The URL that a text is, if it is one.
     ///
     /// # Errors
-    /// If it is one that nothing can be read from here.
+    /// If the scheme is not supported.
     pub fn of(text: &str) -> Result<Option<Self>> {
         let Some(url) = Self::parse(text) else { return Ok(None) };
         let problem = match url.scheme() {
@@ -76,7 +76,7 @@ impl Url {
         CLOUDS.contains(&self.scheme())
     }
 
-    /// Without a user and a query.
+    /// Returns the URL without userinfo and query.
     pub fn shown(&self) -> &str {
         &self.shown
     }
@@ -99,7 +99,7 @@ impl Url {
         self.query.as_deref().unwrap_or_default()
     }
 
-    /// Another path of the same host, with the same user and query.
+    /// Returns another path of the same host, with the same userinfo and query.
     pub fn at(&self, shown: &Path) -> Self {
         Self { shown: shown.to_string_lossy().replace(MAIN_SEPARATOR, "/"), ..self.clone() }
     }

@@ -11,7 +11,7 @@ use crate::tokenizer::Conversation;
 /// Default number of generated tokens, as in OpenAI's API.
 const DEFAULT_TOKENS: usize = 16;
 
-/// More sequences that end a text are refused, as OpenAI does with more than four.
+/// Maximum number of stop strings; OpenAI allows four.
 const MOST_STOPS: usize = 64;
 
 /// Something to read.
@@ -75,7 +75,7 @@ impl Completion {
     /// Reads a body.
     ///
     /// # Errors
-    /// If it is none, or asks for something that is not done here.
+    /// If the request is invalid, or asks for something that is not supported.
     pub fn read(mut fields: Fields, most: usize) -> Result<Self, Refusal> {
         let expected = "a string, a list of token ids, or a list of either";
         let prompts = match fields.take("prompt", expected)? {
@@ -102,7 +102,7 @@ impl Ask {
     /// Reads `/v1/chat/completions`.
     ///
     /// # Errors
-    /// If it is none, or asks for something that is not done here.
+    /// If the request is invalid, or asks for something that is not supported.
     pub fn of_chat(mut fields: Fields, most: usize) -> Result<(Conversation, Self), Refusal> {
         let number = "a number of tokens";
         let conversation = conversation(&mut fields)?;
@@ -162,7 +162,7 @@ impl Ask {
 /// Reads the fields that make the text of a conversation.
 ///
 /// # Errors
-/// If there are no messages, or one of something else than text.
+/// If there are no messages, or one has content other than text.
 pub fn conversation(fields: &mut Fields) -> Result<Conversation, Refusal> {
     let expected = "a list of messages, each with a role and content";
     let messages: Vec<Value> = fields.take("messages", expected)?.unwrap_or_default();

@@ -35,7 +35,7 @@ pub struct Bodies {
 
 /// A body, which takes room as long as it is held.
 pub struct Arrived {
-    /// All of it.
+    /// Bytes of the body.
     pub bytes: Vec<u8>,
     _room: Option<OwnedSemaphorePermit>,
 }
@@ -92,7 +92,7 @@ impl Bodies {
         let room = room.map_err(|_| {
             Refusal::busy("no memory left for request bodies: other requests use all of it; retry later")
         })?;
-        Ok(Some(room.expect("it is never closed")))
+        Ok(Some(room.expect("the semaphore is never closed")))
     }
 
     async fn arrive(&self, body: Body, size: usize) -> Result<Vec<u8>, Refusal> {

@@ -27,13 +27,13 @@ const MOST: usize = 256;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The largest head of a request in bytes.
 const LONGEST_HEAD: usize = 64 << 10;
-/// Before the next is accepted where one could not be: the system has no more handles.
+/// Wait after a connection could not be accepted because the system has no more handles.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Answers whoever connects until `ending`, then waits for what was begun.
 ///
 /// # Errors
-/// If the listener cannot be listened on.
+/// If the listener cannot be used.
 pub async fn answer(
     listener: TcpListener,
     routes: Router,
@@ -82,7 +82,7 @@ async fn place(room: &Arc<Semaphore>, waiting: &Waiting) -> OwnedSemaphorePermit
     if room.available_permits() == 0 {
         waiting.dismiss_oldest();
     }
-    room.clone().acquire_owned().await.expect("it is never closed")
+    room.clone().acquire_owned().await.expect("the semaphore is never closed")
 }
 
 /// The routes, each request with its connection among its extensions.
@@ -151,7 +151,7 @@ impl Connection {
         connection
     }
 
-    /// Until the guard is dropped, the connection waits for its client, and may be closed for another.
+    /// Marks the connection as waiting for its client until the guard is dropped; it may then be closed for another.
     pub fn wait_for_client(&self) -> impl Drop + use<> {
         self.0.enter();
         WaitingForClient(self.clone())

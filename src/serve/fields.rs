@@ -47,10 +47,10 @@ const NEUTRAL: &[(&str, &str)] = &[
 ];
 
 impl Fields {
-    /// Those of a body.
+    /// Parses the fields of a body.
     ///
     /// # Errors
-    /// If it is no JSON object.
+    /// If the body is not a JSON object.
     pub fn parse(body: &[u8]) -> Result<Self, Refusal> {
         let refuse =
             |problem: String| Refusal::invalid(None, format!("the body is not a JSON object: {problem}"));
@@ -64,7 +64,7 @@ impl Fields {
     /// A field, if it is there and not null.
     ///
     /// # Errors
-    /// If it holds something else than was `expected`.
+    /// If its value is not what was `expected`.
     pub fn take<T: DeserializeOwned>(&mut self, name: &str, expected: &str) -> Result<Option<T>, Refusal> {
         let Some(value) = self.0.remove(name).filter(|value| !value.is_null()) else { return Ok(None) };
         let found = shown(&value);
@@ -72,10 +72,10 @@ impl Fields {
         serde_json::from_value(value).map(Some).map_err(refuse)
     }
 
-    /// A truth, false where nothing is said.
+    /// Takes a boolean field; false if it is missing.
     ///
     /// # Errors
-    /// If it is none.
+    /// If it is not a boolean.
     pub fn flag(&mut self, name: &str) -> Result<bool, Refusal> {
         Ok(self.take(name, "true or false")?.unwrap_or(false))
     }
@@ -83,7 +83,7 @@ impl Fields {
     /// Makes sure that nothing is left that would change the answer.
     ///
     /// # Errors
-    /// For the first field that would, or that nobody knows.
+    /// If a field is unknown, or would change the answer.
     pub fn finish(self) -> Result<(), Refusal> {
         let asked =
             self.0.into_iter().filter(|(name, value)| !value.is_null() && !HARMLESS.contains(&name.as_str()));

@@ -1,4 +1,4 @@
-//! One sequence as it is computed.
+//! Computation of one sequence.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -28,11 +28,11 @@ pub struct Job<'s> {
 /// Outcome of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// To its end.
+    /// The sequence is complete.
     Finished,
-    /// Nobody listens any more.
+    /// The client has disconnected.
     Dropped,
-    /// It could not be computed.
+    /// The computation failed.
     Failed,
 }
 
@@ -65,7 +65,7 @@ impl<'s> Job<'s> {
     /// Begins a sequence; nothing is computed yet.
     ///
     /// # Errors
-    /// Those of [`Generation::new`], which were looked for before it was accepted.
+    /// Errors of [`Generation::new`], which were checked before the request was accepted.
     pub fn new(served: &'s Served, order: Order) -> Result<Self> {
         let numerics = &*served.numerics;
         let generation = Generation::new(&*served.loaded.model, numerics, order.request.clone())?;

@@ -55,7 +55,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// All zero, of a server of a model.
+    /// Creates the counters of a server, all zero.
     pub fn new(model: &str, numerics: &str) -> Self {
         let mut metrics = Self {
             requests: Family::default(),
@@ -117,13 +117,13 @@ impl Metrics {
         self.sequences.get_or_create(&Left { outcome }).inc();
     }
 
-    /// All of it as text, with the lengths of the queue: what waits, and what is computed.
+    /// Returns all metrics as text, with the lengths of the queue: waiting and running sequences.
     pub fn text(&self, (waiting, running): (usize, usize)) -> String {
         self.waiting.set(waiting as i64);
         self.running.set(running as i64);
         self.memory.set(resident_memory().unwrap_or(0));
         let mut text = String::new();
-        encode(&mut text, &self.registry).expect("a String takes all");
+        encode(&mut text, &self.registry).expect("writing to a String cannot fail");
         text
     }
 
@@ -148,7 +148,7 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// Its status is known.
+    /// Stores the status of the response.
     pub fn answered(&self, status: u16) {
         self.status.store(status, Ordering::Relaxed);
     }

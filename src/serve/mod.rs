@@ -100,7 +100,7 @@ struct App {
 /// end. `ready` is called when it can be asked. The calling thread computes.
 ///
 /// # Errors
-/// If the runtime cannot be started, or the listener cannot be listened on.
+/// If the runtime cannot be started, or the listener cannot be used.
 pub fn serve(served: Served, listener: TcpListener, ready: impl FnOnce() + Send + 'static) -> Result<()> {
     let app = Arc::new(App::new(served));
     let refuse = |error: std::io::Error| Error::Usage(format!("cannot start the server: {error}"));
@@ -145,7 +145,7 @@ async fn talk(app: &Arc<App>, listener: TcpListener, ready: impl FnOnce()) -> st
     }
 }
 
-/// From now on the process is not ended where it is told to; what is given back ends then.
+/// Installs handlers for SIGINT and SIGTERM; the returned future ends at the first signal.
 fn told_to_end() -> std::io::Result<impl Future<Output = ()> + Send + 'static> {
     #[cfg(unix)]
     {
@@ -185,7 +185,7 @@ impl App {
         self.answers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// By what answers of the same computation are known.
+    /// Returns the fingerprint that all answers of the same computation share.
     fn fingerprint(&self) -> String {
         format!("xcheck-{}-{}", env!("CARGO_PKG_VERSION"), self.served.numerics.name())
     }

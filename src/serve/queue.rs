@@ -16,7 +16,7 @@ pub type Listener = UnboundedSender<(usize, Event)>;
 
 /// A sequence to be computed. Everything about it has been checked.
 pub struct Order {
-    /// Its number in the request.
+    /// Index of the sequence in the request.
     pub index: usize,
     /// Request for the engine.
     pub request: Request,
@@ -39,9 +39,9 @@ pub enum Event {
     Prompt(Vec<Piece>),
     /// A token was generated.
     Token(Piece),
-    /// It has ended.
+    /// The sequence has ended.
     End(End),
-    /// It will not be: why.
+    /// The sequence failed, with the error.
     Failed(Refusal),
 }
 
@@ -68,12 +68,12 @@ pub struct Queue {
 struct State {
     waiting: VecDeque<Order>,
     running: usize,
-    /// Until when what was accepted may take, once no more is.
+    /// Deadline of accepted sequences after shutdown has begun.
     closing: Option<Instant>,
 }
 
 impl Queue {
-    /// An empty one.
+    /// Creates an empty queue.
     pub fn new(parallel: usize, room: usize) -> Self {
         Self { state: Mutex::default(), changed: Condvar::new(), parallel, room }
     }
@@ -81,7 +81,7 @@ impl Queue {
     /// Takes all or none of a request's sequences.
     ///
     /// # Errors
-    /// If there is no room for them, or will never be, or the server is about to end.
+    /// If the queue has no room for them, or can never have, or the server is shutting down.
     pub fn admit(&self, orders: Vec<Order>) -> Result<(), Refusal> {
         let most = self.room + self.parallel;
         if orders.len() > most {
@@ -144,7 +144,7 @@ impl Queue {
         (state.waiting.len(), state.running)
     }
 
-    /// Nobody leaves it in a state that another could not go on from.
+    /// Locks the state. A panic leaves it consistent, so poisoning is ignored.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::error::Error;
 
-/// After how many seconds a client may ask again that was refused for want of room.
+/// Value of `Retry-After` for a client that was refused because the server is busy.
 const RETRY_SECONDS: &str = "1";
 
 /// A refusal: one message, and what of the request it is about.
@@ -27,7 +27,7 @@ impl Refusal {
         Self::new(StatusCode::BAD_REQUEST, message).about(param, None)
     }
 
-    /// Any other.
+    /// Creates an error with an HTTP status.
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self { status, message: message.into(), param: None, code: None, is_passing: false }
     }
@@ -37,14 +37,14 @@ impl Refusal {
         Self { param: param.map(str::to_owned), code, ..self }
     }
 
-    /// There is no room in the queue.
+    /// Returns the error for a full queue.
     pub fn full(waiting: usize) -> Self {
         let message = format!("the queue is full: {waiting} sequences are waiting; retry later");
         let refusal = Self::new(StatusCode::TOO_MANY_REQUESTS, message).about(None, Some("queue_full"));
         Self { is_passing: true, ..refusal }
     }
 
-    /// There is no room for the body.
+    /// Returns the error for missing memory for the body.
     pub fn busy(message: &str) -> Self {
         Self {
             is_passing: true,

@@ -48,7 +48,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// Nothing yet of a sequence.
+    /// Starts an empty part of a sequence.
     pub fn of(index: usize) -> Self {
         Self { index, ..Self::default() }
     }
@@ -56,7 +56,7 @@ impl Part {
     /// Adds what has become of the sequence.
     ///
     /// # Errors
-    /// If it will not be computed.
+    /// If the sequence failed.
     pub fn add(&mut self, event: Event) -> Result<(), Refusal> {
         match event {
             Event::Prompt(pieces) => self.prompt = Some(pieces),
@@ -80,7 +80,7 @@ impl Part {
 }
 
 impl Reply {
-    /// Nothing is told yet.
+    /// Starts an answer.
     pub fn new(app: &Arc<App>, kind: Kind, ask: Ask, prompts: Vec<Vec<u32>>) -> Self {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let prefix = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
@@ -88,7 +88,7 @@ impl Reply {
         Self { app: app.clone(), kind, ask, prompts, id, created: since.as_secs(), generated: 0 }
     }
 
-    /// All of it.
+    /// Returns the whole answer.
     pub fn whole(&mut self, parts: &[Part]) -> Value {
         let choices: Vec<Value> = parts.iter().map(|part| self.choice(part, false)).collect();
         let mut answer = self.frame(false, choices);

@@ -24,7 +24,7 @@ use crate::tokenizer::Chat;
 
 type Answer = Result<Response, Refusal>;
 
-/// Every route.
+/// Returns all routes.
 pub fn routes(app: Arc<App>) -> Router {
     let refuse = |status, message: &'static str| move || async move { Refusal::new(status, message) };
     let routes = "unknown route, expected /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, \
@@ -70,7 +70,7 @@ async fn fields(app: &App, request: Request) -> Result<(Fields, OwnedSemaphorePe
         return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
     }
     let body = app.bodies.read(request).await?;
-    let place = app.looking.clone().acquire_owned().await.expect("it is never closed");
+    let place = app.looking.clone().acquire_owned().await.expect("the semaphore is never closed");
     let mut fields = Fields::parse(&body.bytes)?;
     drop(body);
     let model: Option<String> = fields.take("model", "a name")?;

@@ -9,7 +9,7 @@ use crate::tokenizer::{Special, TextStream, Tokenizer};
 /// A token and what is known of it.
 #[derive(Clone, Debug)]
 pub struct Piece {
-    /// Its id.
+    /// Token id.
     pub id: u32,
     /// The text that can be given out with it.
     pub text: String,
@@ -31,7 +31,7 @@ pub struct Text<'t> {
 }
 
 impl<'t> Text<'t> {
-    /// No text yet.
+    /// Starts an empty text.
     pub fn new(tokenizer: Option<&'t dyn Tokenizer>, stops: Vec<String>) -> Self {
         let stream = tokenizer.map(TextStream::new);
         Self { stream, stops, held: String::new(), length: 0, has_stopped: false }
@@ -47,7 +47,7 @@ impl<'t> Text<'t> {
         Ok(Piece { id, text, offset, scored })
     }
 
-    /// From here on characters count anew, where the prompt is no part of the answer.
+    /// Restarts the character count after the prompt, if the answer does not contain the prompt.
     pub fn restart(&mut self) {
         self.length = 0;
     }
@@ -76,7 +76,7 @@ impl<'t> Text<'t> {
     /// Returns the text that was held back, at the end of the sequence.
     ///
     /// # Errors
-    /// None that pushing did not have.
+    /// If an id is outside the vocabulary.
     pub fn finish(&mut self) -> Result<String> {
         if self.has_stopped {
             return Ok(String::new());
@@ -117,7 +117,7 @@ pub struct TokenNames {
 }
 
 impl TokenNames {
-    /// By a tokenizer, or by ids where there is none.
+    /// Creates names from a tokenizer, or from ids without one.
     pub fn new(tokenizer: Option<Arc<dyn Tokenizer>>) -> Self {
         let plain = Special { add: false, parse: false };
         let anchor = tokenizer.as_ref().and_then(|tokenizer| {

@@ -26,10 +26,10 @@ pub struct Files {
 }
 
 impl Files {
-    /// Those of a model.
+    /// Finds the files of a model.
     ///
     /// # Errors
-    /// If there are none, or its folder cannot be listed.
+    /// If there are no files, or the folder cannot be listed.
     pub fn of(model: &'static str) -> Result<Self> {
         let places = places()?;
         match places.iter().map(|place| place.join(model)).find(|folder| folder.is_dir()) {
@@ -43,7 +43,7 @@ impl Files {
         }
     }
 
-    /// Those inside the program.
+    /// Returns the files inside the program.
     fn inside(model: &'static str) -> Option<Self> {
         let names =
             embedded::FILES.iter().filter_map(|(path, _)| path.strip_prefix(model)?.strip_prefix('/'));
@@ -68,7 +68,7 @@ impl Files {
         self.names.iter().map(String::as_str)
     }
 
-    /// One of them, if it is there.
+    /// Opens a file, if it exists.
     ///
     /// # Errors
     /// If it cannot be opened.
@@ -86,7 +86,8 @@ impl Files {
         }
     }
 
-    /// Those of a subfolder, or of the folder itself if that is empty, with that extension: stem and file.
+    /// Opens the files with that extension in a subfolder, or in the folder itself if the name is empty; returns stem
+    /// and file.
     ///
     /// # Errors
     /// If one cannot be opened.

@@ -18,11 +18,11 @@ use crate::tokenizer::{HuggingFaceFiles, TokenizerFiles};
 pub struct ShippedModel {
     /// The name it is asked for by.
     pub name: &'static str,
-    /// One line for a person.
+    /// Description in one line.
     pub description: &'static str,
 }
 
-/// Every model that ships.
+/// All shipped models.
 pub const MODELS: &[ShippedModel] = &[
     ShippedModel {
         name: "tiny-llama2",
@@ -73,7 +73,7 @@ pub type ShippedDump = (&'static str, String, Source);
 /// The models that ship and are on this machine.
 ///
 /// # Errors
-/// If where to look cannot be looked in.
+/// If a search folder cannot be read.
 pub fn models_here() -> Result<Vec<&'static ShippedModel>> {
     let found = MODELS.iter().map(|model| match model.files() {
         Ok(_) => Ok(Some(model)),
@@ -86,7 +86,7 @@ pub fn models_here() -> Result<Vec<&'static ShippedModel>> {
 /// Returns a note on shipped models that are missing, or partly missing, on this machine; empty, or starts with "; ".
 ///
 /// # Errors
-/// If where to look cannot be looked in.
+/// If a search folder cannot be read.
 pub fn absent() -> Result<String> {
     let mut absent = Vec::new();
     for model in MODELS {
@@ -163,10 +163,10 @@ pub fn folders_of(name: &str) -> Result<Vec<PathBuf>> {
 }
 
 impl ShippedModel {
-    /// All of its files that are on this machine.
+    /// Returns all of its files on this machine.
     ///
     /// # Errors
-    /// If there are none, with where they were looked for.
+    /// If there are no files; the message names the search folders.
     pub fn files(&self) -> Result<Files> {
         Files::of(self.name)
     }

@@ -46,7 +46,7 @@ pub(super) static ENTRIES: &[Entry] = &[
     },
 ];
 
-/// As `config.json` says them. `gelu_new` is the tanh form, rounded otherwise, and no cause beside it.
+/// Activation names in `config.json`. `gelu_new` is the tanh form with other rounding, so it is not a separate cause.
 const NAMES: [(&str, Activation); 7] = [
     ("silu", Activation::Silu),
     ("gelu_pytorch_tanh", Activation::GeluTanh),

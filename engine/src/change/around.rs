@@ -1,4 +1,4 @@
-//! What stands around an operation at its tap point: a factor, a cap. A change of the operation leaves it as it is.
+//! Factor and soft cap around an operation at its tap. A change of the operation keeps them.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::ops::ffn::Activation;
 use crate::ops::multiplier::Multiplier;
 use crate::tensor::Tensor;
 
-/// One of the operations around.
+/// Operation around another one.
 #[derive(Clone, Copy)]
 enum Around {
     Times(Multiplier),
@@ -44,7 +44,7 @@ impl Around {
 
 /// An operation that others stand around.
 pub(super) struct Inside {
-    /// Its result, which remembers it.
+    /// Result, which records its operation.
     pub(super) x: Tensor,
     /// The operation.
     pub(super) node: Arc<Node>,
@@ -79,7 +79,7 @@ impl Inside {
 }
 
 impl Entry {
-    /// What the model has at a place, of the operation or of one inside.
+    /// Returns the model's own setting at a site, of the operation or of one inside it.
     pub fn own_at(&self, at: &At) -> Value {
         match ((self.own)(at), inside(at)) {
             (Value::Nothing, Some(inside)) => (self.own)(&at.with(&inside.x)),
@@ -120,7 +120,7 @@ fn inside(at: &At) -> Option<Inside> {
     Inside::of(at.node()?)
 }
 
-/// What the model caps at a place, and by what: `c · tanh(x / c)`.
+/// Returns the value that the model soft-caps at a site, and the cap: `c · tanh(x / c)`.
 pub(super) fn soft_cap(at: &At) -> Option<(Tensor, f32)> {
     let Times { x: bent, by } = at.stage()?;
     let tanh = made_by(bent)?;

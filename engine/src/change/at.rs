@@ -1,4 +1,4 @@
-//! One place of a forward pass, as a change sees it: the operation with its inputs, and what there is around it.
+//! Site of a forward pass for a change: the operation with its inputs, and the operations around it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,18 +10,17 @@ use crate::tensor::Tensor;
 
 /// A value as an operation of the model has made it.
 pub struct At<'a> {
-    /// What it is.
+    /// The site.
     pub site: Site,
     /// The positions of its rows.
     pub positions: Range<usize>,
     /// The value; it remembers its operation.
     pub value: &'a Tensor,
-    /// What computes.
+    /// Numerics that compute the value.
     pub n: &'a Traced<'a>,
-    /// What other places of the model compute with.
+    /// Parameters of the model's other sites.
     pub book: &'a Book,
-    /// Whether it starts from heads of a dump that lie in the other pairing, and are turned to the model's when they are
-    /// read.
+    /// True if heads of the dump have the other RoPE pairing and are permuted to the model's when they are read.
     pub is_turned: bool,
     node: Option<Arc<Node>>,
 }
@@ -42,18 +41,18 @@ impl<'a> At<'a> {
         Self { site, positions, value, n, book, is_turned: false, node }
     }
 
-    /// The same place, of a dump whose heads are turned when they are read, or not.
+    /// Returns the site with heads that are permuted when they are read, or not.
     pub fn turned(self, is_turned: bool) -> Self {
         Self { is_turned, ..self }
     }
 
-    /// The same place with another value.
+    /// Returns the site with another value.
     pub fn with<'b>(&'b self, value: &'b Tensor) -> At<'b> {
         let at = At::new(self.site, self.positions.clone(), value, self.n, self.book);
         at.turned(self.is_turned)
     }
 
-    /// The same layer's place of another tap point, as the model has it: its operation, without its value.
+    /// Returns another tap of the same layer with the model's own operation, without its value.
     pub fn elsewhere(&self, site: Site) -> At<'a> {
         let node = self.book.node(site.point, site.layer);
         At { site, positions: self.positions.clone(), node, ..*self }
@@ -64,7 +63,7 @@ impl<'a> At<'a> {
         self.node.as_deref()
     }
 
-    /// Every change that has a meaning here, with the values worth trying where nothing can be read.
+    /// Returns every change that applies here, with the values to try if none can be computed from the data.
     pub fn changes(&self) -> Vec<Change> {
         let known = catalogue().filter(|entry| entry.at.contains(&self.site.point));
         let all = known.flat_map(|entry| entry.usual_at(self).into_iter().map(move |value| (entry, value)));

@@ -9,7 +9,7 @@ use crate::ops::attention::Scale;
 use crate::tensor::Tensor;
 use crate::weight::DType;
 
-/// Where heads of queries meet those of keys and values.
+/// Taps where heads of queries meet heads of keys and values.
 const HEADS: &[Point] = &[Point::AttnScores, Point::AttnContext];
 
 pub(super) static ENTRIES: &[Entry] = &[
@@ -75,7 +75,7 @@ fn own_scale(at: &At) -> Option<Scale> {
     at.stage::<Scores>().map(|scores| scores.scale)
 }
 
-/// What is scaled stays what the model scales.
+/// Computes attention with another scale, applied to the same operand as in the model.
 fn with_scale(at: &At, factor: f32) -> Option<Tensor> {
     let Scores { q, k, scale } = at.stage()?;
     let scale = match scale {
@@ -85,7 +85,7 @@ fn with_scale(at: &At, factor: f32) -> Option<Tensor> {
     Some(at.n.scores(q, k, scale))
 }
 
-/// Those of other sizes than the head's, and those of ports that scale twice, not at all, or round the factor.
+/// Returns the scales of other head sizes, and those of ports that scale twice, not at all, or round the factor.
 fn scales(at: &At) -> Vec<f64> {
     let Some(Scores { q, scale, .. }) = at.stage() else { return Vec::new() };
     let (heads, head_dim) = (q.shape()[1] as f64, q.shape()[2] as f64);
@@ -116,7 +116,7 @@ fn scales(at: &At) -> Vec<f64> {
     distinct
 }
 
-/// By least squares: how much larger their scores are than ours.
+/// Estimates the ratio of their scores to ours by least squares.
 fn read_scale(at: &At, theirs: &[f64]) -> Vec<Value> {
     let Some(scale) = own_scale(at) else { return Vec::new() };
     let (mut up, mut down) = (0.0, 0.0);
@@ -140,7 +140,7 @@ fn read_scale(at: &At, theirs: &[f64]) -> Vec<Value> {
     values.into_iter().map(Value::Number).collect()
 }
 
-/// How far off a number is that is read from values of the type that is computed in.
+/// Returns the uncertainty of a number that is read from values of the computed type.
 fn certainty(at: &At) -> f64 {
     match at.n.activation_type() {
         DType::BF16 => 4e-3,
@@ -149,10 +149,10 @@ fn certainty(at: &At) -> f64 {
     }
 }
 
-/// Those of models that have one.
+/// Soft caps of real models.
 const CAPS: [f64; 6] = [30.0, 50.0, 20.0, 15.0, 25.0, 100.0];
 
-/// What is capped, and by what the model does.
+/// Returns the scores before the model's soft cap, and the cap.
 fn uncapped(at: &At) -> (Tensor, Option<f32>) {
     soft_cap(at).map_or_else(|| (at.value.clone(), None), |(x, cap)| (x, Some(cap)))
 }
@@ -204,7 +204,7 @@ fn heads(at: &At) -> Option<(usize, usize)> {
     }
 }
 
-/// The same; nothing where each head of queries has its own of keys, or all have one.
+/// Returns the head counts; `None` if each query head has its own key head, or all share one.
 fn grouped(at: &At) -> Option<(usize, usize)> {
     heads(at).filter(|&(heads, key_heads)| key_heads > 1 && key_heads < heads)
 }
@@ -222,7 +222,7 @@ fn key_heads(at: &At, how: &str) -> Option<Vec<usize>> {
     (fits && !is_own).then_some(map)
 }
 
-/// Each head of queries with the head of keys, or of values, that is named for it.
+/// Computes attention with the key or value head that `map` gives for each query head.
 fn reading(at: &At, map: &[usize]) -> Option<Tensor> {
     let spread = |x: &Tensor| {
         let (heads, head_dim) = (x.shape()[1], x.shape()[2]);
@@ -239,7 +239,7 @@ fn reading(at: &At, map: &[usize]) -> Option<Tensor> {
     }
 }
 
-/// Of each head of queries the head of keys that comes nearest.
+/// Returns the nearest key head for each query head.
 fn read_key_heads(at: &At, theirs: &[f64]) -> Vec<Value> {
     let Some((heads, key_heads)) = grouped(at) else { return Vec::new() };
     let mut nearest = Nearest::new(at, theirs, heads);
@@ -267,16 +267,16 @@ fn order_named(at: &At, map: &[usize]) -> Option<&'static str> {
     ["reversed", "groups"].into_iter().find(|word| order(at, word).is_some_and(|known| known == map))
 }
 
-/// For each head of theirs the one that lies nearest of all that were looked at.
+/// Search for our nearest head for each of their heads.
 struct Nearest<'t> {
     theirs: &'t [f64],
-    /// Where the values of each head stand, in scores `[H, T, S]` or in context `[T, H·D]`.
+    /// Indices of the values of each head, in scores `[H, T, S]` or in context `[T, H·D]`.
     places: Vec<Vec<usize>>,
-    /// What was chosen for each head, and how far off that is.
+    /// Chosen head for each head, and its error.
     found: Vec<(usize, f64)>,
 }
 
-/// What one head is off by from that which it is.
+/// Largest error of a head that still matches.
 const NEAR: f64 = 0.1;
 
 impl<'t> Nearest<'t> {
@@ -303,13 +303,13 @@ impl<'t> Nearest<'t> {
         }
     }
 
-    /// Nothing where a head is near none.
+    /// Returns the chosen heads; `None` if a head has no match.
     fn chosen(self) -> Option<Vec<usize>> {
         self.found.into_iter().map(|(choice, off)| (off < NEAR).then_some(choice)).collect()
     }
 }
 
-/// Which head stands at the place of each; nothing where that is the model's order.
+/// Returns the head at each position; `None` if that is the model's order.
 fn order(at: &At, how: &str) -> Option<Vec<usize>> {
     let (heads, key_heads) = heads(at)?;
     let order: Vec<usize> = match how {
@@ -339,7 +339,7 @@ fn in_order(at: &At, how: &str) -> Option<Tensor> {
     Some(at.n.scores(&at.n.gathered(&[q], q.shape(), |flat| (0, from(flat))), k, *scale))
 }
 
-/// Which value of `[T, H, D]` stands at each place.
+/// Returns the index of each value of `[T, H, D]` in another layout.
 fn laid_out(
     at: &At,
     how: &str,
@@ -368,7 +368,7 @@ fn laid_out(
     }
 }
 
-/// Of each head the one of ours that comes nearest.
+/// Returns our nearest head for each head.
 fn read_order(at: &At, theirs: &[f64]) -> Vec<Value> {
     let Some((heads, _)) = heads(at) else { return Vec::new() };
     let mut nearest = Nearest::new(at, theirs, heads);

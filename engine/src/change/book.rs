@@ -1,4 +1,4 @@
-//! What each place of a model computes with: its norms, matrices and rotations, as one pass comes by them.
+//! Parameters that each site of a model uses: norms, matrices and rotations, collected from one pass.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub struct Product {
 }
 
 impl Product {
-    /// What an operation multiplies with, if it does.
+    /// Returns the matrix of an operation, if it has one.
     pub(super) fn of(node: &Node) -> Option<Self> {
         if let Some(Linear { w, bias, .. }) = node.operation() {
             return Some(Self { w: w.clone(), bias: bias.clone(), factor: None });
@@ -60,7 +60,7 @@ impl Tap for Scout {
 }
 
 impl Book {
-    /// Of a model: one token is read.
+    /// Collects the parameters of a model by reading one token.
     ///
     /// # Errors
     /// If the numerics cannot compute with a weight's type.
@@ -78,12 +78,12 @@ impl Book {
         self.windows.len()
     }
 
-    /// How many of the latest keys a layer sees.
+    /// Returns the window of a layer: the number of latest keys that it sees.
     pub fn window(&self, layer: usize) -> Option<usize> {
         self.windows.get(layer).copied().flatten()
     }
 
-    /// Whether any layer sees the latest keys alone.
+    /// Returns true if any layer has a sliding window.
     pub fn slides(&self) -> bool {
         self.windows.iter().any(Option::is_some)
     }

@@ -26,7 +26,7 @@ pub(super) static ENTRIES: &[Entry] = &[
     },
 ];
 
-/// For each row of a cache the one that stands there; none where it is zero, since nothing was written.
+/// Row of the cache at each index; `None` for a zero row, which was never written.
 type Rows = Vec<Option<usize>>;
 
 /// Rows of the cache, and the first that this pass writes.
@@ -90,13 +90,13 @@ fn with_rows(at: &At, rows: &Rows) -> Option<Tensor> {
     })
 }
 
-/// More rows are not compared with each other.
+/// Maximum number of rows that are compared with each other.
 const MOST_ROWS: usize = 512;
 
-/// What rows are off by that are the same.
+/// Largest error of two rows that still match.
 const NEAR: f64 = 0.01;
 
-/// For each row of theirs that is not ours the nearest of all rows of ours.
+/// Returns our nearest row for each of their rows that differs.
 fn read_rows(at: &At, theirs: &[f64]) -> Vec<Value> {
     let (rows, width) = (at.value.rows(), at.value.row_len());
     if rows > MOST_ROWS {

@@ -13,11 +13,11 @@ use crate::tensor::Tensor;
 /// A change, and where it is made.
 #[derive(Clone, Debug)]
 pub struct Supposition {
-    /// What is otherwise: one of these, whichever has a meaning at a place.
+    /// Changes, of which the one that applies at a site is used.
     pub change: Vec<Change>,
-    /// In these layers alone, and not outside of layers.
+    /// Layers that it applies to; `None` for everywhere.
     pub layers: Option<BTreeSet<usize>>,
-    /// In this pass alone.
+    /// Pass that it applies to; `None` for all.
     pub pass: Option<usize>,
 }
 
@@ -27,7 +27,7 @@ impl Supposition {
         Self { change: vec![change], layers: None, pass: None }
     }
 
-    /// What is typed as `KEY=VALUE`, everywhere.
+    /// Parses `KEY=VALUE`, applied everywhere.
     ///
     /// # Errors
     /// As [`Change::named`].
@@ -35,17 +35,17 @@ impl Supposition {
         Ok(Self { change: Change::named(text)?, layers: None, pass: None })
     }
 
-    /// In these layers alone.
+    /// Limits it to these layers.
     pub fn in_layers(self, layers: impl IntoIterator<Item = usize>) -> Self {
         Self { layers: Some(layers.into_iter().collect()), ..self }
     }
 
-    /// In this pass alone.
+    /// Limits it to this pass.
     pub fn in_pass(self, pass: usize) -> Self {
         Self { pass: Some(pass), ..self }
     }
 
-    /// At this tap point alone.
+    /// Limits it to this tap.
     pub fn at(self, point: Point) -> Self {
         Self { change: self.change.into_iter().map(|change| change.at(point)).collect(), ..self }
     }
@@ -66,19 +66,19 @@ pub struct Changing<'c> {
     n: &'c Traced<'c>,
     book: &'c Book,
     suppositions: &'c [Supposition],
-    /// Whether values forget how they were computed, so that a run does not hold all of them.
+    /// True if values forget how they were computed, which saves memory.
     forgets: bool,
     /// The positions of each pass, as far as they are known: passes begin with their embeddings, one where the one before
     /// has ended.
     passes: Vec<Range<usize>>,
-    /// How many stages were computed otherwise.
+    /// Number of operations that were changed.
     pub made: Cell<usize>,
     /// The first of them that came to other values.
     pub first: Cell<Option<Site>>,
 }
 
 impl<'c> Changing<'c> {
-    /// With these changes, made in this order.
+    /// Applies these changes, in this order.
     pub fn new(n: &'c Traced<'c>, book: &'c Book, suppositions: &'c [Supposition]) -> Self {
         Self {
             n,
@@ -91,7 +91,7 @@ impl<'c> Changing<'c> {
         }
     }
 
-    /// The same, and what a value was computed from is dropped when it was looked at.
+    /// Drops the inputs of a value after the tap has seen it.
     pub fn forgetting(self) -> Self {
         Self { forgets: true, ..self }
     }

@@ -16,13 +16,13 @@ use crate::quant::{activation_type, decode_matrix_row, decode_row, known, quanti
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
-/// More rows are not looked at: what is wrong in many has another cause.
+/// Maximum number of wrong rows that are searched: more have another cause.
 const MOST_ROWS: usize = 3;
 
 /// Fewer tokens do not tell one element from another.
 const FEWEST_TOKENS: usize = 4;
 
-/// What one element leaves of the squared error of an output, at most, to be looked at.
+/// Largest share of the squared error of an output that may remain after one element is corrected.
 const LEFT: f64 = 0.25;
 
 pub(super) static ENTRIES: &[Entry] = &[Entry {
@@ -36,7 +36,7 @@ pub(super) static ENTRIES: &[Entry] = &[Entry {
     ..Entry::PLAIN
 }];
 
-/// One change of a row.
+/// Edit of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Edit {
     row: usize,
@@ -97,7 +97,7 @@ fn edited(at: &At, edits: &[Edit]) -> Option<Tensor> {
 }
 
 impl Edit {
-    /// In the bytes of its row.
+    /// Applies the edit to the bytes of its row.
     fn make(&self, w: &Matrix, bytes: &mut [u8]) -> Option<()> {
         match self.to {
             To::Byte(at, byte) => *bytes.get_mut(at)? = byte,
@@ -137,10 +137,10 @@ struct Block<'w> {
     w: &'w Matrix,
     row: usize,
     index: usize,
-    /// Where it starts in the row.
+    /// Index of its first element in the row.
     first: usize,
     bytes: &'w [u8],
-    /// What numbers are rounded to when they are used.
+    /// Type that numbers are rounded to when they are used.
     used: Float,
     values: Vec<f64>,
 }
@@ -171,7 +171,7 @@ impl<'w> Block<'w> {
         values.into_iter().map(|value| self.used.round(value.into())).collect()
     }
 
-    /// By how much the values are others with another byte; `None` where none is, or one is no number.
+    /// Returns the changes of the values by another byte; `None` if no value changes, or one is not a number.
     fn off(&self, at: usize, byte: u8) -> Option<Vec<f64>> {
         let mut bytes = self.bytes.to_vec();
         bytes[at] = byte;
@@ -225,7 +225,7 @@ fn wrong_rows(errors: &[f64], rows: usize) -> Vec<usize> {
     wrong
 }
 
-/// What a file keeps beside the matrix multiplies every weight.
+/// Returns the factor that a file stores for all weights of a matrix.
 fn effective(factor: Option<Factor>) -> f64 {
     match factor {
         Some(Factor::Multiplies(factor) | Factor::InWeights(factor)) => factor.into(),
@@ -259,13 +259,13 @@ fn operands(at: &At, x: &Tensor, w: &Matrix) -> Vec<Vec<f64>> {
     (0..x.rows()).map(of_token).collect()
 }
 
-/// What errors of outputs are looked up in.
+/// Data for finding the elements that cause errors of outputs.
 struct Reading<'r> {
     w: &'r Matrix,
-    /// Of each token.
+    /// Inputs of each token.
     x: Vec<Vec<f64>>,
     factor: f64,
-    /// What weights are rounded to when they are used.
+    /// Type that weights are rounded to when they are used.
     used: Float,
 }
 
@@ -282,7 +282,7 @@ impl Reading<'_> {
         values
     }
 
-    /// Which edits of a row make these errors, one for each token; what is most likely first.
+    /// Returns the edits of a row that make these errors, one error for each token; the most likely first.
     fn edits(&self, row: usize, errors: &[f64]) -> Vec<Edit> {
         let all: f64 = errors.iter().map(|error| error * error).sum();
         let mut elements: Vec<(f64, usize, f64)> = (0..self.w.cols)
@@ -308,8 +308,8 @@ impl Reading<'_> {
         }
     }
 
-    /// What is `by` more than a number, within what is known of that: what a flipped bit makes of it, or what has few digits;
-    /// both where a shorter type does not tell one from the other.
+    /// Returns candidates for a number that differs from `own` by `by`, within its uncertainty: results of a flipped
+    /// bit, and numbers with few digits; both if a shorter type does not distinguish them.
     fn numbers(&self, own: f32, by: f64, sigma: f64, stored: Float) -> Vec<f32> {
         let read = self.used.round(own.into()) + by;
         let slack = 4.0 * sigma + 1e-6 * read.abs().max(own.abs().into());
@@ -329,7 +329,8 @@ impl Reading<'_> {
         if numbers.is_empty() { vec![used(read as f32) as f32] } else { numbers }
     }
 
-    /// Every other value of every byte: of the blocks of these columns, and of the one whose scale may be another.
+    /// Returns every other value of every byte: of the blocks of these columns, and of a block whose scale may
+    /// differ.
     fn bytes(&self, row: usize, errors: &[f64], columns: impl Iterator<Item = usize>) -> Vec<Edit> {
         let len = self.w.dtype.block_len();
         let count = self.w.row(row).len() / self.w.dtype.block_bytes();
@@ -367,7 +368,7 @@ impl Reading<'_> {
     }
 }
 
-/// What is left of squared errors when the multiple of `x` that is nearest to them is taken off, and that multiple.
+/// Fits a multiple of `x` to errors; returns the remaining squared error and the factor.
 fn fitted(errors: &[f64], x: impl Iterator<Item = f64>) -> (f64, f64) {
     let (mut up, mut down, mut all) = (0.0, 0.0, 0.0);
     for (error, x) in errors.iter().zip(x) {

@@ -9,7 +9,7 @@ use crate::numerics::Numerics;
 use crate::tensor::Tensor;
 use crate::weight::DType;
 
-/// More elements than this have another cause.
+/// Maximum number of wrong elements; more have another cause.
 const MOST: usize = 4;
 
 pub(super) static ENTRIES: &[Entry] = &[

@@ -63,13 +63,13 @@ pub(super) static ENTRIES: &[Entry] = &[
     },
 ];
 
-/// How embeddings are made.
+/// Inputs of the embedding.
 pub(super) struct Made {
     table: Matrix,
     /// The rows that are looked up.
     pub(super) tokens: Vec<u32>,
     factor: Option<Multiplier>,
-    /// What is added for each position.
+    /// Position embeddings, if the model has them.
     positions: Option<Tensor>,
 }
 
@@ -88,7 +88,7 @@ impl Made {
         }
     }
 
-    /// Of other tokens.
+    /// Computes the embedding of other tokens.
     fn with(&self, at: &At, tokens: &[u32]) -> Option<Tensor> {
         if tokens.len() != self.tokens.len() || tokens.iter().any(|&id| id as usize >= self.table.rows) {
             return None;
@@ -96,7 +96,7 @@ impl Made {
         Some(self.of_rows(at, at.n.embed(&self.table, tokens)))
     }
 
-    /// Of these rows of a table.
+    /// Computes the embedding from these rows of the table.
     pub(super) fn of_rows(&self, at: &At, rows: Tensor) -> Tensor {
         let rows = match self.factor {
             Some(factor) => at.n.scale(&rows, factor),
@@ -113,7 +113,7 @@ impl Made {
         at.n.embed(&self.table, &self.tokens)
     }
 
-    /// What of `theirs` should be rows of the table.
+    /// Returns the part of `theirs` that should be rows of the table.
     pub(super) fn rows_of(&self, theirs: &[f64]) -> Vec<f64> {
         let factor = self.factor.map_or(1.0, |by| f64::from(by.factor()));
         let beside = |flat: usize| self.positions.as_ref().map_or(0.0, |x| f64::from(x.data()[flat]));
@@ -241,7 +241,7 @@ fn scaled(at: &At, factor: f32) -> Option<Tensor> {
     Some(if factor == 1.0 { rows } else { at.n.scale(&rows, by) })
 }
 
-/// What models in use multiply with: nothing, and the root of the hidden size, in the types that it is kept in.
+/// Returns the usual factors: none, and the root of the hidden size in the types that it is stored in.
 fn factors(at: &At) -> Vec<f64> {
     let Some(made) = Made::of(at).filter(|made| made.positions.is_none()) else { return Vec::new() };
     let root = f64::from((made.table.cols as f32).sqrt());
@@ -264,7 +264,7 @@ fn read_scale(at: &At, theirs: &[f64]) -> Vec<Value> {
     Scaled::read(pairs).map_or(Vec::new(), |scaled| scaled.values(at, &factors(at)))
 }
 
-/// With the rows of other positions, or none.
+/// Computes the embedding with the rows of other positions, or without positions.
 fn at_position(at: &At, value: &Value) -> Option<Tensor> {
     let Sum { a, b } = at.stage()?;
     let (table, positions) = looked_up(b)?;
@@ -284,7 +284,7 @@ fn at_position(at: &At, value: &Value) -> Option<Tensor> {
     Some(at.n.add(a, &at.n.embed(&table, &moved)))
 }
 
-/// How far on the positions are whose rows were added.
+/// Returns the offset of the positions whose rows were added.
 fn read_position(at: &At, theirs: &[f64]) -> Vec<Value> {
     let Some(Sum { a, b }) = at.stage() else { return Vec::new() };
     let Some((table, positions)) = looked_up(b) else { return Vec::new() };

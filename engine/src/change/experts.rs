@@ -122,7 +122,7 @@ fn with(at: &At, w: &[Matrix]) -> Option<Tensor> {
     fits.then(|| at.n.routed(x, w, chosen))
 }
 
-/// Which expert stands in the place of each.
+/// Returns the expert that replaces each expert.
 fn order(word: &str, experts: usize) -> Option<Vec<usize>> {
     let all = 0..experts;
     match word {

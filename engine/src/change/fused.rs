@@ -29,7 +29,8 @@ struct Fused {
 }
 
 impl Fused {
-    /// Where a row of a projection stands: with its group, q q k v q q k v, or where each is whole, q q q q k k v v.
+    /// Returns the index of a row of a projection: interleaved by group, q q k v q q k v, or concatenated, q q q q k
+    /// k v v.
     fn place(&self, is_interleaved: bool, part: usize, row: usize) -> usize {
         let before: usize = self.rows[..part].iter().sum();
         match is_interleaved {
@@ -49,7 +50,8 @@ impl Fused {
     }
 }
 
-/// One of `parts` as it is cut from the matrix of all: as if that were interleaved where it is not, or the other way round.
+/// Returns one of `parts`, cut from the fused matrix in the wrong layout: interleaved instead of concatenated, or the
+/// reverse.
 fn cut(at: &At, parts: &[Point], word: &str) -> Option<Tensor> {
     own(at)?;
     let part = parts.iter().position(|&part| part == at.site.point)?;

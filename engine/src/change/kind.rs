@@ -7,12 +7,12 @@ use serde::{Serialize, Serializer};
 
 macro_rules! kinds {
     ($($variant:ident $name:literal $meaning:literal;)*) => {
-        /// What is computed otherwise.
+        /// Kind of a cause.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Kind { $(#[doc = $meaning] $variant,)* }
 
         impl Kind {
-            /// Every kind, in the order in which a forward pass comes by them.
+            /// All kinds, in the order of a forward pass.
             pub const ALL: &'static [Kind] = &[$(Kind::$variant,)*];
 
             /// The name in reports and on the command line.
@@ -20,7 +20,7 @@ macro_rules! kinds {
                 match self { $(Kind::$variant => $name,)* }
             }
 
-            /// One line for a person.
+            /// Returns a description in one line.
             pub fn meaning(self) -> &'static str {
                 match self { $(Kind::$variant => $meaning,)* }
             }
@@ -102,12 +102,12 @@ kinds! {
 }
 
 impl Kind {
-    /// Whether the model's files do not say it: engines differ in it.
+    /// Returns true if the model's files do not state it: engines differ in it.
     pub fn is_of_numerics(self) -> bool {
         matches!(self, Kind::ActivationQuant | Kind::RopePrecision | Kind::SoftmaxPrecision)
     }
 
-    /// Whether it says what is computed otherwise, and not only where values are wrong.
+    /// Returns true if it says what is computed wrong, not only which values are wrong.
     pub fn is_cause(self) -> bool {
         !matches!(self, Kind::Partial | Kind::Unknown)
     }

@@ -1,4 +1,4 @@
-//! What becomes of logits: the row that is sampled from, and probabilities.
+//! Changes of the sampled row of logits, and of probabilities.
 
 use crate::change::{At, Entry, Kind, Scaled, Value};
 use crate::checkpoint::Point;
@@ -46,13 +46,13 @@ pub(super) static ENTRIES: &[Entry] = &[
 
 pub(super) const TEMPERATURES: [f64; 4] = [1.0, 0.7, 0.5, 2.0];
 
-/// How many rows there are to choose from.
+/// Returns the number of rows to choose from.
 fn rows(at: &At) -> usize {
     let given = at.stage::<LastRow>().map(|op| op.logits.rows());
     given.or_else(|| Some(product(at)?.0.rows())).unwrap_or(1)
 }
 
-/// What logits are made of where a dump does not hold those of every token.
+/// Returns the input and the matrix of logits, if a dump has no logits for every token.
 fn product<'b>(at: &'b At) -> Option<(&'b Tensor, &'b Matrix)> {
     match at.stage() {
         Some(Linear { x, w, bias: None }) => Some((x, w)),

@@ -1,4 +1,4 @@
-//! How log-probabilities are made of logits: which logarithm, over what the sum goes, whose row and token they are of.
+//! Changes of log-probabilities: the logarithm, the sum of the softmax, the row and the token.
 
 use crate::change::logits::TEMPERATURES;
 use crate::change::{At, Entry, Kind, Value, rounded_to, snapped};
@@ -58,7 +58,8 @@ fn made(at: &At, op: &LogProbabilities, picks: Picks) -> Option<Tensor> {
     Some(at.n.log_probabilities(&op.logits, &picks, op.temperature))
 }
 
-/// Another function of the same probability, or the same token's by the logits of the row behind (late) or before (early).
+/// Computes another function of the probability, or the token's log-probability by the next row of logits (late) or
+/// the previous one (early).
 fn otherwise(at: &At, word: &str) -> Option<Tensor> {
     match word {
         "log10" => return Some(at.n.mapped(at.value, |y, _| y / std::f64::consts::LN_10, 0.0)),
@@ -76,8 +77,8 @@ fn otherwise(at: &At, word: &str) -> Option<Tensor> {
     made(at, op, Picks { rows: (0..rows).map(|row| (row + by) % rows).collect(), ..op.picks.clone() })
 }
 
-/// Of another token than the one that followed: of the row's own by its own logits; or those of another row altogether, as
-/// in a list that was moved by one.
+/// Computes the log-probabilities of other tokens: of the row's own token by its own logits, or of another row, as in
+/// a list that is shifted by one.
 fn of_other_tokens(at: &At, word: &str) -> Option<Tensor> {
     let op = at.stage::<LogProbabilities>()?;
     let Picks { ids, rows, before, .. } = &op.picks;

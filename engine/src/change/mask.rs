@@ -76,7 +76,7 @@ fn own_window(at: &At) -> Option<usize> {
     at.stage::<Softmax>().and_then(|softmax| softmax.mask.window)
 }
 
-/// The same softmax by another mask.
+/// Computes softmax with another mask.
 fn masked(at: &At, change: impl Fn(Mask) -> Mask) -> Option<Tensor> {
     let Softmax { mask, .. } = at.stage()?;
     let mask = change(*mask);
@@ -105,7 +105,7 @@ fn scores(at: &At) -> Option<Tensor> {
     }))
 }
 
-/// With scores of some keys in the place of the model's: `hidden` where a query does not see one.
+/// Replaces the scores of some keys: `hidden` for keys that a query does not see.
 fn seeing(at: &At, hidden: f32, sees: impl Fn(usize, usize) -> bool) -> Option<Tensor> {
     let scores = scores(at)?;
     let &[_, tokens, keys] = scores.shape() else { return None };
@@ -178,7 +178,7 @@ fn along(at: &At, axis: &str) -> Option<Tensor> {
     Some(at.n.gathered(&[&weights], shape, |flat| (0, back(flat))))
 }
 
-/// Of scores in a shorter type.
+/// Computes softmax of scores in a shorter type.
 fn of_rounded(at: &At, what: &str) -> Option<Tensor> {
     let Softmax { scores, mask } = at.stage()?;
     let rounded = match what {
@@ -204,7 +204,8 @@ fn as_other_layer(at: &At) -> Option<Tensor> {
     masked(at, |mask| Mask { window: at.book.window(other), ..mask })
 }
 
-/// One more or less than the model's, as where a bound is compared otherwise; small ones, where it has none.
+/// Returns the windows that are one larger or smaller than the model's, as by a wrong comparison; small ones if it
+/// has none.
 fn windows(at: &At) -> Vec<Value> {
     let number = |window: usize| Value::Number(window as f64);
     match own_window(at) {
@@ -219,7 +220,7 @@ fn windows(at: &At) -> Vec<Value> {
     }
 }
 
-/// From the first key of each query whose weight is not 0.
+/// Reads the window from the first key of each query whose weight is not 0.
 fn read_window(at: &At, theirs: &[f64]) -> Vec<Value> {
     let Some(Softmax { scores, mask }) = at.stage() else { return Vec::new() };
     let &[heads, tokens, keys] = scores.shape() else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! What ports get wrong: one table of changes, each of one operation.
+//! Known mistakes of ports: one table of changes, each of one operation.
 //!
 //! The same table plants faults in tests, replays a stage of a dump to find out what its engine computes, and runs our
 //! engine with a hypothesis (`--suppose`). A change is computed with the operation's own inputs, by the numerics and, being
@@ -40,10 +40,10 @@ use scaled::Scaled;
 use crate::checkpoint::{Point, Site};
 use crate::tensor::Tensor;
 
-/// What a change is to: a number, a word, or nothing where there is but one way.
+/// Value of a change: a number, a word, or nothing if there is only one variant.
 #[derive(Clone, Debug)]
 pub enum Value {
-    /// There is but one way.
+    /// No value: there is only one variant.
     Nothing,
     /// A number of the model's configuration.
     Number(f64),
@@ -80,7 +80,7 @@ impl PartialEq for Value {
     }
 }
 
-/// As it is typed.
+/// Formats the value as users type it.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -101,17 +101,17 @@ impl fmt::Display for Value {
 /// A stage computed otherwise.
 #[derive(Clone, Copy)]
 pub struct Entry {
-    /// What is otherwise.
+    /// Kind of the cause.
     pub kind: Kind,
-    /// Where a model's files say it: the key in `config.json`, and the one in GGUF files behind the architecture's name.
+    /// Keys in the model's files: the key in `config.json`, and the GGUF key after the architecture's name.
     pub keys: Option<[&'static str; 2]>,
     /// The tap points whose operation it changes.
     pub at: &'static [Point],
-    /// Whether it is a mistake of one place, a weight for instance, and not the same everywhere.
+    /// True if it is a mistake at one site, such as one weight, and not the same everywhere.
     pub is_local: bool,
-    /// What `--suppose` takes: an example, or the words; empty where nothing.
+    /// Values for `--suppose`: an example, or the allowed words; empty if it takes no value.
     pub takes: &'static str,
-    /// What the model has there.
+    /// Returns the model's own value at a site.
     pub own: fn(&At) -> Value,
     /// The stage with the change, from the same inputs; `None` where it has no meaning.
     pub compute: fn(&At, &Value) -> Option<Tensor>,
@@ -122,7 +122,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Whether a value is of the sort that it takes: a word, or a number where no word is among the examples.
+    /// Returns true if it can take a value of this sort: a word, or a number if no example is a word.
     fn may_take(&self, value: &Value) -> bool {
         let takes_words = || self.takes.split('|').any(|example| example.parse::<f64>().is_err());
         match value {
@@ -132,7 +132,7 @@ impl Entry {
         }
     }
 
-    /// One that has no value: it is done or not.
+    /// Entry without a value.
     const PLAIN: Self = Self {
         kind: Kind::Unknown,
         keys: None,
@@ -146,7 +146,7 @@ impl Entry {
     };
 }
 
-/// Every change, in the order in which they are told where several explain a stage: what is configured comes first.
+/// Returns all changes in the order in which they are reported if several explain an operation: configuration first.
 pub fn catalogue() -> impl Iterator<Item = &'static Entry> {
     let families = [
         embedding::ENTRIES,
@@ -172,11 +172,11 @@ pub fn catalogue() -> impl Iterator<Item = &'static Entry> {
 /// A change with its value.
 #[derive(Clone)]
 pub struct Change {
-    /// What is otherwise.
+    /// Table entry of the cause.
     pub entry: &'static Entry,
-    /// To what.
+    /// Value of the change.
     pub value: Value,
-    /// At this tap point alone.
+    /// Tap that it applies to; `None` for all.
     pub point: Option<Point>,
 }
 
@@ -186,15 +186,15 @@ impl Change {
         Self { entry, value, point: None }
     }
 
-    /// At a tap point alone.
+    /// Limits it to a tap.
     pub fn at(self, point: Point) -> Self {
         Self { point: Some(point), ..self }
     }
 
-    /// What is typed as `KEY=VALUE`, or `KEY` where there is but one way; `KEY@TAP=VALUE` at one tap point alone.
+    /// Parses `KEY=VALUE`, or `KEY` for a change with one variant; `KEY@TAP=VALUE` applies at one tap.
     ///
     /// # Errors
-    /// If nothing is called so, or it takes another kind of value.
+    /// If the name is unknown, or takes another kind of value.
     pub fn named(text: &str) -> Result<Vec<Self>, String> {
         let (name, value) =
             text.split_once('=').map_or((text, ""), |(name, value)| (name.trim(), value.trim()));
@@ -218,7 +218,7 @@ impl Change {
         }
     }
 
-    /// What the model has in the place of the value.
+    /// Returns the model's own value at a site.
     pub fn own(&self, at: &At) -> Value {
         let is_its_place = self.entry.at.contains(&at.site.point);
         match if is_its_place { self.entry.own_at(at) } else { Value::Nothing } {
@@ -257,13 +257,13 @@ impl Change {
     }
 }
 
-/// What to say of a key of a model's files, which may count otherwise than the change of it does.
+/// Returns the message for a configuration key, whose value may be counted differently than the change.
 fn of_a_key(name: &str) -> Option<String> {
     let entry = catalogue().find(|entry| entry.keys.is_some_and(|keys| keys.contains(&name)))?;
     Some(format!("'{name}' is a configuration key; the cause is called {}={}", entry.kind, entry.takes))
 }
 
-/// Why nothing of a kind is what was typed.
+/// Returns the reason why no change of a kind matches the typed text.
 fn refusal(kind: Kind, known: &[&Entry], point: Option<Point>) -> String {
     let takes: Vec<&str> = known.iter().map(|entry| entry.takes).collect();
     let points: BTreeSet<Point> = known.iter().flat_map(|entry| entry.at).copied().collect();
@@ -291,7 +291,7 @@ impl fmt::Debug for Change {
     }
 }
 
-/// As it is typed.
+/// Formats the change as users type it.
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.entry.kind)?;
@@ -311,7 +311,7 @@ fn snapped(read: f64, known: &[f64], within: f64) -> Vec<f64> {
     near
 }
 
-/// With so many significant digits.
+/// Rounds a number to so many significant digits.
 fn rounded_to(digits: i32, number: f64) -> f64 {
     if number == 0.0 || !number.is_finite() {
         return number;
@@ -320,7 +320,7 @@ fn rounded_to(digits: i32, number: f64) -> f64 {
     (number * scale).round() / scale
 }
 
-/// How far a tensor is from what an engine has made, relative to that. What has no meaning there is NaN.
+/// Returns the relative distance of a tensor from an engine's values. Values without a meaning are NaN.
 pub fn distance(computed: &Tensor, theirs: &[f64]) -> f64 {
     let (mut up, mut down) = (0.0, 0.0);
     for (&ours, &theirs) in computed.data().iter().zip(theirs).filter(|(_, theirs)| !theirs.is_nan()) {

@@ -86,7 +86,7 @@ pub(super) static ENTRIES: &[Entry] = &[
     },
 ];
 
-/// Those of models in use, and what engines fall back to.
+/// Epsilons of real models, and defaults of engines.
 const EPSILONS: [f64; 8] = [1e-5, 1e-6, 1e-8, 1e-12, 1e-3, 1e-4, 1e-7, 0.0];
 
 pub(super) fn own_eps(at: &At) -> Option<f32> {
@@ -94,7 +94,7 @@ pub(super) fn own_eps(at: &At) -> Option<f32> {
     of_rms.or_else(|| Some(at.stage::<Layer>()?.norm.eps))
 }
 
-/// What enters.
+/// Returns the input of the norm.
 pub(super) fn input<'b>(at: &'b At) -> Option<&'b Tensor> {
     let of_rms = at.stage::<Rms>().map(|rms| &rms.x);
     of_rms.or_else(|| Some(&at.stage::<Layer>()?.x))
@@ -108,7 +108,7 @@ fn with_eps(at: &At, eps: f32) -> Option<Tensor> {
     Some(at.n.layer_norm(x, &LayerNorm { eps, ..norm.clone() }))
 }
 
-/// Each row by its own epsilon, which `eps` tells from what would be divided by and the row.
+/// Norms each row with its own epsilon, which `eps` computes from the divisor and the row.
 fn by_row(at: &At, eps: impl Fn(f64, &[f32]) -> f64) -> Option<Tensor> {
     let x = input(at)?;
     let width = at.stage::<Rms>().map_or_else(|| x.row_len(), |rms| rms.norm.weight.len());
@@ -158,7 +158,7 @@ fn variance(row: &[f32]) -> f64 {
     row.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / row.len() as f64
 }
 
-/// What is taken off a row, and the mean square of what is left.
+/// Returns the mean that is subtracted from a row, and the mean square of the rest.
 pub(super) fn statistics(at: &At, row: &[f32]) -> (f64, f64) {
     match at.stage::<Layer>() {
         Some(_) => (mean(row), variance(row)),
@@ -166,7 +166,7 @@ pub(super) fn statistics(at: &At, row: &[f32]) -> (f64, f64) {
     }
 }
 
-/// With other gains, made of the model's.
+/// Computes the norm with gains derived from the model's.
 pub(super) fn with_gains(at: &At, change: impl Fn(&[f32]) -> Vec<f32>) -> Option<Tensor> {
     if let Some(Rms { x, norm }) = at.stage() {
         let weight = change(&norm.gains().collect::<Vec<_>>());
@@ -176,7 +176,7 @@ pub(super) fn with_gains(at: &At, change: impl Fn(&[f32]) -> Vec<f32>) -> Option
     Some(at.n.layer_norm(x, &LayerNorm { weight: change(&norm.weight), ..norm.clone() }))
 }
 
-/// With the gain at another place: `ffn_norm`, of the same layer, or `ffn_norm:3`; or with none.
+/// Computes the norm with the gain of another norm: `ffn_norm` of the same layer, or `ffn_norm:3`; or without a gain.
 fn of_another(at: &At, place: &str) -> Option<Tensor> {
     if place == "none" {
         return with_gains(at, |gains| vec![1.0; gains.len()]);
@@ -245,7 +245,7 @@ fn of_kind(at: &At, kind: &str) -> Option<Tensor> {
     }
 }
 
-/// One divisor for all heads of a token.
+/// Norms all heads of a token with one divisor.
 fn over_all_heads(at: &At) -> Option<Tensor> {
     let Rms { x, norm } = at.stage()?;
     let (heads, width) = (*x.shape().get(1)?, norm.weight.len());
@@ -274,7 +274,7 @@ fn over_each_head(at: &At) -> Option<Tensor> {
     Some(at.joined(&rows.collect::<Option<Vec<_>>>()?))
 }
 
-/// From the factor of each row r = 1/√(mean square + eps): small rows tell most.
+/// Estimates eps from the factor of each row, r = 1/√(mean square + eps); rows of small values tell most.
 fn read_eps(at: &At, theirs: &[f64]) -> Vec<Value> {
     let Some(x) = input(at) else { return Vec::new() };
     let (gains, biases) = match (at.stage::<Rms>(), at.stage::<Layer>()) {

@@ -9,7 +9,7 @@ use crate::ops::multiplier::Multiplier;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix, StoredTensor};
 
-/// All places where activations meet a matrix.
+/// Taps of products with a weight matrix.
 pub(super) const PRODUCTS: &[Point] = &[
     Point::Q,
     Point::K,
@@ -22,7 +22,7 @@ pub(super) const PRODUCTS: &[Point] = &[
     Point::Logits,
 ];
 
-/// Those of layers.
+/// Taps of products inside layers.
 const IN_LAYERS: &[Point] = PRODUCTS.split_at(PRODUCTS.len() - 1).0;
 
 const QKV: &[Point] = &[Point::Q, Point::K, Point::V];
@@ -147,7 +147,7 @@ pub(super) static ENTRIES: &[Entry] = &[
     },
 ];
 
-/// What meets the matrix.
+/// Returns the input of the product.
 pub(super) fn input<'b>(at: &'b At) -> Option<&'b Tensor> {
     let plain = at.stage::<Linear>().map(|stage| &stage.x);
     plain.or_else(|| Some(&at.stage::<Integers>()?.x))
@@ -207,7 +207,7 @@ fn without_weight(at: &At, value: &Value) -> Option<Tensor> {
     }
 }
 
-/// With the bias of another layer.
+/// Computes the product with the bias of another layer.
 fn with_bias_of(at: &At, value: &Value) -> Option<Tensor> {
     let product = own(at).filter(|product| product.bias.is_some())?;
     let layer = value.as_word()?.strip_prefix("layer:")?.parse().ok()?;
@@ -239,7 +239,7 @@ fn scaled(at: &At, value: &Value) -> Option<Tensor> {
     Some(at.n.scale(at.value, Multiplier::Element(value.number()? as f32)))
 }
 
-/// By least squares, snapped to what means something.
+/// Estimates the factor by least squares, rounded to a number that people use.
 fn read_scale(at: &At, theirs: &[f64]) -> Vec<Value> {
     let (mut up, mut down, mut all) = (0.0, 0.0, 0.0);
     for (&own, &theirs) in at.value.data().iter().zip(theirs).filter(|(_, theirs)| !theirs.is_nan()) {
@@ -329,7 +329,7 @@ fn permuted(at: &At, value: &Value) -> Option<Tensor> {
     Some(gathered(&made, back, half))
 }
 
-/// Which of the rows of a head comes to a place of it.
+/// Maps a position in a head to a row of the head.
 type Order = fn(place: usize, half: usize) -> usize;
 
 /// An order and the one that undoes it.
@@ -343,7 +343,7 @@ fn orders(word: &str) -> Option<[Order; 2]> {
     }
 }
 
-/// Both, with the right head count, with that of the queries and with that of the keys.
+/// Returns both directions, with the right head count, and with that of the queries and of the keys.
 fn permutations(at: &At) -> Vec<Value> {
     let &[_, heads, head_dim] = at.value.shape() else { return Vec::new() };
     let heads_at = |point| Some(at.book.product(point, at.site.layer)?.w.rows / head_dim);

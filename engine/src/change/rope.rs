@@ -153,14 +153,14 @@ pub(super) static ENTRIES: &[Entry] = &[
     },
 ];
 
-/// The same rotation by another table.
+/// Computes the rotation with another table.
 fn with(at: &At, change: impl Fn(&Rope) -> Option<Rope>) -> Option<Tensor> {
     let Rotary { x, rope, positions } = at.stage()?;
     Some(at.n.rotate(x, &at.n.rope_table(&change(rope)?, positions.clone())))
 }
 
-/// How far on the position is by which the last token was turned: of those around its own, the one whose angles give what it
-/// has become.
+/// Returns the offset of the last token's position, found by comparing the rotated value with the angles of nearby
+/// positions.
 fn read_position(at: &At, theirs: &[f64]) -> Vec<Value> {
     const AROUND: usize = 256;
     let Some(Rotary { x, rope, positions }) = at.stage() else { return Vec::new() };
@@ -179,7 +179,7 @@ fn read_position(at: &At, theirs: &[f64]) -> Vec<Value> {
     nearest.map(|(_, position)| Value::Number(position as f64 - own as f64)).into_iter().collect()
 }
 
-/// Of a layer that does not rotate: by the angles of another.
+/// Rotates a layer that should not rotate, with the angles of another layer.
 fn turned_as_others(at: &At) -> Option<Tensor> {
     if at.stage::<Rotary>().is_some() {
         return None;
@@ -193,13 +193,13 @@ fn turned_at(at: &At, positions: Range<usize>) -> Option<Tensor> {
     Some(at.n.rotate(x, &at.n.rope_table(rope, positions)))
 }
 
-/// Each token by a position of its own.
+/// Rotates each token with its own position.
 fn each_position(at: &At, position: impl Fn(usize) -> usize) -> Option<Tensor> {
     let Rotary { rope, positions, .. } = at.stage()?;
     by_token(at, |token| (rope.clone(), position(positions.start + token)))
 }
 
-/// Each token by its own table.
+/// Rotates each token with its own settings.
 fn by_token(at: &At, rope: impl Fn(usize) -> (Rope, usize)) -> Option<Tensor> {
     by_table(at, at.n, &at.stage::<Rotary>()?.x, |token| {
         let (rope, position) = rope(token);
@@ -207,7 +207,7 @@ fn by_token(at: &At, rope: impl Fn(usize) -> (Rope, usize)) -> Option<Tensor> {
     })
 }
 
-/// Each token by its own table, of one position.
+/// Rotates each token with its own table, of one position.
 fn by_table(at: &At, n: &Traced, x: &Tensor, table: impl Fn(usize) -> RopeTable) -> Option<Tensor> {
     let shape = [1, x.shape()[1], x.shape()[2]];
     let rows = (0..x.rows()).map(|token| {
@@ -217,7 +217,7 @@ fn by_table(at: &At, n: &Traced, x: &Tensor, table: impl Fn(usize) -> RopeTable)
     Some(at.joined(&rows.collect::<Vec<_>>()))
 }
 
-/// With the angle of each pair divided once more.
+/// Divides the angle of each pair once more.
 fn divided(rope: &Rope, by: impl Fn(usize) -> f64) -> Rope {
     let factor = |pair: usize| {
         let plain = Rope { scaling: RopeScaling::None, ..rope.clone() };
@@ -226,7 +226,7 @@ fn divided(rope: &Rope, by: impl Fn(usize) -> f64) -> Rope {
     Rope { scaling: by_factors(rope, (0..rope.width / 2).map(factor).collect()), ..rope.clone() }
 }
 
-/// Other factors; cosines and sines are multiplied with what they were.
+/// Replaces the factors and keeps the magnitude of cosines and sines.
 fn by_factors(rope: &Rope, factors: Vec<f32>) -> RopeScaling {
     match rope.magnitude() {
         1.0 => RopeScaling::Factors(factors),
@@ -297,7 +297,7 @@ fn of_width(at: &At, width: usize) -> Option<Tensor> {
     })
 }
 
-/// With frequencies, angles, both, or all of the rotation rounded to a shorter type.
+/// Computes RoPE with frequencies, angles, both, or the whole rotation rounded to a shorter type.
 fn rounded(at: &At, what: &str) -> Option<Tensor> {
     let (what, float) = what.rsplit_once('-')?;
     let (float, short) = match float {
@@ -359,7 +359,7 @@ fn thetas(at: &At) -> Vec<f64> {
     all
 }
 
-/// How far each pair has turned per position, and how much that says, from rows whose angles are known up to whole turns.
+/// Returns the angle per position of each pair, and its weight, from rows whose angles are known up to whole turns.
 pub(super) fn frequencies(at: &At, theirs: &[f64]) -> Vec<(f64, f64)> {
     let Some(Rotary { x, rope, positions }) = at.stage() else { return Vec::new() };
     let (head_dim, heads) = (x.shape()[2], x.shape()[1]);
@@ -399,7 +399,7 @@ pub(super) fn frequencies(at: &At, theirs: &[f64]) -> Vec<(f64, f64)> {
     (0..rope.width / 2).map(of_pair).collect()
 }
 
-/// From the ratio of neighbouring frequencies.
+/// Estimates theta from the ratio of neighbouring frequencies.
 fn read_theta(at: &At, theirs: &[f64]) -> Vec<Value> {
     let Some(Rotary { rope, .. }) = at.stage() else { return Vec::new() };
     let plain = Rope { scaling: RopeScaling::None, ..rope.clone() };
@@ -424,7 +424,7 @@ fn read_theta(at: &At, theirs: &[f64]) -> Vec<Value> {
     near(at, theirs, values.into_iter().map(Value::Number), "theta")
 }
 
-/// From how much slower each pair turns than without scaling.
+/// Estimates the scaling from the slowdown of each pair.
 fn read_scaling(at: &At, theirs: &[f64]) -> Vec<Value> {
     let Some(Rotary { rope, .. }) = at.stage() else { return Vec::new() };
     let plain = Rope { scaling: RopeScaling::None, ..rope.clone() };
@@ -450,7 +450,7 @@ fn read_scaling(at: &At, theirs: &[f64]) -> Vec<Value> {
     near(at, theirs, words.into_iter().map(Value::Word), "scaling")
 }
 
-/// Those that come near what an engine has made.
+/// Returns the values whose results are near the engine's values.
 fn near(at: &At, theirs: &[f64], values: impl Iterator<Item = Value>, what: &str) -> Vec<Value> {
     let computed = |value: &Value| {
         let entry = ENTRIES.iter().find(|entry| entry.kind.name().ends_with(what))?;

@@ -7,12 +7,12 @@ use crate::numerics::Numerics;
 /// `y = c·x`, by least squares.
 pub(super) struct Scaled {
     factor: f64,
-    /// How far it may be off.
+    /// Uncertainty of the number.
     error: f64,
 }
 
 impl Scaled {
-    /// From pairs of x and y; those that are not numbers say nothing.
+    /// Estimates the factor from pairs of x and y; pairs with NaN are ignored.
     pub(super) fn read(pairs: impl Iterator<Item = (f64, f64)>) -> Option<Self> {
         let pairs: Vec<(f64, f64)> = pairs.filter(|(x, y)| x.is_finite() && y.is_finite()).collect();
         let squares: f64 = pairs.iter().map(|(x, _)| x * x).sum();
@@ -25,7 +25,7 @@ impl Scaled {
         (factor.is_finite() && error.is_finite()).then_some(Self { factor, error })
     }
 
-    /// Of a number that people choose: with as few digits as come within a part of it.
+    /// Rounds the number to as few digits as its uncertainty allows, as people choose numbers.
     pub(super) fn chosen_within(self, part: f64) -> Self {
         Self { error: self.error.max(part * self.factor.abs()), ..self }
     }

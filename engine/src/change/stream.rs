@@ -66,7 +66,7 @@ pub(super) static ENTRIES: &[Entry] = &[
     },
 ];
 
-/// What is added to the stream, before it is multiplied with a number, and that number.
+/// Returns the branch that is added to the stream before its multiplier, and the multiplier.
 fn branch(at: &At) -> Option<(Tensor, Multiplier)> {
     let Sum { b, .. } = at.stage()?;
     let node = made_by(b);
@@ -74,7 +74,7 @@ fn branch(at: &At) -> Option<(Tensor, Multiplier)> {
     Some(scaled.map_or_else(|| (b.clone(), Multiplier::Number(1.0)), |Times { x, by }| (x.clone(), *by)))
 }
 
-/// Those of models in use: a constant, or by depth.
+/// Returns the factors of real models: a constant, or by depth.
 fn factors(at: &At) -> Vec<f64> {
     let depth = 2.0 * at.book.n_layers() as f64;
     vec![1.0, 0.5, 2.0, 1.0 / depth.sqrt()]

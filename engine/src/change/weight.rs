@@ -98,7 +98,7 @@ pub(super) fn encoded(float: Float, x: f64) -> Vec<u8> {
     }
 }
 
-/// Where a block holds minima, and where the highest bits of its codes.
+/// Offsets of the minima in a block, and of the highest bits of its codes.
 const MINIMA: &[(DType, usize, usize)] = &[
     (DType::Q4_1, 2, 4),
     (DType::Q5_1, 2, 4),
@@ -149,15 +149,15 @@ fn read_as(at: &At, layout: &str) -> Option<Tensor> {
     }
 }
 
-/// Each value of a block of weights taken for that of another column of the block: it meets the activation there. Their
-/// largest stays the same, and so do their codes.
+/// Permutes the values within each block of weights, so that each is multiplied by another column's activation. The
+/// largest value of a block stays the same, and so do its codes.
 fn in_order(at: &At, product: &Product, block: usize, column: impl Fn(usize) -> usize) -> Option<Tensor> {
     let x = input(at)?;
     let moved = at.n.gathered(&[x], x.shape(), |flat| (0, flat / block * block + column(flat % block)));
     multiplied(at, &moved, product)
 }
 
-/// What activations are rounded to where they meet the matrix.
+/// Returns the type that activations are rounded to before the product with the matrix.
 fn rounded_to(at: &At) -> &'static str {
     if at.stage::<Integers>().is_some() {
         return "int8";

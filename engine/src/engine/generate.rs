@@ -9,29 +9,29 @@ use crate::numerics::Numerics;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
-/// What to generate.
+/// Request for a generation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
     /// The tokens to read first.
     pub prompt: Vec<u32>,
-    /// How many tokens to generate at most.
+    /// Maximum number of generated tokens.
     pub max_tokens: usize,
     /// Tokens that end the text; they are not part of it.
     pub stop: Vec<u32>,
-    /// How many tokens the KV cache may take: prompt and generation.
+    /// Capacity of the KV cache in tokens: prompt and generation.
     pub context: usize,
-    /// Whether layers with a sliding window keep no more than their window.
+    /// True if layers with a sliding window keep no more than their window.
     pub forgets: bool,
-    /// How to choose.
+    /// Sampling parameters.
     pub sampling: Sampling,
 }
 
-/// Why a generation has ended.
+/// Reason why a generation has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// This token was chosen, which ends the text.
     Stop(u32),
-    /// As many tokens as were asked for.
+    /// The maximum number of tokens was generated.
     Length,
 }
 
@@ -45,11 +45,11 @@ pub struct Generation<'m> {
     generated: Vec<u32>,
     logits: Tensor,
     ending: Option<Ending>,
-    /// What the pass over the prompt took.
+    /// Time of the pass over the prompt.
     pub prompt_time: Duration,
-    /// What all passes after it took.
+    /// Time of all later passes.
     pub decode_time: Duration,
-    /// How many these are.
+    /// Number of these passes.
     pub decode_passes: usize,
 }
 
@@ -91,7 +91,7 @@ impl<'m> Generation<'m> {
         self.advance_before(&mut ())
     }
 
-    /// The same before an onlooker.
+    /// Generates the next token and shows all values to `tap`.
     ///
     /// # Errors
     /// As [`Generation::advance`].
@@ -144,7 +144,7 @@ impl<'m> Generation<'m> {
         Ok(token)
     }
 
-    /// What it read first.
+    /// Returns the prompt.
     pub fn prompt(&self) -> &[u32] {
         &self.request.prompt
     }
@@ -154,12 +154,12 @@ impl<'m> Generation<'m> {
         self.logits.data()
     }
 
-    /// What was generated so far.
+    /// Returns the generated tokens.
     pub fn generated(&self) -> &[u32] {
         &self.generated
     }
 
-    /// Why it has ended, if it has.
+    /// Returns the reason for the end, if the generation has ended.
     pub fn ending(&self) -> Option<Ending> {
         self.ending
     }

@@ -1,4 +1,4 @@
-//! One layer by itself, from given inputs: a stage run again.
+//! Computation of one layer from given inputs.
 
 use crate::engine::{check_context, check_types};
 use crate::error::{Error, Result};

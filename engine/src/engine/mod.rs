@@ -25,7 +25,7 @@ use crate::tap::Tap;
 use crate::tensor::Tensor;
 use crate::weight::DType;
 
-/// What a run reads: the passes it is cut into, and where their tokens come from.
+/// Input of a run: its passes, and where their tokens come from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Script {
     /// The forward passes, in order.
@@ -41,7 +41,7 @@ pub struct Step {
     pub tokens: Option<Vec<u32>>,
     /// The temperature of this pass's `probs`.
     pub temperature: f32,
-    /// Whether the tap looks at this pass.
+    /// True if the tap sees this pass.
     pub tapped: bool,
 }
 
@@ -78,20 +78,20 @@ impl Script {
         })
     }
 
-    /// Whether there is nothing to read.
+    /// Returns true if there is nothing to read.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// What a run read and chose.
+/// Tokens that a run has read and chosen.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Transcript {
     /// The tokens of each pass.
     pub passes: Vec<Vec<u32>>,
     /// The greedy choices from the end of the prompt on.
     pub generated: Vec<u32>,
-    /// How narrow each of them was.
+    /// Margin of each choice.
     pub choices: Vec<GreedyToken>,
 }
 
@@ -102,7 +102,7 @@ pub struct GreedyToken {
     pub token: u32,
     /// The one that would have been chosen without it.
     pub second: u32,
-    /// How far their logits are apart.
+    /// Distance of the two largest logits.
     pub margin: f32,
 }
 
@@ -212,19 +212,18 @@ impl<'m> Engine<'m> {
         Ok(Self { model, numerics, cache, passes: 0, read: Vec::new() })
     }
 
-    /// The same, but layers with a sliding window keep no more of the past than the next token will see. Their taps
-    /// then show as much.
+    /// Lets layers with a sliding window keep only the past that the next token sees. Their taps then show no more.
     pub fn forgetting(mut self) -> Self {
         self.cache = self.cache.forgetting();
         self
     }
 
-    /// Whether something that it has read was dropped from the cache.
+    /// Returns true if something was dropped from the cache.
     pub fn has_forgotten(&self) -> bool {
         self.cache.layers.iter().any(|layer| layer.first() > 0)
     }
 
-    /// How many tokens it has read.
+    /// Returns the number of tokens that were read.
     pub fn position(&self) -> usize {
         self.cache.len()
     }
@@ -313,7 +312,7 @@ impl<'m> Engine<'m> {
 
     fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
         if tokens.is_empty() {
-            return Err(Error::Usage("there are no tokens to read".into()));
+            return Err(Error::Usage("no tokens to read: the input is empty".into()));
         }
         let vocab_size = self.model.dimensions().vocab_size;
         if let Some(index) = tokens.iter().position(|&id| id as usize >= vocab_size) {
@@ -364,7 +363,7 @@ fn check_context(tokens: usize, sizes: Dimensions) -> Result<()> {
     )))
 }
 
-/// Nothing falls back silently: a weight of a type that the numerics do not reproduce is refused.
+/// Refuses a weight of a type that the numerics do not reproduce; there is no silent fallback.
 fn check_types(model: &dyn Model, numerics: &dyn Numerics) -> Result<()> {
     let supported = numerics.weight_types();
     let Some((name, matrix)) =

@@ -11,21 +11,21 @@ use crate::numerics::Numerics;
 use crate::tap::{Probe, Tap};
 use crate::tensor::Tensor;
 
-/// What is run: embeddings, layers and the head, those that lie behind each other.
+/// Part of a model that is run: embeddings, consecutive layers, and the head.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Part {
-    /// Whether it reads the tokens, so that nothing need be given.
+    /// True if it starts from tokens, so that no hidden states are needed.
     pub embed: bool,
-    /// These layers.
+    /// Layers.
     pub layers: Range<usize>,
-    /// Whether what follows the last layer belongs to it: the last norm, logits, choices.
+    /// True if it includes the operations after the last layer: the last norm, logits and choices.
     pub head: bool,
 }
 
 /// A pass as a part of a model reads it.
 #[derive(Clone, Debug)]
 pub struct Reading<'t> {
-    /// Its number.
+    /// Index of the pass.
     pub pass: usize,
     /// The positions of its tokens.
     pub positions: Range<usize>,

@@ -1,4 +1,4 @@
-//! What a run takes of memory, reckoned before it begins.
+//! Memory estimate of a run, checked before it starts.
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ pub(super) fn check(sizes: Dimensions, passes: impl IntoIterator<Item = Range<us
     Ok(())
 }
 
-/// The same for as many passes as a run may have at most, before they are listed: the keys and values of all layers.
+/// Checks the memory of the keys and values of all layers, for the largest number of passes, before these are listed.
 ///
 /// # Errors
 /// If there is no room for them.

@@ -1,4 +1,4 @@
-//! How the next token is chosen from the logits.
+//! Sampling of the next token from logits.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -8,10 +8,11 @@ use crate::numerics::Numerics;
 use crate::ops::sampling::{self, Candidate, GREEDY_BELOW, argmax};
 use crate::tensor::Tensor;
 
-/// How to sample. Filters are applied in the order of the fields.
+/// Sampling parameters. Filters are applied in the order of the fields.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// What logits are divided by; below 1e-6 the largest is taken, the lowest id on a tie, and nothing is drawn.
+    /// Divisor of the logits. Below 1e-6 the most likely token is chosen, the lowest id on a tie, without random
+    /// numbers.
     pub temperature: f32,
     /// Only the so many likeliest; `None` for all.
     pub top_k: Option<usize>,
@@ -19,7 +20,7 @@ pub struct Sampling {
     pub top_p: Option<f64>,
     /// Only those at least so many times as likely as the likeliest; `None` for all.
     pub min_p: Option<f64>,
-    /// Where the random numbers start: ChaCha with 8 rounds, seeded by `seed_from_u64` of `rand_core`.
+    /// Seed of the random numbers: ChaCha with 8 rounds, `seed_from_u64` of `rand_core`.
     pub seed: u64,
 }
 
@@ -50,12 +51,12 @@ impl Sampling {
         }
     }
 
-    /// Whether nothing is drawn.
+    /// Returns true if sampling is greedy.
     pub fn is_greedy(&self) -> bool {
         self.temperature < GREEDY_BELOW
     }
 
-    /// What may be drawn, of the probabilities of checkpoint 11: the likeliest first.
+    /// Returns the candidates after the filters, from the probabilities of checkpoint 11; the most likely first.
     pub fn distribution(&self, probabilities: &[f32]) -> Vec<Candidate> {
         let mut left = sampling::candidates(probabilities);
         if let Some(k) = self.top_k {

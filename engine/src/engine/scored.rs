@@ -1,4 +1,4 @@
-//! How likely a token was, by the logits before it.
+//! Log-probability of a token, given the logits before it.
 
 use crate::error::{Result, RunError};
 use crate::numerics::Numerics;
@@ -10,17 +10,17 @@ use crate::tensor::Tensor;
 pub struct Scored {
     /// log softmax of the logits, without temperature or filters: computed in `f64`, rounded once, as a dump has it.
     pub logprob: f32,
-    /// How many tokens are likelier, and one.
+    /// Rank of the token, counted from 1.
     pub rank: usize,
     /// The likeliest with theirs, of equally likely ones the lowest id first.
     pub top: Vec<(u32, f32)>,
 }
 
 impl Scored {
-    /// Of the token `id` behind a row of logits, `[1, V]`, with the `k` likeliest.
+    /// Computes the log-probability of the token `id` from a row of logits, `[1, V]`, and the `k` most likely tokens.
     ///
     /// # Errors
-    /// If the log-probability is none.
+    /// If the log-probability is NaN.
     pub fn of(numerics: &dyn Numerics, logits: &Tensor, id: u32, k: usize) -> Result<Self> {
         let row = logits.row(0);
         let mut ids = likeliest(row, k);

@@ -11,7 +11,7 @@ use crate::ops::sampling::argmax;
 use crate::tap::{Probe, Tap};
 use crate::tensor::Tensor;
 
-/// Of so many tokens logits are computed at once where each token's are wanted: 64 times a vocabulary of 256 000 are 66 MB.
+/// Number of tokens whose logits are computed at once: 64 rows of a vocabulary of 256 000 take 66 MB.
 const ROWS: usize = 64;
 
 /// Wants all that there is, and leaves it as it is.
@@ -27,11 +27,11 @@ impl Tap for Everything {
 pub(super) struct Stream<'m> {
     pub numerics: &'m dyn Numerics,
     pub pass: Box<dyn ModelPass + 'm>,
-    /// Its number.
+    /// Index of the pass.
     pub index: usize,
     /// The position behind its last token.
     pub end: usize,
-    /// Whether the tap looks at it.
+    /// True if the tap sees this pass.
     pub tapped: bool,
     /// True if it reads earlier tokens again, into an empty cache.
     pub anew: bool,
@@ -97,7 +97,7 @@ impl Stream<'_> {
         }
     }
 
-    /// The same, and the greedy choice by them.
+    /// Computes the last logits and the greedy choice.
     pub fn choice(self, temperature: f32, tap: &mut dyn Tap) -> GreedyToken {
         let (numerics, index, tapped) = (self.numerics, self.index, self.tapped);
         let last = self.last_logits(tap);

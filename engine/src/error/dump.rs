@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::Error;
 
-/// What is wrong with dumps.
+/// Error about dumps.
 #[derive(Debug, thiserror::Error)]
 pub enum DumpError {
     /// The manifest contradicts the contract, itself or its arrays.
@@ -12,7 +12,7 @@ pub enum DumpError {
     Bad {
         /// The dump.
         dump: PathBuf,
-        /// What, where, what was expected.
+        /// Value found, location, and value expected.
         problem: String,
     },
     /// Two runs that should have read the same tokens did not.
@@ -20,13 +20,13 @@ pub enum DumpError {
         "the input tokens differ: nothing else can be compared\n  {one_name}: {one:?}\n  {other_name}: {other:?}\n  first difference at position {position}"
     )]
     TokensDiffer {
-        /// Who read `one`.
+        /// Name of the run that read `one`.
         one_name: String,
-        /// Its tokens.
+        /// Tokens of the first run.
         one: Vec<u32>,
-        /// Who read `other`.
+        /// Name of the run that read `other`.
         other_name: String,
-        /// Its tokens.
+        /// Tokens of the second run.
         other: Vec<u32>,
         /// The first position where they part.
         position: usize,

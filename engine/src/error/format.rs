@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// What is wrong with the bytes of a file.
+/// Error about the bytes of a file.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
     /// The file does not start as its format does.
@@ -10,11 +10,11 @@ pub enum FormatError {
     WrongMagic {
         /// The file.
         file: PathBuf,
-        /// What stands there.
+        /// Bytes found.
         found: String,
-        /// What should.
+        /// Format expected.
         expected: &'static str,
-        /// What to do about it; empty or starts with "; ".
+        /// Remedy; empty or starts with "; ".
         hint: &'static str,
     },
     /// The format is right, the version is not one that is read here.
@@ -24,10 +24,10 @@ pub enum FormatError {
         file: PathBuf,
         /// The version it declares.
         version: u32,
-        /// Which versions are, and what to do.
+        /// Supported versions, and the remedy.
         hint: &'static str,
     },
-    /// There is nothing in the file.
+    /// The file is empty.
     #[error("{}: the file is empty", file.display())]
     Empty {
         /// The file.
@@ -38,13 +38,13 @@ pub enum FormatError {
     Truncated {
         /// The file.
         file: PathBuf,
-        /// What was being read.
+        /// Item being read.
         what: String,
-        /// Where it starts.
+        /// Start of the item, in bytes.
         offset: u64,
-        /// How much it needs.
+        /// Number of bytes that the item needs.
         needed: u64,
-        /// How much is there.
+        /// Number of bytes left in the file.
         available: u64,
     },
     /// Some bytes say something that cannot be.
@@ -52,13 +52,13 @@ pub enum FormatError {
     BadBytes {
         /// The file.
         file: PathBuf,
-        /// Where.
+        /// Offset in bytes.
         offset: u64,
-        /// Which field.
+        /// Field.
         what: String,
-        /// Its value.
+        /// Value found.
         found: String,
-        /// What it may be.
+        /// Allowed values.
         expected: String,
     },
     /// Two tensors claim the same bytes.
@@ -70,7 +70,7 @@ pub enum FormatError {
         tensor: String,
         /// The tensor it starts in.
         other: String,
-        /// Where the overlap starts.
+        /// Start of the overlap, in bytes.
         offset: u64,
     },
     /// A GGUF file written for machines of the other byte order.
@@ -84,7 +84,7 @@ pub enum FormatError {
     Duplicate {
         /// The file.
         file: PathBuf,
-        /// Where the second one stands.
+        /// Offset of the second one, in bytes.
         offset: u64,
         /// "key", "tensor".
         kind: &'static str,
@@ -98,13 +98,13 @@ pub enum FormatError {
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// Where.
+        /// Offset in bytes.
         offset: u64,
-        /// Which field.
+        /// Field.
         what: &'static str,
-        /// Its value.
+        /// Value found.
         found: String,
-        /// What it may be.
+        /// Allowed values.
         expected: String,
     },
     /// A tensor of a type that is known by name, but has no place here.
@@ -114,11 +114,11 @@ pub enum FormatError {
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// Where it is described, or where its data starts.
+        /// Offset of its description or of its data, in bytes.
         offset: u64,
         /// The type.
         name: String,
-        /// What to do.
+        /// Remedy.
         hint: &'static str,
     },
     /// A tensor of a type id that is not known.
@@ -128,7 +128,7 @@ pub enum FormatError {
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// Where its description stands.
+        /// Offset of its description, in bytes.
         offset: u64,
         /// The id.
         id: u32,
@@ -138,7 +138,7 @@ pub enum FormatError {
     ForeignPickle {
         /// The file.
         file: PathBuf,
-        /// Where.
+        /// Offset in bytes.
         offset: u64,
         /// Module and name.
         name: String,

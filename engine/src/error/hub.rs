@@ -2,19 +2,19 @@
 
 use std::path::PathBuf;
 
-/// Why a model of the hub cannot be had.
+/// Error about a model of the hub.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
     /// A model of the hub is not, or not whole, on this machine.
     #[error("{model}: no such file or directory, and not in the Hugging Face cache {}: {missing}; get it with: {command}", cache.display())]
     NotCached {
-        /// What was asked for.
+        /// Requested model.
         model: String,
         /// The cache.
         cache: PathBuf,
-        /// Which files are missing.
+        /// Missing files.
         missing: String,
-        /// What downloads it.
+        /// Command that downloads it.
         command: String,
     },
     /// A file of the cache is not what it was when it was downloaded.
@@ -26,15 +26,15 @@ pub enum HubError {
         found: String,
         /// The hash that names it.
         expected: String,
-        /// What downloads it.
+        /// Command that downloads it.
         command: String,
     },
     /// The hub, or the way to it, refused.
     #[error("cannot download {what}: {problem}")]
     Download {
-        /// What was to be downloaded.
+        /// Requested download.
         what: String,
-        /// Why not, and what to do.
+        /// Reason and remedy.
         problem: String,
     },
 }

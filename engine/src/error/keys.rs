@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::Error;
 
-/// What is wrong with a key.
+/// Error about a key.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// A metadata or configuration key is absent.
@@ -15,7 +15,7 @@ pub enum KeyError {
         file: PathBuf,
         /// The key.
         key: String,
-        /// What it is for.
+        /// Purpose of the key.
         hint: String,
     },
     /// A metadata or configuration key has a value that cannot be used.
@@ -25,9 +25,9 @@ pub enum KeyError {
         file: PathBuf,
         /// The key.
         key: String,
-        /// Its value.
+        /// Value found.
         found: String,
-        /// What it may be.
+        /// Allowed values.
         expected: String,
     },
 }

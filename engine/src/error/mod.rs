@@ -36,17 +36,17 @@ pub enum Error {
     /// The operating system refused a file operation.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried: "open", "read", "write" …
+        /// Attempted action: "open", "read", "write" …
         action: &'static str,
         /// The file or directory.
         path: PathBuf,
         /// The system's own words.
         source: std::io::Error,
     },
-    /// What was asked for takes more memory than there is.
+    /// The request needs more memory than available.
     #[error("{what} needs {}, but only {} are available on this machine or allowed (ulimit -v, container limit); reduce the request, or use a machine with more memory", gigabytes(*needed), gigabytes(*left))]
     NoMemory {
-        /// What needs it.
+        /// Item that needs the memory.
         what: String,
         /// Bytes that it needs.
         needed: u64,
@@ -60,7 +60,7 @@ pub enum Error {
         file: PathBuf,
         /// "safetensors", "npz", …
         format: &'static str,
-        /// What the library said.
+        /// Message of the library.
         problem: String,
     },
     /// The command line asks for something that cannot be.

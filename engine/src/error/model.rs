@@ -4,15 +4,15 @@ use std::path::PathBuf;
 
 use crate::weight::DType;
 
-/// What is wrong with a model.
+/// Error about a model.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// The model cannot be found or is of no known kind.
     #[error("no model '{name}': {problem}")]
     NoModel {
-        /// What was asked for.
+        /// Requested name.
         name: String,
-        /// Why not, and what there is.
+        /// Reason, and the known names.
         problem: String,
     },
     /// A tensor the architecture needs is absent.
@@ -22,7 +22,7 @@ pub enum ModelError {
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// For which architecture.
+        /// Architecture.
         architecture: &'static str,
     },
     /// Tensors that the forward pass would not use: running without them would judge another model.
@@ -32,7 +32,7 @@ pub enum ModelError {
         file: PathBuf,
         /// The tensors.
         tensors: Vec<String>,
-        /// For which architecture.
+        /// Architecture.
         architecture: &'static str,
     },
     /// A matrix that the configuration ties to the embedding table, and that the file holds with other values.
@@ -50,7 +50,7 @@ pub enum ModelError {
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// Its shape, outermost axis first.
+        /// Shape found, outermost axis first.
         found: Vec<usize>,
         /// The shape that follows from the configuration.
         expected: Vec<usize>,
@@ -62,7 +62,7 @@ pub enum ModelError {
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// Its type.
+        /// Type found.
         dtype: DType,
         /// The types that can be run.
         supported: String,
@@ -74,11 +74,11 @@ pub enum ModelError {
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// Its type.
+        /// Type of the tensor.
         dtype: DType,
         /// The first such block, counted from the start of the tensor.
         block: usize,
-        /// Where it starts, counted likewise.
+        /// Start of the block, counted likewise.
         offset: usize,
     },
     /// A code that stands for no weight.
@@ -88,7 +88,7 @@ pub enum ModelError {
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// Its type.
+        /// Type of the tensor.
         dtype: DType,
         /// The first such byte, counted from the start of the tensor.
         offset: usize,
@@ -100,9 +100,9 @@ pub enum ModelError {
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// Its type.
+        /// Type of the tensor.
         dtype: DType,
-        /// What is in the way, and what to do.
+        /// Reason and remedy.
         problem: String,
     },
 }

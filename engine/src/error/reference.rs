@@ -2,15 +2,15 @@
 
 use std::path::PathBuf;
 
-/// Another program, which makes a reference or its environment, failed.
+/// Failure of another program that makes a reference or its environment.
 #[derive(Debug, thiserror::Error)]
 #[error("{what} failed: {said}; {advice}; the full log is in {}", log.display())]
 pub struct ReferenceError {
-    /// What was made.
+    /// Task that failed.
     pub what: String,
     /// The program's own words.
     pub said: String,
-    /// What to do.
+    /// Remedy.
     pub advice: String,
     /// The file with everything that it said.
     pub log: PathBuf,

@@ -1,6 +1,6 @@
 //! Runs that cannot go on.
 
-/// Why a run cannot go on.
+/// Error of a run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The KV cache cannot take the tokens.
@@ -8,9 +8,9 @@ pub enum RunError {
         "{tokens} tokens at position {position} do not fit a KV cache of {capacity}; shorten the input or the generation"
     )]
     CacheFull {
-        /// How many tokens were to be added.
+        /// Number of tokens to be added.
         tokens: usize,
-        /// Where.
+        /// Position.
         position: usize,
         /// The cache's capacity, in tokens.
         capacity: usize,
@@ -21,7 +21,7 @@ pub enum RunError {
          xcheck inspect"
     )]
     BadLogits {
-        /// Which logits are what.
+        /// Description of the bad logits.
         problem: String,
     },
 }

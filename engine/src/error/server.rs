@@ -4,8 +4,8 @@
 #[derive(Debug, thiserror::Error)]
 #[error("{url}: {problem}")]
 pub struct ServerError {
-    /// What was asked, without keys.
+    /// Requested URL, without keys.
     pub url: String,
-    /// What is wrong, and what to do.
+    /// Problem and remedy.
     pub problem: String,
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::Error;
 
-/// What is wrong with a tokenizer or a token.
+/// Error about a tokenizer or a token.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
     /// A vocabulary contradicts itself.
@@ -12,7 +12,7 @@ pub enum TokenizerError {
     Unusable {
         /// The file, where it is known.
         file: Option<PathBuf>,
-        /// What, where, what was expected.
+        /// Value found, location, and value expected.
         problem: String,
     },
     /// A token id outside the vocabulary.
@@ -20,7 +20,7 @@ pub enum TokenizerError {
     BadToken {
         /// The id.
         id: u32,
-        /// Its position in the input.
+        /// Position in the input.
         position: usize,
         /// Size of the vocabulary.
         vocab_size: usize,
@@ -28,7 +28,7 @@ pub enum TokenizerError {
 }
 
 impl Error {
-    /// The same, with the file that a tokenizer is of, where it is about a tokenizer that does not say so.
+    /// Adds the tokenizer's file to an error that does not name one.
     pub fn of_tokenizer(self, path: &Path) -> Self {
         match self {
             Error::Tokenizer(TokenizerError::Unusable { file: None, problem }) => {

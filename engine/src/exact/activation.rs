@@ -13,9 +13,9 @@ use crate::tensor::Tensor;
 
 /// `activation(x)`, or `activation(x) · up`.
 pub struct Activated {
-    /// What enters the nonlinearity: the gate, where there is one.
+    /// Input of the nonlinearity: the gate, if there is one.
     pub x: Tensor,
-    /// What it is multiplied with.
+    /// Up projection that the result is multiplied by.
     pub up: Option<Tensor>,
     /// The nonlinearity.
     pub activation: Activation,
@@ -49,7 +49,7 @@ impl Stage for Activated {
         per_row(wanted, 256, |flats, exacts| exacts.extend(flats.iter().map(one)))
     }
 
-    /// Of a soft cap, which is a chain.
+    /// Returns false for a soft cap, which is a chain of operations.
     fn is_fused(&self) -> bool {
         self.activation == Activation::Tanh
     }
@@ -146,7 +146,7 @@ fn silu(x: Exact, p: f64) -> Exact {
     own.moved(x.sigma * steep, x.radius * steep)
 }
 
-/// Its value, where `e` is e^-x, and how far rounding takes it.
+/// Evaluates the function and its rounding error, where `e` is e^-x.
 #[inline(always)]
 fn silu_within(x: f64, e: f64, p: f64) -> (f64, f64) {
     let sigmoid = 1.0 / (1.0 + e);
@@ -155,15 +155,15 @@ fn silu_within(x: f64, e: f64, p: f64) -> (f64, f64) {
     (value, value.abs() * part)
 }
 
-/// How far a logistic function is off that is right in absolute terms alone: measured, that of ONNX Runtime, its own roundings
-/// included.
+/// Largest absolute error of a logistic function without relative precision, measured in ONNX Runtime, including its
+/// own roundings.
 const SIGMOID: f64 = 1.7e-7;
 
 /// Likewise the normal distribution (1 + erf(x / √2)) / 2 of torch's GELU on the CPU: 3.382e-7 at -2.985 is the largest of
 /// 1 200 000 numbers from -9 to 9.
 const NORMAL: f64 = 3.4e-7;
 
-/// The same of `x` times a function that is right in absolute terms alone. The product is rounded once.
+/// Returns `x` times a function with an absolute error `off`. The product is rounded once.
 fn absolute(y: Exact, x: Exact, off: Option<f64>) -> Exact {
     let Some(off) = off else { return y };
     let radius = off * x.value.abs() + U * y.value.abs();
@@ -172,7 +172,7 @@ fn absolute(y: Exact, x: Exact, off: Option<f64>) -> Exact {
     Exact { sigma, radius, ..y }
 }
 
-/// Whether an exponential is infinite in `f32`, or may be: of what it divides, nothing is left.
+/// Returns true if an exponential may be infinite in `f32`; its quotient is then zero.
 #[inline(always)]
 fn overflows(e: f64) -> bool {
     e * (1.0 + 16.0 * U) >= f64::from(f32::MAX)

@@ -20,7 +20,7 @@ pub struct Scores {
     pub q: Tensor,
     /// `[S, Hkv, D]`
     pub k: Tensor,
-    /// What the products are multiplied with.
+    /// Factor of the products.
     pub scale: Scale,
 }
 
@@ -125,7 +125,7 @@ impl Scores {
         exacts.extend(wanted.iter().map(one));
     }
 
-    /// Of given values, four queries of a head with a panel of keys at once.
+    /// Computes the scores of known values: four queries of a head with a panel of keys at once.
     fn tiled(&self, profile: &Profile, q: &Known, k: &[f32], wanted: &[usize]) -> Vec<Exact> {
         let &[keys, key_heads, head_dim] = self.k.shape() else { panic!("keys are [S, Hkv, D]") };
         let rows: Vec<&[usize]> = by_row(wanted, keys).collect();
@@ -187,7 +187,7 @@ fn unit(profile: &Profile, own: Float) -> Float {
     if own == Float::F32 { profile.attended() } else { own }
 }
 
-/// Whether matrix units add up attention in `f32`, and cut off what does not fit.
+/// Returns true if matrix units accumulate attention in `f32` and truncate.
 fn is_cut(profile: &Profile) -> bool {
     profile.truncates && profile.operands.tf32().is_some()
 }
@@ -196,7 +196,7 @@ fn is_cut(profile: &Profile) -> bool {
 pub struct Softmax {
     /// `[H, T, S]`
     pub scores: Tensor,
-    /// Who sees whom.
+    /// Attention mask.
     pub mask: Mask,
 }
 

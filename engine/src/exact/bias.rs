@@ -13,50 +13,50 @@ use crate::exact::value::{Exact, LAMBDA};
 /// Fewer results have no mean to speak of.
 const FEWEST: u64 = 32;
 
-/// What a step of a short type is moved over, as often as its sigma is a part of it: E|x| of a Gaussian.
+/// Mean absolute value of a Gaussian in units of sigma: the share of steps of a short type that an error crosses.
 const CROSSES: f64 = 0.8;
 
-/// Which results of a tensor.
+/// Group of results of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strand {
-    /// All of them.
+    /// All results.
     Whole,
-    /// Those at one index of an axis.
+    /// Results at one index of an axis.
     Axis(usize),
-    /// Those at one place of each entry of the outermost axis: an output channel.
+    /// Results at one index of each entry of the outermost axis: an output channel.
     Channel,
 }
 
 /// A systematic error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bias {
-    /// Of which results.
+    /// Group of results.
     pub strand: Strand,
-    /// Which of such strands it is.
+    /// Index of the group.
     pub index: usize,
     /// The error: a part of the results, or the same in all.
     pub error: f64,
-    /// Whether it is a part of the results.
+    /// True if the bias is proportional to the results.
     pub is_scale: bool,
     /// The error in sigmas of what rounding comes to.
     pub z: f64,
 }
 
 impl Bias {
-    /// Whether rounding without a direction cannot make it.
+    /// Returns true if unbiased rounding cannot cause it.
     pub fn is_systematic(&self) -> bool {
         !(self.z.abs() <= LAMBDA)
     }
 }
 
-/// What the errors of results have in common, so that their mean is no surer than one of them.
+/// Error that results share, which averaging does not reduce.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Common {
     /// An error that all results of a row share, relative to these.
     pub(super) shared: f64,
     /// An error that all results of a row share, and those of another row have another, relative to these.
     pub(super) of_row: f64,
-    /// How many results count once.
+    /// Number of dependent results that count as one.
     pub(super) dependence: f64,
 }
 
@@ -79,11 +79,11 @@ struct Sums {
 pub(super) struct Terms {
     values: Vec<f64>,
     variances: Vec<f64>,
-    /// Of a short type, which alone has any.
+    /// Steps of a short type; empty for `f32`.
     steps: Vec<f64>,
     has_steps: bool,
     errors: [Vec<f64>; 2],
-    /// How many of the first engine's are other numbers of their type than the nearest, and how many are to be expected.
+    /// Number of results of the first engine that are not the nearest number of their type, and the expected number.
     moved: [f64; 2],
 }
 
@@ -258,7 +258,7 @@ fn add_products(sums: &mut [f64], terms: &[f64], of: impl Fn(f64, f64) -> f64, v
     }
 }
 
-/// The same figures of all of them together: sums of every eighth, and then of these.
+/// Sums the figures of all results: every eighth result into one lane, then the lanes.
 #[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
 fn sums_of(terms: [&[f64]; 4]) -> [f64; 8] {
     let mut lanes = [[0.0f64; LANES]; 8];
@@ -293,10 +293,10 @@ pub(super) struct Biases {
     shape: Vec<usize>,
     of: Part,
     rows: Strands,
-    /// One for each place inside the entries of the outermost axis; where there are too few entries for a mean, one for each
-    /// index of the last.
+    /// Groups, one for each index inside the entries of the outermost axis; if there are too few entries for a mean,
+    /// one for each index of the last axis.
     places: Strands,
-    /// How many of the first engine's results are other numbers than the nearest, and how many are to be expected.
+    /// Number of results of the first engine that are not the nearest number, and the expected number.
     moved: [f64; 2],
 }
 
@@ -314,7 +314,7 @@ impl Biases {
         Self { shape: shape.to_vec(), of, rows, places: Strands::new(places), moved: [0.0; 2] }
     }
 
-    /// After how many rows the places of columns come again; 0 where nothing is made of them.
+    /// Returns the number of rows after which the groups of columns repeat; 0 without such groups.
     fn rows_of_places(shape: &[usize]) -> usize {
         match shape {
             [entries, inner @ .., _] if *entries as u64 >= FEWEST => inner.iter().product(),
@@ -323,7 +323,7 @@ impl Biases {
         }
     }
 
-    /// How many places there are.
+    /// Returns the number of groups.
     pub(super) fn places(shape: &[usize]) -> usize {
         Self::rows_of_places(shape) * shape.last().copied().unwrap_or(1)
     }
@@ -338,7 +338,7 @@ impl Biases {
         }
     }
 
-    /// With what was added to a part of these.
+    /// Adds the sums of another part.
     pub(super) fn plus(mut self, part: &Self) -> Self {
         let rows = part.of.rows.len();
         self.rows.add(part.of.rows.start - self.of.rows.start, &part.rows, 0..rows);
@@ -351,8 +351,8 @@ impl Biases {
         self
     }
 
-    /// Whether the first engine's results are the nearest numbers far more often than they would be if all were as unsure as is
-    /// said: then they were made of surer ones.
+    /// Returns true if the first engine's results are the nearest numbers far more often than their stated
+    /// uncertainty allows: they were computed from more precise values.
     pub(super) fn is_too_sure(&self) -> bool {
         const SIGMAS: f64 = 5.0;
         let [moved, expected] = self.moved;
@@ -403,7 +403,7 @@ impl Biases {
 }
 
 impl Sums {
-    /// As a scale, and as an offset; `rows` are the squares of what each row has of either.
+    /// Returns the biases as a scale and as an offset; `rows` are the squares of each row's share.
     fn biases(
         &self,
         side: usize,

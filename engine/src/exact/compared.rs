@@ -14,16 +14,16 @@ use crate::view::View;
 
 /// Two results of one operation on the same inputs.
 pub struct Compared<'c> {
-    /// What traced numerics made, with its origin.
+    /// Value of the traced numerics, with its origin.
     pub traced: &'c Tensor,
     /// The dump's values and the engine's, both as [`Self::traced`] is laid out.
     pub sides: [&'c View<'c>; 2],
-    /// What the dump's values were rounded to when they were stored, if that is shorter than what was computed. They may
+    /// Type that the dump's values were rounded to when stored, if that is shorter than the computed type. They may
     /// have scales.
     pub stored: Option<Float>,
-    /// Whether the dump's values have more digits than `f32`.
+    /// True if the dump's values have more digits than `f32`.
     pub is_double: bool,
-    /// Which columns of a row have a meaning; those behind its end count for nothing.
+    /// Returns the meaningful columns of a row; the columns after them are ignored.
     pub sees: &'c (dyn Fn(usize) -> Range<usize> + Sync),
 }
 
@@ -31,7 +31,7 @@ pub struct Compared<'c> {
 pub(super) const PIECE: usize = 1 << 16;
 
 impl Compared<'_> {
-    /// All rows, in pieces of about so many values.
+    /// Divides all rows into pieces of about so many values.
     pub(super) fn pieces(&self, values: usize) -> Vec<Range<usize>> {
         let (rows, step) = (self.sides[0].rows(), values.div_ceil(self.sides[0].width().max(1)));
         (0..rows).step_by(step).map(|first| first..rows.min(first + step)).collect()
@@ -42,14 +42,14 @@ impl Compared<'_> {
         self.stored.filter(|float| float.is_eighth())
     }
 
-    /// Which values of a row have a meaning.
+    /// Returns the meaningful values of a row.
     fn seen(&self, row: usize) -> Range<usize> {
         let (seen, width) = ((self.sees)(row), self.sides[0].width());
         seen.start.min(width)..seen.end.min(width)
     }
 
-    /// Which values of some rows have a meaning, and of these all or those that are other bits on both sides: in eight bits,
-    /// those that ours would not be stored as.
+    /// Returns the meaningful values of some rows: all of them, or only those whose bits differ. For eight-bit types,
+    /// values differ if ours would be stored differently.
     pub(super) fn wanted(&self, rows: Range<usize>, wants_all: bool) -> Vec<usize> {
         let width = self.sides[0].width();
         let mut wanted = Vec::new();
@@ -99,7 +99,7 @@ impl Compared<'_> {
         })
     }
 
-    /// The same of many rows, in order.
+    /// Returns the wanted values of many rows, in order.
     pub(super) fn all_wanted(&self, rows: Range<usize>, wants_all: bool) -> Vec<usize> {
         let step = PIECE.div_ceil(self.sides[0].width().max(1));
         let pieces = parallel::map(rows.len().div_ceil(step), PIECE, |piece| {
@@ -109,7 +109,7 @@ impl Compared<'_> {
         pieces.concat()
     }
 
-    /// How many there are of them.
+    /// Returns the number of wanted values.
     pub(super) fn count(&self, wants_all: bool) -> usize {
         let of_row = |row: usize| {
             let seen = self.seen(row);
@@ -139,7 +139,7 @@ impl Room {
     }
 }
 
-/// How many are other bits.
+/// Returns the number of values whose bits differ.
 #[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
 fn unlike(some: &[[u8; 4]], others: &[[u8; 4]]) -> usize {
     some.iter()
@@ -148,7 +148,7 @@ fn unlike(some: &[[u8; 4]], others: &[[u8; 4]]) -> usize {
         .sum()
 }
 
-/// What was found of the results of one engine.
+/// Result for the values of one engine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Side {
     /// Results that no rounding explains.
@@ -159,24 +159,24 @@ pub struct Side {
     pub worst: Vec<Off>,
     /// The systematic error that stands out most from rounding, where rounding has no direction.
     pub bias: Option<Bias>,
-    /// Where errors are, and how many of what size, in units of what rounding may come to; `None` where nothing differs.
+    /// Distribution of errors over the array and by size, in units of the error bound; `None` if nothing differs.
     pub spread: Option<Spread>,
 }
 
 /// A value beside what it comes to exactly.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Off {
-    /// Its index in the array.
+    /// Index in the array.
     pub flat: usize,
-    /// What it is.
+    /// Value found.
     pub value: f64,
-    /// What it should be.
+    /// Exact value.
     pub exact: Exact,
-    /// Its error in units of what rounding may come to.
+    /// Bound ratio: the error in units of the error bound.
     pub headroom: f64,
 }
 
-/// So many of the worst values are kept.
+/// Number of worst values that are kept.
 const WORST: usize = 6;
 
 impl Side {
@@ -200,7 +200,7 @@ impl Side {
         self.worst.get(WORST - 1).map_or(-1.0, |last| last.headroom)
     }
 
-    /// Whether rounding explains it.
+    /// Returns true if rounding explains the values.
     pub fn is_explained(&self) -> bool {
         self.beyond == 0 && self.bias.as_ref().is_none_or(|bias| !bias.is_systematic())
     }

@@ -10,8 +10,8 @@ pub(super) fn dot(a: &Input, b: &Input) -> Exact {
     inheriting(sum_of_products(&a.values, &b.values), a, b)
 }
 
-/// The same where terms that stand side by side are alike, as values of neighbouring keys are: partial sums then go further
-/// from zero than those of any terms would.
+/// Computes a product whose neighbouring terms are similar, as values of neighbouring keys are: partial sums then go
+/// further from zero than those of random terms.
 pub(super) fn dot_in_order(a: &Input, b: &Input) -> Exact {
     let (mut sum, mut walked) = (0.0f64, 0.0);
     for (a, b) in a.values.iter().zip(&b.values) {
@@ -36,7 +36,7 @@ pub(super) fn sum_of(n: usize, value: f64, squares: f64) -> Exact {
     added(n, value, squares, 0.0)
 }
 
-/// The same of values that are given.
+/// Computes a product of known values.
 fn sum_of_products(a: &[f64], b: &[f64]) -> Exact {
     let (value, squares, [least, largest]) = sums_and_sizes(a, b);
     let lost = U * largest.max(value.abs());
@@ -147,7 +147,7 @@ fn added_by_key(seen: &[(f64, &[f64])], first: usize) -> [[f64; COLUMNS]; 5] {
     [sums, squares, walked, least, largest]
 }
 
-/// What inputs that are only known within a radius add to a sum, independently of each other, and at most.
+/// Adds the errors that uncertain inputs cause in a sum: independent ones by variance, and their maximum.
 pub(super) fn inherit(exact: Exact, weight: impl Fn(usize) -> f64, sigma: &[f64], radius: &[f64]) -> Exact {
     let (mut squares, mut most) = (0.0f64, 0.0f64);
     for (at, (sigma, radius)) in sigma.iter().zip(radius).enumerate() {
@@ -210,7 +210,7 @@ fn sums_of_products(a: &[f64], b: &[f64]) -> (f64, f64) {
     (sum, squares)
 }
 
-/// The same with the sizes of the least and the largest product.
+/// Returns the sum with the sizes of the smallest and the largest product.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn sums_and_sizes(a: &[f64], b: &[f64]) -> (f64, f64, [f64; 2]) {
     added_up::<true>(a, b)
@@ -244,7 +244,7 @@ fn added_up<const SIZES: bool>(a: &[f64], b: &[f64]) -> (f64, f64, [f64; 2]) {
     (sum + sums.iter().sum::<f64>(), of_squares + squares.iter().sum::<f64>(), ends)
 }
 
-/// Of NaN, `than`: one instruction, unlike [`f64::min`].
+/// Returns `than` for NaN, in one instruction, unlike [`f64::min`].
 #[inline(always)]
 fn smaller(value: f64, than: f64) -> f64 {
     if value < than { value } else { than }
@@ -259,7 +259,8 @@ fn larger(value: f64, than: f64) -> f64 {
 /// Terms that a matrix unit adds up at once, cutting bits off.
 const UNIT: usize = 16;
 
-/// What cutting off comes to at most: one unit of each partial sum (measured in models of NVIDIA's units; Fasi et al., 2021).
+/// Returns the largest error of truncation: one unit of each partial sum (measured in models of NVIDIA's units; Fasi
+/// et al., 2021).
 pub(super) fn cut_off(a: &[f64], b: &[f64]) -> f64 {
     let (mut sum, mut partial) = (0.0f64, 0.0f64);
     for (a, b) in a.chunks(UNIT).zip(b.chunks(UNIT)) {

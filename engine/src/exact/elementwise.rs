@@ -54,11 +54,11 @@ impl Stage for Embedded {
     }
 }
 
-/// Each value times, or divided by, a number.
+/// Multiplies or divides each value by a number.
 pub struct Times {
-    /// What is scaled.
+    /// Scaled value.
     pub x: Tensor,
-    /// By this.
+    /// Multiplier.
     pub by: Multiplier,
 }
 
@@ -103,7 +103,7 @@ impl Stage for Times {
 
 /// `a + b`.
 pub struct Sum {
-    /// One.
+    /// First summand.
     pub a: Tensor,
     /// The other.
     pub b: Tensor,
@@ -146,11 +146,11 @@ impl Stage for Sum {
     }
 }
 
-/// What a cache keeps of keys or values.
+/// Value that a cache stores of keys or values.
 pub struct Cached {
     /// The new rows.
     pub x: Tensor,
-    /// What they are rounded to.
+    /// Type that they are rounded to.
     pub cache: Float,
 }
 
@@ -205,7 +205,7 @@ impl Stage for LastRow {
         wanted.iter().map(|&flat| Exact::sure(last[flat].into())).collect()
     }
 
-    /// They were rounded before.
+    /// Returns `F32`, since the values were rounded before.
     fn results(&self, _: &Profile) -> Float {
         Float::F32
     }
@@ -215,7 +215,7 @@ impl Stage for LastRow {
 pub struct Probabilities {
     /// `[V]`
     pub logits: Tensor,
-    /// What they are divided by.
+    /// Divisor of the logits.
     pub temperature: f32,
 }
 
@@ -249,7 +249,7 @@ impl Stage for Probabilities {
     }
 }
 
-/// One value after the other.
+/// Applies `f` to each wanted value.
 fn each(x: &Known, wanted: &[usize], f: impl Fn(Exact) -> Exact) -> Vec<Exact> {
     wanted.iter().map(|&flat| f(x.get(flat))).collect()
 }

@@ -17,13 +17,13 @@ use crate::parallel;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
-/// What the outputs of the chosen experts are multiplied with: `[T, E]`, `[T, k]` to `[T, k]`.
+/// Weights of the chosen experts: `[T, E]`, `[T, k]` to `[T, k]`.
 pub struct Weighed {
     /// `[T, E]`
     pub logits: Tensor,
     /// `[T, k]`, ascending
     pub chosen: Tensor,
-    /// How they are weighed.
+    /// Routing rules.
     pub routing: Routing,
 }
 
@@ -185,7 +185,7 @@ fn weighted(weight: Exact, output: Exact) -> Exact {
     Exact { value, sigma, radius }.moved(K * U * value.abs(), U * value.abs())
 }
 
-/// In any order.
+/// Sums the terms in any order.
 fn sum(terms: &[Exact]) -> Exact {
     dot(&Input::new(terms.iter().copied()), &Input::new(terms.iter().map(|_| Exact::sure(1.0))))
 }

@@ -18,10 +18,10 @@ pub enum Float {
     F32,
     /// 11 bits with the range of `f32`: what matrix units make of `f32` operands. To nearest, ties to even.
     Tf32,
-    /// The same, ties away from zero: NVIDIA's `cvt.rna.tf32.f32`.
+    /// TF32 with ties away from zero: NVIDIA's `cvt.rna.tf32.f32`.
     #[serde(skip)]
     Tf32Away,
-    /// The same, cut off: what NVIDIA's units leave of operands that nobody has rounded for them.
+    /// TF32 by truncation: NVIDIA's units truncate operands that were not rounded before.
     #[serde(skip)]
     Tf32Cut,
     /// 11 bits.
@@ -125,7 +125,8 @@ impl Float {
         if rounded.abs() < self.beyond() || value.is_nan() { rounded } else { f64::INFINITY.copysign(value) }
     }
 
-    /// All that rounds to `value`: from, to. A number that is none of this type was not rounded to it.
+    /// Returns the interval of numbers that round to `value`. A number that is not of this type was not rounded to
+    /// it.
     #[inline]
     pub(super) fn cell(self, value: f64) -> (f64, f64) {
         if self == Float::F32 || !value.is_finite() || self.round(value) != value {
@@ -148,19 +149,19 @@ impl Float {
         self.is_eighth() || self.step(value) > computed.step(value)
     }
 
-    /// Whether it is a type of eight bits.
+    /// Returns true for a type of eight bits.
     pub(super) fn is_eighth(self) -> bool {
         matches!(self, Float::E4m3 | Float::E5m2)
     }
 
-    /// Whether a number, divided by a scale and rounded to this type, may be what is stored as `value`.
+    /// Returns true if `number`, divided by `scale` and rounded to this type, may be stored as `value`.
     pub(super) fn may_store(self, number: f64, value: f64, scale: f64) -> bool {
         let (low, high) = self.cell(value / scale);
         (low * scale..=high * scale).contains(&number)
     }
 
-    /// All that is `value` once it was computed in type `computed` and then stored in this coarser type, divided by a scale.
-    /// What lies near the end of a cell may have been rounded into it before.
+    /// Returns the interval of numbers that become `value` if they are computed in type `computed` and then stored in
+    /// this coarser type, divided by a scale. Numbers near the end of a cell may have been rounded into it before.
     pub(super) fn stored_cell(self, value: f64, scale: f64, computed: Float) -> (f64, f64) {
         let (low, high) = self.cell(value / scale);
         if low == high || !value.is_finite() {

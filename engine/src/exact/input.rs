@@ -1,4 +1,4 @@
-//! What an operation starts from: numbers as they were given, or as far as they are known.
+//! Inputs of an operation: exact numbers, or numbers with an uncertainty.
 
 use crate::exact::float::Float;
 use crate::exact::profile::{Fused, Profile};
@@ -15,7 +15,7 @@ pub(super) struct Input {
     pub(super) doubt: Option<Doubt>,
 }
 
-/// How far values are known.
+/// Precision of an operation's input values.
 #[derive(Clone, Debug)]
 pub(super) struct Doubt {
     pub(super) sigma: Vec<f64>,
@@ -24,7 +24,7 @@ pub(super) struct Doubt {
 
 /// A tensor that an operation starts from.
 pub(super) enum Known<'t> {
-    /// As it was given.
+    /// Exact values from the dump.
     Given(&'t [f32]),
     /// Numbers that are known.
     Sure(Vec<f64>),
@@ -33,7 +33,7 @@ pub(super) enum Known<'t> {
 }
 
 impl<'t> Known<'t> {
-    /// What a tensor comes to by a profile. (Not to be called where work is shared out: it waits for all of it.)
+    /// Evaluates a tensor by a profile. Do not call it inside a parallel loop: it waits for the whole tensor.
     pub(super) fn of(tensor: &'t Tensor, profile: &Profile) -> Self {
         match is_given(tensor) {
             true => Known::Given(tensor.data()),
@@ -41,7 +41,7 @@ impl<'t> Known<'t> {
         }
     }
 
-    /// What an operation reads of it that may be in one kernel with those before it: in that case, either.
+    /// Evaluates an input that may be fused with the operations before it, in which case it may be rounded or not.
     pub(super) fn read(tensor: &'t Tensor, profile: &Profile) -> Self {
         if profile.fused == Fused::Nothing {
             return Self::of(tensor, profile);
@@ -59,7 +59,7 @@ impl<'t> Known<'t> {
         })
     }
 
-    /// The same, of which it is certain that they are: not rounded.
+    /// Evaluates an input that is certainly fused and therefore not rounded.
     pub(super) fn unrounded(tensor: &'t Tensor, profile: &Profile) -> Self {
         Self::with(tensor, profile, |origin, exacts, before| match Unrounded::of(origin).as_deref() {
             Some(Unrounded::Unknown { .. }) => {
@@ -69,7 +69,7 @@ impl<'t> Known<'t> {
         })
     }
 
-    /// What a tensor comes to, with `change` of that and of what it was before it was rounded, where that is known.
+    /// Evaluates a tensor and applies `change` to it and, if known, to its value before rounding.
     fn with(
         tensor: &'t Tensor,
         profile: &Profile,
@@ -121,7 +121,7 @@ impl<'t> Known<'t> {
         }
     }
 
-    /// All values, if they are known.
+    /// Returns all values, if they are exact.
     pub(super) fn sure(&self) -> Option<Vec<f64>> {
         match self {
             Known::Given(values) => Some(values.iter().map(|&x| x.into()).collect()),
@@ -141,7 +141,7 @@ impl<'t> Known<'t> {
         Input { values, doubt: None }
     }
 
-    /// One value.
+    /// Returns one value.
     pub(super) fn get(&self, flat: usize) -> Exact {
         match self {
             Known::Given(values) => Exact::sure(values[flat].into()),
@@ -151,7 +151,7 @@ impl<'t> Known<'t> {
     }
 }
 
-/// All values of a tensor, rounded, as far as they are known: what an operation starts from.
+/// Returns all values of a tensor, rounded, with their uncertainty: the inputs of an operation.
 pub fn known(tensor: &Tensor) -> Vec<Exact> {
     match is_given(tensor) {
         true => tensor.data().iter().map(|&x| Exact::sure(x.into())).collect(),
@@ -197,7 +197,7 @@ impl Input {
         self.values.len()
     }
 
-    /// Each value through `f`.
+    /// Applies `f` to each value.
     pub(super) fn map(&self, f: impl Fn(Exact) -> Exact) -> Self {
         Self::new((0..self.len()).map(|index| f(self.get(index))))
     }

@@ -10,7 +10,7 @@ use crate::exact::value::{Exact, K, LAMBDA, U};
 use crate::tensor::Tensor;
 use crate::weight::{Factor, Matrix};
 
-/// What the kernel has made of `x`, `[T, cols]` to `[T, rows]`.
+/// Result of the kernel for `x`, `[T, cols]` to `[T, rows]`.
 pub struct Integers {
     /// `[T, cols]`
     pub x: Tensor,
@@ -60,7 +60,7 @@ impl Stage for Integers {
 }
 
 impl Integers {
-    /// What codes that may be either of two come to, relative to the products of a token.
+    /// Returns the error from activation codes that may round either way, relative to the products of a token.
     fn unsure_codes(&self, x: &Known, token: usize) -> f64 {
         let n = self.x.row_len();
         let x = x.part(token * n, n);

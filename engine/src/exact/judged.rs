@@ -1,4 +1,4 @@
-//! Whether what two engines have made of the same inputs is what rounding can make of them.
+//! Verdict on two engines' results for the same inputs: can rounding explain them?
 
 use std::ops::Range;
 
@@ -15,21 +15,21 @@ use crate::parallel;
 /// Results that are evaluated together.
 const BATCH: usize = 1 << 19;
 
-/// What was found of both.
+/// Result for both engines.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Judged {
     /// Results that were evaluated; the others are the same bits on both sides.
     pub evaluated: usize,
-    /// What the dump's engine has made.
+    /// Result for the dump's engine.
     pub dump: Side,
-    /// What ours has.
+    /// Result for our engine.
     pub engine: Side,
-    /// What the dump's engine does otherwise than its profile says, where that explains it.
+    /// Deviations of the dump's engine from its profile, if these explain its values.
     pub found: Vec<Choice>,
-    /// How it rounds, by that.
+    /// Rounding profile with these deviations.
     pub profile: Profile,
-    /// Of a norm of a sum in a short type, whether it reads that before it is rounded; `None` where that is not told, as it is not of
-    /// the mean square alone.
+    /// True if a norm of a short-type sum reads the sum before rounding; `None` if undetermined, as it is for the
+    /// mean square alone.
     pub reads_unrounded: Option<bool>,
 }
 
@@ -53,12 +53,12 @@ impl Judged {
     }
 }
 
-/// More choices than an engine can have made differently between two values that a dump holds are not tried: too much
-/// would be explained by one of them.
+/// Maximum number of choices that are tried between two recorded values; with more, one of them would explain too
+/// much.
 const MOST_CHOICES: usize = 6;
 
-/// As many operations as attention in one kernel has, from keys on. Over more of them, codes of quantised activations go
-/// either way in so many places that what may have been is told better by runs that are moved.
+/// Largest number of consecutive operations: that of fused attention, from keys on. For longer chains, perturbed runs
+/// are more precise, since many codes of quantised activations may round either way.
 pub const DEEPEST: usize = 5;
 
 /// Judges the results of an operation. If rounding does not explain the dump's, and nothing says that its profile is the
@@ -115,7 +115,7 @@ fn tried(compared: &Compared, may_differ: bool) -> Judged {
     declared
 }
 
-/// Which of the dump's values no rounding explains, by its profile.
+/// Returns the dump's values that its profile's rounding does not explain.
 pub fn unexplained(compared: &Compared) -> Vec<usize> {
     let different = compared.wanted(0..compared.sides[0].rows(), false);
     let exacts = evaluate(compared.traced, Choices::default(), &different);
@@ -129,15 +129,15 @@ pub fn unexplained(compared: &Compared) -> Vec<usize> {
     all.filter(|&(flat, exact)| is_beyond(flat, exact)).map(|(flat, _)| flat).collect()
 }
 
-/// Whether these values of the dump are within rounding, by a profile with those choices.
+/// Returns true if these values of the dump are within rounding, by a profile with these choices.
 fn explains(compared: &Compared, choices: Choices, values: &[usize]) -> bool {
     let mut measured = Measured::new(compared, choices, false, None);
     measured.add(values, &evaluate(compared.traced, choices, values));
     measured.sides[0].beyond == 0
 }
 
-/// What is found by a profile with those choices; some of the dump's values that it does not explain; and whether they are
-/// nearer to it than they can be.
+/// Returns the result by a profile with these choices, some unexplained values of the dump, and if the values are
+/// more precise than the profile allows.
 fn judge_by(compared: &Compared, choices: Choices) -> (Judged, Vec<usize>, bool) {
     let node = compared.traced.origins().iter().find_map(node_of);
     let profile = node.as_ref().map_or_else(Profile::default, |node| node.rounding(choices));
@@ -195,7 +195,7 @@ fn by_columns<'n>(
 const ROWS: usize = 512;
 const COLUMNS: usize = 64;
 
-/// All results of some rows that have a meaning.
+/// Judges all meaningful results of some rows.
 fn judge_columns<'c>(
     compared: &Compared<'c>,
     choices: Choices,
@@ -278,7 +278,7 @@ const VALUE: usize = 32;
 /// Results that are evaluated one after the other by one thread: what is known of them stays near.
 const NEAR: usize = 1 << 14;
 
-/// Whether every operation starts from values that were given, as they are.
+/// Returns true if every operation starts from recorded values.
 fn starts_from_given(compared: &Compared, choices: Choices) -> bool {
     let nodes = compared.traced.origins().iter().filter_map(node_of);
     nodes.into_iter().all(|node| {

@@ -129,7 +129,7 @@ impl Linear {
         Profile { activation_codes, ..*profile }
     }
 
-    /// All results of a range, which lie in the rows of those tokens.
+    /// Evaluates all results of a range in the rows of those tokens.
     fn all(&self, profile: &Profile, tokens: Range<usize>, range: Range<usize>) -> Vec<Exact> {
         let rows = self.w.rows;
         let (panels, each) = (rows.div_ceil(PANEL), tokens.len() * PANEL * self.w.cols / PRODUCTS);
@@ -161,7 +161,7 @@ impl Linear {
         tokens.iter().flat_map(times).collect()
     }
 
-    /// By output, so that a row of weights is decoded once for all tokens.
+    /// Evaluates some results by output, so that a row of weights is decoded once for all tokens.
     fn some(&self, profile: &Profile, tokens: &[Operand], wanted: &[usize]) -> Vec<Exact> {
         let rows = self.w.rows;
         let first_token = wanted.first().map_or(0, |flat| flat / rows);
@@ -200,7 +200,7 @@ impl Linear {
         })
     }
 
-    /// What a stored weight is rounded to.
+    /// Returns the rounding of a stored weight.
     fn widened(profile: &Profile) -> impl Fn(f32) -> f64 {
         let (stored, unit) = (profile.weights, profile.unit_of_products());
         let unit = if unit == stored { Float::F32 } else { unit };
@@ -240,7 +240,7 @@ impl<'s> Tiled<'s> {
         Rows::of(&rows.chunks(w.cols).collect::<Vec<_>>())
     }
 
-    /// What a tile cannot tell.
+    /// Evaluates a value that its tile cannot decide.
     fn alone(&self, token: usize, output: usize) -> Exact {
         let row = Row::new(&self.linear.w, output, &self.profile);
         row.times(&self.tokens[token], self.linear.bias(output, &self.profile), &self.profile)
@@ -435,8 +435,8 @@ fn with_bias(sum: Exact, bias: f64, columns: usize, profile: &Profile) -> Exact 
     }
 }
 
-/// What devices come to that each hold a sum, rounded to a short type. They add them all at once; or around a ring from any of
-/// them on, either way, or in pairs, and then each partial sum is rounded.
+/// Returns the rounded sum over devices that each hold a partial sum in a short type. They add all at once, or around
+/// a ring in either direction, or in pairs, with rounding after each partial sum.
 fn reduced(sums: &[Exact], short: Float) -> Exact {
     let sums: Vec<Exact> = sums.iter().map(|sum| sum.rounded(short)).collect();
     let plus = |a: Exact, b: Exact| Exact::bounded(a.value + b.value, a.radius + b.radius);

@@ -12,9 +12,9 @@ use crate::tensor::Tensor;
 pub struct LogProbabilities {
     /// `[T, V]`
     pub logits: Tensor,
-    /// Which ids of which rows.
+    /// Ids of each row.
     pub picks: Picks,
-    /// What they are divided by.
+    /// Divisor of the logits.
     pub temperature: f32,
 }
 
@@ -71,9 +71,9 @@ struct LogSum {
     /// Σ p·sigma and Σ p·radius: what all of them together move it by, should they do so in one direction.
     sigma: f64,
     radius: f64,
-    /// What the steep end of the exponential adds to that: e^(2r) of the largest radius.
+    /// Factor for the curvature of the exponential: e^(2r) of the largest error bound.
     bend: f64,
-    /// What an engine's own roundings in it come to.
+    /// The engine's own rounding error in the sum.
     own: Exact,
 }
 

@@ -18,14 +18,14 @@ use crate::view::View;
 /// Smaller numbers are zero on machines that flush them.
 const FLUSHED: f64 = f32::MIN_POSITIVE as f64;
 
-/// So many values that are not explained are kept.
+/// Number of unexplained values that are kept.
 const EXAMPLES: usize = 64;
 
 /// Results of both engines, as they are measured.
 pub(super) struct Measured<'m> {
     values: [&'m View<'m>; 2],
     float: Float,
-    /// What the dump's values were rounded to when they were stored; ours were not.
+    /// Types that the dump's values were rounded to when stored; ours were not rounded.
     stored: [Option<Float>; 2],
     is_double: bool,
     pub(super) sides: [Side; 2],
@@ -47,7 +47,8 @@ struct Room {
 }
 
 impl<'m> Measured<'m> {
-    /// Of all results, or of those in some rows and columns. `with_bias` says whether errors are averaged.
+    /// Starts a measurement of all results, or of those in some rows and columns. `with_bias` averages errors as
+    /// well.
     pub(super) fn new(compared: &Compared<'m>, choices: Choices, with_bias: bool, of: Option<Part>) -> Self {
         let node = compared.traced.origins().iter().find_map(node_of);
         let results = |node: Arc<Node>| node.stage.results(&node.rounding(choices));
@@ -160,7 +161,7 @@ impl<'m> Measured<'m> {
         }
     }
 
-    /// With what was counted in its spreads.
+    /// Moves the counts into the distributions.
     fn spread_out(mut self) -> Self {
         for (side, counts) in self.sides.iter_mut().zip(mem::take(&mut self.counts)) {
             side.spread.iter_mut().for_each(|spread| spread.add_counts(&counts));
@@ -168,7 +169,7 @@ impl<'m> Measured<'m> {
         self
     }
 
-    /// With what was measured of other results.
+    /// Adds the measurement of other results.
     pub(super) fn plus(mut self, part: Self) -> Self {
         let part = part.spread_out();
         for (side, part) in self.sides.iter_mut().zip(part.sides) {
@@ -182,12 +183,12 @@ impl<'m> Measured<'m> {
         self
     }
 
-    /// Whether the dump's results are nearer to exact than they can be, by what is said of them.
+    /// Returns true if the dump's results are more precise than stated.
     pub(super) fn is_too_sure(&self) -> bool {
         self.biases.as_ref().is_some_and(Biases::is_too_sure)
     }
 
-    /// What was found of both, and some of the dump's values that are not explained, in ascending order.
+    /// Returns the results for both engines, and some unexplained values of the dump in ascending order.
     pub(super) fn finish(self, common: Common) -> (Side, Side, Vec<usize>) {
         let mut this = self.spread_out();
         let bias = |side: usize| this.biases.as_ref().and_then(|biases| biases.largest(side, common));
@@ -198,7 +199,8 @@ impl<'m> Measured<'m> {
     }
 }
 
-/// How many are beyond rounding; the largest, NaN where there is one; and whether any is above `least`.
+/// Returns the number of violations, the largest bound ratio (NaN if there is one), and if any ratio is above
+/// `least`.
 #[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
 fn counted(headrooms: &[f64], least: f64) -> (usize, f64, bool) {
     const LANES: usize = 8;
@@ -232,8 +234,8 @@ fn plain_headrooms(values: &[f64], exacts: &[Exact], finer: f64, headrooms: &mut
     }
 }
 
-/// How far a value is from what it comes to exactly, in units of what rounding may come to. What was rounded in the end
-/// may have been any number that rounds to it; and so may what was stored in a type, under a scale.
+/// Returns the bound ratio of a value: its distance from the exact value in units of the error bound. The exact value
+/// may be any number that rounds, or is stored under a scale, as this value.
 fn headroom(value: f64, exact: &Exact, float: Float, stored: Option<(Float, f64)>) -> f64 {
     let (low, high) = float.cell(value);
     let stored = stored.filter(|(stored, _)| stored.is_coarser_at(value, float));

@@ -1,4 +1,4 @@
-//! What a stage comes to exactly, and how far honest rounding may take it.
+//! Exact values of operations, and their error bounds.
 //!
 //! Beside [`numerics`](crate::numerics), and independent of their kernels: every operation again, in `f64`, from the
 //! values that it was given and a [`Profile`] of where and how an engine rounds. Each result is an [`Exact`]: a value, the

@@ -112,13 +112,13 @@ impl Stage for Rms {
     }
 }
 
-/// What the statistics of a row of `n` values are off by, in the mean square.
+/// Returns the relative error of the statistics of a row of `n` values, in the mean square.
 fn shared(n: usize) -> f64 {
     K * U * ((n as f64 / 3.0).sqrt() / 2.0 + 1.5)
 }
 
 impl Rms {
-    /// Whether it norms the sum of two, which engines may have in more digits than they store of it.
+    /// Returns true if it norms the sum of two values, which engines may hold in more digits than they store.
     pub(super) fn reads_sum(&self) -> bool {
         let is_sum = |origin: &Origin| {
             let node = node_of(origin).filter(|node| node.operation::<Sum>().is_some());
@@ -176,13 +176,13 @@ impl Rms {
     }
 }
 
-/// What a row is divided by.
+/// Divisor of a row.
 struct Mean {
     /// 1 / √(mean square + eps)
     inverse: f64,
-    /// What small squares lose beside large ones, relative to it.
+    /// Relative loss of small squares that are added to large ones.
     lost: f64,
-    /// What is not known of the row, relative to it.
+    /// Relative uncertainty of the row.
     inherited: f64,
 }
 

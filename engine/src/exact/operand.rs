@@ -11,15 +11,15 @@ use crate::weight::DType;
 #[derive(Debug)]
 pub(super) struct Operand {
     pub(super) row: Input,
-    /// By how much the sums of blocks of 32 differ from those of their values, where a format stores them.
+    /// Differences between the stored sums of blocks of 32 and the sums of their values, if a format stores sums.
     pub(super) surplus: Option<Vec<f64>>,
-    /// Whether the row is made of codes, which are multiplied and added as integers within a block.
+    /// True if the row is made of codes, which are multiplied and added as integers within a block.
     pub(super) is_coded: bool,
     /// The second of the two numbers that each value is split in, where it is.
     pub(super) low: Option<Vec<f64>>,
 }
 
-/// What activations that meet weights of a type are rounded to.
+/// Returns the type that activations are rounded to before products with weights of a type.
 pub(super) fn operand_type(profile: &Profile, weights: DType) -> DType {
     match profile.operands {
         Operands::Ggml | Operands::GgmlButF16 => match quant::activation_type(weights) {
@@ -83,7 +83,8 @@ impl Operand {
     }
 }
 
-/// One code. Where builds compute the same step in another order, or the value is not known, it may be either of two.
+/// Evaluates one code. It may be either of two if builds compute the same step in another order, or the value is
+/// uncertain.
 fn code(row: &Input, at: usize, block: usize, value: f64, step: f64, dtype: DType) -> Exact {
     let x = row.get(at);
     let block = at / block * block..(at / block + 1) * block;
@@ -151,7 +152,8 @@ pub(super) fn integers(row: &Input, codes: &ActivationCodes, pass: Option<Extent
     Input::new((0..row.len()).map(|at| integer(row.get(at), codes, &extents[at / len])))
 }
 
-/// One value. Where engines compute the same step in another order, or the value is not known, its code may be either of two.
+/// Evaluates one value. Its code may be either of two if engines compute the same step in another order, or the value
+/// is uncertain.
 fn integer(x: Exact, codes: &ActivationCodes, extent: &Extent) -> Exact {
     let (step, off) = extent.step(codes);
     if !(step > 0.0 && step.is_finite()) {

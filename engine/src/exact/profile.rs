@@ -1,4 +1,4 @@
-//! Where an engine rounds, and to what: data, not code.
+//! Rounding profiles: where an engine rounds, and to which type, as data.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,15 +7,15 @@ use crate::numerics::{Roundings, TILE};
 use crate::quant::ActivationCodes;
 use crate::weight::DType;
 
-/// What activations are rounded to where they meet a matrix of weights.
+/// Type that activations are rounded to before products with weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operands {
-    /// Nothing: they are multiplied as they are.
+    /// No rounding.
     Whole,
-    /// As ggml pairs them with the type of the weights: Q8_0 blocks with Q4_0, `f16` with F16 …
+    /// ggml's pairing with the type of the weights: Q8_0 blocks with Q4_0, `f16` with F16 …
     Ggml,
-    /// The same, but whole where they meet F16: bitnet.cpp's products for several tokens.
+    /// ggml's pairing, but without rounding for F16: bitnet.cpp's products of several tokens.
     GgmlButF16,
     /// TF32, and the weights too.
     Tf32,
@@ -34,7 +34,7 @@ pub enum Operands {
 }
 
 impl Operands {
-    /// What matrix units make of both operands, where they are those of TF32.
+    /// Returns the TF32 rounding of matrix units, if the operands are TF32.
     pub(super) fn tf32(self) -> Option<Float> {
         match self {
             Operands::Tf32 => Some(Float::Tf32),
@@ -58,41 +58,41 @@ impl Operands {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RowScales {
-    /// It does not: it is of weights as they are decoded.
+    /// The scale is part of the decoded weights.
     Decoded,
-    /// After the sum over the integers, which is not rounded before.
+    /// The scale is applied after the sum over the integers, without rounding before it.
     Exact,
-    /// After the sum over the integers is rounded to `results`.
+    /// The scale is applied after the sum over the integers is rounded to `results`.
     Rounded,
 }
 
-/// How angles of RoPE are computed.
+/// Computation of RoPE's angles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Angles {
     /// Position times frequency.
     Direct,
-    /// Each pair's from that of the pair before.
+    /// Each pair's frequency from that of the previous pair.
     Iterated,
 }
 
-/// Which results may be gone on with before they are rounded.
+/// Results that the next operation may read before rounding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fused {
-    /// None: kernels read what was stored.
+    /// No results: kernels read the stored values.
     Nothing,
-    /// Those of norms, of scores and of what is multiplied by a number.
+    /// Results of norms, of scores and of multiplications by a number.
     Norms,
-    /// Those of sums, too.
+    /// All of these, and sums.
     All,
 }
 
-/// What the scale of attention is multiplied with.
+/// Operand that the scale of attention is applied to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scaled {
-    /// What the model's authors scale: the queries of Gemma, the products of others.
+    /// The operand that the model's authors scale: the queries in Gemma, the products in other models.
     Model,
     /// The products, whatever the authors did.
     Products,
@@ -100,26 +100,27 @@ pub enum Scaled {
     Queries,
 }
 
-/// Where and how an engine rounds. Every field may be given in a dump's manifest (`producer.rounding`).
+/// Rounding profile of an engine. Every field may be given in a dump's manifest (`producer.rounding`).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Profile {
-    /// What the result of every stage is rounded to.
+    /// Type that the result of every operation is rounded to.
     pub results: Float,
-    /// Whether embeddings, norms, rotations and the residual stream stay `f32` where `results` are shorter: torch's autocast, which
-    /// computes products alone in a short type. What attention multiplies is rounded as what products do is.
+    /// True if embeddings, norms, rotations and the residual stream stay `f32` although `results` is shorter, as in
+    /// torch's autocast, which computes only products in a short type. Operands of attention are rounded like those
+    /// of products.
     pub wide_stream: bool,
     /// True if the sums of the residual stream alone stay `f32` where `results` are shorter.
     pub wide_sums: bool,
-    /// What a plain weight is rounded to before it is used.
+    /// Type that a plain weight is rounded to before it is used.
     pub weights: Float,
-    /// What activations are rounded to where they meet weights.
+    /// Type that activations are rounded to before products with weights.
     pub operands: Operands,
     /// 8-bit integers that activations are rounded to where they meet weights; `None` for none. Over `operands`.
     pub activation_codes: Option<ActivationCodes>,
     /// The way in which products meet the scales of rows of integer weights, which are found in the decoded weights.
     pub row_scales: RowScales,
-    /// Whether sums cut bits off instead of rounding to nearest, as NVIDIA's matrix units do.
+    /// True if sums are truncated instead of rounded to nearest, as in NVIDIA's matrix units.
     pub truncates: bool,
     /// Independent sums that a dot product is added up in.
     pub lanes: usize,
@@ -129,71 +130,75 @@ pub struct Profile {
     pub parts: usize,
     /// Units in the last place by which a library function (exp, tanh, sin …) is off at most.
     pub library_ulps: f64,
-    /// What a product is rounded to before its bias is added: where that is an operation of its own.
+    /// Type that a product is rounded to before a separate operation adds its bias.
     pub biased: Float,
-    /// Whether RMSNorm of a sum reads it before it is rounded: norms that are fused with the addition before them.
+    /// True if RMSNorm of a sum reads it before rounding: norms fused with the addition before them.
     pub norm_of_sums: bool,
-    /// Whether its mean square is of the sum before it is rounded, and the row is not: the same, where what is stored is read again.
+    /// True if only the mean square is computed from the sum before rounding: fused norms that read the stored row
+    /// again.
     pub mean_of_sums: bool,
-    /// What is fused with the operation that reads it, which may do so before it is rounded, though what is stored of it is.
+    /// Results that are fused with the operation that reads them: it may read them before rounding, although they are
+    /// stored rounded.
     pub fused: Fused,
-    /// What a normed row is rounded to before it meets its gain.
+    /// Type that a normed row is rounded to before its gain.
     pub normed: Float,
-    /// What one and the weight, the gain of Gemma's norms, is rounded to, and the normed row that it meets.
+    /// Type that 1 + weight, the gain of Gemma's norms, and the normed row before it are rounded to.
     pub gains: Float,
-    /// Whether the normed row that meets such a gain is not rounded.
+    /// True if the normed row before such a gain is not rounded.
     pub gains_alone: bool,
-    /// What a standardised row, and its product with the weight, is rounded to in LayerNorm.
+    /// Type that LayerNorm rounds a standardised row to, and its product with the weight.
     pub layer_normed: Float,
-    /// What an activation is rounded to before it meets the up projection.
+    /// Type that an activation is rounded to before the product with the up projection.
     pub activated: Float,
-    /// Whether an activation is a chain of operations each of which is rounded to `results`; of transformers' `gelu_new`,
-    /// which is one, whether it is not.
+    /// True if an activation is a chain of operations that each round to `results`. For transformers' `gelu_new`,
+    /// which is a chain by default, true if it is not.
     pub activation_chain: bool,
-    /// What the constants of an activation are rounded to.
+    /// Type that the constants of an activation are rounded to.
     pub constants: Float,
-    /// Whether the logistic function is off by up to 2⁻²² whatever its value: made of tanh, or a rational function.
+    /// True if the logistic function has an absolute error of up to 2⁻²²: computed by tanh, or by a rational
+    /// function.
     pub absolute_sigmoid: bool,
-    /// Whether (1 + erf(x / √2)) / 2 is off by up to 3.4·10⁻⁷ whatever its value: made of another exponential.
+    /// True if (1 + erf(x / √2)) / 2 has an absolute error of up to 3.4·10⁻⁷: computed with another exponential.
     pub absolute_erf: bool,
-    /// Whether GELU comes from a table of `f16` for arguments between -10 and 10.
+    /// True if GELU comes from a table of `f16` for arguments between -10 and 10.
     pub gelu_table: bool,
-    /// What the weights of experts are rounded to: `results` where a model's authors do so, whatever stands here.
+    /// Type that the weights of experts are rounded to; always `results` if a model's authors round them.
     pub expert_weights: Float,
-    /// What the product of an expert's output with its weight is rounded to before it is added.
+    /// Type that the product of an expert's output with its weight is rounded to before it is added.
     pub weighted: Float,
-    /// What the sum over experts is rounded to after each, in the order of their numbers.
+    /// Type that the sum over experts is rounded to after each expert, in the order of their indices.
     pub mixed: Float,
-    /// How angles of RoPE are computed.
+    /// Computation of RoPE's angles.
     pub angles: Angles,
-    /// What cosines and sines are rounded to.
+    /// Type that cosines and sines are rounded to.
     pub cos_sin: Float,
-    /// What the two products of a rotation are rounded to before they are added.
+    /// Type that the two products of a rotation are rounded to before they are added.
     pub rotated: Float,
-    /// What queries are rounded to where they meet keys.
+    /// Type that queries are rounded to before products with keys.
     pub queries: Float,
-    /// What the scale of attention is multiplied with.
+    /// Operand that the scale of attention is applied to.
     pub scaled: Scaled,
-    /// What q·k is rounded to before it is scaled.
+    /// Type that q·k is rounded to before its scale.
     pub dots: Float,
-    /// What scores are rounded to.
+    /// Type that scores are rounded to.
     pub scores: Float,
-    /// What softmax is rounded to.
+    /// Type that softmax is rounded to.
     pub softmax: Float,
-    /// What attention weights are rounded to where they meet values.
+    /// Type that attention weights are rounded to before products with values.
     pub attention: Float,
-    /// Whether exponentials meet values before they are divided by their sum, rounded to `attention`: flash attention.
+    /// True if exponentials, rounded to `attention`, are multiplied by values before they are divided by their sum:
+    /// flash attention.
     pub flash: bool,
-    /// What the sum over values is rounded to after each key.
+    /// Type that the sum over values is rounded to after each key.
     pub sums: Float,
-    /// Whether attention is ggml's flash attention: in a pass of fewer than 64 tokens, `sums` are of the type of the cache and
-    /// weights are not rounded; in one of more, neither are queries.
+    /// True for ggml's flash attention. In a pass of fewer than 64 tokens, `sums` have the type of the cache and
+    /// weights are not rounded; in longer passes, queries are not rounded either.
     pub ggml_flash: bool,
-    /// Whether exponentials are added up one by one in `f32`, so that the small ones of a vocabulary are lost.
+    /// True if exponentials are summed one by one in `f32`, which loses the small ones of a large vocabulary.
     pub one_by_one: bool,
-    /// Whether queries and attention weights are rounded to the type of the cache that they meet.
+    /// True if queries and attention weights are rounded to the type of the cache.
     pub follows_cache: bool,
-    /// What is chosen otherwise than an engine has stated, to see whether that explains what it made.
+    /// Choices that differ from the engine's stated profile, to test if they explain its values.
     #[serde(skip)]
     pub made: Choices,
 }
@@ -203,20 +208,20 @@ pub struct Profile {
 pub struct Choices(u64);
 
 impl Choices {
-    /// Not those of the dump's engine at all, but of ours.
+    /// Marks the profile of our engine instead of the dump's.
     pub(super) const OWN: Self = Self(1 << 63);
 
-    /// With one more.
+    /// Adds a choice.
     pub fn with(self, choice: Choice) -> Self {
         Self(self.0 | 1 << choice as u16)
     }
 
-    /// Those that are in either.
+    /// Returns the choices in either set.
     pub fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Each of them.
+    /// Returns all choices of the set.
     pub fn iter(self) -> impl Iterator<Item = Choice> {
         Choice::ALL.iter().copied().filter(move |&choice| self.0 & 1 << choice as u16 != 0)
     }
@@ -282,83 +287,84 @@ impl Default for Profile {
 /// A choice that honest engines make differently, and no manifest of today states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// Whether a normed row is rounded before its gain.
+    /// Rounding of a normed row before its gain.
     Normed,
-    /// Whether an activation is rounded before the up projection.
+    /// Rounding of an activation before the up projection.
     Activated,
-    /// Whether an activation is a chain of rounded operations, or not.
+    /// Rounding of each operation of an activation.
     ActivationChain,
-    /// Whether GELU comes from a table.
+    /// GELU from a table.
     GeluTable,
-    /// Whether cosines and sines are rounded.
+    /// Rounding of cosines and sines.
     CosSin,
-    /// Whether the products of a rotation are rounded.
+    /// Rounding of the products of a rotation.
     Rotated,
-    /// Whether the scale of attention meets the queries, which are rounded then.
+    /// The scale of attention applied to the queries, which are then rounded.
     ScaledQueries,
-    /// Whether q·k is rounded before its scale.
+    /// Rounding of q·k before its scale.
     Dots,
-    /// Whether scores are rounded.
+    /// Rounding of scores.
     Scores,
-    /// Whether softmax is rounded.
+    /// Rounding of softmax.
     Softmax,
-    /// Whether attention is one kernel that rounds nothing inside.
+    /// Attention as one kernel without rounding inside.
     Fused,
-    /// The same, but exponentials are rounded where they meet values, before they are divided by their sum.
+    /// Attention as one kernel that rounds exponentials before the product with values, and divides by their sum
+    /// afterwards.
     Flash,
-    /// Whether one and the weight, Gemma's gain, is rounded, and the normed row before it.
+    /// Rounding of 1 + weight, Gemma's gain, and of the normed row before it.
     Gains,
-    /// Whether the constants of an activation are rounded.
+    /// Rounding of the constants of an activation.
     Constants,
-    /// Whether LayerNorm rounds each of its steps.
+    /// Rounding of each step of LayerNorm.
     LayerNormed,
-    /// Whether queries and attention weights are rounded to `f16`, where the rest is `f32`.
+    /// Rounding of queries and attention weights to `f16`, in an `f32` engine.
     HalfAttention,
-    /// Whether exponentials are added up one by one, in which the small ones of a long row are lost.
+    /// Summation of exponentials one by one, which loses the small ones of a long row.
     OneByOne,
-    /// Whether operands are rounded to TF32, and sums cut off, as matrix units do with `f32`.
+    /// Operands rounded to TF32, with truncated sums, as matrix units do with `f32`.
     Tf32,
-    /// The same, ties away from zero.
+    /// TF32 operands with ties away from zero.
     Tf32Away,
-    /// The same, operands cut off, too.
+    /// TF32 operands by truncation.
     Tf32Cut,
-    /// Whether sums are cut off, where results are short.
+    /// Truncation of sums, in engines with short results.
     Truncates,
-    /// Whether RMSNorm of a sum reads it before it is rounded.
+    /// RMSNorm that reads a sum before rounding.
     NormOfSums,
-    /// Whether the logistic function is off by as much whatever its value, in `f32`.
+    /// Logistic function with an absolute error, in `f32`.
     AbsoluteSigmoid,
-    /// Whether attention is ggml's flash attention.
+    /// ggml's flash attention.
     GgmlFlash,
-    /// Whether the weights of experts are rounded.
+    /// Rounding of the weights of experts.
     ExpertWeights,
-    /// Whether weighted outputs of experts are rounded before they are added.
+    /// Rounding of weighted outputs of experts before they are added.
     Weighted,
-    /// Whether the sum over experts is rounded after each.
+    /// Rounding of the sum over experts after each expert.
     Mixed,
-    /// Whether the error function is off by as much whatever its value, in `f32`.
+    /// Error function with an absolute error, in `f32`.
     AbsoluteErf,
-    /// Whether sums over both halves of the columns are rounded before they are added.
+    /// Rounding of the sums over both halves of the columns before they are added.
     Halves,
-    /// Those over quarters.
+    /// Rounding of the sums over quarters of the columns before they are added.
     Quarters,
-    /// Those over eighths.
+    /// Rounding of the sums over eighths of the columns before they are added.
     Eighths,
-    /// Whether the mean square of a sum is of it before it is rounded, and the row is not.
+    /// Mean square of a sum before rounding, with the row after rounding.
     MeanOfSums,
-    /// Whether one and the weight, Gemma's gain, is rounded, and the normed row is not.
+    /// Rounding of 1 + weight, Gemma's gain, without rounding of the normed row.
     GainsAlone,
-    /// Whether a product is rounded before its bias is added.
+    /// Rounding of a product before its bias is added.
     Biased,
-    /// Whether activations are rounded where they meet weights: what a dump holds may have more digits.
+    /// Rounding of activations before products with weights: a dump may hold them with more digits.
     Operands,
-    /// Whether norms and scores are fused with what reads them.
+    /// Norms and scores fused with the operations that read them.
     ChainedNorms,
-    /// Whether sums are, too.
+    /// Sums, norms and scores fused with the operations that read them.
     Chained,
     /// True if products meet the scales of rows of integer weights after they are summed, and rounded.
     RoundedRowScales,
-    /// The same, but they are not rounded before.
+    /// Row scales applied after the sum, without rounding before them.
     ExactRowScales,
     /// True if activations are not rounded to integers where they meet these weights, though they are elsewhere.
     WholeActivations,
@@ -418,22 +424,22 @@ impl Choice {
         Choice::SplitTf32,
     ];
 
-    /// Whether it is another way to make operands of TF32 than the one that is tried first.
+    /// Returns true if it is another form of TF32 operands than the one that is tried first.
     pub(super) fn is_other_tf32(self) -> bool {
         matches!(self, Choice::Tf32Away | Choice::Tf32Cut | Choice::SplitBf16 | Choice::SplitTf32)
     }
 
-    /// Whether it is how a norm reads the sum before it.
+    /// Returns true if it changes how a norm reads the sum before it.
     pub(super) fn is_of_sums(self) -> bool {
         matches!(self, Choice::NormOfSums | Choice::MeanOfSums)
     }
 
-    /// Whether it is how results of any operation before it are read.
+    /// Returns true if it changes how the results of earlier operations are read.
     pub(super) fn is_of_chains(self) -> bool {
         matches!(self, Choice::ChainedNorms | Choice::Chained)
     }
 
-    /// Whether it is one of several devices.
+    /// Returns true if it is about several devices.
     pub(super) fn is_of_parts(self) -> bool {
         matches!(self, Choice::Halves | Choice::Quarters | Choice::Eighths)
     }
@@ -450,7 +456,7 @@ impl Choice {
 }
 
 impl Profile {
-    /// What is told of operands that are rounded as matrix units round those of `f32`.
+    /// Description of `f32` operands that are rounded as in matrix units.
     pub const SHORT_OPERANDS: &'static str = "operands are rounded to the 11 bits of TF32 and f16";
     const AWAY: &'static str = "operands are rounded to the 11 bits of TF32 and f16, ties away from zero";
     const CUT: &'static str = "operands are truncated to the 11 bits of TF32";
@@ -466,8 +472,8 @@ impl Profile {
     const SPLIT_TF32: &'static str =
         "operands are split into two numbers of TF32, and three of four products are added";
     const WHOLE_ACTIVATIONS: &'static str = "activations are not rounded to 8-bit integers";
-    /// What is told of a product that is computed alike in every layer: how that begins. Where there are no ties, nobody can tell
-    /// which way they went.
+    /// First words of descriptions of products that are computed alike in every layer. Without ties, the direction of
+    /// ties is undetermined.
     pub const OF_ALL_LAYERS: [&'static str; 10] = [
         Self::SPLIT_BF16,
         Self::SPLIT_TF32,
@@ -554,7 +560,7 @@ impl Profile {
         (other != p).then_some(other)
     }
 
-    /// In one kernel nothing is rounded on the way.
+    /// Fuses the operations, so that no result between them is rounded.
     fn fusing(self, fused: Fused) -> Self {
         if self.stream() == Float::F32 || self.fused != Fused::Nothing {
             return self;
@@ -563,25 +569,25 @@ impl Profile {
         Self { fused, normed: whole, layer_normed: whole, cos_sin: whole, rotated: whole, ..self }
     }
 
-    /// On matrix units, where all is `f32`.
+    /// Rounds operands as matrix units do, in an `f32` profile.
     fn with_operands(self, operands: Operands) -> Self {
         let is_plain = self.results == Float::F32 && self.operands == Operands::Whole;
         if is_plain { Self { operands, truncates: true, ..self } } else { self }
     }
 
-    /// On units for short types, where all is `f32`.
+    /// Splits operands as units for short types do, in an `f32` profile.
     fn with_split_operands(self, operands: Operands) -> Self {
         let is_plain = self.results == Float::F32 && self.operands == Operands::Whole;
         if is_plain { Self { operands, ..self } } else { self }
     }
 
-    /// In f32, a scale that comes later is another order of products.
+    /// Applies row scales later, in profiles with a short type; in f32 that is only another order.
     fn with_row_scales(self, row_scales: RowScales) -> Self {
         let is_new = self.results != Float::F32 && self.row_scales == RowScales::Decoded;
         if is_new { Self { row_scales, ..self } } else { self }
     }
 
-    /// Of the type of results, where that is short.
+    /// Rounds operands to the type of results, if that is short.
     fn with_short_operands(self) -> Self {
         match (self.operands, self.results) {
             (Operands::Whole, Float::Bf16) => Self { operands: Operands::Bf16, ..self },
@@ -590,18 +596,18 @@ impl Profile {
         }
     }
 
-    /// In f32 parts are another order of sums.
+    /// Sums in parts, in profiles with a short type; in f32 that is only another order.
     fn in_parts(self, parts: usize) -> Self {
         let is_short = self.results != Float::F32 && self.operands == Operands::Whole;
         if is_short { Self { parts, ..self } } else { self }
     }
 
-    /// Whether any of a sum, or of what else is fused, is read before it is rounded.
+    /// Returns true if a sum, or another fused result, is read before rounding.
     pub(super) fn reads_sums(&self) -> bool {
         self.norm_of_sums || self.mean_of_sums || self.fused != Fused::Nothing
     }
 
-    /// What the residual stream is rounded to, and what norms and rotations are.
+    /// Returns the type that the residual stream, norms and rotations are rounded to.
     pub fn stream(&self) -> Float {
         if self.wide_stream { Float::F32 } else { self.results }
     }
@@ -615,7 +621,7 @@ impl Profile {
         }
     }
 
-    /// How far a rounding of products may move them, relative to these, where these alone are short.
+    /// Returns the relative rounding error of products, if only products have a short type.
     pub fn short_products(&self) -> Option<f64> {
         self.products().map(|_| self.results.unit())
     }
@@ -661,12 +667,12 @@ impl Profile {
         }
     }
 
-    /// What operands of attention are rounded to of which nothing else is said.
+    /// Returns the type of attention operands for which the profile states nothing else.
     pub(super) fn attended(&self) -> Float {
         if self.wide_stream { self.results } else { self.operands.tf32().unwrap_or(Float::F32) }
     }
 
-    /// How attention of a pass of so many tokens rounds.
+    /// Returns the profile of attention in a pass of so many tokens.
     pub(super) fn attending(self, tokens: usize) -> Self {
         match (self.ggml_flash, self.operands) {
             (true, _) if tokens < TILE => Self { sums: self.attention, attention: Float::F32, ..self },
@@ -676,13 +682,13 @@ impl Profile {
         }
     }
 
-    /// With each of these choices made the other way, where there is one.
+    /// Applies these choices, as far as each has an alternative.
     pub fn otherwise(&self, choices: Choices) -> Self {
         let other = |profile: Self, choice| profile.with_other(choice).unwrap_or(profile);
         Self { made: choices, ..choices.iter().fold(*self, other) }
     }
 
-    /// What a choice comes to in this profile, for a person.
+    /// Describes a choice in this profile.
     pub fn told(&self, choice: Choice) -> String {
         let rounds = |float: Float, what: &str, before: &str| match float {
             Float::F32 => format!("{what} is not rounded {before}"),

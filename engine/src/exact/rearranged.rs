@@ -10,7 +10,7 @@ use crate::tensor::Tensor;
 /// Values of several tensors, in any order.
 pub(super) struct Gathered {
     pub(super) tensors: Vec<Tensor>,
-    /// For each result, which tensor and which of its values.
+    /// Tensor and index of the value for each result.
     pub(super) index: Vec<(usize, usize)>,
 }
 
@@ -24,7 +24,7 @@ impl Stage for Gathered {
         wanted.iter().map(at).collect()
     }
 
-    /// They were rounded before.
+    /// Returns `F32`, since the values were rounded before.
     fn results(&self, _: &Profile) -> Float {
         Float::F32
     }

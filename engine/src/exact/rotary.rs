@@ -13,13 +13,13 @@ use crate::exact::value::{Exact, U, both};
 use crate::ops::rope::Rope;
 use crate::tensor::Tensor;
 
-/// Each head of `[T, H, D]`, turned.
+/// Rotates each head of `[T, H, D]`.
 pub struct Rotary {
     /// `[T, H, D]`
     pub x: Tensor,
     /// The angles.
     pub rope: Rope,
-    /// Of the tokens.
+    /// Positions of the tokens.
     pub positions: Range<usize>,
 }
 
@@ -57,7 +57,7 @@ impl Stage for Rotary {
 }
 
 impl Rotary {
-    /// Which pair each turned value of a head is of, and whether it is the second there.
+    /// Returns the pair of each rotated value of a head, and if it is the second value of the pair.
     fn places(&self) -> Vec<(usize, bool)> {
         let (turned, pairing) = (self.rope.width, self.rope.pairing);
         let mut of = vec![(0, false); turned];
@@ -68,7 +68,7 @@ impl Rotary {
         of
     }
 
-    /// Those of a head that are wanted; it begins at `start`.
+    /// Evaluates the wanted values of a head, which begins at `start`.
     fn head(
         &self,
         profile: &Profile,

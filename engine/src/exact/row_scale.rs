@@ -6,7 +6,7 @@ use crate::exact::float::Float;
 /// changes no rounding.
 const LARGEST: std::ops::RangeInclusive<usize> = 64..=128;
 
-/// More scales than these are possible only of too few weights to tell.
+/// Maximum number of scales; more are possible only with too few weights to decide.
 const MOST: usize = 4;
 
 /// Returns every scale `s` of type `scale` for which each weight of the row equals an 8-bit integer times `s`, rounded to type

@@ -14,7 +14,7 @@ use crate::weight::DType;
 /// A function that is further off is no implementation of it.
 const MOST_ULPS: f64 = 64.0;
 
-/// By name.
+/// Shipped profiles by name.
 static PROFILES: LazyLock<BTreeMap<String, Profile>> = LazyLock::new(|| {
     toml::from_str(include_str!("profiles.toml")).expect("the table of profiles is parsed by a test")
 });
@@ -70,7 +70,7 @@ impl Profile {
         }
     }
 
-    /// How numerics round: by their name, else as most engines of that type do.
+    /// Returns the profile of numerics: by name, else the usual profile of the type.
     pub fn of(numerics: &dyn Numerics) -> Self {
         let name = match numerics.activation_type() {
             DType::F32 => numerics.name().to_owned(),
@@ -84,7 +84,7 @@ impl Profile {
         Self { activation_codes: numerics.activation_codes(), ..profile.following(numerics.cache_type()) }
     }
 
-    /// Where queries and attention weights are rounded to the type of the cache, with that type.
+    /// Rounds queries and attention weights to the type of the cache, in profiles that follow the cache.
     pub fn following(self, cache: DType) -> Self {
         match (self.follows_cache, Float::of(cache)) {
             (true, Some(cache)) => Self { queries: cache, attention: cache, ..self },

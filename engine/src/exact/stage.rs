@@ -1,4 +1,4 @@
-//! One operation, to be evaluated when somebody asks.
+//! Operations that are evaluated on demand.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -13,67 +13,68 @@ use crate::tensor::{Origin, Tensor};
 
 /// An operation and its inputs.
 pub trait Stage: Any + Send + Sync {
-    /// What it comes to at some of its results, counted row-major, in ascending order.
+    /// Evaluates some of its results, counted row-major, in ascending order.
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact>;
 
-    /// All its results in some rows, where they are best computed a few columns at a time.
+    /// Returns an evaluator by columns for some rows, if that is faster.
     fn by_columns<'s>(&'s self, _: &Profile, _rows: Range<usize>) -> Option<Box<dyn ByColumns + 's>> {
         None
     }
 
-    /// Whether some of its results cost no more by themselves than beside all the others.
+    /// Returns true if evaluating some results costs no more per result than evaluating all.
     fn is_light(&self) -> bool {
         true
     }
 
-    /// What its results are rounded to in the end.
+    /// Returns the type that its results are rounded to.
     fn results(&self, profile: &Profile) -> Float {
         profile.results
     }
 
-    /// What an engine may do differently in it.
+    /// Returns the choices that an engine has in it.
     fn choices(&self) -> &'static [Choice] {
         &[]
     }
 
-    /// What it starts from.
+    /// Returns its inputs.
     fn inputs(&self) -> Vec<&Tensor> {
         Vec::new()
     }
 
-    /// Whether its roundings have no direction: those of sums to nearest, from inputs that are known.
+    /// Returns true if its roundings are unbiased: sums rounded to nearest, with known inputs.
     fn is_unbiased(&self, _: &Profile) -> bool {
         false
     }
 
-    /// Whether nothing is unknown of its results before they are rounded but what it starts from: multiples, and rows of tables.
+    /// Returns true if its results before rounding depend on its inputs without error: multiples, and rows of tables.
     fn is_certain(&self) -> bool {
         false
     }
 
-    /// Whether it adds two tensors.
+    /// Returns true if it adds two tensors.
     fn is_sum(&self) -> bool {
         false
     }
 
-    /// Whether a kernel may go on with its results before it rounds them: sums, norms, multiples and scores.
+    /// Returns true if a kernel may use its results before rounding: sums, norms, multiples and scores.
     fn is_fused(&self) -> bool {
         false
     }
 
-    /// How many results of the same inputs there are for each input that they are made of, at least 1: so many are counted
-    /// once where errors are averaged, since they are not independent.
+    /// Returns the number of results per input, at least 1. So many results count as one when errors are averaged,
+    /// since they are not independent.
     fn dependence(&self) -> f64 {
         1.0
     }
 
-    /// By how much a rounding that the results of a row share moves them, relative to these: they are not independent.
+    /// Returns the relative error that all results of a row share because of a common rounding: they are not
+    /// independent.
     fn shared(&self) -> f64 {
         0.0
     }
 
-    /// By how much the results of a row are moved alike by what is not known of the values that they are made of, relative to
-    /// these; of another row, otherwise.
+    /// Returns the relative error that all results of a row share because of uncertain inputs; the errors of other
+    /// rows are independent.
     fn inherited(&self, _: &Profile) -> f64 {
         0.0
     }
@@ -81,7 +82,7 @@ pub trait Stage: Any + Send + Sync {
 
 /// Results of some rows of an operation.
 pub trait ByColumns: Sync {
-    /// What they come to in some columns, one row behind the other.
+    /// Evaluates some columns, one row after the other.
     fn at(&self, columns: Range<usize>) -> Vec<Exact>;
 }
 
@@ -89,18 +90,18 @@ pub trait ByColumns: Sync {
 pub struct Node {
     /// The operation.
     pub stage: Box<dyn Stage>,
-    /// How the dump's engine rounds.
+    /// Rounding profile of the dump's engine.
     pub profile: Profile,
-    /// How ours does.
+    /// Rounding profile of our engine.
     pub own: Profile,
-    /// How many operations lie between it and values that are given, itself included.
+    /// Number of operations from recorded values to its result, itself included.
     pub depth: usize,
     results: usize,
     known: Mutex<HashMap<Choices, Arc<Vec<Exact>>>>,
 }
 
 impl Node {
-    /// Of an operation with that many results.
+    /// Creates the origin of an operation with that many results.
     pub fn new(stage: impl Stage + 'static, [profile, own]: [Profile; 2], results: usize) -> Self {
         let before = stage.inputs().into_iter().flat_map(Tensor::origins).filter_map(node_of);
         let depth = 1 + before.map(|node| node.depth).max().unwrap_or(0);
@@ -112,7 +113,7 @@ impl Node {
         (&*self.stage as &dyn Any).downcast_ref()
     }
 
-    /// How the engine rounds that chooses so.
+    /// Returns the rounding profile of an engine with these choices.
     pub(super) fn rounding(&self, choices: Choices) -> Profile {
         match choices {
             Choices::OWN => Profile { made: choices, ..self.own },
@@ -120,7 +121,7 @@ impl Node {
         }
     }
 
-    /// All results, rounded: what the next operation starts from.
+    /// Evaluates all results, rounded: the inputs of the next operation.
     pub fn all(&self, choices: Choices) -> Arc<Vec<Exact>> {
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = known().get(&choices) {
@@ -135,7 +136,7 @@ impl Node {
         all
     }
 
-    /// What an engine may do differently in it, and in what leads to it from values that are given.
+    /// Returns the choices that an engine has in it, and in the operations between recorded values and it.
     pub fn choices(&self) -> Choices {
         let own: Choices = self.stage.choices().iter().copied().collect();
         let before = self.stage.inputs().into_iter().flat_map(Tensor::origins).filter_map(node_of);
@@ -160,7 +161,7 @@ pub(super) fn by_row(wanted: &[usize], width: usize) -> impl Iterator<Item = &[u
     })
 }
 
-/// What is wanted of each row of `width` values, one behind the other; in parallel where it is much.
+/// Evaluates the wanted values of each row of `width` values, in order; in parallel if there are many.
 pub(super) fn per_row(
     wanted: &[usize],
     width: usize,
@@ -176,7 +177,7 @@ pub(super) fn per_row(
     if exacts.len() == 1 { exacts.remove(0) } else { exacts.concat() }
 }
 
-/// Whether no value of a tensor was computed: each is what it is.
+/// Returns true if no value of a tensor was computed, so that each is exact.
 pub fn is_given(tensor: &Tensor) -> bool {
     tensor.origins().iter().all(|origin| node_of(origin).is_none())
 }
@@ -192,8 +193,8 @@ pub fn type_of_results(tensor: &Tensor) -> Option<Float> {
     Some(node.stage.results(&node.profile))
 }
 
-/// What a tensor comes to at some of its values, in ascending order, where engines choose otherwise than the profile says
-/// in `choices`. Values without an origin were given: they are what they are.
+/// Evaluates some values of a tensor, in ascending order, for engines that differ from the profile in `choices`.
+/// Values without an origin are exact.
 pub fn evaluate(tensor: &Tensor, choices: Choices, wanted: &[usize]) -> Vec<Exact> {
     let mut found = Vec::with_capacity(wanted.len());
     let (mut start, mut rest) = (0, wanted);
@@ -230,8 +231,8 @@ impl Stage for Stored {
     }
 }
 
-/// The same tensor, of which `known` tells each value and how far it may be from that: what stages that start from it
-/// start from.
+/// Returns a tensor whose values have an uncertainty: `known` gives each value and its error bound. Operations that
+/// read it start from these.
 pub fn within(tensor: Tensor, known: impl Fn(usize) -> (f64, f64)) -> Tensor {
     let exact = |flat: usize| {
         let (value, radius) = known(flat);

@@ -20,14 +20,14 @@ const SURE: f32 = 1e-20;
 #[derive(Debug)]
 pub(super) struct Rows<const N: usize> {
     values: Vec<[f64; N]>,
-    /// Of values relative to the largest of their row.
+    /// Squares of values relative to the largest of their row.
     squares: Vec<[f32; N]>,
     largest: [f64; N],
     least: [f64; N],
 }
 
 impl<const N: usize> Rows<N> {
-    /// At most `N` rows, equally long.
+    /// Packs at most `N` rows of equal length.
     pub(super) fn of(rows: &[&[f64]]) -> Self {
         let columns = rows.first().map_or(0, |row| row.len());
         let (mut values, mut squares) = (vec![[0.0; N]; columns], vec![[0.0; N]; columns]);
@@ -51,7 +51,7 @@ impl<const N: usize> Rows<N> {
 }
 
 impl Rows<PANEL> {
-    /// Which sizes the products with one of four rows are not below, and not above.
+    /// Returns lower and upper bounds of the sizes of the products with one of four rows.
     pub(super) fn sizes(&self, four: &Rows<SIDE>, row: usize) -> ([f64; PANEL], [f64; PANEL]) {
         (self.least.map(|least| least * four.least[row]), self.largest.map(|most| most * four.largest[row]))
     }

@@ -29,10 +29,10 @@ use crate::quant::ternary::is_ternary;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
-/// Other numerics; each result knows its operation, to be evaluated by the profile.
+/// Wraps numerics so that each result records its operation, which the profile then evaluates.
 pub struct Traced<'n> {
     numerics: &'n dyn Numerics,
-    /// How the dump's engine rounds, and these numerics.
+    /// Rounding profiles of the dump's engine and of these numerics.
     profiles: [Profile; 2],
 }
 
@@ -47,12 +47,12 @@ impl<'n> Traced<'n> {
         Self { profiles: [self.profiles[0], own], ..self }
     }
 
-    /// How the dump's engine rounds.
+    /// Returns the rounding profile of the dump's engine.
     pub fn profile(&self) -> Profile {
         self.profiles[0]
     }
 
-    /// What is computed with.
+    /// Returns the numerics that compute.
     pub fn numerics(&self) -> &'n dyn Numerics {
         self.numerics
     }
@@ -77,7 +77,7 @@ impl<'n> Traced<'n> {
         self.by(result, Gathered { tensors, index })
     }
 
-    /// Each value through a function of one variable that rises or falls wherever it is known, rounded once.
+    /// Applies a function of one variable that is monotonic on each value's uncertainty, with one rounding.
     pub fn mapped(&self, x: &Tensor, f: fn(f64, f64) -> f64, parameter: f64) -> Tensor {
         let short = Float::of(self.numerics.activation_type()).unwrap_or(Float::F32);
         let result = x.clone().map(|x| short.round(f(x.into(), parameter)) as f32);
@@ -88,7 +88,7 @@ impl<'n> Traced<'n> {
         self.rounding(result, stage, |profile| profile)
     }
 
-    /// The same where the architecture's authors round otherwise than elsewhere.
+    /// Returns the profiles for an operation that the architecture's authors round differently.
     fn rounding(
         &self,
         result: Tensor,
@@ -246,7 +246,7 @@ impl Numerics for Traced<'_> {
         self.by(self.numerics.add(a, b), Sum { a: x, b: y })
     }
 
-    /// Of logits that were given, the other rows are remembered.
+    /// Returns the last row of recorded logits, and remembers the other rows.
     fn last_row(&self, logits: &Tensor) -> Tensor {
         let last = logits.last_row();
         if is_given(logits) { self.by(last, LastRow { logits: logits.clone() }) } else { last }

@@ -8,20 +8,20 @@ use crate::exact::profile::Profile;
 use crate::exact::stage::{Node, is_given, node_of};
 use crate::tensor::{Origin, Tensor};
 
-/// What given values were before they were rounded, which some engines go on with: the origin of a tensor that is none of
-/// the numbers that operations start from.
+/// Value of a recorded tensor before rounding, which some fused engines use: the origin of a tensor that no other
+/// operation reads.
 pub enum Unrounded {
-    /// What that operation, of values that are given as well, comes to.
+    /// Result of that operation, whose inputs are recorded as well.
     Of(Arc<Node>),
-    /// Any numbers that round to them.
+    /// Any numbers that round to these values.
     Unknown {
-        /// Whether they are sums.
+        /// True if they are sums.
         is_sum: bool,
     },
 }
 
 impl Unrounded {
-    /// Whether they were the result of a sum.
+    /// Returns true if they were the result of a sum.
     pub(super) fn is_sum(&self) -> bool {
         match self {
             Unrounded::Of(node) => node.stage.is_sum(),
@@ -29,7 +29,7 @@ impl Unrounded {
         }
     }
 
-    /// What an origin tells of it.
+    /// Returns the value before rounding, if the origin knows it.
     pub(super) fn of(origin: &Origin) -> Option<Arc<Self>> {
         origin.source.clone()?.downcast().ok()
     }
@@ -48,7 +48,8 @@ pub fn in_place_of(computed: &Tensor, given: Tensor) -> Tensor {
     given.computed_by(Arc::new(before))
 }
 
-/// Whether an input was given, or is what was given times a number of the model, or a row of a table: nothing of it is unknown.
+/// Returns true if an input is recorded, a recorded value times a number of the model, or a row of a table: it has no
+/// uncertainty.
 fn is_known(input: &Tensor) -> bool {
     let mut nodes = input.origins().iter().filter_map(node_of);
     nodes.all(|node| node.depth == 1 && node.stage.is_certain())

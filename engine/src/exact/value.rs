@@ -3,33 +3,33 @@
 use crate::exact::float::Float;
 pub(super) use crate::exact::float::U;
 
-/// One rounding relative to its result: √(0.541 / 3) of its largest, for mantissas that are evenly spread on a logarithmic
-/// scale.
+/// Standard deviation of one rounding relative to its largest error: √(0.541 / 3), for mantissas that are uniform on
+/// a logarithmic scale.
 pub(super) const K: f64 = 0.425;
 
-/// So many sigmas are never exceeded: a Gaussian does once in 10¹⁵ draws.
+/// Number of standard deviations that no error exceeds: a Gaussian does once in 10¹⁵ draws.
 pub const LAMBDA: f64 = 8.0;
 
-/// What two independent errors come to: √(a² + b²), for numbers whose squares are neither too large nor too small.
+/// Combines two independent errors: √(a² + b²), for numbers whose squares neither overflow nor underflow.
 #[inline(always)]
 pub(super) fn both(a: f64, b: f64) -> f64 {
     (a * a + b * b).sqrt()
 }
 
-/// Which part of a sum its smallest terms are, none of them negative and each less than the last bit of the sum: added after
-/// the others, one by one, they leave it as it is.
+/// Returns the share of a sum that its smallest terms have, all non-negative and below the last bit of the sum: added
+/// last, one by one, they do not change it.
 pub(super) fn lost(terms: impl Iterator<Item = f64>, sum: f64) -> f64 {
     terms.filter(|term| *term < U * sum).sum::<f64>() / sum
 }
 
-/// What an operation comes to in `f64`, before its result is rounded to the profile's type.
+/// Exact result of an operation in `f64`, before it is rounded to the profile's type.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Exact {
-    /// Without rounding but where the profile says.
+    /// Value without rounding, except where the profile states one.
     pub value: f64,
-    /// How far rounding takes it, in the mean square.
+    /// Standard deviation of the rounding error.
     pub sigma: f64,
-    /// How far honest rounding takes it at most.
+    /// Largest rounding error of a correct engine.
     pub radius: f64,
 }
 
@@ -65,7 +65,7 @@ impl Exact {
         Self { sigma: self.sigma.max(sigma), radius: self.radius.max(LAMBDA * sigma), ..self }
     }
 
-    /// The same, and certainly no further off than `bound`.
+    /// Limits the error to `bound`.
     #[inline(always)]
     pub(super) fn within(self, bound: f64) -> Self {
         Self { radius: self.radius.min(bound), ..self }
@@ -105,7 +105,7 @@ impl Exact {
         Self::bounded((low + high) / 2.0, (high - low) / 2.0)
     }
 
-    /// Any number that rounds to this one.
+    /// Extends the value to all numbers that round to it.
     pub(super) fn unrounded(self, float: Float) -> Self {
         let (low, high) = float.cell(self.value);
         // It may be any of them, and each is as likely.

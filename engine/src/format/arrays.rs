@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::memory;
 use crate::weight::StoredTensor;
 
-/// More files than any folder of activations has; each is mapped, and a process has so many maps.
+/// Maximum number of files in a folder; each is mapped, and a process has a limited number of maps.
 const MOST_FILES: usize = 20_000;
 /// Folders inside folders.
 const MOST_DEEP: usize = 8;
@@ -58,7 +58,7 @@ impl Arrays {
     /// Arrays under other names, or others under these.
     ///
     /// # Errors
-    /// If two have one name.
+    /// If two have the same name.
     pub fn of(path: &Path, entries: Vec<(String, StoredTensor)>, others: Vec<String>) -> Result<Self> {
         let offsets = vec![0; entries.len()];
         let source = Source::embedded(path, &[]);
@@ -66,7 +66,7 @@ impl Arrays {
         Ok(Self { tensors: TensorFile { path: path.to_owned(), tensors }, others })
     }
 
-    /// Whether a path is a folder that holds `.npy` files, itself or in its folders.
+    /// Returns true if a path is a folder that contains `.npy` files, directly or in subfolders.
     pub fn is_folder(path: &Path) -> bool {
         path.is_dir() && files(path).is_ok_and(|files| !files.is_empty())
     }

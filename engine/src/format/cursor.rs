@@ -17,7 +17,7 @@ impl<'a> Cursor<'a> {
         Self { source, at: 0 }
     }
 
-    /// How many bytes are left.
+    /// Returns the number of bytes left.
     pub fn left(&self) -> usize {
         self.source.data.len() - self.at
     }
@@ -52,8 +52,8 @@ impl<'a> Cursor<'a> {
         self.array(what).map(u64::from_le_bytes)
     }
 
-    /// How many of `what` follow, refused where they cannot fit even at `least` bytes each. So room for
-    /// them may be allocated: it is bounded by the size of the file.
+    /// Reads the number of `what` that follow. Refuses a number that cannot fit even at `least` bytes each, so that
+    /// memory for them can be allocated safely.
     pub fn count(&mut self, least: usize, what: impl Display) -> Result<usize> {
         let count = self.u64(format_args!("count of {what}"))?;
         let needed = count.saturating_mul(least as u64);

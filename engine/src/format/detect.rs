@@ -1,4 +1,4 @@
-//! What a file is, by its first bytes: names lie, and people feed a harness the wrong file.
+//! Detects the format of a file by its first bytes: file names are unreliable.
 
 use std::fmt::Write;
 
@@ -27,7 +27,7 @@ impl Format {
     /// Recognises a file by its content.
     ///
     /// # Errors
-    /// If it is of no known format; the message says what it is instead, where that can be told.
+    /// If the format is unknown; the message names a recognised foreign format.
     pub fn detect(source: &Source) -> Result<Self> {
         if source.data.is_empty() {
             return Err(source.truncated("the file", 0, 1));
@@ -59,7 +59,7 @@ impl Format {
         }
     }
 
-    /// What reports call it.
+    /// Returns the name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Format::Gguf => "gguf",
@@ -83,7 +83,7 @@ impl Format {
     }
 }
 
-/// What tells a format stands in so many bytes: at the longest the name of a zip archive's first member.
+/// Number of bytes needed to detect a format: the longest name of a zip archive's first member.
 const LONGEST_START: usize = 1 << 17;
 
 /// The refusal of a file that is not what `expected` says; tells what it is instead, where that is known.
@@ -96,8 +96,8 @@ pub(super) fn wrong_magic(source: &Source, expected: &'static str) -> Error {
     FormatError::WrongMagic { file: source.path.clone(), found, expected, hint }.into()
 }
 
-/// Whether there is a safetensors header: the length of a JSON object (100 MB is the format's own limit),
-/// then that object.
+/// Returns true for a safetensors header: the length of a JSON object (at most 100 MB, the format's own limit), then
+/// that object.
 fn starts_with_header(bytes: &[u8]) -> bool {
     let Some((len, text)) = bytes.split_first_chunk() else { return false };
     (2..=100_000_000).contains(&u64::from_le_bytes(*len)) && text.first() == Some(&b'{')
@@ -110,7 +110,7 @@ const SAVE_AGAIN: &str =
     "; load it with torch and save it again without _use_new_zipfile_serialization=False, or as safetensors";
 const UNPACK: &str = "; unpack it";
 
-/// How files start that are often mistaken for weights, what they are, and what to do.
+/// First bytes of files that are often mistaken for weights, their formats, and remedies.
 const FOREIGN: &[(&[u8], &str, &str)] = &[
     // The magics of before GGUF were written as little-endian numbers and stand there backwards.
     (
@@ -143,7 +143,7 @@ const FOREIGN: &[(&[u8], &str, &str)] = &[
     (b"\x28\xb5\x2f\xfd", "a zstd archive", UNPACK),
 ];
 
-/// What the file is, and what to do about it.
+/// Returns the format of the file, and the remedy.
 fn recognise(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
     if let Some(format) = Format::of(bytes) {
         return Some((format.describe(), ""));

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 const END: u64 = 0;
 /// The format's own limit of a header, in bytes.
 const LONGEST_HEADER: u64 = 100_000_000;
-/// How much is taken from the pipe at once: a pipe of Linux holds no more than 64 KB, unless it is told to.
+/// Number of bytes read from the pipe at once: a pipe of Linux holds 64 KB by default.
 const CHUNK: usize = 1 << 16;
 
 /// Takes messages out of a pipe. Between two messages nothing is read, so that who writes waits.
@@ -23,12 +23,12 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Of an open pipe, that messages of errors name `path`. No message may have more than `most` bytes.
+    /// Creates a reader for an open pipe that error messages call `path`. A message may have at most `most` bytes.
     pub fn new(input: Box<dyn Read>, path: &Path, most: u64) -> Self {
         Self { input, path: path.to_owned(), most, taken: 0 }
     }
 
-    /// How many messages have begun.
+    /// Returns the number of messages that have begun.
     pub fn taken(&self) -> usize {
         self.taken
     }
@@ -36,7 +36,7 @@ impl Messages {
     /// The next message, whole, in a file without a name that goes with it; `None` at the end that the producer has marked.
     ///
     /// # Errors
-    /// If the pipe ends without that mark or inside a message, a message is larger than allowed, or begins as none does.
+    /// If the pipe ends without that mark or inside a message, a message is too large, or its header is invalid.
     pub fn take(&mut self) -> Result<Option<Source>> {
         self.taken += 1;
         let Some(len) = self.header_len()? else { return Ok(None) };
@@ -81,7 +81,7 @@ impl Messages {
         }
     }
 
-    /// Its text; memory is taken as it comes.
+    /// Reads the header's text; memory is allocated as the bytes arrive.
     fn header(&mut self, len: u64) -> Result<Vec<u8>> {
         let mut header = Vec::new();
         self.read_up_to(1, &mut header)?;

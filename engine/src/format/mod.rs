@@ -63,16 +63,16 @@ impl TensorFile {
     /// The tensors of several files, under the name of the file that lists them.
     ///
     /// # Errors
-    /// If two have one name.
+    /// If two have the same name.
     pub fn joined(list: &Source, entries: Vec<(String, StoredTensor)>) -> Result<Self> {
         let offsets = vec![0; entries.len()];
         Ok(Self { path: list.path.clone(), tensors: Named::new(list, "tensor", entries, &offsets)? })
     }
 
-    /// The same names with tensors that `change` makes of them.
+    /// Replaces each tensor by `change` of it and keeps the names.
     ///
     /// # Errors
-    /// The first of `change`.
+    /// The first error of `change`.
     pub fn try_map(
         mut self,
         mut change: impl FnMut(&str, &StoredTensor) -> Result<StoredTensor>,
@@ -91,17 +91,17 @@ impl TensorFile {
         self.tensors.get(name)
     }
 
-    /// All tensors with their names, in file order.
+    /// Returns all tensors with their names, in file order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &StoredTensor)> {
         self.tensors.iter()
     }
 
-    /// How many there are.
+    /// Returns the number of tensors.
     pub fn len(&self) -> usize {
         self.tensors.len()
     }
 
-    /// Whether there are none, as in a file that holds only a tokenizer.
+    /// Returns true if there are no tensors, as in a file with only a tokenizer.
     pub fn is_empty(&self) -> bool {
         self.tensors.is_empty()
     }
@@ -118,7 +118,8 @@ fn stored_bytes(dtype: DType, shape: &[usize]) -> Option<usize> {
     codes?.checked_add(dtype.tail_bytes())
 }
 
-/// What bitnet.cpp reserves for the codes of a TL2 matrix, whatever its kernels' tiles: the formula of its ggml.
+/// Returns the size of a TL2 matrix's codes in bitnet.cpp, by the formula of its ggml; it does not depend on the
+/// tiles.
 fn tl2_bytes(rows: usize, columns: usize) -> Option<usize> {
     let (rows, columns) = (i64::try_from(rows).ok()?, i64::try_from(columns).ok()?);
     let triples = columns.checked_sub(256)?.checked_mul(rows)? / 3 * 5 / 8;

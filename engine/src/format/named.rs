@@ -51,17 +51,17 @@ impl<T> Named<T> {
         found.ok().map(|index| &self.entries[self.by_name[index]].1)
     }
 
-    /// All names and values, in file order.
+    /// Returns all names and values, in file order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &T)> {
         self.entries.iter().map(|(name, value)| (name.as_str(), value))
     }
 
-    /// How many there are.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

@@ -56,7 +56,7 @@ struct Header<'a> {
 }
 
 impl<'a> Header<'a> {
-    /// What stands after `'key':`.
+    /// Returns the text after `'key':`.
     fn entry(&self, key: &str) -> Result<&'a str> {
         let find = || {
             let dict = str::from_utf8(self.text).ok()?.trim().strip_prefix('{')?.strip_suffix('}')?;
@@ -153,7 +153,7 @@ impl TypeName {
         }
     }
 
-    /// What one that is refused holds.
+    /// Describes the content of a type that is refused.
     fn what(&self) -> &'static str {
         match self.kind {
             'O' => "Python objects: loading their pickle would run code from the file",
@@ -181,7 +181,7 @@ const NAMES: [(DType, char, usize); 12] = [
     (DType::BOOL, 'b', 1),
 ];
 
-/// What stands before the elements of such an array, as `numpy.save` writes it; nothing for a type that NumPy has no name for.
+/// Returns the header of an array, as `numpy.save` writes it; `None` for a type that NumPy has no name for.
 pub fn header(dtype: DType, shape: &[usize]) -> Option<Vec<u8>> {
     let (_, kind, size) = NAMES.iter().find(|known| known.0 == dtype)?;
     let order = if *size == 1 { '|' } else { '<' };

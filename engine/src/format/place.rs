@@ -1,4 +1,4 @@
-//! Where files lie that belong together: in a folder of this machine, or elsewhere.
+//! Access to files that belong together: in a local folder, or remote.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use crate::error::Result;
 
 /// Opens files by their paths.
 pub trait Place: Sync {
-    /// Whether a path is a folder's.
+    /// Returns true if a path is a folder.
     fn is_folder(&self, path: &Path) -> bool;
 
     /// The file of that path, if there is one.
@@ -16,7 +16,7 @@ pub trait Place: Sync {
     /// If there is one and it cannot be opened.
     fn find(&self, path: &Path) -> Result<Option<Source>>;
 
-    /// Why there is no file of that path, where more is known than that.
+    /// Returns the reason why a file is missing, if more is known.
     fn why_absent(&self, path: &Path) -> Option<String> {
         _ = path;
         None
@@ -25,7 +25,7 @@ pub trait Place: Sync {
     /// The file of that path.
     ///
     /// # Errors
-    /// If there is none, or it cannot be opened.
+    /// If the file does not exist or cannot be opened.
     fn require(&self, path: &Path) -> Result<Source>;
 }
 

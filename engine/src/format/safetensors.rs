@@ -30,7 +30,7 @@ impl Safetensors {
     /// Reads and checks everything but the values of the tensors.
     ///
     /// # Errors
-    /// If anything is damaged or contradicts itself, or a tensor is of a type that has no place here.
+    /// If the file is damaged or contradicts itself, or a tensor has an unsupported type.
     pub fn read(source: &Source) -> Result<Self> {
         let mut cursor = Cursor::new(source);
         let Header { metadata, mut tensors } = read_header(&mut cursor)?;
@@ -51,7 +51,7 @@ impl Safetensors {
     }
 }
 
-/// How many bytes of data a header announces, in words where it is none.
+/// Returns the number of data bytes that a header announces, or an error message.
 pub(super) fn announced(header: &[u8]) -> Result<u64, String> {
     let header: Header =
         serde_json::from_slice(header).map_err(|error| Shown(&error.to_string()).to_string())?;
@@ -81,7 +81,7 @@ fn read_header(cursor: &mut Cursor) -> Result<Header> {
     })
 }
 
-/// Where in `text` the error is: serde_json counts lines and columns, from 1.
+/// Returns the offset of the error in `text`; serde_json counts lines and columns from 1.
 fn position(text: &[u8], error: &serde_json::Error) -> usize {
     let lines_before = text.split_inclusive(|&byte| byte == b'\n').take(error.line().saturating_sub(1));
     lines_before.map(<[u8]>::len).sum::<usize>() + error.column().saturating_sub(1)

@@ -6,25 +6,25 @@ use std::fmt::{self, Display, Write};
 #[derive(Clone, Copy)]
 pub struct Shown<'a>(pub &'a str);
 
-/// The same text, however long.
+/// Escapes a text of any length.
 pub fn plain(text: impl Display) -> String {
     text.to_string().chars().fold(String::new(), |mut plain, character| {
-        write_out(&mut plain, character).expect("a text takes all");
+        write_out(&mut plain, character).expect("writing to a String cannot fail");
         plain
     })
 }
 
-/// Whether a character commands a terminal instead of standing for itself, or turns the order of what is read.
+/// Returns true if a character controls a terminal, or changes the direction of text.
 pub fn commands(character: char) -> bool {
     const TURNS: [std::ops::RangeInclusive<char>; 3] =
         ['\u{200e}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2066}'..='\u{2069}'];
     character.is_control() || TURNS.iter().any(|turns| turns.contains(&character))
 }
 
-/// What would command a terminal is written out.
+/// Writes a character, escaped if it controls a terminal.
 ///
 /// # Errors
-/// Those of `to`.
+/// Errors of `to`.
 pub fn write_out(to: &mut impl Write, character: char) -> fmt::Result {
     if commands(character) { write!(to, "{}", character.escape_default()) } else { to.write_char(character) }
 }

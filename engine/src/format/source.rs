@@ -17,7 +17,7 @@ use crate::parts::Parts;
 pub struct Source {
     /// The file, as messages name it; a member of an archive may be `dump.npz/p0/embed.npy`.
     pub path: PathBuf,
-    /// All of its bytes.
+    /// Bytes of the file.
     pub data: Parts,
 }
 
@@ -37,7 +37,7 @@ impl Source {
         Self::mapped(path, &file)
     }
 
-    /// The same of a file that is open and not empty.
+    /// Maps a file that is open and not empty.
     #[expect(unsafe_code)]
     pub(super) fn mapped(path: &Path, file: &File) -> Result<Self> {
         // SAFETY: the map is read-only and the `Bytes` that owns it outlives every view. memmap2 asks one
@@ -81,7 +81,7 @@ impl Source {
         })
     }
 
-    /// The same for a field of a tensor's description.
+    /// Returns an error about a field of a tensor's description.
     pub(super) fn bad_tensor(
         &self,
         tensor: Shown,

@@ -1,4 +1,4 @@
-//! How two engines agree on log-probabilities of the same ids, position by position.
+//! Agreement of two engines on log-probabilities of the same ids, position by position.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,8 @@ use crate::measure::sums::larger;
 use crate::view::View;
 
 impl Agreement {
-    /// Of log-probabilities of the same ids, `[T]` or `[T, k]`, at these rows. `columns` tells which of a row are of both.
+    /// Compares log-probabilities of the same ids, `[T]` or `[T, k]`, at these rows. `columns` selects the entries of
+    /// a row that both sides have.
     pub fn of(
         candidate: &View,
         reference: &View,
@@ -37,8 +38,8 @@ impl Agreement {
         Self { places: rows.iter().map(place).collect() }
     }
 
-    /// Where errors that are beyond what is allowed begin: the position from which on they outnumber the others by most.
-    /// One that stands alone is no drift, nor is one without an error among many the end of it.
+    /// Returns the start of a drift: the position from which on violations outnumber the other positions by most. A
+    /// single violation is not a drift, and a single correct position does not end one.
     pub fn drift(&self, is_beyond: impl Fn(&Placed) -> bool) -> Option<usize> {
         let (mut sum, mut best) = (0i64, None);
         for place in self.places.iter().rev() {
@@ -56,7 +57,7 @@ impl Agreement {
         [all().sum::<f64>() / self.places.len().max(1) as f64, all().fold(0.0, larger)]
     }
 
-    /// At how many positions both find the same token likeliest; `None` where that is not told.
+    /// Returns the number of positions with the same most likely token on both sides; `None` if undetermined.
     pub fn same_top(&self) -> Option<usize> {
         let told = self.places.iter().filter_map(|place| place.same_top);
         self.places.iter().any(|place| place.same_top.is_some()).then(|| told.filter(|same| *same).count())

@@ -45,7 +45,7 @@ impl Class {
 /// The distribution of errors. All figures are NaN where a NaN was met, so that no check passes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Distribution {
-    /// By the size of the values, from the smallest.
+    /// Classes by the size of the values, from the smallest.
     pub classes: [Class; CLASSES],
     /// The root mean square of the errors of each long row, in the values' own units. A short one tells too little by itself.
     pub rows: Vec<f64>,

@@ -1,17 +1,19 @@
-//! How finely values can be told apart: the steps of the types in which they are computed and stored.
+//! Precision of values: the steps of the types that they are computed and stored in.
 
 use crate::weight::DType;
 
 /// The types on both sides of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Grain {
-    /// What the stage's results are rounded to. Two honest engines may round a value to neighbours in it.
+    /// Type that the operation's results are rounded to. Two correct engines may round a value to neighbouring
+    /// numbers.
     pub computed: DType,
-    /// What the candidate's values were stored in, where that is coarser: each stands for all that round to it.
+    /// Type that the candidate's values were stored in, if it is coarser: each value stands for all values that round
+    /// to it.
     pub candidate: Option<DType>,
-    /// The same of the reference's values.
+    /// Type that the reference's values were stored in, if it is coarser.
     pub reference: Option<DType>,
-    /// What candidate's and reference's values are multiples of, where they were rounded to decimals: 0 where not.
+    /// Steps of candidate's and reference's values that were rounded to decimals; 0 without decimals.
     pub steps: [f64; 2],
 }
 
@@ -19,7 +21,7 @@ impl Grain {
     /// Values that both sides hold as they were computed, in `f32`.
     pub const F32: Self = Self { computed: DType::F32, candidate: None, reference: None, steps: [0.0; 2] };
 
-    /// How far two values may be apart although what they were stored from is the same. Both have been multiplied with
+    /// Returns the largest distance of two stored values whose originals are equal. Both have been multiplied by
     /// their scales.
     #[inline]
     pub fn slack(&self, [candidate, reference]: [f64; 2], scales: [f64; 2]) -> f64 {
@@ -28,7 +30,7 @@ impl Grain {
         stored + (self.steps[0] + self.steps[1]) / 2.0
     }
 
-    /// What each side's log-probabilities may be off by, at most.
+    /// Returns the largest error of each side's log-probabilities.
     pub fn slacks(&self) -> [Slack; 2] {
         let of = |stored: Option<DType>, step| Slack { dtype: stored.unwrap_or(self.computed), step };
         [of(self.candidate, self.steps[0]), of(self.reference, self.steps[1])]
@@ -44,12 +46,12 @@ impl Grain {
         Spacing::of(self.computed)
     }
 
-    /// Whether both sides are stored as they were computed.
+    /// Returns true if both sides are stored as they were computed.
     pub(super) fn is_plain(&self) -> bool {
         self.candidate.is_none() && self.reference.is_none() && self.steps == [0.0; 2]
     }
 
-    /// The same in the types in which candidate and reference were stored; `None` where neither is coarser.
+    /// Returns the spacing of the types that candidate and reference were stored in; `None` if neither is coarser.
     pub(super) fn storage(&self) -> Option<[Spacing; 2]> {
         let of = |dtype: Option<DType>, step: f64| {
             let stored = dtype.map_or(Spacing { fraction: 0.0, least: 0.0 }, Spacing::of);
@@ -59,7 +61,7 @@ impl Grain {
     }
 }
 
-/// How finely log-probabilities are known.
+/// Precision of log-probabilities.
 #[derive(Clone, Copy, Debug)]
 pub struct Slack {
     dtype: DType,
@@ -67,8 +69,8 @@ pub struct Slack {
 }
 
 impl Slack {
-    /// How far below what it says a log-probability may be: half a step of its type and of its decimals, and what is lost of
-    /// the logarithm of the sum that was subtracted, of up to 128, in `f32`.
+    /// Returns the largest error of a log-probability downwards: half a step of its type and of its decimals, and the
+    /// `f32` rounding of the logarithm of the sum, up to 128, that was subtracted.
     #[inline]
     pub fn at(self, log_probability: f64) -> f64 {
         const LARGEST: f64 = 128.0;
@@ -103,7 +105,7 @@ pub(super) struct Spacing {
 }
 
 impl Spacing {
-    /// None at all for a type that is no floating type.
+    /// Returns the spacing of a type; zero for a type that is not a floating type.
     #[inline]
     fn of(dtype: DType) -> Self {
         let Some(bits) = fraction_bits(dtype) else { return Self { fraction: 0.0, least: 0.0 } };
@@ -115,7 +117,7 @@ impl Spacing {
         if value.is_finite() { self.at_finite(value) } else { 0.0 }
     }
 
-    /// The same of a value that is known to be finite.
+    /// Returns the spacing at a finite value.
     #[inline(always)]
     pub(super) fn at_finite(self, value: f64) -> f64 {
         const EXPONENT: u64 = 0x7ff << 52;

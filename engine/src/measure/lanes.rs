@@ -85,7 +85,7 @@ impl<'p> Pairs<'p> {
         }
     }
 
-    /// How far the numbers of a pair are apart, past half a step of `storage`; both are finite.
+    /// Returns the distance of two finite numbers, less half a step of `storage`.
     #[inline]
     pub fn error(self, at: usize, storage: Option<[Spacing; 2]>) -> f64 {
         let [candidate, reference] = self.at(at);
@@ -107,7 +107,7 @@ impl<'p> Pairs<'p> {
         among.start
     }
 
-    /// All figures; errors are what is past half a step of `storage`.
+    /// Computes all figures; errors are what exceeds half a step of `storage`.
     pub fn add_up(self, storage: Option<[Spacing; 2]>, limit: f64) -> Found {
         gathered(self, storage, Figures { limit, ..Figures::default() }).found()
     }
@@ -134,7 +134,7 @@ impl<'p> Pairs<'p> {
 }
 
 impl Found {
-    /// Whether every number was finite, and no square has lost its digits.
+    /// Returns true if every number was finite, and no square lost digits.
     pub fn is_ordinary(&self) -> bool {
         let has_squares = (self.difference == 0.0) == (self.difference_squared == 0.0);
         let squares = [self.difference_squared, self.candidate_squared, self.reference_squared];
@@ -142,7 +142,7 @@ impl Found {
     }
 }
 
-/// Whether a sum of squares is of numbers whose squares are neither too small nor too large for f64.
+/// Returns true if a sum of squares is within the precise range of f64.
 fn is_ordinary(squared: f64) -> bool {
     (1e-150..1e150).contains(&squared) || squared == 0.0
 }
@@ -166,12 +166,12 @@ struct Pair {
     is_identical: bool,
 }
 
-/// What is made of every eighth pair.
+/// Sums of every eighth pair.
 trait Lanes {
     fn meet(&mut self, lane: usize, pair: Pair);
 }
 
-/// What is made of all of them.
+/// Sums over all pairs.
 #[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw+f16c", "x86_64+avx2+fma+f16c"))]
 fn gathered<L: Lanes>(pairs: Pairs, storage: Option<[Spacing; 2]>, lanes: L) -> L {
     match pairs {
@@ -210,7 +210,7 @@ fn meet<S: Copy + Eq + Default, L: Lanes>(
     }
 }
 
-/// How far two numbers are apart past both slacks; NaN is kept.
+/// Returns the distance of two numbers, less both slacks; NaN is kept.
 #[inline(always)]
 fn past([one, other]: [Spacing; 2], candidate: f64, reference: f64) -> f64 {
     maximum((candidate - reference).abs() - (one.at_finite(candidate) + other.at_finite(reference)), 0.0)

@@ -1,4 +1,4 @@
-//! What is found of two arrays of one shape.
+//! Result of comparing two arrays of one shape.
 
 use crate::spread::Spread;
 
@@ -34,65 +34,65 @@ pub struct Worst {
     pub reference: f64,
 }
 
-/// How many of the compared elements are NaN or infinite.
+/// Numbers of compared elements that are NaN or infinite.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Nonfinite {
-    /// Of the candidate.
+    /// Number in the candidate.
     pub candidate: usize,
-    /// Of the reference.
+    /// Number in the reference.
     pub reference: usize,
-    /// The same on both sides: both NaN, or the same infinity.
+    /// Number of equal ones: both NaN, or the same infinity.
     pub shared: usize,
 }
 
 impl Nonfinite {
-    /// Those that only one side has.
+    /// Returns the number on one side only.
     pub fn of_one_side(&self) -> usize {
         self.candidate.max(self.reference) - self.shared
     }
 }
 
-/// What comparing two arrays of one shape found.
+/// Result of comparing two arrays of one shape.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measurement {
     /// The error figures.
     pub errors: Errors,
-    /// How many elements were compared.
+    /// Number of compared elements.
     pub elements: usize,
-    /// How many of them are bit-identical: the same number with the same sign, -0 apart from 0, NaN never. Values are
-    /// widened to `f64` without loss, so that equal bits here are equal bits in the reference's own type.
+    /// Number of bit-identical elements: the same number with the same sign, -0 differs from 0, NaN never equal.
+    /// Values are widened to `f64` without loss, so equal bits here are equal bits in the reference's own type.
     pub identical: usize,
-    /// How many are NaN or infinite.
+    /// Numbers of NaN or infinite elements.
     pub nonfinite: Nonfinite,
-    /// Whether every compared element of the candidate is zero.
+    /// True if every compared element of the candidate is zero.
     pub candidate_all_zero: bool,
-    /// Whether every compared element of the reference is zero.
+    /// True if every compared element of the reference is zero.
     pub reference_all_zero: bool,
     /// The worst element; `None` where nothing was compared.
     pub worst: Option<Worst>,
-    /// Where the errors are, and of what size; `None` where that is not told.
+    /// Distribution of the errors over the array and by size; `None` if unknown.
     pub spread: Option<Box<Spread>>,
-    /// Of log-probabilities and of logits that differ, how both sides agree on what follows each position.
+    /// Agreement on the next token of each position, for log-probabilities and for logits that differ.
     pub agreement: Option<Agreement>,
-    /// Of the logits that a token is chosen by, which lead.
+    /// Leading tokens, for the logits that a token is chosen by.
     pub tops: Option<Box<Tops>>,
 }
 
 impl Measurement {
-    /// Whether every compared element is bit-identical, and there is one.
+    /// Returns true if every compared element is bit-identical, and there is one.
     pub fn is_identical(&self) -> bool {
         self.elements > 0 && self.identical == self.elements
     }
 }
 
-/// How two engines agree on what follows each position.
+/// Agreement of two engines on the next token of each position.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Agreement {
-    /// Each position, in order.
+    /// Positions, in order.
     pub places: Vec<Placed>,
 }
 
-/// How they agree after one position.
+/// Agreement on the next token of one position.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placed {
     /// The row of the pass.
@@ -102,20 +102,20 @@ pub struct Placed {
     /// KL(reference‖candidate) of the tokens that are named, and all others taken together: no more than that of the
     /// whole distributions.
     pub divergence: f64,
-    /// How likely the tokens are that are named, together, by the reference.
+    /// Probability of the listed tokens together, by the reference.
     pub covered: f64,
-    /// Whether both find the same token likeliest; `None` where that is not told.
+    /// True if both have the same most likely token; `None` if undetermined.
     pub same_top: Option<bool>,
-    /// Whether a value is beyond rounding, where that was evaluated.
+    /// True if a value is above its error bound; `None` if not evaluated.
     pub is_beyond: Option<bool>,
 }
 
 /// The likeliest tokens after a position, by the logits of both sides.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tops {
-    /// By the candidate: each id with its probability, the likeliest first.
+    /// Ids and probabilities by the candidate, the most likely first.
     pub candidate: Vec<(u32, f64)>,
-    /// By the reference.
+    /// Ids and probabilities by the reference, the most likely first.
     pub reference: Vec<(u32, f64)>,
     /// KL(reference‖candidate).
     pub divergence: f64,

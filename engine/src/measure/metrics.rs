@@ -1,4 +1,4 @@
-//! How far one array is from another: plain functions over numbers.
+//! Error metrics of arrays: plain functions over numbers.
 
 use crate::measure::grain::Grain;
 use crate::measure::lanes::ratio;

@@ -1,4 +1,4 @@
-//! How far one array of numbers is from another: every figure in one pass, past what storing may have changed.
+//! Comparison of two arrays: all metrics in one pass, without the errors that storage may have caused.
 
 mod agreement;
 mod distribution;

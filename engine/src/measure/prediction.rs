@@ -1,5 +1,5 @@
-//! What is predicted at one position, and how two predictions differ, in llama-perplexity's arithmetic: `f32` throughout, sums
-//! in `f64`. So its table and ours have the same digits.
+//! Predicted distribution at one position, and the difference of two, in llama-perplexity's arithmetic: `f32` with
+//! sums in `f64`, so that the tables have the same digits.
 
 /// Log-probabilities of a vocabulary: scores less one number.
 #[derive(Clone, Debug, Default)]
@@ -11,35 +11,34 @@ pub struct Prediction {
     log_sum: f32,
     /// Half of what log-probabilities were rounded to the multiple of; 0 of logits.
     half_step: f32,
-    /// What those were raised to that are less.
+    /// Value that smaller log-probabilities were raised to.
     least: f32,
 }
 
-/// What is less likely than that counts for nothing in a divergence: files hold nothing below the likeliest logit less 16.
+/// Smallest log-probability that counts in a divergence: files hold nothing below the largest logit less 16.
 const LEAST_LOG_PROB: f32 = -16.0;
 
-/// How two predictions differ at a position whose next token is known.
+/// Difference of two predictions at a position whose next token is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Judged {
     /// -log p of the next token, by the base.
     pub base_nll: f32,
-    /// The same by the other.
+    /// Negative log-probability of the next token, by the other.
     pub nll: f32,
     /// KL(base‖other) in nats.
     pub kld: f64,
-    /// How much likelier the next token is to the other.
+    /// Difference of the next token's probabilities, other less base.
     pub p_diff: f32,
-    /// Whether both find the same token likeliest.
+    /// True if both have the same most likely token.
     pub same_top: bool,
     /// The largest difference of log-probabilities, of all tokens that count.
     pub apart: f32,
-    /// Whether each of them is no larger than what the base's own rounding explains: then a base of 16 bits has nothing to say
-    /// against the other.
+    /// True if each difference is within the base's own rounding: a 16-bit base then cannot contradict the other.
     pub is_within: bool,
 }
 
 impl Prediction {
-    /// How far below the likeliest a row of a file goes, in logits.
+    /// Range of a row in a file below its largest logit.
     pub const RANGE: f32 = 16.0;
     /// Codes of a row of a file.
     pub const CODES: f32 = 65535.0;
@@ -47,7 +46,7 @@ impl Prediction {
     /// Logits, `[V]`, in place of what was there.
     ///
     /// # Errors
-    /// The first that is no number.
+    /// The first value that is NaN or infinite.
     pub fn set_logits(&mut self, logits: impl Iterator<Item = f32>) -> Result<(), String> {
         self.scores.clear();
         self.scores.extend(logits);
@@ -90,9 +89,8 @@ impl Prediction {
         self.scores.iter().for_each(|&score| bytes.extend(code(score).to_le_bytes()));
     }
 
-    /// What the probabilities of codes add up to, and how far that may be below and above 1: each is off by half a step of its
-    /// logarithm, `f32` has its own rounding, and where all 16 nats are used, what is less likely than the least is raised to
-    /// it.
+    /// Returns the sum of the probabilities of codes, and its error below and above 1: each is off by half a step of
+    /// its logarithm, `f32` rounds, and probabilities below the smallest are raised to it.
     pub fn total(&self) -> (f64, [f64; 2]) {
         let (scale, least) = (2.0 * self.half_step, self.least);
         let sum = self.scores.iter().map(|log_prob| f64::from(log_prob.exp())).sum();
@@ -103,7 +101,7 @@ impl Prediction {
         (sum, [off, off + raised * f64::from(least).exp()])
     }
 
-    /// What log-probabilities are known to: the step that they were rounded to multiples of, and what `f32` has lost of them.
+    /// Returns the precision of log-probabilities: the step of their codes, and the `f32` rounding.
     pub fn step(&self) -> f64 {
         2.0 * f64::from(self.half_step) + 2.0 * f64::from(f32::EPSILON) * (f64::from(self.least).abs() + 4.0)
     }
@@ -126,12 +124,12 @@ impl Prediction {
         all
     }
 
-    /// How many tokens there are.
+    /// Returns the number of tokens.
     pub fn len(&self) -> usize {
         self.scores.len()
     }
 
-    /// Whether nothing was set.
+    /// Returns true if nothing was set.
     pub fn is_empty(&self) -> bool {
         self.scores.is_empty()
     }
@@ -141,7 +139,7 @@ impl Prediction {
         &self.scores
     }
 
-    /// What each score is less.
+    /// Returns the number that is subtracted from each score.
     fn shift(&self) -> f32 {
         self.max + self.log_sum
     }
@@ -154,7 +152,7 @@ impl Prediction {
         self.shift() - self.scores[id as usize]
     }
 
-    /// How `other` differs from this as the base, where `next` follows.
+    /// Compares `other` with this prediction as the base, if `next` is the next token.
     ///
     /// # Panics
     /// If one has no such token, or they are of different sizes.

@@ -8,14 +8,14 @@ use crate::measure::lanes::Pairs;
 use crate::measure::sums::{CHUNK, Chunk, Met, Place, Sums};
 use crate::view::View;
 
-/// Which entries of a row are compared.
+/// Selected entries of each row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Columns {
-    /// All.
+    /// All entries.
     All,
-    /// Those that follow each other.
+    /// Consecutive entries.
     Range(Range<usize>),
-    /// These, in ascending order.
+    /// Listed entries, in ascending order.
     These(Vec<usize>),
 }
 
@@ -36,7 +36,7 @@ impl Columns {
 pub(super) struct Sides<'s, 'v> {
     pub candidate: View<'v>,
     pub reference: View<'v>,
-    /// Whether what is stored on one side has scales.
+    /// True if one side is stored with scales.
     pub is_scaled: bool,
     pub grain: Grain,
     pub columns: &'s (dyn Fn(usize) -> Columns + Sync),
@@ -45,7 +45,7 @@ pub(super) struct Sides<'s, 'v> {
 /// Entries of a row that are compared.
 enum Entries {
     Range(Range<usize>),
-    /// These, which have been read: of the candidate and of the reference, with their scales.
+    /// Listed elements that were read, of the candidate and of the reference, with their scales.
     These(Vec<usize>, [Vec<f64>; 2], Option<[Vec<f64>; 2]>),
 }
 
@@ -63,7 +63,7 @@ struct Values {
 }
 
 impl Sides<'_, '_> {
-    /// What is added up of these rows.
+    /// Returns the sums over these rows.
     pub fn of_rows(&self, rows: Range<usize>) -> Sums {
         let len = CHUNK.min(self.reference.width());
         let wide = |value: f64| [(); 2].map(|()| vec![value; len]);

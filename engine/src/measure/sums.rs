@@ -1,5 +1,4 @@
-//! What is added up of two arrays, chunk by chunk. The order of the sums is the same on every machine and for every number of
-//! threads.
+//! Sums over two arrays, chunk by chunk. The order is the same on every machine and for every number of threads.
 
 use std::ops::Range;
 
@@ -11,7 +10,7 @@ use crate::spread::Spread;
 /// Pairs that are taken together, at most: both sides stay in the nearest cache.
 pub(super) const CHUNK: usize = 1024;
 
-/// What has been added up of pairs in ascending order of their indices.
+/// Sums over pairs in ascending order of their indices.
 #[derive(Clone, Debug)]
 pub(super) struct Sums {
     pub elements: usize,
@@ -28,7 +27,7 @@ pub(super) struct Sums {
     pub spread: Spread,
 }
 
-/// One element of both sides.
+/// Element of both sides.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pair {
     pub flat: usize,
@@ -40,21 +39,21 @@ pub(super) struct Pair {
 /// Neighbouring elements of one row of both sides.
 pub(super) struct Chunk<'c> {
     pub pairs: Pairs<'c>,
-    /// What the elements of both were multiplied with, if those of one were.
+    /// Scales of the elements of both sides, if one side has scales.
     pub scales: Option<[&'c [f64]; 2]>,
     pub place: Place<'c>,
 }
 
-/// Where the elements of a chunk lie in the array.
+/// Location of a chunk's elements in the array.
 #[derive(Clone, Copy)]
 pub(super) enum Place<'c> {
-    /// Behind each other, from this one on.
+    /// Consecutive elements from this index on.
     Run(usize),
-    /// In a row that begins there, in these entries of it.
+    /// Elements of a row: the row's start, and the listed entries.
     These(usize, &'c [usize]),
 }
 
-/// What is to be known of a chunk when its row has been added up.
+/// Flags of a chunk, known after its row was summed.
 #[derive(Clone, Copy)]
 pub(super) struct Met {
     /// The sum of the reference's squares.
@@ -65,7 +64,7 @@ pub(super) struct Met {
 }
 
 impl Sums {
-    /// Of arrays of a shape, before any pair.
+    /// Creates empty sums for arrays of a shape.
     pub fn new(shape: &[usize]) -> Self {
         Self {
             elements: 0,

@@ -1,4 +1,4 @@
-//! What both sides find likely: of logits, the tokens that lead, and how far the distributions are apart.
+//! Most likely tokens of both sides' logits, and the divergence of the distributions.
 
 use crate::measure::agreement::no_less_than_zero;
 use crate::measure::measurement::{Agreement, Placed, Tops};
@@ -6,11 +6,11 @@ use crate::measure::sums::larger;
 use crate::parallel;
 use crate::view::View;
 
-/// So many tokens are kept.
+/// Number of tokens that are kept.
 const KEPT: usize = 5;
 
 impl Tops {
-    /// Of a row of logits `[V]`; `None` if it has no entry, or one that is NaN.
+    /// Compares a row of logits `[V]`; `None` if it is empty or contains NaN.
     pub fn of(candidate: &View, reference: &View) -> Option<Self> {
         let [candidate, reference] = [candidate, reference].map(|view| Row::of(view, 0));
         let is_told =
@@ -24,7 +24,7 @@ impl Tops {
 }
 
 impl Agreement {
-    /// Of logits `[T, V]`, at these rows.
+    /// Compares logits `[T, V]` at these rows.
     pub fn of_logits(candidate: &View, reference: &View, rows: &[usize]) -> Self {
         let place = |index: usize| {
             let row = rows[index];

@@ -7,20 +7,21 @@ use crate::ops::attention::{Mask, Scale};
 use crate::tap::Probe;
 use crate::tensor::Tensor;
 
-/// How the tokens of a pass attend in a layer.
+/// Attention of a pass in one layer.
 pub struct Attention<'m> {
-    /// How to compute.
+    /// Numerics.
     pub n: &'m dyn Numerics,
-    /// What q·k is multiplied with.
+    /// Factor of q·k.
     pub scale: Scale,
-    /// What scores are softly capped by, if they are.
+    /// Soft cap of the scores, if the model has one.
     pub cap: Option<f32>,
-    /// Who sees whom.
+    /// Attention mask.
     pub mask: Mask,
 }
 
 impl Attention<'_> {
-    /// From queries and keys with positions to merged heads: `[T, H, D]`, `[T, Hkv, D]` twice, to `[T, H·D]`.
+    /// Computes attention from queries and keys with positions to merged heads: `[T, H, D]`, `[T, Hkv, D]` twice, to
+    /// `[T, H·D]`.
     pub fn attend(&self, q: &Tensor, k: Tensor, v: Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
         let n = self.n;
         let keys = t.tap(KCache, kv.take_keys(&n.to_cache(k)));

@@ -6,7 +6,7 @@ use crate::tensor::Tensor;
 /// Room is made for so many tokens at a time.
 const CHUNK: usize = 256;
 
-/// So many tokens are dropped at a time: every position stays in its lane of the sums over keys.
+/// Number of tokens that are dropped at a time, so that every position stays in its lane of the sums over keys.
 const ALIGNED: usize = 32;
 
 /// Keys and values of one layer for every position that may still be looked at, each `[S, Hkv, D]`.
@@ -17,18 +17,18 @@ const ALIGNED: usize = 32;
 pub struct KvLayer {
     keys: Option<Tensor>,
     values: Option<Tensor>,
-    /// Whether it drops what the layer's window has left behind.
+    /// True if positions before the layer's window are dropped.
     forgets: bool,
     dropped: usize,
 }
 
 impl KvLayer {
-    /// All keys that are kept, up to and including `k` (`[T, Hkv, D]`).
+    /// Appends `k` (`[T, Hkv, D]`) and returns all cached keys.
     pub fn take_keys(&mut self, k: &Tensor) -> Tensor {
         extended(self.keys.take(), k)
     }
 
-    /// All values that are kept, up to and including `v` (`[T, Hkv, D]`).
+    /// Appends `v` (`[T, Hkv, D]`) and returns all cached values.
     pub fn take_values(&mut self, v: &Tensor) -> Tensor {
         extended(self.values.take(), v)
     }
@@ -78,30 +78,30 @@ fn extended(earlier: Option<Tensor>, new: &Tensor) -> Tensor {
 /// was trained for.
 #[derive(Clone, Debug)]
 pub struct KvCache {
-    /// One entry per layer.
+    /// Entries of the layers.
     pub layers: Vec<KvLayer>,
     capacity: usize,
     len: usize,
 }
 
 impl KvCache {
-    /// An empty cache for `n_layers` layers, that takes at most `capacity` tokens.
+    /// Creates an empty cache for `n_layers` layers and at most `capacity` tokens.
     pub fn new(n_layers: usize, capacity: usize) -> Self {
         Self { layers: vec![KvLayer::default(); n_layers], capacity, len: 0 }
     }
 
-    /// The same, but layers with a sliding window keep no more than the next token will see.
+    /// Lets layers with a sliding window keep no more than the next token sees.
     pub fn forgetting(mut self) -> Self {
         self.layers.iter_mut().for_each(|layer| layer.forgets = true);
         self
     }
 
-    /// How many tokens it has taken: the position of the next one.
+    /// Returns the number of cached tokens: the position of the next one.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has taken none.
+    /// Returns true if the cache is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

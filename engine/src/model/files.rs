@@ -1,4 +1,4 @@
-//! From files to a model: which files make one, and what they hold.
+//! Files of a model: which files make one, and how they are loaded.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,7 +30,7 @@ use crate::model::ternary::TernaryFiles;
 use crate::tokenizer::{self, Chat, Tokenizer, TokenizerFiles};
 use crate::weight::DType;
 
-/// Where a Hugging Face directory has its weights: of several, the first. An index names shards.
+/// Weight files of a Hugging Face directory; the first that exists is used. An index names shards.
 const WEIGHTS: [&str; 4] = [
     "model.safetensors.index.json",
     "model.safetensors",
@@ -38,16 +38,16 @@ const WEIGHTS: [&str; 4] = [
     "pytorch_model.bin",
 ];
 
-/// What the weights are read by.
+/// Configuration file.
 const CONFIG: &str = "config.json";
 
-/// How a conversation is written as text, where `tokenizer_config.json` does not say it.
+/// File of the chat template, if `tokenizer_config.json` has none.
 const TEMPLATE: &str = "chat_template.jinja";
 
-/// How the name of an index of shards ends.
+/// Suffix of an index of shards.
 const INDEX: &str = ".index.json";
 
-/// What may stand beside a GGUF file of weights for lookup tables.
+/// File that may accompany a GGUF file of weights for lookup tables.
 const KERNELS: &str = "kernel_config.ini";
 
 /// The files that make one model.
@@ -56,7 +56,7 @@ const KERNELS: &str = "kernel_config.ini";
 pub enum ModelFiles {
     /// One GGUF file, which holds everything.
     Gguf(Source),
-    /// The same of weights for lookup tables, and what describes the kernels that they were laid out for.
+    /// GGUF file of weights for lookup tables, with the description of their kernels.
     GgufWithKernels {
         /// The GGUF file.
         file: Source,
@@ -74,7 +74,7 @@ pub enum ModelFiles {
     HuggingFace {
         /// The configuration.
         config: Source,
-        /// What says which shard holds which tensor, if there are several.
+        /// Index that assigns tensors to shards, if there are several.
         index: Option<Source>,
         /// The weights, in file-name order.
         weights: Vec<Source>,
@@ -99,7 +99,7 @@ pub struct LoadedModel {
     pub begin_token: Option<u32>,
     /// The tokens that end a text, or a turn in a conversation, as far as the files say.
     pub end_tokens: Vec<u32>,
-    /// What was taken for something that the files leave open.
+    /// Notes on values that the files leave open.
     pub notes: Vec<String>,
 }
 
@@ -113,7 +113,7 @@ impl ModelFiles {
         Self::open_in(&Disk, path)
     }
 
-    /// The same of files that need not be on this machine.
+    /// Opens files that may be remote.
     ///
     /// # Errors
     /// As [`ModelFiles::open`].
@@ -206,10 +206,10 @@ impl ModelFiles {
         }
     }
 
-    /// How many tensors have a hash of their own in the index of shards.
+    /// Returns the number of tensors whose hash is in the index of shards.
     ///
     /// # Errors
-    /// If the index is none.
+    /// If the index is invalid.
     pub fn tensor_hashes(&self) -> Result<usize> {
         match self {
             ModelFiles::HuggingFace { index: Some(index), .. } => shards::hashes(index),
@@ -258,8 +258,7 @@ impl ModelFiles {
         }
     }
 
-    /// How the model was taught to converse, as far as the files say it. `tokenizer` knows the texts of tokens that a GGUF
-    /// file names by their ids.
+    /// Returns the chat settings of the files. `tokenizer` gives the texts of tokens that a GGUF file names by id.
     ///
     /// # Errors
     /// If a file is damaged, or a key has a value that cannot be used.
@@ -283,7 +282,7 @@ impl ModelFiles {
         self.load_told(&TernaryFiles::default())
     }
 
-    /// The same, told what bitnet.cpp's files leave unsaid.
+    /// Loads the model with settings that bitnet.cpp's files omit.
     ///
     /// # Errors
     /// As [`ModelFiles::load`].
@@ -326,21 +325,21 @@ fn open_tokenizer(place: &dyn Place, config: &Source) -> Result<Option<Tokenizer
     TokenizerFiles::in_folder(place, config.path.parent().unwrap_or(Path::new("")))
 }
 
-/// What an architecture can be read from.
+/// Loader of an architecture.
 struct Loader {
-    /// Its name in dumps.
+    /// Name in dumps.
     architecture: &'static str,
-    /// Its names in GGUF files.
+    /// Names in GGUF files.
     gguf_names: &'static [&'static str],
-    /// Its names in `config.json`.
+    /// Names in `config.json`.
     model_types: &'static [&'static str],
-    /// What transformers takes for keys that a `config.json` leaves out.
+    /// Defaults of transformers for keys that a `config.json` omits.
     config_defaults: fn() -> Value,
     gguf: fn(&Gguf) -> Result<Box<dyn Model>>,
     hugging_face: fn(&Config, &TensorFile) -> Result<Box<dyn Model>>,
 }
 
-/// Every architecture that can be run.
+/// Loaders of all supported architectures.
 const LOADERS: &[Loader] = &[
     LLAMA,
     decoder::<MistralBlock>(),
@@ -367,7 +366,7 @@ const LLAMA: Loader = Loader {
     ..decoder::<LlamaBlock>()
 };
 
-/// Its GGUF files go by Llama's name.
+/// Loader of Mixtral, whose GGUF files have Llama's name.
 const MIXTRAL: Loader = Loader { gguf_names: &[], ..decoder::<MixtralBlock>() };
 
 const GPT2: Loader = Loader {

@@ -28,7 +28,7 @@ impl<'f> Config<'f> {
         self.path
     }
 
-    /// The same with `defaults` for keys that are absent.
+    /// Adds `defaults` for keys that are absent.
     pub fn or_defaults(&self, defaults: &'f Value) -> Self {
         Self { defaults: Some(defaults), ..self.clone() }
     }
@@ -39,7 +39,7 @@ impl<'f> Config<'f> {
         stated.or_else(|| self.defaults?.get(key)).filter(|value| !value.is_null())
     }
 
-    /// Whether a key says that there is nothing: where it is there, or by default.
+    /// Returns true if a key is null, in the file or by default.
     pub fn is_null(&self, key: &str) -> bool {
         self.json.get(key).or_else(|| self.defaults?.get(key)).is_some_and(Value::is_null)
     }
@@ -56,7 +56,7 @@ impl<'f> Config<'f> {
         self.optional(key, nested, "an object")
     }
 
-    /// Whether it is an object without entries.
+    /// Returns true for an object without entries.
     pub fn is_empty(&self) -> bool {
         self.json.as_object().is_some_and(serde_json::Map::is_empty)
     }
@@ -113,7 +113,7 @@ impl<'f> Config<'f> {
     /// A token id, several of them, or none.
     ///
     /// # Errors
-    /// If it is there and neither.
+    /// If it is present and neither.
     pub fn token_ids(&self, key: &str) -> Result<Vec<u32>> {
         let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
         let ids = |value: &'f Value| match value.as_array() {

@@ -12,11 +12,11 @@ use crate::weight::Matrix;
 /// A rule that chooses between LongRoPE's short and long factors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LongRope {
-    /// By the length of the sequence. When it grows beyond the first training, everything is read again with the long factors:
-    /// each result is that of one pass over the whole sequence. `generate()` of transformers does this.
+    /// Factors by the length of the sequence. If it exceeds the original context, everything is read again with the
+    /// long factors, so each result is that of one pass over the whole sequence, as in `generate()` of transformers.
     Reread,
-    /// By the length at which a token was read. Keys in the cache keep their rotation. A loop over `forward` of transformers with
-    /// a cache does this.
+    /// Factors by the length at which a token was read. Keys in the cache keep their rotation, as in a loop over
+    /// `forward` of transformers with a cache.
     Kept,
     /// The long factors at every position. llama.cpp and vLLM do this with a context beyond the first training.
     Long,
@@ -25,7 +25,7 @@ pub enum LongRope {
 }
 
 impl LongRope {
-    /// Every rule.
+    /// All rules.
     pub const ALL: [Self; 4] = [Self::Reread, Self::Kept, Self::Long, Self::Short];
 
     /// The word in manifests and reports.

@@ -19,7 +19,7 @@ pub type Mistral = Decoder<MistralBlock>;
 pub struct MistralBlock(LlamaBlock);
 
 impl Block for MistralBlock {
-    /// In dumps it is a Llama, so that those of either kind of file can be compared.
+    /// Architecture settings. In dumps it is a Llama, so that dumps of both kinds of files can be compared.
     const FAMILY: Family = Family {
         gguf_names: &[],
         model_types: &["mistral"],

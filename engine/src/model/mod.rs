@@ -42,7 +42,7 @@ use crate::tap::Probe;
 use crate::tensor::{RopePairing, Tensor};
 use crate::weight::Matrix;
 
-/// What a run needs to know of a model's size and layout.
+/// Sizes and layout of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dimensions {
     /// Entries of the vocabulary.
@@ -59,7 +59,7 @@ pub struct Dimensions {
     pub head_dim: usize,
     /// Key values of one token in one layer: Hkv · D.
     pub kv_width: usize,
-    /// Which values of a head rotate together, if any do: how its q and k are laid out.
+    /// RoPE pairing: the layout of q and k; `None` without RoPE.
     pub rope_pairing: Option<RopePairing>,
     /// Experts of each layer: E; 0 where there are none.
     pub experts: usize,
@@ -92,7 +92,7 @@ pub trait Model: Send + Sync {
     /// The weight matrices of a layer, likewise.
     fn layer_matrices(&self, layer: usize) -> Vec<(&'static str, &Matrix)>;
 
-    /// Every weight matrix, with a name for messages.
+    /// Returns all weight matrices, with names for messages.
     fn matrices(&self) -> Vec<(String, &Matrix)> {
         let outer = self.outer_matrices().into_iter().map(|(name, matrix)| (name.to_owned(), matrix));
         let of_layer = |layer: usize| {
@@ -105,7 +105,7 @@ pub trait Model: Send + Sync {
     /// The vocabulary projection, `[V, d]`.
     fn head(&self) -> &Matrix;
 
-    /// How many of the latest positions a token of this layer sees, itself included; `None` for all.
+    /// Returns the number of latest positions that a token sees in this layer, itself included; `None` for all.
     fn window(&self, layer: usize) -> Option<usize> {
         _ = layer;
         None
@@ -142,10 +142,10 @@ pub trait Model: Send + Sync {
 ///
 /// T = tokens of the pass, d = hidden size, V = vocabulary.
 pub trait ModelPass {
-    /// What enters layer 0: `[T, d]`.
+    /// Computes the input of layer 0: `[T, d]`.
     fn embed(&self, tokens: &[u32], t: &mut Probe) -> Tensor;
 
-    /// These layers will be asked for next, in that order.
+    /// Announces the layers that will be needed next, in that order.
     fn expect(&self, layers: Range<usize>) {
         _ = layers;
     }
@@ -156,7 +156,7 @@ pub trait ModelPass {
     /// first position of the pass.
     fn layer(&self, layer: usize, x: &Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor;
 
-    /// From the last layer's output, `[T, d]`, to logits of every token, `[T, V]`, or where nobody looks at them those of
-    /// the last alone, `[1, V]`.
+    /// Computes the logits of every token, `[T, V]`, from the last layer's output, `[T, d]`; only those of the last
+    /// token, `[1, V]`, if no tap reads them.
     fn head(&self, x: Tensor, t: &mut Probe) -> Tensor;
 }

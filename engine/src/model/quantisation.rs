@@ -10,7 +10,7 @@ use crate::weight::{DType, Factor, Matrix, StoredTensor};
 /// The key of `config.json`.
 pub(super) const KEY: &str = "quantization_config";
 
-/// Which linear layer transformers computes with.
+/// Linear layer of transformers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinearClass {
     /// `AutoBitLinear`, offline: products are multiplied with `weight_scale`.
@@ -58,7 +58,7 @@ impl LinearClass {
         }
     }
 
-    /// What becomes of the `weight_scale` beside a matrix; none where the file keeps no scale.
+    /// Returns the factor for a matrix's `weight_scale`; `None` if the file has no scale.
     pub(super) fn factor(self, weight_scale: f32) -> Option<Factor> {
         match self {
             LinearClass::Multiplying => Some(Factor::Multiplies(weight_scale)),

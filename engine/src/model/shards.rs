@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::error::{Error, Result};
 use crate::format::{Place, Source, TensorFile};
 
-/// Which shard holds which tensor.
+/// Map from tensors to shards.
 #[derive(Deserialize)]
 struct Index {
     weight_map: BTreeMap<String, String>,
@@ -74,7 +74,7 @@ pub(super) fn read(index: &Source, shards: &[Source]) -> Result<TensorFile> {
     }
 }
 
-/// How many tensors have a hash of their own.
+/// Returns the number of tensors with a hash.
 pub(super) fn hashes(index: &Source) -> Result<usize> {
     Ok(parse(index)?.tensor_sha256.len())
 }

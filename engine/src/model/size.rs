@@ -4,16 +4,16 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
-/// No size of a real model comes near it; products of a few sizes up to it do not overflow.
+/// Maximum of any size, far above real models; products of a few sizes do not overflow.
 pub(super) const MAX_SIZE: usize = 1 << 24;
 
-/// More layers than any model has by far: of each a thousand bytes are kept, however small it is.
+/// Maximum number of layers, far above real models: each layer takes a thousand bytes, however small it is.
 pub(super) const MAX_LAYERS: usize = 1 << 12;
 
-/// More experts than any model has by far: so many matrices of a layer are one tensor.
+/// Maximum number of experts, far above real models: so many matrices of a layer are one tensor.
 pub(super) const MAX_EXPERTS: usize = 1 << 12;
 
-/// What the number of layers is called in messages.
+/// Name of the number of layers in messages.
 pub(super) const LAYERS: &str = "number of layers";
 
 /// Makes sure that sizes are of a real model.

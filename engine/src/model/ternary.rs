@@ -1,4 +1,4 @@
-//! What bitnet.cpp's files leave unsaid: which layout I2_S has, and which tiles the kernels of TL1 and TL2.
+//! Settings that bitnet.cpp's files omit: the layout of I2_S, and the tiles of the TL1 and TL2 kernels.
 
 use std::str::FromStr;
 
@@ -7,7 +7,7 @@ use crate::format::{Source, TensorFile};
 use crate::quant::bitnet_files::{self, Tiles};
 use crate::weight::{DType, StoredTensor};
 
-/// How the weights of an I2_S file lie: no type id and no key tells.
+/// Layout of the weights in an I2_S file; the file does not state it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum I2sLayout {
     /// Blocks of 128 weights, as x86 builds and all of bitnet.cpp's converters write.
@@ -17,7 +17,7 @@ pub enum I2sLayout {
     Arm,
 }
 
-/// What a reader of ternary files must be told.
+/// Settings for reading ternary files.
 #[derive(Clone, Debug, Default)]
 pub struct TernaryFiles {
     /// The layout of I2_S.
@@ -33,7 +33,7 @@ pub struct KernelConfig {
     pub rows: usize,
     /// Inputs (K).
     pub columns: usize,
-    /// How the kernel goes through them.
+    /// Tiles of the kernel.
     pub tiles: Tiles,
 }
 

@@ -12,7 +12,7 @@ use crate::parts::{self, Parts, Refused};
 use crate::quant::{self, decode_row, ternary};
 use crate::weight::{DType, Factor, Matrix, StoredTensor};
 
-/// What ternary weights of a Hugging Face checkpoint can be made of.
+/// Types that ternary weights of a Hugging Face checkpoint may have.
 const TERNARY: &str = "u8 (four rows of codes packed into one, so a multiple of 4 rows), or f32, f16, bf16";
 
 /// A weight file being read for one architecture.
@@ -40,7 +40,7 @@ impl<'f> Weights<'f> {
     /// A vector of `len` plain elements, as `f32`.
     ///
     /// # Errors
-    /// If it is missing, of another shape, or of a block type.
+    /// If it is missing, has another shape, or has a block type.
     pub fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
         let tensor = self.fetch(name, &[len])?;
         if !matches!(tensor.dtype, DType::F32 | DType::F16 | DType::BF16) {
@@ -150,7 +150,7 @@ impl<'f> Weights<'f> {
     /// A matrix that the file holds the other way round: `cols` inputs × `rows` outputs, plain elements. It is copied.
     ///
     /// # Errors
-    /// If it is missing, of another shape, or of a block type.
+    /// If it is missing, has another shape, or has a block type.
     pub fn transposed(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
         let tensor = self.fetch(name, &[cols, rows])?;
         Matrix::transposed(tensor).ok_or_else(|| {
@@ -158,7 +158,7 @@ impl<'f> Weights<'f> {
         })
     }
 
-    /// Whether the file holds a tensor.
+    /// Returns true if the file has a tensor.
     pub fn has(&self, name: &str) -> bool {
         self.file.get(name).is_some()
     }
@@ -235,7 +235,7 @@ impl<'f> Weights<'f> {
     }
 }
 
-/// Where the first code is that stands for no weight.
+/// Returns the offset of the first invalid code.
 fn first_bad_code(matrix: &Matrix) -> Option<usize> {
     let row_bytes = matrix.row(0).len();
     parallel::first(matrix.rows, row_bytes, |row| {
@@ -275,14 +275,14 @@ pub fn expect<'m>(layers: impl Iterator<Item = Vec<(&'static str, &'m Matrix)>>)
     }
 }
 
-/// The same of the rows that tokens stand for.
+/// Downloads and checks the rows of these tokens.
 pub fn arrive_rows(table: &Matrix, tokens: &[u32]) {
     let rows: Vec<_> = tokens.iter().flat_map(|&token| table.parts_of_row(token as usize)).collect();
     parts::bring(&rows).unwrap_or_else(|why| parts::refuse(why));
 }
 
-/// All scales are read, at the speed of memory; on a cold file this reads ahead what the first pass needs anyway. The system has it
-/// then, and the process no longer.
+/// Returns the first block with a bad scale. This reads all scales at the speed of memory; for an uncached file it
+/// reads ahead what the first pass needs.
 fn first_unsound_block(matrix: &Matrix) -> Option<usize> {
     if matrix.dtype == DType::INT8_GROUPS {
         return quant::llama2c::first_unsound(matrix.scale_range(0..matrix.rows));

@@ -6,7 +6,7 @@ use crate::ops::norm::per_row;
 use crate::tensor::Tensor;
 use crate::weight::{Factor, Matrix};
 
-/// What the largest activation of a token counts as, at least.
+/// Lower limit for the largest activation of a token.
 const FLOOR: f32 = 1e-5;
 
 impl Transformers {

@@ -29,7 +29,7 @@ pub struct BitnetCpp {
     pub kv: KvType,
 }
 
-/// What was seen in dumps. The fork's products with other types add in orders of their own.
+/// Types that were observed in dumps. The fork's products with other types have other orders of summation.
 const WEIGHTS: &[DType] = &[DType::I2_S, DType::TL, DType::F32, DType::F16, DType::Q8_0];
 
 impl BitnetCpp {

@@ -162,7 +162,7 @@ fn in_groups(x: &Tensor, w: &Matrix, group: usize) -> Tensor {
     })
 }
 
-/// From the first product to the last.
+/// Sums from the first product to the last.
 fn dot(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).fold(0.0, |sum, (a, b)| sum + a * b)
 }

@@ -84,7 +84,7 @@ impl Numerics for LlamaCpp {
         F32.embed(table, tokens)
     }
 
-    /// What others divide by, ggml multiplies with the reciprocal of.
+    /// Multiplies by the reciprocal, as ggml does where others divide.
     fn scale(&self, x: &Tensor, by: Multiplier) -> Tensor {
         F32.scale(x, Multiplier::Number(by.factor()))
     }

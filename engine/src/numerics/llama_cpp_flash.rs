@@ -24,18 +24,18 @@ use crate::quant::DotOrder;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
-/// From so many tokens on, a pass is computed in tiles of as many.
+/// Number of tokens from which on a pass is computed in tiles, and the tile size.
 pub const TILE: usize = 64;
 
 /// Computes as llama.cpp does with flash attention.
 #[derive(Clone, Copy, Debug)]
 pub struct LlamaCppFlash {
-    /// What computes the rest. Its cache is of f16: one of f32 is rounded to that before attention reads it.
+    /// Numerics of all other operations. The cache is f16: f32 values are rounded before attention reads them.
     inner: LlamaCpp,
 }
 
 impl LlamaCppFlash {
-    /// There is but one.
+    /// The only variant.
     pub const NEW: Self = Self { inner: LlamaCpp { kv: KvType::F16 } };
 
     fn way(tokens: usize) -> Way {
@@ -46,12 +46,12 @@ impl LlamaCppFlash {
     }
 }
 
-/// How a pass adds up.
+/// Summation in a pass.
 #[derive(Clone, Copy)]
 struct Way {
     /// Keys that have one largest score.
     together: usize,
-    /// Whether sums over values are rounded to `f16`.
+    /// True if sums over values are rounded to `f16`.
     is_half: bool,
 }
 

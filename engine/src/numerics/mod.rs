@@ -48,7 +48,7 @@ use crate::weight::{DType, Factor, Matrix};
 /// Types whose elements are numbers by themselves: to decode one loses nothing and changes no product.
 pub const PLAIN: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 
-/// One of each kind, to tell which of them can do something.
+/// One instance of each kind, to list those with a feature.
 pub const ALL: &[&dyn Numerics] = &[
     &F32,
     &LlamaCpp { kv: KvType::F16 },
@@ -58,7 +58,7 @@ pub const ALL: &[&dyn Numerics] = &[
     &Llama2C,
 ];
 
-/// Every operation a block diagram is made of, rounded the way one reference rounds it.
+/// Operations of block diagrams, with the rounding of one reference.
 ///
 /// T = tokens of the pass, S = tokens seen so far, H and Hkv = query and key-value heads, D = head size.
 pub trait Numerics: Send + Sync {
@@ -68,11 +68,11 @@ pub trait Numerics: Send + Sync {
     /// The stored types it can compute with; a model with another is refused.
     fn weight_types(&self) -> &'static [DType];
 
-    /// Those of them that it computes with as they are stored. The others it decodes first, which is another
-    /// computation than the one their makers made them for.
+    /// Returns the types that are computed as they are stored. Other types are decoded first, which is another
+    /// computation than intended.
     fn native_types(&self) -> &'static [DType];
 
-    /// What the result of a stage is rounded to: `f32` where nothing is.
+    /// Returns the type that the result of an operation is rounded to: `f32` without rounding.
     fn activation_type(&self) -> DType {
         DType::F32
     }
@@ -85,7 +85,7 @@ pub trait Numerics: Send + Sync {
     /// Looks up rows of an embedding table: `[T, d]`.
     fn embed(&self, table: &Matrix, tokens: &[u32]) -> Tensor;
 
-    /// Each value times, or divided by, a number.
+    /// Multiplies or divides each value by a number.
     fn scale(&self, x: &Tensor, by: Multiplier) -> Tensor;
 
     /// RMSNorm of each row: `[T, d]` or, per head, `[T, H, D]`.
@@ -104,7 +104,8 @@ pub trait Numerics: Send + Sync {
         self.linear(x, w)
     }
 
-    /// Whether a product of `tokens` rows, and what is computed around it, gives each of them the bits that it has alone.
+    /// Returns true if a product of `tokens` rows, and the operations around it, give each row the same bits as
+    /// alone.
     fn adds_rows_alike(&self, w: &Matrix, tokens: usize) -> bool {
         _ = (w, tokens);
         true
@@ -140,7 +141,7 @@ pub trait Numerics: Send + Sync {
         0.0
     }
 
-    /// What the KV cache keeps of keys or values.
+    /// Returns the value that the KV cache stores for keys or values.
     fn to_cache(&self, x: Tensor) -> Tensor;
 
     /// `scale · q·k`: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
@@ -152,7 +153,8 @@ pub trait Numerics: Send + Sync {
     /// `weights · v`, heads merged: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.
     fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor;
 
-    /// What the sum over values is rounded to after each key, in a pass of so many tokens: `f32` where nothing is.
+    /// Returns the type that the sum over values is rounded to after each key, in a pass of so many tokens: `f32`
+    /// without rounding.
     fn sums_of_values(&self, tokens: usize) -> DType {
         _ = tokens;
         DType::F32
@@ -170,7 +172,7 @@ pub trait Numerics: Send + Sync {
     /// `activation(gate) · up`: GLU variants without their projections (Shazeer, 2020).
     fn gated(&self, gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor;
 
-    /// How likely each expert is: softmax of a router's logits, `[T, E]`, in `f32` whatever results are rounded to.
+    /// Computes the probability of each expert: softmax of a router's logits, `[T, E]`, always in `f32`.
     fn likelihoods(&self, logits: &Tensor) -> Tensor {
         let as_scores = logits.clone().reshaped(&[1, logits.rows(), logits.row_len()]);
         F32.softmax(&as_scores, Mask::NONE).reshaped(logits.shape())
@@ -181,7 +183,7 @@ pub trait Numerics: Send + Sync {
         experts::choose(&self.likelihoods(logits), used)
     }
 
-    /// What the outputs of the chosen experts are multiplied with: `[T, E]`, `[T, k]` to `[T, k]`.
+    /// Computes the weights of the chosen experts: `[T, E]`, `[T, k]` to `[T, k]`.
     fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: Routing) -> Tensor {
         let weights = experts::of_chosen(&self.likelihoods(logits), chosen);
         match routing.is_normalised {

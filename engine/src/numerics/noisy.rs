@@ -29,7 +29,8 @@ use crate::weight::{DType, Factor, Matrix};
 
 /// Half the spacing of `f32` at 1.
 pub(super) const U: f64 = 1.0 / (1u64 << 24) as f64;
-/// One rounding, relative to its result: √(0.541 / 3) of u, for mantissas that are evenly spread on a logarithmic scale.
+/// Standard deviation of one rounding relative to u: √(0.541 / 3), for mantissas that are uniform on a logarithmic
+/// scale.
 pub(super) const K: f64 = 0.425;
 /// Units in the last place by which a library's exponential or tangent may be off.
 const LIBRARY: f64 = 2.0;
@@ -81,16 +82,16 @@ pub struct Roundings {
     pub experts: f64,
 }
 
-/// Other numerics with noise. The same seed gives the same noise to the same operations in the same order.
+/// Adds random rounding errors to other numerics. The same seed gives the same errors to the same operations in the
+/// same order.
 pub struct Noisy<'n> {
     numerics: &'n dyn Numerics,
     seed: u64,
-    /// Whether products may have been made of 8-bit integers, in a way that is not known.
+    /// True if products may have been computed with 8-bit integers in an unknown way.
     eight_bits: bool,
-    /// Whether attention may have been in the type of its cache, though the rest is in `f32`.
+    /// True if attention may have been computed in the type of its cache, although the rest is in `f32`.
     short_attention: bool,
-    /// How far a rounding of what is multiplied, and of products, may move them, relative to these; 0 where they are of the type of
-    /// the rest.
+    /// Relative rounding error of operands and products; 0 if they have the type of the rest.
     short_products: f64,
     /// True if results of 16 bits are moved as another order of sums moves them, and not as another rounding inside does.
     sums_alone: bool,
@@ -161,7 +162,7 @@ impl<'n> Noisy<'n> {
         self.moved(x, |x, rms| sigma * (operands * rms * rms + roundings * x * x).sqrt())
     }
 
-    /// What meets a cache, or comes of it, moved as far as rounding to its type may.
+    /// Perturbs a value that is combined with the cache by the rounding of the cache's type.
     fn as_the_cache(&self, x: Tensor) -> Tensor {
         let unit = match self.cache_type() {
             DType::F16 if self.short_attention => 1.0 / 2048.0,
@@ -176,7 +177,7 @@ impl<'n> Noisy<'n> {
         self.moved_in(self.numerics.activation_type(), x, |_, x, rms| sigma(x, rms))
     }
 
-    /// The same of a result that is rounded to `dtype`; `sigma` also gets the number of the row.
+    /// Perturbs a result that is rounded to `dtype`; `sigma` also gets the index of the row.
     fn moved_in(&self, dtype: DType, x: Tensor, sigma: impl Fn(usize, f64, f64) -> f64) -> Tensor {
         let mut random = Gaussian::new(self.seed, self.operations.fetch_add(1, Ordering::Relaxed));
         let (shape, width) = (x.shape().to_vec(), x.shape().last().copied().unwrap_or(1).max(1));
@@ -247,7 +248,7 @@ impl<'n> Noisy<'n> {
     }
 }
 
-/// How large the partial sums over values are, in the order of keys: √Σ of their squares, `[T, H·D]`.
+/// Returns the size of the partial sums over values, in the order of keys: √Σ of their squares, `[T, H·D]`.
 fn partial_sums(weights: &Tensor, v: &Tensor) -> Tensor {
     let (&[heads, tokens, keys], &[_, key_heads, head_dim]) = (weights.shape(), v.shape()) else {
         panic!("weights are [H, T, S], values [S, Hkv, D]")
@@ -279,8 +280,8 @@ fn neighbour(dtype: DType, value: f32, is_above: bool) -> f32 {
     }
 }
 
-/// What rounding a row and the weights it meets to 8 bits does to their products, relative to these: an error that is
-/// evenly spread over a step has a sigma of its √12th part, and there are two.
+/// Returns the relative error of products if a row and its weights are rounded to 8 bits: an error uniform over a
+/// step has a sigma of 1/√12 step, and there are two.
 fn eight_bit_step(row: &[f32]) -> f64 {
     let largest = row.iter().fold(0.0f64, |most, x| most.max(f64::from(x.abs())));
     let square: f64 = row.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();

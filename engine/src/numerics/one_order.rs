@@ -14,18 +14,18 @@ use crate::quant::ActivationCodes;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
-/// Other numerics, but in the order of sums and the roundings of a single token. What several tokens give together and one by one is
-/// then the same to the last bit, if nothing else is wrong.
+/// Wraps numerics and computes every token with the order of sums and the roundings of a single token, so that a pass
+/// of several tokens equals single passes to the last bit.
 pub struct OneOrder<'n>(pub &'n dyn Numerics);
 
-/// What `of` gives for each row alone, `[1, d]`, together again.
+/// Applies `of` to each row alone, `[1, d]`, and joins the results.
 fn row_by_row(x: &Tensor, of: impl Fn(&Tensor) -> Tensor) -> Tensor {
     let row = |row| of(&Tensor::new(&[1, x.row_len()], x.row(row).to_vec())).into_data();
     let data: Vec<f32> = (0..x.rows()).flat_map(row).collect();
     Tensor::new(&[x.rows(), data.len() / x.rows()], data)
 }
 
-/// What `of` gives for the weights of each token alone, `[H, 1, S]`, together again.
+/// Applies `of` to the weights of each token alone, `[H, 1, S]`, and joins the results.
 fn token_by_token(weights: &Tensor, of: impl Fn(&Tensor) -> Tensor) -> Tensor {
     let &[heads, tokens, keys] = weights.shape() else { panic!("weights are [H, T, S]") };
     let of_token = |token| {

@@ -19,26 +19,26 @@ use crate::weight::{DType, Factor, Matrix};
 /// The way a kernel adds the products of a dot product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sum {
-    /// From the first product to the last.
+    /// Order from the first product to the last.
     Forward,
-    /// From the last product to the first.
+    /// Order from the last product to the first.
     Backward,
-    /// In a binary tree.
+    /// Binary tree.
     Pairwise,
-    /// In so many running sums, which are added at the end: SIMD registers.
+    /// This number of running sums, which are added at the end: SIMD registers.
     Lanes(usize),
-    /// In blocks of so many products, each summed by itself: split-K.
+    /// Blocks of this many products, each summed by itself: split-K.
     Blocks(usize),
-    /// By fused multiply-add.
+    /// Fused multiply-add.
     Fused,
-    /// With Kahan's compensation.
+    /// Kahan's compensation.
     Kahan,
-    /// In `f64`.
+    /// Sums in `f64`.
     Double,
 }
 
 impl Sum {
-    /// One of each kind, several widths of registers and blocks.
+    /// One instance of each kind, with several widths of registers and blocks.
     pub const ALL: [Self; 12] = [
         Self::Forward,
         Self::Backward,
@@ -99,7 +99,7 @@ fn kahan(values: impl Iterator<Item = f32>) -> f32 {
     sum
 }
 
-/// Another kernel that computes what [`Transformers`] computes.
+/// Kernel that computes the same as [`Transformers`] in another order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OtherKernels {
     /// The type that results are rounded to.

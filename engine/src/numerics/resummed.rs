@@ -21,11 +21,11 @@ use crate::quant::round_to_f16;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
-/// Other numerics, but each term of a sum is moved within its rounding.
+/// Wraps numerics and perturbs each term of a sum within its rounding.
 pub struct Resummed<'n> {
     numerics: &'n dyn Numerics,
     seed: u64,
-    /// Whether what meets `f16` is rounded to it.
+    /// True if operands of `f16` products are rounded to `f16`.
     in_f16: bool,
     operations: AtomicU64,
 }

@@ -118,8 +118,8 @@ impl Numerics for Transformers {
         per_column(self.products(x, w), self.rounded_row(bias), |x, bias| self.round(x + bias))
     }
 
-    /// Without a factor and with weights of a plain type it is an ordinary layer. bitnet.cpp's matrices have a scale of
-    /// their own, which counts as a packed checkpoint's.
+    /// Computes an ordinary layer without a factor and with weights of a plain type. bitnet.cpp's matrices have their
+    /// own scale, which counts as that of a packed checkpoint.
     fn bit_linear(&self, x: &Tensor, w: &Matrix, factor: Option<Factor>) -> Tensor {
         match factor {
             Some(factor) => self.bit_products(x, w, factor),

@@ -25,8 +25,7 @@ pub const CACHE_CODES: ActivationCodes = ActivationCodes {
     whole_for: 0,
 };
 
-/// Other numerics, but keys and values are rounded to `kv` when the cache takes them. What attention computes with them
-/// stays as it was.
+/// Wraps numerics and rounds keys and values to `kv` in the cache. Attention is otherwise unchanged.
 pub struct WithCache {
     inner: Box<dyn Numerics>,
     kv: DType,

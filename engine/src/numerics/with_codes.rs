@@ -14,7 +14,7 @@ use crate::quant::ActivationCodes;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
-/// Other numerics, but activations are rounded to 8-bit integers before each product with weights.
+/// Wraps numerics and rounds activations to 8-bit integers before each product with weights.
 pub struct WithCodes {
     inner: Box<dyn Numerics>,
     codes: ActivationCodes,

@@ -12,17 +12,17 @@ use crate::ops::product::{Blocks, Strided, cut, fill};
 use crate::parallel;
 use crate::tensor::Tensor;
 
-/// Which keys a query may look at.
+/// Attention mask: the keys that a query sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mask {
-    /// Where the pass's first token stands among the keys: its position, unless the first keys were dropped.
+    /// Index of the pass's first token among the keys: its position, unless the first keys were dropped.
     pub position: usize,
-    /// How many keys a query sees at most, itself included; `None` for all before it.
+    /// Maximum number of keys that a query sees, itself included; `None` for all before it.
     pub window: Option<usize>,
 }
 
 impl Mask {
-    /// Every key for every query.
+    /// Mask that shows every key to every query.
     pub const NONE: Self = Self { position: usize::MAX / 2, window: None };
 
     /// The keys of `keys` that token `token` of the pass sees: itself and those before it, as far as the window goes.
@@ -32,7 +32,7 @@ impl Mask {
     }
 }
 
-/// What q·k is multiplied with, and where an architecture's authors do it.
+/// Factor of q·k, and the operand that it is applied to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scale {
     /// The products: `(q·k) · scale`.
@@ -81,7 +81,7 @@ pub fn softmax(scores: &Tensor, mask: Mask) -> Tensor {
     softmax_by(scores, mask, softmax_row)
 }
 
-/// The same with another softmax of a row.
+/// Computes softmax with another function for a row.
 pub fn softmax_by(scores: &Tensor, mask: Mask, of_row: impl Fn(&[f32], &mut [f32]) + Sync) -> Tensor {
     let &[heads, tokens, keys] = scores.shape() else { panic!("scores are [H, T, S]") };
     per_head_and_token(heads, tokens, keys, |head, token, out| {
@@ -185,7 +185,7 @@ fn turned(v: &Tensor, head: usize) -> Vec<f32> {
     turned
 }
 
-/// One token's mean of values, in the order of sums of a tile.
+/// Computes the weighted mean of values for one token, in the order of sums of a tile.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn mixed(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
     add_in_lanes::<LANES>(|lane| lane, weights, values, stride, out);
@@ -217,7 +217,7 @@ pub fn add_in_lanes<const N: usize>(
     }
 }
 
-/// So many columns, lane after lane, so that their sums stay in registers.
+/// Computes this many columns, lane by lane, so that their sums stay in registers.
 #[inline(always)]
 pub fn columns<const N: usize, const W: usize>(
     place: &impl Fn(usize) -> usize,
@@ -247,7 +247,7 @@ pub fn columns<const N: usize, const W: usize>(
     lanes[0]
 }
 
-/// One head of one token (or key) of `[T, H, D]`.
+/// Returns one head of one token (or key) of `[T, H, D]`.
 pub fn head_of(x: &Tensor, token: usize, head: usize) -> &[f32] {
     let head_dim = x.shape()[2];
     &x.row(token)[head * head_dim..][..head_dim]

@@ -7,21 +7,21 @@
 use crate::parallel;
 use crate::tensor::Tensor;
 
-/// How the weights of the chosen experts come about.
+/// Rules for the weights of the chosen experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Routing {
-    /// How many experts a token chooses.
+    /// Number of experts per token.
     pub used: usize,
-    /// Whether the weights of those are divided by their sum.
+    /// True if the weights are divided by their sum.
     pub is_normalised: bool,
-    /// Whether the architecture's authors round them to the type of activations before they are used.
+    /// True if the architecture's authors round the weights to the type of activations.
     pub is_rounded: bool,
 }
 
-/// In which order the outputs of the chosen experts are added.
+/// Order in which the outputs of the chosen experts are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// That of their numbers.
+    /// Order of the experts' indices.
     Numbers,
     /// The one with the largest weight first; of equals, that with the lowest number.
     Weights,
@@ -49,7 +49,7 @@ pub fn choose(likelihoods: &Tensor, used: usize) -> Tensor {
     Tensor::new(&[likelihoods.rows(), used], (0..likelihoods.rows()).flat_map(of_token).collect())
 }
 
-/// What each token's likelihoods are of the experts that it has chosen: `[T, E]`, `[T, k]` to `[T, k]`.
+/// Returns the likelihoods of the chosen experts: `[T, E]`, `[T, k]` to `[T, k]`.
 pub fn of_chosen(likelihoods: &Tensor, chosen: &Tensor) -> Tensor {
     let of_token = |token: usize| {
         let all = likelihoods.row(token);
@@ -58,7 +58,7 @@ pub fn of_chosen(likelihoods: &Tensor, chosen: &Tensor) -> Tensor {
     Tensor::new(chosen.shape(), (0..chosen.rows()).flat_map(of_token).collect())
 }
 
-/// Each row divided by what `sum` makes of it.
+/// Divides each row by its `sum`.
 pub fn normalised(weights: Tensor, sum: impl Fn(&[f32]) -> f32) -> Tensor {
     let (shape, width) = (weights.shape().to_vec(), weights.row_len());
     let mut data = weights.into_data();
@@ -69,7 +69,7 @@ pub fn normalised(weights: Tensor, sum: impl Fn(&[f32]) -> f32) -> Tensor {
     Tensor::new(&shape, data)
 }
 
-/// For each expert that any token has chosen, the entries of `[T, k]` that have chosen it, in order.
+/// Returns the entries of `[T, k]` by chosen expert, in order.
 pub fn by_expert(chosen: &Tensor) -> Vec<(usize, Vec<usize>)> {
     let mut entries: Vec<(usize, usize)> =
         chosen.data().iter().enumerate().map(|(entry, &expert)| (expert as usize, entry)).collect();
@@ -78,8 +78,8 @@ pub fn by_expert(chosen: &Tensor) -> Vec<(usize, Vec<usize>)> {
     entries.chunk_by(|one, other| one.0 == other.0).map(of_expert).collect()
 }
 
-/// What experts make of the tokens that have chosen them: `[T, d]`, or `[T, k, d]` of what each has made before, to
-/// `[T, k, outputs]`. `product` multiplies rows with the matrix of an expert.
+/// Applies the chosen experts to each token: `[T, d]`, or `[T, k, d]` with an input for each expert, to `[T, k,
+/// outputs]`. `product` multiplies rows by the matrix of an expert.
 pub fn routed(
     x: &Tensor,
     chosen: &Tensor,
@@ -100,7 +100,7 @@ pub fn routed(
     Tensor::new(&[tokens, used, outputs], data)
 }
 
-/// Which row of `x` an entry of `[T, k]` starts from: its own, or its token's.
+/// Returns the row of `x` for each entry of `[T, k]`: the entry's own row, or its token's row.
 pub fn row_of_each(x: &Tensor, used: usize) -> impl Fn(usize) -> usize + Copy + use<> {
     let per_row = if x.shape().len() == 3 { 1 } else { used };
     move |entry| entry / per_row

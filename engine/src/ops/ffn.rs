@@ -17,7 +17,7 @@ pub enum Activation {
     SquaredRelu,
     /// GELU (Hendrycks and Gimpel, 2016) by its tanh approximation.
     GeluTanh,
-    /// The same, each step rounded by itself: what transformers calls `gelu_new`.
+    /// GELU in the tanh form with a rounding after each step: transformers' `gelu_new`.
     GeluNew,
     /// GELU by the error function: `x/2 · (1 + erf(x / √2))`.
     GeluErf,
@@ -30,7 +30,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// Every activation of feed-forward blocks.
+    /// All activation functions of feed-forward blocks.
     pub const ALL: &'static [Activation] = &[
         Activation::Silu,
         Activation::SquaredRelu,
@@ -51,12 +51,12 @@ impl Activation {
         is_gelu
     }
 
-    /// What it computes, however that is rounded: the first of those that are one function.
+    /// Returns the mathematical function, independent of rounding: the first variant with the same function.
     pub fn function(self) -> Self {
         if self == Activation::GeluNew { Activation::GeluTanh } else { self }
     }
 
-    /// Each value of `x` through it, in `f32`.
+    /// Applies the function to each value of `x`, in `f32`.
     pub fn of(self, x: &Tensor) -> Tensor {
         match self {
             Activation::Silu => piecewise(x, silu),
@@ -98,7 +98,7 @@ fn silu(x: &[f32], out: &mut [f32]) {
     out.iter_mut().zip(x).for_each(|(out, &x)| *out = x / (1.0 + exp(-x)));
 }
 
-/// What the logistic form of GELU multiplies its argument with.
+/// Factor in the logistic form of GELU.
 pub const QUICK: f32 = 1.702;
 
 /// √(2/π)

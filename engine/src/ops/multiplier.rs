@@ -12,7 +12,7 @@ pub enum Multiplier {
 }
 
 impl Multiplier {
-    /// What values are multiplied with in all.
+    /// Returns the total factor.
     pub fn factor(self) -> f32 {
         match self {
             Multiplier::Element(factor) | Multiplier::Number(factor) => factor,
@@ -20,7 +20,7 @@ impl Multiplier {
         }
     }
 
-    /// The same kind with another factor in all.
+    /// Returns a multiplier of this kind with another total factor.
     pub fn with(self, factor: f32) -> Self {
         match self {
             Multiplier::Element(_) => Multiplier::Element(factor),

@@ -10,23 +10,23 @@ pub struct RmsNorm {
     pub weight: Vec<f32>,
     /// Added to the mean square.
     pub eps: f32,
-    /// What of the weight the normed row is multiplied with.
+    /// Use of the weight.
     pub gain: Gain,
 }
 
-/// What a normed row is multiplied with.
+/// Gain of a norm: the factor of the normed row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gain {
     /// The weight.
     Weight,
     /// The weight, before anything is rounded to a short type, as OLMo 2's authors have it.
     WeightFirst,
-    /// One and the weight, as Gemma's own files have it. (In GGUF files the one has been added.)
+    /// 1 + weight, as in Gemma's own files. (GGUF files contain the sum.)
     OnePlusWeight,
 }
 
 impl RmsNorm {
-    /// What a normed row is multiplied with: `[d]`.
+    /// Returns the gains of the normed row: `[d]`.
     pub fn gains(&self) -> impl Iterator<Item = f32> {
         self.weight.iter().map(|&weight| match self.gain {
             Gain::Weight | Gain::WeightFirst => weight,
@@ -95,7 +95,7 @@ pub fn mean_square(values: &[f32]) -> f32 {
     (sum / values.len() as f64) as f32
 }
 
-/// Each row of `width` values through `norm`, rows in parallel; the shape stays.
+/// Applies `norm` to each row of `width` values, rows in parallel, and keeps the shape.
 pub fn per_row(x: &Tensor, width: usize, norm: impl Fn(&[f32], &mut [f32]) + Sync) -> Tensor {
     let rows = x.data().len() / width;
     let normed = Tensor::from_rows(rows, width, |row, out| norm(&x.data()[row * width..][..width], out));

@@ -11,10 +11,10 @@ use crate::tensor::Tensor;
 
 /// Rows of numbers, each as long as the others.
 pub trait Rows: Sync {
-    /// How many there are.
+    /// Returns the number of rows.
     fn rows(&self) -> usize;
 
-    /// How long each is.
+    /// Returns the length of a row.
     fn columns(&self) -> usize;
 
     /// A row, where it lies or else written into `scratch`, which is as long.
@@ -41,13 +41,13 @@ impl<'r> Strided<'r> {
         Self { values, stride, rows: values.len() / stride, columns }
     }
 
-    /// One head of every token (or key) of `[T, H, D]`.
+    /// Returns one head of every token (or key) of `[T, H, D]`.
     pub fn head_of(x: &'r Tensor, head: usize) -> Self {
         let columns = x.shape()[2];
         Self { values: &x.data()[head * columns..], stride: x.row_len(), rows: x.rows(), columns }
     }
 
-    /// One of them.
+    /// Returns one row.
     pub fn at(&self, row: usize) -> &'r [f32] {
         &self.values[row * self.stride..][..self.columns]
     }
@@ -67,15 +67,15 @@ impl Rows for Strided<'_> {
     }
 }
 
-/// From so many tokens on, tiles are faster than dot products.
+/// Number of tokens from which on tiles are faster than dot products.
 const TILED: usize = 3;
 
-/// How many steps are added up by themselves.
+/// Number of steps in a partial sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocks {
     /// [`STEPS`], the first of them from the first column on.
     Cut,
-    /// All: where columns are keys, of which a cache may have dropped the first.
+    /// One sum over all columns: for columns that are keys, of which a cache may have dropped the first.
     Whole,
 }
 
@@ -89,7 +89,7 @@ pub fn product(x: Strided, w: &impl Rows) -> Tensor {
     Tensor::new(&[x.rows, w.rows()], values)
 }
 
-/// The same into the rows `values`, which are zeros, in parallel.
+/// Computes the product into the rows `values`, which must be zeros, in parallel.
 ///
 /// # Panics
 /// As [`product`], or if `values` are other rows than these.
@@ -118,8 +118,8 @@ pub fn fill(kernel: Kernel, blocks: Blocks, x: Strided, w: &impl Rows, values: V
     );
 }
 
-/// How many rows of weights are multiplied together: the more, the seldomer activations come from a farther cache; fewer where
-/// threads would wait for each other.
+/// Returns the number of weight rows that are multiplied together: more rows load activations from a farther cache
+/// less often; fewer rows keep all threads busy.
 fn width_of_panels(outputs: usize) -> usize {
     const LEAST: usize = 32;
     let fair = outputs.div_ceil(4 * rayon::current_num_threads());

@@ -6,33 +6,33 @@ use multiversion::multiversion;
 
 use crate::tensor::{RopePairing, Tensor};
 
-/// What RoPE needs to know of a model.
+/// RoPE settings of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
     /// The base of the frequencies: pair `i` turns by `theta^(-2i / width)` radians per position.
     pub theta: f32,
-    /// How many values of a head rotate: the first ones. The others stay as they are.
+    /// Number of values of a head that rotate: the first ones. The others are unchanged.
     pub width: usize,
-    /// Which two values of a head rotate together.
+    /// Pairing: the two values of a head that rotate together.
     pub pairing: RopePairing,
-    /// How the frequencies are stretched for contexts longer than those of the first training.
+    /// Scaling of the frequencies for contexts longer than in the first training.
     pub scaling: RopeScaling,
-    /// Whether an architecture's authors keep cosines, sines and products in `f32` whatever the activations are.
+    /// True if the architecture's authors keep cosines, sines and products in `f32` for all types of activations.
     pub is_unrounded: bool,
 }
 
-/// How the frequencies of RoPE are stretched.
+/// Scaling of RoPE's frequencies.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// Not at all.
+    /// No scaling.
     None,
-    /// What the frequency of each pair is divided by: how GGUF files state it.
+    /// Divisor of each pair's frequency, as stored in GGUF files.
     Factors(Vec<f32>),
-    /// Every frequency is divided by this (Chen et al., 2023).
+    /// Division of every frequency by this number (Chen et al., 2023).
     Linear(f32),
     /// Llama 3.1's: low frequencies are divided by `factor`, high ones left, those between interpolated.
     Llama3 {
-        /// What low frequencies are divided by.
+        /// Divisor of low frequencies.
         factor: f32,
         /// Wavelengths above `original_context / low_freq_factor` are low frequencies.
         low_freq_factor: f32,
@@ -44,20 +44,20 @@ pub enum RopeScaling {
     /// LongRoPE (Ding et al., 2024): each pair's frequency is divided by a factor of its own, which are others in passes
     /// that go beyond the first training, and what is turned is stretched.
     Long {
-        /// What the frequencies are divided by in passes that end within the first training.
+        /// Divisors of the frequencies in passes that end within the original context.
         short: Vec<f32>,
-        /// And in those that end beyond it.
+        /// Divisors of the frequencies in passes that end beyond it.
         long: Vec<f32>,
         /// Positions of the first training.
         original_context: usize,
-        /// What cosines and sines are multiplied with.
+        /// Factor of cosines and sines.
         magnitude: f32,
     },
     /// The factors of a pass of LongRoPE.
     Stretched {
-        /// What the frequency of each pair is divided by.
+        /// Divisor of each pair's frequency.
         factors: Vec<f32>,
-        /// What cosines and sines are multiplied with.
+        /// Factor of cosines and sines.
         magnitude: f32,
     },
 }
@@ -89,7 +89,7 @@ impl Rope {
         }
     }
 
-    /// The same in `f64`, as the formulas have it.
+    /// Computes the frequency in `f64`, by the formula.
     pub fn exact_frequency(&self, pair: usize) -> f64 {
         let unscaled = f64::from(self.theta).powf(-2.0 * pair as f64 / self.width as f64);
         match &self.scaling {
@@ -122,7 +122,7 @@ impl Rope {
         self.theta.powf((2 * pair) as f32 / self.width as f32)
     }
 
-    /// What cosines and sines are multiplied with.
+    /// Returns the factor of cosines and sines.
     pub fn magnitude(&self) -> f32 {
         match self.scaling {
             RopeScaling::Long { magnitude, .. } | RopeScaling::Stretched { magnitude, .. } => magnitude,
@@ -189,7 +189,7 @@ impl RopeTable {
         Self { rope, positions, cos, sin }
     }
 
-    /// What it was made for.
+    /// Returns the settings that the table was made for.
     pub fn rope(&self) -> &Rope {
         &self.rope
     }
@@ -199,12 +199,12 @@ impl RopeTable {
         self.positions.clone()
     }
 
-    /// No angle of the table is larger: that of the first pair, which turns by one radian per position.
+    /// Returns the largest angle of the table: that of the first pair, which turns by one radian per position.
     pub fn largest_angle(&self) -> f64 {
         self.positions.end.saturating_sub(1) as f64
     }
 
-    /// The same table with `round` applied to each cosine and sine.
+    /// Applies `round` to each cosine and sine.
     pub fn rounded(self, round: impl Fn(f32) -> f32 + Sync) -> Self {
         Self { cos: self.cos.map(&round), sin: self.sin.map(&round), ..self }
     }
@@ -218,13 +218,12 @@ impl RopeTable {
         })
     }
 
-    /// The same with one product of each sum fused into it, the one with the pair's first value: what gcc makes of
-    /// ggml's loop.
+    /// Rotates with one product of each sum fused, the one with the pair's first value: gcc's code for ggml's loop.
     pub fn rotate_fused(&self, x: &Tensor) -> Tensor {
         self.per_token(x, turn_fused)
     }
 
-    /// All heads of a token together, with its cosines and sines.
+    /// Rotates all heads of a token together, with its cosines and sines.
     fn per_token(&self, x: &Tensor, turn: impl Fn(Heads, &[f32], [&[f32]; 2], &mut [f32]) + Sync) -> Tensor {
         let &[tokens, heads, head_dim] = x.shape() else {
             panic!("RoPE takes [T, H, D], not {:?}", x.shape())
@@ -241,7 +240,7 @@ impl RopeTable {
     }
 }
 
-/// How the heads of a row lie.
+/// Layout of the heads of a row.
 #[derive(Clone, Copy)]
 struct Heads {
     pairing: RopePairing,
@@ -253,7 +252,7 @@ fn turn_fused(heads: Heads, x: &[f32], angles: [&[f32]; 2], out: &mut [f32]) {
     turn(heads, x, angles, out, |[x, y], [cos, sin]| [x.mul_add(cos, -(y * sin)), x.mul_add(sin, y * cos)]);
 }
 
-/// Every pair of values of every head through `turned`, with its cosine and sine.
+/// Applies `turned` to every pair of every head, with its cosine and sine.
 #[inline(always)]
 fn turn(
     Heads { pairing, head_dim }: Heads,

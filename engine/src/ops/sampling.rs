@@ -1,4 +1,4 @@
-//! From logits to a token.
+//! Choice of a token from logits.
 //!
 //! The order is: temperature, softmax, top-k, top-p, min-p; each filter looks at what the one before it has left, as a
 //! distribution of its own.
@@ -53,22 +53,22 @@ pub struct Picks {
     pub shape: Vec<usize>,
     /// Their ids, row by row.
     pub ids: Vec<u32>,
-    /// Which row of logits each row of ids is looked up in.
+    /// Row of logits for each row of ids.
     pub rows: Vec<usize>,
     /// The token that the first row was made of; of others it is the one before.
     pub before: u32,
-    /// Whether the softmax goes over these ids alone, and not over the vocabulary.
+    /// True if the softmax covers only these ids instead of the vocabulary.
     pub is_closed: bool,
 }
 
 impl Picks {
-    /// One token or several after each row.
+    /// Creates a list of one or several tokens for each row.
     pub fn new(shape: &[usize], ids: Vec<u32>) -> Self {
         let rows = (0..shape[0]).collect();
         Self { shape: shape.to_vec(), ids, rows, before: 0, is_closed: false }
     }
 
-    /// How many there are in a row.
+    /// Returns the number of ids in a row.
     pub fn width(&self) -> usize {
         self.ids.len().checked_div(self.rows.len()).unwrap_or(0)
     }
@@ -106,13 +106,13 @@ fn divided(logits: &[f32], temperature: f32) -> Vec<f64> {
 /// A token that may be drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
-    /// Its id.
+    /// Token id.
     pub token: u32,
-    /// How likely it is, of those that are left.
+    /// Probability among the remaining candidates.
     pub probability: f64,
 }
 
-/// Every token, the likeliest first; of equally likely ones that with the lowest id.
+/// Returns all tokens, the most likely first; of equally likely ones the lowest id first.
 pub fn candidates(probabilities: &[f32]) -> Vec<Candidate> {
     let indexed = probabilities.iter().enumerate();
     let mut all: Vec<_> =
@@ -139,7 +139,7 @@ pub fn top_p(mut sorted: Vec<Candidate>, p: f64) -> Vec<Candidate> {
     normalised(sorted)
 }
 
-/// Those that are at least `p` times as likely as the likeliest.
+/// Keeps the tokens that are at least `p` times as likely as the most likely one.
 pub fn min_p(mut sorted: Vec<Candidate>, p: f64) -> Vec<Candidate> {
     let least = sorted[0].probability * p;
     sorted.retain(|candidate| candidate.probability >= least);

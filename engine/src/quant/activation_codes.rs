@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CodeGroup {
-    /// So many neighbouring values of a token.
+    /// This many neighbouring values of a token.
     Values(usize),
     /// All values of a token.
     Token,

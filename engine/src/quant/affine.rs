@@ -4,12 +4,12 @@ use super::lanes::Lanes;
 use super::q8_1;
 use super::stored::{Stored, blocks};
 
-/// Such a block.
+/// Block with a scale and an offset.
 pub(super) trait Affine: Stored {
-    /// What each code is multiplied with.
+    /// Returns the factor of each code.
     fn scale(&self) -> f32;
 
-    /// What is added to each value.
+    /// Returns the offset of each value.
     fn min(&self) -> f32;
 
     /// The codes, in order of the values.

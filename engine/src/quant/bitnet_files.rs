@@ -1,4 +1,4 @@
-//! How bitnet.cpp's files lay ternary matrices out: to rows of [`super::ternary`].
+//! Layout of ternary matrices in bitnet.cpp's files, converted to rows of [`super::ternary`].
 //!
 //! TL1 and TL2 hold indices into tables of sums, in the order in which kernels that were generated for one shape read
 //! them. That order depends on the kernels' tile sizes, which no file states.
@@ -32,7 +32,7 @@ impl Rows {
         self.weights[row * self.columns + column..][..N].copy_from_slice(&weights);
     }
 
-    /// As rows of [`super::ternary`], one behind the other.
+    /// Encodes the matrix as rows of [`super::ternary`], one after the other.
     fn encoded(&self) -> Vec<u8> {
         let row_bytes = self.columns.div_ceil(BLOCK) * BLOCK_BYTES;
         let mut out = vec![0; self.weights.len() / self.columns * row_bytes];
@@ -67,7 +67,7 @@ fn row_of_byte(byte: usize) -> usize {
     [0, 16, 8, 24][byte / 8] + byte % 8
 }
 
-/// Whether TL2's kernels can have these tiles for a matrix, and its codes fit into so many bytes.
+/// Returns true if TL2's kernels can have these tiles for a matrix, and its codes fit into so many bytes.
 pub fn tl2_fits(rows: usize, columns: usize, tiles: Tiles, bytes: usize) -> bool {
     let Tiles { rows: tile_rows, columns: tile_columns, together } = tiles;
     let divides = |part: usize, whole: usize| part > 0 && whole.is_multiple_of(part);
@@ -140,7 +140,7 @@ fn tiled(
     })
 }
 
-/// Whether the triple at this place is negative. Its bit stands in one of the 16 words of a group of 24 columns.
+/// Returns true if the triple at this index is negative. Its bit is in one of the 16 words of a group of 24 columns.
 fn is_negative(signs: &[u8], tiles: Tiles, columns: usize, row: usize, column: usize) -> bool {
     let (tile, in_tile) = (row / tiles.rows, row % tiles.rows);
     let (block, in_block) = (column / tiles.columns, column % tiles.columns);
@@ -167,7 +167,7 @@ fn pair_of_pairs(byte: u8) -> Option<[i8; 4]> {
     fits.then_some([first / 3 - 1, first % 3 - 1, second / 3 - 1, second % 3 - 1])
 }
 
-/// Whether TL1's kernels can have these tiles for a matrix.
+/// Returns true if TL1's kernels can have these tiles for a matrix.
 pub fn tl1_fits(rows: usize, columns: usize, tiles: Tiles) -> bool {
     let Tiles { rows: tile_rows, columns: tile_columns, together } = tiles;
     let divides = |part: usize, whole: usize| part > 0 && whole.is_multiple_of(part);

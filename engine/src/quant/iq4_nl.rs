@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 use super::signed::{self, Signed};
 use super::stored::{Half, Stored, nibbles};
 
-/// What an index stands for (ggml's `kvalues_iq4nl`).
+/// Values of the indices (ggml's `kvalues_iq4nl`).
 pub(super) const VALUES: [i8; 16] =
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 

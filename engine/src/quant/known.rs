@@ -1,4 +1,4 @@
-//! What stored rows stand for, in `f64`: what products are made of, whatever order they are added up in.
+//! Exact values of stored rows, in `f64`: the operands of products in any order of summation.
 
 use super::affine::Affine;
 use super::large::{Large, WithMins};
@@ -9,15 +9,15 @@ use crate::weight::DType;
 /// A row of activations, as a kernel reads it.
 #[derive(Clone, Debug)]
 pub struct Known {
-    /// What each value stands for.
+    /// Exact values.
     pub values: Vec<f64>,
-    /// What one code more would add to each value.
+    /// Change of each value if its code is increased by one.
     pub steps: Vec<f64>,
     /// The sums of blocks of 32 values, where they are stored: rounded by themselves.
     pub sums: Option<Vec<f64>>,
 }
 
-/// What a row of quantised activations stands for; `None` for a type without codes.
+/// Returns the exact values of a row of quantised activations; `None` for a type without codes.
 ///
 /// # Panics
 /// If the row is not whole.

@@ -20,7 +20,7 @@ impl Lanes {
         Self(std::array::from_fn(|lane| self.0[lane] + other.0[lane]))
     }
 
-    /// All lanes: the upper half onto the lower, twice, then the last two.
+    /// Adds all lanes: the upper half to the lower, twice, then the last two.
     pub(super) fn sum(self) -> f32 {
         let [a, b, c, d, e, f, g, h] = self.0;
         sum4([a + e, b + f, c + g, d + h])

@@ -7,9 +7,9 @@ use super::lanes::{Lanes, sum4};
 use super::q8_k;
 use super::stored::{Stored, blocks};
 
-/// Such a block.
+/// Block of 256 values.
 pub(super) trait Large: Stored {
-    /// What is subtracted from each code.
+    /// Offset that is subtracted from each code.
     const OFFSET: i8;
 
     /// The scale of the group scales.
@@ -110,7 +110,7 @@ pub(super) fn batch_dot<B: Large>(weights: &[u8], activations: &[u8]) -> f32 {
     blocks.fold(0.0, |sum, (w, a)| (w.scale() * whole_sum(w, a)).mul_add(a.scale(), sum))
 }
 
-/// The same for blocks with minima.
+/// Multiplies blocks with minima.
 pub(super) fn batch_dot_with_mins<B: WithMins>(weights: &[u8], activations: &[u8]) -> f32 {
     let blocks = blocks::<B>(weights).iter().zip(blocks::<q8_k::Block>(activations));
     blocks.fold(0.0, |sum, (w, a)| {

@@ -71,10 +71,10 @@ pub type TernarySum = fn(weights: &[u8], activations: &[i8]) -> i32;
 /// Activations that meet ternary weights, their scale, and where their codes go.
 pub type TernaryCodes = fn(row: &[f32], scale: f32, codes: &mut [i8]);
 
-/// What can be done with weights of one type.
+/// Operations on weights of one type.
 struct TypeTraits {
     dtype: DType,
-    /// What its activations are quantised to: `vec_dot_type` of ggml's type traits.
+    /// Type that activations are quantised to: `vec_dot_type` in ggml's type traits.
     activation: DType,
     decode: fn(row: &[u8], out: &mut [f32]),
     dot: Dot,
@@ -116,12 +116,12 @@ const TRAITS: &[TypeTraits] = traits! {
     MXFP4  Q8_0 decode_blocks::<mxfp4::Block>, signed_dot::dot_in_pairs::<mxfp4::Block>, unsound::<mxfp4::Block>;
 };
 
-/// Another order of sums for products of several tokens. Types without one add as for a single token.
+/// Order of sums for products of several tokens. Types without one add as for a single token.
 struct Batch {
     dtype: DType,
-    /// From so many tokens on.
+    /// Minimum number of tokens.
     tokens: usize,
-    /// Of what the matrix's rows and columns must be multiples.
+    /// Required divisors of the matrix's rows and columns.
     outputs: usize,
     columns: usize,
     dot: Dot,
@@ -212,7 +212,7 @@ pub fn decode_matrix_row(w: &Matrix, row: usize, out: &mut [f32]) {
     out.iter_mut().for_each(|value| *value *= w.scale());
 }
 
-/// What activations are quantised to where they meet weights of this type.
+/// Returns the type that activations are quantised to before products with weights of this type.
 ///
 /// # Panics
 /// If `weights` is not [`DECODABLE`].
@@ -270,17 +270,17 @@ pub fn plain_quantise(dtype: DType) -> Quantise {
     }
 }
 
-/// The same in instructions that not every machine has; none on other machines, and for types that gain nothing.
+/// Returns quantisation in faster instructions; `None` if the machine lacks them, or the type gains nothing.
 pub fn fast_quantise(dtype: DType) -> Option<Quantise> {
     simd::quantise(dtype)
 }
 
-/// Which of its dot products ggml uses depends on the matrix product: they add in different orders.
+/// Order of summation. ggml chooses its dot product by the shape of the matrix product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DotOrder {
     /// `ggml_vec_dot_*`.
     Row,
-    /// What several tokens share: llamafile's `tinyBLAS`, or ggml's tiled product.
+    /// Product of several tokens: llamafile's `tinyBLAS`, or ggml's tiled product.
     Batch,
 }
 
@@ -306,7 +306,7 @@ pub fn dot(weights: DType, order: DotOrder) -> Dot {
     fast_dot(weights, order).unwrap_or_else(|| plain_dot(weights, order))
 }
 
-/// The same in plain code: the definition.
+/// Returns the dot product in plain code: the definition.
 ///
 /// # Panics
 /// As [`dot`].
@@ -317,7 +317,7 @@ pub fn plain_dot(weights: DType, order: DotOrder) -> Dot {
     }
 }
 
-/// The same in instructions that not every machine has; none on other machines.
+/// Returns the dot product in faster instructions; `None` if the machine lacks them.
 pub fn fast_dot(weights: DType, order: DotOrder) -> Option<Dot> {
     match (order, batch(weights)) {
         (DotOrder::Batch, Some(_)) => simd::batch_dot(weights),
@@ -331,7 +331,8 @@ pub fn plain_mixed_dot() -> Dot {
     plain::batch_dot_of::<plain::Half, plain::Single>
 }
 
-/// The same in instructions that not every machine has, for rows whose length is a multiple of 8; none on other machines.
+/// Returns the mixed dot product in faster instructions, for rows whose length is a multiple of 8; `None` if the
+/// machine lacks them.
 pub fn fast_mixed_dot() -> Option<Dot> {
     simd::mixed_dot()
 }
@@ -341,7 +342,7 @@ pub fn fast_tile(weights: DType, order: DotOrder) -> Option<Tile> {
     tiles(weights, order).next()
 }
 
-/// All that do so on this machine, the fastest first.
+/// Returns all tile kernels of this machine, the fastest first.
 pub fn tiles(weights: DType, order: DotOrder) -> impl Iterator<Item = Tile> {
     let is_other_order = order == DotOrder::Row && batch(weights).is_some();
     simd::tiles(weights).filter(move |_| !is_other_order)

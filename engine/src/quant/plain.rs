@@ -107,7 +107,7 @@ pub(super) fn batch_dot<E: Element>(weights: &[u8], activations: &[u8]) -> f32 {
     batch_dot_of::<E, E>(weights, activations)
 }
 
-/// The same for activations of another type.
+/// Multiplies with activations of another type.
 pub(super) fn batch_dot_of<W: Element, A: Element>(weights: &[u8], activations: &[u8]) -> f32 {
     let mut lanes = Lanes::default();
     for (index, (w, a)) in blocks::<W>(weights).iter().zip(blocks::<A>(activations)).enumerate() {
@@ -141,7 +141,7 @@ pub(super) fn leftovers<'r, E: Element + 'r>(
     weights.iter().zip(activations).map(|(w, a)| (w.widen(), a.widen()))
 }
 
-/// All lanes, neighbours first.
+/// Adds all lanes, neighbours first.
 fn in_neighbours(Lanes([a, b, c, d, e, f, g, h]): Lanes) -> f32 {
     ((a + e) + (b + f)) + ((c + g) + (d + h))
 }

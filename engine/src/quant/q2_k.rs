@@ -9,7 +9,7 @@ use super::stored::{Half, Stored, part};
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct Block {
-    /// Of each 16 values: the scale, and above it the minimum.
+    /// Scale of each 16 values, with the minimum in the upper bits.
     pub(super) groups: [u8; 16],
     pub(super) codes: [u8; 64],
     pub(super) scale: Half,

@@ -69,7 +69,7 @@ pub(super) fn unpack(bytes: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
     (std::array::from_fn(scale), std::array::from_fn(min))
 }
 
-/// What each 32 have, for each 16.
+/// Repeats the value of each 32 elements for each 16.
 pub(super) fn twice(groups: [u8; 8]) -> [i8; 16] {
     std::array::from_fn(|group| groups[group / 2] as i8)
 }

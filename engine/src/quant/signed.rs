@@ -2,9 +2,9 @@
 
 use super::stored::Stored;
 
-/// Such a block.
+/// Block with a scale and signed codes.
 pub(super) trait Signed: Stored {
-    /// What each code is multiplied with.
+    /// Returns the factor of each code.
     fn scale(&self) -> f32;
 
     /// The codes, in order of the values.

@@ -8,7 +8,7 @@ use super::{Dot, Quantise, Tile};
 use super::{avx2, avx512};
 use crate::weight::DType;
 
-/// For one token.
+/// Returns the kernel for one token.
 #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), expect(unused_variables))]
 pub(super) fn dot(dtype: DType) -> Option<Dot> {
     #[cfg(target_arch = "x86_64")]
@@ -19,7 +19,7 @@ pub(super) fn dot(dtype: DType) -> Option<Dot> {
     return None;
 }
 
-/// For several tokens, where ggml adds in another order then.
+/// Returns the kernel for several tokens, if ggml adds in another order for these.
 #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), expect(unused_variables))]
 pub(super) fn batch_dot(dtype: DType) -> Option<Dot> {
     #[cfg(target_arch = "x86_64")]
@@ -51,7 +51,7 @@ pub(super) fn tiles(dtype: DType) -> impl Iterator<Item = Tile> {
     return std::iter::empty();
 }
 
-/// For rows of activations.
+/// Returns the kernel for rows of activations.
 #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
 pub(super) fn quantise(dtype: DType) -> Option<Quantise> {
     #[cfg(target_arch = "x86_64")]

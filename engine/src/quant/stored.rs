@@ -1,17 +1,17 @@
-//! What all blocks have in common: their bytes seen as typed records, in place.
+//! Common code of all blocks: their bytes as typed records, without a copy.
 
 use half::f16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
 /// A block as it lies in a file. Every field is made of bytes, so that it may lie anywhere.
 pub(super) trait Stored: FromBytes + Immutable + KnownLayout + Unaligned {
-    /// How many values it holds.
+    /// Number of values in a block.
     const LEN: usize;
 
-    /// Whether each of its scales is a number.
+    /// Returns true if all scales are finite.
     fn is_finite(&self) -> bool;
 
-    /// Its values, [`Stored::LEN`] of them.
+    /// Decodes its values, [`Stored::LEN`] of them.
     fn decode(&self, out: &mut [f32]);
 }
 
@@ -23,7 +23,7 @@ pub(super) fn blocks<B: FromBytes + Immutable + KnownLayout + Unaligned>(row: &[
     <[B]>::ref_from_bytes(row).expect("a row is whole in blocks")
 }
 
-/// The same to be written to.
+/// Returns the blocks of a row for writing.
 pub(super) fn blocks_mut<B: FromBytes + IntoBytes + KnownLayout + Unaligned>(row: &mut [u8]) -> &mut [B] {
     <[B]>::mut_from_bytes(row).expect("a row is whole in blocks")
 }
@@ -56,7 +56,7 @@ impl Half {
         f16::from_le_bytes(self.0).to_f32()
     }
 
-    /// The same in one instruction, which `half` would call a function for.
+    /// Converts in one instruction, for which `half` would call a function.
     #[cfg(target_arch = "aarch64")]
     pub(super) fn to_f32(self) -> f32 {
         super::neon::half::widen(self.bits())

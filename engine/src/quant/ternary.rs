@@ -33,13 +33,13 @@ pub(super) const EXACT: usize = 16;
 pub struct Activations {
     /// `round(x · scale)`, and zeros up to the end of the last block.
     pub codes: Vec<i8>,
-    /// What the values were multiplied with: 127 over the largest.
+    /// Factor of the values: 127 over the largest.
     pub scale: f32,
     /// The sum of the codes.
     pub sum: i32,
 }
 
-/// Whether a type has rows as they are described here.
+/// Returns true if a type has rows in this format.
 pub fn is_ternary(dtype: DType) -> bool {
     matches!(dtype, DType::I2_S | DType::TL)
 }
@@ -67,7 +67,7 @@ pub fn plain_codes(row: &[f32], scale: f32, codes: &mut [i8]) {
     codes.iter_mut().zip(row).for_each(|(code, &value)| *code = to_int8(to_int32(value * scale)));
 }
 
-/// The same in instructions that not every machine has; none on other machines.
+/// Returns the product in faster instructions; `None` if the machine lacks them.
 pub fn fast_codes() -> Option<TernaryCodes> {
     #[cfg(target_arch = "x86_64")]
     return avx2::ternary_codes();
@@ -101,8 +101,7 @@ pub fn encode_row(weights: impl IntoIterator<Item = i8>, out: &mut [u8]) {
     }
 }
 
-/// Where the first byte is that holds a code which stands for nothing: bitnet.cpp's reader takes it for 0, its products
-/// for 2.
+/// Returns the offset of the first byte with an invalid code: bitnet.cpp's reader takes it for 0, its products for 2.
 pub fn first_bad_code(rows: &[u8]) -> Option<usize> {
     rows.iter().position(|byte| byte & (byte >> 1) & 0b01_01_01_01 != 0)
 }
@@ -134,7 +133,7 @@ pub fn sum(weights: DType) -> TernarySum {
     fast_sum(weights).unwrap_or_else(|| plain_sum(weights))
 }
 
-/// The same in instructions that not every machine has; none on other machines.
+/// Returns the sum in faster instructions; `None` if the machine lacks them.
 #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
 pub fn fast_sum(weights: DType) -> Option<TernarySum> {
     #[cfg(target_arch = "x86_64")]
@@ -143,7 +142,7 @@ pub fn fast_sum(weights: DType) -> Option<TernarySum> {
     return None;
 }
 
-/// The same in plain code: the definition.
+/// Returns the sum in plain code: the definition.
 ///
 /// # Panics
 /// If the type is not ternary.

@@ -1,4 +1,4 @@
-//! What `tokenizer.json` may make the library take: a few bytes of it can ask for gigabytes.
+//! Limits on `tokenizer.json`: a few bytes of it can make the library allocate gigabytes.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,8 +7,8 @@ use serde_json::Value;
 use crate::error::Result;
 use crate::tokenizer::refuse;
 
-/// How much longer a text may become by its rules. Real ones make three times the length of it, and NFKC of one character 33
-/// bytes.
+/// Largest allowed growth of a text by the rules. Real rules make a text three times as long, and NFKC makes 33 bytes
+/// of one character.
 const MOST: f64 = 1024.0;
 
 /// Makes sure that what the rules of a tokenizer make of a text is in proportion to it.
@@ -27,8 +27,8 @@ pub(super) fn check(tokenizer: &Value) -> Result<()> {
     Ok(())
 }
 
-/// How many times as long as it was a text can be after a rule, and those in it. Its fields decide, and not its type: so the
-/// library reads a rule whose type it does not know.
+/// Returns the largest growth of a text by a rule and its inner rules. Its fields decide, not its type, because the
+/// library also reads rules of unknown type that way.
 fn growth(rule: &Value) -> Result<f64> {
     let fields = match rule {
         Value::Null => return Ok(1.0),
@@ -42,8 +42,8 @@ fn growth(rule: &Value) -> Result<f64> {
     inner.map(growth).try_fold(own, |product, one| one.map(|one| product * one))
 }
 
-/// Of `Replace`: what stands for a text of its own length, or, for a pattern that may match nothing, between any two characters.
-/// `Split` has a pattern too, and nothing that stands for it.
+/// Returns the growth by `Replace`: the replacement of a text of its own length, or, for a pattern that may match
+/// nothing, between any two characters. `Split` has a pattern too, and no replacement.
 fn replaced(rule: &Value) -> f64 {
     let content = rule["content"].as_str().map_or(0, str::len) as f64;
     match rule["pattern"]["String"].as_str() {
@@ -52,7 +52,8 @@ fn replaced(rule: &Value) -> f64 {
     }
 }
 
-/// Of a table of characters: the longest text in it, which may stand for one byte. It begins with the length of its index.
+/// Returns the longest text in a table of characters, which may replace one byte. The table begins with the length of
+/// its index.
 fn longest(charsmap: &Value) -> Result<f64> {
     let broken = || refuse("its precompiled_charsmap is damaged; get the file again");
     let bytes = STANDARD.decode(charsmap.as_str().unwrap_or_default()).map_err(|_| broken())?;

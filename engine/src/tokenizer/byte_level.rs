@@ -16,15 +16,15 @@ use super::library::{Library, caught, check_merge};
 use crate::error::Result;
 use crate::tokenizer::refuse;
 
-/// How texts are cut into words, and what else follows from the name of it.
+/// Pre-tokenizer: the patterns that cut texts into words, and other settings that follow from its name.
 pub(super) struct Words {
     /// The names of `tokenizer.ggml.pre` for it.
     names: &'static [&'static str],
-    /// What is cut out of a text, and what lies between; of these pieces what the next pattern cuts, and so on.
+    /// Patterns: the first cuts a text into matches and the text between them, the next cuts these pieces, and so on.
     patterns: &'static [&'static str],
-    /// Whether a word that is a piece is not merged but taken.
+    /// True if a word that is a piece is used without merges.
     ignore_merges: bool,
-    /// Whether texts begin with BOS where the file does not say.
+    /// True if texts begin with BOS by default.
     pub add_bos: bool,
 }
 
@@ -107,7 +107,7 @@ const GRANITE_EMBEDDING: &str = concat!(
 );
 /// Chinese and Japanese.
 const HAN_AND_KANA: &str = "[一-龥\u{3040}-ゟ゠-ヿ]+";
-/// From the end of a number on: what is left over comes first.
+/// Cuts digits into threes from the end of a number, so that the rest comes first.
 const DIGITS_IN_THREES: &str = r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))";
 /// Scripts that are written without spaces, and Hangul, in the ranges of llama.cpp.
 const ASIAN: &str = "[一-鿿㐀-䶿豈-﫿\u{3040}-ゟ゠-ヿ･-ﾟ⼀-\u{2fdf}\u{e40}-\u{e7f}\u{e80}-\u{eff}ក-\u{17ff}က-႟ꩠ-ꩿꧠ-\u{a9ff}가-\u{d7af}ᄀ-ᇿ]+";
@@ -129,7 +129,7 @@ const EXAONE_MOE: &str = concat!(
     r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
 );
 
-/// What llama.cpp knows these names as, in the patterns of the models' own files.
+/// Pre-tokenizers by llama.cpp's names, with the patterns of the models' own files.
 const WORDS: &[Words] = &[
     Words::new(
         &[
@@ -234,7 +234,7 @@ impl Words {
         WORDS.iter().find(|words| words.names.contains(&name))
     }
 
-    /// All names that are known.
+    /// Returns all known names.
     pub fn names() -> String {
         let names: Vec<&str> = WORDS.iter().flat_map(|words| words.names).copied().collect();
         names.join(", ")

@@ -1,4 +1,4 @@
-//! What a model's files say of how a conversation is written as text.
+//! Chat settings in a model's files.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::format::{Gguf, Source};
 use crate::tokenizer::Tokenizer;
 
-/// How a model was taught to converse, and the special tokens that its files name.
+/// Chat template of a model, and the special tokens that its files name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chat {
     /// The template that writes a conversation as text, in Jinja's language as transformers understands it.
@@ -18,8 +18,8 @@ pub struct Chat {
 }
 
 impl Chat {
-    /// Of a Hugging Face directory: `chat_template.jinja`, else what `tokenizer_config.json` has; of several templates that
-    /// called "default".
+    /// Reads a Hugging Face directory: `chat_template.jinja`, else the template in `tokenizer_config.json`; of
+    /// several templates, the one named "default".
     ///
     /// # Errors
     /// If a file is damaged.
@@ -39,7 +39,7 @@ impl Chat {
         Ok(Self { template, tokens: names(&config) })
     }
 
-    /// Of a GGUF file.
+    /// Reads a GGUF file.
     ///
     /// # Errors
     /// If a key has a value that cannot be used.

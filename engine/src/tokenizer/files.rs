@@ -1,4 +1,4 @@
-//! Which files make a tokenizer, and what they are called.
+//! Files of a tokenizer, and their names.
 
 use std::path::Path;
 
@@ -29,7 +29,7 @@ pub enum TokenizerFiles {
     Llama2c(Source),
 }
 
-/// Where GPT-2's pieces and its merges stand: transformers' names, and OpenAI's own.
+/// Files of GPT-2's pieces and merges: transformers' names, and OpenAI's own.
 const GPT2: [(&str, &str); 2] = [("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")];
 
 impl TokenizerFiles {

@@ -29,7 +29,7 @@ pub fn read(pieces: &Source, merges: &Source) -> Result<Box<dyn Tokenizer>> {
     let types = pieces.iter().map(|&piece| if piece == END_OF_TEXT { CONTROL } else { NORMAL }).collect();
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with("#version"));
     let vocabulary = Vocabulary { pieces, types, merges: lines.collect() };
-    let words = Words::of("gpt-2").expect("it is in the table");
+    let words = Words::of("gpt-2").expect("gpt-2 is in the table");
     Ok(Box::new(byte_level::tokenizer(&vocabulary, words, None, None)?))
 }
 

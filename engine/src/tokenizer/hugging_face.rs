@@ -47,7 +47,7 @@ fn read(source: &Source) -> Result<tokenizers::Tokenizer> {
     Ok(tokenizer)
 }
 
-/// What the library lets pass, and then panics at or answers at random.
+/// Refuses settings that the library accepts, and then panics or gives random results.
 fn check_model(model: &Value) -> Result<()> {
     if !(model["dropout"].is_null() || model["dropout"] == 0.0) {
         return Err(refuse(format!(
@@ -72,8 +72,8 @@ fn pair(merge: &Value) -> Option<(&str, &str)> {
     }
 }
 
-/// What `tokenizer_config.json` wants before and after texts, instead of what `tokenizer.json` puts there. Where it
-/// wants nothing of the kind, that remains.
+/// Applies the special tokens that `tokenizer_config.json` adds before and after texts, instead of those of
+/// `tokenizer.json`. If it sets none, those remain.
 fn apply(
     source: &Source,
     config: &Value,

@@ -15,7 +15,7 @@ use crate::tokenizer::{Special, Tokenizer, refuse};
 /// A tokenizer of the library, and what is put around texts that the library does not know of.
 pub(super) struct Library {
     inner: tokenizers::Tokenizer,
-    /// The same, to which names of special tokens are text. Made when it is first asked for.
+    /// Tokenizer that reads names of special tokens as text. Created on first use.
     unparsed: OnceLock<tokenizers::Tokenizer>,
     before: Option<u32>,
     after: Option<u32>,
@@ -28,7 +28,7 @@ impl Library {
         Self { inner, unparsed: OnceLock::new(), before, after, file: None }
     }
 
-    /// The same, with the file that is to be named where the library gives up on a text.
+    /// Sets the file that errors name.
     pub fn of(self, file: &Path) -> Self {
         Self { file: Some(file.to_owned()), ..self }
     }
@@ -92,7 +92,7 @@ impl Library {
         texts.filter(|piece| !self.inner.get_added_vocabulary().is_special_token(piece))
     }
 
-    /// How many of the last ids are bytes.
+    /// Returns the number of last ids that are bytes.
     fn bytes_at_the_end(&self, ids: &[u32]) -> usize {
         let has_bytes = match self.inner.get_decoder() {
             Some(DecoderWrapper::Sequence(all)) => {
@@ -105,7 +105,8 @@ impl Library {
     }
 }
 
-/// What a piece in GPT-2's alphabet stands for; one with another character stands for itself, as in the library.
+/// Returns the bytes of a piece in GPT-2's alphabet; a piece with another character stands for itself, as in the
+/// library.
 fn bytes_of(piece: &str) -> Vec<u8> {
     let bytes: Option<Vec<u8>> = piece.chars().map(byte_of).collect();
     bytes.unwrap_or_else(|| piece.as_bytes().to_vec())

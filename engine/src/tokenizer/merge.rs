@@ -56,7 +56,7 @@ struct Pair {
     score: f32,
     left: usize,
     right: usize,
-    /// Of both together, in bytes, when they were proposed.
+    /// Length of both together, in bytes, when they were proposed.
     length: usize,
 }
 
@@ -77,7 +77,7 @@ impl<'t, S: FnMut(&'t str, usize) -> Option<f32>> Merging<'t, S> {
         }
     }
 
-    /// Whether both are still what they were when the pair was proposed.
+    /// Returns true if both pieces are unchanged since the pair was proposed.
     fn is_current(&self, pair: &Pair) -> bool {
         let (left, right) = (&self.symbols[pair.left].span, &self.symbols[pair.right].span);
         !left.is_empty() && !right.is_empty() && left.len() + right.len() == pair.length

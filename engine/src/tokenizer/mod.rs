@@ -28,18 +28,18 @@ pub use template::{Conversation, Template};
 
 use crate::error::{Error, Result, TokenizerError};
 
-/// What is done about special tokens when a text is encoded.
+/// Handling of special tokens when a text is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Special {
-    /// Whether the ids stand between what the model's own settings ask for, BOS mostly.
+    /// True if the special tokens of the model's settings are added, mostly BOS.
     pub add: bool,
-    /// Whether the name of a special token in the text is that token, or text as any other.
+    /// True if the name of a special token in the text is read as that token.
     pub parse: bool,
 }
 
 /// Text to token ids and back, as one model was trained to read and write it.
 pub trait Tokenizer: Send + Sync {
-    /// How many ids there are.
+    /// Returns the number of ids.
     fn vocab_size(&self) -> usize;
 
     /// The ids of `text`.
@@ -59,7 +59,7 @@ pub trait Tokenizer: Send + Sync {
     /// The piece of an id as the vocabulary writes it; `None` outside the vocabulary.
     fn piece(&self, id: u32) -> Option<String>;
 
-    /// What `ids` stand for, without control tokens. Bytes, because an id may stand for a part of a character.
+    /// Decodes `ids` without control tokens. Returns bytes, because an id may be a part of a character.
     ///
     /// # Errors
     /// If an id is outside the vocabulary.

@@ -118,7 +118,7 @@ fn check(file: &Source, trainer: &Trainer, normalizer: &Normalizer, denormalizer
     Ok(())
 }
 
-/// Whether BOS and EOS are to be added, as far as `tokenizer_config.json` says.
+/// Returns the settings of `tokenizer_config.json` for adding BOS and EOS.
 fn asked_for(config: Option<&Source>) -> Result<(Option<bool>, Option<bool>)> {
     let Some(source) = config else { return Ok((None, None)) };
     let config: Value =

@@ -26,9 +26,9 @@ use crate::error::{Result, TokenizerError};
 use crate::tokenizer::merge::merge;
 use crate::tokenizer::{Special, Tokenizer, refuse};
 
-/// What stands for a space inside pieces: U+2581.
+/// Character for a space inside pieces: U+2581.
 const SPACE: char = '▁';
-/// What sentencepiece writes for the unknown piece: U+2047 between spaces.
+/// Text that sentencepiece writes for the unknown piece: U+2047 between spaces.
 const UNKNOWN_TEXT: &str = " ⁇ ";
 
 /// A vocabulary as files hold it: columns of one length, a row per id.
@@ -36,18 +36,18 @@ const UNKNOWN_TEXT: &str = " ⁇ ";
 pub struct Vocabulary {
     /// The text of each piece, with U+2581 for spaces.
     pub pieces: Vec<String>,
-    /// How early two neighbours are merged into it: the highest first.
+    /// Merge priority: the highest score first.
     pub scores: Vec<f32>,
     /// 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
     pub types: Vec<i32>,
 }
 
-/// Whose rules count where the two engines differ.
+/// Engine whose rules apply where the two engines differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rules {
-    /// Those of llama.cpp.
+    /// Rules of llama.cpp.
     LlamaCpp,
-    /// Those of the sentencepiece library.
+    /// Rules of the sentencepiece library.
     SentencePiece,
 }
 
@@ -60,13 +60,13 @@ pub struct SentencePieceSettings {
     pub eos: Option<u32>,
     /// The id of a character that no other stands for.
     pub unk: Option<u32>,
-    /// Whether texts begin with BOS.
+    /// True if texts begin with BOS.
     pub add_bos: bool,
-    /// Whether texts end with EOS.
+    /// True if texts end with EOS.
     pub add_eos: bool,
-    /// Whether text gets a space in front, so that its first word is written as any other.
+    /// True if a space is added before a text, so that its first word is encoded as any other.
     pub add_space_prefix: bool,
-    /// Whose rules count.
+    /// Engine whose rules apply.
     pub rules: Rules,
 }
 
@@ -92,7 +92,7 @@ pub struct SentencePiece {
     ids: HashMap<String, u32>,
     byte_ids: [Option<u32>; 256],
     user_defined: CutOut,
-    /// What is cut out of texts as they are, where names of special pieces are parsed.
+    /// Special pieces that are cut out of texts, if their names are parsed.
     named: CutOut,
     settings: SentencePieceSettings,
 }
@@ -263,7 +263,7 @@ impl CutOut {
         Ok(Self { finder: finder.map_err(|problem| refuse(problem.to_string()))?, ids })
     }
 
-    /// Where they stand in a text, from left to right.
+    /// Finds them in a text, from left to right.
     fn find_all(&self, text: &str) -> impl Iterator<Item = (Range<usize>, u32)> {
         self.finder.find_iter(text).map(|found| (found.range(), self.ids[found.pattern()]))
     }

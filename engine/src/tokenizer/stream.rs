@@ -12,9 +12,9 @@ pub struct TextStream<'t> {
     tokenizer: &'t dyn Tokenizer,
     /// The ids that gave the last text, and those that came since.
     window: Vec<u32>,
-    /// Where the latter begin.
+    /// Index of the first of these.
     since: usize,
-    /// How many bytes of the window's text were given out.
+    /// Number of bytes of the window's text that were returned.
     shown: usize,
 }
 
@@ -49,10 +49,10 @@ impl<'t> TextStream<'t> {
         Ok(new)
     }
 
-    /// What was held back, when no id follows: U+FFFD for a character that did not become whole.
+    /// Returns the text that was held back, at the end: U+FFFD for an incomplete character.
     ///
     /// # Errors
-    /// None that [`TextStream::push`] did not have.
+    /// Errors of [`TextStream::push`].
     pub fn finish(mut self) -> Result<String> {
         let bytes = self.tokenizer.decode(&self.window)?;
         Ok(self.give(&bytes))
@@ -74,7 +74,7 @@ impl<'t> TextStream<'t> {
     }
 }
 
-/// How many bytes at the end begin a character that is not whole.
+/// Returns the number of bytes of an incomplete character at the end.
 fn unfinished(mut bytes: &[u8]) -> usize {
     while let Err(error) = str::from_utf8(bytes) {
         let rest = &bytes[error.valid_up_to()..];

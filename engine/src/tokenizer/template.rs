@@ -12,25 +12,25 @@ use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 use crate::error::{Error as Refused, Result};
 
-/// How much a template may do: those of models take some thousand instructions.
+/// Maximum number of instructions of a template: real templates need a few thousand.
 const FUEL: u64 = 50_000_000;
 
-/// How long a conversation may become.
+/// Maximum length of a conversation in bytes.
 const LONGEST: usize = 1 << 26;
 
 const NAME: &str = "chat";
 
 /// A conversation, for a template.
 pub struct Conversation {
-    /// Its messages.
+    /// Messages.
     pub messages: Vec<serde_json::Value>,
-    /// Whether what follows is the assistant's.
+    /// True if the assistant's turn is next.
     pub adds_prompt: bool,
-    /// Whether the last message goes on.
+    /// True if the last message is to be continued.
     pub continues: bool,
-    /// What else the template is told.
+    /// Additional variables for the template.
     pub told: serde_json::Map<String, serde_json::Value>,
-    /// Whether the text is put between special tokens, which templates write themselves.
+    /// True if special tokens are added to the text; most templates write them themselves.
     pub adds_special: bool,
 }
 
@@ -48,7 +48,7 @@ impl Template {
     pub fn new(source: String, tokens: &BTreeMap<String, String>) -> Result<Self> {
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        environment.set_syntax(syntax.expect("it is Jinja's own"));
+        environment.set_syntax(syntax.expect("Jinja's own syntax is valid"));
         environment.set_undefined_behavior(UndefinedBehavior::Lenient);
         environment.set_fuel(Some(FUEL));
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
@@ -78,7 +78,7 @@ impl Template {
         };
         let tokens = Value::from(Serde(&self.tokens));
         let told_more = Value::from(Serde(&conversation.told));
-        let template = self.environment.get_template(NAME).expect("it was added");
+        let template = self.environment.get_template(NAME).expect("the template was added");
         let mut text = Limited::default();
         let rendered = template.render_captured_to(context! { ..told_more, ..given, ..tokens }, &mut text);
         let refuse = |problem| Refused::Usage(format!("the chat template refuses this: {problem}"));
@@ -86,7 +86,7 @@ impl Template {
             return Err(refuse(format!("its output has more than {LONGEST} bytes")));
         }
         rendered.map_err(|error| refuse(told(&error)))?;
-        let text = String::from_utf8(text.bytes).expect("texts were written");
+        let text = String::from_utf8(text.bytes).expect("the template writes UTF-8");
         if conversation.continues { continued(text, conversation) } else { Ok(text) }
     }
 }

@@ -7,7 +7,7 @@ use crate::parts::Parts;
 use crate::view::float8;
 use crate::weight::DType;
 
-/// Whether elements of a type have an exact `f64`.
+/// Returns true if every element of a type has an exact `f64`.
 pub(super) fn is_exact(dtype: DType, bytes: &Parts) -> bool {
     use DType::*;
     const LARGEST: u64 = 1 << f64::MANTISSA_DIGITS;
@@ -46,7 +46,7 @@ fn widen<const N: usize, T>(bytes: &[u8], out: &mut [T], element: impl Fn([u8; N
     out.iter_mut().zip(bytes.as_chunks::<N>().0).for_each(|(out, &bits)| *out = element(bits));
 }
 
-/// Whether every element of a type is an `f32`, and [`decode_short`] knows it.
+/// Returns true if every element of a type is an `f32`, and [`decode_short`] supports the type.
 pub(super) fn is_short(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }

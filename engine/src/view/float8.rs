@@ -18,7 +18,7 @@ struct Float8 {
 }
 
 impl Float8 {
-    /// What each pattern stands for.
+    /// Returns the number of each bit pattern.
     const fn numbers(&self) -> [f64; 256] {
         let mut all = [0.0; 256];
         let mut bits = 0;

@@ -1,10 +1,10 @@
-//! The same numbers in another order: axes, parts and pairs are matters of the index.
+//! Views of the numbers in another order: axes, parts and pairs change only the index.
 
 use std::ops::Range;
 
 use crate::view::{Part, View};
 
-/// Every order of so many axes, their own first.
+/// Returns all orders of so many axes, the identity first.
 pub fn orders(n: usize) -> Vec<Vec<usize>> {
     let mut all = vec![Vec::new()];
     for _ in 0..n {
@@ -168,7 +168,7 @@ impl<'a> View<'a> {
         self.settled()
     }
 
-    /// Without an axis of length 1.
+    /// Removes an axis of length 1.
     fn without(self, axis: usize) -> Self {
         self.each(|mut one| {
             one.shape.remove(axis);

@@ -28,7 +28,7 @@ use crate::error::Result;
 
 /// Prefix of a version identifier that is an ETag.
 const ETAG: &str = "ETag ";
-/// Longer words are no message.
+/// Maximum length of a library's message.
 const LONGEST_MESSAGE: usize = 500;
 
 /// A bucket.
@@ -44,7 +44,7 @@ impl Cloud {
     /// The bucket of an address, with what the environment says of it. Nothing is asked for yet.
     ///
     /// # Errors
-    /// If the environment says what cannot be, or too little.
+    /// If the environment has invalid or missing settings.
     pub fn new(url: &Url) -> Result<Self> {
         let bucket = bucket_of(url.shown());
         let store = match url.scheme() {
@@ -85,7 +85,8 @@ fn azure(bucket: &str) -> object_store::Result<Cloud> {
     Ok(Cloud { store: Box::new(builder.build()?), home, variables })
 }
 
-/// For what `object_store` asks by itself, which is credentials: parts of files have the patience of all files elsewhere.
+/// Returns the retry settings for `object_store`'s own requests, which are for credentials. Range requests have their
+/// own retries.
 fn patience() -> RetryConfig {
     RetryConfig { max_retries: 2, retry_timeout: Duration::from_secs(30), ..RetryConfig::default() }
 }

@@ -8,7 +8,7 @@ use crate::error::{Error, KeyError, Result};
 /// The same key is a u32 in one file and an i32 or u64 in another: the width is the converter's whim and
 /// does not matter as long as the value fits.
 pub trait FromValue<'a>: Sized {
-    /// What is asked for, in messages.
+    /// Description of the expected type, for messages.
     const EXPECTED: &'static str;
 
     /// The value as this type, where it is one.

@@ -38,7 +38,7 @@ const LEAST_KEY: usize = 8 + 4 + 1;
 pub struct Gguf {
     /// 2 or 3.
     pub version: u32,
-    /// What tensor data is aligned to, in bytes.
+    /// Alignment of tensor data in bytes.
     pub alignment: u32,
     /// The weights.
     pub tensors: TensorFile,
@@ -49,7 +49,7 @@ impl Gguf {
     /// Reads and checks everything but the values of the weights.
     ///
     /// # Errors
-    /// If anything is damaged or contradicts itself, or a tensor is of a type that has no place here.
+    /// If the file is damaged or contradicts itself, or a tensor has an unsupported type.
     pub fn read(source: &Source) -> Result<Self> {
         let mut cursor = Cursor::new(source);
         let version = read_version(&mut cursor)?;
@@ -61,7 +61,7 @@ impl Gguf {
         Ok(Self { version, alignment, tensors, metadata })
     }
 
-    /// All keys and values, in file order. Readers of a model want [`Gguf::require`] instead.
+    /// Returns all keys and values, in file order. To read a model, use [`Gguf::require`] instead.
     pub fn metadata(&self) -> &Named<Value> {
         &self.metadata
     }

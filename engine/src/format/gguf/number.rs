@@ -45,7 +45,7 @@ macro_rules! numbers {
         pub enum Number { $($Type($type),)* }
 
         impl Number {
-            /// Its type.
+            /// Returns the type of the number.
             pub fn number_type(self) -> NumberType {
                 match self { $(Self::$Type(_) => NumberType::$Type,)* }
             }
@@ -116,17 +116,17 @@ impl Numbers {
         self.number_type
     }
 
-    /// All numbers, in order.
+    /// Returns all numbers, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Number> {
         self.data.chunks_exact(self.number_type.width()).map(|bytes| self.number_type.decode(bytes))
     }
 
-    /// How many there are.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.data.len() / self.number_type.width()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.data.is_empty()
     }

@@ -12,7 +12,7 @@ use crate::weight::{DType, StoredTensor};
 /// A description takes at least its name's length, dimension count, one dimension, type and offset.
 pub(super) const LEAST_BYTES: usize = 8 + 4 + 8 + 4 + 8;
 
-/// What the metadata says about how to read tensors.
+/// Metadata that decides how tensors are read.
 #[derive(Clone, Copy)]
 pub(super) struct Context {
     pub alignment: u32,
@@ -22,7 +22,7 @@ pub(super) struct Context {
 /// A description, with all of it checked that can be without the others.
 struct Description<'a> {
     name: &'a str,
-    /// Where the description starts.
+    /// Offset of the description.
     at: usize,
     dtype: DType,
     /// Outermost first.
@@ -107,7 +107,7 @@ fn read_type(cursor: &mut Cursor, tensor: Shown, context: Context) -> Result<DTy
     }
 }
 
-/// How many bytes the data takes, where rows are whole in blocks and the product fits.
+/// Returns the size of the data in bytes, if rows are whole in blocks and the product fits.
 fn bytes_of(source: &Source, tensor: Shown, at: usize, dtype: DType, shape: &[usize]) -> Result<usize> {
     let row = shape[shape.len() - 1];
     let block = dtype.block_len();

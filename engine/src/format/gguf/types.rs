@@ -2,11 +2,11 @@
 
 use crate::weight::DType;
 
-/// What a type id stands for.
+/// Meaning of a type id.
 pub(super) enum TensorType {
     /// A type that is read here.
     Known(DType),
-    /// One that is not, by name, and what to do.
+    /// Type that is not supported, with its name and the remedy.
     Refused(&'static str, &'static str),
     /// An id that ggml had not given out when this was written.
     Unknown,
@@ -19,10 +19,10 @@ const ACTIVATIONS: &str = "bitnet.cpp uses it for activations, not for weights; 
 const AMBIGUOUS: &str = "bitnet.cpp uses the type id of MXFP4 for TL2, and general.file_type does not say which of the \
                          two this is (39 for TL2, 38 for MXFP4); quantize the model again";
 
-/// What a file says of the program that wrote it. bitnet.cpp's fork gave type ids its own meaning.
+/// Origin of a file. bitnet.cpp's fork gave type ids its own meaning.
 #[derive(Clone, Copy)]
 pub(super) struct Origin {
-    /// Whether it names an architecture that only the fork's files have with these types.
+    /// True if the architecture has these types only in the fork's files.
     pub bitnet: bool,
     /// `general.file_type`: what most of the tensors are. The fork has its own numbers for that, too.
     pub file_type: Option<u32>,

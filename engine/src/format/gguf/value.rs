@@ -105,7 +105,7 @@ impl Display for Value {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Strings {
     text: String,
-    /// Where each string ends in `text`; it starts where the one before it ends.
+    /// End of each string in `text`; a string starts at the end of the previous one.
     ends: Vec<usize>,
 }
 
@@ -120,24 +120,24 @@ impl Strings {
         Ok(strings)
     }
 
-    /// One string.
+    /// Returns one string.
     pub fn get(&self, index: usize) -> Option<&str> {
         let end = *self.ends.get(index)?;
         let start = if index == 0 { 0 } else { self.ends[index - 1] };
         Some(&self.text[start..end])
     }
 
-    /// All strings, in order.
+    /// Returns all strings, in order.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         (0..self.len()).filter_map(|index| self.get(index))
     }
 
-    /// How many there are.
+    /// Returns the number of strings.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no strings.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }

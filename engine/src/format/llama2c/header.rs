@@ -6,13 +6,13 @@ use crate::format::cursor::Cursor;
 
 /// "ak42" as a number.
 const MAGIC: u32 = 0x616b_3432;
-/// Where weights start behind a magic.
+/// Offset of the weights in files with a magic.
 const LATER_BYTES: usize = 256;
 const VERSION_0_BYTES: usize = 28;
-/// No size of a real model comes near it, and products of three stay within 128 bits.
+/// Maximum size of a model's dimensions, far above real models; products of three fit in 128 bits.
 const MAX_SIZE: u32 = 1 << 24;
 
-/// More layers than any model has by far: of each a thousand bytes are kept, however small it is.
+/// Maximum number of layers, far above real models: each layer takes a thousand bytes, however small it is.
 const MAX_LAYERS: u32 = 1 << 12;
 
 /// The sizes of a model, and how its file is laid out.
@@ -34,13 +34,13 @@ pub struct Header {
     pub vocab_size: usize,
     /// Positions the model was trained for.
     pub seq_len: usize,
-    /// Whether the vocabulary projection is the embedding table.
+    /// True if the vocabulary projection is the embedding table.
     pub shared_classifier: bool,
     /// Elements that share a scale, in version 2.
     pub group_size: Option<usize>,
 }
 
-/// What is wrong with a field: where, which, its value, what it may be.
+/// Invalid field: offset, name, value and allowed values.
 struct Wrong {
     offset: usize,
     what: &'static str,
@@ -68,7 +68,7 @@ impl Header {
         if version == 1 { Ok(header) } else { header.with_groups(&mut cursor) }
     }
 
-    /// Where the weights start.
+    /// Returns the offset of the weights.
     pub(super) fn bytes(&self) -> usize {
         if self.version == 0 { VERSION_0_BYTES } else { LATER_BYTES }
     }
@@ -118,7 +118,7 @@ impl Header {
         header.checked(at)
     }
 
-    /// What must hold between the sizes.
+    /// Checks the relations between the sizes.
     fn checked(self, at: usize) -> Result<Self, Wrong> {
         let wrong = |index: usize, what, found: usize, expected| {
             Err(Wrong { offset: at + 4 * index, what, found: found as i64, expected })
@@ -170,12 +170,12 @@ impl Wrong {
     }
 }
 
-/// Whether a file starts as those of version 1 and later do.
+/// Returns true if a file starts like version 1 or later.
 pub(super) fn has_magic(bytes: &[u8]) -> bool {
     bytes.starts_with(&MAGIC.to_le_bytes())
 }
 
-/// Whether a file starts with seven numbers that are the sizes of a model: all there is to tell version 0 by.
+/// Returns true if a file starts with seven numbers that can be the sizes of a model: the only sign of version 0.
 pub(super) fn is_version_0(bytes: &[u8]) -> bool {
     bytes.first_chunk().is_some_and(|fields| Header::of_fields(fields, 0, 0).is_ok())
 }

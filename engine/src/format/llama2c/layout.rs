@@ -1,4 +1,4 @@
-//! Which tensor stands where.
+//! Order of the tensors in the file.
 
 use super::Header;
 use crate::error::Result;
@@ -65,7 +65,7 @@ fn hint(h: &Header, held: usize) -> &'static str {
     }
 }
 
-/// All bytes behind the header. Sizes are at most 2^24, so nothing overflows.
+/// Returns the number of bytes after the header. Sizes are at most 2^24, so nothing overflows.
 fn weight_bytes(h: &Header) -> u128 {
     let [d, f, layers, vocabulary] = [h.dim, h.hidden_dim, h.n_layers, h.vocab_size].map(|size| size as u128);
     let kv = (h.n_kv_heads * h.head_dim()) as u128;
@@ -84,7 +84,7 @@ fn table_elements(h: &Header) -> u128 {
     if h.version == 0 { h.seq_len as u128 * h.head_dim() as u128 } else { 0 }
 }
 
-/// Every tensor, in the order of the file.
+/// Returns all tensors, in the order of the file.
 pub(super) fn parts(h: &Header) -> Vec<Part> {
     let mut parts = Vec::new();
     match h.version {

@@ -26,7 +26,7 @@ use crate::weight::StoredTensor;
 /// A llama2.c file, checked.
 #[derive(Clone, Debug)]
 pub struct Llama2c {
-    /// What the file says of the model.
+    /// Header of the file.
     pub header: Header,
     /// The weights, by their GGUF names. The scales of `blk.0.attn_q.weight` are `blk.0.attn_q.scales`.
     pub tensors: TensorFile,
@@ -55,7 +55,7 @@ impl Llama2c {
     }
 }
 
-/// Whether a file starts as one of version 1 or later, or with numbers that are the sizes of a model.
+/// Returns true if a file starts like version 1 or later, or with numbers that can be the sizes of a model.
 pub(super) fn is_start(bytes: &[u8]) -> bool {
     header::has_magic(bytes) || header::is_version_0(bytes)
 }

@@ -91,7 +91,7 @@ fn folder(zip: &ZipArchive<Cursor<&[u8]>>) -> Option<String> {
     folders.find(|folder| folder.ends_with('/')).map(str::to_owned)
 }
 
-/// Where a member starts in the file, and its length.
+/// Returns the offset of a member in the file, and its length.
 fn place(member: &ZipFile<Cursor<&[u8]>>) -> Result<(u64, u64), String> {
     let is_plain = member.compression() == CompressionMethod::Stored && !member.encrypted();
     match member.data_start() {

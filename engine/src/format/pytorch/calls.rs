@@ -1,11 +1,11 @@
-//! What a pickle may name and call: classes and functions that stand for tensors, their storages and dicts.
+//! Names and calls that a pickle may use: classes and functions for tensors, their storages and dicts.
 
 use super::super::shown::Shown;
 use super::machine::Machine;
 use super::value::{Axis, Global, Storage, Tensor, Value};
 use crate::error::{Error, FormatError, Result};
 
-/// No weight comes near.
+/// Maximum number of axes, above that of any weight.
 const MOST_AXES: usize = 8;
 
 impl<'p> Machine<'p> {

@@ -1,4 +1,4 @@
-//! From storages and strides to the bytes of tensors.
+//! Bytes of tensors, from storages and strides.
 
 use std::ops::Range;
 
@@ -16,8 +16,8 @@ use crate::weight::{DType, StoredTensor};
 /// Cuts tensors out of the storages of an archive.
 pub(super) struct Layouts<'s> {
     archive: Archive<'s>,
-    /// How many bytes may still be copied. Tensors can share a storage, or repeat one element without end, so a
-    /// small file could ask for more than memory holds.
+    /// Number of bytes that may still be copied. Tensors can share a storage, or repeat one element, so a small file
+    /// could otherwise ask for more than fits in memory.
     budget: usize,
 }
 
@@ -64,7 +64,7 @@ impl<'s> Layouts<'s> {
     }
 }
 
-/// From the first element to behind the last, or `None` where that overflows.
+/// Returns the range from the first to the last element, or `None` on overflow.
 fn span(offset: usize, axes: &[Axis]) -> Option<Range<usize>> {
     if axes.iter().any(|axis| axis.size == 0) {
         return Some(offset..offset);
@@ -75,7 +75,7 @@ fn span(offset: usize, axes: &[Axis]) -> Option<Range<usize>> {
     Some(offset..last?.checked_add(1)?)
 }
 
-/// Whether each step goes over all that is inside; no step is made along an axis of one entry, or of none.
+/// Returns true if the tensor is row-major. Axes with at most one entry have no step.
 fn is_row_major(axes: &[Axis]) -> bool {
     let mut inside = 1;
     let mut fits = |axis: &Axis| {
@@ -98,7 +98,7 @@ fn gather(view: &[u8], element: usize, axes: &[Axis], len: usize) -> Bytes {
     gathered.into()
 }
 
-/// To the next index: as an odometer.
+/// Advances to the next index, like an odometer.
 fn advance(index: &mut [usize], axes: &[Axis]) {
     for (digit, axis) in index.iter_mut().zip(axes).rev() {
         *digit += 1;

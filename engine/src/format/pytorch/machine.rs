@@ -21,7 +21,7 @@ pub(super) fn run(pickle: &Source) -> Result<Vec<(&str, Tensor<'_>)>> {
     machine.state_dict(result)
 }
 
-/// What the pickle makes, and the machine that holds what it is made of.
+/// Runs a pickle and returns its result, with the machine that holds it.
 pub(super) fn result(pickle: &Source) -> Result<(Machine<'_>, Value<'_>)> {
     let mut machine = Machine::new(pickle);
     loop {
@@ -127,14 +127,14 @@ impl<'p> Machine<'p> {
         Ok(self.stack[self.below(1)?])
     }
 
-    /// Where the `count` topmost values begin; they must be newer than the last mark.
+    /// Returns the index of the `count` topmost values, which must be newer than the last mark.
     fn below(&self, count: usize) -> Result<usize> {
         let floor = self.marks.last().copied().unwrap_or(0);
         let start = self.stack.len().checked_sub(count).filter(|&start| start >= floor);
         start.ok_or_else(|| self.reader.bad("applied to too few values", format_args!("{count}")))
     }
 
-    /// How many values were pushed since the last mark.
+    /// Returns the number of values pushed since the last mark.
     fn pop_mark(&mut self) -> Result<usize> {
         let mark = self.marks.pop().ok_or_else(|| self.reader.bad("without a mark", "one before it"))?;
         Ok(self.stack.len() - mark) // `below` keeps the stack at least as high as its marks

@@ -36,11 +36,11 @@ pub struct Pytorch {
     pub tensors: TensorFile,
 }
 
-/// What anybody saved with torch: tensors in dicts, lists and tuples.
+/// Content of any file saved with torch: tensors in dicts, lists and tuples.
 pub(super) struct Nested {
     /// Tensors by the path of keys and numbers to them, and lists of whole numbers.
     pub(super) arrays: Vec<(String, StoredTensor)>,
-    /// What else there is.
+    /// Other entries.
     pub(super) others: Vec<String>,
 }
 
@@ -65,7 +65,7 @@ impl Pytorch {
         Ok(Self { tensors: TensorFile { path: source.path.clone(), tensors } })
     }
 
-    /// The same of tensors anywhere in what was saved.
+    /// Reads tensors anywhere in a saved file.
     ///
     /// # Errors
     /// As [`Pytorch::read`], but for the form of what holds the tensors.

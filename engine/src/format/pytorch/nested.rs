@@ -5,14 +5,14 @@ use super::machine::{self, Machine};
 use super::value::{Tensor, Value};
 use crate::error::Result;
 
-/// Nobody nests deeper; a dict may hold itself.
+/// Maximum nesting depth; a dict may contain itself.
 const MOST_DEEP: usize = 16;
-/// More entries than any run has. A list may be shared by many others, so that few bytes name many entries.
+/// Maximum number of entries. Lists can be shared, so that few bytes hold many entries.
 const MOST_ENTRIES: usize = 1 << 18;
 /// Bytes of all their names: keys may be shared, too.
 const MOST_NAMED: usize = 1 << 26;
 
-/// What is anywhere in a pickle.
+/// Tensors and other entries of a pickle.
 #[derive(Default)]
 pub(in super::super) struct Found<'p> {
     /// Tensors by the path of keys and numbers to them, joined by dots.

@@ -2,7 +2,7 @@
 
 macro_rules! opcodes {
     ($($variant:ident $byte:literal $name:literal)*) => {
-        /// What one step of a pickle does; `pickletools.py` of Python describes each.
+        /// Opcode of a pickle; Python's `pickletools.py` describes each.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(super) enum Opcode { $($variant,)* }
 
@@ -15,7 +15,7 @@ macro_rules! opcodes {
                 }
             }
 
-            /// What pickletools calls it.
+            /// Returns its name in pickletools.
             pub fn name(self) -> &'static str {
                 match self { $(Opcode::$variant => $name,)* }
             }

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 /// A reading position in a pickle.
 pub(super) struct Reader<'p> {
     cursor: Cursor<'p>,
-    /// Where the opcode at work stands, and which it is.
+    /// Offset and value of the current opcode.
     at: usize,
     opcode: Opcode,
 }

@@ -1,4 +1,4 @@
-//! What a pickle may hold here, and the names it may ask for.
+//! Values that a pickle may contain, and names that it may use.
 
 use crate::weight::DType;
 
@@ -12,7 +12,7 @@ pub(super) enum Value<'p> {
     Float,
     Text(&'p str),
     Tuple {
-        /// Where its items begin.
+        /// Index of its first item.
         first: usize,
         len: usize,
     },
@@ -24,7 +24,7 @@ pub(super) enum Value<'p> {
 }
 
 impl Value<'_> {
-    /// What it is, in messages.
+    /// Returns its kind, for messages.
     pub fn kind(self) -> &'static str {
         match self {
             Value::None => "None",
@@ -47,7 +47,7 @@ impl Value<'_> {
 pub(super) struct Storage<'p> {
     /// `None` where each tensor has its own type and the storage counts bytes.
     pub dtype: Option<DType>,
-    /// Its name below `data/`.
+    /// Name below `data/`.
     pub key: &'p str,
     pub elements: usize,
 }
@@ -55,20 +55,20 @@ pub(super) struct Storage<'p> {
 /// An axis of a tensor.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Axis {
-    /// How many entries it has.
+    /// Number of entries.
     pub size: usize,
-    /// How many elements of the storage a step along it skips.
+    /// Number of storage elements that a step skips.
     pub stride: usize,
 }
 
 /// A tensor as the pickle describes it; nothing of it is checked.
 #[derive(Clone, Debug)]
 pub(super) struct Tensor<'p> {
-    /// Where in the pickle.
+    /// Offset in the pickle.
     pub at: usize,
     pub dtype: DType,
     pub storage: Storage<'p>,
-    /// Where it starts in the storage, in elements.
+    /// Offset in the storage, in elements.
     pub offset: usize,
     /// Outermost first.
     pub axes: Vec<Axis>,
@@ -79,7 +79,7 @@ pub(super) struct Tensor<'p> {
 pub(super) enum Global {
     OrderedDict,
     DefaultDict,
-    /// What a `defaultdict` makes of a key that it lacks: never made here.
+    /// Default factory of a `defaultdict`; never called.
     Container,
     Size,
     RebuildParameter,

@@ -34,17 +34,17 @@ pub struct DecoderConfig {
     pub context_length: usize,
     /// Added to the mean square in every RMSNorm.
     pub norm_eps: f32,
-    /// How norms use their weights, as this file holds them.
+    /// Use of the norms' weights, as stored in this file.
     pub norm_gain: Gain,
-    /// What embeddings are multiplied with, if anything.
+    /// Factor of the embeddings, if any.
     pub embed_scale: Option<Multiplier>,
-    /// What both halves of a block are multiplied with before they are added to the stream, if anything.
+    /// Factor of both halves of a block before they are added to the stream, if any.
     pub residual_scale: Option<f32>,
-    /// What logits are divided by, if anything.
+    /// Divisor of the logits, if any.
     pub logits_divisor: Option<f32>,
-    /// What scores are softly capped by, if they are.
+    /// Soft cap of the scores, if any.
     pub attn_cap: Option<f32>,
-    /// What logits are softly capped by, if they are.
+    /// Soft cap of the logits, if any.
     pub logits_cap: Option<f32>,
     /// Rotary positions, but for the layers of `sliding`.
     pub rope: Rope,
@@ -52,11 +52,11 @@ pub struct DecoderConfig {
     pub sliding: Option<SlidingWindow>,
     /// Layers that do not rotate queries and keys, where there are such.
     pub unrotated: Vec<bool>,
-    /// What q·k is multiplied with.
+    /// Factor of q·k.
     pub attn_scale: Scale,
     /// The nonlinearity of the gate.
     pub activation: Activation,
-    /// Whether the vocabulary projection is the embedding table.
+    /// True if the vocabulary projection is the embedding table.
     pub tied_output: bool,
     /// Linear layers of BitNet's kind, in a Hugging Face checkpoint that has them.
     pub linear_class: Option<LinearClass>,
@@ -69,20 +69,20 @@ pub struct DecoderConfig {
 /// Matrices that have a bias.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Biases {
-    /// Those of queries, keys and values.
+    /// Biases of queries, keys and values.
     pub qkv: bool,
     /// The output projection of attention.
     pub output: bool,
-    /// Those of the feed-forward block.
+    /// Biases of the feed-forward block.
     pub mlp: bool,
 }
 
 /// The experts of each layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertsConfig {
-    /// How many there are, E.
+    /// Number of experts, E.
     pub count: usize,
-    /// How those that a token chooses are weighed.
+    /// Weighting of the chosen experts.
     pub routing: Routing,
 }
 
@@ -104,16 +104,16 @@ impl ExpertsConfig {
 /// Layers that see only the last tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingWindow {
-    /// How many tokens they see, the query's own included.
+    /// Number of tokens that they see, including the query's own.
     pub window: usize,
     /// Their positions.
     pub rope: Rope,
-    /// Which layers they are.
+    /// Layers with the window.
     pub layers: Vec<bool>,
 }
 
 impl SlidingWindow {
-    /// All layers but every `pattern`-th, if there is one, which sees everything.
+    /// Returns all layers except every `pattern`-th, which has full attention.
     pub(super) fn every(pattern: Option<usize>, n_layers: usize) -> Vec<bool> {
         let is_full = |layer: usize| pattern.is_some_and(|pattern| layer.is_multiple_of(pattern));
         (1..=n_layers).map(|layer| !is_full(layer)).collect()
@@ -132,17 +132,17 @@ impl DecoderConfig {
         RmsNorm { weight, eps: self.norm_eps, gain: self.norm_gain }
     }
 
-    /// Whether a layer sees only the last tokens.
+    /// Returns true if a layer has a sliding window.
     pub fn slides(&self, layer: usize) -> bool {
         self.sliding.as_ref().is_some_and(|sliding| sliding.layers[layer])
     }
 
-    /// Whether a layer rotates queries and keys.
+    /// Returns true if a layer applies RoPE.
     pub fn rotates(&self, layer: usize) -> bool {
         !self.unrotated.get(layer).copied().unwrap_or(false)
     }
 
-    /// What must hold of the numbers, whatever file they come from.
+    /// Checks the relations between the numbers, for any file format.
     pub(super) fn check(&self, file: &Path) -> Result<()> {
         let sizes = [
             ("vocabulary size", self.vocab_size),
@@ -212,7 +212,7 @@ fn check_rope(rope: &Rope, file: &Path) -> Result<()> {
     }
 }
 
-/// What both llama.cpp and transformers take where a file does not say.
+/// Default of llama.cpp and transformers for files without a value.
 pub(super) const DEFAULT_THETA: f32 = 10_000.0;
 
 /// The head size where a file does not give it.

@@ -84,7 +84,7 @@ impl DecoderConfig {
         Ok(config)
     }
 
-    /// What a file says of layers that see only the last tokens. Their RoPE is not scaled.
+    /// Reads the sliding window of a file. RoPE is not scaled in such layers.
     fn sliding_window(
         &self,
         file: &Gguf,
@@ -131,7 +131,7 @@ impl DecoderConfig {
     }
 }
 
-/// What the file calls its architecture.
+/// Returns the architecture's name in the file.
 fn name_in(file: &Gguf, family: &Family) -> Result<&'static str> {
     const KEY: &str = "general.architecture";
     let found: &str = file.require(KEY)?;

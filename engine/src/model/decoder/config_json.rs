@@ -15,7 +15,7 @@ use crate::ops::ffn::Activation;
 use crate::ops::rope::{Rope, RopeScaling};
 use crate::tensor::RopePairing;
 
-/// What `layer_types` and `rope_parameters` call layers that see all tokens, and those that see the last.
+/// Names in `layer_types` and `rope_parameters` for layers with full attention and with a sliding window.
 const FULL: &str = "full_attention";
 const SLIDING: &str = "sliding_attention";
 
@@ -79,7 +79,7 @@ impl DecoderConfig {
     }
 }
 
-/// What q·k is multiplied with: what the file says, at the architecture's place.
+/// Reads the factor of q·k, applied to the operand that the architecture scales.
 fn attn_scale(file: &Config, default: Scale) -> Result<Scale> {
     const KEY: &str = "query_pre_attn_scalar";
     let Some(scalar) = file.optional_f32(KEY)? else { return Ok(default) };
@@ -93,7 +93,7 @@ fn attn_scale(file: &Config, default: Scale) -> Result<Scale> {
     })
 }
 
-/// Which layers see only the last tokens: `layer_types`, or every layer but those of `sliding_window_pattern`.
+/// Reads the layers with a sliding window: `layer_types`, or every layer except those of `sliding_window_pattern`.
 fn sliding_window(file: &Config, config: &DecoderConfig, family: &Family) -> Result<Option<SlidingWindow>> {
     let listed = layer_types(file, config.n_layers)?;
     let Some(defaults) = &family.sliding else {
@@ -124,7 +124,7 @@ fn sliding_window(file: &Config, config: &DecoderConfig, family: &Family) -> Res
     Ok(Some(SlidingWindow { window, rope, layers }))
 }
 
-/// Which layers `layer_types` calls sliding, if it is there.
+/// Reads the sliding layers from `layer_types`, if present.
 fn layer_types(file: &Config, n_layers: usize) -> Result<Option<Vec<bool>>> {
     const KEY: &str = "layer_types";
     let Some(value) = file.get(KEY) else { return Ok(None) };
@@ -170,7 +170,7 @@ fn rope(
     Ok(Rope { theta, width, pairing, scaling, is_unrounded: family.rope.is_unrounded })
 }
 
-/// How many values of a head rotate.
+/// Reads the number of values of a head that rotate.
 fn width(file: &Config, new: Option<&Config>, family: &Family, head_dim: usize) -> Result<usize> {
     const KEY: &str = "partial_rotary_factor";
     let place = new.filter(|new| new.get(KEY).is_some()).unwrap_or(file);
@@ -184,7 +184,8 @@ fn width(file: &Config, new: Option<&Config>, family: &Family, head_dim: usize) 
     Ok((head_dim as f32 * part) as usize)
 }
 
-/// Which layers rotate nothing: `no_rope_layers`, which lists those that do, or every `no_rope_layer_interval`-th.
+/// Reads the layers without RoPE: `no_rope_layers`, which lists the layers with RoPE, or every
+/// `no_rope_layer_interval`-th layer.
 fn unrotated(file: &Config, n_layers: usize, family: &Family) -> Result<Vec<bool>> {
     const LISTED: &str = "no_rope_layers";
     const EVERY: &str = "no_rope_layer_interval";
@@ -211,7 +212,7 @@ fn unrotated(file: &Config, n_layers: usize, family: &Family) -> Result<Vec<bool
     }
 }
 
-/// How the frequencies are stretched.
+/// Reads the RoPE scaling.
 fn scaling(file: &Config, parameters: &Config, family: &Family) -> Result<RopeScaling> {
     let kind = if parameters.get("rope_type").is_some() { "rope_type" } else { "type" };
     match parameters.optional_str(kind)? {

@@ -9,7 +9,7 @@ use crate::ops::norm::Gain;
 use crate::ops::rope::{Rope, RopeScaling};
 use crate::tensor::RopePairing;
 
-/// What `run.c` adds to the mean square.
+/// Epsilon of `run.c`.
 const NORM_EPS: f32 = 1e-5;
 
 impl DecoderConfig {

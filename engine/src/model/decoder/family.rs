@@ -1,4 +1,4 @@
-//! What sets the architectures of the Llama family apart, besides their block diagrams.
+//! Differences between the architectures of the Llama family, in addition to their block diagrams.
 
 use serde_json::Value;
 
@@ -11,49 +11,49 @@ use crate::tensor::RopePairing;
 
 /// Constants and conventions of an architecture, and what its files leave unsaid.
 pub struct Family {
-    /// Its name in dumps and tolerances.
+    /// Name in dumps and tolerances.
     pub architecture: &'static str,
-    /// Its names in GGUF files.
+    /// Names in GGUF files.
     pub gguf_names: &'static [&'static str],
-    /// What `model_type` says of it in a `config.json`.
+    /// Values of `model_type` in a `config.json`.
     pub model_types: &'static [&'static str],
-    /// How the q and k rows of its GGUF files are laid out.
+    /// Layout of the q and k rows in its GGUF files.
     pub gguf_pairing: RopePairing,
     /// The nonlinearity of its gate.
     pub activation: Activation,
     /// The nonlinearity in GGUF files under some of its names, where it is another.
     pub gguf_activations: &'static [(&'static str, Activation)],
-    /// Whether readers of its GGUF files take the embedding table for the head even where `output.weight` is there.
+    /// True if readers of its GGUF files use the embedding table as the head even if `output.weight` is present.
     pub gguf_head_is_tied: bool,
-    /// Whether its Hugging Face checkpoints may have linear layers of BitNet's kind.
+    /// True if its Hugging Face checkpoints may have BitNet's linear layers.
     pub may_be_quantised: bool,
-    /// How its norms use their weights, as Hugging Face files hold them.
+    /// Use of its norms' weights in Hugging Face files.
     pub gain: Gain,
-    /// Which of its matrices may have a bias.
+    /// Matrices that may have a bias.
     pub biases: BiasRules,
-    /// What its embeddings are multiplied with.
+    /// Factor of its embeddings.
     pub embed_scale: fn(&DecoderConfig) -> Option<Multiplier>,
-    /// What q·k is multiplied with, where no file says.
+    /// Factor of q·k, if no file states one.
     pub attn_scale: fn(&DecoderConfig) -> Scale,
     /// Numbers around its operations that its files state.
     pub stated: &'static [Stated],
-    /// Whether some of its layers see only the last tokens, and how.
+    /// Default sliding window, if some of its layers have one.
     pub sliding: Option<SlidingDefaults>,
-    /// Every so many-th of its layers does not rotate queries and keys, where no file says.
+    /// Default interval of layers without RoPE.
     pub unrotated_every: Option<usize>,
-    /// Which RoPE its files may ask for besides that of Llama.
+    /// RoPE variants in its files in addition to Llama's.
     pub rope: RopeExtras,
-    /// What transformers takes for keys that a `config.json` leaves out.
+    /// Defaults of transformers for keys that a `config.json` omits.
     pub config_defaults: fn() -> Value,
-    /// Its experts, if it has any.
+    /// Expert settings, if the architecture has experts.
     pub experts: Option<ExpertFiles>,
-    /// What Hugging Face checkpoints call tensors of a layer, by GGUF name, where Llama's are called otherwise. Of a matrix of
-    /// each expert `{}` stands for its number.
+    /// Hugging Face names of a layer's tensors that differ from Llama's, by GGUF name. `{}` stands for the index of
+    /// an expert.
     pub layer_names: &'static [(&'static str, &'static str)],
 }
 
 impl Family {
-    /// Which layers rotate nothing: as a file lists those that do, or every so many-th of `n_layers`.
+    /// Returns the layers without RoPE: from a file's list of layers with RoPE, or every n-th of `n_layers`.
     pub(super) fn unrotated(
         &self,
         every: Option<usize>,
@@ -74,12 +74,12 @@ impl Family {
     }
 }
 
-/// Which matrices of an architecture may have a bias.
+/// Matrices of an architecture that may have a bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BiasRules {
     /// Queries, keys and values have one in every file.
     pub always_qkv: bool,
-    /// All of attention has one where `attention_bias` says so; in GGUF files where the tensors are there.
+    /// True if all of attention has biases when `attention_bias` is true; in GGUF files when the tensors exist.
     pub attention: bool,
     /// The feed-forward block has one where `mlp_bias` says so; in GGUF files where the tensors are there.
     pub mlp: bool,
@@ -92,13 +92,13 @@ impl BiasRules {
 
 /// A number around an operation: a factor, or a cap.
 pub struct Stated {
-    /// Its key in `config.json`.
+    /// Key in `config.json`.
     pub json: &'static str,
-    /// Its key in GGUF files, behind the architecture's name.
+    /// Key in GGUF files, after the architecture's name.
     pub gguf: &'static str,
-    /// What is taken where a file does not have the key; nothing is done where that is not told.
+    /// Default for files without the key; without a default nothing is set.
     pub default: Option<f32>,
-    /// Where it belongs.
+    /// Stores the value in the configuration.
     pub set: fn(&mut DecoderConfig, f32),
 }
 
@@ -113,7 +113,7 @@ impl Stated {
     }
 }
 
-/// What the files of an architecture with experts say of them.
+/// Expert settings in the files of an architecture.
 #[derive(Clone, Copy)]
 pub struct ExpertFiles {
     /// The key of the feed-forward size of one expert, in `config.json` and, behind the architecture's name, in GGUF files.
@@ -121,16 +121,16 @@ pub struct ExpertFiles {
     /// The key in `config.json` that tells whether the weights of the chosen are divided by their sum; they always are where
     /// there is none, and in GGUF files.
     pub normalised: Option<&'static str>,
-    /// Whether its authors round those weights to the type of activations.
+    /// True if its authors round those weights to the type of activations.
     pub is_rounded: bool,
 }
 
-/// What an architecture has of RoPE that Llama does not.
+/// RoPE variants of an architecture.
 #[derive(Clone, Copy, Default)]
 pub struct RopeExtras {
-    /// Its authors round neither cosines and sines nor products to a short type.
+    /// True if its authors keep cosines, sines and products in `f32`.
     pub is_unrounded: bool,
-    /// No more than a part of each head may rotate.
+    /// True if only a part of each head may rotate.
     pub may_be_partial: bool,
     /// Frequencies may be stretched by LongRoPE.
     pub may_be_long: bool,
@@ -141,9 +141,9 @@ impl RopeExtras {
     pub const NONE: Self = Self { is_unrounded: false, may_be_partial: false, may_be_long: false };
 }
 
-/// Which layers see only the last tokens, and their positions, where no file says.
+/// Default sliding layers, and their RoPE positions, for files without them.
 pub struct SlidingDefaults {
-    /// Every so many-th layer sees all tokens; none does where that is not told.
+    /// Interval of layers with full attention; `None` if no layer has it.
     pub full_every: Option<usize>,
     /// The base of RoPE in the others; that of the model where it is not told.
     pub theta: Option<f32>,

@@ -13,19 +13,19 @@ use crate::ops::norm::RmsNorm;
 use crate::ops::rope::RopeScaling;
 use crate::weight::{Factor, Matrix};
 
-/// How a file names tensors. Here they are called what GGUF calls them.
+/// Naming scheme of a file's tensors. This code uses the GGUF names.
 #[derive(Clone, Copy)]
 enum DecoderNames<'a> {
     Gguf,
     HuggingFace {
-        /// What stands before the names of the decoder.
+        /// Prefix of the decoder's names.
         prefix: &'static str,
         /// Tensors of a layer that are not called as Llama's.
         layer: &'a [(&'a str, &'a str)],
     },
 }
 
-/// What Hugging Face checkpoints of Llama call the tensors of a layer.
+/// Hugging Face names of a layer's tensors in Llama checkpoints.
 const LAYER: &[(&str, &str)] = &[
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
@@ -44,10 +44,10 @@ const LAYER: &[(&str, &str)] = &[
     ("ffn_down_exps", "mlp.experts.{}.down_proj"),
 ];
 
-/// What stands before the names of a decoder: alone, or as the part that reads text, by transformers 4.x and 5.x.
+/// Prefixes of a decoder's names: alone, or as the text part of a model, by transformers 4.x and 5.x.
 const PREFIXES: [&str; 3] = ["model.", "language_model.model.", "model.language_model."];
 
-/// What begins the names of those parts of a model that do not read text.
+/// Prefixes of the parts of a model that do not read text.
 const OTHER_PARTS: [&str; 4] =
     ["vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."];
 
@@ -71,7 +71,7 @@ impl<'a> DecoderNames<'a> {
     /// The bias beside a matrix.
     fn bias_of_layer(self, name: &str, index: usize) -> String {
         let matrix = self.of_layer(name, index);
-        format!("{}bias", matrix.strip_suffix("weight").expect("matrices are called so"))
+        format!("{}bias", matrix.strip_suffix("weight").expect("names of matrices end in weight"))
     }
 
     /// The factor beside a matrix.
@@ -107,8 +107,8 @@ impl<'a> DecoderNames<'a> {
         }
     }
 
-    /// What a file may carry besides the weights: what follows from the configuration, and parts that do not read
-    /// text.
+    /// Returns true for a tensor that is not needed: one that follows from the configuration, or a part that does not
+    /// read text.
     fn is_beside(self, name: &str) -> bool {
         match self {
             DecoderNames::Gguf => {
@@ -136,7 +136,7 @@ impl LayerWeights<'_, '_> {
     /// The norm of rows of `len`, by its GGUF name.
     ///
     /// # Errors
-    /// If it is missing, of another shape, or of a block type.
+    /// If it is missing, has another shape, or has a block type.
     pub fn norm(&mut self, name: &str, len: usize) -> Result<RmsNorm> {
         let weight = self.weights.vector(&self.names.of_layer(name, self.layer), len)?;
         Ok(self.config.norm(weight))
@@ -145,7 +145,7 @@ impl LayerWeights<'_, '_> {
     /// The bias of a matrix of `len` rows, by the matrix' GGUF name.
     ///
     /// # Errors
-    /// If it is missing, of another shape, or of a block type.
+    /// If it is missing, has another shape, or has a block type.
     pub fn bias(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
         self.weights.vector(&self.names.bias_of_layer(name, self.layer), len)
     }
@@ -169,7 +169,7 @@ impl LayerWeights<'_, '_> {
     /// The experts of a layer, as the configuration has them.
     ///
     /// # Errors
-    /// If it has none.
+    /// If the model has no experts.
     pub fn experts(&self) -> Result<ExpertsConfig> {
         let hint = "files of this architecture need it".to_owned();
         let (file, key) = (self.weights.path().to_owned(), "number of experts".to_owned());
@@ -179,7 +179,7 @@ impl LayerWeights<'_, '_> {
     /// The matrices of all experts by their GGUF name: one tensor there, and one for each in Hugging Face checkpoints.
     ///
     /// # Errors
-    /// As [`LayerWeights::matrix`].
+    /// Errors of [`LayerWeights::matrix`].
     pub fn of_experts(&mut self, name: &str, count: usize, rows: usize, cols: usize) -> Result<Vec<Matrix>> {
         let tensor = self.names.of_layer(name, self.layer);
         match self.names {
@@ -216,7 +216,7 @@ impl LayerWeights<'_, '_> {
     /// Matrices that are one in the file, with so many rows each, by its GGUF name.
     ///
     /// # Errors
-    /// As [`LayerWeights::matrix`].
+    /// Errors of [`LayerWeights::matrix`].
     pub fn fused<const N: usize>(
         &mut self,
         name: &str,
@@ -233,7 +233,7 @@ impl Projections {
     /// Reads the matrices of a layer's attention.
     ///
     /// # Errors
-    /// If one is missing, of another shape, or of a type that cannot be used.
+    /// If one is missing, has another shape, or has an unsupported type.
     pub fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         let (q_width, kv_width) = (c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim);
         Ok(Self {
@@ -255,12 +255,12 @@ impl FeedForward {
     /// Reads the weights of a layer's second half.
     ///
     /// # Errors
-    /// If one is missing, of another shape, or of a type that cannot be used.
+    /// If one is missing, has another shape, or has an unsupported type.
     pub fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         Ok(Self { norm: Some(w.norm("ffn_norm", c.hidden_size)?), ..Self::without_norm(c, w)? })
     }
 
-    /// The same where no norm is before it.
+    /// Loads the block without a norm before it.
     ///
     /// # Errors
     /// As [`FeedForward::load`].

@@ -23,7 +23,7 @@ pub struct Mixture {
     pub up: Vec<Matrix>,
     /// `[d, F]` of each expert
     pub down: Vec<Matrix>,
-    /// How they are chosen and weighed.
+    /// Choice and weighting of experts.
     pub routing: Routing,
 }
 
@@ -31,7 +31,7 @@ impl Mixture {
     /// Reads the weights of a layer's second half.
     ///
     /// # Errors
-    /// If one is missing, of another shape, or of a type that cannot be used.
+    /// If one is missing, has another shape, or has an unsupported type.
     pub fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         let e = w.experts()?;
         Ok(Self {
@@ -44,14 +44,14 @@ impl Mixture {
         })
     }
 
-    /// Its matrices, with names for messages.
+    /// Returns its matrices, with names for messages.
     pub fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
         let kinds = [("ffn_gate_exps", &self.gate), ("ffn_up_exps", &self.up), ("ffn_down_exps", &self.down)];
         let of_experts = kinds.into_iter().flat_map(|(name, all)| all.iter().map(move |w| (name, w)));
         [("ffn_gate_inp", &self.router)].into_iter().chain(of_experts).collect()
     }
 
-    /// What the block adds to `x`: `[T, d]` to `[T, d]`.
+    /// Computes the block's contribution to `x`: `[T, d]` to `[T, d]`.
     pub fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe) -> Tensor {
         let (n, routing) = (p.n, self.routing);
         let x = t.tap(FfnNorm, n.rms_norm(x, &self.norm));

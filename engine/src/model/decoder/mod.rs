@@ -1,5 +1,5 @@
-//! What the decoders of the Llama family share: embeddings, a stack of blocks, a last norm, the vocabulary
-//! projection; and the parts of a block that all of them have.
+//! Code that the decoders of the Llama family share: embeddings, a stack of blocks, a last norm, the vocabulary
+//! projection, and parts of a block.
 
 mod config;
 mod config_gguf;
@@ -42,25 +42,25 @@ pub trait Block: Clone + Send + Sync + Sized + 'static {
     /// Reads the weights of a layer.
     ///
     /// # Errors
-    /// If one is missing, of another shape, or of a type that cannot be used.
+    /// If one is missing, has another shape, or has an unsupported type.
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self>;
 
     /// `[T, d]` to `[T, d]`: the residual stream through the block.
     fn forward(&self, x: &Tensor, pass: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor;
 
-    /// Its matrices, with names for messages.
+    /// Returns its matrices, with names for messages.
     fn matrices(&self) -> Vec<(&'static str, &Matrix)>;
 }
 
-/// What all blocks of a pass share that see equally far.
+/// Data of a pass for all blocks with the same window.
 pub struct ForwardContext<'m> {
-    /// How to compute.
+    /// Numerics.
     pub n: &'m dyn Numerics,
     /// Sizes and constants.
     pub c: &'m DecoderConfig,
     /// Rotations for the positions of the pass; layers that rotate nothing have none.
     pub rope: Option<RopeTable>,
-    /// Who sees whom.
+    /// Attention mask.
     pub mask: Mask,
 }
 
@@ -192,7 +192,8 @@ impl<B: Block> ModelPass for DecoderPass<'_, B> {
 }
 
 impl ForwardContext<'_> {
-    /// From queries and keys with positions to merged heads: `[T, H, D]`, `[T, Hkv, D]` twice, to `[T, H·D]`.
+    /// Computes attention from queries and keys with positions to merged heads: `[T, H, D]`, `[T, Hkv, D]` twice, to
+    /// `[T, H·D]`.
     pub fn attend(&self, q: &Tensor, k: Tensor, v: Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
         let (scale, cap) = (self.c.attn_scale, self.c.attn_cap);
         Attention { n: self.n, scale, cap, mask: self.mask }.attend(q, k, v, t, kv)
@@ -269,7 +270,7 @@ impl Projections {
         projected(n, x, &self.output, self.biases.output.as_ref())
     }
 
-    /// Its matrices, with names for messages.
+    /// Returns its matrices, with names for messages.
     pub fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
         vec![("attn_q", &self.q), ("attn_k", &self.k), ("attn_v", &self.v), ("attn_output", &self.output)]
     }
@@ -291,12 +292,12 @@ pub struct FeedForward {
 }
 
 impl FeedForward {
-    /// Its matrices, with names for messages.
+    /// Returns its matrices, with names for messages.
     pub fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
         vec![("ffn_gate", &self.gate), ("ffn_up", &self.up), ("ffn_down", &self.down)]
     }
 
-    /// What the block adds to `x`: `[T, d]` to `[T, d]`.
+    /// Computes the block's contribution to `x`: `[T, d]` to `[T, d]`.
     pub fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe) -> Tensor {
         let n = p.n;
         let normed = self.norm.as_ref().map(|norm| t.tap(FfnNorm, n.rms_norm(x, norm)));

@@ -32,7 +32,7 @@ pub struct Gpt2Config {
     pub activation: Activation,
 }
 
-/// What `activation_function` may say.
+/// Known values of `activation_function`.
 const ACTIVATIONS: [(&str, Activation); 3] = [
     ("gelu_new", Activation::GeluNew),
     ("gelu_pytorch_tanh", Activation::GeluTanh),

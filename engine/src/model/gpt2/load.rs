@@ -10,7 +10,7 @@ use crate::weight::Matrix;
 
 const ARCHITECTURE: &str = "gpt2";
 
-/// How a file names tensors. Here they are called what GGUF calls them.
+/// Naming scheme of a file's tensors. This code uses the GGUF names.
 #[derive(Clone, Copy)]
 enum Gpt2Names {
     Gguf,
@@ -20,7 +20,7 @@ enum Gpt2Names {
     },
 }
 
-/// What Hugging Face checkpoints call them.
+/// Hugging Face names of the tensors.
 const HUGGING_FACE: &[(&str, &str)] = &[
     ("token_embd", "wte"),
     ("position_embd", "wpe"),

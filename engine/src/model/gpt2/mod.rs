@@ -191,7 +191,7 @@ impl Gpt2Block {
         t.tap(BlockOut, n.add(&h, &out))
     }
 
-    /// Its products, with names for messages.
+    /// Returns its products, with names for messages.
     fn products(&self) -> [(&'static str, &Affine); 6] {
         [
             ("attn_q", &self.q),

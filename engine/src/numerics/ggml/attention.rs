@@ -13,7 +13,7 @@ use crate::quant::{self, DotOrder};
 use crate::tensor::Tensor;
 use crate::weight::DType;
 
-/// What ggml pads the cache to: empty cells have keys and values of zero, and are masked.
+/// Number of cells that ggml pads the cache to: empty cells have keys and values of zero, and are masked.
 const CELLS: usize = 256;
 
 /// Registers that take turns where one row meets another.
@@ -39,7 +39,7 @@ pub(in crate::numerics) fn scores(
     }
 }
 
-/// The same of flash attention in tiles: nothing is rounded, and each product is one sum in order.
+/// Scores of tiled flash attention: nothing is rounded, and each product is one sum in order.
 pub(in crate::numerics) fn scores_in_order(q: &Tensor, k: &Tensor, scale: f32) -> Tensor {
     scores_of_batch(q, k, scale, dots_in_order)
 }
@@ -143,14 +143,14 @@ fn turned(k: &Tensor, head: usize) -> Vec<f32> {
     turned
 }
 
-/// In eight lanes, as one register has them.
+/// Computes the product in eight lanes, as in one register.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn dots_in_one_register(query: &[f32], block: &[f32], scale: f32, out: &mut [f32]) {
     let sums = columns::<LANES, KEYS>(&|lane| lane, query, block, KEYS);
     out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum * scale);
 }
 
-/// The same as one sum.
+/// Computes the product as one sum.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn dots_in_order(query: &[f32], block: &[f32], scale: f32, out: &mut [f32]) {
     let sums = columns::<1, KEYS>(&|lane| lane, query, block, KEYS);
@@ -222,8 +222,8 @@ fn add_in_one_register(weights: &[f32], values: &[f32], stride: usize, out: &mut
     add_in_lanes::<LANES>(|lane| lane, weights, values, stride, out);
 }
 
-/// The same with four registers in turn, which are added up first. Of the last four lanes neighbours are added before
-/// those two apart: the two in the middle change places for it.
+/// Computes the product with four registers in turn, which are added first. Of the last four lanes, neighbours are
+/// added first, so the middle two are swapped.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn add_in_four_registers(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
     let place = |lane: usize| lane / 4 * 4 + [0, 2, 1, 3][lane % 4];

@@ -1,5 +1,5 @@
-//! What ggml's CPU backend computes outside of products with a matrix of weights, on x86-64 with AVX2 and FMA: its
-//! exponential, and the order in which attention and LayerNorm add up. Read in its sources and in what gcc made of them.
+//! Arithmetic of ggml's CPU backend outside of weight products, on x86-64 with AVX2 and FMA: its exponential, and the
+//! summation order of attention and LayerNorm. Derived from its sources and from gcc's output.
 //!
 //! Sums have eight lanes: element i goes to lane i % 8. `mul_add` is one instruction where the machine has it, and the
 //! same bits where it has not.

@@ -39,12 +39,12 @@ pub type Sums = [[[f32; SIDE]; PANEL / SIDE]; SIDE];
 /// The code that computes dot products.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
-    /// What instructions it needs.
+    /// Required instructions.
     pub name: &'static str,
     /// `Σ a[k] · b[k]` over one block at most.
     pub block: fn(a: &[f32], b: &[f32]) -> f32,
-    /// The same for groups of four rows, each `len` steps behind the one before, with four of activations: of each group
-    /// as many steps as there are of activations.
+    /// Multiplies groups of four rows, each `len` steps after the previous one, with four rows of activations: of
+    /// each group as many steps as the activations have.
     pub tiles: fn(weights: &[Step], len: usize, activations: &[Step], sums: &mut Sums),
 }
 
@@ -54,7 +54,7 @@ impl Kernel {
         Self::all().next().unwrap_or(plain::KERNEL)
     }
 
-    /// All that this machine has, the fastest first; the last is the definition.
+    /// Returns all kernels of this machine, the fastest first; the last is the definition.
     pub fn all() -> impl Iterator<Item = Self> {
         #[cfg(target_arch = "x86_64")]
         let fast = x86_64::kernels();
@@ -72,7 +72,7 @@ impl Kernel {
     }
 }
 
-/// What is left behind whole lanes, filled up with zeros.
+/// Returns the values after the last whole lanes, padded with zeros.
 #[inline]
 fn filled_up(rest: &[f32]) -> [f32; LANES] {
     let mut lanes = [0.0; LANES];

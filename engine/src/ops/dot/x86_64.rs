@@ -12,7 +12,7 @@ use super::{Kernel, LANES, SIDE, Step, Sums, filled_up};
 /// Half a register of AVX-512.
 const HALF: usize = LANES / 2;
 
-/// Those that this machine has, the fastest first.
+/// Returns the kernels of this machine, the fastest first.
 #[expect(unsafe_code)]
 pub(super) fn kernels() -> impl Iterator<Item = Kernel> {
     // SAFETY: each is handed out only where its instructions are found.
@@ -133,7 +133,7 @@ fn tiles_in_256(weights: &[Step], len: usize, activations: &[Step], sums: &mut S
     }
 }
 
-/// There are registers for the sums of two tokens, half the lanes of each at a time.
+/// Multiplies two tokens, half the lanes of each at a time, since the registers hold no more sums.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn tile_in_256(weights: &[Step], activations: &[Step]) -> [[f32; SIDE]; SIDE] {
@@ -150,7 +150,7 @@ fn two<const FIRST: usize>(weights: &[Step], activations: &[Step]) -> [[f32; SID
     [in_rows(a, c), in_rows(b, d)]
 }
 
-/// The same in the lower or the upper half of the lanes.
+/// Loads the values into the lower or the upper half of the lanes.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn half_a_tile<const UPPER: usize, const FIRST: usize>(

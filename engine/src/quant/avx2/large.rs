@@ -11,7 +11,7 @@ use super::registers::*;
 use crate::quant::stored::{Stored, blocks, part};
 use crate::quant::{iq4_nl, iq4_xs, q2_k, q3_k, q4_k, q5_k, q6_k, q8_k, tq1_0, tq2_0};
 
-/// What a block of weights makes with one of activations.
+/// Sums of the product of a block of weights with one of activations.
 pub(super) struct Sums {
     /// The scale of the weights.
     scale: f32,
@@ -19,7 +19,7 @@ pub(super) struct Sums {
     sums: __m256i,
 }
 
-/// The same with minima.
+/// Sums of the product of a block with minima.
 pub(super) struct SumsWithMins {
     codes: Sums,
     /// The scale of the minima.

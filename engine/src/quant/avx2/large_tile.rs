@@ -11,19 +11,19 @@ use crate::quant::{q2_k, q4_k, q5_k, q6_k, q8_k};
 
 /// A block of weights.
 pub(in crate::quant) struct Unpacked {
-    /// What its integer sums are multiplied with.
+    /// Factor of its integer sums.
     pub(in crate::quant) scale: Half,
     /// Codes, none of them negative.
     pub(in crate::quant) codes: Codes,
     /// A scale for each 16 of them.
     pub(in crate::quant) scales: __m128i,
-    /// What the sums of minima are multiplied with.
+    /// Factor of the sums of minima.
     pub(in crate::quant) min_scale: Half,
     /// A minimum for each 16 codes; where there are none, what the offset of the codes is multiplied with.
     pub(in crate::quant) mins: __m128i,
 }
 
-/// What the offset of codes without minima is shifted by: that of Q6_K is 32.
+/// Shift of the offset of codes without minima: that of Q6_K is 32.
 pub(in crate::quant) const OFFSET: u32 = 5;
 
 #[inline]

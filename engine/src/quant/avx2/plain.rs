@@ -99,7 +99,7 @@ fn sums<const N: usize>(weights: &[u8], activations: &[u8], widen: impl Fn(&[u8;
     _mm256_add_ps(_mm256_add_ps(a, c), _mm256_add_ps(b, d))
 }
 
-/// All lanes, neighbours first.
+/// Adds all lanes, neighbours first.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn in_neighbours(lanes: __m256) -> f32 {

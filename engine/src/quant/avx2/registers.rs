@@ -36,7 +36,7 @@ pub(in crate::quant) fn nibbles(bytes: &[u8; 16]) -> __m256i {
     _mm256_and_si256(both, _mm256_set1_epi8(0x0F))
 }
 
-/// What 32 indices of 4 bits stand for.
+/// Looks up the values of 32 indices of 4 bits.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn look_up(table: &[i8; 16], indices: __m256i) -> __m256i {
@@ -78,7 +78,7 @@ pub(in crate::quant) fn add_scaled(lanes: __m256, scale: f32, sums: __m256i) -> 
     _mm256_fmadd_ps(_mm256_set1_ps(scale), _mm256_cvtepi32_ps(sums), lanes)
 }
 
-/// All lanes: the upper half onto the lower, twice, then the last two.
+/// Adds all lanes: the upper half to the lower, twice, then the last two.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn sum(lanes: __m256) -> f32 {

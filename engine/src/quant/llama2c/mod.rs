@@ -35,7 +35,7 @@ pub fn group_products() -> GroupProducts {
     fast_group_products().unwrap_or(plain_group_products)
 }
 
-/// In instructions that not every machine has.
+/// Returns the products in faster instructions; `None` if the machine lacks them.
 pub fn fast_products() -> Option<Products> {
     #[cfg(target_arch = "x86_64")]
     return fast::products();
@@ -43,7 +43,7 @@ pub fn fast_products() -> Option<Products> {
     return None;
 }
 
-/// In instructions that not every machine has.
+/// Returns the products of groups in faster instructions; `None` if the machine lacks them.
 pub fn fast_group_products() -> Option<GroupProducts> {
     #[cfg(target_arch = "x86_64")]
     return fast::group_products();

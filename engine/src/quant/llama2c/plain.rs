@@ -4,24 +4,24 @@
 /// for each row of weights as many values as there are rows of activations.
 pub type Products = fn(weights: &[u8], activations: &[&[f32]], out: &mut [f32]);
 
-/// The same for groups of `int8`.
+/// Multiplies groups of `int8`.
 pub type GroupProducts = fn(weights: Groups, activations: &[Quantised], out: &mut [f32]);
 
 /// Rows of codes and their scales, little-endian `f32`, one row behind the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Groups<'w> {
-    /// One byte each, signed.
+    /// Signed codes, one byte each.
     pub codes: &'w [u8],
-    /// One for each group.
+    /// Scales, one for each group.
     pub scales: &'w [u8],
 }
 
 /// A row of activations, rounded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quantised {
-    /// One for each value.
+    /// Codes, one for each value.
     pub codes: Vec<i8>,
-    /// One for each group.
+    /// Scales, one for each group.
     pub scales: Vec<f32>,
 }
 

@@ -139,7 +139,7 @@ fn sums<B: Large>(w: &B, a: &q8_k::Block, codes: impl Fn(&B, usize) -> Bytes) ->
     add(add(add(add(half, 4), 5), 6), 7)
 }
 
-/// What the offset of all codes comes to, to be added.
+/// Returns the total offset of all codes, to be added.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn offset<B: Large>(w: &B, a: &q8_k::Block) -> Sums {

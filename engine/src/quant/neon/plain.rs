@@ -106,7 +106,7 @@ fn sums<const N: usize>(
     a.plus(c).plus(b.plus(d))
 }
 
-/// All lanes, neighbours first.
+/// Adds all lanes, neighbours first.
 #[inline]
 #[target_feature(enable = "neon")]
 fn in_neighbours(lanes: Lanes) -> f32 {

@@ -49,7 +49,7 @@ impl Lanes {
         Self([vaddq_f32(self.0[0], other.0[0]), vaddq_f32(self.0[1], other.0[1])])
     }
 
-    /// All lanes: the upper half onto the lower, twice, then the last two.
+    /// Adds all lanes: the upper half to the lower, twice, then the last two.
     #[inline]
     #[target_feature(enable = "neon")]
     pub(super) fn sum(self) -> f32 {
@@ -110,7 +110,7 @@ pub(super) fn registers(codes: [i8; 32]) -> Bytes {
     transmute!(codes)
 }
 
-/// What 32 indices of 4 bits stand for.
+/// Looks up the values of 32 indices of 4 bits.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn look_up(table: &[i8; 16], indices: &[u8; 16]) -> Bytes {
@@ -124,7 +124,7 @@ pub(super) fn nibbles(bytes: &[u8; 16]) -> Bytes {
     below([vdupq_n_u8(0); 2], bytes)
 }
 
-/// The same below higher bits.
+/// Looks up the values and inserts the higher bits.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn below(high: [uint8x16_t; 2], bytes: &[u8; 16]) -> Bytes {

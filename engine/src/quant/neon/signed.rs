@@ -40,7 +40,7 @@ pub(super) fn q4_0_codes(block: &q4_0::Block) -> Bytes {
     nibbles(&block.nibbles).map(|codes| vsubq_s8(codes, vdupq_n_s8(8)))
 }
 
-/// Where the fifth bit is not set, 16 is subtracted: the upper four bits of a signed byte are set.
+/// Subtracts 16 if the fifth bit is not set: sets the upper four bits of a signed byte.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn q5_0_codes(block: &q5_0::Block) -> Bytes {
