@@ -65,7 +65,7 @@ fn assert_wrong_at_q(told: &Value) {
     let exact = &first["exact"]["candidate"];
     assert_eq!(exact["beyond"], 1, "{reason}");
     assert_eq!(exact["worst"]["index"], json!([3, 0, 0]), "{reason}");
-    let value = format!("where exactly it is {:.9} ±", exact["worst"]["exact"].as_f64().expect("a number"));
+    let value = format!("exactly {:.9} ±", exact["worst"]["exact"].as_f64().expect("a number"));
     let radius = format!("± {:.1e} (", exact["worst"]["radius"].as_f64().expect("a number"));
     assert!(reason.contains("1 value of the candidate is above its error bound"), "{reason}");
     assert!(reason.contains(&value) && reason.contains(&radius), "{reason}");
@@ -189,7 +189,7 @@ fn of_two_dumps_the_one_that_is_wrong_is_told_whichever_comes_first() {
         assert_eq!(told(1 - at)["verdict"], "pass", "{}", told(1 - at)["reason"]);
         for (index, side) in ["candidate", "reference"].into_iter().enumerate() {
             let note = told(index)["notes"][0].as_str().expect("a note");
-            assert!(note.starts_with(&format!("the {side} of the two; ")), "{note}");
+            assert!(note.starts_with(&format!("the {side} of the two dumps; ")), "{note}");
             assert!(note.contains("largest relative difference is at "), "{note}");
         }
     }

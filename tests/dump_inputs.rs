@@ -168,7 +168,7 @@ fn a_manifest_and_an_array_that_name_other_continuations_are_refused() {
     pair.assert_refused("token 1 of generated is 7 in manifest.json and ");
     pair.assert_refused("in generated.npy");
     let pair = Pair::new().edit(|json| json["generated"].as_array_mut().expect("ids").truncate(2));
-    pair.assert_refused("generated has 2 tokens in manifest.json and 3 in generated.npy");
+    pair.assert_refused("generated has 2 tokens in manifest.json, but 3 in generated.npy");
     let pair = pack_generated(pair);
     let message = Dump::open(&pair.0.path().join("a.npz")).expect_err("it is refused").to_string();
     assert!(message.contains("2 tokens in manifest.json"), "{message}");

@@ -511,7 +511,7 @@ fn assert_manifest_refused(edit: impl FnOnce(&mut Value), expected: &str) {
 
 #[test]
 fn manifests_that_contradict_the_contract_are_refused() {
-    assert_manifest_refused(|json| json["format"] = json!("other"), "format is 'other'");
+    assert_manifest_refused(|json| json["format"] = json!("other"), "invalid format 'other'");
     assert_manifest_refused(|json| json["version"] = json!(3), "unsupported version 3");
     assert_manifest_refused(
         |json| json["passes"] = json!([]),

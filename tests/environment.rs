@@ -25,7 +25,7 @@ fn each_variable_is_the_default_of_its_option() {
     for (name, value, options) in cases {
         let (words, notes) = read("xcheck generate --model m", &[(name, value)]).expect("it is read");
         assert_eq!(words, format!("xcheck generate {options} --model m"));
-        assert_eq!(notes, [format!("{name}={value} is taken as {options}")]);
+        assert_eq!(notes, [format!("{name}={value} is read as {options}")]);
     }
 }
 

@@ -139,7 +139,7 @@ fn activations_of_integers_pass_however_they_are_grouped() {
     for (group, linear) in ways {
         let told = check(&by(linear), "tiny-llama2-f32", &["--no-causes"]);
         assert_eq!(told.code, 0, "{group}: {}", told.reason());
-        assert!(told.says(&format!("a scale for {group}")), "{group}: {}", told.json["notes"]);
+        assert!(told.says(&format!("one scale for {group}")), "{group}: {}", told.json["notes"]);
     }
 }
 

@@ -149,7 +149,7 @@ fn a_cache_of_8_bits_is_taken_under_every_name() {
     }
     let terminal = dump(&[], by("my-engine", json!({"dtype": "f32", "kv_cache": "uint8_t"})));
     let finished = terminal.run(&RUN);
-    assert!(finished.stdout.contains("kv_cache uint8_t is not reproduced"), "{}", finished.stdout);
+    assert!(finished.stdout.contains("kv_cache uint8_t cannot be reproduced"), "{}", finished.stdout);
 }
 
 #[test]

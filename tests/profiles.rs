@@ -167,7 +167,7 @@ fn an_engine_with_another_attention_passes_and_it_is_told_what_that_does() {
         assert_eq!(told.code, 0, "{file}: {}", told.reason());
         let notes = told.otherwise("attn_context");
         assert!(notes.len() == 1 && notes[0].contains(does), "{file}: {notes:?}");
-        assert!(notes[0].contains("8 of 8 places"), "{file}: {notes:?}");
+        assert!(notes[0].contains("8 of 8 sites"), "{file}: {notes:?}");
     }
 }
 

@@ -56,7 +56,7 @@ fn less_than_was_promised_fails() {
         let said = broken.iter().filter_map(|said| said.as_str());
         said.filter(|said| said.starts_with(of) && said.contains(what)).count()
     };
-    let told = [("rope_theta", "located"), ("stored in f16", "passed"), ("as it is", "1 judged, promised 9")];
+    let told = [("rope_theta", "located"), ("stored in f16", "passed"), ("as it is", "1 judged, expected 9")];
     told.into_iter().for_each(|(of, what)| assert_eq!(says(of, what), 1, "{of}: {broken:?}"));
     fs::write(&figures, "[changes.rope_theta]\nfound = 3\n[twins]\n").expect("written");
     terminal.run(&[&one[..], &["--figures", &figures]].concat()).refused(&["figures.toml", "planted"]);

@@ -28,7 +28,7 @@ fn scores_from_before_their_scale_are_told() {
         Point::AttnScores => (site, value.clone().map(|score| score * 4.0)),
         _ => (site, value.clone()),
     });
-    assert_told(&findings, Kind::DumpTap, "attn_scores holds what attn_scale=1 would make");
+    assert_told(&findings, Kind::DumpTap, "attn_scores has the values that attn_scale=1 would give");
 }
 
 #[test]

@@ -608,7 +608,7 @@ fn a_best_guess_is_written_as_a_comment() {
     ];
     let finished = terminal.run(&words);
     assert_eq!(finished.code, 3, "{}", finished.stderr);
-    assert!(finished.stdout.contains("1 of 2 arrays told"), "{}", finished.stdout);
+    assert!(finished.stdout.contains("1 of 2 arrays identified"), "{}", finished.stdout);
     let map = fs::read_to_string(terminal.path().join("m.toml")).expect("it was written");
     let rules: Vec<&str> = map.lines().filter(|line| line.starts_with("name = ")).collect();
     assert_eq!(rules, ["name = \"right\""], "{map}");

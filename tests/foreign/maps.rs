@@ -103,15 +103,15 @@ fn one_value_under_two_names_is_of_the_same_rows_and_axes() {
     let reading =
         rules(&both("rows = [2]", "rows = [2]")).read(&arrays, &known()).expect("they are one value");
     assert!(reading.notes.join("\n").contains("under two names"), "{:?}", reading.notes);
-    assert_refused(&both("rows = [0]", "rows = [2]"), &arrays, "would both be logits");
+    assert_refused(&both("rows = [0]", "rows = [2]"), &arrays, "both match logits");
     let arrays = some(&[("a", &[3, 4]), ("b", &[3, 4])]);
     let of = |start: usize| {
         format!("of = {{ shape = [3, 2, 2], start = [0, {start}, 0], end = [3, {}, 2] }}", start + 1)
     };
-    assert_refused(&both(&of(0), &of(1)), &arrays, "would both be logits");
+    assert_refused(&both(&of(0), &of(1)), &arrays, "both match logits");
     let narrow = "of = { shape = [3, 4], start = [0, 0], end = [3, 2] }";
     let wide = "of = { shape = [6, 2], start = [0, 0], end = [3, 2] }";
-    assert_refused(&both(narrow, wide), &arrays, "would both be logits");
+    assert_refused(&both(narrow, wide), &arrays, "both match logits");
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn rules_of_parts_of_one_name_count_together() {
     let general = "[[rule]]\nname = \"b*\"\ntap = \"ffn_act\"\nlayer = 0\n";
     let reading = rules(&(parts.clone() + general)).read(&arrays, &known()).expect("it is read");
     assert_eq!(reading.dump.manifest.tensors.len(), 2);
-    assert_refused(&part("ffn_up", 7, 5), &arrays, "cuts from [0, 7] to [3, 5]");
+    assert_refused(&part("ffn_up", 7, 5), &arrays, "[0, 7] to [3, 5] is outside");
 }
 
 /// Arrays of f32 of which the products hold numbers of bf16 alone do not say f32; and a map may say how an engine rounds.
@@ -239,7 +239,10 @@ fn what_has_no_place_and_rules_of_nothing_are_told() {
     let map = "[[rule]]\nname = \"e\"\ntap = \"embed\"\n[[rule]]\nname = \"nothing\"\ntap = \"logits\"\n";
     let reading = rules(map).read(&arrays, &known()).expect("it is read");
     let (notes, unplaced) = (reading.notes.join("\n"), reading.unplaced.join("\n"));
-    assert!(unplaced.contains("left.over") && notes.contains("of no array: nothing"), "{unplaced} {notes}");
+    assert!(
+        unplaced.contains("left.over") && notes.contains("that match no array: nothing"),
+        "{unplaced} {notes}"
+    );
     let on_purpose = Known { ignore: vec!["left.*".to_owned()], ..known() };
     let reading = rules(map).read(&arrays, &on_purpose).expect("it is read");
     assert_eq!(reading.unplaced, [""; 0]);
@@ -251,7 +254,7 @@ fn two_names_for_one_place_are_refused() {
     assert_refused(
         "[[rule]]\nname = \"e*\"\ntap = \"embed\"\n",
         &arrays,
-        "'e' and 'ee' would both be embed, pass 0",
+        "'e' and 'ee' both match embed, pass 0",
     );
 }
 
@@ -261,9 +264,13 @@ fn an_array_of_another_shape_is_refused() {
     assert_refused(
         map,
         &some(&[("q", &[5, 4])]),
-        "shape [5, 4] is not [token, head, head_dim] of q in a pass of 3 tokens",
+        "shape [5, 4] is not [token, head, head_dim], as expected for q in a pass of 3 tokens",
     );
-    assert_refused("[[rule]]\nname = \"q\"\ntap = \"q\"\n", &some(&[("q", &[3, 4])]), "say which by {layer}");
+    assert_refused(
+        "[[rule]]\nname = \"q\"\ntap = \"q\"\n",
+        &some(&[("q", &[3, 4])]),
+        "use {layer} in the name pattern",
+    );
 }
 
 #[test]
@@ -302,7 +309,7 @@ fn a_map_that_says_what_cannot_be_is_refused() {
     refuse("[[rule]]\nname = \"x\"\ntap = \"q\"\nscale = 0.0\n", "scale");
     let rule = |said: &str| format!("[[rule]]\nname = \"x\"\n{said}\n");
     let fused = |taps: &str, said: &str| rule(&format!("fused = [{taps}]\n{said}"));
-    refuse(&fused("\"q\", \"ffn_up\"", ""), "rows of heads, or rows of one width, and q, ffn_up are not");
+    refuse(&fused("\"q\", \"ffn_up\"", ""), "rows of heads, or rows of one width, which q, ffn_up are not");
     refuse(&fused("\"attn_out\", \"ffn_up\"", ""), "rows of one width");
     refuse(&fused("\"k_cache\", \"v_cache\"", ""), "rows of heads");
     refuse(&fused("\"ffn_gate\", \"ffn_up\"", "form = \"heads\""), "rows of heads");

@@ -37,9 +37,9 @@ fn an_axis_that_is_named_twice_is_refused() {
     };
     let honest = shaped(&terminal, "honest", |clay| clay);
     let twice = shaped(&terminal, "twice", twice);
-    terminal.assert_refused(&[&RUN[..], &[&twice]].concat(), "named twice");
-    terminal.assert_refused(&["compare", &twice, &honest], "named twice");
-    terminal.assert_refused(&["compare", &honest, &twice], "named twice");
+    terminal.assert_refused(&[&RUN[..], &[&twice]].concat(), "duplicate axis");
+    terminal.assert_refused(&["compare", &twice, &honest], "duplicate axis");
+    terminal.assert_refused(&["compare", &honest, &twice], "duplicate axis");
 }
 
 #[test]

@@ -112,7 +112,7 @@ fn probabilities_at_another_temperature_are_not_compared() {
     let outcome = compare(&warm, &reference);
     assert_eq!(outcome.verdict, Verdict::Inconclusive);
     assert!(
-        outcome.reason.as_ref().is_some_and(|reason| reason.contains("temperature 0.7")),
+        outcome.reason.as_ref().is_some_and(|reason| reason.contains("temperature is 0.7")),
         "{:?}",
         outcome.reason
     );

@@ -175,5 +175,5 @@ fn what_is_elsewhere_is_not_known() {
     assert!(each(&matrix, "key").iter().all(|key| key.is_null()));
     let why = each(&matrix, "not_kept");
     assert_eq!(why[0], "the model nobody/nothing is not a local file");
-    assert_eq!(why[1], "http://127.0.0.1:9/model is elsewhere");
+    assert_eq!(why[1], "http://127.0.0.1:9/model is remote");
 }

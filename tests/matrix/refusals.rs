@@ -107,7 +107,7 @@ fn commands_that_leave_no_report_of_their_own() {
             "\"run\", \"--model\", \"{x}\", \"--report=b\"",
             "the command has --report, which xcheck matrix sets itself",
         ),
-        ("\"run\", \"--model\", \"{x}\", \"--format\", \"json\"", "it has --format"),
+        ("\"run\", \"--model\", \"{x}\", \"--format\", \"json\"", "the command has --format"),
         ("\"check\", \"--model\", \"{x}\", \"--candidate\", \"-\"", "the command reads standard input"),
         ("\"run\", \"--modle\", \"{x}\"", "unexpected argument '--modle'"),
         ("\"run\", \"{x}\"", "unexpected argument 'a'"),

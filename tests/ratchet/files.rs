@@ -49,7 +49,7 @@ fn whatever_is_wrong_is_one_line_that_says_what() {
         ("beyond = 12", "beyond = -12", "line 16"),
         ("headroom", "head_room", "unknown field `head_room`"),
         ("headroom = 2.1e3", "headroom = nan", "invalid figure NaN"),
-        ("taps = \"q\"", "taps = \"queries\"", "'queries' is no tap"),
+        ("taps = \"q\"", "taps = \"queries\"", "unknown tap 'queries'"),
         ("taps = \"q\"", "taps = \"\"", "missing tap name"),
         ("layers = \"1\"", "layers = \"3-\"", "invalid value '3-', expected a number or a range"),
         ("layers = \"1\"", "layers = \"0-18446744073709551615\"", "exceed the limit"),

@@ -58,7 +58,7 @@ fn an_entry_that_has_expired_lets_nothing_pass() {
     let known = baseline(&report);
     assert_eq!(gated_on(&report, &known, "2026-12-31").verdict(), Verdict::Pass, "its last day");
     let expired = told(&gated_on(&report, &known, "2027-01-01"));
-    assert_told(&expired, Verdict::Fail, &["it expired on 2026-12-31: a known bug (bugs/7)"]);
+    assert_told(&expired, Verdict::Fail, &["expired on 2026-12-31: a known bug (bugs/7)"]);
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn what_is_judged_by_something_else_is_not_held_against_it() {
     let mut other = report.clone();
     other.results[0].outcome.subject.gate = Gate::Tolerance;
     let refused = gate(&mut other, &known, TODAY).expect_err("tolerances say something else").to_string();
-    assert!(refused.contains("judged by rounding, introduced, and this is by tolerance"), "{refused}");
+    assert!(refused.contains("written with rounding, introduced, but this run uses tolerance"), "{refused}");
 }
 
 #[test]

@@ -204,7 +204,7 @@ fn a_plan_is_told_for_schedulers() {
     assert_eq!(matrix["include"][2]["shard"], "3/3");
     let many =
         ["plan", "--model", "tiny-llama3", "-r", "transformers-f32", "--shards", "257", "--format", "github"];
-    terminal.assert_refused(&many, "more than the 256 jobs");
+    terminal.assert_refused(&many, "exceed the limit of 256 jobs");
 }
 
 /// The place of a report is emptied before anything is read: what was found would be gone.

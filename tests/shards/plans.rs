@@ -167,7 +167,7 @@ fn what_no_scheduler_tells_or_two_contradict_is_refused() {
     );
     assert!(
         auto(&[("CI_NODE_INDEX", "5"), ("CI_NODE_TOTAL", "4")])
-            .is_err_and(|error| error.contains("none of 4"))
+            .is_err_and(|error| error.contains("one of 4 shards"))
     );
     let both = [
         ("CI_NODE_INDEX", "1"),
@@ -175,5 +175,5 @@ fn what_no_scheduler_tells_or_two_contradict_is_refused() {
         ("CIRCLE_NODE_INDEX", "3"),
         ("CIRCLE_NODE_TOTAL", "4"),
     ];
-    assert!(auto(&both).is_err_and(|error| error.contains("GitLab says 1/4, CircleCI says 4/4")));
+    assert!(auto(&both).is_err_and(|error| error.contains("GitLab has 1/4, CircleCI has 4/4")));
 }

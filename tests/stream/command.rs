@@ -83,7 +83,7 @@ fn a_producer_that_dies_ends_in_exit_code_3_with_the_layers_that_are_missing() {
     let finished = piped(terminal.path(), &check, &bytes[..bytes.len() / 2]);
     assert_eq!(finished.code, 3, "{}", finished.stderr);
     assert!(
-        finished.stdout.contains("the producer stopped in the middle; not come: "),
+        finished.stdout.contains("the producer stopped in the middle; not received: "),
         "{}",
         finished.stdout
     );

@@ -48,7 +48,7 @@ fn a_writer_that_dies_leaves_what_it_sent() {
     let check = "check --model tiny-llama3 --candidate - --no-report --format json";
     let stream = sent(terminal.path(), "--stop-after 2", check);
     assert_eq!(stream.code, 3, "{}", stream.stderr);
-    assert!(stream.stdout.contains("not come: layer 2, head"), "{}", stream.stdout);
+    assert!(stream.stdout.contains("not received: layer 2, head"), "{}", stream.stdout);
 }
 
 /// Runs lines of Python beside the writer.

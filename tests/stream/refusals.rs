@@ -207,7 +207,7 @@ fn a_message_without_what_its_layers_start_from_says_what_to_write() {
         ];
         for (bytes, expected) in lacking {
             let outcome = case.streamed(dump, [sent[0].clone(), bytes, end()].concat()).expect("one came");
-            assert_inconclusive(&outcome, &[expected, "not come: layers 1-2, head"]);
+            assert_inconclusive(&outcome, &[expected, "not received: layers 1-2, head"]);
         }
     });
 }
