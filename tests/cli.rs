@@ -231,7 +231,7 @@ fn inspect_shows_models_and_dumps() {
     let dump = format!("{checkpoints}/dumps/transformers-f32.safetensors");
     let dump = terminal.run(&["inspect", &dump, "--tap", "k_rope", "--layer", "1"]);
     assert_eq!(dump.stdout.matches("k_rope").count(), 5, "{}", dump.stdout);
-    assert!(dump.stdout.contains("a dump by transformers"), "{}", dump.stdout);
+    assert!(dump.stdout.contains("dump made by transformers"), "{}", dump.stdout);
     let shipped = terminal.run(&["inspect", "tiny-llama2"]);
     assert_eq!(
         shipped.code, 0,

@@ -299,5 +299,5 @@ fn the_first_step_that_differs_is_shown_with_both_texts() {
     assert_eq!(code, 1);
     let text = report.to_string();
     assert!(text.contains("the generated texts differ from step 4 on, after"), "where the texts part");
-    assert!(text.contains("the candidate goes on"), "the texts of both sides");
+    assert!(text.contains("the candidate continues with"), "the texts of both sides");
 }

@@ -165,7 +165,7 @@ fn a_manifest_that_names_no_continuation_holds_none() {
 #[test]
 fn a_manifest_and_an_array_that_name_other_continuations_are_refused() {
     let pair = Pair::new().edit(|json| json["generated"][1] = json!(7));
-    pair.assert_refused("token 1 of generated is 7 in manifest.json and ");
+    pair.assert_refused("token 1 of generated is 7 in manifest.json, but ");
     pair.assert_refused("in generated.npy");
     let pair = Pair::new().edit(|json| json["generated"].as_array_mut().expect("ids").truncate(2));
     pair.assert_refused("generated has 2 tokens in manifest.json, but 3 in generated.npy");
@@ -244,7 +244,7 @@ fn sizes_that_no_memory_has_are_refused_in_every_container() {
     zip_of(&npz, members.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())));
     let embed = Site { point: Point::Embed, layer: None, pass: Some(0) };
     let message = Dump::open(&npz).expect("it is opened").read(embed).expect_err("refused").to_string();
-    assert!(message.contains("larger than an archive of this size can contain"), "{message}");
+    assert!(message.contains("larger than a valid archive of its size can hold"), "{message}");
 }
 
 #[test]

@@ -519,7 +519,7 @@ fn manifests_that_contradict_the_contract_are_refused() {
     );
     assert_manifest_refused(
         |json| json["passes"][1]["position"] = json!(9),
-        "passes[1] is at position 9, expected 6",
+        "passes[1] starts at position 9, expected 6",
     );
     assert_manifest_refused(|json| json["passes"][2]["tokens"] = json!([]), "passes[2] has no tokens");
     assert_manifest_refused(
@@ -527,9 +527,9 @@ fn manifests_that_contradict_the_contract_are_refused() {
         "the tokens of the passes differ from input.tokens",
     );
     assert_manifest_refused(|json| json["tensors"][3]["tap"] = json!("nope"), "no tap is named 'nope'");
-    assert_manifest_refused(|json| json["tensors"][3]["layer"] = json!(null), "has one layer");
+    assert_manifest_refused(|json| json["tensors"][3]["layer"] = json!(null), "needs one layer");
     assert_manifest_refused(|json| json["tensors"][3]["pass"] = json!(7), "pass 7 does not exist");
-    assert_manifest_refused(|json| json["tensors"][3]["dtype"] = json!("q8_0"), "dtype 'q8_0' is not one of");
+    assert_manifest_refused(|json| json["tensors"][3]["dtype"] = json!("q8_0"), "unknown dtype 'q8_0'");
     assert_manifest_refused(
         |json| json["tensors"][3]["shape"] = json!([2, 6, 4, 32]),
         "does not match the axes",

@@ -280,7 +280,7 @@ fn another_number_of_experts_is_named() {
 fn an_expert_that_the_model_does_not_have_is_refused_and_so_is_one_that_is_there_twice() {
     let bed = bed(qwen3_moe(), "f32");
     for (number, expected) in
-        [(12.0, "expert 12 does not exist: the model has 12"), (0.0, "duplicate expert number")]
+        [(12.0, "expert 12 does not exist: the model has 12"), (0.0, "duplicate number 0")]
     {
         let spoil = |site: Site, value: &Tensor| match site.point {
             Point::Experts => (site, value.clone().map(|_| number)),

@@ -304,7 +304,10 @@ fn a_prompt_and_generation_beyond_the_context_are_refused_before_anything_is_com
     let refused =
         |request| Generation::new(&*loaded.model, &F32, request).err().expect("it is refused").to_string();
     let message = refused(Request { context: 8, ..request(&[1, 2, 3], 6) });
-    assert!(message.contains("3 tokens of prompt and 6 to generate do not fit a context of 8"), "{message}");
+    assert!(
+        message.contains("3 prompt tokens and 6 tokens to generate do not fit a context of 8"),
+        "{message}"
+    );
     let message = refused(Request { context: 257, ..request(&[1], 1) });
     assert!(message.contains("257 tokens are more than the 256 that the model was trained for"), "{message}");
     assert!(refused(request(&[], 1)).contains("no tokens"));

@@ -212,7 +212,7 @@ fn dumps_of_torchao_pass_and_those_with_another_rope_fail_there() {
             "int8-weight-only",
             "the product with integer weights is rounded before the scale of its row is applied",
         ),
-        ("int8-dynamic", "a scale for each token"),
+        ("int8-dynamic", "one scale for each token"),
     ] {
         let model = data(way).display().to_string();
         let told = check_file(&data(&format!("{way}.safetensors")), &model, &[]);

@@ -200,7 +200,7 @@ fn another_text_or_vocabulary_is_refused() {
     let other_size = altered(&terminal, 12, &511i32.to_le_bytes());
     terminal
         .run(&["kld", &golden, &other_size])
-        .refused(&["a vocabulary of 512 and", "altered-12.kld one of 511"]);
+        .refused(&["has a vocabulary of 512 tokens", "altered-12.kld one of 511"]);
     let fewer = terminal.path().join("fewer.kld").display().to_string();
     let text = data("text.txt").display().to_string();
     let what = ["dump", "--kld", &fewer, "--text", &text, "--ctx", "16", "--chunks", "14"];

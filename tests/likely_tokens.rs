@@ -168,7 +168,7 @@ fn an_id_that_is_named_twice_is_refused() {
     for (one, other) in [(&wrong, &right), (&right, &wrong)] {
         let report = assert_code(one, other, 2);
         assert!(
-            report["error"].as_str().is_some_and(|told| told.contains("row 2: id 3 is there twice")),
+            report["error"].as_str().is_some_and(|told| told.contains("row 2: duplicate id 3")),
             "{report}"
         );
     }

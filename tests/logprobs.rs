@@ -441,7 +441,7 @@ fn what_is_not_whole_is_refused() {
     refused(&empty, "passes[0] has no tokens");
     let mut twice = honest();
     twice.ids[2][1] = twice.ids[2][0];
-    refused(&twice, "duplicate token id");
+    refused(&twice, "duplicate id");
     let mut outside = honest();
     outside.ids[2][1] = 512;
     refused(&outside, "for a vocabulary of 512 tokens");

@@ -85,7 +85,7 @@ fn what_is_inside_is_what_the_repository_has() {
     }
     assert!(!written.join("tiny-llama2-f32.gguf").exists());
     // What is there stays as it is.
-    machine.run(&["models", "--export", "tiny-llama2", "."]).refused(&["tiny-llama2 is there already"]);
+    machine.run(&["models", "--export", "tiny-llama2", "."]).refused(&["tiny-llama2 already exists"]);
 }
 
 #[test]

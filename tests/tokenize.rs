@@ -70,7 +70,7 @@ fn standard_input_is_read_to_its_end_and_not_trimmed() {
 fn what_is_not_utf_8_is_refused_with_the_place() {
     let (code, stdout, stderr) = with_stdin(b"Lily \xFFwent", &["-m", "tiny-llama2", "-"]);
     assert_eq!((code, stdout.as_str()), (2, ""));
-    assert!(stderr.contains("standard input: byte 5 (0xFF) is not UTF-8"), "{stderr}");
+    assert!(stderr.contains("standard input: byte 5 (0xFF) is not valid UTF-8"), "{stderr}");
 }
 
 #[test]

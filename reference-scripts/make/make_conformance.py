@@ -342,7 +342,7 @@ def wrong_files(faults: Faults) -> None:
     whole = safetensors(plain.arrays, {"xcheck": text})
     files = {
         "cut-off.safetensors": ("a file that breaks off", "truncated: tensor 'p0/l00/attn_norm' at byte", whole[:-8]),
-        "weights.safetensors": ("a file without a manifest", "no manifest, and no map", safetensors(plain.arrays, None)),
+        "weights.safetensors": ("a file without a manifest", "no manifest, and no shipped map matches", safetensors(plain.arrays, None)),
         "no-json.safetensors": ("a manifest that is no JSON", "manifest: EOF while parsing", safetensors(plain.arrays, {"xcheck": text[:-2]})),
     }
     for name, (what, says, data) in files.items():

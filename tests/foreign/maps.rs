@@ -303,7 +303,7 @@ fn a_map_that_says_what_cannot_be_is_refused() {
     refuse("", "missing [[rule]]");
     refuse("[[rule]]\nname = \"x\"\n", "either tap");
     refuse("[[rule]]\nname = \"x\"\ntap = \"qq\"\n", "no tap is named 'qq'");
-    refuse("[[rule]]\nname = \"{head}\"\ntap = \"q\"\n", "{layer} and {pass} are known");
+    refuse("[[rule]]\nname = \"{head}\"\ntap = \"q\"\n", "expected {layer} or {pass}");
     refuse("[[rule]]\nname = \"(x\"\ntap = \"q\"\n", "unbalanced brackets");
     refuse("[[rule]]\nname = \"x\"\ntap = \"q\"\naxes = [\"row\"]\n", "unknown axis 'row'");
     refuse("[[rule]]\nname = \"x\"\ntap = \"q\"\nscale = 0.0\n", "scale");
@@ -318,7 +318,7 @@ fn a_map_that_says_what_cannot_be_is_refused() {
     refuse(&fused("\"q\", \"k\"", "padded = true"), "padded");
     refuse(&rule("tap = \"q\"\nform = \"heads\""), "form needs fused taps");
     refuse(&rule("tap = \"q\"\nrows = []"), "rows is empty");
-    refuse(&format!("heads = 0\n{}", rule("tap = \"q\"")), "heads is 0, expected 1 to 65536");
+    refuse(&format!("heads = 0\n{}", rule("tap = \"q\"")), "invalid heads 0, expected 1 to 65536");
     refuse(&format!("head_dim = 9223372036854775807\n{}", rule("tap = \"q\"")), "expected 1 to 65536");
     refuse("[[rule]]\nnames = \"x\"\ntap = \"q\"\n", "names");
 }

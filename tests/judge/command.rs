@@ -76,7 +76,10 @@ fn a_layer_pass_or_position_that_does_not_exist_is_refused_with_what_there_is() 
     }
     let mode = ["--from-reference", "--isolate", "--propagate"];
     for mode in mode {
-        terminal.assert_refused(&[&RUN[..], &[&dump, mode, "--layer", "1,99"]].concat(), "no layer 99");
+        terminal.assert_refused(
+            &[&RUN[..], &[&dump, mode, "--layer", "1,99"]].concat(),
+            "layer 99 does not exist",
+        );
     }
 }
 

@@ -32,7 +32,7 @@ fn what_is_known_is_not_run_again() {
     assert_eq!((finished.code, run(&again), identity(&report)), (0, vec![], before));
     assert_eq!(each(&again, "verdict"), each(&matrix, "verdict"));
     assert_eq!(each(&again, "key"), each(&matrix, "key"));
-    assert!(finished.stderr.contains("right.safetensors: pass, known"), "{}", finished.stderr);
+    assert!(finished.stderr.contains("right.safetensors: pass, cached"), "{}", finished.stderr);
     let (_, fresh) = bed.matrix(&both(), &["--fresh"]);
     assert_eq!(run(&fresh), BOTH);
     assert_ne!(identity(&report), before);

@@ -68,7 +68,7 @@ fn making_that_fails_is_told_with_its_words_and_the_others_go_on() {
     let (finished, matrix) = bed.matrix(COPIED, &[]);
     assert_eq!(finished.code, 2);
     let error = matrix["cells"][1]["error"].as_str().expect("a message");
-    assert!(error.contains("make: it ended with exit status: 7: first / no such engine"), "{error}");
+    assert!(error.contains("make: the command ended with exit status: 7: first / no such engine"), "{error}");
     assert_eq!(matrix["cells"][0]["standing"], "pass");
     assert!(finished.stdout.contains("no such engine"), "{}", finished.stdout);
 }
@@ -81,7 +81,7 @@ fn a_crash_is_an_error_of_its_cell() {
     let (finished, matrix) = bed.matrix(&COPIED.replace("\"sh make.sh {dump} {out}\"", words), &[]);
     assert_eq!(finished.code, 2);
     let error = matrix["cells"][0]["error"].as_str().expect("a message");
-    assert!(error.contains("make: it ended with signal: 11"), "{error}");
+    assert!(error.contains("make: the command ended with signal: 11"), "{error}");
     assert_eq!(
         (&matrix["cells"][0]["report"].is_null(), &matrix["cells"][1]["standing"]),
         (&true, &"pass".into())

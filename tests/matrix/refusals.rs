@@ -101,7 +101,7 @@ fn commands_that_leave_no_report_of_their_own() {
     let refused = [
         (
             "\"dump\", \"{x}\"",
-            "the command of a: it begins with 'dump', expected one of run, check, audit, compare, merge",
+            "the command of a: the command begins with 'dump', expected one of run, check, audit, compare, merge",
         ),
         (
             "\"run\", \"--model\", \"{x}\", \"--report=b\"",

@@ -181,7 +181,7 @@ fn dumps_of_one_name_are_not_told_apart_and_refused() {
     let entry = &entry[entry.find("[[dump]]").expect("one")..entry.find("[[known]]").expect("one")];
     let twice = format!("{}\n{entry}", known.text());
     let refused = Baseline::parse(&twice).expect_err("two entries of one name");
-    assert!(refused.contains("have the name 'engine'"), "{refused}");
+    assert!(refused.contains("duplicate [[dump]] name 'engine'"), "{refused}");
 }
 
 /// Sizes are counted up to a power of two; errors that are larger, and errors that rounding was not asked for, grow in number,

@@ -93,7 +93,7 @@ fn what_appears_while_the_dump_is_made_is_not_overwritten_either() {
     let reference = ["reference", "--model", "hf", "--python", "mine", "--out", "theirs.safetensors"];
     let finished = machine.run(&reference);
     let said = finished.stderr.lines().last().expect("an error");
-    assert!(finished.code == 2 && said.contains("theirs.safetensors is there already"), "{said}");
+    assert!(finished.code == 2 && said.contains("theirs.safetensors already exists"), "{said}");
     assert_eq!(fs::read_to_string(machine.at("theirs.safetensors")).expect("it stays"), "theirs\n");
 }
 

@@ -193,7 +193,7 @@ fn tensors_that_have_hashes_are_held_against_them() {
     std::fs::remove_dir_all(machine.cache()).expect("it was there"); // the server's ETags know no content
     machine.refuses(
         &["run", "--model", &machine.url(folder), "--reference", &dump],
-        &["model-0000", "tensor 'model.layers.1.self_attn.q_proj.weight'", "SHA-256", "should have 0000"],
+        &["model-0000", "tensor 'model.layers.1.self_attn.q_proj.weight'", "SHA-256", "expected 0000"],
     );
 }
 

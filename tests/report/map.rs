@@ -61,7 +61,7 @@ fn more_layers_than_fit_are_folded_and_none_that_fails_is_hidden() {
         }
     }
     let none = drawn(outcome("a", (0..200).map(same).collect()));
-    assert!(!cells(&none, "v").contains('x') && none.contains("layers a column"), "{none}");
+    assert!(!cells(&none, "v").contains('x') && none.contains("layers per column"), "{none}");
 }
 
 #[test]

@@ -51,10 +51,10 @@ fn an_archive_is_not_believed_how_large_its_arrays_are() {
     let manifest = manifest(json!([{"position": 0, "tokens": [1]}]), json!([row]));
     let members = [("manifest.json", manifest.into_bytes(), 0), ("g.npy", npy(elements), 4 * elements)];
     machine.put("a.npz", archive(&members));
-    machine.refuses(&["inspect", "a.npz"], &["a.npz", "larger than an archive of this size can contain"]);
+    machine.refuses(&["inspect", "a.npz"], &["a.npz", "larger than a valid archive of its size can hold"]);
     machine.refuses(
         &["identify", "a.npz", "--model", "tiny-llama2", "--tokens", "1"],
-        &["a.npz", "larger than an archive of this size can contain"],
+        &["a.npz", "larger than a valid archive of its size can hold"],
     );
 }
 

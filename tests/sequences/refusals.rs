@@ -31,7 +31,7 @@ fn sequences_that_do_not_fit_are_refused() {
     assert_refused(batch(), |json| json["version"] = json!(1), "missing field `tokens`");
     assert_refused(batch(), |json| json["input"] = json!({}), "neither tokens nor sequences");
     assert_refused(batch(), |json| json["input"]["sequences"] = json!([]), "input.sequences is empty");
-    let same = "input.sequences[0] and [1] are both";
+    let same = "of input.sequences[0] and [1]";
     let name = |number: usize, name: &'static str| {
         move |json: &mut Value| json["input"]["sequences"][number]["name"] = json!(name)
     };

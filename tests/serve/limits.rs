@@ -42,7 +42,7 @@ fn what_does_not_fit_is_refused_before_it_is_computed() {
     let fits = json!({"prompt": vec![5; 12], "max_tokens": 20, "logprobs": 5});
     assert_eq!(server.post(ROUTE, &fits).status, 200);
     let before = server.figure("xcheck_prompt_tokens_total");
-    let context = ["13 tokens of prompt and 20 to generate", "32"];
+    let context = ["13 prompt tokens and 20 tokens to generate", "32"];
     server.post(ROUTE, &json!({"prompt": vec![5; 13], "max_tokens": 20})).refused(
         400,
         Some("prompt"),

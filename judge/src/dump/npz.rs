@@ -52,7 +52,7 @@ impl Npz {
         let most = memory::unpacked(self.len);
         match elements > most {
             true => Err(format!(
-                "'{name}' is larger than an archive of this size can contain; save it with \
+                "'{name}' is larger than a valid archive of its size can hold; save it with \
                 numpy.savez"
             )),
             false => self.read_member(name, elements, "the manifest states"),

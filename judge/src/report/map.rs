@@ -65,7 +65,7 @@ impl Mark {
 }
 
 /// Meaning of the characters of a map.
-pub const LEGEND: &str = "= same bits  . explained  k waived  ? undetermined  x fails  blank: not compared";
+pub const LEGEND: &str = "= same bits  . explained  k waived  ? undetermined  x fails  blank: no data";
 
 /// The worst of every tap and layer, over all passes.
 pub struct Map {
