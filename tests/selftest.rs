@@ -25,7 +25,7 @@ fn what_ships_finds_what_was_promised_and_nothing_else() {
     let [detected, planted, located, named] =
         ["detected", "planted", "located", "named"].map(|key| &all[key]);
     let told = format!(
-        "{detected} of {planted} detected, {located} located, {named} named, {alarms} of {judged} right ones fail"
+        "{detected} of {planted} faults detected, {located} located, {named} named, {alarms} of {judged} correct engines fail"
     );
     let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).expect("it is there");
     assert!(readme.contains(&told), "the README does not say: {told}");
