@@ -85,7 +85,7 @@ def test_the_options_of_the_program_have_their_own_names_too():
 def test_a_verdict_that_cannot_be_reached_says_what_is_missing():
     report = xcheck.check("tiny-llama3", WRONG, only="scores")
     assert report.verdict == "inconclusive"
-    assert "checkpoint scores: nothing of it is in" in report.sentence
+    assert "checkpoint scores: no tap in" in report.sentence
     with pytest.raises(xcheck.VerdictError, match="remedy: "):
         report.raise_for_verdict()
 
