@@ -83,7 +83,7 @@ fn llama_3_scales_its_frequencies_and_ties_its_head() {
     assert_eq!((c.rope.scaling, c.sliding, c.embed_scale), (scaling, None, None));
 }
 
-/// Where a file is silent, transformers' class default is taken; the parity specification's is another.
+/// transformers' class default is taken if a file is silent; the parity specification has another.
 #[test]
 fn an_epsilon_that_is_not_stated_is_transformers_default() {
     let mut silent = llama_3_2_1b();

@@ -27,7 +27,7 @@ fn named(evidence: &str) -> impl Iterator<Item = &str> {
     evidence.split('`').skip(1).step_by(2).filter(|word| word.contains("::"))
 }
 
-/// Whether a function of that name is in a file.
+/// Returns true if the file has a function of that name.
 fn is_in(function: &str, file: &Path) -> bool {
     fs::read_to_string(file).is_ok_and(|text| text.contains(&format!("fn {function}(")))
 }

@@ -20,7 +20,7 @@ struct Agent {
     schema: &'static str,
     version: u32,
     verdict: &'static str,
-    /// Why the verdict is no pass, if no dump tells.
+    /// The reason for a verdict other than pass, if no dump has one.
     reason: Option<&'static str>,
     /// The worst dump.
     dump: Option<AgentDump>,
@@ -32,7 +32,7 @@ struct Agent {
 struct AgentDump {
     name: String,
     verdict: &'static str,
-    /// What is wrong, or why it could not be judged; null after a pass.
+    /// The fault, or the reason why it could not be judged; null after a pass.
     sentence: Option<String>,
     first: Option<First>,
     cause: Option<AgentCause>,
@@ -40,7 +40,7 @@ struct AgentDump {
     right_before: Option<String>,
     /// Taps compared, of those expected.
     taps: [usize; 2],
-    /// What to record, or to state, if the verdict is inconclusive.
+    /// Taps to record or settings to state, if the verdict is inconclusive.
     record: Option<String>,
     /// Commands to run next.
     next: Vec<String>,

@@ -61,7 +61,7 @@ fn of_a_pass(report: &Report) -> String {
     format!("{} {fine}{known}", count(taps, "tap"))
 }
 
-/// What is wrong with one dump.
+/// The lines on one dump: its sentence, the cause with the command that confirms it, and the page.
 fn told(result: &Comparison, page: Option<&str>, paint: Paint) -> Vec<String> {
     let outcome = &result.outcome;
     let known = outcome.findings.iter().find(|finding| finding.kind.is_cause());
@@ -80,7 +80,7 @@ fn told(result: &Comparison, page: Option<&str>, paint: Paint) -> Vec<String> {
     lines
 }
 
-/// One sentence on a dump that does not pass: what is wrong, or why it could not be judged. `confirmed` is the verdict of a run with
+/// One sentence on a dump that does not pass: its fault, or why it could not be judged. `confirmed` is the verdict of a run with
 /// the first cause supposed, if there was one.
 pub fn sentence(outcome: &Outcome, confirmed: Option<Verdict>) -> String {
     let known = outcome.findings.iter().find(|finding| finding.kind.is_cause());

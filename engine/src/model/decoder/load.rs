@@ -153,7 +153,7 @@ impl LayerWeights<'_, '_> {
     /// The bias of a matrix of `len` rows, if the model has it.
     ///
     /// # Errors
-    /// As [`LayerWeights::bias`].
+    /// The errors of [`LayerWeights::bias`].
     fn bias_if(&mut self, is_there: bool, name: &str, len: usize) -> Result<Option<Vec<f32>>> {
         is_there.then(|| self.bias(name, len)).transpose()
     }
