@@ -41,7 +41,8 @@ fn what_passes_names_nothing_wrong() {
     for field in ["sentence", "first", "cause", "record"] {
         assert_eq!(dump[field], Value::Null, "{field}");
     }
-    assert_eq!(dump["taps"][0], dump["taps"][1]);
+    let taps = dump["taps"][0].as_u64().expect("a number");
+    assert!(taps > 0 && dump["taps"][1] == taps, "{dump}");
 }
 
 #[test]

@@ -15,8 +15,9 @@ const OTHERWISE: [&str; 3] = ["completions", "man", "help"];
 
 const DOCS: &str = include_str!("../docs/reference/json.md");
 
+/// Without the hidden one that says which feature `serve` needs.
 fn commands() -> Vec<clap::Command> {
-    Cli::command().get_subcommands().cloned().collect()
+    Cli::command().get_subcommands().filter(|command| !command.is_hide_set()).cloned().collect()
 }
 
 fn judged() -> [&'static str; 5] {
@@ -124,15 +125,10 @@ fn what_is_looked_at_made_and_planned_is_told_in_json() {
 
 // ---- help -------------------------------------------------------------------------------------------
 
-/// The commands that `xcheck --help` lists.
-fn listed() -> Vec<clap::Command> {
-    commands().into_iter().filter(|command| !command.is_hide_set()).collect()
-}
-
 #[test]
 fn the_help_lists_each_command_once_and_the_exit_codes() {
     let help = Terminal::new().run(&["--help"]).succeeded();
-    for command in listed() {
+    for command in commands() {
         let starts = format!("  {} ", command.get_name());
         assert_eq!(help.lines().filter(|line| line.starts_with(&starts)).count(), 1, "{starts}: {help}");
     }
@@ -145,7 +141,7 @@ fn the_help_lists_each_command_once_and_the_exit_codes() {
 #[test]
 fn each_help_text_starts_with_a_short_line() {
     let is_short = |text: &str| (1..=75).contains(&text.chars().count()) && !text.ends_with('.');
-    for command in listed() {
+    for command in commands() {
         let name = command.get_name();
         let about = command.get_about().map(ToString::to_string).unwrap_or_default();
         assert!(is_short(&about), "{name}: {about}");
@@ -159,7 +155,7 @@ fn each_help_text_starts_with_a_short_line() {
 #[test]
 fn no_line_of_a_short_help_is_wider_than_100_columns() {
     let terminal = Terminal::new();
-    let helps = listed().into_iter().map(|command| terminal.run(&[command.get_name(), "-h"]).succeeded());
+    let helps = commands().into_iter().map(|command| terminal.run(&[command.get_name(), "-h"]).succeeded());
     for help in helps.chain([terminal.run(&["-h"]).succeeded()]) {
         let wide: Vec<_> = help.lines().filter(|line| line.chars().count() > 100).collect();
         assert!(wide.is_empty(), "{wide:?}");

@@ -82,9 +82,22 @@ fn a_test_that_does_not_exist_is_seen() {
 }
 
 #[test]
-fn the_acceptance_script_names_every_model_of_the_specifications() {
+fn the_acceptance_script_checks_what_the_specifications_ask_of_their_models() {
     let script = Path::new(ROOT).join("reference-scripts/check/acceptance.sh");
     let text = fs::read_to_string(&script).expect("it is there");
+    let is_code = |line: &&str| !line.trim_start().starts_with('#');
+    let code = text.lines().filter(is_code).collect::<Vec<_>>().join("\n");
+    let checks = [
+        "--checkpoint all",
+        "--from-reference --layer 0 --gate tolerance",
+        "--case llama2-hello",
+        "--case gpt2-medium-answer-to-life",
+        "rate >= 5",
+        "exit \"$worst\"",
+    ];
+    for check in checks {
+        assert!(code.contains(check), "{check}");
+    }
     let listed = Terminal::new().run(&["models"]).stdout;
     for model in [
         "llama2-7b",

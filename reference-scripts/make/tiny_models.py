@@ -128,13 +128,7 @@ epsilon 1e-6, the embedding matrix used as output matrix too.""",
         ),
         seed=2,
         gains={"q_proj": 1.35, "k_proj": 1.35, "embed_tokens": 3.0},
-        effects=(
-            Effect(
-                note=""" Without the biases, every row of logits but the first would
-differ by {effect:.2f} or more in some logit.""",
-                wrong=drop_biases,
-            ),
-        ),
+        effects=BIAS_EFFECTS,
     ),
     "tiny-llama-bias": TinyModel(
         summary="""\

@@ -56,6 +56,11 @@ const VARIABLES: [Variable; 5] = [
     },
 ];
 
+/// The variables that are set, with their values.
+pub fn variables() -> impl Iterator<Item = (&'static str, OsString)> {
+    VARIABLES.iter().filter_map(|variable| Some((variable.name, std::env::var_os(variable.name)?)))
+}
+
 /// Adds the options that the environment asks for to a command line. Returns it with a line for each variable that was read.
 ///
 /// # Errors
@@ -68,6 +73,9 @@ pub fn with_environment(
     let set = |name: &str| read(name).filter(|value| !value.is_empty());
     if let Some(value) = set(THREADS) {
         number(THREADS, &value, 0)?;
+    }
+    if VARIABLES.iter().all(|variable| set(variable.name).is_none()) {
+        return Ok((words, notes));
     }
     let cli = Cli::command();
     let command = words.get(1).and_then(|word| cli.find_subcommand(word));

@@ -431,7 +431,7 @@ impl Judging<'_> {
     ) -> Result<Option<String>> {
         // A mistake that is named explains more than a cache.
         let is_asked = outcome.verdict == Verdict::Fail
-            && !outcome.findings.iter().any(|finding| finding.kind.is_cause())
+            && outcome.cause().is_none()
             && !self.options.numerics.is_named();
         let says_cache = said.producer.setting("kv_cache").is_some();
         if !is_asked || says_cache || self.options.mode.profile().is_some() {
@@ -529,7 +529,7 @@ impl Judging<'_> {
         loaded: &LoadedModel,
     ) -> Result<Option<Verdict>> {
         let is_asked = outcome.verdict == Verdict::Fail && !self.options.shard.is_given();
-        let cause = outcome.findings.first().filter(|finding| is_asked && finding.kind.is_cause());
+        let cause = outcome.cause().filter(|_| is_asked);
         let Some(supposed) = cause.and_then(|cause| cause.supposed.as_ref()) else { return Ok(None) };
         let own = self.options.suppositions();
         let Ok(changes) = supposed.split(" and ").map(Supposition::named).collect::<Result<Vec<_>, _>>()

@@ -328,7 +328,7 @@ fn best_trial<'t>(
     let mut first = None;
     for (_, trial) in judged {
         let comparison = by(trial, true)?;
-        if comparison.outcome.findings.iter().any(|finding| finding.kind.is_cause()) {
+        if comparison.outcome.cause().is_some() {
             return Ok((comparison, trial));
         }
         first.get_or_insert((comparison, trial));

@@ -12,7 +12,7 @@ use crate::cli::foreign::Foreign;
 use crate::cli::judging::{Judging, JudgingOptions, Models};
 use crate::cli::making::MakingOptions;
 use crate::cli::named::NamedDump;
-use crate::cli::names::{folder_name, model_name};
+use crate::cli::names::{command, folder_name, model_name};
 use crate::cli::output::Output;
 use crate::cli::parting::parting;
 use crate::cli::progress::Progress;
@@ -25,7 +25,6 @@ use crate::cli::texts::texts;
 use crate::compare::{Role, Selection, Verdict};
 use crate::diagnose::{Mode, Rounding, Rules, check_case};
 use crate::error::{Error, Result};
-use crate::remote::redacted;
 use crate::report::{Comparison, Report, Timing, quoted, shell};
 
 /// Arguments of `xcheck run`.
@@ -233,11 +232,6 @@ impl Args {
         let runs_whole = matches!(self.options.mode.mode(), Mode::Both | Mode::Total);
         nothing_asked && generates && runs_whole && !self.options.shard.is_given()
     }
-}
-
-/// The command line as it was given, without the program's name and what a URL must not tell.
-pub fn command() -> Vec<String> {
-    std::env::args_os().skip(1).map(|word| redacted(&word.to_string_lossy())).collect()
 }
 
 /// Returns the command that makes a reference for a model without one.

@@ -1,13 +1,19 @@
 //! Tests with hundreds of cases go through a share of them, and with `XCHECK_EVERY_CASE=1` through every one.
 
-/// One case of `n`, spread over all of them.
+/// One of each `n` cases in a row, at a place that differs from group to group: at the same place, the same values of an inner
+/// loop would be left out each time.
 pub fn one_of<T>(n: u64, cases: impl IntoIterator<Item = T>) -> impl Iterator<Item = T> {
-    // Multiples of the golden ratio, modulo 1. Every n-th case would, where an inner loop's length is a multiple of n, leave
-    // out the same of its values each time.
-    const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-    let most = if is_every_case_asked_for() { u64::MAX } else { u64::MAX / n };
-    let numbered = (0u64..).zip(cases);
-    numbered.filter(move |(number, _)| number.wrapping_mul(GOLDEN) <= most).map(|(_, case)| case)
+    const SEED: u64 = 810;
+    let is_picked =
+        move |number: u64| is_every_case_asked_for() || number % n == mixed(number / n + SEED) % n;
+    (0u64..).zip(cases).filter(move |(number, _)| is_picked(*number)).map(|(_, case)| case)
+}
+
+/// The finaliser of SplitMix64.
+fn mixed(number: u64) -> u64 {
+    let number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    number ^ (number >> 31)
 }
 
 /// Each with each.

@@ -25,9 +25,14 @@ impl Terminal {
     }
 
     pub fn run(&self, arguments: &[&str]) -> Finished {
+        self.run_with(arguments, &[])
+    }
+
+    /// With these variables in the environment.
+    pub fn run_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Finished {
         let mut command = Command::cargo_bin("xcheck").expect("it is built");
         let command = command.current_dir(self.path()).args(arguments).timeout(PATIENCE);
-        let output = command.output().expect("it starts");
+        let output = command.envs(variables.iter().copied()).output().expect("it starts");
         Finished::of(output)
     }
 

@@ -35,8 +35,14 @@ impl Bed {
 
     /// Goes through the cells of a file; where each is, its matrix.
     pub fn matrix(&self, text: &str, more: &[&str]) -> (Finished, Value) {
+        self.matrix_with(text, more, &[])
+    }
+
+    /// With these variables in the environment.
+    pub fn matrix_with(&self, text: &str, more: &[&str], variables: &[(&str, &str)]) -> (Finished, Value) {
         self.write("cells.toml", text);
-        let finished = self.0.run(&[&["matrix", "cells.toml", "--report", "out"], more].concat());
+        let words = [&["matrix", "cells.toml", "--report", "out"], more].concat();
+        let finished = self.0.run_with(&words, variables);
         let matrix = fs::read_to_string(self.path("out/matrix.json"));
         let matrix = matrix.unwrap_or_else(|_| panic!("no matrix.json: {}", finished.stderr));
         (finished, serde_json::from_str(&matrix).expect("it is JSON"))

@@ -62,6 +62,16 @@ fn another_word_of_the_command_runs_it_again() {
 }
 
 #[test]
+fn another_environment_runs_it_again() {
+    let bed = Bed::new();
+    bed.matrix(&both(), &[]);
+    let (_, matrix) = bed.matrix_with(&both(), &[], &[("BITNET_STRICT_MODE", "1")]);
+    assert_eq!(run(&matrix), BOTH);
+    let (_, matrix) = bed.matrix_with(&both(), &[], &[("BITNET_STRICT_MODE", "1")]);
+    assert!(run(&matrix).is_empty());
+}
+
+#[test]
 fn a_report_that_was_touched_or_lost_is_not_believed() {
     let bed = Bed::new();
     bed.matrix(&both(), &[]);

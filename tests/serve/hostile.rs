@@ -106,6 +106,7 @@ fn bodies_that_take_all_memory_for_bodies_are_told_to_come_back_and_small_ones_a
         let begun = Instant::now();
         loop {
             let answer = server.post_text("/tokenize", &large);
+            assert!([200, 503].contains(&answer.status), "{}", answer.body);
             if answer.status == status || begun.elapsed() > Duration::from_secs(20) {
                 return answer;
             }

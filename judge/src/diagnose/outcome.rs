@@ -125,6 +125,11 @@ impl Outcome {
         near.len() >= rest.len()
     }
 
+    /// The first finding that names a cause.
+    pub fn cause(&self) -> Option<&Finding> {
+        self.findings.iter().find(|finding| finding.kind.is_cause())
+    }
+
     /// The first row in data-flow order that fails.
     pub fn first_divergence(&self) -> Option<&Row> {
         self.rows.iter().find(|row| row.verdict == Verdict::Fail)

@@ -20,8 +20,8 @@ struct Agent {
     schema: &'static str,
     version: u32,
     verdict: &'static str,
-    /// The reason for a verdict other than pass, if no dump has one.
-    reason: Option<&'static str>,
+    /// The reason for a verdict other than pass that is of no dump: the server itself, or nothing that tests the model.
+    reason: Option<String>,
     /// The worst dump.
     dump: Option<AgentDump>,
     /// The number of other dumps that do not pass.
@@ -36,7 +36,7 @@ struct AgentDump {
     sentence: Option<String>,
     first: Option<First>,
     cause: Option<AgentCause>,
-    /// "5 taps before it are right".
+    /// A text such as "5 taps before it right".
     right_before: Option<String>,
     /// Taps compared, of those expected.
     taps: [usize; 2],
@@ -77,7 +77,7 @@ pub fn agent(report: &Report) -> String {
         schema: SCHEMA,
         version: VERSION,
         verdict: report.verdict().name(),
-        reason: report.reason(),
+        reason: headline::of_no_dump(report).map(|reason| short(&reason)),
         dump: worst.map(|result| dump(report, result)),
         more: bad.saturating_sub(1),
     };
@@ -96,7 +96,7 @@ fn dump(report: &Report, result: &Comparison) -> AgentDump {
     AgentDump {
         name: short(&outcome.subject.name),
         verdict: outcome.verdict.name(),
-        sentence: is_bad.then(|| short(&headline::sentence(outcome, outcome.confirmed))),
+        sentence: is_bad.then(|| short(&headline::sentence(outcome))),
         first: first.map(|row| First {
             tap: row.site.point.name(),
             checkpoint: row.checkpoint().to_string(),
@@ -104,7 +104,7 @@ fn dump(report: &Report, result: &Comparison) -> AgentDump {
             pass: row.site.pass,
             reason: short(row.reason.as_deref().unwrap_or_default()),
         }),
-        cause: outcome.findings.first().filter(|_| is_bad).map(|finding| AgentCause {
+        cause: outcome.cause().or(outcome.findings.first()).filter(|_| is_bad).map(|finding| AgentCause {
             name: finding.kind.name(),
             supposed: finding.supposed.clone(),
             key: finding.key.clone(),

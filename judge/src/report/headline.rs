@@ -29,13 +29,26 @@ pub fn lines(report: &Report, page: Option<&str>, paint: Paint) -> Vec<String> {
     if bad.is_empty() && !report.results.is_empty() {
         let verdict = report.verdict();
         let dumps = count(report.results.len(), "dump");
-        let line = format!("{}  {dumps}: {}.", word(verdict), of_a_pass(report));
+        let line = match of_no_dump(report) {
+            Some(reason) => format!("{}  {reason}.", word(verdict)),
+            None => format!("{}  {dumps}: {}.", word(verdict), of_a_pass(report)),
+        };
         lines.extend(painted(text::wrap("", &line, WIDTH), verdict, paint));
     }
     if !lines.is_empty() {
         lines.push(String::new());
     }
     lines
+}
+
+/// The reason why the verdict is not a pass, if it is that of no dump: nothing that tests the model, or the server itself.
+pub fn of_no_dump(report: &Report) -> Option<String> {
+    let of_server = || {
+        let served = report.served.as_ref()?;
+        let check = served.worst()?;
+        Some(format!("{}: {}: {}", clean(&served.url), clean(&check.check), clean(&check.found)))
+    };
+    report.reason().map(str::to_owned).or_else(of_server)
 }
 
 const MARGIN: &str = "      ";
@@ -64,11 +77,9 @@ fn of_a_pass(report: &Report) -> String {
 /// The lines on one dump: its sentence, the cause with the command that confirms it, and the page.
 fn told(result: &Comparison, page: Option<&str>, paint: Paint) -> Vec<String> {
     let outcome = &result.outcome;
-    let known = outcome.findings.iter().find(|finding| finding.kind.is_cause());
-    let cause = known.filter(|_| is_confirmed(outcome.confirmed));
+    let cause = outcome.cause().filter(|_| is_confirmed(outcome));
     let head = format!("{}  ", word(outcome.verdict));
-    let mut lines =
-        painted(text::wrap(&head, &sentence(outcome, outcome.confirmed), WIDTH), outcome.verdict, paint);
+    let mut lines = painted(text::wrap(&head, &sentence(outcome), WIDTH), outcome.verdict, paint);
     let margin = " ".repeat(head.len().min(MARGIN.len()));
     if let Some(cause) = cause.filter(|_| outcome.verdict == Verdict::Fail) {
         let what = cause.what.split("; ").next().unwrap_or_default();
@@ -82,19 +93,18 @@ fn told(result: &Comparison, page: Option<&str>, paint: Paint) -> Vec<String> {
 
 /// One sentence on a dump that does not pass: its fault, or why it could not be judged. `confirmed` is the verdict of a run with
 /// the first cause supposed, if there was one.
-pub fn sentence(outcome: &Outcome, confirmed: Option<Verdict>) -> String {
-    let known = outcome.findings.iter().find(|finding| finding.kind.is_cause());
-    let cause = known.filter(|_| is_confirmed(confirmed));
+pub fn sentence(outcome: &Outcome) -> String {
+    let cause = outcome.cause().filter(|_| is_confirmed(outcome));
     match (outcome.verdict, outcome.first_divergence(), cause) {
         (Verdict::Fail, _, Some(cause)) => of_cause(outcome, cause),
-        (Verdict::Fail, Some(row), None) => of_row(outcome, row, known),
+        (Verdict::Fail, Some(row), None) => of_row(outcome, row, outcome.cause()),
         _ => format!("{}: {}", name(outcome), outcome.reason.clone().unwrap_or_default()),
     }
 }
 
 /// Returns true unless a run with the cause supposed has shown that it does not explain everything.
-fn is_confirmed(confirmed: Option<Verdict>) -> bool {
-    confirmed.is_none_or(Verdict::is_good)
+fn is_confirmed(outcome: &Outcome) -> bool {
+    outcome.confirmed.is_none_or(Verdict::is_good)
 }
 
 /// The dump's engine, by the name of the dump.
@@ -159,7 +169,7 @@ fn extent(outcome: &Outcome, cause: &Finding) -> String {
 
 /// The command that judges again with the first cause supposed, if `--suppose` takes it.
 pub fn confirm_command(result: &Comparison) -> Option<String> {
-    let cause = result.outcome.findings.iter().find(|finding| finding.kind.is_cause())?;
+    let cause = result.outcome.cause()?;
     let changes = cause.supposed.as_ref()?.split(" and ");
     let supposed = changes.flat_map(|change| ["--suppose".to_owned(), change.to_owned()]);
     let command: Vec<String> = result.again.iter().cloned().chain(supposed).collect();

@@ -220,7 +220,7 @@ impl Reference {
             gate: Named(outcome.subject.gate),
             verdict: Named(outcome.verdict),
             reason: outcome.reason.clone(),
-            sentence: (!outcome.verdict.is_good()).then(|| headline::sentence(outcome, None)),
+            sentence: (!outcome.verdict.is_good()).then(|| headline::sentence(outcome)),
             notes: outcome.notes.clone(),
             coverage: outcome.coverage.clone(),
             first_divergence: outcome.first_divergence().map(Divergence::new),

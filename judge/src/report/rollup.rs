@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::checkpoint::Checkpoint;
 use crate::compare::Verdict;
 use crate::report::checkpoint_line::CheckpointLine;
-use crate::report::{Comparison, Report};
+use crate::report::{Comparison, Report, text};
 
 /// All dumps of one architecture.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,7 +52,7 @@ impl ArchitectureSummary {
     /// "llama  ·  3 dumps of tiny-llama2, tiny-llama3".
     pub fn title(&self) -> String {
         let models = self.models.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-        let dumps = if self.dumps == 1 { "1 dump".to_owned() } else { format!("{} dumps", self.dumps) };
+        let dumps = text::count(self.dumps, "dump");
         format!("{}  ·  {dumps} of {models}", self.architecture)
     }
 }

@@ -9,6 +9,7 @@ use std::time::SystemTime;
 
 use chrono::{DateTime, Utc};
 
+use crate::cli::environment;
 use crate::cli::matrix::inputs::{of_command, of_make, or_unknown};
 use crate::cli::matrix::place::{self, Place};
 use crate::compare::Verdict;
@@ -148,6 +149,9 @@ impl<'w> Work<'w> {
     fn key(&self, cell: &Cell, command: &[String]) -> Result<Result<String, String>> {
         let mut inputs = Inputs::new(&self.kept);
         inputs.say("build", &self.build);
+        for (name, value) in environment::variables() {
+            inputs.say(name, &value.to_string_lossy());
+        }
         // What a baseline excuses, it excuses up to a day.
         if command.iter().any(|word| word.starts_with("--baseline")) {
             let today = DateTime::<Utc>::from(SystemTime::now()).date_naive();
