@@ -1,9 +1,10 @@
 //! Servers with a fault: each is caught, by its name.
 
+use crate::common::terminal::Terminal;
 use serde_json::Value;
 use xcheck::probe::Kind;
 
-use super::server::{Fake, Way};
+use super::server::{Fake, MODEL, Way};
 use super::{KINDS, brief, check, probe, with_causes, with_model, with_stated};
 
 /// Who tells log-probabilities of prompts.
@@ -165,4 +166,14 @@ fn what_later_answers_leave_out_is_looked_at() {
             assert_eq!(check(&report, "asked again")["verdict"], "inconclusive", "{kind:?} {way:?}");
         }
     }
+}
+
+#[test]
+fn a_server_that_is_not_decided_beside_a_right_dump_is_not_announced_as_a_pass() {
+    let fake = Fake::new(Kind::Vllm, Way::SaysLessLater);
+    let words = ["probe", &fake.url, "--no-report", "--decode", "6", "--no-causes", "--model", MODEL];
+    let finished = Terminal::new().run(&words);
+    let first = finished.stdout.lines().next().unwrap_or_default();
+    assert_eq!(finished.code, 3, "{}", finished.stdout);
+    assert!(first.starts_with("INCONCLUSIVE") && first.contains(&fake.url), "{}", finished.stdout);
 }
