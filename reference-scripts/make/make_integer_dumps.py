@@ -1,6 +1,8 @@
-"""Makes tests/data/integers: a small random Llama whose linear layers torchao has quantised, its decoded weights and its dumps.
+"""Makes tests/data/integers: small random Llamas whose linear layers torchao or optimum-quanto has quantised, their decoded weights
+and their dumps.
 
-`-theta` are the same engines with a wrong RoPE base. Made with torch 2.15.0, torchao 0.18.0 and transformers 5.24.0:
+`-theta` are the same engines with a wrong RoPE base. Made with torch 2.15.0, torchao 0.18.0, optimum-quanto 0.2.7 and transformers
+5.24.0:
 
     PYTHONPATH=python/src python reference-scripts/make/make_integer_dumps.py tests/data/integers
 """
@@ -11,23 +13,37 @@ from pathlib import Path
 import torch
 import torchao.quantization as quantization
 import xcheck
+from optimum import quanto
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 TOKENS = torch.tensor([[1, 39, 35, 26, 9, 41]])
+
+
+def with_torchao(config):
+    return lambda made: quantization.quantize_(made, config())
+
+
+def with_quanto(made):
+    quanto.quantize(made, weights=quanto.qint8)
+    quanto.freeze(made)
+
+
+# Way to quantise, and number of layers.
 WAYS = {
-    "int8-weight-only": quantization.Int8WeightOnlyConfig,
-    "int8-dynamic": quantization.Int8DynamicActivationInt8WeightConfig,
+    "int8-weight-only": (with_torchao(quantization.Int8WeightOnlyConfig), 2),
+    "int8-dynamic": (with_torchao(quantization.Int8DynamicActivationInt8WeightConfig), 2),
+    "int8-quanto": (with_quanto, 6),
 }
 
 
-def model(theta):
+def model(theta, layers):
     torch.manual_seed(1)
     config = LlamaConfig(
         vocab_size=48,
         hidden_size=48,
         intermediate_size=64,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=3,
         num_key_value_heads=1,
         head_dim=16,
@@ -54,19 +70,21 @@ def model(theta):
 
 
 def decoded(weight):
-    is_quantised = type(weight) is not torch.Tensor and hasattr(weight, "dequantize")
-    return (weight.dequantize() if is_quantised else weight).to(torch.bfloat16).contiguous()
+    is_quantised = type(weight) not in (torch.Tensor, torch.nn.Parameter)
+    return (weight.dequantize() if is_quantised else weight.data).to(torch.bfloat16).contiguous()
 
 
 def main(out):
-    for name, way in WAYS.items():
+    wanted = sys.argv[2:] or WAYS
+    for name, (quantise, layers) in ((name, WAYS[name]) for name in wanted):
         for fault, theta in (("", 500000.0), ("-theta", 10000.0)):
-            made = model(theta)
-            quantization.quantize_(made, way())
+            made = model(theta, layers)
+            quantise(made)
             if not fault:
                 (out / name).mkdir(parents=True, exist_ok=True)
                 made.config.save_pretrained(out / name)
-                weights = {key: decoded(weight) for key, weight in made.state_dict().items()}
+                names = [name for name, _ in LlamaForCausalLM(made.config).named_parameters()]
+                weights = {name: decoded(made.get_parameter(name)) for name in names}
                 save_file(weights, out / name / "model.safetensors", metadata={"format": "pt"})
             with torch.no_grad(), xcheck.hook(made, out / f"{name}{fault}.safetensors"):
                 mask = torch.ones_like(TOKENS)

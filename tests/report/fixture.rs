@@ -128,6 +128,7 @@ fn explained() -> Explained {
         dump: side(1, 2.5, 0.250_000_02),
         engine: side(0, 0.5, 0.25),
         found: vec![Choice::OneByOne],
+        alternatives: Vec::new(),
         profile: Profile::default(),
     };
     Explained::new(judged, Role::Reference, &[1, 3])

@@ -26,6 +26,8 @@ pub struct Judged {
     pub engine: Side,
     /// Deviations of the dump's engine from its profile, if these explain its values.
     pub found: Vec<Choice>,
+    /// Choices that explain the values as well as `found`, among those that all layers of an engine share.
+    pub alternatives: Vec<Choice>,
     /// Rounding profile with these deviations.
     pub profile: Profile,
     /// True if a norm of a short-type sum reads the sum before rounding; `None` if undetermined, as it is for the
@@ -109,10 +111,34 @@ fn tried(compared: &Compared, may_differ: bool) -> Judged {
     for set in singles.chain(pairs).filter(|&set| explains(compared, set, &examples)) {
         let (other, _, is_too_sure) = judge_by(compared, set);
         if other.dump.is_explained() && !is_too_sure {
-            return Judged { found: set.iter().collect(), engine: declared.engine, ..other };
+            let found: Vec<Choice> = set.iter().collect();
+            let alternatives = alternatives(compared, &found, &choices, &examples);
+            return Judged { found, alternatives, engine: declared.engine, ..other };
         }
     }
     declared
+}
+
+/// Returns the other choices that explain the values, if `found` is shared by all layers. A short row may fit several choices, and
+/// only the other layers tell which of them the engine made.
+fn alternatives(
+    compared: &Compared,
+    found: &[Choice],
+    choices: &[Choice],
+    examples: &[usize],
+) -> Vec<Choice> {
+    if !found.iter().any(|choice| choice.is_of_all_layers()) {
+        return Vec::new();
+    }
+    let others = choices.iter().filter(|choice| choice.is_of_all_layers() && !found.contains(choice));
+    let explains_all = |choice: &Choice| {
+        let set = Choices::default().with(*choice);
+        explains(compared, set, examples) && {
+            let (other, _, is_too_sure) = judge_by(compared, set);
+            other.dump.is_explained() && !is_too_sure
+        }
+    };
+    others.copied().filter(explains_all).collect()
 }
 
 /// Returns the dump's values that its profile's rounding does not explain.

@@ -449,6 +449,12 @@ impl Choice {
         self == Choice::WideSums
     }
 
+    /// True if an engine that makes it for a product makes it in every layer.
+    pub(super) fn is_of_all_layers(self) -> bool {
+        let told = Profile::default().told(self);
+        Profile::OF_ALL_LAYERS.iter().any(|shared| told.starts_with(shared))
+    }
+
     /// True if it is about scales of rows of integer weights.
     pub(super) fn is_of_row_scales(self) -> bool {
         matches!(self, Choice::RoundedRowScales | Choice::ExactRowScales)

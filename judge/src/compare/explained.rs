@@ -15,6 +15,8 @@ pub struct Explained {
     pub evaluated: usize,
     /// Deviations of the dump's engine from its rounding profile, each in a few words.
     pub found: Vec<String>,
+    /// Deviations that explain the values as well, among those that all layers of an engine share.
+    pub alternatives: Vec<String>,
     /// For a norm of a sum in a 16-bit type: true if the dump's engine reads the sum before it is rounded.
     /// `None` if undetermined.
     pub reads_unrounded: Option<bool>,
@@ -27,14 +29,28 @@ pub struct Explained {
 impl Explained {
     /// Evaluates a comparison with a dump of that role, with values of that shape.
     pub fn new(judged: Judged, role: Role, shape: &[usize]) -> Self {
-        let Judged { evaluated, dump, engine, found, profile, reads_unrounded } = judged;
+        let Judged { evaluated, dump, engine, found, alternatives, profile, reads_unrounded } = judged;
         let (candidate, reference) = match role {
             Role::Candidate => (dump, engine),
             Role::Reference => (engine, dump),
         };
         let is_fused = profile.fused != Fused::Nothing;
-        let found = found.into_iter().map(|choice| profile.told(choice)).collect();
-        Self { candidate, reference, evaluated, found, reads_unrounded, is_fused, shape: shape.to_vec() }
+        let [found, alternatives] = [found, alternatives]
+            .map(|choices| choices.into_iter().map(|choice| profile.told(choice)).collect());
+        let shape = shape.to_vec();
+        Self { candidate, reference, evaluated, found, alternatives, reads_unrounded, is_fused, shape }
+    }
+
+    /// Names the alternative that starts with these words as the one that was found.
+    pub fn prefer(&mut self, choice: &str) {
+        let is_named = |told: &String| told.starts_with(choice);
+        if !self.found.iter().any(is_named)
+            && let Some(at) = self.alternatives.iter().position(is_named)
+        {
+            let preferred = self.alternatives.swap_remove(at);
+            self.alternatives.append(&mut self.found);
+            self.found.push(preferred);
+        }
     }
 
     /// Values of either side that no rounding explains.

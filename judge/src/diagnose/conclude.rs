@@ -1,8 +1,8 @@
 //! From what was found in units to one verdict with its reasons: the same whether one run has found it, or many.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use crate::checkpoint::{Checkpoint, Kind, Point, Scope};
+use crate::checkpoint::{Checkpoint, Kind, Point, Scope, Site};
 use crate::compare::{Gate, Row, Verdict};
 use crate::diagnose::causes;
 use crate::diagnose::evidence::{Basis, Evidence, OUR_ENGINE};
@@ -54,27 +54,46 @@ impl Outcome {
     }
 }
 
-/// A choice that explains a product of some layers, and of fewer than do without it, explains nothing where the same product of
-/// one pass is computed alike in every layer.
+/// Settles choices that an engine makes in every layer or in none. A choice that explains a product in fewer layers than do without it
+/// explains nothing. If several choices explain a product, the one of most layers counts.
 fn refuse_choices_of_a_few(rows: &mut [Row]) {
-    for told in Profile::OF_ALL_LAYERS {
-        let is_told = |row: &Row| {
-            row.explained.as_ref().is_some_and(|known| known.found.iter().any(|one| one.starts_with(told)))
-        };
-        let mut counts: BTreeMap<(Point, Option<usize>), [usize; 2]> = BTreeMap::new();
-        for row in rows.iter().filter(|row| row.is_one_stage() && row.verdict == Verdict::Pass) {
-            counts.entry((row.site.point, row.site.pass)).or_default()[usize::from(is_told(row))] += 1;
-        }
-        for row in rows.iter_mut().filter(|row| is_told(row) && row.verdict == Verdict::Pass) {
-            let [without, with] = counts.get(&(row.site.point, row.site.pass)).copied().unwrap_or_default();
-            if with < without {
-                row.verdict = Verdict::Fail;
-                row.reason = Some(format!(
-                    "rounding explains this only if {told}, which does not hold in {without} other layers"
-                ));
-            }
+    let is_settled_here = |row: &Row| row.is_one_stage() && row.verdict == Verdict::Pass;
+    let mut layers: HashMap<(Point, Option<usize>), usize> = HashMap::new();
+    let mut layers_with: HashMap<(Point, Option<usize>, &str), usize> = HashMap::new();
+    for row in rows.iter().filter(|row| is_settled_here(row)) {
+        let Site { point, pass, .. } = row.site;
+        *layers.entry((point, pass)).or_default() += 1;
+        for shared in shared_choices(row).into_iter().flatten() {
+            *layers_with.entry((point, pass, shared)).or_default() += 1;
         }
     }
+    for row in rows.iter_mut().filter(|row| row.verdict == Verdict::Pass) {
+        let Site { point, pass, .. } = row.site;
+        let with = |choice: &&str| layers_with.get(&(point, pass, *choice)).copied().unwrap_or_default();
+        let rarest = |set: &Vec<&'static str>| set.iter().copied().min_by_key(with);
+        let Some(choice) = shared_choices(row).iter().filter_map(rarest).max_by_key(with) else { continue };
+        let all = layers.get(&(point, pass)).copied().unwrap_or_default();
+        let without = all - with(&choice).min(all);
+        if with(&choice) < without {
+            row.verdict = Verdict::Fail;
+            row.reason = Some(format!(
+                "rounding explains this only if {choice}, which does not hold in {without} other layers"
+            ));
+        }
+        if let Some(explained) = &mut row.explained {
+            explained.prefer(choice);
+        }
+    }
+}
+
+/// Returns the sets of choices of which each explains a row: what was found, and the alternatives. Only choices that an engine makes
+/// in every layer or in none.
+fn shared_choices(row: &Row) -> Vec<Vec<&'static str>> {
+    let Some(explained) = &row.explained else { return Vec::new() };
+    let shared = |told: &String| Profile::OF_ALL_LAYERS.into_iter().find(|shared| told.starts_with(shared));
+    let found: Vec<&str> = explained.found.iter().filter_map(shared).collect();
+    let alternatives = explained.alternatives.iter().filter_map(shared).map(|choice| vec![choice]);
+    [found].into_iter().filter(|found| !found.is_empty()).chain(alternatives).collect()
 }
 
 /// Returns true if all units are done.

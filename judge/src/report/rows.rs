@@ -214,6 +214,8 @@ pub struct ExactRow {
     candidate: SideRow,
     reference: SideRow,
     found: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    alternatives: Vec<String>,
 }
 
 impl ExactRow {
@@ -232,18 +234,20 @@ impl From<&Explained> for ExactRow {
             candidate: SideRow::new(explained, &explained.candidate),
             reference: SideRow::new(explained, &explained.reference),
             found: explained.found.clone(),
+            alternatives: explained.alternatives.clone(),
         }
     }
 }
 
 impl From<ExactRow> for Explained {
     fn from(row: ExactRow) -> Self {
-        let ExactRow { evaluated, shape, candidate, reference, found } = row;
+        let ExactRow { evaluated, shape, candidate, reference, found, alternatives } = row;
         Self {
             candidate: candidate.side(&shape),
             reference: reference.side(&shape),
             evaluated,
             found,
+            alternatives,
             reads_unrounded: None,
             is_fused: false,
             shape,
