@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use xcheck::compare::{Gate, Role, Selection, Tolerances};
 use xcheck::diagnose::{Mode, Outcome, Rounding, Rules, cross_check};
 use xcheck::dump::{Dump, Input, Layout, Manifest, ModelInfo, Producer, Recorder};
-use xcheck::engine::{self, Script};
+use xcheck::engine::{self, RunInput};
 use xcheck::model::{Model, ModelFiles};
 use xcheck::numerics::{F32, Llama2C};
 
@@ -48,7 +48,7 @@ fn main() {
 
 fn measure(model: &dyn Model, length: usize) {
     let home = TempDir::new().expect("a temporary folder");
-    let script = Script::greedy(&tokens(length, model.dimensions().vocab_size), 0);
+    let script = RunInput::greedy(&tokens(length, model.dimensions().vocab_size), 0);
     let path = home.path().join("dump.safetensors");
     record(model, &script, &path);
     let dump = Dump::open(&path).expect("it is sound");
@@ -113,12 +113,12 @@ fn tokens(length: usize, vocabulary: usize) -> Vec<u32> {
     (0..length).map(|position| ((1 + position * 37) % vocabulary) as u32).collect()
 }
 
-fn forward(model: &dyn Model, script: &Script) {
+fn forward(model: &dyn Model, script: &RunInput) {
     black_box(engine::run(model, &F32, script, &mut ()).expect("it runs"));
 }
 
 /// The model's values as llama2.c adds them up.
-fn record(model: &dyn Model, script: &Script, path: &Path) {
+fn record(model: &dyn Model, script: &RunInput, path: &Path) {
     let tokens = script.passes.iter().flat_map(|step| step.tokens.iter().flatten()).copied();
     let input = Input { tokens: tokens.take(script.prompt_len).collect(), ..Input::default() };
     let producer = Producer {

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use xcheck::compare::{Continue, Engine, Held, LiveComparison, Role, Selection};
 use xcheck::dump::Values;
-use xcheck::engine::{self, Script, Step};
-use xcheck::measure::{Columns, Grain, measure};
+use xcheck::engine::{self, PassInput, RunInput};
+use xcheck::measure::{ColumnSelection, ValuePrecision, measure};
 use xcheck::numerics::{F32, Numerics};
 use xcheck::shipped;
 
@@ -36,8 +36,8 @@ fn comparing_a_run() {
     let references = shipped.references().expect("they are sound");
     let (_, reference) = references.iter().find(|(name, _)| name == "transformers-f32").expect("it ships");
     let manifest = &reference.manifest;
-    let passes = manifest.passes.iter().map(|pass| Step::given(&pass.tokens)).collect();
-    let script = Script { passes, prompt_len: manifest.input.tokens.len() };
+    let passes = manifest.passes.iter().map(|pass| PassInput::given(&pass.tokens)).collect();
+    let script = RunInput { passes, prompt_len: manifest.input.tokens.len() };
     let selection = Selection::everything();
     let held = Held::new(reference).expect("it is sound");
     let engine = Engine {
@@ -74,7 +74,7 @@ fn comparing_arrays() {
         black_box(sum);
     });
     let measuring = fastest(|| {
-        black_box(measure(&candidate, &reference, Grain::F32, |_| Columns::All));
+        black_box(measure(&candidate, &reference, ValuePrecision::F32, |_| ColumnSelection::All));
     });
     let speed = 2.0 * (LEN * size_of::<f64>()) as f64 / measuring / 1e9;
     println!(

@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use xcheck::ops::dot::Kernel;
-use xcheck::ops::product::{Blocks, Strided, fill};
+use xcheck::ops::product::{PartialSums, StridedRows, fill};
 use xcheck::tensor::Tensor;
 
 const REPETITIONS: usize = 12;
@@ -44,7 +44,7 @@ fn measure(kernel: Kernel) {
         let seconds = fastest(|| {
             values.fill(0.0);
             let rows = values.chunks_mut(outputs).collect();
-            fill(kernel, Blocks::Cut, Strided::rows_of(&x), &Strided::rows_of(&w), rows);
+            fill(kernel, PartialSums::Cut, StridedRows::rows_of(&x), &StridedRows::rows_of(&w), rows);
         });
         let speed = 2.0 * (tokens * outputs * columns) as f64 / seconds / 1e9;
         println!("  {:18} {speed:6.0} {:4.0} %", format!("{shape:?}"), 100.0 * speed / most);

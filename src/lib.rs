@@ -6,15 +6,15 @@
 //!
 //! - [`architecture`]: the architectures that are known, and what files call them
 //! - [`checkpoint`]: the twelve checkpoints and the tap points they are made of
-//! - [`parts`]: bytes of a file that need not all be here
+//! - [`lazy_bytes`]: bytes of a file that need not all be here
 //! - [`tensor`], [`weight`]: an activation; a stored tensor
 //! - [`view`]: numbers where they lie, seen in another order
-//! - [`spread`]: where in an array errors are, and of what size
+//! - [`error_map`]: where in an array errors are, and of what size
 //! - [`measure`]: how far one array is from another
 //! - [`error`]: every refusal
 //! - [`memory`]: how much there is, asked before it is taken
 //! - [`input`]: files that are read whole
-//! - [`guard`], [`ending`], [`unfinished`]: what holds when something goes wrong: no memory, a signal, work that is half done
+//! - [`fatal_error`], [`shutdown`], [`atomic_write`]: what holds when something goes wrong: no memory, a signal, work that is half done
 //! - [`tap`]: who looks at intermediate values, and may replace them
 //! - [`mod@format`]: untrusted bytes to checked views: GGUF, safetensors, PyTorch, npy
 //! - [`tokenizer`]: text to token ids and back
@@ -66,9 +66,9 @@ pub mod shipped;
 
 // The rooms of what computes and of what judges are known by their names here, too.
 pub use xcheck_engine::{
-    Error, Result, architecture, change, checkpoint, ending, engine, error, exact, format, guard, input,
-    measure, memory, model, numerics, ops, parallel, parts, quant, spread, tap, tensor, tokenizer,
-    unfinished, view, weight,
+    Error, Result, architecture, atomic_write, change, checkpoint, engine, error, error_map, exact,
+    fatal_error, format, input, lazy_bytes, measure, memory, model, numerics, ops, parallel, quant, shutdown,
+    tap, tensor, tokenizer, view, weight,
 };
 pub use xcheck_judge::{
     compare, diagnose, dump, identify, kld, map, plan, ratchet, report, selfcheck, selftest,

@@ -6,14 +6,14 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use xcheck::cli::{self, Cli};
-use xcheck::guard;
+use xcheck::fatal_error;
 
 #[global_allocator]
-static NET: guard::Net = guard::Net;
+static ALLOCATOR: fatal_error::CheckedAllocator = fatal_error::CheckedAllocator;
 
 fn main() -> ExitCode {
-    guard::keep_freed_memory();
-    guard::watch_mapped_files();
+    fatal_error::keep_freed_memory();
+    fatal_error::watch_mapped_files();
     let words = cli::with_environment(std::env::args_os().collect(), |name| std::env::var_os(name));
     let (words, notes) = match words {
         Ok(found) => found,

@@ -7,12 +7,12 @@ use crate::common::{
     LLAMA_CPP_F32, counterpart, explain_against, gguf, record, reference_of, rules, tiny_llama2,
 };
 use tempfile::TempDir;
-use xcheck::change::Kind;
+use xcheck::change::CauseKind;
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, Rules, cross_check_dumps};
 use xcheck::dump::Dump;
-use xcheck::engine::Script;
+use xcheck::engine::RunInput;
 use xcheck::model::gemma3::Gemma3;
 use xcheck::model::{Activation, Model};
 use xcheck::numerics::{F32, Numerics};
@@ -23,7 +23,7 @@ const FIRST: Site = Site { point: Point::FfnAct, layer: Some(0), pass: Some(0) }
 fn assert_explained(outcome: &Outcome, reference: &str, candidate: &str) {
     assert_eq!(outcome.first_divergence().map(|row| row.site), Some(FIRST), "{:?}", outcome.reason);
     let [finding] = outcome.findings.as_slice() else { panic!("one finding, not {:?}", outcome.findings) };
-    assert_eq!((finding.site, finding.kind), (FIRST, Kind::Activation));
+    assert_eq!((finding.site, finding.kind), (FIRST, CauseKind::Activation));
     let values = [&finding.reference, &finding.candidate].map(Option::as_deref);
     assert_eq!(values, [Some(reference), Some(candidate)], "{}", finding.what);
 }
@@ -68,7 +68,7 @@ fn the_erf_form_in_a_reference_is_named_where_ours_is_the_tanh_form() {
 
 fn recorded(model: &dyn Model, numerics: &dyn Numerics, folder: &TempDir, name: &str) -> Dump {
     let path = folder.path().join(name);
-    record(model, numerics, &Script::greedy(&[1, 9, 17, 200, 77], 2), &path);
+    record(model, numerics, &RunInput::greedy(&[1, 9, 17, 200, 77], 2), &path);
     Dump::open(&path).expect("it is whole")
 }
 

@@ -7,14 +7,14 @@ use xcheck::checkpoint::Site;
 use xcheck::compare::Verdict;
 use xcheck::diagnose::Outcome;
 use xcheck::format::Safetensors;
-use xcheck::model::decoder::{Block, Decoder, DecoderConfig, Family, ForwardContext, LayerWeights};
+use xcheck::model::decoder::{Decoder, DecoderBlock, DecoderConfig, Family, ForwardContext, LayerWeights};
 use xcheck::model::gemma3::{Gemma3, Gemma3Block};
-use xcheck::model::gpt2::{Affine, Gpt2, Gpt2Block};
+use xcheck::model::gpt2::{AffineMatrix, Gpt2, Gpt2Block};
 use xcheck::model::llama::Llama;
 use xcheck::model::qwen3::Qwen3;
 use xcheck::model::{Config, KvLayer, Model, ModelFiles};
 use xcheck::numerics::{F32, Numerics, Transformers};
-use xcheck::ops::attention::{Mask, Scale};
+use xcheck::ops::attention::{AttentionScale, Mask};
 use xcheck::ops::ffn::Activation;
 use xcheck::ops::linear::per_column;
 use xcheck::ops::norm::{Gain, LayerNorm, RmsNorm};
@@ -77,7 +77,7 @@ fn narrowed(matrix: &Matrix, cols: usize) -> Matrix {
 
 #[test]
 fn key_heads_that_are_tiled_instead_of_repeated_are_found_in_the_scores() {
-    let scores = |q: &Tensor, k: &Tensor, scale: Scale| {
+    let scores = |q: &Tensor, k: &Tensor, scale: AttentionScale| {
         let (heads, groups, head_dim) = (q.shape()[1], k.shape()[1], k.shape()[2]);
         let head = |key: usize, head: usize| &k.row(key)[head % groups * head_dim..][..head_dim];
         let tiled = (0..k.rows()).flat_map(|key| (0..heads).flat_map(move |query| head(key, query)));
@@ -176,7 +176,7 @@ fn the_one_that_is_not_added_to_the_norms_is_found_in_the_first() {
 }
 
 /// A decoder from a shipped Hugging Face directory.
-fn hugging_face<B: Block>(name: &str) -> Decoder<B> {
+fn hugging_face<B: DecoderBlock>(name: &str) -> Decoder<B> {
     let ModelFiles::HuggingFace { config, weights, .. } = variant(name) else {
         panic!("{name} is a GGUF file")
     };
@@ -197,7 +197,7 @@ fn embeddings_that_are_not_scaled_are_found_there() {
 #[test]
 fn a_wrong_query_scalar_is_found_in_the_scores() {
     let mut model = gemma3();
-    model.config.attn_scale = Scale::Queries(1.0 / (model.config.hidden_size as f32).sqrt());
+    model.config.attn_scale = AttentionScale::Queries(1.0 / (model.config.hidden_size as f32).sqrt());
     assert_first_wrong(&judge("tiny-gemma3", &model, &LLAMA_CPP_F32), AttnScores);
 }
 
@@ -208,7 +208,7 @@ struct Rewired {
     diagram: fn(&Gemma3Block, &Tensor, &ForwardContext, &mut Probe, &mut KvLayer) -> Tensor,
 }
 
-impl Block for Rewired {
+impl DecoderBlock for Rewired {
     const FAMILY: Family = Gemma3Block::FAMILY;
 
     fn load(_: &DecoderConfig, _: &mut LayerWeights) -> xcheck::error::Result<Self> {
@@ -328,7 +328,7 @@ fn positions_that_are_off_by_one_are_found_in_the_embeddings() {
 
 #[test]
 fn a_bias_that_is_dropped_is_found_at_its_product() {
-    type Product = fn(&mut Gpt2Block) -> &mut Affine;
+    type Product = fn(&mut Gpt2Block) -> &mut AffineMatrix;
     let products: [(Product, Point); 6] = [
         (|block| &mut block.q, Q),
         (|block| &mut block.k, K),

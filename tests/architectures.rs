@@ -1,11 +1,11 @@
 //! Every architecture that ships: all its formats agree, and all its references pass.
 
 use crate::common::{common_models, counterpart, judge_in, record, reference_of, rules, variant};
-use xcheck::checkpoint::{Kind, Point};
+use xcheck::checkpoint::{Point, ValueKind};
 use xcheck::compare::{Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, cross_check_dumps};
 use xcheck::dump::Dump;
-use xcheck::engine::Script;
+use xcheck::engine::RunInput;
 use xcheck::numerics::F32;
 use xcheck::shipped::ShippedModel;
 
@@ -43,7 +43,7 @@ fn every_shipped_model_passes_against_every_reference() {
 fn in_f32_an_ordinary_run_stays_near_transformers() {
     for model in common_models() {
         let outcome = check(model, &reference_of(model.name, "transformers-f32"), Mode::Total);
-        for row in outcome.rows.iter().filter(|row| row.site.point.kind() == Kind::Real) {
+        for row in outcome.rows.iter().filter(|row| row.site.point.kind() == ValueKind::Real) {
             let errors = row.judged().expect("it was compared").errors;
             let error = errors.max_abs.min(errors.max_rel_rms);
             assert!(error <= 2e-5, "{} {}: {error:e}", model.name, row.site);
@@ -91,7 +91,7 @@ fn safetensors_and_gguf_f32_give_the_same_checkpoints() {
         let dumps = ["hf", "f32"].map(|format| {
             let path = home.path().join(format);
             let loaded = variant(&format!("{}-{format}", model.name)).load().expect("it loads");
-            record(&*loaded.model, &F32, &Script::greedy(PROMPT, 2), &path);
+            record(&*loaded.model, &F32, &RunInput::greedy(PROMPT, 2), &path);
             Dump::open(&path).expect("it is sound")
         });
         let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());

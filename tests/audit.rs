@@ -5,7 +5,7 @@ use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Role, Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Rules, cross_check};
 use xcheck::dump::Dump;
-use xcheck::engine::Script;
+use xcheck::engine::RunInput;
 use xcheck::model::Model;
 use xcheck::numerics::Transformers;
 use xcheck::quant::decode_matrix_row;
@@ -110,7 +110,7 @@ fn one_wrong_value_that_all_else_follows_from_is_the_only_one_that_is_told() {
     let model = tiny_llama2();
     let dump = |by: f32| {
         let given = reference("llama.cpp-f32").manifest.passes[0].tokens.clone();
-        let script = Script::greedy(&given, 2);
+        let script = RunInput::greedy(&given, 2);
         recorded(&model, &Transformers::F32, "f32", &script, &mut At(WRONG, |q: &mut [f32]| q[CHANGED] += by))
     };
     let wrong = saved(&terminal, "wrong", &Clay::of(&dump(1e-3)));
@@ -305,8 +305,9 @@ fn a_token_that_does_not_follow_from_what_is_held_is_told_with_its_margin() {
 fn a_token_of_equal_logits_is_a_tie_where_nothing_near_them_is_held() {
     let mut model = tiny_llama2();
     let prompt = reference("llama.cpp-f32").manifest.passes[0].tokens.clone();
-    let run =
-        |model: &dyn Model| recorded(model, &Transformers::F32, "f32", &Script::greedy(&prompt, 2), &mut ());
+    let run = |model: &dyn Model| {
+        recorded(model, &Transformers::F32, "f32", &RunInput::greedy(&prompt, 2), &mut ())
+    };
     let chosen = *run(&model).manifest.generated.expect("a continuation").last().expect("a token") as usize;
     let twin = model.output.rows - 1;
     let mut rows = vec![vec![0f32; model.output.cols]; model.output.rows];

@@ -8,12 +8,12 @@ use std::path::Path;
 use crate::common::{counterpart, judge_in, reference_of, variant};
 use half::{bf16, f16};
 use serde_json::Value;
-use xcheck::checkpoint::{Kind, Point, Site};
+use xcheck::checkpoint::{Point, Site, ValueKind};
 use xcheck::compare::{Continue, Engine, Found, Heads, Held, LiveComparison, Role, Selection, aligned};
 use xcheck::diagnose::Mode;
 use xcheck::dump::{Dump, Values};
-use xcheck::engine::{self, Script, Step};
-use xcheck::format::{Safetensors, Source};
+use xcheck::engine::{self, PassInput, RunInput};
+use xcheck::format::{FileBytes, Safetensors};
 use xcheck::model::gpt2::{Gpt2, Gpt2Block};
 use xcheck::model::{Config, Model, ModelFiles};
 use xcheck::quant::decode_row;
@@ -139,8 +139,8 @@ impl Tap for Keep {
 
 fn others(model: &str, reference: &Dump) -> Vec<Other> {
     let (loaded, numerics) = counterpart(model, reference);
-    let passes = reference.manifest.passes.iter().map(|pass| Step::given(&pass.tokens)).collect();
-    let script = Script { passes, prompt_len: reference.manifest.input.tokens.len() };
+    let passes = reference.manifest.passes.iter().map(|pass| PassInput::given(&pass.tokens)).collect();
+    let script = RunInput { passes, prompt_len: reference.manifest.input.tokens.len() };
     let (everything, mut ours) = (Selection::everything(), Keep::default());
     let dimensions = loaded.model.dimensions();
     let engine = Engine {
@@ -155,7 +155,7 @@ fn others(model: &str, reference: &Dump) -> Vec<Other> {
     engine::run(&*loaded.model, &*numerics, &script, &mut (&mut ours, &mut forced)).expect("it runs");
     let measured = forced.finish().expect("they can be compared");
     let differs = measured.found.into_iter().filter(|(site, found)| {
-        let rounds = site.point != Point::Probs && site.point.kind() == Kind::Real;
+        let rounds = site.point != Point::Probs && site.point.kind() == ValueKind::Real;
         rounds && matches!(found, Some(Found::Measured(found)) if !found.is_identical())
     });
     differs.flat_map(|(site, _)| differing(site, &ours.0[&site], &values(reference, site))).collect()
@@ -186,7 +186,7 @@ fn steps_apart(reference: &Dump, a: f64, b: f64) -> u16 {
 }
 
 /// The shipped folder of the hub.
-fn folder(model: &str) -> (Value, Source) {
+fn folder(model: &str) -> (Value, FileBytes) {
     let (config, weights) = match variant(&format!("{model}-hf")) {
         ModelFiles::HuggingFace { config, weights, .. } => (config, weights),
         _ => panic!("a folder is none"),

@@ -9,7 +9,7 @@ use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Selection, Verdict};
 use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::Dump;
-use xcheck::format::{Gguf, Source};
+use xcheck::format::{FileBytes, Gguf};
 use xcheck::model::bitnet::Bitnet;
 use xcheck::model::{Activation, I2sLayout, LoadedModel, Model, ModelFiles, TernaryFiles};
 use xcheck::numerics::{BitnetCpp, KvType, Numerics};
@@ -150,7 +150,7 @@ fn data(name: &str) -> PathBuf {
 
 /// The files of `reference-scripts/make/make_bitnet_files.py`, each with what its reader must be told.
 fn in_layout(name: &str) -> xcheck::Result<LoadedModel> {
-    let file = ModelFiles::Gguf(Source::open(&data(&format!("{name}.gguf")))?);
+    let file = ModelFiles::Gguf(FileBytes::open(&data(&format!("{name}.gguf")))?);
     match name {
         "arm" => file.load_told(&TernaryFiles { layout: I2sLayout::Arm, ..TernaryFiles::default() }),
         _ => file.load_told(&kernels(&format!("{name}.ini"))?),
@@ -158,7 +158,7 @@ fn in_layout(name: &str) -> xcheck::Result<LoadedModel> {
 }
 
 fn kernels(ini: &str) -> xcheck::Result<TernaryFiles> {
-    TernaryFiles::default().with_kernels(&Source::open(&data(ini))?)
+    TernaryFiles::default().with_kernels(&FileBytes::open(&data(ini))?)
 }
 
 fn refusal(result: xcheck::Result<LoadedModel>) -> String {
@@ -168,7 +168,7 @@ fn refusal(result: xcheck::Result<LoadedModel>) -> String {
 #[test]
 fn files_for_tables_whose_tiles_nobody_knows_are_refused_by_shape() {
     for name in ["tl1", "tl2"] {
-        let file = ModelFiles::Gguf(Source::open(&data(&format!("{name}.gguf"))).expect("it is there"));
+        let file = ModelFiles::Gguf(FileBytes::open(&data(&format!("{name}.gguf"))).expect("it is there"));
         let message = refusal(file.load());
         for part in ["blk.0.attn_q.weight", name, "128 x 128", "--kernel-config"] {
             assert!(message.contains(part), "{message}");
@@ -178,7 +178,7 @@ fn files_for_tables_whose_tiles_nobody_knows_are_refused_by_shape() {
 
 #[test]
 fn tiles_that_do_not_fit_are_refused() {
-    let file = ModelFiles::Gguf(Source::open(&data("tl2.gguf")).expect("it is there"));
+    let file = ModelFiles::Gguf(FileBytes::open(&data("tl2.gguf")).expect("it is there"));
     let mut told = kernels("tl2.ini").expect("it is sound");
     for change in [|bm: &mut usize, _: &mut usize| *bm = 48, |_: &mut usize, bk: &mut usize| *bk = 100] {
         let sound = told.kernels[0];
@@ -196,7 +196,7 @@ fn tiles_that_do_not_fit_are_refused() {
 /// The order of groups is what the tiles say: with others, the weights are others.
 #[test]
 fn tiles_of_another_kernel_are_found_at_the_first_product() {
-    let file = ModelFiles::Gguf(Source::open(&data("tl1.gguf")).expect("it is there"));
+    let file = ModelFiles::Gguf(FileBytes::open(&data("tl1.gguf")).expect("it is there"));
     let mut told = kernels("tl1.ini").expect("it is sound");
     told.kernels.iter_mut().for_each(|kernel| kernel.tiles.rows = 32.max(kernel.tiles.together));
     told.kernels.iter_mut().for_each(|kernel| kernel.tiles.columns = 32);
@@ -207,14 +207,14 @@ fn tiles_of_another_kernel_are_found_at_the_first_product() {
 
 #[test]
 fn an_arm_file_read_as_one_of_x86_is_found_at_the_first_product() {
-    let file = ModelFiles::Gguf(Source::open(&data("arm.gguf")).expect("it is there"));
+    let file = ModelFiles::Gguf(FileBytes::open(&data("arm.gguf")).expect("it is there"));
     let loaded = file.load().expect("no code tells");
     assert_first_wrong("tiny-bitnet-b158", &*loaded.model, &NUMERICS, Point::Q, 0);
 }
 
 #[test]
 fn a_kernel_config_that_is_none_is_refused_by_line() {
-    let ini = |text: &str| Source { path: "kernels.ini".into(), data: text.as_bytes().to_vec().into() };
+    let ini = |text: &str| FileBytes { path: "kernels.ini".into(), data: text.as_bytes().to_vec().into() };
     for (text, line, problem) in [
         ("", 1, "no kernel"),
         ("m = 3\n", 1, "before the first section"),
@@ -236,7 +236,7 @@ fn damaged(change: impl Fn(&mut [u8])) -> ModelFiles {
     let start = tensor.data.as_ptr() as usize - source.data.as_ptr() as usize;
     let mut bytes = source.data.to_vec();
     change(&mut bytes[start..start + tensor.data.len()]);
-    ModelFiles::Gguf(Source { path: "changed.gguf".into(), data: bytes.into() })
+    ModelFiles::Gguf(FileBytes { path: "changed.gguf".into(), data: bytes.into() })
 }
 
 #[test]
@@ -253,13 +253,13 @@ fn a_code_that_stands_for_nothing_and_a_scale_that_is_no_number_are_refused() {
 fn an_index_that_stands_for_no_weights_is_refused() {
     for (name, index) in [("tl1", 0x9F), ("tl2", 0xE0)] {
         let mut bytes = std::fs::read(data(&format!("{name}.gguf"))).expect("it is there");
-        let file = xcheck::format::Gguf::read(&Source { path: "x".into(), data: bytes.clone().into() });
+        let file = xcheck::format::Gguf::read(&FileBytes { path: "x".into(), data: bytes.clone().into() });
         let tensor =
             file.expect("it is sound").tensors.get("blk.0.attn_q.weight").expect("held").data.clone();
         let at =
             bytes.windows(tensor.len()).position(|window| window == &*tensor).expect("it is in the file");
         bytes[at + 70] = index;
-        let file = ModelFiles::Gguf(Source { path: "changed.gguf".into(), data: bytes.into() });
+        let file = ModelFiles::Gguf(FileBytes { path: "changed.gguf".into(), data: bytes.into() });
         let message = refusal(file.load_told(&kernels(&format!("{name}.ini")).expect("it is sound")));
         assert!(message.contains("byte 70 ") && message.contains(name), "{message}");
     }

@@ -10,7 +10,7 @@ use safetensors::tensor::{Dtype, TensorView};
 use safetensors::{SafeTensors, serialize_to_file};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use xcheck::change::Kind;
+use xcheck::change::CauseKind;
 use xcheck::checkpoint::{Checkpoint, Point};
 use xcheck::compare::{Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, Rules, cross_check};
@@ -160,7 +160,7 @@ fn narrow(config: impl FnOnce(&mut Value), tensors: impl FnOnce(&mut Tensors)) -
 fn values(folder: &Path, numerics: &dyn Numerics) -> Vec<(xcheck::checkpoint::Site, Vec<u64>)> {
     let out = TempDir::new().expect("a folder");
     let path = out.path().join("dump");
-    common::record(&*load(folder).model, numerics, &engine::Script::greedy(&[1, 5, 9], 1), &path);
+    common::record(&*load(folder).model, numerics, &engine::RunInput::greedy(&[1, 5, 9], 1), &path);
     let dump = Dump::open(&path).expect("it is sound");
     let mut sites: Vec<_> = dump.sites().collect();
     sites.sort_by_key(|site| site.flow_order());
@@ -253,7 +253,7 @@ fn packed() -> Bitnet {
     let config = fs::read(folder("packed/config.json")).expect("it is there");
     let config: Value = serde_json::from_slice(&config).expect("it is JSON");
     let path = folder("packed/config.json");
-    let source = xcheck::format::Source::open(&folder("packed/model.safetensors")).expect("it is there");
+    let source = xcheck::format::FileBytes::open(&folder("packed/model.safetensors")).expect("it is there");
     let tensors = xcheck::format::TensorFile::read(&source).expect("it is sound");
     Bitnet::from_hugging_face(&xcheck::model::Config::new(&path, &config), &tensors).expect("it loads")
 }
@@ -299,7 +299,7 @@ fn a_reference_with_silu_fails_at_the_activation_and_the_message_names_it() {
     assert_eq!(wrong.verdict, Verdict::Fail);
     assert_first_wrong(&wrong, Point::FfnAct, FIRST);
     let [finding] = wrong.findings.as_slice() else { panic!("{:?}", wrong.findings) };
-    assert_eq!(finding.kind, Kind::Activation);
+    assert_eq!(finding.kind, CauseKind::Activation);
     assert_eq!(finding.key.as_deref(), Some("hidden_act"));
     assert_eq!([&finding.reference, &finding.candidate].map(Option::as_deref), [Some("silu"), Some("relu2")]);
     let right = judge(&*model, &dump("packed/dumps/transformers-f32.safetensors"));
@@ -314,7 +314,7 @@ fn silu_in_our_engine_is_named_against_bitnet_cpps_own_dump() {
     let outcome = judge_with(&model, &reference, &BitnetCpp { kv: KvType::F32 });
     assert_first_wrong(&outcome, Point::FfnAct, FIRST);
     let [finding] = outcome.findings.as_slice() else { panic!("{:?}", outcome.findings) };
-    assert_eq!(finding.kind, Kind::Activation);
+    assert_eq!(finding.kind, CauseKind::Activation);
     assert_eq!([&finding.reference, &finding.candidate].map(Option::as_deref), [Some("relu2"), Some("silu")]);
 }
 

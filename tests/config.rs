@@ -5,16 +5,16 @@ use std::path::Path;
 use serde_json::{Value, json};
 use xcheck::error::Result;
 use xcheck::model::Config;
-use xcheck::model::decoder::{Biases, Block, DecoderConfig};
+use xcheck::model::decoder::{BiasFlags, DecoderBlock, DecoderConfig};
 use xcheck::model::gemma3::Gemma3Block;
 use xcheck::model::llama::LlamaBlock;
 use xcheck::model::qwen3::Qwen3Block;
-use xcheck::ops::attention::Scale;
+use xcheck::ops::attention::AttentionScale;
 use xcheck::ops::multiplier::Multiplier;
 use xcheck::ops::norm::Gain;
 use xcheck::ops::rope::RopeScaling;
 
-fn read<B: Block>(json: &Value) -> Result<DecoderConfig> {
+fn read<B: DecoderBlock>(json: &Value) -> Result<DecoderConfig> {
     DecoderConfig::from_hugging_face(&Config::new(Path::new("config.json"), json), &B::FAMILY)
 }
 
@@ -98,9 +98,9 @@ fn an_epsilon_that_is_not_stated_is_transformers_default() {
 fn biases_are_read_where_an_architecture_has_them() {
     let biased = |key: &str| edited(llama_3_2_1b(), key, json!(true));
     let of = |json: &Value| read::<LlamaBlock>(json).expect("it is supported").biases;
-    assert_eq!(of(&llama_3_2_1b()), Biases::default());
-    assert_eq!(of(&biased("attention_bias")), Biases { qkv: true, output: true, mlp: false });
-    assert_eq!(of(&biased("mlp_bias")), Biases { qkv: false, output: false, mlp: true });
+    assert_eq!(of(&llama_3_2_1b()), BiasFlags::default());
+    assert_eq!(of(&biased("attention_bias")), BiasFlags { qkv: true, output: true, mlp: false });
+    assert_eq!(of(&biased("mlp_bias")), BiasFlags { qkv: false, output: false, mlp: true });
     let qwen =
         read::<Qwen3Block>(&edited(qwen3_1_7b(), "attention_bias", json!(true))).expect("it is supported");
     assert!(qwen.biases.qkv && qwen.biases.output);
@@ -135,7 +135,7 @@ fn qwen_3_has_a_head_size_of_its_own() {
     let c =
         read::<Qwen3Block>(&edited(qwen3_1_7b(), "num_attention_heads", json!(8))).expect("it is supported");
     assert_eq!((c.head_dim, c.hidden_size / c.n_heads, c.rope.theta), (128, 256, 1e6));
-    assert_eq!(c.attn_scale, Scale::Products(1.0 / 128f32.sqrt()));
+    assert_eq!(c.attn_scale, AttentionScale::Products(1.0 / 128f32.sqrt()));
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn gemma_3_slides_in_all_layers_but_every_sixth() {
     assert_eq!((sliding.window, sliding.rope.theta, c.rope.theta), (512, 1e4, 1e6));
     assert_eq!(
         (c.attn_scale, c.embed_scale),
-        (Scale::Queries(1.0 / 16.0), Some(Multiplier::Element(1152f32.sqrt())))
+        (AttentionScale::Queries(1.0 / 16.0), Some(Multiplier::Element(1152f32.sqrt())))
     );
     assert_eq!((c.norm_gain, c.tied_output, c.head_dim * c.n_heads), (Gain::OnePlusWeight, true, 1024));
 }
@@ -185,7 +185,7 @@ fn the_words_of_transformers_4_and_5_say_the_same() {
 }
 
 #[track_caller]
-fn assert_refused<B: Block>(json: Value, key: &str, value: Value, expected: &str) {
+fn assert_refused<B: DecoderBlock>(json: Value, key: &str, value: Value, expected: &str) {
     let message = read::<B>(&edited(json, key, value)).expect_err("it is refused").to_string();
     assert!(message.contains(expected), "{message}");
 }

@@ -10,7 +10,7 @@ use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Gate, Role, Row, Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, Rules, cross_check, cross_check_dumps};
 use xcheck::dump::{Dump, Input, Layout, Manifest, ModelInfo, Producer, Recorder};
-use xcheck::engine::{self, GreedyToken, Script, Step};
+use xcheck::engine::{self, GreedyToken, PassInput, RunInput};
 use xcheck::model::Model;
 use xcheck::numerics::{F32, Numerics, Transformers};
 use xcheck::tap::Tap;
@@ -27,10 +27,15 @@ fn model() -> Box<dyn Model> {
 }
 
 /// The prompt, then `ids` one by one; those dumped are looked at.
-fn script(ids: &[u32]) -> Script {
-    let steps =
-        ids.iter().enumerate().map(|(step, id)| Step { tapped: step + 1 < DUMPED, ..Step::given(&[*id]) });
-    Script { passes: std::iter::once(Step::given(PROMPT)).chain(steps).collect(), prompt_len: PROMPT.len() }
+fn script(ids: &[u32]) -> RunInput {
+    let steps = ids
+        .iter()
+        .enumerate()
+        .map(|(step, id)| PassInput { tapped: step + 1 < DUMPED, ..PassInput::given(&[*id]) });
+    RunInput {
+        passes: std::iter::once(PassInput::given(PROMPT)).chain(steps).collect(),
+        prompt_len: PROMPT.len(),
+    }
 }
 
 /// Our own choices after the prompt and each of `ids`.

@@ -8,7 +8,7 @@ use crate::common::{LLAMA_CPP_F32, variant};
 use rayon::ThreadPoolBuilder;
 use rayon::prelude::*;
 use xcheck::checkpoint::Site;
-use xcheck::engine::{self, Script};
+use xcheck::engine::{self, RunInput};
 use xcheck::model::Model;
 use xcheck::numerics::{self, KvType, LlamaCpp, Numerics, Transformers};
 use xcheck::tap::Tap;
@@ -31,7 +31,7 @@ impl Tap for Keep {
 /// A prompt and three greedy passes after it, with so many threads.
 fn run(model: &dyn Model, numerics: &dyn Numerics, threads: usize) -> Bits {
     let pool = ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
-    let script = Script::greedy(&[1, 9, 17, 200, 77, 30, 2, 5, 110], 3);
+    let script = RunInput::greedy(&[1, 9, 17, 200, 77, 30, 2, 5, 110], 3);
     let mut kept = Keep::default();
     pool.install(|| engine::run(model, numerics, &script, &mut kept)).expect("it runs");
     assert!(kept.0.len() > 50, "every tap is looked at");

@@ -5,12 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::common::share::{one_of, pairs};
 use crate::common::{LLAMA_CPP_F32, rules, tiny_llama2};
 use serde_json::{Value, json};
-use xcheck::checkpoint::{Axis, Kind, Point, Scope};
+use xcheck::checkpoint::{Point, TapAxis, TapScope, ValueKind};
 use xcheck::compare::{Selection, Tolerances};
 use xcheck::diagnose::{Mode, cross_check, cross_check_dumps};
 use xcheck::dump::Dump;
 use xcheck::error::Error;
-use xcheck::format::Source;
+use xcheck::format::FileBytes;
 
 const DUMP: &[u8] = include_bytes!(concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -46,21 +46,21 @@ impl Bed {
     }
 
     fn rows_of(&mut self, point: Point) -> Vec<Value> {
-        let passes = if point.scope() == Scope::Run { 1 } else { PASSES.len() };
+        let passes = if point.scope() == TapScope::Run { 1 } else { PASSES.len() };
         (0..passes).map(|pass| self.row_of(point, pass)).collect()
     }
 
     fn row_of(&mut self, point: Point, pass: usize) -> Value {
-        let length = |axis: &Axis| match axis {
-            Axis::Token if point.scope() == Scope::Run => 2,
-            Axis::Token => PASSES[pass],
-            Axis::Key => PASSES[..=pass].iter().sum(),
-            Axis::Batch => 1,
+        let length = |axis: &TapAxis| match axis {
+            TapAxis::Token if point.scope() == TapScope::Run => 2,
+            TapAxis::Token => PASSES[pass],
+            TapAxis::Key => PASSES[..=pass].iter().sum(),
+            TapAxis::Batch => 1,
             _ => 2,
         };
         let shape: Vec<usize> = point.axes().iter().map(length).collect();
         let count = shape.iter().product::<usize>();
-        let (dtype, stored) = if point.kind() == Kind::Token { ("u32", "U32") } else { ("f32", "F32") };
+        let (dtype, stored) = if point.kind() == ValueKind::Token { ("u32", "U32") } else { ("f32", "F32") };
         let begin = self.data.len();
         for at in 0..count as u32 {
             let value =
@@ -74,24 +74,24 @@ impl Bed {
             json!({"dtype": stored, "shape": shape, "data_offsets": offsets}),
         );
         let mut row = json!({"tap": point.name(), "dtype": dtype, "shape": shape, "file": file});
-        if point.scope() != Scope::Run {
+        if point.scope() != TapScope::Run {
             row["pass"] = pass.into();
         }
-        if point.scope() == Scope::Layer {
+        if point.scope() == TapScope::Layer {
             row["layer"] = 0.into();
         }
         row
     }
 
     /// The file with another manifest.
-    fn with(&self, manifest: &Value) -> Source {
+    fn with(&self, manifest: &Value) -> FileBytes {
         let mut header = self.header.clone();
         header.insert("__metadata__".to_owned(), json!({"xcheck": manifest.to_string()}));
         let header = Value::Object(header).to_string();
         let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
         bytes.extend(header.as_bytes());
         bytes.extend(&self.data);
-        Source { path: "odd.safetensors".into(), data: bytes.into() }
+        FileBytes { path: "odd.safetensors".into(), data: bytes.into() }
     }
 }
 
@@ -204,7 +204,7 @@ fn with_odd(manifest: &Value, (place, value): &Odd) -> Value {
 
 /// Runs each case; tells all that panic, or that are refused in anything but one line.
 fn assert_read_or_refused(
-    cases: impl Iterator<Item = (String, Source)>,
+    cases: impl Iterator<Item = (String, FileBytes)>,
     judge: impl Fn(&Dump) -> Result<(), Error>,
 ) {
     let mut wrong = Vec::new();
@@ -272,7 +272,7 @@ fn an_odd_value_in_a_manifest_is_judged_or_refused() {
 /// Ids may be stored in any type; what they are is whole.
 #[test]
 fn every_tap_of_ids_refuses_what_is_no_whole_number() {
-    let taps = Point::ALL.iter().filter(|point| point.kind() == Kind::Token && **point != Point::Tokens);
+    let taps = Point::ALL.iter().filter(|point| point.kind() == ValueKind::Token && **point != Point::Tokens);
     for &point in taps {
         for (value, told) in
             [(0.0f32, None), (1.5, Some(" 1.5")), (f32::NAN, Some(" NaN")), (-1.0, Some(" -1"))]

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use crate::common::terminal::Terminal;
 use crate::common::{record, tiny_llama2};
 use serde_json::{Value, json};
-use xcheck::checkpoint::{Axis, Point, Site};
+use xcheck::checkpoint::{Point, Site, TapAxis};
 use xcheck::dump::{Dump, Producer};
-use xcheck::engine::{Script, Step};
+use xcheck::engine::{PassInput, RunInput};
 use xcheck::numerics::F32;
 use xcheck::weight::DType;
 
@@ -25,10 +25,10 @@ struct Pair(Terminal);
 
 impl Pair {
     fn new() -> Self {
-        Self::of(&Script::greedy(PROMPT, 2))
+        Self::of(&RunInput::greedy(PROMPT, 2))
     }
 
-    fn of(script: &Script) -> Self {
+    fn of(script: &RunInput) -> Self {
         let terminal = Terminal::new();
         for name in ["a", "b"] {
             record(&tiny_llama2(), &F32, script, &terminal.path().join(name));
@@ -138,7 +138,7 @@ fn a_continuation_that_stands_in_the_manifest_alone_is_held() {
     let dump = pair.open();
     assert!(dump.holds(CONTINUATION) && dump.points().contains(&Point::Generated));
     assert_eq!(dump.sites().filter(|&site| site == CONTINUATION).count(), 1);
-    assert_eq!(dump.axes(CONTINUATION), Some(vec![Axis::Token]));
+    assert_eq!(dump.axes(CONTINUATION), Some(vec![TapAxis::Token]));
     let ids = dump.read(CONTINUATION).expect("sound").expect("held");
     let listed = dump.manifest.generated.expect("it is listed");
     assert_eq!((ids.shape, ids.data), (vec![3], listed.into_iter().map(f64::from).collect()));
@@ -278,7 +278,7 @@ fn keys_of_any_number_are_no_contradiction() {
         let point: Point = file.split(['/', '.']).nth(2).expect("a tap").parse().expect("it is one");
         let held =
             Pair::new().open().axes(Site { point, layer: Some(0), pass: Some(1) }).expect("it is held");
-        let key = held.iter().position(|&axis| axis == Axis::Key).expect("it has keys");
+        let key = held.iter().position(|&axis| axis == TapAxis::Key).expect("it has keys");
         let mut none = shape.clone();
         none[key] = 0;
         Pair::new().edit_row(file, |row| row["shape"] = json!(shape)).open();
@@ -392,7 +392,7 @@ fn a_leading_batch_of_one_needs_no_axes() {
         pair.write(file, &npy(descr, &shape, &values[start..]))
             .edit_row(file, |row| row["shape"] = json!(shape))
     });
-    assert_eq!(pair.open().axes(ARGMAX), Some(vec![Axis::Batch]));
+    assert_eq!(pair.open().axes(ARGMAX), Some(vec![TapAxis::Batch]));
     pair.assert_identical(ALL);
 }
 
@@ -417,8 +417,8 @@ fn a_missing_rope_pairing_concerns_the_heads_that_have_one_alone() {
 
 #[test]
 fn passes_that_read_a_part_of_the_prompt_are_readable() {
-    let passes = PROMPT[..2].iter().map(|&id| Step::given(&[id])).collect();
-    let pair = Pair::of(&Script { passes, prompt_len: 2 }).edit(|json| {
+    let passes = PROMPT[..2].iter().map(|&id| PassInput::given(&[id])).collect();
+    let pair = Pair::of(&RunInput { passes, prompt_len: 2 }).edit(|json| {
         json["input"]["tokens"] = json!(PROMPT);
         json["input"]["decode"] = json!("forced");
         json["generated"] = Value::Null;

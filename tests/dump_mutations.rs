@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use xcheck::compare::{Selection, Tolerances};
 use xcheck::diagnose::{Mode, Rules, cross_check, cross_check_dumps};
 use xcheck::dump::Dump;
-use xcheck::format::Source;
+use xcheck::format::FileBytes;
 
 const DUMP: &[u8] = include_bytes!(concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -29,7 +29,7 @@ fn header_of(dump: &[u8]) -> usize {
 
 /// Opens, reads and compares whatever is left of a dump; only a panic is wrong.
 fn use_it(bytes: Vec<u8>) {
-    let source = Source { path: "mutated.safetensors".into(), data: bytes.into() };
+    let source = FileBytes { path: "mutated.safetensors".into(), data: bytes.into() };
     let Ok(dump) = Dump::from_source(source) else { return };
     for site in dump.sites() {
         let _ = dump.read(site);
@@ -44,7 +44,7 @@ fn use_it(bytes: Vec<u8>) {
 
 /// The same of several sequences, each with itself.
 fn use_several(bytes: Vec<u8>) {
-    let source = Source { path: "mutated.safetensors".into(), data: bytes.into() };
+    let source = FileBytes { path: "mutated.safetensors".into(), data: bytes.into() };
     let Ok(dumps) = Dump::all_from_source(source) else { return };
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
     for dump in dumps {

@@ -13,7 +13,7 @@ use xcheck::checkpoint::{Checkpoint, Point, Site};
 use xcheck::compare::{Row, Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, cross_check, cross_check_dumps};
 use xcheck::dump::{Dump, Recorder};
-use xcheck::engine::{Script, Step};
+use xcheck::engine::{PassInput, RunInput};
 use xcheck::error::{DumpError, Error};
 use xcheck::numerics::{F32, Numerics};
 use xcheck::tensor::RopePairing;
@@ -31,14 +31,14 @@ struct Made {
 impl Made {
     /// The prompt in one pass and two decode passes.
     fn whole() -> Self {
-        Self::new("dump", &Script::greedy(PROMPT, 2))
+        Self::new("dump", &RunInput::greedy(PROMPT, 2))
     }
 
-    fn new(name: &str, script: &Script) -> Self {
+    fn new(name: &str, script: &RunInput) -> Self {
         Self::by(&LLAMA_CPP_F32, name, script)
     }
 
-    fn by(numerics: &dyn Numerics, name: &str, script: &Script) -> Self {
+    fn by(numerics: &dyn Numerics, name: &str, script: &RunInput) -> Self {
         let home = TempDir::new().expect("a temporary directory");
         let path = home.path().join(name);
         record(&tiny_llama2(), numerics, script, &path);
@@ -115,7 +115,7 @@ fn assert_identical(outcome: &Outcome) {
 
 #[test]
 fn a_directory_a_safetensors_file_and_an_npz_archive_hold_the_same() {
-    let (directory, file) = (Made::whole(), Made::new("dump.safetensors", &Script::greedy(PROMPT, 2)));
+    let (directory, file) = (Made::whole(), Made::new("dump.safetensors", &RunInput::greedy(PROMPT, 2)));
     let npz = directory.path.with_extension("npz");
     pack(&directory.path, &npz);
     let dumps = [directory.open(), file.open(), Dump::open(&npz).expect("the archive is sound")];
@@ -141,11 +141,11 @@ fn pack(directory: &Path, archive: &Path) {
 
 #[test]
 fn a_prompt_fed_token_by_token_is_compared_with_one_fed_whole() {
-    let mut passes: Vec<Step> = PROMPT.iter().map(|&id| Step::given(&[id])).collect();
-    passes.extend([Step::greedy(), Step::greedy()]);
+    let mut passes: Vec<PassInput> = PROMPT.iter().map(|&id| PassInput::given(&[id])).collect();
+    passes.extend([PassInput::greedy(), PassInput::greedy()]);
     // llama.cpp's numerics add in another order when there are several tokens.
-    let single = Made::by(&F32, "single", &Script { passes, prompt_len: PROMPT.len() });
-    let whole = Made::by(&F32, "whole", &Script::greedy(PROMPT, 2));
+    let single = Made::by(&F32, "single", &RunInput { passes, prompt_len: PROMPT.len() });
+    let whole = Made::by(&F32, "whole", &RunInput::greedy(PROMPT, 2));
     let outcome = compare(&whole.open(), &single.open());
     assert_identical(&outcome);
     assert_eq!(outcome.rows.len(), whole.open().sites().count(), "every tap of the whole dump is covered");
@@ -162,9 +162,9 @@ fn a_prompt_fed_token_by_token_is_compared_with_one_fed_whole() {
 
 #[test]
 fn one_wrong_row_is_found_however_the_passes_are_cut() {
-    let mut passes: Vec<Step> = PROMPT.iter().map(|&id| Step::given(&[id])).collect();
-    passes.extend([Step::greedy(), Step::greedy()]);
-    let single = Made::new("single", &Script { passes, prompt_len: PROMPT.len() });
+    let mut passes: Vec<PassInput> = PROMPT.iter().map(|&id| PassInput::given(&[id])).collect();
+    passes.extend([PassInput::greedy(), PassInput::greedy()]);
+    let single = Made::new("single", &RunInput { passes, prompt_len: PROMPT.len() });
     let values: Vec<u8> = (0..256u16).flat_map(|value| f32::from(value).to_le_bytes()).collect();
     single.replace("p3/l01/ffn_up.npy", &npy("<f4", false, &[1, 256], &values), |_| ());
     let outcome = compare(&Made::whole().open(), &single.open());
@@ -381,7 +381,7 @@ fn a_place_that_only_the_reference_has_is_lacking() {
 
 #[test]
 fn a_dump_that_stops_early_is_judged_as_far_as_it_goes_and_a_note_says_so() {
-    let early = Made::new("early", &Script::greedy(PROMPT, 0));
+    let early = Made::new("early", &RunInput::greedy(PROMPT, 0));
     for (candidate, reference) in [(early.open(), Made::whole().open()), (Made::whole().open(), early.open())]
     {
         let outcome = compare(&candidate, &reference);
@@ -480,7 +480,7 @@ fn a_checkpoint_that_was_asked_for_and_is_not_there_is_inconclusive() {
 
 #[test]
 fn other_tokens_end_the_comparison_and_both_are_shown() {
-    let other = Made::new("other", &Script::greedy(&[1, 393, 395, 77, 394, 486], 2));
+    let other = Made::new("other", &RunInput::greedy(&[1, 393, 395, 77, 394, 486], 2));
     let error = compare_selected(&Made::whole().open(), &other.open(), &Selection::everything()).unwrap_err();
     let Error::Dump(DumpError::TokensDiffer { position: 3, .. }) = error else { panic!("{error}") };
     let message = error.to_string();

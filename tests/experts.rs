@@ -6,12 +6,12 @@ use std::sync::Arc;
 use crate::common::terminal::Terminal;
 use crate::judge::clay::Clay;
 use crate::judge::scene::site;
-use xcheck::change::Kind;
+use xcheck::change::CauseKind;
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::Verdict;
 use xcheck::diagnose::Outcome;
 use xcheck::dump::Dump;
-use xcheck::format::{Gguf, Source};
+use xcheck::format::{FileBytes, Gguf};
 use xcheck::model::Model;
 use xcheck::model::qwen3_moe::Qwen3Moe;
 use xcheck::selftest::Bed;
@@ -25,7 +25,7 @@ fn file(name: &str) -> PathBuf {
 
 /// 12 experts, of which each token chooses 3.
 fn qwen3_moe() -> Qwen3Moe {
-    let source = Source::open(&file("tiny-qwen3moe/tiny-qwen3moe-f32.gguf")).expect("it is there");
+    let source = FileBytes::open(&file("tiny-qwen3moe/tiny-qwen3moe-f32.gguf")).expect("it is there");
     Qwen3Moe::from_gguf(&Gguf::read(&source).expect("it is sound")).expect("it loads")
 }
 
@@ -136,7 +136,7 @@ fn another_expert_that_is_as_likely_is_a_tie() {
             outcome.rows.iter().filter(|row| row.verdict == Verdict::Tie).map(|row| row.site.point).collect();
         assert!(ties.contains(&Point::Experts), "{arithmetic}: {ties:?}");
         assert!(
-            ties.iter().all(|point| point.kind() == xcheck::checkpoint::Kind::Token),
+            ties.iter().all(|point| point.kind() == xcheck::checkpoint::ValueKind::Token),
             "{arithmetic}: {ties:?}"
         );
     }
@@ -269,8 +269,8 @@ fn another_number_of_experts_is_named() {
         let outcome = check(&bed(qwen3_moe(), "f32"), &dump);
         let first = outcome.first_divergence().map(|row| row.site);
         assert_eq!(first, Some(Site { point: Point::Experts, layer: Some(0), pass: Some(0) }));
-        let kinds: Vec<Kind> = outcome.findings.iter().map(|finding| finding.kind).collect();
-        assert_eq!(kinds, [Kind::ExpertCount]);
+        let kinds: Vec<CauseKind> = outcome.findings.iter().map(|finding| finding.kind).collect();
+        assert_eq!(kinds, [CauseKind::ExpertCount]);
         let told = format!("routes each token to {used} experts, the model to 3");
         assert!(outcome.findings[0].what.contains(&told), "{}", outcome.findings[0].what);
     }

@@ -11,7 +11,7 @@ use xcheck::checkpoint::{Checkpoint, Point, Site};
 use xcheck::compare::{Row, Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::Dump;
-use xcheck::format::{Gguf, Source};
+use xcheck::format::{FileBytes, Gguf};
 use xcheck::model::{LoadedModel, ModelFiles};
 use xcheck::numerics::{F32, KvType, LlamaCpp, Numerics};
 use xcheck::quant;
@@ -37,11 +37,11 @@ fn names() -> BTreeSet<String> {
     models.map(|path| path.file_stem().expect("a name").to_string_lossy().into_owned()).collect()
 }
 
-fn source(name: &str) -> Source {
-    Source::open(&folder().join(format!("{name}.gguf"))).expect("it can be read")
+fn source(name: &str) -> FileBytes {
+    FileBytes::open(&folder().join(format!("{name}.gguf"))).expect("it can be read")
 }
 
-fn load(source: Source) -> LoadedModel {
+fn load(source: FileBytes) -> LoadedModel {
     ModelFiles::Gguf(source).load().expect("it loads")
 }
 
@@ -159,7 +159,7 @@ fn turn_sign(dtype: DType, block: &mut [u8]) {
 }
 
 /// The file with the sign of one block turned round, in one row of a tensor.
-fn damaged(name: &str, tensor: &str, row: usize) -> Source {
+fn damaged(name: &str, tensor: &str, row: usize) -> FileBytes {
     let whole = source(name);
     let file = Gguf::read(&whole).expect("it is sound");
     let stored = file.tensors.get(tensor).expect("it has that");
@@ -167,7 +167,7 @@ fn damaged(name: &str, tensor: &str, row: usize) -> Source {
     let start = stored.data.as_ptr() as usize - whole.data.as_ptr() as usize + row * row_bytes;
     let mut bytes = whole.data.to_vec();
     turn_sign(stored.dtype, &mut bytes[start..][..stored.dtype.block_bytes()]);
-    Source { data: bytes.into(), ..whole }
+    FileBytes { data: bytes.into(), ..whole }
 }
 
 #[track_caller]

@@ -254,7 +254,7 @@ fn a_stop_id_ends_the_text_and_is_no_part_of_it() {
     .expect("sound")];
     generate_all(&mut stopped, |_, _| true).expect("it generates");
     assert_eq!(stopped[0].generated(), &whole[..place]);
-    assert_eq!(stopped[0].ending(), Some(xcheck::engine::Ending::Stop(whole[4])));
+    assert_eq!(stopped[0].ending(), Some(xcheck::engine::StopReason::Stop(whole[4])));
 
     let stop = whole[4].to_string();
     let arguments =

@@ -6,9 +6,9 @@ use std::path::Path;
 use serde_json::{Value, json};
 use xcheck::checkpoint::Point;
 use xcheck::dump::{Dump, Values};
-use xcheck::engine::Script;
+use xcheck::engine::RunInput;
 use xcheck::exact::Float;
-use xcheck::numerics::{Numerics, Transformers, WithCache};
+use xcheck::numerics::{CacheOverride, Numerics, Transformers};
 use xcheck::ops::norm::RmsNorm;
 use xcheck::quant::decode_matrix_row;
 use xcheck::tensor::Tensor;
@@ -59,7 +59,7 @@ fn data(name: &str) -> std::path::PathBuf {
 
 fn made_by(numerics: &dyn Numerics, dtype: &str) -> Dump {
     let given = reference("llama.cpp-f32").manifest.passes[0].tokens.clone();
-    recorded(&tiny_llama2(), numerics, dtype, &Script::greedy(&given, 2), &mut ())
+    recorded(&tiny_llama2(), numerics, dtype, &RunInput::greedy(&given, 2), &mut ())
 }
 
 /// A dump by an engine with other products, which says of itself that it computes in `f32`.
@@ -345,7 +345,7 @@ fn probabilities_in_the_type_of_their_engine_pass_and_those_of_another_temperatu
 // ---- caches ---------------------------------------------------------------------------------------------
 
 fn with_cache(kv: DType) -> Clay {
-    let numerics = WithCache::over(Box::new(Transformers::F32), kv).expect("it is known");
+    let numerics = CacheOverride::over(Box::new(Transformers::F32), kv).expect("it is known");
     Clay::of(&made_by(&*numerics, "f32")).with_only(&[Point::Logits])
 }
 

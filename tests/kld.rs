@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::common::hash::sha256;
 use crate::common::terminal::Terminal;
 use serde_json::Value;
-use xcheck::format::Source;
+use xcheck::format::FileBytes;
 use xcheck::kld::{LogitsFile, Predictions, Writer, compare, first_row};
 use xcheck::measure::Prediction;
 
@@ -184,7 +184,8 @@ fn files_that_break_off_or_are_others_are_refused() {
         assert!(error.contains(expected) && error.lines().count() == 1, "{error}");
     }
     let gguf = common::variant("tiny-llama3-q8_0").weights()[0].clone();
-    let error = LogitsFile::of(Source { path: "model.gguf".into(), data: gguf.data }).expect_err("a model");
+    let error =
+        LogitsFile::of(FileBytes { path: "model.gguf".into(), data: gguf.data }).expect_err("a model");
     assert!(error.to_string().contains("a GGUF file"), "{error}");
     // Nor is such a file taken for a model.
     terminal.assert_refused(&["inspect", &golden()], "a log-probability file of llama-perplexity");

@@ -10,7 +10,7 @@ use xcheck::compare::{Selection, Verdict};
 use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::Dump;
 use xcheck::engine::Engine;
-use xcheck::format::{Llama2c, Source};
+use xcheck::format::{FileBytes, Llama2cFile};
 use xcheck::model::llama::Llama;
 use xcheck::model::{Model, ModelFiles};
 use xcheck::numerics::{F32, Llama2C, Numerics};
@@ -29,23 +29,23 @@ fn data(name: &str) -> std::path::PathBuf {
 /// Models beside the one that ships, each with its dump.
 const BESIDE: [&str; 3] = ["untied-v0", "tiny-llama2c-v1", "tiny-llama2-v2"];
 
-fn file_beside(name: &str) -> Source {
-    Source::open(&data(&format!("{name}.bin"))).expect("it is there")
+fn file_beside(name: &str) -> FileBytes {
+    FileBytes::open(&data(&format!("{name}.bin"))).expect("it is there")
 }
 
 fn dump_beside(name: &str) -> Dump {
     Dump::open(&data(&format!("{name}.safetensors"))).expect("it is sound")
 }
 
-fn shipped_file(name: &str) -> Source {
+fn shipped_file(name: &str) -> FileBytes {
     match variant(name) {
         ModelFiles::Llama2c { model, .. } => model,
         _ => panic!("{name} is a llama2.c file"),
     }
 }
 
-fn load(source: &Source) -> Llama {
-    Llama::from_llama2c(&Llama2c::read(source).expect("it is sound")).expect("it loads")
+fn load(source: &FileBytes) -> Llama {
+    Llama::from_llama2c(&Llama2cFile::read(source).expect("it is sound")).expect("it loads")
 }
 
 fn judge(model: &dyn Model, numerics: &dyn Numerics, reference: &Dump) -> Outcome {
@@ -91,7 +91,7 @@ fn the_dumps_of_versions_0_and_2_were_held_against_real_runs() {
 #[test]
 fn versions_0_and_1_of_a_model_hold_the_same_tensors() {
     let files = [shipped_file("tiny-llama2c-v0"), file_beside("tiny-llama2c-v1")];
-    let [first, second] = files.map(|file| Llama2c::read(&file).expect("it is sound").tensors);
+    let [first, second] = files.map(|file| Llama2cFile::read(&file).expect("it is sound").tensors);
     let mut compared = 0;
     for (name, tensor) in first.iter().filter(|(name, _)| !name.starts_with("rope_")) {
         let other = second.get(name).unwrap_or_else(|| panic!("{name} is in version 1"));
@@ -124,7 +124,7 @@ fn assert_first_wrong(outcome: &Outcome, point: Point) {
 }
 
 /// A matrix of `f32` that starts at this byte of the file.
-fn matrix_at(source: &Source, start: usize, rows: usize, cols: usize) -> Matrix {
+fn matrix_at(source: &FileBytes, start: usize, rows: usize, cols: usize) -> Matrix {
     let data = source.data.slice(start..start + 4 * rows * cols);
     Matrix::from_stored(&StoredTensor { dtype: DType::F32, shape: vec![rows, cols], data })
         .expect("it is whole")
@@ -133,7 +133,7 @@ fn matrix_at(source: &Source, start: usize, rows: usize, cols: usize) -> Matrix 
 #[test]
 fn rope_tables_that_are_not_skipped_are_found_in_the_logits() {
     let source = file_beside("untied-v0");
-    let header = Llama2c::read(&source).unwrap().header;
+    let header = Llama2cFile::read(&source).unwrap().header;
     let tables = 4 * header.seq_len * header.head_dim();
     let start = source.data.len() - 4 * header.vocab_size * header.dim - tables;
     let mut model = load(&source);
@@ -151,7 +151,7 @@ fn the_sign_of_the_vocabulary_size_ignored_is_found_in_the_logits_or_by_the_leng
     let mut bytes = source.data.to_vec();
     let vocab_size = &mut bytes[20..24];
     vocab_size.copy_from_slice(&512i32.to_le_bytes());
-    let error = Llama2c::read(&Source { data: bytes.into(), ..source }).expect_err("it is too long");
+    let error = Llama2cFile::read(&FileBytes { data: bytes.into(), ..source }).expect_err("it is too long");
     assert!(error.to_string().contains("classifier shared"), "{error}");
 }
 
@@ -203,7 +203,7 @@ fn a_scale_that_is_no_number_is_refused_with_its_group() {
     let mut bytes = source.data.to_vec();
     let last = bytes.len() - 4;
     bytes[last..].copy_from_slice(&f32::NAN.to_le_bytes());
-    let file = Llama2c::read(&Source { data: bytes.into(), ..source }).expect("the layout is sound");
+    let file = Llama2cFile::read(&FileBytes { data: bytes.into(), ..source }).expect("the layout is sound");
     let error = Llama::from_llama2c(&file).expect_err("it is refused").to_string();
     assert!(error.contains("blk.1.ffn_up.weight") && error.contains("not finite"), "{error}");
 }
@@ -239,6 +239,7 @@ fn a_file_on_disk_is_inspected_and_reads_prompts_with_the_tokenizer_beside_it() 
 #[test]
 fn a_header_is_not_enough_for_a_model() {
     let bytes = file_beside("untied-v0").data.slice(0..HEADER);
-    let error = Llama2c::read(&Source { path: "short.bin".into(), data: bytes }).expect_err("no weights");
+    let error =
+        Llama2cFile::read(&FileBytes { path: "short.bin".into(), data: bytes }).expect_err("no weights");
     assert!(error.to_string().contains("truncated"), "{error}");
 }

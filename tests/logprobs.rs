@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Found, Gate, Measure, Observed, Row, Tolerance, Verdict};
 use xcheck::dump::Manifest;
-use xcheck::measure::{Columns, Grain, measure};
+use xcheck::measure::{ColumnSelection, ValuePrecision, measure};
 use xcheck::tensor::Tensor;
 use xcheck::view::View;
 use xcheck::weight::DType;
@@ -487,7 +487,9 @@ fn a_dump_in_which_nothing_is_compared_is_inconclusive() {
 /// A value of each side, judged by a table that allows 1e-4.
 fn judged(point: Point, candidate: f32, reference: f32) -> Verdict {
     let [candidate, reference] = [candidate, reference].map(|value| Tensor::new(&[1], vec![value]));
-    let found = measure(View::from(&candidate), View::from(&reference), Grain::F32, |_| Columns::All);
+    let found = measure(View::from(&candidate), View::from(&reference), ValuePrecision::F32, |_| {
+        ColumnSelection::All
+    });
     let found = Observed { introduced: Some(Found::Measured(found)), ..Observed::default() };
     let source = "a test".to_owned();
     let measure = Measure {

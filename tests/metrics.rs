@@ -5,10 +5,11 @@ use half::{bf16, f16};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Doubt, Floor, Found, Gate, Measure, Observed, Row, Tolerance, Verdict};
 use xcheck::dump::Values;
+use xcheck::error_map::ErrorMap;
 use xcheck::measure::{
-    Columns, Errors, Grain, Measurement, NO_TOKEN, Nonfinite, Worst, measure, measure_tokens,
+    ColumnSelection, Errors, Measurement, NO_TOKEN, NonfiniteCounts, ValuePrecision, WorstElement, measure,
+    measure_tokens,
 };
-use xcheck::spread::Spread;
 use xcheck::view::View;
 use xcheck::weight::DType;
 
@@ -17,7 +18,7 @@ fn values(data: &[f64]) -> Values {
 }
 
 fn compare(candidate: &[f64], reference: &[f64]) -> Measurement {
-    measure(&values(candidate), &values(reference), Grain::F32, |_| Columns::All)
+    measure(&values(candidate), &values(reference), ValuePrecision::F32, |_| ColumnSelection::All)
 }
 
 fn judge(measurement: Measurement, max_abs: f64, mean_abs: Option<f64>) -> Verdict {
@@ -78,7 +79,9 @@ fn identical_elements_are_counted_bit_by_bit() {
     assert_eq!((found.elements, found.identical), (6, 3), "1, -0 and infinity are");
     assert!(!found.is_identical() && compare(&[1.5], &[1.5]).is_identical());
     assert!(!compare(&[], &[]).is_identical(), "nothing is not identical to nothing");
-    let masked = measure(&values(&[1.0, 2.0]), &values(&[1.0, 9.0]), Grain::F32, |_| Columns::Range(0..1));
+    let masked = measure(&values(&[1.0, 2.0]), &values(&[1.0, 9.0]), ValuePrecision::F32, |_| {
+        ColumnSelection::Range(0..1)
+    });
     assert!(masked.is_identical(), "what is not compared does not count");
 }
 
@@ -88,7 +91,7 @@ fn the_worst_element_is_named_along_every_axis() {
         shape: vec![2, 3, 4],
         data: (0..24).map(|flat| if flat == changed { 99.0 } else { 1.0 }).collect(),
     };
-    let found = measure(&at(17), &at(24), Grain::F32, |_| Columns::All);
+    let found = measure(&at(17), &at(24), ValuePrecision::F32, |_| ColumnSelection::All);
     assert_eq!(found.worst.expect("named").index, [1, 1, 1]);
 }
 
@@ -134,7 +137,8 @@ fn infinity_of_one_side_fails_and_of_both_is_inconclusive() {
 #[test]
 fn nothing_compared_is_inconclusive() {
     assert_eq!(judge(compare(&[], &[]), 1.0, None), Verdict::Inconclusive);
-    let masked = measure(&values(&[1.0]), &values(&[1.0]), Grain::F32, |_| Columns::Range(0..0));
+    let masked =
+        measure(&values(&[1.0]), &values(&[1.0]), ValuePrecision::F32, |_| ColumnSelection::Range(0..0));
     assert_eq!((masked.elements, judge(masked, 1.0, None)), (0, Verdict::Inconclusive));
 }
 
@@ -157,9 +161,14 @@ fn a_value_may_round_to_its_neighbour_however_large_it_is_and_no_further() {
 #[test]
 fn what_storing_in_a_shorter_type_may_have_changed_is_no_error() {
     let stored = half::f16::from_f64(0.1).to_f64();
-    let grain = Grain { computed: DType::F32, candidate: None, reference: Some(DType::F16), steps: [0.0; 2] };
+    let grain = ValuePrecision {
+        computed: DType::F32,
+        candidate: None,
+        reference: Some(DType::F16),
+        steps: [0.0; 2],
+    };
     let error = |candidate: f64| {
-        measure(&values(&[candidate]), &values(&[stored]), grain, |_| Columns::All).errors.max_abs
+        measure(&values(&[candidate]), &values(&[stored]), grain, |_| ColumnSelection::All).errors.max_abs
     };
     assert_eq!(error(0.1), 0.0);
     assert!(error(stored + 2f64.powi(-14)) > 2f64.powi(-16), "a step further is an error");
@@ -263,14 +272,14 @@ fn of_no_verdicts_nothing_is_concluded_and_a_failure_outweighs_doubt() {
 
 /// The figures by their formulas, element by element.
 fn plainly(candidate: &[f64], reference: &[f64], width: usize, kept: impl Fn(usize) -> bool) -> Measurement {
-    plainly_past(candidate, reference, width, Grain::F32, kept)
+    plainly_past(candidate, reference, width, ValuePrecision::F32, kept)
 }
 
 fn plainly_past(
     candidate: &[f64],
     reference: &[f64],
     width: usize,
-    grain: Grain,
+    grain: ValuePrecision,
     kept: impl Fn(usize) -> bool,
 ) -> Measurement {
     let all: Vec<usize> = (0..reference.len()).filter(|&flat| kept(flat)).collect();
@@ -303,18 +312,18 @@ fn plainly_past(
         }),
     };
     let index = vec![first / width, first % width];
-    let mut spread = Spread::new(&[reference.len() / width, width]);
+    let mut spread = ErrorMap::new(&[reference.len() / width, width]);
     all.iter().for_each(|&flat| spread.add(flat, error(flat)));
     Measurement {
         errors,
         elements: all.len(),
         identical: all.iter().filter(|&&flat| c(flat).to_bits() == r(flat).to_bits()).count(),
-        nonfinite: Nonfinite::default(),
+        nonfinite: NonfiniteCounts::default(),
         candidate_all_zero: cc == 0.0,
         reference_all_zero: rr == 0.0,
         agreement: None,
         tops: None,
-        worst: Some(Worst { index, candidate: c(first), reference: r(first) }),
+        worst: Some(WorstElement { index, candidate: c(first), reference: r(first) }),
         spread: (max_abs > 0.0).then(|| Box::new(spread)),
     }
 }
@@ -355,15 +364,15 @@ fn figures_added_up_in_lanes_are_those_of_the_formulas_whatever_the_width() {
         }
         candidate[width * rows / 2] += 1e-3;
         let view = |data| View::of(&[rows, width], data);
-        let all = measure(view(&candidate), view(&reference), Grain::F32, |_| Columns::All);
+        let all = measure(view(&candidate), view(&reference), ValuePrecision::F32, |_| ColumnSelection::All);
         is_as_plainly(&all, &plainly(&candidate, &reference, width, |_| true));
         if width > 4 {
-            let some = |row: usize| Columns::Range(row % 3..width - 1);
+            let some = |row: usize| ColumnSelection::Range(row % 3..width - 1);
             let kept = |flat: usize| (flat / width % 3..width - 1).contains(&(flat % width));
-            let part = measure(view(&candidate), view(&reference), Grain::F32, some);
+            let part = measure(view(&candidate), view(&reference), ValuePrecision::F32, some);
             is_as_plainly(&part, &plainly(&candidate, &reference, width, kept));
-            let odd = |_| Columns::These((0..width).filter(|column| column % 2 == 1).collect());
-            let scattered = measure(view(&candidate), view(&reference), Grain::F32, odd);
+            let odd = |_| ColumnSelection::These((0..width).filter(|column| column % 2 == 1).collect());
+            let scattered = measure(view(&candidate), view(&reference), ValuePrecision::F32, odd);
             is_as_plainly(&scattered, &plainly(&candidate, &reference, width, |flat| flat % width % 2 == 1));
         }
     }
@@ -392,9 +401,10 @@ fn figures_are_those_of_the_formulas_in_whatever_types_both_sides_are_stored() {
             let (reference, of_reference) = stored(other, &[rows, width], &own);
             let noisy: Vec<f64> = own.iter().zip(noise).map(|(x, noise)| x + noise).collect();
             let (candidate, of_candidate) = stored(one, &[rows, width], &noisy);
-            let coarser = Grain { candidate: Some(one), reference: Some(other), ..Grain::F32 };
-            for grain in [Grain::F32, coarser] {
-                let found = measure(candidate.clone(), reference.clone(), grain, |_| Columns::All);
+            let coarser =
+                ValuePrecision { candidate: Some(one), reference: Some(other), ..ValuePrecision::F32 };
+            for grain in [ValuePrecision::F32, coarser] {
+                let found = measure(candidate.clone(), reference.clone(), grain, |_| ColumnSelection::All);
                 is_as_plainly(&found, &plainly_past(&of_candidate, &of_reference, width, grain, |_| true));
             }
         }
@@ -406,7 +416,7 @@ fn zeros_of_another_sign_are_not_identical_in_whatever_type_they_are_stored() {
     for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
         let (plus, _) = stored(dtype, &[9], &[1.0, 0.0, 2.0, 0.0, 3.0, 0.0, 4.0, 0.0, 0.0]);
         let (minus, _) = stored(dtype, &[9], &[1.0, -0.0, 2.0, 0.0, 3.0, 0.0, 4.0, 0.0, -0.0]);
-        let found = measure(plus, minus, Grain::F32, |_| Columns::All);
+        let found = measure(plus, minus, ValuePrecision::F32, |_| ColumnSelection::All);
         assert_eq!((found.identical, found.errors.max_abs), (7, 0.0), "{dtype:?}");
     }
 }
@@ -434,9 +444,9 @@ fn one_nan_among_many_numbers_is_found_and_counted() {
     candidate[777_777] = f64::NAN;
     candidate[888_888] = f64::INFINITY;
     let view = |data| View::of(&[1 << 10, 1 << 10], data);
-    let found = measure(view(&candidate), view(&reference), Grain::F32, |_| Columns::All);
+    let found = measure(view(&candidate), view(&reference), ValuePrecision::F32, |_| ColumnSelection::All);
     assert!(found.errors.max_abs.is_nan() && found.errors.mean_abs.is_nan());
     assert_eq!(found.worst.expect("named").index, [777_777 >> 10, 777_777 & 1023]);
-    let counted = Nonfinite { candidate: 2, reference: 0, shared: 0 };
+    let counted = NonfiniteCounts { candidate: 2, reference: 0, shared: 0 };
     assert_eq!((found.nonfinite, found.identical), (counted, (1 << 20) - 2));
 }

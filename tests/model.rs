@@ -7,9 +7,9 @@ use crate::common::{tiny_llama2, variant};
 use half::f16;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use xcheck::engine::{self, Script};
+use xcheck::engine::{self, RunInput};
 use xcheck::error::{Error, TokenizerError};
-use xcheck::format::{Gguf, Source};
+use xcheck::format::{FileBytes, Gguf};
 use xcheck::model::{LoadedModel, Model, ModelFiles};
 use xcheck::numerics::{F32, KvType, LlamaCpp};
 use xcheck::tensor::RopePairing;
@@ -37,7 +37,7 @@ fn every_format_of_the_shipped_model_loads_with_the_same_configuration() {
 
 #[test]
 fn safetensors_and_gguf_of_the_same_weights_give_the_same_tokens() {
-    let script = Script::greedy(&[1, 393, 395, 260], 40);
+    let script = RunInput::greedy(&[1, 393, 395, 260], 40);
     let run = |name: &str| {
         let model = variant(name).load().expect("it loads").model;
         engine::run(&*model, &F32, &script, &mut ()).expect("it runs").generated
@@ -55,7 +55,7 @@ fn a_hugging_face_directory_of_the_older_key_style_loads_too() {
         keys.remove("head_dim");
     });
     let old = ModelFiles::open(directory.path()).and_then(|files| files.load()).expect("it loads");
-    let script = Script::greedy(&[1, 393], 3);
+    let script = RunInput::greedy(&[1, 393], 3);
     let generated =
         |model: &dyn Model| engine::run(model, &F32, &script, &mut ()).expect("it runs").generated;
     let new = variant("tiny-llama2-hf").load().expect("it loads");
@@ -279,7 +279,7 @@ fn gguf(replace: &[u8], by: &[u8]) -> ModelFiles {
         .collect();
     assert!(!places.is_empty(), "there is something to replace");
     places.into_iter().for_each(|at| bytes[at..at + by.len()].copy_from_slice(by));
-    ModelFiles::Gguf(Source { path: "changed.gguf".into(), data: bytes.into() })
+    ModelFiles::Gguf(FileBytes { path: "changed.gguf".into(), data: bytes.into() })
 }
 
 #[track_caller]
@@ -317,13 +317,13 @@ fn another_architecture_is_refused_and_the_supported_ones_are_named() {
 #[test]
 fn a_scale_that_is_no_number_is_refused_by_tensor_block_and_byte() {
     let mut bytes = fs::read(Path::new(SHIPPED).join("tiny-llama2-q8_0.gguf")).expect("it is there");
-    let source = Source { path: "sound.gguf".into(), data: bytes.clone().into() };
+    let source = FileBytes { path: "sound.gguf".into(), data: bytes.clone().into() };
     let file = Gguf::read(&source).expect("it is sound");
     let tensor = file.tensors.get("blk.2.ffn_up.weight").expect("it is in the file");
     let start = tensor.data.as_ptr() as usize - source.data.as_ptr() as usize;
     bytes[start + 7 * 34..][..2].copy_from_slice(&f16::INFINITY.to_le_bytes());
 
-    let damaged = ModelFiles::Gguf(Source { path: "changed.gguf".into(), data: bytes.into() });
+    let damaged = ModelFiles::Gguf(FileBytes { path: "changed.gguf".into(), data: bytes.into() });
     let message = damaged.load().err().expect("it is refused").to_string();
     let expected = "changed.gguf: tensor 'blk.2.ffn_up.weight' (q8_0): block 7, at byte 238 of its data,";
     assert!(message.starts_with(expected), "{message}");
@@ -343,21 +343,21 @@ fn a_weight_type_that_the_numerics_do_not_reproduce_is_refused_by_tensor() {
     model.layers[2].ffn.up = Matrix::from_stored(&bytes).expect("it is whole");
     let llama_cpp = LlamaCpp { kv: KvType::F16 };
     let error =
-        engine::run(&model, &llama_cpp, &Script::greedy(&[1], 0), &mut ()).expect_err("it is refused");
+        engine::run(&model, &llama_cpp, &RunInput::greedy(&[1], 0), &mut ()).expect_err("it is refused");
     let message = error.to_string();
     assert!(message.contains("ffn_up of layer 2: i8"), "{message}");
-    assert!(engine::run(&model, &F32, &Script::greedy(&[1], 0), &mut ()).is_err(), "and so do others");
+    assert!(engine::run(&model, &F32, &RunInput::greedy(&[1], 0), &mut ()).is_err(), "and so do others");
 }
 
 #[test]
 fn tokens_outside_the_vocabulary_and_too_many_tokens_are_refused() {
     let model = tiny_llama2();
-    let run = |script: &Script| engine::run(&model, &F32, script, &mut ()).expect_err("it is refused");
-    let error = run(&Script::greedy(&[1, 512], 1));
+    let run = |script: &RunInput| engine::run(&model, &F32, script, &mut ()).expect_err("it is refused");
+    let error = run(&RunInput::greedy(&[1, 512], 1));
     assert!(
         matches!(error, Error::Tokenizer(TokenizerError::BadToken { id: 512, position: 1, vocab_size: 512 })),
         "{error}"
     );
-    assert!(run(&Script::greedy(&[1; 250], 7)).to_string().contains("more than the 256"));
-    assert!(run(&Script::greedy(&[], 1)).to_string().contains("no tokens"));
+    assert!(run(&RunInput::greedy(&[1; 250], 7)).to_string().contains("more than the 256"));
+    assert!(run(&RunInput::greedy(&[], 1)).to_string().contains("no tokens"));
 }

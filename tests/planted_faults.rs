@@ -9,7 +9,7 @@ use xcheck::compare::Verdict;
 use xcheck::diagnose::Outcome;
 use xcheck::model::Model;
 use xcheck::numerics::Numerics;
-use xcheck::ops::attention::{Scale, softmax_row};
+use xcheck::ops::attention::{AttentionScale, softmax_row};
 use xcheck::ops::rope::Rope;
 use xcheck::tensor::{RopePairing, Tensor};
 use xcheck::weight::{DType, Matrix, StoredTensor};
@@ -47,7 +47,7 @@ fn a_wrong_epsilon_is_found_in_the_first_norm() {
 #[test]
 fn a_wrong_attention_scale_is_found_in_the_scores() {
     let mut model = tiny_llama2();
-    model.config.attn_scale = Scale::Products(1.0 / 128f32.sqrt());
+    model.config.attn_scale = AttentionScale::Products(1.0 / 128f32.sqrt());
     assert_model_fails_at(&model, Point::AttnScores, 0);
 }
 

@@ -9,11 +9,11 @@ use half::{bf16, f16};
 use serde_json::{Map, Value, json};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::dump::{Dump, Values};
-use xcheck::engine::Script;
-use xcheck::exact::{self, Compared, Float, Profile, Traced};
+use xcheck::engine::RunInput;
+use xcheck::exact::{self, Float, Profile, ResultPair, TracedNumerics};
 use xcheck::model::Model;
 use xcheck::numerics::{self, KvType, LlamaCpp, Numerics, Transformers};
-use xcheck::ops::attention::Scale;
+use xcheck::ops::attention::AttentionScale;
 use xcheck::ops::norm::RmsNorm;
 use xcheck::quant::decode_matrix_row;
 use xcheck::tensor::Tensor;
@@ -246,7 +246,7 @@ fn an_engine_that_states_another_norm_than_ours_passes() {
     };
     let numerics = Faulty { base: Base(&Transformers::Bf16), rms_norm: Some(rms_norm), ..Faulty::default() };
     let given = reference("llama.cpp-f32").manifest.passes[0].tokens.clone();
-    let dump = recorded(&tiny_llama2(), &numerics, "bf16", &Script::greedy(&given, 2), &mut ());
+    let dump = recorded(&tiny_llama2(), &numerics, "bf16", &RunInput::greedy(&given, 2), &mut ());
     let told = audit(&stating(&dump, json!({"normed": "f32"})), "tiny-llama2-f32", &[]);
     assert_eq!(told.code, 0, "{}", told.reason());
     assert!(told.otherwise("").is_empty(), "{:?}", told.otherwise(""));
@@ -261,7 +261,7 @@ fn an_engine_that_states_another_norm_than_ours_passes() {
 /// Queries are rounded to the type of the cache, whichever way the profile is named.
 #[test]
 fn an_engine_like_llama_cpp_follows_the_type_of_its_cache() {
-    let scores = |q: &Tensor, k: &Tensor, scale: Scale| {
+    let scores = |q: &Tensor, k: &Tensor, scale: AttentionScale| {
         let (tokens, heads, width) = (q.shape()[0], q.shape()[1], q.shape()[2]);
         let (keys, key_heads) = (k.shape()[0], k.shape()[1]);
         let score = |head: usize, token: usize, key: usize| {
@@ -278,7 +278,7 @@ fn an_engine_like_llama_cpp_follows_the_type_of_its_cache() {
     static LLAMA_CPP: LlamaCpp = LlamaCpp { kv: KvType::F16 };
     let numerics = Faulty { base: Base(&LLAMA_CPP), scores: Some(scores), ..Faulty::default() };
     let given = reference("llama.cpp-f32").manifest.passes[0].tokens.clone();
-    let dump = recorded(&tiny_llama2(), &numerics, "f32", &Script::greedy(&given, 2), &mut ());
+    let dump = recorded(&tiny_llama2(), &numerics, "f32", &RunInput::greedy(&given, 2), &mut ());
     let said = |rounding: Value| {
         stating(&dump, rounding).say(|json| {
             json["producer"]["name"] = json!("llama.cpp");
@@ -566,7 +566,7 @@ fn product(x: &Tensor, w: &Matrix, of_x: impl Fn(f32) -> f64, of_w: impl Fn(f32)
 fn by(linear: fn(&Tensor, &Matrix) -> Tensor) -> Clay {
     let numerics = Faulty { base: Base(&Transformers::F32), linear: Some(linear), ..Faulty::default() };
     let given = reference("llama.cpp-f32").manifest.passes[0].tokens.clone();
-    Clay::of(&recorded(&tiny_llama2(), &numerics, "f32", &Script::greedy(&given, 2), &mut ()))
+    Clay::of(&recorded(&tiny_llama2(), &numerics, "f32", &RunInput::greedy(&given, 2), &mut ()))
 }
 
 fn whole(x: f32) -> f64 {
@@ -673,10 +673,10 @@ fn attention_in_tf32_is_explained_if_both_operands_are_rounded_and_else_is_not()
     let wave = |count: usize, step: f32| (0..count).map(|at| (at as f32 * step).sin()).collect::<Vec<f32>>();
     let (q, k, v) = (wave(N * D, 0.37), wave(N * D, 0.73), wave(N * D, 1.13));
     let weights: Vec<f32> = wave(N * N, 0.59).into_iter().map(|x| x.abs() / N as f32).collect();
-    let traced = Traced::new(&numerics::F32, Profile::of(&numerics::F32));
+    let traced = TracedNumerics::new(&numerics::F32, Profile::of(&numerics::F32));
     let [of_q, of_k, of_v] = [&q, &k, &v].map(|data| Tensor::new(&[N, 1, D], data.clone()));
     let own = [
-        traced.scores(&of_q, &of_k, Scale::Products(0.25)),
+        traced.scores(&of_q, &of_k, AttentionScale::Products(0.25)),
         traced.context(&Tensor::new(&[1, N, N], weights.clone()), &of_v),
     ];
     let sum = |one: &dyn Fn(usize) -> f64, other: &dyn Fn(usize) -> f64, n: usize| -> f64 {
@@ -696,7 +696,7 @@ fn attention_in_tf32_is_explained_if_both_operands_are_rounded_and_else_is_not()
             let dump = Tensor::new(own.shape(), made);
             let sides = [&View::from(&dump), &View::from(own)];
             let compared =
-                Compared { traced: own, sides, stored: None, is_double: false, sees: &|_| 0..usize::MAX };
+                ResultPair { traced: own, sides, stored: None, is_double: false, sees: &|_| 0..usize::MAX };
             exact::judge(&compared, true).expect("one operation").dump.is_explained()
         });
         judged.collect::<Vec<bool>>()
@@ -718,11 +718,11 @@ fn many_results_that_are_stored_in_fewer_bits_show_no_direction() {
     let data: Vec<u8> = wave(outputs * inputs, 0.37).into_iter().flat_map(f32::to_le_bytes).collect();
     let stored = StoredTensor { dtype: DType::F32, shape: vec![outputs, inputs], data: data.into() };
     let (x, w) = (Tensor::new(&[tokens, inputs], wave(tokens * inputs, 0.73)), Matrix::from_stored(&stored));
-    let traced = Traced::new(&numerics::F32, Profile::of(&numerics::F32));
+    let traced = TracedNumerics::new(&numerics::F32, Profile::of(&numerics::F32));
     let own = traced.linear(&x, &w.expect("a matrix"));
     for (float, factor) in [(Float::Bf16, 1.0), (Float::F16, 1.0), (Float::Bf16, 1.02), (Float::F16, 1.02)] {
         let dump = own.clone().map(|value| float.round(f64::from(value) * factor) as f32);
-        let compared = Compared {
+        let compared = ResultPair {
             traced: &own,
             sides: [&View::from(&dump), &View::from(&own)],
             stored: Some(float),

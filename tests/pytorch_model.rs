@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use crate::common::{record, torch};
 use tempfile::TempDir;
 use xcheck::dump::Dump;
-use xcheck::engine::Script;
+use xcheck::engine::RunInput;
 use xcheck::error::Error;
-use xcheck::format::{Safetensors, Source, TensorFile};
+use xcheck::format::{FileBytes, Safetensors, TensorFile};
 use xcheck::model::ModelFiles;
 use xcheck::numerics::F32;
 
@@ -26,7 +26,7 @@ fn directory(model: &str) -> TempDir {
 }
 
 fn tensors(path: &Path) -> TensorFile {
-    Safetensors::read(&Source::open(path).expect("it ships")).expect("it is sound").tensors
+    Safetensors::read(&FileBytes::open(path).expect("it ships")).expect("it is sound").tensors
 }
 
 /// The same tensors in PyTorch's form.
@@ -40,7 +40,7 @@ fn values(path: &Path, format: &str) -> BTreeMap<String, Vec<f64>> {
     assert_eq!(loaded.format, format);
     let home = TempDir::new().expect("a temporary directory");
     let dump = home.path().join("dump");
-    record(&*loaded.model, &F32, &Script::greedy(&[1, 393, 395, 260], 2), &dump);
+    record(&*loaded.model, &F32, &RunInput::greedy(&[1, 393, 395, 260], 2), &dump);
     let dump = Dump::open(&dump).expect("it is sound");
     let read = |site| (format!("{site:?}"), dump.read(site).expect("sound").expect("there").data);
     dump.sites().map(read).collect()

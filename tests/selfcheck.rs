@@ -11,10 +11,10 @@ use crate::common::faulty::Base;
 use xcheck::compare::Verdict;
 use xcheck::error::Result;
 use xcheck::model::{
-    Activation, ByLongRope, Dimensions, LoadedModel, LongRope, Model, ModelFiles, ModelPass,
+    Activation, Dimensions, LoadedModel, LongRope, LongRopeModel, Model, ModelFiles, ModelPass,
 };
 use xcheck::numerics::{BitnetCpp, F32, KvType, LlamaCpp, Numerics};
-use xcheck::ops::attention::Scale;
+use xcheck::ops::attention::AttentionScale;
 use xcheck::ops::rope::Rope;
 use xcheck::selfcheck::{
     Checked, Exactness, Subject, cache_on_equals_off, check_all, chunks_equal_one_pass, formats_agree,
@@ -111,7 +111,7 @@ impl Arithmetic for BitnetCppF16 {
 
 /// A decode pass sees the keys shifted by one position.
 fn shifted_keys<A: Arithmetic>() -> Faulty {
-    let scores = |q: &Tensor, k: &Tensor, scale: Scale| {
+    let scores = |q: &Tensor, k: &Tensor, scale: AttentionScale| {
         let shifted = reordered(k, |row| (row + 1) % k.rows());
         A::NUMERICS.scores(q, if q.rows() == 1 { &shifted } else { k }, scale)
     };
@@ -120,7 +120,7 @@ fn shifted_keys<A: Arithmetic>() -> Faulty {
 
 /// A decode pass finds the key of the token before in place of its own.
 fn stale_key<A: Arithmetic>() -> Faulty {
-    let scores = |q: &Tensor, k: &Tensor, scale: Scale| {
+    let scores = |q: &Tensor, k: &Tensor, scale: AttentionScale| {
         let last = k.rows() - 1;
         let stale = reordered(k, |row| if row == last { row.saturating_sub(1) } else { row });
         A::NUMERICS.scores(q, if q.rows() == 1 { &stale } else { k }, scale)
@@ -375,7 +375,7 @@ fn a_sequence_that_outgrows_longropes_short_factors_does_not_depend_on_how_it_is
 }
 
 /// Keeps the rotation of keys that were read before the sequence outgrew the short factors, and claims to read them again.
-struct Keeps<'m>(ByLongRope<'m>);
+struct Keeps<'m>(LongRopeModel<'m>);
 
 impl Model for Keeps<'_> {
     fn architecture(&self) -> &'static str {
@@ -419,7 +419,7 @@ impl Model for Keeps<'_> {
 #[test]
 fn keys_that_keep_the_short_factors_fail_every_check_of_the_cache() {
     let loaded = phi4("hf");
-    let keeps = Keeps(ByLongRope { model: &*loaded.model, rule: LongRope::Kept });
+    let keeps = Keeps(LongRopeModel { model: &*loaded.model, rule: LongRope::Kept });
     for check in [prefill_equals_decode, chunks_equal_one_pass] as [Check; 2] {
         assert_eq!(verdict(check, &keeps, &F32), Verdict::Fail);
     }

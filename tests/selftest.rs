@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::common::terminal::Terminal;
 use serde_json::Value;
-use xcheck::change::{Change, Supposition};
+use xcheck::change::{OperationChange, Supposition};
 use xcheck::numerics::Transformers;
 use xcheck::selftest::{Bed, Job, Judged, Plant, Twin};
 
@@ -85,7 +85,7 @@ fn what_is_right_and_fails_is_a_false_alarm() {
 #[test]
 fn a_change_without_an_effect_is_neither_detected_nor_missed() {
     for (typed, has_effect) in [("mask_window=4096", false), ("mask_window=3", true)] {
-        let change = Change::named(typed).expect("it is known").remove(0);
+        let change = OperationChange::named(typed).expect("it is known").remove(0);
         let plant = Plant { supposed: Supposition::everywhere(change.clone()), change };
         let Some(Judged::Change(_, count, remark)) = Job::Change(&bed(), plant).judged().expect("it runs")
         else {

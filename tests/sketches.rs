@@ -165,7 +165,7 @@ fn a_sketch_that_is_cut_short_or_of_ids_is_refused() {
         let mut bytes = bytes.clone();
         let at = bytes.windows(from.len()).position(|window| window == from).expect("it is in the header");
         bytes[at..at + to.len()].copy_from_slice(&to);
-        let source = xcheck::format::Source { path: "changed.safetensors".into(), data: bytes.into() };
+        let source = xcheck::format::FileBytes { path: "changed.safetensors".into(), data: bytes.into() };
         Dump::from_source(source).and_then(|dump| run_all(&dump)).expect_err("it is refused").to_string()
     };
     fn run_all(dump: &Dump) -> xcheck::Result<()> {

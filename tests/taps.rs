@@ -1,8 +1,8 @@
 //! What every tap may rely on: each place once, in data-flow order, and looking changes no bit.
 
 use crate::common::{LLAMA_CPP_F32, tiny_llama2, variant};
-use xcheck::checkpoint::{Point, Scope, Site};
-use xcheck::engine::{self, Engine, Script};
+use xcheck::checkpoint::{Point, Site, TapScope};
+use xcheck::engine::{self, Engine, RunInput};
 use xcheck::model::{KvLayer, Model};
 use xcheck::numerics::{F32, Numerics};
 use xcheck::tap::{Probe, Tap};
@@ -38,7 +38,7 @@ const PROMPT: &[u32] = &[1, 393, 395, 260, 394];
 fn each_tap_fires_once_per_layer_and_pass_in_data_flow_order() {
     let mut keep = Keep::default();
     let model = tiny_llama2();
-    engine::run(&model, &LLAMA_CPP_F32, &Script::greedy(PROMPT, 3), &mut keep).expect("it runs");
+    engine::run(&model, &LLAMA_CPP_F32, &RunInput::greedy(PROMPT, 3), &mut keep).expect("it runs");
     let visited: Vec<Site> = keep.0.iter().map(|(site, _)| *site).collect();
 
     let absent = [
@@ -66,10 +66,11 @@ fn each_tap_fires_once_per_layer_and_pass_in_data_flow_order() {
         let at = |point, layer| Site { point, layer, pass: Some(pass) };
         expected.push(at(Point::Embed, None));
         for layer in 0..model.dimensions().n_layers {
-            expected
-                .extend(points().filter(|p| p.scope() == Scope::Layer).map(|point| at(point, Some(layer))));
+            expected.extend(
+                points().filter(|p| p.scope() == TapScope::Layer).map(|point| at(point, Some(layer))),
+            );
         }
-        let after = points().filter(|point| point.scope() == Scope::Pass && *point != Point::Embed);
+        let after = points().filter(|point| point.scope() == TapScope::Pass && *point != Point::Embed);
         expected.extend(after.map(|point| at(point, None)));
     }
     expected.push(Site { point: Point::Generated, layer: None, pass: None });
@@ -80,7 +81,7 @@ fn each_tap_fires_once_per_layer_and_pass_in_data_flow_order() {
 #[test]
 fn every_value_has_the_axes_of_its_tap_point() {
     let mut keep = Keep::default();
-    engine::run(&tiny_llama2(), &F32, &Script::greedy(PROMPT, 1), &mut keep).expect("it runs");
+    engine::run(&tiny_llama2(), &F32, &RunInput::greedy(PROMPT, 1), &mut keep).expect("it runs");
     for (site, value) in &keep.0 {
         assert_eq!(value.shape().len(), site.point.axes().len(), "{site}");
     }
@@ -99,7 +100,7 @@ fn recording_changes_no_bit_of_the_result() {
     let numerics: [&dyn Numerics; 2] = [&F32, &LLAMA_CPP_F32];
     for numerics in numerics {
         let model = variant("tiny-llama2-hf").load().expect("it loads").model;
-        let script = Script::greedy(PROMPT, 3);
+        let script = RunInput::greedy(PROMPT, 3);
         let (mut all, mut logits) = (Keep::default(), KeepLogits::default());
         let recorded = engine::run(&*model, numerics, &script, &mut all).expect("it runs");
         let unrecorded = engine::run(&*model, numerics, &script, &mut ()).expect("it runs");

@@ -3,7 +3,7 @@
 
 use crate::causes::planted::{Bed, Thinned, Told};
 use xcheck::cases::Case;
-use xcheck::change::{Kind, Supposition};
+use xcheck::change::{CauseKind, Supposition};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Gate, Role, Selection, Tolerances};
 use xcheck::diagnose::{Finding, Mode, Rounding, Rules, check_case};
@@ -53,7 +53,7 @@ fn best(logits: &[f32], better: fn(f32, f32) -> bool) -> usize {
 #[test]
 fn the_smallest_logit_is_named() {
     let finding = chosen(&[], |logits| best(logits, |one, best| one < best));
-    assert_eq!(finding.kind, Kind::Sampling);
+    assert_eq!(finding.kind, CauseKind::Sampling);
     assert_eq!(finding.candidate.as_deref(), Some("the smallest"), "{}", finding.what);
 }
 
@@ -66,7 +66,7 @@ fn the_index_after_the_largest_is_named() {
 #[test]
 fn the_last_of_a_tie_is_named() {
     let finding = chosen(&[5, 70, 300], |logits| best(logits, |one, best| one >= best));
-    assert_eq!(finding.kind, Kind::SamplingTie);
+    assert_eq!(finding.kind, CauseKind::SamplingTie);
     assert_eq!(finding.candidate.as_deref(), Some("the highest index of a tie"), "{}", finding.what);
 }
 
@@ -82,7 +82,7 @@ fn overflowing(factor: f32) -> Finding {
         }
         _ => value,
     });
-    findings.into_iter().find(|finding| finding.kind == Kind::NonFinite).expect("a cause")
+    findings.into_iter().find(|finding| finding.kind == CauseKind::NonFinite).expect("a cause")
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn an_activation_is_named_that_is_computed_in_steps() {
     let dump = bed.dump_with(&mut tap);
     let findings = bed.check(&dump).findings;
     let first = findings.first().expect("a cause");
-    assert_eq!((first.kind, first.candidate.as_deref()), (Kind::Activation, Some("quick_gelu")));
+    assert_eq!((first.kind, first.candidate.as_deref()), (CauseKind::Activation, Some("quick_gelu")));
     assert!(first.remaining.is_empty(), "{}", first.what);
 }
 
@@ -182,11 +182,11 @@ fn tokenized(own: &[u32]) -> Finding {
 #[test]
 fn other_tokens_of_a_prompt_are_told() {
     for (own, kind, candidate) in [
-        (&[1, 1, 9, 17][..], Kind::TokensBos, "added:1 (present twice)"),
-        (&[2, 1, 9, 17], Kind::TokensBos, "added:2"),
-        (&[9, 17], Kind::TokensBos, "left-out:1"),
-        (&[2, 9, 17], Kind::TokensBos, "2 instead of 1"),
-        (&[1, 9, 18], Kind::TokensPrompt, "1,9,18"),
+        (&[1, 1, 9, 17][..], CauseKind::TokensBos, "added:1 (present twice)"),
+        (&[2, 1, 9, 17], CauseKind::TokensBos, "added:2"),
+        (&[9, 17], CauseKind::TokensBos, "left-out:1"),
+        (&[2, 9, 17], CauseKind::TokensBos, "2 instead of 1"),
+        (&[1, 9, 18], CauseKind::TokensPrompt, "1,9,18"),
     ] {
         let finding = tokenized(own);
         assert_eq!((finding.kind, finding.candidate.as_deref()), (kind, Some(candidate)), "{}", finding.what);

@@ -6,8 +6,10 @@ use std::path::Path;
 use proptest::prelude::*;
 use serde::Deserialize;
 use xcheck::error::{Error, TokenizerError};
-use xcheck::format::{Gguf, Source};
-use xcheck::tokenizer::{Rules, SentencePiece, SentencePieceSettings, Tokenizer, Vocabulary, from_gguf};
+use xcheck::format::{FileBytes, Gguf};
+use xcheck::tokenizer::{
+    PieceVocabulary, SentencePiece, SentencePieceSettings, Tokenizer, TokenizerRules, from_gguf,
+};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama2");
 
@@ -33,7 +35,7 @@ fn vectors() -> Vec<Vector> {
 }
 
 fn tiny_llama2() -> Box<dyn Tokenizer> {
-    let source = Source::open(&Path::new(MODEL).join("tiny-llama2-q8_0.gguf")).expect("it is committed");
+    let source = FileBytes::open(&Path::new(MODEL).join("tiny-llama2-q8_0.gguf")).expect("it is committed");
     let file = Gguf::read(&source).expect("it is a GGUF file");
     from_gguf(&file).expect("its tokenizer is sound").expect("it has one")
 }
@@ -124,14 +126,14 @@ const UNPREFIXED: SentencePieceSettings = SentencePieceSettings {
     add_bos: false,
     add_eos: false,
     add_space_prefix: false,
-    rules: Rules::LlamaCpp,
+    rules: TokenizerRules::LlamaCpp,
 };
 
 fn tokenizer<'p>(
     pieces: impl IntoIterator<Item = (&'p str, f32, i32)>,
     settings: SentencePieceSettings,
 ) -> Result<SentencePiece, Error> {
-    let mut vocabulary = Vocabulary::default();
+    let mut vocabulary = PieceVocabulary::default();
     for (text, score, kind) in pieces {
         vocabulary.pieces.push(text.to_owned());
         vocabulary.scores.push(score);
@@ -250,7 +252,7 @@ fn an_empty_vocabulary_is_refused() {
 
 #[test]
 fn columns_of_different_lengths_are_refused() {
-    let vocabulary = Vocabulary { pieces: vec!["a".into(); 2], scores: vec![0.0; 2], types: vec![1] };
+    let vocabulary = PieceVocabulary { pieces: vec!["a".into(); 2], scores: vec![0.0; 2], types: vec![1] };
     let refused = SentencePiece::new(vocabulary, UNPREFIXED).unwrap_err();
     assert!(refused.to_string().ends_with("2 pieces, but 1 types"), "{refused}");
 }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use tempfile::TempDir;
 use xcheck::Error;
-use xcheck::format::Source;
-use xcheck::tokenizer::{Special, Tokenizer, TokenizerFiles};
+use xcheck::format::FileBytes;
+use xcheck::tokenizer::{SpecialTokens, Tokenizer, TokenizerFiles};
 
 fn root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -18,7 +18,7 @@ fn read(path: &Path) -> Result<Box<dyn Tokenizer>, Error> {
 }
 
 fn model(bytes: Vec<u8>) -> Result<Box<dyn Tokenizer>, Error> {
-    let model = Source { path: "tokenizer.model".into(), data: bytes.into() };
+    let model = FileBytes { path: "tokenizer.model".into(), data: bytes.into() };
     TokenizerFiles::SentencePiece { model, config: None }.read()
 }
 
@@ -80,7 +80,7 @@ fn some_model(trainer: &[u8], normalizer: &[u8]) -> Vec<u8> {
 #[test]
 fn a_model_is_used_by_the_rules_of_sentencepiece() {
     let tokenizer = model(some_model(&[], &[])).unwrap();
-    let ids = |text: &str| tokenizer.encode_with(text, Special { add: false, parse: false }).unwrap();
+    let ids = |text: &str| tokenizer.encode_with(text, SpecialTokens { add: false, parse: false }).unwrap();
     assert_eq!(ids("a"), [10], "one space before the text");
     assert_eq!(ids("<cut>a"), [3, 9, 4], "and none after what was cut out");
     assert_eq!(ids(" a"), [8, 4], "user-defined pieces are found with the prefix");
@@ -151,7 +151,7 @@ proptest! {
 // ---- GPT-2's files --------------------------------------------------------------------------------------
 
 fn gpt2(pieces: &str, merges: &[u8]) -> Result<Box<dyn Tokenizer>, Error> {
-    let source = |name: &str, data: &[u8]| Source { path: name.into(), data: data.to_vec().into() };
+    let source = |name: &str, data: &[u8]| FileBytes { path: name.into(), data: data.to_vec().into() };
     let (pieces, merges) = (source("vocab.json", pieces.as_bytes()), source("merges.txt", merges));
     TokenizerFiles::Gpt2 { pieces, merges }.read()
 }

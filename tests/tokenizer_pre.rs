@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use xcheck::Result;
-use xcheck::format::{Gguf, Source};
+use xcheck::format::{FileBytes, Gguf};
 use xcheck::tokenizer::{Tokenizer, from_gguf};
 
 /// What `reference-scripts/vectors/make_pre_tokenizer_vectors.py` wrote.
@@ -35,7 +35,8 @@ fn named(name: &str) -> Result<Box<dyn Tokenizer>> {
     let value = [&(name.len() as u64).to_le_bytes(), name.as_bytes()].concat();
     let renamed = [&file[..key], &value, &file[key + 8 + length..]].concat();
     let path = folder().join("vocabulary.gguf");
-    let gguf = Gguf::read(&Source { data: renamed.into(), ..Source::open(&path).expect("it is there") })?;
+    let gguf =
+        Gguf::read(&FileBytes { data: renamed.into(), ..FileBytes::open(&path).expect("it is there") })?;
     from_gguf(&gguf).map(|tokenizer| tokenizer.expect("it has one"))
 }
 

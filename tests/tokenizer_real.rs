@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::common::hard_texts::Vectors;
-use xcheck::format::{Gguf, Source};
-use xcheck::tokenizer::{Special, Tokenizer, TokenizerFiles, from_gguf};
+use xcheck::format::{FileBytes, Gguf};
+use xcheck::tokenizer::{SpecialTokens, Tokenizer, TokenizerFiles, from_gguf};
 
-const PARSED: Special = Special { add: true, parse: true };
-const PLAIN: Special = Special { add: true, parse: false };
+const PARSED: SpecialTokens = SpecialTokens { add: true, parse: true };
+const PLAIN: SpecialTokens = SpecialTokens { add: true, parse: false };
 
 fn root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
 fn gguf(path: &Path) -> Box<dyn Tokenizer> {
-    let source = Source::open(path).expect("it is there");
+    let source = FileBytes::open(path).expect("it is there");
     from_gguf(&Gguf::read(&source).expect("it is GGUF")).expect("it is sound").expect("there is one")
 }
 

@@ -4,12 +4,14 @@ use std::path::{Path, PathBuf};
 
 use crate::common::hard_texts::Vectors;
 use proptest::prelude::*;
-use xcheck::format::{Gguf, Source};
-use xcheck::tokenizer::{HuggingFaceFiles, Llama2c, TextStream, Tokenizer, from_gguf, from_hugging_face};
+use xcheck::format::{FileBytes, Gguf};
+use xcheck::tokenizer::{
+    HuggingFaceFiles, Llama2cTokenizer, TextStream, Tokenizer, from_gguf, from_hugging_face,
+};
 
-fn source(path: &str) -> Source {
+fn source(path: &str) -> FileBytes {
     let path: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
-    Source::open(&path).expect("it is committed")
+    FileBytes::open(&path).expect("it is committed")
 }
 
 fn gguf(path: &str) -> Box<dyn Tokenizer> {
@@ -30,7 +32,7 @@ fn tokenizers() -> Vec<Box<dyn Tokenizer>> {
         hugging_face("checkpoints/tiny-llama2/hf"),
         gguf("tests/data/tokenizers/llama3/vocabulary.gguf"),
         hugging_face("tests/data/tokenizers/gpt2"),
-        Box::new(Llama2c::read(&llama2c, None).unwrap()),
+        Box::new(Llama2cTokenizer::read(&llama2c, None).unwrap()),
     ]
 }
 

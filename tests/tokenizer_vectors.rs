@@ -10,7 +10,7 @@ use proptest::sample::Index;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use xcheck::error::{Error, KeyError, Result, TokenizerError};
-use xcheck::format::{Gguf, Source};
+use xcheck::format::{FileBytes, Gguf};
 use xcheck::shipped;
 use xcheck::tokenizer::{HuggingFaceFiles, Tokenizer, from_gguf, from_hugging_face};
 
@@ -36,8 +36,8 @@ fn path(kind: &str, file: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests/data/tokenizers", kind, file].iter().collect()
 }
 
-fn open(path: &Path) -> Source {
-    Source::open(path).expect("it is committed")
+fn open(path: &Path) -> FileBytes {
+    FileBytes::open(path).expect("it is committed")
 }
 
 fn vectors(kind: &str) -> Vec<Vector> {
@@ -167,11 +167,11 @@ fn without_special_tokens_nothing_is_put_around_a_text() {
 
 // ---- Hugging Face directories ---------------------------------------------------------------------------
 
-fn source(name: &str, json: &Value) -> Source {
-    Source { path: name.into(), data: json.to_string().into_bytes().into() }
+fn source(name: &str, json: &Value) -> FileBytes {
+    FileBytes { path: name.into(), data: json.to_string().into_bytes().into() }
 }
 
-fn parsed(source: &Source) -> Value {
+fn parsed(source: &FileBytes) -> Value {
     serde_json::from_slice(&source.data).expect("it is JSON")
 }
 
@@ -250,7 +250,7 @@ fn tokenizers_that_would_fail_later_are_refused() {
     );
     assert_refused("gpt2", |json| json["model"] = json!({"type": "Nobody"}), "tokenizer.json");
     assert_refused("gpt2", |json| *json = json!([]), "tokenizer.json: not a valid tokenizer file");
-    let text = Source { path: "tokenizer.json".into(), data: "{\"model\"".into() };
+    let text = FileBytes { path: "tokenizer.json".into(), data: "{\"model\"".into() };
     let Err(error) = from_hugging_face(&HuggingFaceFiles { tokenizer: text, config: None }) else {
         panic!("half a file is refused");
     };
@@ -271,7 +271,7 @@ proptest! {
         if let Some(end) = end {
             bytes.truncate(end.index(bytes.len()));
         }
-        let tokenizer = Source { path: "tokenizer.json".into(), data: bytes.into() };
+        let tokenizer = FileBytes { path: "tokenizer.json".into(), data: bytes.into() };
         if let Ok(tokenizer) = from_hugging_face(&HuggingFaceFiles { tokenizer, config: None }) {
             let _ = tokenizer.encode("Lily's 3 <|endoftext|> dogs.\n", true).map(|ids| tokenizer.decode(&ids));
         }
@@ -338,7 +338,7 @@ fn read(keys: &[(&str, Vec<u8>)]) -> Result<Box<dyn Tokenizer>> {
     let keys = all.into_iter().filter(|(_, value)| !value.is_empty());
     let file = keys
         .fold(GgufBuilder::new(), |file, (name, value)| file.key(&format!("tokenizer.ggml.{name}"), value));
-    let source = Source { path: "vocabulary.gguf".into(), data: file.build().into() };
+    let source = FileBytes { path: "vocabulary.gguf".into(), data: file.build().into() };
     from_gguf(&Gguf::read(&source)?).map(|tokenizer| tokenizer.expect("there is one"))
 }
 

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use crate::common::terminal::Terminal;
 use serde_json::Value;
-use xcheck::checkpoint::{Point, Scope, Site};
+use xcheck::checkpoint::{Point, Site, TapScope};
 use xcheck::dump::Dump;
 use xcheck_dump::{Axis, Decode, Meta, Options, Part, RopePairing, Row, Sequence, TAPS, Values};
 
@@ -401,10 +401,10 @@ fn with_values<R>(dtype: &Value, bytes: &[u8], act: impl FnOnce(Values) -> R) ->
 type Table = HashMap<String, (bool, Vec<String>)>;
 
 fn table_of_the_harness() -> Table {
-    let points = Point::ALL.iter().filter(|point| point.scope() != Scope::Run);
+    let points = Point::ALL.iter().filter(|point| point.scope() != TapScope::Run);
     let row = |point: &Point| {
         let axes = point.axes().iter().map(|axis| axis.name().to_owned()).collect();
-        (point.name().to_owned(), (point.scope() == Scope::Layer, axes))
+        (point.name().to_owned(), (point.scope() == TapScope::Layer, axes))
     };
     points.map(row).collect()
 }

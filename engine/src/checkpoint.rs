@@ -72,7 +72,7 @@ impl Checkpoint {
 
 /// Meaning of an axis of a tapped value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Axis {
+pub enum TapAxis {
     /// Sequences run side by side.
     Batch,
     /// Tokens of this pass.
@@ -101,22 +101,22 @@ pub enum Axis {
     Chosen,
 }
 
-impl Axis {
+impl TapAxis {
     /// Names of the axes in a dump's manifest.
-    const NAMES: [(Axis, &'static str); 13] = [
-        (Axis::Batch, "batch"),
-        (Axis::Token, "token"),
-        (Axis::Head, "head"),
-        (Axis::Group, "group"),
-        (Axis::KvHead, "kv_head"),
-        (Axis::HeadDim, "head_dim"),
-        (Axis::Hidden, "hidden"),
-        (Axis::Ffn, "ffn"),
-        (Axis::Key, "key"),
-        (Axis::Vocab, "vocab"),
-        (Axis::Rank, "rank"),
-        (Axis::Expert, "expert"),
-        (Axis::Chosen, "chosen"),
+    const NAMES: [(TapAxis, &'static str); 13] = [
+        (TapAxis::Batch, "batch"),
+        (TapAxis::Token, "token"),
+        (TapAxis::Head, "head"),
+        (TapAxis::Group, "group"),
+        (TapAxis::KvHead, "kv_head"),
+        (TapAxis::HeadDim, "head_dim"),
+        (TapAxis::Hidden, "hidden"),
+        (TapAxis::Ffn, "ffn"),
+        (TapAxis::Key, "key"),
+        (TapAxis::Vocab, "vocab"),
+        (TapAxis::Rank, "rank"),
+        (TapAxis::Expert, "expert"),
+        (TapAxis::Chosen, "chosen"),
     ];
 
     /// The name used in a dump's manifest.
@@ -125,12 +125,12 @@ impl Axis {
     }
 
     /// The names of several.
-    pub fn names(axes: impl IntoIterator<Item = Axis>) -> Vec<String> {
+    pub fn names(axes: impl IntoIterator<Item = TapAxis>) -> Vec<String> {
         axes.into_iter().map(|axis| axis.name().to_owned()).collect()
     }
 }
 
-impl FromStr for Axis {
+impl FromStr for TapAxis {
     type Err = ();
 
     fn from_str(name: &str) -> Result<Self, ()> {
@@ -140,7 +140,7 @@ impl FromStr for Axis {
 
 /// Frequency of a tap: once per run, per pass or per layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub enum TapScope {
     /// Once per layer and pass.
     Layer,
     /// Once per pass.
@@ -151,7 +151,7 @@ pub enum Scope {
 
 /// Kind of a value: a measurement or a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ValueKind {
     /// Real numbers, compared within a tolerance.
     Real,
     /// Ids of tokens or numbers of experts, equal or not.
@@ -179,13 +179,13 @@ macro_rules! points {
             }
 
             /// Returns how often the tap occurs.
-            pub fn scope(self) -> Scope {
-                match self { $(Point::$variant => Scope::$scope,)* }
+            pub fn scope(self) -> TapScope {
+                match self { $(Point::$variant => TapScope::$scope,)* }
             }
 
             /// Returns its axes, outermost first.
-            pub fn axes(self) -> &'static [Axis] {
-                use Axis::*;
+            pub fn axes(self) -> &'static [TapAxis] {
+                use TapAxis::*;
                 match self { $(Point::$variant => &$axes,)* }
             }
 
@@ -252,10 +252,12 @@ points! {
 
 impl Point {
     /// Returns the kind of its values: numbers or token ids.
-    pub fn kind(self) -> Kind {
+    pub fn kind(self) -> ValueKind {
         match self {
-            Point::Tokens | Point::Experts | Point::Argmax | Point::TopIds | Point::Generated => Kind::Token,
-            _ => Kind::Real,
+            Point::Tokens | Point::Experts | Point::Argmax | Point::TopIds | Point::Generated => {
+                ValueKind::Token
+            }
+            _ => ValueKind::Real,
         }
     }
 
@@ -297,7 +299,7 @@ impl Point {
 
     /// Returns true if it has an entry for each chosen expert; engines store these in different orders.
     pub fn is_of_chosen(self) -> bool {
-        self.axes().contains(&Axis::Chosen)
+        self.axes().contains(&TapAxis::Chosen)
     }
 
     /// Returns true if the layout of its heads follows the RoPE pairing convention.

@@ -1,55 +1,55 @@
 //! The reference engine of xcheck: what other engines are held against.
 //!
-//! The map of the crate, in the order in which things build on each other:
+//! The modules, in the order in which they depend on each other:
 //!
-//! - [`architecture`]: the architectures that are known, and what files call them
-//! - [`checkpoint`]: the twelve checkpoints and the tap points they are made of
-//! - [`parallel`]: work for several threads, where it is worth waking them
-//! - [`parts`]: bytes of a file that need not all be here
-//! - [`tensor`], [`weight`]: an activation; a stored tensor
-//! - [`view`]: numbers where they lie, seen in another order
-//! - [`spread`]: where in an array errors are, and of what size
-//! - [`measure`]: how far one array is from another
-//! - [`error`]: every refusal
-//! - [`memory`]: how much there is, asked before it is taken
-//! - [`input`]: files that are read whole
-//! - [`guard`], [`ending`], [`unfinished`]: what holds when something goes wrong: no memory, a signal, work that is half done
-//! - [`tap`]: who looks at intermediate values, and may replace them
-//! - [`mod@format`]: untrusted bytes to checked views: GGUF, safetensors, PyTorch, npy
+//! - [`architecture`]: known architectures and their names in files
+//! - [`checkpoint`]: the twelve checkpoints and their tap points
+//! - [`parallel`]: loops over several threads, where the work is large enough
+//! - [`lazy_bytes`]: bytes of a file that are downloaded on demand
+//! - [`tensor`], [`weight`]: activations and stored tensors
+//! - [`view`]: stored numbers under another order of axes
+//! - [`error_map`]: errors of an array by place and magnitude
+//! - [`measure`]: differences between two arrays
+//! - [`error`]: error types and their messages
+//! - [`memory`]: free memory, checked before large requests
+//! - [`input`]: small files that are read whole
+//! - [`fatal_error`], [`shutdown`], [`atomic_write`]: out of memory and truncated files, signals, and files that appear only when they are complete
+//! - [`tap`]: observers that read and may replace intermediate values
+//! - [`mod@format`]: parsers of untrusted files: GGUF, safetensors, PyTorch, npy
 //! - [`tokenizer`]: text to token ids and back
 //! - [`ops`], [`quant`]: operations and block formats, without knowledge of models
-//! - [`numerics`]: ways of computing, one per reference
-//! - [`exact`]: what a stage comes to exactly, and how far honest rounding may take it
-//! - [`model`]: one block diagram per architecture, and where its weights come from
-//! - [`engine`]: passes and generation
-//! - [`change`]: what ports get wrong: stages computed otherwise
+//! - [`numerics`]: rounding and order of sums, one implementation per reference engine
+//! - [`exact`]: exact results of operations and their error bounds
+//! - [`model`]: one block diagram per architecture, and its weights
+//! - [`engine`]: forward passes and generation
+//! - [`change`]: known mistakes of ports, as changed operations
 #![deny(missing_docs)]
-// Where something else stands (maps of files, vector instructions, the last nets), the function says so.
+// Exceptions (maps of files, vector instructions, the allocator) are stated at their functions.
 #![deny(unsafe_code)]
 
 pub mod architecture;
+pub mod atomic_write;
 pub mod change;
 pub mod checkpoint;
-pub mod ending;
 pub mod engine;
 pub mod error;
+pub mod error_map;
 pub mod exact;
+pub mod fatal_error;
 pub mod format;
-pub mod guard;
 pub mod input;
+pub mod lazy_bytes;
 pub mod measure;
 pub mod memory;
 pub mod model;
 pub mod numerics;
 pub mod ops;
 pub mod parallel;
-pub mod parts;
 pub mod quant;
-pub mod spread;
+pub mod shutdown;
 pub mod tap;
 pub mod tensor;
 pub mod tokenizer;
-pub mod unfinished;
 pub mod view;
 pub mod weight;
 

@@ -46,7 +46,7 @@ pub fn each<T: Send, R>(
     room: impl Fn() -> R + Sync,
     f: impl Fn(&mut R, usize, T) + Sync,
 ) {
-    spread(Run { first: 0, items }, worth(nanoseconds), &|run: Run<Vec<T>>| {
+    spread(IndexedItems { first: 0, items }, worth(nanoseconds), &|run: IndexedItems<Vec<T>>| {
         let mut room = room();
         run.items.into_iter().zip(run.first..).for_each(|(item, index)| f(&mut room, index, item));
     });
@@ -58,7 +58,7 @@ pub fn each<T: Send, R>(
 /// If `len` is 0.
 pub fn chunks<T: Send>(data: &mut [T], len: usize, nanoseconds: usize, f: impl Fn(usize, &mut [T]) + Sync) {
     let items = Chunks { data, len };
-    spread(Run { first: 0, items }, worth(nanoseconds), &|run: Run<Chunks<T>>| {
+    spread(IndexedItems { first: 0, items }, worth(nanoseconds), &|run: IndexedItems<Chunks<T>>| {
         run.items.data.chunks_mut(len).zip(run.first..).for_each(|(chunk, index)| f(index, chunk));
     });
 }
@@ -74,7 +74,7 @@ fn is_for_one(len: usize, least: usize) -> bool {
 }
 
 /// Work that can be divided in two.
-trait Cut: Send + Sized {
+trait WorkItems: Send + Sized {
     /// Returns the number of items.
     fn len(&self) -> usize;
 
@@ -84,7 +84,7 @@ trait Cut: Send + Sized {
 
 /// `f` of parts of the whole with so many items at least, on whichever thread. Not generic in what is computed: rayon's iterators,
 /// compiled for each operation, were a sixth of this package's code.
-fn spread<P: Cut>(whole: P, least: usize, f: &(dyn Fn(P) + Sync)) {
+fn spread<P: WorkItems>(whole: P, least: usize, f: &(dyn Fn(P) + Sync)) {
     if is_for_one(whole.len(), least) {
         return f(whole);
     }
@@ -98,7 +98,7 @@ fn spread<P: Cut>(whole: P, least: usize, f: &(dyn Fn(P) + Sync)) {
     split(whole, halves).for_each(f);
 }
 
-impl Cut for Range<usize> {
+impl WorkItems for Range<usize> {
     fn len(&self) -> usize {
         self.end - self.start
     }
@@ -109,13 +109,13 @@ impl Cut for Range<usize> {
     }
 }
 
-/// Items behind each other, and the index of the first.
-struct Run<I> {
+/// Consecutive items, and the index of the first.
+struct IndexedItems<I> {
     first: usize,
     items: I,
 }
 
-impl<I: Cut> Cut for Run<I> {
+impl<I: WorkItems> WorkItems for IndexedItems<I> {
     fn len(&self) -> usize {
         self.items.len()
     }
@@ -126,7 +126,7 @@ impl<I: Cut> Cut for Run<I> {
     }
 }
 
-impl<T: Send> Cut for Vec<T> {
+impl<T: Send> WorkItems for Vec<T> {
     fn len(&self) -> usize {
         Vec::len(self)
     }
@@ -143,7 +143,7 @@ struct Chunks<'d, T> {
     len: usize,
 }
 
-impl<T: Send> Cut for Chunks<'_, T> {
+impl<T: Send> WorkItems for Chunks<'_, T> {
     fn len(&self) -> usize {
         self.data.len().div_ceil(self.len)
     }

@@ -1,6 +1,6 @@
 //! Taps: read, and may replace, the intermediate values of a forward pass.
 
-use crate::checkpoint::{Point, Scope, Site};
+use crate::checkpoint::{Point, Site, TapScope};
 use crate::tensor::Tensor;
 
 /// An onlooker of the forward pass.
@@ -81,7 +81,7 @@ impl<'t> Probe<'t> {
     }
 
     fn site(&self, point: Point) -> Site {
-        let layer = (point.scope() == Scope::Layer).then_some(self.layer);
+        let layer = (point.scope() == TapScope::Layer).then_some(self.layer);
         Site { point, layer, pass: Some(self.pass) }
     }
 }

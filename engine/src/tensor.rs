@@ -17,12 +17,12 @@ use crate::parallel;
 pub struct Tensor {
     shape: Vec<usize>,
     data: Vec<f32>,
-    origins: Vec<Origin>,
+    origins: Vec<ValueOrigin>,
 }
 
 /// Origin of consecutive values, if the numerics record it.
 #[derive(Clone)]
-pub struct Origin {
+pub struct ValueOrigin {
     /// Operation that computed them; `None` for recorded values.
     pub source: Option<Arc<dyn Any + Send + Sync>>,
     /// Range of its results, counted row-major.
@@ -88,16 +88,16 @@ impl Tensor {
     /// Marks all values as computed by `source`.
     pub fn computed_by(self, source: Arc<dyn Any + Send + Sync>) -> Self {
         let range = 0..self.data.len();
-        Self { origins: vec![Origin { source: Some(source), range }], ..self }
+        Self { origins: vec![ValueOrigin { source: Some(source), range }], ..self }
     }
 
     /// Sets the origins, for all values or for none.
-    pub fn with_origins(self, origins: Vec<Origin>) -> Self {
+    pub fn with_origins(self, origins: Vec<ValueOrigin>) -> Self {
         Self { origins, ..self }
     }
 
     /// Returns the origins of the values, piece by piece; empty if all values were recorded.
-    pub fn origins(&self) -> &[Origin] {
+    pub fn origins(&self) -> &[ValueOrigin] {
         &self.origins
     }
 
@@ -126,9 +126,9 @@ impl Tensor {
         self
     }
 
-    fn origins_or_given(&self) -> Vec<Origin> {
+    fn origins_or_given(&self) -> Vec<ValueOrigin> {
         match self.origins.is_empty() {
-            true => vec![Origin { source: None, range: 0..self.data.len() }],
+            true => vec![ValueOrigin { source: None, range: 0..self.data.len() }],
             false => self.origins.clone(),
         }
     }
@@ -182,7 +182,7 @@ impl Tensor {
 }
 
 /// The origins of some of the values.
-fn cut(origins: &[Origin], values: Range<usize>) -> Vec<Origin> {
+fn cut(origins: &[ValueOrigin], values: Range<usize>) -> Vec<ValueOrigin> {
     let mut start = 0;
     let pieces = origins.iter().filter_map(|origin| {
         let piece = start..start + origin.range.len();
@@ -190,7 +190,7 @@ fn cut(origins: &[Origin], values: Range<usize>) -> Vec<Origin> {
         let (from, to) = (piece.start.max(values.start), piece.end.min(values.end));
         let first = origin.range.start;
         let range = (first + from).checked_sub(piece.start)?..(first + to).checked_sub(piece.start)?;
-        (from < to).then(|| Origin { source: origin.source.clone(), range })
+        (from < to).then(|| ValueOrigin { source: origin.source.clone(), range })
     });
     pieces.collect()
 }

@@ -1,13 +1,13 @@
 //! Numbers where they lie, in the type in which they lie, seen in another order: axes, parts and pairs are matters of the
 //! index, and nothing is copied.
 
-mod decode;
+mod decoding;
 mod float8;
 mod order;
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use decode::halves;
-pub(crate) use decode::{brain, half};
+pub(crate) use decoding::halves;
+pub(crate) use decoding::{brain, half};
 pub use order::orders;
 
 use std::fmt;
@@ -17,9 +17,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use zerocopy::IntoBytes;
 
-use crate::parts::Parts;
+use crate::lazy_bytes::LazyBytes;
 use crate::tensor::Tensor;
-use crate::view::decode::{decode, decode_short, is_exact, is_short};
+use crate::view::decoding::{decode, decode_short, is_exact, is_short};
 use crate::weight::DType;
 
 #[cfg(target_endian = "big")]
@@ -34,18 +34,18 @@ pub struct View<'a> {
     shape: Vec<usize>,
     /// Along which axis the parts lie behind each other: never the last, unless there is one part.
     axis: usize,
-    parts: Vec<Part<'a>>,
+    parts: Vec<StoredArray<'a>>,
     /// Scales of the same shape, which have no scales themselves.
     scales: Option<Box<View<'a>>>,
 }
 
-/// Stored array.
+/// A stored array that a view covers.
 #[derive(Clone, Debug)]
-struct Part<'a> {
+struct StoredArray<'a> {
     /// Start along the axis of the parts.
     first: usize,
     dtype: DType,
-    bytes: Raw<'a>,
+    bytes: ArrayBytes<'a>,
     /// The element at index 0 of every axis.
     start: usize,
     /// Strides of the axes, in elements.
@@ -59,32 +59,32 @@ struct Part<'a> {
 }
 
 #[derive(Clone)]
-enum Raw<'a> {
-    Shared(Parts),
+enum ArrayBytes<'a> {
+    Shared(LazyBytes),
     Borrowed(&'a [u8]),
 }
 
-impl fmt::Debug for Raw<'_> {
+impl fmt::Debug for ArrayBytes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Raw::Shared(parts) => parts.fmt(f),
-            Raw::Borrowed(bytes) => write!(f, "{} bytes", bytes.len()),
+            ArrayBytes::Shared(parts) => parts.fmt(f),
+            ArrayBytes::Borrowed(bytes) => write!(f, "{} bytes", bytes.len()),
         }
     }
 }
 
-impl Raw<'_> {
+impl ArrayBytes<'_> {
     fn at(&self, range: Range<usize>) -> &[u8] {
         match self {
-            Raw::Shared(parts) => parts.at(range),
-            Raw::Borrowed(bytes) => &bytes[range],
+            ArrayBytes::Shared(parts) => parts.at(range),
+            ArrayBytes::Borrowed(bytes) => &bytes[range],
         }
     }
 }
 
 impl<'a> From<&'a Tensor> for View<'a> {
     fn from(tensor: &'a Tensor) -> Self {
-        Self::new(tensor.shape(), DType::F32, Raw::Borrowed(tensor.data().as_bytes()))
+        Self::new(tensor.shape(), DType::F32, ArrayBytes::Borrowed(tensor.data().as_bytes()))
     }
 }
 
@@ -100,12 +100,12 @@ impl From<&View<'_>> for Tensor {
 impl View<'static> {
     /// An array as a file holds it, little-endian; `None` if `bytes` are not that many elements, or these are no plain
     /// numbers that `f64` represents exactly, whatever they are.
-    pub fn stored(shape: &[usize], dtype: DType, bytes: impl Into<Parts>) -> Option<Self> {
+    pub fn stored(shape: &[usize], dtype: DType, bytes: impl Into<LazyBytes>) -> Option<Self> {
         let bytes = bytes.into();
         is_exact(dtype, &bytes).then_some(())?;
         let elements = shape.iter().try_fold(1usize, |size, &length| size.checked_mul(length))?;
         (elements.checked_mul(dtype.block_bytes())? == bytes.len()).then_some(())?;
-        Some(Self::new(shape, dtype, Raw::Shared(bytes)))
+        Some(Self::new(shape, dtype, ArrayBytes::Shared(bytes)))
     }
 
     /// Numbers that nobody else has.
@@ -113,14 +113,14 @@ impl View<'static> {
     /// # Panics
     /// As [`View::of`].
     pub fn owned(shape: &[usize], values: Vec<f64>) -> Self {
-        struct Owner(Vec<f64>);
-        impl AsRef<[u8]> for Owner {
+        struct VecOwner(Vec<f64>);
+        impl AsRef<[u8]> for VecOwner {
             fn as_ref(&self) -> &[u8] {
                 self.0.as_bytes()
             }
         }
         assert_eq!(shape.iter().product::<usize>(), values.len(), "shape {shape:?} against its values");
-        Self::new(shape, DType::F64, Raw::Shared(Bytes::from_owner(Owner(values)).into()))
+        Self::new(shape, DType::F64, ArrayBytes::Shared(Bytes::from_owner(VecOwner(values)).into()))
     }
 }
 
@@ -131,21 +131,22 @@ impl<'a> View<'a> {
     /// If the shape does not hold exactly so many.
     pub fn of(shape: &[usize], values: &'a [f64]) -> Self {
         assert_eq!(shape.iter().product::<usize>(), values.len(), "shape {shape:?} against its values");
-        Self::new(shape, DType::F64, Raw::Borrowed(values.as_bytes()))
+        Self::new(shape, DType::F64, ArrayBytes::Borrowed(values.as_bytes()))
     }
 
     /// A list of token ids.
     pub fn of_tokens(ids: &'a [u32]) -> Self {
-        Self::new(&[ids.len()], DType::U32, Raw::Borrowed(ids.as_bytes()))
+        Self::new(&[ids.len()], DType::U32, ArrayBytes::Borrowed(ids.as_bytes()))
     }
 
-    fn new(shape: &[usize], dtype: DType, bytes: Raw<'a>) -> Self {
+    fn new(shape: &[usize], dtype: DType, bytes: ArrayBytes<'a>) -> Self {
         let mut strides = vec![1; shape.len()];
         for axis in (1..shape.len()).rev() {
             strides[axis - 1] = strides[axis] * shape[axis];
         }
         let columns = shape.last().copied().unwrap_or(1);
-        let part = Part { first: 0, dtype, bytes, start: 0, strides, order: None, columns, is_plain: true };
+        let part =
+            StoredArray { first: 0, dtype, bytes, start: 0, strides, order: None, columns, is_plain: true };
         Self { shape: shape.to_vec(), axis: 0, parts: vec![part], scales: None }
     }
 
@@ -198,7 +199,7 @@ impl<'a> View<'a> {
     }
 
     /// The part that holds a row, and the element with which it begins there.
-    fn row(&self, row: usize) -> (&Part<'a>, usize) {
+    fn row(&self, row: usize) -> (&StoredArray<'a>, usize) {
         if let [part] = self.parts.as_slice()
             && part.is_plain
         {
@@ -359,7 +360,7 @@ impl<'a> View<'a> {
     /// Gives back the memory of what was read, if it is of a mapped file.
     pub fn release(&self) {
         for part in &self.parts {
-            if let Raw::Shared(parts) = &part.bytes {
+            if let ArrayBytes::Shared(parts) = &part.bytes {
                 parts.release();
             }
         }
@@ -367,7 +368,7 @@ impl<'a> View<'a> {
     }
 }
 
-impl Part<'_> {
+impl StoredArray<'_> {
     /// Elements that lie one behind the other.
     fn decode(&self, start: usize, out: &mut [f64]) {
         let size = self.dtype.block_bytes();

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use crate::parts::Parts;
+use crate::lazy_bytes::LazyBytes;
 
 macro_rules! dtypes {
     ($($variant:ident $name:literal $block:literal $bytes:literal;)*) => {
@@ -138,7 +138,7 @@ pub struct StoredTensor {
     /// Length of each axis, outermost first (a GGUF file lists them the other way round).
     pub shape: Vec<usize>,
     /// The encoded elements, row-major.
-    pub data: Parts,
+    pub data: LazyBytes,
 }
 
 impl StoredTensor {
@@ -171,17 +171,17 @@ pub struct Matrix {
     pub rows: usize,
     /// Input features, or the hidden size.
     pub cols: usize,
-    data: Parts,
+    data: LazyBytes,
     scale: f32,
     /// `f32`, one for each group of elements, where they stand apart from the elements.
-    scales: Option<Parts>,
+    scales: Option<LazyBytes>,
 }
 
 impl Matrix {
     /// Gives back the memory of what was read of a mapped file.
     pub fn release(&self) {
         self.data.release();
-        self.scales.iter().for_each(Parts::release);
+        self.scales.iter().for_each(LazyBytes::release);
     }
 
     /// Takes a two-dimensional stored tensor, or `None` where it is not one, is empty, or where a row would end
@@ -249,7 +249,7 @@ impl Matrix {
 
     /// Replaces the encoded elements; returns `None` if the length differs.
     pub fn with_elements(&self, data: impl Into<Bytes>) -> Option<Self> {
-        let data = Parts::from(data);
+        let data = LazyBytes::from(data);
         (data.len() == self.data.len()).then(|| Self { data, ..self.clone() })
     }
 
@@ -272,7 +272,7 @@ impl Matrix {
     }
 
     /// Returns the bytes of the matrix in its file.
-    pub fn parts(&self) -> impl Iterator<Item = &Parts> {
+    pub fn parts(&self) -> impl Iterator<Item = &LazyBytes> {
         [&self.data].into_iter().chain(&self.scales)
     }
 
@@ -280,8 +280,8 @@ impl Matrix {
     ///
     /// # Panics
     /// If there is no such row.
-    pub fn parts_of_row(&self, row: usize) -> impl Iterator<Item = Parts> {
-        let of_row = |parts: &Parts| {
+    pub fn parts_of_row(&self, row: usize) -> impl Iterator<Item = LazyBytes> {
+        let of_row = |parts: &LazyBytes| {
             let row_bytes = parts.len() / self.rows;
             parts.slice(row * row_bytes..(row + 1) * row_bytes)
         };

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use xcheck_engine::numerics::{KvType, LlamaCpp, Numerics};
-use xcheck_engine::ops::attention::{Mask, Scale, head_of};
+use xcheck_engine::ops::attention::{AttentionScale, Mask, head_of};
 use xcheck_engine::quant::{self, DotOrder};
 use xcheck_engine::tensor::Tensor;
 use xcheck_engine::weight::DType;
@@ -54,7 +54,7 @@ proptest! {
             let (k, v) = (numerics.to_cache(k.clone()), numerics.to_cache(v.clone()));
             let together = if kv == KvType::F32 && heads > 1 { 1 } else { tokens };
             let order = DotOrder::of(dtype, together, CELLS, width);
-            let scores = numerics.scores(&q, &k, Scale::Products(0.3));
+            let scores = numerics.scores(&q, &k, AttentionScale::Products(0.3));
             let mask = Mask { position: keys - tokens, window: Some(40) };
             let weights = numerics.softmax(&scores, mask);
             let context = numerics.context(&weights, &v);

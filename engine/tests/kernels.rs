@@ -1,7 +1,7 @@
 //! Ways in which real kernels round that no manifest states, each as the engine does it whose dumps failed for it: explained,
 //! and what is nearly the same is not.
 
-use xcheck_engine::exact::{self, Choice, Compared, Float, Profile, Traced};
+use xcheck_engine::exact::{self, Choice, Float, Profile, ResultPair, TracedNumerics};
 use xcheck_engine::numerics::{Numerics, Transformers};
 use xcheck_engine::ops::norm::{Gain, RmsNorm};
 use xcheck_engine::tensor::Tensor;
@@ -42,15 +42,16 @@ fn product(x: &[f64], w: &[f64], flat: usize, operand: fn(f64) -> f64) -> f64 {
     terms.map(|(&x, w)| operand(x) * w).sum()
 }
 
-fn traced() -> Traced<'static> {
-    Traced::new(&Transformers::Bf16, Profile::of(&Transformers::Bf16))
+fn traced() -> TracedNumerics<'static> {
+    TracedNumerics::new(&Transformers::Bf16, Profile::of(&Transformers::Bf16))
 }
 
 /// By which choices values are explained that an engine has made, if they are.
 fn found(own: &Tensor, made: Vec<f64>) -> Option<Vec<Choice>> {
     let dump = tensor(own.shape(), &made);
     let sides = [&View::from(&dump), &View::from(own)];
-    let compared = Compared { traced: own, sides, stored: None, is_double: false, sees: &|_| 0..usize::MAX };
+    let compared =
+        ResultPair { traced: own, sides, stored: None, is_double: false, sees: &|_| 0..usize::MAX };
     let judged = exact::judge(&compared, true).expect("few operations");
     judged.dump.is_explained().then_some(judged.found)
 }

@@ -1,7 +1,7 @@
 //! Numerics that are moved within their rounding: by as much as honest engines differ, and by nothing else.
 
 use half::bf16;
-use xcheck_engine::numerics::{F32, Noisy, Numerics, Transformers};
+use xcheck_engine::numerics::{F32, Numerics, PerturbedResults, Transformers};
 use xcheck_engine::ops::sampling::Picks;
 use xcheck_engine::tensor::Tensor;
 use xcheck_engine::weight::{DType, Matrix, StoredTensor};
@@ -53,7 +53,7 @@ fn sequential(x: &Tensor, w: &Matrix) -> Tensor {
 #[test]
 fn the_same_seed_moves_alike_and_another_moves_otherwise() {
     let (x, w) = (activations(), matrix());
-    let moved = |seed| Noisy::new(&F32, seed).linear(&x, &w);
+    let moved = |seed| PerturbedResults::new(&F32, seed).linear(&x, &w);
     assert_eq!(moved(1), moved(1));
     assert_ne!(moved(1), moved(2));
 }
@@ -63,7 +63,7 @@ fn products_move_by_as_much_as_another_order_of_sums_makes() {
     let (x, w) = (activations(), matrix());
     let still = F32.linear(&x, &w);
     let (moved, honest) =
-        (apart(&Noisy::new(&F32, 1).linear(&x, &w), &still), apart(&sequential(&x, &w), &still));
+        (apart(&PerturbedResults::new(&F32, 1).linear(&x, &w), &still), apart(&sequential(&x, &w), &still));
     assert!(honest > 0.0, "the orders differ");
     assert!((0.3..3.0).contains(&(moved / honest)), "moved by {moved:e}, another order is {honest:e} away");
 }
@@ -72,7 +72,7 @@ fn products_move_by_as_much_as_another_order_of_sums_makes() {
 fn a_fault_that_is_small_moves_products_by_far_more() {
     let (x, w) = (activations(), matrix());
     let still = F32.linear(&x, &w);
-    let moved = apart(&Noisy::new(&F32, 1).linear(&x, &w), &still);
+    let moved = apart(&PerturbedResults::new(&F32, 1).linear(&x, &w), &still);
     let scaled = still.clone().map(|x| x * (1.0 + 1e-4));
     let in_f16 = F32.linear(&x.clone().map(|x| half::f16::from_f32(x).to_f32()), &w);
     assert!(apart(&scaled, &still) > 8.0 * moved);
@@ -83,7 +83,7 @@ fn a_fault_that_is_small_moves_products_by_far_more() {
 fn what_is_rounded_to_16_bits_stays_so_and_moves_to_a_neighbour_at_most() {
     let (x, w) = (activations().map(|x| bf16::from_f32(x).to_f32()), matrix());
     let (still, moved) =
-        (Transformers::Bf16.linear(&x, &w), Noisy::new(&Transformers::Bf16, 1).linear(&x, &w));
+        (Transformers::Bf16.linear(&x, &w), PerturbedResults::new(&Transformers::Bf16, 1).linear(&x, &w));
     let steps: Vec<i32> = still
         .data()
         .iter()
@@ -101,14 +101,14 @@ fn what_is_rounded_to_16_bits_stays_so_and_moves_to_a_neighbour_at_most() {
 #[test]
 fn what_is_looked_up_does_not_move() {
     let w = matrix();
-    assert_eq!(Noisy::new(&F32, 1).embed(&w, &[3, 5]), F32.embed(&w, &[3, 5]));
+    assert_eq!(PerturbedResults::new(&F32, 1).embed(&w, &[3, 5]), F32.embed(&w, &[3, 5]));
 }
 
 #[test]
 fn eight_bits_move_products_by_as_much_as_rounding_to_eight_bits_does() {
     let (x, w) = (activations(), matrix());
     let still = F32.linear(&x, &w);
-    let moved = apart(&Noisy::new(&F32, 1).with_eight_bits().linear(&x, &w), &still);
+    let moved = apart(&PerturbedResults::new(&F32, 1).with_eight_bits().linear(&x, &w), &still);
     let rounded: Vec<f32> = (0..x.rows())
         .flat_map(|row| {
             let step = x.row(row).iter().fold(0.0f32, |most, x| most.max(x.abs())) / 127.0;
@@ -133,7 +133,9 @@ fn log_probabilities_near_nothing_move_by_what_f32_rounds_of_their_sum() {
     logits[7] = 18.0;
     let (picks, row) = (Picks::new(&[1], vec![7]), Tensor::new(&[1, 512], logits.clone()));
     let still = F32.log_probabilities(&row, &picks, 1.0).data()[0];
-    let moved = |seed| (Noisy::new(&F32, seed).log_probabilities(&row, &picks, 1.0).data()[0] - still).abs();
+    let moved = |seed| {
+        (PerturbedResults::new(&F32, seed).log_probabilities(&row, &picks, 1.0).data()[0] - still).abs()
+    };
     let largest = (1..=4).map(moved).fold(0.0, f32::max);
     let honest = (log_softmax(&logits, 7) - still).abs();
     assert!(
@@ -148,6 +150,6 @@ fn log_probabilities_near_nothing_move_by_what_f32_rounds_of_their_sum() {
 #[test]
 fn a_log_probability_of_nothing_stays_one() {
     let row = Tensor::new(&[1, 2], vec![1.0, f32::NEG_INFINITY]);
-    let moved = Noisy::new(&F32, 1).log_probabilities(&row, &Picks::new(&[1, 2], vec![0, 1]), 1.0);
+    let moved = PerturbedResults::new(&F32, 1).log_probabilities(&row, &Picks::new(&[1, 2], vec![0, 1]), 1.0);
     assert!(moved.data()[0].is_finite() && moved.data()[1] == f32::NEG_INFINITY, "{:?}", moved.data());
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
-use xcheck_engine::parts::{self, Origin, Parts, Refused};
+use xcheck_engine::lazy_bytes::{self, ByteSource, LazyBytes, UnavailableBytes};
 
 /// A file whose bytes from `end` on cannot be had.
 #[derive(Default)]
@@ -17,13 +17,13 @@ struct Far {
     calls: AtomicUsize,
 }
 
-impl Origin for Far {
-    fn bring(&self, ranges: &[Range<usize>]) -> Result<(), Refused> {
+impl ByteSource for Far {
+    fn bring(&self, ranges: &[Range<usize>]) -> Result<(), UnavailableBytes> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         self.asked.lock().expect("nobody panics").extend_from_slice(ranges);
         match ranges.iter().all(|range| range.end <= self.end) {
             true => Ok(()),
-            false => Err(Refused { place: "far".into(), problem: "it is too far".into() }),
+            false => Err(UnavailableBytes { place: "far".into(), problem: "it is too far".into() }),
         }
     }
 
@@ -32,10 +32,10 @@ impl Origin for Far {
     }
 }
 
-fn far(end: usize) -> (Arc<Far>, Parts) {
+fn far(end: usize) -> (Arc<Far>, LazyBytes) {
     let file = Arc::new(Far { end, ..Far::default() });
     let bytes = Bytes::from((0..100).collect::<Vec<u8>>());
-    (file.clone(), Parts::of(file, bytes))
+    (file.clone(), LazyBytes::of(file, bytes))
 }
 
 fn asked(file: &Far) -> Vec<(usize, usize)> {
@@ -55,7 +55,7 @@ fn every_way_to_the_bytes_asks_for_them_and_lengths_do_not() {
     assert_eq!((slice.whole().len(), asked(&file)), (20, vec![(15, 35)]));
     assert_eq!((slice == slice.clone(), asked(&file)), (true, vec![(15, 35), (15, 35)]));
     assert_eq!((slice.at(3..3).len(), asked(&file)), (0, vec![]));
-    parts::bring([&slice, &parts.slice(90..100)]).expect("they can be had");
+    lazy_bytes::bring([&slice, &parts.slice(90..100)]).expect("they can be had");
     assert_eq!(asked(&file), [(15, 35), (90, 100)]);
     assert_eq!(file.calls.load(Ordering::Relaxed), 7, "both in one go");
 }
@@ -64,7 +64,9 @@ fn every_way_to_the_bytes_asks_for_them_and_lengths_do_not() {
 fn bytes_that_cannot_be_had_end_the_work_from_any_thread_with_their_own_words() {
     let (_, parts) = far(50);
     let sum = |end: usize| {
-        parts::caught(|| (0..end).into_par_iter().map(|at| u64::from(parts.at(at..at + 1)[0])).sum::<u64>())
+        lazy_bytes::caught(|| {
+            (0..end).into_par_iter().map(|at| u64::from(parts.at(at..at + 1)[0])).sum::<u64>()
+        })
     };
     assert_eq!(sum(50), Ok(49 * 50 / 2));
     let refused = sum(51).expect_err("the last cannot be had");
@@ -74,7 +76,7 @@ fn bytes_that_cannot_be_had_end_the_work_from_any_thread_with_their_own_words() 
 #[test]
 #[should_panic(expected = "a bug")]
 fn a_bug_is_no_refusal() {
-    _ = parts::caught(|| panic!("a bug"));
+    _ = lazy_bytes::caught(|| panic!("a bug"));
 }
 
 #[test]
@@ -88,8 +90,8 @@ fn what_has_a_hash_comes_whole_once_and_is_held_against_it() {
     assert_eq!(right.slice(5..9).at(1..2), [26]);
     assert_eq!(asked(&file), vec![(20, 40)], "once, and whole");
     let wrong = tensor.hashed(&sha256(b"other"), "tensor 'q'".into());
-    let refused = parts::caught(|| wrong.at(3..5).len()).expect_err("another content");
+    let refused = lazy_bytes::caught(|| wrong.at(3..5).len()).expect_err("another content");
     assert!(refused.to_string().starts_with("tensor 'q': its SHA-256 is "), "{refused}");
-    let here = Parts::from(vec![1, 2, 3]).hashed("no hash", "tensor 'k'".into());
+    let here = LazyBytes::from(vec![1, 2, 3]).hashed("no hash", "tensor 'k'".into());
     assert_eq!((&here[..], here.pin()), (&[1, 2, 3][..], None));
 }

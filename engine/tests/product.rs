@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use xcheck_engine::ops::attention::{self, Mask};
 use xcheck_engine::ops::dot::{BLOCK, Kernel, PANEL};
-use xcheck_engine::ops::product::{Blocks, Strided, fill, product};
+use xcheck_engine::ops::product::{PartialSums, StridedRows, fill, product};
 use xcheck_engine::tensor::Tensor;
 
 /// Ordinary numbers, tiny ones, and such as are none.
@@ -26,10 +26,10 @@ fn operands() -> impl Strategy<Value = (Tensor, Tensor)> {
     shape.prop_flat_map(|(tokens, outputs, columns)| (rows(tokens, columns), rows(outputs, columns)))
 }
 
-fn by(kernel: Kernel, blocks: Blocks, x: &Tensor, w: &Tensor) -> Vec<f32> {
+fn by(kernel: Kernel, blocks: PartialSums, x: &Tensor, w: &Tensor) -> Vec<f32> {
     let mut values = vec![0.0; x.rows() * w.rows()];
     let rows = values.chunks_mut(w.rows()).collect();
-    fill(kernel, blocks, Strided::rows_of(x), &Strided::rows_of(w), rows);
+    fill(kernel, blocks, StridedRows::rows_of(x), &StridedRows::rows_of(w), rows);
     values
 }
 
@@ -67,7 +67,7 @@ fn panels_of_every_width_give_the_bits_of_the_definition() {
         let outputs = 4 * rayon::current_num_threads() * width - 1;
         let (x, w) = (numbers(5, columns), numbers(outputs, columns));
         for kernel in Kernel::all() {
-            let values = by(kernel, Blocks::Cut, &x, &w);
+            let values = by(kernel, PartialSums::Cut, &x, &w);
             for (at, value) in values.iter().enumerate() {
                 let defined = defined(x.row(at / outputs), w.row(at % outputs), BLOCK);
                 assert_eq!(value.to_bits(), defined.to_bits(), "{}, {outputs} outputs, at {at}", kernel.name);
@@ -81,7 +81,7 @@ proptest! {
 
     #[test]
     fn every_kernel_gives_the_bits_of_the_definition((x, w) in operands()) {
-        for (blocks, len) in [(Blocks::Cut, BLOCK), (Blocks::Whole, usize::MAX)] {
+        for (blocks, len) in [(PartialSums::Cut, BLOCK), (PartialSums::Whole, usize::MAX)] {
             let value = |token: usize, output: usize| defined(x.row(token), w.row(output), len);
             let defined: Vec<f32> =
                 (0..x.rows()).flat_map(|token| (0..w.rows()).map(move |output| (token, output)))
@@ -95,10 +95,10 @@ proptest! {
 
     #[test]
     fn a_row_has_the_bits_that_it_has_alone((x, w) in operands()) {
-        let whole = product(Strided::rows_of(&x), &Strided::rows_of(&w));
+        let whole = product(StridedRows::rows_of(&x), &StridedRows::rows_of(&w));
         for token in 0..x.rows() {
             let row = Tensor::new(&[1, x.row_len()], x.row(token).to_vec());
-            let alone = product(Strided::rows_of(&row), &Strided::rows_of(&w));
+            let alone = product(StridedRows::rows_of(&row), &StridedRows::rows_of(&w));
             prop_assert_eq!(bits(whole.row(token)), bits(alone.data()));
         }
     }

@@ -1,10 +1,10 @@
 //! Where errors are and of what size, held to the definition.
 
 use proptest::prelude::*;
-use xcheck_engine::spread::{Counts, Size, Spread};
+use xcheck_engine::error_map::{ErrorMagnitude, ErrorMap, MagnitudeCounts};
 
 /// Cell by cell, value by value.
-fn plainly(shape: &[usize], errors: &[f64]) -> Vec<Size> {
+fn plainly(shape: &[usize], errors: &[f64]) -> Vec<ErrorMagnitude> {
     let lengths = match shape {
         [only] => [1, *only],
         [outer, next, ..] => [*outer, *next],
@@ -12,17 +12,17 @@ fn plainly(shape: &[usize], errors: &[f64]) -> Vec<Size> {
     };
     let inner = errors.len() / (lengths[0] * lengths[1]);
     let cells = lengths.map(|length| length.min(24));
-    let mut map = vec![Size::NONE; cells[0] * cells[1]];
+    let mut map = vec![ErrorMagnitude::NONE; cells[0] * cells[1]];
     for (flat, &error) in errors.iter().enumerate() {
         let [row, column] = [flat / inner / lengths[1], flat / inner % lengths[1]];
         let cell = row * cells[0] / lengths[0] * cells[1] + column * cells[1] / lengths[1];
-        map[cell] = map[cell].max(Size::of(error));
+        map[cell] = map[cell].max(ErrorMagnitude::of(error));
     }
     map
 }
 
 /// In pieces, each with a bound of its own.
-fn add_run(spread: &mut Spread, first: usize, errors: &[f64]) {
+fn add_run(spread: &mut ErrorMap, first: usize, errors: &[f64]) {
     let larger = |a: f64, b: f64| if b.is_nan() || b > a { b } else { a };
     for (piece, errors) in errors.chunks(7).enumerate() {
         let largest = |part: std::ops::Range<usize>| errors[part].iter().copied().fold(0.0, larger);
@@ -46,9 +46,9 @@ proptest! {
     #[test]
     fn runs_and_parts_come_to_what_values_come_to((shape, errors) in array(), cut in 0.0..1.0f64) {
         let cut = (cut * errors.len() as f64) as usize;
-        let mut whole = Spread::new(&shape);
+        let mut whole = ErrorMap::new(&shape);
         add_run(&mut whole, 0, &errors);
-        let mut parts = [Spread::new(&shape), Spread::new(&shape)];
+        let mut parts = [ErrorMap::new(&shape), ErrorMap::new(&shape)];
         errors[..cut].iter().enumerate().for_each(|(flat, &error)| parts[0].add(flat, error));
         add_run(&mut parts[1], cut, &errors[cut..]);
         let [one, other] = parts;
@@ -60,10 +60,10 @@ proptest! {
         }
         prop_assert_eq!(whole.counts().map(|(_, count)| count).sum::<u64>(), errors.len() as u64);
         let nonfinite = errors.iter().filter(|error| !error.is_finite()).count() as u64;
-        prop_assert_eq!(whole.counts().find(|(size, _)| *size == Size::NONFINITE).map_or(0, |found| found.1), nonfinite);
+        prop_assert_eq!(whole.counts().find(|(size, _)| *size == ErrorMagnitude::NONFINITE).map_or(0, |found| found.1), nonfinite);
         let counts: Vec<_> = whole.counts().collect();
-        let again = Spread::from_parts(whole.lengths, whole.largest.clone(), &counts, whole.counted());
-        prop_assert_eq!(again.as_ref().map(Spread::counted), Some(whole.counted()));
+        let again = ErrorMap::from_parts(whole.lengths, whole.largest.clone(), &counts, whole.counted());
+        prop_assert_eq!(again.as_ref().map(ErrorMap::counted), Some(whole.counted()));
         prop_assert_eq!(again.map(|again| again.largest), Some(whole.largest));
     }
 }
@@ -72,13 +72,13 @@ proptest! {
     #[test]
     fn runs_that_are_counted_in_full_come_to_what_each_value_comes_to((shape, errors) in array(), first in 0.0..1.0f64) {
         let first = (first * errors.len() as f64) as usize;
-        let (mut each, mut all) = (Spread::new(&shape), Spread::new(&shape));
+        let (mut each, mut all) = (ErrorMap::new(&shape), ErrorMap::new(&shape));
         errors[first..].iter().enumerate().for_each(|(at, &error)| each.add(first + at, error));
         let larger = |a: f64, b: f64| if b.is_nan() || b > a { b } else { a };
         let largest = |part: std::ops::Range<usize>| errors[first..][part].iter().copied().fold(0.0, larger);
         let run = first..errors.len();
         all.meet_run(run.clone(), largest(0..run.len()), largest);
-        let mut counts = Counts::default();
+        let mut counts = MagnitudeCounts::default();
         errors[run].chunks(5).for_each(|errors| counts.add(errors));
         all.add_counts(&counts);
         prop_assert_eq!(each, all);
@@ -87,38 +87,47 @@ proptest! {
 
 #[test]
 fn a_size_is_the_power_of_two_below() {
-    let exponents = |error: f64| Size::of(error).exponent();
+    let exponents = |error: f64| ErrorMagnitude::of(error).exponent();
     assert_eq!([1.0, 1.99, 2.0, 0.75].map(exponents), [Some(0), Some(0), Some(1), Some(-1)]);
-    assert_eq!([1e-300, 1e300].map(exponents), [Some(Size::LEAST), Some(Size::MOST)]);
-    assert_eq!(Size::of(0.0), Size::NONE);
-    assert!(Size::of(f64::NAN) > Size::of(1e300) && Size::of(f64::INFINITY) == Size::NONFINITE);
-    assert_eq!(Size::all().filter_map(|size| Size::of_exponent(size.exponent()?)).count(), 64);
+    assert_eq!([1e-300, 1e300].map(exponents), [Some(ErrorMagnitude::LEAST), Some(ErrorMagnitude::MOST)]);
+    assert_eq!(ErrorMagnitude::of(0.0), ErrorMagnitude::NONE);
+    assert!(
+        ErrorMagnitude::of(f64::NAN) > ErrorMagnitude::of(1e300)
+            && ErrorMagnitude::of(f64::INFINITY) == ErrorMagnitude::NONFINITE
+    );
+    assert_eq!(
+        ErrorMagnitude::all().filter_map(|size| ErrorMagnitude::of_exponent(size.exponent()?)).count(),
+        64
+    );
 }
 
 #[test]
 fn a_map_that_does_not_fit_its_lengths_is_none() {
-    assert!(Spread::from_parts([3, 40], vec![Size::NONE; 3 * 24], &[], 1).is_some());
-    assert!(Spread::from_parts([3, 40], vec![Size::NONE; 3 * 40], &[], 1).is_none());
-    assert!(Spread::from_parts([usize::MAX, usize::MAX], Vec::new(), &[], 1).is_none());
-    assert!(Spread::from_parts([3, 40], vec![Size::NONE; 3 * 24], &[], 0).is_none());
+    assert!(ErrorMap::from_parts([3, 40], vec![ErrorMagnitude::NONE; 3 * 24], &[], 1).is_some());
+    assert!(ErrorMap::from_parts([3, 40], vec![ErrorMagnitude::NONE; 3 * 40], &[], 1).is_none());
+    assert!(ErrorMap::from_parts([usize::MAX, usize::MAX], Vec::new(), &[], 1).is_none());
+    assert!(ErrorMap::from_parts([3, 40], vec![ErrorMagnitude::NONE; 3 * 24], &[], 0).is_none());
 }
 
 #[test]
 fn what_is_counted_of_a_large_array_stands_for_what_is_not() {
     let mut errors = vec![0.5; 1 << 17];
     errors[1000..1005].fill(f64::NAN);
-    let mut spread = Spread::new(&[1 << 7, 1 << 10]);
+    let mut spread = ErrorMap::new(&[1 << 7, 1 << 10]);
     spread.add_identical(1 << 16);
     add_run(&mut spread, 1 << 16, &errors[1 << 16..]);
-    let count = |spread: &Spread, wanted| {
+    let count = |spread: &ErrorMap, wanted| {
         spread.counts().find(|(size, _)| *size == wanted).map_or(0, |found| found.1)
     };
     assert_eq!(spread.counted(), 127);
-    assert_eq!([Size::NONE, Size::of(0.5)].map(|size| count(&spread, size)), [1 << 16, 1 << 16]);
-    let mut each = Spread::new(&[1 << 7, 1 << 10]);
+    assert_eq!(
+        [ErrorMagnitude::NONE, ErrorMagnitude::of(0.5)].map(|size| count(&spread, size)),
+        [1 << 16, 1 << 16]
+    );
+    let mut each = ErrorMap::new(&[1 << 7, 1 << 10]);
     add_run(&mut each, 0, &errors);
-    assert_eq!(count(&each, Size::NONFINITE), 5, "none is left out, whichever are counted");
-    let mut alone = Spread::new(&[1 << 7, 1 << 10]);
+    assert_eq!(count(&each, ErrorMagnitude::NONFINITE), 5, "none is left out, whichever are counted");
+    let mut alone = ErrorMap::new(&[1 << 7, 1 << 10]);
     alone.add(17, 0.5);
     assert_eq!(alone.counted(), 1, "each that is added by itself is counted");
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use xcheck::error::{Error, Result};
-use xcheck::format::{Place, Source};
+use xcheck::format::{FileBytes, FileStore};
 use xcheck::model::ModelFiles;
 
 /// A file that ships, with its name in the folder.
@@ -42,20 +42,20 @@ struct Folder<'d> {
     content: &'d [u8],
 }
 
-impl Place for Folder<'_> {
+impl FileStore for Folder<'_> {
     fn is_folder(&self, path: &Path) -> bool {
         path == "m"
     }
 
-    fn find(&self, path: &Path) -> Result<Option<Source>> {
+    fn find(&self, path: &Path) -> Result<Option<FileBytes>> {
         if path == Path::new("m").join(self.name) {
-            return Ok(Some(Source { path: path.to_owned(), data: self.content.to_vec().into() }));
+            return Ok(Some(FileBytes { path: path.to_owned(), data: self.content.to_vec().into() }));
         }
         let shipped = SHIPPED.iter().chain(&TOKENIZER).find(|(name, _)| path == Path::new("m").join(name));
-        Ok(shipped.map(|(_, bytes)| Source::embedded(path, bytes)))
+        Ok(shipped.map(|(_, bytes)| FileBytes::embedded(path, bytes)))
     }
 
-    fn require(&self, path: &Path) -> Result<Source> {
+    fn require(&self, path: &Path) -> Result<FileBytes> {
         self.find(path)?.ok_or_else(|| Error::io("open", path)(std::io::ErrorKind::NotFound.into()))
     }
 }

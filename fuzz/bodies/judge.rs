@@ -5,11 +5,11 @@ use std::sync::LazyLock;
 
 use arbitrary::{Result, Unstructured};
 use serde_json::Value;
-use xcheck::checkpoint::{Axis, Kind, Point, Site};
+use xcheck::checkpoint::{Point, Site, TapAxis, ValueKind};
 use xcheck::compare::{Gate, Role, Selection, Tolerances};
 use xcheck::diagnose::{Mode, Outcome, Rounding, Rules, cross_check_dumps};
 use xcheck::dump::{Dump, Values};
-use xcheck::format::Source;
+use xcheck::format::FileBytes;
 use xcheck::weight::DType;
 use zip::ZipWriter;
 use zip::write::SimpleFileOptions;
@@ -24,12 +24,12 @@ const KEPT: usize = 4;
 /// The first layer of a real dump, and the first values of its vectors: the fewer they are, the more often they are judged.
 static ORIGINAL: LazyLock<Dump> = LazyLock::new(|| {
     let data = DUMP.to_vec().into();
-    let whole = Dump::from_source(Source { path: "original".into(), data }).expect("it ships");
+    let whole = Dump::from_source(FileBytes { path: "original".into(), data }).expect("it ships");
     let mut clay = Clay::of(&whole).keep(|site| site.layer.is_none_or(|layer| layer == 0));
     let arrays = clay.arrays.iter_mut();
     arrays
         .filter(|(site, _)| {
-            matches!(site.point.axes().last(), Some(Axis::HeadDim | Axis::Hidden | Axis::Ffn))
+            matches!(site.point.axes().last(), Some(TapAxis::HeadDim | TapAxis::Hidden | TapAxis::Ffn))
         })
         .for_each(|(_, array)| shorten(&mut array.values));
     clay.dump()
@@ -72,11 +72,11 @@ fn tried(u: &mut Unstructured) -> Result<()> {
     }
     let wide = u.arbitrary()?;
     for (site, array) in &mut clay.arrays {
-        if wide && site.point.kind() == Kind::Real {
+        if wide && site.point.kind() == ValueKind::Real {
             array.dtype = DType::F64;
         }
         if site.point.axes().len() > 1 && u.arbitrary()? {
-            let names: Vec<_> = site.point.axes().iter().map(|axis: &Axis| axis.name()).rev().collect();
+            let names: Vec<_> = site.point.axes().iter().map(|axis: &TapAxis| axis.name()).rev().collect();
             (array.axes, array.values) = (Some(names), turned(&array.values));
         }
     }
@@ -94,7 +94,7 @@ fn tried(u: &mut Unstructured) -> Result<()> {
 /// Changes one value by more than any tolerance, where a change means something.
 fn changed(u: &mut Unstructured, clay: &mut Clay) -> Result<Option<Site>> {
     let mut sites: Vec<Site> = clay.arrays.keys().copied().collect();
-    sites.retain(|site| site.point.kind() == Kind::Real);
+    sites.retain(|site| site.point.kind() == ValueKind::Real);
     // What attention computes of keys in the future means nothing, and what is once in a pass goes when it is cut.
     sites.retain(|site| {
         !matches!(site.point, Point::AttnScores | Point::AttnWeights | Point::LastLogits | Point::Probs)
@@ -137,7 +137,7 @@ fn archived(file: &[u8]) -> Dump {
         put(&format!("{name}.npy"), &[&head.concat(), &data[place(0)..place(1)]].concat());
     }
     let data = zip.finish().expect("memory takes it").into_inner().into();
-    Dump::from_source(Source { path: "archived.npz".into(), data }).expect("it is a sound dump")
+    Dump::from_source(FileBytes { path: "archived.npz".into(), data }).expect("it is a sound dump")
 }
 
 /// Passes of other lengths over the same prompt. Those after it choose, and stay what they are.

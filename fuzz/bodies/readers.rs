@@ -5,7 +5,9 @@ use std::path::Path;
 
 use arbitrary::Unstructured;
 use xcheck::dump::{Dump, Manifest};
-use xcheck::format::{Gguf, Llama2c, Messages, Pytorch, Safetensors, Source, TensorFile, npy as npy_file};
+use xcheck::format::{
+    FileBytes, Gguf, Llama2cFile, Messages, Pytorch, Safetensors, TensorFile, npy as npy_file,
+};
 use xcheck::kld::{LogitsFile, first_row};
 use xcheck::map::Map;
 use xcheck::measure::Prediction;
@@ -15,8 +17,8 @@ use xcheck::tokenizer::{HuggingFaceFiles, TokenizerFiles};
 
 use super::build;
 
-fn source(name: &str, data: &[u8]) -> Source {
-    Source { path: name.into(), data: data.to_vec().into() }
+fn source(name: &str, data: &[u8]) -> FileBytes {
+    FileBytes { path: name.into(), data: data.to_vec().into() }
 }
 
 /// Tensors hold what their shapes say.
@@ -80,7 +82,7 @@ pub fn pytorch(data: &[u8]) -> bool {
 
 /// A llama2.c file.
 pub fn llama2c(data: &[u8]) -> bool {
-    let file = Llama2c::read(&source("model.bin", data));
+    let file = Llama2cFile::read(&source("model.bin", data));
     if let Ok(file) = &file {
         look_at(&file.tensors);
     }

@@ -32,6 +32,6 @@ pub mod selftest;
 
 // The engine's rooms are known by their names here, too.
 use xcheck_engine::{
-    architecture, change, checkpoint, engine, error, exact, format, input, measure, memory, model, numerics,
-    ops, parallel, spread, tap, tensor, unfinished, view, weight,
+    architecture, atomic_write, change, checkpoint, engine, error, error_map, exact, format, input, measure,
+    memory, model, numerics, ops, parallel, tap, tensor, view, weight,
 };

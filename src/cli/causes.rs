@@ -3,7 +3,7 @@
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
 
-use crate::change::{Entry, Kind, catalogue};
+use crate::change::{CatalogueEntry, CauseKind, catalogue};
 use crate::cli::options::FormatOptions;
 use crate::compare::Verdict;
 use crate::error::Result;
@@ -17,7 +17,7 @@ pub struct Args {
 
 /// Lists every kind with its meaning, where it is made, and what `--suppose` takes.
 pub fn run(args: &Args) -> Result<Verdict> {
-    for &kind in Kind::ALL {
+    for &kind in CauseKind::ALL {
         args.output.line(format_args!("{:<20} {}", kind.name(), kind.meaning()));
         for entry in catalogue().filter(|entry| entry.kind == kind) {
             let value = if entry.takes.is_empty() { String::new() } else { format!("={}", entry.takes) };
@@ -29,15 +29,15 @@ pub fn run(args: &Args) -> Result<Verdict> {
         "\nKinds without --suppose can be found but not injected: they are not a change \
             of a single operation."
     ));
-    args.output.document(|| json!({"causes": Kind::ALL.iter().map(as_json).collect::<Vec<_>>()}));
+    args.output.document(|| json!({"causes": CauseKind::ALL.iter().map(as_json).collect::<Vec<_>>()}));
     Ok(Verdict::Pass)
 }
 
-fn taps(entry: &Entry) -> Vec<&'static str> {
+fn taps(entry: &CatalogueEntry) -> Vec<&'static str> {
     entry.at.iter().map(|point| point.name()).collect()
 }
 
-fn as_json(kind: &Kind) -> Value {
+fn as_json(kind: &CauseKind) -> Value {
     let ways = catalogue().filter(|entry| entry.kind == *kind);
     let ways = ways.map(|entry| json!({"takes": entry.takes, "at": taps(entry)}));
     json!({"kind": kind.name(), "meaning": kind.meaning(), "suppose": ways.collect::<Vec<_>>()})

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use clap::Args as ClapArgs;
 
-use crate::checkpoint::Kind;
+use crate::checkpoint::ValueKind;
 use crate::cli::check::judged;
 use crate::cli::foreign::{Foreign, MapOptions, is_foreign, told_by};
 use crate::cli::judging::{GateName, JudgingOptions, ModeOptions};
@@ -202,7 +202,7 @@ fn audit_both(args: &Args, model: &str, output: &Output) -> Result<Report> {
 /// Describes the largest relative difference of two dumps.
 fn apart(outcome: &Outcome) -> String {
     let error = |row: &Row| row.total.as_ref().map_or(0.0, |found| found.errors.max_scaled);
-    let real = outcome.rows.iter().filter(|row| row.site.point.kind() == Kind::Real);
+    let real = outcome.rows.iter().filter(|row| row.site.point.kind() == ValueKind::Real);
     match real.max_by(|a, b| error(a).total_cmp(&error(b))) {
         None => "the two dumps have nothing in common to compare".to_owned(),
         Some(row) => {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::fingerprint::Fingerprint;
 use crate::error::{Error, Result};
-use crate::format::Source;
+use crate::format::FileBytes;
 use crate::kept::{Content, Kept};
 
 /// The files of a dump.
@@ -15,7 +15,7 @@ pub enum DumpFiles {
     /// A folder, whose arrays are opened one by one.
     Folder(PathBuf),
     /// Bytes at hand.
-    Bytes(Source),
+    Bytes(FileBytes),
     /// A remote file, identified by its `ETag` or date and its size.
     Elsewhere {
         /// Version of the file, such as `ETag "33a6"`.

@@ -14,7 +14,7 @@ use crate::cli::supposing::run_supposing;
 use crate::cli::target::Variant;
 use crate::compare::Verdict;
 use crate::dump::{Input, Layout, Manifest, ModelInfo, Producer, Recorder};
-use crate::engine::{self, Script};
+use crate::engine::{self, RunInput};
 use crate::error::{Error, Result};
 use crate::model::Model;
 
@@ -83,7 +83,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
         rounding: None,
     };
     engine::check_length(&*loaded.model, tokens.len().saturating_add(args.decode))?;
-    let script = Script::greedy(&tokens, args.decode);
+    let script = RunInput::greedy(&tokens, args.decode);
     engine::check(&*loaded.model, &*numerics, &script)?;
     let prompt = args.prompt.prompt.clone().unwrap_or_default();
     let mut recorder = Recorder::create(out, manifest(producer, variant, &*loaded.model, prompt, &tokens))?;

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use crate::dump::MANIFEST;
 use crate::error::{Error, HubError, Result};
-use crate::format::{Place, Source};
+use crate::format::{FileBytes, FileStore};
 use crate::hub::Settings;
-use crate::parts::Refused;
+use crate::lazy_bytes::UnavailableBytes;
 use crate::remote::{self, Remote, Url};
 
 /// Opens a file behind a URL, with the hub's token for URLs of the hub.
@@ -30,7 +30,7 @@ pub fn remote(url: &Url) -> Result<Remote> {
 ///
 /// # Errors
 /// If it cannot be had, or is many files.
-pub fn dump_behind(url: &Url) -> Result<Source> {
+pub fn dump_behind(url: &Url) -> Result<FileBytes> {
     let place = remote(url)?;
     refuse_loose_arrays(&place, url)?;
     place.open()
@@ -50,5 +50,5 @@ pub fn refuse_loose_arrays(place: &Remote, url: &Url) -> Result<()> {
     }
     let problem = "a dump in a folder cannot be read from a URL; pack it into one .safetensors file with \
                    reference-scripts/dump/pack_dump.py";
-    Err(Error::Elsewhere(Refused { place: url.shown().to_owned(), problem: problem.into() }))
+    Err(Error::Elsewhere(UnavailableBytes { place: url.shown().to_owned(), problem: problem.into() }))
 }

@@ -6,7 +6,7 @@ use std::thread;
 use sha2::{Digest, Sha256};
 
 use crate::error::Result;
-use crate::format::Source;
+use crate::format::FileBytes;
 use crate::kept::{Content, Kept, Pinned};
 use crate::model::ModelFiles;
 
@@ -40,7 +40,7 @@ impl Fingerprint {
     }
 
     /// The fingerprint of the bytes of one file.
-    pub fn of_source(source: Source) -> Self {
+    pub fn of_source(source: FileBytes) -> Self {
         Self::new(move || Ok(hex::encode(Sha256::digest(source.data.whole()))))
     }
 

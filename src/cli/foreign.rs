@@ -12,7 +12,7 @@ use crate::cli::prompt::beginning;
 use crate::cli::target::Target;
 use crate::dump::Dump;
 use crate::error::{Error, Result};
-use crate::format::{Arrays, Format, Safetensors, Source};
+use crate::format::{Arrays, FileBytes, Format, Safetensors};
 use crate::kld::{self, LogitsFile};
 use crate::map::{self, Known, Map, Sizes};
 use crate::memory;
@@ -184,7 +184,7 @@ pub fn is_foreign(path: &Path) -> Result<bool> {
     if LogitsFile::at(path)?.is_some() {
         return Ok(false);
     }
-    let source = Source::open(path)?;
+    let source = FileBytes::open(path)?;
     Ok(match Format::detect(&source)? {
         Format::Safetensors => !Dump::is_inside(&Safetensors::read(&source)?),
         Format::Npz => !Dump::is_npz(&source),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::engine::{Ending, Generation};
+use crate::engine::{Generation, StopReason};
 use crate::error::Result;
 use crate::tokenizer::{TextStream, Tokenizer};
 
@@ -166,7 +166,7 @@ impl Sequence {
         }
         after += &text.finish()?;
         let (ended_by, stop_id) = match generation.ending() {
-            Some(Ending::Stop(id)) => ("stop", Some(id)),
+            Some(StopReason::Stop(id)) => ("stop", Some(id)),
             _ => ("length", None),
         };
         Ok(Self {

@@ -7,17 +7,17 @@ use clap::Args as ClapArgs;
 use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 
-use crate::checkpoint::{Axis, Site};
+use crate::atomic_write::UnfinishedFile;
+use crate::checkpoint::{Site, TapAxis};
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{FormatOptions, ModelOptions, TargetOptions, ThreadOptions};
 use crate::cli::prompt::PromptOptions;
 use crate::cli::terminal::tell;
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
-use crate::format::{Arrays, Shown};
+use crate::format::{Arrays, EscapedText};
 use crate::identify::{Identified, Place, guesses_of, identify, map_of};
 use crate::map::{Written, tokens_of};
-use crate::unfinished::UnfinishedFile;
 
 /// Arguments of `xcheck identify`.
 #[derive(Debug, ClapArgs)]
@@ -122,7 +122,7 @@ fn shown(identified: &[Identified], told: usize, file: &Path) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(["array", "shape", "is", "rel_l2", "how", "or"]);
     for array in identified {
-        let (name, shape) = (Shown(&array.name).to_string(), format!("{:?}", array.shape));
+        let (name, shape) = (EscapedText(&array.name).to_string(), format!("{:?}", array.shape));
         for place in &array.places {
             let others: Vec<String> = place.others.iter().map(ToString::to_string).collect();
             let row = [
@@ -172,7 +172,7 @@ fn how(array: &Identified, place: &Place) -> String {
 }
 
 fn axes(place: &Place) -> Vec<String> {
-    Axis::names(place.axes.iter().map(|(axis, _)| *axis))
+    TapAxis::names(place.axes.iter().map(|(axis, _)| *axis))
 }
 
 /// An object for each tap of an array.

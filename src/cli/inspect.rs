@@ -16,7 +16,9 @@ use crate::cli::sequence::{asked_for, parts_of};
 use crate::compare::{Ranges, Selection, Verdict};
 use crate::dump::{Dump, Values};
 use crate::error::{Error, Result};
-use crate::format::{Format, Gguf, Llama2c, Place, Pytorch, Safetensors, Source, TensorFile, gguf, plain};
+use crate::format::{
+    FileBytes, FileStore, Format, Gguf, Llama2cFile, Pytorch, Safetensors, TensorFile, gguf, plain,
+};
 use crate::measure::larger;
 use crate::model::ModelFiles;
 use crate::remote::Url;
@@ -102,7 +104,7 @@ fn look(args: &Args) -> Result<Vec<Value>> {
         return look_at_files(weights.collect(), args);
     }
     let shipped = name.map_or(Ok(None), shipped::source)?;
-    look_at_file(shipped.map_or_else(|| Source::open(path), Ok)?, args)
+    look_at_file(shipped.map_or_else(|| FileBytes::open(path), Ok)?, args)
 }
 
 /// A file of arrays as the dump that it is by a map.
@@ -124,19 +126,19 @@ fn look_elsewhere(url: &Url, args: &Args) -> Result<Vec<Value>> {
         true => ModelFiles::open_in(&place, path)?.weights().to_vec(),
         false => vec![place.open()?],
     };
-    let pinned = |file: Source| {
+    let pinned = |file: FileBytes| {
         args.output.line(format_args!("read in parts, {}", plain(file.data.pin().unwrap_or_default())));
         look_at_file(file, args)
     };
     files.into_iter().map(pinned).collect::<Result<Vec<_>>>().map(|found| found.concat())
 }
 
-fn look_at_files(files: Vec<Source>, args: &Args) -> Result<Vec<Value>> {
+fn look_at_files(files: Vec<FileBytes>, args: &Args) -> Result<Vec<Value>> {
     let found = files.into_iter().map(|file| look_at_file(file, args)).collect::<Result<Vec<_>>>();
     found.map(|found| found.concat())
 }
 
-fn look_at_file(source: Source, args: &Args) -> Result<Vec<Value>> {
+fn look_at_file(source: FileBytes, args: &Args) -> Result<Vec<Value>> {
     let format = Format::detect(&source)?;
     if args.asks_for_some() && matches!(format, Format::Gguf | Format::Pytorch | Format::Llama2c) {
         let problem = "--tap, --layer and --pass need a dump, and this is a file of weights; omit them, or \
@@ -151,7 +153,7 @@ fn look_at_file(source: Source, args: &Args) -> Result<Vec<Value>> {
             args.output.line(format_args!("{}: PyTorch", tensors.path().display()));
             weights("pytorch", Value::Null, &tensors, args.output)
         }
-        Format::Llama2c => look_at_llama2c(&Llama2c::read(&source)?, args.output),
+        Format::Llama2c => look_at_llama2c(&Llama2cFile::read(&source)?, args.output),
         Format::Npz | Format::Npy => return look_at_dumps(&Dump::all_from_source(source)?, args),
     };
     Ok(vec![found])
@@ -169,17 +171,17 @@ fn look_at_gguf(file: &Gguf, output: FormatOptions) -> Value {
 }
 
 /// A number, a truth or a text as it is; of an array, what it is of.
-fn of_metadata(value: &gguf::Value) -> Value {
+fn of_metadata(value: &gguf::GgufValue) -> Value {
     match value {
-        gguf::Value::Number(number) => number.to_string().parse().unwrap_or(Value::Null),
-        gguf::Value::Bool(truth) => json!(truth),
-        gguf::Value::String(text) => json!(text),
+        gguf::GgufValue::Number(number) => number.to_string().parse().unwrap_or(Value::Null),
+        gguf::GgufValue::Bool(truth) => json!(truth),
+        gguf::GgufValue::String(text) => json!(text),
         array => json!({"array": array.to_string()}),
     }
 }
 
 /// A safetensors file is a dump if its metadata holds a manifest.
-fn look_at_safetensors(source: &Source, args: &Args) -> Result<Vec<Value>> {
+fn look_at_safetensors(source: &FileBytes, args: &Args) -> Result<Vec<Value>> {
     let file = Safetensors::read(source)?;
     if Dump::is_inside(&file) {
         return look_at_dumps(&Dump::all_from_source(source.clone())?, args);
@@ -189,7 +191,7 @@ fn look_at_safetensors(source: &Source, args: &Args) -> Result<Vec<Value>> {
     Ok(vec![weights("safetensors", json!(file.metadata), &file.tensors, args.output)])
 }
 
-fn look_at_llama2c(file: &Llama2c, output: FormatOptions) -> Value {
+fn look_at_llama2c(file: &Llama2cFile, output: FormatOptions) -> Value {
     let h = &file.header;
     output.line(format_args!("{}: llama2.c version {}", file.tensors.path().display(), h.version));
     let sizes = [

@@ -15,7 +15,7 @@ use crate::cli::references::dumps_named;
 use crate::cli::supposing::run_supposing;
 use crate::cli::target::Target;
 use crate::compare::Verdict;
-use crate::engine::{self, Script, Transcript};
+use crate::engine::{self, RunInput, Transcript};
 use crate::error::{Error, Result};
 use crate::input;
 use crate::kld::{Computed, Dumps, Estimate, Figures, LEAST, LogitsFile, Predictions, Run, Tally, Writer};
@@ -24,7 +24,7 @@ use crate::measure::Prediction;
 use crate::model::LoadedModel;
 use crate::numerics::Numerics;
 use crate::tap::Tap;
-use crate::tokenizer::Special;
+use crate::tokenizer::SpecialTokens;
 
 /// Arguments of `xcheck kld`.
 #[derive(Debug, ClapArgs)]
@@ -200,7 +200,7 @@ fn named(typed: &str) -> Result<Box<dyn Predictions>> {
 /// Returns a function that runs a model with the supposed changes.
 fn runs<'r>(loaded: &'r LoadedModel, numerics: &'r dyn Numerics, suppose: &SupposeOptions) -> Box<Run<'r>> {
     let supposed = suppose.suppositions(None);
-    Box::new(move |script: &Script, tap: &mut dyn Tap| -> Result<Transcript> {
+    Box::new(move |script: &RunInput, tap: &mut dyn Tap| -> Result<Transcript> {
         match supposed.as_slice() {
             [] => engine::run(&*loaded.model, numerics, script, tap),
             supposed => run_supposing(supposed, &*loaded.model, numerics, script, tap),
@@ -234,7 +234,7 @@ pub(super) fn write(
     let tokens = options.chunked(&options.tokens(target, prompt)?)?;
     let chunks: Vec<Vec<u32>> = tokens.chunks_exact(n_ctx).map(<[u32]>::to_vec).collect();
     let count = chunks.len();
-    let script = Script::greedy(&chunks[0], 0);
+    let script = RunInput::greedy(&chunks[0], 0);
     engine::check(&*loaded.model, numerics, &script)?;
     let n_vocab = loaded.model.dimensions().vocab_size;
     let mut writer = Writer::create(path, n_vocab, n_ctx, &tokens)?;
@@ -283,7 +283,7 @@ impl KldOptions {
         let text = input::text(file)?;
         // As llama.cpp reads -f: without the newline at its end, and special tokens are text.
         let text = text.strip_suffix('\n').unwrap_or(&text);
-        tokenizer(target)?.encode_with(text, Special { add: true, parse: false })
+        tokenizer(target)?.encode_with(text, SpecialTokens { add: true, parse: false })
     }
 
     /// Returns the requested number of whole chunks, or all.

@@ -72,7 +72,7 @@ use clap::{Parser, Subcommand};
 
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
-use crate::parts;
+use crate::lazy_bytes;
 
 pub use environment::with_environment;
 
@@ -218,7 +218,8 @@ enum Command {
 /// the command line.
 pub fn main(cli: &Cli, notes: &[String]) -> ExitCode {
     notes.iter().for_each(|note| terminal::message("note: ", format_args!("{note}")));
-    let found = parts::caught(|| cli.dispatch()).unwrap_or_else(|refused| Err(Error::Elsewhere(refused)));
+    let found =
+        lazy_bytes::caught(|| cli.dispatch()).unwrap_or_else(|refused| Err(Error::Elsewhere(refused)));
     match found.and_then(|verdict| terminal::check().map(|()| verdict)) {
         Ok(verdict) => exit_code(verdict),
         Err(error) => fail(&error),

@@ -7,8 +7,8 @@ use crate::engine;
 use crate::error::{Error, Result};
 use crate::model::{LoadedModel, Model};
 use crate::numerics::{
-    BitnetCpp, F32, KvType, Llama2C, LlamaCpp, LlamaCppFlash, Numerics, PLAIN, Transformers, WithCache,
-    WithCodes,
+    ActivationQuantisation, BitnetCpp, CacheOverride, F32, KvType, Llama2C, LlamaCpp, LlamaCppFlash,
+    Numerics, PLAIN, Transformers,
 };
 use crate::quant::ActivationCodes;
 use crate::weight::DType;
@@ -136,7 +136,7 @@ impl NumericsOptions {
         let mut plain = producer.clone();
         plain.settings.remove("kv_cache");
         let options = Self { kv_cache: None, ..self.clone() };
-        Ok(WithCache::of_unknown_scale(options.built(Some(&plain))?, kv))
+        Ok(CacheOverride::of_unknown_scale(options.built(Some(&plain))?, kv))
     }
 
     /// The numerics for a dump, and whether their cache is the dump's: one of 8 bits that no numerics have is run as the cache that
@@ -168,7 +168,7 @@ impl NumericsOptions {
             .map_err(|problem| Error::Usage(format!("producer.rounding: {ACTIVATION_CODES}: {problem}")))?;
         match codes.problem() {
             Some(problem) => Err(Error::Usage(format!("producer.rounding: {problem}"))),
-            None => Ok(Box::new(WithCodes::over(own, codes))),
+            None => Ok(Box::new(ActivationQuantisation::over(own, codes))),
         }
     }
 
@@ -234,7 +234,7 @@ impl NumericsOptions {
             (None, Some((producer, stated))) => (producer.cache_type(), stated),
             (None, None) => return Ok(own),
         };
-        kv.and_then(|kv| WithCache::over(own, kv))
+        kv.and_then(|kv| CacheOverride::over(own, kv))
             .ok_or_else(|| unknown_cache(name, "f32, f16, bf16, f8_e4m3, f8_e5m2 and int8"))
     }
 

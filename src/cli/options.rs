@@ -13,7 +13,7 @@ use crate::cli::target::{Target, Variant};
 use crate::cli::terminal::{self, say, tell};
 use crate::compare::{Checkpoints, Ranges, Selection, Tolerances, Verdict};
 use crate::error::{Error, Result};
-use crate::format::Source;
+use crate::format::FileBytes;
 use crate::model::{Activation, I2sLayout, LoadedModel, TernaryFiles};
 use crate::shipped;
 
@@ -273,7 +273,7 @@ impl ModelOptions {
     fn ternary(&self) -> Result<TernaryFiles> {
         let told = TernaryFiles { layout: self.i2s_layout, kernels: Vec::new() };
         match &self.kernel_config {
-            Some(file) => told.with_kernels(&Source::open(file)?),
+            Some(file) => told.with_kernels(&FileBytes::open(file)?),
             None => Ok(told),
         }
     }

@@ -12,7 +12,7 @@ use crate::cli::options::{BaselineOptions, OutputOptions, ReportFormat, Show};
 use crate::cli::terminal::{self, say, tell};
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
-use crate::parts;
+use crate::lazy_bytes;
 use crate::ratchet::{self, Baseline};
 use crate::report::{self, Refusal, Report, ReportDir, Style, Timing};
 
@@ -96,7 +96,8 @@ impl Output {
     /// # Errors
     /// That of `find`, or that bytes cannot be had which were needed on the way.
     pub fn or_refuse<T>(&mut self, find: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
-        let found = parts::caught(|| find(self)).unwrap_or_else(|refused| Err(Error::Elsewhere(refused)));
+        let found =
+            lazy_bytes::caught(|| find(self)).unwrap_or_else(|refused| Err(Error::Elsewhere(refused)));
         found.inspect_err(|error| self.refuse(error))
     }
 

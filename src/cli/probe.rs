@@ -6,6 +6,7 @@ use std::sync::Arc;
 use clap::Args as ClapArgs;
 use serde_json::{Map, Value, json};
 
+use crate::atomic_write::write_whole;
 use crate::checkpoint::Checkpoint;
 use crate::cli::asking::{Asked, AskingOptions};
 use crate::cli::content::DumpFiles;
@@ -30,11 +31,10 @@ use crate::probe::{
 };
 use crate::report::{Comparison, Report, Served, ServedCheck};
 use crate::tokenizer::{Chat, Tokenizer};
-use crate::unfinished::write_whole;
 #[cfg(feature = "serve")]
 use crate::{
     probe::CONVERSATION,
-    tokenizer::{Conversation, Template},
+    tokenizer::{ChatTemplate, Conversation},
 };
 
 /// Arguments of `xcheck probe`.
@@ -350,7 +350,7 @@ fn own_template(target: Option<&Target>, own: Option<&dyn Tokenizer>) -> Result<
 
 #[cfg(feature = "serve")]
 fn words(chat: &Chat) -> Option<String> {
-    let template = Template::new(chat.template.clone()?, &chat.tokens).ok()?;
+    let template = ChatTemplate::new(chat.template.clone()?, &chat.tokens).ok()?;
     let message = |(role, content): &(&str, &str)| json!({"role": role, "content": content});
     let conversation = Conversation {
         messages: CONVERSATION.iter().map(message).collect(),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::checkpoint::{Scope, Site};
+use crate::checkpoint::{Site, TapScope};
 use crate::cli::pace::{part_done, time_left};
 use crate::cli::terminal::tell;
 use crate::hub::Watch;
@@ -69,7 +69,7 @@ impl Progress {
 
 impl Tap for Progress {
     fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
-        if let (Some(pass), Some(layer), Scope::Layer) = (site.pass, site.layer, site.point.scope())
+        if let (Some(pass), Some(layer), TapScope::Layer) = (site.pass, site.layer, site.point.scope())
             && self.at != Some((pass, layer))
         {
             self.show(pass, layer);

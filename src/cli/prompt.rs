@@ -7,7 +7,7 @@ use clap::Args;
 use crate::cli::named::NamedDump;
 use crate::cli::target::Target;
 use crate::error::{DumpError, Error, Result};
-use crate::tokenizer::{Special, Tokenizer};
+use crate::tokenizer::{SpecialTokens, Tokenizer};
 
 /// Options for the input of a model.
 #[derive(Clone, Debug, Default, Args)]
@@ -83,7 +83,7 @@ pub fn tokenizer(target: &Target) -> Result<Arc<dyn Tokenizer>> {
 /// # Errors
 /// If there is no tokenizer, or it puts several around a text.
 pub fn beginning(target: &Target) -> Result<Option<u32>> {
-    match tokenizer(target)?.encode_with("", Special { add: true, parse: false })?.as_slice() {
+    match tokenizer(target)?.encode_with("", SpecialTokens { add: true, parse: false })?.as_slice() {
         [] => Ok(None),
         [begins] => Ok(Some(*begins)),
         several => Err(Error::Usage(format!(

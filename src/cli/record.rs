@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 use serde_json::json;
 
+use crate::atomic_write::write_new;
 use crate::cli::asking::AskingOptions;
 use crate::cli::options::{FormatOptions, TargetOptions};
 use crate::cli::probe::own_tokenizer;
 use crate::compare::Verdict;
 use crate::dump::ModelInfo;
 use crate::error::{Error, Result};
-use crate::unfinished::write_new;
 
 /// Arguments of `xcheck record`.
 #[derive(Debug, ClapArgs)]

@@ -12,7 +12,7 @@ use crate::cli::sequence::{asked_for, parts_of};
 use crate::cli::target::Target;
 use crate::dump::Dump;
 use crate::error::{Error, Result};
-use crate::format::Source;
+use crate::format::FileBytes;
 use crate::remote::Url;
 use crate::shipped;
 
@@ -117,7 +117,7 @@ impl Target {
 /// The place of a dump.
 enum Place {
     /// A shipped dump of a model, by its unique name.
-    Shipped(&'static str, String, Source),
+    Shipped(&'static str, String, FileBytes),
     Path(PathBuf),
     Elsewhere(Url),
 }

@@ -11,6 +11,7 @@ use comfy_table::{Table as Lines, presets};
 use rayon::ThreadPoolBuilder;
 use serde_json::{Value, json};
 
+use crate::atomic_write::write_whole;
 use crate::cli::options::{FormatOptions, ModelOptions, TargetOptions, ThreadOptions};
 use crate::cli::progress::Counted;
 use crate::compare::Verdict;
@@ -21,7 +22,6 @@ use crate::selftest::{
     Table,
 };
 use crate::selftest::{kinds, other_kernels, plants_of, sensitivities};
-use crate::unfinished::write_whole;
 
 /// The shipped model in which other kernels and faults of every size are tried.
 const DETAILED: &str = "tiny-llama3-f32";

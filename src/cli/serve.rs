@@ -13,7 +13,7 @@ use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::input;
 use crate::serve::{Limits, Served, serve};
-use crate::tokenizer::Template;
+use crate::tokenizer::ChatTemplate;
 
 /// Arguments of `xcheck serve`.
 #[derive(Debug, ClapArgs)]
@@ -113,7 +113,8 @@ impl Args {
         if let Some(file) = &self.chat_template {
             chat.template = Some(input::text(file)?);
         }
-        let template = chat.template.clone().map(|source| Template::new(source, &chat.tokens)).transpose()?;
+        let template =
+            chat.template.clone().map(|source| ChatTemplate::new(source, &chat.tokens)).transpose()?;
         let limits = self.limits.limits(loaded.model.dimensions().context_length)?;
         Ok(Served {
             name: self.name.clone().unwrap_or_else(|| target.name.clone()),

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Read, stdin};
 use std::path::Path;
 use std::time::SystemTime;
 
+use crate::atomic_write::write_whole;
 use crate::cli::content::DumpFiles;
 use crate::cli::judging::{Judging, Models};
 use crate::cli::named::NamedDump;
@@ -15,10 +16,9 @@ use crate::compare::Role;
 use crate::diagnose::{Judged, Streamed};
 use crate::dump::{Dump, Manifest};
 use crate::error::{Error, Result};
-use crate::format::{Messages, Source};
+use crate::format::{FileBytes, Messages};
 use crate::model::LoadedModel;
 use crate::report::Comparison;
-use crate::unfinished::write_whole;
 
 /// Opens standard input without a buffer, which would read ahead into the next message.
 #[cfg(unix)]
@@ -117,7 +117,7 @@ impl Judging<'_> {
     fn take_all<'s>(
         &self,
         mut streamed: Streamed<'s>,
-        (mut messages, (mut source, mut dump)): (Messages, (Source, Dump)),
+        (mut messages, (mut source, mut dump)): (Messages, (FileBytes, Dump)),
         loaded: &LoadedModel,
         folder: Option<&Path>,
     ) -> Result<(Streamed<'s>, Option<String>)> {
@@ -161,7 +161,7 @@ impl Judging<'_> {
 const LARGEST: u64 = 32_000_000_000;
 
 /// Writes a message to the folder where those are kept that one may want to look at.
-fn keep(folder: Option<&Path>, judged: &Judged, source: &Source) -> Result<()> {
+fn keep(folder: Option<&Path>, judged: &Judged, source: &FileBytes) -> Result<()> {
     let Some(folder) = folder.filter(|_| judged.is_suspect) else { return Ok(()) };
     let name = judged.of.replace(", ", "_").replace(' ', "-");
     let path = folder.join(name).with_extension("safetensors");

@@ -1,9 +1,9 @@
 //! Runs with supposed changes: `--suppose`.
 
-use crate::change::{Book, Changing, Supposition};
-use crate::engine::{self, Script, Transcript};
+use crate::change::{ChangeTap, ModelOperations, Supposition};
+use crate::engine::{self, RunInput, Transcript};
 use crate::error::{Error, Result};
-use crate::exact::{Profile, Traced};
+use crate::exact::{Profile, TracedNumerics};
 use crate::model::Model;
 use crate::numerics::Numerics;
 use crate::tap::Tap;
@@ -13,12 +13,12 @@ pub fn run_supposing(
     supposed: &[Supposition],
     model: &dyn Model,
     numerics: &dyn Numerics,
-    script: &Script,
+    script: &RunInput,
     tap: &mut dyn Tap,
 ) -> Result<Transcript> {
-    let traced = Traced::new(numerics, Profile::of(numerics));
-    let book = Book::of(model, numerics)?;
-    let changing = Changing::new(&traced, &book, supposed).forgetting();
+    let traced = TracedNumerics::new(numerics, Profile::of(numerics));
+    let book = ModelOperations::of(model, numerics)?;
+    let changing = ChangeTap::new(&traced, &book, supposed).forgetting();
     let mut taps = (changing, tap);
     let transcript = engine::run(model, &traced, script, &mut taps)?;
     match taps.0.made.get() {

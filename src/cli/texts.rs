@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::checkpoint::Kind;
+use crate::checkpoint::ValueKind;
 use crate::cli::target::Target;
 use crate::diagnose::Outcome;
 use crate::dump::Manifest;
@@ -19,7 +19,7 @@ pub fn texts(target: Option<&Target>, outcome: &Outcome, manifest: &Manifest) ->
     ids.extend(manifest.passes.iter().flat_map(|pass| &pass.tokens));
     ids.extend(manifest.generated.iter().flatten());
     for row in &outcome.rows {
-        let chosen = row.judged().filter(|_| row.site.point.kind() == Kind::Token);
+        let chosen = row.judged().filter(|_| row.site.point.kind() == ValueKind::Token);
         ids.extend(chosen.into_iter().flat_map(chosen_ids));
         let tops =
             [&row.total, &row.introduced].into_iter().flatten().filter_map(|found| found.tops.as_ref());

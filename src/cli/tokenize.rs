@@ -15,7 +15,7 @@ use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::model::ModelFiles;
 use crate::shipped;
-use crate::tokenizer::{Special, TextStream, Tokenizer, TokenizerFiles};
+use crate::tokenizer::{SpecialTokens, TextStream, Tokenizer, TokenizerFiles};
 
 /// Number of displayed tokens before and after the first difference.
 const AROUND: usize = 3;
@@ -109,7 +109,7 @@ fn read(text: &str) -> Result<String> {
 impl Side {
     fn of(name: &str, args: &Args, text: &str) -> Result<Self> {
         let tokenizer = find(name, args.download)?;
-        let special = Special { add: !args.no_bos, parse: args.parse_special };
+        let special = SpecialTokens { add: !args.no_bos, parse: args.parse_special };
         Ok(Self { name: name.to_owned(), ids: tokenizer.encode_with(text, special)?, tokenizer })
     }
 

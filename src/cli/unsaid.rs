@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::checkpoint::{Kind, Point, Site};
+use crate::checkpoint::{Point, Site, ValueKind};
 use crate::dump::{Dump, Producer};
 use crate::exact::{Float, Profile};
 use crate::weight::DType;
@@ -53,7 +53,7 @@ pub(super) fn dtype_of_values(dump: &Dump) -> Option<Shown> {
     if says_all || said("numerics").or(said("weights")).is_some() || producer.rounding.is_some() {
         return None;
     }
-    let mut sites: Vec<Site> = dump.sites().filter(|site| site.point.kind() == Kind::Real).collect();
+    let mut sites: Vec<Site> = dump.sites().filter(|site| site.point.kind() == ValueKind::Real).collect();
     // Embeddings are of their table's type, whatever is computed in.
     sites.retain(|site| site.point != Point::Embed);
     sites.sort_by_key(|site| site.flow_order());

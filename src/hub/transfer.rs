@@ -12,8 +12,8 @@ use super::choose::{choose, read_index};
 use super::name::HubModel;
 use super::remote::{Listing, Remote, RemoteFile};
 use super::settings::Settings;
+use crate::atomic_write::write_whole;
 use crate::error::{Error, HubError, Result};
-use crate::unfinished::write_whole;
 
 /// Wait before a broken connection is made again.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -17,8 +17,8 @@ use memmap2::Mmap;
 
 use super::Kept;
 use super::space::{BLOCK, SUMS, Space};
+use crate::atomic_write::UnfinishedFolder;
 use crate::error::{Error, Result};
-use crate::unfinished::UnfinishedFolder;
 
 /// The blocks.
 const DATA: &str = "data";

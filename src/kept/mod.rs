@@ -17,8 +17,8 @@ pub use content::Content;
 pub use hashes::{Pinned, hash_of};
 pub use space::BLOCK;
 
+use crate::atomic_write;
 use crate::error::{Error, Result};
-use crate::unfinished;
 use space::Space;
 
 /// The variable that names another folder, or `off`.
@@ -99,7 +99,7 @@ impl Kept {
 pub fn write_with_folders(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new(""));
     fs::create_dir_all(folder)?;
-    unfinished::write_whole(path, bytes)
+    atomic_write::write_whole(path, bytes)
 }
 
 /// `20GB`, `500 MB`, `123456`.

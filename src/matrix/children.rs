@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::ending;
+use crate::shutdown;
 
 /// Interval between checks if a program has ended.
 const TICK: Duration = Duration::from_millis(10);
@@ -24,7 +24,7 @@ impl Children {
     pub fn new() -> io::Result<Self> {
         let children = Self::default();
         let seen = children.clone();
-        ending::before(move || {
+        shutdown::before(move || {
             let running = seen.0.lock().unwrap_or_else(PoisonError::into_inner);
             running.iter().for_each(|&group| end_group(group));
             std::mem::forget(running); // nothing more is started

@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 use crate::checkpoint::{Point, Site};
 use crate::dump::{Dump, Input, Layout, Manifest, ModelInfo, Pass, Producer, TensorRow};
 use crate::error::{Error, Result};
-use crate::format::Source;
+use crate::format::FileBytes;
 use crate::probe::answer::{Generated, Named, Place};
 use crate::probe::difference::decimals;
 use crate::probe::kind::Identity;
@@ -137,7 +137,7 @@ impl Recording {
         }
         let (manifest, arrays) = self.written(server, model, settings);
         let bytes = manifest.packed(&arrays);
-        let dump = Dump::from_source(Source { path: path.to_owned(), data: bytes.clone().into() })?;
+        let dump = Dump::from_source(FileBytes { path: path.to_owned(), data: bytes.clone().into() })?;
         Ok((dump, bytes))
     }
 

@@ -2,7 +2,7 @@
 //! errors, and one in other numerics.
 
 use crate::checkpoint::{Point, Site};
-use crate::engine::{self, Script, Step};
+use crate::engine::{self, PassInput, RunInput};
 use crate::error::Result;
 use crate::model::Model;
 use crate::numerics::{F32, Numerics, moved};
@@ -23,7 +23,7 @@ pub fn floor(
     tokens: &[u32],
     top: usize,
 ) -> Result<Moves> {
-    let script = Script { passes: vec![Step::given(tokens)], prompt_len: tokens.len() };
+    let script = RunInput { passes: vec![PassInput::given(tokens)], prompt_len: tokens.len() };
     let mut watch = Watch { top, rows: Vec::new(), at: 0, largest: Moves::default() };
     engine::run(model, numerics, &script, &mut watch)?;
     let mut again = |numerics: &dyn Numerics| -> Result<()> {
@@ -49,7 +49,7 @@ pub fn distance(
     tokens: &[u32],
     told: &[Vec<(u32, f64)>],
 ) -> Result<f64> {
-    let script = Script { passes: vec![Step::given(tokens)], prompt_len: tokens.len() };
+    let script = RunInput { passes: vec![PassInput::given(tokens)], prompt_len: tokens.len() };
     let mut rows = Rows { told: told.iter(), sum: 0.0 };
     engine::run(model, numerics, &script, &mut rows)?;
     Ok(rows.sum)

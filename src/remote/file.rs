@@ -14,7 +14,7 @@ use super::transport::{Answer, Failure, Transport};
 use super::{Asked, Url, refused};
 use crate::error::Result;
 use crate::kept::{BLOCK, Blocks, Kept};
-use crate::parts::{Origin, Parts, Refused};
+use crate::lazy_bytes::{ByteSource, LazyBytes, UnavailableBytes};
 
 /// The most that is asked for at once.
 const PIECE: usize = 8 << 20;
@@ -88,7 +88,7 @@ pub(super) fn open(transport: &Arc<dyn Transport>, kept: &Kept, url: &Url) -> Re
         _ = file.take(body, &mut 0, missing.end);
     }
     let bytes = file.blocks.bytes();
-    Ok(Ok(Parts::of(Arc::new(file), bytes)))
+    Ok(Ok(LazyBytes::of(Arc::new(file), bytes)))
 }
 
 /// Returns the cache key of this content and its description. A strong `ETag` identifies the content whatever the
@@ -103,8 +103,8 @@ fn key(url: &Url, home: &str, pin: &str, total: usize) -> (String, String) {
     (hex::encode(hash.finalize()), about)
 }
 
-impl Origin for Elsewhere {
-    fn bring(&self, ranges: &[Range<usize>]) -> Result<(), Refused> {
+impl ByteSource for Elsewhere {
+    fn bring(&self, ranges: &[Range<usize>]) -> Result<(), UnavailableBytes> {
         if ranges.iter().all(|range| self.blocks.are_here(range)) {
             return Ok(());
         }
@@ -141,7 +141,7 @@ impl Reading {
 
 impl Elsewhere {
     /// Asks for these bytes, several pieces at a time; the first refusal ends it.
-    fn fetch(&self, runs: Vec<Range<usize>>) -> Result<(), Refused> {
+    fn fetch(&self, runs: Vec<Range<usize>>) -> Result<(), UnavailableBytes> {
         let size = if self.in_parts { PIECE } else { usize::MAX };
         let pieces = |run: Range<usize>| {
             run.clone()
@@ -166,7 +166,7 @@ impl Elsewhere {
     }
 
     /// Asks for bytes as often as each time brings some.
-    fn piece(&self, piece: Range<usize>) -> Result<(), Refused> {
+    fn piece(&self, piece: Range<usize>) -> Result<(), UnavailableBytes> {
         let (mut at, mut furthest) = (piece.start, piece.start);
         while at < piece.end {
             let came = with_patience(|| {
@@ -222,8 +222,8 @@ impl Elsewhere {
         Ok(())
     }
 
-    fn refused(&self, problem: String) -> Refused {
-        Refused { place: self.url.shown().to_owned(), problem }
+    fn refused(&self, problem: String) -> UnavailableBytes {
+        UnavailableBytes { place: self.url.shown().to_owned(), problem }
     }
 }
 

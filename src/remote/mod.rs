@@ -21,9 +21,9 @@ use std::sync::Arc;
 pub use url::{Url, redacted};
 
 use crate::error::{Error, Result};
-use crate::format::{Place, Source};
+use crate::format::{FileBytes, FileStore};
 use crate::kept::Kept;
-use crate::parts::{Parts, Refused};
+use crate::lazy_bytes::{LazyBytes, UnavailableBytes};
 
 /// Cache and token for remote files.
 #[derive(Clone, Debug)]
@@ -72,7 +72,7 @@ impl Remote {
     ///
     /// # Errors
     /// If it does not exist, access is denied, or the server does not support it.
-    pub fn open(&self) -> Result<Source> {
+    pub fn open(&self) -> Result<FileBytes> {
         self.require(Path::new(self.base.shown()))
     }
 
@@ -101,30 +101,30 @@ fn transport(base: &Url, access: &Access) -> Result<Arc<dyn transport::Transport
 }
 
 /// A file, or the server's words for that it is not there, or not for us.
-type Asked = std::result::Result<Parts, String>;
+type Asked = std::result::Result<LazyBytes, String>;
 
 /// Paths are the URLs as they are shown.
-impl Place for Remote {
+impl FileStore for Remote {
     fn is_folder(&self, path: &Path) -> bool {
         let extension = path.extension().and_then(|extension| extension.to_str());
         !extension.is_some_and(|extension| FILES.contains(&extension))
     }
 
     /// Some buckets call forbidden what they do not have.
-    fn find(&self, path: &Path) -> Result<Option<Source>> {
-        Ok(self.get(path)?.ok().map(|data| Source { path: path.to_owned(), data }))
+    fn find(&self, path: &Path) -> Result<Option<FileBytes>> {
+        Ok(self.get(path)?.ok().map(|data| FileBytes { path: path.to_owned(), data }))
     }
 
     fn why_absent(&self, path: &Path) -> Option<String> {
         self.get(path).ok()?.err()
     }
 
-    fn require(&self, path: &Path) -> Result<Source> {
+    fn require(&self, path: &Path) -> Result<FileBytes> {
         let data = self.get(path)?.map_err(|why| refused(&self.base.at(path), &why))?;
-        Ok(Source { path: path.to_owned(), data })
+        Ok(FileBytes { path: path.to_owned(), data })
     }
 }
 
 fn refused(url: &Url, problem: &str) -> Error {
-    Error::Elsewhere(Refused { place: url.shown().to_owned(), problem: problem.to_owned() })
+    Error::Elsewhere(UnavailableBytes { place: url.shown().to_owned(), problem: problem.to_owned() })
 }

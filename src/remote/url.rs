@@ -3,7 +3,7 @@
 use std::path::{MAIN_SEPARATOR, Path};
 
 use crate::error::{Error, Result};
-use crate::parts::Refused;
+use crate::lazy_bytes::UnavailableBytes;
 
 /// The schemes of clouds: Amazon's and all that speak as it does, Google's, Azure's.
 const CLOUDS: [&str; 8] = ["s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss"];
@@ -42,7 +42,7 @@ impl Url {
             }
             _ => return Ok(Some(url)),
         };
-        Err(Error::Elsewhere(Refused { place: url.shown, problem: problem.into() }))
+        Err(Error::Elsewhere(UnavailableBytes { place: url.shown, problem: problem.into() }))
     }
 
     /// The URL that a text is, of whichever scheme.

@@ -3,10 +3,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use crate::checkpoint::Site;
-use crate::engine::{Ending, Generation, Scored};
+use crate::engine::{Generation, StopReason, TokenScore};
 use crate::error::{Error, Result};
+use crate::lazy_bytes;
 use crate::numerics::Numerics;
-use crate::parts;
 use crate::serve::Served;
 use crate::serve::queue::{End, Event, Listener, Order};
 use crate::serve::refusal::Refusal;
@@ -101,7 +101,7 @@ impl<'s> Job<'s> {
 
     /// Reads the prompt, or computes the next token, and tells of it. Where nobody listens it is left within a layer.
     pub fn step(&mut self) {
-        let stepped = catch_unwind(AssertUnwindSafe(|| parts::caught(|| self.advance())));
+        let stepped = catch_unwind(AssertUnwindSafe(|| lazy_bytes::caught(|| self.advance())));
         self.has_read = true;
         match stepped {
             Ok(Ok(Ok(goes_on))) => self.outcome = (!goes_on).then_some(Outcome::Finished),
@@ -123,7 +123,7 @@ impl<'s> Job<'s> {
         }
         let Some(id) = self.generation.advance_before(&mut watch)? else {
             // The token that ends the text is an answer, too, without a text: clients count on it.
-            if let Some(Ending::Stop(id)) = self.generation.ending() {
+            if let Some(StopReason::Stop(id)) = self.generation.ending() {
                 let piece = self.text.silent(id, self.scored(id)?);
                 self.tell_token(piece);
             }
@@ -136,7 +136,8 @@ impl<'s> Job<'s> {
 
     fn end(&mut self) -> Result<bool> {
         let text = self.text.finish()?;
-        let is_stop = self.text.has_stopped() || matches!(self.generation.ending(), Some(Ending::Stop(_)));
+        let is_stop =
+            self.text.has_stopped() || matches!(self.generation.ending(), Some(StopReason::Stop(_)));
         self.order.tell(Event::End(End { reason: if is_stop { "stop" } else { "length" }, text }));
         Ok(false)
     }
@@ -147,10 +148,10 @@ impl<'s> Job<'s> {
     }
 
     /// Returns the log-probabilities for the last token, if the request wants them.
-    fn scored(&self, id: u32) -> Result<Option<Scored>> {
+    fn scored(&self, id: u32) -> Result<Option<TokenScore>> {
         let Some(k) = self.order.scores else { return Ok(None) };
         let logits = self.generation.logits();
-        Scored::of(self.numerics, &Tensor::new(&[1, logits.len()], logits.to_vec()), id, k).map(Some)
+        TokenScore::of(self.numerics, &Tensor::new(&[1, logits.len()], logits.to_vec()), id, k).map(Some)
     }
 
     /// Reads the prompt as far as something of it is wanted, and makes its text, behind which the answer is.
@@ -165,7 +166,7 @@ impl<'s> Job<'s> {
                 for row in 0..logits.rows() {
                     let Some(&next) = prompt.get(first + row + 1) else { continue };
                     let row = Tensor::new(&[1, logits.row_len()], logits.row(row).to_vec());
-                    scores.push(Some(Scored::of(numerics, &row, next, k)?));
+                    scores.push(Some(TokenScore::of(numerics, &row, next, k)?));
                 }
                 Ok(())
             })?;

@@ -36,7 +36,7 @@ use crate::serve::queue::Queue;
 use crate::serve::refusal::Refusal;
 use crate::serve::text::TokenNames;
 use crate::serve::work::work;
-use crate::tokenizer::{Chat, Conversation, Template, Tokenizer};
+use crate::tokenizer::{Chat, ChatTemplate, Conversation, Tokenizer};
 
 /// Time that accepted requests have to finish after the server is told to shut down.
 const GRACE: Duration = Duration::from_secs(10);
@@ -60,7 +60,7 @@ pub struct Served {
     /// Chat settings of the model.
     pub chat: Chat,
     /// Chat template, if there is one.
-    pub template: Option<Template>,
+    pub template: Option<ChatTemplate>,
     /// Limits of a request.
     pub limits: Limits,
 }

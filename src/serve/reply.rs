@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use serde_json::{Map, Value, json};
 
-use crate::engine::Scored;
+use crate::engine::TokenScore;
 use crate::serve::App;
 use crate::serve::ask::Ask;
 use crate::serve::queue::Event;
@@ -244,7 +244,7 @@ impl Reply {
 
     /// The likeliest, and the token itself if it is none of them.
     fn with_own(&self, piece: &Piece, k: usize) -> Option<Vec<(u32, f32)>> {
-        let Scored { logprob, top, .. } = piece.scored.as_ref()?;
+        let TokenScore { logprob, top, .. } = piece.scored.as_ref()?;
         let mut named: Vec<_> = top.iter().take(k).copied().collect();
         if !named.iter().any(|&(id, _)| id == piece.id) {
             named.push((piece.id, *logprob));

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::engine::Scored;
+use crate::engine::TokenScore;
 use crate::error::Result;
-use crate::tokenizer::{Special, TextStream, Tokenizer};
+use crate::tokenizer::{SpecialTokens, TextStream, Tokenizer};
 
 /// A token and what is known of it.
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub struct Piece {
     /// Number of characters of text before the token.
     pub offset: usize,
     /// Log-probabilities of the token, if the request asks for them.
-    pub scored: Option<Scored>,
+    pub scored: Option<TokenScore>,
 }
 
 /// The text of one sequence. Without a tokenizer it is empty.
@@ -41,7 +41,7 @@ impl<'t> Text<'t> {
     ///
     /// # Errors
     /// If the id is outside the vocabulary.
-    pub fn read(&mut self, id: u32, scored: Option<Scored>) -> Result<Piece> {
+    pub fn read(&mut self, id: u32, scored: Option<TokenScore>) -> Result<Piece> {
         let offset = self.length;
         let text = self.grown(id)?;
         Ok(Piece { id, text, offset, scored })
@@ -56,7 +56,7 @@ impl<'t> Text<'t> {
     ///
     /// # Errors
     /// If the id is outside the vocabulary.
-    pub fn push(&mut self, id: u32, scored: Option<Scored>) -> Result<Piece> {
+    pub fn push(&mut self, id: u32, scored: Option<TokenScore>) -> Result<Piece> {
         let offset = self.length;
         let new = self.grown(id)?;
         let text = self.released(&new);
@@ -64,7 +64,7 @@ impl<'t> Text<'t> {
     }
 
     /// A token that ends the text and is no part of it.
-    pub fn silent(&self, id: u32, scored: Option<Scored>) -> Piece {
+    pub fn silent(&self, id: u32, scored: Option<TokenScore>) -> Piece {
         Piece { id, text: String::new(), offset: self.length, scored }
     }
 
@@ -119,7 +119,7 @@ pub struct TokenNames {
 impl TokenNames {
     /// Creates names from a tokenizer, or from ids without one.
     pub fn new(tokenizer: Option<Arc<dyn Tokenizer>>) -> Self {
-        let plain = Special { add: false, parse: false };
+        let plain = SpecialTokens { add: false, parse: false };
         let anchor = tokenizer.as_ref().and_then(|tokenizer| {
             let id = *tokenizer.encode_with("a", plain).ok()?.last()?;
             Some((id, tokenizer.decode(&[id]).ok()?.len()))

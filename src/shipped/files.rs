@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::embedded;
 use crate::error::{Error, ModelError, Result};
-use crate::format::Source;
+use crate::format::FileBytes;
 
 /// The variable that names the one folder to look in.
 pub const VARIABLE: &str = "XCHECK_CHECKPOINTS";
@@ -72,16 +72,16 @@ impl Files {
     ///
     /// # Errors
     /// If it cannot be opened.
-    pub fn open(&self, name: &str) -> Result<Option<Source>> {
+    pub fn open(&self, name: &str) -> Result<Option<FileBytes>> {
         if !self.names().any(|known| known == name) {
             return Ok(None);
         }
         match &self.folder {
-            Some(folder) => Source::open(&folder.join(name)).map(Some),
+            Some(folder) => FileBytes::open(&folder.join(name)).map(Some),
             None => {
                 let path = format!("{}/{name}", self.model);
                 let found = embedded::FILES.iter().find(|(known, _)| *known == path);
-                Ok(found.map(|(_, bytes)| Source::embedded(path, bytes)))
+                Ok(found.map(|(_, bytes)| FileBytes::embedded(path, bytes)))
             }
         }
     }
@@ -91,7 +91,7 @@ impl Files {
     ///
     /// # Errors
     /// If one cannot be opened.
-    pub fn with_extension(&self, folder: &str, extension: &str) -> Result<Vec<(String, Source)>> {
+    pub fn with_extension(&self, folder: &str, extension: &str) -> Result<Vec<(String, FileBytes)>> {
         let wanted = self.names().filter_map(|name| {
             let (found, file) = name.rsplit_once('/').unwrap_or(("", name));
             let (stem, ending) = file.rsplit_once('.')?;

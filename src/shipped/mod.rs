@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::dump::Dump;
 use crate::error::{Error, ModelError, Result};
-use crate::format::Source;
+use crate::format::FileBytes;
 use crate::model::ModelFiles;
 use crate::tokenizer::{HuggingFaceFiles, TokenizerFiles};
 
@@ -68,7 +68,7 @@ pub fn model(name: &str) -> Option<&'static ShippedModel> {
 }
 
 /// A dump that ships: its model, its name, its file.
-pub type ShippedDump = (&'static str, String, Source);
+pub type ShippedDump = (&'static str, String, FileBytes);
 
 /// The models that ship and are on this machine.
 ///
@@ -141,7 +141,7 @@ pub fn dumps_named(name: &str) -> Result<Vec<ShippedDump>> {
 ///
 /// # Errors
 /// If a file that is there cannot be opened.
-pub fn source(name: &str) -> Result<Option<Source>> {
+pub fn source(name: &str) -> Result<Option<FileBytes>> {
     if let Some(model) = home(name)? {
         let variant = model.variants()?.into_iter().find(|(known, _)| known == name);
         return Ok(variant.map(|(_, files)| files.weights()[0].clone()));
@@ -200,7 +200,7 @@ impl ShippedModel {
     ///
     /// # Errors
     /// If one cannot be opened.
-    pub fn files_of(&self, variant: &str) -> Result<Vec<(String, Source)>> {
+    pub fn files_of(&self, variant: &str) -> Result<Vec<(String, FileBytes)>> {
         let files = self.files()?;
         let folder = variant.strip_prefix(self.name).and_then(|rest| rest.strip_prefix('-'));
         let folder = folder.map(|folder| format!("{folder}/"));
@@ -230,7 +230,7 @@ impl ShippedModel {
     ///
     /// # Errors
     /// If the model is not on this machine, or one cannot be opened.
-    pub fn dumps(&self) -> Result<Vec<(String, Source)>> {
+    pub fn dumps(&self) -> Result<Vec<(String, FileBytes)>> {
         self.files()?.with_extension("dumps", "safetensors")
     }
 

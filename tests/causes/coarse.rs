@@ -1,7 +1,7 @@
 //! Dumps that hold what enters and leaves layers alone, or logits alone: the layer is right, and the name where it can be
 //! told. The engine adds up otherwise than ours.
 
-use xcheck::change::{Change, Supposition};
+use xcheck::change::{OperationChange, Supposition};
 use xcheck::compare::Verdict;
 use xcheck::selftest::told;
 
@@ -10,7 +10,7 @@ use super::planted::{Bed, Thinned, Told};
 #[track_caller]
 fn assert_told(typed: &str, layers: Option<&[usize]>, thinned: Thinned) {
     let bed = Bed::new("tiny-llama3-f32", "other-order");
-    let change: Change = Change::named(typed).expect("it can be supposed").remove(0);
+    let change: OperationChange = OperationChange::named(typed).expect("it can be supposed").remove(0);
     let everywhere = Supposition::everywhere(change.clone());
     let supposed = match layers {
         Some(layers) => everywhere.in_layers(layers.iter().copied()),

@@ -1,6 +1,6 @@
 //! Mistakes of a dump, not of an engine: what follows is right although the tap is wrong.
 
-use xcheck::change::Kind;
+use xcheck::change::CauseKind;
 use xcheck::checkpoint::{Point, Site};
 use xcheck::diagnose::Finding;
 use xcheck::tap::Tap;
@@ -16,7 +16,7 @@ fn found(write: impl Fn(Site, &Tensor) -> (Site, Tensor)) -> Vec<Finding> {
 }
 
 #[track_caller]
-fn assert_told(findings: &[Finding], kind: Kind, part: &str) {
+fn assert_told(findings: &[Finding], kind: CauseKind, part: &str) {
     let [finding] = findings else { panic!("one finding, not {findings:?}") };
     assert_eq!(finding.kind, kind, "{}", finding.what);
     assert!(finding.what.contains(part), "{}", finding.what);
@@ -28,7 +28,7 @@ fn scores_from_before_their_scale_are_told() {
         Point::AttnScores => (site, value.clone().map(|score| score * 4.0)),
         _ => (site, value.clone()),
     });
-    assert_told(&findings, Kind::DumpTap, "attn_scores has the values that attn_scale=1 would give");
+    assert_told(&findings, CauseKind::DumpTap, "attn_scores has the values that attn_scale=1 would give");
 }
 
 #[test]
@@ -38,21 +38,21 @@ fn gate_and_up_under_each_others_name_are_told() {
         Point::FfnUp => (Site { point: Point::FfnGate, ..site }, value.clone()),
         _ => (site, value.clone()),
     });
-    assert_told(&findings, Kind::DumpTap, "ffn_gate, ffn_up");
+    assert_told(&findings, CauseKind::DumpTap, "ffn_gate, ffn_up");
 }
 
 #[test]
 fn layers_that_are_counted_from_one_are_told() {
     let findings =
         found(|site, value| (Site { layer: site.layer.map(|layer| layer + 1), ..site }, value.clone()));
-    assert_told(&findings, Kind::DumpLayers, "from 1 to 3");
+    assert_told(&findings, CauseKind::DumpLayers, "from 1 to 3");
 }
 
 #[test]
 fn values_that_were_rounded_to_f16_when_they_were_stored_are_told() {
     let round = |x: f32| half::f16::from_f32(x).to_f32();
     let findings = found(|site, value| (site, value.clone().map(round)));
-    assert_told(&findings, Kind::DumpStorage, "rounded to f16");
+    assert_told(&findings, CauseKind::DumpStorage, "rounded to f16");
 }
 
 struct Rounds;
@@ -70,7 +70,7 @@ impl Tap for Rounds {
 fn values_that_their_engine_rounds_and_goes_on_with_are_no_mistake_of_the_dump() {
     let bed = Bed::new("tiny-llama3-f32", "f32");
     let findings = bed.check(&bed.dump_with(&mut Rounds)).findings;
-    assert_told(&findings, Kind::Arithmetic, "rounds these values to bf16 and computes with the result");
+    assert_told(&findings, CauseKind::Arithmetic, "rounds these values to bf16 and computes with the result");
     assert_eq!(findings[0].points, [Point::AttnResidual]);
 }
 
@@ -87,5 +87,5 @@ fn exchanged_axes_are_told() {
         };
         (site, Tensor::new(value.shape(), (0..value.data().len()).map(from).collect()))
     });
-    assert_told(&findings, Kind::DumpAxes, "[kv_head, token, head_dim]");
+    assert_told(&findings, CauseKind::DumpAxes, "[kv_head, token, head_dim]");
 }

@@ -1,6 +1,6 @@
 //! Values that are read from what an engine has made, and not among the usual ones; and what the model is told to have.
 
-use xcheck::change::{Kind, Supposition};
+use xcheck::change::{CauseKind, Supposition};
 use xcheck::checkpoint::Point;
 use xcheck::diagnose::Finding;
 
@@ -20,7 +20,7 @@ fn found(model: &str, typed: &str, thinned: Thinned) -> Finding {
 fn how_far_on_the_positions_are_that_rope_turns_by_is_read() {
     for offset in ["3", "7", "100"] {
         let finding = found("tiny-llama3-f32", &format!("rope_position={offset}"), Thinned::Full);
-        assert_eq!((finding.kind, finding.candidate.as_deref()), (Kind::RopePosition, Some(offset)));
+        assert_eq!((finding.kind, finding.candidate.as_deref()), (CauseKind::RopePosition, Some(offset)));
     }
 }
 
@@ -30,7 +30,7 @@ fn fused_projections_that_are_cut_otherwise_are_told_by_how() {
         let finding = found("tiny-llama3-f32", &format!("fused_order={word}"), Thinned::Full);
         assert_eq!(
             (finding.kind, finding.candidate.as_deref()),
-            (Kind::FusedOrder, Some(word)),
+            (CauseKind::FusedOrder, Some(word)),
             "{}",
             finding.what
         );
@@ -56,11 +56,11 @@ fn a_last_block_that_was_normed_already_is_told_to_be() {
         }
     }
     let findings = bed.check(&held.dump()).findings;
-    let told: Vec<(Kind, Point)> =
+    let told: Vec<(CauseKind, Point)> =
         findings.iter().map(|finding| (finding.kind, finding.site.point)).collect();
     assert_eq!(
         told[..2],
-        [(Kind::NormOrder, Point::BlockOut), (Kind::NormMissing, Point::Logits)],
+        [(CauseKind::NormOrder, Point::BlockOut), (CauseKind::NormMissing, Point::Logits)],
         "{findings:?}"
     );
     assert_eq!(findings[0].layers, [2]);

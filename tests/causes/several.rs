@@ -1,6 +1,6 @@
 //! Two mistakes at once, in one stage and in two; and what is in no catalogue.
 
-use xcheck::change::{Kind, Supposition};
+use xcheck::change::{CauseKind, Supposition};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::diagnose::Finding;
 use xcheck::selftest::MODELS;
@@ -22,7 +22,7 @@ fn found(typed: &[&str]) -> Vec<Finding> {
 fn two_mistakes_of_one_stage_are_told_together() {
     let findings = found(&["rope_theta=10000", "rope_scaling=none"]);
     let [finding] = findings.as_slice() else { panic!("{findings:?}") };
-    assert_eq!((finding.kind, finding.candidate.as_deref()), (Kind::RopeTheta, Some("10000")));
+    assert_eq!((finding.kind, finding.candidate.as_deref()), (CauseKind::RopeTheta, Some("10000")));
     assert_eq!(finding.reference.as_deref(), Some("500000"));
     assert!(finding.what.contains("rope_scaling: the candidate computes with none"), "{}", finding.what);
     assert!(finding.remaining.is_empty(), "{:?}", finding.remaining);
@@ -31,8 +31,8 @@ fn two_mistakes_of_one_stage_are_told_together() {
 #[test]
 fn two_mistakes_of_two_stages_are_told_one_by_one() {
     let findings = found(&["norm_eps=1e-3", "activation=gelu"]);
-    let kinds: Vec<Kind> = findings.iter().map(|finding| finding.kind).collect();
-    assert_eq!(kinds, [Kind::NormEps, Kind::Activation]);
+    let kinds: Vec<CauseKind> = findings.iter().map(|finding| finding.kind).collect();
+    assert_eq!(kinds, [CauseKind::NormEps, CauseKind::Activation]);
     assert_eq!(findings[1].layers, [0, 1, 2]);
 }
 
@@ -62,7 +62,7 @@ fn a_pattern_is_told_where_nothing_of_the_catalogue_explains_a_stage() {
             data.iter_mut().skip(3).step_by(4).for_each(|value| *value = value.sin());
         }
     });
-    assert_eq!((finding.kind, finding.layers.as_slice()), (Kind::Partial, &[1][..]));
+    assert_eq!((finding.kind, finding.layers.as_slice()), (CauseKind::Partial, &[1][..]));
     assert!(finding.what.contains("hidden 3 to 95 in steps of 4"), "{}", finding.what);
     assert!(finding.excluded.contains(&"norm_eps".to_owned()), "{:?}", finding.excluded);
 }
@@ -76,7 +76,7 @@ fn nothing_is_named_where_all_values_are_those_of_no_known_mistake() {
                 .for_each(|(at, value)| *value += ((at * 7919) % 13) as f32 * 0.01 + 0.1);
         }
     });
-    assert_eq!((finding.kind, finding.layers.as_slice()), (Kind::Unknown, &[2][..]));
+    assert_eq!((finding.kind, finding.layers.as_slice()), (CauseKind::Unknown, &[2][..]));
     assert!(finding.excluded.contains(&"activation".to_owned()), "{:?}", finding.excluded);
 }
 
@@ -107,5 +107,5 @@ fn whatever_is_spoiled_is_given_no_wrong_name() {
 }
 
 fn is_unnamed(finding: &Finding) -> bool {
-    matches!(finding.kind, Kind::Unknown | Kind::Partial)
+    matches!(finding.kind, CauseKind::Unknown | CauseKind::Partial)
 }

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use xcheck::checkpoint::Site;
 use xcheck::numerics::Numerics;
-use xcheck::ops::attention::{Mask, Scale};
-use xcheck::ops::experts::Routing;
+use xcheck::ops::attention::{AttentionScale, Mask};
+use xcheck::ops::experts::ExpertRouting;
 use xcheck::ops::ffn::Activation;
 use xcheck::ops::multiplier::Multiplier;
 use xcheck::ops::norm::{LayerNorm, RmsNorm};
@@ -101,14 +101,14 @@ operations! {
     rope_table(rope: &Rope, positions: Range<usize>) -> RopeTable;
     rotate(x: &Tensor, table: &RopeTable) -> Tensor;
     to_cache(x: Tensor) -> Tensor;
-    scores(q: &Tensor, k: &Tensor, scale: Scale) -> Tensor;
+    scores(q: &Tensor, k: &Tensor, scale: AttentionScale) -> Tensor;
     softmax(scores: &Tensor, mask: Mask) -> Tensor;
     context(weights: &Tensor, v: &Tensor) -> Tensor;
     activation(x: &Tensor, activation: Activation) -> Tensor;
     gated(gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor;
     likelihoods(logits: &Tensor) -> Tensor;
     choose(logits: &Tensor, used: usize) -> Tensor;
-    expert_weights(logits: &Tensor, chosen: &Tensor, routing: Routing) -> Tensor;
+    expert_weights(logits: &Tensor, chosen: &Tensor, routing: ExpertRouting) -> Tensor;
     linear_of_expert(x: &Tensor, w: &Matrix) -> Tensor;
     routed(x: &Tensor, w: &[Matrix], chosen: &Tensor) -> Tensor;
     mix(outputs: &Tensor, weights: &Tensor) -> Tensor;

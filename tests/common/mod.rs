@@ -15,7 +15,7 @@ use serde_json::Value;
 use xcheck::compare::{Gate, Role, Selection, Tolerances};
 use xcheck::diagnose::{Mode, Outcome, Rounding, Rules, cross_check};
 use xcheck::dump::{Dump, Input, Layout, Manifest, ModelInfo, Producer, Recorder};
-use xcheck::engine::{self, Script};
+use xcheck::engine::{self, RunInput};
 use xcheck::format::Gguf;
 use xcheck::model::llama::Llama;
 use xcheck::model::{LoadedModel, Model, ModelFiles};
@@ -168,7 +168,7 @@ fn against(
 }
 
 /// A dump of a model by our own engine.
-pub fn record(model: &dyn Model, numerics: &dyn Numerics, script: &Script, path: &Path) {
+pub fn record(model: &dyn Model, numerics: &dyn Numerics, script: &RunInput, path: &Path) {
     record_altered(model, numerics, script, path, &mut ());
 }
 
@@ -176,7 +176,7 @@ pub fn record(model: &dyn Model, numerics: &dyn Numerics, script: &Script, path:
 pub fn record_altered(
     model: &dyn Model,
     numerics: &dyn Numerics,
-    script: &Script,
+    script: &RunInput,
     path: &Path,
     altering: &mut dyn Tap,
 ) {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use xcheck::checkpoint::{Kind, Site};
+use xcheck::checkpoint::{Site, ValueKind};
 use xcheck::dump::Dump;
 use xcheck::dump::layout::to_axes;
 use xcheck::format::Arrays;
@@ -44,7 +44,7 @@ pub fn view(dump: &Dump, site: Site) -> View<'static> {
 
 /// The real-valued places of a pass.
 pub fn places(dump: &Dump, pass: usize) -> Vec<Site> {
-    let is_asked = |site: &Site| site.pass == Some(pass) && site.point.kind() == Kind::Real;
+    let is_asked = |site: &Site| site.pass == Some(pass) && site.point.kind() == ValueKind::Real;
     let mut sites: Vec<Site> = dump.sites().filter(is_asked).collect();
     sites.sort_by_key(|site| site.flow_order());
     sites

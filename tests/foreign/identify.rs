@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use xcheck::checkpoint::{Point, Site};
 use xcheck::dump::Dump;
-use xcheck::engine::Script;
+use xcheck::engine::RunInput;
 use xcheck::identify::{Identified, identify, map_of};
 use xcheck::map::{Known, Map};
 use xcheck::model::LoadedModel;
@@ -623,7 +623,7 @@ fn our_own_run_is_told_to_the_bit() {
     let case = Case::new("tiny-llama2", "transformers-f32");
     let terminal = Terminal::new();
     let path = terminal.path().join("own");
-    record(&*case.loaded.model, &F32, &Script::greedy(&case.tokens, 0), &path);
+    record(&*case.loaded.model, &F32, &RunInput::greedy(&case.tokens, 0), &path);
     let own = Case { dump: Dump::open(&path).expect("it was written"), numerics: Box::new(F32), ..case };
     let all = own.disguised(|_| Disguise::Plain);
     assert!(own.identified(&all).iter().all(|one| one.places[0].rel_l2 == 0.0));

@@ -2,7 +2,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use xcheck::error::{Error, FormatError};
-use xcheck::format::{Format, Source};
+use xcheck::format::{FileBytes, Format};
 
 use super::builder::GgufBuilder;
 use super::{assert_refused, detect_format};
@@ -43,7 +43,7 @@ fn known_formats_are_told_by_their_content() {
 fn the_real_files_are_told_by_their_content() {
     let open = |file: &str| {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama2/").to_owned() + file;
-        Source::open(Path::new(&path)).unwrap()
+        FileBytes::open(Path::new(&path)).unwrap()
     };
     assert_eq!(Format::detect(&open("tiny-llama2-q8_0.gguf")).unwrap(), Format::Gguf);
     assert_eq!(Format::detect(&open("hf/model.safetensors")).unwrap(), Format::Safetensors);
@@ -84,7 +84,7 @@ fn unknown_bytes_are_shown() {
 #[test]
 fn an_empty_file_is_called_so() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let error = Source::open(file.path()).unwrap_err();
+    let error = FileBytes::open(file.path()).unwrap_err();
     assert!(matches!(error, Error::Format(FormatError::Empty { .. })), "{error}");
     assert!(error.to_string().contains(&file.path().display().to_string()));
     assert_refused!(detect_format([]), FormatError::Truncated { .. }, "byte 0");
@@ -96,7 +96,7 @@ fn a_directory_and_a_missing_file_cannot_be_opened() {
     let missing: PathBuf = directory.path().join("model.gguf");
     for (path, kind) in [(directory.path(), io::ErrorKind::IsADirectory), (&missing, io::ErrorKind::NotFound)]
     {
-        let error = Source::open(path).unwrap_err();
+        let error = FileBytes::open(path).unwrap_err();
         assert!(matches!(&error, Error::Io { source, .. } if source.kind() == kind), "{error:?}");
         assert!(error.to_string().contains(&path.display().to_string()));
     }
@@ -105,7 +105,7 @@ fn a_directory_and_a_missing_file_cannot_be_opened() {
 #[cfg(unix)]
 #[test]
 fn a_device_cannot_be_opened() {
-    let error = Source::open(Path::new("/dev/null")).unwrap_err();
+    let error = FileBytes::open(Path::new("/dev/null")).unwrap_err();
     assert!(error.to_string().contains("not a regular file"), "{error}");
 }
 
@@ -113,7 +113,7 @@ fn a_device_cannot_be_opened() {
 fn a_mapped_file_holds_the_bytes_of_the_file() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), b"weights").unwrap();
-    let source = Source::open(file.path()).unwrap();
+    let source = FileBytes::open(file.path()).unwrap();
     assert_eq!(&source.data[..], b"weights");
-    assert_eq!(Source::embedded("built in", b"weights").data, source.data);
+    assert_eq!(FileBytes::embedded("built in", b"weights").data, source.data);
 }

@@ -2,7 +2,7 @@
 
 use xcheck::error::{Error, KeyError};
 use xcheck::format::Gguf;
-use xcheck::format::gguf::{FromValue, Number, Strings, Value};
+use xcheck::format::gguf::{FromValue, GgufNumber, GgufValue, StringArray};
 
 use super::builder::{self, GgufBuilder, array, string, strings, value};
 use super::{assert_refused_as, read_gguf};
@@ -12,68 +12,68 @@ fn with(value: Vec<u8>) -> Gguf {
     read_gguf(GgufBuilder::new().key("k", value).build()).unwrap()
 }
 
-fn number(type_id: u32, bytes: &[u8]) -> Number {
+fn number(type_id: u32, bytes: &[u8]) -> GgufNumber {
     match with(value(type_id, bytes)).metadata().get("k") {
-        Some(&Value::Number(number)) => number,
+        Some(&GgufValue::Number(number)) => number,
         other => panic!("{other:?}"),
     }
 }
 
-fn numbers(element_type: u32, elements: &[u8], count: u64) -> Vec<Number> {
+fn numbers(element_type: u32, elements: &[u8], count: u64) -> Vec<GgufNumber> {
     match with(array(element_type, count, elements)).metadata().get("k") {
-        Some(Value::Numbers(numbers)) => numbers.iter().collect(),
+        Some(GgufValue::Numbers(numbers)) => numbers.iter().collect(),
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
 fn a_number_of_every_type_reads_back_as_written() {
-    assert_eq!(number(0, &200u8.to_le_bytes()), Number::U8(200));
-    assert_eq!(number(1, &(-100i8).to_le_bytes()), Number::I8(-100));
-    assert_eq!(number(2, &60_000u16.to_le_bytes()), Number::U16(60_000));
-    assert_eq!(number(3, &(-30_000i16).to_le_bytes()), Number::I16(-30_000));
-    assert_eq!(number(4, &u32::MAX.to_le_bytes()), Number::U32(u32::MAX));
-    assert_eq!(number(5, &i32::MIN.to_le_bytes()), Number::I32(i32::MIN));
-    assert_eq!(number(6, &1e-5f32.to_le_bytes()), Number::F32(1e-5));
-    assert_eq!(number(10, &u64::MAX.to_le_bytes()), Number::U64(u64::MAX));
-    assert_eq!(number(11, &i64::MIN.to_le_bytes()), Number::I64(i64::MIN));
-    assert_eq!(number(12, &1e-300f64.to_le_bytes()), Number::F64(1e-300));
+    assert_eq!(number(0, &200u8.to_le_bytes()), GgufNumber::U8(200));
+    assert_eq!(number(1, &(-100i8).to_le_bytes()), GgufNumber::I8(-100));
+    assert_eq!(number(2, &60_000u16.to_le_bytes()), GgufNumber::U16(60_000));
+    assert_eq!(number(3, &(-30_000i16).to_le_bytes()), GgufNumber::I16(-30_000));
+    assert_eq!(number(4, &u32::MAX.to_le_bytes()), GgufNumber::U32(u32::MAX));
+    assert_eq!(number(5, &i32::MIN.to_le_bytes()), GgufNumber::I32(i32::MIN));
+    assert_eq!(number(6, &1e-5f32.to_le_bytes()), GgufNumber::F32(1e-5));
+    assert_eq!(number(10, &u64::MAX.to_le_bytes()), GgufNumber::U64(u64::MAX));
+    assert_eq!(number(11, &i64::MIN.to_le_bytes()), GgufNumber::I64(i64::MIN));
+    assert_eq!(number(12, &1e-300f64.to_le_bytes()), GgufNumber::F64(1e-300));
 }
 
 #[test]
 fn an_array_of_every_number_type_reads_back_as_written() {
-    assert_eq!(numbers(0, &[1, 255], 2), [Number::U8(1), Number::U8(255)]);
-    assert_eq!(numbers(1, &[1, 255], 2), [Number::I8(1), Number::I8(-1)]);
-    assert_eq!(numbers(2, &[1, 2], 1), [Number::U16(0x0201)]);
-    assert_eq!(numbers(3, &[1, 255], 1), [Number::I16(-255)]);
-    assert_eq!(numbers(4, &7u32.to_le_bytes(), 1), [Number::U32(7)]);
-    assert_eq!(numbers(5, &(-7i32).to_le_bytes(), 1), [Number::I32(-7)]);
+    assert_eq!(numbers(0, &[1, 255], 2), [GgufNumber::U8(1), GgufNumber::U8(255)]);
+    assert_eq!(numbers(1, &[1, 255], 2), [GgufNumber::I8(1), GgufNumber::I8(-1)]);
+    assert_eq!(numbers(2, &[1, 2], 1), [GgufNumber::U16(0x0201)]);
+    assert_eq!(numbers(3, &[1, 255], 1), [GgufNumber::I16(-255)]);
+    assert_eq!(numbers(4, &7u32.to_le_bytes(), 1), [GgufNumber::U32(7)]);
+    assert_eq!(numbers(5, &(-7i32).to_le_bytes(), 1), [GgufNumber::I32(-7)]);
     assert_eq!(
         numbers(6, &[0.5f32, -0.0].map(f32::to_le_bytes).concat(), 2),
-        [Number::F32(0.5), Number::F32(-0.0)]
+        [GgufNumber::F32(0.5), GgufNumber::F32(-0.0)]
     );
-    assert_eq!(numbers(10, &7u64.to_le_bytes(), 1), [Number::U64(7)]);
-    assert_eq!(numbers(11, &(-7i64).to_le_bytes(), 1), [Number::I64(-7)]);
-    assert_eq!(numbers(12, &0.1f64.to_le_bytes(), 1), [Number::F64(0.1)]);
+    assert_eq!(numbers(10, &7u64.to_le_bytes(), 1), [GgufNumber::U64(7)]);
+    assert_eq!(numbers(11, &(-7i64).to_le_bytes(), 1), [GgufNumber::I64(-7)]);
+    assert_eq!(numbers(12, &0.1f64.to_le_bytes(), 1), [GgufNumber::F64(0.1)]);
     assert_eq!(numbers(12, &[], 0), []);
 }
 
 #[test]
 fn truths_and_texts_read_back_as_written() {
-    assert_eq!(with(value(7, &[1])).metadata().get("k"), Some(&Value::Bool(true)));
-    assert_eq!(with(value(7, &[0])).metadata().get("k"), Some(&Value::Bool(false)));
-    assert_eq!(with(array(7, 2, &[0, 1])).metadata().get("k"), Some(&Value::Bools(vec![false, true])));
-    assert_eq!(with(string("käse\n")).metadata().get("k"), Some(&Value::String("käse\n".into())));
+    assert_eq!(with(value(7, &[1])).metadata().get("k"), Some(&GgufValue::Bool(true)));
+    assert_eq!(with(value(7, &[0])).metadata().get("k"), Some(&GgufValue::Bool(false)));
+    assert_eq!(with(array(7, 2, &[0, 1])).metadata().get("k"), Some(&GgufValue::Bools(vec![false, true])));
+    assert_eq!(with(string("käse\n")).metadata().get("k"), Some(&GgufValue::String("käse\n".into())));
 }
 
 #[test]
 fn an_array_of_strings_gives_each_by_position_and_all_in_order() {
     let file = with(strings(&["", "ab", "", "é", "c"]));
-    let vocabulary: &Strings = file.require("k").unwrap();
+    let vocabulary: &StringArray = file.require("k").unwrap();
     assert_eq!(vocabulary.iter().collect::<Vec<_>>(), ["", "ab", "", "é", "c"]);
     assert_eq!(vocabulary.get(3), Some("é"));
     assert_eq!(vocabulary.get(5), None);
-    assert!(with(strings(&[])).require::<&Strings>("k").unwrap().is_empty());
+    assert!(with(strings(&[])).require::<&StringArray>("k").unwrap().is_empty());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use xcheck::format::{Gguf, Safetensors, Source};
+use xcheck::format::{FileBytes, Gguf, Safetensors};
 use xcheck::weight::DType;
 
 use super::builder::{F32, GgufBuilder, Q8_0};
@@ -10,8 +10,8 @@ use super::read_gguf;
 
 const CHECKPOINT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama2/");
 
-fn open(file: &str) -> Source {
-    Source::open(Path::new(&(CHECKPOINT.to_owned() + file))).unwrap()
+fn open(file: &str) -> FileBytes {
+    FileBytes::open(Path::new(&(CHECKPOINT.to_owned() + file))).unwrap()
 }
 
 #[test]

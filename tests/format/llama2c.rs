@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use xcheck::error::{FormatError, Result};
-use xcheck::format::{Format, Llama2c, Source};
+use xcheck::format::{FileBytes, Format, Llama2cFile};
 use xcheck::weight::DType;
 
 use super::memory::peak_of;
@@ -18,8 +18,8 @@ const FIELDS: [&str; 7] = ["dim", "hidden_dim", "n_layers", "n_heads", "n_kv_hea
 const MATRICES: usize = 5 * 8 + 2 * (8 * 8 + 2 * 4 * 8 + 8 * 8 + 3 * 8 * 12);
 const NORMS: usize = 5 * 8;
 
-fn read(bytes: Vec<u8>) -> Result<Llama2c> {
-    Llama2c::read(&source(bytes))
+fn read(bytes: Vec<u8>) -> Result<Llama2cFile> {
+    Llama2cFile::read(&source(bytes))
 }
 
 fn numbers(sizes: [i32; 7]) -> Vec<u8> {
@@ -172,7 +172,7 @@ fn a_hostile_header_allocates_nothing() {
     let sizes = [largest, largest, largest, largest / 2, 1, largest, largest];
     for bytes in [version_0(sizes, 10), later(1, sizes, 0, 0, 40), later(2, sizes, 0, 1, 40)] {
         let file = source(bytes);
-        let (result, peak) = peak_of(|| Llama2c::read(&file));
+        let (result, peak) = peak_of(|| Llama2cFile::read(&file));
         assert_refused!(result, FormatError::BadBytes { .. }, "n_layers", "1 to 4096");
         assert!(peak < 10_000, "{peak} bytes");
     }
@@ -186,6 +186,6 @@ fn files_of_every_version_are_told_by_their_content() {
         "checkpoints/tiny-llama2c/tiny-llama2c-v2",
     ] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file).with_extension("bin");
-        assert_eq!(Format::detect(&Source::open(&path).unwrap()).unwrap(), Format::Llama2c);
+        assert_eq!(Format::detect(&FileBytes::open(&path).unwrap()).unwrap(), Format::Llama2c);
     }
 }

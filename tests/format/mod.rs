@@ -14,7 +14,7 @@ mod npy;
 mod pytorch;
 mod safetensors;
 
-use xcheck::format::{self, Format, Gguf, Safetensors, Source};
+use xcheck::format::{self, FileBytes, Format, Gguf, Safetensors};
 use xcheck::weight::StoredTensor;
 use xcheck::{Error, Result};
 
@@ -24,8 +24,8 @@ static ALLOCATOR: memory::Counting = memory::Counting;
 /// The name that every message must say.
 const FILE: &str = "hostile.file";
 
-fn source(bytes: impl Into<Vec<u8>>) -> Source {
-    Source { path: FILE.into(), data: bytes.into().into() }
+fn source(bytes: impl Into<Vec<u8>>) -> FileBytes {
+    FileBytes { path: FILE.into(), data: bytes.into().into() }
 }
 
 fn read_gguf(bytes: impl Into<Vec<u8>>) -> Result<Gguf> {

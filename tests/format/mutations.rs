@@ -8,7 +8,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use xcheck::Result;
-use xcheck::format::{Format, Gguf, Llama2c, Pytorch, Safetensors, Source, TensorFile, npy};
+use xcheck::format::{FileBytes, Format, Gguf, Llama2cFile, Pytorch, Safetensors, TensorFile, npy};
 use xcheck::weight::{DType, StoredTensor};
 
 use super::builder::GgufBuilder;
@@ -57,20 +57,20 @@ static NPY: LazyLock<Vec<Sample>> = LazyLock::new(|| {
     vec![Sample { bytes, header: 128 }]
 });
 
-fn real(file: &str, header: fn(&Source) -> usize) -> Sample {
+fn real(file: &str, header: fn(&FileBytes) -> usize) -> Sample {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama2/").to_owned() + file;
-    let source = Source::open(Path::new(&path)).unwrap();
+    let source = FileBytes::open(Path::new(&path)).unwrap();
     Sample { bytes: source.data.to_vec(), header: header(&source) }
 }
 
 /// The data of the first tensor starts where the header ends.
-fn gguf_header(source: &Source) -> usize {
+fn gguf_header(source: &FileBytes) -> usize {
     let tensors = Gguf::read(source).unwrap().tensors;
     let start = source.data.as_ptr() as usize;
     tensors.iter().map(|(_, tensor)| tensor.data.as_ptr() as usize - start).min().unwrap()
 }
 
-fn safetensors_header(source: &Source) -> usize {
+fn safetensors_header(source: &FileBytes) -> usize {
     8 + u64::from_le_bytes(*source.data.first_chunk().unwrap()) as usize
 }
 
@@ -156,17 +156,17 @@ fn bound(len: usize) -> usize {
 }
 
 /// Reads the damaged bytes, checks the promises, and tells whether the damage was noticed.
-fn survives<T>(bytes: Vec<u8>, read: impl Fn(&Source) -> Result<T>, check: impl Fn(T)) -> bool {
+fn survives<T>(bytes: Vec<u8>, read: impl Fn(&FileBytes) -> Result<T>, check: impl Fn(T)) -> bool {
     survives_within(bound(bytes.len()), bytes, read, check)
 }
 
 fn survives_within<T>(
     bound: usize,
     bytes: Vec<u8>,
-    read: impl Fn(&Source) -> Result<T>,
+    read: impl Fn(&FileBytes) -> Result<T>,
     check: impl Fn(T),
 ) -> bool {
-    let source = Source { path: FILE.into(), data: Bytes::from(bytes).into() };
+    let source = FileBytes { path: FILE.into(), data: Bytes::from(bytes).into() };
     let (result, peak) = peak_of(|| read(&source));
     assert!(peak <= bound, "{peak} bytes held for a file of {}", source.data.len());
     if !source.data.is_empty() {
@@ -211,7 +211,7 @@ fn survives_pytorch(bytes: Vec<u8>) -> bool {
 /// The smallest layer takes some 100 bytes, and makes 16 tensors with names.
 fn survives_llama2c(bytes: Vec<u8>) -> bool {
     let bound = 64 * bytes.len() + 65536;
-    survives_within(bound, bytes, Llama2c::read, |file| check_tensors(&file.tensors))
+    survives_within(bound, bytes, Llama2cFile::read, |file| check_tensors(&file.tensors))
 }
 
 fn pick<'s>(samples: &'s [Sample], index: &Index) -> &'s Sample {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use xcheck::error::{Error, FormatError, Result};
-use xcheck::format::{Format, Pytorch, Safetensors, Source};
+use xcheck::format::{FileBytes, Format, Pytorch, Safetensors};
 use zip::CompressionMethod;
 
 use super::memory::peak_of;
@@ -14,8 +14,8 @@ fn path(file: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests/data/pytorch", file].iter().collect()
 }
 
-fn open(file: &str) -> Source {
-    Source::open(&path(file)).expect("it is committed")
+fn open(file: &str) -> FileBytes {
+    FileBytes::open(&path(file)).expect("it is committed")
 }
 
 fn read(file: &str) -> Result<Pytorch> {

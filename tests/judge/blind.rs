@@ -5,7 +5,7 @@ use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Role, Verdict};
 use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::Values;
-use xcheck::engine::{self, Script, Step};
+use xcheck::engine::{self, PassInput, RunInput};
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
 use xcheck::weight::DType;
@@ -38,8 +38,8 @@ impl Tap for Kept {
 /// A dump of our own run at a temperature.
 fn at(scene: &Scene, temperature: f32, fault: &mut dyn Tap) -> Clay {
     let passes = scene.dump.manifest.passes.iter();
-    let steps = passes.map(|pass| Step { temperature, ..Step::given(&pass.tokens) });
-    let script = Script { passes: steps.collect(), prompt_len: scene.dump.manifest.input.tokens.len() };
+    let steps = passes.map(|pass| PassInput { temperature, ..PassInput::given(&pass.tokens) });
+    let script = RunInput { passes: steps.collect(), prompt_len: scene.dump.manifest.input.tokens.len() };
     let mut kept = Kept::default();
     engine::run(&*scene.model.model, &*scene.numerics, &script, &mut (fault, &mut kept)).expect("it runs");
     let mut clay = Clay::of(&scene.dump).with_only(&[]).say(|manifest| {

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use half::{bf16, f16};
 use serde_json::{Value, json};
-use xcheck::checkpoint::{Axis, Kind, Point, Site};
+use xcheck::checkpoint::{Point, Site, TapAxis, ValueKind};
 use xcheck::dump::{Dump, Values};
-use xcheck::format::Source;
+use xcheck::format::FileBytes;
 use xcheck::weight::DType;
 
 /// An array, as wide as numbers get, and the type it will be stored in.
@@ -72,7 +72,7 @@ impl Clay {
 
     /// Stores every number in another type.
     pub fn stored_in(mut self, dtype: DType) -> Self {
-        let real = self.arrays.iter_mut().filter(|(site, _)| site.point.kind() == Kind::Real);
+        let real = self.arrays.iter_mut().filter(|(site, _)| site.point.kind() == ValueKind::Real);
         real.for_each(|(_, array)| array.dtype = dtype);
         self
     }
@@ -135,7 +135,7 @@ impl Clay {
             Some(Array { dtype, values: Values { shape, data }, axes: None })
         };
         match point.axes() {
-            [Axis::Token, ..] => {
+            [TapAxis::Token, ..] => {
                 let mut data = Vec::new();
                 let mut width = Vec::new();
                 for position in start..end {
@@ -147,7 +147,7 @@ impl Clay {
                 }
                 made([&[end - start], &width[..]].concat(), data)
             }
-            [Axis::Head, Axis::Token, Axis::Key] => {
+            [TapAxis::Head, TapAxis::Token, TapAxis::Key] => {
                 let heads = at(0)?.values.shape[0];
                 let mut data = Vec::new();
                 for head in 0..heads {
@@ -161,7 +161,7 @@ impl Clay {
                 }
                 made(vec![heads, end - start, end], data)
             }
-            [Axis::Key, ..] => {
+            [TapAxis::Key, ..] => {
                 let (pass, _) = passes().find(|(_, pass)| pass.end() >= end)?;
                 let values = &at(pass)?.values;
                 let row = values.data.len() / values.shape[0];
@@ -183,7 +183,7 @@ impl Clay {
 
     /// The dump, in memory.
     pub fn dump(&self) -> Dump {
-        Dump::from_source(Source { path: "shaped.safetensors".into(), data: self.bytes().into() })
+        Dump::from_source(FileBytes { path: "shaped.safetensors".into(), data: self.bytes().into() })
             .expect("it is a sound dump")
     }
 

@@ -1,7 +1,7 @@
 //! What the command line says of it.
 
 use serde_json::{Value, json};
-use xcheck::checkpoint::{Axis, Point};
+use xcheck::checkpoint::{Point, TapAxis};
 
 use super::clay::Clay;
 use super::scene::{of_pass, site};
@@ -52,7 +52,7 @@ fn axes_in_another_order_pass() {
         array.values.data =
             (0..width).flat_map(|column| (0..rows).map(move |row| data[row * width + column])).collect();
         array.values.shape = vec![width, rows];
-        array.axes = Some(vec![Axis::Hidden.name(), Axis::Token.name()]);
+        array.axes = Some(vec![TapAxis::Hidden.name(), TapAxis::Token.name()]);
         clay
     };
     let turned = shaped(&terminal, "turned", turned);

@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Role, Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, Rules, cross_check};
-use xcheck::engine::Script;
+use xcheck::engine::RunInput;
 use xcheck::model::llama::Llama;
 use xcheck::numerics::{Numerics, Transformers};
 use xcheck::quant::decode_matrix_row;
@@ -137,7 +137,7 @@ impl Short {
     }
 
     fn run(&self, mut engine: Devices) -> Clay {
-        let script = Script::greedy(&PROMPT, 2);
+        let script = RunInput::greedy(&PROMPT, 2);
         Clay::of(&recorded(engine.model, self.numerics, self.name, &script, &mut engine))
     }
 

@@ -5,7 +5,7 @@ use xcheck::checkpoint::Point::{AttnContext, AttnOut, KCache, KRope, Q, VCache};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Role, Verdict};
 use xcheck::diagnose::{Mode, Outcome};
-use xcheck::engine::Script;
+use xcheck::engine::RunInput;
 use xcheck::numerics::F32;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
@@ -35,7 +35,7 @@ impl Tap for Eight {
 
 fn judged(fault: Option<(Point, f32)>, cache: &str, left_out: &[Point]) -> Outcome {
     let scene = Scene::shipped("tiny-llama2", "transformers-f32");
-    let script = Script::greedy(&[1, 393, 395, 260, 394, 486], 3);
+    let script = RunInput::greedy(&[1, 393, 395, 260, 394, 486], 3);
     let dump = recorded(&*scene.model.model, &F32, "f32", &script, &mut Eight(fault));
     let clay = Clay::of(&dump).without(left_out);
     let dump = clay.say(|manifest| manifest["producer"]["settings"]["kv_cache"] = json!(cache)).dump();

@@ -7,7 +7,7 @@ use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Role, Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, cross_check};
 use xcheck::dump::Dump;
-use xcheck::engine::Script;
+use xcheck::engine::RunInput;
 use xcheck::model::llama::Llama;
 use xcheck::numerics::Transformers;
 use xcheck::ops::norm::RmsNorm;
@@ -31,7 +31,7 @@ fn fused(engine: &str) -> Scene {
 fn made(change: impl FnOnce(&mut Llama)) -> Clay {
     let mut model = tiny_llama2();
     change(&mut model);
-    let dump = recorded(&model, &Transformers::Bf16, "bf16", &Script::greedy(&PROMPT, 2), &mut ());
+    let dump = recorded(&model, &Transformers::Bf16, "bf16", &RunInput::greedy(&PROMPT, 2), &mut ());
     Clay::of(&dump)
 }
 
@@ -138,7 +138,7 @@ fn an_engine_fuses_in_every_pass_or_in_none() {
             passes,
             summands: Default::default(),
         };
-        let dump = recorded(&model, &Transformers::Bf16, "bf16", &Script::greedy(&PROMPT, 2), &mut fusing);
+        let dump = recorded(&model, &Transformers::Bf16, "bf16", &RunInput::greedy(&PROMPT, 2), &mut fusing);
         judged(&Clay::of(&dump).without(left_out), Mode::Introduced)
     };
     for left_out in [&[][..], &SUMMANDS] {

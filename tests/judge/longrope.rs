@@ -4,12 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use xcheck::change::Kind;
+use xcheck::change::CauseKind;
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Role, Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, Rules, cross_check};
 use xcheck::dump::{Dump, Manifest, Recorder};
-use xcheck::engine::{self, Script};
+use xcheck::engine::{self, RunInput};
 use xcheck::model::{LoadedModel, ModelFiles};
 use xcheck::numerics::{F32, Transformers};
 use xcheck::plan::{Unit, units};
@@ -62,7 +62,7 @@ fn assert_kept(outcome: &Outcome, role: Role) {
     assert_eq!(outcome.verdict, Verdict::Fail, "{}", told(outcome));
     let [finding] = outcome.findings.as_slice() else { panic!("one cause: {:?}", outcome.findings) };
     let dumped = if role == Role::Candidate { &finding.candidate } else { &finding.reference };
-    assert_eq!((finding.kind, dumped.as_deref()), (Kind::CacheStale, Some("kept")));
+    assert_eq!((finding.kind, dumped.as_deref()), (CauseKind::CacheStale, Some("kept")));
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn values_that_are_alike_under_both_rules_are_inconclusive_unless_the_factors_ar
         let manifest = real("generate").dump().manifest;
         let manifest =
             Manifest::new(manifest.producer, manifest.model, manifest.layout, manifest.input, Vec::new());
-        let script = Script::greedy(&manifest.input.tokens, 6);
+        let script = RunInput::greedy(&manifest.input.tokens, 6);
         let mut recorder = Recorder::create(&path, manifest).expect("a new dump");
         let transcript =
             engine::run(&*loaded.model, &Transformers::F32, &script, &mut recorder).expect("it runs");
@@ -188,7 +188,7 @@ fn a_continuation_that_crosses_beyond_the_dumped_passes_is_judged_too() {
 #[test]
 fn our_engine_generates_what_generate_does() {
     let dump = real("generate").dump();
-    let script = Script::greedy(&dump.manifest.input.tokens, dump.manifest.passes.len() - 1);
+    let script = RunInput::greedy(&dump.manifest.input.tokens, dump.manifest.passes.len() - 1);
     let transcript = engine::run(&*model().model, &F32, &script, &mut ()).expect("it runs");
     assert_eq!(Some(transcript.generated), dump.manifest.generated);
 }

@@ -3,11 +3,11 @@
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::json;
-use xcheck::checkpoint::{Axis, Kind, Point, Site};
+use xcheck::checkpoint::{Point, Site, TapAxis, ValueKind};
 use xcheck::compare::{Role, Verdict};
 use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::Dump;
-use xcheck::format::Source;
+use xcheck::format::FileBytes;
 use xcheck::measure::Measurement;
 
 use super::clay::Clay;
@@ -27,7 +27,7 @@ const NAMES: [&str; 4] = ["llama.cpp-f32", "llama.cpp-q8_0", "transformers-bf16"
 fn shaped(name: &str) -> Shaped {
     let scene = Scene::shipped("tiny-qwen3", name);
     let clay = Clay::of(&scene.dump);
-    let real = clay.arrays.keys().copied().filter(|site| site.point.kind() == Kind::Real);
+    let real = clay.arrays.keys().copied().filter(|site| site.point.kind() == ValueKind::Real);
     let mut sites: Vec<Site> = real.collect();
     sites.sort_by_key(|site| site.flow_order());
     (scene, clay, sites)
@@ -134,7 +134,7 @@ proptest! {
             }
             _ => changed.manifest["layout"]["rope_pairing"] = json!(["half", "interleaved", "x"][number % 3]),
         }
-        let source = Source { path: "changed.safetensors".into(), data: changed.bytes().into() };
+        let source = FileBytes { path: "changed.safetensors".into(), data: changed.bytes().into() };
         let Ok(dump) = Dump::from_source(source) else { return Ok(()) };
         let everything = Selection { explicit: true, ..Selection::everything() };
         let _ = compare_selected(&dump, &scene.dump, &everything);
@@ -149,5 +149,5 @@ proptest! {
 }
 
 fn array_axes(site: Site) -> Vec<&'static str> {
-    site.point.axes().iter().map(|axis: &Axis| axis.name()).collect()
+    site.point.axes().iter().map(|axis: &TapAxis| axis.name()).collect()
 }

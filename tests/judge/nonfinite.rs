@@ -4,7 +4,7 @@ use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Role, Verdict};
 use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::Dump;
-use xcheck::engine::Script;
+use xcheck::engine::RunInput;
 
 use super::clay::Clay;
 use super::scene::{
@@ -88,7 +88,7 @@ fn keys_that_are_all_zero_wherever_they_come_by_are_the_first_thing_wrong() {
 /// Two runs that make the same of it.
 #[test]
 fn the_same_nan_on_both_sides_is_inconclusive_and_named() {
-    let (model, script) = (tiny_llama2(), Script::greedy(&[1, 393, 395], 1));
+    let (model, script) = (tiny_llama2(), RunInput::greedy(&[1, 393, 395], 1));
     let fault = || At(MIDDLE, |values: &mut [f32]| values[77] = f32::NAN);
     let dump = recorded(&model, &LLAMA_CPP_F32, "f32", &script, &mut fault());
     let scene = scene();

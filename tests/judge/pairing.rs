@@ -5,7 +5,7 @@ use xcheck::checkpoint::Point;
 use xcheck::compare::{Role, Verdict};
 use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::Dump;
-use xcheck::engine::{Script, Step};
+use xcheck::engine::{PassInput, RunInput};
 use xcheck::numerics::{KvType, LlamaCpp, Numerics};
 use xcheck::ops::rope::Rope;
 use xcheck::tensor::RopePairing;
@@ -103,8 +103,8 @@ fn wrong_pairs() -> Faulty {
 
 fn wrong_dump(says: &str) -> Dump {
     let scene = interleaved();
-    let passes = scene.dump.manifest.passes.iter().map(|pass| Step::given(&pass.tokens)).collect();
-    let script = Script { passes, prompt_len: scene.dump.manifest.input.tokens.len() };
+    let passes = scene.dump.manifest.passes.iter().map(|pass| PassInput::given(&pass.tokens)).collect();
+    let script = RunInput { passes, prompt_len: scene.dump.manifest.input.tokens.len() };
     let dump = recorded(&tiny_llama2(), &wrong_pairs(), "f32", &script, &mut ());
     saying(&dump, Some(says))
 }

@@ -7,9 +7,9 @@ use xcheck::checkpoint::Site;
 use xcheck::compare::{Role, Verdict};
 use xcheck::diagnose::Mode;
 use xcheck::dump::Dump;
-use xcheck::format::Source;
+use xcheck::format::FileBytes;
 use xcheck::model::ModelFiles;
-use xcheck::numerics::{KvType, LlamaCpp, OneOrder};
+use xcheck::numerics::{KvType, LlamaCpp, SingleTokenNumerics};
 
 use super::clay::Clay;
 use super::scene::{Scene, assert_first_wrong, compare, of_pass, site, told};
@@ -88,7 +88,7 @@ const FORMATS: [&str; 17] = [
 
 fn format(name: &str) -> Scene {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/formats");
-    let source = Source::open(&folder.join(format!("{name}.gguf"))).expect("it is there");
+    let source = FileBytes::open(&folder.join(format!("{name}.gguf"))).expect("it is there");
     let dump = Dump::open(&folder.join(format!("dumps/{name}.safetensors"))).expect("it is sound");
     let model = ModelFiles::Gguf(source).load().expect("it loads");
     Scene { dump, model, numerics: Box::new(LlamaCpp { kv: KvType::F16 }) }
@@ -128,7 +128,7 @@ fn assert_no_rounding_fails(name: &str, scene: Scene) {
         }
     }
     let Scene { dump, model, numerics } = scene;
-    let one_order = Scene { dump, model, numerics: Box::new(OneOrder(Box::leak(numerics))) };
+    let one_order = Scene { dump, model, numerics: Box::new(SingleTokenNumerics(Box::leak(numerics))) };
     let outcome = one_order.judge(&mut ());
     assert_ne!(outcome.verdict, Verdict::Fail, "{name}, in one order: {}", told(&outcome));
 }

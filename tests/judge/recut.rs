@@ -5,7 +5,7 @@ use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Held, Verdict};
 use xcheck::diagnose::Outcome;
 use xcheck::dump::Dump;
-use xcheck::engine::{Script, Step};
+use xcheck::engine::{PassInput, RunInput};
 use xcheck::numerics::F32;
 use xcheck::tap::Tap;
 use xcheck::weight::DType;
@@ -17,13 +17,13 @@ use crate::common::tiny_llama2;
 const PROMPT: [u32; 6] = [1, 393, 395, 260, 394, 486];
 
 fn whole(decode: usize, fault: &mut dyn Tap) -> Dump {
-    recorded(&tiny_llama2(), &F32, "f32", &Script::greedy(&PROMPT, decode), fault)
+    recorded(&tiny_llama2(), &F32, "f32", &RunInput::greedy(&PROMPT, decode), fault)
 }
 
 fn one_by_one(fault: &mut dyn Tap) -> Dump {
-    let mut passes: Vec<Step> = PROMPT.iter().map(|&id| Step::given(&[id])).collect();
-    passes.extend([Step::greedy(), Step::greedy()]);
-    recorded(&tiny_llama2(), &F32, "f32", &Script { passes, prompt_len: PROMPT.len() }, fault)
+    let mut passes: Vec<PassInput> = PROMPT.iter().map(|&id| PassInput::given(&[id])).collect();
+    passes.extend([PassInput::greedy(), PassInput::greedy()]);
+    recorded(&tiny_llama2(), &F32, "f32", &RunInput { passes, prompt_len: PROMPT.len() }, fault)
 }
 
 /// A dump that has read the prompt alone and tells a continuation of the run that goes on.

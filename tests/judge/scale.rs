@@ -1,10 +1,10 @@
 //! A fault is a fault whatever the size of the values: an absolute tolerance knows nothing of it.
 
-use xcheck::checkpoint::{Kind, Point};
+use xcheck::checkpoint::{Point, ValueKind};
 use xcheck::compare::{Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, cross_check};
 use xcheck::dump::Dump;
-use xcheck::engine::Script;
+use xcheck::engine::RunInput;
 use xcheck::model::llama::Llama;
 use xcheck::numerics::{Numerics, Transformers};
 use xcheck::quant::decode_matrix_row;
@@ -57,7 +57,7 @@ fn for_each_scale(check: impl Fn(&dyn Fn(&mut dyn Tap) -> Outcome, &str)) {
     for scale in SCALES {
         let model = small(scale);
         for (numerics, dtype, precision) in PRECISIONS {
-            let script = Script::greedy(&[1, 393, 395, 260, 394, 486], 2);
+            let script = RunInput::greedy(&[1, 393, 395, 260, 394, 486], 2);
             let dump = recorded(&model, &numerics, dtype, &script, &mut ());
             let judge = |fault: &mut dyn Tap| judge(&dump, &model, &numerics, precision, fault);
             check(&judge, &format!("{dtype}, scaled by {scale}"));
@@ -71,7 +71,12 @@ fn assert_fault_is_found(point: Point, layer: usize, fault: fn(&mut [f32])) {
         println!("{name}, {point} of layer {layer}");
         assert_first_wrong(&outcome, site(point, layer, 0));
         let ties = outcome.rows.iter().filter(|row| row.verdict == Verdict::Tie);
-        assert_eq!(ties.filter(|row| row.site.point.kind() == Kind::Token).count(), 0, "{}", told(&outcome));
+        assert_eq!(
+            ties.filter(|row| row.site.point.kind() == ValueKind::Token).count(),
+            0,
+            "{}",
+            told(&outcome)
+        );
     });
 }
 
@@ -122,7 +127,7 @@ fn a_feed_forward_block_that_is_halved_is_found_however_small_its_values_are() {
 #[test]
 fn what_is_below_every_tolerance_fails_at_the_first_stage_that_has_it() {
     let (numerics, dtype, precision) = PRECISIONS[1];
-    let script = Script::greedy(&[1, 393, 395, 260, 394, 486], 2);
+    let script = RunInput::greedy(&[1, 393, 395, 260, 394, 486], 2);
     let dump = recorded(&tiny_llama2(), &numerics, dtype, &script, &mut ());
     let drift = |values: &mut [f32]| {
         let size = (values.iter().map(|x| x * x).sum::<f32>() / values.len() as f32).sqrt();

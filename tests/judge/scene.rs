@@ -4,7 +4,7 @@ use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Role, Row, Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, Rules, cross_check, cross_check_dumps};
 use xcheck::dump::{Dump, Input, Layout, Manifest, ModelInfo, Producer, Recorder};
-use xcheck::engine::{self, Script};
+use xcheck::engine::{self, RunInput};
 use xcheck::model::{LoadedModel, Model};
 use xcheck::numerics::Numerics;
 use xcheck::tap::Tap;
@@ -131,7 +131,7 @@ pub fn recorded(
     model: &dyn Model,
     numerics: &dyn Numerics,
     dtype: &str,
-    script: &Script,
+    script: &RunInput,
     fault: &mut dyn Tap,
 ) -> Dump {
     let prompt = script.passes.iter().flat_map(|step| step.tokens.iter().flatten()).copied();

@@ -6,7 +6,7 @@ use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::Role;
 use xcheck::diagnose::Mode;
 use xcheck::dump::Dump;
-use xcheck::engine::Script;
+use xcheck::engine::RunInput;
 use xcheck::numerics::Transformers;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
@@ -62,7 +62,7 @@ fn an_f64_run_of_the_same_model_passes_against_f32() {
         json["producer"]["settings"]["dtype"] = "f64".into();
     });
     for (site, array) in &mut clay.arrays {
-        if site.point.kind() == xcheck::checkpoint::Kind::Real {
+        if site.point.kind() == xcheck::checkpoint::ValueKind::Real {
             for (index, value) in array.values.data.iter_mut().enumerate() {
                 *value *= if index % 2 == 0 { 1.0 + 2e-8 } else { 1.0 - 2e-8 };
             }
@@ -167,7 +167,7 @@ impl Tap for Rounds {
 #[test]
 fn what_an_engine_rounds_is_not_excused_by_how_its_dump_stores_it() {
     let scene = Scene::shipped("tiny-llama2", "transformers-f32");
-    let script = Script::greedy(&scene.dump.manifest.passes[0].tokens, 2);
+    let script = RunInput::greedy(&scene.dump.manifest.passes[0].tokens, 2);
     let places: [&[Point]; 3] = [
         &[Point::AttnResidual, Point::BlockOut],
         &[Point::AttnNorm, Point::FfnNorm],

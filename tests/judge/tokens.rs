@@ -7,7 +7,7 @@ use xcheck::checkpoint::{Checkpoint, Point, Site};
 use xcheck::compare::{Role, Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, Rules, cross_check, cross_check_dumps};
 use xcheck::dump::Dump;
-use xcheck::engine::{Script, Step};
+use xcheck::engine::{PassInput, RunInput};
 use xcheck::numerics::Numerics;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
@@ -27,17 +27,20 @@ fn scene() -> Scene {
     Scene::shipped("tiny-llama2", "llama.cpp-f32")
 }
 
-fn made(script: &Script, fault: &mut dyn Tap) -> Dump {
+fn made(script: &RunInput, fault: &mut dyn Tap) -> Dump {
     recorded(&tiny_llama2(), &LLAMA_CPP_F32, "f32", script, fault)
 }
 
 /// The prompt in one pass, and greedy passes after it.
 fn whole() -> Dump {
-    made(&Script::greedy(&PROMPT, 3), &mut ())
+    made(&RunInput::greedy(&PROMPT, 3), &mut ())
 }
 
-fn one_by_one(tokens: &[u32]) -> Script {
-    Script { passes: tokens.iter().map(|&token| Step::given(&[token])).collect(), prompt_len: PROMPT.len() }
+fn one_by_one(tokens: &[u32]) -> RunInput {
+    RunInput {
+        passes: tokens.iter().map(|&token| PassInput::given(&[token])).collect(),
+        prompt_len: PROMPT.len(),
+    }
 }
 
 fn read(dump: &Dump) -> Vec<u32> {
@@ -59,9 +62,9 @@ fn a_sampler_that_is_far_off_fails_at_its_position_however_the_other_dump_is_cut
     let far = order[100].0;
     assert!(order[0].1 - order[100].1 > 5.0 && far != best, "no rounding explains it");
     // The passes are given, so that only the choice is wrong.
-    let mut passes: Vec<Step> = vec![Step::given(&PROMPT)];
-    passes.extend(read(&honest)[PROMPT.len()..].iter().map(|&token| Step::given(&[token])));
-    let script = Script { passes, prompt_len: PROMPT.len() };
+    let mut passes: Vec<PassInput> = vec![PassInput::given(&PROMPT)];
+    passes.extend(read(&honest)[PROMPT.len()..].iter().map(|&token| PassInput::given(&[token])));
+    let script = RunInput { passes, prompt_len: PROMPT.len() };
     let sampler = |fault: &mut dyn Tap| made(&script, fault);
     let wrong = sampler(&mut At(of_pass(Point::Argmax, 1), |token: &mut [f32]| token[0] = far as f32));
     let right = sampler(&mut ());
@@ -128,9 +131,9 @@ fn parting(by: impl Fn(f64) -> f32) -> (Dump, f64) {
     let mut fault = At(of_pass(Point::LastLogits, 1), move |logits: &mut [f32]| logits[second] += push);
     // The engine chooses by what it has shown, so the tap at the choice says which.
     let mut choice = At(of_pass(Point::Argmax, 1), move |token: &mut [f32]| token[0] = second as f32);
-    let mut passes = vec![Step::given(&PROMPT), Step::given(&[read(&honest)[PROMPT.len()]])];
-    passes.push(Step::given(&[second as u32]));
-    let script = Script { passes, prompt_len: PROMPT.len() };
+    let mut passes = vec![PassInput::given(&PROMPT), PassInput::given(&[read(&honest)[PROMPT.len()]])];
+    passes.push(PassInput::given(&[second as u32]));
+    let script = RunInput { passes, prompt_len: PROMPT.len() };
     (made(&script, &mut (&mut fault, &mut choice)), margin)
 }
 
@@ -222,8 +225,10 @@ fn an_honest_dump_passes_in_every_mode_and_role() {
 /// The prompt's logits prefer another token than the second pass reads.
 fn not_greedy(decode: &str) -> Dump {
     let other = PROMPT[1];
-    let script =
-        Script { passes: vec![Step::given(&PROMPT), Step::given(&[other])], prompt_len: PROMPT.len() };
+    let script = RunInput {
+        passes: vec![PassInput::given(&PROMPT), PassInput::given(&[other])],
+        prompt_len: PROMPT.len(),
+    };
     let dump = made(&script, &mut ());
     assert_ne!(two_largest(&logits(&dump, 0)).0, other as usize);
     Clay::of(&dump).without(&[Point::Generated]).say(|json| json["input"]["decode"] = json!(decode)).dump()
@@ -251,8 +256,8 @@ fn a_run_that_says_it_was_greedy_and_read_something_else_does_not_pass() {
 fn a_draft_that_a_greedy_run_would_not_have_chosen_does_not_pass_however_little_is_held() {
     let (scene, chosen) = (scene(), read(&whole())[PROMPT.len()..].to_vec());
     let run = |drafts: &[u32]| {
-        let passes = vec![Step::given(&PROMPT), Step::given(drafts)];
-        Clay::of(&made(&Script { passes, prompt_len: PROMPT.len() }, &mut ())).without(&[Point::Generated])
+        let passes = vec![PassInput::given(&PROMPT), PassInput::given(drafts)];
+        Clay::of(&made(&RunInput { passes, prompt_len: PROMPT.len() }, &mut ())).without(&[Point::Generated])
     };
     let other = (chosen[1] + 1) % 512;
     let (right, wrong) = (run(&chosen[..2]), run(&[chosen[0], other]));

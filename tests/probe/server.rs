@@ -11,7 +11,7 @@ use std::thread;
 use serde_json::{Value, json};
 use xcheck::engine::Engine;
 use xcheck::model::LoadedModel;
-use xcheck::numerics::{F32, Noisy, Numerics, Transformers};
+use xcheck::numerics::{F32, Numerics, PerturbedResults, Transformers};
 use xcheck::ops::sampling::{argmax, log_probabilities};
 use xcheck::probe::Kind;
 use xcheck::tokenizer::Tokenizer;
@@ -205,7 +205,7 @@ impl Desk {
     }
 
     /// What it computes with; `noisy` where it rounds otherwise each time.
-    fn numerics<'n>(&self, noisy: &'n Noisy) -> &'n dyn Numerics {
+    fn numerics<'n>(&self, noisy: &'n PerturbedResults) -> &'n dyn Numerics {
         match self.way {
             Way::Bf16 => &Transformers::Bf16,
             Way::Rounds => noisy,
@@ -213,11 +213,11 @@ impl Desk {
         }
     }
 
-    fn noisy(&self) -> Noisy<'static> {
-        Noisy::new(&F32, 1000 + self.count.get())
+    fn noisy(&self) -> PerturbedResults<'static> {
+        PerturbedResults::new(&F32, 1000 + self.count.get())
     }
 
-    fn engine<'e>(&'e self, noisy: &'e Noisy, tokens: usize) -> Engine<'e> {
+    fn engine<'e>(&'e self, noisy: &'e PerturbedResults, tokens: usize) -> Engine<'e> {
         Engine::new(&*self.model.model, self.numerics(noisy), tokens).expect("it fits")
     }
 

@@ -7,7 +7,7 @@ use xcheck::checkpoint::Checkpoint;
 use xcheck::compare::{Gate, Role, Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Rounding, Rules, cross_check};
 use xcheck::dump::Dump;
-use xcheck::engine::Script;
+use xcheck::engine::RunInput;
 use xcheck::model::llama::Llama;
 use xcheck::numerics::{KvType, LlamaCpp, Numerics};
 use xcheck::ratchet::{Baseline, gate, updated};
@@ -102,7 +102,7 @@ fn audited(engine: &Llama, numerics: &dyn Numerics, causes: bool) -> Report {
 fn dump_of(engine: &Llama, numerics: &dyn Numerics) -> Dump {
     let folder = TempDir::new().expect("a temporary directory");
     let path = folder.path().join("engine.safetensors");
-    record(engine, numerics, &Script::greedy(PROMPT, 2), &path);
+    record(engine, numerics, &RunInput::greedy(PROMPT, 2), &path);
     Dump::open(&path).expect("it was just written")
 }
 

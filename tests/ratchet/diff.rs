@@ -1,7 +1,7 @@
 //! What two reports say of each other.
 
 use xcheck::compare::Verdict;
-use xcheck::ops::attention::Scale;
+use xcheck::ops::attention::AttentionScale;
 use xcheck::ratchet::{Class, Diff};
 use xcheck::report::{Report, Seen, Served, ServedCheck};
 
@@ -17,7 +17,7 @@ fn count(diff: &Diff, class: Class, what: &str) -> usize {
 }
 
 fn wrong(scale: f32) -> Report {
-    audit(&with(|model| model.config.attn_scale = Scale::Products(scale)), &LLAMA_CPP)
+    audit(&with(|model| model.config.attn_scale = AttentionScale::Products(scale)), &LLAMA_CPP)
 }
 
 #[test]

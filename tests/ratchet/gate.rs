@@ -4,7 +4,7 @@ use xcheck::compare::{Gate, Verdict};
 use xcheck::diagnose::Finding;
 use xcheck::model::llama::Llama;
 use xcheck::numerics::F32;
-use xcheck::ops::attention::Scale;
+use xcheck::ops::attention::AttentionScale;
 use xcheck::ratchet::{Baseline, gate, updated};
 use xcheck::report::{Report, Style, json, junit, markdown, table};
 
@@ -13,7 +13,7 @@ use super::bed::{
 };
 
 fn wrong_scale(model: &mut Llama) {
-    model.config.attn_scale = Scale::Products(0.1771);
+    model.config.attn_scale = AttentionScale::Products(0.1771);
 }
 
 #[track_caller]
@@ -64,7 +64,7 @@ fn an_entry_that_has_expired_lets_nothing_pass() {
 #[test]
 fn another_cause_at_the_same_place_is_another_failure() {
     let known = baseline(&audit(&with(wrong_scale), &LLAMA_CPP));
-    let other = audit(&with(|model| model.config.attn_scale = Scale::Products(0.125)), &LLAMA_CPP);
+    let other = audit(&with(|model| model.config.attn_scale = AttentionScale::Products(0.125)), &LLAMA_CPP);
     let expected = "the cause is attn_scale=0.125, but attn_scale=0.1771 in the baseline";
     assert_told(&told(&gated(&other, &known)), Verdict::Fail, &[expected]);
 }

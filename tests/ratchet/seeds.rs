@@ -5,7 +5,7 @@ use xcheck::compare::Verdict;
 use xcheck::diagnose::Mode;
 use xcheck::model::llama::Llama;
 use xcheck::numerics::Numerics;
-use xcheck::ops::attention::Scale;
+use xcheck::ops::attention::AttentionScale;
 use xcheck::ratchet::Diff;
 use xcheck::report::{Report, Seen};
 use xcheck::weight::Matrix;
@@ -61,7 +61,7 @@ fn of_an_engine_without_failures() {
 
 #[test]
 fn of_an_engine_with_a_known_failure_whose_cause_was_found() {
-    assert_ratchet(|| with(|model| model.config.attn_scale = Scale::Products(0.1771)), audit);
+    assert_ratchet(|| with(|model| model.config.attn_scale = AttentionScale::Products(0.1771)), audit);
 }
 
 #[test]

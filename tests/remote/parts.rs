@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::dump::Dump;
 use xcheck::engine::run_layer;
-use xcheck::format::{Safetensors, Source};
+use xcheck::format::{FileBytes, Safetensors};
 use xcheck::kept::Kept;
 use xcheck::model::{KvLayer, ModelFiles};
 use xcheck::numerics::F32;
@@ -39,7 +39,7 @@ fn given_of(given: &[Given], path: &str) -> Vec<Range<usize>> {
 
 /// Where the tensors of a file stand whose name begins so, widened to whole blocks.
 fn places(path: &str, is_one: impl Fn(&str) -> bool) -> Vec<Range<usize>> {
-    let source = Source::open(&shipped(path)).expect("it ships");
+    let source = FileBytes::open(&shipped(path)).expect("it ships");
     let start = source.data.as_ptr() as usize;
     let file = Safetensors::read(&source).expect("sound");
     let tensors = file.tensors.iter().filter(|(name, _)| is_one(name));

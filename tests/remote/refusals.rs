@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::Value;
-use xcheck::format::{Gguf, Safetensors, Source};
+use xcheck::format::{FileBytes, Gguf, Safetensors};
 
 use super::machine::Machine;
 use super::server::Faults;
@@ -102,7 +102,7 @@ fn a_run_that_needs_more_than_may_be_kept_is_refused_before_the_disk_is_full() {
 #[test]
 fn a_scale_that_is_no_number_is_found_when_its_weights_come() {
     let machine = Machine::new(&["tiny-llama2"]);
-    let source = Source::open(&super::machine::shipped(GGUF)).expect("it ships");
+    let source = FileBytes::open(&super::machine::shipped(GGUF)).expect("it ships");
     let file = Gguf::read(&source).expect("sound");
     let tensor = file.tensors.get("blk.2.ffn_up.weight").expect("a matrix");
     let at = tensor.data.as_ptr() as usize - source.data.as_ptr() as usize;
@@ -175,7 +175,7 @@ fn tensors_that_have_hashes_are_held_against_them() {
         let map = index["weight_map"].as_object().expect("a map").clone();
         for (name, shard) in &map {
             let shard = machine.server.file(&format!("{folder}/{}", shard.as_str().expect("a name")));
-            let source = Source { path: "shard".into(), data: shard.into() };
+            let source = FileBytes { path: "shard".into(), data: shard.into() };
             let tensors = Safetensors::read(&source).expect("sound").tensors;
             index["tensor_sha256"][name] = sha256(&tensors.get(name).expect("it is in there").data).into();
         }

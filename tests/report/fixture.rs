@@ -4,16 +4,18 @@ use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
 use serde_json::json;
-use xcheck::checkpoint::{Checkpoint, Point, Scope, Site};
+use xcheck::checkpoint::{Checkpoint, Point, Site, TapScope};
 use xcheck::compare::{
     Explained, Floor, Found, Gate, Measure, Observed, Role, Row, Tolerance, Tolerances, Verdict,
 };
 use xcheck::diagnose::{Basis, Coverage, Mode, Outcome, Subject};
 use xcheck::dump::Producer;
-use xcheck::exact::{Bias, Choice, Exact, Judged, Off, Profile, Side, Strand};
-use xcheck::measure::{Errors, Measurement, Nonfinite, Worst};
+use xcheck::error_map::ErrorMap;
+use xcheck::exact::{
+    BiasEstimate, BiasGroup, Choice, EngineErrors, ExactValue, InexactValue, OperationVerdict, Profile,
+};
+use xcheck::measure::{Errors, Measurement, NonfiniteCounts, WorstElement};
 use xcheck::report::{Comparison, ModelRecord, Report, Timing, Tokens};
-use xcheck::spread::Spread;
 use xcheck::weight::DType;
 
 fn errors(max_abs: f64) -> Errors {
@@ -33,7 +35,7 @@ pub fn measurement(index: &[usize], candidate: f64, reference: f64) -> Measureme
         errors: errors((candidate - reference).abs()),
         elements: 640,
         identical: if candidate == reference { 640 } else { 600 },
-        nonfinite: Nonfinite {
+        nonfinite: NonfiniteCounts {
             candidate: usize::from(!candidate.is_finite()),
             reference: usize::from(!reference.is_finite()),
             shared: usize::from(!candidate.is_finite() && !reference.is_finite()),
@@ -42,14 +44,14 @@ pub fn measurement(index: &[usize], candidate: f64, reference: f64) -> Measureme
         reference_all_zero: false,
         agreement: None,
         tops: None,
-        worst: Some(Worst { index: index.to_vec(), candidate, reference }),
+        worst: Some(WorstElement { index: index.to_vec(), candidate, reference }),
         spread: (candidate != reference).then(|| Box::new(spread(&[4, 20], (candidate - reference).abs()))),
     }
 }
 
 /// One that grows along the array.
-fn spread(shape: &[usize], largest: f64) -> Spread {
-    let mut spread = Spread::new(shape);
+fn spread(shape: &[usize], largest: f64) -> ErrorMap {
+    let mut spread = ErrorMap::new(shape);
     let count: usize = shape.iter().product();
     (0..count).for_each(|flat| spread.add(flat, largest * flat as f64 / (count - 1) as f64));
     spread
@@ -58,8 +60,8 @@ fn spread(shape: &[usize], largest: f64) -> Spread {
 pub fn site(point: Point, layer: usize, pass: usize) -> Site {
     Site {
         point,
-        layer: (point.scope() == Scope::Layer).then_some(layer),
-        pass: (point.scope() != Scope::Run).then_some(pass),
+        layer: (point.scope() == TapScope::Layer).then_some(layer),
+        pass: (point.scope() != TapScope::Run).then_some(pass),
     }
 }
 
@@ -84,7 +86,7 @@ fn since(site: Site) -> Vec<Site> {
     let nearest = groups.map(|points| match (points.iter().find(is_norm).or(points.last()), site.layer) {
         (Some(Point::Embed), Some(1..)) => Site { point: Point::BlockOut, layer: Some(0), pass: None },
         (Some(&point), layer) => {
-            let layer = layer.or(Some(1)).filter(|_| point.scope() == Scope::Layer);
+            let layer = layer.or(Some(1)).filter(|_| point.scope() == TapScope::Layer);
             Site { point, layer, pass: None }
         }
         (None, _) => unreachable!("a group of alternatives has one"),
@@ -111,18 +113,18 @@ fn row_since(
 
 /// What a stage of three values comes to: ours is what rounding can make of it, the reference's is not.
 fn explained() -> Explained {
-    let exact = Exact { value: 0.25, sigma: 1e-9, radius: 8e-9 };
-    let bias = Bias { strand: Strand::Axis(1), index: 2, error: 1e-9, is_scale: true, z: 1.5 };
-    let side = |beyond, headroom, value| Side {
+    let exact = ExactValue { value: 0.25, sigma: 1e-9, radius: 8e-9 };
+    let bias = BiasEstimate { strand: BiasGroup::Axis(1), index: 2, error: 1e-9, is_scale: true, z: 1.5 };
+    let side = |beyond, headroom, value| EngineErrors {
         beyond,
         headroom,
         worst: [(2, 1.0), (1, 0.5)]
-            .map(|(flat, part)| Off { flat, value, exact, headroom: headroom * part })
+            .map(|(flat, part)| InexactValue { flat, value, exact, headroom: headroom * part })
             .to_vec(),
         bias: Some(bias),
         spread: Some(spread(&[1, 3], headroom)),
     };
-    let judged = Judged {
+    let judged = OperationVerdict {
         reads_unrounded: None,
         evaluated: 3,
         dump: side(1, 2.5, 0.250_000_02),

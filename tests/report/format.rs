@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use xcheck::change::Kind;
+use xcheck::change::CauseKind;
 use xcheck::checkpoint::Point;
 use xcheck::compare::{Floor, Known};
 use xcheck::diagnose::{Finding, Outcome};
@@ -55,7 +55,7 @@ fn full() -> Report {
     weighed.known = Some(Known { reason, link, expires });
     outcome.rows.push(weighed);
     let findings = vec![Finding {
-        kind: Kind::Activation,
+        kind: CauseKind::Activation,
         site: place,
         points: vec![place.point],
         layers: vec![1],

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use xcheck::checkpoint::{Point, Scope};
+use xcheck::checkpoint::{Point, TapScope};
 use xcheck::report::{Report, html, json};
 
 use super::fixture::{everything, measurement, outcome, report, row, site};
@@ -74,7 +74,7 @@ fn names_from_files_end_no_element() {
 fn large(candidate: f64) -> Report {
     let layers = (0..5).flat_map(|pass| (0..32).map(move |layer| (layer, pass)));
     let points = || {
-        let is_there = |point: &&Point| point.scope() == Scope::Layer && !point.is_of_experts();
+        let is_there = |point: &&Point| point.scope() == TapScope::Layer && !point.is_of_experts();
         Point::ALL.iter().filter(is_there).filter(|point| !point.name().contains("sub_norm"))
     };
     let found = || measurement(&[3, 17], candidate, 0.25);

@@ -1,8 +1,8 @@
 //! report.md as a comment of a pull request: small whatever was found, and text from files means nothing in it.
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
-use xcheck::change::Kind;
-use xcheck::checkpoint::{Point, Scope};
+use xcheck::change::CauseKind;
+use xcheck::checkpoint::{Point, TapScope};
 use xcheck::diagnose::{Finding, Outcome};
 use xcheck::report::{Refusal, Report, html, markdown};
 
@@ -18,8 +18,8 @@ fn everything_fails(name: &str, layers: usize, passes: usize) -> Outcome {
     let far = || Some(measurement(&[3, 1, 17], 1e9, 0.5));
     let mut rows = Vec::new();
     for pass in 0..passes {
-        for &point in Point::ALL.iter().filter(|point| point.scope() != Scope::Run) {
-            let layers = if point.scope() == Scope::Layer { layers } else { 1 };
+        for &point in Point::ALL.iter().filter(|point| point.scope() != TapScope::Run) {
+            let layers = if point.scope() == TapScope::Layer { layers } else { 1 };
             rows.extend((0..layers).map(|layer| row(site(point, layer, pass), far(), far())));
         }
     }
@@ -30,7 +30,7 @@ fn everything_fails(name: &str, layers: usize, passes: usize) -> Outcome {
 fn finding(what: &str) -> Finding {
     let site = site(Point::V, 1, 0);
     Finding {
-        kind: Kind::Activation,
+        kind: CauseKind::Activation,
         site,
         points: vec![Point::V],
         layers: vec![1],

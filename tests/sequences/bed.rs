@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use xcheck::checkpoint::{Axis, Point, Site};
+use xcheck::checkpoint::{Point, Site, TapAxis};
 use xcheck::dump::{Dump, Values};
-use xcheck::format::Source;
+use xcheck::format::FileBytes;
 
 /// A token of a sequence: which, and where in its pass. Padding is none.
 pub type Owner = Option<(usize, usize)>;
@@ -64,7 +64,7 @@ impl Written {
     }
 
     pub fn open_all(&self) -> xcheck::Result<Vec<Dump>> {
-        Dump::all_from_source(Source { path: "written.safetensors".into(), data: self.bytes().into() })
+        Dump::all_from_source(FileBytes { path: "written.safetensors".into(), data: self.bytes().into() })
     }
 
     pub fn open(&self) -> Dump {
@@ -148,8 +148,8 @@ fn spread(site: Site, values: &Values, stands: &[Stand], dump: &Dump) -> (Vec<us
     let pass = site.pass.expect("of a pass");
     let (stand, axes) = (&stands[pass], site.point.axes());
     let signed = |whose: usize, value: f64| if whose == 1 { -value as f32 } else { value as f32 };
-    let at = |axis: Axis| axes.iter().position(|&known| known == axis);
-    if at(Axis::Token).is_none() && at(Axis::Key).is_none() {
+    let at = |axis: TapAxis| axes.iter().position(|&known| known == axis);
+    if at(TapAxis::Token).is_none() && at(TapAxis::Key).is_none() {
         // In the order in which the sequences stand in the pass.
         let first = stand.entries.concat().into_iter().flatten().next().map_or(0, |(whose, _)| whose);
         let data = [first, 1 - first]
@@ -161,22 +161,22 @@ fn spread(site: Site, values: &Values, stands: &[Stand], dump: &Dump) -> (Vec<us
     let (mut shape, mut data) = (values.shape.clone(), Vec::new());
     for entry in 0..stand.entries.len() {
         let (tokens, keys) = (&stand.entries[entry], slots(stands, entry, pass, dump));
-        for (axis, length) in [(Axis::Token, tokens.len()), (Axis::Key, keys.len())] {
+        for (axis, length) in [(TapAxis::Token, tokens.len()), (TapAxis::Key, keys.len())] {
             if let Some(at) = at(axis) {
                 shape[at] = length;
             }
         }
         for flat in 0..shape.iter().product::<usize>() {
             let mut index = unravel(flat, &shape);
-            let token = at(Axis::Token).map(|axis| tokens[index[axis]]);
-            let key = at(Axis::Key).map(|axis| keys[index[axis]]);
+            let token = at(TapAxis::Token).map(|axis| tokens[index[axis]]);
+            let key = at(TapAxis::Key).map(|axis| keys[index[axis]]);
             let owners: Vec<Owner> = [token, key].into_iter().flatten().collect();
             let whose = owners[0].map(|(whose, _)| whose);
             let is_own = owners.iter().all(|owner| owner.map(|(one, _)| one) == whose);
             data.push(match whose.filter(|_| is_own) {
                 None => f32::NAN,
                 Some(whose) => {
-                    for (axis, owner) in [(Axis::Token, token), (Axis::Key, key)] {
+                    for (axis, owner) in [(TapAxis::Token, token), (TapAxis::Key, key)] {
                         if let (Some(axis), Some(Some((_, place)))) = (at(axis), owner) {
                             index[axis] = place;
                         }

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use xcheck::checkpoint::{Axis, Point, Site};
+use xcheck::checkpoint::{Point, Site, TapAxis};
 use xcheck::compare::{Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, cross_check, cross_check_dumps};
 use xcheck::dump::Dump;
-use xcheck::engine::Script;
+use xcheck::engine::RunInput;
 use xcheck::exact::Float;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
@@ -91,7 +91,7 @@ fn stored(dump: &Dump, eighth: Eighth, is_by_token: bool, takes: impl Fn(Point) 
         }
         let file = row["file"].as_str().expect("a file").to_owned();
         let (shape, values) = written.arrays.remove(&file).expect("it is there");
-        let along = point.axes().iter().position(|axis| matches!(axis, Axis::Token | Axis::Key));
+        let along = point.axes().iter().position(|axis| matches!(axis, TapAxis::Token | TapAxis::Key));
         let along = along.filter(|_| is_by_token);
         let inner: usize = along.map_or(values.len(), |axis| shape[axis + 1..].iter().product());
         let scales = along.map_or(1, |axis| shape[axis]);
@@ -147,7 +147,7 @@ const CASES: [(&str, &str); 4] = [
 /// All of a dump, or what a quantised engine has so.
 fn takings() -> [fn(Point) -> bool; 2] {
     [
-        |point| point.axes().iter().any(|axis| *axis != Axis::Vocab),
+        |point| point.axes().iter().any(|axis| *axis != TapAxis::Vocab),
         |point| [Point::Q, Point::KRope, Point::FfnOut, Point::AttnContext].contains(&point),
     ]
 }
@@ -260,7 +260,7 @@ fn what_an_engine_went_on_with_is_where_stages_start() {
     let (loaded, numerics) = counterpart(model, &reference_of(model, name));
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("rounds.safetensors");
-    let script = Script::greedy(&[1, 33, 35, 60, 34], 2);
+    let script = RunInput::greedy(&[1, 33, 35, 60, 34], 2);
     record_altered(&*loaded.model, &*numerics, &script, &path, &mut Rounds);
     let mut written = of_eight_bits(&Dump::open(&path).expect("sound"));
     let introduced = |written: &Written| {
@@ -284,14 +284,14 @@ fn an_engine_that_goes_on_with_eight_bits_chooses_by_its_own_logits() {
     let (model, name) = ("tiny-llama3", "transformers-f32");
     let (loaded, numerics) = counterpart(model, &reference_of(model, name));
     let folder = tempfile::tempdir().expect("a folder");
-    let run = |script: &Script, number: usize, fault: &mut dyn Tap| {
+    let run = |script: &RunInput, number: usize, fault: &mut dyn Tap| {
         let path = folder.path().join(format!("{number}.safetensors"));
         record_altered(&*loaded.model, &*numerics, script, &path, fault);
         Dump::open(&path).expect("sound")
     };
     let chosen = |dump: &Dump| dump.manifest.generated.clone().expect("it generates");
     let other = (1..40).find_map(|token: u32| {
-        let (script, number) = (Script::greedy(&[1, token, 35, 60, 34], 1), 2 * token as usize);
+        let (script, number) = (RunInput::greedy(&[1, token, 35, 60, 34], 1), 2 * token as usize);
         let rounded = run(&script, number, &mut Rounds);
         (chosen(&rounded) != chosen(&run(&script, number + 1, &mut ()))).then_some(rounded)
     });

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use xcheck::checkpoint::{Axis, Point, Site};
+use xcheck::checkpoint::{Point, Site, TapAxis};
 use xcheck::dump::Dump;
 
 use super::bed::{Owner, Stand, Written, twice, unravel};
@@ -93,7 +93,7 @@ fn edit_keys(written: &mut Written, kept: impl Fn(Site, &[Vec<Value>; 2]) -> Vec
     let rows = written.manifest["tensors"].as_array().expect("rows").clone();
     for (at, row) in rows.iter().enumerate() {
         let point: Point = row["tap"].as_str().expect("a tap").parse().expect("it is one");
-        let Some(axis) = point.axes().iter().position(|&axis| axis == Axis::Key) else { continue };
+        let Some(axis) = point.axes().iter().position(|&axis| axis == TapAxis::Key) else { continue };
         let number = |field: &str| row[field].as_u64().map(|number| number as usize);
         let site = Site { point, layer: number("layer"), pass: number("pass") };
         let kept = kept(site, &keys(written, site.pass.expect("of a pass")));

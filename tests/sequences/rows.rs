@@ -1,7 +1,7 @@
 //! Arrays of some rows: what is held is compared, what is not is not.
 
 use serde_json::json;
-use xcheck::checkpoint::{Axis, Point, Site};
+use xcheck::checkpoint::{Point, Site, TapAxis};
 use xcheck::compare::{Held, Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, cross_check, cross_check_dumps};
 use xcheck::dump::{Dump, Values};
@@ -21,7 +21,7 @@ fn thinned(dump: &Dump, rows: &[usize], takes: impl Fn(Point) -> bool) -> Writte
     let mut manifest = written.manifest.take();
     for row in manifest["tensors"].as_array_mut().expect("rows") {
         let point: Point = row["tap"].as_str().expect("a tap").parse().expect("a tap point");
-        let tokens = point.axes().iter().position(|&axis| axis == Axis::Token);
+        let tokens = point.axes().iter().position(|&axis| axis == TapAxis::Token);
         let (Some(axis), true) = (tokens, row["pass"] == 0 && takes(point)) else { continue };
         let file = row["file"].as_str().expect("a file").to_owned();
         let (shape, values) = written.arrays.remove(&file).expect("it is there");

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::dump::Dump;
-use xcheck::engine::{Ending, Generation, Request, Sampling, Script};
+use xcheck::engine::{Generation, Request, RunInput, Sampling, StopReason};
 use xcheck::model::LoadedModel;
 use xcheck::numerics::{F32, KvType, LlamaCpp, Numerics};
 use xcheck::ops::sampling::Picks;
@@ -30,7 +30,7 @@ fn numbers(list: &Value) -> Vec<Option<u32>> {
 fn of_our_dump(loaded: &LoadedModel, numerics: &dyn Numerics, tokens: &[u32]) -> Vec<Option<u32>> {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("dump");
-    record(&*loaded.model, numerics, &Script::greedy(tokens, 0), &path);
+    record(&*loaded.model, numerics, &RunInput::greedy(tokens, 0), &path);
     let logits = logits(&path);
     let (rows, next) = (tokens.len() - 1, tokens[1..].to_vec());
     let logprobs = numerics.log_probabilities(&logits, &Picks::new(&[rows], next), 1.0);
@@ -125,7 +125,7 @@ fn what_is_generated_is_what_generate_generates() {
             logprobs.push(Some(own.data()[0].to_bits()));
         }
         let mut generated = generation.generated().to_vec();
-        if let Some(Ending::Stop(id)) = generation.ending() {
+        if let Some(StopReason::Stop(id)) = generation.ending() {
             let logits = Tensor::new(&[1, 512], generation.logits().to_vec());
             let own = F32.log_probabilities(&logits, &Picks::new(&[1], vec![id]), 1.0);
             logprobs.push(Some(own.data()[0].to_bits()));

@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::Value;
-use xcheck::tokenizer::{Conversation, Template};
+use xcheck::tokenizer::{ChatTemplate, Conversation};
 
 /// Made by reference-scripts/vectors/make_template_vectors.py.
 fn vectors() -> Vec<Value> {
@@ -12,10 +12,10 @@ fn vectors() -> Vec<Value> {
     serde_json::from_str(&text).expect("it is JSON")
 }
 
-fn template(source: &str) -> xcheck::Result<Template> {
+fn template(source: &str) -> xcheck::Result<ChatTemplate> {
     let tokens = [("bos_token", "<s>"), ("eos_token", "</s>")];
     let tokens = tokens.map(|(name, text)| (name.to_owned(), text.to_owned()));
-    Template::new(source.to_owned(), &tokens.into())
+    ChatTemplate::new(source.to_owned(), &tokens.into())
 }
 
 fn conversation(case: &Value) -> Conversation {

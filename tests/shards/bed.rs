@@ -5,13 +5,13 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use xcheck::change::{Book, Changing, Supposition};
+use xcheck::change::{ChangeTap, ModelOperations, Supposition};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Gate, Role, Selection, Tolerances};
 use xcheck::diagnose::{Evidence, Mode, Outcome, Rounding, Rules, Work, cross_check, cross_check_units};
 use xcheck::dump::{Dump, Input, Layout, Manifest, ModelInfo, Producer, Recorder};
-use xcheck::engine::{self, Script};
-use xcheck::exact::{Profile, Traced};
+use xcheck::engine::{self, RunInput};
+use xcheck::exact::{Profile, TracedNumerics};
 use xcheck::model::Model;
 use xcheck::numerics::Numerics;
 use xcheck::plan::Plan;
@@ -163,9 +163,9 @@ pub fn dump_of(
     keeps: &dyn Fn(Site) -> bool,
     path: &Path,
 ) -> Dump {
-    let traced = Traced::new(numerics, Profile::of(numerics));
-    let book = Book::of(model, numerics).expect("it runs");
-    let changing = Changing::new(&traced, &book, supposed).forgetting();
+    let traced = TracedNumerics::new(numerics, Profile::of(numerics));
+    let book = ModelOperations::of(model, numerics).expect("it runs");
+    let changing = ChangeTap::new(&traced, &book, supposed).forgetting();
     let settings = serde_json::json!({"dtype": numerics.activation_type().name(), "kv_cache": numerics.cache_type().name()});
     let producer = Producer {
         name: "planted".into(),
@@ -179,7 +179,7 @@ pub fn dump_of(
     let manifest = Manifest::new(producer, info, layout, input, Vec::new());
     let mut recorder = Recorder::create(path, manifest).expect("a new dump");
     let mut taps = (changing, Kept { keeps, recorder: &mut recorder });
-    let transcript = engine::run(model, &traced, &Script::greedy(&PROMPT, 2), &mut taps).expect("it runs");
+    let transcript = engine::run(model, &traced, &RunInput::greedy(&PROMPT, 2), &mut taps).expect("it runs");
     recorder.finish(transcript.passes, transcript.generated).expect("it is written");
     Dump::open(path).expect("it is whole")
 }

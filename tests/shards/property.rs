@@ -260,7 +260,7 @@ fn of_a_continuation_beyond_the_passes() {
     let (loaded, numerics) = counterpart("tiny-llama2", &dump);
     let folder = tempfile::tempdir().expect("a folder");
     let mut generated = dump.manifest.generated.clone().expect("it has one");
-    let script = xcheck::engine::Script::greedy(&dump.manifest.input.tokens, generated.len() + 2);
+    let script = xcheck::engine::RunInput::greedy(&dump.manifest.input.tokens, generated.len() + 2);
     let longer =
         xcheck::engine::run(&*loaded.model, &*numerics, &script, &mut ()).expect("it runs").generated;
     assert_eq!(longer[..generated.len()], generated);
@@ -283,6 +283,6 @@ fn of_a_continuation_beyond_the_passes() {
     assert!(whole.rows.iter().any(|row| row.site.point == Point::Generated));
 }
 
-fn script_of(dump: &Dump) -> xcheck::engine::Script {
-    xcheck::engine::Script::greedy(&dump.manifest.input.tokens, dump.manifest.passes.len() - 1)
+fn script_of(dump: &Dump) -> xcheck::engine::RunInput {
+    xcheck::engine::RunInput::greedy(&dump.manifest.input.tokens, dump.manifest.passes.len() - 1)
 }

@@ -1,8 +1,8 @@
 //! The nonlinearity of the feed-forward block, and what it is multiplied with.
 
-use crate::change::{At, Entry, Kind, Value};
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
 use crate::checkpoint::Point;
-use crate::exact::Activated;
+use crate::exact::Nonlinearity;
 use crate::numerics::Numerics;
 use crate::ops::ffn::Activation;
 use crate::tensor::Tensor;
@@ -11,38 +11,38 @@ const ACTIVATED: &[Point] = &[Point::FfnAct, Point::ExpertAct];
 
 const WORDS: &str = "silu|gelu_pytorch_tanh|gelu|relu2|relu|quick_gelu|without-up|without-gate";
 
-pub(super) static ENTRIES: &[Entry] = &[
-    Entry {
-        kind: Kind::Activation,
+pub(super) static ENTRIES: &[CatalogueEntry] = &[
+    CatalogueEntry {
+        kind: CauseKind::Activation,
         keys: Some(["hidden_act", ""]),
         at: ACTIVATED,
         takes: WORDS,
         own,
         compute: |at, value| has_gate(at).then(|| by_word(at, value.as_word()?))?,
         usual: |at| if has_gate(at) { others(at, &["without-up", "without-gate"]) } else { Vec::new() },
-        ..Entry::PLAIN
+        ..CatalogueEntry::PLAIN
     },
     // GPT-2 has no gate, and another key.
-    Entry {
-        kind: Kind::Activation,
+    CatalogueEntry {
+        kind: CauseKind::Activation,
         keys: Some(["activation_function", ""]),
         at: ACTIVATED,
         takes: WORDS,
         own,
         compute: |at, value| (!has_gate(at)).then(|| by_word(at, value.as_word()?))?,
         usual: |at| if has_gate(at) { Vec::new() } else { others(at, &[]) },
-        ..Entry::PLAIN
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::GateUpSwap,
+    CatalogueEntry {
+        kind: CauseKind::GateUpSwap,
         at: ACTIVATED,
         takes: "operands",
         compute: |at, value| {
-            let Activated { x, up, activation } = at.stage()?;
+            let Nonlinearity { x, up, activation } = at.stage()?;
             (value.as_word()? == "operands").then(|| Some(at.n.gated(up.as_ref()?, x, *activation)))?
         },
-        usual: |_| vec![Value::word("operands")],
-        ..Entry::PLAIN
+        usual: |_| vec![ChangeValue::word("operands")],
+        ..CatalogueEntry::PLAIN
     },
 ];
 
@@ -57,25 +57,26 @@ const NAMES: [(&str, Activation); 7] = [
     ("quick_gelu", Activation::QuickGelu),
 ];
 
-fn own(at: &At) -> Value {
-    let known = at.stage().and_then(|op: &Activated| NAMES.iter().find(|(_, known)| *known == op.activation));
-    known.map_or(Value::Nothing, |(name, _)| Value::word(name))
+fn own(at: &SiteContext) -> ChangeValue {
+    let known =
+        at.stage().and_then(|op: &Nonlinearity| NAMES.iter().find(|(_, known)| *known == op.activation));
+    known.map_or(ChangeValue::Nothing, |(name, _)| ChangeValue::word(name))
 }
 
-fn has_gate(at: &At) -> bool {
-    at.stage::<Activated>().is_some_and(|op| op.up.is_some())
+fn has_gate(at: &SiteContext) -> bool {
+    at.stage::<Nonlinearity>().is_some_and(|op| op.up.is_some())
 }
 
 /// The other functions, and `more`.
-fn others(at: &At, more: &[&str]) -> Vec<Value> {
-    let own = at.stage().map(|op: &Activated| op.activation.function());
+fn others(at: &SiteContext, more: &[&str]) -> Vec<ChangeValue> {
+    let own = at.stage().map(|op: &Nonlinearity| op.activation.function());
     let functions =
         NAMES.iter().filter(|(_, one)| one.function() == *one && own.is_some_and(|own| own != *one));
-    functions.map(|(name, _)| *name).chain(more.iter().copied()).map(Value::word).collect()
+    functions.map(|(name, _)| *name).chain(more.iter().copied()).map(ChangeValue::word).collect()
 }
 
-fn by_word(at: &At, word: &str) -> Option<Tensor> {
-    let Activated { x, up, activation } = at.stage()?;
+fn by_word(at: &SiteContext, word: &str) -> Option<Tensor> {
+    let Nonlinearity { x, up, activation } = at.stage()?;
     if let Some((_, other)) = NAMES.iter().find(|(name, _)| *name == word) {
         return Some(match up {
             Some(up) => at.n.gated(x, up, *other),

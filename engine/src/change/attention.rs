@@ -1,49 +1,51 @@
 //! Scores and context: which key head a query reads, the order of heads, and what scores are multiplied with or capped by.
 
-use crate::change::around::soft_cap;
-use crate::change::{At, Entry, Kind, Value, rounded_to, snapped};
+use crate::change::outer_operations::soft_cap;
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, rounded_to, snapped};
 use crate::checkpoint::Point;
-use crate::exact::{Context, Float, Scores};
+use crate::exact::{AttentionContext, Float, Scores};
 use crate::numerics::Numerics;
-use crate::ops::attention::Scale;
+use crate::ops::attention::AttentionScale;
 use crate::tensor::Tensor;
 use crate::weight::DType;
 
 /// Taps where heads of queries meet heads of keys and values.
 const HEADS: &[Point] = &[Point::AttnScores, Point::AttnContext];
 
-pub(super) static ENTRIES: &[Entry] = &[
-    Entry {
-        kind: Kind::AttnScale,
+pub(super) static ENTRIES: &[CatalogueEntry] = &[
+    CatalogueEntry {
+        kind: CauseKind::AttnScale,
         at: &[Point::AttnScores],
         takes: "0.125",
-        own: |at| own_scale(at).map_or(Value::Nothing, |scale| Value::Number(scale.factor().into())),
+        own: |at| {
+            own_scale(at).map_or(ChangeValue::Nothing, |scale| ChangeValue::Number(scale.factor().into()))
+        },
         compute: |at, value| with_scale(at, value.number()? as f32),
         read: read_scale,
-        usual: |at| scales(at).into_iter().map(Value::Number).collect(),
-        ..Entry::PLAIN
+        usual: |at| scales(at).into_iter().map(ChangeValue::Number).collect(),
+        ..CatalogueEntry::PLAIN
     },
-    Entry { kind: Kind::Softcap, keys: ATTN_CAP, at: &[Point::AttnScores], ..NO_SOFTCAP },
-    Entry { kind: Kind::Softcap, keys: ATTN_CAP, at: &[Point::AttnScores], ..SOFTCAP },
-    Entry { kind: Kind::Softcap, keys: LOGITS_CAP, at: &[Point::Logits], ..NO_SOFTCAP },
-    Entry { kind: Kind::Softcap, keys: LOGITS_CAP, at: &[Point::Logits], ..SOFTCAP },
-    Entry {
-        kind: Kind::GqaMapping,
+    CatalogueEntry { kind: CauseKind::Softcap, keys: ATTN_CAP, at: &[Point::AttnScores], ..NO_SOFTCAP },
+    CatalogueEntry { kind: CauseKind::Softcap, keys: ATTN_CAP, at: &[Point::AttnScores], ..SOFTCAP },
+    CatalogueEntry { kind: CauseKind::Softcap, keys: LOGITS_CAP, at: &[Point::Logits], ..NO_SOFTCAP },
+    CatalogueEntry { kind: CauseKind::Softcap, keys: LOGITS_CAP, at: &[Point::Logits], ..SOFTCAP },
+    CatalogueEntry {
+        kind: CauseKind::GqaMapping,
         at: HEADS,
         takes: "tile|first|0,1,0,1",
         compute: |at, value| reading(at, &key_heads(at, value.as_word()?)?),
         read: read_key_heads,
-        usual: |_| ["tile", "first"].map(Value::word).into(),
-        ..Entry::PLAIN
+        usual: |_| ["tile", "first"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::HeadOrder,
+    CatalogueEntry {
+        kind: CauseKind::HeadOrder,
         at: HEADS,
         takes: "reversed|groups|transposed|heads-first|1,0,3,2",
         compute: |at, value| in_order(at, value.as_word()?),
         read: read_order,
-        usual: |_| ["reversed", "groups", "transposed", "heads-first"].map(Value::word).into(),
-        ..Entry::PLAIN
+        usual: |_| ["reversed", "groups", "transposed", "heads-first"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
     },
 ];
 
@@ -51,42 +53,42 @@ const ATTN_CAP: Option<[&str; 2]> = Some(["attn_logit_softcapping", "attn_logit_
 const LOGITS_CAP: Option<[&str; 2]> = Some(["final_logit_softcapping", "final_logit_softcapping"]);
 
 /// A cap that the model has, and an engine does not.
-const NO_SOFTCAP: Entry = Entry {
+const NO_SOFTCAP: CatalogueEntry = CatalogueEntry {
     takes: "none",
-    own: |at| uncapped(at).1.map_or(Value::word("none"), |cap| Value::Number(cap.into())),
+    own: |at| uncapped(at).1.map_or(ChangeValue::word("none"), |cap| ChangeValue::Number(cap.into())),
     compute: |at, value| match (value.as_word()?, uncapped(at)) {
         ("none", (x, Some(_))) => Some(x),
         _ => None,
     },
-    usual: |_| vec![Value::word("none")],
-    ..Entry::PLAIN
+    usual: |_| vec![ChangeValue::word("none")],
+    ..CatalogueEntry::PLAIN
 };
 
-const SOFTCAP: Entry = Entry {
+const SOFTCAP: CatalogueEntry = CatalogueEntry {
     takes: "50",
-    own: |at| uncapped(at).1.map_or(Value::word("none"), |cap| Value::Number(cap.into())),
+    own: |at| uncapped(at).1.map_or(ChangeValue::word("none"), |cap| ChangeValue::Number(cap.into())),
     compute: |at, value| capped(at, value.number()?),
     read: read_cap,
-    usual: |_| CAPS[..3].iter().copied().map(Value::Number).collect(),
-    ..Entry::PLAIN
+    usual: |_| CAPS[..3].iter().copied().map(ChangeValue::Number).collect(),
+    ..CatalogueEntry::PLAIN
 };
 
-fn own_scale(at: &At) -> Option<Scale> {
+fn own_scale(at: &SiteContext) -> Option<AttentionScale> {
     at.stage::<Scores>().map(|scores| scores.scale)
 }
 
 /// Computes attention with another scale, applied to the same operand as in the model.
-fn with_scale(at: &At, factor: f32) -> Option<Tensor> {
+fn with_scale(at: &SiteContext, factor: f32) -> Option<Tensor> {
     let Scores { q, k, scale } = at.stage()?;
     let scale = match scale {
-        Scale::Products(_) => Scale::Products(factor),
-        Scale::Queries(_) => Scale::Queries(factor),
+        AttentionScale::Products(_) => AttentionScale::Products(factor),
+        AttentionScale::Queries(_) => AttentionScale::Queries(factor),
     };
     Some(at.n.scores(q, k, scale))
 }
 
 /// Returns the scales of other head sizes, and those of ports that scale twice, not at all, or round the factor.
-fn scales(at: &At) -> Vec<f64> {
+fn scales(at: &SiteContext) -> Vec<f64> {
     let Some(Scores { q, scale, .. }) = at.stage() else { return Vec::new() };
     let (heads, head_dim) = (q.shape()[1] as f64, q.shape()[2] as f64);
     let own = f64::from(scale.factor());
@@ -117,7 +119,7 @@ fn scales(at: &At) -> Vec<f64> {
 }
 
 /// Estimates the ratio of their scores to ours by least squares.
-fn read_scale(at: &At, theirs: &[f64]) -> Vec<Value> {
+fn read_scale(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(scale) = own_scale(at) else { return Vec::new() };
     let (mut up, mut down) = (0.0, 0.0);
     for (&ours, &theirs) in at.value.data().iter().zip(theirs).filter(|(_, theirs)| theirs.is_finite()) {
@@ -137,11 +139,11 @@ fn read_scale(at: &At, theirs: &[f64]) -> Vec<Value> {
         (false, false) => &[8],
     };
     values.extend(digits.iter().map(|&digits| rounded_to(digits, read)));
-    values.into_iter().map(Value::Number).collect()
+    values.into_iter().map(ChangeValue::Number).collect()
 }
 
 /// Returns the uncertainty of a number that is read from values of the computed type.
-fn certainty(at: &At) -> f64 {
+fn certainty(at: &SiteContext) -> f64 {
     match at.n.activation_type() {
         DType::BF16 => 4e-3,
         DType::F16 => 5e-4,
@@ -153,12 +155,12 @@ fn certainty(at: &At) -> f64 {
 const CAPS: [f64; 6] = [30.0, 50.0, 20.0, 15.0, 25.0, 100.0];
 
 /// Returns the scores before the model's soft cap, and the cap.
-fn uncapped(at: &At) -> (Tensor, Option<f32>) {
+fn uncapped(at: &SiteContext) -> (Tensor, Option<f32>) {
     soft_cap(at).map_or_else(|| (at.value.clone(), None), |(x, cap)| (x, Some(cap)))
 }
 
 /// c · tanh(x / c), in the three steps in which it is written everywhere; nothing where that is x but for rounding.
-fn capped(at: &At, cap: f64) -> Option<Tensor> {
+fn capped(at: &SiteContext, cap: f64) -> Option<Tensor> {
     let (x, _) = uncapped(at);
     let largest = x.data().iter().fold(0.0f64, |largest, &x| largest.max(f64::from(x).abs()));
     let bends_by = (largest / cap).powi(2) / 3.0;
@@ -169,7 +171,7 @@ fn capped(at: &At, cap: f64) -> Option<Tensor> {
 }
 
 /// The cap by which nothing is left over of all values together, each weighed by what it is bent by: x³ / 3c², nearly.
-fn read_cap(at: &At, theirs: &[f64]) -> Vec<Value> {
+fn read_cap(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let (x, _) = uncapped(at);
     let pairs = x.data().iter().map(|&x| f64::from(x)).zip(theirs.iter().copied());
     let pairs: Vec<(f64, f64)> = pairs.filter(|(_, y)| y.is_finite()).collect();
@@ -189,28 +191,28 @@ fn read_cap(at: &At, theirs: &[f64]) -> Vec<Value> {
     let mut values = snapped(low, &CAPS, if is_short { 3.0 } else { 0.1 });
     values.extend(snapped(low, &steps.collect::<Vec<_>>(), if is_short { 0.5 } else { 0.1 }));
     values.extend([2, 3].map(|digits| rounded_to(digits, low)));
-    values.into_iter().map(Value::Number).collect()
+    values.into_iter().map(ChangeValue::Number).collect()
 }
 
 /// Caps lie between these.
 const LIKELY: (f64, f64) = (0.1, 1e4);
 
 /// Heads of queries, and of keys or values.
-fn heads(at: &At) -> Option<(usize, usize)> {
-    match (at.stage::<Scores>(), at.stage::<Context>()) {
+fn heads(at: &SiteContext) -> Option<(usize, usize)> {
+    match (at.stage::<Scores>(), at.stage::<AttentionContext>()) {
         (Some(Scores { q, k, .. }), _) => Some((q.shape()[1], k.shape()[1])),
-        (_, Some(Context { weights, v })) => Some((weights.shape()[0], v.shape()[1])),
+        (_, Some(AttentionContext { weights, v })) => Some((weights.shape()[0], v.shape()[1])),
         _ => None,
     }
 }
 
 /// Returns the head counts; `None` if each query head has its own key head, or all share one.
-fn grouped(at: &At) -> Option<(usize, usize)> {
+fn grouped(at: &SiteContext) -> Option<(usize, usize)> {
     heads(at).filter(|&(heads, key_heads)| key_heads > 1 && key_heads < heads)
 }
 
 /// The head of keys that each head of queries reads; nothing where those are the model's.
-fn key_heads(at: &At, how: &str) -> Option<Vec<usize>> {
+fn key_heads(at: &SiteContext, how: &str) -> Option<Vec<usize>> {
     let (heads, key_heads) = grouped(at)?;
     let map: Vec<usize> = match how {
         "tile" => (0..heads).map(|head| head % key_heads).collect(),
@@ -223,7 +225,7 @@ fn key_heads(at: &At, how: &str) -> Option<Vec<usize>> {
 }
 
 /// Computes attention with the key or value head that `map` gives for each query head.
-fn reading(at: &At, map: &[usize]) -> Option<Tensor> {
+fn reading(at: &SiteContext, map: &[usize]) -> Option<Tensor> {
     let spread = |x: &Tensor| {
         let (heads, head_dim) = (x.shape()[1], x.shape()[2]);
         let shape = [x.rows(), map.len(), head_dim];
@@ -232,17 +234,17 @@ fn reading(at: &At, map: &[usize]) -> Option<Tensor> {
             (0, (row * heads + map[head]) * head_dim + flat % head_dim)
         })
     };
-    match (at.stage::<Scores>(), at.stage::<Context>()) {
+    match (at.stage::<Scores>(), at.stage::<AttentionContext>()) {
         (Some(Scores { q, k, scale }), _) => Some(at.n.scores(q, &spread(k), *scale)),
-        (_, Some(Context { weights, v })) => Some(at.n.context(weights, &spread(v))),
+        (_, Some(AttentionContext { weights, v })) => Some(at.n.context(weights, &spread(v))),
         _ => None,
     }
 }
 
 /// Returns the nearest key head for each query head.
-fn read_key_heads(at: &At, theirs: &[f64]) -> Vec<Value> {
+fn read_key_heads(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some((heads, key_heads)) = grouped(at) else { return Vec::new() };
-    let mut nearest = Nearest::new(at, theirs, heads);
+    let mut nearest = HeadSearch::new(at, theirs, heads);
     for key_head in 0..key_heads {
         let Some(made) = reading(at, &vec![key_head; heads]) else { continue };
         (0..heads).for_each(|head| nearest.look(head, key_head, (&made, head)));
@@ -251,24 +253,24 @@ fn read_key_heads(at: &At, theirs: &[f64]) -> Vec<Value> {
 }
 
 /// The name of a map, if it has one, else its numbers.
-fn told(map: &[usize], name: Option<&str>) -> Value {
-    name.map_or_else(|| Value::Word(listed(map)), Value::word)
+fn told(map: &[usize], name: Option<&str>) -> ChangeValue {
+    name.map_or_else(|| ChangeValue::Word(listed(map)), ChangeValue::word)
 }
 
 fn listed(map: &[usize]) -> String {
     map.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
 }
 
-fn key_heads_named(at: &At, map: &[usize]) -> Option<&'static str> {
+fn key_heads_named(at: &SiteContext, map: &[usize]) -> Option<&'static str> {
     ["tile", "first"].into_iter().find(|word| key_heads(at, word).is_some_and(|known| known == map))
 }
 
-fn order_named(at: &At, map: &[usize]) -> Option<&'static str> {
+fn order_named(at: &SiteContext, map: &[usize]) -> Option<&'static str> {
     ["reversed", "groups"].into_iter().find(|word| order(at, word).is_some_and(|known| known == map))
 }
 
 /// Search for our nearest head for each of their heads.
-struct Nearest<'t> {
+struct HeadSearch<'t> {
     theirs: &'t [f64],
     /// Indices of the values of each head, in scores `[H, T, S]` or in context `[T, H·D]`.
     places: Vec<Vec<usize>>,
@@ -279,8 +281,8 @@ struct Nearest<'t> {
 /// Largest error of a head that still matches.
 const NEAR: f64 = 0.1;
 
-impl<'t> Nearest<'t> {
-    fn new(at: &At, theirs: &'t [f64], heads: usize) -> Self {
+impl<'t> HeadSearch<'t> {
+    fn new(at: &SiteContext, theirs: &'t [f64], heads: usize) -> Self {
         let (all, width) = (at.value.data().len(), at.value.row_len());
         let places = |head: usize| match at.stage::<Scores>() {
             Some(_) => (head * all / heads..(head + 1) * all / heads).collect(),
@@ -310,7 +312,7 @@ impl<'t> Nearest<'t> {
 }
 
 /// Returns the head at each position; `None` if that is the model's order.
-fn order(at: &At, how: &str) -> Option<Vec<usize>> {
+fn order(at: &SiteContext, how: &str) -> Option<Vec<usize>> {
     let (heads, key_heads) = heads(at)?;
     let order: Vec<usize> = match how {
         "reversed" => (0..heads).rev().collect(),
@@ -325,10 +327,10 @@ fn order(at: &At, how: &str) -> Option<Vec<usize>> {
 }
 
 /// The queries with their heads in another order, or the merged context.
-fn in_order(at: &At, how: &str) -> Option<Tensor> {
-    let Scores { q, k, scale } = match (at.stage::<Scores>(), at.stage::<Context>()) {
+fn in_order(at: &SiteContext, how: &str) -> Option<Tensor> {
+    let Scores { q, k, scale } = match (at.stage::<Scores>(), at.stage::<AttentionContext>()) {
         (Some(scores), _) => scores,
-        (_, Some(Context { weights, .. })) => {
+        (_, Some(AttentionContext { weights, .. })) => {
             let (heads, tokens) = (weights.shape()[0], weights.shape()[1]);
             let from = laid_out(at, how, [tokens, heads, at.value.row_len() / heads])?;
             return Some(at.n.gathered(&[at.value], at.value.shape(), |flat| (0, from(flat))));
@@ -341,7 +343,7 @@ fn in_order(at: &At, how: &str) -> Option<Tensor> {
 
 /// Returns the index of each value of `[T, H, D]` in another layout.
 fn laid_out(
-    at: &At,
+    at: &SiteContext,
     how: &str,
     [tokens, heads, head_dim]: [usize; 3],
 ) -> Option<Box<dyn Fn(usize) -> usize>> {
@@ -369,13 +371,13 @@ fn laid_out(
 }
 
 /// Returns our nearest head for each head.
-fn read_order(at: &At, theirs: &[f64]) -> Vec<Value> {
+fn read_order(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some((heads, _)) = heads(at) else { return Vec::new() };
-    let mut nearest = Nearest::new(at, theirs, heads);
+    let mut nearest = HeadSearch::new(at, theirs, heads);
     for by in 0..heads {
         // Scores of every head of queries with every head of keys: all heads of queries one further each time.
         let turned: Vec<usize> = (0..heads).map(|head| (head + by) % heads).collect();
-        match at.stage::<Context>() {
+        match at.stage::<AttentionContext>() {
             Some(_) => (0..heads).for_each(|head| nearest.look(head, turned[head], (at.value, turned[head]))),
             None => {
                 let made = in_order(at, &listed(&turned)).unwrap_or_else(|| at.value.clone());

@@ -1,43 +1,43 @@
 //! The cache: rows at other places than their positions, and rows of another position or time.
 
-use crate::change::{At, Entry, Kind, Value, distance};
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, distance};
 use crate::checkpoint::Point;
 use crate::tensor::Tensor;
 
 const CACHES: &[Point] = &[Point::KCache, Point::VCache];
 
-pub(super) static ENTRIES: &[Entry] = &[
-    Entry {
-        kind: Kind::CacheStale,
+pub(super) static ENTRIES: &[CatalogueEntry] = &[
+    CatalogueEntry {
+        kind: CauseKind::CacheStale,
         at: CACHES,
         takes: "repeated|unwritten|first-lost|past-lost",
         compute: |at, value| with_rows(at, &stale(at, value.as_word()?)?),
-        usual: |_| ["repeated", "unwritten", "first-lost", "past-lost"].map(Value::word).into(),
-        ..Entry::PLAIN
+        usual: |_| ["repeated", "unwritten", "first-lost", "past-lost"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::CachePosition,
+    CatalogueEntry {
+        kind: CauseKind::CachePosition,
         at: CACHES,
         takes: "one-early|one-late|reversed|10:9,11:10",
         compute: |at, value| with_rows(at, &moved(at, value.as_word()?)?),
         read: read_rows,
-        usual: |_| ["one-early", "one-late", "reversed"].map(Value::word).into(),
-        ..Entry::PLAIN
+        usual: |_| ["one-early", "one-late", "reversed"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
     },
 ];
 
 /// Row of the cache at each index; `None` for a zero row, which was never written.
-type Rows = Vec<Option<usize>>;
+type CacheRows = Vec<Option<usize>>;
 
 /// Rows of the cache, and the first that this pass writes.
-fn extent(at: &At) -> (usize, usize) {
+fn extent(at: &SiteContext) -> (usize, usize) {
     let rows = at.value.rows();
     (rows, rows.saturating_sub(at.positions.len()))
 }
 
-fn stale(at: &At, what: &str) -> Option<Rows> {
+fn stale(at: &SiteContext, what: &str) -> Option<CacheRows> {
     let (rows, first) = extent(at);
-    let mut all: Rows = (0..rows).map(Some).collect();
+    let mut all: CacheRows = (0..rows).map(Some).collect();
     match what {
         // What attention reads is one token old.
         "repeated" if rows > 1 => all[rows - 1] = Some(rows - 2),
@@ -50,9 +50,9 @@ fn stale(at: &At, what: &str) -> Option<Rows> {
     Some(all)
 }
 
-fn moved(at: &At, how: &str) -> Option<Rows> {
+fn moved(at: &SiteContext, how: &str) -> Option<CacheRows> {
     let (rows, first) = extent(at);
-    let mut all: Rows = (0..rows).map(Some).collect();
+    let mut all: CacheRows = (0..rows).map(Some).collect();
     match how {
         // The first takes the place of the last before it, and the last place is left as it was.
         "one-early" if rows > 1 => {
@@ -79,7 +79,7 @@ fn moved(at: &At, how: &str) -> Option<Rows> {
     Some(all)
 }
 
-fn with_rows(at: &At, rows: &Rows) -> Option<Tensor> {
+fn with_rows(at: &SiteContext, rows: &CacheRows) -> Option<Tensor> {
     let (width, nothing) = (at.value.row_len(), Tensor::new(&[1], vec![0.0]));
     let is_own = rows.iter().enumerate().all(|(row, from)| *from == Some(row));
     (!is_own).then(|| {
@@ -97,7 +97,7 @@ const MOST_ROWS: usize = 512;
 const NEAR: f64 = 0.01;
 
 /// Returns our nearest row for each of their rows that differs.
-fn read_rows(at: &At, theirs: &[f64]) -> Vec<Value> {
+fn read_rows(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let (rows, width) = (at.value.rows(), at.value.row_len());
     if rows > MOST_ROWS {
         return Vec::new();
@@ -123,7 +123,7 @@ fn read_rows(at: &At, theirs: &[f64]) -> Vec<Value> {
         return Vec::new();
     }
     // What has a name is called by it.
-    let list = Value::Word(places.join(","));
+    let list = ChangeValue::Word(places.join(","));
     let named = ENTRIES.iter().flat_map(|entry| {
         let words = (entry.usual)(at).into_iter();
         words.filter_map(move |word| (entry.compute)(at, &word))

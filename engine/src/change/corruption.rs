@@ -9,7 +9,7 @@ use half::f16;
 
 use crate::change::product::{PRODUCTS, input, multiplied, own};
 use crate::change::weight::encoded;
-use crate::change::{At, Entry, Kind, Product, Value, rounded_to};
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, LinearParameters, SiteContext, rounded_to};
 use crate::exact::{Float, Integers, Operands, Profile};
 use crate::quant::ternary::{self, is_ternary};
 use crate::quant::{activation_type, decode_matrix_row, decode_row, known, quantise_row};
@@ -25,26 +25,26 @@ const FEWEST_TOKENS: usize = 4;
 /// Largest share of the squared error of an output that may remain after one element is corrected.
 const LEFT: f64 = 0.25;
 
-pub(super) static ENTRIES: &[Entry] = &[Entry {
-    kind: Kind::WeightCorruption,
+pub(super) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
+    kind: CauseKind::WeightCorruption,
     is_local: true,
     at: PRODUCTS,
     takes: "17:33=0.25|17:byte40=0x9f",
     compute: |at, value| edited(at, &edits(value.as_word()?)?),
     read: read_edits,
-    usual: |at| usual_edit(at).map(|edit| Value::Word(edit.to_string())).into_iter().collect(),
-    ..Entry::PLAIN
+    usual: |at| usual_edit(at).map(|edit| ChangeValue::Word(edit.to_string())).into_iter().collect(),
+    ..CatalogueEntry::PLAIN
 }];
 
 /// Edit of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Edit {
     row: usize,
-    to: To,
+    to: Replacement,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum To {
+enum Replacement {
     /// The number in a column: of plain types, where every number can be.
     Number(usize, f32),
     /// A byte of the row.
@@ -54,8 +54,8 @@ enum To {
 impl fmt::Display for Edit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.to {
-            To::Number(column, number) => write!(f, "{}:{column}={number}", self.row),
-            To::Byte(at, byte) => write!(f, "{}:byte{at}={byte:#04x}", self.row),
+            Replacement::Number(column, number) => write!(f, "{}:{column}={number}", self.row),
+            Replacement::Byte(at, byte) => write!(f, "{}:byte{at}={byte:#04x}", self.row),
         }
     }
 }
@@ -66,8 +66,10 @@ fn edits(words: &str) -> Option<Vec<Edit>> {
         let (row, rest) = word.split_once(':')?;
         let (place, to) = rest.split_once('=')?;
         let to = match place.strip_prefix("byte") {
-            Some(at) => To::Byte(at.parse().ok()?, u8::from_str_radix(to.strip_prefix("0x")?, 16).ok()?),
-            None => To::Number(place.parse().ok()?, to.parse().ok()?),
+            Some(at) => {
+                Replacement::Byte(at.parse().ok()?, u8::from_str_radix(to.strip_prefix("0x")?, 16).ok()?)
+            }
+            None => Replacement::Number(place.parse().ok()?, to.parse().ok()?),
         };
         Some(Edit { row: row.trim().parse().ok()?, to })
     };
@@ -75,7 +77,7 @@ fn edits(words: &str) -> Option<Vec<Edit>> {
 }
 
 /// The product, but for rows that are edited: these are computed anew, each as a matrix of its own.
-fn edited(at: &At, edits: &[Edit]) -> Option<Tensor> {
+fn edited(at: &SiteContext, edits: &[Edit]) -> Option<Tensor> {
     let (x, product) = (input(at)?, own(at)?);
     let rows = product.w.rows;
     let mut wanted: Vec<usize> = edits.iter().map(|edit| edit.row).collect();
@@ -86,7 +88,7 @@ fn edited(at: &At, edits: &[Edit]) -> Option<Tensor> {
         let mut bytes = w.row(0).to_vec();
         edits.iter().filter(|edit| edit.row == row).try_for_each(|edit| edit.make(&w, &mut bytes))?;
         let bias = product.bias.as_ref().map(|bias| vec![bias[row]]);
-        multiplied(at, x, &Product { w: w.with_elements(bytes)?, bias, factor: product.factor })
+        multiplied(at, x, &LinearParameters { w: w.with_elements(bytes)?, bias, factor: product.factor })
     };
     let made: Vec<Tensor> = wanted.iter().map(of_row).collect::<Option<_>>()?;
     let all: Vec<&Tensor> = [at.value].into_iter().chain(&made).collect();
@@ -100,8 +102,8 @@ impl Edit {
     /// Applies the edit to the bytes of its row.
     fn make(&self, w: &Matrix, bytes: &mut [u8]) -> Option<()> {
         match self.to {
-            To::Byte(at, byte) => *bytes.get_mut(at)? = byte,
-            To::Number(column, number) => {
+            Replacement::Byte(at, byte) => *bytes.get_mut(at)? = byte,
+            Replacement::Number(column, number) => {
                 let number = encoded(Float::of(w.dtype)?, number.into());
                 bytes.get_mut(column * number.len()..)?.get_mut(..number.len())?.copy_from_slice(&number);
             }
@@ -111,29 +113,32 @@ impl Edit {
 }
 
 /// An element larger than all others of its row; of a block, the bit that changes the fewest elements, and these most.
-fn usual_edit(at: &At) -> Option<Edit> {
+fn usual_edit(at: &SiteContext) -> Option<Edit> {
     let w = own(at)?.w;
     let (row, column, mut values) = (w.rows / 3, w.cols / 2, vec![0.0f32; w.cols]);
     decode_matrix_row(&w, row, &mut values);
     if Float::of(w.dtype).is_some() {
         let largest = values.iter().fold(0.0f32, |most, x| most.max(x.abs()));
-        return Some(Edit { row, to: To::Number(column, rounded_to(1, 2.0 * f64::from(largest)) as f32) });
+        return Some(Edit {
+            row,
+            to: Replacement::Number(column, rounded_to(1, 2.0 * f64::from(largest)) as f32),
+        });
     }
-    let block = Block::of(&w, row, column / w.dtype.block_len(), Float::F32);
+    let block = RowBlock::of(&w, row, column / w.dtype.block_len(), Float::F32);
     let flips = (0..block.bytes.len()).flat_map(|at| (0..8).map(move |bit| (at, bit)));
     let flipped = flips.filter_map(|(at, bit)| {
         let byte = block.bytes[at] ^ (1 << bit);
         let off = block.off(at, byte)?;
         let count = off.iter().filter(|off| **off != 0.0).count();
         let largest = off.iter().fold(0.0f64, |most, off| most.max(off.abs()));
-        Some((count, -largest, Edit { row, to: To::Byte(block.first + at, byte) }))
+        Some((count, -largest, Edit { row, to: Replacement::Byte(block.first + at, byte) }))
     });
     let least = flipped.min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
     least.map(|(.., edit)| edit)
 }
 
-/// A block of a row.
-struct Block<'w> {
+/// A block of a row of a matrix.
+struct RowBlock<'w> {
     w: &'w Matrix,
     row: usize,
     index: usize,
@@ -145,7 +150,7 @@ struct Block<'w> {
     values: Vec<f64>,
 }
 
-impl<'w> Block<'w> {
+impl<'w> RowBlock<'w> {
     fn of(w: &'w Matrix, row: usize, index: usize, used: Float) -> Self {
         let size = w.dtype.block_bytes();
         let bytes = &w.row(row)[index * size..][..size];
@@ -182,7 +187,7 @@ impl<'w> Block<'w> {
 }
 
 /// A few outputs are wrong, each by one element or byte.
-fn read_edits(at: &At, theirs: &[f64]) -> Vec<Value> {
+fn read_edits(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let (Some(x), Some(product)) = (input(at), own(at)) else { return Vec::new() };
     let rows = product.w.rows;
     let errors: Vec<f64> =
@@ -193,7 +198,7 @@ fn read_edits(at: &At, theirs: &[f64]) -> Vec<Value> {
     }
     let used = Profile::of(at.n.numerics()).weights;
     let factor = effective(product.factor);
-    let reading = Reading { w: &product.w, x: operands(at, x, &product.w), factor, used };
+    let reading = CorruptionSearch { w: &product.w, x: operands(at, x, &product.w), factor, used };
     let of_row = |&row: &usize| {
         let bias = product.bias.as_ref().map_or(0.0, |bias| f64::from(bias[row]));
         // From what it comes to before it is rounded.
@@ -204,10 +209,14 @@ fn read_edits(at: &At, theirs: &[f64]) -> Vec<Value> {
     };
     let found: Vec<Vec<Edit>> = wrong.iter().map(of_row).collect();
     match found.as_slice() {
-        [one] => one.iter().map(|edit| Value::Word(edit.to_string())).collect(),
+        [one] => one.iter().map(|edit| ChangeValue::Word(edit.to_string())).collect(),
         several => {
             let first = several.iter().map(|edits| edits.first().map(Edit::to_string));
-            first.collect::<Option<Vec<_>>>().map(|edits| Value::Word(edits.join(","))).into_iter().collect()
+            first
+                .collect::<Option<Vec<_>>>()
+                .map(|edits| ChangeValue::Word(edits.join(",")))
+                .into_iter()
+                .collect()
         }
     }
 }
@@ -235,7 +244,7 @@ fn effective(factor: Option<Factor>) -> f64 {
 }
 
 /// Activations as they meet the matrix, nearly.
-fn operands(at: &At, x: &Tensor, w: &Matrix) -> Vec<Vec<f64>> {
+fn operands(at: &SiteContext, x: &Tensor, w: &Matrix) -> Vec<Vec<f64>> {
     let ggml = matches!(Profile::of(at.n.numerics()).operands, Operands::Ggml | Operands::GgmlButF16);
     let wide = |row: &[f32]| row.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
     let of_token = |token: usize| {
@@ -260,7 +269,7 @@ fn operands(at: &At, x: &Tensor, w: &Matrix) -> Vec<Vec<f64>> {
 }
 
 /// Data for finding the elements that cause errors of outputs.
-struct Reading<'r> {
+struct CorruptionSearch<'r> {
     w: &'r Matrix,
     /// Inputs of each token.
     x: Vec<Vec<f64>>,
@@ -269,7 +278,7 @@ struct Reading<'r> {
     used: Float,
 }
 
-impl Reading<'_> {
+impl CorruptionSearch<'_> {
     /// The products of a row.
     fn own(&self, row: usize) -> Vec<f64> {
         let weights: Vec<f64> = self.row(row).into_iter().map(|w| self.used.round(w.into())).collect();
@@ -300,7 +309,9 @@ impl Reading<'_> {
                     let squares: f64 = self.x.iter().map(|x| (self.factor * x[column]).powi(2)).sum();
                     let sigma = (rest * all / (errors.len() - 1) as f64 / squares).sqrt();
                     let numbers = self.numbers(self.row(row)[column], by, sigma, float);
-                    numbers.into_iter().map(move |number| Edit { row, to: To::Number(column, number) })
+                    numbers
+                        .into_iter()
+                        .map(move |number| Edit { row, to: Replacement::Number(column, number) })
                 };
                 elements.iter().flat_map(edits).collect()
             }
@@ -336,7 +347,7 @@ impl Reading<'_> {
         let count = self.w.row(row).len() / self.w.dtype.block_bytes();
         let of_scale = (0..count).min_by(|&a, &b| {
             let rest = |index: usize| {
-                let block = Block::of(self.w, row, index, self.used);
+                let block = RowBlock::of(self.w, row, index, self.used);
                 fitted(errors, self.x.iter().map(|x| self.times(&block.values, x, index * len))).0
             };
             rest(a).total_cmp(&rest(b))
@@ -346,14 +357,15 @@ impl Reading<'_> {
         blocks.dedup();
         let all: f64 = errors.iter().map(|error| error * error).sum();
         let mut found: Vec<(f64, Edit)> = Vec::new();
-        for block in blocks.into_iter().map(|index| Block::of(self.w, row, index, self.used)) {
+        for block in blocks.into_iter().map(|index| RowBlock::of(self.w, row, index, self.used)) {
             let bytes = (0..block.bytes.len()).flat_map(|at| (0..=255).map(move |byte| (at, byte)));
             found.extend(bytes.filter_map(|(at, byte)| {
                 let off = block.off(at, byte)?;
                 let rest =
                     |(error, x): (&f64, &Vec<f64>)| (error - self.times(&off, x, block.index * len)).powi(2);
                 let rest: f64 = errors.iter().zip(&self.x).map(rest).sum();
-                (rest / all < LEFT).then_some((rest, Edit { row, to: To::Byte(block.first + at, byte) }))
+                (rest / all < LEFT)
+                    .then_some((rest, Edit { row, to: Replacement::Byte(block.first + at, byte) }))
             }));
         }
         found.sort_by(|a, b| a.0.total_cmp(&b.0));

@@ -1,10 +1,10 @@
 //! Elements that are others of weights that are no matrix of a product: of a norm, and of the rows of embeddings.
 
-use crate::change::embedding::Made;
+use crate::change::embedding::EmbeddingInputs;
 use crate::change::norm::{NORMS, input, own_eps, statistics, with_gains};
-use crate::change::{At, Entry, Kind, Value, rounded_to};
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, rounded_to};
 use crate::checkpoint::Point;
-use crate::exact::{Layer, Rms};
+use crate::exact::{LayerNormalisation, RmsNormalisation};
 use crate::numerics::Numerics;
 use crate::tensor::Tensor;
 use crate::weight::DType;
@@ -12,9 +12,9 @@ use crate::weight::DType;
 /// Maximum number of wrong elements; more have another cause.
 const MOST: usize = 4;
 
-pub(super) static ENTRIES: &[Entry] = &[
-    Entry {
-        kind: Kind::WeightCorruption,
+pub(super) static ENTRIES: &[CatalogueEntry] = &[
+    CatalogueEntry {
+        kind: CauseKind::WeightCorruption,
         is_local: true,
         at: NORMS,
         takes: "77=0.5",
@@ -26,22 +26,22 @@ pub(super) static ENTRIES: &[Entry] = &[
         read: read_gains,
         usual: |at| {
             let gain = gains(at).and_then(|gains| gains.get(1).copied()).unwrap_or(1.0);
-            vec![Value::Word(format!("1={}", rounded_to(3, f64::from(gain) * 1.5 + 0.1) as f32))]
+            vec![ChangeValue::Word(format!("1={}", rounded_to(3, f64::from(gain) * 1.5 + 0.1) as f32))]
         },
-        ..Entry::PLAIN
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::WeightCorruption,
+    CatalogueEntry {
+        kind: CauseKind::WeightCorruption,
         is_local: true,
         at: &[Point::Embed],
         takes: "504:33=0.06",
         compute: |at, value| with_elements(at, value.as_word()?),
         read: read_elements,
         usual: |at| {
-            let token = Made::of(at).and_then(|made| made.tokens.first().copied());
-            token.map(|token| Value::Word(format!("{token}:3=0.75"))).into_iter().collect()
+            let token = EmbeddingInputs::of(at).and_then(|made| made.tokens.first().copied());
+            token.map(|token| ChangeValue::Word(format!("{token}:3=0.75"))).into_iter().collect()
         },
-        ..Entry::PLAIN
+        ..CatalogueEntry::PLAIN
     },
 ];
 
@@ -60,15 +60,15 @@ fn edited(values: &[f32], edits: &[(usize, f32)]) -> Vec<f32> {
     values
 }
 
-fn gains(at: &At) -> Option<Vec<f32>> {
-    let of_rms = at.stage::<Rms>().map(|rms| rms.norm.gains().collect());
-    of_rms.or_else(|| Some(at.stage::<Layer>()?.norm.weight.clone()))
+fn gains(at: &SiteContext) -> Option<Vec<f32>> {
+    let of_rms = at.stage::<RmsNormalisation>().map(|rms| rms.norm.gains().collect());
+    of_rms.or_else(|| Some(at.stage::<LayerNormalisation>()?.norm.weight.clone()))
 }
 
 /// The gain of each channel by least squares over all rows; those that stand out.
-fn read_gains(at: &At, theirs: &[f64]) -> Vec<Value> {
+fn read_gains(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let (Some(gains), Some(x), Some(eps)) = (gains(at), input(at), own_eps(at)) else { return Vec::new() };
-    let bias = at.stage::<Layer>().map(|layer| &layer.norm.bias);
+    let bias = at.stage::<LayerNormalisation>().map(|layer| &layer.norm.bias);
     let (mut up, mut down) = (vec![0.0; gains.len()], vec![0.0; gains.len()]);
     for (x, y) in x.data().chunks(gains.len()).zip(theirs.chunks(gains.len())) {
         let (mean, square) = statistics(at, x);
@@ -92,7 +92,7 @@ fn read_gains(at: &At, theirs: &[f64]) -> Vec<Value> {
         .iter()
         .map(|&at| format!("{at}={}", plainest(read[at], (4.0 * usual).max(1e-7 * read[at].abs()))))
         .collect();
-    vec![Value::Word(told.join(","))]
+    vec![ChangeValue::Word(told.join(","))]
 }
 
 /// The number of fewest digits that is no further off than this.
@@ -111,8 +111,8 @@ fn elements(word: &str) -> Option<Vec<(u32, usize, f32)>> {
     word.split(',').map(one).collect()
 }
 
-fn with_elements(at: &At, word: &str) -> Option<Tensor> {
-    let (made, edits) = (Made::of(at)?, elements(word)?);
+fn with_elements(at: &SiteContext, word: &str) -> Option<Tensor> {
+    let (made, edits) = (EmbeddingInputs::of(at)?, elements(word)?);
     let rows = made.rows(at);
     let (width, shape) = (rows.row_len(), rows.shape().to_vec());
     let mut data = rows.into_data();
@@ -125,8 +125,8 @@ fn with_elements(at: &At, word: &str) -> Option<Tensor> {
 }
 
 /// The elements of the table that their rows have otherwise.
-fn read_elements(at: &At, theirs: &[f64]) -> Vec<Value> {
-    let Some(made) = Made::of(at) else { return Vec::new() };
+fn read_elements(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
+    let Some(made) = EmbeddingInputs::of(at) else { return Vec::new() };
     let rows = made.rows(at);
     let (width, read) = (rows.row_len(), made.rows_of(theirs));
     let largest = rows.data().iter().fold(0.0f32, |most, x| most.max(x.abs()));
@@ -147,5 +147,5 @@ fn read_elements(at: &At, theirs: &[f64]) -> Vec<Value> {
     let told = wrong.iter().map(|&(token, channel, value)| {
         format!("{token}:{channel}={}", plainest(value, short * value.abs() / 2.0))
     });
-    vec![Value::Word(told.collect::<Vec<_>>().join(","))]
+    vec![ChangeValue::Word(told.collect::<Vec<_>>().join(","))]
 }

@@ -1,8 +1,8 @@
 //! Embeddings: of which tokens, times what, and with which positions.
 
-use crate::change::{At, Entry, Kind, Scaled, Value, distance};
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, FactorEstimate, SiteContext, distance};
 use crate::checkpoint::Point;
-use crate::exact::{Embedded, Float, Sum, Times, node_of};
+use crate::exact::{Addition, EmbeddingLookup, Float, Scaling, node_of};
 use crate::numerics::Numerics;
 use crate::ops::multiplier::Multiplier;
 use crate::quant::decode_matrix_row;
@@ -11,60 +11,60 @@ use crate::weight::Matrix;
 
 const EMBED: &[Point] = &[Point::Embed];
 
-pub(super) static ENTRIES: &[Entry] = &[
-    Entry {
-        kind: Kind::TokensBos,
+pub(super) static ENTRIES: &[CatalogueEntry] = &[
+    CatalogueEntry {
+        kind: CauseKind::TokensBos,
         at: EMBED,
         takes: "added:1|left-out:5",
         compute: |at, value| {
-            let made = Made::of(at)?;
+            let made = EmbeddingInputs::of(at)?;
             made.with(at, &shifted(at, &made.tokens, value.as_word()?)?)
         },
         read: |at, theirs| read_tokens(at, theirs).into_iter().filter(is_shift).collect(),
-        usual: |at| Made::of(at).map_or(Vec::new(), |made| shifts(made.tokens[0]).into()),
-        ..Entry::PLAIN
+        usual: |at| EmbeddingInputs::of(at).map_or(Vec::new(), |made| shifts(made.tokens[0]).into()),
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::TokensPrompt,
+    CatalogueEntry {
+        kind: CauseKind::TokensPrompt,
         at: EMBED,
         takes: "1,15043,3186|each+3",
         compute: |at, value| {
-            let made = Made::of(at)?;
+            let made = EmbeddingInputs::of(at)?;
             made.with(at, &others(&made.tokens, value)?)
         },
         read: |at, theirs| read_tokens(at, theirs).into_iter().filter(|read| !is_shift(read)).collect(),
-        usual: |_| vec![Value::word("each+1")],
-        ..Entry::PLAIN
+        usual: |_| vec![ChangeValue::word("each+1")],
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::EmbedScale,
+    CatalogueEntry {
+        kind: CauseKind::EmbedScale,
         at: EMBED,
         takes: "45.25483",
-        own: |at| match at.stage::<Sum>() {
-            Some(_) => Value::Nothing,
-            None => Value::Number(at.stage::<Times>().map_or(1.0, |op| op.by.factor().into())),
+        own: |at| match at.stage::<Addition>() {
+            Some(_) => ChangeValue::Nothing,
+            None => ChangeValue::Number(at.stage::<Scaling>().map_or(1.0, |op| op.by.factor().into())),
         },
         compute: |at, value| scaled(at, value.number()? as f32),
         read: read_scale,
-        usual: |at| factors(at).into_iter().map(Value::Number).collect(),
-        ..Entry::PLAIN
+        usual: |at| factors(at).into_iter().map(ChangeValue::Number).collect(),
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::PositionEmbedding,
+    CatalogueEntry {
+        kind: CauseKind::PositionEmbedding,
         at: EMBED,
         takes: "1|restart|none",
         compute: at_position,
         read: read_position,
         usual: |_| {
-            let words = ["restart", "none"].map(Value::word);
-            [1.0, 2.0].map(Value::Number).into_iter().chain(words).collect()
+            let words = ["restart", "none"].map(ChangeValue::word);
+            [1.0, 2.0].map(ChangeValue::Number).into_iter().chain(words).collect()
         },
-        ..Entry::PLAIN
+        ..CatalogueEntry::PLAIN
     },
 ];
 
 /// Inputs of the embedding.
-pub(super) struct Made {
+pub(super) struct EmbeddingInputs {
     table: Matrix,
     /// The rows that are looked up.
     pub(super) tokens: Vec<u32>,
@@ -73,23 +73,23 @@ pub(super) struct Made {
     positions: Option<Tensor>,
 }
 
-impl Made {
-    pub(super) fn of(at: &At) -> Option<Self> {
+impl EmbeddingInputs {
+    pub(super) fn of(at: &SiteContext) -> Option<Self> {
         let rows = |x: &Tensor, factor, positions| {
             let (table, tokens) = looked_up(x)?;
             Some(Self { table, tokens, factor, positions })
         };
-        if let Some(Times { x, by }) = at.stage() {
+        if let Some(Scaling { x, by }) = at.stage() {
             return rows(x, Some(*by), None);
         }
         match at.stage() {
-            Some(Sum { a, b }) => rows(a, None, Some(b.clone())),
+            Some(Addition { a, b }) => rows(a, None, Some(b.clone())),
             None => rows(at.value, None, None),
         }
     }
 
     /// Computes the embedding of other tokens.
-    fn with(&self, at: &At, tokens: &[u32]) -> Option<Tensor> {
+    fn with(&self, at: &SiteContext, tokens: &[u32]) -> Option<Tensor> {
         if tokens.len() != self.tokens.len() || tokens.iter().any(|&id| id as usize >= self.table.rows) {
             return None;
         }
@@ -97,7 +97,7 @@ impl Made {
     }
 
     /// Computes the embedding from these rows of the table.
-    pub(super) fn of_rows(&self, at: &At, rows: Tensor) -> Tensor {
+    pub(super) fn of_rows(&self, at: &SiteContext, rows: Tensor) -> Tensor {
         let rows = match self.factor {
             Some(factor) => at.n.scale(&rows, factor),
             None => rows,
@@ -109,7 +109,7 @@ impl Made {
     }
 
     /// The rows of the model's table.
-    pub(super) fn rows(&self, at: &At) -> Tensor {
+    pub(super) fn rows(&self, at: &SiteContext) -> Tensor {
         at.n.embed(&self.table, &self.tokens)
     }
 
@@ -125,20 +125,20 @@ impl Made {
 fn looked_up(x: &Tensor) -> Option<(Matrix, Vec<u32>)> {
     let [whole] = x.origins() else { return None };
     let node = node_of(whole)?;
-    let Embedded { table, tokens } = node.operation()?;
+    let EmbeddingLookup { table, tokens } = node.operation()?;
     Some((table.clone(), tokens.clone()))
 }
 
-fn shifts(first: u32) -> [Value; 2] {
-    [Value::Word(format!("added:{first}")), Value::Word(format!("left-out:{first}"))]
+fn shifts(first: u32) -> [ChangeValue; 2] {
+    [ChangeValue::Word(format!("added:{first}")), ChangeValue::Word(format!("left-out:{first}"))]
 }
 
-fn is_shift(value: &Value) -> bool {
+fn is_shift(value: &ChangeValue) -> bool {
     value.as_word().is_some_and(|word| word.contains(':'))
 }
 
 /// The first pass with one token more before it, or one less, so that another is read last.
-fn shifted(at: &At, tokens: &[u32], word: &str) -> Option<Vec<u32>> {
+fn shifted(at: &SiteContext, tokens: &[u32], word: &str) -> Option<Vec<u32>> {
     let (how, id) = word.split_once(':')?;
     let (id, is_first) = (id.parse().ok()?, at.positions.start == 0 && tokens.len() > 1);
     match how {
@@ -149,11 +149,11 @@ fn shifted(at: &At, tokens: &[u32], word: &str) -> Option<Vec<u32>> {
 }
 
 /// The tokens that a list names, or each of the model's so many further on.
-fn others(tokens: &[u32], value: &Value) -> Option<Vec<u32>> {
+fn others(tokens: &[u32], value: &ChangeValue) -> Option<Vec<u32>> {
     match value {
         // A list of one is typed as a number.
-        Value::Number(id) if *id >= 0.0 => Some(vec![*id as u32]),
-        Value::Word(word) => match word.strip_prefix("each") {
+        ChangeValue::Number(id) if *id >= 0.0 => Some(vec![*id as u32]),
+        ChangeValue::Word(word) => match word.strip_prefix("each") {
             Some(by) => {
                 let by: i64 = by.parse().ok()?;
                 tokens.iter().map(|&id| u32::try_from(i64::from(id) + by).ok()).collect()
@@ -165,8 +165,8 @@ fn others(tokens: &[u32], value: &Value) -> Option<Vec<u32>> {
 }
 
 /// The tokens whose rows `theirs` are, if all are rows of the table and not all those of the model.
-fn read_tokens(at: &At, theirs: &[f64]) -> Option<Value> {
-    let made = Made::of(at)?;
+fn read_tokens(at: &SiteContext, theirs: &[f64]) -> Option<ChangeValue> {
+    let made = EmbeddingInputs::of(at)?;
     let rows = made.rows_of(theirs);
     let width = made.table.cols;
     let own = made.table_rows();
@@ -177,20 +177,20 @@ fn read_tokens(at: &At, theirs: &[f64]) -> Option<Value> {
     let tokens = nearest(&made.table, &rows)?;
     let (read, own, n) = (&tokens, &made.tokens, tokens.len());
     if at.positions.start == 0 && n > 2 && read[1..] == own[..n - 1] {
-        return Some(Value::Word(format!("added:{}", read[0])));
+        return Some(ChangeValue::Word(format!("added:{}", read[0])));
     }
     if at.positions.start == 0 && n > 2 && read[..n - 1] == own[1..] {
-        return Some(Value::Word(format!("left-out:{}", read[n - 1])));
+        return Some(ChangeValue::Word(format!("left-out:{}", read[n - 1])));
     }
     let by = i64::from(read[0]) - i64::from(own[0]);
     let is_moved = read.iter().zip(own).all(|(&read, &own)| i64::from(read) - i64::from(own) == by);
     Some(match is_moved && n > 1 {
-        true => Value::Word(format!("each{by:+}")),
-        false => Value::Word(read.iter().map(u32::to_string).collect::<Vec<_>>().join(",")),
+        true => ChangeValue::Word(format!("each{by:+}")),
+        false => ChangeValue::Word(read.iter().map(u32::to_string).collect::<Vec<_>>().join(",")),
     })
 }
 
-impl Made {
+impl EmbeddingInputs {
     fn table_rows(&self) -> Vec<f64> {
         let mut row = vec![0.0f32; self.table.cols];
         let of_token = |&token: &u32| {
@@ -234,16 +234,18 @@ fn nearest(table: &Matrix, rows: &[f64]) -> Option<Vec<u32>> {
 }
 
 /// The rows of the table times another factor.
-fn scaled(at: &At, factor: f32) -> Option<Tensor> {
-    let made = Made::of(at).filter(|made| made.positions.is_none())?;
+fn scaled(at: &SiteContext, factor: f32) -> Option<Tensor> {
+    let made = EmbeddingInputs::of(at).filter(|made| made.positions.is_none())?;
     let rows = made.rows(at);
     let by = made.factor.unwrap_or(Multiplier::Element(1.0)).with(factor);
     Some(if factor == 1.0 { rows } else { at.n.scale(&rows, by) })
 }
 
 /// Returns the usual factors: none, and the root of the hidden size in the types that it is stored in.
-fn factors(at: &At) -> Vec<f64> {
-    let Some(made) = Made::of(at).filter(|made| made.positions.is_none()) else { return Vec::new() };
+fn factors(at: &SiteContext) -> Vec<f64> {
+    let Some(made) = EmbeddingInputs::of(at).filter(|made| made.positions.is_none()) else {
+        return Vec::new();
+    };
     let root = f64::from((made.table.cols as f32).sqrt());
     let short = Float::of(at.n.activation_type()).unwrap_or(Float::F32);
     let mut all: Vec<f64> = Vec::new();
@@ -258,21 +260,23 @@ fn factors(at: &At) -> Vec<f64> {
 }
 
 /// theirs = c · rows, by least squares.
-fn read_scale(at: &At, theirs: &[f64]) -> Vec<Value> {
-    let Some(made) = Made::of(at).filter(|made| made.positions.is_none()) else { return Vec::new() };
+fn read_scale(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
+    let Some(made) = EmbeddingInputs::of(at).filter(|made| made.positions.is_none()) else {
+        return Vec::new();
+    };
     let pairs = made.table_rows().into_iter().zip(theirs.iter().copied());
-    Scaled::read(pairs).map_or(Vec::new(), |scaled| scaled.values(at, &factors(at)))
+    FactorEstimate::read(pairs).map_or(Vec::new(), |scaled| scaled.values(at, &factors(at)))
 }
 
 /// Computes the embedding with the rows of other positions, or without positions.
-fn at_position(at: &At, value: &Value) -> Option<Tensor> {
-    let Sum { a, b } = at.stage()?;
+fn at_position(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
+    let Addition { a, b } = at.stage()?;
     let (table, positions) = looked_up(b)?;
     let start = at.positions.start as i64;
     let from = match value {
-        Value::Number(offset) => start + *offset as i64,
-        Value::Word(word) if word == "restart" && start > 0 => 0,
-        Value::Word(word) if word == "none" => return Some(a.clone()),
+        ChangeValue::Number(offset) => start + *offset as i64,
+        ChangeValue::Word(word) if word == "restart" && start > 0 => 0,
+        ChangeValue::Word(word) if word == "none" => return Some(a.clone()),
         _ => return None,
     };
     let from = usize::try_from(from).ok()?;
@@ -285,14 +289,14 @@ fn at_position(at: &At, value: &Value) -> Option<Tensor> {
 }
 
 /// Returns the offset of the positions whose rows were added.
-fn read_position(at: &At, theirs: &[f64]) -> Vec<Value> {
-    let Some(Sum { a, b }) = at.stage() else { return Vec::new() };
+fn read_position(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
+    let Some(Addition { a, b }) = at.stage() else { return Vec::new() };
     let Some((table, positions)) = looked_up(b) else { return Vec::new() };
     let rows: Vec<f64> = theirs.iter().zip(a.data()).map(|(theirs, &a)| theirs - f64::from(a)).collect();
     let Some(found) = nearest(&table, &rows[..table.cols.min(rows.len())]) else { return Vec::new() };
     let value = match (found[0], positions[0]) {
-        (0, 1..) => Value::word("restart"),
-        (found, own) => Value::Number(f64::from(found) - f64::from(own)),
+        (0, 1..) => ChangeValue::word("restart"),
+        (found, own) => ChangeValue::Number(f64::from(found) - f64::from(own)),
     };
     let computed = at_position(at, &value);
     let is_near = computed.is_some_and(|computed| distance(&computed, theirs) < 0.1);

@@ -1,10 +1,10 @@
 //! Mixtures of experts: how many a token chooses, how they are weighed, and which matrices they have.
 
-use crate::change::{At, Entry, Kind, Value, distance};
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, distance};
 use crate::checkpoint::Point;
-use crate::exact::{Routed, Weighed};
+use crate::exact::{ExpertProducts, ExpertWeights};
 use crate::numerics::Numerics;
-use crate::ops::experts::{Order, Routing, by_expert, row_of_each};
+use crate::ops::experts::{ExpertOrder, ExpertRouting, by_expert, row_of_each};
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
@@ -12,60 +12,61 @@ const WEIGHTS: &[Point] = &[Point::ExpertWeights];
 const PRODUCTS: &[Point] = &[Point::ExpertGate, Point::ExpertUp, Point::ExpertOut];
 const ROUTER: &[Point] = &[Point::RouterLogits];
 
-pub(super) static ENTRIES: &[Entry] = &[
-    Entry {
-        kind: Kind::ExpertWeights,
+pub(super) static ENTRIES: &[CatalogueEntry] = &[
+    CatalogueEntry {
+        kind: CauseKind::ExpertWeights,
         keys: Some(["norm_topk_prob", "expert_weights_norm"]),
         at: WEIGHTS,
         takes: "all|chosen|equal",
         own: |at| {
-            routing(at)
-                .map_or(Value::Nothing, |own| Value::word(if own.is_normalised { "chosen" } else { "all" }))
+            routing(at).map_or(ChangeValue::Nothing, |own| {
+                ChangeValue::word(if own.is_normalised { "chosen" } else { "all" })
+            })
         },
         compute: |at, value| weighed(at, value.as_word()?),
-        usual: |_| ["all", "chosen", "equal"].map(Value::word).into(),
-        ..Entry::PLAIN
+        usual: |_| ["all", "chosen", "equal"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::ExpertCount,
+    CatalogueEntry {
+        kind: CauseKind::ExpertCount,
         keys: Some(["num_experts_per_tok", "expert_used_count"]),
         at: WEIGHTS,
         takes: "1",
-        own: |at| routing(at).map_or(Value::Nothing, |own| Value::Number(own.used as f64)),
+        own: |at| routing(at).map_or(ChangeValue::Nothing, |own| ChangeValue::Number(own.used as f64)),
         compute: |at, value| with_fewer(at, value.number()?),
         usual: |at| {
             let used = routing(at).map_or(0, |own| own.used);
-            (1..used).rev().take(2).map(|fewer| Value::Number(fewer as f64)).collect()
+            (1..used).rev().take(2).map(|fewer| ChangeValue::Number(fewer as f64)).collect()
         },
-        ..Entry::PLAIN
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::GateUpSwap,
+    CatalogueEntry {
+        kind: CauseKind::GateUpSwap,
         at: &[Point::ExpertGate, Point::ExpertUp],
         takes: "weights",
         compute: |at, value| {
             let other = if at.site.point == Point::ExpertGate { Point::ExpertUp } else { Point::ExpertGate };
-            let w = &at.book.stage::<Routed>(other, at.site.layer)?.w;
+            let w = &at.book.stage::<ExpertProducts>(other, at.site.layer)?.w;
             (value.as_word() == Some("weights")).then(|| with(at, w))?
         },
-        usual: |_| vec![Value::word("weights")],
-        ..Entry::PLAIN
+        usual: |_| vec![ChangeValue::word("weights")],
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::ExpertOrder,
+    CatalogueEntry {
+        kind: CauseKind::ExpertOrder,
         at: PRODUCTS,
         takes: "next|previous|reversed|1,0,2,3",
         compute: |at, value| {
-            let w = &at.stage::<Routed>()?.w;
+            let w = &at.stage::<ExpertProducts>()?.w;
             let order = order(value.as_word()?, w.len())?;
             with(at, &order.into_iter().map(|expert| w[expert].clone()).collect::<Vec<_>>())
         },
         read: read_order,
-        usual: |_| ["next", "previous", "reversed"].map(Value::word).into(),
-        ..Entry::PLAIN
+        usual: |_| ["next", "previous", "reversed"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::ExpertOrder,
+    CatalogueEntry {
+        kind: CauseKind::ExpertOrder,
         at: ROUTER,
         takes: "next|previous|reversed|1,0,2,3",
         compute: |at, value| {
@@ -74,19 +75,19 @@ pub(super) static ENTRIES: &[Entry] = &[
             let from = |flat: usize| (0, flat / experts * experts + order[flat % experts]);
             Some(at.n.gathered(&[at.value], at.value.shape(), from))
         },
-        usual: |_| ["next", "previous", "reversed"].map(Value::word).into(),
-        ..Entry::PLAIN
+        usual: |_| ["next", "previous", "reversed"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
     },
 ];
 
-fn routing(at: &At) -> Option<Routing> {
-    at.stage::<Weighed>().map(|stage| stage.routing)
+fn routing(at: &SiteContext) -> Option<ExpertRouting> {
+    at.stage::<ExpertWeights>().map(|stage| stage.routing)
 }
 
-fn weighed(at: &At, word: &str) -> Option<Tensor> {
-    let Weighed { logits, chosen, routing } = at.stage()?;
+fn weighed(at: &SiteContext, word: &str) -> Option<Tensor> {
+    let ExpertWeights { logits, chosen, routing } = at.stage()?;
     let by = |logits: &Tensor, is_normalised| {
-        Some(at.n.expert_weights(logits, chosen, Routing { is_normalised, ..*routing }))
+        Some(at.n.expert_weights(logits, chosen, ExpertRouting { is_normalised, ..*routing }))
     };
     match word {
         "all" => by(logits, false),
@@ -97,8 +98,8 @@ fn weighed(at: &At, word: &str) -> Option<Tensor> {
 }
 
 /// The likeliest of the chosen alone, the others with no weight: what a token that chooses fewer makes of them.
-fn with_fewer(at: &At, count: f64) -> Option<Tensor> {
-    let Weighed { logits, chosen, routing } = at.stage()?;
+fn with_fewer(at: &SiteContext, count: f64) -> Option<Tensor> {
+    let ExpertWeights { logits, chosen, routing } = at.stage()?;
     let (used, is_whole) = (count as usize, count.fract() == 0.0);
     if !is_whole || !(1..routing.used).contains(&used) || !routing.is_normalised {
         return None;
@@ -108,7 +109,7 @@ fn with_fewer(at: &At, count: f64) -> Option<Tensor> {
     for (token, row) in kept.chunks_mut(experts).enumerate() {
         let chosen = chosen.row(token);
         let of_chosen: Vec<f32> = chosen.iter().map(|&expert| row[expert as usize]).collect();
-        for slot in Order::Weights.of(&of_chosen).into_iter().skip(used) {
+        for slot in ExpertOrder::Weights.of(&of_chosen).into_iter().skip(used) {
             row[chosen[slot] as usize] = f32::NEG_INFINITY;
         }
     }
@@ -116,8 +117,8 @@ fn with_fewer(at: &At, count: f64) -> Option<Tensor> {
 }
 
 /// The products with other matrices of as many experts.
-fn with(at: &At, w: &[Matrix]) -> Option<Tensor> {
-    let Routed { x, w: own, chosen } = at.stage()?;
+fn with(at: &SiteContext, w: &[Matrix]) -> Option<Tensor> {
+    let ExpertProducts { x, w: own, chosen } = at.stage()?;
     let fits = w.len() == own.len() && w[0].rows == own[0].rows && w[0].cols == own[0].cols;
     fits.then(|| at.n.routed(x, w, chosen))
 }
@@ -138,9 +139,9 @@ fn order(word: &str, experts: usize) -> Option<Vec<usize>> {
 }
 
 /// The expert whose matrix makes the first outputs of each that was chosen; those that no token has chosen stay.
-fn read_order(at: &At, theirs: &[f64]) -> Vec<Value> {
+fn read_order(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     const OUTPUTS: usize = 16;
-    let Some(Routed { x, w, chosen }) = at.stage() else { return Vec::new() };
+    let Some(ExpertProducts { x, w, chosen }) = at.stage() else { return Vec::new() };
     let (rows, few) = (w[0].rows, OUTPUTS.min(w[0].rows));
     let each = row_of_each(x, chosen.row_len());
     let mut order: Vec<usize> = (0..w.len()).collect();
@@ -154,5 +155,5 @@ fn read_order(at: &At, theirs: &[f64]) -> Vec<Value> {
         order[expert] = nearest.filter(|nearest| off(nearest) < 0.1).unwrap_or(expert);
     }
     let told: Vec<String> = order.iter().map(usize::to_string).collect();
-    if order.is_sorted() { Vec::new() } else { vec![Value::Word(told.join(","))] }
+    if order.is_sorted() { Vec::new() } else { vec![ChangeValue::Word(told.join(","))] }
 }

@@ -9,20 +9,20 @@ macro_rules! kinds {
     ($($variant:ident $name:literal $meaning:literal;)*) => {
         /// Kind of a cause.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum Kind { $(#[doc = $meaning] $variant,)* }
+        pub enum CauseKind { $(#[doc = $meaning] $variant,)* }
 
-        impl Kind {
+        impl CauseKind {
             /// All kinds, in the order of a forward pass.
-            pub const ALL: &'static [Kind] = &[$(Kind::$variant,)*];
+            pub const ALL: &'static [CauseKind] = &[$(CauseKind::$variant,)*];
 
             /// The name in reports and on the command line.
             pub fn name(self) -> &'static str {
-                match self { $(Kind::$variant => $name,)* }
+                match self { $(CauseKind::$variant => $name,)* }
             }
 
             /// Returns a description in one line.
             pub fn meaning(self) -> &'static str {
-                match self { $(Kind::$variant => $meaning,)* }
+                match self { $(CauseKind::$variant => $meaning,)* }
             }
         }
     };
@@ -101,25 +101,25 @@ kinds! {
     Unknown "unknown" "no known cause";
 }
 
-impl Kind {
+impl CauseKind {
     /// Returns true if the model's files do not state it: engines differ in it.
     pub fn is_of_numerics(self) -> bool {
-        matches!(self, Kind::ActivationQuant | Kind::RopePrecision | Kind::SoftmaxPrecision)
+        matches!(self, CauseKind::ActivationQuant | CauseKind::RopePrecision | CauseKind::SoftmaxPrecision)
     }
 
     /// Returns true if it says what is computed wrong, not only which values are wrong.
     pub fn is_cause(self) -> bool {
-        !matches!(self, Kind::Partial | Kind::Unknown)
+        !matches!(self, CauseKind::Partial | CauseKind::Unknown)
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for CauseKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-impl FromStr for Kind {
+impl FromStr for CauseKind {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
@@ -131,7 +131,7 @@ impl FromStr for Kind {
     }
 }
 
-impl Serialize for Kind {
+impl Serialize for CauseKind {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name())
     }

@@ -1,6 +1,6 @@
 //! Changes of the sampled row of logits, and of probabilities.
 
-use crate::change::{At, Entry, Kind, Scaled, Value};
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, FactorEstimate, SiteContext};
 use crate::checkpoint::Point;
 use crate::exact::{Integers, LastRow, Linear, Probabilities};
 use crate::numerics::Numerics;
@@ -8,52 +8,53 @@ use crate::ops::multiplier::Multiplier;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
-pub(super) static ENTRIES: &[Entry] = &[
-    Entry {
-        kind: Kind::LogitsRow,
+pub(super) static ENTRIES: &[CatalogueEntry] = &[
+    CatalogueEntry {
+        kind: CauseKind::LogitsRow,
         at: &[Point::LastLogits],
         takes: "first|one-before|5",
         compute: |at, value| row(at, index(at, value)?),
         read: read_row,
-        usual: |_| ["first", "one-before"].map(Value::word).into(),
-        ..Entry::PLAIN
+        usual: |_| ["first", "one-before"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
     },
     // What is left of a temperature that is ignored is one of 1.
-    Entry {
-        kind: Kind::Probs,
+    CatalogueEntry {
+        kind: CauseKind::Probs,
         at: &[Point::Probs],
         takes: "0.7",
         own: |at| {
-            at.stage::<Probabilities>().map_or(Value::Nothing, |op| Value::Number(op.temperature.into()))
+            at.stage::<Probabilities>()
+                .map_or(ChangeValue::Nothing, |op| ChangeValue::Number(op.temperature.into()))
         },
         compute: |at, value| {
             let temperature = value.number().filter(|&temperature| temperature > 0.0)?;
             Some(at.n.probabilities(&at.stage::<Probabilities>()?.logits, temperature as f32))
         },
         read: read_temperature,
-        usual: |_| TEMPERATURES.map(Value::Number).into(),
-        ..Entry::PLAIN
+        usual: |_| TEMPERATURES.map(ChangeValue::Number).into(),
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::Probs,
+    CatalogueEntry {
+        kind: CauseKind::Probs,
         at: &[Point::Probs],
         takes: "log|log10|logits",
         compute: |at, value| unlike_probabilities(at, value.as_word()?),
-        usual: |_| ["log", "log10", "logits"].map(Value::word).into(),
-        ..Entry::PLAIN
+        usual: |_| ["log", "log10", "logits"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
     },
 ];
 
 pub(super) const TEMPERATURES: [f64; 4] = [1.0, 0.7, 0.5, 2.0];
 
 /// Returns the number of rows to choose from.
-fn rows(at: &At) -> usize {
+fn rows(at: &SiteContext) -> usize {
     let given = at.stage::<LastRow>().map(|op| op.logits.rows());
     given.or_else(|| Some(product(at)?.0.rows())).unwrap_or(1)
 }
 
 /// Returns the input and the matrix of logits, if a dump has no logits for every token.
-fn product<'b>(at: &'b At) -> Option<(&'b Tensor, &'b Matrix)> {
+fn product<'b>(at: &'b SiteContext) -> Option<(&'b Tensor, &'b Matrix)> {
     match at.stage() {
         Some(Linear { x, w, bias: None }) => Some((x, w)),
         Some(_) => None,
@@ -62,18 +63,18 @@ fn product<'b>(at: &'b At) -> Option<(&'b Tensor, &'b Matrix)> {
 }
 
 /// The row that a value names, if there is one, and it has no plainer name.
-fn index(at: &At, value: &Value) -> Option<usize> {
+fn index(at: &SiteContext, value: &ChangeValue) -> Option<usize> {
     let rows = rows(at);
     let index = match value {
-        Value::Word(word) if word == "first" => 0,
-        Value::Word(word) if word == "one-before" && rows > 2 => rows - 2,
-        Value::Number(number) if *number >= 0.0 => *number as usize,
+        ChangeValue::Word(word) if word == "first" => 0,
+        ChangeValue::Word(word) if word == "one-before" && rows > 2 => rows - 2,
+        ChangeValue::Number(number) if *number >= 0.0 => *number as usize,
         _ => return None,
     };
     (index + 1 < rows).then_some(index)
 }
 
-fn row(at: &At, index: usize) -> Option<Tensor> {
+fn row(at: &SiteContext, index: usize) -> Option<Tensor> {
     if let Some(LastRow { logits }) = at.stage() {
         return Some(at.row(logits, index, logits.row_len()));
     }
@@ -82,7 +83,7 @@ fn row(at: &At, index: usize) -> Option<Tensor> {
 }
 
 /// The other row that comes nearest.
-fn read_row(at: &At, theirs: &[f64]) -> Vec<Value> {
+fn read_row(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(LastRow { logits }) = at.stage() else { return Vec::new() };
     let off = |index: &usize| {
         let row = logits.row(*index).iter().zip(theirs);
@@ -91,14 +92,14 @@ fn read_row(at: &At, theirs: &[f64]) -> Vec<Value> {
     let others = 0..logits.rows() - 1;
     let Some(index) = others.min_by(|one, other| off(one).total_cmp(&off(other))) else { return Vec::new() };
     match index {
-        0 => vec![Value::word("first")],
-        _ if index + 2 == logits.rows() => vec![Value::word("one-before")],
-        _ => vec![Value::Number(index as f64)],
+        0 => vec![ChangeValue::word("first")],
+        _ if index + 2 == logits.rows() => vec![ChangeValue::word("one-before")],
+        _ => vec![ChangeValue::Number(index as f64)],
     }
 }
 
 /// Logarithms of probabilities rise with logits by 1/temperature. The likely tokens tell most.
-fn read_temperature(at: &At, theirs: &[f64]) -> Vec<Value> {
+fn read_temperature(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(Probabilities { logits, .. }) = at.stage() else { return Vec::new() };
     if theirs.iter().any(|&p| p < 0.0) {
         return Vec::new();
@@ -112,11 +113,11 @@ fn read_temperature(at: &At, theirs: &[f64]) -> Vec<Value> {
     let pairs = logits.data().iter().zip(theirs).filter(|(_, p)| **p > 0.0);
     let weighted = pairs.map(|(&logit, &p)| (p.sqrt() * (p.ln() - y), p.sqrt() * (f64::from(logit) - x)));
     // A few tokens have nearly all of the weight: their scatter says little.
-    let scaled = Scaled::read(weighted).map(|scaled| scaled.chosen_within(1e-5));
+    let scaled = FactorEstimate::read(weighted).map(|scaled| scaled.chosen_within(1e-5));
     scaled.map_or(Vec::new(), |scaled| scaled.values(at, &TEMPERATURES))
 }
 
-fn unlike_probabilities(at: &At, word: &str) -> Option<Tensor> {
+fn unlike_probabilities(at: &SiteContext, word: &str) -> Option<Tensor> {
     let Probabilities { logits, temperature } = at.stage()?;
     match word {
         "log" => Some(at.n.mapped(at.value, |p, _| p.ln(), 0.0)),

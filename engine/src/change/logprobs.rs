@@ -1,20 +1,21 @@
 //! Changes of log-probabilities: the logarithm, the sum of the softmax, the row and the token.
 
 use crate::change::logits::TEMPERATURES;
-use crate::change::{At, Entry, Kind, Value, rounded_to, snapped};
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, rounded_to, snapped};
 use crate::checkpoint::Point;
 use crate::exact::LogProbabilities;
 use crate::numerics::Numerics;
 use crate::ops::sampling::Picks;
 use crate::tensor::Tensor;
 
-pub(super) static ENTRIES: &[Entry] = &[
-    Entry {
-        kind: Kind::Probs,
+pub(super) static ENTRIES: &[CatalogueEntry] = &[
+    CatalogueEntry {
+        kind: CauseKind::Probs,
         at: &[Point::TokenLogprobs, Point::TopLogprobs],
         takes: "0.7",
         own: |at| {
-            at.stage::<LogProbabilities>().map_or(Value::Nothing, |op| Value::Number(op.temperature.into()))
+            at.stage::<LogProbabilities>()
+                .map_or(ChangeValue::Nothing, |op| ChangeValue::Number(op.temperature.into()))
         },
         compute: |at, value| {
             let temperature = value.number().filter(|&temperature| temperature > 0.0)?;
@@ -22,45 +23,45 @@ pub(super) static ENTRIES: &[Entry] = &[
             Some(at.n.log_probabilities(&op.logits, &op.picks, temperature as f32))
         },
         read: read_temperature,
-        usual: |_| TEMPERATURES.map(Value::Number).into(),
-        ..Entry::PLAIN
+        usual: |_| TEMPERATURES.map(ChangeValue::Number).into(),
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::Logprobs,
+    CatalogueEntry {
+        kind: CauseKind::Logprobs,
         at: &[Point::TokenLogprobs, Point::TopLogprobs],
         takes: "log10|log2|probabilities|late|early",
         compute: |at, value| otherwise(at, value.as_word()?),
-        usual: |_| ["log10", "log2", "probabilities", "late", "early"].map(Value::word).into(),
-        ..Entry::PLAIN
+        usual: |_| ["log10", "log2", "probabilities", "late", "early"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::Logprobs,
+    CatalogueEntry {
+        kind: CauseKind::Logprobs,
         at: &[Point::TokenLogprobs],
         takes: "own-token|next|previous",
         compute: |at, value| of_other_tokens(at, value.as_word()?),
-        usual: |_| ["own-token", "next", "previous"].map(Value::word).into(),
-        ..Entry::PLAIN
+        usual: |_| ["own-token", "next", "previous"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::Logprobs,
+    CatalogueEntry {
+        kind: CauseKind::Logprobs,
         at: &[Point::TopLogprobs],
         takes: "of-named",
         compute: |at, value| {
             let op = at.stage::<LogProbabilities>().filter(|_| value.as_word() == Some("of-named"))?;
             made(at, op, Picks { is_closed: true, ..op.picks.clone() })
         },
-        usual: |_| vec![Value::word("of-named")],
-        ..Entry::PLAIN
+        usual: |_| vec![ChangeValue::word("of-named")],
+        ..CatalogueEntry::PLAIN
     },
 ];
 
-fn made(at: &At, op: &LogProbabilities, picks: Picks) -> Option<Tensor> {
+fn made(at: &SiteContext, op: &LogProbabilities, picks: Picks) -> Option<Tensor> {
     Some(at.n.log_probabilities(&op.logits, &picks, op.temperature))
 }
 
 /// Computes another function of the probability, or the token's log-probability by the next row of logits (late) or
 /// the previous one (early).
-fn otherwise(at: &At, word: &str) -> Option<Tensor> {
+fn otherwise(at: &SiteContext, word: &str) -> Option<Tensor> {
     match word {
         "log10" => return Some(at.n.mapped(at.value, |y, _| y / std::f64::consts::LN_10, 0.0)),
         "log2" => return Some(at.n.mapped(at.value, |y, _| y / std::f64::consts::LN_2, 0.0)),
@@ -79,7 +80,7 @@ fn otherwise(at: &At, word: &str) -> Option<Tensor> {
 
 /// Computes the log-probabilities of other tokens: of the row's own token by its own logits, or of another row, as in
 /// a list that is shifted by one.
-fn of_other_tokens(at: &At, word: &str) -> Option<Tensor> {
+fn of_other_tokens(at: &SiteContext, word: &str) -> Option<Tensor> {
     let op = at.stage::<LogProbabilities>()?;
     let Picks { ids, rows, before, .. } = &op.picks;
     let moved = |by: usize| {
@@ -102,7 +103,7 @@ fn of_other_tokens(at: &At, word: &str) -> Option<Tensor> {
 }
 
 /// The temperature that comes nearest, by trial: of one token a row there is no straight line to read it from.
-fn read_temperature(at: &At, theirs: &[f64]) -> Vec<Value> {
+fn read_temperature(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(op) = at.stage::<LogProbabilities>() else { return Vec::new() };
     // Of one or two values there always is one that fits.
     if theirs.iter().filter(|theirs| theirs.is_finite()).count() < 3 {
@@ -123,5 +124,5 @@ fn read_temperature(at: &At, theirs: &[f64]) -> Vec<Value> {
     }
     let found = (low + high).exp().sqrt();
     let known = snapped(found, &TEMPERATURES, 1e-3).into_iter();
-    known.chain((1..=5).map(|digits| rounded_to(digits, found))).map(Value::Number).collect()
+    known.chain((1..=5).map(|digits| rounded_to(digits, found))).map(ChangeValue::Number).collect()
 }

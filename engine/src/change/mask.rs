@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::change::{At, Entry, Kind, Value};
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
 use crate::checkpoint::Point;
 use crate::exact::{Float, Rotary, Softmax, is_given, within};
 use crate::numerics::Numerics;
@@ -12,72 +12,72 @@ use crate::weight::DType;
 
 const WEIGHTS: &[Point] = &[Point::AttnWeights];
 
-pub(super) static ENTRIES: &[Entry] = &[
-    Entry {
-        kind: Kind::MaskWindow,
+pub(super) static ENTRIES: &[CatalogueEntry] = &[
+    CatalogueEntry {
+        kind: CauseKind::MaskWindow,
         is_local: false,
         keys: Some(["sliding_window", "attention.sliding_window"]),
         at: WEIGHTS,
         takes: "512|none|chunks:512",
         own: |at| match at.stage::<Softmax>() {
-            None => Value::Nothing,
+            None => ChangeValue::Nothing,
             Some(softmax) => {
                 let window = softmax.mask.window;
-                window.map_or(Value::word("none"), |window| Value::Number(window as f64))
+                window.map_or(ChangeValue::word("none"), |window| ChangeValue::Number(window as f64))
             }
         },
         // Where some layers slide, those that do not are of another kind: the pattern's, not the window's.
         compute: |at, value| match value {
             _ if own_window(at).is_none() && at.book.slides() => None,
-            Value::Number(window) if *window >= 1.0 => {
+            ChangeValue::Number(window) if *window >= 1.0 => {
                 masked(at, |mask| Mask { window: Some(*window as usize), ..mask })
             }
-            Value::Word(word) if word == "none" => masked(at, |mask| Mask { window: None, ..mask }),
-            Value::Word(word) => in_chunks(at, word.strip_prefix("chunks:")?.parse().ok()?),
+            ChangeValue::Word(word) if word == "none" => masked(at, |mask| Mask { window: None, ..mask }),
+            ChangeValue::Word(word) => in_chunks(at, word.strip_prefix("chunks:")?.parse().ok()?),
             _ => None,
         },
         read: read_window,
         usual: windows,
     },
-    Entry {
-        kind: Kind::LayerPattern,
+    CatalogueEntry {
+        kind: CauseKind::LayerPattern,
         keys: Some(["layer_types", "attention.sliding_window_pattern"]),
         at: &[Point::QRope, Point::KRope, Point::AttnWeights],
         compute: |at, _| as_other_layer(at),
-        ..Entry::PLAIN
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::MaskCausal,
+    CatalogueEntry {
+        kind: CauseKind::MaskCausal,
         at: WEIGHTS,
         takes: "none|strict|one-more|from-start|added",
         compute: |at, value| with_mask(at, value.as_word()?),
-        usual: |_| ["none", "strict", "one-more", "from-start", "added"].map(Value::word).into(),
-        ..Entry::PLAIN
+        usual: |_| ["none", "strict", "one-more", "from-start", "added"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::SoftmaxAxis,
+    CatalogueEntry {
+        kind: CauseKind::SoftmaxAxis,
         at: WEIGHTS,
         takes: "queries|heads",
         compute: |at, value| along(at, value.as_word()?),
-        usual: |_| ["queries", "heads"].map(Value::word).into(),
-        ..Entry::PLAIN
+        usual: |_| ["queries", "heads"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::SoftmaxPrecision,
+    CatalogueEntry {
+        kind: CauseKind::SoftmaxPrecision,
         at: WEIGHTS,
         takes: "scores-bf16|scores-f16",
         compute: |at, value| of_rounded(at, value.as_word()?),
-        usual: |_| ["scores-bf16", "scores-f16"].map(Value::word).into(),
-        ..Entry::PLAIN
+        usual: |_| ["scores-bf16", "scores-f16"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
     },
 ];
 
-fn own_window(at: &At) -> Option<usize> {
+fn own_window(at: &SiteContext) -> Option<usize> {
     at.stage::<Softmax>().and_then(|softmax| softmax.mask.window)
 }
 
 /// Computes softmax with another mask.
-fn masked(at: &At, change: impl Fn(Mask) -> Mask) -> Option<Tensor> {
+fn masked(at: &SiteContext, change: impl Fn(Mask) -> Mask) -> Option<Tensor> {
     let Softmax { mask, .. } = at.stage()?;
     let mask = change(*mask);
     Some(at.n.softmax(&scores(at)?, mask))
@@ -85,7 +85,7 @@ fn masked(at: &At, change: impl Fn(Mask) -> Mask) -> Option<Tensor> {
 
 /// The scores. A dump's own are known where the model's queries see keys; all others are those of our engine, as far as
 /// rounding takes one engine from another.
-fn scores(at: &At) -> Option<Tensor> {
+fn scores(at: &SiteContext) -> Option<Tensor> {
     let Softmax { scores, mask } = at.stage()?;
     let &[_, tokens, keys] = scores.shape() else { return None };
     let is_seen = |flat: usize| mask.visible(flat / keys % tokens, keys).contains(&(flat % keys));
@@ -106,7 +106,7 @@ fn scores(at: &At) -> Option<Tensor> {
 }
 
 /// Replaces the scores of some keys: `hidden` for keys that a query does not see.
-fn seeing(at: &At, hidden: f32, sees: impl Fn(usize, usize) -> bool) -> Option<Tensor> {
+fn seeing(at: &SiteContext, hidden: f32, sees: impl Fn(usize, usize) -> bool) -> Option<Tensor> {
     let scores = scores(at)?;
     let &[_, tokens, keys] = scores.shape() else { return None };
     let nothing = Tensor::new(&[1], vec![hidden]);
@@ -115,7 +115,7 @@ fn seeing(at: &At, hidden: f32, sees: impl Fn(usize, usize) -> bool) -> Option<T
     }))
 }
 
-fn with_mask(at: &At, how: &str) -> Option<Tensor> {
+fn with_mask(at: &SiteContext, how: &str) -> Option<Tensor> {
     let Softmax { scores, mask } = at.stage()?;
     let &[_, tokens, keys] = scores.shape() else { return None };
     let own = |token: usize| mask.visible(token, keys);
@@ -141,12 +141,12 @@ fn with_mask(at: &At, how: &str) -> Option<Tensor> {
     }
 }
 
-fn softmax_of_seen(at: &At, sees: impl Fn(usize, usize) -> bool) -> Option<Tensor> {
+fn softmax_of_seen(at: &SiteContext, sees: impl Fn(usize, usize) -> bool) -> Option<Tensor> {
     Some(at.n.softmax(&seeing(at, f32::NEG_INFINITY, sees)?, Mask::NONE))
 }
 
 /// Queries see keys of their own chunk of so many positions alone.
-fn in_chunks(at: &At, size: usize) -> Option<Tensor> {
+fn in_chunks(at: &SiteContext, size: usize) -> Option<Tensor> {
     let Softmax { mask, .. } = at.stage()?;
     let fits = (1..mask.position + at.value.shape().get(1)?).contains(&size);
     let first = |token: usize| (mask.position + token) / size * size;
@@ -154,7 +154,7 @@ fn in_chunks(at: &At, size: usize) -> Option<Tensor> {
 }
 
 /// Along another axis than keys. What is hidden has the least of numbers for a score, as where a mask is added.
-fn along(at: &At, axis: &str) -> Option<Tensor> {
+fn along(at: &SiteContext, axis: &str) -> Option<Tensor> {
     let Softmax { mask, .. } = at.stage()?;
     let shape = at.value.shape();
     let &[heads, tokens, keys] = shape else { return None };
@@ -179,7 +179,7 @@ fn along(at: &At, axis: &str) -> Option<Tensor> {
 }
 
 /// Computes softmax of scores in a shorter type.
-fn of_rounded(at: &At, what: &str) -> Option<Tensor> {
+fn of_rounded(at: &SiteContext, what: &str) -> Option<Tensor> {
     let Softmax { scores, mask } = at.stage()?;
     let rounded = match what {
         "scores-bf16" => at.n.mapped(scores, |x, _| Float::Bf16.round(x), 0.0),
@@ -190,13 +190,13 @@ fn of_rounded(at: &At, what: &str) -> Option<Tensor> {
 }
 
 /// The nearest layer that slides where this one does not, or the reverse.
-fn other_layer(at: &At) -> Option<usize> {
+fn other_layer(at: &SiteContext) -> Option<usize> {
     let (layer, slides) = (at.site.layer?, |layer: usize| at.book.window(layer).is_some());
     let others = (0..at.book.n_layers()).filter(|&other| slides(other) != slides(layer));
     others.min_by_key(|other| other.abs_diff(layer))
 }
 
-fn as_other_layer(at: &At) -> Option<Tensor> {
+fn as_other_layer(at: &SiteContext) -> Option<Tensor> {
     let other = other_layer(at)?;
     if let Some(Rotary { x, positions, .. }) = at.stage() {
         return Some(at.n.rotate(x, &at.n.rope_table(at.book.rope(other)?, positions.clone())));
@@ -206,22 +206,22 @@ fn as_other_layer(at: &At) -> Option<Tensor> {
 
 /// Returns the windows that are one larger or smaller than the model's, as by a wrong comparison; small ones if it
 /// has none.
-fn windows(at: &At) -> Vec<Value> {
-    let number = |window: usize| Value::Number(window as f64);
+fn windows(at: &SiteContext) -> Vec<ChangeValue> {
+    let number = |window: usize| ChangeValue::Number(window as f64);
     match own_window(at) {
         Some(own) => vec![
-            Value::word("none"),
+            ChangeValue::word("none"),
             number(own + 1),
             number(own - 1),
             number(2 * own),
-            Value::Word(format!("chunks:{own}")),
+            ChangeValue::Word(format!("chunks:{own}")),
         ],
-        None => vec![number(4), number(8), Value::word("chunks:4")],
+        None => vec![number(4), number(8), ChangeValue::word("chunks:4")],
     }
 }
 
 /// Reads the window from the first key of each query whose weight is not 0.
-fn read_window(at: &At, theirs: &[f64]) -> Vec<Value> {
+fn read_window(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(Softmax { scores, mask }) = at.stage() else { return Vec::new() };
     let &[heads, tokens, keys] = scores.shape() else { return Vec::new() };
     // Weights of one head may be too small for a number: what any head sees is seen.
@@ -236,6 +236,6 @@ fn read_window(at: &At, theirs: &[f64]) -> Vec<Value> {
     }
     let mut counts: Vec<(usize, usize)> = counts.into_iter().collect();
     counts.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
-    let windows = counts.into_iter().take(3).map(|(window, _)| Value::Number(window as f64));
-    windows.chain(chunk.map(|size| Value::Word(format!("chunks:{size}")))).collect()
+    let windows = counts.into_iter().take(3).map(|(window, _)| ChangeValue::Number(window as f64));
+    windows.chain(chunk.map(|size| ChangeValue::Word(format!("chunks:{size}")))).collect()
 }

@@ -1,48 +1,48 @@
 //! Known mistakes of ports: one table of changes, each of one operation.
 //!
-//! The same table plants faults in tests, replays a stage of a dump to find out what its engine computes, and runs our
-//! engine with a hypothesis (`--suppose`). A change is computed with the operation's own inputs, by the numerics and, being
-//! [`Traced`](crate::exact::Traced), by the exact evaluation; so that what a replay explains, it explains to the last bit
-//! that rounding leaves.
+//! The table injects faults in tests, finds out by replay what a dump's engine computes, and runs our engine with a
+//! hypothesis (`--suppose`). A change is computed from the operation's own inputs, both by the numerics and, through
+//! [`TracedNumerics`](crate::exact::TracedNumerics), by the exact evaluation. A replay can therefore explain results to the
+//! last bit that rounding leaves.
 
 mod activation;
-mod around;
-mod at;
 mod attention;
-mod book;
 mod cache;
-mod changing;
+mod change_tap;
 mod corruption;
 mod element;
 mod embedding;
 mod experts;
-mod fused;
+mod factor_estimate;
+mod fused_projections;
 mod kind;
 mod logits;
 mod logprobs;
 mod mask;
+mod model_operations;
 mod norm;
+mod outer_operations;
 mod product;
 mod rope;
-mod scaled;
+mod site_context;
 mod stream;
 mod weight;
 
 use std::collections::BTreeSet;
 use std::fmt;
 
-pub use at::At;
-pub use book::{Book, Product};
-pub use changing::{Changing, Supposition};
-pub use kind::Kind;
-use scaled::Scaled;
+pub use change_tap::{ChangeTap, Supposition};
+use factor_estimate::FactorEstimate;
+pub use kind::CauseKind;
+pub use model_operations::{LinearParameters, ModelOperations};
+pub use site_context::SiteContext;
 
 use crate::checkpoint::{Point, Site};
 use crate::tensor::Tensor;
 
 /// Value of a change: a number, a word, or nothing if there is only one variant.
 #[derive(Clone, Debug)]
-pub enum Value {
+pub enum ChangeValue {
     /// No value: there is only one variant.
     Nothing,
     /// A number of the model's configuration.
@@ -51,7 +51,7 @@ pub enum Value {
     Word(String),
 }
 
-impl Value {
+impl ChangeValue {
     /// A word.
     pub fn word(word: &str) -> Self {
         Self::Word(word.to_owned())
@@ -69,40 +69,40 @@ impl Value {
 }
 
 /// Numbers of a model are `f32`.
-impl PartialEq for Value {
+impl PartialEq for ChangeValue {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
-            (Value::Nothing, Value::Nothing) => true,
-            (Value::Number(one), Value::Number(other)) => *one as f32 == *other as f32,
-            (Value::Word(one), Value::Word(other)) => one == other,
+            (ChangeValue::Nothing, ChangeValue::Nothing) => true,
+            (ChangeValue::Number(one), ChangeValue::Number(other)) => *one as f32 == *other as f32,
+            (ChangeValue::Word(one), ChangeValue::Word(other)) => one == other,
             _ => false,
         }
     }
 }
 
 /// Formats the value as users type it.
-impl fmt::Display for Value {
+impl fmt::Display for ChangeValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Value::Nothing => Ok(()),
+            ChangeValue::Nothing => Ok(()),
             // A number of a model is an f32: as few digits as tell it from others.
-            Value::Number(number) => {
+            ChangeValue::Number(number) => {
                 let single = *number as f32;
                 match number.abs() {
                     size if size != 0.0 && !(1e-3..1e7).contains(&size) => write!(f, "{single:e}"),
                     _ => write!(f, "{single}"),
                 }
             }
-            Value::Word(word) => f.write_str(word),
+            ChangeValue::Word(word) => f.write_str(word),
         }
     }
 }
 
-/// A stage computed otherwise.
+/// A known mistake: one operation computed in another way.
 #[derive(Clone, Copy)]
-pub struct Entry {
+pub struct CatalogueEntry {
     /// Kind of the cause.
-    pub kind: Kind,
+    pub kind: CauseKind,
     /// Keys in the model's files: the key in `config.json`, and the GGUF key after the architecture's name.
     pub keys: Option<[&'static str; 2]>,
     /// The tap points whose operation it changes.
@@ -112,42 +112,42 @@ pub struct Entry {
     /// Values for `--suppose`: an example, or the allowed words; empty if it takes no value.
     pub takes: &'static str,
     /// Returns the model's own value at a site.
-    pub own: fn(&At) -> Value,
+    pub own: fn(&SiteContext) -> ChangeValue,
     /// The stage with the change, from the same inputs; `None` where it has no meaning.
-    pub compute: fn(&At, &Value) -> Option<Tensor>,
+    pub compute: fn(&SiteContext, &ChangeValue) -> Option<Tensor>,
     /// Values that the results of an engine show, nearest first; those that have no meaning to it are NaN.
-    pub read: fn(&At, &[f64]) -> Vec<Value>,
+    pub read: fn(&SiteContext, &[f64]) -> Vec<ChangeValue>,
     /// Values worth trying where nothing can be read.
-    pub usual: fn(&At) -> Vec<Value>,
+    pub usual: fn(&SiteContext) -> Vec<ChangeValue>,
 }
 
-impl Entry {
+impl CatalogueEntry {
     /// Returns true if it can take a value of this sort: a word, or a number if no example is a word.
-    fn may_take(&self, value: &Value) -> bool {
+    fn may_take(&self, value: &ChangeValue) -> bool {
         let takes_words = || self.takes.split('|').any(|example| example.parse::<f64>().is_err());
         match value {
-            Value::Nothing => self.takes.is_empty(),
-            Value::Number(_) => !self.takes.is_empty(),
-            Value::Word(_) => !self.takes.is_empty() && takes_words(),
+            ChangeValue::Nothing => self.takes.is_empty(),
+            ChangeValue::Number(_) => !self.takes.is_empty(),
+            ChangeValue::Word(_) => !self.takes.is_empty() && takes_words(),
         }
     }
 
     /// Entry without a value.
     const PLAIN: Self = Self {
-        kind: Kind::Unknown,
+        kind: CauseKind::Unknown,
         keys: None,
         at: &[],
         is_local: false,
         takes: "",
-        own: |_| Value::Nothing,
+        own: |_| ChangeValue::Nothing,
         compute: |_, _| None,
         read: |_, _| Vec::new(),
-        usual: |_| vec![Value::Nothing],
+        usual: |_| vec![ChangeValue::Nothing],
     };
 }
 
 /// Returns all changes in the order in which they are reported if several explain an operation: configuration first.
-pub fn catalogue() -> impl Iterator<Item = &'static Entry> {
+pub fn catalogue() -> impl Iterator<Item = &'static CatalogueEntry> {
     let families = [
         embedding::ENTRIES,
         norm::ENTRIES,
@@ -161,7 +161,7 @@ pub fn catalogue() -> impl Iterator<Item = &'static Entry> {
         logits::ENTRIES,
         logprobs::ENTRIES,
         product::ENTRIES,
-        fused::ENTRIES,
+        fused_projections::ENTRIES,
         weight::ENTRIES,
         corruption::ENTRIES,
         element::ENTRIES,
@@ -171,18 +171,18 @@ pub fn catalogue() -> impl Iterator<Item = &'static Entry> {
 
 /// A change with its value.
 #[derive(Clone)]
-pub struct Change {
+pub struct OperationChange {
     /// Table entry of the cause.
-    pub entry: &'static Entry,
+    pub entry: &'static CatalogueEntry,
     /// Value of the change.
-    pub value: Value,
+    pub value: ChangeValue,
     /// Tap that it applies to; `None` for all.
     pub point: Option<Point>,
 }
 
-impl Change {
+impl OperationChange {
     /// A change wherever it has a meaning.
-    pub fn new(entry: &'static Entry, value: Value) -> Self {
+    pub fn new(entry: &'static CatalogueEntry, value: ChangeValue) -> Self {
         Self { entry, value, point: None }
     }
 
@@ -199,14 +199,14 @@ impl Change {
         let (name, value) =
             text.split_once('=').map_or((text, ""), |(name, value)| (name.trim(), value.trim()));
         let (name, point) = name.split_once('@').map_or((name, None), |(name, point)| (name, Some(point)));
-        let kind: Kind = name.parse().map_err(|refusal| of_a_key(name).unwrap_or(refusal))?;
+        let kind: CauseKind = name.parse().map_err(|refusal| of_a_key(name).unwrap_or(refusal))?;
         let point = point.map(str::parse::<Point>).transpose()?;
         let value = match value.parse::<f64>() {
-            _ if value.is_empty() => Value::Nothing,
-            Ok(number) if number.is_finite() => Value::Number(number),
-            _ => Value::word(value),
+            _ if value.is_empty() => ChangeValue::Nothing,
+            Ok(number) if number.is_finite() => ChangeValue::Number(number),
+            _ => ChangeValue::word(value),
         };
-        let known: Vec<&Entry> = catalogue().filter(|entry| entry.kind == kind).collect();
+        let known: Vec<&CatalogueEntry> = catalogue().filter(|entry| entry.kind == kind).collect();
         let changes: Vec<Self> = known
             .iter()
             .filter(|entry| entry.may_take(&value) && point.is_none_or(|point| entry.at.contains(&point)))
@@ -219,17 +219,17 @@ impl Change {
     }
 
     /// Returns the model's own value at a site.
-    pub fn own(&self, at: &At) -> Value {
+    pub fn own(&self, at: &SiteContext) -> ChangeValue {
         let is_its_place = self.entry.at.contains(&at.site.point);
-        match if is_its_place { self.entry.own_at(at) } else { Value::Nothing } {
-            Value::Nothing => {
+        match if is_its_place { self.entry.own_at(at) } else { ChangeValue::Nothing } {
+            ChangeValue::Nothing => {
                 // The place may be one that several operations lead to: the layer's own of the change tells.
                 let layers = [at.site.layer, Some(0), None];
                 let sites = layers.into_iter().flat_map(|layer| {
                     self.entry.at.iter().map(move |&point| Site { point, layer, pass: at.site.pass })
                 });
                 let owns = sites.map(|site| self.entry.own_at(&at.elsewhere(site)));
-                owns.into_iter().find(|own| *own != Value::Nothing).unwrap_or(Value::Nothing)
+                owns.into_iter().find(|own| *own != ChangeValue::Nothing).unwrap_or(ChangeValue::Nothing)
             }
             own => own,
         }
@@ -237,18 +237,19 @@ impl Change {
 
     /// The only tap point of a change whose name and value are those of another tap point's, too.
     fn place(&self) -> Option<Point> {
-        let Entry { kind, at, takes, .. } = *self.entry;
+        let CatalogueEntry { kind, at, takes, .. } = *self.entry;
         let &[only] = at else { return None };
-        let is_elsewhere = |other: &Entry| (other.kind, other.takes) == (kind, takes) && other.at != at;
+        let is_elsewhere =
+            |other: &CatalogueEntry| (other.kind, other.takes) == (kind, takes) && other.at != at;
         catalogue().any(is_elsewhere).then_some(only)
     }
 
     /// The stage with the change, from the same inputs; `None` where it has no meaning or changes nothing.
-    pub fn compute(&self, at: &At) -> Option<Tensor> {
+    pub fn compute(&self, at: &SiteContext) -> Option<Tensor> {
         let is_elsewhere = self.point.is_some_and(|point| point != at.site.point);
         if is_elsewhere
             || !self.entry.at.contains(&at.site.point)
-            || self.value == self.entry.own_at(at) && self.value != Value::Nothing
+            || self.value == self.entry.own_at(at) && self.value != ChangeValue::Nothing
         {
             return None;
         }
@@ -264,7 +265,7 @@ fn of_a_key(name: &str) -> Option<String> {
 }
 
 /// Returns the reason why no change of a kind matches the typed text.
-fn refusal(kind: Kind, known: &[&Entry], point: Option<Point>) -> String {
+fn refusal(kind: CauseKind, known: &[&CatalogueEntry], point: Option<Point>) -> String {
     let takes: Vec<&str> = known.iter().map(|entry| entry.takes).collect();
     let points: BTreeSet<Point> = known.iter().flat_map(|entry| entry.at).copied().collect();
     match (takes.as_slice(), point.filter(|point| !points.contains(point))) {
@@ -278,26 +279,26 @@ fn refusal(kind: Kind, known: &[&Entry], point: Option<Point>) -> String {
     }
 }
 
-impl PartialEq for Change {
+impl PartialEq for OperationChange {
     fn eq(&self, other: &Self) -> bool {
         let same_entry = self.entry.kind == other.entry.kind && self.entry.at == other.entry.at;
         same_entry && self.value == other.value
     }
 }
 
-impl fmt::Debug for Change {
+impl fmt::Debug for OperationChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
     }
 }
 
 /// Formats the change as users type it.
-impl fmt::Display for Change {
+impl fmt::Display for OperationChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.entry.kind)?;
         self.point.or(self.place()).map_or(Ok(()), |point| write!(f, "@{point}"))?;
         match self.value {
-            Value::Nothing => Ok(()),
+            ChangeValue::Nothing => Ok(()),
             _ => write!(f, "={}", self.value),
         }
     }

@@ -2,9 +2,9 @@
 //!
 //! Whatever divisor an engine has, RMSNorm with another epsilon for each row gives it: what stands beside the mean square.
 
-use crate::change::{At, Entry, Kind, Value, distance, rounded_to, snapped};
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, distance, rounded_to, snapped};
 use crate::checkpoint::Point;
-use crate::exact::{Layer, Rms};
+use crate::exact::{LayerNormalisation, RmsNormalisation};
 use crate::numerics::Numerics;
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm};
 use crate::tensor::Tensor;
@@ -21,59 +21,66 @@ pub(super) const NORMS: &[Point] = &[
     Point::FinalNorm,
 ];
 
-pub(super) static ENTRIES: &[Entry] = &[
-    Entry {
-        kind: Kind::NormEps,
+pub(super) static ENTRIES: &[CatalogueEntry] = &[
+    CatalogueEntry {
+        kind: CauseKind::NormEps,
         is_local: false,
         keys: Some(["rms_norm_eps", "attention.layer_norm_rms_epsilon"]),
         at: NORMS,
         takes: "1e-6",
-        own: |at| own_eps(at).map_or(Value::Nothing, |eps| Value::Number(eps.into())),
+        own: |at| own_eps(at).map_or(ChangeValue::Nothing, |eps| ChangeValue::Number(eps.into())),
         compute: |at, value| with_eps(at, value.number()? as f32),
         read: read_eps,
-        usual: |_| EPSILONS.iter().copied().map(Value::Number).collect(),
+        usual: |_| EPSILONS.iter().copied().map(ChangeValue::Number).collect(),
     },
-    Entry {
-        kind: Kind::NormVariance,
+    CatalogueEntry {
+        kind: CauseKind::NormVariance,
         at: NORMS,
         takes: "eps-outside-root|largest|unbiased|none-subtracted",
         compute: |at, value| with_variance(at, value.as_word()?),
-        usual: |_| ["eps-outside-root", "largest", "unbiased", "none-subtracted"].map(Value::word).into(),
-        ..Entry::PLAIN
+        usual: |_| {
+            ["eps-outside-root", "largest", "unbiased", "none-subtracted"].map(ChangeValue::word).into()
+        },
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::NormWeightOffset,
+    CatalogueEntry {
+        kind: CauseKind::NormWeightOffset,
         at: NORMS,
         takes: "1",
-        own: |_| Value::Number(0.0),
+        own: |_| ChangeValue::Number(0.0),
         compute: |at, value| {
             let offset = value.number()? as f32;
             with_gains(at, |gains| gains.iter().map(|gain| gain + offset).collect())
         },
-        usual: |_| [1.0, -1.0].map(Value::Number).into(),
-        ..Entry::PLAIN
+        usual: |_| [1.0, -1.0].map(ChangeValue::Number).into(),
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::NormWeights,
+    CatalogueEntry {
+        kind: CauseKind::NormWeights,
         is_local: true,
         at: NORMS,
         takes: "ffn_norm|attn_norm:3|none",
         compute: |at, value| of_another(at, value.as_word()?),
         read: read_gains,
-        usual: |at| others(at).chain([Value::word("none")]).collect(),
-        ..Entry::PLAIN
+        usual: |at| others(at).chain([ChangeValue::word("none")]).collect(),
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::NormKind,
+    CatalogueEntry {
+        kind: CauseKind::NormKind,
         at: NORMS,
         takes: "rms|layer|l2",
         compute: |at, value| of_kind(at, value.as_word()?),
-        usual: |_| ["layer", "rms", "l2"].map(Value::word).into(),
-        ..Entry::PLAIN
+        usual: |_| ["layer", "rms", "l2"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
     },
-    Entry { kind: Kind::NormMissing, at: NORMS, compute: |at, _| Some(input(at)?.clone()), ..Entry::PLAIN },
-    Entry {
-        kind: Kind::NormScope,
+    CatalogueEntry {
+        kind: CauseKind::NormMissing,
+        at: NORMS,
+        compute: |at, _| Some(input(at)?.clone()),
+        ..CatalogueEntry::PLAIN
+    },
+    CatalogueEntry {
+        kind: CauseKind::NormScope,
         at: &[Point::QNorm, Point::KNorm],
         takes: "all-heads|each-head",
         compute: |at, value| match value.as_word()? {
@@ -81,41 +88,41 @@ pub(super) static ENTRIES: &[Entry] = &[
             "each-head" => over_each_head(at),
             _ => None,
         },
-        usual: |_| ["all-heads", "each-head"].map(Value::word).into(),
-        ..Entry::PLAIN
+        usual: |_| ["all-heads", "each-head"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
     },
 ];
 
 /// Epsilons of real models, and defaults of engines.
 const EPSILONS: [f64; 8] = [1e-5, 1e-6, 1e-8, 1e-12, 1e-3, 1e-4, 1e-7, 0.0];
 
-pub(super) fn own_eps(at: &At) -> Option<f32> {
-    let of_rms = at.stage::<Rms>().map(|rms| rms.norm.eps);
-    of_rms.or_else(|| Some(at.stage::<Layer>()?.norm.eps))
+pub(super) fn own_eps(at: &SiteContext) -> Option<f32> {
+    let of_rms = at.stage::<RmsNormalisation>().map(|rms| rms.norm.eps);
+    of_rms.or_else(|| Some(at.stage::<LayerNormalisation>()?.norm.eps))
 }
 
 /// Returns the input of the norm.
-pub(super) fn input<'b>(at: &'b At) -> Option<&'b Tensor> {
-    let of_rms = at.stage::<Rms>().map(|rms| &rms.x);
-    of_rms.or_else(|| Some(&at.stage::<Layer>()?.x))
+pub(super) fn input<'b>(at: &'b SiteContext) -> Option<&'b Tensor> {
+    let of_rms = at.stage::<RmsNormalisation>().map(|rms| &rms.x);
+    of_rms.or_else(|| Some(&at.stage::<LayerNormalisation>()?.x))
 }
 
-fn with_eps(at: &At, eps: f32) -> Option<Tensor> {
-    if let Some(Rms { x, norm }) = at.stage() {
+fn with_eps(at: &SiteContext, eps: f32) -> Option<Tensor> {
+    if let Some(RmsNormalisation { x, norm }) = at.stage() {
         return Some(at.n.rms_norm(x, &RmsNorm { eps, ..norm.clone() }));
     }
-    let Layer { x, norm } = at.stage()?;
+    let LayerNormalisation { x, norm } = at.stage()?;
     Some(at.n.layer_norm(x, &LayerNorm { eps, ..norm.clone() }))
 }
 
 /// Norms each row with its own epsilon, which `eps` computes from the divisor and the row.
-fn by_row(at: &At, eps: impl Fn(f64, &[f32]) -> f64) -> Option<Tensor> {
+fn by_row(at: &SiteContext, eps: impl Fn(f64, &[f32]) -> f64) -> Option<Tensor> {
     let x = input(at)?;
-    let width = at.stage::<Rms>().map_or_else(|| x.row_len(), |rms| rms.norm.weight.len());
+    let width = at.stage::<RmsNormalisation>().map_or_else(|| x.row_len(), |rms| rms.norm.weight.len());
     let rows = 0..x.data().len() / width;
     let normed = rows.map(|index| {
         let (row, values) = (at.row(x, index, width), &x.data()[index * width..][..width]);
-        match (at.stage::<Rms>(), at.stage::<Layer>()) {
+        match (at.stage::<RmsNormalisation>(), at.stage::<LayerNormalisation>()) {
             (Some(rms), _) => {
                 let eps = eps(statistics(at, values).1, values) as f32;
                 at.n.rms_norm(&row, &RmsNorm { eps, ..rms.norm.clone() })
@@ -130,14 +137,14 @@ fn by_row(at: &At, eps: impl Fn(f64, &[f32]) -> f64) -> Option<Tensor> {
     Some(at.joined(&normed.collect::<Vec<_>>()))
 }
 
-fn with_variance(at: &At, how: &str) -> Option<Tensor> {
+fn with_variance(at: &SiteContext, how: &str) -> Option<Tensor> {
     let eps = f64::from(own_eps(at)?);
     match how {
         "eps-outside-root" => by_row(at, |square, _| 2.0 * eps * square.sqrt() + eps * eps),
         "largest" => by_row(at, |square, _| (eps - square).max(0.0)),
         "unbiased" => by_row(at, |square, row| square / (row.len() as f64 - 1.0) + eps),
         "none-subtracted" => {
-            at.stage::<Layer>()?;
+            at.stage::<LayerNormalisation>()?;
             // The mean is taken off the row, but not out of its mean square.
             by_row(at, |variance, row| mean_square(row) - variance + eps)
         }
@@ -159,25 +166,25 @@ fn variance(row: &[f32]) -> f64 {
 }
 
 /// Returns the mean that is subtracted from a row, and the mean square of the rest.
-pub(super) fn statistics(at: &At, row: &[f32]) -> (f64, f64) {
-    match at.stage::<Layer>() {
+pub(super) fn statistics(at: &SiteContext, row: &[f32]) -> (f64, f64) {
+    match at.stage::<LayerNormalisation>() {
         Some(_) => (mean(row), variance(row)),
         None => (0.0, mean_square(row)),
     }
 }
 
 /// Computes the norm with gains derived from the model's.
-pub(super) fn with_gains(at: &At, change: impl Fn(&[f32]) -> Vec<f32>) -> Option<Tensor> {
-    if let Some(Rms { x, norm }) = at.stage() {
+pub(super) fn with_gains(at: &SiteContext, change: impl Fn(&[f32]) -> Vec<f32>) -> Option<Tensor> {
+    if let Some(RmsNormalisation { x, norm }) = at.stage() {
         let weight = change(&norm.gains().collect::<Vec<_>>());
         return Some(at.n.rms_norm(x, &RmsNorm { weight, eps: norm.eps, gain: Gain::Weight }));
     }
-    let Layer { x, norm } = at.stage()?;
+    let LayerNormalisation { x, norm } = at.stage()?;
     Some(at.n.layer_norm(x, &LayerNorm { weight: change(&norm.weight), ..norm.clone() }))
 }
 
 /// Computes the norm with the gain of another norm: `ffn_norm` of the same layer, or `ffn_norm:3`; or without a gain.
-fn of_another(at: &At, place: &str) -> Option<Tensor> {
+fn of_another(at: &SiteContext, place: &str) -> Option<Tensor> {
     if place == "none" {
         return with_gains(at, |gains| vec![1.0; gains.len()]);
     }
@@ -187,23 +194,23 @@ fn of_another(at: &At, place: &str) -> Option<Tensor> {
     };
     let point: Point = name.parse().ok()?;
     let layer = if point == Point::FinalNorm { None } else { layer };
-    if let Some(Rms { x, norm }) = at.stage() {
+    if let Some(RmsNormalisation { x, norm }) = at.stage() {
         let other = at.book.norm(point, layer)?.clone();
         let fits = other.weight.len() == norm.weight.len();
         return fits.then(|| at.n.rms_norm(x, &RmsNorm { eps: norm.eps, ..other }));
     }
-    let Layer { x, norm } = at.stage()?;
-    let other = &at.book.stage::<Layer>(point, layer)?.norm;
+    let LayerNormalisation { x, norm } = at.stage()?;
+    let other = &at.book.stage::<LayerNormalisation>(point, layer)?.norm;
     let fits = other.weight.len() == norm.weight.len();
     fits.then(|| at.n.layer_norm(x, &LayerNorm { eps: norm.eps, ..other.clone() }))
 }
 
 /// The other norms of the same width: of this layer first, then the same of other layers, nearest first.
-fn others(at: &At) -> impl Iterator<Item = Value> {
-    let width = at.stage::<Rms>().map(|rms| rms.norm.weight.len());
-    let width = width.or_else(|| Some(at.stage::<Layer>()?.norm.weight.len())).unwrap_or(0);
+fn others(at: &SiteContext) -> impl Iterator<Item = ChangeValue> {
+    let width = at.stage::<RmsNormalisation>().map(|rms| rms.norm.weight.len());
+    let width = width.or_else(|| Some(at.stage::<LayerNormalisation>()?.norm.weight.len())).unwrap_or(0);
     let (own, layer) = (at.site.point, at.site.layer);
-    let mut found: Vec<(usize, bool, Value)> = at
+    let mut found: Vec<(usize, bool, ChangeValue)> = at
         .book
         .norms(width)
         .filter(|(point, other, _)| (*point, *other) != (own, layer))
@@ -213,7 +220,7 @@ fn others(at: &At) -> impl Iterator<Item = Value> {
                 Some(other) => format!("{point}:{other}"),
                 None => point.to_string(),
             };
-            (away, point != own, Value::Word(name))
+            (away, point != own, ChangeValue::Word(name))
         })
         .filter(|(away, other_point, _)| *away == 0 || !other_point)
         .collect();
@@ -221,8 +228,8 @@ fn others(at: &At) -> impl Iterator<Item = Value> {
     found.into_iter().map(|(_, _, value)| value)
 }
 
-fn of_kind(at: &At, kind: &str) -> Option<Tensor> {
-    if let Some(Rms { x, norm }) = at.stage() {
+fn of_kind(at: &SiteContext, kind: &str) -> Option<Tensor> {
+    if let Some(RmsNormalisation { x, norm }) = at.stage() {
         let weight: Vec<f32> = norm.gains().collect();
         let bias = vec![0.0; weight.len()];
         return match kind {
@@ -232,7 +239,7 @@ fn of_kind(at: &At, kind: &str) -> Option<Tensor> {
             _ => None,
         };
     }
-    let Layer { x, norm } = at.stage()?;
+    let LayerNormalisation { x, norm } = at.stage()?;
     let rms = RmsNorm { weight: norm.weight.clone(), eps: norm.eps, gain: Gain::Weight };
     match kind {
         "rms" => {
@@ -246,8 +253,8 @@ fn of_kind(at: &At, kind: &str) -> Option<Tensor> {
 }
 
 /// Norms all heads of a token with one divisor.
-fn over_all_heads(at: &At) -> Option<Tensor> {
-    let Rms { x, norm } = at.stage()?;
+fn over_all_heads(at: &SiteContext) -> Option<Tensor> {
+    let RmsNormalisation { x, norm } = at.stage()?;
     let (heads, width) = (*x.shape().get(1)?, norm.weight.len());
     if width != *x.shape().get(2)? {
         return None;
@@ -262,8 +269,8 @@ fn over_all_heads(at: &At) -> Option<Tensor> {
 }
 
 /// A divisor of its own for each head, where the model has one for all of them.
-fn over_each_head(at: &At) -> Option<Tensor> {
-    let Rms { x, norm } = at.stage()?;
+fn over_each_head(at: &SiteContext) -> Option<Tensor> {
+    let RmsNormalisation { x, norm } = at.stage()?;
     let (heads, head_dim) = (*x.shape().get(1)?, *x.shape().get(2)?);
     let gains = |head: usize| norm.weight.get(head * head_dim..(head + 1) * head_dim);
     gains(heads - 1)?;
@@ -275,9 +282,9 @@ fn over_each_head(at: &At) -> Option<Tensor> {
 }
 
 /// Estimates eps from the factor of each row, r = 1/√(mean square + eps); rows of small values tell most.
-fn read_eps(at: &At, theirs: &[f64]) -> Vec<Value> {
+fn read_eps(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(x) = input(at) else { return Vec::new() };
-    let (gains, biases) = match (at.stage::<Rms>(), at.stage::<Layer>()) {
+    let (gains, biases) = match (at.stage::<RmsNormalisation>(), at.stage::<LayerNormalisation>()) {
         (Some(rms), _) => (rms.norm.gains().collect::<Vec<_>>(), vec![0.0; rms.norm.weight.len()]),
         (_, Some(layer)) => (layer.norm.weight.clone(), layer.norm.bias.clone()),
         _ => return Vec::new(),
@@ -306,14 +313,14 @@ fn read_eps(at: &At, theirs: &[f64]) -> Vec<Value> {
     values.push(rounded_to(2, read.max(0.0)));
     values.extend(EPSILONS);
     values.dedup();
-    values.into_iter().map(Value::Number).collect()
+    values.into_iter().map(ChangeValue::Number).collect()
 }
 
 /// The other norms whose weight is the one that a row was multiplied with.
-fn read_gains(at: &At, theirs: &[f64]) -> Vec<Value> {
-    let is_near = |value: &Value| {
+fn read_gains(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
+    let is_near = |value: &ChangeValue| {
         let computed = value.as_word().and_then(|place| of_another(at, place));
         computed.is_some_and(|computed| distance(&computed, theirs) < 0.1)
     };
-    others(at).chain([Value::word("none")]).filter(is_near).collect()
+    others(at).chain([ChangeValue::word("none")]).filter(is_near).collect()
 }

@@ -1,9 +1,12 @@
 //! Products with other matrices than the model's, without what belongs to them, or in another order.
 
-use crate::change::around::made_by;
-use crate::change::{At, Entry, Kind, Product, Scaled, Value, distance, rounded_to, snapped};
+use crate::change::outer_operations::made_by;
+use crate::change::{
+    CatalogueEntry, CauseKind, ChangeValue, FactorEstimate, LinearParameters, SiteContext, distance,
+    rounded_to, snapped,
+};
 use crate::checkpoint::Point;
-use crate::exact::{Embedded, Integers, Linear, Rms, Rotary, Times};
+use crate::exact::{EmbeddingLookup, Integers, Linear, RmsNormalisation, Rotary, Scaling};
 use crate::numerics::Numerics;
 use crate::ops::multiplier::Multiplier;
 use crate::tensor::Tensor;
@@ -27,14 +30,14 @@ const IN_LAYERS: &[Point] = PRODUCTS.split_at(PRODUCTS.len() - 1).0;
 
 const QKV: &[Point] = &[Point::Q, Point::K, Point::V];
 
-pub(super) static ENTRIES: &[Entry] = &[
-    Entry {
-        kind: Kind::LogitScale,
+pub(super) static ENTRIES: &[CatalogueEntry] = &[
+    CatalogueEntry {
+        kind: CauseKind::LogitScale,
         is_local: false,
         keys: Some(["logits_scaling", "logit_scale"]),
         at: &[Point::Logits],
         takes: "0.0625",
-        own: |at| Value::Number(times(at).map_or(1.0, |(_, by)| by.factor().into())),
+        own: |at| ChangeValue::Number(times(at).map_or(1.0, |(_, by)| by.factor().into())),
         compute: |at, value| match times(at) {
             Some((products, by)) => Some(at.n.scale(products, by.with(value.number()? as f32))),
             None => scaled(at, value),
@@ -42,40 +45,40 @@ pub(super) static ENTRIES: &[Entry] = &[
         read: |at, theirs| match times(at) {
             Some((products, _)) => {
                 let pairs = products.data().iter().map(|&x| f64::from(x)).zip(theirs.iter().copied());
-                Scaled::read(pairs).map_or(Vec::new(), |scaled| scaled.values(at, &[1.0]))
+                FactorEstimate::read(pairs).map_or(Vec::new(), |scaled| scaled.values(at, &[1.0]))
             }
             None => read_scale(at, theirs),
         },
         usual: |at| {
             let root = width(at).sqrt();
-            [1.0, 0.5, 2.0, 1.0 / root, root].map(Value::Number).into()
+            [1.0, 0.5, 2.0, 1.0 / root, root].map(ChangeValue::Number).into()
         },
     },
-    Entry {
-        kind: Kind::LmHead,
+    CatalogueEntry {
+        kind: CauseKind::LmHead,
         keys: Some(["tie_word_embeddings", "output"]),
         at: &[Point::Embed, Point::Logits],
         takes: "token_embd|output",
-        own: |at| Value::word(if at.site.point == Point::Embed { "token_embd" } else { "output" }),
+        own: |at| ChangeValue::word(if at.site.point == Point::Embed { "token_embd" } else { "output" }),
         compute: of_other_table,
-        usual: |_| ["token_embd", "output"].map(Value::word).into(),
-        ..Entry::PLAIN
+        usual: |_| ["token_embd", "output"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::QkvSwap,
+    CatalogueEntry {
+        kind: CauseKind::QkvSwap,
         is_local: true,
         at: QKV,
         takes: "q|k|v",
-        own: |at| Value::word(at.site.point.name()),
+        own: |at| ChangeValue::word(at.site.point.name()),
         compute: |at, value| {
             let other = QKV.iter().find(|point| Some(point.name()) == value.as_word())?;
             with(at, &at.book.product(*other, at.site.layer)?)
         },
-        usual: |_| ["q", "k", "v"].map(Value::word).into(),
-        ..Entry::PLAIN
+        usual: |_| ["q", "k", "v"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::GateUpSwap,
+    CatalogueEntry {
+        kind: CauseKind::GateUpSwap,
         at: &[Point::FfnGate, Point::FfnUp],
         takes: "weights",
         compute: |at, value| {
@@ -83,89 +86,89 @@ pub(super) static ENTRIES: &[Entry] = &[
             let is_asked_for = value.as_word() == Some("weights");
             is_asked_for.then(|| with(at, &at.book.product(other, at.site.layer)?))?
         },
-        usual: |_| vec![Value::word("weights")],
-        ..Entry::PLAIN
+        usual: |_| vec![ChangeValue::word("weights")],
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::LayerOrder,
+    CatalogueEntry {
+        kind: CauseKind::LayerOrder,
         at: IN_LAYERS,
         takes: "3",
-        own: |at| at.site.layer.map_or(Value::Nothing, |layer| Value::Number(layer as f64)),
+        own: |at| at.site.layer.map_or(ChangeValue::Nothing, |layer| ChangeValue::Number(layer as f64)),
         compute: |at, value| with(at, &at.book.product(at.site.point, Some(whole(value.number()?)?))?),
         read: nearest_layers,
-        usual: |at| neighbours(at).map(|layer| Value::Number(layer as f64)).collect(),
-        ..Entry::PLAIN
+        usual: |at| neighbours(at).map(|layer| ChangeValue::Number(layer as f64)).collect(),
+        ..CatalogueEntry::PLAIN
     },
     // A port that does not know them leaves out all; one that reads them wrongly, those of a place.
-    Entry {
-        kind: Kind::BiasMissing,
+    CatalogueEntry {
+        kind: CauseKind::BiasMissing,
         at: IN_LAYERS,
         takes: "none",
         compute: |at, value| {
             let product = own(at).filter(|product| product.bias.is_some())?;
-            (value.as_word()? == "none").then(|| with(at, &Product { bias: None, ..product }))?
+            (value.as_word()? == "none").then(|| with(at, &LinearParameters { bias: None, ..product }))?
         },
-        usual: |_| vec![Value::word("none")],
-        ..Entry::PLAIN
+        usual: |_| vec![ChangeValue::word("none")],
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::BiasMissing,
+    CatalogueEntry {
+        kind: CauseKind::BiasMissing,
         is_local: true,
         at: IN_LAYERS,
         takes: "layer:3",
         compute: with_bias_of,
-        usual: |at| neighbours(at).map(|layer| Value::Word(format!("layer:{layer}"))).collect(),
-        ..Entry::PLAIN
+        usual: |at| neighbours(at).map(|layer| ChangeValue::Word(format!("layer:{layer}"))).collect(),
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::WeightMissing,
+    CatalogueEntry {
+        kind: CauseKind::WeightMissing,
         is_local: true,
         at: PRODUCTS,
         takes: "zero|bias-alone",
         compute: without_weight,
-        usual: |_| ["zero", "bias-alone"].map(Value::word).into(),
-        ..Entry::PLAIN
+        usual: |_| ["zero", "bias-alone"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::QkPermutation,
+    CatalogueEntry {
+        kind: CauseKind::QkPermutation,
         at: &[Point::Q, Point::K, Point::QNorm, Point::KNorm, Point::QRope, Point::KRope],
         takes: "half-to-interleaved|interleaved-to-half|half-to-interleaved:8",
         compute: permuted,
         usual: permutations,
-        ..Entry::PLAIN
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::WeightScale,
+    CatalogueEntry {
+        kind: CauseKind::WeightScale,
         is_local: true,
         at: IN_LAYERS,
         takes: "0.5",
-        own: |_| Value::Number(1.0),
+        own: |_| ChangeValue::Number(1.0),
         compute: scaled,
         read: read_scale,
-        usual: |_| [2.0, 0.5].map(Value::Number).into(),
-        ..Entry::PLAIN
+        usual: |_| [2.0, 0.5].map(ChangeValue::Number).into(),
+        ..CatalogueEntry::PLAIN
     },
 ];
 
 /// Returns the input of the product.
-pub(super) fn input<'b>(at: &'b At) -> Option<&'b Tensor> {
+pub(super) fn input<'b>(at: &'b SiteContext) -> Option<&'b Tensor> {
     let plain = at.stage::<Linear>().map(|stage| &stage.x);
     plain.or_else(|| Some(&at.stage::<Integers>()?.x))
 }
 
 /// The matrix that the model has there, with what belongs to it.
-pub(super) fn own(at: &At) -> Option<Product> {
-    Product::of(at.node()?)
+pub(super) fn own(at: &SiteContext) -> Option<LinearParameters> {
+    LinearParameters::of(at.node()?)
 }
 
 /// The product of the same activations with another matrix, of as many rows or not.
-pub(super) fn with(at: &At, product: &Product) -> Option<Tensor> {
+pub(super) fn with(at: &SiteContext, product: &LinearParameters) -> Option<Tensor> {
     multiplied(at, input(at)?, product)
 }
 
 /// A product as the model's is computed: by `linear`, `affine` or `bit_linear`.
-pub(super) fn multiplied(at: &At, x: &Tensor, product: &Product) -> Option<Tensor> {
-    let Product { w, bias, factor } = product;
+pub(super) fn multiplied(at: &SiteContext, x: &Tensor, product: &LinearParameters) -> Option<Tensor> {
+    let LinearParameters { w, bias, factor } = product;
     let fits = w.cols == x.row_len() && bias.as_ref().is_none_or(|bias| bias.len() == w.rows);
     let of_codes = at.stage::<Integers>().is_some();
     fits.then(|| match bias {
@@ -175,7 +178,7 @@ pub(super) fn multiplied(at: &At, x: &Tensor, product: &Product) -> Option<Tenso
     })
 }
 
-fn width(at: &At) -> f64 {
+fn width(at: &SiteContext) -> f64 {
     input(at).map_or(1.0, |x| x.row_len() as f64)
 }
 
@@ -184,14 +187,14 @@ fn whole(number: f64) -> Option<usize> {
 }
 
 /// The next layer and the one before.
-fn neighbours(at: &At) -> impl Iterator<Item = usize> {
+fn neighbours(at: &SiteContext) -> impl Iterator<Item = usize> {
     let (layer, all) = (at.site.layer, at.book.n_layers());
     let next = layer.map(|layer| layer + 1).filter(|&next| next < all);
     next.into_iter().chain(layer.and_then(|layer| layer.checked_sub(1)))
 }
 
 /// A matrix of zeros for the first activation of each token alone: what is left is the bias.
-fn without_weight(at: &At, value: &Value) -> Option<Tensor> {
+fn without_weight(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
     let (x, product) = (input(at)?, own(at)?);
     let first = at.n.gathered(&[x], &[x.rows(), 1], |token| (0, token * x.row_len()));
     let zeros = StoredTensor {
@@ -208,39 +211,39 @@ fn without_weight(at: &At, value: &Value) -> Option<Tensor> {
 }
 
 /// Computes the product with the bias of another layer.
-fn with_bias_of(at: &At, value: &Value) -> Option<Tensor> {
+fn with_bias_of(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
     let product = own(at).filter(|product| product.bias.is_some())?;
     let layer = value.as_word()?.strip_prefix("layer:")?.parse().ok()?;
     let bias = at.book.product(at.site.point, Some(layer))?.bias?;
-    with(at, &Product { bias: Some(bias), ..product })
+    with(at, &LinearParameters { bias: Some(bias), ..product })
 }
 
 /// The embedding table makes the logits, or the output matrix the embeddings.
-fn of_other_table(at: &At, value: &Value) -> Option<Tensor> {
+fn of_other_table(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
     let (table, output) = (at.book.table()?, at.book.product(Point::Logits, None)?);
     if *table == output.w || (table.rows, table.cols) != (output.w.rows, output.w.cols) {
         return None;
     }
     match (value.as_word()?, at.site.point) {
-        ("token_embd", Point::Logits) => with(at, &Product { w: table.clone(), ..output }),
-        ("output", Point::Embed) => Some(at.n.embed(&output.w, &at.stage::<Embedded>()?.tokens)),
+        ("token_embd", Point::Logits) => with(at, &LinearParameters { w: table.clone(), ..output }),
+        ("output", Point::Embed) => Some(at.n.embed(&output.w, &at.stage::<EmbeddingLookup>()?.tokens)),
         _ => None,
     }
 }
 
 /// Products that the model multiplies with a number, and that number.
-fn times<'b>(at: &'b At) -> Option<(&'b Tensor, Multiplier)> {
-    let Times { x, by } = at.stage()?;
-    Product::of(&*made_by(x)?).map(|_| (x, *by))
+fn times<'b>(at: &'b SiteContext) -> Option<(&'b Tensor, Multiplier)> {
+    let Scaling { x, by } = at.stage()?;
+    LinearParameters::of(&*made_by(x)?).map(|_| (x, *by))
 }
 
-fn scaled(at: &At, value: &Value) -> Option<Tensor> {
+fn scaled(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
     own(at)?;
     Some(at.n.scale(at.value, Multiplier::Element(value.number()? as f32)))
 }
 
 /// Estimates the factor by least squares, rounded to a number that people use.
-fn read_scale(at: &At, theirs: &[f64]) -> Vec<Value> {
+fn read_scale(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let (mut up, mut down, mut all) = (0.0, 0.0, 0.0);
     for (&own, &theirs) in at.value.data().iter().zip(theirs).filter(|(_, theirs)| !theirs.is_nan()) {
         let own = f64::from(own);
@@ -267,11 +270,11 @@ fn read_scale(at: &At, theirs: &[f64]) -> Vec<Value> {
             near.push(value);
         }
     }
-    near.into_iter().filter(|value| (value / read - 1.0).abs() < 0.02).map(Value::Number).collect()
+    near.into_iter().filter(|value| (value / read - 1.0).abs() < 0.02).map(ChangeValue::Number).collect()
 }
 
 /// Layers whose matrix makes the first outputs, nearest first.
-fn nearest_layers(at: &At, theirs: &[f64]) -> Vec<Value> {
+fn nearest_layers(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     const OUTPUTS: usize = 16;
     let (Some(x), Some(product)) = (input(at), own(at)) else { return Vec::new() };
     let (rows, few) = (product.w.rows, OUTPUTS.min(product.w.rows));
@@ -282,19 +285,20 @@ fn nearest_layers(at: &At, theirs: &[f64]) -> Vec<Value> {
         let other = at.book.product(at.site.point, Some(layer))?;
         let fits = other.w.rows == rows;
         let bias = other.bias.map(|bias| bias[..few.min(bias.len())].to_vec());
-        let first = fits.then(|| Product { w: other.w.rows_from(0, few), bias, factor: other.factor })?;
+        let first =
+            fits.then(|| LinearParameters { w: other.w.rows_from(0, few), bias, factor: other.factor })?;
         let off = distance(&multiplied(at, &x, &first)?, &wanted);
         (off < 0.1).then_some((layer, off))
     };
     let layers = (0..at.book.n_layers()).filter(|&layer| Some(layer) != at.site.layer);
     let mut near: Vec<(usize, f64)> = layers.filter_map(off).collect();
     near.sort_by(|a, b| a.1.total_cmp(&b.1));
-    near.into_iter().map(|(layer, _)| Value::Number(layer as f64)).collect()
+    near.into_iter().map(|(layer, _)| ChangeValue::Number(layer as f64)).collect()
 }
 
 /// Rows of each head in the order of the other pairing; or, with a head count, in the order that a converter gives them
 /// which takes them for so many heads.
-fn permuted(at: &At, value: &Value) -> Option<Tensor> {
+fn permuted(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
     at.book.rope(at.site.layer?)?;
     let (word, counted) = match value.as_word()?.split_once(':') {
         Some((word, heads)) => (word, Some(heads.parse::<usize>().ok()?)),
@@ -304,7 +308,7 @@ fn permuted(at: &At, value: &Value) -> Option<Tensor> {
     let half_of = |heads: usize| (heads > 0 && rows.is_multiple_of(2 * heads)).then(|| rows / heads / 2);
     let half = half_of(heads)?;
     let [there, back] = orders(word)?;
-    let gathered = |x: &Tensor, from: Order, half: usize| {
+    let gathered = |x: &Tensor, from: RowOrder, half: usize| {
         let place = |flat: usize| flat / (2 * half) * (2 * half) + from(flat % (2 * half), half);
         at.n.gathered(&[x], x.shape(), |flat| (0, place(flat)))
     };
@@ -319,23 +323,23 @@ fn permuted(at: &At, value: &Value) -> Option<Tensor> {
     if !at.is_turned || counted.is_some() {
         return None;
     }
-    let made = match (at.stage::<Rotary>(), at.stage::<Rms>()) {
+    let made = match (at.stage::<Rotary>(), at.stage::<RmsNormalisation>()) {
         (Some(Rotary { x, rope, positions }), _) => {
             at.n.rotate(&gathered(x, there, half), &at.n.rope_table(rope, positions.clone()))
         }
-        (_, Some(Rms { x, norm })) => at.n.rms_norm(&gathered(x, there, half), norm),
+        (_, Some(RmsNormalisation { x, norm })) => at.n.rms_norm(&gathered(x, there, half), norm),
         _ => return None,
     };
     Some(gathered(&made, back, half))
 }
 
 /// Maps a position in a head to a row of the head.
-type Order = fn(place: usize, half: usize) -> usize;
+type RowOrder = fn(place: usize, half: usize) -> usize;
 
 /// An order and the one that undoes it.
-fn orders(word: &str) -> Option<[Order; 2]> {
-    let to_interleaved: Order = |place, half| place % 2 * half + place / 2;
-    let to_half: Order = |place, half| place % half * 2 + place / half;
+fn orders(word: &str) -> Option<[RowOrder; 2]> {
+    let to_interleaved: RowOrder = |place, half| place % 2 * half + place / 2;
+    let to_half: RowOrder = |place, half| place % half * 2 + place / half;
     match word {
         "half-to-interleaved" => Some([to_interleaved, to_half]),
         "interleaved-to-half" => Some([to_half, to_interleaved]),
@@ -344,7 +348,7 @@ fn orders(word: &str) -> Option<[Order; 2]> {
 }
 
 /// Returns both directions, with the right head count, and with that of the queries and of the keys.
-fn permutations(at: &At) -> Vec<Value> {
+fn permutations(at: &SiteContext) -> Vec<ChangeValue> {
     let &[_, heads, head_dim] = at.value.shape() else { return Vec::new() };
     let heads_at = |point| Some(at.book.product(point, at.site.layer)?.w.rows / head_dim);
     let others = [Point::Q, Point::K].into_iter().filter_map(heads_at).filter(|&other| other != heads);
@@ -353,6 +357,6 @@ fn permutations(at: &At) -> Vec<Value> {
     let words = ["half-to-interleaved", "interleaved-to-half"];
     words
         .iter()
-        .flat_map(|word| suffixes.iter().map(move |suffix| Value::Word(format!("{word}{suffix}"))))
+        .flat_map(|word| suffixes.iter().map(move |suffix| ChangeValue::Word(format!("{word}{suffix}"))))
         .collect()
 }

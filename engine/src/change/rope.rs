@@ -4,37 +4,41 @@
 
 use std::ops::Range;
 
-use crate::change::{At, Entry, Kind, Value, distance, rounded_to, snapped};
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, distance, rounded_to, snapped};
 use crate::checkpoint::Point;
-use crate::exact::{Float, Profile, Rotary, Traced};
+use crate::exact::{Float, Profile, Rotary, TracedNumerics};
 use crate::numerics::{Numerics, Transformers};
 use crate::ops::rope::{Rope, RopeScaling, RopeTable};
 use crate::tensor::{RopePairing, Tensor};
 
 const ROTATED: &[Point] = &[Point::QRope, Point::KRope];
 
-pub(super) static ENTRIES: &[Entry] = &[
-    Entry {
-        kind: Kind::RopeTheta,
+pub(super) static ENTRIES: &[CatalogueEntry] = &[
+    CatalogueEntry {
+        kind: CauseKind::RopeTheta,
         is_local: false,
         keys: Some(["rope_theta", "rope.freq_base"]),
         at: ROTATED,
         takes: "10000",
-        own: |at| at.stage::<Rotary>().map_or(Value::Nothing, |op| Value::Number(op.rope.theta.into())),
+        own: |at| {
+            at.stage::<Rotary>().map_or(ChangeValue::Nothing, |op| ChangeValue::Number(op.rope.theta.into()))
+        },
         compute: |at, value| {
             let theta = value.number().filter(|&theta| theta >= 1.0)? as f32;
             with(at, |rope| Some(Rope { theta, ..rope.clone() }))
         },
         read: read_theta,
-        usual: |at| thetas(at).into_iter().map(Value::Number).collect(),
+        usual: |at| thetas(at).into_iter().map(ChangeValue::Number).collect(),
     },
-    Entry {
-        kind: Kind::RopeScaling,
+    CatalogueEntry {
+        kind: CauseKind::RopeScaling,
         is_local: false,
         keys: Some(["rope_scaling", "rope.scaling"]),
         at: ROTATED,
         takes: "none|linear:8|llama3:8:1:4:8192|inverse|twice|factors-alone",
-        own: |at| at.stage::<Rotary>().map_or(Value::Nothing, |op| Value::Word(told(&op.rope.scaling))),
+        own: |at| {
+            at.stage::<Rotary>().map_or(ChangeValue::Nothing, |op| ChangeValue::Word(told(&op.rope.scaling)))
+        },
         compute: |at, value| {
             let word = value.as_word()?.to_owned();
             with(at, move |rope| Some(Rope { scaling: scaling(rope, &word)?, ..rope.clone() }))
@@ -52,43 +56,47 @@ pub(super) static ENTRIES: &[Entry] = &[
                 "llama3:8:1:4:8192",
                 "llama3:32:1:4:8192",
             ];
-            words.map(Value::word).into()
+            words.map(ChangeValue::word).into()
         },
     },
-    Entry {
-        kind: Kind::RopePairing,
+    CatalogueEntry {
+        kind: CauseKind::RopePairing,
         at: ROTATED,
         takes: "half|interleaved",
-        own: |at| at.stage::<Rotary>().map_or(Value::Nothing, |op| Value::word(op.rope.pairing.name())),
+        own: |at| {
+            at.stage::<Rotary>().map_or(ChangeValue::Nothing, |op| ChangeValue::word(op.rope.pairing.name()))
+        },
         compute: |at, value| {
             let pairing = pairing(value.as_word()?)?;
             with(at, |rope| Some(Rope { pairing, ..rope.clone() }))
         },
         usual: |_| {
-            [RopePairing::Half, RopePairing::Interleaved].map(|pairing| Value::word(pairing.name())).into()
+            [RopePairing::Half, RopePairing::Interleaved]
+                .map(|pairing| ChangeValue::word(pairing.name()))
+                .into()
         },
-        ..Entry::PLAIN
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::RopeMissing,
+    CatalogueEntry {
+        kind: CauseKind::RopeMissing,
         at: ROTATED,
         compute: |at, _| Some(at.stage::<Rotary>()?.x.clone()),
-        ..Entry::PLAIN
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::RopePosition,
+    CatalogueEntry {
+        kind: CauseKind::RopePosition,
         at: ROTATED,
         takes: "1|restart|still",
         compute: |at, value| {
             let Rotary { positions, .. } = at.stage()?;
             let by = |start: usize| start..start + positions.len();
             match value {
-                Value::Number(offset) => {
+                ChangeValue::Number(offset) => {
                     let start = positions.start as i64 + *offset as i64;
                     turned_at(at, by(usize::try_from(start).ok()?))
                 }
-                Value::Word(word) if word == "restart" && positions.start > 0 => turned_at(at, by(0)),
-                Value::Word(word) if word == "still" && positions.len() > 1 => {
+                ChangeValue::Word(word) if word == "restart" && positions.start > 0 => turned_at(at, by(0)),
+                ChangeValue::Word(word) if word == "still" && positions.len() > 1 => {
                     each_position(at, |_| positions.start)
                 }
                 _ => None,
@@ -96,72 +104,74 @@ pub(super) static ENTRIES: &[Entry] = &[
         },
         read: read_position,
         usual: |_| {
-            let offsets = [1.0, -1.0, 2.0, -2.0].map(Value::Number);
-            offsets.into_iter().chain(["restart", "still"].map(Value::word)).collect()
+            let offsets = [1.0, -1.0, 2.0, -2.0].map(ChangeValue::Number);
+            offsets.into_iter().chain(["restart", "still"].map(ChangeValue::word)).collect()
         },
-        ..Entry::PLAIN
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::RopeDirection,
+    CatalogueEntry {
+        kind: CauseKind::RopeDirection,
         at: ROTATED,
         compute: |at, _| with(at, |rope| Some(divided(rope, |_| -1.0))),
-        ..Entry::PLAIN
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::RopeLayers,
+    CatalogueEntry {
+        kind: CauseKind::RopeLayers,
         keys: Some(["no_rope_layers", "no_rope_layer_interval"]),
         at: ROTATED,
         compute: |at, _| turned_as_others(at),
-        ..Entry::PLAIN
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::RopeWidth,
+    CatalogueEntry {
+        kind: CauseKind::RopeWidth,
         keys: Some(["partial_rotary_factor", "rope.dimension_count"]),
         at: ROTATED,
         takes: "32",
-        own: |at| at.stage::<Rotary>().map_or(Value::Nothing, |op| Value::Number(op.rope.width as f64)),
+        own: |at| {
+            at.stage::<Rotary>().map_or(ChangeValue::Nothing, |op| ChangeValue::Number(op.rope.width as f64))
+        },
         compute: |at, value| of_width(at, value.number()? as usize),
         usual: |at| {
             let head_dim = at.stage::<Rotary>().map_or(0, |op| op.rope.width);
             let whole = at.stage::<Rotary>().map_or(0, |op| op.x.shape()[2]);
             [whole, head_dim / 2, head_dim / 4, head_dim / 4 * 3]
-                .map(|width| Value::Number(width as f64))
+                .map(|width| ChangeValue::Number(width as f64))
                 .into()
         },
-        ..Entry::PLAIN
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::RopePrecision,
+    CatalogueEntry {
+        kind: CauseKind::RopePrecision,
         at: ROTATED,
         takes: "frequencies-bf16|frequencies-f16|angles-bf16|angles-f16|both-bf16|both-f16|cos-sin-bf16|cos-sin-f16|tables-bf16|tables-f16|all-bf16|all-f16",
         compute: |at, value| rounded(at, value.as_word()?),
         usual: |_| {
             let parts = ["frequencies", "angles", "both", "cos-sin", "tables", "all"];
-            let words = |part| ["bf16", "f16"].map(|float| Value::Word(format!("{part}-{float}")));
+            let words = |part| ["bf16", "f16"].map(|float| ChangeValue::Word(format!("{part}-{float}")));
             parts.iter().flat_map(words).collect()
         },
-        ..Entry::PLAIN
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::RopeOnV,
+    CatalogueEntry {
+        kind: CauseKind::RopeOnV,
         at: &[Point::V],
         compute: |at, _| {
             let rope = at.book.rope(at.site.layer?)?;
             Some(at.n.rotate(at.value, &at.n.rope_table(rope, at.positions.clone())))
         },
-        ..Entry::PLAIN
+        ..CatalogueEntry::PLAIN
     },
 ];
 
 /// Computes the rotation with another table.
-fn with(at: &At, change: impl Fn(&Rope) -> Option<Rope>) -> Option<Tensor> {
+fn with(at: &SiteContext, change: impl Fn(&Rope) -> Option<Rope>) -> Option<Tensor> {
     let Rotary { x, rope, positions } = at.stage()?;
     Some(at.n.rotate(x, &at.n.rope_table(&change(rope)?, positions.clone())))
 }
 
 /// Returns the offset of the last token's position, found by comparing the rotated value with the angles of nearby
 /// positions.
-fn read_position(at: &At, theirs: &[f64]) -> Vec<Value> {
+fn read_position(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     const AROUND: usize = 256;
     let Some(Rotary { x, rope, positions }) = at.stage() else { return Vec::new() };
     let (Some(last), Some(own)) = (x.rows().checked_sub(1), positions.clone().next_back()) else {
@@ -176,11 +186,11 @@ fn read_position(at: &At, theirs: &[f64]) -> Vec<Value> {
     let nearest =
         near.map(|position| (off(position), position)).min_by(|one, other| one.0.total_cmp(&other.0));
     let nearest = nearest.filter(|&(off, position)| off < 0.02 && position != own);
-    nearest.map(|(_, position)| Value::Number(position as f64 - own as f64)).into_iter().collect()
+    nearest.map(|(_, position)| ChangeValue::Number(position as f64 - own as f64)).into_iter().collect()
 }
 
 /// Rotates a layer that should not rotate, with the angles of another layer.
-fn turned_as_others(at: &At) -> Option<Tensor> {
+fn turned_as_others(at: &SiteContext) -> Option<Tensor> {
     if at.stage::<Rotary>().is_some() {
         return None;
     }
@@ -188,19 +198,19 @@ fn turned_as_others(at: &At) -> Option<Tensor> {
     Some(at.n.rotate(at.value, &at.n.rope_table(rope, at.positions.clone())))
 }
 
-fn turned_at(at: &At, positions: Range<usize>) -> Option<Tensor> {
+fn turned_at(at: &SiteContext, positions: Range<usize>) -> Option<Tensor> {
     let Rotary { x, rope, .. } = at.stage()?;
     Some(at.n.rotate(x, &at.n.rope_table(rope, positions)))
 }
 
 /// Rotates each token with its own position.
-fn each_position(at: &At, position: impl Fn(usize) -> usize) -> Option<Tensor> {
+fn each_position(at: &SiteContext, position: impl Fn(usize) -> usize) -> Option<Tensor> {
     let Rotary { rope, positions, .. } = at.stage()?;
     by_token(at, |token| (rope.clone(), position(positions.start + token)))
 }
 
 /// Rotates each token with its own settings.
-fn by_token(at: &At, rope: impl Fn(usize) -> (Rope, usize)) -> Option<Tensor> {
+fn by_token(at: &SiteContext, rope: impl Fn(usize) -> (Rope, usize)) -> Option<Tensor> {
     by_table(at, at.n, &at.stage::<Rotary>()?.x, |token| {
         let (rope, position) = rope(token);
         at.n.rope_table(&rope, position..position + 1)
@@ -208,7 +218,12 @@ fn by_token(at: &At, rope: impl Fn(usize) -> (Rope, usize)) -> Option<Tensor> {
 }
 
 /// Rotates each token with its own table, of one position.
-fn by_table(at: &At, n: &Traced, x: &Tensor, table: impl Fn(usize) -> RopeTable) -> Option<Tensor> {
+fn by_table(
+    at: &SiteContext,
+    n: &TracedNumerics,
+    x: &Tensor,
+    table: impl Fn(usize) -> RopeTable,
+) -> Option<Tensor> {
     let shape = [1, x.shape()[1], x.shape()[2]];
     let rows = (0..x.rows()).map(|token| {
         let row = at.row(x, token, x.row_len()).reshaped(&shape);
@@ -279,7 +294,7 @@ fn scaling(rope: &Rope, word: &str) -> Option<RopeScaling> {
 }
 
 /// The first `width` values of each head turned by the angles of a head of that size, the others as they are.
-fn of_width(at: &At, width: usize) -> Option<Tensor> {
+fn of_width(at: &SiteContext, width: usize) -> Option<Tensor> {
     let Rotary { x, .. } = at.stage()?;
     if width < 2 || width > x.shape()[2] || !width.is_multiple_of(2) {
         return None;
@@ -298,7 +313,7 @@ fn of_width(at: &At, width: usize) -> Option<Tensor> {
 }
 
 /// Computes RoPE with frequencies, angles, both, or the whole rotation rounded to a shorter type.
-fn rounded(at: &At, what: &str) -> Option<Tensor> {
+fn rounded(at: &SiteContext, what: &str) -> Option<Tensor> {
     let (what, float) = what.rsplit_once('-')?;
     let (float, short) = match float {
         "bf16" => (Float::Bf16, Transformers::Bf16),
@@ -324,7 +339,7 @@ fn rounded(at: &At, what: &str) -> Option<Tensor> {
         }
         "angles" | "both" => by_token(at, |token| turned(positions.start + token)),
         "cos-sin" | "tables" => {
-            let n = Traced::new(at.n.numerics(), Profile { cos_sin: float, ..at.n.profile() });
+            let n = TracedNumerics::new(at.n.numerics(), Profile { cos_sin: float, ..at.n.profile() });
             let table = |rope: &Rope, position: usize| {
                 n.rope_table(rope, position..position + 1).rounded(|x| float.round(x.into()) as f32)
             };
@@ -334,7 +349,7 @@ fn rounded(at: &At, what: &str) -> Option<Tensor> {
             })
         }
         "all" => {
-            let n = Traced::new(&short, Profile::of(&short));
+            let n = TracedNumerics::new(&short, Profile::of(&short));
             let x = n.mapped(x, |x, _| x, 0.0);
             by_table(at, &n, &x, |token| {
                 let (rope, position) = turned(positions.start + token);
@@ -346,7 +361,7 @@ fn rounded(at: &At, what: &str) -> Option<Tensor> {
 }
 
 /// Bases of models in use; of this model's other layers first.
-fn thetas(at: &At) -> Vec<f64> {
+fn thetas(at: &SiteContext) -> Vec<f64> {
     const USUAL: [f64; 12] = [1e4, 5e5, 1e6, 1e5, 1.6e5, 1.5e5, 2.5e5, 2e5, 1e7, 8e6, 5e6, 5e4];
     let layers = 0..at.book.n_layers();
     let own = layers.filter_map(|layer| Some(f64::from(at.book.rope(layer)?.theta)));
@@ -360,7 +375,7 @@ fn thetas(at: &At) -> Vec<f64> {
 }
 
 /// Returns the angle per position of each pair, and its weight, from rows whose angles are known up to whole turns.
-pub(super) fn frequencies(at: &At, theirs: &[f64]) -> Vec<(f64, f64)> {
+pub(super) fn frequencies(at: &SiteContext, theirs: &[f64]) -> Vec<(f64, f64)> {
     let Some(Rotary { x, rope, positions }) = at.stage() else { return Vec::new() };
     let (head_dim, heads) = (x.shape()[2], x.shape()[1]);
     let angle_of = |token: usize, pair: usize| {
@@ -400,7 +415,7 @@ pub(super) fn frequencies(at: &At, theirs: &[f64]) -> Vec<(f64, f64)> {
 }
 
 /// Estimates theta from the ratio of neighbouring frequencies.
-fn read_theta(at: &At, theirs: &[f64]) -> Vec<Value> {
+fn read_theta(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(Rotary { rope, .. }) = at.stage() else { return Vec::new() };
     let plain = Rope { scaling: RopeScaling::None, ..rope.clone() };
     let (mut up, mut down) = (0.0, 0.0);
@@ -421,11 +436,11 @@ fn read_theta(at: &At, theirs: &[f64]) -> Vec<Value> {
     }
     let mut values = snapped(read, &thetas(at), 0.3);
     values.extend([2, 3, 5].map(|digits| rounded_to(digits, read)));
-    near(at, theirs, values.into_iter().map(Value::Number), "theta")
+    near(at, theirs, values.into_iter().map(ChangeValue::Number), "theta")
 }
 
 /// Estimates the scaling from the slowdown of each pair.
-fn read_scaling(at: &At, theirs: &[f64]) -> Vec<Value> {
+fn read_scaling(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(Rotary { rope, .. }) = at.stage() else { return Vec::new() };
     let plain = Rope { scaling: RopeScaling::None, ..rope.clone() };
     let ratios: Vec<f64> = frequencies(at, theirs)
@@ -447,12 +462,17 @@ fn read_scaling(at: &At, theirs: &[f64]) -> Vec<Value> {
         words.push(format!("llama3:{factor}:1:4:8192"));
     }
     words.dedup();
-    near(at, theirs, words.into_iter().map(Value::Word), "scaling")
+    near(at, theirs, words.into_iter().map(ChangeValue::Word), "scaling")
 }
 
 /// Returns the values whose results are near the engine's values.
-fn near(at: &At, theirs: &[f64], values: impl Iterator<Item = Value>, what: &str) -> Vec<Value> {
-    let computed = |value: &Value| {
+fn near(
+    at: &SiteContext,
+    theirs: &[f64],
+    values: impl Iterator<Item = ChangeValue>,
+    what: &str,
+) -> Vec<ChangeValue> {
+    let computed = |value: &ChangeValue| {
         let entry = ENTRIES.iter().find(|entry| entry.kind.name().ends_with(what))?;
         (entry.compute)(at, value)
     };

@@ -1,59 +1,59 @@
 //! The residual stream: what is added to what.
 
-use crate::change::around::made_by;
-use crate::change::{At, Entry, Kind, Scaled, Value};
+use crate::change::outer_operations::made_by;
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, FactorEstimate, SiteContext};
 use crate::checkpoint::Point;
-use crate::exact::{Layer, Sum, Times};
+use crate::exact::{Addition, LayerNormalisation, Scaling};
 use crate::numerics::Numerics;
 use crate::ops::multiplier::Multiplier;
 use crate::tensor::Tensor;
 
 const RESIDUALS: &[Point] = &[Point::AttnResidual, Point::BlockOut];
 
-pub(super) static ENTRIES: &[Entry] = &[
-    Entry {
-        kind: Kind::ResidualMissing,
+pub(super) static ENTRIES: &[CatalogueEntry] = &[
+    CatalogueEntry {
+        kind: CauseKind::ResidualMissing,
         at: RESIDUALS,
         takes: "stream|branch",
         compute: |at, value| {
-            let Sum { a, b } = at.stage()?;
+            let Addition { a, b } = at.stage()?;
             match value.as_word()? {
                 "stream" => Some(b.clone()),
                 "branch" => Some(a.clone()),
                 _ => None,
             }
         },
-        usual: |_| ["stream", "branch"].map(Value::word).into(),
-        ..Entry::PLAIN
+        usual: |_| ["stream", "branch"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::ResidualScale,
+    CatalogueEntry {
+        kind: CauseKind::ResidualScale,
         at: RESIDUALS,
         takes: "0.5",
         keys: Some(["residual_multiplier", "residual_scale"]),
-        own: |at| branch(at).map_or(Value::Nothing, |(_, by)| Value::Number(by.factor().into())),
+        own: |at| branch(at).map_or(ChangeValue::Nothing, |(_, by)| ChangeValue::Number(by.factor().into())),
         compute: |at, value| {
             let (branch, by) = branch(at)?;
             // Nothing times the branch is a branch that is missing.
             let factor = value.number().filter(|&factor| factor != 0.0)? as f32;
             let scaled = if factor == 1.0 { branch } else { at.n.scale(&branch, by.with(factor)) };
-            Some(at.n.add(&at.stage::<Sum>()?.a, &scaled))
+            Some(at.n.add(&at.stage::<Addition>()?.a, &scaled))
         },
         read: read_scale,
-        usual: |at| factors(at).into_iter().map(Value::Number).collect(),
-        ..Entry::PLAIN
+        usual: |at| factors(at).into_iter().map(ChangeValue::Number).collect(),
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::NormOrder,
+    CatalogueEntry {
+        kind: CauseKind::NormOrder,
         at: RESIDUALS,
         takes: "normed-residual",
         compute: |at, value| (value.as_word()? == "normed-residual").then(|| of_normed(at))?,
-        usual: |_| vec![Value::word("normed-residual")],
-        ..Entry::PLAIN
+        usual: |_| vec![ChangeValue::word("normed-residual")],
+        ..CatalogueEntry::PLAIN
     },
     // As the last of transformers' hidden states is.
-    Entry {
-        kind: Kind::NormOrder,
+    CatalogueEntry {
+        kind: CauseKind::NormOrder,
         at: &[Point::BlockOut],
         takes: "normed-by-final-norm",
         compute: |at, value| {
@@ -61,44 +61,44 @@ pub(super) static ENTRIES: &[Entry] = &[
             let is_it = is_last && value.as_word()? == "normed-by-final-norm";
             is_it.then(|| normed(at, at.value, Point::FinalNorm, None))?
         },
-        usual: |_| vec![Value::word("normed-by-final-norm")],
-        ..Entry::PLAIN
+        usual: |_| vec![ChangeValue::word("normed-by-final-norm")],
+        ..CatalogueEntry::PLAIN
     },
 ];
 
 /// Returns the branch that is added to the stream before its multiplier, and the multiplier.
-fn branch(at: &At) -> Option<(Tensor, Multiplier)> {
-    let Sum { b, .. } = at.stage()?;
+fn branch(at: &SiteContext) -> Option<(Tensor, Multiplier)> {
+    let Addition { b, .. } = at.stage()?;
     let node = made_by(b);
-    let scaled = node.as_ref().and_then(|node| node.operation::<Times>());
-    Some(scaled.map_or_else(|| (b.clone(), Multiplier::Number(1.0)), |Times { x, by }| (x.clone(), *by)))
+    let scaled = node.as_ref().and_then(|node| node.operation::<Scaling>());
+    Some(scaled.map_or_else(|| (b.clone(), Multiplier::Number(1.0)), |Scaling { x, by }| (x.clone(), *by)))
 }
 
 /// Returns the factors of real models: a constant, or by depth.
-fn factors(at: &At) -> Vec<f64> {
+fn factors(at: &SiteContext) -> Vec<f64> {
     let depth = 2.0 * at.book.n_layers() as f64;
     vec![1.0, 0.5, 2.0, 1.0 / depth.sqrt()]
 }
 
 /// theirs = a + c·b, by least squares.
-fn read_scale(at: &At, theirs: &[f64]) -> Vec<Value> {
-    let (Some(Sum { a, .. }), Some((b, _))) = (at.stage(), branch(at)) else { return Vec::new() };
+fn read_scale(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
+    let (Some(Addition { a, .. }), Some((b, _))) = (at.stage(), branch(at)) else { return Vec::new() };
     let pairs = a.data().iter().zip(b.data()).zip(theirs);
     let pairs = pairs.map(|((&a, &b), theirs)| (f64::from(b), theirs - f64::from(a)));
-    Scaled::read(pairs).map_or(Vec::new(), |scaled| scaled.values(at, &factors(at)))
+    FactorEstimate::read(pairs).map_or(Vec::new(), |scaled| scaled.values(at, &factors(at)))
 }
 
 /// A stream by the norm at a place.
-fn normed(at: &At, x: &Tensor, point: Point, layer: Option<usize>) -> Option<Tensor> {
+fn normed(at: &SiteContext, x: &Tensor, point: Point, layer: Option<usize>) -> Option<Tensor> {
     Some(match at.book.norm(point, layer) {
         Some(norm) => at.n.rms_norm(x, norm),
-        None => at.n.layer_norm(x, &at.book.stage::<Layer>(point, layer)?.norm),
+        None => at.n.layer_norm(x, &at.book.stage::<LayerNormalisation>(point, layer)?.norm),
     })
 }
 
 /// The norm of the stream in the place of the stream.
-fn of_normed(at: &At) -> Option<Tensor> {
-    let Sum { a, b } = at.stage()?;
+fn of_normed(at: &SiteContext) -> Option<Tensor> {
+    let Addition { a, b } = at.stage()?;
     let point = if at.site.point == Point::AttnResidual { Point::AttnNorm } else { Point::FfnNorm };
     Some(at.n.add(&normed(at, a, point, at.site.layer)?, b))
 }

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use half::{bf16, f16};
 
 use crate::change::product::{PRODUCTS, input, multiplied, own, with};
-use crate::change::{At, Entry, Kind, Product, Value};
-use crate::exact::{Float, Integers, Operands, Profile, Traced};
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, LinearParameters, SiteContext};
+use crate::exact::{Float, Integers, Operands, Profile, TracedNumerics};
 use crate::numerics::{F32, KvType, LlamaCpp, Numerics, Transformers};
 use crate::ops::multiplier::Multiplier;
 use crate::quant::ternary::{BLOCK, BLOCK_BYTES, is_ternary};
@@ -13,20 +13,20 @@ use crate::quant::{DECODABLE, activation_type, decode_matrix_row};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix, StoredTensor};
 
-pub(super) static ENTRIES: &[Entry] = &[
-    Entry {
-        kind: Kind::WeightTransposed,
+pub(super) static ENTRIES: &[CatalogueEntry] = &[
+    CatalogueEntry {
+        kind: CauseKind::WeightTransposed,
         is_local: true,
         at: PRODUCTS,
         compute: |at, _| {
             let product = own(at)?;
             let w = transposed(&product.w)?;
-            with(at, &Product { w, ..product })
+            with(at, &LinearParameters { w, ..product })
         },
-        ..Entry::PLAIN
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::WeightPrecision,
+    CatalogueEntry {
+        kind: CauseKind::WeightPrecision,
         at: PRODUCTS,
         takes: "f16|bf16",
         compute: |at, value| {
@@ -37,33 +37,35 @@ pub(super) static ENTRIES: &[Entry] = &[
             };
             let product = own(at)?;
             let w = rounded(&product.w, float)?;
-            with(at, &Product { w, ..product })
+            with(at, &LinearParameters { w, ..product })
         },
-        usual: |_| ["bf16", "f16"].map(Value::word).into(),
-        ..Entry::PLAIN
+        usual: |_| ["bf16", "f16"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::WeightLayout,
+    CatalogueEntry {
+        kind: CauseKind::WeightLayout,
         at: PRODUCTS,
         takes: "adjacent|groups-of-64|reversed|no-minimum|no-high-bits",
         compute: |at, value| read_as(at, value.as_word()?),
         usual: |_| {
-            ["adjacent", "groups-of-64", "reversed", "no-minimum", "no-high-bits"].map(Value::word).into()
+            ["adjacent", "groups-of-64", "reversed", "no-minimum", "no-high-bits"]
+                .map(ChangeValue::word)
+                .into()
         },
-        ..Entry::PLAIN
+        ..CatalogueEntry::PLAIN
     },
-    Entry {
-        kind: Kind::ActivationQuant,
+    CatalogueEntry {
+        kind: CauseKind::ActivationQuant,
         at: PRODUCTS,
         takes: "none|int8|f16|q8_0|q8_1|q8_k",
-        own: |at| Value::word(rounded_to(at)),
+        own: |at| ChangeValue::word(rounded_to(at)),
         compute: |at, value| meeting(at, value.as_word()?),
         usual: |at| {
             let ggml = own(at).filter(|product| DECODABLE.contains(&product.w.dtype));
             let ggml = ggml.map(|product| activation_type(product.w.dtype).name());
-            ["none", "int8"].into_iter().chain(ggml).map(Value::word).collect()
+            ["none", "int8"].into_iter().chain(ggml).map(ChangeValue::word).collect()
         },
-        ..Entry::PLAIN
+        ..CatalogueEntry::PLAIN
     },
 ];
 
@@ -118,14 +120,14 @@ const HIGH_BITS: &[(DType, usize, usize)] = &[
 const IN_HALVES: &[DType] =
     &[DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::IQ4_NL, DType::MXFP4];
 
-fn read_as(at: &At, layout: &str) -> Option<Tensor> {
+fn read_as(at: &SiteContext, layout: &str) -> Option<Tensor> {
     let product = own(at)?;
     let dtype = product.w.dtype;
     let without = |parts: &[(DType, usize, usize)]| {
         let &(_, start, end) = parts.iter().find(|(known, ..)| *known == dtype)?;
         let mut data = elements(&product.w).to_vec();
         data.chunks_mut(dtype.block_bytes()).for_each(|block| block[start..end].fill(0));
-        with(at, &Product { w: product.w.with_elements(data)?, ..product.clone() })
+        with(at, &LinearParameters { w: product.w.with_elements(data)?, ..product.clone() })
     };
     match layout {
         "no-minimum" => without(MINIMA),
@@ -151,18 +153,23 @@ fn read_as(at: &At, layout: &str) -> Option<Tensor> {
 
 /// Permutes the values within each block of weights, so that each is multiplied by another column's activation. The
 /// largest value of a block stays the same, and so do its codes.
-fn in_order(at: &At, product: &Product, block: usize, column: impl Fn(usize) -> usize) -> Option<Tensor> {
+fn in_order(
+    at: &SiteContext,
+    product: &LinearParameters,
+    block: usize,
+    column: impl Fn(usize) -> usize,
+) -> Option<Tensor> {
     let x = input(at)?;
     let moved = at.n.gathered(&[x], x.shape(), |flat| (0, flat / block * block + column(flat % block)));
     multiplied(at, &moved, product)
 }
 
 /// Returns the type that activations are rounded to before the product with the matrix.
-fn rounded_to(at: &At) -> &'static str {
+fn rounded_to(at: &SiteContext) -> &'static str {
     if at.stage::<Integers>().is_some() {
         return "int8";
     }
-    let Some(Product { w, .. }) = own(at) else { return "none" };
+    let Some(LinearParameters { w, .. }) = own(at) else { return "none" };
     match Profile::of(at.n.numerics()).operands {
         Operands::GgmlButF16 if w.dtype == DType::F16 && at.positions.len() > 1 => "none",
         Operands::Ggml | Operands::GgmlButF16 if activation_type(w.dtype) != DType::F32 => {
@@ -173,11 +180,11 @@ fn rounded_to(at: &At) -> &'static str {
 }
 
 /// Activations rounded otherwise.
-fn meeting(at: &At, rounded: &str) -> Option<Tensor> {
+fn meeting(at: &SiteContext, rounded: &str) -> Option<Tensor> {
     let (x, product) = (input(at)?, own(at)?);
-    let Product { w, bias, .. } = &product;
-    let by = |n: &'static dyn Numerics| Traced::new(n, Profile::of(n));
-    let product_of = |n: Traced| match bias {
+    let LinearParameters { w, bias, .. } = &product;
+    let by = |n: &'static dyn Numerics| TracedNumerics::new(n, Profile::of(n));
+    let product_of = |n: TracedNumerics| match bias {
         Some(bias) => n.affine(x, w, bias),
         None => n.linear_of_pass(x, w, at.positions.len()),
     };
@@ -196,8 +203,8 @@ fn meeting(at: &At, rounded: &str) -> Option<Tensor> {
 }
 
 /// Codes of weights as numbers with activations as they are, and then the scale.
-fn of_whole(at: &At, x: &Tensor, product: &Product) -> Option<Tensor> {
-    let Product { w, factor, .. } = product;
+fn of_whole(at: &SiteContext, x: &Tensor, product: &LinearParameters) -> Option<Tensor> {
+    let LinearParameters { w, factor, .. } = product;
     let in_weights = matches!(factor, Some(Factor::InWeights(_)));
     let scale = match factor {
         Some(Factor::Multiplies(factor) | Factor::InWeights(factor)) => *factor,

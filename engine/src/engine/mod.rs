@@ -1,18 +1,18 @@
 //! Passes and generation: a model, numerics, tokens and a tap, to tokens.
 
-mod generate;
+mod generation;
 mod layer;
-mod part;
-mod room;
+mod memory_estimate;
 mod sampler;
-mod scored;
+mod segment;
 mod stream;
+mod token_score;
 
-pub use generate::{Ending, Generation, Request, generate_all};
+pub use generation::{Generation, Request, StopReason, generate_all};
 pub use layer::run_layer;
-pub use part::{Part, Reading, run_part, tap_generated};
 pub use sampler::{Sampler, Sampling};
-pub use scored::Scored;
+pub use segment::{ModelSegment, SegmentPass, run_part, tap_generated};
+pub use token_score::TokenScore;
 
 use std::ops::Range;
 
@@ -27,16 +27,16 @@ use crate::weight::DType;
 
 /// Input of a run: its passes, and where their tokens come from.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Script {
+pub struct RunInput {
     /// The forward passes, in order.
-    pub passes: Vec<Step>,
+    pub passes: Vec<PassInput>,
     /// Tokens of the prompt. The choice after its last token is the first generated one.
     pub prompt_len: usize,
 }
 
-/// One forward pass of a [`Script`].
+/// One forward pass of a [`RunInput`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct Step {
+pub struct PassInput {
     /// The tokens to read; `None` for the greedy choice of the step before.
     pub tokens: Option<Vec<u32>>,
     /// The temperature of this pass's `probs`.
@@ -45,7 +45,7 @@ pub struct Step {
     pub tapped: bool,
 }
 
-impl Step {
+impl PassInput {
     /// A tapped pass over given tokens, at temperature 1.
     pub fn given(tokens: &[u32]) -> Self {
         Self { tokens: Some(tokens.to_vec()), temperature: 1.0, tapped: true }
@@ -57,11 +57,11 @@ impl Step {
     }
 }
 
-impl Script {
+impl RunInput {
     /// The prompt in one pass, then `decode` passes of one token each.
     pub fn greedy(prompt: &[u32], decode: usize) -> Self {
-        let mut passes = vec![Step::given(prompt)];
-        passes.extend((0..decode).map(|_| Step::greedy()));
+        let mut passes = vec![PassInput::given(prompt)];
+        passes.extend((0..decode).map(|_| PassInput::greedy()));
         Self { passes, prompt_len: prompt.len() }
     }
 
@@ -124,16 +124,16 @@ impl GreedyToken {
 /// If they are more than the model was trained for, or than there is memory for.
 pub fn check_length(model: &dyn Model, tokens: usize) -> Result<()> {
     check_context(tokens, model.dimensions())?;
-    room::check_all(model.dimensions(), tokens)
+    memory_estimate::check_all(model.dimensions(), tokens)
 }
 
 /// Finds what [`run`] would refuse, before anything is computed or written.
 ///
 /// # Errors
 /// As [`run`].
-pub fn check(model: &dyn Model, numerics: &dyn Numerics, script: &Script) -> Result<()> {
+pub fn check(model: &dyn Model, numerics: &dyn Numerics, script: &RunInput) -> Result<()> {
     let engine = Engine::new(model, numerics, script.len())?;
-    room::check(model.dimensions(), script.positions())?;
+    memory_estimate::check(model.dimensions(), script.positions())?;
     script
         .passes
         .iter()
@@ -152,7 +152,7 @@ pub fn check(model: &dyn Model, numerics: &dyn Numerics, script: &Script) -> Res
 pub fn run(
     model: &dyn Model,
     numerics: &dyn Numerics,
-    script: &Script,
+    script: &RunInput,
     tap: &mut dyn Tap,
 ) -> Result<Transcript> {
     let mut engine = Engine::new(model, numerics, script.len())?;
@@ -161,11 +161,12 @@ pub fn run(
     while !steps.is_empty() {
         let given = steps.iter().take_while(|step| step.tokens.is_some()).count();
         let (together, rest) = steps.split_at(given.max(1));
-        let read = |step: &Step| step.tokens.clone().or(choice.map(|choice| vec![choice]));
+        let read = |step: &PassInput| step.tokens.clone().or(choice.map(|choice| vec![choice]));
         let tokens: Option<Vec<Vec<u32>>> = together.iter().map(read).collect();
         let none = || Error::Usage("the first pass has no tokens to read".into());
         let tokens = tokens.ok_or_else(none)?;
-        let reads = together.iter().zip(&tokens).map(|(step, tokens)| Read { tokens, tapped: step.tapped });
+        let reads =
+            together.iter().zip(&tokens).map(|(step, tokens)| PassTokens { tokens, tapped: step.tapped });
         for (stream, step) in engine.through(reads.collect(), tap, rest.is_empty())?.into_iter().zip(together)
         {
             let end = stream.end;
@@ -183,8 +184,8 @@ pub fn run(
     Ok(transcript)
 }
 
-/// The tokens of a pass, and whether the tap looks at it.
-struct Read<'r> {
+/// The tokens of a pass.
+struct PassTokens<'r> {
     tokens: &'r [u32],
     tapped: bool,
 }
@@ -238,7 +239,7 @@ impl<'m> Engine<'m> {
     /// # Errors
     /// If there are none, one is outside the vocabulary, or they do not fit the cache.
     pub fn read(&mut self, tokens: &[u32], tap: &mut dyn Tap) -> Result<Tensor> {
-        let mut streams = self.through(vec![Read { tokens, tapped: true }], tap, false)?;
+        let mut streams = self.through(vec![PassTokens { tokens, tapped: true }], tap, false)?;
         Ok(streams.remove(0).last_logits(tap))
     }
 
@@ -253,7 +254,7 @@ impl<'m> Engine<'m> {
         tap: &mut dyn Tap,
         seen: &mut dyn FnMut(usize, &Tensor) -> Result<()>,
     ) -> Result<Tensor> {
-        let mut streams = self.through(vec![Read { tokens, tapped: true }], tap, false)?;
+        let mut streams = self.through(vec![PassTokens { tokens, tapped: true }], tap, false)?;
         streams.remove(0).all_logits(seen)
     }
 
@@ -262,18 +263,23 @@ impl<'m> Engine<'m> {
     /// # Errors
     /// As [`Engine::read`].
     pub fn pass(&mut self, tokens: &[u32], temperature: f32, tap: &mut dyn Tap) -> Result<GreedyToken> {
-        let mut streams = self.through(vec![Read { tokens, tapped: true }], tap, false)?;
+        let mut streams = self.through(vec![PassTokens { tokens, tapped: true }], tap, false)?;
         Ok(streams.remove(0).choice(temperature, tap))
     }
 
     /// Takes passes through all layers; `is_last` tells whether no pass will follow.
-    fn through(&mut self, reads: Vec<Read>, tap: &mut dyn Tap, is_last: bool) -> Result<Vec<Stream<'m>>> {
+    fn through(
+        &mut self,
+        reads: Vec<PassTokens>,
+        tap: &mut dyn Tap,
+        is_last: bool,
+    ) -> Result<Vec<Stream<'m>>> {
         let start = self.cache.len();
         let ends = reads.iter().scan(start, |end, read| {
             *end += read.tokens.len();
             Some(*end - read.tokens.len()..*end)
         });
-        room::check(self.model.dimensions(), ends)?;
+        memory_estimate::check(self.model.dimensions(), ends)?;
         let mut streams = Vec::with_capacity(reads.len());
         for read in reads {
             self.check_tokens(read.tokens)?;
@@ -297,7 +303,7 @@ impl<'m> Engine<'m> {
         Some(Stream { numerics: self.numerics, pass, index: self.passes, end, tapped: false, anew: true, x })
     }
 
-    fn embedded(&mut self, Read { tokens, tapped }: Read, tap: &mut dyn Tap) -> Stream<'m> {
+    fn embedded(&mut self, PassTokens { tokens, tapped }: PassTokens, tap: &mut dyn Tap) -> Stream<'m> {
         let (index, position) = (self.passes, self.cache.len());
         let end = position + tokens.len();
         let pass = self.model.pass(self.numerics, position..end);

@@ -14,10 +14,10 @@ use crate::tensor::Tensor;
 /// Number of tokens whose logits are computed at once: 64 rows of a vocabulary of 256 000 take 66 MB.
 const ROWS: usize = 64;
 
-/// Wants all that there is, and leaves it as it is.
-struct Everything;
+/// A tap that reads every value and changes none.
+struct IdentityTap;
 
-impl Tap for Everything {
+impl Tap for IdentityTap {
     fn tap(&mut self, _: Site, value: Tensor) -> Tensor {
         value
     }
@@ -85,7 +85,7 @@ impl Stream<'_> {
         let mut first = 0;
         loop {
             let last = x.rows().min(first + ROWS);
-            let mut looking = Everything;
+            let mut looking = IdentityTap;
             let width = x.row_len();
             let rows = Tensor::new(&[last - first, width], x.data()[first * width..last * width].to_vec());
             let logits = pass.head(rows, &mut Probe::new(&mut looking, index));

@@ -6,13 +6,13 @@ mod hub;
 mod keys;
 mod model;
 mod reference;
-mod running;
+mod run;
 mod server;
 mod tokenizer;
 
 use std::path::{Path, PathBuf};
 
-use crate::parts::Refused;
+use crate::lazy_bytes::UnavailableBytes;
 
 pub use dump::DumpError;
 pub use format::FormatError;
@@ -20,7 +20,7 @@ pub use hub::HubError;
 pub use keys::KeyError;
 pub use model::ModelError;
 pub use reference::ReferenceError;
-pub use running::RunError;
+pub use run::RunError;
 pub use server::ServerError;
 pub use tokenizer::TokenizerError;
 
@@ -32,7 +32,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// Bytes of a file elsewhere cannot be had.
     #[error("{0}")]
-    Elsewhere(Refused),
+    Elsewhere(UnavailableBytes),
     /// The operating system refused a file operation.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {

@@ -4,15 +4,15 @@ use multiversion::multiversion;
 
 use crate::exact::exponential::exp;
 use crate::exact::float::Float;
-use crate::exact::input::Known;
+use crate::exact::input::InputTensor;
+use crate::exact::operation::{Operation, per_row};
 use crate::exact::profile::{Choice, Profile};
-use crate::exact::stage::{Stage, per_row};
-use crate::exact::value::{Exact, K, U, both};
+use crate::exact::value::{ExactValue, K, U, both};
 use crate::ops::ffn::{Activation, CUBIC, QUICK, SQRT_2_OVER_PI};
 use crate::tensor::Tensor;
 
 /// `activation(x)`, or `activation(x) · up`.
-pub struct Activated {
+pub struct Nonlinearity {
     /// Input of the nonlinearity: the gate, if there is one.
     pub x: Tensor,
     /// Up projection that the result is multiplied by.
@@ -21,16 +21,17 @@ pub struct Activated {
     pub activation: Activation,
 }
 
-impl Stage for Activated {
-    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
-        let (x, up) = (Known::read(&self.x, profile), self.up.as_ref().map(|up| Known::of(up, profile)));
-        if let (Some(x), Some(up)) = (x.given(), up.as_ref().and_then(Known::given))
+impl Operation for Nonlinearity {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
+        let (x, up) =
+            (InputTensor::read(&self.x, profile), self.up.as_ref().map(|up| InputTensor::of(up, profile)));
+        if let (Some(x), Some(up)) = (x.given(), up.as_ref().and_then(InputTensor::given))
             && self.is_plain_silu(profile)
         {
             return per_row(wanted, x.len(), |flats, exacts| {
                 let gathered = |of: &[f32]| flats.iter().map(|&flat| of[flat]).collect::<Vec<_>>();
                 let first = exacts.len();
-                exacts.resize(first + flats.len(), Exact::default());
+                exacts.resize(first + flats.len(), ExactValue::default());
                 silus(&gathered(x), &gathered(up), profile.library_ulps, &mut exacts[first..]);
             });
         }
@@ -44,7 +45,7 @@ impl Stage for Activated {
                 + up.value.abs() * activated.radius
                 + up.radius * activated.radius;
             let sigma = both(activated.value * up.sigma, up.value * activated.sigma);
-            Exact { value, sigma, radius }.moved(K * U * value.abs(), U * value.abs())
+            ExactValue { value, sigma, radius }.moved(K * U * value.abs(), U * value.abs())
         };
         per_row(wanted, 256, |flats, exacts| exacts.extend(flats.iter().map(one)))
     }
@@ -78,7 +79,7 @@ impl Stage for Activated {
     }
 }
 
-impl Activated {
+impl Nonlinearity {
     fn is_plain_silu(&self, profile: &Profile) -> bool {
         let is_chain = profile.results != Float::F32 && profile.activation_chain;
         let is_plain = !is_chain && !profile.absolute_sigmoid && profile.activated == Float::F32;
@@ -88,17 +89,17 @@ impl Activated {
 
 /// Many values of given inputs: x / (1 + e^-x), times the up projection. The same as [`silu`] and what follows it.
 #[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
-fn silus(x: &[f32], up: &[f32], p: f64, exacts: &mut [Exact]) {
+fn silus(x: &[f32], up: &[f32], p: f64, exacts: &mut [ExactValue]) {
     for ((exact, &x), &up) in exacts.iter_mut().zip(x).zip(up) {
         let (x, up) = (f64::from(x), f64::from(up));
         let e = exp(-x);
         let (value, bound) = silu_within(x, e, p);
         let (value, bound) = (value * up, bound * up.abs());
-        *exact = Exact::bounded(value, bound).moved(K * U * value.abs(), U * value.abs());
+        *exact = ExactValue::bounded(value, bound).moved(K * U * value.abs(), U * value.abs());
     }
 }
 
-fn activated(x: Exact, activation: Activation, profile: &Profile) -> Exact {
+fn activated(x: ExactValue, activation: Activation, profile: &Profile) -> ExactValue {
     let p = profile.library_ulps;
     // What transformers calls gelu_new is a chain by itself.
     let is_chain =
@@ -107,7 +108,7 @@ fn activated(x: Exact, activation: Activation, profile: &Profile) -> Exact {
         Activation::Silu if is_chain => logistic_chain(x, x, profile),
         Activation::Silu => absolute(silu(x, p), x, profile.absolute_sigmoid.then_some(SIGMOID)),
         Activation::Tanh => tanh(x, p),
-        Activation::Relu => Exact { value: x.value.max(0.0), ..x },
+        Activation::Relu => ExactValue { value: x.value.max(0.0), ..x },
         Activation::QuickGelu if is_chain => {
             let inner = x.through(f64::from(QUICK) * x.value, QUICK.into());
             let inner = inner.moved(K * U * inner.value.abs(), U * inner.value.abs());
@@ -118,7 +119,7 @@ fn activated(x: Exact, activation: Activation, profile: &Profile) -> Exact {
             let positive = x.value.max(0.0);
             let value = positive * positive;
             let radius = 2.0 * positive * x.radius + x.radius * x.radius;
-            Exact { value, sigma: 2.0 * positive * x.sigma, radius }.moved(K * U * value, U * value)
+            ExactValue { value, sigma: 2.0 * positive * x.sigma, radius }.moved(K * U * value, U * value)
         }
         Activation::GeluErf => absolute(gelu_erf(x, p), x, profile.absolute_erf.then_some(NORMAL)),
         Activation::GeluNew | Activation::GeluTanh if is_chain => gelu_chain(x, profile),
@@ -128,20 +129,20 @@ fn activated(x: Exact, activation: Activation, profile: &Profile) -> Exact {
 }
 
 /// The hyperbolic tangent, as exact as a library's function is.
-fn tanh(x: Exact, p: f64) -> Exact {
+fn tanh(x: ExactValue, p: f64) -> ExactValue {
     let value = x.value.tanh();
     // Its slope is largest at zero, and changes by less than the argument does.
     let steep = (1.0 - value * value + x.radius).min(1.0);
-    Exact::bounded(value, 2.0 * p * U * value.abs()).moved(x.sigma * steep, x.radius * steep)
+    ExactValue::bounded(value, 2.0 * p * U * value.abs()).moved(x.sigma * steep, x.radius * steep)
 }
 
 /// x / (1 + e^-x). Its slope is at most 1.1.
-fn silu(x: Exact, p: f64) -> Exact {
+fn silu(x: ExactValue, p: f64) -> ExactValue {
     let e = exp(-x.value);
     let sigmoid = 1.0 / (1.0 + e);
     let (value, bound) = silu_within(x.value, e, p);
     let slope = sigmoid * (1.0 + x.value * (1.0 - sigmoid));
-    let own = Exact::bounded(value, bound);
+    let own = ExactValue::bounded(value, bound);
     let steep = slope.abs() + 0.5 * x.radius.min(1.0);
     own.moved(x.sigma * steep, x.radius * steep)
 }
@@ -164,12 +165,12 @@ const SIGMOID: f64 = 1.7e-7;
 const NORMAL: f64 = 3.4e-7;
 
 /// Returns `x` times a function with an absolute error `off`. The product is rounded once.
-fn absolute(y: Exact, x: Exact, off: Option<f64>) -> Exact {
+fn absolute(y: ExactValue, x: ExactValue, off: Option<f64>) -> ExactValue {
     let Some(off) = off else { return y };
     let radius = off * x.value.abs() + U * y.value.abs();
     // Of values that are not known, what they are off by is in `y` already.
     let (sigma, radius) = if x.radius == 0.0 { (radius / 2.0, radius) } else { (y.sigma, y.radius + radius) };
-    Exact { sigma, radius, ..y }
+    ExactValue { sigma, radius, ..y }
 }
 
 /// Returns true if an exponential may be infinite in `f32`; its quotient is then zero.
@@ -179,7 +180,7 @@ fn overflows(e: f64) -> bool {
 }
 
 /// x / (1 + e^-ax). The product ax is rounded, and an exponential takes that with it.
-fn quick_gelu(x: Exact, p: f64) -> Exact {
+fn quick_gelu(x: ExactValue, p: f64) -> ExactValue {
     let inner = f64::from(QUICK) * x.value;
     let e = (-inner).exp();
     let sigmoid = 1.0 / (1.0 + e);
@@ -192,23 +193,23 @@ fn quick_gelu(x: Exact, p: f64) -> Exact {
     };
     // Its slope changes twice as fast as that of SiLU.
     let steep = slope.abs() + x.radius.min(1.0);
-    Exact::bounded(value, bound).moved(x.sigma * steep, x.radius * steep)
+    ExactValue::bounded(value, bound).moved(x.sigma * steep, x.radius * steep)
 }
 
 /// The logistic function of `inner`, rounded, times x: what a compiler makes of it in a short type.
-fn logistic_chain(x: Exact, inner: Exact, profile: &Profile) -> Exact {
+fn logistic_chain(x: ExactValue, inner: ExactValue, profile: &Profile) -> ExactValue {
     let e = (-inner.value).exp();
     let sigmoid = 1.0 / (1.0 + e);
     let slope = sigmoid * (1.0 - sigmoid);
     // An exponential in a short type is one of the two numbers next to it, not always the nearer.
     let library = if overflows(e) { 1.0 } else { profile.results.unit() * e / (1.0 + e) };
-    let sigmoid = Exact::bounded(sigmoid, sigmoid * (library + 4.0 * U))
+    let sigmoid = ExactValue::bounded(sigmoid, sigmoid * (library + 4.0 * U))
         .moved(inner.sigma * slope, inner.radius * (slope + 0.1 * inner.radius.min(1.0)));
     multiplied(sigmoid.rounded(profile.results), x)
 }
 
 /// The tanh form: x(1 + t)/2, t = tanh a, a = c(x + 0.044715 x³).
-fn gelu_tanh(x: Exact, p: f64) -> Exact {
+fn gelu_tanh(x: ExactValue, p: f64) -> ExactValue {
     let (c, cubic) = (f64::from(SQRT_2_OVER_PI), f64::from(CUBIC));
     let v = x.value;
     let t = (c * (v + cubic * v * v * v)).tanh();
@@ -218,11 +219,11 @@ fn gelu_tanh(x: Exact, p: f64) -> Exact {
         v.abs() / 2.0 * (inside + 2.0 * p * U * t.abs() + U * (1.0 + t).abs()) + 2.0 * U * value.abs();
     let slope = (1.0 + t) / 2.0 + v / 2.0 * (1.0 - t * t) * c * (1.0 + 3.0 * cubic * v * v);
     let steep = slope.abs() + x.radius.min(1.0);
-    Exact::bounded(value, bound).moved(x.sigma * steep, x.radius * steep)
+    ExactValue::bounded(value, bound).moved(x.sigma * steep, x.radius * steep)
 }
 
 /// x(1 + erf(x/√2))/2.
-fn gelu_erf(x: Exact, p: f64) -> Exact {
+fn gelu_erf(x: ExactValue, p: f64) -> ExactValue {
     let v = x.value;
     let a = v * std::f64::consts::FRAC_1_SQRT_2;
     let erf = libm::erf(a);
@@ -232,13 +233,13 @@ fn gelu_erf(x: Exact, p: f64) -> Exact {
         v.abs() / 2.0 * (inside + 2.0 * p * U * erf.abs() + U * (1.0 + erf).abs()) + 2.0 * U * value.abs();
     let density = (-v * v / 2.0).exp() / std::f64::consts::TAU.sqrt();
     let steep = ((1.0 + erf) / 2.0 + v * density).abs() + x.radius.min(1.0);
-    Exact::bounded(value, bound).moved(x.sigma * steep, x.radius * steep)
+    ExactValue::bounded(value, bound).moved(x.sigma * steep, x.radius * steep)
 }
 
 /// ggml's table: the argument is rounded to `f16`, and so is the value, except far from zero.
-fn gelu_table(x: Exact, p: f64) -> Exact {
+fn gelu_table(x: ExactValue, p: f64) -> ExactValue {
     if x.value + x.radius <= -10.0 {
-        return Exact::default();
+        return ExactValue::default();
     }
     if x.value - x.radius >= 10.0 {
         return x;
@@ -247,10 +248,11 @@ fn gelu_table(x: Exact, p: f64) -> Exact {
 }
 
 /// Operations one after the other, each rounded.
-fn gelu_chain(x: Exact, profile: &Profile) -> Exact {
+fn gelu_chain(x: ExactValue, profile: &Profile) -> ExactValue {
     let short = profile.results;
-    let once = |exact: Exact| exact.moved(K * U * exact.value.abs(), U * exact.value.abs()).rounded(short);
-    let times = |x: Exact, factor: f64| once(x.through(x.value * factor, factor));
+    let once =
+        |exact: ExactValue| exact.moved(K * U * exact.value.abs(), U * exact.value.abs()).rounded(short);
+    let times = |x: ExactValue, factor: f64| once(x.through(x.value * factor, factor));
     let square = x.through(x.value * x.value, 2.0 * x.value);
     // torch rounds the square in bf16, others do not: it may be either.
     let unrounded = short.unit() * square.value;
@@ -258,7 +260,7 @@ fn gelu_chain(x: Exact, profile: &Profile) -> Exact {
     let cube = once(multiplied(square, x));
     let sum = {
         let cubic = times(cube, profile.constants.round(CUBIC.into()));
-        once(Exact {
+        once(ExactValue {
             value: x.value + cubic.value,
             sigma: both(x.sigma, cubic.sigma),
             radius: x.radius + cubic.radius,
@@ -268,13 +270,13 @@ fn gelu_chain(x: Exact, profile: &Profile) -> Exact {
     let t = inner.value.tanh();
     let tanh = inner.through(t, 1.0 - t * t + inner.radius.min(1.0));
     let tanh = tanh.moved(0.0, profile.library_ulps * 2.0 * U * t.abs()).rounded(short);
-    let plus = once(Exact { value: 1.0 + tanh.value, ..tanh });
+    let plus = once(ExactValue { value: 1.0 + tanh.value, ..tanh });
     multiplied(times(x, 0.5), plus)
 }
 
-fn multiplied(a: Exact, b: Exact) -> Exact {
+fn multiplied(a: ExactValue, b: ExactValue) -> ExactValue {
     let value = a.value * b.value;
     let radius = a.value.abs() * b.radius + b.value.abs() * a.radius + a.radius * b.radius;
     let sigma = both(a.value * b.sigma, b.value * a.sigma);
-    Exact { value, sigma, radius }.moved(K * U * value.abs(), U * value.abs())
+    ExactValue { value, sigma, radius }.moved(K * U * value.abs(), U * value.abs())
 }

@@ -5,12 +5,12 @@ use multiversion::multiversion;
 use crate::exact::dot::{cut_off, dot, dot_in_order, means, sum_of, total};
 use crate::exact::exponential::exp;
 use crate::exact::float::Float;
-use crate::exact::input::{Input, Known};
-use crate::exact::profile::{Choice, Profile, Scaled};
-use crate::exact::stage::{Stage, by_row, is_given, per_row};
-use crate::exact::tiles::{PANEL, Rows, SIDE, Tile};
-use crate::exact::value::{Exact, K, LAMBDA, U, both, lost};
-use crate::ops::attention::{Mask, Scale};
+use crate::exact::input::{InputTensor, InputValues};
+use crate::exact::operation::{Operation, by_row, is_given, per_row};
+use crate::exact::profile::{Choice, Profile, ScaledOperand};
+use crate::exact::tiles::{InterleavedRows, PANEL, PanelTile, SIDE};
+use crate::exact::value::{ExactValue, K, LAMBDA, U, both, lost};
+use crate::ops::attention::{AttentionScale, Mask};
 use crate::parallel;
 use crate::tensor::Tensor;
 
@@ -21,14 +21,14 @@ pub struct Scores {
     /// `[S, Hkv, D]`
     pub k: Tensor,
     /// Factor of the products.
-    pub scale: Scale,
+    pub scale: AttentionScale,
 }
 
-impl Stage for Scores {
-    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+impl Operation for Scores {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let (tokens, keys) = (self.q.shape()[0], self.k.shape()[0]);
         let profile = &profile.attending(tokens);
-        let known = [Known::of(&self.q, profile), Known::of(&self.k, profile)];
+        let known = [InputTensor::of(&self.q, profile), InputTensor::of(&self.k, profile)];
         let is_plain = profile.attended() == Float::F32 && known[0].given().is_some();
         if let Some(k) = known[1].given().filter(|_| is_plain && wanted.len() >= PANEL * SIDE) {
             return self.tiled(profile, &known[0], k, wanted);
@@ -79,12 +79,12 @@ impl Scores {
     }
 
     /// A query as it meets keys, and what their product is multiplied with.
-    fn query(&self, profile: &Profile, q: &Known, row: usize) -> (Input, f64) {
+    fn query(&self, profile: &Profile, q: &InputTensor, row: usize) -> (InputValues, f64) {
         let &[_, heads, head_dim] = self.q.shape() else { panic!("queries are [T, H, D]") };
         let [head, token, _] = self.place(row);
         let of_queries = match (self.scale, profile.scaled) {
-            (Scale::Queries(factor), Scaled::Model) => Some(f64::from(factor)),
-            (scale, Scaled::Queries) => Some(profile.results.round(scale.factor().into())),
+            (AttentionScale::Queries(factor), ScaledOperand::Model) => Some(f64::from(factor)),
+            (scale, ScaledOperand::Queries) => Some(profile.results.round(scale.factor().into())),
             _ => None,
         };
         let query = q.part((token * heads + head) * head_dim, head_dim);
@@ -103,19 +103,25 @@ impl Scores {
         (query, if of_queries.is_some() { 1.0 } else { f64::from(self.scale.factor()) })
     }
 
-    fn scaled(product: Exact, profile: &Profile, factor: f64) -> Exact {
+    fn scaled(product: ExactValue, profile: &Profile, factor: f64) -> ExactValue {
         let product = product.rounded(profile.dots);
         let value = product.value * factor;
         product.through(value, factor).moved(K * U * value.abs(), U * value.abs())
     }
 
-    fn row(&self, profile: &Profile, [q, k]: [&Known; 2], wanted: &[usize], exacts: &mut Vec<Exact>) {
+    fn row(
+        &self,
+        profile: &Profile,
+        [q, k]: [&InputTensor; 2],
+        wanted: &[usize],
+        exacts: &mut Vec<ExactValue>,
+    ) {
         let &[keys, key_heads, head_dim] = self.k.shape() else { panic!("keys are [S, Hkv, D]") };
         let row = wanted[0] / keys;
         let [.., key_head] = self.place(row);
         let (query, factor) = self.query(profile, q, row);
         let unit = unit(profile, Float::F32);
-        let operand = |x: Input| if unit == Float::F32 { x } else { x.map(|x| x.rounded(unit)) };
+        let operand = |x: InputValues| if unit == Float::F32 { x } else { x.map(|x| x.rounded(unit)) };
         let query = operand(query);
         let one = |&flat: &usize| {
             let key = operand(k.part((flat % keys * key_heads + key_head) * head_dim, head_dim));
@@ -126,7 +132,7 @@ impl Scores {
     }
 
     /// Computes the scores of known values: four queries of a head with a panel of keys at once.
-    fn tiled(&self, profile: &Profile, q: &Known, k: &[f32], wanted: &[usize]) -> Vec<Exact> {
+    fn tiled(&self, profile: &Profile, q: &InputTensor, k: &[f32], wanted: &[usize]) -> Vec<ExactValue> {
         let &[keys, key_heads, head_dim] = self.k.shape() else { panic!("keys are [S, Hkv, D]") };
         let rows: Vec<&[usize]> = by_row(wanted, keys).collect();
         let of_key_head = |flats: &&[usize]| self.place(flats[0] / keys)[2];
@@ -138,9 +144,9 @@ impl Scores {
             let panel = |first: usize| {
                 let keys = (first..seen.min(first + PANEL)).map(key);
                 let keys: Vec<Vec<f64>> = keys.map(|key| key.iter().map(|&k| k.into()).collect()).collect();
-                Rows::<PANEL>::of(&keys.iter().map(Vec::as_slice).collect::<Vec<_>>())
+                InterleavedRows::<PANEL>::of(&keys.iter().map(Vec::as_slice).collect::<Vec<_>>())
             };
-            let panels: Vec<Rows<PANEL>> = (0..seen).step_by(PANEL).map(panel).collect();
+            let panels: Vec<InterleavedRows<PANEL>> = (0..seen).step_by(PANEL).map(panel).collect();
             for four in rows.chunks(SIDE) {
                 self.four(profile, q, (&panels, &key), four, &mut exacts);
             }
@@ -151,17 +157,17 @@ impl Scores {
     fn four<'k>(
         &self,
         profile: &Profile,
-        q: &Known,
-        (panels, key): (&[Rows<PANEL>], &dyn Fn(usize) -> &'k [f32]),
+        q: &InputTensor,
+        (panels, key): (&[InterleavedRows<PANEL>], &dyn Fn(usize) -> &'k [f32]),
         four: &[&[usize]],
-        exacts: &mut Vec<Exact>,
+        exacts: &mut Vec<ExactValue>,
     ) {
         let (keys, head_dim) = (self.k.shape()[0], self.k.shape()[2]);
-        let queries: Vec<(Input, f64)> =
+        let queries: Vec<(InputValues, f64)> =
             four.iter().map(|flats| self.query(profile, q, flats[0] / keys)).collect();
         let rows: Vec<&[f64]> = queries.iter().map(|(query, _)| query.values.as_slice()).collect();
-        let side = Rows::<SIDE>::of(&rows);
-        let tiles: Vec<Tile> = panels.iter().map(|panel| Tile::new(panel, &side)).collect();
+        let side = InterleavedRows::<SIDE>::of(&rows);
+        let tiles: Vec<PanelTile> = panels.iter().map(|panel| PanelTile::new(panel, &side)).collect();
         for (row, (flats, (query, factor))) in four.iter().zip(&queries).enumerate() {
             let products: Vec<_> = tiles.iter().map(|tile| tile.row(row)).collect();
             let bounds: Vec<_> = panels.iter().map(|panel| panel.sizes(&side, row)).collect();
@@ -173,7 +179,7 @@ impl Scores {
                 let is_plain = least[place] >= U * largest[place].max(value.abs()) && !squares.is_nan();
                 let product = match is_plain && query.doubt.is_none() {
                     true => sum_of(head_dim, value, squares),
-                    false => dot(query, &Known::Given(key(flat % keys)).part(0, head_dim)),
+                    false => dot(query, &InputTensor::Given(key(flat % keys)).part(0, head_dim)),
                 };
                 Self::scaled(product, profile, *factor)
             };
@@ -200,10 +206,10 @@ pub struct Softmax {
     pub mask: Mask,
 }
 
-impl Stage for Softmax {
-    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+impl Operation for Softmax {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let &[_, tokens, keys] = self.scores.shape() else { panic!("scores are [H, T, S]") };
-        let scores = Known::read(&self.scores, profile);
+        let scores = InputTensor::read(&self.scores, profile);
         per_row(wanted, keys, |flats, exacts| {
             let row = flats[0] / keys;
             let visible = self.mask.visible(row % tokens, keys);
@@ -230,13 +236,13 @@ impl Stage for Softmax {
 }
 
 /// e^-L / Σ, where L is how far a score lies below the largest: the exponential repeats what L was off by.
-pub(super) fn softmax(scores: &Input, profile: &Profile) -> Vec<Exact> {
+pub(super) fn softmax(scores: &InputValues, profile: &Profile) -> Vec<ExactValue> {
     let max = scores.values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let mut exponentials = vec![0.0; scores.len()];
     exponentials_below(&scores.values, max, &mut exponentials);
     let sum = total(&exponentials);
     let lost = lost(exponentials.iter().copied(), sum);
-    let mut weights = vec![Exact::default(); scores.len()];
+    let mut weights = vec![ExactValue::default(); scores.len()];
     weigh(&scores.values, &exponentials, [max, sum, lost, profile.library_ulps], &mut weights);
     let Some(doubt) = &scores.doubt else { return weights };
     let unsure = weights.iter().zip(&doubt.sigma).map(|(weight, sigma)| (weight.value * sigma).powi(2));
@@ -260,32 +266,32 @@ fn exponentials_below(scores: &[f64], max: f64, exponentials: &mut [f64]) {
 
 /// Weights of given scores.
 #[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
-fn weigh(scores: &[f64], exponentials: &[f64], [max, sum, lost, p]: [f64; 4], weights: &mut [Exact]) {
+fn weigh(scores: &[f64], exponentials: &[f64], [max, sum, lost, p]: [f64; 4], weights: &mut [ExactValue]) {
     let n = scores.len() as f64;
     let steps = p + 1.0 + K * (n / 3.0).sqrt();
     for ((exact, &score), &exponential) in weights.iter_mut().zip(scores).zip(exponentials) {
         let weight = exponential / sum;
         let below = if score == f64::NEG_INFINITY { 0.0 } else { max - score };
-        *exact = Exact::statistical(weight, weight * U * (0.42 * below + steps))
+        *exact = ExactValue::statistical(weight, weight * U * (0.42 * below + steps))
             .losing(lost * weight)
             .within(weight * U * (below + 2.0 * p + 2.0 + n));
     }
 }
 
 /// `weights · v`, heads merged: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.
-pub struct Context {
+pub struct AttentionContext {
     /// `[H, T, S]`
     pub weights: Tensor,
     /// `[S, Hkv, D]`
     pub v: Tensor,
 }
 
-impl Stage for Context {
-    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+impl Operation for AttentionContext {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let head_dim = self.v.shape()[2];
         let profile = &profile.attending(self.weights.shape()[1]);
-        let weights = Known::of(&self.weights, profile);
-        let v = Known::of(&self.v, profile).rounded(unit(profile, Float::F32));
+        let weights = InputTensor::of(&self.weights, profile);
+        let v = InputTensor::of(&self.v, profile).rounded(unit(profile, Float::F32));
         let widened = v.sure();
         per_row(wanted, head_dim, |flats, exacts| {
             self.head(profile, &weights, (&v, widened.as_deref()), flats, exacts);
@@ -319,14 +325,14 @@ impl Stage for Context {
     }
 }
 
-impl Context {
+impl AttentionContext {
     fn head(
         &self,
         profile: &Profile,
-        weights: &Known,
-        (v, widened): (&Known, Option<&[f64]>),
+        weights: &InputTensor,
+        (v, widened): (&InputTensor, Option<&[f64]>),
         wanted: &[usize],
-        exacts: &mut Vec<Exact>,
+        exacts: &mut Vec<ExactValue>,
     ) {
         let &[heads, tokens, keys] = self.weights.shape() else { panic!("weights are [H, T, S]") };
         let &[_, key_heads, head_dim] = self.v.shape() else { panic!("values are [S, Hkv, D]") };
@@ -343,19 +349,19 @@ impl Context {
             (None, Some(v)) => means(&weights.values, &v[offset..], stride, head_dim),
             _ => {
                 let seen: Vec<usize> =
-                    (0..keys).filter(|&key| weights.get(key) != Exact::default()).collect();
-                let of_seen = Input::new(seen.iter().map(|&key| weights.get(key)));
+                    (0..keys).filter(|&key| weights.get(key) != ExactValue::default()).collect();
+                let of_seen = InputValues::new(seen.iter().map(|&key| weights.get(key)));
                 let mean = |at: usize| {
                     dot_in_order(
                         &of_seen,
-                        &Input::new(seen.iter().map(|&key| v.get(key * stride + offset + at))),
+                        &InputValues::new(seen.iter().map(|&key| v.get(key * stride + offset + at))),
                     )
                 };
                 (0..head_dim).map(mean).collect()
             }
         };
         let one = |at: usize| {
-            let exact: Exact = all[at];
+            let exact: ExactValue = all[at];
             let value = |key: usize| v.get(key * stride + offset + at).value;
             if profile.sums != Float::F32 {
                 let values = weights.values.iter().enumerate();
@@ -381,7 +387,7 @@ impl Context {
 /// A sum over values, of weights and values, that is rounded after each key, and once more where the largest score changes:
 /// exponentials are of the largest weight so far, and divided by their sum at the end. What is less than the last bit of the sum
 /// leaves it as it is.
-fn added_in(sums: Float, exact: Exact, terms: impl Iterator<Item = (f64, f64)>) -> Exact {
+fn added_in(sums: Float, exact: ExactValue, terms: impl Iterator<Item = (f64, f64)>) -> ExactValue {
     let (mut sum, mut largest, mut squares, mut lost) = (0.0f64, 0.0f64, 0.0f64, 0.0f64);
     // Numbers that are closer to zero than the least normal one are rounded as that is.
     let rounded = |sum: f64, largest: f64| sum.abs().max(sums.least() * largest);

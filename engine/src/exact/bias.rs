@@ -8,7 +8,7 @@ use std::ops::Range;
 use multiversion::multiversion;
 
 use crate::exact::float::Float;
-use crate::exact::value::{Exact, LAMBDA};
+use crate::exact::value::{ExactValue, LAMBDA};
 
 /// Fewer results have no mean to speak of.
 const FEWEST: u64 = 32;
@@ -18,7 +18,7 @@ const CROSSES: f64 = 0.8;
 
 /// Group of results of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Strand {
+pub enum BiasGroup {
     /// All results.
     Whole,
     /// Results at one index of an axis.
@@ -29,9 +29,9 @@ pub enum Strand {
 
 /// A systematic error.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Bias {
+pub struct BiasEstimate {
     /// Group of results.
-    pub strand: Strand,
+    pub strand: BiasGroup,
     /// Index of the group.
     pub index: usize,
     /// The error: a part of the results, or the same in all.
@@ -42,7 +42,7 @@ pub struct Bias {
     pub z: f64,
 }
 
-impl Bias {
+impl BiasEstimate {
     /// Returns true if unbiased rounding cannot cause it.
     pub fn is_systematic(&self) -> bool {
         !(self.z.abs() <= LAMBDA)
@@ -51,7 +51,7 @@ impl Bias {
 
 /// Error that results share, which averaging does not reduce.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Common {
+pub(super) struct SharedError {
     /// An error that all results of a row share, relative to these.
     pub(super) shared: f64,
     /// An error that all results of a row share, and those of another row have another, relative to these.
@@ -60,9 +60,9 @@ pub(super) struct Common {
     pub(super) dependence: f64,
 }
 
-/// Sums over one strand. Of the errors there is one for each of two engines, which share all the rest.
+/// Sums over one group of results. Errors are summed for each of the two engines.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sums {
+struct BiasSums {
     n: u64,
     values: f64,
     squares: f64,
@@ -89,7 +89,7 @@ pub(super) struct Terms {
 
 impl Terms {
     /// Takes what two engines have made of results that are rounded to a type in the end, under scales.
-    pub(super) fn take(&mut self, sides: [&[f64]; 2], exacts: &[Exact], float: Float, scales: &[f64]) {
+    pub(super) fn take(&mut self, sides: [&[f64]; 2], exacts: &[ExactValue], float: Float, scales: &[f64]) {
         let [one, other] = &mut self.errors;
         for room in [&mut self.values, &mut self.variances, &mut self.steps, one, other] {
             room.resize(exacts.len(), 0.0);
@@ -121,12 +121,12 @@ impl Terms {
 
 /// Values, variances and errors of what is rounded no more.
 #[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
-fn plain(exacts: &[Exact], [one, other]: [&[f64]; 2], terms: [&mut [f64]; 4]) {
+fn plain(exacts: &[ExactValue], [one, other]: [&[f64]; 2], terms: [&mut [f64]; 4]) {
     let len = exacts.len();
     let [values, variances, errors, other_errors] = terms.map(|terms| &mut terms[..len]);
     let (one, other) = (&one[..len], &other[..len]);
     for at in 0..len {
-        let Exact { value, sigma, .. } = exacts[at];
+        let ExactValue { value, sigma, .. } = exacts[at];
         values[at] = value;
         variances[at] = sigma * sigma;
         errors[at] = one[at] - value;
@@ -134,7 +134,7 @@ fn plain(exacts: &[Exact], [one, other]: [&[f64]; 2], terms: [&mut [f64]; 4]) {
     }
 }
 
-impl Sums {
+impl BiasSums {
     fn plus(self, other: &Self) -> Self {
         let both = |a: [f64; 2], b: [f64; 2]| [a[0] + b[0], a[1] + b[1]];
         Self {
@@ -151,9 +151,9 @@ impl Sums {
     }
 }
 
-/// Sums over many strands, the same figure of all of them side by side.
+/// Sums over many groups of results, one array per figure.
 #[derive(Debug)]
-struct Strands {
+struct GroupSums {
     n: Vec<u64>,
     /// Values, squares, variances, scaled variances, errors of both and scaled errors of both.
     sums: [Vec<f64>; 8],
@@ -163,7 +163,7 @@ struct Strands {
 
 const LANES: usize = 8;
 
-impl Strands {
+impl GroupSums {
     fn new(len: usize) -> Self {
         let zeros = || vec![0.0; len];
         Self { n: vec![0; len], sums: std::array::from_fn(|_| zeros()), steps: [zeros(), zeros()] }
@@ -201,10 +201,10 @@ impl Strands {
         }
     }
 
-    fn get(&self, strand: usize) -> Sums {
+    fn get(&self, strand: usize) -> BiasSums {
         let [values, squares, variance, scaled_variance, one, other, scaled_one, scaled_other] =
             self.sums.each_ref().map(|sums| sums[strand]);
-        Sums {
+        BiasSums {
             n: self.n[strand],
             values,
             squares,
@@ -217,7 +217,7 @@ impl Strands {
         }
     }
 
-    fn all(&self) -> impl Iterator<Item = Sums> {
+    fn all(&self) -> impl Iterator<Item = BiasSums> {
         (0..self.n.len()).map(|strand| self.get(strand))
     }
 
@@ -289,29 +289,29 @@ fn add_figures(lanes: &mut [[f64; LANES]; 8], lane: usize, [y, variance, one, ot
 
 /// Sums over the strands of a tensor, or of a part of its rows and columns: each row along the last axis, and what stands at
 /// one place of each. All others are sums of these.
-pub(super) struct Biases {
+pub(super) struct BiasAccumulator {
     shape: Vec<usize>,
-    of: Part,
-    rows: Strands,
+    of: ResultWindow,
+    rows: GroupSums,
     /// Groups, one for each index inside the entries of the outermost axis; if there are too few entries for a mean,
     /// one for each index of the last axis.
-    places: Strands,
+    places: GroupSums,
     /// Number of results of the first engine that are not the nearest number, and the expected number.
     moved: [f64; 2],
 }
 
-/// Rows of a tensor, along its last axis, and columns.
+/// A range of rows and columns of a tensor.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Part {
+pub(super) struct ResultWindow {
     pub(super) rows: Range<usize>,
     pub(super) columns: Range<usize>,
 }
 
-impl Biases {
-    pub(super) fn new(shape: &[usize], of: Part) -> Self {
-        let rows = Strands::new(of.rows.len());
+impl BiasAccumulator {
+    pub(super) fn new(shape: &[usize], of: ResultWindow) -> Self {
+        let rows = GroupSums::new(of.rows.len());
         let places = of.columns.len() * Self::rows_of_places(shape);
-        Self { shape: shape.to_vec(), of, rows, places: Strands::new(places), moved: [0.0; 2] }
+        Self { shape: shape.to_vec(), of, rows, places: GroupSums::new(places), moved: [0.0; 2] }
     }
 
     /// Returns the number of rows after which the groups of columns repeat; 0 without such groups.
@@ -361,55 +361,55 @@ impl Biases {
     }
 
     /// The one of a side that stands out most from what results may have in common.
-    pub(super) fn largest(&self, side: usize, common: Common) -> Option<Bias> {
+    pub(super) fn largest(&self, side: usize, common: SharedError) -> Option<BiasEstimate> {
         let entries = self.shape.first().copied().unwrap_or(1);
         let inner = self.of.rows.len().checked_div(entries).unwrap_or(0).max(1);
-        let whole = self.rows.all().fold(Sums::default(), |sums, row| sums.plus(&row));
-        let grouped = |groups: usize, strands: &Strands, group: &dyn Fn(usize) -> usize| {
-            let mut sums = vec![Sums::default(); groups];
+        let whole = self.rows.all().fold(BiasSums::default(), |sums, row| sums.plus(&row));
+        let grouped = |groups: usize, strands: &GroupSums, group: &dyn Fn(usize) -> usize| {
+            let mut sums = vec![BiasSums::default(); groups];
             strands.all().enumerate().for_each(|(at, one)| sums[group(at)] = sums[group(at)].plus(&one));
             sums.into_iter().enumerate()
         };
-        let squares = |of: fn(&Sums) -> f64| self.rows.all().map(|row| of(&row).powi(2)).sum::<f64>();
+        let squares = |of: fn(&BiasSums) -> f64| self.rows.all().map(|row| of(&row).powi(2)).sum::<f64>();
         let of_rows = [squares(|row| row.squares), squares(|row| row.values)];
-        let mut strands = vec![(Strand::Whole, 0, whole)];
+        let mut strands = vec![(BiasGroup::Whole, 0, whole)];
         // What has one index along an axis is the whole again.
         if self.shape.len() > 1 && entries > 1 {
             let of_entries = grouped(entries, &self.rows, &|row| row / inner);
-            strands.extend(of_entries.map(|(at, sums)| (Strand::Axis(0), at, sums)));
+            strands.extend(of_entries.map(|(at, sums)| (BiasGroup::Axis(0), at, sums)));
         }
         if let &[_, middle, last] = self.shape.as_slice() {
             let along = grouped(middle, &self.rows, &|row| row % middle);
-            strands.extend(along.filter(|_| middle > 1).map(|(at, sums)| (Strand::Axis(1), at, sums)));
+            strands.extend(along.filter(|_| middle > 1).map(|(at, sums)| (BiasGroup::Axis(1), at, sums)));
             let along = grouped(last, &self.places, &|place| place % last);
-            strands.extend(along.map(|(at, sums)| (Strand::Axis(2), at, sums)));
+            strands.extend(along.map(|(at, sums)| (BiasGroup::Axis(2), at, sums)));
         }
         if entries as u64 >= FEWEST {
-            strands.extend(self.places.all().enumerate().map(|(at, sums)| (Strand::Channel, at, sums)));
+            strands.extend(self.places.all().enumerate().map(|(at, sums)| (BiasGroup::Channel, at, sums)));
         }
         strands
             .into_iter()
             .filter(|(.., sums)| sums.n >= FEWEST)
             .flat_map(|(strand, index, sums)| {
                 let rows = match strand {
-                    Strand::Whole => of_rows,
+                    BiasGroup::Whole => of_rows,
                     _ => [sums.squares.powi(2), sums.values.powi(2)],
                 };
-                sums.biases(side, common, rows).map(|bias| Bias { strand, index, ..bias })
+                sums.biases(side, common, rows).map(|bias| BiasEstimate { strand, index, ..bias })
             })
             .filter(|bias| bias.z.is_finite())
             .max_by(|a, b| a.z.abs().total_cmp(&b.z.abs()))
     }
 }
 
-impl Sums {
+impl BiasSums {
     /// Returns the biases as a scale and as an offset; `rows` are the squares of each row's share.
     fn biases(
         &self,
         side: usize,
-        Common { shared, of_row, dependence }: Common,
+        SharedError { shared, of_row, dependence }: SharedError,
         rows: [f64; 2],
-    ) -> [Bias; 2] {
+    ) -> [BiasEstimate; 2] {
         let z = |error: f64, step: f64, variance: f64, common: f64, rows: f64| {
             // A few steps of a short type are no direction, unless all that is not known is in the variance.
             let steps = if of_row > 0.0 { 0.0 } else { LAMBDA * step };
@@ -421,8 +421,13 @@ impl Sums {
                 beyond / (dependence * variance + alike).sqrt()
             }
         };
-        let bias =
-            |error: f64, is_scale: bool, z: f64| Bias { strand: Strand::Whole, index: 0, error, is_scale, z };
+        let bias = |error: f64, is_scale: bool, z: f64| BiasEstimate {
+            strand: BiasGroup::Whole,
+            index: 0,
+            error,
+            is_scale,
+            z,
+        };
         let (errors, scaled) = (self.errors[side], self.scaled[side]);
         let scale = z(scaled, self.scaled_step, self.scaled_variance, self.squares, rows[0]);
         let offset = z(errors, self.step, self.variance, self.values, rows[1]);

@@ -2,17 +2,17 @@
 
 use multiversion::multiversion;
 
-use crate::exact::input::Input;
-use crate::exact::value::{Exact, K, LAMBDA, U};
+use crate::exact::input::InputValues;
+use crate::exact::value::{ExactValue, K, LAMBDA, U};
 
 /// The sum over two rows, added up in any order.
-pub(super) fn dot(a: &Input, b: &Input) -> Exact {
+pub(super) fn dot(a: &InputValues, b: &InputValues) -> ExactValue {
     inheriting(sum_of_products(&a.values, &b.values), a, b)
 }
 
 /// Computes a product whose neighbouring terms are similar, as values of neighbouring keys are: partial sums then go
 /// further from zero than those of random terms.
-pub(super) fn dot_in_order(a: &Input, b: &Input) -> Exact {
+pub(super) fn dot_in_order(a: &InputValues, b: &InputValues) -> ExactValue {
     let (mut sum, mut walked) = (0.0f64, 0.0);
     for (a, b) in a.values.iter().zip(&b.values) {
         sum += a * b;
@@ -21,7 +21,7 @@ pub(super) fn dot_in_order(a: &Input, b: &Input) -> Exact {
     inheriting(sum_of_products(&a.values, &b.values).walking(walked), a, b)
 }
 
-fn inheriting(mut exact: Exact, a: &Input, b: &Input) -> Exact {
+fn inheriting(mut exact: ExactValue, a: &InputValues, b: &InputValues) -> ExactValue {
     for (one, other) in [(a, &b.values), (b, &a.values)] {
         if let Some(doubt) = &one.doubt {
             exact = inherit(exact, |at| other[at], &doubt.sigma, &doubt.radius);
@@ -32,12 +32,12 @@ fn inheriting(mut exact: Exact, a: &Input, b: &Input) -> Exact {
 
 /// A sum of `n` products with that sum of squares, none of which is lost.
 #[inline(always)]
-pub(super) fn sum_of(n: usize, value: f64, squares: f64) -> Exact {
+pub(super) fn sum_of(n: usize, value: f64, squares: f64) -> ExactValue {
     added(n, value, squares, 0.0)
 }
 
 /// Computes a product of known values.
-fn sum_of_products(a: &[f64], b: &[f64]) -> Exact {
+fn sum_of_products(a: &[f64], b: &[f64]) -> ExactValue {
     let (value, squares, [least, largest]) = sums_and_sizes(a, b);
     let lost = U * largest.max(value.abs());
     added(a.len(), value, squares, if least < lost { smallest_products(a, b, lost) } else { 0.0 })
@@ -45,10 +45,10 @@ fn sum_of_products(a: &[f64], b: &[f64]) -> Exact {
 
 /// A sum of `n` products with that sum of squares. Beside a product that is nearly all of it, others may be lost.
 #[inline(always)]
-fn added(n: usize, value: f64, squares: f64, lost: f64) -> Exact {
+fn added(n: usize, value: f64, squares: f64, lost: f64) -> ExactValue {
     let n = n as f64;
     let sigma = K * U * ((n / 2.0 + 1.0) * squares + (n / 3.0 + 1.0) * value * value).sqrt();
-    Exact::statistical(value, sigma).losing(lost)
+    ExactValue::statistical(value, sigma).losing(lost)
 }
 
 /// The sum of the sizes of products that are less than `least`.
@@ -59,7 +59,7 @@ fn smallest_products(a: &[f64], b: &[f64], least: f64) -> f64 {
 }
 
 /// `Σ weights[key] · values[key]` for `width` columns, in the order of keys; the rows of `values` are `stride` apart.
-pub(super) fn means(weights: &[f64], values: &[f64], stride: usize, width: usize) -> Vec<Exact> {
+pub(super) fn means(weights: &[f64], values: &[f64], stride: usize, width: usize) -> Vec<ExactValue> {
     let seen: Vec<(f64, &[f64])> = weights
         .iter()
         .enumerate()
@@ -70,13 +70,13 @@ pub(super) fn means(weights: &[f64], values: &[f64], stride: usize, width: usize
     for first in (0..width).step_by(COLUMNS) {
         let here = COLUMNS.min(width - first);
         let of = match here == COLUMNS {
-            true => Columns::of(&seen, first),
+            true => KeySums::of(&seen, first),
             false => {
                 let filled: Vec<[f64; COLUMNS]> =
                     seen.iter().map(|(_, row)| filled_up(&row[first..])).collect();
                 let seen: Vec<(f64, &[f64])> =
                     seen.iter().zip(&filled).map(|((weight, _), row)| (*weight, row.as_slice())).collect();
-                Columns::of(&seen, 0)
+                KeySums::of(&seen, 0)
             }
         };
         let lost = of.lost(&seen, first, here);
@@ -90,7 +90,7 @@ pub(super) fn means(weights: &[f64], values: &[f64], stride: usize, width: usize
 const COLUMNS: usize = 16;
 
 /// Sums over keys, in their order.
-struct Columns {
+struct KeySums {
     sums: [f64; COLUMNS],
     squares: [f64; COLUMNS],
     /// Squares of partial sums.
@@ -99,7 +99,7 @@ struct Columns {
     largest: [f64; COLUMNS],
 }
 
-impl Columns {
+impl KeySums {
     fn of(seen: &[(f64, &[f64])], first: usize) -> Self {
         let [sums, squares, walked, least, largest] = added_by_key(seen, first);
         Self { sums, squares, walked, least, largest }
@@ -148,7 +148,12 @@ fn added_by_key(seen: &[(f64, &[f64])], first: usize) -> [[f64; COLUMNS]; 5] {
 }
 
 /// Adds the errors that uncertain inputs cause in a sum: independent ones by variance, and their maximum.
-pub(super) fn inherit(exact: Exact, weight: impl Fn(usize) -> f64, sigma: &[f64], radius: &[f64]) -> Exact {
+pub(super) fn inherit(
+    exact: ExactValue,
+    weight: impl Fn(usize) -> f64,
+    sigma: &[f64],
+    radius: &[f64],
+) -> ExactValue {
     let (mut squares, mut most) = (0.0f64, 0.0f64);
     for (at, (sigma, radius)) in sigma.iter().zip(radius).enumerate() {
         let weight = weight(at);

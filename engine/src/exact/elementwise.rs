@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use crate::exact::attention::softmax;
 use crate::exact::float::Float;
-use crate::exact::input::Known;
+use crate::exact::input::InputTensor;
 use crate::exact::operand::integers;
+use crate::exact::operation::{Node, Operation, by_row, is_given, node_of};
 use crate::exact::profile::{Choice, Profile};
-use crate::exact::stage::{Node, Stage, by_row, is_given, node_of};
-use crate::exact::value::{Exact, K, LAMBDA, U, both};
+use crate::exact::value::{ExactValue, K, LAMBDA, U, both};
 use crate::numerics::CACHE_CODES;
 use crate::ops::multiplier::Multiplier;
 use crate::quant::{self, decode_matrix_row};
@@ -16,15 +16,15 @@ use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
 /// Rows of an embedding table.
-pub struct Embedded {
+pub struct EmbeddingLookup {
     /// `[V, d]`
     pub table: Matrix,
     /// The rows that are looked up.
     pub tokens: Vec<u32>,
 }
 
-impl Stage for Embedded {
-    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+impl Operation for EmbeddingLookup {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let width = self.table.cols;
         let mut row = vec![0.0f32; width];
         let of_token = |flat: &[usize]| {
@@ -38,7 +38,7 @@ impl Stage for Embedded {
                 let bound = parts
                     .as_ref()
                     .map_or(0.0, |[_, minima]| 2.0 * U * (value.abs() + 2.0 * minima[at].abs()));
-                Exact::bounded(value, bound)
+                ExactValue::bounded(value, bound)
             };
             flat.iter().map(one).collect::<Vec<_>>()
         };
@@ -55,22 +55,22 @@ impl Stage for Embedded {
 }
 
 /// Multiplies or divides each value by a number.
-pub struct Times {
+pub struct Scaling {
     /// Scaled value.
     pub x: Tensor,
     /// Multiplier.
     pub by: Multiplier,
 }
 
-impl Stage for Times {
-    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+impl Operation for Scaling {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         // A reciprocal that is multiplied with is rounded by itself.
         let (factor, roundings) = match self.by {
             Multiplier::Element(factor) => (self.results(profile).round(factor.into()), 1.0),
             Multiplier::Number(factor) => (factor.into(), 1.0),
             Multiplier::Divisor(divisor) => (1.0 / f64::from(divisor), 2.0),
         };
-        each(&Known::read(&self.x, profile), wanted, |x| {
+        each(&InputTensor::read(&self.x, profile), wanted, |x| {
             let value = x.value * factor;
             let rounding = roundings * U * value.abs();
             x.through(value, factor).moved(K * rounding, rounding)
@@ -79,7 +79,7 @@ impl Stage for Times {
 
     fn results(&self, profile: &Profile) -> Float {
         // It keeps the type of what it multiplies: of embeddings that of the stream, of products theirs.
-        let is_embedding = |node: Arc<Node>| node.operation::<Embedded>().is_some();
+        let is_embedding = |node: Arc<Node>| node.operation::<EmbeddingLookup>().is_some();
         let is_of_stream = self.x.origins().iter().filter_map(node_of).any(is_embedding);
         if is_of_stream { profile.stream() } else { profile.results }
     }
@@ -102,20 +102,20 @@ impl Stage for Times {
 }
 
 /// `a + b`.
-pub struct Sum {
+pub struct Addition {
     /// First summand.
     pub a: Tensor,
     /// The other.
     pub b: Tensor,
 }
 
-impl Stage for Sum {
-    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
-        let (a, b) = (Known::read(&self.a, profile), Known::read(&self.b, profile));
+impl Operation for Addition {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
+        let (a, b) = (InputTensor::read(&self.a, profile), InputTensor::read(&self.b, profile));
         let add = |&flat: &usize| {
             let (a, b) = (a.get(flat), b.get(flat));
             let value = a.value + b.value;
-            Exact { value, sigma: both(a.sigma, b.sigma), radius: a.radius + b.radius }
+            ExactValue { value, sigma: both(a.sigma, b.sigma), radius: a.radius + b.radius }
                 .moved(K * U * value.abs(), U * value.abs())
         };
         wanted.iter().map(add).collect()
@@ -146,17 +146,17 @@ impl Stage for Sum {
     }
 }
 
-/// Value that a cache stores of keys or values.
-pub struct Cached {
+/// Keys or values, rounded to the type of the cache.
+pub struct CachedRows {
     /// The new rows.
     pub x: Tensor,
     /// Type that they are rounded to.
     pub cache: Float,
 }
 
-impl Stage for Cached {
-    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
-        each(&Known::of(&self.x, profile), wanted, |x| x)
+impl Operation for CachedRows {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
+        each(&InputTensor::of(&self.x, profile), wanted, |x| x)
     }
 
     fn results(&self, _: &Profile) -> Float {
@@ -174,9 +174,9 @@ pub struct CachedCodes {
     pub x: Tensor,
 }
 
-impl Stage for CachedCodes {
-    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
-        let (x, width) = (Known::of(&self.x, profile), self.x.row_len());
+impl Operation for CachedCodes {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
+        let (x, width) = (InputTensor::of(&self.x, profile), self.x.row_len());
         let of_head = |flats: &[usize]| {
             let head = integers(&x.part(flats[0] / width * width, width), &CACHE_CODES, None);
             flats.iter().map(|flat| head.get(flat % width)).collect::<Vec<_>>()
@@ -199,10 +199,10 @@ pub struct LastRow {
     pub logits: Tensor,
 }
 
-impl Stage for LastRow {
-    fn at(&self, _: &Profile, wanted: &[usize]) -> Vec<Exact> {
+impl Operation for LastRow {
+    fn at(&self, _: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let last = self.logits.row(self.logits.rows() - 1);
-        wanted.iter().map(|&flat| Exact::sure(last[flat].into())).collect()
+        wanted.iter().map(|&flat| ExactValue::sure(last[flat].into())).collect()
     }
 
     /// Returns `F32`, since the values were rounded before.
@@ -219,17 +219,17 @@ pub struct Probabilities {
     pub temperature: f32,
 }
 
-impl Stage for Probabilities {
-    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+impl Operation for Probabilities {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let temperature = f64::from(self.temperature);
-        let logits = Known::of(&self.logits, profile).part(0, self.logits.data().len()).map(|x| {
+        let logits = InputTensor::of(&self.logits, profile).part(0, self.logits.data().len()).map(|x| {
             let value = x.value / temperature;
             let rounding = if temperature == 1.0 { 0.0 } else { U * value.abs() };
             x.through(value, 1.0 / temperature).moved(K * rounding, rounding)
         });
         let all = softmax(&logits, profile);
         let n = all.len() as f64;
-        let spread = |exact: Exact| match profile.one_by_one {
+        let spread = |exact: ExactValue| match profile.one_by_one {
             true => exact.moved(0.0, n * U * exact.value),
             false => exact.moved(K * U * n.sqrt() * exact.value, LAMBDA * K * U * n.sqrt() * exact.value),
         };
@@ -250,6 +250,6 @@ impl Stage for Probabilities {
 }
 
 /// Applies `f` to each wanted value.
-fn each(x: &Known, wanted: &[usize], f: impl Fn(Exact) -> Exact) -> Vec<Exact> {
+fn each(x: &InputTensor, wanted: &[usize], f: impl Fn(ExactValue) -> ExactValue) -> Vec<ExactValue> {
     wanted.iter().map(|&flat| f(x.get(flat))).collect()
 }

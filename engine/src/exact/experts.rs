@@ -6,38 +6,38 @@ use std::collections::HashMap;
 use crate::exact::attention::softmax;
 use crate::exact::dot::dot;
 use crate::exact::float::Float;
-use crate::exact::input::{Input, Known};
-use crate::exact::linear::Row;
+use crate::exact::input::{InputTensor, InputValues};
+use crate::exact::linear::WeightRow;
 use crate::exact::operand::{Operand, operand_type};
+use crate::exact::operation::{Operation, by_row, is_given};
 use crate::exact::profile::{Choice, Profile};
-use crate::exact::stage::{Stage, by_row, is_given};
-use crate::exact::value::{Exact, K, U};
-use crate::ops::experts::{Routing, row_of_each};
+use crate::exact::value::{ExactValue, K, U};
+use crate::ops::experts::{ExpertRouting, row_of_each};
 use crate::parallel;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
 /// Weights of the chosen experts: `[T, E]`, `[T, k]` to `[T, k]`.
-pub struct Weighed {
+pub struct ExpertWeights {
     /// `[T, E]`
     pub logits: Tensor,
     /// `[T, k]`, ascending
     pub chosen: Tensor,
     /// Routing rules.
-    pub routing: Routing,
+    pub routing: ExpertRouting,
 }
 
-impl Stage for Weighed {
-    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+impl Operation for ExpertWeights {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let (experts, used) = (self.logits.row_len(), self.chosen.row_len());
-        let logits = Known::of(&self.logits, profile);
+        let logits = InputTensor::of(&self.logits, profile);
         let of_token = |flats: &[usize]| {
             let token = flats[0] / used;
             let all = logits.part(token * experts, experts);
             let chosen = self.chosen.row(token).iter().map(|&expert| expert as usize);
-            let weights: Vec<Exact> = match self.routing.is_normalised {
+            let weights: Vec<ExactValue> = match self.routing.is_normalised {
                 // Of all or of the chosen alone: what they are divided by is the same part of both.
-                true => softmax(&Input::new(chosen.map(|expert| all.get(expert))), profile),
+                true => softmax(&InputValues::new(chosen.map(|expert| all.get(expert))), profile),
                 false => {
                     let weights = softmax(&all, profile);
                     chosen.map(|expert| weights[expert]).collect()
@@ -67,7 +67,7 @@ impl Stage for Weighed {
 }
 
 /// Products with the matrices of the chosen experts: `[T, cols]` or `[T, k, cols]` to `[T, k, rows]`.
-pub struct Routed {
+pub struct ExpertProducts {
     /// `[T, cols]`, or `[T, k, cols]` of what each has made before
     pub x: Tensor,
     /// `[rows, cols]` of each expert
@@ -76,8 +76,8 @@ pub struct Routed {
     pub chosen: Tensor,
 }
 
-impl Stage for Routed {
-    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+impl Operation for ExpertProducts {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let rows = self.w[0].rows;
         let operands = self.operands(profile, wanted);
         let each = row_of_each(&self.x, self.chosen.row_len());
@@ -92,12 +92,12 @@ impl Stage for Routed {
         let of_group = |group: usize| {
             let indices = groups[group];
             let (expert, output) = place(indices[0]);
-            let row = Row::new(&self.w[expert], output, profile);
+            let row = WeightRow::new(&self.w[expert], output, profile);
             let at = |&index: &usize| row.times(&operands[&each(wanted[index] / rows)], None, profile);
             indices.iter().map(at).collect::<Vec<_>>()
         };
         let found = parallel::map(groups.len(), self.w[0].cols, of_group);
-        let mut exacts = vec![Exact::default(); wanted.len()];
+        let mut exacts = vec![ExactValue::default(); wanted.len()];
         for (indices, found) in groups.into_iter().zip(found) {
             indices.iter().zip(found).for_each(|(&index, exact)| exacts[index] = exact);
         }
@@ -126,31 +126,32 @@ impl Stage for Routed {
     }
 }
 
-impl Routed {
+impl ExpertProducts {
     /// The rows of activations that are needed.
     fn operands(&self, profile: &Profile, wanted: &[usize]) -> HashMap<usize, Operand> {
         let (rows, width, dtype) = (self.w[0].rows, self.w[0].cols, self.w[0].dtype);
         let each = row_of_each(&self.x, self.chosen.row_len());
         let mut needed: Vec<usize> = wanted.iter().map(|flat| each(flat / rows)).collect();
         needed.dedup();
-        let x = Known::of(&self.x, profile);
+        let x = InputTensor::of(&self.x, profile);
         let operand = |row: usize| (row, Operand::new(x.part(row * width, width), profile, dtype, None));
         parallel::map(needed.len(), 4 * width, |index| operand(needed[index])).into_iter().collect()
     }
 }
 
 /// The weighted sum of what the chosen experts have made: `[T, k, d]`, `[T, k]` to `[T, d]`.
-pub struct Mixed {
+pub struct ExpertMixture {
     /// `[T, k, d]`
     pub outputs: Tensor,
     /// `[T, k]`
     pub weights: Tensor,
 }
 
-impl Stage for Mixed {
-    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+impl Operation for ExpertMixture {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let &[_, used, width] = self.outputs.shape() else { panic!("outputs are [T, k, d]") };
-        let (outputs, weights) = (Known::of(&self.outputs, profile), Known::of(&self.weights, profile));
+        let (outputs, weights) =
+            (InputTensor::of(&self.outputs, profile), InputTensor::of(&self.weights, profile));
         let one = |&flat: &usize| {
             let (token, column) = (flat / width, flat % width);
             let product = |slot: usize| {
@@ -158,7 +159,7 @@ impl Stage for Mixed {
                     (weights.get(token * used + slot), outputs.get((token * used + slot) * width + column));
                 weighted(weight, output).rounded(profile.weighted)
             };
-            let terms: Vec<Exact> = (0..used).map(product).collect();
+            let terms: Vec<ExactValue> = (0..used).map(product).collect();
             match profile.mixed {
                 Float::F32 => sum(&terms),
                 short => sum_in(short, &terms),
@@ -176,25 +177,28 @@ impl Stage for Mixed {
     }
 }
 
-fn weighted(weight: Exact, output: Exact) -> Exact {
+fn weighted(weight: ExactValue, output: ExactValue) -> ExactValue {
     let value = weight.value * output.value;
     let radius = (weight.value * output.radius).abs()
         + (output.value * weight.radius).abs()
         + weight.radius * output.radius;
     let sigma = (weight.value * output.sigma).hypot(output.value * weight.sigma);
-    Exact { value, sigma, radius }.moved(K * U * value.abs(), U * value.abs())
+    ExactValue { value, sigma, radius }.moved(K * U * value.abs(), U * value.abs())
 }
 
 /// Sums the terms in any order.
-fn sum(terms: &[Exact]) -> Exact {
-    dot(&Input::new(terms.iter().copied()), &Input::new(terms.iter().map(|_| Exact::sure(1.0))))
+fn sum(terms: &[ExactValue]) -> ExactValue {
+    dot(
+        &InputValues::new(terms.iter().copied()),
+        &InputValues::new(terms.iter().map(|_| ExactValue::sure(1.0))),
+    )
 }
 
 /// Expert after expert, in the order of their numbers, each partial sum rounded.
-fn sum_in(short: Float, terms: &[Exact]) -> Exact {
-    let add = |sum: Exact, term: &Exact| {
+fn sum_in(short: Float, terms: &[ExactValue]) -> ExactValue {
+    let add = |sum: ExactValue, term: &ExactValue| {
         let value = sum.value + term.value;
-        Exact { value, sigma: sum.sigma.hypot(term.sigma), radius: sum.radius + term.radius }
+        ExactValue { value, sigma: sum.sigma.hypot(term.sigma), radius: sum.radius + term.radius }
             .moved(K * U * value.abs(), U * value.abs())
             .rounded(short)
     };

@@ -1,58 +1,58 @@
 //! Inputs of an operation: exact numbers, or numbers with an uncertainty.
 
 use crate::exact::float::Float;
-use crate::exact::profile::{Fused, Profile};
-use crate::exact::stage::{Node, is_given, node_of};
-use crate::exact::unrounded::Unrounded;
-use crate::exact::value::Exact;
-use crate::tensor::{Origin, Tensor};
+use crate::exact::operation::{Node, is_given, node_of};
+use crate::exact::profile::{FusedResults, Profile};
+use crate::exact::unrounded_origin::UnroundedOrigin;
+use crate::exact::value::ExactValue;
+use crate::tensor::{Tensor, ValueOrigin};
 
-/// Consecutive values.
+/// Consecutive values of an input, with their uncertainty.
 #[derive(Clone, Debug)]
-pub(super) struct Input {
+pub(super) struct InputValues {
     pub(super) values: Vec<f64>,
     /// Sigma and radius of each; `None` where all are given.
-    pub(super) doubt: Option<Doubt>,
+    pub(super) doubt: Option<InputUncertainty>,
 }
 
 /// Precision of an operation's input values.
 #[derive(Clone, Debug)]
-pub(super) struct Doubt {
+pub(super) struct InputUncertainty {
     pub(super) sigma: Vec<f64>,
     pub(super) radius: Vec<f64>,
 }
 
 /// A tensor that an operation starts from.
-pub(super) enum Known<'t> {
+pub(super) enum InputTensor<'t> {
     /// Exact values from the dump.
     Given(&'t [f32]),
     /// Numbers that are known.
     Sure(Vec<f64>),
     /// Numbers not all of which are.
-    Within(Vec<Exact>),
+    Within(Vec<ExactValue>),
 }
 
-impl<'t> Known<'t> {
+impl<'t> InputTensor<'t> {
     /// Evaluates a tensor by a profile. Do not call it inside a parallel loop: it waits for the whole tensor.
     pub(super) fn of(tensor: &'t Tensor, profile: &Profile) -> Self {
         match is_given(tensor) {
-            true => Known::Given(tensor.data()),
+            true => InputTensor::Given(tensor.data()),
             false => Self::from(all(tensor, profile)),
         }
     }
 
     /// Evaluates an input that may be fused with the operations before it, in which case it may be rounded or not.
     pub(super) fn read(tensor: &'t Tensor, profile: &Profile) -> Self {
-        if profile.fused == Fused::Nothing {
+        if profile.fused == FusedResults::Nothing {
             return Self::of(tensor, profile);
         }
-        let is_sum = |origin: &Origin| match Unrounded::of(origin) {
+        let is_sum = |origin: &ValueOrigin| match UnroundedOrigin::of(origin) {
             Some(before) => before.is_sum(),
             None => node_of(origin).is_some_and(|node| node.stage.is_sum()),
         };
-        Self::with(tensor, profile, |origin, exacts, before| match Unrounded::of(origin).as_deref() {
-            _ if profile.fused == Fused::Norms && is_sum(origin) => {}
-            Some(Unrounded::Unknown { .. }) => {
+        Self::with(tensor, profile, |origin, exacts, before| match UnroundedOrigin::of(origin).as_deref() {
+            _ if profile.fused == FusedResults::Norms && is_sum(origin) => {}
+            Some(UnroundedOrigin::Unknown { .. }) => {
                 exacts.iter_mut().for_each(|x| *x = x.unrounded(profile.results))
             }
             _ => exacts.iter_mut().zip(before()).for_each(|(x, before)| *x = x.or(before)),
@@ -61,8 +61,8 @@ impl<'t> Known<'t> {
 
     /// Evaluates an input that is certainly fused and therefore not rounded.
     pub(super) fn unrounded(tensor: &'t Tensor, profile: &Profile) -> Self {
-        Self::with(tensor, profile, |origin, exacts, before| match Unrounded::of(origin).as_deref() {
-            Some(Unrounded::Unknown { .. }) => {
+        Self::with(tensor, profile, |origin, exacts, before| match UnroundedOrigin::of(origin).as_deref() {
+            Some(UnroundedOrigin::Unknown { .. }) => {
                 exacts.iter_mut().for_each(|x| *x = x.unrounded(profile.results))
             }
             _ => exacts.iter_mut().zip(before()).for_each(|(x, before)| *x = before),
@@ -73,7 +73,7 @@ impl<'t> Known<'t> {
     fn with(
         tensor: &'t Tensor,
         profile: &Profile,
-        change: impl Fn(&Origin, &mut [Exact], &dyn Fn() -> Vec<Exact>),
+        change: impl Fn(&ValueOrigin, &mut [ExactValue], &dyn Fn() -> Vec<ExactValue>),
     ) -> Self {
         if tensor.origins().is_empty() {
             return Self::of(tensor, profile);
@@ -82,8 +82,8 @@ impl<'t> Known<'t> {
         let mut rest = exacts.as_mut_slice();
         for origin in tensor.origins() {
             let (piece, later) = rest.split_at_mut(origin.range.len());
-            let node = match Unrounded::of(origin).as_deref() {
-                Some(Unrounded::Of(node)) => Some(node.clone()),
+            let node = match UnroundedOrigin::of(origin).as_deref() {
+                Some(UnroundedOrigin::Of(node)) => Some(node.clone()),
                 _ => node_of(origin).filter(|node| node.stage.is_fused()),
             };
             let before = |node: &Node| {
@@ -96,10 +96,10 @@ impl<'t> Known<'t> {
         Self::from(exacts)
     }
 
-    fn from(exacts: Vec<Exact>) -> Self {
+    fn from(exacts: Vec<ExactValue>) -> Self {
         match exacts.iter().all(|exact| exact.radius == 0.0) {
-            true => Known::Sure(exacts.iter().map(|exact| exact.value).collect()),
-            false => Known::Within(exacts),
+            true => InputTensor::Sure(exacts.iter().map(|exact| exact.value).collect()),
+            false => InputTensor::Within(exacts),
         }
     }
 
@@ -107,16 +107,20 @@ impl<'t> Known<'t> {
     pub(super) fn rounded(self, float: Float) -> Self {
         match self {
             known if float == Float::F32 => known,
-            Known::Given(values) => Known::Sure(values.iter().map(|&x| float.round(x.into())).collect()),
-            Known::Sure(values) => Known::Sure(values.into_iter().map(|x| float.round(x)).collect()),
-            Known::Within(exacts) => Self::from(exacts.into_iter().map(|x| x.rounded(float)).collect()),
+            InputTensor::Given(values) => {
+                InputTensor::Sure(values.iter().map(|&x| float.round(x.into())).collect())
+            }
+            InputTensor::Sure(values) => {
+                InputTensor::Sure(values.into_iter().map(|x| float.round(x)).collect())
+            }
+            InputTensor::Within(exacts) => Self::from(exacts.into_iter().map(|x| x.rounded(float)).collect()),
         }
     }
 
     /// The values, if none was computed.
     pub(super) fn given(&self) -> Option<&'t [f32]> {
         match self {
-            Known::Given(values) => Some(values),
+            InputTensor::Given(values) => Some(values),
             _ => None,
         }
     }
@@ -124,72 +128,72 @@ impl<'t> Known<'t> {
     /// Returns all values, if they are exact.
     pub(super) fn sure(&self) -> Option<Vec<f64>> {
         match self {
-            Known::Given(values) => Some(values.iter().map(|&x| x.into()).collect()),
-            Known::Sure(values) => Some(values.clone()),
-            Known::Within(_) => None,
+            InputTensor::Given(values) => Some(values.iter().map(|&x| x.into()).collect()),
+            InputTensor::Sure(values) => Some(values.clone()),
+            InputTensor::Within(_) => None,
         }
     }
 
     /// `len` values from `first` on.
-    pub(super) fn part(&self, first: usize, len: usize) -> Input {
+    pub(super) fn part(&self, first: usize, len: usize) -> InputValues {
         let part = first..first + len;
         let values = match self {
-            Known::Given(values) => values[part].iter().map(|&x| x.into()).collect(),
-            Known::Sure(values) => values[part].to_vec(),
-            Known::Within(exacts) => return Input::new(exacts[part].iter().copied()),
+            InputTensor::Given(values) => values[part].iter().map(|&x| x.into()).collect(),
+            InputTensor::Sure(values) => values[part].to_vec(),
+            InputTensor::Within(exacts) => return InputValues::new(exacts[part].iter().copied()),
         };
-        Input { values, doubt: None }
+        InputValues { values, doubt: None }
     }
 
     /// Returns one value.
-    pub(super) fn get(&self, flat: usize) -> Exact {
+    pub(super) fn get(&self, flat: usize) -> ExactValue {
         match self {
-            Known::Given(values) => Exact::sure(values[flat].into()),
-            Known::Sure(values) => Exact::sure(values[flat]),
-            Known::Within(exacts) => exacts[flat],
+            InputTensor::Given(values) => ExactValue::sure(values[flat].into()),
+            InputTensor::Sure(values) => ExactValue::sure(values[flat]),
+            InputTensor::Within(exacts) => exacts[flat],
         }
     }
 }
 
 /// Returns all values of a tensor, rounded, with their uncertainty: the inputs of an operation.
-pub fn known(tensor: &Tensor) -> Vec<Exact> {
+pub fn known(tensor: &Tensor) -> Vec<ExactValue> {
     match is_given(tensor) {
-        true => tensor.data().iter().map(|&x| Exact::sure(x.into())).collect(),
+        true => tensor.data().iter().map(|&x| ExactValue::sure(x.into())).collect(),
         false => all(tensor, &Profile::default()),
     }
 }
 
-fn all(tensor: &Tensor, profile: &Profile) -> Vec<Exact> {
+fn all(tensor: &Tensor, profile: &Profile) -> Vec<ExactValue> {
     let mut exacts = Vec::with_capacity(tensor.data().len());
     for origin in tensor.origins() {
         match node_of(origin) {
             Some(node) => exacts.extend(&node.all(profile.made)[origin.range.clone()]),
             None => {
                 let given = exacts.len()..exacts.len() + origin.range.len();
-                exacts.extend(tensor.data()[given].iter().map(|&x| Exact::sure(x.into())));
+                exacts.extend(tensor.data()[given].iter().map(|&x| ExactValue::sure(x.into())));
             }
         }
     }
     exacts
 }
 
-impl Input {
-    pub(super) fn new(exacts: impl Iterator<Item = Exact>) -> Self {
-        let exacts: Vec<Exact> = exacts.collect();
+impl InputValues {
+    pub(super) fn new(exacts: impl Iterator<Item = ExactValue>) -> Self {
+        let exacts: Vec<ExactValue> = exacts.collect();
         let values = exacts.iter().map(|exact| exact.value).collect();
         let is_known = exacts.iter().all(|exact| exact.radius == 0.0);
-        let doubt = (!is_known).then(|| Doubt {
+        let doubt = (!is_known).then(|| InputUncertainty {
             sigma: exacts.iter().map(|exact| exact.sigma).collect(),
             radius: exacts.iter().map(|exact| exact.radius).collect(),
         });
         Self { values, doubt }
     }
 
-    pub(super) fn get(&self, index: usize) -> Exact {
+    pub(super) fn get(&self, index: usize) -> ExactValue {
         let value = self.values[index];
         match &self.doubt {
-            None => Exact::sure(value),
-            Some(doubt) => Exact { value, sigma: doubt.sigma[index], radius: doubt.radius[index] },
+            None => ExactValue::sure(value),
+            Some(doubt) => ExactValue { value, sigma: doubt.sigma[index], radius: doubt.radius[index] },
         }
     }
 
@@ -198,7 +202,7 @@ impl Input {
     }
 
     /// Applies `f` to each value.
-    pub(super) fn map(&self, f: impl Fn(Exact) -> Exact) -> Self {
+    pub(super) fn map(&self, f: impl Fn(ExactValue) -> ExactValue) -> Self {
         Self::new((0..self.len()).map(|index| f(self.get(index))))
     }
 }

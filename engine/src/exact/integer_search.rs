@@ -1,11 +1,11 @@
 //! Finding how an engine rounds activations to 8-bit integers, from its products.
 
-use crate::exact::compared::Compared;
+use crate::exact::error_statistics::ErrorStatistics;
 use crate::exact::float::Float;
 use crate::exact::linear::Linear;
-use crate::exact::measured::Measured;
-use crate::exact::profile::{Choices, Profile, RowScales};
-use crate::exact::stage::node_of;
+use crate::exact::operation::node_of;
+use crate::exact::profile::{ChoiceSet, Profile, RowScales};
+use crate::exact::result_pair::ResultPair;
 use crate::quant::{ActivationCodes, CodeGroup, ScaleType};
 
 /// The products of 8-bit integer activations in an engine.
@@ -53,13 +53,16 @@ impl IntegerProducts {
 
 /// Returns the candidates of `among` for which rounding explains the dump's values of a linear layer with plain weights. `None` if
 /// another operation computed the values.
-pub fn products_that_explain(compared: &Compared, among: &[IntegerProducts]) -> Option<Vec<IntegerProducts>> {
+pub fn products_that_explain(
+    compared: &ResultPair,
+    among: &[IntegerProducts],
+) -> Option<Vec<IntegerProducts>> {
     let [origin] = compared.traced.origins() else { return None };
     let node = node_of(origin).filter(|node| node.operation::<Linear>().is_some())?;
     let mut wanted = compared.wanted(0..compared.sides[0].rows(), false);
     wanted.truncate(MANY);
     let explains = |products: &&IntegerProducts, values: &[usize]| {
-        let mut measured = Measured::new(compared, Choices::default(), false, None);
+        let mut measured = ErrorStatistics::new(compared, ChoiceSet::default(), false, None);
         measured.add(values, &node.stage.at(&products.profile(node.profile), values));
         measured.sides[0].beyond == 0
     };

@@ -3,10 +3,10 @@
 //! Activations are rounded to 8 bits by the largest of a token or group; codes meet codes; the scales come last, or with
 //! each group. What is left to rounding is the scales, the sum over groups, and codes of inputs that are unsure.
 
-use crate::exact::input::Known;
+use crate::exact::input::InputTensor;
+use crate::exact::operation::{Operation, by_row};
 use crate::exact::profile::Profile;
-use crate::exact::stage::{Stage, by_row};
-use crate::exact::value::{Exact, K, LAMBDA, U};
+use crate::exact::value::{ExactValue, K, LAMBDA, U};
 use crate::tensor::Tensor;
 use crate::weight::{Factor, Matrix};
 
@@ -24,10 +24,10 @@ pub struct Integers {
     pub terms: usize,
 }
 
-impl Stage for Integers {
-    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+impl Operation for Integers {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let rows = self.products.row_len();
-        let x = Known::of(&self.x, profile);
+        let x = InputTensor::of(&self.x, profile);
         let of_token = |flat: &[usize]| {
             let token = flat[0] / rows;
             let row = self.products.row(token);
@@ -45,7 +45,7 @@ impl Stage for Integers {
                 } else {
                     2.0 * profile.results.unit() * value.abs()
                 };
-                Exact::statistical(value, sums)
+                ExactValue::statistical(value, sums)
                     .moved(scales / 2.0, scales)
                     .moved(from_input, LAMBDA * from_input)
             };
@@ -61,7 +61,7 @@ impl Stage for Integers {
 
 impl Integers {
     /// Returns the error from activation codes that may round either way, relative to the products of a token.
-    fn unsure_codes(&self, x: &Known, token: usize) -> f64 {
+    fn unsure_codes(&self, x: &InputTensor, token: usize) -> f64 {
         let n = self.x.row_len();
         let x = x.part(token * n, n);
         let Some(doubt) = &x.doubt else { return 0.0 };

@@ -11,13 +11,13 @@ use multiversion::multiversion;
 
 use crate::exact::dot::{cut_off, inherit, sums};
 use crate::exact::float::Float;
-use crate::exact::input::Known;
-use crate::exact::operand::{Extent, Operand, operand_type, split};
+use crate::exact::input::InputTensor;
+use crate::exact::operand::{Operand, ValueRange, operand_type, split};
+use crate::exact::operation::{ColumnEvaluator, Operation, is_given};
 use crate::exact::profile::{Choice, Profile, RowScales};
 use crate::exact::row_scale::scales_of_row;
-use crate::exact::stage::{ByColumns, Stage, is_given};
-use crate::exact::tiles::{PANEL, Rows, SIDE, Tile};
-use crate::exact::value::{Exact, K, LAMBDA, U};
+use crate::exact::tiles::{InterleavedRows, PANEL, PanelTile, SIDE};
+use crate::exact::value::{ExactValue, K, LAMBDA, U};
 use crate::parallel;
 use crate::quant::{self, ActivationCodes, CodeGroup, decode_matrix_row};
 use crate::tensor::Tensor;
@@ -45,8 +45,8 @@ pub struct Linear {
     pub bias: Option<Vec<f32>>,
 }
 
-impl Stage for Linear {
-    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+impl Operation for Linear {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let (Some(&first), Some(&last)) = (wanted.first(), wanted.last()) else { return Vec::new() };
         let tokens = first / self.w.rows..last / self.w.rows + 1;
         let profile = &self.profile(profile);
@@ -56,13 +56,17 @@ impl Stage for Linear {
         self.some(profile, &self.operands(profile, tokens), wanted)
     }
 
-    fn by_columns<'s>(&'s self, profile: &Profile, tokens: Range<usize>) -> Option<Box<dyn ByColumns + 's>> {
+    fn by_columns<'s>(
+        &'s self,
+        profile: &Profile,
+        tokens: Range<usize>,
+    ) -> Option<Box<dyn ColumnEvaluator + 's>> {
         let is_coded = Float::of(operand_type(profile, self.w.dtype)).is_none();
         let profile = &self.profile(profile);
         let of_integers = is_of_parts(profile);
         let may_be_tiled =
             !is_coded && !of_integers && !profile.truncates && profile.parts == 1 && is_given(&self.x);
-        may_be_tiled.then(|| Box::new(Tiled::new(self, profile, tokens)) as _)
+        may_be_tiled.then(|| Box::new(TiledProducts::new(self, profile, tokens)) as _)
     }
 
     fn is_light(&self) -> bool {
@@ -130,7 +134,7 @@ impl Linear {
     }
 
     /// Evaluates all results of a range in the rows of those tokens.
-    fn all(&self, profile: &Profile, tokens: Range<usize>, range: Range<usize>) -> Vec<Exact> {
+    fn all(&self, profile: &Profile, tokens: Range<usize>, range: Range<usize>) -> Vec<ExactValue> {
         let rows = self.w.rows;
         let (panels, each) = (rows.div_ceil(PANEL), tokens.len() * PANEL * self.w.cols / PRODUCTS);
         let outputs = |panel: usize| panel * PANEL..rows.min((panel + 1) * PANEL);
@@ -143,7 +147,7 @@ impl Linear {
         };
         let mut exacts = Vec::with_capacity(tokens.len() * rows);
         for token in 0..tokens.len() {
-            let of_token = |panel: &'_ Vec<Exact>| {
+            let of_token = |panel: &'_ Vec<ExactValue>| {
                 let width = panel.len() / tokens.len();
                 exacts.extend_from_slice(&panel[token * width..][..width]);
             };
@@ -154,15 +158,15 @@ impl Linear {
         exacts
     }
 
-    fn one_by_one(&self, profile: &Profile, tokens: &[Operand], outputs: Range<usize>) -> Vec<Exact> {
-        let row = |output: usize| (Row::new(&self.w, output, profile), self.bias(output, profile));
+    fn one_by_one(&self, profile: &Profile, tokens: &[Operand], outputs: Range<usize>) -> Vec<ExactValue> {
+        let row = |output: usize| (WeightRow::new(&self.w, output, profile), self.bias(output, profile));
         let weights: Vec<_> = outputs.map(row).collect();
         let times = |x| weights.iter().map(move |(row, bias)| row.times(x, *bias, profile));
         tokens.iter().flat_map(times).collect()
     }
 
     /// Evaluates some results by output, so that a row of weights is decoded once for all tokens.
-    fn some(&self, profile: &Profile, tokens: &[Operand], wanted: &[usize]) -> Vec<Exact> {
+    fn some(&self, profile: &Profile, tokens: &[Operand], wanted: &[usize]) -> Vec<ExactValue> {
         let rows = self.w.rows;
         let first_token = wanted.first().map_or(0, |flat| flat / rows);
         let mut order: Vec<usize> = (0..wanted.len()).collect();
@@ -171,12 +175,12 @@ impl Linear {
         let of_output = |index: usize| {
             let indices = outputs[index];
             let output = wanted[indices[0]] % rows;
-            let (row, bias) = (Row::new(&self.w, output, profile), self.bias(output, profile));
+            let (row, bias) = (WeightRow::new(&self.w, output, profile), self.bias(output, profile));
             let at = |&index: &usize| row.times(&tokens[wanted[index] / rows - first_token], bias, profile);
             indices.iter().map(at).collect::<Vec<_>>()
         };
         let found = parallel::map(outputs.len(), self.w.cols, of_output);
-        let mut exacts = vec![Exact::default(); wanted.len()];
+        let mut exacts = vec![ExactValue::default(); wanted.len()];
         for (indices, found) in outputs.into_iter().zip(found) {
             indices.iter().zip(found).for_each(|(&index, exact)| exacts[index] = exact);
         }
@@ -191,8 +195,8 @@ impl Linear {
     /// The rows of activations.
     fn operands(&self, profile: &Profile, tokens: Range<usize>) -> Vec<Operand> {
         let width = self.w.cols;
-        let x = Known::of(&self.x, profile);
-        let all = || Extent::of((0..self.x.data().len()).map(|flat| x.get(flat)));
+        let x = InputTensor::of(&self.x, profile);
+        let all = || ValueRange::of((0..self.x.data().len()).map(|flat| x.get(flat)));
         let shares = |codes: &ActivationCodes| codes.group == CodeGroup::Pass;
         let pass = profile.activation_codes.as_ref().filter(|codes| shares(codes)).map(|_| all());
         parallel::map(tokens.len(), 4 * width, |token| {
@@ -210,26 +214,26 @@ impl Linear {
 }
 
 /// Products of plain numbers that are given: those of four tokens with a panel of weights at once.
-struct Tiled<'s> {
+struct TiledProducts<'s> {
     linear: &'s Linear,
     profile: Profile,
     tokens: Vec<Operand>,
-    fours: Vec<Rows<SIDE>>,
+    fours: Vec<InterleavedRows<SIDE>>,
 }
 
-impl<'s> Tiled<'s> {
+impl<'s> TiledProducts<'s> {
     fn new(linear: &'s Linear, profile: &Profile, tokens: Range<usize>) -> Self {
         let tokens = linear.operands(profile, tokens);
         let fours: Vec<&[Operand]> = tokens.chunks(SIDE).collect();
         let fours = parallel::map(fours.len(), SIDE * linear.w.cols, |four| {
             let rows: Vec<&[f64]> = fours[four].iter().map(|x| x.row.values.as_slice()).collect();
-            Rows::of(&rows)
+            InterleavedRows::of(&rows)
         });
         Self { linear, profile: *profile, tokens, fours }
     }
 
     /// The rows of weights that make these results.
-    fn panel(&self, outputs: Range<usize>) -> Rows<PANEL> {
+    fn panel(&self, outputs: Range<usize>) -> InterleavedRows<PANEL> {
         let w = &self.linear.w;
         let widened = Linear::widened(&self.profile);
         let (mut decoded, mut rows) = (vec![0.0f32; w.cols], vec![0.0; outputs.len() * w.cols]);
@@ -237,27 +241,27 @@ impl<'s> Tiled<'s> {
             decode_matrix_row(w, output, &mut decoded);
             row.iter_mut().zip(&decoded).for_each(|(value, &x)| *value = widened(x));
         }
-        Rows::of(&rows.chunks(w.cols).collect::<Vec<_>>())
+        InterleavedRows::of(&rows.chunks(w.cols).collect::<Vec<_>>())
     }
 
     /// Evaluates a value that its tile cannot decide.
-    fn alone(&self, token: usize, output: usize) -> Exact {
-        let row = Row::new(&self.linear.w, output, &self.profile);
+    fn alone(&self, token: usize, output: usize) -> ExactValue {
+        let row = WeightRow::new(&self.linear.w, output, &self.profile);
         row.times(&self.tokens[token], self.linear.bias(output, &self.profile), &self.profile)
     }
 }
 
-impl ByColumns for Tiled<'_> {
-    fn at(&self, columns: Range<usize>) -> Vec<Exact> {
+impl ColumnEvaluator for TiledProducts<'_> {
+    fn at(&self, columns: Range<usize>) -> Vec<ExactValue> {
         let width = columns.len();
         let n = self.linear.w.cols.div_ceil(self.profile.lanes) as f64;
-        let mut exacts = vec![Exact::default(); self.tokens.len() * width];
+        let mut exacts = vec![ExactValue::default(); self.tokens.len() * width];
         for first in columns.clone().step_by(PANEL) {
             let outputs = first..columns.end.min(first + PANEL);
             let panel = self.panel(outputs.clone());
             for (group, (four, exacts)) in self.fours.iter().zip(exacts.chunks_mut(SIDE * width)).enumerate()
             {
-                let tile = Tile::new(&panel, four);
+                let tile = PanelTile::new(&panel, four);
                 for (row, exacts) in exacts.chunks_mut(width).enumerate() {
                     let exacts = &mut exacts[first - columns.start..][..outputs.len()];
                     let (sums, squares) = tile.row(row);
@@ -270,9 +274,9 @@ impl ByColumns for Tiled<'_> {
     }
 }
 
-impl Tiled<'_> {
+impl TiledProducts<'_> {
     /// Adds biases, and evaluates alone what a tile could not tell.
-    fn finish(&self, token: usize, outputs: Range<usize>, exacts: &mut [Exact]) {
+    fn finish(&self, token: usize, outputs: Range<usize>, exacts: &mut [ExactValue]) {
         if self.linear.bias.is_none() && exacts.iter().all(|exact| !exact.sigma.is_nan()) {
             return;
         }
@@ -288,15 +292,15 @@ impl Tiled<'_> {
 
 /// The sums of a row with as many rows of weights, with sums of squares.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
-fn added(n: f64, sums: &[f64; PANEL], squares: &[f64; PANEL], exacts: &mut [Exact]) {
+fn added(n: f64, sums: &[f64; PANEL], squares: &[f64; PANEL], exacts: &mut [ExactValue]) {
     for ((exact, &value), &squares) in exacts.iter_mut().zip(sums).zip(squares) {
         let sigma = K * U * ((n / 2.0 + 1.0) * squares + (n / 3.0 + 2.0) * value * value).sqrt();
-        *exact = Exact { value, sigma, radius: LAMBDA * sigma };
+        *exact = ExactValue { value, sigma, radius: LAMBDA * sigma };
     }
 }
 
 /// A row of weights. Where they have minima, these meet the activations in a sum of their own.
-pub(super) struct Row {
+pub(super) struct WeightRow {
     codes: Vec<f64>,
     minima: Option<Vec<f64>>,
     /// Values that are added up exactly.
@@ -307,7 +311,7 @@ pub(super) struct Row {
     low: Option<Vec<f64>>,
 }
 
-impl Row {
+impl WeightRow {
     pub(super) fn new(w: &Matrix, output: usize, profile: &Profile) -> Self {
         let mut decoded = vec![0.0f32; w.cols];
         decode_matrix_row(w, output, &mut decoded);
@@ -343,7 +347,7 @@ impl Row {
         Self { codes, minima: None, block, scales, low }
     }
 
-    pub(super) fn times(&self, x: &Operand, bias: Option<f64>, profile: &Profile) -> Exact {
+    pub(super) fn times(&self, x: &Operand, bias: Option<f64>, profile: &Profile) -> ExactValue {
         let columns = 0..self.codes.len();
         let exact = match profile.parts {
             1 => self.over(columns.clone(), x, profile),
@@ -364,7 +368,7 @@ impl Row {
     }
 
     /// A sum over codes, times the scale of the row.
-    fn scaled(&self, sum: Exact, profile: &Profile) -> Exact {
+    fn scaled(&self, sum: ExactValue, profile: &Profile) -> ExactValue {
         let sum = if self.scales.is_empty() || profile.row_scales != RowScales::Rounded {
             sum
         } else {
@@ -374,11 +378,11 @@ impl Row {
             let value = sum.value * scale;
             sum.through(value, scale).moved(K * U * value.abs(), U * value.abs())
         };
-        self.scales.iter().map(times).reduce(Exact::or).unwrap_or(sum)
+        self.scales.iter().map(times).reduce(ExactValue::or).unwrap_or(sum)
     }
 
     /// The sum over some columns.
-    fn over(&self, columns: Range<usize>, x: &Operand, profile: &Profile) -> Exact {
+    fn over(&self, columns: Range<usize>, x: &Operand, profile: &Profile) -> ExactValue {
         let block = if x.is_coded { self.block } else { 1 };
         let (codes, values) = (&self.codes[columns.clone()], &x.row.values[columns.clone()]);
         let (mut value, mut squares) = sums(codes, values, block);
@@ -398,7 +402,7 @@ impl Row {
         // The eight lanes of a block are scaled, and added up in three steps.
         let steps = if block > 1 { n / 2.0 + 4.0 } else { n / 2.0 + 1.0 };
         let sigma = K * U * (steps * squares + (n / 3.0 + 2.0) * drift).sqrt();
-        let mut exact = Exact::statistical(value, sigma);
+        let mut exact = ExactValue::statistical(value, sigma);
         if profile.truncates {
             exact = exact.moved(0.0, cut_off(codes, values));
         }
@@ -417,7 +421,7 @@ impl Row {
 const BLOCK: usize = 32;
 
 /// A sum of products of integers, each block of which meets its scales: two are multiplied, and rounded, and so is the product with them.
-fn scaled_by_blocks(sum: Exact, codes: &[f64], values: &[f64]) -> Exact {
+fn scaled_by_blocks(sum: ExactValue, codes: &[f64], values: &[f64]) -> ExactValue {
     let of_block = |(codes, values): (&[f64], &[f64])| {
         codes.iter().zip(values).map(|(code, value)| code * value).sum::<f64>()
     };
@@ -428,7 +432,7 @@ fn scaled_by_blocks(sum: Exact, codes: &[f64], values: &[f64]) -> Exact {
 }
 
 /// A bias is added to a sum over so many columns.
-fn with_bias(sum: Exact, bias: f64, columns: usize, profile: &Profile) -> Exact {
+fn with_bias(sum: ExactValue, bias: f64, columns: usize, profile: &Profile) -> ExactValue {
     match profile.biased {
         Float::F32 => sum.biased(bias, columns.div_ceil(profile.lanes) as f64),
         float => sum.rounded(float).plus(bias),
@@ -437,10 +441,10 @@ fn with_bias(sum: Exact, bias: f64, columns: usize, profile: &Profile) -> Exact 
 
 /// Returns the rounded sum over devices that each hold a partial sum in a short type. They add all at once, or around
 /// a ring in either direction, or in pairs, with rounding after each partial sum.
-fn reduced(sums: &[Exact], short: Float) -> Exact {
-    let sums: Vec<Exact> = sums.iter().map(|sum| sum.rounded(short)).collect();
-    let plus = |a: Exact, b: Exact| Exact::bounded(a.value + b.value, a.radius + b.radius);
-    let then = |a: Exact, b: Exact| plus(a.rounded(short), b.rounded(short));
+fn reduced(sums: &[ExactValue], short: Float) -> ExactValue {
+    let sums: Vec<ExactValue> = sums.iter().map(|sum| sum.rounded(short)).collect();
+    let plus = |a: ExactValue, b: ExactValue| ExactValue::bounded(a.value + b.value, a.radius + b.radius);
+    let then = |a: ExactValue, b: ExactValue| plus(a.rounded(short), b.rounded(short));
     let n = sums.len();
     let around = |first: usize, step: usize| {
         (1..n).fold(sums[first], |sum, hop| then(sum, sums[(first + hop * step) % n]))
@@ -451,9 +455,9 @@ fn reduced(sums: &[Exact], short: Float) -> Exact {
     }
     let at_once = sums.iter().copied().reduce(plus);
     let rings = (0..n).flat_map(|first| [around(first, 1), around(first, n - 1)]);
-    let may_be: Vec<Exact> = rings.chain(pairs).chain(at_once).collect();
+    let may_be: Vec<ExactValue> = rings.chain(pairs).chain(at_once).collect();
     let low = may_be.iter().map(|sum| sum.value - sum.radius).fold(f64::INFINITY, f64::min);
     let high = may_be.iter().map(|sum| sum.value + sum.radius).fold(f64::NEG_INFINITY, f64::max);
     // A bias comes after that.
-    Exact::bounded((low + high) / 2.0, (high - low) / 2.0).plus(0.0).rounded(short)
+    ExactValue::bounded((low + high) / 2.0, (high - low) / 2.0).plus(0.0).rounded(short)
 }

@@ -1,9 +1,9 @@
 //! Log-probabilities of some tokens: logits less the logarithm of the sum of all exponentials.
 
 use crate::exact::float::Float;
+use crate::exact::operation::{Operation, by_row, evaluate, node_of};
 use crate::exact::profile::Profile;
-use crate::exact::stage::{Stage, by_row, evaluate, node_of};
-use crate::exact::value::{Exact, K, LAMBDA, U};
+use crate::exact::value::{ExactValue, K, LAMBDA, U};
 use crate::ops::sampling::Picks;
 use crate::parallel;
 use crate::tensor::Tensor;
@@ -18,8 +18,8 @@ pub struct LogProbabilities {
     pub temperature: f32,
 }
 
-impl Stage for LogProbabilities {
-    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+impl Operation for LogProbabilities {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let width = self.picks.width();
         let rows: Vec<&[usize]> = by_row(wanted, width).collect();
         let of_row = |row: usize| self.row(profile, rows[row]);
@@ -36,7 +36,7 @@ impl Stage for LogProbabilities {
 }
 
 impl LogProbabilities {
-    fn row(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+    fn row(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let (width, row) = (self.picks.width(), wanted[0] / self.picks.width());
         let ids = self.picks.row(row);
         let logits = self.logits_of(profile, self.picks.rows[row]);
@@ -49,13 +49,13 @@ impl LogProbabilities {
 
     /// A row of logits as far as it is known, divided by the temperature. (One row at a time: of a large vocabulary all of
     /// them would not fit.)
-    fn logits_of(&self, profile: &Profile, row: usize) -> Vec<Exact> {
+    fn logits_of(&self, profile: &Profile, row: usize) -> Vec<ExactValue> {
         let vocabulary = self.logits.row_len();
         let wanted: Vec<usize> = (row * vocabulary..(row + 1) * vocabulary).collect();
         let node = self.logits.origins().iter().find_map(node_of);
         let float = node.map_or(Float::F32, |node| node.stage.results(profile));
         let temperature = f64::from(self.temperature);
-        let divided = |x: Exact| {
+        let divided = |x: ExactValue| {
             let value = x.value / temperature;
             let rounding = if temperature == 1.0 { 0.0 } else { U * value.abs() };
             x.through(value, 1.0 / temperature).moved(K * rounding, rounding)
@@ -74,32 +74,32 @@ struct LogSum {
     /// Factor for the curvature of the exponential: e^(2r) of the largest error bound.
     bend: f64,
     /// The engine's own rounding error in the sum.
-    own: Exact,
+    own: ExactValue,
 }
 
 impl LogSum {
-    fn of(logits: &[Exact], profile: &Profile) -> Self {
+    fn of(logits: &[ExactValue], profile: &Profile) -> Self {
         let max = logits.iter().map(|z| z.value).fold(f64::NEG_INFINITY, f64::max);
         let value = max + logits.iter().map(|z| (z.value - max).exp()).sum::<f64>().ln();
         let mean =
-            |of: fn(&Exact) -> f64| logits.iter().map(|z| (z.value - value).exp() * of(z)).sum::<f64>();
+            |of: fn(&ExactValue) -> f64| logits.iter().map(|z| (z.value - value).exp() * of(z)).sum::<f64>();
         let widest = logits.iter().map(|z| z.radius).fold(0.0, f64::max);
         // Exponentials are off by the library and by what their arguments are rounded by, and are added up.
         let n = logits.len() as f64;
         let summing = K * U * (n / 3.0).sqrt();
         let slowest = if profile.one_by_one { n * U } else { LAMBDA * summing };
         let few = U * (profile.library_ulps * 2.0 + 2.0 + max.abs() + value.abs());
-        let own = Exact::bounded(value, few).moved(summing, slowest);
+        let own = ExactValue::bounded(value, few).moved(summing, slowest);
         Self { value, sigma: mean(|z| z.sigma), radius: mean(|z| z.radius), bend: (2.0 * widest).exp(), own }
     }
 
     /// A logit less this. A logit's own error is in both: |d log p| ≤ (1 - p)·|dz| + Σ p·|dz| over the others.
-    fn less(&self, z: Exact) -> Exact {
+    fn less(&self, z: ExactValue) -> ExactValue {
         let value = z.value - self.value;
         let p = value.exp().min(1.0);
         let travelled = |own: f64, all: f64| (1.0 - p) * own + (all - p * own).max(0.0);
         let rounding = U * (z.value.abs() + 2.0 * value.abs());
-        Exact {
+        ExactValue {
             value,
             sigma: travelled(z.sigma, self.sigma),
             radius: travelled(z.radius, self.radius) * self.bend,

@@ -6,30 +6,30 @@
 use std::sync::Arc;
 
 use crate::exact::dot::total;
-use crate::exact::elementwise::Sum;
+use crate::exact::elementwise::Addition;
 use crate::exact::float::Float;
-use crate::exact::input::{Input, Known};
-use crate::exact::profile::{Choice, Fused, Profile};
-use crate::exact::stage::{Stage, is_given, node_of, per_row};
-use crate::exact::unrounded::Unrounded;
-use crate::exact::value::{Exact, K, LAMBDA, U, both, lost};
+use crate::exact::input::{InputTensor, InputValues};
+use crate::exact::operation::{Operation, is_given, node_of, per_row};
+use crate::exact::profile::{Choice, FusedResults, Profile};
+use crate::exact::unrounded_origin::UnroundedOrigin;
+use crate::exact::value::{ExactValue, K, LAMBDA, U, both, lost};
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm};
 use crate::parallel;
-use crate::tensor::{Origin, Tensor};
+use crate::tensor::{Tensor, ValueOrigin};
 
 /// RMSNorm along the last axis.
-pub struct Rms {
+pub struct RmsNormalisation {
     /// Rows, whatever their number of axes.
     pub x: Tensor,
     /// The weight, and what is done with it.
     pub norm: RmsNorm,
 }
 
-impl Stage for Rms {
-    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+impl Operation for RmsNormalisation {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let (gains, x) = (self.gains(profile), self.read(profile));
         let width = gains.len();
-        let before = profile.mean_of_sums.then(|| Known::unrounded(&self.x, profile));
+        let before = profile.mean_of_sums.then(|| InputTensor::unrounded(&self.x, profile));
         per_row(wanted, width, |flats, exacts| {
             let first = flats[0] / width * width;
             let inside: Vec<usize> = flats.iter().map(|flat| flat - first).collect();
@@ -84,15 +84,16 @@ impl Stage for Rms {
 
     fn inherited(&self, profile: &Profile) -> f64 {
         let width = self.norm.weight.len();
-        let is_unknown = |origin: &Origin| {
-            let unknown = |before: Arc<Unrounded>| !matches!(*before, Unrounded::Of(_));
-            Unrounded::of(origin).is_some_and(|before| profile.fused == Fused::All || unknown(before))
+        let is_unknown = |origin: &ValueOrigin| {
+            let unknown = |before: Arc<UnroundedOrigin>| !matches!(*before, UnroundedOrigin::Of(_));
+            UnroundedOrigin::of(origin)
+                .is_some_and(|before| profile.fused == FusedResults::All || unknown(before))
         };
         if !profile.reads_sums() || !self.x.origins().iter().any(is_unknown) {
             return 0.0;
         }
         let x = match profile.mean_of_sums {
-            true => Known::unrounded(&self.x, profile),
+            true => InputTensor::unrounded(&self.x, profile),
             false => self.read(profile),
         };
         let of_row = |row: usize| Mean::of(&x.part(row * width, width), self.norm.eps).inherited;
@@ -117,21 +118,21 @@ fn shared(n: usize) -> f64 {
     K * U * ((n as f64 / 3.0).sqrt() / 2.0 + 1.5)
 }
 
-impl Rms {
+impl RmsNormalisation {
     /// Returns true if it norms the sum of two values, which engines may hold in more digits than they store.
     pub(super) fn reads_sum(&self) -> bool {
-        let is_sum = |origin: &Origin| {
-            let node = node_of(origin).filter(|node| node.operation::<Sum>().is_some());
-            node.is_some() || Unrounded::of(origin).is_some()
+        let is_sum = |origin: &ValueOrigin| {
+            let node = node_of(origin).filter(|node| node.operation::<Addition>().is_some());
+            node.is_some() || UnroundedOrigin::of(origin).is_some()
         };
         !self.x.origins().is_empty() && self.x.origins().iter().all(is_sum)
     }
 
-    fn read(&self, profile: &Profile) -> Known<'_> {
+    fn read(&self, profile: &Profile) -> InputTensor<'_> {
         match profile {
-            Profile { norm_of_sums: true, .. } => Known::unrounded(&self.x, profile),
-            Profile { mean_of_sums: true, .. } => Known::of(&self.x, profile),
-            _ => Known::read(&self.x, profile),
+            Profile { norm_of_sums: true, .. } => InputTensor::unrounded(&self.x, profile),
+            Profile { mean_of_sums: true, .. } => InputTensor::of(&self.x, profile),
+            _ => InputTensor::read(&self.x, profile),
         }
     }
 
@@ -145,9 +146,9 @@ impl Rms {
         &self,
         profile: &Profile,
         gains: &[f64],
-        (x, mean): (&Input, Mean),
+        (x, mean): (&InputValues, Mean),
         wanted: &[usize],
-        exacts: &mut Vec<Exact>,
+        exacts: &mut Vec<ExactValue>,
     ) {
         let n = x.len() as f64;
         let Mean { inverse, lost, inherited } = mean;
@@ -159,7 +160,7 @@ impl Rms {
             let size = normed.abs() + x.radius * inverse;
             let own = size * (of_row * of_row + 2.0 * (K * U).powi(2)).sqrt();
             let from_input = both(x.sigma * inverse, size * inherited);
-            let normed = Exact::statistical(normed, own)
+            let normed = ExactValue::statistical(normed, own)
                 .losing(lost * size)
                 .within((n / 2.0 + 4.0) * U * size)
                 .moved(from_input, (LAMBDA * from_input).min(x.radius * inverse + LAMBDA * size * inherited));
@@ -187,7 +188,7 @@ struct Mean {
 }
 
 impl Mean {
-    fn of(x: &Input, eps: f32) -> Self {
+    fn of(x: &InputValues, eps: f32) -> Self {
         let n = x.len() as f64;
         let squares: Vec<f64> = x.values.iter().map(|x| x * x).collect();
         let sum = total(&squares);
@@ -201,22 +202,22 @@ impl Mean {
 }
 
 /// √Σ(value · sigma)²: what a sum of products with unsure numbers is off by.
-fn spread(x: &Input, values: &[f64]) -> f64 {
+fn spread(x: &InputValues, values: &[f64]) -> f64 {
     let Some(doubt) = &x.doubt else { return 0.0 };
     values.iter().zip(&doubt.sigma).map(|(value, sigma)| (value * sigma).powi(2)).sum::<f64>().sqrt()
 }
 
 /// LayerNorm along the last axis.
-pub struct Layer {
+pub struct LayerNormalisation {
     /// Rows.
     pub x: Tensor,
     /// The weight, and what is done with it.
     pub norm: LayerNorm,
 }
 
-impl Stage for Layer {
-    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
-        rows_of(&Known::read(&self.x, profile), self.norm.weight.len(), wanted, |x, at, exacts| {
+impl Operation for LayerNormalisation {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
+        rows_of(&InputTensor::read(&self.x, profile), self.norm.weight.len(), wanted, |x, at, exacts| {
             self.row(profile, x, at, exacts);
         })
     }
@@ -238,19 +239,19 @@ impl Stage for Layer {
     }
 }
 
-impl Layer {
+impl LayerNormalisation {
     /// Standardised, times the weight, plus the bias: each step rounded.
-    fn stepwise(&self, profile: &Profile, standardised: f64, off: f64, at: usize) -> Exact {
+    fn stepwise(&self, profile: &Profile, standardised: f64, off: f64, at: usize) -> ExactValue {
         let short = profile.layer_normed;
         let [weight, bias] =
             [&self.norm.weight, &self.norm.bias].map(|row| profile.weights.round(row[at].into()));
-        let normed = Exact::bounded(standardised, 2.0 * off).rounded(short);
+        let normed = ExactValue::bounded(standardised, 2.0 * off).rounded(short);
         let scaled = normed.through(normed.value * weight, weight).rounded(short);
         let value = scaled.value + bias;
         scaled.through(value, 1.0).moved(K * U * value.abs(), U * value.abs())
     }
 
-    fn row(&self, profile: &Profile, x: &Input, wanted: &[usize], exacts: &mut Vec<Exact>) {
+    fn row(&self, profile: &Profile, x: &InputValues, wanted: &[usize], exacts: &mut Vec<ExactValue>) {
         let n = x.len() as f64;
         let mean = x.values.iter().sum::<f64>() / n;
         let squares = || x.values.iter().map(|x| (x - mean).powi(2));
@@ -282,7 +283,7 @@ impl Layer {
             if profile.layer_normed != Float::F32 {
                 return self.stepwise(profile, deviations[at] * inverse, own.max(bound / 2.0), at);
             }
-            let exact = Exact::statistical(value, own).losing(lost * scaled.abs());
+            let exact = ExactValue::statistical(value, own).losing(lost * scaled.abs());
             exact.within(bound).moved(from_input, LAMBDA * from_input)
         };
         exacts.extend(wanted.iter().map(one));
@@ -291,11 +292,11 @@ impl Layer {
 
 /// Rows of `width` values of a tensor, each with those of its results that are wanted.
 pub(super) fn rows_of(
-    x: &Known,
+    x: &InputTensor,
     width: usize,
     wanted: &[usize],
-    row: impl Fn(&Input, &[usize], &mut Vec<Exact>) + Sync,
-) -> Vec<Exact> {
+    row: impl Fn(&InputValues, &[usize], &mut Vec<ExactValue>) + Sync,
+) -> Vec<ExactValue> {
     per_row(wanted, width, |flats, exacts| {
         let first = flats[0] / width * width;
         let inside: Vec<usize> = flats.iter().map(|flat| flat - first).collect();

@@ -1,16 +1,16 @@
 //! Activations as they meet weights.
 
 use crate::exact::float::Float;
-use crate::exact::input::Input;
+use crate::exact::input::InputValues;
 use crate::exact::profile::{Operands, Profile};
-use crate::exact::value::{Exact, U};
+use crate::exact::value::{ExactValue, U};
 use crate::quant::{self, ActivationCodes, CodeGroup, known, quantise_row};
 use crate::weight::DType;
 
 /// A row of activations, rounded as its product asks for.
 #[derive(Debug)]
 pub(super) struct Operand {
-    pub(super) row: Input,
+    pub(super) row: InputValues,
     /// Differences between the stored sums of blocks of 32 and the sums of their values, if a format stores sums.
     pub(super) surplus: Option<Vec<f64>>,
     /// True if the row is made of codes, which are multiplied and added as integers within a block.
@@ -38,7 +38,7 @@ pub(super) fn split(x: f64, half: Float) -> (f64, f64) {
 
 impl Operand {
     /// `pass` is the extent of all values of the pass, for codes whose scale they share.
-    pub(super) fn new(row: Input, profile: &Profile, weights: DType, pass: Option<Extent>) -> Self {
+    pub(super) fn new(row: InputValues, profile: &Profile, weights: DType, pass: Option<ValueRange>) -> Self {
         if let Some(codes) = &profile.activation_codes {
             return Self { row: integers(&row, codes, pass), surplus: None, is_coded: false, low: None };
         }
@@ -48,9 +48,9 @@ impl Operand {
                 let parts: Vec<(f64, f64)> = row.values.iter().map(|&x| split(x, half)).collect();
                 let whole = row.values.iter().zip(&parts).map(|(x, (high, low))| high + low - x);
                 let off: Vec<f64> = whole.collect();
-                let row = Input::new((0..row.len()).map(|at| {
+                let row = InputValues::new((0..row.len()).map(|at| {
                     let x = row.get(at);
-                    Exact { value: x.value + off[at], ..x }
+                    ExactValue { value: x.value + off[at], ..x }
                 }));
                 return Self {
                     row,
@@ -66,13 +66,13 @@ impl Operand {
         Self::coded(&row, dtype)
     }
 
-    fn coded(row: &Input, dtype: DType) -> Self {
+    fn coded(row: &InputValues, dtype: DType) -> Self {
         let values: Vec<f32> = row.values.iter().map(|&x| x as f32).collect();
         let mut bytes = vec![0; dtype.bytes_for(values.len()).expect("a row is whole in blocks")];
         quantise_row(dtype, &values, &mut bytes);
         let known = known(dtype, &bytes).expect("what has no floats has codes");
         let block = dtype.block_len();
-        let coded = Input::new(
+        let coded = InputValues::new(
             (0..row.len()).map(|at| code(row, at, block, known.values[at], known.steps[at], dtype)),
         );
         let surplus = known.sums.map(|sums| {
@@ -85,12 +85,12 @@ impl Operand {
 
 /// Evaluates one code. It may be either of two if builds compute the same step in another order, or the value is
 /// uncertain.
-fn code(row: &Input, at: usize, block: usize, value: f64, step: f64, dtype: DType) -> Exact {
+fn code(row: &InputValues, at: usize, block: usize, value: f64, step: f64, dtype: DType) -> ExactValue {
     let x = row.get(at);
     let block = at / block * block..(at / block + 1) * block;
     let largest = row.values[block.clone()].iter().fold(0.0f64, |most, x| most.max(x.abs()));
     if largest == 0.0 || step == 0.0 {
-        return Exact::bounded(value, x.radius);
+        return ExactValue::bounded(value, x.radius);
     }
     let scaled = x.value.abs() / largest * 127.0;
     let unsure =
@@ -101,10 +101,10 @@ fn code(row: &Input, at: usize, block: usize, value: f64, step: f64, dtype: DTyp
     let step_is_unsure = if dtype == DType::Q8_K { unsure / largest } else { f16_step(largest, unsure) };
     let about = value.abs() * step_is_unsure;
     match low == high {
-        true => Exact::bounded(value, about),
+        true => ExactValue::bounded(value, about),
         false => {
             let middle = (low + high) / 2.0 * step * x.value.signum();
-            Exact::bounded(middle, (high - low) / 2.0 * step + about)
+            ExactValue::bounded(middle, (high - low) / 2.0 * step + about)
         }
     }
 }
@@ -118,14 +118,14 @@ fn f16_step(largest: f64, unsure: f64) -> f64 {
 
 /// The smallest and the largest of some values and zero, and how far either may be off.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Extent {
+pub(super) struct ValueRange {
     low: f64,
     high: f64,
     unsure: f64,
 }
 
-impl Extent {
-    pub(super) fn of(values: impl Iterator<Item = Exact>) -> Self {
+impl ValueRange {
+    pub(super) fn of(values: impl Iterator<Item = ExactValue>) -> Self {
         values.fold(Self::default(), |extent, x| Self {
             low: extent.low.min(x.value),
             high: extent.high.max(x.value),
@@ -142,19 +142,19 @@ impl Extent {
 }
 
 /// A row of activations as the values of 8-bit integers.
-pub(super) fn integers(row: &Input, codes: &ActivationCodes, pass: Option<Extent>) -> Input {
+pub(super) fn integers(row: &InputValues, codes: &ActivationCodes, pass: Option<ValueRange>) -> InputValues {
     let len = codes.group_len(row.len(), 1).max(1);
     let pass = pass.filter(|_| codes.group == CodeGroup::Pass);
     let of_group = |first: usize| {
-        pass.unwrap_or_else(|| Extent::of((first..row.len().min(first + len)).map(|at| row.get(at))))
+        pass.unwrap_or_else(|| ValueRange::of((first..row.len().min(first + len)).map(|at| row.get(at))))
     };
-    let extents: Vec<Extent> = (0..row.len()).step_by(len).map(of_group).collect();
-    Input::new((0..row.len()).map(|at| integer(row.get(at), codes, &extents[at / len])))
+    let extents: Vec<ValueRange> = (0..row.len()).step_by(len).map(of_group).collect();
+    InputValues::new((0..row.len()).map(|at| integer(row.get(at), codes, &extents[at / len])))
 }
 
 /// Evaluates one value. Its code may be either of two if engines compute the same step in another order, or the value
 /// is uncertain.
-fn integer(x: Exact, codes: &ActivationCodes, extent: &Extent) -> Exact {
+fn integer(x: ExactValue, codes: &ActivationCodes, extent: &ValueRange) -> ExactValue {
     let (step, off) = extent.step(codes);
     if !(step > 0.0 && step.is_finite()) {
         return x;
@@ -170,5 +170,5 @@ fn integer(x: Exact, codes: &ActivationCodes, extent: &Extent) -> Exact {
     let low = ends.map(|ends| code(scaled - unsure, ends)).into_iter().fold(f64::INFINITY, f64::min);
     let high = ends.map(|ends| code(scaled + unsure, ends)).into_iter().fold(f64::NEG_INFINITY, f64::max);
     let about = low.abs().max(high.abs()) * step * off;
-    Exact::bounded((low + high) / 2.0 * step, (high - low) / 2.0 * step + about)
+    ExactValue::bounded((low + high) / 2.0 * step, (high - low) / 2.0 * step + about)
 }

@@ -79,7 +79,7 @@ pub enum Angles {
 /// Results that the next operation may read before rounding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Fused {
+pub enum FusedResults {
     /// No results: kernels read the stored values.
     Nothing,
     /// Results of norms, of scores and of multiplications by a number.
@@ -91,7 +91,7 @@ pub enum Fused {
 /// Operand that the scale of attention is applied to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Scaled {
+pub enum ScaledOperand {
     /// The operand that the model's authors scale: the queries in Gemma, the products in other models.
     Model,
     /// The products, whatever the authors did.
@@ -139,7 +139,7 @@ pub struct Profile {
     pub mean_of_sums: bool,
     /// Results that are fused with the operation that reads them: it may read them before rounding, although they are
     /// stored rounded.
-    pub fused: Fused,
+    pub fused: FusedResults,
     /// Type that a normed row is rounded to before its gain.
     pub normed: Float,
     /// Type that 1 + weight, the gain of Gemma's norms, and the normed row before it are rounded to.
@@ -177,7 +177,7 @@ pub struct Profile {
     /// Type that queries are rounded to before products with keys.
     pub queries: Float,
     /// Operand that the scale of attention is applied to.
-    pub scaled: Scaled,
+    pub scaled: ScaledOperand,
     /// Type that q·k is rounded to before its scale.
     pub dots: Float,
     /// Type that scores are rounded to.
@@ -200,14 +200,14 @@ pub struct Profile {
     pub follows_cache: bool,
     /// Choices that differ from the engine's stated profile, to test if they explain its values.
     #[serde(skip)]
-    pub made: Choices,
+    pub made: ChoiceSet,
 }
 
 /// A set of choices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Choices(u64);
+pub struct ChoiceSet(u64);
 
-impl Choices {
+impl ChoiceSet {
     /// Marks the profile of our engine instead of the dump's.
     pub(super) const OWN: Self = Self(1 << 63);
 
@@ -227,7 +227,7 @@ impl Choices {
     }
 }
 
-impl FromIterator<Choice> for Choices {
+impl FromIterator<Choice> for ChoiceSet {
     fn from_iter<I: IntoIterator<Item = Choice>>(choices: I) -> Self {
         choices.into_iter().fold(Self::default(), Self::with)
     }
@@ -251,7 +251,7 @@ impl Default for Profile {
             biased: Float::F32,
             norm_of_sums: false,
             mean_of_sums: false,
-            fused: Fused::Nothing,
+            fused: FusedResults::Nothing,
             normed: Float::F32,
             gains: Float::F32,
             gains_alone: false,
@@ -269,7 +269,7 @@ impl Default for Profile {
             cos_sin: Float::F32,
             rotated: Float::F32,
             queries: Float::F32,
-            scaled: Scaled::Model,
+            scaled: ScaledOperand::Model,
             dots: Float::F32,
             scores: Float::F32,
             softmax: Float::F32,
@@ -279,7 +279,7 @@ impl Default for Profile {
             ggml_flash: false,
             one_by_one: false,
             follows_cache: false,
-            made: Choices::default(),
+            made: ChoiceSet::default(),
         }
     }
 }
@@ -508,8 +508,8 @@ impl Profile {
             Choice::GeluTable => Self { gelu_table: !p.gelu_table, ..p },
             Choice::CosSin => Self { cos_sin: toggled(p.cos_sin), ..p },
             Choice::Rotated => Self { rotated: toggled(p.rotated), ..p },
-            Choice::ScaledQueries if p.scaled == Scaled::Queries => p,
-            Choice::ScaledQueries => Self { scaled: Scaled::Queries, queries: short, ..p },
+            Choice::ScaledQueries if p.scaled == ScaledOperand::Queries => p,
+            Choice::ScaledQueries => Self { scaled: ScaledOperand::Queries, queries: short, ..p },
             Choice::Dots => Self { dots: toggled(p.dots), ..p },
             Choice::Scores => Self { scores: toggled(p.scores), ..p },
             Choice::Softmax => Self { softmax: toggled(p.softmax), ..p },
@@ -553,8 +553,8 @@ impl Profile {
             Choice::GainsAlone => Self { gains: short, gains_alone: !p.gains_alone, ..p },
             Choice::Biased => Self { biased: toggled(p.biased), ..p },
             Choice::Operands => p.with_short_operands(),
-            Choice::ChainedNorms => p.fusing(Fused::Norms),
-            Choice::Chained => p.fusing(Fused::All),
+            Choice::ChainedNorms => p.fusing(FusedResults::Norms),
+            Choice::Chained => p.fusing(FusedResults::All),
             Choice::RoundedRowScales => p.with_row_scales(RowScales::Rounded),
             Choice::ExactRowScales => p.with_row_scales(RowScales::Exact),
             Choice::WideSums if p.stream() == Float::F32 => p,
@@ -567,8 +567,8 @@ impl Profile {
     }
 
     /// Fuses the operations, so that no result between them is rounded.
-    fn fusing(self, fused: Fused) -> Self {
-        if self.stream() == Float::F32 || self.fused != Fused::Nothing {
+    fn fusing(self, fused: FusedResults) -> Self {
+        if self.stream() == Float::F32 || self.fused != FusedResults::Nothing {
             return self;
         }
         let whole = Float::F32;
@@ -610,7 +610,7 @@ impl Profile {
 
     /// Returns true if a sum, or another fused result, is read before rounding.
     pub(super) fn reads_sums(&self) -> bool {
-        self.norm_of_sums || self.mean_of_sums || self.fused != Fused::Nothing
+        self.norm_of_sums || self.mean_of_sums || self.fused != FusedResults::Nothing
     }
 
     /// Returns the type that the residual stream, norms and rotations are rounded to.
@@ -689,7 +689,7 @@ impl Profile {
     }
 
     /// Applies these choices, as far as each has an alternative.
-    pub fn otherwise(&self, choices: Choices) -> Self {
+    pub fn otherwise(&self, choices: ChoiceSet) -> Self {
         let other = |profile: Self, choice| profile.with_other(choice).unwrap_or(profile);
         Self { made: choices, ..choices.iter().fold(*self, other) }
     }

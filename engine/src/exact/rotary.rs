@@ -6,10 +6,10 @@
 use std::ops::Range;
 
 use crate::exact::float::Float;
-use crate::exact::input::{Input, Known};
+use crate::exact::input::{InputTensor, InputValues};
+use crate::exact::operation::{Operation, per_row};
 use crate::exact::profile::{Angles, Choice, Profile};
-use crate::exact::stage::{Stage, per_row};
-use crate::exact::value::{Exact, U, both};
+use crate::exact::value::{ExactValue, U, both};
 use crate::ops::rope::Rope;
 use crate::tensor::Tensor;
 
@@ -23,18 +23,18 @@ pub struct Rotary {
     pub positions: Range<usize>,
 }
 
-impl Stage for Rotary {
-    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+impl Operation for Rotary {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let width = self.x.row_len();
         let first = wanted.first().map_or(0, |flat| flat / width);
         let last = wanted.last().map_or(0, |flat| flat / width);
-        let turns: Vec<Vec<Turn>> = (first..=last)
+        let turns: Vec<Vec<CosineAndSine>> = (first..=last)
             .map(|token| {
-                let turn = |pair| Turn::new(&self.rope, self.positions.start + token, pair, profile);
+                let turn = |pair| CosineAndSine::new(&self.rope, self.positions.start + token, pair, profile);
                 (0..self.rope.width / 2).map(turn).collect()
             })
             .collect();
-        let (x, head_dim) = (Known::read(&self.x, profile), self.x.shape()[2]);
+        let (x, head_dim) = (InputTensor::read(&self.x, profile), self.x.shape()[2]);
         let of = self.places();
         per_row(wanted, head_dim, |flats, exacts| {
             let (token, start) = (flats[0] / width, flats[0] / head_dim * head_dim);
@@ -72,17 +72,17 @@ impl Rotary {
     fn head(
         &self,
         profile: &Profile,
-        (x, start): (Input, usize),
-        turns: &[Turn],
+        (x, start): (InputValues, usize),
+        turns: &[CosineAndSine],
         of: &[(usize, bool)],
         wanted: &[usize],
-        exacts: &mut Vec<Exact>,
+        exacts: &mut Vec<ExactValue>,
     ) {
         let (turned, pairing) = (self.rope.width, self.rope.pairing);
         let one = |&flat: &usize| {
             let Some(&(pair, is_second)) = of.get(flat - start) else { return x.get(flat - start) };
             let (first, second) = pairing.members(pair, turned);
-            let (a, b, Turn { cos, sin }) = (x.get(first), x.get(second), turns[pair]);
+            let (a, b, CosineAndSine { cos, sin }) = (x.get(first), x.get(second), turns[pair]);
             let (one, other) = if is_second {
                 (product(a, sin), product(b, cos))
             } else {
@@ -91,7 +91,7 @@ impl Rotary {
             let (one, other) = (one.rounded(profile.rotated), other.rounded(profile.rotated));
             let value = if is_second { one.value + other.value } else { one.value - other.value };
             let sigma = both(one.sigma, other.sigma);
-            Exact { value, sigma, radius: one.radius + other.radius }
+            ExactValue { value, sigma, radius: one.radius + other.radius }
                 .moved(0.5 * U * value.abs(), U * value.abs())
         };
         exacts.extend(wanted.iter().map(one));
@@ -100,21 +100,21 @@ impl Rotary {
 
 /// A product of two numbers that are both unsure.
 #[inline(always)]
-fn product(x: Exact, factor: Exact) -> Exact {
+fn product(x: ExactValue, factor: ExactValue) -> ExactValue {
     let value = x.value * factor.value;
     let radius = x.value.abs() * factor.radius + factor.value.abs() * x.radius + x.radius * factor.radius;
     let sigma = both(x.value * factor.sigma, factor.value * x.sigma);
-    Exact { value, sigma, radius }.moved(0.5 * U * value.abs(), U * value.abs())
+    ExactValue { value, sigma, radius }.moved(0.5 * U * value.abs(), U * value.abs())
 }
 
 /// The cosine and sine of an angle.
 #[derive(Clone, Copy)]
-struct Turn {
-    cos: Exact,
-    sin: Exact,
+struct CosineAndSine {
+    cos: ExactValue,
+    sin: ExactValue,
 }
 
-impl Turn {
+impl CosineAndSine {
     fn new(rope: &Rope, position: usize, pair: usize, profile: &Profile) -> Self {
         let exponent = 2.0 * pair as f64 / rope.width as f64;
         let angle = position as f64 * rope.exact_frequency(pair);
@@ -134,7 +134,7 @@ impl Turn {
             let radius = slope.abs() * off + off * off / 2.0 + library * value.abs();
             let stretched = value * magnitude;
             let rounding = if magnitude == 1.0 { 0.0 } else { U * stretched.abs() };
-            Exact::bounded(stretched, radius * magnitude.abs() + rounding).rounded(profile.cos_sin)
+            ExactValue::bounded(stretched, radius * magnitude.abs() + rounding).rounded(profile.cos_sin)
         };
         Self { cos: near(cos, sin), sin: near(sin, cos) }
     }

@@ -18,7 +18,7 @@ const SURE: f32 = 1e-20;
 
 /// `N` rows side by side: all of their first column, then of their second. What is missing is zero.
 #[derive(Debug)]
-pub(super) struct Rows<const N: usize> {
+pub(super) struct InterleavedRows<const N: usize> {
     values: Vec<[f64; N]>,
     /// Squares of values relative to the largest of their row.
     squares: Vec<[f32; N]>,
@@ -26,7 +26,7 @@ pub(super) struct Rows<const N: usize> {
     least: [f64; N],
 }
 
-impl<const N: usize> Rows<N> {
+impl<const N: usize> InterleavedRows<N> {
     /// Packs at most `N` rows of equal length.
     pub(super) fn of(rows: &[&[f64]]) -> Self {
         let columns = rows.first().map_or(0, |row| row.len());
@@ -50,9 +50,9 @@ impl<const N: usize> Rows<N> {
     }
 }
 
-impl Rows<PANEL> {
+impl InterleavedRows<PANEL> {
     /// Returns lower and upper bounds of the sizes of the products with one of four rows.
-    pub(super) fn sizes(&self, four: &Rows<SIDE>, row: usize) -> ([f64; PANEL], [f64; PANEL]) {
+    pub(super) fn sizes(&self, four: &InterleavedRows<SIDE>, row: usize) -> ([f64; PANEL], [f64; PANEL]) {
         (self.least.map(|least| least * four.least[row]), self.largest.map(|most| most * four.largest[row]))
     }
 }
@@ -80,16 +80,16 @@ fn sizes(row: &[f64]) -> (f64, f64) {
     (least + nothing, largest.into_iter().fold(0.0, f64::max) + nothing)
 }
 
-/// Four rows with a panel.
+/// Products of four rows with a panel.
 #[derive(Debug)]
-pub(super) struct Tile {
+pub(super) struct PanelTile {
     sums: [[f64; PANEL]; SIDE],
     squares: [[f32; PANEL]; SIDE],
     scales: [[f64; PANEL]; SIDE],
 }
 
-impl Tile {
-    pub(super) fn new(panel: &Rows<PANEL>, four: &Rows<SIDE>) -> Self {
+impl PanelTile {
+    pub(super) fn new(panel: &InterleavedRows<PANEL>, four: &InterleavedRows<SIDE>) -> Self {
         let scale = |row: usize| panel.largest.map(|largest| (largest * four.largest[row]).powi(2));
         Self {
             sums: sums(&panel.values, &four.values),
@@ -138,17 +138,17 @@ fn squares(panel: &[[f32; PANEL]], four: &[[f32; SIDE]]) -> [[f32; PANEL]; SIDE]
 
 #[cfg(test)]
 mod tests {
-    use super::{PANEL, Rows, SIDE, Tile};
+    use super::{InterleavedRows, PANEL, PanelTile, SIDE};
 
     fn rows(count: usize, columns: usize, seed: f64) -> Vec<Vec<f64>> {
         let value = |row: usize, at: usize| ((row * columns + at + 1) as f64 * seed).sin() * (1 + row) as f64;
         (0..count).map(|row| (0..columns).map(|at| value(row, at)).collect()).collect()
     }
 
-    fn tile(weights: &[Vec<f64>], tokens: &[Vec<f64>]) -> Tile {
-        let panel = Rows::<PANEL>::of(&weights.iter().map(Vec::as_slice).collect::<Vec<_>>());
-        let four = Rows::<SIDE>::of(&tokens.iter().map(Vec::as_slice).collect::<Vec<_>>());
-        Tile::new(&panel, &four)
+    fn tile(weights: &[Vec<f64>], tokens: &[Vec<f64>]) -> PanelTile {
+        let panel = InterleavedRows::<PANEL>::of(&weights.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        let four = InterleavedRows::<SIDE>::of(&tokens.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        PanelTile::new(&panel, &four)
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub(super) fn lost(terms: impl Iterator<Item = f64>, sum: f64) -> f64 {
 
 /// Exact result of an operation in `f64`, before it is rounded to the profile's type.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Exact {
+pub struct ExactValue {
     /// Value without rounding, except where the profile states one.
     pub value: f64,
     /// Standard deviation of the rounding error.
@@ -33,7 +33,7 @@ pub struct Exact {
     pub radius: f64,
 }
 
-impl Exact {
+impl ExactValue {
     /// A number that is known.
     #[inline(always)]
     pub fn sure(value: f64) -> Self {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use zip::ZipArchive;
 
-use super::{Format, Named, Pytorch, Safetensors, Source, TensorFile, npy};
+use super::{FileBytes, Format, NameIndex, Pytorch, Safetensors, TensorFile, npy};
 use crate::error::{Error, Result};
 use crate::memory;
 use crate::weight::StoredTensor;
@@ -34,7 +34,7 @@ impl Arrays {
         if path.is_dir() {
             return Self::of(path, in_folder(path)?, Vec::new());
         }
-        let source = Source::open(path)?;
+        let source = FileBytes::open(path)?;
         match Format::detect(&source)? {
             Format::Safetensors => {
                 Ok(Self { tensors: Safetensors::read(&source)?.tensors, others: Vec::new() })
@@ -61,8 +61,8 @@ impl Arrays {
     /// If two have the same name.
     pub fn of(path: &Path, entries: Vec<(String, StoredTensor)>, others: Vec<String>) -> Result<Self> {
         let offsets = vec![0; entries.len()];
-        let source = Source::embedded(path, &[]);
-        let tensors = Named::new(&source, "array", entries, &offsets)?;
+        let source = FileBytes::embedded(path, &[]);
+        let tensors = NameIndex::new(&source, "array", entries, &offsets)?;
         Ok(Self { tensors: TensorFile { path: path.to_owned(), tensors }, others })
     }
 
@@ -77,7 +77,7 @@ fn in_folder(folder: &Path) -> Result<Vec<(String, StoredTensor)>> {
     let named = |file: PathBuf| {
         let inside = file.strip_prefix(folder).unwrap_or(&file).with_extension("");
         let name = inside.to_string_lossy().replace(std::path::MAIN_SEPARATOR, "/");
-        Ok((name, npy::read(&Source::open(&file)?, None)?))
+        Ok((name, npy::read(&FileBytes::open(&file)?, None)?))
     };
     files.into_iter().map(named).collect()
 }
@@ -107,7 +107,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn in_npz(source: &Source) -> Result<Vec<(String, StoredTensor)>> {
+fn in_npz(source: &FileBytes) -> Result<Vec<(String, StoredTensor)>> {
     let refuse = |problem: String| Error::BadContainer { file: source.path.clone(), format: "npz", problem };
     let mut archive = ZipArchive::new(std::io::Cursor::new(source.data.whole()))
         .map_err(|error| refuse(error.to_string()))?;
@@ -128,7 +128,7 @@ fn in_npz(source: &Source) -> Result<Vec<(String, StoredTensor)>> {
             )
         })?;
         let path = source.path.join(&name);
-        arrays.push((stem, npy::read(&Source { path, data: data.into() }, None)?));
+        arrays.push((stem, npy::read(&FileBytes { path, data: data.into() }, None)?));
     }
     Ok(arrays)
 }

@@ -2,18 +2,18 @@
 
 use std::fmt::Display;
 
-use super::source::Source;
+use super::source::FileBytes;
 use crate::error::Result;
 
 /// Reads little-endian fields one after the other. Every `what` names the field in messages.
 pub(crate) struct Cursor<'a> {
-    pub source: &'a Source,
+    pub source: &'a FileBytes,
     /// Offset of the next byte; never past the end.
     pub at: usize,
 }
 
 impl<'a> Cursor<'a> {
-    pub fn new(source: &'a Source) -> Self {
+    pub fn new(source: &'a FileBytes) -> Self {
         Self { source, at: 0 }
     }
 

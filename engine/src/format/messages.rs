@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use super::{Source, safetensors};
+use super::{FileBytes, safetensors};
 use crate::error::{Error, Result};
 
 /// The length of a header that is none: nothing comes after it.
@@ -37,7 +37,7 @@ impl Messages {
     ///
     /// # Errors
     /// If the pipe ends without that mark or inside a message, a message is too large, or its header is invalid.
-    pub fn take(&mut self) -> Result<Option<Source>> {
+    pub fn take(&mut self) -> Result<Option<FileBytes>> {
         self.taken += 1;
         let Some(len) = self.header_len()? else { return Ok(None) };
         let header = self.header(len)?;
@@ -54,7 +54,7 @@ impl Messages {
         let begun = spool.write_all(&len.to_le_bytes()).and_then(|()| spool.write_all(&header));
         begun.map_err(Error::io("write to", &std::env::temp_dir()))?;
         self.spool(data, &mut spool)?;
-        Source::mapped(&self.path, &spool).map(Some)
+        FileBytes::mapped(&self.path, &spool).map(Some)
     }
 
     /// The length of the header that comes next.

@@ -6,32 +6,32 @@
 
 mod arrays;
 mod cursor;
-mod detect;
+mod detection;
+mod escape;
+mod file_store;
 pub mod gguf;
 pub mod llama2c;
 mod messages;
-mod named;
+mod name_index;
 pub mod npy;
-mod place;
 pub mod pytorch;
 pub mod safetensors;
-mod shown;
 mod source;
 
 use std::path::{Path, PathBuf};
 
 pub use arrays::Arrays;
 pub(crate) use cursor::Cursor;
-pub use detect::Format;
+pub use detection::Format;
+pub use escape::{EscapedText, commands, plain, write_out};
+pub use file_store::{Disk, FileStore};
 pub use gguf::Gguf;
-pub use llama2c::Llama2c;
+pub use llama2c::Llama2cFile;
 pub use messages::Messages;
-pub use named::Named;
-pub use place::{Disk, Place};
+pub use name_index::NameIndex;
 pub use pytorch::Pytorch;
 pub use safetensors::Safetensors;
-pub use shown::{Shown, commands, plain, write_out};
-pub use source::Source;
+pub use source::FileBytes;
 
 use crate::error::Result;
 use crate::weight::{DType, StoredTensor};
@@ -40,7 +40,7 @@ use crate::weight::{DType, StoredTensor};
 #[derive(Clone, Debug)]
 pub struct TensorFile {
     path: PathBuf,
-    tensors: Named<StoredTensor>,
+    tensors: NameIndex<StoredTensor>,
 }
 
 impl TensorFile {
@@ -48,15 +48,16 @@ impl TensorFile {
     ///
     /// # Errors
     /// If it holds no named tensors, or anything in it is damaged or contradicts itself.
-    pub fn read(source: &Source) -> Result<Self> {
+    pub fn read(source: &FileBytes) -> Result<Self> {
         match Format::detect(source)? {
             Format::Gguf => Gguf::read(source).map(|file| file.tensors),
             Format::Safetensors => Safetensors::read(source).map(|file| file.tensors),
             Format::Pytorch => Pytorch::read(source).map(|file| file.tensors),
-            Format::Llama2c => Llama2c::read(source).map(|file| file.tensors),
-            Format::Npy | Format::Npz => {
-                Err(detect::wrong_magic(source, "a file of tensors: GGUF, safetensors, PyTorch or llama2.c"))
-            }
+            Format::Llama2c => Llama2cFile::read(source).map(|file| file.tensors),
+            Format::Npy | Format::Npz => Err(detection::wrong_magic(
+                source,
+                "a file of tensors: GGUF, safetensors, PyTorch or llama2.c",
+            )),
         }
     }
 
@@ -64,9 +65,9 @@ impl TensorFile {
     ///
     /// # Errors
     /// If two have the same name.
-    pub fn joined(list: &Source, entries: Vec<(String, StoredTensor)>) -> Result<Self> {
+    pub fn joined(list: &FileBytes, entries: Vec<(String, StoredTensor)>) -> Result<Self> {
         let offsets = vec![0; entries.len()];
-        Ok(Self { path: list.path.clone(), tensors: Named::new(list, "tensor", entries, &offsets)? })
+        Ok(Self { path: list.path.clone(), tensors: NameIndex::new(list, "tensor", entries, &offsets)? })
     }
 
     /// Replaces each tensor by `change` of it and keeps the names.

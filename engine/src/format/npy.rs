@@ -5,8 +5,8 @@
 //! parser takes time exponential in the depth of brackets. Tests hold what is read and written here against npyz.
 
 use super::cursor::Cursor;
-use super::detect::wrong_magic;
-use super::source::Source;
+use super::detection::wrong_magic;
+use super::source::FileBytes;
 use super::stored_bytes;
 use crate::error::Result;
 use crate::weight::{DType, StoredTensor};
@@ -16,10 +16,10 @@ use crate::weight::{DType, StoredTensor};
 ///
 /// # Errors
 /// If it is damaged or cut short, or holds anything else: Python objects, structures, text.
-pub fn read(source: &Source, bits: Option<DType>) -> Result<StoredTensor> {
+pub fn read(source: &FileBytes, bits: Option<DType>) -> Result<StoredTensor> {
     let mut cursor = Cursor::new(source);
     let len = read_preamble(&mut cursor)?;
-    let header = Header { source, at: cursor.at, text: cursor.take(len, "the header")? };
+    let header = NpyHeader { source, at: cursor.at, text: cursor.take(len, "the header")? };
     let dtype = header.dtype(bits)?;
     header.refuse_fortran_order()?;
     let (shape, bytes) = header.shape(dtype)?;
@@ -49,13 +49,13 @@ fn read_preamble(cursor: &mut Cursor) -> Result<u64> {
 }
 
 /// The text of a Python dict with three entries.
-struct Header<'a> {
-    source: &'a Source,
+struct NpyHeader<'a> {
+    source: &'a FileBytes,
     at: usize,
     text: &'a [u8],
 }
 
-impl<'a> Header<'a> {
+impl<'a> NpyHeader<'a> {
     /// Returns the text after `'key':`.
     fn entry(&self, key: &str) -> Result<&'a str> {
         let find = || {

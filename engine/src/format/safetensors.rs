@@ -11,9 +11,9 @@ use safetensors::tensor::{Dtype, TensorInfo};
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 
 use super::cursor::Cursor;
-use super::detect::wrong_magic;
-use super::shown::Shown;
-use super::{Named, Source, TensorFile, stored_bytes};
+use super::detection::wrong_magic;
+use super::escape::EscapedText;
+use super::{FileBytes, NameIndex, TensorFile, stored_bytes};
 use crate::error::{Error, FormatError, Result};
 use crate::weight::{DType, StoredTensor};
 
@@ -31,40 +31,40 @@ impl Safetensors {
     ///
     /// # Errors
     /// If the file is damaged or contradicts itself, or a tensor has an unsupported type.
-    pub fn read(source: &Source) -> Result<Self> {
+    pub fn read(source: &FileBytes) -> Result<Self> {
         let mut cursor = Cursor::new(source);
-        let Header { metadata, mut tensors } = read_header(&mut cursor)?;
+        let SafetensorsHeader { metadata, mut tensors } = read_header(&mut cursor)?;
         tensors.sort_by_key(|(_, info)| info.data_offsets);
         let data_start = cursor.at;
         let mut end = data_start;
         let mut offsets = Vec::with_capacity(tensors.len());
         let mut entries = Vec::with_capacity(tensors.len());
         for (name, info) in tensors {
-            let (dtype, range) = place(source, data_start, end, Shown(&name), &info)?;
+            let (dtype, range) = place(source, data_start, end, EscapedText(&name), &info)?;
             end = range.end;
             offsets.push(range.start);
             entries.push((name, StoredTensor { dtype, shape: info.shape, data: source.data.slice(range) }));
         }
         refuse_rest(source, end)?;
-        let tensors = Named::new(source, "tensor", entries, &offsets)?;
+        let tensors = NameIndex::new(source, "tensor", entries, &offsets)?;
         Ok(Self { metadata, tensors: TensorFile { path: source.path.clone(), tensors } })
     }
 }
 
 /// Returns the number of data bytes that a header announces, or an error message.
 pub(super) fn announced(header: &[u8]) -> Result<u64, String> {
-    let header: Header =
-        serde_json::from_slice(header).map_err(|error| Shown(&error.to_string()).to_string())?;
+    let header: SafetensorsHeader =
+        serde_json::from_slice(header).map_err(|error| EscapedText(&error.to_string()).to_string())?;
     Ok(header.tensors.iter().map(|(_, info)| info.data_offsets.1 as u64).max().unwrap_or(0))
 }
 
 /// The header's entries in the order of the text: a map would keep only the last of two equal names.
-struct Header {
+struct SafetensorsHeader {
     metadata: BTreeMap<String, String>,
     tensors: Vec<(String, TensorInfo)>,
 }
 
-fn read_header(cursor: &mut Cursor) -> Result<Header> {
+fn read_header(cursor: &mut Cursor) -> Result<SafetensorsHeader> {
     let len = cursor.u64("the header length")?;
     if cursor.next(1).first().is_some_and(|&first| first != b'{') {
         return Err(wrong_magic(cursor.source, "a safetensors file"));
@@ -76,7 +76,7 @@ fn read_header(cursor: &mut Cursor) -> Result<Header> {
         Error::BadContainer {
             file: cursor.source.path.clone(),
             format: "safetensors",
-            problem: format!("header at byte {offset}: {}", Shown(&error.to_string())),
+            problem: format!("header at byte {offset}: {}", EscapedText(&error.to_string())),
         }
     })
 }
@@ -87,7 +87,7 @@ fn position(text: &[u8], error: &serde_json::Error) -> usize {
     lines_before.map(<[u8]>::len).sum::<usize>() + error.column().saturating_sub(1)
 }
 
-impl<'de> Deserialize<'de> for Header {
+impl<'de> Deserialize<'de> for SafetensorsHeader {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(HeaderVisitor)
     }
@@ -96,13 +96,13 @@ impl<'de> Deserialize<'de> for Header {
 struct HeaderVisitor;
 
 impl<'de> Visitor<'de> for HeaderVisitor {
-    type Value = Header;
+    type Value = SafetensorsHeader;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object of tensors by name")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<SafetensorsHeader, A::Error> {
         let mut metadata = None;
         let mut tensors = Vec::new();
         while let Some(name) = map.next_key::<String>()? {
@@ -112,16 +112,16 @@ impl<'de> Visitor<'de> for HeaderVisitor {
                 return Err(A::Error::duplicate_field("__metadata__"));
             }
         }
-        Ok(Header { metadata: metadata.unwrap_or_default(), tensors })
+        Ok(SafetensorsHeader { metadata: metadata.unwrap_or_default(), tensors })
     }
 }
 
 /// The bytes of a tensor, which must begin where the tensor before it ends: there are no holes.
 fn place(
-    source: &Source,
+    source: &FileBytes,
     data_start: usize,
     previous_end: usize,
-    tensor: Shown,
+    tensor: EscapedText,
     info: &TensorInfo,
 ) -> Result<(DType, Range<usize>)> {
     let (start, end) = info.data_offsets;
@@ -145,7 +145,7 @@ fn place(
     }
 }
 
-fn known_dtype(source: &Source, offset: usize, tensor: Shown, dtype: Dtype) -> Result<DType> {
+fn known_dtype(source: &FileBytes, offset: usize, tensor: EscapedText, dtype: Dtype) -> Result<DType> {
     Ok(match dtype {
         Dtype::F64 => DType::F64,
         Dtype::F32 => DType::F32,
@@ -175,7 +175,7 @@ fn known_dtype(source: &Source, offset: usize, tensor: Shown, dtype: Dtype) -> R
 }
 
 /// The format allows no bytes after the last tensor: they would be a second file's hiding place.
-fn refuse_rest(source: &Source, end: usize) -> Result<()> {
+fn refuse_rest(source: &FileBytes, end: usize) -> Result<()> {
     let rest = source.data.len() - end;
     if rest > 0 {
         let found = format_args!("followed by {rest} more bytes");

@@ -7,21 +7,21 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use memmap2::Mmap;
 
-use super::shown::Shown;
+use super::escape::EscapedText;
 use crate::error::{Error, FormatError, Result};
 use crate::input;
-use crate::parts::Parts;
+use crate::lazy_bytes::LazyBytes;
 
 /// A file's bytes and its path. Clones and slices of the bytes share them.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct FileBytes {
     /// The file, as messages name it; a member of an archive may be `dump.npz/p0/embed.npy`.
     pub path: PathBuf,
     /// Bytes of the file.
-    pub data: Parts,
+    pub data: LazyBytes,
 }
 
-impl Source {
+impl FileBytes {
     /// Maps a file into memory: only the pages that are used are read. The file must be left alone as long
     /// as its bytes are in use; cut short, it ends the process.
     ///
@@ -44,7 +44,7 @@ impl Source {
         // thing more, that nobody changes the file while it is mapped. No program can prove that of the
         // others; it is the bargain of every engine that maps its weights, and the contract above.
         let map = unsafe { Mmap::map(file) }.map_err(Error::io("map", path))?;
-        Ok(Self { path: path.to_owned(), data: Parts::mapped(map) })
+        Ok(Self { path: path.to_owned(), data: LazyBytes::mapped(map) })
     }
 
     /// Bytes that are part of the program, under the name that messages give them.
@@ -84,7 +84,7 @@ impl Source {
     /// Returns an error about a field of a tensor's description.
     pub(super) fn bad_tensor(
         &self,
-        tensor: Shown,
+        tensor: EscapedText,
         offset: usize,
         what: &'static str,
         found: impl Display,

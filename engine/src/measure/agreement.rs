@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 
-use crate::measure::grain::Grain;
-use crate::measure::measurement::{Agreement, Placed};
-use crate::measure::sides::Columns;
+use crate::measure::array_pair::ColumnSelection;
+use crate::measure::measurement::{Agreement, PositionAgreement};
+use crate::measure::precision::ValuePrecision;
 use crate::measure::sums::larger;
 use crate::view::View;
 
@@ -15,8 +15,8 @@ impl Agreement {
         candidate: &View,
         reference: &View,
         rows: &[usize],
-        grain: Grain,
-        columns: impl Fn(usize) -> Columns,
+        grain: ValuePrecision,
+        columns: impl Fn(usize) -> ColumnSelection,
         same_top: impl Fn(usize) -> Option<bool>,
     ) -> Self {
         let width = reference.shape().get(1).copied().unwrap_or(1);
@@ -26,7 +26,7 @@ impl Agreement {
                 .map(|flat| (candidate.get(flat), reference.get(flat)))
                 .collect();
             let delta = pairs.iter().map(|(q, p)| (q - p).abs());
-            Placed {
+            PositionAgreement {
                 row,
                 delta: delta.fold(0.0, larger),
                 divergence: divergence(&pairs, grain.steps),
@@ -40,7 +40,7 @@ impl Agreement {
 
     /// Returns the start of a drift: the position from which on violations outnumber the other positions by most. A
     /// single violation is not a drift, and a single correct position does not end one.
-    pub fn drift(&self, is_beyond: impl Fn(&Placed) -> bool) -> Option<usize> {
+    pub fn drift(&self, is_beyond: impl Fn(&PositionAgreement) -> bool) -> Option<usize> {
         let (mut sum, mut best) = (0i64, None);
         for place in self.places.iter().rev() {
             sum += if is_beyond(place) { 1 } else { -1 };
@@ -70,11 +70,11 @@ impl Agreement {
     }
 }
 
-fn indices(columns: &Columns, width: usize) -> Box<dyn Iterator<Item = usize> + '_> {
+fn indices(columns: &ColumnSelection, width: usize) -> Box<dyn Iterator<Item = usize> + '_> {
     match columns {
-        Columns::All => Box::new(0..width),
-        Columns::Range(range) => Box::new(range.clone()),
-        Columns::These(columns) => Box::new(columns.iter().copied()),
+        ColumnSelection::All => Box::new(0..width),
+        ColumnSelection::Range(range) => Box::new(range.clone()),
+        ColumnSelection::These(columns) => Box::new(columns.iter().copied()),
     }
 }
 

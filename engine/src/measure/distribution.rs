@@ -4,10 +4,10 @@
 //! rounding error of any value in the row, and the error relative to their own size is still small. Errors are therefore grouped
 //! into classes of values of similar size, and by row.
 
-use crate::measure::grain::Grain;
-use crate::measure::sides::Columns;
+use crate::measure::array_pair::ColumnSelection;
+use crate::measure::precision::ValuePrecision;
 use crate::measure::sums::larger;
-use crate::measure::tops::Divergence;
+use crate::measure::top_tokens::PredictionDivergence;
 use crate::parallel;
 use crate::view::View;
 
@@ -17,7 +17,7 @@ const SMALLEST: i32 = -8;
 
 /// The errors of the values of one class, in units of the root mean square of their rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Class {
+pub struct SizeClass {
     /// The number of values.
     pub count: usize,
     /// The largest error that is further off than the value's neighbour in the type in which it was computed.
@@ -26,7 +26,7 @@ pub struct Class {
     pub squares: f64,
 }
 
-impl Class {
+impl SizeClass {
     /// The values of both.
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -46,7 +46,7 @@ impl Class {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Distribution {
     /// Classes by the size of the values, from the smallest.
-    pub classes: [Class; CLASSES],
+    pub classes: [SizeClass; CLASSES],
     /// The root mean square of the errors of each long row, in the values' own units. A short one tells too little by itself.
     pub rows: Vec<f64>,
     /// KL(own‖theirs) of each row of logits; empty for other values.
@@ -60,11 +60,11 @@ pub struct Distribution {
 /// Rows of fewer values are short.
 const LONG: usize = 32;
 
-/// The figures of one row. What storing may have changed of a value is no error.
-struct Row {
-    classes: [Class; CLASSES],
+/// Errors of one row, without those that storing may have caused.
+struct RowErrors {
+    classes: [SizeClass; CLASSES],
     rms: Option<f64>,
-    divergence: Option<Divergence>,
+    divergence: Option<PredictionDivergence>,
     /// Σ e·x and Σ x².
     products: [f64; 2],
 }
@@ -75,14 +75,14 @@ impl Distribution {
     pub fn of(
         theirs: &View,
         own: &View,
-        grain: Grain,
-        columns: impl Fn(usize) -> Columns + Sync,
+        grain: ValuePrecision,
+        columns: impl Fn(usize) -> ColumnSelection + Sync,
         are_logits: bool,
     ) -> Self {
         let row = |row: usize| row_of([theirs, own], row, grain, &columns(row), are_logits);
         let rows = parallel::map(own.rows(), 8 * own.width(), row);
-        let rows: Vec<Row> = rows.into_iter().flatten().collect();
-        let mut classes = [Class::default(); CLASSES];
+        let rows: Vec<RowErrors> = rows.into_iter().flatten().collect();
+        let mut classes = [SizeClass::default(); CLASSES];
         for row in &rows {
             classes.iter_mut().zip(row.classes).for_each(|(all, of_row)| *all = all.and(of_row));
         }
@@ -102,10 +102,10 @@ impl Distribution {
 fn row_of(
     [theirs, own]: [&View; 2],
     row: usize,
-    grain: Grain,
-    columns: &Columns,
+    grain: ValuePrecision,
+    columns: &ColumnSelection,
     are_logits: bool,
-) -> Option<Row> {
+) -> Option<RowErrors> {
     let width = own.width();
     let read = |view: &View| {
         let mut values = vec![0.0; width];
@@ -115,7 +115,7 @@ fn row_of(
     let (their_values, own_values) = (read(theirs), read(own));
     let scales = theirs.scales().map(read);
     let entries: Vec<usize> = match columns {
-        Columns::These(columns) => columns.clone(),
+        ColumnSelection::These(columns) => columns.clone(),
         others => others.range(width).collect(),
     };
     if entries.is_empty() {
@@ -125,7 +125,8 @@ fn row_of(
     let square = entries.iter().map(|&at| own_values[at] * own_values[at]).sum::<f64>();
     let size = (square / count).sqrt();
     let unit = if size > 0.0 { size } else { 1.0 };
-    let mut found = Row { classes: Default::default(), rms: None, divergence: None, products: [0.0, square] };
+    let mut found =
+        RowErrors { classes: Default::default(), rms: None, divergence: None, products: [0.0, square] };
     let mut squares = 0.0;
     let mut nearest = own_values.clone();
     for at in entries {
@@ -137,12 +138,12 @@ fn row_of(
         nearest[at] = own + error.copysign(x - own);
         found.products[0] += error.copysign(x - own) * own;
         let past = if error <= grain.step(own) { 0.0 } else { error };
-        let class = Class { count: 1, max: past / unit, squares: error * error / (unit * unit) };
+        let class = SizeClass { count: 1, max: past / unit, squares: error * error / (unit * unit) };
         let of = &mut found.classes[class_of(own / unit)];
         *of = of.and(class);
     }
     found.rms = (count >= LONG as f64).then(|| (squares / count).sqrt());
-    found.divergence = are_logits.then(|| Divergence::of(&nearest, &own_values));
+    found.divergence = are_logits.then(|| PredictionDivergence::of(&nearest, &own_values));
     Some(found)
 }
 

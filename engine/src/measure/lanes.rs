@@ -7,7 +7,7 @@ use multiversion::multiversion;
 use multiversion::target::match_target;
 use zerocopy::IntoBytes;
 
-use crate::measure::grain::Spacing;
+use crate::measure::precision::Spacing;
 #[cfg(target_arch = "x86_64")]
 use crate::view::halves;
 use crate::view::{brain, half};
@@ -17,7 +17,7 @@ const LANES: usize = 8;
 
 /// Candidate and reference, as they are stored or widened: as many numbers of both.
 #[derive(Clone, Copy)]
-pub(super) enum Pairs<'p> {
+pub(super) enum PairSlices<'p> {
     F16(&'p [[u8; 2]], &'p [[u8; 2]]),
     BF16(&'p [[u8; 2]], &'p [[u8; 2]]),
     F32(&'p [[u8; 4]], &'p [[u8; 4]]),
@@ -25,7 +25,7 @@ pub(super) enum Pairs<'p> {
 }
 
 /// The figures of pairs of finite numbers.
-pub(super) struct Found {
+pub(super) struct PairFigures {
     pub identical: usize,
     pub difference: f64,
     pub difference_squared: f64,
@@ -37,7 +37,7 @@ pub(super) struct Found {
     pub excess: f64,
 }
 
-impl<'p> Pairs<'p> {
+impl<'p> PairSlices<'p> {
     /// Numbers that lie in one type on both sides; `None` where they have to be widened.
     pub fn stored(sides: [(DType, &'p [u8]); 2]) -> Option<Self> {
         let [(dtype, candidate), (other, reference)] = sides;
@@ -108,13 +108,13 @@ impl<'p> Pairs<'p> {
     }
 
     /// Computes all figures; errors are what exceeds half a step of `storage`.
-    pub fn add_up(self, storage: Option<[Spacing; 2]>, limit: f64) -> Found {
-        gathered(self, storage, Figures { limit, ..Figures::default() }).found()
+    pub fn add_up(self, storage: Option<[Spacing; 2]>, limit: f64) -> PairFigures {
+        gathered(self, storage, LaneFigures { limit, ..LaneFigures::default() }).found()
     }
 
     /// The largest error.
     pub fn largest(self, storage: Option<[Spacing; 2]>) -> f64 {
-        largest(gathered(self, storage, Largest([0.0; LANES])).0)
+        largest(gathered(self, storage, LargestError([0.0; LANES])).0)
     }
 
     /// The largest of the errors that are past a neighbour's distance, or 0.
@@ -124,16 +124,16 @@ impl<'p> Pairs<'p> {
 
     /// The largest error in units of the size of its element and of its row, whose mean square is known.
     pub fn scaled(self, storage: Option<[Spacing; 2]>, square: f64) -> f64 {
-        largest(gathered(self, storage, Scaled { square, lanes: [0.0; LANES] }).lanes)
+        largest(gathered(self, storage, ScaledSquares { square, lanes: [0.0; LANES] }).lanes)
     }
 
     /// The sum of the reference's squares.
     pub fn reference_squared(self) -> f64 {
-        sum(gathered(self, None, Squares([0.0; LANES])).0)
+        sum(gathered(self, None, LaneSquares([0.0; LANES])).0)
     }
 }
 
-impl Found {
+impl PairFigures {
     /// Returns true if every number was finite, and no square lost digits.
     pub fn is_ordinary(&self) -> bool {
         let has_squares = (self.difference == 0.0) == (self.difference_squared == 0.0);
@@ -159,7 +159,7 @@ pub(super) fn scaled(error: f64, reference: f64, square: f64) -> f64 {
 }
 
 /// Two numbers, and how far they are apart.
-struct Pair {
+struct LanePair {
     candidate: f64,
     reference: f64,
     error: f64,
@@ -167,25 +167,25 @@ struct Pair {
 }
 
 /// Sums of every eighth pair.
-trait Lanes {
-    fn meet(&mut self, lane: usize, pair: Pair);
+trait PairAccumulator {
+    fn meet(&mut self, lane: usize, pair: LanePair);
 }
 
 /// Sums over all pairs.
 #[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw+f16c", "x86_64+avx2+fma+f16c"))]
-fn gathered<L: Lanes>(pairs: Pairs, storage: Option<[Spacing; 2]>, lanes: L) -> L {
+fn gathered<L: PairAccumulator>(pairs: PairSlices, storage: Option<[Spacing; 2]>, lanes: L) -> L {
     match pairs {
-        Pairs::F16(candidate, reference) => match_target! {
+        PairSlices::F16(candidate, reference) => match_target! {
             "x86_64+f16c" => meet(candidate, reference, |eight| halves(eight).map(f64::from), storage, lanes),
             _ => meet(candidate, reference, |eight| eight.map(|one| half(one).into()), storage, lanes),
         },
-        Pairs::BF16(candidate, reference) => {
+        PairSlices::BF16(candidate, reference) => {
             meet(candidate, reference, |eight| eight.map(|one| brain(one).into()), storage, lanes)
         }
-        Pairs::F32(candidate, reference) => {
+        PairSlices::F32(candidate, reference) => {
             meet(candidate, reference, |eight| eight.map(single), storage, lanes)
         }
-        Pairs::F64(candidate, reference) => {
+        PairSlices::F64(candidate, reference) => {
             meet(candidate, reference, |eight| eight.map(f64::from_le_bytes), storage, lanes)
         }
     }
@@ -197,7 +197,7 @@ fn single(bits: [u8; 4]) -> f64 {
 }
 
 #[inline(always)]
-fn meet<S: Copy + Eq + Default, L: Lanes>(
+fn meet<S: Copy + Eq + Default, L: PairAccumulator>(
     candidate: &[S],
     reference: &[S],
     widen: impl Fn([S; LANES]) -> [f64; LANES],
@@ -218,7 +218,7 @@ fn past([one, other]: [Spacing; 2], candidate: f64, reference: f64) -> f64 {
 
 /// The lanes are a value of its own here, so that they stay in registers.
 #[inline(always)]
-fn meet_all<S: Copy + Eq + Default, L: Lanes>(
+fn meet_all<S: Copy + Eq + Default, L: PairAccumulator>(
     candidate: &[S],
     reference: &[S],
     widen: impl Fn([S; LANES]) -> [f64; LANES],
@@ -243,7 +243,7 @@ fn meet_all<S: Copy + Eq + Default, L: Lanes>(
 
 /// A pair for each of the first `count` lanes.
 #[inline(always)]
-fn meet_eight<S: Copy + Eq, L: Lanes>(
+fn meet_eight<S: Copy + Eq, L: PairAccumulator>(
     [c, r]: [[S; LANES]; 2],
     count: usize,
     widen: impl Fn([S; LANES]) -> [f64; LANES],
@@ -254,7 +254,7 @@ fn meet_eight<S: Copy + Eq, L: Lanes>(
     for lane in 0..count {
         let (candidate, reference) = (candidates[lane], references[lane]);
         let error = error(candidate, reference);
-        lanes.meet(lane, Pair { candidate, reference, error, is_identical: c[lane] == r[lane] });
+        lanes.meet(lane, LanePair { candidate, reference, error, is_identical: c[lane] == r[lane] });
     }
 }
 
@@ -274,7 +274,7 @@ fn bring<S>(now: &[S]) {
 fn bring<S>(_: &[S]) {}
 
 #[derive(Default)]
-struct Figures {
+struct LaneFigures {
     limit: f64,
     identical: [u64; LANES],
     difference: [f64; LANES],
@@ -286,10 +286,10 @@ struct Figures {
     excess: [f64; LANES],
 }
 
-impl Lanes for Figures {
+impl PairAccumulator for LaneFigures {
     #[inline(always)]
-    fn meet(&mut self, lane: usize, pair: Pair) {
-        let Pair { candidate, reference, error, is_identical } = pair;
+    fn meet(&mut self, lane: usize, pair: LanePair) {
+        let LanePair { candidate, reference, error, is_identical } = pair;
         let (error_squared, reference_squared) = (error * error, reference * reference);
         // A check of overflow in each lane would keep all of them from being taken at once.
         self.identical[lane] = self.identical[lane].wrapping_add(is_identical.into());
@@ -304,9 +304,9 @@ impl Lanes for Figures {
     }
 }
 
-impl Figures {
-    fn found(self) -> Found {
-        Found {
+impl LaneFigures {
+    fn found(self) -> PairFigures {
+        PairFigures {
             identical: self.identical.iter().sum::<u64>() as usize,
             difference: sum(self.difference),
             difference_squared: sum(self.difference_squared),
@@ -319,11 +319,11 @@ impl Figures {
     }
 }
 
-struct Largest([f64; LANES]);
+struct LargestError([f64; LANES]);
 
-impl Lanes for Largest {
+impl PairAccumulator for LargestError {
     #[inline(always)]
-    fn meet(&mut self, lane: usize, pair: Pair) {
+    fn meet(&mut self, lane: usize, pair: LanePair) {
         self.0[lane] = maximum(self.0[lane], pair.error);
     }
 }
@@ -333,31 +333,31 @@ struct PastNeighbour {
     lanes: [f64; LANES],
 }
 
-impl Lanes for PastNeighbour {
+impl PairAccumulator for PastNeighbour {
     #[inline(always)]
-    fn meet(&mut self, lane: usize, pair: Pair) {
+    fn meet(&mut self, lane: usize, pair: LanePair) {
         let counted = if pair.error > self.neighbour.at_finite(pair.reference) { pair.error } else { 0.0 };
         self.lanes[lane] = maximum(self.lanes[lane], counted);
     }
 }
 
-struct Scaled {
+struct ScaledSquares {
     square: f64,
     lanes: [f64; LANES],
 }
 
-impl Lanes for Scaled {
+impl PairAccumulator for ScaledSquares {
     #[inline(always)]
-    fn meet(&mut self, lane: usize, pair: Pair) {
+    fn meet(&mut self, lane: usize, pair: LanePair) {
         self.lanes[lane] = maximum(self.lanes[lane], scaled(pair.error, pair.reference, self.square));
     }
 }
 
-struct Squares([f64; LANES]);
+struct LaneSquares([f64; LANES]);
 
-impl Lanes for Squares {
+impl PairAccumulator for LaneSquares {
     #[inline(always)]
-    fn meet(&mut self, lane: usize, pair: Pair) {
+    fn meet(&mut self, lane: usize, pair: LanePair) {
         self.0[lane] += pair.reference * pair.reference;
     }
 }

@@ -1,6 +1,6 @@
 //! Result of comparing two arrays of one shape.
 
-use crate::spread::Spread;
+use crate::error_map::ErrorMap;
 
 /// The error figures of one comparison. All are NaN where a NaN was met, so that no check passes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,7 +25,7 @@ pub struct Errors {
 
 /// The element that is furthest off.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Worst {
+pub struct WorstElement {
     /// Index along each axis.
     pub index: Vec<usize>,
     /// The candidate's value there.
@@ -36,7 +36,7 @@ pub struct Worst {
 
 /// Numbers of compared elements that are NaN or infinite.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Nonfinite {
+pub struct NonfiniteCounts {
     /// Number in the candidate.
     pub candidate: usize,
     /// Number in the reference.
@@ -45,7 +45,7 @@ pub struct Nonfinite {
     pub shared: usize,
 }
 
-impl Nonfinite {
+impl NonfiniteCounts {
     /// Returns the number on one side only.
     pub fn of_one_side(&self) -> usize {
         self.candidate.max(self.reference) - self.shared
@@ -63,15 +63,15 @@ pub struct Measurement {
     /// Values are widened to `f64` without loss, so equal bits here are equal bits in the reference's own type.
     pub identical: usize,
     /// Numbers of NaN or infinite elements.
-    pub nonfinite: Nonfinite,
+    pub nonfinite: NonfiniteCounts,
     /// True if every compared element of the candidate is zero.
     pub candidate_all_zero: bool,
     /// True if every compared element of the reference is zero.
     pub reference_all_zero: bool,
     /// The worst element; `None` where nothing was compared.
-    pub worst: Option<Worst>,
+    pub worst: Option<WorstElement>,
     /// Distribution of the errors over the array and by size; `None` if unknown.
-    pub spread: Option<Box<Spread>>,
+    pub spread: Option<Box<ErrorMap>>,
     /// Agreement on the next token of each position, for log-probabilities and for logits that differ.
     pub agreement: Option<Agreement>,
     /// Leading tokens, for the logits that a token is chosen by.
@@ -89,12 +89,12 @@ impl Measurement {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Agreement {
     /// Positions, in order.
-    pub places: Vec<Placed>,
+    pub places: Vec<PositionAgreement>,
 }
 
 /// Agreement on the next token of one position.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Placed {
+pub struct PositionAgreement {
     /// The row of the pass.
     pub row: usize,
     /// The largest difference of log-probabilities.

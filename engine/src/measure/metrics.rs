@@ -1,10 +1,10 @@
 //! Error metrics of arrays: plain functions over numbers.
 
-use crate::measure::grain::Grain;
+use crate::measure::array_pair::{ArrayPair, ColumnSelection};
 use crate::measure::lanes::ratio;
-use crate::measure::measurement::{Errors, Measurement, Worst};
-use crate::measure::sides::{Columns, Sides};
-use crate::measure::sums::Sums;
+use crate::measure::measurement::{Errors, Measurement, WorstElement};
+use crate::measure::precision::ValuePrecision;
+use crate::measure::sums::ArraySums;
 use crate::parallel;
 use crate::view::View;
 
@@ -21,8 +21,8 @@ const SPAN: usize = 1 << 22;
 pub fn measure<'v>(
     candidate: impl Into<View<'v>>,
     reference: impl Into<View<'v>>,
-    grain: Grain,
-    columns: impl Fn(usize) -> Columns + Sync,
+    grain: ValuePrecision,
+    columns: impl Fn(usize) -> ColumnSelection + Sync,
 ) -> Measurement {
     measured(candidate.into(), reference.into(), grain, &columns)
 }
@@ -30,23 +30,23 @@ pub fn measure<'v>(
 fn measured(
     candidate: View,
     reference: View,
-    grain: Grain,
-    columns: &(dyn Fn(usize) -> Columns + Sync),
+    grain: ValuePrecision,
+    columns: &(dyn Fn(usize) -> ColumnSelection + Sync),
 ) -> Measurement {
     let is_scaled = candidate.scales().is_some() || reference.scales().is_some();
-    let sides = Sides { candidate, reference, is_scaled, grain, columns };
+    let sides = ArrayPair { candidate, reference, is_scaled, grain, columns };
     assert_eq!(sides.candidate.shape(), sides.reference.shape(), "shapes are compared before values");
     let width = sides.reference.width().max(1);
     let (piece, span) = (PIECE.div_ceil(width), SPAN.div_ceil(width));
     let rows = sides.reference.rows();
-    let mut sums = Sums::new(sides.reference.shape());
+    let mut sums = ArraySums::new(sides.reference.shape());
     for first in (0..rows).step_by(span) {
         let end = rows.min(first + span);
         let found = parallel::map((end - first).div_ceil(piece), piece * width, |index| {
             let from = first + index * piece;
             sides.of_rows(from..end.min(from + piece))
         });
-        sums = found.into_iter().fold(sums, Sums::followed_by);
+        sums = found.into_iter().fold(sums, ArraySums::followed_by);
         if first + span < rows {
             sides.candidate.release();
             sides.reference.release();
@@ -71,11 +71,11 @@ pub fn measure_tokens<'v>(candidate: impl Into<View<'v>>, reference: impl Into<V
     };
     let (candidate, reference) = (ids(&candidate), ids(&reference));
     let (one, other) = (View::of(&shape, &candidate), View::of(&shape, &reference));
-    let mut found = measure(one, other, Grain::F32, |_| Columns::All);
+    let mut found = measure(one, other, ValuePrecision::F32, |_| ColumnSelection::All);
     let mut pairs = candidate.iter().zip(&reference);
     if let Some(first) = pairs.position(|(candidate, reference)| candidate != reference) {
         let index = unravel(first, &shape);
-        found.worst = Some(Worst { index, candidate: candidate[first], reference: reference[first] });
+        found.worst = Some(WorstElement { index, candidate: candidate[first], reference: reference[first] });
     }
     found.spread = None;
     found
@@ -92,7 +92,7 @@ pub fn measure_placed(candidate: &[f64], reference: &[f64], places: &[[usize; 2]
     found
 }
 
-impl Sums {
+impl ArraySums {
     fn finish(self, shape: &[usize]) -> Measurement {
         let max_abs = self.worst.map_or(f64::NAN, |pair| pair.difference);
         let count = self.elements as f64;
@@ -114,7 +114,7 @@ impl Sums {
             nonfinite: self.nonfinite,
             candidate_all_zero: self.candidate_squared == 0.0,
             reference_all_zero: self.reference_squared == 0.0,
-            worst: self.worst.map(|pair| Worst {
+            worst: self.worst.map(|pair| WorstElement {
                 index: unravel(pair.flat, shape),
                 candidate: pair.candidate,
                 reference: pair.reference,

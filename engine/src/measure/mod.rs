@@ -1,21 +1,23 @@
 //! Comparison of two arrays: all metrics in one pass, without the errors that storage may have caused.
 
 mod agreement;
+mod array_pair;
 mod distribution;
-mod grain;
 mod lanes;
 mod measurement;
 mod metrics;
+mod precision;
 mod prediction;
-mod sides;
 pub mod sketch;
 mod sums;
-mod tops;
+mod top_tokens;
 
-pub use distribution::{Class, Distribution};
-pub use grain::{Grain, Slack, coarser, half_step, nearest_within};
-pub use measurement::{Agreement, Errors, Measurement, Nonfinite, Placed, Tops, Worst};
+pub use array_pair::ColumnSelection;
+pub use distribution::{Distribution, SizeClass};
+pub use measurement::{
+    Agreement, Errors, Measurement, NonfiniteCounts, PositionAgreement, Tops, WorstElement,
+};
 pub use metrics::{NO_TOKEN, measure, measure_placed, measure_tokens, unravel};
-pub use prediction::{Judged, Prediction};
-pub use sides::Columns;
+pub use precision::{LogprobPrecision, ValuePrecision, coarser, half_step, nearest_within};
+pub use prediction::{Prediction, PredictionDifference};
 pub use sums::larger;

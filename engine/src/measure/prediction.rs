@@ -20,7 +20,7 @@ const LEAST_LOG_PROB: f32 = -16.0;
 
 /// Difference of two predictions at a position whose next token is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Judged {
+pub struct PredictionDifference {
     /// -log p of the next token, by the base.
     pub base_nll: f32,
     /// Negative log-probability of the next token, by the other.
@@ -156,7 +156,7 @@ impl Prediction {
     ///
     /// # Panics
     /// If one has no such token, or they are of different sizes.
-    pub fn judge(&self, other: &Self, next: u32) -> Judged {
+    pub fn judge(&self, other: &Self, next: u32) -> PredictionDifference {
         assert_eq!(self.len(), other.len(), "vocabularies");
         let (mut best, mut other_best, mut kld) = (0, 0, 0.0f64);
         let (shift, other_shift) = (self.shift(), other.shift());
@@ -187,6 +187,6 @@ impl Prediction {
         }
         let (base_nll, nll) = (self.nll(next), other.nll(next));
         let p_diff = (-nll).exp() - (-base_nll).exp();
-        Judged { base_nll, nll, kld, p_diff, same_top: best == other_best, apart, is_within }
+        PredictionDifference { base_nll, nll, kld, p_diff, same_top: best == other_best, apart, is_within }
     }
 }

@@ -2,20 +2,20 @@
 
 use std::ops::Range;
 
-use crate::measure::grain::Grain;
-use crate::measure::lanes::{Pairs, scaled};
-use crate::measure::measurement::{Errors, Nonfinite};
-use crate::spread::Spread;
+use crate::error_map::ErrorMap;
+use crate::measure::lanes::{PairSlices, scaled};
+use crate::measure::measurement::{Errors, NonfiniteCounts};
+use crate::measure::precision::ValuePrecision;
 
 /// Pairs that are taken together, at most: both sides stay in the nearest cache.
 pub(super) const CHUNK: usize = 1024;
 
 /// Sums over pairs in ascending order of their indices.
 #[derive(Clone, Debug)]
-pub(super) struct Sums {
+pub(super) struct ArraySums {
     pub elements: usize,
     pub identical: usize,
-    pub nonfinite: Nonfinite,
+    pub nonfinite: NonfiniteCounts,
     pub difference: f64,
     pub difference_squared: f64,
     pub product: f64,
@@ -23,13 +23,13 @@ pub(super) struct Sums {
     pub reference_squared: f64,
     pub scaled: f64,
     pub past_neighbour: f64,
-    pub worst: Option<Pair>,
-    pub spread: Spread,
+    pub worst: Option<ElementPair>,
+    pub spread: ErrorMap,
 }
 
 /// Element of both sides.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pair {
+pub(super) struct ElementPair {
     pub flat: usize,
     pub difference: f64,
     pub candidate: f64,
@@ -37,39 +37,39 @@ pub(super) struct Pair {
 }
 
 /// Neighbouring elements of one row of both sides.
-pub(super) struct Chunk<'c> {
-    pub pairs: Pairs<'c>,
+pub(super) struct PairChunk<'c> {
+    pub pairs: PairSlices<'c>,
     /// Scales of the elements of both sides, if one side has scales.
     pub scales: Option<[&'c [f64]; 2]>,
-    pub place: Place<'c>,
+    pub place: ChunkLocation<'c>,
 }
 
 /// Location of a chunk's elements in the array.
 #[derive(Clone, Copy)]
-pub(super) enum Place<'c> {
+pub(super) enum ChunkLocation<'c> {
     /// Consecutive elements from this index on.
     Run(usize),
     /// Elements of a row: the row's start, and the listed entries.
     These(usize, &'c [usize]),
 }
 
-/// Flags of a chunk, known after its row was summed.
+/// Limits of a chunk, known after its row was summed.
 #[derive(Clone, Copy)]
-pub(super) struct Met {
+pub(super) struct ChunkLimits {
     /// The sum of the reference's squares.
     pub reference_squared: f64,
-    /// The most by which the square of an error is larger than [`Sums::limit`] times that of its element, or 0; NaN where
+    /// The most by which the square of an error is larger than [`ArraySums::limit`] times that of its element, or 0; NaN where
     /// each scaled error is to be looked at.
     pub excess: f64,
 }
 
-impl Sums {
+impl ArraySums {
     /// Creates empty sums for arrays of a shape.
     pub fn new(shape: &[usize]) -> Self {
         Self {
             elements: 0,
             identical: 0,
-            nonfinite: Nonfinite::default(),
+            nonfinite: NonfiniteCounts::default(),
             difference: 0.0,
             difference_squared: 0.0,
             product: 0.0,
@@ -78,12 +78,12 @@ impl Sums {
             scaled: 0.0,
             past_neighbour: 0.0,
             worst: None,
-            spread: Spread::new(shape),
+            spread: ErrorMap::new(shape),
         }
     }
 
     /// Adds a chunk of finite values that are the same bits on both sides; `squared` is the sum of their squares.
-    pub fn add_identical(&mut self, chunk: &Chunk, squared: f64) -> Met {
+    pub fn add_identical(&mut self, chunk: &PairChunk, squared: f64) -> ChunkLimits {
         let count = chunk.pairs.len();
         self.elements += count;
         self.identical += count;
@@ -92,13 +92,13 @@ impl Sums {
         self.reference_squared += squared;
         self.spread.add_identical(count);
         if self.worst.is_none() && count > 0 {
-            self.worst = Some(chunk.pair(0, Grain::F32));
+            self.worst = Some(chunk.pair(0, ValuePrecision::F32));
         }
-        Met { reference_squared: squared, excess: 0.0 }
+        ChunkLimits { reference_squared: squared, excess: 0.0 }
     }
 
     /// Adds all of a chunk but its scaled errors, for which the whole row must be known.
-    pub fn add(&mut self, chunk: &Chunk, grain: Grain) -> Met {
+    pub fn add(&mut self, chunk: &PairChunk, grain: ValuePrecision) -> ChunkLimits {
         if chunk.scales.is_some() {
             return self.add_each(chunk, grain);
         }
@@ -122,7 +122,7 @@ impl Sums {
             self.worst = Some(chunk.pair(chunk.pairs.first_largest(grain.storage()), grain));
         }
         self.spread_out(chunk, found.largest, grain);
-        Met { reference_squared: found.reference_squared, excess: found.excess }
+        ChunkLimits { reference_squared: found.reference_squared, excess: found.excess }
     }
 
     /// The square of the largest scaled error so far, and a little less, so that rounding hides nothing.
@@ -132,19 +132,19 @@ impl Sums {
 
     /// Adds the scaled errors of a chunk, of which [`Self::add`] found this; `square` is the mean square of the reference's
     /// row, as far as it is compared.
-    pub fn scale(&mut self, chunk: &Chunk, met: Met, square: f64, grain: Grain) {
+    pub fn scale(&mut self, chunk: &PairChunk, met: ChunkLimits, square: f64, grain: ValuePrecision) {
         if !met.excess.is_nan() {
             self.scaled = larger(self.scaled, chunk.pairs.scaled(grain.storage(), square));
             return;
         }
         for at in 0..chunk.pairs.len() {
-            let Pair { difference, reference, .. } = chunk.pair(at, grain);
+            let ElementPair { difference, reference, .. } = chunk.pair(at, grain);
             self.scaled = larger(self.scaled, scaled(difference, reference, square));
         }
     }
 
     /// Adds to where errors are.
-    fn spread_out(&mut self, chunk: &Chunk, bound: f64, grain: Grain) {
+    fn spread_out(&mut self, chunk: &PairChunk, bound: f64, grain: ValuePrecision) {
         let count = chunk.pairs.len();
         if bound == 0.0 {
             return self.spread.add_identical(count);
@@ -153,15 +153,17 @@ impl Sums {
         let error = |at: usize| chunk.pairs.error(at, storage);
         let largest = |part: Range<usize>| chunk.pairs.part(part).largest(storage);
         match chunk.place {
-            Place::Run(first) => self.spread.add_run(first..first + count, bound, error, largest),
-            Place::These(..) => (0..count).for_each(|at| self.spread.add(chunk.place.flat(at), error(at))),
+            ChunkLocation::Run(first) => self.spread.add_run(first..first + count, bound, error, largest),
+            ChunkLocation::These(..) => {
+                (0..count).for_each(|at| self.spread.add(chunk.place.flat(at), error(at)))
+            }
         }
     }
 
-    fn add_each(&mut self, chunk: &Chunk, grain: Grain) -> Met {
+    fn add_each(&mut self, chunk: &PairChunk, grain: ValuePrecision) -> ChunkLimits {
         for at in 0..chunk.pairs.len() {
             let pair = chunk.pair(at, grain);
-            let Pair { candidate, reference, difference, .. } = pair;
+            let ElementPair { candidate, reference, difference, .. } = pair;
             self.elements += 1;
             self.identical += usize::from(candidate.to_bits() == reference.to_bits() && !candidate.is_nan());
             self.count_nonfinite(candidate, reference);
@@ -176,12 +178,13 @@ impl Sums {
             self.meet(pair);
             self.spread.add(pair.flat, difference);
         }
-        Met { reference_squared: chunk.pairs.reference_squared(), excess: f64::NAN }
+        ChunkLimits { reference_squared: chunk.pairs.reference_squared(), excess: f64::NAN }
     }
 
     /// The first NaN is worse than any number, and stays the worst; of equals the first does.
-    fn meet(&mut self, pair: Pair) {
-        let is_worse = |worst: Pair| !worst.difference.is_nan() && !(pair.difference <= worst.difference);
+    fn meet(&mut self, pair: ElementPair) {
+        let is_worse =
+            |worst: ElementPair| !worst.difference.is_nan() && !(pair.difference <= worst.difference);
         if self.worst.is_none_or(is_worse) {
             self.worst = Some(pair);
         }
@@ -214,20 +217,20 @@ impl Sums {
     }
 }
 
-impl Chunk<'_> {
+impl PairChunk<'_> {
     #[inline]
-    fn pair(&self, at: usize, grain: Grain) -> Pair {
+    fn pair(&self, at: usize, grain: ValuePrecision) -> ElementPair {
         let [candidate, reference] = self.pairs.at(at);
         let apart = (candidate - reference).abs();
         // What storing may have changed is no error; NaN stays NaN.
         let scales = self.scales.map_or([1.0; 2], |scales| scales.map(|scales| scales[at]));
         let slack = grain.slack([candidate, reference], scales);
         let difference = if apart <= slack { 0.0 } else { apart - slack };
-        Pair { flat: self.place.flat(at), difference, candidate, reference }
+        ElementPair { flat: self.place.flat(at), difference, candidate, reference }
     }
 }
 
-impl Place<'_> {
+impl ChunkLocation<'_> {
     fn flat(self, at: usize) -> usize {
         match self {
             Self::Run(first) => first + at,

@@ -3,7 +3,7 @@
 use crate::checkpoint::Point::*;
 use crate::model::cache::KvLayer;
 use crate::numerics::Numerics;
-use crate::ops::attention::{Mask, Scale};
+use crate::ops::attention::{AttentionScale, Mask};
 use crate::tap::Probe;
 use crate::tensor::Tensor;
 
@@ -12,7 +12,7 @@ pub struct Attention<'m> {
     /// Numerics.
     pub n: &'m dyn Numerics,
     /// Factor of q·k.
-    pub scale: Scale,
+    pub scale: AttentionScale,
     /// Soft cap of the scores, if the model has one.
     pub cap: Option<f32>,
     /// Attention mask.

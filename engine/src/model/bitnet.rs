@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
-use crate::model::decoder::{BiasRules, Block, Decoder, DecoderConfig, Family, ForwardContext, LayerWeights};
+use crate::model::decoder::{
+    BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, ForwardContext, LayerWeights,
+};
 use crate::model::llama::LlamaBlock;
 use crate::numerics::Numerics;
 use crate::ops::ffn::Activation;
@@ -66,7 +68,7 @@ impl BitLinear {
     }
 }
 
-impl Block for BitnetBlock {
+impl DecoderBlock for BitnetBlock {
     const FAMILY: Family = Family {
         architecture: "bitnet",
         gguf_names: &["bitnet", "bitnet-25", "bitnet-b1.58"],

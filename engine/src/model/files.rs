@@ -7,10 +7,10 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, ModelError, Result};
-use crate::format::{Disk, Format, Gguf, Llama2c, Place, Source, TensorFile};
+use crate::format::{Disk, FileBytes, FileStore, Format, Gguf, Llama2cFile, TensorFile};
 use crate::model::Model;
 use crate::model::bitnet::BitnetBlock;
-use crate::model::decoder::{Block, Decoder};
+use crate::model::decoder::{Decoder, DecoderBlock};
 use crate::model::gemma2::Gemma2Block;
 use crate::model::gemma3::Gemma3Block;
 use crate::model::gpt2::Gpt2;
@@ -55,33 +55,33 @@ const KERNELS: &str = "kernel_config.ini";
 #[expect(clippy::large_enum_variant, reason = "a command has one or a few of them")]
 pub enum ModelFiles {
     /// One GGUF file, which holds everything.
-    Gguf(Source),
+    Gguf(FileBytes),
     /// GGUF file of weights for lookup tables, with the description of their kernels.
     GgufWithKernels {
         /// The GGUF file.
-        file: Source,
+        file: FileBytes,
         /// `kernel_config.ini`, as bitnet.cpp's code generators write it.
-        kernels: Source,
+        kernels: FileBytes,
     },
     /// One llama2.c file.
     Llama2c {
         /// Everything but the vocabulary.
-        model: Source,
+        model: FileBytes,
         /// `tokenizer.bin`, if it lies beside the model.
-        tokenizer: Option<Source>,
+        tokenizer: Option<FileBytes>,
     },
     /// `config.json` and `model.safetensors` or `pytorch_model.bin`, whole or in shards.
     HuggingFace {
         /// The configuration.
-        config: Source,
+        config: FileBytes,
         /// Index that assigns tensors to shards, if there are several.
-        index: Option<Source>,
+        index: Option<FileBytes>,
         /// The weights, in file-name order.
-        weights: Vec<Source>,
+        weights: Vec<FileBytes>,
         /// The tokenizer, if there is one.
         tokenizer: Option<TokenizerFiles>,
         /// `chat_template.jinja`, if there is one.
-        chat: Option<Source>,
+        chat: Option<FileBytes>,
         /// The name of a file of the same weights in one piece, which is left aside for the shards.
         aside: Option<&'static str>,
     },
@@ -117,7 +117,7 @@ impl ModelFiles {
     ///
     /// # Errors
     /// As [`ModelFiles::open`].
-    pub fn open_in(place: &dyn Place, path: &Path) -> Result<Self> {
+    pub fn open_in(place: &dyn FileStore, path: &Path) -> Result<Self> {
         if place.is_folder(path) {
             return Self::open_directory(place, path);
         }
@@ -149,14 +149,14 @@ impl ModelFiles {
     }
 
     /// A GGUF file, and the `kernel_config.ini` beside it if there is one.
-    pub fn gguf(file: Source, kernels: Option<Source>) -> Self {
+    pub fn gguf(file: FileBytes, kernels: Option<FileBytes>) -> Self {
         match kernels {
             Some(kernels) => ModelFiles::GgufWithKernels { file, kernels },
             None => ModelFiles::Gguf(file),
         }
     }
 
-    fn open_directory(place: &dyn Place, path: &Path) -> Result<Self> {
+    fn open_directory(place: &dyn FileStore, path: &Path) -> Result<Self> {
         let config = place.find(&path.join(CONFIG))?;
         let mut held = None;
         for name in WEIGHTS {
@@ -171,7 +171,7 @@ impl ModelFiles {
     }
 
     /// `held` are the weights, or the index of their shards.
-    fn hugging_face(place: &dyn Place, config: Source, held: Source) -> Result<Self> {
+    fn hugging_face(place: &dyn FileStore, config: FileBytes, held: FileBytes) -> Result<Self> {
         let tokenizer = open_tokenizer(place, &config)?;
         let chat = place.find(&config.path.with_file_name(TEMPLATE))?;
         if !held.path.to_string_lossy().ends_with(INDEX) {
@@ -197,7 +197,7 @@ impl ModelFiles {
     }
 
     /// The files that hold the weights, in file-name order.
-    pub fn weights(&self) -> &[Source] {
+    pub fn weights(&self) -> &[FileBytes] {
         match self {
             ModelFiles::Gguf(source)
             | ModelFiles::GgufWithKernels { file: source, .. }
@@ -226,7 +226,7 @@ impl ModelFiles {
 
     /// SHA-256 of the small files that say how the weights are read (configuration, index of shards, kernels), in hexadecimal.
     pub fn sha256_of_settings(&self) -> String {
-        let files: Vec<&Source> = match self {
+        let files: Vec<&FileBytes> = match self {
             ModelFiles::Gguf(_) | ModelFiles::Llama2c { .. } => Vec::new(),
             ModelFiles::GgufWithKernels { kernels, .. } => vec![kernels],
             ModelFiles::HuggingFace { config, index, .. } => [config].into_iter().chain(index).collect(),
@@ -249,8 +249,8 @@ impl ModelFiles {
             }
             ModelFiles::Llama2c { model, tokenizer } => {
                 let Some(tokenizer) = tokenizer else { return Ok(None) };
-                let vocab_size = Llama2c::read(model)?.header.vocab_size;
-                Ok(Some(Box::new(tokenizer::Llama2c::read(tokenizer, Some(vocab_size))?)))
+                let vocab_size = Llama2cFile::read(model)?.header.vocab_size;
+                Ok(Some(Box::new(tokenizer::Llama2cTokenizer::read(tokenizer, Some(vocab_size))?)))
             }
             ModelFiles::HuggingFace { tokenizer, .. } => {
                 tokenizer.as_ref().map(TokenizerFiles::read).transpose()
@@ -292,7 +292,7 @@ impl ModelFiles {
             ModelFiles::GgufWithKernels { file, kernels } => {
                 load_gguf(Gguf::read(file)?, &ternary.clone().with_kernels(kernels)?)
             }
-            ModelFiles::Llama2c { model, .. } => load_llama2c(&Llama2c::read(model)?),
+            ModelFiles::Llama2c { model, .. } => load_llama2c(&Llama2cFile::read(model)?),
             ModelFiles::HuggingFace { config, index, weights, aside, .. } => {
                 let tensors = match index {
                     Some(index) => shards::read(index, weights)?,
@@ -310,7 +310,7 @@ impl ModelFiles {
 }
 
 /// A folder in which `missing`, or what could stand for it, is not there.
-fn no_directory(place: &dyn Place, path: &Path, missing: &str) -> Error {
+fn no_directory(place: &dyn FileStore, path: &Path, missing: &str) -> Error {
     let why =
         place.why_absent(&path.join(missing)).map_or(String::new(), |why| format!("; {missing}: {why}"));
     let problem = format!(
@@ -321,7 +321,7 @@ fn no_directory(place: &dyn Place, path: &Path, missing: &str) -> Error {
 }
 
 /// The tokenizer beside a configuration.
-fn open_tokenizer(place: &dyn Place, config: &Source) -> Result<Option<TokenizerFiles>> {
+fn open_tokenizer(place: &dyn FileStore, config: &FileBytes) -> Result<Option<TokenizerFiles>> {
     TokenizerFiles::in_folder(place, config.path.parent().unwrap_or(Path::new("")))
 }
 
@@ -378,7 +378,7 @@ const GPT2: Loader = Loader {
     hugging_face: |config, tensors| Ok(Box::new(Gpt2::from_hugging_face(config, tensors)?)),
 };
 
-const fn decoder<B: Block>() -> Loader {
+const fn decoder<B: DecoderBlock>() -> Loader {
     Loader {
         architecture: B::FAMILY.architecture,
         gguf_names: B::FAMILY.gguf_names,
@@ -432,14 +432,14 @@ const LLAMA2C_BEGIN_TOKEN: u32 = 1;
 /// The file names no tokens; `run.c` stops at the first of these two, its chat at the second.
 const LLAMA2C_END_TOKENS: [u32; 2] = [1, 2];
 
-fn load_llama2c(file: &Llama2c) -> Result<LoadedModel> {
+fn load_llama2c(file: &Llama2cFile) -> Result<LoadedModel> {
     let model = Box::new(Decoder::<LlamaBlock>::from_llama2c(file)?);
     let (format, precision) = (Format::Llama2c.name(), main_type(&file.tensors));
     let (begin_token, end_tokens) = (Some(LLAMA2C_BEGIN_TOKEN), LLAMA2C_END_TOKENS.to_vec());
     Ok(LoadedModel { model, format, precision, begin_token, end_tokens, notes: Vec::new() })
 }
 
-fn load_hugging_face(config: &Source, weights: &TensorFile, format: Format) -> Result<LoadedModel> {
+fn load_hugging_face(config: &FileBytes, weights: &TensorFile, format: Format) -> Result<LoadedModel> {
     const KEY: &str = "model_type";
     let json: Value = serde_json::from_slice(&config.data).map_err(|error| Error::BadContainer {
         file: config.path.clone(),

@@ -7,8 +7,8 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    BiasRules, Block, Decoder, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights, Projections,
-    SlidingDefaults, Stated,
+    BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights,
+    NumberKey, Projections, SlidingDefaults,
 };
 use crate::model::gemma3::{Gemma3Block, attn_scale};
 use crate::ops::norm::RmsNorm;
@@ -34,20 +34,20 @@ pub struct Gemma2Block {
     pub ffn_post_norm: RmsNorm,
 }
 
-impl Block for Gemma2Block {
+impl DecoderBlock for Gemma2Block {
     const FAMILY: Family = Family {
         architecture: "gemma2",
         gguf_names: &["gemma2"],
         model_types: &["gemma2"],
         attn_scale: |c| attn_scale(c, 46),
         stated: &[
-            Stated {
+            NumberKey {
                 json: "attn_logit_softcapping",
                 gguf: "attn_logit_softcapping",
                 default: Some(50.0),
                 set: |config, cap| config.attn_cap = Some(cap),
             },
-            Stated {
+            NumberKey {
                 json: "final_logit_softcapping",
                 gguf: "final_logit_softcapping",
                 default: Some(30.0),

@@ -7,11 +7,11 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    BiasRules, Block, Decoder, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights, Projections,
-    SlidingDefaults,
+    BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights,
+    Projections, SlidingDefaults,
 };
 use crate::model::llama::LlamaBlock;
-use crate::ops::attention::Scale;
+use crate::ops::attention::AttentionScale;
 use crate::ops::ffn::Activation;
 use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{Gain, RmsNorm};
@@ -41,7 +41,7 @@ pub struct Gemma3Block {
     pub ffn_post_norm: RmsNorm,
 }
 
-impl Block for Gemma3Block {
+impl DecoderBlock for Gemma3Block {
     const FAMILY: Family = Family {
         architecture: "gemma3",
         gguf_names: &["gemma3"],
@@ -100,9 +100,9 @@ impl Block for Gemma3Block {
 
 /// GGUF files do not state the scale. As llama.cpp does, the 27B model is told by its layers: there it follows from
 /// the hidden size, elsewhere from the head size.
-pub(super) fn attn_scale(c: &DecoderConfig, layers_of_27b: usize) -> Scale {
+pub(super) fn attn_scale(c: &DecoderConfig, layers_of_27b: usize) -> AttentionScale {
     let scalar = if c.n_layers == layers_of_27b { c.hidden_size / c.n_heads } else { c.head_dim };
-    Scale::Queries(1.0 / (scalar as f32).sqrt())
+    AttentionScale::Queries(1.0 / (scalar as f32).sqrt())
 }
 
 /// The defaults of transformers' `Gemma3TextConfig`, on which the released 4B to 27B models rely.

@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    BiasRules, Block, Decoder, DecoderConfig, Family, ForwardContext, LayerWeights, Stated,
+    BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, ForwardContext, LayerWeights, NumberKey,
 };
 use crate::model::llama::LlamaBlock;
-use crate::ops::attention::Scale;
+use crate::ops::attention::AttentionScale;
 use crate::ops::multiplier::Multiplier;
 use crate::tap::Probe;
 use crate::tensor::Tensor;
@@ -22,31 +22,31 @@ pub type Granite = Decoder<GraniteBlock>;
 #[derive(Clone, Debug)]
 pub struct GraniteBlock(LlamaBlock);
 
-impl Block for GraniteBlock {
+impl DecoderBlock for GraniteBlock {
     const FAMILY: Family = Family {
         architecture: "granite",
         gguf_names: &["granite"],
         model_types: &["granite"],
         stated: &[
-            Stated {
+            NumberKey {
                 json: "embedding_multiplier",
                 gguf: "embedding_scale",
                 default: None,
                 set: |config, factor| config.embed_scale = Some(Multiplier::Number(factor)),
             },
-            Stated {
+            NumberKey {
                 json: "attention_multiplier",
                 gguf: "attention.scale",
                 default: None,
-                set: |config, factor| config.attn_scale = Scale::Products(factor),
+                set: |config, factor| config.attn_scale = AttentionScale::Products(factor),
             },
-            Stated {
+            NumberKey {
                 json: "residual_multiplier",
                 gguf: "residual_scale",
                 default: None,
                 set: |config, factor| config.residual_scale = Some(factor),
             },
-            Stated {
+            NumberKey {
                 json: "logits_scaling",
                 gguf: "logit_scale",
                 default: None,

@@ -6,8 +6,8 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    BiasRules, Block, Decoder, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights, Projections,
-    RopeExtras, inverse_root_of_head_dim,
+    BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights,
+    Projections, RopeExtras, inverse_root_of_head_dim,
 };
 use crate::ops::ffn::Activation;
 use crate::ops::norm::{Gain, RmsNorm};
@@ -29,7 +29,7 @@ pub struct LlamaBlock {
     pub ffn: FeedForward,
 }
 
-impl Block for LlamaBlock {
+impl DecoderBlock for LlamaBlock {
     const FAMILY: Family = Family {
         architecture: "llama",
         gguf_names: &["llama"],

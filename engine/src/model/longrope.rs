@@ -56,14 +56,14 @@ impl FromStr for LongRope {
 }
 
 /// A model that chooses LongRoPE's factors by a rule.
-pub struct ByLongRope<'m> {
+pub struct LongRopeModel<'m> {
     /// The model.
     pub model: &'m dyn Model,
     /// The rule.
     pub rule: LongRope,
 }
 
-impl Model for ByLongRope<'_> {
+impl Model for LongRopeModel<'_> {
     fn architecture(&self) -> &'static str {
         self.model.architecture()
     }

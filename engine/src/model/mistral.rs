@@ -4,7 +4,7 @@
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    BiasRules, Block, Decoder, DecoderConfig, Family, ForwardContext, LayerWeights, SlidingDefaults,
+    BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, ForwardContext, LayerWeights, SlidingDefaults,
 };
 use crate::model::llama::LlamaBlock;
 use crate::tap::Probe;
@@ -18,7 +18,7 @@ pub type Mistral = Decoder<MistralBlock>;
 #[derive(Clone, Debug)]
 pub struct MistralBlock(LlamaBlock);
 
-impl Block for MistralBlock {
+impl DecoderBlock for MistralBlock {
     /// Architecture settings. In dumps it is a Llama, so that dumps of both kinds of files can be compared.
     const FAMILY: Family = Family {
         gguf_names: &[],

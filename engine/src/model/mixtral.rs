@@ -7,8 +7,8 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    BiasRules, Block, Decoder, DecoderConfig, ExpertFiles, Family, ForwardContext, LayerWeights, Mixture,
-    Projections, SlidingDefaults,
+    BiasRules, Decoder, DecoderBlock, DecoderConfig, ExpertFiles, Family, ForwardContext, LayerWeights,
+    Mixture, Projections, SlidingDefaults,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::norm::RmsNorm;
@@ -30,7 +30,7 @@ pub struct MixtralBlock {
     pub ffn: Mixture,
 }
 
-impl Block for MixtralBlock {
+impl DecoderBlock for MixtralBlock {
     const FAMILY: Family = Family {
         model_types: &["mixtral"],
         sliding: Some(SlidingDefaults { full_every: None, theta: None }),

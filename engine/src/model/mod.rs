@@ -29,7 +29,7 @@ mod weights;
 pub use cache::{KvCache, KvLayer};
 pub use files::{LoadedModel, ModelFiles, architectures};
 pub use json::Config;
-pub use longrope::{ByLongRope, LongRope};
+pub use longrope::{LongRope, LongRopeModel};
 pub use ternary::{I2sLayout, KernelConfig, TernaryFiles};
 
 pub use crate::ops::ffn::Activation;

@@ -7,8 +7,8 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    BiasRules, Block, Decoder, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights, Projections,
-    RopeExtras,
+    BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights,
+    Projections, RopeExtras,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::norm::{Gain, RmsNorm};
@@ -36,7 +36,7 @@ pub struct Olmo2Block {
     pub ffn_post_norm: RmsNorm,
 }
 
-impl Block for Olmo2Block {
+impl DecoderBlock for Olmo2Block {
     const FAMILY: Family = Family {
         architecture: "olmo2",
         gguf_names: &["olmo2"],

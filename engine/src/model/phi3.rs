@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    BiasRules, Block, Decoder, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights,
+    BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights,
     ProjectionBiases, Projections, RopeExtras, SlidingDefaults,
 };
 use crate::model::llama::LlamaBlock;
-use crate::ops::attention::Scale;
+use crate::ops::attention::AttentionScale;
 use crate::tap::Probe;
 use crate::tensor::{RopePairing, Tensor};
 use crate::weight::Matrix;
@@ -22,13 +22,13 @@ pub type Phi3 = Decoder<Phi3Block>;
 #[derive(Clone, Debug)]
 pub struct Phi3Block(LlamaBlock);
 
-impl Block for Phi3Block {
+impl DecoderBlock for Phi3Block {
     const FAMILY: Family = Family {
         architecture: "phi3",
         gguf_names: &["phi3"],
         model_types: &["phi3"],
         gguf_pairing: RopePairing::Half,
-        attn_scale: |c| Scale::Queries(1.0 / (c.head_dim as f32).sqrt()),
+        attn_scale: |c| AttentionScale::Queries(1.0 / (c.head_dim as f32).sqrt()),
         sliding: Some(SlidingDefaults { full_every: None, theta: None }),
         rope: RopeExtras { may_be_partial: true, may_be_long: true, ..RopeExtras::NONE },
         config_defaults,

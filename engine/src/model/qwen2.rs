@@ -4,7 +4,8 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    BiasRules, Block, Decoder, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights, Projections,
+    BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights,
+    Projections,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::norm::RmsNorm;
@@ -26,7 +27,7 @@ pub struct Qwen2Block {
     pub ffn: FeedForward,
 }
 
-impl Block for Qwen2Block {
+impl DecoderBlock for Qwen2Block {
     const FAMILY: Family = Family {
         architecture: "qwen2",
         gguf_names: &["qwen2"],

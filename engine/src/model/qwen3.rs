@@ -5,7 +5,8 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    BiasRules, Block, Decoder, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights, Projections,
+    BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights,
+    Projections,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::norm::RmsNorm;
@@ -31,7 +32,7 @@ pub struct Qwen3Block {
     pub ffn: FeedForward,
 }
 
-impl Block for Qwen3Block {
+impl DecoderBlock for Qwen3Block {
     const FAMILY: Family = Family {
         architecture: "qwen3",
         gguf_names: &["qwen3"],

@@ -6,8 +6,8 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    BiasRules, Block, Decoder, DecoderConfig, ExpertFiles, Family, ForwardContext, LayerWeights, Mixture,
-    Projections,
+    BiasRules, Decoder, DecoderBlock, DecoderConfig, ExpertFiles, Family, ForwardContext, LayerWeights,
+    Mixture, Projections,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::norm::RmsNorm;
@@ -33,7 +33,7 @@ pub struct Qwen3MoeBlock {
     pub ffn: Mixture,
 }
 
-impl Block for Qwen3MoeBlock {
+impl DecoderBlock for Qwen3MoeBlock {
     const FAMILY: Family = Family {
         architecture: "qwen3moe",
         gguf_names: &["qwen3moe"],

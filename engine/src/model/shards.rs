@@ -7,11 +7,11 @@ use rayon::prelude::*;
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
-use crate::format::{Place, Source, TensorFile};
+use crate::format::{FileBytes, FileStore, TensorFile};
 
 /// Map from tensors to shards.
 #[derive(Deserialize)]
-struct Index {
+struct ShardIndex {
     weight_map: BTreeMap<String, String>,
     /// SHA-256 of tensors as they are stored, by name: what parts of a file elsewhere are held against.
     #[serde(default)]
@@ -19,7 +19,7 @@ struct Index {
 }
 
 /// Opens every shard that an index names, in file-name order.
-pub(super) fn open(place: &dyn Place, index: &Source) -> Result<Vec<Source>> {
+pub(super) fn open(place: &dyn FileStore, index: &FileBytes) -> Result<Vec<FileBytes>> {
     let folder = index.path.parent().unwrap_or(Path::new(""));
     let names: BTreeSet<String> = parse(index)?.weight_map.into_values().collect();
     if names.is_empty() {
@@ -42,8 +42,8 @@ pub(super) fn open(place: &dyn Place, index: &Source) -> Result<Vec<Source>> {
 }
 
 /// The tensors of all shards, if they are those that the index says.
-pub(super) fn read(index: &Source, shards: &[Source]) -> Result<TensorFile> {
-    let Index { weight_map: place, tensor_sha256: hashes } = parse(index)?;
+pub(super) fn read(index: &FileBytes, shards: &[FileBytes]) -> Result<TensorFile> {
+    let ShardIndex { weight_map: place, tensor_sha256: hashes } = parse(index)?;
     let mut entries = Vec::new();
     for shard in shards {
         let name = shard.path.file_name().unwrap_or_default().to_string_lossy();
@@ -75,11 +75,11 @@ pub(super) fn read(index: &Source, shards: &[Source]) -> Result<TensorFile> {
 }
 
 /// Returns the number of tensors with a hash.
-pub(super) fn hashes(index: &Source) -> Result<usize> {
+pub(super) fn hashes(index: &FileBytes) -> Result<usize> {
     Ok(parse(index)?.tensor_sha256.len())
 }
 
-fn parse(index: &Source) -> Result<Index> {
+fn parse(index: &FileBytes) -> Result<ShardIndex> {
     serde_json::from_slice(&index.data).map_err(|error| Error::BadContainer {
         file: index.path.clone(),
         format: "checkpoint index",

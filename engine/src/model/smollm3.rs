@@ -4,7 +4,9 @@ use serde_json::{Value, json};
 
 use crate::error::Result;
 use crate::model::cache::KvLayer;
-use crate::model::decoder::{BiasRules, Block, Decoder, DecoderConfig, Family, ForwardContext, LayerWeights};
+use crate::model::decoder::{
+    BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, ForwardContext, LayerWeights,
+};
 use crate::model::llama::LlamaBlock;
 use crate::tap::Probe;
 use crate::tensor::Tensor;
@@ -17,7 +19,7 @@ pub type SmolLm3 = Decoder<SmolLm3Block>;
 #[derive(Clone, Debug)]
 pub struct SmolLm3Block(LlamaBlock);
 
-impl Block for SmolLm3Block {
+impl DecoderBlock for SmolLm3Block {
     const FAMILY: Family = Family {
         architecture: "smollm3",
         gguf_names: &["smollm3"],

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use crate::error::{Error, ModelError, Result};
-use crate::format::{Source, TensorFile};
+use crate::format::{FileBytes, TensorFile};
 use crate::quant::bitnet_files::{self, Tiles};
 use crate::weight::{DType, StoredTensor};
 
@@ -59,7 +59,7 @@ impl TernaryFiles {
     ///
     /// # Errors
     /// If a section lacks a size, or one is no number.
-    pub fn with_kernels(mut self, file: &Source) -> Result<Self> {
+    pub fn with_kernels(mut self, file: &FileBytes) -> Result<Self> {
         let text = std::str::from_utf8(&file.data).map_err(|error| bad_ini(file, 0, error.to_string()))?;
         let mut section: Option<Section> = None;
         for (number, line) in text.lines().enumerate() {
@@ -182,7 +182,7 @@ impl Section {
         Self { line, sizes: [None; 5] }
     }
 
-    fn set(&mut self, file: &Source, line: usize, key: &str, value: &str) -> Result<()> {
+    fn set(&mut self, file: &FileBytes, line: usize, key: &str, value: &str) -> Result<()> {
         let Some(index) = Self::KEYS.iter().position(|known| *known == key) else { return Ok(()) };
         let size = value.parse().ok().filter(|size| (1..=1 << 24).contains(size));
         self.sizes[index] = Some(
@@ -191,7 +191,7 @@ impl Section {
         Ok(())
     }
 
-    fn kernel(&self, file: &Source) -> Result<KernelConfig> {
+    fn kernel(&self, file: &FileBytes) -> Result<KernelConfig> {
         match self.sizes {
             [Some(rows), Some(columns), Some(bm), Some(bk), Some(bmm)] => {
                 Ok(KernelConfig { rows, columns, tiles: Tiles { rows: bm, columns: bk, together: bmm } })
@@ -203,7 +203,7 @@ impl Section {
     }
 }
 
-fn bad_ini(file: &Source, line: usize, problem: String) -> Error {
+fn bad_ini(file: &FileBytes, line: usize, problem: String) -> Error {
     let problem = format!("line {}: {problem}", line + 1);
     Error::BadContainer { file: file.path.clone(), format: "kernel_config.ini", problem }
 }

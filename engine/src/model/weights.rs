@@ -6,9 +6,9 @@ use std::thread;
 
 use crate::error::{Error, ModelError, Result};
 use crate::format::TensorFile;
+use crate::lazy_bytes::{self, LazyBytes, UnavailableBytes};
 use crate::model::quantisation;
 use crate::parallel;
-use crate::parts::{self, Parts, Refused};
 use crate::quant::{self, decode_row, ternary};
 use crate::weight::{DType, Factor, Matrix, StoredTensor};
 
@@ -26,7 +26,7 @@ impl<'f> Weights<'f> {
     /// Starts reading; nothing is used yet.
     pub fn new(file: &'f TensorFile, architecture: &'static str) -> Self {
         // Vectors are read when the model is; of a file elsewhere all of them come in one go. If not, who reads one says so.
-        _ = parts::bring(
+        _ = lazy_bytes::bring(
             file.iter().filter(|(_, tensor)| tensor.shape.len() < 2).map(|(_, tensor)| &tensor.data),
         );
         Self { file, architecture, used: HashSet::new() }
@@ -247,7 +247,8 @@ fn first_bad_code(matrix: &Matrix) -> Option<usize> {
 /// as the others were when they were fetched. `part` is what they are of, for messages.
 pub fn arrive(part: impl Fn() -> String, matrices: &[(&str, &Matrix)]) {
     let elsewhere = || matrices.iter().filter(|(_, matrix)| matrix.is_elsewhere());
-    parts::bring(elsewhere().flat_map(|(_, matrix)| matrix.parts())).unwrap_or_else(|why| parts::refuse(why));
+    lazy_bytes::bring(elsewhere().flat_map(|(_, matrix)| matrix.parts()))
+        .unwrap_or_else(|why| lazy_bytes::refuse(why));
     for (name, matrix) in elsewhere() {
         let flaw = match ternary::is_ternary(matrix.dtype) {
             true if !matrix.scale().is_finite() => Some("its scale is not a finite number".to_owned()),
@@ -257,7 +258,7 @@ pub fn arrive(part: impl Fn() -> String, matrices: &[(&str, &Matrix)]) {
         };
         if let Some(flaw) = flaw {
             let problem = format!("{flaw} ({}); the file is damaged", matrix.dtype);
-            parts::refuse(Refused { place: format!("{name} of {}", part()), problem });
+            lazy_bytes::refuse(UnavailableBytes { place: format!("{name} of {}", part()), problem });
         }
     }
 }
@@ -267,10 +268,10 @@ pub fn arrive(part: impl Fn() -> String, matrices: &[(&str, &Matrix)]) {
 pub fn expect<'m>(layers: impl Iterator<Item = Vec<(&'static str, &'m Matrix)>>) {
     let elsewhere = |(_, matrix): &(&str, &Matrix)| matrix.is_elsewhere();
     let parts = |(_, matrix): (&str, &'m Matrix)| matrix.parts().cloned();
-    let layers: Vec<Vec<Parts>> =
+    let layers: Vec<Vec<LazyBytes>> =
         layers.map(|layer| layer.into_iter().filter(elsewhere).flat_map(parts).collect()).collect();
     if layers.iter().any(|parts| !parts.is_empty()) {
-        let bring = move || _ = layers.iter().try_for_each(parts::bring);
+        let bring = move || _ = layers.iter().try_for_each(lazy_bytes::bring);
         _ = thread::Builder::new().name("ahead".to_owned()).spawn(bring);
     }
 }
@@ -278,7 +279,7 @@ pub fn expect<'m>(layers: impl Iterator<Item = Vec<(&'static str, &'m Matrix)>>)
 /// Downloads and checks the rows of these tokens.
 pub fn arrive_rows(table: &Matrix, tokens: &[u32]) {
     let rows: Vec<_> = tokens.iter().flat_map(|&token| table.parts_of_row(token as usize)).collect();
-    parts::bring(&rows).unwrap_or_else(|why| parts::refuse(why));
+    lazy_bytes::bring(&rows).unwrap_or_else(|why| lazy_bytes::refuse(why));
 }
 
 /// Returns the first block with a bad scale. This reads all scales at the speed of memory; for an uncached file it

@@ -11,7 +11,7 @@
 use std::ops::Range;
 
 use crate::numerics::{KvType, LlamaCpp, Numerics, ggml};
-use crate::ops::attention::{Mask, Scale};
+use crate::ops::attention::{AttentionScale, Mask};
 use crate::ops::ffn::Activation;
 use crate::ops::linear::{panels, per_column};
 use crate::ops::multiplier::Multiplier;
@@ -103,13 +103,13 @@ impl Numerics for BitnetCpp {
         self.llama_cpp().to_cache(x)
     }
 
-    fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {
+    fn scores(&self, q: &Tensor, k: &Tensor, scale: AttentionScale) -> Tensor {
         match scale {
-            Scale::Products(factor) => {
+            AttentionScale::Products(factor) => {
                 let q = self.llama_cpp().as_cached(q);
                 ggml::scores(&q, k, self.cache_type(), DotOrder::Row, factor)
             }
-            Scale::Queries(_) => self.llama_cpp().scores(q, k, scale),
+            AttentionScale::Queries(_) => self.llama_cpp().scores(q, k, scale),
         }
     }
 

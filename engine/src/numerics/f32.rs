@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use crate::numerics::decoded::Decoded;
+use crate::numerics::decoded_rows::DecodedRows;
 use crate::numerics::{Numerics, PLAIN};
-use crate::ops::attention::{self, Mask, Scale};
+use crate::ops::attention::{self, AttentionScale, Mask};
 use crate::ops::ffn::Activation;
 use crate::ops::linear::{per_column, zip};
 use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm, mean, mean_square, rms_normed, standardised};
-use crate::ops::product::{Strided, product};
+use crate::ops::product::{StridedRows, product};
 use crate::ops::rope::{Rope, RopeTable, direct_angles};
 use crate::ops::sampling;
 use crate::quant::{self, decode_matrix_row};
@@ -52,7 +52,7 @@ impl Numerics for F32 {
     }
 
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
-        product(Strided::rows_of(x), &Decoded::new(w, DType::F32))
+        product(StridedRows::rows_of(x), &DecodedRows::new(w, DType::F32))
     }
 
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
@@ -75,10 +75,12 @@ impl Numerics for F32 {
         x
     }
 
-    fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {
+    fn scores(&self, q: &Tensor, k: &Tensor, scale: AttentionScale) -> Tensor {
         match scale {
-            Scale::Products(factor) => attention::scores(q, k, factor),
-            Scale::Queries(factor) => attention::scores(&self.scale(q, Multiplier::Element(factor)), k, 1.0),
+            AttentionScale::Products(factor) => attention::scores(q, k, factor),
+            AttentionScale::Queries(factor) => {
+                attention::scores(&self.scale(q, Multiplier::Element(factor)), k, 1.0)
+            }
         }
     }
 

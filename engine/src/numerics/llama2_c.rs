@@ -9,7 +9,7 @@ use std::ops::Range;
 use zerocopy::IntoBytes;
 
 use crate::numerics::{F32, Numerics, PLAIN};
-use crate::ops::attention::{self, Mask, Scale};
+use crate::ops::attention::{self, AttentionScale, Mask};
 use crate::ops::ffn::Activation;
 use crate::ops::linear::{panels, per_column, zip};
 use crate::ops::multiplier::Multiplier;
@@ -17,7 +17,7 @@ use crate::ops::norm::{LayerNorm, RmsNorm, per_row};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::parallel;
 use crate::quant;
-use crate::quant::llama2c::{self, Groups, Quantised};
+use crate::quant::llama2c::{self, Groups, QuantisedRow};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
 
@@ -92,15 +92,15 @@ impl Numerics for Llama2C {
         x
     }
 
-    fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {
+    fn scores(&self, q: &Tensor, k: &Tensor, scale: AttentionScale) -> Tensor {
         let root = (q.shape()[2] as f32).sqrt();
         match scale {
             // `run.c` divides by the root where others multiply by its inverse.
-            Scale::Products(factor) if factor == 1.0 / root => {
+            AttentionScale::Products(factor) if factor == 1.0 / root => {
                 attention::scores_by(q, k, |q, k| dot(q, k) / root)
             }
-            Scale::Products(factor) => attention::scores_by(q, k, |q, k| dot(q, k) * factor),
-            Scale::Queries(factor) => {
+            AttentionScale::Products(factor) => attention::scores_by(q, k, |q, k| dot(q, k) * factor),
+            AttentionScale::Queries(factor) => {
                 attention::scores_by(&self.scale(q, Multiplier::Element(factor)), k, dot)
             }
         }
@@ -154,7 +154,7 @@ fn decoded(w: &Matrix, rows: Range<usize>) -> Vec<f32> {
 }
 
 fn in_groups(x: &Tensor, w: &Matrix, group: usize) -> Tensor {
-    let activations = parallel::map(x.rows(), w.cols, |token| Quantised::of(x.row(token), group));
+    let activations = parallel::map(x.rows(), w.cols, |token| QuantisedRow::of(x.row(token), group));
     let fill = llama2c::group_products();
     panels(x.rows(), w.rows, w.cols, |outputs, columns| {
         let weights = Groups { codes: w.row_range(outputs.clone()), scales: w.scale_range(outputs) };

@@ -14,8 +14,8 @@ use std::ops::Range;
 use half::f16;
 
 use crate::numerics::{F32, Numerics, ggml};
-use crate::ops::attention::{Mask, Scale};
-use crate::ops::experts::{self, Routing};
+use crate::ops::attention::{AttentionScale, Mask};
+use crate::ops::experts::{self, ExpertRouting};
 use crate::ops::ffn::{Activation, CUBIC, SQRT_2_OVER_PI};
 use crate::ops::linear::{panels, per_column, zip};
 use crate::ops::multiplier::Multiplier;
@@ -137,14 +137,14 @@ impl Numerics for LlamaCpp {
         self.as_cached(&x)
     }
 
-    fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {
+    fn scores(&self, q: &Tensor, k: &Tensor, scale: AttentionScale) -> Tensor {
         match scale {
-            Scale::Products(factor) => {
+            AttentionScale::Products(factor) => {
                 let order = ggml::order_of_scores(q, self.cache_type());
                 ggml::scores(&self.as_cached(q), k, self.cache_type(), order, factor)
             }
-            Scale::Queries(factor) => {
-                self.scores(&self.scale(q, Multiplier::Element(factor)), k, Scale::Products(1.0))
+            AttentionScale::Queries(factor) => {
+                self.scores(&self.scale(q, Multiplier::Element(factor)), k, AttentionScale::Products(1.0))
             }
         }
     }
@@ -177,7 +177,7 @@ impl Numerics for LlamaCpp {
     }
 
     /// The sum is `f64`, and not less than the smallest `f16`.
-    fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: Routing) -> Tensor {
+    fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: ExpertRouting) -> Tensor {
         const LEAST: f32 = 6.103_515_6e-5;
         let weights = experts::of_chosen(&self.likelihoods(logits), chosen);
         let sum = |row: &[f32]| (row.iter().map(|&weight| f64::from(weight)).sum::<f64>() as f32).max(LEAST);

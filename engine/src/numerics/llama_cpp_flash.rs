@@ -11,10 +11,10 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use multiversion::multiversion;
 
-use crate::numerics::forward::forward;
+use crate::numerics::delegate::delegate;
 use crate::numerics::{KvType, LlamaCpp, Numerics, ggml};
-use crate::ops::attention::{Mask, Scale, per_head_and_token};
-use crate::ops::experts::Routing;
+use crate::ops::attention::{AttentionScale, Mask, per_head_and_token};
+use crate::ops::experts::ExpertRouting;
 use crate::ops::ffn::Activation;
 use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm};
@@ -38,17 +38,17 @@ impl LlamaCppFlash {
     /// The only variant.
     pub const NEW: Self = Self { inner: LlamaCpp { kv: KvType::F16 } };
 
-    fn way(tokens: usize) -> Way {
+    fn way(tokens: usize) -> SummationPlan {
         match tokens < TILE {
-            true => Way { together: 1, is_half: true },
-            false => Way { together: TILE, is_half: false },
+            true => SummationPlan { together: 1, is_half: true },
+            false => SummationPlan { together: TILE, is_half: false },
         }
     }
 }
 
 /// Summation in a pass.
 #[derive(Clone, Copy)]
-struct Way {
+struct SummationPlan {
     /// Keys that have one largest score.
     together: usize,
     /// True if sums over values are rounded to `f16`.
@@ -60,14 +60,14 @@ impl Numerics for LlamaCppFlash {
         "llama.cpp-flash"
     }
 
-    fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {
+    fn scores(&self, q: &Tensor, k: &Tensor, scale: AttentionScale) -> Tensor {
         match scale {
-            Scale::Products(factor) if q.rows() < TILE => {
+            AttentionScale::Products(factor) if q.rows() < TILE => {
                 ggml::scores(&self.inner.as_cached(q), k, self.cache_type(), DotOrder::Row, factor)
             }
-            Scale::Products(factor) => ggml::scores_in_order(q, k, factor),
-            Scale::Queries(factor) => {
-                self.scores(&self.scale(q, Multiplier::Element(factor)), k, Scale::Products(1.0))
+            AttentionScale::Products(factor) => ggml::scores_in_order(q, k, factor),
+            AttentionScale::Queries(factor) => {
+                self.scores(&self.scale(q, Multiplier::Element(factor)), k, AttentionScale::Products(1.0))
             }
         }
     }
@@ -99,7 +99,7 @@ impl Numerics for LlamaCppFlash {
         if Self::way(tokens).is_half { DType::F16 } else { DType::F32 }
     }
 
-    forward!(
+    delegate!(
         inner: weight_types, native_types, embed, scale, rms_norm, layer_norm, linear, linear_of_pass,
         adds_rows_alike, affine, bit_linear, rope_table, rotate, cache_type, to_cache, activation, gated,
         likelihoods, choose, expert_weights, linear_of_expert, routed, mix, add, probabilities
@@ -107,8 +107,8 @@ impl Numerics for LlamaCppFlash {
 }
 
 /// The weights of flash attention, though it has none: exponentials over their sum, which grows key by key, or tile by tile where
-/// `Way::together` has more, and shrinks where the largest score changes. Those that are not seen stay 0.
-fn softmax_row(row: &[f32], visible: Range<usize>, way: Way, out: &mut [f32]) {
+/// `SummationPlan::together` has more, and shrinks where the largest score changes. Those that are not seen stay 0.
+fn softmax_row(row: &[f32], visible: Range<usize>, way: SummationPlan, out: &mut [f32]) {
     let (mut largest, mut sum) = (f32::NEG_INFINITY, 0.0f32);
     let first = visible.start / way.together * way.together;
     for start in (first..visible.end).step_by(way.together) {
@@ -132,7 +132,7 @@ fn softmax_row(row: &[f32], visible: Range<usize>, way: Way, out: &mut [f32]) {
 /// `Σ weights[key] · values[key]`, rounded to f16 after each key where the sum is of that; `values` are `stride` apart. A weight
 /// over the largest so far is the exponential that meets the values, and the largest of all is one over the sum of these.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma+f16c"))]
-fn add_key_by_key(weights: &[f32], values: &[f32], stride: usize, way: Way, out: &mut [f32]) {
+fn add_key_by_key(weights: &[f32], values: &[f32], stride: usize, way: SummationPlan, out: &mut [f32]) {
     let mut half = vec![f16::ZERO; out.len()];
     let mut round = |sums: &mut [f32]| {
         if way.is_half {

@@ -1,40 +1,40 @@
 //! Ways of computing: formulas are the architecture's, rounding is the numerics'.
 
+mod activation_quantisation;
 mod bit_linear;
 mod bitnet_cpp;
-mod decoded;
+mod cache_override;
+mod decoded_rows;
+pub(crate) mod delegate;
 mod f32;
-pub(crate) mod forward;
 mod ggml;
+mod kernel_variants;
 mod llama2_c;
 mod llama_cpp;
 mod llama_cpp_flash;
-mod noisy;
-mod one_order;
-mod other_kernels;
-mod resummed;
+mod perturbed_results;
+mod perturbed_terms;
+mod single_token;
 mod transformers;
-mod with_cache;
-mod with_codes;
 
 use std::ops::Range;
 
 pub use self::f32::F32;
+pub use activation_quantisation::ActivationQuantisation;
 pub use bitnet_cpp::BitnetCpp;
-pub(crate) use forward::forward;
+pub use cache_override::{CACHE_CODES, CacheOverride};
+pub(crate) use delegate::delegate;
+pub use kernel_variants::{KernelVariant, SummationOrder};
 pub use llama_cpp::{KvType, LlamaCpp};
 pub use llama_cpp_flash::{LlamaCppFlash, TILE};
 pub use llama2_c::Llama2C;
-pub use noisy::{Noisy, Roundings, moved};
-pub use one_order::OneOrder;
-pub use other_kernels::{OtherKernels, Sum};
-pub use resummed::Resummed;
+pub use perturbed_results::{PerturbedResults, Roundings, moved};
+pub use perturbed_terms::PerturbedTerms;
+pub use single_token::SingleTokenNumerics;
 pub use transformers::Transformers;
-pub use with_cache::{CACHE_CODES, WithCache};
-pub use with_codes::WithCodes;
 
-use crate::ops::attention::{Mask, Scale};
-use crate::ops::experts::{self, Order, Routing};
+use crate::ops::attention::{AttentionScale, Mask};
+use crate::ops::experts::{self, ExpertOrder, ExpertRouting};
 use crate::ops::ffn::Activation;
 use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm};
@@ -145,7 +145,7 @@ pub trait Numerics: Send + Sync {
     fn to_cache(&self, x: Tensor) -> Tensor;
 
     /// `scale · q·k`: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
-    fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor;
+    fn scores(&self, q: &Tensor, k: &Tensor, scale: AttentionScale) -> Tensor;
 
     /// Masked softmax over keys: `[H, T, S]`.
     fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor;
@@ -184,12 +184,12 @@ pub trait Numerics: Send + Sync {
     }
 
     /// Computes the weights of the chosen experts: `[T, E]`, `[T, k]` to `[T, k]`.
-    fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: Routing) -> Tensor {
+    fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: ExpertRouting) -> Tensor {
         let weights = experts::of_chosen(&self.likelihoods(logits), chosen);
         match routing.is_normalised {
-            true => {
-                experts::normalised(weights, |row| Order::Weights.of(row).into_iter().map(|at| row[at]).sum())
-            }
+            true => experts::normalised(weights, |row| {
+                ExpertOrder::Weights.of(row).into_iter().map(|at| row[at]).sum()
+            }),
             false => weights,
         }
     }
@@ -208,7 +208,7 @@ pub trait Numerics: Send + Sync {
 
     /// The weighted sum of what the chosen experts have made: `[T, k, d]`, `[T, k]` to `[T, d]`.
     fn mix(&self, outputs: &Tensor, weights: &Tensor) -> Tensor {
-        experts::mixed(outputs, weights, Order::Weights, |x| x)
+        experts::mixed(outputs, weights, ExpertOrder::Weights, |x| x)
     }
 
     /// The residual add.

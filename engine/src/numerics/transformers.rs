@@ -8,15 +8,15 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
-use crate::numerics::decoded::Decoded;
+use crate::numerics::decoded_rows::DecodedRows;
 use crate::numerics::{F32, Numerics};
-use crate::ops::attention::{Mask, Scale};
-use crate::ops::experts::{self, Order, Routing};
+use crate::ops::attention::{AttentionScale, Mask};
+use crate::ops::experts::{self, ExpertOrder, ExpertRouting};
 use crate::ops::ffn::{Activation, CUBIC, SQRT_2_OVER_PI};
 use crate::ops::linear::{per_column, zip};
 use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm, rms_normed};
-use crate::ops::product::{Strided, product};
+use crate::ops::product::{StridedRows, product};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::quant::{self, ternary};
 use crate::tensor::Tensor;
@@ -56,7 +56,7 @@ impl Transformers {
 
     /// `x · wᵀ` before it is rounded.
     pub(super) fn products(self, x: &Tensor, w: &Matrix) -> Tensor {
-        product(Strided::rows_of(x), &Decoded::new(w, self.cache_type()))
+        product(StridedRows::rows_of(x), &DecodedRows::new(w, self.cache_type()))
     }
 
     /// GELU's tanh form as a chain of torch operations, each rounded. `torch.pow(x, 3)` is one of them, but in bf16 its
@@ -159,8 +159,8 @@ impl Numerics for Transformers {
     }
 
     /// Whatever the architecture's authors did, transformers scales the products.
-    fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {
-        let products = self.rounded(F32.scores(q, k, Scale::Products(1.0)));
+    fn scores(&self, q: &Tensor, k: &Tensor, scale: AttentionScale) -> Tensor {
+        let products = self.rounded(F32.scores(q, k, AttentionScale::Products(1.0)));
         products.map(|product| self.round(product * scale.factor()))
     }
 
@@ -184,14 +184,14 @@ impl Numerics for Transformers {
     }
 
     /// Softmax and its sum are in `f32`; whether the weights are rounded then, is the model's.
-    fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: Routing) -> Tensor {
+    fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: ExpertRouting) -> Tensor {
         let weights = F32.expert_weights(logits, chosen, routing);
         if routing.is_rounded { self.rounded(weights) } else { weights }
     }
 
     /// Expert after expert adds its rows to what is there.
     fn mix(&self, outputs: &Tensor, weights: &Tensor) -> Tensor {
-        experts::mixed(outputs, weights, Order::Numbers, |x| self.round(x))
+        experts::mixed(outputs, weights, ExpertOrder::Numbers, |x| self.round(x))
     }
 
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {

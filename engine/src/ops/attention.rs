@@ -8,7 +8,7 @@ use multiversion::multiversion;
 
 use crate::ops::dot::{Kernel, LANES};
 use crate::ops::exp::exp;
-use crate::ops::product::{Blocks, Strided, cut, fill};
+use crate::ops::product::{PartialSums, StridedRows, cut, fill};
 use crate::parallel;
 use crate::tensor::Tensor;
 
@@ -34,18 +34,18 @@ impl Mask {
 
 /// Factor of q·k, and the operand that it is applied to.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Scale {
+pub enum AttentionScale {
     /// The products: `(q·k) · scale`.
     Products(f32),
     /// The queries, before they meet the keys: `(q · scale)·k`.
     Queries(f32),
 }
 
-impl Scale {
+impl AttentionScale {
     /// The factor.
     pub fn factor(self) -> f32 {
         match self {
-            Scale::Products(factor) | Scale::Queries(factor) => factor,
+            AttentionScale::Products(factor) | AttentionScale::Queries(factor) => factor,
         }
     }
 }
@@ -57,8 +57,8 @@ pub fn scores(q: &Tensor, k: &Tensor, scale: f32) -> Tensor {
     let mut data = vec![0.0; heads * tokens * keys];
     let each = tokens * keys * q.shape()[2] / parallel::PRODUCTS;
     parallel::chunks(&mut data, tokens * keys, each, |head, scores| {
-        let (queries, keys_of_head) = (Strided::head_of(q, head), Strided::head_of(k, head / group));
-        fill(kernel, Blocks::Cut, queries, &keys_of_head, scores.chunks_mut(keys).collect());
+        let (queries, keys_of_head) = (StridedRows::head_of(q, head), StridedRows::head_of(k, head / group));
+        fill(kernel, PartialSums::Cut, queries, &keys_of_head, scores.chunks_mut(keys).collect());
         scores.iter_mut().for_each(|score| *score *= scale);
     });
     Tensor::new(&[heads, tokens, keys], data)
@@ -154,8 +154,8 @@ pub fn context(weights: &Tensor, v: &Tensor) -> Tensor {
             let weights = weights.row(head).chunks(TOGETHER * keys);
             for (weights, out) in weights.zip(in_parts(out, TOGETHER)) {
                 let seen = if are_numbers { seen(weights, keys) } else { keys };
-                let (x, v) = (Strided::beginning(weights, keys, seen), &turned[head / group]);
-                fill(Kernel::fastest(), Blocks::Whole, x, &Strided::beginning(v, keys, seen), out);
+                let (x, v) = (StridedRows::beginning(weights, keys, seen), &turned[head / group]);
+                fill(Kernel::fastest(), PartialSums::Whole, x, &StridedRows::beginning(v, keys, seen), out);
             }
         },
     );

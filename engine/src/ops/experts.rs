@@ -9,7 +9,7 @@ use crate::tensor::Tensor;
 
 /// Rules for the weights of the chosen experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Routing {
+pub struct ExpertRouting {
     /// Number of experts per token.
     pub used: usize,
     /// True if the weights are divided by their sum.
@@ -20,18 +20,18 @@ pub struct Routing {
 
 /// Order in which the outputs of the chosen experts are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum ExpertOrder {
     /// Order of the experts' indices.
     Numbers,
     /// The one with the largest weight first; of equals, that with the lowest number.
     Weights,
 }
 
-impl Order {
+impl ExpertOrder {
     /// The entries of a row of weights in this order.
     pub fn of(self, weights: &[f32]) -> Vec<usize> {
         let mut order: Vec<usize> = (0..weights.len()).collect();
-        if self == Order::Weights {
+        if self == ExpertOrder::Weights {
             order.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]));
         }
         order
@@ -41,7 +41,7 @@ impl Order {
 /// The `used` likeliest experts of each token, of equals those with the lowest numbers: `[T, E]` to `[T, k]`, ascending.
 pub fn choose(likelihoods: &Tensor, used: usize) -> Tensor {
     let of_token = |token: usize| {
-        let mut chosen = Order::Weights.of(likelihoods.row(token));
+        let mut chosen = ExpertOrder::Weights.of(likelihoods.row(token));
         chosen.truncate(used);
         chosen.sort_unstable();
         chosen.into_iter().map(|expert| expert as f32)
@@ -107,7 +107,12 @@ pub fn row_of_each(x: &Tensor, used: usize) -> impl Fn(usize) -> usize + Copy + 
 }
 
 /// The weighted sum over the chosen experts, each product and each partial sum rounded: `[T, k, d]`, `[T, k]` to `[T, d]`.
-pub fn mixed(outputs: &Tensor, weights: &Tensor, order: Order, round: impl Fn(f32) -> f32 + Sync) -> Tensor {
+pub fn mixed(
+    outputs: &Tensor,
+    weights: &Tensor,
+    order: ExpertOrder,
+    round: impl Fn(f32) -> f32 + Sync,
+) -> Tensor {
     let width = outputs.shape()[2];
     let mut data = vec![0.0; outputs.rows() * width];
     let used = outputs.shape()[1];

@@ -5,12 +5,12 @@
 
 use std::ops::Range;
 
-use crate::ops::dot::{Kernel, LANES, PANEL, SIDE, STEPS, Step, Sums};
+use crate::ops::dot::{Kernel, LANES, LaneColumns, PANEL, PanelSums, SIDE, STEPS};
 use crate::parallel;
 use crate::tensor::Tensor;
 
-/// Rows of numbers, each as long as the others.
-pub trait Rows: Sync {
+/// Rows of numbers of one length.
+pub trait RowSource: Sync {
     /// Returns the number of rows.
     fn rows(&self) -> usize;
 
@@ -21,16 +21,16 @@ pub trait Rows: Sync {
     fn row<'r>(&'r self, index: usize, scratch: &'r mut [f32]) -> &'r [f32];
 }
 
-/// Rows that lie in memory, `stride` apart.
+/// Rows in memory, `stride` values apart.
 #[derive(Clone, Copy, Debug)]
-pub struct Strided<'r> {
+pub struct StridedRows<'r> {
     values: &'r [f32],
     stride: usize,
     rows: usize,
     columns: usize,
 }
 
-impl<'r> Strided<'r> {
+impl<'r> StridedRows<'r> {
     /// The rows of a tensor.
     pub fn rows_of(x: &'r Tensor) -> Self {
         Self { values: x.data(), stride: x.row_len(), rows: x.rows(), columns: x.row_len() }
@@ -53,7 +53,7 @@ impl<'r> Strided<'r> {
     }
 }
 
-impl Rows for Strided<'_> {
+impl RowSource for StridedRows<'_> {
     fn rows(&self) -> usize {
         self.rows
     }
@@ -72,7 +72,7 @@ const TILED: usize = 3;
 
 /// Number of steps in a partial sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Blocks {
+pub enum PartialSums {
     /// [`STEPS`], the first of them from the first column on.
     Cut,
     /// One sum over all columns: for columns that are keys, of which a cache may have dropped the first.
@@ -83,9 +83,9 @@ pub enum Blocks {
 ///
 /// # Panics
 /// If there are no rows, or those of one side are longer than the other's.
-pub fn product(x: Strided, w: &impl Rows) -> Tensor {
+pub fn product(x: StridedRows, w: &impl RowSource) -> Tensor {
     let mut values = vec![0.0; x.rows * w.rows()];
-    fill(Kernel::fastest(), Blocks::Cut, x, w, values.chunks_mut(w.rows()).collect());
+    fill(Kernel::fastest(), PartialSums::Cut, x, w, values.chunks_mut(w.rows()).collect());
     Tensor::new(&[x.rows, w.rows()], values)
 }
 
@@ -93,18 +93,24 @@ pub fn product(x: Strided, w: &impl Rows) -> Tensor {
 ///
 /// # Panics
 /// As [`product`], or if `values` are other rows than these.
-pub fn fill(kernel: Kernel, blocks: Blocks, x: Strided, w: &impl Rows, values: Vec<&mut [f32]>) {
+pub fn fill(
+    kernel: Kernel,
+    blocks: PartialSums,
+    x: StridedRows,
+    w: &impl RowSource,
+    values: Vec<&mut [f32]>,
+) {
     assert_eq!(x.columns, w.columns(), "rows of both sides are equally long");
     assert!(
         values.len() == x.rows && values.iter().all(|row| row.len() == w.rows()),
         "a place for each value"
     );
-    let packed = (x.rows >= TILED).then(|| Packed::of(x));
+    let packed = (x.rows >= TILED).then(|| PackedRows::of(x));
     let width = width_of_panels(w.rows());
     parallel::each(
         cut(values, width),
         width * x.rows * x.columns / parallel::PRODUCTS,
-        || (vec![0.0; w.columns()], Packed::default()),
+        || (vec![0.0; w.columns()], PackedRows::default()),
         |(scratch, weights), panel, mut values| {
             let outputs = panel * width..panel * width + values[0].len();
             match &packed {
@@ -138,9 +144,9 @@ pub fn cut<'v>(rows: impl IntoIterator<Item = &'v mut [f32]>, width: usize) -> V
 
 fn one_by_one(
     kernel: Kernel,
-    blocks: Blocks,
-    x: Strided,
-    w: &impl Rows,
+    blocks: PartialSums,
+    x: StridedRows,
+    w: &impl RowSource,
     outputs: Range<usize>,
     scratch: &mut [f32],
     values: &mut [&mut [f32]],
@@ -149,25 +155,25 @@ fn one_by_one(
         let weights = w.row(output, scratch);
         for (row, out) in values.iter_mut().enumerate() {
             out[at] += match blocks {
-                Blocks::Cut => kernel.dot(x.at(row), weights),
-                Blocks::Whole => (kernel.block)(x.at(row), weights),
+                PartialSums::Cut => kernel.dot(x.at(row), weights),
+                PartialSums::Whole => (kernel.block)(x.at(row), weights),
             };
         }
     }
 }
 
-/// Rows in groups of four, the lanes of which stand side by side. The last group is filled up with zeros.
+/// Rows in groups of four with interleaved lanes. The last group is padded with zeros.
 #[derive(Default)]
-struct Packed {
-    steps: Vec<Step>,
+struct PackedRows {
+    steps: Vec<LaneColumns>,
     /// Steps of a group.
     len: usize,
 }
 
-impl Packed {
-    fn of(x: Strided) -> Self {
+impl PackedRows {
+    fn of(x: StridedRows) -> Self {
         let len = x.columns.div_ceil(LANES);
-        let mut steps = vec![Step::default(); x.rows.div_ceil(SIDE) * len];
+        let mut steps = vec![LaneColumns::default(); x.rows.div_ceil(SIDE) * len];
         parallel::chunks(&mut steps, len.max(1), SIDE * x.columns, |group, steps| {
             (group * SIDE..x.rows.min((group + 1) * SIDE)).for_each(|row| put(x.at(row), row % SIDE, steps));
         });
@@ -175,9 +181,9 @@ impl Packed {
     }
 
     /// Takes these rows in the place of those it has.
-    fn take(&mut self, w: &impl Rows, rows: Range<usize>, scratch: &mut [f32]) {
+    fn take(&mut self, w: &impl RowSource, rows: Range<usize>, scratch: &mut [f32]) {
         self.len = w.columns().div_ceil(LANES);
-        self.steps.resize(rows.len().div_ceil(SIDE) * self.len, Step::default());
+        self.steps.resize(rows.len().div_ceil(SIDE) * self.len, LaneColumns::default());
         for (place, row) in rows.enumerate() {
             let group = &mut self.steps[place / SIDE * self.len..][..self.len];
             put(w.row(row, scratch), place % SIDE, group);
@@ -185,9 +191,9 @@ impl Packed {
     }
 
     /// The products with `weights`, which are as long, at `values[row][weight]`.
-    fn times(&self, kernel: Kernel, blocks: Blocks, weights: &Self, values: &mut [&mut [f32]]) {
-        let mut sums = Sums::default();
-        let steps = if blocks == Blocks::Cut { STEPS } else { self.len };
+    fn times(&self, kernel: Kernel, blocks: PartialSums, weights: &Self, values: &mut [&mut [f32]]) {
+        let mut sums = PanelSums::default();
+        let steps = if blocks == PartialSums::Cut { STEPS } else { self.len };
         for block in (0..self.len).step_by(steps) {
             for (x, values) in self.steps.chunks(self.len).zip(values.chunks_mut(SIDE)) {
                 let x = &x[block..self.len.min(block + steps)];
@@ -206,10 +212,10 @@ impl Packed {
 }
 
 /// A row in its place of a group.
-fn put(values: &[f32], place: usize, steps: &mut [Step]) {
+fn put(values: &[f32], place: usize, steps: &mut [LaneColumns]) {
     let (whole, rest) = values.as_chunks::<LANES>();
-    steps.iter_mut().zip(whole).for_each(|(Step(step), lanes)| step[place] = *lanes);
-    if let Some(Step(step)) = steps.get_mut(whole.len()) {
+    steps.iter_mut().zip(whole).for_each(|(LaneColumns(step), lanes)| step[place] = *lanes);
+    if let Some(LaneColumns(step)) = steps.get_mut(whole.len()) {
         step[place] = [0.0; LANES];
         step[place][..rest.len()].copy_from_slice(rest);
     }

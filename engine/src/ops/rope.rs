@@ -224,13 +224,17 @@ impl RopeTable {
     }
 
     /// Rotates all heads of a token together, with its cosines and sines.
-    fn per_token(&self, x: &Tensor, turn: impl Fn(Heads, &[f32], [&[f32]; 2], &mut [f32]) + Sync) -> Tensor {
+    fn per_token(
+        &self,
+        x: &Tensor,
+        turn: impl Fn(HeadLayout, &[f32], [&[f32]; 2], &mut [f32]) + Sync,
+    ) -> Tensor {
         let &[tokens, heads, head_dim] = x.shape() else {
             panic!("RoPE takes [T, H, D], not {:?}", x.shape())
         };
         let rotated = Tensor::from_rows(tokens, heads * head_dim, |token, out| {
             turn(
-                Heads { pairing: self.rope.pairing, head_dim },
+                HeadLayout { pairing: self.rope.pairing, head_dim },
                 x.row(token),
                 [self.cos.row(token), self.sin.row(token)],
                 out,
@@ -242,20 +246,20 @@ impl RopeTable {
 
 /// Layout of the heads of a row.
 #[derive(Clone, Copy)]
-struct Heads {
+struct HeadLayout {
     pairing: RopePairing,
     head_dim: usize,
 }
 
 #[multiversion(targets("x86_64+avx2+fma"))]
-fn turn_fused(heads: Heads, x: &[f32], angles: [&[f32]; 2], out: &mut [f32]) {
+fn turn_fused(heads: HeadLayout, x: &[f32], angles: [&[f32]; 2], out: &mut [f32]) {
     turn(heads, x, angles, out, |[x, y], [cos, sin]| [x.mul_add(cos, -(y * sin)), x.mul_add(sin, y * cos)]);
 }
 
 /// Applies `turned` to every pair of every head, with its cosine and sine.
 #[inline(always)]
 fn turn(
-    Heads { pairing, head_dim }: Heads,
+    HeadLayout { pairing, head_dim }: HeadLayout,
     x: &[f32],
     [cos, sin]: [&[f32]; 2],
     out: &mut [f32],

@@ -16,13 +16,13 @@ pub struct Tiles {
     pub together: usize,
 }
 
-/// Rows of a matrix whose weights come in any order.
-struct Rows {
+/// Rows of ternary weights that are filled in any order.
+struct TernaryRows {
     weights: Vec<i8>,
     columns: usize,
 }
 
-impl Rows {
+impl TernaryRows {
     fn new(rows: usize, columns: usize) -> Self {
         Self { weights: vec![0; rows * columns], columns }
     }
@@ -94,7 +94,7 @@ pub fn from_tl2(data: &[u8], rows: usize, columns: usize, tiles: Tiles) -> Resul
     let in_triples = columns - in_pairs;
     let (indices, rest) = data.split_at(rows * in_triples / 6);
     let (signs, pairs) = rest.split_at(rows * in_triples / 24);
-    let mut out = Rows::new(rows, columns);
+    let mut out = TernaryRows::new(rows, columns);
     let mut at = 0;
     for (row, column) in tiled(rows, in_triples, tiles, 32, 6) {
         for byte in 0..32 {
@@ -185,7 +185,7 @@ pub fn tl1_fits(rows: usize, columns: usize, tiles: Tiles) -> bool {
 /// # Panics
 /// If the tiles do not fit, or `data` is shorter than the matrix's codes.
 pub fn from_tl1(data: &[u8], rows: usize, columns: usize, tiles: Tiles) -> Result<Vec<u8>, usize> {
-    let mut out = Rows::new(rows, columns);
+    let mut out = TernaryRows::new(rows, columns);
     let mut at = 0;
     for (top, left) in tiled(rows, columns, tiles, tiles.together, 256 / tiles.together) {
         let part = Tiles { rows: tiles.together, columns: 256 / tiles.together, ..tiles };

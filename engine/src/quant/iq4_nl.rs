@@ -2,8 +2,8 @@
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::signed::{self, Signed};
-use super::stored::{Half, Stored, nibbles};
+use super::block::{QuantBlock, StoredF16, nibbles};
+use super::q_symmetric::{self, SymmetricBlock};
 
 /// Values of the indices (ggml's `kvalues_iq4nl`).
 pub(super) const VALUES: [i8; 16] =
@@ -12,12 +12,12 @@ pub(super) const VALUES: [i8; 16] =
 /// 32 values in 18 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(super) struct Block {
-    pub(super) scale: Half,
+pub(super) struct BlockIq4Nl {
+    pub(super) scale: StoredF16,
     pub(super) nibbles: [u8; 16],
 }
 
-impl Stored for Block {
+impl QuantBlock for BlockIq4Nl {
     const LEN: usize = 32;
 
     fn is_finite(&self) -> bool {
@@ -25,11 +25,11 @@ impl Stored for Block {
     }
 
     fn decode(&self, out: &mut [f32]) {
-        signed::decode(self, out);
+        q_symmetric::decode(self, out);
     }
 }
 
-impl Signed for Block {
+impl SymmetricBlock for BlockIq4Nl {
     fn scale(&self) -> f32 {
         self.scale.to_f32()
     }

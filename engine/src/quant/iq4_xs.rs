@@ -2,23 +2,23 @@
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
+use super::block::{QuantBlock, StoredF16, nibbles};
 use super::iq4_nl::VALUES;
-use super::large::{self, Large, by_rows};
-use super::stored::{Half, Stored, nibbles};
+use super::k_quants::{self, KQuantBlock, by_rows};
 
 /// 256 values in 136 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(super) struct Block {
-    pub(super) scale: Half,
+pub(super) struct BlockIq4Xs {
+    pub(super) scale: StoredF16,
     /// The upper two bits of each scale.
-    pub(super) scales_high: Half,
+    pub(super) scales_high: StoredF16,
     /// The lower four.
     pub(super) scales_low: [u8; 4],
     pub(super) nibbles: [[u8; 16]; 8],
 }
 
-impl Block {
+impl BlockIq4Xs {
     /// The scale of each 32 values.
     pub(super) fn group_scales(&self) -> [i8; 8] {
         std::array::from_fn(|group| {
@@ -29,7 +29,7 @@ impl Block {
     }
 }
 
-impl Stored for Block {
+impl QuantBlock for BlockIq4Xs {
     const LEN: usize = 256;
 
     fn is_finite(&self) -> bool {
@@ -37,11 +37,11 @@ impl Stored for Block {
     }
 
     fn decode(&self, out: &mut [f32]) {
-        large::decode(self, out);
+        k_quants::decode(self, out);
     }
 }
 
-impl Large for Block {
+impl KQuantBlock for BlockIq4Xs {
     const OFFSET: i8 = 0;
 
     fn scale(&self) -> f32 {

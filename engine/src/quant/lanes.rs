@@ -5,9 +5,9 @@
 
 /// Eight `f32`, as one register holds them.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Lanes(pub(super) [f32; 8]);
+pub(super) struct LaneSums(pub(super) [f32; 8]);
 
-impl Lanes {
+impl LaneSums {
     /// Adds `scale · sums` to the lanes, each with one rounding.
     pub(super) fn add_scaled(&mut self, scale: f32, sums: [i32; 8]) {
         for (lane, sum) in self.0.iter_mut().zip(sums) {
@@ -27,7 +27,7 @@ impl Lanes {
     }
 }
 
-/// The last steps of [`Lanes::sum`].
+/// The last steps of [`LaneSums::sum`].
 pub(super) fn sum4([a, b, c, d]: [f32; 4]) -> f32 {
     (a + c) + (b + d)
 }

@@ -8,22 +8,22 @@
 //! llama2.c computes with stands apart, in [`llama2c`].
 
 mod activation_codes;
-mod affine;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 pub mod bitnet_files;
+mod block;
+mod exact_values;
+mod floats;
 mod iq4_nl;
 mod iq4_xs;
-mod known;
+mod k_quants;
 mod lanes;
-mod large;
 pub mod llama2c;
 mod mxfp4;
 #[cfg(target_arch = "aarch64")]
 mod neon;
-mod plain;
 mod product;
 mod q2_k;
 mod q3_k;
@@ -37,11 +37,11 @@ mod q6_k;
 mod q8_0;
 mod q8_1;
 mod q8_k;
-mod round;
-mod signed;
-mod signed_dot;
+mod q_asymmetric;
+mod q_symmetric;
+mod q_symmetric_dot;
+mod rounding;
 mod simd;
-mod stored;
 pub mod ternary;
 mod tq1_0;
 mod tq2_0;
@@ -50,9 +50,9 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 
 pub use self::activation_codes::{ActivationCodes, CodeGroup, ScaleType, extent};
-pub use self::known::{Known, known, parts};
+use self::block::{decode_row as decode_blocks, first_unsound as unsound};
+pub use self::exact_values::{ActivationRow, known, parts};
 pub use self::product::Product;
-use self::stored::{decode_row as decode_blocks, first_unsound as unsound};
 use crate::parallel;
 use crate::weight::{DType, Matrix};
 
@@ -60,10 +60,10 @@ use crate::weight::{DType, Matrix};
 pub type Dot = fn(weights: &[u8], activations: &[u8]) -> f32;
 
 /// Dot products of two stored rows with four quantised ones: of each pair what [`Dot`] gives.
-pub type Tile = fn(weights: [&[u8]; 2], activations: [&[u8]; 4]) -> [[f32; 4]; 2];
+pub type DotTile = fn(weights: [&[u8]; 2], activations: [&[u8]; 4]) -> [[f32; 4]; 2];
 
 /// Quantises a row of activations.
-pub type Quantise = fn(row: &[f32], out: &mut [u8]);
+pub type RowQuantiser = fn(row: &[f32], out: &mut [u8]);
 
 /// The sum of ternary codes times activations: a row of weights, and a token's codes.
 pub type TernarySum = fn(weights: &[u8], activations: &[i8]) -> i32;
@@ -96,24 +96,24 @@ macro_rules! traits {
 
 #[rustfmt::skip]
 const TRAITS: &[TypeTraits] = traits! {
-    F32    F32  plain::decode::<plain::Single>, plain::dot_f32, never;
-    F16    F16  plain::decode_f16, plain::dot_f16, never;
-    BF16   BF16 plain::decode::<plain::Brain>, plain::dot_bf16, never;
-    Q4_0   Q8_0 decode_blocks::<q4_0::Block>, signed_dot::dot::<q4_0::Block>, unsound::<q4_0::Block>;
-    Q4_1   Q8_1 decode_blocks::<q4_1::Block>, affine::dot::<q4_1::Block>, unsound::<q4_1::Block>;
-    Q5_0   Q8_0 decode_blocks::<q5_0::Block>, signed_dot::dot::<q5_0::Block>, unsound::<q5_0::Block>;
-    Q5_1   Q8_1 decode_blocks::<q5_1::Block>, affine::dot::<q5_1::Block>, unsound::<q5_1::Block>;
-    Q8_0   Q8_0 decode_blocks::<q8_0::Block>, signed_dot::dot::<q8_0::Block>, unsound::<q8_0::Block>;
-    Q2_K   Q8_K decode_blocks::<q2_k::Block>, large::dot_with_mins::<q2_k::Block>, unsound::<q2_k::Block>;
-    Q3_K   Q8_K decode_blocks::<q3_k::Block>, large::dot::<q3_k::Block>, unsound::<q3_k::Block>;
-    Q4_K   Q8_K decode_blocks::<q4_k::Block>, large::dot_with_mins_in_four::<q4_k::Block>, unsound::<q4_k::Block>;
-    Q5_K   Q8_K decode_blocks::<q5_k::Block>, large::dot_with_mins_in_one::<q5_k::Block>, unsound::<q5_k::Block>;
-    Q6_K   Q8_K decode_blocks::<q6_k::Block>, large::dot::<q6_k::Block>, unsound::<q6_k::Block>;
-    IQ4_NL Q8_0 decode_blocks::<iq4_nl::Block>, signed_dot::dot_in_pairs::<iq4_nl::Block>, unsound::<iq4_nl::Block>;
-    IQ4_XS Q8_K decode_blocks::<iq4_xs::Block>, large::dot::<iq4_xs::Block>, unsound::<iq4_xs::Block>;
-    TQ1_0  Q8_K decode_blocks::<tq1_0::Block>, large::dot::<tq1_0::Block>, unsound::<tq1_0::Block>;
-    TQ2_0  Q8_K decode_blocks::<tq2_0::Block>, large::dot::<tq2_0::Block>, unsound::<tq2_0::Block>;
-    MXFP4  Q8_0 decode_blocks::<mxfp4::Block>, signed_dot::dot_in_pairs::<mxfp4::Block>, unsound::<mxfp4::Block>;
+    F32    F32  floats::decode::<floats::StoredF32>, floats::dot_f32, never;
+    F16    F16  floats::decode_f16, floats::dot_f16, never;
+    BF16   BF16 floats::decode::<floats::StoredBf16>, floats::dot_bf16, never;
+    Q4_0   Q8_0 decode_blocks::<q4_0::BlockQ4_0>, q_symmetric_dot::dot::<q4_0::BlockQ4_0>, unsound::<q4_0::BlockQ4_0>;
+    Q4_1   Q8_1 decode_blocks::<q4_1::BlockQ4_1>, q_asymmetric::dot::<q4_1::BlockQ4_1>, unsound::<q4_1::BlockQ4_1>;
+    Q5_0   Q8_0 decode_blocks::<q5_0::BlockQ5_0>, q_symmetric_dot::dot::<q5_0::BlockQ5_0>, unsound::<q5_0::BlockQ5_0>;
+    Q5_1   Q8_1 decode_blocks::<q5_1::BlockQ5_1>, q_asymmetric::dot::<q5_1::BlockQ5_1>, unsound::<q5_1::BlockQ5_1>;
+    Q8_0   Q8_0 decode_blocks::<q8_0::BlockQ8_0>, q_symmetric_dot::dot::<q8_0::BlockQ8_0>, unsound::<q8_0::BlockQ8_0>;
+    Q2_K   Q8_K decode_blocks::<q2_k::BlockQ2K>, k_quants::dot_with_mins::<q2_k::BlockQ2K>, unsound::<q2_k::BlockQ2K>;
+    Q3_K   Q8_K decode_blocks::<q3_k::BlockQ3K>, k_quants::dot::<q3_k::BlockQ3K>, unsound::<q3_k::BlockQ3K>;
+    Q4_K   Q8_K decode_blocks::<q4_k::BlockQ4K>, k_quants::dot_with_mins_in_four::<q4_k::BlockQ4K>, unsound::<q4_k::BlockQ4K>;
+    Q5_K   Q8_K decode_blocks::<q5_k::BlockQ5K>, k_quants::dot_with_mins_in_one::<q5_k::BlockQ5K>, unsound::<q5_k::BlockQ5K>;
+    Q6_K   Q8_K decode_blocks::<q6_k::BlockQ6K>, k_quants::dot::<q6_k::BlockQ6K>, unsound::<q6_k::BlockQ6K>;
+    IQ4_NL Q8_0 decode_blocks::<iq4_nl::BlockIq4Nl>, q_symmetric_dot::dot_in_pairs::<iq4_nl::BlockIq4Nl>, unsound::<iq4_nl::BlockIq4Nl>;
+    IQ4_XS Q8_K decode_blocks::<iq4_xs::BlockIq4Xs>, k_quants::dot::<iq4_xs::BlockIq4Xs>, unsound::<iq4_xs::BlockIq4Xs>;
+    TQ1_0  Q8_K decode_blocks::<tq1_0::BlockTq1_0>, k_quants::dot::<tq1_0::BlockTq1_0>, unsound::<tq1_0::BlockTq1_0>;
+    TQ2_0  Q8_K decode_blocks::<tq2_0::BlockTq2_0>, k_quants::dot::<tq2_0::BlockTq2_0>, unsound::<tq2_0::BlockTq2_0>;
+    MXFP4  Q8_0 decode_blocks::<mxfp4::BlockMxfp4>, q_symmetric_dot::dot_in_pairs::<mxfp4::BlockMxfp4>, unsound::<mxfp4::BlockMxfp4>;
 };
 
 /// Order of sums for products of several tokens. Types without one add as for a single token.
@@ -141,16 +141,16 @@ macro_rules! batches {
 
 #[rustfmt::skip]
 const BATCHES: &[Batch] = batches! {
-    F32    2 4 8 plain::batch_dot::<plain::Single>;
-    F16    2 4 8 plain::batch_dot::<plain::Half>;
-    BF16   2 4 8 plain::batch_dot::<plain::Brain>;
-    IQ4_NL 2 1 1 signed_dot::dot::<iq4_nl::Block>;
-    Q2_K   8 1 1 large::batch_dot_with_mins::<q2_k::Block>;
-    Q3_K   8 1 1 large::batch_dot::<q3_k::Block>;
-    Q4_K   8 1 1 large::batch_dot_with_mins::<q4_k::Block>;
-    Q5_K   8 1 1 large::batch_dot_with_mins::<q5_k::Block>;
-    Q6_K   8 1 1 large::batch_dot::<q6_k::Block>;
-    IQ4_XS 8 1 1 large::batch_dot::<iq4_xs::Block>;
+    F32    2 4 8 floats::batch_dot::<floats::StoredF32>;
+    F16    2 4 8 floats::batch_dot::<floats::StoredF16>;
+    BF16   2 4 8 floats::batch_dot::<floats::StoredBf16>;
+    IQ4_NL 2 1 1 q_symmetric_dot::dot::<iq4_nl::BlockIq4Nl>;
+    Q2_K   8 1 1 k_quants::batch_dot_with_mins::<q2_k::BlockQ2K>;
+    Q3_K   8 1 1 k_quants::batch_dot::<q3_k::BlockQ3K>;
+    Q4_K   8 1 1 k_quants::batch_dot_with_mins::<q4_k::BlockQ4K>;
+    Q5_K   8 1 1 k_quants::batch_dot_with_mins::<q5_k::BlockQ5K>;
+    Q6_K   8 1 1 k_quants::batch_dot::<q6_k::BlockQ6K>;
+    IQ4_XS 8 1 1 k_quants::batch_dot::<iq4_xs::BlockIq4Xs>;
 };
 
 /// The types of weights that can be computed with.
@@ -258,11 +258,11 @@ pub fn quantised_rows(dtype: DType, rows: &[f32], len: usize) -> Vec<Vec<u8>> {
 ///
 /// # Panics
 /// If `dtype` is no type of activations.
-pub fn plain_quantise(dtype: DType) -> Quantise {
+pub fn plain_quantise(dtype: DType) -> RowQuantiser {
     match dtype {
-        DType::F32 => plain::to_f32,
-        DType::F16 => plain::to_f16,
-        DType::BF16 => plain::to_bf16,
+        DType::F32 => floats::to_f32,
+        DType::F16 => floats::to_f16,
+        DType::BF16 => floats::to_bf16,
         DType::Q8_0 => q8_0::quantise,
         DType::Q8_1 => q8_1::quantise,
         DType::Q8_K => q8_k::quantise,
@@ -271,7 +271,7 @@ pub fn plain_quantise(dtype: DType) -> Quantise {
 }
 
 /// Returns quantisation in faster instructions; `None` if the machine lacks them, or the type gains nothing.
-pub fn fast_quantise(dtype: DType) -> Option<Quantise> {
+pub fn fast_quantise(dtype: DType) -> Option<RowQuantiser> {
     simd::quantise(dtype)
 }
 
@@ -328,7 +328,7 @@ pub fn fast_dot(weights: DType, order: DotOrder) -> Option<Dot> {
 /// F16 weights with activations that stay F32, as llamafile's `tinyBLAS` of 2024 has them for several tokens: in plain
 /// code, the definition.
 pub fn plain_mixed_dot() -> Dot {
-    plain::batch_dot_of::<plain::Half, plain::Single>
+    floats::batch_dot_of::<floats::StoredF16, floats::StoredF32>
 }
 
 /// Returns the mixed dot product in faster instructions, for rows whose length is a multiple of 8; `None` if the
@@ -338,12 +338,12 @@ pub fn fast_mixed_dot() -> Option<Dot> {
 }
 
 /// Eight of them at once; none on other machines, and for types without such code.
-pub fn fast_tile(weights: DType, order: DotOrder) -> Option<Tile> {
+pub fn fast_tile(weights: DType, order: DotOrder) -> Option<DotTile> {
     tiles(weights, order).next()
 }
 
 /// Returns all tile kernels of this machine, the fastest first.
-pub fn tiles(weights: DType, order: DotOrder) -> impl Iterator<Item = Tile> {
+pub fn tiles(weights: DType, order: DotOrder) -> impl Iterator<Item = DotTile> {
     let is_other_order = order == DotOrder::Row && batch(weights).is_some();
     simd::tiles(weights).filter(move |_| !is_other_order)
 }

@@ -3,8 +3,8 @@
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::signed::{self, Signed};
-use super::stored::{Stored, nibbles};
+use super::block::{QuantBlock, nibbles};
+use super::q_symmetric::{self, SymmetricBlock};
 
 /// Twice what a number of 4 bits is.
 pub(super) const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
@@ -15,12 +15,12 @@ const NAN: u8 = 0xFF;
 /// 32 values in 17 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(super) struct Block {
+pub(super) struct BlockMxfp4 {
     exponent: u8,
     pub(super) nibbles: [u8; 16],
 }
 
-impl Stored for Block {
+impl QuantBlock for BlockMxfp4 {
     const LEN: usize = 32;
 
     fn is_finite(&self) -> bool {
@@ -28,11 +28,11 @@ impl Stored for Block {
     }
 
     fn decode(&self, out: &mut [f32]) {
-        signed::decode(self, out);
+        q_symmetric::decode(self, out);
     }
 }
 
-impl Signed for Block {
+impl SymmetricBlock for BlockMxfp4 {
     /// 2^(exponent − 128), of which the two smallest are denormal.
     fn scale(&self) -> f32 {
         match self.exponent {

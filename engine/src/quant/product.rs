@@ -1,13 +1,13 @@
 //! Rows of a matrix with all rows of activations.
 
-use super::{Dot, DotOrder, Tile, dot, fast_mixed_dot, fast_tile, plain_mixed_dot};
+use super::{Dot, DotOrder, DotTile, dot, fast_mixed_dot, fast_tile, plain_mixed_dot};
 use crate::weight::DType;
 
 /// The dot products of a matrix product: eight at a time where this machine has fast code for that.
 #[derive(Clone, Copy, Debug)]
 pub struct Product {
     dot: Dot,
-    tile: Option<Tile>,
+    tile: Option<DotTile>,
 }
 
 impl Product {
@@ -48,7 +48,7 @@ impl Product {
 }
 
 /// The products with as many rows of activations as fill whole tiles; gives back how many these are.
-fn fill_tiles(tile: Tile, rows: [&[u8]; 2], activations: &[Vec<u8>], columns: &mut [f32]) -> usize {
+fn fill_tiles(tile: DotTile, rows: [&[u8]; 2], activations: &[Vec<u8>], columns: &mut [f32]) -> usize {
     let (fours, _) = activations.as_chunks::<4>();
     let (first, second) = columns.split_at_mut(activations.len());
     let outs = first.as_chunks_mut::<4>().0.iter_mut().zip(second.as_chunks_mut::<4>().0);

@@ -2,21 +2,21 @@
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::large::{self, Large, WithMins, by_rows};
-use super::stored::{Half, Stored, part};
+use super::block::{QuantBlock, StoredF16, part};
+use super::k_quants::{self, KQuantBlock, KQuantBlockWithMins, by_rows};
 
 /// 256 values in 84 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(super) struct Block {
+pub(super) struct BlockQ2K {
     /// Scale of each 16 values, with the minimum in the upper bits.
     pub(super) groups: [u8; 16],
     pub(super) codes: [u8; 64],
-    pub(super) scale: Half,
-    pub(super) min_scale: Half,
+    pub(super) scale: StoredF16,
+    pub(super) min_scale: StoredF16,
 }
 
-impl Stored for Block {
+impl QuantBlock for BlockQ2K {
     const LEN: usize = 256;
 
     fn is_finite(&self) -> bool {
@@ -24,11 +24,11 @@ impl Stored for Block {
     }
 
     fn decode(&self, out: &mut [f32]) {
-        large::decode_with_mins(self, out);
+        k_quants::decode_with_mins(self, out);
     }
 }
 
-impl Large for Block {
+impl KQuantBlock for BlockQ2K {
     const OFFSET: i8 = 0;
 
     fn scale(&self) -> f32 {
@@ -44,7 +44,7 @@ impl Large for Block {
     }
 }
 
-impl WithMins for Block {
+impl KQuantBlockWithMins for BlockQ2K {
     fn min_scale(&self) -> f32 {
         self.min_scale.to_f32()
     }

@@ -4,22 +4,22 @@ use std::array::from_fn;
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::large::{self, Large, by_rows};
+use super::block::{QuantBlock, StoredF16};
+use super::k_quants::{self, KQuantBlock, by_rows};
 use super::q2_k::two_bits;
-use super::stored::{Half, Stored};
 
 /// 256 values in 110 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(super) struct Block {
+pub(super) struct BlockQ3K {
     /// The highest bit of each code: bit r of byte c is that of value 32r + c.
     pub(super) high: [u8; 32],
     pub(super) codes: [u8; 64],
     pub(super) scales: [u8; 12],
-    pub(super) scale: Half,
+    pub(super) scale: StoredF16,
 }
 
-impl Stored for Block {
+impl QuantBlock for BlockQ3K {
     const LEN: usize = 256;
 
     fn is_finite(&self) -> bool {
@@ -27,11 +27,11 @@ impl Stored for Block {
     }
 
     fn decode(&self, out: &mut [f32]) {
-        large::decode(self, out);
+        k_quants::decode(self, out);
     }
 }
 
-impl Large for Block {
+impl KQuantBlock for BlockQ3K {
     const OFFSET: i8 = 0;
 
     fn scale(&self) -> f32 {

@@ -2,18 +2,18 @@
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::signed::{self, Signed};
-use super::stored::{Half, Stored, nibbles};
+use super::block::{QuantBlock, StoredF16, nibbles};
+use super::q_symmetric::{self, SymmetricBlock};
 
 /// 32 values in 18 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(super) struct Block {
-    pub(super) scale: Half,
+pub(super) struct BlockQ4_0 {
+    pub(super) scale: StoredF16,
     pub(super) nibbles: [u8; 16],
 }
 
-impl Stored for Block {
+impl QuantBlock for BlockQ4_0 {
     const LEN: usize = 32;
 
     fn is_finite(&self) -> bool {
@@ -21,11 +21,11 @@ impl Stored for Block {
     }
 
     fn decode(&self, out: &mut [f32]) {
-        signed::decode(self, out);
+        q_symmetric::decode(self, out);
     }
 }
 
-impl Signed for Block {
+impl SymmetricBlock for BlockQ4_0 {
     fn scale(&self) -> f32 {
         self.scale.to_f32()
     }

@@ -2,19 +2,19 @@
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::affine::{self, Affine};
-use super::stored::{Half, Stored, nibbles};
+use super::block::{QuantBlock, StoredF16, nibbles};
+use super::q_asymmetric::{self, AsymmetricBlock};
 
 /// 32 values in 20 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(super) struct Block {
-    pub(super) scale: Half,
-    pub(super) min: Half,
+pub(super) struct BlockQ4_1 {
+    pub(super) scale: StoredF16,
+    pub(super) min: StoredF16,
     pub(super) nibbles: [u8; 16],
 }
 
-impl Stored for Block {
+impl QuantBlock for BlockQ4_1 {
     const LEN: usize = 32;
 
     fn is_finite(&self) -> bool {
@@ -22,11 +22,11 @@ impl Stored for Block {
     }
 
     fn decode(&self, out: &mut [f32]) {
-        affine::decode(self, out);
+        q_asymmetric::decode(self, out);
     }
 }
 
-impl Affine for Block {
+impl AsymmetricBlock for BlockQ4_1 {
     fn scale(&self) -> f32 {
         self.scale.to_f32()
     }

@@ -2,20 +2,20 @@
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::large::{self, Large, WithMins, by_rows};
-use super::stored::{Half, Stored, part};
+use super::block::{QuantBlock, StoredF16, part};
+use super::k_quants::{self, KQuantBlock, KQuantBlockWithMins, by_rows};
 
 /// 256 values in 144 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(super) struct Block {
-    pub(super) scale: Half,
-    pub(super) min_scale: Half,
+pub(super) struct BlockQ4K {
+    pub(super) scale: StoredF16,
+    pub(super) min_scale: StoredF16,
     pub(super) groups: [u8; 12],
     pub(super) nibbles: [u8; 128],
 }
 
-impl Stored for Block {
+impl QuantBlock for BlockQ4K {
     const LEN: usize = 256;
 
     fn is_finite(&self) -> bool {
@@ -23,11 +23,11 @@ impl Stored for Block {
     }
 
     fn decode(&self, out: &mut [f32]) {
-        large::decode_with_mins(self, out);
+        k_quants::decode_with_mins(self, out);
     }
 }
 
-impl Large for Block {
+impl KQuantBlock for BlockQ4K {
     const OFFSET: i8 = 0;
 
     fn scale(&self) -> f32 {
@@ -43,7 +43,7 @@ impl Large for Block {
     }
 }
 
-impl WithMins for Block {
+impl KQuantBlockWithMins for BlockQ4K {
     fn min_scale(&self) -> f32 {
         self.min_scale.to_f32()
     }

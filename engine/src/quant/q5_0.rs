@@ -2,20 +2,20 @@
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::signed::{self, Signed};
-use super::stored::{Half, Stored, nibbles};
+use super::block::{QuantBlock, StoredF16, nibbles};
+use super::q_symmetric::{self, SymmetricBlock};
 
 /// 32 values in 22 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(super) struct Block {
-    pub(super) scale: Half,
+pub(super) struct BlockQ5_0 {
+    pub(super) scale: StoredF16,
     /// The highest bit of each code; bit i is that of value i.
     pub(super) high: [u8; 4],
     pub(super) nibbles: [u8; 16],
 }
 
-impl Stored for Block {
+impl QuantBlock for BlockQ5_0 {
     const LEN: usize = 32;
 
     fn is_finite(&self) -> bool {
@@ -23,11 +23,11 @@ impl Stored for Block {
     }
 
     fn decode(&self, out: &mut [f32]) {
-        signed::decode(self, out);
+        q_symmetric::decode(self, out);
     }
 }
 
-impl Signed for Block {
+impl SymmetricBlock for BlockQ5_0 {
     fn scale(&self) -> f32 {
         self.scale.to_f32()
     }

@@ -2,22 +2,22 @@
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::affine::{self, Affine};
+use super::block::{QuantBlock, StoredF16};
+use super::q_asymmetric::{self, AsymmetricBlock};
 use super::q5_0;
-use super::stored::{Half, Stored};
 
 /// 32 values in 24 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(super) struct Block {
-    pub(super) scale: Half,
-    pub(super) min: Half,
+pub(super) struct BlockQ5_1 {
+    pub(super) scale: StoredF16,
+    pub(super) min: StoredF16,
     /// The highest bit of each code; bit i is that of value i.
     pub(super) high: [u8; 4],
     pub(super) nibbles: [u8; 16],
 }
 
-impl Stored for Block {
+impl QuantBlock for BlockQ5_1 {
     const LEN: usize = 32;
 
     fn is_finite(&self) -> bool {
@@ -25,11 +25,11 @@ impl Stored for Block {
     }
 
     fn decode(&self, out: &mut [f32]) {
-        affine::decode(self, out);
+        q_asymmetric::decode(self, out);
     }
 }
 
-impl Affine for Block {
+impl AsymmetricBlock for BlockQ5_1 {
     fn scale(&self) -> f32 {
         self.scale.to_f32()
     }

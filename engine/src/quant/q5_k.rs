@@ -4,23 +4,23 @@ use std::array::from_fn;
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::large::{self, Large, WithMins, by_rows};
+use super::block::{QuantBlock, StoredF16};
+use super::k_quants::{self, KQuantBlock, KQuantBlockWithMins, by_rows};
 use super::q4_k::{nibbles, twice, unpack};
-use super::stored::{Half, Stored};
 
 /// 256 values in 176 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(super) struct Block {
-    pub(super) scale: Half,
-    pub(super) min_scale: Half,
+pub(super) struct BlockQ5K {
+    pub(super) scale: StoredF16,
+    pub(super) min_scale: StoredF16,
     pub(super) groups: [u8; 12],
     /// The highest bit of each code: bit r of byte c is that of value 32r + c.
     pub(super) high: [u8; 32],
     pub(super) nibbles: [u8; 128],
 }
 
-impl Stored for Block {
+impl QuantBlock for BlockQ5K {
     const LEN: usize = 256;
 
     fn is_finite(&self) -> bool {
@@ -28,11 +28,11 @@ impl Stored for Block {
     }
 
     fn decode(&self, out: &mut [f32]) {
-        large::decode_with_mins(self, out);
+        k_quants::decode_with_mins(self, out);
     }
 }
 
-impl Large for Block {
+impl KQuantBlock for BlockQ5K {
     const OFFSET: i8 = 0;
 
     fn scale(&self) -> f32 {
@@ -50,7 +50,7 @@ impl Large for Block {
     }
 }
 
-impl WithMins for Block {
+impl KQuantBlockWithMins for BlockQ5K {
     fn min_scale(&self) -> f32 {
         self.min_scale.to_f32()
     }

@@ -4,23 +4,23 @@ use std::array::from_fn;
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::large::{self, Large, by_rows};
+use super::block::{QuantBlock, StoredF16, part};
+use super::k_quants::{self, KQuantBlock, by_rows};
 use super::q2_k::two_bits;
-use super::stored::{Half, Stored, part};
 
 /// 256 values in 210 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(super) struct Block {
+pub(super) struct BlockQ6K {
     /// The lower four bits: of each half of the values, 64 bytes have the first 64 below the last 64.
     pub(super) low: [u8; 128],
     /// The upper two bits, as two-bit codes lie.
     pub(super) high: [u8; 64],
     pub(super) scales: [i8; 16],
-    pub(super) scale: Half,
+    pub(super) scale: StoredF16,
 }
 
-impl Stored for Block {
+impl QuantBlock for BlockQ6K {
     const LEN: usize = 256;
 
     fn is_finite(&self) -> bool {
@@ -28,11 +28,11 @@ impl Stored for Block {
     }
 
     fn decode(&self, out: &mut [f32]) {
-        large::decode(self, out);
+        k_quants::decode(self, out);
     }
 }
 
-impl Large for Block {
+impl KQuantBlock for BlockQ6K {
     const OFFSET: i8 = 32;
 
     fn scale(&self) -> f32 {

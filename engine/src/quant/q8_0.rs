@@ -2,19 +2,19 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::round::{largest, to_int8, to_int32};
-use super::signed::{self, Signed};
-use super::stored::{Half, Stored, blocks_mut};
+use super::block::{QuantBlock, StoredF16, blocks_mut};
+use super::q_symmetric::{self, SymmetricBlock};
+use super::rounding::{largest, to_int8, to_int32};
 
 /// 32 values in 34 bytes.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(super) struct Block {
-    pub(super) scale: Half,
+pub(super) struct BlockQ8_0 {
+    pub(super) scale: StoredF16,
     pub(super) codes: [i8; 32],
 }
 
-impl Stored for Block {
+impl QuantBlock for BlockQ8_0 {
     const LEN: usize = 32;
 
     fn is_finite(&self) -> bool {
@@ -22,11 +22,11 @@ impl Stored for Block {
     }
 
     fn decode(&self, out: &mut [f32]) {
-        signed::decode(self, out);
+        q_symmetric::decode(self, out);
     }
 }
 
-impl Signed for Block {
+impl SymmetricBlock for BlockQ8_0 {
     fn scale(&self) -> f32 {
         self.scale.to_f32()
     }
@@ -42,9 +42,9 @@ impl Signed for Block {
 /// `max / 127` rounded to `f16`. (ggml's portable code divides and rounds differently; files are written by it.)
 pub(super) fn quantise(row: &[f32], out: &mut [u8]) {
     let (values, _) = row.as_chunks::<32>();
-    for (block, values) in blocks_mut::<Block>(out).iter_mut().zip(values) {
+    for (block, values) in blocks_mut::<BlockQ8_0>(out).iter_mut().zip(values) {
         let max = largest(values);
-        *block = Block { scale: Half::new(max / 127.0), codes: integers(values, max).map(to_int8) };
+        *block = BlockQ8_0 { scale: StoredF16::new(max / 127.0), codes: integers(values, max).map(to_int8) };
     }
 }
 

@@ -2,20 +2,20 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::block::{StoredF16, blocks_mut};
 use super::q8_0;
-use super::round::{largest, to_int8};
-use super::stored::{Half, blocks_mut};
+use super::rounding::{largest, to_int8};
 
 /// 32 values in 36 bytes.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(super) struct Block {
-    pub(super) scale: Half,
-    pub(super) sum: Half,
+pub(super) struct BlockQ8_1 {
+    pub(super) scale: StoredF16,
+    pub(super) sum: StoredF16,
     pub(super) codes: [i8; 32],
 }
 
-impl Block {
+impl BlockQ8_1 {
     pub(super) fn scale(&self) -> f32 {
         self.scale.to_f32()
     }
@@ -30,11 +30,11 @@ impl Block {
 /// the sum of the codes.
 pub(super) fn quantise(row: &[f32], out: &mut [u8]) {
     let (values, _) = row.as_chunks::<32>();
-    for (block, values) in blocks_mut::<Block>(out).iter_mut().zip(values) {
+    for (block, values) in blocks_mut::<BlockQ8_1>(out).iter_mut().zip(values) {
         let max = largest(values);
         let (scale, codes) = (max / 127.0, q8_0::integers(values, max));
         let sum = codes.iter().fold(0i32, |sum, &code| sum.wrapping_add(code));
-        let (sum, codes) = (Half::new(scale * sum as f32), codes.map(to_int8));
-        *block = Block { scale: Half::new(scale), sum, codes };
+        let (sum, codes) = (StoredF16::new(scale * sum as f32), codes.map(to_int8));
+        *block = BlockQ8_1 { scale: StoredF16::new(scale), sum, codes };
     }
 }

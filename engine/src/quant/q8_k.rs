@@ -3,19 +3,19 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::stored::blocks_mut;
+use super::block::blocks_mut;
 
 /// 256 values in 292 bytes.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(super) struct Block {
+pub(super) struct BlockQ8K {
     scale: [u8; 4],
     pub(super) codes: [i8; 256],
     /// The sum of each 16 codes, as `i16`.
     pub(super) sums: [[u8; 2]; 16],
 }
 
-impl Block {
+impl BlockQ8K {
     pub(super) fn scale(&self) -> f32 {
         f32::from_le_bytes(self.scale)
     }
@@ -40,18 +40,18 @@ impl Block {
 /// −127, so that the scale has the other sign.
 pub(super) fn quantise(row: &[f32], out: &mut [u8]) {
     let (values, _) = row.as_chunks::<256>();
-    for (block, values) in blocks_mut::<Block>(out).iter_mut().zip(values) {
+    for (block, values) in blocks_mut::<BlockQ8K>(out).iter_mut().zip(values) {
         *block = quantise_block(values);
     }
 }
 
-fn quantise_block(values: &[f32; 256]) -> Block {
+fn quantise_block(values: &[f32; 256]) -> BlockQ8K {
     let size = largest(values);
     let Some(&max) = values.iter().find(|value| size > 0.0 && value.abs() == size) else {
-        return Block::new(0.0, [0; 256]);
+        return BlockQ8K::new(0.0, [0; 256]);
     };
     let inverse = -127.0 / max;
-    Block::new(1.0 / inverse, values.map(|value| nearest_int(inverse * value).min(127) as i8))
+    BlockQ8K::new(1.0 / inverse, values.map(|value| nearest_int(inverse * value).min(127) as i8))
 }
 
 /// The largest size of a number.

@@ -3,7 +3,7 @@
 
 #[cfg(target_arch = "aarch64")]
 use super::neon;
-use super::{Dot, Quantise, Tile};
+use super::{Dot, DotTile, RowQuantiser};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
 use crate::weight::DType;
@@ -42,7 +42,7 @@ pub(super) fn mixed_dot() -> Option<Dot> {
 
 /// Eight at once, for several tokens: the fastest first.
 #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), expect(unused_variables))]
-pub(super) fn tiles(dtype: DType) -> impl Iterator<Item = Tile> {
+pub(super) fn tiles(dtype: DType) -> impl Iterator<Item = DotTile> {
     #[cfg(target_arch = "x86_64")]
     return [avx512::tile(dtype), avx2::tile(dtype)].into_iter().flatten();
     #[cfg(target_arch = "aarch64")]
@@ -53,7 +53,7 @@ pub(super) fn tiles(dtype: DType) -> impl Iterator<Item = Tile> {
 
 /// Returns the kernel for rows of activations.
 #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
-pub(super) fn quantise(dtype: DType) -> Option<Quantise> {
+pub(super) fn quantise(dtype: DType) -> Option<RowQuantiser> {
     #[cfg(target_arch = "x86_64")]
     return avx2::quantise(dtype);
     #[cfg(not(target_arch = "x86_64"))]

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
-use super::round::{to_int8, to_int32};
+use super::rounding::{to_int8, to_int32};
 use super::{TernaryCodes, TernarySum};
 use crate::weight::{DType, Matrix};
 

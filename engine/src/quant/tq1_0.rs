@@ -4,21 +4,21 @@ use std::array::from_fn;
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::large::{self, Large, by_rows};
-use super::stored::{Half, Stored, part};
+use super::block::{QuantBlock, StoredF16, part};
+use super::k_quants::{self, KQuantBlock, by_rows};
 
 /// 256 values in 54 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(super) struct Block {
+pub(super) struct BlockTq1_0 {
     /// Five codes to a byte: values 0 to 159 in the first 32, to 239 in the next 16.
     pub(super) fives: [u8; 48],
     /// Four codes to a byte: the last 16 values.
     pub(super) fours: [u8; 4],
-    pub(super) scale: Half,
+    pub(super) scale: StoredF16,
 }
 
-impl Block {
+impl BlockTq1_0 {
     /// The codes of values 32 · `row` and up.
     pub(super) fn row(&self, row: usize) -> [i8; 32] {
         let (first, second) = (part::<32, _>(&self.fives, 0), part::<16, _>(&self.fives, 2));
@@ -33,7 +33,7 @@ impl Block {
     }
 }
 
-impl Stored for Block {
+impl QuantBlock for BlockTq1_0 {
     const LEN: usize = 256;
 
     fn is_finite(&self) -> bool {
@@ -41,11 +41,11 @@ impl Stored for Block {
     }
 
     fn decode(&self, out: &mut [f32]) {
-        large::decode(self, out);
+        k_quants::decode(self, out);
     }
 }
 
-impl Large for Block {
+impl KQuantBlock for BlockTq1_0 {
     const OFFSET: i8 = 1;
 
     fn scale(&self) -> f32 {

@@ -2,19 +2,19 @@
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::large::{self, Large};
+use super::block::{QuantBlock, StoredF16};
+use super::k_quants::{self, KQuantBlock};
 use super::q2_k::two_bits;
-use super::stored::{Half, Stored};
 
 /// 256 values in 66 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(super) struct Block {
+pub(super) struct BlockTq2_0 {
     pub(super) codes: [u8; 64],
-    pub(super) scale: Half,
+    pub(super) scale: StoredF16,
 }
 
-impl Stored for Block {
+impl QuantBlock for BlockTq2_0 {
     const LEN: usize = 256;
 
     fn is_finite(&self) -> bool {
@@ -22,11 +22,11 @@ impl Stored for Block {
     }
 
     fn decode(&self, out: &mut [f32]) {
-        large::decode(self, out);
+        k_quants::decode(self, out);
     }
 }
 
-impl Large for Block {
+impl KQuantBlock for BlockTq2_0 {
     const OFFSET: i8 = 1;
 
     fn scale(&self) -> f32 {

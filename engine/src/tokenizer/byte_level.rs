@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::tokenizer::refuse;
 
 /// Pre-tokenizer: the patterns that cut texts into words, and other settings that follow from its name.
-pub(super) struct Words {
+pub(super) struct PreTokenizer {
     /// The names of `tokenizer.ggml.pre` for it.
     names: &'static [&'static str],
     /// Patterns: the first cuts a text into matches and the text between them, the next cuts these pieces, and so on.
@@ -28,7 +28,7 @@ pub(super) struct Words {
     pub add_bos: bool,
 }
 
-impl Words {
+impl PreTokenizer {
     const fn new(names: &'static [&'static str], patterns: &'static [&'static str]) -> Self {
         Self { names, patterns, ignore_merges: false, add_bos: false }
     }
@@ -130,8 +130,8 @@ const EXAONE_MOE: &str = concat!(
 );
 
 /// Pre-tokenizers by llama.cpp's names, with the patterns of the models' own files.
-const WORDS: &[Words] = &[
-    Words::new(
+const WORDS: &[PreTokenizer] = &[
+    PreTokenizer::new(
         &[
             "gpt-2",
             "phi-2",
@@ -152,11 +152,11 @@ const WORDS: &[Words] = &[
         ],
         &[GPT2],
     ),
-    Words::new(
+    PreTokenizer::new(
         &["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"],
         &[r"\p{N}", GPT2],
     ),
-    Words::new(
+    PreTokenizer::new(
         &[
             "llama-bpe",
             "llama3",
@@ -172,11 +172,11 @@ const WORDS: &[Words] = &[
     )
     .ignoring_merges()
     .adding_bos(),
-    Words::new(&["dbrx", "smaug-bpe", "chatglm-bpe"], &[LLAMA3]),
-    Words::new(&["glm4"], &[LLAMA3]).ignoring_merges(),
-    Words::new(&["jais-2"], &[JAIS2]),
-    Words::new(&["minicpm5"], &[r"\p{N}{1,3}", MINICPM5]).ignoring_merges(),
-    Words::new(
+    PreTokenizer::new(&["dbrx", "smaug-bpe", "chatglm-bpe"], &[LLAMA3]),
+    PreTokenizer::new(&["glm4"], &[LLAMA3]).ignoring_merges(),
+    PreTokenizer::new(&["jais-2"], &[JAIS2]),
+    PreTokenizer::new(&["minicpm5"], &[r"\p{N}{1,3}", MINICPM5]).ignoring_merges(),
+    PreTokenizer::new(
         &[
             "qwen2",
             "deepseek-r1-qwen",
@@ -190,32 +190,32 @@ const WORDS: &[Words] = &[
         ],
         &[QWEN2],
     ),
-    Words::new(&["qwen35"], &[QWEN35]),
-    Words::new(&["laguna"], &[r"[^\n]+|[\n]+", QWEN2]),
-    Words::new(&["tekken"], &[TEKKEN]).ignoring_merges().adding_bos(),
-    Words::new(&["gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"], &[GPT4O]),
-    Words::new(&["granite-embed-multi-97m"], &[GRANITE_EMBEDDING]).ignoring_merges(),
-    Words::new(
+    PreTokenizer::new(&["qwen35"], &[QWEN35]),
+    PreTokenizer::new(&["laguna"], &[r"[^\n]+|[\n]+", QWEN2]),
+    PreTokenizer::new(&["tekken"], &[TEKKEN]).ignoring_merges().adding_bos(),
+    PreTokenizer::new(&["gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"], &[GPT4O]),
+    PreTokenizer::new(&["granite-embed-multi-97m"], &[GRANITE_EMBEDDING]).ignoring_merges(),
+    PreTokenizer::new(
         &["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"],
         &[r"\p{N}{1,3}", HAN_AND_KANA, DEEPSEEK3],
     ),
-    Words::new(&["afmoe"], &[DIGITS_IN_THREES, ASIAN, DEEPSEEK3]),
+    PreTokenizer::new(&["afmoe"], &[DIGITS_IN_THREES, ASIAN, DEEPSEEK3]),
     // Where a range of characters has spaces in it, llama.cpp does not take them for part of it.
-    Words::new(
+    PreTokenizer::new(
         &["deepseek-coder"],
         &[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"(?:(?!\s)[一-龥ࠀ-一가-퟿])+", r"\p{N}"],
     ),
-    Words::new(&["spark2_5"], &[r"\p{N}{1,3}", HAN_AND_KANA, SPARK, r"\p{N}"]),
-    Words::new(&["falcon"], &[r"[\p{P}$+<=>^~|`]+", GPT2, "[0-9][0-9][0-9]"]),
-    Words::new(&["default"], &[r"[\p{P}$+<=>^~|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"]),
-    Words::new(&["poro-chat", "bloom", "gpt3-finnish"], &[BLOOM]),
-    Words::new(&["viking"], &[BLOOM, r"\p{N}"]),
-    Words::new(&["superbpe"], &[r"\p{N}+", "(?=([0-9]{3})+(?![0-9]))"]),
-    Words::new(&["bailingmoe", "bailingmoe2", "llada-moe"], &[BAILING]),
-    Words::new(&["seed-coder"], &[SEED_CODER]),
-    Words::new(&["ufakzeka"], &[UFAKZEKA]),
-    Words::new(&["exaone-moe"], &[EXAONE_MOE]),
-    Words::new(
+    PreTokenizer::new(&["spark2_5"], &[r"\p{N}{1,3}", HAN_AND_KANA, SPARK, r"\p{N}"]),
+    PreTokenizer::new(&["falcon"], &[r"[\p{P}$+<=>^~|`]+", GPT2, "[0-9][0-9][0-9]"]),
+    PreTokenizer::new(&["default"], &[r"[\p{P}$+<=>^~|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"]),
+    PreTokenizer::new(&["poro-chat", "bloom", "gpt3-finnish"], &[BLOOM]),
+    PreTokenizer::new(&["viking"], &[BLOOM, r"\p{N}"]),
+    PreTokenizer::new(&["superbpe"], &[r"\p{N}+", "(?=([0-9]{3})+(?![0-9]))"]),
+    PreTokenizer::new(&["bailingmoe", "bailingmoe2", "llada-moe"], &[BAILING]),
+    PreTokenizer::new(&["seed-coder"], &[SEED_CODER]),
+    PreTokenizer::new(&["ufakzeka"], &[UFAKZEKA]),
+    PreTokenizer::new(&["exaone-moe"], &[EXAONE_MOE]),
+    PreTokenizer::new(
         &["chameleon"],
         &[
             "<sentinel:[0-9]+>",
@@ -229,7 +229,7 @@ const WORDS: &[Words] = &[
     .adding_bos(),
 ];
 
-impl Words {
+impl PreTokenizer {
     pub fn of(name: &str) -> Option<&'static Self> {
         WORDS.iter().find(|words| words.names.contains(&name))
     }
@@ -251,8 +251,8 @@ impl Words {
     }
 }
 
-/// A vocabulary as files hold it.
-pub(super) struct Vocabulary<'f> {
+/// The vocabulary of a byte-level BPE tokenizer, as files store it.
+pub(super) struct BpeVocabulary<'f> {
     /// The text of each piece, by id.
     pub pieces: Vec<&'f str>,
     /// 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
@@ -263,12 +263,12 @@ pub(super) struct Vocabulary<'f> {
 
 /// Checks a vocabulary and makes it ready for use.
 pub(super) fn tokenizer(
-    vocabulary: &Vocabulary,
-    words: &Words,
+    vocabulary: &BpeVocabulary,
+    words: &PreTokenizer,
     before: Option<u32>,
     after: Option<u32>,
 ) -> Result<Library> {
-    let Vocabulary { pieces, types, merges } = vocabulary;
+    let BpeVocabulary { pieces, types, merges } = vocabulary;
     if types.len() != pieces.len() {
         return Err(refuse(format!("{} pieces, but {} types", pieces.len(), types.len())));
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::format::{Gguf, Source};
+use crate::format::{FileBytes, Gguf};
 use crate::tokenizer::Tokenizer;
 
 /// Chat template of a model, and the special tokens that its files name.
@@ -23,7 +23,7 @@ impl Chat {
     ///
     /// # Errors
     /// If a file is damaged.
-    pub fn of_files(config: Option<&Source>, template: Option<&Source>) -> Result<Self> {
+    pub fn of_files(config: Option<&FileBytes>, template: Option<&FileBytes>) -> Result<Self> {
         let config = match config {
             Some(config) => serde_json::from_slice(&config.data)
                 .map_err(|error| bad_file(config, "tokenizer configuration", error.to_string()))?,
@@ -70,6 +70,6 @@ fn names(config: &Value) -> BTreeMap<String, String> {
     named.filter_map(|(key, value)| Some((key.clone(), text(value)?))).collect()
 }
 
-fn bad_file(file: &Source, format: &'static str, problem: String) -> Error {
+fn bad_file(file: &FileBytes, format: &'static str, problem: String) -> Error {
     Error::BadContainer { file: file.path.clone(), format, problem }
 }

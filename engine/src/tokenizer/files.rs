@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::error::Result;
-use crate::format::{Disk, Place, Source};
-use crate::tokenizer::{HuggingFaceFiles, Llama2c, Tokenizer, gpt2, hugging_face, model_proto};
+use crate::format::{Disk, FileBytes, FileStore};
+use crate::tokenizer::{HuggingFaceFiles, Llama2cTokenizer, Tokenizer, gpt2, hugging_face, model_proto};
 
 /// The files of one tokenizer, where they are not inside a model's own.
 #[derive(Clone, Debug)]
@@ -14,19 +14,19 @@ pub enum TokenizerFiles {
     /// `tokenizer.model`, a SentencePiece model.
     SentencePiece {
         /// The model.
-        model: Source,
+        model: FileBytes,
         /// `tokenizer_config.json`, if there is one.
-        config: Option<Source>,
+        config: Option<FileBytes>,
     },
     /// The pieces and merges of byte-level BPE as GPT-2 was released with.
     Gpt2 {
         /// `vocab.json` or `encoder.json`.
-        pieces: Source,
+        pieces: FileBytes,
         /// `merges.txt` or `vocab.bpe`.
-        merges: Source,
+        merges: FileBytes,
     },
     /// llama2.c's `tokenizer.bin`.
-    Llama2c(Source),
+    Llama2c(FileBytes),
 }
 
 /// Files of GPT-2's pieces and merges: transformers' names, and OpenAI's own.
@@ -37,7 +37,7 @@ impl TokenizerFiles {
     ///
     /// # Errors
     /// If a file cannot be opened.
-    pub fn in_folder(place: &dyn Place, folder: &Path) -> Result<Option<Self>> {
+    pub fn in_folder(place: &dyn FileStore, folder: &Path) -> Result<Option<Self>> {
         let open = |name: &str| place.find(&folder.join(name));
         let config = open("tokenizer_config.json")?;
         if let Some(tokenizer) = open("tokenizer.json")? {
@@ -67,20 +67,22 @@ impl TokenizerFiles {
             return Self::in_folder(&Disk, path.parent().unwrap_or(Path::new(".")));
         }
         let beside = path.with_file_name("tokenizer_config.json");
-        let config = || beside.is_file().then(|| Source::open(&beside)).transpose();
+        let config = || beside.is_file().then(|| FileBytes::open(&beside)).transpose();
         match name.rsplit('.').next() {
-            Some("model") => Ok(Some(Self::SentencePiece { model: Source::open(path)?, config: config()? })),
+            Some("model") => {
+                Ok(Some(Self::SentencePiece { model: FileBytes::open(path)?, config: config()? }))
+            }
             Some("json") => {
-                let tokenizer = Source::open(path)?;
+                let tokenizer = FileBytes::open(path)?;
                 Ok(Some(Self::HuggingFace(HuggingFaceFiles { tokenizer, config: config()? })))
             }
-            Some("bin") if name.starts_with("tok") => Ok(Some(Self::Llama2c(Source::open(path)?))),
+            Some("bin") if name.starts_with("tok") => Ok(Some(Self::Llama2c(FileBytes::open(path)?))),
             _ => Ok(None),
         }
     }
 
     /// `tokenizer_config.json`, if there is one beside it.
-    pub fn config(&self) -> Option<&Source> {
+    pub fn config(&self) -> Option<&FileBytes> {
         match self {
             Self::HuggingFace(HuggingFaceFiles { config, .. }) | Self::SentencePiece { config, .. } => {
                 config.as_ref()
@@ -98,7 +100,9 @@ impl TokenizerFiles {
             Self::HuggingFace(files) => (&files.tokenizer, hugging_face::from_hugging_face(files)),
             Self::SentencePiece { model, config } => (model, model_proto::read(model, config.as_ref())),
             Self::Gpt2 { pieces, merges } => (pieces, gpt2::read(pieces, merges)),
-            Self::Llama2c(source) => (source, Llama2c::read(source, None).map(|read| Box::new(read) as _)),
+            Self::Llama2c(source) => {
+                (source, Llama2cTokenizer::read(source, None).map(|read| Box::new(read) as _))
+            }
         };
         read.map_err(|error| error.of_tokenizer(&file.path))
     }

@@ -2,9 +2,9 @@
 
 use crate::error::{Error, Result};
 use crate::format::Gguf;
-use crate::format::gguf::Strings;
-use crate::tokenizer::byte_level::{self, Words};
-use crate::tokenizer::{SentencePiece, SentencePieceSettings, Tokenizer, Vocabulary, refuse};
+use crate::format::gguf::StringArray;
+use crate::tokenizer::byte_level::{self, PreTokenizer};
+use crate::tokenizer::{PieceVocabulary, SentencePiece, SentencePieceSettings, Tokenizer, refuse};
 
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
@@ -31,7 +31,7 @@ fn kind(file: &Gguf) -> Result<Option<Box<dyn Tokenizer>>> {
 }
 
 fn sentencepiece(file: &Gguf) -> Result<SentencePiece> {
-    let vocabulary = Vocabulary {
+    let vocabulary = PieceVocabulary {
         pieces: pieces(file)?.into_iter().map(str::to_owned).collect(),
         scores: file.require("tokenizer.ggml.scores")?,
         types: file.require("tokenizer.ggml.token_type")?,
@@ -53,16 +53,16 @@ fn sentencepiece(file: &Gguf) -> Result<SentencePiece> {
 
 fn byte_level(file: &Gguf) -> Result<Box<dyn Tokenizer>> {
     let pre = file.require::<&str>(PRE)?;
-    let words = Words::of(pre).ok_or_else(|| {
-        let expected = format!("one of {}; give --tokens instead of --prompt", Words::names());
+    let words = PreTokenizer::of(pre).ok_or_else(|| {
+        let expected = format!("one of {}; give --tokens instead of --prompt", PreTokenizer::names());
         Error::bad_key(file.tensors.path(), PRE, pre, expected)
     })?;
     let add_bos = file.optional("tokenizer.ggml.add_bos_token")?.unwrap_or(words.add_bos);
     let add_eos = file.optional("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
-    let vocabulary = byte_level::Vocabulary {
+    let vocabulary = byte_level::BpeVocabulary {
         pieces: pieces(file)?,
         types: file.require("tokenizer.ggml.token_type")?,
-        merges: file.require::<&Strings>("tokenizer.ggml.merges")?.iter().collect(),
+        merges: file.require::<&StringArray>("tokenizer.ggml.merges")?.iter().collect(),
     };
     let before = add_bos.then(|| special_id(file, "bos", vocabulary.pieces.len())).transpose()?;
     let after = add_eos.then(|| special_id(file, "eos", vocabulary.pieces.len())).transpose()?;
@@ -70,7 +70,7 @@ fn byte_level(file: &Gguf) -> Result<Box<dyn Tokenizer>> {
 }
 
 fn pieces(file: &Gguf) -> Result<Vec<&str>> {
-    Ok(file.require::<&Strings>("tokenizer.ggml.tokens")?.iter().collect())
+    Ok(file.require::<&StringArray>("tokenizer.ggml.tokens")?.iter().collect())
 }
 
 /// The id of a token that is put around texts.

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 
 use crate::error::{Error, Result};
-use crate::format::Source;
-use crate::tokenizer::byte_level::{self, Vocabulary, Words};
+use crate::format::FileBytes;
+use crate::tokenizer::byte_level::{self, BpeVocabulary, PreTokenizer};
 use crate::tokenizer::{Tokenizer, refuse};
 
 /// The one special token, which stands between texts. Nothing is put around texts.
@@ -18,7 +18,7 @@ const CONTROL: i32 = 3;
 ///
 /// # Errors
 /// If the ids are not those from 0 on, each once, or a merge makes no piece.
-pub fn read(pieces: &Source, merges: &Source) -> Result<Box<dyn Tokenizer>> {
+pub fn read(pieces: &FileBytes, merges: &FileBytes) -> Result<Box<dyn Tokenizer>> {
     let ids: HashMap<String, u32> = serde_json::from_slice(&pieces.data).map_err(|error| {
         Error::BadContainer { file: pieces.path.clone(), format: "vocabulary", problem: error.to_string() }
     })?;
@@ -28,8 +28,8 @@ pub fn read(pieces: &Source, merges: &Source) -> Result<Box<dyn Tokenizer>> {
     let pieces = by_id(&ids)?;
     let types = pieces.iter().map(|&piece| if piece == END_OF_TEXT { CONTROL } else { NORMAL }).collect();
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with("#version"));
-    let vocabulary = Vocabulary { pieces, types, merges: lines.collect() };
-    let words = Words::of("gpt-2").expect("gpt-2 is in the table");
+    let vocabulary = BpeVocabulary { pieces, types, merges: lines.collect() };
+    let words = PreTokenizer::of("gpt-2").expect("gpt-2 is in the table");
     Ok(Box::new(byte_level::tokenizer(&vocabulary, words, None, None)?))
 }
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokenizers::PostProcessorWrapper;
 
 use crate::error::{Error, Result};
-use crate::format::Source;
+use crate::format::FileBytes;
 use crate::tokenizer::library::{Library, caught, check_merge};
 use crate::tokenizer::{Tokenizer, bounds, refuse};
 
@@ -18,9 +18,9 @@ use crate::tokenizer::{Tokenizer, bounds, refuse};
 #[derive(Clone, Debug)]
 pub struct HuggingFaceFiles {
     /// `tokenizer.json`.
-    pub tokenizer: Source,
+    pub tokenizer: FileBytes,
     /// `tokenizer_config.json`, if there is one.
-    pub config: Option<Source>,
+    pub config: Option<FileBytes>,
 }
 
 /// Reads a tokenizer.
@@ -36,7 +36,7 @@ pub fn from_hugging_face(files: &HuggingFaceFiles) -> Result<Box<dyn Tokenizer>>
     Ok(Box::new(Library::new(inner, before, after).of(&files.tokenizer.path)))
 }
 
-fn read(source: &Source) -> Result<tokenizers::Tokenizer> {
+fn read(source: &FileBytes) -> Result<tokenizers::Tokenizer> {
     let json = parse(source)?;
     check_model(&json["model"])?;
     bounds::check(&json)?;
@@ -75,7 +75,7 @@ fn pair(merge: &Value) -> Option<(&str, &str)> {
 /// Applies the special tokens that `tokenizer_config.json` adds before and after texts, instead of those of
 /// `tokenizer.json`. If it sets none, those remain.
 fn apply(
-    source: &Source,
+    source: &FileBytes,
     config: &Value,
     inner: &mut tokenizers::Tokenizer,
 ) -> Result<(Option<u32>, Option<u32>)> {
@@ -90,7 +90,7 @@ fn apply(
 
 /// The id of a token that is to be added. One without a name is not, as in transformers.
 fn special_id(
-    source: &Source,
+    source: &FileBytes,
     config: &Value,
     key: &str,
     is_added: Option<bool>,
@@ -102,10 +102,10 @@ fn special_id(
     id.map(Some).ok_or_else(|| Error::bad_key(&source.path, key, name, "a token of tokenizer.json"))
 }
 
-fn parse(source: &Source) -> Result<Value> {
+fn parse(source: &FileBytes) -> Result<Value> {
     serde_json::from_slice(&source.data).map_err(|error| bad_file(source, error))
 }
 
-fn bad_file(source: &Source, error: impl Display) -> Error {
+fn bad_file(source: &FileBytes, error: impl Display) -> Error {
     Error::BadContainer { file: source.path.clone(), format: "tokenizer", problem: error.to_string() }
 }

@@ -10,7 +10,7 @@ use tokenizers::DecoderWrapper;
 
 use crate::error::{Error, Result, TokenizerError};
 use crate::tokenizer::sentencepiece::byte;
-use crate::tokenizer::{Special, Tokenizer, refuse};
+use crate::tokenizer::{SpecialTokens, Tokenizer, refuse};
 
 /// A tokenizer of the library, and what is put around texts that the library does not know of.
 pub(super) struct Library {
@@ -41,7 +41,7 @@ impl Library {
         caught(call).map_err(name)
     }
 
-    fn reading(&self, special: Special) -> &tokenizers::Tokenizer {
+    fn reading(&self, special: SpecialTokens) -> &tokenizers::Tokenizer {
         if special.parse {
             return &self.inner;
         }
@@ -58,7 +58,7 @@ impl Tokenizer for Library {
         self.inner.get_vocab_size(true)
     }
 
-    fn encode_with(&self, text: &str, special: Special) -> Result<Vec<u32>> {
+    fn encode_with(&self, text: &str, special: SpecialTokens) -> Result<Vec<u32>> {
         let encoding = self.caught(|| self.reading(special).encode_fast(text, special.add))?;
         let (before, after) = if special.add { (self.before, self.after) } else { (None, None) };
         Ok(before.into_iter().chain(encoding.get_ids().iter().copied()).chain(after).collect())

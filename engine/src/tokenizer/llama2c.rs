@@ -13,10 +13,10 @@
 use std::collections::HashMap;
 
 use crate::error::{Result, TokenizerError};
-use crate::format::{Cursor, Source};
+use crate::format::{Cursor, FileBytes};
 use crate::tokenizer::merge::merge_from;
 use crate::tokenizer::sentencepiece::byte;
-use crate::tokenizer::{Special, Tokenizer, refuse};
+use crate::tokenizer::{SpecialTokens, Tokenizer, refuse};
 
 const BOS: u32 = 1;
 const EOS: u32 = 2;
@@ -29,18 +29,18 @@ const HEAD: usize = 8;
 
 /// A checked vocabulary.
 #[derive(Debug)]
-pub struct Llama2c {
+pub struct Llama2cTokenizer {
     pieces: Vec<String>,
     scores: Vec<f32>,
     ids: HashMap<String, u32>,
 }
 
-impl Llama2c {
+impl Llama2cTokenizer {
     /// Reads `tokenizer.bin`: as many pieces as the model has ids; without a number, all that are there.
     ///
     /// # Errors
     /// If the file ends early, or holds what `run.c` could not use.
-    pub fn read(source: &Source, vocab_size: Option<usize>) -> Result<Self> {
+    pub fn read(source: &FileBytes, vocab_size: Option<usize>) -> Result<Self> {
         let mut cursor = Cursor::new(source);
         let longest = cursor.u32("the length of the longest piece")?;
         let (mut pieces, mut scores) = (Vec::new(), Vec::new());
@@ -89,12 +89,12 @@ impl Llama2c {
     }
 }
 
-impl Tokenizer for Llama2c {
+impl Tokenizer for Llama2cTokenizer {
     fn vocab_size(&self) -> usize {
         self.pieces.len()
     }
 
-    fn encode_with(&self, text: &str, special: Special) -> Result<Vec<u32>> {
+    fn encode_with(&self, text: &str, special: SpecialTokens) -> Result<Vec<u32>> {
         let mut ids = if special.add { vec![BOS] } else { Vec::new() };
         if text.is_empty() {
             return Ok(ids);

@@ -19,7 +19,7 @@ pub fn merge_from<'t>(
     ends: &[usize],
     score: impl FnMut(&'t str, usize) -> Option<f32>,
 ) -> Vec<&'t str> {
-    let mut merging = Merging { text, score, symbols: symbols(ends), queue: BinaryHeap::new() };
+    let mut merging = MergeState { text, score, symbols: symbols(ends), queue: BinaryHeap::new() };
     for right in 1..merging.symbols.len() {
         merging.propose(Some(right - 1), Some(right));
     }
@@ -51,8 +51,8 @@ fn symbols(ends: &[usize]) -> Vec<Symbol> {
         .collect()
 }
 
-/// Two neighbours that would make a piece.
-struct Pair {
+/// Two neighbouring symbols that form a piece.
+struct SymbolPair {
     score: f32,
     left: usize,
     right: usize,
@@ -60,30 +60,30 @@ struct Pair {
     length: usize,
 }
 
-struct Merging<'t, S> {
+struct MergeState<'t, S> {
     text: &'t str,
     score: S,
     symbols: Vec<Symbol>,
-    queue: BinaryHeap<Pair>,
+    queue: BinaryHeap<SymbolPair>,
 }
 
-impl<'t, S: FnMut(&'t str, usize) -> Option<f32>> Merging<'t, S> {
+impl<'t, S: FnMut(&'t str, usize) -> Option<f32>> MergeState<'t, S> {
     fn propose(&mut self, left: Option<usize>, right: Option<usize>) {
         let (Some(left), Some(right)) = (left, right) else { return };
         let span = self.symbols[left].span.start..self.symbols[right].span.end;
         let (length, left_length) = (span.len(), self.symbols[left].span.len());
         if let Some(score) = (self.score)(&self.text[span], left_length) {
-            self.queue.push(Pair { score, left, right, length });
+            self.queue.push(SymbolPair { score, left, right, length });
         }
     }
 
     /// Returns true if both pieces are unchanged since the pair was proposed.
-    fn is_current(&self, pair: &Pair) -> bool {
+    fn is_current(&self, pair: &SymbolPair) -> bool {
         let (left, right) = (&self.symbols[pair.left].span, &self.symbols[pair.right].span);
         !left.is_empty() && !right.is_empty() && left.len() + right.len() == pair.length
     }
 
-    fn join(&mut self, pair: &Pair) {
+    fn join(&mut self, pair: &SymbolPair) {
         let right = &mut self.symbols[pair.right];
         let (end, next) = (right.span.end, right.next);
         right.span.start = end;
@@ -99,23 +99,23 @@ impl<'t, S: FnMut(&'t str, usize) -> Option<f32>> Merging<'t, S> {
     }
 }
 
-impl Ord for Pair {
+impl Ord for SymbolPair {
     /// The highest score, then the leftmost.
     fn cmp(&self, other: &Self) -> Ordering {
         self.score.total_cmp(&other.score).then(Reverse(self.left).cmp(&Reverse(other.left)))
     }
 }
 
-impl PartialOrd for Pair {
+impl PartialOrd for SymbolPair {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Pair {
+impl PartialEq for SymbolPair {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Pair {}
+impl Eq for SymbolPair {}

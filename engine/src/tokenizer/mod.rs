@@ -20,17 +20,17 @@ pub use chat::Chat;
 pub use files::TokenizerFiles;
 pub use gguf::from_gguf;
 pub use hugging_face::{HuggingFaceFiles, from_hugging_face};
-pub use llama2c::Llama2c;
-pub use sentencepiece::{Rules, SentencePiece, SentencePieceSettings, Vocabulary};
+pub use llama2c::Llama2cTokenizer;
+pub use sentencepiece::{PieceVocabulary, SentencePiece, SentencePieceSettings, TokenizerRules};
 pub use stream::TextStream;
 #[cfg(feature = "templates")]
-pub use template::{Conversation, Template};
+pub use template::{ChatTemplate, Conversation};
 
 use crate::error::{Error, Result, TokenizerError};
 
 /// Handling of special tokens when a text is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Special {
+pub struct SpecialTokens {
     /// True if the special tokens of the model's settings are added, mostly BOS.
     pub add: bool,
     /// True if the name of a special token in the text is read as that token.
@@ -46,14 +46,14 @@ pub trait Tokenizer: Send + Sync {
     ///
     /// # Errors
     /// If the text cannot be encoded.
-    fn encode_with(&self, text: &str, special: Special) -> Result<Vec<u32>>;
+    fn encode_with(&self, text: &str, special: SpecialTokens) -> Result<Vec<u32>>;
 
     /// The ids of a prompt: [`Tokenizer::encode_with`] where the name of a special token in `text` is that token.
     ///
     /// # Errors
     /// If the text cannot be encoded.
     fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
-        self.encode_with(text, Special { add: add_special, parse: true })
+        self.encode_with(text, SpecialTokens { add: add_special, parse: true })
     }
 
     /// The piece of an id as the vocabulary writes it; `None` outside the vocabulary.

@@ -5,14 +5,14 @@ use prost::Message;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::format::Source;
-use crate::tokenizer::sentencepiece::Rules;
-use crate::tokenizer::{SentencePiece, SentencePieceSettings, Tokenizer, Vocabulary};
+use crate::format::FileBytes;
+use crate::tokenizer::sentencepiece::TokenizerRules;
+use crate::tokenizer::{PieceVocabulary, SentencePiece, SentencePieceSettings, Tokenizer};
 
 #[derive(Message)]
 struct ModelProto {
     #[prost(message, repeated, tag = "1")]
-    pieces: Vec<Piece>,
+    pieces: Vec<PieceProto>,
     #[prost(message, optional, tag = "2")]
     trainer: Option<Trainer>,
     #[prost(message, optional, tag = "3")]
@@ -22,7 +22,7 @@ struct ModelProto {
 }
 
 #[derive(Message)]
-struct Piece {
+struct PieceProto {
     #[prost(string, optional, tag = "1")]
     piece: Option<String>,
     #[prost(float, optional, tag = "2")]
@@ -67,13 +67,13 @@ const MODEL_TYPES: [&str; 5] = ["0", "unigram", "BPE", "word", "char"];
 ///
 /// # Errors
 /// If it is damaged, is no BPE model, or changes texts before it cuts them.
-pub fn read(model: &Source, config: Option<&Source>) -> Result<Box<dyn Tokenizer>> {
+pub fn read(model: &FileBytes, config: Option<&FileBytes>) -> Result<Box<dyn Tokenizer>> {
     let proto = ModelProto::decode(&*model.data).map_err(|error| bad_file(model, &error.to_string()))?;
     let trainer = proto.trainer.unwrap_or_default();
     let normalizer = proto.normalizer.unwrap_or_default();
     check(model, &trainer, &normalizer, proto.denormalizer.unwrap_or_default())?;
     let (add_bos, add_eos) = asked_for(config)?;
-    let find = |is_it: &dyn Fn(&Piece) -> bool| (0..).zip(&proto.pieces).find(|(_, piece)| is_it(piece));
+    let find = |is_it: &dyn Fn(&PieceProto) -> bool| (0..).zip(&proto.pieces).find(|(_, piece)| is_it(piece));
     let control = |name: &str| find(&|piece| piece.kind() == CONTROL && piece.piece() == name);
     let bos = control(trainer.bos_piece()).map(|(id, _)| id);
     let settings = SentencePieceSettings {
@@ -83,18 +83,23 @@ pub fn read(model: &Source, config: Option<&Source>) -> Result<Box<dyn Tokenizer
         add_bos: add_bos.unwrap_or(bos.is_some()),
         add_eos: add_eos.unwrap_or(false),
         add_space_prefix: normalizer.dummy_prefix(),
-        rules: Rules::SentencePiece,
+        rules: TokenizerRules::SentencePiece,
     };
-    let vocabulary = Vocabulary {
-        scores: proto.pieces.iter().map(Piece::score).collect(),
-        types: proto.pieces.iter().map(Piece::kind).collect(),
+    let vocabulary = PieceVocabulary {
+        scores: proto.pieces.iter().map(PieceProto::score).collect(),
+        types: proto.pieces.iter().map(PieceProto::kind).collect(),
         pieces: proto.pieces.into_iter().map(|piece| piece.piece.unwrap_or_default()).collect(),
     };
     Ok(Box::new(SentencePiece::new(vocabulary, settings)?))
 }
 
 /// Refuses what is not done here: another model than BPE, and texts that are changed before they are cut.
-fn check(file: &Source, trainer: &Trainer, normalizer: &Normalizer, denormalizer: Normalizer) -> Result<()> {
+fn check(
+    file: &FileBytes,
+    trainer: &Trainer,
+    normalizer: &Normalizer,
+    denormalizer: Normalizer,
+) -> Result<()> {
     let bad = |key: &str, found: &str, expected: &str| Err(Error::bad_key(&file.path, key, found, expected));
     if trainer.model_type() != BPE {
         let kind = usize::try_from(trainer.model_type()).ok().and_then(|kind| MODEL_TYPES.get(kind));
@@ -119,13 +124,13 @@ fn check(file: &Source, trainer: &Trainer, normalizer: &Normalizer, denormalizer
 }
 
 /// Returns the settings of `tokenizer_config.json` for adding BOS and EOS.
-fn asked_for(config: Option<&Source>) -> Result<(Option<bool>, Option<bool>)> {
+fn asked_for(config: Option<&FileBytes>) -> Result<(Option<bool>, Option<bool>)> {
     let Some(source) = config else { return Ok((None, None)) };
     let config: Value =
         serde_json::from_slice(&source.data).map_err(|error| bad_file(source, &error.to_string()))?;
     Ok((config["add_bos_token"].as_bool(), config["add_eos_token"].as_bool()))
 }
 
-fn bad_file(source: &Source, problem: &str) -> Error {
+fn bad_file(source: &FileBytes, problem: &str) -> Error {
     Error::BadContainer { file: source.path.clone(), format: "tokenizer", problem: problem.to_owned() }
 }

@@ -24,16 +24,16 @@ use aho_corasick::{AhoCorasick, MatchKind};
 
 use crate::error::{Result, TokenizerError};
 use crate::tokenizer::merge::merge;
-use crate::tokenizer::{Special, Tokenizer, refuse};
+use crate::tokenizer::{SpecialTokens, Tokenizer, refuse};
 
 /// Character for a space inside pieces: U+2581.
 const SPACE: char = '▁';
 /// Text that sentencepiece writes for the unknown piece: U+2047 between spaces.
 const UNKNOWN_TEXT: &str = " ⁇ ";
 
-/// A vocabulary as files hold it: columns of one length, a row per id.
+/// The vocabulary of a SentencePiece tokenizer: columns of one length, one row per id.
 #[derive(Clone, Debug, Default)]
-pub struct Vocabulary {
+pub struct PieceVocabulary {
     /// The text of each piece, with U+2581 for spaces.
     pub pieces: Vec<String>,
     /// Merge priority: the highest score first.
@@ -44,7 +44,7 @@ pub struct Vocabulary {
 
 /// Engine whose rules apply where the two engines differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rules {
+pub enum TokenizerRules {
     /// Rules of llama.cpp.
     LlamaCpp,
     /// Rules of the sentencepiece library.
@@ -67,7 +67,7 @@ pub struct SentencePieceSettings {
     /// True if a space is added before a text, so that its first word is encoded as any other.
     pub add_space_prefix: bool,
     /// Engine whose rules apply.
-    pub rules: Rules,
+    pub rules: TokenizerRules,
 }
 
 impl Default for SentencePieceSettings {
@@ -79,7 +79,7 @@ impl Default for SentencePieceSettings {
             add_bos: true,
             add_eos: false,
             add_space_prefix: true,
-            rules: Rules::LlamaCpp,
+            rules: TokenizerRules::LlamaCpp,
         }
     }
 }
@@ -87,25 +87,25 @@ impl Default for SentencePieceSettings {
 /// A checked vocabulary. Encoding cannot fail: every byte has a piece, or there is an unknown id for it.
 #[derive(Debug)]
 pub struct SentencePiece {
-    pieces: Vec<Piece>,
+    pieces: Vec<VocabularyPiece>,
     /// The pieces that text is made of, by their text.
     ids: HashMap<String, u32>,
     byte_ids: [Option<u32>; 256],
-    user_defined: CutOut,
+    user_defined: PieceFinder,
     /// Special pieces that are cut out of texts, if their names are parsed.
-    named: CutOut,
+    named: PieceFinder,
     settings: SentencePieceSettings,
 }
 
 #[derive(Debug)]
-struct Piece {
+struct VocabularyPiece {
     text: String,
     score: f32,
-    kind: Kind,
+    kind: PieceKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum PieceKind {
     Text,
     Unused,
     UserDefined,
@@ -119,16 +119,16 @@ impl SentencePiece {
     ///
     /// # Errors
     /// [`TokenizerError::Unusable`] if its columns, pieces or special ids contradict each other.
-    pub fn new(vocabulary: Vocabulary, settings: SentencePieceSettings) -> Result<Self> {
+    pub fn new(vocabulary: PieceVocabulary, settings: SentencePieceSettings) -> Result<Self> {
         let pieces = pieces(vocabulary)?;
         let byte_ids = byte_ids(&pieces);
         check_settings(&settings, pieces.len(), &byte_ids)?;
-        let user_defined = CutOut::new(&pieces, &[Kind::UserDefined])?;
-        let kinds: &[Kind] = match settings.rules {
-            Rules::LlamaCpp => &[Kind::UserDefined, Kind::Control, Kind::Unknown],
-            Rules::SentencePiece => &[Kind::Control, Kind::Unknown],
+        let user_defined = PieceFinder::new(&pieces, &[PieceKind::UserDefined])?;
+        let kinds: &[PieceKind] = match settings.rules {
+            TokenizerRules::LlamaCpp => &[PieceKind::UserDefined, PieceKind::Control, PieceKind::Unknown],
+            TokenizerRules::SentencePiece => &[PieceKind::Control, PieceKind::Unknown],
         };
-        let named = CutOut::new(&pieces, kinds)?;
+        let named = PieceFinder::new(&pieces, kinds)?;
         Ok(Self { ids: text_ids(&pieces)?, user_defined, named, byte_ids, pieces, settings })
     }
 
@@ -138,9 +138,9 @@ impl SentencePiece {
             return;
         }
         let has_prefix =
-            self.settings.add_space_prefix && (is_first || self.settings.rules == Rules::LlamaCpp);
+            self.settings.add_space_prefix && (is_first || self.settings.rules == TokenizerRules::LlamaCpp);
         let escaped = [if has_prefix { " " } else { "" }, text].concat().replace(' ', "▁");
-        if self.settings.rules == Rules::LlamaCpp {
+        if self.settings.rules == TokenizerRules::LlamaCpp {
             return self.encode_merged(&escaped, ids);
         }
         let mut start = 0;
@@ -158,7 +158,7 @@ impl SentencePiece {
         let pieces = merge(text, |piece, left| {
             let &id = self.ids.get(piece)?;
             let piece_of_id = &self.pieces[id as usize];
-            if piece_of_id.kind == Kind::Unused && self.settings.rules == Rules::SentencePiece {
+            if piece_of_id.kind == PieceKind::Unused && self.settings.rules == TokenizerRules::SentencePiece {
                 halves.insert(piece, left);
             }
             Some(piece_of_id.score)
@@ -189,7 +189,7 @@ impl SentencePiece {
         }
     }
 
-    fn piece(&self, position: usize, id: u32) -> Result<&Piece> {
+    fn piece(&self, position: usize, id: u32) -> Result<&VocabularyPiece> {
         let vocab_size = self.pieces.len();
         self.pieces.get(id as usize).ok_or(TokenizerError::BadToken { id, position, vocab_size }.into())
     }
@@ -200,13 +200,13 @@ impl Tokenizer for SentencePiece {
         self.pieces.len()
     }
 
-    fn encode_with(&self, text: &str, special: Special) -> Result<Vec<u32>> {
+    fn encode_with(&self, text: &str, special: SpecialTokens) -> Result<Vec<u32>> {
         let SentencePieceSettings { bos, eos, add_bos, add_eos, .. } = self.settings;
         let mut ids: Vec<u32> = bos.filter(|_| special.add && add_bos).into_iter().collect();
         let cut_out = if special.parse {
             Some(&self.named)
         } else {
-            Some(&self.user_defined).filter(|_| self.settings.rules == Rules::LlamaCpp)
+            Some(&self.user_defined).filter(|_| self.settings.rules == TokenizerRules::LlamaCpp)
         };
         let mut start = 0;
         for (span, id) in cut_out.into_iter().flat_map(|cut_out| cut_out.find_all(text)) {
@@ -229,10 +229,10 @@ impl Tokenizer for SentencePiece {
         for (position, &id) in ids.iter().enumerate() {
             let piece = self.piece(position, id)?;
             match piece.kind {
-                Kind::Control => continue,
-                Kind::Byte(byte) => bytes.push(byte),
-                Kind::Unknown => bytes.extend(UNKNOWN_TEXT.bytes()),
-                Kind::Text | Kind::Unused | Kind::UserDefined => {
+                PieceKind::Control => continue,
+                PieceKind::Byte(byte) => bytes.push(byte),
+                PieceKind::Unknown => bytes.extend(UNKNOWN_TEXT.bytes()),
+                PieceKind::Text | PieceKind::Unused | PieceKind::UserDefined => {
                     let text = piece.text.strip_prefix(SPACE).filter(|_| prefix).unwrap_or(&piece.text);
                     bytes.extend(text.replace(SPACE, " ").bytes());
                 }
@@ -243,17 +243,17 @@ impl Tokenizer for SentencePiece {
     }
 }
 
-/// Pieces that are cut out of a text before the rest is merged.
+/// Finds the pieces that are cut out of a text before the rest is merged.
 #[derive(Debug)]
-struct CutOut {
+struct PieceFinder {
     finder: AhoCorasick,
     ids: Vec<u32>,
 }
 
-impl CutOut {
-    fn new(pieces: &[Piece], kinds: &[Kind]) -> Result<Self> {
+impl PieceFinder {
+    fn new(pieces: &[VocabularyPiece], kinds: &[PieceKind]) -> Result<Self> {
         // An empty piece, which some files pad with, would be found everywhere.
-        let is_one = |piece: &Piece| !piece.text.is_empty() && kinds.contains(&piece.kind);
+        let is_one = |piece: &VocabularyPiece| !piece.text.is_empty() && kinds.contains(&piece.kind);
         let (ids, texts): (Vec<u32>, Vec<&str>) = (0..)
             .zip(pieces)
             .filter(|(_, piece)| is_one(piece))
@@ -269,8 +269,8 @@ impl CutOut {
     }
 }
 
-fn pieces(vocabulary: Vocabulary) -> Result<Vec<Piece>> {
-    let Vocabulary { pieces, scores, types } = vocabulary;
+fn pieces(vocabulary: PieceVocabulary) -> Result<Vec<VocabularyPiece>> {
+    let PieceVocabulary { pieces, scores, types } = vocabulary;
     if pieces.is_empty() {
         return Err(refuse("the vocabulary is empty"));
     }
@@ -286,17 +286,17 @@ fn pieces(vocabulary: Vocabulary) -> Result<Vec<Piece>> {
     rows.map(|(id, ((text, score), kind))| piece(id, text, score, kind)).collect()
 }
 
-fn piece(id: usize, text: String, score: f32, kind: i32) -> Result<Piece> {
+fn piece(id: usize, text: String, score: f32, kind: i32) -> Result<VocabularyPiece> {
     if score.is_nan() {
         return Err(refuse(format!("the score of piece {id}, '{text}', is NaN")));
     }
     let kind = match kind {
-        1 => Kind::Text,
-        5 => Kind::Unused,
-        2 => Kind::Unknown,
-        3 => Kind::Control,
-        4 => Kind::UserDefined,
-        6 => Kind::Byte(byte(&text).ok_or_else(|| {
+        1 => PieceKind::Text,
+        5 => PieceKind::Unused,
+        2 => PieceKind::Unknown,
+        3 => PieceKind::Control,
+        4 => PieceKind::UserDefined,
+        6 => PieceKind::Byte(byte(&text).ok_or_else(|| {
             refuse(format!(
                 "piece {id} has the type byte and the text '{text}', expected '<0x00>' to '<0xFF>'"
             ))
@@ -304,7 +304,7 @@ fn piece(id: usize, text: String, score: f32, kind: i32) -> Result<Piece> {
         other => return Err(refuse(format!("piece {id}, '{text}', has type {other}, expected 1 to 6"))),
     };
     // Adding zero turns −0 into 0: the first merge that sentencepiece learns has the score −0.
-    Ok(Piece { text, score: score + 0.0, kind })
+    Ok(VocabularyPiece { text, score: score + 0.0, kind })
 }
 
 /// The byte that a piece of the form "<0x0A>" stands for.
@@ -314,10 +314,10 @@ pub(super) fn byte(text: &str) -> Option<u8> {
     is_plain.then(|| u8::from_str_radix(digits, 16).ok())?
 }
 
-fn byte_ids(pieces: &[Piece]) -> [Option<u32>; 256] {
+fn byte_ids(pieces: &[VocabularyPiece]) -> [Option<u32>; 256] {
     let mut ids = [None; 256];
     for (id, piece) in (0..).zip(pieces) {
-        if let Kind::Byte(byte) = piece.kind {
+        if let PieceKind::Byte(byte) = piece.kind {
             ids[usize::from(byte)] = Some(id);
         }
     }
@@ -326,15 +326,16 @@ fn byte_ids(pieces: &[Piece]) -> [Option<u32>; 256] {
 
 /// The ids of pieces that text is made of. A text that stands twice is refused, as llama.cpp does: which of the
 /// two ids is meant cannot be known.
-fn text_ids(pieces: &[Piece]) -> Result<HashMap<String, u32>> {
+fn text_ids(pieces: &[VocabularyPiece]) -> Result<HashMap<String, u32>> {
     let mut all: HashMap<&str, u32> = HashMap::new();
     for (id, piece) in (0..).zip(pieces).filter(|(_, piece)| !piece.text.is_empty()) {
         if let Some(first) = all.insert(&piece.text, id) {
             return Err(refuse(format!("duplicate piece '{}': ids {first} and {id}", piece.text)));
         }
     }
-    let is_text =
-        |id: &u32| matches!(pieces[*id as usize].kind, Kind::Text | Kind::Unused | Kind::UserDefined);
+    let is_text = |id: &u32| {
+        matches!(pieces[*id as usize].kind, PieceKind::Text | PieceKind::Unused | PieceKind::UserDefined)
+    };
     Ok(all.into_iter().filter(|(_, id)| is_text(id)).map(|(text, id)| (text.to_owned(), id)).collect())
 }
 

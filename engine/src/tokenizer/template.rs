@@ -35,12 +35,12 @@ pub struct Conversation {
 }
 
 /// A template that can be rendered.
-pub struct Template {
+pub struct ChatTemplate {
     environment: Environment<'static>,
     tokens: BTreeMap<String, String>,
 }
 
-impl Template {
+impl ChatTemplate {
     /// Reads a template that may name these special tokens.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl Template {
         let tokens = Value::from(Serde(&self.tokens));
         let told_more = Value::from(Serde(&conversation.told));
         let template = self.environment.get_template(NAME).expect("the template was added");
-        let mut text = Limited::default();
+        let mut text = BoundedText::default();
         let rendered = template.render_captured_to(context! { ..told_more, ..given, ..tokens }, &mut text);
         let refuse = |problem| Refused::Usage(format!("the chat template refuses this: {problem}"));
         if text.is_full {
@@ -91,14 +91,14 @@ impl Template {
     }
 }
 
-/// A text that does not become longer than any that is read.
+/// A buffer for text of limited length.
 #[derive(Default)]
-struct Limited {
+struct BoundedText {
     bytes: Vec<u8>,
     is_full: bool,
 }
 
-impl io::Write for Limited {
+impl io::Write for BoundedText {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.bytes.len() + bytes.len() > LONGEST {
             self.is_full = true;
@@ -143,7 +143,7 @@ fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let spaces = " ".repeat(indent.unwrap_or(0).min(16));
     let text = match indent {
         Some(_) => written(value, PrettyFormatter::with_indent(spaces.as_bytes())),
-        None => written(value, Spaced),
+        None => written(value, SpacedFormatter),
     };
     let refuse = |error: serde_json::Error| Error::new(ErrorKind::BadSerialization, error.to_string());
     text.map(Value::from).map_err(refuse)
@@ -155,10 +155,10 @@ fn written(value: &Value, formatter: impl Formatter) -> serde_json::Result<Strin
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// A space behind each comma and colon, as Python writes them.
-struct Spaced;
+/// Writes JSON with a space after each comma and colon, as Python does.
+struct SpacedFormatter;
 
-impl Formatter for Spaced {
+impl Formatter for SpacedFormatter {
     fn begin_array_value<W: ?Sized + std::io::Write>(
         &mut self,
         out: &mut W,

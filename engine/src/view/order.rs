@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::view::{Part, View};
+use crate::view::{StoredArray, View};
 
 /// Returns all orders of so many axes, the identity first.
 pub fn orders(n: usize) -> Vec<Vec<usize>> {
@@ -84,8 +84,9 @@ impl<'a> View<'a> {
         let (is_last, along) = (axis + 1 == self.shape.len(), self.axis);
         self.shape[axis] = range.len();
         if axis == along && self.parts.len() > 1 {
-            let end =
-                |index: usize, parts: &[Part]| parts.get(index + 1).map_or(usize::MAX, |next| next.first);
+            let end = |index: usize, parts: &[StoredArray]| {
+                parts.get(index + 1).map_or(usize::MAX, |next| next.first)
+            };
             let ends: Vec<usize> = (0..self.parts.len()).map(|index| end(index, &self.parts)).collect();
             let mut ends = ends.into_iter();
             self.parts
@@ -234,7 +235,9 @@ impl<'a> View<'a> {
             assert!(axis + 1 < all.shape.len() && (0..all.shape.len()).all(fits), "views of other axes");
             let before = all.shape[axis];
             all.shape[axis] += view.shape[axis];
-            all.parts.extend(view.parts.into_iter().map(|part| Part { first: before + part.first, ..part }));
+            all.parts.extend(
+                view.parts.into_iter().map(|part| StoredArray { first: before + part.first, ..part }),
+            );
         }
         all.settled()
     }

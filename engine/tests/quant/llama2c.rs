@@ -1,7 +1,7 @@
 //! The products of llama2.c: fast code gives the bits of the plain one, whatever the rows hold.
 
 use proptest::prelude::*;
-use xcheck_engine::quant::llama2c::{self, Groups, Quantised};
+use xcheck_engine::quant::llama2c::{self, Groups, QuantisedRow};
 
 use super::vectors::same;
 
@@ -53,8 +53,8 @@ proptest! {
         let columns = groups * group;
         let (codes, scales) = (&codes[..rows * columns], bytes(&scales[..rows * groups]));
         let weights = Groups { codes, scales: &scales };
-        let rounded = activations.chunks(columns).take(tokens).map(|row| Quantised::of(row, group));
-        let activations: Vec<Quantised> = rounded.collect();
+        let rounded = activations.chunks(columns).take(tokens).map(|row| QuantisedRow::of(row, group));
+        let activations: Vec<QuantisedRow> = rounded.collect();
         let mut out = [(); 2].map(|()| vec![0.0; rows * tokens]);
         llama2c::plain_group_products(weights, &activations, &mut out[0]);
         llama2c::group_products()(weights, &activations, &mut out[1]);
@@ -86,12 +86,12 @@ fn sums_run_from_the_first_column_to_the_last() {
 
 #[test]
 fn activations_are_rounded_half_away_from_zero_and_groups_of_zeros_stay_zero() {
-    let Quantised { codes, scales } = Quantised::of(&[127.0, 2.5, -2.5, 0.4, 0.0, 0.0, -0.0, 0.0], 4);
+    let QuantisedRow { codes, scales } = QuantisedRow::of(&[127.0, 2.5, -2.5, 0.4, 0.0, 0.0, -0.0, 0.0], 4);
     assert_eq!(codes, [127, 3, -3, 0, 0, 0, 0, 0]);
     assert_eq!(scales, [1.0, 0.0]);
     // The scale of a denormal maximum is rounded to nothing, and the quotient is infinite.
-    assert_eq!(Quantised::of(&[1e-45, 0.0], 2).codes, [0, 0]);
-    assert_eq!(Quantised::of(&[f32::NAN, 1.0], 2).codes, [0, 127]);
+    assert_eq!(QuantisedRow::of(&[1e-45, 0.0], 2).codes, [0, 0]);
+    assert_eq!(QuantisedRow::of(&[f32::NAN, 1.0], 2).codes, [0, 127]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Attention in its three steps, as engines compute them.
 
 use xcheck_engine::numerics::Numerics;
-use xcheck_engine::ops::attention::{Mask, Scale};
+use xcheck_engine::ops::attention::{AttentionScale, Mask};
 use xcheck_engine::tensor::Tensor;
 
 use super::dice::{Law, normal};
@@ -53,7 +53,7 @@ impl Heads {
     pub fn traced_scores(&self, by: &impl Numerics) -> Tensor {
         let [tokens, heads, _, dim] = self.sizes;
         let q = Tensor::new(&[tokens, heads, dim], self.q.clone());
-        by.scores(&q, &self.keys_of(&self.k), Scale::Products(self.scale()))
+        by.scores(&q, &self.keys_of(&self.k), AttentionScale::Products(self.scale()))
     }
 
     /// `score(query, key)` of all pairs.

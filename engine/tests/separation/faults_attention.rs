@@ -1,6 +1,6 @@
 //! Attention, RoPE and activations with an error as small as such errors get.
 
-use xcheck_engine::exact::{Float, Off, Profile, Side};
+use xcheck_engine::exact::{EngineErrors, Float, InexactValue, Profile};
 use xcheck_engine::ops::ffn::Activation;
 
 use super::activations::{GELU_ERF, GELU_TANH, Gated, SILU};
@@ -137,7 +137,7 @@ pub fn honest_silu(store: Store) -> Specimen {
     gated.specimen(format!("SiLU · up, another form, {store:?}"), gated.by(SILU[1], store))
 }
 
-fn assert_share(fault: &Specimen, least: f64) -> Side {
+fn assert_share(fault: &Specimen, least: f64) -> EngineErrors {
     let side = fault.assert_caught();
     let share = side.beyond as f64 / fault.own.len() as f64;
     assert!(share > least, "{}: more than {least} of all values, not {share}", fault.name);
@@ -165,7 +165,7 @@ fn the_least_key_that_is_not_looked_at_is_seen_where_it_is() {
     for keys in [64, 1024, 4096] {
         let side = least_masked(keys).assert_caught();
         assert!((1..=2 * 64 * keys).contains(&side.beyond));
-        let Off { value, exact, .. } = *side.worst.first().expect("a worst value");
+        let InexactValue { value, exact, .. } = *side.worst.first().expect("a worst value");
         assert!(value == 0.0 && exact.value > 0.0, "{value} for {exact:?}");
     }
 }

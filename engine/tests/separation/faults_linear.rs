@@ -1,6 +1,6 @@
 //! Products with an error as small as such errors get.
 
-use xcheck_engine::exact::{Profile, Traced};
+use xcheck_engine::exact::{Profile, TracedNumerics};
 use xcheck_engine::numerics::{KvType, LlamaCpp, Numerics};
 use xcheck_engine::tensor::Tensor;
 use xcheck_engine::weight::Matrix;
@@ -80,7 +80,7 @@ pub fn one_missing(width: usize, store: Store) -> Specimen {
 /// A product with Q8_0 blocks by llama.cpp, and its parts.
 fn coded(width: usize) -> (Tensor, Linear, Matrix) {
     let numerics = LlamaCpp { kv: KvType::F16 };
-    let by = Traced::new(&numerics, Profile::of(&numerics));
+    let by = TracedNumerics::new(&numerics, Profile::of(&numerics));
     let (linear, _) = linear(width, Store::F32);
     let w = matrix_of_codes(&linear.w, OUTPUTS);
     (by.linear(&linear.tensor(), &w), linear, w)

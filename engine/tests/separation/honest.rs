@@ -240,7 +240,8 @@ fn sums_of_two_rows_pass() {
 #[test]
 fn products_with_blocks_of_codes_pass_in_every_order() {
     let numerics = LlamaCpp { kv: KvType::F16 };
-    let by = xcheck_engine::exact::Traced::new(&numerics, xcheck_engine::exact::Profile::of(&numerics));
+    let by =
+        xcheck_engine::exact::TracedNumerics::new(&numerics, xcheck_engine::exact::Profile::of(&numerics));
     let cases = pairs(Law::ALL.into_iter().enumerate(), [256, 1024, 4096]);
     for ((seed, law), width) in one_of(2, cases) {
         let linear = Linear::new(law, [16, width, 128], Store::F32, 1000 + seed as u64);

@@ -1,7 +1,7 @@
 //! What an engine has made of an operation, and what is said of it.
 
 use half::{bf16, f16};
-use xcheck_engine::exact::{Compared, Judged, Profile, Side, Traced, judge};
+use xcheck_engine::exact::{EngineErrors, OperationVerdict, Profile, ResultPair, TracedNumerics, judge};
 use xcheck_engine::numerics::{F32, Numerics, Transformers};
 use xcheck_engine::tensor::Tensor;
 use xcheck_engine::view::View;
@@ -43,17 +43,17 @@ impl Store {
     }
 
     /// The engine that is compared with: `f32`, or transformers.
-    pub fn traced(self) -> Traced<'static> {
+    pub fn traced(self) -> TracedNumerics<'static> {
         self.traced_by(self.profile())
     }
 
     /// The same, judged by another declaration than its own.
-    pub fn traced_by(self, profile: Profile) -> Traced<'static> {
-        Traced::new(self.numerics(), profile).rounding_by(profile)
+    pub fn traced_by(self, profile: Profile) -> TracedNumerics<'static> {
+        TracedNumerics::new(self.numerics(), profile).rounding_by(profile)
     }
 
     /// Declared to round its results and nothing on the way.
-    pub fn traced_as_fused(self) -> Traced<'static> {
+    pub fn traced_as_fused(self) -> TracedNumerics<'static> {
         let name = match self {
             Store::F32 => "f32",
             Store::Bf16 => "bf16-fused",
@@ -96,13 +96,13 @@ impl Specimen {
         Self { other, ..self }
     }
 
-    pub fn judged(&self) -> Judged {
+    pub fn judged(&self) -> OperationVerdict {
         self.judged_beside(&doubles(&self.other))
     }
 
-    fn judged_beside(&self, other: &[f64]) -> Judged {
+    fn judged_beside(&self, other: &[f64]) -> OperationVerdict {
         let (shape, own) = (self.traced.shape(), doubles(&self.own));
-        let compared = Compared {
+        let compared = ResultPair {
             traced: &self.traced,
             sides: [&View::of(shape, &own), &View::of(shape, other)],
             stored: None,
@@ -114,7 +114,7 @@ impl Specimen {
 
     /// Every one of its values, however many the other engine has made alike. (What differs nowhere is not evaluated: the
     /// other side is one that differs everywhere.)
-    pub fn every_value(&self) -> Side {
+    pub fn every_value(&self) -> EngineErrors {
         let other = vec![f64::NAN; self.own.len()];
         let judged = self.judged_beside(&other);
         assert_eq!(judged.evaluated, self.own.len(), "{}: all are evaluated", self.name);
@@ -130,7 +130,7 @@ impl Specimen {
     }
 
     /// Rounding does not explain it, and the engine beside is not the one that is blamed.
-    pub fn assert_caught(&self) -> Side {
+    pub fn assert_caught(&self) -> EngineErrors {
         let judged = self.judged();
         assert!(!judged.dump.is_explained(), "{}: {}", self.name, told(&judged.dump));
         assert!(judged.engine.is_explained(), "{}, beside: {}", self.name, told(&judged.engine));
@@ -139,7 +139,7 @@ impl Specimen {
 }
 
 /// For a person.
-pub fn told(side: &Side) -> String {
+pub fn told(side: &EngineErrors) -> String {
     let bias = side.bias.map_or(0.0, |bias| bias.z);
     format!(
         "{} beyond, headroom {:.3}, bias {bias:.1} sigma, worst {:?}",

@@ -1,6 +1,6 @@
 //! The sigmas are those of real sums: one after the other in `f32`, in a random order.
 
-use xcheck_engine::exact::{Choices, evaluate};
+use xcheck_engine::exact::{ChoiceSet, evaluate};
 use xcheck_engine::numerics::Numerics;
 use xcheck_engine::tensor::Tensor;
 
@@ -17,7 +17,7 @@ const RUNS: u64 = 16;
 /// The root mean square of errors, each over its sigma, in runs that are each in an order of their own.
 fn ratio(traced: &Tensor, width: usize, run: impl Fn(&Adder) -> Vec<f32>) -> f64 {
     let wanted: Vec<usize> = (0..traced.data().len()).collect();
-    let exacts = evaluate(traced, Choices::default(), &wanted);
+    let exacts = evaluate(traced, ChoiceSet::default(), &wanted);
     let (mut squares, mut count) = (0.0, 0);
     for seed in 0..RUNS {
         let values = run(&Adder::new(Order::Shuffled, width, 3000 + seed));

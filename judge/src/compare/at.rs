@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::checkpoint::{Axis, Point, Site};
+use crate::checkpoint::{Point, Site, TapAxis};
 use crate::compare::choices::logits_after;
 use crate::compare::cut::{among, axis};
 use crate::compare::held::{Held, is_of_a_pass};
@@ -61,11 +61,11 @@ impl At<'_, '_> {
         let Range { start, end } = self.positions;
         let passes = self.held.passes();
         match self.site.point.axes() {
-            [Axis::Token, ..] | [Axis::Head, Axis::Token, Axis::Key] => {
+            [TapAxis::Token, ..] | [TapAxis::Head, TapAxis::Token, TapAxis::Key] => {
                 let first = Pass::reaching(passes, start + 1).unwrap_or(passes.len());
                 (first..passes.len()).take_while(|&pass| passes[pass].position < end).collect()
             }
-            [Axis::Key, ..] => Pass::reaching(passes, end).into_iter().collect(),
+            [TapAxis::Key, ..] => Pass::reaching(passes, end).into_iter().collect(),
             _ => Pass::ending(passes, end).into_iter().collect(),
         }
     }
@@ -110,9 +110,9 @@ impl At<'_, '_> {
     /// The values. What is lacking was looked at before.
     pub(super) fn values(&self) -> Result<Seen> {
         let whole = match self.site.point.axes() {
-            [Axis::Token, ..] => return self.rows(0),
-            [Axis::Head, Axis::Token, Axis::Key] => return self.rows(1),
-            [Axis::Key, ..] => self.first()?.map(|values| {
+            [TapAxis::Token, ..] => return self.rows(0),
+            [TapAxis::Head, TapAxis::Token, TapAxis::Key] => return self.rows(1),
+            [TapAxis::Key, ..] => self.first()?.map(|values| {
                 let read = self.passes().first().map_or(0, |&pass| self.held.passes()[pass].end());
                 let keys = values.shape()[0];
                 match read.checked_sub(keys) {
@@ -147,7 +147,8 @@ impl At<'_, '_> {
     fn of_pass(&self, pass: usize) -> Result<Option<View<'static>>> {
         let site = Site { pass: Some(pass), ..self.site };
         let values = self.held.values(site, self.pairing)?;
-        let (Some(rows), Some(axis)) = (self.held.dump.held_rows(site), axis(site.point, Axis::Token)) else {
+        let (Some(rows), Some(axis)) = (self.held.dump.held_rows(site), axis(site.point, TapAxis::Token))
+        else {
             return Ok(values);
         };
         let whole = |values: View<'static>| {
@@ -208,7 +209,7 @@ impl At<'_, '_> {
                 _ => part.with_width(self.positions.end),
             });
         }
-        if self.site.point.axes().contains(&Axis::Rank) {
+        if self.site.point.axes().contains(&TapAxis::Rank) {
             let widest = parts.iter().map(View::width).max().unwrap_or(0);
             parts = parts.into_iter().map(|part| part.with_width(widest)).collect();
         }

@@ -1,10 +1,10 @@
 //! Parts of arrays by what their axes count.
 
-use crate::checkpoint::{Axis, Point};
+use crate::checkpoint::{Point, TapAxis};
 use crate::view::View;
 
 /// The axis of a tap point that counts something, if it has one.
-pub fn axis(point: Point, counts: Axis) -> Option<usize> {
+pub fn axis(point: Point, counts: TapAxis) -> Option<usize> {
     point.axes().iter().position(|&axis| axis == counts)
 }
 
@@ -23,7 +23,7 @@ pub fn among<'v>(others: &View<'v>, view: &View<'v>, axis: usize, indices: &[usi
 
 /// The latest `keys` keys of what has more of them.
 pub fn latest_keys<'v>(view: &View<'v>, point: Point, keys: usize) -> View<'v> {
-    match axis(point, Axis::Key) {
+    match axis(point, TapAxis::Key) {
         Some(axis) => view.clone().slice(axis, view.shape()[axis] - keys..view.shape()[axis]),
         None => view.clone(),
     }

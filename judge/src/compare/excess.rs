@@ -3,7 +3,7 @@
 //! The largest error in units of a value's own size cannot see that the two leading logits of every row are exchanged: both are
 //! large. So each statistic of the errors is bounded by the same statistic of the perturbed runs, and the worst ratio decides.
 
-use crate::measure::{Class, Distribution, larger};
+use crate::measure::{Distribution, SizeClass, larger};
 
 /// Largest ratio that rounding explains: the error of one more run over the largest error of a few perturbed runs.
 pub(super) const NEAR: f64 = 2.0;
@@ -192,10 +192,10 @@ fn of_classes(errors: &Distribution, noise: &Distribution) -> Option<Excess> {
 }
 
 /// The values of a class, with those of its neighbours where they are few.
-fn with_neighbours(classes: &[Class], at: usize) -> Class {
+fn with_neighbours(classes: &[SizeClass], at: usize) -> SizeClass {
     let around = |reach: usize| {
         let range = at.saturating_sub(reach)..classes.len().min(at + reach + 1);
-        classes[range].iter().fold(Class::default(), |all, class| all.and(*class))
+        classes[range].iter().fold(SizeClass::default(), |all, class| all.and(*class))
     };
     let found = (0..classes.len()).map(around).find(|class| class.count >= FEW_VALUES);
     found.unwrap_or_else(|| around(classes.len()))
@@ -233,7 +233,7 @@ fn of_means(errors: &Distribution, noise: &Noise, all: &Noise) -> Option<Excess>
 /// Returns the factor common to all values. Independent errors of n rows cause a factor of about their own
 /// size over √n.
 fn of_scale(errors: &Distribution, noise: &Noise, all: &Noise) -> Option<Excess> {
-    let classes = noise.distribution.classes.iter().fold(Class::default(), |all, class| all.and(*class));
+    let classes = noise.distribution.classes.iter().fold(SizeClass::default(), |all, class| all.and(*class));
     let rows = errors.rows.len();
     let by_chance = classes.rms() / (rows as f64).sqrt();
     let known = larger(all.distribution.scale, by_chance);

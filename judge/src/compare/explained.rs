@@ -1,16 +1,18 @@
 //! Evaluation by rounding: whether it explains the results of both sides from the same inputs.
 
 use crate::compare::Role;
-use crate::exact::{Bias, Exact, Fused, Judged, Off, Side, Strand};
+use crate::exact::{
+    BiasEstimate, BiasGroup, EngineErrors, ExactValue, FusedResults, InexactValue, OperationVerdict,
+};
 use crate::measure::{larger, unravel};
 
 /// The evaluation of both sides of a site against the exact result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explained {
     /// The candidate's result.
-    pub candidate: Side,
+    pub candidate: EngineErrors,
     /// The reference's result.
-    pub reference: Side,
+    pub reference: EngineErrors,
     /// Values that were evaluated; the others are the same bits on both sides.
     pub evaluated: usize,
     /// Deviations of the dump's engine from its rounding profile, each in a few words.
@@ -28,13 +30,14 @@ pub struct Explained {
 
 impl Explained {
     /// Evaluates a comparison with a dump of that role, with values of that shape.
-    pub fn new(judged: Judged, role: Role, shape: &[usize]) -> Self {
-        let Judged { evaluated, dump, engine, found, alternatives, profile, reads_unrounded } = judged;
+    pub fn new(judged: OperationVerdict, role: Role, shape: &[usize]) -> Self {
+        let OperationVerdict { evaluated, dump, engine, found, alternatives, profile, reads_unrounded } =
+            judged;
         let (candidate, reference) = match role {
             Role::Candidate => (dump, engine),
             Role::Reference => (engine, dump),
         };
-        let is_fused = profile.fused != Fused::Nothing;
+        let is_fused = profile.fused != FusedResults::Nothing;
         let [found, alternatives] = [found, alternatives]
             .map(|choices| choices.into_iter().map(|choice| profile.told(choice)).collect());
         let shape = shape.to_vec();
@@ -81,21 +84,21 @@ impl Explained {
     }
 
     /// Returns the result of one side.
-    pub fn side(&self, role: Role) -> &Side {
+    pub fn side(&self, role: Role) -> &EngineErrors {
         match role {
             Role::Candidate => &self.candidate,
             Role::Reference => &self.reference,
         }
     }
 
-    fn sides(&self) -> [(Role, &Side); 2] {
+    fn sides(&self) -> [(Role, &EngineErrors); 2] {
         [(Role::Candidate, &self.candidate), (Role::Reference, &self.reference)]
     }
 
-    fn told(&self, role: Role, side: &Side) -> Option<String> {
+    fn told(&self, role: Role, side: &EngineErrors) -> Option<String> {
         let whose = role.name();
         if side.beyond > 0 {
-            let Off { flat, value, exact, .. } = *side.worst.first()?;
+            let InexactValue { flat, value, exact, .. } = *side.worst.first()?;
             let index = self.index(flat);
             let count = if side.beyond == 1 {
                 format!("1 value of the {whose} is above its error bound")
@@ -106,7 +109,7 @@ impl Explained {
             let should = exactly(&exact, side.headroom);
             return Some(format!("{count}, the worst {value} at {index:?}: {should}"));
         }
-        let bias = side.bias.filter(Bias::is_systematic)?;
+        let bias = side.bias.filter(BiasEstimate::is_systematic)?;
         Some(format!(
             "values of the {whose} have a bias: {}, which rounding to nearest cannot cause ({:.0} sigma)",
             systematic(&bias),
@@ -116,8 +119,8 @@ impl Explained {
 }
 
 /// Describes the exact value and its bound.
-fn exactly(exact: &Exact, headroom: f64) -> String {
-    let Exact { value, radius, .. } = *exact;
+fn exactly(exact: &ExactValue, headroom: f64) -> String {
+    let ExactValue { value, radius, .. } = *exact;
     let plain = value == 0.0 || (1e-4..1e7).contains(&value.abs());
     let digits = if plain { format!("{value:.9}") } else { format!("{value:.8e}") };
     match radius > 0.0 {
@@ -132,11 +135,11 @@ fn shortest(value: f64) -> String {
     if f64::from(single) == value { single.to_string() } else { value.to_string() }
 }
 
-fn systematic(bias: &Bias) -> String {
+fn systematic(bias: &BiasEstimate) -> String {
     let of = match bias.strand {
-        Strand::Whole => "all".to_owned(),
-        Strand::Axis(axis) => format!("at index {} of axis {axis}", bias.index),
-        Strand::Channel => format!("in channel {}", bias.index),
+        BiasGroup::Whole => "all".to_owned(),
+        BiasGroup::Axis(axis) => format!("at index {} of axis {axis}", bias.index),
+        BiasGroup::Channel => format!("in channel {}", bias.index),
     };
     match bias.is_scale {
         true => format!("{of} off by a relative {:.1e}", bias.error),

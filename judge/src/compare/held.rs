@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::checkpoint::{Axis, Point, Scope, Site};
+use crate::checkpoint::{Point, Site, TapAxis, TapScope};
 use crate::compare::align::{Heads, aligned, shown_pairing};
 use crate::compare::choices::Choices;
 use crate::compare::cut::axis;
@@ -66,7 +66,7 @@ impl<'d> Held<'d> {
     /// Empty for a value of the whole run.
     pub fn positions(&self, site: Site) -> Range<usize> {
         let Some(pass) = site.pass.and_then(|pass| self.passes().get(pass)) else { return 0..0 };
-        let has_rows = axis(site.point, Axis::Token).or(axis(site.point, Axis::Key)).is_some();
+        let has_rows = axis(site.point, TapAxis::Token).or(axis(site.point, TapAxis::Key)).is_some();
         if has_rows { pass.position..pass.end() } else { pass.end() - 1..pass.end() }
     }
 
@@ -207,5 +207,5 @@ impl<'d> Held<'d> {
 
 /// Returns true if a value belongs to one pass.
 pub fn is_of_a_pass(site: Site) -> bool {
-    site.point.scope() != Scope::Run
+    site.point.scope() != TapScope::Run
 }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::checkpoint::{Axis, Kind, Point, Site};
+use crate::checkpoint::{Point, Site, TapAxis, ValueKind};
 use crate::compare::Selection;
 use crate::compare::align::{repaired, unaligned};
 use crate::compare::cut::{among, axis, latest_keys};
@@ -23,7 +23,8 @@ use crate::compare::visible::Sight;
 use crate::error::{Error, Result};
 use crate::exact::{self, Float};
 use crate::measure::{
-    Agreement, Columns, Distribution, Grain, Tops, coarser, measure, measure_tokens, nearest_within,
+    Agreement, ColumnSelection, Distribution, Tops, ValuePrecision, coarser, measure, measure_tokens,
+    nearest_within,
 };
 use crate::tap::Tap;
 use crate::tensor::{RopePairing, Tensor};
@@ -242,17 +243,17 @@ impl<'d> LiveComparison<'d> {
         let mut measured = included.then(|| {
             let (candidate, reference) = self.sides(part.clone(), dumped.clone());
             match site.point.kind() {
-                Kind::Real => measure(candidate, reference, self.grain(site), columns),
-                Kind::Token if site.point == Point::TopIds => {
+                ValueKind::Real => measure(candidate, reference, self.grain(site), columns),
+                ValueKind::Token if site.point == Point::TopIds => {
                     measure_ids(&candidate, &reference, &self.rows(site))
                 }
-                Kind::Token if site.point == Point::Experts => {
+                ValueKind::Token if site.point == Point::Experts => {
                     measure_experts(&candidate, &reference, &self.rows(site))
                 }
-                Kind::Token => measure_tokens(candidate, reference),
+                ValueKind::Token => measure_tokens(candidate, reference),
             }
         });
-        if let Some(measured) = measured.as_mut().filter(|_| site.point.kind() == Kind::Real) {
+        if let Some(measured) = measured.as_mut().filter(|_| site.point.kind() == ValueKind::Real) {
             measured.agreement = self.agreement(site, &part, &dumped, measured.is_identical());
             if site.point == Point::LastLogits {
                 let (candidate, reference) = self.sides(part.clone(), dumped.clone());
@@ -260,14 +261,14 @@ impl<'d> LiveComparison<'d> {
             }
         }
         if included
-            && site.point.kind() == Kind::Real
+            && site.point.kind() == ValueKind::Real
             && self.distributed.is_some_and(|sites| sites.contains(&site))
         {
             let found =
                 Distribution::of(&dumped, &part, self.dumps_grain(site), columns, is_of_logits(site.point));
             self.distributions.insert(site, found);
         }
-        if let (Some(may_differ), true, Kind::Real) = (self.may_differ, included, site.point.kind()) {
+        if let (Some(may_differ), true, ValueKind::Real) = (self.may_differ, included, site.point.kind()) {
             let explained = self.evaluated(site, traced, &own, &dumped, may_differ);
             let agreement = measured.as_mut().and_then(|measured| measured.agreement.as_mut());
             if let (Some((_, beyond)), Some(agreement)) = (&explained, agreement) {
@@ -350,7 +351,7 @@ impl<'d> LiveComparison<'d> {
         let extended = with_latest(own, site.point, dumped);
         let sight = self.sight(site, own, own);
         let columns = |row: usize| sight.columns(site.point, own.shape(), row);
-        let compared = exact::Compared {
+        let compared = exact::ResultPair {
             traced,
             sides: [&extended, own],
             stored: self.lossy(site, traced),
@@ -380,7 +381,7 @@ impl<'d> LiveComparison<'d> {
     /// Returns the errors of a uniform distribution instead of the dump's.
     fn of_uniform(&self, site: Site, traced: &Tensor, own: &View) -> Option<Uniform> {
         let values = Uniform::values(site, own, self.vocabulary)?;
-        let compared = exact::Compared {
+        let compared = exact::ResultPair {
             traced,
             sides: [&View::from(&values), own],
             stored: self.stored(site).and_then(Float::of),
@@ -428,7 +429,7 @@ impl<'d> LiveComparison<'d> {
             &reference,
             &self.rows(site),
             self.grain(site),
-            |_| Columns::All,
+            |_| ColumnSelection::All,
             same_top,
         ))
     }
@@ -451,8 +452,9 @@ impl<'d> LiveComparison<'d> {
         if self.engine.pairing.is_some() {
             self.held.look_at_pairing(site, |held| {
                 let dumped = values(held)?.filter(|dumped| dumped.shape() == own.shape());
-                let rel_l2 =
-                    |dumped| measure(own.clone(), dumped, Grain::F32, |_| Columns::All).errors.rel_l2;
+                let rel_l2 = |dumped| {
+                    measure(own.clone(), dumped, ValuePrecision::F32, |_| ColumnSelection::All).errors.rel_l2
+                };
                 Ok(dumped.map_or(0.0, rel_l2))
             })?;
         }
@@ -466,7 +468,7 @@ impl<'d> LiveComparison<'d> {
             return Ok(Some(own.clone()));
         }
         let mut others = (own.shape().to_vec(), dumped.shape().to_vec());
-        let keys = axis(site.point, Axis::Key).filter(|_| others.0.len() == others.1.len());
+        let keys = axis(site.point, TapAxis::Key).filter(|_| others.0.len() == others.1.len());
         let lengths = keys.map(|axis| (others.0.remove(axis), others.1.remove(axis)));
         if let (Some((own_keys, keys)), true) = (lengths, others.0 == others.1) {
             let window = self.engine.window(site);
@@ -499,14 +501,14 @@ impl<'d> LiveComparison<'d> {
         dumped: &View<'v>,
         rows: &[usize],
     ) -> Result<Option<View<'v>>> {
-        let along = axis(site.point, Axis::Token).expect("rows belong to a token axis");
+        let along = axis(site.point, TapAxis::Token).expect("rows belong to a token axis");
         let theirs = own.clone().taken(along, rows);
         let comparable = self.comparable(site, &theirs, dumped)?;
         Ok(comparable.map(|_| among(own, &with_latest(&theirs, site.point, dumped), along, rows)))
     }
 
     fn sight(&self, site: Site, own: &View, part: &View) -> Sight {
-        let keys = axis(site.point, Axis::Key);
+        let keys = axis(site.point, TapAxis::Key);
         let dropped = keys.map_or(0, |axis| own.shape()[axis] - part.shape()[axis]);
         let first_query = self.held.positions(site).start;
         let rows = self.held.dump.held_rows(site).map(Arc::from);
@@ -522,17 +524,26 @@ impl<'d> LiveComparison<'d> {
     }
 
     /// The grain with the dump as the candidate, whatever its role.
-    fn dumps_grain(&self, site: Site) -> Grain {
+    fn dumps_grain(&self, site: Site) -> ValuePrecision {
         let computed = self.engine.computed_at(site.point);
-        Grain { computed, candidate: self.stored(site), reference: None, steps: [self.held.step(site), 0.0] }
+        ValuePrecision {
+            computed,
+            candidate: self.stored(site),
+            reference: None,
+            steps: [self.held.step(site), 0.0],
+        }
     }
 
-    fn grain(&self, site: Site) -> Grain {
+    fn grain(&self, site: Site) -> ValuePrecision {
         let computed = self.engine.computed_at(site.point);
         let (stored, step) = (self.stored(site), self.held.step(site));
         match self.role {
-            Role::Candidate => Grain { computed, candidate: stored, reference: None, steps: [step, 0.0] },
-            Role::Reference => Grain { computed, candidate: None, reference: stored, steps: [0.0, step] },
+            Role::Candidate => {
+                ValuePrecision { computed, candidate: stored, reference: None, steps: [step, 0.0] }
+            }
+            Role::Reference => {
+                ValuePrecision { computed, candidate: None, reference: stored, steps: [0.0, step] }
+            }
         }
     }
 
@@ -558,7 +569,7 @@ impl<'d> LiveComparison<'d> {
         (traced, own): (&Tensor, &View),
         part: &View,
         dumped: &View,
-        columns: impl Fn(usize) -> Columns + Sync,
+        columns: impl Fn(usize) -> ColumnSelection + Sync,
     ) -> Tensor {
         let stands = StandsFor::of(self.held, site, self.engine.computed_at(site.point));
         let width = dumped.width();
@@ -623,7 +634,7 @@ impl<'d> LiveComparison<'d> {
 /// The dump's values without those of keys behind the latest position, where they are what a cache of a fixed length has there:
 /// scores that no query sees, and zeros.
 fn without_padding<'v>(point: Point, own: &View, dumped: View<'v>) -> View<'v> {
-    let Some(along) = axis(point, Axis::Key).filter(|_| own.shape().len() == dumped.shape().len()) else {
+    let Some(along) = axis(point, TapAxis::Key).filter(|_| own.shape().len() == dumped.shape().len()) else {
         return dumped;
     };
     let (keys, all) = (own.shape()[along], dumped.shape()[along]);
@@ -635,7 +646,7 @@ fn without_padding<'v>(point: Point, own: &View, dumped: View<'v>) -> View<'v> {
 
 /// Returns `own` with its latest keys replaced by `view`; `view` alone if the shapes agree.
 fn with_latest<'v>(own: &View<'v>, point: Point, view: &View<'v>) -> View<'v> {
-    let Some(along) = axis(point, Axis::Key).filter(|_| own.shape() != view.shape()) else {
+    let Some(along) = axis(point, TapAxis::Key).filter(|_| own.shape() != view.shape()) else {
         return view.clone();
     };
     let kept = own.shape()[along] - view.shape()[along];
@@ -649,18 +660,18 @@ pub fn is_of_logits(point: Point) -> bool {
 
 /// Returns true if two shapes differ only in the number of experts per token.
 pub(super) fn is_of_other_number(point: Point, one: &[usize], other: &[usize]) -> bool {
-    let Some(chosen) = axis(point, Axis::Chosen) else { return false };
+    let Some(chosen) = axis(point, TapAxis::Chosen) else { return false };
     let without =
         |shape: &[usize]| [&shape[..chosen.min(shape.len())], &shape[shape.len().min(chosen + 1)..]].concat();
     one.len() == other.len() && without(one) == without(other)
 }
 
 fn other_length(point: Point, dumped: &View, own: &View) -> String {
-    if let Some(chosen) = axis(point, Axis::Chosen) {
+    if let Some(chosen) = axis(point, TapAxis::Chosen) {
         let [theirs, ours] = [dumped, own].map(|view| view.shape()[chosen]);
         return format!("the dump routes each token to {theirs} experts, the model to {ours}");
     }
-    let axis = axis(point, Axis::Key).unwrap_or(0);
+    let axis = axis(point, TapAxis::Key).unwrap_or(0);
     format!(
         "the dump has {} keys, expected {} (one per position read)",
         dumped.shape()[axis],

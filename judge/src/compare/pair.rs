@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::checkpoint::{Axis, Kind, Point, Site};
+use crate::checkpoint::{Point, Site, TapAxis, ValueKind};
 use crate::compare::Selection;
 use crate::compare::align::unaligned;
 use crate::compare::at::{Absent, At, temperature_at};
@@ -20,7 +20,7 @@ use crate::compare::slots::{Common, measure_experts};
 use crate::compare::uniform::Uniform;
 use crate::compare::visible::Sight;
 use crate::error::{DumpError, Error, Result};
-use crate::measure::{Agreement, Columns, Grain, Tops, coarser, measure, measure_tokens};
+use crate::measure::{Agreement, ColumnSelection, Tops, ValuePrecision, coarser, measure, measure_tokens};
 use crate::tensor::Tensor;
 use crate::view::View;
 use crate::weight::DType;
@@ -177,7 +177,7 @@ impl<'d> Pair<'d> {
             let found = Ok(Found::Unaligned(unaligned(site.point)));
             return Ok(Some(Paired { site, positions, found }));
         }
-        if site.point.kind() == Kind::Real && self.is_stored_unlike(site, &positions) {
+        if site.point.kind() == ValueKind::Real && self.is_stored_unlike(site, &positions) {
             let what =
                 format!("{site}: dtype or \"step\" differs between passes; store all passes in the same way");
             return Ok(Some(Paired { site, positions, found: Err(what) }));
@@ -209,7 +209,9 @@ impl<'d> Pair<'d> {
                 let rows = rows.unwrap_or_else(|| (0..positions.len()).collect());
                 Found::Measured(measure_experts(&candidate, &reference, &rows))
             }
-            None if site.point.kind() == Kind::Token => Found::Measured(measure_tokens(candidate, reference)),
+            None if site.point.kind() == ValueKind::Token => {
+                Found::Measured(measure_tokens(candidate, reference))
+            }
             None => {
                 let listed = rows.clone().unwrap_or_else(|| (0..positions.len()).collect());
                 let shown = self.shown(site, &positions, rows, &candidate, &reference)?;
@@ -218,7 +220,7 @@ impl<'d> Pair<'d> {
                 let columns = |row: usize| common.columns(&shape, row, shown.columns(row));
                 let mut found = measure(candidate.clone(), reference.clone(), grain, columns);
                 if site.point == Point::TokenLogprobs {
-                    let all = |_| Columns::All;
+                    let all = |_| ColumnSelection::All;
                     found.agreement =
                         Some(Agreement::of(&candidate, &reference, &listed, grain, all, |_| None));
                 }
@@ -239,7 +241,7 @@ impl<'d> Pair<'d> {
     /// is skipped. A site is skipped if no pass of the other dump ends at the same position, or if the other
     /// dump records only the last row of logits, which is compared separately.
     fn absent(&self, site: Site, positions: Range<usize>, absent: Absent) -> Option<Paired> {
-        let has_rows = axis(site.point, Axis::Token).or(axis(site.point, Axis::Key)).is_some();
+        let has_rows = axis(site.point, TapAxis::Token).or(axis(site.point, TapAxis::Key)).is_some();
         let last = Site { point: Point::LastLogits, ..site };
         let has_last_row = site.point == Point::Logits && self.candidate.holds(last);
         let what = match absent {
@@ -437,7 +439,7 @@ impl<'d> Pair<'d> {
                 let both = both.filter(|(one, other)| one.shape() == other.shape());
                 let rel_l2 = |(one, other)| {
                     let (one, other): (View, View) = (one, other);
-                    measure(one, other, Grain::F32, |_| Columns::All).errors.rel_l2
+                    measure(one, other, ValuePrecision::F32, |_| ColumnSelection::All).errors.rel_l2
                 };
                 Ok(both.map_or(0.0, rel_l2))
             })?;
@@ -455,7 +457,7 @@ impl<'d> Pair<'d> {
         if one == other {
             return Ok(None);
         }
-        let keys = axis(site.point, Axis::Key).filter(|_| one.len() == other.len());
+        let keys = axis(site.point, TapAxis::Key).filter(|_| one.len() == other.len());
         match keys.map(|axis| (one[axis], other[axis])) {
             Some((one, other)) if one != other => {
                 Ok(Some(format!("the candidate has {one} keys, the reference {other}")))
@@ -557,7 +559,7 @@ impl<'d> Pair<'d> {
         [self.candidate, self.reference].into_iter().any(is_unlike)
     }
 
-    fn grain(&self, site: Site, positions: &Range<usize>) -> Grain {
+    fn grain(&self, site: Site, positions: &Range<usize>) -> ValuePrecision {
         let stored = |held| {
             let at = self.at(held, site, positions);
             let pass = at.passes().first().copied();
@@ -567,7 +569,7 @@ impl<'d> Pair<'d> {
             let pass = self.at(held, site, positions).passes().first().copied();
             held.step(Site { pass, ..site })
         };
-        Grain {
+        ValuePrecision {
             computed: self.computed,
             candidate: stored(self.candidate),
             reference: stored(self.reference),

@@ -3,7 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::measure::{
-    Agreement, Columns, Grain, Measurement, NO_TOKEN, Slack, larger, measure, measure_placed,
+    Agreement, ColumnSelection, LogprobPrecision, Measurement, NO_TOKEN, ValuePrecision, larger, measure,
+    measure_placed,
 };
 use crate::view::View;
 
@@ -14,7 +15,7 @@ pub(super) struct Ranks {
     /// Number of listed tokens per row; later entries are unused.
     pub(super) widths: Vec<usize>,
     /// Precision of the log-probabilities.
-    pub(super) slack: Slack,
+    pub(super) slack: LogprobPrecision,
 }
 
 impl Ranks {
@@ -46,7 +47,7 @@ pub(super) struct Both {
     /// The rows that both hold.
     pub(super) rows: Vec<usize>,
     /// The types of both.
-    pub(super) grain: Grain,
+    pub(super) grain: ValuePrecision,
 }
 
 impl Both {
@@ -106,7 +107,7 @@ impl Both {
             }
         }
         let reference = View::owned(candidate.shape(), theirs);
-        let common = |row: usize| Columns::These(columns[row].clone());
+        let common = |row: usize| ColumnSelection::These(columns[row].clone());
         let mut found = measure(candidate.clone(), reference.clone(), self.grain, common);
         let top = |ranks: &Ranks, row: usize| ranks.row(row, 1).first().map(|(id, _)| *id);
         let same_top = |row: usize| Some(top(&self.candidate, row)? == top(&self.reference, row)?);

@@ -1,6 +1,6 @@
 //! Roles in a comparison, and the values that a run along a dump continues with.
 
-use crate::checkpoint::{Kind, Point};
+use crate::checkpoint::{Point, ValueKind};
 
 /// The role of a dump that is compared with our engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Continue {
         match self {
             _ if point == Point::Experts => true,
             Continue::Own => false,
-            Continue::Held => point.kind() == Kind::Real,
+            Continue::Held => point.kind() == ValueKind::Real,
             Continue::HeldBetweenLayers => matches!(point, Point::Embed | Point::BlockOut),
         }
     }

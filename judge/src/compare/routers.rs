@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::checkpoint::{Point, Site};
-use crate::exact::{self, DEEPEST, Exact, Node, node_of};
+use crate::exact::{self, DEEPEST, ExactValue, Node, node_of};
 use crate::tensor::Tensor;
 use crate::view::View;
 
@@ -56,7 +56,7 @@ impl Routers {
         let is_evaluating = is_evaluating && logits.origins().iter().filter_map(node_of).all(is_near);
         let exacts = match is_evaluating {
             true => exact::known(logits),
-            false => logits.data().iter().map(|&logit| Exact::sure(logit.into())).collect(),
+            false => logits.data().iter().map(|&logit| ExactValue::sure(logit.into())).collect(),
         };
         let theirs = dumped.map_or_else(|| own.data().iter().map(|&x| x.into()).collect(), View::to_vec);
         let (mut margin, mut closest) = (Gap::NONE, Gap::ALL);
@@ -105,12 +105,12 @@ impl Gap {
 
 /// The logits of a token.
 struct Router<'e> {
-    exacts: &'e [Exact],
+    exacts: &'e [ExactValue],
     largest: f64,
 }
 
 impl<'e> Router<'e> {
-    fn new(exacts: &'e [Exact]) -> Self {
+    fn new(exacts: &'e [ExactValue]) -> Self {
         let largest = exacts.iter().map(|exact| exact.value).fold(f64::NEG_INFINITY, f64::max);
         Self { exacts, largest }
     }
@@ -119,7 +119,7 @@ impl<'e> Router<'e> {
     fn gap(&self, one: usize, other: usize) -> Gap {
         const U: f64 = 1.0 / (1u64 << 24) as f64;
         let (one, other) = (&self.exacts[one], &self.exacts[other]);
-        let own = |exact: &Exact| exact.radius + U * (8.0 + self.largest - exact.value);
+        let own = |exact: &ExactValue| exact.radius + U * (8.0 + self.largest - exact.value);
         Gap { wide: one.value - other.value, parted: own(one) + own(other) }
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Range, RangeInclusive};
 use std::str::FromStr;
 
-use crate::checkpoint::{Checkpoint, Point, Scope, Site};
+use crate::checkpoint::{Checkpoint, Point, Site, TapScope};
 use crate::error::{Error, Result};
 
 /// Numbers and ranges: `0,2-3`.
@@ -138,7 +138,8 @@ impl Selection {
 
     /// Selects only the checkpoints inside layers.
     pub fn inside_layers(mut self) -> Self {
-        let inside = |checkpoint: &Checkpoint| checkpoint.points().all(|point| point.scope() == Scope::Layer);
+        let inside =
+            |checkpoint: &Checkpoint| checkpoint.points().all(|point| point.scope() == TapScope::Layer);
         self.checkpoints.retain(inside);
         self
     }

@@ -2,7 +2,7 @@
 
 use crate::checkpoint::Point;
 use crate::compare::visible::Sight;
-use crate::measure::Columns;
+use crate::measure::ColumnSelection;
 use crate::view::View;
 
 /// The entries of a site that may be compared.
@@ -23,7 +23,7 @@ pub(super) enum Told {
 }
 
 impl Shown {
-    pub(super) fn columns(&self, row: usize) -> Columns {
+    pub(super) fn columns(&self, row: usize) -> ColumnSelection {
         let columns = self.causal.columns(self.point, &self.shape, row);
         let width = self.shape.last().copied().unwrap_or(1);
         let range = columns.range(width);
@@ -34,7 +34,7 @@ impl Shown {
                 let sees = |key: &usize| rows.iter().all(|weights| weights[*key] != 0.0);
                 match range.clone().all(|key| sees(&key)) {
                     true => columns,
-                    false => Columns::These(range.filter(sees).collect()),
+                    false => ColumnSelection::These(range.filter(sees).collect()),
                 }
             }
             Told::Scores(sides) => {
@@ -45,7 +45,7 @@ impl Shown {
                     if masked < range.end { masked } else { 0 }
                 };
                 let first = sides.iter().map(leading).fold(range.start, usize::max).min(range.end);
-                if first == range.start { columns } else { Columns::Range(first..range.end) }
+                if first == range.start { columns } else { ColumnSelection::Range(first..range.end) }
             }
         }
     }

@@ -4,7 +4,7 @@ use crate::checkpoint::Point;
 use crate::dump::sketch::sketched;
 use crate::exact::Float;
 use crate::measure::sketch::{PROJECTIONS, WIDTH};
-use crate::measure::{Columns, Grain, Measurement, measure};
+use crate::measure::{ColumnSelection, Measurement, ValuePrecision, measure};
 use crate::view::View;
 use crate::weight::DType;
 
@@ -35,7 +35,7 @@ pub fn measure_sketches(candidate: &View, reference: &View, elements: usize) -> 
     let of_reference: Vec<f64> = (0..rows).flat_map(|row| projections(reference, row)).collect();
     let shape = [rows, PROJECTIONS];
     let (one, other) = (View::of(&shape, &of_candidate), View::of(&shape, &of_reference));
-    let found = measure(one, other, Grain::F32, |_| Columns::All);
+    let found = measure(one, other, ValuePrecision::F32, |_| ColumnSelection::All);
     let same = (0..rows).filter(|&row| is_same(row)).count();
     Measurement { elements, identical: per_row * same, spread: None, ..found }
 }

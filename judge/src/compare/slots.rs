@@ -7,7 +7,7 @@ use crate::checkpoint::{Point, Site};
 use crate::dump::Dump;
 use crate::dump::layout::to_axes;
 use crate::error::{Error, Result};
-use crate::measure::{Columns, Measurement, measure_placed};
+use crate::measure::{ColumnSelection, Measurement, measure_placed};
 use crate::view::View;
 
 /// Message for values of unknown experts.
@@ -106,12 +106,12 @@ impl Common {
     }
 
     /// Returns the common columns of a row.
-    pub fn columns(&self, shape: &[usize], row: usize, columns: Columns) -> Columns {
+    pub fn columns(&self, shape: &[usize], row: usize, columns: ColumnSelection) -> ColumnSelection {
         let is_seen = |alike: &Vec<bool>| match shape {
             // Weights are divided by the sum of all.
             &[_, used] => alike[row * used..][..used].iter().all(|alike| *alike),
             _ => alike[row],
         };
-        if self.0.as_ref().is_none_or(is_seen) { columns } else { Columns::Range(0..0) }
+        if self.0.as_ref().is_none_or(is_seen) { columns } else { ColumnSelection::Range(0..0) }
     }
 }

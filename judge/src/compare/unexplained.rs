@@ -2,7 +2,7 @@
 
 use crate::checkpoint::Site;
 use crate::compare::visible::Sight;
-use crate::exact::{self, Float, IntegerProducts, Judged};
+use crate::exact::{self, Float, IntegerProducts, OperationVerdict};
 use crate::tensor::Tensor;
 use crate::view::View;
 
@@ -24,7 +24,7 @@ pub struct Unexplained {
 
 impl Unexplained {
     /// Judges the dump's values against an operation computed like `computed`.
-    pub fn judge(&self, computed: &Tensor, may_differ: bool) -> Option<Judged> {
+    pub fn judge(&self, computed: &Tensor, may_differ: bool) -> Option<OperationVerdict> {
         self.with(computed, |compared| exact::judge(compared, may_differ))
     }
 
@@ -53,13 +53,13 @@ impl Unexplained {
         self.sight.sees(self.site.point, self.traced.shape(), flat)
     }
 
-    fn with<R>(&self, computed: &Tensor, judge: impl FnOnce(&exact::Compared) -> R) -> R {
+    fn with<R>(&self, computed: &Tensor, judge: impl FnOnce(&exact::ResultPair) -> R) -> R {
         let theirs = View::of(computed.shape(), &self.theirs);
         let scaled = self.scales.as_ref().map(|scales| {
             let codes = self.theirs.iter().zip(scales).map(|(value, scale)| value / scale).collect();
             View::owned(computed.shape(), codes).scaled(View::of(computed.shape(), scales))
         });
-        judge(&exact::Compared {
+        judge(&exact::ResultPair {
             traced: computed,
             sides: [scaled.as_ref().unwrap_or(&theirs), &View::from(computed)],
             stored: self.stored,

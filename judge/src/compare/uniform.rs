@@ -1,7 +1,7 @@
 //! Detects probabilities that carry no evidence: a uniform distribution over all tokens would pass as well.
 
 use crate::checkpoint::{Point, Site};
-use crate::measure::{Columns, Errors, Grain, measure};
+use crate::measure::{ColumnSelection, Errors, ValuePrecision, measure};
 use crate::tensor::Tensor;
 use crate::view::View;
 
@@ -34,7 +34,7 @@ impl Uniform {
 
     /// Measures uniform probabilities against others. Whether rounding explains them is asked where they are near enough.
     pub fn measured(values: &Tensor, own: &View, is_explained: impl FnOnce() -> bool) -> Self {
-        let errors = measure(values, own.clone(), Grain::F32, |_| Columns::All).errors;
+        let errors = measure(values, own.clone(), ValuePrecision::F32, |_| ColumnSelection::All).errors;
         Self { errors, is_explained: errors.max_scaled <= NEAR && is_explained() }
     }
 }

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::checkpoint::{Checkpoint, Kind, Point, Site};
+use crate::checkpoint::{Checkpoint, Point, Site, ValueKind};
 use crate::compare::excess::{self, Excess};
 use crate::compare::explained::Explained;
 use crate::compare::found::Found;
 use crate::compare::role::Role;
 use crate::compare::tolerance::Tolerance;
 use crate::compare::uniform::Uniform;
-use crate::measure::{Errors, Measurement, Placed, larger};
+use crate::measure::{Errors, Measurement, PositionAgreement, larger};
 use crate::weight::DType;
 
 /// A judgement, from good to bad.
@@ -431,7 +431,7 @@ impl Row {
             Some(floor) => Floor::NEAR * floor.max_abs,
             None => self.tolerance.max_abs,
         };
-        let is_beyond = |place: &Placed| place.is_beyond.unwrap_or(!(place.delta <= allowed));
+        let is_beyond = |place: &PositionAgreement| place.is_beyond.unwrap_or(!(place.delta <= allowed));
         agreement.drift(is_beyond).map(|row| self.positions.start + row)
     }
 
@@ -483,7 +483,7 @@ impl Row {
             return Judgement::sure(Verdict::Fail, nonfinite(total));
         }
         incomparable(self.site, found).unwrap_or_else(|| match (self.gate, self.site.point.kind()) {
-            (Gate::Rounding, Kind::Real) => self.by_rounding(found),
+            (Gate::Rounding, ValueKind::Real) => self.by_rounding(found),
             _ => by_tolerance(self.site, found, &self.tolerance, self.computed),
         })
     }
@@ -544,7 +544,7 @@ impl Row {
     /// Returns the largest err/bound, or the ratio to the noise floor without an evaluation; below 1 rounding
     /// explains the row. `None` if neither was measured.
     pub fn headroom(&self) -> Option<f64> {
-        let found = self.judged().filter(|_| self.site.point.kind() == Kind::Real)?;
+        let found = self.judged().filter(|_| self.site.point.kind() == ValueKind::Real)?;
         match (&self.explained, &self.floor) {
             _ if self.gate == Gate::Tolerance => None,
             _ if found.is_identical() => Some(0.0),
@@ -567,7 +567,7 @@ impl Row {
     /// it. An accumulated error then shows nothing more.
     pub fn is_settled(&self) -> bool {
         let is_explained = || self.explained.as_ref().is_some_and(Explained::is_explained);
-        self.site.point.kind() == Kind::Token
+        self.site.point.kind() == ValueKind::Token
             || (self.is_one_stage && self.introduced.is_some() && is_explained())
     }
 
@@ -611,18 +611,18 @@ fn incomparable(site: Site, found: &Measurement) -> Option<Judgement> {
     let is_logarithm = matches!(site.point, Point::TokenLogprobs | Point::TopLogprobs);
     match (site.point.kind(), found.candidate_all_zero, found.reference_all_zero) {
         _ if is_logarithm => None,
-        (Kind::Real, true, true) => sure(Verdict::Inconclusive, "every value is zero on both sides"),
-        (Kind::Real, true, false) => sure(Verdict::Fail, "every value of the candidate is zero"),
-        (Kind::Real, false, true) => sure(Verdict::Fail, "every value of the reference is zero"),
+        (ValueKind::Real, true, true) => sure(Verdict::Inconclusive, "every value is zero on both sides"),
+        (ValueKind::Real, true, false) => sure(Verdict::Fail, "every value of the candidate is zero"),
+        (ValueKind::Real, false, true) => sure(Verdict::Fail, "every value of the reference is zero"),
         _ => None,
     }
 }
 
 /// Every check is written so that NaN fails it.
 fn by_tolerance(site: Site, found: &Measurement, tolerance: &Tolerance, computed: DType) -> Judgement {
-    let large = !(found.errors.max_scaled <= suspicious(computed)) && site.point.kind() == Kind::Real;
+    let large = !(found.errors.max_scaled <= suspicious(computed)) && site.point.kind() == ValueKind::Real;
     match excess(found, tolerance) {
-        Some(reason) if tolerance.is_asked || site.point.kind() == Kind::Token => {
+        Some(reason) if tolerance.is_asked || site.point.kind() == ValueKind::Token => {
             Judgement::sure(Verdict::Fail, reason)
         }
         Some(reason) => Judgement { verdict: Verdict::Fail, reason: Some(reason), doubt: Doubt::Exceeds },

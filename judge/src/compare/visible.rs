@@ -4,9 +4,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::checkpoint::{Axis, Point};
+use crate::checkpoint::{Point, TapAxis};
 use crate::compare::cut::axis;
-use crate::measure::Columns;
+use crate::measure::ColumnSelection;
 
 /// The keys that queries of a layer see.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,13 +23,13 @@ pub struct Sight {
 
 impl Sight {
     /// The keys of a row that may be compared; of what are no scores, the whole row.
-    pub fn columns(&self, point: Point, shape: &[usize], row: usize) -> Columns {
+    pub fn columns(&self, point: Point, shape: &[usize], row: usize) -> ColumnSelection {
         // What has one value a token is one row of all of them.
-        if let (&[_], [Axis::Token], Some(rows)) = (shape, point.axes(), &self.rows) {
-            return Columns::These(rows.to_vec());
+        if let (&[_], [TapAxis::Token], Some(rows)) = (shape, point.axes(), &self.rows) {
+            return ColumnSelection::These(rows.to_vec());
         }
         if self.rows.as_ref().is_some_and(|rows| rows.binary_search(&token_of(point, shape, row)).is_err()) {
-            return Columns::Range(0..0);
+            return ColumnSelection::Range(0..0);
         }
         match (point, shape) {
             (Point::AttnScores, &[_, queries, keys]) => {
@@ -37,9 +37,13 @@ impl Sight {
                 let first = self.window.map_or(0, |window| (query + 1).saturating_sub(window));
                 let within = |position: usize| position.saturating_sub(self.first_key).min(keys);
                 let (start, end) = (within(first), within(query + 1));
-                if (start, end) == (0, keys) { Columns::All } else { Columns::Range(start..end) }
+                if (start, end) == (0, keys) {
+                    ColumnSelection::All
+                } else {
+                    ColumnSelection::Range(start..end)
+                }
             }
-            _ => Columns::All,
+            _ => ColumnSelection::All,
         }
     }
 
@@ -57,7 +61,7 @@ impl Sight {
 
 /// The token that a row of the array is about.
 fn token_of(point: Point, shape: &[usize], row: usize) -> usize {
-    let Some(tokens) = axis(point, Axis::Token) else { return 0 };
+    let Some(tokens) = axis(point, TapAxis::Token) else { return 0 };
     let inside = shape.get(tokens + 1..shape.len() - 1).map_or(1, |inner| inner.iter().product::<usize>());
     row / inside % shape[tokens]
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use crate::checkpoint::{Checkpoint, Kind, Point, Scope, Site};
+use crate::checkpoint::{Checkpoint, Point, Site, TapScope, ValueKind};
 use crate::compare::{Gate, Row, Verdict};
 use crate::diagnose::causes;
 use crate::diagnose::evidence::{Basis, Evidence, OUR_ENGINE};
@@ -227,7 +227,7 @@ impl Conclusion<'_> {
     fn is_of_model(&self, checkpoint: Checkpoint) -> bool {
         let sides = self.sides();
         let own = sides.iter().find(|(side, _)| *side == OUR_ENGINE).filter(|_| self.basis.is_whole);
-        let is_in_layers = checkpoint.points().all(|point| point.scope() == Scope::Layer);
+        let is_in_layers = checkpoint.points().all(|point| point.scope() == TapScope::Layer);
         let holds = |points: &BTreeSet<Point>| points.iter().any(|point| point.checkpoint() == checkpoint);
         !is_in_layers || own.is_none_or(|_| sides.iter().any(|(_, points)| holds(points)))
     }
@@ -332,7 +332,7 @@ impl Conclusion<'_> {
     }
 
     fn growth(&self) -> Option<String> {
-        let real = self.rows.iter().filter(|row| row.site.point.kind() == Kind::Real);
+        let real = self.rows.iter().filter(|row| row.site.point.kind() == ValueKind::Real);
         let grown: Vec<&Row> = real.filter(|row| row.introduced.is_some() && row.has_grown()).collect();
         let largest = grown.iter().filter_map(|row| row.total.as_ref()).map(|found| found.errors.max_abs);
         let (from, largest) = (grown.first()?.site, largest.fold(0.0, f64::max));

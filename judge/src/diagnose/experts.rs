@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use crate::checkpoint::{Kind, Point, Site};
+use crate::checkpoint::{Point, Site, ValueKind};
 use crate::compare::{Floor, Preference, Row, Verdict};
 
 /// Confidence of expert choices.
@@ -48,7 +48,8 @@ impl Routing<'_> {
             (row.verdict, row.reason) = (judged.0, Some(judged.1));
         }
         let (total, introduced) = (self.doubtful_in_total(rows), self.doubtful_since_held(rows));
-        let is_explained = rows.iter().filter(|row| row.site.point.kind() == Kind::Real).all(Row::is_settled);
+        let is_explained =
+            rows.iter().filter(|row| row.site.point.kind() == ValueKind::Real).all(Row::is_settled);
         let follows = |row: &Row| is_explained && is_same_since_held(row) && is_token(row);
         let is_open = |row: &&mut Row| match row.verdict {
             Verdict::Fail => is_measured(row),
@@ -194,5 +195,5 @@ fn is_same_since_held(row: &Row) -> bool {
 }
 
 fn is_token(row: &Row) -> bool {
-    row.site.point.kind() == Kind::Token && row.site.point != Point::Experts
+    row.site.point.kind() == ValueKind::Token && row.site.point != Point::Experts
 }

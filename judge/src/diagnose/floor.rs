@@ -8,7 +8,7 @@ use crate::diagnose::chances::Chances;
 use crate::diagnose::runs::Setting;
 use crate::error::Result;
 use crate::exact::Profile;
-use crate::measure::{Distribution, Errors, Grain, measure};
+use crate::measure::{Distribution, Errors, ValuePrecision, measure};
 use crate::numerics::moved;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
@@ -150,7 +150,7 @@ impl Watch<'_> {
         let sight = self.setting.sight(site);
         let columns = |row: usize| sight.columns(site.point, still.shape(), row);
         let [value, still] = [value, still].map(View::from);
-        Distribution::of(&value, &still, Grain::F32, columns, is_of_logits(site.point))
+        Distribution::of(&value, &still, ValuePrecision::F32, columns, is_of_logits(site.point))
     }
 
     fn moved(&self, site: Site, value: &Tensor, still: &Tensor) -> Errors {
@@ -162,7 +162,7 @@ impl Watch<'_> {
                 let sketch = |x| sketch_of(site.point, &View::from(x), held.stored(site));
                 measure_sketches(&sketch(value), &sketch(still), value.data().len())
             }
-            false => measure(value, still, Grain::F32, columns),
+            false => measure(value, still, ValuePrecision::F32, columns),
         };
         moved.errors
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::checkpoint::{Kind, Point, Site};
+use crate::checkpoint::{Point, Site, ValueKind};
 use crate::compare::{Held, Row, Verdict};
 use crate::diagnose::judge::Judge;
 use crate::error::Result;
@@ -32,8 +32,9 @@ pub(super) fn is_half_precision(held: &Held) -> Result<bool> {
         return Ok(true);
     }
     // A cache may be shorter than everything else.
-    let is_looked_at =
-        |site: &Site| site.point.kind() == Kind::Real && !matches!(site.point, Point::KCache | Point::VCache);
+    let is_looked_at = |site: &Site| {
+        site.point.kind() == ValueKind::Real && !matches!(site.point, Point::KCache | Point::VCache)
+    };
     let mut sites: Vec<Site> = held.dump.sites().filter(is_looked_at).collect();
     sites.sort_by_key(|site| site.flow_order());
     sites.truncate(LOOKED_AT);
@@ -93,7 +94,7 @@ impl Judge<'_> {
         };
         let doubtful: Vec<bool> = self.rows.iter().map(is_behind).collect();
         for (row, is_behind) in self.rows.iter_mut().zip(doubtful) {
-            if row.verdict == Verdict::Fail && row.site.point.kind() == Kind::Token && is_behind {
+            if row.verdict == Verdict::Fail && row.site.point.kind() == ValueKind::Token && is_behind {
                 doubt(row);
             }
         }

@@ -1,13 +1,13 @@
 //! LongRoPE rules: the choice of factors by an engine, as its dump states or its values show.
 
-use crate::change::Kind;
+use crate::change::CauseKind;
 use crate::compare::{Role, Row, Selection, Verdict};
 use crate::diagnose::causes::{self, Cause, Finding, Sought};
 use crate::diagnose::outcome::Outcome;
 use crate::diagnose::rules::Rules;
 use crate::dump::Dump;
 use crate::error::{Error, Result};
-use crate::model::{ByLongRope, LongRope, Model};
+use crate::model::{LongRope, LongRopeModel, Model};
 use crate::plan::Crossing;
 
 /// Name of the setting.
@@ -31,7 +31,7 @@ pub(super) fn check_by_rule(
     let Some(within) = model.rereads_beyond() else { return check(model, rules) };
     let stated = stated(dump)?;
     let rule = stated.unwrap_or(LongRope::Reread);
-    let model = ByLongRope { model, rule };
+    let model = LongRopeModel { model, rule };
     let crossing = Crossing::of(&model, &dump.manifest);
     if crossing.is_some() && !rules.suppositions.is_empty() {
         return Err(Error::Usage(format!(
@@ -42,7 +42,7 @@ pub(super) fn check_by_rule(
     }
     let mut outcome = check(&model, rules)?;
     let mut passes_by = |rule| {
-        let model = ByLongRope { rule, ..model };
+        let model = LongRopeModel { rule, ..model };
         Ok::<_, Error>(check(&model, Rules { causes: false, ..rules })?.verdict)
     };
     let begins_short = dump.manifest.passes.first().is_some_and(|pass| pass.end() <= within);
@@ -147,7 +147,7 @@ fn name_kept(outcome: &mut Outcome, within: usize, role: Role) {
         key: Some("original_max_position_embeddings".to_owned()),
         reference: Some(reference.to_string()),
         candidate: Some(candidate.to_string()),
-        ..causes::of_everything(Kind::CacheStale, first, what, sites)
+        ..causes::of_everything(CauseKind::CacheStale, first, what, sites)
     };
     for (_, evidence) in &mut outcome.basis.evidence {
         evidence.causes = vec![Cause::once(Sought::Stages, finding.clone())];

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::{Checkpoint, Kind, Point};
+use crate::checkpoint::{Checkpoint, Point, ValueKind};
 use crate::compare::{Floor, Gate, Role, Row, Verdict};
 use crate::diagnose::causes::Finding;
 use crate::diagnose::evidence::Basis;
@@ -204,8 +204,8 @@ impl Outcome {
         let rows = || self.rows.iter().filter(move |row| row.checkpoint() == checkpoint);
         let verdict = rows().map(|row| row.verdict).max().unwrap_or(Verdict::Inconclusive);
         // Beside numbers, ids have no distance.
-        let has_numbers = rows().any(|row| row.site.point.kind() == Kind::Real);
-        let figured = || rows().filter(move |row| !has_numbers || row.site.point.kind() == Kind::Real);
+        let has_numbers = rows().any(|row| row.site.point.kind() == ValueKind::Real);
+        let figured = || rows().filter(move |row| !has_numbers || row.site.point.kind() == ValueKind::Real);
         Summary {
             checkpoint,
             verdict,

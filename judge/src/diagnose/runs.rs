@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::change::{Book, Changing, Supposition};
-use crate::checkpoint::{Kind, Point, Site};
+use crate::change::{ChangeTap, ModelOperations, Supposition};
+use crate::checkpoint::{Point, Site, ValueKind};
 use crate::compare::{
     Compared, Continue, Engine, Explained, Found, Gate, Held, LiveComparison, ReadOn, Role, Selection, Sight,
     StandsFor, Unexplained, Uniform,
@@ -16,9 +16,9 @@ use crate::diagnose::experts::Preferences;
 use crate::diagnose::layers::LayerInputs;
 use crate::diagnose::rules::{Mode, Rounding, Rules};
 use crate::dump::Manifest;
-use crate::engine::{self, GreedyToken, Part, Reading, Script, Step, Transcript};
+use crate::engine::{self, GreedyToken, ModelSegment, PassInput, RunInput, SegmentPass, Transcript};
 use crate::error::{Error, Result};
-use crate::exact::{self, Float, Profile, Traced};
+use crate::exact::{self, Float, Profile, TracedNumerics};
 use crate::measure::coarser;
 use crate::model::Model;
 use crate::numerics::Numerics;
@@ -47,7 +47,7 @@ pub(super) struct Setting<'r> {
     /// The part to run.
     pub(super) unit: Unit,
     /// Settings of the model's operations, computed once and shared.
-    pub(super) book: Rc<OnceCell<Book>>,
+    pub(super) book: Rc<OnceCell<ModelOperations>>,
     /// Number of operations computed with a supposed change.
     made: Cell<usize>,
 }
@@ -78,7 +78,7 @@ pub(super) enum Stated {
 
 /// A comparison behind an observer. The observer may change values, for example to inject a fault.
 struct Watched<'w, 'd> {
-    changing: Option<Changing<'w>>,
+    changing: Option<ChangeTap<'w>>,
     onlooker: &'w mut dyn Tap,
     comparison: &'w mut LiveComparison<'d>,
     numerics: &'w dyn Numerics,
@@ -187,7 +187,7 @@ impl<'r> Setting<'r> {
     }
 
     /// The dump's own passes, and further ones, not looked at, where it generated more than it dumped.
-    pub(super) fn script(&self) -> Script {
+    pub(super) fn script(&self) -> RunInput {
         script_of(&self.held.dump.manifest)
     }
 
@@ -195,7 +195,7 @@ impl<'r> Setting<'r> {
     pub(super) fn run(
         &self,
         numerics: &dyn Numerics,
-        script: &Script,
+        script: &RunInput,
         go_on: Continue,
         onlooker: &mut dyn Tap,
     ) -> Result<(Compared, Transcript)> {
@@ -206,15 +206,15 @@ impl<'r> Setting<'r> {
     pub(super) fn run_comparing(
         &self,
         numerics: &dyn Numerics,
-        script: &Script,
+        script: &RunInput,
         comparison: LiveComparison,
         onlooker: &mut dyn Tap,
     ) -> Result<(Compared, Transcript)> {
         if self.suppositions.is_empty() {
             return self.run_with(numerics, script, comparison, None, onlooker);
         }
-        let traced = Traced::new(numerics, self.profile);
-        let changing = Changing::new(&traced, self.book()?, self.suppositions);
+        let traced = TracedNumerics::new(numerics, self.profile);
+        let changing = ChangeTap::new(&traced, self.book()?, self.suppositions);
         self.run_with(&traced, script, comparison, Some(changing), onlooker)
     }
 
@@ -237,7 +237,7 @@ impl<'r> Setting<'r> {
     /// operations do not show whether the engine computed with these bits or with more.
     pub(super) fn may_hide_rounding(&self, site: Site) -> bool {
         let is_shorter = |dtype| coarser(dtype, self.engine.computed_at(site.point)).is_some();
-        let is_real = site.point.kind() == Kind::Real;
+        let is_real = site.point.kind() == ValueKind::Real;
         is_real && self.held.stored(site).is_some_and(is_shorter) && !self.held.goes_on_with(site)
     }
 
@@ -268,28 +268,28 @@ impl<'r> Setting<'r> {
     }
 
     /// Returns the settings of the model's operations.
-    pub(super) fn book(&self) -> Result<&Book> {
+    pub(super) fn book(&self) -> Result<&ModelOperations> {
         if let Some(book) = self.book.get() {
             return Ok(book);
         }
-        let book = Book::of(self.model, self.numerics)?;
+        let book = ModelOperations::of(self.model, self.numerics)?;
         Ok(self.book.get_or_init(|| book))
     }
 
     /// Runs once from the dump's values and evaluates each operation exactly where that decides.
     pub(super) fn evaluate(
         &self,
-        script: &Script,
+        script: &RunInput,
         go_on: Continue,
         onlooker: &mut dyn Tap,
     ) -> Result<(Compared, Transcript)> {
         if self.gate == Gate::Tolerance {
             return self.run(self.numerics, script, go_on, onlooker);
         }
-        let traced = Traced::new(self.numerics, self.profile);
+        let traced = TracedNumerics::new(self.numerics, self.profile);
         let changing = match self.suppositions {
             [] => None,
-            suppositions => Some(Changing::new(&traced, self.book()?, suppositions)),
+            suppositions => Some(ChangeTap::new(&traced, self.book()?, suppositions)),
         };
         self.run_with(&traced, script, self.comparing(go_on).evaluating(self.may_differ), changing, onlooker)
     }
@@ -307,8 +307,8 @@ impl<'r> Setting<'r> {
         onlooker: &mut dyn Tap,
     ) -> Result<Compared> {
         let all = [self.suppositions, suppositions].concat();
-        let traced = Traced::new(self.numerics, self.profile);
-        let changing = Some(Changing::new(&traced, self.book()?, &all));
+        let traced = TracedNumerics::new(self.numerics, self.profile);
+        let changing = Some(ChangeTap::new(&traced, self.book()?, &all));
         let mut script = self.script();
         script.passes.truncate(passes);
         let part = match part {
@@ -321,7 +321,7 @@ impl<'r> Setting<'r> {
     }
 
     /// Returns the input of a part of the model in a pass, from the dump; `None` if it is not recorded.
-    fn start(&self, part: &Part, pass: usize, is_evaluating: bool) -> Result<Option<Tensor>> {
+    fn start(&self, part: &ModelSegment, pass: usize, is_evaluating: bool) -> Result<Option<Tensor>> {
         let site = input_of(part.layers.start, pass);
         let Some(view) = self.held.values(site, self.engine.pairing)? else { return Ok(None) };
         let tensor = Tensor::from(&view);
@@ -362,7 +362,7 @@ impl<'r> Setting<'r> {
         let Some((residual, added)) = held(Point::AttnResidual)?.zip(added) else { return Ok(None) };
         let residual = exact::of_a_kernel(residual, true, &self.profile);
         let added = if is_normed { exact::of_a_kernel(added, false, &self.profile) } else { added };
-        let sum = Traced::new(self.numerics, self.profile).add(&residual, &added);
+        let sum = TracedNumerics::new(self.numerics, self.profile).add(&residual, &added);
         // Of an architecture that norms what it adds, they are another sum's.
         let alike = sum.data().iter().zip(output.data()).filter(|(sum, output)| sum == output).count();
         Ok((2 * alike > output.data().len()).then_some(sum))
@@ -386,9 +386,9 @@ impl<'r> Setting<'r> {
     fn run_with(
         &self,
         numerics: &dyn Numerics,
-        script: &Script,
+        script: &RunInput,
         mut comparison: LiveComparison,
-        changing: Option<Changing>,
+        changing: Option<ChangeTap>,
         onlooker: &mut dyn Tap,
     ) -> Result<(Compared, Transcript)> {
         if let Some(part) = self.unit.part() {
@@ -407,22 +407,22 @@ impl<'r> Setting<'r> {
     /// its choices.
     fn run_part(
         &self,
-        (part, ends): (&Part, bool),
+        (part, ends): (&ModelSegment, bool),
         numerics: &dyn Numerics,
         passes: Range<usize>,
         mut comparison: LiveComparison,
-        changing: Option<Changing>,
+        changing: Option<ChangeTap>,
         onlooker: &mut dyn Tap,
     ) -> Result<(Compared, Transcript)> {
         let is_evaluating = comparison.is_evaluating();
         let all = self.held.passes();
-        let reading = |pass: usize| Reading {
+        let reading = |pass: usize| SegmentPass {
             pass,
             positions: all[pass].position..all[pass].end(),
             tokens: &all[pass].tokens,
             temperature: all[pass].temperature.unwrap_or(1.0),
         };
-        let read: Vec<Reading> = passes.map(reading).collect();
+        let read: Vec<SegmentPass> = passes.map(reading).collect();
         let positions = all.iter().map(|pass| pass.position..pass.end()).collect();
         let changing = changing.map(|changing| changing.along(positions));
         let comparing = &mut comparison;
@@ -445,7 +445,7 @@ impl<'r> Setting<'r> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Again {
     /// A part of the model, from its recorded input.
-    Part(Part),
+    Part(ModelSegment),
     /// The unit: where it is the whole model, from the tokens on.
     All,
 }
@@ -536,17 +536,17 @@ fn any_layer_can_start(setting: &Setting) -> bool {
     selected.any(|site| site.point != Point::Embed && inputs.missing(site).is_none())
 }
 
-fn script_of(manifest: &Manifest) -> Script {
-    let step = |tokens: &[u32], temperature: Option<f32>, tapped| Step {
+fn script_of(manifest: &Manifest) -> RunInput {
+    let step = |tokens: &[u32], temperature: Option<f32>, tapped| PassInput {
         tokens: Some(tokens.to_vec()),
         temperature: temperature.unwrap_or(1.0),
         tapped,
     };
-    let mut passes: Vec<Step> =
+    let mut passes: Vec<PassInput> =
         manifest.passes.iter().map(|p| step(&p.tokens, p.temperature, true)).collect();
     let prompt_len = manifest.input.tokens.len();
     passes.extend(unread(manifest).iter().map(|&id| step(&[id], None, false)));
-    Script { passes, prompt_len }
+    RunInput { passes, prompt_len }
 }
 
 fn sites(compared: &Compared) -> Vec<Site> {

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use sha2::{Digest, Sha256};
 
-use crate::change::Book;
+use crate::change::ModelOperations;
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Held, Verdict};
 use crate::diagnose::check::{basis, check_architecture, edge, examine, subject};
@@ -35,7 +35,7 @@ pub struct Streamed<'s> {
     model: &'s dyn Model,
     numerics: &'s dyn Numerics,
     rules: Rules<'s>,
-    book: Rc<OnceCell<Book>>,
+    book: Rc<OnceCell<ModelOperations>>,
     told: Option<Told>,
     portions: Vec<Portion>,
     found: Vec<Examined>,

@@ -6,12 +6,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::checkpoint::{Kind, Point, Site};
+use crate::checkpoint::{Point, Site, ValueKind};
 use crate::compare::{Floor, Held, ReadOn, Role, Row, Verdict, logits_after};
 use crate::dump::Pass;
 use crate::engine::GreedyToken;
 use crate::error::Result;
-use crate::measure::Worst;
+use crate::measure::WorstElement;
 use crate::tensor::Tensor;
 
 /// Whose logits tell how close a choice was.
@@ -371,7 +371,7 @@ impl Choosing<'_> {
 
 /// Returns the site of a wrong operation in the first pass that has one.
 fn first_wrong(rows: &[Row]) -> Option<Site> {
-    let is_wrong = |row: &&Row| row.verdict == Verdict::Fail && row.site.point.kind() == Kind::Real;
+    let is_wrong = |row: &&Row| row.verdict == Verdict::Fail && row.site.point.kind() == ValueKind::Real;
     rows.iter().filter(is_wrong).map(|row| row.site).min_by_key(|site| site.pass)
 }
 
@@ -422,7 +422,7 @@ fn show(row: &mut Row, taken: &StepTaken) {
     let (candidate, reference) = (other.candidate.into(), other.reference.into());
     for found in [&mut row.total, &mut row.introduced].into_iter().flatten() {
         if found.worst.is_some() {
-            found.worst = Some(Worst { index: vec![*step], candidate, reference });
+            found.worst = Some(WorstElement { index: vec![*step], candidate, reference });
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::checkpoint::{Checkpoint, Kind, Point, Site};
+use crate::checkpoint::{Checkpoint, Point, Site, ValueKind};
 use crate::compare::{Continue, Floor, Gate, Preference, Row, Verdict};
 use crate::diagnose::experts::{Floors, Preferences, Routing, router_of};
 use crate::diagnose::floor::{Measured, Room, floors};
@@ -253,7 +253,7 @@ impl Judge<'_> {
 
     /// Judges the last values of passes by accumulated errors, unless an operation is already wrong.
     fn weigh_totals(&mut self, grown: &HashSet<Site>, measured: &Measured, setting: &Setting) {
-        let is_wrong = |row: &Row| row.verdict == Verdict::Fail && row.site.point.kind() == Kind::Real;
+        let is_wrong = |row: &Row| row.verdict == Verdict::Fail && row.site.point.kind() == ValueKind::Real;
         if self.rows.iter().any(is_wrong) {
             return;
         }

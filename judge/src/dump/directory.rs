@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::dump::TensorRow;
 use crate::error::{Error, Result};
-use crate::format::{Safetensors, Source, TensorFile, npy};
+use crate::format::{FileBytes, Safetensors, TensorFile, npy};
 use crate::weight::{DType, StoredTensor};
 
 /// A folder, and the files of many arrays in it that were opened.
@@ -29,14 +29,14 @@ impl Directory {
     /// An array as it is stored.
     pub(super) fn read(&self, row: &TensorRow, bits: Option<DType>) -> Result<StoredTensor> {
         let (file, Some(key)) = row.place() else {
-            return npy::read(&Source::open(&self.root.join(&row.file))?, bits);
+            return npy::read(&FileBytes::open(&self.root.join(&row.file))?, bits);
         };
         let opened = || self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         let known = opened().get(file).cloned();
         let tensors = match known {
             Some(tensors) => tensors,
             None => {
-                let tensors = Safetensors::read(&Source::open(&self.root.join(file))?)?.tensors;
+                let tensors = Safetensors::read(&FileBytes::open(&self.root.join(file))?)?.tensors;
                 opened().insert(file.to_owned(), tensors.clone());
                 tensors
             }

@@ -1,17 +1,20 @@
 //! Axes of arrays, brought into the order that a tap point has them in.
 
-use crate::checkpoint::Axis;
+use crate::checkpoint::TapAxis;
 use crate::view::View;
 
 /// Axes that may replace an axis, in this order.
-const PARTS: &[(Axis, &[&[Axis]])] = &[
-    (Axis::Head, &[&[Axis::KvHead, Axis::Group]]),
-    (Axis::Hidden, &[&[Axis::Head, Axis::HeadDim], &[Axis::KvHead, Axis::Group, Axis::HeadDim]]),
+const PARTS: &[(TapAxis, &[&[TapAxis]])] = &[
+    (TapAxis::Head, &[&[TapAxis::KvHead, TapAxis::Group]]),
+    (
+        TapAxis::Hidden,
+        &[&[TapAxis::Head, TapAxis::HeadDim], &[TapAxis::KvHead, TapAxis::Group, TapAxis::HeadDim]],
+    ),
 ];
 
 /// Returns the axes that form the axis `wanted`.
-fn made_of(wanted: Axis, found: &[Axis]) -> Option<Vec<usize>> {
-    let position = |axis: &Axis| found.iter().position(|known| known == axis);
+fn made_of(wanted: TapAxis, found: &[TapAxis]) -> Option<Vec<usize>> {
+    let position = |axis: &TapAxis| found.iter().position(|known| known == axis);
     let parts = PARTS.iter().filter(|(axis, _)| *axis == wanted).flat_map(|(_, parts)| parts.iter().copied());
     std::iter::once([wanted].as_slice())
         .chain(parts)
@@ -19,7 +22,7 @@ fn made_of(wanted: Axis, found: &[Axis]) -> Option<Vec<usize>> {
 }
 
 /// The lengths of `wanted` axes in an array of `found` ones; `None` if it lacks one.
-pub(super) fn lengths(shape: &[usize], found: &[Axis], wanted: &[Axis]) -> Option<Vec<usize>> {
+pub(super) fn lengths(shape: &[usize], found: &[TapAxis], wanted: &[TapAxis]) -> Option<Vec<usize>> {
     let length = |axes: Vec<usize>| axes.into_iter().map(|axis| shape[axis]).product();
     wanted.iter().map(|&axis| made_of(axis, found).map(length)).collect()
 }
@@ -29,7 +32,7 @@ pub(super) fn lengths(shape: &[usize], found: &[Axis], wanted: &[Axis]) -> Optio
 ///
 /// # Errors
 /// If one is lacking, or one of another length cannot be left out.
-pub fn to_axes<'v>(view: View<'v>, found: &[Axis], wanted: &[Axis]) -> Result<View<'v>, String> {
+pub fn to_axes<'v>(view: View<'v>, found: &[TapAxis], wanted: &[TapAxis]) -> Result<View<'v>, String> {
     if found == wanted {
         return Ok(view);
     }
@@ -56,6 +59,6 @@ pub fn to_axes<'v>(view: View<'v>, found: &[Axis], wanted: &[Axis]) -> Result<Vi
     Ok(view)
 }
 
-fn names(axes: &[Axis]) -> String {
-    format!("[{}]", Axis::names(axes.iter().copied()).join(", "))
+fn names(axes: &[TapAxis]) -> String {
+    format!("[{}]", TapAxis::names(axes.iter().copied()).join(", "))
 }

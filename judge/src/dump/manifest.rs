@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde::{Deserialize, Serialize};
 
 use crate::architecture::family;
-use crate::checkpoint::{Axis, Point, Site};
+use crate::checkpoint::{Point, Site, TapAxis};
 use crate::dump::{Producer, TensorRow, sketch};
 use crate::tensor::RopePairing;
 
@@ -256,7 +256,7 @@ impl Manifest {
         row.check_parts()?;
         let axes = row.axes()?;
         if axes.len() != row.shape.len() {
-            let names = Axis::names(axes);
+            let names = TapAxis::names(axes);
             return Err(format!(
                 "shape {:?} does not match the axes [{}]; state other axes with \"axes\"",
                 row.shape,
@@ -277,15 +277,15 @@ impl Manifest {
 
     /// Checks the length of an axis against its pass. The number of keys is not checked here, because it is a
     /// finding.
-    fn check_length(&self, site: Site, row: &TensorRow, axis: Axis, length: usize) -> Result<(), String> {
+    fn check_length(&self, site: Site, row: &TensorRow, axis: TapAxis, length: usize) -> Result<(), String> {
         let pass = site.pass.map(|pass| &self.passes[pass]);
         let expected = match (axis, pass, &row.rows) {
-            (Axis::Batch, ..) => Some(1),
-            (Axis::Token, Some(pass), Some(rows)) => {
+            (TapAxis::Batch, ..) => Some(1),
+            (TapAxis::Token, Some(pass), Some(rows)) => {
                 check_rows(rows, pass.tokens.len())?;
                 Some(rows.len())
             }
-            (Axis::Token, Some(pass), None) => Some(pass.tokens.len()),
+            (TapAxis::Token, Some(pass), None) => Some(pass.tokens.len()),
             _ => None,
         };
         let is_right = expected.map_or(length > 0 || site.pass.is_none(), |expected| length == expected);

@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sha2::{Digest, Sha256};
 
-use crate::checkpoint::{Axis, Point, Site};
+use crate::checkpoint::{Point, Site, TapAxis};
 use crate::dump::directory::Directory;
 use crate::dump::npz::Npz;
 use crate::dump::row::{check_scale, together};
 use crate::dump::share::Foreign;
 use crate::dump::{Manifest, Scale, TensorRow, Values};
 use crate::error::{Error, Result};
-use crate::format::{Safetensors, Source, TensorFile, npy};
+use crate::format::{FileBytes, Safetensors, TensorFile, npy};
 use crate::view::View;
 use crate::weight::{DType, StoredTensor};
 
@@ -69,16 +69,16 @@ impl Dump {
                 return Err(no_manifest(path));
             }
             let container = Container::Directory(Directory::new(path));
-            return Self::of_manifest(path, &Source::open(&file)?.data, container, false);
+            return Self::of_manifest(path, &FileBytes::open(&file)?.data, container, false);
         }
-        Self::all_from_source(Source::open(path)?)
+        Self::all_from_source(FileBytes::open(path)?)
     }
 
     /// Opens a `.safetensors` or `.npz` file whose bytes are at hand and that holds one sequence.
     ///
     /// # Errors
     /// The errors of [`Dump::open`].
-    pub fn from_source(source: Source) -> Result<Self> {
+    pub fn from_source(source: FileBytes) -> Result<Self> {
         Self::alone(Self::all_from_source(source)?)
     }
 
@@ -110,7 +110,7 @@ impl Dump {
     ///
     /// # Errors
     /// The errors of [`Dump::open_all`].
-    pub fn all_from_source(source: Source) -> Result<Vec<Self>> {
+    pub fn all_from_source(source: FileBytes) -> Result<Vec<Self>> {
         const ZIP: &[u8] = b"PK\x03\x04";
         let is_elsewhere = source.data.pin().is_some();
         if source.data.first(ZIP.len()) == ZIP {
@@ -189,7 +189,7 @@ impl Dump {
     }
 
     /// Returns true if an `.npz` file is a dump, with a manifest as a member.
-    pub fn is_npz(source: &Source) -> bool {
+    pub fn is_npz(source: &FileBytes) -> bool {
         let names = Npz::open(source.data.whole()).and_then(|archive| archive.member_names());
         names.is_ok_and(|names| names.contains(MANIFEST))
     }
@@ -224,7 +224,7 @@ impl Dump {
             return false;
         };
         let axes = row.axes().expect("opening checked them");
-        axes.iter().zip(&row.shape).any(|(&axis, &keys)| axis == Axis::Key && keys < pass.end())
+        axes.iter().zip(&row.shape).any(|(&axis, &keys)| axis == TapAxis::Key && keys < pass.end())
     }
 
     /// Returns the recorded rows of a site, if not all.
@@ -245,7 +245,7 @@ impl Dump {
     }
 
     /// Returns the axes of a site's values, if recorded.
-    pub fn axes(&self, site: Site) -> Option<Vec<Axis>> {
+    pub fn axes(&self, site: Site) -> Option<Vec<TapAxis>> {
         self.row(site).map(|row| row.axes().expect("opening checked them"))
     }
 
@@ -362,7 +362,7 @@ impl Dump {
             Container::Npz(archive) => {
                 let elements = row.size().expect("opening checked it");
                 let data = archive.read_array(&row.file, elements).map_err(place)?.into();
-                npy::read(&Source { path: self.path.join(&row.file), data }, bits)?
+                npy::read(&FileBytes { path: self.path.join(&row.file), data }, bits)?
             }
             Container::Safetensors(file) => {
                 file.get(key(&row.file)).expect("opening checked that it is there").clone()

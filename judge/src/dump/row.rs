@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::checkpoint::{Axis, Kind, Point, Scope, Site};
+use crate::checkpoint::{Point, Site, TapAxis, TapScope, ValueKind};
 use crate::dump::share::Share;
 use crate::dump::sketch;
 use crate::dump::spelling::dtype_named;
@@ -141,9 +141,9 @@ impl TensorRow {
             );
         }
         let (layer, pass) = match point.scope() {
-            Scope::Layer => (true, true),
-            Scope::Pass => (false, true),
-            Scope::Run => (false, false),
+            TapScope::Layer => (true, true),
+            TapScope::Pass => (false, true),
+            TapScope::Run => (false, false),
         };
         if layer != self.layer.is_some() || pass != self.pass.is_some() {
             let wants = |wanted| if wanted { "one" } else { "no" };
@@ -193,10 +193,10 @@ impl TensorRow {
     /// Checks the fields of version 2.
     pub(super) fn check_parts(&self) -> Result<(), String> {
         let point: Point = self.tap.parse()?;
-        if self.rows.is_some() && (self.sketch || !point.axes().contains(&Axis::Token)) {
+        if self.rows.is_some() && (self.sketch || !point.axes().contains(&TapAxis::Token)) {
             return Err("\"rows\" needs an array with a token axis that is not a sketch".into());
         }
-        if self.rows.is_some() && point.scope() == Scope::Run {
+        if self.rows.is_some() && point.scope() == TapScope::Run {
             return Err(format!("\"rows\" cannot be used with {point}, which belongs to no pass; omit it"));
         }
         if let Some(computed) = &self.computed {
@@ -307,11 +307,11 @@ impl TensorRow {
 
     /// Returns the axes: the stated ones, else the tap's own, with a batch of one in front if there is one
     /// axis more.
-    pub fn axes(&self) -> Result<Vec<Axis>, String> {
+    pub fn axes(&self) -> Result<Vec<TapAxis>, String> {
         let Some(names) = &self.axes else {
             let own = self.tap.parse::<Point>()?.axes();
             let is_batch = self.shape.len() == own.len() + 1 && self.shape[0] == 1;
-            return Ok([Axis::Batch].iter().filter(|_| is_batch).chain(own).copied().collect());
+            return Ok([TapAxis::Batch].iter().filter(|_| is_batch).chain(own).copied().collect());
         };
         let mut axes = Vec::new();
         for name in names {
@@ -348,18 +348,18 @@ impl TensorRow {
                 return Err(format!("{value} is not a multiple of \"step\" {step}"));
             }
         }
-        if point.kind() == Kind::Token {
+        if point.kind() == ValueKind::Token {
             let what = if point == Point::Experts { "expert number" } else { "token id" };
             view.to_vec().into_iter().try_for_each(|value| check_id(value, what))?;
         }
         match point {
-            Point::TopIds => self.check_ids(view, Axis::Rank, "top_ids", "id"),
-            Point::Experts => self.check_ids(view, Axis::Chosen, "experts", "number"),
+            Point::TopIds => self.check_ids(view, TapAxis::Rank, "top_ids", "id"),
+            Point::Experts => self.check_ids(view, TapAxis::Chosen, "experts", "number"),
             _ => Ok(()),
         }
     }
 
-    fn check_ids(&self, view: &View, along: Axis, tap: &str, what: &str) -> Result<(), String> {
+    fn check_ids(&self, view: &View, along: TapAxis, tap: &str, what: &str) -> Result<(), String> {
         let Some(rank) = self.axes()?.iter().position(|axis| *axis == along) else { return Ok(()) };
         let inside: usize = view.shape()[rank + 1..].iter().product();
         let row_of = |flat: usize| (flat / (inside * view.shape()[rank]), flat % inside);
@@ -376,7 +376,7 @@ impl TensorRow {
     }
 
     fn holds_tokens(&self) -> bool {
-        self.tap.parse::<Point>().is_ok_and(|point| point.kind() == Kind::Token)
+        self.tap.parse::<Point>().is_ok_and(|point| point.kind() == ValueKind::Token)
     }
 }
 

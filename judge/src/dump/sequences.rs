@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use crate::checkpoint::{Axis, Point, Scope};
+use crate::checkpoint::{Point, TapAxis, TapScope};
 use crate::dump::layout::lengths;
 use crate::dump::manifest::{Decode, Input, Layout, Manifest, ModelInfo, Pass, check_rows};
 use crate::dump::share::Share;
@@ -288,7 +288,7 @@ impl<'w> Several<'w> {
     /// Returns the sequence's part of an array, if any.
     fn share(&self, sequence: usize, visits: &[Visit], row: &TensorRow) -> Result<Option<TensorRow>, String> {
         let point: Point = row.tap.parse()?;
-        if point.scope() == Scope::Run {
+        if point.scope() == TapScope::Run {
             return Err(
                 "a dump of several sequences needs one list per sequence; write \"generated\" of each sequence in input.sequences"
                     .into(),
@@ -310,20 +310,21 @@ impl<'w> Several<'w> {
         let whole = self.checked(with_axes(row, point), pass)?;
         let axes = whole.axes()?;
         let length = |axis| axes.iter().position(|&known| known == axis).map(|at| whole.shape[at]);
-        let batch = length(Axis::Batch);
-        let Some(Stand { entry, tokens }) = self.stand(visit, point, &whole, [batch, length(Axis::Token)])?
+        let batch = length(TapAxis::Batch);
+        let Some(Stand { entry, tokens }) =
+            self.stand(visit, point, &whole, [batch, length(TapAxis::Token)])?
         else {
             return Ok(None);
         };
-        let (keys, owners) = match length(Axis::Key) {
-            Some(keys) if point.axes().contains(&Axis::Key) => {
+        let (keys, owners) = match length(TapAxis::Key) {
+            Some(keys) if point.axes().contains(&TapAxis::Key) => {
                 let (taken, owners) = self.keys_of(sequence, visit, entry.zip(batch), keys)?;
                 (Some(taken), owners)
             }
             _ => (None, Vec::new()),
         };
         let mut shape = lengths(&whole.shape, &axes, point.axes()).ok_or("an axis of the tap is missing")?;
-        for (counts, taken) in [(Axis::Token, &tokens), (Axis::Key, &keys)] {
+        for (counts, taken) in [(TapAxis::Token, &tokens), (TapAxis::Key, &keys)] {
             let axis = point.axes().iter().position(|&axis| axis == counts);
             if let (Some(axis), Some(taken)) = (axis, taken) {
                 shape[axis] = taken.len();
@@ -363,7 +364,7 @@ impl<'w> Several<'w> {
         [batch, tokens]: [Option<usize>; 2],
     ) -> Result<Option<Stand>, String> {
         let (entries, all) = (batch.unwrap_or(1), self.places[visit.pass].len());
-        if !point.axes().iter().any(|axis| matches!(axis, Axis::Token | Axis::Key)) {
+        if !point.axes().iter().any(|axis| matches!(axis, TapAxis::Token | TapAxis::Key)) {
             let (nth, of) = visit.nth;
             return match batch {
                 None if of == 1 => Ok(Some(Stand { entry: None, tokens: None })),
@@ -502,7 +503,7 @@ fn shared_evenly(all: usize, mut lengths: Vec<usize>) -> Option<usize> {
 /// Names the axes of a row: one axis more than the tap has is a batch.
 fn with_axes(row: &TensorRow, point: Point) -> TensorRow {
     let own = point.axes();
-    let batch = (row.shape.len() == own.len() + 1).then_some(Axis::Batch);
-    let names = || Axis::names(batch.iter().chain(own).copied());
+    let batch = (row.shape.len() == own.len() + 1).then_some(TapAxis::Batch);
+    let names = || TapAxis::names(batch.iter().chain(own).copied());
     TensorRow { axes: Some(row.axes.clone().unwrap_or_else(names)), ..row.clone() }
 }

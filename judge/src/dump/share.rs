@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::checkpoint::{Axis, Point};
+use crate::checkpoint::{Point, TapAxis};
 use crate::dump::TensorRow;
 use crate::dump::layout::to_axes;
 use crate::view::View;
@@ -48,13 +48,13 @@ impl Share {
     /// Returns the part of the whole array, with the tap's own axes.
     pub(super) fn of<'v>(&self, whole: View<'v>, point: Point) -> Result<View<'v>, String> {
         let axes = self.whole.axes()?;
-        let batch = axes.iter().position(|&axis| axis == Axis::Batch);
+        let batch = axes.iter().position(|&axis| axis == TapAxis::Batch);
         let entry = match (batch, self.entry) {
             (Some(batch), Some(entry)) => whole.slice(batch, entry..entry + 1),
             _ => whole,
         };
         let mut view = to_axes(entry, &axes, point.axes())?;
-        for (counts, taken) in [(Axis::Token, &self.tokens), (Axis::Key, &self.keys)] {
+        for (counts, taken) in [(TapAxis::Token, &self.tokens), (TapAxis::Key, &self.keys)] {
             let axis = point.axes().iter().position(|&axis| axis == counts);
             if let (Some(axis), Some(taken)) = (axis, taken) {
                 view = view.taken(axis, taken);

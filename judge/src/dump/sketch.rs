@@ -1,6 +1,6 @@
 //! Taps that have sketches, and the rows of a sketch: one per token.
 
-use crate::checkpoint::{Axis, Kind, Point};
+use crate::checkpoint::{Point, TapAxis, ValueKind};
 use crate::measure::sketch::{WIDTH, of_row};
 use crate::parallel;
 use crate::view::View;
@@ -8,14 +8,14 @@ use crate::view::View;
 /// Returns true if a tap has sketches. Token ids need none. Scores are excluded because hidden entries are
 /// unknown; their weights show the same.
 pub fn is_sketched(point: Point) -> bool {
-    point.kind() == Kind::Real && point != Point::AttnScores && !point.is_of_named_ids()
+    point.kind() == ValueKind::Real && point != Point::AttnScores && !point.is_of_named_ids()
 }
 
 /// Returns the number of rows of a sketch: one per token, or one in all for a value that a pass has once.
 pub fn rows(point: Point, shape: &[usize]) -> usize {
     match point.axes() {
-        [Axis::Token | Axis::Key, ..] => shape.first().copied().unwrap_or(1),
-        [Axis::Head, Axis::Token, ..] => shape.get(1).copied().unwrap_or(1),
+        [TapAxis::Token | TapAxis::Key, ..] => shape.first().copied().unwrap_or(1),
+        [TapAxis::Head, TapAxis::Token, ..] => shape.get(1).copied().unwrap_or(1),
         _ => 1,
     }
 }
@@ -36,7 +36,7 @@ pub fn sketched(point: Point, view: &View) -> View<'static> {
 /// The values of a token: of weights, head by head.
 fn read(point: Point, view: &View, row: usize, rows: usize, out: &mut [f64]) {
     match point.axes() {
-        [Axis::Head, Axis::Token, ..] => {
+        [TapAxis::Head, TapAxis::Token, ..] => {
             let heads = out.chunks_mut(view.width().max(1)).enumerate();
             heads.for_each(|(head, out)| view.read(head * rows + row, 0..view.width(), out));
         }

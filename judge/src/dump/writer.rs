@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 use zerocopy::IntoBytes;
 
-use crate::checkpoint::{Kind, Point, Site};
+use crate::atomic_write::{UnfinishedFile, UnfinishedFolder};
+use crate::checkpoint::{Point, Site, ValueKind};
 use crate::dump::reader::{MANIFEST, METADATA_KEY, key};
 use crate::dump::sketch::{self, sketched};
 use crate::dump::{Dump, Manifest, Pass, TensorRow};
 use crate::error::{Error, Result};
-use crate::format::{Source, npy};
+use crate::format::{FileBytes, npy};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
-use crate::unfinished::{UnfinishedFile, UnfinishedFolder};
 use crate::view::View;
 use crate::weight::DType;
 
@@ -148,7 +148,7 @@ impl Recorder {
     }
 
     fn record(&mut self, site: Site, value: &Tensor) -> Result<()> {
-        let sketch = self.sketches && site.point.kind() == Kind::Real && site.point != Point::LastLogits;
+        let sketch = self.sketches && site.point.kind() == ValueKind::Real && site.point != Point::LastLogits;
         if sketch && !sketch::is_sketched(site.point) {
             return Ok(());
         }
@@ -181,7 +181,7 @@ impl Dump {
     pub fn of_continuation(path: &Path, manifest: &Manifest) -> Result<Self> {
         let json = serde_json::to_string(manifest).expect("a manifest is plain data");
         let data = header(manifest, json).into();
-        Self::from_source(Source { path: path.to_owned(), data })
+        Self::from_source(FileBytes { path: path.to_owned(), data })
     }
 }
 
@@ -195,7 +195,7 @@ impl Manifest {
 
 /// Returns the manifest's row of a written value.
 fn row(site: Site, value: &Tensor) -> TensorRow {
-    let dtype = if site.point.kind() == Kind::Token { DType::U32 } else { DType::F32 };
+    let dtype = if site.point.kind() == ValueKind::Token { DType::U32 } else { DType::F32 };
     TensorRow::new(site, dtype, value.shape(), &file_name(site))
 }
 
@@ -232,12 +232,12 @@ fn file_name(site: Site) -> String {
 impl Array {
     fn of(point: Point, value: &Tensor, sketch: bool) -> Self {
         let elements = match point.kind() {
-            Kind::Token => Elements::Ids(value.data().iter().map(|&id| id as u32).collect()),
-            Kind::Real if sketch => {
+            ValueKind::Token => Elements::Ids(value.data().iter().map(|&id| id as u32).collect()),
+            ValueKind::Real if sketch => {
                 let sketch = sketched(point, &View::from(value));
                 return Self { shape: sketch.shape().to_vec(), elements: Elements::Doubles(sketch.to_vec()) };
             }
-            Kind::Real => Elements::Singles(value.data().to_vec()),
+            ValueKind::Real => Elements::Singles(value.data().to_vec()),
         };
         Self { shape: value.shape().to_vec(), elements }
     }

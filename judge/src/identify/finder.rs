@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::checkpoint::{Kind, Point, Site};
+use crate::checkpoint::{Point, Site, ValueKind};
 use crate::identify::measure::{Nearness, Sides};
 use crate::identify::sizes::Extents;
 use crate::identify::way::{Way, ways};
@@ -112,7 +112,7 @@ fn remember(found: &mut Vec<Match>, one: Match) {
 
 impl Tap for Finder<'_> {
     fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
-        if site.point.kind() != Kind::Real || matches!(site.point, Point::Tokens) {
+        if site.point.kind() != ValueKind::Real || matches!(site.point, Point::Tokens) {
             return value;
         }
         self.seen.push((site, value.shape().to_vec()));

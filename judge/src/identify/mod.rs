@@ -9,9 +9,9 @@ mod sizes;
 mod way;
 mod write;
 
-use crate::checkpoint::{Axis, Site};
+use crate::checkpoint::{Site, TapAxis};
 use crate::dump::Of;
-use crate::engine::{self, Script};
+use crate::engine::{self, RunInput};
 use crate::error::{Error, Result};
 use crate::format::Arrays;
 use crate::identify::finder::{Match, Numbers};
@@ -56,11 +56,11 @@ pub struct Place {
     /// The tokens of the run that it holds, if not all: the first, and how many.
     pub rows: Option<(usize, usize)>,
     /// Axes of the array, or of its part, without those of length 1.
-    pub axes: Vec<(Axis, usize)>,
+    pub axes: Vec<(TapAxis, usize)>,
     /// True if the axes are in the tap's order.
     pub is_in_order: bool,
     /// Part of the array, with the axes of the rest.
-    pub of: Option<(Of, Vec<Axis>)>,
+    pub of: Option<(Of, Vec<TapAxis>)>,
     /// Order of the heads, if it differs from the model's.
     pub pairing: Option<RopePairing>,
     /// Scale from our values to the array's.
@@ -83,7 +83,7 @@ pub fn identify(
     model: &dyn Model,
     numerics: &dyn Numerics,
 ) -> Result<Vec<Identified>> {
-    let script = Script::greedy(tokens, 0);
+    let script = RunInput::greedy(tokens, 0);
     engine::check(model, numerics, &script)?;
     let numbers = numbers(arrays)?;
     let search = Search { numbers: &numbers, model, numerics, script: &script };
@@ -203,7 +203,7 @@ impl Place {
 }
 
 fn in_order_but_for_pairs(way: &way::Way) -> bool {
-    let others: Vec<_> = way.axes.iter().filter(|one| one.axis != Axis::HeadDim).collect();
-    let heads_last = way.axes.iter().rev().take(2).all(|one| one.axis == Axis::HeadDim);
+    let others: Vec<_> = way.axes.iter().filter(|one| one.axis != TapAxis::HeadDim).collect();
+    let heads_last = way.axes.iter().rev().take(2).all(|one| one.axis == TapAxis::HeadDim);
     heads_last && others.windows(2).all(|two| two[0].ours >= two[1].ours)
 }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::checkpoint::{Point, Site};
-use crate::engine::{self, Script};
+use crate::engine::{self, RunInput};
 use crate::error::Result;
 use crate::identify::finder::{Finder, Match, Numbers};
 use crate::identify::measure::Nearness;
@@ -25,7 +25,7 @@ pub(super) struct Search<'s> {
     pub numbers: &'s [Numbers],
     pub model: &'s dyn Model,
     pub numerics: &'s dyn Numerics,
-    pub script: &'s Script,
+    pub script: &'s RunInput,
 }
 
 /// Places whose values an array is taken for.

@@ -1,6 +1,6 @@
 //! Layouts of a tap in an array: reordered or merged axes, some rows, a part of a fused array.
 
-use crate::checkpoint::{Axis, Point, Site};
+use crate::checkpoint::{Point, Site, TapAxis};
 use crate::dump::Of;
 use crate::identify::sizes::Extents;
 use crate::tensor::RopePairing;
@@ -9,7 +9,7 @@ use crate::view::orders;
 /// One axis that both sides run along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Strided {
-    pub axis: Axis,
+    pub axis: TapAxis,
     pub length: usize,
     /// From one entry to the next, in elements of the array.
     pub theirs: usize,
@@ -38,7 +38,7 @@ pub(super) struct Way {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Fused {
     pub of: Of,
-    pub axes: Vec<Axis>,
+    pub axes: Vec<TapAxis>,
 }
 
 impl Way {
@@ -58,8 +58,8 @@ impl Way {
             at.theirs += index * axis.theirs;
             at.ours += index * axis.ours;
             match axis.axis {
-                Axis::Token => at.token = index,
-                Axis::Key => at.key = Some(index),
+                TapAxis::Token => at.token = index,
+                TapAxis::Key => at.key = Some(index),
                 _ => {}
             }
         }
@@ -69,8 +69,8 @@ impl Way {
     /// The row of a value, which is its token (or key, in a cache), its position in that row of the tap, and its vector along the tap's
     /// last axis.
     pub fn groups(&self, at: At) -> [usize; 3] {
-        let along = |axis: Axis| self.axes.iter().find(|one| one.axis == axis).map(|one| one.ours);
-        let (row, stride) = match (along(Axis::Token), along(Axis::Key)) {
+        let along = |axis: TapAxis| self.axes.iter().find(|one| one.axis == axis).map(|one| one.ours);
+        let (row, stride) = match (along(TapAxis::Token), along(TapAxis::Key)) {
             (Some(stride), _) => (at.token, stride),
             (None, Some(stride)) => (at.key.unwrap_or(0), stride),
             (None, None) => (0, 0),
@@ -87,11 +87,11 @@ impl Way {
     }
 
     /// The axes without the halves of a rotated head: in which order the array has them.
-    pub fn order(&self) -> Vec<(Axis, usize)> {
-        let mut order: Vec<(Axis, usize)> = Vec::new();
+    pub fn order(&self) -> Vec<(TapAxis, usize)> {
+        let mut order: Vec<(TapAxis, usize)> = Vec::new();
         for one in &self.axes {
             match order.last_mut() {
-                Some((Axis::HeadDim, length)) if one.axis == Axis::HeadDim => *length *= one.length,
+                Some((TapAxis::HeadDim, length)) if one.axis == TapAxis::HeadDim => *length *= one.length,
                 _ => order.push((one.axis, one.length)),
             }
         }
@@ -114,7 +114,7 @@ type Cut = (Vec<Atom>, usize, Option<(usize, usize)>);
 /// An axis of a tap before its place in the array is known.
 #[derive(Clone, Copy, Debug)]
 struct Atom {
-    axis: Axis,
+    axis: TapAxis,
     length: usize,
     stride: usize,
 }
@@ -149,7 +149,7 @@ fn cuts(point: Point, tap: &[usize], elements: usize, sizes: &Extents) -> Vec<Cu
         return vec![(plain(atoms), 0, None)];
     }
     // Of scores and weights some rows have fewer keys, too: only whole ones are looked for.
-    let rows = atoms.iter().position(|atom| matches!(atom.axis, Axis::Token | Axis::Key));
+    let rows = atoms.iter().position(|atom| matches!(atom.axis, TapAxis::Token | TapAxis::Key));
     let is_of_rows = !matches!(point, Point::AttnScores | Point::AttnWeights);
     let Some(rows) = rows.filter(|_| is_of_rows) else { return Vec::new() };
     let (length, stride) = (atoms[rows].length, atoms[rows].stride);
@@ -159,7 +159,7 @@ fn cuts(point: Point, tap: &[usize], elements: usize, sizes: &Extents) -> Vec<Cu
     }
     let count = elements / each;
     // What a cache holds begins with the first position.
-    let firsts = if atoms[rows].axis == Axis::Key { 0..=0 } else { 0..=length - count };
+    let firsts = if atoms[rows].axis == TapAxis::Key { 0..=0 } else { 0..=length - count };
     let cut = |first: usize| {
         let mut atoms = atoms.clone();
         atoms[rows].length = count;
@@ -173,10 +173,10 @@ fn atoms(point: Point, tap: &[usize], sizes: &Extents) -> Vec<Atom> {
     let mut stride = tap.iter().product::<usize>();
     for (&axis, &length) in point.axes().iter().zip(tap) {
         stride = stride.checked_div(length).unwrap_or(1);
-        let has_heads = axis == Axis::Hidden && matches!(point, Point::AttnContext | Point::AttnSubNorm);
+        let has_heads = axis == TapAxis::Hidden && matches!(point, Point::AttnContext | Point::AttnSubNorm);
         if has_heads && length == sizes.heads * sizes.head_dim {
-            atoms.push(Atom { axis: Axis::Head, length: sizes.heads, stride: stride * sizes.head_dim });
-            atoms.push(Atom { axis: Axis::HeadDim, length: sizes.head_dim, stride });
+            atoms.push(Atom { axis: TapAxis::Head, length: sizes.heads, stride: stride * sizes.head_dim });
+            atoms.push(Atom { axis: TapAxis::HeadDim, length: sizes.head_dim, stride });
         } else {
             atoms.push(Atom { axis, length, stride });
         }
@@ -223,7 +223,7 @@ fn laid(
 /// Returns the layout with the pairs of head values in the other convention.
 fn otherwise_paired(way: &Way, point: Point, sizes: &Extents) -> Option<Way> {
     let own = sizes.pairing.filter(|_| point.follows_rope_pairing())?;
-    let at = way.axes.iter().position(|one| one.axis == Axis::HeadDim)?;
+    let at = way.axes.iter().position(|one| one.axis == TapAxis::HeadDim)?;
     let whole = way.axes[at];
     let half = whole.length / 2;
     let split = |pairing: RopePairing, stride: usize| match pairing {
@@ -232,8 +232,8 @@ fn otherwise_paired(way: &Way, point: Point, sizes: &Extents) -> Option<Way> {
     };
     let (ours, theirs) = (split(own, whole.ours), split(own.other(), whole.theirs));
     let mut axes = way.axes.clone();
-    let member = Strided { axis: Axis::HeadDim, length: 2, theirs: theirs[0], ours: ours[0] };
-    let pair = Strided { axis: Axis::HeadDim, length: half, theirs: theirs[1], ours: ours[1] };
+    let member = Strided { axis: TapAxis::HeadDim, length: 2, theirs: theirs[0], ours: ours[0] };
+    let pair = Strided { axis: TapAxis::HeadDim, length: half, theirs: theirs[1], ours: ours[1] };
     axes.splice(at..=at, [member, pair]);
     Some(Way { axes, pairing: Some(own.other()), ..way.clone() })
 }
@@ -261,7 +261,7 @@ fn fused(point: Point, tap: &[usize], array: &[usize], sizes: &Extents) -> Vec<W
         let stride = |axis: usize| shape[axis + 1..].iter().product::<usize>();
         let mut axes = Vec::new();
         let mut ours: usize = tokens * own;
-        for (axis, &name) in [&[Axis::Token], form.axes.as_slice()].concat().iter().enumerate() {
+        for (axis, &name) in [&[TapAxis::Token], form.axes.as_slice()].concat().iter().enumerate() {
             let length = end[axis] - start[axis];
             ours /= length;
             axes.push(Strided { axis: name, length, theirs: stride(axis), ours });
@@ -280,7 +280,7 @@ fn fused(point: Point, tap: &[usize], array: &[usize], sizes: &Extents) -> Vec<W
 /// The composition of a fused row, and the part that is a tap.
 struct Form {
     shape: Vec<usize>,
-    axes: Vec<Axis>,
+    axes: Vec<TapAxis>,
     along: usize,
     from: usize,
     to: usize,
@@ -293,14 +293,14 @@ fn projections(point: Point, all: usize, sizes: &Extents) -> Vec<Form> {
         return Vec::new();
     }
     let (count, axis, mut firsts) = match point {
-        Point::Q => (heads, Axis::Head, vec![0, kv_heads, 2 * kv_heads]),
-        _ => (kv_heads, Axis::KvHead, vec![heads, heads + kv_heads, 0, kv_heads]),
+        Point::Q => (heads, TapAxis::Head, vec![0, kv_heads, 2 * kv_heads]),
+        _ => (kv_heads, TapAxis::KvHead, vec![heads, heads + kv_heads, 0, kv_heads]),
     };
     firsts.sort_unstable();
     firsts.dedup();
     let beside = |first: usize| Form {
         shape: vec![heads + 2 * kv_heads, head_dim],
-        axes: vec![axis, Axis::HeadDim],
+        axes: vec![axis, TapAxis::HeadDim],
         along: 0,
         from: first,
         to: first + count,
@@ -313,7 +313,7 @@ fn projections(point: Point, all: usize, sizes: &Extents) -> Vec<Form> {
     };
     let by_head = Form {
         shape: vec![kv_heads, group + 2, head_dim],
-        axes: vec![Axis::KvHead, Axis::Group, Axis::HeadDim],
+        axes: vec![TapAxis::KvHead, TapAxis::Group, TapAxis::HeadDim],
         along: 1,
         from,
         to,
@@ -326,12 +326,13 @@ fn halves(point: Point, width: usize) -> Vec<Form> {
     let index = usize::from(point == Point::FfnUp);
     let beside = |index: usize| Form {
         shape: vec![2 * width],
-        axes: vec![Axis::Ffn],
+        axes: vec![TapAxis::Ffn],
         along: 0,
         from: index * width,
         to: (index + 1) * width,
     };
     let shape = vec![width, 2];
-    let in_turn = Form { shape, axes: vec![Axis::Ffn, Axis::Batch], along: 1, from: index, to: index + 1 };
+    let in_turn =
+        Form { shape, axes: vec![TapAxis::Ffn, TapAxis::Batch], along: 1, from: index, to: index + 1 };
     vec![beside(index), beside(1 - index), in_turn]
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use crate::checkpoint::{Axis, Point};
+use crate::checkpoint::{Point, TapAxis};
 use crate::dump::Of;
 use crate::identify::sizes::Extents;
 use crate::identify::{Identified, Place};
@@ -80,7 +80,7 @@ fn most_paired(identified: &[Identified], own: RopePairing) -> RopePairing {
 fn passes(identified: &[Identified], tokens: usize) -> Vec<(usize, usize)> {
     let mut counts: BTreeMap<(usize, usize), usize> = BTreeMap::new();
     let places = identified.iter().flat_map(|one| &one.places);
-    for place in places.filter(|place| place.site.point.axes().contains(&Axis::Token)) {
+    for place in places.filter(|place| place.site.point.axes().contains(&TapAxis::Token)) {
         *counts.entry(place.rows.unwrap_or((0, tokens))).or_default() += 1;
     }
     let whole = (0, tokens);
@@ -150,7 +150,7 @@ impl Frame {
         let (first, count) = place.rows.unwrap_or((0, self.tokens));
         let end = first + count;
         // A cache holds all until the end of its pass, and the last logits are behind it.
-        if !place.site.point.axes().contains(&Axis::Token) {
+        if !place.site.point.axes().contains(&TapAxis::Token) {
             let pass = self.passes.iter().position(|pass| pass.0 + pass.1 == end)?;
             return Some(Spot { pass, rows: None });
         }
@@ -172,7 +172,7 @@ impl Frame {
             ..WrittenRule::default()
         };
         if let Some((of, axes)) = &place.of {
-            let axes = Some(Axis::names(axes.iter().copied()));
+            let axes = Some(TapAxis::names(axes.iter().copied()));
             return WrittenRule { of: Some(of.clone()), axes, ..rule };
         }
         let read = spot.rows.map_or(self.passes[spot.pass].1, |(_, count)| count);
@@ -194,38 +194,38 @@ fn with_axes(
     if place.is_in_order && !is_ambiguous && is_plain(place.site.point, &array.shape, tokens, sizes) {
         return rule;
     }
-    let missing: Vec<Axis> = missing(own, &place.axes);
+    let missing: Vec<TapAxis> = missing(own, &place.axes);
     if let Some(axes) = named(&array.shape, &place.axes).filter(|_| missing.is_empty()) {
-        return WrittenRule { axes: Some(Axis::names(axes)), ..rule };
+        return WrittenRule { axes: Some(TapAxis::names(axes)), ..rule };
     }
     // The array seen as its axes one by one; those of length 1 come last.
     let axes = place.axes.iter().map(|(axis, _)| *axis).chain(missing.iter().copied());
     let shape = lengths.iter().copied().chain(missing.iter().map(|_| 1)).collect();
-    WrittenRule { of: Some(Of { shape, start: None, end: None }), axes: Some(Axis::names(axes)), ..rule }
+    WrittenRule { of: Some(Of { shape, start: None, end: None }), axes: Some(TapAxis::names(axes)), ..rule }
 }
 
 /// The tap's axes that an array does not show, being of length 1.
-fn missing(own: &[Axis], axes: &[(Axis, usize)]) -> Vec<Axis> {
-    let has = |wanted: Axis| axes.iter().any(|(axis, _)| *axis == wanted);
-    let is_split = |axis: Axis| axis == Axis::Hidden && (has(Axis::Head) || has(Axis::HeadDim));
-    let head = own.iter().any(|&axis| is_split(axis)) && !has(Axis::Head);
+fn missing(own: &[TapAxis], axes: &[(TapAxis, usize)]) -> Vec<TapAxis> {
+    let has = |wanted: TapAxis| axes.iter().any(|(axis, _)| *axis == wanted);
+    let is_split = |axis: TapAxis| axis == TapAxis::Hidden && (has(TapAxis::Head) || has(TapAxis::HeadDim));
+    let head = own.iter().any(|&axis| is_split(axis)) && !has(TapAxis::Head);
     own.iter()
         .copied()
         .filter(|&axis| !has(axis) && !is_split(axis))
-        .chain(head.then_some(Axis::Head))
+        .chain(head.then_some(TapAxis::Head))
         .collect()
 }
 
 /// Names the axes of an array, if each is an axis of the tap, or all heads merged.
-fn named(shape: &[usize], axes: &[(Axis, usize)]) -> Option<Vec<Axis>> {
+fn named(shape: &[usize], axes: &[(TapAxis, usize)]) -> Option<Vec<TapAxis>> {
     let (mut left, mut names) = (axes, Vec::new());
     for &length in shape.iter().skip_while(|&&length| length == 1) {
         let (axis, rest) = match left {
             [(axis, one), rest @ ..] if *one == length => (*axis, rest),
-            [(Axis::Head | Axis::KvHead, heads), (Axis::HeadDim, one), rest @ ..]
+            [(TapAxis::Head | TapAxis::KvHead, heads), (TapAxis::HeadDim, one), rest @ ..]
                 if heads * one == length =>
             {
-                (Axis::Hidden, rest)
+                (TapAxis::Hidden, rest)
             }
             _ => return None,
         };

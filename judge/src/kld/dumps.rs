@@ -5,7 +5,7 @@ use zerocopy::IntoBytes;
 use crate::checkpoint::{Point, Site};
 use crate::dump::{Decode, Dump, Input, Layout, Manifest, ModelInfo, Pass, Producer, TensorRow};
 use crate::error::{Error, Result};
-use crate::format::{Source, TensorFile};
+use crate::format::{FileBytes, TensorFile};
 use crate::kld::file::{LogitsFile, first_row, rows_of};
 use crate::measure::Prediction;
 use crate::weight::{DType, StoredTensor};
@@ -60,7 +60,7 @@ fn dump(file: &LogitsFile, chunk: usize, tokens: &[u32]) -> Result<Dump> {
     let mut manifest = Manifest::new(producer, model, Layout::default(), input, passes);
     manifest.version = Manifest::LATEST;
     manifest.sequence = Some(chunk.to_string());
-    let source = Source { path: file.path().to_owned(), data: Vec::new().into() };
+    let source = FileBytes { path: file.path().to_owned(), data: Vec::new().into() };
     let (rows, entries): (_, Vec<_>) =
         arrays.into_iter().map(|(row, stored)| (row.clone(), (row.file, stored))).unzip();
     manifest.tensors = rows;

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::kld::interval::interval;
-use crate::measure::Judged;
+use crate::measure::PredictionDifference;
 
 /// Minimum number of tokens for statistics, as in llama-perplexity.
 pub const LEAST: usize = 100;
@@ -11,7 +11,7 @@ pub const LEAST: usize = 100;
 /// The divergences of each token, by chunk.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    chunks: Vec<Vec<Judged>>,
+    chunks: Vec<Vec<PredictionDifference>>,
     /// Tokens of the base without a prediction of the other side.
     pub left_out: usize,
 }
@@ -77,7 +77,11 @@ struct Moments {
 
 impl Moments {
     /// `squared` is the square as llama-perplexity adds it up, which is in `f32` mostly.
-    fn of(tally: &Tally, value: impl Fn(&Judged) -> f64, squared: impl Fn(&Judged) -> f64) -> Self {
+    fn of(
+        tally: &Tally,
+        value: impl Fn(&PredictionDifference) -> f64,
+        squared: impl Fn(&PredictionDifference) -> f64,
+    ) -> Self {
         let tokens = || tally.chunks.iter().flatten();
         let chunks = tally.chunks.iter();
         Self {
@@ -129,7 +133,7 @@ impl Estimate {
 
 impl Tally {
     /// Adds the tokens of a chunk.
-    pub fn add(&mut self, chunk: Vec<Judged>) {
+    pub fn add(&mut self, chunk: Vec<PredictionDifference>) {
         self.chunks.push(chunk);
     }
 
@@ -145,8 +149,9 @@ impl Tally {
 
     /// The mean divergence of each chunk: one that goes another way shows.
     pub fn klds(&self) -> Vec<f64> {
-        let mean =
-            |chunk: &Vec<Judged>| chunk.iter().map(|token| token.kld).sum::<f64>() / chunk.len() as f64;
+        let mean = |chunk: &Vec<PredictionDifference>| {
+            chunk.iter().map(|token| token.kld).sum::<f64>() / chunk.len() as f64
+        };
         self.chunks.iter().map(mean).collect()
     }
 
@@ -188,7 +193,7 @@ impl Tally {
         let squares =
             Moments::of(self, |t| single(t.p_diff * t.p_diff), |t| single(t.p_diff * t.p_diff).powi(2));
         let kld = Moments::of(self, |t| t.kld, |t| t.kld.powi(2));
-        let same = |t: &Judged| f64::from(u8::from(t.same_top));
+        let same = |t: &PredictionDifference| f64::from(u8::from(t.same_top));
         let same_top = Moments::of(self, same, same);
         let in_bounds = |ends: [f64; 2]| ends.map(|end| end.clamp(0.0, 1.0));
         let same_top = same_top.estimate();
@@ -206,7 +211,12 @@ impl Tally {
         })
     }
 
-    fn tokens(&self, mean: Estimate, value: impl Fn(&Judged) -> f32, percents: &[f64]) -> Tokens {
+    fn tokens(
+        &self,
+        mean: Estimate,
+        value: impl Fn(&PredictionDifference) -> f32,
+        percents: &[f64],
+    ) -> Tokens {
         let mut sorted: Vec<f32> = self.chunks.iter().flatten().map(value).collect();
         sorted.sort_by(f32::total_cmp);
         let percentile = |&percent: &f64| (percent, f64::from(percentile(&sorted, (percent / 100.0) as f32)));

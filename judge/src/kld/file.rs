@@ -14,7 +14,7 @@
 use std::path::Path;
 
 use crate::error::Result;
-use crate::format::{Format, Source};
+use crate::format::{FileBytes, Format};
 use crate::measure::Prediction;
 
 /// First bytes of a log-probability file.
@@ -27,7 +27,7 @@ pub(super) const ROW_HEADER: usize = 8;
 /// A file of log-probabilities whose sizes were checked.
 #[derive(Clone, Debug)]
 pub struct LogitsFile {
-    source: Source,
+    source: FileBytes,
     n_ctx: usize,
     n_vocab: usize,
     tokens: Vec<u32>,
@@ -56,7 +56,7 @@ impl LogitsFile {
     /// # Errors
     /// If it is another file, is not as long as it says, or has a token outside of its vocabulary.
     pub fn open(path: &Path) -> Result<Self> {
-        Self::of(Source::open(path)?)
+        Self::of(FileBytes::open(path)?)
     }
 
     /// The file at a path, if it is such a one.
@@ -67,7 +67,7 @@ impl LogitsFile {
         if !path.is_file() {
             return Ok(None);
         }
-        let source = Source::open(path)?;
+        let source = FileBytes::open(path)?;
         Self::is_start(source.data.first(MAGIC.len())).then(|| Self::of(source)).transpose()
     }
 
@@ -80,7 +80,7 @@ impl LogitsFile {
     ///
     /// # Errors
     /// The errors of [`LogitsFile::open`].
-    pub fn of(source: Source) -> Result<Self> {
+    pub fn of(source: FileBytes) -> Result<Self> {
         if !Self::is_start(source.data.first(MAGIC.len())) {
             return Err(Format::unexpected(&source, "a file of llama-perplexity --kl-divergence-base"));
         }

@@ -7,11 +7,11 @@ use rayon::prelude::*;
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Heads, aligned};
 use crate::dump::Dump;
-use crate::engine::{Script, Step, Transcript};
+use crate::engine::{PassInput, RunInput, Transcript};
 use crate::error::{Error, Result, RunError};
 use crate::kld::figures::Tally;
 use crate::kld::file::{LogitsFile, first_row, rows_of};
-use crate::measure::{Judged, Prediction};
+use crate::measure::{Prediction, PredictionDifference};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 use crate::view::View;
@@ -184,7 +184,7 @@ impl Rows for OfDump<'_> {
 }
 
 /// Runs a model on a script with a tap.
-pub type Run<'r> = dyn Fn(&Script, &mut dyn Tap) -> Result<Transcript> + 'r;
+pub type Run<'r> = dyn Fn(&RunInput, &mut dyn Tap) -> Result<Transcript> + 'r;
 
 /// A model that is run on chunks, each in one pass from an empty cache.
 pub struct Computed<'r> {
@@ -208,7 +208,7 @@ impl<'r> Computed<'r> {
             *first = bos;
         }
         let mut kept = Kept::default();
-        let script = Script { passes: vec![Step::given(&tokens)], prompt_len: tokens.len() };
+        let script = RunInput { passes: vec![PassInput::given(&tokens)], prompt_len: tokens.len() };
         (self.run)(&script, &mut kept)?;
         Ok(kept.0.expect("a pass has logits"))
     }
@@ -305,7 +305,7 @@ fn compare_chunk(
     other: &dyn Predictions,
     chunk: usize,
     tokens: &[u32],
-) -> Result<Vec<Judged>> {
+) -> Result<Vec<PredictionDifference>> {
     let others = other.positions(chunk);
     let mut positions = base.positions(chunk);
     positions.retain(|position| others.binary_search(position).is_ok() && position + 1 < tokens.len());
@@ -332,7 +332,8 @@ fn compare_chunk(
         }
         Ok(rows.0.judge(&rows.1, next))
     };
-    let judged: Vec<Result<Judged>> = positions.par_iter().map_init(Default::default, judge).collect();
+    let judged: Vec<Result<PredictionDifference>> =
+        positions.par_iter().map_init(Default::default, judge).collect();
     judged.into_iter().collect()
 }
 

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 
+use crate::atomic_write::UnfinishedFile;
 use crate::error::{Error, Result};
 use crate::kld::file::{MAGIC, row_bytes, rows_of};
 use crate::measure::Prediction;
-use crate::unfinished::UnfinishedFile;
 
 /// Writes chunk by chunk. The file has its name when it is whole.
 pub struct Writer {

@@ -20,7 +20,7 @@ pub use shape::{Sizes, is_plain};
 
 use crate::architecture::family;
 use crate::error::{Error, Result};
-use crate::format::{Arrays, Shown};
+use crate::format::{Arrays, EscapedText};
 use crate::input;
 use crate::map::rule::Rule;
 use crate::tensor::RopePairing;
@@ -271,7 +271,7 @@ fn by_best(
         return Err(Error::dump(path, what));
     }
     let found = || {
-        let names = arrays.tensors.iter().take(SHOWN).map(|(name, _)| Shown(name).to_string());
+        let names = arrays.tensors.iter().take(SHOWN).map(|(name, _)| EscapedText(name).to_string());
         let names: Vec<String> = names.collect();
         let more = total.saturating_sub(names.len());
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };

@@ -2,7 +2,7 @@
 
 use regex::Regex;
 
-use crate::format::Shown;
+use crate::format::EscapedText;
 
 /// A name with fields for numbers: `model.layers.{layer}.mlp`. `*` matches anything, `(a|b)` one of the two,
 /// `\` escapes the next character.
@@ -26,7 +26,7 @@ impl Pattern {
     /// # Errors
     /// In words, if it is none.
     pub fn new(written: &str) -> Result<Self, String> {
-        let refuse = |problem: &str| format!("invalid pattern '{}': {problem}", Shown(written));
+        let refuse = |problem: &str| format!("invalid pattern '{}': {problem}", EscapedText(written));
         let mut expression = String::from(r"\A(?:");
         let mut rest = written;
         while let Some(next) = rest.chars().next() {
@@ -37,7 +37,7 @@ impl Pattern {
                     if !["layer", "pass"].contains(&name) {
                         return Err(refuse(&format!(
                             "unknown field {{{}}}, expected {{layer}} or {{pass}}",
-                            Shown(name)
+                            EscapedText(name)
                         )));
                     }
                     expression += &format!("(?P<{name}>[0-9]+)");

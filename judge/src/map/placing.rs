@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use crate::checkpoint::{Axis, Kind, Point, Scope, Site};
+use crate::checkpoint::{Point, Site, TapAxis, TapScope, ValueKind};
 use crate::dump::{Decode, Dump, Input, Layout, Manifest, ModelInfo, Of, Pass, Producer, TensorRow};
 use crate::error::{Error, Result};
-use crate::format::{Arrays, Shown};
+use crate::format::{Arrays, EscapedText};
 use crate::map::Map;
 use crate::map::pattern::{Numbers, Pattern};
 use crate::map::rule::Rule;
@@ -127,7 +127,7 @@ impl Map {
                     placed.extend(rows);
                 }
                 Err(problem) if self.is_shipped => misfits.push((one.name, problem)),
-                Err(problem) => return Err(refuse(format!("array '{}': {problem}", Shown(one.name)))),
+                Err(problem) => return Err(refuse(format!("array '{}': {problem}", EscapedText(one.name)))),
             }
         }
         let count = used.iter().filter(|&&used| used).count();
@@ -138,7 +138,7 @@ impl Map {
         let ignored = ignored.collect::<std::result::Result<Vec<_>, _>>().map_err(refuse)?;
         note_twins(arrays, &mut used);
         let unplaced = self.left(arrays, &used, &tokens, (&misfits, &ignored));
-        let misfit = misfits.first().map(|(name, problem)| format!("'{}': {problem}", Shown(name)));
+        let misfit = misfits.first().map(|(name, problem)| format!("'{}': {problem}", EscapedText(name)));
         notes.extend(self.idle(&matched));
         let manifest = self.manifest(known, architecture, &tokens.ids, passes, &placed);
         let dump = dump_of(arrays, manifest, placed)?;
@@ -254,11 +254,11 @@ fn rows_of<'m>(matched: &[Matched<'m>], pass: usize) -> Option<(usize, &'m str)>
 
 /// Rows of the residual stream, or of the feed-forward block. A context may have its heads apart, which look like rows of one token.
 fn is_of_stream(point: Point) -> bool {
-    matches!(point.axes(), [Axis::Token, Axis::Hidden | Axis::Ffn]) && point != Point::AttnContext
+    matches!(point.axes(), [TapAxis::Token, TapAxis::Hidden | TapAxis::Ffn]) && point != Point::AttnContext
 }
 
 fn is_of_vocabulary(point: Point) -> bool {
-    matches!(point.axes(), [Axis::Token, Axis::Vocab])
+    matches!(point.axes(), [TapAxis::Token, TapAxis::Vocab])
 }
 
 impl Matched<'_> {
@@ -281,21 +281,21 @@ impl Matched<'_> {
 
     fn one(&self, point: Point, part: Part, stored: &StoredTensor) -> std::result::Result<Placed, String> {
         let layer = match (point.scope(), self.layer) {
-            (Scope::Layer, None) => {
+            (TapScope::Layer, None) => {
                 return Err(format!(
                     "{point} needs a layer; use {{layer}} in the name pattern, or layer = 0"
                 ));
             }
-            (Scope::Layer, layer) => layer,
+            (TapScope::Layer, layer) => layer,
             _ => None,
         };
-        let site = Site { point, layer, pass: (point.scope() != Scope::Run).then_some(self.pass) };
+        let site = Site { point, layer, pass: (point.scope() != TapScope::Run).then_some(self.pass) };
         let written = &self.rule.written;
         let computed = match (&written.computed, written.scale) {
             (None, Some(_)) => short(self.stored.dtype),
             (computed, _) => computed.clone(),
         };
-        let axes = part.axes.map(Axis::names);
+        let axes = part.axes.map(TapAxis::names);
         let rows = written.rows.clone().or(part.rows);
         let mut row = TensorRow::new(site, stored.dtype, &part.shape, "");
         (row.of, row.axes, row.rows, row.computed) = (part.of, axes, rows, computed);
@@ -326,9 +326,9 @@ fn short(dtype: DType) -> Option<String> {
 }
 
 /// Returns the part that a rule states.
-fn cut(of: &Of, given: Option<&[Axis]>, point: Point) -> std::result::Result<Part, String> {
+fn cut(of: &Of, given: Option<&[TapAxis]>, point: Point) -> std::result::Result<Part, String> {
     let shape = of.ranges()?.into_iter().map(|range| range.len()).collect();
-    let axes = given.filter(|axes| *axes != point.axes()).map(<[Axis]>::to_vec);
+    let axes = given.filter(|axes| *axes != point.axes()).map(<[TapAxis]>::to_vec);
     Ok(Part { of: Some(of.clone()), shape, axes, rows: None })
 }
 
@@ -348,12 +348,12 @@ fn once(placed: Vec<Placed>) -> std::result::Result<(Vec<Placed>, Option<String>
             return Err(format!(
                 "arrays '{}' and '{}' both match {}, but have different values; remove one, or distinguish \
                  them in your own map",
-                Shown(&first.name),
-                Shown(&one.name),
+                EscapedText(&first.name),
+                EscapedText(&one.name),
                 one.site
             ));
         }
-        twins.push(format!("'{}' as '{}'", Shown(&one.name), Shown(&first.name)));
+        twins.push(format!("'{}' as '{}'", EscapedText(&one.name), EscapedText(&first.name)));
     }
     let note = twins.first().map(|first| {
         let more = twins.len() - 1;
@@ -403,7 +403,7 @@ fn computed_in(placed: &[Placed]) -> Option<DType> {
     const OFTEN_WIDER: &[Point] =
         &[Point::AttnScores, Point::AttnWeights, Point::Logits, Point::LastLogits, Point::Probs];
     let is_asked = |one: &&Placed| {
-        let is_plain = one.row.computed.is_none() && one.site.point.kind() == Kind::Real;
+        let is_plain = one.row.computed.is_none() && one.site.point.kind() == ValueKind::Real;
         is_plain && !OFTEN_WIDER.contains(&one.site.point)
     };
     let asked: Vec<&Placed> = placed.iter().filter(is_asked).collect();
@@ -438,7 +438,7 @@ fn dump_of(arrays: &Arrays, mut manifest: Manifest, placed: Vec<Placed>) -> Resu
     let mut entries = Vec::new();
     for (index, Placed { name, mut row, stored, .. }) in placed.into_iter().enumerate() {
         // A key of its own for each row: several may be of one name, each with values of its own.
-        row.file = format!("{}#{index}", Shown(&name));
+        row.file = format!("{}#{index}", EscapedText(&name));
         entries.push((row.file.clone(), stored));
         manifest.tensors.push(row);
     }

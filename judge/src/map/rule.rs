@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::{Axis, Point};
+use crate::checkpoint::{Point, TapAxis};
 use crate::dump::Of;
-use crate::format::Shown;
+use crate::format::EscapedText;
 use crate::map::pattern::{Numbers, Pattern};
 use crate::weight::DType;
 
@@ -92,9 +92,9 @@ pub enum Form {
 impl Form {
     /// Checks that taps can have this layout.
     fn check(self, taps: &[Point]) -> Result<(), String> {
-        let axes: Vec<&[Axis]> = taps.iter().map(|tap| tap.axes()).collect();
-        let of_tokens = axes.iter().all(|axes| axes.first() == Some(&Axis::Token));
-        let of_heads = of_tokens && axes.iter().all(|axes| axes.last() == Some(&Axis::HeadDim));
+        let axes: Vec<&[TapAxis]> = taps.iter().map(|tap| tap.axes()).collect();
+        let of_tokens = axes.iter().all(|axes| axes.first() == Some(&TapAxis::Token));
+        let of_heads = of_tokens && axes.iter().all(|axes| axes.last() == Some(&TapAxis::HeadDim));
         let alike = of_tokens && axes.iter().all(|own| *own == axes[0]);
         let (fits, expected) = match self {
             Form::Beside => (of_heads || alike, "rows of heads, or rows of one width"),
@@ -140,7 +140,7 @@ pub struct Rule {
     /// One tap, or those that are fused.
     pub(super) taps: Vec<Point>,
     pub(super) form: Option<Form>,
-    pub(super) axes: Option<Vec<Axis>>,
+    pub(super) axes: Option<Vec<TapAxis>>,
     pub(super) written: WrittenRule,
     pub(super) dtype: Option<DType>,
 }
@@ -160,18 +160,20 @@ impl Rule {
             .map(|name| Pattern::new(&format!("{before}{name}{behind}")))
             .collect::<Result<Vec<_>, _>>()?;
         let first = names.first().ok_or("a rule has no name pattern")?;
-        let refuse = |problem: String| format!("the rule of '{}': {problem}", Shown(first));
+        let refuse = |problem: String| format!("the rule of '{}': {problem}", EscapedText(first));
         let taps = match (&written.tap, &written.fused) {
             (Some(tap), None) => vec![tap.parse()],
             (None, Some(taps)) if taps.len() > 1 => taps.iter().map(|tap| tap.parse()).collect(),
             _ => return Err(refuse("expected either tap = \"…\" or fused = [\"…\", \"…\"]".into())),
         };
         let taps = taps.into_iter().collect::<Result<Vec<Point>, _>>().map_err(refuse)?;
-        let axis =
-            |name: &String| name.parse().map_err(|()| refuse(format!("unknown axis '{}'", Shown(name))));
-        let axes = written.axes.as_ref().map(|axes| axes.iter().map(axis).collect::<Result<Vec<Axis>, _>>());
+        let axis = |name: &String| {
+            name.parse().map_err(|()| refuse(format!("unknown axis '{}'", EscapedText(name))))
+        };
+        let axes =
+            written.axes.as_ref().map(|axes| axes.iter().map(axis).collect::<Result<Vec<TapAxis>, _>>());
         let no_dtype = |name: &String| {
-            refuse(format!("unknown dtype '{}', expected one of f32, f64, f16, bf16", Shown(name)))
+            refuse(format!("unknown dtype '{}', expected one of f32, f64, f16, bf16", EscapedText(name)))
         };
         let dtype = |name: &String| DType::named(name).ok_or_else(|| no_dtype(name));
         let dtype = written.dtype.as_ref().map(dtype).transpose()?;

@@ -1,6 +1,6 @@
 //! Axes of a stored array, found from its shape, and the part that is a tap.
 
-use crate::checkpoint::{Axis, Point};
+use crate::checkpoint::{Point, TapAxis};
 use crate::dump::Of;
 use crate::map::rule::Form;
 
@@ -51,13 +51,13 @@ pub(super) struct Extent {
 pub(super) struct Part {
     pub of: Option<Of>,
     pub shape: Vec<usize>,
-    pub axes: Option<Vec<Axis>>,
+    pub axes: Option<Vec<TapAxis>>,
     pub rows: Option<Vec<usize>>,
 }
 
 /// The orders of axes in which engines have a tap, likeliest first. `Hidden` of what has heads is all heads merged.
-fn layouts(point: Point) -> Vec<Vec<Axis>> {
-    use Axis::*;
+fn layouts(point: Point) -> Vec<Vec<TapAxis>> {
+    use TapAxis::*;
     let own = point.axes();
     let mut layouts = vec![own.to_vec()];
     match *own {
@@ -76,17 +76,17 @@ fn layouts(point: Point) -> Vec<Vec<Axis>> {
 
 impl Extent {
     /// Returns true if an axis of a tap may have this length.
-    fn may_be(&self, point: Point, axis: Axis, length: usize) -> bool {
+    fn may_be(&self, point: Point, axis: TapAxis, length: usize) -> bool {
         let Sizes { heads, kv_heads, head_dim } = self.sizes;
         let is = |known: Option<usize>| known.is_none_or(|known| known == length);
-        let has_heads = point.axes().contains(&Axis::HeadDim);
+        let has_heads = point.axes().contains(&TapAxis::HeadDim);
         match axis {
-            Axis::Token => length == self.tokens || length == 1 && keeps_last(point),
-            Axis::Batch => length == 1,
-            Axis::Head => is(heads),
-            Axis::KvHead => is(kv_heads),
-            Axis::HeadDim => is(head_dim),
-            Axis::Hidden if has_heads => match (self.heads_of(point), head_dim) {
+            TapAxis::Token => length == self.tokens || length == 1 && keeps_last(point),
+            TapAxis::Batch => length == 1,
+            TapAxis::Head => is(heads),
+            TapAxis::KvHead => is(kv_heads),
+            TapAxis::HeadDim => is(head_dim),
+            TapAxis::Hidden if has_heads => match (self.heads_of(point), head_dim) {
                 (Some(heads), Some(head_dim)) => length == heads * head_dim,
                 (_, head_dim) => head_dim.is_none_or(|head_dim| length.is_multiple_of(head_dim)),
             },
@@ -95,7 +95,7 @@ impl Extent {
     }
 
     fn heads_of(&self, point: Point) -> Option<usize> {
-        if heads_axis(point) == Axis::Head { self.sizes.heads } else { self.sizes.kv_heads }
+        if heads_axis(point) == TapAxis::Head { self.sizes.heads } else { self.sizes.kv_heads }
     }
 
     /// The heads of a per-head tap and the values of one, of so many values a row.
@@ -121,10 +121,10 @@ impl Extent {
         &self,
         point: Point,
         shape: &[usize],
-        given: Option<&[Axis]>,
+        given: Option<&[TapAxis]>,
         padded: bool,
     ) -> Result<Part, String> {
-        let fits = |layout: &&Vec<Axis>| {
+        let fits = |layout: &&Vec<TapAxis>| {
             let lengths = without_leading_ones(shape, layout.len());
             lengths.is_some_and(|lengths| {
                 layout.iter().zip(lengths).all(|(&axis, &length)| self.may_be(point, axis, length))
@@ -135,8 +135,8 @@ impl Extent {
         let lengths = &shape[shape.len() - layout.len()..];
         let (mut axes, mut seen) = (Vec::new(), Vec::new());
         for (&axis, &length) in layout.iter().zip(lengths) {
-            if axis == Axis::Hidden && point.axes().contains(&Axis::HeadDim) {
-                axes.extend([heads_axis(point), Axis::HeadDim]);
+            if axis == TapAxis::Hidden && point.axes().contains(&TapAxis::HeadDim) {
+                axes.extend([heads_axis(point), TapAxis::HeadDim]);
                 seen.extend(self.heads(point, length)?);
             } else {
                 axes.push(axis);
@@ -151,20 +151,21 @@ impl Extent {
             start: None,
             end: is_cut.then(|| ends.clone()),
         });
-        let last = axes.iter().zip(&ends).any(|(&axis, &length)| axis == Axis::Token && length < self.tokens);
+        let last =
+            axes.iter().zip(&ends).any(|(&axis, &length)| axis == TapAxis::Token && length < self.tokens);
         let rows = last.then(|| vec![self.tokens - 1]);
         Ok(Part { of, shape: ends, axes: (axes != point.axes()).then_some(axes), rows })
     }
 
     /// Returns the end of an axis without the padding after the keys that were read.
-    fn end(&self, axis: Axis, length: usize, padded: bool) -> usize {
-        if padded && axis == Axis::Key { length.min(self.seen) } else { length }
+    fn end(&self, axis: TapAxis, length: usize, padded: bool) -> usize {
+        if padded && axis == TapAxis::Key { length.min(self.seen) } else { length }
     }
 
-    fn misfit(&self, point: Point, shape: &[usize], axes: &[Axis]) -> String {
+    fn misfit(&self, point: Point, shape: &[usize], axes: &[TapAxis]) -> String {
         let sizes = self.sizes.named().into_iter();
         let sizes: String = sizes.filter_map(|(name, size)| Some(format!(", {name} {}", size?))).collect();
-        let axes = Axis::names(axes.iter().copied());
+        let axes = TapAxis::names(axes.iter().copied());
         format!(
             "shape {shape:?} is not [{}], as expected for {point} in a pass of {} tokens{sizes}; state the \
              axes in the map, or find the tap with xcheck identify",
@@ -182,7 +183,7 @@ impl Extent {
         points: &[Point],
         form: Form,
         shape: &[usize],
-        given: Option<&[Axis]>,
+        given: Option<&[TapAxis]>,
     ) -> Result<Vec<Part>, String> {
         let elements: usize = shape.iter().product();
         let refuse =
@@ -190,7 +191,7 @@ impl Extent {
         if form == Form::Stacked {
             return self.stacked(points, shape, given);
         }
-        let axes = given.unwrap_or(&[Axis::Token, Axis::Hidden]);
+        let axes = given.unwrap_or(&[TapAxis::Token, TapAxis::Hidden]);
         let lengths = match given {
             Some(axes) => {
                 without_leading_ones(shape, axes.len()).ok_or_else(|| refuse("these axes"))?.to_vec()
@@ -200,7 +201,7 @@ impl Extent {
         };
         let at = axes
             .iter()
-            .position(|&axis| axis == Axis::Hidden)
+            .position(|&axis| axis == TapAxis::Hidden)
             .ok_or_else(|| refuse("these axes: the axis hidden is missing"))?;
         let inner = self.cuts(points, form, lengths[at]).ok_or_else(|| refuse("these taps side by side"))?;
         let outer = |from: &[usize]| from.to_vec();
@@ -222,14 +223,14 @@ impl Extent {
 
     /// Returns the parts of a fused axis, one per tap.
     fn cuts(&self, points: &[Point], form: Form, width: usize) -> Option<Vec<Cut>> {
-        let has_heads = |point: &Point| point.axes().contains(&Axis::HeadDim);
+        let has_heads = |point: &Point| point.axes().contains(&TapAxis::HeadDim);
         if !points.iter().any(has_heads) {
             let each = width.checked_div(points.len()).filter(|each| each * points.len() == width)?;
-            let own = |point: &Point| point.axes().last().copied().unwrap_or(Axis::Hidden);
+            let own = |point: &Point| point.axes().last().copied().unwrap_or(TapAxis::Hidden);
             let cut = |(index, point): (usize, &Point)| match form {
                 Form::Interleaved => Cut {
                     lengths: vec![each, points.len()],
-                    axes: vec![own(point), Axis::Batch],
+                    axes: vec![own(point), TapAxis::Batch],
                     range: (1, index, index + 1),
                 },
                 _ => Cut {
@@ -244,7 +245,7 @@ impl Extent {
         let (heads, kv_heads, head_dim) = (heads?, kv_heads?, head_dim?);
         let group = heads.checked_div(kv_heads)?;
         let by_head = form == Form::Heads;
-        let count = |point: &Point| match (heads_axis(*point) == Axis::Head, by_head) {
+        let count = |point: &Point| match (heads_axis(*point) == TapAxis::Head, by_head) {
             (true, false) => heads,
             (true, true) => group,
             (false, false) => kv_heads,
@@ -260,12 +261,12 @@ impl Extent {
             let range = (first, first + count(point));
             first = range.1;
             if by_head {
-                let axes = vec![Axis::KvHead, Axis::Group, Axis::HeadDim];
+                let axes = vec![TapAxis::KvHead, TapAxis::Group, TapAxis::HeadDim];
                 return Cut { lengths: vec![kv_heads, total, head_dim], axes, range: (1, range.0, range.1) };
             }
             Cut {
                 lengths: vec![total, head_dim],
-                axes: vec![heads_axis(*point), Axis::HeadDim],
+                axes: vec![heads_axis(*point), TapAxis::HeadDim],
                 range: (0, range.0, range.1),
             }
         };
@@ -278,18 +279,20 @@ impl Extent {
         &self,
         points: &[Point],
         shape: &[usize],
-        given: Option<&[Axis]>,
+        given: Option<&[TapAxis]>,
     ) -> Result<Vec<Part>, String> {
         let count = points.len();
         let (first, each) = shape.split_first().filter(|(first, _)| **first == count).ok_or_else(|| {
             format!("shape {shape:?} does not start with {count}, the number of stacked taps")
         })?;
         let part = |(index, &point): (usize, &Point)| {
-            let own = |&axis: &Axis| match axis {
-                Axis::Head | Axis::KvHead if point.axes().contains(&Axis::HeadDim) => heads_axis(point),
+            let own = |&axis: &TapAxis| match axis {
+                TapAxis::Head | TapAxis::KvHead if point.axes().contains(&TapAxis::HeadDim) => {
+                    heads_axis(point)
+                }
                 other => other,
             };
-            let given: Option<Vec<Axis>> = given.map(|axes| axes.iter().map(own).collect());
+            let given: Option<Vec<TapAxis>> = given.map(|axes| axes.iter().map(own).collect());
             let whole = self.whole(point, each, given.as_deref(), false)?;
             let one = |inner: &[usize], outer: usize| [&[outer], inner].concat();
             let all = whole.of.map_or(whole.shape, |of| of.shape);
@@ -300,7 +303,7 @@ impl Extent {
                 end: Some(one(&all, index + 1)),
             };
             let axes = whole.axes.unwrap_or_else(|| point.axes().to_vec());
-            let axes = [vec![Axis::Batch], axes].concat();
+            let axes = [vec![TapAxis::Batch], axes].concat();
             Ok(Part { of: Some(of), shape: one(&all, 1), axes: Some(axes), rows: whole.rows })
         };
         points.iter().enumerate().map(part).collect()
@@ -310,25 +313,27 @@ impl Extent {
 /// Returns true if an array of this shape is read as the tap without stated axes, in the tap's own order.
 pub fn is_plain(point: Point, shape: &[usize], tokens: usize, sizes: Sizes) -> bool {
     let part = Extent { tokens, seen: usize::MAX, sizes }.whole(point, shape, None, false);
-    part.is_ok_and(|part| part.axes.is_none_or(|axes| axes == [Axis::Token, Axis::Head, Axis::HeadDim]))
+    part.is_ok_and(|part| {
+        part.axes.is_none_or(|axes| axes == [TapAxis::Token, TapAxis::Head, TapAxis::HeadDim])
+    })
 }
 
 /// Returns the head axis of a tap.
-fn heads_axis(point: Point) -> Axis {
-    if point.axes().contains(&Axis::Head) { Axis::Head } else { Axis::KvHead }
+fn heads_axis(point: Point) -> TapAxis {
+    if point.axes().contains(&TapAxis::Head) { TapAxis::Head } else { TapAxis::KvHead }
 }
 
 /// A part of a fused axis: the components of the axis, and the range along one of them.
 struct Cut {
     lengths: Vec<usize>,
-    axes: Vec<Axis>,
+    axes: Vec<TapAxis>,
     range: (usize, usize, usize),
 }
 
 /// Returns true for taps of which engines may compute only the last row: at the end of the last layer and
 /// after it.
 fn keeps_last(point: Point) -> bool {
-    matches!(point.axes(), [Axis::Token, Axis::Hidden | Axis::Ffn | Axis::Vocab])
+    matches!(point.axes(), [TapAxis::Token, TapAxis::Hidden | TapAxis::Ffn | TapAxis::Vocab])
 }
 
 /// The last so many lengths, if all before are 1.

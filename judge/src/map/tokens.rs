@@ -1,7 +1,7 @@
 //! Input tokens: given, in the map, or from an array of the file.
 
 use crate::error::{DumpError, Error, Result};
-use crate::format::{Arrays, Shown};
+use crate::format::{Arrays, EscapedText};
 use crate::map::{Map, WrittenTokens};
 use crate::view::View;
 use crate::weight::StoredTensor;
@@ -74,7 +74,7 @@ impl<'a> Held<'a> {
 
     fn ids(&self) -> Result<Vec<u32>> {
         let refuse = |problem| {
-            Error::dump(self.arrays.tensors.path(), format!("array '{}': {problem}", Shown(self.name)))
+            Error::dump(self.arrays.tensors.path(), format!("array '{}': {problem}", EscapedText(self.name)))
         };
         ids_in(self.stored).map_err(refuse)
     }
@@ -90,7 +90,11 @@ impl<'a> Held<'a> {
         Err(Error::Dump(DumpError::TokensDiffer {
             one_name: "the tokens given".to_owned(),
             one: told.to_vec(),
-            other_name: format!("array '{}' of {}", Shown(self.name), self.arrays.tensors.path().display()),
+            other_name: format!(
+                "array '{}' of {}",
+                EscapedText(self.name),
+                self.arrays.tensors.path().display()
+            ),
             other: ids,
             position,
         }))

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::format::{Arrays, Shown};
+use crate::format::{Arrays, EscapedText};
 use crate::map::pattern::Pattern;
 use crate::map::placing::Matched;
 use crate::map::rule::Rule;
@@ -14,7 +14,7 @@ impl Map {
     pub(super) fn told(&self, placed: usize, arrays: &Arrays, tokens: &Tokens) -> String {
         let total = arrays.tensors.len() - usize::from(tokens.array.is_some());
         let whence = match &tokens.array {
-            Some(name) => format!("; array '{}' has the tokens", Shown(name)),
+            Some(name) => format!("; array '{}' has the tokens", EscapedText(name)),
             None => String::new(),
         };
         format!(
@@ -62,7 +62,7 @@ impl Map {
             format!(
                 "array not compared, because it does not match its name: '{}': {problem}{more}; skip it with \
                     --ignore",
-                Shown(first)
+                EscapedText(first)
             )
         });
         names.into_iter().chain(misfits).collect()
@@ -72,7 +72,7 @@ impl Map {
     pub(super) fn idle(&self, matched: &[Matched]) -> Option<String> {
         let is_idle = |rule: &&Rule| !matched.iter().any(|one| std::ptr::eq(one.rule, *rule));
         let idle: Vec<String> =
-            self.rules.iter().filter(is_idle).map(|rule| Shown(rule.name()).to_string()).collect();
+            self.rules.iter().filter(is_idle).map(|rule| EscapedText(rule.name()).to_string()).collect();
         (!idle.is_empty() && !self.is_shipped)
             .then(|| format!("rules of the map {} that match no array: {}", self.name, idle.join(", ")))
     }
@@ -84,7 +84,7 @@ fn shortened<'n>(names: impl Iterator<Item = &'n str>) -> Option<String> {
     let mut known: HashMap<String, usize> = HashMap::new();
     for name in names {
         let mut plain = String::new();
-        for character in Shown(name).to_string().chars() {
+        for character in EscapedText(name).to_string().chars() {
             match (character.is_ascii_digit(), plain.ends_with('#')) {
                 (true, true) => {}
                 (true, false) => plain.push('#'),

@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::{Checkpoint, Point, Scope, Site};
+use crate::checkpoint::{Checkpoint, Point, Site, TapScope};
 use crate::compare::{Ranges, Selection};
 use crate::dump::{Dump, Manifest};
-use crate::engine::Part;
+use crate::engine::ModelSegment;
 use crate::measure::coarser;
 use crate::model::Model;
 use crate::plan::Crossing;
@@ -37,10 +37,10 @@ pub enum Unit {
 
 impl Unit {
     /// Returns the part of the model to run; `None` for all of it.
-    pub fn part(&self) -> Option<Part> {
+    pub fn part(&self) -> Option<ModelSegment> {
         match self {
             Unit::Part { embed, layers, head, .. } => {
-                Some(Part { embed: *embed, layers: layers.clone(), head: *head })
+                Some(ModelSegment { embed: *embed, layers: layers.clone(), head: *head })
             }
             Unit::Whole | Unit::Continuation => None,
         }
@@ -173,12 +173,12 @@ impl Asked<'_> {
             station if station > self.n_layers => any(&|point| match point {
                 Point::Generated => !self.continues,
                 Point::Embed | Point::Tokens => false,
-                point => point.scope() != Scope::Layer,
+                point => point.scope() != TapScope::Layer,
             }),
             station => {
                 let chosen = |layers: &Ranges| layers.contains(station - 1);
                 self.selection.layers.as_ref().is_none_or(chosen)
-                    && any(&|point| point.scope() == Scope::Layer)
+                    && any(&|point| point.scope() == TapScope::Layer)
             }
         }
     }

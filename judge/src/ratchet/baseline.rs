@@ -6,13 +6,13 @@ use std::path::Path;
 use serde::Deserialize;
 use toml::value::Datetime;
 
+use crate::atomic_write::write_whole;
 use crate::compare::Known;
 use crate::error::{Error, Result};
 use crate::input;
 use crate::ratchet::blocks::Block;
 use crate::ratchet::size::Size;
 use crate::report::{SeenDump, SeenRow};
-use crate::unfinished::write_whole;
 
 /// The results that a run must not fall below.
 #[derive(Clone, Debug, Default, PartialEq)]

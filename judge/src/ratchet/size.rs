@@ -1,9 +1,9 @@
 //! Size of a failure, and the limit of its growth by rounding.
 
-use crate::checkpoint::{Kind, Point};
+use crate::checkpoint::{Point, ValueKind};
 use crate::compare::Floor;
+use crate::error_map;
 use crate::report::SeenRow;
-use crate::spread;
 
 /// The figures of a failure that another build of the same fault shows again. Each is null where it was not asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -66,7 +66,7 @@ impl Size {
         }
         let [all, one] = row.noise;
         // How far apart two ids are means nothing.
-        let is_of_ids = row.tap.parse().is_ok_and(|point: Point| point.kind() == Kind::Token);
+        let is_of_ids = row.tap.parse().is_ok_and(|point: Point| point.kind() == ValueKind::Token);
         let figures = [
             ("err/bound", self.headroom, row.headroom, RADIUS),
             ("relative L2 error", self.rel_l2, row.rel_l2, all),
@@ -87,7 +87,7 @@ impl Size {
         let far = allowed(RADIUS, RADIUS).max(MOVED * self.headroom?).log2().ceil().exp2();
         let known = self.beyond?;
         // Sizes are counted up to a power of two: of larger errors all values that no rounding explains count.
-        if far > f64::from(spread::Size::MOST).exp2() {
+        if far > f64::from(error_map::ErrorMagnitude::MOST).exp2() {
             let now = row.beyond?;
             return (now as f64 > doubled(known as f64, 1.0))
                 .then(|| format!("{now} values are above their error bound, in the baseline {known}"));

@@ -1,6 +1,6 @@
 //! One line of the tables for people: a checkpoint of one dump, or of all dumps of an architecture.
 
-use crate::checkpoint::{Checkpoint, Kind, Site};
+use crate::checkpoint::{Checkpoint, Site, ValueKind};
 use crate::compare::{Explained, Row, Verdict};
 use crate::diagnose::{Outcome, Summary};
 use crate::measure::{Errors, larger};
@@ -68,7 +68,7 @@ impl CheckpointLine {
 
     /// Returns true if the values are token ids, which are equal or not.
     pub fn is_of_tokens(&self) -> bool {
-        self.site.is_some_and(|site| site.point.kind() == Kind::Token)
+        self.site.is_some_and(|site| site.point.kind() == ValueKind::Token)
     }
 
     /// Returns the worse of the same checkpoint of two dumps, figure by figure.

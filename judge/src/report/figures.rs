@@ -3,7 +3,9 @@
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::measure::{Agreement, Errors, Measurement, Nonfinite, Placed, Tops, Worst};
+use crate::measure::{
+    Agreement, Errors, Measurement, NonfiniteCounts, PositionAgreement, Tops, WorstElement,
+};
 
 /// The results of one comparison.
 #[derive(Serialize, Deserialize)]
@@ -71,7 +73,8 @@ struct AgreementRow {
 impl From<&Agreement> for AgreementRow {
     fn from(agreement: &Agreement) -> Self {
         let Agreement { places } = agreement;
-        let numbers = |of: fn(&Placed) -> f64| places.iter().map(|place| Number(of(place))).collect();
+        let numbers =
+            |of: fn(&PositionAgreement) -> f64| places.iter().map(|place| Number(of(place))).collect();
         let [kl_mean, kl_max] = agreement.divergence().map(Number);
         Self {
             kl_mean,
@@ -91,7 +94,7 @@ impl From<AgreementRow> for Agreement {
     fn from(found: AgreementRow) -> Self {
         let number = |list: &[Number], at: usize| list.get(at).map_or(f64::NAN, |number| number.0);
         let told = |list: &[Option<bool>], at: usize| list.get(at).copied().flatten();
-        let place = |(at, &row)| Placed {
+        let place = |(at, &row)| PositionAgreement {
             row,
             delta: number(&found.max_delta, at),
             divergence: number(&found.kl, at),
@@ -146,13 +149,13 @@ struct NonfiniteRow {
     shared: usize,
 }
 
-impl From<Nonfinite> for NonfiniteRow {
-    fn from(Nonfinite { candidate, reference, shared }: Nonfinite) -> Self {
+impl From<NonfiniteCounts> for NonfiniteRow {
+    fn from(NonfiniteCounts { candidate, reference, shared }: NonfiniteCounts) -> Self {
         Self { candidate, reference, shared }
     }
 }
 
-impl From<NonfiniteRow> for Nonfinite {
+impl From<NonfiniteRow> for NonfiniteCounts {
     fn from(NonfiniteRow { candidate, reference, shared }: NonfiniteRow) -> Self {
         Self { candidate, reference, shared }
     }
@@ -175,7 +178,7 @@ pub struct Element {
 
 impl Element {
     pub fn new(found: Option<&Measurement>) -> Self {
-        let worst: Option<&Worst> = found.and_then(|found| found.worst.as_ref());
+        let worst: Option<&WorstElement> = found.and_then(|found| found.worst.as_ref());
         Self {
             worst_index: worst.map(|worst| worst.index.clone()),
             candidate: worst.map(|worst| Number(worst.candidate)),
@@ -184,9 +187,13 @@ impl Element {
     }
 }
 
-impl From<Element> for Option<Worst> {
+impl From<Element> for Option<WorstElement> {
     fn from(row: Element) -> Self {
-        Some(Worst { index: row.worst_index?, candidate: row.candidate?.0, reference: row.reference?.0 })
+        Some(WorstElement {
+            index: row.worst_index?,
+            candidate: row.candidate?.0,
+            reference: row.reference?.0,
+        })
     }
 }
 

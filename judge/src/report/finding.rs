@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::Kind;
+use crate::change::CauseKind;
 use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::diagnose::Finding;
 use crate::report::rows::Place;
@@ -11,7 +11,7 @@ use crate::report::words::Named;
 /// The explanation of a failure.
 #[derive(Serialize, Deserialize)]
 pub(super) struct FindingRow {
-    kind: Named<Kind>,
+    kind: Named<CauseKind>,
     stage: Named<Checkpoint>,
     #[serde(flatten)]
     place: Place,

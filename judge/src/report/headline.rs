@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::change::Kind;
+use crate::change::CauseKind;
 use crate::compare::{Role, Row, Verdict};
 use crate::diagnose::{Finding, Outcome};
 use crate::report::paint::Paint;
@@ -176,8 +176,8 @@ pub fn confirm_command(result: &Comparison) -> Option<String> {
     Some(advice::shell(&command))
 }
 
-fn predicate(kind: Kind) -> Predicate {
-    use Kind::*;
+fn predicate(kind: CauseKind) -> Predicate {
+    use CauseKind::*;
     use Predicate::{Act, Setting};
     match kind {
         TokensBos => Act("begins the sequence with another token, or without one"),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anstyle::Ansi256Color;
 
-use crate::checkpoint::{Point, Scope};
+use crate::checkpoint::{Point, TapScope};
 use crate::compare::{Row, Verdict};
 use crate::diagnose::Outcome;
 use crate::measure::Measurement;
@@ -80,7 +80,7 @@ impl Map {
         let (mut taps, mut outside): (BTreeMap<_, BTreeMap<_, Mark>>, BTreeMap<_, Mark>) = Default::default();
         for row in &outcome.rows {
             let (point, mark) = (row.site.point, Mark::of(row));
-            let worst = match row.site.layer.filter(|_| point.scope() == Scope::Layer) {
+            let worst = match row.site.layer.filter(|_| point.scope() == TapScope::Layer) {
                 Some(layer) => taps.entry(point).or_default().entry(layer).or_insert(mark),
                 None => outside.entry(point).or_insert(mark),
             };

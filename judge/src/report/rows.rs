@@ -7,7 +7,7 @@ use crate::compare::{
     Doubt, Excess, Explained, Floor, Gate, Known, Measure, Observed, Recorded, Role, Row, Statistic,
     Tolerance, Verdict,
 };
-use crate::exact::{Bias, Exact, Off, Side, Strand};
+use crate::exact::{BiasEstimate, BiasGroup, EngineErrors, ExactValue, InexactValue};
 use crate::report::figures::{Figured, Number};
 use crate::report::spread::SpreadRow;
 use crate::report::words::Named;
@@ -268,7 +268,7 @@ struct SideRow {
 }
 
 impl SideRow {
-    fn new(explained: &Explained, side: &Side) -> Self {
+    fn new(explained: &Explained, side: &EngineErrors) -> Self {
         let mut worst = side.worst.iter().map(|off| OffRow {
             index: explained.index(off.flat),
             value: Number(off.value),
@@ -287,24 +287,24 @@ impl SideRow {
         }
     }
 
-    fn side(self, shape: &[usize]) -> Side {
+    fn side(self, shape: &[usize]) -> EngineErrors {
         let flat = |index: &[usize]| {
             index
                 .iter()
                 .zip(shape)
                 .fold(0usize, |flat, (&along, &length)| flat.saturating_mul(length).saturating_add(along))
         };
-        let off = |row: OffRow| Off {
+        let off = |row: OffRow| InexactValue {
             flat: flat(&row.index),
             value: row.value.0,
-            exact: Exact { value: row.exact.0, sigma: row.sigma.0, radius: row.radius.0 },
+            exact: ExactValue { value: row.exact.0, sigma: row.sigma.0, radius: row.radius.0 },
             headroom: row.headroom.0,
         };
-        Side {
+        EngineErrors {
             beyond: self.beyond,
             headroom: self.headroom.0,
             worst: self.worst.into_iter().chain(self.next).map(off).collect(),
-            bias: self.bias.map(Bias::from),
+            bias: self.bias.map(BiasEstimate::from),
             spread: self.spread.and_then(SpreadRow::read),
         }
     }
@@ -345,12 +345,12 @@ enum BiasKind {
     Offset,
 }
 
-impl From<Bias> for BiasRow {
-    fn from(bias: Bias) -> Self {
+impl From<BiasEstimate> for BiasRow {
+    fn from(bias: BiasEstimate) -> Self {
         let (of, axis) = match bias.strand {
-            Strand::Whole => (StrandName::Tensor, None),
-            Strand::Axis(axis) => (StrandName::Axis, Some(axis)),
-            Strand::Channel => (StrandName::Channel, None),
+            BiasGroup::Whole => (StrandName::Tensor, None),
+            BiasGroup::Axis(axis) => (StrandName::Axis, Some(axis)),
+            BiasGroup::Channel => (StrandName::Channel, None),
         };
         Self {
             of,
@@ -363,12 +363,12 @@ impl From<Bias> for BiasRow {
     }
 }
 
-impl From<BiasRow> for Bias {
+impl From<BiasRow> for BiasEstimate {
     fn from(row: BiasRow) -> Self {
         let strand = match row.of {
-            StrandName::Tensor => Strand::Whole,
-            StrandName::Axis => Strand::Axis(row.axis.unwrap_or(0)),
-            StrandName::Channel => Strand::Channel,
+            StrandName::Tensor => BiasGroup::Whole,
+            StrandName::Axis => BiasGroup::Axis(row.axis.unwrap_or(0)),
+            StrandName::Channel => BiasGroup::Channel,
         };
         let is_scale = row.kind == BiasKind::Scale;
         Self { strand, index: row.index, error: row.error.0, is_scale, z: row.sigmas.0 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::Kind;
+use crate::change::CauseKind;
 use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::compare::Selection;
 use crate::diagnose::{Basis, Cause, Evidence, Fit, Missing, Sought, Told};
@@ -204,15 +204,15 @@ struct CauseRow {
 #[serde(rename_all = "snake_case")]
 enum ToldRow {
     Changes(Vec<FitRow>),
-    Nothing { kind: Named<Kind>, what: String },
-    Misread { kind: Named<Kind>, what: [String; 2], wrong: [usize; 2] },
+    Nothing { kind: Named<CauseKind>, what: String },
+    Misread { kind: Named<CauseKind>, what: [String; 2], wrong: [usize; 2] },
     Once(Box<FindingRow>),
 }
 
 #[derive(Serialize, Deserialize)]
 struct FitRow {
     typed: String,
-    kind: Named<Kind>,
+    kind: Named<CauseKind>,
     key: Option<String>,
     reference: Option<String>,
     candidate: Option<String>,

@@ -1,8 +1,8 @@
-//! A [`Spread`] in `report.json`: a letter for each cell, a count for each size.
+//! A [`ErrorMap`] in `report.json`: a letter for each cell, a count for each size.
 
 use serde::{Deserialize, Serialize};
 
-use crate::spread::{Size, Spread};
+use crate::error_map::{ErrorMagnitude, ErrorMap};
 
 /// Stands for a size in a map: no error, each power of two from the least to the most, not a finite number.
 const LETTERS: &[u8; 66] = b".ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-!";
@@ -30,8 +30,9 @@ fn each() -> usize {
 
 impl SpreadRow {
     /// `None` where there is no error.
-    pub fn new(spread: &Spread) -> Option<Self> {
-        let letter = |size: Size| Size::all().zip(LETTERS).find(|(known, _)| *known == size);
+    pub fn new(spread: &ErrorMap) -> Option<Self> {
+        let letter =
+            |size: ErrorMagnitude| ErrorMagnitude::all().zip(LETTERS).find(|(known, _)| *known == size);
         let letters =
             spread.largest.iter().filter_map(|&size| letter(size)).map(|(_, &letter)| letter as char);
         let count_of =
@@ -43,21 +44,22 @@ impl SpreadRow {
             cells: spread.cells(),
             largest: letters.collect(),
             least,
-            counts: (least..=most).filter_map(Size::of_exponent).map(count_of).collect(),
-            zero: count_of(Size::NONE),
-            nonfinite: count_of(Size::NONFINITE),
+            counts: (least..=most).filter_map(ErrorMagnitude::of_exponent).map(count_of).collect(),
+            zero: count_of(ErrorMagnitude::NONE),
+            nonfinite: count_of(ErrorMagnitude::NONFINITE),
             step: spread.counted(),
         })
     }
 
     /// The spread again; `None` if the figures do not fit each other.
-    pub fn read(self) -> Option<Spread> {
-        let size = |letter: u8| Size::all().zip(LETTERS).find(|(_, known)| **known == letter);
+    pub fn read(self) -> Option<ErrorMap> {
+        let size = |letter: u8| ErrorMagnitude::all().zip(LETTERS).find(|(_, known)| **known == letter);
         let largest = self.largest.bytes().map(|letter| Some(size(letter)?.0)).collect::<Option<_>>()?;
-        let exponents = (0..).map(|at| Size::of_exponent(self.least.checked_add(at)?));
+        let exponents = (0..).map(|at| ErrorMagnitude::of_exponent(self.least.checked_add(at)?));
         let sizes = exponents.zip(self.counts).map(|(size, count)| Some((size?, count)));
-        let ends = [Some((Size::NONE, self.zero)), Some((Size::NONFINITE, self.nonfinite))];
+        let ends =
+            [Some((ErrorMagnitude::NONE, self.zero)), Some((ErrorMagnitude::NONFINITE, self.nonfinite))];
         let counts = sizes.chain(ends).collect::<Option<Vec<_>>>()?;
-        Spread::from_parts(self.lengths, largest, &counts, self.step)
+        ErrorMap::from_parts(self.lengths, largest, &counts, self.step)
     }
 }

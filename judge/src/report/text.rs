@@ -2,7 +2,7 @@
 
 use textwrap::core::display_width;
 
-use crate::checkpoint::{Kind, Point, Site};
+use crate::checkpoint::{Point, Site, ValueKind};
 use crate::compare::{Gate, Known, Role, Row, Tolerance, Verdict};
 use crate::diagnose::{Coverage, Finding, Outcome};
 use crate::format::commands;
@@ -129,14 +129,14 @@ pub fn fault(row: &Row) -> String {
     let exceeds = error.is_finite() && error > row.tolerance.max_abs && fails;
     let reason = row.reason.clone().unwrap_or_default();
     match row.site.point.kind() {
-        Kind::Real if fails && largest.is_finite() && !row.is_gated_by_tolerance() => {
+        ValueKind::Real if fails && largest.is_finite() && !row.is_gated_by_tolerance() => {
             format!("{largest:.2e} at most, {}", origin(row))
         }
-        Kind::Real if exceeds => format!("{error:.2e} at most, {}", origin(row)),
-        Kind::Real if fails && row.floor.is_some() => {
+        ValueKind::Real if exceeds => format!("{error:.2e} at most, {}", origin(row)),
+        ValueKind::Real if fails && row.floor.is_some() => {
             format!("{largest:.2e} at most, {}: {reason}", origin(row))
         }
-        Kind::Token if exceeds && row.site.point != Point::Tokens => "a different token".into(),
+        ValueKind::Token if exceeds && row.site.point != Point::Tokens => "a different token".into(),
         _ => reason,
     }
 }

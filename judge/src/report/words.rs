@@ -3,7 +3,7 @@
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::change::Kind;
+use crate::change::CauseKind;
 use crate::checkpoint::{Checkpoint, Point};
 use crate::compare::{Doubt, Gate, Role, Statistic, Verdict};
 use crate::diagnose::{Mode, Sought};
@@ -52,7 +52,7 @@ macro_rules! words {
 words! {
     Point: Point::ALL;
     Checkpoint: Checkpoint::with_input();
-    Kind: Kind::ALL;
+    CauseKind: CauseKind::ALL;
     DType: DType::ALL;
     Verdict: &[Verdict::Pass, Verdict::Tie, Verdict::Known, Verdict::Inconclusive, Verdict::Fail];
     Gate: &[Gate::Rounding, Gate::Tolerance];

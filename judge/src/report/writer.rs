@@ -4,9 +4,9 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use crate::atomic_write::UnfinishedFile;
 use crate::error::{Error, Result};
 use crate::report::{Read, Refusal, Report, html, json, junit, markdown, read};
-use crate::unfinished::UnfinishedFile;
 
 const JSON: &str = "report.json";
 const MARKDOWN: &str = "report.md";

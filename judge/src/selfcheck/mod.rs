@@ -3,7 +3,7 @@
 //! A check compares bits where the numerics add every row of a product in one order, however many rows there are. Those
 //! of llama.cpp do not: there, each stage is held to what rounding does to it in this very model on these very tokens
 //! ([`Exactness::Rounding`]), and the bits are compared once more with the order of a single row for all of them
-//! ([`OneOrder`]), so that nothing can hide behind rounding.
+//! ([`SingleTokenNumerics`]), so that nothing can hide behind rounding.
 //!
 //! Numbers that cannot differ agree whatever is wrong: a model whose values are all zero, or the same for every token, passes
 //! no check, and neither does one that gives no numbers.
@@ -27,7 +27,7 @@ use crate::compare::Verdict;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::model::Model;
-use crate::numerics::{Numerics, OneOrder};
+use crate::numerics::{Numerics, SingleTokenNumerics};
 
 /// Number of tokens of a check, in two parts: more than kernels for several tokens need, and than a cache
 /// drops at once.
@@ -122,7 +122,7 @@ pub fn check_all(subject: Subject) -> Result<Vec<Checked>> {
 /// # Errors
 /// If the model cannot be run at all.
 pub fn in_one_order(subject: Subject) -> Result<[Checked; 2]> {
-    let numerics = OneOrder(subject.numerics);
+    let numerics = SingleTokenNumerics(subject.numerics);
     let subject = Subject { numerics: &numerics, ..subject };
     Ok([
         Checked { check: "prefill equals decode, one order of sums", ..prefill_equals_decode(subject)? },

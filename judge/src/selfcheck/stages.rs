@@ -3,17 +3,17 @@
 //! A stage that adds in another order is off by rounding. In a run of its own that is hardly to be told from a fault: an
 //! activation that rounds to the next int8 is off by far more than any sum, in one run and not in another. From the same
 //! inputs nothing rounds the other way, a stage is off by its own sums alone, and the same run with noise as large as
-//! these sums may make it ([`Noisy`]) says how far that is.
+//! these sums may make it ([`PerturbedResults`]) says how far that is.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Floor, Verdict};
-use crate::engine::{self, Script, Step};
+use crate::engine::{self, PassInput, RunInput};
 use crate::error::Result;
 use crate::measure::larger;
-use crate::numerics::{Noisy, Resummed};
+use crate::numerics::{PerturbedResults, PerturbedTerms};
 use crate::selfcheck::whole::{Row, Whole};
 use crate::selfcheck::{Checked, Exactness, Subject};
 use crate::tap::Tap;
@@ -133,8 +133,8 @@ fn of_all_positions(site: Site) -> Site {
 fn floors(subject: Subject, whole: &Wholes) -> Result<HashMap<Site, f64>> {
     let mut floors: HashMap<Site, f64> = HashMap::new();
     for seed in 1..=RUNS {
-        let resummed = Resummed::new(subject.numerics, seed).rounding_to_f16();
-        let numerics = Noisy::new(&resummed, seed);
+        let resummed = PerturbedTerms::new(subject.numerics, seed).rounding_to_f16();
+        let numerics = PerturbedResults::new(&resummed, seed);
         for apart in compare(whole, Subject { numerics: &numerics, ..subject }, &[whole.all.tokens.len()])? {
             let floor = floors.entry(of_all_positions(apart.site)).or_default();
             *floor = larger(*floor, apart.largest);
@@ -193,8 +193,8 @@ fn compare(whole: &Wholes, subject: Subject, lengths: &[usize]) -> Result<Vec<Ap
     });
     let positions: Vec<Range<usize>> = positions.collect();
     let passes =
-        positions.iter().map(|positions| Step::given(&whole.all.tokens[positions.clone()])).collect();
-    let script = Script { passes, prompt_len: whole.all.tokens.len() };
+        positions.iter().map(|positions| PassInput::given(&whole.all.tokens[positions.clone()])).collect();
+    let script = RunInput { passes, prompt_len: whole.all.tokens.len() };
     let mut against =
         Against { whole, positions, pairing: subject.model.dimensions().rope_pairing, found: Vec::new() };
     engine::run(subject.model, subject.numerics, &script, &mut against)?;

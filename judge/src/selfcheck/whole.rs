@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use crate::checkpoint::{Axis, Point, Site};
-use crate::engine::{self, Script, Step};
+use crate::checkpoint::{Point, Site, TapAxis};
+use crate::engine::{self, PassInput, RunInput};
 use crate::error::Result;
 use crate::selfcheck::Subject;
 use crate::selfcheck::variety::Variety;
@@ -38,7 +38,7 @@ impl Whole {
     pub(super) fn of(subject: Subject, tokens: &[u32]) -> Result<Self> {
         let tokens = tokens.to_vec();
         let pairing = subject.model.dimensions().rope_pairing;
-        let script = Script { passes: vec![Step::given(&tokens)], prompt_len: tokens.len() };
+        let script = RunInput { passes: vec![PassInput::given(&tokens)], prompt_len: tokens.len() };
         let mut whole = Self { tokens, pairing, values: HashMap::new(), order: Vec::new() };
         engine::run(subject.model, subject.numerics, &script, &mut whole)?;
         Ok(whole)
@@ -54,8 +54,8 @@ impl Whole {
         let value = self.values.get(&Site { pass: None, ..site })?;
         let width = self.width(site.point, value);
         let (heads, wanted, length) = match site.point.axes() {
-            [Axis::Head, ..] => (value.shape()[0], positions.clone(), positions.end.min(width)),
-            [Axis::Key, ..] => (1, 0..positions.end, width),
+            [TapAxis::Head, ..] => (value.shape()[0], positions.clone(), positions.end.min(width)),
+            [TapAxis::Key, ..] => (1, 0..positions.end, width),
             _ => (1, positions.clone(), width),
         };
         let all: Vec<&[f32]> = value.data().chunks(width).collect();
@@ -82,7 +82,7 @@ impl Whole {
     /// Numbers of a row.
     fn width(&self, point: Point, value: &Tensor) -> usize {
         match point.axes() {
-            [Axis::Head, ..] => value.shape()[2],
+            [TapAxis::Head, ..] => value.shape()[2],
             _ => value.data().len() / self.tokens.len(),
         }
     }

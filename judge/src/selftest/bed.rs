@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::change::{Book, Changing, Supposition};
+use crate::change::{ChangeTap, ModelOperations, Supposition};
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Gate, Role, Selection, Tolerances};
 use crate::diagnose::{Mode, Outcome, Rounding, Rules, cross_check};
 use crate::dump::{Dump, Input, Layout, Manifest, ModelInfo, Producer};
-use crate::engine::{self, Script};
+use crate::engine::{self, RunInput};
 use crate::error::Result;
-use crate::exact::{Profile, Traced};
+use crate::exact::{Profile, TracedNumerics};
 use crate::model::Model;
 use crate::numerics::{BitnetCpp, F32, KvType, LlamaCpp, Numerics, Transformers};
 use crate::selftest::memory::{Form, Memory};
@@ -95,8 +95,8 @@ impl Bed {
     }
 
     /// The prompt, and a few tokens after it.
-    pub(super) fn script(&self) -> Script {
-        Script::greedy(&self.prompt, 2)
+    pub(super) fn script(&self) -> RunInput {
+        RunInput::greedy(&self.prompt, 2)
     }
 
     /// The dump of an engine that computes so.
@@ -104,9 +104,9 @@ impl Bed {
     /// # Errors
     /// If the model cannot be run.
     pub fn dump(&self, suppositions: &[Supposition], form: Form) -> Result<(Dump, Made)> {
-        let traced = Traced::new(&*self.engine, Profile::of(&*self.engine));
-        let book = Book::of(&*self.model, &*self.engine)?;
-        let mut changing = Changing::new(&traced, &book, suppositions).forgetting();
+        let traced = TracedNumerics::new(&*self.engine, Profile::of(&*self.engine));
+        let book = ModelOperations::of(&*self.model, &*self.engine)?;
+        let mut changing = ChangeTap::new(&traced, &book, suppositions).forgetting();
         let dump = self.recorded(&traced, &mut changing, form, &self.script())?;
         Ok((dump, Made { stages: changing.made.get(), first: changing.first.get() }))
     }
@@ -136,7 +136,7 @@ impl Bed {
     /// If the model cannot be run.
     pub fn points(&self) -> Result<BTreeSet<Point>> {
         let mut points = Points(BTreeSet::new());
-        engine::run(&*self.model, &*self.numerics, &Script::greedy(&self.prompt, 0), &mut points)?;
+        engine::run(&*self.model, &*self.numerics, &RunInput::greedy(&self.prompt, 0), &mut points)?;
         Ok(points.0.into_iter().filter(|point| *point <= Point::LastLogits).collect())
     }
 
@@ -146,7 +146,7 @@ impl Bed {
         numerics: &dyn Numerics,
         tap: &mut dyn Tap,
         form: Form,
-        script: &Script,
+        script: &RunInput,
     ) -> Result<Dump> {
         let mut memory = Memory::new(self.manifest(), form);
         let mut taps = (tap, &mut memory);

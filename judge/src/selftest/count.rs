@@ -5,7 +5,7 @@ use std::ops::AddAssign;
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::Kind;
+use crate::change::CauseKind;
 use crate::compare::Verdict;
 use crate::error;
 use crate::selftest::bed::Bed;
@@ -67,7 +67,7 @@ pub struct Found {
 #[derive(Clone, Debug)]
 pub enum Result {
     /// A fault: its kind, its counts, and a remark if it was not detected correctly.
-    Change(Kind, Count, Option<String>),
+    Change(CauseKind, Count, Option<String>),
     /// A twin: its name.
     Twin(&'static str, Found, Option<String>),
 }

@@ -2,11 +2,11 @@
 
 use half::{bf16, f16};
 
-use crate::checkpoint::{Kind, Point, Site};
+use crate::checkpoint::{Point, Site, ValueKind};
 use crate::dump::{Dump, Manifest, Pass, TensorRow};
 use crate::engine::Transcript;
 use crate::error::Result;
-use crate::format::{Source, TensorFile};
+use crate::format::{FileBytes, TensorFile};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 use crate::weight::{DType, StoredTensor};
@@ -74,16 +74,16 @@ impl Memory {
             self.manifest.passes.push(Pass { position, tokens, temperature: None });
         }
         self.manifest.generated = Some(transcript.generated);
-        let source = Source { path: "memory".into(), data: Vec::new().into() };
+        let source = FileBytes { path: "memory".into(), data: Vec::new().into() };
         Dump::of_arrays(&source.path, self.manifest, TensorFile::joined(&source, self.arrays)?)
     }
 
     /// Probabilities are f32 at least, whatever else is stored in.
     fn dtype(&self, point: Point) -> DType {
         match point.kind() {
-            Kind::Token => DType::U32,
-            Kind::Real if point == Point::Probs => DType::F32,
-            Kind::Real => self.form.stored,
+            ValueKind::Token => DType::U32,
+            ValueKind::Real if point == Point::Probs => DType::F32,
+            ValueKind::Real => self.form.stored,
         }
     }
 }

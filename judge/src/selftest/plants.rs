@@ -2,13 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use crate::change::{At, Book, Change, Entry, Kind, Supposition, Value, catalogue};
+use crate::change::{
+    CatalogueEntry, CauseKind, ChangeValue, ModelOperations, OperationChange, SiteContext, Supposition,
+    catalogue,
+};
 use crate::checkpoint::{Point, Site};
 use crate::compare::Verdict;
 use crate::diagnose::Outcome;
-use crate::engine::{self, Script};
+use crate::engine::{self, RunInput};
 use crate::error::Result;
-use crate::exact::{Profile, Traced};
+use crate::exact::{Profile, TracedNumerics};
 use crate::selftest::bed::Bed;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
@@ -17,7 +20,7 @@ use crate::tensor::Tensor;
 #[derive(Clone, Debug)]
 pub struct Plant {
     /// The change.
-    pub change: Change,
+    pub change: OperationChange,
     /// The change with its site.
     pub supposed: Supposition,
 }
@@ -27,18 +30,18 @@ pub struct Plant {
 /// # Errors
 /// If the model cannot be run.
 pub fn plants_of(bed: &Bed) -> Result<Vec<Plant>> {
-    let traced = Traced::new(&*bed.numerics, Profile::of(&*bed.numerics));
-    let book = Book::of(&*bed.model, &*bed.numerics)?;
+    let traced = TracedNumerics::new(&*bed.numerics, Profile::of(&*bed.numerics));
+    let book = ModelOperations::of(&*bed.model, &*bed.numerics)?;
     let mut plants = Plants { traced: &traced, book: &book, found: Vec::new(), position: 0, tokens: 0 };
     let first: Vec<u32> = bed.prompt_tokens().iter().copied().take(5).collect();
-    engine::run(&*bed.model, &traced, &Script::greedy(&first, 1), &mut plants)?;
+    engine::run(&*bed.model, &traced, &RunInput::greedy(&first, 1), &mut plants)?;
     Ok(plants.found)
 }
 
 /// Looks which changes have a meaning anywhere.
 struct Plants<'p> {
-    traced: &'p Traced<'p>,
-    book: &'p Book,
+    traced: &'p TracedNumerics<'p>,
+    book: &'p ModelOperations,
     found: Vec<Plant>,
     position: usize,
     tokens: usize,
@@ -50,11 +53,11 @@ impl Tap for Plants<'_> {
             (self.position, self.tokens) = (self.position + self.tokens, value.rows());
         }
         let positions = self.position..self.position + self.tokens;
-        let at = At::new(site, positions, &value, self.traced, self.book);
+        let at = SiteContext::new(site, positions, &value, self.traced, self.book);
         for change in at.changes() {
             let is_known = self.found.iter().any(|known| known.change == change);
             let entry = change.entry;
-            let is_of_one_place = entry.is_local || entry.kind == Kind::LayerOrder;
+            let is_of_one_place = entry.is_local || entry.kind == CauseKind::LayerOrder;
             // Not in the first layer: a mistake of one layer is to be found in it.
             if is_known || (is_of_one_place && site.layer == Some(0)) {
                 continue;
@@ -93,7 +96,7 @@ pub enum Told {
 }
 
 /// Returns the detection of a fault that changed `made` operations.
-pub fn told(outcome: &Outcome, change: &Change, made: usize) -> Told {
+pub fn told(outcome: &Outcome, change: &OperationChange, made: usize) -> Told {
     match outcome.verdict {
         _ if made == 0 => return Told::NotMade,
         Verdict::Pass | Verdict::Tie | Verdict::Known => return Told::Hidden,
@@ -104,7 +107,7 @@ pub fn told(outcome: &Outcome, change: &Change, made: usize) -> Told {
     if !first.kind.is_cause() {
         return Told::Unnamed;
     }
-    let value = if change.value == Value::Nothing { None } else { Some(change.value.to_string()) };
+    let value = if change.value == ChangeValue::Nothing { None } else { Some(change.value.to_string()) };
     let is_among =
         first.remaining.iter().any(|other| without_place(other) == without_place(&change.to_string()));
     match first.kind == change.entry.kind {
@@ -124,6 +127,6 @@ fn without_place(typed: &str) -> String {
 }
 
 /// Kinds, one entry each.
-pub fn kinds() -> BTreeSet<Kind> {
-    catalogue().map(|entry: &Entry| entry.kind).collect()
+pub fn kinds() -> BTreeSet<CauseKind> {
+    catalogue().map(|entry: &CatalogueEntry| entry.kind).collect()
 }

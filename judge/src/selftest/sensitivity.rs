@@ -3,13 +3,13 @@
 //! A fault smaller than rounding may pass. A fault must not pass if it changes a token that rounding would not change, or if it
 //! moves the predictions by more than twice as much as rounding does.
 
-use crate::change::{Book, Supposition};
+use crate::change::{ModelOperations, Supposition};
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Noise, Verdict};
 use crate::diagnose::Outcome;
 use crate::dump::Dump;
 use crate::error::{Error, Result};
-use crate::measure::{Columns, Distribution, Grain, larger};
+use crate::measure::{ColumnSelection, Distribution, ValuePrecision, larger};
 use crate::numerics::moved;
 use crate::parallel;
 use crate::selftest::bed::Bed;
@@ -63,7 +63,7 @@ impl Fault {
 
     /// The dump of an engine with the fault; `None` where the model has no such constant.
     fn dump(self, bed: &Bed, size: f64, form: Form) -> Result<Option<Dump>> {
-        let book = Book::of(&*bed.model, &*bed.engine)?;
+        let book = ModelOperations::of(&*bed.model, &*bed.engine)?;
         let constant = match self {
             Self::RopeTheta => book.rope(0).map(|rope| ("rope_theta", f64::from(rope.theta))),
             Self::NormEps => {
@@ -270,7 +270,7 @@ fn apart(run: &Dump, right: &Dump) -> Result<(Distribution, f64)> {
     let mut lost_lead = 0.0;
     for site in sites {
         let Some((theirs, own)) = run.view(site)?.zip(right.view(site)?) else { continue };
-        let errors = Distribution::of(&theirs, &own, Grain::F32, |_| Columns::All, true);
+        let errors = Distribution::of(&theirs, &own, ValuePrecision::F32, |_| ColumnSelection::All, true);
         let pairs = theirs.to_vec().into_iter().zip(own.to_vec());
         let max_abs = pairs.map(|(theirs, own)| (theirs - own).abs()).fold(0.0, larger);
         lost_lead = larger(lost_lead, errors.lost_lead);

@@ -1,9 +1,9 @@
 //! Correct dumps: computed, cut, stored or written in different ways. None may fail.
 
 use crate::dump::Dump;
-use crate::engine::{Script, Step};
+use crate::engine::{PassInput, RunInput};
 use crate::error::Result;
-use crate::numerics::{Numerics, OneOrder, OtherKernels, Sum, Transformers};
+use crate::numerics::{KernelVariant, Numerics, SingleTokenNumerics, SummationOrder, Transformers};
 use crate::selftest::bed::Bed;
 use crate::selftest::memory::{Form, Thinned};
 use crate::weight::DType;
@@ -24,7 +24,7 @@ pub enum Twin {
     /// The prompt goes through the model token by token.
     OneByOne,
     /// Other kernels compute it: how they round, the taps that are written, the number of tokens that each pass of the prompt takes.
-    Kernels(OtherKernels, Thinned, Option<usize>),
+    Kernels(KernelVariant, Thinned, Option<usize>),
 }
 
 /// All of them, as tables call them.
@@ -52,16 +52,16 @@ pub fn other_kernels(bed: &Bed) -> Vec<Twin> {
         "f16" => Transformers::F16,
         _ => return Vec::new(),
     };
-    let plain = |sum| OtherKernels::new(numerics, sum);
+    let plain = |sum| KernelVariant::new(numerics, sum);
     let functions = [
-        OtherKernels { exp2: true, ..plain(Sum::Lanes(8)) },
-        OtherKernels { rsqrt: true, ..plain(Sum::Lanes(8)) },
-        OtherKernels { flush: true, ..plain(Sum::Lanes(8)) },
-        OtherKernels { exp2: true, rsqrt: true, flush: true, ..plain(Sum::Fused) },
+        KernelVariant { exp2: true, ..plain(SummationOrder::Lanes(8)) },
+        KernelVariant { rsqrt: true, ..plain(SummationOrder::Lanes(8)) },
+        KernelVariant { flush: true, ..plain(SummationOrder::Lanes(8)) },
+        KernelVariant { exp2: true, rsqrt: true, flush: true, ..plain(SummationOrder::Fused) },
     ];
-    let tf32 = OtherKernels { tf32: true, ..plain(Sum::Fused) };
+    let tf32 = KernelVariant { tf32: true, ..plain(SummationOrder::Fused) };
     let tf32 = (numerics == Transformers::F32).then_some(tf32);
-    let kernels = Sum::ALL.map(plain).into_iter().chain(functions).chain(tf32);
+    let kernels = SummationOrder::ALL.map(plain).into_iter().chain(functions).chain(tf32);
     let pieces = [None, Some(4), Some(1)].into_iter().cycle();
     let forms = [Thinned::Full, Thinned::Blocks, Thinned::Logits];
     kernels
@@ -77,7 +77,7 @@ impl Twin {
     /// If the model cannot be run.
     pub fn dump(self, bed: &Bed) -> Result<Option<Dump>> {
         let in_16_bits = bed.engine.activation_type() != DType::F32;
-        let one_order = OneOrder(&*bed.engine);
+        let one_order = SingleTokenNumerics(&*bed.engine);
         let (mut form, mut script) = (Form::FULL, bed.script());
         let mut numerics: &dyn Numerics = &*bed.engine;
         match (self, bed.arithmetic) {
@@ -113,15 +113,15 @@ impl Twin {
 }
 
 /// Cuts the prompt of a script into pieces of these sizes and a rest.
-fn cut(script: &Script, sizes: &[usize]) -> Script {
+fn cut(script: &RunInput, sizes: &[usize]) -> RunInput {
     let mut prompt = script.passes[0].tokens.clone().expect("it begins with the prompt");
     let mut passes = Vec::new();
     for &size in sizes {
         let rest = prompt.split_off(size);
-        passes.push(Step::given(&prompt));
+        passes.push(PassInput::given(&prompt));
         prompt = rest;
     }
-    passes.push(Step::given(&prompt));
+    passes.push(PassInput::given(&prompt));
     passes.extend(script.passes[1..].iter().cloned());
-    Script { passes, prompt_len: script.prompt_len }
+    RunInput { passes, prompt_len: script.prompt_len }
 }

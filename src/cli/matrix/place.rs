@@ -7,11 +7,11 @@ use std::process::Stdio;
 
 use sha2::Sha256;
 
+use crate::atomic_write::write_whole;
 use crate::cli::terminal::tell;
 use crate::error::{Error, Result};
 use crate::kept::hash_of;
 use crate::matrix::{Cell, Matrix, html, json, markdown};
-use crate::unfinished::write_whole;
 
 const FILES: [&str; 3] = ["matrix.json", "matrix.md", "matrix.html"];
 const LOCK: &str = ".lock";

@@ -1,6 +1,6 @@
 //! Metadata by key and type, for readers of models: absent, unusable and unexpected values are refused.
 
-use super::{Gguf, Number, Strings, Value};
+use super::{Gguf, GgufNumber, GgufValue, StringArray};
 use crate::error::{Error, KeyError, Result};
 
 /// A Rust type that metadata values convert to, if nothing is lost by it.
@@ -12,7 +12,7 @@ pub trait FromValue<'a>: Sized {
     const EXPECTED: &'static str;
 
     /// The value as this type, where it is one.
-    fn from_value(value: &'a Value) -> Option<Self>;
+    fn from_value(value: &'a GgufValue) -> Option<Self>;
 }
 
 impl Gguf {
@@ -46,8 +46,8 @@ macro_rules! from_numbers {
         impl FromValue<'_> for $type {
             const EXPECTED: &'static str = concat!("a number that fits ", stringify!($type));
 
-            fn from_value(value: &Value) -> Option<Self> {
-                let Value::Number(number) = value else { return None };
+            fn from_value(value: &GgufValue) -> Option<Self> {
+                let GgufValue::Number(number) = value else { return None };
                 $convert(*number)
             }
         }
@@ -55,8 +55,8 @@ macro_rules! from_numbers {
         impl FromValue<'_> for Vec<$type> {
             const EXPECTED: &'static str = concat!("an array of numbers that fit ", stringify!($type));
 
-            fn from_value(value: &Value) -> Option<Self> {
-                let Value::Numbers(numbers) = value else { return None };
+            fn from_value(value: &GgufValue) -> Option<Self> {
+                let GgufValue::Numbers(numbers) = value else { return None };
                 numbers.iter().map($convert).collect()
             }
         }
@@ -68,18 +68,18 @@ from_numbers! {
     u64 integer;
     usize integer;
     i32 integer;
-    f32 Number::f32;
+    f32 GgufNumber::f32;
 }
 
-fn integer<T: TryFrom<i128>>(number: Number) -> Option<T> {
+fn integer<T: TryFrom<i128>>(number: GgufNumber) -> Option<T> {
     number.integer()?.try_into().ok()
 }
 
 impl FromValue<'_> for bool {
     const EXPECTED: &'static str = "a bool";
 
-    fn from_value(value: &Value) -> Option<Self> {
-        let Value::Bool(value) = value else { return None };
+    fn from_value(value: &GgufValue) -> Option<Self> {
+        let GgufValue::Bool(value) = value else { return None };
         Some(*value)
     }
 }
@@ -87,8 +87,8 @@ impl FromValue<'_> for bool {
 impl FromValue<'_> for Vec<bool> {
     const EXPECTED: &'static str = "an array of bools";
 
-    fn from_value(value: &Value) -> Option<Self> {
-        let Value::Bools(values) = value else { return None };
+    fn from_value(value: &GgufValue) -> Option<Self> {
+        let GgufValue::Bools(values) = value else { return None };
         Some(values.clone())
     }
 }
@@ -96,17 +96,17 @@ impl FromValue<'_> for Vec<bool> {
 impl<'a> FromValue<'a> for &'a str {
     const EXPECTED: &'static str = "a string";
 
-    fn from_value(value: &'a Value) -> Option<Self> {
-        let Value::String(text) = value else { return None };
+    fn from_value(value: &'a GgufValue) -> Option<Self> {
+        let GgufValue::String(text) = value else { return None };
         Some(text)
     }
 }
 
-impl<'a> FromValue<'a> for &'a Strings {
+impl<'a> FromValue<'a> for &'a StringArray {
     const EXPECTED: &'static str = "an array of strings";
 
-    fn from_value(value: &'a Value) -> Option<Self> {
-        let Value::Strings(strings) = value else { return None };
+    fn from_value(value: &'a GgufValue) -> Option<Self> {
+        let GgufValue::Strings(strings) = value else { return None };
         Some(strings)
     }
 }

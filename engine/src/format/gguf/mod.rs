@@ -16,14 +16,14 @@ mod types;
 mod value;
 
 pub use lookup::FromValue;
-pub use number::{Number, NumberType, Numbers};
-pub use value::{Strings, Value};
+pub use number::{GgufNumber, NumberArray, NumberType};
+pub use value::{GgufValue, StringArray};
 
-use self::types::Origin;
+use self::types::FileDialect;
 use super::cursor::Cursor;
-use super::detect::wrong_magic;
-use super::shown::Shown;
-use super::{Named, Source, TensorFile};
+use super::detection::wrong_magic;
+use super::escape::EscapedText;
+use super::{FileBytes, NameIndex, TensorFile};
 use crate::error::{FormatError, Result};
 
 /// The alignment of a file that does not name one.
@@ -42,7 +42,7 @@ pub struct Gguf {
     pub alignment: u32,
     /// The weights.
     pub tensors: TensorFile,
-    metadata: Named<Value>,
+    metadata: NameIndex<GgufValue>,
 }
 
 impl Gguf {
@@ -50,19 +50,19 @@ impl Gguf {
     ///
     /// # Errors
     /// If the file is damaged or contradicts itself, or a tensor has an unsupported type.
-    pub fn read(source: &Source) -> Result<Self> {
+    pub fn read(source: &FileBytes) -> Result<Self> {
         let mut cursor = Cursor::new(source);
         let version = read_version(&mut cursor)?;
         let tensor_count = cursor.count(tensors::LEAST_BYTES, "tensors")?;
         let key_count = cursor.count(LEAST_KEY, "metadata keys")?;
         let (metadata, alignment) = read_metadata(&mut cursor, key_count)?;
-        let context = tensors::Context { alignment, origin: origin(&metadata) };
+        let context = tensors::TensorContext { alignment, origin: origin(&metadata) };
         let tensors = tensors::read(&mut cursor, tensor_count, context)?;
         Ok(Self { version, alignment, tensors, metadata })
     }
 
     /// Returns all keys and values, in file order. To read a model, use [`Gguf::require`] instead.
-    pub fn metadata(&self) -> &Named<Value> {
+    pub fn metadata(&self) -> &NameIndex<GgufValue> {
         &self.metadata
     }
 }
@@ -87,7 +87,7 @@ fn read_version(cursor: &mut Cursor) -> Result<u32> {
 }
 
 /// The metadata, and the alignment it names: that one must be known before any tensor is read.
-fn read_metadata(cursor: &mut Cursor, count: usize) -> Result<(Named<Value>, u32)> {
+fn read_metadata(cursor: &mut Cursor, count: usize) -> Result<(NameIndex<GgufValue>, u32)> {
     let mut alignment = DEFAULT_ALIGNMENT;
     let mut entries = Vec::with_capacity(count);
     let mut offsets = Vec::with_capacity(count);
@@ -95,28 +95,28 @@ fn read_metadata(cursor: &mut Cursor, count: usize) -> Result<(Named<Value>, u32
         offsets.push(cursor.at);
         let key = cursor.text(format_args!("metadata key {index}"))?;
         let value_at = cursor.at;
-        let value = Value::read(cursor, Shown(key))?;
+        let value = GgufValue::read(cursor, EscapedText(key))?;
         if key == ALIGNMENT {
             alignment = read_alignment(cursor.source, value_at, &value)?;
         }
         entries.push((key.to_owned(), value));
     }
-    Ok((Named::new(cursor.source, "key", entries, &offsets)?, alignment))
+    Ok((NameIndex::new(cursor.source, "key", entries, &offsets)?, alignment))
 }
 
-fn read_alignment(source: &Source, offset: usize, value: &Value) -> Result<u32> {
+fn read_alignment(source: &FileBytes, offset: usize, value: &GgufValue) -> Result<u32> {
     match *value {
-        Value::Number(Number::U32(alignment)) if alignment.is_power_of_two() => Ok(alignment),
+        GgufValue::Number(GgufNumber::U32(alignment)) if alignment.is_power_of_two() => Ok(alignment),
         _ => Err(source.bad(offset, ALIGNMENT, value, "a u32 that is a power of two")),
     }
 }
 
 /// bitnet.cpp's fork gave its formats type ids that mean something else everywhere else.
-fn origin(metadata: &Named<Value>) -> Origin {
+fn origin(metadata: &NameIndex<GgufValue>) -> FileDialect {
     let architecture = metadata.get("general.architecture");
     let file_type = metadata.get("general.file_type");
-    Origin {
-        bitnet: matches!(architecture, Some(Value::String(name)) if name.starts_with("bitnet")),
+    FileDialect {
+        bitnet: matches!(architecture, Some(GgufValue::String(name)) if name.starts_with("bitnet")),
         file_type: file_type.and_then(u32::from_value),
     }
 }

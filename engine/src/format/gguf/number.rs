@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::parts::Parts;
+use crate::lazy_bytes::LazyBytes;
 
 macro_rules! numbers {
     ($($id:literal $Type:ident $type:ident;)*) => {
@@ -31,10 +31,10 @@ macro_rules! numbers {
             }
 
             /// Takes exactly [`NumberType::width`] bytes.
-            pub(super) fn decode(self, bytes: &[u8]) -> Number {
+            pub(super) fn decode(self, bytes: &[u8]) -> GgufNumber {
                 const WIDTH: &str = "the caller cut the bytes to this type's width";
                 match self {
-                    $(Self::$Type => Number::$Type($type::from_le_bytes(bytes.try_into().expect(WIDTH))),)*
+                    $(Self::$Type => GgufNumber::$Type($type::from_le_bytes(bytes.try_into().expect(WIDTH))),)*
                 }
             }
         }
@@ -42,16 +42,16 @@ macro_rules! numbers {
         /// A metadata number, as wide as the file has it.
         #[derive(Clone, Copy, Debug, PartialEq)]
         #[allow(missing_docs)]
-        pub enum Number { $($Type($type),)* }
+        pub enum GgufNumber { $($Type($type),)* }
 
-        impl Number {
+        impl GgufNumber {
             /// Returns the type of the number.
             pub fn number_type(self) -> NumberType {
                 match self { $(Self::$Type(_) => NumberType::$Type,)* }
             }
         }
 
-        impl fmt::Display for Number {
+        impl fmt::Display for GgufNumber {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 match self { $(Self::$Type(value) => value.fmt(f),)* }
             }
@@ -72,27 +72,27 @@ numbers! {
     12 F64 f64;
 }
 
-impl Number {
+impl GgufNumber {
     /// The value of an integer of any type.
     pub fn integer(self) -> Option<i128> {
         match self {
-            Number::U8(value) => Some(value.into()),
-            Number::I8(value) => Some(value.into()),
-            Number::U16(value) => Some(value.into()),
-            Number::I16(value) => Some(value.into()),
-            Number::U32(value) => Some(value.into()),
-            Number::I32(value) => Some(value.into()),
-            Number::U64(value) => Some(value.into()),
-            Number::I64(value) => Some(value.into()),
-            Number::F32(_) | Number::F64(_) => None,
+            GgufNumber::U8(value) => Some(value.into()),
+            GgufNumber::I8(value) => Some(value.into()),
+            GgufNumber::U16(value) => Some(value.into()),
+            GgufNumber::I16(value) => Some(value.into()),
+            GgufNumber::U32(value) => Some(value.into()),
+            GgufNumber::I32(value) => Some(value.into()),
+            GgufNumber::U64(value) => Some(value.into()),
+            GgufNumber::I64(value) => Some(value.into()),
+            GgufNumber::F32(_) | GgufNumber::F64(_) => None,
         }
     }
 
     /// The value of a floating-point number, where an `f32` holds all of it.
     pub fn f32(self) -> Option<f32> {
         match self {
-            Number::F32(value) => Some(value),
-            Number::F64(value) => Some(value as f32).filter(|&narrow| f64::from(narrow) == value),
+            GgufNumber::F32(value) => Some(value),
+            GgufNumber::F64(value) => Some(value as f32).filter(|&narrow| f64::from(narrow) == value),
             _ => None,
         }
     }
@@ -100,14 +100,14 @@ impl Number {
 
 /// An array of numbers of one type: a view of the file, decoded as it is read.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Numbers {
+pub struct NumberArray {
     number_type: NumberType,
-    data: Parts,
+    data: LazyBytes,
 }
 
-impl Numbers {
+impl NumberArray {
     /// Wraps bytes that are whole numbers.
-    pub(super) fn new(number_type: NumberType, data: Parts) -> Self {
+    pub(super) fn new(number_type: NumberType, data: LazyBytes) -> Self {
         Self { number_type, data }
     }
 
@@ -117,7 +117,7 @@ impl Numbers {
     }
 
     /// Returns all numbers, in order.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = Number> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = GgufNumber> {
         self.data.chunks_exact(self.number_type.width()).map(|bytes| self.number_type.decode(bytes))
     }
 

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use super::types::{Origin, TensorType, tensor_type};
+use super::types::{FileDialect, TensorType, tensor_type};
 use crate::error::{Error, FormatError, Result};
 use crate::format::cursor::Cursor;
-use crate::format::shown::Shown;
-use crate::format::{Named, Source, TensorFile, stored_bytes};
+use crate::format::escape::EscapedText;
+use crate::format::{FileBytes, NameIndex, TensorFile, stored_bytes};
 use crate::weight::{DType, StoredTensor};
 
 /// A description takes at least its name's length, dimension count, one dimension, type and offset.
@@ -14,9 +14,9 @@ pub(super) const LEAST_BYTES: usize = 8 + 4 + 8 + 4 + 8;
 
 /// Metadata that decides how tensors are read.
 #[derive(Clone, Copy)]
-pub(super) struct Context {
+pub(super) struct TensorContext {
     pub alignment: u32,
-    pub origin: Origin,
+    pub origin: FileDialect,
 }
 
 /// A description, with all of it checked that can be without the others.
@@ -32,7 +32,7 @@ struct Description<'a> {
     offset: u64,
 }
 
-pub(super) fn read(cursor: &mut Cursor, count: usize, context: Context) -> Result<TensorFile> {
+pub(super) fn read(cursor: &mut Cursor, count: usize, context: TensorContext) -> Result<TensorFile> {
     let source = cursor.source;
     let mut descriptions = Vec::with_capacity(count);
     for index in 0..count {
@@ -47,10 +47,10 @@ pub(super) fn read(cursor: &mut Cursor, count: usize, context: Context) -> Resul
 }
 
 impl<'a> Description<'a> {
-    fn read(cursor: &mut Cursor<'a>, index: usize, context: Context) -> Result<Self> {
+    fn read(cursor: &mut Cursor<'a>, index: usize, context: TensorContext) -> Result<Self> {
         let at = cursor.at;
         let name = cursor.text(format_args!("the name of tensor {index}"))?;
-        let tensor = Shown(name);
+        let tensor = EscapedText(name);
         let shape_at = cursor.at;
         let shape = read_shape(cursor, tensor)?;
         let dtype = read_type(cursor, tensor, context)?;
@@ -60,13 +60,13 @@ impl<'a> Description<'a> {
     }
 
     /// The bytes of the file that are its data.
-    fn range(&self, source: &Source, data_start: usize) -> Result<Range<usize>> {
+    fn range(&self, source: &FileBytes, data_start: usize) -> Result<Range<usize>> {
         let offset = usize::try_from(self.offset).unwrap_or(usize::MAX);
         let start = data_start.saturating_add(offset);
         match start.checked_add(self.bytes) {
             Some(end) if end <= source.data.len() => Ok(start..end),
             _ => {
-                let tensor = format_args!("tensor '{}'", Shown(self.name));
+                let tensor = format_args!("tensor '{}'", EscapedText(self.name));
                 Err(source.truncated(tensor, start, self.bytes as u64))
             }
         }
@@ -74,7 +74,7 @@ impl<'a> Description<'a> {
 }
 
 /// The file lists dimensions innermost first; the shape has them outermost first.
-fn read_shape(cursor: &mut Cursor, tensor: Shown) -> Result<Vec<usize>> {
+fn read_shape(cursor: &mut Cursor, tensor: EscapedText) -> Result<Vec<usize>> {
     let at = cursor.at;
     let count = cursor.u32(format_args!("the dimension count of tensor '{tensor}'"))?;
     if !(1..=4).contains(&count) {
@@ -91,7 +91,7 @@ fn read_shape(cursor: &mut Cursor, tensor: Shown) -> Result<Vec<usize>> {
     Ok(shape)
 }
 
-fn read_type(cursor: &mut Cursor, tensor: Shown, context: Context) -> Result<DType> {
+fn read_type(cursor: &mut Cursor, tensor: EscapedText, context: TensorContext) -> Result<DType> {
     let offset = cursor.at as u64;
     let id = cursor.u32(format_args!("the type of tensor '{tensor}'"))?;
     let (file, tensor) = (|| cursor.source.path.clone(), || tensor.to_string());
@@ -108,7 +108,13 @@ fn read_type(cursor: &mut Cursor, tensor: Shown, context: Context) -> Result<DTy
 }
 
 /// Returns the size of the data in bytes, if rows are whole in blocks and the product fits.
-fn bytes_of(source: &Source, tensor: Shown, at: usize, dtype: DType, shape: &[usize]) -> Result<usize> {
+fn bytes_of(
+    source: &FileBytes,
+    tensor: EscapedText,
+    at: usize,
+    dtype: DType,
+    shape: &[usize],
+) -> Result<usize> {
     let row = shape[shape.len() - 1];
     let block = dtype.block_len();
     if !row.is_multiple_of(block) {
@@ -121,7 +127,7 @@ fn bytes_of(source: &Source, tensor: Shown, at: usize, dtype: DType, shape: &[us
     })
 }
 
-fn read_offset(cursor: &mut Cursor, tensor: Shown, context: Context) -> Result<u64> {
+fn read_offset(cursor: &mut Cursor, tensor: EscapedText, context: TensorContext) -> Result<u64> {
     let at = cursor.at;
     let offset = cursor.u64(format_args!("the data offset of tensor '{tensor}'"))?;
     let alignment = context.alignment;
@@ -133,27 +139,31 @@ fn read_offset(cursor: &mut Cursor, tensor: Shown, context: Context) -> Result<u
 }
 
 fn collect(
-    source: &Source,
+    source: &FileBytes,
     descriptions: Vec<Description>,
     ranges: &[Range<usize>],
-) -> Result<Named<StoredTensor>> {
+) -> Result<NameIndex<StoredTensor>> {
     let offsets: Vec<usize> = descriptions.iter().map(|description| description.at).collect();
     let tensors = descriptions.into_iter().zip(ranges).map(|(description, range)| {
         let Description { name, dtype, shape, .. } = description;
         (name.to_owned(), StoredTensor { dtype, shape, data: source.data.slice(range.clone()) })
     });
-    Named::new(source, "tensor", tensors.collect(), &offsets)
+    NameIndex::new(source, "tensor", tensors.collect(), &offsets)
 }
 
-fn refuse_overlaps(source: &Source, tensors: &Named<StoredTensor>, ranges: &[Range<usize>]) -> Result<()> {
+fn refuse_overlaps(
+    source: &FileBytes,
+    tensors: &NameIndex<StoredTensor>,
+    ranges: &[Range<usize>],
+) -> Result<()> {
     let mut by_start: Vec<_> = tensors.iter().map(|(name, _)| name).zip(ranges).collect();
     by_start.sort_by_key(|(_, range)| range.start);
     for (first, second) in by_start.iter().zip(by_start.iter().skip(1)) {
         if second.1.start < first.1.end {
             return Err(Error::Format(FormatError::OverlappingTensors {
                 file: source.path.clone(),
-                tensor: Shown(second.0).to_string(),
-                other: Shown(first.0).to_string(),
+                tensor: EscapedText(second.0).to_string(),
+                other: EscapedText(first.0).to_string(),
                 offset: second.1.start as u64,
             }));
         }

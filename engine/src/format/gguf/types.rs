@@ -21,7 +21,7 @@ const AMBIGUOUS: &str = "bitnet.cpp uses the type id of MXFP4 for TL2, and gener
 
 /// Origin of a file. bitnet.cpp's fork gave type ids its own meaning.
 #[derive(Clone, Copy)]
-pub(super) struct Origin {
+pub(super) struct FileDialect {
     /// True if the architecture has these types only in the fork's files.
     pub bitnet: bool,
     /// `general.file_type`: what most of the tensors are. The fork has its own numbers for that, too.
@@ -32,7 +32,7 @@ pub(super) struct Origin {
 ///
 /// In files of other architectures (bitnet.cpp runs ternary Llama and Falcon models) the fork's types are known by the
 /// file type, which upstream uses for tensors of other ids; TL2 and NVFP4 files have one number, and either may hold 39.
-pub(super) fn tensor_type(id: u32, origin: Origin) -> TensorType {
+pub(super) fn tensor_type(id: u32, origin: FileDialect) -> TensorType {
     match (id, origin.bitnet, origin.file_type) {
         (36, true, _) | (36, _, Some(40)) => TensorType::Known(DType::I2_S),
         (37, true, _) => TensorType::Refused("I8_S (37)", ACTIVATIONS),

@@ -2,10 +2,10 @@
 
 use std::fmt::{self, Display};
 
-use super::number::{Number, NumberType, Numbers};
+use super::number::{GgufNumber, NumberArray, NumberType};
 use crate::error::Result;
 use crate::format::cursor::Cursor;
-use crate::format::shown::Shown;
+use crate::format::escape::EscapedText;
 
 const BOOL: u32 = 7;
 const STRING: u32 = 8;
@@ -13,52 +13,52 @@ const ARRAY: u32 = 9;
 
 /// A metadata value.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value {
+pub enum GgufValue {
     /// A number.
-    Number(Number),
+    Number(GgufNumber),
     /// A truth.
     Bool(bool),
     /// A text.
     String(String),
     /// An array of numbers.
-    Numbers(Numbers),
+    Numbers(NumberArray),
     /// An array of truths.
     Bools(Vec<bool>),
     /// An array of texts: a vocabulary, merges.
-    Strings(Box<Strings>),
+    Strings(Box<StringArray>),
 }
 
-impl Value {
+impl GgufValue {
     /// Reads the type of `key`'s value, then the value.
-    pub(super) fn read(cursor: &mut Cursor, key: Shown) -> Result<Self> {
+    pub(super) fn read(cursor: &mut Cursor, key: EscapedText) -> Result<Self> {
         let at = cursor.at;
         let value = format_args!("the value of '{key}'");
         let id = cursor.u32(format_args!("the value type of '{key}'"))?;
         if let Some(number_type) = NumberType::from_id(id) {
             let bytes = cursor.take(number_type.width() as u64, value)?;
-            return Ok(Value::Number(number_type.decode(bytes)));
+            return Ok(GgufValue::Number(number_type.decode(bytes)));
         }
         match id {
-            BOOL => read_bool(cursor, key).map(Value::Bool),
-            STRING => cursor.text(value).map(|text| Value::String(text.to_owned())),
+            BOOL => read_bool(cursor, key).map(GgufValue::Bool),
+            STRING => cursor.text(value).map(|text| GgufValue::String(text.to_owned())),
             ARRAY => Self::read_array(cursor, key),
             _ => Err(cursor.source.bad(at, format_args!("the value type of '{key}'"), id, "0 to 12")),
         }
     }
 
-    fn read_array(cursor: &mut Cursor, key: Shown) -> Result<Self> {
+    fn read_array(cursor: &mut Cursor, key: EscapedText) -> Result<Self> {
         let at = cursor.at;
         let elements = format_args!("elements of '{key}'");
         let id = cursor.u32(format_args!("the element type of '{key}'"))?;
         if let Some(number_type) = NumberType::from_id(id) {
-            return read_numbers(cursor, key, number_type).map(Value::Numbers);
+            return read_numbers(cursor, key, number_type).map(GgufValue::Numbers);
         }
         match id {
             BOOL => {
                 let count = cursor.count(1, elements)?;
-                (0..count).map(|_| read_bool(cursor, key)).collect::<Result<_>>().map(Value::Bools)
+                (0..count).map(|_| read_bool(cursor, key)).collect::<Result<_>>().map(GgufValue::Bools)
             }
-            STRING => Strings::read(cursor, key).map(|strings| Value::Strings(Box::new(strings))),
+            STRING => StringArray::read(cursor, key).map(|strings| GgufValue::Strings(Box::new(strings))),
             // The specification allows arrays of arrays; no model has any, and llama.cpp refuses them too.
             _ => {
                 let expected = "0 to 8 or 10 to 12; arrays of arrays are not read";
@@ -68,15 +68,15 @@ impl Value {
     }
 }
 
-fn read_numbers(cursor: &mut Cursor, key: Shown, number_type: NumberType) -> Result<Numbers> {
+fn read_numbers(cursor: &mut Cursor, key: EscapedText, number_type: NumberType) -> Result<NumberArray> {
     let elements = format_args!("elements of '{key}'");
     let count = cursor.count(number_type.width(), elements)?;
     let start = cursor.at;
     cursor.take((count * number_type.width()) as u64, elements)?;
-    Ok(Numbers::new(number_type, cursor.source.data.slice(start..cursor.at)))
+    Ok(NumberArray::new(number_type, cursor.source.data.slice(start..cursor.at)))
 }
 
-fn read_bool(cursor: &mut Cursor, key: Shown) -> Result<bool> {
+fn read_bool(cursor: &mut Cursor, key: EscapedText) -> Result<bool> {
     let at = cursor.at;
     match cursor.array(format_args!("the value of '{key}'"))? {
         [0] => Ok(false),
@@ -86,31 +86,31 @@ fn read_bool(cursor: &mut Cursor, key: Shown) -> Result<bool> {
 }
 
 /// The number, text or truth itself with its type, and an array's length: one line, whatever the value.
-impl Display for Value {
+impl Display for GgufValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Value::Number(number) => write!(f, "{number} ({})", number.number_type().name()),
-            Value::Bool(value) => write!(f, "{value} (bool)"),
-            Value::String(text) => write!(f, "\"{}\" (string)", Shown(text)),
-            Value::Numbers(numbers) => {
+            GgufValue::Number(number) => write!(f, "{number} ({})", number.number_type().name()),
+            GgufValue::Bool(value) => write!(f, "{value} (bool)"),
+            GgufValue::String(text) => write!(f, "\"{}\" (string)", EscapedText(text)),
+            GgufValue::Numbers(numbers) => {
                 write!(f, "{} numbers ({})", numbers.len(), numbers.number_type().name())
             }
-            Value::Bools(bools) => write!(f, "{} bools", bools.len()),
-            Value::Strings(strings) => write!(f, "{} strings", strings.len()),
+            GgufValue::Bools(bools) => write!(f, "{} bools", bools.len()),
+            GgufValue::Strings(strings) => write!(f, "{} strings", strings.len()),
         }
     }
 }
 
 /// Many strings in one allocation: a vocabulary has a hundred thousand, most of them a few bytes long.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Strings {
+pub struct StringArray {
     text: String,
     /// End of each string in `text`; a string starts at the end of the previous one.
     ends: Vec<usize>,
 }
 
-impl Strings {
-    fn read(cursor: &mut Cursor, key: Shown) -> Result<Self> {
+impl StringArray {
+    fn read(cursor: &mut Cursor, key: EscapedText) -> Result<Self> {
         let count = cursor.count(size_of::<u64>(), format_args!("elements of '{key}'"))?;
         let mut strings = Self { text: String::new(), ends: Vec::with_capacity(count) };
         for index in 0..count {

@@ -1,7 +1,7 @@
 //! The header: seven sizes, and in later versions what surrounds them.
 
 use crate::error::{Error, FormatError, Result};
-use crate::format::Source;
+use crate::format::FileBytes;
 use crate::format::cursor::Cursor;
 
 /// "ak42" as a number.
@@ -17,7 +17,7 @@ const MAX_LAYERS: u32 = 1 << 12;
 
 /// The sizes of a model, and how its file is laid out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct Llama2cHeader {
     /// 0, 1 or 2.
     pub version: u32,
     /// Width of the residual stream, d.
@@ -41,15 +41,15 @@ pub struct Header {
 }
 
 /// Invalid field: offset, name, value and allowed values.
-struct Wrong {
+struct InvalidField {
     offset: usize,
     what: &'static str,
     found: i64,
     expected: String,
 }
 
-impl Header {
-    pub(super) fn read(source: &Source) -> Result<Self> {
+impl Llama2cHeader {
+    pub(super) fn read(source: &FileBytes) -> Result<Self> {
         let mut cursor = Cursor::new(source);
         if !has_magic(source.data.first(size_of::<u32>())) {
             let fields = cursor.array("the header")?;
@@ -79,7 +79,7 @@ impl Header {
     }
 
     /// The seven sizes, which stand at `at`.
-    fn of_fields(bytes: &[u8; VERSION_0_BYTES], version: u32, at: usize) -> Result<Self, Wrong> {
+    fn of_fields(bytes: &[u8; VERSION_0_BYTES], version: u32, at: usize) -> Result<Self, InvalidField> {
         const NAMES: [&str; 7] =
             ["dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "seq_len"];
         let mut sizes = [0; 7];
@@ -91,7 +91,7 @@ impl Header {
             let most = if NAMES[index] == "n_layers" { MAX_LAYERS } else { MAX_SIZE };
             if !(1..=most).contains(&size) {
                 let expected = format!("1 to {most}");
-                return Err(Wrong {
+                return Err(InvalidField {
                     offset: at + 4 * index,
                     what: NAMES[index],
                     found: field.into(),
@@ -119,9 +119,9 @@ impl Header {
     }
 
     /// Checks the relations between the sizes.
-    fn checked(self, at: usize) -> Result<Self, Wrong> {
+    fn checked(self, at: usize) -> Result<Self, InvalidField> {
         let wrong = |index: usize, what, found: usize, expected| {
-            Err(Wrong { offset: at + 4 * index, what, found: found as i64, expected })
+            Err(InvalidField { offset: at + 4 * index, what, found: found as i64, expected })
         };
         if !self.dim.is_multiple_of(2 * self.n_heads) {
             let expected =
@@ -164,8 +164,8 @@ impl Header {
     }
 }
 
-impl Wrong {
-    fn error(self, source: &Source) -> Error {
+impl InvalidField {
+    fn error(self, source: &FileBytes) -> Error {
         source.bad(self.offset, self.what, self.found, self.expected)
     }
 }
@@ -177,5 +177,5 @@ pub(super) fn has_magic(bytes: &[u8]) -> bool {
 
 /// Returns true if a file starts with seven numbers that can be the sizes of a model: the only sign of version 0.
 pub(super) fn is_version_0(bytes: &[u8]) -> bool {
-    bytes.first_chunk().is_some_and(|fields| Header::of_fields(fields, 0, 0).is_ok())
+    bytes.first_chunk().is_some_and(|fields| Llama2cHeader::of_fields(fields, 0, 0).is_ok())
 }

@@ -1,25 +1,25 @@
 //! Order of the tensors in the file.
 
-use super::Header;
+use super::Llama2cHeader;
 use crate::error::Result;
-use crate::format::Source;
+use crate::format::FileBytes;
 use crate::weight::DType;
 
 /// A tensor, or the scales of one.
-pub(super) struct Part {
+pub(super) struct TensorLayout {
     pub name: String,
     pub dtype: DType,
     pub shape: Vec<usize>,
 }
 
-impl Part {
+impl TensorLayout {
     pub(super) fn bytes(&self) -> usize {
         self.dtype.block_bytes() * self.shape.iter().product::<usize>()
     }
 }
 
 /// Refuses a file that is not exactly as long as its header says, before anything is made of the header.
-pub(super) fn check_length(source: &Source, h: &Header) -> Result<()> {
+pub(super) fn check_length(source: &FileBytes, h: &Llama2cHeader) -> Result<()> {
     let start = h.bytes();
     let needed = weight_bytes(h);
     let Some(held) = source.data.len().checked_sub(start) else {
@@ -55,7 +55,7 @@ pub(super) fn check_length(source: &Source, h: &Header) -> Result<()> {
 }
 
 /// A writer who left out what nothing reads has made a file that `run.c` reads wrongly.
-fn hint(h: &Header, held: usize) -> &'static str {
+fn hint(h: &Llama2cHeader, held: usize) -> &'static str {
     let without = weight_bytes(h) - 4 * table_elements(h);
     match h.version {
         0 if without == held as u128 => {
@@ -66,7 +66,7 @@ fn hint(h: &Header, held: usize) -> &'static str {
 }
 
 /// Returns the number of bytes after the header. Sizes are at most 2^24, so nothing overflows.
-fn weight_bytes(h: &Header) -> u128 {
+fn weight_bytes(h: &Llama2cHeader) -> u128 {
     let [d, f, layers, vocabulary] = [h.dim, h.hidden_dim, h.n_layers, h.vocab_size].map(|size| size as u128);
     let kv = (h.n_kv_heads * h.head_dim()) as u128;
     let matrices = layers * (2 * d * d + 2 * kv * d + 3 * f * d) + vocabulary * d;
@@ -80,12 +80,12 @@ fn weight_bytes(h: &Header) -> u128 {
 }
 
 /// Cosines and sines.
-fn table_elements(h: &Header) -> u128 {
+fn table_elements(h: &Llama2cHeader) -> u128 {
     if h.version == 0 { h.seq_len as u128 * h.head_dim() as u128 } else { 0 }
 }
 
 /// Returns all tensors, in the order of the file.
-pub(super) fn parts(h: &Header) -> Vec<Part> {
+pub(super) fn parts(h: &Llama2cHeader) -> Vec<TensorLayout> {
     let mut parts = Vec::new();
     match h.version {
         0 => {
@@ -113,38 +113,38 @@ pub(super) fn parts(h: &Header) -> Vec<Part> {
     parts
 }
 
-fn attention(h: &Header) -> Vec<Part> {
+fn attention(h: &Llama2cHeader) -> Vec<TensorLayout> {
     let kv = h.n_kv_heads * h.head_dim();
     let matrices = [("attn_q", h.dim), ("attn_k", kv), ("attn_v", kv), ("attn_output", h.dim)];
     matrices.into_iter().flat_map(|(name, rows)| in_layers(h, name, rows, h.dim)).collect()
 }
 
 /// w1, w2 and w3.
-fn feed_forward(h: &Header) -> Vec<Part> {
+fn feed_forward(h: &Llama2cHeader) -> Vec<TensorLayout> {
     let (d, f) = (h.dim, h.hidden_dim);
     let matrices = [("ffn_gate", f, d), ("ffn_down", d, f), ("ffn_up", f, d)];
     matrices.into_iter().flat_map(|(name, rows, cols)| in_layers(h, name, rows, cols)).collect()
 }
 
-fn norms(h: &Header, name: &str) -> Vec<Part> {
+fn norms(h: &Llama2cHeader, name: &str) -> Vec<TensorLayout> {
     (0..h.n_layers).map(|layer| plain(format!("blk.{layer}.{name}.weight"), &[h.dim])).collect()
 }
 
-fn in_layers(h: &Header, name: &str, rows: usize, cols: usize) -> Vec<Part> {
+fn in_layers(h: &Llama2cHeader, name: &str, rows: usize, cols: usize) -> Vec<TensorLayout> {
     (0..h.n_layers).flat_map(|layer| matrix(h, &format!("blk.{layer}.{name}"), rows, cols)).collect()
 }
 
-fn matrix(h: &Header, name: &str, rows: usize, cols: usize) -> Vec<Part> {
+fn matrix(h: &Llama2cHeader, name: &str, rows: usize, cols: usize) -> Vec<TensorLayout> {
     let weight = format!("{name}.weight");
     match h.group_size {
         None => vec![plain(weight, &[rows, cols])],
         Some(group) => vec![
-            Part { name: weight, dtype: DType::INT8_GROUPS, shape: vec![rows, cols] },
+            TensorLayout { name: weight, dtype: DType::INT8_GROUPS, shape: vec![rows, cols] },
             plain(format!("{name}.scales"), &[rows, cols / group]),
         ],
     }
 }
 
-fn plain(name: String, shape: &[usize]) -> Part {
-    Part { name, dtype: DType::F32, shape: shape.to_vec() }
+fn plain(name: String, shape: &[usize]) -> TensorLayout {
+    TensorLayout { name, dtype: DType::F32, shape: shape.to_vec() }
 }

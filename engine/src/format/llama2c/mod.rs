@@ -17,28 +17,28 @@
 mod header;
 mod layout;
 
-pub use header::Header;
+pub use header::Llama2cHeader;
 
-use super::{Named, Source, TensorFile};
+use super::{FileBytes, NameIndex, TensorFile};
 use crate::error::Result;
 use crate::weight::StoredTensor;
 
-/// A llama2.c file, checked.
+/// A checked llama2.c model file.
 #[derive(Clone, Debug)]
-pub struct Llama2c {
+pub struct Llama2cFile {
     /// Header of the file.
-    pub header: Header,
+    pub header: Llama2cHeader,
     /// The weights, by their GGUF names. The scales of `blk.0.attn_q.weight` are `blk.0.attn_q.scales`.
     pub tensors: TensorFile,
 }
 
-impl Llama2c {
+impl Llama2cFile {
     /// Reads the header and cuts the weights out of the file.
     ///
     /// # Errors
     /// If the version is unknown, the sizes are not those of a model, or the file is not exactly as long as they say.
-    pub fn read(source: &Source) -> Result<Self> {
-        let header = Header::read(source)?;
+    pub fn read(source: &FileBytes) -> Result<Self> {
+        let header = Llama2cHeader::read(source)?;
         layout::check_length(source, &header)?;
         let mut at = header.bytes();
         let mut offsets = Vec::new();
@@ -50,7 +50,7 @@ impl Llama2c {
             entries.push((part.name, StoredTensor { dtype: part.dtype, shape: part.shape, data }));
             at = end;
         }
-        let tensors = Named::new(source, "tensor", entries, &offsets)?;
+        let tensors = NameIndex::new(source, "tensor", entries, &offsets)?;
         Ok(Self { header, tensors: TensorFile { path: source.path.clone(), tensors } })
     }
 }

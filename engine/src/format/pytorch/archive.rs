@@ -7,21 +7,21 @@ use zip::read::ZipFile;
 use zip::result::ZipError;
 use zip::{CompressionMethod, ZipArchive};
 
-use super::super::shown::Shown;
-use super::Source;
+use super::super::escape::EscapedText;
+use super::FileBytes;
 use crate::error::{Error, Result};
-use crate::parts::Parts;
+use crate::lazy_bytes::LazyBytes;
 
 /// An archive, and the folder in it that everything is in.
 pub(super) struct Archive<'s> {
-    pub source: &'s Source,
+    pub source: &'s FileBytes,
     zip: ZipArchive<Cursor<&'s [u8]>>,
     /// Ends with a slash.
     folder: String,
 }
 
 impl<'s> Archive<'s> {
-    pub fn open(source: &'s Source) -> Result<Self> {
+    pub fn open(source: &'s FileBytes) -> Result<Self> {
         let zip = ZipArchive::new(Cursor::new(&source.data[..])).map_err(|error| refuse(source, error))?;
         match folder(&zip) {
             Some(folder) => Ok(Self { source, zip, folder }),
@@ -35,7 +35,7 @@ impl<'s> Archive<'s> {
         match &self.source.data[range.clone()] {
             b"little" => Ok(()),
             other => {
-                let found = format_args!("'{}'", Shown(&String::from_utf8_lossy(other)));
+                let found = format_args!("'{}'", EscapedText(&String::from_utf8_lossy(other)));
                 let expected = "'little'; load it with torch and save it again on a little-endian machine";
                 Err(self.source.bad(range.start, "the member 'byteorder'", found, expected))
             }
@@ -43,13 +43,13 @@ impl<'s> Archive<'s> {
     }
 
     /// A member as a file of its own: offsets in messages count from its start, as pickletools' do.
-    pub fn source_of(&mut self, name: &str) -> Result<Source> {
-        let path = format!("{}/{}{name}", self.source.path.display(), Shown(&self.folder));
-        Ok(Source { path: path.into(), data: self.member(name)? })
+    pub fn source_of(&mut self, name: &str) -> Result<FileBytes> {
+        let path = format!("{}/{}{name}", self.source.path.display(), EscapedText(&self.folder));
+        Ok(FileBytes { path: path.into(), data: self.member(name)? })
     }
 
     /// The bytes of a member: a view of the file.
-    pub fn member(&mut self, name: &str) -> Result<Parts> {
+    pub fn member(&mut self, name: &str) -> Result<LazyBytes> {
         let found = self.find(name)?;
         let range = found.ok_or_else(|| self.refuse_member(name, "is missing"))?;
         Ok(self.source.data.slice(range))
@@ -72,7 +72,7 @@ impl<'s> Archive<'s> {
         match (bound(start), start.checked_add(size).and_then(bound)) {
             (Some(start), Some(end)) => Ok(start..end),
             (start, _) => {
-                let what = format_args!("the member '{}'", Shown(name));
+                let what = format_args!("the member '{}'", EscapedText(name));
                 Err(self.source.truncated(what, start.unwrap_or(len), size))
             }
         }
@@ -80,7 +80,7 @@ impl<'s> Archive<'s> {
 
     fn refuse_member(&self, name: &str, problem: impl ToString) -> Error {
         let path = format!("{}{name}", self.folder);
-        refuse(self.source, format!("the member '{}': {}", Shown(&path), problem.to_string()))
+        refuse(self.source, format!("the member '{}': {}", EscapedText(&path), problem.to_string()))
     }
 }
 
@@ -103,7 +103,7 @@ fn place(member: &ZipFile<Cursor<&[u8]>>) -> Result<(u64, u64), String> {
     }
 }
 
-fn refuse(source: &Source, problem: impl ToString) -> Error {
-    let problem = Shown(&problem.to_string()).to_string();
+fn refuse(source: &FileBytes, problem: impl ToString) -> Error {
+    let problem = EscapedText(&problem.to_string()).to_string();
     Error::BadContainer { file: source.path.clone(), format: "PyTorch", problem }
 }

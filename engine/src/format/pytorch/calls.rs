@@ -1,8 +1,8 @@
 //! Names and calls that a pickle may use: classes and functions for tensors, their storages and dicts.
 
-use super::super::shown::Shown;
+use super::super::escape::EscapedText;
 use super::machine::Machine;
-use super::value::{Axis, Global, Storage, Tensor, Value};
+use super::value::{Global, PickleTensor, PickleValue, Storage, StridedAxis};
 use crate::error::{Error, FormatError, Result};
 
 /// Maximum number of axes, above that of any weight.
@@ -16,18 +16,18 @@ impl<'p> Machine<'p> {
 
     pub(super) fn pop_global(&mut self) -> Result<()> {
         match (self.pop()?, self.pop()?) {
-            (Value::Text(name), Value::Text(module)) => self.push_global(module, name),
+            (PickleValue::Text(name), PickleValue::Text(module)) => self.push_global(module, name),
             _ => Err(self.reader.bad("applied to wrong values", "the texts of a module and a name")),
         }
     }
 
     fn push_global(&mut self, module: &str, name: &str) -> Result<()> {
         match Global::of(module, name) {
-            Some(global) => self.push(Value::Global(global)),
+            Some(global) => self.push(PickleValue::Global(global)),
             None => Err(Error::Format(FormatError::ForeignPickle {
                 file: self.reader.source().path.clone(),
                 offset: self.reader.at() as u64,
-                name: Shown(&format!("{module}.{name}")).to_string(),
+                name: EscapedText(&format!("{module}.{name}")).to_string(),
             })),
         }
     }
@@ -38,11 +38,11 @@ impl<'p> Machine<'p> {
         let storage = match self.items(id) {
             Some(
                 &[
-                    Value::Text("storage"),
-                    Value::Global(Global::Storage(dtype)),
-                    Value::Text(key),
+                    PickleValue::Text("storage"),
+                    PickleValue::Global(Global::Storage(dtype)),
+                    PickleValue::Text(key),
                     _,
-                    Value::Int(elements),
+                    PickleValue::Int(elements),
                 ],
             ) => usize::try_from(elements).ok().map(|elements| Storage { dtype, key, elements }),
             _ => None,
@@ -51,27 +51,28 @@ impl<'p> Machine<'p> {
         let storage = storage.ok_or_else(|| self.reader.bad("applied to wrong values", expected))?;
         self.keep(1)?;
         self.storages.push(storage);
-        self.push(Value::Storage(self.storages.len() - 1))
+        self.push(PickleValue::Storage(self.storages.len() - 1))
     }
 
     pub(super) fn call(&mut self) -> Result<()> {
         let (arguments, function) = (self.pop()?, self.pop()?);
-        let Value::Global(function) = function else {
+        let PickleValue::Global(function) = function else {
             return Err(self.reader.bad(format_args!("a call of {}", function.kind()), "of a function"));
         };
         match (function, self.items(arguments)) {
             (Global::OrderedDict, Some([])) => self.make_dict(),
-            (Global::DefaultDict, Some([] | [Value::Global(Global::Container) | Value::None])) => {
-                self.make_dict()
-            }
-            (Global::Size, Some(&[sizes @ Value::Tuple { .. }])) => self.push(sizes),
-            (Global::RebuildParameter, Some(&[tensor @ Value::Tensor(_), _, _])) => self.push(tensor),
+            (
+                Global::DefaultDict,
+                Some([] | [PickleValue::Global(Global::Container) | PickleValue::None]),
+            ) => self.make_dict(),
+            (Global::Size, Some(&[sizes @ PickleValue::Tuple { .. }])) => self.push(sizes),
+            (Global::RebuildParameter, Some(&[tensor @ PickleValue::Tensor(_), _, _])) => self.push(tensor),
             (Global::RebuildTensorV2 | Global::RebuildTensorV3, Some(arguments)) => {
                 let tensor = self.describe(function, arguments);
                 let tensor = tensor.ok_or_else(|| self.bad_call(function))?;
                 self.keep(1 + tensor.axes.len())?;
                 self.tensors.push(tensor);
-                self.push(Value::Tensor(self.tensors.len() - 1))
+                self.push(PickleValue::Tensor(self.tensors.len() - 1))
             }
             _ => Err(self.bad_call(function)),
         }
@@ -84,35 +85,36 @@ impl<'p> Machine<'p> {
 
     /// (storage, offset, sizes, strides, requires_grad, hooks), then V3's type, then what there is to know of
     /// a lazily conjugated or negated tensor, whose storage does not hold its values.
-    fn describe(&self, function: Global, arguments: &[Value<'p>]) -> Option<Tensor<'p>> {
-        let &[Value::Storage(storage), Value::Int(offset), sizes, strides, _, _, ref rest @ ..] = arguments
+    fn describe(&self, function: Global, arguments: &[PickleValue<'p>]) -> Option<PickleTensor<'p>> {
+        let &[PickleValue::Storage(storage), PickleValue::Int(offset), sizes, strides, _, _, ref rest @ ..] =
+            arguments
         else {
             return None;
         };
         let storage = self.storages[storage];
         let (dtype, rest) = match (function, storage.dtype, rest) {
             (Global::RebuildTensorV2, Some(dtype), rest) => (dtype, rest),
-            (Global::RebuildTensorV3, None, &[Value::Global(Global::DType(dtype)), ref rest @ ..]) => {
+            (Global::RebuildTensorV3, None, &[PickleValue::Global(Global::DType(dtype)), ref rest @ ..]) => {
                 (dtype, rest)
             }
             _ => return None,
         };
         let is_plain = rest.iter().all(|&value| self.is_empty_dict(value));
         let offset = usize::try_from(offset).ok().filter(|_| is_plain)?;
-        Some(Tensor { at: self.reader.at(), dtype, storage, offset, axes: self.axes(sizes, strides)? })
+        Some(PickleTensor { at: self.reader.at(), dtype, storage, offset, axes: self.axes(sizes, strides)? })
     }
 
-    fn axes(&self, sizes: Value, strides: Value) -> Option<Vec<Axis>> {
+    fn axes(&self, sizes: PickleValue, strides: PickleValue) -> Option<Vec<StridedAxis>> {
         let (sizes, strides) = (self.numbers(sizes)?, self.numbers(strides)?);
-        let axes = sizes.iter().zip(&strides).map(|(&size, &stride)| Axis { size, stride });
+        let axes = sizes.iter().zip(&strides).map(|(&size, &stride)| StridedAxis { size, stride });
         (sizes.len() == strides.len()).then(|| axes.collect())
     }
 
     /// The items of a short tuple of sizes.
-    fn numbers(&self, tuple: Value) -> Option<Vec<usize>> {
+    fn numbers(&self, tuple: PickleValue) -> Option<Vec<usize>> {
         let items = self.items(tuple).filter(|items| items.len() <= MOST_AXES)?;
-        let number = |&item: &Value| match item {
-            Value::Int(number) => usize::try_from(number).ok(),
+        let number = |&item: &PickleValue| match item {
+            PickleValue::Int(number) => usize::try_from(number).ok(),
             _ => None,
         };
         items.iter().map(number).collect()
@@ -122,7 +124,7 @@ impl<'p> Machine<'p> {
     pub(super) fn set_attributes(&mut self) -> Result<()> {
         self.pop()?;
         match self.top()? {
-            Value::Dict(_) => Ok(()),
+            PickleValue::Dict(_) => Ok(()),
             other => Err(self.reader.bad(format_args!("applied to {}", other.kind()), "a dict")),
         }
     }

@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::super::shown::Shown;
+use super::super::escape::EscapedText;
 use super::super::stored_bytes;
-use super::Source;
+use super::FileBytes;
 use super::archive::Archive;
-use super::value::{Axis, Tensor};
+use super::value::{PickleTensor, StridedAxis};
 use crate::error::Result;
-use crate::parts::Parts;
+use crate::lazy_bytes::LazyBytes;
 use crate::weight::{DType, StoredTensor};
 
 /// Cuts tensors out of the storages of an archive.
@@ -28,8 +28,13 @@ impl<'s> Layouts<'s> {
     }
 
     /// The elements of a tensor in row-major order: a view where they stand so in the file, else a copy.
-    pub fn stored(&mut self, pickle: &Source, name: Shown, tensor: &Tensor) -> Result<StoredTensor> {
-        let Tensor { at, dtype, ref axes, offset, .. } = *tensor;
+    pub fn stored(
+        &mut self,
+        pickle: &FileBytes,
+        name: EscapedText,
+        tensor: &PickleTensor,
+    ) -> Result<StoredTensor> {
+        let PickleTensor { at, dtype, ref axes, offset, .. } = *tensor;
         let storage = self.storage(pickle, name, tensor)?;
         let shape: Vec<usize> = axes.iter().map(|axis| axis.size).collect();
         let Some(len) = stored_bytes(dtype, &shape) else {
@@ -51,7 +56,7 @@ impl<'s> Layouts<'s> {
         Ok(StoredTensor { dtype, shape, data: gather(&view, element, axes, len).into() })
     }
 
-    fn storage(&mut self, pickle: &Source, name: Shown, tensor: &Tensor) -> Result<Parts> {
+    fn storage(&mut self, pickle: &FileBytes, name: EscapedText, tensor: &PickleTensor) -> Result<LazyBytes> {
         let storage = &tensor.storage;
         let bytes = self.archive.member(&format!("data/{}", storage.key))?;
         let announced = storage.dtype.unwrap_or(DType::U8).bytes_for(storage.elements);
@@ -59,13 +64,13 @@ impl<'s> Layouts<'s> {
             return Ok(bytes);
         }
         let found = format_args!("{} elements", storage.elements);
-        let expected = format_args!("the {} bytes of 'data/{}'", bytes.len(), Shown(storage.key));
+        let expected = format_args!("the {} bytes of 'data/{}'", bytes.len(), EscapedText(storage.key));
         Err(pickle.bad_tensor(name, tensor.at, "storage", found, expected))
     }
 }
 
 /// Returns the range from the first to the last element, or `None` on overflow.
-fn span(offset: usize, axes: &[Axis]) -> Option<Range<usize>> {
+fn span(offset: usize, axes: &[StridedAxis]) -> Option<Range<usize>> {
     if axes.iter().any(|axis| axis.size == 0) {
         return Some(offset..offset);
     }
@@ -76,9 +81,9 @@ fn span(offset: usize, axes: &[Axis]) -> Option<Range<usize>> {
 }
 
 /// Returns true if the tensor is row-major. Axes with at most one entry have no step.
-fn is_row_major(axes: &[Axis]) -> bool {
+fn is_row_major(axes: &[StridedAxis]) -> bool {
     let mut inside = 1;
-    let mut fits = |axis: &Axis| {
+    let mut fits = |axis: &StridedAxis| {
         let fits = axis.size == 1 || axis.stride == inside;
         inside *= axis.size;
         fits
@@ -87,7 +92,7 @@ fn is_row_major(axes: &[Axis]) -> bool {
 }
 
 /// Copies the elements of a view, the last axis fastest. `len` is the length of the result.
-fn gather(view: &[u8], element: usize, axes: &[Axis], len: usize) -> Bytes {
+fn gather(view: &[u8], element: usize, axes: &[StridedAxis], len: usize) -> Bytes {
     let mut gathered = Vec::with_capacity(len);
     let mut index = vec![0; axes.len()];
     while gathered.len() < len {
@@ -99,7 +104,7 @@ fn gather(view: &[u8], element: usize, axes: &[Axis], len: usize) -> Bytes {
 }
 
 /// Advances to the next index, like an odometer.
-fn advance(index: &mut [usize], axes: &[Axis]) {
+fn advance(index: &mut [usize], axes: &[StridedAxis]) {
     for (digit, axis) in index.iter_mut().zip(axes).rev() {
         *digit += 1;
         if *digit < axis.size {

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::fmt::Display;
 
-use super::super::shown::Shown;
-use super::Source;
+use super::super::escape::EscapedText;
+use super::FileBytes;
 use super::opcode::Opcode;
 use super::reader::Reader;
-use super::value::{Storage, Tensor, Value};
+use super::value::{PickleTensor, PickleValue, Storage};
 use crate::error::{Error, Result};
 
 /// Values on the stack: Python's pickler puts at most a thousand entries of a dict there at once.
@@ -16,13 +16,13 @@ const MOST_STACKED: usize = 1 << 16;
 const MOST_KEPT: usize = 1 << 22;
 
 /// The tensors of the dict that the pickle makes, in its order.
-pub(super) fn run(pickle: &Source) -> Result<Vec<(&str, Tensor<'_>)>> {
+pub(super) fn run(pickle: &FileBytes) -> Result<Vec<(&str, PickleTensor<'_>)>> {
     let (machine, result) = result(pickle)?;
     machine.state_dict(result)
 }
 
 /// Runs a pickle and returns its result, with the machine that holds it.
-pub(super) fn result(pickle: &Source) -> Result<(Machine<'_>, Value<'_>)> {
+pub(super) fn result(pickle: &FileBytes) -> Result<(Machine<'_>, PickleValue<'_>)> {
     let mut machine = Machine::new(pickle);
     loop {
         match machine.reader.opcode()? {
@@ -36,21 +36,21 @@ pub(super) fn result(pickle: &Source) -> Result<(Machine<'_>, Value<'_>)> {
 
 pub(super) struct Machine<'p> {
     pub reader: Reader<'p>,
-    stack: Vec<Value<'p>>,
+    stack: Vec<PickleValue<'p>>,
     /// Heights of the stack.
     marks: Vec<usize>,
-    memo: HashMap<u32, Value<'p>>,
+    memo: HashMap<u32, PickleValue<'p>>,
     /// The items of all tuples, one tuple after the other.
-    items: Vec<Value<'p>>,
-    pub(super) dicts: Vec<Vec<(Value<'p>, Value<'p>)>>,
-    pub(super) lists: Vec<Vec<Value<'p>>>,
+    items: Vec<PickleValue<'p>>,
+    pub(super) dicts: Vec<Vec<(PickleValue<'p>, PickleValue<'p>)>>,
+    pub(super) lists: Vec<Vec<PickleValue<'p>>>,
     pub storages: Vec<Storage<'p>>,
-    pub tensors: Vec<Tensor<'p>>,
+    pub tensors: Vec<PickleTensor<'p>>,
     kept: usize,
 }
 
 impl<'p> Machine<'p> {
-    fn new(pickle: &'p Source) -> Self {
+    fn new(pickle: &'p FileBytes) -> Self {
         Self {
             reader: Reader::new(pickle),
             stack: Vec::new(),
@@ -71,16 +71,16 @@ impl<'p> Machine<'p> {
             Opcode::Frame => self.reader.frame(),
             Opcode::Stop => Ok(()),
             Opcode::Mark => self.mark(),
-            Opcode::None => self.push(Value::None),
-            Opcode::True | Opcode::False => self.push(Value::Bool),
+            Opcode::None => self.push(PickleValue::None),
+            Opcode::True | Opcode::False => self.push(PickleValue::Bool),
             Opcode::Int1 | Opcode::Int2 | Opcode::Int4 | Opcode::Long1 => {
                 let number = self.reader.int()?;
-                self.push(Value::Int(number))
+                self.push(PickleValue::Int(number))
             }
-            Opcode::Float => self.reader.skip_float().and_then(|()| self.push(Value::Float)),
+            Opcode::Float => self.reader.skip_float().and_then(|()| self.push(PickleValue::Float)),
             Opcode::Text1 | Opcode::Text4 | Opcode::Text8 => {
                 let text = self.reader.text()?;
-                self.push(Value::Text(text))
+                self.push(PickleValue::Text(text))
             }
             Opcode::EmptyTuple => self.make_tuple(0),
             Opcode::Tuple1 => self.make_tuple(1),
@@ -106,7 +106,7 @@ impl<'p> Machine<'p> {
 
     // ---- the stack and the memo -------------------------------------------------------------------------
 
-    pub fn push(&mut self, value: Value<'p>) -> Result<()> {
+    pub fn push(&mut self, value: PickleValue<'p>) -> Result<()> {
         refuse_more(&self.reader, self.stack.len(), MOST_STACKED)?;
         self.stack.push(value);
         Ok(())
@@ -118,12 +118,12 @@ impl<'p> Machine<'p> {
         Ok(())
     }
 
-    pub fn pop(&mut self) -> Result<Value<'p>> {
+    pub fn pop(&mut self) -> Result<PickleValue<'p>> {
         let top = self.below(1)?;
         Ok(self.stack.remove(top))
     }
 
-    pub fn top(&self) -> Result<Value<'p>> {
+    pub fn top(&self) -> Result<PickleValue<'p>> {
         Ok(self.stack[self.below(1)?])
     }
 
@@ -166,35 +166,35 @@ impl<'p> Machine<'p> {
         self.keep(count)?;
         let (start, first) = (self.below(count)?, self.items.len());
         self.items.extend(self.stack.drain(start..));
-        self.push(Value::Tuple { first, len: count })
+        self.push(PickleValue::Tuple { first, len: count })
     }
 
-    pub fn items(&self, value: Value) -> Option<&[Value<'p>]> {
-        let Value::Tuple { first, len } = value else { return None };
+    pub fn items(&self, value: PickleValue) -> Option<&[PickleValue<'p>]> {
+        let PickleValue::Tuple { first, len } = value else { return None };
         Some(&self.items[first..first + len])
     }
 
     pub fn make_dict(&mut self) -> Result<()> {
         self.keep(1)?;
         self.dicts.push(Vec::new());
-        self.push(Value::Dict(self.dicts.len() - 1))
+        self.push(PickleValue::Dict(self.dicts.len() - 1))
     }
 
     fn make_list(&mut self) -> Result<()> {
         self.keep(1)?;
         self.lists.push(Vec::new());
-        self.push(Value::List(self.lists.len() - 1))
+        self.push(PickleValue::List(self.lists.len() - 1))
     }
 
-    pub fn is_empty_dict(&self, value: Value) -> bool {
-        matches!(value, Value::Dict(dict) if self.dicts[dict].is_empty())
+    pub fn is_empty_dict(&self, value: PickleValue) -> bool {
+        matches!(value, PickleValue::Dict(dict) if self.dicts[dict].is_empty())
     }
 
     /// Puts the `count` topmost values, keys and values in turn, into the dict below them.
     fn set_items(&mut self, count: usize) -> Result<()> {
         self.keep(count)?;
         let start = self.below(count)?;
-        let Some(&Value::Dict(dict)) = self.stack[..start].last() else {
+        let Some(&PickleValue::Dict(dict)) = self.stack[..start].last() else {
             return Err(self.reader.bad("applied to wrong values", "a dict below its entries"));
         };
         let (entries, rest) = self.stack[start..].as_chunks();
@@ -210,7 +210,7 @@ impl<'p> Machine<'p> {
     fn append(&mut self, count: usize) -> Result<()> {
         self.keep(count)?;
         let start = self.below(count)?;
-        let Some(&Value::List(list)) = self.stack[..start].last() else {
+        let Some(&PickleValue::List(list)) = self.stack[..start].last() else {
             return Err(self.reader.bad("applied to wrong values", "a list below its items"));
         };
         self.lists[list].extend(self.stack.drain(start..));
@@ -219,22 +219,26 @@ impl<'p> Machine<'p> {
 
     // ---- the result -------------------------------------------------------------------------------------
 
-    fn state_dict(&self, result: Value<'p>) -> Result<Vec<(&'p str, Tensor<'p>)>> {
+    fn state_dict(&self, result: PickleValue<'p>) -> Result<Vec<(&'p str, PickleTensor<'p>)>> {
         match result {
-            Value::Dict(dict) => self.dicts[dict].iter().map(|&entry| self.entry(entry)).collect(),
+            PickleValue::Dict(dict) => self.dicts[dict].iter().map(|&entry| self.entry(entry)).collect(),
             other => Err(self.refuse_result("its content", other)),
         }
     }
 
-    fn entry(&self, (key, value): (Value<'p>, Value<'p>)) -> Result<(&'p str, Tensor<'p>)> {
+    fn entry(&self, (key, value): (PickleValue<'p>, PickleValue<'p>)) -> Result<(&'p str, PickleTensor<'p>)> {
         match (key, value) {
-            (Value::Text(name), Value::Tensor(tensor)) => Ok((name, self.tensors[tensor].clone())),
-            (Value::Text(name), _) => Err(self.refuse_result(format_args!("'{}'", Shown(name)), value)),
+            (PickleValue::Text(name), PickleValue::Tensor(tensor)) => {
+                Ok((name, self.tensors[tensor].clone()))
+            }
+            (PickleValue::Text(name), _) => {
+                Err(self.refuse_result(format_args!("'{}'", EscapedText(name)), value))
+            }
             _ => Err(self.refuse_result("the name of an entry", key)),
         }
     }
 
-    fn refuse_result(&self, what: impl Display, found: Value) -> Error {
+    fn refuse_result(&self, what: impl Display, found: PickleValue) -> Error {
         let expected = "a dict of tensors by name; if it contains a model, save only its state_dict()";
         self.reader.source().bad(self.reader.at(), what, found.kind(), expected)
     }

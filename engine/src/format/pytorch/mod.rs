@@ -15,7 +15,7 @@ mod archive;
 mod calls;
 mod layout;
 mod machine;
-mod nested;
+mod nested_tensors;
 mod opcode;
 mod reader;
 mod value;
@@ -24,8 +24,8 @@ use archive::Archive;
 use bytes::Bytes;
 use layout::Layouts;
 
-use super::shown::Shown;
-use super::{Named, Source, TensorFile};
+use super::escape::EscapedText;
+use super::{FileBytes, NameIndex, TensorFile};
 use crate::error::Result;
 use crate::weight::{DType, StoredTensor};
 
@@ -37,7 +37,7 @@ pub struct Pytorch {
 }
 
 /// Content of any file saved with torch: tensors in dicts, lists and tuples.
-pub(super) struct Nested {
+pub(super) struct NestedTensors {
     /// Tensors by the path of keys and numbers to them, and lists of whole numbers.
     pub(super) arrays: Vec<(String, StoredTensor)>,
     /// Other entries.
@@ -50,7 +50,7 @@ impl Pytorch {
     /// # Errors
     /// If anything is damaged or contradicts itself, if the pickle asks for anything but tensors in one dict, or
     /// if a tensor is of a type that has no place here.
-    pub fn read(source: &Source) -> Result<Self> {
+    pub fn read(source: &FileBytes) -> Result<Self> {
         let mut archive = Archive::open(source)?;
         archive.refuse_big_endian()?;
         let pickle = archive.source_of("data.pkl")?;
@@ -59,9 +59,9 @@ impl Pytorch {
         let mut offsets = Vec::new();
         for (name, tensor) in machine::run(&pickle)? {
             offsets.push(tensor.at);
-            entries.push((name.to_owned(), layouts.stored(&pickle, Shown(name), &tensor)?));
+            entries.push((name.to_owned(), layouts.stored(&pickle, EscapedText(name), &tensor)?));
         }
-        let tensors = Named::new(&pickle, "tensor", entries, &offsets)?;
+        let tensors = NameIndex::new(&pickle, "tensor", entries, &offsets)?;
         Ok(Self { tensors: TensorFile { path: source.path.clone(), tensors } })
     }
 
@@ -69,19 +69,19 @@ impl Pytorch {
     ///
     /// # Errors
     /// As [`Pytorch::read`], but for the form of what holds the tensors.
-    pub(super) fn nested(source: &Source) -> Result<Nested> {
+    pub(super) fn nested(source: &FileBytes) -> Result<NestedTensors> {
         let mut archive = Archive::open(source)?;
         archive.refuse_big_endian()?;
         let pickle = archive.source_of("data.pkl")?;
         let mut layouts = Layouts::new(archive);
-        let found = nested::run(&pickle)?;
+        let found = nested_tensors::run(&pickle)?;
         let mut arrays = Vec::new();
         for (name, tensor) in found.tensors {
-            let stored = layouts.stored(&pickle, Shown(&name), &tensor)?;
+            let stored = layouts.stored(&pickle, EscapedText(&name), &tensor)?;
             arrays.push((name, stored));
         }
         arrays.extend(found.ids.into_iter().map(|(name, ids)| (name, of_ids(&ids))));
-        Ok(Nested { arrays, others: found.others })
+        Ok(NestedTensors { arrays, others: found.others })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use super::super::cursor::Cursor;
-use super::Source;
+use super::FileBytes;
 use super::opcode::Opcode;
 use crate::error::{Error, Result};
 
@@ -16,11 +16,11 @@ pub(super) struct Reader<'p> {
 }
 
 impl<'p> Reader<'p> {
-    pub fn new(pickle: &'p Source) -> Self {
+    pub fn new(pickle: &'p FileBytes) -> Self {
         Self { cursor: Cursor::new(pickle), at: 0, opcode: Opcode::Proto }
     }
 
-    pub fn source(&self) -> &'p Source {
+    pub fn source(&self) -> &'p FileBytes {
         self.cursor.source
     }
 

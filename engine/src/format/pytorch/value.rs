@@ -5,7 +5,7 @@ use crate::weight::DType;
 /// A value on the stack. Those with content are numbers of entries in tables of the machine: however deep a
 /// pickle nests or shares them, a copy is cheap and nothing recurses.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Value<'p> {
+pub(super) enum PickleValue<'p> {
     None,
     Bool,
     Int(i64),
@@ -23,21 +23,21 @@ pub(super) enum Value<'p> {
     Tensor(usize),
 }
 
-impl Value<'_> {
+impl PickleValue<'_> {
     /// Returns its kind, for messages.
     pub fn kind(self) -> &'static str {
         match self {
-            Value::None => "None",
-            Value::Bool => "a bool",
-            Value::Int(_) => "a whole number",
-            Value::Float => "a float",
-            Value::Text(_) => "a text",
-            Value::Tuple { .. } => "a tuple",
-            Value::List(_) => "a list",
-            Value::Dict(_) => "a dict",
-            Value::Global(_) => "a class or function",
-            Value::Storage(_) => "a storage",
-            Value::Tensor(_) => "a tensor",
+            PickleValue::None => "None",
+            PickleValue::Bool => "a bool",
+            PickleValue::Int(_) => "a whole number",
+            PickleValue::Float => "a float",
+            PickleValue::Text(_) => "a text",
+            PickleValue::Tuple { .. } => "a tuple",
+            PickleValue::List(_) => "a list",
+            PickleValue::Dict(_) => "a dict",
+            PickleValue::Global(_) => "a class or function",
+            PickleValue::Storage(_) => "a storage",
+            PickleValue::Tensor(_) => "a tensor",
         }
     }
 }
@@ -54,7 +54,7 @@ pub(super) struct Storage<'p> {
 
 /// An axis of a tensor.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Axis {
+pub(super) struct StridedAxis {
     /// Number of entries.
     pub size: usize,
     /// Number of storage elements that a step skips.
@@ -63,7 +63,7 @@ pub(super) struct Axis {
 
 /// A tensor as the pickle describes it; nothing of it is checked.
 #[derive(Clone, Debug)]
-pub(super) struct Tensor<'p> {
+pub(super) struct PickleTensor<'p> {
     /// Offset in the pickle.
     pub at: usize,
     pub dtype: DType,
@@ -71,7 +71,7 @@ pub(super) struct Tensor<'p> {
     /// Offset in the storage, in elements.
     pub offset: usize,
     /// Outermost first.
-    pub axes: Vec<Axis>,
+    pub axes: Vec<StridedAxis>,
 }
 
 /// Everything that a pickle may name. None is called: each stands for what is done in its place.

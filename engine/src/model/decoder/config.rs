@@ -5,8 +5,8 @@ use std::path::Path;
 use crate::error::{Error, Result};
 use crate::model::quantisation::LinearClass;
 use crate::model::size;
-use crate::ops::attention::Scale;
-use crate::ops::experts::Routing;
+use crate::ops::attention::AttentionScale;
+use crate::ops::experts::ExpertRouting;
 use crate::ops::ffn::Activation;
 use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{Gain, RmsNorm};
@@ -53,7 +53,7 @@ pub struct DecoderConfig {
     /// Layers that do not rotate queries and keys, where there are such.
     pub unrotated: Vec<bool>,
     /// Factor of q·k.
-    pub attn_scale: Scale,
+    pub attn_scale: AttentionScale,
     /// The nonlinearity of the gate.
     pub activation: Activation,
     /// True if the vocabulary projection is the embedding table.
@@ -61,14 +61,14 @@ pub struct DecoderConfig {
     /// Linear layers of BitNet's kind, in a Hugging Face checkpoint that has them.
     pub linear_class: Option<LinearClass>,
     /// Matrices with a bias.
-    pub biases: Biases,
+    pub biases: BiasFlags,
     /// The experts in the place of one feed-forward block, where there are any; `ffn_size` is that of one of them.
     pub experts: Option<ExpertsConfig>,
 }
 
-/// Matrices that have a bias.
+/// Flags of the matrices that have a bias.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Biases {
+pub struct BiasFlags {
     /// Biases of queries, keys and values.
     pub qkv: bool,
     /// The output projection of attention.
@@ -83,7 +83,7 @@ pub struct ExpertsConfig {
     /// Number of experts, E.
     pub count: usize,
     /// Weighting of the chosen experts.
-    pub routing: Routing,
+    pub routing: ExpertRouting,
 }
 
 impl ExpertsConfig {

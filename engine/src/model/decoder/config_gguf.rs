@@ -4,11 +4,11 @@ use crate::error::{Error, ModelError, Result};
 use crate::format::Gguf;
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
 use crate::model::decoder::{
-    BiasRules, Biases, DecoderConfig, ExpertFiles, ExpertsConfig, Family, SlidingDefaults, SlidingWindow,
+    BiasFlags, BiasRules, DecoderConfig, ExpertFiles, ExpertsConfig, Family, SlidingDefaults, SlidingWindow,
 };
 use crate::model::weights::Weights;
-use crate::ops::attention::Scale;
-use crate::ops::experts::Routing;
+use crate::ops::attention::AttentionScale;
+use crate::ops::experts::ExpertRouting;
 use crate::ops::norm::Gain;
 use crate::ops::rope::{Rope, RopeScaling};
 
@@ -57,7 +57,7 @@ impl DecoderConfig {
             },
             sliding: None,
             unrotated: Vec::new(),
-            attn_scale: Scale::Products(1.0),
+            attn_scale: AttentionScale::Products(1.0),
             activation: family.gguf_activation(architecture),
             tied_output: family.gguf_head_is_tied || file.tensors.get("output.weight").is_none(),
             biases: biases(file, family),
@@ -211,7 +211,7 @@ fn experts(file: &Gguf, architecture: &str, known: &ExpertFiles) -> Result<Exper
         return Err(Error::bad_key(file.tensors.path(), &key("expert_weights_norm"), false, expected));
     }
     let used = file.require(&key("expert_used_count"))?;
-    let routing = Routing { used, is_normalised: true, is_rounded: known.is_rounded };
+    let routing = ExpertRouting { used, is_normalised: true, is_rounded: known.is_rounded };
     Ok(ExpertsConfig { count: file.require(&key("expert_count"))?, routing })
 }
 
@@ -243,10 +243,10 @@ fn refuse_extensions(file: &Gguf, architecture: &str, family: &Family) -> Result
 }
 
 /// The biases that the first layer has, of those that the architecture may have.
-fn biases(file: &Gguf, family: &Family) -> Biases {
+fn biases(file: &Gguf, family: &Family) -> BiasFlags {
     let has = |matrix: &str| file.tensors.get(&format!("blk.0.{matrix}.bias")).is_some();
     let BiasRules { always_qkv, attention, mlp } = family.biases;
-    Biases {
+    BiasFlags {
         qkv: always_qkv || attention && has("attn_q"),
         output: attention && has("attn_output"),
         mlp: mlp && has("ffn_up"),

@@ -5,12 +5,12 @@ use serde_json::Value;
 use crate::error::Result;
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
 use crate::model::decoder::{
-    BiasRules, Biases, DecoderConfig, ExpertFiles, ExpertsConfig, Family, SlidingWindow,
+    BiasFlags, BiasRules, DecoderConfig, ExpertFiles, ExpertsConfig, Family, SlidingWindow,
 };
 use crate::model::json::Config;
 use crate::model::quantisation::{self, LinearClass};
-use crate::ops::attention::Scale;
-use crate::ops::experts::Routing;
+use crate::ops::attention::AttentionScale;
+use crate::ops::experts::ExpertRouting;
 use crate::ops::ffn::Activation;
 use crate::ops::rope::{Rope, RopeScaling};
 use crate::tensor::RopePairing;
@@ -54,7 +54,7 @@ impl DecoderConfig {
             rope: rope(file, family, FULL, ("rope_theta", DEFAULT_THETA), head_dim)?,
             sliding: None,
             unrotated: Vec::new(),
-            attn_scale: Scale::Products(1.0),
+            attn_scale: AttentionScale::Products(1.0),
             activation: family.activation,
             tied_output: file.optional_bool("tie_word_embeddings")?.unwrap_or(false),
             biases: biases(file, family)?,
@@ -80,7 +80,7 @@ impl DecoderConfig {
 }
 
 /// Reads the factor of q·k, applied to the operand that the architecture scales.
-fn attn_scale(file: &Config, default: Scale) -> Result<Scale> {
+fn attn_scale(file: &Config, default: AttentionScale) -> Result<AttentionScale> {
     const KEY: &str = "query_pre_attn_scalar";
     let Some(scalar) = file.optional_f32(KEY)? else { return Ok(default) };
     if !(scalar > 0.0 && scalar.is_finite()) {
@@ -88,8 +88,8 @@ fn attn_scale(file: &Config, default: Scale) -> Result<Scale> {
     }
     let factor = 1.0 / scalar.sqrt();
     Ok(match default {
-        Scale::Products(_) => Scale::Products(factor),
-        Scale::Queries(_) => Scale::Queries(factor),
+        AttentionScale::Products(_) => AttentionScale::Products(factor),
+        AttentionScale::Queries(_) => AttentionScale::Queries(factor),
     })
 }
 
@@ -286,7 +286,7 @@ fn experts(file: &Config, known: &ExpertFiles) -> Result<ExpertsConfig> {
         file.only(key, &[0.into()], "0 or absent (shared experts are not supported)")?;
     }
     let stated = known.normalised.map_or(Ok(Some(true)), |key| file.optional_bool(key))?;
-    let routing = Routing {
+    let routing = ExpertRouting {
         used: file.require_usize("num_experts_per_tok")?,
         is_normalised: stated.unwrap_or(false),
         is_rounded: known.is_rounded,
@@ -295,7 +295,7 @@ fn experts(file: &Config, known: &ExpertFiles) -> Result<ExpertsConfig> {
 }
 
 /// `attention_bias` is of all four matrices of attention, `mlp_bias` of the three of the feed-forward block.
-fn biases(file: &Config, family: &Family) -> Result<Biases> {
+fn biases(file: &Config, family: &Family) -> Result<BiasFlags> {
     let BiasRules { always_qkv, attention, mlp } = family.biases;
     let stated = |key: &str, is_supported: bool| match is_supported {
         true => Ok(file.optional_bool(key)?.unwrap_or(false)),
@@ -305,7 +305,7 @@ fn biases(file: &Config, family: &Family) -> Result<Biases> {
         }
     };
     let (attention, mlp) = (stated("attention_bias", attention)?, stated("mlp_bias", mlp)?);
-    Ok(Biases { qkv: always_qkv || attention, output: attention, mlp })
+    Ok(BiasFlags { qkv: always_qkv || attention, output: attention, mlp })
 }
 
 /// Linear layers of BitNet's kind, where the architecture may have them.

@@ -1,10 +1,10 @@
 //! The configuration of a decoder from the header of a llama2.c file: seven sizes, the rest is `run.c`'s.
 
 use crate::error::Result;
-use crate::format::Llama2c;
+use crate::format::Llama2cFile;
 use crate::model::decoder::config::DEFAULT_THETA;
-use crate::model::decoder::{Biases, DecoderConfig, Family};
-use crate::ops::attention::Scale;
+use crate::model::decoder::{BiasFlags, DecoderConfig, Family};
+use crate::ops::attention::AttentionScale;
 use crate::ops::norm::Gain;
 use crate::ops::rope::{Rope, RopeScaling};
 use crate::tensor::RopePairing;
@@ -14,7 +14,7 @@ const NORM_EPS: f32 = 1e-5;
 
 impl DecoderConfig {
     /// Reads the header of a llama2.c file.
-    pub(super) fn from_llama2c(file: &Llama2c, family: &Family) -> Result<Self> {
+    pub(super) fn from_llama2c(file: &Llama2cFile, family: &Family) -> Result<Self> {
         let h = &file.header;
         let head_dim = h.head_dim();
         let pairing = RopePairing::Interleaved;
@@ -43,9 +43,9 @@ impl DecoderConfig {
             },
             sliding: None,
             unrotated: Vec::new(),
-            attn_scale: Scale::Products(1.0),
+            attn_scale: AttentionScale::Products(1.0),
             activation: family.activation,
-            biases: Biases::default(),
+            biases: BiasFlags::default(),
             linear_class: None,
             experts: None,
             tied_output: h.shared_classifier,

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::model::decoder::DecoderConfig;
-use crate::ops::attention::Scale;
+use crate::ops::attention::AttentionScale;
 use crate::ops::ffn::Activation;
 use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::Gain;
@@ -34,9 +34,9 @@ pub struct Family {
     /// Factor of its embeddings.
     pub embed_scale: fn(&DecoderConfig) -> Option<Multiplier>,
     /// Factor of q·k, if no file states one.
-    pub attn_scale: fn(&DecoderConfig) -> Scale,
+    pub attn_scale: fn(&DecoderConfig) -> AttentionScale,
     /// Numbers around its operations that its files state.
-    pub stated: &'static [Stated],
+    pub stated: &'static [NumberKey],
     /// Default sliding window, if some of its layers have one.
     pub sliding: Option<SlidingDefaults>,
     /// Default interval of layers without RoPE.
@@ -90,8 +90,8 @@ impl BiasRules {
     pub const NONE: Self = Self { always_qkv: false, attention: false, mlp: false };
 }
 
-/// A number around an operation: a factor, or a cap.
-pub struct Stated {
+/// Keys of a factor or soft cap in model files, and where the configuration stores it.
+pub struct NumberKey {
     /// Key in `config.json`.
     pub json: &'static str,
     /// Key in GGUF files, after the architecture's name.
@@ -102,7 +102,7 @@ pub struct Stated {
     pub set: fn(&mut DecoderConfig, f32),
 }
 
-impl Stated {
+impl NumberKey {
     /// Puts the number where it belongs, or says what was expected.
     pub(super) fn put(&self, config: &mut DecoderConfig, number: f32) -> Result<(), &'static str> {
         if !(number > 0.0 && number.is_finite()) {
@@ -150,6 +150,6 @@ pub struct SlidingDefaults {
 }
 
 /// 1 / √D, of the products.
-pub fn inverse_root_of_head_dim(c: &DecoderConfig) -> Scale {
-    Scale::Products(1.0 / (c.head_dim as f32).sqrt())
+pub fn inverse_root_of_head_dim(c: &DecoderConfig) -> AttentionScale {
+    AttentionScale::Products(1.0 / (c.head_dim as f32).sqrt())
 }

@@ -1,10 +1,10 @@
 //! Weights and configuration of a decoder, from GGUF, llama2.c and Hugging Face checkpoints.
 
 use crate::error::{KeyError, Result};
-use crate::format::{Gguf, Llama2c, TensorFile};
+use crate::format::{Gguf, Llama2cFile, TensorFile};
 use crate::model::decoder::config_gguf::LONG_FACTORS;
 use crate::model::decoder::{
-    Block, Decoder, DecoderConfig, ExpertsConfig, FeedForward, ProjectionBiases, Projections,
+    Decoder, DecoderBlock, DecoderConfig, ExpertsConfig, FeedForward, ProjectionBiases, Projections,
 };
 use crate::model::json::Config;
 use crate::model::quantisation::LinearClass;
@@ -282,7 +282,7 @@ impl FeedForward {
     }
 }
 
-impl<B: Block> Decoder<B> {
+impl<B: DecoderBlock> Decoder<B> {
     /// Reads a model from a GGUF file.
     ///
     /// # Errors
@@ -305,7 +305,7 @@ impl<B: Block> Decoder<B> {
     ///
     /// # Errors
     /// If a size cannot be one, or a scale is not a number.
-    pub fn from_llama2c(file: &Llama2c) -> Result<Self> {
+    pub fn from_llama2c(file: &Llama2cFile) -> Result<Self> {
         Self::load(DecoderConfig::from_llama2c(file, &B::FAMILY)?, &file.tensors, DecoderNames::Gguf)
     }
 

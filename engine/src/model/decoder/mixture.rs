@@ -3,7 +3,7 @@
 use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::decoder::{DecoderConfig, ForwardContext, LayerWeights};
-use crate::ops::experts::Routing;
+use crate::ops::experts::ExpertRouting;
 use crate::ops::norm::RmsNorm;
 use crate::tap::Probe;
 use crate::tensor::Tensor;
@@ -24,7 +24,7 @@ pub struct Mixture {
     /// `[d, F]` of each expert
     pub down: Vec<Matrix>,
     /// Choice and weighting of experts.
-    pub routing: Routing,
+    pub routing: ExpertRouting,
 }
 
 impl Mixture {

@@ -9,9 +9,9 @@ mod family;
 mod load;
 mod mixture;
 
-pub use config::{Biases, DecoderConfig, ExpertsConfig, SlidingWindow};
+pub use config::{BiasFlags, DecoderConfig, ExpertsConfig, SlidingWindow};
 pub use family::{
-    BiasRules, ExpertFiles, Family, RopeExtras, SlidingDefaults, Stated, inverse_root_of_head_dim,
+    BiasRules, ExpertFiles, Family, NumberKey, RopeExtras, SlidingDefaults, inverse_root_of_head_dim,
 };
 pub use load::LayerWeights;
 pub use mixture::Mixture;
@@ -35,7 +35,7 @@ use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
 /// One transformer block of an architecture: its weights, and its diagram.
-pub trait Block: Clone + Send + Sync + Sized + 'static {
+pub trait DecoderBlock: Clone + Send + Sync + Sized + 'static {
     /// Constants and conventions of the architecture.
     const FAMILY: Family;
 
@@ -79,7 +79,7 @@ pub struct Decoder<B> {
     pub output: Matrix,
 }
 
-impl<B: Block> Model for Decoder<B> {
+impl<B: DecoderBlock> Model for Decoder<B> {
     fn architecture(&self) -> &'static str {
         B::FAMILY.architecture
     }
@@ -157,7 +157,7 @@ struct DecoderPass<'m, B> {
     unrotated: ForwardContext<'m>,
 }
 
-impl<B: Block> ModelPass for DecoderPass<'_, B> {
+impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
     /// The rows of the embedding table, scaled where the architecture does.
     fn embed(&self, tokens: &[u32], t: &mut Probe) -> Tensor {
         let ForwardContext { n, c, .. } = self.full;
@@ -167,7 +167,7 @@ impl<B: Block> ModelPass for DecoderPass<'_, B> {
     }
 
     fn expect(&self, layers: Range<usize>) {
-        expect(self.model.layers[layers].iter().map(Block::matrices));
+        expect(self.model.layers[layers].iter().map(DecoderBlock::matrices));
     }
 
     fn layer(&self, layer: usize, x: &Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor {

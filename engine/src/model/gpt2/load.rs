@@ -2,7 +2,7 @@
 
 use crate::error::{ModelError, Result};
 use crate::format::{Gguf, TensorFile};
-use crate::model::gpt2::{Affine, Gpt2, Gpt2Block, Gpt2Config};
+use crate::model::gpt2::{AffineMatrix, Gpt2, Gpt2Block, Gpt2Config};
 use crate::model::json::Config;
 use crate::model::weights::Weights;
 use crate::ops::norm::LayerNorm;
@@ -90,20 +90,20 @@ impl Gpt2Weights<'_, '_> {
     }
 
     /// transformers' `Conv1D` stores its inputs first, `y = x · W + b`, GGUF its outputs.
-    fn affine(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<Affine> {
+    fn affine(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<AffineMatrix> {
         let weight = format!("{name}.weight");
         let weight = match self.names {
             Gpt2Names::Gguf => self.weights.matrix(&weight, outputs, inputs)?,
             Gpt2Names::HuggingFace { .. } => self.weights.transposed(&weight, outputs, inputs)?,
         };
-        Ok(Affine { weight, bias: self.weights.vector(&format!("{name}.bias"), outputs)? })
+        Ok(AffineMatrix { weight, bias: self.weights.vector(&format!("{name}.bias"), outputs)? })
     }
 
     fn block(&mut self, layer: usize) -> Result<Gpt2Block> {
         let (names, width, ffn_size) = (self.names, self.config.hidden_size, self.config.ffn_size);
         let name = |name| names.of_layer(name, layer);
         let qkv = self.affine(&name("attn_qkv"), 3 * width, width)?;
-        let third = |index: usize| Affine {
+        let third = |index: usize| AffineMatrix {
             weight: qkv.weight.rows_from(index * width, width),
             bias: qkv.bias[index * width..][..width].to_vec(),
         };

@@ -14,7 +14,7 @@ use crate::model::cache::KvLayer;
 use crate::model::weights::{arrive, arrive_rows};
 use crate::model::{Dimensions, Model, ModelPass, rows_for_head};
 use crate::numerics::Numerics;
-use crate::ops::attention::{Mask, Scale};
+use crate::ops::attention::{AttentionScale, Mask};
 use crate::ops::ffn::Activation;
 use crate::ops::norm::LayerNorm;
 use crate::tap::Probe;
@@ -44,31 +44,31 @@ pub struct Gpt2Block {
     /// `[d]`
     pub attn_norm: LayerNorm,
     /// `[d, d]`
-    pub q: Affine,
+    pub q: AffineMatrix,
     /// `[d, d]`
-    pub k: Affine,
+    pub k: AffineMatrix,
     /// `[d, d]`
-    pub v: Affine,
+    pub v: AffineMatrix,
     /// `[d, d]`
-    pub attn_output: Affine,
+    pub attn_output: AffineMatrix,
     /// `[d]`
     pub ffn_norm: LayerNorm,
     /// `[F, d]`
-    pub ffn_up: Affine,
+    pub ffn_up: AffineMatrix,
     /// `[d, F]`
-    pub ffn_down: Affine,
+    pub ffn_down: AffineMatrix,
 }
 
 /// A product with a bias.
 #[derive(Clone, Debug)]
-pub struct Affine {
+pub struct AffineMatrix {
     /// `[outputs, inputs]`
     pub weight: Matrix,
     /// `[outputs]`
     pub bias: Vec<f32>,
 }
 
-impl Affine {
+impl AffineMatrix {
     fn of(&self, x: &Tensor, n: &dyn Numerics) -> Tensor {
         n.affine(x, &self.weight, &self.bias)
     }
@@ -125,7 +125,7 @@ impl Model for Gpt2 {
         positions: Range<usize>,
         _: usize,
     ) -> Box<dyn ModelPass + 'm> {
-        let scale = Scale::Products(1.0 / (self.config.head_dim() as f32).sqrt());
+        let scale = AttentionScale::Products(1.0 / (self.config.head_dim() as f32).sqrt());
         let mask = Mask { position: positions.start, window: None };
         Box::new(Gpt2Pass { model: self, positions, attention: Attention { n, scale, cap: None, mask } })
     }
@@ -192,7 +192,7 @@ impl Gpt2Block {
     }
 
     /// Returns its products, with names for messages.
-    fn products(&self) -> [(&'static str, &Affine); 6] {
+    fn products(&self) -> [(&'static str, &AffineMatrix); 6] {
         [
             ("attn_q", &self.q),
             ("attn_k", &self.k),

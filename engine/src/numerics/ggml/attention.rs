@@ -110,10 +110,10 @@ fn dots_in_four_registers(query: &[f32], keys: &[f32], stride: usize, scale: f32
 const KEYS: usize = 32;
 
 /// The query with each key of a block.
-type Dots = fn(query: &[f32], block: &[f32], scale: f32, out: &mut [f32]);
+type BlockDots = fn(query: &[f32], block: &[f32], scale: f32, out: &mut [f32]);
 
 /// Twin of [`quant::dot`] for several tokens: keys are turned round, so that no sum goes across a register.
-fn scores_of_batch(q: &Tensor, k: &Tensor, scale: f32, dots: Dots) -> Tensor {
+fn scores_of_batch(q: &Tensor, k: &Tensor, scale: f32, dots: BlockDots) -> Tensor {
     let (&[tokens, heads, head_dim], &[keys, key_heads, _]) = (q.shape(), k.shape()) else {
         panic!("queries are [T, H, D], keys [S, Hkv, D]")
     };

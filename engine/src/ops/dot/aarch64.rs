@@ -1,4 +1,4 @@
-//! Twin of [`super::plain`] for NEON, which every machine of this architecture has.
+//! Twin of [`super::portable`] for NEON, which every machine of this architecture has.
 //!
 //! A row by itself is plain code: its lanes are four registers, and one sum each is all that the definition leaves to do
 //! at once. Tiles hold the sums of all pairs in registers, a quarter of the lanes at a time, so that what is loaded once
@@ -9,13 +9,13 @@ use std::array::from_fn;
 
 use zerocopy::transmute;
 
-use super::{Kernel, LANES, SIDE, Step, Sums, plain};
+use super::{Kernel, LANES, LaneColumns, PanelSums, SIDE, portable};
 
 /// A register of NEON.
 const QUARTER: usize = LANES / 4;
 
 /// A quarter of the lanes of four rows with four tokens.
-type Pairs = [[float32x4_t; SIDE]; SIDE];
+type QuarterLanes = [[float32x4_t; SIDE]; SIDE];
 
 /// The one that this machine has.
 #[expect(unsafe_code)]
@@ -23,14 +23,14 @@ pub(super) fn kernels() -> impl Iterator<Item = Kernel> {
     // SAFETY: it is handed out only where its instructions are found.
     let kernel = Kernel {
         name: "neon",
-        block: plain::KERNEL.block,
+        block: portable::KERNEL.block,
         tiles: |weights, len, activations, sums| unsafe { tiles(weights, len, activations, sums) },
     };
     std::arch::is_aarch64_feature_detected!("neon").then_some(kernel).into_iter()
 }
 
 #[target_feature(enable = "neon")]
-fn tiles(weights: &[Step], len: usize, activations: &[Step], sums: &mut Sums) {
+fn tiles(weights: &[LaneColumns], len: usize, activations: &[LaneColumns], sums: &mut PanelSums) {
     for (group, weights) in weights.chunks(len).enumerate() {
         let tile = tile(weights, activations);
         (0..SIDE).for_each(|token| sums[token][group] = tile[token]);
@@ -39,7 +39,7 @@ fn tiles(weights: &[Step], len: usize, activations: &[Step], sums: &mut Sums) {
 
 #[inline]
 #[target_feature(enable = "neon")]
-fn tile(weights: &[Step], activations: &[Step]) -> [[f32; SIDE]; SIDE] {
+fn tile(weights: &[LaneColumns], activations: &[LaneColumns]) -> [[f32; SIDE]; SIDE] {
     let even = added(quarter::<0>(weights, activations), quarter::<2>(weights, activations));
     let odd = added(quarter::<1>(weights, activations), quarter::<3>(weights, activations));
     added(even, odd).map(|rows| in_rows(rows))
@@ -47,9 +47,9 @@ fn tile(weights: &[Step], activations: &[Step]) -> [[f32; SIDE]; SIDE] {
 
 #[inline]
 #[target_feature(enable = "neon")]
-fn quarter<const INDEX: usize>(weights: &[Step], activations: &[Step]) -> Pairs {
+fn quarter<const INDEX: usize>(weights: &[LaneColumns], activations: &[LaneColumns]) -> QuarterLanes {
     let mut sums = [[vdupq_n_f32(0.0); SIDE]; SIDE];
-    for (Step(w), Step(x)) in weights.iter().zip(activations) {
+    for (LaneColumns(w), LaneColumns(x)) in weights.iter().zip(activations) {
         let w: [float32x4_t; SIDE] = from_fn(|row| lanes::<INDEX>(&w[row]));
         for token in 0..SIDE {
             let x = lanes::<INDEX>(&x[token]);
@@ -69,7 +69,7 @@ fn lanes<const INDEX: usize>(step: &[f32; LANES]) -> float32x4_t {
 
 #[inline]
 #[target_feature(enable = "neon")]
-fn added(a: Pairs, b: Pairs) -> Pairs {
+fn added(a: QuarterLanes, b: QuarterLanes) -> QuarterLanes {
     from_fn(|token| from_fn(|row| vaddq_f32(a[token][row], b[token][row])))
 }
 

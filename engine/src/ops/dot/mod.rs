@@ -9,7 +9,7 @@
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
-mod plain;
+mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
@@ -28,13 +28,13 @@ pub const SIDE: usize = 4;
 /// [`LANES`] columns of [`SIDE`] rows. No register is filled from two lines of a cache, which takes twice as long.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
-pub struct Step(pub [[f32; LANES]; SIDE]);
+pub struct LaneColumns(pub [[f32; LANES]; SIDE]);
 
 /// Rows of weights that are multiplied together at most.
 pub const PANEL: usize = 128;
 
-/// Their products with each of four rows of activations.
-pub type Sums = [[[f32; SIDE]; PANEL / SIDE]; SIDE];
+/// Products of a panel's rows with each of four rows of activations.
+pub type PanelSums = [[[f32; SIDE]; PANEL / SIDE]; SIDE];
 
 /// The code that computes dot products.
 #[derive(Clone, Copy, Debug)]
@@ -45,13 +45,13 @@ pub struct Kernel {
     pub block: fn(a: &[f32], b: &[f32]) -> f32,
     /// Multiplies groups of four rows, each `len` steps after the previous one, with four rows of activations: of
     /// each group as many steps as the activations have.
-    pub tiles: fn(weights: &[Step], len: usize, activations: &[Step], sums: &mut Sums),
+    pub tiles: fn(weights: &[LaneColumns], len: usize, activations: &[LaneColumns], sums: &mut PanelSums),
 }
 
 impl Kernel {
     /// The fastest that this machine has.
     pub fn fastest() -> Self {
-        Self::all().next().unwrap_or(plain::KERNEL)
+        Self::all().next().unwrap_or(portable::KERNEL)
     }
 
     /// Returns all kernels of this machine, the fastest first; the last is the definition.
@@ -62,7 +62,7 @@ impl Kernel {
         let fast = aarch64::kernels();
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         let fast = None.into_iter();
-        fast.chain([plain::KERNEL])
+        fast.chain([portable::KERNEL])
     }
 
     /// `Σ a[k] · b[k]` over rows of any length.

@@ -1,4 +1,4 @@
-//! Twins of [`super::plain`] for AVX-512, and for AVX2 with FMA.
+//! Twins of [`super::portable`] for AVX-512, and for AVX2 with FMA.
 //!
 //! Registers are filled from arrays of their size, so that only handing the functions out is unsafe.
 
@@ -7,7 +7,7 @@ use std::array::from_fn;
 
 use zerocopy::transmute;
 
-use super::{Kernel, LANES, SIDE, Step, Sums, filled_up};
+use super::{Kernel, LANES, LaneColumns, PanelSums, SIDE, filled_up};
 
 /// Half a register of AVX-512.
 const HALF: usize = LANES / 2;
@@ -80,7 +80,7 @@ fn sum(low: __m256, high: __m256) -> f32 {
 }
 
 #[target_feature(enable = "avx512f,avx2,fma")]
-fn tiles_in_512(weights: &[Step], len: usize, activations: &[Step], sums: &mut Sums) {
+fn tiles_in_512(weights: &[LaneColumns], len: usize, activations: &[LaneColumns], sums: &mut PanelSums) {
     for (group, weights) in weights.chunks(len).enumerate() {
         let tile = tile_in_512(weights, activations);
         (0..SIDE).for_each(|token| sums[token][group] = tile[token]);
@@ -89,9 +89,9 @@ fn tiles_in_512(weights: &[Step], len: usize, activations: &[Step], sums: &mut S
 
 #[inline]
 #[target_feature(enable = "avx512f,avx2,fma")]
-fn tile_in_512(weights: &[Step], activations: &[Step]) -> [[f32; SIDE]; SIDE] {
+fn tile_in_512(weights: &[LaneColumns], activations: &[LaneColumns]) -> [[f32; SIDE]; SIDE] {
     let mut sums = [[_mm512_setzero_ps(); SIDE]; SIDE];
-    for (Step(w), Step(x)) in weights.iter().zip(activations) {
+    for (LaneColumns(w), LaneColumns(x)) in weights.iter().zip(activations) {
         for token in 0..SIDE {
             let x = transmute!(x[token]);
             for row in 0..SIDE {
@@ -126,7 +126,7 @@ fn halves(a: __m512, b: __m512) -> __m512 {
 }
 
 #[target_feature(enable = "avx2,fma")]
-fn tiles_in_256(weights: &[Step], len: usize, activations: &[Step], sums: &mut Sums) {
+fn tiles_in_256(weights: &[LaneColumns], len: usize, activations: &[LaneColumns], sums: &mut PanelSums) {
     for (group, weights) in weights.chunks(len).enumerate() {
         let tile = tile_in_256(weights, activations);
         (0..SIDE).for_each(|token| sums[token][group] = tile[token]);
@@ -136,7 +136,7 @@ fn tiles_in_256(weights: &[Step], len: usize, activations: &[Step], sums: &mut S
 /// Multiplies two tokens, half the lanes of each at a time, since the registers hold no more sums.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn tile_in_256(weights: &[Step], activations: &[Step]) -> [[f32; SIDE]; SIDE] {
+fn tile_in_256(weights: &[LaneColumns], activations: &[LaneColumns]) -> [[f32; SIDE]; SIDE] {
     let ([a, b], [c, d]) = (two::<0>(weights, activations), two::<2>(weights, activations));
     [a, b, c, d]
 }
@@ -144,7 +144,7 @@ fn tile_in_256(weights: &[Step], activations: &[Step]) -> [[f32; SIDE]; SIDE] {
 /// The sums of four rows with two tokens.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn two<const FIRST: usize>(weights: &[Step], activations: &[Step]) -> [[f32; SIDE]; 2] {
+fn two<const FIRST: usize>(weights: &[LaneColumns], activations: &[LaneColumns]) -> [[f32; SIDE]; 2] {
     let [a, b] = half_a_tile::<0, FIRST>(weights, activations);
     let [c, d] = half_a_tile::<1, FIRST>(weights, activations);
     [in_rows(a, c), in_rows(b, d)]
@@ -154,11 +154,11 @@ fn two<const FIRST: usize>(weights: &[Step], activations: &[Step]) -> [[f32; SID
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn half_a_tile<const UPPER: usize, const FIRST: usize>(
-    weights: &[Step],
-    activations: &[Step],
+    weights: &[LaneColumns],
+    activations: &[LaneColumns],
 ) -> [[__m256; SIDE]; 2] {
     let mut sums = [[_mm256_setzero_ps(); SIDE]; 2];
-    for (Step(w), Step(x)) in weights.iter().zip(activations) {
+    for (LaneColumns(w), LaneColumns(x)) in weights.iter().zip(activations) {
         for token in 0..2 {
             let x = half::<UPPER>(&x[FIRST + token]);
             for row in 0..SIDE {

@@ -6,7 +6,7 @@ use std::array::from_fn;
 use zerocopy::transmute;
 
 use super::registers::*;
-use crate::quant::stored::part;
+use crate::quant::block::part;
 use crate::quant::tq1_0;
 
 /// Codes of 256 values, 32 to a register.
@@ -125,7 +125,7 @@ pub(in crate::quant) fn iq4_xs_scales(low: [u8; 4], high: u16) -> __m128i {
 /// The codes of TQ1_0, 0 to 2: bytes are multiplied with powers of 3, and 3 · byte / 256 is the digit.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(in crate::quant) fn tq1_0_codes(block: &tq1_0::Block) -> Codes {
+pub(in crate::quant) fn tq1_0_codes(block: &tq1_0::BlockTq1_0) -> Codes {
     let (first, rest) = (load(part(&block.fives, 0)), load_half(part(&block.fives, 2)));
     let fours = _mm_set1_epi32(i32::from_le_bytes(block.fours));
     let powers =

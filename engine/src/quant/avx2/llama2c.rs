@@ -6,7 +6,9 @@ use zerocopy::transmute;
 
 use super::found;
 use super::registers::load_half;
-use crate::quant::llama2c::plain::{GroupProducts, Groups, Products, Quantised, by_row, plain_products};
+use crate::quant::llama2c::portable::{
+    GroupProducts, Groups, Products, QuantisedRow, by_row, plain_products,
+};
 
 /// Rows that share a register, one to a lane.
 const ROWS: usize = 8;
@@ -112,7 +114,7 @@ fn pairs(a: __m256, b: __m256, c: __m256, d: __m256) -> [__m256; 4] {
 }
 
 #[target_feature(enable = "avx2")]
-fn fill_groups(weights: Groups, activations: &[Quantised], out: &mut [f32]) {
+fn fill_groups(weights: Groups, activations: &[QuantisedRow], out: &mut [f32]) {
     by_row(weights, activations, out, |w, x| dot(w, x));
 }
 

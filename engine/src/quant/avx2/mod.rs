@@ -2,19 +2,19 @@
 //!
 //! Registers are filled from arrays of their size, so that only handing the functions out is unsafe.
 
-mod affine;
 pub(super) mod codes;
-mod large;
-pub(super) mod large_tile;
+mod floats;
+mod k_quants;
+pub(super) mod k_quants_tile;
 pub(super) mod llama2c;
-mod plain;
-mod quantise;
+mod q_asymmetric;
+pub(super) mod q_symmetric;
+mod quantisation;
 pub(super) mod registers;
-pub(super) mod signed;
 mod ternary;
 mod tile;
 
-use super::{Dot, Quantise, TernaryCodes, TernarySum, Tile};
+use super::{Dot, DotTile, RowQuantiser, TernaryCodes, TernarySum};
 use crate::weight::DType;
 
 /// Gives safe access to functions that need instructions of their own.
@@ -35,24 +35,24 @@ macro_rules! detected {
 #[expect(unsafe_code)]
 pub(super) fn dot(dtype: DType) -> Option<Dot> {
     detected! { dtype;
-        F32 plain::dot_f32;
-        F16 plain::dot_f16;
-        BF16 plain::dot_bf16;
-        Q4_0 signed::q4_0;
-        Q4_1 affine::q4_1;
-        Q5_0 signed::q5_0;
-        Q5_1 affine::q5_1;
-        Q8_0 signed::q8_0;
-        Q2_K large::q2_k;
-        Q3_K large::q3_k;
-        Q4_K large::q4_k;
-        Q5_K large::q5_k;
-        Q6_K large::q6_k;
-        IQ4_NL signed::iq4_nl;
-        IQ4_XS large::iq4_xs;
-        TQ1_0 large::tq1_0;
-        TQ2_0 large::tq2_0;
-        MXFP4 signed::mxfp4;
+        F32 floats::dot_f32;
+        F16 floats::dot_f16;
+        BF16 floats::dot_bf16;
+        Q4_0 q_symmetric::q4_0;
+        Q4_1 q_asymmetric::q4_1;
+        Q5_0 q_symmetric::q5_0;
+        Q5_1 q_asymmetric::q5_1;
+        Q8_0 q_symmetric::q8_0;
+        Q2_K k_quants::q2_k;
+        Q3_K k_quants::q3_k;
+        Q4_K k_quants::q4_k;
+        Q5_K k_quants::q5_k;
+        Q6_K k_quants::q6_k;
+        IQ4_NL q_symmetric::iq4_nl;
+        IQ4_XS k_quants::iq4_xs;
+        TQ1_0 k_quants::tq1_0;
+        TQ2_0 k_quants::tq2_0;
+        MXFP4 q_symmetric::mxfp4;
     }
 }
 
@@ -60,46 +60,46 @@ pub(super) fn dot(dtype: DType) -> Option<Dot> {
 #[expect(unsafe_code)]
 pub(super) fn batch_dot(dtype: DType) -> Option<Dot> {
     detected! { dtype;
-        F32 plain::batch_dot_f32;
-        F16 plain::batch_dot_f16;
-        BF16 plain::batch_dot_bf16;
-        IQ4_NL signed::iq4_nl_batch;
-        Q2_K large::q2_k_batch;
-        Q3_K large::q3_k_batch;
-        Q4_K large::q4_k_batch;
-        Q5_K large::q5_k_batch;
-        Q6_K large::q6_k_batch;
-        IQ4_XS large::iq4_xs_batch;
+        F32 floats::batch_dot_f32;
+        F16 floats::batch_dot_f16;
+        BF16 floats::batch_dot_bf16;
+        IQ4_NL q_symmetric::iq4_nl_batch;
+        Q2_K k_quants::q2_k_batch;
+        Q3_K k_quants::q3_k_batch;
+        Q4_K k_quants::q4_k_batch;
+        Q5_K k_quants::q5_k_batch;
+        Q6_K k_quants::q6_k_batch;
+        IQ4_XS k_quants::iq4_xs_batch;
     }
 }
 
 /// Twin of the dot product of F16 weights with F32 activations.
 #[expect(unsafe_code)]
 pub(super) fn mixed_dot() -> Option<Dot> {
-    detected! { DType::F16; F16 plain::batch_dot_f16_f32; }
+    detected! { DType::F16; F16 floats::batch_dot_f16_f32; }
 }
 
 /// Twins of eight dot products at once, in the order of sums for several tokens.
 #[expect(unsafe_code)]
-pub(super) fn tile(dtype: DType) -> Option<Tile> {
+pub(super) fn tile(dtype: DType) -> Option<DotTile> {
     detected! { dtype;
         Q4_0 tile::q4_0;
         Q5_0 tile::q5_0;
         Q8_0 tile::q8_0;
         IQ4_NL tile::iq4_nl_batch;
-        Q2_K large_tile::q2_k;
-        Q4_K large_tile::q4_k;
-        Q5_K large_tile::q5_k;
-        Q6_K large_tile::q6_k;
+        Q2_K k_quants_tile::q2_k;
+        Q4_K k_quants_tile::q4_k;
+        Q5_K k_quants_tile::q5_k;
+        Q6_K k_quants_tile::q6_k;
     }
 }
 
 /// Twins of the functions that quantise activations.
 #[expect(unsafe_code)]
-pub(super) fn quantise(dtype: DType) -> Option<Quantise> {
+pub(super) fn quantise(dtype: DType) -> Option<RowQuantiser> {
     detected! { dtype;
-        Q8_0 quantise::q8_0;
-        Q8_1 quantise::q8_1;
+        Q8_0 quantisation::q8_0;
+        Q8_1 quantisation::q8_1;
     }
 }
 

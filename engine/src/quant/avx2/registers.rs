@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use zerocopy::transmute;
 
-use crate::quant::stored::Half;
+use crate::quant::block::StoredF16;
 
 /// A register of 32 bytes.
 #[inline]
@@ -113,7 +113,7 @@ pub(in crate::quant) fn sum_integers(lanes: __m256i) -> i32 {
 /// for the sums of the block before, whose register it fills up.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(in crate::quant) fn product(a: Half, b: Half) -> f32 {
+pub(in crate::quant) fn product(a: StoredF16, b: StoredF16) -> f32 {
     product_of_bits(a.bits(), b.bits())
 }
 
@@ -128,7 +128,7 @@ fn product_of_bits(a: u16, b: u16) -> f32 {
 /// Two such products.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(in crate::quant) fn products(a: [Half; 2], b: [Half; 2]) -> (f32, f32) {
+pub(in crate::quant) fn products(a: [StoredF16; 2], b: [StoredF16; 2]) -> (f32, f32) {
     let both = [a, b].map(|[low, high]| u32::from(low.bits()) | u32::from(high.bits()) << 16);
     let both = u64::from(both[0]) | u64::from(both[1]) << 32;
     let widened = _mm_cvtph_ps(_mm_cvtsi64_si128(both.cast_signed()));
@@ -139,7 +139,7 @@ pub(in crate::quant) fn products(a: [Half; 2], b: [Half; 2]) -> (f32, f32) {
 /// Four `f16` widened, in each half of the register.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(in crate::quant) fn widen_four(four: [Half; 4]) -> __m256 {
+pub(in crate::quant) fn widen_four(four: [StoredF16; 4]) -> __m256 {
     let [a, b, c, d] = four.map(|half| half.bits().cast_signed());
     let widened = _mm_cvtph_ps(_mm_setr_epi16(a, b, c, d, 0, 0, 0, 0));
     _mm256_set_m128(widened, widened)
@@ -148,14 +148,14 @@ pub(in crate::quant) fn widen_four(four: [Half; 4]) -> __m256 {
 /// An `f16` widened, in every lane.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(in crate::quant) fn widen_to_all(half: Half) -> __m256 {
+pub(in crate::quant) fn widen_to_all(half: StoredF16) -> __m256 {
     _mm256_cvtph_ps(_mm_set1_epi16(half.bits().cast_signed()))
 }
 
 /// An `f16` widened.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(in crate::quant) fn widen(half: Half) -> f32 {
+pub(in crate::quant) fn widen(half: StoredF16) -> f32 {
     const ONE: u16 = 0x3C00;
     product_of_bits(half.bits(), ONE)
 }

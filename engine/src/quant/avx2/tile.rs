@@ -1,44 +1,44 @@
-//! Two rows of weights with four of activations: what the dot products in [`super::signed`] give, with every block
+//! Two rows of weights with four of activations: what the dot products in [`super::q_symmetric`] give, with every block
 //! read once.
 
 use std::arch::x86_64::*;
 
+use super::q_symmetric::{iq4_nl_codes, q4_0_codes, q5_0_codes};
 use super::registers::*;
-use super::signed::{iq4_nl_codes, q4_0_codes, q5_0_codes};
-use crate::quant::stored::{Half, Stored, blocks};
+use crate::quant::block::{QuantBlock, StoredF16, blocks};
 use crate::quant::{iq4_nl, q4_0, q5_0, q8_0};
 
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn q4_0(weights: [&[u8]; 2], activations: [&[u8]; 4]) -> [[f32; 4]; 2] {
-    tile(weights, activations, |block: &q4_0::Block| (block.scale, q4_0_codes(block)))
+    tile(weights, activations, |block: &q4_0::BlockQ4_0| (block.scale, q4_0_codes(block)))
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn q5_0(weights: [&[u8]; 2], activations: [&[u8]; 4]) -> [[f32; 4]; 2] {
-    tile(weights, activations, |block: &q5_0::Block| (block.scale, q5_0_codes(block)))
+    tile(weights, activations, |block: &q5_0::BlockQ5_0| (block.scale, q5_0_codes(block)))
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn q8_0(weights: [&[u8]; 2], activations: [&[u8]; 4]) -> [[f32; 4]; 2] {
-    tile(weights, activations, |block: &q8_0::Block| (block.scale, load_signed(&block.codes)))
+    tile(weights, activations, |block: &q8_0::BlockQ8_0| (block.scale, load_signed(&block.codes)))
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn iq4_nl_batch(weights: [&[u8]; 2], activations: [&[u8]; 4]) -> [[f32; 4]; 2] {
-    tile(weights, activations, |block: &iq4_nl::Block| (block.scale, iq4_nl_codes(block)))
+    tile(weights, activations, |block: &iq4_nl::BlockIq4Nl| (block.scale, iq4_nl_codes(block)))
 }
 
-/// Eight times [`crate::quant::signed_dot::dot`]; `read` gives the scale and the codes of a block of weights.
+/// Eight times [`crate::quant::q_symmetric_dot::dot`]; `read` gives the scale and the codes of a block of weights.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn tile<B: Stored>(
+fn tile<B: QuantBlock>(
     weights: [&[u8]; 2],
     activations: [&[u8]; 4],
-    read: impl Fn(&B) -> (Half, __m256i),
+    read: impl Fn(&B) -> (StoredF16, __m256i),
 ) -> [[f32; 4]; 2] {
     let mut lanes = [[_mm256_setzero_ps(); 2]; 4];
     let [first, second] = weights.map(blocks::<B>);
-    let [a, b, c, d] = activations.map(blocks::<q8_0::Block>);
+    let [a, b, c, d] = activations.map(blocks::<q8_0::BlockQ8_0>);
     for (((((first, second), a), b), c), d) in first.iter().zip(second).zip(a).zip(b).zip(c).zip(d) {
         let four = widen_four([a.scale, b.scale, c.scale, d.scale]);
         let rows = [first, second].map(|block| {
@@ -60,7 +60,7 @@ fn tile<B: Stored>(
 fn add<const TOKEN: i32>(
     lanes: [__m256; 2],
     rows: &[(__m256, __m256i); 2],
-    activations: &q8_0::Block,
+    activations: &q8_0::BlockQ8_0,
 ) -> [__m256; 2] {
     let activations = load_signed(&activations.codes);
     [0, 1].map(|row| {

@@ -1,10 +1,10 @@
 //! Tiles for x86-64 with AVX-512 (F, BW and VNNI): two rows of weights side by side in one register. Sums of integers are
 //! exact in any order, and sums of blocks go through the same lanes with the same roundings as those of [`super::avx2`].
 
-mod large;
-mod signed;
+mod k_quants;
+mod q_symmetric;
 
-use super::Tile;
+use super::DotTile;
 use crate::weight::DType;
 
 /// Gives safe access to functions that need instructions of their own.
@@ -23,16 +23,16 @@ macro_rules! detected {
 
 /// Twins of eight dot products at once, in the order of sums for several tokens.
 #[expect(unsafe_code)]
-pub(super) fn tile(dtype: DType) -> Option<Tile> {
+pub(super) fn tile(dtype: DType) -> Option<DotTile> {
     detected! { dtype;
-        Q4_0 signed::q4_0;
-        Q5_0 signed::q5_0;
-        Q8_0 signed::q8_0;
-        IQ4_NL signed::iq4_nl_batch;
-        Q2_K large::q2_k;
-        Q4_K large::q4_k;
-        Q5_K large::q5_k;
-        Q6_K large::q6_k;
+        Q4_0 q_symmetric::q4_0;
+        Q5_0 q_symmetric::q5_0;
+        Q8_0 q_symmetric::q8_0;
+        IQ4_NL q_symmetric::iq4_nl_batch;
+        Q2_K k_quants::q2_k;
+        Q4_K k_quants::q4_k;
+        Q5_K k_quants::q5_k;
+        Q6_K k_quants::q6_k;
     }
 }
 

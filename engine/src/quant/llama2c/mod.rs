@@ -8,10 +8,10 @@
 #[cfg(target_arch = "x86_64")]
 use super::avx2::llama2c as fast;
 
-pub(super) mod plain;
+pub(super) mod portable;
 
-use plain::numbers;
-pub use plain::{GroupProducts, Groups, Products, Quantised, plain_group_products, plain_products};
+use portable::numbers;
+pub use portable::{GroupProducts, Groups, Products, QuantisedRow, plain_group_products, plain_products};
 
 /// Decodes a row: each code times the scale of its group.
 pub fn decode(codes: &[u8], scales: &[u8], group: usize, out: &mut [f32]) {

@@ -3,7 +3,7 @@
 use std::arch::aarch64::*;
 
 use super::registers::*;
-use crate::quant::stored::part;
+use crate::quant::block::part;
 use crate::quant::{iq4_nl, iq4_xs, q3_k, q5_k, q6_k};
 
 /// Twin of [`crate::quant::q2_k::two_bits`].
@@ -17,7 +17,7 @@ pub(super) fn two_bits(bytes: &[u8; 64], row: usize) -> Bytes {
 /// The codes of Q3_K, −4 to 3.
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn q3_k(w: &q3_k::Block, row: usize) -> Bytes {
+pub(super) fn q3_k(w: &q3_k::BlockQ3K, row: usize) -> Bytes {
     both(two_bits(&w.codes, row), high_bits(&w.high, row, 4), |low, high| {
         vsubq_s8(vorrq_s8(low, high), vdupq_n_s8(4))
     })
@@ -33,14 +33,14 @@ pub(super) fn nibbles(bytes: &[u8; 128], row: usize) -> Bytes {
 /// The codes of Q5_K, 0 to 31.
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn q5_k(w: &q5_k::Block, row: usize) -> Bytes {
+pub(super) fn q5_k(w: &q5_k::BlockQ5K, row: usize) -> Bytes {
     both(nibbles(&w.nibbles, row), high_bits(&w.high, row, 16), |low, high| vorrq_s8(low, high))
 }
 
 /// The codes of Q6_K, 0 to 63.
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn q6_k(w: &q6_k::Block, row: usize) -> Bytes {
+pub(super) fn q6_k(w: &q6_k::BlockQ6K, row: usize) -> Bytes {
     let low = nibbles_of(part(&w.low, row / 4 * 2 + row % 2), row % 4 >= 2);
     both(low, two_bits(&w.high, row), |low, high| vorrq_s8(low, vshlq_n_s8::<4>(high)))
 }
@@ -48,7 +48,7 @@ pub(super) fn q6_k(w: &q6_k::Block, row: usize) -> Bytes {
 /// The codes of IQ4_XS.
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn iq4_xs(w: &iq4_xs::Block, row: usize) -> Bytes {
+pub(super) fn iq4_xs(w: &iq4_xs::BlockIq4Xs, row: usize) -> Bytes {
     look_up(&iq4_nl::VALUES, &w.nibbles[row])
 }
 

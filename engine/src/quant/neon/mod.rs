@@ -5,17 +5,17 @@
 //! arrays of their size, so that only handing the functions out, and the instructions that have no stable function yet,
 //! are unsafe.
 
-mod affine;
 mod codes;
+mod floats;
 pub(super) mod half;
-mod large;
-mod large_tile;
-mod plain;
+mod k_quants;
+mod k_quants_tile;
+mod q_asymmetric;
+mod q_symmetric;
 mod registers;
-mod signed;
 mod tile;
 
-use super::{Dot, Tile};
+use super::{Dot, DotTile};
 use crate::weight::DType;
 
 /// Gives safe access to functions that need instructions of their own.
@@ -36,24 +36,24 @@ macro_rules! detected {
 #[expect(unsafe_code)]
 pub(super) fn dot(dtype: DType) -> Option<Dot> {
     detected! { dtype;
-        F32 plain::dot_f32;
-        F16 plain::dot_f16;
-        BF16 plain::dot_bf16;
-        Q4_0 signed::q4_0;
-        Q4_1 affine::q4_1;
-        Q5_0 signed::q5_0;
-        Q5_1 affine::q5_1;
-        Q8_0 signed::q8_0;
-        Q2_K large::q2_k;
-        Q3_K large::q3_k;
-        Q4_K large::q4_k;
-        Q5_K large::q5_k;
-        Q6_K large::q6_k;
-        IQ4_NL signed::iq4_nl;
-        IQ4_XS large::iq4_xs;
-        TQ1_0 large::tq1_0;
-        TQ2_0 large::tq2_0;
-        MXFP4 signed::mxfp4;
+        F32 floats::dot_f32;
+        F16 floats::dot_f16;
+        BF16 floats::dot_bf16;
+        Q4_0 q_symmetric::q4_0;
+        Q4_1 q_asymmetric::q4_1;
+        Q5_0 q_symmetric::q5_0;
+        Q5_1 q_asymmetric::q5_1;
+        Q8_0 q_symmetric::q8_0;
+        Q2_K k_quants::q2_k;
+        Q3_K k_quants::q3_k;
+        Q4_K k_quants::q4_k;
+        Q5_K k_quants::q5_k;
+        Q6_K k_quants::q6_k;
+        IQ4_NL q_symmetric::iq4_nl;
+        IQ4_XS k_quants::iq4_xs;
+        TQ1_0 k_quants::tq1_0;
+        TQ2_0 k_quants::tq2_0;
+        MXFP4 q_symmetric::mxfp4;
     }
 }
 
@@ -61,39 +61,39 @@ pub(super) fn dot(dtype: DType) -> Option<Dot> {
 #[expect(unsafe_code)]
 pub(super) fn batch_dot(dtype: DType) -> Option<Dot> {
     detected! { dtype;
-        F32 plain::batch_dot_f32;
-        F16 plain::batch_dot_f16;
-        BF16 plain::batch_dot_bf16;
-        IQ4_NL signed::iq4_nl_batch;
-        Q2_K large::q2_k_batch;
-        Q3_K large::q3_k_batch;
-        Q4_K large::q4_k_batch;
-        Q5_K large::q5_k_batch;
-        Q6_K large::q6_k_batch;
-        IQ4_XS large::iq4_xs_batch;
+        F32 floats::batch_dot_f32;
+        F16 floats::batch_dot_f16;
+        BF16 floats::batch_dot_bf16;
+        IQ4_NL q_symmetric::iq4_nl_batch;
+        Q2_K k_quants::q2_k_batch;
+        Q3_K k_quants::q3_k_batch;
+        Q4_K k_quants::q4_k_batch;
+        Q5_K k_quants::q5_k_batch;
+        Q6_K k_quants::q6_k_batch;
+        IQ4_XS k_quants::iq4_xs_batch;
     }
 }
 
 /// Twin of the dot product of F16 weights with F32 activations.
 #[expect(unsafe_code)]
 pub(super) fn mixed_dot() -> Option<Dot> {
-    detected! { DType::F16; F16 plain::batch_dot_f16_f32; }
+    detected! { DType::F16; F16 floats::batch_dot_f16_f32; }
 }
 
 /// Twins of eight dot products at once, in the order of sums for several tokens.
 #[expect(unsafe_code)]
-pub(super) fn tile(dtype: DType) -> Option<Tile> {
+pub(super) fn tile(dtype: DType) -> Option<DotTile> {
     detected! { dtype;
         Q4_0 tile::q4_0;
         Q5_0 tile::q5_0;
         Q8_0 tile::q8_0;
         IQ4_NL tile::iq4_nl_batch;
-        Q2_K large_tile::q2_k;
-        Q3_K large_tile::q3_k;
-        Q4_K large_tile::q4_k;
-        Q5_K large_tile::q5_k;
-        Q6_K large_tile::q6_k;
-        IQ4_XS large_tile::iq4_xs;
+        Q2_K k_quants_tile::q2_k;
+        Q3_K k_quants_tile::q3_k;
+        Q4_K k_quants_tile::q4_k;
+        Q5_K k_quants_tile::q5_k;
+        Q6_K k_quants_tile::q6_k;
+        IQ4_XS k_quants_tile::iq4_xs;
     }
 }
 

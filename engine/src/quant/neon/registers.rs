@@ -9,13 +9,13 @@ use zerocopy::transmute;
 pub(super) type Bytes = [int8x16_t; 2];
 
 /// A sum for each of eight lanes.
-pub(super) type Sums = [int32x4_t; 2];
+pub(super) type Int32Lanes = [int32x4_t; 2];
 
-/// Eight `f32`: twin of [`crate::quant::lanes::Lanes`].
+/// Eight `f32`: twin of [`crate::quant::lanes::LaneSums`].
 #[derive(Clone, Copy)]
-pub(super) struct Lanes(pub(super) [float32x4_t; 2]);
+pub(super) struct NeonLanes(pub(super) [float32x4_t; 2]);
 
-impl Lanes {
+impl NeonLanes {
     #[inline]
     #[target_feature(enable = "neon")]
     pub(super) fn zeros() -> Self {
@@ -25,14 +25,14 @@ impl Lanes {
     /// `lanes + scale · sums`, each lane with one rounding.
     #[inline]
     #[target_feature(enable = "neon")]
-    pub(super) fn plus_scaled(self, scale: f32, sums: Sums) -> Self {
+    pub(super) fn plus_scaled(self, scale: f32, sums: Int32Lanes) -> Self {
         let [low, high] = sums.map(|sums| vcvtq_f32_s32(sums));
         Self([vfmaq_n_f32(self.0[0], low, scale), vfmaq_n_f32(self.0[1], high, scale)])
     }
 
     #[inline]
     #[target_feature(enable = "neon")]
-    pub(super) fn add_scaled(&mut self, scale: f32, sums: Sums) {
+    pub(super) fn add_scaled(&mut self, scale: f32, sums: Int32Lanes) {
         *self = self.plus_scaled(scale, sums);
     }
 
@@ -63,7 +63,7 @@ impl Lanes {
     }
 }
 
-/// The last steps of [`Lanes::sum`].
+/// The last steps of [`NeonLanes::sum`].
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn sum4(lanes: float32x4_t) -> f32 {
@@ -73,7 +73,7 @@ pub(super) fn sum4(lanes: float32x4_t) -> f32 {
 /// Products of bytes, four to a lane: twin of [`crate::quant::lanes::dot4`] where no activation is −128.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-pub(super) fn dot4([w0, w1]: Bytes, [a0, a1]: Bytes) -> Sums {
+pub(super) fn dot4([w0, w1]: Bytes, [a0, a1]: Bytes) -> Int32Lanes {
     [products(w0, a0), products(w1, a1)]
 }
 
@@ -149,6 +149,6 @@ pub(super) fn spread_bits(bits: [u8; 4], value: u8) -> [uint8x16_t; 2] {
 /// The sum of all lanes.
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn sum_integers([low, high]: Sums) -> i32 {
+pub(super) fn sum_integers([low, high]: Int32Lanes) -> i32 {
     vaddvq_s32(vaddq_s32(low, high))
 }

@@ -1,13 +1,13 @@
-//! Two rows of weights with four of activations: what the dot products in [`super::signed`] give, with every block read
+//! Two rows of weights with four of activations: what the dot products in [`super::q_symmetric`] give, with every block read
 //! once.
 
 use std::arch::aarch64::*;
 
+use super::q_symmetric::{iq4_nl_codes, q4_0_codes, q5_0_codes};
 use super::registers::*;
-use super::signed::{iq4_nl_codes, q4_0_codes, q5_0_codes};
-use crate::quant::signed::Signed;
-use crate::quant::signed_dot;
-use crate::quant::stored::blocks;
+use crate::quant::block::blocks;
+use crate::quant::q_symmetric::SymmetricBlock;
+use crate::quant::q_symmetric_dot;
 use crate::quant::{iq4_nl, q4_0, q5_0, q8_0};
 
 macro_rules! tiles {
@@ -24,29 +24,29 @@ macro_rules! tiles {
 }
 
 tiles! {
-    q4_0: q4_0::Block, |w| q4_0_codes(w);
-    q5_0: q5_0::Block, |w| q5_0_codes(w);
-    q8_0: q8_0::Block, |w| registers(w.codes);
-    iq4_nl_batch: iq4_nl::Block, |w| iq4_nl_codes(w);
+    q4_0: q4_0::BlockQ4_0, |w| q4_0_codes(w);
+    q5_0: q5_0::BlockQ5_0, |w| q5_0_codes(w);
+    q8_0: q8_0::BlockQ8_0, |w| registers(w.codes);
+    iq4_nl_batch: iq4_nl::BlockIq4Nl, |w| iq4_nl_codes(w);
 }
 
-/// The definition, for rows of activations that hold a −128 ([`super::signed`]).
-fn defined<B: Signed>(weights: [&[u8]; 2], activations: [&[u8]; 4]) -> [[f32; 4]; 2] {
-    weights.map(|weights| activations.map(|activations| signed_dot::dot::<B>(weights, activations)))
+/// The definition, for rows of activations that hold a −128 ([`super::q_symmetric`]).
+fn defined<B: SymmetricBlock>(weights: [&[u8]; 2], activations: [&[u8]; 4]) -> [[f32; 4]; 2] {
+    weights.map(|weights| activations.map(|activations| q_symmetric_dot::dot::<B>(weights, activations)))
 }
 
-/// Eight times [`signed_dot::dot`].
+/// Eight times [`q_symmetric_dot::dot`].
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-fn tile<B: Signed>(
+fn tile<B: SymmetricBlock>(
     weights: [&[u8]; 2],
     activations: [&[u8]; 4],
     least: &mut int8x16_t,
     codes: impl Fn(&B) -> Bytes,
 ) -> [[f32; 4]; 2] {
-    let mut lanes = [[Lanes::zeros(); 2]; 4];
+    let mut lanes = [[NeonLanes::zeros(); 2]; 4];
     let [first, second] = weights.map(blocks::<B>);
-    let [a, b, c, d] = activations.map(blocks::<q8_0::Block>);
+    let [a, b, c, d] = activations.map(blocks::<q8_0::BlockQ8_0>);
     for (((((first, second), a), b), c), d) in first.iter().zip(second).zip(a).zip(b).zip(c).zip(d) {
         let rows = [(first.scale(), codes(first)), (second.scale(), codes(second))];
         lanes[0] = add(lanes[0], rows, a, least);
@@ -60,7 +60,12 @@ fn tile<B: Signed>(
 /// A block of one token with the scale and the codes of each row of weights.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-fn add(lanes: [Lanes; 2], rows: [(f32, Bytes); 2], a: &q8_0::Block, least: &mut int8x16_t) -> [Lanes; 2] {
+fn add(
+    lanes: [NeonLanes; 2],
+    rows: [(f32, Bytes); 2],
+    a: &q8_0::BlockQ8_0,
+    least: &mut int8x16_t,
+) -> [NeonLanes; 2] {
     let ([low, high], scale) = (registers(a.codes), a.scale());
     *least = vminq_s8(*least, vminq_s8(low, high));
     let [first, second] = rows.map(|(row_scale, codes)| (row_scale * scale, dot4(codes, [low, high])));

@@ -1,12 +1,12 @@
 //! Log-probabilities of an engine that has read the text without the token that begins it, or with one more.
 
-use crate::change::Kind;
+use crate::change::CauseKind;
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Floor, Named, Row, Verdict};
 use crate::diagnose::causes::cause::{Cause, Sought};
 use crate::diagnose::causes::finding::Finding;
 use crate::diagnose::runs::Setting;
-use crate::engine::{self, Script};
+use crate::engine::{self, RunInput};
 use crate::error::Result;
 use crate::ops::sampling::log_probabilities;
 use crate::tap::Tap;
@@ -41,7 +41,7 @@ pub(super) fn of_rows(setting: &Setting, rows: &[Row]) -> Result<Option<Cause>> 
             continue;
         }
         let mut seen = Seen(None);
-        engine::run(setting.model, setting.numerics, &Script::greedy(read, 0), &mut seen)?;
+        engine::run(setting.model, setting.numerics, &RunInput::greedy(read, 0), &mut seen)?;
         let Some(logits) = seen.0 else { continue };
         let mut explains_all = true;
         for row in &open {
@@ -52,14 +52,14 @@ pub(super) fn of_rows(setting: &Setting, rows: &[Row]) -> Result<Option<Cause>> 
         }
         let what = format!(
             "{}: {}: {told}; this explains every position after the first",
-            Kind::TokensBos,
-            Kind::TokensBos.meaning()
+            CauseKind::TokensBos,
+            CauseKind::TokensBos.meaning()
         );
         let finding = Finding {
             points: open.iter().map(|row| row.site.point).collect(),
             candidate: Some(told),
             verified_on: open.iter().map(|row| row.site.to_string()).collect(),
-            ..Finding::new(Kind::TokensBos, first.site, what)
+            ..Finding::new(CauseKind::TokensBos, first.site, what)
         };
         return Ok(Some(Cause::once(Sought::Prompt, finding)));
     }

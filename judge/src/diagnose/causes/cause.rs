@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::change::Kind;
+use crate::change::CauseKind;
 use crate::checkpoint::{Point, Site};
 use crate::diagnose::causes::finding::Finding;
 use crate::diagnose::causes::places::Places;
@@ -86,14 +86,14 @@ pub enum Told {
     /// No known change explains it; what is known about it.
     Nothing {
         /// Unknown, or partial.
-        kind: Kind,
+        kind: CauseKind,
         /// One sentence.
         what: String,
     },
     /// The dump misstates its values; with the corrected reading some operations are still wrong.
     Misread {
         /// The kind of misreading.
-        kind: Kind,
+        kind: CauseKind,
         /// The sentence before their number and after it.
         what: [String; 2],
         /// Number of wrong operations, and of all; 0 if the sentence is complete without them.
@@ -109,7 +109,7 @@ pub struct Fit {
     /// The changes as `--suppose` takes them.
     pub typed: String,
     /// The kind of the first.
-    pub kind: Kind,
+    pub kind: CauseKind,
     /// The key of the model's configuration.
     pub key: Option<String>,
     /// Setting of the reference.
@@ -188,7 +188,7 @@ impl Cause {
             }
             Told::Misread { kind, what: [before, after], wrong } => {
                 let what = format!("{before}{}{after}", of_stages(wrong));
-                let is_of_a_tap = matches!(kind, Kind::DumpTap | Kind::DumpAxes);
+                let is_of_a_tap = matches!(kind, CauseKind::DumpTap | CauseKind::DumpAxes);
                 let points = if is_of_a_tap { vec![sites[0].point] } else { points };
                 Finding { points, layers, ..Finding::new(kind, sites[0], what) }.of(sites)
             }

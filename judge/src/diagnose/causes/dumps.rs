@@ -1,12 +1,12 @@
 //! Causes from two dumps without a model, operation by operation. Only activations need no weights.
 
-use crate::change::Kind;
+use crate::change::CauseKind;
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Heads, Row, Verdict, aligned};
 use crate::diagnose::causes::finding::Finding;
 use crate::dump::Dump;
 use crate::error::Result;
-use crate::exact::{Compared, Profile, Traced, judge};
+use crate::exact::{Profile, ResultPair, TracedNumerics, judge};
 use crate::model::Activation;
 use crate::numerics::{F32, Numerics};
 use crate::tensor::Tensor;
@@ -29,7 +29,7 @@ pub(super) fn other_activation(candidate: &Dump, reference: &Dump, rows: &[Row])
         reference: Some(theirs.to_string()),
         candidate: Some(ours.to_string()),
         verified_on: vec![row.site.to_string()],
-        ..Finding::new(Kind::Activation, row.site, what)
+        ..Finding::new(CauseKind::Activation, row.site, what)
     }))
 }
 
@@ -63,12 +63,12 @@ impl Stage {
     }
 
     fn is_made_by(&self, activation: Activation) -> bool {
-        let traced = Traced::new(&F32, Profile::of(&F32));
+        let traced = TracedNumerics::new(&F32, Profile::of(&F32));
         let own = match &self.gate {
             Some(gate) => traced.gated(gate, &self.up, activation),
             None => traced.activation(&self.up, activation),
         };
-        let compared = Compared {
+        let compared = ResultPair {
             traced: &own,
             sides: [&View::from(&self.act), &View::from(&own)],
             stored: None,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::change::Kind;
+use crate::change::CauseKind;
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Row, Verdict};
 use crate::diagnose::causes::{Cause, Finding, Sought};
@@ -21,7 +21,7 @@ pub(super) fn of_rows(rows: &[Row]) -> Option<Cause> {
     let first = of_others(rows).find(|row| row.site.point == Point::Experts)?;
     let sites: Vec<Site> = of_others(rows).map(|row| row.site).collect();
     let layers: BTreeSet<usize> = sites.iter().filter_map(|site| site.layer).collect();
-    let (kind, why) = (Kind::ExpertCount, first.reason.as_deref().unwrap_or_default());
+    let (kind, why) = (CauseKind::ExpertCount, first.reason.as_deref().unwrap_or_default());
     let what = format!("{kind}: {}: {why}", kind.meaning());
     let finding = Finding {
         key: Some("num_experts_per_tok".to_owned()),

@@ -1,13 +1,13 @@
 //! A cause, as reports tell it.
 
-use crate::change::Kind;
+use crate::change::CauseKind;
 use crate::checkpoint::{Point, Site};
 
 /// The explanation of a failure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
     /// The kind of cause; the most likely one if several are possible.
-    pub kind: Kind,
+    pub kind: CauseKind,
     /// The row it explains, which failed.
     pub site: Site,
     /// All the tap points that it explains.
@@ -36,7 +36,7 @@ pub struct Finding {
 
 impl Finding {
     /// Makes a finding for one site without details.
-    pub(super) fn new(kind: Kind, site: Site, what: String) -> Self {
+    pub(super) fn new(kind: CauseKind, site: Site, what: String) -> Self {
         Self {
             kind,
             site,

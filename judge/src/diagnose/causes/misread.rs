@@ -3,14 +3,14 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use crate::change::Kind;
-use crate::checkpoint::{Axis, Point, Site};
+use crate::change::CauseKind;
+use crate::checkpoint::{Point, Site, TapAxis};
 use crate::compare::{Continue, Held, Selection, Unexplained};
 use crate::diagnose::causes::cause::{Cause, Sought, Told};
 use crate::diagnose::causes::stage::Bench;
 use crate::diagnose::runs::Again;
 use crate::dump::{Dump, TensorRow};
-use crate::engine::Part;
+use crate::engine::ModelSegment;
 use crate::error::Result;
 use crate::exact::Float;
 use crate::measure::half_step;
@@ -65,7 +65,7 @@ fn layers_from_one(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Cause>
     let rest = Reading::of(bench, &Held::new(&dump)?)?.wrong;
     let before = format!("dump_layers: the dump numbers its layers from 1 to {n_layers}; numbered from 0, ");
     let what = [before, "; write layer numbers that start at 0".to_owned()];
-    Ok(is_better(&rest, open).then(|| cause(Kind::DumpLayers, open, what, [rest.len(), open.len()])))
+    Ok(is_better(&rest, open).then(|| cause(CauseKind::DumpLayers, open, what, [rest.len(), open.len()])))
 }
 
 /// Values that have no more digits than a shorter type, where the run has more.
@@ -94,7 +94,7 @@ fn storage(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Cause>> {
                 "; store them in f32, or if the model runs in {dtype}, set settings.dtype to \"{dtype}\""
             );
             let what = [before, after];
-            return Ok(Some(cause(Kind::DumpStorage, open, what, [rest.len(), open.len()])));
+            return Ok(Some(cause(CauseKind::DumpStorage, open, what, [rest.len(), open.len()])));
         }
     }
     Ok(None)
@@ -129,7 +129,7 @@ fn goes_on(bench: &Bench, open: &[&Unexplained], dtype: DType) -> Result<Option<
             "; compute them in f32, or set \"computed\": \"{dtype}\" on the tap, or \
             settings.dtype"
         );
-        cause(Kind::Arithmetic, open, [before, after], [0, 0])
+        cause(CauseKind::Arithmetic, open, [before, after], [0, 0])
     }))
 }
 
@@ -192,7 +192,7 @@ fn misnamed(bench: &Bench, open: &[&Unexplained], taps: &[Point], without: &Dump
             order.join(", "),
             own.join(", ")
         );
-        return Ok(cause(Kind::DumpAxes, open, [what, String::new()], [0, 0]));
+        return Ok(cause(CauseKind::DumpAxes, open, [what, String::new()], [0, 0]));
     }
     let searched = bench.stage(first).search(open);
     let told = match (same_as(bench, first, without)?, searched.fits.first()) {
@@ -207,7 +207,7 @@ fn misnamed(bench: &Bench, open: &[&Unexplained], taps: &[Point], without: &Dump
         (None, None) => "has values that do not match its name".to_owned(),
     };
     let what = format!("dump_tap: {names} {told}; {right} it");
-    Ok(cause(Kind::DumpTap, open, [what, String::new()], [0, 0]))
+    Ok(cause(CauseKind::DumpTap, open, [what, String::new()], [0, 0]))
 }
 
 /// The order of axes in which the values are our engine's.
@@ -219,7 +219,7 @@ fn exchanged_axes(one: &Unexplained) -> Option<Vec<&'static str>> {
     orders(shape.len()).into_iter().skip(1).find_map(|order| {
         let moved = Tensor::from(&View::from(&one.traced).permuted(&order));
         let is_same = crate::change::distance(&moved, &one.theirs) < 1e-2;
-        is_same.then(|| order.iter().map(|&axis| Axis::name(axes[axis])).collect())
+        is_same.then(|| order.iter().map(|&axis| TapAxis::name(axes[axis])).collect())
     })
 }
 
@@ -227,7 +227,7 @@ fn exchanged_axes(one: &Unexplained) -> Option<Vec<&'static str>> {
 fn same_as(bench: &Bench, one: &Unexplained, without: &Dump) -> Result<Option<Site>> {
     let held = Held::new(without)?;
     let setting = bench.setting.along(&held);
-    let of_layer = |layer| Again::Part(Part { embed: false, layers: layer..layer + 1, head: false });
+    let of_layer = |layer| Again::Part(ModelSegment { embed: false, layers: layer..layer + 1, head: false });
     let part = one.site.layer.map_or(Again::All, of_layer);
     let passes = one.site.pass.map_or(1, |pass| pass + 1);
     let mut looking = Looking { one, found: None };
@@ -261,7 +261,7 @@ fn is_better(rest: &HashSet<Site>, open: &[&Unexplained]) -> bool {
     rest.len() * 4 <= open.len() && !rest.contains(&open[0].site)
 }
 
-fn cause(kind: Kind, open: &[&Unexplained], what: [String; 2], wrong: [usize; 2]) -> Cause {
+fn cause(kind: CauseKind, open: &[&Unexplained], what: [String; 2], wrong: [usize; 2]) -> Cause {
     let sites = open.iter().map(|one| one.site).collect();
     Cause::new(Sought::Stages, sites, Told::Misread { kind, what, wrong })
 }

@@ -22,8 +22,8 @@ pub use cause::{Cause, Fit, Sought, Told, grouped};
 pub use finding::Finding;
 pub(super) use tokens::of_prompt;
 
-use crate::change::{At, Change, Kind, catalogue};
-use crate::checkpoint::{Kind as ValueKind, Point, Site};
+use crate::change::{CauseKind, OperationChange, SiteContext, catalogue};
+use crate::checkpoint::{Point, Site, ValueKind};
 use crate::compare::{Row, Unexplained, Verdict};
 use crate::diagnose::causes::rerun::{Passes, Rerun};
 use crate::diagnose::causes::stage::Bench;
@@ -31,7 +31,7 @@ use crate::diagnose::causes::words::Words;
 use crate::diagnose::runs::Setting;
 use crate::dump::Dump;
 use crate::error::Result;
-use crate::exact::Traced;
+use crate::exact::TracedNumerics;
 use crate::tensor::Tensor;
 
 /// More causes than this are not looked for: each is gone through the whole catalogue for.
@@ -67,7 +67,7 @@ pub(super) fn of_engine(setting: &Setting, rows: &[Row], unexplained: &[Unexplai
     let coarse: Vec<&Row> = rows.iter().filter(|row| is_coarse(row) && !is_begun(row)).collect();
     causes.extend(begun);
     if !open.is_empty() || (!coarse.is_empty() && causes.is_empty()) {
-        let (book, traced) = (setting.book()?, Traced::new(setting.numerics, setting.profile));
+        let (book, traced) = (setting.book()?, TracedNumerics::new(setting.numerics, setting.profile));
         let bench = Bench { setting, traced: &traced, book };
         causes.extend(match (open.is_empty(), misread::of(&bench, &open)?) {
             (true, _) => of_parts(&bench, coarse)?,
@@ -151,7 +151,7 @@ fn of_parts(bench: &Bench, mut open: Vec<&Row>) -> Result<Vec<Cause>> {
         }
         open = rest;
         let nothing = Tensor::scalar(0.0);
-        let at = At::new(first.site, first.positions.clone(), &nothing, bench.traced, bench.book);
+        let at = SiteContext::new(first.site, first.positions.clone(), &nothing, bench.traced, bench.book);
         let cause = Words::of(bench, &at).told(Sought::Parts, &searched, done, None);
         causes.push(Cause { of_the_prompt, ..cause });
     }
@@ -179,7 +179,7 @@ fn prefer_what_others_tell(bench: &Bench, fits: &mut Vec<Changes>, open: &[&Row]
 }
 
 /// One cause of everything that fails.
-pub(super) fn of_everything(kind: Kind, first: Site, what: String, sites: Vec<Site>) -> Finding {
+pub(super) fn of_everything(kind: CauseKind, first: Site, what: String, sites: Vec<Site>) -> Finding {
     Finding::new(kind, first, what).of(sites)
 }
 
@@ -193,9 +193,9 @@ pub(super) fn of_dumps(candidate: &Dump, reference: &Dump, rows: &[Row]) -> Resu
 }
 
 /// Changes of one operation, applied in order.
-type Changes = Vec<Change>;
+type Changes = Vec<OperationChange>;
 
 /// Sorts changes in catalogue order: configured settings first.
-fn in_order(changes: &mut [Change]) {
+fn in_order(changes: &mut [OperationChange]) {
     changes.sort_by_key(|change| catalogue().position(|entry| std::ptr::eq(entry, change.entry)));
 }

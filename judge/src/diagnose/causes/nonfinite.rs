@@ -1,6 +1,6 @@
 //! NaN and infinity: where they come up first, how many, and whether a type was too narrow.
 
-use crate::change::Kind;
+use crate::change::CauseKind;
 use crate::compare::{Role, Row, Unexplained, Verdict};
 use crate::diagnose::causes::finding::Finding;
 use crate::diagnose::runs::Setting;
@@ -29,7 +29,7 @@ pub(super) fn of_rows(setting: &Setting, rows: &[Row], unexplained: &[Unexplaine
         Some(told) => format!("{}: {count} values of the {dump} are NaN or infinite; {told}", row.site),
         None => format!("{}: {count} values of the {dump} are NaN or infinite, here first", row.site),
     };
-    Some(Finding::new(Kind::NonFinite, row.site, what))
+    Some(Finding::new(CauseKind::NonFinite, row.site, what))
 }
 
 /// Describes non-finite values computed from the dump's own inputs.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::checkpoint::Axis;
+use crate::checkpoint::TapAxis;
 use crate::compare::Unexplained;
 
 /// Describes what the wrong values have in common; `None` if all values are wrong.
@@ -16,7 +16,7 @@ pub(super) fn of(one: &Unexplained) -> Option<String> {
         .filter_map(|axis| {
             let stride: usize = shape[axis + 1..].iter().product();
             let indices: BTreeSet<usize> = wrong.iter().map(|flat| flat / stride % shape[axis]).collect();
-            let name = axes.get(axis).map_or("index", |axis| Axis::name(*axis));
+            let name = axes.get(axis).map_or("index", |axis| TapAxis::name(*axis));
             (indices.len() < shape[axis]).then(|| format!("{name} {}", series(&indices, shape[axis])))
         })
         .collect();

@@ -1,14 +1,14 @@
 //! Repeated runs of a part of the model with changes, if single operations cannot be computed.
 
-use crate::change::{At, Book, Change, Kind, Supposition, catalogue};
+use crate::change::{CauseKind, ModelOperations, OperationChange, SiteContext, Supposition, catalogue};
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Continue, Floor, Found, Row, Selection};
 use crate::diagnose::causes::stage::{Bench, Searched};
 use crate::diagnose::causes::{Changes, in_order};
 use crate::diagnose::runs::{Again, Setting};
-use crate::engine::Part;
+use crate::engine::ModelSegment;
 use crate::error::Result;
-use crate::exact::Traced;
+use crate::exact::TracedNumerics;
 use crate::measure::Errors;
 use crate::plan::{Unit, input_of};
 use crate::tap::Tap;
@@ -35,8 +35,8 @@ pub(super) enum Passes {
 /// A row with several operations before it, to be computed again.
 pub(super) struct Rerun<'s> {
     setting: &'s Setting<'s>,
-    traced: &'s Traced<'s>,
-    book: &'s Book,
+    traced: &'s TracedNumerics<'s>,
+    book: &'s ModelOperations,
     row: &'s Row,
     part: Again,
     /// True if only the row's layer, or the head, is run.
@@ -56,7 +56,7 @@ impl<'s> Rerun<'s> {
     /// Runs only the row's layer, if the dump records the layer's input and nothing else lies before the row.
     pub(super) fn new(bench: &'s Bench<'s>, row: &'s Row) -> Self {
         let setting = bench.setting;
-        let of = |layers, head| Again::Part(Part { embed: false, layers, head });
+        let of = |layers, head| Again::Part(ModelSegment { embed: false, layers, head });
         let part = match (row.site.layer, row.site.pass) {
             (Some(layer), Some(last)) if row.introduced.is_some() => {
                 let holds = |pass| setting.held.dump.starts_at(input_of(layer, pass));
@@ -100,8 +100,8 @@ impl<'s> Rerun<'s> {
     }
 
     /// Each change at each of its tap points by itself.
-    fn alone(&self, changes: &[&Change]) -> impl Iterator<Item = Vec<Supposition>> {
-        let at_each = |change: &&Change| {
+    fn alone(&self, changes: &[&OperationChange]) -> impl Iterator<Item = Vec<Supposition>> {
+        let at_each = |change: &&OperationChange| {
             let points = change.entry.at.iter();
             points.map(|&point| vec![self.one(change, Some(point))]).collect::<Vec<_>>()
         };
@@ -109,7 +109,7 @@ impl<'s> Rerun<'s> {
     }
 
     /// Returns the passes in which these changes explain the row: all passes, or only the prompt's.
-    pub(super) fn is_explained_by(&self, changes: &[Change]) -> Result<Option<Passes>> {
+    pub(super) fn is_explained_by(&self, changes: &[OperationChange]) -> Result<Option<Passes>> {
         let supposed = || changes.iter().map(|change| self.one(change, None));
         if self.explains(&supposed().collect::<Vec<_>>())? {
             return Ok(Some(Passes::All));
@@ -119,7 +119,7 @@ impl<'s> Rerun<'s> {
         Ok((is_later && self.explains(&of_the_prompt)?).then_some(Passes::Prompt))
     }
 
-    fn one(&self, change: &Change, point: Option<Point>) -> Supposition {
+    fn one(&self, change: &OperationChange, point: Option<Point>) -> Supposition {
         let everywhere = Supposition::everywhere(change.clone());
         let at = point.into_iter().fold(everywhere, Supposition::at);
         match &self.part {
@@ -129,7 +129,7 @@ impl<'s> Rerun<'s> {
     }
 
     /// Returns every change that applies in the part.
-    fn changes(&self) -> Result<Vec<Change>> {
+    fn changes(&self) -> Result<Vec<OperationChange>> {
         let mut scout = Scout { rerun: self, found: Vec::new() };
         self.run(&[], &mut scout)?;
         let mut found = scout.found;
@@ -138,7 +138,7 @@ impl<'s> Rerun<'s> {
     }
 
     /// Reads changes from the dump's own values for taps derived from logits, each near ours.
-    fn read(&self, at: &At) -> Vec<Change> {
+    fn read(&self, at: &SiteContext) -> Vec<OperationChange> {
         let held = self.setting.held;
         let Ok(Some(values)) = held.values(at.site, None) else { return Vec::new() };
         let (values, rows) = (values.to_vec(), held.dump.held_rows(at.site));
@@ -150,7 +150,7 @@ impl<'s> Rerun<'s> {
         }
         let known = catalogue().filter(|entry| entry.at.contains(&at.site.point));
         let all = known.flat_map(|entry| {
-            entry.read_at(at, &theirs).into_iter().map(move |value| Change::new(entry, value))
+            entry.read_at(at, &theirs).into_iter().map(move |value| OperationChange::new(entry, value))
         });
         all.filter(|change| change.compute(at).is_some()).collect()
     }
@@ -235,19 +235,19 @@ impl<'s> Rerun<'s> {
     }
 
     /// Two changes, the second at a tap point that the first changes, too; of a short run, anywhere.
-    fn pairs(&self, singles: &[Tried], changes: &[Change]) -> Result<Vec<Tried>> {
+    fn pairs(&self, singles: &[Tried], changes: &[OperationChange]) -> Result<Vec<Tried>> {
         let mut nearest: Vec<&Tried> =
             singles.iter().filter(|one| one.supposed[0].change[0].point.is_none()).collect();
         nearest.sort_by(|a, b| a.errors.rel_l2.total_cmp(&b.errors.rel_l2));
         let mut pairs = Vec::new();
         for one in nearest.into_iter().take(COMBINED) {
             let (first, is_short) = (&one.supposed[0].change[0], self.is_short());
-            let meets = |other: &&Change| {
+            let meets = |other: &&OperationChange| {
                 let is_of_another_kind = other.entry.kind != first.entry.kind;
                 let at_the_same_tap = || other.entry.at.iter().any(|at| first.entry.at.contains(at));
                 is_of_another_kind && (is_short || at_the_same_tap())
             };
-            let both = |other: &Change| vec![one.supposed[0].clone(), self.one(other, None)];
+            let both = |other: &OperationChange| vec![one.supposed[0].clone(), self.one(other, None)];
             let tried = self.tried(changes.iter().filter(meets).map(both))?;
             pairs.extend(tried.into_iter().filter(|tried| tried.errors.rel_l2 < one.errors.rel_l2 / 3.0));
         }
@@ -259,13 +259,13 @@ impl<'s> Rerun<'s> {
 fn up_to(row: &Row, unit: &Unit) -> Again {
     let Some(layer) = row.site.layer else { return Again::All };
     let (embed, first) = unit.part().map_or((true, 0), |part| (part.embed, part.layers.start));
-    Again::Part(Part { embed, layers: first..layer + 1, head: false })
+    Again::Part(ModelSegment { embed, layers: first..layer + 1, head: false })
 }
 
 /// Search for the changes that apply in a part.
 struct Scout<'c, 's> {
     rerun: &'c Rerun<'s>,
-    found: Vec<Change>,
+    found: Vec<OperationChange>,
 }
 
 impl Tap for Scout<'_, '_> {
@@ -275,13 +275,13 @@ impl Tap for Scout<'_, '_> {
             return value;
         }
         let positions = self.rerun.setting.held.positions(site);
-        let at = At::new(site, positions, &value, self.rerun.traced, self.rerun.book);
+        let at = SiteContext::new(site, positions, &value, self.rerun.traced, self.rerun.book);
         if site == self.rerun.row.site && site.point.is_of_named_ids() {
             self.found.extend(self.rerun.read(&at));
         }
         // Which element of a weight is another can be read, but not guessed.
         for change in at.changes() {
-            if change.entry.kind != Kind::WeightCorruption && !self.found.contains(&change) {
+            if change.entry.kind != CauseKind::WeightCorruption && !self.found.contains(&change) {
                 self.found.push(change);
             }
         }

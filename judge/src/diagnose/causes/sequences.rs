@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::change::Kind;
+use crate::change::CauseKind;
 use crate::checkpoint::{Point, Site};
 use crate::compare::Unexplained;
 use crate::diagnose::causes::cause::{Cause, Sought, Told};
@@ -34,7 +34,7 @@ pub(super) fn foreign_keys(dump: &Dump, open: &[&Unexplained]) -> Result<Option<
     };
     let own = dump.manifest.sequence.as_deref().unwrap_or("0");
     let what = format!("mask_sequences: queries of sequence {own} attend to keys {whose}; mask these keys");
-    let told = Told::Misread { kind: Kind::MaskSequences, what: [what, String::new()], wrong: [0, 0] };
+    let told = Told::Misread { kind: CauseKind::MaskSequences, what: [what, String::new()], wrong: [0, 0] };
     Ok(Some(Cause::new(Sought::Stages, sites, told)))
 }
 

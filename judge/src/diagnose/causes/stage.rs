@@ -2,11 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use crate::change::{At, Book, Change, Entry, Kind, Value, catalogue, distance};
+use crate::change::{
+    CatalogueEntry, CauseKind, ChangeValue, ModelOperations, OperationChange, SiteContext, catalogue,
+    distance,
+};
 use crate::compare::Unexplained;
 use crate::diagnose::causes::{Changes, in_order};
 use crate::diagnose::runs::Setting;
-use crate::exact::Traced;
+use crate::exact::TracedNumerics;
 use crate::tensor::Tensor;
 
 /// Number of nearest changes that are combined with others.
@@ -21,8 +24,8 @@ const MOST_VALUES: usize = 1 << 22;
 /// The data for computing operations again.
 pub(super) struct Bench<'s> {
     pub(super) setting: &'s Setting<'s>,
-    pub(super) traced: &'s Traced<'s>,
-    pub(super) book: &'s Book,
+    pub(super) traced: &'s TracedNumerics<'s>,
+    pub(super) book: &'s ModelOperations,
 }
 
 impl<'s> Bench<'s> {
@@ -43,34 +46,35 @@ pub(super) struct Searched {
     /// Explanations, the most likely first.
     pub(super) fits: Vec<Changes>,
     /// Kinds that were tried and do not explain it.
-    pub(super) excluded: Vec<Kind>,
+    pub(super) excluded: Vec<CauseKind>,
 }
 
 impl Searched {
     /// Makes a result from the changes that fit.
-    pub(super) fn new<'c>(fits: Vec<Changes>, tried: impl Iterator<Item = &'c Change>) -> Self {
-        let fit: Vec<Kind> = fits.iter().flatten().map(|change| change.entry.kind).collect();
-        let tried: BTreeSet<Kind> = tried.map(|change| change.entry.kind).collect();
+    pub(super) fn new<'c>(fits: Vec<Changes>, tried: impl Iterator<Item = &'c OperationChange>) -> Self {
+        let fit: Vec<CauseKind> = fits.iter().flatten().map(|change| change.entry.kind).collect();
+        let tried: BTreeSet<CauseKind> = tried.map(|change| change.entry.kind).collect();
         Self { excluded: tried.into_iter().filter(|kind| !fit.contains(kind)).collect(), fits }
     }
 
     /// Returns the most likely explanation of the operation, if any.
-    pub(super) fn named(&self) -> Option<&[Change]> {
+    pub(super) fn named(&self) -> Option<&[OperationChange]> {
         self.fits.first().map(Vec::as_slice)
     }
 }
 
 impl<'s> Stage<'s> {
     /// Returns the operation as the model has it.
-    pub(super) fn at(&self) -> At<'_> {
+    pub(super) fn at(&self) -> SiteContext<'_> {
         let site = self.unexplained.site;
         let Bench { setting, traced, book } = *self.bench;
         let is_turned = setting.held.pairing() != setting.model.dimensions().rope_pairing;
-        At::new(site, setting.held.positions(site), &self.unexplained.traced, traced, book).turned(is_turned)
+        SiteContext::new(site, setting.held.positions(site), &self.unexplained.traced, traced, book)
+            .turned(is_turned)
     }
 
     /// Returns true if these changes, applied in order, explain every value.
-    pub(super) fn is_explained_by(&self, changes: &[Change]) -> bool {
+    pub(super) fn is_explained_by(&self, changes: &[OperationChange]) -> bool {
         let mut value = self.unexplained.traced.clone();
         for change in changes {
             let Some(changed) = change.compute(&self.at().with(&value)) else { return false };
@@ -116,7 +120,7 @@ impl<'s> Stage<'s> {
     }
 
     /// Returns pairs of changes: each of the nearest ones with every other.
-    fn pairs(&self, at: &At, theirs: &[f64], singles: &[Tried]) -> Vec<Changes> {
+    fn pairs(&self, at: &SiteContext, theirs: &[f64], singles: &[Tried]) -> Vec<Changes> {
         let mut nearest: Vec<&Tried> = singles.iter().collect();
         nearest.sort_by(|a, b| a.distance.total_cmp(&b.distance));
         nearest.truncate(COMBINED);
@@ -141,27 +145,27 @@ impl<'s> Stage<'s> {
 
 /// A change with its result.
 struct Tried {
-    change: Change,
+    change: OperationChange,
     value: Tensor,
     /// Distance to the result of the dump's engine.
     distance: f64,
 }
 
 /// Returns every change that applies at a site, with values read there and usual values.
-fn candidates(at: &At, theirs: &[f64]) -> Vec<Tried> {
+fn candidates(at: &SiteContext, theirs: &[f64]) -> Vec<Tried> {
     let known = catalogue().filter(|entry| entry.at.contains(&at.site.point));
     known.flat_map(|entry| of_entry(entry, at, theirs)).collect()
 }
 
-fn of_entry(entry: &'static Entry, at: &At, theirs: &[f64]) -> Vec<Tried> {
-    let mut values: Vec<Value> = Vec::new();
+fn of_entry(entry: &'static CatalogueEntry, at: &SiteContext, theirs: &[f64]) -> Vec<Tried> {
+    let mut values: Vec<ChangeValue> = Vec::new();
     for value in entry.read_at(at, theirs).into_iter().chain(entry.usual_at(at)) {
         if !values.contains(&value) {
             values.push(value);
         }
     }
-    let tried = |value: Value| {
-        let change = Change::new(entry, value);
+    let tried = |value: ChangeValue| {
+        let change = OperationChange::new(entry, value);
         let value = change.compute(at)?;
         let distance = distance(&value, theirs);
         (value != *at.value && distance.is_finite()).then_some(Tried { change, value, distance })

@@ -1,6 +1,6 @@
 //! Causes in tokens: those of the prompt and those chosen from logits, without arithmetic in between.
 
-use crate::change::Kind;
+use crate::change::CauseKind;
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Role, Row, Verdict, logits_after};
 use crate::diagnose::causes::cause::{Cause, Sought};
@@ -14,17 +14,17 @@ pub(in crate::diagnose) fn of_prompt(site: Site, own: &[u32], known: &[u32]) -> 
     let (kind, value) = match (own, known) {
         _ if own == known => return None,
         ([first, rest @ ..], _) if rest == known && known.first() == Some(first) => {
-            (Kind::TokensBos, format!("added:{first} (present twice)"))
+            (CauseKind::TokensBos, format!("added:{first} (present twice)"))
         }
-        ([first, rest @ ..], _) if rest == known => (Kind::TokensBos, format!("added:{first}")),
-        (_, [first, rest @ ..]) if rest == own => (Kind::TokensBos, format!("left-out:{first}")),
+        ([first, rest @ ..], _) if rest == known => (CauseKind::TokensBos, format!("added:{first}")),
+        (_, [first, rest @ ..]) if rest == own => (CauseKind::TokensBos, format!("left-out:{first}")),
         ([own, rest @ ..], [known, others @ ..]) if rest == others => {
-            (Kind::TokensBos, format!("{own} instead of {known}"))
+            (CauseKind::TokensBos, format!("{own} instead of {known}"))
         }
-        _ => (Kind::TokensPrompt, listed(own)),
+        _ => (CauseKind::TokensPrompt, listed(own)),
     };
     let told = match kind {
-        Kind::TokensBos => value.clone(),
+        CauseKind::TokensBos => value.clone(),
         _ => {
             let first = own.iter().zip(known).take_while(|(own, known)| own == known).count();
             format!(
@@ -52,15 +52,15 @@ pub(super) fn of_choices(setting: &Setting, rows: &[Row]) -> Result<Option<Findi
         matches!(row.site.point, Point::Argmax | Point::Generated) && row.verdict == Verdict::Fail
     };
     let Some(row) = rows.iter().find(fails) else { return Ok(None) };
-    let mut told: Vec<(usize, Kind, Vec<Choosing>)> = Vec::new();
+    let mut told: Vec<(usize, CauseKind, Vec<Choosing>)> = Vec::new();
     for (position, token) in setting.held.choices.iter() {
         let Some(logits) = logits_after(setting.held.dump, position)? else { continue };
         let Some(mut found) = choosing(&logits, token as usize) else { continue };
         found.extend(of_another_row(setting, position, token)?);
         let kind = if matches!(found.first(), Some(Choosing::LaterOfTie | Choosing::OtherOfTie)) {
-            Kind::SamplingTie
+            CauseKind::SamplingTie
         } else {
-            Kind::Sampling
+            CauseKind::Sampling
         };
         told.push((position, kind, found));
     }
@@ -69,9 +69,9 @@ pub(super) fn of_choices(setting: &Setting, rows: &[Row]) -> Result<Option<Findi
     let common: Vec<&Choosing> =
         first.iter().filter(|one| told.iter().all(|(.., others)| others.contains(one))).collect();
     let (kind, words) = match common.split_first() {
-        Some((Choosing::Row(_), [])) => (Kind::LogitsRow, vec![common[0].told()]),
+        Some((Choosing::Row(_), [])) => (CauseKind::LogitsRow, vec![common[0].told()]),
         Some(_) => (*kind, common.iter().map(|one| one.told()).collect()),
-        None => (Kind::Sampling, vec!["a token that is not the largest".to_owned()]),
+        None => (CauseKind::Sampling, vec!["a token that is not the largest".to_owned()]),
     };
     let positions: Vec<String> = told.iter().map(|(position, ..)| format!("position {position}")).collect();
     let (dump, own) = (setting.role.name(), "the largest, the first of a tie".to_owned());

@@ -1,12 +1,12 @@
 //! A cause in the user's words: the key, its value on both sides, where, and what to change.
 
-use crate::change::{At, Change, Kind, Value};
+use crate::change::{CauseKind, ChangeValue, OperationChange, SiteContext};
 use crate::checkpoint::Site;
 use crate::compare::{Role, Unexplained};
 use crate::diagnose::causes::cause::{Cause, Fit, Sought, Told};
 use crate::diagnose::causes::pattern;
 use crate::diagnose::causes::stage::{Bench, Searched};
-use crate::exact::Layer;
+use crate::exact::LayerNormalisation;
 
 /// More kinds than this are counted, not listed.
 const SHOWN: usize = 10;
@@ -16,14 +16,14 @@ pub(super) struct Words<'w> {
     /// Role of the dump.
     role: Role,
     /// The operation to explain.
-    at: &'w At<'w>,
+    at: &'w SiteContext<'w>,
     /// True if our engine computes with the user's supposition instead of the model's setting.
     is_supposed: bool,
 }
 
 impl<'w> Words<'w> {
     /// Makes the context of messages at a site.
-    pub(super) fn of(bench: &Bench, at: &'w At<'w>) -> Self {
+    pub(super) fn of(bench: &Bench, at: &'w SiteContext<'w>) -> Self {
         Self { role: bench.setting.role, at, is_supposed: bench.setting.is_supposed() }
     }
 
@@ -43,10 +43,10 @@ impl<'w> Words<'w> {
         Cause { excluded, ..Cause::new(sought, sites, told) }
     }
 
-    fn fit(&self, changes: &[Change]) -> Fit {
+    fn fit(&self, changes: &[OperationChange]) -> Fit {
         let change = &changes[0];
         let own = change.own(self.at);
-        let told = |value: &Value| (*value != Value::Nothing).then(|| value.to_string());
+        let told = |value: &ChangeValue| (*value != ChangeValue::Nothing).then(|| value.to_string());
         let (ours, theirs) = (told(&own), told(&change.value));
         let (candidate, reference) = match self.role {
             Role::Candidate => (theirs, ours),
@@ -66,12 +66,12 @@ impl<'w> Words<'w> {
 
     /// The keys of the configuration and of GGUF files. Layers that slide may have a base of their own, and LayerNorm has
     /// another epsilon than RMSNorm.
-    fn keys(&self, change: &Change) -> Option<[&'static str; 2]> {
+    fn keys(&self, change: &OperationChange) -> Option<[&'static str; 2]> {
         match change.entry.kind {
-            Kind::RopeTheta if self.has_own_base() => {
+            CauseKind::RopeTheta if self.has_own_base() => {
                 change.entry.keys.map(|[_, gguf]| ["rope_local_base_freq", gguf])
             }
-            Kind::NormEps if self.at.stage::<Layer>().is_some() => {
+            CauseKind::NormEps if self.at.stage::<LayerNormalisation>().is_some() => {
                 Some(["layer_norm_epsilon", "attention.layer_norm_epsilon"])
             }
             _ => change.entry.keys,
@@ -87,13 +87,13 @@ impl<'w> Words<'w> {
         self.at.site.layer.filter(slides).is_some_and(|own| others.any(|other| theta(other) != theta(own)))
     }
 
-    fn key(&self, change: &Change) -> Option<&'static str> {
+    fn key(&self, change: &OperationChange) -> Option<&'static str> {
         self.keys(change).map(|[key, _]| key)
     }
 
     /// Returns the setting to change, if the cause is a setting.
-    fn remedy(&self, changes: &[Change]) -> String {
-        let key = |change: &Change| match self.keys(change)? {
+    fn remedy(&self, changes: &[OperationChange]) -> String {
+        let key = |change: &OperationChange| match self.keys(change)? {
             [key, ""] => Some(key.to_owned()),
             [key, gguf] => Some(format!("{key} (in GGUF files {gguf})")),
         };
@@ -110,7 +110,7 @@ impl<'w> Words<'w> {
 
     /// Describes a change: "norm_eps: the candidate computes with 0.01, the model says 1e-5", with the name
     /// for `--suppose`.
-    fn sentence(&self, change: &Change) -> String {
+    fn sentence(&self, change: &OperationChange) -> String {
         let (entry, dump) = (change.entry, self.dump());
         let name = entry.kind.name();
         let name = change.point.map_or(name.to_owned(), |point| format!("{name} at {point}"));
@@ -118,14 +118,14 @@ impl<'w> Words<'w> {
         let ours = if is_said { "the model says" } else { "our engine" };
         let own = change.own(self.at);
         match (&change.value, &own) {
-            (Value::Nothing, _) => {
+            (ChangeValue::Nothing, _) => {
                 format!("{name}: the {dump} computes this instead: {}", entry.kind.meaning())
             }
-            (theirs, Value::Nothing) => {
+            (theirs, ChangeValue::Nothing) => {
                 format!("{name}: the {dump} computes with {theirs} ({})", entry.kind.meaning())
             }
             // The file has its inverse, by which logits are divided.
-            (theirs, own) if change.entry.kind == Kind::LogitScale => {
+            (theirs, own) if change.entry.kind == CauseKind::LogitScale => {
                 format!("{name}: the {dump} multiplies logits by {theirs}, {ours} by {own}")
             }
             (theirs, own) => format!("{name}: the {dump} computes with {theirs}, {ours} {own}"),
@@ -135,7 +135,7 @@ impl<'w> Words<'w> {
     /// Returns the description of an operation that no change of the catalogue explains.
     fn nothing(&self, searched: &Searched, stage: Option<&Unexplained>) -> Told {
         let pattern = stage.and_then(pattern::of);
-        let kind = if pattern.is_some() { Kind::Partial } else { Kind::Unknown };
+        let kind = if pattern.is_some() { CauseKind::Partial } else { CauseKind::Unknown };
         let excluded: Vec<String> = searched.excluded.iter().map(|kind| kind.to_string()).collect();
         let wrong = pattern.unwrap_or_else(|| match stage {
             Some(_) => "all values are wrong".to_owned(),
@@ -152,6 +152,6 @@ impl<'w> Words<'w> {
     }
 }
 
-fn as_typed(changes: &[Change]) -> String {
-    changes.iter().map(Change::to_string).collect::<Vec<_>>().join(" and ")
+fn as_typed(changes: &[OperationChange]) -> String {
+    changes.iter().map(OperationChange::to_string).collect::<Vec<_>>().join(" and ")
 }

@@ -1,0 +1,138 @@
+//! Tap that replaces operations by changed ones.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use crate::change::{ModelOperations, OperationChange, SiteContext};
+use crate::checkpoint::{Point, Site};
+use crate::exact::TracedNumerics;
+use crate::tap::Tap;
+use crate::tensor::Tensor;
+
+/// A change, and the layers and passes that it applies to.
+#[derive(Clone, Debug)]
+pub struct Supposition {
+    /// Changes, of which the one that applies at a site is used.
+    pub change: Vec<OperationChange>,
+    /// Layers that it applies to; `None` for everywhere.
+    pub layers: Option<BTreeSet<usize>>,
+    /// Pass that it applies to; `None` for all.
+    pub pass: Option<usize>,
+}
+
+impl Supposition {
+    /// A change everywhere.
+    pub fn everywhere(change: OperationChange) -> Self {
+        Self { change: vec![change], layers: None, pass: None }
+    }
+
+    /// Parses `KEY=VALUE`, applied everywhere.
+    ///
+    /// # Errors
+    /// As [`OperationChange::named`].
+    pub fn named(text: &str) -> Result<Self, String> {
+        Ok(Self { change: OperationChange::named(text)?, layers: None, pass: None })
+    }
+
+    /// Limits it to these layers.
+    pub fn in_layers(self, layers: impl IntoIterator<Item = usize>) -> Self {
+        Self { layers: Some(layers.into_iter().collect()), ..self }
+    }
+
+    /// Limits it to this pass.
+    pub fn in_pass(self, pass: usize) -> Self {
+        Self { pass: Some(pass), ..self }
+    }
+
+    /// Limits it to this tap.
+    pub fn at(self, point: Point) -> Self {
+        Self { change: self.change.into_iter().map(|change| change.at(point)).collect(), ..self }
+    }
+
+    fn is_made_at(&self, site: Site) -> bool {
+        let in_layer = |layers: &BTreeSet<usize>| site.layer.is_some_and(|layer| layers.contains(&layer));
+        let in_pass = self.pass.is_none_or(|pass| site.pass == Some(pass));
+        in_pass && self.layers.as_ref().is_none_or(in_layer)
+    }
+
+    fn compute(&self, at: &SiteContext) -> Option<Tensor> {
+        self.change.iter().filter(|_| self.is_made_at(at.site)).find_map(|change| change.compute(at))
+    }
+}
+
+/// Replaces results by those of changed operations, in a run of the same traced numerics.
+pub struct ChangeTap<'c> {
+    n: &'c TracedNumerics<'c>,
+    book: &'c ModelOperations,
+    suppositions: &'c [Supposition],
+    /// True if values forget how they were computed, which saves memory.
+    forgets: bool,
+    /// The positions of each pass, as far as they are known: passes begin with their embeddings, one where the one before
+    /// has ended.
+    passes: Vec<Range<usize>>,
+    /// Number of operations that were changed.
+    pub made: Cell<usize>,
+    /// The first of them that came to other values.
+    pub first: Cell<Option<Site>>,
+}
+
+impl<'c> ChangeTap<'c> {
+    /// Applies these changes, in this order.
+    pub fn new(
+        n: &'c TracedNumerics<'c>,
+        book: &'c ModelOperations,
+        suppositions: &'c [Supposition],
+    ) -> Self {
+        Self {
+            n,
+            book,
+            suppositions,
+            forgets: false,
+            passes: Vec::new(),
+            made: Cell::new(0),
+            first: Cell::new(None),
+        }
+    }
+
+    /// Drops the inputs of a value after the tap has seen it.
+    pub fn forgetting(self) -> Self {
+        Self { forgets: true, ..self }
+    }
+
+    /// Along passes over the tokens at these positions: of a run that need not begin with embeddings.
+    pub fn along(self, passes: Vec<Range<usize>>) -> Self {
+        Self { passes, ..self }
+    }
+
+    /// The positions of the pass of a value.
+    fn positions(&mut self, site: Site, value: &Tensor) -> Range<usize> {
+        let Some(pass) = site.pass else { return 0..0 };
+        if site.point == Point::Embed && self.passes.len() == pass {
+            let start = self.passes.last().map_or(0, |before| before.end);
+            self.passes.push(start..start + value.rows());
+        }
+        self.passes.get(pass).cloned().unwrap_or_default()
+    }
+}
+
+impl Tap for ChangeTap<'_> {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        let positions = self.positions(site, &value);
+        let mut value = value;
+        for supposition in self.suppositions {
+            let changed =
+                supposition.compute(&SiteContext::new(site, positions.clone(), &value, self.n, self.book));
+            if let Some(changed) = changed {
+                self.made.set(self.made.get() + 1);
+                let bits =
+                    |value: &Tensor| value.data().iter().map(|element| element.to_bits()).collect::<Vec<_>>();
+                if self.first.get().is_none() && bits(&changed) != bits(&value) {
+                    self.first.set(Some(site));
+                }
+                value = changed;
+            }
+        }
+        if self.forgets { value.with_origins(Vec::new()) } else { value }
+    }
+}

@@ -1,0 +1,47 @@
+//! Estimate of a factor from values, with its uncertainty and the number with the fewest digits within it.
+
+use crate::change::{ChangeValue, SiteContext, rounded_to};
+use crate::exact::Float;
+use crate::numerics::Numerics;
+
+/// `y = c·x`, by least squares.
+pub(super) struct FactorEstimate {
+    factor: f64,
+    /// Uncertainty of the number.
+    error: f64,
+}
+
+impl FactorEstimate {
+    /// Estimates the factor from pairs of x and y; pairs with NaN are ignored.
+    pub(super) fn read(pairs: impl Iterator<Item = (f64, f64)>) -> Option<Self> {
+        let pairs: Vec<(f64, f64)> = pairs.filter(|(x, y)| x.is_finite() && y.is_finite()).collect();
+        let squares: f64 = pairs.iter().map(|(x, _)| x * x).sum();
+        let factor = pairs.iter().map(|(x, y)| x * y).sum::<f64>() / squares;
+        // Large values are rounded by more than small ones: each counts with what is left of it.
+        let left: f64 = pairs.iter().map(|(x, y)| (x * (y - factor * x)).powi(2)).sum();
+        let scatter = left.sqrt() / squares;
+        // Four deviations are hardly ever exceeded; the factor itself is an f32, and so is what it was multiplied with.
+        let error = 4.0 * scatter + 4.0 * factor.abs() * f64::from(f32::EPSILON);
+        (factor.is_finite() && error.is_finite()).then_some(Self { factor, error })
+    }
+
+    /// Rounds the number to as few digits as its uncertainty allows, as people choose numbers.
+    pub(super) fn chosen_within(self, part: f64) -> Self {
+        Self { error: self.error.max(part * self.factor.abs()), ..self }
+    }
+
+    /// The numbers of `known` that it may be, as they are or rounded to the type of the results; where none is, the number
+    /// with the fewest digits.
+    pub(super) fn values(&self, at: &SiteContext, known: &[f64]) -> Vec<ChangeValue> {
+        let short = Float::of(at.n.activation_type()).unwrap_or(Float::F32);
+        let is_within = |number: f64| (number - self.factor).abs() <= self.error;
+        let is_near = |number: f64| is_within(number) || is_within(short.round(number));
+        let mut near: Vec<f64> = known.iter().copied().filter(|&number| is_near(number)).collect();
+        near.sort_by(|one, other| (one - self.factor).abs().total_cmp(&(other - self.factor).abs()));
+        if near.is_empty() {
+            let plain = (1..=9).map(|digits| rounded_to(digits, self.factor)).find(|&number| is_near(number));
+            near.push(plain.unwrap_or(self.factor));
+        }
+        near.into_iter().map(ChangeValue::Number).collect()
+    }
+}

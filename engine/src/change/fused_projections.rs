@@ -1,0 +1,76 @@
+//! Projections stored as one matrix (q, k and v; gate and up), split in another layout than they were joined in.
+
+use crate::change::product::{own, with};
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
+use crate::checkpoint::Point;
+use crate::tensor::Tensor;
+
+const QKV: &[Point] = &[Point::Q, Point::K, Point::V];
+const GATE_UP: &[Point] = &[Point::FfnGate, Point::FfnUp];
+
+pub(super) static ENTRIES: &[CatalogueEntry] = &[
+    CatalogueEntry { at: QKV, compute: |at, value| cut(at, QKV, value.as_word()?), ..FUSED },
+    CatalogueEntry { at: GATE_UP, compute: |at, value| cut(at, GATE_UP, value.as_word()?), ..FUSED },
+];
+
+const FUSED: CatalogueEntry = CatalogueEntry {
+    kind: CauseKind::FusedOrder,
+    takes: "interleaved|concatenated",
+    usual: |_| ["interleaved", "concatenated"].map(ChangeValue::word).into(),
+    ..CatalogueEntry::PLAIN
+};
+
+/// Layout of several projections in one matrix.
+struct FusedLayout {
+    /// A key head has its query heads, itself and its value head; a row of the gate one of up.
+    groups: usize,
+    /// Rows of each projection in a group.
+    rows: Vec<usize>,
+}
+
+impl FusedLayout {
+    /// Returns the index of a row of a projection: interleaved by group, q q k v q q k v, or concatenated, q q q q k
+    /// k v v.
+    fn place(&self, is_interleaved: bool, part: usize, row: usize) -> usize {
+        let before: usize = self.rows[..part].iter().sum();
+        match is_interleaved {
+            true => row / self.rows[part] * self.rows.iter().sum::<usize>() + before + row % self.rows[part],
+            false => self.groups * before + row,
+        }
+    }
+
+    /// The projection and the row of it that stand at each place.
+    fn places(&self, is_interleaved: bool) -> Vec<(usize, usize)> {
+        let mut places = vec![(0, 0); self.groups * self.rows.iter().sum::<usize>()];
+        for (part, &rows) in self.rows.iter().enumerate() {
+            (0..self.groups * rows)
+                .for_each(|row| places[self.place(is_interleaved, part, row)] = (part, row));
+        }
+        places
+    }
+}
+
+/// Returns one of `parts`, cut from the fused matrix in the wrong layout: interleaved instead of concatenated, or the
+/// reverse.
+fn cut(at: &SiteContext, parts: &[Point], word: &str) -> Option<Tensor> {
+    own(at)?;
+    let part = parts.iter().position(|&part| part == at.site.point)?;
+    let product = |&point: &Point| with(at, &at.book.product(point, at.site.layer)?);
+    let products: Vec<Tensor> = parts.iter().map(product).collect::<Option<_>>()?;
+    let widths: Vec<usize> = products.iter().map(Tensor::row_len).collect();
+    let groups = if parts == QKV { widths[1] / *at.value.shape().get(2)? } else { widths[1] };
+    let is_even = groups > 0 && widths.iter().all(|width| width.is_multiple_of(groups));
+    let rows: Vec<usize> = is_even.then(|| widths.iter().map(|width| width / groups).collect())?;
+    let fused = FusedLayout { groups, rows };
+    let is_cut_interleaved = match word {
+        "interleaved" => true,
+        "concatenated" => false,
+        _ => return None,
+    };
+    let (places, width) = (fused.places(!is_cut_interleaved), widths[part]);
+    let all: Vec<&Tensor> = products.iter().collect();
+    Some(at.n.gathered(&all, at.value.shape(), |flat| {
+        let (other, row) = places[fused.place(is_cut_interleaved, part, flat % width)];
+        (other, flat / width * widths[other] + row)
+    }))
+}

@@ -1,0 +1,142 @@
+//! Parameters that each site of a model uses: norms, matrices and rotations, collected from one pass.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::change::outer_operations::InnerOperation;
+use crate::checkpoint::{Point, Site};
+use crate::engine::{self, RunInput};
+use crate::error::Result;
+use crate::exact::{
+    Addition, EmbeddingLookup, Integers, LayerNormalisation, Linear, Node, Operation, Profile,
+    RmsNormalisation, Rotary, Scaling, TracedNumerics, node_of,
+};
+use crate::model::Model;
+use crate::numerics::Numerics;
+use crate::ops::norm::RmsNorm;
+use crate::ops::rope::Rope;
+use crate::tap::Tap;
+use crate::tensor::Tensor;
+use crate::weight::{Factor, Matrix};
+
+/// The operations of a model, by layer and tap of their result.
+#[derive(Default)]
+pub struct ModelOperations {
+    nodes: BTreeMap<(Option<usize>, Point), Arc<Node>>,
+    windows: Vec<Option<usize>>,
+}
+
+/// The matrix, bias and scale of a linear layer.
+#[derive(Clone)]
+pub struct LinearParameters {
+    /// `[outputs, inputs]`
+    pub w: Matrix,
+    /// `[outputs]`
+    pub bias: Option<Vec<f32>>,
+    /// A scale beside it.
+    pub factor: Option<Factor>,
+}
+
+impl LinearParameters {
+    /// Returns the matrix of an operation, if it has one.
+    pub(super) fn of(node: &Node) -> Option<Self> {
+        if let Some(Linear { w, bias, .. }) = node.operation() {
+            return Some(Self { w: w.clone(), bias: bias.clone(), factor: None });
+        }
+        let Integers { w, factor, .. } = node.operation()?;
+        Some(Self { w: w.clone(), bias: None, factor: *factor })
+    }
+}
+
+struct OperationRecorder(ModelOperations);
+
+impl Tap for OperationRecorder {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        if let Some(node) = value.origins().first().and_then(node_of) {
+            self.0.nodes.insert((site.layer, site.point), node);
+        }
+        // What is gone on with knows its own operation alone.
+        value.with_origins(Vec::new())
+    }
+}
+
+impl ModelOperations {
+    /// Collects the parameters of a model by reading one token.
+    ///
+    /// # Errors
+    /// If the numerics cannot compute with a weight's type.
+    pub fn of(model: &dyn Model, numerics: &dyn Numerics) -> Result<Self> {
+        let n_layers = model.dimensions().n_layers;
+        let windows = (0..n_layers).map(|layer| model.window(layer)).collect();
+        let mut scout = OperationRecorder(Self { nodes: BTreeMap::new(), windows });
+        let traced = TracedNumerics::new(numerics, Profile::of(numerics));
+        engine::run(model, &traced, &RunInput::greedy(&[0], 0), &mut scout)?;
+        Ok(scout.0)
+    }
+
+    /// Layers of the model.
+    pub fn n_layers(&self) -> usize {
+        self.windows.len()
+    }
+
+    /// Returns the window of a layer: the number of latest keys that it sees.
+    pub fn window(&self, layer: usize) -> Option<usize> {
+        self.windows.get(layer).copied().flatten()
+    }
+
+    /// Returns true if any layer has a sliding window.
+    pub fn slides(&self) -> bool {
+        self.windows.iter().any(Option::is_some)
+    }
+
+    /// The operation at a place.
+    pub(super) fn node(&self, point: Point, layer: Option<usize>) -> Option<Arc<Node>> {
+        self.nodes.get(&(layer, point)).cloned()
+    }
+
+    /// The operation at a place, if it is one of that kind.
+    pub fn stage<S: Operation>(&self, point: Point, layer: Option<usize>) -> Option<&S> {
+        self.nodes.get(&(layer, point))?.operation()
+    }
+
+    /// The norms of rows of that width, with their places: a layer and a point.
+    pub fn norms(&self, width: usize) -> impl Iterator<Item = (Point, Option<usize>, Vec<f32>)> {
+        self.nodes.iter().filter_map(move |(&(layer, point), node)| {
+            let rms = node.operation::<RmsNormalisation>().map(|rms| rms.norm.gains().collect::<Vec<f32>>());
+            let gains = rms.or_else(|| Some(node.operation::<LayerNormalisation>()?.norm.weight.clone()))?;
+            (gains.len() == width).then_some((point, layer, gains))
+        })
+    }
+
+    /// The RMSNorm at a place.
+    pub fn norm(&self, point: Point, layer: Option<usize>) -> Option<&RmsNorm> {
+        Some(&self.stage::<RmsNormalisation>(point, layer)?.norm)
+    }
+
+    /// The matrix at a place, with what belongs to it.
+    pub fn product(&self, point: Point, layer: Option<usize>) -> Option<LinearParameters> {
+        let node = self.nodes.get(&(layer, point))?;
+        LinearParameters::of(node).or_else(|| LinearParameters::of(&InnerOperation::of(node)?.node))
+    }
+
+    /// The embedding table.
+    pub fn table(&self) -> Option<&Matrix> {
+        let node = self.nodes.get(&(None, Point::Embed))?;
+        embedding(node)
+    }
+
+    /// The rotation of a layer.
+    pub fn rope(&self, layer: usize) -> Option<&Rope> {
+        Some(&self.stage::<Rotary>(Point::QRope, Some(layer))?.rope)
+    }
+}
+
+/// The table that an embedding was looked up in, before it was scaled or positions were added.
+fn embedding(node: &Node) -> Option<&Matrix> {
+    if let Some(EmbeddingLookup { table, .. }) = node.operation() {
+        return Some(table);
+    }
+    let scaled = node.operation::<Scaling>().map(|times| &times.x);
+    let before = scaled.or_else(|| Some(&node.operation::<Addition>()?.a))?;
+    embedding(before.origins().first()?.source.as_ref()?.downcast_ref()?)
+}

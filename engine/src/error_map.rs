@@ -1,0 +1,254 @@
+//! Distribution of errors over two axes of an array, and by size. Its memory does not depend on the array's size.
+
+use std::ops::Range;
+
+/// Cells along each side of a map, at most.
+const CELLS: usize = 24;
+/// Number of values up to which every value is counted. In larger arrays one in so many is counted, for itself and
+/// those up to the next. The step shares no factor with the sizes of heads, so that all entries are sampled.
+const COUNTED_WHOLE: usize = 1 << 16;
+const STEP: usize = 127;
+
+/// The magnitude of an error: zero, the largest power of two that is not above it, or not finite.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ErrorMagnitude(u8);
+
+impl ErrorMagnitude {
+    /// Size of no error, or of no comparison.
+    pub const NONE: Self = Self(0);
+    /// NaN or infinite.
+    pub const NONFINITE: Self = Self(Self::COUNT as u8 - 1);
+    /// Smaller errors count as those of 2^LEAST.
+    pub const LEAST: i16 = -40;
+    /// Larger errors count as those of 2^MOST.
+    pub const MOST: i16 = 23;
+    /// Number of sizes.
+    const COUNT: usize = (Self::MOST - Self::LEAST) as usize + 3;
+
+    /// Returns the size of a non-negative error.
+    pub fn of(error: f64) -> Self {
+        match error {
+            0.0 => Self::NONE,
+            error if !error.is_finite() => Self::NONFINITE,
+            error => {
+                let exponent = (error.to_bits() >> 52 & 0x7ff) as i16 - 1023;
+                Self((exponent.clamp(Self::LEAST, Self::MOST) - Self::LEAST) as u8 + 1)
+            }
+        }
+    }
+
+    /// Returns the size as a number, with fewer branches.
+    #[inline]
+    fn index_of(error: f64) -> usize {
+        const OF_EXPONENTS: [u8; 0x800] = {
+            let (mut of, mut biased) = ([0; 0x800], 0);
+            while biased < 0x7ff {
+                let exponent = biased as i16 - 1023;
+                let least = if exponent > ErrorMagnitude::LEAST { exponent } else { ErrorMagnitude::LEAST };
+                let within = if least < ErrorMagnitude::MOST { least } else { ErrorMagnitude::MOST };
+                of[biased] = (within - ErrorMagnitude::LEAST) as u8 + 1;
+                biased += 1;
+            }
+            of[biased] = ErrorMagnitude::NONFINITE.0;
+            of
+        };
+        let bits = error.to_bits();
+        usize::from(OF_EXPONENTS[(bits >> 52 & 0x7ff) as usize]) * usize::from(bits << 1 != 0)
+    }
+
+    /// Returns the size for 2^exponent; `None` outside of [`Self::LEAST`] to [`Self::MOST`].
+    pub fn of_exponent(exponent: i16) -> Option<Self> {
+        let is_known = (Self::LEAST..=Self::MOST).contains(&exponent);
+        is_known.then(|| Self((exponent - Self::LEAST) as u8 + 1))
+    }
+
+    /// The power of two, of a finite error.
+    pub fn exponent(self) -> Option<i16> {
+        (self != Self::NONE && self != Self::NONFINITE).then(|| i16::from(self.0) - 1 + Self::LEAST)
+    }
+
+    /// Returns all sizes, from no error to NaN and infinity.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..Self::COUNT as u8).map(Self)
+    }
+}
+
+/// Numbers of errors by magnitude.
+#[derive(Clone, Debug)]
+pub struct MagnitudeCounts {
+    /// Neighbours are often of one size: they are counted in turns.
+    turns: [[u64; ErrorMagnitude::COUNT]; 4],
+}
+
+impl Default for MagnitudeCounts {
+    fn default() -> Self {
+        Self { turns: [[0; ErrorMagnitude::COUNT]; 4] }
+    }
+}
+
+impl MagnitudeCounts {
+    /// Counts each of these.
+    pub fn add(&mut self, errors: &[f64]) {
+        for errors in errors.chunks(self.turns.len()) {
+            errors
+                .iter()
+                .zip(&mut self.turns)
+                .for_each(|(&error, turn)| turn[ErrorMagnitude::index_of(error)] += 1);
+        }
+    }
+}
+
+/// The largest error of each region of an array, and the number of errors of each magnitude.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ErrorMap {
+    /// The lengths of the two outermost axes; that of a single axis stands last, after 1.
+    pub lengths: [usize; 2],
+    /// The largest errors, in a map of [`Self::cells`], row by row. Neighbours on an axis share a cell where it is long.
+    pub largest: Vec<ErrorMagnitude>,
+    /// Number of errors of each size; each counted error also stands for the uncounted ones.
+    counts: Vec<u64>,
+    /// Values at each index of the two axes.
+    inner: usize,
+    /// Interval of counted values in a run.
+    step: usize,
+    /// Interval of counted values over the whole array.
+    counted: usize,
+}
+
+impl ErrorMap {
+    /// Creates the distribution of an array without differences.
+    pub fn new(shape: &[usize]) -> Self {
+        let (lengths, inner) = match *shape {
+            [] => ([1, 1], 1),
+            [only] => ([1, only], 1),
+            [outer, next, ref inner @ ..] => ([outer, next], inner.iter().product()),
+        };
+        let values = shape.iter().fold(1usize, |values, &length| values.saturating_mul(length));
+        let step = if values > COUNTED_WHOLE { STEP } else { 1 };
+        let counts = vec![0; ErrorMagnitude::COUNT];
+        let mut spread = Self { lengths, largest: Vec::new(), counts, inner, step, counted: 1 };
+        let [rows, columns] = spread.cells();
+        spread.largest = vec![ErrorMagnitude::NONE; rows * columns];
+        spread
+    }
+
+    /// Creates a distribution from its figures, with one in `counted` values counted; `None` if they contradict each
+    /// other.
+    pub fn from_parts(
+        lengths: [usize; 2],
+        largest: Vec<ErrorMagnitude>,
+        counts: &[(ErrorMagnitude, u64)],
+        counted: usize,
+    ) -> Option<Self> {
+        let mut spread = Self { largest, counted, ..Self::new(&lengths) };
+        counts.iter().for_each(|&(size, count)| spread.counts[usize::from(size.0)] = count);
+        let [rows, columns] = spread.cells();
+        (spread.largest.len() == rows * columns && counted > 0).then_some(spread)
+    }
+
+    /// Returns the number of cells of the map along each axis.
+    pub fn cells(&self) -> [usize; 2] {
+        self.lengths.map(|length| length.min(CELLS))
+    }
+
+    /// Returns the interval of counted values; 1 if all were counted. NaN and infinity are always counted.
+    pub fn counted(&self) -> usize {
+        self.counted
+    }
+
+    /// Returns the number of errors of each size that occurs.
+    pub fn counts(&self) -> impl Iterator<Item = (ErrorMagnitude, u64)> {
+        ErrorMagnitude::all().zip(self.counts.iter().copied()).filter(|(_, count)| *count > 0)
+    }
+
+    /// Returns true if any value differs.
+    pub fn has_errors(&self) -> bool {
+        self.largest.iter().any(|&size| size != ErrorMagnitude::NONE)
+    }
+
+    /// Adds the error of one value.
+    pub fn add(&mut self, flat: usize, error: f64) {
+        let size = ErrorMagnitude::of(error);
+        self.counts[usize::from(size.0)] += 1;
+        self.meet(self.cell(self.index(flat)), size);
+    }
+
+    /// Adds values without an error.
+    pub fn add_identical(&mut self, count: usize) {
+        self.counts[0] += count as u64;
+    }
+
+    /// Adds the errors of values that follow each other: `error` gives one of them, `largest` the largest of some, and
+    /// `bound` is not below any.
+    pub fn add_run(
+        &mut self,
+        run: Range<usize>,
+        bound: f64,
+        error: impl Fn(usize) -> f64,
+        largest: impl Fn(Range<usize>) -> f64,
+    ) {
+        let step = if bound.is_finite() { self.step } else { 1 };
+        self.counted = self.counted.max(step);
+        for at in (0..run.len()).step_by(step) {
+            self.counts[usize::from(ErrorMagnitude::of(error(at)).0)] += step.min(run.len() - at) as u64;
+        }
+        self.meet_run(run, bound, largest);
+    }
+
+    /// Adds how many errors there are of each size.
+    pub fn add_counts(&mut self, counts: &MagnitudeCounts) {
+        for turn in &counts.turns {
+            self.counts.iter_mut().zip(turn).for_each(|(all, count)| *all += count);
+        }
+    }
+
+    /// Shows the largest of each cell that a run lies in, and counts none.
+    pub fn meet_run(&mut self, run: Range<usize>, bound: f64, largest: impl Fn(Range<usize>) -> f64) {
+        let (mut start, [mut row, mut column]) = (run.start, self.index(run.start));
+        while start < run.end {
+            let cell = self.cell([row, column]);
+            column = self.end_of_cell(column);
+            let end = run.end.min((row * self.lengths[1] + column) * self.inner);
+            // A cell that knows an error of that size already learns nothing.
+            if self.largest[cell] < ErrorMagnitude::of(bound) {
+                self.meet(cell, ErrorMagnitude::of(largest(start - run.start..end - run.start)));
+            }
+            start = end;
+            if column == self.lengths[1] {
+                [row, column] = [row + 1, 0];
+            }
+        }
+    }
+
+    /// Adds the figures of another part of the array.
+    pub fn followed_by(mut self, next: &Self) -> Self {
+        self.counts.iter_mut().zip(&next.counts).for_each(|(count, next)| *count += next);
+        self.counted = self.counted.max(next.counted);
+        self.largest.iter_mut().zip(&next.largest).for_each(|(size, &next)| *size = (*size).max(next));
+        self
+    }
+
+    #[inline]
+    fn meet(&mut self, cell: usize, size: ErrorMagnitude) {
+        self.largest[cell] = self.largest[cell].max(size);
+    }
+
+    /// Returns the index of a value along the two axes.
+    fn index(&self, flat: usize) -> [usize; 2] {
+        let outer = flat / self.inner;
+        [outer / self.lengths[1], outer % self.lengths[1]]
+    }
+
+    #[inline]
+    fn cell(&self, [row, column]: [usize; 2]) -> usize {
+        let ([rows, columns], [high, wide]) = (self.lengths, self.cells());
+        row * high / rows * wide + column * wide / columns
+    }
+
+    /// The first column of the next cell.
+    #[inline]
+    fn end_of_cell(&self, column: usize) -> usize {
+        let (columns, wide) = (self.lengths[1], self.cells()[1]);
+        ((column * wide / columns + 1) * columns).div_ceil(wide)
+    }
+}

@@ -1,0 +1,254 @@
+//! Errors of two engines' results against the exact values: counts, largest, sums for the bias.
+
+use std::mem;
+use std::ops::Range;
+use std::sync::Arc;
+
+use multiversion::multiversion;
+
+use crate::error_map::{ErrorMap, MagnitudeCounts};
+use crate::exact::bias::{BiasAccumulator, ResultWindow, SharedError, Terms};
+use crate::exact::float::Float;
+use crate::exact::operation::{Node, node_of};
+use crate::exact::profile::ChoiceSet;
+use crate::exact::result_pair::{EngineErrors, InexactValue, ResultPair};
+use crate::exact::value::{ExactValue, U};
+use crate::view::View;
+
+/// Smaller numbers are zero on machines that flush them.
+const FLUSHED: f64 = f32::MIN_POSITIVE as f64;
+
+/// Number of unexplained values that are kept.
+const EXAMPLES: usize = 64;
+
+/// Errors of both engines against the exact values, added up result by result.
+pub(super) struct ErrorStatistics<'m> {
+    values: [&'m View<'m>; 2],
+    float: Float,
+    /// Types that the dump's values were rounded to when stored; ours were not rounded.
+    stored: [Option<Float>; 2],
+    is_double: bool,
+    pub(super) sides: [EngineErrors; 2],
+    /// Headrooms by size, of each side, before its spread is told of them.
+    counts: [MagnitudeCounts; 2],
+    biases: Option<BiasAccumulator>,
+    /// Some of the dump's values that are beyond rounding.
+    examples: Vec<usize>,
+    room: RunBuffers,
+}
+
+/// Buffers for consecutive values.
+#[derive(Default)]
+struct RunBuffers {
+    sides: [Vec<f64>; 2],
+    headrooms: [Vec<f64>; 2],
+    scales: Vec<f64>,
+    terms: Terms,
+}
+
+impl<'m> ErrorStatistics<'m> {
+    /// Starts a measurement of all results, or of those in some rows and columns. `with_bias` averages errors as
+    /// well.
+    pub(super) fn new(
+        compared: &ResultPair<'m>,
+        choices: ChoiceSet,
+        with_bias: bool,
+        of: Option<ResultWindow>,
+    ) -> Self {
+        let node = compared.traced.origins().iter().find_map(node_of);
+        let results = |node: Arc<Node>| node.stage.results(&node.rounding(choices));
+        let spread = || ErrorMap::new(compared.traced.shape());
+        let [dump, _] = compared.sides;
+        let all = || ResultWindow { rows: 0..dump.rows(), columns: 0..dump.width() };
+        Self {
+            values: compared.sides,
+            float: node.map_or(Float::F32, results),
+            examples: Vec::new(),
+            stored: [compared.stored, None],
+            is_double: compared.is_double,
+            sides: [(); 2].map(|()| EngineErrors { spread: Some(spread()), ..EngineErrors::default() }),
+            counts: Default::default(),
+            biases: with_bias.then(|| BiasAccumulator::new(compared.traced.shape(), of.unwrap_or_else(all))),
+            room: RunBuffers::default(),
+        }
+    }
+
+    /// Adds results in ascending order.
+    pub(super) fn add(&mut self, batch: &[usize], exacts: &[ExactValue]) {
+        let width = self.values[0].width();
+        let mut exacts = exacts;
+        for run in batch.chunk_by(|one, next| one + 1 == *next) {
+            let mut flat = run[0];
+            let end = flat + run.len();
+            while flat < end {
+                let (row, column) = (flat / width, flat % width);
+                let (here, later) = exacts.split_at((end - flat).min(width - column));
+                self.add_run(row, column, here);
+                (flat, exacts) = (flat + here.len(), later);
+            }
+        }
+    }
+
+    /// Adds neighbouring results of a row.
+    pub(super) fn add_run(&mut self, row: usize, column: usize, exacts: &[ExactValue]) {
+        let (columns, width) = (column..column + exacts.len(), self.values[0].width());
+        let flats = row * width + column..row * width + columns.end;
+        self.read(row, columns);
+        self.weigh(exacts);
+        for side in 0..2 {
+            self.count(side, flats.clone(), exacts);
+        }
+        if let Some(biases) = &mut self.biases {
+            let coarser = self.stored[0].filter(|stored| stored.unit() > self.float.unit());
+            let float = coarser.unwrap_or(self.float);
+            let RunBuffers { sides: [one, other], scales, terms, .. } = &mut self.room;
+            terms.take([one, other], exacts, float, scales);
+            biases.add(row, column, terms);
+        }
+    }
+
+    fn read(&mut self, row: usize, columns: Range<usize>) {
+        let RunBuffers { sides, headrooms, scales, .. } = &mut self.room;
+        for (values, read) in self.values.iter().zip(sides) {
+            read.resize(columns.len(), 0.0);
+            values.read(row, columns.clone(), read);
+        }
+        headrooms.iter_mut().for_each(|room| room.resize(columns.len(), 0.0));
+        scales.clear();
+        scales.resize(columns.len(), 1.0);
+        if let Some(of_dump) = self.values[0].scales() {
+            of_dump.read(row, columns, scales);
+        }
+    }
+
+    /// The headroom of each value.
+    fn weigh(&mut self, exacts: &[ExactValue]) {
+        let RunBuffers { sides, headrooms, scales, .. } = &mut self.room;
+        // What has more digits than f32 is from an engine which rounds nothing, where ours does.
+        let finer = if self.is_double { U } else { 0.0 };
+        for ((values, headrooms), stored) in sides.iter().zip(headrooms).zip(self.stored) {
+            if self.float == Float::F32 && stored.is_none() {
+                plain_headrooms(values, exacts, finer, headrooms);
+                continue;
+            }
+            for (at, exact) in exacts.iter().enumerate() {
+                let exact = ExactValue { radius: exact.radius + finer * exact.value.abs(), ..*exact };
+                headrooms[at] =
+                    headroom(values[at], &exact, self.float, stored.map(|stored| (stored, scales[at])));
+            }
+        }
+    }
+
+    fn count(&mut self, side: usize, flats: Range<usize>, exacts: &[ExactValue]) {
+        let RunBuffers { sides, headrooms, .. } = &self.room;
+        let (values, headrooms) = (&sides[side], &headrooms[side]);
+        let known = &mut self.sides[side];
+        // Values come in ascending order, and of equals the first counts.
+        let least = known.least_that_counts();
+        let (beyond, largest, is_met) = counted(headrooms, least);
+        known.beyond += beyond;
+        if is_met {
+            let finer = if self.is_double { U } else { 0.0 };
+            for (at, exact) in exacts.iter().enumerate().filter(|(at, _)| !(headrooms[*at] <= least)) {
+                let exact = ExactValue { radius: exact.radius + finer * exact.value.abs(), ..*exact };
+                let (flat, value, headroom) = (flats.start + at, values[at], headrooms[at]);
+                known.meet(InexactValue { flat, value, exact, headroom });
+            }
+        }
+        self.counts[side].add(headrooms);
+        if let Some(spread) = &mut known.spread {
+            spread.meet_run(flats.clone(), largest, |part| counted(&headrooms[part], 0.0).1);
+        }
+        if side == 0 && beyond > 0 && self.examples.len() < EXAMPLES {
+            let beyond = flats.zip(headrooms).filter(|(_, headroom)| !(**headroom <= 1.0));
+            let room = EXAMPLES - self.examples.len();
+            self.examples.extend(beyond.map(|(flat, _)| flat).take(room));
+        }
+    }
+
+    /// Moves the counts into the distributions.
+    fn spread_out(mut self) -> Self {
+        for (side, counts) in self.sides.iter_mut().zip(mem::take(&mut self.counts)) {
+            side.spread.iter_mut().for_each(|spread| spread.add_counts(&counts));
+        }
+        self
+    }
+
+    /// Adds the measurement of other results.
+    pub(super) fn plus(mut self, part: Self) -> Self {
+        let part = part.spread_out();
+        for (side, part) in self.sides.iter_mut().zip(part.sides) {
+            side.beyond += part.beyond;
+            part.worst.into_iter().for_each(|off| side.meet(off));
+            side.spread = side.spread.take().zip(part.spread).map(|(one, next)| one.followed_by(&next));
+        }
+        self.examples.extend(part.examples);
+        self.examples.truncate(EXAMPLES);
+        self.biases = self.biases.zip(part.biases).map(|(biases, part)| biases.plus(&part));
+        self
+    }
+
+    /// Returns true if the dump's results are more precise than stated.
+    pub(super) fn is_too_sure(&self) -> bool {
+        self.biases.as_ref().is_some_and(BiasAccumulator::is_too_sure)
+    }
+
+    /// Returns the results for both engines, and some unexplained values of the dump in ascending order.
+    pub(super) fn finish(self, common: SharedError) -> (EngineErrors, EngineErrors, Vec<usize>) {
+        let mut this = self.spread_out();
+        let bias = |side: usize| this.biases.as_ref().and_then(|biases| biases.largest(side, common));
+        let biases = [bias(0), bias(1)];
+        let [dump, engine] = this.sides;
+        this.examples.sort_unstable();
+        (EngineErrors { bias: biases[0], ..dump }, EngineErrors { bias: biases[1], ..engine }, this.examples)
+    }
+}
+
+/// Returns the number of violations, the largest bound ratio (NaN if there is one), and if any ratio is above
+/// `least`.
+#[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
+fn counted(headrooms: &[f64], least: f64) -> (usize, f64, bool) {
+    const LANES: usize = 8;
+    let (mut beyond, mut largest, mut unlike) = ([0u64; LANES], [0.0f64; LANES], [0u64; LANES]);
+    let (whole, rest) = headrooms.as_chunks::<LANES>();
+    for headrooms in whole {
+        for (lane, &headroom) in headrooms.iter().enumerate() {
+            beyond[lane] += u64::from(!(headroom <= 1.0));
+            unlike[lane] += u64::from(!(headroom <= least));
+            largest[lane] = if headroom > largest[lane] { headroom } else { largest[lane] };
+        }
+    }
+    for (lane, &headroom) in rest.iter().enumerate() {
+        beyond[lane] += u64::from(!(headroom <= 1.0));
+        unlike[lane] += u64::from(!(headroom <= least));
+        largest[lane] = if headroom > largest[lane] { headroom } else { largest[lane] };
+    }
+    let beyond = beyond.iter().sum::<u64>() as usize;
+    let is_number = beyond == 0 || headrooms.iter().all(|headroom| !headroom.is_nan());
+    let largest = if is_number { largest.into_iter().fold(0.0, f64::max) } else { f64::NAN };
+    (beyond, largest, unlike.iter().sum::<u64>() > 0)
+}
+
+/// [`headroom`] of what is rounded no more than `f32` is.
+#[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
+fn plain_headrooms(values: &[f64], exacts: &[ExactValue], finer: f64, headrooms: &mut [f64]) {
+    for ((headroom, &value), exact) in headrooms.iter_mut().zip(values).zip(exacts) {
+        let distance = if value == exact.value { 0.0 } else { (value - exact.value).abs() };
+        let radius = exact.radius + finer * exact.value.abs();
+        *headroom = distance / if radius > FLUSHED { radius } else { FLUSHED };
+    }
+}
+
+/// Returns the bound ratio of a value: its distance from the exact value in units of the error bound. The exact value
+/// may be any number that rounds, or is stored under a scale, as this value.
+fn headroom(value: f64, exact: &ExactValue, float: Float, stored: Option<(Float, f64)>) -> f64 {
+    let (low, high) = float.cell(value);
+    let stored = stored.filter(|(stored, _)| stored.is_coarser_at(value, float));
+    let (low, high) = stored.map_or((low, high), |(stored, scale)| {
+        let other = stored.stored_cell(value, scale, float);
+        (low.min(other.0), high.max(other.1))
+    });
+    let distance = (low - exact.value).max(exact.value - high).max(0.0);
+    // `max` takes the other of NaN and a number.
+    if exact.value.is_nan() || value.is_nan() { f64::NAN } else { distance / exact.radius.max(FLUSHED) }
+}

@@ -1,0 +1,62 @@
+//! Reordered values, and functions applied to each value: operations of engines that no model has.
+
+use crate::exact::float::Float;
+use crate::exact::input::InputTensor;
+use crate::exact::operation::Operation;
+use crate::exact::profile::Profile;
+use crate::exact::value::{ExactValue, U};
+use crate::tensor::Tensor;
+
+/// Selected values of several tensors.
+pub(super) struct Gather {
+    pub(super) tensors: Vec<Tensor>,
+    /// Tensor and index of the value for each result.
+    pub(super) index: Vec<(usize, usize)>,
+}
+
+impl Operation for Gather {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
+        let known: Vec<InputTensor> =
+            self.tensors.iter().map(|tensor| InputTensor::of(tensor, profile)).collect();
+        let at = |&flat: &usize| {
+            let (tensor, flat) = self.index[flat];
+            known[tensor].get(flat)
+        };
+        wanted.iter().map(at).collect()
+    }
+
+    /// Returns `F32`, since the values were rounded before.
+    fn results(&self, _: &Profile) -> Float {
+        Float::F32
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        self.tensors.iter().collect()
+    }
+}
+
+/// `f(x, parameter)`, value by value: a few roundings of the result, as library functions have.
+pub(super) struct ElementwiseMap {
+    pub(super) x: Tensor,
+    pub(super) f: fn(f64, f64) -> f64,
+    pub(super) parameter: f64,
+}
+
+impl Operation for ElementwiseMap {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
+        let x = InputTensor::of(&self.x, profile);
+        let one = |&flat: &usize| {
+            let x = x.get(flat);
+            let [value, low, high] =
+                [x.value, x.value - x.radius, x.value + x.radius].map(|x| (self.f)(x, self.parameter));
+            let inherited = (low - value).abs().max((high - value).abs());
+            let own = (2.0 * profile.library_ulps + 4.0) * U * value.abs();
+            ExactValue::bounded(value, own).moved(inherited / 2.0, inherited)
+        };
+        wanted.iter().map(one).collect()
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.x]
+    }
+}

@@ -1,0 +1,244 @@
+//! Operations that are evaluated on demand.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::exact::float::Float;
+use crate::exact::profile::{Choice, ChoiceSet, Profile};
+use crate::exact::value::ExactValue;
+use crate::parallel;
+use crate::tensor::{Tensor, ValueOrigin};
+
+/// An operation and its inputs.
+pub trait Operation: Any + Send + Sync {
+    /// Evaluates some of its results, counted row-major, in ascending order.
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue>;
+
+    /// Returns an evaluator by columns for some rows, if that is faster.
+    fn by_columns<'s>(&'s self, _: &Profile, _rows: Range<usize>) -> Option<Box<dyn ColumnEvaluator + 's>> {
+        None
+    }
+
+    /// Returns true if evaluating some results costs no more per result than evaluating all.
+    fn is_light(&self) -> bool {
+        true
+    }
+
+    /// Returns the type that its results are rounded to.
+    fn results(&self, profile: &Profile) -> Float {
+        profile.results
+    }
+
+    /// Returns the choices that an engine has in it.
+    fn choices(&self) -> &'static [Choice] {
+        &[]
+    }
+
+    /// Returns its inputs.
+    fn inputs(&self) -> Vec<&Tensor> {
+        Vec::new()
+    }
+
+    /// Returns true if its roundings are unbiased: sums rounded to nearest, with known inputs.
+    fn is_unbiased(&self, _: &Profile) -> bool {
+        false
+    }
+
+    /// Returns true if its results before rounding depend on its inputs without error: multiples, and rows of tables.
+    fn is_certain(&self) -> bool {
+        false
+    }
+
+    /// Returns true if it adds two tensors.
+    fn is_sum(&self) -> bool {
+        false
+    }
+
+    /// Returns true if a kernel may use its results before rounding: sums, norms, multiples and scores.
+    fn is_fused(&self) -> bool {
+        false
+    }
+
+    /// Returns the number of results per input, at least 1. So many results count as one when errors are averaged,
+    /// since they are not independent.
+    fn dependence(&self) -> f64 {
+        1.0
+    }
+
+    /// Returns the relative error that all results of a row share because of a common rounding: they are not
+    /// independent.
+    fn shared(&self) -> f64 {
+        0.0
+    }
+
+    /// Returns the relative error that all results of a row share because of uncertain inputs; the errors of other
+    /// rows are independent.
+    fn inherited(&self, _: &Profile) -> f64 {
+        0.0
+    }
+}
+
+/// Evaluates some rows of an operation column by column.
+pub trait ColumnEvaluator: Sync {
+    /// Evaluates some columns, one row after the other.
+    fn at(&self, columns: Range<usize>) -> Vec<ExactValue>;
+}
+
+/// An operation that has made a tensor, and what it has come to, once that was asked.
+pub struct Node {
+    /// The operation.
+    pub stage: Box<dyn Operation>,
+    /// Rounding profile of the dump's engine.
+    pub profile: Profile,
+    /// Rounding profile of our engine.
+    pub own: Profile,
+    /// Number of operations from recorded values to its result, itself included.
+    pub depth: usize,
+    results: usize,
+    known: Mutex<HashMap<ChoiceSet, Arc<Vec<ExactValue>>>>,
+}
+
+impl Node {
+    /// Creates the origin of an operation with that many results.
+    pub fn new(stage: impl Operation + 'static, [profile, own]: [Profile; 2], results: usize) -> Self {
+        let before = stage.inputs().into_iter().flat_map(Tensor::origins).filter_map(node_of);
+        let depth = 1 + before.map(|node| node.depth).max().unwrap_or(0);
+        Self { stage: Box::new(stage), profile, own, depth, results, known: Mutex::default() }
+    }
+
+    /// The operation, if it is one of that kind.
+    pub fn operation<S: Operation>(&self) -> Option<&S> {
+        (&*self.stage as &dyn Any).downcast_ref()
+    }
+
+    /// Returns the rounding profile of an engine with these choices.
+    pub(super) fn rounding(&self, choices: ChoiceSet) -> Profile {
+        match choices {
+            ChoiceSet::OWN => Profile { made: choices, ..self.own },
+            _ => self.profile.otherwise(choices),
+        }
+    }
+
+    /// Evaluates all results, rounded: the inputs of the next operation.
+    pub fn all(&self, choices: ChoiceSet) -> Arc<Vec<ExactValue>> {
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = known().get(&choices) {
+            return known.clone();
+        }
+        let profile = self.rounding(choices);
+        let wanted: Vec<usize> = (0..self.results).collect();
+        let float = self.stage.results(&profile);
+        let all = self.stage.at(&profile, &wanted).into_iter().map(|exact| exact.rounded(float));
+        let all = Arc::new(all.collect::<Vec<_>>());
+        known().insert(choices, all.clone());
+        all
+    }
+
+    /// Returns the choices that an engine has in it, and in the operations between recorded values and it.
+    pub fn choices(&self) -> ChoiceSet {
+        let own: ChoiceSet = self.stage.choices().iter().copied().collect();
+        let before = self.stage.inputs().into_iter().flat_map(Tensor::origins).filter_map(node_of);
+        before.fold(own, |choices, node| choices.or(node.choices()))
+    }
+}
+
+/// Results that one thread evaluates one after the other.
+const PIECE: usize = 1 << 14;
+
+/// Indices in ascending order, as the rows of `width` values that they lie in.
+pub(super) fn by_row(wanted: &[usize], width: usize) -> impl Iterator<Item = &[usize]> {
+    let mut rest = wanted;
+    std::iter::from_fn(move || {
+        let first = *rest.first()?;
+        let end = (first / width + 1) * width;
+        let is_whole = rest.get(end - first - 1) == Some(&(end - 1));
+        let len = if is_whole { end - first } else { rest.partition_point(|&flat| flat < end) };
+        let (row, later) = rest.split_at(len);
+        rest = later;
+        Some(row)
+    })
+}
+
+/// Evaluates the wanted values of each row of `width` values, in order; in parallel if there are many.
+pub(super) fn per_row(
+    wanted: &[usize],
+    width: usize,
+    row: impl Fn(&[usize], &mut Vec<ExactValue>) + Sync,
+) -> Vec<ExactValue> {
+    let rows: Vec<&[usize]> = by_row(wanted, width).collect();
+    let pieces: Vec<&[&[usize]]> = rows.chunks(PIECE.div_ceil(width)).collect();
+    let mut exacts = parallel::map(pieces.len(), 8 * PIECE, |piece| {
+        let mut exacts = Vec::with_capacity(pieces[piece].iter().map(|row| row.len()).sum());
+        pieces[piece].iter().for_each(|flats| row(flats, &mut exacts));
+        exacts
+    });
+    if exacts.len() == 1 { exacts.remove(0) } else { exacts.concat() }
+}
+
+/// Returns true if no value of a tensor was computed, so that each is exact.
+pub fn is_given(tensor: &Tensor) -> bool {
+    tensor.origins().iter().all(|origin| node_of(origin).is_none())
+}
+
+/// The operation that an origin speaks of.
+pub fn node_of(origin: &ValueOrigin) -> Option<Arc<Node>> {
+    origin.source.clone()?.downcast().ok()
+}
+
+/// Returns the type that an operation rounds its results to, by the profile of the dump's engine; `None` for values that were given.
+pub fn type_of_results(tensor: &Tensor) -> Option<Float> {
+    let node = tensor.origins().iter().find_map(node_of)?;
+    Some(node.stage.results(&node.profile))
+}
+
+/// Evaluates some values of a tensor, in ascending order, for engines that differ from the profile in `choices`.
+/// Values without an origin are exact.
+pub fn evaluate(tensor: &Tensor, choices: ChoiceSet, wanted: &[usize]) -> Vec<ExactValue> {
+    let mut found = Vec::with_capacity(wanted.len());
+    let (mut start, mut rest) = (0, wanted);
+    let given = |flat: &usize| ExactValue::sure(tensor.data()[*flat].into());
+    for origin in tensor.origins() {
+        let end = start + origin.range.len();
+        let (here, later) = rest.split_at(rest.partition_point(|&flat| flat < end));
+        rest = later;
+        match node_of(origin) {
+            Some(node) if !here.is_empty() => {
+                let there: Vec<usize> = here.iter().map(|flat| flat - start + origin.range.start).collect();
+                found.extend(node.stage.at(&node.rounding(choices), &there));
+            }
+            _ => found.extend(here.iter().map(given)),
+        }
+        start = end;
+    }
+    found.extend(rest.iter().map(given));
+    found
+}
+
+/// Values that were rounded when they were stored: each represents all numbers within its radius.
+struct RoundedValues {
+    values: Vec<ExactValue>,
+}
+
+impl Operation for RoundedValues {
+    fn at(&self, _: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
+        wanted.iter().map(|&flat| self.values[flat]).collect()
+    }
+
+    fn results(&self, _: &Profile) -> Float {
+        Float::F32
+    }
+}
+
+/// Returns a tensor whose values have an uncertainty: `known` gives each value and its error bound. Operations that
+/// read it start from these.
+pub fn within(tensor: Tensor, known: impl Fn(usize) -> (f64, f64)) -> Tensor {
+    let exact = |flat: usize| {
+        let (value, radius) = known(flat);
+        ExactValue::bounded(value, radius)
+    };
+    let values: Vec<ExactValue> = (0..tensor.data().len()).map(exact).collect();
+    let results = values.len();
+    tensor.computed_by(Arc::new(Node::new(RoundedValues { values }, [Profile::default(); 2], results)))
+}

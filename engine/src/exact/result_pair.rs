@@ -1,0 +1,207 @@
+//! Results of two engines for one operation on the same inputs, and their errors.
+
+use std::ops::Range;
+
+use multiversion::multiversion;
+
+use crate::error_map::ErrorMap;
+use crate::exact::bias::BiasEstimate;
+use crate::exact::float::Float;
+use crate::exact::value::ExactValue;
+use crate::parallel;
+use crate::tensor::Tensor;
+use crate::view::View;
+
+/// Two results of one operation on the same inputs.
+pub struct ResultPair<'c> {
+    /// Value of the traced numerics, with its origin.
+    pub traced: &'c Tensor,
+    /// The dump's values and the engine's, both as [`Self::traced`] is laid out.
+    pub sides: [&'c View<'c>; 2],
+    /// Type that the dump's values were rounded to when stored, if that is shorter than the computed type. They may
+    /// have scales.
+    pub stored: Option<Float>,
+    /// True if the dump's values have more digits than `f32`.
+    pub is_double: bool,
+    /// Returns the meaningful columns of a row; the columns after them are ignored.
+    pub sees: &'c (dyn Fn(usize) -> Range<usize> + Sync),
+}
+
+/// Values that are looked at together.
+pub(super) const PIECE: usize = 1 << 16;
+
+impl ResultPair<'_> {
+    /// Divides all rows into pieces of about so many values.
+    pub(super) fn pieces(&self, values: usize) -> Vec<Range<usize>> {
+        let (rows, step) = (self.sides[0].rows(), values.div_ceil(self.sides[0].width().max(1)));
+        (0..rows).step_by(step).map(|first| first..rows.min(first + step)).collect()
+    }
+
+    /// The type of eight bits that the dump's values are stored in, if they are.
+    pub(super) fn eighth(&self) -> Option<Float> {
+        self.stored.filter(|float| float.is_eighth())
+    }
+
+    /// Returns the meaningful values of a row.
+    fn seen(&self, row: usize) -> Range<usize> {
+        let (seen, width) = ((self.sees)(row), self.sides[0].width());
+        seen.start.min(width)..seen.end.min(width)
+    }
+
+    /// Returns the meaningful values of some rows: all of them, or only those whose bits differ. For eight-bit types,
+    /// values differ if ours would be stored differently.
+    pub(super) fn wanted(&self, rows: Range<usize>, wants_all: bool) -> Vec<usize> {
+        let width = self.sides[0].width();
+        let mut wanted = Vec::new();
+        let mut room = RowBuffers::new(width);
+        for row in rows {
+            let seen = self.seen(row);
+            let flats = row * width + seen.start..row * width + seen.end;
+            match self.plain(row, &seen) {
+                _ if wants_all => wanted.extend(flats),
+                Some([theirs, ours]) => {
+                    let pairs = theirs.iter().zip(ours).zip(flats);
+                    wanted.extend(pairs.filter(|((theirs, ours), _)| theirs != ours).map(|(_, flat)| flat));
+                }
+                None => wanted.extend(self.others(row, seen, &mut room).map(|column| row * width + column)),
+            }
+        }
+        wanted
+    }
+
+    /// Entries of a row where they lie on both sides, if they lie there as `f32` and were computed as that.
+    fn plain(&self, row: usize, columns: &Range<usize>) -> Option<[&[[u8; 4]]; 2]> {
+        let [dump, engine] = self.sides.map(|view| view.stored_f32(row, columns.clone()));
+        dump.zip(engine).filter(|_| self.eighth().is_none()).map(|(dump, engine)| [dump, engine])
+    }
+
+    /// Columns of a row in which both sides are other bits, however they are stored.
+    fn others<'r>(
+        &self,
+        row: usize,
+        seen: Range<usize>,
+        room: &'r mut RowBuffers,
+    ) -> impl Iterator<Item = usize> + use<'r> {
+        let ([dump, engine], eighth) = (self.sides, self.eighth());
+        let RowBuffers { theirs, ours, scales } = room;
+        dump.read(row, seen.clone(), theirs);
+        engine.read(row, seen.clone(), ours);
+        if let Some(of_dump) = dump.scales() {
+            of_dump.read(row, seen.clone(), scales);
+        }
+        let first = seen.start;
+        seen.filter(move |column| {
+            let at = column - first;
+            match eighth {
+                None => theirs[at].to_bits() != ours[at].to_bits(),
+                Some(float) => !float.may_store(ours[at], theirs[at], scales[at]),
+            }
+        })
+    }
+
+    /// Returns the wanted values of many rows, in order.
+    pub(super) fn all_wanted(&self, rows: Range<usize>, wants_all: bool) -> Vec<usize> {
+        let step = PIECE.div_ceil(self.sides[0].width().max(1));
+        let pieces = parallel::map(rows.len().div_ceil(step), PIECE, |piece| {
+            let first = rows.start + piece * step;
+            self.wanted(first..rows.end.min(first + step), wants_all)
+        });
+        pieces.concat()
+    }
+
+    /// Returns the number of wanted values.
+    pub(super) fn count(&self, wants_all: bool) -> usize {
+        let of_row = |row: usize| {
+            let seen = self.seen(row);
+            match self.plain(row, &seen) {
+                _ if wants_all => seen.len(),
+                Some([theirs, ours]) => unlike(theirs, ours),
+                None => self.wanted(row..row + 1, false).len(),
+            }
+        };
+        let pieces = self.pieces(PIECE);
+        let counts =
+            parallel::map(pieces.len(), PIECE, |piece| pieces[piece].clone().map(of_row).sum::<usize>());
+        counts.into_iter().sum()
+    }
+}
+
+/// Buffers for a row of both sides and for the scales of stored values.
+struct RowBuffers {
+    theirs: Vec<f64>,
+    ours: Vec<f64>,
+    scales: Vec<f64>,
+}
+
+impl RowBuffers {
+    fn new(width: usize) -> Self {
+        Self { theirs: vec![0.0; width], ours: vec![0.0; width], scales: vec![1.0; width] }
+    }
+}
+
+/// Returns the number of values whose bits differ.
+#[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
+fn unlike(some: &[[u8; 4]], others: &[[u8; 4]]) -> usize {
+    some.iter()
+        .zip(others)
+        .map(|(one, other)| usize::from(u32::from_ne_bytes(*one) != u32::from_ne_bytes(*other)))
+        .sum()
+}
+
+/// Errors of one engine's values.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EngineErrors {
+    /// Results that no rounding explains.
+    pub beyond: usize,
+    /// The largest error in units of what rounding may come to: above 1 for those beyond.
+    pub headroom: f64,
+    /// The values that are furthest from exact, the worst first.
+    pub worst: Vec<InexactValue>,
+    /// The systematic error that stands out most from rounding, where rounding has no direction.
+    pub bias: Option<BiasEstimate>,
+    /// Distribution of errors over the array and by size, in units of the error bound; `None` if nothing differs.
+    pub spread: Option<ErrorMap>,
+}
+
+/// A value with its exact value and bound ratio.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct InexactValue {
+    /// Index in the array.
+    pub flat: usize,
+    /// Value found.
+    pub value: f64,
+    /// Exact value.
+    pub exact: ExactValue,
+    /// Bound ratio: the error in units of the error bound.
+    pub headroom: f64,
+}
+
+/// Number of worst values that are kept.
+const WORST: usize = 6;
+
+impl EngineErrors {
+    /// Counts a value. Of equals the first of the array is the worst; NaN is larger than any number.
+    pub(super) fn meet(&mut self, off: InexactValue) {
+        let is_worse = |known: &InexactValue| match (known.headroom.is_nan(), off.headroom.is_nan()) {
+            (false, false) if off.headroom != known.headroom => off.headroom > known.headroom,
+            (known_is, is) if known_is != is => is,
+            _ => off.flat < known.flat,
+        };
+        let at = self.worst.iter().position(is_worse).unwrap_or(self.worst.len());
+        if at < WORST {
+            self.worst.truncate(WORST - 1);
+            self.worst.insert(at, off);
+            self.headroom = self.worst[0].headroom;
+        }
+    }
+
+    /// Values that follow are among the worst if their headroom is above this.
+    pub(super) fn least_that_counts(&self) -> f64 {
+        self.worst.get(WORST - 1).map_or(-1.0, |last| last.headroom)
+    }
+
+    /// Returns true if rounding explains the values.
+    pub fn is_explained(&self) -> bool {
+        self.beyond == 0 && self.bias.as_ref().is_none_or(|bias| !bias.is_systematic())
+    }
+}

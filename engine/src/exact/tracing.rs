@@ -1,0 +1,266 @@
+//! Numerics that record the operation of each result.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::exact::activation::Nonlinearity;
+use crate::exact::attention::{AttentionContext, Scores, Softmax};
+use crate::exact::elementwise::{
+    Addition, CachedCodes, CachedRows, EmbeddingLookup, LastRow, Probabilities, Scaling,
+};
+use crate::exact::experts::{ExpertMixture, ExpertProducts, ExpertWeights};
+use crate::exact::float::Float;
+use crate::exact::gather::{ElementwiseMap, Gather};
+use crate::exact::integers::Integers;
+use crate::exact::linear::Linear;
+use crate::exact::logprobs::LogProbabilities;
+use crate::exact::norm::{LayerNormalisation, RmsNormalisation};
+use crate::exact::operation::{Node, Operation, is_given};
+use crate::exact::profile::{Operands, Profile};
+use crate::exact::rotary::Rotary;
+use crate::exact::unrounded_origin;
+use crate::numerics::{Numerics, delegate};
+use crate::ops::attention::{AttentionScale, Mask};
+use crate::ops::experts::ExpertRouting;
+use crate::ops::ffn::Activation;
+use crate::ops::multiplier::Multiplier;
+use crate::ops::norm::{Gain, LayerNorm, RmsNorm};
+use crate::ops::rope::{Rope, RopeTable};
+use crate::ops::sampling::Picks;
+use crate::quant::ternary::is_ternary;
+use crate::tensor::Tensor;
+use crate::weight::{DType, Factor, Matrix};
+
+/// Wraps numerics so that each result records its operation, which the profile then evaluates.
+pub struct TracedNumerics<'n> {
+    numerics: &'n dyn Numerics,
+    /// Rounding profiles of the dump's engine and of these numerics.
+    profiles: [Profile; 2],
+}
+
+impl<'n> TracedNumerics<'n> {
+    /// Over numerics whose results are compared with those of an engine that rounds as the profile says.
+    pub fn new(numerics: &'n dyn Numerics, profile: Profile) -> Self {
+        Self { numerics, profiles: [profile, Profile::of(numerics)] }
+    }
+
+    /// Numerics that round otherwise than is known of them.
+    pub fn rounding_by(self, own: Profile) -> Self {
+        Self { profiles: [self.profiles[0], own], ..self }
+    }
+
+    /// Returns the rounding profile of the dump's engine.
+    pub fn profile(&self) -> Profile {
+        self.profiles[0]
+    }
+
+    /// Returns the numerics that compute.
+    pub fn numerics(&self) -> &'n dyn Numerics {
+        self.numerics
+    }
+
+    /// Values of several tensors in another order: `from` says for each result which tensor and which of its values.
+    ///
+    /// # Panics
+    /// If there is none such.
+    pub fn gathered(
+        &self,
+        tensors: &[&Tensor],
+        shape: &[usize],
+        from: impl Fn(usize) -> (usize, usize),
+    ) -> Tensor {
+        let index: Vec<(usize, usize)> = (0..shape.iter().product()).map(from).collect();
+        let data = index.iter().map(|&(tensor, flat)| tensors[tensor].data()[flat]).collect();
+        let result = Tensor::new(shape, data);
+        if tensors.iter().all(|&tensor| is_given(tensor)) {
+            return result;
+        }
+        let tensors = tensors.iter().map(|&tensor| tensor.clone()).collect();
+        self.by(result, Gather { tensors, index })
+    }
+
+    /// Applies a function of one variable that is monotonic on each value's uncertainty, with one rounding.
+    pub fn mapped(&self, x: &Tensor, f: fn(f64, f64) -> f64, parameter: f64) -> Tensor {
+        let short = Float::of(self.numerics.activation_type()).unwrap_or(Float::F32);
+        let result = x.clone().map(|x| short.round(f(x.into(), parameter)) as f32);
+        self.by(result, ElementwiseMap { x: x.clone(), f, parameter })
+    }
+
+    fn by(&self, result: Tensor, stage: impl Operation + 'static) -> Tensor {
+        self.rounding(result, stage, |profile| profile)
+    }
+
+    /// Returns the profiles for an operation that the architecture's authors round differently.
+    fn rounding(
+        &self,
+        result: Tensor,
+        stage: impl Operation + 'static,
+        by: impl Fn(Profile) -> Profile,
+    ) -> Tensor {
+        let results = result.data().len();
+        result.computed_by(Arc::new(Node::new(stage, self.profiles.map(by), results)))
+    }
+
+    fn product(&self, result: Tensor, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, tokens: usize) -> Tensor {
+        // Only bitnet.cpp's own kernels multiply ternary weights with codes as integers.
+        let of_ternary = if self.profiles[0].operands == Operands::Whole { w.cols } else { 1 };
+        let terms =
+            if is_ternary(w.dtype) { Some(of_ternary) } else { w.group_len().map(|group| w.cols / group) };
+        let is_of_integers = match terms {
+            Some(_) if is_ternary(w.dtype) => self.numerics.native_types().contains(&w.dtype),
+            Some(_) => self.numerics.native_types().contains(&DType::INT8_GROUPS),
+            None => false,
+        };
+        if let Some(terms) = terms.filter(|_| is_of_integers) {
+            return self.by(
+                result.clone(),
+                Integers { x: x.clone(), w: w.clone(), factor: None, products: result, terms },
+            );
+        }
+        let (x, w, bias) = (x.clone(), w.clone(), bias.map(<[f32]>::to_vec));
+        let results = result.data().len();
+        let stage = Linear { x, w, bias };
+        result.computed_by(Arc::new(Node::new(stage, self.of_pass(tokens), results)))
+    }
+
+    /// bitnet.cpp computes a pass of one token otherwise than one of several.
+    fn of_pass(&self, tokens: usize) -> [Profile; 2] {
+        self.profiles.map(|profile| match profile.operands {
+            Operands::GgmlButF16 if tokens == 1 => Profile { operands: Operands::Ggml, ..profile },
+            _ => profile,
+        })
+    }
+}
+
+impl Numerics for TracedNumerics<'_> {
+    delegate!(
+        numerics: name, weight_types, native_types, activation_type, adds_rows_alike, rope_table, cache_type, likelihoods, choose
+    );
+
+    fn embed(&self, table: &Matrix, tokens: &[u32]) -> Tensor {
+        let stage = EmbeddingLookup { table: table.clone(), tokens: tokens.to_vec() };
+        self.by(self.numerics.embed(table, tokens), stage)
+    }
+
+    fn scale(&self, x: &Tensor, by: Multiplier) -> Tensor {
+        self.by(self.numerics.scale(x, by), Scaling { x: x.clone(), by })
+    }
+
+    fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor {
+        let stage = RmsNormalisation { x: x.clone(), norm: norm.clone() };
+        self.rounding(self.numerics.rms_norm(x, norm), stage, |profile| match norm.gain {
+            Gain::WeightFirst => Profile { normed: Float::F32, ..profile },
+            _ => profile,
+        })
+    }
+
+    fn layer_norm(&self, x: &Tensor, norm: &LayerNorm) -> Tensor {
+        self.by(self.numerics.layer_norm(x, norm), LayerNormalisation { x: x.clone(), norm: norm.clone() })
+    }
+
+    fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
+        self.product(self.numerics.linear(x, w), x, w, None, x.rows())
+    }
+
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
+        self.product(self.numerics.linear_of_pass(x, w, tokens), x, w, None, tokens)
+    }
+
+    fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
+        self.product(self.numerics.affine(x, w, bias), x, w, Some(bias), x.rows())
+    }
+
+    fn bit_linear(&self, x: &Tensor, w: &Matrix, factor: Option<Factor>) -> Tensor {
+        let products = self.numerics.bit_linear(x, w, factor);
+        match factor {
+            None => self.product(products, x, w, None, x.rows()),
+            Some(_) => {
+                // Codes that are divided by their scale first are no integers when they are added up.
+                let terms = if matches!(factor, Some(Factor::Divides(_))) { 1 } else { w.cols };
+                let (x, w) = (x.clone(), w.clone());
+                self.by(products.clone(), Integers { x, w, factor, products, terms })
+            }
+        }
+    }
+
+    fn rotate(&self, x: &Tensor, table: &RopeTable) -> Tensor {
+        let stage = Rotary { x: x.clone(), rope: table.rope().clone(), positions: table.positions() };
+        self.rounding(self.numerics.rotate(x, table), stage, |profile| match table.rope().is_unrounded {
+            true => Profile { cos_sin: Float::F32, rotated: Float::F32, ..profile },
+            false => profile,
+        })
+    }
+
+    fn to_cache(&self, x: Tensor) -> Tensor {
+        let kept = self.numerics.to_cache(x.clone());
+        match Float::of(self.numerics.cache_type()) {
+            None if self.numerics.cache_type() == DType::I8 => self.by(kept, CachedCodes { x }),
+            Some(cache) => self.by(kept, CachedRows { x, cache }),
+            None => kept,
+        }
+    }
+
+    fn scores(&self, q: &Tensor, k: &Tensor, scale: AttentionScale) -> Tensor {
+        let stage = Scores { q: q.clone(), k: k.clone(), scale };
+        self.by(self.numerics.scores(q, k, scale), stage)
+    }
+
+    fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor {
+        self.by(self.numerics.softmax(scores, mask), Softmax { scores: scores.clone(), mask })
+    }
+
+    fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
+        let stage = AttentionContext { weights: weights.clone(), v: v.clone() };
+        self.by(self.numerics.context(weights, v), stage)
+    }
+
+    fn activation(&self, x: &Tensor, activation: Activation) -> Tensor {
+        let stage = Nonlinearity { x: x.clone(), up: None, activation };
+        self.by(self.numerics.activation(x, activation), stage)
+    }
+
+    fn gated(&self, gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor {
+        let stage = Nonlinearity { x: gate.clone(), up: Some(up.clone()), activation };
+        self.by(self.numerics.gated(gate, up, activation), stage)
+    }
+
+    fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: ExpertRouting) -> Tensor {
+        let stage = ExpertWeights { logits: logits.clone(), chosen: chosen.clone(), routing };
+        let made = self.numerics.expert_weights(logits, chosen, routing);
+        self.rounding(made, stage, |profile| match routing.is_rounded {
+            true => Profile { expert_weights: profile.results, ..profile },
+            false => profile,
+        })
+    }
+
+    fn routed(&self, x: &Tensor, w: &[Matrix], chosen: &Tensor) -> Tensor {
+        let stage = ExpertProducts { x: x.clone(), w: w.to_vec(), chosen: chosen.clone() };
+        self.by(self.numerics.routed(x, w, chosen), stage)
+    }
+
+    fn mix(&self, outputs: &Tensor, weights: &Tensor) -> Tensor {
+        let stage = ExpertMixture { outputs: outputs.clone(), weights: weights.clone() };
+        self.by(self.numerics.mix(outputs, weights), stage)
+    }
+
+    fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {
+        let [x, y] = [a, b].map(|x| unrounded_origin::without_sums(x.clone()));
+        self.by(self.numerics.add(a, b), Addition { a: x, b: y })
+    }
+
+    /// Returns the last row of recorded logits, and remembers the other rows.
+    fn last_row(&self, logits: &Tensor) -> Tensor {
+        let last = logits.last_row();
+        if is_given(logits) { self.by(last, LastRow { logits: logits.clone() }) } else { last }
+    }
+
+    fn probabilities(&self, logits: &Tensor, temperature: f32) -> Tensor {
+        let stage = Probabilities { logits: logits.clone(), temperature };
+        self.by(self.numerics.probabilities(logits, temperature), stage)
+    }
+
+    fn log_probabilities(&self, logits: &Tensor, picks: &Picks, temperature: f32) -> Tensor {
+        let stage = LogProbabilities { logits: logits.clone(), picks: picks.clone(), temperature };
+        self.by(self.numerics.log_probabilities(logits, picks, temperature), stage)
+    }
+}

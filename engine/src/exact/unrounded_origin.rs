@@ -1,0 +1,84 @@
+//! Recorded values before rounding: a kernel that fuses an operation with the next one stores the rounded value and computes
+//! with the unrounded one.
+
+use std::sync::Arc;
+
+use crate::exact::float::Float;
+use crate::exact::operation::{Node, is_given, node_of};
+use crate::exact::profile::Profile;
+use crate::tensor::{Tensor, ValueOrigin};
+
+/// Value of a recorded tensor before rounding, which some fused engines use: the origin of a tensor that no other
+/// operation reads.
+pub enum UnroundedOrigin {
+    /// Result of that operation, whose inputs are recorded as well.
+    Of(Arc<Node>),
+    /// Any numbers that round to these values.
+    Unknown {
+        /// True if they are sums.
+        is_sum: bool,
+    },
+}
+
+impl UnroundedOrigin {
+    /// Returns true if they were the result of a sum.
+    pub(super) fn is_sum(&self) -> bool {
+        match self {
+            UnroundedOrigin::Of(node) => node.stage.is_sum(),
+            UnroundedOrigin::Unknown { is_sum } => *is_sum,
+        }
+    }
+
+    /// Returns the value before rounding, if the origin knows it.
+    pub(super) fn of(origin: &ValueOrigin) -> Option<Arc<Self>> {
+        origin.source.clone()?.downcast().ok()
+    }
+}
+
+/// Values that take the place of `computed`, which remember how these were made where a kernel may go on with them unrounded.
+pub fn in_place_of(computed: &Tensor, given: Tensor) -> Tensor {
+    let [whole] = computed.origins() else { return given };
+    let Some(node) = node_of(whole).filter(|node| node.stage.is_fused()) else { return given };
+    if given.shape() != computed.shape() || node.profile.stream() == Float::F32 {
+        return given;
+    }
+    let is_certain = node.stage.inputs().into_iter().all(is_known);
+    let is_sum = node.stage.is_sum();
+    let before = if is_certain { UnroundedOrigin::Of(node) } else { UnroundedOrigin::Unknown { is_sum } };
+    given.computed_by(Arc::new(before))
+}
+
+/// Returns true if an input is recorded, a recorded value times a number of the model, or a row of a table: it has no
+/// uncertainty.
+fn is_known(input: &Tensor) -> bool {
+    let mut nodes = input.origins().iter().filter_map(node_of);
+    nodes.all(|node| node.depth == 1 && node.stage.is_certain())
+}
+
+/// Values to be added, where of sums of others it is enough that they may not have been rounded: a sum would keep all before it.
+pub(super) fn without_sums(x: Tensor) -> Tensor {
+    if x.origins().is_empty() || !is_given(&x) {
+        return x;
+    }
+    let origins = x.origins().iter().cloned().map(without_sum).collect();
+    x.with_origins(origins)
+}
+
+fn without_sum(origin: ValueOrigin) -> ValueOrigin {
+    let reads_others =
+        |tensor: &Tensor| tensor.origins().iter().any(|origin| UnroundedOrigin::of(origin).is_some());
+    match UnroundedOrigin::of(&origin).as_deref() {
+        Some(UnroundedOrigin::Of(node)) if node.stage.inputs().into_iter().any(reads_others) => {
+            ValueOrigin { source: Some(Arc::new(UnroundedOrigin::Unknown { is_sum: true })), ..origin }
+        }
+        _ => origin,
+    }
+}
+
+/// Values that a run starts with, which were the result of a sum, or else of a norm.
+pub fn of_a_kernel(given: Tensor, is_sum: bool, profile: &Profile) -> Tensor {
+    match given.origins().is_empty() && profile.stream() != Float::F32 {
+        true => given.computed_by(Arc::new(UnroundedOrigin::Unknown { is_sum })),
+        false => given,
+    }
+}

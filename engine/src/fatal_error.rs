@@ -1,0 +1,130 @@
+//! Ends the program with a message and exit code 2 when memory is exhausted or a mapped file is truncated.
+//! Nothing in this module may allocate.
+
+#![expect(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::{Cursor, Write};
+
+use crate::memory;
+
+/// A request from which on the system is asked first how much there is: it promises more than it has.
+const LARGE: usize = 1 << 28;
+
+/// The system's allocator. If memory is exhausted, it ends the program with a message instead of an abort.
+pub struct CheckedAllocator;
+
+// SAFETY: every call goes to `System` unchanged, or does not come back. Nothing that was allocated is touched. What is done
+// before it (reading /proc for a large request) allocates little, which comes here again and is not large.
+unsafe impl GlobalAlloc for CheckedAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        afford(layout.size());
+        in_large_pages(given(unsafe { System.alloc(layout) }, layout.size()), layout.size())
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        afford(layout.size());
+        in_large_pages(given(unsafe { System.alloc_zeroed(layout) }, layout.size()), layout.size())
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        afford(new_size.saturating_sub(layout.size()));
+        in_large_pages(given(unsafe { System.realloc(pointer, layout, new_size) }, new_size), new_size)
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+fn afford(size: usize) {
+    if size >= LARGE && size as u64 > memory::left() {
+        no_memory(size);
+    }
+}
+
+fn given(pointer: *mut u8, size: usize) -> *mut u8 {
+    if pointer.is_null() {
+        no_memory(size);
+    }
+    pointer
+}
+
+/// Asks for large pages inside of a large block, where the system gives them to those who ask: arrays come and go, and most
+/// of what they cost the system is a fault for each page.
+#[cfg(target_os = "linux")]
+fn in_large_pages(pointer: *mut u8, size: usize) -> *mut u8 {
+    const PAGE: usize = 1 << 21;
+    let first = pointer.align_offset(PAGE);
+    if let Some(inside) = size.checked_sub(first).filter(|inside| *inside >= PAGE) {
+        // SAFETY: the range lies within the block, and only how it is mapped is asked for, not what it holds.
+        _ = unsafe {
+            rustix::mm::madvise(
+                pointer.wrapping_add(first).cast(),
+                inside / PAGE * PAGE,
+                rustix::mm::Advice::LinuxHugepage,
+            )
+        };
+    }
+    pointer
+}
+
+#[cfg(not(target_os = "linux"))]
+fn in_large_pages(pointer: *mut u8, _: usize) -> *mut u8 {
+    pointer
+}
+
+#[cold]
+fn no_memory(size: usize) -> ! {
+    let mut line = Cursor::new([0; 200]);
+    _ = writeln!(
+        line,
+        "error: out of memory: {size} more bytes are needed than available or allowed (ulimit -v, container limit); \
+         allow more memory, or reduce the request"
+    );
+    let end = line.position() as usize;
+    end_with(&line.get_ref()[..end])
+}
+
+/// Sees to it that memory of arrays which have come and gone is taken again, and not given back and cleared by the system for
+/// each: that was a fourteenth of a check's time. Called once, at the program's start.
+pub fn keep_freed_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        const LARGEST: i32 = 1 << 30;
+        const KEPT: i32 = 1 << 28;
+        // SAFETY: both set a number of the allocator before there are threads; one that it does not take changes nothing.
+        unsafe {
+            libc::mallopt(libc::M_MMAP_THRESHOLD, LARGEST);
+            libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT);
+        }
+    }
+}
+
+/// Sees to it that a file which is cut short while it is mapped ends the program with a message. Called once, at its start.
+pub fn watch_mapped_files() {
+    #[cfg(unix)]
+    {
+        let cut_short = || {
+            end_with(
+                b"error: a file was truncated while it was read, or its disk failed (SIGBUS); make sure that nothing writes to \
+                  the model and the dumps, and run again\n",
+            )
+        };
+        // SAFETY: the handler writes one text by one system call and ends the process: both are async-signal-safe, and
+        // nothing of what was interrupted is looked at again.
+        _ = unsafe { signal_hook::low_level::register(signal_hook::consts::SIGBUS, cut_short) };
+    }
+}
+
+/// Writes a message and exits without cleanup: the next run removes unfinished files.
+#[cfg(unix)]
+fn end_with(line: &[u8]) -> ! {
+    _ = rustix::io::write(rustix::stdio::stderr(), line);
+    signal_hook::low_level::exit(2)
+}
+
+#[cfg(not(unix))]
+fn end_with(_: &[u8]) -> ! {
+    std::process::abort()
+}

@@ -1,0 +1,47 @@
+//! Access to files that belong together: in a local folder, or remote.
+
+use std::path::Path;
+
+use super::FileBytes;
+use crate::error::Result;
+
+/// Opens files by their paths.
+pub trait FileStore: Sync {
+    /// Returns true if a path is a folder.
+    fn is_folder(&self, path: &Path) -> bool;
+
+    /// The file of that path, if there is one.
+    ///
+    /// # Errors
+    /// If there is one and it cannot be opened.
+    fn find(&self, path: &Path) -> Result<Option<FileBytes>>;
+
+    /// Returns the reason why a file is missing, if more is known.
+    fn why_absent(&self, path: &Path) -> Option<String> {
+        _ = path;
+        None
+    }
+
+    /// The file of that path.
+    ///
+    /// # Errors
+    /// If the file does not exist or cannot be opened.
+    fn require(&self, path: &Path) -> Result<FileBytes>;
+}
+
+/// The folders of this machine.
+pub struct Disk;
+
+impl FileStore for Disk {
+    fn is_folder(&self, path: &Path) -> bool {
+        path.is_dir()
+    }
+
+    fn find(&self, path: &Path) -> Result<Option<FileBytes>> {
+        path.is_file().then(|| FileBytes::open(path)).transpose()
+    }
+
+    fn require(&self, path: &Path) -> Result<FileBytes> {
+        FileBytes::open(path)
+    }
+}

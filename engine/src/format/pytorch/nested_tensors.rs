@@ -1,0 +1,95 @@
+//! Tensors in nested dicts, lists and tuples, as users save the outputs of hooks.
+
+use super::FileBytes;
+use super::machine::{self, Machine};
+use super::value::{PickleTensor, PickleValue};
+use crate::error::Result;
+
+/// Maximum nesting depth; a dict may contain itself.
+const MOST_DEEP: usize = 16;
+/// Maximum number of entries. Lists can be shared, so that few bytes hold many entries.
+const MOST_ENTRIES: usize = 1 << 18;
+/// Bytes of all their names: keys may be shared, too.
+const MOST_NAMED: usize = 1 << 26;
+
+/// Tensors and other entries of a pickle.
+#[derive(Default)]
+pub(in super::super) struct PickleContents<'p> {
+    /// Tensors by the path of keys and numbers to them, joined by dots.
+    pub(in super::super) tensors: Vec<(String, PickleTensor<'p>)>,
+    /// Lists of whole numbers, likewise: token ids.
+    pub(in super::super) ids: Vec<(String, Vec<i64>)>,
+    /// Entries that are something else, likewise.
+    pub(in super::super) others: Vec<String>,
+}
+
+/// The tensors anywhere in the dicts, lists and tuples that a pickle makes, in their order.
+pub(super) fn run(pickle: &FileBytes) -> Result<PickleContents<'_>> {
+    let (machine, result) = machine::result(pickle)?;
+    found(&machine, result)
+}
+
+/// Everything below a value.
+fn found<'p>(machine: &Machine<'p>, result: PickleValue<'p>) -> Result<PickleContents<'p>> {
+    let mut found = PickleContents::default();
+    // What is left to look at, the next one last: no recursion, whatever the pickle nests.
+    let mut left = vec![(String::new(), 0, result)];
+    let (mut seen, mut named) = (0, 0);
+    while let Some((path, depth, value)) = left.pop() {
+        seen += 1;
+        named += path.len();
+        if seen > MOST_ENTRIES || named > MOST_NAMED || depth > MOST_DEEP {
+            let expected =
+                format!("at most {MOST_ENTRIES} entries, {MOST_DEEP} deep; save one dict of tensors by name");
+            return Err(machine.reader.bad("nested too far", expected));
+        }
+        let below: Vec<(String, PickleValue<'p>)> = match value {
+            PickleValue::Dict(dict) => {
+                machine.dicts[dict].iter().map(|&(key, value)| (name(key), value)).collect()
+            }
+            PickleValue::List(list) => numbered(&machine.lists[list]),
+            PickleValue::Tuple { .. } => numbered(machine.items(value).unwrap_or_default()),
+            _ => Vec::new(),
+        };
+        match (value, ids(&below)) {
+            (PickleValue::Tensor(tensor), _) => found.tensors.push((path, machine.tensors[tensor].clone())),
+            (PickleValue::List(_), Some(ids)) => {
+                seen += ids.len();
+                found.ids.push((path, ids));
+            }
+            (PickleValue::Tuple { .. }, Some(_)) => found.others.push(path), // mostly a shape
+            (PickleValue::Dict(_) | PickleValue::List(_) | PickleValue::Tuple { .. }, _) => {
+                let joined = |key: String| if path.is_empty() { key } else { format!("{path}.{key}") };
+                let below = below.into_iter().rev();
+                left.extend(below.map(|(key, value)| (joined(key), depth + 1, value)));
+            }
+            (PickleValue::None, _) => {}
+            _ => found.others.push(path),
+        }
+        if left.len() > MOST_ENTRIES {
+            return Err(machine.reader.bad("nested too far", format!("at most {MOST_ENTRIES} entries")));
+        }
+    }
+    Ok(found)
+}
+
+/// Items under their numbers.
+fn numbered<'p>(items: &[PickleValue<'p>]) -> Vec<(String, PickleValue<'p>)> {
+    items.iter().enumerate().map(|(index, &item)| (index.to_string(), item)).collect()
+}
+
+/// The items, if they are whole numbers alone.
+fn ids(items: &[(String, PickleValue)]) -> Option<Vec<i64>> {
+    let id =
+        |(_, item): &(String, PickleValue)| if let PickleValue::Int(id) = item { Some(*id) } else { None };
+    items.iter().map(id).collect::<Option<Vec<i64>>>().filter(|ids| !ids.is_empty())
+}
+
+/// A key of a dict: a text or a number. Tuples of these, (layer, name), are joined.
+fn name(key: PickleValue) -> String {
+    match key {
+        PickleValue::Text(name) => name.to_owned(),
+        PickleValue::Int(number) => number.to_string(),
+        other => other.kind().to_owned(),
+    }
+}

@@ -1,0 +1,166 @@
+//! Precision of values: the steps of the types that they are computed and stored in.
+
+use crate::weight::DType;
+
+/// The types on both sides of a comparison.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ValuePrecision {
+    /// Type that the operation's results are rounded to. Two correct engines may round a value to neighbouring
+    /// numbers.
+    pub computed: DType,
+    /// Type that the candidate's values were stored in, if it is coarser: each value stands for all values that round
+    /// to it.
+    pub candidate: Option<DType>,
+    /// Type that the reference's values were stored in, if it is coarser.
+    pub reference: Option<DType>,
+    /// Steps of candidate's and reference's values that were rounded to decimals; 0 without decimals.
+    pub steps: [f64; 2],
+}
+
+impl ValuePrecision {
+    /// Values that both sides hold as they were computed, in `f32`.
+    pub const F32: Self = Self { computed: DType::F32, candidate: None, reference: None, steps: [0.0; 2] };
+
+    /// Returns the largest distance of two stored values whose originals are equal. Both have been multiplied by
+    /// their scales.
+    #[inline]
+    pub fn slack(&self, [candidate, reference]: [f64; 2], scales: [f64; 2]) -> f64 {
+        let stored =
+            half_step(self.candidate, candidate, scales[0]) + half_step(self.reference, reference, scales[1]);
+        stored + (self.steps[0] + self.steps[1]) / 2.0
+    }
+
+    /// Returns the largest error of each side's log-probabilities.
+    pub fn slacks(&self) -> [LogprobPrecision; 2] {
+        let of =
+            |stored: Option<DType>, step| LogprobPrecision { dtype: stored.unwrap_or(self.computed), step };
+        [of(self.candidate, self.steps[0]), of(self.reference, self.steps[1])]
+    }
+
+    /// The distance from a value to its neighbour in the computed type.
+    pub fn step(&self, value: f64) -> f64 {
+        self.spacing().at(value)
+    }
+
+    /// The distances between neighbours in the computed type.
+    pub(super) fn spacing(&self) -> Spacing {
+        Spacing::of(self.computed)
+    }
+
+    /// Returns true if both sides are stored as they were computed.
+    pub(super) fn is_plain(&self) -> bool {
+        self.candidate.is_none() && self.reference.is_none() && self.steps == [0.0; 2]
+    }
+
+    /// Returns the spacing of the types that candidate and reference were stored in; `None` if neither is coarser.
+    pub(super) fn storage(&self) -> Option<[Spacing; 2]> {
+        let of = |dtype: Option<DType>, step: f64| {
+            let stored = dtype.map_or(Spacing { fraction: 0.0, least: 0.0 }, Spacing::of);
+            Spacing { least: stored.least.max(step), ..stored }
+        };
+        (!self.is_plain()).then(|| [of(self.candidate, self.steps[0]), of(self.reference, self.steps[1])])
+    }
+}
+
+/// Precision of log-probabilities.
+#[derive(Clone, Copy, Debug)]
+pub struct LogprobPrecision {
+    dtype: DType,
+    step: f64,
+}
+
+impl LogprobPrecision {
+    /// Returns the largest error of a log-probability downwards: half a step of its type and of its decimals, and the
+    /// `f32` rounding of the logarithm of the sum, up to 128, that was subtracted.
+    #[inline]
+    pub fn at(self, log_probability: f64) -> f64 {
+        const LARGEST: f64 = 128.0;
+        half_step(Some(self.dtype), log_probability, 1.0)
+            + self.step / 2.0
+            + LARGEST * f64::from(f32::EPSILON) / 2.0
+    }
+}
+
+/// The stored type, if it is coarser than the computed one.
+pub fn coarser(stored: DType, computed: DType) -> Option<DType> {
+    (fraction_bits(stored) < fraction_bits(computed)).then_some(stored)
+}
+
+/// The number nearest to `own` that is no further from `stored` than `half`, in which it was rounded.
+pub fn nearest_within(half: f64, stored: f64, own: f64) -> f64 {
+    if own.is_nan() || !stored.is_finite() { stored } else { own.clamp(stored - half, stored + half) }
+}
+
+/// Half the spacing of a stored type at a value, which is what is stored times its scale; 0 where no type is coarser than what
+/// is computed.
+#[inline]
+pub fn half_step(dtype: Option<DType>, value: f64, scale: f64) -> f64 {
+    dtype.map_or(0.0, |dtype| Spacing::of(dtype).at(value / scale) / 2.0 * scale)
+}
+
+/// The spacing of the numbers of a type: a fraction of their power of two, and not less than that of the least.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spacing {
+    fraction: f64,
+    least: f64,
+}
+
+impl Spacing {
+    /// Returns the spacing of a type; zero for a type that is not a floating type.
+    #[inline]
+    fn of(dtype: DType) -> Self {
+        let Some(bits) = fraction_bits(dtype) else { return Self { fraction: 0.0, least: 0.0 } };
+        Self { fraction: power_of_two(-bits), least: power_of_two(least_exponent(dtype) - bits) }
+    }
+
+    /// The spacing at a value, away from zero; 0 at what is not finite.
+    fn at(self, value: f64) -> f64 {
+        if value.is_finite() { self.at_finite(value) } else { 0.0 }
+    }
+
+    /// Returns the spacing at a finite value.
+    #[inline(always)]
+    pub(super) fn at_finite(self, value: f64) -> f64 {
+        const EXPONENT: u64 = 0x7ff << 52;
+        let spacing = f64::from_bits(value.to_bits() & EXPONENT) * self.fraction;
+        if spacing > self.least { spacing } else { self.least }
+    }
+
+    pub(super) fn halved(self) -> Self {
+        Self { fraction: self.fraction / 2.0, least: self.least / 2.0 }
+    }
+}
+
+/// 2 to a power, also where that is subnormal.
+#[inline]
+fn power_of_two(exponent: i32) -> f64 {
+    match exponent + 1023 {
+        biased @ 1.. => f64::from_bits((biased as u64) << 52),
+        below => f64::from_bits(1 << (51 + below)),
+    }
+}
+
+/// Bits of the fraction; `None` where values are no floating-point numbers.
+#[inline]
+fn fraction_bits(dtype: DType) -> Option<i32> {
+    match dtype {
+        DType::F64 => Some(52),
+        DType::F32 => Some(23),
+        DType::F16 => Some(10),
+        DType::BF16 => Some(7),
+        DType::F8_E4M3 => Some(3),
+        DType::F8_E5M2 => Some(2),
+        _ => None,
+    }
+}
+
+/// The exponent below which values are subnormal, evenly spaced.
+#[inline]
+fn least_exponent(dtype: DType) -> i32 {
+    match dtype {
+        DType::F64 => -1022,
+        DType::F16 | DType::F8_E5M2 => -14,
+        DType::F8_E4M3 => -6,
+        _ => -126,
+    }
+}

@@ -1,0 +1,64 @@
+//! Numerics that quantise activations to 8-bit integers before products with weights.
+
+use std::ops::Range;
+
+use crate::numerics::Numerics;
+use crate::numerics::delegate::delegate;
+use crate::ops::attention::{AttentionScale, Mask};
+use crate::ops::experts::ExpertRouting;
+use crate::ops::ffn::Activation;
+use crate::ops::multiplier::Multiplier;
+use crate::ops::norm::{LayerNorm, RmsNorm};
+use crate::ops::rope::{Rope, RopeTable};
+use crate::quant::ActivationCodes;
+use crate::tensor::Tensor;
+use crate::weight::{DType, Factor, Matrix};
+
+/// Wraps numerics and rounds activations to 8-bit integers before each product with weights.
+pub struct ActivationQuantisation {
+    inner: Box<dyn Numerics>,
+    codes: ActivationCodes,
+}
+
+impl ActivationQuantisation {
+    /// Rounds what `inner` multiplies.
+    pub fn over(inner: Box<dyn Numerics>, codes: ActivationCodes) -> Self {
+        Self { inner, codes }
+    }
+
+    fn rounded(&self, x: &Tensor, w: &Matrix) -> Tensor {
+        let mut data = x.data().to_vec();
+        if w.rows != self.codes.whole_for {
+            self.codes.round(&mut data, x.row_len());
+        }
+        Tensor::new(x.shape(), data)
+    }
+}
+
+impl Numerics for ActivationQuantisation {
+    fn activation_codes(&self) -> Option<ActivationCodes> {
+        Some(self.codes)
+    }
+
+    fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
+        self.inner.linear(&self.rounded(x, w), w)
+    }
+
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
+        self.inner.linear_of_pass(&self.rounded(x, w), w, tokens)
+    }
+
+    fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
+        self.inner.affine(&self.rounded(x, w), w, bias)
+    }
+
+    fn linear_of_expert(&self, x: &Tensor, w: &Matrix) -> Tensor {
+        self.inner.linear_of_expert(&self.rounded(x, w), w)
+    }
+
+    delegate!(
+        inner: name, weight_types, native_types, activation_type, embed, scale, rms_norm, layer_norm, adds_rows_alike,
+        bit_linear, rope_table, rotate, cache_type, cache_noise, to_cache, scores, softmax, sums_of_values, context, activation, gated,
+        likelihoods, choose, expert_weights, mix, add, probabilities
+    );
+}

@@ -1,0 +1,105 @@
+//! Numerics with another type of KV cache than their own.
+
+use std::ops::Range;
+
+use half::{bf16, f16};
+
+use crate::numerics::Numerics;
+use crate::numerics::delegate::delegate;
+use crate::ops::attention::{AttentionScale, Mask};
+use crate::ops::experts::ExpertRouting;
+use crate::ops::ffn::Activation;
+use crate::ops::multiplier::Multiplier;
+use crate::ops::norm::{LayerNorm, RmsNorm};
+use crate::ops::rope::{Rope, RopeTable};
+use crate::quant::{ActivationCodes, CodeGroup, ScaleType};
+use crate::tensor::Tensor;
+use crate::weight::{DType, Factor, Matrix};
+
+/// The integers of an int8 cache: each head of a token has a scale.
+pub const CACHE_CODES: ActivationCodes = ActivationCodes {
+    group: CodeGroup::Token,
+    scale: ScaleType::F32,
+    largest: 127.0,
+    asymmetric: false,
+    whole_for: 0,
+};
+
+/// Wraps numerics and rounds keys and values to `kv` in the cache. Attention is otherwise unchanged.
+pub struct CacheOverride {
+    inner: Box<dyn Numerics>,
+    kv: DType,
+    noise: f64,
+}
+
+impl CacheOverride {
+    /// `inner` with a cache of that type: `inner` itself where it has one, or where the cache keeps more than is computed.
+    /// `None` for a cache that is neither of floats nor of int8.
+    pub fn over(inner: Box<dyn Numerics>, kv: DType) -> Option<Box<dyn Numerics>> {
+        match kv {
+            _ if inner.cache_type() == kv || kv == DType::F64 => Some(inner),
+            DType::F32 | DType::F16 | DType::BF16 | DType::F8_E4M3 | DType::F8_E5M2 | DType::I8 => {
+                Some(Box::new(Self { inner, kv, noise: 0.0 }))
+            }
+            _ => None,
+        }
+    }
+
+    /// `inner` beside an engine whose cache is of eight bits under scales that are not known: keys and values stay as they are, and
+    /// perturbed runs move them as far as such a cache may. `None` for a cache of another type.
+    pub fn of_unknown_scale(inner: Box<dyn Numerics>, kv: DType) -> Option<Box<dyn Numerics>> {
+        let noise = match kv {
+            DType::F8_E4M3 => 1.0 / 16.0,
+            DType::F8_E5M2 => 1.0 / 8.0,
+            DType::I8 => 1.0 / 64.0,
+            _ => return None,
+        };
+        let kv = inner.cache_type();
+        Some(Box::new(Self { inner, kv, noise }))
+    }
+
+    fn round(&self, value: f32) -> f32 {
+        match self.kv {
+            DType::F16 => f16::from_f32(value).to_f32(),
+            DType::BF16 => bf16::from_f32(value).to_f32(),
+            DType::F8_E4M3 => round_to_eighth(value, 3, -6, 448.0),
+            DType::F8_E5M2 => round_to_eighth(value, 2, -14, 57_344.0),
+            _ => value,
+        }
+    }
+}
+
+/// The nearest number, ties to even, with so many bits behind the leading one, that exponent of the least normal number, and that
+/// largest number.
+fn round_to_eighth(value: f32, bits: i32, least: i32, largest: f32) -> f32 {
+    let exponent = (value.to_bits() >> 23 & 0xff) as i32 - 127;
+    let step = 2f32.powi(exponent.max(least) - bits);
+    ((value / step).round_ties_even() * step).clamp(-largest, largest)
+}
+
+impl Numerics for CacheOverride {
+    fn cache_type(&self) -> DType {
+        self.kv
+    }
+
+    fn cache_noise(&self) -> f64 {
+        self.noise
+    }
+
+    fn to_cache(&self, x: Tensor) -> Tensor {
+        let x = self.inner.to_cache(x);
+        if self.kv != DType::I8 {
+            return x.map(|value| self.round(value));
+        }
+        let mut data = x.data().to_vec();
+        CACHE_CODES.round(&mut data, x.row_len());
+        Tensor::new(x.shape(), data)
+    }
+
+    delegate!(
+        inner: name, weight_types, native_types, activation_type, activation_codes, embed, scale, rms_norm, layer_norm,
+        linear, linear_of_pass, adds_rows_alike, affine, bit_linear, rope_table, rotate, scores, softmax, sums_of_values,
+        context, activation, gated, likelihoods, choose, expert_weights, linear_of_expert, routed, mix, add,
+        probabilities
+    );
+}

@@ -1,0 +1,64 @@
+//! Rows of weights, decoded to a floating-point type on demand.
+
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+use zerocopy::FromBytes;
+
+use crate::ops::product::RowSource;
+use crate::quant::decode_matrix_row;
+use crate::weight::{DType, Matrix};
+
+/// The rows of a matrix, each weight rounded to `f32`, `bf16` or `f16`.
+pub(super) struct DecodedRows<'w> {
+    w: &'w Matrix,
+    rounded_to: DType,
+}
+
+impl<'w> DecodedRows<'w> {
+    pub(super) fn new(w: &'w Matrix, rounded_to: DType) -> Self {
+        Self { w, rounded_to }
+    }
+
+    /// A row that can be read where it lies.
+    fn stored(&self, index: usize) -> Option<&[f32]> {
+        let is_stored = self.w.dtype == DType::F32 && self.rounded_to == DType::F32;
+        is_stored.then(|| <[f32]>::ref_from_bytes(self.w.row(index)).ok()).flatten()
+    }
+}
+
+impl RowSource for DecodedRows<'_> {
+    fn rows(&self) -> usize {
+        self.w.rows
+    }
+
+    fn columns(&self) -> usize {
+        self.w.cols
+    }
+
+    fn row<'r>(&'r self, index: usize, scratch: &'r mut [f32]) -> &'r [f32] {
+        if let Some(row) = self.stored(index) {
+            return row;
+        }
+        decode_matrix_row(self.w, index, scratch);
+        match self.rounded_to {
+            dtype if dtype == self.w.dtype => (),
+            DType::BF16 => round::<bf16>(scratch),
+            DType::F16 => round::<f16>(scratch),
+            _ => (),
+        }
+        scratch
+    }
+}
+
+/// Numbers as those of a shorter type, many at once.
+fn round<T: Copy + Default>(values: &mut [f32])
+where
+    [T]: HalfFloatSliceExt,
+{
+    let mut short = [T::default(); 64];
+    for values in values.chunks_mut(short.len()) {
+        let short = &mut short[..values.len()];
+        short.convert_from_f32_slice(values);
+        short.convert_to_f32_slice(values);
+    }
+}

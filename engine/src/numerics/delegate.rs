@@ -1,0 +1,65 @@
+//! Macro for numerics that wrap other numerics: implements methods by calling the inner ones.
+
+/// Methods of [`Numerics`](crate::numerics::Numerics) that the inner numerics do: `delegate!(inner: embed, add);`. Name also
+/// those that the trait has a default for: the inner numerics may have their own.
+macro_rules! delegate {
+    ($inner:tt: $($name:ident),* $(,)?) => { $(delegate!(@$name $inner);)* };
+    (@$name:ident $inner:tt ($($argument:ident: $type:ty),*) -> $result:ty) => {
+        fn $name(&self, $($argument: $type),*) -> $result {
+            self.$inner.$name($($argument),*)
+        }
+    };
+    (@name $inner:tt) => { delegate!(@name $inner () -> &'static str); };
+    (@weight_types $inner:tt) => { delegate!(@weight_types $inner () -> &'static [DType]); };
+    (@native_types $inner:tt) => { delegate!(@native_types $inner () -> &'static [DType]); };
+    (@activation_type $inner:tt) => { delegate!(@activation_type $inner () -> DType); };
+    (@activation_codes $inner:tt) => { delegate!(@activation_codes $inner () -> Option<ActivationCodes>); };
+    (@cache_noise $inner:tt) => { delegate!(@cache_noise $inner () -> f64); };
+    (@cache_type $inner:tt) => { delegate!(@cache_type $inner () -> DType); };
+    (@embed $inner:tt) => { delegate!(@embed $inner (table: &Matrix, tokens: &[u32]) -> Tensor); };
+    (@scale $inner:tt) => { delegate!(@scale $inner (x: &Tensor, by: Multiplier) -> Tensor); };
+    (@rms_norm $inner:tt) => { delegate!(@rms_norm $inner (x: &Tensor, norm: &RmsNorm) -> Tensor); };
+    (@layer_norm $inner:tt) => { delegate!(@layer_norm $inner (x: &Tensor, norm: &LayerNorm) -> Tensor); };
+    (@linear $inner:tt) => { delegate!(@linear $inner (x: &Tensor, w: &Matrix) -> Tensor); };
+    (@linear_of_pass $inner:tt) => {
+        delegate!(@linear_of_pass $inner (x: &Tensor, w: &Matrix, tokens: usize) -> Tensor);
+    };
+    (@adds_rows_alike $inner:tt) => { delegate!(@adds_rows_alike $inner (w: &Matrix, tokens: usize) -> bool); };
+    (@affine $inner:tt) => { delegate!(@affine $inner (x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor); };
+    (@bit_linear $inner:tt) => {
+        delegate!(@bit_linear $inner (x: &Tensor, w: &Matrix, factor: Option<Factor>) -> Tensor);
+    };
+    (@rope_table $inner:tt) => {
+        delegate!(@rope_table $inner (rope: &Rope, positions: Range<usize>) -> RopeTable);
+    };
+    (@rotate $inner:tt) => { delegate!(@rotate $inner (x: &Tensor, table: &RopeTable) -> Tensor); };
+    (@to_cache $inner:tt) => { delegate!(@to_cache $inner (x: Tensor) -> Tensor); };
+    (@scores $inner:tt) => { delegate!(@scores $inner (q: &Tensor, k: &Tensor, scale: AttentionScale) -> Tensor); };
+    (@softmax $inner:tt) => { delegate!(@softmax $inner (scores: &Tensor, mask: Mask) -> Tensor); };
+    (@context $inner:tt) => { delegate!(@context $inner (weights: &Tensor, v: &Tensor) -> Tensor); };
+    (@sums_of_values $inner:tt) => { delegate!(@sums_of_values $inner (tokens: usize) -> DType); };
+    (@activation $inner:tt) => {
+        delegate!(@activation $inner (x: &Tensor, activation: Activation) -> Tensor);
+    };
+    (@gated $inner:tt) => {
+        delegate!(@gated $inner (gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor);
+    };
+    (@likelihoods $inner:tt) => { delegate!(@likelihoods $inner (logits: &Tensor) -> Tensor); };
+    (@choose $inner:tt) => { delegate!(@choose $inner (logits: &Tensor, used: usize) -> Tensor); };
+    (@expert_weights $inner:tt) => {
+        delegate!(@expert_weights $inner (logits: &Tensor, chosen: &Tensor, routing: ExpertRouting) -> Tensor);
+    };
+    (@linear_of_expert $inner:tt) => {
+        delegate!(@linear_of_expert $inner (x: &Tensor, w: &Matrix) -> Tensor);
+    };
+    (@routed $inner:tt) => {
+        delegate!(@routed $inner (x: &Tensor, w: &[Matrix], chosen: &Tensor) -> Tensor);
+    };
+    (@mix $inner:tt) => { delegate!(@mix $inner (outputs: &Tensor, weights: &Tensor) -> Tensor); };
+    (@add $inner:tt) => { delegate!(@add $inner (a: &Tensor, b: &Tensor) -> Tensor); };
+    (@probabilities $inner:tt) => {
+        delegate!(@probabilities $inner (logits: &Tensor, temperature: f32) -> Tensor);
+    };
+}
+
+pub(crate) use delegate;

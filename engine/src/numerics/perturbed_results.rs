@@ -1,0 +1,464 @@
+//! Numerics with random rounding errors in the results of operations: a perturbed run.
+//!
+//! The noise of several such runs at the logits is the effect of rounding on a model and a prompt. The sigmas are those of
+//! sums in any order: with u = 2⁻²⁴ and k = 0.425, the root mean square of one rounding in units of its result, a sum of
+//! n products x of root mean square Q has k·u·√(n/2·Q² + (n/3 + 1)·x²) (first order, zero-mean roundings: Higham & Mary,
+//! 2019). Q is estimated by the root mean square of a token's results, which equals it if the rows of a matrix are unrelated;
+//! [`PerturbedTerms`](crate::numerics::PerturbedTerms) perturbs the terms themselves.
+//! If results are rounded to 16 bits, another engine may round once more inside: a result moves to its neighbour.
+
+use std::iter::repeat_n;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use half::{bf16, f16};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+use crate::numerics::delegate::delegate;
+use crate::numerics::{Numerics, PerturbedTerms};
+use crate::ops::attention::{AttentionScale, Mask, head_of};
+use crate::ops::experts::ExpertRouting;
+use crate::ops::ffn::Activation;
+use crate::ops::multiplier::Multiplier;
+use crate::ops::norm::{LayerNorm, RmsNorm};
+use crate::ops::rope::{Rope, RopeTable};
+use crate::ops::sampling::Picks;
+use crate::tensor::Tensor;
+use crate::weight::{DType, Factor, Matrix};
+
+/// Half the spacing of `f32` at 1.
+pub(super) const U: f64 = 1.0 / (1u64 << 24) as f64;
+/// Standard deviation of one rounding relative to u: √(0.541 / 3), for mantissas that are uniform on a logarithmic
+/// scale.
+pub(super) const K: f64 = 0.425;
+/// Units in the last place by which a library's exponential or tangent may be off.
+const LIBRARY: f64 = 2.0;
+
+/// Runs that are moved: the largest of so many is a quarter of what is called far from rounding.
+const RUNS: u64 = 4;
+
+/// Has `run` run with numerics whose stages are moved within their own rounding, again and again: `how` says what more may have
+/// been rounded. Seeds follow `seed`.
+///
+/// # Errors
+/// As `run`.
+pub fn moved<E>(
+    numerics: &dyn Numerics,
+    seed: u64,
+    how: impl for<'n> Fn(PerturbedResults<'n>) -> PerturbedResults<'n>,
+    mut run: impl FnMut(&dyn Numerics) -> Result<(), E>,
+) -> Result<(), E> {
+    (seed + 1..=seed + RUNS).try_for_each(|seed| {
+        let resummed = PerturbedTerms::new(numerics, seed);
+        // What is rounded to 16 bits shows nothing of its sums.
+        let is_wide = numerics.activation_type() == DType::F32;
+        run(&how(PerturbedResults::new(if is_wide { &resummed } else { numerics }, seed)))
+    })
+}
+
+/// Roundings that another engine makes beyond those of these numerics, each by the largest part of a value that it moves; 0 for none.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Roundings {
+    /// Rounding of the results of every operation.
+    pub results: f64,
+    /// Rounding of weights and of the activations that meet them.
+    pub operands: f64,
+    /// Rounding of the intermediate values of norms.
+    pub norms: f64,
+    /// Rounding of activations before they are multiplied.
+    pub activated: f64,
+    /// Rounding of cosines, sines and products of rotations.
+    pub rotations: f64,
+    /// Rounding of queries where they meet keys.
+    pub queries: f64,
+    /// Rounding of scores, and of dot products before their scale.
+    pub scores: f64,
+    /// Rounding of attention weights and exponentials where they meet values.
+    pub attention: f64,
+    /// Rounding of the sum over values after each key.
+    pub sums: f64,
+    /// Rounding of experts' weights and weighted outputs.
+    pub experts: f64,
+}
+
+/// Adds random rounding errors to other numerics. The same seed gives the same errors to the same operations in the
+/// same order.
+pub struct PerturbedResults<'n> {
+    numerics: &'n dyn Numerics,
+    seed: u64,
+    /// True if products may have been computed with 8-bit integers in an unknown way.
+    eight_bits: bool,
+    /// True if attention may have been computed in the type of its cache, although the rest is in `f32`.
+    short_attention: bool,
+    /// Relative rounding error of operands and products; 0 if they have the type of the rest.
+    short_products: f64,
+    /// True if results of 16 bits are moved as another order of sums moves them, and not as another rounding inside does.
+    sums_alone: bool,
+    /// Further roundings that the other engine states.
+    roundings: Roundings,
+    operations: AtomicU64,
+}
+
+impl<'n> PerturbedResults<'n> {
+    /// Moves the results of `numerics`.
+    pub fn new(numerics: &'n dyn Numerics, seed: u64) -> Self {
+        let operations = AtomicU64::new(0);
+        Self {
+            numerics,
+            seed,
+            eight_bits: false,
+            short_attention: false,
+            short_products: 0.0,
+            sums_alone: false,
+            roundings: Roundings::default(),
+            operations,
+        }
+    }
+
+    /// Moves results of 16 bits as rarely as another order of sums does. The error of a sum of n products in `f32` is about
+    /// √(n/2)·2⁻²⁵ of their size, and a step of `bf16` 2⁻⁸: up to n = 2¹⁴ fewer than one result in 64 crosses the middle of a step.
+    pub fn with_sums_alone(self) -> Self {
+        Self { sums_alone: true, ..self }
+    }
+
+    /// Moves products as far as 8-bit integers in the place of activations and weights may: each of them by a rounding to
+    /// the 127th part of the largest of its row.
+    pub fn with_eight_bits(self) -> Self {
+        Self { eight_bits: true, ..self }
+    }
+
+    /// Moves queries, attention weights and what comes of them as far as rounding to the type of the cache may.
+    pub fn with_short_attention(self) -> Self {
+        Self { short_attention: true, ..self }
+    }
+
+    /// Moves products, and what is made of them alone, as far as rounding to a shorter type than that of the rest may.
+    pub fn with_short_products(self, unit: f64) -> Self {
+        Self { short_products: unit, ..self }
+    }
+
+    /// Moves what each of these rounds as far as that may.
+    pub fn with_roundings(self, roundings: Roundings) -> Self {
+        Self { roundings, ..self }
+    }
+
+    /// Values that are rounded once more, by so much of themselves at most.
+    fn rounded_by(&self, x: Tensor, unit: f64) -> Tensor {
+        if unit == 0.0 { x } else { self.moved(x, |x, _| K * unit * x.abs()) }
+    }
+
+    /// A result that is rounded once more.
+    fn result(&self, x: Tensor) -> Tensor {
+        self.rounded_by(x, self.roundings.results)
+    }
+
+    /// A sum of products whose operands are rounded, and itself so many times.
+    fn in_short(&self, x: Tensor, operands: f64, roundings: f64) -> Tensor {
+        if self.short_products == 0.0 {
+            return x;
+        }
+        let sigma = K * self.short_products;
+        self.moved(x, |x, rms| sigma * (operands * rms * rms + roundings * x * x).sqrt())
+    }
+
+    /// Perturbs a value that is combined with the cache by the rounding of the cache's type.
+    fn as_the_cache(&self, x: Tensor) -> Tensor {
+        let unit = match self.cache_type() {
+            DType::F16 if self.short_attention => 1.0 / 2048.0,
+            DType::BF16 if self.short_attention => 1.0 / 256.0,
+            _ => return x,
+        };
+        self.moved(x, |x, _| K * unit * x.abs())
+    }
+
+    /// Adds to each value what `sigma` says of it and of the root mean square of its row, times a Gaussian number.
+    fn moved(&self, x: Tensor, sigma: impl Fn(f64, f64) -> f64) -> Tensor {
+        self.moved_in(self.numerics.activation_type(), x, |_, x, rms| sigma(x, rms))
+    }
+
+    /// Perturbs a result that is rounded to `dtype`; `sigma` also gets the index of the row.
+    fn moved_in(&self, dtype: DType, x: Tensor, sigma: impl Fn(usize, f64, f64) -> f64) -> Tensor {
+        let mut random = Gaussian::new(self.seed, self.operations.fetch_add(1, Ordering::Relaxed));
+        let (shape, width) = (x.shape().to_vec(), x.shape().last().copied().unwrap_or(1).max(1));
+        let mut data = x.into_data();
+        if matches!(dtype, DType::BF16 | DType::F16) {
+            let one_in = if self.sums_alone { 64 } else { 4 };
+            data.iter_mut().for_each(|value| *value = random.rounded_again(dtype, *value, one_in));
+            return Tensor::new(&shape, data);
+        }
+        for (index, row) in data.chunks_mut(width).enumerate() {
+            let square = |x: &f32| f64::from(*x) * f64::from(*x);
+            let rms = (row.iter().map(square).sum::<f64>() / width as f64).sqrt();
+            for value in row {
+                let wide = f64::from(*value);
+                *value = (wide + sigma(index, wide, rms) * random.next()) as f32;
+            }
+        }
+        Tensor::new(&shape, data)
+    }
+
+    /// Adds to each value `unit` of another that belongs to it, times a Gaussian number.
+    fn moved_by(&self, x: Tensor, sizes: &Tensor, unit: f64) -> Tensor {
+        let mut random = Gaussian::new(self.seed, self.operations.fetch_add(1, Ordering::Relaxed));
+        let moved =
+            |(x, size): (&f32, &f32)| (f64::from(*x) + f64::from(*size) * unit * random.next()) as f32;
+        Tensor::new(x.shape(), x.data().iter().zip(sizes.data()).map(moved).collect())
+    }
+
+    /// The result of sums of `n` products.
+    fn summed(&self, x: Tensor, n: usize) -> Tensor {
+        let n = n as f64;
+        self.moved(x, |x, rms| K * U * (n / 2.0 * rms * rms + (n / 3.0 + 1.0) * x * x).sqrt())
+    }
+
+    /// The products of the rows of `x`, summed over its columns.
+    fn products(&self, products: Tensor, x: &Tensor) -> Tensor {
+        let summed = self.in_short(self.summed(products, x.row_len()), 2.0, 1.0);
+        let operands = self.roundings.operands;
+        let summed = match operands > 0.0 {
+            true => self.moved(summed, |_, rms| K * operands * 2f64.sqrt() * rms),
+            false => summed,
+        };
+        let summed = self.result(summed);
+        if !self.eight_bits {
+            return summed;
+        }
+        let steps: Vec<f64> = (0..x.rows()).map(|row| eight_bit_step(x.row(row))).collect();
+        self.moved_in(self.activation_type(), summed, |row, _, rms| rms * steps[row.min(steps.len() - 1)])
+    }
+
+    /// Scores as they may have been before they were rounded to 16 bits: most kernels keep them in `f32`.
+    fn unrounded(&self, scores: &Tensor) -> Tensor {
+        let dtype = self.activation_type();
+        if self.sums_alone || !matches!(dtype, DType::BF16 | DType::F16) {
+            return scores.clone();
+        }
+        let mut random = Gaussian::new(self.seed, self.operations.fetch_add(1, Ordering::Relaxed));
+        let moved = |x: &f32| {
+            let next = neighbour(dtype, *x, random.uniform() < 0.5);
+            if next.is_finite() { x + (next - x) * 0.5 * random.uniform() as f32 } else { *x }
+        };
+        Tensor::new(scores.shape(), scores.data().iter().map(moved).collect())
+    }
+
+    /// The result of a few operations on one value, each a rounding.
+    fn rounded(&self, x: Tensor, roundings: f64) -> Tensor {
+        self.moved(x, |x, _| U * roundings * x.abs())
+    }
+}
+
+/// Returns the size of the partial sums over values, in the order of keys: √Σ of their squares, `[T, H·D]`.
+fn partial_sums(weights: &Tensor, v: &Tensor) -> Tensor {
+    let (&[heads, tokens, keys], &[_, key_heads, head_dim]) = (weights.shape(), v.shape()) else {
+        panic!("weights are [H, T, S], values [S, Hkv, D]")
+    };
+    let of_head = |at: usize| {
+        let (token, head) = (at / heads, at % heads);
+        let weights = &weights.row(head)[token * keys..][..keys];
+        let (mut sums, mut squares) = (vec![0.0f32; head_dim], vec![0.0f32; head_dim]);
+        for (key, &weight) in weights.iter().enumerate().filter(|(_, weight)| **weight != 0.0) {
+            let values = head_of(v, key, head * key_heads / heads);
+            for ((sum, square), value) in sums.iter_mut().zip(&mut squares).zip(values) {
+                *sum += weight * value;
+                *square += *sum * *sum;
+            }
+        }
+        squares.into_iter().map(f32::sqrt)
+    };
+    Tensor::new(&[tokens, heads * head_dim], (0..tokens * heads).flat_map(of_head).collect())
+}
+
+/// The number next to a value in a 16-bit type; of what is zero or no number, itself.
+fn neighbour(dtype: DType, value: f32, is_above: bool) -> f32 {
+    // Of one sign, the bits are in the order of the numbers.
+    let next = |bits: u16| if is_above == (value > 0.0) { bits + 1 } else { bits - 1 };
+    match dtype {
+        _ if value == 0.0 || !value.is_finite() => value,
+        DType::BF16 => bf16::from_bits(next(bf16::from_f32(value).to_bits())).to_f32(),
+        _ => f16::from_bits(next(f16::from_f32(value).to_bits())).to_f32(),
+    }
+}
+
+/// Returns the relative error of products if a row and its weights are rounded to 8 bits: an error uniform over a
+/// step has a sigma of 1/√12 step, and there are two.
+fn eight_bit_step(row: &[f32]) -> f64 {
+    let largest = row.iter().fold(0.0f64, |most, x| most.max(f64::from(x.abs())));
+    let square: f64 = row.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
+    let rms = (square / row.len().max(1) as f64).sqrt();
+    if rms > 0.0 { 2f64.sqrt() * largest / rms / 127.0 / 12f64.sqrt() } else { 0.0 }
+}
+
+/// Numbers that are nearly Gaussian, of mean 0 and sigma 1: four evenly spread ones added up, which takes neither a logarithm nor a
+/// sine. A result that passes through a model is a sum of thousands of them.
+pub(super) struct Gaussian(ChaCha8Rng);
+
+impl Gaussian {
+    pub(super) fn new(seed: u64, operation: u64) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        random.set_stream(operation);
+        Self(random)
+    }
+
+    #[inline]
+    fn uniform(&mut self) -> f64 {
+        (self.0.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// A value as a second rounding would have it: that moves it by less than half a step, to its neighbour or back. One in so many,
+    /// a power of two, moves.
+    #[inline]
+    fn rounded_again(&mut self, dtype: DType, value: f32, one_in: u32) -> f32 {
+        let bits = self.0.next_u32();
+        if bits & (one_in - 1) == 0 { neighbour(dtype, value, bits & one_in == 0) } else { value }
+    }
+
+    #[inline]
+    pub(super) fn next(&mut self) -> f64 {
+        let bits = self.0.next_u64();
+        let sum = (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48);
+        // Evenly spread over n numbers, one has a mean of (n - 1) / 2 and a variance of (n² - 1) / 12.
+        (sum as f64 - 2.0 * 65_535.0) * (3f64.sqrt() / 65_536.0)
+    }
+}
+
+impl Numerics for PerturbedResults<'_> {
+    delegate!(
+        numerics: name, weight_types, native_types, activation_type, adds_rows_alike, embed, rope_table,
+        cache_type, cache_noise, likelihoods, choose
+    );
+
+    fn to_cache(&self, x: Tensor) -> Tensor {
+        self.rounded_by(self.numerics.to_cache(x), self.cache_noise())
+    }
+
+    fn scale(&self, x: &Tensor, by: Multiplier) -> Tensor {
+        self.rounded(self.numerics.scale(x, by), K)
+    }
+
+    fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor {
+        let roundings = K * ((norm.weight.len() as f64 / 3.0).sqrt() / 2.0 + 3.0);
+        let normed = self.rounded(self.numerics.rms_norm(x, norm), roundings);
+        self.result(self.rounded_by(normed, self.roundings.norms))
+    }
+
+    fn layer_norm(&self, x: &Tensor, norm: &LayerNorm) -> Tensor {
+        let terms = (norm.weight.len() as f64 / 3.0).sqrt();
+        let normed =
+            self.moved(self.numerics.layer_norm(x, norm), |x, rms| K * U * (terms * rms + 3.0 * x.abs()));
+        self.result(self.rounded_by(normed, self.roundings.norms))
+    }
+
+    fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
+        self.products(self.numerics.linear(x, w), x)
+    }
+
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
+        self.products(self.numerics.linear_of_pass(x, w, tokens), x)
+    }
+
+    fn linear_of_expert(&self, x: &Tensor, w: &Matrix) -> Tensor {
+        self.products(self.numerics.linear_of_expert(x, w), x)
+    }
+
+    fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: ExpertRouting) -> Tensor {
+        let short = if routing.is_rounded { self.activation_type() } else { DType::F32 };
+        let weights = self.softmaxed(short, self.numerics.expert_weights(logits, chosen, routing));
+        self.rounded_by(weights, self.roundings.experts)
+    }
+
+    fn mix(&self, outputs: &Tensor, weights: &Tensor) -> Tensor {
+        let mixed = self.summed(self.numerics.mix(outputs, weights), weights.row_len());
+        self.result(self.rounded_by(mixed, self.roundings.experts))
+    }
+
+    fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
+        self.products(self.numerics.affine(x, w, bias), x)
+    }
+
+    fn bit_linear(&self, x: &Tensor, w: &Matrix, factor: Option<Factor>) -> Tensor {
+        // Products of integers are exact.
+        self.rounded(self.numerics.bit_linear(x, w, factor), 2.0)
+    }
+
+    fn rotate(&self, x: &Tensor, table: &RopeTable) -> Tensor {
+        // An angle of so many radians is off by as many roundings.
+        let angle = table.largest_angle() + 5.0;
+        let short = K * self.roundings.rotations;
+        let rotated = self.numerics.rotate(x, table);
+        self.result(self.moved(rotated, |x, rms| (U * angle + short) * (x * x + rms * rms).sqrt()))
+    }
+
+    fn scores(&self, q: &Tensor, k: &Tensor, scale: AttentionScale) -> Tensor {
+        let head_dim = q.shape().last().copied().unwrap_or(1);
+        let queries = self.rounded_by(self.as_the_cache(q.clone()), self.roundings.queries);
+        let scores = self.summed(self.numerics.scores(&queries, k, scale), head_dim);
+        self.result(self.rounded_by(self.in_short(scores, 2.0, 2.0), self.roundings.scores))
+    }
+
+    fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor {
+        let weights = self.numerics.softmax(&self.unrounded(scores), mask);
+        self.softmaxed(self.activation_type(), weights)
+    }
+
+    fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
+        let keys = weights.shape().last().copied().unwrap_or(1);
+        let seen = self.rounded_by(self.as_the_cache(weights.clone()), self.roundings.attention);
+        let context = self.numerics.context(&seen, v);
+        let context = self.in_short(self.as_the_cache(self.summed(context, keys)), 2.0, 1.0);
+        let sums = match self.numerics.sums_of_values(weights.shape()[1]) {
+            DType::F16 => 1.0 / 2048.0,
+            _ => self.roundings.sums,
+        };
+        let context = match sums > 0.0 {
+            true => self.moved_by(context, &partial_sums(weights, v), K * sums),
+            false => context,
+        };
+        self.result(context)
+    }
+
+    fn activation(&self, x: &Tensor, activation: Activation) -> Tensor {
+        let activated = self.rounded(self.numerics.activation(x, activation), 3.0 + 2.0 * LIBRARY);
+        self.result(self.rounded_by(self.in_short(activated, 0.0, 1.0), self.roundings.activated))
+    }
+
+    fn gated(&self, gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor {
+        let activated = self.rounded(self.numerics.gated(gate, up, activation), 3.0 + 2.0 * LIBRARY);
+        self.result(self.rounded_by(self.in_short(activated, 0.0, 2.0), self.roundings.activated))
+    }
+
+    fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {
+        self.result(self.rounded(self.numerics.add(a, b), K))
+    }
+
+    fn probabilities(&self, logits: &Tensor, temperature: f32) -> Tensor {
+        self.softmaxed(DType::F32, self.numerics.probabilities(logits, temperature))
+    }
+
+    fn log_probabilities(&self, logits: &Tensor, picks: &Picks, temperature: f32) -> Tensor {
+        let found = self.numerics.log_probabilities(logits, picks, temperature);
+        // In `f32`: both sides of a difference, an exponential, a logarithm, and a sum over the vocabulary.
+        let adding = LIBRARY + 1.0 + K * (logits.row_len() as f64 / 3.0).sqrt();
+        let sizes = picks.rows.iter().flat_map(|&row| {
+            let largest = largest(logits.row(row)) / f64::from(temperature);
+            repeat_n((largest + adding) as f32, picks.width())
+        });
+        self.moved_by(found, &Tensor::new(&picks.shape, sizes.collect()), U)
+    }
+}
+
+/// The largest size of what is finite.
+fn largest(row: &[f32]) -> f64 {
+    row.iter().filter(|x| x.is_finite()).fold(0.0, |most, x| most.max(f64::from(x.abs())))
+}
+
+impl PerturbedResults<'_> {
+    /// An exponential of L below the largest is off by 0.42 L roundings of its argument, and by the library's.
+    fn softmaxed(&self, dtype: DType, weights: Tensor) -> Tensor {
+        let terms = weights.shape().last().copied().unwrap_or(1) as f64;
+        let below = |x: f64| if x > 0.0 { -x.ln() } else { 0.0 };
+        self.moved_in(dtype, weights, |_, x, _| {
+            U * x.abs() * (0.42 * below(x) + LIBRARY + 1.0 + K * (terms / 3.0).sqrt())
+        })
+    }
+}

@@ -1,0 +1,108 @@
+//! Numerics with random rounding errors in the terms of sums, as other kernels of the same arithmetic have them.
+//!
+//! [`PerturbedResults`](crate::numerics::PerturbedResults) estimates the size of a sum's terms from its result. The estimate is
+//! too small if terms cancel: scores of queries and keys with a few large channels, activations with a mean times weights
+//! with a minimum. This module perturbs the terms. A sum of n terms t has an error of about k·u·√(n/2)·√(Σ t²). A product is
+//! linear, so the product of the inputs times Gaussian numbers has exactly that spread.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::numerics::Numerics;
+use crate::numerics::delegate::delegate;
+use crate::numerics::perturbed_results::{Gaussian, K, U};
+use crate::ops::attention::{AttentionScale, Mask};
+use crate::ops::experts::ExpertRouting;
+use crate::ops::ffn::Activation;
+use crate::ops::multiplier::Multiplier;
+use crate::ops::norm::{LayerNorm, RmsNorm};
+use crate::ops::rope::{Rope, RopeTable};
+use crate::quant::round_to_f16;
+use crate::tensor::Tensor;
+use crate::weight::{DType, Factor, Matrix};
+
+/// Wraps numerics and perturbs each term of a sum within its rounding.
+pub struct PerturbedTerms<'n> {
+    numerics: &'n dyn Numerics,
+    seed: u64,
+    /// True if operands of `f16` products are rounded to `f16`.
+    in_f16: bool,
+    operations: AtomicU64,
+}
+
+impl<'n> PerturbedTerms<'n> {
+    /// Moves the terms of `numerics`. The same seed gives the same noise to the same operations in the same order.
+    pub fn new(numerics: &'n dyn Numerics, seed: u64) -> Self {
+        Self { numerics, seed, in_f16: false, operations: AtomicU64::new(0) }
+    }
+
+    /// Rounds to `f16` what is multiplied with F16 weights or with an `f16` cache: kernels of bitnet.cpp for one token do
+    /// so, and those for several do not.
+    pub fn rounding_to_f16(self) -> Self {
+        Self { in_f16: true, ..self }
+    }
+
+    fn rounded_for(&self, other: DType, x: &Tensor) -> Tensor {
+        match other {
+            DType::F16 if self.in_f16 => Tensor::new(x.shape(), round_to_f16(x.data())),
+            _ => x.clone(),
+        }
+    }
+
+    /// `result`, and what `product` gives for the noise of the terms of `x` in sums of `n`.
+    fn moved(&self, result: Tensor, x: &Tensor, n: usize, product: impl Fn(&Tensor) -> Tensor) -> Tensor {
+        // Streams of the upper half, so that no other noise of this seed is the same.
+        let operation = self.operations.fetch_add(1, Ordering::Relaxed) | 1 << 63;
+        let mut random = Gaussian::new(self.seed, operation);
+        let noise = x.data().iter().map(|x| x * random.next() as f32).collect();
+        let noise = product(&Tensor::new(x.shape(), noise));
+        let size = (K * U * (n as f64 / 2.0).sqrt()) as f32;
+        let data = result.data().iter().zip(noise.data()).map(|(result, noise)| result + size * noise);
+        Tensor::new(result.shape(), data.collect())
+    }
+}
+
+impl Numerics for PerturbedTerms<'_> {
+    fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
+        let x = self.rounded_for(w.dtype, x);
+        self.moved(self.numerics.linear(&x, w), &x, w.cols, |x| self.numerics.linear(x, w))
+    }
+
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
+        let (x, product) = (self.rounded_for(w.dtype, x), |x: &_| self.numerics.linear_of_pass(x, w, tokens));
+        self.moved(product(&x), &x, w.cols, product)
+    }
+
+    fn linear_of_expert(&self, x: &Tensor, w: &Matrix) -> Tensor {
+        let (x, product) = (self.rounded_for(w.dtype, x), |x: &_| self.numerics.linear_of_expert(x, w));
+        self.moved(product(&x), &x, w.cols, product)
+    }
+
+    fn mix(&self, outputs: &Tensor, weights: &Tensor) -> Tensor {
+        let product = |outputs: &_| self.numerics.mix(outputs, weights);
+        self.moved(product(outputs), outputs, weights.row_len(), product)
+    }
+
+    fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
+        let x = self.rounded_for(w.dtype, x);
+        self.moved(self.numerics.affine(&x, w, bias), &x, w.cols, |x| self.numerics.linear(x, w))
+    }
+
+    fn scores(&self, q: &Tensor, k: &Tensor, scale: AttentionScale) -> Tensor {
+        let product = |q: &_| self.numerics.scores(q, k, scale);
+        self.moved(product(q), q, q.row_len() / q.shape()[1], product)
+    }
+
+    fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
+        let weights = self.rounded_for(self.cache_type(), weights);
+        let product = |weights: &_| self.numerics.context(weights, v);
+        self.moved(product(&weights), &weights, v.rows(), product)
+    }
+
+    // Products of integers are exact.
+    delegate!(
+        numerics: name, weight_types, native_types, activation_type, cache_type, cache_noise, embed, scale, rms_norm,
+        layer_norm, adds_rows_alike, bit_linear, rope_table, rotate, to_cache, softmax, sums_of_values, activation, gated,
+        likelihoods, choose, expert_weights, add, probabilities
+    );
+}

@@ -1,0 +1,87 @@
+//! Numerics that compute each token of a pass alone.
+
+use std::ops::Range;
+
+use crate::numerics::Numerics;
+use crate::numerics::delegate::delegate;
+use crate::ops::attention::{AttentionScale, Mask};
+use crate::ops::experts::ExpertRouting;
+use crate::ops::ffn::Activation;
+use crate::ops::multiplier::Multiplier;
+use crate::ops::norm::{LayerNorm, RmsNorm};
+use crate::ops::rope::{Rope, RopeTable};
+use crate::quant::ActivationCodes;
+use crate::tensor::Tensor;
+use crate::weight::{DType, Factor, Matrix};
+
+/// Wraps numerics and computes every token with the order of sums and the roundings of a single token, so that a pass
+/// of several tokens equals single passes to the last bit.
+pub struct SingleTokenNumerics<'n>(pub &'n dyn Numerics);
+
+/// Applies `of` to each row alone, `[1, d]`, and joins the results.
+fn row_by_row(x: &Tensor, of: impl Fn(&Tensor) -> Tensor) -> Tensor {
+    let row = |row| of(&Tensor::new(&[1, x.row_len()], x.row(row).to_vec())).into_data();
+    let data: Vec<f32> = (0..x.rows()).flat_map(row).collect();
+    Tensor::new(&[x.rows(), data.len() / x.rows()], data)
+}
+
+/// Applies `of` to the weights of each token alone, `[H, 1, S]`, and joins the results.
+fn token_by_token(weights: &Tensor, of: impl Fn(&Tensor) -> Tensor) -> Tensor {
+    let &[heads, tokens, keys] = weights.shape() else { panic!("weights are [H, T, S]") };
+    let of_token = |token| {
+        let rows = (0..heads).flat_map(|head| &weights.row(head)[token * keys..][..keys]);
+        of(&Tensor::new(&[heads, 1, keys], rows.copied().collect())).into_data()
+    };
+    let data: Vec<f32> = (0..tokens).flat_map(of_token).collect();
+    Tensor::new(&[tokens, data.len() / tokens], data)
+}
+
+/// The scores of each token alone, `[1, H, D]` to `[H, 1, S]`, together again: `[H, T, S]`.
+fn scores_by_token(q: &Tensor, of: impl Fn(&Tensor) -> Tensor) -> Tensor {
+    let &[tokens, heads, head_dim] = q.shape() else { panic!("queries are [T, H, D]") };
+    let of_token = |token| of(&Tensor::new(&[1, heads, head_dim], q.row(token).to_vec()));
+    let scores: Vec<Tensor> = (0..tokens).map(of_token).collect();
+    let rows = (0..heads).flat_map(|head| scores.iter().flat_map(move |scores| scores.row(head)));
+    let data: Vec<f32> = rows.copied().collect();
+    Tensor::new(&[heads, tokens, data.len() / heads / tokens], data)
+}
+
+impl Numerics for SingleTokenNumerics<'_> {
+    fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
+        self.0.linear_of_pass(x, w, 1)
+    }
+
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, _: usize) -> Tensor {
+        self.0.linear_of_pass(x, w, 1)
+    }
+
+    fn adds_rows_alike(&self, _: &Matrix, _: usize) -> bool {
+        true
+    }
+
+    fn linear_of_expert(&self, x: &Tensor, w: &Matrix) -> Tensor {
+        row_by_row(x, |row| self.0.linear_of_expert(row, w))
+    }
+
+    fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
+        row_by_row(x, |row| self.0.affine(row, w, bias))
+    }
+
+    fn bit_linear(&self, x: &Tensor, w: &Matrix, scale: Option<Factor>) -> Tensor {
+        row_by_row(x, |row| self.0.bit_linear(row, w, scale))
+    }
+
+    fn scores(&self, q: &Tensor, k: &Tensor, scale: AttentionScale) -> Tensor {
+        scores_by_token(q, |q| self.0.scores(q, k, scale))
+    }
+
+    fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
+        token_by_token(weights, |weights| self.0.context(weights, v))
+    }
+
+    delegate!(
+        0: name, weight_types, native_types, activation_type, activation_codes, cache_type, cache_noise, embed, scale, rms_norm, layer_norm,
+        rope_table, rotate, to_cache, softmax, sums_of_values, activation, gated, likelihoods, choose, expert_weights, mix,
+        add, probabilities
+    );
+}

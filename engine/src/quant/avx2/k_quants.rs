@@ -1,0 +1,270 @@
+//! Blocks of 256 codes in groups of 16: twins of [`crate::quant::k_quants`].
+
+use std::arch::x86_64::*;
+use std::array::from_fn;
+
+use zerocopy::transmute;
+
+use super::codes::*;
+use super::k_quants_tile::scales_of_rows;
+use super::registers::*;
+use crate::quant::block::{QuantBlock, blocks, part};
+use crate::quant::{iq4_nl, iq4_xs, q2_k, q3_k, q4_k, q5_k, q6_k, q8_k, tq1_0, tq2_0};
+
+/// Sums of the product of a block of weights with one of activations.
+pub(super) struct BlockSums {
+    /// The scale of the weights.
+    scale: f32,
+    /// Integer sums, the offset taken off.
+    sums: __m256i,
+}
+
+/// Sums of the product of a block with minima.
+pub(super) struct BlockSumsWithMins {
+    codes: BlockSums,
+    /// The scale of the minima.
+    min_scale: f32,
+    /// Their integer sums.
+    mins: __m256i,
+}
+
+/// The dot products of a type: with lanes, and among many tokens.
+macro_rules! dots {
+    ($($row:ident $row_loop:ident, $batch:ident $batch_loop:ident: $block:ty, $sums:ident;)*) => {
+        $(
+            #[target_feature(enable = "avx2,fma,f16c")]
+            pub(super) fn $row(weights: &[u8], activations: &[u8]) -> f32 {
+                $row_loop(weights, activations, |w: &$block, a| $sums(w, a))
+            }
+
+            #[target_feature(enable = "avx2,fma,f16c")]
+            pub(super) fn $batch(weights: &[u8], activations: &[u8]) -> f32 {
+                $batch_loop(weights, activations, |w: &$block, a| $sums(w, a))
+            }
+        )*
+    };
+}
+
+dots! {
+    q2_k dot_with_mins, q2_k_batch batch_dot_with_mins: q2_k::BlockQ2K, q2_k_sums;
+    q3_k dot, q3_k_batch batch_dot: q3_k::BlockQ3K, q3_k_sums;
+    q4_k dot_with_mins_in_four, q4_k_batch batch_dot_with_mins: q4_k::BlockQ4K, q4_k_sums;
+    q5_k dot_with_mins_in_one, q5_k_batch batch_dot_with_mins: q5_k::BlockQ5K, q5_k_sums;
+    q6_k dot, q6_k_batch batch_dot: q6_k::BlockQ6K, q6_k_sums;
+    iq4_xs dot, iq4_xs_batch batch_dot: iq4_xs::BlockIq4Xs, iq4_xs_sums;
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn tq1_0(weights: &[u8], activations: &[u8]) -> f32 {
+    dot(weights, activations, |w: &tq1_0::BlockTq1_0, a| ternary(widen(w.scale), tq1_0_codes(w), a))
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn tq2_0(weights: &[u8], activations: &[u8]) -> f32 {
+    dot(weights, activations, |w: &tq2_0::BlockTq2_0, a| ternary(widen(w.scale), two_bits(&w.codes), a))
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn q2_k_sums(w: &q2_k::BlockQ2K, a: &q8_k::BlockQ8K) -> BlockSumsWithMins {
+    let (groups, nibble) = (load_half(&w.groups), _mm_set1_epi8(0x0F));
+    let scales = _mm_and_si128(groups, nibble);
+    let mins = _mm_and_si128(_mm_srli_epi16::<4>(groups), nibble);
+    let sums = weighted(unsigned(two_bits(&w.codes), a), scales);
+    let codes = BlockSums { scale: widen(w.scale), sums };
+    BlockSumsWithMins { codes, min_scale: widen(w.min_scale), mins: pair_sums(mins, a) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn q3_k_sums(w: &q3_k::BlockQ3K, a: &q8_k::BlockQ8K) -> BlockSums {
+    let (low, high) = (two_bits(&w.codes), high_bits::<4>(&w.high));
+    let code = |row: usize| _mm256_sub_epi8(_mm256_or_si256(low[row], high[row]), _mm256_set1_epi8(4));
+    BlockSums { scale: widen(w.scale), sums: weighted(signed(from_fn(code), a), q3_k_scales(&w.scales)) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn q4_k_sums(w: &q4_k::BlockQ4K, a: &q8_k::BlockQ8K) -> BlockSumsWithMins {
+    let (scales, mins) = scales_and_mins(&w.groups);
+    let sums = weighted(unsigned(nibble_rows(&w.nibbles), a), scales);
+    let codes = BlockSums { scale: widen(w.scale), sums };
+    BlockSumsWithMins { codes, min_scale: widen(w.min_scale), mins: pair_sums(mins, a) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn q5_k_sums(w: &q5_k::BlockQ5K, a: &q8_k::BlockQ8K) -> BlockSumsWithMins {
+    let (scales, mins) = scales_and_mins(&w.groups);
+    let (low, high) = (nibble_rows(&w.nibbles), high_bits::<16>(&w.high));
+    let code = |row: usize| _mm256_or_si256(low[row], high[row]);
+    let codes = BlockSums { scale: widen(w.scale), sums: weighted(unsigned(from_fn(code), a), scales) };
+    BlockSumsWithMins { codes, min_scale: widen(w.min_scale), mins: pair_sums(mins, a) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn q6_k_sums(w: &q6_k::BlockQ6K, a: &q8_k::BlockQ8K) -> BlockSums {
+    let scales: __m128i = transmute!(w.scales);
+    let offset = _mm256_slli_epi32::<5>(pair_sums(scales, a));
+    let sums = weighted(unsigned(six_bits(&w.low, &w.high), a), scales);
+    BlockSums { scale: widen(w.scale), sums: _mm256_sub_epi32(sums, offset) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn iq4_xs_sums(w: &iq4_xs::BlockIq4Xs, a: &q8_k::BlockQ8K) -> BlockSums {
+    let codes = from_fn(|row| look_up(&iq4_nl::VALUES, nibbles(&w.nibbles[row])));
+    let scales = iq4_xs_scales(w.scales_low, w.scales_high.bits());
+    BlockSums { scale: widen(w.scale), sums: weighted(signed(codes, a), scales) }
+}
+
+/// Codes of 0 to 2 with 1 subtracted, and no scales.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn ternary(scale: f32, codes: Codes, activations: &q8_k::BlockQ8K) -> BlockSums {
+    let products = unsigned(codes, activations);
+    let sum = products.into_iter().fold(_mm256_setzero_si256(), |sum, next| _mm256_add_epi16(sum, next));
+    BlockSums { scale, sums: add_neighbours(_mm256_sub_epi16(sum, sums_of_16(activations))) }
+}
+
+/// Twin of [`crate::quant::k_quants::dot`].
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn dot<B: QuantBlock>(
+    weights: &[u8],
+    activations: &[u8],
+    sums: impl Fn(&B, &q8_k::BlockQ8K) -> BlockSums,
+) -> f32 {
+    let mut lanes = _mm256_setzero_ps();
+    for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations)) {
+        let block = sums(w, a);
+        lanes = add_scaled(lanes, block.scale * a.scale(), block.sums);
+    }
+    sum(lanes)
+}
+
+/// Twin of [`crate::quant::k_quants::dot_with_mins`].
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn dot_with_mins<B: QuantBlock>(
+    weights: &[u8],
+    activations: &[u8],
+    sums: impl Fn(&B, &q8_k::BlockQ8K) -> BlockSumsWithMins,
+) -> f32 {
+    let mut lanes = _mm256_setzero_ps();
+    for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations)) {
+        let block = sums(w, a);
+        lanes = add_scaled(lanes, -a.scale() * block.min_scale, block.mins);
+        lanes = add_scaled(lanes, block.codes.scale * a.scale(), block.codes.sums);
+    }
+    sum(lanes)
+}
+
+/// Twin of [`crate::quant::k_quants::dot_with_mins_in_four`].
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn dot_with_mins_in_four<B: QuantBlock>(
+    weights: &[u8],
+    activations: &[u8],
+    sums: impl Fn(&B, &q8_k::BlockQ8K) -> BlockSumsWithMins,
+) -> f32 {
+    let (mut lanes, mut min_lanes) = (_mm256_setzero_ps(), _mm_setzero_ps());
+    for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations)) {
+        let block = sums(w, a);
+        let (low, high) = (_mm256_castsi256_si128(block.mins), _mm256_extracti128_si256::<1>(block.mins));
+        let mins = _mm_cvtepi32_ps(_mm_hadd_epi32(low, high));
+        min_lanes = _mm_fmadd_ps(_mm_set1_ps(-a.scale() * block.min_scale), mins, min_lanes);
+        lanes = add_scaled(lanes, block.codes.scale * a.scale(), block.codes.sums);
+    }
+    sum(lanes) + sum4(min_lanes)
+}
+
+/// Twin of [`crate::quant::k_quants::dot_with_mins_in_one`].
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn dot_with_mins_in_one<B: QuantBlock>(
+    weights: &[u8],
+    activations: &[u8],
+    sums: impl Fn(&B, &q8_k::BlockQ8K) -> BlockSumsWithMins,
+) -> f32 {
+    let (mut lanes, mut mins) = (_mm256_setzero_ps(), 0.0f32);
+    for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations)) {
+        let block = sums(w, a);
+        mins = (-a.scale() * block.min_scale).mul_add(sum_integers(block.mins) as f32, mins);
+        lanes = add_scaled(lanes, block.codes.scale * a.scale(), block.codes.sums);
+    }
+    sum(lanes) + mins
+}
+
+/// Twin of [`crate::quant::k_quants::batch_dot`].
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn batch_dot<B: QuantBlock>(
+    weights: &[u8],
+    activations: &[u8],
+    sums: impl Fn(&B, &q8_k::BlockQ8K) -> BlockSums,
+) -> f32 {
+    let mut sum = 0.0f32;
+    for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations)) {
+        let block = sums(w, a);
+        sum = (block.scale * sum_integers(block.sums) as f32).mul_add(a.scale(), sum);
+    }
+    sum
+}
+
+/// Twin of [`crate::quant::k_quants::batch_dot_with_mins`].
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn batch_dot_with_mins<B: QuantBlock>(
+    weights: &[u8],
+    activations: &[u8],
+    sums: impl Fn(&B, &q8_k::BlockQ8K) -> BlockSumsWithMins,
+) -> f32 {
+    let mut sum = 0.0f32;
+    for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations)) {
+        let block = sums(w, a);
+        let codes = block.codes.scale * sum_integers(block.codes.sums) as f32;
+        sum = (-block.min_scale).mul_add(sum_integers(block.mins) as f32, codes).mul_add(a.scale(), sum);
+    }
+    sum
+}
+
+/// Products of unsigned codes, neighbours added to 16 bits.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn unsigned(codes: Codes, activations: &q8_k::BlockQ8K) -> Codes {
+    from_fn(|row| _mm256_maddubs_epi16(codes[row], load_signed(part(&activations.codes, row))))
+}
+
+/// Products of signed codes, neighbours added to 16 bits.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn signed(codes: Codes, activations: &q8_k::BlockQ8K) -> Codes {
+    from_fn(|row| multiply_signed(codes[row], load_signed(part(&activations.codes, row))))
+}
+
+/// Products times the scale of each 16 codes, and all rows added.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn weighted(products: Codes, scales: __m128i) -> __m256i {
+    let scales = scales_of_rows(scales);
+    let mut sums = _mm256_setzero_si256();
+    for (products, scales) in products.into_iter().zip(scales) {
+        sums = _mm256_add_epi32(sums, _mm256_madd_epi16(products, scales));
+    }
+    sums
+}
+
+/// Per-group factors times the sums of the activations, two groups to a lane.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn pair_sums(factors: __m128i, activations: &q8_k::BlockQ8K) -> __m256i {
+    _mm256_madd_epi16(_mm256_cvtepi8_epi16(factors), sums_of_16(activations))
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn sums_of_16(activations: &q8_k::BlockQ8K) -> __m256i {
+    load_sums(&activations.sums)
+}

@@ -1,0 +1,89 @@
+//! Blocks of all formats as typed records over the bytes, without a copy.
+
+use half::f16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
+
+/// A block as a file stores it. Every field consists of bytes, so that a block needs no alignment.
+pub(super) trait QuantBlock: FromBytes + Immutable + KnownLayout + Unaligned {
+    /// Number of values in a block.
+    const LEN: usize;
+
+    /// Returns true if all scales are finite.
+    fn is_finite(&self) -> bool;
+
+    /// Decodes its values, [`QuantBlock::LEN`] of them.
+    fn decode(&self, out: &mut [f32]);
+}
+
+/// A row of blocks.
+///
+/// # Panics
+/// If the last is not whole: checked when a model is loaded.
+pub(super) fn blocks<B: FromBytes + Immutable + KnownLayout + Unaligned>(row: &[u8]) -> &[B] {
+    <[B]>::ref_from_bytes(row).expect("a row is whole in blocks")
+}
+
+/// Returns the blocks of a row for writing.
+pub(super) fn blocks_mut<B: FromBytes + IntoBytes + KnownLayout + Unaligned>(row: &mut [u8]) -> &mut [B] {
+    <[B]>::mut_from_bytes(row).expect("a row is whole in blocks")
+}
+
+/// Decodes a row of blocks.
+pub(super) fn decode_row<B: QuantBlock>(row: &[u8], out: &mut [f32]) {
+    for (block, out) in blocks::<B>(row).iter().zip(out.chunks_exact_mut(B::LEN)) {
+        block.decode(out);
+    }
+}
+
+/// The index of the first block with a scale that is infinite or not a number.
+pub(super) fn first_unsound<B: QuantBlock>(row: &[u8]) -> Option<usize> {
+    blocks::<B>(row).iter().position(|block| !block.is_finite())
+}
+
+/// The two bytes of a stored `f16`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(transparent)]
+pub(super) struct StoredF16([u8; 2]);
+
+impl StoredF16 {
+    /// Rounds to the nearest, ties to even.
+    pub(super) fn new(value: f32) -> Self {
+        Self(f16::from_f32(value).to_le_bytes())
+    }
+
+    #[cfg(not(target_arch = "aarch64"))]
+    pub(super) fn to_f32(self) -> f32 {
+        f16::from_le_bytes(self.0).to_f32()
+    }
+
+    /// Converts in one instruction, for which `half` would call a function.
+    #[cfg(target_arch = "aarch64")]
+    pub(super) fn to_f32(self) -> f32 {
+        super::neon::half::widen(self.bits())
+    }
+
+    pub(super) fn is_finite(self) -> bool {
+        f16::from_le_bytes(self.0).is_finite()
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn from_bits(bits: u16) -> Self {
+        Self(bits.to_le_bytes())
+    }
+
+    /// The sixteen bits.
+    pub(super) fn bits(self) -> u16 {
+        u16::from_le_bytes(self.0)
+    }
+}
+
+/// Part `index` of `N` elements.
+#[inline]
+pub(super) fn part<const N: usize, T>(elements: &[T], index: usize) -> &[T; N] {
+    &elements.as_chunks::<N>().0[index]
+}
+
+/// The low halves of 16 bytes, then the high ones: how most types of 4 bits lie.
+pub(super) fn nibbles(bytes: &[u8; 16]) -> [u8; 32] {
+    transmute!([bytes.map(|byte| byte & 0x0F), bytes.map(|byte| byte >> 4)])
+}

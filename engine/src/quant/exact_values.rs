@@ -1,0 +1,94 @@
+//! Exact values of stored rows, in `f64`: the operands of products in any order of summation.
+
+use super::block::blocks;
+use super::k_quants::{KQuantBlock, KQuantBlockWithMins};
+use super::q_asymmetric::AsymmetricBlock;
+use super::{q2_k, q3_k, q4_1, q4_k, q5_1, q5_k, q6_k, q8_0, q8_1, q8_k, tq1_0, tq2_0};
+use crate::weight::DType;
+
+/// A row of quantised activations, decoded exactly.
+#[derive(Clone, Debug)]
+pub struct ActivationRow {
+    /// Exact values.
+    pub values: Vec<f64>,
+    /// Change of each value if its code is increased by one.
+    pub steps: Vec<f64>,
+    /// The sums of blocks of 32 values, where they are stored: rounded by themselves.
+    pub sums: Option<Vec<f64>>,
+}
+
+/// Returns the exact values of a row of quantised activations; `None` for a type without codes.
+///
+/// # Panics
+/// If the row is not whole.
+pub fn known(dtype: DType, row: &[u8]) -> Option<ActivationRow> {
+    let (mut values, mut steps) = (Vec::new(), Vec::new());
+    let mut add = |scale: f32, codes: &[i8]| {
+        let scale = f64::from(scale);
+        values.extend(codes.iter().map(|&code| scale * f64::from(code)));
+        steps.extend(codes.iter().map(|_| scale.abs()));
+    };
+    let mut sums = None;
+    match dtype {
+        DType::Q8_0 => blocks::<q8_0::BlockQ8_0>(row).iter().for_each(|b| add(b.scale.to_f32(), &b.codes)),
+        DType::Q8_1 => {
+            blocks::<q8_1::BlockQ8_1>(row).iter().for_each(|b| add(b.scale(), &b.codes));
+            sums = Some(blocks::<q8_1::BlockQ8_1>(row).iter().map(|block| block.sum().into()).collect());
+        }
+        DType::Q8_K => blocks::<q8_k::BlockQ8K>(row).iter().for_each(|b| add(b.scale(), &b.codes)),
+        _ => return None,
+    }
+    Some(ActivationRow { values, steps, sums })
+}
+
+/// A row of weights as products are added up: codes times their scale, and what is added to each for a minimum or an
+/// offset of its codes, which may meet the activations in a sum of their own. `None` for a type that has neither.
+///
+/// # Panics
+/// If the row is not whole.
+pub fn parts(dtype: DType, row: &[u8]) -> Option<[Vec<f64>; 2]> {
+    match dtype {
+        DType::Q4_1 => Some(of_affine::<q4_1::BlockQ4_1>(row)),
+        DType::Q5_1 => Some(of_affine::<q5_1::BlockQ5_1>(row)),
+        DType::Q2_K => Some(with_mins::<q2_k::BlockQ2K>(row)),
+        DType::Q4_K => Some(with_mins::<q4_k::BlockQ4K>(row)),
+        DType::Q5_K => Some(with_mins::<q5_k::BlockQ5K>(row)),
+        DType::Q3_K => Some(with_offset::<q3_k::BlockQ3K>(row)),
+        DType::Q6_K => Some(with_offset::<q6_k::BlockQ6K>(row)),
+        DType::TQ1_0 => Some(with_offset::<tq1_0::BlockTq1_0>(row)),
+        DType::TQ2_0 => Some(with_offset::<tq2_0::BlockTq2_0>(row)),
+        _ => None,
+    }
+}
+
+fn of_affine<B: AsymmetricBlock>(row: &[u8]) -> [Vec<f64>; 2] {
+    let codes = |block: &B| block.codes().map(|code| f64::from(block.scale()) * f64::from(code));
+    let minima = |block: &B| [f64::from(block.min()); 32];
+    [blocks::<B>(row).iter().flat_map(codes).collect(), blocks::<B>(row).iter().flat_map(minima).collect()]
+}
+
+fn with_mins<B: KQuantBlockWithMins>(row: &[u8]) -> [Vec<f64>; 2] {
+    let minima = |block: &B| {
+        let scale = f64::from(block.min_scale());
+        block.mins().map(|min| -scale * f64::from(min))
+    };
+    let minima = blocks::<B>(row).iter().flat_map(minima);
+    [codes::<B>(row), minima.flat_map(|min| [min; 16]).collect()]
+}
+
+fn with_offset<B: KQuantBlock>(row: &[u8]) -> [Vec<f64>; 2] {
+    let offsets = |block: &B| {
+        let scale = f64::from(block.scale()) * f64::from(B::OFFSET);
+        block.scales().map(|of_group| -scale * f64::from(of_group))
+    };
+    let offsets = blocks::<B>(row).iter().flat_map(offsets);
+    [codes::<B>(row), offsets.flat_map(|offset| [offset; 16]).collect()]
+}
+
+fn codes<B: KQuantBlock>(row: &[u8]) -> Vec<f64> {
+    let of_block = |block: &B| {
+        let (scale, scales, codes) = (f64::from(block.scale()), block.scales(), block.codes());
+        std::array::from_fn::<f64, 256, _>(|at| scale * f64::from(scales[at / 16]) * f64::from(codes[at]))
+    };
+    blocks::<B>(row).iter().flat_map(of_block).collect()
+}

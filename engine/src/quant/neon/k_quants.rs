@@ -1,0 +1,184 @@
+//! Blocks of 256 codes in groups of 16: twins of [`crate::quant::k_quants`].
+
+use std::arch::aarch64::*;
+
+use zerocopy::transmute;
+
+use super::codes;
+use super::registers::*;
+use crate::quant::block::{blocks, part};
+use crate::quant::k_quants::{KQuantBlock, KQuantBlockWithMins};
+use crate::quant::{iq4_xs, q2_k, q3_k, q4_k, q5_k, q6_k, q8_k, tq1_0, tq2_0};
+
+/// The dot products of a type: its block, the loop, and how a row of 32 codes is unpacked.
+macro_rules! dots {
+    ($($name:ident $loop:ident: $block:ty, $codes:expr;)*) => {
+        $(
+            #[target_feature(enable = "neon,dotprod")]
+            pub(super) fn $name(weights: &[u8], activations: &[u8]) -> f32 {
+                $loop::<$block>(weights, activations, $codes)
+            }
+        )*
+    };
+}
+
+dots! {
+    q2_k dot_with_mins: q2_k::BlockQ2K, |w, row| codes::two_bits(&w.codes, row);
+    q2_k_batch batch_dot_with_mins: q2_k::BlockQ2K, |w, row| codes::two_bits(&w.codes, row);
+    q3_k dot: q3_k::BlockQ3K, |w, row| codes::q3_k(w, row);
+    q3_k_batch batch_dot: q3_k::BlockQ3K, |w, row| codes::q3_k(w, row);
+    q4_k dot_with_mins_in_four: q4_k::BlockQ4K, |w, row| codes::nibbles(&w.nibbles, row);
+    q4_k_batch batch_dot_with_mins: q4_k::BlockQ4K, |w, row| codes::nibbles(&w.nibbles, row);
+    q5_k dot_with_mins_in_one: q5_k::BlockQ5K, |w, row| codes::q5_k(w, row);
+    q5_k_batch batch_dot_with_mins: q5_k::BlockQ5K, |w, row| codes::q5_k(w, row);
+    q6_k dot: q6_k::BlockQ6K, |w, row| codes::q6_k(w, row);
+    q6_k_batch batch_dot: q6_k::BlockQ6K, |w, row| codes::q6_k(w, row);
+    iq4_xs dot: iq4_xs::BlockIq4Xs, |w, row| codes::iq4_xs(w, row);
+    iq4_xs_batch batch_dot: iq4_xs::BlockIq4Xs, |w, row| codes::iq4_xs(w, row);
+    tq1_0 dot: tq1_0::BlockTq1_0, |w, row| registers(w.row(row));
+    tq2_0 dot: tq2_0::BlockTq2_0, |w, row| codes::two_bits(&w.codes, row);
+}
+
+/// Twin of [`crate::quant::k_quants::dot`].
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+fn dot<B: KQuantBlock>(weights: &[u8], activations: &[u8], codes: impl Fn(&B, usize) -> Bytes) -> f32 {
+    let mut lanes = NeonLanes::zeros();
+    for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations)) {
+        lanes.add_scaled(w.scale() * a.scale(), sums(w, a, &codes));
+    }
+    lanes.sum()
+}
+
+/// Twin of [`crate::quant::k_quants::dot_with_mins`].
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+fn dot_with_mins<B: KQuantBlockWithMins>(
+    weights: &[u8],
+    activations: &[u8],
+    codes: impl Fn(&B, usize) -> Bytes,
+) -> f32 {
+    let mut lanes = NeonLanes::zeros();
+    for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations)) {
+        lanes.add_scaled(-a.scale() * w.min_scale(), pair_sums(w.mins(), a));
+        lanes.add_scaled(w.scale() * a.scale(), sums(w, a, &codes));
+    }
+    lanes.sum()
+}
+
+/// Twin of [`crate::quant::k_quants::dot_with_mins_in_four`].
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+fn dot_with_mins_in_four<B: KQuantBlockWithMins>(
+    weights: &[u8],
+    activations: &[u8],
+    codes: impl Fn(&B, usize) -> Bytes,
+) -> f32 {
+    let (mut lanes, mut min_lanes) = (NeonLanes::zeros(), vdupq_n_f32(0.0));
+    for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations)) {
+        let [low, high] = pair_sums(w.mins(), a);
+        let mins = vcvtq_f32_s32(vpaddq_s32(low, high));
+        min_lanes = vfmaq_n_f32(min_lanes, mins, -a.scale() * w.min_scale());
+        lanes.add_scaled(w.scale() * a.scale(), sums(w, a, &codes));
+    }
+    lanes.sum() + sum4(min_lanes)
+}
+
+/// Twin of [`crate::quant::k_quants::dot_with_mins_in_one`].
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+fn dot_with_mins_in_one<B: KQuantBlockWithMins>(
+    weights: &[u8],
+    activations: &[u8],
+    codes: impl Fn(&B, usize) -> Bytes,
+) -> f32 {
+    let (mut lanes, mut mins) = (NeonLanes::zeros(), 0.0f32);
+    for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations)) {
+        let sum = sum_integers(pair_sums(w.mins(), a));
+        mins = (-a.scale() * w.min_scale()).mul_add(sum as f32, mins);
+        lanes.add_scaled(w.scale() * a.scale(), sums(w, a, &codes));
+    }
+    lanes.sum() + mins
+}
+
+/// Twin of [`crate::quant::k_quants::batch_dot`].
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+fn batch_dot<B: KQuantBlock>(weights: &[u8], activations: &[u8], codes: impl Fn(&B, usize) -> Bytes) -> f32 {
+    let mut sum = 0.0f32;
+    for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations)) {
+        let of_block = sum_integers(sums(w, a, &codes)) as f32;
+        sum = (w.scale() * of_block).mul_add(a.scale(), sum);
+    }
+    sum
+}
+
+/// Twin of [`crate::quant::k_quants::batch_dot_with_mins`].
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+fn batch_dot_with_mins<B: KQuantBlockWithMins>(
+    weights: &[u8],
+    activations: &[u8],
+    codes: impl Fn(&B, usize) -> Bytes,
+) -> f32 {
+    let mut sum = 0.0f32;
+    for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations)) {
+        let mins = sum_integers(pair_sums(w.mins(), a)) as f32;
+        let of_block = sum_integers(sums(w, a, &codes)) as f32;
+        sum = (-w.min_scale()).mul_add(mins, w.scale() * of_block).mul_add(a.scale(), sum);
+    }
+    sum
+}
+
+/// Codes times activations times group scales, the offset taken off: lane l has values 4l to 4l + 3 of each 32.
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+fn sums<B: KQuantBlock>(w: &B, a: &q8_k::BlockQ8K, codes: impl Fn(&B, usize) -> Bytes) -> Int32Lanes {
+    let scales = w.scales().map(i32::from);
+    let add = |sums: Int32Lanes, row: usize| {
+        row_sums(sums, codes(w, row), a, row, [scales[2 * row], scales[2 * row + 1]])
+    };
+    // No loop: what tells rows apart is then constants.
+    let half = add(add(add(add(offset(w, a), 0), 1), 2), 3);
+    add(add(add(add(half, 4), 5), 6), 7)
+}
+
+/// Returns the total offset of all codes, to be added.
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn offset<B: KQuantBlock>(w: &B, a: &q8_k::BlockQ8K) -> Int32Lanes {
+    match B::OFFSET {
+        0 => [vdupq_n_s32(0); 2],
+        offset => pair_sums(w.scales(), a).map(|sums| vmulq_n_s32(sums, -i32::from(offset))),
+    }
+}
+
+/// Adds a row of 32 codes times activations, and times the scale of each half.
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+pub(super) fn row_sums(
+    sums: Int32Lanes,
+    codes: Bytes,
+    a: &q8_k::BlockQ8K,
+    row: usize,
+    scales: [i32; 2],
+) -> Int32Lanes {
+    let [low, high] = dot4(codes, registers(*part(&a.codes, row)));
+    [vmlaq_n_s32(sums[0], low, scales[0]), vmlaq_n_s32(sums[1], high, scales[1])]
+}
+
+/// Per-group factors times the sums of the activations, two groups to a lane.
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn pair_sums(factors: [i8; 16], a: &q8_k::BlockQ8K) -> Int32Lanes {
+    let factors: int8x16_t = transmute!(factors);
+    let sums: [int16x8_t; 2] = transmute!(a.sums);
+    [pairs(vmovl_s8(vget_low_s8(factors)), sums[0]), pairs(vmovl_high_s8(factors), sums[1])]
+}
+
+/// Products of 16 bits, neighbours added.
+#[inline]
+#[target_feature(enable = "neon")]
+fn pairs(a: int16x8_t, b: int16x8_t) -> int32x4_t {
+    vpaddq_s32(vmull_s16(vget_low_s16(a), vget_low_s16(b)), vmull_high_s16(a, b))
+}
