@@ -1,10 +1,11 @@
 //! What the engine computes, looked at by itself, in one program. Tests that run models are with those of the command.
 
 mod attention;
+mod error_map;
 mod kernels;
-mod noisy;
+mod lazy_bytes;
 mod parallel;
-mod parts;
+mod perturbed;
 mod product;
 mod quant;
 mod row_scale;
@@ -13,5 +14,4 @@ mod separation;
 #[expect(dead_code, reason = "shares of random cases are other tests'")]
 #[path = "../../tests/common/share.rs"]
 mod share;
-mod spread;
 mod views;

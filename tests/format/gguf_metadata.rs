@@ -2,7 +2,7 @@
 
 use xcheck::error::{Error, KeyError};
 use xcheck::format::Gguf;
-use xcheck::format::gguf::{FromValue, GgufNumber, GgufValue, StringArray};
+use xcheck::format::gguf::{GgufNumber, GgufValue, MetadataType, StringArray};
 
 use super::builder::{self, GgufBuilder, array, string, strings, value};
 use super::{assert_refused_as, read_gguf};
@@ -121,7 +121,7 @@ fn arrays_convert_as_their_elements_do() {
 }
 
 /// Asserts that "k" is refused as a `T`, showing what it is and what was expected.
-fn refuses<T: for<'a> FromValue<'a>>(value: Vec<u8>, found: &str, expected: &str) {
+fn refuses<T: for<'a> MetadataType<'a>>(value: Vec<u8>, found: &str, expected: &str) {
     let file = with(value);
     assert_refused_as!(
         file.require::<T>("k").map(drop),

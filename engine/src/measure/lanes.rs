@@ -119,7 +119,7 @@ impl<'p> PairSlices<'p> {
 
     /// The largest of the errors that are past a neighbour's distance, or 0.
     pub fn past_neighbour(self, storage: Option<[Spacing; 2]>, neighbour: Spacing) -> f64 {
-        largest(gathered(self, storage, PastNeighbour { neighbour, lanes: [0.0; LANES] }).lanes)
+        largest(gathered(self, storage, NeighbourExcess { neighbour, lanes: [0.0; LANES] }).lanes)
     }
 
     /// The largest error in units of the size of its element and of its row, whose mean square is known.
@@ -328,12 +328,12 @@ impl PairAccumulator for LargestError {
     }
 }
 
-struct PastNeighbour {
+struct NeighbourExcess {
     neighbour: Spacing,
     lanes: [f64; LANES],
 }
 
-impl PairAccumulator for PastNeighbour {
+impl PairAccumulator for NeighbourExcess {
     #[inline(always)]
     fn meet(&mut self, lane: usize, pair: LanePair) {
         let counted = if pair.error > self.neighbour.at_finite(pair.reference) { pair.error } else { 0.0 };

@@ -7,7 +7,7 @@ use crate::error::{Error, KeyError, Result};
 ///
 /// The same key is a u32 in one file and an i32 or u64 in another: the width is the converter's whim and
 /// does not matter as long as the value fits.
-pub trait FromValue<'a>: Sized {
+pub trait MetadataType<'a>: Sized {
     /// Description of the expected type, for messages.
     const EXPECTED: &'static str;
 
@@ -20,7 +20,7 @@ impl Gguf {
     ///
     /// # Errors
     /// If it is missing, or its value is not a `T` without loss.
-    pub fn require<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<T> {
+    pub fn require<'a, T: MetadataType<'a>>(&'a self, key: &str) -> Result<T> {
         let missing = || KeyError::Missing {
             file: self.tensors.path().to_owned(),
             key: key.to_owned(),
@@ -33,7 +33,7 @@ impl Gguf {
     ///
     /// # Errors
     /// If its value is not a `T` without loss.
-    pub fn optional<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<Option<T>> {
+    pub fn optional<'a, T: MetadataType<'a>>(&'a self, key: &str) -> Result<Option<T>> {
         let Some(value) = self.metadata.get(key) else { return Ok(None) };
         let converted =
             T::from_value(value).ok_or_else(|| Error::bad_key(self.tensors.path(), key, value, T::EXPECTED));
@@ -43,7 +43,7 @@ impl Gguf {
 
 macro_rules! from_numbers {
     ($($type:ident $convert:expr;)*) => {$(
-        impl FromValue<'_> for $type {
+        impl MetadataType<'_> for $type {
             const EXPECTED: &'static str = concat!("a number that fits ", stringify!($type));
 
             fn from_value(value: &GgufValue) -> Option<Self> {
@@ -52,7 +52,7 @@ macro_rules! from_numbers {
             }
         }
 
-        impl FromValue<'_> for Vec<$type> {
+        impl MetadataType<'_> for Vec<$type> {
             const EXPECTED: &'static str = concat!("an array of numbers that fit ", stringify!($type));
 
             fn from_value(value: &GgufValue) -> Option<Self> {
@@ -75,7 +75,7 @@ fn integer<T: TryFrom<i128>>(number: GgufNumber) -> Option<T> {
     number.integer()?.try_into().ok()
 }
 
-impl FromValue<'_> for bool {
+impl MetadataType<'_> for bool {
     const EXPECTED: &'static str = "a bool";
 
     fn from_value(value: &GgufValue) -> Option<Self> {
@@ -84,7 +84,7 @@ impl FromValue<'_> for bool {
     }
 }
 
-impl FromValue<'_> for Vec<bool> {
+impl MetadataType<'_> for Vec<bool> {
     const EXPECTED: &'static str = "an array of bools";
 
     fn from_value(value: &GgufValue) -> Option<Self> {
@@ -93,7 +93,7 @@ impl FromValue<'_> for Vec<bool> {
     }
 }
 
-impl<'a> FromValue<'a> for &'a str {
+impl<'a> MetadataType<'a> for &'a str {
     const EXPECTED: &'static str = "a string";
 
     fn from_value(value: &'a GgufValue) -> Option<Self> {
@@ -102,7 +102,7 @@ impl<'a> FromValue<'a> for &'a str {
     }
 }
 
-impl<'a> FromValue<'a> for &'a StringArray {
+impl<'a> MetadataType<'a> for &'a StringArray {
     const EXPECTED: &'static str = "an array of strings";
 
     fn from_value(value: &'a GgufValue) -> Option<Self> {

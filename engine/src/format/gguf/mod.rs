@@ -15,7 +15,7 @@ mod tensors;
 mod types;
 mod value;
 
-pub use lookup::FromValue;
+pub use lookup::MetadataType;
 pub use number::{GgufNumber, NumberArray, NumberType};
 pub use value::{GgufValue, StringArray};
 
