@@ -390,8 +390,8 @@ impl Judging<'_> {
         let contradiction = contradiction_of_dtype(&named.dump).filter(|_| is_open);
         said.contradiction = contradiction.as_ref().map(|shown| {
             format!(
-                "{}, but rounding to f32 does not explain the values; if the engine computes only the logits \
-                    in f32, record block_out too",
+                "{}, but its rounding does not explain the values; if the engine computes only the logits in a \
+                    longer type, record block_out too",
                 shown.note
             )
         });

@@ -10,6 +10,11 @@ use crate::common::terminal::Terminal;
 
 /// The exit code for a dump of a model by an engine in `f32`, with wrong attention scales or not, whose manifest has these settings.
 fn code(model: &str, suppose: &[&str], points: &[Point], settings: Value) -> (i32, String) {
+    claimed(model, suppose, points, json!({"settings": settings}))
+}
+
+/// The same with these fields of the manifest's producer.
+fn claimed(model: &str, suppose: &[&str], points: &[Point], claims: Value) -> (i32, String) {
     let terminal = Terminal::new();
     let made = terminal.path().join("made.safetensors").display().to_string();
     let tokens = "1,9,17,200,77,301,45,46,260,13,5,8";
@@ -18,7 +23,9 @@ fn code(model: &str, suppose: &[&str], points: &[Point], settings: Value) -> (i3
     assert_eq!(finished.code, 0, "{}", finished.stderr);
     let dump = xcheck::dump::Dump::open(made.as_ref()).expect("a sound dump");
     let clay = Clay::of(&dump).with_only(points).say(|manifest| {
-        manifest["producer"] = json!({"name": "my-engine", "version": "1", "settings": settings});
+        manifest["producer"] = json!({"name": "my-engine", "version": "1"});
+        let claims = claims.as_object().expect("an object").clone();
+        manifest["producer"].as_object_mut().expect("an object").extend(claims);
     });
     let path = terminal.path().join("claimed.safetensors");
     clay.save(&path);
@@ -28,6 +35,7 @@ fn code(model: &str, suppose: &[&str], points: &[Point], settings: Value) -> (i3
 }
 
 const BLOCKS: &[Point] = &[Point::Embed, Point::BlockOut, Point::Logits];
+const BLOCKS_AND_PRODUCTS: &[Point] = &[Point::FfnOut, Point::BlockOut, Point::Logits];
 const WRONG: &[&str] = &["--suppose", "attn_scale=0.3"];
 
 /// Settings that name no type say nothing: the same verdict as without them.
@@ -81,4 +89,19 @@ fn values_of_f32_contradict_bf16() {
     let file = file.display().to_string();
     let words = ["check", "--model", "tiny-llama3", "--candidate", &file, "--no-report"];
     assert_eq!(Terminal::new().json(&words).0, 0, "numbers of bf16 contradict nothing");
+}
+
+/// A rounding profile claims a type, too: the same verdicts as for `settings.dtype`.
+#[test]
+fn values_of_f32_contradict_a_profile_that_rounds_to_bf16() {
+    for rounding in
+        [json!({"like": "bf16-flash"}), json!({"results": "bf16"}), json!({"like": "bf16-autocast"})]
+    {
+        let code =
+            |suppose| claimed("tiny-llama3", suppose, BLOCKS_AND_PRODUCTS, json!({"rounding": rounding}));
+        let right = code(&[]);
+        assert_eq!(right.0, 0, "{rounding}: {}", right.1);
+        let (wrong, why) = code(&["--suppose", "rope_theta=530000"]);
+        assert!([1, 3].contains(&wrong), "{rounding}: {wrong} {why}");
+    }
 }
