@@ -1,6 +1,10 @@
 //! `--format agent`: a few facts for a program that repairs an engine.
 
+use std::fs;
+use std::path::Path;
+
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::common::terminal::Terminal;
 
@@ -31,6 +35,72 @@ fn a_fault_has_a_sentence_a_site_a_cause_and_a_next_command() {
     let words: Vec<&str> = next.split(' ').skip(1).collect();
     assert_eq!(Terminal::new().run(&words).code, 0, "{next}");
     assert_eq!(dump["right_before"], "5 taps before it right");
+}
+
+/// Dumps our engine on tiny-llama3 with faults supposed: the prompt and a decoded token.
+fn dump(path: &Path, faults: &[&str]) {
+    let out = path.to_str().expect("UTF-8");
+    let run =
+        ["dump", "--model", "tiny-llama3", "--tokens", "1,393,395,260,394", "--decode", "1", "--out", out];
+    let supposed = faults.iter().flat_map(|fault| ["--suppose", fault]);
+    let finished = Terminal::new().run(&run.into_iter().chain(supposed).collect::<Vec<_>>());
+    assert_eq!(finished.code, 0, "{}", finished.stderr);
+}
+
+/// Changes every value of an array, each by another factor, as no fault of a port does.
+fn spoil(path: &Path, array: &str) {
+    let mut bytes = fs::read(path).expect("it is there");
+    let data = 8 + u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..data]).expect("a header");
+    let offsets = &header[array]["data_offsets"];
+    let [start, end] = [0, 1].map(|side| data + offsets[side].as_u64().expect("an offset") as usize);
+    for (index, value) in bytes[start..end].chunks_exact_mut(4).enumerate() {
+        let factor = 1.0 + 0.3 * (index as f32 * 1.7).sin();
+        let spoilt = f32::from_le_bytes((&*value).try_into().expect("four bytes")) * factor;
+        value.copy_from_slice(&spoilt.to_le_bytes());
+    }
+    fs::write(path, bytes).expect("it can be written");
+}
+
+#[test]
+fn several_faults_have_a_cause_and_a_place_each() {
+    let folder = TempDir::new().expect("a temporary directory");
+    let path = folder.path().join("two.safetensors");
+    dump(&path, &["rope_theta=10000", "gate_up_swap=operands"]);
+    let candidate = path.to_str().expect("UTF-8");
+    let (_, report) = agent(&["check", "--model", "tiny-llama3", "--candidate", candidate]);
+    let dump = &report["dump"];
+    assert_eq!(
+        (&dump["cause"]["supposed"], &dump["cause"]["at"]),
+        (&"rope_theta=10000".into(), &"q_rope, layer 0, pass 0".into())
+    );
+    let other = &dump["other_causes"][0];
+    assert_eq!(
+        (&other["supposed"], &other["at"]),
+        (&"gate_up_swap=operands".into(), &"ffn_act, layer 0, pass 0".into())
+    );
+    let wrong: Vec<&str> =
+        dump["wrong"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
+    let inside =
+        ["q_rope", "k_rope", "ffn_act"].map(|tap| format!("{tap}: wrong in all 3 layers, prompt and decode"));
+    assert_eq!(wrong[..3], inside);
+    assert_eq!(dump["passes"], 2);
+}
+
+#[test]
+fn a_cause_of_another_site_is_not_that_of_the_first() {
+    let folder = TempDir::new().expect("a temporary directory");
+    let path = folder.path().join("spoilt.safetensors");
+    dump(&path, &["gate_up_swap=operands"]);
+    spoil(&path, "p0/l00/attn_norm");
+    let candidate = path.to_str().expect("UTF-8");
+    let (_, report) = agent(&["check", "--model", "tiny-llama3", "--candidate", candidate]);
+    let dump = &report["dump"];
+    assert_eq!(dump["first"]["tap"], "attn_norm");
+    assert_eq!(dump["cause"]["at"], "ffn_act, layer 0, pass 0");
+    let sentence = dump["sentence"].as_str().expect("a sentence");
+    let end = "No known cause explains it. gate_up_swap=operands explains ffn_act, layer 0, pass 0.";
+    assert!(sentence.ends_with(end), "{sentence}");
 }
 
 #[test]

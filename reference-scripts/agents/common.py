@@ -20,19 +20,20 @@ def difference(path: Path, base: Path, passes: int | None = None) -> tuple[float
     if manifest["passes"][0] != right_manifest["passes"][0] or len(manifest["passes"]) != len(right_manifest["passes"]):
         return float("inf"), "other passes"
     arrays = {(record.tap, record.pass_index, record.layer): record.values for record in records}
-    worst = (0.0, "")
+    worst = (0.0, "-")
     for record in right:
         # Scores of masked keys may be anything; `attn_weights` shows the others.
         if record.tap == "attn_scores" or (passes is not None and record.pass_index not in range(passes)):
             continue
-        site = f"{record.tap} L{record.layer} p{record.pass_index}"
+        site = record.key
         values = arrays.get((record.tap, record.pass_index, record.layer))
         if values is None or values.shape != record.values.shape:
             return float("inf"), f"no {site}"
         expected = record.values.astype("f8")
         with np.errstate(invalid="ignore"):
             share = np.abs(values - expected).max() / max(np.abs(expected).max(), 1e-30)
-        worst = max(worst, (float("inf") if np.isnan(share) else float(share), site))
+        share = float("inf") if np.isnan(share) else float(share)
+        worst = max(worst, (share, site), key=lambda found: found[0])
     if passes is None and manifest.get("generated") != right_manifest.get("generated"):
-        worst = max(worst, (1.0, "generated"))
+        worst = max(worst, (1.0, "generated"), key=lambda found: found[0])
     return worst

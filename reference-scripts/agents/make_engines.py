@@ -43,7 +43,20 @@ MODELS = {
 # Taps that an engine records: all that it has, those around attention and the feed-forward block, or the stream.
 RECORDED = {
     "all": None,
-    "some": ("embed", "attn_norm", "q", "k", "v", "q_rope", "k_rope", "attn_out", "ffn_norm", "ffn_out", "block_out", "logits"),
+    "some": (
+        "embed",
+        "attn_norm",
+        "q",
+        "k",
+        "v",
+        "q_rope",
+        "k_rope",
+        "attn_out",
+        "ffn_norm",
+        "ffn_out",
+        "block_out",
+        "logits",
+    ),
     "stream": ("embed", "block_out", "logits"),
 }
 
@@ -65,10 +78,22 @@ KINDS = {
     "llama": Kind(source=HERE / "engines/llama.py", faults=faults.LLAMA, **PYTHON),
     "gemma": Kind(source=HERE / "engines/gemma.py", faults=faults.GEMMA, **PYTHON),
     "gpt2": Kind(source=HERE / "engines/gpt2.py", faults=faults.GPT2, **PYTHON),
-    "c": Kind("C", ROOT / "writers/c/example.c", faults.C, "engine.c",
-              'cc -O2 -ffp-contract=off -I"$SHARED" engine.c -o engine -lm', "./engine"),
-    "rust": Kind("Rust", HERE / "engines/llama.rs", faults.RUST, "engine.rs",
-                 "rustc -O --edition 2021 -A warnings engine.rs -o engine", "./engine"),
+    "c": Kind(
+        "C",
+        ROOT / "writers/c/example.c",
+        faults.C,
+        "engine.c",
+        'cc -O2 -ffp-contract=off -I"$SHARED" engine.c -o engine -lm',
+        "./engine",
+    ),
+    "rust": Kind(
+        "Rust",
+        HERE / "engines/llama.rs",
+        faults.RUST,
+        "engine.rs",
+        "rustc -O --edition 2021 -A warnings engine.rs -o engine",
+        "./engine",
+    ),
 }
 # Kind, model, recorded taps, and how many faults show in the prompt and while decoding alone.
 ENGINES = [
@@ -143,8 +168,14 @@ def write_engine(folder: Path, kind: Kind, text: str, model: str, xcheck: str) -
     (folder / kind.file).write_text(text)
     if (config := MODELS[model] / "config.json").exists():
         shutil.copy(config, folder)
-    run = RUN.format(xcheck=xcheck, python=sys.executable, model=model_path(model), build=kind.build, run=kind.run,
-                     tokens=" ".join(map(str, TOKENS)))
+    run = RUN.format(
+        xcheck=xcheck,
+        python=sys.executable,
+        model=model_path(model),
+        build=kind.build,
+        run=kind.run,
+        tokens=" ".join(map(str, TOKENS)),
+    )
     (folder / "run.sh").write_text(run)
     (folder / "run.sh").chmod(0o755)
 
@@ -173,11 +204,18 @@ def run(folder: Path, judge: bool = True) -> dict:
     return report
 
 
-def choose(kind: Kind, model: str, text: str, counts: tuple[int, int], used: Counter, chance: random.Random) -> list[faults.Fault]:
+def choose(
+    kind: Kind, model: str, text: str, counts: tuple[int, int], used: Counter, chance: random.Random
+) -> list[faults.Fault]:
     """Faults that can be planted in any order, those first that few engines have."""
     while True:
-        fitting = sorted((fault for fault in kind.faults if fault.fits(model)), key=lambda fault: used[fault.name] + 1.5 * chance.random())
-        chosen = [fault for fault in fitting if not fault.decode][: counts[0]] + [fault for fault in fitting if fault.decode][: counts[1]]
+        fitting = sorted(
+            (fault for fault in kind.faults if fault.fits(model)),
+            key=lambda fault: used[fault.name] + 1.5 * chance.random(),
+        )
+        chosen = [fault for fault in fitting if not fault.decode][: counts[0]] + [
+            fault for fault in fitting if fault.decode
+        ][: counts[1]]
         try:
             planted(text, chosen)
             planted(text, chosen[::-1])
@@ -233,10 +271,24 @@ def make(out: Path, work: Path, dumps: Path, xcheck: str, seed: int) -> list[dic
             sys.exit(f"error: {title} with {[fault.name for fault in chosen]} gives {report['verdict']}: {report}")
         for file in ("rounds.log", "report.json", "build.log", "dump.safetensors", "engine"):
             (out / title / file).unlink(missing_ok=True)
-        told = [{"name": fault.name, "decode": fault.decode, "difference": size, "edits": fault.edits} for fault, size in zip(chosen, sizes)]
-        truth.append({"engine": title, "language": kind.language, "model": model, "recorded": recorded, "faults": told,
-                      "first_sentence": report["dump"]["sentence"]})
-        print(f"{title}  {kind.language:6} {model:12} {recorded:6} {', '.join(fault.name for fault in chosen)}: {report['dump']['sentence']}", flush=True)
+        told = [
+            {"name": fault.name, "decode": fault.decode, "difference": size, "edits": fault.edits}
+            for fault, size in zip(chosen, sizes)
+        ]
+        truth.append(
+            {
+                "engine": title,
+                "language": kind.language,
+                "model": model,
+                "recorded": recorded,
+                "faults": told,
+                "first_sentence": report["dump"]["sentence"],
+            }
+        )
+        print(
+            f"{title}  {kind.language:6} {model:12} {recorded:6} {', '.join(fault.name for fault in chosen)}: {report['dump']['sentence']}",
+            flush=True,
+        )
     return truth
 
 

@@ -109,7 +109,9 @@ def main() -> None:
     args = parser.parse_args()
     dumps = args.truth.with_name(f"{args.truth.stem}-dumps")
     engines = json.loads(args.truth.read_text())["engines"]
-    rows = [score(args.out / each["engine"], each, dumps / f"{each['engine']}.safetensors", args.xcheck) for each in engines]
+    rows = [
+        score(args.out / each["engine"], each, dumps / f"{each['engine']}.safetensors", args.xcheck) for each in engines
+    ]
     total = summary(rows)
     text = markdown(rows, total)
     print(text, end="")

@@ -78,8 +78,8 @@ struct AgentCause {
     /// The key of config.json to read.
     key: Option<String>,
     what: String,
-    /// False if the cause is that of a later site, and the first wrong one has no known cause.
-    explains_first: bool,
+    /// The first site that it explains; another than the first wrong one if no known cause explains that.
+    at: String,
     /// The verdict with the cause supposed, if that was tried.
     confirmed: Option<&'static str>,
     confirm: Option<String>,
@@ -90,6 +90,7 @@ struct OtherCause {
     name: &'static str,
     supposed: Option<String>,
     what: String,
+    at: String,
 }
 
 impl Agent {
@@ -151,7 +152,7 @@ fn dump(report: &Report, result: &Comparison) -> AgentDump {
             supposed: finding.supposed.clone(),
             key: finding.key.clone(),
             what: short(&finding.what),
-            explains_first: first.is_some_and(|row| finding.sites.contains(&row.site)),
+            at: finding.site.to_string(),
             confirmed: outcome.confirmed.map(Verdict::name),
             confirm: confirm.clone().filter(|command| command.len() <= LONGEST_COMMAND),
         }),
@@ -166,8 +167,8 @@ fn dump(report: &Report, result: &Comparison) -> AgentDump {
 }
 
 fn other_cause(finding: &Finding) -> OtherCause {
-    let Finding { kind, supposed, what, .. } = finding;
-    OtherCause { name: kind.name(), supposed: supposed.clone(), what: short(what) }
+    let Finding { kind, site, supposed, what, .. } = finding;
+    OtherCause { name: kind.name(), supposed: supposed.clone(), what: short(what), at: site.to_string() }
 }
 
 /// "q_rope: wrong in all 3 layers, only while decoding", of each tap that fails, in data-flow order.
