@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::change::Kind;
+use crate::checkpoint::{Point, Site};
 use crate::compare::{Role, Row, Verdict};
 use crate::diagnose::{Finding, Outcome};
 use crate::report::paint::Paint;
@@ -83,7 +84,8 @@ fn told(result: &Comparison, page: Option<&str>, paint: Paint) -> Vec<String> {
     let margin = " ".repeat(head.len().min(MARGIN.len()));
     if let Some(cause) = cause.filter(|_| outcome.verdict == Verdict::Fail) {
         let what = cause.what.split("; ").next().unwrap_or_default();
-        lines.extend(text::wrap(&margin, &format!("{what}; {}", extent(outcome, cause)), WIDTH));
+        let extent = extent(outcome, &cause.points, &cause.sites);
+        lines.extend(text::wrap(&margin, &format!("{what}; {extent}"), WIDTH));
         let verdict = outcome.confirmed.map(|verdict| format!("   ({verdict})")).unwrap_or_default();
         lines.extend(confirm_command(result).map(|command| format!("{margin}confirm:  {command}{verdict}")));
     }
@@ -132,31 +134,33 @@ fn of_row(outcome: &Outcome, row: &Row, guess: Option<&Finding>) -> String {
     };
     let cause = guess.map_or("No known cause explains it.".to_owned(), |guess| {
         let supposed = guess.supposed.as_deref().unwrap_or(guess.kind.name());
-        format!("The nearest known cause, {supposed}, does not explain everything.")
+        match guess.sites.first().filter(|_| !guess.sites.contains(&row.site)) {
+            Some(site) => format!("No known cause explains it. {supposed} explains {site}."),
+            None => format!("The nearest known cause, {supposed}, does not explain everything."),
+        }
     });
     format!("{}: {} is the first wrong value; {before}. {cause}", name(outcome), text::site(row))
 }
 
-/// "wrong in all 3 layers, prompt and decode": the layers and passes that a cause explains, of those that were compared.
-fn extent(outcome: &Outcome, cause: &Finding) -> String {
-    let of_taps =
-        || outcome.rows.iter().map(|row| row.site).filter(|site| cause.points.contains(&site.point));
-    let layers = |sites: &mut dyn Iterator<Item = crate::checkpoint::Site>| -> BTreeSet<usize> {
+/// "wrong in all 3 layers, prompt and decode": the layers and passes of wrong sites, of those that were compared at these taps.
+pub fn extent(outcome: &Outcome, points: &[Point], sites: &[Site]) -> String {
+    let of_taps = || outcome.rows.iter().map(|row| row.site).filter(|site| points.contains(&site.point));
+    let layers = |sites: &mut dyn Iterator<Item = Site>| -> BTreeSet<usize> {
         sites.filter_map(|site| site.layer).collect()
     };
-    let (wrong, all) = (layers(&mut cause.sites.iter().copied()), layers(&mut of_taps()));
+    let (wrong, all) = (layers(&mut sites.iter().copied()), layers(&mut of_taps()));
     let layers = match wrong.len() {
         0 => String::new(),
         1 => format!(" in layer {}", wrong.first().copied().unwrap_or_default()),
         several if several == all.len() => format!(" in all {several} layers"),
         several => format!(" in {several} of {} layers", all.len()),
     };
-    let is_decode = |site: &crate::checkpoint::Site| site.pass.is_some_and(|pass| pass > 0);
-    let has = |sites: &mut dyn Iterator<Item = crate::checkpoint::Site>| {
+    let is_decode = |site: &Site| site.pass.is_some_and(|pass| pass > 0);
+    let has = |sites: &mut dyn Iterator<Item = Site>| {
         let sites: Vec<_> = sites.filter(|site| site.pass.is_some()).collect();
         [sites.iter().any(|site| !is_decode(site)), sites.iter().any(is_decode)]
     };
-    let passes = match (has(&mut cause.sites.iter().copied()), has(&mut of_taps())) {
+    let passes = match (has(&mut sites.iter().copied()), has(&mut of_taps())) {
         ([true, true], _) => ", prompt and decode",
         ([false, true], [true, _]) => ", only while decoding",
         ([true, false], [_, true]) => ", only in the prompt",
