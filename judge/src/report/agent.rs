@@ -88,7 +88,8 @@ fn dump(report: &Report, result: &Comparison) -> AgentDump {
     let outcome = &result.outcome;
     let is_bad = !outcome.verdict.is_good();
     let first = outcome.first_divergence().filter(|_| is_bad);
-    let confirm = headline::confirm_command(result);
+    let cause = outcome.cause();
+    let confirm = cause.and_then(|cause| headline::confirm_command(result, cause));
     let commands = advice::commands(report, result);
     let next = confirm.iter().cloned().chain(commands.iter().map(|command| advice::shell(command)));
     let right = outcome.before_divergence().len();
@@ -104,12 +105,12 @@ fn dump(report: &Report, result: &Comparison) -> AgentDump {
             pass: row.site.pass,
             reason: short(row.reason.as_deref().unwrap_or_default()),
         }),
-        cause: outcome.cause().or(outcome.findings.first()).filter(|_| is_bad).map(|finding| AgentCause {
+        cause: cause.or(outcome.findings.first()).filter(|_| is_bad).map(|finding| AgentCause {
             name: finding.kind.name(),
             supposed: finding.supposed.clone(),
             key: finding.key.clone(),
             what: short(&finding.what),
-            confirmed: outcome.confirmed.map(Verdict::name),
+            confirmed: finding.confirmed.map(Verdict::name),
             confirm: confirm.clone().filter(|command| command.len() <= LONGEST_COMMAND),
         }),
         right_before: first.map(|_| format!("{} before it right", text::count(right, "tap"))),
