@@ -33,7 +33,7 @@ fn a_fault_has_a_sentence_a_site_a_cause_and_a_next_command() {
     let next = dump["next"][0].as_str().expect("a command");
     let words: Vec<&str> = next.split(' ').skip(1).collect();
     assert_eq!(Terminal::new().run(&words).code, 0, "{next}");
-    assert_eq!(dump["right_before"], "5 taps before it right");
+    assert_eq!(dump["right_before"], "5 taps before it are correct");
 }
 
 /// Dumps our engine on tiny-llama3 with faults supposed: the prompt and a decoded token.

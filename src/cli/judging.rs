@@ -362,7 +362,9 @@ impl Judging<'_> {
         if let Some(doubt) = self.doubt_of_caches(&outcome, way, named, &by, loaded)? {
             outcome.doubt(&doubt);
         }
-        outcome.confirmed = self.confirmed(&outcome, way, numerics, named, role, loaded)?;
+        if let Some(verdict) = self.confirmed(&outcome, way, numerics, named, role, loaded)? {
+            outcome.confirm(verdict);
+        }
         if !way.is_stated {
             let names: Vec<_> = way.choices.iter().map(|numerics| numerics.name()).collect();
             outcome.notes.push(about_arithmetic(&way.producer, &names, &outcome.subject.numerics));

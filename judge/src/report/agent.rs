@@ -48,7 +48,7 @@ struct AgentDump {
     other_causes: Vec<OtherCause>,
     /// Each wrong tap with its layers and passes.
     wrong: Vec<String>,
-    /// A text such as "5 taps before it right".
+    /// A text such as "5 taps before it are correct".
     right_before: Option<String>,
     /// Taps compared, of those expected.
     taps: [usize; 2],
@@ -127,7 +127,8 @@ fn dump(report: &Report, result: &Comparison) -> AgentDump {
     let outcome = &result.outcome;
     let is_bad = !outcome.verdict.is_good();
     let first = outcome.first_divergence().filter(|_| is_bad);
-    let confirm = headline::confirm_command(result);
+    let cause = outcome.cause();
+    let confirm = cause.and_then(|cause| headline::confirm_command(result, cause));
     let commands = advice::commands(report, result);
     let next = confirm.iter().cloned().chain(commands.iter().map(|command| advice::shell(command)));
     let right = outcome.before_divergence().len();
@@ -153,12 +154,18 @@ fn dump(report: &Report, result: &Comparison) -> AgentDump {
             key: finding.key.clone(),
             what: short(&finding.what),
             at: finding.site.to_string(),
-            confirmed: outcome.confirmed.map(Verdict::name),
+            confirmed: finding.confirmed.map(Verdict::name),
             confirm: confirm.clone().filter(|command| command.len() <= LONGEST_COMMAND),
         }),
         other_causes: others.take(CAUSES).map(other_cause).collect(),
         wrong: wrong(outcome),
-        right_before: first.map(|_| format!("{} before it right", text::count(right, "tap"))),
+        right_before: first.map(|_| {
+            format!(
+                "{} before it {} correct",
+                text::count(right, "tap"),
+                if right == 1 { "is" } else { "are" }
+            )
+        }),
         taps: [outcome.coverage.taps_compared, outcome.coverage.taps_expected],
         passes: passes.len(),
         record: remedy.filter(|remedy| !remedy.is_empty()).map(|remedy| short(&remedy)),
