@@ -127,14 +127,12 @@ fn dump(report: &Report, result: &Comparison) -> AgentDump {
     let outcome = &result.outcome;
     let is_bad = !outcome.verdict.is_good();
     let first = outcome.first_divergence().filter(|_| is_bad);
-    let cause = outcome.cause();
-    let confirm = cause.and_then(|cause| headline::confirm_command(result, cause));
-    let commands = advice::commands(report, result);
-    let next = confirm.iter().cloned().chain(commands.iter().map(|command| advice::shell(command)));
     let right = outcome.before_divergence().len();
-    let cause = outcome.cause().or(outcome.findings.first()).filter(|_| is_bad);
-    let others =
-        outcome.findings.iter().filter(|other| cause.is_some_and(|cause| !std::ptr::eq(*other, cause)));
+    let mut causes = outcome.findings.iter().filter(|finding| is_bad && finding.kind.is_cause());
+    let cause = causes.next();
+    let commands = advice::commands(report, result);
+    let confirm = cause.and_then(|cause| headline::confirm_command(result, cause));
+    let next = confirm.iter().cloned().chain(commands.iter().map(|command| advice::shell(command)));
     let passes: BTreeSet<usize> = outcome.rows.iter().filter_map(|row| row.site.pass).collect();
     let remedy = (outcome.verdict == Verdict::Inconclusive).then(|| advice::remedy(result));
     AgentDump {
@@ -157,7 +155,7 @@ fn dump(report: &Report, result: &Comparison) -> AgentDump {
             confirmed: finding.confirmed.map(Verdict::name),
             confirm: confirm.clone().filter(|command| command.len() <= LONGEST_COMMAND),
         }),
-        other_causes: others.take(CAUSES).map(other_cause).collect(),
+        other_causes: causes.take(CAUSES).map(other_cause).collect(),
         wrong: wrong(outcome),
         right_before: first.map(|_| {
             format!(
