@@ -1,6 +1,9 @@
 //! `--format agent`: a few facts for a program that repairs an engine.
 
+use std::path::Path;
+
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::common::terminal::Terminal;
 
@@ -30,7 +33,42 @@ fn a_fault_has_a_sentence_a_site_a_cause_and_a_next_command() {
     let next = dump["next"][0].as_str().expect("a command");
     let words: Vec<&str> = next.split(' ').skip(1).collect();
     assert_eq!(Terminal::new().run(&words).code, 0, "{next}");
-    assert_eq!(dump["right_before"], "5 taps before it right");
+    assert_eq!(dump["right_before"], "5 taps before it are correct");
+}
+
+/// Dumps our engine on tiny-llama3 with faults supposed: the prompt and a decoded token.
+fn dump(path: &Path, faults: &[&str]) {
+    let out = path.to_str().expect("UTF-8");
+    let run =
+        ["dump", "--model", "tiny-llama3", "--tokens", "1,393,395,260,394", "--decode", "1", "--out", out];
+    let supposed = faults.iter().flat_map(|fault| ["--suppose", fault]);
+    let finished = Terminal::new().run(&run.into_iter().chain(supposed).collect::<Vec<_>>());
+    assert_eq!(finished.code, 0, "{}", finished.stderr);
+}
+
+#[test]
+fn several_faults_have_a_cause_and_a_place_each() {
+    let folder = TempDir::new().expect("a temporary directory");
+    let path = folder.path().join("two.safetensors");
+    dump(&path, &["rope_theta=10000", "gate_up_swap=operands"]);
+    let candidate = path.to_str().expect("UTF-8");
+    let (_, report) = agent(&["check", "--model", "tiny-llama3", "--candidate", candidate]);
+    let dump = &report["dump"];
+    assert_eq!(
+        (&dump["cause"]["supposed"], &dump["cause"]["at"]),
+        (&"rope_theta=10000".into(), &"q_rope, layer 0, pass 0".into())
+    );
+    let other = &dump["other_causes"][0];
+    assert_eq!(
+        (&other["supposed"], &other["at"]),
+        (&"gate_up_swap=operands".into(), &"ffn_act, layer 0, pass 0".into())
+    );
+    let wrong: Vec<&str> =
+        dump["wrong"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
+    let inside =
+        ["q_rope", "k_rope", "ffn_act"].map(|tap| format!("{tap}: wrong in all 3 layers, prompt and decode"));
+    assert_eq!(wrong[..3], inside);
+    assert_eq!(dump["passes"], 2);
 }
 
 #[test]

@@ -366,18 +366,143 @@ fn words_after<'t>(text: &'t str, before: &'t str) -> impl Iterator<Item = &'t s
 
 #[test]
 fn what_is_downloaded_is_what_a_release_makes() {
-    let (installer, release) = (read("contrib/ci/install.sh"), read(".github/workflows/release.yml"));
+    let installer = read("contrib/ci/install.sh");
     let asked: Vec<_> = words_after(&installer, ") echo ").collect();
     assert_eq!(asked.len(), 4, "{asked:?}");
     for target in asked {
-        assert!(release.contains(&format!("target: {target},")), "{target}");
+        assert!(released().iter().any(|released| released == target), "{target}");
     }
     let version = env!("CARGO_PKG_VERSION");
     assert!(
         read("CHANGELOG.md").contains(&format!("\n## [{version}]")),
         "a release takes its notes from there"
     );
-    assert!(read("docs/how-to/ci.md").contains(&format!("xcheck@v{version} ")));
+    let (_, repository) = REPOSITORY.split_once("github.com/").expect("it is on GitHub");
+    for page in ["docs/how-to/ci.md", "docs/tutorials/gate-ci.md"] {
+        let used: Vec<_> =
+            read(page).lines().filter(|line| line.contains("- uses: ")).map(str::to_owned).collect();
+        assert_eq!(used, [format!("- uses: {repository}@v{version}")], "{page}");
+    }
+    assert!(read("pyproject.toml").contains(&format!("\nRepository = \"{REPOSITORY}\"\n")));
+}
+
+#[test]
+fn workflows_run_scripts_that_are_there() {
+    let mut found = 0;
+    for workflow in [".github/workflows/release.yml", ".github/workflows/hardening.yml"] {
+        for rest in read(workflow).split("run: ").skip(1) {
+            let command = rest.split([' ', '\n']).next().unwrap_or_default();
+            if command.contains('/') {
+                let told =
+                    fs::metadata(root().join(command)).unwrap_or_else(|error| panic!("{command}: {error}"));
+                assert!(told.permissions().mode() & 0o111 != 0, "{command} is not executable");
+                found += 1;
+            }
+        }
+    }
+    assert!(found >= 8, "{found}");
+    assert!(read(".ci/run").contains("python/tests/run.sh"));
+}
+
+const REPOSITORY: &str = env!("CARGO_PKG_REPOSITORY");
+
+/// The targets of a release.
+fn released() -> Vec<String> {
+    let release = read(".github/workflows/release.yml");
+    let targets: Vec<_> = words_after(&release, "target: ").map(str::to_owned).collect();
+    assert_eq!(targets.len(), 5, "{targets:?}");
+    targets
+}
+
+/// The program and the archive of a target, as .ci/archive names them.
+fn archive(target: &str) -> (String, String) {
+    let script = read(".ci/archive");
+    let (_, rest) = script.split_once("case \"$target\" in").expect("it names them by target");
+    let (cases, _) = rest.split_once("esac").expect("a case ends");
+    let named = format!("target={target}; case \"$target\" in{cases}esac; echo $program $archive");
+    let done = Command::new("sh").args(["-c", &named]).output().expect("sh starts");
+    let told = stdout(&done);
+    let (program, archive) = told.trim().split_once(' ').expect("two names");
+    (program.to_owned(), archive.to_owned())
+}
+
+fn url_of(target: &str) -> String {
+    format!("{REPOSITORY}/releases/download/v{}/{}", env!("CARGO_PKG_VERSION"), archive(target).1)
+}
+
+#[test]
+fn binstall_gets_the_archives_of_a_release() {
+    let manifest: toml::Value = toml::from_str(&read("Cargo.toml")).expect("it is TOML");
+    let told = &manifest["package"]["metadata"]["binstall"];
+    for target in released() {
+        let own = told["overrides"].get(&target).and_then(|own| own.get("pkg-fmt"));
+        let format = own.unwrap_or(&told["pkg-fmt"]).as_str().expect("a text");
+        let (suffix, extension) = match (format, target.contains("windows")) {
+            ("tgz", false) => (".tar.gz", ""),
+            ("zip", true) => (".zip", ".exe"),
+            other => panic!("{target}: {other:?}"),
+        };
+        let filled = |key: &str| {
+            let values = [
+                ("repo", REPOSITORY),
+                ("version", env!("CARGO_PKG_VERSION")),
+                ("target", &target),
+                ("archive-suffix", suffix),
+                ("bin", "xcheck"),
+                ("binary-ext", extension),
+            ];
+            let template = told[key].as_str().expect("a text").to_owned();
+            values.iter().fold(template, |text, (name, value)| text.replace(&format!("{{ {name} }}"), value))
+        };
+        assert_eq!(filled("pkg-url"), url_of(&target));
+        assert_eq!(filled("bin-dir"), archive(&target).0);
+    }
+}
+
+#[test]
+fn the_formula_has_the_archives_and_checksums_of_a_release() {
+    let terminal = Terminal::new();
+    let targets: Vec<_> = released().into_iter().filter(|target| !target.contains("windows")).collect();
+    let sum = |target: &str| hex::encode(Sha256::digest(target));
+    for target in &targets {
+        let file = terminal.path().join(format!("{}.sha256", archive(target).1));
+        fs::write(file, format!("{}  {}\n", sum(target), archive(target).1)).expect("it is written");
+    }
+    let done = Command::new("bash")
+        .arg(root().join(".ci/formula"))
+        .arg(terminal.path())
+        .output()
+        .expect("bash starts");
+    let formula = stdout(&done);
+    assert!(done.status.success() && !formula.replace("#{bin}", "").contains('@'), "{done:?}");
+    for target in &targets {
+        let stated = format!("url \"{}\"\n      sha256 \"{}\"\n", url_of(target), sum(target));
+        assert_eq!(formula.matches(&stated).count(), 1, "{target}: {formula}");
+    }
+    assert_eq!(formula.matches("url \"").count(), targets.len());
+    // A release that lacks an archive has no formula.
+    fs::remove_file(terminal.path().join(format!("{}.sha256", archive(&targets[0]).1)))
+        .expect("it was there");
+    let done = Command::new("bash")
+        .arg(root().join(".ci/formula"))
+        .arg(terminal.path())
+        .output()
+        .expect("bash starts");
+    assert!(!done.status.success());
+}
+
+#[test]
+fn the_image_has_the_program_of_an_archive() {
+    let file = read("Dockerfile");
+    let machines: Vec<_> =
+        file.split("machine=").skip(1).map(|rest| rest.split(' ').next().unwrap_or_default()).collect();
+    let (_, unpacked) = file.split_once("tar -xzf /dist/").expect("it unpacks an archive");
+    let (name, _) = unpacked.split_once(' ').expect("a name");
+    let used: Vec<_> = machines.iter().map(|machine| name.replace("$machine", machine)).collect();
+    let of_linux: Vec<_> =
+        released().iter().filter(|target| target.contains("linux")).map(|target| archive(target).1).collect();
+    assert_eq!(used, of_linux);
+    assert!(!read(".dockerignore").lines().any(|line| line == "dist"), "the archives are in dist/");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Every command in the docs is one that xcheck takes, and those of the tutorials are run.
+//! Every command in the docs and skills is one that xcheck takes, and those of the tutorials are run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
 /// The pages, by their path in the repository.
 fn pages() -> BTreeMap<String, String> {
-    let mut folders = vec![Path::new(ROOT).join("docs")];
+    let mut folders = vec![Path::new(ROOT).join("docs"), Path::new(ROOT).join("skills")];
     let mut paths: Vec<PathBuf> = vec![Path::new(ROOT).join("README.md")];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).expect("a folder").flatten() {

@@ -105,7 +105,7 @@ fn a_file_that_is_not_the_one_that_was_opened_is_refused() {
     let pinned = Pinned::at(&file).expect("there");
     fs::rename(folder.write("new", b"behind"), &file).expect("renamed");
     let error = folder.kept().sha256(&[pinned]).expect_err("another file");
-    assert!(error.to_string().contains("has changed since it was opened"), "{error}");
+    assert!(error.to_string().contains("changed during the run"), "{error}");
 }
 
 // ---- commands -------------------------------------------------------------------------------------------

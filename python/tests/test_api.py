@@ -38,7 +38,8 @@ def test_a_wrong_engine_fails_with_its_cause(tmp_path):
     (cause,) = report.causes
     assert (cause.name, cause.supposed) == ("rope_theta", "rope_theta=10000 and rope_scaling=none")
     assert "the model says 500000" in cause.sentence
-    assert cause.command == (
+    assert cause.confirmed == "pass"
+    assert cause.confirm == (
         f"xcheck check --model tiny-llama3 --candidate {WRONG} --suppose rope_theta=10000 --suppose rope_scaling=none"
     )
     assert "<html" in report.to_html()
@@ -46,7 +47,7 @@ def test_a_wrong_engine_fails_with_its_cause(tmp_path):
 
 @pytest.mark.parametrize("selection", [{}, {"only": "rope", "layer": 0}, {"only": 3, "layer": 0, "pass_": 0}])
 def test_the_confirming_command_passes(program, selection):
-    command = xcheck.check("tiny-llama3", WRONG, **selection).causes[0].command.split()
+    command = xcheck.check("tiny-llama3", WRONG, **selection).causes[0].confirm.split()
     done = subprocess.run([program, *command[1:], "--no-report"], capture_output=True, check=False)
     assert done.returncode == 0
 
@@ -58,7 +59,7 @@ def test_the_error_has_sentence_cause_command_and_path(tmp_path):
     sentence, cause, command, path = str(caught.value).splitlines()
     assert sentence == "FAIL: mlx-lm-f32 computes with the wrong RoPE base."
     assert cause.startswith("  cause:    rope_theta: the candidate computes with 10000")
-    assert command == f"  confirm:  {report.causes[0].command}"
+    assert command == f"  confirm:  {report.causes[0].confirm}"
     assert path == f"  report:   {tmp_path / 'report.html'}"
     assert caught.value.report is report
 
@@ -140,7 +141,7 @@ def test_compare_names_the_wrong_one_of_two():
     report = xcheck.compare(WRONG, RIGHT, model="tiny-llama3")
     assert report.verdict == "fail"
     assert [each["verdict"] for each in report.references] == ["fail", "pass"]
-    assert report.causes[0].command == (
+    assert report.causes[0].confirm == (
         f"xcheck audit --model tiny-llama3 {WRONG} --suppose rope_theta=10000 --suppose rope_scaling=none"
     )
 

@@ -15,14 +15,27 @@ EXAMPLE = ROOT / "examples" / "pytest-gate"
 
 
 def outcomes(tmp_path, monkeypatch) -> dict[str, str]:
-    """Runs the example: `pass`, or the failure's first line, by test."""
+    """Runs the example: the outcome of each test."""
     monkeypatch.setenv("PYTHONPATH", str(Path(xcheck.__file__).parents[1]))
     junit = tmp_path / "junit.xml"
     plugin = ["-p", "xcheck.plugin", "-p", "no:cacheprovider", "--basetemp", tmp_path / "base"]
     run = [sys.executable, "-m", "pytest", EXAMPLE, *plugin, "--junit-xml", junit, "--xcheck-report", tmp_path / "kept"]
     subprocess.run(run, capture_output=True, check=False)
     cases = ElementTree.parse(junit).iter("testcase")
-    return {case.get("name"): "fail" if case.find("failure") is not None else "pass" for case in cases}
+    return {case.get("name"): outcome(case) for case in cases}
+
+
+def outcome(case: ElementTree.Element) -> str:
+    """Returns `pass` or `fail`, or `error` or `skipped` for a test that was not run to its end."""
+    found = [name for name in ("error", "skipped", "failure") if case.find(name) is not None]
+    return "pass" if not found else "fail" if found[0] == "failure" else found[0]
+
+
+def test_a_test_that_did_not_run_is_no_pass():
+    cases = ElementTree.fromstring(
+        "<s><c/><c><failure/></c><c><error/></c><c><skipped/></c><c><failure/><error/></c></s>"
+    )
+    assert [outcome(case) for case in cases] == ["pass", "fail", "error", "skipped", "error"]
 
 
 def test_the_table_of_the_readme_is_true(tmp_path, monkeypatch, program):

@@ -362,7 +362,9 @@ impl Judging<'_> {
         if let Some(doubt) = self.doubt_of_caches(&outcome, way, named, &by, loaded)? {
             outcome.doubt(&doubt);
         }
-        outcome.confirmed = self.confirmed(&outcome, way, numerics, named, role, loaded)?;
+        if let Some(verdict) = self.confirmed(&outcome, way, numerics, named, role, loaded)? {
+            outcome.confirm(verdict);
+        }
         if !way.is_stated {
             let names: Vec<_> = way.choices.iter().map(|numerics| numerics.name()).collect();
             outcome.notes.push(about_arithmetic(&way.producer, &names, &outcome.subject.numerics));
@@ -390,8 +392,8 @@ impl Judging<'_> {
         let contradiction = contradiction_of_dtype(&named.dump).filter(|_| is_open);
         said.contradiction = contradiction.as_ref().map(|shown| {
             format!(
-                "{}, but rounding to f32 does not explain the values; if the engine computes only the logits \
-                    in f32, record block_out too",
+                "{}, but its rounding does not explain the values; if the engine computes only the logits in a \
+                    longer type, record block_out too",
                 shown.note
             )
         });

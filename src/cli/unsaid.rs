@@ -90,28 +90,42 @@ pub(super) fn dtype_of_values(dump: &Dump) -> Option<Shown> {
     Some(Shown { producer, rounding: None, note })
 }
 
-/// The producer as an engine that computes in `f32`, if its values contradict the short type that it states: not one array whose
-/// values have that type where an engine of it computes holds numbers of it.
+/// The producer as an engine that computes in the type of its values, if these contradict the short type that it states, in
+/// `settings.dtype` or in `producer.rounding`: no array that an engine of this type would round to it has values of the type.
 pub(super) fn contradiction_of_dtype(dump: &Dump) -> Option<Shown> {
     let mut producer = dump.manifest.producer.clone();
-    let stated = producer.dtype().filter(|dtype| matches!(dtype, DType::BF16 | DType::F16))?;
-    if producer.rounding.is_some() || producer.setting("numerics").is_some() {
-        return None;
-    }
-    let mut sites: Vec<Site> = dump.sites().filter(|site| is_of_results(site.point)).collect();
+    let fields = producer.rounding.as_ref();
+    let profile = fields.and_then(|fields| Profile::default().stated(fields).ok()).unwrap_or_default();
+    let by_profile =
+        [DType::BF16, DType::F16].into_iter().find(|&dtype| Float::of(dtype) == Some(profile.results));
+    // llama.cpp and the like do not compute in the type of `settings.dtype`.
+    let follows_dtype = producer.setting("numerics").is_none_or(|numerics| numerics == "transformers");
+    let is_short_float = |dtype: &DType| follows_dtype && matches!(dtype, DType::BF16 | DType::F16);
+    let by_dtype = producer.dtype().filter(is_short_float);
+    let stated = by_profile.or(by_dtype)?;
+    // An engine that keeps its residual stream in f32 rounds products alone.
+    let is_short = |point: Point| point.is_of_products() || !profile.wide_stream && is_of_results(point);
+    let mut sites: Vec<Site> = dump.sites().filter(|site| is_short(site.point)).collect();
     sites.sort_by_key(|site| site.flow_order());
     let types: Vec<DType> =
         sites.iter().take(ARRAYS).filter_map(|&site| type_of_values(dump, site)).collect();
-    if types.is_empty() || types.iter().any(|dtype| !matches!(dtype, DType::F32 | DType::F64)) {
+    // Numbers of bf16 are numbers of f16, too, unless they are very small or large.
+    let fits = |&dtype: &DType| dtype == stated || dtype == DType::BF16;
+    if types.is_empty() || types.iter().any(fits) {
         return None;
     }
-    producer.settings.insert("dtype".to_owned(), DType::F32.name().into());
+    let shown = if types.iter().all(|&dtype| dtype == DType::F16) { DType::F16 } else { DType::F32 };
+    producer.settings.insert("dtype".to_owned(), shown.name().into());
+    let profile = if shown == DType::F16 { "f16-fused" } else { "f32" };
+    let (stated, shown) = (stated.name(), shown.name());
+    let claim = match by_profile {
+        Some(_) => format!("producer.rounding states results in {stated}"),
+        None => format!("settings.dtype is {stated}"),
+    };
     let note = format!(
-        "settings.dtype is {stated}, but no array has {stated} values; the values show an engine that \
-            computes in f32",
-        stated = stated.name()
+        "{claim}, but no array has {stated} values; the values show an engine that computes in {shown}"
     );
-    Some(Shown { producer, rounding: None, note })
+    Some(Shown { producer, rounding: by_profile.and(Profile::named(profile)), note })
 }
 
 /// Returns true for results that an engine of a short type rounds to it. Many compute norms, scores and probabilities in `f32`.
@@ -128,7 +142,8 @@ fn is_of_stream(point: Point) -> bool {
 /// few. Errors are reported by the comparison.
 fn type_of_values(dump: &Dump, site: Site) -> Option<DType> {
     let told = dump.row(site)?.rounded_to()?;
-    if !matches!(told, DType::F32 | DType::F64) {
+    // Many store bf16 as f16 or f32, since numpy has no bf16.
+    if !matches!(told, DType::F16 | DType::F32 | DType::F64) {
         return Some(told);
     }
     let view = dump.view(site).ok()??;

@@ -76,7 +76,7 @@ pub fn read_index(path: &Path) -> Result<Vec<u8>> {
         return Err(Error::BadContainer {
             file: path.to_owned(),
             format: "checkpoint index",
-            problem: format!("it has {length} bytes, expected at most {LONGEST_INDEX}"),
+            problem: format!("the index has {length} bytes, expected at most {LONGEST_INDEX}"),
         });
     }
     input::bytes(path)

@@ -58,7 +58,7 @@ impl Download<'_> {
     /// Makes a file part of the snapshot and gives back where it is.
     fn get(&mut self, name: &str) -> Result<PathBuf> {
         let file = self.listing.files.iter().find(|file| file.name == name).cloned();
-        let file = file.ok_or_else(|| self.refused(&format!("the repository has no {name}")))?;
+        let file = file.ok_or_else(|| self.refused(&format!("the repository has no file '{name}'")))?;
         let blob = self.folder.blob(&file.digest);
         make_parent(&blob)?;
         if !is_good(&blob, &file)? {

@@ -63,7 +63,7 @@ impl Pinned {
     }
 
     fn changed(&self) -> Error {
-        let problem = "the file has changed since it was opened; do not write to it, and run again";
+        let problem = "the file changed during the run; stop the program that writes to it, and run again";
         Error::io("hash", &self.path)(io::Error::other(problem))
     }
 

@@ -164,7 +164,7 @@ fn axes(written: &Written, lines: &Lines) -> Result<Vec<Axis>> {
         }
         let values = texts(values.get_ref()).map_err(&refuse)?;
         if values.is_empty() {
-            return Err(refuse("it has no values, expected one or more".to_owned()));
+            return Err(refuse("the axis has no values, expected one or more".to_owned()));
         }
         let mut known = BTreeSet::new();
         if let Some(twice) = values.iter().find(|value| !known.insert(*value)) {

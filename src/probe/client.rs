@@ -173,7 +173,7 @@ impl Client {
     fn once(&self, method: &Method, path: &str, body: Option<&Value>) -> Answer<Response<Body>> {
         if self.made.fetch_add(1, Ordering::Relaxed) >= self.limits.requests {
             return Err(Refusal::NotAsked(format!(
-                "not asked: the limit of {} requests (--requests) is reached",
+                "skipped: the limit of {} requests is reached; raise --requests",
                 self.limits.requests
             )));
         }

@@ -213,7 +213,7 @@ impl Difference {
         }
         let by_share = level(self.moved, floor.share).max(self.by_choice(floor.share, |margin| margin.share));
         let told = format!(
-            "{told}, and probabilities by {:.1e}; these differ by up to {:.1e}",
+            "{told}, and probabilities by {:.1e}; the probabilities of the two answers differ by up to {:.1e}",
             floor.share, self.moved
         );
         (by_nats.max(by_share), told)
@@ -240,7 +240,12 @@ impl Difference {
         };
         let parts = self.parts.as_ref().map(|parts| {
             let margin = parts.margin.map_or("the margin is unknown".to_owned(), |margin| margin.to_string());
-            format!("; token {} is {} or {}, {margin}", parts.at + 1, parts.tokens[0], parts.tokens[1])
+            format!(
+                "; token {} is {} in one answer and {} in the other, {margin}",
+                parts.at + 1,
+                parts.tokens[0],
+                parts.tokens[1]
+            )
         });
         format!("{values}{apart}{}", parts.unwrap_or_default())
     }

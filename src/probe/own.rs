@@ -207,9 +207,11 @@ fn together(
                 }
                 (found.verdict, found.apart, found.told)
             }
-            Err(Refusal::Cannot(why)) if is_asked_again => {
-                (Verdict::Inconclusive, 0.0, format!("refused, although it was answered before: {why}"))
-            }
+            Err(Refusal::Cannot(why)) if is_asked_again => (
+                Verdict::Inconclusive,
+                0.0,
+                format!("the server refused a request that it answered before: {why}"),
+            ),
             Err(refusal) => {
                 let refused = Check::refused(Subject::Own, name, refusal)?;
                 let Some(verdict) = refused.verdict else { return Ok((refused, 0.0)) };
@@ -340,7 +342,7 @@ pub fn prefill_and_decode(
     };
     if server.forced_requests(ids.len()) > left {
         let why = format!(
-            "not asked: it needs one request per token, {} in all; raise --requests",
+            "skipped: this check needs {} requests, one per token; raise --requests",
             server.forced_requests(ids.len())
         );
         return Check::refused(Subject::Own, NAME, Refusal::NotAsked(why));
@@ -352,7 +354,7 @@ pub fn prefill_and_decode(
                 return Ok(Check::cannot(
                     Subject::Own,
                     NAME,
-                    "the server does not give log-probabilities of all these tokens",
+                    "the server does not return log-probabilities of all these tokens",
                 ));
             }
             Ok(Check::new(

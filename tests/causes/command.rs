@@ -4,10 +4,11 @@ use crate::common::terminal::Terminal;
 
 const PROMPT: [&str; 6] = ["--model", "tiny-llama3", "--tokens", "1,9,17,200,77,301", "--decode", "1"];
 
-/// A terminal where `d` is the dump of an engine with a mistake.
+/// A terminal where `d` is the dump of an engine with mistakes, joined by " and ".
 fn dumped(supposed: &str) -> Terminal {
     let terminal = Terminal::new();
-    let told = terminal.run(&[&["dump", "--out", "d", "--suppose", supposed], &PROMPT[..]].concat());
+    let changes: Vec<&str> = supposed.split(" and ").flat_map(|change| ["--suppose", change]).collect();
+    let told = terminal.run(&[&["dump", "--out", "d"], &changes[..], &PROMPT[..]].concat());
     assert_eq!(told.code, 0, "{}", told.stderr);
     terminal
 }
@@ -112,6 +113,30 @@ fn the_first_lines_say_what_is_wrong_where_and_how_to_confirm_it() {
     assert_eq!(right.code, 0, "{}", right.stderr);
     let passed = terminal.run(&["check", "--model", "tiny-llama3", "--candidate", "right"]).stdout;
     assert!(passed.starts_with("PASS  1 dump: ") && !passed.contains("confirm:"), "{passed}");
+}
+
+/// `report.json` has the command and the verdict of the first lines, whether the cause explains everything or not.
+#[test]
+fn the_report_has_the_command_that_confirms_a_cause_and_its_verdict() {
+    for (faults, verdict) in [("rope_theta=10000", "pass"), ("rope_theta=10000 and attn_scale=0.2", "fail")] {
+        let terminal = dumped(faults);
+        let check = ["check", "--model", "tiny-llama3", "--candidate", "d"];
+        let finished = terminal.run(&[&check[..], &["--report", "r"]].concat());
+        let report = std::fs::read_to_string(terminal.path().join("r/report.json")).expect("it is written");
+        let report: serde_json::Value = serde_json::from_str(&report).expect("it is JSON");
+        let reference = &report["references"][0];
+        let found = reference["findings"].as_array().expect("a list");
+        assert_eq!(found.len(), faults.split(" and ").count(), "{found:#?}");
+        assert_eq!(found[0]["confirmed"], verdict, "{found:#?}");
+        assert!(found[1..].iter().all(|finding| finding["confirmed"].is_null()), "{found:#?}");
+        let sentence = reference["sentence"].as_str().expect("a sentence");
+        assert_eq!(sentence.contains("explains only some of the failures"), verdict == "fail", "{sentence}");
+        let confirm = found[0]["confirm"].as_str().expect("a command");
+        let printed = format!("confirm:  {confirm}   ({verdict})\n");
+        assert_eq!(finished.stdout.contains(&printed), verdict == "pass", "{}", finished.stdout);
+        let words: Vec<&str> = confirm.split(' ').skip(1).collect();
+        assert_eq!(terminal.run(&words).code, i32::from(verdict == "fail"), "{confirm}");
+    }
 }
 
 #[test]

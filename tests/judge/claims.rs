@@ -4,21 +4,28 @@
 use serde_json::{Value, json};
 use xcheck::checkpoint::Point;
 
-use super::clay::Clay;
+use super::clay::{Clay, largest};
 use super::scene::Scene;
+use crate::common::share;
 use crate::common::terminal::Terminal;
 
 /// The exit code for a dump of a model by an engine in `f32`, with wrong attention scales or not, whose manifest has these settings.
 fn code(model: &str, suppose: &[&str], points: &[Point], settings: Value) -> (i32, String) {
+    claimed(model, suppose, points, json!({"settings": settings}))
+}
+
+/// The same with these fields of the manifest's producer.
+fn claimed(model: &str, suppose: &[&str], points: &[Point], claims: Value) -> (i32, String) {
     let terminal = Terminal::new();
     let made = terminal.path().join("made.safetensors").display().to_string();
-    let tokens = "1,9,17,200,77,301,45,46,260,13,5,8";
-    let words = ["dump", "--model", model, "--tokens", tokens, "--decode", "1", "-o", &made];
+    let words = ["dump", "--model", model, "--tokens", TOKENS, "--decode", "1", "-o", &made];
     let finished = terminal.run(&[&words, suppose].concat());
     assert_eq!(finished.code, 0, "{}", finished.stderr);
     let dump = xcheck::dump::Dump::open(made.as_ref()).expect("a sound dump");
     let clay = Clay::of(&dump).with_only(points).say(|manifest| {
-        manifest["producer"] = json!({"name": "my-engine", "version": "1", "settings": settings});
+        manifest["producer"] = json!({"name": "my-engine", "version": "1"});
+        let claims = claims.as_object().expect("an object").clone();
+        manifest["producer"].as_object_mut().expect("an object").extend(claims);
     });
     let path = terminal.path().join("claimed.safetensors");
     clay.save(&path);
@@ -27,7 +34,9 @@ fn code(model: &str, suppose: &[&str], points: &[Point], settings: Value) -> (i3
     (code, report["references"][0]["reason"].to_string())
 }
 
+const TOKENS: &str = "1,9,17,200,77,301,45,46,260,13,5,8";
 const BLOCKS: &[Point] = &[Point::Embed, Point::BlockOut, Point::Logits];
+const BLOCKS_AND_PRODUCTS: &[Point] = &[Point::FfnOut, Point::BlockOut, Point::Logits];
 const WRONG: &[&str] = &["--suppose", "attn_scale=0.3"];
 
 /// Settings that name no type say nothing: the same verdict as without them.
@@ -81,4 +90,95 @@ fn values_of_f32_contradict_bf16() {
     let file = file.display().to_string();
     let words = ["check", "--model", "tiny-llama3", "--candidate", &file, "--no-report"];
     assert_eq!(Terminal::new().json(&words).0, 0, "numbers of bf16 contradict nothing");
+}
+
+/// A rounding profile claims a type, too: the same verdicts as for `settings.dtype`.
+#[test]
+fn values_of_f32_contradict_a_profile_that_rounds_to_bf16() {
+    for rounding in
+        [json!({"like": "bf16-flash"}), json!({"results": "bf16"}), json!({"like": "bf16-autocast"})]
+    {
+        let code =
+            |suppose| claimed("tiny-llama3", suppose, BLOCKS_AND_PRODUCTS, json!({"rounding": rounding}));
+        let right = code(&[]);
+        assert_eq!(right.0, 0, "{rounding}: {}", right.1);
+        let (wrong, why) = code(&["--suppose", "rope_theta=530000"]);
+        assert!([1, 3].contains(&wrong), "{rounding}: {wrong} {why}");
+    }
+}
+
+/// Claims of a manifest, partial dumps and faults of several sizes, each with each: no dump passes that chooses another token, or whose
+/// predictions are further off than operands of 11 bits (TF32) take them, the coarsest arithmetic that values of f32 do not contradict.
+#[test]
+fn no_claim_lets_a_dump_of_f32_pass_that_predicts_otherwise() {
+    let claims = [
+        json!({"settings": {"dtype": "f32"}}),
+        json!({"settings": {"dtype": "tf32"}}),
+        json!({"settings": {"dtype": "bf16", "attention": "flash"}}),
+        json!({"settings": {"dtype": "fp8"}}),
+        json!({"settings": {"weights": "int4"}}),
+        json!({"settings": {"numerics": "llama.cpp"}, "rounding": {"results": "bf16"}}),
+        json!({"rounding": {"like": "f16-fused"}}),
+        json!({"rounding": {"like": "bf16-autocast"}}),
+        json!({"rounding": {"like": "tf32"}}),
+    ];
+    let partial: [&[Point]; 4] = [
+        &[Point::Logits],
+        &[Point::BlockOut, Point::Logits],
+        &[Point::Q, Point::FfnOut, Point::Logits],
+        &[Point::FinalNorm],
+    ];
+    let faults = [
+        "attn_scale=0.2042",
+        "attn_scale=0.21",
+        "rope_theta=510000",
+        "rope_theta=700000",
+        "norm_eps=1e-4",
+        "logit_scale=1.05",
+    ];
+    let cases = share::pairs(share::pairs(claims, partial), faults);
+    let right = logits(&[]);
+    let of_11_bits = divergence(&right, &logits(&["--numerics", "transformers", "--dtype", "f16"]));
+    let mut passed = 0;
+    for ((claim, points), fault) in share::one_of(7, cases) {
+        let (code, why) = claimed("tiny-llama3", &["--suppose", fault], points, claim.clone());
+        assert!([0, 1, 3].contains(&code), "{claim} {fault}: {code} {why}");
+        if code == 0 {
+            passed += 1;
+            let moved = divergence(&right, &logits(&["--suppose", fault]));
+            assert!(moved <= ROOM * of_11_bits, "{claim} {fault} passes with {points:?}: KL {moved}");
+        }
+    }
+    assert!(passed > 0, "faults below rounding pass");
+}
+
+/// The judge lets an error be twice as large as in perturbed runs, which squares in a divergence, and a divergence twice as large.
+const ROOM: f64 = 8.0;
+
+/// The logits of the prompt.
+fn logits(suppose: &[&str]) -> Vec<Vec<f64>> {
+    let terminal = Terminal::new();
+    let made = terminal.path().join("logits.safetensors").display().to_string();
+    let words = ["dump", "--model", "tiny-llama3", "--tokens", TOKENS, "--decode", "0", "-o", &made];
+    assert_eq!(terminal.run(&[&words, suppose].concat()).code, 0);
+    let dump = xcheck::dump::Dump::open(made.as_ref()).expect("a sound dump");
+    let site = dump.sites().find(|site| site.point == Point::Logits).expect("logits");
+    let view = dump.view(site).expect("sound").expect("recorded");
+    view.to_vec().chunks(view.width()).map(<[f64]>::to_vec).collect()
+}
+
+/// The largest KL divergence of a row; infinite where another token is the likeliest.
+fn divergence(right: &[Vec<f64>], wrong: &[Vec<f64>]) -> f64 {
+    let log_softmax = |row: &[f64]| -> Vec<f64> {
+        let sum = row.iter().map(|x| x.exp()).sum::<f64>().ln();
+        row.iter().map(|x| x - sum).collect()
+    };
+    let of_row = |(right, wrong): (&Vec<f64>, &Vec<f64>)| {
+        if largest(right) != largest(wrong) {
+            return f64::INFINITY;
+        }
+        let (p, q) = (log_softmax(right), log_softmax(wrong));
+        p.iter().zip(q).map(|(p, q)| p.exp() * (p - q)).sum()
+    };
+    right.iter().zip(wrong).map(of_row).fold(0.0, f64::max)
 }

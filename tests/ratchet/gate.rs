@@ -258,7 +258,8 @@ fn what_is_compared_no_more_is_no_pass() {
     part.results[0].outcome.rows.retain(|row| row.site.point.name() != "attn_weights");
     part.results[0].outcome.reconsider();
     assert_eq!(part.verdict(), Verdict::Pass, "nobody misses it");
-    let expected = "attn_weights, layers 0-3, passes 0-2: in the baseline, but not compared now";
+    let expected =
+        "attn_weights, layers 0-3, passes 0-2: listed in the baseline, but not compared in this run";
     assert_told(&told(&gated(&part, &baseline(&whole))), Verdict::Inconclusive, &[expected]);
     let mut nothing = whole.clone();
     nothing.results[0].outcome.rows.clear();

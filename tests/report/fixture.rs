@@ -189,7 +189,6 @@ pub fn outcome(name: &str, rows: Vec<Row>) -> Outcome {
         reason: None,
         notes: Vec::new(),
         findings: Vec::new(),
-        confirmed: None,
         coverage: Coverage {
             taps_compared: taps,
             taps_expected: taps,
@@ -321,7 +320,6 @@ pub fn inconclusive() -> Outcome {
     Outcome {
         subject: Subject { mode: Mode::Total, ..outcome.subject },
         reason: Some("3 of 5 taps could be compared".into()),
-        confirmed: None,
         coverage: Coverage {
             taps_compared: 3,
             taps_expected: 5,

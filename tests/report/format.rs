@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use xcheck::change::CauseKind;
 use xcheck::checkpoint::Point;
-use xcheck::compare::{Floor, Known};
+use xcheck::compare::{Floor, Known, Verdict};
 use xcheck::diagnose::{Finding, Outcome};
 use xcheck::report::{Report, json};
 
@@ -65,6 +65,7 @@ fn full() -> Report {
         what: "silu where the reference has gelu".into(),
         sites: vec![place],
         supposed: Some("activation=silu".into()),
+        confirmed: Some(Verdict::Pass),
         verified_on: vec!["ffn_act, layer 1, pass 0".into()],
         remaining: vec!["activation=relu".into()],
         excluded: vec!["gate_up_swap".into()],

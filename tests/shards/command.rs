@@ -10,15 +10,35 @@ use crate::common::terminal::Terminal;
 
 const RUN: [&str; 5] = ["run", "--model", "tiny-llama3", "--reference", "transformers-f32"];
 
-/// A report without its command, as text. Shards do not try whether a cause explains everything, which the sentence says.
-fn told(path: &Path) -> String {
+fn read(path: &Path) -> Value {
     let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let mut report: Value = serde_json::from_str(&text).expect("it is JSON");
+    serde_json::from_str(&text).expect("it is JSON")
+}
+
+/// A report as text, without its command, and without what a run with a cause supposed says, since shards make no such run.
+fn told(path: &Path) -> String {
+    let mut report = read(path);
     report.as_object_mut().expect("an object").remove("command");
     for result in report["references"].as_array_mut().expect("a list") {
         result.as_object_mut().expect("an object").remove("sentence").expect("it is there");
+        for finding in result["findings"].as_array_mut().expect("a list") {
+            finding.as_object_mut().expect("an object").remove("confirmed").expect("it is there");
+        }
     }
     report.to_string()
+}
+
+/// Whether a sentence says that no run has confirmed the cause, and the verdict of that run, by dump with a cause.
+fn confirmed(path: &Path) -> Vec<(bool, Option<String>)> {
+    let report = read(path);
+    let results = report["references"].as_array().expect("a list").iter();
+    let with_cause = results.filter(|result| result["findings"][0]["supposed"].is_string());
+    let told = with_cause.map(|result| {
+        let sentence = result["sentence"].as_str().expect("a sentence");
+        let verdict = result["findings"][0]["confirmed"].as_str();
+        (sentence.contains("has not been confirmed by a run"), verdict.map(str::to_owned))
+    });
+    told.collect()
 }
 
 /// All shards of a command, put together; against the whole of it.
@@ -41,6 +61,15 @@ fn assert_shards_are_the_whole(asked: &[&str], mode: &[&str], code: i32) {
         assert_eq!(merged.code, code, "{}{}", merged.stdout, merged.stderr);
         let path = |folder: &str| terminal.path().join(folder).join("report.json");
         assert_eq!(told(&path(&into)), told(&path("whole")), "{asked:?} in {of}");
+        let (of_parts, of_whole) = (confirmed(&path(&into)), confirmed(&path("whole")));
+        assert!(
+            of_whole.len() == code as usize
+                && of_whole.iter().all(|(is_guess, verdict)| !is_guess && verdict.is_some())
+        );
+        assert!(
+            of_parts.len() == code as usize
+                && of_parts.iter().all(|(is_guess, verdict)| *is_guess && verdict.is_none())
+        );
     }
 }
 

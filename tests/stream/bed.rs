@@ -168,9 +168,16 @@ pub fn plain(path: &Path, names: [&str; 2]) -> Value {
     let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut report: Value = serde_json::from_str(&text.replace(names[0], names[1])).expect("it is JSON");
     report.as_object_mut().expect("an object").remove("command");
-    // Of a stream nothing is left to look at.
+    // Of a stream nothing is left to look at, or to run again with a cause supposed.
     for reference in report["references"].as_array_mut().expect("references") {
-        reference.as_object_mut().expect("an object").remove("next");
+        for field in ["next", "sentence"] {
+            reference.as_object_mut().expect("an object").remove(field);
+        }
+        for finding in reference["findings"].as_array_mut().expect("findings") {
+            for field in ["confirm", "confirmed"] {
+                finding.as_object_mut().expect("an object").remove(field);
+            }
+        }
     }
     report
 }

@@ -20,6 +20,9 @@ pub struct IntegerProducts {
 /// Values that most candidates are ruled out by, and those that the others are tried on.
 const FEW: usize = 48;
 const MANY: usize = 2048;
+/// Least ratio of the values' distance from the exact product to that from the product of integers. Codes of operands that are not
+/// recorded may be off by one, so their error bounds alone would explain the values of any engine.
+const NEARER: f64 = 2.0;
 
 impl IntegerProducts {
     /// Returns every way that is looked for, for an engine whose results are of that type.
@@ -51,8 +54,8 @@ impl IntegerProducts {
     }
 }
 
-/// Returns the candidates of `among` for which rounding explains the dump's values of a linear layer with plain weights. `None` if
-/// another operation computed the values.
+/// Returns the candidates of `among` for which rounding explains the dump's values of a linear layer with plain weights, and that the
+/// values are much nearer to than to a product without integers. `None` if another operation computed the values.
 pub fn products_that_explain(
     compared: &ResultPair,
     among: &[IntegerProducts],
@@ -66,6 +69,13 @@ pub fn products_that_explain(
         measured.add(values, &node.stage.at(&products.profile(node.profile), values));
         measured.sides[0].beyond == 0
     };
+    let distance = |profile: &Profile| {
+        let exacts = node.stage.at(profile, &wanted);
+        let errors = wanted.iter().zip(exacts).map(|(&flat, exact)| value(compared, flat) - exact.value);
+        errors.map(|error| error * error).sum::<f64>().sqrt()
+    };
+    let plain = distance(&node.profile);
+    let is_near = |products: &&IntegerProducts| NEARER * distance(&products.profile(node.profile)) <= plain;
     let width = node.operation::<Linear>()?.w.cols;
     // Groups of a whole row are those of a token.
     let divides = |group: CodeGroup| !matches!(group, CodeGroup::Values(len) if len >= width);
@@ -73,6 +83,14 @@ pub fn products_that_explain(
     let fitting = among
         .iter()
         .filter(|products| divides(products.codes.group))
-        .filter(|products| explains(products, few) && explains(products, &wanted));
+        .filter(|products| explains(products, few) && explains(products, &wanted))
+        .filter(is_near);
     Some(fitting.copied().collect())
+}
+
+/// Returns a value of the dump.
+fn value(compared: &ResultPair, flat: usize) -> f64 {
+    let (width, mut value) = (compared.sides[0].width(), [0.0]);
+    compared.sides[0].read(flat / width, flat % width..flat % width + 1, &mut value);
+    value[0]
 }

@@ -45,7 +45,7 @@ impl Tolerance {
         Self {
             max_abs: 2.0 * self.max_abs,
             mean_abs: self.mean_abs.map(|bound| 2.0 * bound),
-            source: format!("twice the tolerance of logits: {}", self.source),
+            source: format!("twice the tolerance of the logits ({})", self.source),
             ..self
         }
     }

@@ -33,7 +33,7 @@ pub fn conclude(subject: Subject, basis: Basis, mut found: Vec<(usize, Evidence)
     let coverage = conclusion.coverage(skipped);
     let units = basis.evidence.iter().map(|(_, found)| found.causes.as_slice());
     let findings = causes::grouped(&units.collect::<Vec<_>>(), &basis.slides);
-    Outcome { subject, verdict, reason, notes, findings, confirmed: None, coverage, rows, basis }
+    Outcome { subject, verdict, reason, notes, findings, coverage, rows, basis }
 }
 
 impl Outcome {

@@ -71,8 +71,6 @@ pub struct Outcome {
     pub notes: Vec<String>,
     /// Causes of failing rows, tested on the reference's own values; few failures have one.
     pub findings: Vec<Finding>,
-    /// The verdict with the first cause supposed, if that was tried. A report's file does not hold it: of shards it is not known.
-    pub confirmed: Option<Verdict>,
     /// Compared and expected amounts.
     pub coverage: Coverage,
     /// Every compared value, in data-flow order.
@@ -128,6 +126,13 @@ impl Outcome {
     /// The first finding that names a cause.
     pub fn cause(&self) -> Option<&Finding> {
         self.findings.iter().find(|finding| finding.kind.is_cause())
+    }
+
+    /// Records the verdict of a run with the first cause supposed.
+    pub fn confirm(&mut self, verdict: Verdict) {
+        if let Some(cause) = self.findings.iter_mut().find(|finding| finding.kind.is_cause()) {
+            cause.confirmed = Some(verdict);
+        }
     }
 
     /// The first row in data-flow order that fails.

@@ -241,7 +241,7 @@ impl Choosing<'_> {
         if !held.goes_on_with_eight_bits() {
             return Ok(None);
         }
-        let why = "its engine computes with 8-bit values, which our run does not";
+        let why = "the engine computes with 8-bit values, but the reference run does not";
         Ok(Some(match logits_after(held.dump, other.position)? {
             Some(_) => (
                 Verdict::Tie,
@@ -307,9 +307,13 @@ impl Choosing<'_> {
     fn judge_by_two_best(&self, own: &GreedyToken, other: Other) -> (Verdict, String) {
         match [other.candidate, other.reference].contains(&own.second) {
             true => self.weigh(other, own.margin.into()),
-            false => {
-                (Verdict::Fail, format!("{}; at least one of them is not among the two best", other.told()))
-            }
+            false => (
+                Verdict::Fail,
+                format!(
+                    "{}; at least one of the two tokens is not among the reference's two likeliest",
+                    other.told()
+                ),
+            ),
         }
     }
 

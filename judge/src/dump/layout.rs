@@ -37,7 +37,7 @@ pub fn to_axes<'v>(view: View<'v>, found: &[TapAxis], wanted: &[TapAxis]) -> Res
         return Ok(view);
     }
     let Some(groups) = wanted.iter().map(|&axis| made_of(axis, found)).collect::<Option<Vec<_>>>() else {
-        return Err(format!("axes {} do not include all of {}", names(found), names(wanted)));
+        return Err(format!("axes {} lack some of {}", names(found), names(wanted)));
     };
     let order = groups.concat();
     let extra = (0..found.len()).find(|axis| !order.contains(axis) && view.shape()[*axis] != 1);

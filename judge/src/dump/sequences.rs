@@ -439,7 +439,7 @@ impl<'w> Several<'w> {
             (Some(Keys::OfEntries(all)), Some((entry, entries))) if all.len() == entries => Some(&all[entry]),
             (Some(Keys::OfEntries(all)), _) => {
                 return Err(format!(
-                    "\"keys\" of passes[{pass}] has {} batch entries, unlike the array",
+                    "\"keys\" of passes[{pass}] has {} batch entries, but the array has another number; write one for each entry",
                     all.len()
                 ));
             }

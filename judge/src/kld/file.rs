@@ -162,7 +162,7 @@ impl LogitsFile {
             return Err(self.source.bad(at, what("the scale"), scale, expected));
         }
         if !(lowest..=0.0).contains(&least) {
-            let expected = format!("a logarithm from {lowest:.1} to 0");
+            let expected = format!("a log-probability from {lowest:.1} to 0");
             return Err(self.source.bad(at + 4, what("the least log-probability"), least, expected));
         }
         let bytes = self.source.data.at(at + ROW_HEADER..at + ROW_HEADER + 2 * self.n_vocab);

@@ -358,7 +358,7 @@ fn once(placed: Vec<Placed>) -> std::result::Result<(Vec<Placed>, Option<String>
     let note = twins.first().map(|first| {
         let more = twins.len() - 1;
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-        format!("arrays with equal values under two names are used once: {first}{more}")
+        format!("arrays with equal values under two names, of which one is used: {first}{more}")
     });
     Ok((kept, note))
 }

@@ -202,7 +202,7 @@ impl Extent {
         let at = axes
             .iter()
             .position(|&axis| axis == TapAxis::Hidden)
-            .ok_or_else(|| refuse("these axes: the axis hidden is missing"))?;
+            .ok_or_else(|| refuse("axes without 'hidden', which merged heads need"))?;
         let inner = self.cuts(points, form, lengths[at]).ok_or_else(|| refuse("these taps side by side"))?;
         let outer = |from: &[usize]| from.to_vec();
         let part = |Cut { lengths: inner, axes: names, range: (along, from, to) }: Cut| {

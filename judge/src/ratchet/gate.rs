@@ -210,7 +210,7 @@ fn missing(comparison: &Comparison, seen: &SeenDump, entry: &DumpEntry) -> Vec<S
     };
     let places = entry.compared.iter().flat_map(|compared| compared.block.places());
     let missing = places.filter(|place| !there.contains(place) && is_asked(place.0, place.1));
-    let told = |block: &Block| format!("{block}: in the baseline, but not compared now");
+    let told = |block: &Block| format!("{block}: listed in the baseline, but not compared in this run");
     let fewer = entry.compared.iter().flat_map(|Compared { block, values }| {
         let rows = || seen.rows.iter().filter(|row| block.contains(row));
         let told = |block: &dyn Display, then, now, each| {

@@ -90,11 +90,11 @@ impl Size {
         if far > f64::from(error_map::ErrorMagnitude::MOST).exp2() {
             let now = row.beyond?;
             return (now as f64 > doubled(known as f64, 1.0))
-                .then(|| format!("{now} values are above their error bound, in the baseline {known}"));
+                .then(|| format!("{now} values are above their error bound, the baseline allows {known}"));
         }
         let now = row.off_by(far)?;
         (now > known as u64)
-            .then(|| format!("{now} values have err/bound of at least {far:.0}, in the baseline {known}"))
+            .then(|| format!("{now} values have err/bound of at least {far:.0}, the baseline allows {known}"))
     }
 
     /// The figures to write down where others are `known`: those, unless they have shrunk by more than another build's would, so

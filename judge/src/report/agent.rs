@@ -1,9 +1,13 @@
 //! `--format agent`: a report of at most 4 kB for a program that repairs the engine. It says what is wrong first, what is right before
 //! that, and what to do next; everything else is in `report.json`.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
+use crate::checkpoint::{Point, Site};
 use crate::compare::Verdict;
+use crate::diagnose::{Finding, Outcome};
 use crate::report::text::{self, fit};
 use crate::report::{Comparison, Report, advice, headline};
 
@@ -12,8 +16,12 @@ const VERSION: u32 = 1;
 /// The most characters of a text, and of a command, which is left out if it is longer.
 const LONGEST: usize = 300;
 const LONGEST_COMMAND: usize = 500;
-/// The most commands.
+/// The most commands, other causes and wrong taps.
 const COMMANDS: usize = 3;
+const CAUSES: usize = 3;
+const TAPS: usize = 8;
+/// The most bytes of a report; the last entries of lists are left out if it is longer.
+const MOST: usize = 4096;
 
 #[derive(Serialize)]
 struct Agent {
@@ -36,10 +44,16 @@ struct AgentDump {
     sentence: Option<String>,
     first: Option<First>,
     cause: Option<AgentCause>,
-    /// A text such as "5 taps before it right".
+    /// Causes of other wrong sites: an engine may have several faults.
+    other_causes: Vec<OtherCause>,
+    /// Each wrong tap with its layers and passes.
+    wrong: Vec<String>,
+    /// A text such as "5 taps before it are correct".
     right_before: Option<String>,
     /// Taps compared, of those expected.
     taps: [usize; 2],
+    /// Passes compared: one is the prompt alone.
+    passes: usize,
     /// Taps to record or settings to state, if the verdict is inconclusive.
     record: Option<String>,
     /// Commands to run next.
@@ -64,16 +78,36 @@ struct AgentCause {
     /// The key of config.json to read.
     key: Option<String>,
     what: String,
+    /// The first site that it explains; another than the first wrong one if no known cause explains that.
+    at: String,
     /// The verdict with the cause supposed, if that was tried.
     confirmed: Option<&'static str>,
     confirm: Option<String>,
+}
+
+#[derive(Serialize)]
+struct OtherCause {
+    name: &'static str,
+    supposed: Option<String>,
+    what: String,
+    at: String,
+}
+
+impl Agent {
+    /// Leaves out the last entry of a list that can be missed; false if there is none.
+    fn shorten(&mut self) -> bool {
+        let Some(dump) = &mut self.dump else { return false };
+        (dump.next.len() > 1 && dump.next.pop().is_some())
+            || dump.other_causes.pop().is_some()
+            || dump.wrong.pop().is_some()
+    }
 }
 
 /// The report for a program that repairs the engine, one line break at its end.
 pub fn agent(report: &Report) -> String {
     let worst = report.results.iter().rev().max_by_key(|result| result.outcome.verdict);
     let bad = report.results.iter().filter(|result| !result.outcome.verdict.is_good()).count();
-    let agent = Agent {
+    let mut agent = Agent {
         schema: SCHEMA,
         version: VERSION,
         verdict: report.verdict().name(),
@@ -81,17 +115,25 @@ pub fn agent(report: &Report) -> String {
         dump: worst.map(|result| dump(report, result)),
         more: bad.saturating_sub(1),
     };
-    serde_json::to_string_pretty(&agent).expect("it is plain data") + "\n"
+    loop {
+        let text = serde_json::to_string_pretty(&agent).expect("it is plain data") + "\n";
+        if text.len() <= MOST || !agent.shorten() {
+            return text;
+        }
+    }
 }
 
 fn dump(report: &Report, result: &Comparison) -> AgentDump {
     let outcome = &result.outcome;
     let is_bad = !outcome.verdict.is_good();
     let first = outcome.first_divergence().filter(|_| is_bad);
-    let confirm = headline::confirm_command(result);
-    let commands = advice::commands(report, result);
-    let next = confirm.iter().cloned().chain(commands.iter().map(|command| advice::shell(command)));
     let right = outcome.before_divergence().len();
+    let mut causes = outcome.findings.iter().filter(|finding| is_bad && finding.kind.is_cause());
+    let cause = causes.next();
+    let commands = advice::commands(report, result);
+    let confirm = cause.and_then(|cause| headline::confirm_command(result, cause));
+    let next = confirm.iter().cloned().chain(commands.iter().map(|command| advice::shell(command)));
+    let passes: BTreeSet<usize> = outcome.rows.iter().filter_map(|row| row.site.pass).collect();
     let remedy = (outcome.verdict == Verdict::Inconclusive).then(|| advice::remedy(result));
     AgentDump {
         name: short(&outcome.subject.name),
@@ -104,19 +146,51 @@ fn dump(report: &Report, result: &Comparison) -> AgentDump {
             pass: row.site.pass,
             reason: short(row.reason.as_deref().unwrap_or_default()),
         }),
-        cause: outcome.cause().or(outcome.findings.first()).filter(|_| is_bad).map(|finding| AgentCause {
+        cause: cause.map(|finding| AgentCause {
             name: finding.kind.name(),
             supposed: finding.supposed.clone(),
             key: finding.key.clone(),
             what: short(&finding.what),
-            confirmed: outcome.confirmed.map(Verdict::name),
+            at: finding.site.to_string(),
+            confirmed: finding.confirmed.map(Verdict::name),
             confirm: confirm.clone().filter(|command| command.len() <= LONGEST_COMMAND),
         }),
-        right_before: first.map(|_| format!("{} before it right", text::count(right, "tap"))),
+        other_causes: causes.take(CAUSES).map(other_cause).collect(),
+        wrong: wrong(outcome),
+        right_before: first.map(|_| {
+            format!(
+                "{} before it {} correct",
+                text::count(right, "tap"),
+                if right == 1 { "is" } else { "are" }
+            )
+        }),
         taps: [outcome.coverage.taps_compared, outcome.coverage.taps_expected],
+        passes: passes.len(),
         record: remedy.filter(|remedy| !remedy.is_empty()).map(|remedy| short(&remedy)),
         next: next.filter(|command| command.len() <= LONGEST_COMMAND).take(COMMANDS).collect(),
     }
+}
+
+fn other_cause(finding: &Finding) -> OtherCause {
+    let Finding { kind, site, supposed, what, .. } = finding;
+    OtherCause { name: kind.name(), supposed: supposed.clone(), what: short(what), at: site.to_string() }
+}
+
+/// "q_rope: wrong in all 3 layers, only while decoding", of each tap that fails, in data-flow order.
+fn wrong(outcome: &Outcome) -> Vec<String> {
+    let sites: Vec<Site> =
+        outcome.rows.iter().filter(|row| row.verdict == Verdict::Fail).map(|row| row.site).collect();
+    let mut points: Vec<Point> = Vec::new();
+    for site in &sites {
+        if !points.contains(&site.point) {
+            points.push(site.point);
+        }
+    }
+    let of_tap = |point: &Point| {
+        let own: Vec<Site> = sites.iter().copied().filter(|site| site.point == *point).collect();
+        format!("{}: {}", point.name(), headline::extent(outcome, &[*point], &own))
+    };
+    points.iter().take(TAPS).map(of_tap).collect()
 }
 
 fn short(text: &str) -> String {

@@ -4,9 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::change::CauseKind;
 use crate::checkpoint::{Checkpoint, Point, Site};
+use crate::compare::Verdict;
 use crate::diagnose::Finding;
 use crate::report::rows::Place;
 use crate::report::words::Named;
+use crate::report::{Comparison, headline};
 
 /// The explanation of a failure.
 #[derive(Serialize, Deserialize)]
@@ -25,9 +27,22 @@ pub(super) struct FindingRow {
     places: Vec<Place>,
     #[serde(default)]
     supposed: Option<String>,
+    /// The command that judges again with the cause supposed.
+    #[serde(default)]
+    confirm: Option<String>,
+    /// The verdict of that command, if it was tried.
+    #[serde(default)]
+    confirmed: Option<Named<Verdict>>,
     verified_on: Vec<String>,
     remaining: Vec<String>,
     excluded: Vec<String>,
+}
+
+impl FindingRow {
+    /// Makes the row of a finding in a comparison.
+    pub fn of(result: &Comparison, finding: &Finding) -> Self {
+        Self { confirm: headline::confirm_command(result, finding), ..Self::from(finding) }
+    }
 }
 
 impl From<&Finding> for FindingRow {
@@ -45,6 +60,8 @@ impl From<&Finding> for FindingRow {
             what: finding.what,
             places: finding.sites.into_iter().map(Place::from).collect(),
             supposed: finding.supposed,
+            confirm: None,
+            confirmed: finding.confirmed.map(Named),
             verified_on: finding.verified_on,
             remaining: finding.remaining,
             excluded: finding.excluded,
@@ -65,6 +82,7 @@ impl From<FindingRow> for Finding {
             what: row.what,
             sites: row.places.into_iter().map(Site::from).collect(),
             supposed: row.supposed,
+            confirmed: row.confirmed.map(|verdict| verdict.0),
             verified_on: row.verified_on,
             remaining: row.remaining,
             excluded: row.excluded,

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::change::CauseKind;
+use crate::checkpoint::{Point, Site};
 use crate::compare::{Role, Row, Verdict};
 use crate::diagnose::{Finding, Outcome};
 use crate::report::paint::Paint;
@@ -77,24 +78,28 @@ fn of_a_pass(report: &Report) -> String {
 /// The lines on one dump: its sentence, the cause with the command that confirms it, and the page.
 fn told(result: &Comparison, page: Option<&str>, paint: Paint) -> Vec<String> {
     let outcome = &result.outcome;
-    let cause = outcome.cause().filter(|_| is_confirmed(outcome));
+    let cause = outcome.cause().filter(|cause| !is_refuted(cause));
     let head = format!("{}  ", word(outcome.verdict));
     let mut lines = painted(text::wrap(&head, &sentence(outcome), WIDTH), outcome.verdict, paint);
     let margin = " ".repeat(head.len().min(MARGIN.len()));
     if let Some(cause) = cause.filter(|_| outcome.verdict == Verdict::Fail) {
         let what = cause.what.split("; ").next().unwrap_or_default();
-        lines.extend(text::wrap(&margin, &format!("{what}; {}", extent(outcome, cause)), WIDTH));
-        let verdict = outcome.confirmed.map(|verdict| format!("   ({verdict})")).unwrap_or_default();
-        lines.extend(confirm_command(result).map(|command| format!("{margin}confirm:  {command}{verdict}")));
+        lines.extend(text::wrap(
+            &margin,
+            &format!("{what}; {}", extent(outcome, &cause.points, &cause.sites)),
+            WIDTH,
+        ));
+        let verdict = cause.confirmed.map(|verdict| format!("   ({verdict})")).unwrap_or_default();
+        let command = confirm_command(result, cause);
+        lines.extend(command.map(|command| format!("{margin}confirm:  {command}{verdict}")));
     }
     lines.extend(page.map(|page| format!("{margin}report:   {page}")));
     lines
 }
 
-/// One sentence on a dump that does not pass: its fault, or why it could not be judged. `confirmed` is the verdict of a run with
-/// the first cause supposed, if there was one.
+/// One sentence on a dump that does not pass: its fault, or why it could not be judged.
 pub fn sentence(outcome: &Outcome) -> String {
-    let cause = outcome.cause().filter(|_| is_confirmed(outcome));
+    let cause = outcome.cause().filter(|cause| is_asserted(cause));
     match (outcome.verdict, outcome.first_divergence(), cause) {
         (Verdict::Fail, _, Some(cause)) => of_cause(outcome, cause),
         (Verdict::Fail, Some(row), None) => of_row(outcome, row, outcome.cause()),
@@ -102,9 +107,14 @@ pub fn sentence(outcome: &Outcome) -> String {
     }
 }
 
-/// Returns true unless a run with the cause supposed has shown that it does not explain everything.
-fn is_confirmed(outcome: &Outcome) -> bool {
-    outcome.confirmed.is_none_or(Verdict::is_good)
+/// Returns true if a run with the cause supposed has shown that it does not explain everything.
+fn is_refuted(cause: &Finding) -> bool {
+    cause.confirmed.is_some_and(|verdict| !verdict.is_good())
+}
+
+/// Returns true if a run has confirmed the cause, or `--suppose` cannot express it. Shards and streams are not run again.
+fn is_asserted(cause: &Finding) -> bool {
+    cause.supposed.is_none() || cause.confirmed.is_some_and(Verdict::is_good)
 }
 
 /// The dump's engine, by the name of the dump.
@@ -125,38 +135,43 @@ fn of_cause(outcome: &Outcome, cause: &Finding) -> String {
 fn of_row(outcome: &Outcome, row: &Row, guess: Option<&Finding>) -> String {
     let before = outcome.before_divergence().len();
     let before = match before {
-        0 => "no tap before it is recorded".to_owned(),
+        0 => "no earlier tap is recorded".to_owned(),
         taps => {
-            format!("the {} before it {} right", count(taps, "tap"), if taps == 1 { "is" } else { "are" })
+            format!("the {} before it {} correct", count(taps, "tap"), if taps == 1 { "is" } else { "are" })
         }
     };
     let cause = guess.map_or("No known cause explains it.".to_owned(), |guess| {
         let supposed = guess.supposed.as_deref().unwrap_or(guess.kind.name());
-        format!("The nearest known cause, {supposed}, does not explain everything.")
+        match guess.sites.first().filter(|_| !guess.sites.contains(&row.site)) {
+            Some(site) => format!("No known cause explains it. {supposed} explains {site}."),
+            None if is_refuted(guess) => {
+                format!("The nearest known cause, {supposed}, explains only some of the failures.")
+            }
+            None => format!("The likely cause, {supposed}, has not been confirmed by a run."),
+        }
     });
     format!("{}: {} is the first wrong value; {before}. {cause}", name(outcome), text::site(row))
 }
 
-/// "wrong in all 3 layers, prompt and decode": the layers and passes that a cause explains, of those that were compared.
-fn extent(outcome: &Outcome, cause: &Finding) -> String {
-    let of_taps =
-        || outcome.rows.iter().map(|row| row.site).filter(|site| cause.points.contains(&site.point));
-    let layers = |sites: &mut dyn Iterator<Item = crate::checkpoint::Site>| -> BTreeSet<usize> {
+/// "wrong in all 3 layers, prompt and decode": the layers and passes of wrong sites, of those that were compared at these taps.
+pub fn extent(outcome: &Outcome, points: &[Point], sites: &[Site]) -> String {
+    let of_taps = || outcome.rows.iter().map(|row| row.site).filter(|site| points.contains(&site.point));
+    let layers = |sites: &mut dyn Iterator<Item = Site>| -> BTreeSet<usize> {
         sites.filter_map(|site| site.layer).collect()
     };
-    let (wrong, all) = (layers(&mut cause.sites.iter().copied()), layers(&mut of_taps()));
+    let (wrong, all) = (layers(&mut sites.iter().copied()), layers(&mut of_taps()));
     let layers = match wrong.len() {
         0 => String::new(),
         1 => format!(" in layer {}", wrong.first().copied().unwrap_or_default()),
         several if several == all.len() => format!(" in all {several} layers"),
         several => format!(" in {several} of {} layers", all.len()),
     };
-    let is_decode = |site: &crate::checkpoint::Site| site.pass.is_some_and(|pass| pass > 0);
-    let has = |sites: &mut dyn Iterator<Item = crate::checkpoint::Site>| {
+    let is_decode = |site: &Site| site.pass.is_some_and(|pass| pass > 0);
+    let has = |sites: &mut dyn Iterator<Item = Site>| {
         let sites: Vec<_> = sites.filter(|site| site.pass.is_some()).collect();
         [sites.iter().any(|site| !is_decode(site)), sites.iter().any(is_decode)]
     };
-    let passes = match (has(&mut cause.sites.iter().copied()), has(&mut of_taps())) {
+    let passes = match (has(&mut sites.iter().copied()), has(&mut of_taps())) {
         ([true, true], _) => ", prompt and decode",
         ([false, true], [true, _]) => ", only while decoding",
         ([true, false], [_, true]) => ", only in the prompt",
@@ -167,9 +182,9 @@ fn extent(outcome: &Outcome, cause: &Finding) -> String {
     format!("wrong{layers}{passes}")
 }
 
-/// The command that judges again with the first cause supposed, if `--suppose` takes it.
-pub fn confirm_command(result: &Comparison) -> Option<String> {
-    let cause = result.outcome.cause()?;
+/// The command that judges again with a cause supposed, if `--suppose` can express it.
+pub fn confirm_command(result: &Comparison, finding: &Finding) -> Option<String> {
+    let cause = Some(finding).filter(|finding| finding.kind.is_cause())?;
     let changes = cause.supposed.as_ref()?.split(" and ");
     let supposed = changes.flat_map(|change| ["--suppose".to_owned(), change.to_owned()]);
     let command: Vec<String> = result.again.iter().cloned().chain(supposed).collect();
@@ -243,11 +258,11 @@ fn predicate(kind: CauseKind) -> Predicate {
         Sampling => Act("chooses tokens differently"),
         SamplingTie => Act("breaks ties between tokens differently"),
         NonFinite => Act("computes NaN or infinity"),
-        Arithmetic => Act("rounds at other places"),
-        DumpAxes => Act("has a dump with axes in another order"),
-        DumpTap => Act("has a value under the name of another tap"),
-        DumpLayers => Act("has a dump whose layers are counted from another number"),
-        DumpStorage => Act("has a dump whose values were rounded when they were stored"),
+        Arithmetic => Act("rounds in other operations"),
+        DumpAxes => Act("stores axes in another order than declared"),
+        DumpTap => Act("records a value under the name of another tap"),
+        DumpLayers => Act("numbers the layers of its dump differently"),
+        DumpStorage => Act("stored the values of its dump in a shorter type"),
         Partial | Unknown => Act("computes other values"),
     }
 }

@@ -224,7 +224,7 @@ impl Reference {
             notes: outcome.notes.clone(),
             coverage: outcome.coverage.clone(),
             first_divergence: outcome.first_divergence().map(Divergence::new),
-            findings: outcome.findings.iter().map(FindingRow::from).collect(),
+            findings: outcome.findings.iter().map(|finding| FindingRow::of(result, finding)).collect(),
             next: advice::commands(report, result).iter().map(|command| advice::shell(command)).collect(),
             remedy: remedy(result),
             tokens: TokensRow::from(&result.tokens),

@@ -103,7 +103,6 @@ fn comparison(reference: Reference) -> Result<Comparison, String> {
         reason: reference.reason,
         notes: reference.notes,
         findings: reference.findings.into_iter().map(Into::into).collect(),
-        confirmed: None,
         coverage: reference.coverage,
         rows: reference.results.into_iter().map(Into::into).collect(),
         basis,

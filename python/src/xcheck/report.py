@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +14,7 @@ from .errors import VerdictError
 from .frames import frame
 
 NOT_CAUSES = ("partial", "unknown")  # kinds of findings that only describe a failure
-SITE = "--checkpoint"  # the option with which the program's next step begins to name a site
-UNASKED = ("--report", "--format")  # options that do not change what is compared
+REFUTED = ("fail", "inconclusive")  # verdicts of `confirm` that show that a cause does not explain everything
 
 
 @dataclass(frozen=True)
@@ -29,8 +27,10 @@ class Cause:
     """What the engine computes differently, as a value of `--suppose`; None if the option cannot express it."""
     sentence: str
     """What is wrong and where, in words."""
-    command: str | None
-    """Repeats the comparison with the fault injected: it passes if the cause is the only one."""
+    confirm: str | None
+    """The command that repeats the comparison with the fault injected; None if `--suppose` cannot express it."""
+    confirmed: str | None
+    """The verdict of that command: `pass` if the cause explains everything; None if the program did not run it."""
 
 
 class Report:
@@ -95,24 +95,11 @@ class Report:
     def causes(self) -> list[Cause]:
         """The causes that reproduce the failing values, in the order of the report."""
         return [
-            Cause(finding["kind"], finding["supposed"], finding["what"], self._confirming(each, finding["supposed"]))
+            Cause(*(finding.get(name) for name in ("kind", "supposed", "what", "confirm", "confirmed")))
             for each in self._decisive()
             for finding in each["findings"]
             if finding["kind"] not in NOT_CAUSES
         ]
-
-    def _confirming(self, reference: dict[str, Any], supposed: str | None) -> str | None:
-        if supposed is None:
-            return None
-        changes = [word for change in supposed.split(" and ") for word in ("--suppose", change)]
-        return shlex.join([*self._again(reference), *changes])
-
-    def _again(self, reference: dict[str, Any]) -> list[str]:
-        """The command that judges one dump again: the first of `next` without the site, or that of the report."""
-        words = shlex.split(next(iter(reference["next"]), ""))
-        if SITE in words:
-            return words[: len(words) - 1 - words[::-1].index(SITE)]
-        return ["xcheck", *_without(self.data["command"], UNASKED)]
 
     @property
     def sites(self) -> Any:
@@ -135,13 +122,13 @@ class Report:
         return "\n".join([*lines, f"  report:   {self.path / 'report.html'}"])
 
     def _details(self) -> Iterator[tuple[str, str]]:
-        """The first cause, and the command that confirms it, or else the program's next step."""
+        """The first cause and the command that confirms it, unless that failed; or else the program's next step."""
         cause = next(iter(self.causes), None)
-        if cause:
+        if cause and cause.confirmed not in REFUTED:
             yield "cause", cause.sentence
-        if cause and cause.command:
-            yield "confirm", cause.command
-            return
+            if cause.confirm:
+                yield "confirm", cause.confirm
+                return
         for each in self._decisive()[:1]:
             if each["remedy"]:
                 yield "remedy", each["remedy"]
@@ -153,17 +140,6 @@ class Report:
 
     def _repr_html_(self) -> str:
         return page.summary(self.verdict, self.sentence, self.references)
-
-
-def _without(command: list[str], options: tuple[str, ...]) -> list[str]:
-    """Returns a command without these options and their values."""
-    kept, words = [], iter(command)
-    for word in words:
-        if word in options:
-            next(words)
-        else:
-            kept.append(word)
-    return kept
 
 
 def _site(reference: str, row: dict[str, Any]) -> dict[str, Any]:

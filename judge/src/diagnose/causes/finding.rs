@@ -2,6 +2,7 @@
 
 use crate::change::CauseKind;
 use crate::checkpoint::{Point, Site};
+use crate::compare::Verdict;
 
 /// The explanation of a failure.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,6 +27,8 @@ pub struct Finding {
     pub sites: Vec<Site>,
     /// Changes as `--suppose` takes them; `None` if they cannot be supposed.
     pub supposed: Option<String>,
+    /// The verdict of a run with these changes supposed; `None` if none was made.
+    pub confirmed: Option<Verdict>,
     /// Sites whose every value is explained, for people.
     pub verified_on: Vec<String>,
     /// Other changes that explain the failure equally well.
@@ -48,6 +51,7 @@ impl Finding {
             what,
             sites: vec![site],
             supposed: None,
+            confirmed: None,
             verified_on: Vec::new(),
             remaining: Vec::new(),
             excluded: Vec::new(),

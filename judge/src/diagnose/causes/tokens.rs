@@ -74,7 +74,8 @@ pub(super) fn of_choices(setting: &Setting, rows: &[Row]) -> Result<Option<Findi
         None => (CauseKind::Sampling, vec!["a token that is not the largest".to_owned()]),
     };
     let positions: Vec<String> = told.iter().map(|(position, ..)| format!("position {position}")).collect();
-    let (dump, own) = (setting.role.name(), "the largest, the first of a tie".to_owned());
+    let (dump, own) =
+        (setting.role.name(), "the largest logit, and the lowest id if several are equal".to_owned());
     let theirs = words[0].clone();
     let what =
         format!("{kind}: among its own logits, the {dump} picks {}; after {}", theirs, positions.join(", "));
