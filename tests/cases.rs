@@ -78,8 +78,8 @@ fn a_right_case_passes_in_its_tokens_and_in_its_continuation() {
     let taps: Vec<_> = rows.iter().map(|row| row["tap"].as_str().expect("a tap")).collect();
     assert_eq!(taps, ["tokens", "generated"]);
     assert!(
-        rows.iter()
-            .all(|row| row["verdict"] == "pass" && row["total"]["identical"] == row["total"]["elements"])
+        rows.iter().all(|row| row["verdict"] == "pass"
+            && row["accumulated"]["identical"] == row["accumulated"]["elements"])
     );
     assert_eq!(only(&report)["producer"]["settings"]["source"], "transformers");
     assert_eq!(only(&report)["checkpoints"].as_array().map(Vec::len), Some(2), "it knows of no others");

@@ -49,7 +49,7 @@ fn compare(candidate: &Dump, reference: &Dump) -> Outcome {
         tolerances: &tolerances,
         gate: Gate::Rounding,
         precision: "f32",
-        mode: Mode::Total,
+        mode: Mode::Accumulated,
         role: Role::Reference,
         rounding: Rounding::Stated,
         is_stated: true,

@@ -27,5 +27,5 @@ pub struct Args {
 
 /// Judges each operation by the dump's own inputs.
 pub fn run(args: &Args) -> Result<Verdict> {
-    judge_candidates(&args.dump, (&args.options, &args.prompt), Mode::Introduced, ("audit", None))
+    judge_candidates(&args.dump, (&args.options, &args.prompt), Mode::Local, ("audit", None))
 }

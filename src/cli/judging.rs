@@ -114,8 +114,8 @@ impl ModeOptions {
     /// Returns the requested mode.
     pub fn mode(&self) -> Mode {
         match (self.introduced, self.total, self.from_reference) {
-            (true, ..) => Mode::Introduced,
-            (_, true, _) => Mode::Total,
+            (true, ..) => Mode::Local,
+            (_, true, _) => Mode::Accumulated,
             (.., true) => Mode::Layers,
             _ => Mode::Both,
         }
@@ -202,12 +202,12 @@ impl JudgingOptions {
     /// If total errors of a part are asked for.
     pub fn mode(&self) -> Result<Mode> {
         match self.mode.mode() {
-            Mode::Total if self.shard.is_given() => Err(Error::Usage(
+            Mode::Accumulated if self.shard.is_given() => Err(Error::Usage(
                 "--total and --shard: accumulated errors need a run of the whole model, but a shard runs \
                  only a part; omit --total or --shard"
                     .to_owned(),
             )),
-            Mode::Both if self.shard.is_given() => Ok(Mode::Introduced),
+            Mode::Both if self.shard.is_given() => Ok(Mode::Local),
             mode => Ok(mode),
         }
     }
@@ -458,8 +458,11 @@ impl Judging<'_> {
             for numerics in &way.choices {
                 let found = by(&way, &**numerics, false)?;
                 // An engine with such a cache is off by about as much as that comes to.
-                let is_off =
-                    found.rows.iter().filter_map(Row::headroom).any(|headroom| headroom >= LEAST_OF_NOISE);
+                let is_off = found
+                    .rows
+                    .iter()
+                    .filter_map(Row::bound_ratio)
+                    .any(|bound_ratio| bound_ratio >= LEAST_OF_NOISE);
                 let is_seen = match numerics.cache_noise() > 0.0 {
                     true => is_off,
                     false if tried == FLOATS => found.is_mostly_nearer_than(outcome),

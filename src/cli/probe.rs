@@ -315,7 +315,7 @@ fn best_trial<'t>(
     let said =
         |(Comparison { outcome, .. }, _): &(Comparison, _)| (outcome.verdict, outcome.count(Verdict::Fail));
     let off = |(comparison, _): &(Comparison, _)| {
-        comparison.outcome.rows.iter().filter_map(Row::headroom).fold(0.0, f64::max)
+        comparison.outcome.rows.iter().filter_map(Row::bound_ratio).fold(0.0, f64::max)
     };
     let Some(least) = judged.iter().map(said).min() else {
         return Err(refused.expect("there are trials, and none was judged"));

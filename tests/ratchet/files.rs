@@ -20,7 +20,7 @@ reason = "why"
 link = "bugs/7"
 expires = 2026-12-31
 rows = [
-  {dump = "engine", taps = "q", layers = "1", passes = "0", cause = "rope_theta 1e6", headroom = 2.1e3, beyond = 12, sigmas = 9e0},
+  {dump = "engine", taps = "q", layers = "1", passes = "0", cause = "rope_theta 1e6", bound_ratio = 2.1e3, over = 12, sigmas = 9e0},
 ]
 "#;
 
@@ -46,9 +46,9 @@ fn whatever_is_wrong_is_one_line_that_says_what() {
         ("expires = 2026-12-31", "expires = 2026-02-31", "line 14"),
         ("expires = 2026-12-31", "expires = 12:00:00", "expected a date such as 2026-12-31"),
         ("reason = \"why\"", "reason = \"why\"\nowner = \"me\"", "unknown field `owner`"),
-        ("beyond = 12", "beyond = -12", "line 16"),
-        ("headroom", "head_room", "unknown field `head_room`"),
-        ("headroom = 2.1e3", "headroom = nan", "invalid figure NaN"),
+        ("over = 12", "over = -12", "line 16"),
+        ("bound_ratio", "head_room", "unknown field `head_room`"),
+        ("bound_ratio = 2.1e3", "bound_ratio = nan", "invalid figure NaN"),
         ("taps = \"q\"", "taps = \"queries\"", "unknown tap 'queries'"),
         ("taps = \"q\"", "taps = \"\"", "missing tap name"),
         ("layers = \"1\"", "layers = \"3-\"", "invalid value '3-', expected a number or a range"),

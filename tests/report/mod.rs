@@ -165,7 +165,7 @@ fn escape_sequences_in_a_dump_do_not_reach_the_terminal() {
 fn an_error_that_was_not_measured_is_a_dash() {
     let rows = vec![row(site(Point::AttnNorm, 0, 0), None, Some(small(1)))];
     let mut outcome = outcome("isolated", rows);
-    outcome.subject.mode = Mode::Introduced;
+    outcome.subject.mode = Mode::Local;
     let report = Report { checkpoints: vec![Checkpoint::Norm], ..report([outcome]) };
     let table = table(&report, Style::default());
     let line = table.lines().find(|line| line.contains("norm")).expect("the checkpoint has a row");
@@ -278,7 +278,7 @@ fn after_a_gap_the_dump_is_to_be_inspected() {
 #[test]
 fn a_total_error_that_rounding_may_explain_is_to_be_measured_from_nearer() {
     let mut total = doubtful();
-    total.subject.mode = Mode::Total;
+    total.subject.mode = Mode::Accumulated;
     let narrowed = "run --model tiny-llama2 --reference llama.cpp-blocks --checkpoint 6 --layer 1 --pass 0";
     assert_eq!(next(&report([total]))[0], format!("xcheck {narrowed}"));
 }
@@ -317,10 +317,12 @@ fn json_numbers_come_back_bit_for_bit() {
     assert_eq!(results.len(), rows.len());
     let mut compared = 0;
     for (row, result) in rows.iter().zip(results) {
-        let Some(found) = row.total.as_ref().filter(|found| found.nonfinite.candidate == 0) else { continue };
-        assert_eq!(result["total"]["mean_abs"].as_f64(), Some(found.errors.mean_abs));
+        let Some(found) = row.accumulated.as_ref().filter(|found| found.nonfinite.candidate == 0) else {
+            continue;
+        };
+        assert_eq!(result["accumulated"]["mean_abs"].as_f64(), Some(found.errors.mean_abs));
         let worst = found.worst.as_ref().expect("something was compared");
-        assert_eq!(result["total"]["candidate"].as_f64(), Some(worst.candidate));
+        assert_eq!(result["accumulated"]["candidate"].as_f64(), Some(worst.candidate));
         compared += 1;
     }
     assert!(compared > 1);
@@ -331,7 +333,7 @@ fn json_writes_numbers_that_are_not_finite_as_strings() {
     let results = &parsed(&report([compact()]))["references"][0]["results"];
     let row = &results[3];
     assert_eq!(row["tap"], "ffn_act");
-    let total = &row["total"];
+    let total = &row["accumulated"];
     assert_eq!(
         (&total["max_abs"], &total["cosine"], &total["candidate"]),
         (&json!("inf"), &json!("-inf"), &json!("-inf"))
@@ -343,8 +345,8 @@ fn json_says_null_where_an_error_was_not_measured() {
     let results = &parsed(&report([compact()]))["references"][0]["results"];
     let row = &results[2];
     assert_eq!(row["tap"], "attn_out");
-    assert_eq!(row["total"], Value::Null);
-    assert!(row["introduced"]["max_abs"].is_f64());
+    assert_eq!(row["accumulated"], Value::Null);
+    assert!(row["local"]["max_abs"].is_f64());
 }
 
 #[test]

@@ -61,7 +61,7 @@ pub fn products_that_explain(compared: &Compared, among: &[IntegerProducts]) -> 
     let explains = |products: &&IntegerProducts, values: &[usize]| {
         let mut measured = Measured::new(compared, Choices::default(), false, None);
         measured.add(values, &node.stage.at(&products.profile(node.profile), values));
-        measured.sides[0].beyond == 0
+        measured.sides[0].over == 0
     };
     let width = node.operation::<Linear>()?.w.cols;
     // Groups of a whole row are those of a token.

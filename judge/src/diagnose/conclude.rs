@@ -314,8 +314,9 @@ impl Conclusion<'_> {
 
     fn growth(&self) -> Option<String> {
         let real = self.rows.iter().filter(|row| row.site.point.kind() == Kind::Real);
-        let grown: Vec<&Row> = real.filter(|row| row.introduced.is_some() && row.has_grown()).collect();
-        let largest = grown.iter().filter_map(|row| row.total.as_ref()).map(|found| found.errors.max_abs);
+        let grown: Vec<&Row> = real.filter(|row| row.local.is_some() && row.has_grown()).collect();
+        let largest =
+            grown.iter().filter_map(|row| row.accumulated.as_ref()).map(|found| found.errors.max_abs);
         let (from, largest) = (grown.first()?.site, largest.fold(0.0, f64::max));
         let in_itself = match self.subject.gate {
             Gate::Rounding => "every local error is explained by rounding",

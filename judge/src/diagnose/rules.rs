@@ -48,9 +48,9 @@ pub enum Mode {
     /// Local and accumulated errors.
     Both,
     /// Accumulated errors only, from the tokens on.
-    Total,
+    Accumulated,
     /// Local errors only: each operation starts from the nearest recorded values.
-    Introduced,
+    Local,
     /// Local errors of layers: each layer starts from its recorded input, and errors accumulate until its
     /// end.
     Layers,
@@ -61,8 +61,8 @@ impl Mode {
     pub fn name(self) -> &'static str {
         match self {
             Mode::Both => "both",
-            Mode::Total => "total",
-            Mode::Introduced => "introduced",
+            Mode::Accumulated => "accumulated",
+            Mode::Local => "local",
             Mode::Layers => "layers",
         }
     }

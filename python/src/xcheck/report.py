@@ -168,13 +168,13 @@ def _without(command: list[str], options: tuple[str, ...]) -> list[str]:
 
 def _site(reference: str, row: dict[str, Any]) -> dict[str, Any]:
     """Returns a row of `results` as a flat row. The errors are the judged ones: local if measured, else accumulated."""
-    error = row["introduced"] or row["total"] or {}
+    error = page.field(row, "local") or page.field(row, "accumulated") or {}
     sides = [row["exact"][side] for side in ("candidate", "reference")] if row["exact"] else []
     return {
         "reference": reference,
         **{name: row[name] for name in ("checkpoint", "tap", "layer", "pass", "position", "tokens", "verdict")},
         **{name: page.number(error.get(name)) for name in ("max_abs", "mean_abs", "cosine")},
-        "err_bound": page.number(row["headroom"]),
-        "over": sum(side["beyond"] for side in sides) if sides else None,
+        "err_bound": page.number(page.field(row, "bound_ratio")),
+        "over": sum(page.field(side, "over") for side in sides) if sides else None,
         "reason": row["reason"],
     }

@@ -58,11 +58,11 @@ impl<'s> Rerun<'s> {
         let setting = bench.setting;
         let of = |layers, head| Again::Part(Part { embed: false, layers, head });
         let part = match (row.site.layer, row.site.pass) {
-            (Some(layer), Some(last)) if row.introduced.is_some() => {
+            (Some(layer), Some(last)) if row.local.is_some() => {
                 let holds = |pass| setting.held.dump.starts_at(input_of(layer, pass));
                 (0..=last).all(holds).then(|| of(layer..layer + 1, false))
             }
-            (None, Some(pass)) if row.introduced.is_some() => {
+            (None, Some(pass)) if row.local.is_some() => {
                 let last = bench.book.n_layers();
                 setting.held.dump.starts_at(input_of(last, pass)).then(|| of(last..last, true))
             }
@@ -70,7 +70,7 @@ impl<'s> Rerun<'s> {
         };
         let is_alone = part.is_some();
         let part = part.unwrap_or_else(|| up_to(row, &setting.unit));
-        let go_on = if row.introduced.is_some() { Continue::Held } else { Continue::Own };
+        let go_on = if row.local.is_some() { Continue::Held } else { Continue::Own };
         let checkpoints = vec![row.checkpoint()];
         let selection = Selection { checkpoints, ..Selection::everything() };
         Self { setting, traced: bench.traced, book: bench.book, row, part, is_alone, go_on, selection }
@@ -206,7 +206,7 @@ impl<'s> Rerun<'s> {
     }
 
     fn floor(&self) -> Option<Floor> {
-        self.row.floor.or(self.row.floor_of_total)
+        self.row.floor.or(self.row.accumulated_floor)
     }
 
     fn is_near(&self, errors: &Errors) -> bool {
