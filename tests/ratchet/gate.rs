@@ -177,7 +177,7 @@ fn dumps_of_one_name_are_not_told_apart_and_refused() {
     ] {
         assert!(refused.contains("duplicate dump name 'engine'"), "{refused}");
     }
-    let entry = known.text().replacen("version = 1\n", "", 1);
+    let entry = known.text().replacen("version = 2\n", "", 1);
     let entry = &entry[entry.find("[[dump]]").expect("one")..entry.find("[[known]]").expect("one")];
     let twice = format!("{}\n{entry}", known.text());
     let refused = Baseline::parse(&twice).expect_err("two entries of one name");

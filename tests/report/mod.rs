@@ -2,6 +2,7 @@
 
 mod fixture;
 mod format;
+mod former;
 mod junit_schema;
 mod map;
 mod page;
@@ -408,4 +409,21 @@ fn a_model_without_a_digest_has_null_for_it() {
     let mut report = report([passing()]);
     report.results[0].model = xcheck::report::ModelRecord { sha256: None, ..model("q8_0") };
     assert_eq!(parsed(&report)["model"]["sha256"], Value::Null);
+}
+
+#[test]
+fn local_and_accumulated_errors_of_an_architecture_stay_apart() {
+    let ffn_out = site(Point::FfnOut, 0, 0);
+    let of_tokens = measurement(&[0], 0.75, 0.25);
+    let mut report = report([
+        outcome("recorded", vec![row(ffn_out, None, Some(small(3)))]),
+        outcome("from-the-tokens", vec![row(ffn_out, Some(of_tokens), None)]),
+    ]);
+    report.results[1].model.name = "another".to_owned();
+    let json: Value = serde_json::from_str(&to_json(&report)).expect("it is JSON");
+    let all = &json["architectures"][0]["checkpoints"][0];
+    let checkpoints = json["references"][0]["checkpoints"].as_array().expect("a list");
+    let recorded = checkpoints.iter().find(|line| line["checkpoint"] == all["checkpoint"]);
+    assert_eq!(all["local"], recorded.expect("it is compared")["local"]);
+    assert_eq!(all["accumulated"]["max_abs"], 0.5);
 }
