@@ -331,3 +331,19 @@ fn a_token_of_equal_logits_is_a_tie_where_nothing_near_them_is_held() {
         assert_eq!(row.verdict, expected, "{token} {:?}", row.reason);
     }
 }
+
+#[test]
+fn an_audit_is_a_check_of_local_errors() {
+    let terminal = Terminal::new();
+    let dump = saved(&terminal, "changed", &changed());
+    let model = ["--model", "tiny-llama2-f32", "--no-report"];
+    for (more, same) in [(&[][..], "--introduced"), (&["--from-reference"], "--from-reference")] {
+        let (code, audit) = terminal.json(&[&["audit", &dump], &model[..], more].concat());
+        let (of_check, check) = terminal.json(&[&["check", "--candidate", &dump, same], &model[..]].concat());
+        assert_eq!((code, &audit["verdict"]), (of_check, &check["verdict"]));
+        for part in ["mode", "results", "findings", "coverage"] {
+            assert_eq!(audit["references"][0][part], check["references"][0][part], "{part}");
+        }
+    }
+    terminal.assert_refused(&[&["audit", &dump, "--total"], &model[..]].concat(), "audit measures local errors");
+}

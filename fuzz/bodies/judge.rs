@@ -55,6 +55,7 @@ fn compare(candidate: &Dump, reference: &Dump) -> Outcome {
         is_stated: true,
         suppositions: &[],
         causes: true,
+        budget: None,
     };
     cross_check_dumps("fuzz", candidate, reference, rules).expect("the two can be compared")
 }

@@ -142,6 +142,7 @@ fn compared(args: &Args, candidate: NamedDump, reference: NamedDump) -> Result<C
         is_stated: true,
         suppositions: &[],
         causes: args.causes.are_sought(),
+        budget: None,
     };
     let mut outcome = cross_check_dumps(&reference.name, &candidate.dump, &reference.dump, rules)?;
     let manifest = &candidate.dump.manifest;

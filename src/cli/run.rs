@@ -202,6 +202,7 @@ impl Args {
             is_stated: true,
             suppositions: &suppositions,
             causes: self.options.causes.are_sought(),
+            budget: None,
         };
         let mut progress = Progress::new(&case.name, loaded.model.dimensions().n_layers);
         let (model, dump) = (&*loaded.model, case.reference(loaded.model.architecture())?);

@@ -132,6 +132,7 @@ pub fn rules<'r>(
         is_stated: true,
         suppositions: &[],
         causes: false,
+        budget: None,
     }
 }
 

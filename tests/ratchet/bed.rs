@@ -119,6 +119,7 @@ fn judged(dump: &Dump, mode: Mode, causes: bool) -> Report {
         is_stated: true,
         suppositions: &[],
         causes,
+        budget: None,
     };
     let outcome =
         cross_check("engine", &model(), &LLAMA_CPP, dump, rules, &mut ()).expect("it can be judged");

@@ -38,6 +38,8 @@ fn renamed(value: &mut Value) {
                 }
             }
             fields.values_mut().for_each(renamed);
+            // Of an exact value, fields that do not apply are left out since version 4.
+            fields.retain(|_, field| !field.is_null() && *field != Value::Array(Vec::new()));
         }
         _ => {}
     }
@@ -50,12 +52,14 @@ fn a_report_of_version_3_is_read_with_every_figure() {
         assert!(expected.to_string().contains(&format!("\"{name}\":")), "the old report has no {name}");
     }
     let Ok(Read::Report(report)) = parse(&expected.to_string()) else { panic!("it is a report") };
-    let written: Value = serde_json::from_str(&json(&report)).expect("it is JSON");
+    let mut written: Value = serde_json::from_str(&json(&report)).expect("it is JSON");
     assert_eq!((&expected["version"], &written["version"]), (&3.into(), &4.into()));
     for part in ["results", "checkpoints"] {
         let expected = &mut expected["references"][0][part];
         renamed(expected);
-        assert_eq!(&written["references"][0][part], &*expected, "{part}");
+        let written = &mut written["references"][0][part];
+        renamed(written);
+        assert_eq!(written, expected, "{part}");
     }
 }
 

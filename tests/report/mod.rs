@@ -5,7 +5,7 @@ mod format;
 mod former;
 mod junit_schema;
 mod map;
-mod page;
+pub mod page;
 mod pull_request;
 mod writer;
 

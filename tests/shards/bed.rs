@@ -59,6 +59,7 @@ impl<'c> Case<'c> {
             is_stated: true,
             suppositions: &[],
             causes: true,
+            budget: None,
         }
     }
 

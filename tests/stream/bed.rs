@@ -120,6 +120,7 @@ impl<'c> Case<'c> {
             is_stated: true,
             suppositions: &[],
             causes: true,
+            budget: None,
         }
     }
 

@@ -220,9 +220,9 @@ fn evidence(judge: Judge, setting: &Setting, runs: Runs) -> Result<Evidence> {
     let parties = Parties { sides, setting: Some(setting), choices, rank_margins, preferences };
     // To look for causes the whole model is run, which of weights that are elsewhere would bring all.
     let is_here = !setting.model.matrices().iter().any(|(_, matrix)| matrix.is_elsewhere());
-    let are_sought = judge.rules.causes && is_here;
+    let (are_sought, budget) = (judge.rules.causes && is_here, judge.rules.budget);
     let found = judge.examine(&setting.unit, parties, |rows| match are_sought {
-        true => causes::of_engine(setting, rows, &unexplained),
+        true => causes::of_engine(setting, rows, &unexplained, budget),
         false => Ok(Vec::new()),
     })?;
     Ok(Evidence { integers, ..found })

@@ -2,6 +2,7 @@
 
 use crate::change::Supposition;
 use crate::compare::{Gate, Role, Selection, Tolerances};
+use crate::diagnose::causes::Budget;
 use crate::exact::Profile;
 
 /// The rules of a comparison.
@@ -28,6 +29,8 @@ pub struct Rules<'r> {
     pub suppositions: &'r [Supposition],
     /// True to search for causes. The search takes the longest and changes no verdict.
     pub causes: bool,
+    /// Time limit of the search, if there is one.
+    pub budget: Option<&'r Budget>,
 }
 
 /// The rounding of a dump's engine, as far as the caller knows it.

@@ -130,7 +130,13 @@ fn of_row(outcome: &Outcome, row: &Row, guess: Option<&Finding>) -> String {
             format!("the {} before it {} right", count(taps, "tap"), if taps == 1 { "is" } else { "are" })
         }
     };
-    let cause = guess.map_or("No known cause explains it.".to_owned(), |guess| {
+    let is_unfinished = outcome.findings.iter().any(|finding| finding.kind == Kind::Unfinished);
+    let none = if is_unfinished {
+        "The search for causes reached its time limit."
+    } else {
+        "No known cause explains it."
+    };
+    let cause = guess.map_or(none.to_owned(), |guess| {
         let supposed = guess.supposed.as_deref().unwrap_or(guess.kind.name());
         format!("The nearest known cause, {supposed}, does not explain everything.")
     });
@@ -170,7 +176,7 @@ fn extent(outcome: &Outcome, cause: &Finding) -> String {
 /// The command that judges again with the first cause supposed, if `--suppose` takes it.
 pub fn confirm_command(result: &Comparison) -> Option<String> {
     let cause = result.outcome.cause()?;
-    let changes = cause.supposed.as_ref()?.split(" and ");
+    let changes = cause.changes()?;
     let supposed = changes.flat_map(|change| ["--suppose".to_owned(), change.to_owned()]);
     let command: Vec<String> = result.again.iter().cloned().chain(supposed).collect();
     Some(advice::shell(&command))
@@ -248,6 +254,6 @@ fn predicate(kind: Kind) -> Predicate {
         DumpTap => Act("has a value under the name of another tap"),
         DumpLayers => Act("has a dump whose layers are counted from another number"),
         DumpStorage => Act("has a dump whose values were rounded when they were stored"),
-        Partial | Unknown => Act("computes other values"),
+        Partial | Unknown | Unfinished => Act("computes other values"),
     }
 }

@@ -2,7 +2,7 @@
 //! new fields may be added; the version grows when a meaning changes.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Serializer, Value};
 
 use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::compare::{Gate, Role, Row, Verdict};
@@ -10,6 +10,7 @@ use crate::diagnose::{Coverage, Mode, Outcome};
 use crate::report::checkpoint_line::CheckpointLine;
 use crate::report::figures::{Element, Figures, Number};
 use crate::report::finding::FindingRow;
+use crate::report::lines::Lines;
 use crate::report::rows::{ExactRow, Place, ResultRow, Start, position, starts};
 use crate::report::sharded::ShardRow;
 use crate::report::tokens::TokensRow;
@@ -74,7 +75,10 @@ pub(super) struct File {
 
 impl File {
     fn text(&self) -> String {
-        serde_json::to_string_pretty(self).expect("every key is a string, every float a Number") + "\n"
+        let mut text = Vec::new();
+        let mut serializer = Serializer::with_formatter(&mut text, Lines::default());
+        self.serialize(&mut serializer).expect("every key is a string, every float a Number");
+        String::from_utf8(text).expect("JSON is UTF-8") + "\n"
     }
 
     fn value(&self) -> Value {

@@ -263,10 +263,14 @@ struct SideRow {
     over: usize,
     #[serde(alias = "headroom")]
     bound_ratio: Number,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     worst: Option<OffRow>,
     /// The next worst.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     next: Vec<OffRow>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     bias: Option<BiasRow>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     spread: Option<SpreadRow>,
 }
 

@@ -214,7 +214,7 @@ struct Place {
 }
 
 /// Kinds of findings that name no cause.
-const NO_CAUSE: [&str; 2] = ["partial", "unknown"];
+const NO_CAUSE: [&str; 3] = ["partial", "unknown", "unfinished"];
 
 impl Explanation {
     fn explains(&self, row: &Row) -> bool {

@@ -14,7 +14,7 @@ from . import page
 from .errors import VerdictError
 from .frames import frame
 
-NOT_CAUSES = ("partial", "unknown")  # kinds of findings that only describe a failure
+NOT_CAUSES = ("partial", "unknown", "unfinished")  # kinds of findings that only describe a failure
 SITE = "--checkpoint"  # the option with which the program's next step begins to name a site
 UNASKED = ("--report", "--format")  # options that do not change what is compared
 

@@ -1,6 +1,6 @@
 // The page of a matrix: verdict, table of cells, cells that need work, known failures.
 
-const matrix = JSON.parse(document.getElementById("report").textContent);
+const matrix = await held();
 
 const STANDINGS = {
   pass: ["", "passes"],

@@ -1,6 +1,6 @@
 //! A cause, as reports tell it.
 
-use crate::change::Kind;
+use crate::change::{Change, Kind};
 use crate::checkpoint::{Point, Site};
 
 /// The explanation of a failure.
@@ -34,7 +34,20 @@ pub struct Finding {
     pub excluded: Vec<String>,
 }
 
+/// Joins changes that are supposed together.
+const AND: &str = " and ";
+
+/// Returns changes as one text, as `--suppose` takes it.
+pub(super) fn joined(changes: &[Change]) -> String {
+    changes.iter().map(Change::to_string).collect::<Vec<_>>().join(AND)
+}
+
 impl Finding {
+    /// Returns the changes, each as `--suppose` takes it; `None` if they cannot be supposed.
+    pub fn changes(&self) -> Option<impl Iterator<Item = &str>> {
+        Some(self.supposed.as_ref()?.split(AND))
+    }
+
     /// Makes a finding for one site without details.
     pub(super) fn new(kind: Kind, site: Site, what: String) -> Self {
         Self {

@@ -3,6 +3,7 @@
 use crate::change::{At, Book, Change, Kind, Supposition, catalogue};
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Continue, Floor, Found, Row, Selection};
+use crate::diagnose::causes::budget::Deadline;
 use crate::diagnose::causes::stage::{Bench, Searched};
 use crate::diagnose::causes::{Changes, in_order};
 use crate::diagnose::runs::{Again, Setting};
@@ -37,6 +38,7 @@ pub(super) struct Rerun<'s> {
     setting: &'s Setting<'s>,
     traced: &'s Traced<'s>,
     book: &'s Book,
+    deadline: &'s Deadline<'s>,
     row: &'s Row,
     part: Again,
     /// True if only the row's layer, or the head, is run.
@@ -73,7 +75,8 @@ impl<'s> Rerun<'s> {
         let go_on = if row.local.is_some() { Continue::Held } else { Continue::Own };
         let checkpoints = vec![row.checkpoint()];
         let selection = Selection { checkpoints, ..Selection::everything() };
-        Self { setting, traced: bench.traced, book: bench.book, row, part, is_alone, go_on, selection }
+        let Bench { traced, book, deadline, .. } = *bench;
+        Self { setting, traced, book, deadline, row, part, is_alone, go_on, selection }
     }
 
     /// Tries the catalogue: each change everywhere it applies, then at single taps, then two at once. `None`
@@ -172,6 +175,9 @@ impl<'s> Rerun<'s> {
         let before = self.row.judged().map_or(f64::INFINITY, |found| found.errors.rel_l2);
         let mut tried = Vec::new();
         for supposed in all {
+            if self.deadline.is_over() {
+                break;
+            }
             match self.run(&supposed, &mut ())? {
                 Some(Found::Measured(found)) if found.errors.rel_l2 < before => {
                     tried.push(Tried { supposed, errors: found.errors });

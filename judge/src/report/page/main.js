@@ -1,6 +1,6 @@
 // The page: its state, its sections, and drawing them.
 
-const report = JSON.parse(document.getElementById("report").textContent);
+const report = await held();
 
 /** Fields that html.rs leaves out of the page if they are null. */
 const NULLS = Object.fromEntries(["layer", "pass", "position", "reason", "local", "accumulated", "bound_ratio", "exact", "spread", "noise_floor", "known"].map((name) => [name, null]));
