@@ -345,5 +345,6 @@ fn an_audit_is_a_check_of_local_errors() {
             assert_eq!(audit["references"][0][part], check["references"][0][part], "{part}");
         }
     }
-    terminal.assert_refused(&[&["audit", &dump, "--total"], &model[..]].concat(), "audit measures local errors");
+    terminal
+        .assert_refused(&[&["audit", &dump, "--total"], &model[..]].concat(), "audit measures local errors");
 }

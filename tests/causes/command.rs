@@ -69,7 +69,7 @@ fn a_search_that_its_limit_ends_says_so_and_claims_nothing() {
         let finding = &report["references"][0]["findings"][0];
         assert_eq!((code, &finding["kind"]), (1, &"rope_theta".into()));
     }
-    terminal.assert_refused(&["check", "--causes-limit", "-1"], "expected a number of seconds, or none");
+    terminal.assert_refused(&["check", "--causes-limit=-1"], "expected a number of seconds, or none");
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn a_known_failure_is_told_with_its_reason_in_every_format() {
                  (bugs/7, until 2026-12-31)";
     assert_told(&told(&report), Verdict::Pass, &[known]);
     let (json, junit, table) = (json(&report), junit(&report), table(&report, Style::default()));
-    assert!(json.contains("\"verdict\": \"known\"") && json.contains("\"link\": \"bugs/7\""));
+    assert!(json.contains("\"verdict\":\"known\"") && json.contains("\"link\":\"bugs/7\""));
     assert!(junit.contains("<skipped>waived failure: a known bug (bugs/7, until 2026-12-31)"), "{junit}");
     assert!(
         !junit.contains("<failure") && !junit.contains("<error"),
