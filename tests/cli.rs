@@ -86,7 +86,7 @@ fn one_error_alone_can_be_asked_for() {
 
     let (_, report) = terminal.json(&[&run[..], &["--total"]].concat());
     let row = &report["references"][0]["results"][5];
-    assert_eq!(report["references"][0]["mode"], "total");
+    assert_eq!(report["references"][0]["mode"], "accumulated");
     assert!(row["accumulated"]["max_abs"].is_number() && row["local"].is_null());
 }
 

@@ -52,7 +52,7 @@ impl<'m> Measured<'m> {
     pub(super) fn new(compared: &Compared<'m>, choices: Choices, with_bias: bool, of: Option<Part>) -> Self {
         let node = compared.traced.origins().iter().find_map(node_of);
         let results = |node: Arc<Node>| node.stage.results(&node.rounding(choices));
-        let spread = || Spread::new(compared.traced.shape());
+        let spread = || Spread::with_innermost(compared.traced.shape());
         let [dump, _] = compared.sides;
         let all = || Part { rows: 0..dump.rows(), columns: 0..dump.width() };
         Self {
@@ -153,6 +153,7 @@ impl<'m> Measured<'m> {
         self.counts[side].add(bound_ratios);
         if let Some(spread) = &mut known.spread {
             spread.meet_run(flats.clone(), largest, |part| counted(&bound_ratios[part], 0.0).1);
+            spread.meet_innermost(flats.clone(), bound_ratios, largest);
         }
         if side == 0 && over > 0 && self.examples.len() < EXAMPLES {
             let over = flats.zip(bound_ratios).filter(|(_, bound_ratio)| !(**bound_ratio <= 1.0));
@@ -193,7 +194,8 @@ impl<'m> Measured<'m> {
         let mut this = self.spread_out();
         let bias = |side: usize| this.biases.as_ref().and_then(|biases| biases.largest(side, common));
         let biases = [bias(0), bias(1)];
-        let [dump, engine] = this.sides;
+        let settled = |side: Side| Side { spread: side.spread.map(Spread::settled), ..side };
+        let [dump, engine] = this.sides.map(settled);
         this.examples.sort_unstable();
         (Side { bias: biases[0], ..dump }, Side { bias: biases[1], ..engine }, this.examples)
     }

@@ -100,7 +100,7 @@ function affected(row) {
   if (!side) return null;
   const { spread } = side;
   const parts = [0, 1].map((axis) => {
-    const name = mapAxes(row.tap)[axis];
+    const name = mapAxes(spread, row.tap)[axis];
     const wrong = [...Array(spread.cells[axis]).keys()].filter((cell) => isOver(spread, axis, cell));
     if (!name || spread.lengths[axis] === 1) return null;
     if (wrong.length === spread.cells[axis]) return `every ${name}`;
