@@ -67,6 +67,7 @@ fn measure(model: &dyn Model, length: usize) {
         is_stated: true,
         suppositions: &[],
         causes: true,
+        budget: None,
     };
     let judged = |gate, mode| {
         let rules = rules(gate, mode);

@@ -70,6 +70,29 @@ fn condensed(name: &str) -> String {
     name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 
+/// Words of a name that say how the weights are stored.
+const FORMATS: [&str; 9] = ["hf", "gguf", "safetensors", "bin", "f32", "f16", "fp16", "fp32", "bf16"];
+
+fn is_format(word: &str) -> bool {
+    let word = word.to_lowercase();
+    let is_quantised = ["q", "iq", "tq"].iter().any(|start| {
+        word.strip_prefix(start).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    });
+    is_quantised || FORMATS.contains(&word.as_str())
+}
+
+/// Returns true if a name has the words of a known one, and otherwise only words for the format. A name with another word, as
+/// `chat`, may be that of a model that was trained further.
+fn is_called(name: &str, known: &str) -> bool {
+    let words = |part: &str| -> String {
+        let words = part.split(|c: char| !c.is_alphanumeric() && c != '_');
+        words.filter(|word| !is_format(word)).map(condensed).collect()
+    };
+    let repository = name.rsplit('/').next().unwrap_or(name);
+    let mut parts = repository.split(':').map(words).filter(|words| !words.is_empty()).peekable();
+    parts.peek().is_some() && parts.all(|words| words == condensed(known))
+}
+
 /// Cases, with names of their own.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -99,8 +122,7 @@ impl Cases {
     /// further; its tokenizer is the same, and its continuation is not checked.
     pub fn of_model(&self, name: &str, architecture: &str, sizes: Dimensions) -> Vec<Case> {
         let has_name = |case: &Case| case.models.iter().any(|known| known == name);
-        let is_called_alike =
-            |case: &Case| case.models.iter().any(|known| condensed(name).contains(&condensed(known)));
+        let is_called_alike = |case: &Case| case.models.iter().any(|known| is_called(name, known));
         let has_sizes = |case: &Case| case.sizes.iter().any(|known| known.are_of(architecture, sizes));
         let found = |case: &Case| match (has_name(case), has_sizes(case)) {
             (true, _) => Some(case.clone()),

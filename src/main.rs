@@ -4,8 +4,7 @@
 use std::panic::catch_unwind;
 use std::process::ExitCode;
 
-use clap::Parser;
-use xcheck::cli::{self, Cli};
+use xcheck::cli;
 use xcheck::fatal_error;
 
 #[global_allocator]
@@ -19,7 +18,7 @@ fn main() -> ExitCode {
         Ok(found) => found,
         Err(error) => return cli::fail(&error),
     };
-    let cli = match Cli::try_parse_from(words) {
+    let cli = match cli::parse(words) {
         Ok(cli) => cli,
         Err(usage) => return cli::refuse(&usage),
     };

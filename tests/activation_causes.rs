@@ -89,7 +89,7 @@ fn nothing_is_named_where_the_error_was_inherited() {
     let model = tiny_llama2();
     let reference = recorded(&model, &F32, &folder, "own");
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let rules = Rules { causes: true, ..rules(&selection, &tolerances, "f32", Mode::Total) };
+    let rules = Rules { causes: true, ..rules(&selection, &tolerances, "f32", Mode::Accumulated) };
     let gate = Site { point: Point::FfnGate, ..FIRST };
     let mut wrong = At(gate, |values| values.iter_mut().for_each(|value| *value += 0.1));
     let outcome =

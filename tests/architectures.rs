@@ -18,8 +18,8 @@ fn check(model: &ShippedModel, reference: &Dump, mode: Mode) -> Outcome {
     judge_in(mode, &selection, reference, &*loaded.model, &*numerics, &mut ())
 }
 
-fn introduced(outcome: &Outcome) -> impl Iterator<Item = f64> {
-    outcome.rows.iter().map(|row| row.introduced.as_ref().expect("its inputs are held").errors.max_abs)
+fn local(outcome: &Outcome) -> impl Iterator<Item = f64> {
+    outcome.rows.iter().map(|row| row.local.as_ref().expect("its inputs are held").errors.max_abs)
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn every_shipped_model_passes_against_every_reference() {
             let outcome = check(model, &reference, Mode::Both);
             assert_eq!((outcome.verdict, &outcome.reason), (Verdict::Pass, &None), "{} {name}", model.name);
             if reference.manifest.producer.setting("dtype").is_none_or(|dtype| dtype == "f32") {
-                let largest = introduced(&outcome).fold(0.0, f64::max);
+                let largest = local(&outcome).fold(0.0, f64::max);
                 assert!(largest <= 6e-6, "{} {name}: {largest:e}", model.name);
             }
         }
@@ -42,7 +42,7 @@ fn every_shipped_model_passes_against_every_reference() {
 #[test]
 fn in_f32_an_ordinary_run_stays_near_transformers() {
     for model in common_models() {
-        let outcome = check(model, &reference_of(model.name, "transformers-f32"), Mode::Total);
+        let outcome = check(model, &reference_of(model.name, "transformers-f32"), Mode::Accumulated);
         for row in outcome.rows.iter().filter(|row| row.site.point.kind() == ValueKind::Real) {
             let errors = row.judged().expect("it was compared").errors;
             let error = errors.max_abs.min(errors.max_rel_rms);
@@ -62,7 +62,7 @@ fn matrix_products_are_those_of_llama_cpp_bit_for_bit() {
             }
             let outcome = check(model, &reference, Mode::Both);
             let rows: Vec<_> = outcome.rows.iter().filter(|row| products.contains(&row.site.point)).collect();
-            let errors = rows.iter().map(|row| row.introduced.as_ref().expect("measured").errors.max_abs);
+            let errors = rows.iter().map(|row| row.local.as_ref().expect("measured").errors.max_abs);
             assert!(rows.len() > 40 && errors.fold(0.0, f64::max) == 0.0, "{} {name}", model.name);
         }
     }
@@ -77,7 +77,7 @@ fn in_bf16_nearly_every_tap_is_bit_identical() {
         let outcome = check(model, &reference_of(model.name, "transformers-bf16"), Mode::Both);
         let rows = outcome.rows.iter().filter(|row| row.site.point != Point::Probs);
         let (same, other): (Vec<_>, Vec<_>) =
-            rows.partition(|row| row.introduced.as_ref().is_some_and(|found| found.errors.max_abs == 0.0));
+            rows.partition(|row| row.local.as_ref().is_some_and(|found| found.errors.max_abs == 0.0));
         assert!(same.len() > 150 && other.len() <= 8, "{}: {} and {}", model.name, same.len(), other.len());
     }
 }
@@ -95,7 +95,7 @@ fn safetensors_and_gguf_f32_give_the_same_checkpoints() {
             Dump::open(&path).expect("it is sound")
         });
         let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-        let rules = rules(&selection, &tolerances, "f32", Mode::Total);
+        let rules = rules(&selection, &tolerances, "f32", Mode::Accumulated);
         let outcome = cross_check_dumps("gguf", &dumps[0], &dumps[1], rules).expect("they can be compared");
         assert_eq!(outcome.coverage.taps_compared, dumps[0].sites().count(), "{}", model.name);
         let errors = outcome.rows.iter().filter_map(|row| row.judged()).map(|found| found.errors.max_rel_rms);

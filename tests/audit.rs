@@ -63,7 +63,7 @@ fn assert_wrong_at_q(told: &Value) {
     assert_eq!((&first["tap"], &first["layer"], &first["pass"]), (&json!("q"), &json!(1), &json!(0)));
     let reason = told["reason"].as_str().expect("a reason");
     let exact = &first["exact"]["candidate"];
-    assert_eq!(exact["beyond"], 1, "{reason}");
+    assert_eq!(exact["over"], 1, "{reason}");
     assert_eq!(exact["worst"]["index"], json!([3, 0, 0]), "{reason}");
     let value = format!("exactly {:.9} ±", exact["worst"]["exact"].as_f64().expect("a number"));
     let radius = format!("± {:.1e} (", exact["worst"]["radius"].as_f64().expect("a number"));
@@ -256,21 +256,21 @@ fn the_report_tells_what_decided_how_much_room_was_left_and_what_was_evaluated()
     let evaluated: Vec<&Value> = rows.iter().filter(|row| row["exact"].is_object()).collect();
     assert!(evaluated.len() > rows.len() / 2, "{} of {}", evaluated.len(), rows.len());
     for row in evaluated {
-        assert_eq!(row["exact"]["candidate"]["beyond"], 0, "{row}");
-        assert!(row["headroom"].as_f64().is_some_and(|headroom| headroom <= 1.0), "{row}");
+        assert_eq!(row["exact"]["candidate"]["over"], 0, "{row}");
+        assert!(row["bound_ratio"].as_f64().is_some_and(|bound_ratio| bound_ratio <= 1.0), "{row}");
     }
     let summaries = told["checkpoints"].as_array().expect("checkpoints");
     for name in ["norm", "qkv", "rope", "block_out", "logits"] {
         let summary = summaries.iter().find(|summary| summary["checkpoint"] == name).expect("it is told of");
-        assert_eq!(summary["beyond"], 0, "{summary}");
-        assert!(summary["headroom"].as_f64().is_some_and(|headroom| headroom <= 1.0), "{summary}");
+        assert_eq!(summary["over"], 0, "{summary}");
+        assert!(summary["bound_ratio"].as_f64().is_some_and(|bound_ratio| bound_ratio <= 1.0), "{summary}");
     }
 
     let (_, told) = audit(&terminal, &saved(&terminal, "wrong", &changed()), &[]);
-    assert!(told["first_divergence"]["headroom"].as_f64().is_some_and(|headroom| headroom > 1.0));
+    assert!(told["first_divergence"]["bound_ratio"].as_f64().is_some_and(|bound_ratio| bound_ratio > 1.0));
     let qkv =
         told["checkpoints"].as_array().expect("checkpoints").iter().find(|row| row["checkpoint"] == "qkv");
-    assert_eq!(qkv.expect("it is told of")["beyond"], 1);
+    assert_eq!(qkv.expect("it is told of")["over"], 1);
 }
 
 /// Another token than our engine's logits give: told with how far apart they are, and wrong where that is no rounding.
@@ -324,12 +324,28 @@ fn a_token_of_equal_logits_is_a_tie_where_nothing_near_them_is_held() {
             *json["generated"].as_array_mut().and_then(|all| all.last_mut()).expect("a token") = json!(token);
         });
         let (everything, tolerances) = (Selection::everything(), Tolerances::shipped());
-        let rules =
-            Rules { role: Role::Candidate, ..rules(&everything, &tolerances, "f32", Mode::Introduced) };
+        let rules = Rules { role: Role::Candidate, ..rules(&everything, &tolerances, "f32", Mode::Local) };
         let outcome =
             cross_check("d", &model, &Transformers::F32, &dump.dump(), rules, &mut ()).expect("it is judged");
         let row =
             outcome.rows.iter().find(|row| row.site.point == Point::Generated).expect("it was compared");
         assert_eq!(row.verdict, expected, "{token} {:?}", row.reason);
     }
+}
+
+#[test]
+fn an_audit_is_a_check_of_local_errors() {
+    let terminal = Terminal::new();
+    let dump = saved(&terminal, "changed", &changed());
+    let model = ["--model", "tiny-llama2-f32", "--no-report"];
+    for (more, same) in [(&[][..], "--introduced"), (&["--from-reference"], "--from-reference")] {
+        let (code, audit) = terminal.json(&[&["audit", &dump], &model[..], more].concat());
+        let (of_check, check) = terminal.json(&[&["check", "--candidate", &dump, same], &model[..]].concat());
+        assert_eq!((code, &audit["verdict"]), (of_check, &check["verdict"]));
+        for part in ["mode", "results", "findings", "coverage"] {
+            assert_eq!(audit["references"][0][part], check["references"][0][part], "{part}");
+        }
+    }
+    terminal
+        .assert_refused(&[&["audit", &dump, "--total"], &model[..]].concat(), "audit measures local errors");
 }

@@ -46,11 +46,10 @@ fn nearly_every_value_is_bit_identical() {
         let reference = reference_of(model, name);
         let (loaded, numerics) = counterpart(model, &reference);
         let everything = Selection::everything();
-        let outcome =
-            judge_in(Mode::Introduced, &everything, &reference, &*loaded.model, &*numerics, &mut ());
+        let outcome = judge_in(Mode::Local, &everything, &reference, &*loaded.model, &*numerics, &mut ());
         assert_eq!(outcome.rows.len(), reference.sites().count());
         let rows = outcome.rows.iter().filter(|row| row.site.point != Point::Probs);
-        let found: Vec<_> = rows.filter_map(|row| row.introduced.as_ref()).collect();
+        let found: Vec<_> = rows.filter_map(|row| row.local.as_ref()).collect();
         let others: usize = found.iter().map(|found| found.elements - found.identical).sum();
         let elements: usize = found.iter().map(|found| found.elements).sum();
         assert!(elements > 70_000 && others <= seen + ROOM, "{model} {name}: {others} of {elements}");

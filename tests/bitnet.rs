@@ -78,8 +78,8 @@ fn every_model_passes_all_checkpoints_and_its_products_are_those_of_bitnet_cpp_b
         assert_eq!((outcome.verdict, &outcome.reason), (Verdict::Pass, &None), "{name}");
         assert_eq!(outcome.rows.len(), reference.sites().count());
         for row in outcome.rows.iter().filter(|row| products.contains(&row.site.point)) {
-            let introduced = row.introduced.as_ref().expect("its input is held");
-            assert!(introduced.is_identical(), "{name}: {}", row.site);
+            let local = row.local.as_ref().expect("its input is held");
+            assert!(local.is_identical(), "{name}: {}", row.site);
         }
     }
 }
@@ -406,5 +406,5 @@ fn head_activations_rounded_in_a_batch_are_found_at_the_logits() {
     let faulty = Faulty { base: Base(&NUMERICS), linear: Some(linear), ..Faulty::default() };
     let outcome = judge(&reference_of("tiny-bitnet-b158", "bitnet.cpp-f16kv"), &b158(), &faulty);
     let logits = outcome.rows.iter().find(|row| row.site.point == Point::Logits).expect("a row");
-    assert!(logits.introduced.as_ref().expect("measured").errors.max_abs > 1e-4);
+    assert!(logits.local.as_ref().expect("measured").errors.max_abs > 1e-4);
 }

@@ -78,8 +78,8 @@ fn a_right_case_passes_in_its_tokens_and_in_its_continuation() {
     let taps: Vec<_> = rows.iter().map(|row| row["tap"].as_str().expect("a tap")).collect();
     assert_eq!(taps, ["tokens", "generated"]);
     assert!(
-        rows.iter()
-            .all(|row| row["verdict"] == "pass" && row["total"]["identical"] == row["total"]["elements"])
+        rows.iter().all(|row| row["verdict"] == "pass"
+            && row["accumulated"]["identical"] == row["accumulated"]["elements"])
     );
     assert_eq!(only(&report)["producer"]["settings"]["source"], "transformers");
     assert_eq!(only(&report)["checkpoints"].as_array().map(Vec::len), Some(2), "it knows of no others");
@@ -185,8 +185,19 @@ fn a_specified_model_is_recognised_by_its_sizes_whatever_it_is_called() {
         assert_eq!(names(name, "llama", LLAMA2_7B), hello, "{name}");
     }
     let [world, life] = ["gpt2-hello-world", "gpt2-medium-answer-to-life"].map(str::to_owned);
-    for name in ["openai-community/gpt2-medium", "GPT2 Medium", "gpt2-medium-q8_0.gguf"] {
+    for name in
+        ["openai-community/gpt2-medium", "GPT2 Medium", "gpt2-medium-q8_0.gguf", "x/gpt2-medium-hf:f16"]
+    {
         assert_eq!(names(name, "gpt2", GPT2_MEDIUM), [(world.clone(), 0), (life.clone(), 10)], "{name}");
+    }
+    for name in [
+        "gpt2-medium-persona-chat",
+        "gpt2-mediums",
+        "my/finetuned-gpt2-medium",
+        "gpt2-medium/finetuned",
+        "f16:q8_0",
+    ] {
+        assert_eq!(names(name, "gpt2", GPT2_MEDIUM), [(world.clone(), 0), (life.clone(), 0)], "{name}");
     }
     // Another model of these sizes has the tokenizer, and not the continuation.
     assert_eq!(names("DialoGPT-medium", "gpt2", GPT2_MEDIUM), [(world, 0), (life, 0)]);

@@ -38,8 +38,8 @@ fn no_stage_introduces_more_than_was_measured_when_the_references_were_made() {
     let is_exact = |reference: &&Value| reference["name"] != "transformers-bf16"; // one unit in the last place is more
     for reference in report["references"].as_array().expect("references").iter().filter(is_exact) {
         for row in reference["results"].as_array().expect("results") {
-            let introduced = row["introduced"]["max_abs"].as_f64().expect("every stage's inputs are held");
-            assert!(introduced <= INTRODUCED, "{} {row}", reference["name"]);
+            let local = row["local"]["max_abs"].as_f64().expect("every stage's inputs are held");
+            assert!(local <= INTRODUCED, "{} {row}", reference["name"]);
         }
     }
 }
@@ -81,13 +81,13 @@ fn one_error_alone_can_be_asked_for() {
     let run = ["run", "--model", "tiny-llama2", "--reference", "llama.cpp-f32"];
     let (code, report) = terminal.json(&[&run[..], &["--introduced"]].concat());
     let row = &report["references"][0]["results"][5];
-    assert_eq!((code, &report["references"][0]["mode"]), (0, &"introduced".into()));
-    assert!(row["total"].is_null() && row["introduced"]["max_abs"].is_number());
+    assert_eq!((code, &report["references"][0]["mode"]), (0, &"local".into()));
+    assert!(row["accumulated"].is_null() && row["local"]["max_abs"].is_number());
 
     let (_, report) = terminal.json(&[&run[..], &["--total"]].concat());
     let row = &report["references"][0]["results"][5];
-    assert_eq!(report["references"][0]["mode"], "total");
-    assert!(row["total"]["max_abs"].is_number() && row["introduced"].is_null());
+    assert_eq!(report["references"][0]["mode"], "accumulated");
+    assert!(row["accumulated"]["max_abs"].is_number() && row["local"].is_null());
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn layers_can_be_run_by_themselves_from_the_references_own_input() {
     assert_eq!((code, &reference["mode"]), (0, &"layers".into()));
     let rows = reference["results"].as_array().expect("results");
     assert!(rows.iter().all(|row| [1, 2].contains(&row["layer"].as_u64().expect("a layer"))));
-    assert!(rows.iter().all(|row| row["total"].is_null() && row["introduced"]["max_abs"].is_number()));
+    assert!(rows.iter().all(|row| row["accumulated"].is_null() && row["local"]["max_abs"].is_number()));
     let starts: Vec<_> = rows.iter().flat_map(|row| row["since"].as_array().expect("starts")).collect();
     assert!(!starts.is_empty(), "a layer starts somewhere");
     assert!(starts.iter().all(|start| start["tap"] == "block_out"), "where the last one ended");
@@ -192,7 +192,7 @@ fn our_own_dump_is_compared_with_itself_and_with_a_reference() {
             .as_array()
             .expect("rows")
             .iter()
-            .all(|row| row["total"]["max_abs"] == 0.0)
+            .all(|row| row["accumulated"]["max_abs"] == 0.0)
     );
 
     let (code, _) = terminal.json(&["run", "--model", "tiny-llama2-q8_0", "--reference", "a"]);

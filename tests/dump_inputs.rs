@@ -103,7 +103,7 @@ impl Pair {
     fn assert_identical(&self, taps: usize) {
         let (code, rows) = self.compare();
         assert_eq!((code, rows.len()), (0, taps));
-        assert!(rows.iter().all(|row| row["total"]["max_abs"] == 0.0), "{rows:?}");
+        assert!(rows.iter().all(|row| row["accumulated"]["max_abs"] == 0.0), "{rows:?}");
     }
 }
 

@@ -51,7 +51,12 @@ fn use_several(bytes: Vec<u8>) {
         for site in dump.sites() {
             let _ = (dump.read(site), dump.foreign(site));
         }
-        let _ = cross_check_dumps("itself", &dump, &dump, rules(&selection, &tolerances, "f32", Mode::Total));
+        let _ = cross_check_dumps(
+            "itself",
+            &dump,
+            &dump,
+            rules(&selection, &tolerances, "f32", Mode::Accumulated),
+        );
     }
 }
 

@@ -92,7 +92,7 @@ fn compare(ours: &Dump, theirs: &Dump) -> Outcome {
 
 fn compare_selected(ours: &Dump, theirs: &Dump, selection: &Selection) -> xcheck::Result<Outcome> {
     let tolerances = Tolerances::shipped();
-    let rules = rules(selection, &tolerances, "f32", Mode::Total);
+    let rules = rules(selection, &tolerances, "f32", Mode::Accumulated);
     cross_check_dumps("theirs", ours, theirs, rules)
 }
 
@@ -459,10 +459,7 @@ fn what_is_introduced_is_told_since_the_nearest_values_that_are_held() {
     let since = |point, layer| {
         let row = outcome.rows.iter().find(|row| (row.site.point, row.site.layer) == (point, layer));
         let row = row.expect("it was compared");
-        (
-            row.introduced.is_some(),
-            row.since.iter().map(|start| (start.point, start.layer)).collect::<Vec<_>>(),
-        )
+        (row.local.is_some(), row.since.iter().map(|start| (start.point, start.layer)).collect::<Vec<_>>())
     };
     assert_eq!(since(Point::BlockOut, Some(0)), (true, vec![]), "since the tokens, within its layer");
     assert_eq!(since(Point::BlockOut, Some(2)), (true, vec![(Point::BlockOut, Some(1))]));

@@ -54,8 +54,8 @@ fn judge(name: &str, model: &LoadedModel, numerics: &dyn Numerics) -> Outcome {
     judge_in(Mode::Both, &everything, &dump(name), &*model.model, numerics, &mut ())
 }
 
-fn introduced(row: &Row) -> &xcheck::measure::Measurement {
-    row.introduced.as_ref().expect("the dumps hold every input")
+fn local(row: &Row) -> &xcheck::measure::Measurement {
+    row.local.as_ref().expect("the dumps hold every input")
 }
 
 // ---- honest files ---------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ fn the_table_of_errors_is_printed() {
 
 fn worst(outcome: &Outcome, checkpoint: Checkpoint) -> f64 {
     let rows = outcome.rows.iter().filter(|row| row.checkpoint() == checkpoint);
-    rows.map(|row| introduced(row).errors.max_rel_rms).fold(0.0, f64::max)
+    rows.map(|row| local(row).errors.max_rel_rms).fold(0.0, f64::max)
 }
 
 fn shown(error: f64) -> String {
@@ -224,6 +224,6 @@ fn the_kernels_for_one_token_do_not_give_the_bits_of_those_for_eight() {
     for name in ["bf16", "iq4_nl", "iq4_xs", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"] {
         let outcome = judge(name, &load(source(name)), &faulty);
         let products = outcome.rows.iter().filter(|row| PRODUCTS.contains(&row.site.point));
-        assert!(products.filter(|row| !introduced(row).is_identical()).count() > 2, "{name}");
+        assert!(products.filter(|row| !local(row).is_identical()).count() > 2, "{name}");
     }
 }

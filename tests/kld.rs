@@ -319,7 +319,7 @@ fn a_file_that_is_written_and_read_by_us_is_the_same_within_its_steps() {
     let path = written(&terminal, "ours.kld", &[]);
     let (code, report) = as_reference(&terminal, &format!("{path}#3"), "tiny-llama3-q8_0", &[]);
     assert_eq!((code, report["references"].as_array().map(Vec::len)), (0, Some(1)), "{report:#}");
-    let total = &report["references"][0]["results"][0]["total"];
+    let total = &report["references"][0]["results"][0]["accumulated"];
     assert!(total["max_abs"].as_f64().is_some_and(|error| error < 2e-5), "{total:#}");
 }
 

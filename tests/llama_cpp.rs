@@ -34,7 +34,7 @@ fn every_value_is_that_of_llama_cpp_bit_for_bit() {
 /// The points at which a stage by itself does not give the reference's bits.
 fn differing(outcome: &Outcome) -> BTreeSet<&'static str> {
     let differs = |found: &Measurement| !found.is_identical();
-    let rows = outcome.rows.iter().filter(|row| row.introduced.as_ref().is_some_and(differs));
+    let rows = outcome.rows.iter().filter(|row| row.local.as_ref().is_some_and(differs));
     rows.map(|row| row.site.point.name()).collect()
 }
 

@@ -167,7 +167,7 @@ fn what_real_engines_give_passes() {
         let (code, report) = check(&terminal, model, &shipped(name));
         assert_eq!(code, 0, "{name}: {}", report["references"][0]);
         assert_eq!(report["references"][0]["coverage"]["taps_compared"], 3, "{name}");
-        let agreement = &row(&report, "top_logprobs")["total"]["agreement"];
+        let agreement = &row(&report, "top_logprobs")["accumulated"]["agreement"];
         let rows = agreement["rows"].as_array().expect("rows").len();
         assert_eq!(agreement["same_top"], rows, "{name}");
         assert!(agreement["kl_max"].as_f64().expect("a number") < 1e-3, "{name}: {agreement}");
@@ -216,7 +216,7 @@ fn a_sum_over_the_named_tokens_alone_is_named() {
     let (code, report) = written.check();
     assert_eq!((code, &row(&report, "token_logprobs")["verdict"]), (1, &json!("pass")), "{report}");
     // Nothing is left for what is not named, which the reference finds likely.
-    assert_eq!(row(&report, "top_logprobs")["total"]["agreement"]["kl_max"], "inf");
+    assert_eq!(row(&report, "top_logprobs")["accumulated"]["agreement"]["kl_max"], "inf");
     assert_named(&written, "logprobs", "of-named");
 }
 
@@ -281,7 +281,7 @@ fn two_dumps_are_compared_by_ids() {
     let (one, twin) = (write(&honest(), "one.safetensors"), write(&turned, "twin.safetensors"));
     let (code, report) = terminal.json(&["compare", &twin, &one, "--no-report"]);
     assert_eq!(code, 0, "{report}");
-    assert_eq!(row(&report, "top_logprobs")["total"]["agreement"]["same_top"], 24);
+    assert_eq!(row(&report, "top_logprobs")["accumulated"]["agreement"]["same_top"], 24);
     let mut other = honest();
     other.ids[7][1] = (0..512).find(|id| !other.ids[7].contains(id)).expect("there are others");
     other.top[3][0] += 0.1;
@@ -342,7 +342,7 @@ fn beside_logits_a_difference_of_an_hundred_thousandth_fails() {
     assert_eq!(code, 0, "{report}");
     let token = row(&report, "token_logprobs");
     assert_eq!((&token["since"][0]["tap"], &token["judged"]["one_stage"]), (&json!("logits"), &json!(true)));
-    assert!(token["headroom"].as_f64() < Some(1.0), "{token}");
+    assert!(token["bound_ratio"].as_f64() < Some(1.0), "{token}");
     let mut bytes = std::fs::read(honest).expect("it ships");
     let length = u64::from_le_bytes(bytes[..8].try_into().expect("eight")) as usize;
     let header: Value = serde_json::from_slice(&bytes[8..8 + length]).expect("a header");
@@ -402,7 +402,7 @@ fn another_token_than_the_likeliest_fails() {
         assert_eq!(row(&report, tap)["verdict"], "fail", "{tap}");
     }
     assert_eq!(row(&report, "token_logprobs")["verdict"], "pass");
-    assert_eq!(row(&report, "top_ids")["total"]["worst_index"], json!([7, 4]));
+    assert_eq!(row(&report, "top_ids")["accumulated"]["worst_index"], json!([7, 4]));
 }
 
 #[test]
@@ -418,7 +418,7 @@ fn drift_is_told_from_where_it_begins() {
     written.top[4][0] += 0.01;
     let (code, report) = written.check();
     assert_eq!((code, &row(&report, "top_logprobs")["drift"]), (1, &Value::Null), "{report}");
-    let deltas = &row(&report, "top_logprobs")["total"]["agreement"]["max_delta"];
+    let deltas = &row(&report, "top_logprobs")["accumulated"]["agreement"]["max_delta"];
     assert!(deltas[4].as_f64() > Some(0.009) && deltas[5].as_f64() < Some(1e-5), "{deltas}");
 }
 
@@ -490,7 +490,7 @@ fn judged(point: Point, candidate: f32, reference: f32) -> Verdict {
     let found = measure(View::from(&candidate), View::from(&reference), ValuePrecision::F32, |_| {
         ColumnSelection::All
     });
-    let found = Observed { introduced: Some(Found::Measured(found)), ..Observed::default() };
+    let found = Observed { local: Some(Found::Measured(found)), ..Observed::default() };
     let source = "a test".to_owned();
     let measure = Measure {
         tolerance: Tolerance { max_abs: 1e-4, mean_abs: None, min_cosine: None, source, is_asked: true },

@@ -25,22 +25,22 @@ fn judge(measurement: Measurement, max_abs: f64, mean_abs: Option<f64>) -> Verdi
     row(None, measurement, max_abs, mean_abs).verdict
 }
 
-fn row(total: Option<Measurement>, introduced: Measurement, max_abs: f64, mean_abs: Option<f64>) -> Row {
-    row_by(Gate::Tolerance, total, introduced, max_abs, mean_abs)
+fn row(accumulated: Option<Measurement>, local: Measurement, max_abs: f64, mean_abs: Option<f64>) -> Row {
+    row_by(Gate::Tolerance, accumulated, local, max_abs, mean_abs)
 }
 
 fn row_by(
     gate: Gate,
-    total: Option<Measurement>,
-    introduced: Measurement,
+    accumulated: Option<Measurement>,
+    local: Measurement,
     max_abs: f64,
     mean_abs: Option<f64>,
 ) -> Row {
     let site = Site { point: Point::FfnOut, layer: Some(0), pass: Some(0) };
     let tolerance =
         Tolerance { max_abs, mean_abs, min_cosine: None, source: "this test".into(), is_asked: false };
-    let [total, introduced] = [total, Some(introduced)].map(|found| found.map(Found::Measured));
-    let found = Observed { total, introduced, ..Observed::default() };
+    let [accumulated, local] = [accumulated, Some(local)].map(|found| found.map(Found::Measured));
+    let found = Observed { accumulated, local, ..Observed::default() };
     let measure = Measure { tolerance, gate, computed: DType::F32, is_one_stage: true, demanded_of: None };
     Row::judge(site, 0..1, found, measure)
 }
@@ -121,8 +121,8 @@ fn nan_fails_wherever_it_stands_and_whatever_follows() {
 
 #[test]
 fn nan_of_the_total_run_fails_although_the_stage_introduces_nothing() {
-    let (total, introduced) = (compare(&[f64::NAN], &[1.0]), compare(&[1.0], &[1.0]));
-    assert_eq!(row(Some(total), introduced, 1.0, None).verdict, Verdict::Fail);
+    let (accumulated, local) = (compare(&[f64::NAN], &[1.0]), compare(&[1.0], &[1.0]));
+    assert_eq!(row(Some(accumulated), local, 1.0, None).verdict, Verdict::Fail);
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn a_cosine_below_its_bound_fails() {
             source: "this test".into(),
             is_asked: true,
         };
-        let observed = Observed { introduced: Some(Found::Measured(found.clone())), ..Observed::default() };
+        let observed = Observed { local: Some(Found::Measured(found.clone())), ..Observed::default() };
         let site = Site { point: Point::FfnOut, layer: Some(0), pass: Some(0) };
         let measure = Measure {
             tolerance,

@@ -29,7 +29,7 @@ const RUN: [&str; 6] = ["run", "-m", "tiny-llama2-hf", "--reference", "d", "--no
 fn is_reproduced(terminal: &Terminal, options: &[&str]) -> bool {
     let (code, report) = terminal.json(&[&RUN[..], options].concat());
     let rows = report["references"][0]["results"].as_array().expect("rows");
-    code == 0 && !rows.is_empty() && rows.iter().all(|row| row["total"]["max_abs"] == 0.0)
+    code == 0 && !rows.is_empty() && rows.iter().all(|row| row["accumulated"]["max_abs"] == 0.0)
 }
 
 #[track_caller]

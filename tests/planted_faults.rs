@@ -181,7 +181,7 @@ fn a_fault_is_introduced_once_and_inherited_after() {
     let outcome = judge(&tiny_llama2(), &LLAMA_CPP_F32, &mut fault);
     let failing: Vec<Site> =
         outcome.rows.iter().filter(|row| row.verdict == Verdict::Fail).map(|row| row.site).collect();
-    assert_eq!(failing, [site], "only the stage that made the error fails by what it introduced");
+    assert_eq!(failing, [site], "only the stage that made the error fails by its local error");
     let inherited = outcome.rows.iter().filter(|row| row.has_grown()).count();
     assert!(inherited > 50, "what comes after shows the error in the ordinary run: {inherited}");
 }

@@ -33,14 +33,14 @@ fn every_figure_of_an_architecture_is_the_worst_of_its_dumps() {
     let of_dump = |at: usize, figure: &str| {
         let rows = report["references"][at]["checkpoints"].as_array().expect("a list");
         let ffn = rows.iter().find(|row| row["checkpoint"] == "ffn_out").expect("it is compared");
-        ffn["introduced"][figure].as_f64().expect("a number")
+        ffn["local"][figure].as_f64().expect("a number")
     };
-    let llama = &row(&report, "llama", "ffn_out")["introduced"];
+    let llama = &row(&report, "llama", "ffn_out")["local"];
     for figure in ["max_abs", "mean_abs"] {
         assert_eq!(llama[figure].as_f64(), Some(of_dump(0, figure).max(of_dump(1, figure))), "{figure}");
     }
     assert_eq!(llama["cosine"].as_f64(), Some(of_dump(0, "cosine").min(of_dump(1, "cosine"))));
-    let gpt2 = &row(&report, "gpt2", "ffn_out")["introduced"];
+    let gpt2 = &row(&report, "gpt2", "ffn_out")["local"];
     assert_eq!(gpt2["max_abs"].as_f64(), Some(of_dump(2, "max_abs")));
     assert_eq!(report["architectures"][0]["models"], serde_json::json!(["tiny-llama2", "tiny-llama3"]));
 }

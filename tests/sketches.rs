@@ -202,7 +202,7 @@ fn our_own_engine_writes_sketches_into_a_file_that_others_read() {
 fn nothing_starts_from_a_sketch_in_any_mode() {
     let (model, name) = SKETCHES[0];
     let dump = sketch(model, name);
-    for mode in [Mode::Both, Mode::Total, Mode::Introduced] {
+    for mode in [Mode::Both, Mode::Accumulated, Mode::Local] {
         let outcome = run_in(mode, model, &dump, &mut ());
         assert_eq!(outcome.verdict, Verdict::Pass, "{mode:?}: {:?}", outcome.reason);
         let wrong = run_in(mode, model, &dump, &mut Off(Point::FfnOut, 1, 1e-3));

@@ -173,6 +173,7 @@ fn tokenized(own: &[u32]) -> Finding {
         is_stated: true,
         suppositions: &[],
         causes: true,
+        budget: None,
     };
     let own = Ok(own.to_vec());
     let outcome = check_case("case", &*bed.model, &*bed.numerics, &dump, &own, rules, &mut ());

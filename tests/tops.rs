@@ -74,8 +74,8 @@ fn a_report_tells_which_tokens_lead_in_words() {
     let rows = reference["results"].as_array().expect("rows");
     let of =
         |tap: &str| rows.iter().find(|row| row["tap"] == tap && row["pass"] == 0).expect("it was compared");
-    let tops = &of("last_logits")["total"]["tops"];
-    let choice = &of("argmax")["total"];
+    let tops = &of("last_logits")["accumulated"]["tops"];
+    let choice = &of("argmax")["accumulated"];
     for side in ["candidate", "reference"] {
         assert_eq!(tops[side][0]["token"].as_f64(), choice[side].as_f64(), "{side}");
         let token = &tops[side][0]["token"];
@@ -83,7 +83,7 @@ fn a_report_tells_which_tokens_lead_in_words() {
         assert!(texts.iter().any(|text| text["token"] == *token && text["text"].is_string()), "{token}");
     }
     assert!(tops["kl"].as_f64().is_some_and(|kl| kl > 1.0), "{tops}");
-    let apart = &of("logits")["total"]["agreement"];
+    let apart = &of("logits")["accumulated"]["agreement"];
     assert_eq!(
         apart["rows"].as_array().map(Vec::len),
         reference["tokens"]["prompt"].as_array().map(Vec::len)

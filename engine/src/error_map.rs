@@ -1,9 +1,11 @@
-//! Distribution of errors over two axes of an array, and by size. Its memory does not depend on the array's size.
+//! Distribution of errors over two axes of an array of up to three, and by size. Its memory does not depend on the array's size.
 
 use std::ops::Range;
 
 /// Cells along each side of a map, at most.
 const CELLS: usize = 24;
+/// Cells along an innermost axis, at most: its entries are often wrong one by one.
+const FINE_CELLS: usize = 64;
 /// Number of values up to which every value is counted. In larger arrays one in so many is counted, for itself and
 /// those up to the next. The step shares no factor with the sizes of heads, so that all entries are sampled.
 const COUNTED_WHOLE: usize = 1 << 16;
@@ -98,10 +100,21 @@ impl MagnitudeCounts {
     }
 }
 
+<<<<<<< origin/main
 /// The largest error of each region of an array, and the number of errors of each magnitude.
+=======
+/// The two outermost axes of an array.
+const OUTERMOST: [usize; 2] = [0, 1];
+/// The outermost and the innermost of three axes.
+const INNERMOST: [usize; 2] = [0, 2];
+
+/// The largest error of each part of an array, and how many there are of each size.
+>>>>>>> 8cb26003fd834e5e749c3bb1493771a209b5e38b
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ErrorMap {
-    /// The lengths of the two outermost axes; that of a single axis stands last, after 1.
+    /// The axes of the map: the two outermost, or the outermost and the innermost of three.
+    pub axes: [usize; 2],
+    /// The lengths of these axes; that of a single axis stands last, after 1.
     pub lengths: [usize; 2],
     /// The largest errors, in a map of [`Self::cells`], row by row. Neighbours on an axis share a cell where it is long.
     pub largest: Vec<ErrorMagnitude>,
@@ -109,6 +122,8 @@ pub struct ErrorMap {
     counts: Vec<u64>,
     /// Values at each index of the two axes.
     inner: usize,
+    /// The map over the outermost and the innermost of three axes, until one of both is chosen.
+    innermost: Option<Vec<ErrorMagnitude>>,
     /// Interval of counted values in a run.
     step: usize,
     /// Interval of counted values over the whole array.
@@ -126,29 +141,56 @@ impl ErrorMap {
         let values = shape.iter().fold(1usize, |values, &length| values.saturating_mul(length));
         let step = if values > COUNTED_WHOLE { STEP } else { 1 };
         let counts = vec![0; ErrorMagnitude::COUNT];
-        let mut spread = Self { lengths, largest: Vec::new(), counts, inner, step, counted: 1 };
+        let (axes, innermost) = (OUTERMOST, None);
+        let mut spread =
+            Self { axes, lengths, largest: Vec::new(), counts, inner, innermost, step, counted: 1 };
         let [rows, columns] = spread.cells();
         spread.largest = vec![ErrorMagnitude::NONE; rows * columns];
         spread
     }
 
+    /// Creates the distribution of an array without differences, with a map over its innermost axis as well.
+    pub fn with_innermost(shape: &[usize]) -> Self {
+        let spread = Self::new(shape);
+        let cells = spread.cells()[0] * spread.inner.min(FINE_CELLS);
+        Self { innermost: (shape.len() == 3).then(|| vec![ErrorMagnitude::NONE; cells]), ..spread }
+    }
+
+    /// Keeps the map that hides less: that in which a smaller part of the cells has errors of 1 or more.
+    pub fn settled(mut self) -> Self {
+        let share = |map: &[ErrorMagnitude]| {
+            let large = map.iter().filter(|size| **size >= ErrorMagnitude::of(1.0)).count();
+            large as f64 / map.len().max(1) as f64
+        };
+        if let Some(innermost) = self.innermost.take()
+            && share(&innermost) < share(&self.largest)
+        {
+            (self.axes, self.largest) = (INNERMOST, innermost);
+            self.lengths[1] = self.inner;
+        }
+        self
+    }
+
     /// Creates a distribution from its figures, with one in `counted` values counted; `None` if they contradict each
     /// other.
     pub fn from_parts(
+        axes: [usize; 2],
         lengths: [usize; 2],
         largest: Vec<ErrorMagnitude>,
         counts: &[(ErrorMagnitude, u64)],
         counted: usize,
     ) -> Option<Self> {
-        let mut spread = Self { largest, counted, ..Self::new(&lengths) };
+        let mut spread = Self { axes, largest, counted, ..Self::new(&lengths) };
         counts.iter().for_each(|&(size, count)| spread.counts[usize::from(size.0)] = count);
         let [rows, columns] = spread.cells();
-        (spread.largest.len() == rows * columns && counted > 0).then_some(spread)
+        let is_whole = spread.largest.len() == rows * columns && counted > 0;
+        (is_whole && [OUTERMOST, INNERMOST].contains(&axes)).then_some(spread)
     }
 
     /// Returns the number of cells of the map along each axis.
     pub fn cells(&self) -> [usize; 2] {
-        self.lengths.map(|length| length.min(CELLS))
+        let [rows, columns] = self.lengths;
+        [rows.min(CELLS), columns.min(if self.axes == INNERMOST { FINE_CELLS } else { CELLS })]
     }
 
     /// Returns the interval of counted values; 1 if all were counted. NaN and infinity are always counted.
@@ -220,11 +262,40 @@ impl ErrorMap {
         }
     }
 
+    /// Shows the errors of a run in the map over the innermost axis. Of a run whose largest error is below 1, that error stands
+    /// for each.
+    pub fn meet_innermost(&mut self, run: Range<usize>, errors: &[f64], largest: f64) {
+        let ([rows, high], inner) = ([self.lengths[0], self.cells()[0]], self.inner);
+        let per_row = self.lengths[1] * inner;
+        let Some(map) = &mut self.innermost else { return };
+        let wide = inner.min(FINE_CELLS);
+        let is_small = largest < 1.0 && run.len() >= inner;
+        for start in run.clone().step_by(per_row.max(1)) {
+            // A run seldom spans several rows.
+            let end = run.end.min(start + per_row);
+            if is_small && start / per_row == (end - 1) / per_row {
+                let cells = &mut map[start / per_row * high / rows * wide..][..wide];
+                cells.iter_mut().for_each(|cell| *cell = (*cell).max(ErrorMagnitude::of(largest)));
+                continue;
+            }
+            for flat in start..end {
+                let cell = flat / per_row * high / rows * wide + flat % inner * wide / inner;
+                map[cell] = map[cell].max(ErrorMagnitude::of(errors[flat - run.start]));
+            }
+        }
+    }
+
     /// Adds the figures of another part of the array.
     pub fn followed_by(mut self, next: &Self) -> Self {
         self.counts.iter_mut().zip(&next.counts).for_each(|(count, next)| *count += next);
         self.counted = self.counted.max(next.counted);
-        self.largest.iter_mut().zip(&next.largest).for_each(|(size, &next)| *size = (*size).max(next));
+        let maps = [
+            (Some(&mut self.largest), Some(&next.largest)),
+            (self.innermost.as_mut(), next.innermost.as_ref()),
+        ];
+        for (map, next) in maps.into_iter().filter_map(|(map, next)| map.zip(next)) {
+            map.iter_mut().zip(next).for_each(|(size, &next)| *size = (*size).max(next));
+        }
         self
     }
 

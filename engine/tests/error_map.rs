@@ -62,7 +62,7 @@ proptest! {
         let nonfinite = errors.iter().filter(|error| !error.is_finite()).count() as u64;
         prop_assert_eq!(whole.counts().find(|(size, _)| *size == ErrorMagnitude::NONFINITE).map_or(0, |found| found.1), nonfinite);
         let counts: Vec<_> = whole.counts().collect();
-        let again = ErrorMap::from_parts(whole.lengths, whole.largest.clone(), &counts, whole.counted());
+        let again = ErrorMap::from_parts([0, 1], whole.lengths, whole.largest.clone(), &counts, whole.counted());
         prop_assert_eq!(again.as_ref().map(ErrorMap::counted), Some(whole.counted()));
         prop_assert_eq!(again.map(|again| again.largest), Some(whole.largest));
     }
@@ -103,10 +103,10 @@ fn a_size_is_the_power_of_two_below() {
 
 #[test]
 fn a_map_that_does_not_fit_its_lengths_is_none() {
-    assert!(ErrorMap::from_parts([3, 40], vec![ErrorMagnitude::NONE; 3 * 24], &[], 1).is_some());
-    assert!(ErrorMap::from_parts([3, 40], vec![ErrorMagnitude::NONE; 3 * 40], &[], 1).is_none());
-    assert!(ErrorMap::from_parts([usize::MAX, usize::MAX], Vec::new(), &[], 1).is_none());
-    assert!(ErrorMap::from_parts([3, 40], vec![ErrorMagnitude::NONE; 3 * 24], &[], 0).is_none());
+    assert!(ErrorMap::from_parts([0, 1], [3, 40], vec![ErrorMagnitude::NONE; 3 * 24], &[], 1).is_some());
+    assert!(ErrorMap::from_parts([0, 1], [3, 40], vec![ErrorMagnitude::NONE; 3 * 40], &[], 1).is_none());
+    assert!(ErrorMap::from_parts([0, 1], [usize::MAX, usize::MAX], Vec::new(), &[], 1).is_none());
+    assert!(ErrorMap::from_parts([0, 1], [3, 40], vec![ErrorMagnitude::NONE; 3 * 24], &[], 0).is_none());
 }
 
 #[test]
@@ -130,4 +130,31 @@ fn what_is_counted_of_a_large_array_stands_for_what_is_not() {
     let mut alone = ErrorMap::new(&[1 << 7, 1 << 10]);
     alone.add(17, 0.5);
     assert_eq!(alone.counted(), 1, "each that is added by itself is counted");
+}
+
+/// Two wrong entries of each head are two columns over the innermost axis, and everything over the two outermost.
+#[test]
+fn a_map_is_over_the_axes_that_hide_least() {
+    let shape = [9, 4, 32];
+    let error = |flat: usize| if [1, 9].contains(&(flat % 32)) { 1e3 } else { 0.25 };
+    let errors: Vec<f64> = (0..9 * 4 * 32).map(error).collect();
+    let settled = |errors: &[f64]| {
+        let mut spread = ErrorMap::with_innermost(&shape);
+        for (row, errors) in errors.chunks(128).enumerate() {
+            let largest = |part: std::ops::Range<usize>| errors[part].iter().copied().fold(0.0, f64::max);
+            let run = 128 * row..128 * row + 128;
+            spread.meet_run(run.clone(), largest(0..128), largest);
+            spread.meet_innermost(run, errors, largest(0..128));
+        }
+        spread.settled()
+    };
+    let stripes = settled(&errors);
+    assert_eq!((stripes.axes, stripes.lengths, stripes.cells()), ([0, 2], [9, 32], [9, 32]));
+    let large = |column: usize| {
+        stripes.largest.iter().skip(column).step_by(32).all(|size| *size >= ErrorMagnitude::of(1.0))
+    };
+    assert_eq!((0..32).filter(|&column| large(column)).collect::<Vec<_>>(), [1, 9]);
+    let heads: Vec<f64> = (0..9 * 4 * 32).map(|flat| if flat / 32 % 4 == 2 { 1e3 } else { 0.25 }).collect();
+    let of_a_head = settled(&heads);
+    assert_eq!((of_a_head.axes, of_a_head.lengths), ([0, 1], [9, 4]));
 }

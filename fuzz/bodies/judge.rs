@@ -49,12 +49,13 @@ fn compare(candidate: &Dump, reference: &Dump) -> Outcome {
         tolerances: &tolerances,
         gate: Gate::Rounding,
         precision: "f32",
-        mode: Mode::Total,
+        mode: Mode::Accumulated,
         role: Role::Reference,
         rounding: Rounding::Stated,
         is_stated: true,
         suppositions: &[],
         causes: true,
+        budget: None,
     };
     cross_check_dumps("fuzz", candidate, reference, rules).expect("the two can be compared")
 }

@@ -93,7 +93,7 @@ import sys
 
 for reference in json.load(open(sys.argv[1] + "/report.json"))["references"]:
     for row in reference["checkpoints"]:
-        errors = row["introduced"] or row["total"]
+        errors = row["local"] or row["accumulated"]
         if errors and row["worst"]:
             gap = 1 - errors["cosine"]
             print(

@@ -1,4 +1,4 @@
-//! `xcheck audit`: a dump judged by its own inputs and the weights alone. No reference has a say.
+//! `xcheck audit`: short for `xcheck check --introduced`, with dumps as arguments.
 
 use clap::Args as ClapArgs;
 
@@ -7,7 +7,7 @@ use crate::cli::judging::JudgingOptions;
 use crate::cli::prompt::PromptOptions;
 use crate::compare::Verdict;
 use crate::diagnose::Mode;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Arguments of `xcheck audit`.
 #[derive(Debug, ClapArgs)]
@@ -25,7 +25,19 @@ pub struct Args {
     prompt: PromptOptions,
 }
 
-/// Judges each operation by the dump's own inputs.
+/// Judges each operation by the dump's own inputs; with `--from-reference` each layer.
+///
+/// # Errors
+/// If accumulated errors are asked for, and the errors of `check`.
 pub fn run(args: &Args) -> Result<Verdict> {
-    judge_candidates(&args.dump, (&args.options, &args.prompt), Mode::Introduced, ("audit", None))
+    let mode = match args.options.mode()? {
+        Mode::Both => Mode::Local,
+        Mode::Accumulated => {
+            return Err(Error::Usage(
+                "--total: audit measures local errors; use xcheck check --total".to_owned(),
+            ));
+        }
+        mode => mode,
+    };
+    judge_candidates(&args.dump, (&args.options, &args.prompt), mode, ("audit", None))
 }

@@ -136,12 +136,13 @@ fn compared(args: &Args, candidate: NamedDump, reference: NamedDump) -> Result<C
         tolerances: &tolerances,
         precision,
         gate: args.gate.gate(),
-        mode: Mode::Total,
+        mode: Mode::Accumulated,
         role: Role::Reference,
         rounding: Rounding::Stated,
         is_stated: true,
         suppositions: &[],
         causes: args.causes.are_sought(),
+        budget: None,
     };
     let mut outcome = cross_check_dumps(&reference.name, &candidate.dump, &reference.dump, rules)?;
     let manifest = &candidate.dump.manifest;
@@ -189,7 +190,7 @@ fn audit_both(args: &Args, model: &str, output: &Output) -> Result<Report> {
     };
     let dumps = [args.candidate.clone(), args.reference.clone()];
     let prompt = PromptOptions { prompt: None, tokens: args.tokens.clone() };
-    let mut report = judged(&dumps, (&options, &prompt), Mode::Introduced, ("audit", None), output)?;
+    let mut report = judged(&dumps, (&options, &prompt), Mode::Local, ("audit", None), output)?;
     let outcomes = report.results.iter_mut().map(|result| &mut result.outcome);
     let sides =
         ["candidate", "reference"].into_iter().flat_map(|side| apart.iter().map(move |apart| (side, apart)));
@@ -201,7 +202,7 @@ fn audit_both(args: &Args, model: &str, output: &Output) -> Result<Report> {
 
 /// Describes the largest relative difference of two dumps.
 fn apart(outcome: &Outcome) -> String {
-    let error = |row: &Row| row.total.as_ref().map_or(0.0, |found| found.errors.max_scaled);
+    let error = |row: &Row| row.accumulated.as_ref().map_or(0.0, |found| found.errors.max_scaled);
     let real = outcome.rows.iter().filter(|row| row.site.point.kind() == ValueKind::Real);
     match real.max_by(|a, b| error(a).total_cmp(&error(b))) {
         None => "the two dumps have nothing in common to compare".to_owned(),

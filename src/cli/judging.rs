@@ -114,8 +114,8 @@ impl ModeOptions {
     /// Returns the requested mode.
     pub fn mode(&self) -> Mode {
         match (self.introduced, self.total, self.from_reference) {
-            (true, ..) => Mode::Introduced,
-            (_, true, _) => Mode::Total,
+            (true, ..) => Mode::Local,
+            (_, true, _) => Mode::Accumulated,
             (.., true) => Mode::Layers,
             _ => Mode::Both,
         }
@@ -202,12 +202,12 @@ impl JudgingOptions {
     /// If total errors of a part are asked for.
     pub fn mode(&self) -> Result<Mode> {
         match self.mode.mode() {
-            Mode::Total if self.shard.is_given() => Err(Error::Usage(
+            Mode::Accumulated if self.shard.is_given() => Err(Error::Usage(
                 "--total and --shard: accumulated errors need a run of the whole model, but a shard runs \
                  only a part; omit --total or --shard"
                     .to_owned(),
             )),
-            Mode::Both if self.shard.is_given() => Ok(Mode::Introduced),
+            Mode::Both if self.shard.is_given() => Ok(Mode::Local),
             mode => Ok(mode),
         }
     }
@@ -262,6 +262,14 @@ struct Way {
     contradiction: Option<String>,
     /// True if neither the manifest nor the stored types suggest this arithmetic.
     is_guess: bool,
+}
+
+impl Way {
+    /// Makes a stated arithmetic that nothing contradicts.
+    fn new(producer: Producer, choices: Vec<Box<dyn Numerics>>) -> Self {
+        let (shown, note, contradiction) = (None, None, None);
+        Self { producer, choices, is_stated: true, shown, note, contradiction, is_guess: false }
+    }
 }
 
 impl Judging<'_> {
@@ -384,7 +392,7 @@ impl Judging<'_> {
         let options = &self.options.numerics;
         let way = |producer: Producer, shown, note| -> Result<Way> {
             let (choices, is_stated) = options.of_dump(&*loaded.model, &producer)?;
-            Ok(Way { producer, choices, is_stated, shown, note, contradiction: None, is_guess: false })
+            Ok(Way { is_stated, shown, note, ..Way::new(producer, choices) })
         };
         let producer = &named.dump.manifest.producer;
         let mut said = way(producer.clone(), None, None)?;
@@ -408,15 +416,8 @@ impl Judging<'_> {
         if loaded.format == "gguf" {
             let choices = options.of_gguf(&*loaded.model, producer)?;
             let note = "the dump does not state its arithmetic; its values match the arithmetic of llama.cpp";
-            let suggested = Way {
-                producer: producer.clone(),
-                choices,
-                is_stated: true,
-                shown: None,
-                note: Some(note.to_owned()),
-                contradiction: None,
-                is_guess: true,
-            };
+            let note = Some(note.to_owned());
+            let suggested = Way { note, is_guess: true, ..Way::new(producer.clone(), choices) };
             ways.extend(Some(suggested).filter(|way| !way.choices.is_empty()));
         }
         Ok(ways)
@@ -447,21 +448,16 @@ impl Judging<'_> {
             let Ok((choices, is_stated)) = self.options.numerics.of_dump(&*loaded.model, &producer) else {
                 continue;
             };
-            let way = Way {
-                producer,
-                choices,
-                is_stated,
-                shown: said.shown,
-                note: None,
-                contradiction: None,
-                is_guess: true,
-            };
+            let way = Way { is_stated, shown: said.shown, is_guess: true, ..Way::new(producer, choices) };
             let mut explains = false;
             for numerics in &way.choices {
                 let found = by(&way, &**numerics, false)?;
                 // An engine with such a cache is off by about as much as that comes to.
-                let is_off =
-                    found.rows.iter().filter_map(Row::headroom).any(|headroom| headroom >= LEAST_OF_NOISE);
+                let is_off = found
+                    .rows
+                    .iter()
+                    .filter_map(Row::bound_ratio)
+                    .any(|bound_ratio| bound_ratio >= LEAST_OF_NOISE);
                 let is_seen = match numerics.cache_noise() > 0.0 {
                     true => is_off,
                     false if tried == FLOATS => found.is_mostly_nearer_than(outcome),
@@ -506,15 +502,7 @@ impl Judging<'_> {
             let known = said.shown.unwrap_or(Profile::of(&**choices.first()?));
             let shown = known.stated(producer.rounding.as_ref()?).ok()?;
             let note = Some(about_integers(&products));
-            Some(Way {
-                producer,
-                choices,
-                is_stated,
-                shown: Some(shown),
-                note,
-                contradiction: None,
-                is_guess,
-            })
+            Some(Way { is_stated, shown: Some(shown), note, is_guess, ..Way::new(producer, choices) })
         };
         products.into_iter().filter_map(way).collect()
     }
@@ -532,10 +520,9 @@ impl Judging<'_> {
     ) -> Result<Option<Verdict>> {
         let is_asked = outcome.verdict == Verdict::Fail && !self.options.shard.is_given();
         let cause = outcome.cause().filter(|_| is_asked);
-        let Some(supposed) = cause.and_then(|cause| cause.supposed.as_ref()) else { return Ok(None) };
+        let Some(changes) = cause.and_then(|cause| cause.changes()) else { return Ok(None) };
         let own = self.options.suppositions();
-        let Ok(changes) = supposed.split(" and ").map(Supposition::named).collect::<Result<Vec<_>, _>>()
-        else {
+        let Ok(changes) = changes.map(Supposition::named).collect::<Result<Vec<_>, _>>() else {
             return Ok(None);
         };
         let suppositions: Vec<_> = own.into_iter().chain(changes).collect();
@@ -572,7 +559,8 @@ impl Judging<'_> {
             (Rounding::Stated, Some(shown)) => Rounding::Shown(shown),
             (said, _) => said,
         };
-        let rules = Rules { causes, rounding, ..said };
+        let budget = self.options.causes.budget();
+        let rules = Rules { causes, rounding, budget: budget.as_ref(), ..said };
         let mut progress = Progress::new(&named.name, loaded.model.dimensions().n_layers)
             .along(named.dump.manifest.passes.iter().map(|pass| pass.tokens.len()));
         cross_check(&named.name, &*loaded.model, numerics, &named.dump, rules, &mut progress)
@@ -598,6 +586,7 @@ impl Judging<'_> {
             is_stated,
             suppositions,
             causes: self.options.causes.are_sought(),
+            budget: None,
         }
     }
 

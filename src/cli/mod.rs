@@ -63,12 +63,13 @@ mod tokenize;
 mod unsaid;
 mod unsaid_integers;
 
+use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::builder::Styles;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
@@ -83,7 +84,6 @@ pub use environment::with_environment;
     about,
     propagate_version = true,
     max_term_width = 100,
-    help_template = help_template(),
     after_help = AFTER_HELP
 )]
 pub struct Cli {
@@ -106,11 +106,20 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Shell", &["completions", "man"]),
 ];
 
-/// Returns the template of `xcheck --help`, which lists the commands of this build in groups.
-fn help_template() -> String {
+/// Reads a command line.
+///
+/// # Errors
+/// If it is wrong, or asks for help or the version: what to print.
+pub fn parse(words: Vec<OsString>) -> std::result::Result<Cli, clap::Error> {
+    let mut commands = with_groups(Cli::command());
+    let matches = commands.try_get_matches_from_mut(words)?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut commands))
+}
+
+/// Sets the template of `xcheck --help`, which lists the commands of this build in groups.
+fn with_groups(commands: clap::Command) -> clap::Command {
     let styles = Styles::default();
     let (header, literal) = (styles.get_header(), styles.get_literal());
-    let commands = Command::augment_subcommands(clap::Command::new("xcheck"));
     let line = |name: &&str| {
         let command = commands.find_subcommand(name).filter(|command| !command.is_hide_set())?;
         let about = command.get_about().map(ToString::to_string).unwrap_or_default();
@@ -120,10 +129,11 @@ fn help_template() -> String {
         let lines: String = names.iter().filter_map(line).collect();
         format!("{header}{title}:{header:#}\n{lines}\n")
     };
-    format!(
+    let template = format!(
         "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{}{header}Options:{header:#}\n{{options}}{{after-help}}",
         GROUPS.map(group).concat()
-    )
+    );
+    commands.help_template(template)
 }
 
 /// Arguments of a command that was left out of this program.
@@ -143,10 +153,10 @@ enum Command {
     /// Measures two errors: the local error of each operation, computed again from the dump's own inputs, and
     /// the accumulated error of a whole run from the tokens on.
     Check(check::Args),
-    /// Check a dump without a reference
+    /// Check a dump's local errors only: short for check --introduced
     ///
     /// Each operation must be within the error bound of rounding, given the dump's own inputs and the
-    /// weights.
+    /// weights. No run from the tokens is needed.
     Audit(audit::Args),
     /// Compare two dumps of any engines
     Compare(compare::Args),

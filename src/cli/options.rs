@@ -4,14 +4,17 @@ use std::collections::HashSet;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::thread;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
 use crate::change::Supposition;
 use crate::checkpoint::Checkpoint;
+use crate::cli::progress::Searching;
 use crate::cli::target::{Target, Variant};
 use crate::cli::terminal::{self, say, tell};
 use crate::compare::{Checkpoints, Ranges, Selection, Tolerances, Verdict};
+use crate::diagnose::Budget;
 use crate::error::{Error, Result};
 use crate::format::FileBytes;
 use crate::model::{Activation, I2sLayout, LoadedModel, TernaryFiles};
@@ -176,16 +179,47 @@ pub struct CauseOptions {
     /// The search takes longer than everything else. No verdict depends on it.
     #[arg(long, conflicts_with = "baseline", help_heading = "Judging")]
     no_causes: bool,
+    /// Time limit of the search for causes in seconds, or none
+    ///
+    /// If the limit ends the search, the report says so. No verdict depends on it.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value = "10",
+        value_parser = causes_limit,
+        conflicts_with = "no_causes",
+        help_heading = "Judging"
+    )]
+    causes_limit: CausesLimit,
+}
+
+/// Time limit of the search for causes; `None` lifts it.
+#[derive(Clone, Copy, Debug, Default)]
+struct CausesLimit(Option<Duration>);
+
+fn causes_limit(typed: &str) -> std::result::Result<CausesLimit, String> {
+    let seconds = typed.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    match (typed, seconds) {
+        ("none", _) => Ok(CausesLimit(None)),
+        (_, Some(seconds)) => Ok(CausesLimit(Some(seconds))),
+        _ => Err("expected a number of seconds, or none".to_owned()),
+    }
 }
 
 impl CauseOptions {
     /// No search.
     #[cfg(feature = "hub")]
-    pub const NONE: Self = Self { no_causes: true };
+    pub const NONE: Self = Self { no_causes: true, causes_limit: CausesLimit(None) };
 
     /// Returns true if causes are searched.
     pub fn are_sought(&self) -> bool {
         !self.no_causes
+    }
+
+    /// Returns the time limit of one comparison's search, which shows its progress; `None` without a limit.
+    pub fn budget(&self) -> Option<Budget> {
+        let bar = Searching::new();
+        self.causes_limit.0.map(|limit| Budget::new(limit, move |spent| bar.reached(spent)))
     }
 
     /// Returns a note if causes of a failure were not requested.

@@ -24,7 +24,7 @@ pub fn parting(target: &Target, outcome: &Outcome, dump: &Dump) -> Option<String
 
 fn told(target: &Target, outcome: &Outcome, dump: &Dump) -> Result<Option<String>> {
     let row = outcome.rows.iter().find(|row| row.site.point == Point::Generated);
-    let worst = row.and_then(|row| row.total.as_ref()).and_then(|found| found.worst.as_ref());
+    let worst = row.and_then(|row| row.accumulated.as_ref()).and_then(|found| found.worst.as_ref());
     let generated = dump.manifest.generated.as_deref().unwrap_or_default();
     let Some(worst) = worst.filter(|worst| worst.candidate != worst.reference) else { return Ok(None) };
     let (own, engine, other) = match outcome.subject.role {

@@ -21,7 +21,7 @@ use crate::cli::options::{
 use crate::cli::output::Output;
 use crate::cli::target::Target;
 use crate::compare::{Role, Row, Tolerances, Verdict};
-use crate::diagnose::Mode;
+use crate::diagnose::{Mode, NOT_RECORDED};
 use crate::dump::{COARSEST, Dump, ModelInfo, Producer};
 use crate::error::{Error, Result};
 use crate::model::Model;
@@ -188,7 +188,7 @@ impl Args {
         let (mut comparison, trial) = best_trial(&trials, self.causes.are_sought(), &mut by)?;
         dump.manifest.producer.settings = with(&told, trial);
         // What a server does not show is nothing to be told of each.
-        comparison.outcome.notes.retain(|note| !note.starts_with("not recorded in the dump: "));
+        comparison.outcome.notes.retain(|note| !note.starts_with(NOT_RECORDED));
         if trials.len() > 1 {
             comparison.outcome.notes.push(format!(
                 "the server does not state its arithmetic; the best match is used: {}; set another with \
@@ -315,7 +315,7 @@ fn best_trial<'t>(
     let said =
         |(Comparison { outcome, .. }, _): &(Comparison, _)| (outcome.verdict, outcome.count(Verdict::Fail));
     let off = |(comparison, _): &(Comparison, _)| {
-        comparison.outcome.rows.iter().filter_map(Row::headroom).fold(0.0, f64::max)
+        comparison.outcome.rows.iter().filter_map(Row::bound_ratio).fold(0.0, f64::max)
     };
     let Some(least) = judged.iter().map(said).min() else {
         return Err(refused.expect("there are trials, and none was judged"));

@@ -84,6 +84,33 @@ impl Drop for Progress {
     }
 }
 
+/// Progress of a search for causes.
+pub struct Searching {
+    bar: ProgressBar,
+}
+
+impl Searching {
+    /// Creates the line, hidden until the search has taken some time.
+    pub fn new() -> Self {
+        let style = ProgressStyle::with_template("{spinner} searching for causes  {msg}");
+        Self { bar: ProgressBar::hidden().with_style(style.expect("the template is sound")) }
+    }
+
+    /// Shows the time spent.
+    pub fn reached(&self, spent: Duration) {
+        if self.bar.is_hidden() && spent > PATIENCE {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        self.bar.set_message(format!("{} s", spent.as_secs()));
+    }
+}
+
+impl Drop for Searching {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
 /// Progress in equal steps.
 pub struct Counted {
     bar: ProgressBar,

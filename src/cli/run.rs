@@ -196,12 +196,13 @@ impl Args {
             tolerances,
             precision: loaded.precision.name(),
             gate: self.options.mode.gate(),
-            mode: Mode::Total,
+            mode: Mode::Accumulated,
             role: Role::Reference,
             rounding: Rounding::Stated,
             is_stated: true,
             suppositions: &suppositions,
             causes: self.options.causes.are_sought(),
+            budget: None,
         };
         let mut progress = Progress::new(&case.name, loaded.model.dimensions().n_layers);
         let (model, dump) = (&*loaded.model, case.reference(loaded.model.architecture())?);
@@ -229,7 +230,7 @@ impl Args {
             self.reference.is_empty() && self.prompt.prompt.is_none() && self.prompt.tokens.is_none();
         let selection = self.options.selection();
         let generates = selection.checkpoints.contains(&Checkpoint::Generation);
-        let runs_whole = matches!(self.options.mode.mode(), Mode::Both | Mode::Total);
+        let runs_whole = matches!(self.options.mode.mode(), Mode::Both | Mode::Accumulated);
         nothing_asked && generates && runs_whole && !self.options.shard.is_given()
     }
 }

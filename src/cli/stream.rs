@@ -13,7 +13,7 @@ use crate::cli::progress::Progress;
 use crate::cli::stream_options::STDIN;
 use crate::cli::unsaid::cache_of_rows;
 use crate::compare::Role;
-use crate::diagnose::{Judged, Streamed};
+use crate::diagnose::{Judged, Rules, Streamed};
 use crate::dump::{Dump, Manifest};
 use crate::error::{Error, Result};
 use crate::format::{FileBytes, Messages};
@@ -101,7 +101,9 @@ impl Judging<'_> {
         let loaded = models.load(variant)?;
         let (numerics, is_stated) = self.settled(&named.dump(first.1.clone()), loaded, "a stream")?;
         let suppositions = self.options.suppositions();
+        let budget = self.options.causes.budget();
         let rules = self.rules(is_stated, &told_by_first, role, loaded, &suppositions);
+        let rules = Rules { budget: budget.as_ref(), ..rules };
         let streamed = Streamed::new(&named.name, &*loaded.model, &*numerics, rules)?;
         let (streamed, broken) = self.take_all(streamed, (messages, first), loaded, folder)?;
         let (mut outcome, manifest) = streamed.finish(broken)?;

@@ -62,12 +62,12 @@ impl StreamOptions {
                 "--shard: a stream cannot be sharded; run one xcheck with --layer for each producer"
                     .to_owned(),
             )),
-            Mode::Total => Err(Error::Usage(
+            Mode::Accumulated => Err(Error::Usage(
                 "--total: accumulated errors need a run of the whole model, but a stream is judged message \
                  by message; omit --total, or write the dump to a file"
                     .to_owned(),
             )),
-            Mode::Both => Ok(Mode::Introduced),
+            Mode::Both => Ok(Mode::Local),
             mode => Ok(mode),
         }
     }

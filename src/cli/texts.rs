@@ -22,7 +22,7 @@ pub fn texts(target: Option<&Target>, outcome: &Outcome, manifest: &Manifest) ->
         let chosen = row.judged().filter(|_| row.site.point.kind() == ValueKind::Token);
         ids.extend(chosen.into_iter().flat_map(chosen_ids));
         let tops =
-            [&row.total, &row.introduced].into_iter().flatten().filter_map(|found| found.tops.as_ref());
+            [&row.accumulated, &row.local].into_iter().flatten().filter_map(|found| found.tops.as_ref());
         ids.extend(tops.flat_map(|tops| tops.candidate.iter().chain(&tops.reference)).map(|(id, _)| *id));
     }
     let text = |id: u32| Some((id, tokenizer.decode_lossy(&[id]).ok()?));

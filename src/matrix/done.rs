@@ -31,7 +31,7 @@ pub struct Found {
     /// Reason why the cell does not pass.
     pub reason: Option<String>,
     /// The largest error in units of what rounding may come to, where that was measured.
-    pub headroom: Option<f64>,
+    pub bound_ratio: Option<f64>,
     /// First divergence of the first failing reference.
     pub first: Option<Site>,
     /// First divergence of each reference whose verdict is the cell's verdict.
@@ -51,7 +51,7 @@ impl Found {
         let at: Vec<Option<Site>> =
             worst.clone().map(|outcome| Some(outcome.first_divergence()?.site)).collect();
         let worst = worst.next();
-        let headroom = outcomes().flat_map(|outcome| &outcome.rows).filter_map(|row| row.headroom());
+        let bound_ratio = outcomes().flat_map(|outcome| &outcome.rows).filter_map(|row| row.bound_ratio());
         let larger = |one: f64, other: f64| if one.is_nan() || one > other { one } else { other };
         let because = worst.map(|outcome| {
             let found = outcome.findings.iter().map(|finding| finding.what.as_str());
@@ -62,7 +62,7 @@ impl Found {
         Self {
             verdict,
             reason: own.or_else(|| worst.filter(|_| !verdict.is_good())?.reason.clone()),
-            headroom: headroom.reduce(larger),
+            bound_ratio: bound_ratio.reduce(larger),
             first: at.first().copied().flatten(),
             at,
             because: because.filter(|because| !because.is_empty()),

@@ -7,7 +7,7 @@ use crate::matrix::{Done, Found, Matrix, Plan};
 use crate::report::{ArchitectureRow, Number};
 
 const SCHEMA: &str = "xcheck-matrix";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The matrix as JSON, one line break at its end.
 pub fn json(matrix: &Matrix) -> String {
@@ -54,7 +54,7 @@ fn cell(plan: &Plan, done: &Done) -> Value {
         "told": done.told(),
         "error": done.found.as_ref().err(),
         "reason": found.and_then(|found| found.reason.as_ref()),
-        "headroom": found.and_then(|found| found.headroom).map(Number),
+        "bound_ratio": found.and_then(|found| found.bound_ratio).map(Number),
         "first_divergence": found.and_then(first),
         "because": found.and_then(|found| found.because.as_ref()),
         "expected": expected,

@@ -56,9 +56,10 @@ fn short(done: &Done) -> String {
         false => word,
     };
     let Ok(found) = &done.found else { return word };
-    let headroom = found.headroom.map(|headroom| format!(" {}", escape(&text::headroom(Some(headroom)))));
+    let bound_ratio =
+        found.bound_ratio.map(|bound_ratio| format!(" {}", escape(&text::bound_ratio(Some(bound_ratio)))));
     let first = found.first.map(|site| format!(" {}", escape(&site.to_string())));
-    word + &headroom.unwrap_or_default() + &first.unwrap_or_default()
+    word + &bound_ratio.unwrap_or_default() + &first.unwrap_or_default()
 }
 
 fn section(done: &Done) -> String {

@@ -70,10 +70,11 @@ fn short(done: &Done) -> String {
         _ => standing.name().to_owned(),
     };
     let Ok(found) = &done.found else { return word };
-    let headroom = found.headroom.map(|headroom| format!(" {}", text::headroom(Some(headroom))));
+    let bound_ratio =
+        found.bound_ratio.map(|bound_ratio| format!(" {}", text::bound_ratio(Some(bound_ratio))));
     let layer = |site: Site| site.layer.map(|layer| format!(" L{layer}")).unwrap_or_default();
     let first = found.first.map(|site| format!(" {}{}", site.point, layer(site)));
-    word + &headroom.unwrap_or_default() + &first.unwrap_or_default()
+    word + &bound_ratio.unwrap_or_default() + &first.unwrap_or_default()
 }
 
 fn told(done: &Done, folder: &str, paint: Paint) -> Vec<String> {

@@ -54,6 +54,26 @@ fn causes_are_not_looked_for_where_nobody_wants_them() {
 }
 
 #[test]
+fn a_search_that_its_limit_ends_says_so_and_claims_nothing() {
+    let terminal = dumped("rope_theta=10000");
+    for command in [&["check", "--candidate", "d"][..], &["audit", "d"]] {
+        let command = [command, &["--model", "tiny-llama3", "--no-report"]].concat();
+        let ended = [&command[..], &["--causes-limit", "0"]].concat();
+        let told = terminal.run(&ended).stdout;
+        assert!(told.contains("The search for causes reached its") && !told.contains("nown cause"), "{told}");
+        let (code, report) = terminal.json(&ended);
+        let findings = report["references"][0]["findings"].as_array().expect("a list");
+        let [finding] = findings.as_slice() else { panic!("one finding, not {findings:?}") };
+        let what = "the search for causes ended after 0 s; --causes-limit none lifts the limit";
+        assert_eq!((code, &finding["kind"], &finding["what"]), (1, &"unfinished".into(), &what.into()));
+        let (code, report) = terminal.json(&[&command[..], &["--causes-limit", "none"]].concat());
+        let finding = &report["references"][0]["findings"][0];
+        assert_eq!((code, &finding["kind"]), (1, &"rope_theta".into()));
+    }
+    terminal.assert_refused(&["check", "--causes-limit=-1"], "expected a number of seconds, or none");
+}
+
+#[test]
 fn one_layer_and_one_tap_can_be_supposed() {
     let terminal = dumped("norm_eps@ffn_norm=1e-3");
     let (_, report) = terminal.json(&["check", "--model", "tiny-llama3", "--candidate", "d", "--no-report"]);

@@ -132,6 +132,7 @@ pub fn rules<'r>(
         is_stated: true,
         suppositions: &[],
         causes: false,
+        budget: None,
     }
 }
 
@@ -221,7 +222,7 @@ pub const SAME_C_LIBRARY: bool = cfg!(all(target_os = "linux", target_env = "gnu
 pub fn assert_identical(name: &str, outcome: &Outcome) {
     assert!(!outcome.rows.is_empty(), "{name}");
     for row in &outcome.rows {
-        let ordinary = row.total.as_ref().expect("it was compared");
+        let ordinary = row.accumulated.as_ref().expect("it was compared");
         let judged = row.judged().expect("it was compared");
         let close = !SAME_C_LIBRARY && judged.errors.max_rel_rms <= 2e-6;
         let identical = ordinary.is_identical() && judged.is_identical();

@@ -83,7 +83,7 @@ fn at_a_temperature_that_makes_them_equal_nobody_passes() {
     for temperature in [1e8, 1e10, 1e30] {
         for fault in [&mut () as &mut dyn Tap, &mut Wrong] {
             let clay = at(&scene, temperature, fault).with_only(&[Point::Probs]);
-            for mode in [Mode::Both, Mode::Total] {
+            for mode in [Mode::Both, Mode::Accumulated] {
                 let outcome = scene.judge_dump(&clay.dump(), mode, Role::Candidate, &mut ());
                 assert_inconclusive(&outcome);
                 assert!(told(&outcome).contains("blind: "), "{temperature}: {}", told(&outcome));

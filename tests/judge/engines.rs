@@ -241,7 +241,7 @@ fn an_arithmetic_of_its_own_excuses_nothing_beside_it() {
             change(values.iter_mut().max_by(|a, b| a.abs().total_cmp(&b.abs())).expect("a value"));
         };
         let dump = Clay::of(&scene.dump).edit(place, largest).dump();
-        let outcome = scene.judge_dump(&dump, Mode::Introduced, Role::Candidate, &mut ());
+        let outcome = scene.judge_dump(&dump, Mode::Local, Role::Candidate, &mut ());
         assert_eq!(outcome.first_divergence().map(|row| row.site), Some(place), "{name}: {}", told(&outcome));
     }
 }

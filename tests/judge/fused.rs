@@ -19,7 +19,7 @@ use super::scene::{Scene, recorded, told};
 use crate::common::{rules, tiny_llama2};
 
 const PROMPT: [u32; 12] = [1, 393, 395, 260, 394, 486, 263, 305, 315, 17, 200, 77];
-const MODES: [Mode; 3] = [Mode::Both, Mode::Introduced, Mode::Layers];
+const MODES: [Mode; 3] = [Mode::Both, Mode::Local, Mode::Layers];
 
 fn fused(engine: &str) -> Scene {
     let file = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -86,7 +86,7 @@ fn a_wrong_epsilon_of_an_engine_that_does_not_is_not_excused() {
             let clay = made(|model| change(model, times));
             seen += usize::from(!judged(&clay, Mode::Both).verdict.is_good());
             // A layer that goes on with its own values has nothing held inside it.
-            for mode in [Mode::Both, Mode::Introduced] {
+            for mode in [Mode::Both, Mode::Local] {
                 let outcome = judged(&clay.clone().without(&SUMMANDS), mode);
                 assert!(!outcome.verdict.is_good(), "{what}, {times} times, {mode:?}: {}", told(&outcome));
             }
@@ -139,7 +139,7 @@ fn an_engine_fuses_in_every_pass_or_in_none() {
             summands: Default::default(),
         };
         let dump = recorded(&model, &Transformers::Bf16, "bf16", &RunInput::greedy(&PROMPT, 2), &mut fusing);
-        judged(&Clay::of(&dump).without(left_out), Mode::Introduced)
+        judged(&Clay::of(&dump).without(left_out), Mode::Local)
     };
     for left_out in [&[][..], &SUMMANDS] {
         let all = with(&[0, 1, 2], left_out);

@@ -72,7 +72,7 @@ fn what_generate_computes_passes_and_keys_that_keep_the_short_factors_fail_by_na
         assert_kept(&judge(wrong), Role::Candidate);
     }
     for role in [Role::Candidate, Role::Reference] {
-        for mode in [Mode::Both, Mode::Total, Mode::Introduced] {
+        for mode in [Mode::Both, Mode::Accumulated, Mode::Local] {
             assert_passes(&judged(&real("generate").dump(), mode, role).expect("it runs"));
             assert_kept(&judged(&real("kept").dump(), mode, role).expect("it runs"), role);
         }

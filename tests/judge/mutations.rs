@@ -61,7 +61,7 @@ fn outcomes(scene: &Scene, dump: &Dump, mode: Mode) -> [Outcome; 4] {
 fn shows(outcome: &Outcome, site: Site) -> bool {
     let row = outcome.rows.iter().find(|row| row.site == site).expect("it was compared");
     let wrong = |found: &Measurement| !found.is_identical();
-    row.total.iter().chain(&row.introduced).any(wrong)
+    row.accumulated.iter().chain(&row.local).any(wrong)
 }
 
 fn rms(values: &[f64]) -> f64 {
@@ -74,7 +74,7 @@ proptest! {
     #[test]
     fn a_value_that_is_changed_by_more_than_any_rounding_fails_there(
         scene in 0..4usize, place in any::<Index>(), element in any::<Index>(), factor in 2.0..50.0f64, down in any::<bool>(),
-        mode in prop::sample::select(&[Mode::Both, Mode::Introduced, Mode::Total][..]),
+        mode in prop::sample::select(&[Mode::Both, Mode::Local, Mode::Accumulated][..]),
     ) {
         let (scene, clay, sites) = &scenes()[scene];
         let site = *place.get(sites);
@@ -88,7 +88,7 @@ proptest! {
             let row = outcome.rows.iter().find(|row| row.site == site).expect("it was compared");
             let what = format!("{site} {} {way}: {}", mode.name(), told(&outcome));
             // Of what has travelled through 16 bits from the tokens on, less is certain.
-            let is_certain = mode != Mode::Total || row.floor.is_none();
+            let is_certain = mode != Mode::Accumulated || row.floor.is_none();
             prop_assert!(!is_certain || row.verdict == Verdict::Fail, "{what}");
             prop_assert!(!outcome.verdict.is_good() && !row.verdict.is_good(), "{what}");
         }

@@ -25,7 +25,7 @@ fn with(scene: &Scene, at: Site, value: f64) -> Dump {
 }
 
 fn each_way(scene: &Scene, dump: &Dump) -> Vec<Outcome> {
-    let modes = [Mode::Both, Mode::Introduced, Mode::Total];
+    let modes = [Mode::Both, Mode::Local, Mode::Accumulated];
     let cases = ROLES.into_iter().flat_map(|role| modes.map(|mode| (role, mode)));
     let mut outcomes: Vec<Outcome> =
         cases.map(|(role, mode)| scene.judge_dump(dump, mode, role, &mut ())).collect();
@@ -123,8 +123,8 @@ fn the_same_dump_with_numbers_alone_passes_each_way() {
 fn nan_is_counted_as_beyond_rounding() {
     let scene = scene();
     let many = Clay::of(&scene.dump).edit(MIDDLE, |values| values[3..40].fill(f64::NAN)).dump();
-    let outcome = scene.judge_dump(&many, Mode::Introduced, Role::Candidate, &mut ());
+    let outcome = scene.judge_dump(&many, Mode::Local, Role::Candidate, &mut ());
     let explained = row(&outcome, MIDDLE).explained.as_ref().expect("it was evaluated");
-    assert_eq!(explained.candidate.beyond, 37);
-    assert!(explained.candidate.headroom.is_nan() && explained.candidate.worst[0].value.is_nan());
+    assert_eq!(explained.candidate.over, 37);
+    assert!(explained.candidate.bound_ratio.is_nan() && explained.candidate.worst[0].value.is_nan());
 }

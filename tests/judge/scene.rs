@@ -80,7 +80,7 @@ pub fn compare_selected(
 ) -> xcheck::Result<Outcome> {
     let tolerances = Tolerances::shipped();
     let precision = reference.manifest.producer.precision().unwrap_or("any");
-    let rules = rules(selection, &tolerances, precision, Mode::Total);
+    let rules = rules(selection, &tolerances, precision, Mode::Accumulated);
     cross_check_dumps("reference", candidate, reference, rules)
 }
 

@@ -161,7 +161,7 @@ fn two_runs_that_part_where_the_tolerance_allows_it_are_inconclusive_since_one_g
     let selection = Selection::everything();
     for (allowed, verdict) in [(margin + 0.1, Verdict::Inconclusive), (margin / 4.0, Verdict::Fail)] {
         let tolerances = loose(&home.path().join("loose.toml"), &format!("{allowed:?}"));
-        let (precision, mode, role) = ("f32", Mode::Total, Role::Reference);
+        let (precision, mode, role) = ("f32", Mode::Accumulated, Role::Reference);
         let rules = Rules { role, ..rules(&selection, &tolerances, precision, mode) };
         for (one, two) in [(&other, &honest), (&honest, &other)] {
             let outcome = cross_check_dumps("reference", one, two, rules).expect("they can be compared");
@@ -184,12 +184,12 @@ fn a_dump_whose_tokens_agree_and_are_not_its_logits_does_not_pass() {
         .say(|json| json["generated"][4] = json!(second))
         .dump();
     for role in ROLES {
-        for mode in [Mode::Introduced, Mode::Both, Mode::Total] {
+        for mode in [Mode::Local, Mode::Both, Mode::Accumulated] {
             println!("{} {}", role.name(), mode.name());
             assert_does_not_pass(&scene.judge_dump(&dump, mode, role, &mut ()));
         }
     }
-    let outcome = scene.judge_dump(&dump, Mode::Introduced, Role::Candidate, &mut ());
+    let outcome = scene.judge_dump(&dump, Mode::Local, Role::Candidate, &mut ());
     assert_first_wrong(&outcome, of_pass(Point::Argmax, 4));
     assert_does_not_pass(&compare(&dump, &scene.dump));
     assert_does_not_pass(&compare(&scene.dump, &dump));
@@ -205,7 +205,7 @@ fn a_dump_whose_continuation_is_not_what_its_logits_prefer_does_not_pass() {
         .say(|json| json["generated"] = json!([260, 274, 276, 471, second]))
         .dump();
     for role in ROLES {
-        for mode in [Mode::Introduced, Mode::Both, Mode::Total] {
+        for mode in [Mode::Local, Mode::Both, Mode::Accumulated] {
             println!("{} {}", role.name(), mode.name());
             assert_does_not_pass(&scene.judge_dump(&dump, mode, role, &mut ()));
         }
@@ -216,7 +216,7 @@ fn a_dump_whose_continuation_is_not_what_its_logits_prefer_does_not_pass() {
 fn an_honest_dump_passes_in_every_mode_and_role() {
     let scene = scene();
     for role in ROLES {
-        for mode in [Mode::Introduced, Mode::Both, Mode::Total, Mode::Layers] {
+        for mode in [Mode::Local, Mode::Both, Mode::Accumulated, Mode::Layers] {
             assert_passes(&scene.judge_dump(&scene.dump, mode, role, &mut ()));
         }
     }
@@ -238,7 +238,7 @@ fn not_greedy(decode: &str) -> Dump {
 fn a_run_that_says_it_was_greedy_and_read_something_else_does_not_pass() {
     let scene = scene();
     for role in ROLES {
-        for mode in [Mode::Introduced, Mode::Both, Mode::Total] {
+        for mode in [Mode::Local, Mode::Both, Mode::Accumulated] {
             let outcome = scene.judge_dump(&not_greedy("greedy"), mode, role, &mut ());
             println!("{} {}", role.name(), mode.name());
             assert_does_not_pass(&outcome);
@@ -264,7 +264,7 @@ fn a_draft_that_a_greedy_run_would_not_have_chosen_does_not_pass_however_little_
     let few = [Point::Embed, Point::BlockOut, Point::FinalNorm];
     let some = [Point::Argmax, Point::LastLogits];
     for role in ROLES {
-        for mode in [Mode::Introduced, Mode::Both, Mode::Total] {
+        for mode in [Mode::Local, Mode::Both, Mode::Accumulated] {
             let judge = |clay: Clay| scene.judge_dump(&clay.dump(), mode, role, &mut ());
             for (points, verdict) in [(&few[..], Verdict::Inconclusive), (&some, Verdict::Fail)] {
                 assert_passes(&judge(right.clone().with_only(points)));

@@ -105,7 +105,7 @@ fn a_failure_that_is_known_is_none() {
     let first = &matrix["cells"][1]["first_divergence"];
     assert_eq!((&first["tap"], &first["layer"]), (&json!("q_rope"), &json!(0)));
     assert!(matrix["cells"][1]["because"].as_str().is_some_and(|because| because.contains("rope_theta")));
-    assert!(matrix["cells"][1]["headroom"].as_f64().is_some_and(|headroom| headroom > 1e3));
+    assert!(matrix["cells"][1]["bound_ratio"].as_f64().is_some_and(|bound_ratio| bound_ratio > 1e3));
 
     let known =
         r#"expect = [{ where = { dump = "wrong" }, verdict = "fail", tap = "q_rope", reason = "not read" }]"#;
@@ -168,7 +168,7 @@ fn json_is_printed_where_it_is_asked_for() {
     let (finished, matrix) = bed.matrix(&text, &["--format", "json"]);
     let printed: serde_json::Value = serde_json::from_str(&finished.stdout).expect("it is JSON");
     assert_eq!(printed, matrix);
-    assert_eq!((&matrix["schema"], &matrix["version"]), (&json!("xcheck-matrix"), &json!(1)));
+    assert_eq!((&matrix["schema"], &matrix["version"]), (&json!("xcheck-matrix"), &json!(2)));
 
     let text = format!("{}\n[axes]\ndump = [\"gone.safetensors\"]", super::bed::CHECK);
     let (finished, matrix) = bed.matrix(&text, &["--format", "json"]);

@@ -5,10 +5,10 @@ use std::fs;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::bed::{Bed, CHECK, each};
+use crate::report::page::held;
 
 fn between<'t>(text: &'t str, start: &str, end: &str) -> &'t str {
     let (_, rest) = text.split_once(start).expect("it starts");
@@ -57,8 +57,7 @@ fn a_page_runs_nothing_but_its_own_script_and_opens_nothing() {
     }
     assert!(!page.contains("<script>alert") && !page.contains("<!--") && !page.contains("https://"));
     assert!(page.matches("http://").all(|_| page.contains("www.w3.org/2000/svg")));
-    let held = between(&page, r#"<script type="application/json" id="report">"#, "</script>");
-    let held: Value = serde_json::from_str(held).expect("it is JSON");
+    let held = held(&page);
     assert_eq!(
         (&held["cells"][0]["values"]["dump"], &held["verdict"]),
         (&hostile.into(), &matrix["verdict"])

@@ -61,8 +61,8 @@ function altered() {
       alter: (report) => {
         const [reference] = report.references;
         report.references.push({ ...structuredClone(reference), name: "another-dump" });
-        Object.assign(reference.results.find((row) => row.tap === "q"), { verdict: "known", known, headroom: 3 });
-        Object.assign(reference.checkpoints.find((row) => row.worst), { verdict: "known", headroom: 3 });
+        Object.assign(reference.results.find((row) => row.tap === "q"), { verdict: "known", known, bound_ratio: 3 });
+        Object.assign(reference.checkpoints.find((row) => row.worst), { verdict: "known", bound_ratio: 3 });
         reference.results.find((row) => row.tap === "argmax").verdict = "tie";
       },
     },
@@ -86,7 +86,7 @@ function altered() {
       alter: (report) => {
         const [reference] = report.references;
         reference.verdict = "fail";
-        Object.assign(reference.results.find((row) => row.tap === "q_rope" && row.pass === 3), { verdict: "fail", headroom: 5 });
+        Object.assign(reference.results.find((row) => row.tap === "q_rope" && row.pass === 3), { verdict: "fail", bound_ratio: 5 });
       },
     },
     {
@@ -112,7 +112,7 @@ function altered() {
         found.rows = [...Array(200000).keys()];
         for (const name of ["kl", "max_delta"]) found[name] = found.rows.map((row) => (row % 97) * 1e-5);
         delete found.top;
-        delete found.beyond;
+        delete found.over;
       }),
     },
     {
@@ -129,8 +129,8 @@ function altered() {
       answers: ["PASS", "Errors by layer"],
       alter: (report) => {
         for (const row of report.references[0].results) {
-          if (row.tap === "block_out") row.rounding_of_total = { max_abs: "inf", max_scaled: "inf", rel_l2: row.layer % 2 ? "inf" : "nan" };
-          for (const { probability, ...token } of row.total?.tops?.candidate ?? []) row.total.tops.candidate = [{ ...token, probability: "nan" }, { ...token, probability: "nan" }];
+          if (row.tap === "block_out") row.accumulated_noise_floor = { max_abs: "inf", max_scaled: "inf", rel_l2: row.layer % 2 ? "inf" : "nan" };
+          for (const { probability, ...token } of row.accumulated?.tops?.candidate ?? []) row.accumulated.tops.candidate = [{ ...token, probability: "nan" }, { ...token, probability: "nan" }];
         }
       },
     },
@@ -144,5 +144,5 @@ function everySpread(report, alter) {
 }
 
 function everyAgreement(report, alter) {
-  for (const { results } of report.references) for (const { total, introduced } of results) for (const found of [total, introduced]) if (found?.agreement) alter(found.agreement);
+  for (const { results } of report.references) for (const { accumulated, local } of results) for (const found of [accumulated, local]) if (found?.agreement) alter(found.agreement);
 }

@@ -96,7 +96,7 @@ pub fn audit_of(engine: &Llama, numerics: &dyn Numerics, kept: &[&str], mode: Mo
 }
 
 fn audited(engine: &Llama, numerics: &dyn Numerics, causes: bool) -> Report {
-    judged(&dump_of(engine, numerics), Mode::Introduced, causes)
+    judged(&dump_of(engine, numerics), Mode::Local, causes)
 }
 
 fn dump_of(engine: &Llama, numerics: &dyn Numerics) -> Dump {
@@ -119,6 +119,7 @@ fn judged(dump: &Dump, mode: Mode, causes: bool) -> Report {
         is_stated: true,
         suppositions: &[],
         causes,
+        budget: None,
     };
     let outcome =
         cross_check("engine", &model(), &LLAMA_CPP, dump, rules, &mut ()).expect("it can be judged");

@@ -5,7 +5,7 @@ use xcheck::ratchet::Baseline;
 use super::bed::{LLAMA_CPP, audit, baseline, gated, with};
 use xcheck::ratchet::gate;
 
-const SOUND: &str = r#"version = 1
+const SOUND: &str = r#"version = 2
 
 [[dump]]
 name = "engine"
@@ -20,7 +20,7 @@ reason = "why"
 link = "bugs/7"
 expires = 2026-12-31
 rows = [
-  {dump = "engine", taps = "q", layers = "1", passes = "0", cause = "rope_theta 1e6", headroom = 2.1e3, beyond = 12, sigmas = 9e0},
+  {dump = "engine", taps = "q", layers = "1", passes = "0", cause = "rope_theta 1e6", bound_ratio = 2.1e3, over = 12, sigmas = 9e0},
 ]
 "#;
 
@@ -35,20 +35,35 @@ fn what_is_written_is_read_again() {
 }
 
 #[test]
+fn a_baseline_of_version_1_is_read() {
+    let judged = "model = \"tiny-llama2, llama, gguf, q8_0\"\njudged = \"rounding, local\"";
+    let sound = SOUND.replace("model = \"tiny-llama2, llama, gguf, q8_0\"", judged);
+    let first = [
+        ("version = 2", "version = 1"),
+        ("local", "introduced"),
+        ("bound_ratio", "headroom"),
+        ("over", "beyond"),
+    ];
+    let first = first.iter().fold(sound.clone(), |text, (new, old)| text.replace(new, old));
+    assert_eq!(Baseline::parse(&first), Baseline::parse(&sound));
+    assert!(Baseline::parse(&first).is_ok_and(|read| read.text().ends_with(&sound)), "{first}");
+}
+
+#[test]
 fn whatever_is_wrong_is_one_line_that_says_what() {
     for (from, to, expected) in [
         (SOUND, "", "the file is empty; write a baseline with --update-baseline"),
-        (SOUND, "version = 1\n", "missing field `dump`"),
-        ("version = 1", "version = 2", "unsupported version 2, expected 1"),
+        (SOUND, "version = 2\n", "missing field `dump`"),
+        ("version = 2", "version = 3", "unsupported version 3, expected 1 or 2"),
         ("reason = \"why\"\n", "", "missing field `reason`"),
         ("link = \"bugs/7\"\n", "", "missing field `link`"),
         ("expires = 2026-12-31\n", "", "missing field `expires`"),
         ("expires = 2026-12-31", "expires = 2026-02-31", "line 14"),
         ("expires = 2026-12-31", "expires = 12:00:00", "expected a date such as 2026-12-31"),
         ("reason = \"why\"", "reason = \"why\"\nowner = \"me\"", "unknown field `owner`"),
-        ("beyond = 12", "beyond = -12", "line 16"),
-        ("headroom", "head_room", "unknown field `head_room`"),
-        ("headroom = 2.1e3", "headroom = nan", "invalid figure NaN"),
+        ("over = 12", "over = -12", "line 16"),
+        ("bound_ratio", "head_room", "unknown field `head_room`"),
+        ("bound_ratio = 2.1e3", "bound_ratio = nan", "invalid figure NaN"),
         ("taps = \"q\"", "taps = \"queries\"", "unknown tap 'queries'"),
         ("taps = \"q\"", "taps = \"\"", "missing tap name"),
         ("layers = \"1\"", "layers = \"3-\"", "invalid value '3-', expected a number or a range"),

@@ -33,7 +33,7 @@ fn a_known_failure_is_told_with_its_reason_in_every_format() {
                  (bugs/7, until 2026-12-31)";
     assert_told(&told(&report), Verdict::Pass, &[known]);
     let (json, junit, table) = (json(&report), junit(&report), table(&report, Style::default()));
-    assert!(json.contains("\"verdict\": \"known\"") && json.contains("\"link\": \"bugs/7\""));
+    assert!(json.contains("\"verdict\":\"known\"") && json.contains("\"link\":\"bugs/7\""));
     assert!(junit.contains("<skipped>waived failure: a known bug (bugs/7, until 2026-12-31)"), "{junit}");
     assert!(
         !junit.contains("<failure") && !junit.contains("<error"),
@@ -95,7 +95,7 @@ fn fewer_values_of_a_place_are_no_pass() {
     let whole = audit(&model(), &build(1));
     let mut part = whole.clone();
     let row = part.results[0].outcome.rows.iter_mut().find(|row| row.site.point.name() == "ffn_act");
-    let judged = row.and_then(|row| row.introduced.as_mut()).expect("it was compared");
+    let judged = row.and_then(|row| row.local.as_mut()).expect("it was compared");
     judged.elements /= 2;
     let expected = "values compared in the baseline, only";
     assert_told(&told(&gated(&part, &baseline(&whole))), Verdict::Inconclusive, &[expected]);
@@ -110,7 +110,7 @@ fn values_are_held_place_by_place() {
         let rows = report.results[0].outcome.rows.iter_mut();
         let row =
             rows.filter(|row| row.site.point.name() == "ffn_act").find(|row| row.site.layer == Some(layer));
-        let judged = row.and_then(|row| row.introduced.as_mut()).expect("it was compared");
+        let judged = row.and_then(|row| row.local.as_mut()).expect("it was compared");
         judged.elements = elements(judged.elements as u64) as _;
     };
     let mut moved = whole.clone();
@@ -138,7 +138,7 @@ fn another_of_two_tied_tokens_is_no_loss() {
     whole.results[0].outcome.rows.push(row);
     let mut fewer = whole.clone();
     let row = fewer.results[0].outcome.rows.last_mut().expect("it was added");
-    [&mut row.introduced, &mut row.total].into_iter().flatten().for_each(|found| {
+    [&mut row.local, &mut row.accumulated].into_iter().flatten().for_each(|found| {
         found.elements -= 1;
         found.identical -= 1;
     });
@@ -163,7 +163,7 @@ fn what_is_judged_by_something_else_is_not_held_against_it() {
     let mut other = report.clone();
     other.results[0].outcome.subject.gate = Gate::Tolerance;
     let refused = gate(&mut other, &known, TODAY).expect_err("tolerances say something else").to_string();
-    assert!(refused.contains("written with rounding, introduced, but this run uses tolerance"), "{refused}");
+    assert!(refused.contains("written with rounding, local, but this run uses tolerance"), "{refused}");
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn dumps_of_one_name_are_not_told_apart_and_refused() {
     ] {
         assert!(refused.contains("duplicate dump name 'engine'"), "{refused}");
     }
-    let entry = known.text().replacen("version = 1\n", "", 1);
+    let entry = known.text().replacen("version = 2\n", "", 1);
     let entry = &entry[entry.find("[[dump]]").expect("one")..entry.find("[[known]]").expect("one")];
     let twice = format!("{}\n{entry}", known.text());
     let refused = Baseline::parse(&twice).expect_err("two entries of one name");
@@ -189,11 +189,11 @@ fn dumps_of_one_name_are_not_told_apart_and_refused() {
 #[test]
 fn many_values_where_one_was_known_are_another_failure_however_large_it_was() {
     let report = audit(&with(wrong_scale), &LLAMA_CPP);
-    let of = |beyond: usize| {
+    let of = |over: usize| {
         let mut report = report.clone();
         for row in report.results[0].outcome.rows.iter_mut().filter(|row| row.verdict == Verdict::Fail) {
             let sides = row.explained.iter_mut().flat_map(|it| [&mut it.candidate, &mut it.reference]);
-            sides.for_each(|side| (side.headroom, side.beyond, side.bias) = (3e11, beyond, None));
+            sides.for_each(|side| (side.bound_ratio, side.over, side.bias) = (3e11, over, None));
         }
         report
     };
@@ -208,7 +208,7 @@ fn many_values_where_one_was_known_are_another_failure_however_large_it_was() {
         let mut report = report.clone();
         for row in report.results[0].outcome.rows.iter_mut().filter(|row| row.verdict == Verdict::Fail) {
             row.explained = None;
-            row.introduced.iter_mut().for_each(|found| found.errors.rel_l2 = rel_l2);
+            row.local.iter_mut().for_each(|found| found.errors.rel_l2 = rel_l2);
         }
         report
     };
@@ -221,7 +221,7 @@ fn many_values_where_one_was_known_are_another_failure_however_large_it_was() {
 fn a_failure_that_has_grown_is_another_failure() {
     let report = audit(&with(wrong_scale), &LLAMA_CPP);
     let known = baseline(&report);
-    let smaller = known.text().replace("headroom = 2.", "headroom = 0.2");
+    let smaller = known.text().replace("bound_ratio = 2.", "bound_ratio = 0.2");
     assert_ne!(smaller, known.text());
     let smaller = Baseline::parse(&smaller).expect("it is a baseline");
     assert_told(&told(&gated(&report, &smaller)), Verdict::Fail, &["err/bound 2.", "in the baseline"]);
@@ -320,7 +320,7 @@ fn what_can_no_more_be_measured_is_another_failure() {
     let known = baseline(&report);
     let mut other = report.clone();
     for row in other.results[0].outcome.rows.iter_mut().filter(|row| row.verdict == Verdict::Fail) {
-        (row.introduced, row.explained) = (None, None);
+        (row.local, row.explained) = (None, None);
     }
     assert_told(&told(&gated(&other, &known)), Verdict::Fail, &["judged differently than in the baseline"]);
 }
@@ -339,7 +339,7 @@ fn a_pass_that_is_just_beyond_rounding_belongs_to_the_failure_beside_it_and_a_la
             .iter_mut()
             .flat_map(|explained| [&mut explained.candidate, &mut explained.reference])
         {
-            (side.headroom, side.beyond) = (side.headroom.min(1.5), side.beyond.min(1));
+            (side.bound_ratio, side.over) = (side.bound_ratio.min(1.5), side.over.min(1));
             (side.bias, side.spread) = (None, Some(Default::default()));
         }
     }

@@ -120,8 +120,8 @@ fn a_fault_that_is_larger_by_a_third_is_told_where_few_taps_were_kept() {
     };
     let kept: [(&[&str], Mode); 3] = [
         (&["block_out", "logits"], Mode::Both),
-        (&["block_out", "last_logits"], Mode::Introduced),
-        (&["logits", "argmax"], Mode::Total),
+        (&["block_out", "last_logits"], Mode::Local),
+        (&["logits", "argmax"], Mode::Accumulated),
     ];
     for (kept, mode) in kept {
         let audit = |strength: f32, number: usize| audit_of(&faulty(strength), &build(number), kept, mode);

@@ -94,20 +94,20 @@ fn since(site: Site) -> Vec<Site> {
     nearest.collect()
 }
 
-pub fn row(site: Site, total: Option<Measurement>, introduced: Option<Measurement>) -> Row {
-    let since = introduced.as_ref().map_or_else(Vec::new, |_| since(site));
-    row_since(site, since, total, introduced)
+pub fn row(site: Site, accumulated: Option<Measurement>, local: Option<Measurement>) -> Row {
+    let since = local.as_ref().map_or_else(Vec::new, |_| since(site));
+    row_since(site, since, accumulated, local)
 }
 
 fn row_since(
     site: Site,
     since: Vec<Site>,
-    total: Option<Measurement>,
-    introduced: Option<Measurement>,
+    accumulated: Option<Measurement>,
+    local: Option<Measurement>,
 ) -> Row {
-    let [total, introduced] = [total, introduced].map(|found| found.map(Found::Measured));
-    let explained = introduced.is_some().then(explained);
-    let found = Observed { total, introduced, since, explained, uniform: None, recorded: None };
+    let [accumulated, local] = [accumulated, local].map(|found| found.map(Found::Measured));
+    let explained = local.is_some().then(explained);
+    let found = Observed { accumulated, local, since, explained, uniform: None, recorded: None };
     Row::judge(site, positions(site), found, measure(tolerance(site.point)))
 }
 
@@ -115,14 +115,14 @@ fn row_since(
 fn explained() -> Explained {
     let exact = ExactValue { value: 0.25, sigma: 1e-9, radius: 8e-9 };
     let bias = BiasEstimate { strand: BiasGroup::Axis(1), index: 2, error: 1e-9, is_scale: true, z: 1.5 };
-    let side = |beyond, headroom, value| EngineErrors {
-        beyond,
-        headroom,
+    let side = |over, bound_ratio, value| EngineErrors {
+        over,
+        bound_ratio,
         worst: [(2, 1.0), (1, 0.5)]
-            .map(|(flat, part)| InexactValue { flat, value, exact, headroom: headroom * part })
+            .map(|(flat, part)| InexactValue { flat, value, exact, bound_ratio: bound_ratio * part })
             .to_vec(),
         bias: Some(bias),
-        spread: Some(spread(&[1, 3], headroom)),
+        spread: Some(spread(&[1, 3], bound_ratio)),
     };
     let judged = OperationVerdict {
         reads_unrounded: None,
@@ -261,10 +261,10 @@ fn replace(rows: &mut [Row], site: Site, with: impl FnOnce(&Row) -> Row) {
 pub fn failing() -> Outcome {
     let mut rows = good_rows();
     replace(&mut rows, site(Point::AttnNorm, 1, 0), |good| {
-        row(good.site, Some(measurement(&[0, 5], 1.25003, 1.25)), good.introduced.clone())
+        row(good.site, Some(measurement(&[0, 5], 1.25003, 1.25)), good.local.clone())
     });
     replace(&mut rows, site(Point::V, 1, 0), |good| {
-        row(good.site, good.total.clone(), Some(measurement(&[3, 1, 17], f64::from(0.803_f32), 0.5)))
+        row(good.site, good.accumulated.clone(), Some(measurement(&[3, 1, 17], f64::from(0.803_f32), 0.5)))
     });
     replace(&mut rows, site(Point::FfnAct, 1, 0), |good| {
         let nan = measurement(&[2, 200], f64::NAN, 0.125);
@@ -318,7 +318,7 @@ pub fn inconclusive() -> Outcome {
     ];
     let outcome = outcome("my-engine", rows);
     Outcome {
-        subject: Subject { mode: Mode::Total, ..outcome.subject },
+        subject: Subject { mode: Mode::Accumulated, ..outcome.subject },
         reason: Some("3 of 5 taps could be compared".into()),
         coverage: Coverage {
             taps_compared: 3,

@@ -2,9 +2,10 @@
 
 mod fixture;
 mod format;
+mod former;
 mod junit_schema;
 mod map;
-mod page;
+pub mod page;
 mod pull_request;
 mod writer;
 
@@ -165,7 +166,7 @@ fn escape_sequences_in_a_dump_do_not_reach_the_terminal() {
 fn an_error_that_was_not_measured_is_a_dash() {
     let rows = vec![row(site(Point::AttnNorm, 0, 0), None, Some(small(1)))];
     let mut outcome = outcome("isolated", rows);
-    outcome.subject.mode = Mode::Introduced;
+    outcome.subject.mode = Mode::Local;
     let report = Report { checkpoints: vec![Checkpoint::Norm], ..report([outcome]) };
     let table = table(&report, Style::default());
     let line = table.lines().find(|line| line.contains("norm")).expect("the checkpoint has a row");
@@ -278,7 +279,7 @@ fn after_a_gap_the_dump_is_to_be_inspected() {
 #[test]
 fn a_total_error_that_rounding_may_explain_is_to_be_measured_from_nearer() {
     let mut total = doubtful();
-    total.subject.mode = Mode::Total;
+    total.subject.mode = Mode::Accumulated;
     let narrowed = "run --model tiny-llama2 --reference llama.cpp-blocks --checkpoint 6 --layer 1 --pass 0";
     assert_eq!(next(&report([total]))[0], format!("xcheck {narrowed}"));
 }
@@ -317,10 +318,12 @@ fn json_numbers_come_back_bit_for_bit() {
     assert_eq!(results.len(), rows.len());
     let mut compared = 0;
     for (row, result) in rows.iter().zip(results) {
-        let Some(found) = row.total.as_ref().filter(|found| found.nonfinite.candidate == 0) else { continue };
-        assert_eq!(result["total"]["mean_abs"].as_f64(), Some(found.errors.mean_abs));
+        let Some(found) = row.accumulated.as_ref().filter(|found| found.nonfinite.candidate == 0) else {
+            continue;
+        };
+        assert_eq!(result["accumulated"]["mean_abs"].as_f64(), Some(found.errors.mean_abs));
         let worst = found.worst.as_ref().expect("something was compared");
-        assert_eq!(result["total"]["candidate"].as_f64(), Some(worst.candidate));
+        assert_eq!(result["accumulated"]["candidate"].as_f64(), Some(worst.candidate));
         compared += 1;
     }
     assert!(compared > 1);
@@ -331,7 +334,7 @@ fn json_writes_numbers_that_are_not_finite_as_strings() {
     let results = &parsed(&report([compact()]))["references"][0]["results"];
     let row = &results[3];
     assert_eq!(row["tap"], "ffn_act");
-    let total = &row["total"];
+    let total = &row["accumulated"];
     assert_eq!(
         (&total["max_abs"], &total["cosine"], &total["candidate"]),
         (&json!("inf"), &json!("-inf"), &json!("-inf"))
@@ -343,8 +346,8 @@ fn json_says_null_where_an_error_was_not_measured() {
     let results = &parsed(&report([compact()]))["references"][0]["results"];
     let row = &results[2];
     assert_eq!(row["tap"], "attn_out");
-    assert_eq!(row["total"], Value::Null);
-    assert!(row["introduced"]["max_abs"].is_f64());
+    assert_eq!(row["accumulated"], Value::Null);
+    assert!(row["local"]["max_abs"].is_f64());
 }
 
 #[test]
@@ -406,4 +409,21 @@ fn a_model_without_a_digest_has_null_for_it() {
     let mut report = report([passing()]);
     report.results[0].model = xcheck::report::ModelRecord { sha256: None, ..model("q8_0") };
     assert_eq!(parsed(&report)["model"]["sha256"], Value::Null);
+}
+
+#[test]
+fn local_and_accumulated_errors_of_an_architecture_stay_apart() {
+    let ffn_out = site(Point::FfnOut, 0, 0);
+    let of_tokens = measurement(&[0], 0.75, 0.25);
+    let mut report = report([
+        outcome("recorded", vec![row(ffn_out, None, Some(small(3)))]),
+        outcome("from-the-tokens", vec![row(ffn_out, Some(of_tokens), None)]),
+    ]);
+    report.results[1].model.name = "another".to_owned();
+    let json: Value = serde_json::from_str(&to_json(&report)).expect("it is JSON");
+    let all = &json["architectures"][0]["checkpoints"][0];
+    let checkpoints = json["references"][0]["checkpoints"].as_array().expect("a list");
+    let recorded = checkpoints.iter().find(|line| line["checkpoint"] == all["checkpoint"]);
+    assert_eq!(all["local"], recorded.expect("it is compared")["local"]);
+    assert_eq!(all["accumulated"]["max_abs"], 0.5);
 }

@@ -133,7 +133,7 @@ fn judge(model: &str, name: &str, dump: &Dump) -> Outcome {
 
 fn compared(one: &Dump, other: &Dump) -> Outcome {
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let rules = rules(&selection, &tolerances, "f32", Mode::Total);
+    let rules = rules(&selection, &tolerances, "f32", Mode::Accumulated);
     cross_check_dumps("eighth", one, other, rules).expect("they can be compared")
 }
 
@@ -263,15 +263,15 @@ fn what_an_engine_went_on_with_is_where_stages_start() {
     let script = RunInput::greedy(&[1, 33, 35, 60, 34], 2);
     record_altered(&*loaded.model, &*numerics, &script, &path, &mut Rounds);
     let mut written = of_eight_bits(&Dump::open(&path).expect("sound"));
-    let introduced = |written: &Written| {
+    let local = |written: &Written| {
         let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-        let rules = rules(&selection, &tolerances, "f32", Mode::Introduced);
+        let rules = rules(&selection, &tolerances, "f32", Mode::Local);
         cross_check("eighth", &*loaded.model, &*numerics, &written.open(), rules, &mut ()).expect("compared")
     };
-    let outcome = introduced(&written);
+    let outcome = local(&written);
     assert_eq!((outcome.verdict, &outcome.reason), (Verdict::Pass, &None));
     written.edit_rows(|row| drop(row.as_object_mut().expect("an object").remove("computed")));
-    let outcome = introduced(&written);
+    let outcome = local(&written);
     assert_eq!(outcome.verdict, Verdict::Fail, "nothing starts from values that are known to eight bits");
     let first = outcome.first_divergence().expect("a place").site;
     assert!([Point::FfnGate, Point::FfnUp].contains(&first.point), "{first:?}");

@@ -101,7 +101,7 @@ fn two_dumps_of_several_sequences_are_compared_one_by_one() {
     for result in report["references"].as_array().expect("results") {
         let rows = result["results"].as_array().expect("rows");
         let embed = rows.iter().find(|row| row["tap"] == "embed").expect("it is compared");
-        assert!(embed["total"]["rel_l2"].as_f64().expect("a number") < 0.01, "{embed}");
+        assert!(embed["accumulated"]["rel_l2"].as_f64().expect("a number") < 0.01, "{embed}");
     }
     let one = format!("{padded}#1");
     Terminal::new().assert_refused(&["compare", &one, &padded], "the numbers of sequences differ");
@@ -127,7 +127,7 @@ fn some_rows_by_a_real_engine_pass_and_a_fault_in_one_is_found() {
     let rows = report["references"][0]["results"].as_array().expect("rows");
     let elements = |tap: &str| {
         let row = rows.iter().find(|row| row["tap"] == tap && row["pass"] == 0).expect("it is judged");
-        row["total"]["elements"].as_u64().expect("a number")
+        row["accumulated"]["elements"].as_u64().expect("a number")
     };
     assert_eq!((elements("q"), elements("logits")), (8 * 96, 4 * 512), "all tokens, and four");
 

@@ -122,7 +122,7 @@ fn some_rows_over_another_number_of_keys_are_told() {
 fn two_dumps_are_compared_in_rows_that_both_hold() {
     let compared = |one: &Dump, other: &Dump| {
         let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-        let rules = rules(&selection, &tolerances, "f32", Mode::Total);
+        let rules = rules(&selection, &tolerances, "f32", Mode::Accumulated);
         cross_check_dumps("rows", one, other, rules).expect("they can be compared")
     };
     for (model, name) in CASES {

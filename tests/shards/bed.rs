@@ -40,7 +40,7 @@ impl<'c> Case<'c> {
             model,
             numerics,
             dump,
-            mode: Mode::Introduced,
+            mode: Mode::Local,
             gate: Gate::Rounding,
             role: Role::Candidate,
             selection: Selection::everything(),
@@ -59,6 +59,7 @@ impl<'c> Case<'c> {
             is_stated: true,
             suppositions: &[],
             causes: true,
+            budget: None,
         }
     }
 

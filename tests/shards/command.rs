@@ -160,7 +160,7 @@ fn a_shard_goes_on_from_what_was_finished() {
     let file = terminal.path().join("a/finished.json");
     let mut kept: Value =
         serde_json::from_str(&std::fs::read_to_string(&file).expect("it is kept")).expect("it is JSON");
-    kept["references"][0]["results"][0]["total"] = kept["references"][0]["results"][0]["introduced"].clone();
+    kept["references"][0]["results"][0]["accumulated"] = kept["references"][0]["results"][0]["local"].clone();
     kept["references"][0]["results"][0]["reason"] = "as it was found before".into();
     std::fs::write(&file, kept.to_string()).expect("it can be written");
     // All of it, after a part of it: the rest is judged, and what was known is taken.

@@ -65,7 +65,7 @@ impl Bed {
         let text = fs::read_to_string(&path).expect("it is kept");
         let mut kept: Value = serde_json::from_str(&text).expect("it is JSON");
         let row = &mut kept["references"][0]["results"][0];
-        row["total"] = row["introduced"].clone();
+        row["accumulated"] = row["local"].clone();
         row["reason"] = BEFORE.into();
         fs::write(&path, kept.to_string()).expect("it is written");
     }

@@ -49,7 +49,7 @@ fn partitions(count: usize) -> Vec<Vec<Range<usize>>> {
 
 #[test]
 fn of_every_dump_that_ships() {
-    let ways = [(Mode::Introduced, Role::Reference), (Mode::Layers, Role::Candidate)];
+    let ways = [(Mode::Local, Role::Reference), (Mode::Layers, Role::Candidate)];
     let cases = references().flat_map(|reference| ways.map(|way| (reference.clone(), way)));
     for ((model, name, dump), (mode, role)) in one_of(5, cases) {
         let (loaded, numerics) = counterpart(model, &dump);
@@ -212,8 +212,8 @@ fn of_dumps_that_hold_little() {
                 let path = folder.path().join(format!("{name}-{index}-{}", supposed.len()));
                 let dump = dump_of(&*loaded.model, &F32, supposed, keeps, &path);
                 for (mode, gate) in [
-                    (Mode::Introduced, Gate::Rounding),
-                    (Mode::Introduced, Gate::Tolerance),
+                    (Mode::Local, Gate::Rounding),
+                    (Mode::Local, Gate::Tolerance),
                     (Mode::Layers, Gate::Rounding),
                 ] {
                     let named = format!("{name} {index} {} {}", mode.name(), gate.name());

@@ -37,7 +37,7 @@ fn a_unit_of_which_two_reports_differ_fails_where_they_do() {
     let mut parts = parts();
     let mut other: serde_json::Value = serde_json::from_str(&parts[2]).expect("it is JSON");
     let row = &mut other["references"][0]["results"][3];
-    row["introduced"]["mean_abs"] = 1e-30.into();
+    row["local"]["mean_abs"] = 1e-30.into();
     let (tap, layer) = (row["tap"].clone(), row["layer"].clone());
     parts.push(other.to_string());
     let report = merged(&parts).expect("they are parts of one");

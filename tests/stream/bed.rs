@@ -104,7 +104,7 @@ pub struct Case<'c> {
 
 impl<'c> Case<'c> {
     pub fn new(model: &'c dyn Model, numerics: &'c dyn Numerics) -> Self {
-        let (mode, role) = (Mode::Introduced, Role::Candidate);
+        let (mode, role) = (Mode::Local, Role::Candidate);
         Self { model, numerics, mode, role, selection: Selection::everything() }
     }
 
@@ -120,6 +120,7 @@ impl<'c> Case<'c> {
             is_stated: true,
             suppositions: &[],
             causes: true,
+            budget: None,
         }
     }
 

@@ -72,7 +72,7 @@ fn a_path_that_is_a_fifo_is_read_as_a_stream() {
         terminal.run(&["check", "--model", "tiny-llama3", "--candidate", "fifo", "--format", "json"]);
     producer.join().expect("no panic").expect("it has written all");
     assert_eq!(finished.code, 0, "{}", finished.stderr);
-    assert!(finished.stdout.contains("\"mode\": \"introduced\""), "{}", finished.stdout);
+    assert!(finished.stdout.contains("\"mode\": \"local\""), "{}", finished.stdout);
 }
 
 #[test]

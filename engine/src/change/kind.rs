@@ -99,6 +99,7 @@ kinds! {
     DumpStorage "dump_storage" "values of a dump that were rounded when they were stored";
     Partial "partial" "only some rows, heads, channels, columns or blocks";
     Unknown "unknown" "no known cause";
+    Unfinished "unfinished" "the search for causes reached its time limit";
 }
 
 impl CauseKind {
@@ -109,7 +110,7 @@ impl CauseKind {
 
     /// Returns true if it says what is computed wrong, not only which values are wrong.
     pub fn is_cause(self) -> bool {
-        !matches!(self, CauseKind::Partial | CauseKind::Unknown)
+        !matches!(self, CauseKind::Partial | CauseKind::Unknown | CauseKind::Unfinished)
     }
 }
 

@@ -41,7 +41,7 @@ pub(super) struct ErrorStatistics<'m> {
 #[derive(Default)]
 struct RunBuffers {
     sides: [Vec<f64>; 2],
-    headrooms: [Vec<f64>; 2],
+    bound_ratios: [Vec<f64>; 2],
     scales: Vec<f64>,
     terms: Terms,
 }
@@ -57,7 +57,7 @@ impl<'m> ErrorStatistics<'m> {
     ) -> Self {
         let node = compared.traced.origins().iter().find_map(node_of);
         let results = |node: Arc<Node>| node.stage.results(&node.rounding(choices));
-        let spread = || ErrorMap::new(compared.traced.shape());
+        let spread = || ErrorMap::with_innermost(compared.traced.shape());
         let [dump, _] = compared.sides;
         let all = || ResultWindow { rows: 0..dump.rows(), columns: 0..dump.width() };
         Self {
@@ -108,12 +108,12 @@ impl<'m> ErrorStatistics<'m> {
     }
 
     fn read(&mut self, row: usize, columns: Range<usize>) {
-        let RunBuffers { sides, headrooms, scales, .. } = &mut self.room;
+        let RunBuffers { sides, bound_ratios, scales, .. } = &mut self.room;
         for (values, read) in self.values.iter().zip(sides) {
             read.resize(columns.len(), 0.0);
             values.read(row, columns.clone(), read);
         }
-        headrooms.iter_mut().for_each(|room| room.resize(columns.len(), 0.0));
+        bound_ratios.iter_mut().for_each(|room| room.resize(columns.len(), 0.0));
         scales.clear();
         scales.resize(columns.len(), 1.0);
         if let Some(of_dump) = self.values[0].scales() {
@@ -121,48 +121,49 @@ impl<'m> ErrorStatistics<'m> {
         }
     }
 
-    /// The headroom of each value.
+    /// The bound ratio of each value.
     fn weigh(&mut self, exacts: &[ExactValue]) {
-        let RunBuffers { sides, headrooms, scales, .. } = &mut self.room;
+        let RunBuffers { sides, bound_ratios, scales, .. } = &mut self.room;
         // What has more digits than f32 is from an engine which rounds nothing, where ours does.
         let finer = if self.is_double { U } else { 0.0 };
-        for ((values, headrooms), stored) in sides.iter().zip(headrooms).zip(self.stored) {
+        for ((values, bound_ratios), stored) in sides.iter().zip(bound_ratios).zip(self.stored) {
             if self.float == Float::F32 && stored.is_none() {
-                plain_headrooms(values, exacts, finer, headrooms);
+                plain_headrooms(values, exacts, finer, bound_ratios);
                 continue;
             }
             for (at, exact) in exacts.iter().enumerate() {
                 let exact = ExactValue { radius: exact.radius + finer * exact.value.abs(), ..*exact };
-                headrooms[at] =
-                    headroom(values[at], &exact, self.float, stored.map(|stored| (stored, scales[at])));
+                bound_ratios[at] =
+                    bound_ratio(values[at], &exact, self.float, stored.map(|stored| (stored, scales[at])));
             }
         }
     }
 
     fn count(&mut self, side: usize, flats: Range<usize>, exacts: &[ExactValue]) {
-        let RunBuffers { sides, headrooms, .. } = &self.room;
-        let (values, headrooms) = (&sides[side], &headrooms[side]);
+        let RunBuffers { sides, bound_ratios, .. } = &self.room;
+        let (values, bound_ratios) = (&sides[side], &bound_ratios[side]);
         let known = &mut self.sides[side];
         // Values come in ascending order, and of equals the first counts.
         let least = known.least_that_counts();
-        let (beyond, largest, is_met) = counted(headrooms, least);
-        known.beyond += beyond;
+        let (over, largest, is_met) = counted(bound_ratios, least);
+        known.over += over;
         if is_met {
             let finer = if self.is_double { U } else { 0.0 };
-            for (at, exact) in exacts.iter().enumerate().filter(|(at, _)| !(headrooms[*at] <= least)) {
+            for (at, exact) in exacts.iter().enumerate().filter(|(at, _)| !(bound_ratios[*at] <= least)) {
                 let exact = ExactValue { radius: exact.radius + finer * exact.value.abs(), ..*exact };
-                let (flat, value, headroom) = (flats.start + at, values[at], headrooms[at]);
-                known.meet(InexactValue { flat, value, exact, headroom });
+                let (flat, value, bound_ratio) = (flats.start + at, values[at], bound_ratios[at]);
+                known.meet(InexactValue { flat, value, exact, bound_ratio });
             }
         }
-        self.counts[side].add(headrooms);
+        self.counts[side].add(bound_ratios);
         if let Some(spread) = &mut known.spread {
-            spread.meet_run(flats.clone(), largest, |part| counted(&headrooms[part], 0.0).1);
+            spread.meet_run(flats.clone(), largest, |part| counted(&bound_ratios[part], 0.0).1);
+            spread.meet_innermost(flats.clone(), bound_ratios, largest);
         }
-        if side == 0 && beyond > 0 && self.examples.len() < EXAMPLES {
-            let beyond = flats.zip(headrooms).filter(|(_, headroom)| !(**headroom <= 1.0));
+        if side == 0 && over > 0 && self.examples.len() < EXAMPLES {
+            let over = flats.zip(bound_ratios).filter(|(_, bound_ratio)| !(**bound_ratio <= 1.0));
             let room = EXAMPLES - self.examples.len();
-            self.examples.extend(beyond.map(|(flat, _)| flat).take(room));
+            self.examples.extend(over.map(|(flat, _)| flat).take(room));
         }
     }
 
@@ -178,7 +179,7 @@ impl<'m> ErrorStatistics<'m> {
     pub(super) fn plus(mut self, part: Self) -> Self {
         let part = part.spread_out();
         for (side, part) in self.sides.iter_mut().zip(part.sides) {
-            side.beyond += part.beyond;
+            side.over += part.over;
             part.worst.into_iter().for_each(|off| side.meet(off));
             side.spread = side.spread.take().zip(part.spread).map(|(one, next)| one.followed_by(&next));
         }
@@ -198,7 +199,9 @@ impl<'m> ErrorStatistics<'m> {
         let mut this = self.spread_out();
         let bias = |side: usize| this.biases.as_ref().and_then(|biases| biases.largest(side, common));
         let biases = [bias(0), bias(1)];
-        let [dump, engine] = this.sides;
+        let settled =
+            |side: EngineErrors| EngineErrors { spread: side.spread.map(ErrorMap::settled), ..side };
+        let [dump, engine] = this.sides.map(settled);
         this.examples.sort_unstable();
         (EngineErrors { bias: biases[0], ..dump }, EngineErrors { bias: biases[1], ..engine }, this.examples)
     }
@@ -207,41 +210,41 @@ impl<'m> ErrorStatistics<'m> {
 /// Returns the number of violations, the largest bound ratio (NaN if there is one), and if any ratio is above
 /// `least`.
 #[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
-fn counted(headrooms: &[f64], least: f64) -> (usize, f64, bool) {
+fn counted(bound_ratios: &[f64], least: f64) -> (usize, f64, bool) {
     const LANES: usize = 8;
-    let (mut beyond, mut largest, mut unlike) = ([0u64; LANES], [0.0f64; LANES], [0u64; LANES]);
-    let (whole, rest) = headrooms.as_chunks::<LANES>();
-    for headrooms in whole {
-        for (lane, &headroom) in headrooms.iter().enumerate() {
-            beyond[lane] += u64::from(!(headroom <= 1.0));
-            unlike[lane] += u64::from(!(headroom <= least));
-            largest[lane] = if headroom > largest[lane] { headroom } else { largest[lane] };
+    let (mut over, mut largest, mut unlike) = ([0u64; LANES], [0.0f64; LANES], [0u64; LANES]);
+    let (whole, rest) = bound_ratios.as_chunks::<LANES>();
+    for bound_ratios in whole {
+        for (lane, &bound_ratio) in bound_ratios.iter().enumerate() {
+            over[lane] += u64::from(!(bound_ratio <= 1.0));
+            unlike[lane] += u64::from(!(bound_ratio <= least));
+            largest[lane] = if bound_ratio > largest[lane] { bound_ratio } else { largest[lane] };
         }
     }
-    for (lane, &headroom) in rest.iter().enumerate() {
-        beyond[lane] += u64::from(!(headroom <= 1.0));
-        unlike[lane] += u64::from(!(headroom <= least));
-        largest[lane] = if headroom > largest[lane] { headroom } else { largest[lane] };
+    for (lane, &bound_ratio) in rest.iter().enumerate() {
+        over[lane] += u64::from(!(bound_ratio <= 1.0));
+        unlike[lane] += u64::from(!(bound_ratio <= least));
+        largest[lane] = if bound_ratio > largest[lane] { bound_ratio } else { largest[lane] };
     }
-    let beyond = beyond.iter().sum::<u64>() as usize;
-    let is_number = beyond == 0 || headrooms.iter().all(|headroom| !headroom.is_nan());
+    let over = over.iter().sum::<u64>() as usize;
+    let is_number = over == 0 || bound_ratios.iter().all(|bound_ratio| !bound_ratio.is_nan());
     let largest = if is_number { largest.into_iter().fold(0.0, f64::max) } else { f64::NAN };
-    (beyond, largest, unlike.iter().sum::<u64>() > 0)
+    (over, largest, unlike.iter().sum::<u64>() > 0)
 }
 
-/// [`headroom`] of what is rounded no more than `f32` is.
+/// [`bound_ratio`] of what is rounded no more than `f32` is.
 #[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
-fn plain_headrooms(values: &[f64], exacts: &[ExactValue], finer: f64, headrooms: &mut [f64]) {
-    for ((headroom, &value), exact) in headrooms.iter_mut().zip(values).zip(exacts) {
+fn plain_headrooms(values: &[f64], exacts: &[ExactValue], finer: f64, bound_ratios: &mut [f64]) {
+    for ((bound_ratio, &value), exact) in bound_ratios.iter_mut().zip(values).zip(exacts) {
         let distance = if value == exact.value { 0.0 } else { (value - exact.value).abs() };
         let radius = exact.radius + finer * exact.value.abs();
-        *headroom = distance / if radius > FLUSHED { radius } else { FLUSHED };
+        *bound_ratio = distance / if radius > FLUSHED { radius } else { FLUSHED };
     }
 }
 
 /// Returns the bound ratio of a value: its distance from the exact value in units of the error bound. The exact value
 /// may be any number that rounds, or is stored under a scale, as this value.
-fn headroom(value: f64, exact: &ExactValue, float: Float, stored: Option<(Float, f64)>) -> f64 {
+fn bound_ratio(value: f64, exact: &ExactValue, float: Float, stored: Option<(Float, f64)>) -> f64 {
     let (low, high) = float.cell(value);
     let stored = stored.filter(|(stored, _)| stored.is_coarser_at(value, float));
     let (low, high) = stored.map_or((low, high), |(stored, scale)| {

@@ -67,7 +67,7 @@ pub fn products_that_explain(
     let explains = |products: &&IntegerProducts, values: &[usize]| {
         let mut measured = ErrorStatistics::new(compared, ChoiceSet::default(), false, None);
         measured.add(values, &node.stage.at(&products.profile(node.profile), values));
-        measured.sides[0].beyond == 0
+        measured.sides[0].over == 0
     };
     let distance = |profile: &Profile| {
         let exacts = node.stage.at(profile, &wanted);

@@ -152,9 +152,9 @@ fn unlike(some: &[[u8; 4]], others: &[[u8; 4]]) -> usize {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EngineErrors {
     /// Results that no rounding explains.
-    pub beyond: usize,
+    pub over: usize,
     /// The largest error in units of what rounding may come to: above 1 for those beyond.
-    pub headroom: f64,
+    pub bound_ratio: f64,
     /// The values that are furthest from exact, the worst first.
     pub worst: Vec<InexactValue>,
     /// The systematic error that stands out most from rounding, where rounding has no direction.
@@ -173,7 +173,7 @@ pub struct InexactValue {
     /// Exact value.
     pub exact: ExactValue,
     /// Bound ratio: the error in units of the error bound.
-    pub headroom: f64,
+    pub bound_ratio: f64,
 }
 
 /// Number of worst values that are kept.
@@ -182,8 +182,8 @@ const WORST: usize = 6;
 impl EngineErrors {
     /// Counts a value. Of equals the first of the array is the worst; NaN is larger than any number.
     pub(super) fn meet(&mut self, off: InexactValue) {
-        let is_worse = |known: &InexactValue| match (known.headroom.is_nan(), off.headroom.is_nan()) {
-            (false, false) if off.headroom != known.headroom => off.headroom > known.headroom,
+        let is_worse = |known: &InexactValue| match (known.bound_ratio.is_nan(), off.bound_ratio.is_nan()) {
+            (false, false) if off.bound_ratio != known.bound_ratio => off.bound_ratio > known.bound_ratio,
             (known_is, is) if known_is != is => is,
             _ => off.flat < known.flat,
         };
@@ -191,17 +191,17 @@ impl EngineErrors {
         if at < WORST {
             self.worst.truncate(WORST - 1);
             self.worst.insert(at, off);
-            self.headroom = self.worst[0].headroom;
+            self.bound_ratio = self.worst[0].bound_ratio;
         }
     }
 
-    /// Values that follow are among the worst if their headroom is above this.
+    /// Values that follow are among the worst if their bound ratio is above this.
     pub(super) fn least_that_counts(&self) -> f64 {
-        self.worst.get(WORST - 1).map_or(-1.0, |last| last.headroom)
+        self.worst.get(WORST - 1).map_or(-1.0, |last| last.bound_ratio)
     }
 
     /// Returns true if rounding explains the values.
     pub fn is_explained(&self) -> bool {
-        self.beyond == 0 && self.bias.as_ref().is_none_or(|bias| !bias.is_systematic())
+        self.over == 0 && self.bias.as_ref().is_none_or(|bias| !bias.is_systematic())
     }
 }

@@ -146,20 +146,20 @@ pub fn unexplained(compared: &ResultPair) -> Vec<usize> {
     let different = compared.wanted(0..compared.sides[0].rows(), false);
     let exacts = evaluate(compared.traced, ChoiceSet::default(), &different);
     let mut measured = ErrorStatistics::new(compared, ChoiceSet::default(), false, None);
-    let mut is_beyond = |flat: usize, exact: &ExactValue| {
-        let before = measured.sides[0].beyond;
+    let mut is_over = |flat: usize, exact: &ExactValue| {
+        let before = measured.sides[0].over;
         measured.add(&[flat], &[*exact]);
-        measured.sides[0].beyond > before
+        measured.sides[0].over > before
     };
     let all = different.into_iter().zip(&exacts);
-    all.filter(|&(flat, exact)| is_beyond(flat, exact)).map(|(flat, _)| flat).collect()
+    all.filter(|&(flat, exact)| is_over(flat, exact)).map(|(flat, _)| flat).collect()
 }
 
 /// Returns true if these values of the dump are within rounding, by a profile with these choices.
 fn explains(compared: &ResultPair, choices: ChoiceSet, values: &[usize]) -> bool {
     let mut measured = ErrorStatistics::new(compared, choices, false, None);
     measured.add(values, &evaluate(compared.traced, choices, values));
-    measured.sides[0].beyond == 0
+    measured.sides[0].over == 0
 }
 
 /// Returns the result by a profile with these choices, some unexplained values of the dump, and if the values are

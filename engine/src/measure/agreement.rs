@@ -32,7 +32,7 @@ impl Agreement {
                 divergence: divergence(&pairs, grain.steps),
                 covered: pairs.iter().map(|(_, p)| p.exp()).sum(),
                 same_top: same_top(row),
-                is_beyond: None,
+                is_over: None,
             }
         };
         Self { places: rows.iter().map(place).collect() }
@@ -40,10 +40,10 @@ impl Agreement {
 
     /// Returns the start of a drift: the position from which on violations outnumber the other positions by most. A
     /// single violation is not a drift, and a single correct position does not end one.
-    pub fn drift(&self, is_beyond: impl Fn(&PositionAgreement) -> bool) -> Option<usize> {
+    pub fn drift(&self, is_over: impl Fn(&PositionAgreement) -> bool) -> Option<usize> {
         let (mut sum, mut best) = (0i64, None);
         for place in self.places.iter().rev() {
-            sum += if is_beyond(place) { 1 } else { -1 };
+            sum += if is_over(place) { 1 } else { -1 };
             if sum > 0 && best.is_none_or(|(most, _)| sum >= most) {
                 best = Some((sum, place.row));
             }
@@ -64,9 +64,9 @@ impl Agreement {
     }
 
     /// Says of which values of an array of that width rounding is no explanation.
-    pub fn mark_beyond(&mut self, flats: &[usize], width: usize) {
+    pub fn mark_over(&mut self, flats: &[usize], width: usize) {
         let rows: HashSet<usize> = flats.iter().map(|flat| flat / width).collect();
-        self.places.iter_mut().for_each(|place| place.is_beyond = Some(rows.contains(&place.row)));
+        self.places.iter_mut().for_each(|place| place.is_over = Some(rows.contains(&place.row)));
     }
 }
 

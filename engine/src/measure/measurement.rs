@@ -107,7 +107,7 @@ pub struct PositionAgreement {
     /// True if both have the same most likely token; `None` if undetermined.
     pub same_top: Option<bool>,
     /// True if a value is above its error bound; `None` if not evaluated.
-    pub is_beyond: Option<bool>,
+    pub is_over: Option<bool>,
 }
 
 /// The likeliest tokens after a position, by the logits of both sides.

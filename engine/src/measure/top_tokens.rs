@@ -36,7 +36,7 @@ impl Agreement {
                 divergence: candidate.divergence_from(&reference),
                 covered: 1.0,
                 same_top: Some(candidate.top() == reference.top()),
-                is_beyond: None,
+                is_over: None,
             }
         };
         Self { places: parallel::map(rows.len(), 16 * candidate.width(), place) }

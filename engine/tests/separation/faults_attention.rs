@@ -139,7 +139,7 @@ pub fn honest_silu(store: Store) -> Specimen {
 
 fn assert_share(fault: &Specimen, least: f64) -> EngineErrors {
     let side = fault.assert_caught();
-    let share = side.beyond as f64 / fault.own.len() as f64;
+    let share = side.over as f64 / fault.own.len() as f64;
     assert!(share > least, "{}: more than {least} of all values, not {share}", fault.name);
     side
 }
@@ -156,7 +156,7 @@ fn a_scale_of_attention_that_is_rounded_is_seen() {
 fn a_temperature_that_is_a_little_off_is_seen() {
     for keys in [64, 1024, 4096] {
         honest_softmax(keys).assert_honest();
-        assert!(temperature(keys).assert_caught().beyond > 0);
+        assert!(temperature(keys).assert_caught().over > 0);
     }
 }
 
@@ -164,7 +164,7 @@ fn a_temperature_that_is_a_little_off_is_seen() {
 fn the_least_key_that_is_not_looked_at_is_seen_where_it_is() {
     for keys in [64, 1024, 4096] {
         let side = least_masked(keys).assert_caught();
-        assert!((1..=2 * 64 * keys).contains(&side.beyond));
+        assert!((1..=2 * 64 * keys).contains(&side.over));
         let InexactValue { value, exact, .. } = *side.worst.first().expect("a worst value");
         assert!(value == 0.0 && exact.value > 0.0, "{value} for {exact:?}");
     }

@@ -114,8 +114,8 @@ fn operands_that_have_lost_bits_are_seen() {
     for width in [64, 1024, 4096] {
         honest(width, Store::F32).assert_honest();
         for fault in [tf32(width), f16_weights(width)] {
-            let beyond = fault.assert_caught().beyond;
-            assert!(beyond > TOKENS * OUTPUTS / 2, "{}: most values, not {beyond}", fault.name);
+            let over = fault.assert_caught().over;
+            assert!(over > TOKENS * OUTPUTS / 2, "{}: most values, not {over}", fault.name);
         }
     }
 }
@@ -124,7 +124,7 @@ fn operands_that_have_lost_bits_are_seen() {
 fn one_weight_of_many_that_is_missing_is_seen() {
     for store in [Store::F32, Store::Bf16, Store::F16] {
         for width in [64, 1024, 4096] {
-            assert!(one_missing(width, store).assert_caught().beyond > 0);
+            assert!(one_missing(width, store).assert_caught().over > 0);
         }
     }
 }
@@ -132,10 +132,10 @@ fn one_weight_of_many_that_is_missing_is_seen() {
 #[test]
 fn products_that_are_a_hundred_thousandth_too_large_are_seen() {
     for width in [64, 1024, 4096] {
-        assert!(too_large(width, 1e-5).assert_caught().beyond > 0);
+        assert!(too_large(width, 1e-5).assert_caught().over > 0);
     }
     for store in Store::SHORT {
-        assert!(too_large_in_16_bits(1024, store).assert_caught().beyond > 0);
+        assert!(too_large_in_16_bits(1024, store).assert_caught().over > 0);
     }
 }
 
@@ -144,7 +144,7 @@ fn products_that_are_a_millionth_too_large_are_seen_by_their_mean_alone() {
     for width in [1024, 4096] {
         let fault = too_large(width, 1e-6);
         let side = fault.assert_caught();
-        assert_eq!(side.beyond, 0, "{}: no value by itself", fault.name);
+        assert_eq!(side.over, 0, "{}: no value by itself", fault.name);
         let bias = side.bias.expect("sums to nearest have no direction");
         assert!(bias.is_scale && (bias.error / 1e-6 - 1.0).abs() < 0.1, "{}: {bias:?}", fault.name);
     }
@@ -155,8 +155,8 @@ fn blocks_of_codes_with_another_rounding_are_seen() {
     for width in [256, 1024, 4096] {
         honest_codes(width).assert_honest();
         for fault in [not_quantised(width), scale_in_f32(width)] {
-            let beyond = fault.assert_caught().beyond;
-            assert!(beyond > TOKENS * OUTPUTS / 2, "{}: most values, not {beyond}", fault.name);
+            let over = fault.assert_caught().over;
+            assert!(over > TOKENS * OUTPUTS / 2, "{}: most values, not {over}", fault.name);
         }
     }
 }

@@ -88,7 +88,7 @@ fn another_eps_is_seen_in_16_bits_among_many_values() {
         for rms in [1.0, 0.1] {
             honest(4096, rms, store).assert_honest();
             for fault in [wrong_eps(4096, rms, store), eps_outside(4096, rms, store)] {
-                assert!(fault.assert_caught().beyond > 0, "{}", fault.name);
+                assert!(fault.assert_caught().over > 0, "{}", fault.name);
             }
         }
     }
@@ -98,7 +98,7 @@ fn another_eps_is_seen_in_16_bits_among_many_values() {
 fn one_gain_that_is_a_little_off_is_seen() {
     for width in [64, 1024, 4096] {
         let side = wrong_gain(width).assert_caught();
-        assert!((1..=ROWS).contains(&side.beyond), "it is in one column, not in {} values", side.beyond);
+        assert!((1..=ROWS).contains(&side.over), "it is in one column, not in {} values", side.over);
         let at = side.worst.first().expect("a worst value").flat;
         assert_eq!(at % width, width / 3, "in that column");
     }
@@ -109,8 +109,8 @@ fn a_rounding_too_many_or_too_few_is_seen() {
     for store in Store::SHORT {
         for width in [64, 1024, 4096] {
             for fault in [fused(width, store), unfused(width, store)] {
-                let beyond = fault.assert_caught().beyond;
-                assert!(beyond * 10 > fault.own.len(), "{}: it is in many places, not {beyond}", fault.name);
+                let over = fault.assert_caught().over;
+                assert!(over * 10 > fault.own.len(), "{}: it is in many places, not {over}", fault.name);
             }
         }
     }

@@ -124,7 +124,7 @@ impl Specimen {
     /// Rounding explains each value, and their mean. The number of values.
     pub fn assert_honest(&self) -> usize {
         let side = self.every_value();
-        assert!(side.beyond == 0 && side.headroom < 1.0, "{}: {}", self.name, told(&side));
+        assert!(side.over == 0 && side.bound_ratio < 1.0, "{}: {}", self.name, told(&side));
         assert!(side.is_explained(), "{}: {}", self.name, told(&side));
         self.own.len()
     }
@@ -142,8 +142,8 @@ impl Specimen {
 pub fn told(side: &EngineErrors) -> String {
     let bias = side.bias.map_or(0.0, |bias| bias.z);
     format!(
-        "{} beyond, headroom {:.3}, bias {bias:.1} sigma, worst {:?}",
-        side.beyond, side.headroom, side.worst
+        "{} over, bound_ratio {:.3}, bias {bias:.1} sigma, worst {:?}",
+        side.over, side.bound_ratio, side.worst
     )
 }
 

@@ -86,7 +86,7 @@ fn cell(passes: bool, is_honest: bool) -> String {
 
 #[test]
 fn xcheck_is_wrong_in_no_row_of_the_table() {
-    println!("| | cosine | ggml NMSE | torch | absolute | xcheck | headroom | beyond | bias z |");
+    println!("| | cosine | ggml NMSE | torch | absolute | xcheck | bound_ratio | over | bias z |");
     println!("|---|---|---|---|---|---|---|---|---|");
     let mut wrong = [0; 5];
     let rows =
@@ -100,7 +100,7 @@ fn xcheck_is_wrong_in_no_row_of_the_table() {
         let cells = verdicts.map(|passes| cell(passes, is_honest)).join(" | ");
         let z = side.bias.map_or("-".to_owned(), |bias| format!("{:.1}", bias.z));
         let name = if is_honest { format!("honest: {}", specimen.name) } else { specimen.name.clone() };
-        println!("| {name} | {cells} | {:.3} | {} | {z} |", side.headroom, side.beyond);
+        println!("| {name} | {cells} | {:.3} | {} | {z} |", side.bound_ratio, side.over);
         wrong.iter_mut().zip(verdicts).for_each(|(wrong, passes)| *wrong += usize::from(passes != is_honest));
         assert!(judged.engine.is_explained(), "{}: the other engine is honest", specimen.name);
     }

@@ -57,13 +57,13 @@ impl Explained {
     }
 
     /// Values of either side that no rounding explains.
-    pub fn beyond(&self) -> usize {
-        self.candidate.beyond + self.reference.beyond
+    pub fn over(&self) -> usize {
+        self.candidate.over + self.reference.over
     }
 
     /// Returns the largest err/bound.
-    pub fn headroom(&self) -> f64 {
-        larger(self.candidate.headroom, self.reference.headroom)
+    pub fn bound_ratio(&self) -> f64 {
+        larger(self.candidate.bound_ratio, self.reference.bound_ratio)
     }
 
     /// Returns true if rounding explains both sides.
@@ -97,16 +97,16 @@ impl Explained {
 
     fn told(&self, role: Role, side: &EngineErrors) -> Option<String> {
         let whose = role.name();
-        if side.beyond > 0 {
+        if side.over > 0 {
             let InexactValue { flat, value, exact, .. } = *side.worst.first()?;
             let index = self.index(flat);
-            let count = if side.beyond == 1 {
+            let count = if side.over == 1 {
                 format!("1 value of the {whose} is above its error bound")
             } else {
-                format!("{} values of the {whose} are above their error bound", side.beyond)
+                format!("{} values of the {whose} are above their error bound", side.over)
             };
             let value = shortest(value);
-            let should = exactly(&exact, side.headroom);
+            let should = exactly(&exact, side.bound_ratio);
             return Some(format!("{count}, the worst {value} at {index:?}: {should}"));
         }
         let bias = side.bias.filter(BiasEstimate::is_systematic)?;
@@ -119,12 +119,12 @@ impl Explained {
 }
 
 /// Describes the exact value and its bound.
-fn exactly(exact: &ExactValue, headroom: f64) -> String {
+fn exactly(exact: &ExactValue, bound_ratio: f64) -> String {
     let ExactValue { value, radius, .. } = *exact;
     let plain = value == 0.0 || (1e-4..1e7).contains(&value.abs());
     let digits = if plain { format!("{value:.9}") } else { format!("{value:.8e}") };
     match radius > 0.0 {
-        true => format!("exactly {digits} ± {radius:.1e} (err/bound {headroom:.1e})"),
+        true => format!("exactly {digits} ± {radius:.1e} (err/bound {bound_ratio:.1e})"),
         false => format!("exactly {digits}, with no rounding involved"),
     }
 }

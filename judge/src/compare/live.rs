@@ -272,7 +272,7 @@ impl<'d> LiveComparison<'d> {
             let explained = self.evaluated(site, traced, &own, &dumped, may_differ);
             let agreement = measured.as_mut().and_then(|measured| measured.agreement.as_mut());
             if let (Some((_, beyond)), Some(agreement)) = (&explained, agreement) {
-                agreement.mark_beyond(beyond, own.shape().get(1).copied().unwrap_or(1));
+                agreement.mark_over(beyond, own.shape().get(1).copied().unwrap_or(1));
             }
             self.explained.extend(explained.map(|(explained, _)| (site, explained)));
         }
@@ -359,7 +359,7 @@ impl<'d> LiveComparison<'d> {
             sees: &|row| columns(row).range(own.width()),
         };
         let judged = exact::judge(&compared, may_differ)?;
-        let is_wrong = site.point.is_of_named_ids() && judged.dump.beyond > 0;
+        let is_wrong = site.point.is_of_named_ids() && judged.dump.over > 0;
         let beyond = if is_wrong { exact::unexplained(&compared) } else { Vec::new() };
         if !judged.dump.is_explained() && self.has_room_for(extended.len()) {
             let (stored, is_double) = (compared.stored, compared.is_double);

@@ -138,7 +138,7 @@ impl Floor {
     pub const NEAR: f64 = excess::NEAR;
 
     /// Returns the error relative to the noise floor.
-    fn headroom(&self, error: &Errors) -> f64 {
+    fn bound_ratio(&self, error: &Errors) -> f64 {
         let ratio = |error: f64, floor: f64| if error == 0.0 { 0.0 } else { error / (Self::NEAR * floor) };
         larger(ratio(error.max_scaled, self.max_scaled), ratio(error.rel_l2, self.rel_l2))
     }
@@ -155,9 +155,9 @@ pub struct Row {
     /// The positions of the sequence that it belongs to; none for what belongs to the whole run.
     pub positions: Range<usize>,
     /// Accumulated error, from the tokens on.
-    pub total: Option<Measurement>,
+    pub accumulated: Option<Measurement>,
     /// Local error, since the nearest recorded values.
-    pub introduced: Option<Measurement>,
+    pub local: Option<Measurement>,
     /// Input values of the row; empty if it depends on the whole run before it.
     pub since: Vec<Site>,
     /// Evaluation by rounding of both sides, if it was done.
@@ -171,7 +171,7 @@ pub struct Row {
     /// Noise floor at this site, if measured.
     pub floor: Option<Floor>,
     /// Noise floor of the accumulated error, if that was judged too.
-    pub floor_of_total: Option<Floor>,
+    pub accumulated_floor: Option<Floor>,
     /// The statistic of the errors that exceeds those of perturbed runs most, where these were asked.
     pub excess: Option<Excess>,
     /// The judgement.
@@ -237,9 +237,9 @@ impl Doubt {
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
     /// From the tokens on.
-    pub total: Option<Found>,
+    pub accumulated: Option<Found>,
     /// Since the nearest values that the dump holds.
-    pub introduced: Option<Found>,
+    pub local: Option<Found>,
     /// Input values.
     pub since: Vec<Site>,
     /// Evaluation by rounding of both sides.
@@ -268,13 +268,13 @@ pub struct Measure {
 impl Row {
     /// Judges a comparison by its local error if measured, else by the accumulated one.
     pub fn judge(site: Site, positions: Range<usize>, found: Observed, measure: Measure) -> Self {
-        let Observed { total, introduced, since, explained, uniform, recorded } = found;
+        let Observed { accumulated, local, since, explained, uniform, recorded } = found;
         let Measure { tolerance, gate, computed, is_one_stage, demanded_of } = measure;
         let mut row = Self {
             site,
             positions,
-            total: None,
-            introduced: None,
+            accumulated: None,
+            local: None,
             since,
             explained,
             uniform,
@@ -285,14 +285,14 @@ impl Row {
             demanded_of,
             recorded,
             floor: None,
-            floor_of_total: None,
+            accumulated_floor: None,
             excess: None,
             verdict: Verdict::Inconclusive,
             reason: None,
             known: None,
             doubt: Doubt::None,
         };
-        let both = || [&introduced, &total].into_iter().flatten();
+        let both = || [&local, &accumulated].into_iter().flatten();
         let any_measured = both().any(|found| matches!(found, Found::Measured(_)));
         let incomparable = both().find_map(|found| match found {
             Found::OtherLength(what) => Some(Judgement::sure(Verdict::Fail, what.clone())),
@@ -306,7 +306,7 @@ impl Row {
             Some(Found::Measured(measurement)) => Some(measurement),
             _ => None,
         };
-        (row.total, row.introduced) = (measured(total), measured(introduced));
+        (row.accumulated, row.local) = (measured(accumulated), measured(local));
         let told = incomparable.unwrap_or_else(|| row.unless_blind(row.judgement()));
         Self { verdict: told.verdict, reason: told.reason, doubt: told.doubt, ..row }
     }
@@ -329,16 +329,16 @@ impl Row {
 
     /// The measurement the verdict rests on.
     pub fn judged(&self) -> Option<&Measurement> {
-        if self.is_judged_in_total() { self.total.as_ref() } else { self.introduced.as_ref() }
+        if self.is_judged_by_accumulated() { self.accumulated.as_ref() } else { self.local.as_ref() }
     }
 
     /// Returns true if the accumulated error is judged: if nothing else was measured, if it is too large, or
     /// for a token whose logits in the same dump may differ too.
-    pub fn is_judged_in_total(&self) -> bool {
+    pub fn is_judged_by_accumulated(&self) -> bool {
         let is_choice = matches!(self.site.point, Point::Argmax | Point::Generated);
-        let has_inherited = self.floor_of_total.is_some() && self.verdict == Verdict::Fail;
+        let has_inherited = self.accumulated_floor.is_some() && self.verdict == Verdict::Fail;
         let is_right = |found: &Measurement| has_inherited || is_choice && found.is_identical();
-        self.total.is_some() && self.introduced.as_ref().is_none_or(is_right)
+        self.accumulated.is_some() && self.local.as_ref().is_none_or(is_right)
     }
 
     /// The last position that was compared; `None` for what belongs to the whole run.
@@ -355,7 +355,7 @@ impl Row {
     /// Returns true if the accumulated error is above the tolerance while the local error is within it.
     pub fn has_grown(&self) -> bool {
         let over = |m: &Measurement| excess(m, &self.tolerance).is_some();
-        self.verdict.is_good() && self.total.as_ref().is_some_and(over)
+        self.verdict.is_good() && self.accumulated.as_ref().is_some_and(over)
     }
 
     /// Returns true if the verdict depends on the noise floor.
@@ -431,8 +431,8 @@ impl Row {
             Some(floor) => Floor::NEAR * floor.max_abs,
             None => self.tolerance.max_abs,
         };
-        let is_beyond = |place: &PositionAgreement| place.is_beyond.unwrap_or(!(place.delta <= allowed));
-        agreement.drift(is_beyond).map(|row| self.positions.start + row)
+        let is_over = |place: &PositionAgreement| place.is_over.unwrap_or(!(place.delta <= allowed));
+        agreement.drift(is_over).map(|row| self.positions.start + row)
     }
 
     fn weighed(&mut self, floor: &Floor, errors: &Errors) -> (Verdict, Option<String>) {
@@ -452,7 +452,7 @@ impl Row {
     /// Judges the accumulated error of a passing row. Rounding may grow, and so does a fault too small for
     /// each operation.
     pub fn weigh_total(&mut self, floor: Floor, excess: Option<Excess>, may_hide_rounding: bool) {
-        let Some(errors) = self.total.as_ref().map(|found| found.errors) else { return };
+        let Some(errors) = self.accumulated.as_ref().map(|found| found.errors) else { return };
         let excess = excess.filter(|excess| !(excess.ratio <= Excess::FAR));
         if !floor.explains(&errors) || excess.is_some() {
             let beyond = excess.map_or(String::new(), |excess| format!("; {}", excess.told()));
@@ -470,17 +470,18 @@ impl Row {
             };
             (self.verdict, self.reason) = (Verdict::Fail, Some(told + hidden));
         }
-        self.floor_of_total = Some(floor);
+        self.accumulated_floor = Some(floor);
     }
 
     fn judgement(&self) -> Judgement {
-        let Some(found) = self.introduced.as_ref().or(self.total.as_ref()) else {
+        let Some(found) = self.local.as_ref().or(self.accumulated.as_ref()) else {
             return Judgement::sure(Verdict::Inconclusive, "not compared".to_owned());
         };
         // Inherited or not: nothing passes that makes NaN on one side in total.
-        let travelled = self.total.as_ref().filter(|total| total.nonfinite.of_one_side() > 0);
-        if let Some(total) = travelled.filter(|_| found.nonfinite == Default::default()) {
-            return Judgement::sure(Verdict::Fail, nonfinite(total));
+        let travelled =
+            self.accumulated.as_ref().filter(|accumulated| accumulated.nonfinite.of_one_side() > 0);
+        if let Some(accumulated) = travelled.filter(|_| found.nonfinite == Default::default()) {
+            return Judgement::sure(Verdict::Fail, nonfinite(accumulated));
         }
         incomparable(self.site, found).unwrap_or_else(|| match (self.gate, self.site.point.kind()) {
             (Gate::Rounding, ValueKind::Real) => self.by_rounding(found),
@@ -537,28 +538,28 @@ impl Row {
 
     /// Returns true if the accumulated error is large relative to the values.
     pub fn is_large_in_total(&self) -> bool {
-        let large = |total: &Measurement| !(total.errors.max_scaled <= suspicious(self.computed));
-        self.verdict.is_good() && self.total.as_ref().is_some_and(large)
+        let large = |accumulated: &Measurement| !(accumulated.errors.max_scaled <= suspicious(self.computed));
+        self.verdict.is_good() && self.accumulated.as_ref().is_some_and(large)
     }
 
     /// Returns the largest err/bound, or the ratio to the noise floor without an evaluation; below 1 rounding
     /// explains the row. `None` if neither was measured.
-    pub fn headroom(&self) -> Option<f64> {
+    pub fn bound_ratio(&self) -> Option<f64> {
         let found = self.judged().filter(|_| self.site.point.kind() == ValueKind::Real)?;
         match (&self.explained, &self.floor) {
             _ if self.gate == Gate::Tolerance => None,
             _ if found.is_identical() => Some(0.0),
-            _ if self.is_judged_in_total() && self.introduced.is_some() => {
-                self.floor_of_total.map(|floor| floor.headroom(&found.errors))
+            _ if self.is_judged_by_accumulated() && self.local.is_some() => {
+                self.accumulated_floor.map(|floor| floor.bound_ratio(&found.errors))
             }
-            (Some(explained), _) if self.introduced.is_some() && !self.is_in_doubt() => {
-                Some(explained.headroom())
+            (Some(explained), _) if self.local.is_some() && !self.is_in_doubt() => {
+                Some(explained.bound_ratio())
             }
             (_, Some(floor)) => {
                 let ratio = self.excess.map_or(0.0, |excess| excess.ratio);
-                Some(larger(floor.headroom(&found.errors), ratio))
+                Some(larger(floor.bound_ratio(&found.errors), ratio))
             }
-            (Some(explained), None) if self.introduced.is_some() => Some(explained.headroom()),
+            (Some(explained), None) if self.local.is_some() => Some(explained.bound_ratio()),
             _ => None,
         }
     }
@@ -568,12 +569,12 @@ impl Row {
     pub fn is_settled(&self) -> bool {
         let is_explained = || self.explained.as_ref().is_some_and(Explained::is_explained);
         self.site.point.kind() == ValueKind::Token
-            || (self.is_one_stage && self.introduced.is_some() && is_explained())
+            || (self.is_one_stage && self.local.is_some() && is_explained())
     }
 
     /// Returns true if a single operation lies between the row and its inputs.
     pub fn is_one_stage(&self) -> bool {
-        self.is_one_stage && self.introduced.is_some()
+        self.is_one_stage && self.local.is_some()
     }
 
     /// Returns true if the tolerance table decides.

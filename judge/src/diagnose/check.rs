@@ -99,10 +99,8 @@ fn check_units(
     rules.selection.check(n_layers, held.passes().len(), read)?;
     let setting = Setting::new(model, numerics, &held, rules)?;
     let units = match rules.mode {
-        Mode::Both | Mode::Total => vec![Unit::Whole],
-        Mode::Introduced | Mode::Layers => {
-            plan::units(model, dump, numerics.activation_type(), rules.selection)
-        }
+        Mode::Both | Mode::Accumulated => vec![Unit::Whole],
+        Mode::Local | Mode::Layers => plan::units(model, dump, numerics.activation_type(), rules.selection),
     };
     let Work { wanted, mut done, mut finished } = work;
     let is_part = wanted.is_some();
@@ -222,9 +220,9 @@ fn evidence(judge: Judge, setting: &Setting, runs: Runs) -> Result<Evidence> {
     let parties = Parties { sides, setting: Some(setting), choices, rank_margins, preferences };
     // To look for causes the whole model is run, which of weights that are elsewhere would bring all.
     let is_here = !setting.model.matrices().iter().any(|(_, matrix)| matrix.is_elsewhere());
-    let are_sought = judge.rules.causes && is_here;
+    let (are_sought, budget) = (judge.rules.causes && is_here, judge.rules.budget);
     let found = judge.examine(&setting.unit, parties, |rows| match are_sought {
-        true => causes::of_engine(setting, rows, &unexplained),
+        true => causes::of_engine(setting, rows, &unexplained, budget),
         false => Ok(Vec::new()),
     })?;
     Ok(Evidence { integers, ..found })
@@ -277,16 +275,16 @@ pub(super) fn run_and_judge(
             continue;
         }
         let segment = segments.of(site);
-        let (total, introduced) = (runs.total.remove(&site), runs.introduced.remove(&site));
+        let (accumulated, local) = (runs.accumulated.remove(&site), runs.local.remove(&site));
         // Where a run from the tokens lies before it, what is introduced is the total.
         // But for caches of eight bits that the dump's engine goes on with: nobody else can make them from the tokens alike.
         let since_the_tokens = segment.from_tokens
             && segment.span == Span::Run
             && rules.mode != Mode::Layers
             && !held.goes_on_with_eight_bits();
-        let (total, introduced) = match since_the_tokens {
-            true => (total.or(introduced), None),
-            false => (total, introduced),
+        let (accumulated, local) = match since_the_tokens {
+            true => (accumulated.or(local), None),
+            false => (accumulated, local),
         };
         judge.lies_behind(site, segment.choices);
         let explained = runs.explained.remove(&site);
@@ -295,8 +293,8 @@ pub(super) fn run_and_judge(
             site,
             positions,
             Observed {
-                total,
-                introduced,
+                accumulated,
+                local,
                 since: segment.since,
                 explained,
                 uniform,
@@ -319,7 +317,7 @@ fn leave_out_covered(
     held: &Held,
 ) {
     let sites: Vec<Site> = expected.iter().map(|(site, _)| *site).collect();
-    let is_judged = |site: Site| sites.contains(&site) && runs.introduced.contains_key(&site);
+    let is_judged = |site: Site| sites.contains(&site) && runs.local.contains_key(&site);
     let mut covered = segments.covered(&sites, is_judged);
     // A tap of which some rows or a sketch are recorded is compared.
     covered.retain(|site, _| held.dump.row(*site).is_none());
@@ -403,13 +401,13 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
     for paired in pair.compare(rules.selection)? {
         judge.expect(paired.site, paired.positions.clone());
         let margin = pair.rank_margin(&paired)?.zip(paired.site.pass);
-        rank_margins.total.extend(margin.map(|(margin, pass)| (pass, margin)));
-        preferences.total.extend(pair.preference(&paired)?.map(|known| (paired.site, known)));
+        rank_margins.accumulated.extend(margin.map(|(margin, pass)| (pass, margin)));
+        preferences.accumulated.extend(pair.preference(&paired)?.map(|known| (paired.site, known)));
         match paired.found {
             Ok(found) => {
                 let recorded = one.recorded(paired.site).or(other.recorded(paired.site));
                 let uniform = pair.uniform(&paired.site, &paired.positions)?;
-                let found = Observed { total: Some(found), uniform, recorded, ..Observed::default() };
+                let found = Observed { accumulated: Some(found), uniform, recorded, ..Observed::default() };
                 judge.add(paired.site, paired.positions, found, Span::Run);
                 if [&one, &other].iter().any(|held| held.dump.sketches(paired.site)) {
                     judge.doubt_sketch();

@@ -11,6 +11,9 @@ use crate::diagnose::rules::Mode;
 use crate::diagnose::ties::refuse_ties_of_a_wrong_run;
 use crate::exact::Profile;
 
+/// Start of the note on taps that our engine computes and the dump does not record.
+pub const NOT_RECORDED: &str = "not recorded in the dump: ";
+
 /// The verdict over what was found in the units that are wanted. `basis` has none of it yet.
 pub fn conclude(subject: Subject, basis: Basis, mut found: Vec<(usize, Evidence)>) -> Outcome {
     found.sort_by_key(|(number, _)| *number);
@@ -173,7 +176,7 @@ impl Conclusion<'_> {
             let names = names.join(", ");
             match lacking {
                 OUR_ENGINE => format!("not computed by our engine: {names}"),
-                _ if is_engine => format!("not recorded in the dump: {names}"),
+                _ if is_engine => format!("{NOT_RECORDED}{names}"),
                 path => format!("not recorded in {path}: {names}"),
             }
         };
@@ -333,8 +336,9 @@ impl Conclusion<'_> {
 
     fn growth(&self) -> Option<String> {
         let real = self.rows.iter().filter(|row| row.site.point.kind() == ValueKind::Real);
-        let grown: Vec<&Row> = real.filter(|row| row.introduced.is_some() && row.has_grown()).collect();
-        let largest = grown.iter().filter_map(|row| row.total.as_ref()).map(|found| found.errors.max_abs);
+        let grown: Vec<&Row> = real.filter(|row| row.local.is_some() && row.has_grown()).collect();
+        let largest =
+            grown.iter().filter_map(|row| row.accumulated.as_ref()).map(|found| found.errors.max_abs);
         let (from, largest) = (grown.first()?.site, largest.fold(0.0, f64::max));
         let in_itself = match self.subject.gate {
             Gate::Rounding => "every local error is explained by rounding",

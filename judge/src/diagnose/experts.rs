@@ -13,16 +13,16 @@ use crate::compare::{Floor, Preference, Row, Verdict};
 #[derive(Default)]
 pub(super) struct Preferences {
     /// In the run from the tokens on.
-    pub(super) total: HashMap<Site, Preference>,
+    pub(super) accumulated: HashMap<Site, Preference>,
     /// Preferences in the run that continues with recorded values.
-    pub(super) introduced: HashMap<Site, Preference>,
+    pub(super) local: HashMap<Site, Preference>,
 }
 
 /// Noise floors at the sites of both runs.
 #[derive(Default)]
 pub(super) struct Floors {
-    pub(super) total: HashMap<Site, Floor>,
-    pub(super) introduced: HashMap<Site, Floor>,
+    pub(super) accumulated: HashMap<Site, Floor>,
+    pub(super) local: HashMap<Site, Floor>,
 }
 
 /// The logits that experts are chosen by.
@@ -47,7 +47,7 @@ impl Routing<'_> {
             let judged = self.judge_choice(row);
             (row.verdict, row.reason) = (judged.0, Some(judged.1));
         }
-        let (total, introduced) = (self.doubtful_in_total(rows), self.doubtful_since_held(rows));
+        let (accumulated, local) = (self.doubtful_in_accumulated(rows), self.doubtful_since_held(rows));
         let is_explained =
             rows.iter().filter(|row| row.site.point.kind() == ValueKind::Real).all(Row::is_settled);
         let follows = |row: &Row| is_explained && is_same_since_held(row) && is_token(row);
@@ -58,10 +58,10 @@ impl Routing<'_> {
         };
         for row in rows.iter_mut().filter(is_open) {
             let before = match is_of_total(row) {
-                true => total.iter().find(|(site, _)| site.flow_order() < row.site.flow_order()),
+                true => accumulated.iter().find(|(site, _)| site.flow_order() < row.site.flow_order()),
                 false => {
                     let behind = self.behind.get(&row.site).map_or(&[][..], Vec::as_slice);
-                    introduced.iter().find(|(site, _)| behind.contains(site))
+                    local.iter().find(|(site, _)| behind.contains(site))
                 }
             };
             if let Some((site, why)) = before {
@@ -77,9 +77,9 @@ impl Routing<'_> {
     }
 
     fn judge_choice(&self, row: &Row) -> (Verdict, String) {
-        let (preferences, floors) = match row.introduced {
-            Some(_) => (&self.preferences.introduced, &self.floors.introduced),
-            None => (&self.preferences.total, &self.floors.total),
+        let (preferences, floors) = match row.local {
+            Some(_) => (&self.preferences.local, &self.floors.local),
+            None => (&self.preferences.accumulated, &self.floors.accumulated),
         };
         let told = chosen(row);
         match preferences.get(&row.site) {
@@ -118,11 +118,11 @@ impl Routing<'_> {
 
     /// Choices of the run from the tokens on that rounding decides and no dump tells: those that are near. Behind others it has the
     /// dump's.
-    fn doubtful_in_total(&self, rows: &[Row]) -> Vec<(Site, String)> {
+    fn doubtful_in_accumulated(&self, rows: &[Row]) -> Vec<(Site, String)> {
         let told: HashMap<Site, &Row> = experts(rows).collect();
-        let untold = self.preferences.total.iter().filter(|(site, _)| !told.contains_key(site));
-        let doubtful =
-            untold.filter_map(|(site, known)| self.told_of(*site, known.closest, None, &self.floors.total));
+        let untold = self.preferences.accumulated.iter().filter(|(site, _)| !told.contains_key(site));
+        let doubtful = untold
+            .filter_map(|(site, known)| self.told_of(*site, known.closest, None, &self.floors.accumulated));
         let mut doubtful: Vec<(Site, String)> = doubtful.collect();
         doubtful.sort_by_key(|(site, _)| site.flow_order());
         doubtful
@@ -131,11 +131,11 @@ impl Routing<'_> {
     /// Returns the doubtful choices of a run that otherwise continues with the dump's values.
     fn doubtful_since_held(&self, rows: &[Row]) -> Vec<(Site, String)> {
         let told: HashMap<Site, &Row> = experts(rows).collect();
-        let known = self.preferences.introduced.iter().filter_map(|(site, known)| {
+        let known = self.preferences.local.iter().filter_map(|(site, known)| {
             let is_other = told.get(site).is_some_and(|row| is_another(row));
             let at = usize::from(!is_other);
             let margin = [known.margin, known.closest][at];
-            self.told_of(*site, margin, known.parted.map(|parted| parted[at]), &self.floors.introduced)
+            self.told_of(*site, margin, known.parted.map(|parted| parted[at]), &self.floors.local)
         });
         known.collect()
     }
@@ -178,7 +178,7 @@ fn chosen(row: &Row) -> String {
 
 /// Returns true if the row fails by values that another expert could have made.
 fn is_measured(row: &Row) -> bool {
-    let found = || [row.introduced.as_ref(), row.total.as_ref()].into_iter().flatten();
+    let found = || [row.local.as_ref(), row.accumulated.as_ref()].into_iter().flatten();
     let is_number = found().all(|found| found.nonfinite == Default::default());
     let is_zero = found().any(|found| found.candidate_all_zero != found.reference_all_zero);
     row.judged().is_some() && is_number && !is_zero
@@ -186,12 +186,12 @@ fn is_measured(row: &Row) -> bool {
 
 /// Returns true if the row fails by its accumulated error.
 fn is_of_total(row: &Row) -> bool {
-    row.introduced.is_none() || is_token(row) && is_same_since_held(row) || row.floor_of_total.is_some()
+    row.local.is_none() || is_token(row) && is_same_since_held(row) || row.accumulated_floor.is_some()
 }
 
 /// Returns true if both sides get the same result from the dump's own values.
 fn is_same_since_held(row: &Row) -> bool {
-    row.introduced.as_ref().is_some_and(|found| found.errors.max_abs == 0.0)
+    row.local.as_ref().is_some_and(|found| found.errors.max_abs == 0.0)
 }
 
 fn is_token(row: &Row) -> bool {

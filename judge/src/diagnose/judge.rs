@@ -87,10 +87,10 @@ impl<'r> Judge<'r> {
 
     /// Judges one site; a site without results is not judged.
     pub(super) fn add(&mut self, site: Site, positions: Range<usize>, found: Observed, span: Span) {
-        if found.total.is_none() && found.introduced.is_none() {
+        if found.accumulated.is_none() && found.local.is_none() {
             return;
         }
-        let span = if found.introduced.is_some() { span } else { Span::Run };
+        let span = if found.local.is_some() { span } else { Span::Run };
         let measure = Measure {
             tolerance: self.tolerance(site.point),
             gate: self.rules.gate,
@@ -136,7 +136,7 @@ impl<'r> Judge<'r> {
             is_asked: false,
         };
         let found = Found::Measured(measure_tokens(View::of_tokens(own), View::of_tokens(known)));
-        let found = Observed { total: Some(found), ..Observed::default() };
+        let found = Observed { accumulated: Some(found), ..Observed::default() };
         let measure = Measure {
             tolerance: equal,
             gate: self.rules.gate,
@@ -264,7 +264,7 @@ impl<'r> Judge<'r> {
             let is_read =
                 !matches!(row.site.point, Point::KNorm | Point::KRope) && row.since.iter().any(is_before);
             // Of what has travelled from the tokens on, the cache is a part.
-            is_read || row.is_judged_in_total()
+            is_read || row.is_judged_by_accumulated()
         };
         let is_small = |row: &Row| row.judged().is_some_and(|found| found.errors.rel_l2 < 1.0);
         let is_doubtful = |row: &&mut Row| row.verdict == Verdict::Fail && is_behind(row) && is_small(row);

@@ -54,7 +54,7 @@ pub(super) fn check_by_rule(
             if let Some(crossing) = crossing
                 && passes_by(LongRope::Kept)? != Verdict::Fail
             {
-                doubt(&mut outcome, |row| is_beyond(row, crossing), &undetermined(within));
+                doubt(&mut outcome, |row| is_over(row, crossing), &undetermined(within));
             }
         }
         (None, Verdict::Fail) if crossing.is_some() && passes_by(LongRope::Kept)? == Verdict::Pass => {
@@ -114,7 +114,7 @@ fn is_unrestricted(selection: &Selection) -> bool {
 }
 
 /// True if a row is of what follows a crossing.
-fn is_beyond(row: &Row, crossing: Crossing) -> bool {
+fn is_over(row: &Row, crossing: Crossing) -> bool {
     row.site.pass.is_none_or(|pass| pass >= crossing.pass)
 }
 

@@ -22,9 +22,9 @@ mod ties;
 mod weigh;
 
 pub use case::{OwnTokens, check_case};
-pub use causes::{Cause, Finding, Fit, Sought, Told};
+pub use causes::{Budget, Cause, Finding, Fit, Sought, Told};
 pub use check::{Finished, Work, cross_check, cross_check_dumps, cross_check_units};
-pub use conclude::{conclude, once_each};
+pub use conclude::{NOT_RECORDED, conclude, once_each};
 pub use evidence::{Basis, Evidence, Missing};
 pub use outcome::{Coverage, Outcome, Subject, Summary};
 pub use rules::{Mode, Rounding, Rules};

@@ -89,13 +89,13 @@ pub struct Summary<'o> {
     /// The row with that verdict and the largest judged error. `None` if nothing was compared.
     pub worst: Option<&'o Row>,
     /// Worst accumulated error, figure by figure. `None` if not measured.
-    pub total: Option<Errors>,
+    pub accumulated: Option<Errors>,
     /// Worst local error, figure by figure. `None` if not measured.
-    pub introduced: Option<Errors>,
+    pub local: Option<Errors>,
     /// Largest err/bound. `None` if not measured.
-    pub headroom: Option<f64>,
+    pub bound_ratio: Option<f64>,
     /// Number of values above their bound. `None` if no operation was evaluated.
-    pub beyond: Option<usize>,
+    pub over: Option<usize>,
 }
 
 impl Outcome {
@@ -216,10 +216,10 @@ impl Outcome {
             verdict,
             // `max_by` keeps the last of equals: reversed, so that it is the first in data-flow order.
             worst: rows().rev().filter(|row| row.verdict == verdict).max_by(|a, b| by_error(a, b)),
-            total: worst(figured().filter_map(|row| row.total.as_ref())),
-            introduced: worst(figured().filter_map(|row| row.introduced.as_ref())),
-            headroom: rows().filter_map(Row::headroom).reduce(larger),
-            beyond: rows().filter_map(|row| Some(row.explained.as_ref()?.beyond())).reduce(|a, b| a + b),
+            accumulated: worst(figured().filter_map(|row| row.accumulated.as_ref())),
+            local: worst(figured().filter_map(|row| row.local.as_ref())),
+            bound_ratio: rows().filter_map(Row::bound_ratio).reduce(larger),
+            over: rows().filter_map(|row| Some(row.explained.as_ref()?.over())).reduce(|a, b| a + b),
         }
     }
 }

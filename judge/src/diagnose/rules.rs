@@ -2,6 +2,7 @@
 
 use crate::change::Supposition;
 use crate::compare::{Gate, Role, Selection, Tolerances};
+use crate::diagnose::causes::Budget;
 use crate::exact::Profile;
 
 /// The rules of a comparison.
@@ -28,6 +29,8 @@ pub struct Rules<'r> {
     pub suppositions: &'r [Supposition],
     /// True to search for causes. The search takes the longest and changes no verdict.
     pub causes: bool,
+    /// Time limit of the search, if there is one.
+    pub budget: Option<&'r Budget>,
 }
 
 /// The rounding of a dump's engine, as far as the caller knows it.
@@ -48,9 +51,9 @@ pub enum Mode {
     /// Local and accumulated errors.
     Both,
     /// Accumulated errors only, from the tokens on.
-    Total,
+    Accumulated,
     /// Local errors only: each operation starts from the nearest recorded values.
-    Introduced,
+    Local,
     /// Local errors of layers: each layer starts from its recorded input, and errors accumulate until its
     /// end.
     Layers,
@@ -61,8 +64,8 @@ impl Mode {
     pub fn name(self) -> &'static str {
         match self {
             Mode::Both => "both",
-            Mode::Total => "total",
-            Mode::Introduced => "introduced",
+            Mode::Accumulated => "accumulated",
+            Mode::Local => "local",
             Mode::Layers => "layers",
         }
     }

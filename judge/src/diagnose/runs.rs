@@ -455,9 +455,9 @@ pub(super) enum Again {
 pub(super) struct Runs {
     pub(super) visited: Vec<Site>,
     /// From the tokens on.
-    pub(super) total: HashMap<Site, Found>,
+    pub(super) accumulated: HashMap<Site, Found>,
     /// Since the nearest values that were gone on with.
-    pub(super) introduced: HashMap<Site, Found>,
+    pub(super) local: HashMap<Site, Found>,
     /// Evaluation by rounding of the local errors.
     pub(super) explained: HashMap<Site, Explained>,
     /// The errors of uniform probabilities there.
@@ -479,8 +479,8 @@ pub(super) struct Runs {
 /// By pass, how much our engine prefers likely tokens that a dump does not name to those that it names.
 #[derive(Default)]
 pub(super) struct RankMargins {
-    pub(super) total: HashMap<usize, f64>,
-    pub(super) introduced: HashMap<usize, f64>,
+    pub(super) accumulated: HashMap<usize, f64>,
+    pub(super) local: HashMap<usize, f64>,
 }
 
 /// Returns the values with which a mode's second run continues.
@@ -492,20 +492,20 @@ impl Runs {
     pub(super) fn of(setting: &Setting, mode: Mode, onlooker: &mut dyn Tap) -> Result<Self> {
         let script = setting.script();
         let mut runs = Self::default();
-        if matches!(mode, Mode::Both | Mode::Total) {
+        if matches!(mode, Mode::Both | Mode::Accumulated) {
             let (compared, transcript) =
                 setting.run(setting.numerics, &script, Continue::Own, &mut *onlooker)?;
             runs.visited = sites(&compared);
-            (runs.total, runs.margins) = (by_site(compared.found), compared.margins);
+            (runs.accumulated, runs.margins) = (by_site(compared.found), compared.margins);
             runs.read_on = compared.read_on;
             runs.uniform = compared.uniform;
-            runs.rank_margins.total = compared.rank_margins;
-            runs.preferences.total = compared.preferences;
+            runs.rank_margins.accumulated = compared.rank_margins;
+            runs.preferences.accumulated = compared.preferences;
             runs.choices = transcript.choices;
         }
         // Where no layer can start from the dump, there is nothing to run for.
         let starts = mode != Mode::Layers || any_layer_can_start(setting);
-        if mode != Mode::Total && starts {
+        if mode != Mode::Accumulated && starts {
             // Beyond the dump's passes nothing is held that could be evaluated.
             let (mut compared, transcript) = match setting.unit {
                 Unit::Continuation => {
@@ -516,14 +516,14 @@ impl Runs {
             runs.explained = std::mem::take(&mut compared.explained);
             runs.uniform.extend(std::mem::take(&mut compared.uniform));
             runs.unexplained = std::mem::take(&mut compared.unexplained);
-            runs.rank_margins.introduced = std::mem::take(&mut compared.rank_margins);
-            runs.preferences.introduced = std::mem::take(&mut compared.preferences);
+            runs.rank_margins.local = std::mem::take(&mut compared.rank_margins);
+            runs.preferences.local = std::mem::take(&mut compared.preferences);
             if runs.visited.is_empty() {
                 (runs.visited, runs.margins) = (sites(&compared), compared.margins);
                 runs.read_on = compared.read_on;
                 runs.choices = transcript.choices;
             }
-            runs.introduced = by_site(compared.found);
+            runs.local = by_site(compared.found);
         }
         Ok(runs)
     }

@@ -84,7 +84,7 @@ impl<'s> Streamed<'s> {
         numerics: &'s dyn Numerics,
         rules: Rules<'s>,
     ) -> Result<Self> {
-        if !matches!(rules.mode, Mode::Introduced | Mode::Layers) {
+        if !matches!(rules.mode, Mode::Local | Mode::Layers) {
             return Err(Error::Usage(
                 "accumulated errors need a run of the whole model, but a stream is judged message by \
                     message; omit --total, or write the dump to a file"

@@ -217,8 +217,8 @@ impl Choosing<'_> {
     fn is_from_own_logits(&self, row: &Row) -> bool {
         let since_logits =
             row.since.iter().any(|start| matches!(start.point, Point::LastLogits | Point::Logits));
-        let introduced = row.introduced.as_ref().is_some_and(|found| found.errors.max_abs != 0.0);
-        row.site.point == Point::Argmax && since_logits && introduced
+        let local = row.local.as_ref().is_some_and(|found| found.errors.max_abs != 0.0);
+        row.site.point == Point::Argmax && since_logits && local
     }
 
     fn judge_choice(&self, other: Other) -> Result<(Verdict, String)> {
@@ -384,7 +384,7 @@ pub(super) fn refuse_ties_of_a_wrong_run(rows: &mut [Row]) {
     let Some(wrong) = first_wrong(rows) else { return };
     let comes_after = |row: &&mut Row| row.site.pass.is_none_or(|pass| Some(pass) >= wrong.pass);
     // Experts are chosen from logits that are at hand: what was wrong before is in them.
-    let is_token = |row: &&mut Row| row.site.point != Point::Experts || row.introduced.is_none();
+    let is_token = |row: &&mut Row| row.site.point != Point::Experts || row.local.is_none();
     let ties = rows.iter_mut().filter(|row| row.verdict == Verdict::Tie).filter(is_token);
     for row in ties.filter(comes_after) {
         let reason = row.reason.take().unwrap_or_default();
@@ -424,7 +424,7 @@ fn over_steps(judged: Vec<StepTaken>) -> Option<StepTaken> {
 fn show(row: &mut Row, taken: &StepTaken) {
     let StepTaken { step, other, .. } = taken;
     let (candidate, reference) = (other.candidate.into(), other.reference.into());
-    for found in [&mut row.total, &mut row.introduced].into_iter().flatten() {
+    for found in [&mut row.accumulated, &mut row.local].into_iter().flatten() {
         if found.worst.is_some() {
             found.worst = Some(WorstElement { index: vec![*step], candidate, reference });
         }
@@ -456,7 +456,7 @@ fn choices_after(held: &Held, position: usize) -> usize {
 
 /// The candidate's token and the reference's, where the judged run chose another.
 fn differing(row: &Row) -> Option<(u32, u32)> {
-    let worst = row.total.as_ref().or(row.introduced.as_ref())?.worst.as_ref()?;
+    let worst = row.accumulated.as_ref().or(row.local.as_ref())?.worst.as_ref()?;
     (worst.candidate != worst.reference).then_some((worst.candidate as u32, worst.reference as u32))
 }
 

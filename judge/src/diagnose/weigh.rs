@@ -87,7 +87,7 @@ impl Judge<'_> {
     ) -> Result<Vec<String>> {
         let of_choices = self.logits_of_other_choices(choosing);
         let (floors, logits) = self.weigh(setting, of_choices, margins, room)?;
-        (choosing.floors, choosing.logits) = (floors.total.clone(), logits);
+        (choosing.floors, choosing.logits) = (floors.accumulated.clone(), logits);
         let without_row = choosing.judge(&mut self.rows)?;
         self.judge_experts(margins.experts, floors);
         choosing.refuse_all_contradictions(&mut self.rows);
@@ -129,7 +129,7 @@ impl Judge<'_> {
             return Ok(());
         }
         let is_by_floor =
-            |row: &&Row| row.verdict == Verdict::Pass && row.floor.is_some() && row.introduced.is_some();
+            |row: &&Row| row.verdict == Verdict::Pass && row.floor.is_some() && row.local.is_some();
         let sites: HashSet<Site> = self.rows.iter().filter(is_by_floor).map(|row| row.site).collect();
         let room = Room { sums_alone: true, ..Room::default() };
         let measured = floors(setting, continues(self.rules.mode), &sites, room)?;
@@ -154,7 +154,7 @@ impl Judge<'_> {
         const VALUES: usize = 256;
         let is_ours = |row: &&Row| {
             let found =
-                row.introduced.as_ref().filter(|_| row.site.point == Point::BlockOut && !row.is_one_stage());
+                row.local.as_ref().filter(|_| row.site.point == Point::BlockOut && !row.is_one_stage());
             found.is_some_and(Measurement::is_identical)
         };
         let rows: Vec<&Row> = self.rows.iter().filter(is_ours).collect();
@@ -195,33 +195,33 @@ impl Judge<'_> {
     ) -> Result<(Floors, HashMap<Site, Tensor>)> {
         let grown = self.ends_that_grew(setting);
         let held = continues(self.rules.mode);
-        let both_or_total = matches!(self.rules.mode, Mode::Both | Mode::Total);
+        let both_or_total = matches!(self.rules.mode, Mode::Both | Mode::Accumulated);
         let travelling = if both_or_total { Continue::Own } else { held };
-        let of_total: HashSet<Site> = self
+        let of_accumulated: HashSet<Site> = self
             .in_doubt(false)
             .chain(logits)
             .chain(self.other_ranks(false))
             .chain(grown.iter().copied())
-            .chain(self.routers(&margins.experts.total))
+            .chain(self.routers(&margins.experts.accumulated))
             .collect();
-        let routers = self.routers(&margins.experts.introduced);
+        let routers = self.routers(&margins.experts.local);
         let since = self.in_doubt(true).chain(self.other_ranks(true)).chain(routers).collect();
         let since_held = floors(setting, held, &since, room)?;
-        let of_total = floors(setting, travelling, &of_total, room)?;
+        let of_accumulated = floors(setting, travelling, &of_accumulated, room)?;
         for row in self.rows.iter_mut().filter(|row| row.is_in_doubt()) {
-            let measured = if row.introduced.is_some() { &since_held } else { &of_total };
+            let measured = if row.local.is_some() { &since_held } else { &of_accumulated };
             let floor = measured.floors.get(&row.site).copied().unwrap_or_default();
             row.weigh(floor, measured.excesses.get(&row.site).copied());
         }
-        self.rank(margins.ranks, &since_held.floors, &of_total.floors);
-        self.weigh_totals(&grown, &of_total, setting);
-        Ok((Floors { total: of_total.floors, introduced: since_held.floors }, of_total.logits))
+        self.rank(margins.ranks, &since_held.floors, &of_accumulated.floors);
+        self.weigh_totals(&grown, &of_accumulated, setting);
+        Ok((Floors { accumulated: of_accumulated.floors, local: since_held.floors }, of_accumulated.logits))
     }
 
     /// Returns the sites of undetermined rows, by local or accumulated errors.
-    fn in_doubt(&self, introduced: bool) -> impl Iterator<Item = Site> {
+    fn in_doubt(&self, local: bool) -> impl Iterator<Item = Site> {
         let rows = self.rows.iter().filter(|row| row.is_in_doubt());
-        rows.filter(move |row| row.introduced.is_some() == introduced).map(|row| row.site)
+        rows.filter(move |row| row.local.is_some() == local).map(|row| row.site)
     }
 
     /// Judges differing top tokens by their margins and the noise floor of their log-probabilities.
@@ -229,13 +229,13 @@ impl Judge<'_> {
         &mut self,
         margins: &RankMargins,
         since_held: &HashMap<Site, Floor>,
-        of_total: &HashMap<Site, Floor>,
+        of_accumulated: &HashMap<Site, Floor>,
     ) {
         let allowed = self.tolerance(Point::TopLogprobs);
         for row in self.rows.iter_mut().filter(|row| names_others(row)) {
-            let (floors, margins) = match row.introduced {
-                Some(_) => (since_held, &margins.introduced),
-                None => (of_total, &margins.total),
+            let (floors, margins) = match row.local {
+                Some(_) => (since_held, &margins.local),
+                None => (of_accumulated, &margins.accumulated),
             };
             let floor = floors.get(&log_probabilities(row)).copied().unwrap_or_default();
             let tolerance = if row.is_gated_by_tolerance() { allowed.max_abs } else { 0.0 };
@@ -246,9 +246,9 @@ impl Judge<'_> {
     }
 
     /// Returns the sites of log-probabilities whose top tokens differ, by local or accumulated errors.
-    fn other_ranks(&self, introduced: bool) -> impl Iterator<Item = Site> {
+    fn other_ranks(&self, local: bool) -> impl Iterator<Item = Site> {
         let rows = self.rows.iter().filter(|row| names_others(row));
-        rows.filter(move |row| row.introduced.is_some() == introduced).map(log_probabilities)
+        rows.filter(move |row| row.local.is_some() == local).map(log_probabilities)
     }
 
     /// Judges the last values of passes by accumulated errors, unless an operation is already wrong.
@@ -282,7 +282,7 @@ impl Judge<'_> {
         };
         let grew =
             |row: &Row| if row.is_gated_by_tolerance() { row.has_grown() } else { row.is_large_in_total() };
-        let passes = |row: &&Row| row.introduced.is_some() && !row.tolerance.is_asked && grew(row);
+        let passes = |row: &&Row| row.local.is_some() && !row.tolerance.is_asked && grew(row);
         let both = self.rules.mode == Mode::Both;
         let ends = self.rows.iter().filter(|_| both).filter(is_end);
         ends.filter(passes).map(|row| row.site).collect()

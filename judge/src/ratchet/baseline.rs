@@ -143,14 +143,16 @@ struct FileEntry {
     layers: Option<String>,
     passes: Option<String>,
     cause: Option<String>,
-    headroom: Option<f64>,
+    #[serde(alias = "headroom")]
+    bound_ratio: Option<f64>,
     rel_l2: Option<f64>,
     max_scaled: Option<f64>,
-    beyond: Option<usize>,
+    #[serde(alias = "beyond")]
+    over: Option<usize>,
     sigmas: Option<f64>,
 }
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 impl Baseline {
     /// Reads a baseline from a file.
@@ -175,8 +177,8 @@ impl Baseline {
             return Err("the file is empty; write a baseline with --update-baseline".to_owned());
         }
         let file: File = toml::from_str(text).map_err(|error| located(text, &error))?;
-        if file.version != VERSION {
-            return Err(format!("unsupported version {}, expected {VERSION}", file.version));
+        if !(1..=VERSION).contains(&file.version) {
+            return Err(format!("unsupported version {}, expected 1 or {VERSION}", file.version));
         }
         let dumps = file.dump.into_iter().map(DumpEntry::new).collect::<Result<Vec<_>, _>>()?;
         let twice = dumps
@@ -251,6 +253,9 @@ impl DumpEntry {
         }
         let compared = compared.into_iter().zip(values);
         let compared = compared.map(|(block, values)| Compared { block, values }).collect();
+        // Version 1 has the former names of the modes.
+        let judged = judged
+            .map(|judged| judged.replace(", total", ", accumulated").replace(", introduced", ", local"));
         Ok(Self { name, model, sha256, judged, compared, identical })
     }
 }
@@ -287,27 +292,27 @@ impl Group {
 
 impl Entry {
     fn new(read: FileEntry) -> Result<Self, String> {
-        let FileEntry { dump, taps, layers, passes, cause, headroom, rel_l2, max_scaled, beyond, sigmas } =
+        let FileEntry { dump, taps, layers, passes, cause, bound_ratio, rel_l2, max_scaled, over, sigmas } =
             read;
         let block = Block::parse(&taps, layers.as_deref(), passes.as_deref())
             .map_err(|problem| format!("a row of [[known]]: {problem}"))?;
-        if [headroom, rel_l2, max_scaled, sigmas].into_iter().flatten().any(f64::is_nan) {
+        if [bound_ratio, rel_l2, max_scaled, sigmas].into_iter().flatten().any(f64::is_nan) {
             return Err(format!("a row of [[known]]: {block}: invalid figure NaN, expected a number"));
         }
-        Ok(Self { dump, block, cause, size: Size { headroom, rel_l2, max_scaled, beyond, sigmas } })
+        Ok(Self { dump, block, cause, size: Size { bound_ratio, rel_l2, max_scaled, over, sigmas } })
     }
 
     fn line(&self) -> String {
         let Self { dump, block, cause, size } = self;
-        let Size { headroom, rel_l2, max_scaled, beyond, sigmas } = size;
+        let Size { bound_ratio, rel_l2, max_scaled, over, sigmas } = size;
         let mut line = format!("  {{dump = {}, {}", quoted(dump), words(block));
         let figure = |figure: f64| if figure.is_finite() { format!("{figure:e}") } else { "inf".to_owned() };
         let told = [
             ("cause", cause.as_deref().map(quoted)),
-            ("headroom", headroom.map(figure)),
+            ("bound_ratio", bound_ratio.map(figure)),
             ("rel_l2", rel_l2.map(figure)),
             ("max_scaled", max_scaled.map(figure)),
-            ("beyond", beyond.map(|count| count.to_string())),
+            ("over", over.map(|count| count.to_string())),
             ("sigmas", sigmas.map(figure)),
         ];
         for (what, value) in told {

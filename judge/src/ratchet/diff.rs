@@ -36,7 +36,7 @@ impl Class {
 pub struct Change {
     /// Meaning of the change.
     pub class: Class,
-    /// Kind of change: `verdict`, `coverage`, `judged`, `cause`, `size`, `headroom`, `bits`, `check`.
+    /// Kind of change: `verdict`, `coverage`, `judged`, `cause`, `size`, `bound_ratio`, `bits`, `check`.
     pub what: &'static str,
     /// The dump, or what a server was asked.
     pub dump: String,
@@ -259,9 +259,9 @@ fn changed(old: &SeenRow, new: &SeenRow, bits: bool) -> Option<(Class, &'static 
             Some((Class::Changed, "bits", ["not identical", "identical"].map(str::to_owned)))
         }
         _ => {
-            let (then, now) = (old.headroom?, new.headroom?);
+            let (then, now) = (old.bound_ratio?, new.bound_ratio?);
             let is_far = then.max(now) > Floor::NEAR * then.min(now) && then.max(now) > NEAR_THE_EDGE;
-            is_far.then(|| (Class::Changed, "headroom", [then, now].map(|figure| format!("{figure:.2}"))))
+            is_far.then(|| (Class::Changed, "bound_ratio", [then, now].map(|figure| format!("{figure:.2}"))))
         }
     }
 }
@@ -269,10 +269,10 @@ fn changed(old: &SeenRow, new: &SeenRow, bits: bool) -> Option<(Class, &'static 
 fn failing(old: &SeenRow, new: &SeenRow) -> Option<(Class, &'static str, [String; 2])> {
     let cause = |row: &SeenRow| row.cause.clone().unwrap_or("none found".to_owned());
     let size = |row: &SeenRow| {
-        let Size { headroom, beyond, .. } = Size::of(row);
-        let headroom = headroom.map(|headroom| format!("err/bound {headroom:.1e}"));
+        let Size { bound_ratio, over, .. } = Size::of(row);
+        let bound_ratio = bound_ratio.map(|bound_ratio| format!("err/bound {bound_ratio:.1e}"));
         let told: Vec<String> =
-            headroom.into_iter().chain(beyond.map(|count| format!("{count} over"))).collect();
+            bound_ratio.into_iter().chain(over.map(|count| format!("{count} over"))).collect();
         told.join(", ")
     };
     match () {

@@ -9,13 +9,13 @@ use crate::report::SeenRow;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Size {
     /// Largest error relative to the limit.
-    pub headroom: Option<f64>,
+    pub bound_ratio: Option<f64>,
     /// The error of all values together, where rounding was not asked value by value.
     pub rel_l2: Option<f64>,
     /// Largest error of a value relative to its size, if perturbed runs give the noise floor.
     pub max_scaled: Option<f64>,
     /// Number of values above their bound.
-    pub beyond: Option<usize>,
+    pub over: Option<usize>,
     /// The largest systematic error, in sigmas.
     pub sigmas: Option<f64>,
 }
@@ -32,8 +32,8 @@ impl Size {
     /// True if the row is so close to its error bound that it may pass in another build.
     pub fn is_just_beyond(row: &SeenRow) -> bool {
         let within = Self {
-            headroom: Some(RADIUS),
-            beyond: row.beyond.map(|_| 0),
+            bound_ratio: Some(RADIUS),
+            over: row.over.map(|_| 0),
             sigmas: Some(BIAS),
             ..Self::of(row)
         };
@@ -42,25 +42,25 @@ impl Size {
 
     /// Returns the size of a row's failure.
     pub fn of(row: &SeenRow) -> Self {
-        let SeenRow { headroom, rel_l2, max_scaled, beyond, sigmas, .. } = *row;
-        Self { headroom, rel_l2, max_scaled, beyond, sigmas }
+        let SeenRow { bound_ratio, rel_l2, max_scaled, over, sigmas, .. } = *row;
+        Self { bound_ratio, rel_l2, max_scaled, over, sigmas }
     }
 
     /// The larger of two, figure by figure.
     pub fn or(self, other: Self) -> Self {
         Self {
-            headroom: most(self.headroom, other.headroom),
+            bound_ratio: most(self.bound_ratio, other.bound_ratio),
             rel_l2: most(self.rel_l2, other.rel_l2),
             max_scaled: most(self.max_scaled, other.max_scaled),
-            beyond: self.beyond.max(other.beyond),
+            over: self.over.max(other.over),
             sigmas: most(self.sigmas, other.sigmas),
         }
     }
 
     /// Returns a message if a row is worse than another build of a failure of this size can be.
     pub fn outgrown_by(&self, row: &SeenRow) -> Option<String> {
-        let is_judged_alike = self.headroom.is_some() == row.headroom.is_some()
-            && self.beyond.is_some() == row.beyond.is_some();
+        let is_judged_alike = self.bound_ratio.is_some() == row.bound_ratio.is_some()
+            && self.over.is_some() == row.over.is_some();
         if !is_judged_alike {
             return Some("judged differently than in the baseline, so the two cannot be compared".to_owned());
         }
@@ -68,7 +68,7 @@ impl Size {
         // How far apart two ids are means nothing.
         let is_of_ids = row.tap.parse().is_ok_and(|point: Point| point.kind() == ValueKind::Token);
         let figures = [
-            ("err/bound", self.headroom, row.headroom, RADIUS),
+            ("err/bound", self.bound_ratio, row.bound_ratio, RADIUS),
             ("relative L2 error", self.rel_l2, row.rel_l2, all),
             ("largest relative error", self.max_scaled, row.max_scaled, one),
             ("bias in sigmas", self.sigmas, row.sigmas, BIAS),
@@ -84,11 +84,11 @@ impl Size {
 
     /// Values that were within rounding, and are now further off than another build takes them there.
     fn outnumbered_by(&self, row: &SeenRow) -> Option<String> {
-        let far = allowed(RADIUS, RADIUS).max(MOVED * self.headroom?).log2().ceil().exp2();
-        let known = self.beyond?;
+        let far = allowed(RADIUS, RADIUS).max(MOVED * self.bound_ratio?).log2().ceil().exp2();
+        let known = self.over?;
         // Sizes are counted up to a power of two: of larger errors all values that no rounding explains count.
         if far > f64::from(error_map::ErrorMagnitude::MOST).exp2() {
-            let now = row.beyond?;
+            let now = row.over?;
             return (now as f64 > doubled(known as f64, 1.0))
                 .then(|| format!("{now} values are above their error bound, the baseline allows {known}"));
         }
@@ -105,13 +105,13 @@ impl Size {
             (Some(known), Some(now)) if now <= known && known <= most(now, unit) => Some(known),
             (_, now) => now,
         };
-        let counts = [known.beyond, self.beyond].map(|count| count.map(|count| count as f64));
+        let counts = [known.over, self.over].map(|count| count.map(|count| count as f64));
         let [all, one] = noise;
         Self {
-            headroom: keep(known.headroom, self.headroom, allowed, RADIUS),
+            bound_ratio: keep(known.bound_ratio, self.bound_ratio, allowed, RADIUS),
             rel_l2: keep(known.rel_l2, self.rel_l2, allowed, all),
             max_scaled: keep(known.max_scaled, self.max_scaled, allowed, one),
-            beyond: keep(counts[0], counts[1], doubled, 0.0).map(|count| count as usize),
+            over: keep(counts[0], counts[1], doubled, 0.0).map(|count| count as usize),
             sigmas: keep(known.sigmas, self.sigmas, allowed, BIAS),
         }
     }

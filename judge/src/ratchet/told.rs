@@ -56,7 +56,7 @@ impl Line<'_> {
             [then, now] => format!("{then} → {now}"),
         };
         let first =
-            if self.count > 1 && ["size", "headroom"].contains(&self.first.what) { "first: " } else { "" };
+            if self.count > 1 && ["size", "bound_ratio"].contains(&self.first.what) { "first: " } else { "" };
         format!("{}: {first}{said}", self.first.what)
     }
 
@@ -159,7 +159,7 @@ pub fn json(diff: &Diff) -> String {
     };
     let changes: Vec<Value> = diff.changes.iter().map(change).collect();
     let file = object!({
-        "schema": "xcheck-diff", "version": 1, "verdict": diff.verdict().name(),
+        "schema": "xcheck-diff", "version": 2, "verdict": diff.verdict().name(),
         "old": side(&diff.of[0]), "new": side(&diff.of[1]),
         "compared": diff.compared, "changes": changes, "notes": diff.notes,
     });

@@ -102,9 +102,9 @@ fn entries(rows: &[(&SeenDump, &SeenRow)]) -> Vec<Entry> {
 /// The largest figures of rows, with two digits: rounded up, so that the same run is within them.
 fn of<'r>(rows: impl Iterator<Item = &'r SeenRow>) -> Size {
     let size = rows.map(Size::of).reduce(Size::or).unwrap_or_default();
-    let [headroom, rel_l2, max_scaled, sigmas] =
-        [size.headroom, size.rel_l2, size.max_scaled, size.sigmas].map(|figure| figure.map(two_digits));
-    Size { headroom, rel_l2, max_scaled, sigmas, ..size }
+    let [bound_ratio, rel_l2, max_scaled, sigmas] =
+        [size.bound_ratio, size.rel_l2, size.max_scaled, size.sigmas].map(|figure| figure.map(two_digits));
+    Size { bound_ratio, rel_l2, max_scaled, sigmas, ..size }
 }
 
 fn two_digits(figure: f64) -> f64 {

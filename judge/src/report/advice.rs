@@ -104,7 +104,7 @@ fn list(points: &[Point]) -> String {
 /// Returns the command that also measures local errors, if a row is undetermined by its accumulated error
 /// alone.
 fn introduced(result: &Comparison, row: &Row) -> Option<Vec<String>> {
-    let is_total = result.outcome.subject.mode == Mode::Total && row.site.point != Point::Generated;
+    let is_total = result.outcome.subject.mode == Mode::Accumulated && row.site.point != Point::Generated;
     let can_run = !result.is_of_dumps() && !result.outcome.subject.is_case;
     (is_total && can_run && row.floor.is_some()).then(|| narrowed(result, row.site))
 }

@@ -16,10 +16,10 @@ pub struct CheckpointLine {
     pub site: Option<Site>,
     /// The specification's bound on the largest absolute error there.
     pub tolerance: Option<f64>,
-    pub introduced: Option<Errors>,
-    pub headroom: Option<f64>,
-    pub beyond: Option<usize>,
-    pub total: Option<Errors>,
+    pub local: Option<Errors>,
+    pub bound_ratio: Option<f64>,
+    pub over: Option<usize>,
+    pub accumulated: Option<Errors>,
 }
 
 impl CheckpointLine {
@@ -38,10 +38,10 @@ impl CheckpointLine {
             is_culprit: true,
             site: Some(first.site),
             tolerance: Some(first.tolerance.max_abs),
-            introduced: first.introduced.as_ref().map(|found| found.errors),
-            headroom: first.headroom(),
-            beyond: first.explained.as_ref().map(Explained::beyond),
-            total: first.total.as_ref().map(|found| found.errors),
+            local: first.local.as_ref().map(|found| found.errors),
+            bound_ratio: first.bound_ratio(),
+            over: first.explained.as_ref().map(Explained::over),
+            accumulated: first.accumulated.as_ref().map(|found| found.errors),
             ..Self::worst(summary)
         }
     }
@@ -54,16 +54,16 @@ impl CheckpointLine {
             is_culprit: false,
             site: summary.worst.map(|row| row.site),
             tolerance: summary.worst.map(|row| row.tolerance.max_abs),
-            introduced: summary.introduced,
-            headroom: summary.headroom,
-            beyond: summary.beyond,
-            total: summary.total,
+            local: summary.local,
+            bound_ratio: summary.bound_ratio,
+            over: summary.over,
+            accumulated: summary.accumulated,
         }
     }
 
     /// Returns the errors that the checkpoint is judged by: local errors, or accumulated errors if only those were measured.
     pub fn errors(&self) -> Option<Errors> {
-        self.introduced.or(self.total)
+        self.local.or(self.accumulated)
     }
 
     /// Returns true if the values are token ids, which are equal or not.
@@ -73,16 +73,18 @@ impl CheckpointLine {
 
     /// Returns the worse of the same checkpoint of two dumps, figure by figure.
     pub fn worse(self, other: Self) -> Self {
+        // A local error is not compared with an accumulated one: of the same verdicts, the site with a local error is named.
         let severity = |line: &Self| {
             let error = line.errors().map_or(f64::NEG_INFINITY, |errors| errors.max_abs);
-            (line.verdict, error.is_nan(), if error.is_nan() { 0.0 } else { error })
+            (line.verdict, line.local.is_some(), error.is_nan(), if error.is_nan() { 0.0 } else { error })
         };
         let is_worse = severity(&other).partial_cmp(&severity(&self)).is_some_and(|order| order.is_gt());
         let either = |a: Option<Errors>, b: Option<Errors>| a.into_iter().chain(b).reduce(Errors::worse);
-        let (introduced, total) = (either(self.errors(), other.errors()), either(self.total, other.total));
-        let headroom = self.headroom.into_iter().chain(other.headroom).reduce(larger);
-        let beyond = self.beyond.into_iter().chain(other.beyond).reduce(|a, b| a + b);
+        let (local, accumulated) =
+            (either(self.local, other.local), either(self.accumulated, other.accumulated));
+        let bound_ratio = self.bound_ratio.into_iter().chain(other.bound_ratio).reduce(larger);
+        let over = self.over.into_iter().chain(other.over).reduce(|a, b| a + b);
         let line = if is_worse { other } else { self };
-        Self { is_culprit: false, introduced, total, headroom, beyond, ..line }
+        Self { is_culprit: false, local, accumulated, bound_ratio, over, ..line }
     }
 }

@@ -174,10 +174,10 @@ fn before(rows: &[Row]) -> String {
     if rows.is_empty() {
         return "nothing: this is the first tap compared".into();
     }
-    if rows.iter().all(|row| row.total.is_none()) {
+    if rows.iter().all(|row| row.accumulated.is_none()) {
         return "accumulated error not measured".into();
     }
-    let is_fine = |row: &&Row| row.total.is_some() && row.verdict.is_good() && !row.has_grown();
+    let is_fine = |row: &&Row| row.accumulated.is_some() && row.verdict.is_good() && !row.has_grown();
     let fine = rows.iter().filter(is_fine).count();
     let taps = count(rows.len(), "tap");
     let all = format!("accumulated error within tolerance at {fine} of {taps}");
@@ -189,6 +189,6 @@ fn before(rows: &[Row]) -> String {
 
 /// Returns the site and error of a row whose accumulated error is above the tolerance.
 fn grown(row: &Row) -> Option<String> {
-    let error = row.total.as_ref().filter(|_| row.has_grown())?.errors.max_abs;
+    let error = row.accumulated.as_ref().filter(|_| row.has_grown())?.errors.max_abs;
     Some(format!("{}: {error:.2e}, {} allowed", text::site(row), bound(row.tolerance.max_abs)))
 }

@@ -67,7 +67,8 @@ struct AgreementRow {
     kl: Vec<Number>,
     covered: Vec<Number>,
     top: Vec<Option<bool>>,
-    beyond: Vec<Option<bool>>,
+    #[serde(alias = "beyond")]
+    over: Vec<Option<bool>>,
 }
 
 impl From<&Agreement> for AgreementRow {
@@ -85,7 +86,7 @@ impl From<&Agreement> for AgreementRow {
             kl: numbers(|place| place.divergence),
             covered: numbers(|place| place.covered),
             top: places.iter().map(|place| place.same_top).collect(),
-            beyond: places.iter().map(|place| place.is_beyond).collect(),
+            over: places.iter().map(|place| place.is_over).collect(),
         }
     }
 }
@@ -100,7 +101,7 @@ impl From<AgreementRow> for Agreement {
             divergence: number(&found.kl, at),
             covered: number(&found.covered, at),
             same_top: told(&found.top, at),
-            is_beyond: told(&found.beyond, at),
+            is_over: told(&found.over, at),
         };
         Self { places: found.rows.iter().enumerate().map(place).collect() }
     }

@@ -140,7 +140,13 @@ fn of_row(outcome: &Outcome, row: &Row, guess: Option<&Finding>) -> String {
             format!("the {} before it {} correct", count(taps, "tap"), if taps == 1 { "is" } else { "are" })
         }
     };
-    let cause = guess.map_or("No known cause explains it.".to_owned(), |guess| {
+    let is_unfinished = outcome.findings.iter().any(|finding| finding.kind == CauseKind::Unfinished);
+    let none = if is_unfinished {
+        "The search for causes reached its time limit."
+    } else {
+        "No known cause explains it."
+    };
+    let cause = guess.map_or(none.to_owned(), |guess| {
         let supposed = guess.supposed.as_deref().unwrap_or(guess.kind.name());
         match guess.sites.first().filter(|_| !guess.sites.contains(&row.site)) {
             Some(site) => format!("No known cause explains it. {supposed} explains {site}."),
@@ -182,10 +188,17 @@ pub fn extent(outcome: &Outcome, points: &[Point], sites: &[Site]) -> String {
     format!("wrong{layers}{passes}")
 }
 
+<<<<<<< origin/main
 /// The command that judges again with a cause supposed, if `--suppose` can express it.
 pub fn confirm_command(result: &Comparison, finding: &Finding) -> Option<String> {
     let cause = Some(finding).filter(|finding| finding.kind.is_cause())?;
     let changes = cause.supposed.as_ref()?.split(" and ");
+=======
+/// The command that judges again with the first cause supposed, if `--suppose` takes it.
+pub fn confirm_command(result: &Comparison) -> Option<String> {
+    let cause = result.outcome.cause()?;
+    let changes = cause.changes()?;
+>>>>>>> 8cb26003fd834e5e749c3bb1493771a209b5e38b
     let supposed = changes.flat_map(|change| ["--suppose".to_owned(), change.to_owned()]);
     let command: Vec<String> = result.again.iter().cloned().chain(supposed).collect();
     Some(advice::shell(&command))
@@ -258,11 +271,20 @@ fn predicate(kind: CauseKind) -> Predicate {
         Sampling => Act("chooses tokens differently"),
         SamplingTie => Act("breaks ties between tokens differently"),
         NonFinite => Act("computes NaN or infinity"),
+<<<<<<< origin/main
         Arithmetic => Act("rounds in other operations"),
         DumpAxes => Act("stores axes in another order than declared"),
         DumpTap => Act("records a value under the name of another tap"),
         DumpLayers => Act("numbers the layers of its dump differently"),
         DumpStorage => Act("stored the values of its dump in a shorter type"),
         Partial | Unknown => Act("computes other values"),
+=======
+        Arithmetic => Act("rounds at other places"),
+        DumpAxes => Act("has a dump with axes in another order"),
+        DumpTap => Act("has a value under the name of another tap"),
+        DumpLayers => Act("has a dump whose layers are counted from another number"),
+        DumpStorage => Act("has a dump whose values were rounded when they were stored"),
+        Partial | Unknown | Unfinished => Act("computes other values"),
+>>>>>>> 8cb26003fd834e5e749c3bb1493771a209b5e38b
     }
 }

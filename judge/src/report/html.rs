@@ -1,7 +1,11 @@
-//! `report.html`: one file that draws `report.json`, which it holds, and asks nothing of a network.
+//! `report.html`: one file that draws `report.json`, which it holds compressed, and asks nothing of a network.
+
+use std::io::Write;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -18,6 +22,8 @@ const COMMON: &str = concat!(
     include_str!("page/map.js"),
     include_str!("page/checkpoints.js"),
 );
+/// Script for a page that cannot be drawn.
+const FAILED: &str = include_str!("page/failed.js");
 const SCRIPT: &str = concat!(
     include_str!("page/block.js"),
     include_str!("page/passes.js"),
@@ -64,14 +70,14 @@ pub struct Page<'p> {
 impl Page<'_> {
     /// The page. Only the style and the script that were put there may run, whatever names a file has.
     pub fn with(&self, report: Value) -> String {
-        let (style, script) = (STYLE.to_owned() + self.style, COMMON.to_owned() + self.script);
+        let (style, script) = (STYLE.to_owned() + self.style, scripts(self.script));
         let slots = [
             ("style-hash", hash(&style)),
             ("script-hash", hash(&script)),
             ("title", escape(self.title)),
             ("style", style),
             ("in-words", escape(self.in_words)),
-            ("report", data(report)),
+            ("report", data(&report)),
             ("script", script),
         ];
         let mut rest = PAGE;
@@ -108,16 +114,16 @@ fn escape(text: &str) -> String {
         .collect()
 }
 
-/// Encodes JSON for a script element: `<` and control characters are escaped inside strings.
-fn data(report: Value) -> String {
-    let text = report.to_string();
-    text.chars().fold(String::with_capacity(text.len()), |mut data, c| {
-        match c == '<' || commands(c) {
-            true => data += &format!("\\u{:04x}", u32::from(c)), // none of them is beyond
-            false => data.push(c),
-        }
-        data
-    })
+/// The scripts of a page, which wait for its data.
+fn scripts(own: &str) -> String {
+    format!("(async () => {{\n{COMMON}{own}}})().catch(failed);\n{FAILED}")
+}
+
+/// Compresses JSON for a page: rows repeat their names and many values.
+fn data(report: &Value) -> String {
+    let mut data = ZlibEncoder::new(Vec::new(), Compression::best());
+    data.write_all(report.to_string().as_bytes()).expect("a Vec takes all");
+    STANDARD.encode(data.finish().expect("a Vec takes all"))
 }
 
 /// Fields that the page does not use. Null fields are omitted too.

@@ -2,7 +2,7 @@
 //! new fields may be added; the version grows when a meaning changes.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Serializer, Value};
 
 use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::compare::{Gate, Role, Row, Verdict};
@@ -10,6 +10,7 @@ use crate::diagnose::{Coverage, Mode, Outcome};
 use crate::report::checkpoint_line::CheckpointLine;
 use crate::report::figures::{Element, Figures, Number};
 use crate::report::finding::FindingRow;
+use crate::report::lines::Lines;
 use crate::report::rows::{ExactRow, Place, ResultRow, Start, position, starts};
 use crate::report::sharded::ShardRow;
 use crate::report::tokens::TokensRow;
@@ -19,7 +20,17 @@ use crate::report::{
 };
 
 pub(super) const SCHEMA: &str = "xcheck-report";
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
+
+/// Returns an error unless this program reads reports of this schema and version. Version 3 has other names for some fields.
+pub(super) fn check_version(schema: &str, version: u32) -> Result<(), String> {
+    match schema == SCHEMA && (3..=VERSION).contains(&version) {
+        true => Ok(()),
+        false => {
+            Err(format!("unsupported schema {schema} version {version}, expected {SCHEMA} 3 or {VERSION}"))
+        }
+    }
+}
 
 /// The report as JSON, one line break at its end.
 pub fn json(report: &Report) -> String {
@@ -64,7 +75,10 @@ pub(super) struct File {
 
 impl File {
     fn text(&self) -> String {
-        serde_json::to_string_pretty(self).expect("every key is a string, every float a Number") + "\n"
+        let mut text = Vec::new();
+        let mut serializer = Serializer::with_formatter(&mut text, Lines::default());
+        self.serialize(&mut serializer).expect("every key is a string, every float a Number");
+        String::from_utf8(text).expect("JSON is UTF-8") + "\n"
     }
 
     fn value(&self) -> Value {
@@ -277,7 +291,8 @@ struct Divergence {
     since: Vec<Start>,
     reason: Option<String>,
     max_abs: Option<Number>,
-    headroom: Option<Number>,
+    #[serde(alias = "headroom")]
+    bound_ratio: Option<Number>,
     exact: Option<ExactRow>,
     tolerance: Number,
     #[serde(flatten)]
@@ -294,11 +309,11 @@ impl Divergence {
             pass,
             position: position(row),
             tokens: row.positions.len(),
-            judged: if row.is_judged_in_total() { "total" } else { "introduced" }.to_owned(),
+            judged: if row.is_judged_by_accumulated() { "accumulated" } else { "local" }.to_owned(),
             since: starts(row),
             reason: row.reason.clone(),
             max_abs: row.judged().map(|found| Number(found.errors.max_abs)),
-            headroom: row.headroom().map(Number),
+            bound_ratio: row.bound_ratio().map(Number),
             exact: row.explained.as_ref().map(|explained| ExactRow::from(explained).in_short()),
             tolerance: Number(row.tolerance.max_abs),
             element: Element::new(row.judged()),
@@ -334,10 +349,14 @@ pub(super) struct CheckpointRow {
     pub checkpoint: Named<Checkpoint>,
     number: usize,
     verdict: Named<Verdict>,
-    total: Option<Figures>,
-    introduced: Option<Figures>,
-    headroom: Option<Number>,
-    beyond: Option<usize>,
+    #[serde(alias = "introduced")]
+    local: Option<Figures>,
+    #[serde(alias = "total")]
+    accumulated: Option<Figures>,
+    #[serde(alias = "headroom")]
+    bound_ratio: Option<Number>,
+    #[serde(alias = "beyond")]
+    over: Option<usize>,
     tolerance: Option<Number>,
     worst: Option<Place>,
 }
@@ -348,10 +367,10 @@ impl CheckpointRow {
             checkpoint: Named(line.checkpoint),
             number: line.checkpoint.number(),
             verdict: Named(line.verdict),
-            total: line.total.map(Figures::from),
-            introduced: line.introduced.map(Figures::from),
-            headroom: line.headroom.map(Number),
-            beyond: line.beyond,
+            local: line.local.map(Figures::from),
+            accumulated: line.accumulated.map(Figures::from),
+            bound_ratio: line.bound_ratio.map(Number),
+            over: line.over,
             tolerance: line.tolerance.map(Number),
             worst: line.site.map(Place::from),
         }

@@ -30,7 +30,7 @@ impl Mark {
     fn of(row: &Row) -> Self {
         match row.verdict {
             Verdict::Fail => {
-                let decades = row.headroom().unwrap_or(1.0).log10();
+                let decades = row.bound_ratio().unwrap_or(1.0).log10();
                 Self::Fails(if decades.is_nan() { u8::MAX } else { decades as u8 }) // saturates
             }
             Verdict::Inconclusive => Self::Doubtful,

@@ -128,8 +128,8 @@ fn in_a_line(outcome: &Outcome) -> String {
 /// Whose values no rounding explains, wherever that was looked at.
 fn beyond(row: &Row) -> Option<&'static str> {
     let explained = row.explained.as_ref()?;
-    let is_beyond = |role| !explained.side(role).is_explained();
-    match (is_beyond(Role::Candidate), is_beyond(Role::Reference)) {
+    let is_over = |role| !explained.side(role).is_explained();
+    match (is_over(Role::Candidate), is_over(Role::Reference)) {
         (true, true) => Some("the values of both sides"),
         (true, false) => Some("the candidate's values"),
         (false, true) => Some("the reference's values"),
@@ -249,8 +249,8 @@ fn words(model: &ModelRecord) -> String {
 fn errors_measured(mode: Mode) -> &'static str {
     match mode {
         Mode::Both => "local and accumulated",
-        Mode::Total => "accumulated",
-        Mode::Introduced => "local",
+        Mode::Accumulated => "accumulated",
+        Mode::Local => "local",
         Mode::Layers => "local, from the start of each layer",
     }
 }
@@ -295,9 +295,9 @@ fn cells(shown: &CheckpointLine) -> [String; 11] {
         largest(shown, shown.errors()),
         mean,
         cosine,
-        text::headroom(shown.headroom),
-        text::beyond(shown.beyond),
-        largest(shown, shown.total),
+        text::bound_ratio(shown.bound_ratio),
+        text::over(shown.over),
+        largest(shown, shown.accumulated),
         shown.tolerance.map_or(NOTHING.into(), bound),
     ]
 }

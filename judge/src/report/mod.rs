@@ -13,6 +13,7 @@ mod html;
 mod json;
 mod junit;
 mod likelihoods;
+mod lines;
 mod map;
 mod markdown;
 mod merge;

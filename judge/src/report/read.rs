@@ -7,7 +7,7 @@ use crate::checkpoint::Checkpoint;
 use crate::diagnose::{Basis, Outcome, Subject};
 use crate::error::{Error, Result};
 use crate::input;
-use crate::report::json::{File, Program, Reference, SCHEMA, VERSION};
+use crate::report::json::{File, Program, Reference, check_version};
 use crate::report::{Comparison, Report, Timing};
 
 /// The content of a report file.
@@ -57,12 +57,7 @@ fn check_program(text: &str) -> Result<(), String> {
     }
     let head: Head = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let this = Program::this();
-    if head.schema != SCHEMA || head.version != VERSION {
-        return Err(format!(
-            "unsupported schema {} version {}, expected {SCHEMA} {VERSION}",
-            head.schema, head.version
-        ));
-    }
+    check_version(&head.schema, head.version)?;
     if head.xcheck != this {
         return Err(format!(
             "written by {:?}, but this is {this:?}; use one build for all parts",

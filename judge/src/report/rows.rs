@@ -30,14 +30,19 @@ pub struct ResultRow {
     /// Baseline entry that waives the failure.
     known: Option<KnownRow>,
     since: Vec<Start>,
-    introduced: Option<Figured>,
-    total: Option<Figured>,
-    headroom: Option<Number>,
+    #[serde(alias = "introduced")]
+    local: Option<Figured>,
+    #[serde(alias = "total")]
+    accumulated: Option<Figured>,
+    #[serde(alias = "headroom")]
+    bound_ratio: Option<Number>,
     exact: Option<ExactRow>,
     /// Distribution of errors if nothing was evaluated exactly; else each side has its own.
     spread: Option<SpreadRow>,
-    rounding: Option<Rounding>,
-    rounding_of_total: Option<Rounding>,
+    #[serde(alias = "rounding")]
+    noise_floor: Option<NoiseFloor>,
+    #[serde(alias = "rounding_of_total")]
+    accumulated_noise_floor: Option<NoiseFloor>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     distribution: Option<ExcessRow>,
     tolerance: ToleranceRow,
@@ -78,8 +83,8 @@ impl From<KnownRow> for Known {
 #[derive(Serialize, Deserialize)]
 struct Judged {
     gate: Named<Gate>,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    in_total: bool,
+    #[serde(default, alias = "in_total", skip_serializing_if = "std::ops::Not::not")]
+    accumulated: bool,
     computed: Named<DType>,
     one_stage: bool,
     demanded_of: Option<Named<Role>>,
@@ -104,21 +109,21 @@ impl From<&Row> for ResultRow {
             reason: row.reason.clone(),
             known: row.known.clone().map(KnownRow::from),
             since: starts(row),
-            introduced: row.introduced.as_ref().map(Figured::from),
-            total: row.total.as_ref().map(Figured::from),
-            headroom: row.headroom().map(Number),
+            local: row.local.as_ref().map(Figured::from),
+            accumulated: row.accumulated.as_ref().map(Figured::from),
+            bound_ratio: row.bound_ratio().map(Number),
             exact: row.explained.as_ref().map(ExactRow::from),
             spread: match row.explained {
                 Some(_) => None,
                 None => row.judged().and_then(|found| SpreadRow::new(found.spread.as_deref()?)),
             },
-            rounding: row.floor.or(row.floor_of_total).map(Rounding::from),
-            rounding_of_total: row.floor_of_total.map(Rounding::from),
+            noise_floor: row.floor.or(row.accumulated_floor).map(NoiseFloor::from),
+            accumulated_noise_floor: row.accumulated_floor.map(NoiseFloor::from),
             distribution: row.excess.map(ExcessRow::from),
             tolerance: ToleranceRow::from(&row.tolerance),
             judged: Judged {
                 gate: Named(gate),
-                in_total: row.is_judged_in_total(),
+                accumulated: row.is_judged_by_accumulated(),
                 computed: Named(computed),
                 one_stage: is_one_stage,
                 demanded_of: demanded_of.map(Named),
@@ -133,8 +138,8 @@ impl From<ResultRow> for Row {
     fn from(read: ResultRow) -> Self {
         let site = Site { point: read.tap.0, layer: read.layer, pass: read.pass };
         let positions = read.position.map_or(0..0, |first| first..first + read.tokens);
-        let floor_of_total = read.rounding_of_total.map(Floor::from);
-        let floor = read.rounding.map(Floor::from).filter(|floor| Some(*floor) != floor_of_total);
+        let accumulated_floor = read.accumulated_noise_floor.map(Floor::from);
+        let floor = read.noise_floor.map(Floor::from).filter(|floor| Some(*floor) != accumulated_floor);
         let measure = Measure {
             tolerance: read.tolerance.into(),
             gate: read.judged.gate.0,
@@ -144,17 +149,17 @@ impl From<ResultRow> for Row {
         };
         let judged = Row::judge(site, positions, Observed::default(), measure);
         let mut row = judged.in_doubt(read.judged.doubt.0);
-        row.total = read.total.map(Into::into);
-        row.introduced = read.introduced.map(Into::into);
+        row.accumulated = read.accumulated.map(Into::into);
+        row.local = read.local.map(Into::into);
         row.since = read.since.into_iter().map(Site::from).collect();
         row.explained = read.exact.map(Into::into);
-        (row.floor, row.floor_of_total) = (floor, floor_of_total);
+        (row.floor, row.accumulated_floor) = (floor, accumulated_floor);
         let recorded =
             read.recorded.map(|RecordedRow { rows, last_position }| Recorded { rows, last_position });
         row.recorded = recorded;
         row.excess = read.distribution.map(Excess::from);
         (row.verdict, row.reason) = (read.verdict.0, read.reason);
-        let judged = if row.is_judged_in_total() { &mut row.total } else { &mut row.introduced };
+        let judged = if row.is_judged_by_accumulated() { &mut row.accumulated } else { &mut row.local };
         if let Some(judged) = judged {
             judged.spread = read.spread.and_then(SpreadRow::read).map(Box::new);
         }
@@ -258,12 +263,18 @@ impl From<ExactRow> for Explained {
 /// The evaluation of one side: number of values above their bound, the worst values, and the largest bias.
 #[derive(Serialize, Deserialize)]
 struct SideRow {
-    beyond: usize,
-    headroom: Number,
+    #[serde(alias = "beyond")]
+    over: usize,
+    #[serde(alias = "headroom")]
+    bound_ratio: Number,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     worst: Option<OffRow>,
     /// The next worst.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     next: Vec<OffRow>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     bias: Option<BiasRow>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     spread: Option<SpreadRow>,
 }
 
@@ -275,11 +286,11 @@ impl SideRow {
             exact: Number(off.exact.value),
             sigma: Number(off.exact.sigma),
             radius: Number(off.exact.radius),
-            headroom: Number(off.headroom),
+            bound_ratio: Number(off.bound_ratio),
         });
         Self {
-            beyond: side.beyond,
-            headroom: Number(side.headroom),
+            over: side.over,
+            bound_ratio: Number(side.bound_ratio),
             worst: worst.next(),
             next: worst.collect(),
             bias: side.bias.map(BiasRow::from),
@@ -298,11 +309,11 @@ impl SideRow {
             flat: flat(&row.index),
             value: row.value.0,
             exact: ExactValue { value: row.exact.0, sigma: row.sigma.0, radius: row.radius.0 },
-            headroom: row.headroom.0,
+            bound_ratio: row.bound_ratio.0,
         };
         EngineErrors {
-            beyond: self.beyond,
-            headroom: self.headroom.0,
+            over: self.over,
+            bound_ratio: self.bound_ratio.0,
             worst: self.worst.into_iter().chain(self.next).map(off).collect(),
             bias: self.bias.map(BiasEstimate::from),
             spread: self.spread.and_then(SpreadRow::read),
@@ -317,7 +328,8 @@ struct OffRow {
     exact: Number,
     sigma: Number,
     radius: Number,
-    headroom: Number,
+    #[serde(alias = "headroom")]
+    bound_ratio: Number,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -377,13 +389,13 @@ impl From<BiasRow> for BiasEstimate {
 
 /// The noise floor, if measured.
 #[derive(Serialize, Deserialize)]
-struct Rounding {
+struct NoiseFloor {
     max_abs: Number,
     max_scaled: Number,
     rel_l2: Number,
 }
 
-impl From<Floor> for Rounding {
+impl From<Floor> for NoiseFloor {
     fn from(floor: Floor) -> Self {
         Self {
             max_abs: Number(floor.max_abs),
@@ -393,8 +405,8 @@ impl From<Floor> for Rounding {
     }
 }
 
-impl From<Rounding> for Floor {
-    fn from(row: Rounding) -> Self {
+impl From<NoiseFloor> for Floor {
+    fn from(row: NoiseFloor) -> Self {
         Self { max_abs: row.max_abs.0, max_scaled: row.max_scaled.0, rel_l2: row.rel_l2.0 }
     }
 }

@@ -7,11 +7,12 @@ use serde::Deserialize;
 
 use crate::checkpoint::Point;
 use crate::compare::{Floor, Verdict};
+use crate::diagnose::Mode;
 use crate::error::{Error, Result};
 use crate::input;
 use crate::measure::larger;
 use crate::report::figures::Number;
-use crate::report::json::{SCHEMA, VERSION, json};
+use crate::report::json::{check_version, json};
 use crate::report::words::Named;
 use crate::report::{Refusal, Report, ServedCheck};
 
@@ -67,8 +68,8 @@ pub struct SeenRow {
     /// True if all compared values are bit-identical, in the judged error.
     pub is_identical: bool,
     /// Largest error relative to the limit (bound, noise floor or tolerance); above 1 it fails.
-    pub headroom: Option<f64>,
-    /// True if the unit of `headroom` is a noise floor. It differs between builds, since few perturbed runs measure it.
+    pub bound_ratio: Option<f64>,
+    /// True if the unit of `bound_ratio` is a noise floor. It differs between builds, since few perturbed runs measure it.
     pub is_measured: bool,
     /// The error of all values together, relative to these; where rounding is not asked, what tells one wrong value from many.
     pub rel_l2: Option<f64>,
@@ -77,7 +78,7 @@ pub struct SeenRow {
     /// Limits of `rel_l2` and `max_scaled` by rounding, or by a deciding tolerance.
     pub noise: [f64; 2],
     /// Number of values above their bound, of both sides.
-    pub beyond: Option<usize>,
+    pub over: Option<usize>,
     /// The largest systematic error, in sigmas.
     pub sigmas: Option<f64>,
     /// Histogram of errors: powers of two of err/bound, each with the number of values up to the next power.
@@ -92,9 +93,9 @@ impl SeenRow {
     }
 
     /// Returns the number of values with at least this err/bound; `None` if unknown.
-    pub fn off_by(&self, headroom: f64) -> Option<u64> {
+    pub fn off_by(&self, bound_ratio: f64) -> Option<u64> {
         let sizes = self.sizes.as_ref()?;
-        Some(sizes.iter().filter(|(power, _)| 2f64.powi(*power) >= headroom).map(|(_, count)| count).sum())
+        Some(sizes.iter().filter(|(power, _)| 2f64.powi(*power) >= bound_ratio).map(|(_, count)| count).sum())
     }
 }
 
@@ -131,12 +132,7 @@ impl Seen {
 
     fn parse(text: &str) -> Result<Self, String> {
         let head: Head = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        if head.schema != SCHEMA || head.version != VERSION {
-            let Head { schema, version, .. } = head;
-            return Err(format!(
-                "unsupported schema {schema} version {version}, expected {SCHEMA} {VERSION}"
-            ));
-        }
+        check_version(&head.schema, head.version)?;
         if head.verdict == Refusal::WORD {
             return Err(format!("the run ended without a verdict: {}", head.error.unwrap_or_default()));
         }
@@ -184,8 +180,7 @@ struct Dump {
     model: Model,
     #[serde(default)]
     gate: String,
-    #[serde(default)]
-    mode: String,
+    mode: Named<Mode>,
     verdict: Named<Verdict>,
     reason: Option<String>,
     #[serde(default)]
@@ -219,7 +214,7 @@ struct Place {
 }
 
 /// Kinds of findings that name no cause.
-const NO_CAUSE: [&str; 2] = ["partial", "unknown"];
+const NO_CAUSE: [&str; 3] = ["partial", "unknown", "unfinished"];
 
 impl Explanation {
     fn explains(&self, row: &Row) -> bool {
@@ -244,12 +239,17 @@ struct Row {
     pass: Option<usize>,
     verdict: Named<Verdict>,
     reason: Option<String>,
-    introduced: Option<Figures>,
-    total: Option<Figures>,
-    headroom: Option<Number>,
+    #[serde(alias = "introduced")]
+    local: Option<Figures>,
+    #[serde(alias = "total")]
+    accumulated: Option<Figures>,
+    #[serde(alias = "headroom")]
+    bound_ratio: Option<Number>,
     exact: Option<Exact>,
-    rounding: Option<Rounding>,
-    rounding_of_total: Option<Rounding>,
+    #[serde(alias = "rounding")]
+    noise_floor: Option<NoiseFloor>,
+    #[serde(alias = "rounding_of_total")]
+    accumulated_noise_floor: Option<NoiseFloor>,
     tolerance: Tolerance,
     #[serde(default)]
     judged: Judged,
@@ -257,8 +257,8 @@ struct Row {
 
 #[derive(Default, Deserialize)]
 struct Judged {
-    #[serde(default)]
-    in_total: bool,
+    #[serde(default, alias = "in_total")]
+    accumulated: bool,
 }
 
 #[derive(Deserialize)]
@@ -272,7 +272,7 @@ struct Figures {
 }
 
 #[derive(Deserialize)]
-struct Rounding {
+struct NoiseFloor {
     max_scaled: Number,
     rel_l2: Number,
 }
@@ -290,7 +290,8 @@ struct Exact {
 
 #[derive(Deserialize)]
 struct Side {
-    beyond: usize,
+    #[serde(alias = "beyond")]
+    over: usize,
     bias: Option<Bias>,
     spread: Option<Spread>,
 }
@@ -316,7 +317,7 @@ fn dump(read: Dump) -> SeenDump {
         name: read.name,
         model: words.collect::<Vec<_>>().join(", "),
         sha256,
-        judged: [read.gate, read.mode].join(", "),
+        judged: [&*read.gate, read.mode.0.name()].join(", "),
         verdict: read.verdict.0,
         reason: read.reason,
         rows: read.results.into_iter().map(|row| seen(row, &findings)).collect(),
@@ -340,7 +341,7 @@ fn seen(row: Row, findings: &[Explanation]) -> SeenRow {
         cause: (!causes.is_empty()).then(|| causes.join(" + ")),
         is_identical: judged.is_some_and(|found| found.elements > 0 && found.identical == found.elements),
         elements: judged.map_or(0, |found| found.elements),
-        headroom: headroom(&row),
+        bound_ratio: bound_ratio(&row),
         is_measured: is_measured(&row),
         rel_l2: measured
             .map(|(found, _)| found)
@@ -348,7 +349,7 @@ fn seen(row: Row, findings: &[Explanation]) -> SeenRow {
             .map(|found| finite(found.rel_l2.0)),
         max_scaled: measured.and_then(|(found, _)| Some(finite(found.max_scaled.as_ref()?.0))),
         noise: noise(&row, measured),
-        beyond: sides.map(|sides| sides.iter().map(|side| side.beyond).sum()),
+        over: sides.map(|sides| sides.iter().map(|side| side.over).sum()),
         sigmas: sigmas.reduce(f64::max),
         sizes: sides.and_then(sizes),
         tap: row.tap,
@@ -361,38 +362,39 @@ fn seen(row: Row, findings: &[Explanation]) -> SeenRow {
 
 /// The figures that the verdict rests on.
 fn judged(row: &Row) -> Option<&Figures> {
-    row.introduced.as_ref().filter(|_| !row.judged.in_total).or(row.total.as_ref())
+    row.local.as_ref().filter(|_| !row.judged.accumulated).or(row.accumulated.as_ref())
 }
 
 /// By what the row was judged: where what it inherited is too much, that counts, too.
-fn headroom(row: &Row) -> Option<f64> {
+fn bound_ratio(row: &Row) -> Option<f64> {
     let of_table = || {
         let judged = judged(row)?;
         let allowed = Some(row.tolerance.max_abs.0).filter(|allowed| *allowed > 0.0)?;
         Some(judged.max_abs.0 / allowed)
     };
-    let told = row.headroom.as_ref().map(|told| told.0).or_else(of_table);
+    let told = row.bound_ratio.as_ref().map(|told| told.0).or_else(of_table);
     [told, inherited(row)].into_iter().flatten().reduce(larger).map(finite)
 }
 
-/// The headroom of what a row that is not good has inherited.
+/// The bound ratio of what a row that is not good has inherited.
 fn inherited(row: &Row) -> Option<f64> {
-    let (total, floor) = (row.total.as_ref()?, row.rounding_of_total.as_ref()?);
+    let (accumulated, floor) = (row.accumulated.as_ref()?, row.accumulated_noise_floor.as_ref()?);
     let far = |error: f64, floor: f64| error / (Floor::NEAR * floor);
-    let scaled = far(total.max_scaled.as_ref()?.0, floor.max_scaled.0);
-    Some(larger(scaled, far(total.rel_l2.0, floor.rel_l2.0))).filter(|_| row.verdict.0 > Verdict::Tie)
+    let scaled = far(accumulated.max_scaled.as_ref()?.0, floor.max_scaled.0);
+    Some(larger(scaled, far(accumulated.rel_l2.0, floor.rel_l2.0))).filter(|_| row.verdict.0 > Verdict::Tie)
 }
 
 /// The errors that were weighed against perturbed runs, and what these came to.
-fn measured(row: &Row) -> Option<(&Figures, &Rounding)> {
-    let of_total = || inherited(row).and_then(|_| row.total.as_ref().zip(row.rounding_of_total.as_ref()));
-    let of_judged = || judged(row).zip(row.rounding.as_ref()).filter(|_| row.exact.is_none());
-    of_total().or_else(of_judged)
+fn measured(row: &Row) -> Option<(&Figures, &NoiseFloor)> {
+    let of_accumulated =
+        || inherited(row).and_then(|_| row.accumulated.as_ref().zip(row.accumulated_noise_floor.as_ref()));
+    let of_judged = || judged(row).zip(row.noise_floor.as_ref()).filter(|_| row.exact.is_none());
+    of_accumulated().or_else(of_judged)
 }
 
-/// True if the headroom of a row is that of errors that were weighed against perturbed runs.
+/// True if the bound ratio of a row is that of errors that were weighed against perturbed runs.
 fn is_measured(row: &Row) -> bool {
-    let told = row.headroom.as_ref().map_or(0.0, |told| told.0);
+    let told = row.bound_ratio.as_ref().map_or(0.0, |told| told.0);
     match inherited(row) {
         Some(inherited) => !(told > inherited),
         None => measured(row).is_some(),
@@ -401,7 +403,7 @@ fn is_measured(row: &Row) -> bool {
 
 /// Returns the limits of `rel_l2` and `max_scaled` by rounding. If the tolerance table decides, every value
 /// may be off by the tolerance.
-fn noise(row: &Row, measured: Option<(&Figures, &Rounding)>) -> [f64; 2] {
+fn noise(row: &Row, measured: Option<(&Figures, &NoiseFloor)>) -> [f64; 2] {
     if let Some((_, floor)) = measured {
         return [floor.rel_l2.0, floor.max_scaled.0].map(|floor| Floor::NEAR * floor);
     }
@@ -422,7 +424,7 @@ fn finite(figure: f64) -> f64 {
 fn sizes(sides: [&Side; 2]) -> Option<Vec<(i32, u64)>> {
     const BEYOND_ALL: i32 = i32::MAX;
     let spreads = sides.iter().filter_map(|side| side.spread.as_ref());
-    let is_told = sides.iter().all(|side| side.beyond == 0 || side.spread.is_some());
+    let is_told = sides.iter().all(|side| side.over == 0 || side.spread.is_some());
     let counted = spreads.flat_map(|spread| {
         let powers = (spread.least..).zip(spread.counts.iter().copied());
         powers.chain([(BEYOND_ALL, spread.nonfinite)])

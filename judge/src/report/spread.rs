@@ -10,6 +10,9 @@ const LETTERS: &[u8; 66] = b".ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 /// The places of errors, and the number of errors by size.
 #[derive(Serialize, Deserialize)]
 pub struct SpreadRow {
+    /// The axes of the map, where these are not the two outermost.
+    #[serde(default = "outermost", skip_serializing_if = "are_outermost")]
+    axes: [usize; 2],
     lengths: [usize; 2],
     cells: [usize; 2],
     largest: String,
@@ -21,6 +24,14 @@ pub struct SpreadRow {
     /// Sampling step: one of this many values was counted.
     #[serde(default = "each")]
     step: usize,
+}
+
+fn outermost() -> [usize; 2] {
+    [0, 1]
+}
+
+fn are_outermost(axes: &[usize; 2]) -> bool {
+    *axes == outermost()
 }
 
 /// Reports of earlier versions do not say.
@@ -40,6 +51,7 @@ impl SpreadRow {
         let met: Vec<i16> = spread.counts().filter_map(|(size, _)| size.exponent()).collect();
         let (least, most) = (met.first().copied().unwrap_or(0), met.last().copied().unwrap_or(-1));
         spread.has_errors().then(|| Self {
+            axes: spread.axes,
             lengths: spread.lengths,
             cells: spread.cells(),
             largest: letters.collect(),
@@ -60,6 +72,6 @@ impl SpreadRow {
         let ends =
             [Some((ErrorMagnitude::NONE, self.zero)), Some((ErrorMagnitude::NONFINITE, self.nonfinite))];
         let counts = sizes.chain(ends).collect::<Option<Vec<_>>>()?;
-        ErrorMap::from_parts(self.lengths, largest, &counts, self.step)
+        ErrorMap::from_parts(self.axes, self.lengths, largest, &counts, self.step)
     }
 }

@@ -173,9 +173,9 @@ fn cells(shown: &CheckpointLine, style: Style) -> Vec<String> {
         largest(shown, shown.errors()),
         mean,
         cosine,
-        text::headroom(shown.headroom),
-        text::beyond(shown.beyond),
-        largest(shown, shown.total),
+        text::bound_ratio(shown.bound_ratio),
+        text::over(shown.over),
+        largest(shown, shown.accumulated),
         shown.tolerance.map_or(NOTHING.into(), short_bound),
     ];
     cells.truncate(style.columns());

@@ -30,8 +30,8 @@ fn measured(error: Option<f64>) -> String {
 }
 
 /// Formats err/bound: "0.42", "3.1e2".
-pub fn headroom(headroom: Option<f64>) -> String {
-    match headroom {
+pub fn bound_ratio(bound_ratio: Option<f64>) -> String {
+    match bound_ratio {
         None => NOTHING.into(),
         Some(0.0) => "0".into(),
         Some(ratio) if ratio < 0.01 => "<0.01".into(),
@@ -51,7 +51,7 @@ pub fn cosine(cosine: f64) -> String {
 }
 
 /// Formats the number of values above their bound.
-pub fn beyond(count: Option<usize>) -> String {
+pub fn over(count: Option<usize>) -> String {
     match count {
         None => NOTHING.into(),
         Some(count) if count < 100_000 => count.to_string(),
@@ -144,9 +144,9 @@ pub fn fault(row: &Row) -> String {
 /// Describes the exact value of a failing row, or the noise floor if that decides, with a label; empty if
 /// neither decides.
 pub fn exactly(row: &Row) -> (&'static str, String) {
-    let is_evaluated = row.explained.is_some() && !row.is_in_doubt() && !row.is_judged_in_total();
+    let is_evaluated = row.explained.is_some() && !row.is_in_doubt() && !row.is_judged_by_accumulated();
     let name = if is_evaluated { "exactly" } else { "rounding" };
-    match row.is_gated_by_tolerance() || row.headroom().is_none() {
+    match row.is_gated_by_tolerance() || row.bound_ratio().is_none() {
         true => (name, String::new()),
         false => (name, row.reason.clone().unwrap_or_default()),
     }
@@ -159,7 +159,7 @@ pub fn bound_name(row: &Row) -> &'static str {
 
 /// Describes the values from which the judged error arose.
 fn origin(row: &Row) -> String {
-    match row.is_judged_in_total() {
+    match row.is_judged_by_accumulated() {
         false => format!("local error since {}", since(row)),
         true => "accumulated error since the tokens".to_owned(),
     }

@@ -12,6 +12,8 @@ use crate::weight::DType;
 /// One of a few, each with its word.
 pub trait Word: Copy + 'static {
     const ALL: &'static [Self];
+    /// Words of earlier versions of the report.
+    const FORMER: &'static [(&'static str, Self)] = &[];
 
     fn word(self) -> &'static str;
 }
@@ -29,8 +31,8 @@ impl<T: Word> Serialize for Named<T> {
 impl<'de, T: Word> Deserialize<'de> for Named<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let known = T::ALL.iter().find(|known| known.word() == text);
-        known.map(|known| Self(*known)).ok_or_else(|| {
+        let mut known = T::ALL.iter().map(|known| (known.word(), *known)).chain(T::FORMER.iter().copied());
+        known.find(|(word, _)| *word == text).map(|(_, known)| Self(known)).ok_or_else(|| {
             let words: Vec<_> = T::ALL.iter().map(|known| known.word()).collect();
             D::Error::custom(format!("unknown value '{text}', expected one of {}", words.join(", ")))
         })
@@ -57,8 +59,17 @@ words! {
     Verdict: &[Verdict::Pass, Verdict::Tie, Verdict::Known, Verdict::Inconclusive, Verdict::Fail];
     Gate: &[Gate::Rounding, Gate::Tolerance];
     Role: &[Role::Candidate, Role::Reference];
-    Mode: &[Mode::Both, Mode::Total, Mode::Introduced, Mode::Layers];
     Doubt: &[Doubt::None, Doubt::Large, Doubt::Exceeds];
     Statistic: &Statistic::ALL;
     Sought: &[Sought::Prompt, Sought::Nonfinite, Sought::Stages, Sought::Parts, Sought::Choices];
+}
+
+impl Word for Mode {
+    const ALL: &'static [Self] = &[Self::Both, Self::Accumulated, Self::Local, Self::Layers];
+    const FORMER: &'static [(&'static str, Self)] =
+        &[("total", Self::Accumulated), ("introduced", Self::Local)];
+
+    fn word(self) -> &'static str {
+        self.name()
+    }
 }

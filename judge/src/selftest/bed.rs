@@ -206,6 +206,7 @@ impl Bed {
             is_stated,
             suppositions: &[],
             causes,
+            budget: None,
         };
         cross_check("planted", &*self.model, &*self.numerics, dump, rules, &mut ())
     }

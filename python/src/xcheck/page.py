@@ -6,6 +6,7 @@ from html import escape
 from typing import Any
 
 COLOURS = {"pass": "#1a7f37", "tie": "#1a7f37", "fail": "#cf222e", "inconclusive": "#9a6700", "known": "#9a6700"}
+FORMER = {"local": "introduced", "accumulated": "total", "bound_ratio": "headroom", "over": "beyond"}  # names in version 3
 HEAD = ("checkpoint", "worst site", "max abs", "err/bound", "over", "verdict")
 
 
@@ -21,13 +22,13 @@ def _table(reference: dict[str, Any]) -> str:
 
 
 def _row(checkpoint: dict[str, Any]) -> str:
-    figures = checkpoint["introduced"] or checkpoint["total"] or {}
+    figures = field(checkpoint, "local") or field(checkpoint, "accumulated") or {}
     cells = (
         escape(checkpoint["checkpoint"]),
         escape(_site(checkpoint["worst"])),
         _figure(figures.get("max_abs")),
-        _figure(checkpoint["headroom"]),
-        _figure(checkpoint["beyond"]),
+        _figure(field(checkpoint, "bound_ratio")),
+        _figure(field(checkpoint, "over")),
         _verdict(checkpoint["verdict"]) if checkpoint["worst"] else "no data",
     )
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
@@ -50,6 +51,11 @@ def _verdict(verdict: str) -> str:
 def _figure(value: Any) -> str:
     found = number(value)
     return "" if found is None else f"{found:.2g}" if isinstance(found, float) else str(found)
+
+
+def field(row: dict[str, Any], name: str) -> Any:
+    """Returns a field of `report.json`, version 4 or 3."""
+    return row[name if name in row else FORMER[name]]
 
 
 def number(value: Any) -> Any:

@@ -13,8 +13,14 @@ from . import page
 from .errors import VerdictError
 from .frames import frame
 
+<<<<<<< origin/main
 NOT_CAUSES = ("partial", "unknown")  # kinds of findings that only describe a failure
 REFUTED = ("fail", "inconclusive")  # verdicts of `confirm` that show that a cause does not explain everything
+=======
+NOT_CAUSES = ("partial", "unknown", "unfinished")  # kinds of findings that only describe a failure
+SITE = "--checkpoint"  # the option with which the program's next step begins to name a site
+UNASKED = ("--report", "--format")  # options that do not change what is compared
+>>>>>>> 8cb26003fd834e5e749c3bb1493771a209b5e38b
 
 
 @dataclass(frozen=True)
@@ -144,13 +150,13 @@ class Report:
 
 def _site(reference: str, row: dict[str, Any]) -> dict[str, Any]:
     """Returns a row of `results` as a flat row. The errors are the judged ones: local if measured, else accumulated."""
-    error = row["introduced"] or row["total"] or {}
+    error = page.field(row, "local") or page.field(row, "accumulated") or {}
     sides = [row["exact"][side] for side in ("candidate", "reference")] if row["exact"] else []
     return {
         "reference": reference,
         **{name: row[name] for name in ("checkpoint", "tap", "layer", "pass", "position", "tokens", "verdict")},
         **{name: page.number(error.get(name)) for name in ("max_abs", "mean_abs", "cosine")},
-        "err_bound": page.number(row["headroom"]),
-        "over": sum(side["beyond"] for side in sides) if sides else None,
+        "err_bound": page.number(page.field(row, "bound_ratio")),
+        "over": sum(page.field(side, "over") for side in sides) if sides else None,
         "reason": row["reason"],
     }

@@ -1,6 +1,6 @@
 // The page of a matrix: verdict, table of cells, cells that need work, known failures.
 
-const matrix = JSON.parse(document.getElementById("report").textContent);
+const matrix = await held();
 
 const STANDINGS = {
   pass: ["", "passes"],
@@ -13,9 +13,9 @@ const STANDINGS = {
 
 /** Returns the color of a cell. */
 function cellColour(cell) {
-  const headroom = typeof cell.headroom === "string" ? "inf" : cell.headroom;
-  if (cell.standing === "pass") return headroom === 0 ? "#63b57c" : heat(headroom);
-  if (cell.standing === "fail") return heat(typeof headroom === "number" ? Math.max(headroom, 1.01) : "inf");
+  const bound_ratio = typeof cell.bound_ratio === "string" ? "inf" : cell.bound_ratio;
+  if (cell.standing === "pass") return bound_ratio === 0 ? "#63b57c" : heat(bound_ratio);
+  if (cell.standing === "fail") return heat(typeof bound_ratio === "number" ? Math.max(bound_ratio, 1.01) : "inf");
   return { known: "#d8cfc0", inconclusive: "#c3aee6", "unexpected pass": "#ffd479", error: "#ff9aa2" }[cell.standing];
 }
 
@@ -28,8 +28,8 @@ const classOf = (standing) => standing.split(" ")[0];
 function drawCell(cell) {
   const first = cell.first_divergence;
   const at = first ? `${first.tap}${first.layer === null ? "" : ` L${first.layer}`}` : "";
-  const headroom = cell.headroom === null ? "" : ratio(cell.headroom);
-  const label = [nameOf(cell), cell.standing, headroom && `err/bound ${headroom}`, first && `first wrong at ${place(first)}`];
+  const bound_ratio = cell.bound_ratio === null ? "" : ratio(cell.bound_ratio);
+  const label = [nameOf(cell), cell.standing, bound_ratio && `err/bound ${bound_ratio}`, first && `first wrong at ${place(first)}`];
   const [sign] = STANDINGS[cell.standing];
   return element(cell.report ? "a" : "span", {
     class: "cell",
@@ -37,7 +37,7 @@ function drawCell(cell) {
     href: cell.report ? `${cell.report}/report.html` : null,
     title: label.filter(Boolean).join(", "),
     "aria-label": label.filter(Boolean).join(", "),
-  }, [sign, cell.standing, headroom].filter(Boolean).join(" "), element("small", {}, at || "\u00a0"));
+  }, [sign, cell.standing, bound_ratio].filter(Boolean).join(" "), element("small", {}, at || "\u00a0"));
 }
 
 /** Draws the table of cells. */
@@ -65,7 +65,7 @@ function cellsTable() {
 function cellsKey() {
   const examples = { pass: 0.1, fail: 1e3 };
   return element("div", { class: "key", "aria-hidden": "true" }, Object.entries(STANDINGS).map(([standing, [sign, text]]) =>
-    element("span", {}, element("i", { colour: cellColour({ standing, headroom: examples[standing] ?? null }) }, sign), text)));
+    element("span", {}, element("i", { colour: cellColour({ standing, bound_ratio: examples[standing] ?? null }) }, sign), text)));
 }
 
 /** Draws the findings of one cell. */
@@ -77,7 +77,7 @@ function cellStory(cell) {
       ["verdict", element("span", { class: classOf(cell.standing) }, cell.standing)],
       ["reason", cell.told],
       ["first wrong", first && place(first)],
-      ["err/bound", cell.headroom === null ? null : ratio(cell.headroom)],
+      ["err/bound", cell.bound_ratio === null ? null : ratio(cell.bound_ratio)],
       ["cause", cell.because],
     ]),
     command(cell.shell));

@@ -23,7 +23,7 @@ const FEWEST: usize = 3;
 pub(super) fn of_rows(setting: &Setting, rows: &[Row]) -> Result<Option<Cause>> {
     let is_open = |row: &&Row| {
         let is_named = matches!(row.site.point, Point::TokenLogprobs | Point::TopLogprobs);
-        is_named && row.verdict == Verdict::Fail && row.introduced.is_none() && row.site.pass == Some(0)
+        is_named && row.verdict == Verdict::Fail && row.local.is_none() && row.site.pass == Some(0)
     };
     let open: Vec<&Row> = rows.iter().filter(is_open).collect();
     let tokens = &setting.held.passes()[0].tokens;

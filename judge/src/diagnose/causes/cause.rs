@@ -85,7 +85,7 @@ pub enum Told {
     Changes(Vec<Fit>),
     /// No known change explains it; what is known about it.
     Nothing {
-        /// Unknown, or partial.
+        /// Unknown, partial, or unfinished.
         kind: CauseKind,
         /// One sentence.
         what: String,
@@ -154,6 +154,12 @@ impl Cause {
                 (Told::Changes(fits), Told::Changes(_)) if other.fits()[0].typed == fits[0].typed => {
                     fits.retain(|fit| other.explains_as(&fit.typed));
                     true
+                }
+                // A search that its limit has ended is told once.
+                (Told::Nothing { kind, .. }, Told::Nothing { kind: other, .. })
+                    if [*kind, *other].contains(&CauseKind::Unfinished) =>
+                {
+                    *kind == *other
                 }
                 // What nothing explains is told once for a tap; and of what several operations lie before, once.
                 (Told::Nothing { .. }, Told::Nothing { .. }) => {

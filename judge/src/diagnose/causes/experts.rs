@@ -11,7 +11,7 @@ use crate::diagnose::causes::{Cause, Finding, Sought};
 fn of_others(rows: &[Row]) -> impl Iterator<Item = &Row> {
     let is_of_others = |row: &&Row| {
         let is_of_chosen = row.site.point.is_of_chosen() && row.verdict == Verdict::Fail;
-        is_of_chosen && row.introduced.is_none() && row.total.is_none()
+        is_of_chosen && row.local.is_none() && row.accumulated.is_none()
     };
     rows.iter().filter(is_of_others)
 }

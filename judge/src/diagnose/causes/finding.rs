@@ -1,6 +1,6 @@
 //! A cause, as reports tell it.
 
-use crate::change::CauseKind;
+use crate::change::{CauseKind, OperationChange};
 use crate::checkpoint::{Point, Site};
 use crate::compare::Verdict;
 
@@ -37,7 +37,20 @@ pub struct Finding {
     pub excluded: Vec<String>,
 }
 
+/// Joins changes that are supposed together.
+const AND: &str = " and ";
+
+/// Returns changes as one text, as `--suppose` takes it.
+pub(super) fn joined(changes: &[OperationChange]) -> String {
+    changes.iter().map(OperationChange::to_string).collect::<Vec<_>>().join(AND)
+}
+
 impl Finding {
+    /// Returns the changes, each as `--suppose` takes it; `None` if they cannot be supposed.
+    pub fn changes(&self) -> Option<impl Iterator<Item = &str>> {
+        Some(self.supposed.as_ref()?.split(AND))
+    }
+
     /// Makes a finding for one site without details.
     pub(super) fn new(kind: CauseKind, site: Site, what: String) -> Self {
         Self {

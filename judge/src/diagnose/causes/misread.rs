@@ -28,7 +28,7 @@ const MOST_TAPS: usize = 4;
 /// The errors of a run of the model.
 pub(super) fn of(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Cause>> {
     let looks = [layers_from_one, storage, taps];
-    for look in looks.into_iter().filter(|_| !open.is_empty()) {
+    for look in looks.into_iter().filter(|_| !open.is_empty() && !bench.deadline.is_over()) {
         if let Some(cause) = look(bench, open)? {
             return Ok(Some(cause));
         }

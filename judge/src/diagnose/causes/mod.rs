@@ -4,6 +4,7 @@
 //! else those that remain are told. What does not hold is not said.
 
 mod beginning;
+mod budget;
 mod cause;
 mod dumps;
 mod experts;
@@ -18,6 +19,7 @@ mod stage;
 mod tokens;
 mod words;
 
+pub use budget::Budget;
 pub use cause::{Cause, Fit, Sought, Told, grouped};
 pub use finding::Finding;
 pub(super) use tokens::of_prompt;
@@ -25,6 +27,7 @@ pub(super) use tokens::of_prompt;
 use crate::change::{CauseKind, OperationChange, SiteContext, catalogue};
 use crate::checkpoint::{Point, Site, ValueKind};
 use crate::compare::{Row, Unexplained, Verdict};
+use crate::diagnose::causes::budget::Deadline;
 use crate::diagnose::causes::rerun::{Passes, Rerun};
 use crate::diagnose::causes::stage::Bench;
 use crate::diagnose::causes::words::Words;
@@ -45,7 +48,13 @@ const MOST_PARTS: usize = 2;
 ///
 /// # Errors
 /// The errors of a run of the model.
-pub(super) fn of_engine(setting: &Setting, rows: &[Row], unexplained: &[Unexplained]) -> Result<Vec<Cause>> {
+pub(super) fn of_engine(
+    setting: &Setting,
+    rows: &[Row],
+    unexplained: &[Unexplained],
+    budget: Option<&Budget>,
+) -> Result<Vec<Cause>> {
+    let deadline = Deadline::new(budget);
     let nonfinite = nonfinite::of_rows(setting, rows, unexplained);
     let once = |finding| Cause::once(Sought::Nonfinite, finding);
     let mut causes: Vec<Cause> = nonfinite.into_iter().map(once).collect();
@@ -68,7 +77,7 @@ pub(super) fn of_engine(setting: &Setting, rows: &[Row], unexplained: &[Unexplai
     causes.extend(begun);
     if !open.is_empty() || (!coarse.is_empty() && causes.is_empty()) {
         let (book, traced) = (setting.book()?, TracedNumerics::new(setting.numerics, setting.profile));
-        let bench = Bench { setting, traced: &traced, book };
+        let bench = Bench { setting, traced: &traced, book, deadline: &deadline };
         causes.extend(match (open.is_empty(), misread::of(&bench, &open)?) {
             (true, _) => of_parts(&bench, coarse)?,
             (false, Some(cause)) => vec![cause],
@@ -96,6 +105,10 @@ fn of_stages(bench: &Bench, mut open: Vec<&Unexplained>) -> Vec<Cause> {
     while let Some(&first) = open.first().filter(|_| causes.len() < MOST) {
         let stage = bench.stage(first);
         let searched = stage.search(&open);
+        if searched.fits.is_empty() && bench.deadline.is_over() {
+            causes.push(unfinished(bench, open.iter().map(|one| one.site).collect()));
+            break;
+        }
         let is_done = |one: &Unexplained| match searched.named() {
             Some(changes) => bench.stage(one).is_explained_by(changes),
             // What nothing explains is told once for a tap.
@@ -134,7 +147,12 @@ fn starts_at_its_inputs(row: &Row) -> bool {
 fn of_parts(bench: &Bench, mut open: Vec<&Row>) -> Result<Vec<Cause>> {
     let mut causes = Vec::new();
     while let Some(&first) = open.first().filter(|_| causes.len() < MOST_PARTS) {
-        let Some(mut searched) = Rerun::new(bench, first).search()? else { break };
+        let searched = if bench.deadline.is_over() { None } else { Rerun::new(bench, first).search()? };
+        if bench.deadline.is_over() && searched.as_ref().is_none_or(|searched| searched.fits.is_empty()) {
+            causes.push(unfinished(bench, open.iter().map(|row| row.site).collect()));
+            break;
+        }
+        let Some(mut searched) = searched else { break };
         if searched.fits.len() > 1 {
             prefer_what_others_tell(bench, &mut searched.fits, &open)?;
         }
@@ -156,6 +174,12 @@ fn of_parts(bench: &Bench, mut open: Vec<&Row>) -> Result<Vec<Cause>> {
         causes.push(Cause { of_the_prompt, ..cause });
     }
     Ok(causes)
+}
+
+/// Returns the cause of sites at which the time limit has ended the search.
+fn unfinished(bench: &Bench, sites: Vec<Site>) -> Cause {
+    let told = Told::Nothing { kind: CauseKind::Unfinished, what: bench.deadline.told() };
+    Cause::new(Sought::Stages, sites, told)
 }
 
 /// Keeps, of several changes that explain the first row, those that explain the most of a few others: rows of

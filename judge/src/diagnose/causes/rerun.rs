@@ -3,6 +3,7 @@
 use crate::change::{CauseKind, ModelOperations, OperationChange, SiteContext, Supposition, catalogue};
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Continue, Floor, Found, Row, Selection};
+use crate::diagnose::causes::budget::Deadline;
 use crate::diagnose::causes::stage::{Bench, Searched};
 use crate::diagnose::causes::{Changes, in_order};
 use crate::diagnose::runs::{Again, Setting};
@@ -37,6 +38,7 @@ pub(super) struct Rerun<'s> {
     setting: &'s Setting<'s>,
     traced: &'s TracedNumerics<'s>,
     book: &'s ModelOperations,
+    deadline: &'s Deadline<'s>,
     row: &'s Row,
     part: Again,
     /// True if only the row's layer, or the head, is run.
@@ -58,11 +60,11 @@ impl<'s> Rerun<'s> {
         let setting = bench.setting;
         let of = |layers, head| Again::Part(ModelSegment { embed: false, layers, head });
         let part = match (row.site.layer, row.site.pass) {
-            (Some(layer), Some(last)) if row.introduced.is_some() => {
+            (Some(layer), Some(last)) if row.local.is_some() => {
                 let holds = |pass| setting.held.dump.starts_at(input_of(layer, pass));
                 (0..=last).all(holds).then(|| of(layer..layer + 1, false))
             }
-            (None, Some(pass)) if row.introduced.is_some() => {
+            (None, Some(pass)) if row.local.is_some() => {
                 let last = bench.book.n_layers();
                 setting.held.dump.starts_at(input_of(last, pass)).then(|| of(last..last, true))
             }
@@ -70,10 +72,11 @@ impl<'s> Rerun<'s> {
         };
         let is_alone = part.is_some();
         let part = part.unwrap_or_else(|| up_to(row, &setting.unit));
-        let go_on = if row.introduced.is_some() { Continue::Held } else { Continue::Own };
+        let go_on = if row.local.is_some() { Continue::Held } else { Continue::Own };
         let checkpoints = vec![row.checkpoint()];
         let selection = Selection { checkpoints, ..Selection::everything() };
-        Self { setting, traced: bench.traced, book: bench.book, row, part, is_alone, go_on, selection }
+        let Bench { traced, book, deadline, .. } = *bench;
+        Self { setting, traced, book, deadline, row, part, is_alone, go_on, selection }
     }
 
     /// Tries the catalogue: each change everywhere it applies, then at single taps, then two at once. `None`
@@ -172,6 +175,9 @@ impl<'s> Rerun<'s> {
         let before = self.row.judged().map_or(f64::INFINITY, |found| found.errors.rel_l2);
         let mut tried = Vec::new();
         for supposed in all {
+            if self.deadline.is_over() {
+                break;
+            }
             match self.run(&supposed, &mut ())? {
                 Some(Found::Measured(found)) if found.errors.rel_l2 < before => {
                     tried.push(Tried { supposed, errors: found.errors });
@@ -206,7 +212,7 @@ impl<'s> Rerun<'s> {
     }
 
     fn floor(&self) -> Option<Floor> {
-        self.row.floor.or(self.row.floor_of_total)
+        self.row.floor.or(self.row.accumulated_floor)
     }
 
     fn is_near(&self, errors: &Errors) -> bool {

@@ -7,6 +7,7 @@ use crate::change::{
     distance,
 };
 use crate::compare::Unexplained;
+use crate::diagnose::causes::budget::Deadline;
 use crate::diagnose::causes::{Changes, in_order};
 use crate::diagnose::runs::Setting;
 use crate::exact::TracedNumerics;
@@ -26,6 +27,7 @@ pub(super) struct Bench<'s> {
     pub(super) setting: &'s Setting<'s>,
     pub(super) traced: &'s TracedNumerics<'s>,
     pub(super) book: &'s ModelOperations,
+    pub(super) deadline: &'s Deadline<'s>,
 }
 
 impl<'s> Bench<'s> {
@@ -67,7 +69,7 @@ impl<'s> Stage<'s> {
     /// Returns the operation as the model has it.
     pub(super) fn at(&self) -> SiteContext<'_> {
         let site = self.unexplained.site;
-        let Bench { setting, traced, book } = *self.bench;
+        let Bench { setting, traced, book, .. } = *self.bench;
         let is_turned = setting.held.pairing() != setting.model.dimensions().rope_pairing;
         SiteContext::new(site, setting.held.positions(site), &self.unexplained.traced, traced, book)
             .turned(is_turned)
@@ -98,7 +100,7 @@ impl<'s> Stage<'s> {
         let farthest = FARTHER * distance(&self.unexplained.traced, &theirs);
         let near = tried.iter().filter(|tried| !(tried.distance > farthest));
         let mut fits: Vec<Changes> = near
-            .filter(|tried| self.explains(&tried.value))
+            .filter(|tried| !self.bench.deadline.is_over() && self.explains(&tried.value))
             .map(|tried| vec![tried.change.clone()])
             .collect();
         if fits.is_empty() && theirs.len() <= MOST_VALUES {
@@ -126,6 +128,9 @@ impl<'s> Stage<'s> {
         nearest.truncate(COMBINED);
         let mut fits: Vec<Changes> = Vec::new();
         for one in nearest {
+            if self.bench.deadline.is_over() {
+                break;
+            }
             for other in candidates(&at.with(&one.value), theirs) {
                 let is_known = |known: &Changes| known.contains(&one.change) && known.contains(&other.change);
                 let is_same = other.change.entry.kind == one.change.entry.kind;

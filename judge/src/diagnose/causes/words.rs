@@ -4,6 +4,7 @@ use crate::change::{CauseKind, ChangeValue, OperationChange, SiteContext};
 use crate::checkpoint::Site;
 use crate::compare::{Role, Unexplained};
 use crate::diagnose::causes::cause::{Cause, Fit, Sought, Told};
+use crate::diagnose::causes::finding::joined;
 use crate::diagnose::causes::pattern;
 use crate::diagnose::causes::stage::{Bench, Searched};
 use crate::exact::LayerNormalisation;
@@ -54,7 +55,7 @@ impl<'w> Words<'w> {
         };
         let sentences: Vec<String> = changes.iter().map(|change| self.sentence(change)).collect();
         Fit {
-            typed: as_typed(changes),
+            typed: joined(changes),
             kind: change.entry.kind,
             key: self.key(change).map(str::to_owned),
             reference,
@@ -150,8 +151,4 @@ impl<'w> Words<'w> {
         };
         Told::Nothing { kind, what }
     }
-}
-
-fn as_typed(changes: &[OperationChange]) -> String {
-    changes.iter().map(OperationChange::to_string).collect::<Vec<_>>().join(" and ")
 }

@@ -13,11 +13,11 @@ function checkpointTable(rows) {
   const compared = rows.filter((row) => row.worst);
   const line = (row) => {
     const isOfTokens = isChoice(row.worst) || row.worst.tap === "tokens";
-    const errors = row.introduced ?? row.total;
+    const errors = row.local ?? row.accumulated;
     return [row.checkpoint, place({ layer: null, pass: null, ...row.worst }), figure(errors?.max_abs),
       isOfTokens ? NONE : figure(errors?.mean_abs), isOfTokens ? NONE : cosineOf(errors?.cosine),
-      row.headroom === undefined || row.headroom === null ? NONE : ratio(row.headroom), row.beyond ?? NONE,
-      figure(row.total?.max_abs), figure(row.tolerance), verdictOf(row.verdict)];
+      row.bound_ratio === undefined || row.bound_ratio === null ? NONE : ratio(row.bound_ratio), row.over ?? NONE,
+      figure(row.accumulated?.max_abs), figure(row.tolerance), verdictOf(row.verdict)];
   };
   return tableOf(["checkpoint", "worst site", "max abs", "mean abs", "cosine", "err/bound", "over", "accumulated", "spec tol", "verdict"],
     compared.map(line), [0, 1]);

@@ -12,7 +12,7 @@ function detail(row, reference) {
       ["inputs", row.since.map((start) => start.tap + ((start.layer ?? row.layer) === row.layer ? "" : ` of layer ${start.layer}`)).join(", ") || "the tokens"],
       ["judged by", judgedBy(row)],
       ["waived", row.known && `${row.known.reason} (${row.known.link}, until ${row.known.expires})`],
-      ["err/bound", row.headroom === null ? null : ratio(row.headroom)],
+      ["err/bound", row.bound_ratio === null ? null : ratio(row.bound_ratio)],
       ["rounding found", row.exact?.found.join("; ")],
       ["bias", sides.map(([role, side]) => bias(role, side)).filter(Boolean).join("; ")],
     ]),
@@ -39,7 +39,7 @@ function judgedBy(row) {
   if (isChoice(row)) return "token ids; a different token is a tie if rounding can swap the two logits";
   if (isByTolerance(row)) return `an absolute tolerance of ${figure(row.tolerance.max_abs)} (${row.tolerance.source})`;
   if (row.exact) return `the error bound of each value (${count(row.exact.evaluated, "exact value")} computed)`;
-  if (row.rounding) return `the noise floor: rounding changes values by up to ${figure(row.rounding.max_abs)}`;
+  if (row.noise_floor) return `the noise floor: rounding changes values by up to ${figure(row.noise_floor.max_abs)}`;
   return isIdentical(row) ? "identical bits" : "rounding";
 }
 
@@ -57,7 +57,7 @@ function bias(role, side) {
 /** Draws the table of local and accumulated errors. */
 function figures(row) {
   if (isChoice(row)) return ""; // token ids have no distance
-  const errors = [["local error", row.introduced], ["accumulated error", row.total]].filter(([, found]) => found);
+  const errors = [["local error", row.local], ["accumulated error", row.accumulated]].filter(([, found]) => found);
   if (!errors.length) return "";
   const line = ([name, found]) => [term(name), figure(found.max_abs), figure(found.mean_abs), figure(found.rel_l2), cosineOf(found.cosine),
     `${grouped(found.identical)} of ${grouped(found.elements)}`];
@@ -69,7 +69,7 @@ const BOUND = { size: 1, name: "err/bound" };
 /** Returns the unit in which errors of a row are shown: the bound or tolerance, or null if unknown. */
 function unitOf(row) {
   const largest = judged(row)?.max_abs;
-  if (typeof row.headroom === "number" && row.headroom > 0 && typeof largest === "number") return { ...BOUND, size: largest / row.headroom };
+  if (typeof row.bound_ratio === "number" && row.bound_ratio > 0 && typeof largest === "number") return { ...BOUND, size: largest / row.bound_ratio };
   return isByTolerance(row) && row.tolerance.max_abs > 0 ? { size: row.tolerance.max_abs, name: "error / tolerance" } : null;
 }
 
@@ -82,7 +82,7 @@ function spreads(row, sides, reference) {
   }
   if (!own.length) return "";
   // The bars show the wrong side, or the dump's side if none is wrong. The line shows the other side.
-  const wrong = own.find(([, side]) => side.beyond > 0) ?? own.find(([role]) => role === reference.role) ?? own[0];
+  const wrong = own.find(([, side]) => side.over > 0) ?? own.find(([role]) => role === reference.role) ?? own[0];
   const rest = own.find((side) => side !== wrong);
   return element("div", { class: "pair" },
     own.map(([role, side]) => spreadMap(side.spread, row.tap, BOUND, `Largest err/bound of the ${role}`)),
@@ -105,7 +105,7 @@ function histogramOf(spread, correct, unit, name) {
 function worst(row, sides) {
   const index = (at) => `[${at.join(", ")}]`;
   const axisNames = `index [${axes(row.tap).join(", ")}]`;
-  const shown = sides.filter(([, side]) => side.worst && side.headroom !== 0).map(([role, side]) => [role, [side.worst, ...(side.next ?? [])]]);
+  const shown = sides.filter(([, side]) => side.worst && side.bound_ratio !== 0).map(([role, side]) => [role, [side.worst, ...(side.next ?? [])]]);
   if (!shown.length) {
     const found = judged(row);
     if (!found?.worst_index || isIdentical(row)) return "";
@@ -113,7 +113,7 @@ function worst(row, sides) {
       tableOf([axisNames, "candidate", "reference"], [[index(found.worst_index), digits(found.candidate), digits(found.reference)]]));
   }
   const error = ({ value, exact }) => (typeof value === "number" && typeof exact === "number" ? figure(Math.abs(value - exact)) : NONE);
-  const line = (role) => (off) => [role, index(off.index), digits(off.value), digits(off.exact), error(off), figure(off.radius), ratio(off.headroom)];
+  const line = (role) => (off) => [role, index(off.index), digits(off.value), digits(off.exact), error(off), figure(off.radius), ratio(off.bound_ratio)];
   return element("div", {}, element("h3", {}, "Worst values"),
     tableOf(["side", axisNames, "value", "exact value", "error", "error bound", "err/bound"],
       shown.flatMap(([role, values]) => values.map(line(role)))),

@@ -13,8 +13,8 @@ const isSize = (error) => typeof error === "number" && error > 0;
 /** Draws the accumulated and the local error of each layer's output. */
 function growth(rows, pass) {
   const outs = ends(rows, pass);
-  const series = [["accumulated", "total"], ["local", "introduced"]].map(([name, field]) => [name, outs.map((row) => [row.layer, row[field]?.rel_l2, row])]);
-  const floor = outs.map((row) => [row.layer, row.rounding_of_total?.rel_l2]).filter(([, moved]) => isSize(moved));
+  const series = [["accumulated", "accumulated"], ["local", "local"]].map(([name, field]) => [name, outs.map((row) => [row.layer, row[field]?.rel_l2, row])]);
+  const floor = outs.map((row) => [row.layer, row.accumulated_noise_floor?.rel_l2]).filter(([, moved]) => isSize(moved));
   const known = series.map(([name, points]) => [name, points.filter(([, error]) => isSize(error))]);
   const errors = [...known.flatMap(([, points]) => points.map(([, error]) => error)), ...floor.map(([, moved]) => moved)];
   if (!errors.length || outs.length < 2) {

@@ -1,9 +1,9 @@
 // The page: its state, its sections, and drawing them.
 
-const report = JSON.parse(document.getElementById("report").textContent);
+const report = await held();
 
 /** Fields that html.rs leaves out of the page if they are null. */
-const NULLS = Object.fromEntries(["layer", "pass", "position", "reason", "introduced", "total", "headroom", "exact", "spread", "rounding", "known"].map((name) => [name, null]));
+const NULLS = Object.fromEntries(["layer", "pass", "position", "reason", "local", "accumulated", "bound_ratio", "exact", "spread", "noise_floor", "known"].map((name) => [name, null]));
 for (const reference of report.references) {
   reference.results = reference.results.map((row) => ({ ...NULLS, ...row }));
   if (reference.first_divergence) reference.first_divergence = { ...NULLS, ...reference.first_divergence };
@@ -67,10 +67,10 @@ function matrix() {
 /** Draws one checkpoint of one reference. */
 function matrixCell(reference, name, row) {
   const isCompared = row?.worst;
-  const label = `${reference.name}, ${name}: ${isCompared ? `${row.verdict}, err/bound ${ratio(row.headroom)}` : "not compared"}`;
-  const colour = colourOf(isCompared ? { ...row, headroom: row.headroom ?? (row.verdict === "pass" ? 0 : null) } : null);
+  const label = `${reference.name}, ${name}: ${isCompared ? `${row.verdict}, err/bound ${ratio(row.bound_ratio)}` : "not compared"}`;
+  const colour = colourOf(isCompared ? { ...row, bound_ratio: row.bound_ratio ?? (row.verdict === "pass" ? 0 : null) } : null);
   return element("td", {}, element("button", { type: "button", colour, title: label, "aria-label": label, onclick: () => choose(selectionOf(reference)),
-    "aria-current": reference === state.reference ? "true" : null }, isCompared ? (SIGNS[row.verdict] ?? "") + (row.headroom ? ` ${ratio(row.headroom)}` : "") : ""));
+    "aria-current": reference === state.reference ? "true" : null }, isCompared ? (SIGNS[row.verdict] ?? "") + (row.bound_ratio ? ` ${ratio(row.bound_ratio)}` : "") : ""));
 }
 
 /** Draws the sites of a reference: pass chooser, search, block diagram, map, and the selected site. */
@@ -98,7 +98,7 @@ function made(reference) {
       ["dump", reference && `${reference.name}, by ${reference.producer.name} ${reference.producer.version}`],
       ["settings of the dump", settings],
       ["numerics", reference?.numerics],
-      ["errors measured", reference && { both: "local and accumulated", total: "accumulated", introduced: "local", layers: "local to each layer" }[reference.mode]],
+      ["errors measured", reference && { both: "local and accumulated", accumulated: "accumulated", local: "local", layers: "local to each layer" }[reference.mode]],
       ["decided by", reference && { rounding: "error bounds of rounding", tolerance: "the tolerances" }[reference.gate]],
     ]));
 }

@@ -3,13 +3,13 @@
 const GREY = "var(--none)";
 
 /** Returns the color of an err/bound, or of a size without a known bound (null). */
-function heat(headroom) {
-  if (headroom === null) return "#9cc5e8";
-  if (typeof headroom === "string" || !(headroom <= 1)) {
-    const far = typeof headroom === "string" ? 1 : Math.min(1, Math.log10(headroom) / 6);
+function heat(bound_ratio) {
+  if (bound_ratio === null) return "#9cc5e8";
+  if (typeof bound_ratio === "string" || !(bound_ratio <= 1)) {
+    const far = typeof bound_ratio === "string" ? 1 : Math.min(1, Math.log10(bound_ratio) / 6);
     return `hsl(${28 - 28 * far} 88% ${64 - 14 * far}%)`;
   }
-  return `hsl(${135 - 70 * headroom} ${48 + 25 * headroom}% ${70 + 2 * headroom}%)`;
+  return `hsl(${135 - 70 * bound_ratio} ${48 + 25 * bound_ratio}% ${70 + 2 * bound_ratio}%)`;
 }
 
 /** Colors of the verdicts between pass and fail. */
@@ -18,8 +18,8 @@ const COLOURS = { inconclusive: "#c3aee6", known: "#e0b48a", tie: "#e6d68a" };
 /** Returns the color of a site or checkpoint. */
 function colourOf(row) {
   if (!row) return GREY;
-  if (row.verdict === "fail") return heat(typeof row.headroom === "number" ? Math.max(row.headroom, 1.01) : "inf");
-  return COLOURS[row.verdict] ?? (isIdentical(row) ? "#63b57c" : heat(row.headroom ?? null));
+  if (row.verdict === "fail") return heat(typeof row.bound_ratio === "number" ? Math.max(row.bound_ratio, 1.01) : "inf");
+  return COLOURS[row.verdict] ?? (isIdentical(row) ? "#63b57c" : heat(row.bound_ratio ?? null));
 }
 
 const SIGNS = { fail: "×", inconclusive: "?", tie: "~", known: "k" };
@@ -55,7 +55,7 @@ function columnOf(row) {
 
 /** Returns the worse of two rows: by verdict, then by err/bound, then by error. */
 function worse(one, two) {
-  const size = (row) => (typeof row.headroom === "string" ? Infinity : row.headroom ?? -1);
+  const size = (row) => (typeof row.bound_ratio === "string" ? Infinity : row.bound_ratio ?? -1);
   const error = (row) => judged(row)?.max_abs ?? 0;
   const difference = RANK[two.verdict] - RANK[one.verdict] || size(two) - size(one) || error(two) - error(one);
   return difference > 0 ? two : one;

@@ -25,17 +25,17 @@ function range(spread, axis, cell, last = cell) {
   return from === to ? String(from) : `${from}–${to}`;
 }
 
-/** Returns the names of the two outermost axes; a single axis is the second. */
-function mapAxes(tap) {
+/** Returns the names of the axes of a map, by default the two outermost; a single axis is the second. */
+function mapAxes(spread, tap) {
   const names = axes(tap);
-  return names.length === 1 ? ["", names[0]] : names;
+  return names.length === 1 ? ["", names[0]] : (spread.axes ?? [0, 1]).map((axis) => names[axis]);
 }
 
-/** Says which indices share a cell: the map has two axes of at most 24 cells each. */
+/** Says which indices share a cell: the map has two axes of at most 24 cells each, or 64 for an innermost axis. */
 function aggregation(spread, tap) {
-  const shared = [0, 1].map((axis) => [Math.ceil(spread.lengths[axis] / spread.cells[axis]), mapAxes(tap)[axis]])
+  const shared = [0, 1].map((axis) => [Math.ceil(spread.lengths[axis] / spread.cells[axis]), mapAxes(spread, tap)[axis]])
     .filter(([indices]) => indices > 1).map(([indices, axis]) => `${indices} ${axis} indices`);
-  const folded = axes(tap).slice(2).map((axis) => `all ${axis} indices`);
+  const folded = axes(tap).filter((axis) => !mapAxes(spread, tap).includes(axis)).map((axis) => `all ${axis} indices`);
   return shared.length + folded.length ? `. Each cell is the largest of ${[...shared, ...folded].join(" × ")}` : "";
 }
 
@@ -45,10 +45,10 @@ function labelled(cells, size, room) {
   return [...Array(cells).keys()].filter((cell) => cell % every === 0);
 }
 
-/** Draws the largest error of each cell, over the two outermost axes. */
+/** Draws the largest error of each cell of the map. */
 function spreadMap(spread, tap, unit, name) {
   const [rows, columns] = spread.cells;
-  const [down, across] = mapAxes(tap);
+  const [down, across] = mapAxes(spread, tap);
   const [wide, high] = [Math.max(7, Math.min(22, 380 / columns)), 14];
   const widest = (axis) => 7 * String(spread.lengths[axis]).length;
   const [left, top] = [widest(0) + 8, 16];

@@ -43,7 +43,7 @@ function sidesOf(reference) {
 function wrongSide(reference) {
   const exact = reference.first_divergence?.exact;
   if (!exact) return null;
-  const isWrong = (role) => exact[role].beyond > 0 || Math.abs(exact[role].bias?.sigmas ?? 0) > 8;
+  const isWrong = (role) => exact[role].over > 0 || Math.abs(exact[role].bias?.sigmas ?? 0) > 8;
   const named = (role) => `${role} (${role === reference.role ? reference.producer.name : `xcheck, numerics ${reference.numerics}`})`;
   const wrong = ["candidate", "reference"].filter(isWrong);
   if (wrong.length === 2) return "both: neither side is within the error bounds of the exact values";
@@ -96,11 +96,11 @@ function causes(reference, first) {
 
 /** Names the parts of a site with values above their bounds: "positions 1–11; every head". */
 function affected(row) {
-  const side = Object.values(row?.exact ?? {}).find((side) => side?.spread && side.beyond > 0);
+  const side = Object.values(row?.exact ?? {}).find((side) => side?.spread && side.over > 0);
   if (!side) return null;
   const { spread } = side;
   const parts = [0, 1].map((axis) => {
-    const name = mapAxes(row.tap)[axis];
+    const name = mapAxes(spread, row.tap)[axis];
     const wrong = [...Array(spread.cells[axis]).keys()].filter((cell) => isOver(spread, axis, cell));
     if (!name || spread.lengths[axis] === 1) return null;
     if (wrong.length === spread.cells[axis]) return `every ${name}`;

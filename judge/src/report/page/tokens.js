@@ -23,9 +23,9 @@ function steps(reference) {
   const passes = [...new Set(reference.results.map((row) => row.pass).filter((pass) => pass !== null))].sort((a, b) => a - b);
   return passes.map((pass) => {
     const [choice, logits] = [of("argmax", pass), of("last_logits", pass)];
-    const found = logits && (logits.total ?? logits.introduced);
+    const found = logits && (logits.accumulated ?? logits.local);
     const end = logits ?? choice;
-    return { pass, position: end ? end.position : null, choice, chosen: choice && (choice.total ?? choice.introduced), tops: found?.tops };
+    return { pass, position: end ? end.position : null, choice, chosen: choice && (choice.accumulated ?? choice.local), tops: found?.tops };
   }).filter((step) => step.choice || step.tops);
 }
 
@@ -73,9 +73,9 @@ function percent(part) {
 /** Draws the divergence of the distributions by position, if it was measured. */
 function agreement(rows) {
   const points = rows.filter((row) => ["token_logprobs", "top_logprobs", "logits"].includes(row.tap)).flatMap((row) => {
-    const found = (row.total ?? row.introduced)?.agreement;
+    const found = (row.accumulated ?? row.local)?.agreement;
     return (found?.rows ?? []).map((at, index) => ({
-      tap: row.tap, position: row.position + at, kl: found.kl[index], delta: found.max_delta[index], over: found.beyond?.[index], top: found.top?.[index],
+      tap: row.tap, position: row.position + at, kl: found.kl[index], delta: found.max_delta[index], over: found.over?.[index], top: found.top?.[index],
     }));
   });
   const tap = ["logits", "top_logprobs", "token_logprobs"].find((name) => points.some((point) => point.tap === name));

@@ -11,11 +11,11 @@ function figure(error) {
 }
 
 /** Formats an error divided by its error bound. */
-function ratio(headroom) {
-  if (typeof headroom !== "number") return figure(headroom);
-  if (headroom === 0) return "0";
-  if (headroom < 0.01) return "<0.01";
-  return headroom < 10 ? headroom.toFixed(2) : figure(headroom);
+function ratio(bound_ratio) {
+  if (typeof bound_ratio !== "number") return figure(bound_ratio);
+  if (bound_ratio === 0) return "0";
+  if (bound_ratio < 0.01) return "<0.01";
+  return bound_ratio < 10 ? bound_ratio.toFixed(2) : figure(bound_ratio);
 }
 
 /** Formats a value with enough digits to tell two f32 apart. */
@@ -54,7 +54,7 @@ function positions(row) {
 
 /** Names a site with its verdict, for tooltips and screen readers. */
 function siteLabel(row) {
-  const measured = isIdentical(row) ? ", same bits" : row.headroom === null ? "" : `, err/bound ${ratio(row.headroom)}`;
+  const measured = isIdentical(row) ? ", same bits" : row.bound_ratio === null ? "" : `, err/bound ${ratio(row.bound_ratio)}`;
   return `${place(row)}: ${row.verdict}${measured}`;
 }
 
@@ -100,7 +100,7 @@ function axes(tap) {
 
 /** Returns the error that the verdict is based on. */
 function judged(row) {
-  return row.judged?.in_total ? row.total : row.introduced ?? row.total;
+  return row.judged?.accumulated ? row.accumulated : row.local ?? row.accumulated;
 }
 
 /** True for taps that hold token ids, whose distance means nothing. */
