@@ -100,16 +100,12 @@ impl MagnitudeCounts {
     }
 }
 
-<<<<<<< origin/main
-/// The largest error of each region of an array, and the number of errors of each magnitude.
-=======
 /// The two outermost axes of an array.
 const OUTERMOST: [usize; 2] = [0, 1];
 /// The outermost and the innermost of three axes.
 const INNERMOST: [usize; 2] = [0, 2];
 
-/// The largest error of each part of an array, and how many there are of each size.
->>>>>>> 8cb26003fd834e5e749c3bb1493771a209b5e38b
+/// The largest error of each region of an array, and the number of errors of each magnitude.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ErrorMap {
     /// The axes of the map: the two outermost, or the outermost and the innermost of three.

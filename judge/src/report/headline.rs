@@ -188,17 +188,10 @@ pub fn extent(outcome: &Outcome, points: &[Point], sites: &[Site]) -> String {
     format!("wrong{layers}{passes}")
 }
 
-<<<<<<< origin/main
 /// The command that judges again with a cause supposed, if `--suppose` can express it.
 pub fn confirm_command(result: &Comparison, finding: &Finding) -> Option<String> {
     let cause = Some(finding).filter(|finding| finding.kind.is_cause())?;
-    let changes = cause.supposed.as_ref()?.split(" and ");
-=======
-/// The command that judges again with the first cause supposed, if `--suppose` takes it.
-pub fn confirm_command(result: &Comparison) -> Option<String> {
-    let cause = result.outcome.cause()?;
     let changes = cause.changes()?;
->>>>>>> 8cb26003fd834e5e749c3bb1493771a209b5e38b
     let supposed = changes.flat_map(|change| ["--suppose".to_owned(), change.to_owned()]);
     let command: Vec<String> = result.again.iter().cloned().chain(supposed).collect();
     Some(advice::shell(&command))
@@ -271,20 +264,11 @@ fn predicate(kind: CauseKind) -> Predicate {
         Sampling => Act("chooses tokens differently"),
         SamplingTie => Act("breaks ties between tokens differently"),
         NonFinite => Act("computes NaN or infinity"),
-<<<<<<< origin/main
         Arithmetic => Act("rounds in other operations"),
         DumpAxes => Act("stores axes in another order than declared"),
         DumpTap => Act("records a value under the name of another tap"),
         DumpLayers => Act("numbers the layers of its dump differently"),
         DumpStorage => Act("stored the values of its dump in a shorter type"),
-        Partial | Unknown => Act("computes other values"),
-=======
-        Arithmetic => Act("rounds at other places"),
-        DumpAxes => Act("has a dump with axes in another order"),
-        DumpTap => Act("has a value under the name of another tap"),
-        DumpLayers => Act("has a dump whose layers are counted from another number"),
-        DumpStorage => Act("has a dump whose values were rounded when they were stored"),
         Partial | Unknown | Unfinished => Act("computes other values"),
->>>>>>> 8cb26003fd834e5e749c3bb1493771a209b5e38b
     }
 }

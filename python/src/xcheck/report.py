@@ -13,14 +13,8 @@ from . import page
 from .errors import VerdictError
 from .frames import frame
 
-<<<<<<< origin/main
-NOT_CAUSES = ("partial", "unknown")  # kinds of findings that only describe a failure
-REFUTED = ("fail", "inconclusive")  # verdicts of `confirm` that show that a cause does not explain everything
-=======
 NOT_CAUSES = ("partial", "unknown", "unfinished")  # kinds of findings that only describe a failure
-SITE = "--checkpoint"  # the option with which the program's next step begins to name a site
-UNASKED = ("--report", "--format")  # options that do not change what is compared
->>>>>>> 8cb26003fd834e5e749c3bb1493771a209b5e38b
+REFUTED = ("fail", "inconclusive")  # verdicts of `confirm` that show that a cause explains only some failures
 
 
 @dataclass(frozen=True)
