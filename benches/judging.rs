@@ -84,7 +84,7 @@ fn measure(model: &dyn Model, length: usize) {
     let (rounding, outcome) = judged(Gate::Rounding, Mode::Both);
     tell(&outcome, length);
     let (tolerance, _) = judged(Gate::Tolerance, Mode::Both);
-    let (audit, _) = judged(Gate::Rounding, Mode::Introduced);
+    let (audit, _) = judged(Gate::Rounding, Mode::Local);
     let forward = timed(|| forward(model, &script));
     for (name, times) in
         [("rounding", rounding), ("tolerance", tolerance), ("audit", audit), ("forward", forward)]
