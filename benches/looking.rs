@@ -11,7 +11,7 @@ use xcheck::dump::Values;
 use xcheck::engine::{self, PassInput, RunInput};
 use xcheck::measure::{ColumnSelection, ValuePrecision, measure};
 use xcheck::numerics::{F32, Numerics};
-use xcheck::shipped;
+use xcheck::shipped_models;
 
 const REPETITIONS: usize = 20;
 
@@ -31,7 +31,7 @@ fn main() {
 }
 
 fn comparing_a_run() {
-    let shipped = shipped::model("tiny-llama2").expect("it ships");
+    let shipped = shipped_models::model("tiny-llama2").expect("it ships");
     let loaded = shipped.variants().expect("it ships")[0].1.load().expect("it loads");
     let references = shipped.references().expect("they are sound");
     let (_, reference) = references.iter().find(|(name, _)| name == "transformers-f32").expect("it ships");

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use xcheck::selftest::{ARITHMETICS, Bed, Form, MODELS, Thinned, Told, kinds, plants_of, told};
-use xcheck::shipped;
+use xcheck::shipped_models;
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
@@ -25,7 +25,7 @@ fn main() {
     for model in MODELS.into_iter().filter(|model| is_wanted(&MODELS, model)) {
         for arithmetic in ARITHMETICS.into_iter().filter(|name| is_wanted(&ARITHMETICS, name)) {
             let mut variants =
-                shipped::MODELS.iter().flat_map(|shipped| shipped.variants().expect("it ships"));
+                shipped_models::MODELS.iter().flat_map(|shipped| shipped.variants().expect("it ships"));
             let (_, files) = variants.find(|(known, _)| known == model).expect("it ships");
             let bed = Bed::new(model, files.load().expect("it loads").model.into(), arithmetic);
             for plant in plants_of(&bed).expect("it runs") {

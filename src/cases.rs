@@ -34,7 +34,7 @@ pub struct Case {
     pub source: String,
     /// The sizes of those models: a model of one of them is recognised whatever it is called.
     #[serde(default)]
-    pub sizes: Vec<Sizes>,
+    pub sizes: Vec<ModelSizes>,
     /// A note on how the case was found.
     #[serde(skip)]
     pub note: Option<String>,
@@ -43,7 +43,7 @@ pub struct Case {
 /// The sizes by which a model is recognised.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Sizes {
+pub struct ModelSizes {
     architecture: String,
     vocab_size: usize,
     context_length: usize,
@@ -53,7 +53,7 @@ pub struct Sizes {
     n_kv_heads: usize,
 }
 
-impl Sizes {
+impl ModelSizes {
     fn are_of(&self, architecture: &str, sizes: Dimensions) -> bool {
         self.architecture == architecture
             && self.vocab_size == sizes.vocab_size

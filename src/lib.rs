@@ -38,12 +38,12 @@
 //! - [`mod@report`]: what a run has to say, one exporter per format
 //! - [`ratchet`]: no worse than before: two reports, or a run and a baseline
 //! - [`matrix`]: many comparisons in one table, each known by the content of what it reads
-//! - [`kept`]: what saves work in the next run: hashes of files
+//! - [`disk_cache`]: what saves work in the next run: hashes of files
 //! - [`mod@reference`]: references made here: engines' environments and scripts
 //! - [`remote`]: files behind a URL, read in parts
 //! - [`hub`]: public models: their names, the Hugging Face cache, downloads into it
 //! - `serve` (a feature): a model behind the OpenAI API
-//! - [`shipped`]: the models and references that ship: one inside the program, the others where they are found
+//! - [`shipped_models`]: the models and references that ship: one inside the program, the others where they are found
 //! - [`cli`]: the commands
 #![deny(missing_docs)]
 // Where something else stands (maps of files, vector instructions, the last nets), the function says so.
@@ -51,8 +51,8 @@
 
 pub mod cases;
 pub mod cli;
+pub mod disk_cache;
 pub mod hub;
-pub mod kept;
 pub mod matrix;
 #[cfg(feature = "hub")]
 pub mod network;
@@ -62,7 +62,7 @@ pub mod reference;
 pub mod remote;
 #[cfg(feature = "serve")]
 pub mod serve;
-pub mod shipped;
+pub mod shipped_models;
 
 // The rooms of what computes and of what judges are known by their names here, too.
 pub use xcheck_engine::{

@@ -112,7 +112,7 @@ fn joined(from: &Uri, there: &str) -> Option<Uri> {
 }
 
 /// Bytes that must keep coming at some speed.
-pub struct Paced<R> {
+pub struct PacedBody<R> {
     body: R,
     patience: Duration,
     least: u64,
@@ -120,7 +120,7 @@ pub struct Paced<R> {
     came: u64,
 }
 
-impl<R> Paced<R> {
+impl<R> PacedBody<R> {
     /// The bytes of an answer.
     pub fn new(body: R) -> Self {
         Self::at(body, PATIENCE, LEAST)
@@ -132,7 +132,7 @@ impl<R> Paced<R> {
     }
 }
 
-impl<R: Read> Read for Paced<R> {
+impl<R: Read> Read for PacedBody<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.body.read(buffer)?;
         self.came += read as u64;

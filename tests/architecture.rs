@@ -204,12 +204,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("ratchet", &["input", "atomic_write", "error_map", "report", "compare", "checkpoint", "error"]),
-    ("kept", &["atomic_write", "error"]),
-    ("matrix", &["input", "shutdown", "report", "compare", "kept", "checkpoint", "error"]),
-    ("reference", &["kept", "error"]),
+    ("disk_cache", &["atomic_write", "error"]),
+    ("matrix", &["input", "shutdown", "report", "compare", "disk_cache", "checkpoint", "error"]),
+    ("reference", &["disk_cache", "error"]),
     ("network", &[]),
-    ("hub", &["input", "atomic_write", "kept", "network", "error"]),
-    ("remote", &["kept", "network", "format", "lazy_bytes", "error"]),
+    ("hub", &["input", "atomic_write", "disk_cache", "network", "error"]),
+    ("remote", &["disk_cache", "network", "format", "lazy_bytes", "error"]),
     (
         "probe",
         &[
@@ -229,7 +229,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "error",
         ],
     ),
-    ("shipped", &["dump", "format", "model", "tokenizer", "error"]),
+    ("shipped_models", &["dump", "format", "model", "tokenizer", "error"]),
     (
         "cli",
         &[
@@ -258,14 +258,14 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "model",
             "numerics",
             "format",
-            "kept",
+            "disk_cache",
             "lazy_bytes",
             "hub",
             "probe",
             "reference",
             "remote",
             "quant",
-            "shipped",
+            "shipped_models",
             "tokenizer",
             "checkpoint",
             "tap",
@@ -318,17 +318,17 @@ fn text_leaves_through_one_module() {
 
 /// Who reads and writes files itself: the system's, and those that this program has put into folders of its own.
 const THEIR_OWN: [&str; 11] = [
-    "cli/matrix/place.rs",
-    "cli/matrix/work.rs",
+    "cli/matrix/cell_worker.rs",
+    "cli/matrix/matrix_folder.rs",
+    "disk_cache/blocks.rs",
+    "disk_cache/hashes.rs",
+    "disk_cache/space.rs",
     "dump/writer.rs",
     "hub/settings.rs",
     "input.rs",
-    "kept/blocks.rs",
-    "kept/hashes.rs",
-    "kept/space.rs",
     "memory.rs",
     "reference/process.rs",
-    "reference/workplace.rs",
+    "reference/reference_folder.rs",
 ];
 
 #[test]

@@ -7,7 +7,7 @@ use xcheck::diagnose::{Mode, Outcome, cross_check_dumps};
 use xcheck::dump::Dump;
 use xcheck::engine::RunInput;
 use xcheck::numerics::F32;
-use xcheck::shipped::ShippedModel;
+use xcheck::shipped_models::ShippedModel;
 
 const PROMPT: &[u32] = &[1, 393, 395, 260, 394, 486, 263, 305, 315, 17, 200, 77];
 

@@ -14,7 +14,7 @@ use xcheck::model::bitnet::Bitnet;
 use xcheck::model::{Activation, I2sLayout, LoadedModel, Model, ModelFiles, TernaryFiles};
 use xcheck::numerics::{BitnetCpp, KvType, Numerics};
 use xcheck::quant::{decode_matrix_row, ternary};
-use xcheck::shipped;
+use xcheck::shipped_models;
 use xcheck::tensor::Tensor;
 use xcheck::weight::{DType, Matrix, StoredTensor};
 
@@ -43,7 +43,7 @@ fn real_runs() -> Vec<Real> {
 }
 
 fn of_shipped(model: &'static str) -> impl Iterator<Item = Real> {
-    let references = shipped::model(model).expect("it ships").references().expect("they are sound");
+    let references = shipped_models::model(model).expect("it ships").references().expect("they are sound");
     let real = references.into_iter().filter(|(_, dump)| dump.manifest.producer.name == "bitnet.cpp");
     real.map(move |(name, reference)| {
         let (loaded, numerics) = counterpart(model, &reference);

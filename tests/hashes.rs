@@ -10,7 +10,7 @@ use crate::common::hash::sha256;
 use assert_cmd::Command;
 use serde_json::Value;
 use tempfile::TempDir;
-use xcheck::kept::{Kept, Pinned};
+use xcheck::disk_cache::{DiskCache, PinnedFile};
 
 /// What changed later than this ago is not remembered.
 const TICK: Duration = Duration::from_millis(2100);
@@ -28,8 +28,8 @@ impl Folder {
         path
     }
 
-    fn kept(&self) -> Kept {
-        Kept::in_folder(self.0.path().join("cache"), 0)
+    fn kept(&self) -> DiskCache {
+        DiskCache::in_folder(self.0.path().join("cache"), 0)
     }
 
     fn answers(&self) -> Vec<PathBuf> {
@@ -38,16 +38,16 @@ impl Folder {
     }
 }
 
-fn hash(kept: &Kept, path: &Path) -> String {
-    kept.sha256(&[Pinned::at(path).expect("it is there")]).expect("it can be read")
+fn hash(kept: &DiskCache, path: &Path) -> String {
+    kept.sha256(&[PinnedFile::at(path).expect("it is there")]).expect("it can be read")
 }
 
 #[test]
 fn several_files_are_hashed_as_one() {
     let folder = Folder::new();
     let files = [folder.write("a", b"one"), folder.write("b", &[7; 3 << 20])];
-    let pinned = files.each_ref().map(|path| Pinned::at(path).expect("there"));
-    let found = Kept::nothing().sha256(&pinned).expect("readable");
+    let pinned = files.each_ref().map(|path| PinnedFile::at(path).expect("there"));
+    let found = DiskCache::nothing().sha256(&pinned).expect("readable");
     assert_eq!(found, sha256(&[b"one".to_vec(), vec![7; 3 << 20]].concat()));
 }
 
@@ -77,7 +77,7 @@ fn a_hash_is_remembered_until_anything_of_the_file_or_of_what_is_kept_changes() 
     let planted = "0123456789abcdef".repeat(4);
     fs::write(&answer, kept.replace(&right, &planted)).expect("written");
     assert_eq!(hash(&folder.kept(), &file), planted);
-    assert_eq!(hash(&Kept::nothing(), &file), right);
+    assert_eq!(hash(&DiskCache::nothing(), &file), right);
 
     for damaged in
         [&kept[..kept.len() - 2], "", &kept.replace("weights", "another"), &kept.replace(&right, "x")]
@@ -102,7 +102,7 @@ fn a_hash_is_remembered_until_anything_of_the_file_or_of_what_is_kept_changes() 
 fn a_file_that_is_not_the_one_that_was_opened_is_refused() {
     let folder = Folder::new();
     let file = folder.write("weights", b"before");
-    let pinned = Pinned::at(&file).expect("there");
+    let pinned = PinnedFile::at(&file).expect("there");
     fs::rename(folder.write("new", b"behind"), &file).expect("renamed");
     let error = folder.kept().sha256(&[pinned]).expect_err("another file");
     assert!(error.to_string().contains("changed during the run"), "{error}");

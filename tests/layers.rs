@@ -15,7 +15,7 @@ use xcheck::dump::Dump;
 use xcheck::model::Model;
 use xcheck::model::llama::Llama;
 use xcheck::numerics::F32;
-use xcheck::shipped;
+use xcheck::shipped_models;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
 
@@ -51,7 +51,7 @@ fn swapped_in(layer: usize) -> Llama {
 #[test]
 fn every_layer_of_every_shipped_model_passes_from_every_references_own_input() {
     let everything = Selection { explicit: true, ..Selection::everything() };
-    for model in shipped::MODELS {
+    for model in shipped_models::MODELS {
         for (name, reference) in model.references().expect("they are sound") {
             let (loaded, numerics) = counterpart(model.name, &reference);
             let outcome =

@@ -14,12 +14,12 @@ macro_rules! leaves {
 }
 
 leaves! {
-    apart "../src/cli/apart.rs"
     exponential "../engine/src/exact/exponential.rs"
     interval "../judge/src/kld/interval.rs"
-    pace "../src/cli/pace.rs"
+    remaining_time "../src/cli/remaining_time.rs"
     residual "../judge/src/identify/residual.rs"
     tiles "../engine/src/exact/tiles.rs"
+    unique_names "../src/cli/unique_names.rs"
 }
 
 /// Neither a test nor an example is compiled anywhere else: Cargo.toml says so of every package.

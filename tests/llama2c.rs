@@ -14,7 +14,7 @@ use xcheck::format::{FileBytes, Llama2cFile};
 use xcheck::model::llama::Llama;
 use xcheck::model::{Model, ModelFiles};
 use xcheck::numerics::{F32, Llama2C, Numerics};
-use xcheck::shipped;
+use xcheck::shipped_models;
 use xcheck::tensor::RopePairing;
 use xcheck::weight::{DType, Matrix, StoredTensor};
 
@@ -62,7 +62,7 @@ fn dump_of(name: &str) -> Dump {
 /// exponentials, sines and cosines than the one the dumps were made with.
 #[test]
 fn every_version_computes_what_the_real_programs_do() {
-    let references = shipped::model(MODEL).expect("it ships").references().expect("they are sound");
+    let references = shipped_models::model(MODEL).expect("it ships").references().expect("they are sound");
     assert_eq!(references.len(), 2);
     for (name, reference) in &references {
         let (loaded, numerics) = counterpart(MODEL, reference);

@@ -10,13 +10,13 @@ use xcheck::diagnose::{Mode, Outcome};
 use xcheck::measure::Measurement;
 use xcheck::numerics::{F32, Numerics as _};
 use xcheck::ops::linear::zip;
-use xcheck::shipped;
+use xcheck::shipped_models;
 use xcheck::tensor::Tensor;
 
 #[test]
 fn every_value_is_that_of_llama_cpp_bit_for_bit() {
     let mut seen = 0;
-    for model in shipped::MODELS {
+    for model in shipped_models::MODELS {
         let dumps = model.dumps().expect("it ships").into_iter().map(|(name, _)| name);
         for name in dumps.filter(|name| name.starts_with("llama.cpp-")) {
             let reference = reference_of(model.name, &name);

@@ -205,7 +205,7 @@ fn a_dump_without_the_inside_of_its_stages_passes_by_the_rounding_that_it_has() 
 }
 
 fn shipped(model: &str, dump: &str) -> Option<Dump> {
-    let dumps = xcheck::shipped::model(model).expect("it ships").references().expect("they are sound");
+    let dumps = xcheck::shipped_models::model(model).expect("it ships").references().expect("they are sound");
     dumps.into_iter().find(|(name, _)| name == dump).map(|(_, dump)| dump)
 }
 

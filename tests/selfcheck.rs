@@ -21,7 +21,7 @@ use xcheck::selfcheck::{
     in_one_order, prefill_equals_decode, recorded_equals_unrecorded, side_by_side_equals_alone,
     window_equals_whole,
 };
-use xcheck::shipped;
+use xcheck::shipped_models;
 use xcheck::tensor::Tensor;
 use xcheck::weight::{DType, Matrix, StoredTensor};
 
@@ -36,7 +36,7 @@ fn verdict(check: Check, model: &dyn Model, numerics: &dyn Numerics) -> Verdict 
 
 #[test]
 fn every_model_that_ships_agrees_with_itself_in_every_format() {
-    for model in shipped::MODELS {
+    for model in shipped_models::MODELS {
         let (code, report) = Terminal::new().json(&["selfcheck", "--model", model.name]);
         assert_eq!((code, &report["verdict"]), (0, &"pass".into()), "{report:#}");
         let checks = report["checks"].as_array().expect("a list");

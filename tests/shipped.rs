@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use assert_cmd::Command;
 use serde_json::Value;
 use tempfile::TempDir;
-use xcheck::shipped;
+use xcheck::shipped_models;
 
 use crate::common::finished::Finished;
 
@@ -199,7 +199,7 @@ fn the_users_folder_comes_after_the_repository() {
         move |name: &str| Some(set.iter().find(|(known, _)| *known == name)?.1.into())
     };
     let user = Some(PathBuf::from("/home/me"));
-    let by = |set, user| shipped::places_by(variables(set), user).expect("folders");
+    let by = |set, user| shipped_models::places_by(variables(set), user).expect("folders");
     assert_eq!(by(&[], user.clone()), [checkpoints(), "/home/me/.local/share/xcheck/checkpoints".into()]);
     let data = by(&[("XDG_DATA_HOME", "/data")], user.clone());
     assert_eq!(data, [checkpoints(), "/data/xcheck/checkpoints".into()]);

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use xcheck::error::{Error, KeyError, Result, TokenizerError};
 use xcheck::format::{FileBytes, Gguf};
-use xcheck::shipped;
+use xcheck::shipped_models;
 use xcheck::tokenizer::{HuggingFaceFiles, Tokenizer, from_gguf, from_hugging_face};
 
 const KINDS: [&str; 4] = ["gpt2", "llama3", "qwen2", "smollm"];
@@ -108,7 +108,7 @@ fn the_kinds_cut_texts_differently() {
 #[test]
 fn the_prompts_of_the_shipped_references_have_their_tokens() {
     let mut compared = 0;
-    for model in shipped::MODELS {
+    for model in shipped_models::MODELS {
         let variants: Vec<_> = model
             .variants()
             .expect("it ships")

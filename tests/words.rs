@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use crate::common::sources;
 
 /// Packages whose names are checked.
-const CHECKED: [&str; 1] = ["engine/src"];
+const CHECKED: [&str; 2] = ["engine/src", "src"];
 
 /// Types of the checked packages with the usual word for the thing. A package that is not checked may declare it, too.
 const USUAL: [&str; 4] = ["Engine", "Matrix", "Model", "Result"];
 
-/// Words of packages that are not checked yet: a finding of the diagnosis, patterns of arrays' names, a forward pass of a
-/// dump, and the settings of the hub.
-const WORDS: [&str; 4] = ["Finding", "Names", "Pass", "Settings"];
+/// Words of packages that are not checked yet: a finding of the diagnosis, patterns of arrays' names, and a forward pass of a
+/// dump.
+const WORDS: [&str; 3] = ["Finding", "Names", "Pass"];
 
 /// Words that no name starts with.
 const PREPOSITIONS: &str = "about above after along around as at before behind below beside between beyond by for from in \

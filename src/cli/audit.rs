@@ -1,17 +1,17 @@
 //! `xcheck audit`: short for `xcheck check --introduced`, with dumps as arguments.
 
-use clap::Args as ClapArgs;
+use clap::Args;
 
 use crate::cli::check::judge_candidates;
-use crate::cli::judging::JudgingOptions;
+use crate::cli::comparison::ComparisonOptions;
 use crate::cli::prompt::PromptOptions;
 use crate::compare::Verdict;
 use crate::diagnose::Mode;
 use crate::error::{Error, Result};
 
 /// Arguments of `xcheck audit`.
-#[derive(Debug, ClapArgs)]
-pub struct Args {
+#[derive(Debug, Args)]
+pub struct AuditArgs {
     /// Dump to check: a path, a URL, a shipped name, or - for standard input
     ///
     /// A path is a directory, a .safetensors or a .npz file. A shipped name is e.g.
@@ -20,7 +20,7 @@ pub struct Args {
     #[arg(value_name = "DUMP", required = true)]
     dump: Vec<String>,
     #[command(flatten)]
-    pub(super) options: JudgingOptions,
+    pub(super) options: ComparisonOptions,
     #[command(flatten)]
     prompt: PromptOptions,
 }
@@ -29,7 +29,7 @@ pub struct Args {
 ///
 /// # Errors
 /// If accumulated errors are asked for, and the errors of `check`.
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &AuditArgs) -> Result<Verdict> {
     let mode = match args.options.mode()? {
         Mode::Both => Mode::Local,
         Mode::Accumulated => {

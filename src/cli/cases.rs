@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::cases::{Case, Cases};
 use crate::cli::prompt::PromptOptions;
-use crate::cli::target::Target;
+use crate::cli::requested_model::RequestedModel;
 use crate::diagnose::OwnTokens;
 use crate::error::Result;
 use crate::model::Model;
@@ -66,7 +66,7 @@ impl CaseOptions {
 }
 
 /// Returns the tokens of the prompt by the model's own tokenizer.
-pub fn own_tokens(target: &Target, case: &Case) -> OwnTokens {
+pub fn own_tokens(target: &RequestedModel, case: &Case) -> OwnTokens {
     let prompt = PromptOptions { prompt: Some(case.prompt.clone()), tokens: None };
     match prompt.tokens(target) {
         Ok(tokens) => tokens.ok_or_else(|| "the case has no prompt".to_owned()),

@@ -1,6 +1,6 @@
 //! `xcheck causes`: what a finding may name, and what can be supposed.
 
-use clap::Args as ClapArgs;
+use clap::Args;
 use serde_json::{Value, json};
 
 use crate::change::{CatalogueEntry, CauseKind, catalogue};
@@ -9,14 +9,14 @@ use crate::compare::Verdict;
 use crate::error::Result;
 
 /// Arguments of `xcheck causes`.
-#[derive(Debug, ClapArgs)]
-pub struct Args {
+#[derive(Debug, Args)]
+pub struct CausesArgs {
     #[command(flatten)]
     output: FormatOptions,
 }
 
 /// Lists every kind with its meaning, where it is made, and what `--suppose` takes.
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &CausesArgs) -> Result<Verdict> {
     for &kind in CauseKind::ALL {
         args.output.line(format_args!("{:<20} {}", kind.name(), kind.meaning()));
         for entry in catalogue().filter(|entry| entry.kind == kind) {

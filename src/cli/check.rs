@@ -1,25 +1,25 @@
 //! `xcheck check`: another engine's activations against what our engine makes of their own inputs.
 
-use clap::Args as ClapArgs;
+use clap::Args;
 use clap::builder::UnknownArgumentValueParser;
 
-use crate::cli::foreign::Foreign;
-use crate::cli::judging::{Judging, JudgingOptions, Models};
-use crate::cli::named::{NamedDump, told_apart};
+use crate::cli::comparison::{ComparisonContext, ComparisonOptions, LoadedModels};
+use crate::cli::mapped_files::MappedFileContext;
+use crate::cli::named_dump::{NamedDump, told_apart};
 use crate::cli::names::command as typed_command;
 use crate::cli::names::{folder_name, model_name};
-use crate::cli::output::Output;
+use crate::cli::output::ReportOutput;
 use crate::cli::prompt::PromptOptions;
 use crate::cli::references::dumps_named;
-use crate::cli::target::Target;
+use crate::cli::requested_model::RequestedModel;
 use crate::compare::{Role, Verdict};
 use crate::diagnose::Mode;
 use crate::error::{Error, Result};
 use crate::report::Report;
 
 /// Arguments of `xcheck check`.
-#[derive(Debug, ClapArgs)]
-pub struct Args {
+#[derive(Debug, Args)]
+pub struct CheckArgs {
     /// Dump to check: a path, a URL, a shipped name, or - for standard input
     ///
     /// A path is a directory, a .safetensors or a .npz file. A shipped name is e.g.
@@ -32,13 +32,13 @@ pub struct Args {
     ))]
     reference: Option<()>,
     #[command(flatten)]
-    pub(super) options: JudgingOptions,
+    pub(super) options: ComparisonOptions,
     #[command(flatten)]
     prompt: PromptOptions,
 }
 
 /// Judges each candidate. Errors after the report is opened are also in the report.
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &CheckArgs) -> Result<Verdict> {
     let command = ("check", Some("--candidate"));
     judge_candidates(&args.candidate, (&args.options, &args.prompt), args.options.mode()?, command)
 }
@@ -46,7 +46,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
 /// Runs our engine along each candidate and judges each operation by its inputs.
 pub(super) fn judge_candidates(
     candidates: &[String],
-    (options, prompt): (&JudgingOptions, &PromptOptions),
+    (options, prompt): (&ComparisonOptions, &PromptOptions),
     mode: Mode,
     command: (&'static str, Option<&'static str>),
 ) -> Result<Verdict> {
@@ -69,16 +69,16 @@ pub(super) fn judge_candidates(
 /// Judges without a report.
 pub(super) fn judged(
     candidates: &[String],
-    (options, prompt): (&JudgingOptions, &PromptOptions),
+    (options, prompt): (&ComparisonOptions, &PromptOptions),
     mode: Mode,
     command: (&'static str, Option<&'static str>),
-    output: &Output,
+    output: &ReportOutput,
 ) -> Result<Report> {
     let targets = options.target.find_all()?;
     // Names of a foreign file's arrays are those of one architecture.
     let only = if let [target] = targets.as_slice() { Some(target) } else { None };
     let tokens = only.map(|target| prompt.tokens(target)).transpose()?.flatten();
-    let foreign = Foreign::new(&options.map, tokens, only);
+    let foreign = MappedFileContext::new(&options.map, tokens, only);
     let candidates =
         candidates.iter().map(|typed| dumps_named(typed, &foreign)).collect::<Result<Vec<_>>>()?;
     let candidates = told_apart(candidates.into_iter().flatten().collect());
@@ -92,12 +92,12 @@ pub(super) fn judged(
     }
     let (selection, tolerances) = (options.selection(), options.select.tolerances()?);
     options.shard.check_one(candidates.len(), 0, "--candidate")?;
-    let mut models: Vec<Models> = targets.iter().map(|_| Models::new(&options.model)).collect();
+    let mut models: Vec<LoadedModels> = targets.iter().map(|_| LoadedModels::new(&options.model)).collect();
     let mut results = Vec::new();
     for candidate in &candidates {
         let at = model_of(candidate, &targets)?;
         let (selection, tolerances, target) = (&selection, &tolerances, &targets[at]);
-        let judging = Judging { target, selection, tolerances, options, mode, command, output };
+        let judging = ComparisonContext { target, selection, tolerances, options, mode, command, output };
         let result = judging.of(candidate, Role::Candidate, &mut models[at])?;
         results.push(result.named_after(targets.len()));
     }
@@ -108,7 +108,7 @@ pub(super) fn judged(
 ///
 /// # Errors
 /// If several models are given and the dump says none of them.
-fn model_of(candidate: &NamedDump, targets: &[Target]) -> Result<usize> {
+fn model_of(candidate: &NamedDump, targets: &[RequestedModel]) -> Result<usize> {
     if let [_] = targets {
         return Ok(0);
     }
@@ -132,16 +132,16 @@ fn model_of(candidate: &NamedDump, targets: &[Target]) -> Result<usize> {
 /// A candidate that comes through a pipe.
 fn streamed(
     typed: &str,
-    options: &JudgingOptions,
+    options: &ComparisonOptions,
     mode: Mode,
     command: (&'static str, Option<&'static str>),
-    output: &Output,
+    output: &ReportOutput,
 ) -> Result<Report> {
     let mode = options.stream.mode(mode, &options.shard)?;
     let target = options.target.find()?;
     let (selection, tolerances) = (options.selection(), options.select.tolerances()?);
     let (target, selection, tolerances) = (&target, &selection, &tolerances);
-    let judging = Judging { target, selection, tolerances, options, mode, command, output };
-    let results = vec![judging.stream(typed, Role::Candidate, &mut Models::new(&options.model))?];
+    let judging = ComparisonContext { target, selection, tolerances, options, mode, command, output };
+    let results = vec![judging.stream(typed, Role::Candidate, &mut LoadedModels::new(&options.model))?];
     Ok(Report { command: typed_command(), results, checkpoints: selection.checkpoints.clone(), served: None })
 }

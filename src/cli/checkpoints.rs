@@ -1,6 +1,6 @@
 //! `xcheck checkpoints`: checkpoints and their tolerances.
 
-use clap::Args as ClapArgs;
+use clap::Args;
 use serde_json::{Value, json};
 
 use crate::checkpoint::{Checkpoint, Point};
@@ -9,14 +9,14 @@ use crate::compare::{Tolerances, Verdict};
 use crate::error::Result;
 
 /// Arguments of `xcheck checkpoints`.
-#[derive(Debug, ClapArgs)]
-pub struct Args {
+#[derive(Debug, Args)]
+pub struct CheckpointsArgs {
     #[command(flatten)]
     output: FormatOptions,
 }
 
 /// Lists the checkpoints with their taps, axes, meaning, default tolerance and its source.
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &CheckpointsArgs) -> Result<Verdict> {
     let tolerances = Tolerances::shipped();
     for &checkpoint in Checkpoint::with_input() {
         let tolerance = tolerances.get("any", "any", checkpoint);

@@ -3,26 +3,27 @@
 use std::path::Path;
 use std::time::SystemTime;
 
-use clap::Args as ClapArgs;
+use clap::Args;
 
 use crate::checkpoint::ValueKind;
 use crate::cli::check::judged;
-use crate::cli::foreign::{Foreign, MapOptions, is_foreign, told_by};
-use crate::cli::judging::{GateName, JudgingOptions, ModeOptions};
-use crate::cli::named::NamedDump;
+use crate::cli::comparison::{ComparisonOptions, GateName, ModeOptions};
+use crate::cli::mapped_files::{MapOptions, MappedFileContext, is_foreign, told_by};
+use crate::cli::named_dump::NamedDump;
 use crate::cli::names::command;
 use crate::cli::names::dump_name;
 use crate::cli::names::folder_name;
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{
-    CauseOptions, ModelOptions, OutputOptions, SelectOptions, SupposeOptions, TargetOptions, ThreadOptions,
+    CauseOptions, ModelOptions, OutputOptions, RequestedModelOptions, SelectionOptions, SuppositionOptions,
+    ThreadOptions,
 };
-use crate::cli::output::Output;
+use crate::cli::output::ReportOutput;
 use crate::cli::prompt::{PromptOptions, token_id};
 use crate::cli::references::dumps_named;
 use crate::cli::shard_options::ShardOptions;
-use crate::cli::stream_options::StreamOptions;
-use crate::cli::texts::texts;
+use crate::cli::stream_options::DumpStreamOptions;
+use crate::cli::token_texts::texts;
 use crate::compare::{Role, Row, Verdict};
 use crate::diagnose::{Mode, Outcome, Rounding, Rules, cross_check_dumps};
 use crate::dump::{Dump, Producer};
@@ -30,8 +31,8 @@ use crate::error::{Error, Result};
 use crate::report::{Comparison, ModelRecord, Report, Timing};
 
 /// Arguments of `xcheck compare`.
-#[derive(Debug, ClapArgs)]
-pub struct Args {
+#[derive(Debug, Args)]
+pub struct CompareArgs {
     /// Dump under test: a path, a URL or a shipped name
     ///
     /// A path is a directory, a .safetensors or a .npz file. A shipped name is e.g.
@@ -45,7 +46,7 @@ pub struct Args {
     #[arg(long, short, value_name = "MODEL")]
     model: Option<String>,
     #[command(flatten)]
-    select: SelectOptions,
+    select: SelectionOptions,
     /// Rule for errors above their tolerance
     ///
     /// `rounding` makes errors that 16-bit rounding may explain inconclusive; `tolerance` fails them.
@@ -76,9 +77,9 @@ pub struct Args {
 }
 
 /// Compares two dumps. Errors after the report is opened are also in the report.
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &CompareArgs) -> Result<Verdict> {
     let name = folder_name("compare", &dump_name(args.candidate.as_ref()), &[&args.reference]);
-    let mut output = Output::open(&args.output, &name)?;
+    let mut output = ReportOutput::open(&args.output, &name)?;
     let report = output.or_refuse(|output| match &args.model {
         Some(model) => audit_both(args, model, output),
         None => compare(args),
@@ -86,7 +87,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     output.finish(&report)
 }
 
-fn compare(args: &Args) -> Result<Report> {
+fn compare(args: &CompareArgs) -> Result<Report> {
     let (candidates, references) = both(args)?;
     if candidates.len() != references.len() {
         let counts = [(&args.candidate, candidates.len()), (&args.reference, references.len())];
@@ -104,9 +105,9 @@ fn compare(args: &Args) -> Result<Report> {
 }
 
 /// The two sides. What is no dump is read with what the other side tells, if that is one.
-fn both(args: &Args) -> Result<(Vec<NamedDump>, Vec<NamedDump>)> {
-    let target = args.model.as_deref().map(|model| TargetOptions::of(model).find()).transpose()?;
-    let mut foreign = Foreign::new(&args.map, args.tokens.clone(), target.as_ref());
+fn both(args: &CompareArgs) -> Result<(Vec<NamedDump>, Vec<NamedDump>)> {
+    let target = args.model.as_deref().map(|model| RequestedModelOptions::of(model).find()).transpose()?;
+    let mut foreign = MappedFileContext::new(&args.map, args.tokens.clone(), target.as_ref());
     let is_first = is_file_without_manifest(&args.candidate)?;
     let order =
         if is_first { [&args.reference, &args.candidate] } else { [&args.candidate, &args.reference] };
@@ -127,7 +128,7 @@ fn is_file_without_manifest(typed: &str) -> Result<bool> {
     if path.exists() { is_foreign(path) } else { Ok(false) }
 }
 
-fn compared(args: &Args, candidate: NamedDump, reference: NamedDump) -> Result<Comparison> {
+fn compared(args: &CompareArgs, candidate: NamedDump, reference: NamedDump) -> Result<Comparison> {
     let started = SystemTime::now();
     let (selection, tolerances) = (args.select.selection(), args.select.tolerances()?);
     let precision = reference.dump.manifest.producer.precision().unwrap_or("any");
@@ -172,19 +173,19 @@ fn compared(args: &Args, candidate: NamedDump, reference: NamedDump) -> Result<C
 }
 
 /// Judges each dump by its own inputs and the weights, and reports their difference.
-fn audit_both(args: &Args, model: &str, output: &Output) -> Result<Report> {
+fn audit_both(args: &CompareArgs, model: &str, output: &ReportOutput) -> Result<Report> {
     let apart: Vec<String> = compare(args)?.results.iter().map(|result| apart(&result.outcome)).collect();
-    let options = JudgingOptions {
-        target: TargetOptions::of(model),
+    let options = ComparisonOptions {
+        target: RequestedModelOptions::of(model),
         select: args.select.clone(),
         numerics: NumericsOptions::default(),
         threads: ThreadOptions::default(),
         mode: ModeOptions::default(),
         model: ModelOptions::default(),
-        suppose: SupposeOptions::default(),
+        suppose: SuppositionOptions::default(),
         causes: args.causes.clone(),
         shard: ShardOptions::default(),
-        stream: StreamOptions::default(),
+        stream: DumpStreamOptions::default(),
         map: args.map.clone(),
         output: args.output.clone(),
     };

@@ -1,6 +1,6 @@
 //! `xcheck completions`: what a shell completes.
 
-use clap::{Args as ClapArgs, CommandFactory};
+use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
 use crate::cli::{Cli, terminal};
@@ -8,14 +8,14 @@ use crate::compare::Verdict;
 use crate::error::Result;
 
 /// Arguments of `xcheck completions`.
-#[derive(Debug, ClapArgs)]
-pub struct Args {
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
     /// Shell to complete for
     shell: Shell,
 }
 
 /// Prints the script.
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &CompletionsArgs) -> Result<Verdict> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "xcheck", &mut script);
     _ = terminal::out(&String::from_utf8_lossy(&script));

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::{Args as ClapArgs, ValueEnum};
+use clap::{Args, ValueEnum};
 
 use crate::cli::terminal::say;
 use crate::compare::Verdict;
@@ -11,11 +11,11 @@ use crate::ratchet::{self, Diff};
 use crate::report::Seen;
 
 /// Arguments of `xcheck diff`.
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(
     after_help = "Exit codes: 0 nothing is worse, 1 something is worse, 2 bad input or usage, 3 nothing comparable"
 )]
-pub struct Args {
+pub struct DiffArgs {
     /// Older report.json, or its folder
     ///
     /// Any build that writes this version of the schema can have written it.
@@ -42,7 +42,7 @@ enum DiffFormat {
 }
 
 /// Tells what changed; the exit code is 1 where something became worse.
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &DiffArgs) -> Result<Verdict> {
     let [old, new] = [&args.old, &args.new].map(|path| Seen::read(&file(path)));
     let (old, new) = (old?, new?);
     old.check_names()?;

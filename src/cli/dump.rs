@@ -2,16 +2,18 @@
 
 use std::path::PathBuf;
 
-use clap::Args as ClapArgs;
+use clap::Args;
 use serde_json::json;
 
 use crate::cli::kld::{self, KldOptions};
 use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::{FormatOptions, ModelOptions, SupposeOptions, TargetOptions, ThreadOptions};
-use crate::cli::progress::Progress;
+use crate::cli::options::{
+    FormatOptions, ModelOptions, RequestedModelOptions, SuppositionOptions, ThreadOptions,
+};
+use crate::cli::progress::RunProgress;
 use crate::cli::prompt::PromptOptions;
-use crate::cli::supposing::run_supposing;
-use crate::cli::target::Variant;
+use crate::cli::requested_model::ModelVariant;
+use crate::cli::supposed_changes::run_supposing;
 use crate::compare::Verdict;
 use crate::dump::{Input, Layout, Manifest, ModelInfo, Producer, Recorder};
 use crate::engine::{self, RunInput};
@@ -19,10 +21,10 @@ use crate::error::{Error, Result};
 use crate::model::Model;
 
 /// Arguments of `xcheck dump`.
-#[derive(Debug, ClapArgs)]
-pub struct Args {
+#[derive(Debug, Args)]
+pub struct DumpArgs {
     #[command(flatten)]
-    target: TargetOptions,
+    target: RequestedModelOptions,
     #[command(flatten)]
     prompt: PromptOptions,
     /// Dump to write: a new directory, or a file ending in .safetensors
@@ -43,7 +45,7 @@ pub struct Args {
     #[command(flatten)]
     numerics: NumericsOptions,
     #[command(flatten)]
-    suppose: SupposeOptions,
+    suppose: SuppositionOptions,
     #[command(flatten)]
     model_options: ModelOptions,
     #[command(flatten)]
@@ -51,7 +53,7 @@ pub struct Args {
 }
 
 /// Runs the model and writes every tap.
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &DumpArgs) -> Result<Verdict> {
     let target = args.target.find()?;
     if let Some(path) = &args.kld.kld {
         let loaded = args.model_options.load(&target.variants[0])?;
@@ -91,7 +93,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
         recorder = recorder.sketching();
     }
     let read = script.passes.iter().map(|step| step.tokens.as_ref().map_or(1, Vec::len));
-    let progress = Progress::new(&variant.name, loaded.model.dimensions().n_layers).along(read);
+    let progress = RunProgress::new(&variant.name, loaded.model.dimensions().n_layers).along(read);
     let mut taps = (progress, &mut recorder);
     let transcript = match args.suppose.suppositions(None).as_slice() {
         [] => engine::run(&*loaded.model, &*numerics, &script, &mut taps)?,
@@ -121,7 +123,7 @@ fn chosen(tokens: &[u32], end_tokens: &[u32]) -> String {
 /// The manifest as far as it is known before the run.
 fn manifest(
     producer: Producer,
-    variant: &Variant,
+    variant: &ModelVariant,
     model: &dyn Model,
     prompt: String,
     tokens: &[u32],

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 const THREADS: &str = "RAYON_NUM_THREADS";
 
 /// An environment variable that replaces an option that is not given.
-struct Variable {
+struct EnvironmentVariable {
     name: &'static str,
     /// The long name of the option.
     option: &'static str,
@@ -19,40 +19,52 @@ struct Variable {
     commands: &'static [&'static str],
     /// Options that settle the same: with one of them the variable is not read.
     rivals: &'static [&'static str],
-    value: Value,
+    value: VariableValue,
 }
 
 /// The value of a variable, and the arguments for it.
-enum Value {
+enum VariableValue {
     /// 1 or 0.
     Switch(&'static [&'static str]),
     /// A whole number from this one on.
     Number(u64),
 }
 
-const VARIABLES: [Variable; 5] = [
-    Variable {
+const VARIABLES: [EnvironmentVariable; 5] = [
+    EnvironmentVariable {
         name: "BITNET_STRICT_MODE",
         option: "strict",
         commands: &[],
         rivals: &[],
-        value: Value::Switch(&["--strict"]),
+        value: VariableValue::Switch(&["--strict"]),
     },
-    Variable {
+    EnvironmentVariable {
         name: "BITNET_DETERMINISTIC",
         option: "deterministic",
         commands: &[],
         rivals: &["threads"],
-        value: Value::Switch(&["--deterministic"]),
+        value: VariableValue::Switch(&["--deterministic"]),
     },
-    Variable { name: "BITNET_SEED", option: "seed", commands: &[], rivals: &[], value: Value::Number(0) },
-    Variable { name: "MAX_CONTEXT", option: "context", commands: &[], rivals: &[], value: Value::Number(1) },
-    Variable {
+    EnvironmentVariable {
+        name: "BITNET_SEED",
+        option: "seed",
+        commands: &[],
+        rivals: &[],
+        value: VariableValue::Number(0),
+    },
+    EnvironmentVariable {
+        name: "MAX_CONTEXT",
+        option: "context",
+        commands: &[],
+        rivals: &[],
+        value: VariableValue::Number(1),
+    },
+    EnvironmentVariable {
         name: "HALF",
         option: "dtype",
         commands: &["generate", "dump", "serve"],
         rivals: &["numerics"],
-        value: Value::Switch(&["--numerics", "transformers", "--dtype", "f16"]),
+        value: VariableValue::Switch(&["--numerics", "transformers", "--dtype", "f16"]),
     },
 ];
 
@@ -95,14 +107,14 @@ pub fn with_environment(
     Ok((words, notes))
 }
 
-impl Variable {
+impl EnvironmentVariable {
     fn words(&self, value: &OsStr) -> Result<Vec<String>> {
         match self.value {
-            Value::Number(least) => {
+            VariableValue::Number(least) => {
                 let number = number(self.name, value, least)?;
                 Ok(vec![format!("--{}", self.option), number.to_string()])
             }
-            Value::Switch(words) => match value.to_ascii_lowercase().to_str() {
+            VariableValue::Switch(words) => match value.to_ascii_lowercase().to_str() {
                 Some("1" | "true" | "yes" | "on") => Ok(words.iter().map(|&word| word.to_owned()).collect()),
                 Some("0" | "false" | "no" | "off") => Ok(Vec::new()),
                 _ => Err(unreadable(self.name, value, "1 or 0")),

@@ -5,9 +5,9 @@ use std::thread;
 
 use sha2::{Digest, Sha256};
 
+use crate::disk_cache::{DiskCache, PinnedContent, PinnedFile};
 use crate::error::Result;
 use crate::format::FileBytes;
-use crate::kept::{Content, Kept, Pinned};
 use crate::model::ModelFiles;
 
 /// The SHA-256 of weight files, concatenated in file-name order: not computed before it is asked for.
@@ -28,14 +28,14 @@ impl Fingerprint {
     ///
     /// # Errors
     /// If one is gone.
-    pub fn of_files(files: &ModelFiles, kept: Kept) -> Result<Self> {
-        let pinned: Result<Vec<_>> = files.weights().iter().map(|file| Pinned::at(&file.path)).collect();
+    pub fn of_files(files: &ModelFiles, kept: DiskCache) -> Result<Self> {
+        let pinned: Result<Vec<_>> = files.weights().iter().map(|file| PinnedFile::at(&file.path)).collect();
         let pinned = pinned?;
         Ok(Self::new(move || kept.sha256(&pinned)))
     }
 
     /// The fingerprint of a file or folder, with the names of files in it.
-    pub fn of_content(content: Content, kept: Kept) -> Self {
+    pub fn of_content(content: PinnedContent, kept: DiskCache) -> Self {
         Self::new(move || content.sha256(&kept))
     }
 

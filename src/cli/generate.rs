@@ -5,13 +5,13 @@ use std::iter::repeat_n;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use clap::{Args as ClapArgs, ValueEnum};
+use clap::{Args, ValueEnum};
 
-use crate::cli::generated::{Generated, Text};
+use crate::cli::generation_output::{GenerationOutput, TextOutput};
 use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::{ModelOptions, TargetOptions, ThreadOptions};
+use crate::cli::options::{ModelOptions, RequestedModelOptions, ThreadOptions};
 use crate::cli::prompt::{encode, token_id};
-use crate::cli::target::Target;
+use crate::cli::requested_model::RequestedModel;
 use crate::cli::terminal::{self, tell};
 use crate::compare::Verdict;
 use crate::engine::{self, Generation, Request, Sampling, generate_all};
@@ -25,15 +25,15 @@ use crate::tokenizer::Tokenizer;
 const DEFAULT_TOKENS: usize = 128;
 
 /// Arguments of `xcheck generate`.
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(override_usage = "\
 xcheck generate [OPTIONS] --model <MODEL>
                        <--prompt <TEXT>|--prompts-file <FILE>|--tokens <IDS>>")]
-pub struct Args {
+pub struct GenerateArgs {
     #[command(flatten)]
-    target: TargetOptions,
+    target: RequestedModelOptions,
     #[command(flatten)]
-    prompts: Prompts,
+    prompts: GenerationPrompt,
     /// Number of tokens to generate [default: 128, or the rest of the context]
     #[arg(long, short = 'n', value_name = "N")]
     max_tokens: Option<usize>,
@@ -87,9 +87,9 @@ fn samples(text: &str) -> std::result::Result<usize, String> {
 }
 
 /// The first input of the model.
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[group(required = true)]
-struct Prompts {
+struct GenerationPrompt {
     /// Text to continue, or - for standard input
     ///
     /// Repeat the option for several sequences.
@@ -104,7 +104,7 @@ struct Prompts {
 }
 
 /// Options for choosing the next token.
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 struct SamplingOptions {
     /// Sampling temperature; below 1e-6 the likeliest token is chosen
     #[arg(long, value_name = "T", default_value_t = 0.0, help_heading = "Sampling")]
@@ -132,7 +132,7 @@ enum GenerateFormat {
 }
 
 /// Generates and prints: the text on standard output, how fast it was on standard error.
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &GenerateArgs) -> Result<Verdict> {
     let target = args.target.find()?;
     let prompts = args.prompts.tokens(&target)?;
     let loaded = args.model_options.load(&target.variants[0])?;
@@ -149,7 +149,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     note_decoded(&loaded, &*numerics);
     let tokenizer = args.prompts.tokenizer(&target)?;
     let streams = args.format == GenerateFormat::Text && sequences.len() == 1;
-    let mut text = Text::new(tokenizer.as_deref(), sequences[0].prompt(), !args.no_echo);
+    let mut text = TextOutput::new(tokenizer.as_deref(), sequences[0].prompt(), !args.no_echo);
     if streams {
         print(&text.begin()?)?;
     }
@@ -163,7 +163,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     if !printed? {
         return Ok(Verdict::Pass); // whoever reads has seen enough
     }
-    let generated = Generated::of(&target.name, numerics.name(), tokenizer.as_deref(), &sequences)?;
+    let generated = GenerationOutput::of(&target.name, numerics.name(), tokenizer.as_deref(), &sequences)?;
     match (args.format, streams) {
         (GenerateFormat::Json, _) => print(&generated.json())?,
         (GenerateFormat::Text, true) => print(&(text.finish()? + "\n"))?,
@@ -173,7 +173,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     Ok(Verdict::Pass)
 }
 
-impl Args {
+impl GenerateArgs {
     /// The request of a sequence, by its number among all of them.
     fn request(&self, loaded: &LoadedModel, prompt: Vec<u32>, item: usize) -> Result<Request> {
         let context = self.context.unwrap_or(loaded.model.dimensions().context_length);
@@ -208,9 +208,9 @@ impl SamplingOptions {
     }
 }
 
-impl Prompts {
+impl GenerationPrompt {
     /// The tokens of each sequence.
-    fn tokens(&self, target: &Target) -> Result<Vec<Vec<u32>>> {
+    fn tokens(&self, target: &RequestedModel) -> Result<Vec<Vec<u32>>> {
         if !self.tokens.is_empty() {
             return Ok(vec![self.tokens.clone()]);
         }
@@ -222,7 +222,7 @@ impl Prompts {
     }
 
     /// Returns the tokenizer, if any. It is optional if ids were given; then ids are printed.
-    fn tokenizer(&self, target: &Target) -> Result<Option<Arc<dyn Tokenizer>>> {
+    fn tokenizer(&self, target: &RequestedModel) -> Result<Option<Arc<dyn Tokenizer>>> {
         match target.tokenizer() {
             Err(problem) if !self.tokens.is_empty() => {
                 tell!("printing token ids, because their text is unknown: {problem}");

@@ -3,14 +3,14 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use clap::Args as ClapArgs;
+use clap::Args;
 use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 
 use crate::atomic_write::UnfinishedFile;
 use crate::checkpoint::{Site, TapAxis};
 use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::{FormatOptions, ModelOptions, TargetOptions, ThreadOptions};
+use crate::cli::options::{FormatOptions, ModelOptions, RequestedModelOptions, ThreadOptions};
 use crate::cli::prompt::PromptOptions;
 use crate::cli::terminal::tell;
 use crate::compare::Verdict;
@@ -20,14 +20,14 @@ use crate::identify::{Identified, Place, guesses_of, identify, map_of};
 use crate::map::{Written, tokens_of};
 
 /// Arguments of `xcheck identify`.
-#[derive(Debug, ClapArgs)]
-pub struct Args {
+#[derive(Debug, Args)]
+pub struct IdentifyArgs {
     /// File of activations without a manifest
     ///
     /// A .safetensors or .npz file, a file written by torch.save, or a folder of .npy files.
     file: PathBuf,
     #[command(flatten)]
-    target: TargetOptions,
+    target: RequestedModelOptions,
     #[command(flatten)]
     prompt: PromptOptions,
     /// File to write the name map to, for --map of other commands
@@ -44,7 +44,7 @@ pub struct Args {
 }
 
 /// Runs the model and reports the tap of each array.
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &IdentifyArgs) -> Result<Verdict> {
     let target = args.target.find()?;
     let arrays = Arrays::open(&args.file)?;
     let tokens = tokens_of(&arrays, args.prompt.tokens(&target)?)?.ok_or_else(|| {

@@ -3,15 +3,15 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use clap::Args as ClapArgs;
+use clap::Args;
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use serde_json::{Value, json};
 
 use crate::checkpoint::{Point, Site};
-use crate::cli::elsewhere::{refuse_loose_arrays, remote};
-use crate::cli::foreign::{Foreign, MapOptions, is_foreign};
-use crate::cli::options::{FormatOptions, TargetOptions};
+use crate::cli::mapped_files::{MapOptions, MappedFileContext, is_foreign};
+use crate::cli::options::{FormatOptions, RequestedModelOptions};
 use crate::cli::prompt::token_id;
+use crate::cli::remote_files::{refuse_loose_arrays, remote};
 use crate::cli::sequence::{asked_for, parts_of};
 use crate::compare::{Ranges, Selection, Verdict};
 use crate::dump::{Dump, Values};
@@ -22,12 +22,12 @@ use crate::format::{
 use crate::measure::larger;
 use crate::model::ModelFiles;
 use crate::remote::Url;
-use crate::shipped;
+use crate::shipped_models;
 use crate::view::View;
 
 /// Arguments of `xcheck inspect`.
-#[derive(Debug, ClapArgs)]
-pub struct Args {
+#[derive(Debug, Args)]
+pub struct InspectArgs {
     /// Model or dump: a file, a folder, a URL or a shipped name
     ///
     /// A model is a GGUF, safetensors or PyTorch file, or a Hugging Face model folder.
@@ -59,7 +59,7 @@ pub struct Args {
     output: FormatOptions,
 }
 
-impl Args {
+impl InspectArgs {
     /// Returns true if an option about files without a manifest was given.
     fn reads_by_map(&self) -> bool {
         !self.map.maps.is_empty() || self.model.is_some() || self.tokens.is_some()
@@ -77,14 +77,14 @@ impl Args {
 }
 
 /// Shows a model's metadata and tensors, or a dump's manifest and statistics of every tap.
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &InspectArgs) -> Result<Verdict> {
     let found = look(args)?;
     args.output.document(|| json!({"found": found}));
     Ok(Verdict::Pass)
 }
 
 /// Shows each thing that there is, and gives it back for a program.
-fn look(args: &Args) -> Result<Vec<Value>> {
+fn look(args: &InspectArgs) -> Result<Vec<Value>> {
     let path = args.path.to_str().map_or(args.path.as_path(), |typed| Path::new(parts_of(typed).0));
     if let Some(url) = path.to_str().map_or(Ok(None), Url::of)? {
         return look_elsewhere(&url, args);
@@ -99,18 +99,18 @@ fn look(args: &Args) -> Result<Vec<Value>> {
         return look_at_files(ModelFiles::open(path)?.weights().to_vec(), args);
     }
     let name = path.to_str().filter(|_| !path.exists());
-    if let Some(model) = name.and_then(shipped::model) {
+    if let Some(model) = name.and_then(shipped_models::model) {
         let weights = model.variants()?.into_iter().flat_map(|(_, files)| files.weights().to_vec());
         return look_at_files(weights.collect(), args);
     }
-    let shipped = name.map_or(Ok(None), shipped::source)?;
+    let shipped = name.map_or(Ok(None), shipped_models::source)?;
     look_at_file(shipped.map_or_else(|| FileBytes::open(path), Ok)?, args)
 }
 
 /// A file of arrays as the dump that it is by a map.
-fn look_at_foreign(path: &Path, args: &Args) -> Result<Vec<Value>> {
-    let target = args.model.as_deref().map(|model| TargetOptions::of(model).find()).transpose()?;
-    let foreign = Foreign::new(&args.map, args.tokens.clone(), target.as_ref());
+fn look_at_foreign(path: &Path, args: &InspectArgs) -> Result<Vec<Value>> {
+    let target = args.model.as_deref().map(|model| RequestedModelOptions::of(model).find()).transpose()?;
+    let foreign = MappedFileContext::new(&args.map, args.tokens.clone(), target.as_ref());
     let Some(read) = foreign.open(path)? else { return Ok(Vec::new()) };
     let mut found = look_at_dump(&read.dump, args)?;
     read.notes.iter().for_each(|note| args.output.line(format_args!("note: {}", plain(note))));
@@ -119,7 +119,7 @@ fn look_at_foreign(path: &Path, args: &Args) -> Result<Vec<Value>> {
 }
 
 /// Shows a file behind a URL and reads only the displayed parts.
-fn look_elsewhere(url: &Url, args: &Args) -> Result<Vec<Value>> {
+fn look_elsewhere(url: &Url, args: &InspectArgs) -> Result<Vec<Value>> {
     let (place, path) = (remote(url)?, Path::new(url.shown()));
     refuse_loose_arrays(&place, url)?;
     let files = match place.is_folder(path) || url.name().ends_with(".index.json") {
@@ -133,12 +133,12 @@ fn look_elsewhere(url: &Url, args: &Args) -> Result<Vec<Value>> {
     files.into_iter().map(pinned).collect::<Result<Vec<_>>>().map(|found| found.concat())
 }
 
-fn look_at_files(files: Vec<FileBytes>, args: &Args) -> Result<Vec<Value>> {
+fn look_at_files(files: Vec<FileBytes>, args: &InspectArgs) -> Result<Vec<Value>> {
     let found = files.into_iter().map(|file| look_at_file(file, args)).collect::<Result<Vec<_>>>();
     found.map(|found| found.concat())
 }
 
-fn look_at_file(source: FileBytes, args: &Args) -> Result<Vec<Value>> {
+fn look_at_file(source: FileBytes, args: &InspectArgs) -> Result<Vec<Value>> {
     let format = Format::detect(&source)?;
     if args.asks_for_some() && matches!(format, Format::Gguf | Format::Pytorch | Format::Llama2c) {
         let problem = "--tap, --layer and --pass need a dump, and this is a file of weights; omit them, or \
@@ -181,7 +181,7 @@ fn of_metadata(value: &gguf::GgufValue) -> Value {
 }
 
 /// A safetensors file is a dump if its metadata holds a manifest.
-fn look_at_safetensors(source: &FileBytes, args: &Args) -> Result<Vec<Value>> {
+fn look_at_safetensors(source: &FileBytes, args: &InspectArgs) -> Result<Vec<Value>> {
     let file = Safetensors::read(source)?;
     if Dump::is_inside(&file) {
         return look_at_dumps(&Dump::all_from_source(source.clone())?, args);
@@ -238,7 +238,7 @@ fn weights(format: &str, metadata: Value, file: &TensorFile, output: FormatOptio
 }
 
 /// Shows each sequence of a dump like a dump.
-fn look_at_dumps(dumps: &[Dump], args: &Args) -> Result<Vec<Value>> {
+fn look_at_dumps(dumps: &[Dump], args: &InspectArgs) -> Result<Vec<Value>> {
     let asked = args.path.to_str().map_or(Ok(None), |typed| asked_for(typed, dumps))?;
     let shown = asked.map_or(dumps, |number| &dumps[number..=number]);
     let one = |(index, dump): (usize, &Dump)| {
@@ -253,7 +253,7 @@ fn look_at_dumps(dumps: &[Dump], args: &Args) -> Result<Vec<Value>> {
     shown.iter().enumerate().map(one).collect()
 }
 
-fn look_at_dump(dump: &Dump, args: &Args) -> Result<Value> {
+fn look_at_dump(dump: &Dump, args: &InspectArgs) -> Result<Value> {
     show_manifest(dump, &dump.path, args.output);
     let mut sites: Vec<Site> = dump.sites().filter(|&site| args.asks_for(site)).collect();
     sites.sort_by_key(|site| site.flow_order());
@@ -280,7 +280,7 @@ fn look_at_dump(dump: &Dump, args: &Args) -> Result<Value> {
         table.add_row(row.into_iter().enumerate().map(|(column, text)| {
             Cell::new(text).set_alignment(if column < 4 { CellAlignment::Left } else { CellAlignment::Right })
         }));
-        let Figures { min, max, mean, rms, odd, .. } = figures;
+        let TapStatistics { min, max, mean, rms, odd, .. } = figures;
         taps.push(json!({
             "tap": site.point.name(), "layer": site.layer, "pass": site.pass, "shape": shape,
             "min": min, "max": max, "mean": mean, "rms": rms, "odd": odd,
@@ -335,7 +335,7 @@ fn show_manifest(dump: &Dump, path: &Path, output: FormatOptions) {
 }
 
 /// The statistics of a tap's values; a missing figure is `None`.
-struct Figures {
+struct TapStatistics {
     min: Option<f64>,
     max: f64,
     mean: f64,
@@ -344,7 +344,7 @@ struct Figures {
     is_sketch: bool,
 }
 
-impl Figures {
+impl TapStatistics {
     fn cells(&self) -> [String; 5] {
         let of = |figure: f64| format!("{figure:.4}");
         let min = match self.is_sketch {
@@ -357,7 +357,7 @@ impl Figures {
 }
 
 /// Returns minimum, maximum, mean and root mean square of the finite values, and anything unusual.
-fn statistics(values: &Values) -> Figures {
+fn statistics(values: &Values) -> TapStatistics {
     let finite: Vec<f64> = values.data.iter().copied().filter(|value| value.is_finite()).collect();
     let count = finite.len() as f64;
     let min = finite.iter().copied().fold(f64::INFINITY, f64::min);
@@ -369,16 +369,16 @@ fn statistics(values: &Values) -> Figures {
         0 => String::new(),
         nonfinite => format!("{nonfinite} non-finite"),
     };
-    Figures { min: Some(min), max, mean, rms, odd, is_sketch: false }
+    TapStatistics { min: Some(min), max, mean, rms, odd, is_sketch: false }
 }
 
 /// Returns the statistics that a sketch shows; only the magnitudes of extremes are known.
-fn figures_of_sketch(sketch: &View, elements: usize) -> Figures {
+fn figures_of_sketch(sketch: &View, elements: usize) -> TapStatistics {
     let column = |column: usize| (0..sketch.rows()).map(move |row| sketch.get(row * sketch.width() + column));
     let count = elements as f64;
     let (mean, rms) = (column(1).sum::<f64>() / count, (column(2).sum::<f64>() / count).sqrt());
     let max = column(3).fold(0.0, larger);
-    Figures { min: None, max, mean, rms, odd: "sketch".to_owned(), is_sketch: true }
+    TapStatistics { min: None, max, mean, rms, odd: "sketch".to_owned(), is_sketch: true }
 }
 
 fn show_entry(output: FormatOptions, key: &str, value: impl Display) {

@@ -3,17 +3,19 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use clap::Args as ClapArgs;
+use clap::Args;
 use serde_json::{Value, json};
 
-use crate::cli::foreign::Foreign;
+use crate::cli::mapped_files::MappedFileContext;
 use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::{FormatOptions, ModelOptions, SupposeOptions, TargetOptions, ThreadOptions};
-use crate::cli::progress::Counted;
+use crate::cli::options::{
+    FormatOptions, ModelOptions, RequestedModelOptions, SuppositionOptions, ThreadOptions,
+};
+use crate::cli::progress::StepProgress;
 use crate::cli::prompt::{PromptOptions, beginning, tokenizer};
 use crate::cli::references::dumps_named;
-use crate::cli::supposing::run_supposing;
-use crate::cli::target::Target;
+use crate::cli::requested_model::RequestedModel;
+use crate::cli::supposed_changes::run_supposing;
 use crate::compare::Verdict;
 use crate::engine::{self, RunInput, Transcript};
 use crate::error::{Error, Result};
@@ -27,8 +29,8 @@ use crate::tap::Tap;
 use crate::tokenizer::SpecialTokens;
 
 /// Arguments of `xcheck kld`.
-#[derive(Debug, ClapArgs)]
-pub struct Args {
+#[derive(Debug, Args)]
+pub struct KldArgs {
     /// Base: a log-probability file or a dump with logits
     ///
     /// A log-probability file is written by llama-perplexity --kl-divergence-base or by `xcheck dump --kld`.
@@ -60,7 +62,7 @@ pub struct Args {
     #[command(flatten)]
     numerics: NumericsOptions,
     #[command(flatten)]
-    suppose: SupposeOptions,
+    suppose: SuppositionOptions,
     #[command(flatten)]
     model_options: ModelOptions,
     #[command(flatten)]
@@ -68,7 +70,7 @@ pub struct Args {
 }
 
 /// Options of `xcheck dump --kld`.
-#[derive(Clone, Debug, Default, ClapArgs)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct KldOptions {
     /// Write log-probabilities for llama-perplexity instead of a dump
     ///
@@ -136,13 +138,13 @@ impl FromStr for Bos {
 }
 
 /// Prints llama-perplexity's table of two files, dumps, or a file and a model.
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &KldArgs) -> Result<Verdict> {
     let base = named(&args.base)?;
     let most = args.chunks.map_or(usize::MAX, |chunks| chunks as usize);
     let tally = match (&args.other, &args.model) {
         (Some(other), _) => compared(&*base, &*named(other)?, most)?,
         (None, model) => {
-            let target = TargetOptions::of(model.as_deref().expect("clap has seen to it")).find()?;
+            let target = RequestedModelOptions::of(model.as_deref().expect("clap has seen to it")).find()?;
             let loaded = args.model_options.load(&target.variants[0])?;
             let chunks: Vec<_> = base.chunks().into_iter().map(<[u32]>::to_vec).collect();
             let bos = if base.hides_first() { bos(&target, args.bos)? } else { None };
@@ -168,11 +170,11 @@ fn bounded(figures: &Figures, most: f64) -> String {
 }
 
 fn compared(base: &dyn Predictions, other: &dyn Predictions, most: usize) -> Result<Tally> {
-    let mut steps = Counted::new("chunk", base.chunks().len().min(most));
+    let mut steps = StepProgress::new("chunk", base.chunks().len().min(most));
     compare(base, other, most, |done| steps.reached(done))
 }
 
-impl Args {
+impl KldArgs {
     /// Statistics of too few tokens tell nothing; of enough they are what was asked for.
     fn verdict(&self, tally: &Tally) -> Verdict {
         let Some(figures) = tally.figures() else { return Verdict::Inconclusive };
@@ -193,12 +195,16 @@ fn named(typed: &str) -> Result<Box<dyn Predictions>> {
     if let Some(file) = LogitsFile::at(Path::new(typed))? {
         return Ok(Box::new(file));
     }
-    let dumps = dumps_named(typed, &Foreign::default())?;
+    let dumps = dumps_named(typed, &MappedFileContext::default())?;
     Ok(Box::new(Dumps::new(dumps.into_iter().map(|named| named.dump).collect())?))
 }
 
 /// Returns a function that runs a model with the supposed changes.
-fn runs<'r>(loaded: &'r LoadedModel, numerics: &'r dyn Numerics, suppose: &SupposeOptions) -> Box<Run<'r>> {
+fn runs<'r>(
+    loaded: &'r LoadedModel,
+    numerics: &'r dyn Numerics,
+    suppose: &SuppositionOptions,
+) -> Box<Run<'r>> {
     let supposed = suppose.suppositions(None);
     Box::new(move |script: &RunInput, tap: &mut dyn Tap| -> Result<Transcript> {
         match supposed.as_slice() {
@@ -210,7 +216,7 @@ fn runs<'r>(loaded: &'r LoadedModel, numerics: &'r dyn Numerics, suppose: &Suppo
 
 /// Returns the token that replaces the first one of each chunk, if any: the requested one, else the one that
 /// the tokenizer adds before a text.
-fn bos(target: &Target, asked: Option<Bos>) -> Result<Option<u32>> {
+fn bos(target: &RequestedModel, asked: Option<Bos>) -> Result<Option<u32>> {
     match asked {
         Some(Bos::None) => return Ok(None),
         Some(Bos::Id(id)) => return Ok(Some(id)),
@@ -225,9 +231,9 @@ fn bos(target: &Target, asked: Option<Bos>) -> Result<Option<u32>> {
 pub(super) fn write(
     path: &Path,
     options: &KldOptions,
-    (target, prompt): (&Target, &PromptOptions),
+    (target, prompt): (&RequestedModel, &PromptOptions),
     (loaded, numerics): (&LoadedModel, &dyn Numerics),
-    suppose: &SupposeOptions,
+    suppose: &SuppositionOptions,
     output: FormatOptions,
 ) -> Result<Verdict> {
     let n_ctx = options.ctx as usize;
@@ -240,7 +246,7 @@ pub(super) fn write(
     let mut writer = Writer::create(path, n_vocab, n_ctx, &tokens)?;
     let run = runs(loaded, numerics, suppose);
     let computed = Computed::new(target.name.clone(), chunks, bos(target, options.bos)?, run);
-    let mut steps = Counted::new("chunk", count);
+    let mut steps = StepProgress::new("chunk", count);
     for (number, chunk) in computed.chunks().into_iter().enumerate() {
         let rows = computed.open(number)?;
         let row = |position: usize| {
@@ -275,7 +281,7 @@ pub(super) fn write(
 }
 
 impl KldOptions {
-    fn tokens(&self, target: &Target, prompt: &PromptOptions) -> Result<Vec<u32>> {
+    fn tokens(&self, target: &RequestedModel, prompt: &PromptOptions) -> Result<Vec<u32>> {
         let Some(file) = &self.text else {
             let nothing = || Error::Usage("no input for the model; use --text, --prompt or --tokens".into());
             return prompt.tokens(target)?.ok_or_else(nothing);

@@ -3,15 +3,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use clap::{Args as ClapArgs, CommandFactory};
+use clap::{Args, CommandFactory};
 
 use crate::cli::{Cli, terminal};
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
 
 /// Arguments of `xcheck man`.
-#[derive(Debug, ClapArgs)]
-pub struct Args {
+#[derive(Debug, Args)]
+pub struct ManArgs {
     /// Folder for xcheck.1 and a page of each command
     ///
     /// Without it, the page of xcheck itself is printed.
@@ -20,7 +20,7 @@ pub struct Args {
 }
 
 /// Prints a page or writes all.
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &ManArgs) -> Result<Verdict> {
     let mut command = Cli::command();
     match &args.directory {
         Some(directory) => {

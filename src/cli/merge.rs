@@ -3,18 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use clap::Args as ClapArgs;
+use clap::Args;
 
 use crate::cli::names::command;
 use crate::cli::options::OutputOptions;
-use crate::cli::output::Output;
+use crate::cli::output::ReportOutput;
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::report::{self, Read, Report, Timing};
 
 /// Arguments of `xcheck merge`.
-#[derive(Debug, ClapArgs)]
-pub struct Args {
+#[derive(Debug, Args)]
+pub struct MergeArgs {
     /// Reports of shards: report.json, finished.json or their folders
     ///
     /// A run that was stopped leaves finished.json. Missing units are inconclusive; conflicting units fail.
@@ -25,16 +25,16 @@ pub struct Args {
 }
 
 /// Puts the reports together; the exit code is that of the whole.
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &MergeArgs) -> Result<Verdict> {
     check_place(args)?;
-    let mut output = Output::open(&args.output, "merge")?;
+    let mut output = ReportOutput::open(&args.output, "merge")?;
     let report = output.or_refuse(|_| merged(args))?;
     output.finish(&report)
 }
 
 /// Checks that no input is in the folder of the report, which is emptied first.
-fn check_place(args: &Args) -> Result<()> {
-    let place = Output::place(&args.output, "merge").and_then(|place| place.canonicalize().ok());
+fn check_place(args: &MergeArgs) -> Result<()> {
+    let place = ReportOutput::place(&args.output, "merge").and_then(|place| place.canonicalize().ok());
     let folder = |path: &PathBuf| {
         if path.is_dir() {
             path.clone()
@@ -52,7 +52,7 @@ fn check_place(args: &Args) -> Result<()> {
     }
 }
 
-fn merged(args: &Args) -> Result<Report> {
+fn merged(args: &MergeArgs) -> Result<Report> {
     let started = SystemTime::now();
     let read = |path: &PathBuf| -> Result<(String, Read)> {
         let read = match file(path) {

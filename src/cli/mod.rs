@@ -1,40 +1,33 @@
 //! The commands: arguments in, output and an exit code out. The only code that prints.
 
-mod apart;
-#[cfg(feature = "hub")]
-mod asking;
 mod audit;
 mod cases;
 mod causes;
 mod check;
 mod checkpoints;
 mod compare;
+mod comparison;
 mod completions;
-mod content;
 mod diff;
 mod dump;
-mod elsewhere;
+mod dump_hash;
 mod environment;
 mod fingerprint;
-mod foreign;
 mod generate;
-mod generated;
+mod generation_output;
 mod identify;
 mod inspect;
-mod judging;
 mod kld;
-mod making;
 mod man;
+mod mapped_files;
 mod matrix;
 mod merge;
 mod models;
-mod named;
+mod named_dump;
 mod names;
 mod numerics;
 mod options;
 mod output;
-mod pace;
-mod parting;
 mod plan;
 #[cfg(feature = "hub")]
 mod probe;
@@ -43,25 +36,32 @@ mod prompt;
 #[cfg(feature = "hub")]
 mod record;
 mod reference;
+mod reference_options;
+mod reference_request;
 mod references;
+mod remaining_time;
+mod remote_files;
+mod requested_model;
 mod run;
 mod selfcheck;
 mod selftest;
 mod sequence;
 #[cfg(feature = "serve")]
 mod serve;
+#[cfg(feature = "hub")]
+mod server_options;
 mod shard;
 mod shard_options;
 mod stream;
 mod stream_options;
-mod subject;
-mod supposing;
-mod target;
+mod supposed_changes;
 mod terminal;
-mod texts;
+mod text_difference;
+mod token_texts;
 mod tokenize;
-mod unsaid;
-mod unsaid_integers;
+mod unique_names;
+mod unstated_properties;
+mod unstated_quantisation;
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -139,7 +139,7 @@ fn with_groups(commands: clap::Command) -> clap::Command {
 /// Arguments of a command that was left out of this program.
 #[cfg(not(feature = "serve"))]
 #[derive(Debug, clap::Args)]
-struct Absent {
+struct OmittedCommandArgs {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     _arguments: Vec<std::ffi::OsString>,
 }
@@ -147,81 +147,81 @@ struct Absent {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a model and compare it with reference dumps
-    Run(run::Args),
+    Run(run::RunArgs),
     /// Check another engine's dump against the model, operation by operation
     ///
     /// Measures two errors: the local error of each operation, computed again from the dump's own inputs, and
     /// the accumulated error of a whole run from the tokens on.
-    Check(check::Args),
+    Check(check::CheckArgs),
     /// Check a dump's local errors only: short for check --introduced
     ///
     /// Each operation must be within the error bound of rounding, given the dump's own inputs and the
     /// weights. No run from the tokens is needed.
-    Audit(audit::Args),
+    Audit(audit::AuditArgs),
     /// Compare two dumps of any engines
-    Compare(compare::Args),
+    Compare(compare::CompareArgs),
     /// Compare predictions by KL divergence, as llama-perplexity does
     ///
     /// Compares two log-probability files or dumps, or one of these with a model.
-    Kld(kld::Args),
+    Kld(kld::KldArgs),
     /// Split a comparison into shards for a scheduler
-    Plan(plan::Args),
+    Plan(plan::PlanArgs),
     /// Merge the reports of shards into one report
-    Merge(merge::Args),
+    Merge(merge::MergeArgs),
     /// Compare two reports: what became worse, better or new
-    Diff(diff::Args),
+    Diff(diff::DiffArgs),
     /// Judge every combination of models, formats, engines and commits
     ///
     /// Each combination is a cell of one table, and each cell is run once: its report is kept while its
     /// command, this build and its input files are unchanged.
-    Matrix(matrix::Args),
+    Matrix(matrix::MatrixArgs),
     /// Run a model and write a dump
-    Dump(dump::Args),
+    Dump(dump::DumpArgs),
     /// Check a running server against the model, and for determinism
     #[cfg(feature = "hub")]
-    Probe(probe::Args),
+    Probe(probe::ProbeArgs),
     /// Write a running server's answers to a dump
     #[cfg(feature = "hub")]
-    Record(record::Args),
+    Record(record::RecordArgs),
     /// Make a reference dump with another engine
     ///
     /// The engine runs in a Python environment that xcheck makes for it, or in your own.
-    Reference(reference::Args),
+    Reference(reference::ReferenceArgs),
     /// Generate text from a prompt
-    Generate(generate::Args),
+    Generate(generate::GenerateArgs),
     /// Serve a model with the OpenAI API
     #[cfg(feature = "serve")]
-    Serve(serve::Args),
+    Serve(serve::ServeArgs),
     /// Not in this build
     #[cfg(not(feature = "serve"))]
     #[command(hide = true)]
-    Serve(Absent),
+    Serve(OmittedCommandArgs),
     /// Check xcheck's engine against itself
     ///
     /// Compares prefill with decode, runs with and without a KV cache, and batches with single sequences.
-    Selfcheck(selfcheck::Args),
+    Selfcheck(selfcheck::SelfcheckArgs),
     /// Check xcheck's verdicts on injected faults
     ///
     /// Injects every known fault, counts how many are detected, located and named, and counts false alarms.
-    Selftest(selftest::Args),
+    Selftest(selftest::SelftestArgs),
     /// Find the tap of each array in a file without a manifest
     ///
     /// Writes a name map of the arrays with --map-out.
-    Identify(identify::Args),
+    Identify(identify::IdentifyArgs),
     /// Show the contents of a model file or a dump
-    Inspect(inspect::Args),
+    Inspect(inspect::InspectArgs),
     /// Show the token ids of a text, or where two tokenizers differ
-    Tokenize(tokenize::Args),
+    Tokenize(tokenize::TokenizeArgs),
     /// List shipped and public models, or download one
-    Models(models::Args),
+    Models(models::ModelsArgs),
     /// List the checkpoints: taps, axes, meaning and tolerance
-    Checkpoints(checkpoints::Args),
+    Checkpoints(checkpoints::CheckpointsArgs),
     /// List the causes that reports name and --suppose takes
-    Causes(causes::Args),
+    Causes(causes::CausesArgs),
     /// Print the completion script of a shell
-    Completions(completions::Args),
+    Completions(completions::CompletionsArgs),
     /// Print the manual page, or write one for each command
-    Man(man::Args),
+    Man(man::ManArgs),
 }
 
 /// Carries out a command line and gives back the exit code; errors are printed here, one message each. `notes` are lines about

@@ -2,25 +2,25 @@
 
 use std::path::Path;
 
-use clap::Args as ClapArgs;
+use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use serde_json::json;
 
 use crate::cli::options::FormatOptions;
-use crate::cli::progress::Transfer;
+use crate::cli::progress::DownloadProgress;
 use crate::compare::Verdict;
+use crate::disk_cache::write_with_folders;
 use crate::error::{Error, ModelError, Result};
-use crate::hub::{self, Cached, KnownFiles, KnownModel, Settings};
-use crate::kept::write_with_folders;
+use crate::hub::{self, CacheState, HubSettings, KnownFiles, KnownModel};
 use crate::model;
 use crate::quant::READABLE;
-use crate::shipped::{self, ShippedModel};
+use crate::shipped_models::{self, ShippedModel};
 
 /// Arguments of `xcheck models`.
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_long_help = ENVIRONMENT)]
-pub struct Args {
+pub struct ModelsArgs {
     /// Download the newest version of a public model to the Hugging Face cache
     ///
     /// MODEL is a name from the list, org/repo, org/repo:file.gguf or org/repo:Q8_0.
@@ -41,7 +41,7 @@ XCHECK_CHECKPOINTS is the folder of the shipped models [default: that of the rep
 XDG_DATA_HOME or ~/.local/share].";
 
 /// Lists models, or downloads one.
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &ModelsArgs) -> Result<Verdict> {
     match (&args.download, args.export.as_deref()) {
         (Some(name), _) => download(name, args.output)?,
         (None, Some([name, folder])) => export(name, Path::new(folder), args.output)?,
@@ -52,7 +52,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
 
 fn download(name: &str, output: FormatOptions) -> Result<()> {
     let model = hub::named(name).ok_or_else(|| unknown(name))?;
-    let located = hub::download(&Settings::from_env()?, &model, &mut Transfer::new())?;
+    let located = hub::download(&HubSettings::from_env()?, &model, &mut DownloadProgress::new())?;
     output.line(format_args!("{model}: {}", located.path.display()));
     output.line(format_args!("run it: xcheck run --model {name}"));
     output.document(|| json!({"model": name, "path": located.path.display().to_string()}));
@@ -61,8 +61,8 @@ fn download(name: &str, output: FormatOptions) -> Result<()> {
 
 /// Exports a model without overwriting anything.
 fn export(name: &str, folder: &Path, output: FormatOptions) -> Result<()> {
-    let names: Vec<_> = shipped::MODELS.iter().map(|model| model.name).collect();
-    let model = shipped::model(name).ok_or_else(|| ModelError::NoModel {
+    let names: Vec<_> = shipped_models::MODELS.iter().map(|model| model.name).collect();
+    let model = shipped_models::model(name).ok_or_else(|| ModelError::NoModel {
         name: name.to_owned(),
         problem: format!("the shipped models are: {}", names.join(", ")),
     })?;
@@ -93,11 +93,11 @@ fn unknown(name: &str) -> Error {
 }
 
 fn list(output: FormatOptions) -> Result<()> {
-    let settings = Settings::from_env()?;
+    let settings = HubSettings::from_env()?;
     let (shipped, public) =
-        (shipped::MODELS.iter().map(shipped).collect::<Result<Vec<_>>>()?, public(&settings));
+        (shipped_models::MODELS.iter().map(shipped).collect::<Result<Vec<_>>>()?, public(&settings));
     shipped.iter().for_each(|model| show_shipped(model, output));
-    if let Some(hint) = shipped::absent()?.strip_prefix("; ") {
+    if let Some(hint) = shipped_models::absent()?.strip_prefix("; ") {
         output.line(format_args!("{hint}\n"));
     }
     let (endpoint, cache) = (&settings.endpoint, settings.cache.display());
@@ -122,28 +122,28 @@ Dumps are found in a folder 'dumps' beside the file or in the directory, for a m
 dumps/<name> of the current directory; or they are named with --reference.";
 
 #[derive(Serialize)]
-struct Shipped {
+struct ShippedModelRow {
     name: &'static str,
     description: &'static str,
     /// Place of the files: a folder, or inside the program; `None` if not on this machine.
     place: Option<String>,
-    formats: Vec<ShippedFormat>,
+    formats: Vec<ShippedFormatRow>,
 }
 
 #[derive(Serialize)]
-struct ShippedFormat {
+struct ShippedFormatRow {
     name: String,
     first_file: String,
     bytes: usize,
     dumps: Vec<String>,
 }
 
-fn shipped(model: &ShippedModel) -> Result<Shipped> {
+fn shipped(model: &ShippedModel) -> Result<ShippedModelRow> {
     let (name, description) = (model.name, model.description);
     let files = match model.files() {
         Ok(files) => files,
         Err(Error::Model(ModelError::NoModel { .. })) => {
-            return Ok(Shipped { name, description, place: None, formats: Vec::new() });
+            return Ok(ShippedModelRow { name, description, place: None, formats: Vec::new() });
         }
         Err(other) => return Err(other),
     };
@@ -151,7 +151,7 @@ fn shipped(model: &ShippedModel) -> Result<Shipped> {
     let formats = model.variants()?.into_iter().map(|(name, files)| {
         let sha256 = files.sha256();
         let made = references.iter().filter(|(_, dump)| dump.manifest.model.sha256.as_ref() == Some(&sha256));
-        ShippedFormat {
+        ShippedFormatRow {
             name,
             first_file: files.weights()[0].path.display().to_string(),
             bytes: files.weights().iter().map(|file| file.data.len()).sum(),
@@ -159,24 +159,24 @@ fn shipped(model: &ShippedModel) -> Result<Shipped> {
         }
     });
     let place = files.folder().map_or("inside the program".to_owned(), |folder| folder.display().to_string());
-    Ok(Shipped { name, description, place: Some(place), formats: formats.collect() })
+    Ok(ShippedModelRow { name, description, place: Some(place), formats: formats.collect() })
 }
 
-fn show_shipped(model: &Shipped, output: FormatOptions) {
+fn show_shipped(model: &ShippedModelRow, output: FormatOptions) {
     let place = model.place.as_deref().unwrap_or("not on this machine");
     output.line(format_args!("{}: {} ({place})", model.name, model.description));
     if model.place.is_none() {
         return;
     }
     let mut table = plain_table(&["format", "first file", "size", "dumps made from it"]);
-    for ShippedFormat { name, first_file, bytes, dumps } in &model.formats {
+    for ShippedFormatRow { name, first_file, bytes, dumps } in &model.formats {
         table.add_row([name.clone(), first_file.clone(), format!("{} KB", bytes / 1024), dumps.join(", ")]);
     }
     output.line(format_args!("{}\n", table.trim_fmt()));
 }
 
 #[derive(Serialize)]
-struct Public {
+struct PublicModelRow {
     name: String,
     architecture: String,
     /// Feature that this build lacks to run the model.
@@ -188,16 +188,16 @@ struct Public {
     file: Option<String>,
 }
 
-fn public(settings: &Settings) -> Vec<Public> {
+fn public(settings: &HubSettings) -> Vec<PublicModelRow> {
     let all = KnownModel::all();
     let forms = all.iter().flat_map(|known| known.forms().map(move |(name, files)| (known, name, files)));
-    let one = |(known, name, files): (&KnownModel, String, &KnownFiles)| Public {
+    let one = |(known, name, files): (&KnownModel, String, &KnownFiles)| PublicModelRow {
         architecture: known.architecture.clone(),
         lacks: obstacle(&known.architecture, files),
-        cached: match Cached::look_for(settings, &files.model(name.clone())) {
-            Cached::Whole(_) => "yes",
-            Cached::Partly(_) => "partly",
-            Cached::Not => "no",
+        cached: match CacheState::look_for(settings, &files.model(name.clone())) {
+            CacheState::Whole(_) => "yes",
+            CacheState::Partly(_) => "partly",
+            CacheState::Not => "no",
         },
         gated: files.gated,
         gb: files.gb,
@@ -208,7 +208,7 @@ fn public(settings: &Settings) -> Vec<Public> {
     forms.map(one).collect()
 }
 
-fn show_public(models: &[Public], output: FormatOptions) {
+fn show_public(models: &[PublicModelRow], output: FormatOptions) {
     let mut table =
         plain_table(&["name", "architecture", "runs", "cached", "gated", "size", "repository and file"]);
     for model in models {

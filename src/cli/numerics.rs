@@ -31,12 +31,12 @@ pub struct NumericsOptions {
     ///
     /// Weights and activations are rounded to this type.
     #[arg(long, value_enum, help_heading = "Arithmetic")]
-    dtype: Option<Dtype>,
+    dtype: Option<TorchDtype>,
     /// Type of the KV cache [default: the dump's, else as the numerics do]
     ///
     /// Keys and values are rounded to this type.
     #[arg(long, value_enum, value_name = "TYPE", help_heading = "Arithmetic")]
-    kv_cache: Option<Cache>,
+    kv_cache: Option<CacheDtype>,
     /// Fail instead of decoding quantised weights to floating point
     #[arg(long, help_heading = "Arithmetic")]
     strict: bool,
@@ -131,7 +131,7 @@ impl NumericsOptions {
 
     /// Returns the numerics with a stated or requested 8-bit cache of unknown scales.
     fn of_unknown_scale(&self, producer: &Producer) -> Result<Option<Box<dyn Numerics>>> {
-        let asked = self.kv_cache.map(Cache::dtype);
+        let asked = self.kv_cache.map(CacheDtype::dtype);
         let Some(kv) = asked.or_else(|| producer.cache_type()) else { return Ok(None) };
         let mut plain = producer.clone();
         plain.settings.remove("kv_cache");
@@ -253,8 +253,8 @@ impl NumericsOptions {
         let numerics = (self.numerics != NumericsOption::Auto).then(|| self.numerics.name());
         let options = [
             ("--numerics", numerics),
-            ("--dtype", self.dtype.map(Dtype::name)),
-            ("--kv-cache", self.kv_cache.map(Cache::name)),
+            ("--dtype", self.dtype.map(TorchDtype::name)),
+            ("--kv-cache", self.kv_cache.map(CacheDtype::name)),
         ];
         let given = options.into_iter().filter_map(|(option, value)| Some([option, value?]));
         given.flatten().chain(self.strict.then_some("--strict")).map(str::to_owned).collect()
@@ -340,7 +340,7 @@ impl NumericsOption {
 
 /// A dtype of torch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Dtype {
+pub enum TorchDtype {
     /// Single precision
     F32,
     /// bfloat16
@@ -349,28 +349,28 @@ pub enum Dtype {
     F16,
 }
 
-impl Dtype {
+impl TorchDtype {
     /// Its name in dumps and in the options of engines.
     pub fn name(self) -> &'static str {
         match self {
-            Dtype::F32 => "f32",
-            Dtype::Bf16 => "bf16",
-            Dtype::F16 => "f16",
+            TorchDtype::F32 => "f32",
+            TorchDtype::Bf16 => "bf16",
+            TorchDtype::F16 => "f16",
         }
     }
 
     fn numerics(self) -> Transformers {
         match self {
-            Dtype::F32 => Transformers::F32,
-            Dtype::Bf16 => Transformers::Bf16,
-            Dtype::F16 => Transformers::F16,
+            TorchDtype::F32 => Transformers::F32,
+            TorchDtype::Bf16 => Transformers::Bf16,
+            TorchDtype::F16 => Transformers::F16,
         }
     }
 }
 
 /// The element type of a KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Cache {
+enum CacheDtype {
     /// Single precision
     F32,
     /// Half precision
@@ -387,36 +387,37 @@ enum Cache {
     Int8,
 }
 
-impl Cache {
+impl CacheDtype {
     /// Types to try if a dump does not state its own.
-    const SHORT: [Cache; 5] = [Cache::F16, Cache::Bf16, Cache::E4m3, Cache::E5m2, Cache::Int8];
+    const SHORT: [CacheDtype; 5] =
+        [CacheDtype::F16, CacheDtype::Bf16, CacheDtype::E4m3, CacheDtype::E5m2, CacheDtype::Int8];
 
     fn name(self) -> &'static str {
         match self {
-            Cache::F32 => "f32",
-            Cache::F16 => "f16",
-            Cache::Bf16 => "bf16",
-            Cache::E4m3 => "f8_e4m3",
-            Cache::E5m2 => "f8_e5m2",
-            Cache::Int8 => "int8",
+            CacheDtype::F32 => "f32",
+            CacheDtype::F16 => "f16",
+            CacheDtype::Bf16 => "bf16",
+            CacheDtype::E4m3 => "f8_e4m3",
+            CacheDtype::E5m2 => "f8_e5m2",
+            CacheDtype::Int8 => "int8",
         }
     }
 
     fn dtype(self) -> DType {
         match self {
-            Cache::F32 => DType::F32,
-            Cache::F16 => DType::F16,
-            Cache::Bf16 => DType::BF16,
-            Cache::E4m3 => DType::F8_E4M3,
-            Cache::E5m2 => DType::F8_E5M2,
-            Cache::Int8 => DType::I8,
+            CacheDtype::F32 => DType::F32,
+            CacheDtype::F16 => DType::F16,
+            CacheDtype::Bf16 => DType::BF16,
+            CacheDtype::E4m3 => DType::F8_E4M3,
+            CacheDtype::E5m2 => DType::F8_E5M2,
+            CacheDtype::Int8 => DType::I8,
         }
     }
 }
 
 /// Returns the names of caches that are shorter than `f32`, as settings have them.
 pub(super) fn short_caches() -> impl Iterator<Item = &'static str> {
-    Cache::SHORT.iter().map(|cache| cache.name())
+    CacheDtype::SHORT.iter().map(|cache| cache.name())
 }
 
 /// Returns the reference's setting under a key.

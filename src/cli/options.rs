@@ -10,19 +10,19 @@ use clap::{Args, ValueEnum};
 
 use crate::change::Supposition;
 use crate::checkpoint::Checkpoint;
-use crate::cli::progress::Searching;
-use crate::cli::target::{Target, Variant};
+use crate::cli::progress::SearchProgress;
+use crate::cli::requested_model::{ModelVariant, RequestedModel};
 use crate::cli::terminal::{self, say, tell};
 use crate::compare::{Checkpoints, Ranges, Selection, Tolerances, Verdict};
 use crate::diagnose::Budget;
 use crate::error::{Error, Result};
 use crate::format::FileBytes;
 use crate::model::{Activation, I2sLayout, LoadedModel, TernaryFiles};
-use crate::shipped;
+use crate::shipped_models;
 
 /// Options for the selection and its tolerances.
 #[derive(Clone, Debug, Default, Args)]
-pub struct SelectOptions {
+pub struct SelectionOptions {
     /// Checkpoints to compare, e.g. rope,3-7 [default: all in the dump]
     ///
     /// A list of names, numbers and ranges of numbers, or `all`. `xcheck checkpoints` lists them.
@@ -42,7 +42,7 @@ pub struct SelectOptions {
     tolerance: Option<PathBuf>,
 }
 
-impl SelectOptions {
+impl SelectionOptions {
     /// Returns the selection.
     pub fn selection(&self) -> Selection {
         Selection {
@@ -83,7 +83,7 @@ impl SelectOptions {
 
 /// Options for supposed changes of our engine.
 #[derive(Clone, Debug, Default, Args)]
-pub struct SupposeOptions {
+pub struct SuppositionOptions {
     /// Compute differently from the model files, e.g. rope_theta=10000
     ///
     /// `xcheck causes` lists the keys. With --layer, the change applies to these layers only. Repeat the
@@ -96,7 +96,7 @@ fn supposed(text: &str) -> std::result::Result<(String, Supposition), String> {
     Ok((text.to_owned(), Supposition::named(text)?))
 }
 
-impl SupposeOptions {
+impl SuppositionOptions {
     /// The changes, in the layers that were asked for.
     pub fn suppositions(&self, layers: Option<&Ranges>) -> Vec<Supposition> {
         let within = |supposed: Supposition| match layers {
@@ -117,7 +117,7 @@ const ALL_MODELS: &str = "all";
 
 /// Options for the model.
 #[derive(Clone, Debug, Args)]
-pub struct TargetOptions {
+pub struct RequestedModelOptions {
     /// Model: a name, a file, a folder, org/repo or a URL
     ///
     /// `xcheck models` lists the names of shipped and public models. A file is a GGUF or llama2.c file, a
@@ -132,7 +132,7 @@ pub struct TargetOptions {
     download: bool,
 }
 
-impl TargetOptions {
+impl RequestedModelOptions {
     /// A model that is here.
     pub fn of(model: &str) -> Self {
         Self { model: model.to_owned(), download: false }
@@ -148,18 +148,18 @@ impl TargetOptions {
     ///
     /// # Errors
     /// If there is none of that name or path, or it is not all here and may not be downloaded.
-    pub fn find(&self) -> Result<Target> {
-        Target::find(&self.model, self.download)
+    pub fn find(&self) -> Result<RequestedModel> {
+        RequestedModel::find(&self.model, self.download)
     }
 
     /// Finds every model of a list separated by commas; `all` is every shipped model on this machine.
     ///
     /// # Errors
-    /// The errors of [`TargetOptions::find`], and if a model is listed twice.
-    pub fn find_all(&self) -> Result<Vec<Target>> {
+    /// The errors of [`RequestedModelOptions::find`], and if a model is listed twice.
+    pub fn find_all(&self) -> Result<Vec<RequestedModel>> {
         let is_one = self.model.contains("://") || Path::new(&self.model).exists();
         let names: Vec<&str> = match self.model.as_str() {
-            ALL_MODELS => shipped::models_here()?.iter().map(|model| model.name).collect(),
+            ALL_MODELS => shipped_models::models_here()?.iter().map(|model| model.name).collect(),
             one if is_one => vec![one],
             list => list.split(',').map(str::trim).collect(),
         };
@@ -167,7 +167,7 @@ impl TargetOptions {
         if let Some(twice) = names.iter().find(|name| !seen.insert(**name)) {
             return Err(Error::Usage(format!("--model lists '{twice}' twice")));
         }
-        names.into_iter().map(|name| Target::find(name, self.download)).collect()
+        names.into_iter().map(|name| RequestedModel::find(name, self.download)).collect()
     }
 }
 
@@ -218,7 +218,7 @@ impl CauseOptions {
 
     /// Returns the time limit of one comparison's search, which shows its progress; `None` without a limit.
     pub fn budget(&self) -> Option<Budget> {
-        let bar = Searching::new();
+        let bar = SearchProgress::new();
         self.causes_limit.0.map(|limit| Budget::new(limit, move |spent| bar.reached(spent)))
     }
 
@@ -288,7 +288,7 @@ pub enum Gelu {
 
 impl ModelOptions {
     /// Reads a model.
-    pub fn load(&self, variant: &Variant) -> Result<LoadedModel> {
+    pub fn load(&self, variant: &ModelVariant) -> Result<LoadedModel> {
         let mut loaded = variant.files.load_told(&self.ternary()?)?;
         loaded.notes.iter().for_each(|note| tell!("note: {note}"));
         match self.gelu {
@@ -352,7 +352,7 @@ pub struct OutputOptions {
     ///
     /// The map of the first dump that fails is printed without this option, too.
     #[arg(long, value_enum, value_name = "WHAT", help_heading = "Output")]
-    pub show: Option<Show>,
+    pub show: Option<ExtraOutput>,
     /// Add accumulated errors and specification tolerances to the table
     ///
     /// The table is then 100 columns wide.
@@ -367,7 +367,7 @@ pub struct OutputOptions {
 
 /// Additional output besides the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Show {
+pub enum ExtraOutput {
     /// A map of the taps and layers of every dump
     Map,
 }

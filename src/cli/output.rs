@@ -8,7 +8,7 @@ use anstream::{AutoStream, ColorChoice};
 use chrono::{DateTime, Utc};
 
 use crate::cli::names::{command, plain_name};
-use crate::cli::options::{BaselineOptions, OutputOptions, ReportFormat, Show};
+use crate::cli::options::{BaselineOptions, ExtraOutput, OutputOptions, ReportFormat};
 use crate::cli::terminal::{self, say, tell};
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
@@ -20,7 +20,7 @@ use crate::report::{self, Refusal, Report, ReportDir, Style, Timing};
 pub const REPORTS: &str = "reports";
 
 /// An opened folder for reports, and the format to print.
-pub struct Output {
+pub struct ReportOutput {
     format: ReportFormat,
     shows_maps: bool,
     is_verbose: bool,
@@ -30,7 +30,7 @@ pub struct Output {
     gate: Option<(BaselineOptions, PathBuf, Baseline)>,
 }
 
-impl Output {
+impl ReportOutput {
     /// Opens the folder and removes an earlier report before anything is read, so that no old verdict remains
     /// after an error. `run` is the default name.
     ///
@@ -43,7 +43,7 @@ impl Output {
     /// Opens the output and keeps the results of an earlier run, so that the run can continue.
     ///
     /// # Errors
-    /// The errors of [`Output::open`].
+    /// The errors of [`ReportOutput::open`].
     pub fn going_on(options: &OutputOptions, run: &str) -> Result<Self> {
         Self::with(options, run, ReportDir::going_on)
     }
@@ -54,7 +54,7 @@ impl Output {
             .transpose()?;
         let mut output = Self {
             format: options.format,
-            shows_maps: options.show == Some(Show::Map),
+            shows_maps: options.show == Some(ExtraOutput::Map),
             is_verbose: options.verbose,
             is_quiet: options.quiet,
             directory,

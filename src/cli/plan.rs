@@ -1,13 +1,13 @@
 //! `xcheck plan`: what a comparison is cut into, for a scheduler.
 
-use clap::{Args as ClapArgs, ValueEnum};
+use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
-use crate::cli::foreign::{Foreign, MapOptions};
-use crate::cli::judging::ModeOptions;
-use crate::cli::named::NamedDump;
+use crate::cli::comparison::ModeOptions;
+use crate::cli::mapped_files::{MapOptions, MappedFileContext};
+use crate::cli::named_dump::NamedDump;
 use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::{ModelOptions, SelectOptions, TargetOptions};
+use crate::cli::options::{ModelOptions, RequestedModelOptions, SelectionOptions};
 use crate::cli::prompt::token_id;
 use crate::cli::references::dumps_named;
 use crate::cli::terminal::{self, say, tell};
@@ -19,14 +19,14 @@ use crate::plan::{Cost, Limit, Plan, Unit, shards};
 const MOST_OF_GITHUB: usize = 256;
 
 /// Arguments of `xcheck plan`.
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_long_help = "\
 Without --shards and --per-shard, every unit is listed: the smallest part that can be judged by itself. \
 Costs are estimates of one forward pass at 65 GFLOP/s and 1 GB/s; only their ratio matters. \
 Options that narrow a run (--layer, --checkpoint, --from-reference, ...) narrow its plan.")]
-pub struct Args {
+pub struct PlanArgs {
     #[command(flatten)]
-    target: TargetOptions,
+    target: RequestedModelOptions,
     /// Dump to judge, or to judge against: a path, a URL or a shipped name
     #[arg(long, short, visible_alias = "candidate", value_name = "DUMP")]
     reference: String,
@@ -48,7 +48,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = PlanFormat::Jsonl, help_heading = "Output")]
     format: PlanFormat,
     #[command(flatten)]
-    select: SelectOptions,
+    select: SelectionOptions,
     #[command(flatten)]
     mode: ModeOptions,
     #[command(flatten)]
@@ -91,9 +91,9 @@ fn only(mut dumps: Vec<NamedDump>) -> Result<NamedDump> {
 }
 
 /// Prints the plan.
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &PlanArgs) -> Result<Verdict> {
     let target = args.target.find()?;
-    let foreign = Foreign::new(&args.map, args.tokens.clone(), Some(&target));
+    let foreign = MappedFileContext::new(&args.map, args.tokens.clone(), Some(&target));
     let dumps = match target.references(std::slice::from_ref(&args.reference), &foreign) {
         Ok((dumps, _)) => dumps,
         Err(_) => dumps_named(&args.reference, &foreign)?,
@@ -130,7 +130,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     Ok(Verdict::Pass)
 }
 
-impl Args {
+impl PlanArgs {
     /// Returns the requested number of shards.
     fn count(&self, plan: &Plan) -> Option<usize> {
         let limit = self.per_shard;

@@ -3,31 +3,32 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use clap::Args as ClapArgs;
+use clap::Args;
 use serde_json::{Map, Value, json};
 
 use crate::atomic_write::write_whole;
 use crate::checkpoint::Checkpoint;
-use crate::cli::asking::{Asked, AskingOptions};
-use crate::cli::content::DumpFiles;
-use crate::cli::judging::{Judging, JudgingOptions, ModeOptions, Models};
-use crate::cli::named::NamedDump;
+use crate::cli::comparison::{ComparisonContext, ComparisonOptions, LoadedModels, ModeOptions};
+use crate::cli::dump_hash::DumpFiles;
+use crate::cli::named_dump::NamedDump;
 use crate::cli::names::command;
 use crate::cli::names::plain_name;
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{
-    CauseOptions, ModelOptions, OutputOptions, SelectOptions, TargetOptions, ThreadOptions,
+    CauseOptions, ModelOptions, OutputOptions, RequestedModelOptions, SelectionOptions, ThreadOptions,
 };
-use crate::cli::output::Output;
-use crate::cli::target::Target;
+use crate::cli::output::ReportOutput;
+use crate::cli::requested_model::RequestedModel;
+use crate::cli::server_options::{ServerAnswers, ServerOptions};
 use crate::compare::{Role, Row, Tolerances, Verdict};
 use crate::diagnose::{Mode, NOT_RECORDED};
 use crate::dump::{COARSEST, Dump, ModelInfo, Producer};
 use crate::error::{Error, Result};
 use crate::model::Model;
-use crate::probe::own::{Scale, determinism, prefill_and_decode, sound};
+use crate::probe::self_consistency::{RoundingScale, determinism, prefill_and_decode, sound};
 use crate::probe::{
-    Check, Client, Identity, Moves, OwnTemplate, Recording, Subject, distance, floor, template, tokenization,
+    Client, LogprobDifference, ModelTemplate, ProbeCheck, ProbeSubject, Recording, ServerIdentity, distance,
+    floor, template, tokenization,
 };
 use crate::report::{Comparison, Report, Served, ServedCheck};
 use crate::tokenizer::{Chat, Tokenizer};
@@ -38,10 +39,10 @@ use crate::{
 };
 
 /// Arguments of `xcheck probe`.
-#[derive(Debug, ClapArgs)]
-pub struct Args {
+#[derive(Debug, Args)]
+pub struct ProbeArgs {
     #[command(flatten)]
-    asking: AskingOptions,
+    asking: ServerOptions,
     /// Model that is served, as for `xcheck run`
     ///
     /// Without it, the server is only compared with itself.
@@ -68,13 +69,13 @@ pub struct Args {
 }
 
 /// A way in which a server may compute, as settings of a dump.
-type Trial = Vec<(&'static str, Value)>;
+type ServerSettings = Vec<(&'static str, Value)>;
 
 /// Name of the dump in a report's folder.
 const ANSWERS: &str = "answers.safetensors";
 
 /// Asks, judges, and writes the report.
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &ProbeArgs) -> Result<Verdict> {
     if let Some(path) = args.record.as_ref().filter(|path| path.symlink_metadata().is_ok()) {
         let path = path.display();
         return Err(Error::Usage(format!(
@@ -84,23 +85,23 @@ pub fn run(args: &Args) -> Result<Verdict> {
     }
     let client = args.asking.client()?;
     let about = client.base().split_once("://").map_or("", |(_, rest)| rest);
-    let mut output = Output::open(&args.output, &format!("probe-{}", plain_name(about)))?;
+    let mut output = ReportOutput::open(&args.output, &format!("probe-{}", plain_name(about)))?;
     let report = output.or_refuse(|output| args.probe(&client, output))?;
     output.finish(&report)
 }
 
 /// A comparison of a recording with the model, and its noise floor.
-struct Held {
+struct ModelComparison {
     comparison: Comparison,
-    floor: Moves,
+    floor: LogprobDifference,
 }
 
-impl Args {
-    fn probe(&self, client: &Client, output: &Output) -> Result<Report> {
+impl ProbeArgs {
+    fn probe(&self, client: &Client, output: &ReportOutput) -> Result<Report> {
         let target = self
             .model
             .as_deref()
-            .map(|model| TargetOptions::downloadable(model, self.download).find())
+            .map(|model| RequestedModelOptions::downloadable(model, self.download).find())
             .transpose()?;
         let (own, no_tokenizer) = own_tokenizer(target.as_ref());
         let known = self.asking.identify(client)?;
@@ -120,8 +121,9 @@ impl Args {
             None => None,
             Some(target) => self.against_model(target, &known, &asked, output, &mut checks)?,
         };
-        let scale = Scale { floor: held.as_ref().map(|held| held.floor), step: asked.step() };
-        let unread = |why| Check::unanswered(Subject::Answer, "log-probabilities of the prompt", why);
+        let scale = RoundingScale { floor: held.as_ref().map(|held| held.floor), step: asked.step() };
+        let unread =
+            |why| ProbeCheck::unanswered(ProbeSubject::Answer, "log-probabilities of the prompt", why);
         checks.extend(asked.read.as_ref().err().map(unread));
         checks.push(prefill_and_decode(&*asked.server, &ask, &asked.generated, scale, client.left())?);
         let (own, apart) = determinism(&*asked.server, &ask, &asked.generated, scale)?;
@@ -138,12 +140,12 @@ impl Args {
     /// Judges the server's answers like any other dump.
     fn against_model(
         &self,
-        target: &Target,
-        known: &Identity,
-        asked: &Asked,
-        output: &Output,
-        checks: &mut Vec<Check>,
-    ) -> Result<Option<Held>> {
+        target: &RequestedModel,
+        known: &ServerIdentity,
+        asked: &ServerAnswers,
+        output: &ReportOutput,
+        checks: &mut Vec<ProbeCheck>,
+    ) -> Result<Option<ModelComparison>> {
         const NAME: &str = "compared with the model";
         let recording = asked.recording();
         let path = self.record.clone().or_else(|| output.folder().map(|folder| folder.join(ANSWERS)));
@@ -159,14 +161,14 @@ impl Args {
                     compared"
                 }
             };
-            checks.push(Check::new(Subject::Model, NAME, (Verdict::Inconclusive, why.to_owned())));
+            checks.push(ProbeCheck::new(ProbeSubject::Model, NAME, (Verdict::Inconclusive, why.to_owned())));
             return Ok(None);
         }
         if asked.step() > COARSEST {
             let step = asked.step();
             let why =
                 format!("the log-probabilities are multiples of {step}, too coarse to distinguish models");
-            checks.push(Check::new(Subject::Model, NAME, (Verdict::Inconclusive, why)));
+            checks.push(ProbeCheck::new(ProbeSubject::Model, NAME, (Verdict::Inconclusive, why)));
             return Ok(None);
         }
         let loaded = self.model_options.load(&target.variants[0])?;
@@ -177,11 +179,11 @@ impl Args {
         };
         let (mut dump, _) = recording.dump(known, info.clone(), known.dtype.as_deref(), &named)?;
         let options = self.judging();
-        let alone = JudgingOptions { causes: CauseOptions::NONE, ..self.judging() };
+        let alone = ComparisonOptions { causes: CauseOptions::NONE, ..self.judging() };
         let mut trials = trials(known, loaded.format, self.numerics.is_named());
         self.nearest_first(&mut trials, &*loaded.model, &dump.manifest.producer, &recording);
         let told = dump.manifest.producer.settings.clone();
-        let mut by = |trial: &Trial, causes: bool| {
+        let mut by = |trial: &ServerSettings, causes: bool| {
             dump.manifest.producer.settings = with(&told, trial);
             self.judged(target, &dump, &named, if causes { &options } else { &alone }, output)
         };
@@ -204,14 +206,14 @@ impl Args {
                 .notes
                 .push(format!("the answers were not saved; use --record {ANSWERS} to save them")),
         }
-        Ok(Some(Held { comparison, floor }))
+        Ok(Some(ModelComparison { comparison, floor }))
     }
 
     /// Sorts the nearest arithmetic first. One that is ten times nearer than the usual one has the server's
     /// exact bits.
     fn nearest_first(
         &self,
-        trials: &mut [Trial],
+        trials: &mut [ServerSettings],
         model: &dyn Model,
         producer: &Producer,
         recording: &Recording,
@@ -220,7 +222,7 @@ impl Args {
             return;
         }
         let (tokens, told) = (recording.tokens(), recording.told());
-        let of = |trial: &Trial| {
+        let of = |trial: &ServerSettings| {
             let producer = Producer { settings: with(&producer.settings, trial), ..producer.clone() };
             let (choices, _) = self.numerics.of_dump(model, &producer).ok()?;
             distance(model, &**choices.first()?, &tokens, &told).ok()
@@ -234,11 +236,11 @@ impl Args {
 
     fn judged(
         &self,
-        target: &Target,
+        target: &RequestedModel,
         dump: &Dump,
         path: &Path,
-        options: &JudgingOptions,
-        output: &Output,
+        options: &ComparisonOptions,
+        output: &ReportOutput,
     ) -> Result<Comparison> {
         let typed = path.display().to_string();
         let name = dump.manifest.producer.name.clone();
@@ -253,7 +255,7 @@ impl Args {
             files: DumpFiles::Unknown,
         };
         let (selection, tolerances) = (options.selection(), Tolerances::shipped());
-        let judging = Judging {
+        let judging = ComparisonContext {
             target,
             selection: &selection,
             tolerances: &tolerances,
@@ -262,24 +264,30 @@ impl Args {
             command: ("check", Some("--candidate")),
             output,
         };
-        judging.of(&named, Role::Candidate, &mut Models::new(&self.model_options))
+        judging.of(&named, Role::Candidate, &mut LoadedModels::new(&self.model_options))
     }
 
     /// Returns the noise floor of the server's values, in the numerics that explain them best.
-    fn floor(&self, target: &Target, dump: &Dump, tokens: &[u32], top: usize) -> Result<Moves> {
+    fn floor(
+        &self,
+        target: &RequestedModel,
+        dump: &Dump,
+        tokens: &[u32],
+        top: usize,
+    ) -> Result<LogprobDifference> {
         let loaded = self.model_options.load(&target.variants[0])?;
         let (choices, is_stated) = self.numerics.of_dump(&*loaded.model, &dump.manifest.producer)?;
-        let mut largest = Moves::default();
+        let mut largest = LogprobDifference::default();
         for numerics in &choices {
             largest = largest.or(floor(&*loaded.model, &**numerics, is_stated, tokens, top)?);
         }
         Ok(largest)
     }
 
-    fn judging(&self) -> JudgingOptions {
-        JudgingOptions {
-            target: TargetOptions::of(self.model.as_deref().unwrap_or_default()),
-            select: SelectOptions::default(),
+    fn judging(&self) -> ComparisonOptions {
+        ComparisonOptions {
+            target: RequestedModelOptions::of(self.model.as_deref().unwrap_or_default()),
+            select: SelectionOptions::default(),
             numerics: self.numerics.clone(),
             threads: self.threads.clone(),
             mode: ModeOptions::default(),
@@ -297,10 +305,10 @@ impl Args {
 /// The way to compute that explains most: by the verdict, how often that is a failure, whether there is a cause, and then by how
 /// far it is off. Causes are looked for where nothing else tells.
 fn best_trial<'t>(
-    trials: &'t [Trial],
+    trials: &'t [ServerSettings],
     seeks_causes: bool,
-    by: &mut impl FnMut(&Trial, bool) -> Result<Comparison>,
-) -> Result<(Comparison, &'t Trial)> {
+    by: &mut impl FnMut(&ServerSettings, bool) -> Result<Comparison>,
+) -> Result<(Comparison, &'t ServerSettings)> {
     if let [only] = trials {
         return Ok((by(only, true)?, only));
     }
@@ -338,10 +346,10 @@ fn best_trial<'t>(
 
 /// Reads the chat template of the model's own files. Templates need the feature `serve`, which includes
 /// Jinja.
-fn own_template(target: Option<&Target>, own: Option<&dyn Tokenizer>) -> Result<OwnTemplate> {
-    let Some(target) = target else { return Ok(OwnTemplate::default()) };
+fn own_template(target: Option<&RequestedModel>, own: Option<&dyn Tokenizer>) -> Result<ModelTemplate> {
+    let Some(target) = target else { return Ok(ModelTemplate::default()) };
     let chat = target.variants[0].files.chat(own)?;
-    Ok(OwnTemplate {
+    Ok(ModelTemplate {
         words: words(&chat),
         beginning: chat.tokens.get("bos_token").cloned().unwrap_or_default(),
         has_a_date: chat.template.is_some_and(|source| source.contains("strftime_now")),
@@ -368,8 +376,8 @@ fn words(_: &Chat) -> Option<String> {
 }
 
 /// Returns the model's tokenizer, or the reason why there is none; then texts are not compared.
-pub(super) fn own_tokenizer(target: Option<&Target>) -> (Option<Arc<dyn Tokenizer>>, String) {
-    match target.map(Target::tokenizer) {
+pub(super) fn own_tokenizer(target: Option<&RequestedModel>) -> (Option<Arc<dyn Tokenizer>>, String) {
+    match target.map(RequestedModel::tokenizer) {
         None => (None, "no model is given, so there is no tokenizer; use --model".to_owned()),
         Some(Ok(None)) => (None, "the model has no tokenizer".to_owned()),
         Some(Ok(own)) => (own, String::new()),
@@ -379,7 +387,7 @@ pub(super) fn own_tokenizer(target: Option<&Target>) -> (Option<Arc<dyn Tokenize
 
 /// Returns the possible settings of a server: stated or given ones, else those usual for such files in order,
 /// and last any rounding to 8 bits.
-fn trials(known: &Identity, format: &str, is_named: bool) -> Vec<Trial> {
+fn trials(known: &ServerIdentity, format: &str, is_named: bool) -> Vec<ServerSettings> {
     match (known.dtype.is_some() || is_named, format) {
         (true, _) => vec![Vec::new()],
         (_, "gguf") => {
@@ -411,13 +419,19 @@ fn shown(trial: &[(&str, Value)]) -> String {
 }
 
 /// Writes the answers with what was found to explain them.
-fn keep(path: &Path, recording: &Recording, known: &Identity, info: ModelInfo, dump: &Dump) -> Result<()> {
+fn keep(
+    path: &Path,
+    recording: &Recording,
+    known: &ServerIdentity,
+    info: ModelInfo,
+    dump: &Dump,
+) -> Result<()> {
     let (_, bytes) = recording.dump_with(known, info, dump.manifest.producer.settings.clone(), path)?;
     write_whole(path, &bytes).map_err(Error::io("write", path))
 }
 
-fn served(client: &Client, known: &Identity, scale: Scale, checks: &[Check]) -> Served {
-    let check = |check: &Check| ServedCheck {
+fn served(client: &Client, known: &ServerIdentity, scale: RoundingScale, checks: &[ProbeCheck]) -> Served {
+    let check = |check: &ProbeCheck| ServedCheck {
         about: check.subject.name().to_owned(),
         check: check.name.clone(),
         verdict: check.verdict,

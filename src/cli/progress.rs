@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::checkpoint::{Site, TapScope};
-use crate::cli::pace::{part_done, time_left};
+use crate::cli::remaining_time::{part_done, time_left};
 use crate::cli::terminal::tell;
-use crate::hub::Watch;
+use crate::hub::DownloadObserver;
 use crate::reference;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
@@ -16,7 +16,7 @@ use crate::tensor::Tensor;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A tap that shows where the run is and changes nothing.
-pub struct Progress {
+pub struct RunProgress {
     bar: ProgressBar,
     layers: usize,
     /// Tokens of each pass, where they are known.
@@ -27,7 +27,7 @@ pub struct Progress {
     walk: Instant,
 }
 
-impl Progress {
+impl RunProgress {
     /// For a run of a model with `layers` layers; `what` names the run.
     pub fn new(what: &str, layers: usize) -> Self {
         let bar = ProgressBar::new_spinner().with_style(
@@ -67,7 +67,7 @@ impl Progress {
     }
 }
 
-impl Tap for Progress {
+impl Tap for RunProgress {
     fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
         if let (Some(pass), Some(layer), TapScope::Layer) = (site.pass, site.layer, site.point.scope())
             && self.at != Some((pass, layer))
@@ -78,18 +78,18 @@ impl Tap for Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for RunProgress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
 }
 
 /// Progress of a search for causes.
-pub struct Searching {
+pub struct SearchProgress {
     bar: ProgressBar,
 }
 
-impl Searching {
+impl SearchProgress {
     /// Creates the line, hidden until the search has taken some time.
     pub fn new() -> Self {
         let style = ProgressStyle::with_template("{spinner} searching for causes  {msg}");
@@ -105,19 +105,19 @@ impl Searching {
     }
 }
 
-impl Drop for Searching {
+impl Drop for SearchProgress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
 }
 
 /// Progress in equal steps.
-pub struct Counted {
+pub struct StepProgress {
     bar: ProgressBar,
     began: Instant,
 }
 
-impl Counted {
+impl StepProgress {
     /// Before the first of so many; `what` names a step.
     pub fn new(what: &str, count: usize) -> Self {
         let style = ProgressStyle::with_template("{prefix} {pos} of {len}  {elapsed}, {eta} left");
@@ -136,18 +136,18 @@ impl Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for StepProgress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
 }
 
 /// A bar for each file of a download.
-pub struct Transfer {
+pub struct DownloadProgress {
     bar: ProgressBar,
 }
 
-impl Transfer {
+impl DownloadProgress {
     /// Shows nothing before the first file.
     pub fn new() -> Self {
         let style = "{prefix}  {bar:24} {bytes}/{total_bytes}  {bytes_per_sec}  {eta} left";
@@ -156,7 +156,7 @@ impl Transfer {
     }
 }
 
-impl Watch for Transfer {
+impl DownloadObserver for DownloadProgress {
     fn file(&mut self, name: &str, bytes: u64, start: u64) {
         let bar = ProgressBar::new(bytes).with_style(self.bar.style()).with_prefix(name.to_owned());
         std::mem::replace(&mut self.bar, bar).finish_and_clear();
@@ -169,19 +169,19 @@ impl Watch for Transfer {
     }
 }
 
-impl Drop for Transfer {
+impl Drop for DownloadProgress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
 }
 
 /// One line for what other programs do, or all that they say.
-pub struct Steps {
+pub struct ProgramProgress {
     bar: ProgressBar,
     is_verbose: bool,
 }
 
-impl Steps {
+impl ProgramProgress {
     /// Shows nothing before the first step.
     pub fn new(is_verbose: bool) -> Self {
         let style = ProgressStyle::with_template("{spinner} {prefix}  {elapsed}  {wide_msg}");
@@ -201,7 +201,7 @@ impl Steps {
     }
 }
 
-impl reference::Watch for Steps {
+impl reference::ProcessObserver for ProgramProgress {
     fn line(&mut self, line: &str) {
         match self.is_verbose {
             true => tell!("  {line}"),
@@ -210,7 +210,7 @@ impl reference::Watch for Steps {
     }
 }
 
-impl Drop for Steps {
+impl Drop for ProgramProgress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }

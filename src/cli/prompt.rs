@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use clap::Args;
 
-use crate::cli::named::NamedDump;
-use crate::cli::target::Target;
+use crate::cli::named_dump::NamedDump;
+use crate::cli::requested_model::RequestedModel;
 use crate::error::{DumpError, Error, Result};
 use crate::tokenizer::{SpecialTokens, Tokenizer};
 
@@ -30,7 +30,7 @@ impl PromptOptions {
     ///
     /// # Errors
     /// If there is a prompt and no tokenizer for it.
-    pub fn tokens(&self, target: &Target) -> Result<Option<Vec<u32>>> {
+    pub fn tokens(&self, target: &RequestedModel) -> Result<Option<Vec<u32>>> {
         match (&self.tokens, &self.prompt) {
             (Some(tokens), _) => Ok(Some(tokens.clone())),
             (None, Some(text)) => encode(target, text).map(Some),
@@ -42,7 +42,7 @@ impl PromptOptions {
     ///
     /// # Errors
     /// [`DumpError::TokensDiffer`] for the first that has read something else.
-    pub fn check_all(&self, target: &Target, references: &[NamedDump]) -> Result<()> {
+    pub fn check_all(&self, target: &RequestedModel, references: &[NamedDump]) -> Result<()> {
         let Some(asked) = self.tokens(target)? else { return Ok(()) };
         for reference in references {
             // What a map reads was read along these tokens.
@@ -66,7 +66,7 @@ impl PromptOptions {
 ///
 /// # Errors
 /// If there is no tokenizer, or the text cannot be encoded.
-pub fn encode(target: &Target, text: &str) -> Result<Vec<u32>> {
+pub fn encode(target: &RequestedModel, text: &str) -> Result<Vec<u32>> {
     tokenizer(target)?.encode(text, true)
 }
 
@@ -74,7 +74,7 @@ pub fn encode(target: &Target, text: &str) -> Result<Vec<u32>> {
 ///
 /// # Errors
 /// If there is none, or it cannot be used.
-pub fn tokenizer(target: &Target) -> Result<Arc<dyn Tokenizer>> {
+pub fn tokenizer(target: &RequestedModel) -> Result<Arc<dyn Tokenizer>> {
     target.tokenizer()?.ok_or_else(|| no_tokenizer(&target.name))
 }
 
@@ -82,7 +82,7 @@ pub fn tokenizer(target: &Target) -> Result<Arc<dyn Tokenizer>> {
 ///
 /// # Errors
 /// If there is no tokenizer, or it puts several around a text.
-pub fn beginning(target: &Target) -> Result<Option<u32>> {
+pub fn beginning(target: &RequestedModel) -> Result<Option<u32>> {
     match tokenizer(target)?.encode_with("", SpecialTokens { add: true, parse: false })?.as_slice() {
         [] => Ok(None),
         [begins] => Ok(Some(*begins)),

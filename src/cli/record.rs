@@ -2,22 +2,22 @@
 
 use std::path::PathBuf;
 
-use clap::Args as ClapArgs;
+use clap::Args;
 use serde_json::json;
 
 use crate::atomic_write::write_new;
-use crate::cli::asking::AskingOptions;
-use crate::cli::options::{FormatOptions, TargetOptions};
+use crate::cli::options::{FormatOptions, RequestedModelOptions};
 use crate::cli::probe::own_tokenizer;
+use crate::cli::server_options::ServerOptions;
 use crate::compare::Verdict;
 use crate::dump::ModelInfo;
 use crate::error::{Error, Result};
 
 /// Arguments of `xcheck record`.
-#[derive(Debug, ClapArgs)]
-pub struct Args {
+#[derive(Debug, Args)]
+pub struct RecordArgs {
     #[command(flatten)]
-    asking: AskingOptions,
+    asking: ServerOptions,
     /// Dump to write: a new file ending in .safetensors
     #[arg(long, short, value_name = "DUMP")]
     out: PathBuf,
@@ -35,7 +35,7 @@ pub struct Args {
 }
 
 /// Asks once, and writes what came.
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &RecordArgs) -> Result<Verdict> {
     let out = &args.out;
     if out.extension().is_none_or(|extension| extension != "safetensors") {
         return Err(Error::Usage("--out: expected a file ending in .safetensors".into()));
@@ -43,7 +43,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     if out.exists() {
         return Err(Error::Usage(format!("{} already exists; use another name or remove it", out.display())));
     }
-    let target = args.model.as_deref().map(|model| TargetOptions::of(model).find()).transpose()?;
+    let target = args.model.as_deref().map(|model| RequestedModelOptions::of(model).find()).transpose()?;
     let architecture = match &target {
         Some(target) => target.variants[0].files.load()?.model.architecture().to_owned(),
         None => args.architecture.clone(),

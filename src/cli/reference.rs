@@ -2,34 +2,34 @@
 
 use std::path::PathBuf;
 
-use clap::Args as ClapArgs;
+use clap::Args;
 use serde_json::json;
 
-use crate::cli::making::MakingOptions;
-use crate::cli::numerics::Dtype;
-use crate::cli::options::{FormatOptions, TargetOptions};
+use crate::cli::numerics::TorchDtype;
+use crate::cli::options::{FormatOptions, RequestedModelOptions};
 use crate::cli::prompt::PromptOptions;
-use crate::cli::subject::Wish;
+use crate::cli::reference_options::ReferenceOptions;
+use crate::cli::reference_request::ReferenceRequest;
 use crate::compare::Verdict;
 use crate::error::Result;
-use crate::reference::Input;
+use crate::reference::ReferenceInput;
 use crate::report::shell;
 
 /// Arguments of `xcheck reference`.
-#[derive(Debug, ClapArgs)]
-pub struct Args {
+#[derive(Debug, Args)]
+pub struct ReferenceArgs {
     #[command(flatten)]
-    target: TargetOptions,
+    target: RequestedModelOptions,
     #[command(flatten)]
     prompt: PromptOptions,
     /// Number of greedy decode passes after the prompt
     #[arg(long, value_name = "N", default_value_t = DECODE)]
     decode: u16,
     #[command(flatten)]
-    making: MakingOptions,
+    making: ReferenceOptions,
     /// Type that the engine computes in [default: f32; llama.cpp: the file's]
     #[arg(long, value_enum, help_heading = "Reference engine")]
-    dtype: Option<Dtype>,
+    dtype: Option<TorchDtype>,
     /// Dump to write [default: in the folder of the model's dumps]
     ///
     /// A new directory, or a file ending in .safetensors. By default the dump is written where `xcheck run`
@@ -47,13 +47,13 @@ pub struct Args {
 pub const DECODE: u16 = 4;
 
 /// Makes a reference and prints the command to compare with it.
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &ReferenceArgs) -> Result<Verdict> {
     let target = args.target.find()?;
-    let wish = Wish {
+    let wish = ReferenceRequest {
         engine: args.making.with,
         input: args.prompt.input(),
         decode: args.decode.into(),
-        dtype: args.dtype.map(Dtype::name),
+        dtype: args.dtype.map(TorchDtype::name),
         out: args.out.clone(),
     };
     let out = args.making.make(&target, &wish, args.verbose)?;
@@ -67,8 +67,8 @@ pub fn run(args: &Args) -> Result<Verdict> {
 
 impl PromptOptions {
     /// Returns the given input for another engine.
-    pub fn input(&self) -> Option<Input> {
-        let prompt = self.prompt.clone().map(Input::Prompt);
-        prompt.or_else(|| self.tokens.clone().map(Input::Tokens))
+    pub fn input(&self) -> Option<ReferenceInput> {
+        let prompt = self.prompt.clone().map(ReferenceInput::Prompt);
+        prompt.or_else(|| self.tokens.clone().map(ReferenceInput::Tokens))
     }
 }

@@ -3,18 +3,18 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::cli::content::DumpFiles;
-use crate::cli::elsewhere::dump_behind;
-use crate::cli::foreign::Foreign;
-use crate::cli::named::{NamedDump, told_apart};
+use crate::cli::dump_hash::DumpFiles;
+use crate::cli::mapped_files::MappedFileContext;
+use crate::cli::named_dump::{NamedDump, told_apart};
 use crate::cli::names::dump_name;
+use crate::cli::remote_files::dump_behind;
+use crate::cli::requested_model::RequestedModel;
 use crate::cli::sequence::{asked_for, parts_of};
-use crate::cli::target::Target;
 use crate::dump::Dump;
 use crate::error::{Error, Result};
 use crate::format::FileBytes;
 use crate::remote::Url;
-use crate::shipped;
+use crate::shipped_models;
 
 /// Note on files of llama-perplexity.
 const OF_CHUNKS: &str = "a file of llama-perplexity: 16-bit log-probabilities of at most the 1024 top \
@@ -22,7 +22,7 @@ const OF_CHUNKS: &str = "a file of llama-perplexity: 16-bit log-probabilities of
                          so that of llama.cpp with an f16 cache is used; set another with --numerics and \
                          --kv-cache";
 
-impl Target {
+impl RequestedModel {
     /// Returns the requested references, else every one found for this model, and notes on those of other
     /// files.
     ///
@@ -31,7 +31,7 @@ impl Target {
     pub fn references(
         &self,
         asked: &[String],
-        foreign: &Foreign,
+        foreign: &MappedFileContext,
     ) -> Result<(Vec<NamedDump>, Option<String>)> {
         if !asked.is_empty() {
             let dumps =
@@ -41,7 +41,7 @@ impl Target {
             return Ok((told_apart(dumps), None));
         }
         let (mut own, mut others) = (Vec::new(), Vec::new());
-        let found = self.found()?.into_iter().map(Place::open).collect::<Result<Vec<_>>>()?;
+        let found = self.found()?.into_iter().map(DumpLocation::open).collect::<Result<Vec<_>>>()?;
         for dump in found.into_iter().flatten() {
             let is_silent = dump.dump.manifest.model.sha256.is_none();
             let is_own = is_silent || self.made_from(&dump)?.is_some();
@@ -67,12 +67,12 @@ impl Target {
     }
 
     /// A reference by the name that tables give it, or by path.
-    fn reference(&self, typed: &str, foreign: &Foreign) -> Result<Vec<NamedDump>> {
+    fn reference(&self, typed: &str, foreign: &MappedFileContext) -> Result<Vec<NamedDump>> {
         let found = self.found()?;
-        let names: Vec<String> = found.iter().map(Place::name).collect();
+        let names: Vec<String> = found.iter().map(DumpLocation::name).collect();
         // Whole names are those that commands without a model take.
         let own = typed.strip_prefix(&format!("{}/", self.name)).filter(|_| self.shipped_model().is_some());
-        let named = |place: &Place| place.name() == own.unwrap_or(typed);
+        let named = |place: &DumpLocation| place.name() == own.unwrap_or(typed);
         if let Some(named) = found.into_iter().find(named) {
             return named.open();
         }
@@ -80,7 +80,7 @@ impl Target {
             return opened(typed, foreign);
         }
         if let Some(url) = Url::of(typed)? {
-            return Place::Elsewhere(url).open();
+            return DumpLocation::Elsewhere(url).open();
         }
         let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
         Err(Error::Usage(format!(
@@ -90,17 +90,17 @@ impl Target {
     }
 
     /// Returns the places of all dumps that ship with the model or are in its folder for dumps.
-    fn found(&self) -> Result<Vec<Place>> {
+    fn found(&self) -> Result<Vec<DumpLocation>> {
         let mut found = Vec::new();
         if let Some(model) = self.shipped_model() {
             let dumps = model.dumps()?.into_iter();
-            found.extend(dumps.map(|(name, source)| Place::Shipped(model.name, name, source)));
+            found.extend(dumps.map(|(name, source)| DumpLocation::Shipped(model.name, name, source)));
         }
         found.extend(self.beside()?);
         Ok(found)
     }
 
-    fn beside(&self) -> Result<Vec<Place>> {
+    fn beside(&self) -> Result<Vec<DumpLocation>> {
         let folder = self.dumps_folder();
         if !folder.is_dir() {
             return Ok(Vec::new());
@@ -110,25 +110,25 @@ impl Target {
         let mut paths = paths.collect::<Result<Vec<_>>>()?;
         paths.retain(|path| may_be_a_dump(path));
         paths.sort();
-        Ok(paths.into_iter().map(Place::Path).collect())
+        Ok(paths.into_iter().map(DumpLocation::Path).collect())
     }
 }
 
 /// The place of a dump.
-enum Place {
+enum DumpLocation {
     /// A shipped dump of a model, by its unique name.
     Shipped(&'static str, String, FileBytes),
     Path(PathBuf),
     Elsewhere(Url),
 }
 
-impl Place {
+impl DumpLocation {
     /// The name in tables.
     fn name(&self) -> String {
         match self {
-            Place::Shipped(_, name, _) => name.clone(),
-            Place::Path(path) => dump_name(path),
-            Place::Elsewhere(url) => dump_name(url.shown().as_ref()),
+            DumpLocation::Shipped(_, name, _) => name.clone(),
+            DumpLocation::Path(path) => dump_name(path),
+            DumpLocation::Elsewhere(url) => dump_name(url.shown().as_ref()),
         }
     }
 
@@ -136,22 +136,22 @@ impl Place {
     fn open(self) -> Result<Vec<NamedDump>> {
         let name = self.name();
         match self {
-            Place::Shipped(model, typed, source) => {
+            DumpLocation::Shipped(model, typed, source) => {
                 let alone = format!("{model}/{typed}");
                 let files = DumpFiles::Bytes(source.clone());
                 let dumps = Dump::all_from_source(source)?;
-                Ok(named_dumps(dumps, &NamedAs { name, typed, alone, notes: Vec::new(), files }))
+                Ok(named_dumps(dumps, &DumpNames { name, typed, alone, notes: Vec::new(), files }))
             }
-            Place::Path(path) => {
+            DumpLocation::Path(path) => {
                 let typed = path.display().to_string();
                 let dumps = Dump::open_all(&path)?;
                 let files = DumpFiles::at(&path)?;
                 Ok(named_dumps(
                     dumps,
-                    &NamedAs { name, alone: typed.clone(), typed, notes: Vec::new(), files },
+                    &DumpNames { name, alone: typed.clone(), typed, notes: Vec::new(), files },
                 ))
             }
-            Place::Elsewhere(url) => {
+            DumpLocation::Elsewhere(url) => {
                 let source = dump_behind(&url)?;
                 let typed = url.shown().to_owned();
                 let pin = source.data.pin().unwrap_or_default().to_owned();
@@ -165,14 +165,14 @@ impl Place {
                     }
                 };
                 let notes = vec![format!("the dump was read in parts from {typed} ({pin}{hashes})")];
-                Ok(named_dumps(dumps, &NamedAs { name, alone: typed.clone(), typed, notes, files }))
+                Ok(named_dumps(dumps, &DumpNames { name, alone: typed.clone(), typed, notes, files }))
             }
         }
     }
 }
 
 /// The names of a dump.
-struct NamedAs {
+struct DumpNames {
     name: String,
     typed: String,
     alone: String,
@@ -181,7 +181,7 @@ struct NamedAs {
 }
 
 /// One of several sequences goes by its name or number behind a `#`.
-fn named_dumps(dumps: Vec<Dump>, known: &NamedAs) -> Vec<NamedDump> {
+fn named_dumps(dumps: Vec<Dump>, known: &DumpNames) -> Vec<NamedDump> {
     let is_one = dumps.len() == 1;
     let one = |dump: Dump| {
         let sequence = dump.manifest.sequence.as_ref().filter(|_| !is_one);
@@ -213,44 +213,44 @@ fn may_be_a_dump(path: &Path) -> bool {
 ///
 /// # Errors
 /// If there is none, or it cannot be read.
-pub fn dumps_named(typed: &str, foreign: &Foreign) -> Result<Vec<NamedDump>> {
+pub fn dumps_named(typed: &str, foreign: &MappedFileContext) -> Result<Vec<NamedDump>> {
     only_asked_for(typed, all_named(parts_of(typed).0, foreign)?)
 }
 
 /// Opens a local dump, or a file that a map reads as one.
-fn opened(typed: &str, foreign: &Foreign) -> Result<Vec<NamedDump>> {
+fn opened(typed: &str, foreign: &MappedFileContext) -> Result<Vec<NamedDump>> {
     let path = Path::new(typed);
     if let Some(chunks) = foreign.chunks(path)? {
         let (name, notes, files) = (dump_name(path), vec![OF_CHUNKS.to_owned()], DumpFiles::at(path)?);
-        let known = NamedAs { name, typed: typed.to_owned(), alone: typed.to_owned(), notes, files };
+        let known = DumpNames { name, typed: typed.to_owned(), alone: typed.to_owned(), notes, files };
         return Ok(named_dumps(chunks, &known));
     }
     match foreign.open(path)? {
         Some(read) => Ok(vec![read]),
-        None => Place::Path(typed.into()).open(),
+        None => DumpLocation::Path(typed.into()).open(),
     }
 }
 
-fn all_named(typed: &str, foreign: &Foreign) -> Result<Vec<NamedDump>> {
+fn all_named(typed: &str, foreign: &MappedFileContext) -> Result<Vec<NamedDump>> {
     if let Some(url) = Url::of(typed)? {
-        return Place::Elsewhere(url).open();
+        return DumpLocation::Elsewhere(url).open();
     }
     if Path::new(typed).exists() {
         return opened(typed, foreign);
     }
-    let mut found = shipped::dumps_named(typed)?;
+    let mut found = shipped_models::dumps_named(typed)?;
     let names: Vec<_> = found.iter().map(|(model, name, _)| format!("{model}/{name}")).collect();
     match (found.pop(), names.as_slice()) {
         (Some((_, name, source)), [alone]) => {
             let (alone, files) = (alone.clone(), DumpFiles::Bytes(source.clone()));
             let dumps = Dump::all_from_source(source)?;
-            let known = NamedAs { name, typed: typed.to_owned(), alone, notes: Vec::new(), files };
+            let known = DumpNames { name, typed: typed.to_owned(), alone, notes: Vec::new(), files };
             Ok(named_dumps(dumps, &known))
         }
         (None, _) => Err(Error::Usage(format!(
             "no dump '{typed}': no such file and no shipped dump; shipped dumps have names like \
              tiny-llama2/transformers-f32 (xcheck models lists them){}",
-            shipped::absent()?
+            shipped_models::absent()?
         ))),
         _ => Err(Error::Usage(format!(
             "'{typed}' is ambiguous: several models have this dump: {}",

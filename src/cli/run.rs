@@ -2,34 +2,34 @@
 
 use std::time::SystemTime;
 
-use clap::Args as ClapArgs;
+use clap::Args;
 use clap::builder::UnknownArgumentValueParser;
 
 use crate::cases::Case;
 use crate::checkpoint::Checkpoint;
 use crate::cli::cases::{CaseOptions, own_tokens};
-use crate::cli::foreign::Foreign;
-use crate::cli::judging::{Judging, JudgingOptions, Models};
-use crate::cli::making::MakingOptions;
-use crate::cli::named::NamedDump;
+use crate::cli::comparison::{ComparisonContext, ComparisonOptions, LoadedModels};
+use crate::cli::mapped_files::MappedFileContext;
+use crate::cli::named_dump::NamedDump;
 use crate::cli::names::{command, folder_name, model_name};
-use crate::cli::output::Output;
-use crate::cli::parting::parting;
-use crate::cli::progress::Progress;
+use crate::cli::output::ReportOutput;
+use crate::cli::progress::RunProgress;
 use crate::cli::prompt::PromptOptions;
 use crate::cli::reference::DECODE;
-use crate::cli::subject::{Wish, takes};
-use crate::cli::target::{Target, record};
+use crate::cli::reference_options::ReferenceOptions;
+use crate::cli::reference_request::{ReferenceRequest, takes};
+use crate::cli::requested_model::{RequestedModel, record};
 use crate::cli::terminal::tell;
-use crate::cli::texts::texts;
+use crate::cli::text_difference::parting;
+use crate::cli::token_texts::texts;
 use crate::compare::{Role, Selection, Verdict};
 use crate::diagnose::{Mode, Rounding, Rules, check_case};
 use crate::error::{Error, Result};
 use crate::report::{Comparison, Report, Timing, quoted, shell};
 
 /// Arguments of `xcheck run`.
-#[derive(Debug, ClapArgs)]
-pub struct Args {
+#[derive(Debug, Args)]
+pub struct RunArgs {
     /// Reference dump: name, path, URL or - (stdin) [default: all found]
     ///
     /// The default is every dump found for the model. A stream (- for standard input, or a FIFO) is judged
@@ -41,7 +41,7 @@ pub struct Args {
     ))]
     candidate: Option<()>,
     #[command(flatten)]
-    pub(super) options: JudgingOptions,
+    pub(super) options: ComparisonOptions,
     #[command(flatten)]
     prompt: PromptOptions,
     #[command(flatten)]
@@ -50,11 +50,11 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["reference", "case"], help_heading = "Reference engine")]
     make_references: bool,
     #[command(flatten)]
-    making: MakingOptions,
+    making: ReferenceOptions,
 }
 
 /// Runs the model and compares. Errors after the report is opened are also in the report.
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &RunArgs) -> Result<Verdict> {
     let mut output = args.options.open_output(&args.folder_name())?;
     let (report, advice) = output.or_refuse(|output| compare(args, output))?;
     let verdict = output.finish(&report)?;
@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
 
 /// Judges each model. Beside the report come the lines to print after it: dumps that were left out and, if a model has no
 /// reference, how to make one.
-fn compare(args: &Args, output: &Output) -> Result<(Report, Vec<String>)> {
+fn compare(args: &RunArgs, output: &ReportOutput) -> Result<(Report, Vec<String>)> {
     let options = &args.options;
     if let Some(typed) = options.stream.of(&args.reference)? {
         return Ok((args.streamed(typed, output)?, Vec::new()));
@@ -78,7 +78,7 @@ fn compare(args: &Args, output: &Output) -> Result<(Report, Vec<String>)> {
     let (selection, tolerances) = (options.selection(), options.select.tolerances()?);
     let (mut results, mut advice) = (Vec::new(), Vec::new());
     for target in &targets {
-        let judging = Judging {
+        let judging = ComparisonContext {
             target,
             selection: &selection,
             tolerances: &tolerances,
@@ -98,25 +98,28 @@ fn compare(args: &Args, output: &Output) -> Result<(Report, Vec<String>)> {
     Ok((Report { command: command(), results, checkpoints, served: None }, advice))
 }
 
-impl Args {
+impl RunArgs {
     fn folder_name(&self) -> String {
         let named: Vec<&str> = self.reference.iter().chain(self.cases.named()).map(String::as_str).collect();
         folder_name("run", model_name(&self.options.target.model), &named)
     }
 
     /// Runs a model on each reference's own input and compares, then on the prompt of each known case.
-    fn judge_model(&self, judging: &Judging) -> Result<(Vec<Comparison>, Vec<String>)> {
+    fn judge_model(&self, judging: &ComparisonContext) -> Result<(Vec<Comparison>, Vec<String>)> {
         let (options, target) = (&self.options, judging.target);
         self.make_references(target)?;
         let (references, left_out) = match self.reference.is_empty() && self.cases.are_named() {
             true => (Vec::new(), None),
             false => {
                 let tokens = self.prompt.tokens(target)?;
-                target.references(&self.reference, &Foreign::new(&options.map, tokens, Some(target)))?
+                target.references(
+                    &self.reference,
+                    &MappedFileContext::new(&options.map, tokens, Some(target)),
+                )?
             }
         };
         self.prompt.check_all(target, &references)?;
-        let mut models = Models::new(&options.model);
+        let mut models = LoadedModels::new(&options.model);
         // A damaged model is an error, whatever it would be compared with.
         let is_needed = references.is_empty() || self.runs_known_cases();
         let loaded = is_needed.then(|| models.load(&target.variants[0])).transpose()?;
@@ -136,14 +139,14 @@ impl Args {
     }
 
     /// Makes a reference if requested and missing, or missing for the named engine.
-    fn make_references(&self, target: &Target) -> Result<()> {
+    fn make_references(&self, target: &RequestedModel) -> Result<()> {
         if !self.make_references {
             return match self.making.are_given() {
                 true => Err(Error::Usage("--with, --python and --yes need --make-references; add it".into())),
                 false => Ok(()),
             };
         }
-        let (here, _) = target.references(&[], &Foreign::default())?;
+        let (here, _) = target.references(&[], &MappedFileContext::default())?;
         let is_wanted = |named: &NamedDump| {
             self.making.with.is_none_or(|engine| named.dump.manifest.producer.name == engine.producer())
         };
@@ -151,12 +154,17 @@ impl Args {
             return Ok(());
         }
         let decode = usize::from(DECODE);
-        let wish = Wish { engine: self.making.with, input: self.prompt.input(), decode, ..Wish::default() };
+        let wish = ReferenceRequest {
+            engine: self.making.with,
+            input: self.prompt.input(),
+            decode,
+            ..ReferenceRequest::default()
+        };
         self.making.make(target, &wish, self.options.output.verbose).map(drop)
     }
 
     /// Along a reference that comes through a pipe.
-    fn streamed(&self, typed: &str, output: &Output) -> Result<Report> {
+    fn streamed(&self, typed: &str, output: &ReportOutput) -> Result<Report> {
         let options = &self.options;
         if self.cases.are_named() || self.prompt.is_given() || !options.map.maps.is_empty() {
             return Err(Error::Usage(
@@ -168,7 +176,7 @@ impl Args {
         let mode = options.stream.mode(options.mode()?, &options.shard)?;
         let target = options.target.find()?;
         let (selection, tolerances) = (options.selection(), options.select.tolerances()?);
-        let judging = Judging {
+        let judging = ComparisonContext {
             target: &target,
             selection: &selection,
             tolerances: &tolerances,
@@ -177,13 +185,18 @@ impl Args {
             command: ("run", Some("--reference")),
             output,
         };
-        let results = vec![judging.stream(typed, Role::Reference, &mut Models::new(&options.model))?];
+        let results = vec![judging.stream(typed, Role::Reference, &mut LoadedModels::new(&options.model))?];
         Ok(Report { command: command(), results, checkpoints: selection.checkpoints.clone(), served: None })
     }
 
-    fn case(&self, case: &Case, judging: &Judging, models: &mut Models) -> Result<Comparison> {
+    fn case(
+        &self,
+        case: &Case,
+        judging: &ComparisonContext,
+        models: &mut LoadedModels,
+    ) -> Result<Comparison> {
         let started = SystemTime::now();
-        let Judging { target, tolerances, .. } = *judging;
+        let ComparisonContext { target, tolerances, .. } = *judging;
         let variant = &target.variants[0];
         variant.begin_hash();
         let loaded = models.load(variant)?;
@@ -204,7 +217,7 @@ impl Args {
             causes: self.options.causes.are_sought(),
             budget: None,
         };
-        let mut progress = Progress::new(&case.name, loaded.model.dimensions().n_layers);
+        let mut progress = RunProgress::new(&case.name, loaded.model.dimensions().n_layers);
         let (model, dump) = (&*loaded.model, case.reference(loaded.model.architecture())?);
         let own = own_tokens(target, case);
         let mut outcome = check_case(&case.name, model, &*numerics, &dump, &own, rules, &mut progress)?;
@@ -236,7 +249,7 @@ impl Args {
 }
 
 /// Returns the command that makes a reference for a model without one.
-fn how_to_make_one(target: &Target) -> String {
+fn how_to_make_one(target: &RequestedModel) -> String {
     let folder = target.dumps_folder();
     let lacking = format!("no reference for {} in {}", target.name, folder.display());
     if target.is_elsewhere() {

@@ -1,12 +1,12 @@
 //! `xcheck selfcheck`: what the engine must find of itself.
 
-use clap::Args as ClapArgs;
+use clap::Args;
 use comfy_table::{Table, presets};
 use serde_json::json;
 
 use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::{FormatOptions, ModelOptions, TargetOptions, ThreadOptions};
-use crate::cli::target::{Target, Variant};
+use crate::cli::options::{FormatOptions, ModelOptions, RequestedModelOptions, ThreadOptions};
+use crate::cli::requested_model::{ModelVariant, RequestedModel};
 use crate::compare::Verdict;
 use crate::error::Result;
 use crate::model::LoadedModel;
@@ -14,10 +14,10 @@ use crate::numerics::{BitnetCpp, F32, Llama2C, LlamaCpp, Numerics, Transformers}
 use crate::selfcheck::{Checked, Subject, check_all, formats_agree};
 
 /// Arguments of `xcheck selfcheck`.
-#[derive(Debug, ClapArgs)]
-pub struct Args {
+#[derive(Debug, Args)]
+pub struct SelfcheckArgs {
     #[command(flatten)]
-    target: TargetOptions,
+    target: RequestedModelOptions,
     #[command(flatten)]
     output: FormatOptions,
     #[command(flatten)]
@@ -29,14 +29,14 @@ pub struct Args {
 }
 
 /// The result of a check with its subject.
-struct Row {
+struct SelfcheckRow {
     model: String,
     numerics: String,
     checked: Checked,
 }
 
 /// Checks each format of a model, in f32 and in what its makers compute with, and its formats against each other.
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &SelfcheckArgs) -> Result<Verdict> {
     let target = args.target.find()?;
     let mut rows = Vec::new();
     let mut loaded = Vec::new();
@@ -53,7 +53,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     Ok(verdict(&rows))
 }
 
-impl Args {
+impl SelfcheckArgs {
     /// Returns the requested numerics, else f32 and the usual ones for the file's type.
     fn numerics_of(&self, model: &LoadedModel) -> Result<Vec<Box<dyn Numerics>>> {
         if self.numerics.is_named() {
@@ -80,14 +80,18 @@ fn can_compute(model: &LoadedModel, numerics: &dyn Numerics) -> bool {
     matrices.all(|(_, matrix)| numerics.weight_types().contains(&matrix.dtype))
 }
 
-fn check(variant: &Variant, model: &LoadedModel, numerics: &dyn Numerics) -> Result<Vec<Row>> {
+fn check(variant: &ModelVariant, model: &LoadedModel, numerics: &dyn Numerics) -> Result<Vec<SelfcheckRow>> {
     let checked = check_all(Subject { model: &*model.model, numerics })?;
-    let row = |checked| Row { model: variant.name.clone(), numerics: numerics.name().to_owned(), checked };
+    let row =
+        |checked| SelfcheckRow { model: variant.name.clone(), numerics: numerics.name().to_owned(), checked };
     Ok(checked.into_iter().map(row).collect())
 }
 
 /// The first format against every other of another kind whose weights are of the same type.
-fn across_formats(target: &Target, loaded: &[(&Variant, LoadedModel)]) -> Result<Vec<Row>> {
+fn across_formats(
+    target: &RequestedModel,
+    loaded: &[(&ModelVariant, LoadedModel)],
+) -> Result<Vec<SelfcheckRow>> {
     let is_gguf = |model: &LoadedModel| model.format == "gguf";
     let (first, rest) = loaded.split_first().expect("a target has a variant");
     let others: Vec<_> = rest
@@ -97,7 +101,11 @@ fn across_formats(target: &Target, loaded: &[(&Variant, LoadedModel)]) -> Result
     if others.is_empty() {
         let why = "the model is available in one format only, or with different weight types";
         let checked = Checked::not_applicable("safetensors equals GGUF", why);
-        return Ok(vec![Row { model: target.name.clone(), numerics: F32.name().to_owned(), checked }]);
+        return Ok(vec![SelfcheckRow {
+            model: target.name.clone(),
+            numerics: F32.name().to_owned(),
+            checked,
+        }]);
     }
     let mut rows = Vec::new();
     for other in others {
@@ -105,13 +113,13 @@ fn across_formats(target: &Target, loaded: &[(&Variant, LoadedModel)]) -> Result
             [&first.1, &other.1].map(|loaded| Subject { model: &*loaded.model, numerics: &F32 });
         let checked = formats_agree(one, another)?;
         let model = format!("{} and {}", first.0.name, other.0.name);
-        rows.push(Row { model, numerics: F32.name().to_owned(), checked });
+        rows.push(SelfcheckRow { model, numerics: F32.name().to_owned(), checked });
     }
     Ok(rows)
 }
 
 /// Returns the verdict; checks that do not apply are ignored.
-fn verdict(rows: &[Row]) -> Verdict {
+fn verdict(rows: &[SelfcheckRow]) -> Verdict {
     Verdict::over(rows.iter().filter_map(|row| row.checked.verdict))
 }
 
@@ -119,10 +127,10 @@ fn word(checked: &Checked) -> &'static str {
     checked.verdict.map_or("none", Verdict::name)
 }
 
-fn table(rows: &[Row]) -> String {
+fn table(rows: &[SelfcheckRow]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(["model", "numerics", "check", "verdict", "found"]);
-    for Row { model, numerics, checked } in rows {
+    for SelfcheckRow { model, numerics, checked } in rows {
         table.add_row([model, numerics, checked.check, word(checked), checked.detail.as_str()]);
     }
     let count = |wanted| rows.iter().filter(|row| row.checked.verdict == Some(wanted)).count();
@@ -136,8 +144,8 @@ fn table(rows: &[Row]) -> String {
     )
 }
 
-fn as_json(model: &str, rows: &[Row]) -> serde_json::Value {
-    let row = |Row { model, numerics, checked }: &Row| {
+fn as_json(model: &str, rows: &[SelfcheckRow]) -> serde_json::Value {
+    let row = |SelfcheckRow { model, numerics, checked }: &SelfcheckRow| {
         json!({
             "model": model,
             "numerics": numerics,

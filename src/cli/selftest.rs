@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use clap::Args as ClapArgs;
+use clap::Args;
 use clap::builder::PossibleValuesParser;
 use comfy_table::{Table as Lines, presets};
 use rayon::ThreadPoolBuilder;
 use serde_json::{Value, json};
 
 use crate::atomic_write::write_whole;
-use crate::cli::options::{FormatOptions, ModelOptions, TargetOptions, ThreadOptions};
-use crate::cli::progress::Counted;
+use crate::cli::options::{FormatOptions, ModelOptions, RequestedModelOptions, ThreadOptions};
+use crate::cli::progress::StepProgress;
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::model::Model;
@@ -27,8 +27,8 @@ use crate::selftest::{kinds, other_kernels, plants_of, sensitivities};
 const DETAILED: &str = "tiny-llama3-f32";
 
 /// Arguments of `xcheck selftest`.
-#[derive(Debug, ClapArgs)]
-pub struct Args {
+#[derive(Debug, Args)]
+pub struct SelftestArgs {
     /// Model to test with, instead of the shipped ones
     #[arg(long, short, value_name = "MODEL")]
     model: Option<String>,
@@ -60,7 +60,7 @@ pub struct Args {
 }
 
 /// Plants, judges, counts.
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &SelftestArgs) -> Result<Verdict> {
     let promise = args.promise()?;
     let beds = args.beds()?;
     let jobs = args.jobs(&beds)?;
@@ -80,7 +80,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     Ok(verdict)
 }
 
-impl Args {
+impl SelftestArgs {
     fn arithmetics(&self) -> impl Iterator<Item = &'static str> + Clone {
         let is_wanted =
             |name: &&str| self.arithmetic.is_empty() || self.arithmetic.iter().any(|asked| asked == name);
@@ -91,7 +91,7 @@ impl Args {
     fn beds(&self) -> Result<Vec<Bed>> {
         let names = self.model.as_deref().map_or(MODELS.to_vec(), |typed| vec![typed]);
         let loaded = |typed: &str| {
-            let target = TargetOptions::of(typed).find()?;
+            let target = RequestedModelOptions::of(typed).find()?;
             let model: Arc<dyn Model> = self.model_options.load(&target.variants[0])?.model.into();
             Ok((target.name, model))
         };
@@ -181,7 +181,7 @@ fn can_compute(bed: &Bed) -> bool {
 /// Side by side, each alone on its thread: most of what a small model does has too little for several, and the main thread,
 /// which is one of those that others wait for, waits here.
 fn judged(jobs: &[Job]) -> Result<Vec<Judged>> {
-    let (next, steps) = (AtomicUsize::new(0), Mutex::new(Counted::new("change", jobs.len())));
+    let (next, steps) = (AtomicUsize::new(0), Mutex::new(StepProgress::new("change", jobs.len())));
     let work = || {
         let mut results = Vec::new();
         while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {

@@ -3,23 +3,23 @@
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 
-use clap::Args as ClapArgs;
+use clap::Args;
 use serde_json::json;
 
 use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::{FormatOptions, ModelOptions, TargetOptions, ThreadOptions};
+use crate::cli::options::{FormatOptions, ModelOptions, RequestedModelOptions, ThreadOptions};
 use crate::cli::terminal::tell;
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::input;
-use crate::serve::{Limits, Served, serve};
+use crate::serve::{RequestLimits, ServedModel, serve};
 use crate::tokenizer::ChatTemplate;
 
 /// Arguments of `xcheck serve`.
-#[derive(Debug, ClapArgs)]
-pub struct Args {
+#[derive(Debug, Args)]
+pub struct ServeArgs {
     #[command(flatten)]
-    target: TargetOptions,
+    target: RequestedModelOptions,
     /// Address to listen on; any but 127.0.0.1 is open without authentication
     ///
     /// Any address but 127.0.0.1 exposes the server to other machines without authentication.
@@ -47,7 +47,7 @@ pub struct Args {
 }
 
 /// Limits of client requests.
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 struct LimitOptions {
     /// Maximum tokens of prompt and generation [default: the model's context]
     #[arg(long, value_name = "N", help_heading = "Limits")]
@@ -77,7 +77,7 @@ fn parallel(text: &str) -> std::result::Result<usize, String> {
 }
 
 /// Serves until the process is stopped.
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &ServeArgs) -> Result<Verdict> {
     let served = args.served()?;
     let address = (args.host, args.port);
     let refuse = |error: std::io::Error| {
@@ -99,8 +99,8 @@ pub fn run(args: &Args) -> Result<Verdict> {
     Ok(Verdict::Pass)
 }
 
-impl Args {
-    fn served(&self) -> Result<Served> {
+impl ServeArgs {
+    fn served(&self) -> Result<ServedModel> {
         let target = self.target.find()?;
         let variant = &target.variants[0];
         let loaded = self.model_options.load(variant)?;
@@ -116,7 +116,7 @@ impl Args {
         let template =
             chat.template.clone().map(|source| ChatTemplate::new(source, &chat.tokens)).transpose()?;
         let limits = self.limits.limits(loaded.model.dimensions().context_length)?;
-        Ok(Served {
+        Ok(ServedModel {
             name: self.name.clone().unwrap_or_else(|| target.name.clone()),
             template,
             chat,
@@ -129,14 +129,14 @@ impl Args {
 }
 
 impl LimitOptions {
-    fn limits(&self, trained_for: usize) -> Result<Limits> {
+    fn limits(&self, trained_for: usize) -> Result<RequestLimits> {
         let context = self.context.unwrap_or(trained_for);
         if !(1..=trained_for).contains(&context) {
             return Err(Error::Usage(format!(
                 "invalid --context {context}, expected 1 to {trained_for}, the model's context length"
             )));
         }
-        Ok(Limits {
+        Ok(RequestLimits {
             context,
             max_tokens: self.max_tokens.unwrap_or(context).min(context),
             max_logprobs: self.max_logprobs,

@@ -7,19 +7,19 @@ use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
-use crate::cli::content::HashedFiles;
-use crate::cli::judging::{Judging, about_arithmetic};
-use crate::cli::named::NamedDump;
+use crate::cli::comparison::{ComparisonContext, about_arithmetic};
+use crate::cli::dump_hash::DumpHash;
+use crate::cli::named_dump::NamedDump;
 use crate::cli::names::command;
-use crate::cli::progress::Progress;
-use crate::cli::target::Variant;
+use crate::cli::progress::RunProgress;
+use crate::cli::requested_model::ModelVariant;
 use crate::cli::terminal::tell;
-use crate::cli::unsaid::{cache_of_rows, dtype_of_values};
+use crate::cli::unstated_properties::{cache_of_rows, dtype_of_values};
 use crate::compare::Role;
 use crate::diagnose::{Evidence, Outcome, Rules, Work, cross_check_units};
+use crate::disk_cache::{DiskCache, PinnedContent};
 use crate::error::{Error, Result};
 use crate::input;
-use crate::kept::{Content, Kept};
 use crate::model::LoadedModel;
 use crate::numerics::Numerics;
 use crate::plan::{Plan, Shard};
@@ -36,21 +36,21 @@ fn told_of_part(outcome: &Outcome, all: usize) -> String {
     format!("part of a comparison: {which} ({}); combine all reports with xcheck merge", names.join(", "))
 }
 
-impl Judging<'_> {
+impl ComparisonContext<'_> {
     /// Judges a shard, unless it is already finished.
     pub(super) fn part(
         &self,
         shard: Shard,
         named: &NamedDump,
         role: Role,
-        variant: &Variant,
+        variant: &ModelVariant,
         loaded: &LoadedModel,
     ) -> Result<Comparison> {
         let started = SystemTime::now();
         if let Some(what) = named.lacking.first() {
             return Err(Error::Usage(format!("--shard: {what}")));
         }
-        let kept = Kept::from_env()?;
+        let kept = DiskCache::from_env()?;
         let files = named.files.begin_hash(kept.clone())?;
         let (numerics, is_stated) = self.settled(named, loaded, "--shard")?;
         let plan = Plan::of(&*loaded.model, &named.dump, numerics.activation_type(), self.selection);
@@ -75,7 +75,7 @@ impl Judging<'_> {
         let wanted = shard.units(&plan.costs);
         let mut run = |wanted, done| {
             let work = Work { wanted: Some(wanted), done, finished: Some(&mut keep) };
-            let mut progress = Progress::new(&named.name, loaded.model.dimensions().n_layers)
+            let mut progress = RunProgress::new(&named.name, loaded.model.dimensions().n_layers)
                 .along(named.dump.manifest.passes.iter().map(|pass| pass.tokens.len()));
             cross_check_units(
                 &named.name,
@@ -104,7 +104,7 @@ impl Judging<'_> {
         &self,
         before: Result<Report, String>,
         now: &Comparison,
-        files: &HashedFiles,
+        files: &DumpHash,
     ) -> Result<Vec<(usize, Evidence)>> {
         const UNCERTAIN: &str = "the dump has no reliable content hash, so a change could not be detected";
         let is_certain = |report| if files.is_certain { Ok(report) } else { Err(UNCERTAIN.to_owned()) };
@@ -169,7 +169,7 @@ impl Judging<'_> {
     pub(super) fn remarks(
         &self,
         named: &NamedDump,
-        variant: &Variant,
+        variant: &ModelVariant,
         outcome: &Outcome,
         is_stated: bool,
         numerics: &dyn Numerics,
@@ -184,10 +184,10 @@ impl Judging<'_> {
     /// content.
     fn asked(
         &self,
-        variant: &Variant,
+        variant: &ModelVariant,
         numerics: &dyn Numerics,
         rules: Rules,
-        (files, kept): (&HashedFiles, &Kept),
+        (files, kept): (&DumpHash, &DiskCache),
     ) -> Result<BTreeMap<String, String>> {
         let options = self.options;
         let types = [numerics.activation_type(), numerics.cache_type()].map(|dtype| dtype.name());
@@ -208,7 +208,7 @@ impl Judging<'_> {
     }
 
     /// SHA-256 of the small files that the weights are read by.
-    fn configuration(&self, variant: &Variant) -> Result<String> {
+    fn configuration(&self, variant: &ModelVariant) -> Result<String> {
         let kernels = self.options.model.kernel_config().map(sha256_of).transpose()?;
         let settings = variant.files.sha256_of_settings();
         Ok([settings].into_iter().chain(kernels).collect::<Vec<_>>().join(" "))
@@ -234,8 +234,8 @@ fn sha256_of(file: &Path) -> Result<String> {
 }
 
 /// SHA-256 of this program: a build from source has the version of the last release.
-fn build(kept: &Kept) -> Result<String> {
+fn build(kept: &DiskCache) -> Result<String> {
     let program = env::current_exe().map_err(Error::io("find", Path::new("xcheck")))?;
-    let content = Content::at(&program)?;
+    let content = PinnedContent::at(&program)?;
     content.map_err(|_| Error::Usage(format!("{}: expected a file", program.display())))?.sha256(kept)
 }

@@ -14,7 +14,7 @@ pub struct ShardOptions {
     /// Kubernetes or AWS Batch. A shard judges local errors, as with --introduced, or each layer with
     /// --from-reference. `xcheck merge` combines the reports.
     #[arg(long, value_name = "K/N|auto", value_parser = shard, help_heading = "Shards")]
-    shard: Option<WhichShard>,
+    shard: Option<ShardChoice>,
     /// Continue an interrupted run of this shard, with the same --report
     ///
     /// Finished units are not judged again.
@@ -24,13 +24,13 @@ pub struct ShardOptions {
 
 /// A shard, or who tells it.
 #[derive(Clone, Copy, Debug)]
-enum WhichShard {
+enum ShardChoice {
     Is(Shard),
     Auto,
 }
 
-fn shard(text: &str) -> std::result::Result<WhichShard, String> {
-    if text == "auto" { Ok(WhichShard::Auto) } else { text.parse().map(WhichShard::Is) }
+fn shard(text: &str) -> std::result::Result<ShardChoice, String> {
+    if text == "auto" { Ok(ShardChoice::Auto) } else { text.parse().map(ShardChoice::Is) }
 }
 
 impl ShardOptions {
@@ -46,8 +46,8 @@ impl ShardOptions {
     pub fn choice(&self) -> Result<Option<Shard>> {
         Ok(match self.shard {
             None => None,
-            Some(WhichShard::Is(shard)) => Some(shard),
-            Some(WhichShard::Auto) => Some(plan::from_environment(|name| std::env::var(name).ok())?),
+            Some(ShardChoice::Is(shard)) => Some(shard),
+            Some(ShardChoice::Auto) => Some(plan::from_environment(|name| std::env::var(name).ok())?),
         })
     }
 

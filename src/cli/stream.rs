@@ -6,12 +6,12 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use crate::atomic_write::write_whole;
-use crate::cli::content::DumpFiles;
-use crate::cli::judging::{Judging, Models};
-use crate::cli::named::NamedDump;
-use crate::cli::progress::Progress;
+use crate::cli::comparison::{ComparisonContext, LoadedModels};
+use crate::cli::dump_hash::DumpFiles;
+use crate::cli::named_dump::NamedDump;
+use crate::cli::progress::RunProgress;
 use crate::cli::stream_options::STDIN;
-use crate::cli::unsaid::cache_of_rows;
+use crate::cli::unstated_properties::cache_of_rows;
 use crate::compare::Role;
 use crate::diagnose::{Judged, Rules, Streamed};
 use crate::dump::{Dump, Manifest};
@@ -33,12 +33,12 @@ fn unbuffered() -> io::Result<Box<dyn Read>> {
 }
 
 /// A stream with its name.
-struct Named {
+struct NamedStream {
     name: String,
     typed: String,
 }
 
-impl Named {
+impl NamedStream {
     fn of(typed: &str) -> Self {
         let name = if typed == STDIN { "stdin" } else { typed };
         Self { name: name.to_owned(), typed: typed.to_owned() }
@@ -81,11 +81,11 @@ impl Named {
     }
 }
 
-impl Judging<'_> {
+impl ComparisonContext<'_> {
     /// Judges a stream until it ends. If it breaks off, or what comes cannot be judged, the report is of what came before.
-    pub(super) fn stream(&self, typed: &str, role: Role, models: &mut Models) -> Result<Comparison> {
+    pub(super) fn stream(&self, typed: &str, role: Role, models: &mut LoadedModels) -> Result<Comparison> {
         let started = SystemTime::now();
-        let (options, named) = (&self.options.stream, Named::of(typed));
+        let (options, named) = (&self.options.stream, NamedStream::of(typed));
         let folder = options.folder()?;
         let mut messages = named.open(options.largest_message.unwrap_or(LARGEST))?;
         let Some(first) = messages.take()? else {
@@ -126,7 +126,7 @@ impl Judging<'_> {
         let n_layers = loaded.model.dimensions().n_layers;
         loop {
             let number = messages.taken();
-            let mut progress = Progress::new(&format!("message {number}"), n_layers);
+            let mut progress = RunProgress::new(&format!("message {number}"), n_layers);
             let judged = self.check_cache(&dump).and_then(|()| streamed.judge(&dump, &mut progress));
             match judged {
                 Ok(judged) => keep(folder, &judged, &source)?,

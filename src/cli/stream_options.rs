@@ -7,15 +7,15 @@ use clap::Args;
 
 use crate::cli::shard_options::ShardOptions;
 use crate::diagnose::Mode;
+use crate::disk_cache;
 use crate::error::{Error, Result};
-use crate::kept;
 
 /// Argument for standard input.
 pub const STDIN: &str = "-";
 
 /// Options for the messages of a stream.
 #[derive(Clone, Debug, Default, Args)]
-pub struct StreamOptions {
+pub struct DumpStreamOptions {
     /// Folder for stream messages that fail or are inconclusive
     ///
     /// Each message is kept as a dump of its own. The folder must be new or empty.
@@ -29,10 +29,10 @@ pub struct StreamOptions {
 }
 
 fn size(text: &str) -> std::result::Result<u64, String> {
-    kept::size(text).ok_or_else(|| format!("invalid size '{text}', expected e.g. 32GB or 500MB"))
+    disk_cache::size(text).ok_or_else(|| format!("invalid size '{text}', expected e.g. 32GB or 500MB"))
 }
 
-impl StreamOptions {
+impl DumpStreamOptions {
     /// The stream among dumps that are asked for, if there is one: then it is the only one.
     ///
     /// # Errors

@@ -4,28 +4,28 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use clap::{Args as ClapArgs, ValueEnum};
+use clap::{Args, ValueEnum};
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use serde_json::json;
 
 use crate::cli::prompt;
-use crate::cli::target::Target;
+use crate::cli::requested_model::RequestedModel;
 use crate::cli::terminal::{self, say};
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::model::ModelFiles;
-use crate::shipped;
+use crate::shipped_models;
 use crate::tokenizer::{SpecialTokens, TextStream, Tokenizer, TokenizerFiles};
 
 /// Number of displayed tokens before and after the first difference.
 const AROUND: usize = 3;
 
 /// Arguments of `xcheck tokenize`.
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_long_help = "\
 Without --parse-special, <s> in TEXT is three characters, as in the sentencepiece library. Use this to test a tokenizer. \
 --prompt of the other commands reads <s> as the token, as transformers and the tools of llama.cpp do.")]
-pub struct Args {
+pub struct TokenizeArgs {
     /// Model, or a file or folder with a tokenizer
     ///
     /// A model as for the other commands, a GGUF file that holds only a vocabulary, a folder with a
@@ -68,20 +68,22 @@ enum TokenizeFormat {
 }
 
 /// A tokenizer, and what it makes of the text.
-struct Side {
+struct TokenizedText {
     name: String,
     tokenizer: Arc<dyn Tokenizer>,
     ids: Vec<u32>,
 }
 
 /// Prints the ids of the text, or the first difference between two tokenizers.
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &TokenizeArgs) -> Result<Verdict> {
     let text = read(&args.text)?;
-    let this = Side::of(&args.model, args, &text)?;
+    let this = TokenizedText::of(&args.model, args, &text)?;
     match (&args.compare, args.format) {
         (None, TokenizeFormat::Json) => terminal::document(&json!(this.ids).to_string()),
         (None, TokenizeFormat::Table) => this.show()?,
-        (Some(other), format) => return show_difference(&this, &Side::of(other, args, &text)?, format),
+        (Some(other), format) => {
+            return show_difference(&this, &TokenizedText::of(other, args, &text)?, format);
+        }
     }
     Ok(Verdict::Pass)
 }
@@ -106,8 +108,8 @@ fn read(text: &str) -> Result<String> {
     })
 }
 
-impl Side {
-    fn of(name: &str, args: &Args, text: &str) -> Result<Self> {
+impl TokenizedText {
+    fn of(name: &str, args: &TokenizeArgs, text: &str) -> Result<Self> {
         let tokenizer = find(name, args.download)?;
         let special = SpecialTokens { add: !args.no_bos, parse: args.parse_special };
         Ok(Self { name: name.to_owned(), ids: tokenizer.encode_with(text, special)?, tokenizer })
@@ -153,8 +155,8 @@ fn list(ids: &[u32]) -> String {
 /// The tokenizer behind a path or the name of a model. Weights are not read.
 fn find(name: &str, may_download: bool) -> Result<Arc<dyn Tokenizer>> {
     let path = Path::new(name);
-    if !path.exists() || shipped::model(name).is_some() || shipped::source(name)?.is_some() {
-        return prompt::tokenizer(&Target::find(name, may_download)?);
+    if !path.exists() || shipped_models::model(name).is_some() || shipped_models::source(name)?.is_some() {
+        return prompt::tokenizer(&RequestedModel::find(name, may_download)?);
     }
     let found = match TokenizerFiles::at(path)? {
         Some(files) => files.read()?,
@@ -163,7 +165,7 @@ fn find(name: &str, may_download: bool) -> Result<Arc<dyn Tokenizer>> {
     Ok(found.into())
 }
 
-fn show_difference(this: &Side, other: &Side, format: TokenizeFormat) -> Result<Verdict> {
+fn show_difference(this: &TokenizedText, other: &TokenizedText, format: TokenizeFormat) -> Result<Verdict> {
     let same = this.ids.iter().zip(&other.ids).take_while(|(one, two)| one == two).count();
     let parts = this.ids != other.ids;
     match format {
@@ -181,7 +183,7 @@ fn show_difference(this: &Side, other: &Side, format: TokenizeFormat) -> Result<
 }
 
 /// The tokens around the first that differ, side by side.
-fn show_parting(this: &Side, other: &Side, position: usize) -> Result<()> {
+fn show_parting(this: &TokenizedText, other: &TokenizedText, position: usize) -> Result<()> {
     let before = this.tokenizer.decode_lossy(&this.ids[..position])?;
     let longest = this.ids.len().max(other.ids.len());
     let mut table = Table::new();

@@ -8,22 +8,22 @@ use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 
-use super::choose::{ChosenFiles, choose, read_index};
 use super::digest::Digest;
-use super::name::{HubModel, Part, is_plain};
-use super::settings::Settings;
+use super::file_selection::{FileSelection, choose, read_index};
+use super::name::{HubModel, RepoFiles, is_plain};
+use super::settings::HubSettings;
+use crate::disk_cache::{DiskCache, PinnedFile};
 use crate::error::{Error, HubError, Result};
 use crate::input;
-use crate::kept::{Kept, Pinned};
 
 /// One repository's folder in the cache.
 pub(super) struct RepoFolder(PathBuf);
 
 /// State of a model in the cache.
 #[derive(Debug)]
-pub enum Cached {
+pub enum CacheState {
     /// All files are there.
-    Whole(Found),
+    Whole(CachedFiles),
     /// These files are missing.
     Partly(Vec<String>),
     /// No file is there.
@@ -32,32 +32,32 @@ pub enum Cached {
 
 /// A model's files in the cache, not yet checked.
 #[derive(Debug)]
-pub struct Found {
+pub struct CachedFiles {
     model: HubModel,
     snapshot: PathBuf,
     files: Vec<String>,
 }
 
-impl Cached {
+impl CacheState {
     /// Looks for the newest version of a model that was downloaded; reads no weights.
-    pub fn look_for(settings: &Settings, model: &HubModel) -> Self {
+    pub fn look_for(settings: &HubSettings, model: &HubModel) -> Self {
         let repo = RepoFolder::of(settings, &model.repo);
         let Some(snapshot) = repo.newest() else { return repo.begun() };
         match choose(&model.part, &files_below(&snapshot), |index| read_index(&snapshot.join(index))) {
-            Ok(ChosenFiles { files, missing }) if missing.is_empty() => {
-                Cached::Whole(Found { model: model.clone(), snapshot, files })
+            Ok(FileSelection { files, missing }) if missing.is_empty() => {
+                CacheState::Whole(CachedFiles { model: model.clone(), snapshot, files })
             }
-            Ok(ChosenFiles { files, .. }) if files.is_empty() => Cached::Not,
-            Ok(ChosenFiles { missing, .. }) => Cached::Partly(missing),
-            Err(_) if model.part != Part::Folder => Cached::Not,
-            Err(error) => Cached::Partly(vec![error.to_string()]),
+            Ok(FileSelection { files, .. }) if files.is_empty() => CacheState::Not,
+            Ok(FileSelection { missing, .. }) => CacheState::Partly(missing),
+            Err(_) if model.part != RepoFiles::Folder => CacheState::Not,
+            Err(error) => CacheState::Partly(vec![error.to_string()]),
         }
     }
 }
 
 impl RepoFolder {
     /// Returns the cache folder of a repository, which may not exist.
-    pub fn of(settings: &Settings, repo: &str) -> Self {
+    pub fn of(settings: &HubSettings, repo: &str) -> Self {
         Self(settings.cache.join(format!("models--{}", repo.replace('/', "--"))))
     }
 
@@ -85,21 +85,25 @@ impl RepoFolder {
     }
 
     /// Returns the state before the first download is complete.
-    fn begun(&self) -> Cached {
+    fn begun(&self) -> CacheState {
         let is_begun = fs::read_dir(self.0.join("blobs")).is_ok_and(|mut blobs| blobs.next().is_some());
-        if is_begun { Cached::Partly(vec!["files of an interrupted download".into()]) } else { Cached::Not }
+        if is_begun {
+            CacheState::Partly(vec!["files of an interrupted download".into()])
+        } else {
+            CacheState::Not
+        }
     }
 }
 
 /// A model in the cache whose every file was found to be what its name says.
 #[derive(Debug)]
-pub struct Located {
+pub struct VerifiedModel {
     /// Path that the model is opened by.
     pub path: PathBuf,
     checked: Vec<(PathBuf, Digest)>,
 }
 
-impl Located {
+impl VerifiedModel {
     /// The SHA-256 of a file, if that is what it was checked by.
     pub fn sha256(&self, path: &Path) -> Option<&str> {
         match self.checked.iter().find(|(checked, _)| checked == path) {
@@ -109,29 +113,29 @@ impl Located {
     }
 }
 
-impl Found {
+impl CachedFiles {
     /// Reads every file that is not known to be unchanged since it was read, and compares its content with what its blob is named for.
     ///
     /// # Errors
     /// [`HubError::Damaged`] if a file has another hash.
-    pub fn checked(self, kept: &Kept) -> Result<Located> {
+    pub fn checked(self, kept: &DiskCache) -> Result<VerifiedModel> {
         let paths: Vec<PathBuf> = self.files.iter().map(|file| self.snapshot.join(file)).collect();
         let checked: Result<Vec<_>> = paths.par_iter().map(|path| self.check(path, kept)).collect();
         let checked = checked?.into_iter().flatten().collect();
         let path = match (&self.model.part, paths.as_slice()) {
-            (Part::File(_) | Part::Quantised(_), [file]) => file.clone(),
+            (RepoFiles::File(_) | RepoFiles::Quantised(_), [file]) => file.clone(),
             _ => self.snapshot,
         };
-        Ok(Located { path, checked })
+        Ok(VerifiedModel { path, checked })
     }
 
     /// A file that is no link to a blob (a cache without links) has no hash to be checked against.
-    fn check(&self, path: &Path, kept: &Kept) -> Result<Option<(PathBuf, Digest)>> {
+    fn check(&self, path: &Path, kept: &DiskCache) -> Result<Option<(PathBuf, Digest)>> {
         let blob = fs::read_link(path).ok();
         let name = blob.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
         let Some(digest) = name.and_then(Digest::from_name) else { return Ok(None) };
         let found = match &digest {
-            Digest::Sha256(_) => kept.sha256(&[Pinned::at(path)?])?,
+            Digest::Sha256(_) => kept.sha256(&[PinnedFile::at(path)?])?,
             Digest::GitBlob(_) => {
                 let mut file = File::open(path).map_err(Error::io("open", path))?;
                 digest.of(&mut file).map_err(Error::io("read", path))?

@@ -6,7 +6,7 @@ use std::io;
 use sha1::{Digest as _, Sha1};
 use sha2::Sha256;
 
-use crate::kept::hash_of;
+use crate::disk_cache::hash_of;
 
 /// The hash of a file's content as the hub states it, in lower-case hexadecimal.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,25 +5,25 @@
 //! before it is used: a damaged one is never loaded as good.
 
 mod cache;
-mod choose;
+#[cfg(feature = "hub")]
+mod client;
 mod digest;
-mod known;
+#[cfg(feature = "hub")]
+mod download;
+mod file_selection;
+mod known_models;
 mod name;
-#[cfg(feature = "hub")]
-mod remote;
 mod settings;
-#[cfg(feature = "hub")]
-mod transfer;
 
-pub use cache::{Cached, Found, Located};
-pub use known::{KnownFiles, KnownModel, named, nearest};
-pub use name::{HubModel, Part};
-pub use settings::Settings;
+pub use cache::{CacheState, CachedFiles, VerifiedModel};
+pub use known_models::{KnownFiles, KnownModel, named, nearest};
+pub use name::{HubModel, RepoFiles};
+pub use settings::HubSettings;
 
 use crate::error::{Error, HubError, Result};
 
 /// Receives the progress of a download.
-pub trait Watch {
+pub trait DownloadObserver {
     /// A file of `bytes` is on its way, and `start` of them are here already.
     fn file(&mut self, name: &str, bytes: u64, start: u64);
     /// Reports the number of downloaded bytes.
@@ -34,17 +34,17 @@ pub trait Watch {
 ///
 /// # Errors
 /// [`HubError::NotCached`] if it is not there or not whole, [`HubError::Damaged`] if its content is not what it should be.
-pub fn locate(settings: &Settings, model: &HubModel) -> Result<Located> {
-    match Cached::look_for(settings, model) {
-        Cached::Whole(found) => found.checked(&settings.kept),
-        Cached::Partly(missing) => {
+pub fn locate(settings: &HubSettings, model: &HubModel) -> Result<VerifiedModel> {
+    match CacheState::look_for(settings, model) {
+        CacheState::Whole(found) => found.checked(&settings.kept),
+        CacheState::Partly(missing) => {
             Err(not_cached(settings, model, &format!("missing {}", missing.join(", "))))
         }
-        Cached::Not => Err(not_cached(settings, model, "none of its files are there")),
+        CacheState::Not => Err(not_cached(settings, model, "none of its files are there")),
     }
 }
 
-fn not_cached(settings: &Settings, model: &HubModel, missing: &str) -> Error {
+fn not_cached(settings: &HubSettings, model: &HubModel, missing: &str) -> Error {
     Error::Hub(HubError::NotCached {
         model: model.to_string(),
         cache: settings.cache.clone(),
@@ -58,7 +58,11 @@ fn not_cached(settings: &Settings, model: &HubModel, missing: &str) -> Error {
 /// # Errors
 /// If the hub cannot be reached or refuses, if a file is not what the hub says it is, or if the disk is full. What
 /// has come is kept, and the next attempt goes on from there.
-pub fn download(settings: &Settings, model: &HubModel, watch: &mut dyn Watch) -> Result<Located> {
+pub fn download(
+    settings: &HubSettings,
+    model: &HubModel,
+    watch: &mut dyn DownloadObserver,
+) -> Result<VerifiedModel> {
     if settings.offline {
         return Err(Error::Hub(HubError::Download {
             what: model.to_string(),
@@ -69,13 +73,17 @@ pub fn download(settings: &Settings, model: &HubModel, watch: &mut dyn Watch) ->
 }
 
 #[cfg(feature = "hub")]
-fn fetch(settings: &Settings, model: &HubModel, watch: &mut dyn Watch) -> Result<Located> {
-    transfer::fetch(settings, model, watch)?;
+fn fetch(
+    settings: &HubSettings,
+    model: &HubModel,
+    watch: &mut dyn DownloadObserver,
+) -> Result<VerifiedModel> {
+    download::fetch(settings, model, watch)?;
     locate(settings, model)
 }
 
 #[cfg(not(feature = "hub"))]
-fn fetch(_: &Settings, model: &HubModel, _: &mut dyn Watch) -> Result<Located> {
+fn fetch(_: &HubSettings, model: &HubModel, _: &mut dyn DownloadObserver) -> Result<VerifiedModel> {
     Err(Error::Hub(HubError::Download {
         what: model.to_string(),
         problem: "this xcheck was built without the feature 'hub'; download it with: hf download".into(),

@@ -10,12 +10,12 @@ pub struct HubModel {
     /// The repository's id, `org/name`.
     pub repo: String,
     /// Selected files.
-    pub part: Part,
+    pub part: RepoFiles,
 }
 
 /// Files of a repository that make the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum RepoFiles {
     /// `config.json`, the weights, and the tokenizer.
     Folder,
     /// One file, by name.
@@ -28,8 +28,8 @@ impl HubModel {
     /// An id of the hub, and what may follow after a colon.
     pub fn parse(text: &str) -> Option<Self> {
         let (repo, part) = match text.split_once(':') {
-            None => (text, Part::Folder),
-            Some((repo, part)) => (repo, Part::parse(part)?),
+            None => (text, RepoFiles::Folder),
+            Some((repo, part)) => (repo, RepoFiles::parse(part)?),
         };
         let (organisation, name) = repo.split_once('/')?;
         let is_id = is_plain(organisation) && is_plain(name) && !is_file(name);
@@ -42,12 +42,12 @@ impl HubModel {
     }
 }
 
-impl Part {
+impl RepoFiles {
     fn parse(text: &str) -> Option<Self> {
         let is_path = text.split('/').all(is_plain);
         match is_path {
-            true if is_file(text) => Some(Part::File(text.to_owned())),
-            true => Some(Part::Quantised(text.to_owned())),
+            true if is_file(text) => Some(RepoFiles::File(text.to_owned())),
+            true => Some(RepoFiles::Quantised(text.to_owned())),
             false => None,
         }
     }
@@ -69,8 +69,8 @@ impl fmt::Display for HubModel {
         f.write_str(&self.asked)?;
         match &self.part {
             _ if self.asked.starts_with(&self.repo) => Ok(()),
-            Part::Folder => write!(f, " ({})", self.repo),
-            Part::File(part) | Part::Quantised(part) => write!(f, " ({}:{part})", self.repo),
+            RepoFiles::Folder => write!(f, " ({})", self.repo),
+            RepoFiles::File(part) | RepoFiles::Quantised(part) => write!(f, " ({}:{part})", self.repo),
         }
     }
 }

@@ -6,14 +6,14 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::disk_cache::DiskCache;
 use crate::error::{Error, Result};
-use crate::kept::Kept;
 
 /// Default address of the hub; `HF_ENDPOINT` overrides it.
 const ENDPOINT: &str = "https://huggingface.co";
 
 /// Settings for the hub and its cache.
-pub struct Settings {
+pub struct HubSettings {
     /// The folder with one folder per repository.
     pub cache: PathBuf,
     /// The hub's address, without a slash at its end.
@@ -23,10 +23,10 @@ pub struct Settings {
     /// True if the network must not be used.
     pub offline: bool,
     /// Store of file hashes.
-    pub kept: Kept,
+    pub kept: DiskCache,
 }
 
-impl Settings {
+impl HubSettings {
     /// Reads the settings from the environment.
     ///
     /// # Errors
@@ -49,7 +49,7 @@ impl Settings {
         let path = |names: &[&str]| set(names).map(PathBuf::from);
         let caches =
             || path(&["XDG_CACHE_HOME"]).unwrap_or_else(|| user.clone().unwrap_or_default().join(".cache"));
-        let kept = Kept::from_variables(&variable, user.clone())?;
+        let kept = DiskCache::from_variables(&variable, user.clone())?;
         let home = path(&["HF_HOME"]).unwrap_or_else(|| caches().join("huggingface"));
         let token_file = path(&["HF_TOKEN_PATH"]).unwrap_or_else(|| home.join("token"));
         let endpoint = text(&["HF_ENDPOINT"]).unwrap_or_else(|| ENDPOINT.to_owned());

@@ -5,11 +5,11 @@ use toml::Spanned;
 use crate::checkpoint::Point;
 use crate::compare::Verdict;
 use crate::error::Result;
-use crate::matrix::written::Lines;
+use crate::matrix::definition::DefinitionText;
 
 /// One axis of a matrix.
 #[derive(Clone, Debug)]
-pub struct Axis {
+pub struct MatrixAxis {
     /// Its name.
     pub name: String,
     /// Distinct values.
@@ -18,7 +18,7 @@ pub struct Axis {
 
 /// Expected result of a cell.
 #[derive(Clone, Debug)]
-pub struct Expected {
+pub struct ExpectedResult {
     /// Fail or inconclusive.
     pub verdict: Verdict,
     /// The tap of the first divergence, if that is known too.
@@ -28,13 +28,17 @@ pub struct Expected {
 }
 
 /// The number of the axis that a file names.
-pub(super) fn axis_named(axes: &[Axis], name: &Spanned<String>, lines: &Lines) -> Result<usize> {
+pub(super) fn axis_named(
+    axes: &[MatrixAxis],
+    name: &Spanned<String>,
+    lines: &DefinitionText,
+) -> Result<usize> {
     let found = axes.iter().position(|axis| axis.name == *name.get_ref());
     found.ok_or_else(|| lines.refuse(name.span(), unknown_axis(name.get_ref(), axes, &[])))
 }
 
 /// Returns the error for an unknown axis name; `more` are other names that are allowed there.
-pub(super) fn unknown_axis(name: &str, axes: &[Axis], more: &[&str]) -> String {
+pub(super) fn unknown_axis(name: &str, axes: &[MatrixAxis], more: &[&str]) -> String {
     let known: Vec<_> = axes.iter().map(|axis| axis.name.as_str()).chain(more.iter().copied()).collect();
     format!("unknown axis '{name}'; known: {}", known.join(", "))
 }

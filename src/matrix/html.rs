@@ -1,6 +1,6 @@
 //! `matrix.html`: one file that draws `matrix.json`, which it holds, with links to the reports of the cells.
 
-use crate::matrix::Matrix;
+use crate::matrix::ComparisonMatrix;
 use crate::matrix::json;
 use crate::report::{Page, shell};
 
@@ -8,7 +8,7 @@ const STYLE: &str = include_str!("page/matrix.css");
 const SCRIPT: &str = include_str!("page/matrix.js");
 
 /// The matrix as a page.
-pub fn html(matrix: &Matrix) -> String {
+pub fn html(matrix: &ComparisonMatrix) -> String {
     let mut data = json::value(matrix);
     data["shell"] = shell(&matrix.command).into();
     data["tally"] = matrix.tally().into();

@@ -3,20 +3,20 @@
 use serde_json::{Map, Value, json};
 
 use crate::checkpoint::Site;
-use crate::matrix::{Done, Found, Matrix, Plan};
+use crate::matrix::{CellResult, CellSummary, ComparisonMatrix, MatrixPlan};
 use crate::report::{ArchitectureRow, Number};
 
 const SCHEMA: &str = "xcheck-matrix";
 const VERSION: u32 = 2;
 
 /// The matrix as JSON, one line break at its end.
-pub fn json(matrix: &Matrix) -> String {
+pub fn json(matrix: &ComparisonMatrix) -> String {
     format!("{:#}\n", value(matrix))
 }
 
 /// Returns the matrix as a JSON value.
-pub(super) fn value(matrix: &Matrix) -> Value {
-    let Plan { axes, rows, columns, .. } = matrix.plan;
+pub(super) fn value(matrix: &ComparisonMatrix) -> Value {
+    let MatrixPlan { axes, rows, columns, .. } = matrix.plan;
     let names = |numbers: &[usize]| numbers.iter().map(|&axis| axes[axis].name.clone()).collect::<Vec<_>>();
     let standing = matrix.standing();
     json!({
@@ -33,7 +33,7 @@ pub(super) fn value(matrix: &Matrix) -> Value {
     })
 }
 
-fn cell(plan: &Plan, done: &Done) -> Value {
+fn cell(plan: &MatrixPlan, done: &CellResult) -> Value {
     let axes = plan.axes.iter().zip(&done.cell.values);
     let values: Map<String, Value> =
         axes.map(|(axis, value)| (axis.name.clone(), value.clone().into())).collect();
@@ -65,7 +65,7 @@ fn cell(plan: &Plan, done: &Done) -> Value {
     })
 }
 
-fn first(found: &Found) -> Option<Value> {
+fn first(found: &CellSummary) -> Option<Value> {
     let Site { point, layer, pass } = found.first?;
     Some(json!({"tap": point.name(), "layer": layer, "pass": pass}))
 }

@@ -4,20 +4,20 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
+use crate::disk_cache::{DiskCache, PinnedContent};
 use crate::error::Result;
-use crate::kept::{Content, Kept};
 
 /// Everything that decides what a command comes to, told one after the other.
 #[derive(Debug)]
-pub struct Inputs<'k> {
-    kept: &'k Kept,
+pub struct CellInputs<'k> {
+    kept: &'k DiskCache,
     hash: Sha256,
     unknown: Option<String>,
 }
 
-impl<'k> Inputs<'k> {
+impl<'k> CellInputs<'k> {
     /// Starts an empty key.
-    pub fn new(kept: &'k Kept) -> Self {
+    pub fn new(kept: &'k DiskCache) -> Self {
         Self { kept, hash: Sha256::new(), unknown: None }
     }
 
@@ -31,7 +31,7 @@ impl<'k> Inputs<'k> {
     /// # Errors
     /// If a file cannot be read.
     pub fn content(&mut self, path: &Path) -> Result<()> {
-        match Content::at(path)? {
+        match PinnedContent::at(path)? {
             Err(special) => self.unknown(format!("{} is neither a file nor a folder", special.display())),
             Ok(content) => {
                 self.say("content of", &path.to_string_lossy());

@@ -1,10 +1,10 @@
 //! `matrix.md`: the matrix for a person, as a comment on a pull request.
 
-use crate::matrix::{Done, Matrix, Plan, Standing};
+use crate::matrix::{CellResult, CellStatus, ComparisonMatrix, MatrixPlan};
 use crate::report::{architectures_in_markdown, escape, shell, text};
 
 /// The matrix as GitHub-flavoured Markdown.
-pub fn markdown(matrix: &Matrix) -> String {
+pub fn markdown(matrix: &ComparisonMatrix) -> String {
     let standing = matrix.standing();
     let verdict = standing.verdict().map_or("error", |verdict| verdict.name()).to_uppercase();
     let mut text = format!("# xcheck matrix: {verdict}\n\n{}\n\n{}", matrix.tally(), table(matrix));
@@ -12,7 +12,7 @@ pub fn markdown(matrix: &Matrix) -> String {
     if !architectures.is_empty() {
         text += &format!("\n## By architecture\n{architectures}");
     }
-    for &standing in Standing::ALL.iter().rev().filter(|standing| **standing != Standing::Pass) {
+    for &standing in CellStatus::ALL.iter().rev().filter(|standing| **standing != CellStatus::Pass) {
         let cells: String = matrix.that_are(standing).map(section).collect();
         if !cells.is_empty() {
             text += &format!("\n## {}\n\n{cells}", heading(standing));
@@ -21,19 +21,19 @@ pub fn markdown(matrix: &Matrix) -> String {
     text + &format!("\nxcheck {}, called as:\n\n    {}\n", env!("CARGO_PKG_VERSION"), shell(&matrix.command))
 }
 
-fn heading(standing: Standing) -> &'static str {
+fn heading(standing: CellStatus) -> &'static str {
     match standing {
-        Standing::Pass => "Passed",
-        Standing::Known => "Known",
-        Standing::Inconclusive => "Could not be judged",
-        Standing::Unexpected => "Passed against expectation",
-        Standing::Fail => "Failed",
-        Standing::Error => "No verdict",
+        CellStatus::Pass => "Passed",
+        CellStatus::Known => "Known",
+        CellStatus::Inconclusive => "Could not be judged",
+        CellStatus::Unexpected => "Passed against expectation",
+        CellStatus::Fail => "Failed",
+        CellStatus::Error => "No verdict",
     }
 }
 
-fn table(matrix: &Matrix) -> String {
-    let Plan { axes, rows, columns, .. } = matrix.plan;
+fn table(matrix: &ComparisonMatrix) -> String {
+    let MatrixPlan { axes, rows, columns, .. } = matrix.plan;
     let heads = matrix.values_on(columns);
     let names = rows.iter().map(|&axis| axes[axis].name.as_str()).collect::<Vec<_>>();
     let words = |values: &Vec<&str>| escape(&values.join(", "));
@@ -47,7 +47,7 @@ fn table(matrix: &Matrix) -> String {
     text
 }
 
-fn short(done: &Done) -> String {
+fn short(done: &CellResult) -> String {
     let standing = done.standing();
     let word =
         if standing.is_good() { standing.name().to_owned() } else { format!("**{}**", standing.name()) };
@@ -62,7 +62,7 @@ fn short(done: &Done) -> String {
     word + &bound_ratio.unwrap_or_default() + &first.unwrap_or_default()
 }
 
-fn section(done: &Done) -> String {
+fn section(done: &CellResult) -> String {
     let found = done.found.as_ref().ok();
     let first = found.and_then(|found| found.first).map(|site| format!("; first at {site}"));
     let because =

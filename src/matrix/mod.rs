@@ -2,46 +2,46 @@
 //! then known by the content of all that it reads.
 
 mod axis;
-mod children;
-mod done;
+mod cell_result;
+mod child_processes;
+mod definition;
+mod folder_names;
 mod html;
 mod json;
 mod key;
 mod markdown;
-mod name;
 mod pattern;
 mod plan;
 mod table;
 mod template;
-mod written;
 
-pub use axis::{Axis, Expected};
-pub use children::Children;
-pub use done::{Done, Found, Standing};
+pub use axis::{ExpectedResult, MatrixAxis};
+pub use cell_result::{CellResult, CellStatus, CellSummary};
+pub use child_processes::ChildProcesses;
 pub use html::html;
 pub use json::json;
-pub use key::Inputs;
+pub use key::CellInputs;
 pub use markdown::markdown;
-pub use plan::{Cell, Make, Plan};
+pub use plan::{MakeCommand, MatrixCell, MatrixPlan};
 pub use table::table;
 
 use crate::report::{ArchitectureSummary, rolled_up};
 
 /// A matrix that was gone through.
 #[derive(Clone, Debug)]
-pub struct Matrix<'p> {
+pub struct ComparisonMatrix<'p> {
     /// The arguments xcheck was called with, without the program's name.
     pub command: Vec<String>,
     /// The plan.
-    pub plan: &'p Plan,
+    pub plan: &'p MatrixPlan,
     /// Results of the cells, in the order of the plan.
-    pub done: Vec<Done<'p>>,
+    pub done: Vec<CellResult<'p>>,
 }
 
-impl Matrix<'_> {
+impl ComparisonMatrix<'_> {
     /// The worst over all cells.
-    pub fn standing(&self) -> Standing {
-        self.done.iter().map(Done::standing).max().unwrap_or(Standing::Inconclusive)
+    pub fn standing(&self) -> CellStatus {
+        self.done.iter().map(CellResult::standing).max().unwrap_or(CellStatus::Inconclusive)
     }
 
     /// The figures of each architecture, over all cells.
@@ -51,7 +51,7 @@ impl Matrix<'_> {
     }
 
     /// Returns the cells with this result.
-    pub fn that_are(&self, standing: Standing) -> impl Iterator<Item = &Done<'_>> {
+    pub fn that_are(&self, standing: CellStatus) -> impl Iterator<Item = &CellResult<'_>> {
         self.done.iter().filter(move |done| done.standing() == standing)
     }
 
@@ -68,15 +68,15 @@ impl Matrix<'_> {
     }
 
     /// The cell in a row and a column, if it is one.
-    fn at(&self, row: &[&str], column: &[&str]) -> Option<&Done<'_>> {
-        let Plan { rows, columns, .. } = self.plan;
-        let is_there = |cell: &Cell| cell.values_on(rows) == row && cell.values_on(columns) == column;
+    fn at(&self, row: &[&str], column: &[&str]) -> Option<&CellResult<'_>> {
+        let MatrixPlan { rows, columns, .. } = self.plan;
+        let is_there = |cell: &MatrixCell| cell.values_on(rows) == row && cell.values_on(columns) == column;
         self.done.iter().find(|done| is_there(done.cell))
     }
 
     /// "3 pass, 1 known failure": how many there are of each standing, the worst first.
     pub fn tally(&self) -> String {
-        let told = Standing::ALL.iter().rev().filter_map(|&standing| {
+        let told = CellStatus::ALL.iter().rev().filter_map(|&standing| {
             let count = self.that_are(standing).count();
             (count > 0).then(|| format!("{count} {}", standing.name()))
         });

@@ -7,13 +7,15 @@ use toml::Spanned;
 use crate::checkpoint::Point;
 use crate::compare::Verdict;
 use crate::error::Result;
-use crate::matrix::axis::{Axis, Expected, axis_named};
-use crate::matrix::written::{Lines, Pattern, Written, WrittenExpected, texts};
+use crate::matrix::axis::{ExpectedResult, MatrixAxis, axis_named};
+use crate::matrix::definition::{
+    CellPattern, DefinitionText, ExpectationDefinition, MatrixDefinition, texts,
+};
 
 /// Values that a cell may have, by axis; it may have any of those that are not told.
-pub struct Fit(BTreeMap<usize, Vec<String>>);
+pub struct CellFilter(BTreeMap<usize, Vec<String>>);
 
-impl Fit {
+impl CellFilter {
     /// Returns true if the pattern matches a cell.
     pub fn is_of(&self, values: &[String]) -> bool {
         self.0.iter().all(|(axis, wanted)| wanted.contains(&values[*axis]))
@@ -25,27 +27,27 @@ impl Fit {
 /// # Errors
 /// If a pattern matches no cell, or names an unknown axis or value.
 pub fn fits_all(
-    patterns: &[Spanned<Pattern>],
+    patterns: &[Spanned<CellPattern>],
     what: &str,
-    axes: &[Axis],
+    axes: &[MatrixAxis],
     combinations: &[Vec<String>],
-    lines: &Lines,
-) -> Result<Vec<Fit>> {
+    lines: &DefinitionText,
+) -> Result<Vec<CellFilter>> {
     patterns.iter().map(|pattern| fit(pattern, what, axes, combinations, lines)).collect()
 }
 
 /// Reads a pattern. An entry that matches no cell is a typo or stale.
 fn fit(
-    pattern: &Spanned<Pattern>,
+    pattern: &Spanned<CellPattern>,
     what: &str,
-    axes: &[Axis],
+    axes: &[MatrixAxis],
     combinations: &[Vec<String>],
-    lines: &Lines,
-) -> Result<Fit> {
+    lines: &DefinitionText,
+) -> Result<CellFilter> {
     if pattern.get_ref().is_empty() {
         return Err(lines.refuse(pattern.span(), format!("{what} names no axis")));
     }
-    let mut fit = Fit(BTreeMap::new());
+    let mut fit = CellFilter(BTreeMap::new());
     for (name, values) in pattern.get_ref() {
         let axis = axis_named(axes, name, lines)?;
         let refuse = |problem: String| lines.refuse(values.span(), format!("{what}: {problem}"));
@@ -72,14 +74,14 @@ fn fit(
 /// # Errors
 /// If an expectation is invalid or a duplicate.
 pub fn expectations(
-    written: &Written,
-    axes: &[Axis],
+    written: &MatrixDefinition,
+    axes: &[MatrixAxis],
     combinations: &[Vec<String>],
-    lines: &Lines,
-) -> Result<Vec<Option<Expected>>> {
-    let mut found: Vec<Option<Expected>> = vec![None; combinations.len()];
+    lines: &DefinitionText,
+) -> Result<Vec<Option<ExpectedResult>>> {
+    let mut found: Vec<Option<ExpectedResult>> = vec![None; combinations.len()];
     for entry in &written.expect {
-        let WrittenExpected { of, .. } = entry.get_ref();
+        let ExpectationDefinition { of, .. } = entry.get_ref();
         let expected = expected(entry.get_ref(), lines)?;
         let fit = fit(of, "expect", axes, combinations, lines)?;
         for (values, known) in combinations.iter().zip(&mut found).filter(|(values, _)| fit.is_of(values)) {
@@ -92,7 +94,7 @@ pub fn expectations(
     Ok(found)
 }
 
-fn expected(entry: &WrittenExpected, lines: &Lines) -> Result<Expected> {
+fn expected(entry: &ExpectationDefinition, lines: &DefinitionText) -> Result<ExpectedResult> {
     let verdict = match entry.verdict.get_ref().as_str() {
         "fail" => Verdict::Fail,
         "inconclusive" => Verdict::Inconclusive,
@@ -114,5 +116,5 @@ fn expected(entry: &WrittenExpected, lines: &Lines) -> Result<Expected> {
     if entry.reason.get_ref().trim().is_empty() {
         return Err(lines.refuse(entry.reason.span(), "reason is empty, expected why the failure is known"));
     }
-    Ok(Expected { verdict, tap: tap.transpose()?, reason: entry.reason.get_ref().clone() })
+    Ok(ExpectedResult { verdict, tap: tap.transpose()?, reason: entry.reason.get_ref().clone() })
 }

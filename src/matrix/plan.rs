@@ -8,11 +8,11 @@ use std::time::Duration;
 use toml::{Spanned, Value};
 
 use crate::error::Result;
-use crate::matrix::axis::{Axis, Expected, axis_named, unknown_axis};
-use crate::matrix::name::names;
-use crate::matrix::pattern::{Fit, expectations, fits_all};
+use crate::matrix::axis::{ExpectedResult, MatrixAxis, axis_named, unknown_axis};
+use crate::matrix::definition::{DefinitionText, MatrixDefinition, texts};
+use crate::matrix::folder_names::names;
+use crate::matrix::pattern::{CellFilter, expectations, fits_all};
 use crate::matrix::template::Template;
-use crate::matrix::written::{Lines, Written, texts};
 
 /// Maximum number of cells; more are probably a mistake.
 const MOST: usize = 10_000;
@@ -23,30 +23,30 @@ const OUT: &str = "out";
 
 /// Everything that a file asks for.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct MatrixPlan {
     /// Axes, in the order of the file.
-    pub axes: Vec<Axis>,
+    pub axes: Vec<MatrixAxis>,
     /// Axes that are the rows of the table, by number.
     pub rows: Vec<usize>,
     /// Axes that are the columns: all others.
     pub columns: Vec<usize>,
     /// Cells, in the order of the axes, the last varying fastest.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<MatrixCell>,
     /// Time limit of each step of a cell.
     pub limit: Duration,
 }
 
 /// One combination of values.
 #[derive(Clone, Debug)]
-pub struct Cell {
+pub struct MatrixCell {
     /// Value on each axis.
     pub values: Vec<String>,
     /// Name that is unique in the matrix and valid as a folder name.
     pub name: String,
     /// Expected result.
-    pub expected: Option<Expected>,
+    pub expected: Option<ExpectedResult>,
     /// Location in the file, for error messages.
-    line: (Lines, Range<usize>),
+    line: (DefinitionText, Range<usize>),
     command: Vec<Template>,
     make: Option<MakeTemplate>,
     reads: Vec<Template>,
@@ -61,20 +61,20 @@ enum MakeTemplate {
 
 /// Command that makes the dump that a cell compares.
 #[derive(Clone, Debug)]
-pub struct Make {
+pub struct MakeCommand {
     /// Program and arguments.
     pub words: Vec<String>,
     /// The words of which some may name files that it is made by.
     pub named: Vec<String>,
 }
 
-impl Plan {
+impl MatrixPlan {
     /// Reads a file.
     ///
     /// # Errors
     /// If it cannot be read or contradicts itself, with its line.
     pub fn read(file: &Path) -> Result<Self> {
-        let lines = Lines::of(file)?;
+        let lines = DefinitionText::of(file)?;
         let written = lines.written()?;
         let axes = axes(&written, &lines)?;
         let (rows, columns) = sides(&written, &axes, &lines)?;
@@ -90,7 +90,7 @@ impl Plan {
     }
 }
 
-impl Cell {
+impl MatrixCell {
     /// Returns its values as text.
     pub fn words(&self) -> String {
         self.values.join(", ")
@@ -107,12 +107,12 @@ impl Cell {
     }
 
     /// Returns the command that makes the cell's dump, if it has one.
-    pub fn make(&self, made: &str) -> Option<Make> {
+    pub fn make(&self, made: &str) -> Option<MakeCommand> {
         Some(match self.make.as_ref()? {
             MakeTemplate::Words(words) => {
                 let words: Vec<_> =
                     words.iter().map(|word| word.fill(|name| self.value(name, made))).collect();
-                Make { named: words.clone(), words }
+                MakeCommand { named: words.clone(), words }
             }
             MakeTemplate::Shell(line) => {
                 let quoted = |text: String| {
@@ -120,7 +120,7 @@ impl Cell {
                 };
                 let line = line.fill(|name| quoted(self.value(name, made)));
                 let named = shlex::split(&line).unwrap_or_default();
-                Make { words: ["sh", "-c", &line].map(str::to_owned).to_vec(), named }
+                MakeCommand { words: ["sh", "-c", &line].map(str::to_owned).to_vec(), named }
             }
         })
     }
@@ -144,7 +144,7 @@ impl Cell {
     }
 }
 
-fn axes(written: &Written, lines: &Lines) -> Result<Vec<Axis>> {
+fn axes(written: &MatrixDefinition, lines: &DefinitionText) -> Result<Vec<MatrixAxis>> {
     let mut found: Vec<_> = written.axes.get_ref().iter().collect();
     found.sort_by_key(|(name, _)| name.span().start); // the order of the file, which the map has not kept
     if found.is_empty() {
@@ -170,14 +170,18 @@ fn axes(written: &Written, lines: &Lines) -> Result<Vec<Axis>> {
         if let Some(twice) = values.iter().find(|value| !known.insert(*value)) {
             return Err(refuse(format!("duplicate value '{twice}'")));
         }
-        Ok(Axis { name: name.get_ref().clone(), values })
+        Ok(MatrixAxis { name: name.get_ref().clone(), values })
     };
     found.into_iter().map(axis).collect()
 }
 
 /// Divides the axes into rows and columns. If only one of the two is given, the other has all other axes; if none is
 /// given, the last axis is the columns.
-fn sides(written: &Written, axes: &[Axis], lines: &Lines) -> Result<(Vec<usize>, Vec<usize>)> {
+fn sides(
+    written: &MatrixDefinition,
+    axes: &[MatrixAxis],
+    lines: &DefinitionText,
+) -> Result<(Vec<usize>, Vec<usize>)> {
     let numbers = |names: &Spanned<Vec<Spanned<String>>>| {
         let number = |name: &Spanned<String>| axis_named(axes, name, lines);
         names.get_ref().iter().map(number).collect::<Result<Vec<_>>>()
@@ -201,13 +205,13 @@ fn sides(written: &Written, axes: &[Axis], lines: &Lines) -> Result<(Vec<usize>,
 }
 
 /// Templates that all cells share.
-struct Templates {
+struct CellTemplates {
     command: Vec<Template>,
     make: Option<MakeTemplate>,
     reads: Vec<Template>,
 }
 
-fn cells(written: &Written, axes: &[Axis], lines: &Lines) -> Result<Vec<Cell>> {
+fn cells(written: &MatrixDefinition, axes: &[MatrixAxis], lines: &DefinitionText) -> Result<Vec<MatrixCell>> {
     let templates = templates(written, axes, lines)?;
     let count = axes.iter().try_fold(1_usize, |count, axis| count.checked_mul(axis.values.len()));
     if count.is_none_or(|count| count > MOST) {
@@ -217,7 +221,7 @@ fn cells(written: &Written, axes: &[Axis], lines: &Lines) -> Result<Vec<Cell>> {
     let include = fits_all(&written.include, "include", axes, &combinations, lines)?;
     let exclude = fits_all(&written.exclude, "exclude", axes, &combinations, lines)?;
     combinations.retain(|values| {
-        let fits = |patterns: &[Fit]| patterns.iter().any(|pattern| pattern.is_of(values));
+        let fits = |patterns: &[CellFilter]| patterns.iter().any(|pattern| pattern.is_of(values));
         (include.is_empty() || fits(&include)) && !fits(&exclude)
     });
     if combinations.is_empty() {
@@ -225,7 +229,7 @@ fn cells(written: &Written, axes: &[Axis], lines: &Lines) -> Result<Vec<Cell>> {
     }
     let expected = expectations(written, axes, &combinations, lines)?;
     let line = (lines.clone(), written.command.span());
-    let cell = |((values, name), expected): ((Vec<String>, String), Option<Expected>)| Cell {
+    let cell = |((values, name), expected): ((Vec<String>, String), Option<ExpectedResult>)| MatrixCell {
         values,
         name,
         expected,
@@ -236,14 +240,14 @@ fn cells(written: &Written, axes: &[Axis], lines: &Lines) -> Result<Vec<Cell>> {
         axes: axes.iter().map(|axis| axis.name.clone()).collect(),
     };
     let names = names(&combinations);
-    let cells: Vec<Cell> = combinations.into_iter().zip(names).zip(expected).map(cell).collect();
+    let cells: Vec<MatrixCell> = combinations.into_iter().zip(names).zip(expected).map(cell).collect();
     refuse_twice(&cells)?;
     Ok(cells)
 }
 
 /// Two values can make one command where they stand side by side.
-fn refuse_twice(cells: &[Cell]) -> Result<()> {
-    let mut known: BTreeMap<_, &Cell> = BTreeMap::new();
+fn refuse_twice(cells: &[MatrixCell]) -> Result<()> {
+    let mut known: BTreeMap<_, &MatrixCell> = BTreeMap::new();
     for cell in cells {
         let what = (cell.command(""), cell.make("").map(|make| make.words));
         if let Some(other) = known.insert(what, cell) {
@@ -256,7 +260,7 @@ fn refuse_twice(cells: &[Cell]) -> Result<()> {
     Ok(())
 }
 
-fn product(axes: &[Axis]) -> Vec<Vec<String>> {
+fn product(axes: &[MatrixAxis]) -> Vec<Vec<String>> {
     axes.iter().fold(vec![Vec::new()], |before, axis| {
         let longer = |values: Vec<String>| {
             axis.values.iter().map(move |value| values.iter().cloned().chain([value.clone()]).collect())
@@ -265,7 +269,11 @@ fn product(axes: &[Axis]) -> Vec<Vec<String>> {
     })
 }
 
-fn templates(written: &Written, axes: &[Axis], lines: &Lines) -> Result<Templates> {
+fn templates(
+    written: &MatrixDefinition,
+    axes: &[MatrixAxis],
+    lines: &DefinitionText,
+) -> Result<CellTemplates> {
     let read = |word: &Spanned<String>, may_be_made: bool| {
         let refuse = |problem: String| lines.refuse(word.span(), problem);
         let template = Template::parse(word.get_ref()).map_err(&refuse)?;
@@ -294,13 +302,18 @@ fn templates(written: &Written, axes: &[Axis], lines: &Lines) -> Result<Template
             _ => Err(lines.refuse(make.span(), "make is neither a shell command line nor a list of words")),
         }
     });
-    let templates = Templates { command, make: make.transpose()?, reads };
+    let templates = CellTemplates { command, make: make.transpose()?, reads };
     check_use(written, &templates, axes, lines)?;
     Ok(templates)
 }
 
 /// An axis that changes nothing makes the same cell many times; what is made and not compared is nobody's.
-fn check_use(written: &Written, templates: &Templates, axes: &[Axis], lines: &Lines) -> Result<()> {
+fn check_use(
+    written: &MatrixDefinition,
+    templates: &CellTemplates,
+    axes: &[MatrixAxis],
+    lines: &DefinitionText,
+) -> Result<()> {
     let made: Vec<&Template> = match &templates.make {
         None => Vec::new(),
         Some(MakeTemplate::Shell(line)) => vec![line],
@@ -309,8 +322,8 @@ fn check_use(written: &Written, templates: &Templates, axes: &[Axis], lines: &Li
     let uses =
         |words: &[&Template], name: &str| words.iter().any(|word| word.slots().any(|slot| slot == name));
     let command: Vec<&Template> = templates.command.iter().collect();
-    let is_idle = |axis: &&Axis| !uses(&command, &axis.name) && !uses(&made, &axis.name);
-    if let Some(Axis { name, .. }) = axes.iter().find(is_idle) {
+    let is_idle = |axis: &&MatrixAxis| !uses(&command, &axis.name) && !uses(&made, &axis.name);
+    if let Some(MatrixAxis { name, .. }) = axes.iter().find(is_idle) {
         let problem = format!("axis '{name}' has no effect: neither command nor make uses {{{name}}}");
         return Err(lines.refuse(written.axes.span(), problem));
     }

@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, Table};
 
 use crate::checkpoint::Site;
 use crate::compare::Verdict;
-use crate::matrix::{Done, Matrix, Standing};
+use crate::matrix::{CellResult, CellStatus, ComparisonMatrix};
 use crate::report::{Paint, WIDTH, architectures, text};
 
 /// Between two columns.
@@ -15,14 +15,14 @@ const GAP: u16 = 2;
 const LONGEST_REASON: usize = 400;
 
 /// The matrix as text for a terminal; `folder` is where the reports of its cells are.
-pub fn table(matrix: &Matrix, folder: &str, colour: bool) -> String {
+pub fn table(matrix: &ComparisonMatrix, folder: &str, colour: bool) -> String {
     let paint = Paint { colour };
     let wide = grid(matrix);
     let fits = wide.iter().all(|line| text::width(line) <= WIDTH);
     let mut lines = if fits { wide } else { list(matrix) };
     lines.push(String::new());
     lines.extend(architectures(&matrix.by_architecture(), paint));
-    for done in matrix.done.iter().filter(|done| done.standing() != Standing::Pass) {
+    for done in matrix.done.iter().filter(|done| done.standing() != CellStatus::Pass) {
         lines.push(String::new());
         lines.extend(told(done, folder, paint));
     }
@@ -31,7 +31,7 @@ pub fn table(matrix: &Matrix, folder: &str, colour: bool) -> String {
 }
 
 /// Rows by columns; a combination that is no cell is empty.
-fn grid(matrix: &Matrix) -> Vec<String> {
+fn grid(matrix: &ComparisonMatrix) -> Vec<String> {
     let heads = matrix.values_on(&matrix.plan.columns);
     let words = |values: &Vec<&str>| text::clean(&values.join(", "));
     let row = |side: Vec<&str>| {
@@ -42,9 +42,9 @@ fn grid(matrix: &Matrix) -> Vec<String> {
     aligned(header, matrix.values_on(&matrix.plan.rows).into_iter().map(row).collect())
 }
 
-fn list(matrix: &Matrix) -> Vec<String> {
+fn list(matrix: &ComparisonMatrix) -> Vec<String> {
     let axes = matrix.plan.axes.iter().map(|axis| text::clean(&axis.name));
-    let row = |done: &Done| {
+    let row = |done: &CellResult| {
         let values = done.cell.values.iter().map(|value| text::fit(&text::clean(value), WIDTH / 3));
         values.chain([short(done)]).collect::<Vec<_>>()
     };
@@ -62,11 +62,11 @@ fn aligned(header: Vec<String>, rows: Vec<Vec<String>>) -> Vec<String> {
 }
 
 /// "FAIL 2.5e7 q_rope L0".
-fn short(done: &Done) -> String {
+fn short(done: &CellResult) -> String {
     let standing = done.standing();
     let word = match standing {
-        Standing::Fail | Standing::Error | Standing::Unexpected => standing.name().to_uppercase(),
-        Standing::Inconclusive => "unclear".to_owned(),
+        CellStatus::Fail | CellStatus::Error | CellStatus::Unexpected => standing.name().to_uppercase(),
+        CellStatus::Inconclusive => "unclear".to_owned(),
         _ => standing.name().to_owned(),
     };
     let Ok(found) = &done.found else { return word };
@@ -77,7 +77,7 @@ fn short(done: &Done) -> String {
     word + &bound_ratio.unwrap_or_default() + &first.unwrap_or_default()
 }
 
-fn told(done: &Done, folder: &str, paint: Paint) -> Vec<String> {
+fn told(done: &CellResult, folder: &str, paint: Paint) -> Vec<String> {
     let (standing, name) = (done.standing(), text::clean(&done.cell.words()));
     let head = format!("{}: {}", name, paint.verdict(verdict(standing), standing.name()));
     let mut lines = vec![head];
@@ -96,6 +96,6 @@ fn told(done: &Done, folder: &str, paint: Paint) -> Vec<String> {
     lines
 }
 
-fn verdict(standing: Standing) -> Verdict {
+fn verdict(standing: CellStatus) -> Verdict {
     standing.verdict().unwrap_or(Verdict::Fail)
 }

@@ -2,10 +2,10 @@
 
 /// A word in which `{axis}` stands for a value; `{{` and `}}` are braces.
 #[derive(Clone, Debug)]
-pub struct Template(Vec<Part>);
+pub struct Template(Vec<TemplatePart>);
 
 #[derive(Clone, Debug)]
-enum Part {
+enum TemplatePart {
     Text(String),
     Slot(String),
 }
@@ -29,26 +29,29 @@ impl Template {
                 continue;
             }
             let (name, after) = rest.split_once('}').filter(|_| brace == "{").ok_or_else(|| lone(brace))?;
-            parts.extend([Part::Text(std::mem::take(&mut plain)), Part::Slot(name.to_owned())]);
+            parts.extend([
+                TemplatePart::Text(std::mem::take(&mut plain)),
+                TemplatePart::Slot(name.to_owned()),
+            ]);
             rest = after;
         }
-        parts.push(Part::Text(plain + rest));
+        parts.push(TemplatePart::Text(plain + rest));
         Ok(Self(parts))
     }
 
     /// The names in braces.
     pub fn slots(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|part| match part {
-            Part::Slot(name) => Some(name.as_str()),
-            Part::Text(_) => None,
+            TemplatePart::Slot(name) => Some(name.as_str()),
+            TemplatePart::Text(_) => None,
         })
     }
 
     /// The word with a value for each name. What stands in braces in a value is text.
     pub fn fill(&self, value: impl Fn(&str) -> String) -> String {
         let filled = self.0.iter().map(|part| match part {
-            Part::Text(text) => text.clone(),
-            Part::Slot(name) => value(name),
+            TemplatePart::Text(text) => text.clone(),
+            TemplatePart::Slot(name) => value(name),
         });
         filled.collect()
     }

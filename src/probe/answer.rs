@@ -5,11 +5,11 @@ use serde_json::Value;
 use crate::error::{Error, ServerError};
 
 /// An answer, or why there is none.
-pub type Answer<T> = Result<T, Refusal>;
+pub type ServerAnswer<T> = Result<T, MissingAnswer>;
 
 /// Reason for a missing answer.
 #[derive(Debug)]
-pub enum Refusal {
+pub enum MissingAnswer {
     /// The server, or its protocol, has none to give: in words.
     Cannot(String),
     /// The limit of requests was reached before it.
@@ -18,35 +18,35 @@ pub enum Refusal {
     Broken(Box<Error>),
 }
 
-impl Refusal {
+impl MissingAnswer {
     /// Creates the refusal for something that the server cannot do.
     pub fn cannot(why: impl Into<String>) -> Self {
-        Refusal::Cannot(why.into())
+        MissingAnswer::Cannot(why.into())
     }
 
     /// The reason, in words.
     pub fn why(&self) -> String {
         match self {
-            Refusal::Cannot(why) | Refusal::NotAsked(why) => why.clone(),
-            Refusal::Broken(error) => error.to_string(),
+            MissingAnswer::Cannot(why) | MissingAnswer::NotAsked(why) => why.clone(),
+            MissingAnswer::Broken(error) => error.to_string(),
         }
     }
 
     /// Returns the problem of a server that should have answered.
     pub fn problem(&self) -> Option<&str> {
         match self {
-            Refusal::Broken(error) => match &**error {
+            MissingAnswer::Broken(error) => match &**error {
                 Error::Server(ServerError { problem, .. }) => Some(problem),
                 _ => None,
             },
-            Refusal::Cannot(_) | Refusal::NotAsked(_) => None,
+            MissingAnswer::Cannot(_) | MissingAnswer::NotAsked(_) => None,
         }
     }
 }
 
 /// A token and how likely it was, as far as the server says.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Named {
+pub struct TokenLogprob {
     /// Token id; servers with OpenAI's protocol return none.
     pub id: Option<u32>,
     /// Text of the token.
@@ -55,7 +55,7 @@ pub struct Named {
     pub logprob: Option<f64>,
 }
 
-impl Named {
+impl TokenLogprob {
     /// Returns true if both are the same token: by id, or by text if an id is missing.
     pub fn is(&self, other: &Self) -> bool {
         match (self.id, other.id) {
@@ -67,25 +67,25 @@ impl Named {
 
 /// A token position: the token and the top tokens, given the tokens before it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Place {
+pub struct TokenPosition {
     /// The token that stands there; `None` where its log-probability cannot be had.
-    pub token: Option<Named>,
+    pub token: Option<TokenLogprob>,
     /// The likeliest, of as many as were given.
-    pub top: Vec<Named>,
+    pub top: Vec<TokenLogprob>,
 }
 
 /// A greedy continuation.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Generated {
+pub struct GreedyContinuation {
     /// Tokens.
-    pub places: Vec<Place>,
+    pub places: Vec<TokenPosition>,
     /// Whole text.
     pub text: String,
     /// Number of generated tokens, as reported by the server.
     pub made: Option<u64>,
 }
 
-impl Generated {
+impl GreedyContinuation {
     /// Returns the token ids, if all are known.
     pub fn ids(&self) -> Option<Vec<u32>> {
         self.places.iter().map(|place| place.token.as_ref()?.id).collect()
@@ -104,30 +104,30 @@ impl Generated {
 
 /// Input of the model: token ids, a text, or both forms of the same input.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Prompt {
+pub struct ProbePrompt {
     /// Token ids, if known.
     pub ids: Option<Vec<u32>>,
     /// Text, if the prompt has one.
     pub text: Option<String>,
 }
 
-impl Prompt {
+impl ProbePrompt {
     /// The ids.
     ///
     /// # Errors
     /// If the ids are unknown.
-    pub fn ids(&self) -> Answer<&[u32]> {
-        self.ids.as_deref().ok_or_else(|| Refusal::cannot("the prompt's token ids are not known"))
+    pub fn ids(&self) -> ServerAnswer<&[u32]> {
+        self.ids.as_deref().ok_or_else(|| MissingAnswer::cannot("the prompt's token ids are not known"))
     }
 
     /// The text.
     ///
     /// # Errors
     /// If the prompt has ids only.
-    pub fn text(&self) -> Answer<&str> {
-        self.text
-            .as_deref()
-            .ok_or_else(|| Refusal::cannot("the server takes text, but the prompt is given as token ids"))
+    pub fn text(&self) -> ServerAnswer<&str> {
+        self.text.as_deref().ok_or_else(|| {
+            MissingAnswer::cannot("the server takes text, but the prompt is given as token ids")
+        })
     }
 
     /// The ids where they are known, else the text, as JSON.
@@ -138,7 +138,7 @@ impl Prompt {
     }
 
     /// The prompt with what was generated behind it.
-    pub fn and(&self, generated: &Generated) -> Self {
+    pub fn and(&self, generated: &GreedyContinuation) -> Self {
         let ids = self.ids.as_ref().zip(generated.ids()).map(|(ids, more)| [ids.as_slice(), &more].concat());
         let text = self.text.as_ref().map(|text| text.clone() + &generated.text);
         Self { ids, text }
@@ -147,9 +147,9 @@ impl Prompt {
 
 /// A request for a greedy continuation.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask<'p> {
+pub struct ContinuationRequest<'p> {
     /// Prompt.
-    pub prompt: &'p Prompt,
+    pub prompt: &'p ProbePrompt,
     /// Maximum number of tokens.
     pub tokens: usize,
     /// Number of top tokens to return at each position.

@@ -2,13 +2,13 @@
 
 use crate::compare::Verdict;
 use crate::error::Error;
-use crate::probe::answer::Refusal;
+use crate::probe::answer::MissingAnswer;
 
 /// Result of one check.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Check {
+pub struct ProbeCheck {
     /// Subject of the check.
-    pub subject: Subject,
+    pub subject: ProbeSubject,
     /// Name of the check.
     pub name: String,
     /// `None` where the server cannot be asked that.
@@ -19,7 +19,7 @@ pub struct Check {
 
 /// Subject of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Subject {
+pub enum ProbeSubject {
     /// Texts and their tokens.
     Tokens,
     /// A single answer.
@@ -30,26 +30,26 @@ pub enum Subject {
     Model,
 }
 
-impl Subject {
+impl ProbeSubject {
     /// The word in reports.
     pub fn name(self) -> &'static str {
         match self {
-            Subject::Tokens => "tokens",
-            Subject::Answer => "answer",
-            Subject::Own => "self",
-            Subject::Model => "model",
+            ProbeSubject::Tokens => "tokens",
+            ProbeSubject::Answer => "answer",
+            ProbeSubject::Own => "self",
+            ProbeSubject::Model => "model",
         }
     }
 }
 
-impl Check {
+impl ProbeCheck {
     /// Returns a check with a verdict.
-    pub fn new(subject: Subject, name: impl Into<String>, (verdict, found): (Verdict, String)) -> Self {
+    pub fn new(subject: ProbeSubject, name: impl Into<String>, (verdict, found): (Verdict, String)) -> Self {
         Self { subject, name: name.into(), verdict: Some(verdict), found }
     }
 
     /// Returns a check that the server does not support.
-    pub fn cannot(subject: Subject, name: impl Into<String>, why: impl Into<String>) -> Self {
+    pub fn cannot(subject: ProbeSubject, name: impl Into<String>, why: impl Into<String>) -> Self {
         Self { subject, name: name.into(), verdict: None, found: format!("cannot: {}", why.into()) }
     }
 
@@ -58,17 +58,21 @@ impl Check {
     ///
     /// # Errors
     /// If the server should have answered.
-    pub fn refused(subject: Subject, name: impl Into<String>, refusal: Refusal) -> Result<Self, Error> {
+    pub fn refused(
+        subject: ProbeSubject,
+        name: impl Into<String>,
+        refusal: MissingAnswer,
+    ) -> Result<Self, Error> {
         match refusal {
-            Refusal::Broken(error) => Err(*error),
+            MissingAnswer::Broken(error) => Err(*error),
             other => Ok(Self::unanswered(subject, name, &other)),
         }
     }
 
     /// Returns the check of a request without an answer, even if the server should have answered.
-    pub fn unanswered(subject: Subject, name: impl Into<String>, refusal: &Refusal) -> Self {
+    pub fn unanswered(subject: ProbeSubject, name: impl Into<String>, refusal: &MissingAnswer) -> Self {
         match refusal {
-            Refusal::NotAsked(why) => Self::new(subject, name, (Verdict::Inconclusive, why.clone())),
+            MissingAnswer::NotAsked(why) => Self::new(subject, name, (Verdict::Inconclusive, why.clone())),
             other => Self::cannot(subject, name, other.why()),
         }
     }

@@ -13,7 +13,7 @@ use ureq::{Agent, Body};
 
 use crate::error::{Error, ServerError};
 use crate::network::agent_within;
-use crate::probe::answer::{Answer, Refusal};
+use crate::probe::answer::{MissingAnswer, ServerAnswer};
 
 /// First wait before a busy server is asked again, if it gives no time.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -22,7 +22,7 @@ const SAID: usize = 300;
 
 /// Limits of a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ClientLimits {
     /// Time limit for the connection.
     pub connect: Duration,
     /// Time limit for the whole answer.
@@ -42,7 +42,7 @@ pub struct Client {
     agent: Agent,
     base: String,
     key: Option<String>,
-    limits: Limits,
+    limits: ClientLimits,
     made: AtomicUsize,
 }
 
@@ -51,7 +51,7 @@ impl Client {
     ///
     /// # Errors
     /// If the address is invalid, or contains a user name or a key.
-    pub fn new(url: &str, key: Option<String>, limits: Limits) -> Result<Self, Error> {
+    pub fn new(url: &str, key: Option<String>, limits: ClientLimits) -> Result<Self, Error> {
         let base = url.trim_end_matches('/').trim_end_matches("/v1").trim_end_matches('/');
         let refuse = |problem: &str| {
             Err(Error::Usage(format!(
@@ -96,16 +96,16 @@ impl Client {
     ///
     /// # Errors
     /// Errors of [`Client::post`].
-    pub fn get(&self, path: &str) -> Answer<Value> {
+    pub fn get(&self, path: &str) -> ServerAnswer<Value> {
         self.json(path, &self.ask(Method::GET, path, None)?)
     }
 
     /// Sends a POST request with a JSON body to a path.
     ///
     /// # Errors
-    /// [`Refusal::Cannot`] where the server says that it will not; [`Refusal::Broken`] where there is no answer, or none that
+    /// [`MissingAnswer::Cannot`] where the server says that it will not; [`MissingAnswer::Broken`] where there is no answer, or none that
     /// can be read.
-    pub fn post(&self, path: &str, body: &Value) -> Answer<Value> {
+    pub fn post(&self, path: &str, body: &Value) -> ServerAnswer<Value> {
         self.json(path, &self.ask(Method::POST, path, Some(body))?)
     }
 
@@ -113,7 +113,7 @@ impl Client {
     ///
     /// # Errors
     /// Errors of [`Client::post`].
-    pub fn stream(&self, path: &str, body: &Value) -> Answer<Vec<Value>> {
+    pub fn stream(&self, path: &str, body: &Value) -> ServerAnswer<Vec<Value>> {
         let text = self.ask(Method::POST, path, Some(body))?;
         let line = |line: &str| {
             let line = line.trim();
@@ -131,12 +131,12 @@ impl Client {
     }
 
     /// Returns an error about a response.
-    pub fn broken(&self, path: &str, problem: impl Into<String>) -> Refusal {
+    pub fn broken(&self, path: &str, problem: impl Into<String>) -> MissingAnswer {
         let (url, problem) = (format!("{}{path}", self.base), problem.into());
-        Refusal::Broken(Box::new(ServerError { url, problem }.into()))
+        MissingAnswer::Broken(Box::new(ServerError { url, problem }.into()))
     }
 
-    fn json(&self, path: &str, text: &str) -> Answer<Value> {
+    fn json(&self, path: &str, text: &str) -> ServerAnswer<Value> {
         serde_json::from_str(text).map(|answer| self.hidden(answer)).map_err(|error| {
             let advice = match text.trim_start().starts_with('<') {
                 true => "; this is an HTML page: is this the address of the API?",
@@ -146,7 +146,7 @@ impl Client {
         })
     }
 
-    fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Answer<String> {
+    fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> ServerAnswer<String> {
         let mut tried = 0;
         loop {
             let answer = self.once(&method, path, body)?;
@@ -170,9 +170,9 @@ impl Client {
         }
     }
 
-    fn once(&self, method: &Method, path: &str, body: Option<&Value>) -> Answer<Response<Body>> {
+    fn once(&self, method: &Method, path: &str, body: Option<&Value>) -> ServerAnswer<Response<Body>> {
         if self.made.fetch_add(1, Ordering::Relaxed) >= self.limits.requests {
-            return Err(Refusal::NotAsked(format!(
+            return Err(MissingAnswer::NotAsked(format!(
                 "skipped: the limit of {} requests is reached; raise --requests",
                 self.limits.requests
             )));
@@ -201,7 +201,7 @@ impl Client {
     }
 
     /// The text of an answer that is one.
-    fn text_of(&self, path: &str, answer: Response<Body>) -> Answer<String> {
+    fn text_of(&self, path: &str, answer: Response<Body>) -> ServerAnswer<String> {
         let status = answer.status();
         if status.is_redirection() {
             let to =
@@ -235,7 +235,7 @@ impl Client {
                     .broken(path, format!("{}; set the key with XCHECK_API_KEY or OPENAI_API_KEY", said())))
             }
             429 | 503 => Err(self.broken(path, format!("{}; the server stayed busy", said()))),
-            400..=499 => Err(Refusal::Cannot(said())),
+            400..=499 => Err(MissingAnswer::Cannot(said())),
             _ => Err(self.broken(path, said())),
         }
     }

@@ -5,11 +5,11 @@ use std::fmt;
 use half::{bf16, f16};
 
 use crate::compare::{Floor, Verdict};
-use crate::probe::answer::{Named, Place};
+use crate::probe::answer::{TokenLogprob, TokenPosition};
 
 /// Difference of two answers, up to the first position with different tokens.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Difference {
+pub struct AnswerDifference {
     /// Positions that were compared.
     pub places: usize,
     /// Log-probabilities that were compared.
@@ -21,7 +21,7 @@ pub struct Difference {
     /// Largest share of the probability that moved to other tokens at one position; a lower bound.
     pub moved: f64,
     /// The first position where the tokens are not the same.
-    pub parts: Option<Parting>,
+    pub parts: Option<DivergentTokens>,
     /// True if one answer ends before the other.
     pub ends_early: bool,
     /// Positions of which one tells log-probabilities, and the other none.
@@ -30,34 +30,34 @@ pub struct Difference {
 
 /// Two tokens at one position.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Parting {
+pub struct DivergentTokens {
     /// The position.
     pub at: usize,
     /// Text of both tokens.
     pub tokens: [String; 2],
     /// Margin by which the first answer prefers its token; `None` if it is unknown.
-    pub margin: Option<Margin>,
+    pub margin: Option<TokenMargin>,
 }
 
 /// Margin of one token over another.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Margin {
+pub enum TokenMargin {
     /// Both log-probabilities are known.
-    Told(Moves),
+    Told(LogprobDifference),
     /// The other is not among the likeliest that are told, so that it is no likelier than the least of them.
-    AtLeast(Moves),
+    AtLeast(LogprobDifference),
 }
 
 /// Difference of two log-probabilities.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Moves {
+pub struct LogprobDifference {
     /// Difference in nats.
     pub nats: f64,
     /// Difference of the probabilities.
     pub share: f64,
 }
 
-impl Moves {
+impl LogprobDifference {
     /// Returns the difference of two log-probabilities.
     pub fn of(one: f64, other: f64) -> Self {
         Self { nats: (one - other).abs(), share: (one.exp() - other.exp()).abs() }
@@ -69,8 +69,8 @@ impl Moves {
     }
 }
 
-impl Margin {
-    fn of(place: &Place, first: &Named, second: &Named) -> Option<Self> {
+impl TokenMargin {
+    fn of(place: &TokenPosition, first: &TokenLogprob, second: &TokenLogprob) -> Option<Self> {
         let own = logprob_of(place, first)?;
         if let Some(other) = logprob_of(place, second) {
             return Some(Self::Told(preferred(own, other)));
@@ -79,7 +79,7 @@ impl Margin {
     }
 
     /// Decides if rounding can cause the other choice. A lower bound of the margin cannot rule rounding out.
-    fn judge(self, floor: f64, by: impl Fn(Moves) -> f64) -> Verdict {
+    fn judge(self, floor: f64, by: impl Fn(LogprobDifference) -> f64) -> Verdict {
         let floor = Floor { max_abs: floor, ..Floor::default() };
         match self {
             Self::Told(margin) => floor.parts(by(margin), 0.0).0,
@@ -88,7 +88,7 @@ impl Margin {
     }
 }
 
-impl fmt::Display for Margin {
+impl fmt::Display for TokenMargin {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             Self::Told(margin) => write!(f, "{:.1e} apart", margin.nats),
@@ -97,9 +97,9 @@ impl fmt::Display for Margin {
     }
 }
 
-impl Difference {
+impl AnswerDifference {
     /// Between two lists of the same positions. What stands behind the first token that differs was asked another question.
-    pub fn of(one: &[Place], other: &[Place]) -> Self {
+    pub fn of(one: &[TokenPosition], other: &[TokenPosition]) -> Self {
         let mut found = Self { ends_early: one.len() != other.len(), ..Self::default() };
         for (at, (one, other)) in one.iter().zip(other).enumerate() {
             found.places += 1;
@@ -107,8 +107,8 @@ impl Difference {
             if let (Some(first), Some(second)) = (&one.token, &other.token)
                 && !first.is(second)
             {
-                let margin = Margin::of(one, first, second);
-                found.parts = Some(Parting { at, tokens: [shown(first), shown(second)], margin });
+                let margin = TokenMargin::of(one, first, second);
+                found.parts = Some(DivergentTokens { at, tokens: [shown(first), shown(second)], margin });
                 found.ends_early = false;
                 break;
             }
@@ -116,9 +116,9 @@ impl Difference {
         found
     }
 
-    fn compare(&mut self, at: usize, one: &Place, other: &Place) {
+    fn compare(&mut self, at: usize, one: &TokenPosition, other: &TokenPosition) {
         self.untold += usize::from(tells(one) != tells(other));
-        let mut seen: Vec<&Named> = Vec::new();
+        let mut seen: Vec<&TokenLogprob> = Vec::new();
         for named in one.top.iter().chain(&one.token) {
             if seen.iter().any(|known| known.is(named)) {
                 continue;
@@ -149,7 +149,7 @@ impl Difference {
     }
 
     /// Compares with a token that is not in the list: it is at most as likely as the last token in the list.
-    fn lacks(&mut self, at: usize, p: f64, place: &Place) {
+    fn lacks(&mut self, at: usize, p: f64, place: &TokenPosition) {
         if let Some(least) = least(place) {
             self.differ(at, (p - least).max(0.0));
             self.moved = self.moved.max(p.exp() - least.exp());
@@ -167,7 +167,7 @@ impl Difference {
 
     /// Decides if the difference is rounding. `floor` is the measured effect of rounding on the log-probabilities of
     /// this model and text, if a model is known; `step` is the precision of the decimals in the answers.
-    pub fn judge(&self, floor: Option<Moves>, step: f64) -> (Verdict, String) {
+    pub fn judge(&self, floor: Option<LogprobDifference>, step: f64) -> (Verdict, String) {
         let told = self.told();
         if self.places == 0 {
             return (Verdict::Inconclusive, "nothing was compared".to_owned());
@@ -196,12 +196,12 @@ impl Difference {
         let Some(floor) = floor else {
             return (Verdict::Inconclusive, format!("{told}; give --model to decide if that is rounding"));
         };
-        self.weigh(Moves { nats: floor.nats + step, share: floor.share + step }, told)
+        self.weigh(LogprobDifference { nats: floor.nats + step, share: floor.share + step }, told)
     }
 
     /// Compares with the noise floor. If rounding moves log-probabilities of unlikely tokens so far that they decide
     /// nothing, probabilities are compared.
-    fn weigh(&self, floor: Moves, told: String) -> (Verdict, String) {
+    fn weigh(&self, floor: LogprobDifference, told: String) -> (Verdict, String) {
         let by_nats = level(self.largest, floor.nats);
         if floor.nats < BLIND {
             let by_choice = self.by_choice(floor.nats, |margin| margin.nats);
@@ -220,11 +220,11 @@ impl Difference {
     }
 
     /// Decides if rounding can cause another choice of token.
-    fn by_choice(&self, floor: f64, by: impl Fn(Moves) -> f64) -> Verdict {
+    fn by_choice(&self, floor: f64, by: impl Fn(LogprobDifference) -> f64) -> Verdict {
         match &self.parts {
             None => Verdict::Pass,
-            Some(Parting { margin: None, .. }) => Verdict::Inconclusive,
-            Some(Parting { margin: Some(margin), .. }) => margin.judge(floor, by),
+            Some(DivergentTokens { margin: None, .. }) => Verdict::Inconclusive,
+            Some(DivergentTokens { margin: Some(margin), .. }) => margin.judge(floor, by),
         }
     }
 
@@ -267,20 +267,20 @@ fn level(error: f64, floor: f64) -> Verdict {
 }
 
 /// Returns the margin of one log-probability over another; negative if it is smaller.
-fn preferred(own: f64, other: f64) -> Moves {
-    Moves { nats: own - other, share: own.exp() - other.exp() }
+fn preferred(own: f64, other: f64) -> LogprobDifference {
+    LogprobDifference { nats: own - other, share: own.exp() - other.exp() }
 }
 
 /// The least of the likeliest that are told.
-fn least(place: &Place) -> Option<f64> {
+fn least(place: &TokenPosition) -> Option<f64> {
     place.top.iter().filter_map(|named| named.logprob).reduce(f64::min)
 }
 
-fn logprob_of(place: &Place, named: &Named) -> Option<f64> {
+fn logprob_of(place: &TokenPosition, named: &TokenLogprob) -> Option<f64> {
     place.top.iter().chain(&place.token).find(|known| known.is(named) && known.logprob.is_some())?.logprob
 }
 
-fn shown(named: &Named) -> String {
+fn shown(named: &TokenLogprob) -> String {
     match (named.id, named.text.is_empty()) {
         (Some(id), true) => id.to_string(),
         (Some(id), false) => format!("{:?} ({id})", named.text),
@@ -288,13 +288,13 @@ fn shown(named: &Named) -> String {
     }
 }
 
-fn tells(place: &Place) -> bool {
+fn tells(place: &TokenPosition) -> bool {
     place.top.iter().chain(&place.token).any(|named| named.logprob.is_some())
 }
 
 /// Returns the precision of the log-probabilities in an answer: half of the last decimal if few decimals are written;
 /// two roundings of the largest value if every value is a bf16 or f16 number.
-pub fn coarseness(places: &[Place]) -> f64 {
+pub fn coarseness(places: &[TokenPosition]) -> f64 {
     let named = places.iter().flat_map(|place| place.top.iter().chain(&place.token));
     let values: Vec<f32> = named.filter_map(|named| Some(named.logprob? as f32)).collect();
     let largest = values.iter().fold(0.0f64, |most, value| most.max(f64::from(value.abs())));
@@ -310,7 +310,7 @@ pub fn coarseness(places: &[Place]) -> f64 {
 }
 
 /// Half of the last decimal that a server writes, if it writes few: its values stand for all that round to them.
-pub fn decimals<'p>(places: impl IntoIterator<Item = &'p Place>) -> Option<f64> {
+pub fn decimals<'p>(places: impl IntoIterator<Item = &'p TokenPosition>) -> Option<f64> {
     const SEEN: usize = 8;
     const MOST: usize = 6;
     let named = places.into_iter().flat_map(|place| place.top.iter().chain(&place.token));

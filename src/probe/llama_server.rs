@@ -2,9 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::probe::answer::{Answer, Ask, Generated, Named, Place, Prompt, id, ids, list, logprob, text};
+use crate::probe::answer::{
+    ContinuationRequest, GreedyContinuation, ProbePrompt, ServerAnswer, TokenLogprob, TokenPosition, id, ids,
+    list, logprob, text,
+};
 use crate::probe::client::Client;
-use crate::probe::server::{Message, Rendered, Server, as_messages};
+use crate::probe::server::{ConversationMessage, RenderedConversation, ServerApi, as_messages};
 
 pub(super) struct LlamaServer<'c> {
     pub client: &'c Client,
@@ -12,30 +15,30 @@ pub(super) struct LlamaServer<'c> {
 
 const COMPLETION: &str = "/completion";
 
-impl Server for LlamaServer<'_> {
-    fn tokenize(&self, words: &str, special: bool) -> Answer<Vec<u32>> {
+impl ServerApi for LlamaServer<'_> {
+    fn tokenize(&self, words: &str, special: bool) -> ServerAnswer<Vec<u32>> {
         let body = json!({"content": words, "add_special": special, "parse_special": true});
         let answer = self.client.post("/tokenize", &body)?;
         ids(&answer, "/tokens").map_err(|problem| self.client.broken("/tokenize", problem))
     }
 
-    fn template(&self, messages: &[Message]) -> Answer<Rendered> {
+    fn template(&self, messages: &[ConversationMessage]) -> ServerAnswer<RenderedConversation> {
         let answer = self.client.post("/apply-template", &json!({"messages": as_messages(messages)}))?;
         let prompt =
             text(&answer, "/prompt").map_err(|problem| self.client.broken("/apply-template", problem))?;
-        Ok(Rendered::Text(prompt))
+        Ok(RenderedConversation::Text(prompt))
     }
 
     /// Asks for one token after each position, since the server gives no log-probabilities of a prompt.
-    fn forced(&self, prompt: &Prompt, top: usize) -> Answer<Vec<Option<Place>>> {
+    fn forced(&self, prompt: &ProbePrompt, top: usize) -> ServerAnswer<Vec<Option<TokenPosition>>> {
         let ids = prompt.ids()?;
         let mut places = vec![None];
         for end in 1..ids.len() {
-            let before = Prompt { ids: Some(ids[..end].to_vec()), text: None };
-            let ask = Ask { prompt: &before, tokens: 1, top, cold: true, streamed: false };
-            let next = Named { id: Some(ids[end]), ..Named::default() };
+            let before = ProbePrompt { ids: Some(ids[..end].to_vec()), text: None };
+            let ask = ContinuationRequest { prompt: &before, tokens: 1, top, cold: true, streamed: false };
+            let next = TokenLogprob { id: Some(ids[end]), ..TokenLogprob::default() };
             let place = self.generate(&ask)?.places.into_iter().next();
-            places.push(place.map(|place| Place {
+            places.push(place.map(|place| TokenPosition {
                 token: place.top.iter().find(|named| named.is(&next)).cloned(),
                 ..place
             }));
@@ -47,7 +50,7 @@ impl Server for LlamaServer<'_> {
         tokens.saturating_sub(1)
     }
 
-    fn generate(&self, ask: &Ask) -> Answer<Generated> {
+    fn generate(&self, ask: &ContinuationRequest) -> ServerAnswer<GreedyContinuation> {
         let body = json!({
             "prompt": ask.prompt.as_json(), "n_predict": ask.tokens, "n_probs": ask.top, "temperature": 0.0,
             "top_k": 1, "repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "seed": 1,
@@ -59,31 +62,33 @@ impl Server for LlamaServer<'_> {
             false => vec![self.client.post(COMPLETION, &body)?],
         };
         let pieces = pieces.iter().map(piece).collect::<Result<Vec<_>, _>>();
-        Ok(Generated::joined(pieces.map_err(|problem| self.client.broken(COMPLETION, problem))?))
+        Ok(GreedyContinuation::joined(pieces.map_err(|problem| self.client.broken(COMPLETION, problem))?))
     }
 }
 
-fn piece(answer: &Value) -> Result<Generated, String> {
+fn piece(answer: &Value) -> Result<GreedyContinuation, String> {
     let places = match answer.get("completion_probabilities") {
         Some(_) => list(answer, "/completion_probabilities")?.iter().map(place).collect::<Result<_, _>>()?,
         None => {
             let tokens = if answer.get("tokens").is_some() { ids(answer, "/tokens")? } else { Vec::new() };
-            let token =
-                |id| Place { token: Some(Named { id: Some(id), ..Named::default() }), top: Vec::new() };
+            let token = |id| TokenPosition {
+                token: Some(TokenLogprob { id: Some(id), ..TokenLogprob::default() }),
+                top: Vec::new(),
+            };
             tokens.into_iter().map(token).collect()
         }
     };
-    Ok(Generated { places, text: text(answer, "/content")?, made: None })
+    Ok(GreedyContinuation { places, text: text(answer, "/content")?, made: None })
 }
 
-fn place(entry: &Value) -> Result<Place, String> {
+fn place(entry: &Value) -> Result<TokenPosition, String> {
     // The README's prose and its example name the list differently.
     let top = ["/top_logprobs", "/probs"].into_iter().find(|pointer| entry.pointer(pointer).is_some());
     let top = top.map_or(Ok(Vec::new()), |top| list(entry, top)?.iter().map(named).collect())?;
-    Ok(Place { token: Some(named(entry)?), top })
+    Ok(TokenPosition { token: Some(named(entry)?), top })
 }
 
-fn named(entry: &Value) -> Result<Named, String> {
+fn named(entry: &Value) -> Result<TokenLogprob, String> {
     let word = entry.get("token").and_then(Value::as_str).unwrap_or_default().to_owned();
-    Ok(Named { id: Some(id(entry, "/id")?), text: word, logprob: logprob(entry, "/logprob")? })
+    Ok(TokenLogprob { id: Some(id(entry, "/id")?), text: word, logprob: logprob(entry, "/logprob")? })
 }

@@ -2,9 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::probe::answer::{Answer, Ask, Generated, Named, Place, Prompt, Refusal, list, logprob, text};
+use crate::probe::answer::{
+    ContinuationRequest, GreedyContinuation, MissingAnswer, ProbePrompt, ServerAnswer, TokenLogprob,
+    TokenPosition, list, logprob, text,
+};
 use crate::probe::client::Client;
-use crate::probe::server::{Message, Rendered, Server};
+use crate::probe::server::{ConversationMessage, RenderedConversation, ServerApi};
 
 pub(super) struct Ollama<'c> {
     pub client: &'c Client,
@@ -13,22 +16,22 @@ pub(super) struct Ollama<'c> {
 
 const GENERATE: &str = "/api/generate";
 
-impl Server for Ollama<'_> {
-    fn tokenize(&self, _: &str, _: bool) -> Answer<Vec<u32>> {
-        Err(Refusal::cannot("the server does not return token ids"))
+impl ServerApi for Ollama<'_> {
+    fn tokenize(&self, _: &str, _: bool) -> ServerAnswer<Vec<u32>> {
+        Err(MissingAnswer::cannot("the server does not return token ids"))
     }
 
-    fn template(&self, _: &[Message]) -> Answer<Rendered> {
-        Err(Refusal::cannot("the server does not return the rendered template"))
+    fn template(&self, _: &[ConversationMessage]) -> ServerAnswer<RenderedConversation> {
+        Err(MissingAnswer::cannot("the server does not return the rendered template"))
     }
 
-    fn forced(&self, _: &Prompt, _: usize) -> Answer<Vec<Option<Place>>> {
-        Err(Refusal::cannot("the server gives log-probabilities of generated tokens only"))
+    fn forced(&self, _: &ProbePrompt, _: usize) -> ServerAnswer<Vec<Option<TokenPosition>>> {
+        Err(MissingAnswer::cannot("the server gives log-probabilities of generated tokens only"))
     }
 
-    fn generate(&self, ask: &Ask) -> Answer<Generated> {
+    fn generate(&self, ask: &ContinuationRequest) -> ServerAnswer<GreedyContinuation> {
         if ask.cold {
-            return Err(Refusal::cannot("the server cannot turn off its prefix cache for a request"));
+            return Err(MissingAnswer::cannot("the server cannot turn off its prefix cache for a request"));
         }
         let body = json!({
             "model": self.model, "prompt": ask.prompt.text()?, "raw": true, "stream": ask.streamed,
@@ -43,7 +46,7 @@ impl Server for Ollama<'_> {
             false => vec![self.client.post(GENERATE, &body)?],
         };
         let pieces = pieces.iter().map(piece).collect::<Result<Vec<_>, _>>();
-        Ok(Generated::joined(pieces.map_err(|problem| self.client.broken(GENERATE, problem))?))
+        Ok(GreedyContinuation::joined(pieces.map_err(|problem| self.client.broken(GENERATE, problem))?))
     }
 
     fn takes_ids(&self) -> bool {
@@ -51,22 +54,22 @@ impl Server for Ollama<'_> {
     }
 }
 
-fn piece(answer: &Value) -> Result<Generated, String> {
+fn piece(answer: &Value) -> Result<GreedyContinuation, String> {
     let places = match answer.get("logprobs").filter(|found| !found.is_null()) {
         Some(_) => list(answer, "/logprobs")?.iter().map(place).collect::<Result<_, _>>()?,
         None => Vec::new(),
     };
-    Ok(Generated { places, text: text(answer, "/response")?, made: None })
+    Ok(GreedyContinuation { places, text: text(answer, "/response")?, made: None })
 }
 
 /// Reads an entry of `logprobs`, which OpenAI's `logprobs.content` shares.
-pub(super) fn place(entry: &Value) -> Result<Place, String> {
+pub(super) fn place(entry: &Value) -> Result<TokenPosition, String> {
     let top = entry.get("top_logprobs").and_then(Value::as_array);
     let top = top.into_iter().flatten().map(named).collect::<Result<_, _>>()?;
-    Ok(Place { token: Some(named(entry)?), top })
+    Ok(TokenPosition { token: Some(named(entry)?), top })
 }
 
-fn named(entry: &Value) -> Result<Named, String> {
+fn named(entry: &Value) -> Result<TokenLogprob, String> {
     let id = entry.get("id").and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
-    Ok(Named { id, text: text(entry, "/token")?, logprob: logprob(entry, "/logprob")? })
+    Ok(TokenLogprob { id, text: text(entry, "/token")?, logprob: logprob(entry, "/logprob")? })
 }

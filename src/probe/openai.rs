@@ -4,10 +4,13 @@ use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
-use crate::probe::answer::{Answer, Ask, Generated, Named, Place, Prompt, Refusal, ids, list, logprob, text};
+use crate::probe::answer::{
+    ContinuationRequest, GreedyContinuation, MissingAnswer, ProbePrompt, ServerAnswer, TokenLogprob,
+    TokenPosition, ids, list, logprob, text,
+};
 use crate::probe::client::Client;
 use crate::probe::ollama::place;
-use crate::probe::server::{Message, Rendered, Server};
+use crate::probe::server::{ConversationMessage, RenderedConversation, ServerApi};
 
 pub(super) struct Openai<'c> {
     pub client: &'c Client,
@@ -20,7 +23,7 @@ const COMPLETIONS: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";
 
 impl Openai<'_> {
-    fn completion(&self, ask: &Ask) -> Answer<Generated> {
+    fn completion(&self, ask: &ContinuationRequest) -> ServerAnswer<GreedyContinuation> {
         let prompt = ask.prompt.text.clone().map_or_else(|| ask.prompt.as_json(), Value::from);
         let body = json!({
             "model": self.model, "prompt": prompt, "max_tokens": ask.tokens, "temperature": 0.0, "top_p": 1.0,
@@ -30,7 +33,7 @@ impl Openai<'_> {
     }
 
     /// Sends the prompt as a user message, for servers with chat completions only.
-    fn chat(&self, ask: &Ask) -> Answer<Generated> {
+    fn chat(&self, ask: &ContinuationRequest) -> ServerAnswer<GreedyContinuation> {
         let body = json!({
             "model": self.model, "messages": [{"role": "user", "content": ask.prompt.text()?}], "max_tokens": ask.tokens,
             "temperature": 0.0, "top_p": 1.0, "seed": 1, "logprobs": true, "top_logprobs": ask.top, "stream": ask.streamed,
@@ -38,42 +41,44 @@ impl Openai<'_> {
         self.pieces(CHAT, &body, ask.streamed)
     }
 
-    fn pieces(&self, path: &str, body: &Value, streamed: bool) -> Answer<Generated> {
+    fn pieces(&self, path: &str, body: &Value, streamed: bool) -> ServerAnswer<GreedyContinuation> {
         let pieces = match streamed {
             true => self.client.stream(path, body)?,
             false => vec![self.client.post(path, body)?],
         };
         let pieces = pieces.iter().map(piece).collect::<Result<Vec<_>, _>>();
-        Ok(Generated::joined(pieces.map_err(|problem| self.client.broken(path, problem))?))
+        Ok(GreedyContinuation::joined(pieces.map_err(|problem| self.client.broken(path, problem))?))
     }
 }
 
-impl Server for Openai<'_> {
+impl ServerApi for Openai<'_> {
     /// The protocol has none; llama-cpp-python does, which always adds what begins a prompt.
-    fn tokenize(&self, words: &str, special: bool) -> Answer<Vec<u32>> {
+    fn tokenize(&self, words: &str, special: bool) -> ServerAnswer<Vec<u32>> {
         if !special {
-            return Err(Refusal::cannot("the server always adds special tokens to a prompt"));
+            return Err(MissingAnswer::cannot("the server always adds special tokens to a prompt"));
         }
         let path = "/extras/tokenize";
         match self.client.post(path, &json!({"model": self.model, "input": words})) {
             Ok(answer) => ids(&answer, "/tokens").map_err(|problem| self.client.broken(path, problem)),
-            Err(Refusal::Cannot(_)) => Err(Refusal::cannot("the protocol does not return token ids")),
+            Err(MissingAnswer::Cannot(_)) => {
+                Err(MissingAnswer::cannot("the protocol does not return token ids"))
+            }
             Err(broken) => Err(broken),
         }
     }
 
-    fn template(&self, _: &[Message]) -> Answer<Rendered> {
-        Err(Refusal::cannot("the protocol does not return the rendered template"))
+    fn template(&self, _: &[ConversationMessage]) -> ServerAnswer<RenderedConversation> {
+        Err(MissingAnswer::cannot("the protocol does not return the rendered template"))
     }
 
-    fn forced(&self, prompt: &Prompt, top: usize) -> Answer<Vec<Option<Place>>> {
+    fn forced(&self, prompt: &ProbePrompt, top: usize) -> ServerAnswer<Vec<Option<TokenPosition>>> {
         let text = prompt.text()?;
         let body = json!({
             "model": self.model, "prompt": text, "max_tokens": 1, "temperature": 0.0, "logprobs": top, "echo": true,
         });
         let echoed = self.pieces(COMPLETIONS, &body, false)?;
         if !echoed.text.starts_with(text) || echoed.places.len() < 2 {
-            return Err(Refusal::cannot(
+            return Err(MissingAnswer::cannot(
                 "the server does not return the log-probabilities of the prompt for echo",
             ));
         }
@@ -90,8 +95,9 @@ impl Server for Openai<'_> {
             places.pop();
         }
         let wanted = prompt.ids.as_ref().map_or(places.len(), Vec::len);
-        let known =
-            |place: Place| place.token.as_ref().is_some_and(|token| token.logprob.is_some()).then_some(place);
+        let known = |place: TokenPosition| {
+            place.token.as_ref().is_some_and(|token| token.logprob.is_some()).then_some(place)
+        };
         // Of what begins a prompt some say nothing: its text is none.
         match wanted.checked_sub(places.len()) {
             Some(silent @ (0 | 1)) => {
@@ -99,14 +105,14 @@ impl Server for Openai<'_> {
             }
             _ => {
                 let why = format!("the server echoes {} tokens of a prompt of {wanted}", places.len());
-                Err(Refusal::cannot(why))
+                Err(MissingAnswer::cannot(why))
             }
         }
     }
 
-    fn generate(&self, ask: &Ask) -> Answer<Generated> {
+    fn generate(&self, ask: &ContinuationRequest) -> ServerAnswer<GreedyContinuation> {
         if ask.cold {
-            return Err(Refusal::cannot("the protocol cannot turn off a prefix cache"));
+            return Err(MissingAnswer::cannot("the protocol cannot turn off a prefix cache"));
         }
         // Both are other questions: what the first answer came by is asked from there on.
         match self.talks.get() {
@@ -115,10 +121,12 @@ impl Server for Openai<'_> {
             None => {}
         }
         let (talks, found) = match self.completion(ask) {
-            Err(Refusal::Cannot(why)) => (
+            Err(MissingAnswer::Cannot(why)) => (
                 true,
                 self.chat(ask).map_err(|also| match also {
-                    Refusal::Cannot(also) => Refusal::Cannot(format!("{COMPLETIONS}: {why}; {CHAT}: {also}")),
+                    MissingAnswer::Cannot(also) => {
+                        MissingAnswer::Cannot(format!("{COMPLETIONS}: {why}; {CHAT}: {also}"))
+                    }
                     other => other,
                 }),
             ),
@@ -143,8 +151,8 @@ impl Server for Openai<'_> {
     }
 }
 
-fn piece(answer: &Value) -> Result<Generated, String> {
-    let Some(choice) = answer.pointer("/choices/0") else { return Ok(Generated::default()) };
+fn piece(answer: &Value) -> Result<GreedyContinuation, String> {
+    let Some(choice) = answer.pointer("/choices/0") else { return Ok(GreedyContinuation::default()) };
     let told = choice.get("logprobs").filter(|found| !found.is_null());
     let places = match told {
         None => Vec::new(),
@@ -159,14 +167,14 @@ fn piece(answer: &Value) -> Result<Generated, String> {
         .into_iter()
         .find(|pointer| choice.pointer(pointer).is_some_and(Value::is_string));
     let made = answer.pointer("/usage/completion_tokens").and_then(Value::as_u64);
-    Ok(Generated { places, text: said.map_or(Ok(String::new()), |said| text(choice, said))?, made })
+    Ok(GreedyContinuation { places, text: said.map_or(Ok(String::new()), |said| text(choice, said))?, made })
 }
 
 /// Lists beside each other, an entry for each token.
-fn of_lists(told: &Value) -> Result<Vec<Place>, String> {
+fn of_lists(told: &Value) -> Result<Vec<TokenPosition>, String> {
     let tokens = list(told, "/tokens")?.iter().enumerate();
     let place = |(index, name): (usize, &Value)| {
-        let named = |text: &str, logprob| Named { id: None, text: text.to_owned(), logprob };
+        let named = |text: &str, logprob| TokenLogprob { id: None, text: text.to_owned(), logprob };
         let token =
             named(name.as_str().unwrap_or_default(), logprob(told, &format!("/token_logprobs/{index}"))?);
         let top = told.pointer(&format!("/top_logprobs/{index}")).and_then(Value::as_object);
@@ -177,7 +185,7 @@ fn of_lists(told: &Value) -> Result<Vec<Place>, String> {
         if top.iter().any(|named| named.text.is_empty() || named.text.contains('\u{fffd}')) {
             top.retain(|named| named.logprob >= token.logprob);
         }
-        Ok(Place { token: Some(token), top })
+        Ok(TokenPosition { token: Some(token), top })
     };
     tokens.map(place).collect()
 }

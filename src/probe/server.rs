@@ -2,14 +2,16 @@
 
 use serde_json::{Value, json};
 
-use crate::probe::answer::{Answer, Ask, Generated, Place, Prompt};
+use crate::probe::answer::{
+    ContinuationRequest, GreedyContinuation, ProbePrompt, ServerAnswer, TokenPosition,
+};
 
 /// A message of a conversation, and whose it is.
-pub type Message = (&'static str, &'static str);
+pub type ConversationMessage = (&'static str, &'static str);
 
 /// Rendered conversation.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Rendered {
+pub enum RenderedConversation {
     /// The text that the model reads.
     Text(String),
     /// Its tokens.
@@ -17,27 +19,27 @@ pub enum Rendered {
 }
 
 /// A server, in its own protocol. What it cannot do is refused in words.
-pub trait Server: Sync {
+pub trait ServerApi: Sync {
     /// The ids of a text; `special` tells whether those that begin and end a prompt stand around it.
     ///
     /// # Errors
-    /// As [`Refusal`](crate::probe::Refusal) says; so do all others.
-    fn tokenize(&self, text: &str, special: bool) -> Answer<Vec<u32>>;
+    /// As [`Refusal`](crate::probe::MissingAnswer) says; so do all others.
+    fn tokenize(&self, text: &str, special: bool) -> ServerAnswer<Vec<u32>>;
 
     /// Renders a conversation with the server's template; the next turn is the model's.
     ///
     /// # Errors
-    /// Errors of [`Server::tokenize`].
-    fn template(&self, messages: &[Message]) -> Answer<Rendered>;
+    /// Errors of [`ServerApi::tokenize`].
+    fn template(&self, messages: &[ConversationMessage]) -> ServerAnswer<RenderedConversation>;
 
     /// Returns the log-probability of each token of a prompt, given the tokens before it. The first entry is mostly
     /// `None`.
     ///
     /// # Errors
-    /// Errors of [`Server::tokenize`].
-    fn forced(&self, prompt: &Prompt, top: usize) -> Answer<Vec<Option<Place>>>;
+    /// Errors of [`ServerApi::tokenize`].
+    fn forced(&self, prompt: &ProbePrompt, top: usize) -> ServerAnswer<Vec<Option<TokenPosition>>>;
 
-    /// Returns the number of requests that [`Server::forced`] sends.
+    /// Returns the number of requests that [`ServerApi::forced`] sends.
     fn forced_requests(&self, tokens: usize) -> usize {
         _ = tokens;
         1
@@ -46,8 +48,8 @@ pub trait Server: Sync {
     /// A greedy continuation.
     ///
     /// # Errors
-    /// Errors of [`Server::tokenize`].
-    fn generate(&self, ask: &Ask) -> Answer<Generated>;
+    /// Errors of [`ServerApi::tokenize`].
+    fn generate(&self, ask: &ContinuationRequest) -> ServerAnswer<GreedyContinuation>;
 
     /// Returns the largest number of top tokens that such a server returns by default.
     fn most_likeliest(&self) -> usize {
@@ -67,6 +69,6 @@ pub trait Server: Sync {
 }
 
 /// Messages as most protocols have them.
-pub(super) fn as_messages(messages: &[Message]) -> Value {
+pub(super) fn as_messages(messages: &[ConversationMessage]) -> Value {
     messages.iter().map(|(role, content)| json!({"role": role, "content": content})).collect()
 }

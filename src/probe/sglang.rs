@@ -3,10 +3,11 @@
 use serde_json::{Value, json};
 
 use crate::probe::answer::{
-    Answer, Ask, Generated, Named, Place, Prompt, Refusal, id, ids, list, logprob, text,
+    ContinuationRequest, GreedyContinuation, MissingAnswer, ProbePrompt, ServerAnswer, TokenLogprob,
+    TokenPosition, id, ids, list, logprob, text,
 };
 use crate::probe::client::Client;
-use crate::probe::server::{Message, Rendered, Server};
+use crate::probe::server::{ConversationMessage, RenderedConversation, ServerApi};
 
 pub(super) struct Sglang<'c> {
     pub client: &'c Client,
@@ -16,7 +17,7 @@ pub(super) struct Sglang<'c> {
 const GENERATE: &str = "/generate";
 
 impl Sglang<'_> {
-    fn body(&self, prompt: &Prompt, tokens: usize, top: usize, start: i64) -> Value {
+    fn body(&self, prompt: &ProbePrompt, tokens: usize, top: usize, start: i64) -> Value {
         let (key, value) = match prompt.ids {
             Some(_) => ("input_ids", prompt.as_json()),
             None => ("text", prompt.as_json()),
@@ -31,18 +32,18 @@ impl Sglang<'_> {
     }
 }
 
-impl Server for Sglang<'_> {
-    fn tokenize(&self, words: &str, special: bool) -> Answer<Vec<u32>> {
+impl ServerApi for Sglang<'_> {
+    fn tokenize(&self, words: &str, special: bool) -> ServerAnswer<Vec<u32>> {
         let body = json!({"model": self.model, "prompt": words, "add_special_tokens": special});
         let answer = self.client.post("/tokenize", &body)?;
         ids(&answer, "/tokens").map_err(|problem| self.client.broken("/tokenize", problem))
     }
 
-    fn template(&self, _: &[Message]) -> Answer<Rendered> {
-        Err(Refusal::cannot("the server does not return the rendered template"))
+    fn template(&self, _: &[ConversationMessage]) -> ServerAnswer<RenderedConversation> {
+        Err(MissingAnswer::cannot("the server does not return the rendered template"))
     }
 
-    fn forced(&self, prompt: &Prompt, top: usize) -> Answer<Vec<Option<Place>>> {
+    fn forced(&self, prompt: &ProbePrompt, top: usize) -> ServerAnswer<Vec<Option<TokenPosition>>> {
         let wanted = prompt.ids()?;
         let answer = self.client.post(GENERATE, &self.body(prompt, 1, top, 0))?;
         let wrong = |problem| self.client.broken(GENERATE, problem);
@@ -54,14 +55,15 @@ impl Server for Sglang<'_> {
                 wanted.len()
             )));
         }
-        let known =
-            |place: Place| place.token.as_ref().is_some_and(|token| token.logprob.is_some()).then_some(place);
+        let known = |place: TokenPosition| {
+            place.token.as_ref().is_some_and(|token| token.logprob.is_some()).then_some(place)
+        };
         Ok(found.into_iter().map(known).collect())
     }
 
-    fn generate(&self, ask: &Ask) -> Answer<Generated> {
+    fn generate(&self, ask: &ContinuationRequest) -> ServerAnswer<GreedyContinuation> {
         if ask.cold {
-            return Err(Refusal::cannot(
+            return Err(MissingAnswer::cannot(
                 "the server cannot turn off its prefix cache for a request (--disable-radix-cache does, for all)",
             ));
         }
@@ -72,33 +74,37 @@ impl Server for Sglang<'_> {
             false => vec![self.client.post(GENERATE, &body)?],
         };
         let piece = |answer: &Value| {
-            Ok(Generated { places: places(answer, "output")?, text: text(answer, "/text")?, made: None })
+            Ok(GreedyContinuation {
+                places: places(answer, "output")?,
+                text: text(answer, "/text")?,
+                made: None,
+            })
         };
         let pieces: Result<Vec<_>, String> = pieces.iter().map(piece).collect();
         let pieces = pieces.map_err(|problem| self.client.broken(GENERATE, problem))?;
-        Ok(pieces.into_iter().fold(Generated::default(), grown))
+        Ok(pieces.into_iter().fold(GreedyContinuation::default(), grown))
     }
 }
 
 /// Joins a piece of a stream, which has everything so far, or only the new part (`--incremental-streaming-output`).
-fn grown(whole: Generated, piece: Generated) -> Generated {
+fn grown(whole: GreedyContinuation, piece: GreedyContinuation) -> GreedyContinuation {
     let tells_all = piece.places.starts_with(&whole.places) && piece.text.starts_with(&whole.text);
-    if tells_all { piece } else { Generated::joined([whole, piece]) }
+    if tells_all { piece } else { GreedyContinuation::joined([whole, piece]) }
 }
 
 /// Lists of `[log-probability, id, text]`.
-fn places(answer: &Value, side: &str) -> Result<Vec<Place>, String> {
+fn places(answer: &Value, side: &str) -> Result<Vec<TokenPosition>, String> {
     let tokens = list(answer, &format!("/meta_info/{side}_token_logprobs"))?;
     let tops = answer.pointer(&format!("/meta_info/{side}_top_logprobs")).and_then(Value::as_array);
     let place = |(index, entry): (usize, &Value)| {
         let top = tops.and_then(|tops| tops.get(index)).and_then(Value::as_array);
         let top = top.into_iter().flatten().map(named).collect::<Result<_, _>>()?;
-        Ok(Place { token: Some(named(entry)?), top })
+        Ok(TokenPosition { token: Some(named(entry)?), top })
     };
     tokens.iter().enumerate().map(place).collect()
 }
 
-fn named(entry: &Value) -> Result<Named, String> {
+fn named(entry: &Value) -> Result<TokenLogprob, String> {
     let word = entry.get(2).and_then(Value::as_str).unwrap_or_default().to_owned();
-    Ok(Named { id: Some(id(entry, "/1")?), text: word, logprob: logprob(entry, "/0")? })
+    Ok(TokenLogprob { id: Some(id(entry, "/1")?), text: word, logprob: logprob(entry, "/0")? })
 }

@@ -4,9 +4,9 @@ use std::fmt::Display;
 
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
-use crate::probe::answer::Refusal;
-use crate::probe::check::{Check, Subject};
-use crate::probe::server::{Message, Rendered, Server};
+use crate::probe::answer::MissingAnswer;
+use crate::probe::check::{ProbeCheck, ProbeSubject};
+use crate::probe::server::{ConversationMessage, RenderedConversation, ServerApi};
 use crate::tokenizer::Tokenizer;
 
 /// Texts that tokenizers part at: spaces, lines, digits, marks, scripts, what is no letter.
@@ -26,30 +26,34 @@ pub const TEXTS: [&str; 8] = [
 ///
 /// # Errors
 /// If the server breaks, or the model's own tokenizer cannot be used.
-pub fn tokenization(server: &dyn Server, own: Option<&dyn Tokenizer>, lacking: &str) -> Result<Check> {
+pub fn tokenization(
+    server: &dyn ServerApi,
+    own: Option<&dyn Tokenizer>,
+    lacking: &str,
+) -> Result<ProbeCheck> {
     const NAME: &str = "texts give the same tokens";
     let Some(own) = own else {
-        return Ok(Check::cannot(Subject::Tokens, NAME, lacking));
+        return Ok(ProbeCheck::cannot(ProbeSubject::Tokens, NAME, lacking));
     };
     let (mut same, mut special_too) = (0, true);
     for text in TEXTS {
         for special in [true, false] {
             let theirs = match server.tokenize(text, special) {
                 Ok(theirs) => theirs,
-                Err(Refusal::Cannot(_)) if !special => {
+                Err(MissingAnswer::Cannot(_)) if !special => {
                     special_too = false;
                     continue;
                 }
-                Err(Refusal::Cannot(why)) if same > 0 => {
+                Err(MissingAnswer::Cannot(why)) if same > 0 => {
                     let told = format!("{text:?} was refused, but other texts were not: {why}");
-                    return Ok(Check::new(Subject::Tokens, NAME, (Verdict::Inconclusive, told)));
+                    return Ok(ProbeCheck::new(ProbeSubject::Tokens, NAME, (Verdict::Inconclusive, told)));
                 }
-                Err(refusal) => return Check::refused(Subject::Tokens, NAME, refusal),
+                Err(refusal) => return ProbeCheck::refused(ProbeSubject::Tokens, NAME, refusal),
             };
             let ours = own.encode(text, special)?;
             if theirs != ours {
-                return Ok(Check::new(
-                    Subject::Tokens,
+                return Ok(ProbeCheck::new(
+                    ProbeSubject::Tokens,
                     NAME,
                     (Verdict::Fail, parting(format_args!("{text:?}"), &theirs, &ours)),
                 ));
@@ -58,8 +62,8 @@ pub fn tokenization(server: &dyn Server, own: Option<&dyn Tokenizer>, lacking: &
         }
     }
     let how = if special_too { "with and without special tokens" } else { "as prompts" };
-    Ok(Check::new(
-        Subject::Tokens,
+    Ok(ProbeCheck::new(
+        ProbeSubject::Tokens,
         NAME,
         (Verdict::Pass, format!("{} texts, {how}: {same} identical lists of ids", TEXTS.len())),
     ))
@@ -87,12 +91,12 @@ fn parting(text: impl Display, theirs: &[u32], ours: &[u32]) -> String {
 }
 
 /// A conversation, of which every word must be read.
-pub const CONVERSATION: [Message; 3] =
+pub const CONVERSATION: [ConversationMessage; 3] =
     [("user", "Name the 3 colours."), ("assistant", "Red, green, blue."), ("user", "And in German?")];
 
 /// The model's own template.
 #[derive(Clone, Debug, Default)]
-pub struct OwnTemplate {
+pub struct ModelTemplate {
     /// The rendered [`CONVERSATION`], if it is known.
     pub words: Option<String>,
     /// BOS token, as text.
@@ -107,19 +111,21 @@ pub struct OwnTemplate {
 /// # Errors
 /// If the server breaks, or the model's own tokenizer cannot be used.
 pub fn template(
-    server: &dyn Server,
+    server: &dyn ServerApi,
     own: Option<&dyn Tokenizer>,
-    known: &OwnTemplate,
+    known: &ModelTemplate,
     lacking: &str,
-) -> Result<Check> {
+) -> Result<ProbeCheck> {
     const NAME: &str = "the template is the model's";
     let Some(own) = own else {
-        return Ok(Check::cannot(Subject::Tokens, NAME, lacking));
+        return Ok(ProbeCheck::cannot(ProbeSubject::Tokens, NAME, lacking));
     };
     let wrong = match server.template(&CONVERSATION) {
-        Ok(Rendered::Text(text)) => wrong_words(&text, own, &known.beginning, known.words.as_deref())?,
-        Ok(Rendered::Ids(ids)) => wrong_ids(&ids, own, known)?,
-        Err(refusal) => return Check::refused(Subject::Tokens, NAME, refusal),
+        Ok(RenderedConversation::Text(text)) => {
+            wrong_words(&text, own, &known.beginning, known.words.as_deref())?
+        }
+        Ok(RenderedConversation::Ids(ids)) => wrong_ids(&ids, own, known)?,
+        Err(refusal) => return ProbeCheck::refused(ProbeSubject::Tokens, NAME, refusal),
     };
     let found = match (wrong, &known.words) {
         (Some(wrong), _) if known.has_a_date => (Verdict::Inconclusive, format!("{wrong} (the template writes a date)")),
@@ -131,10 +137,10 @@ pub fn template(
                 .to_owned(),
         ),
     };
-    Ok(Check::new(Subject::Tokens, NAME, found))
+    Ok(ProbeCheck::new(ProbeSubject::Tokens, NAME, found))
 }
 
-fn wrong_ids(ids: &[u32], own: &dyn Tokenizer, known: &OwnTemplate) -> Result<Option<String>> {
+fn wrong_ids(ids: &[u32], own: &dyn Tokenizer, known: &ModelTemplate) -> Result<Option<String>> {
     if let [first, second, ..] = ids
         && first == second
     {
@@ -213,10 +219,10 @@ fn marks(text: &str) -> impl Iterator<Item = &str> {
 ///
 /// # Errors
 /// If the server breaks.
-pub fn of_prompt(server: &dyn Server, text: &str) -> Result<Option<Vec<u32>>> {
+pub fn of_prompt(server: &dyn ServerApi, text: &str) -> Result<Option<Vec<u32>>> {
     match server.tokenize(text, true) {
         Ok(ids) => Ok(Some(ids)),
-        Err(Refusal::Cannot(_) | Refusal::NotAsked(_)) => Ok(None),
-        Err(Refusal::Broken(error)) => Err::<_, Error>(*error),
+        Err(MissingAnswer::Cannot(_) | MissingAnswer::NotAsked(_)) => Ok(None),
+        Err(MissingAnswer::Broken(error)) => Err::<_, Error>(*error),
     }
 }

@@ -4,9 +4,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::probe::answer::{Answer, Ask, Generated, Named, Place, Prompt, Refusal, ids, list, logprob, text};
+use crate::probe::answer::{
+    ContinuationRequest, GreedyContinuation, MissingAnswer, ProbePrompt, ServerAnswer, TokenLogprob,
+    TokenPosition, ids, list, logprob, text,
+};
 use crate::probe::client::Client;
-use crate::probe::server::{Message, Rendered, Server, as_messages};
+use crate::probe::server::{ConversationMessage, RenderedConversation, ServerApi, as_messages};
 
 pub(super) struct Vllm<'c> {
     pub client: &'c Client,
@@ -17,24 +20,24 @@ const COMPLETIONS: &str = "/v1/completions";
 const TOKENIZE: &str = "/tokenize";
 
 impl Vllm<'_> {
-    fn tokens(&self, body: &Value) -> Answer<Vec<u32>> {
+    fn tokens(&self, body: &Value) -> ServerAnswer<Vec<u32>> {
         let answer = self.client.post(TOKENIZE, body)?;
         ids(&answer, "/tokens").map_err(|problem| self.client.broken(TOKENIZE, problem))
     }
 }
 
-impl Server for Vllm<'_> {
-    fn tokenize(&self, words: &str, special: bool) -> Answer<Vec<u32>> {
+impl ServerApi for Vllm<'_> {
+    fn tokenize(&self, words: &str, special: bool) -> ServerAnswer<Vec<u32>> {
         self.tokens(&json!({"model": self.model, "prompt": words, "add_special_tokens": special}))
     }
 
-    fn template(&self, messages: &[Message]) -> Answer<Rendered> {
+    fn template(&self, messages: &[ConversationMessage]) -> ServerAnswer<RenderedConversation> {
         let body =
             json!({"model": self.model, "messages": as_messages(messages), "add_generation_prompt": true});
-        self.tokens(&body).map(Rendered::Ids)
+        self.tokens(&body).map(RenderedConversation::Ids)
     }
 
-    fn forced(&self, prompt: &Prompt, top: usize) -> Answer<Vec<Option<Place>>> {
+    fn forced(&self, prompt: &ProbePrompt, top: usize) -> ServerAnswer<Vec<Option<TokenPosition>>> {
         let ids = prompt.ids()?;
         let body = json!({
             "model": self.model, "prompt": ids, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": top,
@@ -43,7 +46,7 @@ impl Server for Vllm<'_> {
         let answer = self.client.post(COMPLETIONS, &body)?;
         let wrong = |problem| self.client.broken(COMPLETIONS, problem);
         if answer.pointer("/choices/0/prompt_logprobs").is_none_or(Value::is_null) {
-            return Err(Refusal::cannot("the server returns no prompt_logprobs"));
+            return Err(MissingAnswer::cannot("the server returns no prompt_logprobs"));
         }
         let rows = list(&answer, "/choices/0/prompt_logprobs").map_err(wrong)?;
         if rows.len() != ids.len() {
@@ -53,7 +56,7 @@ impl Server for Vllm<'_> {
         ids.iter().zip(rows).map(|(&id, row)| forced(id, row, top)).collect::<Result<_, _>>().map_err(wrong)
     }
 
-    fn generate(&self, ask: &Ask) -> Answer<Generated> {
+    fn generate(&self, ask: &ContinuationRequest) -> ServerAnswer<GreedyContinuation> {
         let mut body = json!({
             "model": self.model, "prompt": ask.prompt.as_json(), "max_tokens": ask.tokens, "temperature": 0.0,
             "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "seed": 1, "ignore_eos": true,
@@ -67,7 +70,7 @@ impl Server for Vllm<'_> {
             false => vec![self.client.post(COMPLETIONS, &body)?],
         };
         let pieces = pieces.iter().map(piece).collect::<Result<Vec<_>, _>>();
-        Ok(Generated::joined(pieces.map_err(|problem| self.client.broken(COMPLETIONS, problem))?))
+        Ok(GreedyContinuation::joined(pieces.map_err(|problem| self.client.broken(COMPLETIONS, problem))?))
     }
 }
 
@@ -79,24 +82,24 @@ fn salt() -> String {
 }
 
 /// `{"123": {"logprob": -1.5, "rank": 1, "decoded_token": " a"}}`; the token that stands there is among them, likely or not.
-fn forced(own: u32, row: &Value, top: usize) -> Result<Option<Place>, String> {
+fn forced(own: u32, row: &Value, top: usize) -> Result<Option<TokenPosition>, String> {
     let Some(row) = row.as_object() else { return Ok(None) };
     let mut all = Vec::new();
     for (key, entry) in row {
         let id =
             key.parse::<u32>().map_err(|_| format!("prompt_logprobs names '{key}', expected a token id"))?;
         let word = entry.get("decoded_token").and_then(Value::as_str).unwrap_or_default();
-        all.push(Named { id: Some(id), text: word.to_owned(), logprob: logprob(entry, "/logprob")? });
+        all.push(TokenLogprob { id: Some(id), text: word.to_owned(), logprob: logprob(entry, "/logprob")? });
     }
     all.sort_by(|a, b| b.logprob.unwrap_or(f64::NAN).total_cmp(&a.logprob.unwrap_or(f64::NAN)));
     let token = all.iter().find(|named| named.id == Some(own)).cloned();
     all.truncate(top);
-    Ok(Some(Place { token, top: all }))
+    Ok(Some(TokenPosition { token, top: all }))
 }
 
-fn piece(answer: &Value) -> Result<Generated, String> {
+fn piece(answer: &Value) -> Result<GreedyContinuation, String> {
     // The last piece of a stream may tell of usage alone.
-    let Some(choice) = answer.pointer("/choices/0") else { return Ok(Generated::default()) };
+    let Some(choice) = answer.pointer("/choices/0") else { return Ok(GreedyContinuation::default()) };
     let mut places = Vec::new();
     if let Some(found) = choice.get("logprobs").filter(|found| !found.is_null()) {
         for (index, name) in list(found, "/tokens")?.iter().enumerate() {
@@ -106,15 +109,15 @@ fn piece(answer: &Value) -> Result<Generated, String> {
             )?;
             let top = found.pointer(&format!("/top_logprobs/{index}")).and_then(Value::as_object);
             let top = top.into_iter().flatten().map(|(name, value)| named(name, logprob(value, "")?));
-            places.push(Place { token: Some(token), top: top.collect::<Result<_, _>>()? });
+            places.push(TokenPosition { token: Some(token), top: top.collect::<Result<_, _>>()? });
         }
     }
-    Ok(Generated { places, text: text(choice, "/text")?, made: None })
+    Ok(GreedyContinuation { places, text: text(choice, "/text")?, made: None })
 }
 
 /// `token_id:123`
-fn named(name: &str, logprob: Option<f64>) -> Result<Named, String> {
+fn named(name: &str, logprob: Option<f64>) -> Result<TokenLogprob, String> {
     let id = name.strip_prefix("token_id:").and_then(|id| id.parse().ok());
     let id = id.ok_or_else(|| format!("logprobs name '{name}', expected token_id:N"))?;
-    Ok(Named { id: Some(id), text: String::new(), logprob })
+    Ok(TokenLogprob { id: Some(id), text: String::new(), logprob })
 }

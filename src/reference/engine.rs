@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 /// An engine that a script of `reference-scripts` runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Engine {
+pub enum ReferenceEngine {
     /// Hugging Face transformers.
     Transformers,
     /// llama.cpp.
@@ -19,7 +19,7 @@ pub enum Engine {
 
 /// The files of a model that an engine reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Takes {
+pub enum EngineInput {
     /// A Hugging Face directory.
     Directory,
     /// A GGUF file.
@@ -27,22 +27,22 @@ pub enum Takes {
 }
 
 /// A file of `reference-scripts`, by its path there, as it ships inside the binary.
-pub type Script = (&'static str, &'static str);
+pub type ScriptFile = (&'static str, &'static str);
 
 /// Settings of one engine.
-pub(super) struct Recipe {
+pub(super) struct EngineSettings {
     pub name: &'static str,
-    pub takes: Takes,
+    pub takes: EngineInput,
     /// The families of models that its script knows; empty if the engine knows best.
     pub families: &'static [&'static str],
     /// The types that it can compute in; empty where the file decides.
     pub dtypes: &'static [&'static str],
     /// The script that is run, first, and what it imports or reads.
-    pub scripts: &'static [Script],
+    pub scripts: &'static [ScriptFile],
     /// The packages that somebody asked for.
     pub wanted: &'static str,
     /// All required packages with hashes.
-    pub locked: Script,
+    pub locked: ScriptFile,
     /// Modules that the script imports, each with its package.
     pub modules: &'static [(&'static str, &'static str)],
     /// Programs that must be there, and the Debian package that has each.
@@ -57,12 +57,12 @@ macro_rules! script {
     };
 }
 
-const WRITER: Script = script!("lib/dump_writer.py");
+const WRITER: ScriptFile = script!("lib/dump_writer.py");
 
 // Constants would be in the program once for each part of it that names them.
-static TRANSFORMERS: Recipe = Recipe {
+static TRANSFORMERS: EngineSettings = EngineSettings {
     name: "transformers",
-    takes: Takes::Directory,
+    takes: EngineInput::Directory,
     families: &[
         "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "olmo2", "smollm3", "granite", "phi3",
         "bitnet", "gpt2",
@@ -87,9 +87,9 @@ static TRANSFORMERS: Recipe = Recipe {
     },
 };
 
-static LLAMA_CPP: Recipe = Recipe {
+static LLAMA_CPP: EngineSettings = EngineSettings {
     name: "llama.cpp",
-    takes: Takes::Gguf,
+    takes: EngineInput::Gguf,
     families: &["llama", "qwen2", "qwen3", "gemma2", "gemma3", "olmo2", "smollm3", "granite", "phi3", "gpt2"],
     dtypes: &[],
     scripts: &[script!("dump/build_dump_llama_cpp.sh"), script!("dump/dump_llama_cpp.cpp")],
@@ -100,9 +100,9 @@ static LLAMA_CPP: Recipe = Recipe {
     size: "0.2 GB of disk; compiling llama.cpp takes ten minutes on two cores",
 };
 
-static MLX: Recipe = Recipe {
+static MLX: EngineSettings = EngineSettings {
     name: "mlx",
-    takes: Takes::Directory,
+    takes: EngineInput::Directory,
     families: &["llama", "qwen3", "gemma2", "gemma3", "olmo2", "smollm3", "granite", "phi3", "gpt2"],
     dtypes: &["f32", "bf16", "f16"],
     scripts: &[script!("dump/dump_mlx.py"), WRITER, script!("lib/model_files.py")],
@@ -119,9 +119,9 @@ static MLX: Recipe = Recipe {
     size: "0.4 GB of disk",
 };
 
-static TINYGRAD: Recipe = Recipe {
+static TINYGRAD: EngineSettings = EngineSettings {
     name: "tinygrad",
-    takes: Takes::Directory,
+    takes: EngineInput::Directory,
     families: &["gpt2"],
     dtypes: &["f32"],
     scripts: &[script!("dump/dump_tinygrad.py"), WRITER],
@@ -137,24 +137,29 @@ static TINYGRAD: Recipe = Recipe {
     size: "0.2 GB of disk",
 };
 
-impl Engine {
+impl ReferenceEngine {
     /// Every engine.
-    pub const ALL: [Engine; 4] = [Engine::Transformers, Engine::LlamaCpp, Engine::Mlx, Engine::Tinygrad];
+    pub const ALL: [ReferenceEngine; 4] = [
+        ReferenceEngine::Transformers,
+        ReferenceEngine::LlamaCpp,
+        ReferenceEngine::Mlx,
+        ReferenceEngine::Tinygrad,
+    ];
 
     /// The engine for files of that kind where none is asked for.
-    pub fn usual_for(takes: Takes) -> Self {
+    pub fn usual_for(takes: EngineInput) -> Self {
         match takes {
-            Takes::Directory => Engine::Transformers,
-            Takes::Gguf => Engine::LlamaCpp,
+            EngineInput::Directory => ReferenceEngine::Transformers,
+            EngineInput::Gguf => ReferenceEngine::LlamaCpp,
         }
     }
 
-    pub(super) fn recipe(self) -> &'static Recipe {
+    pub(super) fn recipe(self) -> &'static EngineSettings {
         match self {
-            Engine::Transformers => &TRANSFORMERS,
-            Engine::LlamaCpp => &LLAMA_CPP,
-            Engine::Mlx => &MLX,
-            Engine::Tinygrad => &TINYGRAD,
+            ReferenceEngine::Transformers => &TRANSFORMERS,
+            ReferenceEngine::LlamaCpp => &LLAMA_CPP,
+            ReferenceEngine::Mlx => &MLX,
+            ReferenceEngine::Tinygrad => &TINYGRAD,
         }
     }
 
@@ -166,13 +171,13 @@ impl Engine {
     /// Returns the producer's name in its dumps.
     pub fn producer(self) -> &'static str {
         match self {
-            Engine::Mlx => "mlx-lm",
+            ReferenceEngine::Mlx => "mlx-lm",
             other => other.name(),
         }
     }
 
     /// Returns the files of a model that it reads.
-    pub fn takes(self) -> Takes {
+    pub fn takes(self) -> EngineInput {
         self.recipe().takes
     }
 
@@ -206,14 +211,14 @@ impl Engine {
     pub(super) fn environment(self) -> String {
         let recipe = self.recipe();
         let mut hash = Sha256::new_with_prefix(recipe.locked.1);
-        if self == Engine::LlamaCpp {
+        if self == ReferenceEngine::LlamaCpp {
             recipe.scripts.iter().for_each(|(_, text)| hash.update(text)); // the program is part of it
         }
         format!("{}-{}", recipe.name, &hex::encode(hash.finalize())[..12])
     }
 }
 
-impl FromStr for Engine {
+impl FromStr for ReferenceEngine {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {

@@ -4,16 +4,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use super::engine::Engine;
-use super::making::Making;
-use super::process::{Task, Watch, begin_log};
-use super::workplace::{LOCKED, Workplace, on_the_path};
+use super::engine::ReferenceEngine;
+use super::pending_output::PendingOutput;
+use super::process::{ProcessObserver, ProcessTask, begin_log};
+use super::reference_folder::{LOCKED, ReferenceFolder, on_the_path};
 use crate::error::{Error, Result};
 
 /// A place where an engine can be run.
 #[derive(Clone, Debug)]
-pub struct Environment {
-    engine: Engine,
+pub struct PythonEnvironment {
+    engine: ReferenceEngine,
     python: PathBuf,
     /// True if xcheck made it: then no other folder provides modules.
     is_own: bool,
@@ -36,12 +36,12 @@ const SAFE_PATH: &str = "PYTHONSAFEPATH";
 /// Variables with other module folders. They are removed for environments that xcheck made.
 const ELSEWHERE: [&str; 2] = ["PYTHONPATH", "PYTHONHOME"];
 
-impl Environment {
+impl PythonEnvironment {
     /// A Python that the user names. Nothing is installed into it.
     ///
     /// # Errors
     /// If it is not a Python, is too old, or lacks a module.
-    pub fn of_the_user(engine: Engine, python: &Path) -> Result<Self> {
+    pub fn of_the_user(engine: ReferenceEngine, python: &Path) -> Result<Self> {
         // A name without a folder is looked for on the PATH, and the folder is needed: llama.cpp's program lies beside it.
         let found = match python.components().count() {
             1 => python.to_str().and_then(on_the_path),
@@ -62,12 +62,12 @@ impl Environment {
     }
 
     /// The one of our own, if it has been made.
-    pub fn made(engine: Engine, workplace: &Workplace) -> Option<Self> {
+    pub fn made(engine: ReferenceEngine, workplace: &ReferenceFolder) -> Option<Self> {
         let environment = Self::at(engine, &workplace.environment(engine));
         environment.check().is_ok().then_some(environment)
     }
 
-    fn at(engine: Engine, folder: &Path) -> Self {
+    fn at(engine: ReferenceEngine, folder: &Path) -> Self {
         Self {
             engine,
             python: folder.join(PROGRAMS).join("python").with_extension(std::env::consts::EXE_EXTENSION),
@@ -82,7 +82,7 @@ impl Environment {
 
     /// Returns the command that runs the script of that name, or the compiled program.
     pub(super) fn command(&self, scripts: &Path) -> Command {
-        if self.engine == Engine::LlamaCpp {
+        if self.engine == ReferenceEngine::LlamaCpp {
             return Command::new(self.program());
         }
         let mut command = self.python();
@@ -98,7 +98,7 @@ impl Environment {
 
     /// Checks that everything the script needs is installed; the error says what is missing and how to get it.
     fn check(&self) -> Result<(), String> {
-        if self.engine == Engine::LlamaCpp {
+        if self.engine == ReferenceEngine::LlamaCpp {
             let program = self.program();
             return match Command::new(&program).arg("--help").output() {
                 Ok(looked) if looked.status.success() => Ok(()),
@@ -152,10 +152,10 @@ impl Installer {
     ///
     /// # Errors
     /// If a program is missing; the message says how to get it.
-    pub fn find(engine: Engine) -> Result<Self> {
+    pub fn find(engine: ReferenceEngine) -> Result<Self> {
         let missing: Vec<_> =
             engine.recipe().tools.iter().filter(|(tool, _)| on_the_path(tool).is_none()).collect();
-        let uv = on_the_path("uv").filter(|_| engine != Engine::LlamaCpp); // whose script knows pip alone
+        let uv = on_the_path("uv").filter(|_| engine != ReferenceEngine::LlamaCpp); // whose script knows pip alone
         let python = on_the_path("python3").or_else(|| on_the_path("python"));
         let (mut names, mut packages): (Vec<&str>, Vec<&str>) = missing.into_iter().copied().unzip();
         if uv.is_none() && python.is_none() {
@@ -191,22 +191,22 @@ impl Installer {
     /// If it cannot be made; nothing of it is left then but the log.
     pub fn make(
         &self,
-        engine: Engine,
-        workplace: &Workplace,
+        engine: ReferenceEngine,
+        workplace: &ReferenceFolder,
         waiting: impl FnOnce(),
-        watch: &mut dyn Watch,
-    ) -> Result<Environment> {
+        watch: &mut dyn ProcessObserver,
+    ) -> Result<PythonEnvironment> {
         let place = workplace.environment(engine);
         let name = engine.environment();
-        let making = Making::begin(&place, &workplace.lock(&name), waiting)?;
-        if let Some(made) = Environment::made(engine, workplace) {
+        let making = PendingOutput::begin(&place, &workplace.lock(&name), waiting)?;
+        if let Some(made) = PythonEnvironment::made(engine, workplace) {
             return Ok(made);
         }
         let log = workplace.log(&name);
         begin_log(&log)?;
         let temporary = making.part("tmp"); // what a killed pip leaves of its own goes with the rest
         std::fs::create_dir(&temporary).map_err(Error::io("create", &temporary))?;
-        let task = Task {
+        let task = ProcessTask {
             what: &format!("making the environment of {}", engine.name()),
             advice: OFFLINE,
             log: &log,
@@ -215,19 +215,24 @@ impl Installer {
             step.env("TMPDIR", &temporary).env("PIP_DISABLE_PIP_VERSION_CHECK", "1").env(SAFE_PATH, "1");
             task.run(&mut step, watch)?;
         }
-        let environment = Environment::at(engine, &making.part(PART));
+        let environment = PythonEnvironment::at(engine, &making.part(PART));
         environment.check().map_err(|said| task.refuse(said))?;
-        Ok(Environment::at(engine, &making.replace(PART)?))
+        Ok(PythonEnvironment::at(engine, &making.replace(PART)?))
     }
 
-    fn steps(&self, engine: Engine, workplace: &Workplace, folder: &Path) -> Result<Vec<Command>> {
+    fn steps(
+        &self,
+        engine: ReferenceEngine,
+        workplace: &ReferenceFolder,
+        folder: &Path,
+    ) -> Result<Vec<Command>> {
         let scripts = workplace.scripts(engine)?;
-        if engine == Engine::LlamaCpp {
+        if engine == ReferenceEngine::LlamaCpp {
             let mut build = alone(Path::new("bash"));
             build.arg(scripts.join(engine.recipe().scripts[0].0)).arg(folder);
             return Ok(vec![build]);
         }
-        let python = Environment::at(engine, folder).python;
+        let python = PythonEnvironment::at(engine, folder).python;
         let (mut begin, mut install) = match self {
             Installer::Uv(uv) => (alone(uv), alone(uv)),
             Installer::Pip(base) => (alone(base), alone(&python)),
@@ -266,7 +271,7 @@ fn look(mut python: Command, modules: impl IntoIterator<Item = &'static str>) ->
 }
 
 /// `venv` is a package of its own in Debian.
-fn check_python(engine: Engine, python: &Path) -> Result<()> {
+fn check_python(engine: ReferenceEngine, python: &Path) -> Result<()> {
     let looked = look(alone(python), ["venv", "ensurepip"]).map_err(Error::io("start", python))?;
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     let missing = said(&looked.stdout);

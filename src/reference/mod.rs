@@ -1,17 +1,17 @@
 //! References made on this machine: an engine's environment, made once, and a dump by the engine's script.
 //!
-//! Everything takes its final name when it is whole ([`Making`]); what is asked, shown and looked for is others' business.
+//! Everything takes its final name when it is whole ([`PendingOutput`]); what is asked, shown and looked for is others' business.
 
+mod dump_request;
 mod engine;
 mod environment;
-mod making;
-mod order;
+mod pending_output;
 mod process;
-mod workplace;
+mod reference_folder;
 
-pub use engine::{Engine, Takes};
-pub use environment::{Environment, Installer};
-pub use making::Making;
-pub use order::{Input, Order};
-pub use process::Watch;
-pub use workplace::Workplace;
+pub use dump_request::{DumpRequest, ReferenceInput};
+pub use engine::{EngineInput, ReferenceEngine};
+pub use environment::{Installer, PythonEnvironment};
+pub use pending_output::PendingOutput;
+pub use process::ProcessObserver;
+pub use reference_folder::ReferenceFolder;

@@ -8,24 +8,24 @@ use std::process::{Command, ExitStatus, Stdio};
 use crate::error::{Error, ReferenceError, Result};
 
 /// Receives the output of a program.
-pub trait Watch {
+pub trait ProcessObserver {
     /// A line, or what stands in its place for now.
     fn line(&mut self, line: &str);
 }
 
 /// Command, its purpose, and the advice if it fails.
-pub(super) struct Task<'t> {
+pub(super) struct ProcessTask<'t> {
     pub what: &'t str,
     pub advice: &'t str,
     pub log: &'t Path,
 }
 
-impl Task<'_> {
+impl ProcessTask<'_> {
     /// Runs the program to its end.
     ///
     /// # Errors
     /// If it cannot be started, or its exit code is not 0; the message has the reason and the path of the log.
-    pub fn run(&self, command: &mut Command, watch: &mut dyn Watch) -> Result<()> {
+    pub fn run(&self, command: &mut Command, watch: &mut dyn ProcessObserver) -> Result<()> {
         let log = File::options().create(true).append(true).open(self.log);
         let mut log = log.map_err(Error::io("write", self.log))?;
         let program = PathBuf::from(command.get_program());
@@ -71,12 +71,12 @@ pub(super) fn begin_log(path: &Path) -> Result<()> {
 
 /// The lines that may say why a program failed.
 #[derive(Default)]
-struct Said {
+struct ErrorLines {
     error: String,
     last: String,
 }
 
-impl Said {
+impl ErrorLines {
     fn hear(&mut self, line: &str) {
         if line.to_ascii_lowercase().starts_with("error") {
             line.clone_into(&mut self.error);
@@ -95,9 +95,9 @@ impl Said {
 
 /// Everything into the log, and each line that is not empty to who watches. A line ends at a carriage return, too: so do bars
 /// of progress.
-fn follow(mut reader: io::PipeReader, log: &mut File, watch: &mut dyn Watch) -> Said {
+fn follow(mut reader: io::PipeReader, log: &mut File, watch: &mut dyn ProcessObserver) -> ErrorLines {
     const LONGEST: usize = 4096; // a line is for a person
-    let (mut said, mut line) = (Said::default(), Vec::new());
+    let (mut said, mut line) = (ErrorLines::default(), Vec::new());
     let mut end = |line: &mut Vec<u8>| {
         let text = String::from_utf8_lossy(line).trim().to_owned();
         line.clear();

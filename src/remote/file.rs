@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use super::transport::{Answer, Failure, Transport};
-use super::{Asked, Url, refused};
+use super::transport::{RangeResponse, RequestFailure, Transport};
+use super::{FileLookup, Url, refused};
+use crate::disk_cache::{BLOCK, CachedBlocks, DiskCache};
 use crate::error::Result;
-use crate::kept::{BLOCK, Blocks, Kept};
 use crate::lazy_bytes::{ByteSource, LazyBytes, UnavailableBytes};
 
 /// The most that is asked for at once.
@@ -30,7 +30,7 @@ const LONGEST: usize = 1 << 42;
 const FURTHEST_AHEAD: usize = 4 << 20;
 
 /// A file elsewhere, pinned, of which some blocks are here.
-struct Elsewhere {
+struct PinnedRemoteFile {
     url: Url,
     transport: Arc<dyn Transport>,
     tag: String,
@@ -38,24 +38,26 @@ struct Elsewhere {
     pin: String,
     /// True if the server supports range requests.
     in_parts: bool,
-    blocks: Blocks,
+    blocks: CachedBlocks,
     /// Lock that lets one thread at a time download; the next one may then find its blocks.
-    reading: Mutex<Reading>,
+    reading: Mutex<SequentialRead>,
 }
 
 /// State of sequential reading.
 #[derive(Default)]
-struct Reading {
+struct SequentialRead {
     end: usize,
     ahead: usize,
 }
 
 /// Pins a file and has a look at how it begins.
-pub(super) fn open(transport: &Arc<dyn Transport>, kept: &Kept, url: &Url) -> Result<Asked> {
+pub(super) fn open(transport: &Arc<dyn Transport>, kept: &DiskCache, url: &Url) -> Result<FileLookup> {
     let first = match with_patience(|| transport.get(url, &(0..BLOCK), None)) {
         Ok(answer) => answer,
-        Err(Failure::Absent(why)) => return Ok(Err(why)),
-        Err(Failure::Final(problem) | Failure::Passing(problem, _)) => return Err(refused(url, &problem)),
+        Err(RequestFailure::Absent(why)) => return Ok(Err(why)),
+        Err(RequestFailure::Final(problem) | RequestFailure::Passing(problem, _)) => {
+            return Err(refused(url, &problem));
+        }
     };
     if !(1..=LONGEST).contains(&first.total) || first.range.start != 0 {
         return Err(refused(
@@ -63,10 +65,10 @@ pub(super) fn open(transport: &Arc<dyn Transport>, kept: &Kept, url: &Url) -> Re
             "invalid response: the file is empty or too large, or the data does not start at byte 0",
         ));
     }
-    let Answer { total, in_parts, body, .. } = first;
+    let RangeResponse { total, in_parts, body, .. } = first;
     let (key, about) = key(url, transport.home(), &first.pin, total);
     let blocks = kept.blocks(&key, total, &about)?;
-    let file = Elsewhere {
+    let file = PinnedRemoteFile {
         url: url.clone(),
         transport: transport.clone(),
         pin: if in_parts {
@@ -103,7 +105,7 @@ fn key(url: &Url, home: &str, pin: &str, total: usize) -> (String, String) {
     (hex::encode(hash.finalize()), about)
 }
 
-impl ByteSource for Elsewhere {
+impl ByteSource for PinnedRemoteFile {
     fn bring(&self, ranges: &[Range<usize>]) -> Result<(), UnavailableBytes> {
         if ranges.iter().all(|range| self.blocks.are_here(range)) {
             return Ok(());
@@ -129,7 +131,7 @@ impl ByteSource for Elsewhere {
     }
 }
 
-impl Reading {
+impl SequentialRead {
     /// Returns the end of the range to read: with read-ahead if reading is sequential.
     fn further(&mut self, run: &Range<usize>, len: usize) -> usize {
         let goes_on = run.start == self.end && run.len() <= BLOCK;
@@ -139,7 +141,7 @@ impl Reading {
     }
 }
 
-impl Elsewhere {
+impl PinnedRemoteFile {
     /// Asks for these bytes, several pieces at a time; the first refusal ends it.
     fn fetch(&self, runs: Vec<Range<usize>>) -> Result<(), UnavailableBytes> {
         let size = if self.in_parts { PIECE } else { usize::MAX };
@@ -174,26 +176,26 @@ impl Elsewhere {
                 let is_further = at > furthest;
                 furthest = furthest.max(at);
                 came.or_else(|failure| match failure {
-                    Failure::Passing(..) if is_further => Ok(()),
+                    RequestFailure::Passing(..) if is_further => Ok(()),
                     failure => Err(failure),
                 })
             });
             came.map_err(|failure| match failure {
-                Failure::Passing(problem, _) => self.refused(format!(
+                RequestFailure::Passing(problem, _) => self.refused(format!(
                     "{problem}, {ATTEMPTS} times in a row; try again, downloaded data is kept"
                 )),
-                Failure::Absent(problem) | Failure::Final(problem) => self.refused(problem),
+                RequestFailure::Absent(problem) | RequestFailure::Final(problem) => self.refused(problem),
             })?;
         }
         Ok(())
     }
 
     /// Sends one request for the bytes from `at` on.
-    fn once(&self, at: &mut usize, end: usize) -> Result<(), Failure> {
+    fn once(&self, at: &mut usize, end: usize) -> Result<(), RequestFailure> {
         let answer = self.transport.get(&self.url, &(*at..end), Some(&self.tag))?;
         let total = self.blocks.bytes().len();
         if answer.pin != self.tag || answer.total != total {
-            return Err(Failure::Final(format!(
+            return Err(RequestFailure::Final(format!(
                 "the file changed while it was being read: it was {} of {total} bytes, and is now {} of {}; run again",
                 self.tag, answer.pin, answer.total
             )));
@@ -201,22 +203,22 @@ impl Elsewhere {
         if answer.in_parts != self.in_parts || self.in_parts && answer.range.start != *at {
             let problem =
                 "the server sent another byte range than requested; download the file and give its path";
-            return Err(Failure::Final(problem.into()));
+            return Err(RequestFailure::Final(problem.into()));
         }
         *at = answer.range.start;
         self.take(answer.body, at, end.min(answer.range.end))
     }
 
     /// Reads blocks from `at`, where one begins, to `end`, and keeps each that is whole.
-    fn take(&self, mut body: impl Read, at: &mut usize, end: usize) -> Result<(), Failure> {
+    fn take(&self, mut body: impl Read, at: &mut usize, end: usize) -> Result<(), RequestFailure> {
         let mut buffer = vec![0; BLOCK];
         let total = self.blocks.bytes().len();
         while *at < end {
             let block = &mut buffer[..BLOCK.min(total - *at)];
             body.read_exact(block).map_err(|error| {
-                Failure::Passing(format!("the connection broke at byte {at} ({error})"), None)
+                RequestFailure::Passing(format!("the connection broke at byte {at} ({error})"), None)
             })?;
-            self.blocks.put(*at, block).map_err(|error| Failure::Final(error.to_string()))?;
+            self.blocks.put(*at, block).map_err(|error| RequestFailure::Final(error.to_string()))?;
             *at += block.len();
         }
         Ok(())
@@ -228,11 +230,11 @@ impl Elsewhere {
 }
 
 /// Tries again what may be better soon.
-fn with_patience<T>(mut ask: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+fn with_patience<T>(mut ask: impl FnMut() -> Result<T, RequestFailure>) -> Result<T, RequestFailure> {
     let mut pause = PAUSE;
     for _ in 1..ATTEMPTS {
         match ask() {
-            Err(Failure::Passing(_, wait)) => thread::sleep(wait.unwrap_or(pause)),
+            Err(RequestFailure::Passing(_, wait)) => thread::sleep(wait.unwrap_or(pause)),
             settled => return settled,
         }
         pause *= 2;

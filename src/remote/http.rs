@@ -9,24 +9,24 @@ use ureq::http::{Response, StatusCode};
 use ureq::{Agent, Body};
 
 use super::Url;
-use super::transport::{Answer, Failure, LONGEST_TAG, Transport, may_pass, unreachable};
-use crate::network::{self, Paced, agent};
+use super::transport::{LONGEST_TAG, RangeResponse, RequestFailure, Transport, may_pass, unreachable};
+use crate::network::{self, PacedBody, agent};
 
 #[derive(Debug)]
-pub(super) struct Http {
+pub(super) struct HttpTransport {
     agent: Agent,
     token: Option<(String, String)>,
 }
 
-impl Http {
+impl HttpTransport {
     pub fn new(token: Option<(String, String)>) -> Self {
         Self { agent: agent(), token }
     }
 }
 
-impl Transport for Http {
+impl Transport for HttpTransport {
     /// Requests a byte range. The caller compares the version, since not every server supports conditional requests.
-    fn get(&self, url: &Url, range: &Range<usize>, _: Option<&str>) -> Result<Answer, Failure> {
+    fn get(&self, url: &Url, range: &Range<usize>, _: Option<&str>) -> Result<RangeResponse, RequestFailure> {
         let range = format!("bytes={}-{}", range.start, range.end - 1);
         let headers = [(ACCEPT_ENCODING, "identity".to_owned()), (RANGE, range)];
         let token = self.token.as_ref().filter(|(host, _)| url.shown().starts_with(host));
@@ -39,10 +39,10 @@ impl Transport for Http {
     }
 }
 
-fn read(answer: Response<Body>) -> Result<Answer, Failure> {
+fn read(answer: Response<Body>) -> Result<RangeResponse, RequestFailure> {
     let text = |name: HeaderName| answer.headers().get(name).and_then(|value| value.to_str().ok());
     if text(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
-        return Err(Failure::Final(
+        return Err(RequestFailure::Final(
             "the server compresses the file, so byte ranges of it are unusable; download the file".into(),
         ));
     }
@@ -50,15 +50,23 @@ fn read(answer: Response<Body>) -> Result<Answer, Failure> {
     let pin = text(ETAG).filter(|tag| tag.len() <= LONGEST_TAG).map(|tag| format!("ETag {tag}")).or_else(date).ok_or_else(|| {
         let problem = "the server gives neither an ETag nor a Last-Modified date, so a change of the file would go \
                        unnoticed; download the file";
-        Failure::Final(problem.into())
+        RequestFailure::Final(problem.into())
     })?;
     let in_parts = answer.status() == StatusCode::PARTIAL_CONTENT;
     let (range, total) = match in_parts {
         true => text(CONTENT_RANGE).and_then(content_range),
         false => text(CONTENT_LENGTH).and_then(|len| len.parse().ok()).map(|total: usize| (0..total, total)),
     }
-    .ok_or_else(|| Failure::Final("the server does not give the file's length; download the file".into()))?;
-    Ok(Answer { range, total, pin, in_parts, body: Box::new(Paced::new(answer.into_body().into_reader())) })
+    .ok_or_else(|| {
+        RequestFailure::Final("the server does not give the file's length; download the file".into())
+    })?;
+    Ok(RangeResponse {
+        range,
+        total,
+        pin,
+        in_parts,
+        body: Box::new(PacedBody::new(answer.into_body().into_reader())),
+    })
 }
 
 /// `bytes 0-99/1234`
@@ -70,17 +78,17 @@ fn content_range(text: &str) -> Option<(Range<usize>, usize)> {
     (first < end && end <= total).then_some((first..end, total))
 }
 
-fn refusal(answer: &Response<Body>) -> Failure {
+fn refusal(answer: &Response<Body>) -> RequestFailure {
     let status = answer.status().as_u16();
     let said = format!("HTTP {status}");
     match status {
-        404 | 410 => Failure::Absent(format!("{said}: no such file")),
-        401 | 403 => Failure::Absent(format!(
+        404 | 410 => RequestFailure::Absent(format!("{said}: no such file")),
+        401 | 403 => RequestFailure::Absent(format!(
             "{said}: access denied; a signed URL may have expired (use a new one, downloaded data is kept), or a token \
              is missing (HF_TOKEN, for the hub)"
         )),
-        416 => Failure::Final(format!("{said}: the file is empty, or shorter than before")),
-        status if may_pass(status) => Failure::passing(said, answer.headers()),
-        _ => Failure::Final(format!("{said}: unexpected response to a range request")),
+        416 => RequestFailure::Final(format!("{said}: the file is empty, or shorter than before")),
+        status if may_pass(status) => RequestFailure::passing(said, answer.headers()),
+        _ => RequestFailure::Final(format!("{said}: unexpected response to a range request")),
     }
 }

@@ -20,38 +20,38 @@ use std::sync::Arc;
 
 pub use url::{Url, redacted};
 
+use crate::disk_cache::DiskCache;
 use crate::error::{Error, Result};
 use crate::format::{FileBytes, FileStore};
-use crate::kept::Kept;
 use crate::lazy_bytes::{LazyBytes, UnavailableBytes};
 
 /// Cache and token for remote files.
 #[derive(Clone, Debug)]
-pub struct Access {
+pub struct RemoteAccess {
     /// Cache for downloaded data.
-    pub kept: Kept,
+    pub kept: DiskCache,
     /// The address of a host that wants a token, and the token.
     pub token: Option<(String, String)>,
 }
 
 /// The folder of a URL and what lies beside it: what is asked for with the query and user that the URL has.
-pub struct Remote {
+pub struct RemoteFolder {
     base: Url,
     #[cfg(feature = "hub")]
     transport: Arc<dyn transport::Transport>,
     #[cfg(feature = "hub")]
-    kept: Kept,
+    kept: DiskCache,
 }
 
 /// File name extensions that are opened; any other URL is a folder's.
 const FILES: [&str; 6] = ["gguf", "safetensors", "bin", "json", "npz", "npy"];
 
-impl Remote {
+impl RemoteFolder {
     /// Asks for nothing yet.
     ///
     /// # Errors
     /// If this was built without network code, or the environment lacks the settings of a bucket.
-    pub fn new(base: &Url, access: &Access) -> Result<Self> {
+    pub fn new(base: &Url, access: &RemoteAccess) -> Result<Self> {
         #[cfg(feature = "hub")]
         return Ok(Self {
             base: base.clone(),
@@ -77,34 +77,34 @@ impl Remote {
     }
 
     #[cfg(feature = "hub")]
-    fn get(&self, path: &Path) -> Result<Asked> {
+    fn get(&self, path: &Path) -> Result<FileLookup> {
         file::open(&self.transport, &self.kept, &self.base.at(path))
     }
 
     #[cfg(not(feature = "hub"))]
-    fn get(&self, path: &Path) -> Result<Asked> {
+    fn get(&self, path: &Path) -> Result<FileLookup> {
         Err(refused(&self.base.at(path), "this xcheck was built without network code"))
     }
 }
 
 /// Returns the transport for the files of a URL.
 #[cfg(feature = "hub")]
-fn transport(base: &Url, access: &Access) -> Result<Arc<dyn transport::Transport>> {
+fn transport(base: &Url, access: &RemoteAccess) -> Result<Arc<dyn transport::Transport>> {
     #[cfg(feature = "cloud")]
     if base.is_of_a_cloud() {
-        return Ok(Arc::new(cloud::Cloud::new(base)?));
+        return Ok(Arc::new(cloud::CloudBucket::new(base)?));
     }
     if base.is_of_a_cloud() {
         return Err(refused(base, url::NO_CLOUD));
     }
-    Ok(Arc::new(http::Http::new(access.token.clone())))
+    Ok(Arc::new(http::HttpTransport::new(access.token.clone())))
 }
 
 /// A file, or the server's words for that it is not there, or not for us.
-type Asked = std::result::Result<LazyBytes, String>;
+type FileLookup = std::result::Result<LazyBytes, String>;
 
 /// Paths are the URLs as they are shown.
-impl FileStore for Remote {
+impl FileStore for RemoteFolder {
     fn is_folder(&self, path: &Path) -> bool {
         let extension = path.extension().and_then(|extension| extension.to_str());
         !extension.is_some_and(|extension| FILES.contains(&extension))

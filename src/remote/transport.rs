@@ -18,7 +18,12 @@ pub(super) const LONGEST_TAG: usize = 200;
 /// Asks for parts of files; several threads may ask at once.
 pub(super) trait Transport: Send + Sync {
     /// Asks for some bytes of a file, of that content if its `pin` is known; a server may give all of them, and says so.
-    fn get(&self, url: &Url, range: &Range<usize>, pin: Option<&str>) -> Result<Answer, Failure>;
+    fn get(
+        &self,
+        url: &Url,
+        range: &Range<usize>,
+        pin: Option<&str>,
+    ) -> Result<RangeResponse, RequestFailure>;
 
     /// Returns text that distinguishes equal addresses of two stores, such as the endpoint.
     fn home(&self) -> &str {
@@ -28,7 +33,7 @@ pub(super) trait Transport: Send + Sync {
 
 /// Reason why a request failed.
 #[derive(Clone, Debug)]
-pub(super) enum Failure {
+pub(super) enum RequestFailure {
     /// A later attempt may succeed; the server may have given a time.
     Passing(String, Option<Duration>),
     /// The file does not exist, or access is denied.
@@ -38,7 +43,7 @@ pub(super) enum Failure {
 }
 
 /// Bytes on their way.
-pub(super) struct Answer {
+pub(super) struct RangeResponse {
     /// Byte range in the file.
     pub range: Range<usize>,
     /// Length of the file in bytes.
@@ -55,7 +60,7 @@ pub(super) fn may_pass(status: u16) -> bool {
     matches!(status, 408 | 429 | 500..)
 }
 
-impl Failure {
+impl RequestFailure {
     /// Returns a temporary failure, with the wait that the server asks for.
     pub fn passing(said: String, headers: &HeaderMap) -> Self {
         let wait = headers.get(RETRY_AFTER).and_then(|wait| wait.to_str().ok()?.parse().ok());
@@ -64,14 +69,14 @@ impl Failure {
 }
 
 /// The words of the library, but for those that repeat the URL.
-pub(super) fn unreachable(error: ureq::Error) -> Failure {
+pub(super) fn unreachable(error: ureq::Error) -> RequestFailure {
     match error {
-        ureq::Error::BadUri(_) | ureq::Error::Http(_) => Failure::Final("invalid URL".into()),
-        ureq::Error::HostNotFound => Failure::Final("no such host, or no network connection".into()),
+        ureq::Error::BadUri(_) | ureq::Error::Http(_) => RequestFailure::Final("invalid URL".into()),
+        ureq::Error::HostNotFound => RequestFailure::Final("no such host, or no network connection".into()),
         ureq::Error::Io(_)
         | ureq::Error::Timeout(_)
         | ureq::Error::ConnectionFailed
-        | ureq::Error::Protocol(_) => Failure::Passing(error.to_string(), None),
-        _ => Failure::Final(format!("cannot reach the server: {error}")),
+        | ureq::Error::Protocol(_) => RequestFailure::Passing(error.to_string(), None),
+        _ => RequestFailure::Final(format!("cannot reach the server: {error}")),
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::serve::connections::Connection;
-use crate::serve::refusal::Refusal;
+use crate::serve::error_response::ErrorResponse;
 
 /// The number of the largest bodies that may be in memory at a time.
 const LARGEST: usize = 32;
@@ -28,19 +28,19 @@ const SLOWEST: usize = 256 << 10;
 const KIB: usize = 1 << 10;
 
 /// Room for bodies.
-pub struct Bodies {
+pub struct BodyMemory {
     most: usize,
     room: Arc<Semaphore>,
 }
 
 /// A body, which takes room as long as it is held.
-pub struct Arrived {
+pub struct RequestBody {
     /// Bytes of the body.
     pub bytes: Vec<u8>,
     _room: Option<OwnedSemaphorePermit>,
 }
 
-impl Bodies {
+impl BodyMemory {
     /// Room for bodies of at most `most` bytes.
     pub fn new(most: usize) -> Self {
         Self { most, room: Arc::new(Semaphore::new(LARGEST * most.div_ceil(KIB))) }
@@ -50,7 +50,7 @@ impl Bodies {
     ///
     /// # Errors
     /// If it is too large (413), does not arrive in time (408) or whole (400), or there is no room for it (503).
-    pub async fn read(&self, request: Request) -> Result<Arrived, Refusal> {
+    pub async fn read(&self, request: Request) -> Result<RequestBody, ErrorResponse> {
         let announced = announced(request.headers());
         let connection = request.extensions().get::<Connection>().cloned();
         let _waiting = connection.as_ref().map(Connection::wait_for_client);
@@ -61,7 +61,7 @@ impl Bodies {
         }
         let size = announced.map_or(self.most, |bytes| bytes as usize);
         match self.room_for(size).await {
-            Ok(room) => Ok(Arrived { bytes: self.arrive(body, size).await?, _room: room }),
+            Ok(room) => Ok(RequestBody { bytes: self.arrive(body, size).await?, _room: room }),
             Err(refusal) => {
                 self.discard(body);
                 Err(refusal)
@@ -83,19 +83,21 @@ impl Bodies {
         }));
     }
 
-    async fn room_for(&self, size: usize) -> Result<Option<OwnedSemaphorePermit>, Refusal> {
+    async fn room_for(&self, size: usize) -> Result<Option<OwnedSemaphorePermit>, ErrorResponse> {
         if size <= SMALL {
             return Ok(None);
         }
         let wanted = u32::try_from(size.div_ceil(KIB)).unwrap_or(u32::MAX);
         let room = timeout(ROOM, self.room.clone().acquire_many_owned(wanted)).await;
         let room = room.map_err(|_| {
-            Refusal::busy("no memory left for request bodies: other requests use all of it; retry later")
+            ErrorResponse::busy(
+                "no memory left for request bodies: other requests use all of it; retry later",
+            )
         })?;
         Ok(Some(room.expect("the semaphore is never closed")))
     }
 
-    async fn arrive(&self, body: Body, size: usize) -> Result<Vec<u8>, Refusal> {
+    async fn arrive(&self, body: Body, size: usize) -> Result<Vec<u8>, ErrorResponse> {
         let latest = Instant::now() + STALL + Duration::from_secs((size / SLOWEST) as u64);
         let (mut parts, mut bytes) = (body.into_data_stream(), Vec::new());
         loop {
@@ -111,7 +113,7 @@ impl Bodies {
                         "the connection closed after {} bytes of the body; send the request again",
                         bytes.len()
                     );
-                    return Err(Refusal::invalid(None, message));
+                    return Err(ErrorResponse::invalid(None, message));
                 }
                 Err(_) => {
                     let message = format!(
@@ -120,18 +122,18 @@ impl Bodies {
                         bytes.len(),
                         STALL.as_secs()
                     );
-                    return Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, message));
+                    return Err(ErrorResponse::new(StatusCode::REQUEST_TIMEOUT, message));
                 }
             }
         }
     }
 
-    fn too_large(&self, what: String) -> Refusal {
+    fn too_large(&self, what: String) -> ErrorResponse {
         let message = format!(
             "{what}, expected at most {} bytes; raise the limit with xcheck serve --max-body",
             self.most
         );
-        Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+        ErrorResponse::new(StatusCode::PAYLOAD_TOO_LARGE, message)
     }
 }
 

@@ -41,7 +41,7 @@ pub async fn answer(
 ) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let (room, begun) = (Arc::new(Semaphore::new(MOST)), GracefulShutdown::new());
-    let waiting = Arc::new(Waiting::default());
+    let waiting = Arc::new(WaitingConnections::default());
     let mut ending = pin!(ending);
     loop {
         let next = async {
@@ -78,7 +78,7 @@ pub async fn answer(
 }
 
 /// Room for one connection more, if need be that of one that waits for its client.
-async fn place(room: &Arc<Semaphore>, waiting: &Waiting) -> OwnedSemaphorePermit {
+async fn place(room: &Arc<Semaphore>, waiting: &WaitingConnections) -> OwnedSemaphorePermit {
     if room.available_permits() == 0 {
         waiting.dismiss_oldest();
     }
@@ -97,29 +97,29 @@ fn service(
 > {
     let routes = TowerToHyperService::new(routes);
     service_fn(move |mut request: hyper::Request<Incoming>| {
-        let answering = Answering::new(connection.clone());
+        let answering = AnswerGuard::new(connection.clone());
         request.extensions_mut().insert(connection.clone());
         let answer = routes.call(request);
         async move {
             let answer = answer.await?;
-            Ok(answer.map(|body| Body::new(Answered { body, _answering: answering })))
+            Ok(answer.map(|body| Body::new(AnswerBody { body, _answering: answering })))
         }
     })
 }
 
 /// The connections that wait for their clients, the longest first.
 #[derive(Default)]
-struct Waiting {
-    line: Mutex<Line>,
+struct WaitingConnections {
+    line: Mutex<WaitingLine>,
 }
 
 #[derive(Default)]
-struct Line {
+struct WaitingLine {
     last: u64,
     waiting: BTreeMap<u64, Arc<Notify>>,
 }
 
-impl Waiting {
+impl WaitingConnections {
     /// Closes the connection that has waited longest; none where none waits.
     fn dismiss_oldest(&self) {
         if let Some((_, oldest)) = self.lock().waiting.pop_first() {
@@ -127,25 +127,25 @@ impl Waiting {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Line> {
+    fn lock(&self) -> MutexGuard<'_, WaitingLine> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A connection, as those see it who answer its requests.
 #[derive(Clone)]
-pub struct Connection(Arc<Place>);
+pub struct Connection(Arc<ConnectionSlot>);
 
 /// A connection's place in the line of those that wait.
-struct Place {
-    waiting: Arc<Waiting>,
+struct ConnectionSlot {
+    waiting: Arc<WaitingConnections>,
     number: Mutex<Option<u64>>,
     dismissed: Arc<Notify>,
 }
 
 impl Connection {
-    fn new(waiting: Arc<Waiting>) -> Self {
-        let place = Place { waiting, number: Mutex::default(), dismissed: Arc::default() };
+    fn new(waiting: Arc<WaitingConnections>) -> Self {
+        let place = ConnectionSlot { waiting, number: Mutex::default(), dismissed: Arc::default() };
         let connection = Self(Arc::new(place));
         connection.0.enter();
         connection
@@ -154,11 +154,11 @@ impl Connection {
     /// Marks the connection as waiting for its client until the guard is dropped; it may then be closed for another.
     pub fn wait_for_client(&self) -> impl Drop + use<> {
         self.0.enter();
-        WaitingForClient(self.clone())
+        ClientWait(self.clone())
     }
 }
 
-impl Place {
+impl ConnectionSlot {
     fn enter(&self) {
         let mut number = self.number();
         if number.is_none() {
@@ -181,44 +181,44 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.leave();
     }
 }
 
 /// While it lives, the body of a request is awaited.
-struct WaitingForClient(Connection);
+struct ClientWait(Connection);
 
-impl Drop for WaitingForClient {
+impl Drop for ClientWait {
     fn drop(&mut self) {
         self.0.0.leave();
     }
 }
 
 /// While it lives, a request is answered.
-struct Answering(Connection);
+struct AnswerGuard(Connection);
 
-impl Answering {
+impl AnswerGuard {
     fn new(connection: Connection) -> Self {
         connection.0.leave();
         Self(connection)
     }
 }
 
-impl Drop for Answering {
+impl Drop for AnswerGuard {
     fn drop(&mut self) {
         self.0.0.enter();
     }
 }
 
 /// The body of an answer: once it is sent, the connection waits for its client again.
-struct Answered {
+struct AnswerBody {
     body: Body,
-    _answering: Answering,
+    _answering: AnswerGuard,
 }
 
-impl HttpBody for Answered {
+impl HttpBody for AnswerBody {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::serve::refusal::Refusal;
+use crate::serve::error_response::ErrorResponse;
 
 /// A JSON object whose fields are taken out one by one.
 pub struct Fields(Map<String, Value>);
@@ -51,9 +51,10 @@ impl Fields {
     ///
     /// # Errors
     /// If the body is not a JSON object.
-    pub fn parse(body: &[u8]) -> Result<Self, Refusal> {
-        let refuse =
-            |problem: String| Refusal::invalid(None, format!("the body is not a JSON object: {problem}"));
+    pub fn parse(body: &[u8]) -> Result<Self, ErrorResponse> {
+        let refuse = |problem: String| {
+            ErrorResponse::invalid(None, format!("the body is not a JSON object: {problem}"))
+        };
         match serde_json::from_slice(body) {
             Ok(Value::Object(fields)) => Ok(Self(fields)),
             Ok(other) => Err(refuse(format!("found {}", shown(&other)))),
@@ -65,10 +66,15 @@ impl Fields {
     ///
     /// # Errors
     /// If its value is not what was `expected`.
-    pub fn take<T: DeserializeOwned>(&mut self, name: &str, expected: &str) -> Result<Option<T>, Refusal> {
+    pub fn take<T: DeserializeOwned>(
+        &mut self,
+        name: &str,
+        expected: &str,
+    ) -> Result<Option<T>, ErrorResponse> {
         let Some(value) = self.0.remove(name).filter(|value| !value.is_null()) else { return Ok(None) };
         let found = shown(&value);
-        let refuse = |_| Refusal::invalid(Some(name), format!("{name} is {found}, expected {expected}"));
+        let refuse =
+            |_| ErrorResponse::invalid(Some(name), format!("{name} is {found}, expected {expected}"));
         serde_json::from_value(value).map(Some).map_err(refuse)
     }
 
@@ -76,7 +82,7 @@ impl Fields {
     ///
     /// # Errors
     /// If it is not a boolean.
-    pub fn flag(&mut self, name: &str) -> Result<bool, Refusal> {
+    pub fn flag(&mut self, name: &str) -> Result<bool, ErrorResponse> {
         Ok(self.take(name, "true or false")?.unwrap_or(false))
     }
 
@@ -84,22 +90,20 @@ impl Fields {
     ///
     /// # Errors
     /// If a field is unknown, or would change the answer.
-    pub fn finish(self) -> Result<(), Refusal> {
+    pub fn finish(self) -> Result<(), ErrorResponse> {
         let asked =
             self.0.into_iter().filter(|(name, value)| !value.is_null() && !HARMLESS.contains(&name.as_str()));
         for (name, value) in asked {
             let Some((_, neutral)) = NEUTRAL.iter().find(|(known, _)| *known == name) else {
                 let message = format!("unknown field {name}, which might change the answer; remove it");
-                return Err(
-                    Refusal::invalid(Some(&name), message).about(Some(&name), Some("unknown_parameter"))
-                );
+                return Err(ErrorResponse::invalid(Some(&name), message)
+                    .about(Some(&name), Some("unknown_parameter")));
             };
             if !is_same(&value, &serde_json::from_str(neutral).expect("the table holds JSON")) {
                 let message =
                     format!("{name} is {}, expected {neutral}: no other value is supported", shown(&value));
-                return Err(
-                    Refusal::invalid(Some(&name), message).about(Some(&name), Some("unsupported_parameter"))
-                );
+                return Err(ErrorResponse::invalid(Some(&name), message)
+                    .about(Some(&name), Some("unsupported_parameter")));
             }
         }
         Ok(())

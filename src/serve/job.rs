@@ -7,27 +7,27 @@ use crate::engine::{Generation, StopReason, TokenScore};
 use crate::error::{Error, Result};
 use crate::lazy_bytes;
 use crate::numerics::Numerics;
-use crate::serve::Served;
-use crate::serve::queue::{End, Event, Listener, Order};
-use crate::serve::refusal::Refusal;
-use crate::serve::text::{Piece, Text};
+use crate::serve::ServedModel;
+use crate::serve::error_response::ErrorResponse;
+use crate::serve::queue::{EventSender, SequenceEnd, SequenceEvent, SequenceRequest};
+use crate::serve::text::{SequenceText, TokenPiece};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
 /// A sequence that is computed, a step at a time, and told of to who asked for it.
-pub struct Job<'s> {
-    order: Order,
+pub struct SequenceJob<'s> {
+    order: SequenceRequest,
     numerics: &'s dyn Numerics,
     generation: Generation<'s>,
-    text: Text<'s>,
+    text: SequenceText<'s>,
     has_read: bool,
     generated: usize,
-    outcome: Option<Outcome>,
+    outcome: Option<SequenceOutcome>,
 }
 
 /// Outcome of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum SequenceOutcome {
     /// The sequence is complete.
     Finished,
     /// The client has disconnected.
@@ -37,20 +37,20 @@ pub enum Outcome {
 }
 
 /// Payload that unwinds a pass whose client has disconnected. It is not a panic, and nothing is printed.
-struct Unheard;
+struct ClientDisconnect;
 
 /// Looks on at no value, but is asked at each whether it will: there a pass can be left.
-struct Watch<'l>(&'l Listener);
+struct DisconnectTap<'l>(&'l EventSender);
 
-impl Watch<'_> {
+impl DisconnectTap<'_> {
     fn check(&self) {
         if self.0.is_closed() {
-            resume_unwind(Box::new(Unheard));
+            resume_unwind(Box::new(ClientDisconnect));
         }
     }
 }
 
-impl Tap for Watch<'_> {
+impl Tap for DisconnectTap<'_> {
     fn tap(&mut self, _: Site, value: Tensor) -> Tensor {
         value
     }
@@ -61,15 +61,15 @@ impl Tap for Watch<'_> {
     }
 }
 
-impl<'s> Job<'s> {
+impl<'s> SequenceJob<'s> {
     /// Begins a sequence; nothing is computed yet.
     ///
     /// # Errors
     /// Errors of [`Generation::new`], which were checked before the request was accepted.
-    pub fn new(served: &'s Served, order: Order) -> Result<Self> {
+    pub fn new(served: &'s ServedModel, order: SequenceRequest) -> Result<Self> {
         let numerics = &*served.numerics;
         let generation = Generation::new(&*served.loaded.model, numerics, order.request.clone())?;
-        let text = Text::new(served.tokenizer.as_deref(), order.stops.clone());
+        let text = SequenceText::new(served.tokenizer.as_deref(), order.stops.clone());
         Ok(Self { order, numerics, generation, text, has_read: false, generated: 0, outcome: None })
     }
 
@@ -79,7 +79,7 @@ impl<'s> Job<'s> {
     }
 
     /// Returns the outcome, if the sequence has ended.
-    pub fn outcome(&self) -> Option<Outcome> {
+    pub fn outcome(&self) -> Option<SequenceOutcome> {
         self.outcome
     }
 
@@ -94,9 +94,9 @@ impl<'s> Job<'s> {
     }
 
     /// Gives it up.
-    pub fn give_up(&mut self, why: Refusal) {
-        self.order.tell(Event::Failed(why));
-        self.outcome = Some(Outcome::Failed);
+    pub fn give_up(&mut self, why: ErrorResponse) {
+        self.order.tell(SequenceEvent::Failed(why));
+        self.outcome = Some(SequenceOutcome::Failed);
     }
 
     /// Reads the prompt, or computes the next token, and tells of it. Where nobody listens it is left within a layer.
@@ -104,22 +104,24 @@ impl<'s> Job<'s> {
         let stepped = catch_unwind(AssertUnwindSafe(|| lazy_bytes::caught(|| self.advance())));
         self.has_read = true;
         match stepped {
-            Ok(Ok(Ok(goes_on))) => self.outcome = (!goes_on).then_some(Outcome::Finished),
-            Ok(Ok(Err(error))) => self.give_up(Refusal::failed(error.to_string())),
-            Ok(Err(refused)) => self.give_up(Refusal::failed(Error::Elsewhere(refused).to_string())),
-            Err(unwound) if unwound.is::<Unheard>() => self.outcome = Some(Outcome::Dropped),
-            Err(_) => self.give_up(Refusal::failed("the engine panicked on this request; please report it")),
+            Ok(Ok(Ok(goes_on))) => self.outcome = (!goes_on).then_some(SequenceOutcome::Finished),
+            Ok(Ok(Err(error))) => self.give_up(ErrorResponse::failed(error.to_string())),
+            Ok(Err(refused)) => self.give_up(ErrorResponse::failed(Error::Elsewhere(refused).to_string())),
+            Err(unwound) if unwound.is::<ClientDisconnect>() => self.outcome = Some(SequenceOutcome::Dropped),
+            Err(_) => {
+                self.give_up(ErrorResponse::failed("the engine panicked on this request; please report it"))
+            }
         }
     }
 
     /// Reads the prompt or generates a token; returns true if the sequence continues.
     fn advance(&mut self) -> Result<bool> {
         let listener = self.order.listener.clone();
-        let mut watch = Watch(&listener);
+        let mut watch = DisconnectTap(&listener);
         watch.check();
         if !self.has_read {
             let pieces = self.read_prompt(&mut watch)?;
-            self.order.tell(Event::Prompt(pieces));
+            self.order.tell(SequenceEvent::Prompt(pieces));
         }
         let Some(id) = self.generation.advance_before(&mut watch)? else {
             // The token that ends the text is an answer, too, without a text: clients count on it.
@@ -138,13 +140,14 @@ impl<'s> Job<'s> {
         let text = self.text.finish()?;
         let is_stop =
             self.text.has_stopped() || matches!(self.generation.ending(), Some(StopReason::Stop(_)));
-        self.order.tell(Event::End(End { reason: if is_stop { "stop" } else { "length" }, text }));
+        self.order
+            .tell(SequenceEvent::End(SequenceEnd { reason: if is_stop { "stop" } else { "length" }, text }));
         Ok(false)
     }
 
-    fn tell_token(&mut self, piece: Piece) {
+    fn tell_token(&mut self, piece: TokenPiece) {
         self.generated += 1;
-        self.order.tell(Event::Token(piece));
+        self.order.tell(SequenceEvent::Token(piece));
     }
 
     /// Returns the log-probabilities for the last token, if the request wants them.
@@ -155,14 +158,14 @@ impl<'s> Job<'s> {
     }
 
     /// Reads the prompt as far as something of it is wanted, and makes its text, behind which the answer is.
-    fn read_prompt(&mut self, watch: &mut Watch) -> Result<Vec<Piece>> {
+    fn read_prompt(&mut self, watch: &mut DisconnectTap) -> Result<Vec<TokenPiece>> {
         let prompt = self.order.request.prompt.clone();
         // Nothing stands before the first token.
         let mut scores = vec![None];
         if let Some(k) = self.order.scores_prompt {
             let (numerics, listener) = (self.numerics, watch.0);
             self.generation.read_prompt(watch, |first, logits| {
-                Watch(listener).check();
+                DisconnectTap(listener).check();
                 for row in 0..logits.rows() {
                     let Some(&next) = prompt.get(first + row + 1) else { continue };
                     let row = Tensor::new(&[1, logits.row_len()], logits.row(row).to_vec());

@@ -13,7 +13,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-use crate::serve::job::Outcome;
+use crate::serve::job::SequenceOutcome;
 
 /// The form of the text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -22,31 +22,31 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 const LEFT: u16 = 499;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Answered {
+struct RequestLabels {
     route: String,
     status: u16,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Route {
+struct RouteLabels {
     route: String,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Left {
+struct OutcomeLabels {
     outcome: &'static str,
 }
 
 /// The counters. A clone counts the same.
 #[derive(Clone)]
 pub struct Metrics {
-    requests: Family<Answered, Counter>,
-    seconds: Family<Route, Histogram, fn() -> Histogram>,
+    requests: Family<RequestLabels, Counter>,
+    seconds: Family<RouteLabels, Histogram, fn() -> Histogram>,
     in_flight: Gauge,
     waiting: Gauge,
     running: Gauge,
     memory: Gauge,
-    sequences: Family<Left, Counter>,
+    sequences: Family<OutcomeLabels, Counter>,
     /// Tokens of prompts that were read.
     pub prompt_tokens: Counter,
     /// Tokens that were generated.
@@ -108,13 +108,13 @@ impl Metrics {
     }
 
     /// A sequence that is computed no more.
-    pub fn left(&self, outcome: Outcome) {
+    pub fn left(&self, outcome: SequenceOutcome) {
         let outcome = match outcome {
-            Outcome::Finished => "finished",
-            Outcome::Dropped => "dropped",
-            Outcome::Failed => "failed",
+            SequenceOutcome::Finished => "finished",
+            SequenceOutcome::Dropped => "dropped",
+            SequenceOutcome::Failed => "failed",
         };
-        self.sequences.get_or_create(&Left { outcome }).inc();
+        self.sequences.get_or_create(&OutcomeLabels { outcome }).inc();
     }
 
     /// Returns all metrics as text, with the lengths of the queue: waiting and running sequences.
@@ -128,9 +128,9 @@ impl Metrics {
     }
 
     /// A request that has come.
-    pub fn arrived(&self, route: &str) -> InFlight {
+    pub fn arrived(&self, route: &str) -> ActiveRequest {
         self.in_flight.inc();
-        InFlight {
+        ActiveRequest {
             metrics: self.clone(),
             route: route.to_owned(),
             since: Instant::now(),
@@ -140,27 +140,30 @@ impl Metrics {
 }
 
 /// A request without a whole answer; it is counted when the last who works on it drops it.
-pub struct InFlight {
+pub struct ActiveRequest {
     metrics: Metrics,
     route: String,
     since: Instant,
     status: AtomicU16,
 }
 
-impl InFlight {
+impl ActiveRequest {
     /// Stores the status of the response.
     pub fn answered(&self, status: u16) {
         self.status.store(status, Ordering::Relaxed);
     }
 }
 
-impl Drop for InFlight {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
         let Self { metrics, route, since, status } = self;
         metrics.in_flight.dec();
         let status = status.load(Ordering::Relaxed);
-        metrics.requests.get_or_create(&Answered { route: route.clone(), status }).inc();
-        metrics.seconds.get_or_create(&Route { route: route.clone() }).observe(since.elapsed().as_secs_f64());
+        metrics.requests.get_or_create(&RequestLabels { route: route.clone(), status }).inc();
+        metrics
+            .seconds
+            .get_or_create(&RouteLabels { route: route.clone() })
+            .observe(since.elapsed().as_secs_f64());
     }
 }
 

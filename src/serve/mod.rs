@@ -3,19 +3,19 @@
 //! Threads of a runtime talk; one thread computes ([`serve`]), with the help of rayon's. Between them is a queue with limited
 //! room, and for each request a channel of what becomes of its sequences: who closes it stops the computation.
 
-mod ask;
 mod body;
 mod connections;
+mod error_response;
 mod fields;
 mod job;
 mod metrics;
 mod queue;
-mod refusal;
 mod reply;
+mod request;
 mod routes;
 mod stream;
 mod text;
-mod work;
+mod worker;
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -29,13 +29,13 @@ use crate::engine::{Generation, Request};
 use crate::error::{Error, Result};
 use crate::model::LoadedModel;
 use crate::numerics::Numerics;
-use crate::serve::ask::Ask;
-use crate::serve::body::Bodies;
+use crate::serve::body::BodyMemory;
+use crate::serve::error_response::ErrorResponse;
 use crate::serve::metrics::Metrics;
 use crate::serve::queue::Queue;
-use crate::serve::refusal::Refusal;
+use crate::serve::request::CompletionOptions;
 use crate::serve::text::TokenNames;
-use crate::serve::work::work;
+use crate::serve::worker::work;
 use crate::tokenizer::{Chat, ChatTemplate, Conversation, Tokenizer};
 
 /// Time that accepted requests have to finish after the server is told to shut down.
@@ -48,7 +48,7 @@ const SENDING: Duration = Duration::from_secs(2);
 const LOOKING: usize = 4;
 
 /// A model that is served, and how.
-pub struct Served {
+pub struct ServedModel {
     /// Name of the model in the API.
     pub name: String,
     /// The model.
@@ -62,12 +62,12 @@ pub struct Served {
     /// Chat template, if there is one.
     pub template: Option<ChatTemplate>,
     /// Limits of a request.
-    pub limits: Limits,
+    pub limits: RequestLimits,
 }
 
 /// Limits of a request. A request beyond a limit is refused before anything is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct RequestLimits {
     /// Tokens of prompt and generation together.
     pub context: usize,
     /// Tokens that one sequence may generate.
@@ -84,14 +84,14 @@ pub struct Limits {
 
 /// A server as all its threads see it.
 struct App {
-    served: Served,
+    served: ServedModel,
     queue: Queue,
     metrics: Metrics,
     names: TokenNames,
     created: u64,
     answers: AtomicUsize,
     /// Room for the bodies of requests.
-    bodies: Bodies,
+    bodies: BodyMemory,
     /// Places at which bodies are looked at: what is made of one takes a multiple of it.
     looking: Arc<Semaphore>,
 }
@@ -101,7 +101,11 @@ struct App {
 ///
 /// # Errors
 /// If the runtime cannot be started, or the listener cannot be used.
-pub fn serve(served: Served, listener: TcpListener, ready: impl FnOnce() + Send + 'static) -> Result<()> {
+pub fn serve(
+    served: ServedModel,
+    listener: TcpListener,
+    ready: impl FnOnce() + Send + 'static,
+) -> Result<()> {
     let app = Arc::new(App::new(served));
     let refuse = |error: std::io::Error| Error::Usage(format!("cannot start the server: {error}"));
     listener.set_nonblocking(true).map_err(refuse)?;
@@ -166,7 +170,7 @@ fn told_to_end() -> std::io::Result<impl Future<Output = ()> + Send + 'static> {
 }
 
 impl App {
-    fn new(served: Served) -> Self {
+    fn new(served: ServedModel) -> Self {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Self {
             queue: Queue::new(served.limits.parallel, served.limits.queue),
@@ -174,7 +178,7 @@ impl App {
             names: TokenNames::new(served.tokenizer.clone()),
             created: since.as_secs(),
             answers: AtomicUsize::new(0),
-            bodies: Bodies::new(served.limits.body),
+            bodies: BodyMemory::new(served.limits.body),
             looking: Arc::new(Semaphore::new(LOOKING)),
             served,
         }
@@ -191,34 +195,35 @@ impl App {
     }
 }
 
-impl Served {
+impl ServedModel {
     /// The tokenizer.
-    fn tokenizer(&self) -> Result<&dyn Tokenizer, Refusal> {
+    fn tokenizer(&self) -> Result<&dyn Tokenizer, ErrorResponse> {
         let none = "the model has no tokenizer; give token ids: \"prompt\": [1, 2, 3]";
-        self.tokenizer.as_deref().ok_or_else(|| Refusal::invalid(Some("prompt"), none))
+        self.tokenizer.as_deref().ok_or_else(|| ErrorResponse::invalid(Some("prompt"), none))
     }
 
     /// The ids of a text.
-    fn encode(&self, text: &str, adds_special: bool) -> Result<Vec<u32>, Refusal> {
+    fn encode(&self, text: &str, adds_special: bool) -> Result<Vec<u32>, ErrorResponse> {
         Ok(self.tokenizer()?.encode(text, adds_special)?)
     }
 
     /// The ids of a conversation.
-    fn conversation(&self, conversation: &Conversation) -> Result<Vec<u32>, Refusal> {
+    fn conversation(&self, conversation: &Conversation) -> Result<Vec<u32>, ErrorResponse> {
         let none = "the model has no chat template; give one with xcheck serve --chat-template, or use /v1/completions";
-        let template = self.template.as_ref().ok_or_else(|| Refusal::invalid(Some("messages"), none))?;
+        let template =
+            self.template.as_ref().ok_or_else(|| ErrorResponse::invalid(Some("messages"), none))?;
         self.encode(&template.render(conversation)?, conversation.adds_special)
     }
 
     /// Checks a prompt and its options, and returns the request for the engine.
-    fn request(&self, prompt: &[u32], ask: &Ask) -> Result<Request, Refusal> {
-        let Limits { context, max_tokens: most, .. } = self.limits;
+    fn request(&self, prompt: &[u32], ask: &CompletionOptions) -> Result<Request, ErrorResponse> {
+        let RequestLimits { context, max_tokens: most, .. } = self.limits;
         let room = context.saturating_sub(prompt.len());
         // At least one where nothing is said, so that a full context is refused.
         let max_tokens = ask.max_tokens.unwrap_or_else(|| most.min(room).max(1));
         if max_tokens > most {
             let message = format!("max_tokens is {max_tokens}, expected at most {most}");
-            return Err(Refusal::invalid(Some("max_tokens"), message));
+            return Err(ErrorResponse::invalid(Some("max_tokens"), message));
         }
         if prompt.len().saturating_add(max_tokens) > context {
             let message = format!(
@@ -227,7 +232,7 @@ impl Served {
                 prompt.len()
             );
             let about = Some("context_length_exceeded");
-            return Err(Refusal::invalid(None, message).about(Some("prompt"), about));
+            return Err(ErrorResponse::invalid(None, message).about(Some("prompt"), about));
         }
         let end_tokens = if ask.ignores_end { &[][..] } else { &self.loaded.end_tokens };
         let request = Request {
@@ -238,7 +243,7 @@ impl Served {
             forgets: false,
             sampling: ask.sampling,
         };
-        let refuse = |error: Error| Refusal::invalid(Some("prompt"), error.to_string());
+        let refuse = |error: Error| ErrorResponse::invalid(Some("prompt"), error.to_string());
         Generation::new(&*self.loaded.model, &*self.numerics, request.clone()).map_err(refuse)?;
         Ok(request)
     }

@@ -7,15 +7,15 @@ use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::engine::Request;
-use crate::serve::refusal::Refusal;
-use crate::serve::text::Piece;
+use crate::serve::error_response::ErrorResponse;
+use crate::serve::text::TokenPiece;
 
 /// Channel for the events of a sequence, with its number in the request. If its receiver is closed, the client has
 /// disconnected.
-pub type Listener = UnboundedSender<(usize, Event)>;
+pub type EventSender = UnboundedSender<(usize, SequenceEvent)>;
 
 /// A sequence to be computed. Everything about it has been checked.
-pub struct Order {
+pub struct SequenceRequest {
     /// Index of the sequence in the request.
     pub index: usize,
     /// Request for the engine.
@@ -29,25 +29,25 @@ pub struct Order {
     /// Stop strings.
     pub stops: Vec<String>,
     /// Receiver of the events.
-    pub listener: Listener,
+    pub listener: EventSender,
 }
 
 /// Event of a sequence.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum SequenceEvent {
     /// The prompt was read. These are its tokens, where they were asked for.
-    Prompt(Vec<Piece>),
+    Prompt(Vec<TokenPiece>),
     /// A token was generated.
-    Token(Piece),
+    Token(TokenPiece),
     /// The sequence has ended.
-    End(End),
+    End(SequenceEnd),
     /// The sequence failed, with the error.
-    Failed(Refusal),
+    Failed(ErrorResponse),
 }
 
 /// End of a sequence.
 #[derive(Clone, Debug)]
-pub struct End {
+pub struct SequenceEnd {
     /// "stop" or "length".
     pub reason: &'static str,
     /// Text that had been held back.
@@ -56,7 +56,7 @@ pub struct End {
 
 /// A queue with limited room.
 pub struct Queue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     changed: Condvar,
     /// Number of sequences that are computed in turns.
     pub parallel: usize,
@@ -65,8 +65,8 @@ pub struct Queue {
 }
 
 #[derive(Default)]
-struct State {
-    waiting: VecDeque<Order>,
+struct QueueState {
+    waiting: VecDeque<SequenceRequest>,
     running: usize,
     /// Deadline of accepted sequences after shutdown has begun.
     closing: Option<Instant>,
@@ -82,19 +82,19 @@ impl Queue {
     ///
     /// # Errors
     /// If the queue has no room for them, or can never have, or the server is shutting down.
-    pub fn admit(&self, orders: Vec<Order>) -> Result<(), Refusal> {
+    pub fn admit(&self, orders: Vec<SequenceRequest>) -> Result<(), ErrorResponse> {
         let most = self.room + self.parallel;
         if orders.len() > most {
             let message = format!("the request has {} prompts, expected at most {most}", orders.len());
-            return Err(Refusal::invalid(Some("prompt"), message));
+            return Err(ErrorResponse::invalid(Some("prompt"), message));
         }
         let mut state = self.lock();
         if state.closing.is_some() {
-            return Err(Refusal::closing());
+            return Err(ErrorResponse::closing());
         }
         state.waiting.retain(|order| !order.listener.is_closed());
         if state.waiting.len() + state.running + orders.len() > most {
-            return Err(Refusal::full(state.waiting.len()));
+            return Err(ErrorResponse::full(state.waiting.len()));
         }
         state.waiting.extend(orders);
         self.changed.notify_one();
@@ -103,7 +103,7 @@ impl Queue {
 
     /// Returns the waiting sequences that may start while `running` are being computed, possibly none. If nothing is
     /// running, waits for a sequence. Returns `None` after shutdown.
-    pub fn next(&self, running: usize) -> Option<Vec<Order>> {
+    pub fn next(&self, running: usize) -> Option<Vec<SequenceRequest>> {
         let mut state = self.lock();
         loop {
             state.waiting.retain(|order| !order.listener.is_closed());
@@ -133,7 +133,7 @@ impl Queue {
     /// Gives up what waits.
     pub fn give_up(&self) {
         for order in self.lock().waiting.drain(..) {
-            order.tell(Event::Failed(Refusal::closing()));
+            order.tell(SequenceEvent::Failed(ErrorResponse::closing()));
         }
     }
 
@@ -145,14 +145,14 @@ impl Queue {
     }
 
     /// Locks the state. A panic leaves it consistent, so poisoning is ignored.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Order {
+impl SequenceRequest {
     /// Tells who listens, if anybody still does.
-    pub fn tell(&self, event: Event) {
+    pub fn tell(&self, event: SequenceEvent) {
         _ = self.listener.send((self.index, event));
     }
 }

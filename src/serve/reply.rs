@@ -7,17 +7,17 @@ use serde_json::{Map, Value, json};
 
 use crate::engine::TokenScore;
 use crate::serve::App;
-use crate::serve::ask::Ask;
-use crate::serve::queue::Event;
-use crate::serve::refusal::Refusal;
-use crate::serve::text::Piece;
+use crate::serve::error_response::ErrorResponse;
+use crate::serve::queue::SequenceEvent;
+use crate::serve::request::CompletionOptions;
+use crate::serve::text::TokenPiece;
 
 /// Stands for negative infinity, which JSON cannot express; the same number as in vLLM.
 const LEAST: f32 = -9999.0;
 
 /// Route of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum CompletionKind {
     /// `/v1/completions`.
     Completion,
     /// `/v1/chat/completions`.
@@ -27,9 +27,9 @@ pub enum Kind {
 /// Data that all parts of an answer share.
 pub struct Reply {
     app: Arc<App>,
-    kind: Kind,
+    kind: CompletionKind,
     /// Options of the request.
-    pub ask: Ask,
+    pub ask: CompletionOptions,
     prompts: Vec<Vec<u32>>,
     id: String,
     created: u64,
@@ -38,16 +38,16 @@ pub struct Reply {
 
 /// A part of what is told of one sequence, or all of it.
 #[derive(Default)]
-pub struct Part {
+pub struct ResponsePart {
     index: usize,
     /// Tokens of the prompt, if this part tells of them.
-    prompt: Option<Vec<Piece>>,
-    tokens: Vec<Piece>,
+    prompt: Option<Vec<TokenPiece>>,
+    tokens: Vec<TokenPiece>,
     text: String,
     reason: Option<&'static str>,
 }
 
-impl Part {
+impl ResponsePart {
     /// Starts an empty part of a sequence.
     pub fn of(index: usize) -> Self {
         Self { index, ..Self::default() }
@@ -57,18 +57,18 @@ impl Part {
     ///
     /// # Errors
     /// If the sequence failed.
-    pub fn add(&mut self, event: Event) -> Result<(), Refusal> {
+    pub fn add(&mut self, event: SequenceEvent) -> Result<(), ErrorResponse> {
         match event {
-            Event::Prompt(pieces) => self.prompt = Some(pieces),
-            Event::Token(piece) => {
+            SequenceEvent::Prompt(pieces) => self.prompt = Some(pieces),
+            SequenceEvent::Token(piece) => {
                 self.text += &piece.text;
                 self.tokens.push(piece);
             }
-            Event::End(end) => {
+            SequenceEvent::End(end) => {
                 self.text += &end.text;
                 self.reason = Some(end.reason);
             }
-            Event::Failed(refusal) => return Err(refusal),
+            SequenceEvent::Failed(refusal) => return Err(refusal),
         }
         Ok(())
     }
@@ -81,27 +81,27 @@ impl Part {
 
 impl Reply {
     /// Starts an answer.
-    pub fn new(app: &Arc<App>, kind: Kind, ask: Ask, prompts: Vec<Vec<u32>>) -> Self {
+    pub fn new(app: &Arc<App>, kind: CompletionKind, ask: CompletionOptions, prompts: Vec<Vec<u32>>) -> Self {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let prefix = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
+        let prefix = if kind == CompletionKind::Chat { "chatcmpl" } else { "cmpl" };
         let id = format!("{prefix}-{:x}-{}", since.as_micros(), app.next_number());
         Self { app: app.clone(), kind, ask, prompts, id, created: since.as_secs(), generated: 0 }
     }
 
     /// Returns the whole answer.
-    pub fn whole(&mut self, parts: &[Part]) -> Value {
+    pub fn whole(&mut self, parts: &[ResponsePart]) -> Value {
         let choices: Vec<Value> = parts.iter().map(|part| self.choice(part, false)).collect();
         let mut answer = self.frame(false, choices);
         answer["usage"] = self.usage();
-        if self.kind == Kind::Chat && self.ask.gives_ids {
+        if self.kind == CompletionKind::Chat && self.ask.gives_ids {
             answer["prompt_token_ids"] = json!(self.prompts[0]);
         }
         answer
     }
 
     /// A chunk of a stream; `None` where this part says nothing.
-    pub fn chunk(&mut self, part: &Part) -> Option<Value> {
-        let begins = part.prompt.is_some() && (self.kind == Kind::Chat || self.ask.echo);
+    pub fn chunk(&mut self, part: &ResponsePart) -> Option<Value> {
+        let begins = part.prompt.is_some() && (self.kind == CompletionKind::Chat || self.ask.echo);
         let tells = self.ask.logprobs.is_some() || self.ask.gives_ids;
         let says = begins || !part.text.is_empty() || part.has_ended() || (tells && !part.tokens.is_empty());
         self.generated += if says { 0 } else { part.tokens.len() };
@@ -126,9 +126,9 @@ impl Reply {
 
     fn frame(&self, is_chunk: bool, choices: Vec<Value>) -> Value {
         let object = match (self.kind, is_chunk) {
-            (Kind::Completion, _) => "text_completion",
-            (Kind::Chat, false) => "chat.completion",
-            (Kind::Chat, true) => "chat.completion.chunk",
+            (CompletionKind::Completion, _) => "text_completion",
+            (CompletionKind::Chat, false) => "chat.completion",
+            (CompletionKind::Chat, true) => "chat.completion.chunk",
         };
         json!({
             "id": self.id,
@@ -146,57 +146,57 @@ impl Reply {
         json!({"prompt_tokens": prompt, "completion_tokens": self.generated, "total_tokens": all})
     }
 
-    fn choice(&mut self, part: &Part, is_chunk: bool) -> Value {
+    fn choice(&mut self, part: &ResponsePart, is_chunk: bool) -> Value {
         self.generated += part.tokens.len();
-        let echoed: &[Piece] = part.prompt.as_deref().filter(|_| self.ask.echo).unwrap_or_default();
+        let echoed: &[TokenPiece] = part.prompt.as_deref().filter(|_| self.ask.echo).unwrap_or_default();
         let text: String = echoed.iter().map(|piece| piece.text.as_str()).collect::<String>() + &part.text;
-        let told: Vec<&Piece> = echoed.iter().chain(&part.tokens).collect();
+        let told: Vec<&TokenPiece> = echoed.iter().chain(&part.tokens).collect();
         let says_tokens = !is_chunk || !told.is_empty();
         let logprobs = self.ask.logprobs.filter(|_| says_tokens);
         let mut choice = match self.kind {
-            Kind::Completion => json!({
+            CompletionKind::Completion => json!({
                 "index": part.index,
                 "text": text,
                 "logprobs": logprobs.map(|k| self.lists(&told, k)),
             }),
-            Kind::Chat => json!({
+            CompletionKind::Chat => json!({
                 "index": part.index,
                 "logprobs": logprobs.map(|k| json!({"content": self.entries(&told, k), "refusal": null})),
             }),
         };
         choice["finish_reason"] = json!(part.reason);
         match (self.kind, is_chunk) {
-            (Kind::Completion, _) => {}
-            (Kind::Chat, false) => {
+            (CompletionKind::Completion, _) => {}
+            (CompletionKind::Chat, false) => {
                 choice["message"] = json!({"role": "assistant", "content": text, "refusal": null});
             }
-            (Kind::Chat, true) if part.prompt.is_some() => {
+            (CompletionKind::Chat, true) if part.prompt.is_some() => {
                 choice["delta"] = json!({"role": "assistant", "content": text});
             }
-            (Kind::Chat, true) if text.is_empty() => choice["delta"] = json!({}),
-            (Kind::Chat, true) => choice["delta"] = json!({"content": text}),
+            (CompletionKind::Chat, true) if text.is_empty() => choice["delta"] = json!({}),
+            (CompletionKind::Chat, true) => choice["delta"] = json!({"content": text}),
         }
         self.extend(&mut choice, part);
         choice
     }
 
     /// Adds vLLM's fields, if the request asks for them.
-    fn extend(&self, choice: &mut Value, part: &Part) {
+    fn extend(&self, choice: &mut Value, part: &ResponsePart) {
         if let (Some(k), Some(prompt)) = (self.ask.prompt_logprobs, &part.prompt) {
             choice["prompt_logprobs"] = prompt.iter().map(|piece| self.by_id(piece, k)).collect();
         }
         if self.ask.gives_ids {
             choice["token_ids"] = part.tokens.iter().map(|piece| piece.id).collect();
-            if self.kind == Kind::Completion && part.prompt.is_some() {
+            if self.kind == CompletionKind::Completion && part.prompt.is_some() {
                 choice["prompt_token_ids"] = json!(self.prompts[part.index]);
             }
         }
     }
 
     /// The lists of `/v1/completions`.
-    fn lists(&self, pieces: &[&Piece], k: usize) -> Value {
-        let logprob = |piece: &&Piece| piece.scored.as_ref().map(|scored| number(scored.logprob));
-        let top = |piece: &&Piece| {
+    fn lists(&self, pieces: &[&TokenPiece], k: usize) -> Value {
+        let logprob = |piece: &&TokenPiece| piece.scored.as_ref().map(|scored| number(scored.logprob));
+        let top = |piece: &&TokenPiece| {
             let named = self.with_own(piece, k)?.into_iter();
             let mut top = Map::new();
             for (id, logprob) in named {
@@ -214,12 +214,12 @@ impl Reply {
     }
 
     /// The list of `/v1/chat/completions`.
-    fn entries(&self, pieces: &[&Piece], k: usize) -> Vec<Value> {
+    fn entries(&self, pieces: &[&TokenPiece], k: usize) -> Vec<Value> {
         let entry = |id: u32, logprob: f32| {
             let bytes = self.app.names.bytes(id);
             json!({"token": self.name(id), "logprob": number(logprob), "bytes": bytes})
         };
-        let of_piece = |piece: &&Piece| {
+        let of_piece = |piece: &&TokenPiece| {
             let scored = piece.scored.as_ref()?;
             let mut own = entry(piece.id, scored.logprob);
             own["top_logprobs"] =
@@ -230,7 +230,7 @@ impl Reply {
     }
 
     /// An entry of vLLM's `prompt_logprobs`.
-    fn by_id(&self, piece: &Piece, k: usize) -> Value {
+    fn by_id(&self, piece: &TokenPiece, k: usize) -> Value {
         let Some(scored) = &piece.scored else { return Value::Null };
         let ranked =
             scored.top.iter().take(k).enumerate().map(|(index, &(id, logprob))| (id, logprob, index + 1));
@@ -243,7 +243,7 @@ impl Reply {
     }
 
     /// The likeliest, and the token itself if it is none of them.
-    fn with_own(&self, piece: &Piece, k: usize) -> Option<Vec<(u32, f32)>> {
+    fn with_own(&self, piece: &TokenPiece, k: usize) -> Option<Vec<(u32, f32)>> {
         let TokenScore { logprob, top, .. } = piece.scored.as_ref()?;
         let mut named: Vec<_> = top.iter().take(k).copied().collect();
         if !named.iter().any(|&(id, _)| id == piece.id) {

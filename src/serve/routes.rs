@@ -13,20 +13,20 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::serve::App;
-use crate::serve::ask::{Ask, Completion, Prompt, conversation};
+use crate::serve::error_response::ErrorResponse;
 use crate::serve::fields::Fields;
-use crate::serve::metrics::{CONTENT_TYPE, InFlight};
-use crate::serve::queue::Order;
-use crate::serve::refusal::Refusal;
-use crate::serve::reply::{Kind, Part, Reply};
+use crate::serve::metrics::{ActiveRequest, CONTENT_TYPE};
+use crate::serve::queue::SequenceRequest;
+use crate::serve::reply::{CompletionKind, Reply, ResponsePart};
+use crate::serve::request::{CompletionOptions, CompletionPrompt, CompletionRequest, conversation};
 use crate::serve::stream::streamed;
 use crate::tokenizer::Chat;
 
-type Answer = Result<Response, Refusal>;
+type RouteResult = Result<Response, ErrorResponse>;
 
 /// Returns all routes.
 pub fn routes(app: Arc<App>) -> Router {
-    let refuse = |status, message: &'static str| move || async move { Refusal::new(status, message) };
+    let refuse = |status, message: &'static str| move || async move { ErrorResponse::new(status, message) };
     let routes = "unknown route, expected /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, \
                   /tokenizer_info, /health or /metrics";
     Router::new()
@@ -62,12 +62,12 @@ async fn counted(State(app): State<Arc<App>>, mut request: Request, next: Next) 
 }
 
 /// The fields of a body that is no larger than may be, and the place at which they are looked at.
-async fn fields(app: &App, request: Request) -> Result<(Fields, OwnedSemaphorePermit), Refusal> {
+async fn fields(app: &App, request: Request) -> Result<(Fields, OwnedSemaphorePermit), ErrorResponse> {
     let kind =
         request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if !kind.to_ascii_lowercase().starts_with("application/json") {
         let message = format!("the content type is '{kind}', expected application/json");
-        return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+        return Err(ErrorResponse::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
     }
     let body = app.bodies.read(request).await?;
     let place = app.looking.clone().acquire_owned().await.expect("the semaphore is never closed");
@@ -77,7 +77,7 @@ async fn fields(app: &App, request: Request) -> Result<(Fields, OwnedSemaphorePe
     if let Some(model) = model.filter(|model| *model != app.served.name) {
         let message = format!("unknown model '{model}', this server serves '{}'", app.served.name);
         return Err(
-            Refusal::new(StatusCode::NOT_FOUND, message).about(Some("model"), Some("model_not_found"))
+            ErrorResponse::new(StatusCode::NOT_FOUND, message).about(Some("model"), Some("model_not_found"))
         );
     }
     Ok((fields, place))
@@ -85,49 +85,49 @@ async fn fields(app: &App, request: Request) -> Result<(Fields, OwnedSemaphorePe
 
 async fn completions(
     State(app): State<Arc<App>>,
-    Extension(in_flight): Extension<Arc<InFlight>>,
+    Extension(in_flight): Extension<Arc<ActiveRequest>>,
     request: Request,
-) -> Answer {
+) -> RouteResult {
     let (fields, place) = fields(&app, request).await?;
-    let asked = Completion::read(fields, app.served.limits.max_logprobs)?;
+    let asked = CompletionRequest::read(fields, app.served.limits.max_logprobs)?;
     let encoder = app.clone();
     let prompts = beside(move || {
         let encode = |prompt| match prompt {
-            Prompt::Ids(ids) => Ok(ids),
-            Prompt::Text(text) => encoder.served.encode(&text, asked.adds_special),
+            CompletionPrompt::Ids(ids) => Ok(ids),
+            CompletionPrompt::Text(text) => encoder.served.encode(&text, asked.adds_special),
         };
         asked.prompts.into_iter().map(encode).collect::<Result<Vec<_>, _>>()
     });
     let prompts = prompts.await?;
     drop(place);
-    answered(&app, Kind::Completion, asked.ask, prompts, in_flight).await
+    answered(&app, CompletionKind::Completion, asked.ask, prompts, in_flight).await
 }
 
 async fn chat(
     State(app): State<Arc<App>>,
-    Extension(in_flight): Extension<Arc<InFlight>>,
+    Extension(in_flight): Extension<Arc<ActiveRequest>>,
     request: Request,
-) -> Answer {
+) -> RouteResult {
     let (fields, place) = fields(&app, request).await?;
-    let (conversation, ask) = Ask::of_chat(fields, app.served.limits.max_logprobs)?;
+    let (conversation, ask) = CompletionOptions::of_chat(fields, app.served.limits.max_logprobs)?;
     let encoder = app.clone();
     let prompt = beside(move || encoder.served.conversation(&conversation)).await?;
     drop(place);
-    answered(&app, Kind::Chat, ask, vec![prompt], in_flight).await
+    answered(&app, CompletionKind::Chat, ask, vec![prompt], in_flight).await
 }
 
 /// Has sequences computed and tells of them.
 async fn answered(
     app: &Arc<App>,
-    kind: Kind,
-    ask: Ask,
+    kind: CompletionKind,
+    ask: CompletionOptions,
     prompts: Vec<Vec<u32>>,
-    in_flight: Arc<InFlight>,
-) -> Answer {
+    in_flight: Arc<ActiveRequest>,
+) -> RouteResult {
     let (listener, mut receiver) = unbounded_channel();
     let order = |(index, prompt): (usize, &Vec<u32>)| {
         let request = app.served.request(prompt, &ask)?;
-        Ok(Order {
+        Ok(SequenceRequest {
             index,
             request,
             scores_prompt: ask.scores_prompt(),
@@ -137,7 +137,8 @@ async fn answered(
             listener: listener.clone(),
         })
     };
-    let orders: Vec<Order> = prompts.iter().enumerate().map(order).collect::<Result<_, Refusal>>()?;
+    let orders: Vec<SequenceRequest> =
+        prompts.iter().enumerate().map(order).collect::<Result<_, ErrorResponse>>()?;
     drop(listener);
     app.queue.admit(orders)?;
     let count = prompts.len();
@@ -145,12 +146,12 @@ async fn answered(
     if reply.ask.streams {
         return Ok(streamed(reply, receiver, count, in_flight));
     }
-    let mut parts: Vec<Part> = (0..count).map(Part::of).collect();
+    let mut parts: Vec<ResponsePart> = (0..count).map(ResponsePart::of).collect();
     while let Some((index, event)) = receiver.recv().await {
         parts[index].add(event)?;
     }
-    if !parts.iter().all(Part::has_ended) {
-        return Err(Refusal::failed("the computation ended without an answer; please report it"));
+    if !parts.iter().all(ResponsePart::has_ended) {
+        return Err(ErrorResponse::failed("the computation ended without an answer; please report it"));
     }
     Ok(Json(reply.whole(&parts)).into_response())
 }
@@ -168,7 +169,7 @@ async fn models(State(app): State<Arc<App>>) -> Response {
     Json(json!({"object": "list", "data": [model]})).into_response()
 }
 
-async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn tokenize(State(app): State<Arc<App>>, request: Request) -> RouteResult {
     let (mut fields, _place) = fields(&app, request).await?;
     let pieces = fields.flag("return_token_strs")?;
     let encoder = app.clone();
@@ -191,11 +192,14 @@ async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
         .into_response())
 }
 
-async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn detokenize(State(app): State<Arc<App>>, request: Request) -> RouteResult {
     let (mut fields, _place) = fields(&app, request).await?;
     let expected = "a list of token ids";
     let Some(ids) = fields.take::<Vec<u32>>("tokens", expected)? else {
-        return Err(Refusal::invalid(Some("tokens"), format!("tokens is missing, expected {expected}")));
+        return Err(ErrorResponse::invalid(
+            Some("tokens"),
+            format!("tokens is missing, expected {expected}"),
+        ));
     };
     fields.finish()?;
     let text = beside(move || Ok(app.served.tokenizer()?.decode_lossy(&ids)?)).await?;
@@ -203,7 +207,7 @@ async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
 }
 
 /// Serves the tokenizer settings that lm-evaluation-harness asks for, so that it needs no tokenizer of its own.
-async fn tokenizer_info(State(app): State<Arc<App>>) -> Answer {
+async fn tokenizer_info(State(app): State<Arc<App>>) -> RouteResult {
     app.served.tokenizer()?;
     let Chat { template, tokens } = &app.served.chat;
     let mut told = json!({"eos_token": null, "chat_template": template});
@@ -219,8 +223,10 @@ async fn metrics(State(app): State<Arc<App>>) -> Response {
 
 /// Work that is too long for a thread that answers.
 async fn beside<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
-) -> Result<T, Refusal> {
+    work: impl FnOnce() -> Result<T, ErrorResponse> + Send + 'static,
+) -> Result<T, ErrorResponse> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|_| Err(Refusal::failed("the tokenizer panicked on this input; please report it")))
+    done.unwrap_or_else(|_| {
+        Err(ErrorResponse::failed("the tokenizer panicked on this input; please report it"))
+    })
 }

@@ -10,27 +10,27 @@ use futures_util::stream;
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::serve::metrics::InFlight;
-use crate::serve::queue::Event;
-use crate::serve::reply::{Part, Reply};
+use crate::serve::metrics::ActiveRequest;
+use crate::serve::queue::SequenceEvent;
+use crate::serve::reply::{Reply, ResponsePart};
 
 /// A stream, and what it still has to say.
-struct Streamed {
+struct EventStream {
     reply: Reply,
-    receiver: UnboundedReceiver<(usize, Event)>,
+    receiver: UnboundedReceiver<(usize, SequenceEvent)>,
     unfinished: usize,
     ready: VecDeque<sse::Event>,
-    in_flight: Arc<InFlight>,
+    in_flight: Arc<ActiveRequest>,
 }
 
 /// Tells of sequences as they are computed. Who drops the answer stops the computation.
 pub fn streamed(
     reply: Reply,
-    receiver: UnboundedReceiver<(usize, Event)>,
+    receiver: UnboundedReceiver<(usize, SequenceEvent)>,
     sequences: usize,
-    in_flight: Arc<InFlight>,
+    in_flight: Arc<ActiveRequest>,
 ) -> Response {
-    let start = Streamed { reply, receiver, unfinished: sequences, ready: VecDeque::new(), in_flight };
+    let start = EventStream { reply, receiver, unfinished: sequences, ready: VecDeque::new(), in_flight };
     let events = stream::unfold(start, |mut streamed| async move {
         let event = streamed.next().await?;
         Some((Ok::<_, Infallible>(event), streamed))
@@ -38,7 +38,7 @@ pub fn streamed(
     Sse::new(events).keep_alive(KeepAlive::default()).into_response()
 }
 
-impl Streamed {
+impl EventStream {
     async fn next(&mut self) -> Option<sse::Event> {
         loop {
             if let Some(event) = self.ready.pop_front() {
@@ -52,8 +52,8 @@ impl Streamed {
         }
     }
 
-    fn hear(&mut self, index: usize, event: Event) {
-        let mut part = Part::of(index);
+    fn hear(&mut self, index: usize, event: SequenceEvent) {
+        let mut part = ResponsePart::of(index);
         if let Err(refusal) = part.add(event) {
             // Without [DONE] behind it nobody takes what came for the whole.
             self.unfinished = 0;

@@ -8,7 +8,7 @@ use crate::tokenizer::{SpecialTokens, TextStream, Tokenizer};
 
 /// A token and what is known of it.
 #[derive(Clone, Debug)]
-pub struct Piece {
+pub struct TokenPiece {
     /// Token id.
     pub id: u32,
     /// The text that can be given out with it.
@@ -20,7 +20,7 @@ pub struct Piece {
 }
 
 /// The text of one sequence. Without a tokenizer it is empty.
-pub struct Text<'t> {
+pub struct SequenceText<'t> {
     stream: Option<TextStream<'t>>,
     stops: Vec<String>,
     /// Text held back because a stop string may begin there.
@@ -30,7 +30,7 @@ pub struct Text<'t> {
     has_stopped: bool,
 }
 
-impl<'t> Text<'t> {
+impl<'t> SequenceText<'t> {
     /// Starts an empty text.
     pub fn new(tokenizer: Option<&'t dyn Tokenizer>, stops: Vec<String>) -> Self {
         let stream = tokenizer.map(TextStream::new);
@@ -41,10 +41,10 @@ impl<'t> Text<'t> {
     ///
     /// # Errors
     /// If the id is outside the vocabulary.
-    pub fn read(&mut self, id: u32, scored: Option<TokenScore>) -> Result<Piece> {
+    pub fn read(&mut self, id: u32, scored: Option<TokenScore>) -> Result<TokenPiece> {
         let offset = self.length;
         let text = self.grown(id)?;
-        Ok(Piece { id, text, offset, scored })
+        Ok(TokenPiece { id, text, offset, scored })
     }
 
     /// Restarts the character count after the prompt, if the answer does not contain the prompt.
@@ -56,16 +56,16 @@ impl<'t> Text<'t> {
     ///
     /// # Errors
     /// If the id is outside the vocabulary.
-    pub fn push(&mut self, id: u32, scored: Option<TokenScore>) -> Result<Piece> {
+    pub fn push(&mut self, id: u32, scored: Option<TokenScore>) -> Result<TokenPiece> {
         let offset = self.length;
         let new = self.grown(id)?;
         let text = self.released(&new);
-        Ok(Piece { id, text, offset, scored })
+        Ok(TokenPiece { id, text, offset, scored })
     }
 
     /// A token that ends the text and is no part of it.
-    pub fn silent(&self, id: u32, scored: Option<TokenScore>) -> Piece {
-        Piece { id, text: String::new(), offset: self.length, scored }
+    pub fn silent(&self, id: u32, scored: Option<TokenScore>) -> TokenPiece {
+        TokenPiece { id, text: String::new(), offset: self.length, scored }
     }
 
     /// Returns true if a stop string has occurred.

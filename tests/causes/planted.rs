@@ -8,7 +8,7 @@ use xcheck::checkpoint::{Point, Site};
 use xcheck::diagnose::Outcome;
 use xcheck::dump::Dump;
 use xcheck::selftest::{self, Form};
-use xcheck::shipped;
+use xcheck::shipped_models;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
 
@@ -27,7 +27,8 @@ impl Deref for Bed {
 
 impl Bed {
     pub fn new(name: &str, arithmetic: &'static str) -> Self {
-        let mut variants = shipped::MODELS.iter().flat_map(|model| model.variants().expect("it ships"));
+        let mut variants =
+            shipped_models::MODELS.iter().flat_map(|model| model.variants().expect("it ships"));
         let (_, files) = variants.find(|(known, _)| known == name).expect("it ships");
         Self(selftest::Bed::new(name, files.load().expect("it loads").model.into(), arithmetic))
     }

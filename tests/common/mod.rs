@@ -20,7 +20,7 @@ use xcheck::format::Gguf;
 use xcheck::model::llama::Llama;
 use xcheck::model::{LoadedModel, Model, ModelFiles};
 use xcheck::numerics::{BitnetCpp, KvType, Llama2C, LlamaCpp, Numerics, Transformers};
-use xcheck::shipped::{self, ShippedModel};
+use xcheck::shipped_models::{self, ShippedModel};
 use xcheck::tap::Tap;
 
 /// The shipped model as llama.cpp's F32 file, to be damaged at will.
@@ -38,19 +38,19 @@ pub fn gguf(name: &str) -> Gguf {
 
 /// The files of a shipped model in one of its formats.
 pub fn variant(name: &str) -> ModelFiles {
-    let variants = shipped::MODELS.iter().flat_map(|model| model.variants().expect("it ships"));
+    let variants = shipped_models::MODELS.iter().flat_map(|model| model.variants().expect("it ships"));
     variants.into_iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("no {name} ships")).1
 }
 
 /// The shipped models that transformers and llama.cpp run, too: with dumps of both.
 pub fn common_models() -> impl Iterator<Item = &'static ShippedModel> {
     let elsewhere = |name: &str| name.starts_with("tiny-bitnet") || name == "tiny-llama2c";
-    shipped::MODELS.iter().filter(move |model| !elsewhere(model.name))
+    shipped_models::MODELS.iter().filter(move |model| !elsewhere(model.name))
 }
 
 /// Every dump that ships, with the names of its model and of itself.
 pub fn references() -> impl Iterator<Item = (&'static str, String, Dump)> {
-    shipped::MODELS.iter().flat_map(|model| {
+    shipped_models::MODELS.iter().flat_map(|model| {
         let references = model.references().expect("its dumps are sound");
         references.into_iter().map(|(name, dump)| (model.name, name, dump))
     })
@@ -63,13 +63,14 @@ pub fn reference(name: &str) -> Dump {
 
 /// A shipped reference of a shipped model.
 pub fn reference_of(model: &str, name: &str) -> Dump {
-    let references = shipped::model(model).expect("it ships").references().expect("its dumps are sound");
+    let references =
+        shipped_models::model(model).expect("it ships").references().expect("its dumps are sound");
     references.into_iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("no {name} ships")).1
 }
 
 /// A shipped dump as a producer would have made it that writes these taps alone.
 pub fn reference_with_only(model: &str, name: &str, taps: &[&str]) -> Dump {
-    let dumps = shipped::model(model).expect("it ships").dumps().expect("they can be opened");
+    let dumps = shipped_models::model(model).expect("it ships").dumps().expect("they can be opened");
     let mut source = dumps.into_iter().find(|(known, _)| known == name).expect("it ships").1;
     let (length, rest) = source.data.split_at(8);
     let length = u64::from_le_bytes(length.try_into().expect("eight bytes")) as usize;
@@ -88,7 +89,7 @@ pub fn reference_with_only(model: &str, name: &str, taps: &[&str]) -> Dump {
 /// The shipped model that a reference was made from, and what computes as its producer does.
 pub fn counterpart(model: &str, reference: &Dump) -> (LoadedModel, Box<dyn Numerics>) {
     let sha256 = reference.manifest.model.sha256.as_ref();
-    let variants = shipped::model(model).expect("it ships").variants().expect("they can be opened");
+    let variants = shipped_models::model(model).expect("it ships").variants().expect("they can be opened");
     let made_from = variants.into_iter().find(|(_, files)| Some(&files.sha256()) == sha256);
     let (_, files) = made_from.expect("what it was made from ships");
     let producer = &reference.manifest.producer;

@@ -4,12 +4,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use xcheck::hub::{HubModel, KnownModel, Part, Settings, named, nearest};
+use xcheck::hub::{HubModel, HubSettings, KnownModel, RepoFiles, named, nearest};
 
-fn settings(variables: &[(&str, &str)]) -> Settings {
+fn settings(variables: &[(&str, &str)]) -> HubSettings {
     let variables: HashMap<&str, OsString> =
         variables.iter().map(|&(name, value)| (name, value.into())).collect();
-    Settings::from_variables(|name| variables.get(name).cloned(), Some(PathBuf::from("/home/me")))
+    HubSettings::from_variables(|name| variables.get(name).cloned(), Some(PathBuf::from("/home/me")))
         .expect("sound")
 }
 
@@ -69,9 +69,9 @@ fn every_known_name_is_unique_and_names_a_place_on_the_hub() {
 fn an_id_may_name_a_file_or_a_quantisation() {
     let part = |id: &str| HubModel::parse(id).map(|model| (model.repo, model.part));
     let repo = || "Qwen/Qwen3-1.7B".to_owned();
-    assert_eq!(part("Qwen/Qwen3-1.7B"), Some((repo(), Part::Folder)));
-    assert_eq!(part("Qwen/Qwen3-1.7B:Q8_0"), Some((repo(), Part::Quantised("Q8_0".into()))));
-    assert_eq!(part("Qwen/Qwen3-1.7B:a/b.gguf"), Some((repo(), Part::File("a/b.gguf".into()))));
+    assert_eq!(part("Qwen/Qwen3-1.7B"), Some((repo(), RepoFiles::Folder)));
+    assert_eq!(part("Qwen/Qwen3-1.7B:Q8_0"), Some((repo(), RepoFiles::Quantised("Q8_0".into()))));
+    assert_eq!(part("Qwen/Qwen3-1.7B:a/b.gguf"), Some((repo(), RepoFiles::File("a/b.gguf".into()))));
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn a_mistyped_name_is_near_the_right_one() {
 #[test]
 fn a_build_without_network_code_says_so() {
     struct Nobody;
-    impl xcheck::hub::Watch for Nobody {
+    impl xcheck::hub::DownloadObserver for Nobody {
         fn file(&mut self, _: &str, _: u64, _: u64) {}
         fn reached(&mut self, _: u64) {}
     }

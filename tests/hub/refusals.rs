@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use xcheck::network::Paced;
+use xcheck::network::PacedBody;
 
 use super::machine::{Machine, TINY, weights};
 use super::server::{Faults, Files, Hub, listing};
@@ -89,10 +89,10 @@ fn bytes_that_come_one_by_one_are_not_waited_for() {
         }
     }
     let (started, mut all) = (Instant::now(), Vec::new());
-    let slow = Paced::at(Slow.take(10_000), Duration::from_millis(200), 1000).read_to_end(&mut all);
+    let slow = PacedBody::at(Slow.take(10_000), Duration::from_millis(200), 1000).read_to_end(&mut all);
     assert_eq!(slow.expect_err("it is slower than that").kind(), ErrorKind::TimedOut);
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
-    let quick = Paced::at(Slow.take(100), Duration::from_millis(200), 5).read_to_end(&mut all);
+    let quick = PacedBody::at(Slow.take(100), Duration::from_millis(200), 5).read_to_end(&mut all);
     assert_eq!(quick.expect("it is quick enough"), 100);
 }
 

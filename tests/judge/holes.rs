@@ -5,7 +5,7 @@ use xcheck::compare::{Role, Row, Verdict};
 use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::Dump;
 use xcheck::model::llama::Llama;
-use xcheck::shipped;
+use xcheck::shipped_models;
 
 use super::clay::Clay;
 use super::scene::{Scene, assert_first_wrong, site, told};
@@ -58,7 +58,7 @@ fn is_the_producers(outcome: &Outcome) -> bool {
 
 /// Every dump of a model with every family left out. Those of which every value is ours pass; none fails.
 fn check(model: &str) {
-    let references = shipped::model(model).expect("it ships").references().expect("they are sound");
+    let references = shipped_models::model(model).expect("it ships").references().expect("they are sound");
     let references = references.into_iter().filter(|(name, _)| !name.ends_with("-f16"));
     let scenes = references.map(|(name, dump)| (name, Scene::of(model, dump)));
     let scenes = scenes.map(|(name, scene)| (name, is_the_producers(&scene.judge(&mut ())), scene));

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::json;
-use xcheck::matrix::Plan;
+use xcheck::matrix::MatrixPlan;
 
 use super::bed::{Bed, each, engine};
 use crate::common::terminal::Terminal;
@@ -65,7 +65,7 @@ fn the_example_of_what_ships_passes() {
 #[test]
 fn the_example_of_engines_has_every_dump() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let plan = Plan::read(&root.join("examples/matrix-engines.toml")).expect("it is sound");
+    let plan = MatrixPlan::read(&root.join("examples/matrix-engines.toml")).expect("it is sound");
     let commands = plan.cells.iter().map(|cell| cell.command(""));
     let mut named: Vec<_> = commands.map(|words| root.join(words.last().expect("a dump"))).collect();
     let folders = std::fs::read_dir(root.join("tests/data/engines")).expect("it is there").flatten();

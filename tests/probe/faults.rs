@@ -2,21 +2,22 @@
 
 use crate::common::terminal::Terminal;
 use serde_json::Value;
-use xcheck::probe::Kind;
+use xcheck::probe::ServerProtocol;
 
 use super::server::{Fake, MODEL, Way};
 use super::{KINDS, brief, check, probe, with_causes, with_model, with_stated};
 
 /// Who tells log-probabilities of prompts.
-const TELLING: [Kind; 4] = [Kind::Vllm, Kind::Sglang, Kind::Tgi, Kind::Openai];
+const TELLING: [ServerProtocol; 4] =
+    [ServerProtocol::Vllm, ServerProtocol::Sglang, ServerProtocol::Tgi, ServerProtocol::Openai];
 
 #[track_caller]
-fn assert_found(kind: Kind, way: Way, value: &str) {
+fn assert_found(kind: ServerProtocol, way: Way, value: &str) {
     assert_named(kind, with_causes(&Fake::new(kind, way), &["--numerics", "f32"]), value);
 }
 
 #[track_caller]
-fn assert_named(kind: Kind, (code, report): (i32, Value), value: &str) {
+fn assert_named(kind: ServerProtocol, (code, report): (i32, Value), value: &str) {
     assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
     let findings = report["references"][0]["findings"].as_array().expect("findings");
     let named = findings.iter().any(|finding| finding["candidate"] == value);
@@ -30,15 +31,19 @@ fn decimal_logarithms_are_named() {
 
 #[test]
 fn what_a_server_does_not_say_it_computes_in_is_tried() {
-    assert_named(Kind::Vllm, with_causes(&Fake::new(Kind::Vllm, Way::Log10), &[]), "log10");
+    assert_named(
+        ServerProtocol::Vllm,
+        with_causes(&Fake::new(ServerProtocol::Vllm, Way::Log10), &[]),
+        "log10",
+    );
 }
 
 #[test]
 fn logits_that_were_divided_by_sixteen_are_named() {
-    let named = KINDS.into_iter().filter(|kind| *kind != Kind::Ollama);
+    let named = KINDS.into_iter().filter(|kind| *kind != ServerProtocol::Ollama);
     named.for_each(|kind| assert_found(kind, Way::Sixteenth, "16"));
     // It tells nothing of the prompt, and so few values of each pass that a temperature is not read from them.
-    let (code, report) = with_stated(&Fake::new(Kind::Ollama, Way::Sixteenth));
+    let (code, report) = with_stated(&Fake::new(ServerProtocol::Ollama, Way::Sixteenth));
     assert_eq!(code, 1, "{}", brief(&report));
 }
 
@@ -60,8 +65,8 @@ fn probabilities_of_the_likeliest_alone_are_seen_without_a_model() {
 #[test]
 fn probabilities_of_the_likeliest_alone_are_not_the_model_s() {
     // Where the five likeliest are not nearly all of the distribution, they are named, too.
-    assert_found(Kind::Tgi, Way::Renormalised, "of-named");
-    let (code, report) = with_stated(&Fake::new(Kind::Vllm, Way::Renormalised));
+    assert_found(ServerProtocol::Tgi, Way::Renormalised, "of-named");
+    let (code, report) = with_stated(&Fake::new(ServerProtocol::Vllm, Way::Renormalised));
     assert_eq!(code, 1, "{}", brief(&report));
 }
 
@@ -72,7 +77,7 @@ fn a_prefix_of_another_request_is_found_with_and_without_a_model() {
             let (code, report) = probe(&Fake::new(kind, Way::StalePrefix), model);
             assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
             assert_eq!(check(&report, "asked again")["verdict"], "fail", "{kind:?}");
-            if matches!(kind, Kind::LlamaServer | Kind::Vllm) {
+            if matches!(kind, ServerProtocol::LlamaServer | ServerProtocol::Vllm) {
                 let told = check(&report, "prefix cache");
                 assert_eq!(told["verdict"], "fail", "{kind:?}: {}", brief(&report));
             }
@@ -92,7 +97,9 @@ fn fewer_likeliest_tokens_than_were_asked_for_are_told() {
 
 #[test]
 fn a_first_token_that_is_there_twice_is_named() {
-    for kind in [Kind::LlamaServer, Kind::Vllm, Kind::Sglang, Kind::Tgi] {
+    for kind in
+        [ServerProtocol::LlamaServer, ServerProtocol::Vllm, ServerProtocol::Sglang, ServerProtocol::Tgi]
+    {
         let (code, report) = with_model(&Fake::new(kind, Way::BosTwice));
         assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
         let told = check(&report, "texts give the same tokens");
@@ -102,7 +109,7 @@ fn a_first_token_that_is_there_twice_is_named() {
         );
     }
     // Where no tokens are shown, the model tells: what was generated is of another prompt.
-    for kind in [Kind::Openai, Kind::Ollama] {
+    for kind in [ServerProtocol::Openai, ServerProtocol::Ollama] {
         let (code, report) = with_stated(&Fake::new(kind, Way::BosTwice));
         assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
     }
@@ -110,7 +117,7 @@ fn a_first_token_that_is_there_twice_is_named() {
 
 #[test]
 fn a_template_of_another_model_is_named() {
-    for kind in [Kind::LlamaServer, Kind::Vllm, Kind::Tgi] {
+    for kind in [ServerProtocol::LlamaServer, ServerProtocol::Vllm, ServerProtocol::Tgi] {
         let (code, report) = with_model(&Fake::new(kind, Way::OtherTemplate));
         assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
         let told = check(&report, "the template is the model's");
@@ -136,7 +143,7 @@ fn one_answer_of_a_hundred_is_found() {
 
 #[test]
 fn a_token_that_is_not_the_likeliest_once_is_found_without_a_model() {
-    for kind in [Kind::Openai, Kind::Ollama] {
+    for kind in [ServerProtocol::Openai, ServerProtocol::Ollama] {
         let (code, report) = probe(&Fake::new(kind, Way::EveryHundredth), &[]);
         assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
         assert_eq!(check(&report, "asked again")["verdict"], "fail", "{kind:?}: {}", brief(&report));
@@ -146,7 +153,7 @@ fn a_token_that_is_not_the_likeliest_once_is_found_without_a_model() {
 #[test]
 fn another_token_in_the_prompt_fails() {
     // One that tells of the prompt, and one that tells of what it generates alone.
-    for kind in [Kind::Vllm, Kind::Ollama] {
+    for kind in [ServerProtocol::Vllm, ServerProtocol::Ollama] {
         let (code, report) = with_stated(&Fake::new(kind, Way::OneTokenLeftOut));
         assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
         assert_eq!(check(&report, "asked again")["verdict"], "pass", "{kind:?}");
@@ -170,7 +177,7 @@ fn what_later_answers_leave_out_is_looked_at() {
 
 #[test]
 fn a_server_that_is_not_decided_beside_a_right_dump_is_not_announced_as_a_pass() {
-    let fake = Fake::new(Kind::Vllm, Way::SaysLessLater);
+    let fake = Fake::new(ServerProtocol::Vllm, Way::SaysLessLater);
     let words = ["probe", &fake.url, "--no-report", "--decode", "6", "--no-causes", "--model", MODEL];
     let finished = Terminal::new().run(&words);
     let first = finished.stdout.lines().next().unwrap_or_default();

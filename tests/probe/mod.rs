@@ -10,12 +10,19 @@ mod weighed;
 
 use crate::common::terminal::Terminal;
 use serde_json::Value;
-use xcheck::probe::Kind;
+use xcheck::probe::ServerProtocol;
 
 use server::{Fake, MODEL, Way};
 
 /// The five protocols that differ most, and Ollama's.
-const KINDS: [Kind; 6] = [Kind::LlamaServer, Kind::Vllm, Kind::Sglang, Kind::Tgi, Kind::Openai, Kind::Ollama];
+const KINDS: [ServerProtocol; 6] = [
+    ServerProtocol::LlamaServer,
+    ServerProtocol::Vllm,
+    ServerProtocol::Sglang,
+    ServerProtocol::Tgi,
+    ServerProtocol::Openai,
+    ServerProtocol::Ollama,
+];
 
 fn probe(fake: &Fake, more: &[&str]) -> (i32, Value) {
     asked(fake, &[&["--no-causes"], more].concat())
@@ -128,14 +135,14 @@ fn a_server_that_tells_less_never_fails() {
 
 #[test]
 fn tokens_that_have_no_text_in_a_list_hide_no_others() {
-    let (_, report) = with_stated(&Fake::new(Kind::Openai, Way::NamesFew));
+    let (_, report) = with_stated(&Fake::new(ServerProtocol::Openai, Way::NamesFew));
     // That fewer came than were asked for is told, and is another matter.
     assert_eq!(report["references"][0]["verdict"], "pass", "{}", brief(&report));
 }
 
 #[test]
 fn one_decimal_tells_no_models_apart_and_is_no_bad_input() {
-    let (code, report) = with_stated(&Fake::new(Kind::Openai, Way::OneDecimal));
+    let (code, report) = with_stated(&Fake::new(ServerProtocol::Openai, Way::OneDecimal));
     assert_eq!(code, 3, "{}", brief(&report));
     let told = report.to_string();
     assert!(told.contains("multiples of 0.1, too coarse to distinguish models"), "{}", brief(&report));
@@ -144,7 +151,7 @@ fn one_decimal_tells_no_models_apart_and_is_no_bad_input() {
 #[test]
 fn an_echo_without_what_begins_the_prompt_is_put_where_it_belongs() {
     for way in [Way::EchoesWords, Way::EchoesSilence] {
-        let (code, report) = with_stated(&Fake::new(Kind::Openai, way));
+        let (code, report) = with_stated(&Fake::new(ServerProtocol::Openai, way));
         assert_eq!(code, 0, "{way:?} {}", brief(&report));
         let taps = &report["references"][0]["coverage"]["taps_compared"];
         assert!(taps.as_u64() > Some(6), "{way:?} {}", brief(&report));
@@ -154,7 +161,7 @@ fn an_echo_without_what_begins_the_prompt_is_put_where_it_belongs() {
 #[test]
 fn an_answer_to_a_conversation_is_not_held_against_the_text() {
     for model in [&["--model", MODEL] as &[_], &[]] {
-        let (code, report) = probe(&Fake::new(Kind::Openai, Way::Talks), model);
+        let (code, report) = probe(&Fake::new(ServerProtocol::Openai, Way::Talks), model);
         assert_eq!(code, if model.is_empty() { 0 } else { 3 }, "{}", brief(&report));
         assert_eq!(check(&report, "asked again")["verdict"], "pass", "{}", brief(&report));
         assert_eq!(report["references"], Value::Array(Vec::new()));
@@ -164,7 +171,7 @@ fn an_answer_to_a_conversation_is_not_held_against_the_text() {
 #[test]
 fn no_more_requests_are_made_than_were_said() {
     for requests in ["9", "12", "40"] {
-        let fake = Fake::new(Kind::LlamaServer, Way::Plain);
+        let fake = Fake::new(ServerProtocol::LlamaServer, Way::Plain);
         let (code, report) = probe(&fake, &["--model", MODEL, "--requests", requests]);
         // What was not asked is not known.
         assert!([2, 3].contains(&code), "{requests}: {code}: {}", brief(&report));
@@ -203,7 +210,7 @@ fn what_was_recorded_without_a_model_is_judged_by_one() {
     let terminal = Terminal::new();
     for (architecture, code) in [(&[] as &[_], 0), (&["--architecture", "gpt2"], 2)] {
         let out = format!("{code}.safetensors");
-        let fake = Fake::new(Kind::Vllm, Way::Plain);
+        let fake = Fake::new(ServerProtocol::Vllm, Way::Plain);
         let asked = ["record", &fake.url, "--out", &out, "--decode", "6"];
         let finished = terminal.run(&[&asked, architecture].concat());
         assert_eq!(finished.code, 0, "{}", finished.stderr);

@@ -2,7 +2,8 @@
 
 use xcheck::compare::Verdict;
 use xcheck::probe::{
-    Answer, Ask, Generated, Message, OwnTemplate, Place, Prompt, Refusal, Rendered, Server, template,
+    ContinuationRequest, ConversationMessage, GreedyContinuation, MissingAnswer, ModelTemplate, ProbePrompt,
+    RenderedConversation, ServerAnswer, ServerApi, TokenPosition, template,
 };
 
 use crate::common::variant;
@@ -10,21 +11,21 @@ use crate::common::variant;
 /// A server that has nothing but a template.
 struct Templated(Vec<u32>);
 
-impl Server for Templated {
-    fn tokenize(&self, _: &str, _: bool) -> Answer<Vec<u32>> {
-        Err(Refusal::cannot("not here"))
+impl ServerApi for Templated {
+    fn tokenize(&self, _: &str, _: bool) -> ServerAnswer<Vec<u32>> {
+        Err(MissingAnswer::cannot("not here"))
     }
 
-    fn template(&self, _: &[Message]) -> Answer<Rendered> {
-        Ok(Rendered::Ids(self.0.clone()))
+    fn template(&self, _: &[ConversationMessage]) -> ServerAnswer<RenderedConversation> {
+        Ok(RenderedConversation::Ids(self.0.clone()))
     }
 
-    fn forced(&self, _: &Prompt, _: usize) -> Answer<Vec<Option<Place>>> {
-        Err(Refusal::cannot("not here"))
+    fn forced(&self, _: &ProbePrompt, _: usize) -> ServerAnswer<Vec<Option<TokenPosition>>> {
+        Err(MissingAnswer::cannot("not here"))
     }
 
-    fn generate(&self, _: &Ask) -> Answer<Generated> {
-        Err(Refusal::cannot("not here"))
+    fn generate(&self, _: &ContinuationRequest) -> ServerAnswer<GreedyContinuation> {
+        Err(MissingAnswer::cannot("not here"))
     }
 }
 
@@ -32,8 +33,11 @@ impl Server for Templated {
 fn found(theirs: &str, ours: &str) -> (Option<Verdict>, String) {
     let own = variant("tiny-llama2-hf").tokenizer().expect("it can be read").expect("it has one");
     let server = Templated(own.encode(theirs, false).expect("it is text"));
-    let known =
-        OwnTemplate { words: Some(ours.to_owned()), beginning: "<s>".to_owned(), ..OwnTemplate::default() };
+    let known = ModelTemplate {
+        words: Some(ours.to_owned()),
+        beginning: "<s>".to_owned(),
+        ..ModelTemplate::default()
+    };
     let check = template(&server, Some(&*own), &known, "").expect("nothing breaks");
     (check.verdict, check.found)
 }

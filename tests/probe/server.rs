@@ -13,7 +13,7 @@ use xcheck::engine::Engine;
 use xcheck::model::LoadedModel;
 use xcheck::numerics::{F32, Numerics, PerturbedResults, Transformers};
 use xcheck::ops::sampling::{argmax, log_probabilities};
-use xcheck::probe::Kind;
+use xcheck::probe::ServerProtocol;
 use xcheck::tokenizer::Tokenizer;
 
 use crate::common::variant;
@@ -75,7 +75,7 @@ pub struct Fake {
 }
 
 impl Fake {
-    pub fn new(kind: Kind, way: Way) -> Self {
+    pub fn new(kind: ServerProtocol, way: Way) -> Self {
         Self::answering(move || {
             let desk = Desk::new(kind, way);
             move |path: &str, body: &Value| desk.answer(path, body)
@@ -160,7 +160,7 @@ struct Told {
 
 /// Who answers: the model, and what is remembered.
 struct Desk {
-    kind: Kind,
+    kind: ServerProtocol,
     way: Way,
     model: LoadedModel,
     tokenizer: Box<dyn Tokenizer>,
@@ -174,7 +174,7 @@ struct Desk {
 }
 
 impl Desk {
-    fn new(kind: Kind, way: Way) -> Self {
+    fn new(kind: ServerProtocol, way: Way) -> Self {
         let files = variant("tiny-llama2-hf");
         Self {
             kind,
@@ -325,12 +325,12 @@ impl Desk {
     fn answer(&self, path: &str, body: &Value) -> (u16, String) {
         self.count.set(self.count.get() + 1);
         let found = match self.kind {
-            Kind::LlamaServer => self.llama_server(path, body),
-            Kind::Vllm => self.vllm(path, body),
-            Kind::Sglang => self.sglang(path, body),
-            Kind::Tgi => self.tgi(path, body),
-            Kind::Openai => self.openai(path, body),
-            Kind::Ollama => self.ollama(path, body),
+            ServerProtocol::LlamaServer => self.llama_server(path, body),
+            ServerProtocol::Vllm => self.vllm(path, body),
+            ServerProtocol::Sglang => self.sglang(path, body),
+            ServerProtocol::Tgi => self.tgi(path, body),
+            ServerProtocol::Openai => self.openai(path, body),
+            ServerProtocol::Ollama => self.ollama(path, body),
         };
         match found {
             _ if self.refuses.take() => (400, json!({"error": "not again"}).to_string()),
@@ -355,12 +355,12 @@ impl Desk {
     /// Which answer of a hundred is wrong: one of those that are asked for again.
     fn wrong_one(&self) -> u64 {
         match self.kind {
-            Kind::LlamaServer => 97,
-            Kind::Vllm => 28,
-            Kind::Sglang => 23,
-            Kind::Tgi => 18,
-            Kind::Openai => 13,
-            Kind::Ollama => 8,
+            ServerProtocol::LlamaServer => 97,
+            ServerProtocol::Vllm => 28,
+            ServerProtocol::Sglang => 23,
+            ServerProtocol::Tgi => 18,
+            ServerProtocol::Openai => 13,
+            ServerProtocol::Ollama => 8,
         }
     }
 

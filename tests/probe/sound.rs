@@ -1,8 +1,8 @@
 //! What an answer says of itself: log-probabilities in few decimals, or of a short type, are such; others in their clothes are not.
 
 use xcheck::compare::Verdict;
-use xcheck::probe::own::sound;
-use xcheck::probe::{Ask, Generated, Named, Place, Prompt};
+use xcheck::probe::self_consistency::sound;
+use xcheck::probe::{ContinuationRequest, GreedyContinuation, ProbePrompt, TokenLogprob, TokenPosition};
 
 /// Logits of eight tokens at each of three places.
 const LOGITS: [[f64; 8]; 3] = [
@@ -15,17 +15,18 @@ const LOGITS: [[f64; 8]; 3] = [
 fn found(told: impl Fn(f64, f64) -> f64) -> Verdict {
     let place = |logits: &[f64; 8]| {
         let sum = logits.iter().map(|z| z.exp()).sum::<f64>().ln();
-        let named = |(id, &z): (usize, &f64)| Named {
+        let named = |(id, &z): (usize, &f64)| TokenLogprob {
             id: Some(id as u32),
             text: id.to_string(),
             logprob: Some(told(z, sum)),
         };
-        let top: Vec<Named> = logits.iter().enumerate().map(named).collect();
-        Place { token: top.first().cloned(), top }
+        let top: Vec<TokenLogprob> = logits.iter().enumerate().map(named).collect();
+        TokenPosition { token: top.first().cloned(), top }
     };
-    let answer = Generated { places: LOGITS.iter().map(place).collect(), ..Generated::default() };
-    let prompt = Prompt::default();
-    let ask = Ask { prompt: &prompt, tokens: 3, top: 8, cold: false, streamed: false };
+    let answer =
+        GreedyContinuation { places: LOGITS.iter().map(place).collect(), ..GreedyContinuation::default() };
+    let prompt = ProbePrompt::default();
+    let ask = ContinuationRequest { prompt: &prompt, tokens: 3, top: 8, cold: false, streamed: false };
     let checks = sound(&answer, &ask);
     let check = checks.iter().find(|check| check.name == "log-probabilities are valid").expect("it is asked");
     check.verdict.expect("there are values")

@@ -4,16 +4,16 @@ use std::fs;
 use std::thread::sleep;
 use std::time::Duration;
 
-use xcheck::kept::Kept;
-use xcheck::reference::{Engine, Making, Workplace};
+use xcheck::disk_cache::DiskCache;
+use xcheck::reference::{PendingOutput, ReferenceEngine, ReferenceFolder};
 
 use super::machine::{Machine, SHIPPED};
 use crate::common::finished::Finished;
 
 const REFERENCE: [&str; 4] = ["reference", "--model", "hf", "--yes"];
 
-fn workplace(machine: &Machine) -> Workplace {
-    Workplace::in_kept(&Kept::in_folder(machine.at("cache"), 0)).expect("a folder")
+fn workplace(machine: &Machine) -> ReferenceFolder {
+    ReferenceFolder::in_kept(&DiskCache::in_folder(machine.at("cache"), 0)).expect("a folder")
 }
 
 #[test]
@@ -21,7 +21,8 @@ fn pip_installs_what_is_locked_and_nothing_else_and_once() {
     let machine = Machine::new(&["python3"]);
     let finished = machine.run(&REFERENCE);
     assert!(
-        finished.stderr.contains("torch==2.") && finished.stderr.contains(Engine::Transformers.size()),
+        finished.stderr.contains("torch==2.")
+            && finished.stderr.contains(ReferenceEngine::Transformers.size()),
         "{}",
         finished.stderr
     );
@@ -98,7 +99,7 @@ fn killed_while_it_installs_and_started_again_it_works() {
 fn a_damaged_environment_is_made_again() {
     let machine = Machine::new(&["python3"]);
     machine.run(&REFERENCE).succeeded();
-    let environment = workplace(&machine).environment(Engine::Transformers);
+    let environment = workplace(&machine).environment(ReferenceEngine::Transformers);
     fs::remove_file(environment.join("installed")).expect("it was installed");
     fs::write(environment.join("old"), "").expect("it is written");
     fs::remove_dir_all(machine.at("hf/dumps")).expect("it was made");
@@ -110,10 +111,10 @@ fn a_damaged_environment_is_made_again() {
 fn who_comes_second_waits_and_makes_nothing_twice() {
     let machine = Machine::new(&["python3"]);
     let workplace = workplace(&machine);
-    let place = workplace.environment(Engine::Transformers);
+    let place = workplace.environment(ReferenceEngine::Transformers);
     let name = place.file_name().expect("a name").to_str().expect("plain");
     let making =
-        Making::begin(&place, &workplace.lock(name), || panic!("nobody is there")).expect("the lock");
+        PendingOutput::begin(&place, &workplace.lock(name), || panic!("nobody is there")).expect("the lock");
     let second = machine.start(&REFERENCE);
     sleep(Duration::from_millis(500));
     assert!(!machine.told().contains("-m venv"), "{}", machine.told());
@@ -137,7 +138,7 @@ fn what_another_works_on_is_not_swept_away_whatever_lock_it_holds() {
     let machine = Machine::new(&[]);
     let place = machine.at("dumps/one.safetensors");
     let begin = |lock: &str| {
-        Making::begin(&place, &machine.at(lock), || panic!("nobody is there")).expect("a folder")
+        PendingOutput::begin(&place, &machine.at(lock), || panic!("nobody is there")).expect("a folder")
     };
     // Two caches have two locks.
     let (first, second) = (begin("cache/lock"), begin("other-cache/lock"));

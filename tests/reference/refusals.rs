@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use xcheck::reference::Engine;
+use xcheck::reference::ReferenceEngine;
 
 use super::machine::Machine;
 
@@ -14,7 +14,7 @@ fn without_a_terminal_nothing_is_installed_that_nobody_has_agreed_to() {
             "--yes",
             "--python",
             "torch==",
-            Engine::Transformers.size(),
+            ReferenceEngine::Transformers.size(),
             "cache/environments",
         ]);
         assert!(said.contains("cannot ask for confirmation"), "{said}");

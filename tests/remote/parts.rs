@@ -6,13 +6,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use xcheck::checkpoint::{Point, Site};
+use xcheck::disk_cache::DiskCache;
 use xcheck::dump::Dump;
 use xcheck::engine::run_layer;
 use xcheck::format::{FileBytes, Safetensors};
-use xcheck::kept::Kept;
 use xcheck::model::{KvLayer, ModelFiles};
 use xcheck::numerics::F32;
-use xcheck::remote::{Access, Remote, Url};
+use xcheck::remote::{RemoteAccess, RemoteFolder, Url};
 use xcheck::tap::Probe;
 use xcheck::tensor::Tensor;
 
@@ -23,10 +23,10 @@ const MODEL: &str = "tiny-llama2/hf";
 const WEIGHTS: &str = "tiny-llama2/hf/model.safetensors";
 const DUMP: &str = "tiny-llama2/dumps/transformers-f32.safetensors";
 
-fn remote(machine: &Machine, path: &str) -> (Remote, Url) {
+fn remote(machine: &Machine, path: &str) -> (RemoteFolder, Url) {
     let url = Url::parse(&machine.url(path)).expect("a URL");
-    let settings = Access { kept: Kept::in_folder(machine.cache(), 1 << 30), token: None };
-    (Remote::new(&url, &settings).expect("there is network code"), url)
+    let settings = RemoteAccess { kept: DiskCache::in_folder(machine.cache(), 1 << 30), token: None };
+    (RemoteFolder::new(&url, &settings).expect("there is network code"), url)
 }
 
 /// The bytes of a file that were given, merged.

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::sequence::parts_of;
 use crate::error::{Error, Result};
-use crate::matrix::{Inputs, Make};
-use crate::shipped;
+use crate::matrix::{CellInputs, MakeCommand};
+use crate::shipped_models;
 
 /// Folder next to a model in which `xcheck run` looks for dumps.
 const DUMPS: &str = "dumps";
@@ -16,13 +16,13 @@ const DUMPS: &str = "dumps";
 ///
 /// # Errors
 /// If a file cannot be read.
-pub fn of_command(words: &[String], inputs: &mut Inputs) -> Result<()> {
+pub fn of_command(words: &[String], inputs: &mut CellInputs) -> Result<()> {
     words.iter().for_each(|word| inputs.say("word", word));
     named(&words[1..], inputs)?;
     for model in values(words, "--model", "-m") {
         match Path::new(model) {
             path if path.is_file() => beside(path).iter().try_for_each(|file| inputs.content(file))?,
-            path if path.exists() || shipped::home(model)?.is_some() => {}
+            path if path.exists() || shipped_models::home(model)?.is_some() => {}
             _ => inputs.unknown(format!("the model {model} is not a local file")),
         }
         let folder = dumps_folder(model)?.filter(|folder| words[0] == "run" && folder.is_dir());
@@ -37,13 +37,13 @@ pub fn of_command(words: &[String], inputs: &mut Inputs) -> Result<()> {
 ///
 /// # Errors
 /// If a file cannot be read.
-pub fn of_make(make: &Make, inputs: &mut Inputs) -> Result<()> {
+pub fn of_make(make: &MakeCommand, inputs: &mut CellInputs) -> Result<()> {
     make.words.iter().for_each(|word| inputs.say("word", word));
     named(&make.named, inputs)
 }
 
 /// Words that are files or folders, alone, behind an option's name, or with a sequence's name behind them.
-fn named(words: &[String], inputs: &mut Inputs) -> Result<()> {
+fn named(words: &[String], inputs: &mut CellInputs) -> Result<()> {
     for word in words {
         let value = match word.strip_prefix('-') {
             Some(option) if option.starts_with('-') => word.split_once('=').map(|(_, value)| value),
@@ -55,7 +55,7 @@ fn named(words: &[String], inputs: &mut Inputs) -> Result<()> {
             _ if value.contains("://") => inputs.unknown(format!("{value} is remote")),
             path if !value.is_empty() && path.exists() => inputs.content(path)?,
             // What is inside the program is known by the program.
-            _ => shipped::folders_of(value)?.iter().try_for_each(|folder| inputs.content(folder))?,
+            _ => shipped_models::folders_of(value)?.iter().try_for_each(|folder| inputs.content(folder))?,
         }
     }
     Ok(())
@@ -98,7 +98,7 @@ fn dumps_folder(model: &str) -> Result<Option<PathBuf>> {
     Ok(match Path::new(model) {
         path if path.is_dir() => Some(path.join(DUMPS)),
         path if path.exists() => Some(path.with_file_name(DUMPS)),
-        _ => shipped::home(model)?.map(|shipped| Path::new(DUMPS).join(shipped.name)),
+        _ => shipped_models::home(model)?.map(|shipped| Path::new(DUMPS).join(shipped.name)),
     })
 }
 
@@ -142,7 +142,7 @@ pub fn check(words: &[String]) -> Result<(), String> {
 }
 
 /// Ignores a failure to read a named file, since the command itself reports it.
-pub fn or_unknown(read: Result<()>, inputs: &mut Inputs) {
+pub fn or_unknown(read: Result<()>, inputs: &mut CellInputs) {
     if let Err(error) = read {
         inputs.unknown(Error::to_string(&error));
     }

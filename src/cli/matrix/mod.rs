@@ -1,8 +1,8 @@
 //! `xcheck matrix`: models, formats, engines, commits: every combination judged, in one table.
 
+mod cell_worker;
 mod inputs;
-mod place;
-mod work;
+mod matrix_folder;
 
 use std::io::{IsTerminal, stdout};
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use clap::Args as ClapArgs;
+use clap::Args;
 
 use crate::cli::for_programs_was_told;
 use crate::cli::names::command;
@@ -21,16 +21,16 @@ use crate::cli::output::REPORTS;
 use crate::cli::terminal::{self, say, tell};
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
-use crate::matrix::{Done, Matrix, Plan, Standing, json, table};
-use place::Place;
-use work::Work;
+use crate::matrix::{CellResult, CellStatus, ComparisonMatrix, MatrixPlan, json, table};
+use cell_worker::CellWorker;
+use matrix_folder::MatrixFolder;
 
 /// Arguments of `xcheck matrix`.
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_long_help = "\
 The exit code is that of the worst cell; a known failure that fails as expected counts as a pass. \
 docs/how-to/matrix.md describes the fields of the file.")]
-pub struct Args {
+pub struct MatrixArgs {
     /// TOML file: the axes, the command of a cell, and the known failures
     #[arg(value_name = "CELLS")]
     cells: PathBuf,
@@ -53,16 +53,16 @@ pub struct Args {
 }
 
 /// Goes through all cells, and prints the table.
-pub fn run(args: &Args) -> Result<Verdict> {
-    let place = Place::open(&args.folder())?;
-    let plan = Plan::read(&args.cells)?;
+pub fn run(args: &MatrixArgs) -> Result<Verdict> {
+    let place = MatrixFolder::open(&args.folder())?;
+    let plan = MatrixPlan::read(&args.cells)?;
     for cell in &plan.cells {
         inputs::check(&cell.command(&place.made(cell).to_string_lossy()))
             .map_err(|problem| cell.refuse(&problem))?;
     }
     let jobs = usize::from(args.jobs).min(plan.cells.len());
-    let work = Work::new(&plan, &place, args.fresh, jobs)?;
-    let matrix = Matrix { command: command(), plan: &plan, done: all(&plan, &work, jobs) };
+    let work = CellWorker::new(&plan, &place, args.fresh, jobs)?;
+    let matrix = ComparisonMatrix { command: command(), plan: &plan, done: all(&plan, &work, jobs) };
     place.write(&matrix)?;
     match args.format {
         OutputFormat::Json => {
@@ -78,7 +78,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     matrix.standing().verdict().ok_or_else(|| without_verdict(&matrix))
 }
 
-impl Args {
+impl MatrixArgs {
     /// The arguments alone tell it: an old table is gone, whatever is wrong with the file.
     fn folder(&self) -> PathBuf {
         let name = self.cells.file_stem().unwrap_or_default().to_string_lossy();
@@ -88,7 +88,7 @@ impl Args {
 }
 
 /// Every cell, by as many workers as there are jobs; the results are in the order of the cells.
-fn all<'p>(plan: &'p Plan, work: &Work<'p>, jobs: usize) -> Vec<Done<'p>> {
+fn all<'p>(plan: &'p MatrixPlan, work: &CellWorker<'p>, jobs: usize) -> Vec<CellResult<'p>> {
     let (next, finished) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let worker = || {
         while let Some((at, cell)) =
@@ -110,13 +110,13 @@ fn all<'p>(plan: &'p Plan, work: &Work<'p>, jobs: usize) -> Vec<Done<'p>> {
 }
 
 /// Reports the progress.
-fn tell(count: usize, total: usize, done: &Done) {
+fn tell(count: usize, total: usize, done: &CellResult) {
     let known = if done.was_run { "" } else { ", cached" };
     tell!("{count}/{total} {}: {}{known}", done.cell.words(), done.standing().name());
 }
 
-fn without_verdict(matrix: &Matrix) -> Error {
-    let cells: Vec<String> = matrix.that_are(Standing::Error).map(|done| done.cell.words()).collect();
+fn without_verdict(matrix: &ComparisonMatrix) -> Error {
+    let cells: Vec<String> = matrix.that_are(CellStatus::Error).map(|done| done.cell.words()).collect();
     let (count, first) = (cells.len(), cells.first().cloned().unwrap_or_default());
     Error::Usage(format!("{count} of {} cells have no verdict, the first {first}", matrix.done.len()))
 }

@@ -21,8 +21,8 @@ use object_store::path::Path;
 use object_store::{Extensions, GetOptions, GetResult, ObjectStore, RetryConfig};
 use tokio::runtime::{self, Runtime};
 
-use self::service::{Connector, Told, source_of};
-use super::transport::{Answer, Failure, LONGEST_TAG, Transport};
+use self::service::{Connector, RangeError, source_of};
+use super::transport::{LONGEST_TAG, RangeResponse, RequestFailure, Transport};
 use super::{Url, refused};
 use crate::error::Result;
 
@@ -32,7 +32,7 @@ const ETAG: &str = "ETag ";
 const LONGEST_MESSAGE: usize = 500;
 
 /// A bucket.
-pub(super) struct Cloud {
+pub(super) struct CloudBucket {
     store: Box<dyn ObjectStore>,
     /// The endpoint and the account, which addresses do not name.
     home: String,
@@ -40,7 +40,7 @@ pub(super) struct Cloud {
     variables: &'static str,
 }
 
-impl Cloud {
+impl CloudBucket {
     /// The bucket of an address, with what the environment says of it. Nothing is asked for yet.
     ///
     /// # Errors
@@ -58,31 +58,31 @@ impl Cloud {
     }
 }
 
-fn amazon(bucket: &str) -> object_store::Result<Cloud> {
+fn amazon(bucket: &str) -> object_store::Result<CloudBucket> {
     let variables = "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, AWS_ENDPOINT_URL; \
                      AWS_SKIP_SIGNATURE=true for a public bucket";
     let builder = AmazonS3Builder::from_env().with_url(bucket);
     let home = builder.get_config_value(&AmazonS3ConfigKey::Endpoint).unwrap_or_default();
     let builder = builder.with_retry(patience()).with_http_connector(Connector { variables });
-    Ok(Cloud { store: Box::new(builder.build()?), home, variables })
+    Ok(CloudBucket { store: Box::new(builder.build()?), home, variables })
 }
 
-fn google(bucket: &str) -> object_store::Result<Cloud> {
+fn google(bucket: &str) -> object_store::Result<CloudBucket> {
     let variables = "GOOGLE_APPLICATION_CREDENTIALS, a file; GOOGLE_SKIP_SIGNATURE=true for a public bucket";
     let builder = GoogleCloudStorageBuilder::from_env().with_url(bucket);
     let home = builder.get_config_value(&GoogleConfigKey::BaseUrl).unwrap_or_default();
     let builder = builder.with_retry(patience()).with_http_connector(Connector { variables });
-    Ok(Cloud { store: Box::new(builder.build()?), home, variables })
+    Ok(CloudBucket { store: Box::new(builder.build()?), home, variables })
 }
 
-fn azure(bucket: &str) -> object_store::Result<Cloud> {
+fn azure(bucket: &str) -> object_store::Result<CloudBucket> {
     let variables = "AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_KEY or AZURE_CLIENT_ID \
                      with its secret; AZURE_SKIP_SIGNATURE=true for a public container";
     let builder = MicrosoftAzureBuilder::from_env().with_url(bucket);
     let home = [AzureConfigKey::AccountName, AzureConfigKey::Endpoint];
     let home = home.map(|key| builder.get_config_value(&key).unwrap_or_default()).join("\n");
     let builder = builder.with_retry(patience()).with_http_connector(Connector { variables });
-    Ok(Cloud { store: Box::new(builder.build()?), home, variables })
+    Ok(CloudBucket { store: Box::new(builder.build()?), home, variables })
 }
 
 /// Returns the retry settings for `object_store`'s own requests, which are for credentials. Range requests have their
@@ -91,11 +91,17 @@ fn patience() -> RetryConfig {
     RetryConfig { max_retries: 2, retry_timeout: Duration::from_secs(30), ..RetryConfig::default() }
 }
 
-impl Transport for Cloud {
-    fn get(&self, url: &Url, range: &Range<usize>, pin: Option<&str>) -> Result<Answer, Failure> {
+impl Transport for CloudBucket {
+    fn get(
+        &self,
+        url: &Url,
+        range: &Range<usize>,
+        pin: Option<&str>,
+    ) -> Result<RangeResponse, RequestFailure> {
         let key = url.shown()[bucket_of(url.shown()).len()..].trim_start_matches('/');
-        let key = Path::parse(key).map_err(|error| Failure::Final(format!("invalid object key: {error}")))?;
-        let told = Told::default();
+        let key = Path::parse(key)
+            .map_err(|error| RequestFailure::Final(format!("invalid object key: {error}")))?;
+        let told = RangeError::default();
         let mut extensions = Extensions::new();
         extensions.insert(told.clone());
         let options = GetOptions::new()
@@ -103,7 +109,7 @@ impl Transport for Cloud {
             .with_if_match(pin.and_then(|pin| pin.strip_prefix(ETAG)))
             .with_extensions(extensions);
         let runtime = runtime::Builder::new_current_thread().enable_time().build();
-        let runtime = runtime.map_err(|error| Failure::Final(error.to_string()))?;
+        let runtime = runtime.map_err(|error| RequestFailure::Final(error.to_string()))?;
         let result = runtime.block_on(self.store.get_opts(&key, options));
         let result = result.map_err(|error| told.take().unwrap_or_else(|| self.no_credentials(&error)))?;
         answer(result, runtime)
@@ -114,38 +120,41 @@ impl Transport for Cloud {
     }
 }
 
-impl Cloud {
+impl CloudBucket {
     /// Returns the error of a request that failed before it was sent.
-    fn no_credentials(&self, error: &object_store::Error) -> Failure {
+    fn no_credentials(&self, error: &object_store::Error) -> RequestFailure {
         let (why, variables) = (tell(error), self.variables);
-        Failure::Final(format!("no credentials: {why}; set {variables}, or give a presigned https URL"))
+        RequestFailure::Final(format!(
+            "no credentials: {why}; set {variables}, or give a presigned https URL"
+        ))
     }
 }
 
-fn answer(result: GetResult, runtime: Runtime) -> Result<Answer, Failure> {
+fn answer(result: GetResult, runtime: Runtime) -> Result<RangeResponse, RequestFailure> {
     let pin = result.meta.e_tag.as_ref().filter(|tag| tag.len() <= LONGEST_TAG);
     let pin = pin.map(|tag| format!("{ETAG}{tag}")).ok_or_else(|| {
-        Failure::Final(
+        RequestFailure::Final(
             "the store gives no ETag, so a change of the object would go unnoticed; download the object"
                 .into(),
         )
     })?;
     let number = |number: u64| {
-        usize::try_from(number).map_err(|_| Failure::Final("the object is too large for this machine".into()))
+        usize::try_from(number)
+            .map_err(|_| RequestFailure::Final("the object is too large for this machine".into()))
     };
     let (range, total) = (number(result.range.start)?..number(result.range.end)?, number(result.meta.size)?);
-    let body = Box::new(Streamed { runtime, stream: result.into_stream(), rest: Bytes::new() });
-    Ok(Answer { range, total, pin, in_parts: true, body })
+    let body = Box::new(StreamedBody { runtime, stream: result.into_stream(), rest: Bytes::new() });
+    Ok(RangeResponse { range, total, pin, in_parts: true, body })
 }
 
 /// A body, waited for as it is read.
-struct Streamed {
+struct StreamedBody {
     runtime: Runtime,
     stream: BoxStream<'static, object_store::Result<Bytes>>,
     rest: Bytes,
 }
 
-impl Read for Streamed {
+impl Read for StreamedBody {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.rest.is_empty() {
             match self.runtime.block_on(self.stream.next()) {

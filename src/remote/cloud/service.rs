@@ -20,9 +20,9 @@ use ureq::http::header::IF_MATCH;
 use ureq::http::{Request, Response, StatusCode};
 use ureq::{Agent, BodyReader};
 
-use crate::kept::BLOCK;
+use crate::disk_cache::BLOCK;
 use crate::network::agent_of_signed;
-use crate::remote::transport::{Failure, may_pass, unreachable};
+use crate::remote::transport::{RequestFailure, may_pass, unreachable};
 
 /// Time limit for a connection if `object_store` gives none.
 const CONNECT: Duration = Duration::from_secs(30);
@@ -33,37 +33,37 @@ const LONGEST_CODE: usize = 50;
 
 /// Error of a failed range request. It travels with the request.
 #[derive(Clone, Default)]
-pub(super) struct Told(Arc<Mutex<Option<Failure>>>);
+pub(super) struct RangeError(Arc<Mutex<Option<RequestFailure>>>);
 
-impl Told {
-    pub fn take(&self) -> Option<Failure> {
+impl RangeError {
+    pub fn take(&self) -> Option<RequestFailure> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    fn put(&self, failure: Failure) -> HttpError {
+    fn put(&self, failure: RequestFailure) -> HttpError {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
         // Of this kind `object_store` tries nothing again: who asks for parts does.
-        HttpError::new(HttpErrorKind::Unknown, Problem("refused".into()))
+        HttpError::new(HttpErrorKind::Unknown, ConnectionProblem("refused".into()))
     }
 }
 
 /// Description of a connection error, without a URL.
 #[derive(Debug)]
-struct Problem(String);
+struct ConnectionProblem(String);
 
-impl fmt::Display for Problem {
+impl fmt::Display for ConnectionProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl Error for Problem {}
+impl Error for ConnectionProblem {}
 
 /// Returns the description of a connection error, if one caused `error`.
 pub(super) fn source_of(error: &(dyn Error + 'static)) -> Option<String> {
     let mut next = error.source();
     while let Some(source) = next {
-        if let Some(Problem(problem)) = source.downcast_ref() {
+        if let Some(ConnectionProblem(problem)) = source.downcast_ref() {
             return Some(problem.clone());
         }
         next = source.source();
@@ -100,13 +100,15 @@ struct Service {
 impl HttpService for Service {
     /// Waits for the answer: there is nothing else to do on this thread.
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let told = request.extensions().get::<Told>().cloned();
+        let told = request.extensions().get::<RangeError>().cloned();
         let pin = request.headers().get(IF_MATCH).and_then(|pin| pin.to_str().ok()).map(str::to_owned);
         let answer = self.ask(request).map_err(|failure| match (&told, failure) {
             (Some(told), failure) => told.put(failure),
-            (None, Failure::Passing(problem, _)) => HttpError::new(HttpErrorKind::Connect, Problem(problem)),
-            (None, Failure::Absent(problem) | Failure::Final(problem)) => {
-                HttpError::new(HttpErrorKind::Unknown, Problem(problem))
+            (None, RequestFailure::Passing(problem, _)) => {
+                HttpError::new(HttpErrorKind::Connect, ConnectionProblem(problem))
+            }
+            (None, RequestFailure::Absent(problem) | RequestFailure::Final(problem)) => {
+                HttpError::new(HttpErrorKind::Unknown, ConnectionProblem(problem))
             }
         })?;
         match told {
@@ -115,17 +117,17 @@ impl HttpService for Service {
             }
             // Whoever refuses credentials may repeat them.
             None if !answer.status().is_success() => Ok(answer.map(|_| Bytes::new().into())),
-            _ => Ok(answer.map(|body| HttpResponseBody::new(Blocks(Mutex::new(body.into_reader()))))),
+            _ => Ok(answer.map(|body| HttpResponseBody::new(BodyBlocks(Mutex::new(body.into_reader()))))),
         }
     }
 }
 
 impl Service {
-    fn ask(&self, request: HttpRequest) -> Result<Response<ureq::Body>, Failure> {
+    fn ask(&self, request: HttpRequest) -> Result<Response<ureq::Body>, RequestFailure> {
         if !self.allows_http && request.uri().scheme_str() != Some("https") {
             let problem =
                 "the request would use plain HTTP; allow it with AWS_ALLOW_HTTP=true (AZURE_, GOOGLE_)";
-            return Err(Failure::Final(problem.into()));
+            return Err(RequestFailure::Final(problem.into()));
         }
         let (head, body) = request.into_parts();
         let body = body.as_bytes().cloned().unwrap_or_default();
@@ -138,7 +140,7 @@ impl Service {
     }
 
     /// Returns the error message. The body of an error response may repeat keys, so only its code is shown.
-    fn refusal(&self, answer: Response<ureq::Body>, pin: Option<&str>) -> Failure {
+    fn refusal(&self, answer: Response<ureq::Body>, pin: Option<&str>) -> RequestFailure {
         let (head, body) = answer.into_parts();
         let mut text = Vec::new();
         _ = body.into_reader().take(REFUSAL).read_to_end(&mut text); // as far as it comes
@@ -146,22 +148,24 @@ impl Service {
         let code = code(&String::from_utf8_lossy(&text)).map_or(String::new(), |code| format!(" ({code})"));
         let (said, variables) = (format!("HTTP {status}{code}"), self.variables);
         match status {
-            200 => Failure::Final(
+            200 => RequestFailure::Final(
                 "the store does not support range requests; give the https URL of the object".into(),
             ),
-            404 | 410 => Failure::Absent(format!("{said}: no such object")),
-            401 | 403 => Failure::Absent(format!(
+            404 | 410 => RequestFailure::Absent(format!("{said}: no such object")),
+            401 | 403 => RequestFailure::Absent(format!(
                 "{said}: access denied; set other credentials and try again, downloaded data is kept. Credentials are \
                  read from: {variables}"
             )),
-            412 => Failure::Final(format!(
+            412 => RequestFailure::Final(format!(
                 "{said}: the object changed while it was being read: its ETag is no longer {}; run again",
                 pin.unwrap_or_default()
             )),
-            416 => Failure::Final(format!("{said}: the object is empty, or shorter than before")),
-            300..=399 => Failure::Final(format!("{said}: the bucket is in another region; set AWS_REGION")),
-            status if may_pass(status) => Failure::passing(said, &head.headers),
-            _ => Failure::Final(format!(
+            416 => RequestFailure::Final(format!("{said}: the object is empty, or shorter than before")),
+            300..=399 => {
+                RequestFailure::Final(format!("{said}: the bucket is in another region; set AWS_REGION"))
+            }
+            status if may_pass(status) => RequestFailure::passing(said, &head.headers),
+            _ => RequestFailure::Final(format!(
                 "{said}: the store rejected the request. It was signed with: {variables}"
             )),
         }
@@ -176,9 +180,9 @@ fn code(text: &str) -> Option<&str> {
 }
 
 /// A body on its way, which is waited for block by block.
-struct Blocks(Mutex<BodyReader<'static>>);
+struct BodyBlocks(Mutex<BodyReader<'static>>);
 
-impl Body for Blocks {
+impl Body for BodyBlocks {
     type Data = Bytes;
     type Error = HttpError;
 
@@ -194,7 +198,9 @@ impl Body for Blocks {
                 block.truncate(came);
                 Some(Ok(Frame::data(block.into())))
             }
-            Err(error) => Some(Err(HttpError::new(HttpErrorKind::Interrupted, Problem(error.to_string())))),
+            Err(error) => {
+                Some(Err(HttpError::new(HttpErrorKind::Interrupted, ConnectionProblem(error.to_string()))))
+            }
         };
         Poll::Ready(frame)
     }

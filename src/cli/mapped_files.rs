@@ -1,0 +1,200 @@
+//! Files of activations that are no dumps, read as ones by a map.
+
+use std::cell::OnceCell;
+use std::path::Path;
+
+use clap::Args;
+
+use crate::cli::dump_hash::DumpFiles;
+use crate::cli::named_dump::NamedDump;
+use crate::cli::names::dump_name;
+use crate::cli::prompt::beginning;
+use crate::cli::requested_model::RequestedModel;
+use crate::dump::Dump;
+use crate::error::{Error, Result};
+use crate::format::{Arrays, FileBytes, Format, Safetensors};
+use crate::kld::{self, LogitsFile};
+use crate::map::{self, Known, Map, Sizes};
+use crate::memory;
+
+/// Options for reading files without a manifest.
+#[derive(Clone, Debug, Default, Args)]
+pub struct MapOptions {
+    /// Name map: transformers, llama.cpp, mlx-lm, candle, vllm, sglang, or a file
+    ///
+    /// Assigns the arrays of a file without a manifest (.safetensors, .npz, .pt, a folder of .npy) to taps.
+    /// Without this option, every shipped map is tried. If it is repeated, each file is read with the map
+    /// that assigns most of its arrays. See docs/how-to/foreign-files.md.
+    #[arg(long = "map", value_name = "MAP", help_heading = "Files without a manifest")]
+    pub maps: Vec<String>,
+    /// Skip arrays whose names match; * is a wildcard
+    ///
+    /// Any other array that is not assigned to a tap makes the verdict inconclusive.
+    #[arg(long, value_name = "PATTERN", help_heading = "Files without a manifest")]
+    pub ignore: Vec<String>,
+}
+
+/// The known facts about a file without a manifest.
+#[derive(Default)]
+pub struct MappedFileContext<'t> {
+    /// The maps that were named.
+    pub maps: Vec<String>,
+    /// Patterns of arrays that are left out on purpose.
+    pub ignore: Vec<String>,
+    /// Input tokens.
+    pub tokens: Option<Vec<u32>>,
+    /// The model that it is of.
+    pub target: Option<&'t RequestedModel>,
+    /// Sizes and tokens known from another dump of the same run.
+    pub beside: Known,
+    of_model: OnceCell<Known>,
+}
+
+impl<'t> MappedFileContext<'t> {
+    /// Collects the facts from options and a model.
+    pub fn new(map: &MapOptions, tokens: Option<Vec<u32>>, target: Option<&'t RequestedModel>) -> Self {
+        Self { maps: map.maps.clone(), ignore: map.ignore.clone(), tokens, target, ..Self::default() }
+    }
+
+    /// Reads a file or folder by a map, if it is no dump.
+    ///
+    /// # Errors
+    /// If it is one of neither kind, or no map reads it.
+    pub fn open(&self, path: &Path) -> Result<Option<NamedDump>> {
+        if !is_foreign(path)? {
+            return Ok(None);
+        }
+        let (arrays, known) = (Arrays::open(path)?, self.known()?);
+        let reading = match self.maps.as_slice() {
+            [] => map::by_shipped(&arrays, &known)?,
+            [name] => Map::named(name)?.read(&arrays, &known)?,
+            names => {
+                let maps = names.iter().map(|name| Map::named(name)).collect::<Result<_>>()?;
+                map::by_named(maps, &arrays, &known)?
+            }
+        };
+        let typed = path.display().to_string();
+        Ok(Some(NamedDump {
+            name: name_of(path),
+            typed: typed.clone(),
+            alone: typed,
+            dump: reading.dump,
+            notes: reading.notes,
+            lacking: reading.unplaced,
+            words: self.words(),
+            files: DumpFiles::at(path)?,
+        }))
+    }
+
+    /// Returns the chunks of a file of llama-perplexity, if it is one. The model's tokenizer gives the token
+    /// before a text, since a file only has the text.
+    ///
+    /// # Errors
+    /// If it cannot be read, or there is no tokenizer.
+    pub fn chunks(&self, path: &Path) -> Result<Option<Vec<Dump>>> {
+        let Some(file) = LogitsFile::at(path)? else { return Ok(None) };
+        let (name, chunks) = (file.path().display(), file.chunks().len());
+        memory::check(
+            format_args!("{name}: {chunks} chunks as dumps (xcheck kld reads them one by one)"),
+            kld::size_of_dumps(&file),
+        )?;
+        let begins = self.target.map(beginning).transpose()?.flatten();
+        kld::dumps(&file, begins).map(Some)
+    }
+
+    /// Refuses a map if every dump has a manifest.
+    ///
+    /// # Errors
+    /// If there is one.
+    pub fn check_used(&self, dumps: &[NamedDump]) -> Result<()> {
+        match self.maps.first() {
+            Some(map) if !dumps.is_empty() && dumps.iter().all(|dump| dump.words.is_empty()) => {
+                Err(Error::Usage(format!(
+                    "--map {map}: {} has a manifest, which already assigns its arrays; omit --map",
+                    dumps[0].typed
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn known(&self) -> Result<Known> {
+        let mut known = self.of_model()?;
+        known.tokens = self.tokens.clone().or(self.beside.tokens.clone());
+        known.ignore = self.ignore.clone();
+        Ok(known)
+    }
+
+    fn of_model(&self) -> Result<Known> {
+        let Some(target) = self.target else { return Ok(self.beside.clone()) };
+        if let Some(known) = self.of_model.get() {
+            return Ok(known.clone());
+        }
+        let loaded = target.variants[0].files.load()?;
+        let dimensions = loaded.model.dimensions();
+        let sizes = Sizes::new(dimensions.n_heads, dimensions.kv_heads(), dimensions.head_dim);
+        let architecture = Some(loaded.model.architecture().to_owned());
+        let known = Known { sizes, architecture, model: target.name.clone(), ..Known::default() };
+        Ok(self.of_model.get_or_init(|| known).clone())
+    }
+
+    /// The arguments that read it the same way again.
+    fn words(&self) -> Vec<String> {
+        let map = self.maps.iter().flat_map(|map| ["--map".to_owned(), map.clone()]);
+        let ids = |tokens: &Vec<u32>| tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        let tokens = self.tokens.iter().flat_map(|tokens| ["--tokens".to_owned(), ids(tokens)]);
+        let ignore = self.ignore.iter().flat_map(|pattern| ["--ignore".to_owned(), pattern.clone()]);
+        let words: Vec<String> = map.chain(ignore).chain(tokens).collect();
+        // A word at least: there is something to be said of the file that a dump says itself.
+        if words.is_empty() { vec![String::new()] } else { words }
+    }
+}
+
+/// Returns the facts that a dump shows about other files of the same run.
+pub fn told_by(dump: &Dump) -> Known {
+    let shape = |tap: &str| {
+        dump.manifest.tensors.iter().find(|row| row.tap == tap && row.axes.is_none()).map(|row| &row.shape)
+    };
+    let heads = |tap: &str| shape(tap).and_then(|shape| Some([*shape.iter().rev().nth(1)?, *shape.last()?]));
+    let sizes = Sizes {
+        heads: heads("q").map(|[heads, _]| heads),
+        kv_heads: heads("k").map(|[heads, _]| heads),
+        head_dim: heads("q").map(|[_, head_dim]| head_dim),
+    };
+    let manifest = &dump.manifest;
+    let tokens =
+        manifest.passes.first().map(|pass| pass.tokens.clone()).filter(|_| manifest.passes.len() == 1);
+    Known {
+        tokens,
+        sizes,
+        architecture: Some(manifest.architecture().to_owned()),
+        model: manifest.model.name.clone(),
+        ignore: Vec::new(),
+    }
+}
+
+/// Returns true if a path leads to arrays without a manifest.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn is_foreign(path: &Path) -> Result<bool> {
+    if path.is_dir() {
+        return Ok(!path.join("manifest.json").is_file() && Arrays::is_folder(path));
+    }
+    if LogitsFile::at(path)?.is_some() {
+        return Ok(false);
+    }
+    let source = FileBytes::open(path)?;
+    Ok(match Format::detect(&source)? {
+        Format::Safetensors => !Dump::is_inside(&Safetensors::read(&source)?),
+        Format::Npz => !Dump::is_npz(&source),
+        Format::Npy | Format::Pytorch => true,
+        Format::Gguf | Format::Llama2c => false,
+    })
+}
+
+fn name_of(path: &Path) -> String {
+    let name = dump_name(path);
+    let ends = [".pt", ".pth", ".bin", ".npy"];
+    ends.iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name).to_owned()
+}

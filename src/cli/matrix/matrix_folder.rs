@@ -1,0 +1,164 @@
+//! Folder of a matrix: one process uses it at a time, and its files are complete.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use sha2::Sha256;
+
+use crate::atomic_write::write_whole;
+use crate::cli::terminal::tell;
+use crate::disk_cache::hash_of;
+use crate::error::{Error, Result};
+use crate::matrix::{ComparisonMatrix, MatrixCell, html, json, markdown};
+
+const FILES: [&str; 3] = ["matrix.json", "matrix.md", "matrix.html"];
+const LOCK: &str = ".lock";
+const REPORT: &str = "report.json";
+/// File with the key of a finished report.
+const SEAL: &str = "matrix.key";
+/// File with the key of the made input that the report compares.
+const MADE: &str = "made.key";
+
+/// The folder.
+pub struct MatrixFolder {
+    folder: PathBuf,
+    lock: File,
+}
+
+impl MatrixFolder {
+    /// Makes it where it is not, waits for who works in it, and takes the last table out.
+    ///
+    /// # Errors
+    /// If it cannot be written to.
+    pub fn open(folder: &Path) -> Result<Self> {
+        fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
+        let path = folder.join(LOCK);
+        let lock = File::options().create(true).append(true).read(true).open(&path);
+        let lock = lock.map_err(Error::io("create", &path))?;
+        if let Err(TryLockError::WouldBlock) = lock.try_lock() {
+            tell!("waiting: another xcheck matrix, or a process that it started, uses {}", folder.display());
+            lock.lock().map_err(Error::io("lock", &path))?;
+        }
+        for name in FILES {
+            remove(&folder.join(name))?;
+        }
+        Ok(Self { folder: folder.to_owned(), lock })
+    }
+
+    /// The folder, as a command takes it.
+    pub fn shown(&self) -> String {
+        self.folder.display().to_string()
+    }
+
+    /// Returns the path of a cell's report.
+    pub fn report(&self, cell: &MatrixCell) -> PathBuf {
+        self.folder.join("cells").join(&cell.name)
+    }
+
+    /// Returns the path of a cell's made input.
+    pub fn made(&self, cell: &MatrixCell) -> PathBuf {
+        self.folder.join("made").join(&cell.name)
+    }
+
+    /// Returns the standard input of a child process: empty, with the lock. If a matrix is killed, the next
+    /// one waits for its children.
+    ///
+    /// # Errors
+    /// If there are no more files to be had.
+    pub fn stdin(&self) -> Result<Stdio> {
+        let path = self.folder.join(LOCK);
+        Ok(self.lock.try_clone().map_err(Error::io("open", &path))?.into())
+    }
+
+    /// Writes the tables.
+    ///
+    /// # Errors
+    /// If one cannot be written.
+    pub fn write(&self, matrix: &ComparisonMatrix) -> Result<()> {
+        let texts = [json(matrix), markdown(matrix), html(matrix)];
+        FILES.iter().zip(texts).try_for_each(|(name, text)| put(&self.folder.join(name), &text))
+    }
+}
+
+/// Returns true if a folder has a finished report with this key, unchanged.
+pub fn is_known(folder: &Path, key: &str) -> bool {
+    let seal = fs::read_to_string(folder.join(SEAL)).ok();
+    seal.is_some_and(|seal| sealed(folder, key).is_ok_and(|expected| expected == seal))
+}
+
+/// From now on the report in a folder is known by that key.
+///
+/// # Errors
+/// If that cannot be written.
+pub fn seal(folder: &Path, key: &str) -> Result<()> {
+    put(&folder.join(SEAL), &sealed(folder, key)?)
+}
+
+/// Marks the content of the folder as unknown.
+///
+/// # Errors
+/// If that cannot be changed.
+pub fn unseal(folder: &Path) -> Result<()> {
+    remove(&folder.join(SEAL))
+}
+
+fn sealed(folder: &Path, key: &str) -> Result<String> {
+    let report = folder.join(REPORT);
+    let mut file = File::open(&report).map_err(Error::io("open", &report))?;
+    let hash = hash_of(<Sha256 as sha2::Digest>::new(), &mut file).map_err(Error::io("read", &report))?;
+    Ok(format!("{key} {hash}\n"))
+}
+
+/// Returns true if the made input of the report in `folder` has this key.
+pub fn is_made(folder: &Path, key: &str) -> bool {
+    fs::read_to_string(folder.join(MADE)).is_ok_and(|known| known == key)
+}
+
+/// From now on it is.
+///
+/// # Errors
+/// If that cannot be written.
+pub fn keep_made(folder: &Path, key: &str) -> Result<()> {
+    put(&folder.join(MADE), key)
+}
+
+/// Creates an empty folder `made` and discards the key of its old content.
+///
+/// # Errors
+/// If there cannot be one.
+pub fn begin_making(folder: &Path, made: &Path) -> Result<()> {
+    fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
+    remove(&folder.join(MADE))?;
+    if made.symlink_metadata().is_ok() {
+        fs::remove_dir_all(made).map_err(Error::io("empty", made))?;
+    }
+    fs::create_dir_all(made).map_err(Error::io("create", made))
+}
+
+/// Returns the end of a program's output.
+pub fn last_words(log: &Path) -> String {
+    const MOST: u64 = 2000;
+    const LINES: usize = 5;
+    let mut bytes = Vec::new();
+    let read = File::open(log).and_then(|mut file| {
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(MOST)))?;
+        file.take(MOST).read_to_end(&mut bytes)
+    });
+    let text = if read.is_ok() { String::from_utf8_lossy(&bytes).into_owned() } else { String::new() };
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    lines[lines.len().saturating_sub(LINES)..].join(" / ")
+}
+
+fn put(path: &Path, text: &str) -> Result<()> {
+    write_whole(path, text.as_bytes()).map_err(Error::io("write", path))
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::io("replace", path)(error)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,229 @@
+//! Model files, input and output path for another engine.
+
+use std::path::{Path, PathBuf};
+
+use crate::cli::prompt::no_tokenizer;
+use crate::cli::requested_model::{ModelVariant, RequestedModel};
+use crate::error::{Error, Result, TokenizerError};
+use crate::model::{LoadedModel, ModelFiles};
+use crate::reference::{EngineInput, ReferenceEngine, ReferenceFolder, ReferenceInput};
+use crate::weight::DType;
+
+/// Default prompt.
+const PROMPT: &str = "Once upon a time, there was";
+/// Default number of tokens for a model without a tokenizer.
+const TOKENS: u32 = 12;
+
+/// The requested reference.
+#[derive(Clone, Debug, Default)]
+pub struct ReferenceRequest {
+    /// The engine, if one is named.
+    pub engine: Option<ReferenceEngine>,
+    /// The text or ids.
+    pub input: Option<ReferenceInput>,
+    /// Greedy passes after them.
+    pub decode: usize,
+    /// Requested type.
+    pub dtype: Option<&'static str>,
+    /// Path of the dump, if not the default of `run`.
+    pub out: Option<PathBuf>,
+}
+
+/// A checked request for a reference.
+pub struct ReferencePlan<'t> {
+    /// The engine.
+    pub engine: ReferenceEngine,
+    /// The model in the format that the engine reads.
+    pub variant: &'t ModelVariant,
+    /// Input tokens.
+    pub input: ReferenceInput,
+    /// Greedy passes after that.
+    pub decode: usize,
+    /// Type for the engine.
+    pub dtype: Option<&'static str>,
+    /// The type of llama.cpp's cache.
+    pub kv_cache: Option<&'static str>,
+    /// Path of the dump.
+    pub out: PathBuf,
+}
+
+impl<'t> ReferencePlan<'t> {
+    /// Applies defaults and checks the request before anything slow starts.
+    ///
+    /// # Errors
+    /// If the engine does not go with the model or what is asked of it, or the model is damaged or is not here.
+    pub fn of(target: &'t RequestedModel, wish: &ReferenceRequest) -> Result<Self> {
+        if target.is_elsewhere() {
+            let name = &target.typed;
+            return Err(Error::Usage(format!(
+                "{name}: other engines need local files; download the model and use its path"
+            )));
+        }
+        let engine = wish.engine.map_or_else(|| usual(target), Ok)?;
+        let variant = variant(target, engine)?;
+        let dtype = dtype(engine, wish.dtype)?;
+        let loaded = variant.files.load()?;
+        check_family(engine, &loaded)?;
+        let input = input(variant, wish, &loaded)?;
+        let is_f32 = loaded.precision == DType::F32;
+        // An f32 cache beside f32 weights, so that nothing at all is rounded to f16; else llama.cpp's default.
+        let kv_cache = (engine == ReferenceEngine::LlamaCpp && is_f32).then_some("f32");
+        let out = match &wish.out {
+            Some(out) => checked_out(engine, out)?,
+            None => target.dumps_folder().join(file_name(
+                target,
+                engine,
+                dtype.unwrap_or(loaded.precision.name()),
+            )),
+        };
+        Ok(Self { engine, variant, input, decode: wish.decode, dtype, kv_cache, out })
+    }
+
+    /// The directory or file for the engine to read. A model that ships is written out first, alone.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn files(&self, target: &RequestedModel, workplace: &ReferenceFolder) -> Result<PathBuf> {
+        let weights = &self.variant.files.weights()[0].path;
+        let folder = match target.shipped_model() {
+            Some(model) => {
+                let files = model.files_of(&self.variant.name)?;
+                let files: Vec<_> =
+                    files.iter().map(|(name, file)| (name.as_str(), file.data.first(usize::MAX))).collect();
+                workplace.write_out("models", &self.variant.name, &files)?
+            }
+            None => weights.parent().unwrap_or(Path::new("")).to_owned(),
+        };
+        Ok(match self.engine.takes() {
+            EngineInput::Gguf => folder.join(weights.file_name().unwrap_or_default()),
+            EngineInput::Directory if folder.as_os_str().is_empty() => PathBuf::from("."),
+            EngineInput::Directory => folder,
+        })
+    }
+}
+
+/// Returns the format that an engine must read for these files.
+pub fn takes(files: &ModelFiles) -> Option<EngineInput> {
+    match files {
+        ModelFiles::Gguf(_) | ModelFiles::GgufWithKernels { .. } => Some(EngineInput::Gguf),
+        ModelFiles::HuggingFace { .. } => Some(EngineInput::Directory),
+        ModelFiles::Llama2c { .. } => None,
+    }
+}
+
+fn usual(target: &RequestedModel) -> Result<ReferenceEngine> {
+    let usual = takes(&target.variants[0].files).map(ReferenceEngine::usual_for);
+    usual.ok_or_else(|| {
+        Error::Usage(format!(
+            "{}: no engine of --with reads llama2.c files; make dumps with \
+                reference-scripts/dump/dump_llama2c.py",
+            target.name
+        ))
+    })
+}
+
+fn variant(target: &RequestedModel, engine: ReferenceEngine) -> Result<&ModelVariant> {
+    let wanted = Some(engine.takes());
+    target.variants.iter().find(|variant| takes(&variant.files) == wanted).ok_or_else(|| {
+        let (reads, other) = match engine.takes() {
+            EngineInput::Gguf => ("GGUF files", "transformers"),
+            EngineInput::Directory => ("Hugging Face directories", "llama.cpp"),
+        };
+        let (engine, model) = (engine.name(), &target.name);
+        Error::Usage(format!(
+            "--with {engine}: expected {reads}, but {model} has another format; use another model, or --with \
+                {other}"
+        ))
+    })
+}
+
+fn dtype(engine: ReferenceEngine, asked: Option<&'static str>) -> Result<Option<&'static str>> {
+    match (engine.dtypes(), asked) {
+        ([], None) => Ok(None),
+        ([], Some(_)) => Err(Error::Usage(format!(
+            "--dtype: {} computes in the type of the model file; omit --dtype, or use a file of another type",
+            engine.name()
+        ))),
+        ([first, ..], None) => Ok(Some(first)),
+        (known, Some(asked)) if known.contains(&asked) => Ok(Some(asked)),
+        (known, Some(asked)) => Err(Error::Usage(format!(
+            "invalid --dtype {asked} for {}, expected {}",
+            engine.name(),
+            known.join(", ")
+        ))),
+    }
+}
+
+fn check_family(engine: ReferenceEngine, loaded: &LoadedModel) -> Result<()> {
+    let family = loaded.model.architecture();
+    if engine.families().contains(&family) {
+        return Ok(());
+    }
+    Err(Error::Usage(format!(
+        "--with {}: the dump script does not support {family}, expected one of {}; see \
+            reference-scripts/README.md for other engines",
+        engine.name(),
+        engine.families().join(", ")
+    )))
+}
+
+fn input(variant: &ModelVariant, wish: &ReferenceRequest, loaded: &LoadedModel) -> Result<ReferenceInput> {
+    let sizes = loaded.model.dimensions();
+    // A tokenizer that is not read here may still be the engine's.
+    let tokenizer = variant.files.tokenizer();
+    let chosen = match (&wish.input, &tokenizer) {
+        (Some(ReferenceInput::Prompt(_)), Ok(None)) => return Err(no_tokenizer(&variant.name)),
+        (Some(input), _) => input.clone(),
+        (None, Ok(Some(_))) => ReferenceInput::Prompt(PROMPT.to_owned()),
+        (None, _) => ReferenceInput::Tokens(spread(sizes.vocab_size as u32)),
+    };
+    let ids = match (&chosen, &tokenizer) {
+        (ReferenceInput::Tokens(ids), _) => ids.clone(),
+        (ReferenceInput::Prompt(text), Ok(Some(tokenizer))) => {
+            tokenizer.encode(text, true).unwrap_or_default()
+        }
+        (ReferenceInput::Prompt(_), _) => Vec::new(),
+    };
+    if let Some(position) = ids.iter().position(|&id| id as usize >= sizes.vocab_size) {
+        return Err(
+            TokenizerError::BadToken { id: ids[position], position, vocab_size: sizes.vocab_size }.into()
+        );
+    }
+    if ids.len() + wish.decode > sizes.context_length {
+        return Err(Error::Usage(format!(
+            "{} input tokens and {} decoded tokens exceed the model's context length of {}; shorten the \
+                input or --decode",
+            ids.len(),
+            wish.decode,
+            sizes.context_length
+        )));
+    }
+    Ok(chosen)
+}
+
+/// Ids from all over the vocabulary, the same ones every time.
+fn spread(vocab_size: u32) -> Vec<u32> {
+    (0..TOKENS).map(|index| (1 + index * 7919) % vocab_size.max(1)).collect()
+}
+
+fn checked_out(engine: ReferenceEngine, out: &Path) -> Result<PathBuf> {
+    let extension = out.extension().and_then(|extension| extension.to_str());
+    if out.file_name().is_none() || (engine == ReferenceEngine::LlamaCpp && extension == Some("npz")) {
+        let out = out.display();
+        return Err(Error::Usage(format!(
+            "--out {out}: expected a new directory, or a file ending in .safetensors"
+        )));
+    }
+    Ok(out.to_owned())
+}
+
+/// Returns the unique file name of the dump.
+fn file_name(target: &RequestedModel, engine: ReferenceEngine, dtype: &str) -> String {
+    let engine = engine.name();
+    match target.shipped_model() {
+        // Those that ship are called by engine and type.
+        Some(_) => format!("own-{engine}-{dtype}.safetensors"),
+        None if target.is_one_of_several() => format!("{}-{engine}.safetensors", target.name),
+        None => format!("{engine}-{dtype}.safetensors"),
+    }
+}

@@ -1,0 +1,347 @@
+//! From names and paths to model files and reference dumps.
+
+use std::cell::OnceCell;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::cli::fingerprint::Fingerprint;
+use crate::cli::named_dump::NamedDump;
+use crate::cli::names::{model_name, plain_name};
+use crate::cli::progress::DownloadProgress;
+use crate::cli::remote_files::remote;
+use crate::cli::terminal::tell;
+use crate::disk_cache::DiskCache;
+use crate::error::{Error, HubError, ModelError, Result};
+use crate::hub::{self, HubModel, HubSettings, VerifiedModel};
+use crate::model::ModelFiles;
+use crate::remote::Url;
+use crate::report::ModelRecord;
+use crate::shipped_models::{self, ShippedModel};
+use crate::tokenizer::Tokenizer;
+
+/// Folder next to a model with its dumps.
+const DUMPS: &str = "dumps";
+
+/// A model in one of its formats.
+pub struct ModelVariant {
+    /// A name of its own.
+    pub name: String,
+    /// Its files.
+    pub files: ModelFiles,
+    /// SHA-256 of the weights, on demand; `None` for remote files.
+    fingerprint: Option<Fingerprint>,
+}
+
+/// A model as it was asked for: by a shipped name in all its formats, by a path or a name of the hub in one.
+pub struct RequestedModel {
+    /// Argument that selected the model.
+    pub typed: String,
+    /// Name: the last part of a path.
+    pub name: String,
+    /// Its formats, the original first.
+    pub variants: Vec<ModelVariant>,
+    home: ModelLocation,
+    /// Tokenizer, once requested.
+    tokenizer: OnceCell<Arc<dyn Tokenizer>>,
+}
+
+enum ModelLocation {
+    Shipped(&'static ShippedModel),
+    Path(PathBuf),
+    Hub(String),
+    Elsewhere(String),
+}
+
+impl RequestedModel {
+    /// Finds a model by path, by shipped name, by the name of one of its formats, or by a name of the hub: in
+    /// the cache, and on the hub what the cache lacks if that may be downloaded.
+    ///
+    /// # Errors
+    /// If there is none, or its files cannot be opened.
+    pub fn find(name: &str, may_download: bool) -> Result<Self> {
+        if let Some(url) = Url::of(name)? {
+            return Self::elsewhere(&url);
+        }
+        let path = Path::new(name);
+        match (Self::shipped(name).transpose(), path.exists()) {
+            (None, true) => Self::at(path),
+            (Some(shipped), false) => shipped,
+            // A folder of that name that holds no model is no reason to doubt what was meant.
+            (Some(shipped), true) => match Self::at(path) {
+                Ok(own) => {
+                    tell!("note: using the local {name}, not the shipped model of that name");
+                    Ok(own)
+                }
+                Err(_) => shipped,
+            },
+            (None, false) => Self::of_the_hub(name, may_download),
+        }
+    }
+
+    /// The first tokenizer among the model's files, if there is one.
+    ///
+    /// # Errors
+    /// If it cannot be used.
+    pub fn tokenizer(&self) -> Result<Option<Arc<dyn Tokenizer>>> {
+        if let Some(known) = self.tokenizer.get() {
+            return Ok(Some(known.clone()));
+        }
+        let found = self.variants.iter().find_map(|variant| variant.files.tokenizer().transpose());
+        Ok(found.transpose()?.map(|found| self.tokenizer.get_or_init(|| found.into()).clone()))
+    }
+
+    fn shipped(name: &str) -> Result<Option<Self>> {
+        let Some(shipped) = shipped_models::home(name)? else { return Ok(None) };
+        let mut variants = shipped.variants()?;
+        if shipped.name != name {
+            variants.retain(|(variant, _)| variant == name);
+        }
+        let variants: Vec<ModelVariant> = variants.into_iter().map(ModelVariant::shipped).collect();
+        Ok(Some(Self {
+            typed: name.to_owned(),
+            name: name.to_owned(),
+            variants,
+            home: ModelLocation::Shipped(shipped),
+            tokenizer: OnceCell::new(),
+        }))
+    }
+
+    fn of_the_hub(name: &str, may_download: bool) -> Result<Self> {
+        let Some(model) = hub::named(name) else {
+            return Err(ModelError::NoModel { name: name.to_owned(), problem: what_there_is(name)? }.into());
+        };
+        let settings = HubSettings::from_env()?;
+        let located = on_this_machine(&settings, &model, may_download)?;
+        let variant = ModelVariant::of_the_hub(name, &located, settings.kept)?;
+        let home = ModelLocation::Hub(plain_name(name));
+        Ok(Self {
+            typed: name.to_owned(),
+            name: name.to_owned(),
+            variants: vec![variant],
+            home,
+            tokenizer: OnceCell::new(),
+        })
+    }
+
+    fn elsewhere(url: &Url) -> Result<Self> {
+        let files = ModelFiles::open_in(&remote(url)?, Path::new(url.shown()))?;
+        let name = model_name(url.shown()).to_owned();
+        let home = ModelLocation::Elsewhere(plain_name(&name));
+        let variants = vec![ModelVariant { name: name.clone(), fingerprint: None, files }];
+        Ok(Self { typed: url.shown().to_owned(), name, variants, home, tokenizer: OnceCell::new() })
+    }
+
+    fn at(path: &Path) -> Result<Self> {
+        // A directory's name may hold a dot (Qwen3-1.7B) that begins no extension.
+        let last = if path.is_dir() { path.file_name() } else { path.file_stem() };
+        let plain = last.unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        let variants =
+            vec![ModelVariant::of_files(plain.clone(), ModelFiles::open(path)?, DiskCache::from_env()?)?];
+        let typed = path.display().to_string();
+        Ok(Self {
+            typed,
+            name: plain,
+            variants,
+            home: ModelLocation::Path(path.to_owned()),
+            tokenizer: OnceCell::new(),
+        })
+    }
+
+    /// Returns the format from which a dump was made, if stated; else one with its weight type, else the
+    /// original. With a single format, nothing is hashed.
+    ///
+    /// # Errors
+    /// If the weights cannot be hashed.
+    pub fn variant_for(&self, named: &NamedDump) -> Result<&ModelVariant> {
+        if let [only] = self.variants.as_slice() {
+            return Ok(only);
+        }
+        let manifest = &named.dump.manifest;
+        if let Some(made_from) = self.made_from(named)? {
+            return Ok(made_from);
+        }
+        let weights = manifest.producer.setting("weights").unwrap_or("original");
+        let suffix = format!("-{}", weights.to_ascii_lowercase());
+        let alike = self.variants.iter().find(|variant| variant.name.ends_with(&suffix));
+        Ok(alike.unwrap_or(&self.variants[0]))
+    }
+
+    /// Returns a note on a dump and the weights used for it.
+    ///
+    /// # Errors
+    /// If the weights cannot be hashed.
+    pub fn origin(&self, named: &NamedDump, variant: &ModelVariant) -> Result<Option<String>> {
+        let Some(stated) = &named.dump.manifest.model.sha256 else {
+            let several = self.variants.len() > 1;
+            let taken = &variant.name;
+            return Ok(several
+                .then(|| format!("the dump does not state the file it was made from; {taken} is used")));
+        };
+        let Some(found) = variant.sha256()? else {
+            let stated = stated.get(..12).unwrap_or(stated);
+            return Ok(Some(format!(
+                "the dump states weights with SHA-256 {stated}…, which could not be \
+                checked"
+            )));
+        };
+        Ok((found != *stated).then(|| {
+            format!(
+                "the dump was made from other weights than {}: it states SHA-256 {}…, the file has {}…",
+                variant.name,
+                stated.get(..12).unwrap_or(stated),
+                &found[..12]
+            )
+        }))
+    }
+
+    /// Returns the default folder of the model's dumps.
+    pub fn dumps_folder(&self) -> PathBuf {
+        match &self.home {
+            ModelLocation::Shipped(model) => Path::new(DUMPS).join(model.name),
+            ModelLocation::Path(path) if path.is_dir() => path.join(DUMPS),
+            ModelLocation::Path(path) => path.with_file_name(DUMPS),
+            // The cache is shared with other programs: nothing of ours belongs there.
+            ModelLocation::Hub(name) | ModelLocation::Elsewhere(name) => Path::new(DUMPS).join(name),
+        }
+    }
+
+    /// The model that ships by that name, if it is one.
+    pub fn shipped_model(&self) -> Option<&'static ShippedModel> {
+        match self.home {
+            ModelLocation::Shipped(model) => Some(model),
+            _ => None,
+        }
+    }
+
+    /// Returns true if the model's files are remote.
+    pub fn is_elsewhere(&self) -> bool {
+        matches!(self.home, ModelLocation::Elsewhere(_))
+    }
+
+    /// Returns true if the model is a file next to others that may be other models.
+    pub fn is_one_of_several(&self) -> bool {
+        matches!(&self.home, ModelLocation::Path(path) if !path.is_dir())
+    }
+
+    /// Returns the format that a dump states, if it exists.
+    pub(super) fn made_from(&self, named: &NamedDump) -> Result<Option<&ModelVariant>> {
+        let Some(stated) = &named.dump.manifest.model.sha256 else { return Ok(None) };
+        for variant in &self.variants {
+            if variant.sha256()?.as_ref() == Some(stated) {
+                return Ok(Some(variant));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl ModelVariant {
+    fn shipped((name, files): (String, ModelFiles)) -> Self {
+        Self { name, fingerprint: Some(Fingerprint::of_bytes(&files)), files }
+    }
+
+    fn of_files(name: String, files: ModelFiles, kept: DiskCache) -> Result<Self> {
+        Ok(Self { name, fingerprint: Some(Fingerprint::of_files(&files, kept)?), files })
+    }
+
+    /// Large weights are not hashed a second time.
+    fn of_the_hub(name: &str, located: &VerifiedModel, kept: DiskCache) -> Result<Self> {
+        let files = ModelFiles::open(&located.path)?;
+        let known = match files.weights() {
+            [only] => located.sha256(&only.path).map(str::to_owned),
+            _ => None,
+        };
+        match known {
+            Some(sha256) => {
+                Ok(Self { name: name.to_owned(), fingerprint: Some(Fingerprint::known(sha256)), files })
+            }
+            None => Self::of_files(name.to_owned(), files, kept),
+        }
+    }
+}
+
+impl ModelVariant {
+    /// Starts to hash the weights in parallel.
+    pub fn begin_hash(&self) {
+        self.fingerprint.iter().for_each(Fingerprint::begin);
+    }
+
+    /// Returns the SHA-256 of the weights; `None` if they are remote.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub fn sha256(&self) -> Result<Option<String>> {
+        self.fingerprint.as_ref().map(Fingerprint::sha256).transpose()
+    }
+
+    /// By what weights that are elsewhere are known, file by file; nothing for those that are here.
+    pub fn pins(&self) -> Vec<&str> {
+        self.files.weights().iter().filter_map(|file| file.data.pin()).collect()
+    }
+
+    /// Returns a note on remote weights.
+    ///
+    /// # Errors
+    /// If an index cannot be read any more.
+    pub fn elsewhere(&self) -> Result<Option<String>> {
+        let weights = self.files.weights();
+        let pins = self.pins();
+        let ([first, ..], [pin, ..]) = (weights, pins.as_slice()) else { return Ok(None) };
+        let hashes = match self.files.tensor_hashes()? {
+            0 => String::new(),
+            tensors => format!("; {tensors} tensors are checked by SHA-256"),
+        };
+        let more = match weights.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        Ok(Some(format!(
+            "the weights were read in parts from {}{more} ({pin}{hashes}): only the needed parts were read, \
+             so the SHA-256 of the whole is unknown",
+            first.path.display()
+        )))
+    }
+}
+
+/// A model of the hub, downloaded where that is allowed and needed.
+fn on_this_machine(settings: &HubSettings, model: &HubModel, may_download: bool) -> Result<VerifiedModel> {
+    match hub::locate(settings, model) {
+        Err(Error::Hub(HubError::NotCached { .. } | HubError::Damaged { .. })) if may_download => {
+            hub::download(settings, model, &mut DownloadProgress::new())
+        }
+        found => found,
+    }
+}
+
+/// The record of a model for a report.
+///
+/// # Errors
+/// If its weights cannot be hashed.
+pub fn record(
+    target: &str,
+    variant: &ModelVariant,
+    model: &crate::model::LoadedModel,
+) -> Result<ModelRecord> {
+    Ok(ModelRecord {
+        name: target.to_owned(),
+        architecture: model.model.architecture().to_owned(),
+        format: model.format.to_owned(),
+        quantisation: model.precision.name().to_owned(),
+        sha256: variant.sha256()?,
+    })
+}
+
+fn what_there_is(name: &str) -> Result<String> {
+    let names: Vec<_> = shipped_models::MODELS.iter().map(|model| model.name).collect();
+    let nearest = hub::nearest(name, names.iter().copied());
+    let hint = match nearest.as_slice() {
+        [] => String::new(),
+        alike => format!("did you mean {}? ", alike.join(", ")),
+    };
+    Ok(format!(
+        "no such file or directory, and no public model of that name ({hint}xcheck models lists them); the \
+         shipped models are: {}{}",
+        names.join(", "),
+        shipped_models::absent()?
+    ))
+}

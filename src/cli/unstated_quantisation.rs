@@ -1,0 +1,59 @@
+//! Activations of 8-bit integers that a dump does not state.
+
+use crate::checkpoint::Point;
+use crate::cli::numerics::ACTIVATION_CODES;
+use crate::cli::unstated_properties::holds_results_alone;
+use crate::dump::{Dump, Producer};
+use crate::exact::{IntegerProducts, RowScales};
+use crate::quant::{ActivationCodes, CodeGroup};
+
+/// Returns true if a dump has no product but logits and does not state its arithmetic.
+pub(super) fn says_nothing_of_products(dump: &Dump) -> bool {
+    let producer = &dump.manifest.producer;
+    let says = producer.stated_dtype().or(producer.setting("numerics")).is_some();
+    let holds_product = dump.sites().any(|site| site.point == Point::FinalNorm);
+    !says && producer.rounding.is_none() && holds_results_alone(dump) && !holds_product
+}
+
+/// Returns the ways in which common engines multiply activations of 8-bit integers, each with the head of the model and without:
+/// ONNX Runtime's MatMulNBits, OpenVINO's groups of 128, torchao's tokens, and ONNX Runtime's dynamic quantisation of a pass.
+pub(super) fn common_products(vocab_size: usize) -> Vec<IntegerProducts> {
+    let groups = [
+        (CodeGroup::Values(32), false),
+        (CodeGroup::Token, false),
+        (CodeGroup::Values(128), false),
+        (CodeGroup::Token, true),
+        (CodeGroup::Pass, true),
+    ];
+    let of = |(group, asymmetric)| {
+        [0, vocab_size].map(|whole_for| {
+            let codes = ActivationCodes { group, asymmetric, whole_for, ..ActivationCodes::default() };
+            IntegerProducts { codes, row_scales: RowScales::Decoded }
+        })
+    };
+    groups.into_iter().flat_map(of).collect()
+}
+
+/// Returns the producer as if it had stated these products; `None` if they cannot be stated.
+pub(super) fn with_integers(producer: &Producer, products: IntegerProducts) -> Option<Producer> {
+    let mut rounding = producer.rounding.clone().unwrap_or_default();
+    rounding.insert(ACTIVATION_CODES.to_owned(), serde_json::to_value(products.codes).ok()?);
+    rounding.insert("row_scales".to_owned(), serde_json::to_value(products.row_scales).ok()?);
+    Some(Producer { rounding: Some(rounding), ..producer.clone() })
+}
+
+/// Says what the values show.
+pub(super) fn about_integers(products: &IntegerProducts) -> String {
+    let codes = &products.codes;
+    let group = match codes.group {
+        CodeGroup::Values(len) => format!("{len} values"),
+        CodeGroup::Token => "each token".to_owned(),
+        CodeGroup::Pass => "each pass".to_owned(),
+    };
+    let head = if codes.whole_for > 0 { ", except in the head of the model" } else { "" };
+    let stated = serde_json::to_string(codes).unwrap_or_default();
+    format!(
+        "the values show an engine that rounds activations to 8-bit integers before products with weights, \
+         with one scale for {group}{head}; state it in producer.rounding: \"{ACTIVATION_CODES}\": {stated}"
+    )
+}

@@ -1,0 +1,187 @@
+//! Downloaded blocks of a remote file: a sparse file of its full length.
+//!
+//! Beside it stands a checksum for each block, 0 for those that are not there. A block is written before its checksum and
+//! compared with it before it is used first, so that whatever ends a process, or the machine, costs the blocks that were on
+//! their way and no more; and a damaged one is brought again. Several processes may write one file: they write the same.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use memmap2::Mmap;
+
+use super::DiskCache;
+use super::space::{BLOCK, CacheSpace, SUMS};
+use crate::atomic_write::UnfinishedFolder;
+use crate::error::{Error, Result};
+
+/// The blocks.
+const DATA: &str = "data";
+
+/// Downloaded blocks of one remote file.
+pub struct CachedBlocks {
+    path: PathBuf,
+    data: File,
+    /// Locked, so that nobody removes what is in use.
+    sums: File,
+    bytes: Bytes,
+    known: Vec<AtomicU32>,
+    /// Compared with their checksums, or just written.
+    sound: Vec<AtomicBool>,
+    space: Arc<CacheSpace>,
+    /// Temporary folder, deleted with the process, used when the cache is off.
+    _folder: Option<UnfinishedFolder>,
+}
+
+impl DiskCache {
+    /// Opens the blocks of the file with the cache key `key` and `len` bytes; `about` is a description for people who
+    /// look into the folder.
+    ///
+    /// # Errors
+    /// If the files can be neither read nor created.
+    #[expect(unsafe_code)]
+    pub fn blocks(&self, key: &str, len: usize, about: &str) -> Result<CachedBlocks> {
+        let temporary = match self.space.folder() {
+            Some(_) => None,
+            None => {
+                let parent = std::env::temp_dir();
+                Some(UnfinishedFolder::within(&parent).map_err(Error::io("write into", &parent))?)
+            }
+        };
+        let folder = temporary
+            .as_ref()
+            .map(UnfinishedFolder::path)
+            .or(self.space.folder())
+            .expect("a folder or a temporary folder");
+        let path = folder.join(key);
+        let io = |error| Error::io("write", &path)(error);
+        let (data, sums) = open(&path, len).map_err(io)?;
+        _ = fs::write(path.join("about"), about);
+        let known = fs::read(path.join(SUMS)).map_err(io)?;
+        let known: Vec<_> = known.as_chunks().0.iter().map(|sum| u32::from_le_bytes(*sum).into()).collect();
+        // SAFETY: the map is read-only and outlives every view. Blocks are written into the file beneath it, but none
+        // after it was found sound, and none is looked at before: `CachedBlocks::bytes` says so to its users.
+        let map = unsafe { Mmap::map(&data) }.map_err(io)?;
+        let sound = known.iter().map(|_| AtomicBool::new(false)).collect();
+        let (bytes, space) = (Bytes::from_owner(map), self.space.clone());
+        Ok(CachedBlocks { path, data, sums, bytes, known, sound, space, _folder: temporary })
+    }
+}
+
+/// Opens and locks both files. A process that frees space may remove them just before the lock is taken, so this
+/// tries again.
+fn open(path: &Path, len: usize) -> io::Result<(File, File)> {
+    let file = |name| {
+        let path = path.join(name);
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+    };
+    loop {
+        fs::create_dir_all(path)?;
+        let sums = file(SUMS)?;
+        _ = sums.lock_shared(); // where there are no locks, checksums still tell what is there
+        if !path.join(SUMS).exists() {
+            continue;
+        }
+        let data = file(DATA)?;
+        data.set_len(len as u64)?;
+        sums.set_len(4 * len.div_ceil(BLOCK) as u64)?;
+        _ = sums.set_modified(SystemTime::now()); // when it was used last
+        return Ok((data, sums));
+    }
+}
+
+impl CachedBlocks {
+    /// The whole length of the file. Only what is here may be looked at.
+    pub fn bytes(&self) -> Bytes {
+        self.bytes.clone()
+    }
+
+    /// Returns true if all blocks of a byte range are present and valid.
+    pub fn are_here(&self, range: &Range<usize>) -> bool {
+        self.sound[blocks_of(range)].iter().all(|sound| sound.load(Ordering::Acquire))
+    }
+
+    /// Returns the byte ranges that must be downloaded: runs of whole blocks, in order.
+    pub fn missing(&self, ranges: &[Range<usize>]) -> Vec<Range<usize>> {
+        let mut wanted: Vec<usize> = ranges.iter().flat_map(blocks_of).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for block in wanted.into_iter().filter(|&block| !self.is_sound(block)) {
+            let place = self.place(block);
+            match runs.last_mut() {
+                Some(last) if last.end == place.start => last.end = place.end,
+                _ => runs.push(place),
+            }
+        }
+        runs
+    }
+
+    /// Frees space for blocks that are about to be downloaded.
+    ///
+    /// # Errors
+    /// If there is not enough space.
+    pub fn reserve(&self, bytes: usize) -> Result<(), String> {
+        self.space.reserve(bytes.next_multiple_of(BLOCK) as u64)
+    }
+
+    /// Takes one block, or what the file ends with, that was brought from `start` on.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    ///
+    /// # Panics
+    /// If the bytes are not a whole block.
+    pub fn put(&self, start: usize, bytes: &[u8]) -> Result<()> {
+        let block = start / BLOCK;
+        assert_eq!(start..start + bytes.len(), self.place(block), "a whole block");
+        let sum = checksum(bytes);
+        write_at(&self.data, start as u64, bytes)
+            .and_then(|()| write_at(&self.sums, 4 * block as u64, &sum.to_le_bytes()))
+            .map_err(Error::io("write", &self.path))?;
+        self.known[block].store(sum, Ordering::Relaxed);
+        self.sound[block].store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn is_sound(&self, block: usize) -> bool {
+        let known = self.known[block].load(Ordering::Relaxed);
+        let sound = self.sound[block].load(Ordering::Acquire)
+            || known != 0 && checksum(&self.bytes[self.place(block)]) == known;
+        self.sound[block].fetch_or(sound, Ordering::AcqRel);
+        sound
+    }
+
+    fn place(&self, block: usize) -> Range<usize> {
+        block * BLOCK..((block + 1) * BLOCK).min(self.bytes.len())
+    }
+}
+
+fn blocks_of(range: &Range<usize>) -> Range<usize> {
+    let end = if range.is_empty() { range.start / BLOCK } else { range.end.div_ceil(BLOCK) };
+    range.start / BLOCK..end
+}
+
+/// Never 0, which stands for a block that is not there.
+fn checksum(bytes: &[u8]) -> u32 {
+    crc32fast::hash(bytes).max(1)
+}
+
+#[cfg(unix)]
+fn write_at(file: &File, start: u64, bytes: &[u8]) -> io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, bytes, start)
+}
+
+#[cfg(windows)]
+fn write_at(file: &File, mut start: u64, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let written = std::os::windows::fs::FileExt::seek_write(file, bytes, start)?;
+        (start, bytes) = (start + written as u64, &bytes[written..]);
+    }
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! Selection of the files of a repository that make a model; never the whole repository.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::name::{RepoFiles, is_plain};
+use crate::error::{Error, Result};
+use crate::input;
+
+/// Files by their path below the repository.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct FileSelection {
+    /// Required files that exist.
+    pub files: Vec<String>,
+    /// Required files that are missing.
+    pub missing: Vec<String>,
+}
+
+/// Weights, the preferred form first; an index names shards.
+const WEIGHTS: [&str; 4] = [
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+];
+
+/// File that every model folder needs.
+const CONFIG: &str = "config.json";
+
+/// Files that are downloaded too if the repository has them.
+const EXTRAS: [&str; 4] =
+    ["generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model"];
+
+/// Chooses among the files `there`; `read` gives the content of one.
+///
+/// # Errors
+/// If an index cannot be read, or if a quantisation is not that of exactly one file.
+pub fn choose(
+    part: &RepoFiles,
+    there: &[String],
+    read: impl FnOnce(&str) -> Result<Vec<u8>>,
+) -> Result<FileSelection> {
+    let wanted = match part {
+        RepoFiles::Folder => folder(there, read)?,
+        RepoFiles::File(file) => vec![file.clone()],
+        RepoFiles::Quantised(tag) => vec![quantised(there, tag)?],
+    };
+    let (files, missing) = wanted.into_iter().partition(|file| there.contains(file));
+    Ok(FileSelection { files, missing })
+}
+
+fn folder(there: &[String], read: impl FnOnce(&str) -> Result<Vec<u8>>) -> Result<Vec<String>> {
+    let is_there = |name: &str| there.iter().any(|file| file == name);
+    let weights = WEIGHTS.into_iter().find(|name| is_there(name)).unwrap_or(WEIGHTS[0]);
+    let extras = EXTRAS.into_iter().filter(|name| is_there(name));
+    let mut wanted: Vec<String> =
+        [CONFIG].into_iter().chain(extras).chain([weights]).map(str::to_owned).collect();
+    if weights.ends_with(".index.json") {
+        wanted.extend(shards(weights, &read(weights)?)?);
+    }
+    Ok(wanted)
+}
+
+/// Maximum size of an index in bytes: those of the largest models have one or two megabytes.
+const LONGEST_INDEX: u64 = 64 << 20;
+
+/// The content of an index.
+///
+/// # Errors
+/// If it cannot be read or is too long to be one.
+pub fn read_index(path: &Path) -> Result<Vec<u8>> {
+    let length = input::regular(path)?.len();
+    if length > LONGEST_INDEX {
+        return Err(Error::BadContainer {
+            file: path.to_owned(),
+            format: "checkpoint index",
+            problem: format!("the index has {length} bytes, expected at most {LONGEST_INDEX}"),
+        });
+    }
+    input::bytes(path)
+}
+
+#[derive(Deserialize)]
+struct RepoShardIndex {
+    weight_map: BTreeMap<String, String>,
+}
+
+/// The shards that an index names.
+fn shards(name: &str, index: &[u8]) -> Result<BTreeSet<String>> {
+    let index: RepoShardIndex = serde_json::from_slice(index).map_err(|error| Error::BadContainer {
+        file: name.into(),
+        format: "checkpoint index",
+        problem: error.to_string(),
+    })?;
+    let shards: BTreeSet<String> = index.weight_map.into_values().collect();
+    match shards.iter().find(|shard| !is_plain(shard)) {
+        Some(shard) => Err(Error::bad_key(
+            Path::new(name),
+            "weight_map",
+            shard,
+            "a file name in the folder of the index",
+        )),
+        None => Ok(shards),
+    }
+}
+
+/// The GGUF file whose name ends in the quantisation, in whatever case.
+fn quantised(there: &[String], tag: &str) -> Result<String> {
+    let is_it = |file: &&String| {
+        let stem = file.to_lowercase().strip_suffix(".gguf").map(str::to_owned);
+        stem.and_then(|stem| stem.strip_suffix(&tag.to_lowercase()).map(str::to_owned))
+            .is_some_and(|rest| rest.ends_with(['-', '.', '_']))
+    };
+    match there.iter().filter(is_it).collect::<Vec<_>>().as_slice() {
+        [file] => Ok((*file).clone()),
+        _ => {
+            let gguf: Vec<_> =
+                there.iter().filter(|file| file.ends_with(".gguf")).map(String::as_str).collect();
+            let known = if gguf.is_empty() { "none".to_owned() } else { gguf.join(", ") };
+            Err(Error::Usage(format!(
+                "':{tag}' must match exactly one GGUF file of the repository; it has: {known}"
+            )))
+        }
+    }
+}

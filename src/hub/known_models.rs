@@ -1,0 +1,93 @@
+//! Public models by the names people call them.
+
+use serde::Deserialize;
+
+use super::name::{HubModel, RepoFiles};
+
+/// A public model in the forms it is published in.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KnownModel {
+    /// Name that users type.
+    pub name: String,
+    /// The family's name, as dumps and tolerances use it.
+    pub architecture: String,
+    /// Published forms; the first is the default.
+    pub files: Vec<KnownFiles>,
+}
+
+/// One form of a known model.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KnownFiles {
+    /// The repository's id.
+    pub repo: String,
+    /// The file; without one, `config.json` and the weights beside it.
+    pub file: Option<String>,
+    /// About how many gigabytes (10⁹ bytes) a download is.
+    pub gb: f64,
+    /// True if the licence must be accepted first.
+    #[serde(default)]
+    pub gated: bool,
+}
+
+#[derive(Deserialize)]
+struct KnownModelTable {
+    model: Vec<KnownModel>,
+}
+
+impl KnownModel {
+    /// Returns all known models.
+    pub fn all() -> Vec<Self> {
+        let table: KnownModelTable =
+            toml::from_str(include_str!("known.toml")).expect("a test reads this table");
+        table.model
+    }
+
+    /// Returns the name of each form: the model's name for the first, `name:quantisation` for the others.
+    pub fn forms(&self) -> impl Iterator<Item = (String, &KnownFiles)> {
+        self.files.iter().enumerate().map(|(index, files)| match files.quantisation() {
+            Some(tag) if index > 0 => (format!("{}:{tag}", self.name), files),
+            _ => (self.name.clone(), files),
+        })
+    }
+
+    /// The form that a person names, if it is one of this model's.
+    fn named(&self, text: &str) -> Option<HubModel> {
+        let form = self.forms().find(|(name, _)| name.eq_ignore_ascii_case(text));
+        form.map(|(name, files)| files.model(name))
+    }
+}
+
+impl KnownFiles {
+    /// Returns the location on the hub; `asked` is the form's name.
+    pub fn model(&self, asked: String) -> HubModel {
+        let part = self.file.clone().map_or(RepoFiles::Folder, RepoFiles::File);
+        HubModel { asked, repo: self.repo.clone(), part }
+    }
+
+    /// `Q8_0` of `llama-2-7b.Q8_0.gguf`.
+    pub fn quantisation(&self) -> Option<&str> {
+        self.file.as_deref()?.strip_suffix(".gguf")?.rsplit(['.', '-']).next()
+    }
+}
+
+/// The model that a person names: a known one, or any of the hub by its id.
+pub fn named(text: &str) -> Option<HubModel> {
+    KnownModel::all().iter().find_map(|known| known.named(text)).or_else(|| HubModel::parse(text))
+}
+
+/// The known names, and those of `others`, that resemble `text` most, the nearest first.
+pub fn nearest<'o>(text: &str, others: impl Iterator<Item = &'o str>) -> Vec<String> {
+    const ALIKE: f64 = 0.8;
+    const SHOWN: usize = 3;
+    let models = KnownModel::all();
+    let names = models.iter().flat_map(|model| model.forms().map(|(name, _)| name));
+    let names = names.chain(others.map(str::to_owned));
+    let text = text.to_lowercase();
+    let mut alike: Vec<(f64, String)> =
+        names.map(|name| (strsim::jaro_winkler(&name.to_lowercase(), &text), name)).collect();
+    alike.retain(|(likeness, _)| *likeness >= ALIKE);
+    alike.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    alike.into_iter().take(SHOWN).map(|(_, name)| name).collect()
+}

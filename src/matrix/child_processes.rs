@@ -1,0 +1,81 @@
+//! Programs that cells start: each ends with its limit, and all end with this one.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::shutdown;
+
+/// Interval between checks if a program has ended.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Running programs, each with its child processes in a process group of its own.
+#[derive(Clone, Debug, Default)]
+pub struct ChildProcesses(Arc<Mutex<BTreeSet<u32>>>);
+
+impl ChildProcesses {
+    /// Creates an empty set. A signal that ends this program first kills the programs that run then.
+    ///
+    /// # Errors
+    /// If signal handlers cannot be installed.
+    pub fn new() -> io::Result<Self> {
+        let children = Self::default();
+        let seen = children.clone();
+        shutdown::before(move || {
+            let running = seen.0.lock().unwrap_or_else(PoisonError::into_inner);
+            running.iter().for_each(|&group| end_group(group));
+            std::mem::forget(running); // nothing more is started
+        })?;
+        Ok(children)
+    }
+
+    /// Runs a program to its end; `None` where that did not come within the limit, and it was ended.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn run(&self, command: &mut Command, limit: Duration) -> io::Result<Option<ExitStatus>> {
+        let mut child = self.start(command)?;
+        let deadline = Instant::now().checked_add(limit);
+        let ended = loop {
+            match child.try_wait()? {
+                Some(status) => break Some(status),
+                None if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
+                    end(&mut child);
+                    child.wait()?;
+                    break None;
+                }
+                None => thread::sleep(TICK),
+            }
+        };
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&child.id());
+        Ok(ended)
+    }
+
+    /// Starts a program so that a signal handler cannot miss it.
+    fn start(&self, command: &mut Command) -> io::Result<Child> {
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(command, 0);
+        let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let child = command.spawn()?;
+        running.insert(child.id());
+        Ok(child)
+    }
+}
+
+/// Ends a program, and where it has a group those of its group.
+fn end(child: &mut Child) {
+    #[cfg(unix)]
+    end_group(child.id());
+    _ = child.kill();
+}
+
+#[cfg(unix)]
+fn end_group(group: u32) {
+    use rustix::process::{Pid, Signal, kill_process_group};
+    if let Some(group) = i32::try_from(group).ok().and_then(Pid::from_raw) {
+        _ = kill_process_group(group, Signal::KILL); // it may have ended by itself
+    }
+}

@@ -1,0 +1,105 @@
+//! The file that describes a matrix, as it is written; each refusal has its line.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use toml::{Spanned, Value};
+
+use crate::error::{Error, Result};
+use crate::input;
+
+/// The fields of the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MatrixDefinition {
+    pub axes: Spanned<BTreeMap<Spanned<String>, Spanned<Value>>>,
+    pub rows: Option<Spanned<Vec<Spanned<String>>>>,
+    pub columns: Option<Spanned<Vec<Spanned<String>>>>,
+    pub command: Spanned<Vec<Spanned<String>>>,
+    pub make: Option<Spanned<Value>>,
+    #[serde(default)]
+    pub reads: Vec<Spanned<String>>,
+    pub limit: Option<Spanned<u64>>,
+    #[serde(default)]
+    pub include: Vec<Spanned<CellPattern>>,
+    #[serde(default)]
+    pub exclude: Vec<Spanned<CellPattern>>,
+    #[serde(default)]
+    pub expect: Vec<Spanned<ExpectationDefinition>>,
+}
+
+/// Values by axis: one, or some of which each fits.
+pub type CellPattern = BTreeMap<Spanned<String>, Spanned<Value>>;
+
+/// Expected result of some cells.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExpectationDefinition {
+    #[serde(rename = "where")]
+    pub of: Spanned<CellPattern>,
+    pub verdict: Spanned<String>,
+    pub tap: Option<Spanned<String>>,
+    pub reason: Spanned<String>,
+}
+
+/// A file and its text, of which lines are told.
+#[derive(Clone, Debug)]
+pub struct DefinitionText {
+    file: PathBuf,
+    text: String,
+}
+
+impl DefinitionText {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn of(file: &Path) -> Result<Self> {
+        let text = input::text(file)?;
+        Ok(Self { file: file.to_owned(), text })
+    }
+
+    /// Parses the file.
+    ///
+    /// # Errors
+    /// If it is not TOML, or has a field that is not known or lacks one.
+    pub fn written(&self) -> Result<MatrixDefinition> {
+        toml::from_str(&self.text)
+            .map_err(|error| self.refuse(error.span().unwrap_or(0..0), error.message().trim_end()))
+    }
+
+    /// A refusal of what stands there.
+    pub fn refuse(&self, span: Range<usize>, problem: impl AsRef<str>) -> Error {
+        let before = self.text.as_bytes().get(..span.start).unwrap_or_default();
+        let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+        Error::Usage(format!("{}, line {line}: {}", self.file.display(), problem.as_ref().replace('\n', " ")))
+    }
+}
+
+/// Reads one or several values as text.
+///
+/// # Errors
+/// If a value has another type, or cannot be part of a command; the error is a message.
+pub fn texts(value: &Value) -> Result<Vec<String>, String> {
+    match value {
+        Value::Array(values) => values.iter().map(text).collect(),
+        value => Ok(vec![text(value)?]),
+    }
+}
+
+fn text(value: &Value) -> Result<String, String> {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        Value::Integer(number) => number.to_string(),
+        other => return Err(format!("a value is {other}, expected a string or an integer")),
+    };
+    match text {
+        text if text.is_empty() => Err("a value is empty, expected a string".to_owned()),
+        text if text.contains(char::is_control) => {
+            Err(format!("the value {text:?} has a control character, expected plain text"))
+        }
+        text => Ok(text),
+    }
+}

@@ -1,0 +1,168 @@
+//! Detection of the kind of server.
+
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+use crate::probe::answer::{MissingAnswer, ServerAnswer};
+use crate::probe::client::Client;
+use crate::probe::server::ServerApi;
+use crate::probe::{llama_server, ollama, openai, sglang, tgi, vllm};
+
+/// Protocol of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerProtocol {
+    /// llama.cpp's own server.
+    LlamaServer,
+    /// vLLM.
+    Vllm,
+    /// SGLang.
+    Sglang,
+    /// Hugging Face's Text Generation Inference.
+    Tgi,
+    /// Ollama.
+    Ollama,
+    /// OpenAI's protocol, and no other that is known here: llama-cpp-python, mistral.rs and many more.
+    Openai,
+}
+
+impl ServerProtocol {
+    /// All kinds, in the order of detection.
+    pub const ALL: [Self; 6] =
+        [Self::LlamaServer, Self::Sglang, Self::Tgi, Self::Ollama, Self::Vllm, Self::Openai];
+
+    /// The word on the command line and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            ServerProtocol::LlamaServer => "llama-server",
+            ServerProtocol::Vllm => "vllm",
+            ServerProtocol::Sglang => "sglang",
+            ServerProtocol::Tgi => "tgi",
+            ServerProtocol::Ollama => "ollama",
+            ServerProtocol::Openai => "openai",
+        }
+    }
+
+    /// The path whose answer tells it, and what it holds of no other server.
+    fn sign(self) -> (&'static str, &'static str) {
+        match self {
+            ServerProtocol::LlamaServer => ("/props", "/default_generation_settings"),
+            ServerProtocol::Vllm => ("/version", "/version"),
+            ServerProtocol::Sglang => ("/get_model_info", "/model_path"),
+            ServerProtocol::Tgi => ("/info", "/model_id"),
+            ServerProtocol::Ollama => ("/api/version", "/version"),
+            ServerProtocol::Openai => ("/v1/models", "/data"),
+        }
+    }
+}
+
+/// Identity of a server.
+#[derive(Clone, Debug)]
+pub struct ServerIdentity {
+    /// Protocol.
+    pub kind: ServerProtocol,
+    /// Version, if the server reports one.
+    pub version: String,
+    /// Name of the model on the server.
+    pub model: String,
+    /// The type that it says it computes in.
+    pub dtype: Option<String>,
+}
+
+/// Finds out which server it is, unless that is told, and what it serves.
+///
+/// # Errors
+/// If it does not answer, is unknown, or serves several models and none is named.
+pub fn identify(
+    client: &Client,
+    told: Option<ServerProtocol>,
+    model: Option<&str>,
+) -> ServerAnswer<ServerIdentity> {
+    let candidates = told.map_or(ServerProtocol::ALL.to_vec(), |kind| vec![kind]);
+    let mut tried = Vec::new();
+    let says = |refusal: &MissingAnswer, start: &str| {
+        refusal.problem().is_some_and(|problem| problem.starts_with(start))
+    };
+    for kind in candidates {
+        let (path, sign) = kind.sign();
+        match client.get(path) {
+            Ok(found) if found.pointer(sign).is_some() => return identity(client, kind, &found, model),
+            // Where the kind is told, its address of this need not be there.
+            Ok(_) | Err(MissingAnswer::Cannot(_)) if told.is_some() => {
+                return identity(client, kind, &Value::Null, model);
+            }
+            // Nor need it work, where nothing depends on it.
+            Err(refusal) if told.is_some() && model.is_some() && says(&refusal, "HTTP 500") => {
+                return identity(client, kind, &Value::Null, model);
+            }
+            Ok(_) | Err(MissingAnswer::Cannot(_)) => tried.push(path),
+            // A page, or an error inside: of a server that has no such path.
+            Err(refusal) if told.is_none() && says(&refusal, "the answer is not JSON") => tried.push(path),
+            Err(broken) => return Err(broken),
+        }
+    }
+    Err(client.broken(
+        "",
+        format!(
+            "no known server answers at this address (tried: {}); name its kind with --server KIND",
+            tried.join(", ")
+        ),
+    ))
+}
+
+fn identity(
+    client: &Client,
+    kind: ServerProtocol,
+    found: &Value,
+    model: Option<&str>,
+) -> ServerAnswer<ServerIdentity> {
+    let word = |pointer: &str| found.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+    let own = match kind {
+        ServerProtocol::LlamaServer => {
+            word("/model_alias").filter(|alias| !alias.is_empty()).or_else(|| word("/model_path"))
+        }
+        ServerProtocol::Sglang => word("/served_model_name").or_else(|| word("/model_path")),
+        ServerProtocol::Tgi => word("/model_id"),
+        ServerProtocol::Vllm | ServerProtocol::Ollama | ServerProtocol::Openai => None,
+    };
+    let model = match (model, own) {
+        (Some(named), _) => named.to_owned(),
+        (None, Some(own)) => own,
+        (None, None) => only_model(client, found)?,
+    };
+    let version = match kind {
+        ServerProtocol::LlamaServer => word("/build_info"),
+        _ => word("/version"),
+    };
+    let dtype = word("/model_dtype").or_else(|| word("/dtype")).filter(|dtype| dtype != "auto");
+    Ok(ServerIdentity { kind, version: version.unwrap_or_default(), model, dtype })
+}
+
+/// The one model that a server lists.
+fn only_model(client: &Client, found: &Value) -> ServerAnswer<String> {
+    let listed = match found.pointer("/data") {
+        Some(_) => found.clone(),
+        None => client.get("/v1/models")?,
+    };
+    let ids = listed.pointer("/data").and_then(Value::as_array).into_iter().flatten();
+    let ids: Vec<&str> = ids.filter_map(|model| model["id"].as_str()).collect();
+    match ids.as_slice() {
+        [only] => Ok((*only).to_owned()),
+        [] => Err(client.broken("/v1/models", "lists no model; name it with --served-model")),
+        several => Err(client
+            .broken("/v1/models", format!("serves {}; choose one with --served-model", several.join(", ")))),
+    }
+}
+
+/// The server in its own protocol.
+pub fn speak<'c>(client: &'c Client, known: &ServerIdentity) -> Box<dyn ServerApi + 'c> {
+    let model = known.model.clone();
+    match known.kind {
+        ServerProtocol::LlamaServer => Box::new(llama_server::LlamaServer { client }),
+        ServerProtocol::Vllm => Box::new(vllm::Vllm { client, model }),
+        ServerProtocol::Sglang => Box::new(sglang::Sglang { client, model }),
+        ServerProtocol::Tgi => Box::new(tgi::Tgi { client }),
+        ServerProtocol::Ollama => Box::new(ollama::Ollama { client, model }),
+        ServerProtocol::Openai => Box::new(openai::Openai { client, model, talks: OnceLock::new() }),
+    }
+}

@@ -1,0 +1,80 @@
+//! Request for a dump.
+
+use std::path::Path;
+
+use super::engine::ReferenceEngine;
+use super::environment::PythonEnvironment;
+use super::process::{ProcessObserver, ProcessTask, begin_log};
+use super::reference_folder::ReferenceFolder;
+use crate::error::Result;
+
+/// Input of the model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReferenceInput {
+    /// A text, which the engine's own tokenizer cuts.
+    Prompt(String),
+    /// Ids.
+    Tokens(Vec<u32>),
+}
+
+/// A dump as it is asked for.
+#[derive(Clone, Debug)]
+pub struct DumpRequest<'o> {
+    /// Engine.
+    pub engine: ReferenceEngine,
+    /// The directory or file that the engine reads.
+    pub model: &'o Path,
+    /// Name of the model.
+    pub name: &'o str,
+    /// Input.
+    pub input: &'o ReferenceInput,
+    /// Greedy passes after it.
+    pub decode: usize,
+    /// Data type to compute in, if the engine lets the user choose.
+    pub dtype: Option<&'o str>,
+    /// The type of llama.cpp's cache.
+    pub kv_cache: Option<&'o str>,
+}
+
+impl DumpRequest<'_> {
+    /// Runs the engine; what it writes is at `out`.
+    ///
+    /// # Errors
+    /// If the engine fails; the message has its output.
+    pub fn carry_out(
+        &self,
+        environment: &PythonEnvironment,
+        workplace: &ReferenceFolder,
+        out: &Path,
+        watch: &mut dyn ProcessObserver,
+    ) -> Result<()> {
+        let log = workplace.log(&format!("dump-{}-{}", self.engine.name(), self.name));
+        begin_log(&log)?;
+        let mut command = environment.command(&workplace.scripts(self.engine)?);
+        command.args(self.arguments()).arg("--out").arg(out).env("PYTHONUNBUFFERED", "1");
+        let what = format!("{} on {}", self.engine.name(), self.model.display());
+        ProcessTask { what: &what, advice: "nothing was written", log: &log }.run(&mut command, watch)
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        let model = self.model.display().to_string();
+        let input = match self.input {
+            ReferenceInput::Prompt(text) if self.engine == ReferenceEngine::LlamaCpp => {
+                vec!["--prompt".to_owned(), text.clone()]
+            }
+            ReferenceInput::Prompt(text) => vec![format!("--prompt={text}")], // it may begin with a dash
+            ReferenceInput::Tokens(ids) => {
+                vec!["--tokens".to_owned(), ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")]
+            }
+        };
+        let chosen =
+            |option: &str, value: Option<&str>| value.map(|value| [option.to_owned(), value.to_owned()]);
+        // llama.cpp's program takes the name from the file; tinygrad's script has but one type.
+        let named = (self.engine != ReferenceEngine::LlamaCpp).then_some(self.name);
+        let dtype = self.dtype.filter(|_| self.engine.dtypes().len() > 1);
+        let options = [("--name", named), ("--dtype", dtype), ("--kv", self.kv_cache)];
+        let options = options.into_iter().filter_map(|(option, value)| chosen(option, value)).flatten();
+        let always = ["--model".to_owned(), model, "--decode".to_owned(), self.decode.to_string()];
+        always.into_iter().chain(input).chain(options).collect()
+    }
+}

@@ -1,0 +1,116 @@
+//! The folder of all that making references needs: environments, scripts, logs, models that ship.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::engine::{ReferenceEngine, ScriptFile};
+use crate::disk_cache::{DiskCache, write_with_folders};
+use crate::error::{Error, Result};
+
+/// Folder for environments, scripts and logs.
+#[derive(Clone, Debug)]
+pub struct ReferenceFolder {
+    folder: PathBuf,
+}
+
+impl ReferenceFolder {
+    /// Uses the cache folder.
+    ///
+    /// # Errors
+    /// If the cache is off: an environment is too large to be made for one run.
+    pub fn in_kept(kept: &DiskCache) -> Result<Self> {
+        let none = || {
+            Error::Usage(
+                "XCHECK_CACHE is off: there is no folder for an engine's environment, script and log; set XCHECK_CACHE \
+                 to a folder".into(),
+            )
+        };
+        let folder = kept.folder().ok_or_else(none)?;
+        let folder = std::path::absolute(folder).map_err(Error::io("find", folder))?;
+        Ok(Self { folder })
+    }
+
+    /// Returns the folder of an engine's environment, which may not exist yet.
+    pub fn environment(&self, engine: ReferenceEngine) -> PathBuf {
+        self.folder.join("environments").join(engine.environment())
+    }
+
+    /// Returns the lock file that lets one process at a time make something.
+    pub fn lock(&self, what: &str) -> PathBuf {
+        self.folder.join("locks").join(what)
+    }
+
+    pub(super) fn log(&self, name: &str) -> PathBuf {
+        self.folder.join("logs").join(format!("{name}.log"))
+    }
+
+    /// The scripts of an engine as files; the folder.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub(super) fn scripts(&self, engine: ReferenceEngine) -> Result<PathBuf> {
+        let recipe = engine.recipe();
+        let scripts: Vec<(&str, &[u8])> =
+            recipe.scripts.iter().chain([&recipe.locked]).map(|script| as_file(engine, script)).collect();
+        self.write_out("reference-scripts", engine.name(), &scripts)
+    }
+
+    /// Files in a folder of that kind and name, which is theirs alone: its name has their hash.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub fn write_out(&self, kind: &str, name: &str, files: &[(&str, &[u8])]) -> Result<PathBuf> {
+        let mut hash = Sha256::new();
+        for (name, bytes) in files {
+            hash.update(name);
+            hash.update(bytes.len().to_le_bytes());
+            hash.update(bytes);
+        }
+        let folder = format!("{name}-{}", &hex::encode(hash.finalize())[..12]);
+        let folder = self.folder.join(kind).join(folder);
+        for (name, bytes) in files {
+            let path = folder.join(name);
+            let is_there = fs::read(&path).is_ok_and(|found| found == *bytes);
+            if !is_there {
+                write_with_folders(&path, bytes).map_err(Error::io("write", &path))?;
+            }
+        }
+        Ok(folder)
+    }
+}
+
+/// The build script of llama.cpp looks for its requirements under their own name.
+fn as_file(engine: ReferenceEngine, &(name, text): &ScriptFile) -> (&'static str, &'static [u8]) {
+    let is_locked = name == engine.recipe().locked.0;
+    let name = match engine {
+        ReferenceEngine::LlamaCpp if is_locked => "requirements-llama-cpp.txt",
+        _ if is_locked => LOCKED,
+        _ => name,
+    };
+    (name, text.as_bytes())
+}
+
+/// The packages of an environment, above the engine's scripts.
+pub(super) const LOCKED: &str = "locked.txt";
+
+/// A program on the PATH; the path is absolute, whatever the PATH says.
+pub fn on_the_path(name: &str) -> Option<PathBuf> {
+    let name = format!("{name}{}", env::consts::EXE_SUFFIX);
+    let folders = env::var_os("PATH").unwrap_or_default();
+    let found = env::split_paths(&folders).map(|folder| folder.join(&name)).find(|path| is_program(path))?;
+    std::path::absolute(found).ok()
+}
+
+#[cfg(unix)]
+fn is_program(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(not(unix))]
+fn is_program(path: &Path) -> bool {
+    path.is_file()
+}

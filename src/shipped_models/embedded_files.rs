@@ -1,0 +1,17 @@
+//! Files inside the program: the minimum that the main command needs on a machine without other files.
+
+/// A file of `checkpoints`, by its path there, and its bytes.
+pub(super) type EmbeddedFile = (&'static str, &'static [u8]);
+
+macro_rules! embedded {
+    ($($path:literal),* $(,)?) => {
+        &[$(($path, include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/", $path)).as_slice())),*]
+    };
+}
+
+/// A trained model in its smallest format, with what llama.cpp has made of it: `include` in `Cargo.toml` packs these and no others.
+pub(super) static FILES: &[EmbeddedFile] = embedded![
+    "tiny-llama2/README.md",
+    "tiny-llama2/dumps/llama.cpp-q8_0.safetensors",
+    "tiny-llama2/tiny-llama2-q8_0.gguf",
+];
