@@ -12,7 +12,7 @@ use crate::model::Dimensions;
 /// The cases that ship: those the specifications name.
 const SHIPPED: &str = include_str!("../checkpoints/cases.toml");
 
-/// A prompt and a continuation that someone else has observed of a model.
+/// A prompt and its known continuation, observed in another program.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
@@ -40,7 +40,7 @@ pub struct Case {
     pub note: Option<String>,
 }
 
-/// The sizes by which a model is recognised.
+/// Sizes that identify a model.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelSizes {
@@ -93,7 +93,7 @@ fn is_called(name: &str, known: &str) -> bool {
     parts.peek().is_some() && parts.all(|words| words == condensed(known))
 }
 
-/// Cases, with names of their own.
+/// Uniquely named cases.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cases {

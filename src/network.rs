@@ -111,7 +111,7 @@ fn joined(from: &Uri, there: &str) -> Option<Uri> {
     (!is_open && matches!(to.scheme_str(), Some("http" | "https"))).then_some(to)
 }
 
-/// Bytes that must keep coming at some speed.
+/// A response body that must arrive at a minimum speed.
 pub struct PacedBody<R> {
     body: R,
     patience: Duration,

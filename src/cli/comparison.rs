@@ -142,7 +142,7 @@ impl ModeOptions {
     }
 }
 
-/// The formats of a model, each loaded when it is needed first.
+/// The formats of a model, loaded on first use.
 pub struct LoadedModels<'a> {
     options: &'a ModelOptions,
     loaded: HashMap<String, LoadedModel>,
@@ -245,7 +245,7 @@ impl ComparisonOptions {
     }
 }
 
-/// The data that all comparisons of a call share.
+/// The data that all comparisons of one command share.
 pub struct ComparisonContext<'r> {
     pub target: &'r RequestedModel,
     pub selection: &'r Selection,
@@ -258,7 +258,7 @@ pub struct ComparisonContext<'r> {
     pub output: &'r ReportOutput,
 }
 
-/// A possible arithmetic of a dump's engine, stated or shown by its values.
+/// A possible arithmetic of a dump's engine, stated in the manifest or shown by the values.
 struct EngineArithmetic {
     producer: Producer,
     choices: Vec<Box<dyn Numerics>>,

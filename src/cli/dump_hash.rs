@@ -69,7 +69,7 @@ impl DumpFiles {
     }
 }
 
-/// The files of a dump while they are judged.
+/// Hash of a dump's files, computed while the dump is judged.
 pub struct DumpHash {
     hash: Fingerprint,
     pinned: Option<PinnedContent>,

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::format::FileBytes;
 use crate::model::ModelFiles;
 
-/// The SHA-256 of weight files, concatenated in file-name order: not computed before it is asked for.
+/// The SHA-256 of weight files, concatenated in file-name order. It is computed on first use.
 #[derive(Clone)]
 pub struct Fingerprint {
     compute: Arc<dyn Fn() -> Result<String> + Send + Sync>,

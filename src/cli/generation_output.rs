@@ -9,7 +9,7 @@ use crate::engine::{Generation, StopReason};
 use crate::error::Result;
 use crate::tokenizer::{TextStream, Tokenizer};
 
-/// The text of one sequence as its tokens come; their ids where there is no tokenizer.
+/// Decodes the text of one sequence token by token. Without a tokenizer the text is the token ids.
 pub struct TextOutput<'t> {
     tokenizer: Option<&'t dyn Tokenizer>,
     stream: Option<TextStream<'t>>,
@@ -62,7 +62,7 @@ fn ids(tokens: &[u32]) -> String {
     tokens.iter().map(|id| format!("{id} ")).collect()
 }
 
-/// Everything that a run generated.
+/// The generated sequences of a run and its speed.
 #[derive(Debug, Serialize)]
 pub struct GenerationOutput {
     model: String,
@@ -81,6 +81,7 @@ pub struct GenerationOutput {
     kv_cache_bytes: usize,
 }
 
+/// One generated sequence with its prompt.
 #[derive(Debug, Serialize)]
 struct GeneratedSequence {
     prompt: Option<String>,

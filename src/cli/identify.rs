@@ -82,7 +82,7 @@ pub fn run(args: &IdentifyArgs) -> Result<Verdict> {
     Ok(if all { Verdict::Pass } else { Verdict::Inconclusive })
 }
 
-/// The file of a map: checked before the work, written at the end.
+/// The name map to write. The path is checked before the work starts.
 struct MapFile<'p> {
     path: &'p Path,
     beside: UnfinishedFile,

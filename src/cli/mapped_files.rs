@@ -34,7 +34,7 @@ pub struct MapOptions {
     pub ignore: Vec<String>,
 }
 
-/// The known facts about a file without a manifest.
+/// Options and known facts for reading files without a manifest.
 #[derive(Default)]
 pub struct MappedFileContext<'t> {
     /// The maps that were named.

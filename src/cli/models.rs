@@ -121,6 +121,7 @@ or any model of the hub: org/repo, org/repo:file.gguf, org/repo:Q8_0. --download
 Dumps are found in a folder 'dumps' beside the file or in the directory, for a model of the hub in
 dumps/<name> of the current directory; or they are named with --reference.";
 
+/// A shipped model in the list.
 #[derive(Serialize)]
 struct ShippedModelRow {
     name: &'static str,
@@ -130,6 +131,7 @@ struct ShippedModelRow {
     formats: Vec<ShippedFormatRow>,
 }
 
+/// A format of a shipped model in the list.
 #[derive(Serialize)]
 struct ShippedFormatRow {
     name: String,
@@ -175,6 +177,7 @@ fn show_shipped(model: &ShippedModelRow, output: FormatOptions) {
     output.line(format_args!("{}\n", table.trim_fmt()));
 }
 
+/// A public model in the list.
 #[derive(Serialize)]
 struct PublicModelRow {
     name: String,

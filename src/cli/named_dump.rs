@@ -4,7 +4,7 @@ use crate::cli::dump_hash::DumpFiles;
 use crate::cli::unique_names::names;
 use crate::dump::Dump;
 
-/// A dump, as it was asked for.
+/// A dump with a unique name for reports.
 pub struct NamedDump {
     /// The name in tables.
     pub name: String,

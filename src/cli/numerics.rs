@@ -261,7 +261,7 @@ impl NumericsOptions {
     }
 }
 
-/// A way of computing, or the one that fits.
+/// Numerics by name, or the choice that fits the reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum NumericsOption {
     /// As the dump's engine and settings ask for

@@ -68,7 +68,7 @@ pub struct ProbeArgs {
     pub(super) threads: ThreadOptions,
 }
 
-/// A way in which a server may compute, as settings of a dump.
+/// Dump settings that may describe a server's arithmetic.
 type ServerSettings = Vec<(&'static str, Value)>;
 
 /// Name of the dump in a report's folder.

@@ -175,7 +175,7 @@ impl Drop for DownloadProgress {
     }
 }
 
-/// One line for what other programs do, or all that they say.
+/// Progress of another program: one line, or all its output.
 pub struct ProgramProgress {
     bar: ProgressBar,
     is_verbose: bool,

@@ -35,7 +35,7 @@ pub struct ReferenceOptions {
     yes: bool,
 }
 
-/// The environment of the engine, as far as it is known before anything is made.
+/// The engine's Python environment: an existing one, or the installer that makes it.
 enum EnvironmentSource {
     Here(PythonEnvironment),
     ToMake(Installer),

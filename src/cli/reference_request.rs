@@ -14,7 +14,7 @@ const PROMPT: &str = "Once upon a time, there was";
 /// Default number of tokens for a model without a tokenizer.
 const TOKENS: u32 = 12;
 
-/// The requested reference.
+/// The reference that the command line asks for.
 #[derive(Clone, Debug, Default)]
 pub struct ReferenceRequest {
     /// The engine, if one is named.
@@ -29,7 +29,7 @@ pub struct ReferenceRequest {
     pub out: Option<PathBuf>,
 }
 
-/// A checked request for a reference.
+/// A reference request, checked and with defaults applied.
 pub struct ReferencePlan<'t> {
     /// The engine.
     pub engine: ReferenceEngine,

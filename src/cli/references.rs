@@ -114,7 +114,7 @@ impl RequestedModel {
     }
 }
 
-/// The place of a dump.
+/// Location of a dump.
 enum DumpLocation {
     /// A shipped dump of a model, by its unique name.
     Shipped(&'static str, String, FileBytes),
@@ -171,7 +171,7 @@ impl DumpLocation {
     }
 }
 
-/// The names of a dump.
+/// Names of the dumps in a file, with notes on how it was read.
 struct DumpNames {
     name: String,
     typed: String,

@@ -32,7 +32,7 @@ pub struct ModelVariant {
     fingerprint: Option<Fingerprint>,
 }
 
-/// A model as it was asked for: by a shipped name in all its formats, by a path or a name of the hub in one.
+/// A model by its argument: a shipped name with all its formats, or a path, hub name or URL with one.
 pub struct RequestedModel {
     /// Argument that selected the model.
     pub typed: String,
@@ -45,6 +45,7 @@ pub struct RequestedModel {
     tokenizer: OnceCell<Arc<dyn Tokenizer>>,
 }
 
+/// Location of a model's files.
 enum ModelLocation {
     Shipped(&'static ShippedModel),
     Path(PathBuf),

@@ -22,7 +22,7 @@ pub struct ShardOptions {
     pub resume: bool,
 }
 
-/// A shard, or who tells it.
+/// A shard by its number, or the environment of a scheduler.
 #[derive(Clone, Copy, Debug)]
 enum ShardChoice {
     Is(Shard),

@@ -67,7 +67,7 @@ enum TokenizeFormat {
     Json,
 }
 
-/// A tokenizer, and what it makes of the text.
+/// A text as the token ids of one tokenizer.
 struct TokenizedText {
     name: String,
     tokenizer: Arc<dyn Tokenizer>,

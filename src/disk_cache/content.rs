@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 /// Folders in folders: deeper ones are a circle of links.
 const DEEPEST: usize = 32;
 
-/// A file, or all files below a folder with their names, as they were when they were pinned.
+/// A file, or all named files below a folder, pinned to their state when they were opened.
 #[derive(Clone, Debug)]
 pub struct PinnedContent {
     files: Vec<(String, PinnedFile)>,

@@ -21,7 +21,7 @@ const TICK: Duration = Duration::from_secs(2);
 /// Answers that are kept; beyond, the oldest go.
 const MOST: usize = 1000;
 
-/// A file as it was when it was opened.
+/// A file, pinned to its state when it was opened.
 #[derive(Clone, Debug)]
 pub struct PinnedFile {
     path: PathBuf,

@@ -10,7 +10,7 @@ pub const BLOCK: usize = 1 << 16;
 /// The checksums of the blocks of a file.
 pub(super) const SUMS: &str = "sums";
 
-/// Room for blocks, of all files together.
+/// Space that the cached blocks of all files share.
 #[derive(Debug)]
 pub(super) struct CacheSpace {
     folder: Option<PathBuf>,

@@ -30,7 +30,7 @@ pub enum CacheState {
     Not,
 }
 
-/// A model's files in the cache, not yet checked.
+/// The cached files of a model, not yet checked.
 #[derive(Debug)]
 pub struct CachedFiles {
     model: HubModel,
@@ -95,7 +95,7 @@ impl RepoFolder {
     }
 }
 
-/// A model in the cache whose every file was found to be what its name says.
+/// A model in the cache, all files checked against their hashes.
 #[derive(Debug)]
 pub struct VerifiedModel {
     /// Path that the model is opened by.

@@ -37,6 +37,7 @@ pub(super) fn fetch(
     download.finish()
 }
 
+/// Download of one model into the cache.
 struct Download<'a> {
     remote: HubClient<'a>,
     model: &'a HubModel,
@@ -149,7 +150,7 @@ impl Download<'_> {
     }
 }
 
-/// A file on its way, locked against another process that downloads the same.
+/// A partly downloaded file, locked against other processes that download it.
 struct UnfinishedDownload {
     path: PathBuf,
     file: File,

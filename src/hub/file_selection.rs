@@ -9,7 +9,7 @@ use super::name::{RepoFiles, is_plain};
 use crate::error::{Error, Result};
 use crate::input;
 
-/// Files by their path below the repository.
+/// Selected files of a repository, by path.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct FileSelection {
     /// Required files that exist.
@@ -82,6 +82,7 @@ pub fn read_index(path: &Path) -> Result<Vec<u8>> {
     input::bytes(path)
 }
 
+/// The index file of sharded safetensors.
 #[derive(Deserialize)]
 struct RepoShardIndex {
     weight_map: BTreeMap<String, String>,

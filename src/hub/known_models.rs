@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::name::{HubModel, RepoFiles};
 
-/// A public model in the forms it is published in.
+/// A public model with its published formats.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KnownModel {
@@ -31,6 +31,7 @@ pub struct KnownFiles {
     pub gated: bool,
 }
 
+/// The content of `known.toml`.
 #[derive(Deserialize)]
 struct KnownModelTable {
     model: Vec<KnownModel>,

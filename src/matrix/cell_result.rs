@@ -6,7 +6,7 @@ use crate::matrix::axis::ExpectedResult;
 use crate::matrix::plan::MatrixCell;
 use crate::report::{ArchitectureSummary, Report};
 
-/// A cell that was run, or whose report was known.
+/// A cell with its report, run now or cached.
 #[derive(Clone, Debug)]
 pub struct CellResult<'p> {
     /// The cell.

@@ -10,7 +10,7 @@ use toml::{Spanned, Value};
 use crate::error::{Error, Result};
 use crate::input;
 
-/// The fields of the file.
+/// The fields of a matrix definition file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MatrixDefinition {
@@ -30,7 +30,7 @@ pub struct MatrixDefinition {
     pub expect: Vec<Spanned<ExpectationDefinition>>,
 }
 
-/// Values by axis: one, or some of which each fits.
+/// Axis values that select cells: one value or a list for each axis.
 pub type CellPattern = BTreeMap<Spanned<String>, Spanned<Value>>;
 
 /// Expected result of some cells.
@@ -44,7 +44,7 @@ pub struct ExpectationDefinition {
     pub reason: Spanned<String>,
 }
 
-/// A file and its text, of which lines are told.
+/// A matrix definition file and its text, for error messages with line numbers.
 #[derive(Clone, Debug)]
 pub struct DefinitionText {
     file: PathBuf,

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use crate::disk_cache::{DiskCache, PinnedContent};
 use crate::error::Result;
 
-/// Everything that decides what a command comes to, told one after the other.
+/// Hash of all inputs of a cell.
 #[derive(Debug)]
 pub struct CellInputs<'k> {
     kept: &'k DiskCache,

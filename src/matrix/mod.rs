@@ -27,7 +27,7 @@ pub use table::table;
 
 use crate::report::{ArchitectureSummary, rolled_up};
 
-/// A matrix that was gone through.
+/// A finished matrix.
 #[derive(Clone, Debug)]
 pub struct ComparisonMatrix<'p> {
     /// The arguments xcheck was called with, without the program's name.

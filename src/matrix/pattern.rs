@@ -12,7 +12,7 @@ use crate::matrix::definition::{
     CellPattern, DefinitionText, ExpectationDefinition, MatrixDefinition, texts,
 };
 
-/// Values that a cell may have, by axis; it may have any of those that are not told.
+/// Accepted values by axis. An axis without an entry accepts every value.
 pub struct CellFilter(BTreeMap<usize, Vec<String>>);
 
 impl CellFilter {

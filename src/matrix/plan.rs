@@ -21,7 +21,7 @@ const USUAL_LIMIT: Duration = Duration::from_secs(3600);
 /// Stands for the folder of what is made for a cell.
 const OUT: &str = "out";
 
-/// Everything that a file asks for.
+/// All cells of a matrix, with its rows, columns and time limit.
 #[derive(Clone, Debug)]
 pub struct MatrixPlan {
     /// Axes, in the order of the file.
@@ -53,6 +53,7 @@ pub struct MatrixCell {
     axes: Vec<String>,
 }
 
+/// Template of the command that makes a dump.
 #[derive(Clone, Debug)]
 enum MakeTemplate {
     Shell(Template),

@@ -1,9 +1,10 @@
 //! Words with the names of axes in braces.
 
-/// A word in which `{axis}` stands for a value; `{{` and `}}` are braces.
+/// A word with `{axis}` placeholders. `{{` and `}}` are literal braces.
 #[derive(Clone, Debug)]
 pub struct Template(Vec<TemplatePart>);
 
+/// A piece of a template: literal text or a placeholder.
 #[derive(Clone, Debug)]
 enum TemplatePart {
     Text(String),

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::error::{Error, ServerError};
 
-/// An answer, or why there is none.
+/// An answer, or the reason why it is missing.
 pub type ServerAnswer<T> = Result<T, MissingAnswer>;
 
 /// Reason for a missing answer.
@@ -44,7 +44,7 @@ impl MissingAnswer {
     }
 }
 
-/// A token and how likely it was, as far as the server says.
+/// A token and its log-probability, as far as the server states it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TokenLogprob {
     /// Token id; servers with OpenAI's protocol return none.

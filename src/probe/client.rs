@@ -37,7 +37,7 @@ pub struct ClientLimits {
     pub requests: usize,
 }
 
-/// A server by its address, as it is asked.
+/// HTTP client for one server address.
 pub struct Client {
     agent: Agent,
     base: String,

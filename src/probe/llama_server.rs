@@ -9,6 +9,7 @@ use crate::probe::answer::{
 use crate::probe::client::Client;
 use crate::probe::server::{ConversationMessage, RenderedConversation, ServerApi, as_messages};
 
+/// The protocol of `llama-server`.
 pub(super) struct LlamaServer<'c> {
     pub client: &'c Client,
 }

@@ -55,7 +55,7 @@ pub fn distance(
     Ok(rows.sum)
 }
 
-/// Holds what is told against each row of logits.
+/// A tap that compares each row of logits with a server's log-probabilities.
 struct LogitsRowTap<'t> {
     told: std::slice::Iter<'t, Vec<(u32, f64)>>,
     sum: f64,

@@ -12,6 +12,7 @@ use crate::probe::client::Client;
 use crate::probe::ollama::place;
 use crate::probe::server::{ConversationMessage, RenderedConversation, ServerApi};
 
+/// The OpenAI protocol.
 pub(super) struct Openai<'c> {
     pub client: &'c Client,
     pub model: String,

@@ -32,7 +32,7 @@ pub struct Recording {
     pub generated: Vec<TokenPosition>,
 }
 
-/// The ids of tokens that are told by their texts.
+/// Token ids by token text.
 pub struct TokenTextIds(HashMap<String, Option<u32>>);
 
 impl TokenTextIds {

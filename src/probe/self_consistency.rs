@@ -20,7 +20,7 @@ const OTHERS: usize = 4;
 /// Maximum number of requests of [`determinism`].
 pub const REQUESTS: usize = REPEATS + (OTHERS + 2) + 2 + 1;
 
-/// Effect of rounding.
+/// Size of rounding effects.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RoundingScale {
     /// Noise floor of the log-probabilities of this model; `None` without a model.
@@ -254,7 +254,7 @@ fn rule(count: usize) -> f64 {
     1.0 - 0.05f64.powf(1.0 / count as f64)
 }
 
-/// An answer beside the first.
+/// Verdict on an answer compared with the first answer.
 struct AnswerJudgement {
     verdict: Verdict,
     told: String,

@@ -6,7 +6,7 @@ use crate::probe::answer::{
     ContinuationRequest, GreedyContinuation, ProbePrompt, ServerAnswer, TokenPosition,
 };
 
-/// A message of a conversation, and whose it is.
+/// A message of a conversation with its role.
 pub type ConversationMessage = (&'static str, &'static str);
 
 /// Rendered conversation.
@@ -18,12 +18,13 @@ pub enum RenderedConversation {
     Ids(Vec<u32>),
 }
 
-/// A server, in its own protocol. What it cannot do is refused in words.
+/// Protocol of a server. Unsupported requests return a
+/// [`MissingAnswer`](crate::probe::MissingAnswer) with the reason.
 pub trait ServerApi: Sync {
     /// The ids of a text; `special` tells whether those that begin and end a prompt stand around it.
     ///
     /// # Errors
-    /// As [`Refusal`](crate::probe::MissingAnswer) says; so do all others.
+    /// A [`MissingAnswer`](crate::probe::MissingAnswer), if the server does not answer the request.
     fn tokenize(&self, text: &str, special: bool) -> ServerAnswer<Vec<u32>>;
 
     /// Renders a conversation with the server's template; the next turn is the model's.

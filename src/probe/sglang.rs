@@ -9,6 +9,7 @@ use crate::probe::answer::{
 use crate::probe::client::Client;
 use crate::probe::server::{ConversationMessage, RenderedConversation, ServerApi};
 
+/// The protocol of SGLang.
 pub(super) struct Sglang<'c> {
     pub client: &'c Client,
     pub model: String,

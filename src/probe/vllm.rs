@@ -11,6 +11,7 @@ use crate::probe::answer::{
 use crate::probe::client::Client;
 use crate::probe::server::{ConversationMessage, RenderedConversation, ServerApi, as_messages};
 
+/// The protocol of vLLM.
 pub(super) struct Vllm<'c> {
     pub client: &'c Client,
     pub model: String,

@@ -17,7 +17,7 @@ pub enum ReferenceInput {
     Tokens(Vec<u32>),
 }
 
-/// A dump as it is asked for.
+/// A requested reference dump.
 #[derive(Clone, Debug)]
 pub struct DumpRequest<'o> {
     /// Engine.

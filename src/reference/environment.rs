@@ -10,7 +10,7 @@ use super::process::{ProcessObserver, ProcessTask, begin_log};
 use super::reference_folder::{LOCKED, ReferenceFolder, on_the_path};
 use crate::error::{Error, Result};
 
-/// A place where an engine can be run.
+/// A Python environment that can run an engine's script.
 #[derive(Clone, Debug)]
 pub struct PythonEnvironment {
     engine: ReferenceEngine,

@@ -26,7 +26,7 @@ const HELD: &str = ".held";
 /// A folder without such a file was begun just now, if it is no older than this.
 const BEGINNING: Duration = Duration::from_secs(60);
 
-/// Folders that were made for it, the innermost first: they go again if nothing comes into them.
+/// Folders created for an output, innermost first. Empty ones are removed again.
 #[derive(Debug)]
 struct CreatedFolders(Vec<PathBuf>);
 

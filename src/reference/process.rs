@@ -69,7 +69,7 @@ pub(super) fn begin_log(path: &Path) -> Result<()> {
     fs::write(path, "").map_err(Error::io("write", path))
 }
 
-/// The lines that may say why a program failed.
+/// The output lines that may explain a program's failure.
 #[derive(Default)]
 struct ErrorLines {
     error: String,

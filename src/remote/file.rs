@@ -29,7 +29,7 @@ const LONGEST: usize = 1 << 42;
 /// Maximum read-ahead, in bytes. It doubles with each sequential read.
 const FURTHEST_AHEAD: usize = 4 << 20;
 
-/// A file elsewhere, pinned, of which some blocks are here.
+/// A pinned remote file with its cached blocks.
 struct PinnedRemoteFile {
     url: Url,
     transport: Arc<dyn Transport>,

@@ -12,6 +12,7 @@ use super::Url;
 use super::transport::{LONGEST_TAG, RangeResponse, RequestFailure, Transport, may_pass, unreachable};
 use crate::network::{self, PacedBody, agent};
 
+/// Range requests over HTTP.
 #[derive(Debug)]
 pub(super) struct HttpTransport {
     agent: Agent,

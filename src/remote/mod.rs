@@ -100,7 +100,7 @@ fn transport(base: &Url, access: &RemoteAccess) -> Result<Arc<dyn transport::Tra
     Ok(Arc::new(http::HttpTransport::new(access.token.clone())))
 }
 
-/// A file, or the server's words for that it is not there, or not for us.
+/// A file, or the server's message if it does not exist or access is denied.
 type FileLookup = std::result::Result<LazyBytes, String>;
 
 /// Paths are the URLs as they are shown.

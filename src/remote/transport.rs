@@ -42,7 +42,7 @@ pub(super) enum RequestFailure {
     Final(String),
 }
 
-/// Bytes on their way.
+/// The response to a range request.
 pub(super) struct RangeResponse {
     /// Byte range in the file.
     pub range: Range<usize>,

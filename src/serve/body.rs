@@ -27,13 +27,13 @@ const SLOWEST: usize = 256 << 10;
 /// The unit in which room is counted.
 const KIB: usize = 1 << 10;
 
-/// Room for bodies.
+/// Memory that all request bodies share.
 pub struct BodyMemory {
     most: usize,
     room: Arc<Semaphore>,
 }
 
-/// A body, which takes room as long as it is held.
+/// A request body. It occupies shared memory until it is dropped.
 pub struct RequestBody {
     /// Bytes of the body.
     pub bytes: Vec<u8>,

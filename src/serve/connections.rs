@@ -107,12 +107,13 @@ fn service(
     })
 }
 
-/// The connections that wait for their clients, the longest first.
+/// Connections that wait for their clients, in order of waiting time.
 #[derive(Default)]
 struct WaitingConnections {
     line: Mutex<WaitingLine>,
 }
 
+/// The state of [`WaitingConnections`].
 #[derive(Default)]
 struct WaitingLine {
     last: u64,
@@ -132,11 +133,11 @@ impl WaitingConnections {
     }
 }
 
-/// A connection, as those see it who answer its requests.
+/// A connection, shared with the handlers of its requests.
 #[derive(Clone)]
 pub struct Connection(Arc<ConnectionSlot>);
 
-/// A connection's place in the line of those that wait.
+/// A connection's slot among the waiting connections.
 struct ConnectionSlot {
     waiting: Arc<WaitingConnections>,
     number: Mutex<Option<u64>>,
@@ -187,7 +188,7 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// While it lives, the body of a request is awaited.
+/// Guard: marks a connection as waiting for a request body until it is dropped.
 struct ClientWait(Connection);
 
 impl Drop for ClientWait {
@@ -196,7 +197,7 @@ impl Drop for ClientWait {
     }
 }
 
-/// While it lives, a request is answered.
+/// Guard: marks a connection as busy until it is dropped.
 struct AnswerGuard(Connection);
 
 impl AnswerGuard {
@@ -212,7 +213,7 @@ impl Drop for AnswerGuard {
     }
 }
 
-/// The body of an answer: once it is sent, the connection waits for its client again.
+/// A response body. When it is sent, its connection waits for the client again.
 struct AnswerBody {
     body: Body,
     _answering: AnswerGuard,

@@ -10,7 +10,7 @@ use crate::error::Error;
 /// Value of `Retry-After` for a client that was refused because the server is busy.
 const RETRY_SECONDS: &str = "1";
 
-/// A refusal: one message, and what of the request it is about.
+/// An error response: a message and the request field that it is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorResponse {
     status: StatusCode,

@@ -14,7 +14,7 @@ use crate::serve::text::{SequenceText, TokenPiece};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
-/// A sequence that is computed, a step at a time, and told of to who asked for it.
+/// The step-by-step computation of one sequence. Sends its events to the client.
 pub struct SequenceJob<'s> {
     order: SequenceRequest,
     numerics: &'s dyn Numerics,
@@ -39,7 +39,7 @@ pub enum SequenceOutcome {
 /// Payload that unwinds a pass whose client has disconnected. It is not a panic, and nothing is printed.
 struct ClientDisconnect;
 
-/// Looks on at no value, but is asked at each whether it will: there a pass can be left.
+/// A tap that ends a pass when the client has disconnected. It reads no values.
 struct DisconnectTap<'l>(&'l EventSender);
 
 impl DisconnectTap<'_> {

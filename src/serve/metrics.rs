@@ -21,23 +21,26 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 /// The status of a request whose client left before there was one, as nginx counts it.
 const LEFT: u16 = 499;
 
+/// Labels of the request counter.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct RequestLabels {
     route: String,
     status: u16,
 }
 
+/// Labels of the request duration.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct RouteLabels {
     route: String,
 }
 
+/// Labels of the sequence counter.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct OutcomeLabels {
     outcome: &'static str,
 }
 
-/// The counters. A clone counts the same.
+/// The server's counters. Clones share them.
 #[derive(Clone)]
 pub struct Metrics {
     requests: Family<RequestLabels, Counter>,
@@ -139,7 +142,7 @@ impl Metrics {
     }
 }
 
-/// A request without a whole answer; it is counted when the last who works on it drops it.
+/// A request whose answer is not complete. It is counted when its last clone is dropped.
 pub struct ActiveRequest {
     metrics: Metrics,
     route: String,

@@ -47,7 +47,7 @@ const SENDING: Duration = Duration::from_secs(2);
 /// Number of request bodies that are parsed at the same time.
 const LOOKING: usize = 4;
 
-/// A model that is served, and how.
+/// A served model with its numerics and limits.
 pub struct ServedModel {
     /// Name of the model in the API.
     pub name: String,
@@ -82,7 +82,7 @@ pub struct RequestLimits {
     pub body: usize,
 }
 
-/// A server as all its threads see it.
+/// The server state that all threads share.
 struct App {
     served: ServedModel,
     queue: Queue,

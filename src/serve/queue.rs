@@ -14,7 +14,7 @@ use crate::serve::text::TokenPiece;
 /// disconnected.
 pub type EventSender = UnboundedSender<(usize, SequenceEvent)>;
 
-/// A sequence to be computed. Everything about it has been checked.
+/// A checked request to compute one sequence.
 pub struct SequenceRequest {
     /// Index of the sequence in the request.
     pub index: usize,
@@ -54,7 +54,7 @@ pub struct SequenceEnd {
     pub text: String,
 }
 
-/// A queue with limited room.
+/// A queue of bounded length.
 pub struct Queue {
     state: Mutex<QueueState>,
     changed: Condvar,
@@ -64,6 +64,7 @@ pub struct Queue {
     pub room: usize,
 }
 
+/// The state of the queue.
 #[derive(Default)]
 struct QueueState {
     waiting: VecDeque<SequenceRequest>,

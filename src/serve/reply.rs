@@ -15,7 +15,7 @@ use crate::serve::text::TokenPiece;
 /// Stands for negative infinity, which JSON cannot express; the same number as in vLLM.
 const LEAST: f32 = -9999.0;
 
-/// Route of an answer.
+/// Route of a completion: plain or chat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompletionKind {
     /// `/v1/completions`.
@@ -36,7 +36,7 @@ pub struct Reply {
     generated: usize,
 }
 
-/// A part of what is told of one sequence, or all of it.
+/// Text and tokens of one sequence: a chunk of a stream, or the whole answer.
 #[derive(Default)]
 pub struct ResponsePart {
     index: usize,

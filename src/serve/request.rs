@@ -14,7 +14,7 @@ const DEFAULT_TOKENS: usize = 16;
 /// Maximum number of stop strings; OpenAI allows four.
 const MOST_STOPS: usize = 64;
 
-/// Something to read.
+/// One prompt: a text or token ids.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(untagged)]
 pub enum CompletionPrompt {
@@ -24,6 +24,7 @@ pub enum CompletionPrompt {
     Ids(Vec<u32>),
 }
 
+/// The `prompt` field: one prompt or several.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum CompletionPrompts {
@@ -32,7 +33,7 @@ enum CompletionPrompts {
     Ids(Vec<Vec<u32>>),
 }
 
-/// Options of both kinds of completions.
+/// Options of plain and chat completions.
 #[derive(Clone, Debug)]
 pub struct CompletionOptions {
     /// Maximum number of generated tokens, if given.
@@ -61,7 +62,7 @@ pub struct CompletionOptions {
     pub gives_ids: bool,
 }
 
-/// `/v1/completions`.
+/// A request to `/v1/completions`.
 pub struct CompletionRequest {
     /// Prompts.
     pub prompts: Vec<CompletionPrompt>,

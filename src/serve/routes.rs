@@ -22,6 +22,7 @@ use crate::serve::request::{CompletionOptions, CompletionPrompt, CompletionReque
 use crate::serve::stream::streamed;
 use crate::tokenizer::Chat;
 
+/// Result of a route's handler.
 type RouteResult = Result<Response, ErrorResponse>;
 
 /// Returns all routes.

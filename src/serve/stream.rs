@@ -14,7 +14,7 @@ use crate::serve::metrics::ActiveRequest;
 use crate::serve::queue::SequenceEvent;
 use crate::serve::reply::{Reply, ResponsePart};
 
-/// A stream, and what it still has to say.
+/// Server-sent events of one answer.
 struct EventStream {
     reply: Reply,
     receiver: UnboundedReceiver<(usize, SequenceEvent)>,

@@ -6,7 +6,7 @@ use crate::engine::TokenScore;
 use crate::error::Result;
 use crate::tokenizer::{SpecialTokens, TextStream, Tokenizer};
 
-/// A token and what is known of it.
+/// A token with its text and log-probability.
 #[derive(Clone, Debug)]
 pub struct TokenPiece {
     /// Token id.

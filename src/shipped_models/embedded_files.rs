@@ -1,6 +1,6 @@
 //! Files inside the program: the minimum that the main command needs on a machine without other files.
 
-/// A file of `checkpoints`, by its path there, and its bytes.
+/// A file of `checkpoints`: its path there and its content.
 pub(super) type EmbeddedFile = (&'static str, &'static [u8]);
 
 macro_rules! embedded {

@@ -16,7 +16,7 @@ pub const VARIABLE: &str = "XCHECK_CHECKPOINTS";
 pub(super) const HOW_TO_GET: &str = "the models are in the folder 'checkpoints' of xcheck's repository: set \
                                      XCHECK_CHECKPOINTS to that folder, or copy it to ~/.local/share/xcheck/";
 
-/// The files of one model, by their paths in its folder.
+/// The files of one shipped model, by path in its folder.
 #[derive(Debug)]
 pub struct ShippedFiles {
     model: &'static str,

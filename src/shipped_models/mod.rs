@@ -14,7 +14,7 @@ use crate::format::FileBytes;
 use crate::model::ModelFiles;
 use crate::tokenizer::{HuggingFaceFiles, TokenizerFiles};
 
-/// A model that ships, in every format it ships in, with dumps that real engines made of it.
+/// A shipped model in all its formats, with dumps of real engines.
 pub struct ShippedModel {
     /// The name it is asked for by.
     pub name: &'static str,
@@ -67,7 +67,7 @@ pub fn model(name: &str) -> Option<&'static ShippedModel> {
     MODELS.iter().find(|model| model.name == name)
 }
 
-/// A dump that ships: its model, its name, its file.
+/// A shipped dump: its model, its name and its file.
 pub type ShippedDump = (&'static str, String, FileBytes);
 
 /// The models that ship and are on this machine.

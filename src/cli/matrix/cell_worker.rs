@@ -20,7 +20,7 @@ use crate::matrix::{
 };
 use crate::report::{self, Read, ReportDir};
 
-/// The worker for cells.
+/// Runs the cells of a matrix, or reads their cached reports.
 pub struct CellWorker<'w> {
     plan: &'w MatrixPlan,
     place: &'w MatrixFolder,

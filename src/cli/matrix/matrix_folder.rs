@@ -21,7 +21,7 @@ const SEAL: &str = "matrix.key";
 /// File with the key of the made input that the report compares.
 const MADE: &str = "made.key";
 
-/// The folder.
+/// The folder of a matrix, locked by one process at a time.
 pub struct MatrixFolder {
     folder: PathBuf,
     lock: File,

@@ -31,7 +31,7 @@ const ETAG: &str = "ETag ";
 /// Maximum length of a library's message.
 const LONGEST_MESSAGE: usize = 500;
 
-/// A bucket.
+/// A cloud bucket.
 pub(super) struct CloudBucket {
     store: Box<dyn ObjectStore>,
     /// The endpoint and the account, which addresses do not name.
@@ -147,7 +147,7 @@ fn answer(result: GetResult, runtime: Runtime) -> Result<RangeResponse, RequestF
     Ok(RangeResponse { range, total, pin, in_parts: true, body })
 }
 
-/// A body, waited for as it is read.
+/// A response body, read synchronously.
 struct StreamedBody {
     runtime: Runtime,
     stream: BoxStream<'static, object_store::Result<Bytes>>,

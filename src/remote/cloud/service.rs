@@ -71,7 +71,7 @@ pub(super) fn source_of(error: &(dyn Error + 'static)) -> Option<String> {
     None
 }
 
-/// Makes connections for a store; `variables` is what a user may set for it.
+/// Makes HTTP connections for an object store. `variables` lists the environment variables for its credentials.
 #[derive(Debug)]
 pub(super) struct Connector {
     pub variables: &'static str,
@@ -89,6 +89,7 @@ impl HttpConnector for Connector {
     }
 }
 
+/// HTTP service of an object store.
 #[derive(Debug)]
 struct Service {
     agent: Agent,
@@ -179,7 +180,7 @@ fn code(text: &str) -> Option<&str> {
     is_name.then_some(code)
 }
 
-/// A body on its way, which is waited for block by block.
+/// A response body that arrives block by block.
 struct BodyBlocks(Mutex<BodyReader<'static>>);
 
 impl Body for BodyBlocks {
