@@ -23,8 +23,8 @@ use crate::cli::references::dumps_named;
 use crate::cli::shard_options::ShardOptions;
 use crate::cli::stream_options::StreamOptions;
 use crate::cli::texts::texts;
-use crate::compare::{Role, Row, Verdict};
-use crate::diagnose::{Mode, Outcome, Rounding, Rules, cross_check_dumps};
+use crate::compare::{Role, SiteResult, Verdict};
+use crate::diagnose::{EngineRounding, Mode, Outcome, Rules, cross_check_dumps};
 use crate::dump::{Dump, Producer};
 use crate::error::{Error, Result};
 use crate::report::{Comparison, ModelRecord, Report, Timing};
@@ -138,7 +138,7 @@ fn compared(args: &Args, candidate: NamedDump, reference: NamedDump) -> Result<C
         gate: args.gate.gate(),
         mode: Mode::Accumulated,
         role: Role::Reference,
-        rounding: Rounding::Stated,
+        rounding: EngineRounding::Stated,
         is_stated: true,
         suppositions: &[],
         causes: args.causes.are_sought(),
@@ -202,7 +202,7 @@ fn audit_both(args: &Args, model: &str, output: &Output) -> Result<Report> {
 
 /// Describes the largest relative difference of two dumps.
 fn apart(outcome: &Outcome) -> String {
-    let error = |row: &Row| row.accumulated.as_ref().map_or(0.0, |found| found.errors.max_scaled);
+    let error = |row: &SiteResult| row.accumulated.as_ref().map_or(0.0, |found| found.errors.max_scaled);
     let real = outcome.rows.iter().filter(|row| row.site.point.kind() == ValueKind::Real);
     match real.max_by(|a, b| error(a).total_cmp(&error(b))) {
         None => "the two dumps have nothing in common to compare".to_owned(),

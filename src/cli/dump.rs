@@ -13,7 +13,7 @@ use crate::cli::prompt::PromptOptions;
 use crate::cli::supposing::run_supposing;
 use crate::cli::target::Variant;
 use crate::compare::Verdict;
-use crate::dump::{Input, Layout, Manifest, ModelInfo, Producer, Recorder};
+use crate::dump::{DumpInput, Layout, Manifest, ModelInfo, Producer, Recorder};
 use crate::engine::{self, RunInput};
 use crate::error::{Error, Result};
 use crate::model::Model;
@@ -129,6 +129,6 @@ fn manifest(
     let info =
         ModelInfo { name: variant.name.clone(), architecture: model.architecture().to_owned(), sha256: None };
     let layout = Layout { rope_pairing: model.dimensions().rope_pairing };
-    let input = Input { prompt, tokens: tokens.to_vec(), ..Input::default() };
+    let input = DumpInput { prompt, tokens: tokens.to_vec(), ..DumpInput::default() };
     Manifest::new(producer, info, layout, input, Vec::new())
 }

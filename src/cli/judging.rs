@@ -22,14 +22,14 @@ use crate::cli::target::{Target, Variant, record};
 use crate::cli::texts::texts;
 use crate::cli::unsaid::{cache_of_rows, contradiction_of_dtype, dtype_of_values, holds_results_alone};
 use crate::cli::unsaid_integers::{about_integers, common_products, says_nothing_of_products, with_integers};
-use crate::compare::{Gate, Role, Row, Selection, Tolerances, Verdict};
-use crate::diagnose::{Mode, Outcome, Rounding, Rules, cross_check};
+use crate::compare::{Gate, Role, Selection, SiteResult, Tolerances, Verdict};
+use crate::diagnose::{EngineRounding, Mode, Outcome, Rules, cross_check};
 use crate::dump::Producer;
 use crate::error::{Error, Result};
 use crate::exact::{IntegerProducts, Profile};
 use crate::model::LoadedModel;
 use crate::numerics::Numerics;
-use crate::report::{Comparison, Sharded, Timing};
+use crate::report::{Comparison, ShardedComparison, Timing};
 
 /// Options for the errors to measure.
 #[derive(Clone, Debug, Default, Args)]
@@ -296,7 +296,7 @@ impl Judging<'_> {
         (variant, loaded): (&Variant, &LoadedModel),
         outcome: Outcome,
         started: SystemTime,
-        sharded: Option<Sharded>,
+        sharded: Option<ShardedComparison>,
     ) -> Result<Comparison> {
         Ok(Comparison {
             model: record(&self.target.name, variant, loaded)?,
@@ -456,7 +456,7 @@ impl Judging<'_> {
                 let is_off = found
                     .rows
                     .iter()
-                    .filter_map(Row::bound_ratio)
+                    .filter_map(SiteResult::bound_ratio)
                     .any(|bound_ratio| bound_ratio >= LEAST_OF_NOISE);
                 let is_seen = match numerics.cache_noise() > 0.0 {
                     true => is_off,
@@ -556,7 +556,7 @@ impl Judging<'_> {
     ) -> Result<Outcome> {
         let said = self.rules(way.is_stated, named, role, loaded, suppositions);
         let rounding = match (said.rounding, way.shown) {
-            (Rounding::Stated, Some(shown)) => Rounding::Shown(shown),
+            (EngineRounding::Stated, Some(shown)) => EngineRounding::Shown(shown),
             (said, _) => said,
         };
         let budget = self.options.causes.budget();
@@ -582,7 +582,7 @@ impl Judging<'_> {
             gate: self.options.mode.gate(),
             mode: self.mode,
             role,
-            rounding: self.options.mode.profile().map_or(Rounding::Stated, Rounding::Demanded),
+            rounding: self.options.mode.profile().map_or(EngineRounding::Stated, EngineRounding::Demanded),
             is_stated,
             suppositions,
             causes: self.options.causes.are_sought(),

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::change::CauseKind;
 use crate::checkpoint::{Point, Site};
-use crate::compare::{Role, Row, Verdict};
+use crate::compare::{Role, SiteResult, Verdict};
 use crate::diagnose::{Finding, Outcome};
-use crate::report::paint::Paint;
+use crate::report::terminal_style::TerminalStyle;
 use crate::report::text::{self, WIDTH, clean, count, fit};
 use crate::report::{Comparison, Report, advice};
 
@@ -19,7 +19,7 @@ enum Predicate {
 }
 
 /// The lines before the table; `page` is the path of `report.html`, if it is written.
-pub fn lines(report: &Report, page: Option<&str>, paint: Paint) -> Vec<String> {
+pub fn lines(report: &Report, page: Option<&str>, paint: TerminalStyle) -> Vec<String> {
     let mut bad: Vec<&Comparison> =
         report.results.iter().filter(|result| !result.outcome.verdict.is_good()).collect();
     bad.sort_by_key(|result| std::cmp::Reverse(result.outcome.verdict));
@@ -58,7 +58,7 @@ fn word(verdict: Verdict) -> String {
     verdict.name().to_uppercase()
 }
 
-fn painted(mut lines: Vec<String>, verdict: Verdict, paint: Paint) -> Vec<String> {
+fn painted(mut lines: Vec<String>, verdict: Verdict, paint: TerminalStyle) -> Vec<String> {
     if let Some(first) = lines.first_mut() {
         let name = word(verdict);
         *first = first.replacen(&name, &paint.verdict(verdict, &name), 1);
@@ -76,7 +76,7 @@ fn of_a_pass(report: &Report) -> String {
 }
 
 /// The lines on one dump: its sentence, the cause with the command that confirms it, and the page.
-fn told(result: &Comparison, page: Option<&str>, paint: Paint) -> Vec<String> {
+fn told(result: &Comparison, page: Option<&str>, paint: TerminalStyle) -> Vec<String> {
     let outcome = &result.outcome;
     let cause = outcome.cause().filter(|cause| !is_refuted(cause));
     let head = format!("{}  ", word(outcome.verdict));
@@ -132,7 +132,7 @@ fn of_cause(outcome: &Outcome, cause: &Finding) -> String {
     }
 }
 
-fn of_row(outcome: &Outcome, row: &Row, guess: Option<&Finding>) -> String {
+fn of_row(outcome: &Outcome, row: &SiteResult, guess: Option<&Finding>) -> String {
     let before = outcome.before_divergence().len();
     let before = match before {
         0 => "no earlier tap is recorded".to_owned(),

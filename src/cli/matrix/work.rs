@@ -16,7 +16,7 @@ use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::kept::Kept;
 use crate::matrix::{Cell, Children, Done, Found, Inputs, Make, Plan};
-use crate::report::{self, Read, ReportDir};
+use crate::report::{self, ReportContent, ReportDir};
 
 /// The worker for cells.
 pub struct Work<'w> {
@@ -189,8 +189,8 @@ fn read(folder: &Path) -> Result<Found, String> {
         return Err(String::new());
     }
     match report::read(&file) {
-        Ok(Read::Report(report)) => Ok(Found::of(&report)),
-        Ok(Read::Refused(message)) => Err(message),
+        Ok(ReportContent::Report(report)) => Ok(Found::of(&report)),
+        Ok(ReportContent::Refused(message)) => Err(message),
         Err(error) => Err(error.to_string()),
     }
 }
