@@ -16,7 +16,7 @@ use crate::tensor::RopePairing;
 use crate::view::View;
 use crate::weight::DType;
 
-/// A dump, and what was found out about it.
+/// A dump with the properties that a comparison has found.
 #[derive(Debug)]
 pub struct ComparedDump<'d> {
     /// The dump.

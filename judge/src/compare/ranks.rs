@@ -40,7 +40,7 @@ impl Ranks {
     }
 }
 
-/// Both sides.
+/// The top tokens of both sides.
 pub(super) struct RankPair {
     pub(super) candidate: Ranks,
     pub(super) reference: Ranks,

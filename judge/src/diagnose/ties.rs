@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::measure::WorstElement;
 use crate::tensor::Tensor;
 
-/// Whose logits tell how close a choice was.
+/// The source of the logits that measure the margin of a choice.
 pub(super) enum LogitSource<'s> {
     /// A dump and our engine, whose preferences are known by pass; and what was read within passes.
     Engine { held: &'s ComparedDump<'s>, role: Role, margins: HashMap<usize, f64>, read_on: Vec<DraftToken> },

@@ -17,7 +17,7 @@ use crate::map::tokens::MapTokens;
 use crate::view::View;
 use crate::weight::{DType, StoredTensor};
 
-/// Facts besides the file and the map.
+/// The facts that reading with a map needs besides the file and the map.
 #[derive(Clone, Debug, Default)]
 pub struct MapContext {
     /// Input tokens.

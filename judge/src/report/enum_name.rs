@@ -9,7 +9,7 @@ use crate::compare::{Doubt, Gate, Role, Statistic, Verdict};
 use crate::diagnose::{CauseSearch, Mode};
 use crate::weight::DType;
 
-/// One of a few, each with its word.
+/// An enum whose variants have names in `report.json`.
 pub trait NamedEnum: Copy + 'static {
     const ALL: &'static [Self];
     /// Words of earlier versions of the report.
@@ -18,7 +18,7 @@ pub trait NamedEnum: Copy + 'static {
     fn word(self) -> &'static str;
 }
 
-/// Stands for what has a word.
+/// A variant that is serialised by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EnumName<T>(pub T);
 

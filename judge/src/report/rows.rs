@@ -79,7 +79,7 @@ impl From<WaiverRow> for Waiver {
     }
 }
 
-/// By what a row was judged.
+/// The criteria by which a row was judged.
 #[derive(Serialize, Deserialize)]
 struct JudgementRow {
     gate: EnumName<Gate>,

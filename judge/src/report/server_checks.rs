@@ -9,7 +9,7 @@ use crate::report::terminal_style::TerminalStyle;
 use crate::report::text::WIDTH;
 use crate::report::text::{clean, wrap};
 
-/// A server, what it can be asked for, and what was found by asking.
+/// A server with the results of its own checks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServerReport {
     /// Its address.

@@ -72,7 +72,7 @@ pub fn recorded_equals_unrecorded(subject: CheckSubject) -> Result<CheckResult> 
     Ok(tally.checked(NAME))
 }
 
-/// Looks at everything.
+/// A tap that asks for every value and keeps none.
 struct ObservingTap;
 
 impl Tap for ObservingTap {

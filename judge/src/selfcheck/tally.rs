@@ -4,7 +4,7 @@ use crate::compare::Verdict;
 use crate::selfcheck::CheckResult;
 use crate::selfcheck::variety::Variety;
 
-/// Counts them, and how far apart they are.
+/// Counts logits that differ, with their largest difference.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LogitsTally {
     numbers: usize,

@@ -4,7 +4,7 @@
 //! else those that remain are told. What does not hold is not said.
 
 mod bos_token;
-mod budget;
+pub(super) mod budget;
 mod cause;
 mod cause_text;
 mod dumps;

@@ -24,7 +24,7 @@ const MOST_PRODUCTS: usize = 1 << 28;
 /// Largest ratio to the best error, or to the noise floor, at which a change counts as equally good.
 const AS_WELL: f64 = 3.0;
 
-/// In which passes a change is made.
+/// The passes in which a change is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChangePasses {
     /// All.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::checkpoint::{Point, Site};
 
-/// Knows the layers of a model: of each, whether it sees no more than a window.
+/// Describes sites by their layers. For each layer, it stores true if attention is limited to a window.
 pub(super) struct SiteDescription<'p> {
     pub(super) slides: &'p [bool],
 }
