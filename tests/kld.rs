@@ -160,7 +160,7 @@ fn what_is_wrong_with_a_file_is_one_message() {
         (
             ROWS + 4,
             &1f32.to_le_bytes(),
-            "chunk 0, row 0: the least log-probability is 1, expected a logarithm from -38.2 to 0",
+            "chunk 0, row 0: the least log-probability is 1, expected a log-probability from -38.2 to 0",
         ),
         (ROWS, &zeros, "chunk 0, row 0: the sum of its probabilities is 512"),
         (ROWS, &tenfold, "chunk 0, row 0: the scale is 10, expected 0 to 4.9e-4"),

@@ -1,4 +1,4 @@
-//! A dump as it is compared: its values in the canonical layout, and the choices that its tokens tell.
+//! A dump in a comparison: its values in the canonical layout, and its greedy choices.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! Tokens that a run has read within a pass, which no later pass tells of.
+//! Draft tokens: tokens that a greedy run reads in the pass of the token before.
 
 use crate::compare::compared_dump::ComparedDump;
 use crate::ops::sampling::argmax;

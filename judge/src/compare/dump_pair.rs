@@ -44,7 +44,7 @@ pub struct SitePair {
     pub found: Result<ArrayComparison, String>,
 }
 
-/// Two dumps, as far as they can be compared.
+/// A candidate and a reference dump with their common positions.
 #[derive(Debug)]
 pub struct DumpPair<'d> {
     candidate: &'d ComparedDump<'d>,

@@ -8,7 +8,7 @@ use crate::tensor::Tensor;
 use crate::view::View;
 use crate::weight::DType;
 
-/// The meaning of a stored value when a run continues with it.
+/// The precision of a stored value that a run continues with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputPrecision {
     /// The value that the dump's engine computed with.

@@ -65,7 +65,7 @@ impl EngineProperties {
     }
 }
 
-/// Compares every value with the dump's; nothing is stored but the measurements.
+/// A tap that compares every value with the dump's and stores only the measurements.
 #[derive(Debug)]
 pub struct LiveComparison<'d> {
     held: &'d ComparedDump<'d>,

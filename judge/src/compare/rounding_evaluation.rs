@@ -1,4 +1,4 @@
-//! Evaluation by rounding: whether it explains the results of both sides from the same inputs.
+//! Evaluation of both sides of a site: rounding explains their results from the same inputs, or not.
 
 use crate::compare::Role;
 use crate::exact::{

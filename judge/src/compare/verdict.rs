@@ -147,7 +147,7 @@ impl NoiseFloor {
     pub const FAR: f64 = excess::FAR;
 }
 
-/// One tapped value, compared.
+/// The compared values of one site, with their verdict.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SiteResult {
     /// Tap, layer and pass of the judged run.

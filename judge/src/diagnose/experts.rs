@@ -30,7 +30,7 @@ pub(super) fn router_of(experts: Site) -> Site {
     Site { point: Point::RouterLogits, ..experts }
 }
 
-/// Knows which choices rounding decides.
+/// The data that decides whether rounding explains a different expert choice.
 pub(super) struct Routing<'p> {
     pub(super) preferences: &'p Preferences,
     pub(super) floors: &'p RunNoiseFloors,

@@ -105,7 +105,7 @@ fn excesses(
     errors.iter().filter_map(of_site).collect()
 }
 
-/// Keeps the values of the first run, and measures how far those of the others are from them.
+/// A tap that stores the values of the first run and measures the differences of later runs.
 struct NoiseFloorTap<'s> {
     setting: &'s RunContext<'s>,
     sites: &'s HashSet<Site>,

@@ -1,4 +1,4 @@
-//! The noise floor, if a verdict depends on it.
+//! Verdicts that depend on the noise floor: measures it and decides them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -295,7 +295,7 @@ impl UnitRows<'_> {
     }
 }
 
-/// Room that a dump does not state.
+/// Roundings that a dump does not state, with the reason to assume them.
 struct UnstatedRoundings {
     room: ExtraRoundings,
     /// The reason for a row that only this explains.

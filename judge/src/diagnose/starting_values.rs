@@ -1,4 +1,4 @@
-//! Start of an operation: the nearest recorded values. A dump with fewer taps is judged more coarsely.
+//! Starting values of an operation: the nearest recorded ones. A dump with fewer taps is judged more coarsely.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};

@@ -34,7 +34,7 @@ impl LogitSource<'_> {
     }
 }
 
-/// One choice of the candidate and another of the reference.
+/// A position at which candidate and reference choose different tokens.
 #[derive(Clone, Copy)]
 pub(super) struct TokenDifference {
     /// The position of the token that they follow.

@@ -22,7 +22,7 @@ use crate::weight::DType;
 /// A site by positions instead of passes.
 type PositionSite = (Point, Option<usize>, Range<usize>);
 
-/// Rows as they are judged.
+/// The rows of one unit, with what their verdicts depend on.
 pub(super) struct UnitRows<'r> {
     pub(super) rules: Rules<'r>,
     architecture: String,
@@ -41,7 +41,7 @@ pub(super) struct UnitRows<'r> {
     pub(super) behind: HashMap<Site, Vec<Site>>,
 }
 
-/// The two sides, and the logits that decide ties.
+/// The data that decides whether different choices are ties.
 pub(super) struct TieEvidence<'r> {
     pub(super) sides: LogitSource<'r>,
     /// With our engine on one side, what measures rounding.

@@ -38,7 +38,7 @@ impl TapDistance {
     }
 }
 
-/// The two sides of a comparison.
+/// An array and a tap to compare.
 pub(super) struct ArrayAndTap<'s> {
     pub theirs: &'s [f32],
     pub ours: &'s [f32],

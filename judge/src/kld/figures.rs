@@ -38,7 +38,7 @@ pub struct TokenStatistics {
     pub percentiles: Vec<(f64, f64)>,
 }
 
-/// Everything that llama-perplexity's table has, and intervals.
+/// The figures of llama-perplexity's table, with intervals.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KldFigures {
     /// Perplexity of the other.

@@ -217,7 +217,7 @@ impl<'r> ModelPredictions<'r> {
     }
 }
 
-/// Keeps the logits of a pass, and looks at nothing else.
+/// A tap that stores only the logits of a pass.
 #[derive(Default)]
 struct PassLogits(Option<Tensor>);
 

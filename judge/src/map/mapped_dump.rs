@@ -1,4 +1,4 @@
-//! Arrays to a dump, by a map.
+//! Arrays of a file, read as a dump with a map.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;

@@ -16,7 +16,7 @@ use crate::report::figures::JsonNumber;
 use crate::report::json::{check_version, json};
 use crate::report::{Report, RunFailure, ServerCheck};
 
-/// The content of a report.
+/// The content of a report of any build, as read from `report.json`.
 #[derive(Clone, Debug)]
 pub struct RecordedReport {
     /// The version and commit of the program that wrote it, and the arguments.
@@ -29,7 +29,7 @@ pub struct RecordedReport {
     pub checks: Vec<ServerCheck>,
 }
 
-/// The report's content about a dump.
+/// The content of a recorded report about one dump.
 #[derive(Clone, Debug)]
 pub struct RecordedDump {
     /// Its name.
@@ -48,7 +48,7 @@ pub struct RecordedDump {
     pub rows: Vec<RecordedRow>,
 }
 
-/// The report's content about a value.
+/// A row of a recorded report: the results at one site.
 #[derive(Clone, Debug)]
 pub struct RecordedRow {
     /// The tap's name.

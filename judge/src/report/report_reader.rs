@@ -1,4 +1,4 @@
-//! A report again, of its `report.json`.
+//! Reads a report from its `report.json`.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};

@@ -13,7 +13,7 @@ use crate::report::error_map_row::ErrorMapRow;
 use crate::report::figures::{JsonNumber, MeasurementRow};
 use crate::weight::DType;
 
-/// One tap, layer and pass.
+/// A row of `report.json`: the results at one site.
 #[derive(Serialize, Deserialize)]
 pub struct ReportRow {
     tap: EnumName<Point>,

@@ -32,7 +32,7 @@ pub struct ServerReport {
     pub checks: Vec<ServerCheck>,
 }
 
-/// One thing that was looked at.
+/// The result of one check of a server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServerCheck {
     /// Subject: `tokens`, `answer`, `self` or `model`.

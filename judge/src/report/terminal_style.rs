@@ -1,4 +1,4 @@
-//! Colour, where it is wanted: for verdicts, and weight to tell titles from small print.
+//! Colour and weight of text in a terminal.
 
 use anstyle::{AnsiColor, Style};
 

@@ -80,7 +80,7 @@ pub enum SelfTestJob<'b> {
     Twin(&'b TestModel, &'static str, CorrectDump),
 }
 
-/// Everything that was judged.
+/// The counts of all judged faults and correct dumps.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct SelfTestTable {
     /// By kind of change.

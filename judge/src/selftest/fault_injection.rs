@@ -38,7 +38,7 @@ pub fn plants_of(bed: &TestModel) -> Result<Vec<InjectedFault>> {
     Ok(plants.found)
 }
 
-/// Looks which changes have a meaning anywhere.
+/// A search for the changes that apply to a model.
 struct FaultSearch<'p> {
     traced: &'p TracedNumerics<'p>,
     book: &'p ModelOperations,

@@ -53,7 +53,7 @@ impl DumpForm {
     pub const FULL: Self = Self { thinned: RecordedTaps::Full, stored: DType::F32 };
 }
 
-/// Keeps values, until they are a dump.
+/// A tap that stores values and makes a dump of them.
 pub struct MemoryDump {
     manifest: Manifest,
     form: DumpForm,

@@ -80,7 +80,7 @@ impl Fault {
     }
 }
 
-/// Plants a factor.
+/// A tap that injects a fault as a factor.
 struct FaultFactor {
     fault: Fault,
     factor: f64,

@@ -1,4 +1,4 @@
-//! Test bed: a model for injected faults, the engine that writes the dump, and ours.
+//! A model for injected faults, the engine that writes the dump, and ours.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ pub const ARITHMETICS: [&str; 4] = ["f32", "bf16", "llama.cpp", "other-order"];
 /// Input tokens; modulo the vocabulary size for small vocabularies.
 pub const PROMPT: [u32; 11] = [1, 9, 17, 200, 77, 301, 45, 45, 260, 13, 5];
 
-/// The effect of a change in a run.
+/// The effect of an injected change in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ChangeEffect {
     /// Number of changed operations.

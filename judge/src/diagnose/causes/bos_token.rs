@@ -91,7 +91,7 @@ fn explains(setting: &RunContext, row: &SiteResult, logits: &Tensor, shift: isiz
     Ok(known.len() >= FEWEST && known.iter().all(is_near))
 }
 
-/// Keeps the logits of a run of one pass.
+/// A tap that stores the logits of a run of one pass.
 struct RunLogits(Option<Tensor>);
 
 impl Tap for RunLogits {

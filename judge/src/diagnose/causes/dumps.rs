@@ -39,7 +39,7 @@ pub(super) fn other_activation(
     }))
 }
 
-/// One activation as a dump holds it: what entered and what left.
+/// The recorded inputs and the output of one activation function.
 struct RecordedActivation {
     /// `[T, F]`, where the architecture has a gate.
     gate: Option<Tensor>,
