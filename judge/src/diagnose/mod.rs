@@ -1,5 +1,6 @@
 //! The first divergence of two runs, and whether an operation made its error or inherited it.
 
+mod budget;
 mod case;
 mod causes;
 mod chances;
@@ -21,8 +22,9 @@ mod streamed;
 mod ties;
 mod weigh;
 
+pub use budget::Budget;
 pub use case::{OwnTokens, check_case};
-pub use causes::{Budget, Cause, Finding, Fit, Sought, Told};
+pub use causes::{Cause, Finding, Fit, Sought, Told};
 pub use check::{Finished, Work, cross_check, cross_check_dumps, cross_check_units};
 pub use conclude::{NOT_RECORDED, conclude, once_each};
 pub use evidence::{Basis, Evidence, Missing};

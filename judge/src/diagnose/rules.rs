@@ -2,7 +2,7 @@
 
 use crate::change::Supposition;
 use crate::compare::{Gate, Role, Selection, Tolerances};
-use crate::diagnose::causes::Budget;
+use crate::diagnose::budget::Budget;
 use crate::exact::Profile;
 
 /// The rules of a comparison.

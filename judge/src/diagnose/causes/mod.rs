@@ -4,7 +4,6 @@
 //! else those that remain are told. What does not hold is not said.
 
 mod beginning;
-mod budget;
 mod cause;
 mod dumps;
 mod experts;
@@ -19,7 +18,6 @@ mod stage;
 mod tokens;
 mod words;
 
-pub use budget::Budget;
 pub use cause::{Cause, Fit, Sought, Told, grouped};
 pub use finding::Finding;
 pub(super) use tokens::of_prompt;
@@ -27,7 +25,7 @@ pub(super) use tokens::of_prompt;
 use crate::change::{CauseKind, OperationChange, SiteContext, catalogue};
 use crate::checkpoint::{Point, Site, ValueKind};
 use crate::compare::{Row, Unexplained, Verdict};
-use crate::diagnose::causes::budget::Deadline;
+use crate::diagnose::budget::{Budget, Deadline};
 use crate::diagnose::causes::rerun::{Passes, Rerun};
 use crate::diagnose::causes::stage::Bench;
 use crate::diagnose::causes::words::Words;

@@ -3,7 +3,7 @@
 use crate::change::{CauseKind, ModelOperations, OperationChange, SiteContext, Supposition, catalogue};
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Continue, Floor, Found, Row, Selection};
-use crate::diagnose::causes::budget::Deadline;
+use crate::diagnose::budget::Deadline;
 use crate::diagnose::causes::stage::{Bench, Searched};
 use crate::diagnose::causes::{Changes, in_order};
 use crate::diagnose::runs::{Again, Setting};
