@@ -687,7 +687,7 @@ pub(super) fn about_arithmetic(producer: &Producer, names: &[&str], told: &str) 
         );
     }
     format!(
-        "the dump does not state its arithmetic for these weights: run with {}, reported for {told}",
+        "the dump does not state its arithmetic for these weights: xcheck ran {} and reports {told}",
         names.join(" and ")
     )
 }
