@@ -370,8 +370,10 @@ impl Judging<'_> {
         if let Some(doubt) = self.doubt_of_caches(&outcome, way, named, &by, loaded)? {
             outcome.doubt(&doubt);
         }
-        if let Some(verdict) = self.confirmed(&outcome, way, numerics, named, role, loaded)? {
-            outcome.confirm(verdict);
+        if !self.options.shard.is_given() {
+            self.confirm_causes(&mut outcome, |supposed| {
+                self.supposing(supposed, way, numerics, false, named, role, loaded)
+            });
         }
         if !way.is_stated {
             let names: Vec<_> = way.choices.iter().map(|numerics| numerics.name()).collect();
@@ -507,28 +509,34 @@ impl Judging<'_> {
         products.into_iter().filter_map(way).collect()
     }
 
-    /// Returns the verdict with the first cause supposed; `None` if `--suppose` cannot express it, or it is
-    /// limited to some layers.
-    fn confirmed(
-        &self,
-        outcome: &Outcome,
-        way: &Way,
-        numerics: &dyn Numerics,
-        named: &NamedDump,
-        role: Role,
-        loaded: &LoadedModel,
-    ) -> Result<Option<Verdict>> {
-        let is_asked = outcome.verdict == Verdict::Fail && !self.options.shard.is_given();
-        let cause = outcome.cause().filter(|_| is_asked);
-        let Some(changes) = cause.and_then(|cause| cause.changes()) else { return Ok(None) };
+    /// Runs the model with the first cause supposed, or else with all causes, and records whether this explains every failure.
+    fn confirm_causes(&self, outcome: &mut Outcome, by: impl Fn(&[Supposition]) -> Result<Outcome>) {
+        let is_cause = |at: &usize| outcome.findings[*at].kind.is_cause();
+        let causes: Vec<usize> = (0..outcome.findings.len()).filter(is_cause).collect();
+        let Some(&first) = causes.first().filter(|_| outcome.verdict == Verdict::Fail) else { return };
         let own = self.options.suppositions();
-        let Ok(changes) = changes.map(Supposition::named).collect::<Result<Vec<_>, _>>() else {
-            return Ok(None);
+        let verdict_of = |causes: &[usize], outcome: &Outcome| -> Option<Verdict> {
+            let mut changes: Vec<&str> = Vec::new();
+            for &at in causes {
+                let of_cause = outcome.findings[at].changes()?;
+                changes.extend(of_cause);
+            }
+            changes.sort_unstable();
+            changes.dedup();
+            let changes = changes.into_iter().map(Supposition::named).collect::<Result<Vec<_>, _>>().ok()?;
+            let supposed: Vec<_> = own.iter().cloned().chain(changes).collect();
+            // A change that cannot be made of this model confirms nothing, and is no error of the dump.
+            Some(by(&supposed).ok()?.verdict)
         };
-        let suppositions: Vec<_> = own.into_iter().chain(changes).collect();
-        // A change that cannot be made of this model confirms nothing, and is no error of the dump.
-        let found = self.supposing(&suppositions, way, numerics, false, named, role, loaded);
-        Ok(found.ok().map(|found| found.verdict))
+        let alone = verdict_of(&[first], outcome);
+        let is_refuted = alone.is_some_and(|verdict| !verdict.is_good());
+        let together = Some(&causes).filter(|all| is_refuted && all.len() > 1);
+        let together = together.and_then(|all| verdict_of(all, outcome)).filter(|verdict| verdict.is_good());
+        match (alone, together) {
+            (_, Some(verdict)) => outcome.confirm(&causes, verdict),
+            (Some(verdict), None) => outcome.confirm(&[first], verdict),
+            (None, None) => {}
+        }
     }
 
     fn by(
@@ -679,7 +687,7 @@ pub(super) fn about_arithmetic(producer: &Producer, names: &[&str], told: &str) 
         );
     }
     format!(
-        "the dump does not state its arithmetic for these weights: run with {}, reported for {told}",
+        "the dump does not state its arithmetic for these weights: xcheck ran {} and reports {told}",
         names.join(" and ")
     )
 }

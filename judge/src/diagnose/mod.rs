@@ -1,5 +1,6 @@
 //! The first divergence of two runs, and whether an operation made its error or inherited it.
 
+mod budget;
 mod case;
 mod causes;
 mod check;
@@ -21,8 +22,9 @@ mod starting_values;
 mod ties;
 mod unit_rows;
 
+pub use budget::Budget;
 pub use case::{OwnTokens, check_case};
-pub use causes::{Budget, Cause, CauseContent, CauseSearch, Finding, FittingChange};
+pub use causes::{Cause, CauseContent, CauseSearch, Finding, FittingChange};
 pub use check::{OutcomeCallback, UnitWork, cross_check, cross_check_dumps, cross_check_units};
 pub use conclusion::{NOT_RECORDED, conclude, once_each};
 pub use dump_stream::{DumpStream, MessageResult};

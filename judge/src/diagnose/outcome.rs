@@ -130,11 +130,15 @@ impl Outcome {
         self.findings.iter().find(|finding| finding.kind.is_cause())
     }
 
-    /// Records the verdict of a run with the first cause supposed.
-    pub fn confirm(&mut self, verdict: Verdict) {
-        if let Some(cause) = self.findings.iter_mut().find(|finding| finding.kind.is_cause()) {
-            cause.confirmed = Some(verdict);
-        }
+    /// Records the verdict of a run with these findings supposed together.
+    pub fn confirm(&mut self, findings: &[usize], verdict: Verdict) {
+        findings.iter().for_each(|&at| self.findings[at].confirmed = Some(verdict));
+    }
+
+    /// The causes that together explain every failure, as a run with them supposed has shown; empty if none has.
+    pub fn confirmed_causes(&self) -> Vec<&Finding> {
+        let is_confirmed = |finding: &&Finding| finding.confirmed.is_some_and(Verdict::is_good);
+        self.findings.iter().filter(is_confirmed).collect()
     }
 
     /// The first row in data-flow order that fails.

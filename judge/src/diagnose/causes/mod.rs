@@ -4,7 +4,10 @@
 //! else those that remain are told. What does not hold is not said.
 
 mod bos_token;
+<<<<<<< origin/s60-j
 pub(super) mod budget;
+=======
+>>>>>>> eaae8639ebe71a8c19f1b632e60dbb1d8fdb2d1d
 mod cause;
 mod cause_text;
 mod dumps;
@@ -19,7 +22,6 @@ mod sequences;
 mod site_description;
 mod tokens;
 
-pub use budget::Budget;
 pub use cause::{Cause, CauseContent, CauseSearch, FittingChange, grouped};
 pub use finding::Finding;
 pub(super) use tokens::of_prompt;
@@ -27,7 +29,7 @@ pub(super) use tokens::of_prompt;
 use crate::change::{CauseKind, OperationChange, SiteContext, catalogue};
 use crate::checkpoint::{Point, Site, ValueKind};
 use crate::compare::{SiteResult, UnexplainedOperation, Verdict};
-use crate::diagnose::causes::budget::Deadline;
+use crate::diagnose::budget::{Budget, Deadline};
 use crate::diagnose::causes::cause_text::CauseText;
 use crate::diagnose::causes::operation_search::SearchContext;
 use crate::diagnose::causes::rerun::{ChangePasses, Rerun};

@@ -7,7 +7,7 @@ use crate::change::{
     distance,
 };
 use crate::compare::UnexplainedOperation;
-use crate::diagnose::causes::budget::Deadline;
+use crate::diagnose::budget::Deadline;
 use crate::diagnose::causes::{Changes, in_order};
 use crate::diagnose::runs::RunContext;
 use crate::exact::TracedNumerics;

@@ -3,7 +3,7 @@
 use crate::change::{CauseKind, ModelOperations, OperationChange, SiteContext, Supposition, catalogue};
 use crate::checkpoint::{Point, Site};
 use crate::compare::{ArrayComparison, ContinuationValues, NoiseFloor, Selection, SiteResult};
-use crate::diagnose::causes::budget::Deadline;
+use crate::diagnose::budget::Deadline;
 use crate::diagnose::causes::operation_search::{SearchContext, SearchResult};
 use crate::diagnose::causes::{Changes, in_order};
 use crate::diagnose::runs::{RerunPart, RunContext};
