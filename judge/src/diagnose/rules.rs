@@ -2,11 +2,7 @@
 
 use crate::change::Supposition;
 use crate::compare::{Gate, Role, Selection, Tolerances};
-<<<<<<< origin/s60-j
-use crate::diagnose::causes::budget::Budget;
-=======
 use crate::diagnose::budget::Budget;
->>>>>>> eaae8639ebe71a8c19f1b632e60dbb1d8fdb2d1d
 use crate::exact::Profile;
 
 /// The rules of a comparison.

@@ -4,10 +4,6 @@
 //! else those that remain are told. What does not hold is not said.
 
 mod bos_token;
-<<<<<<< origin/s60-j
-pub(super) mod budget;
-=======
->>>>>>> eaae8639ebe71a8c19f1b632e60dbb1d8fdb2d1d
 mod cause;
 mod cause_text;
 mod dumps;
