@@ -18,8 +18,8 @@ use std::time::Instant;
 
 use tempfile::TempDir;
 use xcheck::compare::{Gate, Role, Selection, Tolerances};
-use xcheck::diagnose::{Mode, Outcome, Rounding, Rules, cross_check};
-use xcheck::dump::{Dump, Input, Layout, Manifest, ModelInfo, Producer, Recorder};
+use xcheck::diagnose::{EngineRounding, Mode, Outcome, Rules, cross_check};
+use xcheck::dump::{Dump, DumpInput, Layout, Manifest, ModelInfo, Producer, Recorder};
 use xcheck::engine::{self, RunInput};
 use xcheck::model::{Model, ModelFiles};
 use xcheck::numerics::{F32, Llama2C};
@@ -63,7 +63,7 @@ fn measure(model: &dyn Model, length: usize) {
         gate,
         mode,
         role: Role::Candidate,
-        rounding: Rounding::Stated,
+        rounding: EngineRounding::Stated,
         is_stated: true,
         suppositions: &[],
         causes: true,
@@ -121,7 +121,7 @@ fn forward(model: &dyn Model, script: &RunInput) {
 /// The model's values as llama2.c adds them up.
 fn record(model: &dyn Model, script: &RunInput, path: &Path) {
     let tokens = script.passes.iter().flat_map(|step| step.tokens.iter().flatten()).copied();
-    let input = Input { tokens: tokens.take(script.prompt_len).collect(), ..Input::default() };
+    let input = DumpInput { tokens: tokens.take(script.prompt_len).collect(), ..DumpInput::default() };
     let producer = Producer {
         name: "llama2.c".into(),
         version: String::new(),

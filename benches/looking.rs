@@ -6,8 +6,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use xcheck::compare::{Continue, Engine, Held, LiveComparison, Role, Selection};
-use xcheck::dump::Values;
+use xcheck::compare::{ComparedDump, ContinuationValues, EngineProperties, LiveComparison, Role, Selection};
+use xcheck::dump::ArrayValues;
 use xcheck::engine::{self, PassInput, RunInput};
 use xcheck::measure::{ColumnSelection, ValuePrecision, measure};
 use xcheck::numerics::{F32, Numerics};
@@ -39,8 +39,8 @@ fn comparing_a_run() {
     let passes = manifest.passes.iter().map(|pass| PassInput::given(&pass.tokens)).collect();
     let script = RunInput { passes, prompt_len: manifest.input.tokens.len() };
     let selection = Selection::everything();
-    let held = Held::new(reference).expect("it is sound");
-    let engine = Engine {
+    let held = ComparedDump::new(reference).expect("it is sound");
+    let engine = EngineProperties {
         pairing: loaded.model.dimensions().rope_pairing,
         windows: Vec::new(),
         computed: F32.activation_type(),
@@ -52,7 +52,8 @@ fn comparing_a_run() {
         black_box(engine::run(&*loaded.model, &F32, &script, &mut ()).expect("it runs"));
     });
     let looking = fastest(|| {
-        let mut comparison = LiveComparison::new(&held, Role::Reference, &selection, &engine, Continue::Own);
+        let mut comparison =
+            LiveComparison::new(&held, Role::Reference, &selection, &engine, ContinuationValues::Own);
         engine::run(&*loaded.model, &F32, &script, &mut comparison).expect("it runs");
         black_box(comparison.finish().expect("it is compared"));
     });
@@ -64,7 +65,7 @@ fn comparing_a_run() {
 
 fn comparing_arrays() {
     const LEN: usize = 1 << 22;
-    let array = |seed: usize| Values {
+    let array = |seed: usize| ArrayValues {
         shape: vec![LEN],
         data: (0..LEN).map(|index| ((index * 7919 + seed) % 1009) as f64 - 504.0).collect(),
     };

@@ -4,7 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use xcheck::selftest::{ARITHMETICS, Bed, Form, MODELS, Thinned, Told, kinds, plants_of, told};
+use xcheck::selftest::{
+    ARITHMETICS, DumpForm, FaultDetection, MODELS, RecordedTaps, TestModel, kinds, plants_of, told,
+};
 use xcheck::shipped_models;
 
 fn main() {
@@ -15,19 +17,19 @@ fn main() {
     let kinds: Vec<String> = kinds().iter().map(ToString::to_string).collect();
     let kinds: Vec<&str> = kinds.iter().map(String::as_str).collect();
     let thinned = [
-        ("full", Thinned::Full),
-        ("no-scores", Thinned::NoScores),
-        ("blocks", Thinned::Blocks),
-        ("logits", Thinned::Logits),
+        ("full", RecordedTaps::Full),
+        ("no-scores", RecordedTaps::NoScores),
+        ("blocks", RecordedTaps::Blocks),
+        ("logits", RecordedTaps::Logits),
     ];
     let names = thinned.map(|(name, _)| name);
-    let mut matrix: BTreeMap<(&str, String), BTreeMap<Told, usize>> = BTreeMap::new();
+    let mut matrix: BTreeMap<(&str, String), BTreeMap<FaultDetection, usize>> = BTreeMap::new();
     for model in MODELS.into_iter().filter(|model| is_wanted(&MODELS, model)) {
         for arithmetic in ARITHMETICS.into_iter().filter(|name| is_wanted(&ARITHMETICS, name)) {
             let mut variants =
                 shipped_models::MODELS.iter().flat_map(|shipped| shipped.variants().expect("it ships"));
             let (_, files) = variants.find(|(known, _)| known == model).expect("it ships");
-            let bed = Bed::new(model, files.load().expect("it loads").model.into(), arithmetic);
+            let bed = TestModel::new(model, files.load().expect("it loads").model.into(), arithmetic);
             for plant in plants_of(&bed).expect("it runs") {
                 let change = &plant.change;
                 let kind = change.entry.kind;
@@ -35,13 +37,13 @@ fn main() {
                     continue;
                 }
                 for (name, thinned) in thinned.into_iter().filter(|(name, _)| is_wanted(&names, name)) {
-                    let form = Form { thinned, ..Form::FULL };
+                    let form = DumpForm { thinned, ..DumpForm::FULL };
                     let (dump, made) =
                         bed.dump(std::slice::from_ref(&plant.supposed), form).expect("it runs");
                     let outcome = bed.check(&dump).expect("it can be judged");
                     let told = told(&outcome, change, made.stages);
                     *matrix.entry((name, kind.name().to_owned())).or_default().entry(told).or_default() += 1;
-                    if !matches!(told, Told::Right | Told::Hidden) {
+                    if !matches!(told, FaultDetection::Right | FaultDetection::Hidden) {
                         let first = outcome.findings.first();
                         let what = first.map_or("", |finding| finding.what.as_str());
                         println!("{told:?}: {change} in {model}, {arithmetic}, {name}: {what}");

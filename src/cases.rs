@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::dump::{Dump, Input, Layout, Manifest, ModelInfo, Pass, Producer};
+use crate::dump::{Dump, DumpInput, Layout, Manifest, ModelInfo, Pass, Producer};
 use crate::error::{Error, Result};
 use crate::input;
 use crate::model::Dimensions;
@@ -182,7 +182,8 @@ impl Case {
         let settings = [("source".to_owned(), self.source.clone().into())].into_iter().collect();
         let producer = Producer { name: "known case".into(), settings, ..Producer::default() };
         let model = ModelInfo { name: String::new(), architecture: architecture.into(), sha256: None };
-        let input = Input { prompt: self.prompt.clone(), tokens: self.tokens.clone(), ..Input::default() };
+        let input =
+            DumpInput { prompt: self.prompt.clone(), tokens: self.tokens.clone(), ..DumpInput::default() };
         let prompt = Pass { position: 0, tokens: self.tokens.clone(), temperature: None };
         let mut manifest = Manifest::new(producer, model, Layout::default(), input, vec![prompt]);
         manifest.generated = (!self.generated.is_empty()).then(|| self.generated.clone());

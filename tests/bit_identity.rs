@@ -9,9 +9,12 @@ use crate::common::{counterpart, judge_in, reference_of, variant};
 use half::{bf16, f16};
 use serde_json::Value;
 use xcheck::checkpoint::{Point, Site, ValueKind};
-use xcheck::compare::{Continue, Engine, Found, Heads, Held, LiveComparison, Role, Selection, aligned};
+use xcheck::compare::{
+    ArrayComparison, ComparedDump, ContinuationValues, EngineProperties, Heads, LiveComparison, Role,
+    Selection, aligned,
+};
 use xcheck::diagnose::Mode;
-use xcheck::dump::{Dump, Values};
+use xcheck::dump::{ArrayValues, Dump};
 use xcheck::engine::{self, PassInput, RunInput};
 use xcheck::format::{FileBytes, Safetensors};
 use xcheck::model::gpt2::{Gpt2, Gpt2Block};
@@ -59,7 +62,7 @@ fn nearly_every_value_is_bit_identical() {
     }
 }
 
-fn identical(rows: &[xcheck::compare::Row]) -> usize {
+fn identical(rows: &[xcheck::compare::SiteResult]) -> usize {
     rows.iter().filter_map(|row| row.judged()).map(|found| found.identical).sum()
 }
 
@@ -142,33 +145,34 @@ fn others(model: &str, reference: &Dump) -> Vec<Other> {
     let script = RunInput { passes, prompt_len: reference.manifest.input.tokens.len() };
     let (everything, mut ours) = (Selection::everything(), Keep::default());
     let dimensions = loaded.model.dimensions();
-    let engine = Engine {
+    let engine = EngineProperties {
         pairing: dimensions.rope_pairing,
         windows: (0..dimensions.n_layers).map(|layer| loaded.model.window(layer)).collect(),
         computed: numerics.activation_type(),
         products: numerics.activation_type(),
         cache: numerics.cache_type(),
     };
-    let held = Held::new(reference).expect("it is sound");
-    let mut forced = LiveComparison::new(&held, Role::Reference, &everything, &engine, Continue::Held);
+    let held = ComparedDump::new(reference).expect("it is sound");
+    let mut forced =
+        LiveComparison::new(&held, Role::Reference, &everything, &engine, ContinuationValues::Held);
     engine::run(&*loaded.model, &*numerics, &script, &mut (&mut ours, &mut forced)).expect("it runs");
     let measured = forced.finish().expect("they can be compared");
     let differs = measured.found.into_iter().filter(|(site, found)| {
         let rounds = site.point != Point::Probs && site.point.kind() == ValueKind::Real;
-        rounds && matches!(found, Some(Found::Measured(found)) if !found.is_identical())
+        rounds && matches!(found, Some(ArrayComparison::Measured(found)) if !found.is_identical())
     });
     differs.flat_map(|(site, _)| differing(site, &ours.0[&site], &values(reference, site))).collect()
 }
 
-fn differing(site: Site, ours: &Tensor, theirs: &Values) -> Vec<Other> {
+fn differing(site: Site, ours: &Tensor, theirs: &ArrayValues) -> Vec<Other> {
     let pairs = ours.data().iter().zip(&theirs.data).enumerate();
     let pairs = pairs.map(|(flat, (&ours, &theirs))| Other { site, flat, ours: ours.into(), theirs });
     pairs.filter(|other| other.ours != other.theirs).collect()
 }
 
-fn values(reference: &Dump, site: Site) -> Values {
+fn values(reference: &Dump, site: Site) -> ArrayValues {
     let view = aligned(reference, site, Heads::AS_THEY_ARE).expect("it is sound").expect("the dump holds it");
-    Values::from(&view)
+    ArrayValues::from(&view)
 }
 
 fn is_bf16(reference: &Dump) -> bool {

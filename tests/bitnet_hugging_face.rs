@@ -65,7 +65,7 @@ fn assert_passes(model: &str, reference: &str, most: f64) {
     let outcome = judge(&*load(&folder(model)).model, &reference);
     assert_eq!(outcome.verdict, Verdict::Pass, "{:?}", outcome.reason);
     assert!(outcome.findings.is_empty());
-    let local = |row: &xcheck::compare::Row| row.local.as_ref().map(|m| m.errors.max_abs);
+    let local = |row: &xcheck::compare::SiteResult| row.local.as_ref().map(|m| m.errors.max_abs);
     let worst = outcome.rows.iter().filter_map(local).fold(0.0, f64::max);
     assert!(worst <= most, "{model}: a stage introduces {worst:e}");
 }

@@ -7,9 +7,9 @@ use crate::common::terminal::Terminal;
 use crate::common::{rules, variant};
 use tempfile::TempDir;
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Gate, Role, Row, Selection, Tolerances, Verdict};
+use xcheck::compare::{Gate, Role, Selection, SiteResult, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, Rules, cross_check, cross_check_dumps};
-use xcheck::dump::{Dump, Input, Layout, Manifest, ModelInfo, Producer, Recorder};
+use xcheck::dump::{Dump, DumpInput, Layout, Manifest, ModelInfo, Producer, Recorder};
 use xcheck::engine::{self, GreedyToken, PassInput, RunInput};
 use xcheck::model::Model;
 use xcheck::numerics::{F32, Numerics, Transformers};
@@ -95,7 +95,7 @@ fn dump_before(ids: &[u32], home: &TempDir, lean: &mut dyn Tap) -> PathBuf {
     };
     let info = ModelInfo { name: String::new(), architecture: "llama".into(), sha256: None };
     let layout = Layout { rope_pairing: model().dimensions().rope_pairing };
-    let input = Input { tokens: PROMPT.to_vec(), ..Input::default() };
+    let input = DumpInput { tokens: PROMPT.to_vec(), ..DumpInput::default() };
     let mut recorder = Recorder::create(&path, Manifest::new(producer, info, layout, input, Vec::new()))
         .expect("a new dump");
     let says = At(RUN, |data: &mut [f32]| data.iter_mut().zip(ids).for_each(|(said, id)| *said = *id as f32));
@@ -128,7 +128,7 @@ fn allowing(last_logits: f64, home: &Path) -> Tolerances {
 
 #[track_caller]
 fn assert_generation(outcome: &Outcome, verdict: Verdict, told: &str) {
-    let row: &Row = outcome.rows.iter().find(|row| row.site == RUN).expect("it was compared");
+    let row: &SiteResult = outcome.rows.iter().find(|row| row.site == RUN).expect("it was compared");
     assert_eq!(row.verdict, verdict, "{:?}", row.reason);
     assert!(row.reason.as_deref().unwrap_or_default().contains(told), "{:?}", row.reason);
 }
@@ -183,7 +183,7 @@ fn check(model: &dyn Model, numerics: &dyn Numerics, dtype: &str, prompt: &[u32]
     let producer = Producer { name: "test".into(), version: String::new(), settings, rounding: None };
     let info = ModelInfo { name: String::new(), architecture: "llama".into(), sha256: None };
     let layout = Layout { rope_pairing: model.dimensions().rope_pairing };
-    let input = Input { tokens: prompt.to_vec(), ..Input::default() };
+    let input = DumpInput { tokens: prompt.to_vec(), ..DumpInput::default() };
     let mut recorder = Recorder::create(&path, Manifest::new(producer, info, layout, input, Vec::new()))
         .expect("a new dump");
     let says = Tensor::new(&[ids.len()], ids.iter().map(|id| *id as f32).collect());

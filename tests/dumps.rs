@@ -10,7 +10,7 @@ use half::{bf16, f16};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use xcheck::checkpoint::{Checkpoint, Point, Site};
-use xcheck::compare::{Row, Selection, Tolerances, Verdict};
+use xcheck::compare::{Selection, SiteResult, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, cross_check, cross_check_dumps};
 use xcheck::dump::{Dump, Recorder};
 use xcheck::engine::{PassInput, RunInput};
@@ -153,7 +153,7 @@ fn a_prompt_fed_token_by_token_is_compared_with_one_fed_whole() {
     // The other way round, what a single-token pass has once follows from the whole prompt's logits.
     let outcome = compare(&single.open(), &whole.open());
     assert_eq!((outcome.verdict, &outcome.reason), (Verdict::Pass, &None));
-    let is_derived = |row: &&xcheck::compare::Row| row.site.point == Point::Probs;
+    let is_derived = |row: &&xcheck::compare::SiteResult| row.site.point == Point::Probs;
     let (derived, others): (Vec<_>, Vec<_>) = outcome.rows.iter().partition(is_derived);
     assert!(others.iter().all(|row| row.judged().is_some_and(|found| found.errors.max_abs == 0.0)));
     assert!(derived.iter().all(|row| row.judged().is_some_and(|found| found.errors.max_abs < 1e-7)));
@@ -182,7 +182,7 @@ fn both_rope_pairings_are_aligned() {
     let outcome = compare(&llama_cpp, &transformers);
     let rope = outcome.rows.iter().filter(|row| row.checkpoint() == Checkpoint::Rope);
     assert!(rope.clone().count() > 60);
-    let is_near = |row: &Row| row.judged().is_some_and(|found| found.errors.max_rel_rms < 1e-5);
+    let is_near = |row: &SiteResult| row.judged().is_some_and(|found| found.errors.max_rel_rms < 1e-5);
     assert!(rope.into_iter().all(is_near));
 }
 

@@ -14,7 +14,7 @@ use xcheck::dump::Dump;
 use xcheck::format::{FileBytes, Gguf};
 use xcheck::model::Model;
 use xcheck::model::qwen3_moe::Qwen3Moe;
-use xcheck::selftest::Bed;
+use xcheck::selftest::TestModel;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
 use xcheck::weight::Matrix;
@@ -29,11 +29,11 @@ fn qwen3_moe() -> Qwen3Moe {
     Qwen3Moe::from_gguf(&Gguf::read(&source).expect("it is sound")).expect("it loads")
 }
 
-fn bed(model: impl Model + 'static, arithmetic: &'static str) -> Bed {
-    Bed::new("tiny-qwen3moe", Arc::new(model), arithmetic)
+fn bed(model: impl Model + 'static, arithmetic: &'static str) -> TestModel {
+    TestModel::new("tiny-qwen3moe", Arc::new(model), arithmetic)
 }
 
-fn check(bed: &Bed, dump: &Dump) -> Outcome {
+fn check(bed: &TestModel, dump: &Dump) -> Outcome {
     bed.check(dump).expect("it can be judged")
 }
 
@@ -91,7 +91,7 @@ impl Tap for Flip {
 }
 
 /// A dump of an engine that chooses another expert, and goes on with that.
-fn flipped(bed: &Bed, from: usize, to: usize) -> Dump {
+fn flipped(bed: &TestModel, from: usize, to: usize) -> Dump {
     let mut flip = Flip { from, to, made: 0 };
     let dump = bed.dump_with(&mut flip).expect("it runs");
     assert!(flip.made > 0, "no token has chosen {from} without {to}");

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::common::faulty::Faulty;
 use crate::common::judge_in;
 use xcheck::checkpoint::{Checkpoint, Point, Site};
-use xcheck::compare::{Row, Selection, Tolerances, Verdict};
+use xcheck::compare::{Selection, SiteResult, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::Dump;
 use xcheck::format::{FileBytes, Gguf};
@@ -54,7 +54,7 @@ fn judge(name: &str, model: &LoadedModel, numerics: &dyn Numerics) -> Outcome {
     judge_in(Mode::Both, &everything, &dump(name), &*model.model, numerics, &mut ())
 }
 
-fn local(row: &Row) -> &xcheck::measure::Measurement {
+fn local(row: &SiteResult) -> &xcheck::measure::Measurement {
     row.local.as_ref().expect("the dumps hold every input")
 }
 
@@ -89,7 +89,7 @@ fn every_file_passes_all_twelve_checkpoints() {
         let outcome = judge(&name, &load(source(&name)), &NUMERICS);
         assert_eq!((outcome.verdict, &outcome.reason), (Verdict::Pass, &None), "{name}");
         assert_eq!(outcome.coverage.taps_compared, outcome.coverage.taps_expected, "{name}");
-        let compared: BTreeSet<_> = outcome.rows.iter().map(Row::checkpoint).collect();
+        let compared: BTreeSet<_> = outcome.rows.iter().map(SiteResult::checkpoint).collect();
         assert_eq!(compared.len(), Checkpoint::with_input().len(), "{name}: {compared:?}");
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use xcheck::checkpoint::Point;
-use xcheck::dump::{Dump, Values};
+use xcheck::dump::{ArrayValues, Dump};
 use xcheck::engine::RunInput;
 use xcheck::exact::Float;
 use xcheck::numerics::{CacheOverride, Numerics, Transformers};
@@ -317,7 +317,7 @@ fn flash_attention_in_bf16_that_is_stated_passes_in_total_and_a_wrong_one_fails(
     assert_eq!(told.code, 0, "{}", told.reason());
     let wrong = clay.edit_all(
         |at| at == site(Point::AttnContext, 1, 0),
-        |values: &mut Values| {
+        |values: &mut ArrayValues| {
             values.data.iter_mut().for_each(|x| *x *= 1.02);
         },
     );

@@ -11,7 +11,7 @@ use crate::common::hash::sha256;
 use crate::common::terminal::Terminal;
 use serde_json::Value;
 use xcheck::format::FileBytes;
-use xcheck::kld::{LogitsFile, Predictions, Writer, compare, first_row};
+use xcheck::kld::{LogitsFile, LogitsWriter, PredictionSource, compare, first_row};
 use xcheck::measure::Prediction;
 
 const MODEL: [&str; 4] = ["--model", "tiny-llama3-q8_0", "--numerics", "llama.cpp"];
@@ -160,7 +160,7 @@ fn what_is_wrong_with_a_file_is_one_message() {
         (
             ROWS + 4,
             &1f32.to_le_bytes(),
-            "chunk 0, row 0: the least log-probability is 1, expected a logarithm from -38.2 to 0",
+            "chunk 0, row 0: the least log-probability is 1, expected a log-probability from -38.2 to 0",
         ),
         (ROWS, &zeros, "chunk 0, row 0: the sum of its probabilities is 512"),
         (ROWS, &tenfold, "chunk 0, row 0: the scale is 10, expected 0 to 4.9e-4"),
@@ -230,7 +230,7 @@ fn what_is_written_is_read_within_half_a_step_of_it_in_vocabularies_of_any_size(
     for (vocabulary, n_ctx) in [(1, 3), (2, 4), (7, 5), (64, 16), (1001, 9)] {
         let path = folder.path().join(format!("{vocabulary}.kld"));
         let tokens: Vec<u32> = (0..2 * n_ctx as u32).map(|id| id % vocabulary as u32).collect();
-        let mut writer = Writer::create(&path, vocabulary, n_ctx, &tokens).expect("a new file");
+        let mut writer = LogitsWriter::create(&path, vocabulary, n_ctx, &tokens).expect("a new file");
         let row = |chunk: usize, position: usize| {
             let mut row = Prediction::default();
             let seed = (chunk * n_ctx + position) as u32;
@@ -244,7 +244,7 @@ fn what_is_written_is_read_within_half_a_step_of_it_in_vocabularies_of_any_size(
         }
         writer.finish().expect("it is whole");
         let file = LogitsFile::open(&path).expect("it is one");
-        assert_eq!(Predictions::chunks(&file).concat(), tokens);
+        assert_eq!(PredictionSource::chunks(&file).concat(), tokens);
         for (chunk, position) in
             (0..2).flat_map(|chunk| file.positions(chunk).into_iter().map(move |at| (chunk, at)))
         {

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use crate::common::terminal::Terminal;
 use serde_json::{Value, json};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Found, Gate, Measure, Observed, Row, Tolerance, Verdict};
+use xcheck::compare::{
+    ArrayComparison, Gate, SiteObservation, SiteResult, Tolerance, Verdict, VerdictCriteria,
+};
 use xcheck::dump::Manifest;
 use xcheck::measure::{ColumnSelection, ValuePrecision, measure};
 use xcheck::tensor::Tensor;
@@ -490,16 +492,17 @@ fn judged(point: Point, candidate: f32, reference: f32) -> Verdict {
     let found = measure(View::from(&candidate), View::from(&reference), ValuePrecision::F32, |_| {
         ColumnSelection::All
     });
-    let found = Observed { local: Some(Found::Measured(found)), ..Observed::default() };
+    let found =
+        SiteObservation { local: Some(ArrayComparison::Measured(found)), ..SiteObservation::default() };
     let source = "a test".to_owned();
-    let measure = Measure {
+    let measure = VerdictCriteria {
         tolerance: Tolerance { max_abs: 1e-4, mean_abs: None, min_cosine: None, source, is_asked: true },
         gate: Gate::Tolerance,
         computed: DType::F32,
         is_one_stage: true,
         demanded_of: None,
     };
-    Row::judge(Site { point, layer: None, pass: Some(0) }, 0..1, found, measure).verdict
+    SiteResult::judge(Site { point, layer: None, pass: Some(0) }, 0..1, found, measure).verdict
 }
 
 /// Of a token that is certain the logarithm is zero, which is no array that nobody has written.

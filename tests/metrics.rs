@@ -3,8 +3,11 @@
 use bytes::Bytes;
 use half::{bf16, f16};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Doubt, Floor, Found, Gate, Measure, Observed, Row, Tolerance, Verdict};
-use xcheck::dump::Values;
+use xcheck::compare::{
+    ArrayComparison, Doubt, Gate, NoiseFloor, SiteObservation, SiteResult, Tolerance, Verdict,
+    VerdictCriteria,
+};
+use xcheck::dump::ArrayValues;
 use xcheck::error_map::ErrorMap;
 use xcheck::measure::{
     ColumnSelection, Errors, Measurement, NO_TOKEN, NonfiniteCounts, ValuePrecision, WorstElement, measure,
@@ -13,8 +16,8 @@ use xcheck::measure::{
 use xcheck::view::View;
 use xcheck::weight::DType;
 
-fn values(data: &[f64]) -> Values {
-    Values { shape: vec![data.len()], data: data.to_vec() }
+fn values(data: &[f64]) -> ArrayValues {
+    ArrayValues { shape: vec![data.len()], data: data.to_vec() }
 }
 
 fn compare(candidate: &[f64], reference: &[f64]) -> Measurement {
@@ -25,7 +28,12 @@ fn judge(measurement: Measurement, max_abs: f64, mean_abs: Option<f64>) -> Verdi
     row(None, measurement, max_abs, mean_abs).verdict
 }
 
-fn row(accumulated: Option<Measurement>, local: Measurement, max_abs: f64, mean_abs: Option<f64>) -> Row {
+fn row(
+    accumulated: Option<Measurement>,
+    local: Measurement,
+    max_abs: f64,
+    mean_abs: Option<f64>,
+) -> SiteResult {
     row_by(Gate::Tolerance, accumulated, local, max_abs, mean_abs)
 }
 
@@ -35,14 +43,15 @@ fn row_by(
     local: Measurement,
     max_abs: f64,
     mean_abs: Option<f64>,
-) -> Row {
+) -> SiteResult {
     let site = Site { point: Point::FfnOut, layer: Some(0), pass: Some(0) };
     let tolerance =
         Tolerance { max_abs, mean_abs, min_cosine: None, source: "this test".into(), is_asked: false };
-    let [accumulated, local] = [accumulated, Some(local)].map(|found| found.map(Found::Measured));
-    let found = Observed { accumulated, local, ..Observed::default() };
-    let measure = Measure { tolerance, gate, computed: DType::F32, is_one_stage: true, demanded_of: None };
-    Row::judge(site, 0..1, found, measure)
+    let [accumulated, local] = [accumulated, Some(local)].map(|found| found.map(ArrayComparison::Measured));
+    let found = SiteObservation { accumulated, local, ..SiteObservation::default() };
+    let measure =
+        VerdictCriteria { tolerance, gate, computed: DType::F32, is_one_stage: true, demanded_of: None };
+    SiteResult::judge(site, 0..1, found, measure)
 }
 
 #[test]
@@ -87,7 +96,7 @@ fn identical_elements_are_counted_bit_by_bit() {
 
 #[test]
 fn the_worst_element_is_named_along_every_axis() {
-    let at = |changed: usize| Values {
+    let at = |changed: usize| ArrayValues {
         shape: vec![2, 3, 4],
         data: (0..24).map(|flat| if flat == changed { 99.0 } else { 1.0 }).collect(),
     };
@@ -180,7 +189,7 @@ fn what_rounding_may_explain_is_doubtful_and_what_it_cannot_explain_fails() {
     let judged = |rounding: f64| {
         let mut row = row(None, compare(&[1.001, 2.0], &[1.0, 2.0]), 1e-4, None);
         assert!(row.is_in_doubt());
-        row.weigh(Floor { max_scaled: rounding, rel_l2: rounding, max_abs: rounding }, None);
+        row.weigh(NoiseFloor { max_scaled: rounding, rel_l2: rounding, max_abs: rounding }, None);
         row.verdict
     };
     assert_eq!(judged(0.0), Verdict::Fail);
@@ -193,7 +202,7 @@ fn an_error_that_is_allowed_and_as_large_as_the_values_must_be_explained_by_roun
     let judged = |rounding: f64| {
         let mut row = row(None, compare(&[1.5e-3, 2e-3], &[1e-3, 2e-3]), 1e-2, None);
         assert!(row.is_in_doubt());
-        row.weigh(Floor { max_scaled: rounding, rel_l2: rounding, max_abs: rounding }, None);
+        row.weigh(NoiseFloor { max_scaled: rounding, rel_l2: rounding, max_abs: rounding }, None);
         row.verdict
     };
     assert_eq!(judged(1e-3), Verdict::Fail);
@@ -205,7 +214,7 @@ fn a_floor_that_would_explain_zeros_explains_nothing() {
     let judged = |rounding: f64| {
         let measured = compare(&[1.001, 2.0], &[1.0, 2.0]);
         let mut row = row_by(Gate::Rounding, None, measured, 1e-4, None).in_doubt(Doubt::Exceeds);
-        row.weigh(Floor { max_scaled: rounding, rel_l2: rounding, max_abs: rounding }, None);
+        row.weigh(NoiseFloor { max_scaled: rounding, rel_l2: rounding, max_abs: rounding }, None);
         (row.verdict, row.reason.unwrap_or_default())
     };
     assert_eq!(judged(0.49).0, Verdict::Pass);
@@ -220,7 +229,7 @@ fn a_floor_of_log_probabilities_explains_nothing_where_it_is_a_nat() {
         let mut row = row_by(Gate::Rounding, None, compare(&[-3.1e-6], &[-3e-6]), 1e-8, None);
         row.site = Site { point: Point::TokenLogprobs, layer: None, pass: Some(0) };
         let mut row = row.in_doubt(Doubt::Exceeds);
-        row.weigh(Floor { max_scaled: 1.3, rel_l2: 1.3, max_abs: rounding }, None);
+        row.weigh(NoiseFloor { max_scaled: 1.3, rel_l2: 1.3, max_abs: rounding }, None);
         row.verdict
     };
     assert_eq!(judged(4e-6), Verdict::Pass);
@@ -247,16 +256,19 @@ fn a_cosine_below_its_bound_fails() {
             source: "this test".into(),
             is_asked: true,
         };
-        let observed = Observed { local: Some(Found::Measured(found.clone())), ..Observed::default() };
+        let observed = SiteObservation {
+            local: Some(ArrayComparison::Measured(found.clone())),
+            ..SiteObservation::default()
+        };
         let site = Site { point: Point::FfnOut, layer: Some(0), pass: Some(0) };
-        let measure = Measure {
+        let measure = VerdictCriteria {
             tolerance,
             gate: Gate::Tolerance,
             computed: DType::F32,
             is_one_stage: true,
             demanded_of: None,
         };
-        Row::judge(site, 0..1, observed, measure).verdict
+        SiteResult::judge(site, 0..1, observed, measure).verdict
     };
     let cosine = found.errors.cosine;
     assert_eq!((by(cosine), by(cosine + 1e-9)), (Verdict::Pass, Verdict::Fail));

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use half::{bf16, f16};
 use serde_json::{Map, Value, json};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::dump::{Dump, Values};
+use xcheck::dump::{ArrayValues, Dump};
 use xcheck::engine::RunInput;
 use xcheck::exact::{self, Float, Profile, ResultPair, TracedNumerics};
 use xcheck::model::Model;
@@ -309,7 +309,7 @@ const WRONG: Site = site(Point::AttnContext, 1, 0);
 
 /// Rows of heads.
 struct Heads {
-    values: Values,
+    values: ArrayValues,
 }
 
 impl Heads {

@@ -17,18 +17,18 @@ use xcheck::numerics::{BitnetCpp, F32, KvType, LlamaCpp, Numerics};
 use xcheck::ops::attention::AttentionScale;
 use xcheck::ops::rope::Rope;
 use xcheck::selfcheck::{
-    Checked, Exactness, Subject, cache_on_equals_off, check_all, chunks_equal_one_pass, formats_agree,
-    in_one_order, prefill_equals_decode, recorded_equals_unrecorded, side_by_side_equals_alone,
-    window_equals_whole,
+    CheckResult, CheckSubject, Exactness, cache_on_equals_off, check_all, chunks_equal_one_pass,
+    formats_agree, in_one_order, prefill_equals_decode, recorded_equals_unrecorded,
+    side_by_side_equals_alone, window_equals_whole,
 };
 use xcheck::shipped_models;
 use xcheck::tensor::Tensor;
 use xcheck::weight::{DType, Matrix, StoredTensor};
 
-type Check = fn(Subject) -> Result<Checked>;
+type Check = fn(CheckSubject) -> Result<CheckResult>;
 
 fn verdict(check: Check, model: &dyn Model, numerics: &dyn Numerics) -> Verdict {
-    let checked = check(Subject { model, numerics }).expect("it runs");
+    let checked = check(CheckSubject { model, numerics }).expect("it runs");
     checked.verdict.unwrap_or_else(|| panic!("{checked:?}"))
 }
 
@@ -64,7 +64,7 @@ fn every_model_that_ships_agrees_with_itself_in_every_format() {
 fn bits_are_held_together_but_in_llama_cpps_numerics_which_have_an_order_for_one_token_and_one_for_several() {
     let exactness = |name: &str, numerics: &dyn Numerics| {
         let loaded = variant(name).load().expect("it loads");
-        Subject { model: &*loaded.model, numerics }.exactness()
+        CheckSubject { model: &*loaded.model, numerics }.exactness()
     };
     assert_eq!(exactness("tiny-llama2-f16", &F32), Exactness::Bits);
     assert_eq!(exactness("tiny-llama2-q8_0", &LLAMA_CPP_F32), Exactness::Rounding);
@@ -159,7 +159,7 @@ fn wrong_caches<A: Arithmetic>() -> [(&'static str, Faulty); 4] {
 fn a_wrong_cache_fails_both_checks_of_the_cache_bit_for_bit_and_no_other() {
     let model = tiny_llama2();
     for (what, fault) in wrong_caches::<LlamaCppF32>() {
-        let subject = Subject { model: &model, numerics: &fault };
+        let subject = CheckSubject { model: &model, numerics: &fault };
         for checked in in_one_order(subject).expect("it runs") {
             assert_eq!(checked.verdict, Some(Verdict::Fail), "{what}: {checked:?}");
         }
@@ -176,7 +176,7 @@ fn load(path: &Path) -> LoadedModel {
 }
 
 fn assert_wrong_caches_are_found<A: Arithmetic>(model: &dyn Model) {
-    assert_eq!(Subject { model, numerics: A::NUMERICS }.exactness(), Exactness::Rounding);
+    assert_eq!(CheckSubject { model, numerics: A::NUMERICS }.exactness(), Exactness::Rounding);
     for check in [prefill_equals_decode as Check, cache_on_equals_off] {
         assert_eq!(verdict(check, model, A::NUMERICS), Verdict::Pass);
         for (what, fault) in wrong_caches::<A>() {
@@ -215,7 +215,7 @@ fn a_kernel_for_several_tokens_that_is_off_by_little_is_more_than_rounding() {
 #[test]
 fn without_a_fault_the_same_numerics_pass() {
     let model = tiny_llama2();
-    let checked = check_all(Subject { model: &model, numerics: &Faulty::default() }).expect("it runs");
+    let checked = check_all(CheckSubject { model: &model, numerics: &Faulty::default() }).expect("it runs");
     assert!(checked.iter().all(|one| one.verdict != Some(Verdict::Fail)), "{checked:?}");
 }
 
@@ -223,7 +223,7 @@ fn without_a_fault_the_same_numerics_pass() {
 fn the_first_wrong_tap_is_named() {
     let model = tiny_llama2();
     let fault = wrong_position::<LlamaCppF32>();
-    let checked = prefill_equals_decode(Subject { model: &model, numerics: &fault }).expect("it runs");
+    let checked = prefill_equals_decode(CheckSubject { model: &model, numerics: &fault }).expect("it runs");
     assert!(checked.detail.starts_with("first at q_rope, layer 0, pass 1"), "{}", checked.detail);
 }
 
@@ -254,7 +254,7 @@ fn another_weight_fails_the_check_of_the_formats() {
     let original = variant("tiny-llama2-hf").load().expect("it loads");
     let mut other = tiny_llama2();
     let agree = |other: &dyn Model| {
-        let [one, other] = [&*original.model, other].map(|model| Subject { model, numerics: &F32 });
+        let [one, other] = [&*original.model, other].map(|model| CheckSubject { model, numerics: &F32 });
         formats_agree(one, other).expect("they run").verdict
     };
     assert_eq!(agree(&other), Some(Verdict::Pass));
@@ -285,7 +285,7 @@ fn a_state_that_sequences_share_fails_the_check_side_by_side() {
 // ---- what cannot differ ---------------------------------------------------------------------------------
 
 fn assert_no_check_passes(model: &dyn Model, numerics: &dyn Numerics, expected: Verdict) {
-    let checked = check_all(Subject { model, numerics }).expect("it runs");
+    let checked = check_all(CheckSubject { model, numerics }).expect("it runs");
     let judged: Vec<_> = checked.iter().filter(|one| one.verdict.is_some()).collect();
     assert!(!judged.is_empty(), "{checked:?}");
     judged.iter().for_each(|one| assert_eq!(one.verdict, Some(expected), "{one:?}"));
@@ -322,7 +322,7 @@ fn a_stage_that_is_all_zero_is_named() {
     let zeros = StoredTensor { dtype: DType::F32, shape, data: bytes.into() };
     model.layers[1].ffn.down = Matrix::from_stored(&zeros).expect("it is whole");
     for numerics in [&F32 as &dyn Numerics, &LLAMA_CPP_F32] {
-        let checked = prefill_equals_decode(Subject { model: &model, numerics }).expect("it runs");
+        let checked = prefill_equals_decode(CheckSubject { model: &model, numerics }).expect("it runs");
         assert_eq!(checked.verdict, Some(Verdict::Inconclusive));
         assert_eq!(checked.detail, "ffn_out, layer 1 shows nothing: every value is 0");
     }
@@ -349,7 +349,7 @@ fn every_type_of_weights_agrees_with_itself_in_llama_cpps_numerics() {
     let models: Vec<_> = paths.filter(|path| path.extension().is_some_and(|found| found == "gguf")).collect();
     assert!(models.len() >= 17);
     for path in models {
-        let subject = Subject { model: &*load(&path).model, numerics: &LlamaCpp::default() };
+        let subject = CheckSubject { model: &*load(&path).model, numerics: &LlamaCpp::default() };
         for checked in check_all(subject).expect("it runs") {
             let path = path.display();
             assert!(matches!(checked.verdict, Some(Verdict::Pass) | None), "{path}: {checked:?}");
@@ -367,7 +367,7 @@ fn phi4(file: &str) -> LoadedModel {
 fn a_sequence_that_outgrows_longropes_short_factors_does_not_depend_on_how_it_is_cut() {
     for (file, numerics) in [("hf", &F32 as &dyn Numerics), ("tiny-phi4-q8_0.gguf", &LLAMA_CPP_F32)] {
         let loaded = phi4(file);
-        for checked in check_all(Subject { model: &*loaded.model, numerics }).expect("it runs") {
+        for checked in check_all(CheckSubject { model: &*loaded.model, numerics }).expect("it runs") {
             assert_ne!(checked.verdict.unwrap_or(Verdict::Pass), Verdict::Fail, "{file}: {checked:?}");
         }
         assert_eq!(verdict(chunks_equal_one_pass, &*loaded.model, numerics), Verdict::Pass, "{file}");

@@ -8,7 +8,7 @@ use crate::common::terminal::Terminal;
 use serde_json::Value;
 use xcheck::change::{OperationChange, Supposition};
 use xcheck::numerics::Transformers;
-use xcheck::selftest::{Bed, Job, Judged, Plant, Twin};
+use xcheck::selftest::{CorrectDump, InjectedFault, Judged, SelfTestJob, TestModel};
 
 #[test]
 fn what_ships_finds_what_was_promised_and_nothing_else() {
@@ -64,9 +64,9 @@ fn less_than_was_promised_fails() {
     assert_eq!(document.0, 2);
 }
 
-fn bed() -> Bed {
+fn bed() -> TestModel {
     let model = common::variant("tiny-llama3-f32").load().expect("it loads").model;
-    Bed::new("tiny-llama3-f32", Arc::from(model), "f32")
+    TestModel::new("tiny-llama3-f32", Arc::from(model), "f32")
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn what_is_right_and_fails_is_a_false_alarm() {
     let mut bed = bed();
     bed.engine = Box::new(Transformers::Bf16);
     let Some(Judged::Twin(_, found, remark)) =
-        Job::Twin(&bed, "as it is", Twin::Same).judged().expect("it runs")
+        SelfTestJob::Twin(&bed, "as it is", CorrectDump::Same).judged().expect("it runs")
     else {
         panic!("a twin")
     };
@@ -86,8 +86,9 @@ fn what_is_right_and_fails_is_a_false_alarm() {
 fn a_change_without_an_effect_is_neither_detected_nor_missed() {
     for (typed, has_effect) in [("mask_window=4096", false), ("mask_window=3", true)] {
         let change = OperationChange::named(typed).expect("it is known").remove(0);
-        let plant = Plant { supposed: Supposition::everywhere(change.clone()), change };
-        let Some(Judged::Change(_, count, remark)) = Job::Change(&bed(), plant).judged().expect("it runs")
+        let plant = InjectedFault { supposed: Supposition::everywhere(change.clone()), change };
+        let Some(Judged::Change(_, count, remark)) =
+            SelfTestJob::Change(&bed(), plant).judged().expect("it runs")
         else {
             panic!("a change")
         };

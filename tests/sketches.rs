@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Row, Selection, Tolerances, Verdict};
+use xcheck::compare::{Selection, SiteResult, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, cross_check, cross_check_dumps};
 use xcheck::dump::sketch::sketched;
-use xcheck::dump::{Dump, Values};
+use xcheck::dump::{ArrayValues, Dump};
 use xcheck::measure::sketch::WIDTH;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
@@ -113,7 +113,7 @@ fn a_sketch_is_compared_with_the_values_that_it_was_made_of() {
             (reference_of(model, name), sketch(model, name)),
         ] {
             let outcome = compare(&candidate, &reference);
-            let sketches = |row: &&Row| candidate.sketches(row.site) || reference.sketches(row.site);
+            let sketches = |row: &&SiteResult| candidate.sketches(row.site) || reference.sketches(row.site);
             assert!(outcome.rows.iter().filter(sketches).count() > 20);
             assert!(
                 outcome.rows.iter().all(|row| row.verdict == Verdict::Pass),
@@ -140,7 +140,7 @@ fn of_two_sketches_that_differ_by_little_it_is_not_said_that_they_pass() {
 fn one_bit_of_one_value_is_another_checksum() {
     let dump = reference_of("tiny-llama2", "transformers-f32");
     let site = Site { point: Point::BlockOut, layer: Some(0), pass: Some(0) };
-    let Values { shape, mut data } = dump.read(site).expect("sound").expect("there");
+    let ArrayValues { shape, mut data } = dump.read(site).expect("sound").expect("there");
     let before = sketched(site.point, &View::of(&shape, &data)).to_vec();
     data[7] = f64::from(f32::from_bits((data[7] as f32).to_bits() ^ 1));
     let after = sketched(site.point, &View::of(&shape, &data)).to_vec();

@@ -3,7 +3,7 @@
 
 use crate::common::{LLAMA_CPP_F32, reference, rules, tiny_llama2};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Row, Selection, Tolerances, Verdict};
+use xcheck::compare::{Selection, SiteResult, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, cross_check};
 use xcheck::dump::Dump;
 use xcheck::tap::Tap;
@@ -67,7 +67,7 @@ fn run_allowing(logits: f64, last_logits: f64, best: f32, second: f32) -> Outcom
     cross_check("reference", &tiny_llama2(), &LLAMA_CPP_F32, &reference, rules, &mut nudge).expect("it runs")
 }
 
-fn row(outcome: &Outcome, point: Point) -> &Row {
+fn row(outcome: &Outcome, point: Point) -> &SiteResult {
     let pass = (point == Point::Argmax).then_some(PASS);
     outcome.rows.iter().find(|row| (row.site.point, row.site.pass) == (point, pass)).expect("it was compared")
 }

@@ -1,12 +1,12 @@
 //! What is told of tokens, of choices from logits, of values that are no numbers, of numbers that nobody expects, and of
 //! what is rounded otherwise.
 
-use crate::causes::planted::{Bed, Thinned, Told};
+use crate::causes::planted::{Bed, FaultDetection, RecordedTaps};
 use xcheck::cases::Case;
 use xcheck::change::{CauseKind, Supposition};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Gate, Role, Selection, Tolerances};
-use xcheck::diagnose::{Finding, Mode, Rounding, Rules, check_case};
+use xcheck::diagnose::{EngineRounding, Finding, Mode, Rules, check_case};
 use xcheck::selftest::{ARITHMETICS, told};
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
@@ -115,11 +115,11 @@ fn numbers_that_nobody_expects_are_read() {
             let supposition = Supposition::named(typed).expect("it can be supposed");
             let change = supposition.change.iter().find(|change| change.to_string() == typed);
             let change = change.expect("it is told as it is typed").clone();
-            let (dump, made) = bed.dump(&[supposition], Thinned::Full);
+            let (dump, made) = bed.dump(&[supposition], RecordedTaps::Full);
             let outcome = bed.check(&dump);
             let told = told(&outcome, &change, made);
             let what = outcome.findings.first().map(|finding| &finding.what);
-            assert_eq!(told, Told::Right, "{typed} in {model}, {arithmetic}: {what:?}");
+            assert_eq!(told, FaultDetection::Right, "{typed} in {model}, {arithmetic}: {what:?}");
         }
     }
 }
@@ -169,7 +169,7 @@ fn tokenized(own: &[u32]) -> Finding {
         precision: "f32",
         mode: Mode::Both,
         role: Role::Reference,
-        rounding: Rounding::Stated,
+        rounding: EngineRounding::Stated,
         is_stated: true,
         suppositions: &[],
         causes: true,

@@ -5,28 +5,40 @@ use std::collections::BTreeMap;
 use crate::common::sources;
 
 /// Packages whose names are checked.
+<<<<<<< origin/s60-s
 const CHECKED: [&str; 2] = ["engine/src", "src"];
+=======
+const CHECKED: [&str; 2] = ["engine/src", "judge/src"];
+>>>>>>> 12f1641add5450e049dc25c73a8db4336a988f9d
 
 /// Types of the checked packages with the usual word for the thing. A package that is not checked may declare it, too.
-const USUAL: [&str; 4] = ["Engine", "Matrix", "Model", "Result"];
+const USUAL: [&str; 6] = ["Engine", "Matrix", "Model", "Outcome", "Plan", "Result"];
 
+<<<<<<< origin/s60-s
 /// Words of packages that are not checked yet: a finding of the diagnosis, patterns of arrays' names, and a forward pass of a
 /// dump.
 const WORDS: [&str; 3] = ["Finding", "Names", "Pass"];
+=======
+/// Words of packages that are not checked yet: the settings of the hub.
+const WORDS: [&str; 1] = ["Settings"];
+>>>>>>> 12f1641add5450e049dc25c73a8db4336a988f9d
 
 /// Words that no name starts with.
 const PREPOSITIONS: &str = "about above after along around as at before behind below beside between beyond by for from in \
     inside into near of off on onto out outside over past through to toward under until upon with within without";
 
 /// Words that are no name by themselves.
-const PARTICIPLES: &str = "activated added bounded cached changed changing checked chosen compared computed copied \
-    counted cut decoded detected done embedded ended ending expected explained failed fixed found fused gathered given held \
-    hashed hidden inferred joined judged judging kept known learned left limited listed loaded made making mapped marked \
-    masked matched measured merged merging met missing mixed moved moving named nested noisy normed packed padded parsed \
-    picked placed placing planned quantised quantized read reading rearranged recorded refused removed renamed replaced \
-    resolved resummed reused rotated rounded routed running said sampled saved scaled scored seen selected served shared \
-    shifted shipped shown signed skipped sorted spaced split started stated stored streamed summed taken tapped tiled told \
-    traced turned unexplained unfinished unknown unpacked unrounded unsaid unseen unsigned used waived wanted weighed";
+const PARTICIPLES: &str = "activated added bounded cached changed changing checked chosen compared computed copied counted cut \
+    decoded detected done embedded ended ending examined expected explained failed figured finished \
+    fixed found fused gathered given hashed held hidden identified inferred joined judged judging kept \
+    known learned left limited listed loaded made making mapped marked masked matched measured merged \
+    merging met missing mixed moved moving named nested noisy normed packed padded paired parsed picked \
+    placed placing planned planted promised quantised quantized read reading rearranged recorded refused \
+    removed renamed replaced resolved resummed reused rotated rounded routed running said sampled saved \
+    scaled scored searched seen selected served settled shared shifted shipped shown signed skipped \
+    sorted sought spaced split started stated stored streamed strided summed supposed taken tapped tiled \
+    told traced tried turned unexplained unfinished unknown unpacked unrounded unsaid unseen unsigned \
+    used waived wanted watched weighed";
 
 #[test]
 fn a_type_name_exists_once() {

@@ -7,8 +7,8 @@ use arbitrary::{Result, Unstructured};
 use serde_json::Value;
 use xcheck::checkpoint::{Point, Site, TapAxis, ValueKind};
 use xcheck::compare::{Gate, Role, Selection, Tolerances};
-use xcheck::diagnose::{Mode, Outcome, Rounding, Rules, cross_check_dumps};
-use xcheck::dump::{Dump, Values};
+use xcheck::diagnose::{EngineRounding, Mode, Outcome, Rules, cross_check_dumps};
+use xcheck::dump::{ArrayValues, Dump};
 use xcheck::format::FileBytes;
 use xcheck::weight::DType;
 use zip::ZipWriter;
@@ -36,7 +36,7 @@ static ORIGINAL: LazyLock<Dump> = LazyLock::new(|| {
 });
 
 /// The first values along the last axis.
-fn shorten(values: &mut Values) {
+fn shorten(values: &mut ArrayValues) {
     let last = values.shape.last_mut().expect("it is a vector");
     values.data = values.data.chunks_exact(*last).flat_map(|vector| &vector[..KEPT]).copied().collect();
     *last = KEPT;
@@ -51,7 +51,7 @@ fn compare(candidate: &Dump, reference: &Dump) -> Outcome {
         precision: "f32",
         mode: Mode::Accumulated,
         role: Role::Reference,
-        rounding: Rounding::Stated,
+        rounding: EngineRounding::Stated,
         is_stated: true,
         suppositions: &[],
         causes: true,
@@ -155,7 +155,7 @@ fn lengths(u: &mut Unstructured) -> Result<Vec<usize>> {
 }
 
 /// The same values with their axes the other way round.
-fn turned(values: &Values) -> Values {
+fn turned(values: &ArrayValues) -> ArrayValues {
     let shape: Vec<usize> = values.shape.iter().rev().copied().collect();
     let at = |mut flat: usize| {
         // The index along each axis, last first, is that along the turned ones, first first.
@@ -166,5 +166,5 @@ fn turned(values: &Values) -> Values {
         }
         index.iter().zip(&values.shape).fold(0, |at, (index, length)| at * length + index)
     };
-    Values { data: (0..values.data.len()).map(|flat| values.data[at(flat)]).collect(), shape }
+    ArrayValues { data: (0..values.data.len()).map(|flat| values.data[at(flat)]).collect(), shape }
 }

@@ -9,7 +9,7 @@ use xcheck::format::{
     FileBytes, Gguf, Llama2cFile, Messages, Pytorch, Safetensors, TensorFile, npy as npy_file,
 };
 use xcheck::kld::{LogitsFile, first_row};
-use xcheck::map::Map;
+use xcheck::map::NameMap;
 use xcheck::measure::Prediction;
 use xcheck::model::ModelFiles;
 use xcheck::ratchet::Baseline;
@@ -136,7 +136,7 @@ pub fn manifest_built(data: &[u8]) -> bool {
 
 /// A map of names.
 pub fn map(data: &[u8]) -> bool {
-    str::from_utf8(data).is_ok_and(|text| Map::of_text("fuzz", text).is_ok())
+    str::from_utf8(data).is_ok_and(|text| NameMap::of_text("fuzz", text).is_ok())
 }
 
 /// A baseline.

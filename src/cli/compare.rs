@@ -24,8 +24,8 @@ use crate::cli::references::dumps_named;
 use crate::cli::shard_options::ShardOptions;
 use crate::cli::stream_options::DumpStreamOptions;
 use crate::cli::token_texts::texts;
-use crate::compare::{Role, Row, Verdict};
-use crate::diagnose::{Mode, Outcome, Rounding, Rules, cross_check_dumps};
+use crate::compare::{Role, SiteResult, Verdict};
+use crate::diagnose::{EngineRounding, Mode, Outcome, Rules, cross_check_dumps};
 use crate::dump::{Dump, Producer};
 use crate::error::{Error, Result};
 use crate::report::{Comparison, ModelRecord, Report, Timing};
@@ -139,7 +139,7 @@ fn compared(args: &CompareArgs, candidate: NamedDump, reference: NamedDump) -> R
         gate: args.gate.gate(),
         mode: Mode::Accumulated,
         role: Role::Reference,
-        rounding: Rounding::Stated,
+        rounding: EngineRounding::Stated,
         is_stated: true,
         suppositions: &[],
         causes: args.causes.are_sought(),
@@ -203,7 +203,7 @@ fn audit_both(args: &CompareArgs, model: &str, output: &ReportOutput) -> Result<
 
 /// Describes the largest relative difference of two dumps.
 fn apart(outcome: &Outcome) -> String {
-    let error = |row: &Row| row.accumulated.as_ref().map_or(0.0, |found| found.errors.max_scaled);
+    let error = |row: &SiteResult| row.accumulated.as_ref().map_or(0.0, |found| found.errors.max_scaled);
     let real = outcome.rows.iter().filter(|row| row.site.point.kind() == ValueKind::Real);
     match real.max_by(|a, b| error(a).total_cmp(&error(b))) {
         None => "the two dumps have nothing in common to compare".to_owned(),

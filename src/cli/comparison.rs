@@ -27,14 +27,14 @@ use crate::cli::unstated_properties::{
 use crate::cli::unstated_quantisation::{
     about_integers, common_products, says_nothing_of_products, with_integers,
 };
-use crate::compare::{Gate, Role, Row, Selection, Tolerances, Verdict};
-use crate::diagnose::{Mode, Outcome, Rounding, Rules, cross_check};
+use crate::compare::{Gate, Role, Selection, SiteResult, Tolerances, Verdict};
+use crate::diagnose::{EngineRounding, Mode, Outcome, Rules, cross_check};
 use crate::dump::Producer;
 use crate::error::{Error, Result};
 use crate::exact::{IntegerProducts, Profile};
 use crate::model::LoadedModel;
 use crate::numerics::Numerics;
-use crate::report::{Comparison, Sharded, Timing};
+use crate::report::{Comparison, ShardedComparison, Timing};
 
 /// Options for the errors to measure.
 #[derive(Clone, Debug, Default, Args)]
@@ -305,7 +305,7 @@ impl ComparisonContext<'_> {
         (variant, loaded): (&ModelVariant, &LoadedModel),
         outcome: Outcome,
         started: SystemTime,
-        sharded: Option<Sharded>,
+        sharded: Option<ShardedComparison>,
     ) -> Result<Comparison> {
         Ok(Comparison {
             model: record(&self.target.name, variant, loaded)?,
@@ -379,8 +379,10 @@ impl ComparisonContext<'_> {
         if let Some(doubt) = self.doubt_of_caches(&outcome, way, named, &by, loaded)? {
             outcome.doubt(&doubt);
         }
-        if let Some(verdict) = self.confirmed(&outcome, way, numerics, named, role, loaded)? {
-            outcome.confirm(verdict);
+        if !self.options.shard.is_given() {
+            self.confirm_causes(&mut outcome, |supposed| {
+                self.supposing(supposed, way, numerics, false, named, role, loaded)
+            });
         }
         if !way.is_stated {
             let names: Vec<_> = way.choices.iter().map(|numerics| numerics.name()).collect();
@@ -471,7 +473,7 @@ impl ComparisonContext<'_> {
                 let is_off = found
                     .rows
                     .iter()
-                    .filter_map(Row::bound_ratio)
+                    .filter_map(SiteResult::bound_ratio)
                     .any(|bound_ratio| bound_ratio >= LEAST_OF_NOISE);
                 let is_seen = match numerics.cache_noise() > 0.0 {
                     true => is_off,
@@ -528,28 +530,34 @@ impl ComparisonContext<'_> {
         products.into_iter().filter_map(way).collect()
     }
 
-    /// Returns the verdict with the first cause supposed; `None` if `--suppose` cannot express it, or it is
-    /// limited to some layers.
-    fn confirmed(
-        &self,
-        outcome: &Outcome,
-        way: &EngineArithmetic,
-        numerics: &dyn Numerics,
-        named: &NamedDump,
-        role: Role,
-        loaded: &LoadedModel,
-    ) -> Result<Option<Verdict>> {
-        let is_asked = outcome.verdict == Verdict::Fail && !self.options.shard.is_given();
-        let cause = outcome.cause().filter(|_| is_asked);
-        let Some(changes) = cause.and_then(|cause| cause.changes()) else { return Ok(None) };
+    /// Runs the model with the first cause supposed, or else with all causes, and records whether this explains every failure.
+    fn confirm_causes(&self, outcome: &mut Outcome, by: impl Fn(&[Supposition]) -> Result<Outcome>) {
+        let is_cause = |at: &usize| outcome.findings[*at].kind.is_cause();
+        let causes: Vec<usize> = (0..outcome.findings.len()).filter(is_cause).collect();
+        let Some(&first) = causes.first().filter(|_| outcome.verdict == Verdict::Fail) else { return };
         let own = self.options.suppositions();
-        let Ok(changes) = changes.map(Supposition::named).collect::<Result<Vec<_>, _>>() else {
-            return Ok(None);
+        let verdict_of = |causes: &[usize], outcome: &Outcome| -> Option<Verdict> {
+            let mut changes: Vec<&str> = Vec::new();
+            for &at in causes {
+                let of_cause = outcome.findings[at].changes()?;
+                changes.extend(of_cause);
+            }
+            changes.sort_unstable();
+            changes.dedup();
+            let changes = changes.into_iter().map(Supposition::named).collect::<Result<Vec<_>, _>>().ok()?;
+            let supposed: Vec<_> = own.iter().cloned().chain(changes).collect();
+            // A change that cannot be made of this model confirms nothing, and is no error of the dump.
+            Some(by(&supposed).ok()?.verdict)
         };
-        let suppositions: Vec<_> = own.into_iter().chain(changes).collect();
-        // A change that cannot be made of this model confirms nothing, and is no error of the dump.
-        let found = self.supposing(&suppositions, way, numerics, false, named, role, loaded);
-        Ok(found.ok().map(|found| found.verdict))
+        let alone = verdict_of(&[first], outcome);
+        let is_refuted = alone.is_some_and(|verdict| !verdict.is_good());
+        let together = Some(&causes).filter(|all| is_refuted && all.len() > 1);
+        let together = together.and_then(|all| verdict_of(all, outcome)).filter(|verdict| verdict.is_good());
+        match (alone, together) {
+            (_, Some(verdict)) => outcome.confirm(&causes, verdict),
+            (Some(verdict), None) => outcome.confirm(&[first], verdict),
+            (None, None) => {}
+        }
     }
 
     fn by(
@@ -577,7 +585,7 @@ impl ComparisonContext<'_> {
     ) -> Result<Outcome> {
         let said = self.rules(way.is_stated, named, role, loaded, suppositions);
         let rounding = match (said.rounding, way.shown) {
-            (Rounding::Stated, Some(shown)) => Rounding::Shown(shown),
+            (EngineRounding::Stated, Some(shown)) => EngineRounding::Shown(shown),
             (said, _) => said,
         };
         let budget = self.options.causes.budget();
@@ -603,7 +611,7 @@ impl ComparisonContext<'_> {
             gate: self.options.mode.gate(),
             mode: self.mode,
             role,
-            rounding: self.options.mode.profile().map_or(Rounding::Stated, Rounding::Demanded),
+            rounding: self.options.mode.profile().map_or(EngineRounding::Stated, EngineRounding::Demanded),
             is_stated,
             suppositions,
             causes: self.options.causes.are_sought(),
@@ -700,7 +708,7 @@ pub(super) fn about_arithmetic(producer: &Producer, names: &[&str], told: &str) 
         );
     }
     format!(
-        "the dump does not state its arithmetic for these weights: run with {}, reported for {told}",
+        "the dump does not state its arithmetic for these weights: xcheck ran {} and reports {told}",
         names.join(" and ")
     )
 }

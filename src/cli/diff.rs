@@ -8,7 +8,7 @@ use crate::cli::terminal::say;
 use crate::compare::Verdict;
 use crate::error::Result;
 use crate::ratchet::{self, Diff};
-use crate::report::Seen;
+use crate::report::RecordedReport;
 
 /// Arguments of `xcheck diff`.
 #[derive(Debug, Args)]
@@ -43,7 +43,7 @@ enum DiffFormat {
 
 /// Tells what changed; the exit code is 1 where something became worse.
 pub fn run(args: &DiffArgs) -> Result<Verdict> {
-    let [old, new] = [&args.old, &args.new].map(|path| Seen::read(&file(path)));
+    let [old, new] = [&args.old, &args.new].map(|path| RecordedReport::read(&file(path)));
     let (old, new) = (old?, new?);
     old.check_names()?;
     new.check_names()?;

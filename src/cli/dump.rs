@@ -15,7 +15,7 @@ use crate::cli::prompt::PromptOptions;
 use crate::cli::requested_model::ModelVariant;
 use crate::cli::supposed_changes::run_supposing;
 use crate::compare::Verdict;
-use crate::dump::{Input, Layout, Manifest, ModelInfo, Producer, Recorder};
+use crate::dump::{DumpInput, Layout, Manifest, ModelInfo, Producer, Recorder};
 use crate::engine::{self, RunInput};
 use crate::error::{Error, Result};
 use crate::model::Model;
@@ -131,6 +131,6 @@ fn manifest(
     let info =
         ModelInfo { name: variant.name.clone(), architecture: model.architecture().to_owned(), sha256: None };
     let layout = Layout { rope_pairing: model.dimensions().rope_pairing };
-    let input = Input { prompt, tokens: tokens.to_vec(), ..Input::default() };
+    let input = DumpInput { prompt, tokens: tokens.to_vec(), ..DumpInput::default() };
     Manifest::new(producer, info, layout, input, Vec::new())
 }

@@ -16,8 +16,8 @@ use crate::cli::terminal::tell;
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::format::{Arrays, EscapedText};
-use crate::identify::{Identified, Place, guesses_of, identify, map_of};
-use crate::map::{Written, tokens_of};
+use crate::identify::{ArraySite, IdentifiedArray, guesses_of, identify, map_of};
+use crate::map::{MapDefinition, tokens_of};
 
 /// Arguments of `xcheck identify`.
 #[derive(Debug, Args)]
@@ -65,7 +65,7 @@ pub fn run(args: &IdentifyArgs) -> Result<Verdict> {
             let map = map_of(&identified, &tokens, &*loaded.model);
             let path = out.path;
             let rules = guesses_of(&identified, &tokens, &*loaded.model);
-            let guesses = Written { rules, ..Written::default() };
+            let guesses = MapDefinition { rules, ..MapDefinition::default() };
             out.write(&format!("{}{}", plain(&map), commented(&plain(&guesses))))?;
             let say = format!(
                 "wrote the map {0}; use it with: xcheck check --model {2} --candidate {1} --map {0}",
@@ -106,7 +106,7 @@ impl<'p> MapFile<'p> {
     }
 }
 
-fn plain(map: &Written) -> String {
+fn plain(map: &MapDefinition) -> String {
     toml::to_string(map).expect("a map is plain data")
 }
 
@@ -118,7 +118,7 @@ fn commented(rules: &str) -> String {
     if lines.is_empty() { lines } else { format!("{HEAD}{lines}") }
 }
 
-fn shown(identified: &[Identified], told: usize, file: &Path) -> String {
+fn shown(identified: &[IdentifiedArray], told: usize, file: &Path) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(["array", "shape", "is", "rel_l2", "how", "or"]);
     for array in identified {
@@ -147,12 +147,12 @@ fn shown(identified: &[Identified], told: usize, file: &Path) -> String {
     format!("{}\n\n{}: {told} of {} arrays identified", table.trim_fmt(), file.display(), identified.len())
 }
 
-fn figure(place: &Place) -> String {
+fn figure(place: &ArraySite) -> String {
     format!("{:.1e}", place.rel_l2)
 }
 
 /// In which way an array holds a tap, where that is not the plain one.
-fn how(array: &Identified, place: &Place) -> String {
+fn how(array: &IdentifiedArray, place: &ArraySite) -> String {
     let axes = axes(place);
     let order = (!place.is_in_order).then(|| format!("axes [{}]", axes.join(", ")));
     let part = place.of.as_ref().map(|(of, _)| {
@@ -171,12 +171,12 @@ fn how(array: &Identified, place: &Place) -> String {
     all.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-fn axes(place: &Place) -> Vec<String> {
+fn axes(place: &ArraySite) -> Vec<String> {
     TapAxis::names(place.axes.iter().map(|(axis, _)| *axis))
 }
 
 /// An object for each tap of an array.
-fn rows(array: &Identified) -> Vec<Value> {
+fn rows(array: &IdentifiedArray) -> Vec<Value> {
     let blank = json!({
         "name": array.name, "tap": null, "layer": null, "pass": null, "rows": null, "axes": null, "of": null, "certain": null,
         "rope_pairing": null, "scale": null, "dtype": array.rounded.unwrap_or(array.dtype).name(),
@@ -194,7 +194,7 @@ fn rows(array: &Identified) -> Vec<Value> {
         let tap = array.is_tokens().then_some("tokens");
         return vec![with(json!({"tap": tap, "because": because}))];
     }
-    let row = |place: &Place| {
+    let row = |place: &ArraySite| {
         let place_of =
             |site: &Site| json!({"tap": site.point.name(), "layer": site.layer, "pass": site.pass});
         with(json!({

@@ -14,7 +14,7 @@ use crate::cli::prompt::token_id;
 use crate::cli::remote_files::{refuse_loose_arrays, remote};
 use crate::cli::sequence::{asked_for, parts_of};
 use crate::compare::{Ranges, Selection, Verdict};
-use crate::dump::{Dump, Values};
+use crate::dump::{ArrayValues, Dump};
 use crate::error::{Error, Result};
 use crate::format::{
     FileBytes, FileStore, Format, Gguf, Llama2cFile, Pytorch, Safetensors, TensorFile, gguf, plain,
@@ -357,7 +357,7 @@ impl TapStatistics {
 }
 
 /// Returns minimum, maximum, mean and root mean square of the finite values, and anything unusual.
-fn statistics(values: &Values) -> TapStatistics {
+fn statistics(values: &ArrayValues) -> TapStatistics {
     let finite: Vec<f64> = values.data.iter().copied().filter(|value| value.is_finite()).collect();
     let count = finite.len() as f64;
     let min = finite.iter().copied().fold(f64::INFINITY, f64::min);

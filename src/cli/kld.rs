@@ -20,7 +20,10 @@ use crate::compare::Verdict;
 use crate::engine::{self, RunInput, Transcript};
 use crate::error::{Error, Result};
 use crate::input;
-use crate::kld::{Computed, Dumps, Estimate, Figures, LEAST, LogitsFile, Predictions, Run, Tally, Writer};
+use crate::kld::{
+    DumpPredictions, Estimate, KldFigures, LEAST, LogitsFile, LogitsWriter, ModelPredictions,
+    PredictionSource, ScriptRunner, TokenDivergences,
+};
 use crate::kld::{compare, first_row, table};
 use crate::measure::Prediction;
 use crate::model::LoadedModel;
@@ -150,7 +153,7 @@ pub fn run(args: &KldArgs) -> Result<Verdict> {
             let bos = if base.hides_first() { bos(&target, args.bos)? } else { None };
             let numerics = args.numerics.of(&*loaded.model, None)?;
             let run = runs(&loaded, &*numerics, &args.suppose);
-            compared(&*base, &Computed::new(target.name.clone(), chunks, bos, run), most)?
+            compared(&*base, &ModelPredictions::new(target.name.clone(), chunks, bos, run), most)?
         }
     };
     let (figures, verdict) = (tally.figures(), args.verdict(&tally));
@@ -163,20 +166,24 @@ pub fn run(args: &KldArgs) -> Result<Verdict> {
 }
 
 /// "mean KLD 0.0123 (95 %: 0.0110 to 0.0136), limit 0.01".
-fn bounded(figures: &Figures, most: f64) -> String {
+fn bounded(figures: &KldFigures, most: f64) -> String {
     let Estimate { value, interval, .. } = figures.kld.mean;
     let within = interval.map_or(String::new(), |[low, high]| format!(" (95 %: {low:.6} to {high:.6})"));
     format!("mean KLD {value:.6}{within}, limit {most}")
 }
 
-fn compared(base: &dyn Predictions, other: &dyn Predictions, most: usize) -> Result<Tally> {
+fn compared(
+    base: &dyn PredictionSource,
+    other: &dyn PredictionSource,
+    most: usize,
+) -> Result<TokenDivergences> {
     let mut steps = StepProgress::new("chunk", base.chunks().len().min(most));
     compare(base, other, most, |done| steps.reached(done))
 }
 
 impl KldArgs {
     /// Statistics of too few tokens tell nothing; of enough they are what was asked for.
-    fn verdict(&self, tally: &Tally) -> Verdict {
+    fn verdict(&self, tally: &TokenDivergences) -> Verdict {
         let Some(figures) = tally.figures() else { return Verdict::Inconclusive };
         let Some(most) = self.max_kld else { return Verdict::Pass };
         if tally.left_out > 0 {
@@ -191,12 +198,12 @@ impl KldArgs {
 }
 
 /// A file or a dump, as it was named.
-fn named(typed: &str) -> Result<Box<dyn Predictions>> {
+fn named(typed: &str) -> Result<Box<dyn PredictionSource>> {
     if let Some(file) = LogitsFile::at(Path::new(typed))? {
         return Ok(Box::new(file));
     }
     let dumps = dumps_named(typed, &MappedFileContext::default())?;
-    Ok(Box::new(Dumps::new(dumps.into_iter().map(|named| named.dump).collect())?))
+    Ok(Box::new(DumpPredictions::new(dumps.into_iter().map(|named| named.dump).collect())?))
 }
 
 /// Returns a function that runs a model with the supposed changes.
@@ -204,7 +211,7 @@ fn runs<'r>(
     loaded: &'r LoadedModel,
     numerics: &'r dyn Numerics,
     suppose: &SuppositionOptions,
-) -> Box<Run<'r>> {
+) -> Box<ScriptRunner<'r>> {
     let supposed = suppose.suppositions(None);
     Box::new(move |script: &RunInput, tap: &mut dyn Tap| -> Result<Transcript> {
         match supposed.as_slice() {
@@ -243,9 +250,9 @@ pub(super) fn write(
     let script = RunInput::greedy(&chunks[0], 0);
     engine::check(&*loaded.model, numerics, &script)?;
     let n_vocab = loaded.model.dimensions().vocab_size;
-    let mut writer = Writer::create(path, n_vocab, n_ctx, &tokens)?;
+    let mut writer = LogitsWriter::create(path, n_vocab, n_ctx, &tokens)?;
     let run = runs(loaded, numerics, suppose);
-    let computed = Computed::new(target.name.clone(), chunks, bos(target, options.bos)?, run);
+    let computed = ModelPredictions::new(target.name.clone(), chunks, bos(target, options.bos)?, run);
     let mut steps = StepProgress::new("chunk", count);
     for (number, chunk) in computed.chunks().into_iter().enumerate() {
         let rows = computed.open(number)?;
@@ -307,7 +314,7 @@ impl KldOptions {
     }
 }
 
-fn shown(tally: &Tally, figures: Option<&Figures>) -> String {
+fn shown(tally: &TokenDivergences, figures: Option<&KldFigures>) -> String {
     let (chunks, tokens) = (tally.chunks(), tally.count());
     match figures {
         None => {
@@ -340,7 +347,7 @@ fn shown(tally: &Tally, figures: Option<&Figures>) -> String {
     }
 }
 
-fn document(tally: &Tally, figures: Option<&Figures>, verdict: Verdict) -> Value {
+fn document(tally: &TokenDivergences, figures: Option<&KldFigures>, verdict: Verdict) -> Value {
     let (within, apart) = tally.within();
     json!({
         "verdict": verdict.name(),

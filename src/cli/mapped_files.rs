@@ -14,7 +14,7 @@ use crate::dump::Dump;
 use crate::error::{Error, Result};
 use crate::format::{Arrays, FileBytes, Format, Safetensors};
 use crate::kld::{self, LogitsFile};
-use crate::map::{self, Known, Map, Sizes};
+use crate::map::{self, HeadSizes, MapContext, NameMap};
 use crate::memory;
 
 /// Options for reading files without a manifest.
@@ -46,8 +46,8 @@ pub struct MappedFileContext<'t> {
     /// The model that it is of.
     pub target: Option<&'t RequestedModel>,
     /// Sizes and tokens known from another dump of the same run.
-    pub beside: Known,
-    of_model: OnceCell<Known>,
+    pub beside: MapContext,
+    of_model: OnceCell<MapContext>,
 }
 
 impl<'t> MappedFileContext<'t> {
@@ -67,9 +67,9 @@ impl<'t> MappedFileContext<'t> {
         let (arrays, known) = (Arrays::open(path)?, self.known()?);
         let reading = match self.maps.as_slice() {
             [] => map::by_shipped(&arrays, &known)?,
-            [name] => Map::named(name)?.read(&arrays, &known)?,
+            [name] => NameMap::named(name)?.read(&arrays, &known)?,
             names => {
-                let maps = names.iter().map(|name| Map::named(name)).collect::<Result<_>>()?;
+                let maps = names.iter().map(|name| NameMap::named(name)).collect::<Result<_>>()?;
                 map::by_named(maps, &arrays, &known)?
             }
         };
@@ -118,23 +118,23 @@ impl<'t> MappedFileContext<'t> {
         }
     }
 
-    fn known(&self) -> Result<Known> {
+    fn known(&self) -> Result<MapContext> {
         let mut known = self.of_model()?;
         known.tokens = self.tokens.clone().or(self.beside.tokens.clone());
         known.ignore = self.ignore.clone();
         Ok(known)
     }
 
-    fn of_model(&self) -> Result<Known> {
+    fn of_model(&self) -> Result<MapContext> {
         let Some(target) = self.target else { return Ok(self.beside.clone()) };
         if let Some(known) = self.of_model.get() {
             return Ok(known.clone());
         }
         let loaded = target.variants[0].files.load()?;
         let dimensions = loaded.model.dimensions();
-        let sizes = Sizes::new(dimensions.n_heads, dimensions.kv_heads(), dimensions.head_dim);
+        let sizes = HeadSizes::new(dimensions.n_heads, dimensions.kv_heads(), dimensions.head_dim);
         let architecture = Some(loaded.model.architecture().to_owned());
-        let known = Known { sizes, architecture, model: target.name.clone(), ..Known::default() };
+        let known = MapContext { sizes, architecture, model: target.name.clone(), ..MapContext::default() };
         Ok(self.of_model.get_or_init(|| known).clone())
     }
 
@@ -151,12 +151,12 @@ impl<'t> MappedFileContext<'t> {
 }
 
 /// Returns the facts that a dump shows about other files of the same run.
-pub fn told_by(dump: &Dump) -> Known {
+pub fn told_by(dump: &Dump) -> MapContext {
     let shape = |tap: &str| {
         dump.manifest.tensors.iter().find(|row| row.tap == tap && row.axes.is_none()).map(|row| &row.shape)
     };
     let heads = |tap: &str| shape(tap).and_then(|shape| Some([*shape.iter().rev().nth(1)?, *shape.last()?]));
-    let sizes = Sizes {
+    let sizes = HeadSizes {
         heads: heads("q").map(|[heads, _]| heads),
         kv_heads: heads("k").map(|[heads, _]| heads),
         head_dim: heads("q").map(|[_, head_dim]| head_dim),
@@ -164,7 +164,7 @@ pub fn told_by(dump: &Dump) -> Known {
     let manifest = &dump.manifest;
     let tokens =
         manifest.passes.first().map(|pass| pass.tokens.clone()).filter(|_| manifest.passes.len() == 1);
-    Known {
+    MapContext {
         tokens,
         sizes,
         architecture: Some(manifest.architecture().to_owned()),

@@ -10,7 +10,7 @@ use crate::cli::options::OutputOptions;
 use crate::cli::output::ReportOutput;
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
-use crate::report::{self, Read, Report, Timing};
+use crate::report::{self, Report, ReportContent, Timing};
 
 /// Arguments of `xcheck merge`.
 #[derive(Debug, Args)]
@@ -54,10 +54,10 @@ fn check_place(args: &MergeArgs) -> Result<()> {
 
 fn merged(args: &MergeArgs) -> Result<Report> {
     let started = SystemTime::now();
-    let read = |path: &PathBuf| -> Result<(String, Read)> {
+    let read = |path: &PathBuf| -> Result<(String, ReportContent)> {
         let read = match file(path) {
             Some(file) => report::read(&file)?,
-            None => Read::Refused("the run left neither a report nor finished units".to_owned()),
+            None => ReportContent::Refused("the run left neither a report nor finished units".to_owned()),
         };
         Ok((path.display().to_string(), read))
     };

@@ -14,7 +14,7 @@ use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::lazy_bytes;
 use crate::ratchet::{self, Baseline};
-use crate::report::{self, Refusal, Report, ReportDir, Style, Timing};
+use crate::report::{self, Report, ReportDir, RunFailure, TableOptions, Timing};
 
 /// Default folder of reports.
 pub const REPORTS: &str = "reports";
@@ -120,7 +120,8 @@ impl ReportOutput {
             ReportFormat::Table => {
                 let page = written.as_ref().ok().and_then(|path| path.as_ref());
                 let page = page.map(|path| path.join("report.html").display().to_string());
-                let style = Style { colour: colour(), is_detailed: self.is_verbose, page: page.as_deref() };
+                let style =
+                    TableOptions { colour: colour(), is_detailed: self.is_verbose, page: page.as_deref() };
                 terminal::painted(&format!("{}\n", report::table(report, style).trim_end()));
                 terminal::painted(&report::maps(report, self.shows_maps, colour()));
                 page.iter().for_each(|page| say!("report: {page}"));
@@ -150,7 +151,7 @@ impl ReportOutput {
     fn refuse(&mut self, error: &Error) {
         let Some((_, files)) = self.directory.take() else { return };
         let timing = Timing::since(self.started);
-        _ = files.refuse(&Refusal { command: command(), error: error.to_string(), timing });
+        _ = files.refuse(&RunFailure { command: command(), error: error.to_string(), timing });
     }
 }
 

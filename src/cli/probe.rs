@@ -20,7 +20,7 @@ use crate::cli::options::{
 use crate::cli::output::ReportOutput;
 use crate::cli::requested_model::RequestedModel;
 use crate::cli::server_options::{ServerAnswers, ServerOptions};
-use crate::compare::{Role, Row, Tolerances, Verdict};
+use crate::compare::{Role, SiteResult, Tolerances, Verdict};
 use crate::diagnose::{Mode, NOT_RECORDED};
 use crate::dump::{COARSEST, Dump, ModelInfo, Producer};
 use crate::error::{Error, Result};
@@ -30,7 +30,7 @@ use crate::probe::{
     Client, LogprobDifference, ModelTemplate, ProbeCheck, ProbeSubject, Recording, ServerIdentity, distance,
     floor, template, tokenization,
 };
-use crate::report::{Comparison, Report, Served, ServedCheck};
+use crate::report::{Comparison, Report, ServerCheck, ServerReport};
 use crate::tokenizer::{Chat, Tokenizer};
 #[cfg(feature = "serve")]
 use crate::{
@@ -323,7 +323,7 @@ fn best_trial<'t>(
     let said =
         |(Comparison { outcome, .. }, _): &(Comparison, _)| (outcome.verdict, outcome.count(Verdict::Fail));
     let off = |(comparison, _): &(Comparison, _)| {
-        comparison.outcome.rows.iter().filter_map(Row::bound_ratio).fold(0.0, f64::max)
+        comparison.outcome.rows.iter().filter_map(SiteResult::bound_ratio).fold(0.0, f64::max)
     };
     let Some(least) = judged.iter().map(said).min() else {
         return Err(refused.expect("there are trials, and none was judged"));
@@ -430,14 +430,19 @@ fn keep(
     write_whole(path, &bytes).map_err(Error::io("write", path))
 }
 
-fn served(client: &Client, known: &ServerIdentity, scale: RoundingScale, checks: &[ProbeCheck]) -> Served {
-    let check = |check: &ProbeCheck| ServedCheck {
+fn served(
+    client: &Client,
+    known: &ServerIdentity,
+    scale: RoundingScale,
+    checks: &[ProbeCheck],
+) -> ServerReport {
+    let check = |check: &ProbeCheck| ServerCheck {
         about: check.subject.name().to_owned(),
         check: check.name.clone(),
         verdict: check.verdict,
         found: check.found.clone(),
     };
-    Served {
+    ServerReport {
         url: client.base().to_owned(),
         kind: known.kind.name().to_owned(),
         version: known.version.clone(),

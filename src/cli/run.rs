@@ -23,7 +23,7 @@ use crate::cli::terminal::tell;
 use crate::cli::text_difference::parting;
 use crate::cli::token_texts::texts;
 use crate::compare::{Role, Selection, Verdict};
-use crate::diagnose::{Mode, Rounding, Rules, check_case};
+use crate::diagnose::{EngineRounding, Mode, Rules, check_case};
 use crate::error::{Error, Result};
 use crate::report::{Comparison, Report, Timing, quoted, shell};
 
@@ -211,7 +211,7 @@ impl RunArgs {
             gate: self.options.mode.gate(),
             mode: Mode::Accumulated,
             role: Role::Reference,
-            rounding: Rounding::Stated,
+            rounding: EngineRounding::Stated,
             is_stated: true,
             suppositions: &suppositions,
             causes: self.options.causes.are_sought(),

@@ -11,7 +11,7 @@ use crate::compare::Verdict;
 use crate::error::Result;
 use crate::model::LoadedModel;
 use crate::numerics::{BitnetCpp, F32, Llama2C, LlamaCpp, Numerics, Transformers};
-use crate::selfcheck::{Checked, Subject, check_all, formats_agree};
+use crate::selfcheck::{CheckResult, CheckSubject, check_all, formats_agree};
 
 /// Arguments of `xcheck selfcheck`.
 #[derive(Debug, Args)]
@@ -32,7 +32,7 @@ pub struct SelfcheckArgs {
 struct SelfcheckRow {
     model: String,
     numerics: String,
-    checked: Checked,
+    checked: CheckResult,
 }
 
 /// Checks each format of a model, in f32 and in what its makers compute with, and its formats against each other.
@@ -81,7 +81,7 @@ fn can_compute(model: &LoadedModel, numerics: &dyn Numerics) -> bool {
 }
 
 fn check(variant: &ModelVariant, model: &LoadedModel, numerics: &dyn Numerics) -> Result<Vec<SelfcheckRow>> {
-    let checked = check_all(Subject { model: &*model.model, numerics })?;
+    let checked = check_all(CheckSubject { model: &*model.model, numerics })?;
     let row =
         |checked| SelfcheckRow { model: variant.name.clone(), numerics: numerics.name().to_owned(), checked };
     Ok(checked.into_iter().map(row).collect())
@@ -100,7 +100,7 @@ fn across_formats(
         .collect();
     if others.is_empty() {
         let why = "the model is available in one format only, or with different weight types";
-        let checked = Checked::not_applicable("safetensors equals GGUF", why);
+        let checked = CheckResult::not_applicable("safetensors equals GGUF", why);
         return Ok(vec![SelfcheckRow {
             model: target.name.clone(),
             numerics: F32.name().to_owned(),
@@ -110,7 +110,7 @@ fn across_formats(
     let mut rows = Vec::new();
     for other in others {
         let [one, another] =
-            [&first.1, &other.1].map(|loaded| Subject { model: &*loaded.model, numerics: &F32 });
+            [&first.1, &other.1].map(|loaded| CheckSubject { model: &*loaded.model, numerics: &F32 });
         let checked = formats_agree(one, another)?;
         let model = format!("{} and {}", first.0.name, other.0.name);
         rows.push(SelfcheckRow { model, numerics: F32.name().to_owned(), checked });
@@ -123,7 +123,7 @@ fn verdict(rows: &[SelfcheckRow]) -> Verdict {
     Verdict::over(rows.iter().filter_map(|row| row.checked.verdict))
 }
 
-fn word(checked: &Checked) -> &'static str {
+fn word(checked: &CheckResult) -> &'static str {
     checked.verdict.map_or("none", Verdict::name)
 }
 

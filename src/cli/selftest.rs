@@ -18,8 +18,8 @@ use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::selftest::{
-    ARITHMETICS, Bed, Broken, Count, Job, Judged, MODELS, OTHER_KERNELS, Plant, Promise, Sensitivity, TWINS,
-    Table,
+    ARITHMETICS, ExpectedFigures, FaultCounts, FigureRegression, InjectedFault, Judged, MODELS,
+    OTHER_KERNELS, SelfTestJob, SelfTestTable, Sensitivity, TWINS, TestModel,
 };
 use crate::selftest::{kinds, other_kernels, plants_of, sensitivities};
 
@@ -64,7 +64,7 @@ pub fn run(args: &SelftestArgs) -> Result<Verdict> {
     let promise = args.promise()?;
     let beds = args.beds()?;
     let jobs = args.jobs(&beds)?;
-    let table = Table::of(judged(&jobs)?);
+    let table = SelfTestTable::of(judged(&jobs)?);
     let broken = promise.broken_by(&table);
     let sensitive = if args.quick { Vec::new() } else { args.sensitivities(&beds)? };
     let verdict = match verdict(&table, &broken, &sensitive) {
@@ -73,7 +73,7 @@ pub fn run(args: &SelftestArgs) -> Result<Verdict> {
         verdict => verdict,
     };
     if let Some(file) = &args.write {
-        write_whole(file, Promise::of(&table).text().as_bytes()).map_err(Error::io("write", file))?;
+        write_whole(file, ExpectedFigures::of(&table).text().as_bytes()).map_err(Error::io("write", file))?;
     }
     args.output.line(format!("{}\n\n{}", shown_sensitivities(&sensitive), shown(&table, &broken, verdict)));
     args.output.document(|| document(&table, &broken, &sensitive, verdict));
@@ -88,7 +88,7 @@ impl SelftestArgs {
     }
 
     /// The models, in the arithmetics that can compute with them.
-    fn beds(&self) -> Result<Vec<Bed>> {
+    fn beds(&self) -> Result<Vec<TestModel>> {
         let names = self.model.as_deref().map_or(MODELS.to_vec(), |typed| vec![typed]);
         let loaded = |typed: &str| {
             let target = RequestedModelOptions::of(typed).find()?;
@@ -100,9 +100,11 @@ impl SelftestArgs {
         let in_f16 = |name: &str| self.is_of_all_that_ships() && name == DETAILED;
         let beds = models.iter().flat_map(|(name, model)| {
             let f16 = in_f16(name).then_some("f16");
-            self.arithmetics().chain(f16).map(move |arithmetic| Bed::new(name, model.clone(), arithmetic))
+            self.arithmetics()
+                .chain(f16)
+                .map(move |arithmetic| TestModel::new(name, model.clone(), arithmetic))
         });
-        let beds: Vec<Bed> = beds.filter(can_compute).collect();
+        let beds: Vec<TestModel> = beds.filter(can_compute).collect();
         match beds.is_empty() {
             true => Err(Error::Usage(
                 "none of the requested arithmetics can compute with this model's weights".into(),
@@ -111,7 +113,7 @@ impl SelftestArgs {
         }
     }
 
-    fn jobs<'b>(&self, beds: &'b [Bed]) -> Result<Vec<Job<'b>>> {
+    fn jobs<'b>(&self, beds: &'b [TestModel]) -> Result<Vec<SelfTestJob<'b>>> {
         let mut jobs = Vec::new();
         for (turn, arithmetic) in ARITHMETICS.into_iter().enumerate() {
             let mut plants = Vec::new();
@@ -119,20 +121,20 @@ impl SelftestArgs {
                 plants.extend(plants_of(bed)?.into_iter().map(|plant| (bed, plant)));
             }
             let chosen = if self.all { plants } else { sample(plants, turn) };
-            jobs.extend(chosen.into_iter().map(|(bed, plant)| Job::Change(bed, plant)));
+            jobs.extend(chosen.into_iter().map(|(bed, plant)| SelfTestJob::Change(bed, plant)));
         }
-        let twins = beds.iter().flat_map(|bed| TWINS.map(|(name, twin)| Job::Twin(bed, name, twin)));
+        let twins = beds.iter().flat_map(|bed| TWINS.map(|(name, twin)| SelfTestJob::Twin(bed, name, twin)));
         jobs.extend(twins);
         let kernels = beds.iter().filter(|bed| self.is_detailed(bed) && !self.quick).flat_map(|bed| {
-            other_kernels(bed).into_iter().map(move |twin| Job::Twin(bed, OTHER_KERNELS, twin))
+            other_kernels(bed).into_iter().map(move |twin| SelfTestJob::Twin(bed, OTHER_KERNELS, twin))
         });
         jobs.extend(kernels);
         Ok(jobs)
     }
 
     /// The largest faults that pass, of the model that is asked for, or one that ships.
-    fn sensitivities(&self, beds: &[Bed]) -> Result<Vec<Sensitivity>> {
-        let is_wanted = |bed: &&Bed| ["f32", "bf16"].contains(&bed.arithmetic);
+    fn sensitivities(&self, beds: &[TestModel]) -> Result<Vec<Sensitivity>> {
+        let is_wanted = |bed: &&TestModel| ["f32", "bf16"].contains(&bed.arithmetic);
         let mut found = Vec::new();
         for bed in beds.iter().filter(is_wanted).filter(|bed| self.is_detailed(bed)) {
             found.extend(sensitivities(bed, false)?);
@@ -144,7 +146,7 @@ impl SelftestArgs {
     }
 
     /// Returns true for the model that other kernels and faults of every size are tried in.
-    fn is_detailed(&self, bed: &Bed) -> bool {
+    fn is_detailed(&self, bed: &TestModel) -> bool {
         self.model.is_some() || bed.name == DETAILED
     }
 
@@ -153,18 +155,18 @@ impl SelftestArgs {
     }
 
     /// Returns the expected figures, which hold for all shipped models and arithmetics.
-    fn promise(&self) -> Result<Promise> {
+    fn promise(&self) -> Result<ExpectedFigures> {
         let is_whole = self.is_of_all_that_ships() && !self.all;
         match &self.figures {
-            Some(file) => Promise::open(file),
-            None if is_whole && self.write.is_none() => Ok(Promise::shipped()),
-            None => Ok(Promise::default()),
+            Some(file) => ExpectedFigures::open(file),
+            None if is_whole && self.write.is_none() => Ok(ExpectedFigures::shipped()),
+            None => Ok(ExpectedFigures::default()),
         }
     }
 }
 
 /// One of each kind, of another model and another value in each arithmetic.
-fn sample(plants: Vec<(&Bed, Plant)>, turn: usize) -> Vec<(&Bed, Plant)> {
+fn sample(plants: Vec<(&TestModel, InjectedFault)>, turn: usize) -> Vec<(&TestModel, InjectedFault)> {
     let of = |kind| {
         let of_kind: Vec<_> = plants.iter().filter(|(_, plant)| plant.change.entry.kind == kind).collect();
         of_kind.get(turn * of_kind.len() / ARITHMETICS.len()).map(|&(bed, plant)| (*bed, plant.clone()))
@@ -172,7 +174,7 @@ fn sample(plants: Vec<(&Bed, Plant)>, turn: usize) -> Vec<(&Bed, Plant)> {
     kinds().into_iter().filter_map(of).collect()
 }
 
-fn can_compute(bed: &Bed) -> bool {
+fn can_compute(bed: &TestModel) -> bool {
     let types = [&bed.numerics, &bed.engine].map(|numerics| numerics.weight_types());
     let matrices = bed.model.matrices();
     matrices.iter().all(|(_, matrix)| types.iter().all(|types| types.contains(&matrix.dtype)))
@@ -180,7 +182,7 @@ fn can_compute(bed: &Bed) -> bool {
 
 /// Side by side, each alone on its thread: most of what a small model does has too little for several, and the main thread,
 /// which is one of those that others wait for, waits here.
-fn judged(jobs: &[Job]) -> Result<Vec<Judged>> {
+fn judged(jobs: &[SelfTestJob]) -> Result<Vec<Judged>> {
     let (next, steps) = (AtomicUsize::new(0), Mutex::new(StepProgress::new("change", jobs.len())));
     let work = || {
         let mut results = Vec::new();
@@ -207,7 +209,7 @@ fn judged(jobs: &[Job]) -> Result<Vec<Judged>> {
 }
 
 /// A wrong name is never right; nor is it to find less than was promised, more that is right and fails, or nothing at all.
-fn verdict(table: &Table, broken: &[Broken], sensitive: &[Sensitivity]) -> Verdict {
+fn verdict(table: &SelfTestTable, broken: &[FigureRegression], sensitive: &[Sensitivity]) -> Verdict {
     let all = table.all();
     let is_harmful = !sensitive.iter().all(Sensitivity::is_harmless);
     match () {
@@ -217,7 +219,7 @@ fn verdict(table: &Table, broken: &[Broken], sensitive: &[Sensitivity]) -> Verdi
     }
 }
 
-fn shown(table: &Table, broken: &[Broken], verdict: Verdict) -> String {
+fn shown(table: &SelfTestTable, broken: &[FigureRegression], verdict: Verdict) -> String {
     let mut lines = Lines::new();
     let head = [
         "change",
@@ -298,13 +300,19 @@ fn shown_sensitivities(sensitive: &[Sensitivity]) -> String {
     lines.trim_fmt()
 }
 
-fn numbers(count: &Count) -> Vec<String> {
-    let Count { planted, detected, located, named, among, hidden, in_doubt, misnamed, no_effect } = *count;
+fn numbers(count: &FaultCounts) -> Vec<String> {
+    let FaultCounts { planted, detected, located, named, among, hidden, in_doubt, misnamed, no_effect } =
+        *count;
     let all = [planted, detected, located, named, among, hidden, in_doubt, misnamed, no_effect];
     all.map(|number| if number == 0 { "-".to_owned() } else { number.to_string() }).to_vec()
 }
 
-fn document(table: &Table, broken: &[Broken], sensitive: &[Sensitivity], verdict: Verdict) -> Value {
+fn document(
+    table: &SelfTestTable,
+    broken: &[FigureRegression],
+    sensitive: &[Sensitivity],
+    verdict: Verdict,
+) -> Value {
     let twins: serde_json::Map<String, Value> =
         table.twins.iter().map(|(name, found)| ((*name).to_owned(), json!(found))).collect();
     json!({

@@ -16,14 +16,14 @@ use crate::cli::requested_model::ModelVariant;
 use crate::cli::terminal::tell;
 use crate::cli::unstated_properties::{cache_of_rows, dtype_of_values};
 use crate::compare::Role;
-use crate::diagnose::{Evidence, Outcome, Rules, Work, cross_check_units};
+use crate::diagnose::{Evidence, Outcome, Rules, UnitWork, cross_check_units};
 use crate::disk_cache::{DiskCache, PinnedContent};
 use crate::error::{Error, Result};
 use crate::input;
 use crate::model::LoadedModel;
 use crate::numerics::Numerics;
 use crate::plan::{Plan, Shard};
-use crate::report::{self, Comparison, Report, Sharded, found_before};
+use crate::report::{self, Comparison, Report, ShardedComparison, found_before};
 
 /// Returns a note on the other shards.
 fn told_of_part(outcome: &Outcome, all: usize) -> String {
@@ -63,7 +63,7 @@ impl ComparisonContext<'_> {
             let mut outcome = outcome.clone();
             outcome.notes.extend(remarks.clone());
             outcome.notes.push(told_of_part(&outcome, plan.units.len()));
-            let sharded = Sharded {
+            let sharded = ShardedComparison {
                 plan: plan.hash.clone(),
                 units: plan.units.clone(),
                 asked: self.asked(variant, &*numerics, rules, (&files, &kept))?,
@@ -74,7 +74,7 @@ impl ComparisonContext<'_> {
         let mut keep = |outcome: &Outcome| self.output.keep(&self.report(compared(outcome)?));
         let wanted = shard.units(&plan.costs);
         let mut run = |wanted, done| {
-            let work = Work { wanted: Some(wanted), done, finished: Some(&mut keep) };
+            let work = UnitWork { wanted: Some(wanted), done, finished: Some(&mut keep) };
             let mut progress = RunProgress::new(&named.name, loaded.model.dimensions().n_layers)
                 .along(named.dump.manifest.passes.iter().map(|pass| pass.tokens.len()));
             cross_check_units(

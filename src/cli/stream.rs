@@ -13,7 +13,7 @@ use crate::cli::progress::RunProgress;
 use crate::cli::stream_options::STDIN;
 use crate::cli::unstated_properties::cache_of_rows;
 use crate::compare::Role;
-use crate::diagnose::{Judged, Rules, Streamed};
+use crate::diagnose::{DumpStream, MessageResult, Rules};
 use crate::dump::{Dump, Manifest};
 use crate::error::{Error, Result};
 use crate::format::{FileBytes, Messages};
@@ -104,7 +104,7 @@ impl ComparisonContext<'_> {
         let budget = self.options.causes.budget();
         let rules = self.rules(is_stated, &told_by_first, role, loaded, &suppositions);
         let rules = Rules { budget: budget.as_ref(), ..rules };
-        let streamed = Streamed::new(&named.name, &*loaded.model, &*numerics, rules)?;
+        let streamed = DumpStream::new(&named.name, &*loaded.model, &*numerics, rules)?;
         let (streamed, broken) = self.take_all(streamed, (messages, first), loaded, folder)?;
         let (mut outcome, manifest) = streamed.finish(broken)?;
         let whole = named.told(manifest)?;
@@ -118,11 +118,11 @@ impl ComparisonContext<'_> {
     /// Judges messages one after another. Returns the reason why it stopped, if no end was marked.
     fn take_all<'s>(
         &self,
-        mut streamed: Streamed<'s>,
+        mut streamed: DumpStream<'s>,
         (mut messages, (mut source, mut dump)): (Messages, (FileBytes, Dump)),
         loaded: &LoadedModel,
         folder: Option<&Path>,
-    ) -> Result<(Streamed<'s>, Option<String>)> {
+    ) -> Result<(DumpStream<'s>, Option<String>)> {
         let n_layers = loaded.model.dimensions().n_layers;
         loop {
             let number = messages.taken();
@@ -163,7 +163,7 @@ impl ComparisonContext<'_> {
 const LARGEST: u64 = 32_000_000_000;
 
 /// Writes a message to the folder where those are kept that one may want to look at.
-fn keep(folder: Option<&Path>, judged: &Judged, source: &FileBytes) -> Result<()> {
+fn keep(folder: Option<&Path>, judged: &MessageResult, source: &FileBytes) -> Result<()> {
     let Some(folder) = folder.filter(|_| judged.is_suspect) else { return Ok(()) };
     let name = judged.of.replace(", ", "_").replace(' ', "-");
     let path = folder.join(name).with_extension("safetensors");

@@ -7,14 +7,14 @@ use crate::cli::requested_model::RequestedModel;
 use crate::diagnose::Outcome;
 use crate::dump::Manifest;
 use crate::measure::{Measurement, NO_TOKEN};
-use crate::report::Tokens;
+use crate::report::PromptTokens;
 
 /// Returns the input and chosen tokens, with texts if a tokenizer is available. Errors do not affect the
 /// verdict.
-pub fn texts(target: Option<&RequestedModel>, outcome: &Outcome, manifest: &Manifest) -> Tokens {
+pub fn texts(target: Option<&RequestedModel>, outcome: &Outcome, manifest: &Manifest) -> PromptTokens {
     let prompt = manifest.input.tokens.clone();
     let tokenizer = target.and_then(|target| target.tokenizer().ok().flatten());
-    let Some(tokenizer) = tokenizer else { return Tokens { prompt, ..Tokens::default() } };
+    let Some(tokenizer) = tokenizer else { return PromptTokens { prompt, ..PromptTokens::default() } };
     let mut ids: BTreeSet<u32> = prompt.iter().copied().collect();
     ids.extend(manifest.passes.iter().flat_map(|pass| &pass.tokens));
     ids.extend(manifest.generated.iter().flatten());
@@ -26,7 +26,7 @@ pub fn texts(target: Option<&RequestedModel>, outcome: &Outcome, manifest: &Mani
         ids.extend(tops.flat_map(|tops| tops.candidate.iter().chain(&tops.reference)).map(|(id, _)| *id));
     }
     let text = |id: u32| Some((id, tokenizer.decode_lossy(&[id]).ok()?));
-    Tokens { prompt, texts: ids.into_iter().filter_map(text).collect() }
+    PromptTokens { prompt, texts: ids.into_iter().filter_map(text).collect() }
 }
 
 fn chosen_ids(found: &Measurement) -> impl Iterator<Item = u32> {

@@ -2,7 +2,7 @@
 
 use crate::matrix::ComparisonMatrix;
 use crate::matrix::json;
-use crate::report::{Page, shell};
+use crate::report::{HtmlPage, shell};
 
 const STYLE: &str = include_str!("page/matrix.css");
 const SCRIPT: &str = include_str!("page/matrix.js");
@@ -17,5 +17,5 @@ pub fn html(matrix: &ComparisonMatrix) -> String {
     }
     let verdict = data["verdict"].as_str().unwrap_or_default().to_uppercase();
     let title = format!("xcheck matrix {verdict}");
-    Page { title: &title, in_words: "matrix.md", style: STYLE, script: SCRIPT }.with(data)
+    HtmlPage { title: &title, in_words: "matrix.md", style: STYLE, script: SCRIPT }.with(data)
 }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::checkpoint::Site;
 use crate::matrix::{CellResult, CellSummary, ComparisonMatrix, MatrixPlan};
-use crate::report::{ArchitectureRow, Number};
+use crate::report::{ArchitectureRow, JsonNumber};
 
 const SCHEMA: &str = "xcheck-matrix";
 const VERSION: u32 = 2;
@@ -54,7 +54,7 @@ fn cell(plan: &MatrixPlan, done: &CellResult) -> Value {
         "told": done.told(),
         "error": done.found.as_ref().err(),
         "reason": found.and_then(|found| found.reason.as_ref()),
-        "bound_ratio": found.and_then(|found| found.bound_ratio).map(Number),
+        "bound_ratio": found.and_then(|found| found.bound_ratio).map(JsonNumber),
         "first_divergence": found.and_then(first),
         "because": found.and_then(|found| found.because.as_ref()),
         "expected": expected,

@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, Table};
 use crate::checkpoint::Site;
 use crate::compare::Verdict;
 use crate::matrix::{CellResult, CellStatus, ComparisonMatrix};
-use crate::report::{Paint, WIDTH, architectures, text};
+use crate::report::{TerminalStyle, WIDTH, architectures, text};
 
 /// Between two columns.
 const GAP: u16 = 2;
@@ -16,7 +16,7 @@ const LONGEST_REASON: usize = 400;
 
 /// The matrix as text for a terminal; `folder` is where the reports of its cells are.
 pub fn table(matrix: &ComparisonMatrix, folder: &str, colour: bool) -> String {
-    let paint = Paint { colour };
+    let paint = TerminalStyle { colour };
     let wide = grid(matrix);
     let fits = wide.iter().all(|line| text::width(line) <= WIDTH);
     let mut lines = if fits { wide } else { list(matrix) };
@@ -77,7 +77,7 @@ fn short(done: &CellResult) -> String {
     word + &bound_ratio.unwrap_or_default() + &first.unwrap_or_default()
 }
 
-fn told(done: &CellResult, folder: &str, paint: Paint) -> Vec<String> {
+fn told(done: &CellResult, folder: &str, paint: TerminalStyle) -> Vec<String> {
     let (standing, name) = (done.standing(), text::clean(&done.cell.words()));
     let head = format!("{}: {}", name, paint.verdict(verdict(standing), standing.name()));
     let mut lines = vec![head];

@@ -4,7 +4,7 @@ use std::fmt;
 
 use half::{bf16, f16};
 
-use crate::compare::{Floor, Verdict};
+use crate::compare::{NoiseFloor, Verdict};
 use crate::probe::answer::{TokenLogprob, TokenPosition};
 
 /// Difference of two answers, up to the first position with different tokens.
@@ -80,7 +80,7 @@ impl TokenMargin {
 
     /// Decides if rounding can cause the other choice. A lower bound of the margin cannot rule rounding out.
     fn judge(self, floor: f64, by: impl Fn(LogprobDifference) -> f64) -> Verdict {
-        let floor = Floor { max_abs: floor, ..Floor::default() };
+        let floor = NoiseFloor { max_abs: floor, ..NoiseFloor::default() };
         match self {
             Self::Told(margin) => floor.parts(by(margin), 0.0).0,
             Self::AtLeast(margin) => floor.parts(by(margin), 0.0).0.max(Verdict::Inconclusive),
@@ -208,7 +208,7 @@ impl AnswerDifference {
             return (by_nats.max(by_choice), format!("{told}; rounding moves them by {:.1e}", floor.nats));
         }
         let told = format!("{told}; rounding moves them by {:.1e} here", floor.nats);
-        if Floor::NEAR * floor.share >= ANOTHER {
+        if NoiseFloor::NEAR * floor.share >= ANOTHER {
             return (by_nats.max(Verdict::Inconclusive), format!("{told}, too much for a verdict"));
         }
         let by_share = level(self.moved, floor.share).max(self.by_choice(floor.share, |margin| margin.share));
@@ -260,8 +260,8 @@ const BLIND: f64 = 1.0986;
 /// Returns the verdict for an error and a noise floor.
 fn level(error: f64, floor: f64) -> Verdict {
     match error {
-        error if error <= Floor::NEAR * floor => Verdict::Pass,
-        error if error <= Floor::FAR * floor => Verdict::Inconclusive,
+        error if error <= NoiseFloor::NEAR * floor => Verdict::Pass,
+        error if error <= NoiseFloor::FAR * floor => Verdict::Inconclusive,
         _ => Verdict::Fail,
     }
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 use zerocopy::IntoBytes;
 
 use crate::checkpoint::{Point, Site};
-use crate::dump::{Dump, Input, Layout, Manifest, ModelInfo, Pass, Producer, TensorRow};
+use crate::dump::{Dump, DumpInput, Layout, Manifest, ModelInfo, Pass, Producer, TensorRow};
 use crate::error::{Error, Result};
 use crate::format::FileBytes;
 use crate::probe::answer::{GreedyContinuation, TokenLogprob, TokenPosition};
@@ -159,7 +159,8 @@ impl Recording {
             settings,
             rounding: None,
         };
-        let input = Input { prompt: self.text.clone(), tokens: self.prompt.clone(), ..Input::default() };
+        let input =
+            DumpInput { prompt: self.text.clone(), tokens: self.prompt.clone(), ..DumpInput::default() };
         let generated: Vec<u32> =
             self.generated.iter().filter_map(|place| place.token.as_ref()?.id).collect();
         let mut manifest = Manifest::new(producer, model, Layout::default(), input, self.passes(&generated));

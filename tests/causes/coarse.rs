@@ -5,10 +5,10 @@ use xcheck::change::{OperationChange, Supposition};
 use xcheck::compare::Verdict;
 use xcheck::selftest::told;
 
-use super::planted::{Bed, Thinned, Told};
+use super::planted::{Bed, FaultDetection, RecordedTaps};
 
 #[track_caller]
-fn assert_told(typed: &str, layers: Option<&[usize]>, thinned: Thinned) {
+fn assert_told(typed: &str, layers: Option<&[usize]>, thinned: RecordedTaps) {
     let bed = Bed::new("tiny-llama3-f32", "other-order");
     let change: OperationChange = OperationChange::named(typed).expect("it can be supposed").remove(0);
     let everywhere = Supposition::everywhere(change.clone());
@@ -20,7 +20,11 @@ fn assert_told(typed: &str, layers: Option<&[usize]>, thinned: Thinned) {
     let outcome = bed.check(&dump);
     assert_eq!(outcome.verdict, Verdict::Fail, "{typed}");
     let first = outcome.findings.first().unwrap_or_else(|| panic!("{typed}: no cause"));
-    assert!(matches!(told(&outcome, &change, made), Told::Right | Told::Among), "{typed}: {}", first.what);
+    assert!(
+        matches!(told(&outcome, &change, made), FaultDetection::Right | FaultDetection::Among),
+        "{typed}: {}",
+        first.what
+    );
     if let Some(layers) = layers {
         assert_eq!(first.layers, layers, "{typed}: {}", first.what);
     }
@@ -31,7 +35,7 @@ fn what_is_wrong_in_one_layer_is_named_from_what_enters_and_leaves_layers() {
     for typed in
         ["rope_theta=10000", "norm_eps=0.001", "activation=relu2", "mask_causal=none", "gqa_mapping=tile"]
     {
-        assert_told(typed, Some(&[1]), Thinned::Blocks);
+        assert_told(typed, Some(&[1]), RecordedTaps::Blocks);
     }
 }
 
@@ -40,7 +44,7 @@ fn what_is_wrong_everywhere_is_named_from_logits_alone() {
     for typed in
         ["rope_theta=10000", "rope_pairing=half", "attn_scale=0.125", "activation=gelu", "norm_eps=0.001"]
     {
-        assert_told(typed, None, Thinned::Logits);
+        assert_told(typed, None, RecordedTaps::Logits);
     }
 }
 
@@ -49,6 +53,6 @@ fn what_lies_between_held_values_is_named_without_scores_and_caches() {
     for typed in
         ["attn_scale=1", "mask_window=4", "cache_stale=repeated", "head_order=reversed", "softmax_axis=heads"]
     {
-        assert_told(typed, None, Thinned::NoScores);
+        assert_told(typed, None, RecordedTaps::NoScores);
     }
 }

@@ -7,20 +7,20 @@ use xcheck::change::Supposition;
 use xcheck::checkpoint::{Point, Site};
 use xcheck::diagnose::Outcome;
 use xcheck::dump::Dump;
-use xcheck::selftest::{self, Form};
+use xcheck::selftest::{self, DumpForm};
 use xcheck::shipped_models;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
 
-pub use xcheck::selftest::{Thinned, Told};
+pub use xcheck::selftest::{FaultDetection, RecordedTaps};
 
 /// A model that ships, and the arithmetic that computes with it.
-pub struct Bed(selftest::Bed);
+pub struct Bed(selftest::TestModel);
 
 impl Deref for Bed {
-    type Target = selftest::Bed;
+    type Target = selftest::TestModel;
 
-    fn deref(&self) -> &selftest::Bed {
+    fn deref(&self) -> &selftest::TestModel {
         &self.0
     }
 }
@@ -30,12 +30,13 @@ impl Bed {
         let mut variants =
             shipped_models::MODELS.iter().flat_map(|model| model.variants().expect("it ships"));
         let (_, files) = variants.find(|(known, _)| known == name).expect("it ships");
-        Self(selftest::Bed::new(name, files.load().expect("it loads").model.into(), arithmetic))
+        Self(selftest::TestModel::new(name, files.load().expect("it loads").model.into(), arithmetic))
     }
 
     /// The dump of an engine that computes so, and how many stages it computes otherwise.
-    pub fn dump(&self, suppositions: &[Supposition], thinned: Thinned) -> (Dump, usize) {
-        let (dump, made) = self.0.dump(suppositions, Form { thinned, ..Form::FULL }).expect("it runs");
+    pub fn dump(&self, suppositions: &[Supposition], thinned: RecordedTaps) -> (Dump, usize) {
+        let (dump, made) =
+            self.0.dump(suppositions, DumpForm { thinned, ..DumpForm::FULL }).expect("it runs");
         (dump, made.stages)
     }
 

@@ -4,10 +4,10 @@ use xcheck::change::{CauseKind, Supposition};
 use xcheck::checkpoint::Point;
 use xcheck::diagnose::Finding;
 
-use super::planted::{Bed, Thinned};
+use super::planted::{Bed, RecordedTaps};
 use crate::judge::clay::Clay;
 
-fn found(model: &str, typed: &str, thinned: Thinned) -> Finding {
+fn found(model: &str, typed: &str, thinned: RecordedTaps) -> Finding {
     let bed = Bed::new(model, "f32");
     let (dump, made) = bed.dump(&[Supposition::named(typed).expect("it can be supposed")], thinned);
     assert!(made > 0, "{typed} has no meaning in {model}");
@@ -19,7 +19,7 @@ fn found(model: &str, typed: &str, thinned: Thinned) -> Finding {
 #[test]
 fn how_far_on_the_positions_are_that_rope_turns_by_is_read() {
     for offset in ["3", "7", "100"] {
-        let finding = found("tiny-llama3-f32", &format!("rope_position={offset}"), Thinned::Full);
+        let finding = found("tiny-llama3-f32", &format!("rope_position={offset}"), RecordedTaps::Full);
         assert_eq!((finding.kind, finding.candidate.as_deref()), (CauseKind::RopePosition, Some(offset)));
     }
 }
@@ -27,7 +27,7 @@ fn how_far_on_the_positions_are_that_rope_turns_by_is_read() {
 #[test]
 fn fused_projections_that_are_cut_otherwise_are_told_by_how() {
     for word in ["interleaved", "concatenated"] {
-        let finding = found("tiny-llama3-f32", &format!("fused_order={word}"), Thinned::Full);
+        let finding = found("tiny-llama3-f32", &format!("fused_order={word}"), RecordedTaps::Full);
         assert_eq!(
             (finding.kind, finding.candidate.as_deref()),
             (CauseKind::FusedOrder, Some(word)),
@@ -39,7 +39,7 @@ fn fused_projections_that_are_cut_otherwise_are_told_by_how() {
 
 #[test]
 fn what_the_model_has_is_told_where_the_operation_itself_is_not_held() {
-    let finding = found("tiny-gemma3-f32", "embed_scale=1", Thinned::Logits);
+    let finding = found("tiny-gemma3-f32", "embed_scale=1", RecordedTaps::Logits);
     assert!(finding.what.contains("computes with 1, the model says 5.6568"), "{}", finding.what);
 }
 
@@ -48,8 +48,8 @@ fn what_the_model_has_is_told_where_the_operation_itself_is_not_held() {
 fn a_last_block_that_was_normed_already_is_told_to_be() {
     let bed = Bed::new("tiny-llama3-f32", "f32");
     let change = Supposition::named("norm_order=normed-by-final-norm").expect("it can be supposed");
-    let (normed, _) = bed.dump(&[change], Thinned::Blocks);
-    let (mut held, right) = (Clay::of(&normed), Clay::of(&bed.dump(&[], Thinned::Blocks).0));
+    let (normed, _) = bed.dump(&[change], RecordedTaps::Blocks);
+    let (mut held, right) = (Clay::of(&normed), Clay::of(&bed.dump(&[], RecordedTaps::Blocks).0));
     for (site, array) in right.arrays {
         if site.point != Point::BlockOut {
             held.arrays.insert(site, array);

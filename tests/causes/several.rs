@@ -7,14 +7,14 @@ use xcheck::selftest::MODELS;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
 
-use super::planted::{Bed, Thinned};
+use super::planted::{Bed, RecordedTaps};
 use crate::common::share::one_of;
 
 fn found(typed: &[&str]) -> Vec<Finding> {
     let bed = Bed::new("tiny-llama3-f32", "f32");
     let supposed: Vec<Supposition> =
         typed.iter().map(|typed| Supposition::named(typed).expect("it can be supposed")).collect();
-    let (dump, _) = bed.dump(&supposed, Thinned::Full);
+    let (dump, _) = bed.dump(&supposed, RecordedTaps::Full);
     bed.check(&dump).findings
 }
 

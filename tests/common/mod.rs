@@ -13,8 +13,8 @@ use std::path::Path;
 
 use serde_json::Value;
 use xcheck::compare::{Gate, Role, Selection, Tolerances};
-use xcheck::diagnose::{Mode, Outcome, Rounding, Rules, cross_check};
-use xcheck::dump::{Dump, Input, Layout, Manifest, ModelInfo, Producer, Recorder};
+use xcheck::diagnose::{EngineRounding, Mode, Outcome, Rules, cross_check};
+use xcheck::dump::{Dump, DumpInput, Layout, Manifest, ModelInfo, Producer, Recorder};
 use xcheck::engine::{self, RunInput};
 use xcheck::format::Gguf;
 use xcheck::model::llama::Llama;
@@ -129,7 +129,7 @@ pub fn rules<'r>(
         precision,
         mode,
         role: Role::Reference,
-        rounding: Rounding::Stated,
+        rounding: EngineRounding::Stated,
         is_stated: true,
         suppositions: &[],
         causes: false,
@@ -183,7 +183,7 @@ pub fn record_altered(
     altering: &mut dyn Tap,
 ) {
     let prompt = script.passes.iter().flat_map(|step| step.tokens.iter().flatten()).copied();
-    let input = Input { tokens: prompt.take(script.prompt_len).collect(), ..Input::default() };
+    let input = DumpInput { tokens: prompt.take(script.prompt_len).collect(), ..DumpInput::default() };
     let producer = Producer {
         name: "test".into(),
         version: String::new(),

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::dump::Dump;
 use xcheck::engine::RunInput;
-use xcheck::identify::{Identified, identify, map_of};
-use xcheck::map::{Known, Map};
+use xcheck::identify::{IdentifiedArray, identify, map_of};
+use xcheck::map::{MapContext, NameMap};
 use xcheck::model::LoadedModel;
 use xcheck::numerics::{F32, Numerics};
 use xcheck::weight::{DType, StoredTensor};
@@ -61,18 +61,18 @@ impl Case {
         sites.into_iter().enumerate().map(one).collect()
     }
 
-    fn identified(&self, all: &[Disguised]) -> Vec<Identified> {
+    fn identified(&self, all: &[Disguised]) -> Vec<IdentifiedArray> {
         identify(&arrays(all), &self.tokens, &*self.loaded.model, &*self.numerics).expect("it runs")
     }
 }
 
 /// Whether an array is named as what it is, or as what has the same values, and that is listed.
-fn is_right(array: &Identified, site: Site) -> bool {
+fn is_right(array: &IdentifiedArray, site: Site) -> bool {
     let [place] = array.places.as_slice() else { return false };
     place.site == site || place.others.contains(&site)
 }
 
-fn assert_told(what: &str, all: &[Disguised], identified: &[Identified]) {
+fn assert_told(what: &str, all: &[Disguised], identified: &[IdentifiedArray]) {
     let wrong: Vec<String> = all
         .iter()
         .zip(identified)
@@ -117,9 +117,10 @@ fn every_tap_of_every_other_dump_is_told_without_its_name() {
 }
 
 /// The dump that a file is read as by the map that is written of it.
-fn read_back(case: &Case, all: &[Disguised], identified: &[Identified]) -> Dump {
+fn read_back(case: &Case, all: &[Disguised], identified: &[IdentifiedArray]) -> Dump {
     let map = toml::to_string(&map_of(identified, &case.tokens, &*case.loaded.model)).expect("plain data");
-    let read = Map::of_text("written", &map).expect("it is a map").read(&arrays(all), &Known::default());
+    let read =
+        NameMap::of_text("written", &map).expect("it is a map").read(&arrays(all), &MapContext::default());
     let reading = read.unwrap_or_else(|error| panic!("{error}\n{map}"));
     let notes = reading.notes.join("\n");
     assert!(!notes.contains("match no array"), "{notes}\n{map}");
@@ -615,7 +616,7 @@ fn a_best_guess_is_written_as_a_comment() {
     if finished.stdout.contains("best guess") {
         assert!(map.contains("# name = \"guess\""), "{site}: {map}");
     }
-    Map::of_text("written", &map).expect("it is a map");
+    NameMap::of_text("written", &map).expect("it is a map");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 use xcheck::dump::Dump;
 use xcheck::error::Error;
 use xcheck::format::Arrays;
-use xcheck::map::{Known, Map, Reading, Sizes, by_shipped, tokens_of};
+use xcheck::map::{HeadSizes, MapContext, MappedDump, NameMap, by_shipped, tokens_of};
 
 use super::disguised::stored;
 use crate::common::terminal::Terminal;
@@ -20,9 +20,9 @@ fn some(names: &[(&str, &[usize])]) -> Arrays {
     Arrays::of(Path::new("some.npz"), names.iter().map(array).collect(), Vec::new()).expect("names differ")
 }
 
-fn known() -> Known {
-    let sizes = Sizes { heads: Some(2), kv_heads: Some(1), head_dim: Some(2) };
-    Known {
+fn known() -> MapContext {
+    let sizes = HeadSizes { heads: Some(2), kv_heads: Some(1), head_dim: Some(2) };
+    MapContext {
         tokens: Some(vec![1, 2, 3]),
         sizes,
         architecture: Some("llama".to_owned()),
@@ -31,8 +31,8 @@ fn known() -> Known {
     }
 }
 
-fn rules(text: &str) -> Map {
-    Map::of_text("mine", text).expect("a map")
+fn rules(text: &str) -> NameMap {
+    NameMap::of_text("mine", text).expect("a map")
 }
 
 #[track_caller]
@@ -43,7 +43,7 @@ fn assert_refused(map: &str, arrays: &Arrays, expected: &str) {
 
 #[test]
 fn every_map_that_ships_is_one() {
-    assert_eq!(Map::shipped().count(), 6);
+    assert_eq!(NameMap::shipped().count(), 6);
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn projections_head_by_head_are_taken_apart() {
     // Two key-value heads, each behind its two query heads and before its value: 2 + 1 + 1 heads of two values.
     let arrays = some(&[("x", &[1, 3, 16])]);
     let map = "heads = 4\nkv_heads = 2\nhead_dim = 2\n[[rule]]\nname = \"x\"\nfused = [\"q\", \"k\", \"v\"]\nform = \"heads\"\nlayer = 0\n";
-    let known = Known { sizes: Sizes::default(), ..known() };
+    let known = MapContext { sizes: HeadSizes::default(), ..known() };
     let dump = rules(map).read(&arrays, &known).expect("it is read").dump;
     assert_eq!(values(&dump, "q")[..8], [1.0, 2.0, 3.0, 4.0, 9.0, 10.0, 11.0, 12.0]);
     assert_eq!(values(&dump, "k")[..6], [5.0, 6.0, 13.0, 14.0, 21.0, 22.0]);
@@ -84,7 +84,7 @@ fn stacked_taps_are_taken_apart_in_the_axes_that_are_said() {
     // Three tokens of two heads of two values, heads first: queries, then keys.
     let arrays = some(&[("x", &[2, 2, 3, 2])]);
     let map = "heads = 2\nkv_heads = 2\nhead_dim = 2\n[[rule]]\nname = \"x\"\nfused = [\"q\", \"k\"]\nform = \"stacked\"\nlayer = 0\n";
-    let known = Known { sizes: Sizes::default(), ..known() };
+    let known = MapContext { sizes: HeadSizes::default(), ..known() };
     let said = format!("{map}axes = [\"head\", \"token\", \"head_dim\"]\n");
     let dump = rules(&said).read(&arrays, &known).expect("it is read").dump;
     assert_eq!(values(&dump, "q"), [1.0, 2.0, 7.0, 8.0, 3.0, 4.0, 9.0, 10.0, 5.0, 6.0, 11.0, 12.0]);
@@ -175,10 +175,10 @@ fn names_never_command_the_terminal() {
     let rule = |said: &str| format!("[[rule]]\nname = \"*\"\n{said}\n");
     let one = some(&[(evil, &[3, 4])]);
     let both = some(&[(evil, &[3, 4]), (other, &[3, 4])]);
-    let tokens = Known { tokens: None, ..known() };
+    let tokens = MapContext { tokens: None, ..known() };
     let ids = "tokens = \"*\"\n".to_owned() + &rule("tap = \"embed\"");
     let idle = "[[rule]]\nname = \"\\u001b[0m\"\ntap = \"logits\"\n".to_owned() + &rule("tap = \"embed\"");
-    let message = |read: Result<Reading, Error>| match read {
+    let message = |read: Result<MappedDump, Error>| match read {
         Ok(reading) => reading.notes.join("\n"),
         Err(error) => error.to_string(),
     };
@@ -189,7 +189,8 @@ fn names_never_command_the_terminal() {
         message(rules(&ids).read(&one, &tokens)),
         message(rules(&idle).read(&one, &known())),
         message(
-            Map::of_text("mine", "[[rule]]\nname = \"(\\u001b\"\ntap = \"q\"\n").map(|_| panic!("no map")),
+            NameMap::of_text("mine", "[[rule]]\nname = \"(\\u001b\"\ntap = \"q\"\n")
+                .map(|_| panic!("no map")),
         ),
     ];
     for message in messages {
@@ -214,7 +215,7 @@ fn tokens_of_the_file_are_held_against_those_told() {
         assert!(refused.contains("the input tokens differ") && refused.contains("input_ids"), "{refused}");
     }
     let said = rules("tokens = [1, 2, 4]\n[[rule]]\nname = \"e\"\ntap = \"embed\"\n");
-    let known = Known { tokens: None, ..known() };
+    let known = MapContext { tokens: None, ..known() };
     assert!(said.read(&ids(&[1, 2, 3]), &known).is_err());
     // Of a run that went on, these may be its prompt.
     assert_eq!(tokens_of(&ids(&[1, 2]), Some(vec![1, 2, 3])).expect("they begin so"), Some(vec![1, 2, 3]));
@@ -243,7 +244,7 @@ fn what_has_no_place_and_rules_of_nothing_are_told() {
         unplaced.contains("left.over") && notes.contains("that match no array: nothing"),
         "{unplaced} {notes}"
     );
-    let on_purpose = Known { ignore: vec!["left.*".to_owned()], ..known() };
+    let on_purpose = MapContext { ignore: vec!["left.*".to_owned()], ..known() };
     let reading = rules(map).read(&arrays, &on_purpose).expect("it is read");
     assert_eq!(reading.unplaced, [""; 0]);
 }
@@ -276,7 +277,7 @@ fn an_array_of_another_shape_is_refused() {
 #[test]
 fn no_tokens_no_dump() {
     let arrays = some(&[("e", &[3, 4])]);
-    let known = Known { tokens: None, ..known() };
+    let known = MapContext { tokens: None, ..known() };
     let refused = rules("[[rule]]\nname = \"e\"\ntap = \"embed\"\n")
         .read(&arrays, &known)
         .expect_err("no tokens")
@@ -297,7 +298,7 @@ fn a_file_that_no_map_places_is_refused_with_what_to_do() {
 #[test]
 fn a_map_that_says_what_cannot_be_is_refused() {
     let refuse = |text: &str, expected: &str| {
-        let refused = Map::of_text("mine", text).expect_err("no map").to_string();
+        let refused = NameMap::of_text("mine", text).expect_err("no map").to_string();
         assert!(refused.contains(expected), "{refused}");
     };
     refuse("", "missing [[rule]]");

@@ -4,7 +4,7 @@ use serde_json::json;
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Role, Verdict};
 use xcheck::diagnose::{Mode, Outcome};
-use xcheck::dump::Values;
+use xcheck::dump::ArrayValues;
 use xcheck::engine::{self, PassInput, RunInput};
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
@@ -50,7 +50,7 @@ fn at(scene: &Scene, temperature: f32, fault: &mut dyn Tap) -> Clay {
     });
     for (site, tensor) in kept.0 {
         let data = tensor.data().iter().map(|&value| f64::from(value)).collect();
-        let values = Values { shape: tensor.shape().to_vec(), data };
+        let values = ArrayValues { shape: tensor.shape().to_vec(), data };
         clay.arrays.insert(site, Array { dtype: DType::F32, values, axes: None });
     }
     clay
@@ -118,7 +118,7 @@ fn log_probabilities_of_equal_tokens_are_no_evidence_either() {
     let pass = &scene.dump.manifest.passes[0];
     let site = Site { point: Point::TokenLogprobs, layer: None, pass: Some(0) };
     let each = -(scene.model.model.dimensions().vocab_size as f32).ln();
-    let values = Values { shape: vec![pass.tokens.len()], data: vec![each.into(); pass.tokens.len()] };
+    let values = ArrayValues { shape: vec![pass.tokens.len()], data: vec![each.into(); pass.tokens.len()] };
     clay.arrays.insert(site, Array { dtype: DType::F32, values, axes: None });
     assert_inconclusive(&judge(&scene, &clay));
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use half::{bf16, f16};
 use serde_json::{Value, json};
 use xcheck::checkpoint::{Point, Site, TapAxis, ValueKind};
-use xcheck::dump::{Dump, Values};
+use xcheck::dump::{ArrayValues, Dump};
 use xcheck::format::FileBytes;
 use xcheck::weight::DType;
 
@@ -14,7 +14,7 @@ use xcheck::weight::DType;
 #[derive(Clone)]
 pub struct Array {
     pub dtype: DType,
-    pub values: Values,
+    pub values: ArrayValues,
     pub axes: Option<Vec<&'static str>>,
 }
 
@@ -47,7 +47,7 @@ impl Clay {
     }
 
     /// Changes the values of every place that is `chosen`.
-    pub fn edit_all(mut self, chosen: impl Fn(Site) -> bool, change: impl Fn(&mut Values)) -> Self {
+    pub fn edit_all(mut self, chosen: impl Fn(Site) -> bool, change: impl Fn(&mut ArrayValues)) -> Self {
         let places = self.arrays.iter_mut().filter(|(site, _)| chosen(**site));
         places.for_each(|(_, array)| change(&mut array.values));
         self
@@ -132,7 +132,7 @@ impl Clay {
         let passes = || dump.manifest.passes.iter().enumerate();
         let dtype = at(0)?.dtype;
         let made = |shape: Vec<usize>, data: Vec<f64>| {
-            Some(Array { dtype, values: Values { shape, data }, axes: None })
+            Some(Array { dtype, values: ArrayValues { shape, data }, axes: None })
         };
         match point.axes() {
             [TapAxis::Token, ..] => {

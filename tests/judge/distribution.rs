@@ -4,7 +4,7 @@
 use xcheck::checkpoint::Point;
 use xcheck::compare::{Role, Verdict};
 use xcheck::diagnose::{Mode, Outcome};
-use xcheck::dump::Values;
+use xcheck::dump::ArrayValues;
 
 use super::clay::Clay;
 use super::scene::{Scene, assert_passes, site, told};
@@ -29,7 +29,7 @@ fn logits_alone(scene: &Scene) -> Clay {
 
 /// Changes each row of logits, or those of one row.
 fn with_rows(clay: Clay, only: Option<usize>, change: impl Fn(&mut [f64])) -> Clay {
-    let edit = |values: &mut Values| {
+    let edit = |values: &mut ArrayValues| {
         let width = *values.shape.last().expect("rows of a vocabulary");
         let rows = values.data.chunks_mut(width).enumerate();
         rows.filter(|(row, _)| only.is_none_or(|only| only == *row)).for_each(|(_, row)| change(row));

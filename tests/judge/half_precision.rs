@@ -109,7 +109,7 @@ fn one_value_that_is_wrong_among_others_with_the_same_bits_fails() {
 #[test]
 fn a_rotation_that_is_no_rotation_of_its_input_fails() {
     let right = Clay::of(&eager());
-    let turned = |values: &mut xcheck::dump::Values| {
+    let turned = |values: &mut xcheck::dump::ArrayValues| {
         values.data.chunks_mut(2).for_each(|pair| {
             (pair[0], pair[1]) = (0.9 * pair[0] - 0.43 * pair[1], 0.9 * pair[1] + 0.43 * pair[0])
         });

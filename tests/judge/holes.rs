@@ -1,7 +1,7 @@
 //! A dump that leaves taps out is judged more coarsely, never more harshly.
 
 use xcheck::checkpoint::Point::{self, *};
-use xcheck::compare::{Role, Row, Verdict};
+use xcheck::compare::{Role, SiteResult, Verdict};
 use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::Dump;
 use xcheck::model::llama::Llama;
@@ -53,7 +53,11 @@ fn thinned(model: &str, name: &str, points: &[Point]) -> Dump {
 }
 
 fn is_the_producers(outcome: &Outcome) -> bool {
-    outcome.rows.iter().filter_map(|row: &Row| row.accumulated.as_ref()).all(|total| total.is_identical())
+    outcome
+        .rows
+        .iter()
+        .filter_map(|row: &SiteResult| row.accumulated.as_ref())
+        .all(|total| total.is_identical())
 }
 
 /// Every dump of a model with every family left out. Those of which every value is ours pass; none fails.

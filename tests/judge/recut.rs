@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Held, Verdict};
+use xcheck::compare::{ComparedDump, Verdict};
 use xcheck::diagnose::Outcome;
 use xcheck::dump::Dump;
 use xcheck::engine::{PassInput, RunInput};
@@ -124,7 +124,7 @@ fn a_continuation_of_fewer_tokens_than_its_passes_choose_is_refused() {
     let ids = full.manifest.generated.clone().expect("it is told");
     let clay = Clay::of(&full).without(&[Point::Generated]);
     let short = clay.say(|manifest| manifest["generated"] = json!(ids[..3])).dump();
-    let error = Held::new(&short).expect_err("it contradicts its passes").to_string();
+    let error = ComparedDump::new(&short).expect_err("it contradicts its passes").to_string();
     assert!(error.contains("generated has 3 tokens, expected 5"), "{error}");
 }
 

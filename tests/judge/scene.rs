@@ -1,9 +1,9 @@
 //! A dump, the model it was made of, and what computes as its producer does.
 
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Role, Row, Selection, Tolerances, Verdict};
+use xcheck::compare::{Role, Selection, SiteResult, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, Rules, cross_check, cross_check_dumps};
-use xcheck::dump::{Dump, Input, Layout, Manifest, ModelInfo, Producer, Recorder};
+use xcheck::dump::{Dump, DumpInput, Layout, Manifest, ModelInfo, Producer, Recorder};
 use xcheck::engine::{self, RunInput};
 use xcheck::model::{LoadedModel, Model};
 use xcheck::numerics::Numerics;
@@ -94,7 +94,7 @@ pub const fn of_pass(point: Point, pass: usize) -> Site {
 }
 
 #[track_caller]
-pub fn row(outcome: &Outcome, site: Site) -> &Row {
+pub fn row(outcome: &Outcome, site: Site) -> &SiteResult {
     outcome.rows.iter().find(|row| row.site == site).unwrap_or_else(|| panic!("{site} was not compared"))
 }
 
@@ -135,7 +135,7 @@ pub fn recorded(
     fault: &mut dyn Tap,
 ) -> Dump {
     let prompt = script.passes.iter().flat_map(|step| step.tokens.iter().flatten()).copied();
-    let input = Input { tokens: prompt.take(script.prompt_len).collect(), ..Input::default() };
+    let input = DumpInput { tokens: prompt.take(script.prompt_len).collect(), ..DumpInput::default() };
     let settings = [("dtype".to_owned(), dtype.into())].into_iter().collect();
     let producer = Producer { name: "transformers".into(), version: String::new(), settings, rounding: None };
     let info = ModelInfo { name: String::new(), architecture: model.architecture().into(), sha256: None };

@@ -3,7 +3,7 @@
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Role, Verdict};
 use xcheck::diagnose::{Mode, Outcome};
-use xcheck::dump::{Dump, Values};
+use xcheck::dump::{ArrayValues, Dump};
 
 use super::clay::Clay;
 use super::scene::{
@@ -118,7 +118,7 @@ fn of_scores_of_the_latest_keys_alone_those_outside_a_window_may_hold_anything()
     for (site, array) in &mut clay.arrays {
         let sliding = site.layer.and_then(|layer| window(&scene, layer));
         let (Point::AttnScores, Some(1..), Some(window)) = (site.point, site.pass, sliding) else { continue };
-        let Values { shape, data } = &mut array.values;
+        let ArrayValues { shape, data } = &mut array.values;
         let (keys, kept) = (shape[2], window + 1);
         *data = data.chunks(keys).flat_map(|row| [&[-3.4e38], &row[keys - window..]].concat()).collect();
         shape[2] = kept;
@@ -148,7 +148,7 @@ fn a_score_that_is_masked_inside_a_window_is_found() {
 
 // ---- caches of another length ---------------------------------------------------------------------------
 
-fn keys_from(values: &mut Values, first: usize) {
+fn keys_from(values: &mut ArrayValues, first: usize) {
     let row = values.data.len() / values.shape[0];
     values.data.drain(..first * row);
     values.shape[0] -= first;
@@ -156,7 +156,7 @@ fn keys_from(values: &mut Values, first: usize) {
 
 /// One key too few or too many at a place.
 fn other_length(dump: &Dump, place: Site, longer: bool) -> Dump {
-    let change = |values: &mut Values| {
+    let change = |values: &mut ArrayValues| {
         let row = values.data.len() / values.shape[0];
         if longer {
             values.data.extend_from_within(..row);

@@ -25,7 +25,7 @@ fn axes_that_make_no_cells_or_some_twice() {
     let bed = Bed::new();
     let refused = [
         ("[axes]", "line 2: there are no axes"),
-        ("[axes]\ndump = []", "line 3: axis 'dump': it has no values"),
+        ("[axes]\ndump = []", "line 3: axis 'dump': the axis has no values"),
         ("[axes]\ndump = [\"a\", \"a\"]", "line 3: axis 'dump': duplicate value 'a'"),
         ("[axes]\ndump = [\"\"]", "line 3: axis 'dump': a value is empty"),
         ("[axes]\ndump = [\"a\\u0000\"]", "a control character"),

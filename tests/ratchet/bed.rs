@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 use xcheck::checkpoint::Checkpoint;
 use xcheck::compare::{Gate, Role, Selection, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Rounding, Rules, cross_check};
+use xcheck::diagnose::{EngineRounding, Mode, Rules, cross_check};
 use xcheck::dump::Dump;
 use xcheck::engine::RunInput;
 use xcheck::model::llama::Llama;
@@ -115,7 +115,7 @@ fn judged(dump: &Dump, mode: Mode, causes: bool) -> Report {
         precision: "q8_0",
         mode,
         role: Role::Candidate,
-        rounding: Rounding::Stated,
+        rounding: EngineRounding::Stated,
         is_stated: true,
         suppositions: &[],
         causes,

@@ -3,12 +3,12 @@
 use xcheck::compare::Verdict;
 use xcheck::ops::attention::AttentionScale;
 use xcheck::ratchet::{Class, Diff};
-use xcheck::report::{Report, Seen, Served, ServedCheck};
+use xcheck::report::{RecordedReport, Report, ServerCheck, ServerReport};
 
 use super::bed::{LLAMA_CPP, audit, baseline, build, gated, model, with};
 
 fn diff(old: &Report, new: &Report) -> Diff {
-    Diff::new(&Seen::of(old), &Seen::of(new), false)
+    Diff::new(&RecordedReport::of(old), &RecordedReport::of(new), false)
 }
 
 /// How many values each is said of.
@@ -84,7 +84,7 @@ fn a_new_place_that_fails_is_worse() {
 fn checks_of_a_server_that_fail_cannot_be_asked_or_are_gone_are_worse() {
     let of = |verdict: Option<Option<Verdict>>| {
         let mut report = audit(&model(), &LLAMA_CPP);
-        let check = |name: &str, verdict| ServedCheck {
+        let check = |name: &str, verdict| ServerCheck {
             about: "self".into(),
             check: name.into(),
             verdict,
@@ -92,7 +92,7 @@ fn checks_of_a_server_that_fail_cannot_be_asked_or_are_gone_are_worse() {
         };
         let mut checks = vec![check("the same twice", Some(Verdict::Pass))];
         checks.extend(verdict.map(|verdict| check("prefill and decode", verdict)));
-        report.served = Some(Served {
+        report.served = Some(ServerReport {
             url: "http://127.0.0.1:1".into(),
             kind: "test".into(),
             version: String::new(),
@@ -129,7 +129,7 @@ fn checks_of_a_server_that_fail_cannot_be_asked_or_are_gone_are_worse() {
 #[test]
 fn what_is_good_no_more_is_never_no_worse() {
     let report = audit(&model(), &LLAMA_CPP);
-    let (old, mut new) = (Seen::of(&report), Seen::of(&report));
+    let (old, mut new) = (RecordedReport::of(&report), RecordedReport::of(&report));
     new.verdict = Verdict::Inconclusive;
     let diff = Diff::new(&old, &new, false);
     assert_eq!((diff.verdict(), count(&diff, Class::Worse, "verdict")), (Verdict::Fail, 1));
@@ -143,7 +143,7 @@ fn bits_are_told_and_are_worse_where_that_is_asked() {
     assert_eq!(told.verdict(), Verdict::Pass);
     let told_of = count(&told, Class::Changed, "bits");
     assert!(told_of > 20, "{told_of}");
-    let demanded = Diff::new(&Seen::of(&same), &Seen::of(&other), true);
+    let demanded = Diff::new(&RecordedReport::of(&same), &RecordedReport::of(&other), true);
     assert_eq!(demanded.verdict(), Verdict::Fail);
     assert_eq!(count(&demanded, Class::Worse, "bits"), count(&told, Class::Changed, "bits"));
 }

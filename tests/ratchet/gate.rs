@@ -6,7 +6,7 @@ use xcheck::model::llama::Llama;
 use xcheck::numerics::F32;
 use xcheck::ops::attention::AttentionScale;
 use xcheck::ratchet::{Baseline, gate, updated};
-use xcheck::report::{Report, Style, json, junit, markdown, table};
+use xcheck::report::{Report, TableOptions, json, junit, markdown, table};
 
 use super::bed::{
     LLAMA_CPP, TODAY, audit, baseline, build, flip_scale_bit, gated, gated_on, model, reasoned, told, with,
@@ -32,7 +32,7 @@ fn a_known_failure_is_told_with_its_reason_in_every_format() {
     let known = "waived failure: attn_scores, layers 0-3, passes 0-2 (attn_scale=0.1771, 12 sites): a known bug \
                  (bugs/7, until 2026-12-31)";
     assert_told(&told(&report), Verdict::Pass, &[known]);
-    let (json, junit, table) = (json(&report), junit(&report), table(&report, Style::default()));
+    let (json, junit, table) = (json(&report), junit(&report), table(&report, TableOptions::default()));
     assert!(json.contains("\"verdict\":\"known\"") && json.contains("\"link\":\"bugs/7\""));
     assert!(junit.contains("<skipped>waived failure: a known bug (bugs/7, until 2026-12-31)"), "{junit}");
     assert!(
@@ -149,8 +149,8 @@ fn another_of_two_tied_tokens_is_no_loss() {
         told(&gated(&fewer, &baseline(&whole))).1
     );
     let diff = xcheck::ratchet::Diff::new(
-        &xcheck::report::Seen::of(&whole),
-        &xcheck::report::Seen::of(&fewer),
+        &xcheck::report::RecordedReport::of(&whole),
+        &xcheck::report::RecordedReport::of(&fewer),
         false,
     );
     assert_eq!(diff.verdict(), Verdict::Pass, "{:?}", diff.changes);

@@ -7,7 +7,7 @@ use xcheck::model::llama::Llama;
 use xcheck::numerics::Numerics;
 use xcheck::ops::attention::AttentionScale;
 use xcheck::ratchet::Diff;
-use xcheck::report::{Report, Seen};
+use xcheck::report::{RecordedReport, Report};
 use xcheck::weight::Matrix;
 
 use super::bed::{
@@ -37,7 +37,7 @@ fn regress(model: &mut Llama, seed: usize) -> String {
 fn assert_gate(report: &Report, yesterday: &Report, is_regression: bool, what: &str) {
     let (verdict, told) = told(&gated(report, &baseline(yesterday)));
     assert_eq!(verdict, if is_regression { Verdict::Fail } else { Verdict::Pass }, "{what}: {told}");
-    let diff = Diff::new(&Seen::of(yesterday), &Seen::of(report), false);
+    let diff = Diff::new(&RecordedReport::of(yesterday), &RecordedReport::of(report), false);
     let worse: Vec<_> = diff.changes.iter().filter(|change| change.class.name() == "worse").collect();
     assert_eq!(!worse.is_empty(), is_regression, "{what}: {worse:?}");
 }

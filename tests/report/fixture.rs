@@ -6,16 +6,17 @@ use std::time::{Duration, SystemTime};
 use serde_json::json;
 use xcheck::checkpoint::{Checkpoint, Point, Site, TapScope};
 use xcheck::compare::{
-    Explained, Floor, Found, Gate, Measure, Observed, Role, Row, Tolerance, Tolerances, Verdict,
+    ArrayComparison, Gate, NoiseFloor, Role, RoundingEvaluation, SiteObservation, SiteResult, Tolerance,
+    Tolerances, Verdict, VerdictCriteria,
 };
-use xcheck::diagnose::{Basis, Coverage, Mode, Outcome, Subject};
+use xcheck::diagnose::{Basis, ComparisonSubject, Coverage, Mode, Outcome};
 use xcheck::dump::Producer;
 use xcheck::error_map::ErrorMap;
 use xcheck::exact::{
     BiasEstimate, BiasGroup, Choice, EngineErrors, ExactValue, InexactValue, OperationVerdict, Profile,
 };
 use xcheck::measure::{Errors, Measurement, NonfiniteCounts, WorstElement};
-use xcheck::report::{Comparison, ModelRecord, Report, Timing, Tokens};
+use xcheck::report::{Comparison, ModelRecord, PromptTokens, Report, Timing};
 use xcheck::weight::DType;
 
 fn errors(max_abs: f64) -> Errors {
@@ -94,7 +95,7 @@ fn since(site: Site) -> Vec<Site> {
     nearest.collect()
 }
 
-pub fn row(site: Site, accumulated: Option<Measurement>, local: Option<Measurement>) -> Row {
+pub fn row(site: Site, accumulated: Option<Measurement>, local: Option<Measurement>) -> SiteResult {
     let since = local.as_ref().map_or_else(Vec::new, |_| since(site));
     row_since(site, since, accumulated, local)
 }
@@ -104,15 +105,15 @@ fn row_since(
     since: Vec<Site>,
     accumulated: Option<Measurement>,
     local: Option<Measurement>,
-) -> Row {
-    let [accumulated, local] = [accumulated, local].map(|found| found.map(Found::Measured));
+) -> SiteResult {
+    let [accumulated, local] = [accumulated, local].map(|found| found.map(ArrayComparison::Measured));
     let explained = local.is_some().then(explained);
-    let found = Observed { accumulated, local, since, explained, uniform: None, recorded: None };
-    Row::judge(site, positions(site), found, measure(tolerance(site.point)))
+    let found = SiteObservation { accumulated, local, since, explained, uniform: None, recorded: None };
+    SiteResult::judge(site, positions(site), found, measure(tolerance(site.point)))
 }
 
 /// What a stage of three values comes to: ours is what rounding can make of it, the reference's is not.
-fn explained() -> Explained {
+fn explained() -> RoundingEvaluation {
     let exact = ExactValue { value: 0.25, sigma: 1e-9, radius: 8e-9 };
     let bias = BiasEstimate { strand: BiasGroup::Axis(1), index: 2, error: 1e-9, is_scale: true, z: 1.5 };
     let side = |over, bound_ratio, value| EngineErrors {
@@ -133,7 +134,7 @@ fn explained() -> Explained {
         alternatives: Vec::new(),
         profile: Profile::default(),
     };
-    Explained::new(judged, Role::Reference, &[1, 3])
+    RoundingEvaluation::new(judged, Role::Reference, &[1, 3])
 }
 
 /// Some error that grows along the rows, at 0.25.
@@ -146,7 +147,7 @@ fn exact(index: &[usize], token: f64) -> Measurement {
 }
 
 /// Two layers and two passes of a run that goes well.
-fn good_rows() -> Vec<Row> {
+fn good_rows() -> Vec<SiteResult> {
     let mut sites: Vec<Site> = Vec::new();
     let absent = |point: &Point| {
         *point == Point::Tokens
@@ -173,10 +174,10 @@ fn producer(name: &str, version: &str, dtype: &str) -> Producer {
     Producer { name: name.into(), version: version.into(), settings, rounding: None }
 }
 
-pub fn outcome(name: &str, rows: Vec<Row>) -> Outcome {
+pub fn outcome(name: &str, rows: Vec<SiteResult>) -> Outcome {
     let taps = rows.len();
     Outcome {
-        subject: Subject {
+        subject: ComparisonSubject {
             gate: Gate::Tolerance,
             name: name.into(),
             producer: producer("llama.cpp", "b6123", "q8_0"),
@@ -224,7 +225,7 @@ fn comparison(outcome: Outcome) -> Comparison {
         again: again.map(String::from).to_vec(),
         reference: Some(format!("dumps/{}", outcome.subject.name)),
         outcome,
-        tokens: Tokens {
+        tokens: PromptTokens {
             prompt: vec![1, 306],
             texts: [(1, "<s>"), (306, " I")].map(|(token, text)| (token, text.to_owned())).into(),
         },
@@ -252,7 +253,7 @@ pub fn passing() -> Outcome {
     outcome("llama.cpp-q8_0", good_rows())
 }
 
-fn replace(rows: &mut [Row], site: Site, with: impl FnOnce(&Row) -> Row) {
+fn replace(rows: &mut [SiteResult], site: Site, with: impl FnOnce(&SiteResult) -> SiteResult) {
     let row = rows.iter_mut().find(|row| row.site == site).expect("the good rows have it");
     *row = with(row);
 }
@@ -277,7 +278,7 @@ pub fn failing() -> Outcome {
 pub fn failing_candidate() -> Outcome {
     let failing = failing();
     Outcome {
-        subject: Subject {
+        subject: ComparisonSubject {
             gate: Gate::Tolerance,
             name: "my-engine".into(),
             producer: producer("my-engine", "0.3", "f32"),
@@ -302,7 +303,7 @@ pub fn tied() -> Outcome {
     let notes = vec!["argmax, pass 1: 306 and 29 are a tie: the two best logits are 2e-8 apart".to_owned()];
     let outcome = outcome("transformers-f32", rows);
     let producer = producer("transformers", "5.23.0", "f32");
-    Outcome { subject: Subject { producer, ..outcome.subject }, notes, ..outcome }
+    Outcome { subject: ComparisonSubject { producer, ..outcome.subject }, notes, ..outcome }
 }
 
 /// Little was there, and what was there is NaN.
@@ -318,7 +319,7 @@ pub fn inconclusive() -> Outcome {
     ];
     let outcome = outcome("my-engine", rows);
     Outcome {
-        subject: Subject { mode: Mode::Accumulated, ..outcome.subject },
+        subject: ComparisonSubject { mode: Mode::Accumulated, ..outcome.subject },
         reason: Some("3 of 5 taps could be compared".into()),
         coverage: Coverage {
             taps_compared: 3,
@@ -339,7 +340,7 @@ pub fn doubtful() -> Outcome {
     let far = measurement(&[2, 5], 0.25 + 3e-4, 0.25);
     let place = site(Point::FfnOut, 1, 0);
     let mut doubtful = row_since(place, entered, Some(far.clone()), Some(far));
-    doubtful.weigh(Floor { max_scaled: 1e-4, rel_l2: 1e-4, max_abs: 2e-4 }, None);
+    doubtful.weigh(NoiseFloor { max_scaled: 1e-4, rel_l2: 1e-4, max_abs: 2e-4 }, None);
     let rows = vec![row(site(Point::BlockOut, 0, 0), Some(small(3)), Some(small(1))), doubtful];
     outcome("llama.cpp-blocks", rows)
 }
@@ -351,6 +352,12 @@ pub fn everything() -> Report {
 }
 
 /// As rows of two dumps are judged.
-fn measure(tolerance: Tolerance) -> Measure {
-    Measure { tolerance, gate: Gate::Tolerance, computed: DType::F32, is_one_stage: true, demanded_of: None }
+fn measure(tolerance: Tolerance) -> VerdictCriteria {
+    VerdictCriteria {
+        tolerance,
+        gate: Gate::Tolerance,
+        computed: DType::F32,
+        is_one_stage: true,
+        demanded_of: None,
+    }
 }

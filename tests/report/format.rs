@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use xcheck::change::CauseKind;
 use xcheck::checkpoint::Point;
-use xcheck::compare::{Floor, Known, Verdict};
+use xcheck::compare::{NoiseFloor, Verdict, Waiver};
 use xcheck::diagnose::{Finding, Outcome};
 use xcheck::report::{Report, json};
 
@@ -49,10 +49,10 @@ fn full() -> Report {
     let mut outcome = failing();
     let place = site(Point::FfnOut, 1, 0);
     let mut weighed = row(place, Some(small(1)), Some(small(1)));
-    weighed.weigh(Floor { max_scaled: 1e-4, rel_l2: 1e-4, max_abs: 2e-4 }, None);
+    weighed.weigh(NoiseFloor { max_scaled: 1e-4, rel_l2: 1e-4, max_abs: 2e-4 }, None);
     let said = ["a known bug", "bugs/7", "2026-12-31"].map(str::to_owned);
     let [reason, link, expires] = said;
-    weighed.known = Some(Known { reason, link, expires });
+    weighed.known = Some(Waiver { reason, link, expires });
     outcome.rows.push(weighed);
     let findings = vec![Finding {
         kind: CauseKind::Activation,

@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::Value;
-use xcheck::report::{Read, json, parse, program};
+use xcheck::report::{ReportContent, json, parse, program};
 
 use crate::common::terminal::Terminal;
 
@@ -51,7 +51,7 @@ fn a_report_of_version_3_is_read_with_every_figure() {
     for name in ["headroom", "beyond", "introduced", "total", "in_total", "rounding", "rounding_of_total"] {
         assert!(expected.to_string().contains(&format!("\"{name}\":")), "the old report has no {name}");
     }
-    let Ok(Read::Report(report)) = parse(&expected.to_string()) else { panic!("it is a report") };
+    let Ok(ReportContent::Report(report)) = parse(&expected.to_string()) else { panic!("it is a report") };
     let mut written: Value = serde_json::from_str(&json(&report)).expect("it is JSON");
     assert_eq!((&expected["version"], &written["version"]), (&3.into(), &4.into()));
     for part in ["results", "checkpoints"] {

@@ -1,7 +1,7 @@
 //! The map of taps and layers on a terminal.
 
 use xcheck::checkpoint::Point;
-use xcheck::compare::Row;
+use xcheck::compare::SiteResult;
 use xcheck::diagnose::Outcome;
 use xcheck::report::{maps, verdicts};
 
@@ -10,16 +10,16 @@ use super::fixture::{
     row, site, small,
 };
 
-fn good(layer: usize) -> Row {
+fn good(layer: usize) -> SiteResult {
     row(site(Point::V, layer, 0), Some(small(1)), Some(small(1)))
 }
 
-fn bad(layer: usize) -> Row {
+fn bad(layer: usize) -> SiteResult {
     let far = || Some(measurement(&[0], 9.0, 0.5));
     row(site(Point::V, layer, 0), far(), far())
 }
 
-fn same(layer: usize) -> Row {
+fn same(layer: usize) -> SiteResult {
     let same = || Some(measurement(&[0], 0.5, 0.5));
     row(site(Point::V, layer, 0), same(), same())
 }

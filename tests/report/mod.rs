@@ -16,9 +16,11 @@ use fixture::{
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 use xcheck::checkpoint::{Checkpoint, Point, Site};
-use xcheck::compare::{Floor, Verdict};
+use xcheck::compare::{NoiseFloor, Verdict};
 use xcheck::diagnose::{Mode, Outcome};
-use xcheck::report::{Comparison, ModelRecord, Report, Style, json as to_json, junit, markdown, table};
+use xcheck::report::{
+    Comparison, ModelRecord, Report, TableOptions, json as to_json, junit, markdown, table,
+};
 
 /// Every kind of row once.
 fn compact() -> Outcome {
@@ -42,7 +44,7 @@ fn parsed(report: &Report) -> Value {
 
 /// What the table says to type next.
 fn next(report: &Report) -> Vec<String> {
-    let table = table(report, Style::default());
+    let table = table(report, TableOptions::default());
     let commands = table.lines().filter_map(|line| Some(line[line.find("xcheck ")?..].to_owned()));
     commands.collect()
 }
@@ -51,27 +53,27 @@ fn next(report: &Report) -> Vec<String> {
 
 #[test]
 fn table_of_a_pass() {
-    assert_snapshot!(table(&report([passing()]), Style::default()));
+    assert_snapshot!(table(&report([passing()]), TableOptions::default()));
 }
 
 #[test]
 fn table_of_a_failure() {
-    assert_snapshot!(table(&report([failing()]), Style::default()));
+    assert_snapshot!(table(&report([failing()]), TableOptions::default()));
 }
 
 #[test]
 fn table_of_what_could_not_be_judged() {
-    assert_snapshot!(table(&report([inconclusive()]), Style::default()));
+    assert_snapshot!(table(&report([inconclusive()]), TableOptions::default()));
 }
 
 #[test]
 fn table_of_what_rounding_may_explain() {
-    assert_snapshot!(table(&report([doubtful()]), Style::default()));
+    assert_snapshot!(table(&report([doubtful()]), TableOptions::default()));
 }
 
 #[test]
 fn table_of_a_candidate_that_fails() {
-    assert_snapshot!(table(&report([failing_candidate()]), Style::default()));
+    assert_snapshot!(table(&report([failing_candidate()]), TableOptions::default()));
 }
 
 #[test]
@@ -91,14 +93,18 @@ fn a_dump_compared_with_a_dump_names_both_producers() {
     report.results[0].outcome.subject.numerics = "tinygrad 0.10".into();
     report.results[0].outcome.subject.name = "golden".into();
     let title = "golden  ·  llama.cpp b6123, q8_0, kv f16  ·  candidate tinygrad 0.10";
-    assert!(table(&report, Style::default()).contains(title), "{}", table(&report, Style::default()));
+    assert!(
+        table(&report, TableOptions::default()).contains(title),
+        "{}",
+        table(&report, TableOptions::default())
+    );
     let markdown = markdown(&report);
     assert!(markdown.contains("- candidate: tinygrad 0.10\n- reference: llama.cpp b6123"), "{markdown}");
 }
 
 #[test]
 fn table_of_four_references() {
-    assert_snapshot!(table(&everything(), Style::default()));
+    assert_snapshot!(table(&everything(), TableOptions::default()));
 }
 
 #[test]
@@ -136,15 +142,15 @@ fn no_line_of_the_table_is_wider_than_80_columns_whatever_the_names() {
             row.site.pass = row.site.pass.map(|pass| pass + 1000);
         }
     }
-    for line in table(&widest, Style::default()).lines().filter(|line| !line.contains("xcheck ")) {
+    for line in table(&widest, TableOptions::default()).lines().filter(|line| !line.contains("xcheck ")) {
         assert!(textwrap::core::display_width(line) <= 80, "{line}");
     }
 }
 
 #[test]
 fn a_table_is_coloured_only_where_that_is_asked_for() {
-    let plain = table(&everything(), Style::default());
-    let coloured = table(&everything(), Style { colour: true, ..Style::default() });
+    let plain = table(&everything(), TableOptions::default());
+    let coloured = table(&everything(), TableOptions { colour: true, ..TableOptions::default() });
     assert!(!plain.contains('\x1b'));
     assert!(coloured.contains('\x1b'));
     let stripped = anstream::adapter::strip_str(&coloured).to_string();
@@ -158,7 +164,7 @@ fn escape_sequences_in_a_dump_do_not_reach_the_terminal() {
     outcome.subject.name = "\x1b[2Jname\r\n".into();
     outcome.subject.producer.version = "\x1b]0;title\x07".into();
     outcome.notes = vec!["note\x1b[31m".into()];
-    let table = table(&report([outcome]), Style::default());
+    let table = table(&report([outcome]), TableOptions::default());
     assert!(table.chars().all(|c| c == '\n' || !c.is_control()), "{table}");
 }
 
@@ -168,14 +174,14 @@ fn an_error_that_was_not_measured_is_a_dash() {
     let mut outcome = outcome("isolated", rows);
     outcome.subject.mode = Mode::Local;
     let report = Report { checkpoints: vec![Checkpoint::Norm], ..report([outcome]) };
-    let table = table(&report, Style::default());
+    let table = table(&report, TableOptions::default());
     let line = table.lines().find(|line| line.contains("norm")).expect("the checkpoint has a row");
     assert_eq!(line, " 1 norm       attn_norm L0 p0  2.0e-8   2.5e-9 1-4e-16         -    1 pass");
 }
 
 #[test]
 fn a_report_without_references_says_so() {
-    let table = table(&report([]), Style::default());
+    let table = table(&report([]), TableOptions::default());
     assert_eq!(table, "inconclusive  there was no reference to compare with\n");
 }
 
@@ -224,9 +230,9 @@ fn an_error_that_is_allowed_and_no_rounding_is_told_with_both() {
     let place = site(Point::FfnOut, 1, 0);
     let mut far = row(place, None, Some(measurement(&[2, 5], 0.25 + 5e-4, 0.25)));
     far.tolerance.max_abs = 1e-3;
-    far.weigh(Floor { max_scaled: 1e-6, rel_l2: 1e-6, max_abs: 1e-6 }, None);
+    far.weigh(NoiseFloor { max_scaled: 1e-6, rel_l2: 1e-6, max_abs: 1e-6 }, None);
     assert_eq!(far.verdict, Verdict::Fail);
-    let table = table(&report([outcome("layers", vec![far])]), Style::default());
+    let table = table(&report([outcome("layers", vec![far])]), TableOptions::default());
     assert!(table.contains("  error     5.00e-4 at most, local error since ffn_act: "), "{table}");
 }
 
@@ -292,9 +298,9 @@ fn a_report_of_prompts_alone_says_why_it_is_no_pass() {
     assert_eq!(report.verdict(), Verdict::Inconclusive);
     let why = "only prompts were compared, which does not test the model";
     assert!(
-        table(&report, Style::default()).contains(&format!("inconclusive  {why}\n")),
+        table(&report, TableOptions::default()).contains(&format!("inconclusive  {why}\n")),
         "{}",
-        table(&report, Style::default())
+        table(&report, TableOptions::default())
     );
     assert!(junit(&report).contains(&format!("<error message=\"{why}\"")));
     assert_eq!(parsed(&report)["reason"], why);

@@ -4,7 +4,7 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use xcheck::change::CauseKind;
 use xcheck::checkpoint::{Point, TapScope};
 use xcheck::diagnose::{Finding, Outcome};
-use xcheck::report::{Refusal, Report, html, markdown};
+use xcheck::report::{Report, RunFailure, html, markdown};
 
 use super::fixture::{failing, failing_candidate, measurement, outcome, passing, report, row, site, timing};
 
@@ -211,7 +211,7 @@ fn a_name_begins_no_heading_list_or_rule() {
 #[test]
 fn an_error_means_nothing_and_is_cut() {
     let refusal =
-        |error: &str| Refusal { command: vec!["run".into()], error: error.to_owned(), timing: timing() };
+        |error: &str| RunFailure { command: vec!["run".into()], error: error.to_owned(), timing: timing() };
     let folder = tempfile::tempdir().expect("a folder");
     let written = |error: &str| {
         let place = xcheck::report::ReportDir::create(folder.path()).expect("it is made");

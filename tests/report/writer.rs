@@ -7,7 +7,7 @@ use insta::assert_snapshot;
 use serde_json::Value;
 use tempfile::tempdir;
 use xcheck::Error;
-use xcheck::report::{Refusal, Report, ReportDir, html, json, junit, markdown};
+use xcheck::report::{Report, ReportDir, RunFailure, html, json, junit, markdown};
 
 use super::fixture::{everything, passing, report, timing};
 
@@ -44,10 +44,10 @@ fn a_run_that_breaks_off_leaves_no_report_not_even_an_old_one() {
     assert!(names(directory.path()).is_empty());
 }
 
-fn refusal() -> Refusal {
+fn refusal() -> RunFailure {
     let command = ["run", "--model", "mine.gguf"].map(String::from).to_vec();
     let error = "mine.gguf: <truncated>: at byte 8".to_owned();
-    Refusal { command, error, timing: timing() }
+    RunFailure { command, error, timing: timing() }
 }
 
 #[test]

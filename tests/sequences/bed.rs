@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use xcheck::checkpoint::{Point, Site, TapAxis};
-use xcheck::dump::{Dump, Values};
+use xcheck::dump::{ArrayValues, Dump};
 use xcheck::format::FileBytes;
 
 /// A token of a sequence: which, and where in its pass. Padding is none.
@@ -144,7 +144,7 @@ fn slots(stands: &[Stand], entry: usize, pass: usize, dump: &Dump) -> Vec<Owner>
     (0..=pass).flat_map(of_pass).collect()
 }
 
-fn spread(site: Site, values: &Values, stands: &[Stand], dump: &Dump) -> (Vec<usize>, Vec<f32>) {
+fn spread(site: Site, values: &ArrayValues, stands: &[Stand], dump: &Dump) -> (Vec<usize>, Vec<f32>) {
     let pass = site.pass.expect("of a pass");
     let (stand, axes) = (&stands[pass], site.point.axes());
     let signed = |whose: usize, value: f64| if whose == 1 { -value as f32 } else { value as f32 };

@@ -2,17 +2,17 @@
 
 use serde_json::json;
 use xcheck::checkpoint::{Point, Site, TapAxis};
-use xcheck::compare::{Held, Selection, Tolerances, Verdict};
+use xcheck::compare::{ComparedDump, Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, cross_check, cross_check_dumps};
-use xcheck::dump::{Dump, Values};
+use xcheck::dump::{ArrayValues, Dump};
 
 use super::bed::{Written, ravel, unravel};
 use crate::common::{counterpart, reference_of, rules};
 
 /// A place's values with the tap point's own axes.
-pub fn canonical(dump: &Dump, site: Site) -> Values {
-    let view = Held::new(dump).expect("sound").values(site, None).expect("sound").expect("held");
-    Values::from(&view)
+pub fn canonical(dump: &Dump, site: Site) -> ArrayValues {
+    let view = ComparedDump::new(dump).expect("sound").values(site, None).expect("sound").expect("held");
+    ArrayValues::from(&view)
 }
 
 /// Of each array with an axis of tokens in the prompt's pass only these rows.

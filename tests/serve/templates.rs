@@ -51,7 +51,7 @@ fn a_template_that_never_ends_or_is_none_is_refused() {
     let case = serde_json::json!({"messages": [{"role": "user", "content": "hi"}]});
     let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{{ a * b }}{% endfor %}{% endfor %}";
     let refused = template(endless).expect("it is Jinja").render(&conversation(&case)).expect_err("too long");
-    assert!(refused.to_string().contains("the chat template refuses this"), "{refused}");
+    assert!(refused.to_string().contains("the chat template rejects the messages"), "{refused}");
     let long = "{% for a in range(99999) %}{{ messages[0].content }}{% endfor %}";
     let case = serde_json::json!({"messages": [{"role": "user", "content": "x".repeat(1 << 16)}]});
     let refused = template(long).expect("it is Jinja").render(&conversation(&case)).expect_err("too long");

@@ -8,15 +8,18 @@ use std::time::{Duration, SystemTime};
 use xcheck::change::{ChangeTap, ModelOperations, Supposition};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Gate, Role, Selection, Tolerances};
-use xcheck::diagnose::{Evidence, Mode, Outcome, Rounding, Rules, Work, cross_check, cross_check_units};
-use xcheck::dump::{Dump, Input, Layout, Manifest, ModelInfo, Producer, Recorder};
+use xcheck::diagnose::{
+    EngineRounding, Evidence, Mode, Outcome, Rules, UnitWork, cross_check, cross_check_units,
+};
+use xcheck::dump::{Dump, DumpInput, Layout, Manifest, ModelInfo, Producer, Recorder};
 use xcheck::engine::{self, RunInput};
 use xcheck::exact::{Profile, TracedNumerics};
 use xcheck::model::Model;
 use xcheck::numerics::Numerics;
 use xcheck::plan::Plan;
 use xcheck::report::{
-    Comparison, ModelRecord, Read, Report, Sharded, Timing, json, junit, markdown, merge, parse,
+    Comparison, ModelRecord, Report, ReportContent, ShardedComparison, Timing, json, junit, markdown, merge,
+    parse,
 };
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
@@ -55,7 +58,7 @@ impl<'c> Case<'c> {
             precision: self.dump.manifest.producer.precision().unwrap_or("f32"),
             mode: self.mode,
             role: self.role,
-            rounding: Rounding::Stated,
+            rounding: EngineRounding::Stated,
             is_stated: true,
             suppositions: &[],
             causes: true,
@@ -86,14 +89,14 @@ impl<'c> Case<'c> {
         onlooker: &mut dyn Tap,
     ) -> Outcome {
         let tolerances = Tolerances::shipped();
-        let work = Work { wanted: Some(wanted), done, finished: None };
+        let work = UnitWork { wanted: Some(wanted), done, finished: None };
         let rules = self.rules(&tolerances);
         cross_check_units("a dump", self.model, self.numerics, self.dump, rules, work, onlooker)
             .expect("it can be judged")
     }
 
     pub fn report(&self, outcome: Outcome, plan: Option<&Plan>) -> Report {
-        let sharded = plan.map(|plan| Sharded {
+        let sharded = plan.map(|plan| ShardedComparison {
             plan: plan.hash.clone(),
             units: plan.units.clone(),
             asked: BTreeMap::from([("computed in".to_owned(), self.numerics.name().to_owned())]),
@@ -139,15 +142,16 @@ pub fn command() -> Vec<String> {
 /// A report as it was read from its text.
 pub fn read(text: &str) -> Report {
     match parse(text).expect("it is a report") {
-        Read::Report(report) => *report,
-        Read::Refused(error) => panic!("it has no verdict: {error}"),
+        ReportContent::Report(report) => *report,
+        ReportContent::Refused(error) => panic!("it has no verdict: {error}"),
     }
 }
 
 /// Reports of parts, put together.
 pub fn merged(texts: &[String]) -> xcheck::Result<Report> {
-    let read =
-        |(index, text): (usize, &String)| (format!("part {index}"), Read::Report(Box::new(read(text))));
+    let read = |(index, text): (usize, &String)| {
+        (format!("part {index}"), ReportContent::Report(Box::new(read(text))))
+    };
     merge(texts.iter().enumerate().map(read).collect(), command(), timing())
 }
 
@@ -176,7 +180,7 @@ pub fn dump_of(
     };
     let info = ModelInfo { name: String::new(), architecture: model.architecture().into(), sha256: None };
     let layout = Layout { rope_pairing: model.dimensions().rope_pairing };
-    let input = Input { tokens: PROMPT.to_vec(), ..Input::default() };
+    let input = DumpInput { tokens: PROMPT.to_vec(), ..DumpInput::default() };
     let manifest = Manifest::new(producer, info, layout, input, Vec::new());
     let mut recorder = Recorder::create(path, manifest).expect("a new dump");
     let mut taps = (changing, Kept { keeps, recorder: &mut recorder });

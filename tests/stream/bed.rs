@@ -7,7 +7,7 @@ use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value;
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Gate, Role, Selection, Tolerances};
-use xcheck::diagnose::{Mode, Outcome, Rounding, Rules, Streamed, cross_check};
+use xcheck::diagnose::{DumpStream, EngineRounding, Mode, Outcome, Rules, cross_check};
 use xcheck::dump::{Dump, Manifest};
 use xcheck::format::Messages;
 use xcheck::model::Model;
@@ -116,7 +116,7 @@ impl<'c> Case<'c> {
             gate: Gate::Rounding,
             mode: self.mode,
             role: self.role,
-            rounding: Rounding::Stated,
+            rounding: EngineRounding::Stated,
             is_stated: true,
             suppositions: &[],
             causes: true,
@@ -135,7 +135,7 @@ impl<'c> Case<'c> {
     pub fn streamed(&self, dump: &Dump, bytes: Vec<u8>) -> xcheck::Result<Outcome> {
         let tolerances = Tolerances::shipped();
         let rules = self.rules(dump, &tolerances);
-        let mut streamed = Streamed::new(NAME, self.model, self.numerics, rules)?;
+        let mut streamed = DumpStream::new(NAME, self.model, self.numerics, rules)?;
         let mut messages = Messages::new(Box::new(Cursor::new(bytes)), &dump.path, MOST);
         let broken = loop {
             let judged = messages.take().and_then(|next| {

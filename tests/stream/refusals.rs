@@ -90,7 +90,7 @@ fn what_is_no_message_is_refused_with_what_stands_there() {
             (b"Loading model...\n".to_vec(), "\"Loading \", expected the length of a safetensors header"),
             (huge(u64::MAX, b"{"), "expected the length of a safetensors header"),
             (huge(99_000_000, b"{}"), "its header ends after 2 of 99000000 bytes"),
-            (huge(20, b"no header, but text."), "does not begin with '{'"),
+            (huge(20, b"no header, but text."), "the header does not begin with '{'"),
             (huge(20, b"{\"a\": nonsense.....}"), "invalid safetensors header"),
             (huge(far.len() as u64, far), "--largest-message"),
             (huge(2, b"{}"), "no manifest"),

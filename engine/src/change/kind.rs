@@ -94,8 +94,8 @@ kinds! {
     NonFinite "non_finite" "values that are NaN or infinite";
     Arithmetic "arithmetic" "where an engine rounds, and to which type";
     DumpAxes "dump_axes" "axes of a dump in another order than declared";
-    DumpTap "dump_tap" "a value that a dump records under the name of another";
-    DumpLayers "dump_layers" "layers of a dump counted from another number";
+    DumpTap "dump_tap" "a value recorded under the name of another tap";
+    DumpLayers "dump_layers" "layers of a dump numbered from another first number";
     DumpStorage "dump_storage" "values of a dump that were rounded when they were stored";
     Partial "partial" "only some rows, heads, channels, columns or blocks";
     Unknown "unknown" "no known cause";

@@ -86,9 +86,7 @@ impl Messages {
         let mut header = Vec::new();
         self.read_up_to(1, &mut header)?;
         if header.first().is_some_and(|&first| first != b'{') {
-            return Err(
-                self.bad("its header does not begin with '{': it is not a safetensors file".to_owned())
-            );
+            return Err(self.bad("not a safetensors file: the header does not begin with '{'".to_owned()));
         }
         self.read_up_to(len - header.len() as u64, &mut header)?;
         if (header.len() as u64) < len {

@@ -161,7 +161,7 @@ impl<'f> Config<'f> {
     }
 
     fn missing(&self, key: &str) -> Error {
-        let hint = "a config.json of this architecture needs it".to_owned();
+        let hint = "every config.json of this architecture must state this key".to_owned();
         KeyError::Missing { file: self.path.to_owned(), key: format!("{}{key}", self.prefix), hint }.into()
     }
 

@@ -104,7 +104,7 @@ impl TernaryFiles {
     /// A TL1 or TL2 matrix; else what is in the way.
     fn unpack(&self, tensor: &StoredTensor) -> Result<StoredTensor, String> {
         let &[rows, columns] = tensor.shape.as_slice() else {
-            return Err(format!("it has {} dimensions, expected 2", tensor.shape.len()));
+            return Err(format!("the tensor has {} dimensions, expected 2", tensor.shape.len()));
         };
         let tiles = self.tiles(tensor.dtype, rows, columns).ok_or_else(|| unknown_tiles(rows, columns))?;
         let bytes = tensor.data.len() - tensor.dtype.tail_bytes();

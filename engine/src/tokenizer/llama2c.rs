@@ -51,7 +51,7 @@ impl Llama2cTokenizer {
         }
         let ids = ids(&pieces)?;
         if !ids.contains_key(" ") {
-            return Err(refuse("no piece ' ', which llama2.c puts before every text"));
+            return Err(refuse("the piece ' ' is missing; llama2.c puts it before every text"));
         }
         Ok(Self { pieces, scores, ids })
     }

@@ -81,7 +81,7 @@ impl ChatTemplate {
         let template = self.environment.get_template(NAME).expect("the template was added");
         let mut text = BoundedText::default();
         let rendered = template.render_captured_to(context! { ..told_more, ..given, ..tokens }, &mut text);
-        let refuse = |problem| Refused::Usage(format!("the chat template refuses this: {problem}"));
+        let refuse = |problem| Refused::Usage(format!("the chat template rejects the messages: {problem}"));
         if text.is_full {
             return Err(refuse(format!("its output has more than {LONGEST} bytes")));
         }

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use crate::checkpoint::{Point, Site};
-use crate::compare::align::{Heads, aligned};
-use crate::dump::{Decode, Dump, Pass};
+use crate::compare::alignment::{Heads, aligned};
+use crate::dump::{DecodeMode, Dump, Pass};
 use crate::error::{Error, Result};
 
 /// The source that states a chosen token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Teller {
+enum ChoiceSource {
     /// The tap `argmax`.
     Argmax,
     /// The tap `generated`.
@@ -19,24 +19,24 @@ enum Teller {
     Read,
 }
 
-impl Teller {
+impl ChoiceSource {
     fn name(self) -> &'static str {
         match self {
-            Teller::Argmax => "argmax",
-            Teller::Generated => "generated",
-            Teller::Read => "the next token read by the greedy run",
+            ChoiceSource::Argmax => "argmax",
+            ChoiceSource::Generated => "generated",
+            ChoiceSource::Read => "the next token read by the greedy run",
         }
     }
 }
 
 /// Greedy choices by the position of the token that they follow.
 #[derive(Clone, Debug, Default)]
-pub struct Choices {
-    chosen: BTreeMap<usize, (u32, Teller)>,
+pub struct GreedyChoices {
+    chosen: BTreeMap<usize, (u32, ChoiceSource)>,
     contradictions: BTreeMap<usize, String>,
 }
 
-impl Choices {
+impl GreedyChoices {
     /// Reads a dump's choices and its contradictions: two tokens at one position, or a token that its own
     /// logits do not prefer.
     ///
@@ -75,7 +75,7 @@ impl Choices {
         for (index, pass) in dump.manifest.passes.iter().enumerate() {
             let site = Site { point: Point::Argmax, layer: None, pass: Some(index) };
             if let Some(tokens) = dump.view(site)?.filter(|tokens| !tokens.is_empty()) {
-                self.tell(pass.end() - 1, tokens.get(0) as u32, Teller::Argmax);
+                self.tell(pass.end() - 1, tokens.get(0) as u32, ChoiceSource::Argmax);
             }
         }
         Ok(())
@@ -98,22 +98,22 @@ impl Choices {
             return Err(Error::dump(&dump.path, problem));
         }
         for (end, &token) in ends.chain(read + 1..).zip(&generated.data) {
-            self.tell(end - 1, token as u32, Teller::Generated);
+            self.tell(end - 1, token as u32, ChoiceSource::Generated);
         }
         Ok(())
     }
 
     fn tell_read(&mut self, dump: &Dump) {
-        if dump.manifest.input.decode != Decode::Greedy {
+        if dump.manifest.input.decode != DecodeMode::Greedy {
             return;
         }
         let read = dump.manifest.passes.iter().flat_map(|pass| &pass.tokens).copied().enumerate();
         for (position, token) in read.skip(dump.manifest.input.tokens.len().max(1)) {
-            self.tell(position - 1, token, Teller::Read);
+            self.tell(position - 1, token, ChoiceSource::Read);
         }
     }
 
-    fn tell(&mut self, position: usize, token: u32, teller: Teller) {
+    fn tell(&mut self, position: usize, token: u32, teller: ChoiceSource) {
         match self.chosen.entry(position) {
             Entry::Vacant(place) => {
                 place.insert((token, teller));
@@ -140,7 +140,7 @@ impl Choices {
             if !(chosen >= best) {
                 let by = self.chosen[&position].1;
                 let given = match by {
-                    Teller::Read => {
+                    ChoiceSource::Read => {
                         "; if the token was forced, add it to input.tokens, or set input.decode to \"forced\""
                     }
                     _ => "",

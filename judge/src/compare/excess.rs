@@ -100,7 +100,7 @@ impl Excess {
     pub const FAR: f64 = FAR / NEAR;
 
     /// Compares the errors of a site with those of the perturbed runs: there, and at the same tap and layer in all passes.
-    pub fn of(errors: &Distribution, noise: &Noise, all_passes: &Noise) -> Option<Self> {
+    pub fn of(errors: &Distribution, noise: &PerturbedErrors, all_passes: &PerturbedErrors) -> Option<Self> {
         let all = [
             of_classes(errors, &all_passes.distribution),
             of_rows(errors, noise, all_passes),
@@ -141,7 +141,7 @@ impl Excess {
 
 /// Errors of the perturbed runs.
 #[derive(Clone, Debug, Default)]
-pub struct Noise {
+pub struct PerturbedErrors {
     /// Classes pool the values of all runs; every other figure is the largest of any run.
     pub distribution: Distribution,
     /// The largest error.
@@ -150,7 +150,7 @@ pub struct Noise {
     pub runs: usize,
 }
 
-impl Noise {
+impl PerturbedErrors {
     /// Adds one more perturbed run of the same site.
     pub fn add(&mut self, run: &Distribution, max_abs: f64) {
         let all = &mut self.distribution;
@@ -203,7 +203,7 @@ fn with_neighbours(classes: &[SizeClass], at: usize) -> SizeClass {
 
 /// Returns the worst row. A row may have the noise of all rows, since a few runs may leave it unchanged by
 /// chance.
-fn of_rows(errors: &Distribution, noise: &Noise, all: &Noise) -> Option<Excess> {
+fn of_rows(errors: &Distribution, noise: &PerturbedErrors, all: &PerturbedErrors) -> Option<Excess> {
     let typical = root_mean_square(&all.distribution.rows);
     let of_row = |(at, error): (usize, &f64)| {
         let noise = noise.distribution.rows.get(at).copied().unwrap_or_default();
@@ -212,7 +212,7 @@ fn of_rows(errors: &Distribution, noise: &Noise, all: &Noise) -> Option<Excess> 
     worst(errors.rows.iter().enumerate().map(of_row))
 }
 
-fn of_divergences(errors: &Distribution, all: &Noise) -> Option<Excess> {
+fn of_divergences(errors: &Distribution, all: &PerturbedErrors) -> Option<Excess> {
     let largest = |of: &[f64]| of.iter().copied().reduce(larger);
     let known = &all.distribution.divergences;
     let is_accident = known.len() * all.runs < FEW_DIVERGENCES;
@@ -221,7 +221,7 @@ fn of_divergences(errors: &Distribution, all: &Noise) -> Option<Excess> {
     Some(Excess::divergence(Statistic::Divergence, error, noise, times))
 }
 
-fn of_means(errors: &Distribution, noise: &Noise, all: &Noise) -> Option<Excess> {
+fn of_means(errors: &Distribution, noise: &PerturbedErrors, all: &PerturbedErrors) -> Option<Excess> {
     let mean = |of: &[f64]| of.iter().sum::<f64>() / of.len().max(1) as f64;
     let known = larger(mean(&noise.distribution.divergences), mean(&all.distribution.divergences));
     let is_telling = errors.divergences.len() >= FEW_ROWS;
@@ -232,7 +232,7 @@ fn of_means(errors: &Distribution, noise: &Noise, all: &Noise) -> Option<Excess>
 
 /// Returns the factor common to all values. Independent errors of n rows cause a factor of about their own
 /// size over √n.
-fn of_scale(errors: &Distribution, noise: &Noise, all: &Noise) -> Option<Excess> {
+fn of_scale(errors: &Distribution, noise: &PerturbedErrors, all: &PerturbedErrors) -> Option<Excess> {
     let classes = noise.distribution.classes.iter().fold(SizeClass::default(), |all, class| all.and(*class));
     let rows = errors.rows.len();
     let by_chance = classes.rms() / (rows as f64).sqrt();

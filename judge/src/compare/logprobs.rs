@@ -1,7 +1,7 @@
 //! Log-probabilities of listed ids: the requests to our engine, and results besides errors of values.
 
 use crate::checkpoint::{Point, Site};
-use crate::compare::held::Held;
+use crate::compare::compared_dump::ComparedDump;
 use crate::error::{Error, Result};
 use crate::measure::{Measurement, measure_placed};
 use crate::ops::sampling::Picks;
@@ -10,7 +10,7 @@ use crate::view::View;
 
 /// The ids that a dump lists for a pass.
 #[derive(Clone, Debug)]
-pub struct Named {
+pub struct ListedIds {
     /// Next tokens and top tokens, each with the site of their log-probabilities.
     pub picks: Vec<(Site, Picks)>,
     /// Divisor of the logits.
@@ -21,12 +21,12 @@ pub struct Named {
     rows: Vec<usize>,
 }
 
-impl Named {
+impl ListedIds {
     /// Reads the ids that a dump lists for the pass of these logits.
     ///
     /// # Errors
     /// If an array cannot be read, or names an id that there is none of, or one twice.
-    pub fn of(held: &Held, logits: Site, vocabulary: usize) -> Result<Self> {
+    pub fn of(held: &ComparedDump, logits: Site, vocabulary: usize) -> Result<Self> {
         let at = |point| Site { point, ..logits };
         let pass = &held.passes()[logits.pass.unwrap_or(0)];
         let tokens = pass.tokens.len();
@@ -59,14 +59,14 @@ impl Named {
 
     /// Ranks the listed top ids by our engine's logits `[T, V]`. Returns the ranking with the site of the
     /// ids.
-    pub fn ranked(&self, logits: &Tensor) -> Option<(Site, Ranked)> {
+    pub fn ranked(&self, logits: &Tensor) -> Option<(Site, TopIds)> {
         let (_, picks) = self.picks.iter().find(|(site, _)| site.point == Point::TopLogprobs)?;
-        Some((self.ids?, Ranked::of(logits, picks, &self.rows)))
+        Some((self.ids?, TopIds::of(logits, picks, &self.rows)))
     }
 }
 
 /// Returns the recorded rows of a site.
-fn rows_of(held: &Held, site: Site, tokens: usize) -> Vec<usize> {
+fn rows_of(held: &ComparedDump, site: Site, tokens: usize) -> Vec<usize> {
     held.dump.held_rows(site).map_or_else(|| (0..tokens).collect(), <[usize]>::to_vec)
 }
 
@@ -98,7 +98,7 @@ fn top_picks(view: &View, rows: &[usize], tokens: usize, vocabulary: usize) -> R
 
 /// The listed top ids, next to our engine's own.
 #[derive(Clone, Debug)]
-pub struct Ranked {
+pub struct TopIds {
     /// Our engine's top ids, as many, with the listed ones in their listed columns. `[T, k]`
     pub own: Tensor,
     /// The largest margin by which our engine prefers an unlisted token to a listed one; 0 if the top tokens
@@ -108,7 +108,7 @@ pub struct Ranked {
     is_best: Vec<bool>,
 }
 
-impl Ranked {
+impl TopIds {
     fn of(logits: &Tensor, picks: &Picks, rows: &[usize]) -> Self {
         let (mut own, mut is_best, mut margin) = (Vec::new(), Vec::new(), 0.0f64);
         for (row, ids) in picks.ids.chunks(picks.width()).enumerate() {
@@ -165,7 +165,7 @@ pub fn likeliest(view: &View, row: usize) -> Option<usize> {
     values.iter().position(|&value| value == best)
 }
 
-impl Ranked {
+impl TopIds {
     /// Returns true if both sides have the same top token in a row.
     pub fn same_top(&self, dumped: &View, row: usize) -> Option<bool> {
         likeliest(dumped, row).and_then(|column| self.is_best.get(row * dumped.width() + column).copied())

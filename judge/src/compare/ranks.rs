@@ -40,8 +40,8 @@ impl Ranks {
     }
 }
 
-/// Both sides.
-pub(super) struct Both {
+/// The top tokens of both sides.
+pub(super) struct RankPair {
     pub(super) candidate: Ranks,
     pub(super) reference: Ranks,
     /// The rows that both hold.
@@ -50,7 +50,7 @@ pub(super) struct Both {
     pub(super) grain: ValuePrecision,
 }
 
-impl Both {
+impl RankPair {
     /// Compares the listed ids, as many per row as both sides list.
     pub(super) fn of_ids(&self) -> Measurement {
         let (mut ours, mut theirs, mut places) = (Vec::new(), Vec::new(), Vec::new());

@@ -23,7 +23,7 @@ impl Role {
 
 /// The values with which the forward pass continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Continue {
+pub enum ContinuationValues {
     /// The engine's own value: errors travel on, as they do in use.
     Own,
     /// The dump's value, if recorded: each operation starts from the nearest recorded values.
@@ -32,15 +32,15 @@ pub enum Continue {
     HeldBetweenLayers,
 }
 
-impl Continue {
+impl ContinuationValues {
     /// Returns true if the dump's value replaces the engine's. Tokens are only judged, since nothing reads
     /// them. Expert choices always come from the dump: after a different choice, errors mean nothing.
     pub fn replaces(self, point: Point) -> bool {
         match self {
             _ if point == Point::Experts => true,
-            Continue::Own => false,
-            Continue::Held => point.kind() == ValueKind::Real,
-            Continue::HeldBetweenLayers => matches!(point, Point::Embed | Point::BlockOut),
+            ContinuationValues::Own => false,
+            ContinuationValues::Held => point.kind() == ValueKind::Real,
+            ContinuationValues::HeldBetweenLayers => matches!(point, Point::Embed | Point::BlockOut),
         }
     }
 }

@@ -20,12 +20,12 @@ pub struct Preference {
 }
 
 /// A layer and a pass.
-type Place = (Option<usize>, Option<usize>);
+type RouterSite = (Option<usize>, Option<usize>);
 
 /// The routers of a run.
 #[derive(Debug, Default)]
 pub(super) struct Routers {
-    logits: HashMap<Place, Tensor>,
+    logits: HashMap<RouterSite, Tensor>,
 }
 
 impl Routers {
@@ -59,14 +59,14 @@ impl Routers {
             false => logits.data().iter().map(|&logit| ExactValue::sure(logit.into())).collect(),
         };
         let theirs = dumped.map_or_else(|| own.data().iter().map(|&x| x.into()).collect(), View::to_vec);
-        let (mut margin, mut closest) = (Gap::NONE, Gap::ALL);
+        let (mut margin, mut closest) = (LogitGap::NONE, LogitGap::ALL);
         for ((own, theirs), exacts) in own
             .data()
             .chunks(own.row_len())
             .zip(theirs.chunks(own.row_len()))
             .zip(exacts.chunks(logits.row_len()))
         {
-            let router = Router::new(exacts);
+            let router = RouterLogits::new(exacts);
             let set = |chosen: &mut dyn Iterator<Item = usize>| chosen.collect::<HashSet<usize>>();
             let own = set(&mut own.iter().map(|&x| x as usize));
             let theirs = set(&mut theirs.iter().map(|&x| x as usize));
@@ -81,12 +81,12 @@ impl Routers {
 
 /// The difference of two logits, and the difference that rounding can cause.
 #[derive(Clone, Copy)]
-struct Gap {
+struct LogitGap {
     wide: f64,
     parted: f64,
 }
 
-impl Gap {
+impl LogitGap {
     const NONE: Self = Self { wide: f64::NEG_INFINITY, parted: 0.0 };
     const ALL: Self = Self { wide: f64::INFINITY, parted: 0.0 };
 
@@ -104,37 +104,37 @@ impl Gap {
 }
 
 /// The logits of a token.
-struct Router<'e> {
+struct RouterLogits<'e> {
     exacts: &'e [ExactValue],
     largest: f64,
 }
 
-impl<'e> Router<'e> {
+impl<'e> RouterLogits<'e> {
     fn new(exacts: &'e [ExactValue]) -> Self {
         let largest = exacts.iter().map(|exact| exact.value).fold(f64::NEG_INFINITY, f64::max);
         Self { exacts, largest }
     }
 
     /// Experts are chosen by softmax of their logits in `f32`, which rounds twice and has an exponential of a library.
-    fn gap(&self, one: usize, other: usize) -> Gap {
+    fn gap(&self, one: usize, other: usize) -> LogitGap {
         const U: f64 = 1.0 / (1u64 << 24) as f64;
         let (one, other) = (&self.exacts[one], &self.exacts[other]);
         let own = |exact: &ExactValue| exact.radius + U * (8.0 + self.largest - exact.value);
-        Gap { wide: one.value - other.value, parted: own(one) + own(other) }
+        LogitGap { wide: one.value - other.value, parted: own(one) + own(other) }
     }
 
     fn widest<'n>(
         &self,
         of: impl Iterator<Item = &'n usize>,
         than: impl Iterator<Item = &'n usize> + Clone,
-    ) -> Gap {
+    ) -> LogitGap {
         of.flat_map(|&one| than.clone().map(move |&other| (one, other)))
             .map(|(one, other)| self.gap(one, other))
-            .fold(Gap::NONE, Gap::larger)
+            .fold(LogitGap::NONE, LogitGap::larger)
     }
 
-    fn narrowest(&self, of: &HashSet<usize>, than: &HashSet<usize>) -> Gap {
+    fn narrowest(&self, of: &HashSet<usize>, than: &HashSet<usize>) -> LogitGap {
         let gaps = of.iter().flat_map(|&one| than.iter().map(move |&other| (one, other)));
-        gaps.map(|(one, other)| self.gap(one, other)).fold(Gap::ALL, Gap::smaller)
+        gaps.map(|(one, other)| self.gap(one, other)).fold(LogitGap::ALL, LogitGap::smaller)
     }
 }

@@ -13,7 +13,7 @@ use crate::input;
 use crate::weight::DType;
 
 /// The table that ships: the specifications' numbers.
-static SHIPPED: LazyLock<Arc<Table>> = LazyLock::new(|| {
+static SHIPPED: LazyLock<Arc<ToleranceTable>> = LazyLock::new(|| {
     let table = parse(include_str!("../../tolerances.toml"));
     Arc::new(table.expect("the shipped table is parsed by a test"))
 });
@@ -52,12 +52,12 @@ impl Tolerance {
 }
 
 /// architecture → precision → checkpoint → tolerance
-type Table = BTreeMap<String, BTreeMap<String, BTreeMap<String, Tolerance>>>;
+type ToleranceTable = BTreeMap<String, BTreeMap<String, BTreeMap<String, Tolerance>>>;
 
 /// Tolerance tables, the first that knows an answer wins.
 #[derive(Clone, Debug)]
 pub struct Tolerances {
-    tables: Vec<Arc<Table>>,
+    tables: Vec<Arc<ToleranceTable>>,
 }
 
 impl Tolerances {
@@ -108,8 +108,9 @@ impl Tolerances {
     }
 }
 
-fn parse(text: &str) -> Result<Table, String> {
-    let table: Table = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
+fn parse(text: &str) -> Result<ToleranceTable, String> {
+    let table: ToleranceTable =
+        toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
     for (architecture, precisions) in &table {
         known("architecture", architecture, &Tolerances::architectures())?;
         for (precision, checkpoints) in precisions {

@@ -4,12 +4,12 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::checkpoint::{Checkpoint, Point, Site, ValueKind};
+use crate::compare::array_comparison::ArrayComparison;
 use crate::compare::excess::{self, Excess};
-use crate::compare::explained::Explained;
-use crate::compare::found::Found;
 use crate::compare::role::Role;
+use crate::compare::rounding_evaluation::RoundingEvaluation;
 use crate::compare::tolerance::Tolerance;
-use crate::compare::uniform::Uniform;
+use crate::compare::uniform_distribution::UniformErrors;
 use crate::measure::{Errors, Measurement, PositionAgreement, larger};
 use crate::weight::DType;
 
@@ -80,7 +80,7 @@ impl Gate {
 
 /// Noise floor of a site: the largest change of its values in perturbed runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Floor {
+pub struct NoiseFloor {
     /// Like [`crate::measure::Errors::max_scaled`].
     pub max_scaled: f64,
     /// Like [`crate::measure::Errors::rel_l2`].
@@ -89,7 +89,7 @@ pub struct Floor {
     pub max_abs: f64,
 }
 
-impl Floor {
+impl NoiseFloor {
     /// Returns the larger of two noise floors, figure by figure.
     pub fn or(self, moved: &Errors) -> Self {
         Self {
@@ -147,9 +147,9 @@ impl Floor {
     pub const FAR: f64 = excess::FAR;
 }
 
-/// One tapped value, compared.
+/// The compared values of one site, with their verdict.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct SiteResult {
     /// Tap, layer and pass of the judged run.
     pub site: Site,
     /// The positions of the sequence that it belongs to; none for what belongs to the whole run.
@@ -161,17 +161,17 @@ pub struct Row {
     /// Input values of the row; empty if it depends on the whole run before it.
     pub since: Vec<Site>,
     /// Evaluation by rounding of both sides, if it was done.
-    pub explained: Option<Explained>,
+    pub explained: Option<RoundingEvaluation>,
     /// The errors of uniform probabilities here.
-    pub uniform: Option<Uniform>,
+    pub uniform: Option<UniformErrors>,
     /// The tolerance.
     pub tolerance: Tolerance,
     /// The rows that were compared, where the dump has not all of them.
-    pub recorded: Option<Recorded>,
+    pub recorded: Option<RecordedRows>,
     /// Noise floor at this site, if measured.
-    pub floor: Option<Floor>,
+    pub floor: Option<NoiseFloor>,
     /// Noise floor of the accumulated error, if that was judged too.
-    pub accumulated_floor: Option<Floor>,
+    pub accumulated_floor: Option<NoiseFloor>,
     /// The statistic of the errors that exceeds those of perturbed runs most, where these were asked.
     pub excess: Option<Excess>,
     /// The judgement.
@@ -179,7 +179,7 @@ pub struct Row {
     /// Reason, if not a pass.
     pub reason: Option<String>,
     /// The baseline's entry, if it waives the failure.
-    pub known: Option<Known>,
+    pub known: Option<Waiver>,
     /// The criterion for the verdict.
     gate: Gate,
     /// Type to which the operations of the run round.
@@ -193,7 +193,7 @@ pub struct Row {
 
 /// The rows of a pass that a dump has of a tap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Recorded {
+pub struct RecordedRows {
     /// The number of rows.
     pub rows: usize,
     /// The position of the last of them.
@@ -202,7 +202,7 @@ pub struct Recorded {
 
 /// The baseline's statement about a waived failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct Waiver {
     /// Reason of the waiver.
     pub reason: String,
     /// Link to more information.
@@ -235,24 +235,24 @@ impl Doubt {
 
 /// The results at one site.
 #[derive(Clone, Debug, Default)]
-pub struct Observed {
+pub struct SiteObservation {
     /// From the tokens on.
-    pub accumulated: Option<Found>,
+    pub accumulated: Option<ArrayComparison>,
     /// Since the nearest values that the dump holds.
-    pub local: Option<Found>,
+    pub local: Option<ArrayComparison>,
     /// Input values.
     pub since: Vec<Site>,
     /// Evaluation by rounding of both sides.
-    pub explained: Option<Explained>,
+    pub explained: Option<RoundingEvaluation>,
     /// The rows that were compared, where the dump has not all of them.
-    pub recorded: Option<Recorded>,
+    pub recorded: Option<RecordedRows>,
     /// The errors of uniform probabilities here.
-    pub uniform: Option<Uniform>,
+    pub uniform: Option<UniformErrors>,
 }
 
 /// The criteria for judging a row.
 #[derive(Clone, Debug)]
-pub struct Measure {
+pub struct VerdictCriteria {
     /// The tolerance from the table.
     pub tolerance: Tolerance,
     /// The criterion. A table given by the user always decides.
@@ -265,11 +265,16 @@ pub struct Measure {
     pub demanded_of: Option<Role>,
 }
 
-impl Row {
+impl SiteResult {
     /// Judges a comparison by its local error if measured, else by the accumulated one.
-    pub fn judge(site: Site, positions: Range<usize>, found: Observed, measure: Measure) -> Self {
-        let Observed { accumulated, local, since, explained, uniform, recorded } = found;
-        let Measure { tolerance, gate, computed, is_one_stage, demanded_of } = measure;
+    pub fn judge(
+        site: Site,
+        positions: Range<usize>,
+        found: SiteObservation,
+        measure: VerdictCriteria,
+    ) -> Self {
+        let SiteObservation { accumulated, local, since, explained, uniform, recorded } = found;
+        let VerdictCriteria { tolerance, gate, computed, is_one_stage, demanded_of } = measure;
         let mut row = Self {
             site,
             positions,
@@ -293,17 +298,17 @@ impl Row {
             doubt: Doubt::None,
         };
         let both = || [&local, &accumulated].into_iter().flatten();
-        let any_measured = both().any(|found| matches!(found, Found::Measured(_)));
+        let any_measured = both().any(|found| matches!(found, ArrayComparison::Measured(_)));
         let incomparable = both().find_map(|found| match found {
-            Found::OtherLength(what) => Some(Judgement::sure(Verdict::Fail, what.clone())),
+            ArrayComparison::OtherLength(what) => Some(Judgement::sure(Verdict::Fail, what.clone())),
             // What another run has shown since is no longer unknown.
-            Found::Unaligned(what) if !any_measured => {
+            ArrayComparison::Unaligned(what) if !any_measured => {
                 Some(Judgement::sure(Verdict::Inconclusive, what.clone()))
             }
-            Found::Unaligned(_) | Found::Measured(_) => None,
+            ArrayComparison::Unaligned(_) | ArrayComparison::Measured(_) => None,
         });
         let measured = |found| match found {
-            Some(Found::Measured(measurement)) => Some(measurement),
+            Some(ArrayComparison::Measured(measurement)) => Some(measurement),
             _ => None,
         };
         (row.accumulated, row.local) = (measured(accumulated), measured(local));
@@ -312,9 +317,9 @@ impl Row {
     }
 
     /// By what it was judged.
-    pub fn measure(&self) -> Measure {
+    pub fn measure(&self) -> VerdictCriteria {
         let &Self { gate, computed, is_one_stage, demanded_of, ref tolerance, .. } = self;
-        Measure { tolerance: tolerance.clone(), gate, computed, is_one_stage, demanded_of }
+        VerdictCriteria { tolerance: tolerance.clone(), gate, computed, is_one_stage, demanded_of }
     }
 
     /// Returns the question that the noise floor decides or has decided.
@@ -364,14 +369,14 @@ impl Row {
     }
 
     /// Judges what was in doubt, now that it is known how far rounding moves the values here.
-    pub fn weigh(&mut self, floor: Floor, excess: Option<Excess>) {
+    pub fn weigh(&mut self, floor: NoiseFloor, excess: Option<Excess>) {
         let Some(errors) = self.judged().map(|found| found.errors) else { return };
         self.excess = excess;
         let is_within = |ratio: f64| excess.is_none_or(|excess| excess.ratio <= ratio);
         (self.verdict, self.reason) = match (self.gate, self.doubt) {
             (_, Doubt::None) => (self.verdict, self.reason.take()),
             (Gate::Rounding, _) if floor.is_near(&errors) && self.is_as_near_if_uniform(&floor) => {
-                (Verdict::Inconclusive, Some(Uniform::BLIND.to_owned()))
+                (Verdict::Inconclusive, Some(UniformErrors::BLIND.to_owned()))
             }
             (Gate::Rounding, _) if floor.is_near(&errors) && is_within(1.0) => {
                 match floor.is_blind_at(self.site.point) {
@@ -412,7 +417,7 @@ impl Row {
     }
 
     /// Judges top tokens that only one side lists, by the margin of our engine.
-    pub fn rank(&mut self, margin: f64, floor: &Floor, tolerance: f64) {
+    pub fn rank(&mut self, margin: f64, floor: &NoiseFloor, tolerance: f64) {
         let Some(worst) = self.judged().and_then(|found| found.worst.clone()) else { return };
         let (verdict, near) = floor.parts(margin, tolerance);
         let what = format!(
@@ -428,14 +433,14 @@ impl Row {
     pub fn drift(&self) -> Option<usize> {
         let agreement = self.judged()?.agreement.as_ref().filter(|_| !self.verdict.is_good())?;
         let allowed = match self.floor {
-            Some(floor) => Floor::NEAR * floor.max_abs,
+            Some(floor) => NoiseFloor::NEAR * floor.max_abs,
             None => self.tolerance.max_abs,
         };
         let is_over = |place: &PositionAgreement| place.is_over.unwrap_or(!(place.delta <= allowed));
         agreement.drift(is_over).map(|row| self.positions.start + row)
     }
 
-    fn weighed(&mut self, floor: &Floor, errors: &Errors) -> (Verdict, Option<String>) {
+    fn weighed(&mut self, floor: &NoiseFloor, errors: &Errors) -> (Verdict, Option<String>) {
         let told = format!(
             "the largest relative error is {:.1e} (relative L2 error {:.1e}), the noise floor {:.1e} ({:.1e})",
             errors.max_scaled, errors.rel_l2, floor.max_scaled, floor.rel_l2
@@ -451,7 +456,7 @@ impl Row {
 
     /// Judges the accumulated error of a passing row. Rounding may grow, and so does a fault too small for
     /// each operation.
-    pub fn weigh_total(&mut self, floor: Floor, excess: Option<Excess>, may_hide_rounding: bool) {
+    pub fn weigh_total(&mut self, floor: NoiseFloor, excess: Option<Excess>, may_hide_rounding: bool) {
         let Some(errors) = self.accumulated.as_ref().map(|found| found.errors) else { return };
         let excess = excess.filter(|excess| !(excess.ratio <= Excess::FAR));
         if !floor.explains(&errors) || excess.is_some() {
@@ -501,7 +506,7 @@ impl Row {
             Gate::Rounding => self.explained.is_some() && uniform.is_explained,
         };
         match is_blind {
-            true => Judgement::sure(Verdict::Inconclusive, Uniform::BLIND.to_owned()),
+            true => Judgement::sure(Verdict::Inconclusive, UniformErrors::BLIND.to_owned()),
             false if self.explained.is_none() && max_scaled <= suspicious(self.computed) => {
                 Judgement { doubt: Doubt::Large, ..told }
             }
@@ -510,7 +515,7 @@ impl Row {
     }
 
     /// Returns true if the noise floor is as large as the distance to a uniform distribution.
-    fn is_as_near_if_uniform(&self, floor: &Floor) -> bool {
+    fn is_as_near_if_uniform(&self, floor: &NoiseFloor) -> bool {
         let uniform = self.uniform.as_ref().filter(|_| !self.is_one_stage());
         uniform.is_some_and(|uniform| floor.is_near(&uniform.errors))
     }
@@ -567,7 +572,7 @@ impl Row {
     /// Returns true if the row was evaluated from the inputs of its single operation and rounding explains
     /// it. An accumulated error then shows nothing more.
     pub fn is_settled(&self) -> bool {
-        let is_explained = || self.explained.as_ref().is_some_and(Explained::is_explained);
+        let is_explained = || self.explained.as_ref().is_some_and(RoundingEvaluation::is_explained);
         self.site.point.kind() == ValueKind::Token
             || (self.is_one_stage && self.local.is_some() && is_explained())
     }

@@ -1,12 +1,12 @@
 //! A known case: its prompt as the model's own tokenizer encodes it, and its greedy continuation.
 
 use crate::checkpoint::{Point, Site};
-use crate::compare::Held;
+use crate::compare::ComparedDump;
 use crate::diagnose::check::{finish, run_and_judge, subject};
-use crate::diagnose::judge::Judge;
-use crate::diagnose::outcome::{Outcome, Subject};
+use crate::diagnose::outcome::{ComparisonSubject, Outcome};
 use crate::diagnose::rules::Rules;
-use crate::diagnose::runs::{Runs, Setting};
+use crate::diagnose::runs::{RunContext, RunResults};
+use crate::diagnose::unit_rows::UnitRows;
 use crate::dump::Dump;
 use crate::error::Result;
 use crate::model::Model;
@@ -31,9 +31,9 @@ pub fn check_case(
     rules: Rules,
     onlooker: &mut dyn Tap,
 ) -> Result<Outcome> {
-    let held = Held::new(case)?;
-    let setting = Setting::new(model, numerics, &held, rules)?;
-    let mut judge = Judge::new(rules, model.architecture(), numerics.activation_type());
+    let held = ComparedDump::new(case)?;
+    let setting = RunContext::new(model, numerics, &held, rules)?;
+    let mut judge = UnitRows::new(rules, model.architecture(), numerics.activation_type());
     let tokens = Site { point: Point::Tokens, layer: None, pass: None };
     match own_tokens {
         _ if !rules.selection.takes(tokens, &(0..0)) => {}
@@ -46,8 +46,8 @@ pub fn check_case(
     // Without a continuation there is nothing to run the model for.
     let runs = match case.sites().next() {
         Some(_) => run_and_judge(&mut judge, &setting, rules, onlooker)?,
-        None => Runs::default(),
+        None => RunResults::default(),
     };
-    let subject = Subject { is_case: true, ..subject(name, &setting, rules, case) };
+    let subject = ComparisonSubject { is_case: true, ..subject(name, &setting, rules, case) };
     finish(judge, subject, &setting, rules, runs)
 }

@@ -6,21 +6,21 @@ use std::ops::Range;
 use sha2::{Digest, Sha256};
 
 use crate::checkpoint::{Checkpoint, Point, Site};
-use crate::compare::{Gate, Held, Observed, Pair, Row, Selection};
+use crate::compare::{ComparedDump, DumpPair, Gate, Selection, SiteObservation, SiteResult};
 use crate::diagnose::causes;
-use crate::diagnose::conclude::conclude;
+use crate::diagnose::conclusion::conclude;
 use crate::diagnose::evidence::{Basis, Evidence, OUR_ENGINE};
 use crate::diagnose::experts::Preferences;
 use crate::diagnose::half_precision::is_half_precision;
 use crate::diagnose::integers::integers_of;
-use crate::diagnose::judge::{Judge, Parties};
 use crate::diagnose::layers::LayerInputs;
 use crate::diagnose::longrope::check_by_rule;
-use crate::diagnose::outcome::{Outcome, Subject};
+use crate::diagnose::outcome::{ComparisonSubject, Outcome};
 use crate::diagnose::rules::{Mode, Rules};
-use crate::diagnose::runs::{RankMargins, Runs, Setting, continues};
-use crate::diagnose::segment::{Segments, Span};
-use crate::diagnose::ties::Sides;
+use crate::diagnose::runs::{RankMargins, RunContext, RunResults, continues};
+use crate::diagnose::starting_values::{SegmentSpan, StartingValueFinder};
+use crate::diagnose::ties::LogitSource;
+use crate::diagnose::unit_rows::{TieEvidence, UnitRows};
 use crate::dump::{Dump, ModelInfo};
 use crate::engine;
 use crate::error::{Error, Result};
@@ -47,34 +47,34 @@ pub fn cross_check(
     rules: Rules,
     onlooker: &mut dyn Tap,
 ) -> Result<Outcome> {
-    cross_check_units(name, model, numerics, dump, rules, Work::default(), onlooker)
+    cross_check_units(name, model, numerics, dump, rules, UnitWork::default(), onlooker)
 }
 
 /// Callback for finished results.
-pub type Finished<'w> = dyn FnMut(&Outcome) -> Result<()> + 'w;
+pub type OutcomeCallback<'w> = dyn FnMut(&Outcome) -> Result<()> + 'w;
 
 /// The wanted units of a comparison, and the results so far.
 #[derive(Default)]
-pub struct Work<'w> {
+pub struct UnitWork<'w> {
     /// Wanted units, from 0 in the order of the plan; default: all.
     pub wanted: Option<Range<usize>>,
     /// Earlier results, which are not computed again.
     pub done: Vec<(usize, Evidence)>,
     /// Callback after each unit except the last.
-    pub finished: Option<&'w mut Finished<'w>>,
+    pub finished: Option<&'w mut OutcomeCallback<'w>>,
 }
 
 /// Compares some units. If accumulated errors are measured, there is only one unit.
 ///
 /// # Errors
-/// The errors of [`cross_check`], and those of [`Work::finished`].
+/// The errors of [`cross_check`], and those of [`UnitWork::finished`].
 pub fn cross_check_units(
     name: &str,
     model: &dyn Model,
     numerics: &dyn Numerics,
     dump: &Dump,
     rules: Rules,
-    work: Work,
+    work: UnitWork,
     onlooker: &mut dyn Tap,
 ) -> Result<Outcome> {
     let (is_whole, mut work) = (work.wanted.is_none(), Some(work));
@@ -90,19 +90,19 @@ fn check_units(
     numerics: &dyn Numerics,
     dump: &Dump,
     rules: Rules,
-    work: Work,
+    work: UnitWork,
     onlooker: &mut dyn Tap,
 ) -> Result<Outcome> {
-    let held = Held::new(dump)?;
+    let held = ComparedDump::new(dump)?;
     check_architecture(model, dump)?;
     let (read, n_layers) = (held.read_tokens().len(), model.dimensions().n_layers);
     rules.selection.check(n_layers, held.passes().len(), read)?;
-    let setting = Setting::new(model, numerics, &held, rules)?;
+    let setting = RunContext::new(model, numerics, &held, rules)?;
     let units = match rules.mode {
         Mode::Both | Mode::Accumulated => vec![Unit::Whole],
         Mode::Local | Mode::Layers => plan::units(model, dump, numerics.activation_type(), rules.selection),
     };
-    let Work { wanted, mut done, mut finished } = work;
+    let UnitWork { wanted, mut done, mut finished } = work;
     let is_part = wanted.is_some();
     let wanted = wanted.unwrap_or(0..units.len());
     let subject = subject(name, &setting, rules, dump);
@@ -132,8 +132,8 @@ fn check_units(
     Ok(conclude(subject, basis, done))
 }
 
-pub(super) fn subject(name: &str, setting: &Setting, rules: Rules, dump: &Dump) -> Subject {
-    Subject {
+pub(super) fn subject(name: &str, setting: &RunContext, rules: Rules, dump: &Dump) -> ComparisonSubject {
+    ComparisonSubject {
         name: name.to_owned(),
         producer: dump.manifest.producer.clone(),
         numerics: setting.numerics.name().to_owned(),
@@ -145,7 +145,7 @@ pub(super) fn subject(name: &str, setting: &Setting, rules: Rules, dump: &Dump) 
 }
 
 /// Returns the basis of a whole comparison.
-pub(super) fn basis(setting: &Setting, rules: Rules) -> Basis {
+pub(super) fn basis(setting: &RunContext, rules: Rules) -> Basis {
     let layers = 0..setting.model.dimensions().n_layers;
     Basis {
         selection: rules.selection.clone(),
@@ -157,7 +157,7 @@ pub(super) fn basis(setting: &Setting, rules: Rules) -> Basis {
 
 /// Returns the results of a unit and the sites that its runs visited.
 pub(super) fn examine(
-    setting: &Setting,
+    setting: &RunContext,
     unit: &Unit,
     rules: Rules,
     onlooker: &mut dyn Tap,
@@ -165,7 +165,7 @@ pub(super) fn examine(
     let (setting, held) = (setting.of_unit(unit), setting.held);
     held.forget_pairing();
     let (architecture, computed) = (setting.model.architecture(), setting.numerics.activation_type());
-    let mut judge = Judge::new(rules, architecture, computed);
+    let mut judge = UnitRows::new(rules, architecture, computed);
     let runs = run_and_judge(&mut judge, &setting, rules, onlooker)?;
     if !runs.visited.is_empty() {
         let visited = runs.visited.iter().map(|site| site.point).collect();
@@ -178,7 +178,7 @@ pub(super) fn examine(
 
 /// Returns hashes of the dump's values at the start and end of a unit. A plan knows only manifests, so a dump
 /// that was made again has other values.
-fn edges(held: &Held, unit: &Unit) -> Result<[Option<String>; 2]> {
+fn edges(held: &ComparedDump, unit: &Unit) -> Result<[Option<String>; 2]> {
     let Some(part) = unit.part() else { return Ok([None, None]) };
     let begins = if part.embed { None } else { edge(held, part.layers.start)? };
     let ends = if part.head { None } else { edge(held, part.layers.end)? };
@@ -186,7 +186,7 @@ fn edges(held: &Held, unit: &Unit) -> Result<[Option<String>; 2]> {
 }
 
 /// Returns the hash of the values that enter a layer, if the dump records them in every pass.
-pub(super) fn edge(held: &Held, layer: usize) -> Result<Option<String>> {
+pub(super) fn edge(held: &ComparedDump, layer: usize) -> Result<Option<String>> {
     let mut hash = Sha256::new();
     for pass in 0..held.passes().len() {
         let Some(values) = held.values(input_of(layer, pass), None)? else { return Ok(None) };
@@ -213,11 +213,11 @@ pub(super) fn check_architecture(model: &dyn Model, dump: &Dump) -> Result<()> {
 }
 
 /// Judges the results of a run.
-fn evidence(judge: Judge, setting: &Setting, runs: Runs) -> Result<Evidence> {
+fn evidence(judge: UnitRows, setting: &RunContext, runs: RunResults) -> Result<Evidence> {
     let integers = integers_of(setting, &runs, &judge.rows);
-    let Runs { margins, read_on, rank_margins, choices, unexplained, preferences, .. } = runs;
-    let sides = Sides::Engine { held: setting.held, role: setting.role, margins, read_on };
-    let parties = Parties { sides, setting: Some(setting), choices, rank_margins, preferences };
+    let RunResults { margins, read_on, rank_margins, choices, unexplained, preferences, .. } = runs;
+    let sides = LogitSource::Engine { held: setting.held, role: setting.role, margins, read_on };
+    let parties = TieEvidence { sides, setting: Some(setting), choices, rank_margins, preferences };
     // To look for causes the whole model is run, which of weights that are elsewhere would bring all.
     let is_here = !setting.model.matrices().iter().any(|(_, matrix)| matrix.is_elsewhere());
     let (are_sought, budget) = (judge.rules.causes && is_here, judge.rules.budget);
@@ -230,28 +230,28 @@ fn evidence(judge: Judge, setting: &Setting, runs: Runs) -> Result<Evidence> {
 
 /// The verdict over a comparison that has no units.
 pub(super) fn finish(
-    judge: Judge,
-    subject: Subject,
-    setting: &Setting,
+    judge: UnitRows,
+    subject: ComparisonSubject,
+    setting: &RunContext,
     rules: Rules,
-    runs: Runs,
+    runs: RunResults,
 ) -> Result<Outcome> {
     Ok(conclude(subject, basis(setting, rules), vec![(0, evidence(judge, setting, runs)?)]))
 }
 
 /// Runs the model and hands what was found to the judge. What is left of the runs is what choices are judged by.
 pub(super) fn run_and_judge(
-    judge: &mut Judge,
-    setting: &Setting,
+    judge: &mut UnitRows,
+    setting: &RunContext,
     rules: Rules,
     onlooker: &mut dyn Tap,
-) -> Result<Runs> {
+) -> Result<RunResults> {
     let held = setting.held;
     if let Some(what) = decoded(setting.model, setting.numerics) {
         judge.note(what);
     }
     note_unread_prompt(judge, held);
-    let mut runs = Runs::of(setting, rules.mode, onlooker)?;
+    let mut runs = RunResults::of(setting, rules.mode, onlooker)?;
     if setting.unit == Unit::Whole {
         setting.check_suppositions(setting.made())?;
     }
@@ -261,7 +261,7 @@ pub(super) fn run_and_judge(
     let n_layers = setting.model.dimensions().n_layers;
     let visited = [entered(setting), runs.visited.clone()].concat();
     let crossing = Crossing::of(setting.model, &held.dump.manifest);
-    let segments = Segments::new(&visited, held, continues(rules.mode)).anew_at(crossing);
+    let segments = StartingValueFinder::new(&visited, held, continues(rules.mode)).anew_at(crossing);
     let inputs = LayerInputs::new(held.dump, n_layers);
     let mut expected = expected_sites(&runs.visited, held, rules.selection);
     expected.retain(|(site, _)| setting.unit.contains(*site, n_layers));
@@ -279,7 +279,7 @@ pub(super) fn run_and_judge(
         // Where a run from the tokens lies before it, what is introduced is the total.
         // But for caches of eight bits that the dump's engine goes on with: nobody else can make them from the tokens alike.
         let since_the_tokens = segment.from_tokens
-            && segment.span == Span::Run
+            && segment.span == SegmentSpan::Run
             && rules.mode != Mode::Layers
             && !held.goes_on_with_eight_bits();
         let (accumulated, local) = match since_the_tokens {
@@ -292,7 +292,7 @@ pub(super) fn run_and_judge(
         judge.add(
             site,
             positions,
-            Observed {
+            SiteObservation {
                 accumulated,
                 local,
                 since: segment.since,
@@ -310,11 +310,11 @@ pub(super) fn run_and_judge(
 
 /// Removes sites from `expected` that the dump records in no pass and whose operation a later tap covers. Adds a note for each.
 fn leave_out_covered(
-    judge: &mut Judge,
+    judge: &mut UnitRows,
     expected: &mut Vec<(Site, Range<usize>)>,
-    segments: &Segments,
-    runs: &Runs,
-    held: &Held,
+    segments: &StartingValueFinder,
+    runs: &RunResults,
+    held: &ComparedDump,
 ) {
     let sites: Vec<Site> = expected.iter().map(|(site, _)| *site).collect();
     let is_judged = |site: Site| sites.contains(&site) && runs.local.contains_key(&site);
@@ -334,14 +334,14 @@ fn leave_out_covered(
 }
 
 /// The values that a unit starts from.
-fn entered(setting: &Setting) -> Vec<Site> {
+fn entered(setting: &RunContext) -> Vec<Site> {
     let part = setting.unit.part().filter(|part| !part.embed);
     let passes = 0..setting.held.passes().len();
     part.map_or(Vec::new(), |part| passes.map(|pass| input_of(part.layers.start, pass)).collect())
 }
 
 /// A run that has read less than its prompt shows nothing of the rest.
-fn note_unread_prompt(judge: &mut Judge, held: &Held) {
+fn note_unread_prompt(judge: &mut UnitRows, held: &ComparedDump) {
     let (read, prompt) = (held.read_tokens().len(), held.dump.manifest.input.tokens.len());
     if read < prompt {
         let path = held.dump.path.display();
@@ -350,7 +350,7 @@ fn note_unread_prompt(judge: &mut Judge, held: &Held) {
 }
 
 /// Errors of sketches are not in the values' own units.
-fn note_sketches(judge: &mut Judge, held: &Held) {
+fn note_sketches(judge: &mut UnitRows, held: &ComparedDump) {
     let sketched = held.sites().filter(|&site| held.dump.sketches(site)).count();
     if sketched > 0 {
         judge.note(format!(
@@ -381,7 +381,7 @@ fn decoded(model: &dyn Model, numerics: &dyn Numerics) -> Option<String> {
 /// If they were not given the same prompt, one is damaged or they are of different models, or a layer, pass or position was
 /// asked for that does not exist.
 pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: Rules) -> Result<Outcome> {
-    let (one, other) = (Held::new(candidate)?, Held::new(reference)?);
+    let (one, other) = (ComparedDump::new(candidate)?, ComparedDump::new(reference)?);
     if candidate.manifest.architecture() != reference.manifest.architecture() {
         let (dumped, known) = (candidate.manifest.architecture(), reference.manifest.architecture());
         let problem =
@@ -389,12 +389,12 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
         return Err(Error::dump(&candidate.path, problem));
     }
     let computed = computed_in(rules.precision);
-    let pair = Pair::new(&one, &other, computed)?;
-    let layers = [&one, &other].into_iter().flat_map(Held::sites).filter_map(|site| site.layer).max();
+    let pair = DumpPair::new(&one, &other, computed)?;
+    let layers = [&one, &other].into_iter().flat_map(ComparedDump::sites).filter_map(|site| site.layer).max();
     rules.selection.check(layers.map_or(0, |last| last + 1), one.passes().len(), pair.common)?;
     let is_table_asked = rules.gate == Gate::Tolerance;
     let rules = Rules { gate: Gate::Tolerance, ..rules };
-    let mut judge = Judge::new(rules, reference.manifest.architecture(), computed);
+    let mut judge = UnitRows::new(rules, reference.manifest.architecture(), computed);
     judge.may_be_half = !is_table_asked && (is_half_precision(&one)? || is_half_precision(&other)?);
     [&one, &other].into_iter().for_each(|held| note_unread_prompt(&mut judge, held));
     let (mut rank_margins, mut preferences) = (RankMargins::default(), Preferences::default());
@@ -407,8 +407,13 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
             Ok(found) => {
                 let recorded = one.recorded(paired.site).or(other.recorded(paired.site));
                 let uniform = pair.uniform(&paired.site, &paired.positions)?;
-                let found = Observed { accumulated: Some(found), uniform, recorded, ..Observed::default() };
-                judge.add(paired.site, paired.positions, found, Span::Run);
+                let found = SiteObservation {
+                    accumulated: Some(found),
+                    uniform,
+                    recorded,
+                    ..SiteObservation::default()
+                };
+                judge.add(paired.site, paired.positions, found, SegmentSpan::Run);
                 if [&one, &other].iter().any(|held| held.dump.sketches(paired.site)) {
                     judge.doubt_sketch();
                 }
@@ -423,15 +428,15 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
         Some(what) if rules.selection.explicit => judge.lack(what),
         what => what.into_iter().for_each(|what| judge.note(what)),
     }
-    [&one, &other].into_iter().filter_map(Held::wrong_pairing).for_each(|what| judge.note(what));
+    [&one, &other].into_iter().filter_map(ComparedDump::wrong_pairing).for_each(|what| judge.note(what));
     [&one, &other].into_iter().for_each(|held| note_sketches(&mut judge, held));
-    let side = |held: &Held| (held.dump.path.display().to_string(), held.points());
+    let side = |held: &ComparedDump| (held.dump.path.display().to_string(), held.points());
     judge.sides([side(&one), side(&other)]);
-    let sides = Sides::Dumps { candidate: &one, reference: &other };
-    let parties = Parties { sides, setting: None, choices: Vec::new(), rank_margins, preferences };
+    let sides = LogitSource::Dumps { candidate: &one, reference: &other };
+    let parties = TieEvidence { sides, setting: None, choices: Vec::new(), rank_margins, preferences };
     let choices_are_read = parties.sides.tell_by_reading();
     let producer = &candidate.manifest.producer;
-    let subject = Subject {
+    let subject = ComparisonSubject {
         name: name.to_owned(),
         producer: reference.manifest.producer.clone(),
         numerics: format!("{} {}", producer.name, producer.version),
@@ -440,7 +445,7 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
         gate: rules.gate,
         mode: rules.mode,
     };
-    let causes = |rows: &[Row]| match rules.causes {
+    let causes = |rows: &[SiteResult]| match rules.causes {
         true => causes::of_dumps(candidate, reference, rows),
         false => Ok(Vec::new()),
     };
@@ -460,7 +465,7 @@ fn computed_in(precision: &str) -> DType {
 
 /// Returns the sites that should be compared: every selected site of the run whose tap the dump records at
 /// all, and every selected site of the dump.
-fn expected_sites(visited: &[Site], held: &Held, selection: &Selection) -> Vec<(Site, Range<usize>)> {
+fn expected_sites(visited: &[Site], held: &ComparedDump, selection: &Selection) -> Vec<(Site, Range<usize>)> {
     // What the tokens tell of choices, they need not tell of each.
     let points = held.dump.points();
     let own =

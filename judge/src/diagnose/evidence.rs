@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::checkpoint::{Point, Site};
-use crate::compare::{Row, Selection};
+use crate::compare::{Selection, SiteResult};
 use crate::diagnose::causes::Cause;
 use crate::exact::IntegerProducts;
 use crate::plan::Unit;
@@ -13,7 +13,7 @@ pub(super) const OUR_ENGINE: &str = "our engine";
 
 /// A site that should have been compared and was not.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Missing {
+pub struct MissingSite {
     /// The site.
     pub site: Site,
     /// Reason, with the site.
@@ -27,11 +27,11 @@ pub struct Evidence {
     pub unit: Unit,
     /// Compared values in data-flow order, each judged separately. Empty in an outcome, which has the rows
     /// itself.
-    pub rows: Vec<Row>,
+    pub rows: Vec<SiteResult>,
     /// Number of sites that should have been compared.
     pub expected: usize,
     /// Missing sites in data-flow order.
-    pub missing: Vec<Missing>,
+    pub missing: Vec<MissingSite>,
     /// Missing data without which nothing passes.
     pub lacking: Vec<String>,
     /// The tap points that each side has, by its name; none where nothing was run.

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use crate::checkpoint::{Point, Site, ValueKind};
-use crate::compare::{Floor, Preference, Row, Verdict};
+use crate::compare::{NoiseFloor, Preference, SiteResult, Verdict};
 
 /// Confidence of expert choices.
 #[derive(Default)]
@@ -20,9 +20,9 @@ pub(super) struct Preferences {
 
 /// Noise floors at the sites of both runs.
 #[derive(Default)]
-pub(super) struct Floors {
-    pub(super) accumulated: HashMap<Site, Floor>,
-    pub(super) local: HashMap<Site, Floor>,
+pub(super) struct RunNoiseFloors {
+    pub(super) accumulated: HashMap<Site, NoiseFloor>,
+    pub(super) local: HashMap<Site, NoiseFloor>,
 }
 
 /// The logits that experts are chosen by.
@@ -30,10 +30,10 @@ pub(super) fn router_of(experts: Site) -> Site {
     Site { point: Point::RouterLogits, ..experts }
 }
 
-/// Knows which choices rounding decides.
+/// The data that decides whether rounding explains a different expert choice.
 pub(super) struct Routing<'p> {
     pub(super) preferences: &'p Preferences,
-    pub(super) floors: &'p Floors,
+    pub(super) floors: &'p RunNoiseFloors,
     /// Tolerance of the table, if it decides; else 0.
     pub(super) tolerance: f64,
     /// Expert choices between a site and its inputs.
@@ -42,16 +42,16 @@ pub(super) struct Routing<'p> {
 
 impl Routing<'_> {
     /// Judges choices that differ, and then what follows choices that rounding decides.
-    pub(super) fn judge(&self, rows: &mut [Row]) {
+    pub(super) fn judge(&self, rows: &mut [SiteResult]) {
         for row in rows.iter_mut().filter(|row| row.site.point == Point::Experts && is_another(row)) {
             let judged = self.judge_choice(row);
             (row.verdict, row.reason) = (judged.0, Some(judged.1));
         }
         let (accumulated, local) = (self.doubtful_in_accumulated(rows), self.doubtful_since_held(rows));
         let is_explained =
-            rows.iter().filter(|row| row.site.point.kind() == ValueKind::Real).all(Row::is_settled);
-        let follows = |row: &Row| is_explained && is_same_since_held(row) && is_token(row);
-        let is_open = |row: &&mut Row| match row.verdict {
+            rows.iter().filter(|row| row.site.point.kind() == ValueKind::Real).all(SiteResult::is_settled);
+        let follows = |row: &SiteResult| is_explained && is_same_since_held(row) && is_token(row);
+        let is_open = |row: &&mut SiteResult| match row.verdict {
             Verdict::Fail => is_measured(row),
             Verdict::Inconclusive => follows(row) && is_measured(row),
             _ => false,
@@ -76,7 +76,7 @@ impl Routing<'_> {
         }
     }
 
-    fn judge_choice(&self, row: &Row) -> (Verdict, String) {
+    fn judge_choice(&self, row: &SiteResult) -> (Verdict, String) {
         let (preferences, floors) = match row.local {
             Some(_) => (&self.preferences.local, &self.floors.local),
             None => (&self.preferences.accumulated, &self.floors.accumulated),
@@ -107,7 +107,7 @@ impl Routing<'_> {
         site: Site,
         margin: f64,
         parted: Option<f64>,
-        floors: &HashMap<Site, Floor>,
+        floors: &HashMap<Site, NoiseFloor>,
     ) -> (Verdict, f64) {
         match parted {
             Some(parted) if margin <= parted => (Verdict::Tie, parted),
@@ -118,8 +118,8 @@ impl Routing<'_> {
 
     /// Choices of the run from the tokens on that rounding decides and no dump tells: those that are near. Behind others it has the
     /// dump's.
-    fn doubtful_in_accumulated(&self, rows: &[Row]) -> Vec<(Site, String)> {
-        let told: HashMap<Site, &Row> = experts(rows).collect();
+    fn doubtful_in_accumulated(&self, rows: &[SiteResult]) -> Vec<(Site, String)> {
+        let told: HashMap<Site, &SiteResult> = experts(rows).collect();
         let untold = self.preferences.accumulated.iter().filter(|(site, _)| !told.contains_key(site));
         let doubtful = untold
             .filter_map(|(site, known)| self.told_of(*site, known.closest, None, &self.floors.accumulated));
@@ -129,8 +129,8 @@ impl Routing<'_> {
     }
 
     /// Returns the doubtful choices of a run that otherwise continues with the dump's values.
-    fn doubtful_since_held(&self, rows: &[Row]) -> Vec<(Site, String)> {
-        let told: HashMap<Site, &Row> = experts(rows).collect();
+    fn doubtful_since_held(&self, rows: &[SiteResult]) -> Vec<(Site, String)> {
+        let told: HashMap<Site, &SiteResult> = experts(rows).collect();
         let known = self.preferences.local.iter().filter_map(|(site, known)| {
             let is_other = told.get(site).is_some_and(|row| is_another(row));
             let at = usize::from(!is_other);
@@ -145,7 +145,7 @@ impl Routing<'_> {
         site: Site,
         margin: f64,
         parted: Option<f64>,
-        floors: &HashMap<Site, Floor>,
+        floors: &HashMap<Site, NoiseFloor>,
     ) -> Option<(Site, String)> {
         let (verdict, near) = self.weigh(site, margin, parted, floors);
         let what = format!(
@@ -156,16 +156,16 @@ impl Routing<'_> {
     }
 }
 
-fn experts(rows: &[Row]) -> impl Iterator<Item = (Site, &Row)> {
+fn experts(rows: &[SiteResult]) -> impl Iterator<Item = (Site, &SiteResult)> {
     rows.iter().filter(|row| row.site.point == Point::Experts).map(|row| (row.site, row))
 }
 
 /// Returns true if the two sides chose different experts in the judged run.
-pub(super) fn is_another(row: &Row) -> bool {
+pub(super) fn is_another(row: &SiteResult) -> bool {
     row.judged().is_some_and(|found| found.errors.max_abs != 0.0)
 }
 
-fn chosen(row: &Row) -> String {
+fn chosen(row: &SiteResult) -> String {
     let Some(worst) = row.judged().and_then(|found| found.worst.as_ref()) else {
         return "the chosen experts differ".into();
     };
@@ -177,7 +177,7 @@ fn chosen(row: &Row) -> String {
 }
 
 /// Returns true if the row fails by values that another expert could have made.
-fn is_measured(row: &Row) -> bool {
+fn is_measured(row: &SiteResult) -> bool {
     let found = || [row.local.as_ref(), row.accumulated.as_ref()].into_iter().flatten();
     let is_number = found().all(|found| found.nonfinite == Default::default());
     let is_zero = found().any(|found| found.candidate_all_zero != found.reference_all_zero);
@@ -185,15 +185,15 @@ fn is_measured(row: &Row) -> bool {
 }
 
 /// Returns true if the row fails by its accumulated error.
-fn is_of_total(row: &Row) -> bool {
+fn is_of_total(row: &SiteResult) -> bool {
     row.local.is_none() || is_token(row) && is_same_since_held(row) || row.accumulated_floor.is_some()
 }
 
 /// Returns true if both sides get the same result from the dump's own values.
-fn is_same_since_held(row: &Row) -> bool {
+fn is_same_since_held(row: &SiteResult) -> bool {
     row.local.as_ref().is_some_and(|found| found.errors.max_abs == 0.0)
 }
 
-fn is_token(row: &Row) -> bool {
+fn is_token(row: &SiteResult) -> bool {
     row.site.point.kind() == ValueKind::Token && row.site.point != Point::Experts
 }

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use crate::checkpoint::{Point, Site, ValueKind};
-use crate::compare::{Held, Row, Verdict};
-use crate::diagnose::judge::Judge;
+use crate::compare::{ComparedDump, SiteResult, Verdict};
+use crate::diagnose::unit_rows::UnitRows;
 use crate::error::Result;
 use crate::measure::Errors;
 use crate::weight::DType;
@@ -27,7 +27,7 @@ const ROTATED: f64 = 4.0;
 ///
 /// # Errors
 /// If an array is damaged.
-pub(super) fn is_half_precision(held: &Held) -> Result<bool> {
+pub(super) fn is_half_precision(held: &ComparedDump) -> Result<bool> {
     if matches!(held.dump.manifest.producer.dtype(), Some(DType::BF16 | DType::F16)) {
         return Ok(true);
     }
@@ -46,7 +46,7 @@ pub(super) fn is_half_precision(held: &Held) -> Result<bool> {
 }
 
 /// True if the values of a tap fit 16 bits, whatever type they are stored in.
-fn is_short(held: &Held, site: Site) -> Result<bool> {
+fn is_short(held: &ComparedDump, site: Site) -> Result<bool> {
     if matches!(held.stored(site), Some(DType::BF16 | DType::F16)) {
         return Ok(true);
     }
@@ -60,12 +60,12 @@ fn is_short(held: &Held, site: Site) -> Result<bool> {
         || fits(|value| half::f16::from_f64(value).to_f64()))
 }
 
-impl Judge<'_> {
+impl UnitRows<'_> {
     /// Makes failures by the table inconclusive that rounding to 16 bits may explain. What no rounding explains still fails.
     pub(super) fn doubt_values(&mut self) {
-        let error = |row: &Row| Some((row.site, row.judged()?.errors.rel_l2));
+        let error = |row: &SiteResult| Some((row.site, row.judged()?.errors.rel_l2));
         let errors: HashMap<Site, f64> = self.rows.iter().filter_map(error).collect();
-        let is_doubtful = |row: &&mut Row| row.verdict == Verdict::Fail && row.is_in_doubt();
+        let is_doubtful = |row: &&mut SiteResult| row.verdict == Verdict::Fail && row.is_in_doubt();
         for row in self.rows.iter_mut().filter(is_doubtful) {
             let Some(found) = row.judged() else { continue };
             let Errors { rel_l2, max_scaled, .. } = found.errors;
@@ -86,7 +86,7 @@ impl Judge<'_> {
             .filter(|row| matches!(row.site.point, Point::LastLogits | Point::Logits))
             .map(|row| (row.positions.end, row.verdict))
             .collect();
-        let is_behind = |row: &Row| match row.site.point {
+        let is_behind = |row: &SiteResult| match row.site.point {
             Point::Argmax | Point::TopIds => {
                 !matches!(logits.get(&row.positions.end), Some(Verdict::Pass | Verdict::Fail))
             }
@@ -113,7 +113,7 @@ fn most_of_rope(site: Site, errors: &HashMap<Site, f64>) -> f64 {
     input.map_or(f64::INFINITY, |input| ROTATED * input + ROPE)
 }
 
-fn doubt(row: &mut Row) {
+fn doubt(row: &mut SiteResult) {
     let what = row.reason.take().unwrap_or_else(|| "the values differ".to_owned());
     let told = format!(
         "{what}, which rounding to 16 bits may explain; use --model to evaluate rounding, or --gate \

@@ -1,8 +1,8 @@
 //! Activations of 8-bit integers, found in the products that rounding does not explain.
 
 use crate::checkpoint::Point;
-use crate::compare::{Row, Unexplained};
-use crate::diagnose::runs::{Runs, Setting};
+use crate::compare::{SiteResult, UnexplainedOperation};
+use crate::diagnose::runs::{RunContext, RunResults};
 use crate::exact::IntegerProducts;
 
 /// Maximum number of products that are examined. The search ends if no candidate explains any of the [`FIRST`] ones.
@@ -11,13 +11,18 @@ const FIRST: usize = 6;
 
 /// Returns how the dump's engine multiplies activations of 8-bit integers, if that explains most of the products that plain numbers do
 /// not explain.
-pub(super) fn integers_of(setting: &Setting, runs: &Runs, rows: &[Row]) -> Option<IntegerProducts> {
+pub(super) fn integers_of(
+    setting: &RunContext,
+    runs: &RunResults,
+    rows: &[SiteResult],
+) -> Option<IntegerProducts> {
     if !setting.may_differ || setting.profile.activation_codes.is_some() {
         return None;
     }
     let all = IntegerProducts::all(setting.profile.results);
     let products = || runs.unexplained.iter().take(LOOKED_AT);
-    let explaining = |one: &Unexplained| one.products_that_explain(&all).filter(|found| !found.is_empty());
+    let explaining =
+        |one: &UnexplainedOperation| one.products_that_explain(&all).filter(|found| !found.is_empty());
     let candidates = products().take(FIRST).find_map(explaining)?;
     let found: Vec<Vec<IntegerProducts>> =
         products().filter_map(|one| one.products_that_explain(&candidates)).collect();
@@ -28,7 +33,11 @@ pub(super) fn integers_of(setting: &Setting, runs: &Runs, rows: &[Row]) -> Optio
 }
 
 /// Removes the model's head from the 8-bit products if float products explain the logits.
-fn with_plain_head(mut products: IntegerProducts, setting: &Setting, rows: &[Row]) -> IntegerProducts {
+fn with_plain_head(
+    mut products: IntegerProducts,
+    setting: &RunContext,
+    rows: &[SiteResult],
+) -> IntegerProducts {
     let of_head = |wanted: Point| {
         let heads = rows.iter().filter(move |row| row.site.point == wanted);
         let explained = heads.filter_map(|row| row.explained.as_ref());

@@ -1,8 +1,8 @@
 //! LongRoPE rules: the choice of factors by an engine, as its dump states or its values show.
 
 use crate::change::CauseKind;
-use crate::compare::{Role, Row, Selection, Verdict};
-use crate::diagnose::causes::{self, Cause, Finding, Sought};
+use crate::compare::{Role, Selection, SiteResult, Verdict};
+use crate::diagnose::causes::{self, Cause, CauseSearch, Finding};
 use crate::diagnose::outcome::Outcome;
 use crate::diagnose::rules::Rules;
 use crate::dump::Dump;
@@ -14,7 +14,7 @@ use crate::plan::Crossing;
 const SETTING: &str = "longrope";
 
 /// Checks a model that chooses by a rule.
-type Check<'c> = dyn FnMut(&dyn Model, Rules) -> Result<Outcome> + 'c;
+type RuleCheck<'c> = dyn FnMut(&dyn Model, Rules) -> Result<Outcome> + 'c;
 
 /// Checks a dump by its stated rule. Without a stated rule, it is compared with the model's results for the
 /// whole sequence at once. If it fails, other known rules are tried, unless only a part is checked.
@@ -26,7 +26,7 @@ pub(super) fn check_by_rule(
     dump: &Dump,
     rules: Rules,
     is_whole: bool,
-    check: &mut Check,
+    check: &mut RuleCheck,
 ) -> Result<Outcome> {
     let Some(within) = model.rereads_beyond() else { return check(model, rules) };
     let stated = stated(dump)?;
@@ -114,12 +114,12 @@ fn is_unrestricted(selection: &Selection) -> bool {
 }
 
 /// True if a row is of what follows a crossing.
-fn is_over(row: &Row, crossing: Crossing) -> bool {
+fn is_over(row: &SiteResult, crossing: Crossing) -> bool {
     row.site.pass.is_none_or(|pass| pass >= crossing.pass)
 }
 
 /// Makes rows inconclusive.
-fn doubt(outcome: &mut Outcome, is_doubtful: impl Fn(&Row) -> bool, why: &str) {
+fn doubt(outcome: &mut Outcome, is_doubtful: impl Fn(&SiteResult) -> bool, why: &str) {
     for row in outcome.rows.iter_mut().filter(|row| is_doubtful(row)) {
         (row.verdict, row.reason) = (Verdict::Inconclusive, Some(why.to_owned()));
     }
@@ -150,7 +150,7 @@ fn name_kept(outcome: &mut Outcome, within: usize, role: Role) {
         ..causes::of_everything(CauseKind::CacheStale, first, what, sites)
     };
     for (_, evidence) in &mut outcome.basis.evidence {
-        evidence.causes = vec![Cause::once(Sought::Stages, finding.clone())];
+        evidence.causes = vec![Cause::once(CauseSearch::Stages, finding.clone())];
     }
     outcome.findings = vec![finding];
 }

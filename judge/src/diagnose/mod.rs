@@ -1,31 +1,33 @@
 //! The first divergence of two runs, and whether an operation made its error or inherited it.
 
+mod budget;
 mod case;
 mod causes;
-mod chances;
 mod check;
-mod conclude;
+mod conclusion;
+mod dump_stream;
 mod evidence;
 mod experts;
-mod floor;
 mod half_precision;
 mod integers;
-mod judge;
 mod layers;
+mod logprob_noise;
 mod longrope;
+mod noise_floor;
+mod noise_floor_verdict;
 mod outcome;
 mod rules;
 mod runs;
-mod segment;
-mod streamed;
+mod starting_values;
 mod ties;
-mod weigh;
+mod unit_rows;
 
+pub use budget::Budget;
 pub use case::{OwnTokens, check_case};
-pub use causes::{Budget, Cause, Finding, Fit, Sought, Told};
-pub use check::{Finished, Work, cross_check, cross_check_dumps, cross_check_units};
-pub use conclude::{NOT_RECORDED, conclude, once_each};
-pub use evidence::{Basis, Evidence, Missing};
-pub use outcome::{Coverage, Outcome, Subject, Summary};
-pub use rules::{Mode, Rounding, Rules};
-pub use streamed::{Judged, Streamed};
+pub use causes::{Cause, CauseContent, CauseSearch, Finding, FittingChange};
+pub use check::{OutcomeCallback, UnitWork, cross_check, cross_check_dumps, cross_check_units};
+pub use conclusion::{NOT_RECORDED, conclude, once_each};
+pub use dump_stream::{DumpStream, MessageResult};
+pub use evidence::{Basis, Evidence, MissingSite};
+pub use outcome::{CheckpointSummary, ComparisonSubject, Coverage, Outcome};
+pub use rules::{EngineRounding, Mode, Rules};

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{Checkpoint, Point, ValueKind};
-use crate::compare::{Floor, Gate, Role, Row, Verdict};
+use crate::compare::{Gate, NoiseFloor, Role, SiteResult, Verdict};
 use crate::diagnose::causes::Finding;
 use crate::diagnose::evidence::Basis;
 use crate::diagnose::rules::Mode;
@@ -41,7 +41,7 @@ pub struct Coverage {
 
 /// The two sides of a comparison.
 #[derive(Clone, Debug)]
-pub struct Subject {
+pub struct ComparisonSubject {
     /// The dump's name: of the shipped one, or of its file. Of two dumps, the reference's.
     pub name: String,
     /// Producer of that dump.
@@ -62,7 +62,7 @@ pub struct Subject {
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The two sides.
-    pub subject: Subject,
+    pub subject: ComparisonSubject,
     /// The verdict over all rows and the coverage.
     pub verdict: Verdict,
     /// A sentence where the verdict is not a pass.
@@ -74,20 +74,20 @@ pub struct Outcome {
     /// Compared and expected amounts.
     pub coverage: Coverage,
     /// Every compared value, in data-flow order.
-    pub rows: Vec<Row>,
+    pub rows: Vec<SiteResult>,
     /// The data from which the outcome was made.
     pub basis: Basis,
 }
 
 /// One checkpoint over all its taps, layers and passes.
 #[derive(Clone, Debug)]
-pub struct Summary<'o> {
+pub struct CheckpointSummary<'o> {
     /// The checkpoint.
     pub checkpoint: Checkpoint,
     /// The worst verdict of its rows; inconclusive where nothing was compared.
     pub verdict: Verdict,
     /// The row with that verdict and the largest judged error. `None` if nothing was compared.
-    pub worst: Option<&'o Row>,
+    pub worst: Option<&'o SiteResult>,
     /// Worst accumulated error, figure by figure. `None` if not measured.
     pub accumulated: Option<Errors>,
     /// Worst local error, figure by figure. `None` if not measured.
@@ -102,24 +102,26 @@ impl Outcome {
     /// Returns true if the values are so much nearer to this arithmetic than to the other that an engine with
     /// the other cannot explain them. Only values explained by perturbed runs are compared.
     pub fn is_nearer_than(&self, other: &Self) -> bool {
-        let by_floor =
-            |row: &&Row| row.floor.is_some() && row.judged().is_some_and(|found| !found.is_identical());
-        let rel_l2 = |row: &Row| row.judged().map(|found| found.errors.rel_l2);
+        let by_floor = |row: &&SiteResult| {
+            row.floor.is_some() && row.judged().is_some_and(|found| !found.is_identical())
+        };
+        let rel_l2 = |row: &SiteResult| row.judged().map(|found| found.errors.rel_l2);
         self.rows.iter().filter(by_floor).all(|row| {
             let others = other.rows.iter().find(|other| other.site == row.site).and_then(rel_l2);
-            rel_l2(row).zip(others).is_some_and(|(own, others)| Floor::FAR * own <= others)
+            rel_l2(row).zip(others).is_some_and(|(own, others)| NoiseFloor::FAR * own <= others)
         })
     }
 
     /// Returns true if at least half of the values that only perturbed runs explain here are that much nearer to this arithmetic than
     /// to another. One value of 16 bits that rounds the other way is not.
     pub fn is_mostly_nearer_than(&self, other: &Self) -> bool {
-        let rel_l2 = |row: &Row| row.judged().map(|found| found.errors.rel_l2);
+        let rel_l2 = |row: &SiteResult| row.judged().map(|found| found.errors.rel_l2);
         let pairs = self.rows.iter().filter(|row| row.floor.is_some()).filter_map(|row| {
             let others = other.rows.iter().find(|other| other.site == row.site)?;
             Some((rel_l2(row)?, rel_l2(others)?))
         });
-        let (near, rest): (Vec<_>, Vec<_>) = pairs.partition(|(own, others)| Floor::FAR * own <= *others);
+        let (near, rest): (Vec<_>, Vec<_>) =
+            pairs.partition(|(own, others)| NoiseFloor::FAR * own <= *others);
         near.len() >= rest.len()
     }
 
@@ -128,15 +130,19 @@ impl Outcome {
         self.findings.iter().find(|finding| finding.kind.is_cause())
     }
 
-    /// Records the verdict of a run with the first cause supposed.
-    pub fn confirm(&mut self, verdict: Verdict) {
-        if let Some(cause) = self.findings.iter_mut().find(|finding| finding.kind.is_cause()) {
-            cause.confirmed = Some(verdict);
-        }
+    /// Records the verdict of a run with these findings supposed together.
+    pub fn confirm(&mut self, findings: &[usize], verdict: Verdict) {
+        findings.iter().for_each(|&at| self.findings[at].confirmed = Some(verdict));
+    }
+
+    /// The causes that together explain every failure, as a run with them supposed has shown; empty if none has.
+    pub fn confirmed_causes(&self) -> Vec<&Finding> {
+        let is_confirmed = |finding: &&Finding| finding.confirmed.is_some_and(Verdict::is_good);
+        self.findings.iter().filter(is_confirmed).collect()
     }
 
     /// The first row in data-flow order that fails.
-    pub fn first_divergence(&self) -> Option<&Row> {
+    pub fn first_divergence(&self) -> Option<&SiteResult> {
         self.rows.iter().find(|row| row.verdict == Verdict::Fail)
     }
 
@@ -146,7 +152,7 @@ impl Outcome {
     }
 
     /// The rows before the first that fails, in data-flow order; all of them if none does.
-    pub fn before_divergence(&self) -> &[Row] {
+    pub fn before_divergence(&self) -> &[SiteResult] {
         let end = self.rows.iter().position(|row| row.verdict == Verdict::Fail);
         &self.rows[..end.unwrap_or(self.rows.len())]
     }
@@ -173,7 +179,7 @@ impl Outcome {
         for row in self.rows.iter_mut().filter(|row| row.verdict == Verdict::Fail) {
             let is_of_logarithms = matches!(row.site.point, Point::TokenLogprobs | Point::TopLogprobs);
             let Some(error) = row.judged().map(|found| found.errors.max_abs) else { continue };
-            if is_of_logarithms && error <= Floor::NEAR * apart {
+            if is_of_logarithms && error <= NoiseFloor::NEAR * apart {
                 row.verdict = Verdict::Inconclusive;
                 row.reason = Some(format!(
                     "off by {error:.1e}, which is above the noise floor, but the server's own answers to one \
@@ -195,7 +201,7 @@ impl Outcome {
 
     /// One summary per checkpoint, compared or not; but none for an input that was not compared, and of a known case
     /// none but for what was.
-    pub fn summaries(&self, checkpoints: &[Checkpoint]) -> Vec<Summary<'_>> {
+    pub fn summaries(&self, checkpoints: &[Checkpoint]) -> Vec<CheckpointSummary<'_>> {
         let summaries = checkpoints.iter().map(|&checkpoint| self.summary(checkpoint));
         summaries
             .filter(|summary| {
@@ -205,28 +211,28 @@ impl Outcome {
             .collect()
     }
 
-    fn summary(&self, checkpoint: Checkpoint) -> Summary<'_> {
+    fn summary(&self, checkpoint: Checkpoint) -> CheckpointSummary<'_> {
         let rows = || self.rows.iter().filter(move |row| row.checkpoint() == checkpoint);
         let verdict = rows().map(|row| row.verdict).max().unwrap_or(Verdict::Inconclusive);
         // Beside numbers, ids have no distance.
         let has_numbers = rows().any(|row| row.site.point.kind() == ValueKind::Real);
         let figured = || rows().filter(move |row| !has_numbers || row.site.point.kind() == ValueKind::Real);
-        Summary {
+        CheckpointSummary {
             checkpoint,
             verdict,
             // `max_by` keeps the last of equals: reversed, so that it is the first in data-flow order.
             worst: rows().rev().filter(|row| row.verdict == verdict).max_by(|a, b| by_error(a, b)),
             accumulated: worst(figured().filter_map(|row| row.accumulated.as_ref())),
             local: worst(figured().filter_map(|row| row.local.as_ref())),
-            bound_ratio: rows().filter_map(Row::bound_ratio).reduce(larger),
+            bound_ratio: rows().filter_map(SiteResult::bound_ratio).reduce(larger),
             over: rows().filter_map(|row| Some(row.explained.as_ref()?.over())).reduce(|a, b| a + b),
         }
     }
 }
 
 /// By judged error; no error sorts before any number, NaN after.
-fn by_error(a: &Row, b: &Row) -> Ordering {
-    let key = |row: &Row| {
+fn by_error(a: &SiteResult, b: &SiteResult) -> Ordering {
+    let key = |row: &SiteResult| {
         let error = row.judged().map(|found| found.errors.max_abs);
         (error.is_some_and(f64::is_nan), error.unwrap_or(f64::NEG_INFINITY))
     };

@@ -2,7 +2,7 @@
 
 use crate::change::Supposition;
 use crate::compare::{Gate, Role, Selection, Tolerances};
-use crate::diagnose::causes::Budget;
+use crate::diagnose::budget::Budget;
 use crate::exact::Profile;
 
 /// The rules of a comparison.
@@ -21,7 +21,7 @@ pub struct Rules<'r> {
     /// Role of the dump that our engine is compared with.
     pub role: Role,
     /// Rounding of the dump's engine.
-    pub rounding: Rounding,
+    pub rounding: EngineRounding,
     /// True if the dump states its arithmetic for its weights. Otherwise activations may have been rounded to
     /// 8 bits.
     pub is_stated: bool,
@@ -35,7 +35,7 @@ pub struct Rules<'r> {
 
 /// The rounding of a dump's engine, as far as the caller knows it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Rounding {
+pub enum EngineRounding {
     /// Stated in the manifest, else like our numerics. If that does not explain the values, other rounding is
     /// tried.
     Stated,

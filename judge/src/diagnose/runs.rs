@@ -9,12 +9,13 @@ use std::sync::Arc;
 use crate::change::{ChangeTap, ModelOperations, Supposition};
 use crate::checkpoint::{Point, Site, ValueKind};
 use crate::compare::{
-    Compared, Continue, Engine, Explained, Found, Gate, Held, LiveComparison, ReadOn, Role, Selection, Sight,
-    StandsFor, Unexplained, Uniform,
+    ArrayComparison, ComparedDump, ContinuationValues, DraftToken, EngineProperties, Gate, InputPrecision,
+    LiveComparison, LiveResults, Role, RoundingEvaluation, Selection, UnexplainedOperation, UniformErrors,
+    VisibleKeys,
 };
 use crate::diagnose::experts::Preferences;
 use crate::diagnose::layers::LayerInputs;
-use crate::diagnose::rules::{Mode, Rounding, Rules};
+use crate::diagnose::rules::{EngineRounding, Mode, Rules};
 use crate::dump::Manifest;
 use crate::engine::{self, GreedyToken, ModelSegment, PassInput, RunInput, SegmentPass, Transcript};
 use crate::error::{Error, Result};
@@ -28,10 +29,10 @@ use crate::tensor::Tensor;
 use crate::weight::DType;
 
 /// A model that runs along a dump.
-pub(super) struct Setting<'r> {
+pub(super) struct RunContext<'r> {
     pub(super) model: &'r dyn Model,
     pub(super) numerics: &'r dyn Numerics,
-    pub(super) held: &'r Held<'r>,
+    pub(super) held: &'r ComparedDump<'r>,
     pub(super) selection: &'r Selection,
     pub(super) role: Role,
     /// True if the dump states its arithmetic for its weights.
@@ -41,7 +42,7 @@ pub(super) struct Setting<'r> {
     /// True if the engine may round differently, because its rounding is not stated.
     pub(super) may_differ: bool,
     gate: Gate,
-    engine: Engine,
+    engine: EngineProperties,
     /// Supposed changes of our engine.
     suppositions: &'r [Supposition],
     /// The part to run.
@@ -53,7 +54,7 @@ pub(super) struct Setting<'r> {
 }
 
 /// Returns the rounding profile of our numerics, with the deviations that the dump states.
-fn profile_of(numerics: &dyn Numerics, held: &Held) -> Result<Profile> {
+fn profile_of(numerics: &dyn Numerics, held: &ComparedDump) -> Result<Profile> {
     let known = Profile::of(numerics);
     let producer = &held.dump.manifest.producer;
     if let (None, true, Some(tf32)) = (&producer.rounding, producer.is_tf32(), Profile::named("tf32")) {
@@ -71,13 +72,13 @@ fn profile_of(numerics: &dyn Numerics, held: &Held) -> Result<Profile> {
 
 /// A statement of a manifest: present or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stated {
+pub(super) enum ManifestStatement {
     Yes,
     No,
 }
 
 /// A comparison behind an observer. The observer may change values, for example to inject a fault.
-struct Watched<'w, 'd> {
+struct ObservedComparison<'w, 'd> {
     changing: Option<ChangeTap<'w>>,
     onlooker: &'w mut dyn Tap,
     comparison: &'w mut LiveComparison<'d>,
@@ -86,7 +87,7 @@ struct Watched<'w, 'd> {
     forgets: bool,
 }
 
-impl Tap for Watched<'_, '_> {
+impl Tap for ObservedComparison<'_, '_> {
     fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
         let value = self.shown(site, value);
         if site.point == Point::Logits {
@@ -96,7 +97,7 @@ impl Tap for Watched<'_, '_> {
     }
 }
 
-impl Watched<'_, '_> {
+impl ObservedComparison<'_, '_> {
     /// Shows log-probabilities of the ids that the dump lists.
     fn show_named(&mut self, site: Site, logits: &Tensor) {
         let Some(named) = self.comparison.named(site, logits) else { return };
@@ -121,7 +122,7 @@ impl Watched<'_, '_> {
     }
 }
 
-impl<'r> Setting<'r> {
+impl<'r> RunContext<'r> {
     /// Returns true if the dump's engine has a cache of 8 bits that the numerics have not.
     pub(super) fn has_other_cache(&self) -> bool {
         let producer = &self.held.dump.manifest.producer;
@@ -131,19 +132,19 @@ impl<'r> Setting<'r> {
     pub(super) fn new(
         model: &'r dyn Model,
         numerics: &'r dyn Numerics,
-        held: &'r Held<'r>,
+        held: &'r ComparedDump<'r>,
         rules: Rules<'r>,
     ) -> Result<Self> {
         let Rules { selection, role, is_stated, gate, suppositions, .. } = rules;
         let dimensions = model.dimensions();
         let profile = match rules.rounding {
-            Rounding::Stated => profile_of(numerics, held)?,
-            Rounding::Shown(profile) | Rounding::Demanded(profile) => {
+            EngineRounding::Stated => profile_of(numerics, held)?,
+            EngineRounding::Shown(profile) | EngineRounding::Demanded(profile) => {
                 profile.following(numerics.cache_type())
             }
         };
-        let may_differ = !matches!(rules.rounding, Rounding::Demanded(_));
-        let engine = Engine {
+        let may_differ = !matches!(rules.rounding, EngineRounding::Demanded(_));
+        let engine = EngineProperties {
             pairing: dimensions.rope_pairing,
             windows: (0..dimensions.n_layers).map(|layer| model.window(layer)).collect(),
             computed: numerics.activation_type(),
@@ -170,20 +171,20 @@ impl<'r> Setting<'r> {
 
     /// Returns whether the dump states attention in the type of its cache, if that type is shorter than ours;
     /// `None` if this cannot be the case.
-    pub(super) fn short_attention(&self) -> Option<Stated> {
+    pub(super) fn short_attention(&self) -> Option<ManifestStatement> {
         let [results, cache] = [self.engine.computed, self.engine.cache];
         let ours = Profile::of(self.numerics).queries;
         let is_stated = self.profile.queries != ours;
         let may_be = results == DType::F32 && cache != results && ours == Float::F32;
         let may_be = may_be && (is_stated || self.may_differ);
-        may_be.then_some(if is_stated { Stated::Yes } else { Stated::No })
+        may_be.then_some(if is_stated { ManifestStatement::Yes } else { ManifestStatement::No })
     }
 
     /// Returns the entries of a value that have a meaning: the same for the noise floor and for the error.
-    pub(super) fn sight(&self, site: Site) -> Sight {
+    pub(super) fn sight(&self, site: Site) -> VisibleKeys {
         let first_query = self.held.positions(site).start;
         let rows = self.held.dump.held_rows(site).map(Arc::from);
-        Sight { first_query, first_key: 0, window: self.engine.window(site), rows }
+        VisibleKeys { first_query, first_key: 0, window: self.engine.window(site), rows }
     }
 
     /// The dump's own passes, and further ones, not looked at, where it generated more than it dumped.
@@ -196,9 +197,9 @@ impl<'r> Setting<'r> {
         &self,
         numerics: &dyn Numerics,
         script: &RunInput,
-        go_on: Continue,
+        go_on: ContinuationValues,
         onlooker: &mut dyn Tap,
-    ) -> Result<(Compared, Transcript)> {
+    ) -> Result<(LiveResults, Transcript)> {
         self.run_comparing(numerics, script, self.comparing(go_on), onlooker)
     }
 
@@ -209,7 +210,7 @@ impl<'r> Setting<'r> {
         script: &RunInput,
         comparison: LiveComparison,
         onlooker: &mut dyn Tap,
-    ) -> Result<(Compared, Transcript)> {
+    ) -> Result<(LiveResults, Transcript)> {
         if self.suppositions.is_empty() {
             return self.run_with(numerics, script, comparison, None, onlooker);
         }
@@ -219,18 +220,18 @@ impl<'r> Setting<'r> {
     }
 
     /// Returns the setting for another reading of the dump.
-    pub(super) fn along<'x>(&'x self, held: &'x Held<'x>) -> Setting<'x> {
-        Setting { held, ..self.again(self.unit.clone()) }
+    pub(super) fn along<'x>(&'x self, held: &'x ComparedDump<'x>) -> RunContext<'x> {
+        RunContext { held, ..self.again(self.unit.clone()) }
     }
 
     /// Returns the setting for another unit.
-    pub(super) fn of_unit(&self, unit: &Unit) -> Setting<'r> {
+    pub(super) fn of_unit(&self, unit: &Unit) -> RunContext<'r> {
         self.again(unit.clone())
     }
 
-    fn again(&self, unit: Unit) -> Setting<'r> {
+    fn again(&self, unit: Unit) -> RunContext<'r> {
         let (engine, book) = (self.engine.clone(), self.book.clone());
-        Setting { unit, engine, book, made: Cell::new(0), ..*self }
+        RunContext { unit, engine, book, made: Cell::new(0), ..*self }
     }
 
     /// Returns true if the dump stores a site in fewer bits than the engine is stated to compute in. Later
@@ -280,9 +281,9 @@ impl<'r> Setting<'r> {
     pub(super) fn evaluate(
         &self,
         script: &RunInput,
-        go_on: Continue,
+        go_on: ContinuationValues,
         onlooker: &mut dyn Tap,
-    ) -> Result<(Compared, Transcript)> {
+    ) -> Result<(LiveResults, Transcript)> {
         if self.gate == Gate::Tolerance {
             return self.run(self.numerics, script, go_on, onlooker);
         }
@@ -300,20 +301,20 @@ impl<'r> Setting<'r> {
     /// The errors of a run; or if the dump does not hold what the layer starts from.
     pub(super) fn rerun(
         &self,
-        part: &Again,
+        part: &RerunPart,
         passes: usize,
         suppositions: &[Supposition],
         comparison: LiveComparison,
         onlooker: &mut dyn Tap,
-    ) -> Result<Compared> {
+    ) -> Result<LiveResults> {
         let all = [self.suppositions, suppositions].concat();
         let traced = TracedNumerics::new(self.numerics, self.profile);
         let changing = Some(ChangeTap::new(&traced, self.book()?, &all));
         let mut script = self.script();
         script.passes.truncate(passes);
         let part = match part {
-            Again::All => return Ok(self.run_with(&traced, &script, comparison, changing, onlooker)?.0),
-            Again::Part(part) => part,
+            RerunPart::All => return Ok(self.run_with(&traced, &script, comparison, changing, onlooker)?.0),
+            RerunPart::Part(part) => part,
         };
         // What has no cache is the same whatever was read before.
         let first = if part.layers.is_empty() { passes.saturating_sub(1) } else { 0 };
@@ -328,7 +329,7 @@ impl<'r> Setting<'r> {
         if !is_evaluating {
             return Ok(Some(tensor));
         }
-        let stands = StandsFor::of(self.held, site, self.engine.computed);
+        let stands = InputPrecision::of(self.held, site, self.engine.computed);
         let tensor = stands.about(tensor, &view);
         if part.layers.start == 0 || !tensor.origins().is_empty() {
             return Ok(Some(tensor));
@@ -349,7 +350,7 @@ impl<'r> Setting<'r> {
         }
         let held = |point| -> Result<Option<Tensor>> {
             let site = Site { point, layer: Some(layer), pass: Some(pass) };
-            let is_given = StandsFor::of(self.held, site, self.engine.computed) == StandsFor::Given;
+            let is_given = InputPrecision::of(self.held, site, self.engine.computed) == InputPrecision::Given;
             if !is_given || !self.held.holds(site) || !self.held.dump.starts_at(site) {
                 return Ok(None);
             }
@@ -369,7 +370,7 @@ impl<'r> Setting<'r> {
     }
 
     /// Makes a comparison for a run that continues this way.
-    pub(super) fn comparing(&self, go_on: Continue) -> LiveComparison<'_> {
+    pub(super) fn comparing(&self, go_on: ContinuationValues) -> LiveComparison<'_> {
         self.comparing_of(self.selection, go_on)
     }
 
@@ -377,7 +378,7 @@ impl<'r> Setting<'r> {
     pub(super) fn comparing_of<'c>(
         &'c self,
         selection: &'c Selection,
-        go_on: Continue,
+        go_on: ContinuationValues,
     ) -> LiveComparison<'c> {
         LiveComparison::new(self.held, self.role, selection, &self.engine, go_on)
     }
@@ -390,14 +391,15 @@ impl<'r> Setting<'r> {
         mut comparison: LiveComparison,
         changing: Option<ChangeTap>,
         onlooker: &mut dyn Tap,
-    ) -> Result<(Compared, Transcript)> {
+    ) -> Result<(LiveResults, Transcript)> {
         if let Some(part) = self.unit.part() {
             let passes = script.passes.len().min(self.held.passes().len());
             let ends = matches!(self.unit, Unit::Part { ends: true, .. });
             return self.run_part((&part, ends), numerics, 0..passes, comparison, changing, onlooker);
         }
         let forgets = !comparison.is_evaluating();
-        let mut watched = Watched { changing, onlooker, comparison: &mut comparison, numerics, forgets };
+        let mut watched =
+            ObservedComparison { changing, onlooker, comparison: &mut comparison, numerics, forgets };
         let transcript = engine::run(self.model, numerics, script, &mut watched)?;
         self.made.set(self.made.get() + watched.changing.map_or(0, |changing| changing.made.get()));
         Ok((comparison.finish()?, transcript))
@@ -413,7 +415,7 @@ impl<'r> Setting<'r> {
         mut comparison: LiveComparison,
         changing: Option<ChangeTap>,
         onlooker: &mut dyn Tap,
-    ) -> Result<(Compared, Transcript)> {
+    ) -> Result<(LiveResults, Transcript)> {
         let is_evaluating = comparison.is_evaluating();
         let all = self.held.passes();
         let reading = |pass: usize| SegmentPass {
@@ -426,8 +428,13 @@ impl<'r> Setting<'r> {
         let positions = all.iter().map(|pass| pass.position..pass.end()).collect();
         let changing = changing.map(|changing| changing.along(positions));
         let comparing = &mut comparison;
-        let mut watched =
-            Watched { changing, onlooker, comparison: comparing, numerics, forgets: !is_evaluating };
+        let mut watched = ObservedComparison {
+            changing,
+            onlooker,
+            comparison: comparing,
+            numerics,
+            forgets: !is_evaluating,
+        };
         let mut start = |pass: usize| self.start(part, pass, is_evaluating);
         let mut transcript = engine::run_part(self.model, numerics, part, &read, &mut start, &mut watched)?;
         if ends {
@@ -443,7 +450,7 @@ impl<'r> Setting<'r> {
 
 /// The part to run again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Again {
+pub(super) enum RerunPart {
     /// A part of the model, from its recorded input.
     Part(ModelSegment),
     /// The unit: where it is the whole model, from the tokens on.
@@ -452,24 +459,24 @@ pub(super) enum Again {
 
 /// The sites that the runs of a mode visited, in data-flow order, with the results there.
 #[derive(Default)]
-pub(super) struct Runs {
+pub(super) struct RunResults {
     pub(super) visited: Vec<Site>,
     /// From the tokens on.
-    pub(super) accumulated: HashMap<Site, Found>,
+    pub(super) accumulated: HashMap<Site, ArrayComparison>,
     /// Since the nearest values that were gone on with.
-    pub(super) local: HashMap<Site, Found>,
+    pub(super) local: HashMap<Site, ArrayComparison>,
     /// Evaluation by rounding of the local errors.
-    pub(super) explained: HashMap<Site, Explained>,
+    pub(super) explained: HashMap<Site, RoundingEvaluation>,
     /// The errors of uniform probabilities there.
-    pub(super) uniform: HashMap<Site, Uniform>,
+    pub(super) uniform: HashMap<Site, UniformErrors>,
     /// Stages of the dump's engine that it does not explain, in data-flow order.
-    pub(super) unexplained: Vec<Unexplained>,
+    pub(super) unexplained: Vec<UnexplainedOperation>,
     /// Tokens chosen by the run from the tokens on, from the end of the prompt.
     pub(super) choices: Vec<GreedyToken>,
     /// Margins by which its logits prefer these choices to the dump's, by pass.
     pub(super) margins: HashMap<usize, f64>,
     /// Tokens that were read within a pass, where they preferred another.
-    pub(super) read_on: Vec<ReadOn>,
+    pub(super) read_on: Vec<DraftToken>,
     /// Margins by which its logits prefer top tokens that the dump does not list, by pass, for both runs.
     pub(super) rank_margins: RankMargins,
     /// Confidence of expert choices.
@@ -484,17 +491,17 @@ pub(super) struct RankMargins {
 }
 
 /// Returns the values with which a mode's second run continues.
-pub(super) fn continues(mode: Mode) -> Continue {
-    if mode == Mode::Layers { Continue::HeldBetweenLayers } else { Continue::Held }
+pub(super) fn continues(mode: Mode) -> ContinuationValues {
+    if mode == Mode::Layers { ContinuationValues::HeldBetweenLayers } else { ContinuationValues::Held }
 }
 
-impl Runs {
-    pub(super) fn of(setting: &Setting, mode: Mode, onlooker: &mut dyn Tap) -> Result<Self> {
+impl RunResults {
+    pub(super) fn of(setting: &RunContext, mode: Mode, onlooker: &mut dyn Tap) -> Result<Self> {
         let script = setting.script();
         let mut runs = Self::default();
         if matches!(mode, Mode::Both | Mode::Accumulated) {
             let (compared, transcript) =
-                setting.run(setting.numerics, &script, Continue::Own, &mut *onlooker)?;
+                setting.run(setting.numerics, &script, ContinuationValues::Own, &mut *onlooker)?;
             runs.visited = sites(&compared);
             (runs.accumulated, runs.margins) = (by_site(compared.found), compared.margins);
             runs.read_on = compared.read_on;
@@ -529,7 +536,7 @@ impl Runs {
     }
 }
 
-fn any_layer_can_start(setting: &Setting) -> bool {
+fn any_layer_can_start(setting: &RunContext) -> bool {
     let inputs = LayerInputs::new(setting.held.dump, setting.model.dimensions().n_layers);
     let is_selected = |site: &Site| setting.selection.takes(*site, &setting.held.positions(*site));
     let mut selected = setting.held.sites().filter(is_selected);
@@ -549,10 +556,10 @@ fn script_of(manifest: &Manifest) -> RunInput {
     RunInput { passes, prompt_len }
 }
 
-fn sites(compared: &Compared) -> Vec<Site> {
+fn sites(compared: &LiveResults) -> Vec<Site> {
     compared.found.iter().map(|(site, _)| *site).collect()
 }
 
-fn by_site(found: Vec<(Site, Option<Found>)>) -> HashMap<Site, Found> {
+fn by_site(found: Vec<(Site, Option<ArrayComparison>)>) -> HashMap<Site, ArrayComparison> {
     found.into_iter().filter_map(|(site, found)| Some((site, found?))).collect()
 }

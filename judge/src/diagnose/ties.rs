@@ -7,34 +7,36 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::checkpoint::{Point, Site, ValueKind};
-use crate::compare::{Floor, Held, ReadOn, Role, Row, Verdict, logits_after};
+use crate::compare::{ComparedDump, DraftToken, NoiseFloor, Role, SiteResult, Verdict, logits_after};
 use crate::dump::Pass;
 use crate::engine::GreedyToken;
 use crate::error::Result;
 use crate::measure::WorstElement;
 use crate::tensor::Tensor;
 
-/// Whose logits tell how close a choice was.
-pub(super) enum Sides<'s> {
+/// The source of the logits that measure the margin of a choice.
+pub(super) enum LogitSource<'s> {
     /// A dump and our engine, whose preferences are known by pass; and what was read within passes.
-    Engine { held: &'s Held<'s>, role: Role, margins: HashMap<usize, f64>, read_on: Vec<ReadOn> },
+    Engine { held: &'s ComparedDump<'s>, role: Role, margins: HashMap<usize, f64>, read_on: Vec<DraftToken> },
     /// Two dumps.
-    Dumps { candidate: &'s Held<'s>, reference: &'s Held<'s> },
+    Dumps { candidate: &'s ComparedDump<'s>, reference: &'s ComparedDump<'s> },
 }
 
-impl Sides<'_> {
+impl LogitSource<'_> {
     /// Returns true if only the tokens that a side has read state its choices.
     pub(super) fn tell_by_reading(&self) -> bool {
         match self {
-            Sides::Engine { held, .. } => held.tells_by_reading,
-            Sides::Dumps { candidate, reference } => candidate.tells_by_reading || reference.tells_by_reading,
+            LogitSource::Engine { held, .. } => held.tells_by_reading,
+            LogitSource::Dumps { candidate, reference } => {
+                candidate.tells_by_reading || reference.tells_by_reading
+            }
         }
     }
 }
 
-/// One choice of the candidate and another of the reference.
+/// A position at which candidate and reference choose different tokens.
 #[derive(Clone, Copy)]
-pub(super) struct Other {
+pub(super) struct TokenDifference {
     /// The position of the token that they follow.
     pub(super) position: usize,
     /// The pass that ends there.
@@ -43,7 +45,7 @@ pub(super) struct Other {
     pub(super) reference: u32,
 }
 
-impl Other {
+impl TokenDifference {
     /// The dump's token after a position of a pass, and our engine's.
     fn of(role: Role, (pass, position): (usize, usize), dumped: u32, own: u32) -> Self {
         let (candidate, reference) = match role {
@@ -59,12 +61,12 @@ impl Other {
 }
 
 /// The facts about chosen tokens.
-pub(super) struct Choosing<'s> {
-    pub(super) sides: Sides<'s>,
+pub(super) struct TokenChoiceEvidence<'s> {
+    pub(super) sides: LogitSource<'s>,
     /// Tolerance of the logits from which tokens are chosen, if the table decides; else 0.
     pub(super) tolerance: f64,
     /// Noise floors there, by pass; empty for two dumps.
-    pub(super) floors: HashMap<Site, Floor>,
+    pub(super) floors: HashMap<Site, NoiseFloor>,
     /// The choices of our engine's run along the dump's tokens, from the end of the prompt.
     pub(super) choices: Vec<GreedyToken>,
     /// Our engine's logits where its choice is not the dump's.
@@ -76,10 +78,10 @@ pub(super) fn last_logits(pass: usize) -> Site {
     Site { point: Point::LastLogits, layer: None, pass: Some(pass) }
 }
 
-impl Choosing<'_> {
+impl TokenChoiceEvidence<'_> {
     /// Judges the rows of tokens, which are failures so far wherever tokens differ. Returns messages for
     /// failures without a row.
-    pub(super) fn judge(&self, rows: &mut [Row]) -> Result<Vec<String>> {
+    pub(super) fn judge(&self, rows: &mut [SiteResult]) -> Result<Vec<String>> {
         let is_right = first_wrong(rows).is_none();
         for row in rows.iter_mut() {
             let Some((position, judged)) = self.judge_row(row)? else { continue };
@@ -93,7 +95,7 @@ impl Choosing<'_> {
     }
 
     /// The verdict on a row whose tokens differ, and the position of the last token after which they do.
-    fn judge_row(&self, row: &mut Row) -> Result<Option<(usize, (Verdict, String))>> {
+    fn judge_row(&self, row: &mut SiteResult) -> Result<Option<(usize, (Verdict, String))>> {
         match row.site.point {
             _ if self.is_from_own_logits(row) => Ok(None),
             Point::Argmax => match self.other(row) {
@@ -115,15 +117,15 @@ impl Choosing<'_> {
     }
 
     /// Fails dumps with contradictory choices, regardless of other results.
-    pub(super) fn refuse_all_contradictions(&self, rows: &mut [Row]) {
+    pub(super) fn refuse_all_contradictions(&self, rows: &mut [SiteResult]) {
         rows.iter_mut().for_each(|row| self.refuse_contradictions(row));
     }
 
     /// Returns contradictions at positions without a row.
-    pub(super) fn untold_contradictions(&self, rows: &[Row]) -> Vec<String> {
+    pub(super) fn untold_contradictions(&self, rows: &[SiteResult]) -> Vec<String> {
         let choices = rows.iter().filter(|row| row.site.point == Point::Argmax);
         let told: HashSet<usize> = choices.map(|row| row.positions.start).collect();
-        let of = |held: &Held| {
+        let of = |held: &ComparedDump| {
             let untold = held.choices.contradictions().filter(|position| !told.contains(position));
             let what =
                 |position| Some(format!("position {position}: {}", held.choices.contradiction(position)?));
@@ -133,55 +135,57 @@ impl Choosing<'_> {
                 .collect::<Vec<_>>()
         };
         match &self.sides {
-            Sides::Engine { held, .. } => of(held),
-            Sides::Dumps { candidate, reference } => [of(candidate), of(reference)].concat(),
+            LogitSource::Engine { held, .. } => of(held),
+            LogitSource::Dumps { candidate, reference } => [of(candidate), of(reference)].concat(),
         }
     }
 
     /// The choices that differ in a row of one.
-    pub(super) fn other(&self, row: &Row) -> Option<Other> {
+    pub(super) fn other(&self, row: &SiteResult) -> Option<TokenDifference> {
         let (candidate, reference) = differing(row)?;
         let position = row.positions.start;
         let pass = match &self.sides {
-            Sides::Engine { .. } => row.site.pass?,
-            Sides::Dumps { reference, .. } => pass_ending(reference, position).or(row.site.pass)?,
+            LogitSource::Engine { .. } => row.site.pass?,
+            LogitSource::Dumps { reference, .. } => pass_ending(reference, position).or(row.site.pass)?,
         };
-        Some(Other { position, pass, candidate, reference })
+        Some(TokenDifference { position, pass, candidate, reference })
     }
 
     /// The steps of a continuation at which the two differ, of those that can be judged.
-    pub(super) fn other_steps(&self, row: &Row) -> Vec<(usize, Other)> {
+    pub(super) fn other_steps(&self, row: &SiteResult) -> Vec<(usize, TokenDifference)> {
         match &self.sides {
-            Sides::Engine { .. } if self.choices.is_empty() => {
+            LogitSource::Engine { .. } if self.choices.is_empty() => {
                 self.first_other_step(row).into_iter().collect()
             }
-            Sides::Engine { held, role, .. } => self.other_steps_of_a_run(held, *role),
-            Sides::Dumps { candidate, reference } => other_steps_of_dumps(candidate, reference),
+            LogitSource::Engine { held, role, .. } => self.other_steps_of_a_run(held, *role),
+            LogitSource::Dumps { candidate, reference } => other_steps_of_dumps(candidate, reference),
         }
     }
 
-    fn other_steps_of_a_run(&self, held: &Held, role: Role) -> Vec<(usize, Other)> {
+    fn other_steps_of_a_run(&self, held: &ComparedDump, role: Role) -> Vec<(usize, TokenDifference)> {
         let generated = held.dump.manifest.generated.iter().flatten();
         let ends = ends_of_choices(held);
         let steps = self.choices.iter().zip(generated).zip(ends).enumerate();
         steps
             .filter(|(_, ((own, dumped), _))| own.token != **dumped)
             .map(|(step, ((own, &dumped), (pass, end)))| {
-                (step, Other::of(role, (pass, end - 1), dumped, own.token))
+                (step, TokenDifference::of(role, (pass, end - 1), dumped, own.token))
             })
             .collect()
     }
 
     /// The tokens that were read within passes where our engine chooses another, and how much it prefers that.
-    pub(super) fn read_on(&self) -> Vec<(Other, f64)> {
-        let Sides::Engine { role, read_on, .. } = &self.sides else { return Vec::new() };
-        let other = |on: &ReadOn| (Other::of(*role, (on.pass, on.position), on.read, on.own), on.margin);
+    pub(super) fn read_on(&self) -> Vec<(TokenDifference, f64)> {
+        let LogitSource::Engine { role, read_on, .. } = &self.sides else { return Vec::new() };
+        let other = |on: &DraftToken| {
+            (TokenDifference::of(*role, (on.pass, on.position), on.read, on.own), on.margin)
+        };
         read_on.iter().map(other).collect()
     }
 
     /// Judges tokens read within a pass, in the row of the choice at its end. Returns messages for failures
     /// without a row.
-    fn judge_read_on(&self, rows: &mut [Row]) -> Vec<String> {
+    fn judge_read_on(&self, rows: &mut [SiteResult]) -> Vec<String> {
         let mut without_row = Vec::new();
         for (other, margin) in self.read_on() {
             let (verdict, told) = self.weigh(other, margin);
@@ -190,7 +194,7 @@ impl Choosing<'_> {
             }
             let told = format!("after position {}: {told}", other.position);
             let is_of_pass =
-                |row: &&mut Row| row.site.point == Point::Argmax && row.site.pass == Some(other.pass);
+                |row: &&mut SiteResult| row.site.point == Point::Argmax && row.site.pass == Some(other.pass);
             match rows.iter_mut().find(is_of_pass) {
                 Some(row) if row.verdict != Verdict::Fail => {
                     (row.verdict, row.reason) = (verdict, Some(told))
@@ -203,25 +207,25 @@ impl Choosing<'_> {
     }
 
     /// The first step of a continuation at which the two differ, where no run has gone along all of them.
-    fn first_other_step(&self, row: &Row) -> Option<(usize, Other)> {
-        let Sides::Engine { held, .. } = &self.sides else { return None };
+    fn first_other_step(&self, row: &SiteResult) -> Option<(usize, TokenDifference)> {
+        let LogitSource::Engine { held, .. } = &self.sides else { return None };
         let (candidate, reference) = differing(row)?;
         let worst = row.judged().and_then(|found| found.worst.as_ref());
         let step = worst.and_then(|worst| worst.index.first().copied()).unwrap_or(0);
         let (pass, end) = ends_of_choices(held).into_iter().nth(step)?;
-        Some((step, Other { position: end - 1, pass, candidate, reference }))
+        Some((step, TokenDifference { position: end - 1, pass, candidate, reference }))
     }
 
     /// Returns true if a different token was chosen from the dump's own logits, without any rounding in
     /// between.
-    fn is_from_own_logits(&self, row: &Row) -> bool {
+    fn is_from_own_logits(&self, row: &SiteResult) -> bool {
         let since_logits =
             row.since.iter().any(|start| matches!(start.point, Point::LastLogits | Point::Logits));
         let local = row.local.as_ref().is_some_and(|found| found.errors.max_abs != 0.0);
         row.site.point == Point::Argmax && since_logits && local
     }
 
-    fn judge_choice(&self, other: Other) -> Result<(Verdict, String)> {
+    fn judge_choice(&self, other: TokenDifference) -> Result<(Verdict, String)> {
         if let Some(judged) = self.judge_by_own_logits(other)? {
             return Ok(judged);
         }
@@ -236,8 +240,8 @@ impl Choosing<'_> {
 
     /// Judges choices of an engine with 8-bit values by its own logits, because the effect of the 8-bit
     /// values on the logits is not measured.
-    fn judge_by_own_logits(&self, other: Other) -> Result<Option<(Verdict, String)>> {
-        let Sides::Engine { held, .. } = &self.sides else { return Ok(None) };
+    fn judge_by_own_logits(&self, other: TokenDifference) -> Result<Option<(Verdict, String)>> {
+        let LogitSource::Engine { held, .. } = &self.sides else { return Ok(None) };
         if !held.goes_on_with_eight_bits() {
             return Ok(None);
         }
@@ -252,7 +256,7 @@ impl Choosing<'_> {
     }
 
     /// Judges a margin; rounding may change both logits.
-    fn weigh(&self, other: Other, margin: f64) -> (Verdict, String) {
+    fn weigh(&self, other: TokenDifference, margin: f64) -> (Verdict, String) {
         let floor = self.floors.get(&last_logits(other.pass)).copied().unwrap_or_default();
         let (verdict, near) = floor.parts(margin, self.tolerance);
         (
@@ -266,9 +270,9 @@ impl Choosing<'_> {
 
     /// Returns the margin by which the chooser's logits prefer its token to the other: the dump's, if it
     /// records any.
-    fn margin(&self, other: Other) -> Result<Option<f64>> {
-        let Other { position, pass, candidate, reference } = other;
-        let of = |held: &Held, own: u32, other: u32| -> Result<Option<f64>> {
+    fn margin(&self, other: TokenDifference) -> Result<Option<f64>> {
+        let TokenDifference { position, pass, candidate, reference } = other;
+        let of = |held: &ComparedDump, own: u32, other: u32| -> Result<Option<f64>> {
             let logits = logits_after(held.dump, position)?;
             Ok(logits.and_then(|logits| Some(logits.get(own as usize)? - logits.get(other as usize)?)))
         };
@@ -281,19 +285,19 @@ impl Choosing<'_> {
             margins.get(&pass).copied().or_else(by_logits)
         };
         Ok(match &self.sides {
-            Sides::Engine { held, role: Role::Reference, margins, .. } => {
+            LogitSource::Engine { held, role: Role::Reference, margins, .. } => {
                 of(held, reference, candidate)?.or(ours(margins, candidate, reference))
             }
-            Sides::Engine { held, role: Role::Candidate, margins, .. } => {
+            LogitSource::Engine { held, role: Role::Candidate, margins, .. } => {
                 of(held, candidate, reference)?.or(ours(margins, reference, candidate))
             }
-            Sides::Dumps { candidate: one, reference: two } => {
+            LogitSource::Dumps { candidate: one, reference: two } => {
                 of(two, reference, candidate)?.or(of(one, candidate, reference)?)
             }
         })
     }
 
-    fn judge_step(&self, step: usize, other: Other) -> Result<StepTaken> {
+    fn judge_step(&self, step: usize, other: TokenDifference) -> Result<DivergentStep> {
         let judged = match (self.judge_by_own_logits(other)?, self.choices.get(step)) {
             (Some(judged), _) => judged,
             // A pass that was not looked at is judged by the engine's own two best logits.
@@ -301,10 +305,10 @@ impl Choosing<'_> {
             (None, _) => self.judge_choice(other)?,
         };
         let (verdict, told) = judged;
-        Ok(StepTaken { step, other, verdict, told: format!("step {step}: {told}") })
+        Ok(DivergentStep { step, other, verdict, told: format!("step {step}: {told}") })
     }
 
-    fn judge_by_two_best(&self, own: &GreedyToken, other: Other) -> (Verdict, String) {
+    fn judge_by_two_best(&self, own: &GreedyToken, other: TokenDifference) -> (Verdict, String) {
         match [other.candidate, other.reference].contains(&own.second) {
             true => self.weigh(other, own.margin.into()),
             false => (
@@ -324,20 +328,24 @@ impl Choosing<'_> {
         let rest = match &self.sides {
             _ if verdict != Verdict::Tie => 0,
             // The choices of later passes have rows of their own.
-            Sides::Engine { .. } if point == Point::Argmax => 0,
-            Sides::Engine { held, .. } if self.choices.is_empty() => choices_after(held, position),
-            Sides::Engine { .. } => 0,
-            Sides::Dumps { candidate, reference } if reads_alike(candidate, reference, position + 1) => 0,
-            Sides::Dumps { candidate, .. } => choices_after(candidate, position),
+            LogitSource::Engine { .. } if point == Point::Argmax => 0,
+            LogitSource::Engine { held, .. } if self.choices.is_empty() => choices_after(held, position),
+            LogitSource::Engine { .. } => 0,
+            LogitSource::Dumps { candidate, reference }
+                if reads_alike(candidate, reference, position + 1) =>
+            {
+                0
+            }
+            LogitSource::Dumps { candidate, .. } => choices_after(candidate, position),
         };
         if rest == 0 {
             return (verdict, told);
         }
         let why = match &self.sides {
-            Sides::Engine { .. } => {
+            LogitSource::Engine { .. } => {
                 "to judge them by the run from the tokens on, omit --introduced and --from-reference"
             }
-            Sides::Dumps { .. } => {
+            LogitSource::Dumps { .. } => {
                 "the reference reads another token there; run `xcheck check` with the model to judge them \
                     along the dump's own tokens"
             }
@@ -349,8 +357,8 @@ impl Choosing<'_> {
     }
 
     /// Fails a candidate that contradicts itself; a contradictory reference is inconclusive.
-    fn refuse_contradictions(&self, row: &mut Row) {
-        let concerns = |held: &Held| -> Option<String> {
+    fn refuse_contradictions(&self, row: &mut SiteResult) {
+        let concerns = |held: &ComparedDump| -> Option<String> {
             let at = |position| held.choices.contradiction(position).map(str::to_owned);
             match row.site.point {
                 Point::Argmax => at(row.positions.start),
@@ -359,9 +367,9 @@ impl Choosing<'_> {
             }
         };
         let (candidate, reference) = match &self.sides {
-            Sides::Engine { held, role: Role::Candidate, .. } => (concerns(held), None),
-            Sides::Engine { held, role: Role::Reference, .. } => (None, concerns(held)),
-            Sides::Dumps { candidate, reference } => (concerns(candidate), concerns(reference)),
+            LogitSource::Engine { held, role: Role::Candidate, .. } => (concerns(held), None),
+            LogitSource::Engine { held, role: Role::Reference, .. } => (None, concerns(held)),
+            LogitSource::Dumps { candidate, reference } => (concerns(candidate), concerns(reference)),
         };
         if let Some(what) = candidate {
             (row.verdict, row.reason) =
@@ -374,17 +382,18 @@ impl Choosing<'_> {
 }
 
 /// Returns the site of a wrong operation in the first pass that has one.
-fn first_wrong(rows: &[Row]) -> Option<Site> {
-    let is_wrong = |row: &&Row| row.verdict == Verdict::Fail && row.site.point.kind() == ValueKind::Real;
+fn first_wrong(rows: &[SiteResult]) -> Option<Site> {
+    let is_wrong =
+        |row: &&SiteResult| row.verdict == Verdict::Fail && row.site.point.kind() == ValueKind::Real;
     rows.iter().filter(is_wrong).map(|row| row.site).min_by_key(|site| site.pass)
 }
 
 /// Turns ties into failures after a wrong operation, since the change of the logits is not rounding.
-pub(super) fn refuse_ties_of_a_wrong_run(rows: &mut [Row]) {
+pub(super) fn refuse_ties_of_a_wrong_run(rows: &mut [SiteResult]) {
     let Some(wrong) = first_wrong(rows) else { return };
-    let comes_after = |row: &&mut Row| row.site.pass.is_none_or(|pass| Some(pass) >= wrong.pass);
+    let comes_after = |row: &&mut SiteResult| row.site.pass.is_none_or(|pass| Some(pass) >= wrong.pass);
     // Experts are chosen from logits that are at hand: what was wrong before is in them.
-    let is_token = |row: &&mut Row| row.site.point != Point::Experts || row.local.is_none();
+    let is_token = |row: &&mut SiteResult| row.site.point != Point::Experts || row.local.is_none();
     let ties = rows.iter_mut().filter(|row| row.verdict == Verdict::Tie).filter(is_token);
     for row in ties.filter(comes_after) {
         let reason = row.reason.take().unwrap_or_default();
@@ -395,34 +404,34 @@ pub(super) fn refuse_ties_of_a_wrong_run(rows: &mut [Row]) {
 
 /// A step of a continuation at which the two differ, judged.
 #[derive(Clone)]
-struct StepTaken {
+struct DivergentStep {
     step: usize,
-    other: Other,
+    other: TokenDifference,
     verdict: Verdict,
     told: String,
 }
 
 /// The step that decides over those at which the two differ: the first that is not a tie.
-fn over_steps(judged: Vec<StepTaken>) -> Option<StepTaken> {
+fn over_steps(judged: Vec<DivergentStep>) -> Option<DivergentStep> {
     let first = judged.first()?.clone();
     let ties = judged.iter().take_while(|step| step.verdict == Verdict::Tie).count();
     Some(match judged.into_iter().nth(ties) {
         Some(decides) if ties > 0 => {
             let told = format!("{}; an earlier step is a tie", decides.told);
-            StepTaken { told, ..decides }
+            DivergentStep { told, ..decides }
         }
         Some(decides) => decides,
         None if ties == 1 => first,
         None => {
             let told = format!("{}; {ties} steps are ties, the others equal", first.told);
-            StepTaken { told, ..first }
+            DivergentStep { told, ..first }
         }
     })
 }
 
 /// Shows the step that decides as the one at which the row's tokens differ.
-fn show(row: &mut Row, taken: &StepTaken) {
-    let StepTaken { step, other, .. } = taken;
+fn show(row: &mut SiteResult, taken: &DivergentStep) {
+    let DivergentStep { step, other, .. } = taken;
     let (candidate, reference) = (other.candidate.into(), other.reference.into());
     for found in [&mut row.accumulated, &mut row.local].into_iter().flatten() {
         if found.worst.is_some() {
@@ -432,41 +441,41 @@ fn show(row: &mut Row, taken: &StepTaken) {
 }
 
 /// The steps at which the continuations of two dumps differ, as long as both have read the same tokens.
-fn other_steps_of_dumps(candidate: &Held, reference: &Held) -> Vec<(usize, Other)> {
+fn other_steps_of_dumps(candidate: &ComparedDump, reference: &ComparedDump) -> Vec<(usize, TokenDifference)> {
     let steps = ends_of_choices(reference).into_iter().enumerate();
     let alike = steps.take_while(|(_, (_, end))| reads_alike(candidate, reference, end - 1));
     let other = |(step, (pass, end)): (usize, (usize, usize))| {
         let [one, other] = [candidate, reference].map(|held| held.choices.at(end - 1));
         let (candidate, reference) = one.zip(other).filter(|(one, other)| one != other)?;
-        Some((step, Other { position: end - 1, pass, candidate, reference }))
+        Some((step, TokenDifference { position: end - 1, pass, candidate, reference }))
     };
     alike.filter_map(other).collect()
 }
 
 /// True if two dumps have the same token at a position, as far as both tell it.
-fn reads_alike(one: &Held, other: &Held, position: usize) -> bool {
+fn reads_alike(one: &ComparedDump, other: &ComparedDump, position: usize) -> bool {
     let [one, other] = [one, other].map(|held| held.dump.manifest.token_at(position));
     one.zip(other).is_none_or(|(one, other)| one == other)
 }
 
 /// The number of choices that a dump holds after the one at a position.
-fn choices_after(held: &Held, position: usize) -> usize {
+fn choices_after(held: &ComparedDump, position: usize) -> usize {
     held.choices.iter().filter(|(after, _)| *after > position).count()
 }
 
 /// The candidate's token and the reference's, where the judged run chose another.
-fn differing(row: &Row) -> Option<(u32, u32)> {
+fn differing(row: &SiteResult) -> Option<(u32, u32)> {
     let worst = row.accumulated.as_ref().or(row.local.as_ref())?.worst.as_ref()?;
     (worst.candidate != worst.reference).then_some((worst.candidate as u32, worst.reference as u32))
 }
 
-fn pass_ending(held: &Held, position: usize) -> Option<usize> {
+fn pass_ending(held: &ComparedDump, position: usize) -> Option<usize> {
     Pass::ending(held.passes(), position + 1)
 }
 
 /// Returns the passes after which tokens of a continuation are chosen, with their ends; after the dump's
 /// passes, one token each.
-fn ends_of_choices(held: &Held) -> Vec<(usize, usize)> {
+fn ends_of_choices(held: &ComparedDump) -> Vec<(usize, usize)> {
     let (passes, prompt) = (held.passes(), held.dump.manifest.input.tokens.len());
     let count = held.dump.manifest.generated.as_ref().map_or(0, Vec::len).max(passes.len());
     let read = passes.last().map_or(0, |pass| pass.end());

@@ -33,7 +33,7 @@ pub struct Manifest {
     #[serde(default)]
     pub layout: Layout,
     /// Input of the model.
-    pub input: Input,
+    pub input: DumpInput,
     /// The forward passes, in order.
     pub passes: Vec<Pass>,
     /// The greedy continuation, if there was one.
@@ -69,7 +69,7 @@ pub struct Layout {
 
 /// The input of the model.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Input {
+pub struct DumpInput {
     /// The text the tokens came from, if any.
     #[serde(default)]
     pub prompt: String,
@@ -77,13 +77,13 @@ pub struct Input {
     pub tokens: Vec<u32>,
     /// The choice of the tokens after the prompt.
     #[serde(default)]
-    pub decode: Decode,
+    pub decode: DecodeMode,
 }
 
 /// The choice of the tokens after the prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Decode {
+pub enum DecodeMode {
     /// Each is the greedy choice of the pass before it.
     #[default]
     Greedy,
@@ -136,7 +136,7 @@ impl Manifest {
         producer: Producer,
         model: ModelInfo,
         layout: Layout,
-        input: Input,
+        input: DumpInput,
         passes: Vec<Pass>,
     ) -> Self {
         let (format, version) = (FORMAT.to_owned(), VERSION);

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::dump::spelling::dtype_named;
+use crate::dump::dtype_names::dtype_named;
 use crate::weight::DType;
 
 /// The settings that decide how a model is run against a dump, or how it is judged.

@@ -10,9 +10,9 @@ use sha2::{Digest, Sha256};
 use crate::checkpoint::{Point, Site, TapAxis};
 use crate::dump::directory::Directory;
 use crate::dump::npz::Npz;
-use crate::dump::row::{check_scale, together};
-use crate::dump::share::Foreign;
-use crate::dump::{Manifest, Scale, TensorRow, Values};
+use crate::dump::sequence_part::ForeignKeys;
+use crate::dump::tensor_row::{check_scale, together};
+use crate::dump::{ArrayValues, ElementScale, Manifest, TensorRow};
 use crate::error::{Error, Result};
 use crate::format::{FileBytes, Safetensors, TensorFile, npy};
 use crate::view::View;
@@ -253,8 +253,8 @@ impl Dump {
     ///
     /// # Errors
     /// If the array is damaged or is not what the manifest says.
-    pub fn read(&self, site: Site) -> Result<Option<Values>> {
-        Ok(self.view(site)?.map(|view| Values::from(&view)))
+    pub fn read(&self, site: Site) -> Result<Option<ArrayValues>> {
+        Ok(self.view(site)?.map(|view| ArrayValues::from(&view)))
     }
 
     /// Returns the stored values of a site; `None` if not recorded.
@@ -284,7 +284,7 @@ impl Dump {
     ///
     /// # Errors
     /// The errors of [`Dump::read`].
-    pub fn foreign(&self, site: Site) -> Result<Option<Foreign>> {
+    pub fn foreign(&self, site: Site) -> Result<Option<ForeignKeys>> {
         let Some(share) = self.row(site).and_then(|row| row.share.as_ref()) else { return Ok(None) };
         let whole = self.view_of(&share.whole, &share.whole.shape)?;
         let refuse = |problem| Error::dump(&self.path, format!("{}: {problem}", share.whole.file));
@@ -309,10 +309,10 @@ impl Dump {
 
     /// Returns the scale of each element, rounded to `f32` so that products with 8-bit values are exact in
     /// `f64`.
-    fn scales_of(&self, row: &TensorRow, scale: &Scale, shape: &[usize]) -> Result<View<'static>> {
+    fn scales_of(&self, row: &TensorRow, scale: &ElementScale, shape: &[usize]) -> Result<View<'static>> {
         let file = match scale {
-            Scale::Number(number) => return Ok(View::constant(shape, f64::from(*number as f32))),
-            Scale::File(file) => file,
+            ElementScale::Number(number) => return Ok(View::constant(shape, f64::from(*number as f32))),
+            ElementScale::File(file) => file,
         };
         let refuse = |problem: String| Error::dump(&self.path, format!("{file}: {problem}"));
         let StoredTensor { dtype, shape: own, data } =
@@ -448,7 +448,7 @@ fn row_of_list(tokens: usize) -> TensorRow {
     TensorRow::new(CONTINUATION, DType::U32, &[tokens], MANIFEST)
 }
 
-fn token_ids(values: &Values) -> Result<Vec<u32>, String> {
+fn token_ids(values: &ArrayValues) -> Result<Vec<u32>, String> {
     let id = |&value: &f64| {
         let id = value as u32;
         if f64::from(id) == value { Ok(id) } else { Err(format!("invalid token id {value}")) }

@@ -7,48 +7,48 @@ use serde::Deserialize;
 
 use crate::checkpoint::{Point, TapAxis, TapScope};
 use crate::dump::layout::lengths;
-use crate::dump::manifest::{Decode, Input, Layout, Manifest, ModelInfo, Pass, check_rows};
-use crate::dump::share::Share;
+use crate::dump::manifest::{DecodeMode, DumpInput, Layout, Manifest, ModelInfo, Pass, check_rows};
+use crate::dump::sequence_part::SequencePart;
 use crate::dump::{Producer, TensorRow};
 
 /// A manifest of version 2, as in the file.
 #[derive(Deserialize)]
-pub(super) struct Written {
+pub(super) struct ManifestV2 {
     producer: Producer,
     model: ModelInfo,
     #[serde(default)]
     layout: Layout,
-    input: WrittenInput,
-    passes: Vec<WrittenPass>,
+    input: InputV2,
+    passes: Vec<PassV2>,
     #[serde(default)]
     generated: Option<Vec<u32>>,
     tensors: Vec<TensorRow>,
 }
 
 #[derive(Deserialize)]
-struct WrittenInput {
+struct InputV2 {
     #[serde(default)]
-    sequences: Option<Vec<Sequence>>,
+    sequences: Option<Vec<SequenceInput>>,
     #[serde(default)]
     tokens: Option<Vec<u32>>,
     #[serde(default)]
     prompt: String,
     #[serde(default)]
-    decode: Decode,
+    decode: DecodeMode,
 }
 
 /// The input of one sequence.
 #[derive(Clone, Debug, Deserialize)]
-struct Sequence {
+struct SequenceInput {
     #[serde(default)]
     name: Option<String>,
     #[serde(flatten)]
-    input: Input,
+    input: DumpInput,
     #[serde(default)]
     generated: Option<Vec<u32>>,
 }
 
-impl Sequence {
+impl SequenceInput {
     /// Its name, or its number.
     fn known_as(&self, index: usize) -> String {
         self.name.clone().unwrap_or_else(|| index.to_string())
@@ -56,7 +56,7 @@ impl Sequence {
 }
 
 /// Each goes by a name of its own.
-fn check_names(sequences: &[Sequence]) -> Result<(), String> {
+fn check_names(sequences: &[SequenceInput]) -> Result<(), String> {
     let mut known = HashMap::new();
     for (index, sequence) in sequences.iter().enumerate() {
         let name = sequence.known_as(index);
@@ -71,13 +71,13 @@ fn check_names(sequences: &[Sequence]) -> Result<(), String> {
 }
 
 #[derive(Deserialize)]
-struct WrittenPass {
+struct PassV2 {
     tokens: Vec<u32>,
-    position: Positions,
+    position: RowPositions,
     #[serde(default)]
     sequence: Option<Vec<Option<usize>>>,
     #[serde(default)]
-    keys: Option<Keys>,
+    keys: Option<PassKeys>,
     #[serde(default)]
     temperature: Option<f32>,
 }
@@ -85,7 +85,7 @@ struct WrittenPass {
 /// The position of the first row, or of each row.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected a position, or a list with one position per row")]
-enum Positions {
+enum RowPositions {
     First(usize),
     Each(Vec<usize>),
 }
@@ -97,41 +97,41 @@ enum Positions {
     expecting = "expected {\"sequence\": [...], \"position\": [...]}, or a list with one such object per \
         batch entry"
 )]
-enum Keys {
-    Shared(Slots),
-    OfEntries(Vec<Slots>),
+enum PassKeys {
+    Shared(KeySlots),
+    OfEntries(Vec<KeySlots>),
 }
 
 #[derive(Deserialize)]
-struct Slots {
+struct KeySlots {
     sequence: Vec<Option<usize>>,
     position: Vec<usize>,
 }
 
 /// A token by sequence and position; `None` for padding.
-type Place = Option<(usize, usize)>;
+type SequencePosition = Option<(usize, usize)>;
 
-impl Written {
+impl ManifestV2 {
     /// A manifest for each sequence.
     pub(super) fn taken_apart(self) -> Result<Vec<Manifest>, String> {
-        let WrittenInput { sequences, tokens, prompt, decode } = &self.input;
+        let InputV2 { sequences, tokens, prompt, decode } = &self.input;
         let manifest = |input, passes| {
             Manifest::new(self.producer.clone(), self.model.clone(), self.layout, input, passes)
         };
         let alone =
-            |tokens: &Vec<u32>| Input { prompt: prompt.clone(), tokens: tokens.clone(), decode: *decode };
+            |tokens: &Vec<u32>| DumpInput { prompt: prompt.clone(), tokens: tokens.clone(), decode: *decode };
         match (sequences, tokens.as_ref().map(alone)) {
             (None, None) => Err("input has neither tokens nor sequences".into()),
             (Some(sequences), _) if sequences.is_empty() => Err("input.sequences is empty".into()),
             (Some(sequences), _) => self.several(sequences, manifest),
-            (None, Some(input)) => match self.passes.iter().map(WrittenPass::plain).collect() {
+            (None, Some(input)) => match self.passes.iter().map(PassV2::plain).collect() {
                 Some(passes) => {
                     let generated = self.generated;
                     Ok(vec![Manifest { generated, tensors: self.tensors, ..manifest(input, passes) }])
                 }
                 None => {
                     let generated = self.generated.clone();
-                    self.several(&[Sequence { name: None, input, generated }], manifest)
+                    self.several(&[SequenceInput { name: None, input, generated }], manifest)
                 }
             },
         }
@@ -139,19 +139,19 @@ impl Written {
 
     fn several(
         &self,
-        sequences: &[Sequence],
-        manifest: impl Fn(Input, Vec<Pass>) -> Manifest,
+        sequences: &[SequenceInput],
+        manifest: impl Fn(DumpInput, Vec<Pass>) -> Manifest,
     ) -> Result<Vec<Manifest>, String> {
         check_names(sequences)?;
-        Several::new(&self.passes, sequences.len())?.taken_apart(sequences, &self.tensors, manifest)
+        SequencePasses::new(&self.passes, sequences.len())?.taken_apart(sequences, &self.tensors, manifest)
     }
 }
 
-impl WrittenPass {
+impl PassV2 {
     /// Converts to a version 1 pass, if no other fields are set.
     fn plain(&self) -> Option<Pass> {
         match (&self.position, &self.sequence, &self.keys) {
-            (&Positions::First(position), None, None) => {
+            (&RowPositions::First(position), None, None) => {
                 Some(Pass { position, tokens: self.tokens.clone(), temperature: self.temperature })
             }
             _ => None,
@@ -159,12 +159,12 @@ impl WrittenPass {
     }
 
     /// Whose each of its rows is.
-    fn places(&self, sequences: usize) -> Result<Vec<Place>, String> {
+    fn places(&self, sequences: usize) -> Result<Vec<SequencePosition>, String> {
         let rows = self.tokens.len();
         let first;
         let positions = match &self.position {
-            Positions::Each(each) => each,
-            Positions::First(start) => {
+            RowPositions::Each(each) => each,
+            RowPositions::First(start) => {
                 first = (0..rows).map(|row| start.saturating_add(row)).collect::<Vec<_>>();
                 &first
             }
@@ -181,7 +181,7 @@ fn places(
     position: &[usize],
     rows: usize,
     sequences: usize,
-) -> Result<Vec<Place>, String> {
+) -> Result<Vec<SequencePosition>, String> {
     if sequence.len() != rows || position.len() != rows {
         let (one, other) = (sequence.len(), position.len());
         return Err(format!("{rows} rows, but \"sequence\" has {one} entries and \"position\" {other}"));
@@ -197,14 +197,14 @@ fn places(
 }
 
 /// Passes that read several sequences.
-struct Several<'w> {
-    passes: &'w [WrittenPass],
+struct SequencePasses<'w> {
+    passes: &'w [PassV2],
     /// Whose the rows of each pass are.
-    places: Vec<Vec<Place>>,
+    places: Vec<Vec<SequencePosition>>,
 }
 
 /// A pass as one sequence sees it.
-struct Visit {
+struct SequencePass {
     /// Index of the written pass.
     pass: usize,
     /// Rows of the pass that belong to the sequence.
@@ -214,16 +214,16 @@ struct Visit {
 }
 
 /// The place of a sequence in an array.
-struct Stand {
+struct SequenceLocation {
     /// The entry of its batch.
     entry: Option<usize>,
     /// Tokens that belong to the sequence.
     tokens: Option<Vec<usize>>,
 }
 
-impl<'w> Several<'w> {
-    fn new(passes: &'w [WrittenPass], sequences: usize) -> Result<Self, String> {
-        let of_pass = |(index, pass): (usize, &WrittenPass)| {
+impl<'w> SequencePasses<'w> {
+    fn new(passes: &'w [PassV2], sequences: usize) -> Result<Self, String> {
+        let of_pass = |(index, pass): (usize, &PassV2)| {
             pass.places(sequences).map_err(|problem| format!("passes[{index}]: {problem}"))
         };
         let places = passes.iter().enumerate().map(of_pass).collect::<Result<_, _>>()?;
@@ -232,11 +232,11 @@ impl<'w> Several<'w> {
 
     fn taken_apart(
         &self,
-        sequences: &[Sequence],
+        sequences: &[SequenceInput],
         tensors: &[TensorRow],
-        manifest: impl Fn(Input, Vec<Pass>) -> Manifest,
+        manifest: impl Fn(DumpInput, Vec<Pass>) -> Manifest,
     ) -> Result<Vec<Manifest>, String> {
-        let of_sequence = |(index, sequence): (usize, &Sequence)| {
+        let of_sequence = |(index, sequence): (usize, &SequenceInput)| {
             let visits = self.visits(index);
             let passes = visits.iter().map(|visit| self.pass(index, visit)).collect::<Result<_, _>>()?;
             let mut own = manifest(sequence.input.clone(), passes);
@@ -253,8 +253,8 @@ impl<'w> Several<'w> {
     }
 
     /// The passes that read a sequence.
-    fn visits(&self, sequence: usize) -> Vec<Visit> {
-        let visit = |(pass, places): (usize, &Vec<Place>)| {
+    fn visits(&self, sequence: usize) -> Vec<SequencePass> {
+        let visit = |(pass, places): (usize, &Vec<SequencePosition>)| {
             let is_own = |row: &usize| places[*row].is_some_and(|(whose, _)| whose == sequence);
             let rows: Vec<usize> = (0..places.len()).filter(is_own).collect();
             let mut order: Vec<usize> = Vec::new();
@@ -264,12 +264,12 @@ impl<'w> Several<'w> {
                 }
             }
             let nth = (order.iter().position(|&whose| whose == sequence)?, order.len());
-            Some(Visit { pass, rows, nth })
+            Some(SequencePass { pass, rows, nth })
         };
         self.places.iter().enumerate().filter_map(visit).collect()
     }
 
-    fn pass(&self, sequence: usize, visit: &Visit) -> Result<Pass, String> {
+    fn pass(&self, sequence: usize, visit: &SequencePass) -> Result<Pass, String> {
         let (written, places) = (&self.passes[visit.pass], &self.places[visit.pass]);
         let positions: Vec<usize> =
             visit.rows.iter().filter_map(|&row| places[row]).map(|(_, at)| at).collect();
@@ -286,7 +286,12 @@ impl<'w> Several<'w> {
     }
 
     /// Returns the sequence's part of an array, if any.
-    fn share(&self, sequence: usize, visits: &[Visit], row: &TensorRow) -> Result<Option<TensorRow>, String> {
+    fn share(
+        &self,
+        sequence: usize,
+        visits: &[SequencePass],
+        row: &TensorRow,
+    ) -> Result<Option<TensorRow>, String> {
         let point: Point = row.tap.parse()?;
         if point.scope() == TapScope::Run {
             return Err(
@@ -311,7 +316,7 @@ impl<'w> Several<'w> {
         let axes = whole.axes()?;
         let length = |axis| axes.iter().position(|&known| known == axis).map(|at| whole.shape[at]);
         let batch = length(TapAxis::Batch);
-        let Some(Stand { entry, tokens }) =
+        let Some(SequenceLocation { entry, tokens }) =
             self.stand(visit, point, &whole, [batch, length(TapAxis::Token)])?
         else {
             return Ok(None);
@@ -331,7 +336,7 @@ impl<'w> Several<'w> {
             }
         }
         let rows = self.held_rows(visit, &whole).filter(|rows| rows.len() < visit.rows.len());
-        let share = Some(Arc::new(Share { whole, entry, tokens, keys, owners }));
+        let share = Some(Arc::new(SequencePart { whole, entry, tokens, keys, owners }));
         Ok(Some(TensorRow { pass: Some(own), shape, axes: None, rows, of: None, share, ..row.clone() }))
     }
 
@@ -358,17 +363,19 @@ impl<'w> Several<'w> {
     /// array's rows include none of the sequence.
     fn stand(
         &self,
-        visit: &Visit,
+        visit: &SequencePass,
         point: Point,
         whole: &TensorRow,
         [batch, tokens]: [Option<usize>; 2],
-    ) -> Result<Option<Stand>, String> {
+    ) -> Result<Option<SequenceLocation>, String> {
         let (entries, all) = (batch.unwrap_or(1), self.places[visit.pass].len());
         if !point.axes().iter().any(|axis| matches!(axis, TapAxis::Token | TapAxis::Key)) {
             let (nth, of) = visit.nth;
             return match batch {
-                None if of == 1 => Ok(Some(Stand { entry: None, tokens: None })),
-                Some(entries) if entries == of => Ok(Some(Stand { entry: Some(nth), tokens: None })),
+                None if of == 1 => Ok(Some(SequenceLocation { entry: None, tokens: None })),
+                Some(entries) if entries == of => {
+                    Ok(Some(SequenceLocation { entry: Some(nth), tokens: None }))
+                }
                 _ => Err(format!("the pass reads {of} sequences, but the array has rows for {entries}")),
             };
         }
@@ -390,12 +397,12 @@ impl<'w> Several<'w> {
             return Err(format!("a sequence is spread over several entries of a batch of {entries}"));
         }
         let tokens = tokens.map(|_| found.iter().map(|at| at % per_entry).collect());
-        Ok(Some(Stand { entry: batch.map(|_| entry), tokens }))
+        Ok(Some(SequenceLocation { entry: batch.map(|_| entry), tokens }))
     }
 
     /// Returns the sequence's rows in an array of some rows, counted in its own pass; `None` for an array of
     /// all rows.
-    fn held_rows(&self, visit: &Visit, whole: &TensorRow) -> Option<Vec<usize>> {
+    fn held_rows(&self, visit: &SequencePass, whole: &TensorRow) -> Option<Vec<usize>> {
         let listed = whole.rows.as_ref()?;
         let rows = visit.rows.iter().enumerate();
         Some(rows.filter(|(_, row)| listed.binary_search(row).is_ok()).map(|(own, _)| own).collect())
@@ -405,7 +412,7 @@ impl<'w> Several<'w> {
     fn keys_of(
         &self,
         sequence: usize,
-        visit: &Visit,
+        visit: &SequencePass,
         entry: Option<(usize, usize)>,
         keys: usize,
     ) -> Result<(Vec<usize>, Vec<Option<usize>>), String> {
@@ -432,19 +439,21 @@ impl<'w> Several<'w> {
     }
 
     /// Returns the keys that attention read in a pass: as stated, or as cached so far.
-    fn slots(&self, pass: usize, entry: Option<(usize, usize)>) -> Result<Vec<Place>, String> {
+    fn slots(&self, pass: usize, entry: Option<(usize, usize)>) -> Result<Vec<SequencePosition>, String> {
         let said = match (&self.passes[pass].keys, entry) {
             (None, _) => None,
-            (Some(Keys::Shared(slots)), _) => Some(slots),
-            (Some(Keys::OfEntries(all)), Some((entry, entries))) if all.len() == entries => Some(&all[entry]),
-            (Some(Keys::OfEntries(all)), _) => {
+            (Some(PassKeys::Shared(slots)), _) => Some(slots),
+            (Some(PassKeys::OfEntries(all)), Some((entry, entries))) if all.len() == entries => {
+                Some(&all[entry])
+            }
+            (Some(PassKeys::OfEntries(all)), _) => {
                 return Err(format!(
                     "\"keys\" of passes[{pass}] has {} batch entries, but the array has another number; write one for each entry",
                     all.len()
                 ));
             }
         };
-        if let Some(Slots { sequence, position }) = said {
+        if let Some(KeySlots { sequence, position }) = said {
             return places(sequence, position, sequence.len(), usize::MAX);
         }
         let (entry, entries) = entry.unwrap_or((0, 1));
@@ -465,7 +474,7 @@ impl<'w> Several<'w> {
 
 /// Returns as many known keys as the array has: all, or the latest of each sequence, which suffice for a
 /// layer with a window.
-fn latest(slots: Vec<Place>, keys: usize) -> Result<Vec<Place>, String> {
+fn latest(slots: Vec<SequencePosition>, keys: usize) -> Result<Vec<SequencePosition>, String> {
     let mut positions: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     slots.iter().flatten().for_each(|&(whose, position)| positions.entry(whose).or_default().push(position));
     match slots.len().checked_sub(keys) {

@@ -27,13 +27,13 @@ use crate::weight::DType;
 pub struct Recorder {
     path: PathBuf,
     manifest: Manifest,
-    sink: Sink,
+    sink: RecorderSink,
     sketches: bool,
     error: Option<Error>,
 }
 
 /// A value to write: its elements and their shape.
-struct Array {
+struct RecordedArray {
     shape: Vec<usize>,
     elements: Elements,
 }
@@ -45,21 +45,21 @@ enum Elements {
 }
 
 #[derive(Debug)]
-enum Sink {
+enum RecorderSink {
     Directory(UnfinishedFolder),
     /// The unfinished file and its body, behind a header that is known at the end.
-    Safetensors(UnfinishedFile, Body),
+    Safetensors(UnfinishedFile, SafetensorsBody),
 }
 
 /// The elements of tensor rows, little-endian, on their way into a file whose header comes first. Those of eight bytes
 /// will precede the others, so that each is aligned.
 #[derive(Debug)]
-struct Body {
+struct SafetensorsBody {
     wide: BufWriter<File>,
     narrow: BufWriter<File>,
 }
 
-impl Body {
+impl SafetensorsBody {
     /// Opens unnamed files in the folder of the final one.
     fn beside(path: &Path) -> io::Result<Self> {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -99,11 +99,11 @@ impl Recorder {
         }
         let sink = if path.extension().is_some_and(|extension| extension == "safetensors") {
             let file = UnfinishedFile::of(path).map_err(Error::io("create", path))?;
-            Sink::Safetensors(file, Body::beside(path).map_err(Error::io("create", path))?)
+            RecorderSink::Safetensors(file, SafetensorsBody::beside(path).map_err(Error::io("create", path))?)
         } else {
             let parent = path.parent().unwrap_or(path);
             fs::create_dir_all(parent).map_err(Error::io("create", parent))?;
-            Sink::Directory(UnfinishedFolder::of(path).map_err(Error::io("create", path))?)
+            RecorderSink::Directory(UnfinishedFolder::of(path).map_err(Error::io("create", path))?)
         };
         Ok(Self { path: path.to_owned(), manifest, sink, sketches: false, error: None })
     }
@@ -134,12 +134,12 @@ impl Recorder {
         self.manifest.generated = Some(generated);
         let json = serde_json::to_string_pretty(&self.manifest).expect("a manifest is plain data");
         match self.sink {
-            Sink::Directory(folder) => {
+            RecorderSink::Directory(folder) => {
                 let file = folder.path().join(MANIFEST);
                 fs::write(&file, json + "\n").map_err(Error::io("write", &file))?;
                 folder.finish_new(&self.path).map_err(Error::io("write", &self.path))
             }
-            Sink::Safetensors(mut file, body) => {
+            RecorderSink::Safetensors(mut file, body) => {
                 let header = header(&self.manifest, json);
                 let written = file.as_file().write_all(&header).and_then(|()| body.copy_to(file.as_file()));
                 written.and_then(|()| file.finish_new()).map_err(Error::io("write", &self.path))
@@ -152,10 +152,10 @@ impl Recorder {
         if sketch && !sketch::is_sketched(site.point) {
             return Ok(());
         }
-        let array = Array::of(site.point, value, sketch);
+        let array = RecordedArray::of(site.point, value, sketch);
         match &mut self.sink {
-            Sink::Directory(folder) => write_npy(&folder.path().join(file_name(site)), &array)?,
-            Sink::Safetensors(_, body) => {
+            RecorderSink::Directory(folder) => write_npy(&folder.path().join(file_name(site)), &array)?,
+            RecorderSink::Safetensors(_, body) => {
                 body.write(&array.elements).map_err(Error::io("write beside", &self.path))?;
             }
         }
@@ -229,7 +229,7 @@ fn file_name(site: Site) -> String {
     format!("{pass}{layer}{}.npy", site.point)
 }
 
-impl Array {
+impl RecordedArray {
     fn of(point: Point, value: &Tensor, sketch: bool) -> Self {
         let elements = match point.kind() {
             ValueKind::Token => Elements::Ids(value.data().iter().map(|&id| id as u32).collect()),
@@ -243,7 +243,7 @@ impl Array {
     }
 }
 
-fn write_npy(path: &Path, Array { shape, elements }: &Array) -> Result<()> {
+fn write_npy(path: &Path, RecordedArray { shape, elements }: &RecordedArray) -> Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent).map_err(Error::io("create", parent))?;
     }

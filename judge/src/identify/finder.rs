@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use crate::checkpoint::{Point, Site, ValueKind};
-use crate::identify::measure::{Nearness, Sides};
-use crate::identify::sizes::Extents;
-use crate::identify::way::{Way, ways};
+use crate::identify::array_layout::{ArrayLayout, ways};
+use crate::identify::distance::{ArrayAndTap, TapDistance};
+use crate::identify::sizes::AxisSizes;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
@@ -13,7 +13,7 @@ use crate::tensor::Tensor;
 const REMEMBERED: usize = 24;
 
 /// Numbers of a file, under their name.
-pub(super) struct Numbers {
+pub(super) struct FileArray {
     pub name: String,
     pub shape: Vec<usize>,
     pub values: Vec<f32>,
@@ -21,13 +21,13 @@ pub(super) struct Numbers {
 
 /// A possible site of an array.
 #[derive(Clone, Debug)]
-pub(super) struct Match {
+pub(super) struct SiteMatch {
     pub site: Site,
-    pub near: Nearness,
-    pub way: Way,
+    pub near: TapDistance,
+    pub way: ArrayLayout,
 }
 
-impl Match {
+impl SiteMatch {
     /// Returns true if only rounding separates the two.
     pub fn is_honest(&self) -> bool {
         self.near.is_honest()
@@ -37,16 +37,16 @@ impl Match {
 /// Observer of our run. It continues with the file's values wherever they were found, so that later values
 /// have the same inputs.
 pub(super) struct Finder<'f> {
-    pub arrays: &'f [Numbers],
-    pub sizes: Extents,
+    pub arrays: &'f [FileArray],
+    pub sizes: AxisSizes,
     /// Number of latest positions that a token of each layer sees.
     pub windows: Vec<Option<usize>>,
     /// Arrays assumed at a site although they are not near it.
-    pub presumed: &'f HashMap<Site, (usize, Match)>,
+    pub presumed: &'f HashMap<Site, (usize, SiteMatch)>,
     /// True for each array that is not yet assigned to a tap.
     pub open: Vec<bool>,
     /// Possible sites of each array.
-    pub found: Vec<Vec<Match>>,
+    pub found: Vec<Vec<SiteMatch>>,
     /// All sites with their shapes.
     pub seen: Vec<(Site, Vec<usize>)>,
 }
@@ -54,14 +54,14 @@ pub(super) struct Finder<'f> {
 impl Finder<'_> {
     fn look(&mut self, site: Site, value: &Tensor) -> Option<Vec<f32>> {
         let window = site.layer.and_then(|layer| self.windows.get(layer).copied().flatten());
-        let mut best: Option<(usize, Match)> = None;
+        let mut best: Option<(usize, SiteMatch)> = None;
         for (index, array) in self.arrays.iter().enumerate().filter(|(index, _)| self.open[*index]) {
-            let sides = Sides { theirs: &array.values, ours: value.data(), point: site.point, window };
+            let sides = ArrayAndTap { theirs: &array.values, ours: value.data(), point: site.point, window };
             for way in ways(site, value.shape(), &array.shape, &self.sizes) {
                 let Some(near) = sides.nearness(&way) else { continue };
                 let near = self.since_copied(index, site, near);
-                let one = Match { site, near, way };
-                let is_better = |best: &Option<(usize, Match)>| {
+                let one = SiteMatch { site, near, way };
+                let is_better = |best: &Option<(usize, SiteMatch)>| {
                     best.as_ref().is_none_or(|(_, best)| one.near.rel_l2 < best.near.rel_l2)
                 };
                 if one.is_honest() && one.near.scale == 1.0 && is_better(&best) {
@@ -73,7 +73,7 @@ impl Finder<'_> {
         let taken = best.or_else(|| self.presumed.get(&site).cloned());
         let (index, one) = taken?;
         let theirs = &self.arrays[index].values;
-        let sides = Sides { theirs, ours: value.data(), point: site.point, window };
+        let sides = ArrayAndTap { theirs, ours: value.data(), point: site.point, window };
         Some(sides.replaced(&one.way, one.near.scale))
     }
 }
@@ -81,20 +81,20 @@ impl Finder<'_> {
 impl Finder<'_> {
     /// Returns the nearness of an array to a site computed from the same array, such as a cache, or RoPE in a
     /// model without RoPE. Such a match is no further evidence.
-    fn since_copied(&self, index: usize, site: Site, near: Nearness) -> Nearness {
-        let is_input = |known: &Match| {
+    fn since_copied(&self, index: usize, site: Site, near: TapDistance) -> TapDistance {
+        let is_input = |known: &SiteMatch| {
             let from = site.point.inputs().iter().flat_map(|inputs| inputs.iter());
             from.map(|&point| Site { point, ..site }).any(|from| from == known.site)
         };
         let before = self.found[index].iter().filter(|known| known.is_honest() && is_input(known));
         let furthest = before.map(|known| known.near).max_by(|a, b| a.rel_l2.total_cmp(&b.rel_l2));
         let furthest = furthest.filter(|known| known.rel_l2 > near.rel_l2);
-        furthest.map_or(near, |Nearness { rel_l2, is_noise, .. }| Nearness { rel_l2, is_noise, ..near })
+        furthest.map_or(near, |TapDistance { rel_l2, is_noise, .. }| TapDistance { rel_l2, is_noise, ..near })
     }
 }
 
 /// Keeps the nearest matches, each site in its simplest layout.
-fn remember(found: &mut Vec<Match>, one: Match) {
+fn remember(found: &mut Vec<SiteMatch>, one: SiteMatch) {
     let twin = found
         .iter()
         .position(|known| known.site == one.site && (known.way.part.is_some() == one.way.part.is_some()));

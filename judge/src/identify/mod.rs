@@ -1,37 +1,37 @@
 //! Finds what arrays without a manifest are: our own run of the model on the same tokens tells.
 
+mod array_layout;
+mod assignment;
+mod distance;
 mod finder;
-mod measure;
+mod map_writer;
 mod residual;
 mod search;
-mod settle;
 mod sizes;
-mod way;
-mod write;
 
 use crate::checkpoint::{Site, TapAxis};
-use crate::dump::Of;
+use crate::dump::ArrayPart;
 use crate::engine::{self, RunInput};
 use crate::error::{Error, Result};
 use crate::format::Arrays;
-use crate::identify::finder::{Match, Numbers};
+use crate::identify::assignment::Assignment;
+use crate::identify::finder::{FileArray, SiteMatch};
 use crate::identify::search::Search;
-use crate::identify::settle::Settled;
-use crate::identify::sizes::Extents;
+use crate::identify::sizes::AxisSizes;
 use crate::model::Model;
 use crate::numerics::Numerics;
 use crate::tensor::RopePairing;
 use crate::view::View;
 use crate::weight::DType;
 
-pub use write::{guesses_of, map_of};
+pub use map_writer::{guesses_of, map_of};
 
 /// Values that are held at once.
 const MOST_VALUES: usize = 1 << 32;
 
 /// The tap of an array.
 #[derive(Clone, Debug)]
-pub struct Identified {
+pub struct IdentifiedArray {
     /// Its name.
     pub name: String,
     /// Its shape.
@@ -41,16 +41,16 @@ pub struct Identified {
     /// A shorter type that all of its values have.
     pub rounded: Option<DType>,
     /// The tap, or one per fused part; empty if unknown.
-    pub places: Vec<Place>,
+    pub places: Vec<ArraySite>,
     /// The nearest tap, if none is near enough.
-    pub nearest: Option<Place>,
+    pub nearest: Option<ArraySite>,
     /// Explanation of the result, if it does not follow from the values.
     pub because: Option<String>,
 }
 
 /// A site whose values an array has.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct ArraySite {
     /// The site.
     pub site: Site,
     /// The tokens of the run that it holds, if not all: the first, and how many.
@@ -60,7 +60,7 @@ pub struct Place {
     /// True if the axes are in the tap's order.
     pub is_in_order: bool,
     /// Part of the array, with the axes of the rest.
-    pub of: Option<(Of, Vec<TapAxis>)>,
+    pub of: Option<(ArrayPart, Vec<TapAxis>)>,
     /// Order of the heads, if it differs from the model's.
     pub pairing: Option<RopePairing>,
     /// Scale from our values to the array's.
@@ -82,17 +82,17 @@ pub fn identify(
     tokens: &[u32],
     model: &dyn Model,
     numerics: &dyn Numerics,
-) -> Result<Vec<Identified>> {
+) -> Result<Vec<IdentifiedArray>> {
     let script = RunInput::greedy(tokens, 0);
     engine::check(model, numerics, &script)?;
     let numbers = numbers(arrays)?;
     let search = Search { numbers: &numbers, model, numerics, script: &script };
     let settled = search.settled()?;
-    Ok(identified(arrays, tokens, &numbers, &settled, &Extents::of(&model.dimensions())))
+    Ok(identified(arrays, tokens, &numbers, &settled, &AxisSizes::of(&model.dimensions())))
 }
 
 /// The arrays of real numbers.
-fn numbers(arrays: &Arrays) -> Result<Vec<Numbers>> {
+fn numbers(arrays: &Arrays) -> Result<Vec<FileArray>> {
     let is_real = |dtype| matches!(dtype, DType::F32 | DType::F64 | DType::F16 | DType::BF16);
     let real: Vec<_> = arrays.tensors.iter().filter(|(_, stored)| is_real(stored.dtype)).collect();
     let all: usize = real.iter().map(|(_, stored)| stored.elements()).sum();
@@ -106,7 +106,7 @@ fn numbers(arrays: &Arrays) -> Result<Vec<Numbers>> {
     let number = |(name, stored): (&str, &crate::weight::StoredTensor)| {
         let view = View::stored(&stored.shape, stored.dtype, stored.data.clone())?;
         let values = view.to_vec().into_iter().map(|value| value as f32).collect();
-        Some(Numbers { name: name.to_owned(), shape: stored.shape.clone(), values })
+        Some(FileArray { name: name.to_owned(), shape: stored.shape.clone(), values })
     };
     Ok(real.into_iter().filter_map(number).collect())
 }
@@ -114,12 +114,12 @@ fn numbers(arrays: &Arrays) -> Result<Vec<Numbers>> {
 fn identified(
     arrays: &Arrays,
     tokens: &[u32],
-    numbers: &[Numbers],
-    settled: &Settled,
-    sizes: &Extents,
-) -> Vec<Identified> {
+    numbers: &[FileArray],
+    settled: &Assignment,
+    sizes: &AxisSizes,
+) -> Vec<IdentifiedArray> {
     let of = |(name, stored): (&str, &crate::weight::StoredTensor)| {
-        let blank = Identified {
+        let blank = IdentifiedArray {
             name: name.to_owned(),
             shape: stored.shape.clone(),
             dtype: stored.dtype,
@@ -133,7 +133,7 @@ fn identified(
             let ids = view.map(|view| view.to_vec()).unwrap_or_default();
             let read: Vec<f64> = tokens.iter().copied().map(f64::from).collect();
             let because = if ids == read { TOKENS } else { "integers other than the tokens" };
-            return Identified { because: Some(because.to_owned()), ..blank };
+            return IdentifiedArray { because: Some(because.to_owned()), ..blank };
         };
         let values = &numbers[index].values;
         let because = match values {
@@ -142,7 +142,7 @@ fn identified(
             _ if settled.was_supposed(index) => Some("later operations are right if the array is this tap"),
             _ => None,
         };
-        Identified {
+        IdentifiedArray {
             rounded: rounded(stored.dtype, values),
             places: settled.places(index, sizes),
             nearest: settled.nearest(index),
@@ -156,7 +156,7 @@ fn identified(
 /// Explanation for an array of tokens.
 const TOKENS: &str = "the tokens";
 
-impl Identified {
+impl IdentifiedArray {
     /// Returns true if the array has the tokens that the model read.
     pub fn is_tokens(&self) -> bool {
         self.because.as_deref() == Some(TOKENS)
@@ -184,9 +184,9 @@ fn rounded(dtype: DType, values: &[f32]) -> Option<DType> {
     }
 }
 
-impl Place {
-    fn of(one: &Match, others: Vec<Site>, is_certain: bool) -> Self {
-        let Match { site, near, way } = one;
+impl ArraySite {
+    fn of(one: &SiteMatch, others: Vec<Site>, is_certain: bool) -> Self {
+        let SiteMatch { site, near, way } = one;
         Self {
             site: *site,
             rows: way.rows,
@@ -202,7 +202,7 @@ impl Place {
     }
 }
 
-fn in_order_but_for_pairs(way: &way::Way) -> bool {
+fn in_order_but_for_pairs(way: &array_layout::ArrayLayout) -> bool {
     let others: Vec<_> = way.axes.iter().filter(|one| one.axis != TapAxis::HeadDim).collect();
     let heads_last = way.axes.iter().rev().take(2).all(|one| one.axis == TapAxis::HeadDim);
     heads_last && others.windows(2).all(|two| two[0].ours >= two[1].ours)

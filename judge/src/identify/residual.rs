@@ -7,7 +7,7 @@ const LEFT: f64 = 0.5;
 
 /// Sums over the error of the values of one row, channel or vector.
 #[derive(Clone, Copy, Default)]
-struct Group {
+struct ResidualGroup {
     count: f64,
     error: f64,
     error_ours: f64,
@@ -20,7 +20,7 @@ pub(super) struct Residual {
     /// Sum of the squared errors.
     squared: f64,
     count: f64,
-    groups: [HashMap<usize, Group>; 3],
+    groups: [HashMap<usize, ResidualGroup>; 3],
 }
 
 impl Residual {
@@ -40,14 +40,18 @@ impl Residual {
     /// True if no factor and no offset of a row, a channel or a vector explains half of the error. False if these have too few values
     /// to decide.
     pub fn is_noise(&self) -> bool {
-        let factor = |group: &Group| (group.error_ours, group.ours);
-        let offset = |group: &Group| (group.error, group.count);
+        let factor = |group: &ResidualGroup| (group.error_ours, group.ours);
+        let offset = |group: &ResidualGroup| (group.error, group.count);
         self.groups.iter().all(|groups| self.is_left_by(groups, factor) && self.is_left_by(groups, offset))
     }
 
     /// True if fitting each group with one number leaves as much of the error as it leaves of noise.
-    fn is_left_by(&self, groups: &HashMap<usize, Group>, fit: impl Fn(&Group) -> (f64, f64)) -> bool {
-        let explained = |group: &Group| match fit(group) {
+    fn is_left_by(
+        &self,
+        groups: &HashMap<usize, ResidualGroup>,
+        fit: impl Fn(&ResidualGroup) -> (f64, f64),
+    ) -> bool {
+        let explained = |group: &ResidualGroup| match fit(group) {
             (along, norm) if norm > 0.0 => along * along / norm,
             _ => 0.0,
         };

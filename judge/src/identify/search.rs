@@ -5,11 +5,11 @@ use std::collections::{HashMap, HashSet};
 use crate::checkpoint::{Point, Site};
 use crate::engine::{self, RunInput};
 use crate::error::Result;
-use crate::identify::finder::{Finder, Match, Numbers};
-use crate::identify::measure::Nearness;
-use crate::identify::settle::Settled;
-use crate::identify::sizes::Extents;
-use crate::identify::way::ways;
+use crate::identify::array_layout::ways;
+use crate::identify::assignment::Assignment;
+use crate::identify::distance::TapDistance;
+use crate::identify::finder::{FileArray, Finder, SiteMatch};
+use crate::identify::sizes::AxisSizes;
 use crate::model::Model;
 use crate::numerics::Numerics;
 
@@ -22,23 +22,23 @@ const MOST_GUESSES: usize = 64;
 
 /// The data for a search.
 pub(super) struct Search<'s> {
-    pub numbers: &'s [Numbers],
+    pub numbers: &'s [FileArray],
     pub model: &'s dyn Model,
     pub numerics: &'s dyn Numerics,
     pub script: &'s RunInput,
 }
 
 /// Places whose values an array is taken for.
-type Taken = HashMap<Site, (usize, Match)>;
+type PresumedSites = HashMap<Site, (usize, SiteMatch)>;
 /// Result of a run: the possible sites of each array, and all sites with their shapes.
-type Shown = (Vec<Vec<Match>>, Vec<(Site, Vec<usize>)>);
+type RunMatches = (Vec<Vec<SiteMatch>>, Vec<(Site, Vec<usize>)>);
 
 impl Search<'_> {
-    fn run(&self, presumed: &Taken, open: Vec<bool>) -> Result<Shown> {
+    fn run(&self, presumed: &PresumedSites, open: Vec<bool>) -> Result<RunMatches> {
         let dimensions = self.model.dimensions();
         let mut finder = Finder {
             arrays: self.numbers,
-            sizes: Extents::of(&dimensions),
+            sizes: AxisSizes::of(&dimensions),
             windows: (0..dimensions.n_layers).map(|layer| self.model.window(layer)).collect(),
             presumed,
             open,
@@ -50,12 +50,12 @@ impl Search<'_> {
     }
 
     /// Returns the tap of each array.
-    pub(super) fn settled(&self) -> Result<Settled> {
+    pub(super) fn settled(&self) -> Result<Assignment> {
         let mut presumed = HashMap::new();
-        let (mut settled, mut places) = (Settled::default(), Vec::new());
+        let (mut settled, mut places) = (Assignment::default(), Vec::new());
         for run in 0..MOST_RUNS {
             let (found, seen) = self.run(&presumed, vec![true; self.numbers.len()])?;
-            let now = Settled::of(self.numbers, found);
+            let now = Assignment::of(self.numbers, found);
             let is_better = run == 0 || now.count() > settled.count();
             if is_better {
                 (settled, places) = (now, seen);
@@ -73,11 +73,11 @@ impl Search<'_> {
     }
 
     /// Confirms guesses without which fewer other arrays are near their sites.
-    fn confirm(&self, settled: &mut Settled) -> Result<()> {
-        let sizes = Extents::of(&self.model.dimensions());
+    fn confirm(&self, settled: &mut Assignment) -> Result<()> {
+        let sizes = AxisSizes::of(&self.model.dimensions());
         let guesses = settled.guesses(&sizes);
         let known = settled.known();
-        let count = |guesses: &[(usize, Match)], but: usize| -> Result<usize> {
+        let count = |guesses: &[(usize, SiteMatch)], but: usize| -> Result<usize> {
             let mut presumed = known.clone();
             presumed.extend(guesses.iter().map(|(index, one)| (one.site, (*index, as_read(one, &sizes)))));
             let (found, _) = self.run(&presumed, vec![true; self.numbers.len()])?;
@@ -99,11 +99,11 @@ impl Search<'_> {
     /// match. The residual stream is tried first, since later values start from it.
     fn supposed(
         &self,
-        settled: &mut Settled,
+        settled: &mut Assignment,
         places: &[(Site, Vec<usize>)],
         left: &mut usize,
     ) -> Result<bool> {
-        let sizes = Extents::of(&self.model.dimensions());
+        let sizes = AxisSizes::of(&self.model.dimensions());
         let known = settled.known();
         let held: HashSet<Site> = known.keys().copied().collect();
         let mut free: Vec<&(Site, Vec<usize>)> =
@@ -124,9 +124,9 @@ impl Search<'_> {
                 };
                 let Some(rest) = left.checked_sub(1) else { return Ok(false) };
                 *left = rest;
-                let near = Nearness { rel_l2: 1.0, scale: 1.0, is_noise: false };
+                let near = TapDistance { rel_l2: 1.0, scale: 1.0, is_noise: false };
                 let mut presumed = known.clone();
-                presumed.insert(*site, (index, Match { site: *site, near, way }));
+                presumed.insert(*site, (index, SiteMatch { site: *site, near, way }));
                 let (found, _) = self.run(&presumed, open.clone())?;
                 if settled.takes(self.numbers, found, presumed.remove(site)) {
                     return Ok(true);
@@ -138,7 +138,7 @@ impl Search<'_> {
 }
 
 /// A guess as what follows has read it: with a factor that means nothing left in the values.
-fn as_read(one: &Match, sizes: &Extents) -> Match {
+fn as_read(one: &SiteMatch, sizes: &AxisSizes) -> SiteMatch {
     let scale = if sizes.is_meant(one.near.scale) { one.near.scale } else { 1.0 };
-    Match { near: Nearness { scale, ..one.near }, ..one.clone() }
+    SiteMatch { near: TapDistance { scale, ..one.near }, ..one.clone() }
 }

@@ -5,7 +5,7 @@ use crate::tensor::RopePairing;
 
 /// The sizes by which axes can be split.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Extents {
+pub(super) struct AxisSizes {
     pub heads: usize,
     pub kv_heads: usize,
     pub head_dim: usize,
@@ -15,7 +15,7 @@ pub(super) struct Extents {
     roots: [f64; 2],
 }
 
-impl Extents {
+impl AxisSizes {
     pub fn of(dimensions: &Dimensions) -> Self {
         let Dimensions { n_heads: heads, head_dim, rope_pairing: pairing, .. } = *dimensions;
         let roots = [head_dim, dimensions.hidden_size].map(|size| (size as f64).sqrt());

@@ -3,10 +3,10 @@
 use zerocopy::IntoBytes;
 
 use crate::checkpoint::{Point, Site};
-use crate::dump::{Decode, Dump, Input, Layout, Manifest, ModelInfo, Pass, Producer, TensorRow};
+use crate::dump::{DecodeMode, Dump, DumpInput, Layout, Manifest, ModelInfo, Pass, Producer, TensorRow};
 use crate::error::{Error, Result};
 use crate::format::{FileBytes, TensorFile};
-use crate::kld::file::{LogitsFile, first_row, rows_of};
+use crate::kld::logits_file::{LogitsFile, first_row, rows_of};
 use crate::measure::Prediction;
 use crate::weight::{DType, StoredTensor};
 
@@ -15,7 +15,7 @@ const MOST: usize = 1024;
 
 /// The predictions of a chunk, row by row.
 #[derive(Default)]
-struct Chunk {
+struct ChunkPredictions {
     /// Rows with a known next token, and its log-probability.
     followed: (Vec<usize>, Vec<f32>),
     /// The likeliest of each row, as many as it tells.
@@ -44,7 +44,7 @@ fn read_as(tokens: &[u32], begins: Option<u32>) -> Vec<u32> {
 }
 
 fn dump(file: &LogitsFile, chunk: usize, tokens: &[u32]) -> Result<Dump> {
-    let told = Chunk::of(file, chunk, tokens)?;
+    let told = ChunkPredictions::of(file, chunk, tokens)?;
     file.release();
     let arrays = told.arrays();
     if arrays.is_empty() {
@@ -55,7 +55,7 @@ fn dump(file: &LogitsFile, chunk: usize, tokens: &[u32]) -> Result<Dump> {
     }
     let producer = Producer { name: "llama.cpp".to_owned(), ..Producer::default() };
     let model = ModelInfo { name: String::new(), architecture: ModelInfo::UNKNOWN.to_owned(), sha256: None };
-    let input = Input { tokens: tokens.to_vec(), decode: Decode::Forced, ..Input::default() };
+    let input = DumpInput { tokens: tokens.to_vec(), decode: DecodeMode::Forced, ..DumpInput::default() };
     let passes = vec![Pass { position: 0, tokens: tokens.to_vec(), temperature: None }];
     let mut manifest = Manifest::new(producer, model, Layout::default(), input, passes);
     manifest.version = Manifest::LATEST;
@@ -67,7 +67,7 @@ fn dump(file: &LogitsFile, chunk: usize, tokens: &[u32]) -> Result<Dump> {
     Dump::of_arrays(file.path(), manifest, TensorFile::joined(&source, entries)?)
 }
 
-impl Chunk {
+impl ChunkPredictions {
     fn of(file: &LogitsFile, chunk: usize, tokens: &[u32]) -> Result<Self> {
         let (mut found, mut row) = (Self::default(), Prediction::default());
         for index in 0..rows_of(file.n_ctx()) {

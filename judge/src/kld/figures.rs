@@ -10,7 +10,7 @@ pub const LEAST: usize = 100;
 
 /// The divergences of each token, by chunk.
 #[derive(Clone, Debug, Default)]
-pub struct Tally {
+pub struct TokenDivergences {
     chunks: Vec<Vec<PredictionDifference>>,
     /// Tokens of the base without a prediction of the other side.
     pub left_out: usize,
@@ -29,7 +29,7 @@ pub struct Estimate {
 
 /// A distribution over tokens: its mean and percentiles.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Tokens {
+pub struct TokenStatistics {
     /// The mean.
     pub mean: Estimate,
     /// The median: of an even number of tokens the mean of the two in the middle.
@@ -38,9 +38,9 @@ pub struct Tokens {
     pub percentiles: Vec<(f64, f64)>,
 }
 
-/// Everything that llama-perplexity's table has, and intervals.
+/// The figures of llama-perplexity's table, with intervals.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Figures {
+pub struct KldFigures {
     /// Perplexity of the other.
     pub ppl: Estimate,
     /// Perplexity of the base.
@@ -54,9 +54,9 @@ pub struct Figures {
     /// PPL(other) - PPL(base), without an interval: it is no mean.
     pub difference: Estimate,
     /// KL(base‖other), nats.
-    pub kld: Tokens,
+    pub kld: TokenStatistics,
     /// Difference of the next token's probability, as a fraction.
-    pub p_diff: Tokens,
+    pub p_diff: TokenStatistics,
     /// Root mean square of that.
     pub p_diff_rms: Estimate,
     /// At how many tokens both find the same likeliest, as a fraction.
@@ -78,7 +78,7 @@ struct Moments {
 impl Moments {
     /// `squared` is the square as llama-perplexity adds it up, which is in `f32` mostly.
     fn of(
-        tally: &Tally,
+        tally: &TokenDivergences,
         value: impl Fn(&PredictionDifference) -> f64,
         squared: impl Fn(&PredictionDifference) -> f64,
     ) -> Self {
@@ -131,7 +131,7 @@ impl Estimate {
     }
 }
 
-impl Tally {
+impl TokenDivergences {
     /// Adds the tokens of a chunk.
     pub fn add(&mut self, chunk: Vec<PredictionDifference>) {
         self.chunks.push(chunk);
@@ -163,7 +163,7 @@ impl Tally {
     }
 
     /// The statistics; `None` of fewer than [`LEAST`] tokens.
-    pub fn figures(&self) -> Option<Figures> {
+    pub fn figures(&self) -> Option<KldFigures> {
         if self.count() < LEAST {
             return None;
         }
@@ -197,7 +197,7 @@ impl Tally {
         let same_top = Moments::of(self, same, same);
         let in_bounds = |ends: [f64; 2]| ends.map(|end| end.clamp(0.0, 1.0));
         let same_top = same_top.estimate();
-        Some(Figures {
+        Some(KldFigures {
             ppl,
             ppl_base,
             correlation: covariance / (nll.error() * base.error()),
@@ -216,7 +216,7 @@ impl Tally {
         mean: Estimate,
         value: impl Fn(&PredictionDifference) -> f32,
         percents: &[f64],
-    ) -> Tokens {
+    ) -> TokenStatistics {
         let mut sorted: Vec<f32> = self.chunks.iter().flatten().map(value).collect();
         sorted.sort_by(f32::total_cmp);
         let percentile = |&percent: &f64| (percent, f64::from(percentile(&sorted, (percent / 100.0) as f32)));
@@ -225,7 +225,11 @@ impl Tally {
             0 => 0.5 * (sorted[half] + sorted[half - 1]),
             _ => sorted[half],
         };
-        Tokens { mean, median: median.into(), percentiles: percents.iter().map(percentile).collect() }
+        TokenStatistics {
+            mean,
+            median: median.into(),
+            percentiles: percents.iter().map(percentile).collect(),
+        }
     }
 }
 

@@ -2,20 +2,22 @@
 //! `llama-perplexity`, with the same statistics.
 //!
 //! A text is cut into *chunks*, which are read one by one from an empty cache. Whoever predicts gives log-probabilities of
-//! the whole vocabulary at some positions of each ([`Predictions`]): a [`LogitsFile`], dumps with logits ([`Dumps`]), a
-//! model that is run ([`Computed`]). [`compare`] holds two of them against each other.
+//! the whole vocabulary at some positions of each ([`PredictionSource`]): a [`LogitsFile`], dumps with logits ([`DumpPredictions`]), a
+//! model that is run ([`ModelPredictions`]). [`compare`] holds two of them against each other.
 
 mod dumps;
 mod figures;
-mod file;
 mod interval;
-mod sources;
+mod logits_file;
+mod prediction_source;
 mod table;
 mod writer;
 
 pub use dumps::{dumps, size_of_dumps};
-pub use figures::{Estimate, Figures, LEAST, Tally, Tokens};
-pub use file::{LogitsFile, MAGIC, first_row};
-pub use sources::{Computed, Dumps, Predictions, Rows, Run, compare};
+pub use figures::{Estimate, KldFigures, LEAST, TokenDivergences, TokenStatistics};
+pub use logits_file::{LogitsFile, MAGIC, first_row};
+pub use prediction_source::{
+    DumpPredictions, ModelPredictions, PredictionRows, PredictionSource, ScriptRunner, compare,
+};
 pub use table::table;
-pub use writer::{Perplexity, Writer};
+pub use writer::{LogitsWriter, Perplexity};

@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use crate::kld::figures::{Estimate, Figures, Tokens};
+use crate::kld::figures::{Estimate, KldFigures, TokenStatistics};
 
 /// The table of figures.
-pub fn table(figures: &Figures) -> String {
+pub fn table(figures: &KldFigures) -> String {
     let mut text = String::from("====== Perplexity statistics ======\n");
     let six = |estimate: &Estimate| {
         format!(
@@ -51,7 +51,7 @@ fn within(estimate: &Estimate, factor: f64, digits: usize, unit: &str) -> String
 }
 
 /// Percentiles and the median, from the top, as they are called there.
-fn named(tokens: &Tokens) -> Vec<(String, f64)> {
+fn named(tokens: &TokenStatistics) -> Vec<(String, f64)> {
     let name = |&(percent, value): &(f64, f64)| {
         let name = match percent {
             100.0 => "Maximum".to_owned(),

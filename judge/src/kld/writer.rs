@@ -7,11 +7,11 @@ use rayon::prelude::*;
 
 use crate::atomic_write::UnfinishedFile;
 use crate::error::{Error, Result};
-use crate::kld::file::{MAGIC, row_bytes, rows_of};
+use crate::kld::logits_file::{MAGIC, row_bytes, rows_of};
 use crate::measure::Prediction;
 
 /// Writes chunk by chunk. The file has its name when it is whole.
-pub struct Writer {
+pub struct LogitsWriter {
     path: PathBuf,
     file: BufWriter<UnfinishedFile>,
     n_ctx: usize,
@@ -51,7 +51,7 @@ impl Perplexity {
     }
 }
 
-impl Writer {
+impl LogitsWriter {
     /// Begins a file of chunks of `n_ctx` tokens each.
     ///
     /// # Errors

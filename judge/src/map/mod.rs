@@ -1,11 +1,11 @@
 //! Maps: from the names that a framework has for its activations to taps, so that a file of arrays is read as a dump.
 
+mod mapped_dump;
+mod notes;
 mod pattern;
-mod placing;
 mod rule;
 mod shape;
 mod tokens;
-mod told;
 
 pub use tokens::tokens_of;
 
@@ -13,16 +13,16 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-pub use pattern::Pattern;
-pub use placing::{Known, Reading};
-pub use rule::{Form, Names, WrittenRule};
-pub use shape::{Sizes, is_plain};
+pub use mapped_dump::{MapContext, MappedDump};
+pub use pattern::NamePattern;
+pub use rule::{FusedForm, Names, RuleDefinition};
+pub use shape::{HeadSizes, is_plain};
 
 use crate::architecture::family;
 use crate::error::{Error, Result};
 use crate::format::{Arrays, EscapedText};
 use crate::input;
-use crate::map::rule::Rule;
+use crate::map::rule::MapRule;
 use crate::tensor::RopePairing;
 
 /// The maps that ship, likeliest first.
@@ -38,7 +38,7 @@ const SHIPPED: &[(&str, &str)] = &[
 /// A map as in a file.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Written {
+pub struct MapDefinition {
     /// The program whose names these are: what a dump's `producer.name` would say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub producer: Option<String>,
@@ -50,7 +50,7 @@ pub struct Written {
     pub rope_pairing: Option<RopePairing>,
     /// Input tokens, or the name of an array with them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tokens: Option<WrittenTokens>,
+    pub tokens: Option<TokensDefinition>,
     /// Query heads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heads: Option<usize>,
@@ -68,7 +68,7 @@ pub struct Written {
     pub ignore: Vec<String>,
     /// By which names an architecture is known, the first that has one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub known_by: Vec<KnownBy>,
+    pub known_by: Vec<ArchitecturePattern>,
     /// Settings like a dump's `producer.settings`.
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     pub settings: serde_json::Map<String, serde_json::Value>,
@@ -77,13 +77,13 @@ pub struct Written {
     pub rounding: Option<serde_json::Map<String, serde_json::Value>>,
     /// Rules; the first rule that matches a name applies.
     #[serde(default, rename = "rule")]
-    pub rules: Vec<WrittenRule>,
+    pub rules: Vec<RuleDefinition>,
 }
 
 /// Input tokens: a list, or the name of an array.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(untagged, expecting = "expected a list of token ids, or a pattern for an array name")]
-pub enum WrittenTokens {
+pub enum TokensDefinition {
     /// The token ids.
     Ids(Vec<u32>),
     /// The pattern of an array's name.
@@ -93,7 +93,7 @@ pub enum WrittenTokens {
 /// A name by which an architecture is known.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct KnownBy {
+pub struct ArchitecturePattern {
     /// The pattern.
     pub name: String,
     /// The architecture.
@@ -102,20 +102,20 @@ pub struct KnownBy {
 
 /// A map that was checked.
 #[derive(Clone, Debug)]
-pub struct Map {
+pub struct NameMap {
     /// Name of a shipped map, or a path.
     pub name: String,
     /// True for a shipped map.
     pub is_shipped: bool,
-    written: Written,
-    sizes: Sizes,
-    rules: Vec<Rule>,
-    ignored: Vec<Pattern>,
-    known_by: Vec<(Pattern, String)>,
-    tokens: Option<Pattern>,
+    written: MapDefinition,
+    sizes: HeadSizes,
+    rules: Vec<MapRule>,
+    ignored: Vec<NamePattern>,
+    known_by: Vec<(NamePattern, String)>,
+    tokens: Option<NamePattern>,
 }
 
-impl Map {
+impl NameMap {
     /// One that ships by its name, else the file of that path.
     ///
     /// # Errors
@@ -160,35 +160,38 @@ impl Map {
     /// If it is not TOML of this form, or says what cannot be.
     pub fn of_text(name: &str, text: &str) -> Result<Self> {
         let refuse = |problem: String| Error::Usage(format!("{name}: not a map: {}", problem.trim_end()));
-        let written: Written = toml::from_str(text).map_err(|error| refuse(error.to_string()))?;
+        let written: MapDefinition = toml::from_str(text).map_err(|error| refuse(error.to_string()))?;
         Self::of(name, written).map_err(refuse)
     }
 
-    fn of(name: &str, written: Written) -> std::result::Result<Self, String> {
+    fn of(name: &str, written: MapDefinition) -> std::result::Result<Self, String> {
         let around = written.around.clone().unwrap_or_default();
         let rules = written
             .rules
             .iter()
             .cloned()
-            .map(|rule| Rule::new(rule, &around))
+            .map(|rule| MapRule::new(rule, &around))
             .collect::<std::result::Result<Vec<_>, _>>()?;
         if rules.is_empty() {
             return Err("missing [[rule]]".into());
         }
-        let sizes = Sizes { heads: written.heads, kv_heads: written.kv_heads, head_dim: written.head_dim };
+        let sizes =
+            HeadSizes { heads: written.heads, kv_heads: written.kv_heads, head_dim: written.head_dim };
         if let Some((name, size)) = sizes.named().into_iter().find(|(_, size)| !size.is_none_or(is_size)) {
             return Err(format!("invalid {name} {}, expected 1 to {LARGEST}", size.unwrap_or_default()));
         }
         let whole = |name: &String| format!("{}{name}{}", around[0], around[1]);
-        let ignored = written.ignore.iter().map(|name| Pattern::new(&whole(name)));
-        let known_by =
-            written.known_by.iter().map(|known| Ok((Pattern::new(&known.name)?, known.architecture.clone())));
+        let ignored = written.ignore.iter().map(|name| NamePattern::new(&whole(name)));
+        let known_by = written
+            .known_by
+            .iter()
+            .map(|known| Ok((NamePattern::new(&known.name)?, known.architecture.clone())));
         let (ignored, known_by) = (
             ignored.collect::<std::result::Result<_, String>>()?,
             known_by.collect::<std::result::Result<_, String>>()?,
         );
         let tokens = match &written.tokens {
-            Some(WrittenTokens::Array(name)) => Some(Pattern::new(name)?),
+            Some(TokensDefinition::Array(name)) => Some(NamePattern::new(name)?),
             _ => None,
         };
         let name = name.to_owned();
@@ -197,7 +200,8 @@ impl Map {
 
     /// The architecture of a model whose arrays have these names, as far as the map tells.
     fn architecture(&self, arrays: &Arrays) -> Option<String> {
-        let is_there = |pattern: &Pattern| arrays.tensors.iter().any(|(name, _)| pattern.of(name).is_some());
+        let is_there =
+            |pattern: &NamePattern| arrays.tensors.iter().any(|(name, _)| pattern.of(name).is_some());
         let by_name = || {
             self.known_by.iter().find(|(pattern, _)| is_there(pattern)).map(|(_, architecture)| architecture)
         };
@@ -213,26 +217,26 @@ impl Map {
 ///
 /// # Errors
 /// If none places half of them, or two place as many in other ways.
-pub fn by_shipped(arrays: &Arrays, known: &Known) -> Result<Reading> {
-    by_best(Map::shipped(), "no map was given", "no shipped map", arrays, known)
+pub fn by_shipped(arrays: &Arrays, known: &MapContext) -> Result<MappedDump> {
+    by_best(NameMap::shipped(), "no map was given", "no shipped map", arrays, known)
 }
 
 /// Reads arrays with the given map that matches most of them; each file may have its own.
 ///
 /// # Errors
 /// The errors of [`by_shipped`].
-pub fn by_named(maps: Vec<Map>, arrays: &Arrays, known: &Known) -> Result<Reading> {
+pub fn by_named(maps: Vec<NameMap>, arrays: &Arrays, known: &MapContext) -> Result<MappedDump> {
     by_best(maps.into_iter(), "several maps were given", "none of the given maps", arrays, known)
 }
 
 fn by_best(
-    maps: impl Iterator<Item = Map>,
+    maps: impl Iterator<Item = NameMap>,
     why: &str,
     none: &str,
     arrays: &Arrays,
-    known: &Known,
-) -> Result<Reading> {
-    let mut best: Option<(Map, Reading)> = None;
+    known: &MapContext,
+) -> Result<MappedDump> {
+    let mut best: Option<(NameMap, MappedDump)> = None;
     let (mut rival, mut counts) = (None, Vec::new());
     let mut problem: Option<(usize, Error)> = None;
     let mut unlike: Option<(usize, String)> = None;

@@ -7,20 +7,20 @@ use crate::format::EscapedText;
 /// A name with fields for numbers: `model.layers.{layer}.mlp`. `*` matches anything, `(a|b)` one of the two,
 /// `\` escapes the next character.
 #[derive(Clone, Debug)]
-pub struct Pattern {
+pub struct NamePattern {
     expression: Regex,
 }
 
 /// The numbers in a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Numbers {
+pub struct NameNumbers {
     /// Layer number.
     pub layer: Option<usize>,
     /// Pass number.
     pub pass: Option<usize>,
 }
 
-impl Pattern {
+impl NamePattern {
     /// Reads a pattern.
     ///
     /// # Errors
@@ -77,10 +77,10 @@ impl Pattern {
     }
 
     /// The numbers in a name, if it is such a name.
-    pub fn of(&self, name: &str) -> Option<Numbers> {
+    pub fn of(&self, name: &str) -> Option<NameNumbers> {
         let found = self.expression.captures(name)?;
         let number = |key| found.name(key).map(|digits| digits.as_str().parse::<usize>());
         let (layer, pass) = (number("layer").transpose().ok()?, number("pass").transpose().ok()?);
-        Some(Numbers { layer, pass })
+        Some(NameNumbers { layer, pass })
     }
 }

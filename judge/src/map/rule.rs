@@ -3,15 +3,15 @@
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{Point, TapAxis};
-use crate::dump::Of;
+use crate::dump::ArrayPart;
 use crate::format::EscapedText;
-use crate::map::pattern::{Numbers, Pattern};
+use crate::map::pattern::{NameNumbers, NamePattern};
 use crate::weight::DType;
 
 /// A rule as in a file.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct WrittenRule {
+pub struct RuleDefinition {
     /// The pattern of its names, or several.
     pub name: Names,
     /// The tap.
@@ -22,7 +22,7 @@ pub struct WrittenRule {
     pub fused: Option<Vec<String>>,
     /// Layout of the fused taps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub form: Option<Form>,
+    pub form: Option<FusedForm>,
     /// Axes of the array, if not the default; for stacked taps, those of each tap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub axes: Option<Vec<String>>,
@@ -40,7 +40,7 @@ pub struct WrittenRule {
     pub rows: Option<Vec<usize>>,
     /// Part of the array, as in a dump's manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub of: Option<Of>,
+    pub of: Option<ArrayPart>,
     /// Factor from the array's values to the tap's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale: Option<f64>,
@@ -77,7 +77,7 @@ impl Default for Names {
 /// The layout of several taps in one array.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Form {
+pub enum FusedForm {
     /// All of one, then all of the next, in each row.
     #[default]
     Beside,
@@ -89,7 +89,7 @@ pub enum Form {
     Stacked,
 }
 
-impl Form {
+impl FusedForm {
     /// Checks that taps can have this layout.
     fn check(self, taps: &[Point]) -> Result<(), String> {
         let axes: Vec<&[TapAxis]> = taps.iter().map(|tap| tap.axes()).collect();
@@ -97,10 +97,10 @@ impl Form {
         let of_heads = of_tokens && axes.iter().all(|axes| axes.last() == Some(&TapAxis::HeadDim));
         let alike = of_tokens && axes.iter().all(|own| *own == axes[0]);
         let (fits, expected) = match self {
-            Form::Beside => (of_heads || alike, "rows of heads, or rows of one width"),
-            Form::Heads => (of_heads, "rows of heads"),
-            Form::Interleaved => (alike && !of_heads, "rows of one width, not of heads"),
-            Form::Stacked => (true, ""),
+            FusedForm::Beside => (of_heads || alike, "rows of heads, or rows of one width"),
+            FusedForm::Heads => (of_heads, "rows of heads"),
+            FusedForm::Interleaved => (alike && !of_heads, "rows of one width, not of heads"),
+            FusedForm::Stacked => (true, ""),
         };
         let names: Vec<String> = taps.iter().map(ToString::to_string).collect();
         let problem = || format!("this form needs {expected}, which {} are not", names.join(", "));
@@ -109,7 +109,7 @@ impl Form {
 }
 
 /// Returns the layout of fused taps and checks that the fields agree.
-fn form_of(written: &WrittenRule, taps: &[Point]) -> Result<Option<Form>, String> {
+fn form_of(written: &RuleDefinition, taps: &[Point]) -> Result<Option<FusedForm>, String> {
     let form = written.fused.is_some().then(|| written.form.unwrap_or_default());
     let is_part = form.is_some() || written.of.is_some();
     let problems = [
@@ -135,29 +135,29 @@ fn form_of(written: &WrittenRule, taps: &[Point]) -> Result<Option<Form>, String
 
 /// A rule that was checked.
 #[derive(Clone, Debug)]
-pub struct Rule {
-    patterns: Vec<Pattern>,
+pub struct MapRule {
+    patterns: Vec<NamePattern>,
     /// One tap, or those that are fused.
     pub(super) taps: Vec<Point>,
-    pub(super) form: Option<Form>,
+    pub(super) form: Option<FusedForm>,
     pub(super) axes: Option<Vec<TapAxis>>,
-    pub(super) written: WrittenRule,
+    pub(super) written: RuleDefinition,
     pub(super) dtype: Option<DType>,
 }
 
-impl Rule {
+impl MapRule {
     /// Checks a rule.
     ///
     /// # Errors
     /// In words, if it says what cannot be.
-    pub(super) fn new(written: WrittenRule, [before, behind]: &[String; 2]) -> Result<Self, String> {
+    pub(super) fn new(written: RuleDefinition, [before, behind]: &[String; 2]) -> Result<Self, String> {
         let names = match &written.name {
             Names::One(name) => std::slice::from_ref(name),
             Names::Many(names) => names,
         };
         let patterns = names
             .iter()
-            .map(|name| Pattern::new(&format!("{before}{name}{behind}")))
+            .map(|name| NamePattern::new(&format!("{before}{name}{behind}")))
             .collect::<Result<Vec<_>, _>>()?;
         let first = names.first().ok_or("a rule has no name pattern")?;
         let refuse = |problem: String| format!("the rule of '{}': {problem}", EscapedText(first));
@@ -182,7 +182,7 @@ impl Rule {
     }
 
     /// The numbers of a name that is one of its, in this architecture.
-    pub(super) fn of(&self, name: &str, architecture: &str) -> Option<Numbers> {
+    pub(super) fn of(&self, name: &str, architecture: &str) -> Option<NameNumbers> {
         let others = |architectures: &Vec<String>| !architectures.iter().any(|one| one == architecture);
         if self.written.architectures.as_ref().is_some_and(others) {
             return None;
@@ -193,7 +193,7 @@ impl Rule {
             Some(layer) => Some(counted(layer)?),
             None => self.written.layer,
         };
-        Some(Numbers { layer, pass: numbers.pass.or(self.written.pass) })
+        Some(NameNumbers { layer, pass: numbers.pass.or(self.written.pass) })
     }
 
     /// Returns true if its names fit, whatever the architecture.

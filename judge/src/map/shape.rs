@@ -1,12 +1,12 @@
 //! Axes of a stored array, found from its shape, and the part that is a tap.
 
 use crate::checkpoint::{Point, TapAxis};
-use crate::dump::Of;
-use crate::map::rule::Form;
+use crate::dump::ArrayPart;
+use crate::map::rule::FusedForm;
 
 /// Sizes that shapes are held against, as far as they are known.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Sizes {
+pub struct HeadSizes {
     /// Query heads.
     pub heads: Option<usize>,
     /// Key-value heads.
@@ -15,7 +15,7 @@ pub struct Sizes {
     pub head_dim: Option<usize>,
 }
 
-impl Sizes {
+impl HeadSizes {
     /// Sizes that are all known.
     pub fn new(heads: usize, kv_heads: usize, head_dim: usize) -> Self {
         Self { heads: Some(heads), kv_heads: Some(kv_heads), head_dim: Some(head_dim) }
@@ -38,18 +38,18 @@ impl Sizes {
 
 /// The pass that an array is of.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Extent {
+pub(super) struct PassExtent {
     /// Tokens that it reads.
     pub tokens: usize,
     /// Positions that attention sees.
     pub seen: usize,
-    pub sizes: Sizes,
+    pub sizes: HeadSizes,
 }
 
 /// A tap inside a stored array.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Part {
-    pub of: Option<Of>,
+pub(super) struct TapPart {
+    pub of: Option<ArrayPart>,
     pub shape: Vec<usize>,
     pub axes: Option<Vec<TapAxis>>,
     pub rows: Option<Vec<usize>>,
@@ -74,10 +74,10 @@ fn layouts(point: Point) -> Vec<Vec<TapAxis>> {
     layouts
 }
 
-impl Extent {
+impl PassExtent {
     /// Returns true if an axis of a tap may have this length.
     fn may_be(&self, point: Point, axis: TapAxis, length: usize) -> bool {
-        let Sizes { heads, kv_heads, head_dim } = self.sizes;
+        let HeadSizes { heads, kv_heads, head_dim } = self.sizes;
         let is = |known: Option<usize>| known.is_none_or(|known| known == length);
         let has_heads = point.axes().contains(&TapAxis::HeadDim);
         match axis {
@@ -100,7 +100,7 @@ impl Extent {
 
     /// The heads of a per-head tap and the values of one, of so many values a row.
     fn heads(&self, point: Point, width: usize) -> Result<[usize; 2], String> {
-        let Sizes { head_dim, .. } = self.sizes;
+        let HeadSizes { head_dim, .. } = self.sizes;
         let by_heads = || self.heads_of(point).filter(|&heads| heads > 0).map(|heads| width / heads);
         match head_dim.or_else(by_heads) {
             Some(head_dim) if head_dim > 0 && width.is_multiple_of(head_dim) => {
@@ -123,7 +123,7 @@ impl Extent {
         shape: &[usize],
         given: Option<&[TapAxis]>,
         padded: bool,
-    ) -> Result<Part, String> {
+    ) -> Result<TapPart, String> {
         let fits = |layout: &&Vec<TapAxis>| {
             let lengths = without_leading_ones(shape, layout.len());
             lengths.is_some_and(|lengths| {
@@ -146,7 +146,7 @@ impl Extent {
         let ends: Vec<usize> =
             axes.iter().zip(&seen).map(|(&axis, &length)| self.end(axis, length, padded)).collect();
         let is_cut = ends != seen;
-        let of = (is_cut || seen != shape).then(|| Of {
+        let of = (is_cut || seen != shape).then(|| ArrayPart {
             shape: seen,
             start: None,
             end: is_cut.then(|| ends.clone()),
@@ -154,7 +154,7 @@ impl Extent {
         let last =
             axes.iter().zip(&ends).any(|(&axis, &length)| axis == TapAxis::Token && length < self.tokens);
         let rows = last.then(|| vec![self.tokens - 1]);
-        Ok(Part { of, shape: ends, axes: (axes != point.axes()).then_some(axes), rows })
+        Ok(TapPart { of, shape: ends, axes: (axes != point.axes()).then_some(axes), rows })
     }
 
     /// Returns the end of an axis without the padding after the keys that were read.
@@ -181,14 +181,14 @@ impl Extent {
     pub(super) fn parts(
         &self,
         points: &[Point],
-        form: Form,
+        form: FusedForm,
         shape: &[usize],
         given: Option<&[TapAxis]>,
-    ) -> Result<Vec<Part>, String> {
+    ) -> Result<Vec<TapPart>, String> {
         let elements: usize = shape.iter().product();
         let refuse =
             |what: &str| format!("shape {shape:?} cannot have {what} in a pass of {} tokens", self.tokens);
-        if form == Form::Stacked {
+        if form == FusedForm::Stacked {
             return self.stacked(points, shape, given);
         }
         let axes = given.unwrap_or(&[TapAxis::Token, TapAxis::Hidden]);
@@ -205,35 +205,36 @@ impl Extent {
             .ok_or_else(|| refuse("axes without 'hidden', which merged heads need"))?;
         let inner = self.cuts(points, form, lengths[at]).ok_or_else(|| refuse("these taps side by side"))?;
         let outer = |from: &[usize]| from.to_vec();
-        let part = |Cut { lengths: inner, axes: names, range: (along, from, to) }: Cut| {
-            let all = [outer(&lengths[..at]), inner, outer(&lengths[at + 1..])].concat();
-            let (mut start, mut end) = (vec![0; all.len()], all.clone());
-            (start[at + along], end[at + along]) = (from, to);
-            let cut = start.iter().zip(&end).map(|(start, end)| end - start).collect();
-            let axes = [axes[..at].to_vec(), names, axes[at + 1..].to_vec()].concat();
-            Part {
-                of: Some(Of { shape: all, start: Some(start), end: Some(end) }),
-                shape: cut,
-                axes: Some(axes),
-                rows: None,
-            }
-        };
+        let part =
+            |FusedAxisPart { lengths: inner, axes: names, range: (along, from, to) }: FusedAxisPart| {
+                let all = [outer(&lengths[..at]), inner, outer(&lengths[at + 1..])].concat();
+                let (mut start, mut end) = (vec![0; all.len()], all.clone());
+                (start[at + along], end[at + along]) = (from, to);
+                let cut = start.iter().zip(&end).map(|(start, end)| end - start).collect();
+                let axes = [axes[..at].to_vec(), names, axes[at + 1..].to_vec()].concat();
+                TapPart {
+                    of: Some(ArrayPart { shape: all, start: Some(start), end: Some(end) }),
+                    shape: cut,
+                    axes: Some(axes),
+                    rows: None,
+                }
+            };
         Ok(inner.into_iter().map(part).collect())
     }
 
     /// Returns the parts of a fused axis, one per tap.
-    fn cuts(&self, points: &[Point], form: Form, width: usize) -> Option<Vec<Cut>> {
+    fn cuts(&self, points: &[Point], form: FusedForm, width: usize) -> Option<Vec<FusedAxisPart>> {
         let has_heads = |point: &Point| point.axes().contains(&TapAxis::HeadDim);
         if !points.iter().any(has_heads) {
             let each = width.checked_div(points.len()).filter(|each| each * points.len() == width)?;
             let own = |point: &Point| point.axes().last().copied().unwrap_or(TapAxis::Hidden);
             let cut = |(index, point): (usize, &Point)| match form {
-                Form::Interleaved => Cut {
+                FusedForm::Interleaved => FusedAxisPart {
                     lengths: vec![each, points.len()],
                     axes: vec![own(point), TapAxis::Batch],
                     range: (1, index, index + 1),
                 },
-                _ => Cut {
+                _ => FusedAxisPart {
                     lengths: vec![width],
                     axes: vec![own(point)],
                     range: (0, index * each, (index + 1) * each),
@@ -241,10 +242,10 @@ impl Extent {
             };
             return Some(points.iter().enumerate().map(cut).collect());
         }
-        let Sizes { heads, kv_heads, head_dim } = self.sizes;
+        let HeadSizes { heads, kv_heads, head_dim } = self.sizes;
         let (heads, kv_heads, head_dim) = (heads?, kv_heads?, head_dim?);
         let group = heads.checked_div(kv_heads)?;
-        let by_head = form == Form::Heads;
+        let by_head = form == FusedForm::Heads;
         let count = |point: &Point| match (heads_axis(*point) == TapAxis::Head, by_head) {
             (true, false) => heads,
             (true, true) => group,
@@ -262,9 +263,13 @@ impl Extent {
             first = range.1;
             if by_head {
                 let axes = vec![TapAxis::KvHead, TapAxis::Group, TapAxis::HeadDim];
-                return Cut { lengths: vec![kv_heads, total, head_dim], axes, range: (1, range.0, range.1) };
+                return FusedAxisPart {
+                    lengths: vec![kv_heads, total, head_dim],
+                    axes,
+                    range: (1, range.0, range.1),
+                };
             }
-            Cut {
+            FusedAxisPart {
                 lengths: vec![total, head_dim],
                 axes: vec![heads_axis(*point), TapAxis::HeadDim],
                 range: (0, range.0, range.1),
@@ -280,7 +285,7 @@ impl Extent {
         points: &[Point],
         shape: &[usize],
         given: Option<&[TapAxis]>,
-    ) -> Result<Vec<Part>, String> {
+    ) -> Result<Vec<TapPart>, String> {
         let count = points.len();
         let (first, each) = shape.split_first().filter(|(first, _)| **first == count).ok_or_else(|| {
             format!("shape {shape:?} does not start with {count}, the number of stacked taps")
@@ -297,22 +302,22 @@ impl Extent {
             let one = |inner: &[usize], outer: usize| [&[outer], inner].concat();
             let all = whole.of.map_or(whole.shape, |of| of.shape);
             let zeros = vec![0; all.len()];
-            let of = Of {
+            let of = ArrayPart {
                 shape: one(&all, *first),
                 start: Some(one(&zeros, index)),
                 end: Some(one(&all, index + 1)),
             };
             let axes = whole.axes.unwrap_or_else(|| point.axes().to_vec());
             let axes = [vec![TapAxis::Batch], axes].concat();
-            Ok(Part { of: Some(of), shape: one(&all, 1), axes: Some(axes), rows: whole.rows })
+            Ok(TapPart { of: Some(of), shape: one(&all, 1), axes: Some(axes), rows: whole.rows })
         };
         points.iter().enumerate().map(part).collect()
     }
 }
 
 /// Returns true if an array of this shape is read as the tap without stated axes, in the tap's own order.
-pub fn is_plain(point: Point, shape: &[usize], tokens: usize, sizes: Sizes) -> bool {
-    let part = Extent { tokens, seen: usize::MAX, sizes }.whole(point, shape, None, false);
+pub fn is_plain(point: Point, shape: &[usize], tokens: usize, sizes: HeadSizes) -> bool {
+    let part = PassExtent { tokens, seen: usize::MAX, sizes }.whole(point, shape, None, false);
     part.is_ok_and(|part| {
         part.axes.is_none_or(|axes| axes == [TapAxis::Token, TapAxis::Head, TapAxis::HeadDim])
     })
@@ -324,7 +329,7 @@ fn heads_axis(point: Point) -> TapAxis {
 }
 
 /// A part of a fused axis: the components of the axis, and the range along one of them.
-struct Cut {
+struct FusedAxisPart {
     lengths: Vec<usize>,
     axes: Vec<TapAxis>,
     range: (usize, usize, usize),

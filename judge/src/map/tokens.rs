@@ -2,7 +2,7 @@
 
 use crate::error::{DumpError, Error, Result};
 use crate::format::{Arrays, EscapedText};
-use crate::map::{Map, WrittenTokens};
+use crate::map::{NameMap, TokensDefinition};
 use crate::view::View;
 use crate::weight::StoredTensor;
 
@@ -10,20 +10,20 @@ use crate::weight::StoredTensor;
 const USUAL: &[&str] = &["input_ids", "tokens", "inp_tokens", "token_ids", "ids"];
 
 /// The tokens, and the name of the array that holds them.
-pub(super) struct Tokens {
+pub(super) struct MapTokens {
     pub ids: Vec<u32>,
     pub array: Option<String>,
 }
 
-impl Tokens {
+impl MapTokens {
     /// Returns the given tokens, else those of the map, else those of an array in the file. An array must
     /// agree with the given tokens; if the run `goes_on` after its prompt, it may have the prompt only.
-    pub(super) fn of(map: &Map, arrays: &Arrays, told: Option<&[u32]>, goes_on: bool) -> Result<Self> {
+    pub(super) fn of(map: &NameMap, arrays: &Arrays, told: Option<&[u32]>, goes_on: bool) -> Result<Self> {
         let said = match &map.written.tokens {
-            Some(WrittenTokens::Ids(ids)) => Some(ids.as_slice()),
+            Some(TokensDefinition::Ids(ids)) => Some(ids.as_slice()),
             _ => None,
         };
-        let held = Held::of(map, arrays);
+        let held = TokenArray::of(map, arrays);
         let name = held.as_ref().map(|held| held.name.to_owned());
         let refuse = |problem: &str| Err(Error::dump(arrays.tensors.path(), problem));
         let (ids, array) = match (told.or(said), held) {
@@ -49,14 +49,14 @@ impl Tokens {
 }
 
 /// The array that holds the tokens by its name.
-struct Held<'a> {
+struct TokenArray<'a> {
     arrays: &'a Arrays,
     name: &'a str,
     stored: &'a StoredTensor,
 }
 
-impl<'a> Held<'a> {
-    fn of(map: &Map, arrays: &'a Arrays) -> Option<Self> {
+impl<'a> TokenArray<'a> {
+    fn of(map: &NameMap, arrays: &'a Arrays) -> Option<Self> {
         match &map.tokens {
             Some(pattern) => Self::named(arrays, |name| pattern.of(name).is_some()),
             None => Self::usual(arrays),
@@ -122,7 +122,7 @@ fn ids_in(stored: &StoredTensor) -> Result<Vec<u32>, String> {
 /// # Errors
 /// If that array does not begin as what is told, or is needed and is not the tokens of one sequence.
 pub fn tokens_of(arrays: &Arrays, told: Option<Vec<u32>>) -> Result<Option<Vec<u32>>> {
-    match (told, Held::usual(arrays)) {
+    match (told, TokenArray::usual(arrays)) {
         (Some(told), Some(held)) => held.check(&told, true).map(|_| Some(told)),
         (told, None) => Ok(told),
         (None, Some(held)) => held.ids().map(Some),

@@ -1,17 +1,17 @@
 //! Plans: units of a comparison that can be judged independently on many machines, from headers alone.
 
-mod auto;
 mod cost;
 mod crossing;
-mod portion;
+mod message_stations;
 mod shard;
+mod shard_environment;
 mod unit;
 
-pub use auto::from_environment;
 pub use cost::{Cost, Limit};
 pub use crossing::Crossing;
-pub use portion::{Portion, units_of};
+pub use message_stations::{MessageStations, units_of};
 pub use shard::{Shard, shards};
+pub use shard_environment::from_environment;
 pub use unit::{Unit, input_of, units, unread};
 
 use serde::Serialize;
@@ -35,7 +35,7 @@ pub struct Plan {
 
 /// The data that identifies a plan. It only includes headers, so every machine gets the same plan.
 #[derive(Serialize)]
-struct Told<'p> {
+struct PlanIdentity<'p> {
     xcheck: &'static str,
     architecture: &'static str,
     matrices: Vec<(String, &'static str, usize, usize)>,
@@ -49,7 +49,7 @@ impl Plan {
         let units = unit::units(model, dump, computed, selection);
         let costs = units.iter().map(|unit| Cost::of(unit, model, dump)).collect();
         let matrices = model.matrices().into_iter();
-        let told = Told {
+        let told = PlanIdentity {
             xcheck: env!("CARGO_PKG_VERSION"),
             architecture: model.architecture(),
             matrices: matrices.map(|(name, w)| (name, w.dtype.name(), w.rows, w.cols)).collect(),

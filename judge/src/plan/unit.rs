@@ -143,7 +143,7 @@ pub(super) fn between(
 ) -> Vec<Unit> {
     let continues = !unread(manifest).is_empty();
     let generates = selection.checkpoints.contains(&Checkpoint::Generation);
-    let is_asked = Asked { selection, n_layers, continues };
+    let is_asked = SelectedStations { selection, n_layers, continues };
     let stations = stations(n_layers);
     let parts = bounds.windows(2).filter_map(|bounds| {
         let asked = (bounds[0]..bounds[1]).rev().find(|&station| is_asked.of(station))?;
@@ -157,13 +157,13 @@ pub(super) fn between(
 }
 
 /// The selected values by station.
-struct Asked<'s> {
+struct SelectedStations<'s> {
     selection: &'s Selection,
     n_layers: usize,
     continues: bool,
 }
 
-impl Asked<'_> {
+impl SelectedStations<'_> {
     fn of(&self, station: usize) -> bool {
         let any = |is_there: &dyn Fn(Point) -> bool| {
             self.selection.checkpoints.iter().any(|checkpoint| checkpoint.points().any(is_there))

@@ -7,18 +7,18 @@ use serde::Deserialize;
 use toml::value::Datetime;
 
 use crate::atomic_write::write_whole;
-use crate::compare::Known;
+use crate::compare::Waiver;
 use crate::error::{Error, Result};
 use crate::input;
-use crate::ratchet::blocks::Block;
-use crate::ratchet::size::Size;
-use crate::report::{SeenDump, SeenRow};
+use crate::ratchet::blocks::SiteBlock;
+use crate::ratchet::size::FailureSize;
+use crate::report::{RecordedDump, RecordedRow};
 
 /// The results that a run must not fall below.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Baseline {
     pub(super) dumps: Vec<DumpEntry>,
-    pub(super) known: Vec<Group>,
+    pub(super) known: Vec<WaiverGroup>,
 }
 
 /// A dump as it was when the baseline was written.
@@ -30,32 +30,32 @@ pub(super) struct DumpEntry {
     /// Criterion and mode; not in the first versions of the file.
     pub judged: Option<String>,
     /// Sites that must be compared.
-    pub compared: Vec<Compared>,
+    pub compared: Vec<ComparedSites>,
     /// Sites that must be bit-identical.
-    pub identical: Vec<Block>,
+    pub identical: Vec<SiteBlock>,
 }
 
 /// Places, and how many values they had, where that is known.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Compared {
-    pub block: Block,
-    pub values: Option<Values>,
+pub(super) struct ComparedSites {
+    pub block: SiteBlock,
+    pub values: Option<ValueCount>,
 }
 
 /// The number of values.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Values {
+pub(super) enum ValueCount {
     /// Number of values at each site.
     Each(u64),
     /// Number of values at all sites together, as in the first versions of the file.
     Sum(u64),
 }
 
-impl Compared {
+impl ComparedSites {
     /// All that was compared of a dump.
-    pub fn of(dump: &SeenDump) -> Vec<Self> {
+    pub fn of(dump: &RecordedDump) -> Vec<Self> {
         let mut counts: Vec<Option<u64>> = Vec::new();
-        for count in dump.rows.iter().map(SeenRow::counted) {
+        for count in dump.rows.iter().map(RecordedRow::counted) {
             if !counts.contains(&count) {
                 counts.push(count);
             }
@@ -63,8 +63,8 @@ impl Compared {
         let of_count = |count: Option<u64>| {
             let rows = dump.rows.iter().filter(move |row| row.counted() == count);
             let places = rows.map(|row| (row.tap.as_str(), (row.layer, row.pass)));
-            let values = count.map(Values::Each);
-            Block::of(places).into_iter().map(move |block| Self { block, values })
+            let values = count.map(ValueCount::Each);
+            SiteBlock::of(places).into_iter().map(move |block| Self { block, values })
         };
         counts.into_iter().flat_map(of_count).collect()
     }
@@ -72,19 +72,19 @@ impl Compared {
 
 /// Failures that are known for one reason.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Group {
-    pub said: Known,
-    pub rows: Vec<Entry>,
+pub(super) struct WaiverGroup {
+    pub said: Waiver,
+    pub rows: Vec<WaivedFailure>,
 }
 
 /// A failure that is known: a tap in some layers and passes.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Entry {
+pub(super) struct WaivedFailure {
     pub dump: String,
-    pub block: Block,
+    pub block: SiteBlock,
     pub cause: Option<String>,
     /// Largest figures of the sites.
-    pub size: Size,
+    pub size: FailureSize,
 }
 
 /// Stands where a person has to say why.
@@ -97,7 +97,7 @@ const HEAD: &str = "\
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct BaselineFile {
     version: u32,
     dump: Vec<FileDump>,
     #[serde(default)]
@@ -176,7 +176,7 @@ impl Baseline {
         if text.trim().is_empty() {
             return Err("the file is empty; write a baseline with --update-baseline".to_owned());
         }
-        let file: File = toml::from_str(text).map_err(|error| located(text, &error))?;
+        let file: BaselineFile = toml::from_str(text).map_err(|error| located(text, &error))?;
         if !(1..=VERSION).contains(&file.version) {
             return Err(format!("unsupported version {}, expected 1 or {VERSION}", file.version));
         }
@@ -188,10 +188,10 @@ impl Baseline {
         if let Some((_, DumpEntry { name, .. })) = twice {
             return Err(format!("duplicate [[dump]] name '{name}'"));
         }
-        let known = file.known.into_iter().map(Group::new).collect::<Result<Vec<_>, _>>()?;
-        let is_there = |entry: &&Entry| dumps.iter().any(|dump| dump.name == entry.dump);
+        let known = file.known.into_iter().map(WaiverGroup::new).collect::<Result<Vec<_>, _>>()?;
+        let is_there = |entry: &&WaivedFailure| dumps.iter().any(|dump| dump.name == entry.dump);
         match known.iter().flat_map(|group| &group.rows).find(|entry| !is_there(entry)) {
-            Some(Entry { dump, block, .. }) => {
+            Some(WaivedFailure { dump, block, .. }) => {
                 Err(format!("{block}: unknown dump '{dump}'; add a [[dump]] with this name"))
             }
             None => Ok(Self { dumps, known }),
@@ -206,7 +206,7 @@ impl Baseline {
             text += &format!("\n[[dump]]\nname = {}\nmodel = {}\n", quoted(name), quoted(model));
             sha256.iter().for_each(|sha256| text += &format!("sha256 = {}\n", quoted(sha256)));
             judged.iter().for_each(|judged| text += &format!("judged = {}\n", quoted(judged)));
-            let lines: String = compared.iter().map(Compared::line).collect();
+            let lines: String = compared.iter().map(ComparedSites::line).collect();
             text += &format!("compared = [\n{lines}]\n");
             if !identical.is_empty() {
                 let lines: String =
@@ -214,8 +214,8 @@ impl Baseline {
                 text += &format!("identical = [\n{lines}]\n");
             }
         }
-        for Group { said: Known { reason, link, expires }, rows } in &self.known {
-            let lines: String = rows.iter().map(Entry::line).collect();
+        for WaiverGroup { said: Waiver { reason, link, expires }, rows } in &self.known {
+            let lines: String = rows.iter().map(WaivedFailure::line).collect();
             let (reason, link) = (quoted(reason), quoted(link));
             text += &format!(
                 "\n[[known]]\nreason = {reason}\nlink = {link}\nexpires = {expires}\nrows = [\n{lines}]\n"
@@ -236,15 +236,15 @@ impl Baseline {
 impl DumpEntry {
     fn new(read: FileDump) -> Result<Self, String> {
         let FileDump { name, model, sha256, judged, compared, identical } = read;
-        let blocks = |blocks: Vec<FileBlock>| -> Result<Vec<Block>, String> {
+        let blocks = |blocks: Vec<FileBlock>| -> Result<Vec<SiteBlock>, String> {
             let block = |block: FileBlock| {
-                Block::parse(&block.taps, block.layers.as_deref(), block.passes.as_deref())
+                SiteBlock::parse(&block.taps, block.layers.as_deref(), block.passes.as_deref())
                     .map_err(|problem| format!("dump '{name}': {problem}"))
             };
             blocks.into_iter().map(block).collect()
         };
-        let of = |block: &FileBlock| block.each.map(Values::Each).or(block.values.map(Values::Sum));
-        let values: Vec<Option<Values>> = compared.iter().map(of).collect();
+        let of = |block: &FileBlock| block.each.map(ValueCount::Each).or(block.values.map(ValueCount::Sum));
+        let values: Vec<Option<ValueCount>> = compared.iter().map(of).collect();
         let (compared, identical) = (blocks(compared)?, blocks(identical)?);
         if compared.is_empty() {
             return Err(format!(
@@ -252,7 +252,7 @@ impl DumpEntry {
             ));
         }
         let compared = compared.into_iter().zip(values);
-        let compared = compared.map(|(block, values)| Compared { block, values }).collect();
+        let compared = compared.map(|(block, values)| ComparedSites { block, values }).collect();
         // Version 1 has the former names of the modes.
         let judged = judged
             .map(|judged| judged.replace(", total", ", accumulated").replace(", introduced", ", local"));
@@ -260,7 +260,7 @@ impl DumpEntry {
     }
 }
 
-impl Group {
+impl WaiverGroup {
     fn new(read: FileGroup) -> Result<Self, String> {
         let FileGroup { reason, link, expires, rows } = read;
         let expires = match expires {
@@ -271,13 +271,13 @@ impl Group {
                 ));
             }
         };
-        let rows = rows.into_iter().map(Entry::new).collect::<Result<_, _>>()?;
-        Ok(Self { said: Known { reason, link, expires }, rows })
+        let rows = rows.into_iter().map(WaivedFailure::new).collect::<Result<_, _>>()?;
+        Ok(Self { said: Waiver { reason, link, expires }, rows })
     }
 
     /// Returns the reason why the group waives nothing on this day; `None` if it is in force.
     pub fn is_not_in_force(&self, today: &str) -> Option<String> {
-        let Known { reason, link, expires } = &self.said;
+        let Waiver { reason, link, expires } = &self.said;
         let is_said = |text: &str| !text.trim().is_empty() && text.trim() != TODO;
         match () {
             () if !is_said(reason) => {
@@ -290,21 +290,21 @@ impl Group {
     }
 }
 
-impl Entry {
+impl WaivedFailure {
     fn new(read: FileEntry) -> Result<Self, String> {
         let FileEntry { dump, taps, layers, passes, cause, bound_ratio, rel_l2, max_scaled, over, sigmas } =
             read;
-        let block = Block::parse(&taps, layers.as_deref(), passes.as_deref())
+        let block = SiteBlock::parse(&taps, layers.as_deref(), passes.as_deref())
             .map_err(|problem| format!("a row of [[known]]: {problem}"))?;
         if [bound_ratio, rel_l2, max_scaled, sigmas].into_iter().flatten().any(f64::is_nan) {
             return Err(format!("a row of [[known]]: {block}: invalid figure NaN, expected a number"));
         }
-        Ok(Self { dump, block, cause, size: Size { bound_ratio, rel_l2, max_scaled, over, sigmas } })
+        Ok(Self { dump, block, cause, size: FailureSize { bound_ratio, rel_l2, max_scaled, over, sigmas } })
     }
 
     fn line(&self) -> String {
         let Self { dump, block, cause, size } = self;
-        let Size { bound_ratio, rel_l2, max_scaled, over, sigmas } = size;
+        let FailureSize { bound_ratio, rel_l2, max_scaled, over, sigmas } = size;
         let mut line = format!("  {{dump = {}, {}", quoted(dump), words(block));
         let figure = |figure: f64| if figure.is_finite() { format!("{figure:e}") } else { "inf".to_owned() };
         let told = [
@@ -322,18 +322,18 @@ impl Entry {
     }
 }
 
-impl Compared {
+impl ComparedSites {
     fn line(&self) -> String {
         let values = match self.values {
             None => String::new(),
-            Some(Values::Each(values)) => format!(", each = {values}"),
-            Some(Values::Sum(values)) => format!(", values = {values}"),
+            Some(ValueCount::Each(values)) => format!(", each = {values}"),
+            Some(ValueCount::Sum(values)) => format!(", values = {values}"),
         };
         format!("  {{{}{values}}},\n", words(&self.block))
     }
 }
 
-fn words(block: &Block) -> String {
+fn words(block: &SiteBlock) -> String {
     let mut words = format!("taps = {}", quoted(&block.taps.join(" ")));
     for (what, ranges) in [("layers", &block.layers), ("passes", &block.passes)] {
         ranges.iter().for_each(|ranges| _ = write!(words, ", {what} = {}", quoted(&ranges.in_short())));

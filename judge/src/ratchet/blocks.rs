@@ -5,17 +5,17 @@ use std::fmt;
 
 use crate::checkpoint::Point;
 use crate::compare::Ranges;
-use crate::report::SeenRow;
+use crate::report::RecordedRow;
 
 /// Layer and pass of a value.
-pub type At = (Option<usize>, Option<usize>);
+pub type LayerAndPass = (Option<usize>, Option<usize>);
 
 /// Layers, or passes.
-type Numbers = BTreeSet<Option<usize>>;
+type NumberSet = BTreeSet<Option<usize>>;
 
 /// Taps in all of these layers and passes; `None` for taps outside layers, or for values of the whole run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Block {
+pub struct SiteBlock {
     pub taps: Vec<String>,
     pub layers: Option<Ranges>,
     pub passes: Option<Ranges>,
@@ -24,7 +24,7 @@ pub struct Block {
 /// Largest number of sites of a tap: 126 layers in a hundred thousand passes.
 const MOST: usize = 1 << 24;
 
-impl Block {
+impl SiteBlock {
     /// Parses the fields of a block.
     ///
     /// # Errors
@@ -50,19 +50,19 @@ impl Block {
     }
 
     /// Returns true if the block contains the row's site.
-    pub fn contains(&self, row: &SeenRow) -> bool {
+    pub fn contains(&self, row: &RecordedRow) -> bool {
         self.is_beside(row) && is_in(&self.passes, row.pass)
     }
 
     /// Returns true if the block contains the row's tap and layer, in any pass.
-    pub fn is_beside(&self, row: &SeenRow) -> bool {
+    pub fn is_beside(&self, row: &RecordedRow) -> bool {
         is_in(&self.layers, row.layer)
             && self.passes.is_some() == row.pass.is_some()
             && self.taps.contains(&row.tap)
     }
 
     /// Returns every site of the block.
-    pub fn places(&self) -> impl Iterator<Item = (&str, At)> {
+    pub fn places(&self) -> impl Iterator<Item = (&str, LayerAndPass)> {
         let numbers = |ranges: &Option<Ranges>| -> Vec<Option<usize>> {
             match ranges {
                 None => vec![None],
@@ -82,9 +82,9 @@ impl Block {
     }
 
     /// Groups sites into as few blocks as possible, in the order of their taps.
-    pub fn of<'r>(places: impl IntoIterator<Item = (&'r str, At)>) -> Vec<Self> {
+    pub fn of<'r>(places: impl IntoIterator<Item = (&'r str, LayerAndPass)>) -> Vec<Self> {
         let mut order: Vec<&str> = Vec::new();
-        let mut passes: BTreeMap<(usize, Option<usize>), Numbers> = BTreeMap::new();
+        let mut passes: BTreeMap<(usize, Option<usize>), NumberSet> = BTreeMap::new();
         for (tap, (layer, pass)) in places {
             let known = order.iter().position(|known| *known == tap);
             let tap = known.unwrap_or_else(|| {
@@ -93,7 +93,7 @@ impl Block {
             });
             passes.entry((tap, layer)).or_default().insert(pass);
         }
-        let mut layers: BTreeMap<(usize, Numbers), Numbers> = BTreeMap::new();
+        let mut layers: BTreeMap<(usize, NumberSet), NumberSet> = BTreeMap::new();
         for ((tap, layer), passes) in passes {
             layers.entry((tap, passes)).or_default().insert(layer);
         }
@@ -118,13 +118,13 @@ fn is_in(ranges: &Option<Ranges>, number: Option<usize>) -> bool {
 }
 
 /// Returns the ranges of the numbers; `None` without numbers.
-fn ranges(numbers: &Numbers) -> Option<Ranges> {
+fn ranges(numbers: &NumberSet) -> Option<Ranges> {
     let numbers: Vec<usize> = numbers.iter().flatten().copied().collect();
     (!numbers.is_empty()).then(|| Ranges::of(&numbers))
 }
 
 /// "q_rope, layers 0-3, passes 0-4".
-impl fmt::Display for Block {
+impl fmt::Display for SiteBlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.taps.join(" "))?;
         for (one, many, ranges) in [("layer", "layers", &self.layers), ("pass", "passes", &self.passes)] {

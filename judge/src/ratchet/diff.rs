@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::compare::{Floor, Verdict};
-use crate::ratchet::size::Size;
-use crate::report::{Seen, SeenDump, SeenRow, ServedCheck};
+use crate::compare::{NoiseFloor, Verdict};
+use crate::ratchet::size::FailureSize;
+use crate::report::{RecordedDump, RecordedReport, RecordedRow, ServerCheck};
 
 /// The meaning of a change, from bad to good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,7 +67,7 @@ pub struct Diff {
 
 impl Diff {
     /// Holds a report against an older one. With `bits`, what was bit-identical must be so still.
-    pub fn new(old: &Seen, new: &Seen, bits: bool) -> Self {
+    pub fn new(old: &RecordedReport, new: &RecordedReport, bits: bool) -> Self {
         let of = [old, new].map(|seen| (seen.told.clone(), seen.verdict));
         let mut diff = Self { of, changes: Vec::new(), compared: 0, notes: Vec::new() };
         let is_renamed =
@@ -83,7 +83,8 @@ impl Diff {
                 }
             }
         }
-        let is_gone = |before: &&SeenDump| !is_renamed && new.dumps.iter().all(|now| now.name != before.name);
+        let is_gone =
+            |before: &&RecordedDump| !is_renamed && new.dumps.iter().all(|now| now.name != before.name);
         let gone = old.dumps.iter().filter(is_gone);
         diff.changes
             .extend(gone.map(|before| Change::of_dump(before, Class::Worse, [before.verdict.name(), ""])));
@@ -93,9 +94,9 @@ impl Diff {
     }
 
     /// Compares the checks of a server, identified by subject and name.
-    fn checks(&mut self, old: &[ServedCheck], new: &[ServedCheck]) {
-        let key = |check: &ServedCheck| (check.about.clone(), check.check.clone());
-        let all = |checks: &[ServedCheck]| -> HashMap<_, Option<Verdict>> {
+    fn checks(&mut self, old: &[ServerCheck], new: &[ServerCheck]) {
+        let key = |check: &ServerCheck| (check.about.clone(), check.check.clone());
+        let all = |checks: &[ServerCheck]| -> HashMap<_, Option<Verdict>> {
             checks.iter().map(|check| (key(check), check.verdict)).collect()
         };
         let (before, now) = (all(old), all(new));
@@ -125,7 +126,7 @@ impl Diff {
     }
 
     /// Adds a change if the whole verdict was good and no longer is. A waived failure was never good.
-    fn whole(&mut self, old: &Seen, new: &Seen) {
+    fn whole(&mut self, old: &RecordedReport, new: &RecordedReport) {
         let is_told = self.changes.iter().any(|change| change.class == Class::Worse);
         let is_known = old.dumps.iter().flat_map(|dump| &dump.rows).any(|row| row.verdict == Verdict::Known);
         if badness(old.verdict) > 0 || badness(new.verdict) == 0 || is_told || is_known {
@@ -155,7 +156,7 @@ impl Diff {
         }
     }
 
-    fn dump(&mut self, before: &SeenDump, now: &SeenDump, bits: bool) {
+    fn dump(&mut self, before: &RecordedDump, now: &RecordedDump, bits: bool) {
         if before.sha256 != now.sha256 {
             self.notes.push(format!("{}: the weights differ (SHA-256)", now.name));
         }
@@ -165,7 +166,7 @@ impl Diff {
         }
         let was_worse = self.changes.iter().filter(|change| change.class == Class::Worse).count();
         // What is gone and what is there has one place; a report has each place once.
-        let key = |row: &SeenRow| (row.tap.clone(), row.layer, row.pass);
+        let key = |row: &RecordedRow| (row.tap.clone(), row.layer, row.pass);
         let mut left: HashMap<_, _> = before.rows.iter().map(|row| (key(row), row)).collect();
         self.compared += now.rows.iter().filter(|row| left.contains_key(&key(row))).count();
         for row in &now.rows {
@@ -211,13 +212,13 @@ fn class_of_check(then: Option<Verdict>, now: Option<Verdict>) -> Option<Class> 
 }
 
 /// Returns true if a value just above its bound belongs to an existing failure in another pass.
-fn is_more_of_it(before: &SeenDump, old: &SeenRow, row: &SeenRow) -> bool {
-    let is_beside = |other: &SeenRow| {
+fn is_more_of_it(before: &RecordedDump, old: &RecordedRow, row: &RecordedRow) -> bool {
+    let is_beside = |other: &RecordedRow| {
         let is_here = (&other.tap, other.layer, &other.cause) == (&row.tap, row.layer, &row.cause);
         is_here && badness(other.verdict) == 2
     };
     let is_new = badness(old.verdict) == 0 && badness(row.verdict) == 2;
-    is_new && Size::is_just_beyond(row) && before.rows.iter().any(is_beside)
+    is_new && FailureSize::is_just_beyond(row) && before.rows.iter().any(is_beside)
 }
 
 /// Returns the meaning of a new dump: a new failure is worse.
@@ -235,14 +236,14 @@ fn badness(verdict: Verdict) -> u8 {
 }
 
 /// Ratio from which the usual variation between builds may exceed the bound.
-const NEAR_THE_EDGE: f64 = 1.0 / Floor::NEAR;
+const NEAR_THE_EDGE: f64 = 1.0 / NoiseFloor::NEAR;
 
-fn words(old: &SeenRow, new: &SeenRow) -> [String; 2] {
+fn words(old: &RecordedRow, new: &RecordedRow) -> [String; 2] {
     [old, new].map(|row| row.verdict.name().to_owned())
 }
 
 /// Returns the change of a value, if any.
-fn changed(old: &SeenRow, new: &SeenRow, bits: bool) -> Option<(Class, &'static str, [String; 2])> {
+fn changed(old: &RecordedRow, new: &RecordedRow, bits: bool) -> Option<(Class, &'static str, [String; 2])> {
     match (badness(old.verdict), badness(new.verdict)) {
         _ if new.counted() < old.counted() => {
             let told = [old, new].map(|row| format!("{} values", row.elements));
@@ -260,16 +261,16 @@ fn changed(old: &SeenRow, new: &SeenRow, bits: bool) -> Option<(Class, &'static 
         }
         _ => {
             let (then, now) = (old.bound_ratio?, new.bound_ratio?);
-            let is_far = then.max(now) > Floor::NEAR * then.min(now) && then.max(now) > NEAR_THE_EDGE;
+            let is_far = then.max(now) > NoiseFloor::NEAR * then.min(now) && then.max(now) > NEAR_THE_EDGE;
             is_far.then(|| (Class::Changed, "bound_ratio", [then, now].map(|figure| format!("{figure:.2}"))))
         }
     }
 }
 
-fn failing(old: &SeenRow, new: &SeenRow) -> Option<(Class, &'static str, [String; 2])> {
-    let cause = |row: &SeenRow| row.cause.clone().unwrap_or("none found".to_owned());
-    let size = |row: &SeenRow| {
-        let Size { bound_ratio, over, .. } = Size::of(row);
+fn failing(old: &RecordedRow, new: &RecordedRow) -> Option<(Class, &'static str, [String; 2])> {
+    let cause = |row: &RecordedRow| row.cause.clone().unwrap_or("none found".to_owned());
+    let size = |row: &RecordedRow| {
+        let FailureSize { bound_ratio, over, .. } = FailureSize::of(row);
         let bound_ratio = bound_ratio.map(|bound_ratio| format!("err/bound {bound_ratio:.1e}"));
         let told: Vec<String> =
             bound_ratio.into_iter().chain(over.map(|count| format!("{count} over"))).collect();
@@ -277,10 +278,10 @@ fn failing(old: &SeenRow, new: &SeenRow) -> Option<(Class, &'static str, [String
     };
     match () {
         () if old.cause != new.cause => Some((Class::Worse, "cause", [cause(old), cause(new)])),
-        () if Size::of(old).outgrown_by(new).is_some() => {
+        () if FailureSize::of(old).outgrown_by(new).is_some() => {
             Some((Class::Worse, "size", [size(old), size(new)]))
         }
-        () if Size::of(new).outgrown_by(old).is_some() => {
+        () if FailureSize::of(new).outgrown_by(old).is_some() => {
             Some((Class::Better, "size", [size(old), size(new)]))
         }
         () => None,
@@ -289,8 +290,8 @@ fn failing(old: &SeenRow, new: &SeenRow) -> Option<(Class, &'static str, [String
 
 impl Change {
     fn of_row(
-        dump: &SeenDump,
-        row: &SeenRow,
+        dump: &RecordedDump,
+        row: &RecordedRow,
         (class, what, said): (Class, &'static str, [String; 2]),
     ) -> Self {
         let reason = row.reason.clone().filter(|_| class == Class::Worse);
@@ -298,7 +299,7 @@ impl Change {
         Self { class, what, dump: dump.name.clone(), tap, layer, pass, said, reason }
     }
 
-    fn of_dump(dump: &SeenDump, class: Class, said: [&str; 2]) -> Self {
+    fn of_dump(dump: &RecordedDump, class: Class, said: [&str; 2]) -> Self {
         let what = if said.contains(&"") { "coverage" } else { "verdict" };
         let said = said.map(str::to_owned);
         let (tap, layer, pass) = (None, None, None);

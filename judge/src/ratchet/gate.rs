@@ -4,12 +4,12 @@ use std::collections::{BTreeSet, HashSet};
 use std::fmt::Display;
 
 use crate::checkpoint::{Point, Site};
-use crate::compare::{Known, Verdict};
+use crate::compare::{Verdict, Waiver};
 use crate::error::{Error, Result};
-use crate::ratchet::baseline::{Baseline, Compared, DumpEntry, Entry, Group, Values};
-use crate::ratchet::blocks::{At, Block};
-use crate::ratchet::size::Size;
-use crate::report::{Comparison, Report, Seen, SeenDump, SeenRow};
+use crate::ratchet::baseline::{Baseline, ComparedSites, DumpEntry, ValueCount, WaivedFailure, WaiverGroup};
+use crate::ratchet::blocks::{LayerAndPass, SiteBlock};
+use crate::ratchet::size::FailureSize;
+use crate::report::{Comparison, RecordedDump, RecordedReport, RecordedRow, Report};
 
 /// Compares a report with a baseline on a day such as 2026-12-31. Waived failures become [`Verdict::Known`].
 /// Missing sites and lost bit-identity prevent a pass. Stale entries are noted.
@@ -17,7 +17,7 @@ use crate::report::{Comparison, Report, Seen, SeenDump, SeenRow};
 /// # Errors
 /// If the baseline is of another model, or of a dump that was not compared.
 pub fn gate(report: &mut Report, baseline: &Baseline, today: &str) -> Result<()> {
-    let seen = Seen::of(report);
+    let seen = RecordedReport::of(report);
     seen.check_names()?;
     check(&seen, baseline)?;
     for (comparison, seen) in report.results.iter_mut().zip(&seen.dumps) {
@@ -38,7 +38,7 @@ pub fn gate(report: &mut Report, baseline: &Baseline, today: &str) -> Result<()>
     Ok(())
 }
 
-fn check(seen: &Seen, baseline: &Baseline) -> Result<()> {
+fn check(seen: &RecordedReport, baseline: &Baseline) -> Result<()> {
     for entry in &baseline.dumps {
         let Some(dump) = seen.dumps.iter().find(|dump| dump.name == entry.name) else {
             let compared: Vec<_> = seen.dumps.iter().map(|dump| dump.name.as_str()).collect();
@@ -78,8 +78,13 @@ fn check(seen: &Seen, baseline: &Baseline) -> Result<()> {
 }
 
 /// Waives known failures and returns notes on waived, refused and stale entries.
-fn excuse(comparison: &mut Comparison, seen: &SeenDump, known: &[Group], today: &str) -> Vec<String> {
-    let mut met: Vec<Met> = known.iter().map(|_| Met::default()).collect();
+fn excuse(
+    comparison: &mut Comparison,
+    seen: &RecordedDump,
+    known: &[WaiverGroup],
+    today: &str,
+) -> Vec<String> {
+    let mut met: Vec<WaivedRows> = known.iter().map(|_| WaivedRows::default()).collect();
     for (row, seen_row) in comparison.outcome.rows.iter_mut().zip(&seen.rows) {
         let failures = known.iter().enumerate().filter(|_| row.verdict == Verdict::Fail);
         let told = failures.flat_map(|(at, group)| {
@@ -101,15 +106,15 @@ fn excuse(comparison: &mut Comparison, seen: &SeenDump, known: &[Group], today: 
 
 /// The rows that match a group of waived failures.
 #[derive(Default)]
-struct Met<'s> {
-    known: Vec<&'s SeenRow>,
-    refused: Vec<(String, &'s SeenRow)>,
+struct WaivedRows<'s> {
+    known: Vec<&'s RecordedRow>,
+    refused: Vec<(String, &'s RecordedRow)>,
 }
 
-impl Met<'_> {
-    fn told(self, group: &Group, seen: &SeenDump) -> Vec<String> {
+impl WaivedRows<'_> {
+    fn told(self, group: &WaiverGroup, seen: &RecordedDump) -> Vec<String> {
         const SHOWN: usize = 4;
-        let Known { reason, link, expires } = &group.said;
+        let Waiver { reason, link, expires } = &group.said;
         let mut told = Vec::new();
         if !self.known.is_empty() {
             let causes: BTreeSet<&String> = self.known.iter().filter_map(|row| row.cause.as_ref()).collect();
@@ -118,14 +123,14 @@ impl Met<'_> {
             let places = format!("{places} ({causes}{count} {})", if count == 1 { "site" } else { "sites" });
             told.push(format!("waived failure: {places}: {reason} ({link}, until {expires})"));
         }
-        let mut whys: Vec<(String, Vec<&SeenRow>)> = Vec::new();
+        let mut whys: Vec<(String, Vec<&RecordedRow>)> = Vec::new();
         for (why, row) in self.refused {
             match whys.iter_mut().find(|(known, _)| *known == why) {
                 Some((_, rows)) => rows.push(row),
                 None => whys.push((why, vec![row])),
             }
         }
-        let refused = |(why, rows): &(String, Vec<&SeenRow>)| {
+        let refused = |(why, rows): &(String, Vec<&RecordedRow>)| {
             format!("not waived by the baseline: {}: {why}", listed(rows))
         };
         told.extend(whys.iter().take(SHOWN).map(refused));
@@ -133,7 +138,7 @@ impl Met<'_> {
         if more > 0 {
             told.push(format!("not waived by the baseline: {more} more sites"));
         }
-        let stale: Vec<&SeenRow> = group.rows.iter().flat_map(|entry| entry.stale(seen)).collect();
+        let stale: Vec<&RecordedRow> = group.rows.iter().flat_map(|entry| entry.stale(seen)).collect();
         if !stale.is_empty() {
             let stale = listed(&stale);
             told.push(format!(
@@ -144,18 +149,18 @@ impl Met<'_> {
     }
 }
 
-fn listed(rows: &[&SeenRow]) -> String {
-    let blocks = Block::of(rows.iter().map(|row| (row.tap.as_str(), (row.layer, row.pass))));
-    blocks.iter().map(Block::to_string).collect::<Vec<_>>().join("; ")
+fn listed(rows: &[&RecordedRow]) -> String {
+    let blocks = SiteBlock::of(rows.iter().map(|row| (row.tap.as_str(), (row.layer, row.pass))));
+    blocks.iter().map(SiteBlock::to_string).collect::<Vec<_>>().join("; ")
 }
 
-impl Entry {
+impl WaivedFailure {
     /// Judges a failing row by this entry: `None` if the entry is about other rows, else the reason why the
     /// row is not waived, if any. A value just within its bound in one pass may be just above it in another
     /// build, so one more failing pass counts as the same failure.
-    pub fn judge(&self, dump: &str, row: &SeenRow) -> Option<Option<String>> {
+    pub fn judge(&self, dump: &str, row: &RecordedRow) -> Option<Option<String>> {
         let is_more_of_it =
-            || self.block.is_beside(row) && self.cause == row.cause && Size::is_just_beyond(row);
+            || self.block.is_beside(row) && self.cause == row.cause && FailureSize::is_just_beyond(row);
         match () {
             () if self.dump != dump => None,
             () if self.block.contains(row) => Some(self.is_exceeded_by(row)),
@@ -163,7 +168,7 @@ impl Entry {
         }
     }
 
-    fn is_exceeded_by(&self, row: &SeenRow) -> Option<String> {
+    fn is_exceeded_by(&self, row: &RecordedRow) -> Option<String> {
         if self.cause != row.cause {
             let told = |cause: &Option<String>| cause.clone().unwrap_or("none found".to_owned());
             return Some(format!(
@@ -176,10 +181,10 @@ impl Entry {
     }
 
     /// Returns passing sites of the entry, of taps and layers without any failure.
-    fn stale<'s>(&self, seen: &'s SeenDump) -> Vec<&'s SeenRow> {
+    fn stale<'s>(&self, seen: &'s RecordedDump) -> Vec<&'s RecordedRow> {
         let here = || seen.rows.iter().filter(|row| self.dump == seen.name && self.block.contains(row));
-        let fails = |row: &SeenRow| row.verdict > Verdict::Known;
-        let is_alive = |row: &SeenRow| {
+        let fails = |row: &RecordedRow| row.verdict > Verdict::Known;
+        let is_alive = |row: &RecordedRow| {
             here().any(|other| (&other.tap, other.layer) == (&row.tap, row.layer) && fails(other))
         };
         here().filter(|row| !fails(row) && !is_alive(row)).collect()
@@ -187,7 +192,7 @@ impl Entry {
 }
 
 /// Fails rows that must be bit-identical and are not.
-fn demand(comparison: &mut Comparison, seen: &SeenDump, identical: &[Block]) {
+fn demand(comparison: &mut Comparison, seen: &RecordedDump, identical: &[SiteBlock]) {
     for (row, seen) in comparison.outcome.rows.iter_mut().zip(&seen.rows) {
         let is_demanded = || identical.iter().any(|block| block.contains(seen));
         if row.verdict.is_good() && !seen.is_identical && is_demanded() {
@@ -201,30 +206,30 @@ fn demand(comparison: &mut Comparison, seen: &SeenDump, identical: &[Block]) {
 }
 
 /// Returns the selected sites that were compared when the baseline was written and are not compared now.
-fn missing(comparison: &Comparison, seen: &SeenDump, entry: &DumpEntry) -> Vec<String> {
+fn missing(comparison: &Comparison, seen: &RecordedDump, entry: &DumpEntry) -> Vec<String> {
     let there: HashSet<_> = seen.rows.iter().map(|row| (row.tap.as_str(), (row.layer, row.pass))).collect();
     let selection = &comparison.outcome.basis.selection;
-    let is_asked = |tap: &str, (layer, pass): At| {
+    let is_asked = |tap: &str, (layer, pass): LayerAndPass| {
         let point = Point::ALL.iter().find(|point| point.name() == tap);
         point.is_some_and(|&point| selection.takes(Site { point, layer, pass }, &(0..0)))
     };
     let places = entry.compared.iter().flat_map(|compared| compared.block.places());
     let missing = places.filter(|place| !there.contains(place) && is_asked(place.0, place.1));
-    let told = |block: &Block| format!("{block}: listed in the baseline, but not compared in this run");
-    let fewer = entry.compared.iter().flat_map(|Compared { block, values }| {
+    let told = |block: &SiteBlock| format!("{block}: listed in the baseline, but not compared in this run");
+    let fewer = entry.compared.iter().flat_map(|ComparedSites { block, values }| {
         let rows = || seen.rows.iter().filter(|row| block.contains(row));
         let told = |block: &dyn Display, then, now, each| {
             format!("{block}: {each}{then} values compared in the baseline, only {now} now")
         };
         match *values {
             None => Vec::new(),
-            Some(Values::Each(then)) => {
+            Some(ValueCount::Each(then)) => {
                 let fewer = || rows().filter(|row| row.elements < then);
                 let least = fewer().map(|row| row.elements).min().unwrap_or(then);
-                let places = Block::of(fewer().map(|row| (row.tap.as_str(), (row.layer, row.pass))));
+                let places = SiteBlock::of(fewer().map(|row| (row.tap.as_str(), (row.layer, row.pass))));
                 places.iter().map(|block| told(block, then, least, "at each site ")).collect()
             }
-            Some(Values::Sum(then)) => {
+            Some(ValueCount::Sum(then)) => {
                 let is_whole = block.places().all(|place| there.contains(&place));
                 let now = rows().map(|row| row.elements).sum::<u64>();
                 let is_fewer = is_whole && now < then;
@@ -232,5 +237,5 @@ fn missing(comparison: &Comparison, seen: &SeenDump, entry: &DumpEntry) -> Vec<S
             }
         }
     });
-    Block::of(missing).iter().map(told).chain(fewer).collect()
+    SiteBlock::of(missing).iter().map(told).chain(fewer).collect()
 }

@@ -6,13 +6,13 @@
 mod baseline;
 mod blocks;
 mod diff;
+mod diff_output;
 mod gate;
 mod size;
-mod told;
 mod update;
 
 pub use baseline::Baseline;
 pub use diff::{Change, Class, Diff};
+pub use diff_output::{json, markdown, table};
 pub use gate::gate;
-pub use told::{json, markdown, table};
 pub use update::updated;

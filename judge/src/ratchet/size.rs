@@ -1,13 +1,13 @@
 //! Size of a failure, and the limit of its growth by rounding.
 
 use crate::checkpoint::{Point, ValueKind};
-use crate::compare::Floor;
+use crate::compare::NoiseFloor;
 use crate::error_map;
-use crate::report::SeenRow;
+use crate::report::RecordedRow;
 
 /// The figures of a failure that another build of the same fault shows again. Each is null where it was not asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Size {
+pub struct FailureSize {
     /// Largest error relative to the limit.
     pub bound_ratio: Option<f64>,
     /// The error of all values together, where rounding was not asked value by value.
@@ -28,9 +28,9 @@ const BIAS: f64 = 8.0;
 /// codes or bf16, the coarsest types.
 const MOVED: f64 = 1.0 / 128.0;
 
-impl Size {
+impl FailureSize {
     /// True if the row is so close to its error bound that it may pass in another build.
-    pub fn is_just_beyond(row: &SeenRow) -> bool {
+    pub fn is_just_beyond(row: &RecordedRow) -> bool {
         let within = Self {
             bound_ratio: Some(RADIUS),
             over: row.over.map(|_| 0),
@@ -41,8 +41,8 @@ impl Size {
     }
 
     /// Returns the size of a row's failure.
-    pub fn of(row: &SeenRow) -> Self {
-        let SeenRow { bound_ratio, rel_l2, max_scaled, over, sigmas, .. } = *row;
+    pub fn of(row: &RecordedRow) -> Self {
+        let RecordedRow { bound_ratio, rel_l2, max_scaled, over, sigmas, .. } = *row;
         Self { bound_ratio, rel_l2, max_scaled, over, sigmas }
     }
 
@@ -58,7 +58,7 @@ impl Size {
     }
 
     /// Returns a message if a row is worse than another build of a failure of this size can be.
-    pub fn outgrown_by(&self, row: &SeenRow) -> Option<String> {
+    pub fn outgrown_by(&self, row: &RecordedRow) -> Option<String> {
         let is_judged_alike = self.bound_ratio.is_some() == row.bound_ratio.is_some()
             && self.over.is_some() == row.over.is_some();
         if !is_judged_alike {
@@ -83,7 +83,7 @@ impl Size {
     }
 
     /// Values that were within rounding, and are now further off than another build takes them there.
-    fn outnumbered_by(&self, row: &SeenRow) -> Option<String> {
+    fn outnumbered_by(&self, row: &RecordedRow) -> Option<String> {
         let far = allowed(RADIUS, RADIUS).max(MOVED * self.bound_ratio?).log2().ceil().exp2();
         let known = self.over?;
         // Sizes are counted up to a power of two: of larger errors all values that no rounding explains count.
@@ -126,7 +126,7 @@ fn allowed(known: f64, unit: f64) -> f64 {
 /// Returns the largest figure expected in another build, for counts and for figures from perturbed runs: one
 /// more run may double the largest.
 fn doubled(known: f64, unit: f64) -> f64 {
-    (Floor::NEAR * known).max(known + 2.0 * unit)
+    (NoiseFloor::NEAR * known).max(known + 2.0 * unit)
 }
 
 fn most(a: Option<f64>, b: Option<f64>) -> Option<f64> {

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::compare::{Known, Verdict};
+use crate::compare::{Verdict, Waiver};
 use crate::error::{Error, Result};
-use crate::ratchet::baseline::{Baseline, Compared, DumpEntry, Entry, Group, TODO};
-use crate::ratchet::blocks::{At, Block};
-use crate::ratchet::size::Size;
-use crate::report::{Report, Seen, SeenDump, SeenRow};
+use crate::ratchet::baseline::{Baseline, ComparedSites, DumpEntry, TODO, WaivedFailure, WaiverGroup};
+use crate::ratchet::blocks::{LayerAndPass, SiteBlock};
+use crate::ratchet::size::FailureSize;
+use crate::report::{RecordedDump, RecordedReport, RecordedRow, Report};
 
 /// Makes a baseline from a report that was not yet compared with one. Failures of `old` keep their reason
 /// while they are the same; new ones need a reason from a person. Bit-identical sites stay required; with
@@ -16,8 +16,8 @@ use crate::report::{Report, Seen, SeenDump, SeenRow};
 /// # Errors
 /// If nothing was compared.
 pub fn updated(report: &Report, old: &Baseline, today: &str, bits: bool) -> Result<Baseline> {
-    let seen = Seen::of(report);
-    let has_nothing = |dump: &&SeenDump| dump.rows.is_empty();
+    let seen = RecordedReport::of(report);
+    let has_nothing = |dump: &&RecordedDump| dump.rows.is_empty();
     if seen.dumps.is_empty() || seen.dumps.iter().any(|dump| has_nothing(&dump)) {
         return Err(Error::Usage("nothing was compared, so the baseline was not changed".to_owned()));
     }
@@ -27,33 +27,34 @@ pub fn updated(report: &Report, old: &Baseline, today: &str, bits: bool) -> Resu
     Ok(Baseline { dumps, known: known(&seen, old, today) })
 }
 
-fn entry(dump: &SeenDump, old: &Baseline, bits: bool) -> DumpEntry {
+fn entry(dump: &RecordedDump, old: &Baseline, bits: bool) -> DumpEntry {
     let before = old.dumps.iter().find(|before| before.name == dump.name);
-    let was_demanded =
-        |row: &SeenRow| before.is_some_and(|before| before.identical.iter().any(|block| block.contains(row)));
+    let was_demanded = |row: &RecordedRow| {
+        before.is_some_and(|before| before.identical.iter().any(|block| block.contains(row)))
+    };
     let identical = dump.rows.iter().filter(|row| row.is_identical && (bits || was_demanded(row)));
     DumpEntry {
         name: dump.name.clone(),
         model: dump.model.clone(),
         sha256: dump.sha256.clone(),
         judged: Some(dump.judged.clone()),
-        compared: Compared::of(dump),
-        identical: Block::of(identical.map(place)),
+        compared: ComparedSites::of(dump),
+        identical: SiteBlock::of(identical.map(place)),
     }
 }
 
-fn place(row: &SeenRow) -> (&str, At) {
+fn place(row: &RecordedRow) -> (&str, LayerAndPass) {
     (&row.tap, (row.layer, row.pass))
 }
 
 /// The groups of the old baseline with what of them still fails, then one without a reason for each cause that is new.
-fn known(seen: &Seen, old: &Baseline, today: &str) -> Vec<Group> {
-    let mut kept: Vec<Vec<(&Entry, Vec<&SeenRow>)>> =
+fn known(seen: &RecordedReport, old: &Baseline, today: &str) -> Vec<WaiverGroup> {
+    let mut kept: Vec<Vec<(&WaivedFailure, Vec<&RecordedRow>)>> =
         old.known.iter().map(|group| group.rows.iter().map(|entry| (entry, Vec::new())).collect()).collect();
-    let mut new: BTreeMap<Option<&str>, Vec<(&SeenDump, &SeenRow)>> = BTreeMap::new();
+    let mut new: BTreeMap<Option<&str>, Vec<(&RecordedDump, &RecordedRow)>> = BTreeMap::new();
     for dump in &seen.dumps {
         for row in dump.rows.iter().filter(|row| row.verdict == Verdict::Fail) {
-            let is_same = |entry: &Entry| entry.judge(&dump.name, row) == Some(None);
+            let is_same = |entry: &WaivedFailure| entry.judge(&dump.name, row) == Some(None);
             match kept.iter_mut().flatten().find(|(entry, _)| is_same(entry)) {
                 Some((_, rows)) => rows.push(row),
                 None => new.entry(row.cause.as_deref()).or_default().push((dump, row)),
@@ -62,12 +63,12 @@ fn known(seen: &Seen, old: &Baseline, today: &str) -> Vec<Group> {
     }
     let kept = old.known.iter().zip(kept).map(|(group, rows)| {
         let rows = rows.into_iter().flat_map(|(entry, rows)| still(entry, &rows)).collect();
-        Group { said: group.said.clone(), rows }
+        WaiverGroup { said: group.said.clone(), rows }
     });
-    let todo = || Known { reason: TODO.to_owned(), link: String::new(), expires: today.to_owned() };
-    let new = new.into_values().map(|rows| Group { said: todo(), rows: entries(&rows) });
+    let todo = || Waiver { reason: TODO.to_owned(), link: String::new(), expires: today.to_owned() };
+    let new = new.into_values().map(|rows| WaiverGroup { said: todo(), rows: entries(&rows) });
     let groups = kept.chain(new).filter(|group| !group.rows.is_empty());
-    let mut groups: Vec<Group> = groups.collect();
+    let mut groups: Vec<WaiverGroup> = groups.collect();
     for group in &mut groups {
         group.rows.sort_by_key(|entry| (entry.dump.clone(), entry.block.to_string()));
     }
@@ -75,36 +76,37 @@ fn known(seen: &Seen, old: &Baseline, today: &str) -> Vec<Group> {
 }
 
 /// Returns the part of an entry that still fails. The figures stay unless they have become much better.
-fn still(entry: &Entry, rows: &[&SeenRow]) -> Vec<Entry> {
+fn still(entry: &WaivedFailure, rows: &[&RecordedRow]) -> Vec<WaivedFailure> {
     let noise = rows.iter().fold([0.0; 2], |[all, one], row| [row.noise[0].max(all), row.noise[1].max(one)]);
     let size = of(rows.iter().copied()).kept_as(entry.size, noise);
-    let blocks = Block::of(rows.iter().map(|row| place(row))).into_iter();
-    blocks.map(|block| Entry { block, size, ..entry.clone() }).collect()
+    let blocks = SiteBlock::of(rows.iter().map(|row| place(row))).into_iter();
+    blocks.map(|block| WaivedFailure { block, size, ..entry.clone() }).collect()
 }
 
 /// A line for each tap and layer, or for each tap where one cause was found in all layers.
-fn entries(rows: &[(&SeenDump, &SeenRow)]) -> Vec<Entry> {
-    let mut lines: BTreeMap<(&str, &str, Option<usize>), Vec<&SeenRow>> = BTreeMap::new();
+fn entries(rows: &[(&RecordedDump, &RecordedRow)]) -> Vec<WaivedFailure> {
+    let mut lines: BTreeMap<(&str, &str, Option<usize>), Vec<&RecordedRow>> = BTreeMap::new();
     for (dump, row) in rows {
         let layer = row.layer.filter(|_| row.cause.is_none());
         lines.entry((&dump.name, &row.tap, layer)).or_default().push(row);
     }
-    let line = |((dump, _, _), rows): ((&str, &str, Option<usize>), Vec<&SeenRow>)| {
+    let line = |((dump, _, _), rows): ((&str, &str, Option<usize>), Vec<&RecordedRow>)| {
         let size = of(rows.iter().copied());
         let cause = rows[0].cause.clone();
-        let blocks = Block::of(rows.into_iter().map(place)).into_iter();
-        let entries = blocks.map(|block| Entry { dump: dump.to_owned(), block, cause: cause.clone(), size });
+        let blocks = SiteBlock::of(rows.into_iter().map(place)).into_iter();
+        let entries =
+            blocks.map(|block| WaivedFailure { dump: dump.to_owned(), block, cause: cause.clone(), size });
         entries.collect::<Vec<_>>()
     };
     lines.into_iter().flat_map(line).collect()
 }
 
 /// The largest figures of rows, with two digits: rounded up, so that the same run is within them.
-fn of<'r>(rows: impl Iterator<Item = &'r SeenRow>) -> Size {
-    let size = rows.map(Size::of).reduce(Size::or).unwrap_or_default();
+fn of<'r>(rows: impl Iterator<Item = &'r RecordedRow>) -> FailureSize {
+    let size = rows.map(FailureSize::of).reduce(FailureSize::or).unwrap_or_default();
     let [bound_ratio, rel_l2, max_scaled, sigmas] =
         [size.bound_ratio, size.rel_l2, size.max_scaled, size.sigmas].map(|figure| figure.map(two_digits));
-    Size { bound_ratio, rel_l2, max_scaled, sigmas, ..size }
+    FailureSize { bound_ratio, rel_l2, max_scaled, sigmas, ..size }
 }
 
 fn two_digits(figure: f64) -> f64 {

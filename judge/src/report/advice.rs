@@ -3,10 +3,10 @@
 use std::iter::once;
 
 use crate::checkpoint::{Checkpoint, Point, Site};
-use crate::compare::{Row, Verdict};
+use crate::compare::{SiteResult, Verdict};
 use crate::diagnose::Mode;
+use crate::report::command_line::same_command;
 use crate::report::text;
-use crate::report::typed::same_command;
 use crate::report::{Comparison, Report};
 
 /// The commands worth running after this outcome, without the program's name; none after a pass.
@@ -69,7 +69,7 @@ fn remedy_of_gaps(result: &Comparison) -> String {
 
 /// The taps between a row and the values that it was judged from, in data-flow order: what a dump that holds them is
 /// judged at. An architecture may lack some of the taps that there are; those named every one has, or every mixture of experts.
-fn between(row: &Row, is_mixture: bool) -> Vec<Point> {
+fn between(row: &SiteResult, is_mixture: bool) -> Vec<Point> {
     let exists = |point: &&Point| !(if is_mixture { point.is_of_one_block() } else { point.is_of_experts() });
     let mut found = Vec::new();
     let mut ahead = vec![row.site.point];
@@ -103,7 +103,7 @@ fn list(points: &[Point]) -> String {
 
 /// Returns the command that also measures local errors, if a row is undetermined by its accumulated error
 /// alone.
-fn introduced(result: &Comparison, row: &Row) -> Option<Vec<String>> {
+fn introduced(result: &Comparison, row: &SiteResult) -> Option<Vec<String>> {
     let is_total = result.outcome.subject.mode == Mode::Accumulated && row.site.point != Point::Generated;
     let can_run = !result.is_of_dumps() && !result.outcome.subject.is_case;
     (is_total && can_run && row.floor.is_some()).then(|| narrowed(result, row.site))

@@ -24,7 +24,7 @@ const TAPS: usize = 8;
 const MOST: usize = 4096;
 
 #[derive(Serialize)]
-struct Agent {
+struct AgentReport {
     schema: &'static str,
     version: u32,
     verdict: &'static str,
@@ -42,7 +42,7 @@ struct AgentDump {
     verdict: &'static str,
     /// The fault, or the reason why it could not be judged; null after a pass.
     sentence: Option<String>,
-    first: Option<First>,
+    first: Option<FirstWrongSite>,
     cause: Option<AgentCause>,
     /// Causes of other wrong sites: an engine may have several faults.
     other_causes: Vec<OtherCause>,
@@ -62,7 +62,7 @@ struct AgentDump {
 
 /// The first wrong site.
 #[derive(Serialize)]
-struct First {
+struct FirstWrongSite {
     tap: &'static str,
     checkpoint: String,
     layer: Option<usize>,
@@ -93,7 +93,7 @@ struct OtherCause {
     at: String,
 }
 
-impl Agent {
+impl AgentReport {
     /// Leaves out the last entry of a list that can be missed; false if there is none.
     fn shorten(&mut self) -> bool {
         let Some(dump) = &mut self.dump else { return false };
@@ -107,7 +107,7 @@ impl Agent {
 pub fn agent(report: &Report) -> String {
     let worst = report.results.iter().rev().max_by_key(|result| result.outcome.verdict);
     let bad = report.results.iter().filter(|result| !result.outcome.verdict.is_good()).count();
-    let mut agent = Agent {
+    let mut agent = AgentReport {
         schema: SCHEMA,
         version: VERSION,
         verdict: report.verdict().name(),
@@ -139,7 +139,7 @@ fn dump(report: &Report, result: &Comparison) -> AgentDump {
         name: short(&outcome.subject.name),
         verdict: outcome.verdict.name(),
         sentence: is_bad.then(|| short(&headline::sentence(outcome))),
-        first: first.map(|row| First {
+        first: first.map(|row| FirstWrongSite {
             tap: row.site.point.name(),
             checkpoint: row.checkpoint().to_string(),
             layer: row.site.layer,

@@ -1,8 +1,8 @@
 //! One line of the tables for people: a checkpoint of one dump, or of all dumps of an architecture.
 
 use crate::checkpoint::{Checkpoint, Site, ValueKind};
-use crate::compare::{Explained, Row, Verdict};
-use crate::diagnose::{Outcome, Summary};
+use crate::compare::{RoundingEvaluation, SiteResult, Verdict};
+use crate::diagnose::{CheckpointSummary, Outcome};
 use crate::measure::{Errors, larger};
 
 /// A checkpoint: its first divergence where the engines diverge first, else the worst of all its sites.
@@ -26,28 +26,30 @@ impl CheckpointLine {
     /// Returns the lines of a dump, in the order of the checkpoints.
     pub fn of(outcome: &Outcome, checkpoints: &[Checkpoint]) -> Vec<Self> {
         let first = outcome.first_divergence();
-        let line = |summary: Summary<'_>| match first.filter(|row| row.checkpoint() == summary.checkpoint) {
+        let line = |summary: CheckpointSummary<'_>| match first
+            .filter(|row| row.checkpoint() == summary.checkpoint)
+        {
             Some(first) => Self::first_divergence(&summary, first),
             None => Self::worst(&summary),
         };
         outcome.summaries(checkpoints).into_iter().map(line).collect()
     }
 
-    fn first_divergence(summary: &Summary<'_>, first: &Row) -> Self {
+    fn first_divergence(summary: &CheckpointSummary<'_>, first: &SiteResult) -> Self {
         Self {
             is_culprit: true,
             site: Some(first.site),
             tolerance: Some(first.tolerance.max_abs),
             local: first.local.as_ref().map(|found| found.errors),
             bound_ratio: first.bound_ratio(),
-            over: first.explained.as_ref().map(Explained::over),
+            over: first.explained.as_ref().map(RoundingEvaluation::over),
             accumulated: first.accumulated.as_ref().map(|found| found.errors),
             ..Self::worst(summary)
         }
     }
 
     /// Returns the line of a checkpoint's worst site.
-    pub fn worst(summary: &Summary<'_>) -> Self {
+    pub fn worst(summary: &CheckpointSummary<'_>) -> Self {
         Self {
             checkpoint: summary.checkpoint,
             verdict: summary.verdict,

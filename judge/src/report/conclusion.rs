@@ -3,15 +3,15 @@
 
 use std::iter::{once, repeat};
 
-use crate::compare::{Gate, Row, Verdict};
+use crate::compare::{Gate, SiteResult, Verdict};
 use crate::diagnose::Outcome;
-use crate::report::paint::Paint;
+use crate::report::terminal_style::TerminalStyle;
 use crate::report::text::WIDTH;
 use crate::report::text::{self, bound, clean, count, fit, value};
 use crate::report::{Comparison, Report, advice, likelihoods};
 
 /// The verdict of every reference, then a paragraph for each that is not a pass.
-pub fn lines(report: &Report, paint: Paint) -> Vec<String> {
+pub fn lines(report: &Report, paint: TerminalStyle) -> Vec<String> {
     if report.results.is_empty() {
         return verdicts(report, paint);
     }
@@ -27,7 +27,7 @@ pub fn lines(report: &Report, paint: Paint) -> Vec<String> {
 }
 
 /// The verdicts alone.
-pub fn verdicts(report: &Report, paint: Paint) -> Vec<String> {
+pub fn verdicts(report: &Report, paint: TerminalStyle) -> Vec<String> {
     let widths = Widths::of(report);
     let each = report.results.iter().flat_map(|result| verdict(&result.outcome, &widths, paint));
     each.chain(whole(report)).collect()
@@ -77,7 +77,7 @@ fn verdict_word(verdict: Verdict) -> &'static str {
 }
 
 /// "pass  llama.cpp-q8_0  412 taps explained by rounding".
-fn verdict(outcome: &Outcome, widths: &Widths, paint: Paint) -> Vec<String> {
+fn verdict(outcome: &Outcome, widths: &Widths, paint: TerminalStyle) -> Vec<String> {
     let word = verdict_word(outcome.verdict);
     let name = short_name(outcome);
     let indent = |text: &str, width: usize| " ".repeat(width.saturating_sub(text::width(text)) + 2);
@@ -119,7 +119,7 @@ fn sentence(outcome: &Outcome) -> String {
 }
 
 /// Returns a titled list of facts about the first failure, and the next commands.
-fn details(report: &Report, result: &Comparison, paint: Paint) -> Vec<String> {
+fn details(report: &Report, result: &Comparison, paint: TerminalStyle) -> Vec<String> {
     let outcome = &result.outcome;
     let name = short_name(outcome);
     let (title, mut facts) = match (outcome.verdict, outcome.first_divergence()) {
@@ -141,7 +141,7 @@ fn label(name: &str) -> String {
     format!("  {name:<10}")
 }
 
-fn divergence(outcome: &Outcome, row: &Row) -> Vec<(&'static str, String)> {
+fn divergence(outcome: &Outcome, row: &SiteResult) -> Vec<(&'static str, String)> {
     let worst = row.judged().and_then(|found| found.worst.as_ref());
     let because = outcome.findings.iter().map(|finding| text::finding(finding, row.site));
     let facts = [
@@ -170,14 +170,14 @@ fn doubt(result: &Comparison) -> Vec<(&'static str, String)> {
 }
 
 /// Describes the accumulated error before the first divergence.
-fn before(rows: &[Row]) -> String {
+fn before(rows: &[SiteResult]) -> String {
     if rows.is_empty() {
         return "nothing: this is the first tap compared".into();
     }
     if rows.iter().all(|row| row.accumulated.is_none()) {
         return "accumulated error not measured".into();
     }
-    let is_fine = |row: &&Row| row.accumulated.is_some() && row.verdict.is_good() && !row.has_grown();
+    let is_fine = |row: &&SiteResult| row.accumulated.is_some() && row.verdict.is_good() && !row.has_grown();
     let fine = rows.iter().filter(is_fine).count();
     let taps = count(rows.len(), "tap");
     let all = format!("accumulated error within tolerance at {fine} of {taps}");
@@ -188,7 +188,7 @@ fn before(rows: &[Row]) -> String {
 }
 
 /// Returns the site and error of a row whose accumulated error is above the tolerance.
-fn grown(row: &Row) -> Option<String> {
+fn grown(row: &SiteResult) -> Option<String> {
     let error = row.accumulated.as_ref().filter(|_| row.has_grown())?.errors.max_abs;
     Some(format!("{}: {error:.2e}, {} allowed", text::site(row), bound(row.tolerance.max_abs)))
 }

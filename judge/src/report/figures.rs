@@ -9,38 +9,38 @@ use crate::measure::{
 
 /// The results of one comparison.
 #[derive(Serialize, Deserialize)]
-pub struct Figured {
+pub struct MeasurementRow {
     #[serde(flatten)]
-    figures: Figures,
+    figures: ErrorFigures,
     elements: usize,
     identical: usize,
     nonfinite: NonfiniteRow,
-    zero: Zero,
+    zero: ZeroRow,
     #[serde(flatten)]
-    element: Element,
+    element: ElementRow,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     agreement: Option<AgreementRow>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tops: Option<TopsRow>,
 }
 
-impl From<&Measurement> for Figured {
+impl From<&Measurement> for MeasurementRow {
     fn from(found: &Measurement) -> Self {
         Self {
-            figures: Figures::from(found.errors),
+            figures: ErrorFigures::from(found.errors),
             elements: found.elements,
             identical: found.identical,
             nonfinite: found.nonfinite.into(),
-            zero: Zero { candidate: found.candidate_all_zero, reference: found.reference_all_zero },
-            element: Element::new(Some(found)),
+            zero: ZeroRow { candidate: found.candidate_all_zero, reference: found.reference_all_zero },
+            element: ElementRow::new(Some(found)),
             agreement: found.agreement.as_ref().map(AgreementRow::from),
             tops: found.tops.as_deref().map(TopsRow::from),
         }
     }
 }
 
-impl From<Figured> for Measurement {
-    fn from(row: Figured) -> Self {
+impl From<MeasurementRow> for Measurement {
+    fn from(row: MeasurementRow) -> Self {
         Self {
             errors: row.figures.into(),
             elements: row.elements,
@@ -59,13 +59,13 @@ impl From<Figured> for Measurement {
 /// The predictions of both sides after each position; each list has one entry per position.
 #[derive(Serialize, Deserialize)]
 struct AgreementRow {
-    kl_mean: Number,
-    kl_max: Number,
+    kl_mean: JsonNumber,
+    kl_max: JsonNumber,
     same_top: Option<usize>,
     rows: Vec<usize>,
-    max_delta: Vec<Number>,
-    kl: Vec<Number>,
-    covered: Vec<Number>,
+    max_delta: Vec<JsonNumber>,
+    kl: Vec<JsonNumber>,
+    covered: Vec<JsonNumber>,
     top: Vec<Option<bool>>,
     #[serde(alias = "beyond")]
     over: Vec<Option<bool>>,
@@ -75,8 +75,8 @@ impl From<&Agreement> for AgreementRow {
     fn from(agreement: &Agreement) -> Self {
         let Agreement { places } = agreement;
         let numbers =
-            |of: fn(&PositionAgreement) -> f64| places.iter().map(|place| Number(of(place))).collect();
-        let [kl_mean, kl_max] = agreement.divergence().map(Number);
+            |of: fn(&PositionAgreement) -> f64| places.iter().map(|place| JsonNumber(of(place))).collect();
+        let [kl_mean, kl_max] = agreement.divergence().map(JsonNumber);
         Self {
             kl_mean,
             kl_max,
@@ -93,7 +93,7 @@ impl From<&Agreement> for AgreementRow {
 
 impl From<AgreementRow> for Agreement {
     fn from(found: AgreementRow) -> Self {
-        let number = |list: &[Number], at: usize| list.get(at).map_or(f64::NAN, |number| number.0);
+        let number = |list: &[JsonNumber], at: usize| list.get(at).map_or(f64::NAN, |number| number.0);
         let told = |list: &[Option<bool>], at: usize| list.get(at).copied().flatten();
         let place = |(at, &row)| PositionAgreement {
             row,
@@ -110,7 +110,7 @@ impl From<AgreementRow> for Agreement {
 /// The tokens that lead, by both sides.
 #[derive(Serialize, Deserialize)]
 struct TopsRow {
-    kl: Number,
+    kl: JsonNumber,
     candidate: Vec<LikelyRow>,
     reference: Vec<LikelyRow>,
 }
@@ -118,16 +118,16 @@ struct TopsRow {
 #[derive(Serialize, Deserialize)]
 struct LikelyRow {
     token: u32,
-    probability: Number,
+    probability: JsonNumber,
 }
 
 impl From<&Tops> for TopsRow {
     fn from(tops: &Tops) -> Self {
         let rows = |side: &[(u32, f64)]| {
-            side.iter().map(|&(token, p)| LikelyRow { token, probability: Number(p) }).collect()
+            side.iter().map(|&(token, p)| LikelyRow { token, probability: JsonNumber(p) }).collect()
         };
         Self {
-            kl: Number(tops.divergence),
+            kl: JsonNumber(tops.divergence),
             candidate: rows(&tops.candidate),
             reference: rows(&tops.reference),
         }
@@ -164,32 +164,32 @@ impl From<NonfiniteRow> for NonfiniteCounts {
 
 /// Flags for sides whose compared elements are all zero.
 #[derive(Serialize, Deserialize)]
-struct Zero {
+struct ZeroRow {
     candidate: bool,
     reference: bool,
 }
 
 /// The element that is furthest off.
 #[derive(Serialize, Deserialize)]
-pub struct Element {
+pub struct ElementRow {
     worst_index: Option<Vec<usize>>,
-    candidate: Option<Number>,
-    reference: Option<Number>,
+    candidate: Option<JsonNumber>,
+    reference: Option<JsonNumber>,
 }
 
-impl Element {
+impl ElementRow {
     pub fn new(found: Option<&Measurement>) -> Self {
         let worst: Option<&WorstElement> = found.and_then(|found| found.worst.as_ref());
         Self {
             worst_index: worst.map(|worst| worst.index.clone()),
-            candidate: worst.map(|worst| Number(worst.candidate)),
-            reference: worst.map(|worst| Number(worst.reference)),
+            candidate: worst.map(|worst| JsonNumber(worst.candidate)),
+            reference: worst.map(|worst| JsonNumber(worst.reference)),
         }
     }
 }
 
-impl From<Element> for Option<WorstElement> {
-    fn from(row: Element) -> Self {
+impl From<ElementRow> for Option<WorstElement> {
+    fn from(row: ElementRow) -> Self {
         Some(WorstElement {
             index: row.worst_index?,
             candidate: row.candidate?.0,
@@ -200,32 +200,32 @@ impl From<Element> for Option<WorstElement> {
 
 /// The error figures, flattened into a row's fields.
 #[derive(Serialize, Deserialize)]
-pub struct Figures {
-    max_abs: Number,
-    mean_abs: Number,
-    cosine: Number,
-    rel_l2: Number,
-    max_rel_rms: Number,
-    max_scaled: Number,
-    past_neighbour: Number,
+pub struct ErrorFigures {
+    max_abs: JsonNumber,
+    mean_abs: JsonNumber,
+    cosine: JsonNumber,
+    rel_l2: JsonNumber,
+    max_rel_rms: JsonNumber,
+    max_scaled: JsonNumber,
+    past_neighbour: JsonNumber,
 }
 
-impl From<Errors> for Figures {
+impl From<Errors> for ErrorFigures {
     fn from(errors: Errors) -> Self {
         Self {
-            max_abs: Number(errors.max_abs),
-            mean_abs: Number(errors.mean_abs),
-            cosine: Number(errors.cosine),
-            rel_l2: Number(errors.rel_l2),
-            max_rel_rms: Number(errors.max_rel_rms),
-            max_scaled: Number(errors.max_scaled),
-            past_neighbour: Number(errors.past_neighbour),
+            max_abs: JsonNumber(errors.max_abs),
+            mean_abs: JsonNumber(errors.mean_abs),
+            cosine: JsonNumber(errors.cosine),
+            rel_l2: JsonNumber(errors.rel_l2),
+            max_rel_rms: JsonNumber(errors.max_rel_rms),
+            max_scaled: JsonNumber(errors.max_scaled),
+            past_neighbour: JsonNumber(errors.past_neighbour),
         }
     }
 }
 
-impl From<Figures> for Errors {
-    fn from(row: Figures) -> Self {
+impl From<ErrorFigures> for Errors {
+    fn from(row: ErrorFigures) -> Self {
         Self {
             max_abs: row.max_abs.0,
             mean_abs: row.mean_abs.0,
@@ -240,9 +240,9 @@ impl From<Figures> for Errors {
 
 /// A number; JSON has no NaN and no infinity, so these are the strings "nan", "inf" and "-inf".
 #[derive(Clone, Copy)]
-pub struct Number(pub f64);
+pub struct JsonNumber(pub f64);
 
-impl Serialize for Number {
+impl Serialize for JsonNumber {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.0 {
             number if number.is_nan() => serializer.serialize_str("nan"),
@@ -253,17 +253,17 @@ impl Serialize for Number {
     }
 }
 
-impl<'de> Deserialize<'de> for Number {
+impl<'de> Deserialize<'de> for JsonNumber {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged)]
-        enum Written {
+        enum JsonValue {
             Finite(f64),
             Word(String),
         }
-        match Written::deserialize(deserializer)? {
-            Written::Finite(number) => Ok(Self(number)),
-            Written::Word(word) => match word.as_str() {
+        match JsonValue::deserialize(deserializer)? {
+            JsonValue::Finite(number) => Ok(Self(number)),
+            JsonValue::Word(word) => match word.as_str() {
                 "nan" => Ok(Self(f64::NAN)),
                 "inf" => Ok(Self(f64::INFINITY)),
                 "-inf" => Ok(Self(f64::NEG_INFINITY)),

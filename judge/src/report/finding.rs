@@ -6,25 +6,25 @@ use crate::change::CauseKind;
 use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::compare::Verdict;
 use crate::diagnose::Finding;
-use crate::report::rows::Place;
-use crate::report::words::Named;
+use crate::report::enum_name::EnumName;
+use crate::report::rows::SiteRow;
 use crate::report::{Comparison, headline};
 
 /// The explanation of a failure.
 #[derive(Serialize, Deserialize)]
 pub(super) struct FindingRow {
-    kind: Named<CauseKind>,
-    stage: Named<Checkpoint>,
+    kind: EnumName<CauseKind>,
+    stage: EnumName<Checkpoint>,
     #[serde(flatten)]
-    place: Place,
-    taps: Vec<Named<Point>>,
+    place: SiteRow,
+    taps: Vec<EnumName<Point>>,
     layers: Vec<usize>,
     key: Option<String>,
     reference: Option<String>,
     candidate: Option<String>,
     what: String,
     #[serde(default)]
-    places: Vec<Place>,
+    places: Vec<SiteRow>,
     #[serde(default)]
     supposed: Option<String>,
     /// The command that judges again with the cause supposed.
@@ -32,7 +32,7 @@ pub(super) struct FindingRow {
     confirm: Option<String>,
     /// The verdict of that command, if it was tried.
     #[serde(default)]
-    confirmed: Option<Named<Verdict>>,
+    confirmed: Option<EnumName<Verdict>>,
     verified_on: Vec<String>,
     remaining: Vec<String>,
     excluded: Vec<String>,
@@ -49,19 +49,19 @@ impl From<&Finding> for FindingRow {
     fn from(finding: &Finding) -> Self {
         let finding = finding.clone();
         Self {
-            kind: Named(finding.kind),
-            stage: Named(finding.site.point.checkpoint()),
-            place: Place::from(finding.site),
-            taps: finding.points.into_iter().map(Named).collect(),
+            kind: EnumName(finding.kind),
+            stage: EnumName(finding.site.point.checkpoint()),
+            place: SiteRow::from(finding.site),
+            taps: finding.points.into_iter().map(EnumName).collect(),
             layers: finding.layers,
             key: finding.key,
             reference: finding.reference,
             candidate: finding.candidate,
             what: finding.what,
-            places: finding.sites.into_iter().map(Place::from).collect(),
+            places: finding.sites.into_iter().map(SiteRow::from).collect(),
             supposed: finding.supposed,
             confirm: None,
-            confirmed: finding.confirmed.map(Named),
+            confirmed: finding.confirmed.map(EnumName),
             verified_on: finding.verified_on,
             remaining: finding.remaining,
             excluded: finding.excluded,

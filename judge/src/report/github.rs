@@ -1,6 +1,6 @@
 //! The report as annotations of a GitHub job: one workflow command for each reference that is no pass, and for the whole.
 
-use crate::compare::{Row, Verdict};
+use crate::compare::{SiteResult, Verdict};
 use crate::diagnose::Outcome;
 use crate::report::text::{self, clean};
 use crate::report::{Comparison, Report};
@@ -49,7 +49,7 @@ fn of(result: &Comparison) -> Option<String> {
     }
 }
 
-fn divergence(outcome: &Outcome, row: &Row) -> String {
+fn divergence(outcome: &Outcome, row: &SiteResult) -> String {
     let place = format!("{}: {}", text::place(row), text::fault(row));
     let exactly = Some(text::exactly(row).1).filter(|exactly| !exactly.is_empty());
     let found = outcome.findings.iter().map(|finding| text::finding(finding, row.site));

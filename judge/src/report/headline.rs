@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::change::CauseKind;
 use crate::checkpoint::{Point, Site};
-use crate::compare::{Role, Row, Verdict};
+use crate::compare::{Role, SiteResult, Verdict};
 use crate::diagnose::{Finding, Outcome};
-use crate::report::paint::Paint;
+use crate::report::terminal_style::TerminalStyle;
 use crate::report::text::{self, WIDTH, clean, count, fit};
 use crate::report::{Comparison, Report, advice};
 
@@ -19,7 +19,7 @@ enum Predicate {
 }
 
 /// The lines before the table; `page` is the path of `report.html`, if it is written.
-pub fn lines(report: &Report, page: Option<&str>, paint: Paint) -> Vec<String> {
+pub fn lines(report: &Report, page: Option<&str>, paint: TerminalStyle) -> Vec<String> {
     let mut bad: Vec<&Comparison> =
         report.results.iter().filter(|result| !result.outcome.verdict.is_good()).collect();
     bad.sort_by_key(|result| std::cmp::Reverse(result.outcome.verdict));
@@ -58,7 +58,7 @@ fn word(verdict: Verdict) -> String {
     verdict.name().to_uppercase()
 }
 
-fn painted(mut lines: Vec<String>, verdict: Verdict, paint: Paint) -> Vec<String> {
+fn painted(mut lines: Vec<String>, verdict: Verdict, paint: TerminalStyle) -> Vec<String> {
     if let Some(first) = lines.first_mut() {
         let name = word(verdict);
         *first = first.replacen(&name, &paint.verdict(verdict, &name), 1);
@@ -76,19 +76,18 @@ fn of_a_pass(report: &Report) -> String {
 }
 
 /// The lines on one dump: its sentence, the cause with the command that confirms it, and the page.
-fn told(result: &Comparison, page: Option<&str>, paint: Paint) -> Vec<String> {
+fn told(result: &Comparison, page: Option<&str>, paint: TerminalStyle) -> Vec<String> {
     let outcome = &result.outcome;
-    let cause = outcome.cause().filter(|cause| !is_refuted(cause));
     let head = format!("{}  ", word(outcome.verdict));
     let mut lines = painted(text::wrap(&head, &sentence(outcome), WIDTH), outcome.verdict, paint);
     let margin = " ".repeat(head.len().min(MARGIN.len()));
-    if let Some(cause) = cause.filter(|_| outcome.verdict == Verdict::Fail) {
+    let causes = leading_causes(outcome);
+    for cause in &causes {
         let what = cause.what.split("; ").next().unwrap_or_default();
-        lines.extend(text::wrap(
-            &margin,
-            &format!("{what}; {}", extent(outcome, &cause.points, &cause.sites)),
-            WIDTH,
-        ));
+        let extent = extent(outcome, &cause.points, &cause.sites);
+        lines.extend(text::wrap(&margin, &format!("{what}; {extent}"), WIDTH));
+    }
+    if let Some(cause) = causes.first() {
         let verdict = cause.confirmed.map(|verdict| format!("   ({verdict})")).unwrap_or_default();
         let command = confirm_command(result, cause);
         lines.extend(command.map(|command| format!("{margin}confirm:  {command}{verdict}")));
@@ -97,12 +96,23 @@ fn told(result: &Comparison, page: Option<&str>, paint: Paint) -> Vec<String> {
     lines
 }
 
-/// One sentence on a dump that does not pass: its fault, or why it could not be judged.
+/// The causes to name first: those that a run has confirmed together, or else the first one, unless a run has refuted it.
+fn leading_causes(outcome: &Outcome) -> Vec<&Finding> {
+    if outcome.verdict != Verdict::Fail {
+        return Vec::new();
+    }
+    let confirmed = outcome.confirmed_causes();
+    let first = || outcome.cause().filter(|cause| !is_refuted(cause));
+    if confirmed.is_empty() { first().into_iter().collect() } else { confirmed }
+}
+
+/// One sentence on a dump that does not pass: its faults, or why it could not be judged.
 pub fn sentence(outcome: &Outcome) -> String {
-    let cause = outcome.cause().filter(|cause| is_asserted(cause));
-    match (outcome.verdict, outcome.first_divergence(), cause) {
-        (Verdict::Fail, _, Some(cause)) => of_cause(outcome, cause),
-        (Verdict::Fail, Some(row), None) => of_row(outcome, row, outcome.cause()),
+    let mut causes = leading_causes(outcome);
+    causes.retain(|cause| is_asserted(cause));
+    match (outcome.verdict, outcome.first_divergence()) {
+        (Verdict::Fail, _) if !causes.is_empty() => of_causes(outcome, &causes),
+        (Verdict::Fail, Some(row)) => of_row(outcome, row, outcome.cause()),
         _ => format!("{}: {}", name(outcome), outcome.reason.clone().unwrap_or_default()),
     }
 }
@@ -122,17 +132,20 @@ fn name(outcome: &Outcome) -> String {
     fit(&clean(&outcome.subject.name), WIDTH / 2)
 }
 
-fn of_cause(outcome: &Outcome, cause: &Finding) -> String {
-    let (name, is_judged) = (name(outcome), outcome.subject.role == Role::Candidate);
-    match predicate(cause.kind) {
-        Predicate::Setting(what) if is_judged => format!("{name} computes with the wrong {what}."),
-        Predicate::Setting(what) => format!("{name} computes with another {what} than our engine."),
-        Predicate::Act(act) if is_judged => format!("{name} {act}."),
-        Predicate::Act(act) => format!("{name}, compared with our engine, {act}."),
-    }
+fn of_causes(outcome: &Outcome, causes: &[&Finding]) -> String {
+    let is_judged = outcome.subject.role == Role::Candidate;
+    let act = |cause: &&Finding| match predicate(cause.kind) {
+        Predicate::Setting(what) if is_judged => format!("computes with the wrong {what}"),
+        Predicate::Setting(what) => format!("computes with another {what} than our engine"),
+        Predicate::Act(act) => act.to_owned(),
+    };
+    let mut acts: Vec<String> = causes.iter().map(act).collect();
+    acts.dedup();
+    let compared = if is_judged { "" } else { ", compared with our engine," };
+    format!("{}{compared} {}.", name(outcome), acts.join(", and "))
 }
 
-fn of_row(outcome: &Outcome, row: &Row, guess: Option<&Finding>) -> String {
+fn of_row(outcome: &Outcome, row: &SiteResult, guess: Option<&Finding>) -> String {
     let before = outcome.before_divergence().len();
     let before = match before {
         0 => "no earlier tap is recorded".to_owned(),
@@ -191,8 +204,18 @@ pub fn extent(outcome: &Outcome, points: &[Point], sites: &[Site]) -> String {
 /// The command that judges again with a cause supposed, if `--suppose` can express it.
 pub fn confirm_command(result: &Comparison, finding: &Finding) -> Option<String> {
     let cause = Some(finding).filter(|finding| finding.kind.is_cause())?;
-    let changes = cause.changes()?;
-    let supposed = changes.flat_map(|change| ["--suppose".to_owned(), change.to_owned()]);
+    let confirmed = || result.outcome.confirmed_causes();
+    // Causes that were confirmed together are supposed together.
+    let mut together =
+        finding.confirmed.filter(|verdict| verdict.is_good()).map_or(Vec::new(), |_| confirmed());
+    if together.is_empty() {
+        together.push(cause);
+    }
+    let mut changes: Vec<&str> = Vec::new();
+    for cause in together {
+        changes.extend(cause.changes()?.filter(|change| !changes.contains(change)).collect::<Vec<_>>());
+    }
+    let supposed = changes.into_iter().flat_map(|change| ["--suppose".to_owned(), change.to_owned()]);
     let command: Vec<String> = result.again.iter().cloned().chain(supposed).collect();
     Some(advice::shell(&command))
 }

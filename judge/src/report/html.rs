@@ -10,7 +10,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::format::commands;
-use crate::report::{Refusal, Report, advice, json};
+use crate::report::{Report, RunFailure, advice, json};
 
 const PAGE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
@@ -43,7 +43,7 @@ pub fn html(report: &Report) -> String {
 }
 
 /// The error as a page.
-pub fn refused(refusal: &Refusal) -> String {
+pub fn refused(refusal: &RunFailure) -> String {
     page(json::refused_value(refusal))
 }
 
@@ -52,11 +52,11 @@ fn page(mut report: Value) -> String {
     let verdict = report["verdict"].as_str().unwrap_or_default().to_uppercase();
     let model = report["model"]["name"].as_str().map(|name| format!(": {name}")).unwrap_or_default();
     let title = format!("xcheck {verdict}{model}");
-    Page { title: &title, in_words: "report.md", style: "", script: SCRIPT }.with(in_short(report))
+    HtmlPage { title: &title, in_words: "report.md", style: "", script: SCRIPT }.with(in_short(report))
 }
 
 /// A page that draws itself from the data that it holds.
-pub struct Page<'p> {
+pub struct HtmlPage<'p> {
     /// Title of the window.
     pub title: &'p str,
     /// Name of the file with the same content in words.
@@ -67,7 +67,7 @@ pub struct Page<'p> {
     pub script: &'p str,
 }
 
-impl Page<'_> {
+impl HtmlPage<'_> {
     /// The page. Only the style and the script that were put there may run, whatever names a file has.
     pub fn with(&self, report: Value) -> String {
         let (style, script) = (STYLE.to_owned() + self.style, scripts(self.script));

@@ -5,18 +5,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Serializer, Value};
 
 use crate::checkpoint::{Checkpoint, Point, Site};
-use crate::compare::{Gate, Role, Row, Verdict};
+use crate::compare::{Gate, Role, SiteResult, Verdict};
 use crate::diagnose::{Coverage, Mode, Outcome};
 use crate::report::checkpoint_line::CheckpointLine;
-use crate::report::figures::{Element, Figures, Number};
+use crate::report::enum_name::EnumName;
+use crate::report::figures::{ElementRow, ErrorFigures, JsonNumber};
 use crate::report::finding::FindingRow;
-use crate::report::lines::Lines;
-use crate::report::rows::{ExactRow, Place, ResultRow, Start, position, starts};
-use crate::report::sharded::ShardRow;
+use crate::report::json_layout::RowFormatter;
+use crate::report::rows::{ExactRow, ReportRow, SiteRow, StartRow, position, starts};
+use crate::report::shard_row::ShardRow;
 use crate::report::tokens::TokensRow;
-use crate::report::words::Named;
 use crate::report::{
-    ArchitectureSummary, Comparison, ModelRecord, Refusal, Report, Served, advice, headline,
+    ArchitectureSummary, Comparison, ModelRecord, Report, RunFailure, ServerReport, advice, headline,
 };
 
 pub(super) const SCHEMA: &str = "xcheck-report";
@@ -34,26 +34,26 @@ pub(super) fn check_version(schema: &str, version: u32) -> Result<(), String> {
 
 /// The report as JSON, one line break at its end.
 pub fn json(report: &Report) -> String {
-    File::new(report).text()
+    ReportFile::new(report).text()
 }
 
 /// Returns the report as a JSON value.
 pub fn value(report: &Report) -> Value {
-    File::new(report).value()
+    ReportFile::new(report).value()
 }
 
 /// The error as a value.
-pub fn refused_value(refusal: &Refusal) -> Value {
-    File::refused(refusal).value()
+pub fn refused_value(refusal: &RunFailure) -> Value {
+    ReportFile::refused(refusal).value()
 }
 
 /// The error as JSON, in the same form.
-pub fn refused(refusal: &Refusal) -> String {
-    File::refused(refusal).text()
+pub fn refused(refusal: &RunFailure) -> String {
+    ReportFile::refused(refusal).text()
 }
 
 #[derive(Serialize, Deserialize)]
-pub(super) struct File {
+pub(super) struct ReportFile {
     pub schema: String,
     pub version: u32,
     pub xcheck: Program,
@@ -63,20 +63,20 @@ pub(super) struct File {
     reason: Option<String>,
     /// The message of a run that came to no verdict.
     pub error: Option<String>,
-    model: Model,
+    model: ModelRow,
     /// Results of a server's own checks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub server: Option<Served>,
+    pub server: Option<ServerReport>,
     pub references: Vec<Reference>,
     /// The figures of each architecture, in a report of several models.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     architectures: Vec<ArchitectureRow>,
 }
 
-impl File {
+impl ReportFile {
     fn text(&self) -> String {
         let mut text = Vec::new();
-        let mut serializer = Serializer::with_formatter(&mut text, Lines::default());
+        let mut serializer = Serializer::with_formatter(&mut text, RowFormatter::default());
         self.serialize(&mut serializer).expect("every key is a string, every float a Number");
         String::from_utf8(text).expect("JSON is UTF-8") + "\n"
     }
@@ -95,23 +95,23 @@ impl File {
             verdict: report.verdict().name().to_owned(),
             reason: report.reason().map(str::to_owned),
             error: None,
-            model: Model::common(report),
+            model: ModelRow::common(report),
             server: report.served.clone(),
             references: references.map(|result| Reference::new(report, result)).collect(),
             architectures: report.rollup().iter().map(ArchitectureRow::new).collect(),
         }
     }
 
-    fn refused(refusal: &Refusal) -> Self {
+    fn refused(refusal: &RunFailure) -> Self {
         Self {
             schema: SCHEMA.to_owned(),
             version: VERSION,
             xcheck: Program::this(),
             command: refusal.command.clone(),
-            verdict: Refusal::WORD.to_owned(),
+            verdict: RunFailure::WORD.to_owned(),
             reason: None,
             error: Some(refusal.error.clone()),
-            model: Model::default(),
+            model: ModelRow::default(),
             server: None,
             references: Vec::new(),
             architectures: Vec::new(),
@@ -140,7 +140,7 @@ impl Program {
 
 /// A field is null where it is not known, or not the same for all references.
 #[derive(Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Model {
+pub(super) struct ModelRow {
     name: Option<String>,
     architecture: Option<String>,
     format: Option<String>,
@@ -148,7 +148,7 @@ pub(super) struct Model {
     sha256: Option<String>,
 }
 
-impl Model {
+impl ModelRow {
     fn new(model: &ModelRecord) -> Self {
         Self {
             name: Some(model.name.clone()),
@@ -188,16 +188,16 @@ impl Model {
 #[derive(Serialize, Deserialize)]
 pub(super) struct Reference {
     pub name: String,
-    pub producer: Producer,
-    pub model: Model,
+    pub producer: ProducerRow,
+    pub model: ModelRow,
     /// Numerics of our engine; for two dumps, the producer of the candidate.
     pub numerics: String,
     /// Role of the named dump.
-    pub role: Named<Role>,
-    pub mode: Named<Mode>,
+    pub role: EnumName<Role>,
+    pub mode: EnumName<Mode>,
     /// The criterion.
-    pub gate: Named<Gate>,
-    pub verdict: Named<Verdict>,
+    pub gate: EnumName<Gate>,
+    pub verdict: EnumName<Verdict>,
     pub reason: Option<String>,
     /// The failure in a sentence; null after a pass.
     #[serde(default)]
@@ -215,7 +215,7 @@ pub(super) struct Reference {
     #[serde(default)]
     pub tokens: TokensRow,
     pub checkpoints: Vec<CheckpointRow>,
-    pub results: Vec<ResultRow>,
+    pub results: Vec<ReportRow>,
     /// Data to merge the report of a shard with others.
     pub shard: Option<ShardRow>,
 }
@@ -226,13 +226,13 @@ impl Reference {
         let summaries = outcome.summaries(&report.checkpoints);
         Self {
             name: outcome.subject.name.clone(),
-            producer: Producer::new(outcome),
-            model: Model::new(&result.model),
+            producer: ProducerRow::new(outcome),
+            model: ModelRow::new(&result.model),
             numerics: outcome.subject.numerics.clone(),
-            role: Named(outcome.subject.role),
-            mode: Named(outcome.subject.mode),
-            gate: Named(outcome.subject.gate),
-            verdict: Named(outcome.verdict),
+            role: EnumName(outcome.subject.role),
+            mode: EnumName(outcome.subject.mode),
+            gate: EnumName(outcome.subject.gate),
+            verdict: EnumName(outcome.verdict),
             reason: outcome.reason.clone(),
             sentence: (!outcome.verdict.is_good()).then(|| headline::sentence(outcome)),
             notes: outcome.notes.clone(),
@@ -247,7 +247,7 @@ impl Reference {
                 .map(CheckpointLine::worst)
                 .map(|line| CheckpointRow::new(&line))
                 .collect(),
-            results: outcome.rows.iter().map(ResultRow::from).collect(),
+            results: outcome.rows.iter().map(ReportRow::from).collect(),
             shard: ShardRow::of(result),
         }
     }
@@ -259,21 +259,21 @@ fn remedy(result: &Comparison) -> Option<String> {
 }
 
 #[derive(Serialize, Deserialize)]
-pub(super) struct Producer {
+pub(super) struct ProducerRow {
     name: String,
     version: String,
     settings: Map<String, Value>,
 }
 
-impl Producer {
+impl ProducerRow {
     fn new(outcome: &Outcome) -> Self {
         let crate::dump::Producer { name, version, settings, rounding: _ } = outcome.subject.producer.clone();
         Self { name, version, settings }
     }
 }
 
-impl From<Producer> for crate::dump::Producer {
-    fn from(Producer { name, version, settings }: Producer) -> Self {
+impl From<ProducerRow> for crate::dump::Producer {
+    fn from(ProducerRow { name, version, settings }: ProducerRow) -> Self {
         Self { name, version, settings, rounding: None }
     }
 }
@@ -281,30 +281,30 @@ impl From<Producer> for crate::dump::Producer {
 /// The first row that fails, with the figures it fails by.
 #[derive(Serialize, Deserialize)]
 struct Divergence {
-    tap: Named<Point>,
-    checkpoint: Named<Checkpoint>,
+    tap: EnumName<Point>,
+    checkpoint: EnumName<Checkpoint>,
     layer: Option<usize>,
     pass: Option<usize>,
     position: Option<usize>,
     tokens: usize,
     judged: String,
-    since: Vec<Start>,
+    since: Vec<StartRow>,
     reason: Option<String>,
-    max_abs: Option<Number>,
+    max_abs: Option<JsonNumber>,
     #[serde(alias = "headroom")]
-    bound_ratio: Option<Number>,
+    bound_ratio: Option<JsonNumber>,
     exact: Option<ExactRow>,
-    tolerance: Number,
+    tolerance: JsonNumber,
     #[serde(flatten)]
-    element: Element,
+    element: ElementRow,
 }
 
 impl Divergence {
-    fn new(row: &Row) -> Self {
+    fn new(row: &SiteResult) -> Self {
         let Site { point, layer, pass } = row.site;
         Self {
-            tap: Named(point),
-            checkpoint: Named(row.checkpoint()),
+            tap: EnumName(point),
+            checkpoint: EnumName(row.checkpoint()),
             layer,
             pass,
             position: position(row),
@@ -312,11 +312,11 @@ impl Divergence {
             judged: if row.is_judged_by_accumulated() { "accumulated" } else { "local" }.to_owned(),
             since: starts(row),
             reason: row.reason.clone(),
-            max_abs: row.judged().map(|found| Number(found.errors.max_abs)),
-            bound_ratio: row.bound_ratio().map(Number),
+            max_abs: row.judged().map(|found| JsonNumber(found.errors.max_abs)),
+            bound_ratio: row.bound_ratio().map(JsonNumber),
             exact: row.explained.as_ref().map(|explained| ExactRow::from(explained).in_short()),
-            tolerance: Number(row.tolerance.max_abs),
-            element: Element::new(row.judged()),
+            tolerance: JsonNumber(row.tolerance.max_abs),
+            element: ElementRow::new(row.judged()),
         }
     }
 }
@@ -327,7 +327,7 @@ pub struct ArchitectureRow {
     architecture: String,
     models: Vec<String>,
     dumps: usize,
-    verdict: Named<Verdict>,
+    verdict: EnumName<Verdict>,
     checkpoints: Vec<CheckpointRow>,
 }
 
@@ -338,7 +338,7 @@ impl ArchitectureRow {
             architecture: summary.architecture.clone(),
             models: summary.models.iter().cloned().collect(),
             dumps: summary.dumps,
-            verdict: Named(summary.verdict),
+            verdict: EnumName(summary.verdict),
             checkpoints: summary.checkpoints.iter().map(CheckpointRow::new).collect(),
         }
     }
@@ -346,33 +346,33 @@ impl ArchitectureRow {
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct CheckpointRow {
-    pub checkpoint: Named<Checkpoint>,
+    pub checkpoint: EnumName<Checkpoint>,
     number: usize,
-    verdict: Named<Verdict>,
+    verdict: EnumName<Verdict>,
     #[serde(alias = "introduced")]
-    local: Option<Figures>,
+    local: Option<ErrorFigures>,
     #[serde(alias = "total")]
-    accumulated: Option<Figures>,
+    accumulated: Option<ErrorFigures>,
     #[serde(alias = "headroom")]
-    bound_ratio: Option<Number>,
+    bound_ratio: Option<JsonNumber>,
     #[serde(alias = "beyond")]
     over: Option<usize>,
-    tolerance: Option<Number>,
-    worst: Option<Place>,
+    tolerance: Option<JsonNumber>,
+    worst: Option<SiteRow>,
 }
 
 impl CheckpointRow {
     fn new(line: &CheckpointLine) -> Self {
         Self {
-            checkpoint: Named(line.checkpoint),
+            checkpoint: EnumName(line.checkpoint),
             number: line.checkpoint.number(),
-            verdict: Named(line.verdict),
-            local: line.local.map(Figures::from),
-            accumulated: line.accumulated.map(Figures::from),
-            bound_ratio: line.bound_ratio.map(Number),
+            verdict: EnumName(line.verdict),
+            local: line.local.map(ErrorFigures::from),
+            accumulated: line.accumulated.map(ErrorFigures::from),
+            bound_ratio: line.bound_ratio.map(JsonNumber),
             over: line.over,
-            tolerance: line.tolerance.map(Number),
-            worst: line.site.map(Place::from),
+            tolerance: line.tolerance.map(JsonNumber),
+            worst: line.site.map(SiteRow::from),
         }
     }
 }

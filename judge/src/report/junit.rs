@@ -7,14 +7,14 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use quick_junit::{NonSuccessKind, TestCase, TestCaseStatus, TestSuite};
 
-use crate::compare::{Row, Verdict};
+use crate::compare::{SiteResult, Verdict};
 use crate::diagnose::Outcome;
 use crate::format::commands;
 use crate::report::checkpoint_line::CheckpointLine;
 use crate::report::text::{
     allowed, bound_name, exactly, excused, fault, finding, heading, place, site, told, value,
 };
-use crate::report::{Comparison, Refusal, Report, Served, Timing};
+use crate::report::{Comparison, Report, RunFailure, ServerReport, Timing};
 
 /// The report as JUnit XML.
 pub fn junit(report: &Report) -> String {
@@ -29,9 +29,9 @@ pub fn junit(report: &Report) -> String {
 }
 
 /// The error as JUnit XML.
-pub fn refused(refusal: &Refusal) -> String {
+pub fn refused(refusal: &RunFailure) -> String {
     let mut suite = timed(&refusal.name(), refusal.timing);
-    let error = non_success(NonSuccessKind::Error, Refusal::WORD, &refusal.error);
+    let error = non_success(NonSuccessKind::Error, RunFailure::WORD, &refusal.error);
     suite.add_test_case(case(WHOLE, "xcheck", error));
     xml(vec![suite])
 }
@@ -74,7 +74,7 @@ fn suite(report: &Report, result: &Comparison) -> TestSuite {
 }
 
 /// Makes a suite of a server's own checks, one case per check.
-fn served(served: &Served) -> TestSuite {
+fn served(served: &ServerReport) -> TestSuite {
     let mut suite = TestSuite::new(format!("server: {}", served.url));
     suite.add_test_cases(served.checks.iter().map(|check| {
         let status = match check.verdict {
@@ -120,7 +120,7 @@ fn status(outcome: &Outcome, shown: &CheckpointLine) -> TestCaseStatus {
 }
 
 /// Returns the status of a waived failure: skipped, with the reason as text.
-fn known(row: &Row) -> TestCaseStatus {
+fn known(row: &SiteResult) -> TestCaseStatus {
     let mut status = TestCaseStatus::skipped();
     status.set_description(format!("waived failure: {}", excused(row)));
     status
@@ -134,7 +134,7 @@ fn status_of_whole(outcome: &Outcome) -> TestCaseStatus {
 }
 
 /// A row that fails; its message names the first divergence, if that is another.
-fn divergence(outcome: &Outcome, row: &Row) -> TestCaseStatus {
+fn divergence(outcome: &Outcome, row: &SiteResult) -> TestCaseStatus {
     let heading = heading(outcome, &outcome.subject.name);
     let message = match outcome.first_divergence() {
         Some(first) if first.site != row.site => format!("{}; {heading}: {}", told(row), site(first)),
@@ -145,7 +145,7 @@ fn divergence(outcome: &Outcome, row: &Row) -> TestCaseStatus {
     status
 }
 
-fn description(outcome: &Outcome, row: &Row) -> String {
+fn description(outcome: &Outcome, row: &SiteResult) -> String {
     let worst = row.judged().and_then(|found| found.worst.as_ref());
     let values = worst
         .into_iter()

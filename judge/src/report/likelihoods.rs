@@ -1,7 +1,7 @@
 //! Summary of log-probabilities, one line per tap, used in all formats for people.
 
 use crate::checkpoint::Point;
-use crate::compare::Row;
+use crate::compare::SiteResult;
 use crate::diagnose::Outcome;
 use crate::measure::Agreement;
 use crate::report::text::{count, figure};
@@ -12,7 +12,7 @@ pub fn lines(outcome: &Outcome) -> Vec<String> {
 }
 
 fn line(outcome: &Outcome, point: Point) -> Option<String> {
-    let rows: Vec<&Row> = outcome.rows.iter().filter(|row| row.site.point == point).collect();
+    let rows: Vec<&SiteResult> = outcome.rows.iter().filter(|row| row.site.point == point).collect();
     let found = rows.iter().filter_map(|row| row.judged()?.agreement.as_ref());
     let all = Agreement { places: found.flat_map(|agreement| agreement.places.iter().cloned()).collect() };
     if all.places.is_empty() {

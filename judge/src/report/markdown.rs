@@ -2,15 +2,15 @@
 
 use std::iter::once;
 
-use crate::compare::{Gate, Role, Row, Verdict};
+use crate::compare::{Gate, Role, SiteResult, Verdict};
 use crate::diagnose::{Coverage, Mode, Outcome};
 use crate::report::checkpoint_line::CheckpointLine;
-use crate::report::escape::escape;
-use crate::report::map::{LEGEND, Map};
-use crate::report::paint::Paint;
+use crate::report::escaping::escape;
+use crate::report::result_map::{LEGEND, ResultMap};
+use crate::report::terminal_style::TerminalStyle;
 use crate::report::text::{self, NOTHING, bound, largest, value};
 use crate::report::{
-    ArchitectureSummary, Comparison, ModelRecord, Refusal, Report, Served, advice, likelihoods,
+    ArchitectureSummary, Comparison, ModelRecord, Report, RunFailure, ServerReport, advice, likelihoods,
 };
 
 /// A comment of GitHub may have 65,536 characters; the rest is for whoever puts a line above or below.
@@ -80,9 +80,9 @@ fn is_long(outcome: &Outcome) -> bool {
 }
 
 /// The error as GitHub-flavoured Markdown.
-pub fn refused(refusal: &Refusal) -> String {
+pub fn refused(refusal: &RunFailure) -> String {
     let error = escape(&text::fit(&refusal.error, MOST / 8));
-    format!("# xcheck: {}\n\n{error}\n{}", Refusal::WORD.to_uppercase(), called_as(&refusal.command))
+    format!("# xcheck: {}\n\n{error}\n{}", RunFailure::WORD.to_uppercase(), called_as(&refusal.command))
 }
 
 /// The verdicts, those of failures first.
@@ -102,7 +102,7 @@ fn head(report: &Report) -> String {
     if let Some(reason) = report.reason() {
         text += &format!("\n{}\n", sentence(reason));
     }
-    text += &report.served.as_ref().map(Served::markdown).unwrap_or_default();
+    text += &report.served.as_ref().map(ServerReport::markdown).unwrap_or_default();
     text += &architectures(&report.rollup());
     text + &called_as(&report.command)
 }
@@ -126,7 +126,7 @@ fn in_a_line(outcome: &Outcome) -> String {
 }
 
 /// Whose values no rounding explains, wherever that was looked at.
-fn beyond(row: &Row) -> Option<&'static str> {
+fn beyond(row: &SiteResult) -> Option<&'static str> {
     let explained = row.explained.as_ref()?;
     let is_over = |role| !explained.side(role).is_explained();
     match (is_over(Role::Candidate), is_over(Role::Reference)) {
@@ -186,8 +186,8 @@ fn folded(title: &str, text: &str) -> String {
 
 /// Taps down, layers across.
 fn map(outcome: &Outcome) -> String {
-    let map = Map::of(outcome);
-    let lines = map.lines(WIDTH, Paint { colour: false });
+    let map = ResultMap::of(outcome);
+    let lines = map.lines(WIDTH, TerminalStyle { colour: false });
     if !map.has_layers() {
         return String::new();
     }
@@ -302,7 +302,7 @@ fn cells(shown: &CheckpointLine) -> [String; 11] {
     ]
 }
 
-fn divergence(outcome: &Outcome, row: &Row) -> String {
+fn divergence(outcome: &Outcome, row: &SiteResult) -> String {
     let heading = text::heading(outcome, &text::fit(&text::clean(&outcome.subject.name), LONGEST_NAME));
     let mut text = format!("{}: **{}**\n\n", sentence(&escape(&heading)), escape(&text::place(row)));
     if let Some(worst) = row.judged().and_then(|found| found.worst.as_ref()) {

@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 
 use crate::checkpoint::Site;
-use crate::compare::{Row, Verdict};
+use crate::compare::{SiteResult, Verdict};
 use crate::diagnose::{Basis, Evidence, conclude, once_each};
 use crate::error::{Error, Result};
-use crate::report::rows::ResultRow;
-use crate::report::{Comparison, ModelRecord, Read, Report, Sharded, Timing};
+use crate::report::rows::ReportRow;
+use crate::report::{Comparison, ModelRecord, Report, ReportContent, ShardedComparison, Timing};
 
-/// Key of [`Sharded::asked`] that distinguishes builds of one version. A run only continues results of its
+/// Key of [`ShardedComparison::asked`] that distinguishes builds of one version. A run only continues results of its
 /// own build.
 pub const BUILD: &str = "build";
 
@@ -18,12 +18,14 @@ pub const BUILD: &str = "build";
 ///
 /// # Errors
 /// If there is none, one is not of a part, or two are not of the same plan and model, asked alike.
-pub fn merge(reports: Vec<(String, Read)>, command: Vec<String>, timing: Timing) -> Result<Report> {
+pub fn merge(reports: Vec<(String, ReportContent)>, command: Vec<String>, timing: Timing) -> Result<Report> {
     let (mut parts, mut remarks) = (Vec::new(), Vec::new());
     for (name, read) in reports {
         match read {
-            Read::Report(report) => parts.push((name.clone(), part(&name, *report)?)),
-            Read::Refused(error) => remarks.push(format!("{name}: the run ended without a verdict: {error}")),
+            ReportContent::Report(report) => parts.push((name.clone(), part(&name, *report)?)),
+            ReportContent::Refused(error) => {
+                remarks.push(format!("{name}: the run ended without a verdict: {error}"))
+            }
         }
     }
     let Some((first_name, first)) = parts.first() else {
@@ -128,8 +130,8 @@ pub fn found_before(report: Report, part: &Comparison) -> Result<Vec<(usize, Evi
 /// Returns the results of each unit with its rows.
 fn evidence(part: &Comparison) -> Vec<(usize, Evidence)> {
     let (outcome, basis) = (&part.outcome, &part.outcome.basis);
-    let rows = |found: &Evidence| -> Vec<Row> {
-        let is_of = |row: &&Row| found.unit.contains(row.site, basis.slides.len());
+    let rows = |found: &Evidence| -> Vec<SiteResult> {
+        let is_of = |row: &&SiteResult| found.unit.contains(row.site, basis.slides.len());
         outcome.rows.iter().filter(is_of).cloned().collect()
     };
     basis
@@ -178,16 +180,16 @@ fn check_edges(found: &[(usize, Evidence)], of: &Comparison) -> Result<()> {
 }
 
 /// The rows that two reports have of a unit; one fails where they differ by a bit.
-fn agreed(rows: Vec<Row>, others: Vec<Row>, names: [&str; 2]) -> Vec<Row> {
-    let written = |row: &Row| serde_json::to_string(&ResultRow::from(row)).unwrap_or_default();
+fn agreed(rows: Vec<SiteResult>, others: Vec<SiteResult>, names: [&str; 2]) -> Vec<SiteResult> {
+    let written = |row: &SiteResult| serde_json::to_string(&ReportRow::from(row)).unwrap_or_default();
     let [one, other] = names;
-    let parted = |mut row: Row| {
+    let parted = |mut row: SiteResult| {
         let why = format!("not deterministic: {one} and {other} have different values here");
         (row.verdict, row.reason) = (Verdict::Fail, Some(why));
         row
     };
-    let mut left: Vec<(Site, Row)> = others.into_iter().map(|row| (row.site, row)).collect();
-    let mut all: Vec<Row> = Vec::new();
+    let mut left: Vec<(Site, SiteResult)> = others.into_iter().map(|row| (row.site, row)).collect();
+    let mut all: Vec<SiteResult> = Vec::new();
     for row in rows {
         let twin = left.iter().position(|(site, _)| *site == row.site).map(|at| left.remove(at).1);
         let is_same = twin.is_some_and(|twin| written(&twin) == written(&row));
@@ -221,6 +223,6 @@ fn concluded(
     let mut outcome = conclude(outcome.subject, basis, found);
     outcome.notes.extend(said.clone());
     outcome.notes.extend(remarks);
-    let sharded = (!is_complete).then_some(Sharded { remarks: said, ..sharded });
+    let sharded = (!is_complete).then_some(ShardedComparison { remarks: said, ..sharded });
     Ok(Comparison { outcome, timing, sharded, ..first })
 }

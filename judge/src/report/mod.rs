@@ -3,34 +3,34 @@
 mod advice;
 mod agent;
 mod checkpoint_line;
+mod command_line;
 mod conclusion;
-mod escape;
+mod enum_name;
+mod error_map_row;
+mod escaping;
 mod figures;
 mod finding;
 mod github;
 mod headline;
 mod html;
 mod json;
+mod json_layout;
 mod junit;
 mod likelihoods;
-mod lines;
-mod map;
 mod markdown;
 mod merge;
-mod paint;
-mod read;
-mod refusal;
+mod recorded_report;
+mod report_reader;
+mod result_map;
 mod rollup;
 mod rows;
-mod seen;
-mod served;
-mod sharded;
-mod spread;
+mod run_failure;
+mod server_checks;
+mod shard_row;
 mod table;
+mod terminal_style;
 pub mod text;
 mod tokens;
-mod typed;
-mod words;
 mod writer;
 
 pub use advice::{quoted, shell};
@@ -41,15 +41,18 @@ pub use json::{ArchitectureRow, json};
 pub use junit::junit;
 pub use markdown::{architectures as architectures_in_markdown, markdown};
 pub use merge::{BUILD, found_before, merge};
-pub use read::{Read, parse, read};
-pub use refusal::Refusal;
+pub use recorded_report::{RecordedDump, RecordedReport, RecordedRow};
+pub use report_reader::{ReportContent, parse, read};
 pub use rollup::{ArchitectureSummary, rolled_up};
-pub use seen::{Seen, SeenDump, SeenRow};
-pub use served::{Served, ServedCheck};
-pub use table::{Style, architectures, maps, table, verdicts};
-pub use tokens::Tokens;
+pub use run_failure::RunFailure;
+pub use server_checks::{ServerCheck, ServerReport};
+pub use table::{TableOptions, architectures, maps, table, verdicts};
+pub use tokens::PromptTokens;
 pub use writer::ReportDir;
-pub use {escape::escape, figures::Number, html::Page, json::program, paint::Paint, text::WIDTH};
+pub use {
+    escaping::escape, figures::JsonNumber, html::HtmlPage, json::program, terminal_style::TerminalStyle,
+    text::WIDTH,
+};
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -108,16 +111,16 @@ pub struct Comparison {
     /// by itself.
     pub reference: Option<String>,
     /// Input in words.
-    pub tokens: Tokens,
+    pub tokens: PromptTokens,
     /// When it was compared.
     pub timing: Timing,
     /// The whole comparison, for a shard.
-    pub sharded: Option<Sharded>,
+    pub sharded: Option<ShardedComparison>,
 }
 
 /// The whole comparison of which a shard is a part.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sharded {
+pub struct ShardedComparison {
     /// SHA-256 of the plan.
     pub plan: String,
     /// All units of it.
@@ -154,14 +157,14 @@ pub struct Report {
     /// The checkpoints that were asked for, in order.
     pub checkpoints: Vec<Checkpoint>,
     /// Results of a server's own checks, if a server was asked.
-    pub served: Option<Served>,
+    pub served: Option<ServerReport>,
 }
 
 impl Report {
     /// Returns the worst verdict of all dumps; inconclusive if nothing was compared. Tokens of a prompt alone
     /// are not a pass.
     pub fn verdict(&self) -> Verdict {
-        let served = self.served.iter().flat_map(Served::verdicts);
+        let served = self.served.iter().flat_map(ServerReport::verdicts);
         match Verdict::over(self.results.iter().map(|result| result.outcome.verdict).chain(served)) {
             Verdict::Pass if self.is_of_prompts_alone() => Verdict::Inconclusive,
             verdict => verdict,
@@ -183,7 +186,7 @@ impl Report {
 
     fn is_of_prompts_alone(&self) -> bool {
         let mut rows = self.results.iter().flat_map(|result| &result.outcome.rows);
-        let is_of_texts = self.served.as_ref().is_none_or(Served::is_of_texts_alone);
+        let is_of_texts = self.served.as_ref().is_none_or(ServerReport::is_of_texts_alone);
         is_of_texts && rows.all(|row| row.site.point == Point::Tokens)
     }
 }

@@ -4,49 +4,49 @@ use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::compare::{
-    Doubt, Excess, Explained, Floor, Gate, Known, Measure, Observed, Recorded, Role, Row, Statistic,
-    Tolerance, Verdict,
+    Doubt, Excess, Gate, NoiseFloor, RecordedRows, Role, RoundingEvaluation, SiteObservation, SiteResult,
+    Statistic, Tolerance, Verdict, VerdictCriteria, Waiver,
 };
 use crate::exact::{BiasEstimate, BiasGroup, EngineErrors, ExactValue, InexactValue};
-use crate::report::figures::{Figured, Number};
-use crate::report::spread::SpreadRow;
-use crate::report::words::Named;
+use crate::report::enum_name::EnumName;
+use crate::report::error_map_row::ErrorMapRow;
+use crate::report::figures::{JsonNumber, MeasurementRow};
 use crate::weight::DType;
 
-/// One tap, layer and pass.
+/// A row of `report.json`: the results at one site.
 #[derive(Serialize, Deserialize)]
-pub struct ResultRow {
-    tap: Named<Point>,
-    checkpoint: Named<Checkpoint>,
+pub struct ReportRow {
+    tap: EnumName<Point>,
+    checkpoint: EnumName<Checkpoint>,
     layer: Option<usize>,
     pass: Option<usize>,
     position: Option<usize>,
     tokens: usize,
     /// The rows that the dump has, where these are not all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    recorded: Option<RecordedRow>,
-    verdict: Named<Verdict>,
+    recorded: Option<RowCountRow>,
+    verdict: EnumName<Verdict>,
     reason: Option<String>,
     /// Baseline entry that waives the failure.
-    known: Option<KnownRow>,
-    since: Vec<Start>,
+    known: Option<WaiverRow>,
+    since: Vec<StartRow>,
     #[serde(alias = "introduced")]
-    local: Option<Figured>,
+    local: Option<MeasurementRow>,
     #[serde(alias = "total")]
-    accumulated: Option<Figured>,
+    accumulated: Option<MeasurementRow>,
     #[serde(alias = "headroom")]
-    bound_ratio: Option<Number>,
+    bound_ratio: Option<JsonNumber>,
     exact: Option<ExactRow>,
     /// Distribution of errors if nothing was evaluated exactly; else each side has its own.
-    spread: Option<SpreadRow>,
+    spread: Option<ErrorMapRow>,
     #[serde(alias = "rounding")]
-    noise_floor: Option<NoiseFloor>,
+    noise_floor: Option<NoiseFloorRow>,
     #[serde(alias = "rounding_of_total")]
-    accumulated_noise_floor: Option<NoiseFloor>,
+    accumulated_noise_floor: Option<NoiseFloorRow>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     distribution: Option<ExcessRow>,
     tolerance: ToleranceRow,
-    judged: Judged,
+    judged: JudgementRow,
     /// Position from which errors of log-probabilities persist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     drift: Option<usize>,
@@ -54,100 +54,100 @@ pub struct ResultRow {
 
 /// The rows of a pass that a dump has.
 #[derive(Serialize, Deserialize)]
-struct RecordedRow {
+struct RowCountRow {
     rows: usize,
     last_position: usize,
 }
 
 /// A failure that is known.
 #[derive(Serialize, Deserialize)]
-struct KnownRow {
+struct WaiverRow {
     reason: String,
     link: String,
     expires: String,
 }
 
-impl From<Known> for KnownRow {
-    fn from(Known { reason, link, expires }: Known) -> Self {
+impl From<Waiver> for WaiverRow {
+    fn from(Waiver { reason, link, expires }: Waiver) -> Self {
         Self { reason, link, expires }
     }
 }
 
-impl From<KnownRow> for Known {
-    fn from(KnownRow { reason, link, expires }: KnownRow) -> Self {
+impl From<WaiverRow> for Waiver {
+    fn from(WaiverRow { reason, link, expires }: WaiverRow) -> Self {
         Self { reason, link, expires }
     }
 }
 
-/// By what a row was judged.
+/// The criteria by which a row was judged.
 #[derive(Serialize, Deserialize)]
-struct Judged {
-    gate: Named<Gate>,
+struct JudgementRow {
+    gate: EnumName<Gate>,
     #[serde(default, alias = "in_total", skip_serializing_if = "std::ops::Not::not")]
     accumulated: bool,
-    computed: Named<DType>,
+    computed: EnumName<DType>,
     one_stage: bool,
-    demanded_of: Option<Named<Role>>,
-    doubt: Named<Doubt>,
+    demanded_of: Option<EnumName<Role>>,
+    doubt: EnumName<Doubt>,
 }
 
-impl From<&Row> for ResultRow {
-    fn from(row: &Row) -> Self {
+impl From<&SiteResult> for ReportRow {
+    fn from(row: &SiteResult) -> Self {
         let Site { point, layer, pass } = row.site;
-        let Measure { gate, computed, is_one_stage, demanded_of, .. } = row.measure();
+        let VerdictCriteria { gate, computed, is_one_stage, demanded_of, .. } = row.measure();
         Self {
-            tap: Named(point),
-            checkpoint: Named(row.checkpoint()),
+            tap: EnumName(point),
+            checkpoint: EnumName(row.checkpoint()),
             layer,
             pass,
             position: position(row),
             tokens: row.positions.len(),
             recorded: row
                 .recorded
-                .map(|Recorded { rows, last_position }| RecordedRow { rows, last_position }),
-            verdict: Named(row.verdict),
+                .map(|RecordedRows { rows, last_position }| RowCountRow { rows, last_position }),
+            verdict: EnumName(row.verdict),
             reason: row.reason.clone(),
-            known: row.known.clone().map(KnownRow::from),
+            known: row.known.clone().map(WaiverRow::from),
             since: starts(row),
-            local: row.local.as_ref().map(Figured::from),
-            accumulated: row.accumulated.as_ref().map(Figured::from),
-            bound_ratio: row.bound_ratio().map(Number),
+            local: row.local.as_ref().map(MeasurementRow::from),
+            accumulated: row.accumulated.as_ref().map(MeasurementRow::from),
+            bound_ratio: row.bound_ratio().map(JsonNumber),
             exact: row.explained.as_ref().map(ExactRow::from),
             spread: match row.explained {
                 Some(_) => None,
-                None => row.judged().and_then(|found| SpreadRow::new(found.spread.as_deref()?)),
+                None => row.judged().and_then(|found| ErrorMapRow::new(found.spread.as_deref()?)),
             },
-            noise_floor: row.floor.or(row.accumulated_floor).map(NoiseFloor::from),
-            accumulated_noise_floor: row.accumulated_floor.map(NoiseFloor::from),
+            noise_floor: row.floor.or(row.accumulated_floor).map(NoiseFloorRow::from),
+            accumulated_noise_floor: row.accumulated_floor.map(NoiseFloorRow::from),
             distribution: row.excess.map(ExcessRow::from),
             tolerance: ToleranceRow::from(&row.tolerance),
-            judged: Judged {
-                gate: Named(gate),
+            judged: JudgementRow {
+                gate: EnumName(gate),
                 accumulated: row.is_judged_by_accumulated(),
-                computed: Named(computed),
+                computed: EnumName(computed),
                 one_stage: is_one_stage,
-                demanded_of: demanded_of.map(Named),
-                doubt: Named(row.doubt()),
+                demanded_of: demanded_of.map(EnumName),
+                doubt: EnumName(row.doubt()),
             },
             drift: row.drift(),
         }
     }
 }
 
-impl From<ResultRow> for Row {
-    fn from(read: ResultRow) -> Self {
+impl From<ReportRow> for SiteResult {
+    fn from(read: ReportRow) -> Self {
         let site = Site { point: read.tap.0, layer: read.layer, pass: read.pass };
         let positions = read.position.map_or(0..0, |first| first..first + read.tokens);
-        let accumulated_floor = read.accumulated_noise_floor.map(Floor::from);
-        let floor = read.noise_floor.map(Floor::from).filter(|floor| Some(*floor) != accumulated_floor);
-        let measure = Measure {
+        let accumulated_floor = read.accumulated_noise_floor.map(NoiseFloor::from);
+        let floor = read.noise_floor.map(NoiseFloor::from).filter(|floor| Some(*floor) != accumulated_floor);
+        let measure = VerdictCriteria {
             tolerance: read.tolerance.into(),
             gate: read.judged.gate.0,
             computed: read.judged.computed.0,
             is_one_stage: read.judged.one_stage,
             demanded_of: read.judged.demanded_of.map(|role| role.0),
         };
-        let judged = Row::judge(site, positions, Observed::default(), measure);
+        let judged = SiteResult::judge(site, positions, SiteObservation::default(), measure);
         let mut row = judged.in_doubt(read.judged.doubt.0);
         row.accumulated = read.accumulated.map(Into::into);
         row.local = read.local.map(Into::into);
@@ -155,58 +155,58 @@ impl From<ResultRow> for Row {
         row.explained = read.exact.map(Into::into);
         (row.floor, row.accumulated_floor) = (floor, accumulated_floor);
         let recorded =
-            read.recorded.map(|RecordedRow { rows, last_position }| Recorded { rows, last_position });
+            read.recorded.map(|RowCountRow { rows, last_position }| RecordedRows { rows, last_position });
         row.recorded = recorded;
         row.excess = read.distribution.map(Excess::from);
         (row.verdict, row.reason) = (read.verdict.0, read.reason);
         let judged = if row.is_judged_by_accumulated() { &mut row.accumulated } else { &mut row.local };
         if let Some(judged) = judged {
-            judged.spread = read.spread.and_then(SpreadRow::read).map(Box::new);
+            judged.spread = read.spread.and_then(ErrorMapRow::read).map(Box::new);
         }
-        row.known = read.known.map(Known::from);
+        row.known = read.known.map(Waiver::from);
         row
     }
 }
 
 /// The first position of a row; none for what belongs to the whole run.
-pub fn position(row: &Row) -> Option<usize> {
+pub fn position(row: &SiteResult) -> Option<usize> {
     row.site.pass.map(|_| row.positions.start)
 }
 
 /// Returns the input values of a row's local error.
-pub fn starts(row: &Row) -> Vec<Start> {
-    row.since.iter().map(|start| Start { tap: Named(start.point), layer: start.layer }).collect()
+pub fn starts(row: &SiteResult) -> Vec<StartRow> {
+    row.since.iter().map(|start| StartRow { tap: EnumName(start.point), layer: start.layer }).collect()
 }
 
 /// A value that others start from, in every pass.
 #[derive(Serialize, Deserialize)]
-pub struct Start {
-    tap: Named<Point>,
+pub struct StartRow {
+    tap: EnumName<Point>,
     layer: Option<usize>,
 }
 
-impl From<Start> for Site {
-    fn from(start: Start) -> Self {
+impl From<StartRow> for Site {
+    fn from(start: StartRow) -> Self {
         Self { point: start.tap.0, layer: start.layer, pass: None }
     }
 }
 
 /// A site of the forward pass.
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Place {
-    tap: Named<Point>,
+pub struct SiteRow {
+    tap: EnumName<Point>,
     layer: Option<usize>,
     pass: Option<usize>,
 }
 
-impl From<Site> for Place {
+impl From<Site> for SiteRow {
     fn from(Site { point, layer, pass }: Site) -> Self {
-        Self { tap: Named(point), layer, pass }
+        Self { tap: EnumName(point), layer, pass }
     }
 }
 
-impl From<Place> for Site {
-    fn from(Place { tap, layer, pass }: Place) -> Self {
+impl From<SiteRow> for Site {
+    fn from(SiteRow { tap, layer, pass }: SiteRow) -> Self {
         Self { point: tap.0, layer, pass }
     }
 }
@@ -216,8 +216,8 @@ impl From<Place> for Site {
 pub struct ExactRow {
     evaluated: usize,
     shape: Vec<usize>,
-    candidate: SideRow,
-    reference: SideRow,
+    candidate: EngineErrorsRow,
+    reference: EngineErrorsRow,
     found: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     alternatives: Vec<String>,
@@ -226,25 +226,25 @@ pub struct ExactRow {
 impl ExactRow {
     /// Without what a figure is drawn of.
     pub fn in_short(self) -> Self {
-        let in_short = |side| SideRow { next: Vec::new(), spread: None, ..side };
+        let in_short = |side| EngineErrorsRow { next: Vec::new(), spread: None, ..side };
         Self { candidate: in_short(self.candidate), reference: in_short(self.reference), ..self }
     }
 }
 
-impl From<&Explained> for ExactRow {
-    fn from(explained: &Explained) -> Self {
+impl From<&RoundingEvaluation> for ExactRow {
+    fn from(explained: &RoundingEvaluation) -> Self {
         Self {
             evaluated: explained.evaluated,
             shape: explained.shape.clone(),
-            candidate: SideRow::new(explained, &explained.candidate),
-            reference: SideRow::new(explained, &explained.reference),
+            candidate: EngineErrorsRow::new(explained, &explained.candidate),
+            reference: EngineErrorsRow::new(explained, &explained.reference),
             found: explained.found.clone(),
             alternatives: explained.alternatives.clone(),
         }
     }
 }
 
-impl From<ExactRow> for Explained {
+impl From<ExactRow> for RoundingEvaluation {
     fn from(row: ExactRow) -> Self {
         let ExactRow { evaluated, shape, candidate, reference, found, alternatives } = row;
         Self {
@@ -262,39 +262,39 @@ impl From<ExactRow> for Explained {
 
 /// The evaluation of one side: number of values above their bound, the worst values, and the largest bias.
 #[derive(Serialize, Deserialize)]
-struct SideRow {
+struct EngineErrorsRow {
     #[serde(alias = "beyond")]
     over: usize,
     #[serde(alias = "headroom")]
-    bound_ratio: Number,
+    bound_ratio: JsonNumber,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    worst: Option<OffRow>,
+    worst: Option<WorstValueRow>,
     /// The next worst.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    next: Vec<OffRow>,
+    next: Vec<WorstValueRow>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     bias: Option<BiasRow>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    spread: Option<SpreadRow>,
+    spread: Option<ErrorMapRow>,
 }
 
-impl SideRow {
-    fn new(explained: &Explained, side: &EngineErrors) -> Self {
-        let mut worst = side.worst.iter().map(|off| OffRow {
+impl EngineErrorsRow {
+    fn new(explained: &RoundingEvaluation, side: &EngineErrors) -> Self {
+        let mut worst = side.worst.iter().map(|off| WorstValueRow {
             index: explained.index(off.flat),
-            value: Number(off.value),
-            exact: Number(off.exact.value),
-            sigma: Number(off.exact.sigma),
-            radius: Number(off.exact.radius),
-            bound_ratio: Number(off.bound_ratio),
+            value: JsonNumber(off.value),
+            exact: JsonNumber(off.exact.value),
+            sigma: JsonNumber(off.exact.sigma),
+            radius: JsonNumber(off.exact.radius),
+            bound_ratio: JsonNumber(off.bound_ratio),
         });
         Self {
             over: side.over,
-            bound_ratio: Number(side.bound_ratio),
+            bound_ratio: JsonNumber(side.bound_ratio),
             worst: worst.next(),
             next: worst.collect(),
             bias: side.bias.map(BiasRow::from),
-            spread: side.spread.as_ref().and_then(SpreadRow::new),
+            spread: side.spread.as_ref().and_then(ErrorMapRow::new),
         }
     }
 
@@ -305,7 +305,7 @@ impl SideRow {
                 .zip(shape)
                 .fold(0usize, |flat, (&along, &length)| flat.saturating_mul(length).saturating_add(along))
         };
-        let off = |row: OffRow| InexactValue {
+        let off = |row: WorstValueRow| InexactValue {
             flat: flat(&row.index),
             value: row.value.0,
             exact: ExactValue { value: row.exact.0, sigma: row.sigma.0, radius: row.radius.0 },
@@ -316,35 +316,35 @@ impl SideRow {
             bound_ratio: self.bound_ratio.0,
             worst: self.worst.into_iter().chain(self.next).map(off).collect(),
             bias: self.bias.map(BiasEstimate::from),
-            spread: self.spread.and_then(SpreadRow::read),
+            spread: self.spread.and_then(ErrorMapRow::read),
         }
     }
 }
 
 #[derive(Serialize, Deserialize)]
-struct OffRow {
+struct WorstValueRow {
     index: Vec<usize>,
-    value: Number,
-    exact: Number,
-    sigma: Number,
-    radius: Number,
+    value: JsonNumber,
+    exact: JsonNumber,
+    sigma: JsonNumber,
+    radius: JsonNumber,
     #[serde(alias = "headroom")]
-    bound_ratio: Number,
+    bound_ratio: JsonNumber,
 }
 
 #[derive(Serialize, Deserialize)]
 struct BiasRow {
-    of: StrandName,
+    of: BiasGroupName,
     axis: Option<usize>,
     index: usize,
     kind: BiasKind,
-    error: Number,
-    sigmas: Number,
+    error: JsonNumber,
+    sigmas: JsonNumber,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum StrandName {
+enum BiasGroupName {
     Tensor,
     Axis,
     Channel,
@@ -360,17 +360,17 @@ enum BiasKind {
 impl From<BiasEstimate> for BiasRow {
     fn from(bias: BiasEstimate) -> Self {
         let (of, axis) = match bias.strand {
-            BiasGroup::Whole => (StrandName::Tensor, None),
-            BiasGroup::Axis(axis) => (StrandName::Axis, Some(axis)),
-            BiasGroup::Channel => (StrandName::Channel, None),
+            BiasGroup::Whole => (BiasGroupName::Tensor, None),
+            BiasGroup::Axis(axis) => (BiasGroupName::Axis, Some(axis)),
+            BiasGroup::Channel => (BiasGroupName::Channel, None),
         };
         Self {
             of,
             axis,
             index: bias.index,
             kind: if bias.is_scale { BiasKind::Scale } else { BiasKind::Offset },
-            error: Number(bias.error),
-            sigmas: Number(bias.z),
+            error: JsonNumber(bias.error),
+            sigmas: JsonNumber(bias.z),
         }
     }
 }
@@ -378,9 +378,9 @@ impl From<BiasEstimate> for BiasRow {
 impl From<BiasRow> for BiasEstimate {
     fn from(row: BiasRow) -> Self {
         let strand = match row.of {
-            StrandName::Tensor => BiasGroup::Whole,
-            StrandName::Axis => BiasGroup::Axis(row.axis.unwrap_or(0)),
-            StrandName::Channel => BiasGroup::Channel,
+            BiasGroupName::Tensor => BiasGroup::Whole,
+            BiasGroupName::Axis => BiasGroup::Axis(row.axis.unwrap_or(0)),
+            BiasGroupName::Channel => BiasGroup::Channel,
         };
         let is_scale = row.kind == BiasKind::Scale;
         Self { strand, index: row.index, error: row.error.0, is_scale, z: row.sigmas.0 }
@@ -389,24 +389,24 @@ impl From<BiasRow> for BiasEstimate {
 
 /// The noise floor, if measured.
 #[derive(Serialize, Deserialize)]
-struct NoiseFloor {
-    max_abs: Number,
-    max_scaled: Number,
-    rel_l2: Number,
+struct NoiseFloorRow {
+    max_abs: JsonNumber,
+    max_scaled: JsonNumber,
+    rel_l2: JsonNumber,
 }
 
-impl From<Floor> for NoiseFloor {
-    fn from(floor: Floor) -> Self {
+impl From<NoiseFloor> for NoiseFloorRow {
+    fn from(floor: NoiseFloor) -> Self {
         Self {
-            max_abs: Number(floor.max_abs),
-            max_scaled: Number(floor.max_scaled),
-            rel_l2: Number(floor.rel_l2),
+            max_abs: JsonNumber(floor.max_abs),
+            max_scaled: JsonNumber(floor.max_scaled),
+            rel_l2: JsonNumber(floor.rel_l2),
         }
     }
 }
 
-impl From<NoiseFloor> for Floor {
-    fn from(row: NoiseFloor) -> Self {
+impl From<NoiseFloorRow> for NoiseFloor {
+    fn from(row: NoiseFloorRow) -> Self {
         Self { max_abs: row.max_abs.0, max_scaled: row.max_scaled.0, rel_l2: row.rel_l2.0 }
     }
 }
@@ -414,16 +414,16 @@ impl From<NoiseFloor> for Floor {
 /// The statistic of the errors that exceeds those of perturbed runs most.
 #[derive(Serialize, Deserialize)]
 struct ExcessRow {
-    statistic: Named<Statistic>,
-    error: Number,
-    noise: Number,
-    ratio: Number,
+    statistic: EnumName<Statistic>,
+    error: JsonNumber,
+    noise: JsonNumber,
+    ratio: JsonNumber,
 }
 
 impl From<Excess> for ExcessRow {
     fn from(Excess { statistic, error, noise, ratio }: Excess) -> Self {
-        let [error, noise, ratio] = [error, noise, ratio].map(Number);
-        Self { statistic: Named(statistic), error, noise, ratio }
+        let [error, noise, ratio] = [error, noise, ratio].map(JsonNumber);
+        Self { statistic: EnumName(statistic), error, noise, ratio }
     }
 }
 
@@ -435,10 +435,10 @@ impl From<ExcessRow> for Excess {
 
 #[derive(Serialize, Deserialize)]
 struct ToleranceRow {
-    max_abs: Number,
-    mean_abs: Option<Number>,
+    max_abs: JsonNumber,
+    mean_abs: Option<JsonNumber>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    min_cosine: Option<Number>,
+    min_cosine: Option<JsonNumber>,
     source: String,
     asked: bool,
 }
@@ -446,8 +446,8 @@ struct ToleranceRow {
 impl From<&Tolerance> for ToleranceRow {
     fn from(tolerance: &Tolerance) -> Self {
         let Tolerance { max_abs, mean_abs, min_cosine, source, is_asked } = tolerance.clone();
-        let (mean_abs, min_cosine) = (mean_abs.map(Number), min_cosine.map(Number));
-        Self { max_abs: Number(max_abs), mean_abs, min_cosine, source, asked: is_asked }
+        let (mean_abs, min_cosine) = (mean_abs.map(JsonNumber), min_cosine.map(JsonNumber));
+        Self { max_abs: JsonNumber(max_abs), mean_abs, min_cosine, source, asked: is_asked }
     }
 }
 

@@ -5,8 +5,8 @@ use comfy_table::{CellAlignment, Table};
 use crate::compare::{Role, Verdict};
 use crate::diagnose::Outcome;
 use crate::report::checkpoint_line::CheckpointLine;
-use crate::report::map::{LEGEND, Map};
-use crate::report::paint::Paint;
+use crate::report::result_map::{LEGEND, ResultMap};
+use crate::report::terminal_style::TerminalStyle;
 use crate::report::text::{self, NOTHING, WIDTH, count, fit, largest, short_bound, short_place};
 use crate::report::{ArchitectureSummary, Comparison, Report, conclusion, headline};
 
@@ -37,7 +37,7 @@ const LEFT_ALIGNED: [usize; 2] = [1, PLACE];
 
 /// Options for printing the table.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Style<'p> {
+pub struct TableOptions<'p> {
     /// With colours.
     pub colour: bool,
     /// With accumulated errors and the specification's tolerances, up to 100 columns wide.
@@ -46,7 +46,7 @@ pub struct Style<'p> {
     pub page: Option<&'p str>,
 }
 
-impl Style<'_> {
+impl TableOptions<'_> {
     fn columns(self) -> usize {
         if self.is_detailed { HEADER.len() } else { BRIEF }
     }
@@ -57,8 +57,8 @@ impl Style<'_> {
 }
 
 /// The report as text for a terminal: a sentence, one table, then a verdict per reference and what to do about it.
-pub fn table(report: &Report, style: Style) -> String {
-    let paint = Paint { colour: style.colour };
+pub fn table(report: &Report, style: TableOptions) -> String {
+    let paint = TerminalStyle { colour: style.colour };
     let shown = |outcome: &Outcome| -> Vec<CheckpointLine> {
         let lines = CheckpointLine::of(outcome, &report.checkpoints).into_iter();
         // A pass has nothing to say of checkpoints that it does not hold.
@@ -85,9 +85,9 @@ pub fn table(report: &Report, style: Style) -> String {
 }
 
 /// The figures of each architecture, for a terminal of 80 columns.
-pub fn architectures(rollup: &[ArchitectureSummary], paint: Paint) -> Vec<String> {
+pub fn architectures(rollup: &[ArchitectureSummary], paint: TerminalStyle) -> Vec<String> {
     let all: Vec<_> = rollup.iter().flat_map(|summary| &summary.checkpoints).cloned().collect();
-    let mut grid = grid(&all, Style::default()).into_iter();
+    let mut grid = grid(&all, TableOptions::default()).into_iter();
     let header = grid.next().map(|header| paint.faint(&(header + VERDICT)));
     header.into_iter().chain(summaries(rollup, &mut grid, paint)).collect()
 }
@@ -96,7 +96,7 @@ pub fn architectures(rollup: &[ArchitectureSummary], paint: Paint) -> Vec<String
 fn summaries(
     rollup: &[ArchitectureSummary],
     grid: &mut impl Iterator<Item = String>,
-    paint: Paint,
+    paint: TerminalStyle,
 ) -> Vec<String> {
     let mut lines = Vec::new();
     for summary in rollup {
@@ -108,14 +108,18 @@ fn summaries(
 }
 
 /// The next lines of the grid, each with its verdict.
-fn judged(shown: &[CheckpointLine], grid: &mut impl Iterator<Item = String>, paint: Paint) -> Vec<String> {
+fn judged(
+    shown: &[CheckpointLine],
+    grid: &mut impl Iterator<Item = String>,
+    paint: TerminalStyle,
+) -> Vec<String> {
     let rows = shown.iter().zip(grid);
     rows.map(|(shown, row)| row + &paint.verdict(shown.verdict, word(shown))).collect()
 }
 
 /// The verdict lines alone.
 pub fn verdicts(report: &Report, colour: bool) -> String {
-    conclusion::verdicts(report, Paint { colour })
+    conclusion::verdicts(report, TerminalStyle { colour })
         .iter()
         .map(|line| line.trim_end().to_owned() + "\n")
         .collect()
@@ -123,10 +127,11 @@ pub fn verdicts(report: &Report, colour: bool) -> String {
 
 /// Maps of taps and layers: of the first that fails, or of all.
 pub fn maps(report: &Report, all: bool, colour: bool) -> String {
-    let paint = Paint { colour };
+    let paint = TerminalStyle { colour };
     let outcomes = report.results.iter().map(|result| &result.outcome);
     let wanted = outcomes.filter(|outcome| all || outcome.verdict == Verdict::Fail);
-    let drawn = wanted.map(|outcome| (outcome, Map::of(outcome))).filter(|(_, map)| all || map.has_layers());
+    let drawn =
+        wanted.map(|outcome| (outcome, ResultMap::of(outcome))).filter(|(_, map)| all || map.has_layers());
     let mut lines = Vec::new();
     for (outcome, map) in drawn.take(if all { usize::MAX } else { 1 }) {
         let name = fit(&text::clean(&outcome.subject.name), WIDTH / 2);
@@ -138,7 +143,7 @@ pub fn maps(report: &Report, all: bool, colour: bool) -> String {
 }
 
 /// The lines of all references' rows, header first, aligned with each other; the caller adds the verdicts.
-fn grid(shown: &[CheckpointLine], style: Style) -> Vec<String> {
+fn grid(shown: &[CheckpointLine], style: TableOptions) -> Vec<String> {
     if shown.is_empty() {
         return Vec::new();
     }
@@ -163,7 +168,7 @@ fn aligned(header: &[&str], rows: Vec<Vec<String>>, left: &[usize]) -> Vec<Strin
 }
 
 /// A row but for its site.
-fn cells(shown: &CheckpointLine, style: Style) -> Vec<String> {
+fn cells(shown: &CheckpointLine, style: TableOptions) -> Vec<String> {
     let mark = if shown.is_culprit { ">" } else { "" };
     let [mean, cosine] = text::mean_and_cosine(shown);
     let mut cells = vec![
@@ -183,7 +188,7 @@ fn cells(shown: &CheckpointLine, style: Style) -> Vec<String> {
 }
 
 /// The width that the other columns leave.
-fn place_width(rows: &[Vec<String>], shown: &[CheckpointLine], style: Style) -> usize {
+fn place_width(rows: &[Vec<String>], shown: &[CheckpointLine], style: TableOptions) -> usize {
     let widest = |column: usize| {
         let cells = rows.iter().map(|row| row[column].len());
         cells.chain([HEADER[column].len()]).max().unwrap_or_default()

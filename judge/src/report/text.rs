@@ -3,7 +3,7 @@
 use textwrap::core::display_width;
 
 use crate::checkpoint::{Point, Site, ValueKind};
-use crate::compare::{Gate, Known, Role, Row, Tolerance, Verdict};
+use crate::compare::{Gate, Role, SiteResult, Tolerance, Verdict, Waiver};
 use crate::diagnose::{Coverage, Finding, Outcome};
 use crate::format::commands;
 use crate::measure::Errors;
@@ -103,7 +103,7 @@ pub fn heading(outcome: &Outcome, name: &str) -> String {
 }
 
 /// "v, layer 2, pass 0 (positions 0-5)".
-pub fn site(row: &Row) -> String {
+pub fn site(row: &SiteResult) -> String {
     let positions = &row.positions;
     match (row.site.pass, positions.len()) {
         (None, _) | (_, 0) => row.site.to_string(),
@@ -113,7 +113,7 @@ pub fn site(row: &Row) -> String {
 }
 
 /// "v, layer 2, pass 0 (positions 0-5), index [3, 17]", the worst element of a row; a single value has no index.
-pub fn place(row: &Row) -> String {
+pub fn place(row: &SiteResult) -> String {
     let worst = row.judged().and_then(|found| found.worst.as_ref());
     match worst.filter(|worst| !worst.index.is_empty()) {
         Some(worst) => format!("{}, index {:?}", site(row), worst.index),
@@ -122,7 +122,7 @@ pub fn place(row: &Row) -> String {
 }
 
 /// Describes the failure of a row: its error and the values where it arose, else the reason.
-pub fn fault(row: &Row) -> String {
+pub fn fault(row: &SiteResult) -> String {
     let errors = row.judged().map(|found| found.errors);
     let [error, largest] = errors.map_or([f64::NAN; 2], |errors| [errors.past_neighbour, errors.max_abs]);
     let fails = row.verdict == Verdict::Fail;
@@ -143,7 +143,7 @@ pub fn fault(row: &Row) -> String {
 
 /// Describes the exact value of a failing row, or the noise floor if that decides, with a label; empty if
 /// neither decides.
-pub fn exactly(row: &Row) -> (&'static str, String) {
+pub fn exactly(row: &SiteResult) -> (&'static str, String) {
     let is_evaluated = row.explained.is_some() && !row.is_in_doubt() && !row.is_judged_by_accumulated();
     let name = if is_evaluated { "exactly" } else { "rounding" };
     match row.is_gated_by_tolerance() || row.bound_ratio().is_none() {
@@ -153,12 +153,12 @@ pub fn exactly(row: &Row) -> (&'static str, String) {
 }
 
 /// Returns the label of a tolerance: the deciding one, or that of a specification.
-pub fn bound_name(row: &Row) -> &'static str {
+pub fn bound_name(row: &SiteResult) -> &'static str {
     if row.is_gated_by_tolerance() { "allowed" } else { "specified" }
 }
 
 /// Describes the values from which the judged error arose.
-fn origin(row: &Row) -> String {
+fn origin(row: &SiteResult) -> String {
     match row.is_judged_by_accumulated() {
         false => format!("local error since {}", since(row)),
         true => "accumulated error since the tokens".to_owned(),
@@ -166,20 +166,20 @@ fn origin(row: &Row) -> String {
 }
 
 /// Returns the row's site and reason.
-pub fn told(row: &Row) -> String {
+pub fn told(row: &SiteResult) -> String {
     format!("{}: {}", site(row), row.reason.as_deref().unwrap_or(row.verdict.name()))
 }
 
 /// Returns the reason of a waiver and the failure.
-pub fn excused(row: &Row) -> String {
+pub fn excused(row: &SiteResult) -> String {
     let said = row.known.as_ref();
-    said.map_or_else(String::new, |Known { reason, link, expires }| {
+    said.map_or_else(String::new, |Waiver { reason, link, expires }| {
         format!("{reason} ({link}, until {expires}); {}", told(row))
     })
 }
 
 /// "attn_norm", "k_rope, v", "block_out of layer 2": the values that a row starts from.
-pub fn since(row: &Row) -> String {
+pub fn since(row: &SiteResult) -> String {
     let start = |start: &Site| match start.layer.filter(|_| start.layer != row.site.layer) {
         Some(layer) => format!("{} of layer {layer}", start.point),
         None => start.point.to_string(),
@@ -200,7 +200,7 @@ pub fn finding(finding: &Finding, told: Site) -> (&'static str, String) {
 }
 
 /// "1e-4 (Llama-2 specification, checkpoint 2)", "1e-3, mean 1e-4, cosine at least 0.99 (BitNet specification)".
-pub fn allowed(row: &Row) -> String {
+pub fn allowed(row: &SiteResult) -> String {
     let Tolerance { max_abs, mean_abs, min_cosine, source, .. } = &row.tolerance;
     let mean = mean_abs.map(|mean| format!(", mean {}", bound(mean))).unwrap_or_default();
     let cosine = min_cosine.map(|cosine| format!(", cosine at least {cosine}")).unwrap_or_default();
@@ -230,7 +230,7 @@ pub fn producer(outcome: &Outcome) -> String {
 }
 
 /// The first row in data-flow order that was compared and could not be judged.
-pub fn in_doubt(outcome: &Outcome) -> Option<&Row> {
+pub fn in_doubt(outcome: &Outcome) -> Option<&SiteResult> {
     outcome.rows.iter().find(|row| row.verdict == Verdict::Inconclusive)
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// The tokens that a comparison is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tokens {
+pub struct PromptTokens {
     /// Input tokens.
     pub prompt: Vec<u32>,
     /// The text of each by itself, as far as there is a tokenizer: of the prompt's, of those that were chosen, and of those
@@ -14,7 +14,7 @@ pub struct Tokens {
     pub texts: BTreeMap<u32, String>,
 }
 
-impl Tokens {
+impl PromptTokens {
     /// Adds the texts that another shard of the same comparison knows.
     pub fn with(mut self, other: &Self) -> Self {
         self.texts.extend(other.texts.iter().map(|(&token, text)| (token, text.clone())));
@@ -35,14 +35,14 @@ struct TextRow {
     text: String,
 }
 
-impl From<&Tokens> for TokensRow {
-    fn from(tokens: &Tokens) -> Self {
+impl From<&PromptTokens> for TokensRow {
+    fn from(tokens: &PromptTokens) -> Self {
         let texts = tokens.texts.iter().map(|(&token, text)| TextRow { token, text: text.clone() });
         Self { prompt: tokens.prompt.clone(), texts: texts.collect() }
     }
 }
 
-impl From<TokensRow> for Tokens {
+impl From<TokensRow> for PromptTokens {
     fn from(row: TokensRow) -> Self {
         let texts = row.texts.into_iter().map(|row| (row.token, row.text));
         Self { prompt: row.prompt, texts: texts.collect() }

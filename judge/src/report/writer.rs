@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::atomic_write::UnfinishedFile;
 use crate::error::{Error, Result};
-use crate::report::{Read, Refusal, Report, html, json, junit, markdown, read};
+use crate::report::{Report, ReportContent, RunFailure, html, json, junit, markdown, read};
 
 const JSON: &str = "report.json";
 const MARKDOWN: &str = "report.md";
@@ -61,8 +61,8 @@ impl ReportDir {
     pub fn finished(&self) -> Option<Result<Report, String>> {
         let path = self.directory.join(FINISHED);
         path.is_file().then(|| match read(&path) {
-            Ok(Read::Report(report)) => Ok(*report),
-            Ok(Read::Refused(problem)) => Err(problem),
+            Ok(ReportContent::Report(report)) => Ok(*report),
+            Ok(ReportContent::Refused(problem)) => Err(problem),
             Err(error) => Err(error.to_string()),
         })
     }
@@ -93,7 +93,7 @@ impl ReportDir {
     ///
     /// # Errors
     /// The errors of [`ReportDir::write`].
-    pub fn refuse(self, refusal: &Refusal) -> Result<()> {
+    pub fn refuse(self, refusal: &RunFailure) -> Result<()> {
         let files = vec![
             (JSON, json::refused(refusal)),
             (MARKDOWN, markdown::refused(refusal)),
@@ -104,7 +104,7 @@ impl ReportDir {
     }
 
     fn put(&self, files: Vec<(&str, String)>) -> Result<()> {
-        let written = files.iter().map(|(name, text)| Written::new(self.directory.join(name), text));
+        let written = files.iter().map(|(name, text)| PendingFile::new(self.directory.join(name), text));
         let written = written.collect::<Result<Vec<_>>>()?;
         let _lock = lock(&self.directory);
         let mut named: Vec<PathBuf> = Vec::new();
@@ -122,12 +122,12 @@ impl ReportDir {
 }
 
 /// A file that has its content, and not yet its name.
-struct Written {
+struct PendingFile {
     path: PathBuf,
     file: UnfinishedFile,
 }
 
-impl Written {
+impl PendingFile {
     fn new(path: PathBuf, text: &str) -> Result<Self> {
         let mut file = UnfinishedFile::of(&path).map_err(Error::io("create", &path))?;
         let written = file.as_file().write_all(text.as_bytes()).and_then(|()| file.as_file().sync_all());

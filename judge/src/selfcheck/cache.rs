@@ -2,21 +2,21 @@
 
 use crate::compare::Verdict;
 use crate::error::Result;
-use crate::selfcheck::stages::Stages;
-use crate::selfcheck::tally::Tally;
-use crate::selfcheck::{Checked, Exactness, PROMPT, Subject};
+use crate::selfcheck::operations::OperationFloors;
+use crate::selfcheck::tally::LogitsTally;
+use crate::selfcheck::{CheckResult, CheckSubject, Exactness, PROMPT};
 
 /// Compares every tap at every position between one pass over all tokens and one token per pass.
 ///
 /// # Errors
 /// If the model cannot be run.
-pub fn prefill_equals_decode(subject: Subject) -> Result<Checked> {
+pub fn prefill_equals_decode(subject: CheckSubject) -> Result<CheckResult> {
     const NAME: &str = "prefill equals decode";
     let length = subject.tokens().len();
     if length < 2 {
-        return Ok(Checked::new(NAME, Verdict::Inconclusive, "the context is too short: one token"));
+        return Ok(CheckResult::new(NAME, Verdict::Inconclusive, "the context is too short: one token"));
     }
-    Stages::of(subject, subject.exactness())?.judge(NAME, subject, &vec![1; length])
+    OperationFloors::of(subject, subject.exactness())?.judge(NAME, subject, &vec![1; length])
 }
 
 /// Compares a prompt and single tokens after it with longer prompts that start over: the logits if bits must
@@ -24,26 +24,26 @@ pub fn prefill_equals_decode(subject: Subject) -> Result<Checked> {
 ///
 /// # Errors
 /// If the model cannot be run.
-pub fn cache_on_equals_off(subject: Subject) -> Result<Checked> {
+pub fn cache_on_equals_off(subject: CheckSubject) -> Result<CheckResult> {
     const NAME: &str = "cache on equals cache off";
     let length = subject.tokens().len();
     if length <= PROMPT {
         let why = format!("the context is too short: {length} tokens");
-        return Ok(Checked::new(NAME, Verdict::Inconclusive, why));
+        return Ok(CheckResult::new(NAME, Verdict::Inconclusive, why));
     }
     match subject.exactness() {
         Exactness::Bits => Ok(logits_cached_and_anew(subject)?.checked(NAME)),
         Exactness::Rounding => {
             let lengths = [vec![PROMPT], vec![1; length - PROMPT]].concat();
-            Stages::of(subject, Exactness::Rounding)?.judge(NAME, subject, &lengths)
+            OperationFloors::of(subject, Exactness::Rounding)?.judge(NAME, subject, &lengths)
         }
     }
 }
 
-fn logits_cached_and_anew(subject: Subject) -> Result<Tally> {
+fn logits_cached_and_anew(subject: CheckSubject) -> Result<LogitsTally> {
     let tokens = subject.tokens();
     let mut cached = subject.engine(tokens.len())?;
-    let mut tally = Tally::default();
+    let mut tally = LogitsTally::default();
     cached.read(&tokens[..PROMPT], &mut ())?;
     for last in PROMPT..tokens.len() {
         let mut anew = subject.engine(tokens.len())?;
@@ -57,18 +57,18 @@ fn logits_cached_and_anew(subject: Subject) -> Result<Tally> {
 ///
 /// # Errors
 /// If the model cannot be run.
-pub fn window_equals_whole(subject: Subject) -> Result<Checked> {
+pub fn window_equals_whole(subject: CheckSubject) -> Result<CheckResult> {
     const NAME: &str = "window kept equals all kept";
     let tokens = subject.tokens();
     let (prompt, rest) = tokens.split_at(PROMPT.min(tokens.len()));
     let (mut whole, mut window) = (subject.engine(tokens.len())?, subject.engine(tokens.len())?.forgetting());
-    let mut tally = Tally::default();
+    let mut tally = LogitsTally::default();
     for part in std::iter::once(prompt).chain(rest.chunks(1)) {
         tally.add(window.read(part, &mut ())?.data(), whole.read(part, &mut ())?.data());
     }
     if !window.has_forgotten() {
         let why = format!("no layer has a window of fewer than {} tokens", tokens.len());
-        return Ok(Checked::not_applicable(NAME, why));
+        return Ok(CheckResult::not_applicable(NAME, why));
     }
     Ok(tally.checked(NAME))
 }

@@ -5,27 +5,27 @@ use std::collections::BTreeSet;
 use crate::compare::Verdict;
 use crate::error::Result;
 use crate::selfcheck::boundary::boundaries;
-use crate::selfcheck::stages::Stages;
-use crate::selfcheck::{Checked, Subject};
+use crate::selfcheck::operations::OperationFloors;
+use crate::selfcheck::{CheckResult, CheckSubject};
 
 /// Compares every tap at every position between one pass and chunks, some of which end at or near each
 /// boundary.
 ///
 /// # Errors
 /// If the model cannot be run.
-pub fn chunks_equal_one_pass(subject: Subject) -> Result<Checked> {
+pub fn chunks_equal_one_pass(subject: CheckSubject) -> Result<CheckResult> {
     const NAME: &str = "chunks equal one pass";
     let length = subject.tokens().len();
     let sizes = sizes(subject, length);
     let Some(&largest) = sizes.last() else {
-        return Ok(Checked::new(NAME, Verdict::Inconclusive, "the context is too short: one chunk"));
+        return Ok(CheckResult::new(NAME, Verdict::Inconclusive, "the context is too short: one chunk"));
     };
-    let stages = Stages::of(subject, subject.exactness())?;
+    let stages = OperationFloors::of(subject, subject.exactness())?;
     let mut last = None;
     for &size in &sizes {
         let checked = stages.judge(NAME, subject, &cut(length, size))?;
         if checked.verdict != Some(Verdict::Pass) {
-            return Ok(Checked { detail: format!("chunks of {size}: {}", checked.detail), ..checked });
+            return Ok(CheckResult { detail: format!("chunks of {size}: {}", checked.detail), ..checked });
         }
         last = Some(checked);
     }
@@ -37,7 +37,7 @@ pub fn chunks_equal_one_pass(subject: Subject) -> Result<Checked> {
         None => String::new(),
     };
     let count = sizes.len();
-    Ok(Checked::new(
+    Ok(CheckResult::new(
         NAME,
         Verdict::Pass,
         format!("{count} chunk sizes up to {largest}, each with {detail}{uncrossed}"),
@@ -45,7 +45,7 @@ pub fn chunks_equal_one_pass(subject: Subject) -> Result<Checked> {
 }
 
 /// Sizes of chunks, smaller than all tokens.
-fn sizes(subject: Subject, length: usize) -> BTreeSet<usize> {
+fn sizes(subject: CheckSubject, length: usize) -> BTreeSet<usize> {
     let around =
         boundaries(subject.model).into_iter().flat_map(|boundary| boundary.saturating_sub(1)..=boundary + 1);
     [3, 16].into_iter().chain(around).filter(|size| (2..length).contains(size)).collect()

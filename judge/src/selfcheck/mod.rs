@@ -12,11 +12,11 @@ mod boundary;
 mod cache;
 mod chunks;
 mod formats;
+mod operations;
 mod sequences;
-mod stages;
+mod single_pass;
 mod tally;
 mod variety;
-mod whole;
 
 pub use cache::{cache_on_equals_off, prefill_equals_decode, window_equals_whole};
 pub use chunks::chunks_equal_one_pass;
@@ -37,7 +37,7 @@ const PROMPT: usize = 40;
 
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Checked {
+pub struct CheckResult {
     /// Name of the check.
     pub check: &'static str,
     /// `None` where there is nothing of the kind to check.
@@ -46,7 +46,7 @@ pub struct Checked {
     pub detail: String,
 }
 
-impl Checked {
+impl CheckResult {
     fn new(check: &'static str, verdict: Verdict, detail: impl Into<String>) -> Self {
         Self { check, verdict: Some(verdict), detail: detail.into() }
     }
@@ -59,7 +59,7 @@ impl Checked {
 
 /// The model and numerics under check.
 #[derive(Clone, Copy)]
-pub struct Subject<'m> {
+pub struct CheckSubject<'m> {
     /// The model.
     pub model: &'m dyn Model,
     /// The numerics.
@@ -71,12 +71,12 @@ pub struct Subject<'m> {
 pub enum Exactness {
     /// Bit for bit.
     Bits,
-    /// Equal up to rounding, from the same inputs: within [`crate::compare::Floor::FAR`] times the noise
+    /// Equal up to rounding, from the same inputs: within [`crate::compare::NoiseFloor::FAR`] times the noise
     /// floor.
     Rounding,
 }
 
-impl<'m> Subject<'m> {
+impl<'m> CheckSubject<'m> {
     fn engine(&self, capacity: usize) -> Result<Engine<'m>> {
         Engine::new(self.model, self.numerics, capacity)
     }
@@ -105,7 +105,7 @@ impl<'m> Subject<'m> {
 ///
 /// # Errors
 /// If the model cannot be run at all.
-pub fn check_all(subject: Subject) -> Result<Vec<Checked>> {
+pub fn check_all(subject: CheckSubject) -> Result<Vec<CheckResult>> {
     let mut checked = vec![prefill_equals_decode(subject)?, cache_on_equals_off(subject)?];
     if subject.exactness() != Exactness::Bits {
         checked.extend(in_one_order(subject)?);
@@ -121,11 +121,14 @@ pub fn check_all(subject: Subject) -> Result<Vec<Checked>> {
 ///
 /// # Errors
 /// If the model cannot be run at all.
-pub fn in_one_order(subject: Subject) -> Result<[Checked; 2]> {
+pub fn in_one_order(subject: CheckSubject) -> Result<[CheckResult; 2]> {
     let numerics = SingleTokenNumerics(subject.numerics);
-    let subject = Subject { numerics: &numerics, ..subject };
+    let subject = CheckSubject { numerics: &numerics, ..subject };
     Ok([
-        Checked { check: "prefill equals decode, one order of sums", ..prefill_equals_decode(subject)? },
-        Checked { check: "cache on equals cache off, one order of sums", ..cache_on_equals_off(subject)? },
+        CheckResult { check: "prefill equals decode, one order of sums", ..prefill_equals_decode(subject)? },
+        CheckResult {
+            check: "cache on equals cache off, one order of sums",
+            ..cache_on_equals_off(subject)?
+        },
     ])
 }

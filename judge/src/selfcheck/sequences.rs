@@ -3,8 +3,8 @@
 use crate::checkpoint::Site;
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::selfcheck::tally::Tally;
-use crate::selfcheck::{Checked, PROMPT, Subject};
+use crate::selfcheck::tally::LogitsTally;
+use crate::selfcheck::{CheckResult, CheckSubject, PROMPT};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
@@ -16,7 +16,7 @@ const TURNS: usize = 6;
 ///
 /// # Errors
 /// If the model cannot be run.
-pub fn side_by_side_equals_alone(subject: Subject) -> Result<Checked> {
+pub fn side_by_side_equals_alone(subject: CheckSubject) -> Result<CheckResult> {
     const NAME: &str = "side by side equals alone";
     let sequences = sequences(&subject.tokens());
     let engine = |sequence: &Vec<u32>| subject.engine(sequence.len());
@@ -27,7 +27,7 @@ pub fn side_by_side_equals_alone(subject: Subject) -> Result<Checked> {
             side_by_side.push(take_turn(engine, sequence, turn)?);
         }
     }
-    let mut tally = Tally::default();
+    let mut tally = LogitsTally::default();
     for (index, sequence) in sequences.iter().enumerate() {
         let mut alone = engine(sequence)?;
         for turn in 0..=TURNS {
@@ -60,22 +60,22 @@ fn take_turn(engine: &mut Engine, sequence: &[u32], turn: usize) -> Result<Tenso
 ///
 /// # Errors
 /// If the model cannot be run.
-pub fn recorded_equals_unrecorded(subject: Subject) -> Result<Checked> {
+pub fn recorded_equals_unrecorded(subject: CheckSubject) -> Result<CheckResult> {
     const NAME: &str = "recorded equals unrecorded";
     let tokens = subject.tokens();
     let (mut recorded, mut unrecorded) = (subject.engine(tokens.len())?, subject.engine(tokens.len())?);
-    let mut tally = Tally::default();
+    let mut tally = LogitsTally::default();
     let (prompt, rest) = tokens.split_at(PROMPT.min(tokens.len()));
     for part in std::iter::once(prompt).chain(rest.chunks(1)) {
-        tally.add(recorded.read(part, &mut Looks)?.data(), unrecorded.read(part, &mut ())?.data());
+        tally.add(recorded.read(part, &mut ObservingTap)?.data(), unrecorded.read(part, &mut ())?.data());
     }
     Ok(tally.checked(NAME))
 }
 
-/// Looks at everything.
-struct Looks;
+/// A tap that asks for every value and keeps none.
+struct ObservingTap;
 
-impl Tap for Looks {
+impl Tap for ObservingTap {
     fn tap(&mut self, _: Site, value: Tensor) -> Tensor {
         value
     }

@@ -1,12 +1,12 @@
 //! Rows of logits that should be the same, bit for bit.
 
 use crate::compare::Verdict;
-use crate::selfcheck::Checked;
+use crate::selfcheck::CheckResult;
 use crate::selfcheck::variety::Variety;
 
-/// Counts them, and how far apart they are.
+/// Counts logits that differ, with their largest difference.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct LogitsTally {
     numbers: usize,
     different: usize,
     /// In units of the root mean square of the row.
@@ -14,7 +14,7 @@ pub(super) struct Tally {
     variety: Variety,
 }
 
-impl Tally {
+impl LogitsTally {
     /// Compares a row with the one that it should be.
     pub(super) fn add(&mut self, row: &[f32], wanted: &[f32]) {
         let pairs = || row.iter().zip(wanted);
@@ -35,9 +35,9 @@ impl Tally {
         self.variety.add(wanted);
     }
 
-    pub(super) fn checked(self, check: &'static str) -> Checked {
-        let Tally { numbers, different, largest, variety } = self;
-        let found = |verdict, detail: String| Checked::new(check, verdict, detail);
+    pub(super) fn checked(self, check: &'static str) -> CheckResult {
+        let LogitsTally { numbers, different, largest, variety } = self;
+        let found = |verdict, detail: String| CheckResult::new(check, verdict, detail);
         if let Some(number) = variety.broken() {
             return found(Verdict::Fail, format!("a logit is {number}"));
         }

@@ -4,18 +4,18 @@
 //!
 //! Nothing is written: dumps are in memory.
 
-mod bed;
-mod count;
-mod memory;
-mod plants;
-mod promise;
+mod correct_dump;
+mod counts;
+mod expected_figures;
+mod fault_injection;
+mod memory_dump;
 mod sensitivity;
-mod twins;
+mod test_model;
 
-pub use bed::{ARITHMETICS, Bed, MODELS, Made, PROMPT};
-pub use count::{Count, Found, Job, Result as Judged, Table};
-pub use memory::{Form, Memory, Thinned};
-pub use plants::{Plant, Told, kinds, plants_of, told};
-pub use promise::{Broken, Promise};
+pub use correct_dump::{CorrectDump, OTHER_KERNELS, TWINS, other_kernels};
+pub use counts::{CorrectCounts, FaultCounts, SelfTestJob, SelfTestResult as Judged, SelfTestTable};
+pub use expected_figures::{ExpectedFigures, FigureRegression};
+pub use fault_injection::{FaultDetection, InjectedFault, kinds, plants_of, told};
+pub use memory_dump::{DumpForm, MemoryDump, RecordedTaps};
 pub use sensitivity::{Fault, Sensitivity, sensitivities};
-pub use twins::{OTHER_KERNELS, TWINS, Twin, other_kernels};
+pub use test_model::{ARITHMETICS, ChangeEffect, MODELS, PROMPT, TestModel};

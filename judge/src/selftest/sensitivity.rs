@@ -5,15 +5,15 @@
 
 use crate::change::{ModelOperations, Supposition};
 use crate::checkpoint::{Point, Site};
-use crate::compare::{Noise, Verdict};
+use crate::compare::{PerturbedErrors, Verdict};
 use crate::diagnose::Outcome;
 use crate::dump::Dump;
 use crate::error::{Error, Result};
 use crate::measure::{ColumnSelection, Distribution, ValuePrecision, larger};
 use crate::numerics::moved;
 use crate::parallel;
-use crate::selftest::bed::Bed;
-use crate::selftest::memory::{Form, Thinned};
+use crate::selftest::memory_dump::{DumpForm, RecordedTaps};
+use crate::selftest::test_model::TestModel;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
@@ -62,7 +62,7 @@ impl Fault {
     }
 
     /// The dump of an engine with the fault; `None` where the model has no such constant.
-    fn dump(self, bed: &Bed, size: f64, form: Form) -> Result<Option<Dump>> {
+    fn dump(self, bed: &TestModel, size: f64, form: DumpForm) -> Result<Option<Dump>> {
         let book = ModelOperations::of(&*bed.model, &*bed.engine)?;
         let constant = match self {
             Self::RopeTheta => book.rope(0).map(|rope| ("rope_theta", f64::from(rope.theta))),
@@ -70,7 +70,7 @@ impl Fault {
                 book.norm(Point::AttnNorm, Some(0)).map(|norm| ("norm_eps", f64::from(norm.eps)))
             }
             _ => {
-                let mut scaled = Scaled { fault: self, factor: size };
+                let mut scaled = FaultFactor { fault: self, factor: size };
                 return bed.recorded(&*bed.engine, &mut scaled, form, &bed.script()).map(Some);
             }
         };
@@ -80,13 +80,13 @@ impl Fault {
     }
 }
 
-/// Plants a factor.
-struct Scaled {
+/// A tap that injects a fault as a factor.
+struct FaultFactor {
     fault: Fault,
     factor: f64,
 }
 
-impl Tap for Scaled {
+impl Tap for FaultFactor {
     fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
         let is_decode = site.pass.is_some_and(|pass| pass > 0);
         let is_there = match (self.fault, site.point) {
@@ -148,21 +148,24 @@ impl Sensitivity {
 }
 
 /// Forms of dumps, as the table calls them.
-const FORMS: [(&str, Thinned); 3] =
-    [("all taps", Thinned::Full), ("block outputs", Thinned::Blocks), ("logits", Thinned::Logits)];
+const FORMS: [(&str, RecordedTaps); 3] = [
+    ("all taps", RecordedTaps::Full),
+    ("block outputs", RecordedTaps::Blocks),
+    ("logits", RecordedTaps::Logits),
+];
 /// Sizes are powers of four from 4⁻¹² to 4⁰.
 const STEPS: i32 = 12;
 /// The first seeds of perturbed runs: four runs from each.
 const SEEDS: [u64; 4] = [0, 4, 8, 12];
-const LOGITS: Form = Form { thinned: Thinned::Logits, ..Form::FULL };
+const LOGITS: DumpForm = DumpForm { thinned: RecordedTaps::Logits, ..DumpForm::FULL };
 
 /// Measures the sensitivity to every fault, in a model that computes as its dump states. With `claims_int8`, the dump states
 /// 8-bit integers but records values computed in `f32`.
 ///
 /// # Errors
 /// If the model cannot be run.
-pub fn sensitivities(bed: &Bed, claims_int8: bool) -> Result<Vec<Sensitivity>> {
-    let rounding = Rounding::of(bed)?;
+pub fn sensitivities(bed: &TestModel, claims_int8: bool) -> Result<Vec<Sensitivity>> {
+    let rounding = RoundingNoise::of(bed)?;
     // A claim can only buy room where values are judged by perturbed runs; it is largest over the longest segment.
     let forms = if claims_int8 { &FORMS[2..] } else { &FORMS };
     let cells: Vec<_> =
@@ -175,13 +178,13 @@ pub fn sensitivities(bed: &Bed, claims_int8: bool) -> Result<Vec<Sensitivity>> {
 }
 
 fn sensitivity(
-    bed: &Bed,
+    bed: &TestModel,
     claims_int8: bool,
-    rounding: &Rounding,
+    rounding: &RoundingNoise,
     fault: Fault,
-    (recorded, thinned): (&'static str, Thinned),
+    (recorded, thinned): (&'static str, RecordedTaps),
 ) -> Result<Option<Sensitivity>> {
-    let form = Form { thinned, ..Form::FULL };
+    let form = DumpForm { thinned, ..DumpForm::FULL };
     let judged = |step: i32| -> Result<Option<Outcome>> {
         let Some(mut dump) = fault.dump(bed, size_of(step), form)? else { return Ok(None) };
         if claims_int8 {
@@ -224,15 +227,15 @@ fn size_of(step: i32) -> f64 {
 }
 
 /// The logits of the right engine, and the errors of perturbed runs.
-struct Rounding {
+struct RoundingNoise {
     right: Dump,
-    noise: Noise,
+    noise: PerturbedErrors,
 }
 
-impl Rounding {
-    fn of(bed: &Bed) -> Result<Self> {
+impl RoundingNoise {
+    fn of(bed: &TestModel) -> Result<Self> {
         let right = bed.recorded(&*bed.engine, &mut (), LOGITS, &bed.script())?;
-        let mut noise = Noise::default();
+        let mut noise = PerturbedErrors::default();
         // The largest of a few runs is itself an accident: these are four times as many as the judge has.
         for seed in SEEDS {
             moved(
@@ -251,7 +254,7 @@ impl Rounding {
     }
 
     /// Measures what a fault of the size that was found does to the logits.
-    fn compare(&self, bed: &Bed, fault: Fault, found: &mut Sensitivity) -> Result<()> {
+    fn compare(&self, bed: &TestModel, fault: Fault, found: &mut Sensitivity) -> Result<()> {
         let Some(wrong) = fault.dump(bed, found.size, LOGITS)? else { return Ok(()) };
         let (errors, _) = apart(&wrong, &self.right)?;
         let largest = |of: &Distribution| of.divergences.iter().copied().fold(0.0, larger);
@@ -264,7 +267,7 @@ impl Rounding {
 
 /// The distribution of the errors of all logits, and the largest.
 fn apart(run: &Dump, right: &Dump) -> Result<(Distribution, f64)> {
-    let mut all = Noise::default();
+    let mut all = PerturbedErrors::default();
     let mut sites: Vec<Site> = right.sites().filter(|site| site.point == Point::Logits).collect();
     sites.sort_by_key(|site| site.flow_order());
     let mut lost_lead = 0.0;
@@ -274,7 +277,7 @@ fn apart(run: &Dump, right: &Dump) -> Result<(Distribution, f64)> {
         let pairs = theirs.to_vec().into_iter().zip(own.to_vec());
         let max_abs = pairs.map(|(theirs, own)| (theirs - own).abs()).fold(0.0, larger);
         lost_lead = larger(lost_lead, errors.lost_lead);
-        let mut pass = Noise::default();
+        let mut pass = PerturbedErrors::default();
         pass.add(&errors, max_abs);
         all.join(&pass);
     }

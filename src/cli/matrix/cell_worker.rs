@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::matrix::{
     CellInputs, CellResult, CellSummary, ChildProcesses, MakeCommand, MatrixCell, MatrixPlan,
 };
-use crate::report::{self, Read, ReportDir};
+use crate::report::{self, ReportContent, ReportDir};
 
 /// Runs the cells of a matrix, or reads their cached reports.
 pub struct CellWorker<'w> {
@@ -192,8 +192,8 @@ fn read(folder: &Path) -> Result<CellSummary, String> {
         return Err(String::new());
     }
     match report::read(&file) {
-        Ok(Read::Report(report)) => Ok(CellSummary::of(&report)),
-        Ok(Read::Refused(message)) => Err(message),
+        Ok(ReportContent::Report(report)) => Ok(CellSummary::of(&report)),
+        Ok(ReportContent::Refused(message)) => Err(message),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -17,7 +17,7 @@ impl<'p> Machine<'p> {
     pub(super) fn pop_global(&mut self) -> Result<()> {
         match (self.pop()?, self.pop()?) {
             (PickleValue::Text(name), PickleValue::Text(module)) => self.push_global(module, name),
-            _ => Err(self.reader.bad("applied to wrong values", "the texts of a module and a name")),
+            _ => Err(self.reader.bad("applied to values of wrong types", "two strings: a module and a name")),
         }
     }
 
@@ -48,7 +48,7 @@ impl<'p> Machine<'p> {
             _ => None,
         };
         let expected = "('storage', class, key, device, elements)";
-        let storage = storage.ok_or_else(|| self.reader.bad("applied to wrong values", expected))?;
+        let storage = storage.ok_or_else(|| self.reader.bad("applied to values of wrong types", expected))?;
         self.keep(1)?;
         self.storages.push(storage);
         self.push(PickleValue::Storage(self.storages.len() - 1))

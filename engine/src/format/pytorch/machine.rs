@@ -195,7 +195,7 @@ impl<'p> Machine<'p> {
         self.keep(count)?;
         let start = self.below(count)?;
         let Some(&PickleValue::Dict(dict)) = self.stack[..start].last() else {
-            return Err(self.reader.bad("applied to wrong values", "a dict below its entries"));
+            return Err(self.reader.bad("applied to values of wrong types", "a dict below its entries"));
         };
         let (entries, rest) = self.stack[start..].as_chunks();
         if !rest.is_empty() {
@@ -211,7 +211,7 @@ impl<'p> Machine<'p> {
         self.keep(count)?;
         let start = self.below(count)?;
         let Some(&PickleValue::List(list)) = self.stack[..start].last() else {
-            return Err(self.reader.bad("applied to wrong values", "a list below its items"));
+            return Err(self.reader.bad("applied to values of wrong types", "a list below its items"));
         };
         self.lists[list].extend(self.stack.drain(start..));
         Ok(())

@@ -171,7 +171,7 @@ impl LayerWeights<'_, '_> {
     /// # Errors
     /// If the model has no experts.
     pub fn experts(&self) -> Result<ExpertsConfig> {
-        let hint = "files of this architecture need it".to_owned();
+        let hint = "every file of this architecture must state this key".to_owned();
         let (file, key) = (self.weights.path().to_owned(), "number of experts".to_owned());
         self.config.experts.ok_or(KeyError::Missing { file, key, hint }.into())
     }

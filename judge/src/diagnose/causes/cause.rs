@@ -5,18 +5,18 @@ use std::collections::BTreeSet;
 use crate::change::CauseKind;
 use crate::checkpoint::{Point, Site};
 use crate::diagnose::causes::finding::Finding;
-use crate::diagnose::causes::places::Places;
+use crate::diagnose::causes::site_description::SiteDescription;
 use crate::diagnose::causes::{MOST, MOST_PARTS};
 
 /// The cause of failing rows of one unit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cause {
     /// The search that found it.
-    pub sought: Sought,
+    pub sought: CauseSearch,
     /// Explained sites in data-flow order.
     pub sites: Vec<Site>,
     /// The cause itself.
-    pub told: Told,
+    pub told: CauseContent,
     /// Kinds that were tried and do not explain it.
     pub excluded: Vec<String>,
     /// True if a part of it occurs only in the prompt's pass.
@@ -25,7 +25,7 @@ pub struct Cause {
 
 /// The search that finds a cause, in the order of reporting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sought {
+pub enum CauseSearch {
     /// The tokens of a prompt.
     Prompt,
     /// Values that are no numbers.
@@ -38,13 +38,13 @@ pub enum Sought {
     Choices,
 }
 
-impl Sought {
-    const NAMES: [(Sought, &'static str); 5] = [
-        (Sought::Prompt, "prompt"),
-        (Sought::Nonfinite, "nonfinite"),
-        (Sought::Stages, "stages"),
-        (Sought::Parts, "parts"),
-        (Sought::Choices, "choices"),
+impl CauseSearch {
+    const NAMES: [(CauseSearch, &'static str); 5] = [
+        (CauseSearch::Prompt, "prompt"),
+        (CauseSearch::Nonfinite, "nonfinite"),
+        (CauseSearch::Stages, "stages"),
+        (CauseSearch::Parts, "parts"),
+        (CauseSearch::Choices, "choices"),
     ];
 
     /// The word in reports.
@@ -60,29 +60,29 @@ impl Sought {
     /// Returns the rank for reporting; operations and parts share one.
     fn rank(self) -> u8 {
         match self {
-            Sought::Prompt => 0,
-            Sought::Nonfinite => 1,
-            Sought::Stages | Sought::Parts => 2,
-            Sought::Choices => 3,
+            CauseSearch::Prompt => 0,
+            CauseSearch::Nonfinite => 1,
+            CauseSearch::Stages | CauseSearch::Parts => 2,
+            CauseSearch::Choices => 3,
         }
     }
 
     /// Returns the maximum number of reported causes.
     fn most(self) -> usize {
         match self {
-            Sought::Stages => MOST,
-            Sought::Parts => MOST_PARTS,
-            Sought::Nonfinite => 1,
-            Sought::Prompt | Sought::Choices => usize::MAX,
+            CauseSearch::Stages => MOST,
+            CauseSearch::Parts => MOST_PARTS,
+            CauseSearch::Nonfinite => 1,
+            CauseSearch::Prompt | CauseSearch::Choices => usize::MAX,
         }
     }
 }
 
 /// The content of a cause.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Told {
+pub enum CauseContent {
     /// One or more changes of operations that each explain it, the most likely first.
-    Changes(Vec<Fit>),
+    Changes(Vec<FittingChange>),
     /// No known change explains it; what is known about it.
     Nothing {
         /// Unknown, partial, or unfinished.
@@ -105,7 +105,7 @@ pub enum Told {
 
 /// Changes that explain a cause.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Fit {
+pub struct FittingChange {
     /// The changes as `--suppose` takes them.
     pub typed: String,
     /// The kind of the first.
@@ -124,22 +124,22 @@ pub struct Fit {
 
 impl Cause {
     /// Makes a cause for these sites.
-    pub(super) fn new(sought: Sought, sites: Vec<Site>, told: Told) -> Self {
+    pub(super) fn new(sought: CauseSearch, sites: Vec<Site>, told: CauseContent) -> Self {
         Self { sought, sites, told, excluded: Vec::new(), of_the_prompt: false }
     }
 
     /// Makes a cause from a finding at a single site.
-    pub fn once(sought: Sought, finding: Finding) -> Self {
-        Self::new(sought, vec![finding.site], Told::Once(Box::new(finding)))
+    pub fn once(sought: CauseSearch, finding: Finding) -> Self {
+        Self::new(sought, vec![finding.site], CauseContent::Once(Box::new(finding)))
     }
 
     /// Returns true if no known change explains it.
     pub(super) fn is_nothing(&self) -> bool {
-        matches!(self.told, Told::Nothing { .. })
+        matches!(self.told, CauseContent::Nothing { .. })
     }
 
-    fn fits(&self) -> &[Fit] {
-        if let Told::Changes(fits) = &self.told { fits } else { &[] }
+    fn fits(&self) -> &[FittingChange] {
+        if let CauseContent::Changes(fits) = &self.told { fits } else { &[] }
     }
 
     fn explains_as(&self, typed: &str) -> bool {
@@ -151,21 +151,26 @@ impl Cause {
         let (first, others) = (self.sites[0].point, other.sites[0].point);
         let is_same = self.sought == other.sought
             && match (&mut self.told, &other.told) {
-                (Told::Changes(fits), Told::Changes(_)) if other.fits()[0].typed == fits[0].typed => {
+                (CauseContent::Changes(fits), CauseContent::Changes(_))
+                    if other.fits()[0].typed == fits[0].typed =>
+                {
                     fits.retain(|fit| other.explains_as(&fit.typed));
                     true
                 }
                 // A search that its limit has ended is told once.
-                (Told::Nothing { kind, .. }, Told::Nothing { kind: other, .. })
+                (CauseContent::Nothing { kind, .. }, CauseContent::Nothing { kind: other, .. })
                     if [*kind, *other].contains(&CauseKind::Unfinished) =>
                 {
                     *kind == *other
                 }
                 // What nothing explains is told once for a tap; and of what several operations lie before, once.
-                (Told::Nothing { .. }, Told::Nothing { .. }) => {
-                    return self.sought == Sought::Parts || first == others;
+                (CauseContent::Nothing { .. }, CauseContent::Nothing { .. }) => {
+                    return self.sought == CauseSearch::Parts || first == others;
                 }
-                (Told::Misread { kind, what, wrong }, Told::Misread { kind: k, what: w, wrong: more }) => {
+                (
+                    CauseContent::Misread { kind, what, wrong },
+                    CauseContent::Misread { kind: k, what: w, wrong: more },
+                ) => {
                     let is_same = (&*kind, &*what) == (k, w);
                     if is_same {
                         *wrong = [wrong[0] + more[0], wrong[1] + more[1]];
@@ -181,24 +186,24 @@ impl Cause {
         is_same
     }
 
-    fn finding(self, places: &Places) -> Finding {
+    fn finding(self, places: &SiteDescription) -> Finding {
         let Self { sites, told, excluded, of_the_prompt, .. } = self;
         let layers: Vec<usize> =
             sites.iter().filter_map(|site| site.layer).collect::<BTreeSet<_>>().into_iter().collect();
         let points: Vec<Point> =
             sites.iter().map(|site| site.point).collect::<BTreeSet<_>>().into_iter().collect();
         match told {
-            Told::Once(finding) => *finding,
-            Told::Nothing { kind, what } => {
+            CauseContent::Once(finding) => *finding,
+            CauseContent::Nothing { kind, what } => {
                 Finding { excluded, ..Finding::new(kind, sites[0], what) }.of(sites)
             }
-            Told::Misread { kind, what: [before, after], wrong } => {
+            CauseContent::Misread { kind, what: [before, after], wrong } => {
                 let what = format!("{before}{}{after}", of_stages(wrong));
                 let is_of_a_tap = matches!(kind, CauseKind::DumpTap | CauseKind::DumpAxes);
                 let points = if is_of_a_tap { vec![sites[0].point] } else { points };
                 Finding { points, layers, ..Finding::new(kind, sites[0], what) }.of(sites)
             }
-            Told::Changes(fits) => {
+            CauseContent::Changes(fits) => {
                 let (first, others) = fits.split_first().expect("there is one");
                 let remaining: Vec<String> = others.iter().map(|fit| fit.typed.clone()).collect();
                 let mut what = format!("{}; seen at {}{}", first.what, places.told(&sites), first.remedy);
@@ -253,7 +258,7 @@ pub fn grouped(units: &[&[Cause]], slides: &[bool]) -> Vec<Finding> {
             groups.push(cause);
         }
     }
-    let places = Places { slides };
+    let places = SiteDescription { slides };
     groups.into_iter().map(|group| group.finding(&places)).collect()
 }
 
@@ -262,12 +267,12 @@ pub fn grouped(units: &[&[Cause]], slides: &[bool]) -> Vec<Finding> {
 fn prefer_what_explains_most(all: &mut [Cause]) {
     let counts = |cause: &Cause| -> Vec<usize> {
         let alike = || all.iter().filter(|other| other.sites[0].point == cause.sites[0].point);
-        let explained = |fit: &Fit| alike().filter(|other| other.explains_as(&fit.typed)).count();
+        let explained = |fit: &FittingChange| alike().filter(|other| other.explains_as(&fit.typed)).count();
         cause.fits().iter().map(explained).collect()
     };
     let counts: Vec<Vec<usize>> = all.iter().map(counts).collect();
     for (cause, counts) in all.iter_mut().zip(counts) {
-        let Told::Changes(fits) = &mut cause.told else { continue };
+        let CauseContent::Changes(fits) = &mut cause.told else { continue };
         let most = counts.iter().copied().max();
         let mut counts = counts.into_iter();
         fits.retain(|_| counts.next() == most);

@@ -2,7 +2,7 @@
 
 use crate::change::CauseKind;
 use crate::checkpoint::{Point, Site};
-use crate::compare::{Heads, Row, Verdict, aligned};
+use crate::compare::{Heads, SiteResult, Verdict, aligned};
 use crate::diagnose::causes::finding::Finding;
 use crate::dump::Dump;
 use crate::error::Result;
@@ -13,10 +13,16 @@ use crate::tensor::Tensor;
 use crate::view::View;
 
 /// Another nonlinearity: each dump's own gate and up give its `ffn_act` by one, and these are not the same.
-pub(super) fn other_activation(candidate: &Dump, reference: &Dump, rows: &[Row]) -> Result<Option<Finding>> {
-    let fails = |row: &&Row| row.site.point == Point::FfnAct && row.verdict == Verdict::Fail;
+pub(super) fn other_activation(
+    candidate: &Dump,
+    reference: &Dump,
+    rows: &[SiteResult],
+) -> Result<Option<Finding>> {
+    let fails = |row: &&SiteResult| row.site.point == Point::FfnAct && row.verdict == Verdict::Fail;
     let Some(row) = rows.iter().find(fails) else { return Ok(None) };
-    let of = |dump| Stage::read(dump, row.site).map(|stage| stage.and_then(|stage| stage.activation()));
+    let of = |dump| {
+        RecordedActivation::read(dump, row.site).map(|stage| stage.and_then(|stage| stage.activation()))
+    };
     let (Some(theirs), Some(ours)) = (of(reference)?, of(candidate)?) else { return Ok(None) };
     if theirs == ours {
         return Ok(None);
@@ -33,8 +39,8 @@ pub(super) fn other_activation(candidate: &Dump, reference: &Dump, rows: &[Row])
     }))
 }
 
-/// One activation as a dump holds it: what entered and what left.
-struct Stage {
+/// The recorded inputs and the output of one activation function.
+struct RecordedActivation {
     /// `[T, F]`, where the architecture has a gate.
     gate: Option<Tensor>,
     /// `[T, F]`
@@ -43,7 +49,7 @@ struct Stage {
     act: Tensor,
 }
 
-impl Stage {
+impl RecordedActivation {
     /// The values around `site`; `None` where a dump lacks one, or they are not of one shape.
     fn read(dump: &Dump, site: Site) -> Result<Option<Self>> {
         let at = |point| tensor(dump, Site { point, ..site });

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use crate::change::CauseKind;
 use crate::checkpoint::{Point, Site};
-use crate::compare::{Row, Verdict};
-use crate::diagnose::causes::{Cause, Finding, Sought};
+use crate::compare::{SiteResult, Verdict};
+use crate::diagnose::causes::{Cause, CauseSearch, Finding};
 
 /// Returns the rows with a different number of experts.
-fn of_others(rows: &[Row]) -> impl Iterator<Item = &Row> {
-    let is_of_others = |row: &&Row| {
+fn of_others(rows: &[SiteResult]) -> impl Iterator<Item = &SiteResult> {
+    let is_of_others = |row: &&SiteResult| {
         let is_of_chosen = row.site.point.is_of_chosen() && row.verdict == Verdict::Fail;
         is_of_chosen && row.local.is_none() && row.accumulated.is_none()
     };
@@ -17,7 +17,7 @@ fn of_others(rows: &[Row]) -> impl Iterator<Item = &Row> {
 }
 
 /// Returns a cause from the first of these rows.
-pub(super) fn of_rows(rows: &[Row]) -> Option<Cause> {
+pub(super) fn of_rows(rows: &[SiteResult]) -> Option<Cause> {
     let first = of_others(rows).find(|row| row.site.point == Point::Experts)?;
     let sites: Vec<Site> = of_others(rows).map(|row| row.site).collect();
     let layers: BTreeSet<usize> = sites.iter().filter_map(|site| site.layer).collect();
@@ -28,11 +28,11 @@ pub(super) fn of_rows(rows: &[Row]) -> Option<Cause> {
         layers: layers.into_iter().collect(),
         ..Finding::new(kind, first.site, what).of(sites)
     };
-    Some(Cause::once(Sought::Stages, finding))
+    Some(Cause::once(CauseSearch::Stages, finding))
 }
 
 /// Returns true if a site depends on a different number of experts than the dump's.
-pub(super) fn follows(rows: &[Row], site: Site) -> bool {
-    let is_there = |row: &Row| (row.site.layer, row.site.pass) == (site.layer, site.pass);
+pub(super) fn follows(rows: &[SiteResult], site: Site) -> bool {
+    let is_there = |row: &SiteResult| (row.site.layer, row.site.pass) == (site.layer, site.pass);
     site.point == Point::FfnOut && of_others(rows).any(is_there)
 }

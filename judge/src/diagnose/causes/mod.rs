@@ -3,35 +3,33 @@
 //! A cause is named where it explains every value of a stage, what the model asks for does not, and no other cause does;
 //! else those that remain are told. What does not hold is not said.
 
-mod beginning;
-mod budget;
+mod bos_token;
 mod cause;
+mod cause_text;
 mod dumps;
 mod experts;
 mod finding;
-mod misread;
-mod nonfinite;
+mod misreading;
+mod nonfinite_values;
+mod operation_search;
 mod pattern;
-mod places;
 mod rerun;
 mod sequences;
-mod stage;
+mod site_description;
 mod tokens;
-mod words;
 
-pub use budget::Budget;
-pub use cause::{Cause, Fit, Sought, Told, grouped};
+pub use cause::{Cause, CauseContent, CauseSearch, FittingChange, grouped};
 pub use finding::Finding;
 pub(super) use tokens::of_prompt;
 
 use crate::change::{CauseKind, OperationChange, SiteContext, catalogue};
 use crate::checkpoint::{Point, Site, ValueKind};
-use crate::compare::{Row, Unexplained, Verdict};
-use crate::diagnose::causes::budget::Deadline;
-use crate::diagnose::causes::rerun::{Passes, Rerun};
-use crate::diagnose::causes::stage::Bench;
-use crate::diagnose::causes::words::Words;
-use crate::diagnose::runs::Setting;
+use crate::compare::{SiteResult, UnexplainedOperation, Verdict};
+use crate::diagnose::budget::{Budget, Deadline};
+use crate::diagnose::causes::cause_text::CauseText;
+use crate::diagnose::causes::operation_search::SearchContext;
+use crate::diagnose::causes::rerun::{ChangePasses, Rerun};
+use crate::diagnose::runs::RunContext;
 use crate::dump::Dump;
 use crate::error::Result;
 use crate::exact::TracedNumerics;
@@ -49,58 +47,61 @@ const MOST_PARTS: usize = 2;
 /// # Errors
 /// The errors of a run of the model.
 pub(super) fn of_engine(
-    setting: &Setting,
-    rows: &[Row],
-    unexplained: &[Unexplained],
+    setting: &RunContext,
+    rows: &[SiteResult],
+    unexplained: &[UnexplainedOperation],
     budget: Option<&Budget>,
 ) -> Result<Vec<Cause>> {
     let deadline = Deadline::new(budget);
-    let nonfinite = nonfinite::of_rows(setting, rows, unexplained);
-    let once = |finding| Cause::once(Sought::Nonfinite, finding);
+    let nonfinite = nonfinite_values::of_rows(setting, rows, unexplained);
+    let once = |finding| Cause::once(CauseSearch::Nonfinite, finding);
     let mut causes: Vec<Cause> = nonfinite.into_iter().map(once).collect();
     // What is no number tells nothing of how it was computed.
-    let is_finite = |one: &&Unexplained| one.meaningful_or(0.0).iter().all(|value| value.is_finite());
-    let is_wrong = |one: &&Unexplained| rows.iter().any(|row| row.site == one.site && is_wrong_stage(row));
-    let open: Vec<&Unexplained> = unexplained.iter().filter(is_wrong).filter(is_finite).collect();
+    let is_finite =
+        |one: &&UnexplainedOperation| one.meaningful_or(0.0).iter().all(|value| value.is_finite());
+    let is_wrong =
+        |one: &&UnexplainedOperation| rows.iter().any(|row| row.site == one.site && is_wrong_stage(row));
+    let open: Vec<&UnexplainedOperation> = unexplained.iter().filter(is_wrong).filter(is_finite).collect();
     let foreign = sequences::foreign_keys(setting.held.dump, &open)?;
-    let open: Vec<&Unexplained> = match &foreign {
+    let open: Vec<&UnexplainedOperation> = match &foreign {
         None => open,
         Some(cause) => open.into_iter().filter(|one| !cause.sites.contains(&one.site)).collect(),
     };
     causes.extend(foreign);
     let other_number = experts::of_rows(rows);
-    let open: Vec<&Unexplained> = open.into_iter().filter(|one| !experts::follows(rows, one.site)).collect();
+    let open: Vec<&UnexplainedOperation> =
+        open.into_iter().filter(|one| !experts::follows(rows, one.site)).collect();
     causes.extend(other_number);
-    let begun = beginning::of_rows(setting, rows)?;
-    let is_begun = |row: &&Row| begun.is_some() && row.site.point.is_of_named_ids();
-    let coarse: Vec<&Row> = rows.iter().filter(|row| is_coarse(row) && !is_begun(row)).collect();
+    let begun = bos_token::of_rows(setting, rows)?;
+    let is_begun = |row: &&SiteResult| begun.is_some() && row.site.point.is_of_named_ids();
+    let coarse: Vec<&SiteResult> = rows.iter().filter(|row| is_coarse(row) && !is_begun(row)).collect();
     causes.extend(begun);
     if !open.is_empty() || (!coarse.is_empty() && causes.is_empty()) {
         let (book, traced) = (setting.book()?, TracedNumerics::new(setting.numerics, setting.profile));
-        let bench = Bench { setting, traced: &traced, book, deadline: &deadline };
-        causes.extend(match (open.is_empty(), misread::of(&bench, &open)?) {
+        let bench = SearchContext { setting, traced: &traced, book, deadline: &deadline };
+        causes.extend(match (open.is_empty(), misreading::of(&bench, &open)?) {
             (true, _) => of_parts(&bench, coarse)?,
             (false, Some(cause)) => vec![cause],
             (false, None) => of_sums_before(&bench, rows, of_stages(&bench, open))?,
         });
     }
     let choices = tokens::of_choices(setting, rows)?;
-    causes.extend(choices.map(|finding| Cause::once(Sought::Choices, finding)));
+    causes.extend(choices.map(|finding| Cause::once(CauseSearch::Choices, finding)));
     Ok(causes)
 }
 
-fn is_wrong_stage(row: &Row) -> bool {
+fn is_wrong_stage(row: &SiteResult) -> bool {
     row.verdict == Verdict::Fail && row.is_one_stage()
 }
 
 /// Returns true if several operations lie between a failing row and its inputs.
-fn is_coarse(row: &Row) -> bool {
+fn is_coarse(row: &SiteResult) -> bool {
     let is_real = row.site.point.kind() == ValueKind::Real;
     row.verdict == Verdict::Fail && !row.is_one_stage() && is_real && row.judged().is_some()
 }
 
 /// Returns causes of single operations, one per change.
-fn of_stages(bench: &Bench, mut open: Vec<&Unexplained>) -> Vec<Cause> {
+fn of_stages(bench: &SearchContext, mut open: Vec<&UnexplainedOperation>) -> Vec<Cause> {
     let mut causes = Vec::new();
     while let Some(&first) = open.first().filter(|_| causes.len() < MOST) {
         let stage = bench.stage(first);
@@ -109,22 +110,27 @@ fn of_stages(bench: &Bench, mut open: Vec<&Unexplained>) -> Vec<Cause> {
             causes.push(unfinished(bench, open.iter().map(|one| one.site).collect()));
             break;
         }
-        let is_done = |one: &Unexplained| match searched.named() {
+        let is_done = |one: &UnexplainedOperation| match searched.named() {
             Some(changes) => bench.stage(one).is_explained_by(changes),
             // What nothing explains is told once for a tap.
             None => one.site.point == first.site.point,
         };
-        let is_done = |one: &&Unexplained| one.site == first.site || is_done(one);
+        let is_done = |one: &&UnexplainedOperation| one.site == first.site || is_done(one);
         let (done, rest): (Vec<_>, Vec<_>) = open.into_iter().partition(is_done);
         open = rest;
         let sites: Vec<Site> = done.iter().map(|one| one.site).collect();
-        causes.push(Words::of(bench, &stage.at()).told(Sought::Stages, &searched, sites, Some(first)));
+        causes.push(CauseText::of(bench, &stage.at()).told(
+            CauseSearch::Stages,
+            &searched,
+            sites,
+            Some(first),
+        ));
     }
     causes
 }
 
 /// Looks for a cause in an unrecorded sum or cache before the operation by running its layer again.
-fn of_sums_before(bench: &Bench, rows: &[Row], mut causes: Vec<Cause>) -> Result<Vec<Cause>> {
+fn of_sums_before(bench: &SearchContext, rows: &[SiteResult], mut causes: Vec<Cause>) -> Result<Vec<Cause>> {
     let is_open = |site: &Site| causes.iter().any(|cause| cause.is_nothing() && cause.sites.contains(site));
     let open = rows.iter().filter(|row| !starts_at_its_inputs(row) && is_open(&row.site)).collect();
     for found in of_parts(bench, open)?.into_iter().filter(|found| !found.is_nothing()) {
@@ -138,13 +144,13 @@ fn of_sums_before(bench: &Bench, rows: &[Row], mut causes: Vec<Cause>) -> Result
 }
 
 /// Returns true if an operation starts from exactly the values that it reads.
-fn starts_at_its_inputs(row: &Row) -> bool {
+fn starts_at_its_inputs(row: &SiteResult) -> bool {
     let is_held = |points: &[Point]| row.since.iter().any(|start| points.contains(&start.point));
     row.site.point.inputs().iter().all(|points| is_held(points))
 }
 
 /// Parts of the model, run again.
-fn of_parts(bench: &Bench, mut open: Vec<&Row>) -> Result<Vec<Cause>> {
+fn of_parts(bench: &SearchContext, mut open: Vec<&SiteResult>) -> Result<Vec<Cause>> {
     let mut causes = Vec::new();
     while let Some(&first) = open.first().filter(|_| causes.len() < MOST_PARTS) {
         let searched = if bench.deadline.is_over() { None } else { Rerun::new(bench, first).search()? };
@@ -159,41 +165,45 @@ fn of_parts(bench: &Bench, mut open: Vec<&Row>) -> Result<Vec<Cause>> {
         let (mut done, mut rest, mut of_the_prompt) = (Vec::new(), Vec::new(), false);
         for row in open {
             let explained = match searched.named() {
-                _ if row.site == first.site => Some(Passes::All),
+                _ if row.site == first.site => Some(ChangePasses::All),
                 Some(changes) => Rerun::new(bench, row).is_explained_by(changes)?,
                 // What comes after is told by nothing that this is not told by.
-                None => Some(Passes::All),
+                None => Some(ChangePasses::All),
             };
-            of_the_prompt |= explained == Some(Passes::Prompt);
+            of_the_prompt |= explained == Some(ChangePasses::Prompt);
             if explained.is_some() { done.push(row.site) } else { rest.push(row) }
         }
         open = rest;
         let nothing = Tensor::scalar(0.0);
         let at = SiteContext::new(first.site, first.positions.clone(), &nothing, bench.traced, bench.book);
-        let cause = Words::of(bench, &at).told(Sought::Parts, &searched, done, None);
+        let cause = CauseText::of(bench, &at).told(CauseSearch::Parts, &searched, done, None);
         causes.push(Cause { of_the_prompt, ..cause });
     }
     Ok(causes)
 }
 
 /// Returns the cause of sites at which the time limit has ended the search.
-fn unfinished(bench: &Bench, sites: Vec<Site>) -> Cause {
-    let told = Told::Nothing { kind: CauseKind::Unfinished, what: bench.deadline.told() };
-    Cause::new(Sought::Stages, sites, told)
+fn unfinished(bench: &SearchContext, sites: Vec<Site>) -> Cause {
+    let told = CauseContent::Nothing { kind: CauseKind::Unfinished, what: bench.deadline.told() };
+    Cause::new(CauseSearch::Stages, sites, told)
 }
 
 /// Keeps, of several changes that explain the first row, those that explain the most of a few others: rows of
 /// the same layer in later passes, then of later layers.
-fn prefer_what_others_tell(bench: &Bench, fits: &mut Vec<Changes>, open: &[&Row]) -> Result<()> {
+fn prefer_what_others_tell(
+    bench: &SearchContext,
+    fits: &mut Vec<Changes>,
+    open: &[&SiteResult],
+) -> Result<()> {
     const OTHERS: usize = 3;
     let first = open[0].site;
-    let alike = |row: &&&Row| row.site.point == first.point && row.site != first;
-    let mut others: Vec<&Row> = open.iter().filter(alike).copied().collect();
+    let alike = |row: &&&SiteResult| row.site.point == first.point && row.site != first;
+    let mut others: Vec<&SiteResult> = open.iter().filter(alike).copied().collect();
     others.sort_by_key(|row| row.site.layer != first.layer);
     let others: Vec<Rerun> = others.into_iter().take(OTHERS).map(|row| Rerun::new(bench, row)).collect();
     let mut counts = Vec::new();
     for changes in fits.iter() {
-        let explained = others.iter().map(|row| Ok(row.is_explained_by(changes)? == Some(Passes::All)));
+        let explained = others.iter().map(|row| Ok(row.is_explained_by(changes)? == Some(ChangePasses::All)));
         counts.push(explained.collect::<Result<Vec<bool>>>()?.into_iter().filter(|&is_it| is_it).count());
     }
     let most = counts.iter().copied().max();
@@ -211,9 +221,9 @@ pub(super) fn of_everything(kind: CauseKind, first: Site, what: String, sites: V
 ///
 /// # Errors
 /// If an array cannot be read.
-pub(super) fn of_dumps(candidate: &Dump, reference: &Dump, rows: &[Row]) -> Result<Vec<Cause>> {
+pub(super) fn of_dumps(candidate: &Dump, reference: &Dump, rows: &[SiteResult]) -> Result<Vec<Cause>> {
     let found = dumps::other_activation(candidate, reference, rows)?;
-    Ok(found.into_iter().map(|finding| Cause::once(Sought::Stages, finding)).collect())
+    Ok(found.into_iter().map(|finding| Cause::once(CauseSearch::Stages, finding)).collect())
 }
 
 /// Changes of one operation, applied in order.

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use crate::checkpoint::TapAxis;
-use crate::compare::Unexplained;
+use crate::compare::UnexplainedOperation;
 
 /// Describes what the wrong values have in common; `None` if all values are wrong.
-pub(super) fn of(one: &Unexplained) -> Option<String> {
+pub(super) fn of(one: &UnexplainedOperation) -> Option<String> {
     let (shape, wrong) = (one.traced.shape(), one.beyond());
     if wrong.is_empty() || wrong.len() == one.theirs.len() {
         return None;

@@ -2,11 +2,11 @@
 
 use crate::change::{CauseKind, ModelOperations, OperationChange, SiteContext, Supposition, catalogue};
 use crate::checkpoint::{Point, Site};
-use crate::compare::{Continue, Floor, Found, Row, Selection};
-use crate::diagnose::causes::budget::Deadline;
-use crate::diagnose::causes::stage::{Bench, Searched};
+use crate::compare::{ArrayComparison, ContinuationValues, NoiseFloor, Selection, SiteResult};
+use crate::diagnose::budget::Deadline;
+use crate::diagnose::causes::operation_search::{SearchContext, SearchResult};
 use crate::diagnose::causes::{Changes, in_order};
-use crate::diagnose::runs::{Again, Setting};
+use crate::diagnose::runs::{RerunPart, RunContext};
 use crate::engine::ModelSegment;
 use crate::error::Result;
 use crate::exact::TracedNumerics;
@@ -24,9 +24,9 @@ const MOST_PRODUCTS: usize = 1 << 28;
 /// Largest ratio to the best error, or to the noise floor, at which a change counts as equally good.
 const AS_WELL: f64 = 3.0;
 
-/// In which passes a change is made.
+/// The passes in which a change is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Passes {
+pub(super) enum ChangePasses {
     /// All.
     All,
     /// The first, which reads the prompt.
@@ -35,30 +35,30 @@ pub(super) enum Passes {
 
 /// A row with several operations before it, to be computed again.
 pub(super) struct Rerun<'s> {
-    setting: &'s Setting<'s>,
+    setting: &'s RunContext<'s>,
     traced: &'s TracedNumerics<'s>,
     book: &'s ModelOperations,
     deadline: &'s Deadline<'s>,
-    row: &'s Row,
-    part: Again,
+    row: &'s SiteResult,
+    part: RerunPart,
     /// True if only the row's layer, or the head, is run.
     is_alone: bool,
-    go_on: Continue,
+    go_on: ContinuationValues,
     /// The selection that contains the row.
     selection: Selection,
 }
 
 /// A change with the resulting error of the row.
-struct Tried {
+struct ChangeTrial {
     supposed: Vec<Supposition>,
     errors: Errors,
 }
 
 impl<'s> Rerun<'s> {
     /// Runs only the row's layer, if the dump records the layer's input and nothing else lies before the row.
-    pub(super) fn new(bench: &'s Bench<'s>, row: &'s Row) -> Self {
+    pub(super) fn new(bench: &'s SearchContext<'s>, row: &'s SiteResult) -> Self {
         let setting = bench.setting;
-        let of = |layers, head| Again::Part(ModelSegment { embed: false, layers, head });
+        let of = |layers, head| RerunPart::Part(ModelSegment { embed: false, layers, head });
         let part = match (row.site.layer, row.site.pass) {
             (Some(layer), Some(last)) if row.local.is_some() => {
                 let holds = |pass| setting.held.dump.starts_at(input_of(layer, pass));
@@ -72,16 +72,16 @@ impl<'s> Rerun<'s> {
         };
         let is_alone = part.is_some();
         let part = part.unwrap_or_else(|| up_to(row, &setting.unit));
-        let go_on = if row.local.is_some() { Continue::Held } else { Continue::Own };
+        let go_on = if row.local.is_some() { ContinuationValues::Held } else { ContinuationValues::Own };
         let checkpoints = vec![row.checkpoint()];
         let selection = Selection { checkpoints, ..Selection::everything() };
-        let Bench { traced, book, deadline, .. } = *bench;
+        let SearchContext { traced, book, deadline, .. } = *bench;
         Self { setting, traced, book, deadline, row, part, is_alone, go_on, selection }
     }
 
     /// Tries the catalogue: each change everywhere it applies, then at single taps, then two at once. `None`
     /// if the row is right without a change, so that it belongs to another run.
-    pub(super) fn search(&self) -> Result<Option<Searched>> {
+    pub(super) fn search(&self) -> Result<Option<SearchResult>> {
         if self.explains(&[])? {
             return Ok(None);
         }
@@ -99,7 +99,7 @@ impl<'s> Rerun<'s> {
         if fits.is_empty() {
             fits = self.fitting(&self.pairs(&singles, &changes)?)?;
         }
-        Ok(Some(Searched::new(fits, changes.iter())))
+        Ok(Some(SearchResult::new(fits, changes.iter())))
     }
 
     /// Each change at each of its tap points by itself.
@@ -112,28 +112,28 @@ impl<'s> Rerun<'s> {
     }
 
     /// Returns the passes in which these changes explain the row: all passes, or only the prompt's.
-    pub(super) fn is_explained_by(&self, changes: &[OperationChange]) -> Result<Option<Passes>> {
+    pub(super) fn is_explained_by(&self, changes: &[OperationChange]) -> Result<Option<ChangePasses>> {
         let supposed = || changes.iter().map(|change| self.one(change, None));
         if self.explains(&supposed().collect::<Vec<_>>())? {
-            return Ok(Some(Passes::All));
+            return Ok(Some(ChangePasses::All));
         }
         let of_the_prompt: Vec<_> = supposed().map(|supposed| supposed.in_pass(0)).collect();
         let is_later = self.row.site.pass.is_some_and(|pass| pass > 0);
-        Ok((is_later && self.explains(&of_the_prompt)?).then_some(Passes::Prompt))
+        Ok((is_later && self.explains(&of_the_prompt)?).then_some(ChangePasses::Prompt))
     }
 
     fn one(&self, change: &OperationChange, point: Option<Point>) -> Supposition {
         let everywhere = Supposition::everywhere(change.clone());
         let at = point.into_iter().fold(everywhere, Supposition::at);
         match &self.part {
-            Again::Part(part) if self.is_alone && !part.head => at.in_layers(part.layers.clone()),
+            RerunPart::Part(part) if self.is_alone && !part.head => at.in_layers(part.layers.clone()),
             _ => Supposition { layers: None, ..at },
         }
     }
 
     /// Returns every change that applies in the part.
     fn changes(&self) -> Result<Vec<OperationChange>> {
-        let mut scout = Scout { rerun: self, found: Vec::new() };
+        let mut scout = ApplicableChanges { rerun: self, found: Vec::new() };
         self.run(&[], &mut scout)?;
         let mut found = scout.found;
         in_order(&mut found);
@@ -158,7 +158,7 @@ impl<'s> Rerun<'s> {
         all.filter(|change| change.compute(at).is_some()).collect()
     }
 
-    fn run(&self, supposed: &[Supposition], onlooker: &mut dyn Tap) -> Result<Option<Found>> {
+    fn run(&self, supposed: &[Supposition], onlooker: &mut dyn Tap) -> Result<Option<ArrayComparison>> {
         let comparison = self.setting.comparing_of(&self.selection, self.go_on);
         let passes = self.passes();
         let compared = self.setting.rerun(&self.part, passes, supposed, comparison, onlooker)?;
@@ -171,7 +171,7 @@ impl<'s> Rerun<'s> {
     }
 
     /// Returns the error of the row with each of these changes, if it is smaller than without.
-    fn tried(&self, all: impl Iterator<Item = Vec<Supposition>>) -> Result<Vec<Tried>> {
+    fn tried(&self, all: impl Iterator<Item = Vec<Supposition>>) -> Result<Vec<ChangeTrial>> {
         let before = self.row.judged().map_or(f64::INFINITY, |found| found.errors.rel_l2);
         let mut tried = Vec::new();
         for supposed in all {
@@ -179,8 +179,8 @@ impl<'s> Rerun<'s> {
                 break;
             }
             match self.run(&supposed, &mut ())? {
-                Some(Found::Measured(found)) if found.errors.rel_l2 < before => {
-                    tried.push(Tried { supposed, errors: found.errors });
+                Some(ArrayComparison::Measured(found)) if found.errors.rel_l2 < before => {
+                    tried.push(ChangeTrial { supposed, errors: found.errors });
                 }
                 _ => {}
             }
@@ -189,15 +189,15 @@ impl<'s> Rerun<'s> {
     }
 
     /// Returns the changes that explain the row about as well as the best one.
-    fn fitting(&self, tried: &[Tried]) -> Result<Vec<Changes>> {
-        let mut fits: Vec<&Tried> = Vec::new();
+    fn fitting(&self, tried: &[ChangeTrial]) -> Result<Vec<Changes>> {
+        let mut fits: Vec<&ChangeTrial> = Vec::new();
         for one in tried {
             if self.is_near(&one.errors) || (self.row.floor.is_none() && self.explains(&one.supposed)?) {
                 fits.push(one);
             }
         }
         let best = fits.iter().map(|one| one.errors.rel_l2).fold(f64::INFINITY, f64::min);
-        let floor = self.floor().map_or(0.0, |floor| floor.rel_l2) / Floor::FAR;
+        let floor = self.floor().map_or(0.0, |floor| floor.rel_l2) / NoiseFloor::FAR;
         fits.retain(|one| one.errors.rel_l2 <= AS_WELL * best.max(floor));
         let mut changes: Vec<Changes> = Vec::new();
         for one in fits {
@@ -211,7 +211,7 @@ impl<'s> Rerun<'s> {
         Ok(changes)
     }
 
-    fn floor(&self) -> Option<Floor> {
+    fn floor(&self) -> Option<NoiseFloor> {
         self.row.floor.or(self.row.accumulated_floor)
     }
 
@@ -230,7 +230,7 @@ impl<'s> Rerun<'s> {
             return Ok(true);
         }
         let found = compared.found.into_iter().find(|(site, _)| *site == self.row.site);
-        Ok(matches!(found, Some((_, Some(Found::Measured(found)))) if self.is_near(&found.errors)))
+        Ok(matches!(found, Some((_, Some(ArrayComparison::Measured(found)))) if self.is_near(&found.errors)))
     }
 
     /// Returns true if a run is short enough to combine changes of different operations.
@@ -241,8 +241,8 @@ impl<'s> Rerun<'s> {
     }
 
     /// Two changes, the second at a tap point that the first changes, too; of a short run, anywhere.
-    fn pairs(&self, singles: &[Tried], changes: &[OperationChange]) -> Result<Vec<Tried>> {
-        let mut nearest: Vec<&Tried> =
+    fn pairs(&self, singles: &[ChangeTrial], changes: &[OperationChange]) -> Result<Vec<ChangeTrial>> {
+        let mut nearest: Vec<&ChangeTrial> =
             singles.iter().filter(|one| one.supposed[0].change[0].point.is_none()).collect();
         nearest.sort_by(|a, b| a.errors.rel_l2.total_cmp(&b.errors.rel_l2));
         let mut pairs = Vec::new();
@@ -262,19 +262,19 @@ impl<'s> Rerun<'s> {
 }
 
 /// Returns the part of the unit up to the row's layer, which includes the row.
-fn up_to(row: &Row, unit: &Unit) -> Again {
-    let Some(layer) = row.site.layer else { return Again::All };
+fn up_to(row: &SiteResult, unit: &Unit) -> RerunPart {
+    let Some(layer) = row.site.layer else { return RerunPart::All };
     let (embed, first) = unit.part().map_or((true, 0), |part| (part.embed, part.layers.start));
-    Again::Part(ModelSegment { embed, layers: first..layer + 1, head: false })
+    RerunPart::Part(ModelSegment { embed, layers: first..layer + 1, head: false })
 }
 
 /// Search for the changes that apply in a part.
-struct Scout<'c, 's> {
+struct ApplicableChanges<'c, 's> {
     rerun: &'c Rerun<'s>,
     found: Vec<OperationChange>,
 }
 
-impl Tap for Scout<'_, '_> {
+impl Tap for ApplicableChanges<'_, '_> {
     fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
         // The pass after the prompt's shows what that does not: positions and caches. Later ones show no more but where a window ends.
         if site.pass > Some(1) && site.pass != self.rerun.row.site.pass {

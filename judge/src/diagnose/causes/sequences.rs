@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use crate::change::CauseKind;
 use crate::checkpoint::{Point, Site};
-use crate::compare::Unexplained;
-use crate::diagnose::causes::cause::{Cause, Sought, Told};
+use crate::compare::UnexplainedOperation;
+use crate::diagnose::causes::cause::{Cause, CauseContent, CauseSearch};
 use crate::dump::Dump;
 use crate::error::Result;
 
@@ -13,7 +13,7 @@ use crate::error::Result;
 ///
 /// # Errors
 /// If an array cannot be read.
-pub(super) fn foreign_keys(dump: &Dump, open: &[&Unexplained]) -> Result<Option<Cause>> {
+pub(super) fn foreign_keys(dump: &Dump, open: &[&UnexplainedOperation]) -> Result<Option<Cause>> {
     let (mut places, mut owners) = (HashSet::new(), HashSet::new());
     for one in open.iter().filter(|one| one.site.point == Point::AttnWeights) {
         let seen = seen_owners(dump, one.site)?;
@@ -34,8 +34,9 @@ pub(super) fn foreign_keys(dump: &Dump, open: &[&Unexplained]) -> Result<Option<
     };
     let own = dump.manifest.sequence.as_deref().unwrap_or("0");
     let what = format!("mask_sequences: queries of sequence {own} attend to keys {whose}; mask these keys");
-    let told = Told::Misread { kind: CauseKind::MaskSequences, what: [what, String::new()], wrong: [0, 0] };
-    Ok(Some(Cause::new(Sought::Stages, sites, told)))
+    let told =
+        CauseContent::Misread { kind: CauseKind::MaskSequences, what: [what, String::new()], wrong: [0, 0] };
+    Ok(Some(Cause::new(CauseSearch::Stages, sites, told)))
 }
 
 /// Whose keys have a weight, of those that are not the sequence's own.

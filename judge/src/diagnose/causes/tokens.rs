@@ -2,10 +2,10 @@
 
 use crate::change::CauseKind;
 use crate::checkpoint::{Point, Site};
-use crate::compare::{Role, Row, Verdict, logits_after};
-use crate::diagnose::causes::cause::{Cause, Sought};
+use crate::compare::{Role, SiteResult, Verdict, logits_after};
+use crate::diagnose::causes::cause::{Cause, CauseSearch};
 use crate::diagnose::causes::finding::Finding;
-use crate::diagnose::runs::Setting;
+use crate::diagnose::runs::RunContext;
 use crate::dump::Pass;
 use crate::error::Result;
 
@@ -39,7 +39,7 @@ pub(in crate::diagnose) fn of_prompt(site: Site, own: &[u32], known: &[u32]) -> 
         candidate: Some(value),
         ..Finding::new(kind, site, format!("{kind}: {}: {told}", kind.meaning()))
     };
-    Some(Cause::once(Sought::Prompt, finding))
+    Some(Cause::once(CauseSearch::Prompt, finding))
 }
 
 fn listed(ids: &[u32]) -> String {
@@ -47,17 +47,17 @@ fn listed(ids: &[u32]) -> String {
 }
 
 /// Finds the rule by which a dump's engine chooses tokens, if it is not the largest of its own logits.
-pub(super) fn of_choices(setting: &Setting, rows: &[Row]) -> Result<Option<Finding>> {
-    let fails = |row: &&Row| {
+pub(super) fn of_choices(setting: &RunContext, rows: &[SiteResult]) -> Result<Option<Finding>> {
+    let fails = |row: &&SiteResult| {
         matches!(row.site.point, Point::Argmax | Point::Generated) && row.verdict == Verdict::Fail
     };
     let Some(row) = rows.iter().find(fails) else { return Ok(None) };
-    let mut told: Vec<(usize, CauseKind, Vec<Choosing>)> = Vec::new();
+    let mut told: Vec<(usize, CauseKind, Vec<ChoiceRule>)> = Vec::new();
     for (position, token) in setting.held.choices.iter() {
         let Some(logits) = logits_after(setting.held.dump, position)? else { continue };
         let Some(mut found) = choosing(&logits, token as usize) else { continue };
         found.extend(of_another_row(setting, position, token)?);
-        let kind = if matches!(found.first(), Some(Choosing::LaterOfTie | Choosing::OtherOfTie)) {
+        let kind = if matches!(found.first(), Some(ChoiceRule::LaterOfTie | ChoiceRule::OtherOfTie)) {
             CauseKind::SamplingTie
         } else {
             CauseKind::Sampling
@@ -66,10 +66,10 @@ pub(super) fn of_choices(setting: &Setting, rows: &[Row]) -> Result<Option<Findi
     }
     // What holds of all choices that are not plain.
     let Some((_, kind, first)) = told.first() else { return Ok(None) };
-    let common: Vec<&Choosing> =
+    let common: Vec<&ChoiceRule> =
         first.iter().filter(|one| told.iter().all(|(.., others)| others.contains(one))).collect();
     let (kind, words) = match common.split_first() {
-        Some((Choosing::Row(_), [])) => (CauseKind::LogitsRow, vec![common[0].told()]),
+        Some((ChoiceRule::Row(_), [])) => (CauseKind::LogitsRow, vec![common[0].told()]),
         Some(_) => (*kind, common.iter().map(|one| one.told()).collect()),
         None => (CauseKind::Sampling, vec!["a token that is not the largest".to_owned()]),
     };
@@ -94,7 +94,7 @@ pub(super) fn of_choices(setting: &Setting, rows: &[Row]) -> Result<Option<Findi
 
 /// The rule by which a token was chosen, if it is not the greedy choice.
 #[derive(Clone, Debug, PartialEq)]
-enum Choosing {
+enum ChoiceRule {
     LaterOfTie,
     OtherOfTie,
     Smallest,
@@ -104,22 +104,22 @@ enum Choosing {
     Row(&'static str),
 }
 
-impl Choosing {
+impl ChoiceRule {
     fn told(&self) -> String {
         match self {
-            Choosing::LaterOfTie => "the highest index of a tie".to_owned(),
-            Choosing::OtherOfTie => "one of a tie, neither the first nor the last".to_owned(),
-            Choosing::Smallest => "the smallest".to_owned(),
-            Choosing::LargestMagnitude => "the largest in magnitude".to_owned(),
-            Choosing::Beside(by) => format!("the index of the largest {by:+}"),
-            Choosing::Rank(rank) => format!("number {rank} in descending order"),
-            Choosing::Row(row) => format!("the largest logit of another token's row ({row})"),
+            ChoiceRule::LaterOfTie => "the highest index of a tie".to_owned(),
+            ChoiceRule::OtherOfTie => "one of a tie, neither the first nor the last".to_owned(),
+            ChoiceRule::Smallest => "the smallest".to_owned(),
+            ChoiceRule::LargestMagnitude => "the largest in magnitude".to_owned(),
+            ChoiceRule::Beside(by) => format!("the index of the largest {by:+}"),
+            ChoiceRule::Rank(rank) => format!("number {rank} in descending order"),
+            ChoiceRule::Row(row) => format!("the largest logit of another token's row ({row})"),
         }
     }
 }
 
 /// Everything that a choice may be called; `None` where it is the plain one, or no choice from these logits.
-fn choosing(logits: &[f64], token: usize) -> Option<Vec<Choosing>> {
+fn choosing(logits: &[f64], token: usize) -> Option<Vec<ChoiceRule>> {
     let (&chosen, best) = (logits.get(token)?, largest(logits));
     if token == best {
         return None;
@@ -127,21 +127,21 @@ fn choosing(logits: &[f64], token: usize) -> Option<Vec<Choosing>> {
     let mut found = Vec::new();
     if chosen == logits[best] {
         let last = logits.iter().rposition(|&logit| logit == logits[best]);
-        return Some(vec![if last == Some(token) { Choosing::LaterOfTie } else { Choosing::OtherOfTie }]);
+        return Some(vec![if last == Some(token) { ChoiceRule::LaterOfTie } else { ChoiceRule::OtherOfTie }]);
     }
     if logits.iter().all(|&logit| !(logit < chosen)) {
-        found.push(Choosing::Smallest);
+        found.push(ChoiceRule::Smallest);
     }
     if logits.iter().all(|&logit| !(logit.abs() > chosen.abs())) {
-        found.push(Choosing::LargestMagnitude);
+        found.push(ChoiceRule::LargestMagnitude);
     }
     let by = token as i64 - best as i64;
     if by.abs() == 1 {
-        found.push(Choosing::Beside(by));
+        found.push(ChoiceRule::Beside(by));
     }
     let above = logits.iter().filter(|&&logit| logit > chosen).count();
     if above < 8 {
-        found.push(Choosing::Rank(above + 1));
+        found.push(ChoiceRule::Rank(above + 1));
     }
     Some(found)
 }
@@ -153,14 +153,14 @@ fn largest(logits: &[f64]) -> usize {
 }
 
 /// The plain choice from the logits of another token of the pass.
-fn of_another_row(setting: &Setting, position: usize, token: u32) -> Result<Option<Choosing>> {
+fn of_another_row(setting: &RunContext, position: usize, token: u32) -> Result<Option<ChoiceRule>> {
     let passes = setting.held.passes();
     let Some(pass) = Pass::ending(passes, position + 1).map(|pass| &passes[pass]) else { return Ok(None) };
     for (name, other) in [("first", pass.position), ("one-before", position.saturating_sub(1))] {
         let is_of_pass = (pass.position..position).contains(&other);
         let logits = if is_of_pass { logits_after(setting.held.dump, other)? } else { None };
         if logits.is_some_and(|logits| largest(&logits) == token as usize) {
-            return Ok(Some(Choosing::Row(name)));
+            return Ok(Some(ChoiceRule::Row(name)));
         }
     }
     Ok(None)

@@ -1,0 +1,58 @@
+//! Entries that may be compared without a model, from the masks that the dumps show.
+
+use crate::checkpoint::Point;
+use crate::compare::visible_keys::VisibleKeys;
+use crate::measure::ColumnSelection;
+use crate::view::View;
+
+/// The entries of a site that may be compared.
+pub(super) struct ComparableEntries {
+    pub(super) point: Point,
+    pub(super) shape: Vec<usize>,
+    pub(super) causal: VisibleKeys,
+    pub(super) told_by: MaskEvidence,
+}
+
+/// The evidence for the keys that a layer does not see, besides later positions.
+pub(super) enum MaskEvidence {
+    Nothing,
+    /// Weights, which are zero there.
+    Weights(Vec<View<'static>>),
+    /// Scores, which a mask has made minus infinity: of keys that have left the window, the first of a row.
+    Scores([View<'static>; 2]),
+}
+
+impl ComparableEntries {
+    pub(super) fn columns(&self, row: usize) -> ColumnSelection {
+        let columns = self.causal.columns(self.point, &self.shape, row);
+        let width = self.shape.last().copied().unwrap_or(1);
+        let range = columns.range(width);
+        match &self.told_by {
+            MaskEvidence::Nothing => columns,
+            MaskEvidence::Weights(all) => {
+                let rows: Vec<Vec<f64>> = all.iter().map(|weights| row_of(weights, row)).collect();
+                let sees = |key: &usize| rows.iter().all(|weights| weights[*key] != 0.0);
+                match range.clone().all(|key| sees(&key)) {
+                    true => columns,
+                    false => ColumnSelection::These(range.filter(sees).collect()),
+                }
+            }
+            MaskEvidence::Scores(sides) => {
+                // No mask hides a token from itself: what is minus infinity throughout was not masked.
+                let leading = |scores: &View| {
+                    let scores = row_of(scores, row);
+                    let masked = scores.iter().take_while(|score| **score == f64::NEG_INFINITY).count();
+                    if masked < range.end { masked } else { 0 }
+                };
+                let first = sides.iter().map(leading).fold(range.start, usize::max).min(range.end);
+                if first == range.start { columns } else { ColumnSelection::Range(first..range.end) }
+            }
+        }
+    }
+}
+
+fn row_of(view: &View, row: usize) -> Vec<f64> {
+    let mut values = vec![0.0; view.width()];
+    view.read(row, 0..view.width(), &mut values);
+    values
+}

@@ -1,0 +1,148 @@
+//! Evaluation of both sides of a site: rounding explains their results from the same inputs, or not.
+
+use crate::compare::Role;
+use crate::exact::{
+    BiasEstimate, BiasGroup, EngineErrors, ExactValue, FusedResults, InexactValue, OperationVerdict,
+};
+use crate::measure::{larger, unravel};
+
+/// The evaluation of both sides of a site against the exact result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RoundingEvaluation {
+    /// The candidate's result.
+    pub candidate: EngineErrors,
+    /// The reference's result.
+    pub reference: EngineErrors,
+    /// Values that were evaluated; the others are the same bits on both sides.
+    pub evaluated: usize,
+    /// Deviations of the dump's engine from its rounding profile, each in a few words.
+    pub found: Vec<String>,
+    /// Deviations that explain the values as well, among those that all layers of an engine share.
+    pub alternatives: Vec<String>,
+    /// For a norm of a sum in a 16-bit type: true if the dump's engine reads the sum before it is rounded.
+    /// `None` if undetermined.
+    pub reads_unrounded: Option<bool>,
+    /// True if the engine has fused kernels, which use values before rounding.
+    pub is_fused: bool,
+    /// The lengths of the tap's axes.
+    pub shape: Vec<usize>,
+}
+
+impl RoundingEvaluation {
+    /// Evaluates a comparison with a dump of that role, with values of that shape.
+    pub fn new(judged: OperationVerdict, role: Role, shape: &[usize]) -> Self {
+        let OperationVerdict { evaluated, dump, engine, found, alternatives, profile, reads_unrounded } =
+            judged;
+        let (candidate, reference) = match role {
+            Role::Candidate => (dump, engine),
+            Role::Reference => (engine, dump),
+        };
+        let is_fused = profile.fused != FusedResults::Nothing;
+        let [found, alternatives] = [found, alternatives]
+            .map(|choices| choices.into_iter().map(|choice| profile.told(choice)).collect());
+        let shape = shape.to_vec();
+        Self { candidate, reference, evaluated, found, alternatives, reads_unrounded, is_fused, shape }
+    }
+
+    /// Names the alternative that starts with these words as the one that was found.
+    pub fn prefer(&mut self, choice: &str) {
+        let is_named = |told: &String| told.starts_with(choice);
+        if !self.found.iter().any(is_named)
+            && let Some(at) = self.alternatives.iter().position(is_named)
+        {
+            let preferred = self.alternatives.swap_remove(at);
+            self.alternatives.append(&mut self.found);
+            self.found.push(preferred);
+        }
+    }
+
+    /// Values of either side that no rounding explains.
+    pub fn over(&self) -> usize {
+        self.candidate.over + self.reference.over
+    }
+
+    /// Returns the largest err/bound.
+    pub fn bound_ratio(&self) -> f64 {
+        larger(self.candidate.bound_ratio, self.reference.bound_ratio)
+    }
+
+    /// Returns true if rounding explains both sides.
+    pub fn is_explained(&self) -> bool {
+        self.sides().iter().all(|(_, side)| side.is_explained())
+    }
+
+    /// Describes the values that rounding does not explain.
+    pub fn why(&self) -> Option<String> {
+        let told: Vec<String> =
+            self.sides().iter().filter_map(|(role, side)| self.told(*role, side)).collect();
+        (!told.is_empty()).then(|| told.join("; "))
+    }
+
+    /// The index of a value along each axis.
+    pub fn index(&self, flat: usize) -> Vec<usize> {
+        unravel(flat, &self.shape)
+    }
+
+    /// Returns the result of one side.
+    pub fn side(&self, role: Role) -> &EngineErrors {
+        match role {
+            Role::Candidate => &self.candidate,
+            Role::Reference => &self.reference,
+        }
+    }
+
+    fn sides(&self) -> [(Role, &EngineErrors); 2] {
+        [(Role::Candidate, &self.candidate), (Role::Reference, &self.reference)]
+    }
+
+    fn told(&self, role: Role, side: &EngineErrors) -> Option<String> {
+        let whose = role.name();
+        if side.over > 0 {
+            let InexactValue { flat, value, exact, .. } = *side.worst.first()?;
+            let index = self.index(flat);
+            let count = if side.over == 1 {
+                format!("1 value of the {whose} is above its error bound")
+            } else {
+                format!("{} values of the {whose} are above their error bound", side.over)
+            };
+            let value = shortest(value);
+            let should = exactly(&exact, side.bound_ratio);
+            return Some(format!("{count}, the worst {value} at {index:?}: {should}"));
+        }
+        let bias = side.bias.filter(BiasEstimate::is_systematic)?;
+        Some(format!(
+            "values of the {whose} have a bias: {}, which rounding to nearest cannot cause ({:.0} sigma)",
+            systematic(&bias),
+            bias.z.abs()
+        ))
+    }
+}
+
+/// Describes the exact value and its bound.
+fn exactly(exact: &ExactValue, bound_ratio: f64) -> String {
+    let ExactValue { value, radius, .. } = *exact;
+    let plain = value == 0.0 || (1e-4..1e7).contains(&value.abs());
+    let digits = if plain { format!("{value:.9}") } else { format!("{value:.8e}") };
+    match radius > 0.0 {
+        true => format!("exactly {digits} ± {radius:.1e} (err/bound {bound_ratio:.1e})"),
+        false => format!("exactly {digits}, with no rounding involved"),
+    }
+}
+
+/// With the digits that tell it from its neighbours in `f32`, if it is one.
+fn shortest(value: f64) -> String {
+    let single = value as f32;
+    if f64::from(single) == value { single.to_string() } else { value.to_string() }
+}
+
+fn systematic(bias: &BiasEstimate) -> String {
+    let of = match bias.strand {
+        BiasGroup::Whole => "all".to_owned(),
+        BiasGroup::Axis(axis) => format!("at index {} of axis {axis}", bias.index),
+        BiasGroup::Channel => format!("in channel {}", bias.index),
+    };
+    match bias.is_scale {
+        true => format!("{of} off by a relative {:.1e}", bias.error),
+        false => format!("{of} off by {:.1e}", bias.error),
+    }
+}

@@ -1,0 +1,154 @@
+//! A cause in the user's words: the key, its value on both sides, where, and what to change.
+
+use crate::change::{CauseKind, ChangeValue, OperationChange, SiteContext};
+use crate::checkpoint::Site;
+use crate::compare::{Role, UnexplainedOperation};
+use crate::diagnose::causes::cause::{Cause, CauseContent, CauseSearch, FittingChange};
+use crate::diagnose::causes::finding::joined;
+use crate::diagnose::causes::operation_search::{SearchContext, SearchResult};
+use crate::diagnose::causes::pattern;
+use crate::exact::LayerNormalisation;
+
+/// More kinds than this are counted, not listed.
+const SHOWN: usize = 10;
+
+/// The context of a message.
+pub(super) struct CauseText<'w> {
+    /// Role of the dump.
+    role: Role,
+    /// The operation to explain.
+    at: &'w SiteContext<'w>,
+    /// True if our engine computes with the user's supposition instead of the model's setting.
+    is_supposed: bool,
+}
+
+impl<'w> CauseText<'w> {
+    /// Makes the context of messages at a site.
+    pub(super) fn of(bench: &SearchContext, at: &'w SiteContext<'w>) -> Self {
+        Self { role: bench.setting.role, at, is_supposed: bench.setting.is_supposed() }
+    }
+
+    /// Describes the cause found at the first of these sites, all of which it explains.
+    pub(super) fn told(
+        &self,
+        sought: CauseSearch,
+        searched: &SearchResult,
+        sites: Vec<Site>,
+        stage: Option<&UnexplainedOperation>,
+    ) -> Cause {
+        let excluded = searched.excluded.iter().map(|kind| kind.to_string()).collect();
+        let told = match searched.fits.is_empty() {
+            true => self.nothing(searched, stage),
+            false => CauseContent::Changes(searched.fits.iter().map(|changes| self.fit(changes)).collect()),
+        };
+        Cause { excluded, ..Cause::new(sought, sites, told) }
+    }
+
+    fn fit(&self, changes: &[OperationChange]) -> FittingChange {
+        let change = &changes[0];
+        let own = change.own(self.at);
+        let told = |value: &ChangeValue| (*value != ChangeValue::Nothing).then(|| value.to_string());
+        let (ours, theirs) = (told(&own), told(&change.value));
+        let (candidate, reference) = match self.role {
+            Role::Candidate => (theirs, ours),
+            Role::Reference => (ours, theirs),
+        };
+        let sentences: Vec<String> = changes.iter().map(|change| self.sentence(change)).collect();
+        FittingChange {
+            typed: joined(changes),
+            kind: change.entry.kind,
+            key: self.key(change).map(str::to_owned),
+            reference,
+            candidate,
+            what: sentences.join(", and "),
+            remedy: self.remedy(changes),
+        }
+    }
+
+    /// The keys of the configuration and of GGUF files. Layers that slide may have a base of their own, and LayerNorm has
+    /// another epsilon than RMSNorm.
+    fn keys(&self, change: &OperationChange) -> Option<[&'static str; 2]> {
+        match change.entry.kind {
+            CauseKind::RopeTheta if self.has_own_base() => {
+                change.entry.keys.map(|[_, gguf]| ["rope_local_base_freq", gguf])
+            }
+            CauseKind::NormEps if self.at.stage::<LayerNormalisation>().is_some() => {
+                Some(["layer_norm_epsilon", "attention.layer_norm_epsilon"])
+            }
+            _ => change.entry.keys,
+        }
+    }
+
+    /// Returns true if the layer has a sliding window and its own rotation.
+    fn has_own_base(&self) -> bool {
+        let book = self.at.book;
+        let theta = |layer| book.rope(layer).map(|rope| rope.theta);
+        let slides = |layer: &usize| book.window(*layer).is_some();
+        let mut others = (0..book.n_layers()).filter(|layer| !slides(layer));
+        self.at.site.layer.filter(slides).is_some_and(|own| others.any(|other| theta(other) != theta(own)))
+    }
+
+    fn key(&self, change: &OperationChange) -> Option<&'static str> {
+        self.keys(change).map(|[key, _]| key)
+    }
+
+    /// Returns the setting to change, if the cause is a setting.
+    fn remedy(&self, changes: &[OperationChange]) -> String {
+        let key = |change: &OperationChange| match self.keys(change)? {
+            [key, ""] => Some(key.to_owned()),
+            [key, gguf] => Some(format!("{key} (in GGUF files {gguf})")),
+        };
+        let keys: Vec<String> = changes.iter().filter_map(key).collect();
+        match (self.role, keys.is_empty()) {
+            (Role::Candidate, false) => format!("; read it from {}", keys.join(" and ")),
+            _ => String::new(),
+        }
+    }
+
+    fn dump(&self) -> &'static str {
+        self.role.name()
+    }
+
+    /// Describes a change: "norm_eps: the candidate computes with 0.01, the model says 1e-5", with the name
+    /// for `--suppose`.
+    fn sentence(&self, change: &OperationChange) -> String {
+        let (entry, dump) = (change.entry, self.dump());
+        let name = entry.kind.name();
+        let name = change.point.map_or(name.to_owned(), |point| format!("{name} at {point}"));
+        let is_said = !self.is_supposed && !entry.kind.is_of_numerics();
+        let ours = if is_said { "the model says" } else { "our engine" };
+        let own = change.own(self.at);
+        match (&change.value, &own) {
+            (ChangeValue::Nothing, _) => {
+                format!("{name}: the {dump} computes this instead: {}", entry.kind.meaning())
+            }
+            (theirs, ChangeValue::Nothing) => {
+                format!("{name}: the {dump} computes with {theirs} ({})", entry.kind.meaning())
+            }
+            // The file has its inverse, by which logits are divided.
+            (theirs, own) if change.entry.kind == CauseKind::LogitScale => {
+                format!("{name}: the {dump} multiplies logits by {theirs}, {ours} by {own}")
+            }
+            (theirs, own) => format!("{name}: the {dump} computes with {theirs}, {ours} {own}"),
+        }
+    }
+
+    /// Returns the description of an operation that no change of the catalogue explains.
+    fn nothing(&self, searched: &SearchResult, stage: Option<&UnexplainedOperation>) -> CauseContent {
+        let pattern = stage.and_then(pattern::of);
+        let kind = if pattern.is_some() { CauseKind::Partial } else { CauseKind::Unknown };
+        let excluded: Vec<String> = searched.excluded.iter().map(|kind| kind.to_string()).collect();
+        let wrong = pattern.unwrap_or_else(|| match stage {
+            Some(_) => "all values are wrong".to_owned(),
+            None => "record the taps before it to narrow this down".to_owned(),
+        });
+        let what = match excluded.is_empty() {
+            true => format!("no known mistake explains this; {wrong}"),
+            false if excluded.len() > SHOWN => {
+                format!("none of {} kinds of known mistakes explains this; {wrong}", excluded.len())
+            }
+            false => format!("no known mistake explains this (tried: {}); {wrong}", excluded.join(", ")),
+        };
+        CauseContent::Nothing { kind, what }
+    }
+}

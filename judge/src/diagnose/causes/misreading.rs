@@ -1,0 +1,275 @@
+//! Wrong statements of a dump about its values. The sign is that later operations are right although the tap
+//! is wrong.
+
+use std::collections::{BTreeSet, HashSet};
+
+use crate::change::CauseKind;
+use crate::checkpoint::{Point, Site, TapAxis};
+use crate::compare::{ComparedDump, ContinuationValues, Selection, UnexplainedOperation};
+use crate::diagnose::causes::cause::{Cause, CauseContent, CauseSearch};
+use crate::diagnose::causes::operation_search::SearchContext;
+use crate::diagnose::runs::RerunPart;
+use crate::dump::{Dump, TensorRow};
+use crate::engine::ModelSegment;
+use crate::error::Result;
+use crate::exact::Float;
+use crate::measure::half_step;
+use crate::tap::Tap;
+use crate::tensor::Tensor;
+use crate::view::{View, orders};
+use crate::weight::DType;
+
+/// More taps than this are not taken to be misnamed at once.
+const MOST_TAPS: usize = 4;
+
+/// Looks for a wrong statement of the dump that explains why operations are wrong.
+///
+/// # Errors
+/// The errors of a run of the model.
+pub(super) fn of(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Option<Cause>> {
+    let looks = [layers_from_one, storage, taps];
+    for look in looks.into_iter().filter(|_| !open.is_empty() && !bench.deadline.is_over()) {
+        if let Some(cause) = look(bench, open)? {
+            return Ok(Some(cause));
+        }
+    }
+    Ok(None)
+}
+
+/// The sites that rounding explains under another reading of the dump, and those that it does not.
+struct AlternativeReading {
+    right: HashSet<Site>,
+    wrong: HashSet<Site>,
+}
+
+impl AlternativeReading {
+    fn of(bench: &SearchContext, held: &ComparedDump) -> Result<Self> {
+        let setting = bench.setting.along(held);
+        let (compared, _) = setting.evaluate(&setting.script(), ContinuationValues::Held, &mut ())?;
+        let wrong: HashSet<Site> = compared.unexplained.iter().map(|one| one.site).collect();
+        let right = compared.explained.into_keys().filter(|site| !wrong.contains(site)).collect();
+        Ok(Self { right, wrong })
+    }
+}
+
+/// A dump whose layers are 1 to n.
+fn layers_from_one(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Option<Cause>> {
+    let dump = bench.setting.held.dump;
+    let layers: BTreeSet<usize> = dump.sites().filter_map(|site| site.layer).collect();
+    let n_layers = bench.book.n_layers();
+    if layers.first() != Some(&1) || layers.last() != Some(&n_layers) {
+        return Ok(None);
+    }
+    let counted = |row: &TensorRow| Some(row.clone().of_layer(row.layer.map(|layer| layer - 1)));
+    let dump = dump.read_as(counted)?;
+    let rest = AlternativeReading::of(bench, &ComparedDump::new(&dump)?)?.wrong;
+    let before = format!("dump_layers: the dump numbers its layers from 1 to {n_layers}; numbered from 0, ");
+    let what = [before, "; write layer numbers that start at 0".to_owned()];
+    Ok(is_better(&rest, open).then(|| cause(CauseKind::DumpLayers, open, what, [rest.len(), open.len()])))
+}
+
+/// Values that have no more digits than a shorter type, where the run has more.
+fn storage(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Option<Cause>> {
+    if bench.setting.numerics.activation_type() != DType::F32 {
+        return Ok(None);
+    }
+    // What has the digits of bf16 alone has no more than f16, either.
+    for dtype in [DType::BF16, DType::F16] {
+        let Some(float) = Float::of(dtype) else { continue };
+        let is_short =
+            |one: &&UnexplainedOperation| one.theirs.iter().all(|&value| float.round(value) == value);
+        if !open.iter().all(is_short) {
+            continue;
+        }
+        if let Some(cause) = goes_on(bench, open, dtype)? {
+            return Ok(Some(cause));
+        }
+        let held = ComparedDump::new(bench.setting.held.dump)?.presumed(dtype);
+        let rest = AlternativeReading::of(bench, &held)?.wrong;
+        if is_better(&rest, open) {
+            let before = format!(
+                "dump_storage: the values were rounded to {dtype} when they were stored, but the dump states \
+                 f32; read as {dtype}, "
+            );
+            let after = format!(
+                "; store them in f32, or if the model runs in {dtype}, set settings.dtype to \"{dtype}\""
+            );
+            let what = [before, after];
+            return Ok(Some(cause(CauseKind::DumpStorage, open, what, [rest.len(), open.len()])));
+        }
+    }
+    Ok(None)
+}
+
+/// Slack in steps, because our own results are rounded too.
+const SLACK: f64 = 1.1;
+
+/// Looks for values with the digits of a shorter type from which later operations continue: the engine has
+/// rounded them, not the dump.
+fn goes_on(bench: &SearchContext, open: &[&UnexplainedOperation], dtype: DType) -> Result<Option<Cause>> {
+    // Each is what the stage comes to, rounded to the nearest: zeros have few digits, too.
+    let is_rounded = |(own, theirs): (&f32, &f64)| {
+        (f64::from(*own) - theirs).abs() <= SLACK * half_step(Some(dtype), *theirs, 1.0)
+    };
+    let are_rounded = |one: &&UnexplainedOperation| one.traced.data().iter().zip(&one.theirs).all(is_rounded);
+    if !open.iter().all(are_rounded) {
+        return Ok(None);
+    }
+    // What is a copy is right either way.
+    let copies = [Point::KCache, Point::VCache, Point::LastLogits];
+    let tells =
+        |site: &Site| !copies.contains(&site.point) && open.iter().any(|one| follows(*site, one.site));
+    let readers = AlternativeReading::of(bench, bench.setting.held)?.right;
+    Ok(readers.iter().any(tells).then(|| {
+        let before = format!(
+            "arithmetic: the {}'s engine rounds these values to {dtype} and computes with the result, but \
+                the dump states f32",
+            bench.setting.role.name()
+        );
+        let after = format!(
+            "; compute them in f32, or set \"computed\": \"{dtype}\" on the tap, or \
+            settings.dtype"
+        );
+        cause(CauseKind::Arithmetic, open, [before, after], [0, 0])
+    }))
+}
+
+/// Looks for taps with values of another name: without them, later operations are right.
+fn taps(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Option<Cause>> {
+    let (dump, first) = (bench.setting.held.dump, open[0]);
+    if !open.iter().any(|one| follows(one.site, first.site)) {
+        return Ok(None);
+    }
+    let mut left_out: Vec<Point> = vec![first.site.point];
+    while left_out.len() <= MOST_TAPS {
+        let without =
+            dump.read_as(|row| (!left_out.contains(&row.tap.parse().ok()?)).then(|| row.clone()))?;
+        let AlternativeReading { right, wrong } =
+            AlternativeReading::of(bench, &ComparedDump::new(&without)?)?;
+        // Everything that reads the tap must be right without it, and so near that this can be evaluated.
+        let is_run = |site: &Site| bench.setting.unit.contains(*site, bench.book.n_layers());
+        let reads_one = |site: &Site| is_run(site) && left_out.iter().any(|&point| reads(site.point, point));
+        let readers: Vec<Site> = without.sites().filter(reads_one).collect();
+        let is_new = |site: &Site| !open.iter().any(|one| one.site == *site);
+        let are_right = !readers.is_empty() && readers.iter().all(|site| right.contains(site));
+        if are_right && !wrong.iter().any(is_new) {
+            return Ok(Some(misnamed(bench, open, &left_out, &without)?));
+        }
+        // What is wrong first without these may be misnamed, too.
+        let next = open.iter().map(|one| one.site).find(|site| wrong.contains(site));
+        match next.filter(|next| !left_out.contains(&next.point)) {
+            Some(next) => left_out.push(next.point),
+            None => break,
+        }
+    }
+    Ok(None)
+}
+
+/// Returns true if one tap is computed from another.
+fn reads(point: Point, from: Point) -> bool {
+    point.inputs().iter().any(|inputs| inputs.contains(&from))
+}
+
+/// Returns true if a site is computed directly from another in the same pass.
+fn follows(site: Site, from: Site) -> bool {
+    let is_next = match (from.point, site.layer, from.layer) {
+        (Point::BlockOut, Some(layer), Some(before)) if site.point != Point::BlockOut => layer == before + 1,
+        (Point::BlockOut, None, _) => true,
+        _ => site.layer == from.layer,
+    };
+    reads(site.point, from.point) && is_next && site.pass == from.pass
+}
+
+/// Returns what the values are: the right ones with exchanged axes, those of another tap, or unknown.
+fn misnamed(
+    bench: &SearchContext,
+    open: &[&UnexplainedOperation],
+    taps: &[Point],
+    without: &Dump,
+) -> Result<Cause> {
+    let first = open[0];
+    let names: Vec<&str> = taps.iter().map(|point| point.name()).collect();
+    let names = names.join(", ");
+    let right = "later operations are right without";
+    if let Some(order) = exchanged_axes(first) {
+        let own: Vec<&str> = first.site.point.axes().iter().map(|axis| axis.name()).collect();
+        let what = format!(
+            "dump_axes: {names} have the axes [{}], but the dump states [{}]; {right} them; transpose them, \
+                or correct \"axes\"",
+            order.join(", "),
+            own.join(", ")
+        );
+        return Ok(cause(CauseKind::DumpAxes, open, [what, String::new()], [0, 0]));
+    }
+    let searched = bench.stage(first).search(open);
+    let told = match (same_as(bench, first, without)?, searched.fits.first()) {
+        (Some(other), _) => format!("has the values of {other}"),
+        (None, Some(changes)) => {
+            let changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
+            format!(
+                "has the values that {} would give: it was recorded one operation too early or too late",
+                changes.join(" and ")
+            )
+        }
+        (None, None) => "has values that do not match its name".to_owned(),
+    };
+    let what = format!("dump_tap: {names} {told}; {right} it");
+    Ok(cause(CauseKind::DumpTap, open, [what, String::new()], [0, 0]))
+}
+
+/// The order of axes in which the values are our engine's.
+fn exchanged_axes(one: &UnexplainedOperation) -> Option<Vec<&'static str>> {
+    let (shape, axes) = (one.traced.shape(), one.site.point.axes());
+    if shape.len() != axes.len() || shape.len() < 2 {
+        return None;
+    }
+    orders(shape.len()).into_iter().skip(1).find_map(|order| {
+        let moved = Tensor::from(&View::from(&one.traced).permuted(&order));
+        let is_same = crate::change::distance(&moved, &one.theirs) < 1e-2;
+        is_same.then(|| order.iter().map(|&axis| TapAxis::name(axes[axis])).collect())
+    })
+}
+
+/// The other tap of the layer whose values they are.
+fn same_as(bench: &SearchContext, one: &UnexplainedOperation, without: &Dump) -> Result<Option<Site>> {
+    let held = ComparedDump::new(without)?;
+    let setting = bench.setting.along(&held);
+    let of_layer =
+        |layer| RerunPart::Part(ModelSegment { embed: false, layers: layer..layer + 1, head: false });
+    let part = one.site.layer.map_or(RerunPart::All, of_layer);
+    let passes = one.site.pass.map_or(1, |pass| pass + 1);
+    let mut looking = SiteSearch { one, found: None };
+    // Nothing is measured: the run goes on with what is held, and ends before the dump does.
+    let nothing = Selection { checkpoints: Vec::new(), ..Selection::everything() };
+    let comparison = setting.comparing_of(&nothing, ContinuationValues::Held);
+    setting.rerun(&part, passes, &[], comparison, &mut looking)?;
+    Ok(looking.found)
+}
+
+/// Search for a site with these values.
+struct SiteSearch<'l> {
+    one: &'l UnexplainedOperation,
+    found: Option<Site>,
+}
+
+impl Tap for SiteSearch<'_> {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        let Self { one, found } = self;
+        let may_be = site.pass == one.site.pass && site != one.site && value.data().len() == one.theirs.len();
+        if found.is_none() && may_be && crate::change::distance(&value, &one.theirs) < 1e-2 {
+            *found = Some(site);
+        }
+        value
+    }
+}
+
+/// Returns true if almost nothing stays unexplained, so that the reading is right: nothing, or sites with
+/// another cause.
+fn is_better(rest: &HashSet<Site>, open: &[&UnexplainedOperation]) -> bool {
+    rest.len() * 4 <= open.len() && !rest.contains(&open[0].site)
+}
+
+fn cause(kind: CauseKind, open: &[&UnexplainedOperation], what: [String; 2], wrong: [usize; 2]) -> Cause {
+    let sites = open.iter().map(|one| one.site).collect();
+    Cause::new(CauseSearch::Stages, sites, CauseContent::Misread { kind, what, wrong })
+}

@@ -1,0 +1,62 @@
+//! NaN and infinity: where they come up first, how many, and whether a type was too narrow.
+
+use crate::change::CauseKind;
+use crate::compare::{Role, SiteResult, UnexplainedOperation, Verdict};
+use crate::diagnose::causes::finding::Finding;
+use crate::diagnose::runs::RunContext;
+use crate::measure::unravel;
+
+/// The largest number of `f16`.
+const LARGEST: f64 = 65504.0;
+
+/// Describes the first row that fails with NaN or infinity. Rows that only inherit it are excluded, since
+/// ours has it there too.
+pub(super) fn of_rows(
+    setting: &RunContext,
+    rows: &[SiteResult],
+    unexplained: &[UnexplainedOperation],
+) -> Option<Finding> {
+    let of_dump = |row: &SiteResult| {
+        let nonfinite = row.judged()?.nonfinite;
+        let count = match setting.role {
+            Role::Candidate => nonfinite.candidate,
+            Role::Reference => nonfinite.reference,
+        };
+        (count > nonfinite.shared).then_some(count)
+    };
+    let mut failing = rows.iter().filter(|row| row.verdict == Verdict::Fail);
+    let (row, count) = failing.find_map(|row| Some((row, of_dump(row)?)))?;
+    let dump = setting.role.name();
+    let stage = unexplained.iter().find(|one| one.site == row.site).filter(|_| row.is_one_stage());
+    let told = stage.map(|stage| of_stage(stage, dump));
+    let what = match told {
+        Some(told) => format!("{}: {count} values of the {dump} are NaN or infinite; {told}", row.site),
+        None => format!("{}: {count} values of the {dump} are NaN or infinite, here first", row.site),
+    };
+    Some(Finding::new(CauseKind::NonFinite, row.site, what))
+}
+
+/// Describes non-finite values computed from the dump's own inputs.
+fn of_stage(stage: &UnexplainedOperation, dump: &str) -> String {
+    let theirs = stage.meaningful_or(0.0);
+    let ours = stage.traced.data();
+    let wrong: Vec<usize> =
+        (0..theirs.len()).filter(|&flat| !theirs[flat].is_finite() && ours[flat].is_finite()).collect();
+    let Some(&first) = wrong.first() else {
+        return "our engine's are too, computed from the same inputs".to_owned();
+    };
+    let index = unravel(first, stage.traced.shape());
+    let told = format!(
+        "the first is {} at {index:?}, expected {:e} from the {dump}'s own finite inputs",
+        theirs[first], ours[first]
+    );
+    let overflows = |&flat: &usize| f64::from(ours[flat]).abs() > LARGEST;
+    if wrong.iter().all(overflows) {
+        return format!("{told}; every expected value exceeds {LARGEST}, the largest f16 number");
+    }
+    // Values that fit are NaN where something on the way to them did not.
+    match ours.iter().any(|ours| f64::from(*ours).abs() > LARGEST) {
+        true => format!("{told}; other expected values exceed {LARGEST}, the largest f16 number"),
+        false => told,
+    }
+}

@@ -1,0 +1,179 @@
+//! Search for changes of one operation, computed from the dump's inputs.
+
+use std::collections::BTreeSet;
+
+use crate::change::{
+    CatalogueEntry, CauseKind, ChangeValue, ModelOperations, OperationChange, SiteContext, catalogue,
+    distance,
+};
+use crate::compare::UnexplainedOperation;
+use crate::diagnose::budget::Deadline;
+use crate::diagnose::causes::{Changes, in_order};
+use crate::diagnose::runs::RunContext;
+use crate::exact::TracedNumerics;
+use crate::tensor::Tensor;
+
+/// Number of nearest changes that are combined with others.
+const COMBINED: usize = 8;
+
+/// A change that is so many times as far from what an engine has made as no change is not evaluated.
+const FARTHER: f64 = 1.1;
+
+/// Stages with more values are not computed with two changes at once.
+const MOST_VALUES: usize = 1 << 22;
+
+/// The data for computing operations again.
+pub(super) struct SearchContext<'s> {
+    pub(super) setting: &'s RunContext<'s>,
+    pub(super) traced: &'s TracedNumerics<'s>,
+    pub(super) book: &'s ModelOperations,
+    pub(super) deadline: &'s Deadline<'s>,
+}
+
+impl<'s> SearchContext<'s> {
+    pub(super) fn stage(&'s self, unexplained: &'s UnexplainedOperation) -> OperationSearch<'s> {
+        OperationSearch { bench: self, unexplained }
+    }
+}
+
+/// An operation to compute with changes.
+pub(super) struct OperationSearch<'s> {
+    bench: &'s SearchContext<'s>,
+    unexplained: &'s UnexplainedOperation,
+}
+
+/// The result of a search for an operation.
+#[derive(Default)]
+pub(super) struct SearchResult {
+    /// Explanations, the most likely first.
+    pub(super) fits: Vec<Changes>,
+    /// Kinds that were tried and do not explain it.
+    pub(super) excluded: Vec<CauseKind>,
+}
+
+impl SearchResult {
+    /// Makes a result from the changes that fit.
+    pub(super) fn new<'c>(fits: Vec<Changes>, tried: impl Iterator<Item = &'c OperationChange>) -> Self {
+        let fit: Vec<CauseKind> = fits.iter().flatten().map(|change| change.entry.kind).collect();
+        let tried: BTreeSet<CauseKind> = tried.map(|change| change.entry.kind).collect();
+        Self { excluded: tried.into_iter().filter(|kind| !fit.contains(kind)).collect(), fits }
+    }
+
+    /// Returns the most likely explanation of the operation, if any.
+    pub(super) fn named(&self) -> Option<&[OperationChange]> {
+        self.fits.first().map(Vec::as_slice)
+    }
+}
+
+impl<'s> OperationSearch<'s> {
+    /// Returns the operation as the model has it.
+    pub(super) fn at(&self) -> SiteContext<'_> {
+        let site = self.unexplained.site;
+        let SearchContext { setting, traced, book, .. } = *self.bench;
+        let is_turned = setting.held.pairing() != setting.model.dimensions().rope_pairing;
+        SiteContext::new(site, setting.held.positions(site), &self.unexplained.traced, traced, book)
+            .turned(is_turned)
+    }
+
+    /// Returns true if these changes, applied in order, explain every value.
+    pub(super) fn is_explained_by(&self, changes: &[OperationChange]) -> bool {
+        let mut value = self.unexplained.traced.clone();
+        for change in changes {
+            let Some(changed) = change.compute(&self.at().with(&value)) else { return false };
+            value = changed;
+        }
+        self.explains(&value)
+    }
+
+    fn explains(&self, computed: &Tensor) -> bool {
+        let judged = self.unexplained.judge(computed, self.bench.setting.may_differ);
+        judged.is_some_and(|judged| judged.dump.is_explained())
+    }
+
+    /// Tries the catalogue. Of several changes that explain the operation, returns those that explain the
+    /// most of `others`.
+    pub(super) fn search(&self, others: &[&UnexplainedOperation]) -> SearchResult {
+        let theirs = self.unexplained.meaningful();
+        let at = self.at();
+        let tried = candidates(&at, &theirs);
+        // What takes a stage further away is not it: so much is known without its roundings.
+        let farthest = FARTHER * distance(&self.unexplained.traced, &theirs);
+        let near = tried.iter().filter(|tried| !(tried.distance > farthest));
+        let mut fits: Vec<Changes> = near
+            .filter(|tried| !self.bench.deadline.is_over() && self.explains(&tried.value))
+            .map(|tried| vec![tried.change.clone()])
+            .collect();
+        if fits.is_empty() && theirs.len() <= MOST_VALUES {
+            fits = self.pairs(&at, &theirs, &tried);
+        }
+        if fits.len() > 1 {
+            // Places of the same tap tell what the first alone does not.
+            let same = |other: &&&UnexplainedOperation| other.site.point == self.unexplained.site.point;
+            let stages: Vec<_> =
+                others.iter().filter(same).skip(1).take(8).map(|&other| self.bench.stage(other)).collect();
+            let explained =
+                |changes: &Changes| stages.iter().filter(|stage| stage.is_explained_by(changes)).count();
+            let counts: Vec<usize> = fits.iter().map(explained).collect();
+            let most = counts.iter().copied().max().unwrap_or(0);
+            let mut counts = counts.into_iter();
+            fits.retain(|_| counts.next() == Some(most));
+        }
+        SearchResult::new(fits, tried.iter().map(|tried| &tried.change))
+    }
+
+    /// Returns pairs of changes: each of the nearest ones with every other.
+    fn pairs(&self, at: &SiteContext, theirs: &[f64], singles: &[OperationTrial]) -> Vec<Changes> {
+        let mut nearest: Vec<&OperationTrial> = singles.iter().collect();
+        nearest.sort_by(|a, b| a.distance.total_cmp(&b.distance));
+        nearest.truncate(COMBINED);
+        let mut fits: Vec<Changes> = Vec::new();
+        for one in nearest {
+            if self.bench.deadline.is_over() {
+                break;
+            }
+            for other in candidates(&at.with(&one.value), theirs) {
+                let is_known = |known: &Changes| known.contains(&one.change) && known.contains(&other.change);
+                let is_same = other.change.entry.kind == one.change.entry.kind;
+                // Two changes that undo each other are none.
+                let comes_nearer =
+                    other.distance < one.distance / 10.0 && other.value != self.unexplained.traced;
+                if !is_same && comes_nearer && !fits.iter().any(is_known) && self.explains(&other.value) {
+                    let mut both = vec![one.change.clone(), other.change];
+                    in_order(&mut both);
+                    fits.push(both);
+                }
+            }
+        }
+        fits
+    }
+}
+
+/// A change with its result.
+struct OperationTrial {
+    change: OperationChange,
+    value: Tensor,
+    /// Distance to the result of the dump's engine.
+    distance: f64,
+}
+
+/// Returns every change that applies at a site, with values read there and usual values.
+fn candidates(at: &SiteContext, theirs: &[f64]) -> Vec<OperationTrial> {
+    let known = catalogue().filter(|entry| entry.at.contains(&at.site.point));
+    known.flat_map(|entry| of_entry(entry, at, theirs)).collect()
+}
+
+fn of_entry(entry: &'static CatalogueEntry, at: &SiteContext, theirs: &[f64]) -> Vec<OperationTrial> {
+    let mut values: Vec<ChangeValue> = Vec::new();
+    for value in entry.read_at(at, theirs).into_iter().chain(entry.usual_at(at)) {
+        if !values.contains(&value) {
+            values.push(value);
+        }
+    }
+    let tried = |value: ChangeValue| {
+        let change = OperationChange::new(entry, value);
+        let value = change.compute(at)?;
+        let distance = distance(&value, theirs);
+        (value != *at.value && distance.is_finite()).then_some(OperationTrial { change, value, distance })
+    };
+    values.into_iter().filter_map(tried).collect()
+}

@@ -1,0 +1,174 @@
+//! Noise floor: runs of the model with perturbed operations.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::checkpoint::{Point, Site};
+use crate::compare::{
+    ContinuationValues, Excess, NoiseFloor, PerturbedErrors, is_of_logits, measure_sketches, sketch_of,
+};
+use crate::diagnose::logprob_noise::LogprobNoise;
+use crate::diagnose::runs::RunContext;
+use crate::error::Result;
+use crate::exact::Profile;
+use crate::measure::{Distribution, Errors, ValuePrecision, measure};
+use crate::numerics::moved;
+use crate::tap::Tap;
+use crate::tensor::Tensor;
+use crate::view::View;
+
+/// The noise floors of sites, and the errors of the dump in relation to them.
+#[derive(Default)]
+pub(super) struct NoiseMeasurement {
+    pub(super) floors: HashMap<Site, NoiseFloor>,
+    pub(super) excesses: HashMap<Site, Excess>,
+    /// The last logits at these sites of the run that was not perturbed.
+    pub(super) logits: HashMap<Site, Tensor>,
+}
+
+/// Roundings of an engine besides those of our numerics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ExtraRoundings {
+    /// Operands and results of the cache are rounded to its type.
+    pub(super) short_attention: bool,
+    /// Operands of products are rounded to 8 bits.
+    pub(super) eight_bits: bool,
+    /// True if the engine only sums in another order.
+    pub(super) sums_alone: bool,
+}
+
+/// Measures the noise floor at `sites`, in a run that continues as `go_on` states, for an engine with this
+/// room.
+///
+/// # Errors
+/// The errors of the run itself.
+pub(super) fn floors(
+    setting: &RunContext,
+    go_on: ContinuationValues,
+    sites: &HashSet<Site>,
+    room: ExtraRoundings,
+) -> Result<NoiseMeasurement> {
+    if sites.is_empty() {
+        return Ok(NoiseMeasurement::default());
+    }
+    let mut script = setting.script();
+    // What was generated beyond the dump's passes is looked at here, too.
+    script.passes.iter_mut().for_each(|step| step.tapped = true);
+    let mut watch = NoiseFloorTap {
+        setting,
+        sites,
+        still: HashMap::new(),
+        floors: HashMap::new(),
+        noise: HashMap::new(),
+        chances: LogprobNoise::default(),
+    };
+    let comparison = setting.comparing(go_on).distributing(sites);
+    let (compared, _) = setting.run_comparing(setting.numerics, &script, comparison, &mut watch)?;
+    // Units have noise of their own: the same wherever one is judged, and another than the next one's.
+    let own = setting.unit.part().map_or(0, |part| part.layers.start as u64 + 1) << 32;
+    moved(
+        setting.numerics,
+        own,
+        |noisy| {
+            let noisy = if room.eight_bits { noisy.with_eight_bits() } else { noisy };
+            let noisy = match setting.profile.short_products() {
+                Some(unit) => noisy.with_short_products(unit),
+                None => noisy,
+            };
+            let stated = setting.profile.roundings_beyond(&Profile::of(setting.numerics));
+            let noisy = noisy.with_roundings(stated);
+            let noisy = if room.sums_alone { noisy.with_sums_alone() } else { noisy };
+            if room.short_attention { noisy.with_short_attention() } else { noisy }
+        },
+        |numerics| setting.run(numerics, &script, go_on, &mut watch).map(drop),
+    )?;
+    let excesses = excesses(&watch.noise, &compared.distributions);
+    let NoiseFloorTap { still: mut logits, floors, .. } = watch;
+    logits.retain(|site, _| site.point == Point::LastLogits);
+    Ok(NoiseMeasurement { floors, excesses, logits })
+}
+
+/// Compares the distributions of errors with those of the perturbed runs.
+fn excesses(
+    noise: &HashMap<Site, PerturbedErrors>,
+    errors: &HashMap<Site, Distribution>,
+) -> HashMap<Site, Excess> {
+    let every_pass = |site: &Site| Site { pass: None, ..*site };
+    let mut sites: Vec<&Site> = noise.keys().collect();
+    sites.sort_by_key(|site| site.flow_order());
+    let mut all_passes: HashMap<Site, PerturbedErrors> = HashMap::new();
+    for site in sites {
+        all_passes.entry(every_pass(site)).or_default().join(&noise[site]);
+    }
+    let of_site = |(site, errors): (&Site, &Distribution)| {
+        Some((*site, Excess::of(errors, noise.get(site)?, &all_passes[&every_pass(site)])?))
+    };
+    errors.iter().filter_map(of_site).collect()
+}
+
+/// A tap that stores the values of the first run and measures the differences of later runs.
+struct NoiseFloorTap<'s> {
+    setting: &'s RunContext<'s>,
+    sites: &'s HashSet<Site>,
+    still: HashMap<Site, Tensor>,
+    floors: HashMap<Site, NoiseFloor>,
+    noise: HashMap<Site, PerturbedErrors>,
+    chances: LogprobNoise,
+}
+
+impl Tap for NoiseFloorTap<'_> {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        let held = self.setting.held;
+        // Noise that chooses another expert would make any error look small: the choice stays.
+        if site.point == Point::Experts {
+            return self.still.entry(site).or_insert(value).clone();
+        }
+        let followed = Site { point: Point::TokenLogprobs, ..site };
+        if site.point == Point::Logits && self.sites.contains(&followed) {
+            let rows = held.dump.held_rows(followed);
+            self.chances.look_at(followed, &value, rows);
+        }
+        if self.sites.contains(&site) {
+            match self.still.get(&site) {
+                None => drop(self.still.insert(site, value.clone())),
+                Some(still) => {
+                    let mut floor = self.floors.get(&site).copied().unwrap_or_default();
+                    let mut noise = self.noise.remove(&site).unwrap_or_default();
+                    let chance = self.chances.of(site, still);
+                    for moved in [Some(&value), chance.as_ref()].into_iter().flatten() {
+                        let errors = self.moved(site, moved, still);
+                        floor = floor.or(&errors);
+                        if !held.dump.sketches(site) {
+                            noise.add(&self.distribution(site, moved, still), errors.max_abs);
+                        }
+                    }
+                    self.floors.insert(site, floor);
+                    self.noise.insert(site, noise);
+                }
+            }
+        }
+        value
+    }
+}
+
+impl NoiseFloorTap<'_> {
+    fn distribution(&self, site: Site, value: &Tensor, still: &Tensor) -> Distribution {
+        let sight = self.setting.sight(site);
+        let columns = |row: usize| sight.columns(site.point, still.shape(), row);
+        let [value, still] = [value, still].map(View::from);
+        Distribution::of(&value, &still, ValuePrecision::F32, columns, is_of_logits(site.point))
+    }
+
+    fn moved(&self, site: Site, value: &Tensor, still: &Tensor) -> Errors {
+        let held = self.setting.held;
+        let sight = self.setting.sight(site);
+        let columns = |row: usize| sight.columns(site.point, still.shape(), row);
+        let moved = match held.dump.sketches(site) {
+            true => {
+                let sketch = |x| sketch_of(site.point, &View::from(x), held.stored(site));
+                measure_sketches(&sketch(value), &sketch(still), value.data().len())
+            }
+            false => measure(value, still, ValuePrecision::F32, columns),
+        };
+        moved.errors
+    }
+}

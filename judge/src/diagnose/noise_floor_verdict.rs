@@ -1,0 +1,341 @@
+//! Verdicts that depend on the noise floor: measures it and decides them.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::checkpoint::{Checkpoint, Point, Site, ValueKind};
+use crate::compare::{ContinuationValues, Gate, NoiseFloor, Preference, SiteResult, Verdict};
+use crate::diagnose::experts::{Preferences, Routing, RunNoiseFloors, router_of};
+use crate::diagnose::noise_floor::{ExtraRoundings, NoiseMeasurement, floors};
+use crate::diagnose::rules::Mode;
+use crate::diagnose::runs::{ManifestStatement, RankMargins, RunContext, continues};
+use crate::diagnose::ties::{TokenChoiceEvidence, last_logits};
+use crate::diagnose::unit_rows::{TieEvidence, UnitRows};
+use crate::error::Result;
+use crate::measure::Measurement;
+use crate::plan::Unit;
+use crate::tensor::Tensor;
+use crate::weight::DType;
+
+/// Margins by which our engine prefers its choices to those of the dump.
+#[derive(Clone, Copy)]
+struct ChoiceMargins<'m> {
+    ranks: &'m RankMargins,
+    experts: &'m Preferences,
+}
+
+impl UnitRows<'_> {
+    /// Measures the noise floor where a verdict depends on it, and judges token choices.
+    pub(super) fn judge_choices(
+        &mut self,
+        unit: &Unit,
+        TieEvidence { sides, setting, choices, rank_margins, preferences }: TieEvidence,
+    ) -> Result<()> {
+        let allowed = self.tolerance(Point::LastLogits);
+        let by_table = self.rules.gate == Gate::Tolerance || allowed.is_asked;
+        let mut choosing = TokenChoiceEvidence {
+            sides,
+            tolerance: if by_table { allowed.max_abs } else { 0.0 },
+            floors: HashMap::new(),
+            choices,
+            logits: HashMap::new(),
+        };
+        let without_row = match setting {
+            Some(setting) => {
+                let before = self.rows.clone();
+                let margins = ChoiceMargins { ranks: &rank_margins, experts: &preferences };
+                let (stated, unstated) = rooms(setting);
+                let mut without_row = self.weigh_choices(setting, &mut choosing, margins, stated)?;
+                for UnstatedRoundings { room, why } in unstated {
+                    if self.rows.iter().all(|row| row.verdict.is_good()) {
+                        break;
+                    }
+                    let strict = std::mem::replace(&mut self.rows, before.clone());
+                    without_row = self.weigh_choices(setting, &mut choosing, margins, room)?;
+                    self.doubt(strict, &why);
+                }
+                self.doubt_other_rounding(setting)?;
+                without_row
+            }
+            None => {
+                self.rank(&rank_margins, &HashMap::new(), &HashMap::new());
+                let without_row = choosing.judge(&mut self.rows)?;
+                self.judge_experts(&preferences, RunNoiseFloors::default());
+                if self.may_be_half {
+                    self.doubt_choices();
+                }
+                choosing.refuse_all_contradictions(&mut self.rows);
+                without_row
+            }
+        };
+        let choices = [Checkpoint::Argmax, Checkpoint::Generation];
+        if choices.iter().any(|choice| self.rules.selection.checkpoints.contains(choice))
+            && self.sees_everything()
+            && unit.has_choices(self.rules.selection)
+        {
+            let untold = choosing.untold_contradictions(&self.rows).into_iter();
+            untold.chain(without_row).for_each(|what| self.lack(what));
+        }
+        Ok(())
+    }
+
+    fn weigh_choices(
+        &mut self,
+        setting: &RunContext,
+        choosing: &mut TokenChoiceEvidence,
+        margins: ChoiceMargins,
+        room: ExtraRoundings,
+    ) -> Result<Vec<String>> {
+        let of_choices = self.logits_of_other_choices(choosing);
+        let (floors, logits) = self.weigh(setting, of_choices, margins, room)?;
+        (choosing.floors, choosing.logits) = (floors.accumulated.clone(), logits);
+        let without_row = choosing.judge(&mut self.rows)?;
+        self.judge_experts(margins.experts, floors);
+        choosing.refuse_all_contradictions(&mut self.rows);
+        Ok(without_row)
+    }
+
+    /// Judges choices of experts, and what follows those that rounding decides.
+    fn judge_experts(&mut self, preferences: &Preferences, floors: RunNoiseFloors) {
+        let allowed = self.tolerance(Point::FfnOut);
+        let by_table = self.rules.gate == Gate::Tolerance || allowed.is_asked;
+        let tolerance = if by_table { allowed.max_abs } else { 0.0 };
+        let routing = Routing { preferences, floors: &floors, tolerance, behind: &self.behind };
+        routing.judge(&mut self.rows);
+    }
+
+    /// The logits of routers, where something is wrong or may be: rounding may have decided a choice of experts.
+    fn routers(&self, known: &HashMap<Site, Preference>) -> HashSet<Site> {
+        let is_open =
+            |row: &SiteResult| !row.verdict.is_good() || row.is_in_doubt() || row.is_large_in_total();
+        let is_asked = self.rows.iter().any(is_open);
+        known.keys().filter(|_| is_asked).map(|&site| router_of(site)).collect()
+    }
+
+    /// Keeps what passes by `strict`. What passes only now is neither a pass nor a failure, since the dump does not state what
+    /// explains it.
+    fn doubt(&mut self, strict: Vec<SiteResult>, why: &str) {
+        for (row, strict) in self.rows.iter_mut().zip(strict) {
+            if strict.verdict <= Verdict::Inconclusive {
+                *row = strict;
+            } else if row.verdict.is_good() {
+                (row.verdict, row.reason) = (Verdict::Inconclusive, Some(why.to_owned()));
+            }
+        }
+    }
+
+    /// Doubts what only rounding elsewhere explains, in a 16-bit engine whose bits are ours over whole blocks: it rounds where our
+    /// engine does, so that another order of sums is all that is left to differ.
+    fn doubt_other_rounding(&mut self, setting: &RunContext) -> Result<()> {
+        if setting.numerics.activation_type() == DType::F32 || !self.has_our_bits() {
+            return Ok(());
+        }
+        let is_by_floor =
+            |row: &&SiteResult| row.verdict == Verdict::Pass && row.floor.is_some() && row.local.is_some();
+        let sites: HashSet<Site> = self.rows.iter().filter(is_by_floor).map(|row| row.site).collect();
+        let room = ExtraRoundings { sums_alone: true, ..ExtraRoundings::default() };
+        let measured = floors(setting, continues(self.rules.mode), &sites, room)?;
+        for row in self.rows.iter_mut().filter(|row| sites.contains(&row.site)) {
+            let Some((floor, found)) = measured.floors.get(&row.site).zip(row.judged()) else { continue };
+            if !floor.is_near(&found.errors) {
+                let why = format!(
+                    "blocks of other passes or layers are bit-identical to our engine's, so both engines \
+                     round at the same sites; a different summation order explains a relative error of \
+                     {:.1e} here, but the error is {:.1e}: an operation rounds differently or is wrong",
+                    floor.rel_l2, found.errors.rel_l2
+                );
+                (row.verdict, row.reason) = (Verdict::Inconclusive, Some(why));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns true if enough values that several operations lead to are bit-identical to be no accident.
+    fn has_our_bits(&self) -> bool {
+        const ROWS: usize = 2;
+        const VALUES: usize = 256;
+        let is_ours = |row: &&SiteResult| {
+            let found =
+                row.local.as_ref().filter(|_| row.site.point == Point::BlockOut && !row.is_one_stage());
+            found.is_some_and(Measurement::is_identical)
+        };
+        let rows: Vec<&SiteResult> = self.rows.iter().filter(is_ours).collect();
+        let values: usize = rows.iter().filter_map(|row| Some(row.judged()?.elements)).sum();
+        rows.len() >= ROWS && values >= VALUES
+    }
+
+    /// Returns true if all passes and positions are selected.
+    fn sees_everything(&self) -> bool {
+        self.rules.selection.passes.is_none() && self.rules.selection.positions.is_none()
+    }
+
+    /// Returns true if all passes, positions, checkpoints and layers are selected.
+    fn sees_every_stage(&self) -> bool {
+        let selection = self.rules.selection;
+        let is_asked = |checkpoint| selection.checkpoints.contains(checkpoint);
+        self.sees_everything() && selection.layers.is_none() && Checkpoint::all().iter().all(is_asked)
+    }
+
+    /// The logits after which the two sides chose differently.
+    fn logits_of_other_choices(&self, choosing: &TokenChoiceEvidence) -> HashSet<Site> {
+        let in_rows = self.rows.iter().filter(|row| row.site.point == Point::Argmax);
+        let passes = in_rows.filter_map(|row| choosing.other(row)).map(|other| other.pass);
+        let continuations = self.rows.iter().filter(|row| row.site.point == Point::Generated);
+        let steps = continuations.flat_map(|row| choosing.other_steps(row)).map(|(_, other)| other.pass);
+        let read_on = choosing.read_on().into_iter().map(|(other, _)| other.pass);
+        passes.chain(steps).chain(read_on).map(last_logits).collect()
+    }
+
+    /// Judges undetermined rows by the noise floor. Returns the noise floor, and our engine's logits if
+    /// requested.
+    fn weigh(
+        &mut self,
+        setting: &RunContext,
+        logits: HashSet<Site>,
+        margins: ChoiceMargins,
+        room: ExtraRoundings,
+    ) -> Result<(RunNoiseFloors, HashMap<Site, Tensor>)> {
+        let grown = self.ends_that_grew(setting);
+        let held = continues(self.rules.mode);
+        let both_or_total = matches!(self.rules.mode, Mode::Both | Mode::Accumulated);
+        let travelling = if both_or_total { ContinuationValues::Own } else { held };
+        let of_accumulated: HashSet<Site> = self
+            .in_doubt(false)
+            .chain(logits)
+            .chain(self.other_ranks(false))
+            .chain(grown.iter().copied())
+            .chain(self.routers(&margins.experts.accumulated))
+            .collect();
+        let routers = self.routers(&margins.experts.local);
+        let since = self.in_doubt(true).chain(self.other_ranks(true)).chain(routers).collect();
+        let since_held = floors(setting, held, &since, room)?;
+        let of_accumulated = floors(setting, travelling, &of_accumulated, room)?;
+        for row in self.rows.iter_mut().filter(|row| row.is_in_doubt()) {
+            let measured = if row.local.is_some() { &since_held } else { &of_accumulated };
+            let floor = measured.floors.get(&row.site).copied().unwrap_or_default();
+            row.weigh(floor, measured.excesses.get(&row.site).copied());
+        }
+        self.rank(margins.ranks, &since_held.floors, &of_accumulated.floors);
+        self.weigh_totals(&grown, &of_accumulated, setting);
+        Ok((
+            RunNoiseFloors { accumulated: of_accumulated.floors, local: since_held.floors },
+            of_accumulated.logits,
+        ))
+    }
+
+    /// Returns the sites of undetermined rows, by local or accumulated errors.
+    fn in_doubt(&self, local: bool) -> impl Iterator<Item = Site> {
+        let rows = self.rows.iter().filter(|row| row.is_in_doubt());
+        rows.filter(move |row| row.local.is_some() == local).map(|row| row.site)
+    }
+
+    /// Judges differing top tokens by their margins and the noise floor of their log-probabilities.
+    fn rank(
+        &mut self,
+        margins: &RankMargins,
+        since_held: &HashMap<Site, NoiseFloor>,
+        of_accumulated: &HashMap<Site, NoiseFloor>,
+    ) {
+        let allowed = self.tolerance(Point::TopLogprobs);
+        for row in self.rows.iter_mut().filter(|row| names_others(row)) {
+            let (floors, margins) = match row.local {
+                Some(_) => (since_held, &margins.local),
+                None => (of_accumulated, &margins.accumulated),
+            };
+            let floor = floors.get(&log_probabilities(row)).copied().unwrap_or_default();
+            let tolerance = if row.is_gated_by_tolerance() { allowed.max_abs } else { 0.0 };
+            if let Some(&margin) = row.site.pass.and_then(|pass| margins.get(&pass)) {
+                row.rank(margin, &floor, tolerance);
+            }
+        }
+    }
+
+    /// Returns the sites of log-probabilities whose top tokens differ, by local or accumulated errors.
+    fn other_ranks(&self, local: bool) -> impl Iterator<Item = Site> {
+        let rows = self.rows.iter().filter(|row| names_others(row));
+        rows.filter(move |row| row.local.is_some() == local).map(log_probabilities)
+    }
+
+    /// Judges the last values of passes by accumulated errors, unless an operation is already wrong.
+    fn weigh_totals(&mut self, grown: &HashSet<Site>, measured: &NoiseMeasurement, setting: &RunContext) {
+        let is_wrong =
+            |row: &SiteResult| row.verdict == Verdict::Fail && row.site.point.kind() == ValueKind::Real;
+        if self.rows.iter().any(is_wrong) {
+            return;
+        }
+        let hides = self.rows.iter().any(|row| setting.may_hide_rounding(row.site));
+        for row in self.rows.iter_mut().filter(|row| grown.contains(&row.site)) {
+            let floor = measured.floors.get(&row.site).copied().unwrap_or_default();
+            row.weigh_total(floor, measured.excesses.get(&row.site).copied(), hides);
+        }
+    }
+
+    /// Returns the last values of each pass (logits of choices, outputs of the last layer) that pass locally
+    /// but have a large accumulated error. If every operation from the tokens on was evaluated from the
+    /// values that its engine computed with, they show nothing more.
+    fn ends_that_grew(&self, setting: &RunContext) -> HashSet<Site> {
+        let is_evaluated =
+            || self.rows.iter().all(|row| row.is_settled() && !setting.may_hide_rounding(row.site));
+        // Nor can they where our run has not the values of 8 bits that the dump's engine goes on with.
+        if setting.held.goes_on_with_eight_bits() || self.sees_every_stage() && is_evaluated() {
+            return HashSet::new();
+        }
+        let last_layer = self.rows.iter().filter_map(|row| row.site.layer).max();
+        let is_end = |row: &&SiteResult| match row.site.point {
+            Point::LastLogits => true,
+            Point::BlockOut => row.site.layer == last_layer,
+            _ => false,
+        };
+        let grew = |row: &SiteResult| {
+            if row.is_gated_by_tolerance() { row.has_grown() } else { row.is_large_in_total() }
+        };
+        let passes = |row: &&SiteResult| row.local.is_some() && !row.tolerance.is_asked && grew(row);
+        let both = self.rules.mode == Mode::Both;
+        let ends = self.rows.iter().filter(|_| both).filter(is_end);
+        ends.filter(passes).map(|row| row.site).collect()
+    }
+}
+
+/// Roundings that a dump does not state, with the reason to assume them.
+struct UnstatedRoundings {
+    room: ExtraRoundings,
+    /// The reason for a row that only this explains.
+    why: String,
+}
+
+/// The room that a dump states, and then what it may have without a word.
+fn rooms(setting: &RunContext) -> (ExtraRoundings, Vec<UnstatedRoundings>) {
+    let cache = setting.numerics.cache_type();
+    let short = setting.short_attention();
+    let stated = ExtraRoundings {
+        short_attention: short == Some(ManifestStatement::Yes),
+        ..ExtraRoundings::default()
+    };
+    let mut rooms = Vec::new();
+    let why = format!(
+        "rounding explains the error only if attention is computed in {cache} like the cache, which the dump \
+         does not state; if it is, set \"queries\": \"{cache}\" in producer.rounding of the manifest"
+    );
+    rooms.extend(
+        (short == Some(ManifestStatement::No))
+            .then_some(UnstatedRoundings { room: ExtraRoundings { short_attention: true, ..stated }, why }),
+    );
+    let why =
+        "rounding explains the error only if products are computed from 8-bit integers, which the dump \
+               does not state; name the arithmetic in settings.numerics, or record the operands of the \
+               products"
+            .to_owned();
+    let room =
+        ExtraRoundings { short_attention: short.is_some(), eight_bits: true, ..ExtraRoundings::default() };
+    rooms.extend((!setting.is_stated).then_some(UnstatedRoundings { room, why }));
+    (stated, rooms)
+}
+
+/// Returns true if the two sides list different top tokens.
+fn names_others(row: &SiteResult) -> bool {
+    row.site.point == Point::TopIds && row.judged().is_some_and(|found| found.errors.max_abs > 0.0)
+}
+
+/// Returns the site of the log-probabilities of listed ids.
+fn log_probabilities(row: &SiteResult) -> Site {
+    Site { point: Point::TopLogprobs, ..row.site }
+}

@@ -1,0 +1,424 @@
+//! A manifest's row about one array.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::checkpoint::{Point, Site, TapAxis, TapScope, ValueKind};
+use crate::dump::dtype_names::dtype_named;
+use crate::dump::sequence_part::SequencePart;
+use crate::dump::sketch;
+use crate::measure::sketch::WIDTH;
+use crate::view::View;
+use crate::weight::DType;
+
+/// Coarsest accepted decimal step of log-probabilities: half of it moves a probability by 2.5 %. One decimal
+/// could not distinguish models.
+pub const COARSEST: f64 = 0.05;
+
+/// One array of a dump.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TensorRow {
+    /// The tap point's name.
+    pub tap: String,
+    /// The pass, for all but `generated`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pass: Option<usize>,
+    /// The layer, for taps inside a layer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<usize>,
+    /// Element type.
+    pub dtype: String,
+    /// Length of each axis, outermost first.
+    pub shape: Vec<usize>,
+    /// Path inside the dump.
+    pub file: String,
+    /// True if the file has a sketch of the array.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sketch: bool,
+    /// Axes, if they differ from the tap's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub axes: Option<Vec<String>>,
+    /// SHA-256 of its elements, little-endian and in C order, as they are stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+    /// Recorded rows of the pass, in ascending order, if not all (version 2).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows: Option<Vec<usize>>,
+    /// Part of the array in the file, if not all of it (version 2).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<ArrayPart>,
+    /// Type to which the values were rounded before they were stored in a longer type (version 2).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub computed: Option<String>,
+    /// Scale of each 8-bit element (version 2).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale: Option<ElementScale>,
+    /// Decimal step of log-probabilities that were written with few decimals (version 2).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<f64>,
+    /// True if the steps start at a different offset in each row instead of zero.
+    #[serde(skip)]
+    pub(super) is_shifted: bool,
+    /// Whose it is among several sequences.
+    #[serde(skip)]
+    pub(super) share: Option<Arc<SequencePart>>,
+}
+
+/// The scale of 8-bit elements.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "expected a number, or the path of an f32 array")]
+pub enum ElementScale {
+    /// All with the same number, which is rounded to `f32`.
+    Number(f64),
+    /// Each with what an array of `f32` has for it: a path inside the dump. Its shape fits the row's, as NumPy broadcasts.
+    File(String),
+}
+
+/// A part of a stored array.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArrayPart {
+    /// The shape by which the stored array is cut: of as many elements.
+    pub shape: Vec<usize>,
+    /// First index of the part along each axis; default: 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<Vec<usize>>,
+    /// End index of the part along each axis, exclusive; default: the length.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<Vec<usize>>,
+}
+
+impl ArrayPart {
+    /// Returns the range along each axis.
+    ///
+    /// # Errors
+    /// In words, if that is no part of the shape.
+    pub fn ranges(&self) -> Result<Vec<Range<usize>>, String> {
+        let zeros = vec![0; self.shape.len()];
+        let (start, end) = (self.start.as_ref().unwrap_or(&zeros), self.end.as_ref().unwrap_or(&self.shape));
+        let fits = [start, end].iter().all(|ends| ends.len() == self.shape.len());
+        let ranges: Vec<Range<usize>> = start.iter().zip(end).map(|(&start, &end)| start..end).collect();
+        let is_inside =
+            |(range, length): (&Range<usize>, &usize)| range.start < range.end && range.end <= *length;
+        if fits && ranges.iter().zip(&self.shape).all(is_inside) {
+            return Ok(ranges);
+        }
+        Err(format!("invalid \"of\": {start:?} to {end:?} is outside shape {:?}", self.shape))
+    }
+}
+
+impl TensorRow {
+    /// Makes a row for a whole array with the tap's own axes, under a key.
+    pub fn new(site: Site, dtype: DType, shape: &[usize], key: &str) -> Self {
+        Self {
+            tap: site.point.name().to_owned(),
+            pass: site.pass,
+            layer: site.layer,
+            dtype: dtype.name().to_owned(),
+            shape: shape.to_vec(),
+            file: key.to_owned(),
+            sketch: false,
+            axes: None,
+            sha256: None,
+            rows: None,
+            of: None,
+            computed: None,
+            scale: None,
+            step: None,
+            is_shifted: false,
+            share: None,
+        }
+    }
+
+    /// Returns the site, or an error if the row has none.
+    pub fn site(&self) -> Result<Site, String> {
+        let point: Point = self.tap.parse()?;
+        if point == Point::Tokens {
+            return Err(
+                "tap 'tokens' cannot be an array of a dump; write the prompt's tokens to input.tokens".into(),
+            );
+        }
+        let (layer, pass) = match point.scope() {
+            TapScope::Layer => (true, true),
+            TapScope::Pass => (false, true),
+            TapScope::Run => (false, false),
+        };
+        if layer != self.layer.is_some() || pass != self.pass.is_some() {
+            let wants = |wanted| if wanted { "one" } else { "no" };
+            return Err(format!(
+                "tap '{point}' needs {} layer and {} pass number",
+                wants(layer),
+                wants(pass)
+            ));
+        }
+        Ok(Site { point, layer: self.layer, pass: self.pass })
+    }
+
+    /// The element type, one of the eight the contract knows; of token ids, any integer.
+    pub fn dtype(&self) -> Result<DType, String> {
+        use DType::*;
+        let known = [F32, F64, F16, BF16, U32, I32, F8_E4M3, F8_E5M2];
+        let is_known = |dtype: &DType| known.contains(dtype) || self.holds_tokens() && is_integer(*dtype);
+        dtype_named(&self.dtype).filter(is_known).ok_or_else(|| {
+            format!(
+                "unknown dtype '{}', expected one of f32, f64, f16, bf16, u32, i32, f8_e4m3, f8_e5m2 (for \
+                    token ids, any integer type)",
+                self.dtype
+            )
+        })
+    }
+
+    /// Sets the recorded rows of the pass.
+    pub fn of_rows(self, rows: &[usize]) -> Self {
+        Self { rows: Some(rows.to_vec()), ..self }
+    }
+
+    /// Sets the decimal step: each log-probability stands for all values within half a step.
+    pub fn known_to(self, step: f64) -> Self {
+        Self { step: Some(step), is_shifted: true, ..self }
+    }
+
+    /// Moves the row to another layer.
+    pub fn of_layer(self, layer: Option<usize>) -> Self {
+        Self { layer, ..self }
+    }
+
+    /// Renames the row's tap.
+    pub fn named(self, tap: String) -> Self {
+        Self { tap, ..self }
+    }
+
+    /// Checks the fields of version 2.
+    pub(super) fn check_parts(&self) -> Result<(), String> {
+        let point: Point = self.tap.parse()?;
+        if self.rows.is_some() && (self.sketch || !point.axes().contains(&TapAxis::Token)) {
+            return Err("\"rows\" needs an array with a token axis that is not a sketch".into());
+        }
+        if self.rows.is_some() && point.scope() == TapScope::Run {
+            return Err(format!("\"rows\" cannot be used with {point}, which belongs to no pass; omit it"));
+        }
+        if let Some(computed) = &self.computed {
+            let dtype = self.dtype()?;
+            let is_short = |short: &DType| matches!(short, DType::F32 | DType::F16 | DType::BF16);
+            let is_own = |short: &DType| dtype.is_f8() && *short == dtype;
+            dtype_named(computed).filter(|short| is_short(short) || is_own(short)).ok_or_else(|| {
+                format!(
+                    "invalid \"computed\" '{computed}', expected f32, f16 or bf16, or for 8-bit values \
+                    their own type"
+                )
+            })?;
+        }
+        if let Some(step) = self.step {
+            let is_of_logarithms = matches!(point, Point::TokenLogprobs | Point::TopLogprobs);
+            if !(step > 0.0 && step <= COARSEST && is_of_logarithms) {
+                return Err(format!(
+                    "invalid \"step\" {step}, expected a positive number of at most {COARSEST} on an array \
+                     of log-probabilities"
+                ));
+            }
+        }
+        self.check_scale()?;
+        let Some(of) = &self.of else { return Ok(()) };
+        let cut: Vec<usize> = of.ranges()?.into_iter().map(|range| range.len()).collect();
+        match (self.sketch, together(&cut, &self.shape)) {
+            (false, Some(_)) => Ok(()),
+            (true, _) => Err("\"sketch\" cannot be used with \"of\"".into()),
+            _ => Err(format!("\"of\" selects shape {cut:?}, but \"shape\" is {:?}", self.shape)),
+        }
+    }
+
+    /// Eight bits alone have a scale, and a number is one that can be divided by.
+    fn check_scale(&self) -> Result<(), String> {
+        let dtype = self.dtype()?;
+        if self.sketch && dtype.is_f8() {
+            return Err(format!("\"sketch\" cannot be used with values of type {dtype}"));
+        }
+        match &self.scale {
+            Some(_) if !dtype.is_f8() => Err(format!(
+                "\"scale\" needs f8_e4m3 or f8_e5m2 values, but these are {dtype}; multiply the \
+                    values by the scale instead"
+            )),
+            Some(ElementScale::Number(number)) => check_scale(f64::from(*number as f32)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The type that its values were rounded to when they were stored, or before.
+    pub fn rounded_to(&self) -> Option<DType> {
+        let dtype = self.dtype().ok();
+        // What is stored in 8 bits was rounded to these last.
+        let shortest = dtype.filter(|dtype| dtype.is_f8());
+        shortest.or_else(|| self.computed.as_deref().and_then(dtype_named)).or(dtype)
+    }
+
+    /// Returns true if the values are stored in fewer bits than results usually have, and the engine computed
+    /// with the stored values.
+    pub fn is_computed_with(&self) -> bool {
+        let dtype = self.dtype().ok().filter(|dtype| dtype.is_f8());
+        dtype.is_some() && self.computed.as_deref().and_then(dtype_named) == dtype
+    }
+
+    /// The row that an array of scales would have.
+    pub(super) fn of_scale(&self) -> Option<Self> {
+        let Some(ElementScale::File(file)) = &self.scale else { return None };
+        let (file, dtype) = (file.clone(), DType::F32.name().to_owned());
+        let (of, rows, computed, scale, sha256) = Default::default();
+        Some(Self { file, dtype, of, rows, computed, scale, sha256, ..self.clone() })
+    }
+
+    /// Returns the file, and the key of the array in a `.safetensors` part.
+    pub(super) fn place(&self) -> (&str, Option<&str>) {
+        let parts = self.file.split_once('#').filter(|(file, _)| file.ends_with(".safetensors"));
+        parts.map_or((&self.file, None), |(file, key)| (file, Some(key)))
+    }
+
+    /// The shape of what the file holds.
+    pub fn stored_shape(&self, point: Point) -> Vec<usize> {
+        if self.sketch { vec![sketch::rows(point, &self.shape), WIDTH] } else { self.shape.clone() }
+    }
+
+    /// Returns true if an array of this type matches the row. Token ids may have another integer type:
+    /// `numpy.argmax` gives `i64`.
+    pub(super) fn is_of(&self, stored: DType) -> bool {
+        if self.sketch {
+            return stored == DType::F64;
+        }
+        let tokens = self.holds_tokens() && is_integer(stored);
+        self.dtype().is_ok_and(|dtype| stored == dtype || tokens && is_integer(dtype))
+    }
+
+    /// The most bytes its elements can take; `None` where that is no number.
+    pub fn size(&self) -> Option<u64> {
+        if self.sketch {
+            let point = self.tap.parse().ok()?;
+            return (sketch::rows(point, &self.shape) as u64).checked_mul((WIDTH * size_of::<f64>()) as u64);
+        }
+        let widest = DType::I64.block_bytes();
+        let width = self.dtype().map_or(widest, |dtype| match self.holds_tokens() {
+            true => widest,
+            false => dtype.block_bytes(),
+        });
+        let shape = self.share.as_ref().map_or(&self.shape, |share| &share.whole.shape);
+        let shape = self.of.as_ref().map_or(shape, |of| &of.shape);
+        shape.iter().try_fold(width as u64, |size, &length| size.checked_mul(length as u64))
+    }
+
+    /// Returns the axes: the stated ones, else the tap's own, with a batch of one in front if there is one
+    /// axis more.
+    pub fn axes(&self) -> Result<Vec<TapAxis>, String> {
+        let Some(names) = &self.axes else {
+            let own = self.tap.parse::<Point>()?.axes();
+            let is_batch = self.shape.len() == own.len() + 1 && self.shape[0] == 1;
+            return Ok([TapAxis::Batch].iter().filter(|_| is_batch).chain(own).copied().collect());
+        };
+        let mut axes = Vec::new();
+        for name in names {
+            let axis = name.parse().map_err(|()| format!("unknown axis '{name}'"))?;
+            if axes.contains(&axis) {
+                return Err(format!("duplicate axis '{name}' in \"axes\""));
+            }
+            axes.push(axis);
+        }
+        Ok(axes)
+    }
+
+    /// Holds the elements against the hash that the manifest gives, if it gives one.
+    pub(super) fn check_content(&self, elements: &[u8]) -> Result<(), String> {
+        let Some(stated) = &self.sha256 else { return Ok(()) };
+        match hex::encode(Sha256::digest(elements)) {
+            found if found == *stated => Ok(()),
+            found => Err(format!("damaged data: SHA-256 is {found}, but the manifest states {stated}")),
+        }
+    }
+
+    /// Checks stored values: ids of top tokens must be unique per row, and values with a step must be
+    /// multiples of it within the precision of their type.
+    pub(super) fn check_values(&self, point: Point, view: &View) -> Result<(), String> {
+        if let Some(step) = self.step.filter(|_| !self.is_shifted) {
+            let relative = match self.dtype()? {
+                DType::F16 => 1.0 / 1024.0,
+                DType::BF16 => 1.0 / 128.0,
+                _ => f64::from(f32::EPSILON),
+            };
+            let is_off =
+                |value: &&f64| (**value - (**value / step).round() * step).abs() > relative * value.abs();
+            if let Some(value) = view.to_vec().iter().find(is_off) {
+                return Err(format!("{value} is not a multiple of \"step\" {step}"));
+            }
+        }
+        if point.kind() == ValueKind::Token {
+            let what = if point == Point::Experts { "expert number" } else { "token id" };
+            view.to_vec().into_iter().try_for_each(|value| check_id(value, what))?;
+        }
+        match point {
+            Point::TopIds => self.check_ids(view, TapAxis::Rank, "top_ids", "id"),
+            Point::Experts => self.check_ids(view, TapAxis::Chosen, "experts", "number"),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_ids(&self, view: &View, along: TapAxis, tap: &str, what: &str) -> Result<(), String> {
+        let Some(rank) = self.axes()?.iter().position(|axis| *axis == along) else { return Ok(()) };
+        let inside: usize = view.shape()[rank + 1..].iter().product();
+        let row_of = |flat: usize| (flat / (inside * view.shape()[rank]), flat % inside);
+        let ids = view.to_vec().into_iter().enumerate();
+        let mut placed: Vec<_> = ids.map(|(flat, id)| (row_of(flat), id.to_bits())).collect();
+        placed.sort_unstable();
+        match placed.windows(2).find(|pair| pair[0] == pair[1]) {
+            None => Ok(()),
+            Some(pair) => {
+                let ((outer, inner), id) = (pair[0].0, f64::from_bits(pair[0].1));
+                Err(format!("{tap}, row {}: duplicate {what} {id}", outer * inside + inner))
+            }
+        }
+    }
+
+    fn holds_tokens(&self) -> bool {
+        self.tap.parse::<Point>().is_ok_and(|point| point.kind() == ValueKind::Token)
+    }
+}
+
+/// Ids are counted from 0, in whole numbers of 32 bits.
+fn check_id(value: f64, what: &str) -> Result<(), String> {
+    match value as f32 {
+        _ if f64::from(value as u32) == value => Ok(()),
+        // In the digits that its type tells apart.
+        short if f64::from(short) == value && value.fract() != 0.0 => Err(format!("invalid {what} {short}")),
+        _ => Err(format!("invalid {what} {value}")),
+    }
+}
+
+/// A scale must be a number that values can have been divided by.
+pub(super) fn check_scale(scale: f64) -> Result<(), String> {
+    match scale.is_finite() && scale > 0.0 {
+        true => Ok(()),
+        false => Err(format!("invalid scale {scale}, expected a positive number")),
+    }
+}
+
+fn is_integer(dtype: DType) -> bool {
+    use DType::*;
+    matches!(dtype, I8 | I16 | I32 | I64 | U8 | U16 | U32 | U64)
+}
+
+/// Returns the number of neighbouring axes of `found` that form each axis of `wanted`, in row-major order;
+/// `None` if impossible.
+pub(super) fn together(found: &[usize], wanted: &[usize]) -> Option<Vec<usize>> {
+    let (mut counts, mut rest) = (Vec::new(), found);
+    for &length in wanted {
+        let mut product = 1usize;
+        let is_done = |length_so_far: &usize| *length_so_far == length;
+        let mut count = 0;
+        while count == 0 || !is_done(&product) {
+            product = product.checked_mul(*rest.get(count)?)?;
+            count += 1;
+        }
+        counts.push(count);
+        rest = &rest[count..];
+    }
+    // What is left over must be axes of one entry.
+    *counts.last_mut()? += rest.len();
+    rest.iter().all(|&length| length == 1).then_some(counts)
+}

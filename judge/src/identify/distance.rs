@@ -1,0 +1,144 @@
+//! Distance between an array and a tap: first from a few values, then from all.
+
+use crate::checkpoint::Point;
+use crate::identify::array_layout::{ArrayLayout, ValueIndices};
+use crate::identify::residual::Residual;
+
+/// Values that tell whether it is worth reading all.
+const SAMPLED: usize = 256;
+/// Residual above which two arrays are unrelated: no scale explains more.
+const HOPELESS: f64 = 0.8;
+/// Fewer values may be alike by chance: noise comes as near as 5 % to six of them once in some ten million times.
+const FEWEST: usize = 6;
+/// A scale nearer to 1 is rounding.
+const NO_SCALE: f64 = 0.02;
+/// Largest relative error of two roundings to bf16, the shortest type that activations are stored in: of a value, and of those that it
+/// is computed from.
+pub(super) const ROUNDED: f64 = 1.0 / 256.0;
+/// Largest error that the arithmetic of a correct engine makes. The shipped dumps, f16 and Q8_0 among them, have at most 0.003;
+/// arithmetic in four bits makes more.
+pub(super) const HONEST: f64 = 0.05;
+
+/// The distance between an array and a tap.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct TapDistance {
+    /// Relative error in L2, after the scale.
+    pub rel_l2: f64,
+    /// Scale from our values to theirs.
+    pub scale: f64,
+    /// True if the error has no pattern, as the error of rounding. A row, channel or head with a factor or an offset has one.
+    pub is_noise: bool,
+}
+
+impl TapDistance {
+    /// True if rounding explains the error: too small for anything else, or as small as coarse arithmetic makes it and
+    /// without a pattern.
+    pub fn is_honest(&self) -> bool {
+        self.rel_l2 <= ROUNDED || self.rel_l2 < HONEST && self.is_noise
+    }
+}
+
+/// An array and a tap to compare.
+pub(super) struct ArrayAndTap<'s> {
+    pub theirs: &'s [f32],
+    pub ours: &'s [f32],
+    pub point: Point,
+    /// Number of latest positions that a token sees.
+    pub window: Option<usize>,
+}
+
+#[derive(Default)]
+struct ProductSums {
+    theirs: f64,
+    ours: f64,
+    both: f64,
+    count: usize,
+}
+
+impl ProductSums {
+    fn add(&mut self, theirs: f32, ours: f32) {
+        let (theirs, ours) = (f64::from(theirs), f64::from(ours));
+        self.theirs += theirs * theirs;
+        self.ours += ours * ours;
+        self.both += theirs * ours;
+        self.count += 1;
+    }
+
+    /// The error without a scale where it needs none, else with the one that fits best.
+    fn nearness(&self) -> Option<TapDistance> {
+        let scale = self.both / self.ours;
+        let is_something = self.theirs > 0.0 && self.ours > 0.0 && scale > 0.0;
+        if self.count < FEWEST || !is_something || !self.theirs.is_finite() || !self.ours.is_finite() {
+            return None;
+        }
+        let of = |squared: f64| (squared.max(0.0) / self.theirs).sqrt();
+        let plain = of(self.theirs - 2.0 * self.both + self.ours);
+        let scaled = of(self.theirs - self.both * scale);
+        match (scale - 1.0).abs() < NO_SCALE || plain <= 1.5 * scaled {
+            true => Some(TapDistance { rel_l2: plain, scale: 1.0, is_noise: false }),
+            false => Some(TapDistance { rel_l2: scaled, scale, is_noise: false }),
+        }
+    }
+}
+
+impl ArrayAndTap<'_> {
+    /// Returns true if a value has a meaning; masked scores have none.
+    fn counts(&self, way: &ArrayLayout, at: ValueIndices) -> bool {
+        let Some(key) = at.key.filter(|_| self.point == Point::AttnScores) else { return true };
+        let token = at.token + way.rows.map_or(0, |(first, _)| first);
+        key <= token && self.window.is_none_or(|window| key + window > token)
+    }
+
+    /// Returns the distance; `None` if the two are unrelated.
+    pub fn nearness(&self, way: &ArrayLayout) -> Option<TapDistance> {
+        let len = way.len();
+        if len > SAMPLED {
+            let mut sums = ProductSums::default();
+            for draw in 0..SAMPLED as u64 {
+                self.add(&mut sums, way, (scattered(draw) % len as u64) as usize);
+            }
+            sums.nearness().filter(|near| near.rel_l2 < HOPELESS)?;
+        }
+        let mut sums = ProductSums::default();
+        (0..len).for_each(|flat| self.add(&mut sums, way, flat));
+        let near = sums.nearness().filter(|near| near.rel_l2 < HOPELESS)?;
+        let is_between = near.rel_l2 > ROUNDED && near.rel_l2 < HONEST;
+        Some(TapDistance { is_noise: is_between && self.is_noise(way, near.scale), ..near })
+    }
+
+    fn is_noise(&self, way: &ArrayLayout, scale: f64) -> bool {
+        let mut residual = Residual::default();
+        for at in (0..way.len()).map(|flat| way.at(flat)).filter(|at| self.counts(way, *at)) {
+            let (theirs, ours) = (f64::from(self.theirs[at.theirs]), f64::from(self.ours[at.ours]));
+            residual.add(way.groups(at), theirs - scale * ours, ours);
+        }
+        residual.is_noise()
+    }
+
+    fn add(&self, sums: &mut ProductSums, way: &ArrayLayout, flat: usize) {
+        let at = way.at(flat);
+        if self.counts(way, at) {
+            sums.add(self.theirs[at.theirs], self.ours[at.ours]);
+        }
+    }
+
+    /// Returns our values with theirs substituted where they exist.
+    pub fn replaced(&self, way: &ArrayLayout, scale: f64) -> Vec<f32> {
+        let mut values = self.ours.to_vec();
+        for at in (0..way.len()).map(|flat| way.at(flat)) {
+            let theirs = f64::from(self.theirs[at.theirs]) / scale;
+            if self.counts(way, at) && theirs.is_finite() {
+                values[at.ours] = theirs as f32;
+            }
+        }
+        values
+    }
+}
+
+/// splitmix64
+fn scattered(draw: u64) -> u64 {
+    let mut state = draw.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    state = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    state = (state ^ (state >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    state ^ (state >> 31)
+}

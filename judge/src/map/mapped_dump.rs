@@ -1,0 +1,453 @@
+//! Arrays of a file, read as a dump with a map.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+use crate::checkpoint::{Point, Site, TapAxis, TapScope, ValueKind};
+use crate::dump::{
+    ArrayPart, DecodeMode, Dump, DumpInput, Layout, Manifest, ModelInfo, Pass, Producer, TensorRow,
+};
+use crate::error::{Error, Result};
+use crate::format::{Arrays, EscapedText};
+use crate::map::NameMap;
+use crate::map::pattern::{NameNumbers, NamePattern};
+use crate::map::rule::MapRule;
+use crate::map::shape::{HeadSizes, PassExtent, TapPart};
+use crate::map::tokens::MapTokens;
+use crate::view::View;
+use crate::weight::{DType, StoredTensor};
+
+/// The facts that reading with a map needs besides the file and the map.
+#[derive(Clone, Debug, Default)]
+pub struct MapContext {
+    /// Input tokens.
+    pub tokens: Option<Vec<u32>>,
+    /// The model's sizes.
+    pub sizes: HeadSizes,
+    /// The model's family.
+    pub architecture: Option<String>,
+    /// The model's name.
+    pub model: String,
+    /// Patterns of arrays that are left out on purpose.
+    pub ignore: Vec<String>,
+}
+
+/// A file read as a dump.
+#[derive(Clone, Debug)]
+pub struct MappedDump {
+    /// The dump.
+    pub dump: Dump,
+    /// Number of arrays with a site.
+    pub placed: usize,
+    /// Notes on the reading.
+    pub notes: Vec<String>,
+    /// Arrays that are not compared and not ignored.
+    pub unplaced: Vec<String>,
+    /// First array whose shape does not match its name.
+    pub(super) misfit: Option<String>,
+}
+
+impl MappedDump {
+    /// Returns true if both readings assign the arrays to the same sites.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        let places = |reading: &Self| -> BTreeMap<String, String> {
+            let rows = reading.dump.manifest.tensors.iter();
+            rows.map(|row| (format!("{:?} {:?} {}", row.layer, row.pass, row.tap), row.file.clone()))
+                .collect()
+        };
+        places(self) == places(other)
+    }
+
+    /// Returns the message for a file whose names match a map but whose shapes do not.
+    pub(super) fn unlike(&self, map: &str, matched: usize) -> String {
+        let why = self.misfit.as_deref().unwrap_or_default();
+        format!(
+            "no manifest; {matched} array names match the map {map}, but their shapes do not: {why}; check \
+                that the tokens are those that the model read"
+        )
+    }
+
+    pub(super) fn told_first(mut self, note: String) -> Self {
+        self.notes.insert(0, note);
+        self
+    }
+}
+
+/// An array with the rule that matches it.
+pub(super) struct MatchedArray<'m> {
+    pub(super) name: &'m str,
+    stored: &'m StoredTensor,
+    pub(super) rule: &'m MapRule,
+    index: usize,
+    layer: Option<usize>,
+    pass: usize,
+}
+
+/// A row and what it holds, on the way to a dump.
+struct MappedRow {
+    site: Site,
+    name: String,
+    row: TensorRow,
+    stored: StoredTensor,
+}
+
+impl NameMap {
+    /// Reads arrays as a dump.
+    ///
+    /// # Errors
+    /// If what must be known is not, nothing has a place, or two arrays have one place. Of a map that does not ship, if an
+    /// array is not of the shape that its tap has.
+    pub fn read(&self, arrays: &Arrays, known: &MapContext) -> Result<MappedDump> {
+        let path = arrays.tensors.path();
+        let refuse = |problem: String| Error::dump(path, problem);
+        let architecture =
+            known.architecture.clone().or_else(|| self.architecture(arrays)).ok_or_else(|| {
+                refuse(format!(
+                    "unknown architecture; give --model, or set architecture in the map {}",
+                    self.name
+                ))
+            })?;
+        let matched = self.matched(arrays, &architecture);
+        if matched.is_empty() {
+            let problem = format!(
+                "no rule of the map {} matches an array; choose another with --map, or write one with xcheck \
+                    identify",
+                self.name
+            );
+            return Err(refuse(problem));
+        }
+        let goes_on = matched.iter().any(|one| one.pass > 0);
+        let tokens = MapTokens::of(self, arrays, known.tokens.as_deref(), goes_on)?;
+        let passes = passes(&matched, &tokens.ids).map_err(refuse)?;
+        let sizes = known.sizes.or(self.sizes);
+        let mut misfits = Vec::new();
+        let (mut placed, mut used) = (Vec::new(), vec![false; arrays.tensors.len()]);
+        for one in &matched {
+            match one.placed(&passes, sizes) {
+                Ok(rows) => {
+                    used[one.index] = true;
+                    placed.extend(rows);
+                }
+                Err(problem) if self.is_shipped => misfits.push((one.name, problem)),
+                Err(problem) => return Err(refuse(format!("array '{}': {problem}", EscapedText(one.name)))),
+            }
+        }
+        let count = used.iter().filter(|&&used| used).count();
+        let (placed, twins) = once(placed).map_err(refuse)?;
+        let mut notes = vec![self.told(count, arrays, &tokens)];
+        notes.extend(twins);
+        let ignored = known.ignore.iter().map(|written| NamePattern::new(written));
+        let ignored = ignored.collect::<std::result::Result<Vec<_>, _>>().map_err(refuse)?;
+        note_twins(arrays, &mut used);
+        let unplaced = self.left(arrays, &used, &tokens, (&misfits, &ignored));
+        let misfit = misfits.first().map(|(name, problem)| format!("'{}': {problem}", EscapedText(name)));
+        notes.extend(self.idle(&matched));
+        let manifest = self.manifest(known, architecture, &tokens.ids, passes, &placed);
+        let dump = dump_of(arrays, manifest, placed)?;
+        Ok(MappedDump { dump, placed: count, notes, unplaced, misfit })
+    }
+
+    /// Returns the number of arrays that a rule matches, ignoring all other problems.
+    pub(super) fn matches(&self, arrays: &Arrays, known: &MapContext) -> usize {
+        let architecture =
+            known.architecture.clone().or_else(|| self.architecture(arrays)).unwrap_or_default();
+        let mut indices: Vec<usize> =
+            self.matched(arrays, &architecture).iter().map(|one| one.index).collect();
+        indices.dedup();
+        indices.len()
+    }
+
+    /// Returns the first rule of each array; for a rule about a part, also those of the other parts.
+    fn matched<'m>(&'m self, arrays: &'m Arrays, architecture: &str) -> Vec<MatchedArray<'m>> {
+        let of = |(index, (name, stored)): (usize, (&'m str, &'m StoredTensor))| {
+            let one = move |(rule, numbers): (&'m MapRule, NameNumbers)| MatchedArray {
+                name,
+                stored,
+                rule,
+                index,
+                layer: numbers.layer,
+                pass: numbers.pass.unwrap_or(0),
+            };
+            let mut rules =
+                self.rules.iter().filter_map(move |rule| Some((rule, rule.of(name, architecture)?)));
+            let first = rules.next();
+            let of_parts = first.into_iter().flat_map(move |(first, _)| {
+                rules.by_ref().filter(|(rule, _)| rule.is_part_as(first)).collect::<Vec<_>>()
+            });
+            first.into_iter().chain(of_parts).map(one)
+        };
+        arrays.tensors.iter().enumerate().flat_map(of).collect()
+    }
+
+    fn manifest(
+        &self,
+        known: &MapContext,
+        architecture: String,
+        tokens: &[u32],
+        passes: Vec<Pass>,
+        placed: &[MappedRow],
+    ) -> Manifest {
+        let mut settings = self.written.settings.clone();
+        if let Some(dtype) = computed_in(placed).filter(|_| !settings.contains_key("dtype")) {
+            settings.insert("dtype".to_owned(), dtype.name().into());
+        }
+        let name = self.written.producer.clone().unwrap_or_else(|| "unknown".to_owned());
+        let rounding = self.written.rounding.clone();
+        let producer = Producer { name, settings, rounding, ..Producer::default() };
+        let model = ModelInfo { name: known.model.clone(), architecture, sha256: None };
+        let layout = Layout { rope_pairing: self.written.rope_pairing };
+        let decode = if passes.len() > 1 { DecodeMode::Forced } else { DecodeMode::Greedy };
+        let prompt = passes.first().map_or(0, |pass| pass.tokens.len());
+        let input = DumpInput { prompt: String::new(), tokens: tokens[..prompt].to_vec(), decode };
+        Manifest::new(producer, model, layout, input, passes)
+    }
+}
+
+/// The passes: one that reads all tokens, or as many as names count, cut as the arrays of each tell.
+fn passes(matched: &[MatchedArray], tokens: &[u32]) -> std::result::Result<Vec<Pass>, String> {
+    let last = matched.iter().map(|one| one.pass).max().unwrap_or(0);
+    if last >= tokens.len() {
+        let read = tokens.len();
+        return Err(format!(
+            "the array names have passes up to {last}, but only {read} tokens are known; give --tokens of \
+                all passes in order"
+        ));
+    }
+    let told: Vec<Option<(usize, &str)>> = (0..=last).map(|pass| rows_of(matched, pass)).collect();
+    let mut lengths: Vec<usize> = told.iter().map(|told| told.map_or(1, |(rows, _)| rows)).collect();
+    if last == 0 {
+        lengths = vec![tokens.len()];
+    }
+    if lengths.iter().try_fold(0usize, |sum, &length| sum.checked_add(length)) != Some(tokens.len()) {
+        let tokens = tokens.len();
+        let by = told.iter().rev().flatten().next();
+        let by = by.map_or(String::new(), |(_, name)| format!(" (from the rows of arrays like '{name}')"));
+        return Err(format!(
+            "the passes read {lengths:?} tokens, but {tokens} are known{by}; give --tokens of all passes in \
+             order, or state the axes of such arrays"
+        ));
+    }
+    let mut position = 0;
+    let pass = |length: usize| {
+        let start = position;
+        position += length;
+        Pass { position: start, tokens: tokens[start..position].to_vec(), temperature: None }
+    };
+    Ok(lengths.into_iter().map(pass).collect())
+}
+
+/// Returns the number of tokens of a pass, from an array with one row per token, and the name of that array.
+/// Logits are a fallback, since many engines compute only their last row.
+fn rows_of<'m>(matched: &[MatchedArray<'m>], pass: usize) -> Option<(usize, &'m str)> {
+    let of = |one: &MatchedArray<'m>, is_row: fn(Point) -> bool| {
+        let is_plain = matches!(one.rule.taps[..], [point] if is_row(point));
+        let shape = &one.stored.shape;
+        let says_no_more = one.rule.axes.is_none() && one.rule.written.rows.is_none();
+        let outer = shape.len().checked_sub(2).filter(|_| is_plain && says_no_more)?;
+        let is_one = shape[..outer].iter().all(|&length| length == 1);
+        (is_one && shape[outer] > 0).then_some((shape[outer], one.name))
+    };
+    let mut of_pass = matched.iter().filter(|one| one.pass == pass);
+    of_pass
+        .clone()
+        .find_map(|one| of(one, is_of_stream))
+        .or_else(|| of_pass.find_map(|one| of(one, is_of_vocabulary)))
+}
+
+/// Rows of the residual stream, or of the feed-forward block. A context may have its heads apart, which look like rows of one token.
+fn is_of_stream(point: Point) -> bool {
+    matches!(point.axes(), [TapAxis::Token, TapAxis::Hidden | TapAxis::Ffn]) && point != Point::AttnContext
+}
+
+fn is_of_vocabulary(point: Point) -> bool {
+    matches!(point.axes(), [TapAxis::Token, TapAxis::Vocab])
+}
+
+impl MatchedArray<'_> {
+    /// The rows of a dump that the array is.
+    fn placed(&self, passes: &[Pass], sizes: HeadSizes) -> std::result::Result<Vec<MappedRow>, String> {
+        let rule = self.rule;
+        let pass = passes.get(self.pass).ok_or("the pass does not exist")?;
+        let tokens = rule.written.rows.as_ref().map_or(pass.tokens.len(), Vec::len);
+        let extent = PassExtent { tokens, seen: pass.end(), sizes };
+        let stored = self.converted()?;
+        let given = rule.axes.as_deref();
+        let parts = match (rule.form, &rule.written.of) {
+            (Some(form), _) => extent.parts(&rule.taps, form, &stored.shape, given)?,
+            (None, Some(of)) => vec![cut(of, given, rule.taps[0])?],
+            (None, None) => vec![extent.whole(rule.taps[0], &stored.shape, given, rule.written.padded)?],
+        };
+        let parts = rule.taps.iter().zip(parts);
+        parts.map(|(&point, part)| self.one(point, part, &stored)).collect()
+    }
+
+    fn one(
+        &self,
+        point: Point,
+        part: TapPart,
+        stored: &StoredTensor,
+    ) -> std::result::Result<MappedRow, String> {
+        let layer = match (point.scope(), self.layer) {
+            (TapScope::Layer, None) => {
+                return Err(format!(
+                    "{point} needs a layer; use {{layer}} in the name pattern, or layer = 0"
+                ));
+            }
+            (TapScope::Layer, layer) => layer,
+            _ => None,
+        };
+        let site = Site { point, layer, pass: (point.scope() != TapScope::Run).then_some(self.pass) };
+        let written = &self.rule.written;
+        let computed = match (&written.computed, written.scale) {
+            (None, Some(_)) => short(self.stored.dtype),
+            (computed, _) => computed.clone(),
+        };
+        let axes = part.axes.map(TapAxis::names);
+        let rows = written.rows.clone().or(part.rows);
+        let mut row = TensorRow::new(site, stored.dtype, &part.shape, "");
+        (row.of, row.axes, row.rows, row.computed) = (part.of, axes, rows, computed);
+        row.dtype()?;
+        Ok(MappedRow { site, name: self.name.to_owned(), row, stored: stored.clone() })
+    }
+
+    /// Returns the array with the type of its rule and scaled values.
+    fn converted(&self) -> std::result::Result<StoredTensor, String> {
+        let mut stored = self.stored.clone();
+        if let Some(dtype) = self.rule.dtype {
+            if dtype.block_bytes() != stored.dtype.block_bytes() {
+                return Err(format!("cannot reinterpret {} as {dtype}: the sizes differ", stored.dtype));
+            }
+            stored.dtype = dtype;
+        }
+        let Some(scale) = self.rule.written.scale else { return Ok(stored) };
+        let view = View::stored(&stored.shape, stored.dtype, stored.data.clone());
+        let values = view.ok_or_else(|| format!("{} cannot be scaled", stored.dtype))?.to_vec();
+        let bytes: Vec<u8> = values.into_iter().flat_map(|value| (value * scale).to_le_bytes()).collect();
+        Ok(StoredTensor { dtype: DType::F64, shape: stored.shape, data: bytes.into() })
+    }
+}
+
+/// A type that values may be rounded to before they are stored in a longer one.
+fn short(dtype: DType) -> Option<String> {
+    matches!(dtype, DType::F32 | DType::F16 | DType::BF16).then(|| dtype.name().to_owned())
+}
+
+/// Returns the part that a rule states.
+fn cut(of: &ArrayPart, given: Option<&[TapAxis]>, point: Point) -> std::result::Result<TapPart, String> {
+    let shape = of.ranges()?.into_iter().map(|range| range.len()).collect();
+    let axes = given.filter(|axes| *axes != point.axes()).map(<[TapAxis]>::to_vec);
+    Ok(TapPart { of: Some(of.clone()), shape, axes, rows: None })
+}
+
+/// Keeps each site once. Two names with equal values are one array saved twice.
+fn once(placed: Vec<MappedRow>) -> std::result::Result<(Vec<MappedRow>, Option<String>), String> {
+    let mut kept: Vec<MappedRow> = Vec::new();
+    let mut places: HashMap<Site, usize> = HashMap::new();
+    let mut twins = Vec::new();
+    for one in placed {
+        let Some(&at) = places.get(&one.site) else {
+            places.insert(one.site, kept.len());
+            kept.push(one);
+            continue;
+        };
+        let first = &kept[at];
+        if !are_equal(first, &one) {
+            return Err(format!(
+                "arrays '{}' and '{}' both match {}, but have different values; remove one, or distinguish \
+                 them in your own map",
+                EscapedText(&first.name),
+                EscapedText(&one.name),
+                one.site
+            ));
+        }
+        twins.push(format!("'{}' as '{}'", EscapedText(&one.name), EscapedText(&first.name)));
+    }
+    let note = twins.first().map(|first| {
+        let more = twins.len() - 1;
+        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+        format!("arrays with equal values under two names, of which one is used: {first}{more}")
+    });
+    Ok((kept, note))
+}
+
+/// Counts arrays as used that hold the very values of one that is: a module and what it gives back have two names.
+fn note_twins(arrays: &Arrays, used: &mut [bool]) {
+    let stored: Vec<&StoredTensor> = arrays.tensors.iter().map(|(_, stored)| stored).collect();
+    let is_twin = |at: usize, used: &[bool]| {
+        let others = (0..stored.len()).filter(|&other| used[other]);
+        others.map(|other| stored[other]).any(|other| {
+            other.dtype == stored[at].dtype
+                && other.data.len() == stored[at].data.len()
+                && other.data[..] == stored[at].data[..]
+        })
+    };
+    for at in 0..stored.len() {
+        used[at] = used[at] || is_twin(at, used);
+    }
+}
+
+fn are_equal(one: &MappedRow, other: &MappedRow) -> bool {
+    one.stored.dtype == other.stored.dtype
+        && cut_of(&one.row) == cut_of(&other.row)
+        && one.row.shape == other.row.shape
+        && one.row.rows == other.row.rows
+        && one.row.axes() == other.row.axes()
+        && one.stored.data[..] == other.stored.data[..]
+}
+
+/// By which lengths an array is cut, and from where to where, if it is; an axis of one entry cuts nothing.
+fn cut_of(row: &TensorRow) -> Option<Vec<(usize, Range<usize>)>> {
+    let of = row.of.as_ref()?;
+    let ranges = of.shape.iter().copied().zip(of.ranges().ok()?);
+    let ranges: Vec<_> = ranges.filter(|(length, _)| *length != 1).collect();
+    ranges.iter().any(|(length, range)| range.len() != *length).then_some(ranges)
+}
+
+/// Returns the type of the run, if the arrays show it: a 16-bit type that all arrays have, or that all values
+/// fit.
+fn computed_in(placed: &[MappedRow]) -> Option<DType> {
+    /// Softmax and logits are of f32 in many runs that are of a shorter type.
+    const OFTEN_WIDER: &[Point] =
+        &[Point::AttnScores, Point::AttnWeights, Point::Logits, Point::LastLogits, Point::Probs];
+    let is_asked = |one: &&MappedRow| {
+        let is_plain = one.row.computed.is_none() && one.site.point.kind() == ValueKind::Real;
+        is_plain && !OFTEN_WIDER.contains(&one.site.point)
+    };
+    let asked: Vec<&MappedRow> = placed.iter().filter(is_asked).collect();
+    if asked.is_empty() {
+        return None;
+    }
+    let all = |dtype: DType| asked.iter().all(|one| one.stored.dtype == dtype);
+    if let Some(dtype) = [DType::BF16, DType::F16].into_iter().find(|&dtype| all(dtype)) {
+        return Some(dtype);
+    }
+    let is_bf16 = |one: &&MappedRow| one.stored.dtype == DType::F32 && has_zeros(&one.stored.data[..], 2);
+    if !all(DType::F32) {
+        return None;
+    }
+    if asked.iter().all(is_bf16) {
+        return Some(DType::BF16);
+    }
+    // Where products alone are of bf16, whoever judges looks nearer.
+    let mut products = asked.iter().filter(|one| one.site.point.is_of_products()).peekable();
+    let is_cast = products.peek().is_some() && products.all(is_bf16);
+    (!is_cast).then_some(DType::F32)
+}
+
+/// Returns true if the low bytes of the first four-byte values are zero.
+fn has_zeros(bytes: &[u8], low: usize) -> bool {
+    const LOOKED_AT: usize = 4096;
+    bytes.as_chunks::<4>().0.iter().take(LOOKED_AT).all(|value| value[..low].iter().all(|&byte| byte == 0))
+}
+
+fn dump_of(arrays: &Arrays, mut manifest: Manifest, placed: Vec<MappedRow>) -> Result<Dump> {
+    let path = arrays.tensors.path();
+    let mut entries = Vec::new();
+    for (index, MappedRow { name, mut row, stored, .. }) in placed.into_iter().enumerate() {
+        // A key of its own for each row: several may be of one name, each with values of its own.
+        row.file = format!("{}#{index}", EscapedText(&name));
+        entries.push((row.file.clone(), stored));
+        manifest.tensors.push(row);
+    }
+    Dump::of_arrays(path, manifest, Arrays::of(path, entries, Vec::new())?.tensors)
+}

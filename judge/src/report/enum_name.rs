@@ -1,0 +1,75 @@
+//! Enums that are written as one word in `report.json` and read back.
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::change::CauseKind;
+use crate::checkpoint::{Checkpoint, Point};
+use crate::compare::{Doubt, Gate, Role, Statistic, Verdict};
+use crate::diagnose::{CauseSearch, Mode};
+use crate::weight::DType;
+
+/// An enum whose variants have names in `report.json`.
+pub trait NamedEnum: Copy + 'static {
+    const ALL: &'static [Self];
+    /// Words of earlier versions of the report.
+    const FORMER: &'static [(&'static str, Self)] = &[];
+
+    fn word(self) -> &'static str;
+}
+
+/// A variant that is serialised by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EnumName<T>(pub T);
+
+impl<T: NamedEnum> Serialize for EnumName<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0.word())
+    }
+}
+
+impl<'de, T: NamedEnum> Deserialize<'de> for EnumName<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let mut known = T::ALL.iter().map(|known| (known.word(), *known)).chain(T::FORMER.iter().copied());
+        known.find(|(word, _)| *word == text).map(|(_, known)| Self(known)).ok_or_else(|| {
+            let words: Vec<_> = T::ALL.iter().map(|known| known.word()).collect();
+            D::Error::custom(format!("unknown value '{text}', expected one of {}", words.join(", ")))
+        })
+    }
+}
+
+macro_rules! words {
+    ($($type:ty: $all:expr;)*) => {
+        $(impl NamedEnum for $type {
+            const ALL: &'static [Self] = $all;
+
+            fn word(self) -> &'static str {
+                self.name()
+            }
+        })*
+    };
+}
+
+words! {
+    Point: Point::ALL;
+    Checkpoint: Checkpoint::with_input();
+    CauseKind: CauseKind::ALL;
+    DType: DType::ALL;
+    Verdict: &[Verdict::Pass, Verdict::Tie, Verdict::Known, Verdict::Inconclusive, Verdict::Fail];
+    Gate: &[Gate::Rounding, Gate::Tolerance];
+    Role: &[Role::Candidate, Role::Reference];
+    Doubt: &[Doubt::None, Doubt::Large, Doubt::Exceeds];
+    Statistic: &Statistic::ALL;
+    CauseSearch: &[CauseSearch::Prompt, CauseSearch::Nonfinite, CauseSearch::Stages, CauseSearch::Parts, CauseSearch::Choices];
+}
+
+impl NamedEnum for Mode {
+    const ALL: &'static [Self] = &[Self::Both, Self::Accumulated, Self::Local, Self::Layers];
+    const FORMER: &'static [(&'static str, Self)] =
+        &[("total", Self::Accumulated), ("introduced", Self::Local)];
+
+    fn word(self) -> &'static str {
+        self.name()
+    }
+}

@@ -1,0 +1,120 @@
+//! Reads a report from its `report.json`.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use crate::checkpoint::Checkpoint;
+use crate::diagnose::{Basis, ComparisonSubject, Outcome};
+use crate::error::{Error, Result};
+use crate::input;
+use crate::report::json::{Program, Reference, ReportFile, check_version};
+use crate::report::{Comparison, Report, Timing};
+
+/// The content of a report file.
+#[derive(Clone, Debug)]
+pub enum ReportContent {
+    /// A report.
+    Report(Box<Report>),
+    /// The message of a run that came to no verdict.
+    Refused(String),
+}
+
+/// Reads the report of a file. Its time is not restored, and its arguments only for a shard.
+///
+/// # Errors
+/// If it cannot be read, is no report, or was written by another version of xcheck.
+pub fn read(path: &Path) -> Result<ReportContent> {
+    let text = input::text(path)?;
+    parse(&text).map_err(|problem| Error::BadContainer {
+        file: path.to_owned(),
+        format: "xcheck report",
+        problem,
+    })
+}
+
+/// Reads a report from text.
+///
+/// # Errors
+/// The errors of [`read`], in words.
+pub fn parse(text: &str) -> Result<ReportContent, String> {
+    check_program(text)?;
+    let file: ReportFile = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    if let Some(error) = file.error {
+        return Ok(ReportContent::Refused(error));
+    }
+    let checkpoints = checkpoints(&file.references);
+    let results = file.references.into_iter().map(comparison).collect::<Result<_, _>>()?;
+    Ok(ReportContent::Report(Box::new(Report {
+        command: file.command,
+        results,
+        checkpoints,
+        served: file.server,
+    })))
+}
+
+/// Checks the program first, since other versions may have other fields.
+fn check_program(text: &str) -> Result<(), String> {
+    #[derive(serde::Deserialize)]
+    struct ReportHeader {
+        schema: String,
+        version: u32,
+        xcheck: Program,
+    }
+    let head: ReportHeader = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let this = Program::this();
+    check_version(&head.schema, head.version)?;
+    if head.xcheck != this {
+        return Err(format!(
+            "written by {:?}, but this is {this:?}; use one build for all parts",
+            head.xcheck
+        ));
+    }
+    Ok(())
+}
+
+/// Returns the requested checkpoints.
+fn checkpoints(references: &[Reference]) -> Vec<Checkpoint> {
+    let told = references.iter().flat_map(|reference| &reference.checkpoints);
+    let mut all: Vec<Checkpoint> = told.map(|row| row.checkpoint.0).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+fn comparison(reference: Reference) -> Result<Comparison, String> {
+    let read = reference.shard.map(|shard| shard.read()).transpose()?;
+    let (basis, sharded, again, inspect) = match read {
+        Some((basis, sharded, again, inspect)) => (basis, Some(sharded), again, inspect),
+        None => (Basis::default(), None, Vec::new(), None),
+    };
+    let subject = ComparisonSubject {
+        name: reference.name,
+        producer: reference.producer.into(),
+        numerics: reference.numerics,
+        role: reference.role.0,
+        // What a case has of checkpoints is what it was compared at; it is not known for what it is otherwise.
+        is_case: false,
+        gate: reference.gate.0,
+        mode: reference.mode.0,
+    };
+    let outcome = Outcome {
+        subject,
+        verdict: reference.verdict.0,
+        reason: reference.reason,
+        notes: reference.notes,
+        findings: reference.findings.into_iter().map(Into::into).collect(),
+        coverage: reference.coverage,
+        rows: reference.results.into_iter().map(Into::into).collect(),
+        basis,
+    };
+    let timing = Timing { started: SystemTime::UNIX_EPOCH, took: Duration::ZERO };
+    Ok(Comparison {
+        model: reference.model.record(),
+        outcome,
+        again,
+        reference: inspect,
+        tokens: reference.tokens.into(),
+        timing,
+        sharded,
+    })
+}

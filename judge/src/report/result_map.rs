@@ -1,0 +1,161 @@
+//! A map of a comparison: taps down, layers across, a character for each.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anstyle::Ansi256Color;
+
+use crate::checkpoint::{Point, TapScope};
+use crate::compare::{SiteResult, Verdict};
+use crate::diagnose::Outcome;
+use crate::measure::Measurement;
+use crate::report::terminal_style::TerminalStyle;
+use crate::report::text;
+
+/// The worst result of a cell; later variants hide earlier ones.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub enum ResultMark {
+    /// Every value has the same bits.
+    Same,
+    /// Rounding explains it, or it is a tie.
+    Fine,
+    /// Waived failure.
+    Known,
+    /// Undetermined.
+    Doubtful,
+    /// Failure, with the power of ten of its err/bound; 0 if unknown.
+    Fails(u8),
+}
+
+impl ResultMark {
+    fn of(row: &SiteResult) -> Self {
+        match row.verdict {
+            Verdict::Fail => {
+                let decades = row.bound_ratio().unwrap_or(1.0).log10();
+                Self::Fails(if decades.is_nan() { u8::MAX } else { decades as u8 }) // saturates
+            }
+            Verdict::Inconclusive => Self::Doubtful,
+            Verdict::Known => Self::Known,
+            _ if row.judged().is_some_and(Measurement::is_identical) => Self::Same,
+            _ => Self::Fine,
+        }
+    }
+
+    /// Paints cells by their err/bound; the characters show the same.
+    fn painted(self, paint: TerminalStyle, cells: &str) -> String {
+        const HEAT: [u8; 4] = [208, 202, 196, 160];
+        let (text, block) = match self {
+            Self::Same => (250, 22),
+            Self::Fine => (255, 28),
+            Self::Known => (16, 252),
+            Self::Doubtful => (16, 220),
+            Self::Fails(decades) => (231, HEAT[usize::from(decades / 2).min(HEAT.len() - 1)]),
+        };
+        paint.paint(Ansi256Color(text).on(Ansi256Color(block)), cells)
+    }
+
+    fn character(self) -> char {
+        match self {
+            Self::Same => '=',
+            Self::Fine => '.',
+            Self::Known => 'k',
+            Self::Doubtful => '?',
+            Self::Fails(_) => 'x',
+        }
+    }
+}
+
+/// Meaning of the characters of a map.
+pub const LEGEND: &str = "= same bits  . explained  k waived  ? undetermined  x fails  blank: no data";
+
+/// The worst of every tap and layer, over all passes.
+pub struct ResultMap {
+    /// Layers with results, in order, one per column.
+    layers: Vec<usize>,
+    taps: BTreeMap<Point, BTreeMap<usize, ResultMark>>,
+    outside: BTreeMap<Point, ResultMark>,
+}
+
+impl ResultMap {
+    pub fn of(outcome: &Outcome) -> Self {
+        let (mut taps, mut outside): (BTreeMap<_, BTreeMap<_, ResultMark>>, BTreeMap<_, ResultMark>) =
+            Default::default();
+        for row in &outcome.rows {
+            let (point, mark) = (row.site.point, ResultMark::of(row));
+            let worst = match row.site.layer.filter(|_| point.scope() == TapScope::Layer) {
+                Some(layer) => taps.entry(point).or_default().entry(layer).or_insert(mark),
+                None => outside.entry(point).or_insert(mark),
+            };
+            *worst = worse(*worst, mark);
+        }
+        let layers: BTreeSet<usize> = taps.values().flat_map(BTreeMap::keys).copied().collect();
+        Self { layers: layers.into_iter().collect(), taps, outside }
+    }
+
+    /// Returns true if the map has layers.
+    pub fn has_layers(&self) -> bool {
+        !self.layers.is_empty()
+    }
+
+    /// In lines of at most `width` columns. Where there are more layers, several share a column, which shows the worst.
+    pub fn lines(&self, width: usize, paint: TerminalStyle) -> Vec<String> {
+        let points = self.taps.keys().chain(self.outside.keys());
+        let label = points.map(|point| point.name().len()).fold("layer".len(), usize::max) + 2;
+        let share = self.layers.len().div_ceil(width.saturating_sub(label).max(1)).max(1);
+        let columns: Vec<&[usize]> = self.layers.chunks(share).collect();
+        let mut lines = Vec::new();
+        if self.has_layers() {
+            let head = format!("{:<label$}{}", "layer", scale(&columns, width.saturating_sub(label)));
+            lines.push(paint.faint(head.trim_end()));
+        }
+        let taps = self.taps.iter().map(|(point, marks)| {
+            let worst = |layers: &&[usize]| worst(layers.iter().filter_map(|layer| marks.get(layer)));
+            let cells: Vec<Option<ResultMark>> = columns.iter().map(worst).collect();
+            format!("{:<label$}{}", point.name(), painted(&cells, paint))
+        });
+        let outside = self
+            .outside
+            .iter()
+            .map(|(point, &mark)| format!("{:<label$}{}", point.name(), painted(&[Some(mark)], paint)));
+        lines.extend(taps);
+        if self.has_layers() && !self.outside.is_empty() {
+            lines.push(paint.faint("outside the layers"));
+        }
+        lines.extend(outside);
+        if share > 1 {
+            lines.push(
+                paint.faint(&format!("{} per column, the worst is shown", text::count(share, "layer"))),
+            );
+        }
+        lines
+    }
+}
+
+fn worse(one: ResultMark, other: ResultMark) -> ResultMark {
+    if other > one { other } else { one }
+}
+
+fn worst<'m>(marks: impl Iterator<Item = &'m ResultMark>) -> Option<ResultMark> {
+    marks.copied().reduce(worse)
+}
+
+/// The numbers of layers above their columns, at every fifth, as far as there is room.
+fn scale(columns: &[&[usize]], width: usize) -> String {
+    let mut scale = String::new();
+    for (column, layers) in columns.iter().enumerate().step_by(5) {
+        let number = layers[0].to_string();
+        let is_free = scale.is_empty() || scale.len() < column;
+        if is_free && column + number.len() <= width {
+            scale = format!("{scale:<column$}{number}");
+        }
+    }
+    scale
+}
+
+/// One escape sequence for neighbours that are alike.
+fn painted(cells: &[Option<ResultMark>], paint: TerminalStyle) -> String {
+    let of = |run: &[Option<ResultMark>]| match run[0] {
+        None => " ".repeat(run.len()),
+        Some(mark) => mark.painted(paint, &mark.character().to_string().repeat(run.len())),
+    };
+    cells.chunk_by(|one, other| one == other).map(of).collect::<String>().trim_end().to_owned()
+}

@@ -1,0 +1,129 @@
+//! Results of a server's own checks, besides the comparison with a model.
+
+use serde::{Deserialize, Serialize};
+
+use crate::compare::Verdict;
+use crate::report::enum_name::EnumName;
+use crate::report::escaping::escape;
+use crate::report::terminal_style::TerminalStyle;
+use crate::report::text::WIDTH;
+use crate::report::text::{clean, wrap};
+
+/// A server with the results of its own checks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServerReport {
+    /// Its address.
+    pub url: String,
+    /// Whose protocol it speaks.
+    pub kind: String,
+    /// Version, if stated.
+    pub version: String,
+    /// Model name of the server.
+    pub model: String,
+    /// Stated type of the computation.
+    pub dtype: Option<String>,
+    /// Maximum number of requests.
+    pub allowed: usize,
+    /// Number of requests.
+    pub requests: usize,
+    /// Noise floor of log-probabilities for this model and text, by our engine; none without a model.
+    pub rounding: Option<f64>,
+    /// Checks in order.
+    pub checks: Vec<ServerCheck>,
+}
+
+/// The result of one check of a server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServerCheck {
+    /// Subject: `tokens`, `answer`, `self` or `model`.
+    pub about: String,
+    /// Name of the check.
+    pub check: String,
+    /// Verdict; `None` if the check is not available.
+    #[serde(with = "optional")]
+    pub verdict: Option<Verdict>,
+    /// Result, or the reason why the check is not available.
+    pub found: String,
+}
+
+mod optional {
+    use super::{Deserialize, EnumName, Serialize, Verdict};
+    use serde::{Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(verdict: &Option<Verdict>, serializer: S) -> Result<S::Ok, S::Error> {
+        verdict.map(EnumName).serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Verdict>, D::Error> {
+        Ok(Option::<EnumName<Verdict>>::deserialize(deserializer)?.map(|named| named.0))
+    }
+}
+
+impl ServerReport {
+    /// The verdicts of what could be asked.
+    pub(super) fn verdicts(&self) -> impl Iterator<Item = Verdict> {
+        self.checks.iter().filter_map(|check| check.verdict)
+    }
+
+    /// Returns true if only texts and their tokens were compared, which does not test the model.
+    pub(super) fn is_of_texts_alone(&self) -> bool {
+        self.checks.iter().filter(|check| check.verdict.is_some()).all(|check| check.about == "tokens")
+    }
+
+    /// Returns the first check that does not pass; it determines the verdict.
+    pub(super) fn worst(&self) -> Option<&ServerCheck> {
+        let bad = |wanted: Verdict| self.checks.iter().find(move |check| check.verdict == Some(wanted));
+        bad(Verdict::Fail).or_else(|| bad(Verdict::Inconclusive))
+    }
+
+    fn title(&self) -> String {
+        let parts = [&self.kind, &self.version, &self.model].map(|part| clean(part));
+        let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        format!(
+            "{}  ·  {}  ·  {} of {} requests",
+            clean(&self.url),
+            parts.join(" "),
+            self.requests,
+            self.allowed
+        )
+    }
+
+    /// Lines for a terminal.
+    pub(super) fn lines(&self, paint: TerminalStyle) -> Vec<String> {
+        let mut lines = vec![paint.strong(&self.title())];
+        for check in &self.checks {
+            let word = word(check.verdict);
+            let head = format!("  {word:<13}{}", check.check);
+            lines.push(
+                check
+                    .verdict
+                    .map_or(head.clone(), |verdict| head.replacen(word, &paint.verdict(verdict, word), 1)),
+            );
+            lines.extend(wrap(&" ".repeat(17), &clean(&check.found), WIDTH));
+        }
+        lines.push(String::new());
+        lines
+    }
+
+    /// A table for a pull request.
+    pub(super) fn markdown(&self) -> String {
+        let mut text = format!(
+            "\n## {}\n\n| verdict | about | check | found |\n|---|---|---|---|\n",
+            escape(&self.title())
+        );
+        for check in &self.checks {
+            let cells = [word(check.verdict), &check.about, &check.check, &check.found]
+                .map(|cell| escape(&clean(cell)));
+            text += &format!("| {} |\n", cells.join(" | "));
+        }
+        text
+    }
+}
+
+fn word(verdict: Option<Verdict>) -> &'static str {
+    match verdict {
+        None => "-",
+        Some(Verdict::Fail) => "FAIL",
+        Some(verdict) => verdict.name(),
+    }
+}

@@ -1,0 +1,109 @@
+//! All taps of one pass over all tokens, with the place of the values of any other pass.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use crate::checkpoint::{Point, Site, TapAxis};
+use crate::engine::{self, PassInput, RunInput};
+use crate::error::Result;
+use crate::selfcheck::CheckSubject;
+use crate::selfcheck::variety::Variety;
+use crate::tap::Tap;
+use crate::tensor::{RopePairing, Tensor};
+
+/// Every value of one pass, up to the logits of every position.
+pub(super) struct SinglePass {
+    /// The tokens it has read.
+    pub(super) tokens: Vec<u32>,
+    /// Pairs of head values that rotate together.
+    pub(super) pairing: Option<RopePairing>,
+    values: HashMap<Site, Tensor>,
+    order: Vec<Site>,
+}
+
+/// A row of a value: what belongs to one token, and of attention to one head.
+#[derive(Clone, Copy)]
+pub(super) struct PassRow<'w> {
+    /// The numbers that another pass has of it: of attention, those of the keys there are by then.
+    pub(super) numbers: &'w [f32],
+    /// Its mean square.
+    pub(super) square: f64,
+}
+
+impl SinglePass {
+    /// Reads tokens at once.
+    ///
+    /// # Errors
+    /// If the model cannot be run.
+    pub(super) fn of(subject: CheckSubject, tokens: &[u32]) -> Result<Self> {
+        let tokens = tokens.to_vec();
+        let pairing = subject.model.dimensions().rope_pairing;
+        let script = RunInput { passes: vec![PassInput::given(&tokens)], prompt_len: tokens.len() };
+        let mut whole = Self { tokens, pairing, values: HashMap::new(), order: Vec::new() };
+        engine::run(subject.model, subject.numerics, &script, &mut whole)?;
+        Ok(whole)
+    }
+
+    /// Returns the rows that a pass over the tokens at `positions` must have at a site; `None` if unknown,
+    /// because it follows from the logits.
+    pub(super) fn rows(&self, site: Site, positions: &Range<usize>) -> Option<Vec<PassRow<'_>>> {
+        if site.point == Point::LastLogits {
+            let last = positions.end - 1..positions.end;
+            return self.rows(Site { point: Point::Logits, ..site }, &last);
+        }
+        let value = self.values.get(&Site { pass: None, ..site })?;
+        let width = self.width(site.point, value);
+        let (heads, wanted, length) = match site.point.axes() {
+            [TapAxis::Head, ..] => (value.shape()[0], positions.clone(), positions.end.min(width)),
+            [TapAxis::Key, ..] => (1, 0..positions.end, width),
+            _ => (1, positions.clone(), width),
+        };
+        let all: Vec<&[f32]> = value.data().chunks(width).collect();
+        let of_heads = all.chunks(self.tokens.len()).take(heads);
+        let rows = of_heads.flat_map(|head| &head[wanted.clone()]);
+        Some(rows.map(|row| PassRow { numbers: &row[..length], square: mean_square(row) }).collect())
+    }
+
+    /// Returns the first site with NaN or infinity, and the value.
+    pub(super) fn broken(&self) -> Option<(Site, f32)> {
+        self.order.iter().find_map(|&site| Some((site, self.variety(site).broken()?)))
+    }
+
+    /// Returns the first site whose values show nothing, and the reason.
+    pub(super) fn lacking(&self) -> Option<(Site, String)> {
+        self.order.iter().find_map(|&site| Some((site, self.variety(site).lacking()?)))
+    }
+
+    fn variety(&self, site: Site) -> Variety {
+        let value = &self.values[&site];
+        Variety::of(value.data(), self.width(site.point, value))
+    }
+
+    /// Numbers of a row.
+    fn width(&self, point: Point, value: &Tensor) -> usize {
+        match point.axes() {
+            [TapAxis::Head, ..] => value.shape()[2],
+            _ => value.data().len() / self.tokens.len(),
+        }
+    }
+}
+
+impl Tap for SinglePass {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        if self.wants(site) {
+            let site = Site { pass: None, ..site };
+            self.order.push(site);
+            self.values.insert(site, value.clone());
+        }
+        value
+    }
+
+    /// Logits of every position hold the last ones.
+    fn wants(&self, site: Site) -> bool {
+        !matches!(site.point, Point::LastLogits | Point::Argmax | Point::Probs | Point::Generated)
+    }
+}
+
+fn mean_square(row: &[f32]) -> f64 {
+    row.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>() / row.len() as f64
+}

@@ -1,0 +1,127 @@
+//! Correct dumps: computed, cut, stored or written in different ways. None may fail.
+
+use crate::dump::Dump;
+use crate::engine::{PassInput, RunInput};
+use crate::error::Result;
+use crate::numerics::{KernelVariant, Numerics, SingleTokenNumerics, SummationOrder, Transformers};
+use crate::selftest::memory_dump::{DumpForm, RecordedTaps};
+use crate::selftest::test_model::TestModel;
+use crate::weight::DType;
+
+/// A variant of a correct dump.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum CorrectDump {
+    /// Unchanged.
+    Same,
+    /// Sums have another order: those of several tokens that of a single one, or those of `f32` that of transformers.
+    OtherOrder,
+    /// Less of it is written.
+    Thinned(RecordedTaps),
+    /// Activations are written in a shorter type than they were computed in.
+    Stored(DType),
+    /// The prompt goes through the model in pieces.
+    Pieces,
+    /// The prompt goes through the model token by token.
+    OneByOne,
+    /// Other kernels compute it: how they round, the taps that are written, the number of tokens that each pass of the prompt takes.
+    Kernels(KernelVariant, RecordedTaps, Option<usize>),
+}
+
+/// All of them, as tables call them.
+pub const TWINS: [(&str, CorrectDump); 9] = [
+    ("as it is", CorrectDump::Same),
+    ("sums in another order", CorrectDump::OtherOrder),
+    ("without scores and caches", CorrectDump::Thinned(RecordedTaps::NoScores)),
+    ("layers and logits alone", CorrectDump::Thinned(RecordedTaps::Blocks)),
+    ("logits alone", CorrectDump::Thinned(RecordedTaps::Logits)),
+    ("stored in f16", CorrectDump::Stored(DType::F16)),
+    ("stored in bf16", CorrectDump::Stored(DType::BF16)),
+    ("the prompt in pieces", CorrectDump::Pieces),
+    ("the prompt token by token", CorrectDump::OneByOne),
+];
+
+/// The name of [`other_kernels`] in tables.
+pub const OTHER_KERNELS: &str = "other kernels";
+
+/// Kernels that sum in any order, or compute functions approximately, each with all taps, with block outputs and with logits
+/// alone, the prompt whole or in pieces.
+pub fn other_kernels(bed: &TestModel) -> Vec<CorrectDump> {
+    let numerics = match bed.arithmetic {
+        "f32" => Transformers::F32,
+        "bf16" => Transformers::Bf16,
+        "f16" => Transformers::F16,
+        _ => return Vec::new(),
+    };
+    let plain = |sum| KernelVariant::new(numerics, sum);
+    let functions = [
+        KernelVariant { exp2: true, ..plain(SummationOrder::Lanes(8)) },
+        KernelVariant { rsqrt: true, ..plain(SummationOrder::Lanes(8)) },
+        KernelVariant { flush: true, ..plain(SummationOrder::Lanes(8)) },
+        KernelVariant { exp2: true, rsqrt: true, flush: true, ..plain(SummationOrder::Fused) },
+    ];
+    let tf32 = KernelVariant { tf32: true, ..plain(SummationOrder::Fused) };
+    let tf32 = (numerics == Transformers::F32).then_some(tf32);
+    let kernels = SummationOrder::ALL.map(plain).into_iter().chain(functions).chain(tf32);
+    let pieces = [None, Some(4), Some(1)].into_iter().cycle();
+    let forms = [RecordedTaps::Full, RecordedTaps::Blocks, RecordedTaps::Logits];
+    kernels
+        .zip(pieces)
+        .flat_map(|(kernels, piece)| forms.map(|form| CorrectDump::Kernels(kernels, form, piece)))
+        .collect()
+}
+
+impl CorrectDump {
+    /// Returns the dump of the variant; `None` if the arithmetic has none.
+    ///
+    /// # Errors
+    /// If the model cannot be run.
+    pub fn dump(self, bed: &TestModel) -> Result<Option<Dump>> {
+        let in_16_bits = bed.engine.activation_type() != DType::F32;
+        let one_order = SingleTokenNumerics(&*bed.engine);
+        let (mut form, mut script) = (DumpForm::FULL, bed.script());
+        let mut numerics: &dyn Numerics = &*bed.engine;
+        match (self, bed.arithmetic) {
+            // Of ternary weights one token is computed otherwise than several: another order would be another arithmetic.
+            (CorrectDump::OtherOrder, _) if bed.model.architecture() == "bitnet" => return Ok(None),
+            (CorrectDump::OtherOrder, "f32") => numerics = &Transformers::F32,
+            (CorrectDump::OtherOrder, "llama.cpp") => numerics = &one_order,
+            // The engine of the bed has another order already, or rounds its sums to 16 bits.
+            (CorrectDump::OtherOrder, _) => return Ok(None),
+            _ => {}
+        }
+        match self {
+            CorrectDump::Stored(_) if in_16_bits => return Ok(None),
+            CorrectDump::Same | CorrectDump::OtherOrder => {}
+            CorrectDump::Thinned(thinned) => form.thinned = thinned,
+            CorrectDump::Stored(stored) => form.stored = stored,
+            CorrectDump::Pieces => script = cut(&script, &[5, 1]),
+            CorrectDump::OneByOne => script = cut(&script, &vec![1; script.prompt_len - 1]),
+            CorrectDump::Kernels(kernels, thinned, piece) => {
+                form.thinned = thinned;
+                if let Some(piece) = piece {
+                    script = cut(&script, &vec![piece; (script.prompt_len - 1) / piece]);
+                }
+                let mut dump = bed.recorded(&kernels, &mut (), form, &script)?;
+                if kernels.tf32 {
+                    dump.manifest.producer.settings.insert("dtype".to_owned(), "tf32".into());
+                }
+                return Ok(Some(dump));
+            }
+        }
+        bed.recorded(numerics, &mut (), form, &script).map(Some)
+    }
+}
+
+/// Cuts the prompt of a script into pieces of these sizes and a rest.
+fn cut(script: &RunInput, sizes: &[usize]) -> RunInput {
+    let mut prompt = script.passes[0].tokens.clone().expect("it begins with the prompt");
+    let mut passes = Vec::new();
+    for &size in sizes {
+        let rest = prompt.split_off(size);
+        passes.push(PassInput::given(&prompt));
+        prompt = rest;
+    }
+    passes.push(PassInput::given(&prompt));
+    passes.extend(script.passes[1..].iter().cloned());
+    RunInput { passes, prompt_len: script.prompt_len }
+}

@@ -1,0 +1,204 @@
+//! Counts of the results.
+
+use std::collections::BTreeMap;
+use std::ops::AddAssign;
+
+use serde::{Deserialize, Serialize};
+
+use crate::change::CauseKind;
+use crate::compare::Verdict;
+use crate::error;
+use crate::selftest::correct_dump::{CorrectDump, OTHER_KERNELS, TWINS};
+use crate::selftest::fault_injection::{FaultDetection, InjectedFault, told};
+use crate::selftest::memory_dump::DumpForm;
+use crate::selftest::test_model::TestModel;
+
+/// The counts of injected faults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FaultCounts {
+    /// Changes that came to other values somewhere.
+    pub planted: usize,
+    /// Faults whose dump failed.
+    pub detected: usize,
+    /// Faults whose first failure is at the injected site.
+    pub located: usize,
+    /// Faults named by kind and value, alone or among equivalent ones.
+    pub named: usize,
+    /// Faults named among other causes.
+    pub among: usize,
+    /// Faults that pass because rounding explains them.
+    pub hidden: usize,
+    /// Undetermined faults.
+    pub in_doubt: usize,
+    /// Faults with a wrong name or none.
+    pub misnamed: usize,
+    /// Changes without an effect on this text, which do not count as injected.
+    pub no_effect: usize,
+}
+
+impl AddAssign for FaultCounts {
+    fn add_assign(&mut self, other: Self) {
+        self.planted += other.planted;
+        self.detected += other.detected;
+        self.located += other.located;
+        self.named += other.named;
+        self.among += other.among;
+        self.hidden += other.hidden;
+        self.in_doubt += other.in_doubt;
+        self.misnamed += other.misnamed;
+        self.no_effect += other.no_effect;
+    }
+}
+
+/// The counts of correct dumps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CorrectCounts {
+    /// Number of judged dumps.
+    pub judged: usize,
+    /// Dumps that pass.
+    pub passed: usize,
+    /// Inconclusive dumps.
+    pub in_doubt: usize,
+    /// Dumps that fail, or that get a cause.
+    pub false_alarms: usize,
+}
+
+/// A judged fault or correct dump.
+#[derive(Clone, Debug)]
+pub enum SelfTestResult {
+    /// A fault: its kind, its counts, and a remark if it was not detected correctly.
+    Change(CauseKind, FaultCounts, Option<String>),
+    /// A twin: its name.
+    Twin(&'static str, CorrectCounts, Option<String>),
+}
+
+/// A dump to judge.
+pub enum SelfTestJob<'b> {
+    /// A change.
+    Change(&'b TestModel, InjectedFault),
+    /// A correct dump.
+    Twin(&'b TestModel, &'static str, CorrectDump),
+}
+
+/// The counts of all judged faults and correct dumps.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct SelfTestTable {
+    /// By kind of change.
+    pub changes: BTreeMap<String, FaultCounts>,
+    /// By kind of twin, in the order of [`TWINS`].
+    pub twins: Vec<(&'static str, CorrectCounts)>,
+    /// Results that differ from the injected fault.
+    pub remarks: Vec<String>,
+}
+
+impl SelfTestJob<'_> {
+    /// Makes the dump and judges it; `None` if there is no such correct dump.
+    ///
+    /// # Errors
+    /// If the model cannot be run.
+    pub fn judged(&self) -> error::Result<Option<SelfTestResult>> {
+        match self {
+            SelfTestJob::Change(bed, plant) => change(bed, plant).map(Some),
+            SelfTestJob::Twin(bed, name, how) => twin(bed, name, *how),
+        }
+    }
+}
+
+fn change(bed: &TestModel, plant: &InjectedFault) -> error::Result<SelfTestResult> {
+    let kind = plant.change.entry.kind;
+    let (dump, made) = bed.dump(std::slice::from_ref(&plant.supposed), DumpForm::FULL)?;
+    let Some(first) = made.first else {
+        return Ok(SelfTestResult::Change(
+            kind,
+            FaultCounts { no_effect: 1, ..FaultCounts::default() },
+            None,
+        ));
+    };
+    let outcome = bed.check(&dump)?;
+    let one = |is: bool| usize::from(is);
+    let told = told(&outcome, &plant.change, made.stages);
+    let failed = outcome.verdict == Verdict::Fail;
+    let count = FaultCounts {
+        planted: 1,
+        detected: one(failed),
+        located: one(outcome.first_divergence().is_some_and(|row| row.site == first)),
+        named: one(matches!(told, FaultDetection::Right | FaultDetection::Among)),
+        among: one(told == FaultDetection::Among),
+        hidden: one(told == FaultDetection::Hidden),
+        in_doubt: one(told == FaultDetection::Open),
+        misnamed: one(matches!(
+            told,
+            FaultDetection::OtherValue | FaultDetection::Wrong | FaultDetection::Unnamed
+        )),
+        no_effect: 0,
+    };
+    let is_as_it_is = count.misnamed == 0 && count.located == count.detected && count.in_doubt == 0;
+    let remark = || {
+        let first_found = outcome.first_divergence().map_or("nowhere".into(), |row| row.site.to_string());
+        let what = outcome.findings.first().map_or("no cause", |finding| finding.what.as_str());
+        format!(
+            "{} in {}, {}: made at {first}, found at {first_found}: {what}",
+            plant.change, bed.name, bed.arithmetic
+        )
+    };
+    Ok(SelfTestResult::Change(kind, count, (!is_as_it_is).then(remark)))
+}
+
+fn twin(bed: &TestModel, name: &'static str, how: CorrectDump) -> error::Result<Option<SelfTestResult>> {
+    let Some(dump) = how.dump(bed)? else { return Ok(None) };
+    let outcome = bed.check(&dump)?;
+    let alarm = outcome.verdict == Verdict::Fail || !outcome.findings.is_empty();
+    let doubt = !alarm && outcome.verdict == Verdict::Inconclusive;
+    let found = CorrectCounts {
+        judged: 1,
+        passed: usize::from(!alarm && !doubt),
+        in_doubt: usize::from(doubt),
+        false_alarms: usize::from(alarm),
+    };
+    let remark = || {
+        let why = outcome.reason.clone().unwrap_or_default();
+        let name =
+            if let CorrectDump::Kernels(..) = how { format!("{name}: {how:?}") } else { name.to_owned() };
+        format!("{name}, {}, {}: {}: {why}", bed.name, bed.arithmetic, outcome.verdict.name())
+    };
+    Ok(Some(SelfTestResult::Twin(name, found, (alarm || doubt).then(remark))))
+}
+
+impl SelfTestTable {
+    /// Puts results together.
+    pub fn of(results: Vec<SelfTestResult>) -> Self {
+        let names = TWINS.into_iter().map(|(name, _)| name).chain([OTHER_KERNELS]);
+        let twins = names.map(|name| (name, CorrectCounts::default())).collect();
+        let mut table = Self { twins, ..Self::default() };
+        for result in results {
+            match result {
+                SelfTestResult::Change(kind, count, remark) => {
+                    *table.changes.entry(kind.name().to_owned()).or_default() += count;
+                    table.remarks.extend(remark);
+                }
+                SelfTestResult::Twin(name, found, remark) => {
+                    let known = table.twins.iter_mut().find(|(known, _)| *known == name);
+                    let sum = &mut known.expect("it is listed").1;
+                    sum.judged += found.judged;
+                    sum.passed += found.passed;
+                    sum.in_doubt += found.in_doubt;
+                    sum.false_alarms += found.false_alarms;
+                    table.remarks.extend(remark);
+                }
+            }
+        }
+        table
+    }
+
+    /// Over all kinds.
+    pub fn all(&self) -> FaultCounts {
+        let mut all = FaultCounts::default();
+        self.changes.values().for_each(|count| all += *count);
+        all
+    }
+
+    /// Returns the number of correct dumps that failed.
+    pub fn false_alarms(&self) -> usize {
+        self.twins.iter().map(|(_, found)| found.false_alarms).sum()
+    }
+}

@@ -1,0 +1,118 @@
+//! A dump in memory: a tap that keeps what it sees, in the form that an engine would write.
+
+use half::{bf16, f16};
+
+use crate::checkpoint::{Point, Site, ValueKind};
+use crate::dump::{Dump, Manifest, Pass, TensorRow};
+use crate::engine::Transcript;
+use crate::error::Result;
+use crate::format::{FileBytes, TensorFile};
+use crate::tap::Tap;
+use crate::tensor::Tensor;
+use crate::weight::{DType, StoredTensor};
+
+/// The recorded taps of a dump.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RecordedTaps {
+    /// All.
+    #[default]
+    Full,
+    /// Without scores, weights and caches.
+    NoScores,
+    /// Inputs and outputs of layers, and logits.
+    Blocks,
+    /// Logits alone.
+    Logits,
+}
+
+impl RecordedTaps {
+    fn keeps(self, point: Point) -> bool {
+        use Point::*;
+        match self {
+            RecordedTaps::Full => true,
+            RecordedTaps::NoScores => !matches!(point, AttnScores | AttnWeights | KCache | VCache),
+            RecordedTaps::Blocks => {
+                matches!(point, Embed | BlockOut | Logits | LastLogits | Argmax | Generated)
+            }
+            RecordedTaps::Logits => matches!(point, Logits | LastLogits | Argmax | Generated),
+        }
+    }
+}
+
+/// The recorded values of a dump and their type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DumpForm {
+    /// Recorded taps.
+    pub thinned: RecordedTaps,
+    /// The type of activations: f32, f16 or bf16.
+    pub stored: DType,
+}
+
+impl DumpForm {
+    /// Everything, as it was computed.
+    pub const FULL: Self = Self { thinned: RecordedTaps::Full, stored: DType::F32 };
+}
+
+/// A tap that stores values and makes a dump of them.
+pub struct MemoryDump {
+    manifest: Manifest,
+    form: DumpForm,
+    arrays: Vec<(String, StoredTensor)>,
+}
+
+impl MemoryDump {
+    /// A dump to be, of this form.
+    pub fn new(manifest: Manifest, form: DumpForm) -> Self {
+        Self { manifest, form, arrays: Vec::new() }
+    }
+
+    /// The dump, when the run is over.
+    ///
+    /// # Errors
+    /// If it contradicts the contract.
+    pub fn finish(mut self, transcript: Transcript) -> Result<Dump> {
+        for tokens in transcript.passes {
+            let position = self.manifest.passes.last().map_or(0, Pass::end);
+            self.manifest.passes.push(Pass { position, tokens, temperature: None });
+        }
+        self.manifest.generated = Some(transcript.generated);
+        let source = FileBytes { path: "memory".into(), data: Vec::new().into() };
+        Dump::of_arrays(&source.path, self.manifest, TensorFile::joined(&source, self.arrays)?)
+    }
+
+    /// Probabilities are f32 at least, whatever else is stored in.
+    fn dtype(&self, point: Point) -> DType {
+        match point.kind() {
+            ValueKind::Token => DType::U32,
+            ValueKind::Real if point == Point::Probs => DType::F32,
+            ValueKind::Real => self.form.stored,
+        }
+    }
+}
+
+impl Tap for MemoryDump {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        if self.wants(site) {
+            let key = self.arrays.len().to_string();
+            let (dtype, shape) = (self.dtype(site.point), value.shape().to_vec());
+            self.manifest.tensors.push(TensorRow::new(site, dtype, &shape, &format!("{key}.npy")));
+            let data = stored(value.data(), dtype).into();
+            self.arrays.push((key, StoredTensor { dtype, shape, data }));
+        }
+        value
+    }
+
+    fn wants(&self, site: Site) -> bool {
+        self.form.thinned.keeps(site.point)
+    }
+}
+
+/// The bytes of values in a type.
+fn stored(values: &[f32], dtype: DType) -> Vec<u8> {
+    match dtype {
+        DType::U32 => values.iter().flat_map(|&id| (id as u32).to_le_bytes()).collect(),
+        DType::F16 => values.iter().flat_map(|&value| f16::from_f32(value).to_le_bytes()).collect(),
+        DType::BF16 => values.iter().flat_map(|&value| bf16::from_f32(value).to_le_bytes()).collect(),
+        _ => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+    }
+}
