@@ -38,12 +38,12 @@
 //! - [`mod@report`]: what a run has to say, one exporter per format
 //! - [`ratchet`]: no worse than before: two reports, or a run and a baseline
 //! - [`matrix`]: many comparisons in one table, each known by the content of what it reads
-//! - [`disk_cache`]: what saves work in the next run: hashes of files
+//! - [`disk_cache`]: the cache on disk: hashes of files, blocks of remote files
 //! - [`mod@reference`]: references made here: engines' environments and scripts
 //! - [`remote`]: files behind a URL, read in parts
 //! - [`hub`]: public models: their names, the Hugging Face cache, downloads into it
 //! - `serve` (a feature): a model behind the OpenAI API
-//! - [`shipped_models`]: the models and references that ship: one inside the program, the others where they are found
+//! - [`shipped_models`]: shipped models and references: one inside the program, the others in search folders
 //! - [`cli`]: the commands
 #![deny(missing_docs)]
 // Where something else stands (maps of files, vector instructions, the last nets), the function says so.

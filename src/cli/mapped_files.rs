@@ -1,4 +1,4 @@
-//! Files of activations that are no dumps, read as ones by a map.
+//! Activation files without a manifest, read with a name map.
 
 use std::cell::OnceCell;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! From names and paths to model files and reference dumps.
+//! Model files and reference dumps of a model, found by its name, path or URL.
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};

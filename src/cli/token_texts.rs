@@ -1,4 +1,4 @@
-//! The texts of the tokens that a comparison is about.
+//! Texts of the tokens in a comparison.
 
 use std::collections::BTreeSet;
 

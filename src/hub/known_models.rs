@@ -1,4 +1,4 @@
-//! Public models by the names people call them.
+//! Public models by their common names.
 
 use serde::Deserialize;
 

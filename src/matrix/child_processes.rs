@@ -1,4 +1,4 @@
-//! Programs that cells start: each ends with its limit, and all end with this one.
+//! Child processes of cells. Each ends at its time limit, and all end with this process.
 
 use std::collections::BTreeSet;
 use std::io;

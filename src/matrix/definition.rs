@@ -1,4 +1,4 @@
-//! The file that describes a matrix, as it is written; each refusal has its line.
+//! The file that defines a matrix. Errors name the line.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Answers as a dump: what a server says of a prompt, and of what it goes on with.
+//! Dump of a server's answers: the log-probabilities of a prompt and its greedy continuation.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! A server against itself: the same question in other circumstances, and what an answer says of itself.
+//! Checks of a server without a reference: determinism, and consistency of a single answer.
 
 use std::panic::resume_unwind;
 use std::thread;

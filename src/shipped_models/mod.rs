@@ -1,5 +1,4 @@
-//! The models that ship, with real references: one inside the program, so that the main job works in an empty directory,
-//! the others where they are found.
+//! Shipped models with real references. One is inside the program, so that the main command works in an empty folder.
 
 mod embedded_files;
 mod files;

@@ -1,4 +1,4 @@
-//! One cell: made, run and read; or known.
+//! Runs one cell, or reads its cached report.
 
 use std::env;
 use std::ffi::OsStr;
