@@ -1,52 +1,59 @@
-//! xcheck: does an inference engine compute what the reference computes, and if not, which operation is
-//! the first that is wrong?
+//! xcheck: does an inference engine compute what the reference computes, and if not, which operation is the first that is wrong?
 //!
-//! The map of the crate, in the order in which things build on each other. What comes before `dump` is the reference engine,
-//! `xcheck-engine`; of the rest, what is re-exported below is `xcheck-judge`:
+//! The modules, in the order in which they depend on each other. Those before `dump` are the reference engine (package
+//! `xcheck-engine`); the other re-exported ones are the judge (`xcheck-judge`).
 //!
-//! - [`architecture`]: the architectures that are known, and what files call them
-//! - [`checkpoint`]: the twelve checkpoints and the tap points they are made of
-//! - [`lazy_bytes`]: bytes of a file that need not all be here
-//! - [`tensor`], [`weight`]: an activation; a stored tensor
-//! - [`view`]: numbers where they lie, seen in another order
-//! - [`error_map`]: where in an array errors are, and of what size
-//! - [`measure`]: how far one array is from another
-//! - [`error`]: every refusal
-//! - [`memory`]: how much there is, asked before it is taken
-//! - [`input`]: files that are read whole
-//! - [`fatal_error`], [`shutdown`], [`atomic_write`]: what holds when something goes wrong: no memory, a signal, work that is half done
-//! - [`tap`]: who looks at intermediate values, and may replace them
-//! - [`mod@format`]: untrusted bytes to checked views: GGUF, safetensors, PyTorch, npy
+//! The reference engine:
+//!
+//! - [`architecture`]: known architectures and their names in files
+//! - [`checkpoint`]: the twelve checkpoints and their taps
+//! - [`lazy_bytes`]: bytes of a file that are downloaded on demand
+//! - [`tensor`], [`weight`]: activations and stored tensors
+//! - [`view`]: stored numbers under another order of axes
+//! - [`error_map`]: errors of an array by position and magnitude
+//! - [`measure`]: differences between two arrays
+//! - [`error`]: error types and their messages
+//! - [`memory`]: free memory, checked before large allocations
+//! - [`input`]: small files that are read whole
+//! - [`fatal_error`], [`shutdown`], [`atomic_write`]: out of memory and truncated files, signals, and files that appear only when they are complete
+//! - [`tap`]: observers that read and may replace intermediate values
+//! - [`mod@format`]: parsers of untrusted files: GGUF, safetensors, PyTorch, npy
 //! - [`tokenizer`]: text to token ids and back
 //! - [`ops`], [`quant`]: operations and block formats, without knowledge of models
-//! - [`numerics`]: ways of computing, one per reference
-//! - [`exact`]: what a stage comes to exactly, and how far honest rounding may take it
-//! - [`model`]: one block diagram per architecture, and where its weights come from
-//! - [`engine`]: passes and generation
-//! - [`change`]: what ports get wrong: stages computed otherwise
-//! - [`dump`]: the contract by which engines hand over their activations
-//! - [`map`]: other programs' names for activations, so that their files are read as dumps
-//! - [`identify`]: what arrays without a manifest are, by their values
+//! - [`numerics`]: rounding and order of sums, one implementation per reference engine
+//! - [`exact`]: the exact value and the rounding error bound of each operation, and whether rounding explains an error
+//! - [`model`]: one block diagram per architecture, and its weights
+//! - [`engine`]: forward passes and generation
+//! - [`change`]: the catalogue of known mistakes (a wrong `rope_theta`, ...): how to compute an operation with each, and how to recognise it in a dump
+//!
+//! The judge:
+//!
+//! - [`dump`]: the format of recorded activations, its readers and writers
+//! - [`map`]: names of activations in other programs, so that their files are read as dumps
+//! - [`identify`]: assignment of arrays without names to taps, by their values
+//! - [`compare`]: aligns and measures the arrays of two sides; the verdict on one site
+//! - [`kld`]: llama-perplexity's files of log-probabilities, and its statistics
+//! - [`plan`]: division of a comparison into units for several machines
+//! - [`diagnose`]: judges a whole dump: the first wrong operation, its cause, the overall verdict
+//! - [`selfcheck`]: tests of the reference engine against itself
+//! - [`selftest`]: measures missed faults and false alarms of the judge, with injected faults
+//! - [`mod@report`]: the report of a run, one exporter per format (HTML, JSON, Markdown, JUnit, ...)
+//! - [`ratchet`]: comparison of two reports, or of a report with a baseline
+//!
+//! The program:
+//!
 //! - [`cases`]: known prompts and continuations, as references
-//! - [`compare`]: alignment, tolerances, verdicts
-//! - [`kld`]: log-probabilities as llama-perplexity keeps them, and its statistics
-//! - [`plan`]: units that can be judged by themselves, and who judges which
-//! - [`diagnose`]: what each stage introduces, the first divergence, verdicts
-//! - [`selfcheck`]: what the engine must find of itself
-//! - [`selftest`]: whether what judges others finds what is planted
-//! - `probe`: what a running server computes, as tokens and log-probabilities show it
-//! - [`mod@report`]: what a run has to say, one exporter per format
-//! - [`ratchet`]: no worse than before: two reports, or a run and a baseline
-//! - [`matrix`]: many comparisons in one table, each known by the content of what it reads
+//! - `probe`: checks of a running server by its tokens and log-probabilities
+//! - [`matrix`]: many comparisons in one table, cached by the content of what they read
 //! - [`disk_cache`]: the cache on disk: hashes of files, blocks of remote files
-//! - [`mod@reference`]: references made here: engines' environments and scripts
-//! - [`remote`]: files behind a URL, read in parts
+//! - [`mod@reference`]: making references: engines' environments and scripts
+//! - [`remote`]: files behind a URL, read in ranges
 //! - [`hub`]: public models: their names, the Hugging Face cache, downloads into it
 //! - `serve` (a feature): a model behind the OpenAI API
 //! - [`shipped_models`]: shipped models and references: one inside the program, the others in search folders
 //! - [`cli`]: the commands
 #![deny(missing_docs)]
-// Where something else stands (maps of files, vector instructions, the last nets), the function says so.
+// Exceptions (memory maps, vector instructions, signal handlers) are marked at the function.
 #![deny(unsafe_code)]
 
 pub mod cases;
@@ -64,7 +71,7 @@ pub mod remote;
 pub mod serve;
 pub mod shipped_models;
 
-// The rooms of what computes and of what judges are known by their names here, too.
+// The modules of both packages have their names here, too.
 pub use xcheck_engine::{
     Error, Result, architecture, atomic_write, change, checkpoint, engine, error, error_map, exact,
     fatal_error, format, input, lazy_bytes, measure, memory, model, numerics, ops, parallel, quant, shutdown,

@@ -156,7 +156,7 @@ impl LazyBytes {
     /// bytes are not checked.
     pub fn hashed(&self, sha256: &str, what: String) -> Self {
         let Some(pin) = self.pin() else { return self.clone() };
-        let pin = format!("{pin}, SHA-256 of each tensor");
+        let pin = format!("{pin}; each tensor is checked against its SHA-256");
         let (parts, sha256) = (self.clone(), sha256.to_owned());
         let (is_sound, one_at_a_time) = (OnceLock::new(), Mutex::default());
         Self::of(

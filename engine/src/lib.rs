@@ -19,10 +19,10 @@
 //! - [`tokenizer`]: text to token ids and back
 //! - [`ops`], [`quant`]: operations and block formats, without knowledge of models
 //! - [`numerics`]: rounding and order of sums, one implementation per reference engine
-//! - [`exact`]: exact results of operations and their error bounds
+//! - [`exact`]: the exact value and the rounding error bound of each operation, and whether rounding explains an error
 //! - [`model`]: one block diagram per architecture, and its weights
 //! - [`engine`]: forward passes and generation
-//! - [`change`]: known mistakes of ports, as changed operations
+//! - [`change`]: the catalogue of known mistakes (a wrong `rope_theta`, ...): how to compute an operation with each, and how to recognise it in a dump
 #![deny(missing_docs)]
 // Exceptions (maps of files, vector instructions, the allocator) are stated at their functions.
 #![deny(unsafe_code)]

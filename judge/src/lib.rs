@@ -1,19 +1,18 @@
-//! The judge of xcheck: does an engine's dump say what the reference computes, and if not, where does it part first, and why?
+//! The judge of xcheck: does a dump contain what the reference computes, and if not, which operation is the first that is wrong, and why?
 //!
-//! The map of the crate, in the order in which things build on each other; below it is the reference engine, a package of its
-//! own:
+//! The modules, in the order in which they depend on each other. They build on the reference engine, a package of its own.
 //!
-//! - [`dump`]: the contract by which engines hand over their activations
-//! - [`map`]: other programs' names for activations, so that their files are read as dumps
-//! - [`identify`]: what arrays without a manifest are, by their values
-//! - [`compare`]: alignment, tolerances, verdicts
-//! - [`kld`]: log-probabilities as llama-perplexity keeps them, and its statistics
-//! - [`plan`]: units that can be judged by themselves, and who judges which
-//! - [`diagnose`]: what each stage introduces, the first divergence, verdicts
-//! - [`selfcheck`]: what the engine must find of itself
-//! - [`selftest`]: whether what judges others finds what is planted
-//! - [`mod@report`]: what a run has to say, one exporter per format
-//! - [`ratchet`]: no worse than before: two reports, or a run and a baseline
+//! - [`dump`]: the format of recorded activations, its readers and writers
+//! - [`map`]: names of activations in other programs, so that their files are read as dumps
+//! - [`identify`]: assignment of arrays without names to taps, by their values
+//! - [`compare`]: aligns and measures the arrays of two sides; the verdict on one site
+//! - [`kld`]: llama-perplexity's files of log-probabilities, and its statistics
+//! - [`plan`]: division of a comparison into units for several machines
+//! - [`diagnose`]: judges a whole dump: the first wrong operation, its cause, the overall verdict
+//! - [`selfcheck`]: tests of the reference engine against itself
+//! - [`selftest`]: measures missed faults and false alarms of the judge, with injected faults
+//! - [`mod@report`]: the report of a run, one exporter per format (HTML, JSON, Markdown, JUnit, ...)
+//! - [`ratchet`]: comparison of two reports, or of a report with a baseline
 #![deny(missing_docs)]
 // Where something else stands (maps of files), the function says so.
 #![deny(unsafe_code)]

@@ -745,9 +745,14 @@ impl Profile {
             Choice::AbsoluteSigmoid if self.absolute_sigmoid => {
                 "the logistic function has an absolute error of up to 2⁻²²".to_owned()
             }
-            Choice::AbsoluteSigmoid => "the logistic function has a relative error only".to_owned(),
+            Choice::AbsoluteSigmoid => {
+                "the logistic function is accurate relative to its value, without a fixed absolute error"
+                    .to_owned()
+            }
             Choice::AbsoluteErf if self.absolute_erf => "erf has an absolute error of up to 7e-7".to_owned(),
-            Choice::AbsoluteErf => "erf has a relative error only".to_owned(),
+            Choice::AbsoluteErf => {
+                "erf is accurate relative to its value, without a fixed absolute error".to_owned()
+            }
             Choice::NormOfSums if self.norm_of_sums => "a norm reads the sum before it is rounded".to_owned(),
             Choice::NormOfSums => "a norm reads the sum after it is rounded".to_owned(),
             Choice::MeanOfSums if self.mean_of_sums => {

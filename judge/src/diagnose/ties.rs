@@ -249,7 +249,10 @@ impl TokenChoiceEvidence<'_> {
         Ok(Some(match logits_after(held.dump, other.position)? {
             Some(_) => (
                 Verdict::Tie,
-                format!("{}; the dump's own logits prefer its choice, and {why}", other.told()),
+                format!(
+                    "{}; counted as a tie: {why}, and the dump's own logits agree with its token",
+                    other.told()
+                ),
             ),
             None => (Verdict::Inconclusive, format!("{}; logits are not recorded, and {why}", other.told())),
         }))

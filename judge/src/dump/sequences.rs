@@ -385,7 +385,9 @@ impl<'w> SequencePasses<'w> {
         let counted = whole.rows.as_ref().map_or(all, Vec::len);
         let per_entry = tokens.unwrap_or(all / entries);
         if entries.checked_mul(per_entry) != Some(counted) {
-            return Err(format!("{entries} × {per_entry} rows, expected {counted} rows"));
+            return Err(format!(
+                "the axes batch ({entries}) and token ({per_entry}) do not give {counted} rows"
+            ));
         }
         let place = |&row: &usize| match &whole.rows {
             Some(listed) => listed.binary_search(&row).ok(),

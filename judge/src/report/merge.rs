@@ -184,7 +184,8 @@ fn agreed(rows: Vec<SiteResult>, others: Vec<SiteResult>, names: [&str; 2]) -> V
     let written = |row: &SiteResult| serde_json::to_string(&ReportRow::from(row)).unwrap_or_default();
     let [one, other] = names;
     let parted = |mut row: SiteResult| {
-        let why = format!("not deterministic: {one} and {other} have different values here");
+        let why =
+            format!("not deterministic: the reports {one} and {other} have different figures for this row");
         (row.verdict, row.reason) = (Verdict::Fail, Some(why));
         row
     };

@@ -158,7 +158,8 @@ impl Llama2cHeader {
         }
         let (dim, hidden) = (self.dim, self.hidden_dim);
         let expected = format!(
-            "a divisor of dim, {dim}, and of hidden_dim, {hidden}: runq.c ignores the rest of a row; export it again"
+            "a number that divides dim ({dim}) and hidden_dim ({hidden}), because runq.c would ignore the rest of each \
+             row; export the model again with such a group size"
         );
         Err(cursor.source.bad(at, "group_size", size as i32, expected))
     }
