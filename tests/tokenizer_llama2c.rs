@@ -100,9 +100,9 @@ fn a_damaged_file_is_refused_with_the_place() {
     );
     assert_refused(&file(4, &[(b" ", f32::NAN)]), None, "byte 4: the score of piece 0 is NaN");
     assert_refused(&file(4, &[(b" ", 0.0), (b"a\xFF", 0.0)]), None, "byte 22: piece 1 is not UTF-8");
-    assert_refused(&file(4, &[(b"a", 0.0)]), None, "no piece ' '");
+    assert_refused(&file(4, &[(b"a", 0.0)]), None, "the piece ' ' is missing");
     assert_refused(&file(4, &[(b" ", 0.0), (b" ", 0.0)]), None, "duplicate piece ' ': ids 0 and 1");
-    assert_refused(&file(4, &[]), None, "no piece ' '");
+    assert_refused(&file(4, &[]), None, "the piece ' ' is missing");
     assert_refused(&file(4, &[(b" ", 0.0)]), Some(usize::MAX), "truncated: the score of piece 1");
     let short = FileBytes { path: "tokenizer.bin".into(), data: vec![1, 0].into() };
     assert_refused(&short, None, "the length of the longest piece");

@@ -295,7 +295,39 @@ impl ComparisonContext<'_> {
         let besides = self.besides(named, variant, &outcome)?;
         outcome.notes.extend(besides);
         outcome.lack(&named.lacking);
-        self.comparison(named, (variant, loaded), outcome, started, None)
+        outcome.notes.extend(self.other_weights(named, role, &outcome, variant, models)?);
+        self.comparison(named, (variant, models.load(variant)?), outcome, started, None)
+    }
+
+    /// Returns a note if the dump fails without a confirmed cause, but passes with another weight file of the same model.
+    fn other_weights(
+        &self,
+        named: &NamedDump,
+        role: Role,
+        outcome: &Outcome,
+        used: &ModelVariant,
+        models: &mut LoadedModels,
+    ) -> Result<Option<String>> {
+        let is_unexplained = outcome.verdict == Verdict::Fail && outcome.confirmed_causes().is_empty();
+        if !is_unexplained || !self.options.causes.are_sought() {
+            return Ok(None);
+        }
+        for other in self.target.variants.iter().filter(|other| other.name != used.name) {
+            let loaded = models.load(other)?;
+            let ways = self.ways(named, loaded)?;
+            let judge = |way: &EngineArithmetic, numerics: &dyn Numerics| {
+                self.by(way, numerics, false, named, role, loaded)
+            };
+            let (found, ..) = best_way(&ways, judge)?;
+            if found.verdict == Verdict::Pass {
+                let name = &other.name;
+                return Ok(Some(format!(
+                    "the dump passes with {name}, another weight file of this model; if the engine ran these weights, \
+                     use --model {name}"
+                )));
+            }
+        }
+        Ok(None)
     }
 
     /// Makes the comparison, with the command to repeat it.

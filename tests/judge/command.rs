@@ -197,3 +197,43 @@ fn a_dump_of_nothing_shows_nothing() {
     assert_eq!(run(&terminal, &choices, &[]).0, 0);
     assert_eq!(compare(&terminal, &choices, &whole, &[]).0, 0);
 }
+
+/// An engine ran the quantised weights and does not say so: the note names them. It names none where no weights of the model explain the
+/// dump.
+#[test]
+fn weights_of_another_file_are_named() {
+    let notes = |suppose: &[&str]| {
+        let terminal = Terminal::new();
+        let made = terminal.path().join("made.safetensors").display().to_string();
+        let words = [
+            "dump",
+            "--model",
+            "tiny-llama3-q8_0",
+            "--numerics",
+            "f32",
+            "--tokens",
+            "1,9,17,200",
+            "-o",
+            &made,
+        ];
+        assert_eq!(terminal.run(&[&words, suppose].concat()).code, 0);
+        let dump = xcheck::dump::Dump::open(made.as_ref()).expect("a sound dump");
+        let silent = Clay::of(&dump).say(|manifest| {
+            manifest["producer"] = serde_json::json!({"name": "my-engine", "version": "1"});
+            manifest["model"].as_object_mut().expect("an object").remove("sha256");
+        });
+        let path = terminal.path().join("silent.safetensors");
+        silent.save(&path);
+        let path = path.display().to_string();
+        let words = ["check", "--model", "tiny-llama3", "--candidate", &path, "--no-report"];
+        let (code, report) = terminal.json(&words);
+        assert_eq!(code, 1, "{report}");
+        report["references"][0]["notes"].to_string()
+    };
+    assert!(
+        notes(&[]).contains("the dump passes with tiny-llama3-q8_0, another weight file"),
+        "{}",
+        notes(&[])
+    );
+    assert!(!notes(&["--suppose", "rope_theta=9000"]).contains("another weight file"));
+}
