@@ -75,7 +75,7 @@ impl DumpSite<'_, '_> {
     pub(super) fn lacking(&self) -> Option<String> {
         let path = self.held.dump.path.display();
         if self.held.tells_by_reading && self.site.point == Point::Argmax {
-            return None; // of the last token that was read, reading tells no choice
+            return None; // tokens that were read do not show the choice after the last one
         }
         if !is_of_a_pass(self.site) {
             return (!self.held.holds(self.site)).then(|| format!("{}: not in {path}", self.site));
@@ -117,7 +117,7 @@ impl DumpSite<'_, '_> {
                 let read = self.passes().first().map_or(0, |&pass| self.held.passes()[pass].end());
                 let keys = values.shape()[0];
                 match read.checked_sub(keys) {
-                    None => values, // more than were read: told, not compared
+                    None => values, // more keys than tokens read: reported, not compared
                     Some(dropped) => values.slice(0, 0..self.positions.end.saturating_sub(dropped)),
                 }
             }),
@@ -205,7 +205,7 @@ impl DumpSite<'_, '_> {
             let foreign = outer == 1 && part.width() != pass.end();
             parts.push(match outer {
                 0 => part,
-                _ if foreign => return Ok(Ok(part)), // of another number of keys: told, not compared
+                _ if foreign => return Ok(Ok(part)), // another number of keys: reported, not compared
                 // The padding belongs to later positions, which are never compared.
                 _ => part.with_width(self.positions.end),
             });

@@ -27,7 +27,7 @@ pub enum Statistic {
     Divergence,
     /// The mean KL divergence of rows of logits.
     MeanDivergence,
-    /// The margin by which a side prefers another most likely token.
+    /// The margin by which a side prefers its most likely token to the other side's.
     Lead,
     /// A common factor between the two sides' values.
     Scale,

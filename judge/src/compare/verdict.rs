@@ -302,7 +302,7 @@ impl SiteResult {
         let any_measured = both().any(|found| matches!(found, ArrayComparison::Measured(_)));
         let incomparable = both().find_map(|found| match found {
             ArrayComparison::OtherLength(what) => Some(Judgement::sure(Verdict::Fail, what.clone())),
-            // The site is not undetermined if another run could compare it.
+            // An unknown alignment in one run does not matter if another run compared the site.
             ArrayComparison::Unaligned(what) if !any_measured => {
                 Some(Judgement::sure(Verdict::Inconclusive, what.clone()))
             }
@@ -338,8 +338,8 @@ impl SiteResult {
         if self.is_judged_by_accumulated() { self.accumulated.as_ref() } else { self.local.as_ref() }
     }
 
-    /// Returns true if the accumulated error decides: if no local error was measured, if the accumulated error
-    /// fails the row, or for a token choice that agrees when made from the dump's own logits.
+    /// Returns true if the accumulated error decides the verdict: if no local error was measured, or the
+    /// accumulated error fails the row. It also decides token choices that agree given the dump's own logits.
     pub fn is_judged_by_accumulated(&self) -> bool {
         let is_choice = matches!(self.site.point, Point::Argmax | Point::Generated);
         let has_inherited = self.accumulated_floor.is_some() && self.verdict == Verdict::Fail;

@@ -305,7 +305,7 @@ impl Conclusion<'_> {
             .collect()
     }
 
-    /// Lists the layers with failing rows. Each layer made its error itself, from right inputs.
+    /// Lists the layers with failing rows. Each of them made its error itself, given the dump's own inputs.
     fn wrong_layers(&self) -> Option<String> {
         const SHOWN: usize = 8;
         let wrong = self.rows.iter().filter(|row| row.verdict == Verdict::Fail);

@@ -39,7 +39,8 @@ pub struct DumpStream<'s> {
     told: Option<StreamFacts>,
     portions: Vec<MessageStations>,
     found: Vec<UnitResults>,
-    /// SHA-256 of the values received for each range of stations.
+    /// SHA-256 of the values received for each range of stations. A station is the embedding, a layer, or the
+    /// head.
     pieces: Vec<(Range<usize>, String)>,
     /// SHA-256 of layer inputs, by layer.
     edges: HashMap<usize, String>,
@@ -201,7 +202,8 @@ impl<'s> DumpStream<'s> {
         Ok(edges)
     }
 
-    /// Returns true if an earlier message had the same parts, bit for bit. Fails if it had other values.
+    /// Returns true if an earlier message had the same layers with bit-identical values. Fails if it had other
+    /// values.
     fn is_known(&self, piece: &(Range<usize>, String)) -> Result<bool, String> {
         let meets =
             |known: &&(Range<usize>, String)| known.0.start < piece.0.end && piece.0.start < known.0.end;
@@ -314,7 +316,7 @@ fn is_suspect(found: &UnitResults) -> bool {
     is_bad || !missing.is_empty() || !lacking.is_empty()
 }
 
-/// Returns the SHA-256 of a message's values at a range of stations.
+/// Returns the SHA-256 of a message's values at a range of stations: the embedding, layers, or the head.
 fn digest(portion: &MessageStations, piece: &Range<usize>, dump: &Dump) -> Result<String> {
     let mut sites: Vec<Site> = dump.sites().filter(|&site| portion.lies_in(site, piece)).collect();
     sites.sort_by_key(|site| site.flow_order());
@@ -339,7 +341,7 @@ fn check_supposed(rules: Rules, made: usize, is_complete: bool) -> Result<()> {
     Err(Error::Usage(format!("--suppose {}: no effect in any message", first.change[0])))
 }
 
-/// Returns true if a range of stations contains layer 0.
+/// Returns true if a range of stations contains layer 0. Station 0 is the embedding, station 1 is layer 0.
 fn is_first_layer((stations, _): &(Range<usize>, String)) -> bool {
     stations.contains(&1)
 }
