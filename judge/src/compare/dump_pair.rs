@@ -322,8 +322,8 @@ impl<'d> DumpPair<'d> {
         Ok(both.map_or_else(CommonExperts::default, |(one, other)| CommonExperts::of(&one, &other)))
     }
 
-    /// Returns the margin by which router logits prefer their side's experts to the other side's. Uses the
-    /// reference's logits, else the candidate's.
+    /// Returns the margin by which a side's router logits prefer its own experts to the other side's. Uses the
+    /// reference's logits, or the candidate's if the reference has none.
     ///
     /// # Errors
     /// If an array is damaged.

@@ -64,7 +64,7 @@ impl fmt::Display for Verdict {
 pub enum Gate {
     /// Error bounds and noise floor. Needs a model.
     Rounding,
-    /// The table of tolerances.
+    /// The tolerance table. Needs no model.
     Tolerance,
 }
 
@@ -603,7 +603,7 @@ impl Judgement {
     }
 }
 
-/// Returns the verdict for values that cannot be compared: no elements, NaN or infinity, or all zeros.
+/// Returns the verdict if the values cannot be compared: no elements, NaN or infinity, or only zeros.
 fn incomparable(site: Site, found: &Measurement) -> Option<Judgement> {
     if found.elements == 0 {
         return Some(Judgement::sure(Verdict::Inconclusive, "no element was compared".into()));

@@ -116,8 +116,8 @@ fn is_unrestricted(selection: &Selection) -> bool {
     !explicit && layers.is_none() && passes.is_none() && positions.is_none()
 }
 
-/// Returns true if a row belongs to the crossing's pass or a later one. At the crossing, the sequence
-/// outgrows the short factors.
+/// Returns true if a row belongs to the pass in which the sequence outgrows LongRoPE's short factors, or to a
+/// later pass.
 fn is_over(row: &SiteResult, crossing: Crossing) -> bool {
     row.site.pass.is_none_or(|pass| pass >= crossing.pass)
 }
