@@ -1,4 +1,4 @@
-//! Bringing an array of a dump into the canonical layout: the tap point's own axes, and one pairing of RoPE.
+//! Converts an array of a dump to the canonical layout: the tap's own axes and one RoPE pairing.
 
 use crate::checkpoint::{Point, Site};
 use crate::compare::expert_slots::{self, UNKNOWN_EXPERTS};
@@ -8,33 +8,33 @@ use crate::error::{Error, Result};
 use crate::tensor::RopePairing;
 use crate::view::View;
 
-/// The order of q and k heads: as found in a dump, and as wanted.
+/// The order of values in q and k heads: in the dump, and the requested order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heads {
-    /// The order stated in the manifest, or shown by the values.
+    /// The dump's order, stated in the manifest or shown by the values.
     pub found: Option<RopePairing>,
-    /// The order on the other side; `None` for a model without RoPE.
+    /// The order of the other side. `None` for a model without RoPE.
     pub wanted: Option<RopePairing>,
 }
 
-/// Message for q and k without a known head order.
+/// Error message for q and k if the manifest does not state the order of heads.
 pub const UNKNOWN_PAIRING: &str = "the manifest has no layout.rope_pairing, which aligning the heads \
     requires; set it to \"half\" or \"interleaved\"";
 
-/// Returns the message for a tap whose order is unknown.
+/// Returns the error message for a tap whose order of heads or experts is unknown.
 pub fn unaligned(point: Point) -> String {
     if point.is_of_chosen() { UNKNOWN_EXPERTS.to_owned() } else { UNKNOWN_PAIRING.to_owned() }
 }
 
 impl Heads {
-    /// Reads heads in the dump's own order.
+    /// Keeps the dump's own order.
     pub const AS_THEY_ARE: Self = Self { found: None, wanted: None };
 }
 
-/// Returns the values of a site with canonical axes and the wanted head order; `None` if not recorded.
+/// Returns the values of a site with canonical axes and the requested order of heads. `None` if not recorded.
 ///
 /// # Errors
-/// If the array cannot be read, has other axes, or follows a pairing that the manifest does not name.
+/// If the array cannot be read, has other axes, or its RoPE pairing is unknown.
 pub fn aligned(dump: &Dump, site: Site, heads: Heads) -> Result<Option<View<'static>>> {
     let (Some(view), Some(row)) = (dump.view(site)?, dump.row(site)) else { return Ok(None) };
     let refuse = |problem: String| Error::dump(&dump.path, format!("{}: {problem}", row.file));
@@ -52,18 +52,20 @@ pub fn aligned(dump: &Dump, site: Site, heads: Heads) -> Result<Option<View<'sta
     }
 }
 
-/// The pairing by which values are those of the other side; `None` where they do not tell. A wrong one gives values that
-/// have nothing to do with each other. `rel_l2` is the relative error by a pairing.
+/// Finds the RoPE pairing under which values agree with the other side. `None` if the values do not show one.
+/// `rel_l2` returns the relative error under a pairing; with the wrong pairing, it is about as large as the
+/// values.
 ///
-/// Values taken before RoPE tell more than the manifest, since there the pairing is a mere order. Those after it are
-/// listened to only where the manifest is silent.
+/// Values before RoPE overrule the manifest, since the pairing only reorders them. Values after RoPE are used
+/// only if the manifest states no pairing.
 pub fn shown_pairing(
     point: Point,
     declared: Option<RopePairing>,
     rel_l2: impl Fn(RopePairing) -> Result<f64>,
 ) -> Result<Option<RopePairing>> {
     use Point::*;
-    /// Error threshold between the right pairing and the wrong one, whose error is as large as the values.
+    /// Error above which values count as unrelated. With the wrong pairing, the error is as large as the
+    /// values.
     const UNRELATED: f64 = 0.1;
     let before_rope = matches!(point, Q | K | QNorm | KNorm);
     let first = match declared {
@@ -83,7 +85,7 @@ pub fn shown_pairing(
     })
 }
 
-/// Shows the two values of each pair where `wanted` has them.
+/// Reorders the two values of each rotated pair from the pairing `found` to `wanted`.
 pub fn repaired<'v>(view: View<'v>, found: RopePairing, wanted: RopePairing) -> View<'v> {
     let head_dim = view.width();
     if found == wanted || head_dim < 2 {

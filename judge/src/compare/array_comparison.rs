@@ -2,13 +2,13 @@
 
 use crate::measure::Measurement;
 
-/// The result at a site.
+/// The result of comparing the arrays of a site.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ArrayComparison {
     /// Both sides were compared.
     Measured(Measurement),
-    /// Different lengths, which is a divergence: a cache of another length.
+    /// The lengths differ, e.g. of a cache. This is a divergence.
     OtherLength(String),
-    /// Values whose alignment is unknown.
+    /// The values cannot be aligned, because the order of heads or experts is unknown.
     Unaligned(String),
 }

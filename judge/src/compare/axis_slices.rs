@@ -1,14 +1,14 @@
-//! Parts of arrays by what their axes count.
+//! Slices of arrays along an axis with a given meaning, such as tokens or keys.
 
 use crate::checkpoint::{Point, TapAxis};
 use crate::view::View;
 
-/// The axis of a tap point that counts something, if it has one.
+/// Returns the index of the tap's axis with this meaning, if it has one.
 pub fn axis(point: Point, counts: TapAxis) -> Option<usize> {
     point.axes().iter().position(|&axis| axis == counts)
 }
 
-/// Returns `others` with the entries of `view` at these indices along an axis.
+/// Returns `others` with the entries at these indices of an axis replaced by those of `view`.
 pub fn among<'v>(others: &View<'v>, view: &View<'v>, axis: usize, indices: &[usize]) -> View<'v> {
     let (mut parts, mut next, mut taken) = (Vec::new(), 0, 0);
     for run in indices.chunk_by(|one, following| one + 1 == *following) {
@@ -21,7 +21,7 @@ pub fn among<'v>(others: &View<'v>, view: &View<'v>, axis: usize, indices: &[usi
     View::joined(parts, axis)
 }
 
-/// The latest `keys` keys of what has more of them.
+/// Returns the latest `keys` keys of a longer array.
 pub fn latest_keys<'v>(view: &View<'v>, point: Point, keys: usize) -> View<'v> {
     match axis(point, TapAxis::Key) {
         Some(axis) => view.clone().slice(axis, view.shape()[axis] - keys..view.shape()[axis]),

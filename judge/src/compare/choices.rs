@@ -1,4 +1,4 @@
-//! The tokens that a dump's engine has chosen, by whatever it tells of them, and whether it contradicts itself.
+//! The tokens that a dump's engine chose, from all records in the dump, and contradictions between them.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -8,14 +8,14 @@ use crate::compare::alignment::{Heads, aligned};
 use crate::dump::{DecodeMode, Dump, Pass};
 use crate::error::{Error, Result};
 
-/// The source that states a chosen token.
+/// The record that states a chosen token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChoiceSource {
-    /// The tap `argmax`.
+    /// The tap `argmax`, recorded per pass.
     Argmax,
-    /// The tap `generated`.
+    /// The tap `generated`, the continuation.
     Generated,
-    /// The token that was read next, in a dump whose `input.decode` is greedy.
+    /// The next token read, in a dump whose `input.decode` is greedy.
     Read,
 }
 
@@ -29,7 +29,7 @@ impl ChoiceSource {
     }
 }
 
-/// Greedy choices by the position of the token that they follow.
+/// Greedy choices, by the position of the token before the choice.
 #[derive(Clone, Debug, Default)]
 pub struct GreedyChoices {
     chosen: BTreeMap<usize, (u32, ChoiceSource)>,
@@ -37,8 +37,8 @@ pub struct GreedyChoices {
 }
 
 impl GreedyChoices {
-    /// Reads a dump's choices and its contradictions: two tokens at one position, or a token that its own
-    /// logits do not prefer.
+    /// Reads a dump's choices and finds contradictions: two different tokens at one position, or a token
+    /// without the largest logit.
     ///
     /// # Errors
     /// If an array cannot be read.
@@ -51,17 +51,17 @@ impl GreedyChoices {
         Ok(choices)
     }
 
-    /// The token that was chosen after the one at `position`.
+    /// Returns the token chosen after the one at `position`.
     pub fn at(&self, position: usize) -> Option<u32> {
         self.chosen.get(&position).map(|(token, _)| *token)
     }
 
-    /// Every choice, by position.
+    /// Returns all choices with their positions.
     pub fn iter(&self) -> impl Iterator<Item = (usize, u32)> {
         self.chosen.iter().map(|(&position, &(token, _))| (position, token))
     }
 
-    /// The positions at which something contradicts itself.
+    /// Returns the positions at which the dump contradicts itself.
     pub fn contradictions(&self) -> impl Iterator<Item = usize> {
         self.contradictions.keys().copied()
     }
@@ -81,8 +81,8 @@ impl GreedyChoices {
         Ok(())
     }
 
-    /// Reads the generated tokens: one after the prompt, one after each later pass, and those after the last
-    /// pass.
+    /// Reads the generated tokens: one after the prompt, one after each later pass, and the tokens after the
+    /// last pass.
     fn tell_generated(&mut self, dump: &Dump) -> Result<()> {
         let site = Site { point: Point::Generated, layer: None, pass: None };
         let Some(generated) = dump.read(site)? else { return Ok(()) };
@@ -129,10 +129,10 @@ impl GreedyChoices {
         }
     }
 
-    /// The choice must be a largest of the logits after which it was made.
+    /// Checks that each chosen token has the largest logit, ties included.
     fn check_logits(&mut self, dump: &Dump) -> Result<()> {
         for (position, token) in self.iter().collect::<Vec<_>>() {
-            // Of numbers that are none, none is the largest.
+            // Logits with NaN have no largest value and are skipped.
             let logits = logits_after(dump, position)?.filter(|logits| !logits.iter().any(|x| x.is_nan()));
             let Some(logits) = logits else { continue };
             let best = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -158,8 +158,8 @@ impl GreedyChoices {
     }
 }
 
-/// The logits after the token at `position`, `[V]`, where a dump holds them: as those of a pass that ends there, or
-/// among those of every position.
+/// Returns the logits after the token at `position`, `[V]`, if recorded: from `last_logits` of a pass that
+/// ends there, or from a row of `logits`.
 ///
 /// # Errors
 /// If the array cannot be read.
@@ -175,7 +175,7 @@ pub fn logits_after(dump: &Dump, position: usize) -> Result<Option<Vec<f64>>> {
     }
     let Some(all) = aligned(dump, at(Point::Logits), Heads::AS_THEY_ARE)? else { return Ok(None) };
     let row = position - pass.position;
-    // A dump may hold some rows of the pass alone.
+    // A dump may record only some rows of the pass.
     let held = match dump.held_rows(at(Point::Logits)) {
         Some(rows) => rows.iter().position(|&held| held == row),
         None => Some(row),

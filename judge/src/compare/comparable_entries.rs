@@ -1,11 +1,11 @@
-//! Entries that may be compared without a model, from the masks that the dumps show.
+//! Entries that can be compared without a model. Attention masks are derived from the dumps.
 
 use crate::checkpoint::Point;
 use crate::compare::visible_keys::VisibleKeys;
 use crate::measure::ColumnSelection;
 use crate::view::View;
 
-/// The entries of a site that may be compared.
+/// The entries of a site that can be compared.
 pub(super) struct ComparableEntries {
     pub(super) point: Point,
     pub(super) shape: Vec<usize>,
@@ -13,12 +13,13 @@ pub(super) struct ComparableEntries {
     pub(super) told_by: MaskEvidence,
 }
 
-/// The evidence for the keys that a layer does not see, besides later positions.
+/// The evidence for keys that a layer does not see. Later positions are always hidden.
 pub(super) enum MaskEvidence {
     Nothing,
-    /// Weights, which are zero there.
+    /// Attention weights, which are zero at hidden keys.
     Weights(Vec<View<'static>>),
-    /// Scores, which a mask has made minus infinity: of keys that have left the window, the first of a row.
+    /// Attention scores. A mask sets the score of a hidden key to minus infinity; keys outside the window
+    /// come first in a row.
     Scores([View<'static>; 2]),
 }
 
@@ -38,7 +39,8 @@ impl ComparableEntries {
                 }
             }
             MaskEvidence::Scores(sides) => {
-                // No mask hides a token from itself: what is minus infinity throughout was not masked.
+                // A mask never hides a token from itself. A row of only minus infinity was therefore not
+                // masked.
                 let leading = |scores: &View| {
                     let scores = row_of(scores, row);
                     let masked = scores.iter().take_while(|score| **score == f64::NEG_INFINITY).count();

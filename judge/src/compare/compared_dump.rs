@@ -1,4 +1,4 @@
-//! A dump in a comparison: its values in the canonical layout, and its greedy choices.
+//! A dump in a comparison: its values in canonical layout, and its greedy choices.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -16,25 +16,26 @@ use crate::tensor::RopePairing;
 use crate::view::View;
 use crate::weight::DType;
 
-/// A dump with the properties that a comparison has found.
+/// A dump with properties found during the comparison.
 #[derive(Debug)]
 pub struct ComparedDump<'d> {
-    /// The dump.
+    /// The recorded dump.
     pub dump: &'d Dump,
-    /// The tokens it has chosen.
+    /// The tokens that the dump's engine chose.
     pub choices: GreedyChoices,
-    /// True if only the tokens that it has read state its choices, so that they serve as `argmax`.
+    /// True if the choices are known only from the tokens that were read. They then serve as the tap
+    /// `argmax`.
     pub tells_by_reading: bool,
-    /// Order of the heads: declared, or shown by the values.
+    /// Order of the heads, stated in the manifest or shown by the values.
     pairing: Cell<Option<RopePairing>>,
-    /// True if the values have shown it.
+    /// True if the values have shown the order of the heads.
     is_shown: Cell<bool>,
-    /// Type to which values were rounded when they were stored, regardless of the stored type.
+    /// Type to which values were presumably rounded when they were stored, if smaller than the stored type.
     presumed: Option<DType>,
 }
 
 impl<'d> ComparedDump<'d> {
-    /// Reads what the dump tells of its choices.
+    /// Reads the dump's token choices.
     ///
     /// # Errors
     /// If an array cannot be read.
@@ -54,30 +55,31 @@ impl<'d> ComparedDump<'d> {
         })
     }
 
-    /// Assumes that values were rounded to a shorter type when they were stored.
+    /// Assumes that values were rounded to a smaller type when they were stored.
     pub fn presumed(self, stored: DType) -> Self {
         Self { presumed: Some(stored), ..self }
     }
 
-    /// The forward passes.
+    /// Returns the forward passes.
     pub fn passes(&self) -> &'d [Pass] {
         &self.dump.manifest.passes
     }
 
-    /// Every token that was read.
+    /// Returns all tokens that were read.
     pub fn read_tokens(&self) -> Vec<u32> {
         self.passes().iter().flat_map(|pass| &pass.tokens).copied().collect()
     }
 
-    /// Returns the positions of a site: those of its pass, or the last one for a value that a pass has once.
-    /// Empty for a value of the whole run.
+    /// Returns the positions of a site: all positions of its pass, or the last one for a value that exists
+    /// once per pass. Empty for a value of the whole run.
     pub fn positions(&self, site: Site) -> Range<usize> {
         let Some(pass) = site.pass.and_then(|pass| self.passes().get(pass)) else { return 0..0 };
         let has_rows = axis(site.point, TapAxis::Token).or(axis(site.point, TapAxis::Key)).is_some();
         if has_rows { pass.position..pass.end() } else { pass.end() - 1..pass.end() }
     }
 
-    /// Returns true if the values of a site are known: recorded, or a choice that follows from the tokens.
+    /// Returns true if the values of a site are known: recorded, or a choice that follows from the tokens
+    /// read.
     pub fn holds(&self, site: Site) -> bool {
         self.dump.holds(site) || self.told(site).is_some()
     }
@@ -95,7 +97,7 @@ impl<'d> ComparedDump<'d> {
         self.sites().map(|site| site.point).collect()
     }
 
-    /// Returns the values of a site with the wanted head order; `None` if unknown.
+    /// Returns the values of a site with the requested order of heads. `None` if unknown.
     ///
     /// # Errors
     /// The errors of [`aligned`].
@@ -106,20 +108,20 @@ impl<'d> ComparedDump<'d> {
         }
     }
 
-    /// Returns the recorded rows of a site, if not all.
+    /// Returns the recorded rows of a site if the dump does not record all rows.
     pub fn recorded(&self, site: Site) -> Option<RecordedRows> {
         let rows = self.dump.held_rows(site)?;
         let first = self.positions(site).start;
         rows.last().map(|last| RecordedRows { rows: rows.len(), last_position: first + last })
     }
 
-    /// Returns the stored type of a site, if recorded.
+    /// Returns the type to which a site's values were rounded when stored. `None` if not recorded.
     pub fn stored(&self, site: Site) -> Option<DType> {
         let stored = self.dump.row(site)?.rounded_to()?;
         Some(self.presumed.filter(|_| stored == DType::F32).unwrap_or(stored))
     }
 
-    /// Returns the decimal step of the values of a site; 0 if they were not rounded to decimals.
+    /// Returns the decimal step to which a site's values were rounded, 0 if they were not.
     pub fn step(&self, site: Site) -> f64 {
         self.dump.row(site).and_then(|row| row.step).unwrap_or(0.0)
     }
@@ -129,7 +131,7 @@ impl<'d> ComparedDump<'d> {
         self.dump.row(site).is_some_and(TensorRow::is_computed_with)
     }
 
-    /// Returns true if the engine computes with 8-bit values anywhere, such as those of a cache.
+    /// Returns true if the engine computes with 8-bit values anywhere, e.g. in a cache.
     pub fn goes_on_with_eight_bits(&self) -> bool {
         self.dump.manifest.tensors.iter().any(TensorRow::is_computed_with)
     }
@@ -139,10 +141,10 @@ impl<'d> ComparedDump<'d> {
         self.pairing.get()
     }
 
-    /// Checks the stated head order against values until some have shown it. `rel_l2` is the relative error
-    /// of the values as read. Later values are read in the order shown.
+    /// Checks the order of heads against the values of a site, until some site has shown it. `rel_l2` returns
+    /// the relative error of the values as read. Later sites are read in the order shown.
     ///
-    /// # Errors
+    /// The errors of `rel_l2`.
     /// Those of `rel_l2`.
     pub fn look_at_pairing(&self, site: Site, rel_l2: impl Fn(&Self) -> Result<f64>) -> Result<()> {
         if self.is_shown.get() {
@@ -162,13 +164,14 @@ impl<'d> ComparedDump<'d> {
         Ok(())
     }
 
-    /// Forgets the head order that values have shown, so that each judgement finds it independently.
+    /// Forgets the order of heads that values have shown, so that each judgement finds the order
+    /// independently.
     pub fn forget_pairing(&self) {
         self.pairing.set(self.dump.manifest.layout.rope_pairing);
         self.is_shown.set(false);
     }
 
-    /// Returns true if a site cannot be read because the order of its heads or its experts is unknown.
+    /// Returns true if a site cannot be read because the order of its heads or experts is unknown.
     pub fn is_unaligned(&self, site: Site, wanted: Option<RopePairing>) -> bool {
         if site.point.is_of_chosen() {
             return self.dump.row(site).is_some() && !expert_slots::are_known(self.dump, site);
@@ -177,8 +180,8 @@ impl<'d> ComparedDump<'d> {
         follows && self.pairing.get().is_none() && self.dump.holds(site)
     }
 
-    /// Returns true for the logits of every token of a pass if the dump records only those of the last token,
-    /// as most engines do.
+    /// Returns true if `site` is the logits of every token and the dump records only those of the last token.
+    /// Most engines record only the last.
     pub fn has_last_row_of(&self, site: Site) -> bool {
         let last = Site { point: Point::LastLogits, ..site };
         site.point == Point::Logits && !self.dump.holds(site) && self.dump.holds(last)
@@ -204,7 +207,7 @@ impl<'d> ComparedDump<'d> {
         ))
     }
 
-    /// The choice at the end of a pass, for the tap that is one.
+    /// Returns the choice at the end of a pass if it serves as the tap `argmax`.
     fn told(&self, site: Site) -> Option<u32> {
         let is_choice = self.tells_by_reading && site.point == Point::Argmax;
         let pass = self.passes().get(site.pass.filter(|_| is_choice)?)?;

@@ -1,28 +1,27 @@
-//! Draft tokens: tokens that a greedy run reads in the pass of the token before.
+//! Draft tokens: tokens that a greedy run reads in the same pass as the token before them.
 
 use crate::compare::compared_dump::ComparedDump;
 use crate::ops::sampling::argmax;
 use crate::tensor::Tensor;
 
-/// A token that a greedy run has read in the pass of the token before it, as one that verifies drafts does, where the engine
-/// chooses another.
+/// A draft token for which our engine prefers another token. Speculative decoding reads such tokens in the
+/// pass that verifies them.
 #[derive(Clone, Copy, Debug)]
 pub struct DraftToken {
-    /// The pass.
+    /// The pass that read the token.
     pub pass: usize,
-    /// The position that it follows.
+    /// The position before the token.
     pub position: usize,
-    /// The token.
+    /// The token that was read.
     pub read: u32,
-    /// The engine's choice.
+    /// The token that our engine prefers.
     pub own: u32,
-    /// Margin by which the engine's logits prefer that token.
+    /// Margin by which our logits prefer `own` to `read`.
     pub margin: f64,
 }
 
 impl DraftToken {
-    /// Returns the token chosen within a pass against which the engine's logits prefer another by the largest
-    /// margin.
+    /// Returns the draft token of a pass for which our engine prefers another token by the largest margin.
     pub(super) fn widest(held: &ComparedDump, pass: usize, logits: &Tensor) -> Option<Self> {
         let first = held.passes().get(pass).filter(|known| known.tokens.len() == logits.rows())?.position;
         let other = |row: usize| {

@@ -1,5 +1,5 @@
-//! Two dumps of any producers. They are compared by position: a prompt fed token by token and one fed whole hold the
-//! same rows, cut differently.
+//! Comparison of two dumps from any producers. Sites are matched by position, so a prompt read token by token
+//! can be compared with one read in a single pass.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,18 +25,19 @@ use crate::tensor::Tensor;
 use crate::view::View;
 use crate::weight::DType;
 
-/// Message for sketches with different head orders.
+/// Error message for sketches with different orders of heads.
 const UNALIGNED_SKETCHES: &str =
     "sketches cannot be compared: the two dumps order heads differently (layout.rope_pairing)";
 
-/// Message for sketches with different expert orders.
+/// Error message for sketches with different orders of experts.
 const UNALIGNED_EXPERTS: &str = "sketches cannot be compared: the two dumps list the experts in different \
     orders";
 
-/// The comparison of one site.
+/// The comparison of one site of two dumps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SitePair {
-    /// The tap and layer, with the pass of the dump that holds it: the candidate's, if it does.
+    /// The tap, the layer, and the pass: the candidate's pass if the candidate records the site, else the
+    /// reference's.
     pub site: Site,
     /// The positions that were compared, or should have been.
     pub positions: Range<usize>,
@@ -50,15 +51,15 @@ pub struct DumpPair<'d> {
     candidate: &'d ComparedDump<'d>,
     reference: &'d ComparedDump<'d>,
     computed: DType,
-    /// Number of leading tokens that both sides have read alike.
+    /// Number of leading tokens that both sides read identically.
     pub common: usize,
 }
 
 impl<'d> DumpPair<'d> {
-    /// Compares two dumps of runs whose operations round to `computed`.
+    /// Prepares the comparison of two dumps whose operations round to `computed`.
     ///
     /// # Errors
-    /// If they were not given the same prompt.
+    /// If their prompts differ.
     pub fn new(
         candidate: &'d ComparedDump<'d>,
         reference: &'d ComparedDump<'d>,
@@ -80,7 +81,7 @@ impl<'d> DumpPair<'d> {
         Ok(Self { candidate, reference, computed, common })
     }
 
-    /// Returns a note on the values that only one side has: those after the common tokens.
+    /// Returns a note if only one side has values after the common tokens.
     pub fn note(&self) -> Option<String> {
         let [candidate, reference] = [self.candidate, self.reference].map(|held| held.read_tokens());
         let common = self.common;
@@ -98,10 +99,10 @@ impl<'d> DumpPair<'d> {
         }
     }
 
-    /// Compares every selected value in data-flow order. A tap that one dump never records is skipped; a site
-    /// of a tap that both record somewhere must be in both.
+    /// Compares every selected site in data-flow order. A tap that one dump never records is skipped. If both
+    /// dumps record a tap somewhere, each site of the tap must be in both.
     ///
-    /// What a pass has once, for its last token, is passed over where the other's passes do not end at that token.
+    /// A value that exists once per pass is skipped if no pass of the other dump ends at the same token.
     ///
     /// # Errors
     /// If an array is damaged or of another shape.
@@ -114,7 +115,7 @@ impl<'d> DumpPair<'d> {
             sites
         };
         let mut found = Vec::new();
-        // What comes before RoPE shows how heads lie, for what comes after it.
+        // Values before RoPE show the order of heads for values after RoPE.
         let sites = in_order(self.candidate);
         for &site in &sites {
             if let Some(positions) = self.positions(self.candidate, site).filter(|_| self.is_silent()) {
@@ -142,7 +143,7 @@ impl<'d> DumpPair<'d> {
         Ok(found)
     }
 
-    /// Returns the positions of a site that both have read; `None` if there are none.
+    /// Returns the positions of a site that both dumps read. `None` if there are none.
     fn positions(&self, held: &ComparedDump, site: Site) -> Option<Range<usize>> {
         let positions = held.positions(site);
         match is_of_a_pass(site) {
@@ -162,7 +163,8 @@ impl<'d> DumpPair<'d> {
         DumpSite { held, site, positions: positions.clone(), pairing, temperature }
     }
 
-    /// `None` where the two cannot be compared because their passes are cut differently.
+    /// Compares a site of the candidate. `None` if the site cannot be compared because the two dumps split
+    /// the tokens into different passes.
     fn of_candidate(&self, site: Site, positions: Range<usize>) -> Result<Option<SitePair>> {
         if self.is_sketched(site, &positions) {
             let found = self.of_sketches(site, &positions)?;
@@ -246,9 +248,9 @@ impl<'d> DumpPair<'d> {
         Ok(Some(SitePair { site, positions, found: Ok(found) }))
     }
 
-    /// Returns the result for a site that both dumps record but that has no common values; `None` if the site
-    /// is skipped. A site is skipped if no pass of the other dump ends at the same position, or if the other
-    /// dump records only the last row of logits, which is compared separately.
+    /// Returns the result for a site that both dumps record without common values. `None` if the site is
+    /// skipped. It is skipped if no pass of the other dump ends at the same position. It is also skipped if
+    /// the other dump records only the last row of logits, which is compared separately.
     fn absent(&self, site: Site, positions: Range<usize>, absent: MissingValues) -> Option<SitePair> {
         let has_rows = axis(site.point, TapAxis::Token).or(axis(site.point, TapAxis::Key)).is_some();
         let last = Site { point: Point::LastLogits, ..site };
@@ -262,7 +264,7 @@ impl<'d> DumpPair<'d> {
         Some(SitePair { site, positions, found: Err(what) })
     }
 
-    /// Returns true if one pass of the reference reads exactly these positions.
+    /// Returns true if a pass of the reference covers exactly these positions.
     fn ends_alike(&self, positions: &Range<usize>) -> bool {
         self.reference.passes().iter().any(|pass| (pass.position..pass.end()) == *positions)
     }
@@ -282,8 +284,8 @@ impl<'d> DumpPair<'d> {
         Ok(candidate.and_then(|candidate| Ok(RankPair { candidate, reference: reference?, rows, grain })))
     }
 
-    /// Returns the largest margin between the top tokens that only one side lists and the lowest token that
-    /// it lists.
+    /// Returns the largest margin by which a side prefers a top token that the other side does not list to
+    /// its own lowest listed token.
     ///
     /// # Errors
     /// If an array is damaged.
@@ -294,12 +296,12 @@ impl<'d> DumpPair<'d> {
         Ok(self.ranks(paired.site, &paired.positions)?.ok().map(|ranks| ranks.margin()))
     }
 
-    /// Returns the errors of a uniform distribution instead of the candidate's.
+    /// Returns the errors that a uniform distribution would have instead of the candidate's.
     ///
     /// # Errors
     /// If an array is damaged.
     pub fn uniform(&self, site: &Site, positions: &Range<usize>) -> Result<Option<UniformErrors>> {
-        // Without a model, the number of tokens shows in the width of probabilities alone.
+        // Without a model, the vocabulary size is known only from the width of `probs`.
         if site.point != Point::Probs {
             return Ok(None);
         }
@@ -310,7 +312,7 @@ impl<'d> DumpPair<'d> {
         Ok(reference.and_then(measured))
     }
 
-    /// Returns the values of a site that belong to the same experts on both sides.
+    /// Returns the entries of a site that belong to the same experts on both sides.
     fn common_experts(&self, site: Site, positions: &Range<usize>) -> Result<CommonExperts> {
         if !site.point.is_of_chosen() {
             return Ok(CommonExperts::default());
@@ -320,8 +322,8 @@ impl<'d> DumpPair<'d> {
         Ok(both.map_or_else(CommonExperts::default, |(one, other)| CommonExperts::of(&one, &other)))
     }
 
-    /// Returns the margin by which the router logits (of the reference, else of the candidate) prefer its
-    /// experts to those of the other side.
+    /// Returns the margin by which a side's router logits prefer its own experts to the other side's. Uses the
+    /// reference's logits, or the candidate's if the reference has none.
     ///
     /// # Errors
     /// If an array is damaged.
@@ -359,8 +361,8 @@ impl<'d> DumpPair<'d> {
         [self.candidate, self.reference].into_iter().any(in_passes)
     }
 
-    /// Compares sketches, or a sketch with the sketch of the other side's values. The passes must cover the
-    /// same tokens, since a sketch cannot be split.
+    /// Compares two sketches, or a sketch with values that are sketched here. Both passes must cover the same
+    /// tokens, since a sketch cannot be split.
     fn of_sketches(&self, site: Site, positions: &Range<usize>) -> Result<Result<ArrayComparison, String>> {
         let both = [self.candidate, self.reference];
         let sites = both.map(|held| {
@@ -393,7 +395,8 @@ impl<'d> DumpPair<'d> {
         Ok(Ok(ArrayComparison::Measured(measure_sketches(&candidate, &reference, elements))))
     }
 
-    /// The sketch that a dump holds, or that of its values, of the type in which the other has sketched them.
+    /// Returns a dump's sketch of a site. If the dump has values instead, sketches them after rounding to the
+    /// other side's type.
     fn sketch(
         &self,
         held: &ComparedDump,
@@ -427,7 +430,7 @@ impl<'d> DumpPair<'d> {
         Ok(candidate.and_then(|candidate| Ok((candidate, reference?))))
     }
 
-    /// The rows that both hold, counted from the first position; `None` for all.
+    /// Returns the rows that both dumps record, counted from the first position. `None` for all rows.
     fn common_rows(&self, site: Site, positions: &Range<usize>) -> Option<Vec<usize>> {
         let held = [self.candidate, self.reference].map(|held| self.at(held, site, positions).rows_held());
         match held {
@@ -439,12 +442,13 @@ impl<'d> DumpPair<'d> {
         }
     }
 
-    /// Returns true if a manifest does not state the order of heads and the values have not shown it yet.
+    /// Returns true if a dump's order of heads is still unknown.
     fn is_silent(&self) -> bool {
         [self.candidate, self.reference].iter().any(|held| held.pairing().is_none())
     }
 
-    /// Checks both head orders: either manifest may be wrong, and a missing one can be found from the other.
+    /// Checks the order of heads of both dumps. Either manifest may be wrong, and an unknown order can be
+    /// found from the other dump.
     fn look_at_pairing(&self, site: Site, positions: &Range<usize>) -> Result<()> {
         if self.reference.pairing().or(self.candidate.pairing()).is_none() {
             return Ok(());
@@ -468,8 +472,8 @@ impl<'d> DumpPair<'d> {
         Ok(())
     }
 
-    /// Returns a message for a different number of keys, which is a finding about the cache. Other shape
-    /// differences mean another model.
+    /// Returns a message if the number of keys differs, which is a finding about the cache. Any other
+    /// difference in shape means a different model.
     fn other_length(&self, site: Site, candidate: &View, reference: &View) -> Result<Option<String>> {
         let (one, other) = (candidate.shape(), reference.shape());
         if one == other {
@@ -494,9 +498,8 @@ impl<'d> DumpPair<'d> {
         }
     }
 
-    /// Returns the entries that may be compared. Without a model the window of a layer is unknown, but hidden
-    /// keys have no weight. A score is compared if both sides give its key a weight. If only one side does,
-    /// the weights show it.
+    /// Returns the entries that can be compared. Without a model, a layer's window is unknown, but hidden
+    /// keys have no attention weight. A score is compared if both sides give its key a weight.
     fn shown(
         &self,
         site: Site,
@@ -527,13 +530,13 @@ impl<'d> DumpPair<'d> {
         }
         shown.told_by = match weights.is_empty() {
             false => MaskEvidence::Weights(weights),
-            // What a mask has made minus infinity on one side may be anything on the other.
+            // A score that a mask set to minus infinity on one side may have any value on the other side.
             true => MaskEvidence::Scores([candidate.clone(), reference.clone()]),
         };
         Ok(shown)
     }
 
-    /// The weights of attention around a site, where a dump holds them.
+    /// Returns the attention weights of a site's layer and pass, if recorded.
     fn weights(
         &self,
         held: &ComparedDump<'d>,
@@ -544,8 +547,8 @@ impl<'d> DumpPair<'d> {
         if at.lacking().is_none() && at.rows_held().is_none() { Ok(at.values()?.ok()) } else { Ok(None) }
     }
 
-    /// Cuts the longer of two caches to the latest keys, if the attention weights show that the other keys
-    /// are hidden. A layer with a sliding window may drop such keys.
+    /// Cuts the longer of two caches to the latest keys if attention weights show that the other keys are
+    /// hidden. A layer with a sliding window may drop hidden keys.
     fn without_hidden_keys(
         &self,
         site: Site,
@@ -572,7 +575,7 @@ impl<'d> DumpPair<'d> {
         })
     }
 
-    /// Returns true if a dump stores passes of this site in different types or with different decimal steps.
+    /// Returns true if a dump stores this site's passes in different types or with different decimal steps.
     fn is_stored_unlike(&self, site: Site, positions: &Range<usize>) -> bool {
         let is_unlike = |held: &ComparedDump| {
             let passes = self.at(held, site, positions).passes();
@@ -603,7 +606,7 @@ impl<'d> DumpPair<'d> {
         }
     }
 
-    /// The continuations, as far as both tell them and neither has read another token before.
+    /// Compares the continuations up to the shorter one, and only while both dumps have read the same tokens.
     fn generated(&self) -> ArrayComparison {
         let [one, other] = [self.candidate, self.reference].map(|held| self.continuation(held));
         let both = one.len().min(other.len());
@@ -613,7 +616,8 @@ impl<'d> DumpPair<'d> {
         ))
     }
 
-    /// The choices from the end of the prompt on; where the two read another token, those before it.
+    /// Returns the choices after the prompt. If the two dumps read different tokens later, only the choices
+    /// before that.
     fn continuation(&self, held: &ComparedDump) -> Vec<u32> {
         let prompt = self.reference.dump.manifest.input.tokens.len();
         let parts = self.parts();
@@ -621,12 +625,12 @@ impl<'d> DumpPair<'d> {
         choices.filter(|(position, _)| position + 1 >= prompt).map(|(_, token)| token).collect()
     }
 
-    /// Returns true if the two dumps read different tokens somewhere.
+    /// Returns true if the two dumps read different tokens at some position.
     fn parts(&self) -> bool {
         [self.candidate, self.reference].iter().all(|held| held.read_tokens().len() > self.common)
     }
 
-    /// Returns a note on the generated tokens that only one side has.
+    /// Returns a note if one side has more generated tokens.
     pub fn untold(&self) -> Option<String> {
         let [one, other] = [self.candidate, self.reference].map(|held| self.continuation(held).len());
         (one != other).then(|| {

@@ -1,4 +1,4 @@
-//! A tap point of a dump at given positions, wherever its passes are cut.
+//! A tap of a dump at given positions, independent of how the dump splits tokens into passes.
 
 use std::ops::Range;
 
@@ -11,42 +11,42 @@ use crate::error::Result;
 use crate::tensor::RopePairing;
 use crate::view::View;
 
-/// The temperature of the probabilities after the last of these positions.
+/// Returns the temperature of the pass that ends with these positions.
 pub(super) fn temperature_at(held: &ComparedDump, positions: &Range<usize>) -> f32 {
     let pass = Pass::ending(held.passes(), positions.end);
     pass.and_then(|pass| held.passes()[pass].temperature).unwrap_or(1.0)
 }
 
-/// A tap point of a dump at given positions, wherever the dump's passes are cut.
+/// A tap of a dump at given positions, which may belong to several passes.
 pub(super) struct DumpSite<'p, 'd> {
     pub(super) held: &'p ComparedDump<'d>,
     pub(super) site: Site,
     pub(super) positions: Range<usize>,
     pub(super) pairing: Option<RopePairing>,
-    /// Temperature of the site's pass.
+    /// Temperature of the pass that ends with the positions.
     pub(super) temperature: f32,
 }
 
-/// Reasons for missing values at a site although the dump has the site.
+/// Reasons for missing values although the dump records the site.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum MissingValues {
-    /// No pass ends at these positions, so a value that a pass has once belongs to other tokens.
+    /// No pass ends at these positions. Values that exist once per pass therefore belong to other tokens.
     Elsewhere,
-    /// In words: what its passes hold cannot be put together.
+    /// The values of several passes cannot be combined. The text is the error message.
     Unlike(String),
 }
 
-/// The values of a site, or the reason why there are none.
+/// The values of a site, or the reason why they are missing.
 pub(super) type SiteValues = std::result::Result<View<'static>, MissingValues>;
 
-/// The index of the largest, the lowest of equals; `None` where one is no number.
+/// Returns the index of the largest logit, the first if several are equal. `None` if a logit is NaN.
 fn largest(logits: &[f64]) -> Option<f64> {
     let best = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let is_known = !logits.iter().any(|logit| logit.is_nan());
     logits.iter().position(|&logit| is_known && logit == best).map(|index| index as f64)
 }
 
-/// softmax, in f64.
+/// Computes the softmax in f64.
 fn softmax(logits: &[f64]) -> Vec<f64> {
     let best = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = logits.iter().map(|logit| (logit - best).exp()).collect();
@@ -55,8 +55,9 @@ fn softmax(logits: &[f64]) -> Vec<f64> {
 }
 
 impl DumpSite<'_, '_> {
-    /// The passes that hold the positions between them: all they overlap for what has a row per token, the first
-    /// that reaches them for a cache, the one that ends with them for what a pass has once.
+    /// Returns the passes whose values cover the positions. For values with one row per token: every
+    /// overlapping pass. For a cache: the first pass that reaches the last position. For values that exist
+    /// once per pass: the pass that ends there.
     pub(super) fn passes(&self) -> Vec<usize> {
         let Range { start, end } = self.positions;
         let passes = self.held.passes();
@@ -70,11 +71,11 @@ impl DumpSite<'_, '_> {
         }
     }
 
-    /// Returns a message about what the dump does not record here, if anything.
+    /// Returns a message about missing values at these positions, if any.
     pub(super) fn lacking(&self) -> Option<String> {
         let path = self.held.dump.path.display();
         if self.held.tells_by_reading && self.site.point == Point::Argmax {
-            return None; // of the last token that was read, reading tells no choice
+            return None; // tokens that were read do not show the choice after the last one
         }
         if !is_of_a_pass(self.site) {
             return (!self.held.holds(self.site)).then(|| format!("{}: not in {path}", self.site));
@@ -85,7 +86,7 @@ impl DumpSite<'_, '_> {
         Some(format!("{missing}: not in {path}"))
     }
 
-    /// Returns the rows that the dump records, counted from the first position; `None` for all.
+    /// Returns the recorded rows, counted from the first position. `None` if all rows are recorded.
     pub(super) fn rows_held(&self) -> Option<Vec<usize>> {
         let passes = self.passes();
         let held_rows = |pass: &usize| self.held.dump.held_rows(Site { pass: Some(*pass), ..self.site });
@@ -99,7 +100,7 @@ impl DumpSite<'_, '_> {
         Some(positions.map(|position| position - self.positions.start).collect())
     }
 
-    /// Logits after a token are known, too, where those of every position are.
+    /// Returns true if the values are recorded or can be derived. `last_logits` can be taken from `logits`.
     fn holds(&self, site: Site) -> bool {
         self.held.holds(site)
             || self.held.dump.sketches(site)
@@ -107,7 +108,7 @@ impl DumpSite<'_, '_> {
             || site.point == Point::LastLogits && self.held.holds(Site { point: Point::Logits, ..site })
     }
 
-    /// The values. What is lacking was looked at before.
+    /// Returns the values. The caller has already checked for missing values.
     pub(super) fn values(&self) -> Result<SiteValues> {
         let whole = match self.site.point.axes() {
             [TapAxis::Token, ..] => return self.rows(0),
@@ -116,7 +117,7 @@ impl DumpSite<'_, '_> {
                 let read = self.passes().first().map_or(0, |&pass| self.held.passes()[pass].end());
                 let keys = values.shape()[0];
                 match read.checked_sub(keys) {
-                    None => values, // more than were read: told, not compared
+                    None => values, // more keys than tokens read: reported, not compared
                     Some(dropped) => values.slice(0, 0..self.positions.end.saturating_sub(dropped)),
                 }
             }),
@@ -125,7 +126,7 @@ impl DumpSite<'_, '_> {
         Ok(whole.ok_or(MissingValues::Elsewhere))
     }
 
-    /// Returns the number of valid entries in each row. Passes may list different numbers of top tokens.
+    /// Returns the number of listed entries in each row. Passes may list different numbers of top tokens.
     pub(super) fn widths(&self) -> Result<Vec<usize>> {
         let mut widths = vec![0; self.positions.len()];
         for index in self.passes() {
@@ -137,13 +138,13 @@ impl DumpSite<'_, '_> {
         Ok(widths)
     }
 
-    /// Returns the range of the positions that a pass reads.
+    /// Returns the range of the positions that belong to a pass.
     fn overlap(&self, pass: usize) -> Range<usize> {
         let pass = &self.held.passes()[pass];
         self.positions.start.max(pass.position)..self.positions.end.min(pass.end())
     }
 
-    /// Values of a pass of the dump; zeros for rows that it has not.
+    /// Returns the values of a pass, with zeros for rows that are not recorded.
     fn of_pass(&self, pass: usize) -> Result<Option<View<'static>>> {
         let site = Site { pass: Some(pass), ..self.site };
         let values = self.held.values(site, self.pairing)?;
@@ -160,13 +161,13 @@ impl DumpSite<'_, '_> {
         Ok(values.map(whole))
     }
 
-    /// Returns the values of the first pass that records them.
+    /// Returns the values of the first pass, if recorded.
     fn first(&self) -> Result<Option<View<'static>>> {
         self.passes().first().map_or(Ok(None), |&pass| self.of_pass(pass))
     }
 
-    /// Returns the values after the last position. If no pass ends there, choices and logits may still be
-    /// known.
+    /// Returns the value after the last position. If no pass ends there, choices and logits may still be
+    /// derived from other taps.
     fn once(&self) -> Result<Option<View<'static>>> {
         let position = self.positions.end - 1;
         if let Some(values) = self.first()? {
@@ -193,8 +194,8 @@ impl DumpSite<'_, '_> {
         }
     }
 
-    /// Returns one row per token, in the order of positions, with `outer` axes before the token axis. Rows
-    /// with fewer top tokens are padded with zeros.
+    /// Returns one row per token in the order of positions. The array has `outer` axes before the token axis.
+    /// Rows with fewer top tokens are padded with zeros.
     fn rows(&self, outer: usize) -> Result<SiteValues> {
         let mut parts = Vec::new();
         for index in self.passes() {
@@ -204,8 +205,8 @@ impl DumpSite<'_, '_> {
             let foreign = outer == 1 && part.width() != pass.end();
             parts.push(match outer {
                 0 => part,
-                _ if foreign => return Ok(Ok(part)), // of another number of keys: told, not compared
-                // What is filled is in the future and never compared.
+                _ if foreign => return Ok(Ok(part)), // another number of keys: reported, not compared
+                // The padding belongs to later positions, which are never compared.
                 _ => part.with_width(self.positions.end),
             });
         }

@@ -1,38 +1,40 @@
-//! The errors of a site against those of perturbed runs, as distributions: by the size of the values, by row, and as probabilities.
+//! Tests whether the errors of a site are larger than in perturbed runs. Compares whole distributions: by
+//! size of the values, by row, and as probabilities.
 //!
-//! The largest error in units of a value's own size cannot see that the two leading logits of every row are exchanged: both are
-//! large. So each statistic of the errors is bounded by the same statistic of the perturbed runs, and the worst ratio decides.
+//! The largest error relative to a value's size misses some faults: if two large logits are swapped, the
+//! relative error stays small. Each statistic is therefore compared with the same statistic of the perturbed
+//! runs. The worst ratio decides.
 
 use crate::measure::{Distribution, SizeClass, larger};
 
-/// Largest ratio that rounding explains: the error of one more run over the largest error of a few perturbed runs.
+/// Largest ratio that rounding explains: the error over the largest error of a few perturbed runs.
 pub(super) const NEAR: f64 = 2.0;
 
-/// Ratio from which rounding cannot explain an error: the error over the largest error of a few perturbed runs. A Gaussian
-/// practically never exceeds four times the largest of some thousand draws.
+/// Ratio from which rounding cannot explain an error: the error over the largest error of a few perturbed
+/// runs. A Gaussian practically never exceeds four times the largest of some thousand samples.
 pub(super) const FAR: f64 = 4.0;
 
-/// A statistic of errors.
+/// A statistic of a site's errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Statistic {
-    /// The largest error of values of one size.
+    /// The largest error among values of similar size.
     Largest,
-    /// The root mean square of the errors of values of one size.
+    /// The root mean square error of values of similar size.
     Size,
-    /// The root mean square of the errors of one row.
+    /// The root mean square error of one row.
     Row,
-    /// The largest KL divergence of a row of logits.
+    /// The largest KL divergence among rows of logits.
     Divergence,
-    /// The mean KL divergence of the rows of logits.
+    /// The mean KL divergence of rows of logits.
     MeanDivergence,
-    /// The lead of another likeliest token.
+    /// The margin by which a side prefers its most likely token to the other side's.
     Lead,
-    /// A factor that all values have in common.
+    /// A common factor between the two sides' values.
     Scale,
 }
 
 impl Statistic {
-    /// Every statistic.
+    /// All statistics.
     pub const ALL: [Self; 7] = [
         Self::Largest,
         Self::Size,
@@ -43,7 +45,7 @@ impl Statistic {
         Self::Scale,
     ];
 
-    /// The word in reports.
+    /// Returns the statistic's name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Largest => "largest",
@@ -56,7 +58,7 @@ impl Statistic {
         }
     }
 
-    /// The phrase in messages.
+    /// Returns the statistic's phrase in messages.
     fn phrase(self) -> &'static str {
         match self {
             Self::Largest => "the largest error among values of similar size, relative to the row's RMS,",
@@ -70,21 +72,22 @@ impl Statistic {
     }
 }
 
-/// The statistic of a site's errors that exceeds rounding most.
+/// The statistic that exceeds its value in perturbed runs the most.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Excess {
-    /// The statistic.
+    /// The statistic with the largest ratio.
     pub statistic: Statistic,
-    /// Its value for the errors of the site.
+    /// The statistic of the site's errors.
     pub error: f64,
-    /// Its value for the perturbed runs.
+    /// The statistic of the perturbed runs.
     pub noise: f64,
-    /// The error in units of the largest that one more run may be expected to have: up to 1 rounding explains it, from
-    /// [`Excess::FAR`] on it does not.
+    /// The error relative to the largest error expected in one more perturbed run. Up to 1, rounding explains
+    /// the error; from [`Excess::FAR`] on, it does not.
     pub ratio: f64,
 }
 
-/// Minimum number of values in a class, over all runs. A smaller class is merged with its neighbours: its largest error is chance.
+/// Minimum number of values in a size class, over all runs. Smaller classes are merged with their neighbours,
+/// because the largest of few errors depends on chance.
 const FEW_VALUES: usize = 4096;
 /// Minimum number of values for a meaningful root mean square.
 const FEW_ERRORS: usize = 64;
@@ -92,14 +95,16 @@ const FEW_ERRORS: usize = 64;
 const FEW_ROWS: usize = 8;
 /// Number of rows, over all runs, below which the largest divergence depends on chance and its limit is doubled.
 const FEW_DIVERGENCES: usize = 32;
-/// KL divergences grow with the square of the errors; twice that of the perturbed runs is the most that passes.
+/// Factor on the perturbed runs' KL divergence that still passes. KL divergences grow with the square of the
+/// errors.
 const TIMES_DIVERGENCE: f64 = 2.0;
 
 impl Excess {
-    /// From this ratio on no rounding explains an error.
+    /// Ratio from which no rounding explains an error.
     pub const FAR: f64 = FAR / NEAR;
 
-    /// Compares the errors of a site with those of the perturbed runs: there, and at the same tap and layer in all passes.
+    /// Compares the errors of a site with the perturbed runs' errors at the site, and at the same tap and
+    /// layer in all passes.
     pub fn of(errors: &Distribution, noise: &PerturbedErrors, all_passes: &PerturbedErrors) -> Option<Self> {
         let all = [
             of_classes(errors, &all_passes.distribution),
@@ -117,12 +122,13 @@ impl Excess {
         Self { statistic, error, noise: allowed, ratio }
     }
 
-    /// Compares an error with the expected result of one more perturbed run.
+    /// Compares a statistic with its expected value in one more perturbed run.
     fn near(statistic: Statistic, error: f64, noise: f64) -> Self {
         Self { noise, ..Self::new(statistic, error, NEAR * noise) }
     }
 
-    /// A divergence against the largest that passes.
+    /// Compares a KL divergence with `times` that of the perturbed runs. The ratio is a square root, since
+    /// divergences grow with the square of errors.
     fn divergence(statistic: Statistic, error: f64, noise: f64, times: f64) -> Self {
         let found = Self::new(statistic, error, times * noise);
         Self { noise, ratio: found.ratio.sqrt(), ..found }
@@ -139,12 +145,13 @@ impl Excess {
     }
 }
 
-/// Errors of the perturbed runs.
+/// The errors of the perturbed runs at one site.
 #[derive(Clone, Debug, Default)]
 pub struct PerturbedErrors {
-    /// Classes pool the values of all runs; every other figure is the largest of any run.
+    /// The distribution. Size classes contain the values of all runs; every other statistic is its maximum
+    /// over the runs.
     pub distribution: Distribution,
-    /// The largest error.
+    /// The largest absolute error.
     pub max_abs: f64,
     /// The number of runs.
     pub runs: usize,
@@ -179,7 +186,7 @@ fn keep_largest(all: &mut Vec<f64>, of_run: &[f64]) {
     all.iter_mut().zip(of_run).for_each(|(all, of_run)| *all = larger(*all, *of_run));
 }
 
-/// The worst class of values of like size.
+/// Returns the worst class of values of similar size.
 fn of_classes(errors: &Distribution, noise: &Distribution) -> Option<Excess> {
     let classes = errors.classes.iter().enumerate().filter(|(_, class)| class.count > 0);
     let of_class = classes.flat_map(|(at, class)| {
@@ -191,7 +198,7 @@ fn of_classes(errors: &Distribution, noise: &Distribution) -> Option<Excess> {
     worst(of_class.flatten())
 }
 
-/// The values of a class, with those of its neighbours where they are few.
+/// Returns a class of values, merged with its neighbours if it has few values.
 fn with_neighbours(classes: &[SizeClass], at: usize) -> SizeClass {
     let around = |reach: usize| {
         let range = at.saturating_sub(reach)..classes.len().min(at + reach + 1);
@@ -201,8 +208,8 @@ fn with_neighbours(classes: &[SizeClass], at: usize) -> SizeClass {
     found.unwrap_or_else(|| around(classes.len()))
 }
 
-/// Returns the worst row. A row may have the noise of all rows, since a few runs may leave it unchanged by
-/// chance.
+/// Returns the worst row. A row is also compared with the noise of all rows, since a few runs may leave it
+/// unchanged by chance.
 fn of_rows(errors: &Distribution, noise: &PerturbedErrors, all: &PerturbedErrors) -> Option<Excess> {
     let typical = root_mean_square(&all.distribution.rows);
     let of_row = |(at, error): (usize, &f64)| {
@@ -230,8 +237,8 @@ fn of_means(errors: &Distribution, noise: &PerturbedErrors, all: &PerturbedError
     })
 }
 
-/// Returns the factor common to all values. Independent errors of n rows cause a factor of about their own
-/// size over √n.
+/// Tests the common factor of all values. Independent errors of n rows cause a factor of about their own size
+/// over √n.
 fn of_scale(errors: &Distribution, noise: &PerturbedErrors, all: &PerturbedErrors) -> Option<Excess> {
     let classes = noise.distribution.classes.iter().fold(SizeClass::default(), |all, class| all.and(*class));
     let rows = errors.rows.len();
@@ -244,7 +251,7 @@ fn root_mean_square(of: &[f64]) -> f64 {
     (of.iter().map(|x| x * x).sum::<f64>() / of.len().max(1) as f64).sqrt()
 }
 
-/// The largest ratio; NaN is larger than any number.
+/// Returns the largest ratio. NaN counts as the largest.
 fn worst(all: impl Iterator<Item = Excess>) -> Option<Excess> {
     all.reduce(|a, b| if a.ratio.is_nan() || a.ratio >= b.ratio { a } else { b })
 }

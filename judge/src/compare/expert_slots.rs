@@ -1,5 +1,5 @@
-//! Experts that tokens have chosen. Engines tell the same ones in different orders: whatever has an entry for each is read in
-//! the order of their numbers.
+//! Values per chosen expert, such as expert weights. Engines list the chosen experts in different orders. The
+//! values are therefore sorted by expert number.
 
 use std::collections::HashSet;
 
@@ -10,26 +10,26 @@ use crate::error::{Error, Result};
 use crate::measure::{ColumnSelection, Measurement, measure_placed};
 use crate::view::View;
 
-/// Message for values of unknown experts.
+/// Error message for values whose experts are not recorded.
 pub const UNKNOWN_EXPERTS: &str = "the dump has no \"experts\" here, so the experts that these values belong to are unknown; record \
         \"experts\"";
 
-/// Returns the site with the expert numbers of a site.
+/// Returns the site that records the expert numbers for a site.
 fn experts_of(site: Site) -> Site {
     Site { point: Point::Experts, ..site }
 }
 
-/// Returns true if a dump records the experts that a site belongs to.
+/// Returns true if a dump records the experts of a site.
 pub fn are_known(dump: &Dump, site: Site) -> bool {
     let experts = experts_of(site);
     let is_whole = dump.holds(experts) && dump.held_rows(site).is_none();
     is_whole || (dump.row(experts).is_some() && dump.held_rows(experts) == dump.held_rows(site))
 }
 
-/// Returns the values of a site in the order of expert numbers; unchanged if these are unknown.
+/// Returns the values of a site sorted by expert number. Unchanged if the numbers are unknown.
 ///
 /// # Errors
-/// If the numbers cannot be read, or are of other tokens or another number of experts.
+/// If the numbers cannot be read, or cover other tokens or another number of experts.
 pub fn in_order<'v>(dump: &Dump, site: Site, view: View<'v>) -> Result<View<'v>> {
     Ok(match order_of(dump, site, view.shape())? {
         Some(order) => {
@@ -40,7 +40,8 @@ pub fn in_order<'v>(dump: &Dump, site: Site, view: View<'v>) -> Result<View<'v>>
     })
 }
 
-/// Returns the order of a dump's entries by expert; `None` if they are in order or their experts are unknown.
+/// Returns the order that sorts a dump's entries by expert number. `None` if they are sorted already or the
+/// experts are unknown.
 ///
 /// # Errors
 /// The errors of [`in_order`].
@@ -65,14 +66,14 @@ pub fn order_of(dump: &Dump, site: Site, shape: &[usize]) -> Result<Option<Vec<u
     Ok((!order.is_sorted()).then_some(order))
 }
 
-/// The order that undoes another.
+/// Returns the inverse of a permutation.
 pub fn inverse(order: &[usize]) -> Vec<usize> {
     let mut inverse = vec![0; order.len()];
     order.iter().enumerate().for_each(|(place, &from)| inverse[from] = place);
     inverse
 }
 
-/// Compares the experts that tokens have chosen, in these rows: which they are, in whatever order.
+/// Compares the sets of chosen experts in these rows, ignoring their order.
 pub fn measure_experts(candidate: &View, reference: &View, rows: &[usize]) -> Measurement {
     let (mut ours, mut theirs, mut places) = (Vec::new(), Vec::new(), Vec::new());
     let used = reference.width();
@@ -93,22 +94,22 @@ pub fn measure_experts(candidate: &View, reference: &View, rows: &[usize]) -> Me
     measure_placed(&ours, &theirs, &places)
 }
 
-/// The entries of `[T, k]` that belong to the same expert on both sides; all if unknown.
+/// Marks the entries of `[T, k]` that belong to the same expert on both sides. `None` marks all.
 #[derive(Default)]
 pub struct CommonExperts(Option<Vec<bool>>);
 
 impl CommonExperts {
-    /// Finds the experts that both sides have chosen.
+    /// Finds the entries with the same expert on both sides.
     pub fn of(one: &View, other: &View) -> Self {
         let alike: Vec<bool> =
             one.to_vec().iter().zip(other.to_vec()).map(|(one, other)| *one == other).collect();
         Self(alike.contains(&false).then_some(alike))
     }
 
-    /// Returns the common columns of a row.
+    /// Returns the columns of a row that belong to common experts.
     pub fn columns(&self, shape: &[usize], row: usize, columns: ColumnSelection) -> ColumnSelection {
         let is_seen = |alike: &Vec<bool>| match shape {
-            // Weights are divided by the sum of all.
+            // Expert weights are normalized over all chosen experts, so all of a token's experts must agree.
             &[_, used] => alike[row * used..][..used].iter().all(|alike| *alike),
             _ => alike[row],
         };

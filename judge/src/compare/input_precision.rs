@@ -8,21 +8,22 @@ use crate::tensor::Tensor;
 use crate::view::View;
 use crate::weight::DType;
 
-/// The precision of a stored value that a run continues with.
+/// The precision of a recorded value that a run continues with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputPrecision {
-    /// The value that the dump's engine computed with.
+    /// The value with which the dump's engine computed.
     Given,
-    /// More digits than runs here have.
+    /// An f64 value, more precise than the f32 values of our runs.
     Double,
-    /// All that round to them in the type in which they are stored.
+    /// Any value that rounds to the recorded one in the stored type.
     Stored(DType),
-    /// The dump's engine went on with them, in a type in which products with a scale may be rounded.
+    /// The dump's engine continued with the stored 8-bit value. Its product with the scale may be rounded to
+    /// this type.
     Scaled(DType),
 }
 
 impl InputPrecision {
-    /// Returns the meaning for a dump whose operations round to `computed`.
+    /// Returns the precision of a site in a dump whose operations round to `computed`.
     pub fn of(held: &ComparedDump, site: Site, computed: DType) -> Self {
         let Some(dtype) = held.stored(site) else { return InputPrecision::Given };
         match coarser(dtype, computed) {
@@ -34,7 +35,7 @@ impl InputPrecision {
         }
     }
 
-    /// Returns true if only the stored value itself is meant.
+    /// Returns true if the engine's value equals the recorded one exactly.
     pub fn is_exact(self) -> bool {
         matches!(self, InputPrecision::Given | InputPrecision::Double)
     }
@@ -48,14 +49,14 @@ impl InputPrecision {
         }
     }
 
-    /// Makes a tensor near the dump's values that knows the meaning of each value.
+    /// Makes a tensor of the dump's values in which each value has its precision.
     pub fn about(self, tensor: Tensor, dumped: &View) -> Tensor {
         if self == InputPrecision::Given {
             return tensor;
         }
         let (values, scales) = (dumped.to_vec(), dumped.scales().map(View::to_vec));
         let scale = |flat: usize| scales.as_ref().map_or(1.0, |scales| scales[flat]);
-        // What runs here go on with is an f32: at the edge, up to half a step of that beyond it.
+        // Our runs continue with f32 values, which adds up to half an f32 step.
         let beyond = |value: f64| half_step(Some(DType::F32), value, 1.0);
         exact::within(tensor, |flat| {
             (values[flat], self.radius(values[flat], scale(flat)) + beyond(values[flat]))

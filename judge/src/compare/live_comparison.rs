@@ -1,4 +1,5 @@
-//! A running engine against a dump: a tap that measures as values come, and may continue with the dump's.
+//! Comparison of a running engine with a dump: a tap that measures each value and may replace it by the
+//! dump's.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -31,31 +32,32 @@ use crate::tensor::{RopePairing, Tensor};
 use crate::view::View;
 use crate::weight::DType;
 
-/// Maximum number of values kept for computing operations again. With inputs, each takes some tens of bytes.
+/// Maximum number of values kept for computing operations again. Each value takes some tens of bytes,
+/// including inputs.
 const MOST_KEPT: usize = 1 << 24;
 
-/// Properties of our engine that a comparison needs.
+/// Properties of our engine that a comparison uses.
 #[derive(Clone, Debug)]
 pub struct EngineProperties {
-    /// The pairs of head values that rotate together.
+    /// The pairs of head values that RoPE rotates together.
     pub pairing: Option<RopePairing>,
-    /// Number of latest positions that each layer sees.
+    /// Sliding window of each layer: the number of latest positions it sees. `None` for all positions.
     pub windows: Vec<Option<usize>>,
     /// Type to which operations round their results.
     pub computed: DType,
-    /// Type of products and of values computed only from products.
+    /// Type of matrix products and of values computed only from them.
     pub products: DType,
     /// Type of the KV cache.
     pub cache: DType,
 }
 
 impl EngineProperties {
-    /// Returns the number of latest positions that the site's layer sees; `None` for all.
+    /// Returns the sliding window of a site's layer. `None` if the layer sees all positions.
     pub fn window(&self, site: Site) -> Option<usize> {
         site.layer.and_then(|layer| self.windows.get(layer).copied().flatten())
     }
 
-    /// The type that the values of a tap point have steps of.
+    /// Returns the type to which the values of a tap are rounded.
     pub fn computed_at(&self, point: Point) -> DType {
         match point {
             _ if point.is_of_products() || point == Point::AttnScores => self.products,
@@ -65,7 +67,7 @@ impl EngineProperties {
     }
 }
 
-/// A tap that compares every value with the dump's and stores only the measurements.
+/// A tap that compares every value with the dump's and keeps only the measurements.
 #[derive(Debug)]
 pub struct LiveComparison<'d> {
     held: &'d ComparedDump<'d>,
@@ -73,9 +75,9 @@ pub struct LiveComparison<'d> {
     selection: &'d Selection,
     engine: &'d EngineProperties,
     go_on: ContinuationValues,
-    /// Visited sites with their results.
+    /// Visited sites with their results, if compared.
     found: Vec<(Site, Option<ArrayComparison>)>,
-    /// The tokens of the vocabulary.
+    /// The number of tokens in the vocabulary.
     vocabulary: usize,
     /// The engine's latest row of logits.
     logits: Vec<f32>,
@@ -83,15 +85,15 @@ pub struct LiveComparison<'d> {
     read_on: Vec<DraftToken>,
     routers: Routers,
     preferences: HashMap<Site, Preference>,
-    /// The engine's ranking of the ids that the dump lists, by pass.
+    /// Our engine's ranking of the ids that the dump lists, by pass.
     ranked: HashMap<usize, TopIds>,
-    /// Set if operations are evaluated exactly. True if the dump's engine may round differently than its
-    /// profile states.
+    /// `None` if operations are not evaluated exactly. `Some(true)` if the dump's engine may round
+    /// differently than its profile states.
     may_differ: Option<bool>,
     explained: HashMap<Site, RoundingEvaluation>,
     uniform: HashMap<Site, UniformErrors>,
     unexplained: Vec<UnexplainedOperation>,
-    /// The sites whose errors are measured as distributions, if any are.
+    /// The sites at which the distribution of errors is measured, if any.
     distributed: Option<&'d HashSet<Site>>,
     distributions: HashMap<Site, Distribution>,
     error: Option<Error>,
@@ -100,28 +102,29 @@ pub struct LiveComparison<'d> {
 /// The results of a live comparison.
 #[derive(Debug, Default)]
 pub struct LiveResults {
-    /// Visited sites in data-flow order, with their results.
+    /// Visited sites in data-flow order, with their results if compared.
     pub found: Vec<(Site, Option<ArrayComparison>)>,
-    /// By pass, where the engine chose another token than the dump: how much its own logits prefer that.
+    /// Margin by which our logits prefer our choice to the dump's, by pass.
     pub margins: HashMap<usize, f64>,
-    /// By pass, the token that the engine would not have read there.
+    /// Draft tokens for which our engine prefers another token.
     pub read_on: Vec<DraftToken>,
-    /// By pass, how much the engine prefers likely tokens that the dump does not name to those that it names.
+    /// Margin by which our engine prefers top tokens that the dump does not list to those that it lists, by
+    /// pass.
     pub rank_margins: HashMap<usize, f64>,
-    /// Confidence of each choice of experts.
+    /// The preference of our router for its choice of experts, by site.
     pub preferences: HashMap<Site, Preference>,
-    /// Evaluation by rounding of each site.
+    /// Rounding evaluation of each evaluated site.
     pub explained: HashMap<Site, RoundingEvaluation>,
-    /// Errors of a uniform distribution instead of the dump's.
+    /// Errors that a uniform distribution would have instead of the dump's.
     pub uniform: HashMap<Site, UniformErrors>,
-    /// Stages of the dump's engine that it does not explain.
+    /// Operations of the dump's engine that rounding does not explain.
     pub unexplained: Vec<UnexplainedOperation>,
-    /// The distributions of errors, where they were asked for.
+    /// The distributions of errors at the requested sites.
     pub distributions: HashMap<Site, Distribution>,
 }
 
 impl<'d> LiveComparison<'d> {
-    /// Compares with the dump's values, converted to the engine's head order.
+    /// Makes a comparison with the dump's values, converted to our engine's order of heads.
     pub fn new(
         held: &'d ComparedDump<'d>,
         role: Role,
@@ -154,12 +157,12 @@ impl<'d> LiveComparison<'d> {
         }
     }
 
-    /// Also measures the distribution of the errors at these sites.
+    /// Also measures the distribution of errors at these sites.
     pub fn distributing(self, sites: &'d HashSet<Site>) -> Self {
         Self { distributed: Some(sites), ..self }
     }
 
-    /// Also evaluates each operation exactly; needs a run of traced numerics. `may_differ` is true if the
+    /// Also evaluates each operation exactly. The run must use traced numerics. `may_differ` is true if the
     /// dump's engine may round differently than its profile states.
     pub fn evaluating(self, may_differ: bool) -> Self {
         Self { may_differ: Some(may_differ), ..self }
@@ -177,7 +180,7 @@ impl<'d> LiveComparison<'d> {
     pub fn finish(self) -> Result<LiveResults> {
         let Self { mut found, margins, read_on, ranked, preferences, explained, uniform, .. } = self;
         let (mut unexplained, distributions) = (self.unexplained, self.distributions);
-        // Passes may have gone through the layers together.
+        // The run may interleave the layers of several passes.
         found.sort_by_key(|(site, _)| site.flow_order());
         unexplained.sort_by_key(|one| one.site.flow_order());
         let rank_margins = ranked.into_iter().map(|(pass, ranked)| (pass, ranked.margin)).collect();
@@ -195,7 +198,7 @@ impl<'d> LiveComparison<'d> {
         self.error.map_or(Ok(compared), Err)
     }
 
-    /// Measures `own`. Returns the replacement value, if any.
+    /// Compares `own` with the dump. Returns the value that replaces `own` in the run, if any.
     fn compare(&mut self, site: Site, own: &Tensor) -> Result<Option<Tensor>> {
         self.remember_choice(site, own);
         let included = self.selection.takes(site, &self.held.positions(site));
@@ -205,7 +208,7 @@ impl<'d> LiveComparison<'d> {
             return Ok(None);
         }
         let rows = self.held.dump.held_rows(site);
-        // Of experts, those of other rows are ours.
+        // For expert choices, rows that the dump lacks are filled with ours.
         let is_whole = rows.is_none() && self.held.dump.starts_at(site) || site.point == Point::Experts;
         let replaces = self.go_on.replaces(site.point) && is_whole;
         let wanted = (self.held.holds(site) || rows.is_some()) && (included || replaces);
@@ -288,7 +291,7 @@ impl<'d> LiveComparison<'d> {
         Ok(replacement)
     }
 
-    /// Stores the confidence of a choice relative to the dump's.
+    /// Stores the margin by which our router prefers its experts to the dump's.
     fn compare_experts(&mut self, site: Site, traced: &Tensor, dumped: &View) -> Result<()> {
         let experts = self.routers.experts(site).unwrap_or(0);
         let is_none = |number: &f64| !(0.0..experts as f64).contains(number);
@@ -304,7 +307,8 @@ impl<'d> LiveComparison<'d> {
         Ok(())
     }
 
-    /// Compares sketches: of values in the dump's order of heads and of the type in which it had them.
+    /// Compares sketches. Our values are first converted to the dump's order of heads and rounded to its
+    /// type.
     fn sketched(&self, site: Site, own: &Tensor) -> Result<ArrayComparison> {
         let (own, held) = (View::from(own), self.held);
         let row = held.dump.row(site).expect("the dump has a sketch there");
@@ -339,7 +343,8 @@ impl<'d> LiveComparison<'d> {
         Ok(ArrayComparison::Measured(measure_sketches(&candidate, &reference, own.len())))
     }
 
-    /// Evaluates whether rounding explains both sides. Values that the dump lacks are taken from our engine.
+    /// Evaluates whether rounding explains both sides. Rows that the dump lacks are filled with our engine's
+    /// values.
     fn evaluated(
         &mut self,
         site: Site,
@@ -378,7 +383,7 @@ impl<'d> LiveComparison<'d> {
         Some((RoundingEvaluation::new(judged, self.role, own.shape()), beyond))
     }
 
-    /// Returns the errors of a uniform distribution instead of the dump's.
+    /// Returns the errors that a uniform distribution would have instead of the dump's.
     fn of_uniform(&self, site: Site, traced: &Tensor, own: &View) -> Option<UniformErrors> {
         let values = UniformErrors::values(site, own, self.vocabulary)?;
         let compared = exact::ResultPair {
@@ -393,7 +398,8 @@ impl<'d> LiveComparison<'d> {
         Some(UniformErrors::measured(&values, own, is_explained))
     }
 
-    /// Returns the ids that the dump lists for the pass of these logits, and their ranking. Measures nothing.
+    /// Returns the ids that the dump lists for these logits and stores our ranking of them. Does not compare
+    /// values.
     pub fn named(&mut self, site: Site, logits: &Tensor) -> Option<ListedIds> {
         if self.error.is_some() || site.pass.is_none_or(|pass| pass >= self.held.passes().len()) {
             return None;
@@ -405,12 +411,12 @@ impl<'d> LiveComparison<'d> {
         Some(named)
     }
 
-    /// Our engine's likeliest tokens, where the dump names its own of that pass.
+    /// Returns our engine's top tokens of a pass, if the dump lists its own.
     pub fn own_ids(&self, pass: Option<usize>) -> Option<Tensor> {
         self.ranked.get(&pass?).map(|ranked| ranked.own.clone())
     }
 
-    /// Compares the predictions of both sides after each position, for log-probabilities and for logits that
+    /// Compares the predictions of both sides at each position: for log-probabilities, and for logits that
     /// differ.
     fn agreement(&self, site: Site, own: &View, dumped: &View, is_identical: bool) -> Option<Agreement> {
         if site.point == Point::Logits && !is_identical {
@@ -440,13 +446,14 @@ impl<'d> LiveComparison<'d> {
         self.held.dump.held_rows(site).map_or_else(|| all().collect(), <[usize]>::to_vec)
     }
 
-    /// Returns true if another operation with this many values may be kept; the first always may.
+    /// Returns true if an operation with this many values can be kept. The first one is always kept.
     fn has_room_for(&self, values: usize) -> bool {
         let kept: usize = self.unexplained.iter().map(|one| one.theirs.len()).sum();
         kept == 0 || kept + values <= MOST_KEPT
     }
 
-    /// Returns the dump's values in the head order that they have shown.
+    /// Returns the dump's values in our engine's order of heads. The dump's order is checked against the
+    /// values.
     fn dumped(&self, site: Site, own: &View) -> Result<Option<View<'static>>> {
         let values = |held: &ComparedDump| held.values(site, self.engine.pairing);
         if self.engine.pairing.is_some() {
@@ -461,8 +468,8 @@ impl<'d> LiveComparison<'d> {
         if self.held.is_unaligned(site, self.engine.pairing) { Ok(None) } else { values(self.held) }
     }
 
-    /// Returns the engine's values that the dump can be compared with: all, or the latest keys if the layer's
-    /// cache need not keep more. `None` if the numbers of keys differ.
+    /// Returns our engine's values in the shape of the dump's: all, or only the latest keys if the layer's
+    /// sliding window allows a shorter cache. `None` if the numbers of keys differ for another reason.
     fn comparable<'v>(&self, site: Site, own: &View<'v>, dumped: &View) -> Result<Option<View<'v>>> {
         if own.shape() == dumped.shape() {
             return Ok(Some(own.clone()));
@@ -492,8 +499,8 @@ impl<'d> LiveComparison<'d> {
         Err(Error::dump(&self.held.dump.path, problem))
     }
 
-    /// The dump's rows of a pass, with ours between them: what it has not, nothing is found at. `None` where it has another
-    /// number of keys.
+    /// Fills rows that the dump lacks with our values, so that they show no error. `None` if the number of
+    /// keys differs.
     fn filled<'v>(
         &self,
         site: Site,
@@ -515,7 +522,7 @@ impl<'d> LiveComparison<'d> {
         VisibleKeys { first_query, first_key: dropped, window: self.engine.window(site), rows }
     }
 
-    /// Candidate and reference.
+    /// Orders the two values as candidate and reference.
     fn sides<'v>(&self, own: View<'v>, dumped: View<'v>) -> (View<'v>, View<'v>) {
         match self.role {
             Role::Candidate => (dumped, own),
@@ -523,7 +530,7 @@ impl<'d> LiveComparison<'d> {
         }
     }
 
-    /// The grain with the dump as the candidate, whatever its role.
+    /// Returns the precision of both sides' values, with the dump in the candidate's role.
     fn dumps_grain(&self, site: Site) -> ValuePrecision {
         let computed = self.engine.computed_at(site.point);
         ValuePrecision {
@@ -547,13 +554,14 @@ impl<'d> LiveComparison<'d> {
         }
     }
 
-    /// The type the dump's values were rounded to when they were stored, if they were.
+    /// Returns the type to which the dump's values were rounded when stored, if smaller than the computed
+    /// type.
     fn stored(&self, site: Site) -> Option<DType> {
         coarser(self.held.stored(site)?, self.engine.computed_at(site.point))
     }
 
-    /// The type that rounded the dump's values when they were stored: shorter than the engine's, or than that of this operation, as of
-    /// probabilities in `f32`.
+    /// Returns the type to which storing rounded the dump's values. It is smaller than the engine's type, or
+    /// than the result type of this operation (e.g. `f32` probabilities).
     fn lossy(&self, site: Site, traced: &Tensor) -> Option<Float> {
         let is_lossy =
             |stored: &Float| exact::type_of_results(traced).is_some_and(|results| stored.loses(results));
@@ -561,8 +569,9 @@ impl<'d> LiveComparison<'d> {
         self.stored(site).and_then(Float::of).or_else(of_operation)
     }
 
-    /// The dump's values where they may be looked at, as near to the engine's as what was stored allows; elsewhere they
-    /// may hold anything.
+    /// Returns the tensor with which the run continues. Visible entries come from the dump, within the
+    /// precision of its storage. Hidden entries come from our engine, since the dump may contain anything
+    /// there.
     fn replaced(
         &self,
         site: Site,
@@ -604,7 +613,7 @@ impl<'d> LiveComparison<'d> {
         }
     }
 
-    /// Stores the margin by which the engine's logits prefer its own choice to the dump's.
+    /// Stores the margin by which our logits prefer our choice to the dump's.
     fn remember_choice(&mut self, site: Site, own: &Tensor) {
         match (site.point, site.pass) {
             (Point::LastLogits, _) => self.logits = own.data().to_vec(),
@@ -631,8 +640,8 @@ impl<'d> LiveComparison<'d> {
     }
 }
 
-/// The dump's values without those of keys behind the latest position, where they are what a cache of a fixed length has there:
-/// scores that no query sees, and zeros.
+/// Removes keys after the latest position, the padding of a fixed-size cache. Keys are removed only from
+/// attention scores, or if all their values are zero.
 fn without_padding<'v>(point: Point, own: &View, dumped: View<'v>) -> View<'v> {
     let Some(along) = axis(point, TapAxis::Key).filter(|_| own.shape().len() == dumped.shape().len()) else {
         return dumped;
@@ -644,7 +653,7 @@ fn without_padding<'v>(point: Point, own: &View, dumped: View<'v>) -> View<'v> {
     if is_padded { dumped.slice(along, 0..keys) } else { dumped }
 }
 
-/// Returns `own` with its latest keys replaced by `view`; `view` alone if the shapes agree.
+/// Returns `own` with its latest keys replaced by `view`, or `view` if the shapes agree.
 fn with_latest<'v>(own: &View<'v>, point: Point, view: &View<'v>) -> View<'v> {
     let Some(along) = axis(point, TapAxis::Key).filter(|_| own.shape() != view.shape()) else {
         return view.clone();
@@ -653,12 +662,12 @@ fn with_latest<'v>(own: &View<'v>, point: Point, view: &View<'v>) -> View<'v> {
     View::joined(vec![own.clone().slice(along, 0..kept), view.clone()], along)
 }
 
-/// Returns true for rows of logits, which are compared as probabilities, too.
+/// Returns true for taps of logits, which are also compared as probabilities.
 pub fn is_of_logits(point: Point) -> bool {
     matches!(point, Point::Logits | Point::LastLogits)
 }
 
-/// Returns true if two shapes differ only in the number of experts per token.
+/// Returns true if two shapes differ only in the number of chosen experts per token.
 pub(super) fn is_of_other_number(point: Point, one: &[usize], other: &[usize]) -> bool {
     let Some(chosen) = axis(point, TapAxis::Chosen) else { return false };
     let without =

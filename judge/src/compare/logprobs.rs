@@ -1,4 +1,4 @@
-//! Log-probabilities of listed ids: the requests to our engine, and results besides errors of values.
+//! Log-probabilities of listed ids: the ids to request from our engine, and the comparison of top tokens.
 
 use crate::checkpoint::{Point, Site};
 use crate::compare::compared_dump::ComparedDump;
@@ -8,16 +8,16 @@ use crate::ops::sampling::Picks;
 use crate::tensor::Tensor;
 use crate::view::View;
 
-/// The ids that a dump lists for a pass.
+/// The token ids whose log-probabilities a dump lists for a pass.
 #[derive(Clone, Debug)]
 pub struct ListedIds {
-    /// Next tokens and top tokens, each with the site of their log-probabilities.
+    /// The next tokens and the top tokens, each with the site of its log-probabilities.
     pub picks: Vec<(Site, Picks)>,
-    /// Divisor of the logits.
+    /// Temperature: the divisor of the logits.
     pub temperature: f32,
-    /// Site of the top ids, if listed.
+    /// Site of the top ids, if the dump lists any.
     ids: Option<Site>,
-    /// The rows that it names them of.
+    /// The rows for which top ids are listed.
     rows: Vec<usize>,
 }
 
@@ -25,7 +25,7 @@ impl ListedIds {
     /// Reads the ids that a dump lists for the pass of these logits.
     ///
     /// # Errors
-    /// If an array cannot be read, or names an id that there is none of, or one twice.
+    /// If an array cannot be read, an id is outside the vocabulary, or a row lists an id twice.
     pub fn of(held: &ComparedDump, logits: Site, vocabulary: usize) -> Result<Self> {
         let at = |point| Site { point, ..logits };
         let pass = &held.passes()[logits.pass.unwrap_or(0)];
@@ -38,7 +38,7 @@ impl ListedIds {
         };
         let is_there = |site| held.dump.holds(site) || held.dump.held_rows(site).is_some();
         if is_there(at(Point::TokenLogprobs)) {
-            // Of what is not held nothing is compared: any id will do.
+            // Rows that are not recorded are not compared, so any id can be used.
             let next = |row| held.dump.manifest.token_at(pass.position + row + 1).unwrap_or(0);
             let ids: Vec<u32> = (0..tokens).map(next).collect();
             if let Some(id) = ids.iter().find(|&&id| id as usize >= vocabulary) {
@@ -96,15 +96,15 @@ fn top_picks(view: &View, rows: &[usize], tokens: usize, vocabulary: usize) -> R
     Ok(Picks::new(&[tokens, width], ids))
 }
 
-/// The listed top ids, next to our engine's own.
+/// The listed top ids, compared with our engine's own top ids.
 #[derive(Clone, Debug)]
 pub struct TopIds {
-    /// Our engine's top ids, as many, with the listed ones in their listed columns. `[T, k]`
+    /// Our engine's top ids, `[T, k]`. Ids that the dump lists are in the dump's columns.
     pub own: Tensor,
-    /// The largest margin by which our engine prefers an unlisted token to a listed one; 0 if the top tokens
-    /// are listed.
+    /// The largest margin by which our engine prefers an unlisted token to a listed one. 0 if our top tokens
+    /// are all listed.
     pub margin: f64,
-    /// True if a listed id has the largest logit, ties included.
+    /// One entry per listed id: true if it has the row's largest logit, ties included.
     is_best: Vec<bool>,
 }
 
@@ -138,14 +138,14 @@ impl TopIds {
     }
 }
 
-/// Ids in order, to be looked among.
+/// Returns the ids in ascending order, for a binary search.
 fn sorted(ids: &[u32]) -> Vec<u32> {
     let mut ids = ids.to_vec();
     ids.sort_unstable();
     ids
 }
 
-/// Compares the likeliest ids of rows: which are named, in whatever order.
+/// Compares the sets of top ids in rows, ignoring their order.
 pub fn measure_ids(candidate: &View, reference: &View, rows: &[usize]) -> Measurement {
     let width = reference.width();
     let [one, other] = [candidate, reference].map(|view| {
@@ -157,7 +157,7 @@ pub fn measure_ids(candidate: &View, reference: &View, rows: &[usize]) -> Measur
     measure_placed(&one, &other, &places)
 }
 
-/// Returns the column of the most likely token in a row.
+/// Returns the column with a row's largest log-probability.
 pub fn likeliest(view: &View, row: usize) -> Option<usize> {
     let width = view.width();
     let values: Vec<f64> = (0..width).map(|column| view.get(row * width + column)).collect();
@@ -166,7 +166,7 @@ pub fn likeliest(view: &View, row: usize) -> Option<usize> {
 }
 
 impl TopIds {
-    /// Returns true if both sides have the same top token in a row.
+    /// Returns true if both sides have the same most likely token in a row.
     pub fn same_top(&self, dumped: &View, row: usize) -> Option<bool> {
         likeliest(dumped, row).and_then(|column| self.is_best.get(row * dumped.width() + column).copied())
     }

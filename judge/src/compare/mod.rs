@@ -1,4 +1,5 @@
-//! Two arrays, two dumps, or a running engine and a dump: aligned by position, measured, judged.
+//! Comparison of two arrays, of two dumps, or of a running engine with a dump. Aligns values by position,
+//! measures errors, and judges them.
 
 mod alignment;
 mod array_comparison;

@@ -1,4 +1,4 @@
-//! Likely tokens of two dumps: each names its own, in an order and number of its own.
+//! Top tokens of two dumps. Each dump lists its own tokens, in its own order and number.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,14 +12,14 @@ use crate::view::View;
 pub(super) struct Ranks {
     pub(super) ids: View<'static>,
     pub(super) values: View<'static>,
-    /// Number of listed tokens per row; later entries are unused.
+    /// Number of listed tokens per row. Later entries are padding.
     pub(super) widths: Vec<usize>,
     /// Precision of the log-probabilities.
     pub(super) slack: LogprobPrecision,
 }
 
 impl Ranks {
-    /// The ids of a row with their log-probabilities, the likeliest first, `k` of them.
+    /// Returns the `k` most likely ids of a row with their log-probabilities, in descending order.
     fn row(&self, row: usize, k: usize) -> Vec<(f64, f64)> {
         let first = row * self.ids.width();
         let flats = first..first + self.widths[row];
@@ -30,8 +30,9 @@ impl Ranks {
         all
     }
 
-    /// The log-probability that a token may have at most that these do not name: no more than the least of them, and than what
-    /// they leave. What they leave is reckoned from the least that they may be, since little is left of a sure prediction.
+    /// Returns an upper bound on the log-probability of an unlisted token. It is at most the lowest listed
+    /// one, and at most the remaining probability. The remainder uses the listed values' lower limits,
+    /// because a confident prediction leaves little.
     fn left(&self, named: &[(f64, f64)]) -> f64 {
         let least = named.last().map_or(0.0, |(_, value)| *value);
         let sum: f64 = named.iter().map(|(_, value)| (value - self.slack.at(*value)).exp()).sum();
@@ -40,13 +41,13 @@ impl Ranks {
     }
 }
 
-/// The top tokens of both sides.
+/// The top tokens of both sides at the same positions.
 pub(super) struct RankPair {
     pub(super) candidate: Ranks,
     pub(super) reference: Ranks,
-    /// The rows that both hold.
+    /// The rows that both dumps record.
     pub(super) rows: Vec<usize>,
-    /// The types of both.
+    /// The types of both sides' log-probabilities.
     pub(super) grain: ValuePrecision,
 }
 
@@ -70,9 +71,9 @@ impl RankPair {
         measure_placed(&ours, &theirs, &places)
     }
 
-    /// Returns the largest margin by which a token listed on one side only exceeds its possible value on the
-    /// other side. That value is at most the lowest listed probability, and at most the probability that the
-    /// listed tokens leave. NaN counts as the largest margin.
+    /// Returns the largest margin by which a token listed on one side exceeds its upper bound on the other
+    /// side, which does not list it. The bound is the lowest listed probability, or the remaining one if
+    /// smaller. NaN counts as the largest margin.
     pub(super) fn margin(&self) -> f64 {
         let above = |one: &[(f64, f64)], ranks: &Ranks, other: &[(f64, f64)]| {
             let known: HashSet<u64> = other.iter().map(|(id, _)| id.to_bits()).collect();
@@ -90,7 +91,7 @@ impl RankPair {
         if margin.is_nan() { f64::INFINITY } else { margin }
     }
 
-    /// The log-probabilities of ids that both name.
+    /// Compares the log-probabilities of ids that both sides list.
     pub(super) fn of_values(&self) -> Measurement {
         let (candidate, width) = (&self.candidate.values, self.candidate.ids.width());
         let mut theirs = candidate.to_vec();
@@ -116,7 +117,7 @@ impl RankPair {
         found
     }
 
-    /// Returns the rows of both sides, cut to the shorter one.
+    /// Returns a row of both sides, cut to the length of the shorter list.
     fn row(&self, row: usize) -> [Vec<(f64, f64)>; 2] {
         let k = self.candidate.widths[row].min(self.reference.widths[row]);
         [&self.candidate, &self.reference].map(|ranks| ranks.row(row, k))

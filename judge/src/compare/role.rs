@@ -12,7 +12,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// The word in reports.
+    /// Returns the role's name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Role::Candidate => "candidate",
@@ -21,20 +21,22 @@ impl Role {
     }
 }
 
-/// The values with which the forward pass continues.
+/// The values with which a forward pass continues after each operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContinuationValues {
-    /// The engine's own value: errors travel on, as they do in use.
+    /// The engine's own value. Errors accumulate as in normal use.
     Own,
     /// The dump's value, if recorded: each operation starts from the nearest recorded values.
     Held,
-    /// The dump's value where a layer starts, the engine's inside it: errors travel on to the layer's end.
+    /// The dump's value where a layer starts, and the engine's own value inside the layer. Errors accumulate
+    /// to the layer's end.
     HeldBetweenLayers,
 }
 
 impl ContinuationValues {
-    /// Returns true if the dump's value replaces the engine's. Tokens are only judged, since nothing reads
-    /// them. Expert choices always come from the dump: after a different choice, errors mean nothing.
+    /// Returns true if the dump's value replaces the engine's. Other token taps are never replaced, since no
+    /// operation reads them. Expert choices always come from the dump, since errors after a different choice
+    /// mean nothing.
     pub fn replaces(self, point: Point) -> bool {
         match self {
             _ if point == Point::Experts => true,

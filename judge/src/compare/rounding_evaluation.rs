@@ -1,4 +1,4 @@
-//! Evaluation of both sides of a site: rounding explains their results from the same inputs, or not.
+//! Rounding evaluation of a site: tests whether rounding explains both sides' results, given the same inputs.
 
 use crate::compare::Role;
 use crate::exact::{
@@ -9,27 +9,28 @@ use crate::measure::{larger, unravel};
 /// The evaluation of both sides of a site against the exact result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoundingEvaluation {
-    /// The candidate's result.
+    /// The candidate's errors.
     pub candidate: EngineErrors,
-    /// The reference's result.
+    /// The reference's errors.
     pub reference: EngineErrors,
-    /// Values that were evaluated; the others are the same bits on both sides.
+    /// Number of evaluated values. The other values are bit-identical on both sides.
     pub evaluated: usize,
-    /// Deviations of the dump's engine from its rounding profile, each in a few words.
+    /// Deviations of the dump's engine from its rounding profile, one short phrase each.
     pub found: Vec<String>,
-    /// Deviations that explain the values as well, among those that all layers of an engine share.
+    /// Other deviations that would explain the values as well. Only deviations that an engine has in all
+    /// layers or in none.
     pub alternatives: Vec<String>,
-    /// For a norm of a sum in a 16-bit type: true if the dump's engine reads the sum before it is rounded.
+    /// For a norm after a sum in a 16-bit type: true if the dump's engine reads the sum before rounding.
     /// `None` if undetermined.
     pub reads_unrounded: Option<bool>,
-    /// True if the engine has fused kernels, which use values before rounding.
+    /// True if the engine has fused kernels, which pass on values before rounding.
     pub is_fused: bool,
     /// The lengths of the tap's axes.
     pub shape: Vec<usize>,
 }
 
 impl RoundingEvaluation {
-    /// Evaluates a comparison with a dump of that role, with values of that shape.
+    /// Makes an evaluation from a verdict. `role` is the dump's role, `shape` the shape of the values.
     pub fn new(judged: OperationVerdict, role: Role, shape: &[usize]) -> Self {
         let OperationVerdict { evaluated, dump, engine, found, alternatives, profile, reads_unrounded } =
             judged;
@@ -44,7 +45,7 @@ impl RoundingEvaluation {
         Self { candidate, reference, evaluated, found, alternatives, reads_unrounded, is_fused, shape }
     }
 
-    /// Names the alternative that starts with these words as the one that was found.
+    /// Swaps the found deviation with the alternative that starts with `choice`.
     pub fn prefer(&mut self, choice: &str) {
         let is_named = |told: &String| told.starts_with(choice);
         if !self.found.iter().any(is_named)
@@ -56,12 +57,12 @@ impl RoundingEvaluation {
         }
     }
 
-    /// Values of either side that no rounding explains.
+    /// Returns the number of values above their error bound, both sides together.
     pub fn over(&self) -> usize {
         self.candidate.over + self.reference.over
     }
 
-    /// Returns the largest err/bound.
+    /// Returns the largest ratio of an error to its error bound.
     pub fn bound_ratio(&self) -> f64 {
         larger(self.candidate.bound_ratio, self.reference.bound_ratio)
     }
@@ -71,19 +72,19 @@ impl RoundingEvaluation {
         self.sides().iter().all(|(_, side)| side.is_explained())
     }
 
-    /// Describes the values that rounding does not explain.
+    /// Describes the values that rounding does not explain. `None` if it explains all.
     pub fn why(&self) -> Option<String> {
         let told: Vec<String> =
             self.sides().iter().filter_map(|(role, side)| self.told(*role, side)).collect();
         (!told.is_empty()).then(|| told.join("; "))
     }
 
-    /// The index of a value along each axis.
+    /// Returns the index of a value along each axis.
     pub fn index(&self, flat: usize) -> Vec<usize> {
         unravel(flat, &self.shape)
     }
 
-    /// Returns the result of one side.
+    /// Returns one side's errors.
     pub fn side(&self, role: Role) -> &EngineErrors {
         match role {
             Role::Candidate => &self.candidate,
@@ -118,7 +119,7 @@ impl RoundingEvaluation {
     }
 }
 
-/// Describes the exact value and its bound.
+/// Formats the exact value and its error bound.
 fn exactly(exact: &ExactValue, bound_ratio: f64) -> String {
     let ExactValue { value, radius, .. } = *exact;
     let plain = value == 0.0 || (1e-4..1e7).contains(&value.abs());
@@ -129,7 +130,7 @@ fn exactly(exact: &ExactValue, bound_ratio: f64) -> String {
     }
 }
 
-/// With the digits that tell it from its neighbours in `f32`, if it is one.
+/// Formats a value with the shortest digits that identify it in `f32`, if it is an `f32` value.
 fn shortest(value: f64) -> String {
     let single = value as f32;
     if f64::from(single) == value { single.to_string() } else { value.to_string() }

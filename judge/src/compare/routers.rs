@@ -1,4 +1,4 @@
-//! Confidence of expert choices, measured by the router logits.
+//! Preferences of routers: margins between the logits of chosen and other experts.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -8,41 +8,42 @@ use crate::exact::{self, DEEPEST, ExactValue, Node, node_of};
 use crate::tensor::Tensor;
 use crate::view::View;
 
-/// The margin by which the router logits of a pass prefer the experts that our engine chooses.
+/// Margins by which the router logits of a pass prefer the experts that our engine chose.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Preference {
-    /// Largest preference to the dump's experts; 0 if both chose the same.
+    /// Largest margin over the dump's experts. 0 if both sides chose the same experts.
     pub margin: f64,
-    /// Smallest preference to an unchosen expert.
+    /// Smallest margin over an expert that our engine did not choose.
     pub closest: f64,
-    /// Largest difference of the two logits that rounding can cause, for each choice, if it was evaluated.
+    /// Largest change of the two logits' difference that rounding can cause, for `margin` and for `closest`.
+    /// `None` if not evaluated.
     pub parted: Option<[f64; 2]>,
 }
 
 /// A layer and a pass.
 type RouterSite = (Option<usize>, Option<usize>);
 
-/// The routers of a run.
+/// The router logits of a run, by layer and pass.
 #[derive(Debug, Default)]
 pub(super) struct Routers {
     logits: HashMap<RouterSite, Tensor>,
 }
 
 impl Routers {
-    /// Keeps what choices are made from.
+    /// Stores a value if it is router logits.
     pub(super) fn look(&mut self, site: Site, value: &Tensor) {
         if site.point == Point::RouterLogits {
             self.logits.insert((site.layer, site.pass), value.clone());
         }
     }
 
-    /// Returns the number of experts.
+    /// Returns the number of experts of a site's layer.
     pub(super) fn experts(&self, site: Site) -> Option<usize> {
         self.logits.get(&(site.layer, site.pass)).map(Tensor::row_len)
     }
 
-    /// Returns the margin by which the logits prefer `own` experts, `[T, k]`, to those of the dump, if it
-    /// records any.
+    /// Returns the margins by which the router logits prefer `own` experts, `[T, k]`, to the dump's, if
+    /// recorded, and to all others.
     pub(super) fn preference(
         &self,
         site: Site,
@@ -51,7 +52,7 @@ impl Routers {
         is_evaluating: bool,
     ) -> Option<Preference> {
         let logits = self.logits.get(&(site.layer, site.pass))?;
-        // Over many operations it is measured, not evaluated.
+        // With many operations before the logits, their error is measured instead of evaluated.
         let is_near = |node: Arc<Node>| node.depth <= DEEPEST;
         let is_evaluating = is_evaluating && logits.origins().iter().filter_map(node_of).all(is_near);
         let exacts = match is_evaluating {
@@ -79,7 +80,7 @@ impl Routers {
     }
 }
 
-/// The difference of two logits, and the difference that rounding can cause.
+/// The difference of two logits, and the change of it that rounding can cause.
 #[derive(Clone, Copy)]
 struct LogitGap {
     wide: f64,
@@ -103,7 +104,7 @@ impl LogitGap {
     }
 }
 
-/// The logits of a token.
+/// The router logits of one token.
 struct RouterLogits<'e> {
     exacts: &'e [ExactValue],
     largest: f64,
@@ -115,7 +116,8 @@ impl<'e> RouterLogits<'e> {
         Self { exacts, largest }
     }
 
-    /// Experts are chosen by softmax of their logits in `f32`, which rounds twice and has an exponential of a library.
+    /// Returns the gap between two experts' logits. Includes the rounding of the `f32` softmax: two roundings
+    /// and the library's exponential.
     fn gap(&self, one: usize, other: usize) -> LogitGap {
         const U: f64 = 1.0 / (1u64 << 24) as f64;
         let (one, other) = (&self.exacts[one], &self.exacts[other]);

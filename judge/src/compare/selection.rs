@@ -1,4 +1,4 @@
-//! The values that a comparison selects.
+//! The selection of values to compare: checkpoints, layers, passes and positions.
 
 use std::fmt;
 use std::ops::{Range, RangeInclusive};
@@ -7,7 +7,7 @@ use std::str::FromStr;
 use crate::checkpoint::{Checkpoint, Point, Site, TapScope};
 use crate::error::{Error, Result};
 
-/// Numbers and ranges: `0,2-3`.
+/// A list of numbers and ranges, e.g. `0,2-3`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ranges(Vec<RangeInclusive<usize>>);
 
@@ -17,7 +17,7 @@ impl Ranges {
         self.0.iter().any(|range| range.contains(&number))
     }
 
-    /// Makes ranges of ascending numbers.
+    /// Makes ranges from ascending numbers.
     pub fn of(numbers: &[usize]) -> Self {
         let mut ranges: Vec<RangeInclusive<usize>> = Vec::new();
         for &number in numbers {
@@ -29,7 +29,7 @@ impl Ranges {
         Self(ranges)
     }
 
-    /// Formats the ranges, with single numbers as one number: "0,2-3".
+    /// Formats the ranges with single numbers written once, e.g. "0,2-3".
     pub fn in_short(&self) -> String {
         let range = |range: &RangeInclusive<usize>| match range.start() == range.end() {
             true => range.start().to_string(),
@@ -38,13 +38,13 @@ impl Ranges {
         self.0.iter().map(range).collect::<Vec<_>>().join(",")
     }
 
-    /// The largest number that is asked for.
+    /// Returns the largest number in the ranges.
     pub fn last(&self) -> usize {
         self.0.iter().map(|range| *range.end()).max().unwrap_or(0)
     }
 }
 
-/// Formats the ranges as they are typed.
+/// Formats every range with its start and end, e.g. "0-0,2-3".
 impl fmt::Display for Ranges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let range = |range: &RangeInclusive<usize>| format!("{}-{}", range.start(), range.end());
@@ -72,7 +72,7 @@ impl FromStr for Ranges {
     }
 }
 
-/// Checkpoints by name, number or range: `all`, `rope,scores`, `1-7`.
+/// A list of checkpoints by name, number or range, e.g. `all`, `rope,scores` or `1-7`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoints(pub Vec<Checkpoint>);
 
@@ -119,18 +119,18 @@ fn checkpoints(part: &str) -> Result<Vec<Checkpoint>, String> {
 pub struct Selection {
     /// Selected checkpoints.
     pub checkpoints: Vec<Checkpoint>,
-    /// True if the user named the checkpoints, so that a missing one must be reported.
+    /// True if the user named the checkpoints. A missing one must then be reported.
     pub explicit: bool,
-    /// Selected layers; values outside layers are not affected.
+    /// Selected layers. `None` for all. Values outside layers are not affected.
     pub layers: Option<Ranges>,
-    /// Selected passes; values outside passes are not affected.
+    /// Selected passes. `None` for all. Values of the whole run are not affected.
     pub passes: Option<Ranges>,
-    /// Selected positions; values outside passes are not affected.
+    /// Selected positions. `None` for all. Values of the whole run are not affected.
     pub positions: Option<Ranges>,
 }
 
 impl Selection {
-    /// Selects everything in the reference.
+    /// Selects everything that the reference records.
     pub fn everything() -> Self {
         let checkpoints = Checkpoint::with_input().to_vec();
         Self { checkpoints, explicit: false, layers: None, passes: None, positions: None }
@@ -144,7 +144,7 @@ impl Selection {
         self
     }
 
-    /// Returns true if a value at these positions is selected.
+    /// Returns true if a site with these positions is selected.
     pub fn takes(&self, site: Site, positions: &Range<usize>) -> bool {
         let chosen = |ranges: &Option<Ranges>, number: Option<usize>| match (ranges, number) {
             (Some(ranges), Some(number)) => ranges.contains(number),
@@ -160,10 +160,10 @@ impl Selection {
             && at_positions
     }
 
-    /// Makes sure that what was asked for exists: layers of the model, passes and positions of the dump.
+    /// Checks that the selected layers, passes and positions exist.
     ///
     /// # Errors
-    /// For the first number that is too large, with what there is.
+    /// For the first number that is too large. The message states the valid range.
     pub fn check(&self, n_layers: usize, n_passes: usize, n_positions: usize) -> Result<()> {
         let asked = [
             ("--layer", "layer", &self.layers, n_layers),

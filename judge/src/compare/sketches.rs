@@ -1,4 +1,4 @@
-//! Sketches against each other: which rows are the same bits, and how far apart the others are.
+//! Comparison of sketches: finds bit-identical rows by checksum, and estimates the errors of the others.
 
 use crate::checkpoint::Point;
 use crate::dump::sketch::sketched;
@@ -8,7 +8,8 @@ use crate::measure::{ColumnSelection, Measurement, ValuePrecision, measure};
 use crate::view::View;
 use crate::weight::DType;
 
-/// The sketch of values whose other side was of a type before it was sketched.
+/// Returns the sketch of values after rounding them to `stored`, the type that the other side had when it was
+/// sketched.
 pub fn sketch_of(point: Point, view: &View, stored: Option<DType>) -> View<'static> {
     match stored.filter(|&dtype| dtype != DType::F32).and_then(Float::of) {
         None => sketched(point, view),
@@ -19,8 +20,8 @@ pub fn sketch_of(point: Point, view: &View, stored: Option<DType>) -> View<'stat
     }
 }
 
-/// Measures the projections of both, which are of so many values in all. Errors are those of a value of the row, as a
-/// root mean square; an index is that of a row and a projection. Rows with one checksum are identical.
+/// Compares two sketches of `elements` values in all. An error is the estimated root mean square error per
+/// value of a row. Indices count rows and projections. Rows with equal checksums are identical.
 pub fn measure_sketches(candidate: &View, reference: &View, elements: usize) -> Measurement {
     let rows = reference.rows();
     let per_row = elements / rows.max(1);
@@ -29,7 +30,7 @@ pub fn measure_sketches(candidate: &View, reference: &View, elements: usize) -> 
         let projection = |column: usize| view.get(row * WIDTH + column) / (per_row as f64).sqrt();
         (WIDTH - PROJECTIONS..WIDTH).map(projection).collect::<Vec<f64>>()
     };
-    // Sums of the same values in another order are the same projections.
+    // Equal values have equal projections, even if they were summed in another order.
     let side = |row: usize| if is_same(row) { reference } else { candidate };
     let of_candidate: Vec<f64> = (0..rows).flat_map(|row| projections(side(row), row)).collect();
     let of_reference: Vec<f64> = (0..rows).flat_map(|row| projections(reference, row)).collect();

@@ -12,34 +12,34 @@ use crate::error::{Error, Result};
 use crate::input;
 use crate::weight::DType;
 
-/// The table that ships: the specifications' numbers.
+/// The shipped table: the numbers of the specifications.
 static SHIPPED: LazyLock<Arc<ToleranceTable>> = LazyLock::new(|| {
     let table = parse(include_str!("../../tolerances.toml"));
     Arc::new(table.expect("the shipped table is parsed by a test"))
 });
 
-/// Stands for every architecture or every precision in a table.
+/// Key of a table that matches every architecture or every precision.
 const ANY: &str = "any";
 
-/// The largest error that still passes.
+/// The largest errors that pass.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tolerance {
-    /// Bound on the largest absolute error.
+    /// Maximum of the largest absolute error.
     pub max_abs: f64,
-    /// Bound on the mean absolute error, where one is set.
+    /// Maximum of the mean absolute error, if set.
     pub mean_abs: Option<f64>,
-    /// Bound on the cosine of the angle between both sides' values, where one is set.
+    /// Minimum cosine of the angle between both sides' values, if set.
     pub min_cosine: Option<f64>,
-    /// Source of the numbers.
+    /// Source of the numbers, e.g. a specification.
     pub source: String,
-    /// True if the user gave this tolerance, which then decides alone.
+    /// True if the user gave this tolerance. It then decides the verdict alone.
     #[serde(skip)]
     pub is_asked: bool,
 }
 
 impl Tolerance {
-    /// Returns the tolerance for differences of two values. A log-probability is a logit minus a mean over
+    /// Returns the tolerance for a difference of two values. A log-probability is a logit minus a mean over
     /// all logits, so |d log p| ≤ |dz| + mean |dz|.
     pub fn twice(self) -> Self {
         Self {
@@ -51,17 +51,18 @@ impl Tolerance {
     }
 }
 
-/// architecture → precision → checkpoint → tolerance
+/// Tolerances by architecture, precision and checkpoint.
 type ToleranceTable = BTreeMap<String, BTreeMap<String, BTreeMap<String, Tolerance>>>;
 
-/// Tolerance tables, the first that knows an answer wins.
+/// Tolerance tables. The first table with a matching entry is used.
 #[derive(Clone, Debug)]
 pub struct Tolerances {
     tables: Vec<Arc<ToleranceTable>>,
 }
 
 impl Tolerances {
-    /// Names of precisions in a table besides stored types: the torch dtype of weights and activations.
+    /// Names of precisions in a table in addition to stored types: the torch dtype of weights and
+    /// activations.
     const PRECISIONS: &'static [&'static str] = &[ANY, "torch-bf16", "torch-f16"];
 
     /// Returns the valid names of architectures in a table.
@@ -74,15 +75,15 @@ impl Tolerances {
         Self::PRECISIONS.iter().copied().chain(DType::ALL.iter().map(|dtype| dtype.name())).collect()
     }
 
-    /// The table that ships with xcheck.
+    /// Returns the table that ships with xcheck.
     pub fn shipped() -> Self {
         Self { tables: vec![Arc::clone(&SHIPPED)] }
     }
 
-    /// Puts the table in `file` before those already here.
+    /// Puts the table in `file` before the existing tables.
     ///
     /// # Errors
-    /// If the file cannot be read, is not TOML, or has a key that is not known.
+    /// If the file cannot be read, is not TOML, or has an unknown key.
     pub fn overridden_by(mut self, file: &Path) -> Result<Self> {
         let text = input::text(file)?;
         let mut table =

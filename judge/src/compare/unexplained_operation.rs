@@ -1,4 +1,4 @@
-//! An operation of a dump's engine that rounding does not explain, with its inputs.
+//! An operation of a dump's engine whose result rounding does not explain, with its inputs.
 
 use crate::checkpoint::Site;
 use crate::compare::visible_keys::VisibleKeys;
@@ -6,16 +6,16 @@ use crate::exact::{self, Float, IntegerProducts, OperationVerdict};
 use crate::tensor::Tensor;
 use crate::view::View;
 
-/// The result of an operation by the dump's engine, next to ours from the same inputs.
+/// The dump's result of an operation, and our result from the same inputs.
 #[derive(Debug)]
 pub struct UnexplainedOperation {
-    /// The site.
+    /// The site of the result.
     pub site: Site,
-    /// Our engine's result, with the operation and its inputs.
+    /// Our engine's result, traced with the operation and its inputs.
     pub traced: Tensor,
     /// The result of the dump's engine.
     pub theirs: Vec<f64>,
-    /// Scale factor of each value, if the values were scaled when read.
+    /// Scale of each value, if the dump stores 8-bit values with scales.
     pub(super) scales: Option<Vec<f64>>,
     pub(super) stored: Option<Float>,
     pub(super) is_double: bool,
@@ -23,27 +23,28 @@ pub struct UnexplainedOperation {
 }
 
 impl UnexplainedOperation {
-    /// Judges the dump's values against an operation computed like `computed`.
+    /// Judges the dump's values against `computed`, another computation of the operation.
     pub fn judge(&self, computed: &Tensor, may_differ: bool) -> Option<OperationVerdict> {
         self.with(computed, |compared| exact::judge(compared, may_differ))
     }
 
-    /// The ways to multiply with activations of 8-bit integers that explain it; `None` if it is no product with plain weights.
+    /// Returns the 8-bit integer products of `among` that explain the operation. `None` if the operation is
+    /// not a product with unquantized weights.
     pub fn products_that_explain(&self, among: &[IntegerProducts]) -> Option<Vec<IntegerProducts>> {
         self.with(&self.traced, |compared| exact::products_that_explain(compared, among))
     }
 
-    /// Returns the values that rounding does not explain.
+    /// Returns the indices of the values that rounding does not explain.
     pub fn beyond(&self) -> Vec<usize> {
         self.with(&self.traced, exact::unexplained)
     }
 
-    /// Returns the values of the dump's engine, with NaN for entries without a meaning.
+    /// Returns the dump's values, with NaN for entries without meaning, such as masked scores.
     pub fn meaningful(&self) -> Vec<f64> {
         self.meaningful_or(f64::NAN)
     }
 
-    /// Returns the values of the dump's engine, with `hidden` for entries without a meaning.
+    /// Returns the dump's values, with `hidden` for entries without meaning, such as masked scores.
     pub fn meaningful_or(&self, hidden: f64) -> Vec<f64> {
         let value = |(flat, &value)| if self.sees(flat) { value } else { hidden };
         self.theirs.iter().enumerate().map(value).collect()

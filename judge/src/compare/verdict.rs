@@ -1,4 +1,4 @@
-//! Turns a measurement into a verdict.
+//! Makes verdicts from measured errors.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,16 +13,16 @@ use crate::compare::uniform_distribution::UniformErrors;
 use crate::measure::{Errors, Measurement, PositionAgreement, larger};
 use crate::weight::DType;
 
-/// A judgement, from good to bad.
+/// A verdict, ordered from good to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verdict {
-    /// Compared, and nothing is wrong.
+    /// Compared, and correct.
     Pass,
-    /// Another token, but the two logits are closer than rounding moves them.
+    /// Different tokens, but rounding can explain the difference between their logits.
     Tie,
-    /// A failure that a baseline waives with a reason.
+    /// A failure that the baseline waives with a reason.
     Known,
-    /// Could not be judged.
+    /// Undetermined: the data does not decide.
     Inconclusive,
     /// Compared, and wrong.
     Fail,
@@ -40,12 +40,12 @@ impl Verdict {
         }
     }
 
-    /// Returns true for verdicts without a failure, or with waived failures only.
+    /// Returns true for a pass, a tie, and a waived failure.
     pub fn is_good(self) -> bool {
         self <= Verdict::Known
     }
 
-    /// Returns the worst of several verdicts; inconclusive if there are none. Ties and waived failures count
+    /// Returns the worst of several verdicts, inconclusive if there are none. Ties and waived failures count
     /// as passes.
     pub fn over(verdicts: impl IntoIterator<Item = Verdict>) -> Verdict {
         let worst = verdicts.into_iter().max().unwrap_or(Verdict::Inconclusive);
@@ -59,17 +59,17 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// The criterion for a verdict.
+/// The criterion of a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// Error bounds and noise floor, evaluated or measured; needs a model.
+    /// Error bounds and noise floor. Needs a model.
     Rounding,
-    /// The table of tolerances.
+    /// The tolerance table. Needs no model.
     Tolerance,
 }
 
 impl Gate {
-    /// The word in reports.
+    /// Returns the criterion's name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Gate::Rounding => "rounding",
@@ -78,19 +78,19 @@ impl Gate {
     }
 }
 
-/// Noise floor of a site: the largest change of its values in perturbed runs.
+/// The noise floor of a site: the largest change of its values in perturbed runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NoiseFloor {
-    /// Like [`crate::measure::Errors::max_scaled`].
+    /// Largest change relative to the values, as in [`crate::measure::Errors::max_scaled`].
     pub max_scaled: f64,
-    /// Like [`crate::measure::Errors::rel_l2`].
+    /// Relative L2 change, as in [`crate::measure::Errors::rel_l2`].
     pub rel_l2: f64,
-    /// Like [`crate::measure::Errors::max_abs`].
+    /// Largest absolute change, as in [`crate::measure::Errors::max_abs`].
     pub max_abs: f64,
 }
 
 impl NoiseFloor {
-    /// Returns the larger of two noise floors, figure by figure.
+    /// Returns the larger of two noise floors, statistic by statistic.
     pub fn or(self, moved: &Errors) -> Self {
         Self {
             max_scaled: self.max_scaled.max(moved.max_scaled),
@@ -99,26 +99,27 @@ impl NoiseFloor {
         }
     }
 
-    /// Returns true if rounding may have caused this error: neither a single element nor the whole is far
-    /// above the noise floor.
+    /// Returns true if rounding may have caused the error: neither its largest element nor the whole error is
+    /// far above the noise floor.
     pub fn explains(&self, error: &Errors) -> bool {
         self.holds(error, Self::FAR)
     }
 
-    /// Returns true if the error is as large as the noise floor predicts.
+    /// Returns true if the error is as small as the noise floor predicts.
     pub fn is_near(&self, error: &Errors) -> bool {
         self.holds(error, Self::NEAR)
     }
 
-    /// Returns true if all zeros would also be near, so that a small error shows nothing. A log-probability
-    /// near zero belongs to a nearly certain token; it shows nothing if its noise floor is a nat.
+    /// Returns true if even all zeros would be near, so that a small error shows nothing. A log-probability
+    /// near zero belongs to a nearly certain token. Log-probabilities show nothing only if their noise floor
+    /// is a nat or more.
     pub fn is_blind_at(&self, point: Point) -> bool {
         let is_of_logarithms = matches!(point, Point::TokenLogprobs | Point::TopLogprobs);
         Self::NEAR * self.rel_l2 >= 1.0 && !(is_of_logarithms && Self::NEAR * self.max_abs < 1.0)
     }
 
-    /// Judges a different choice by its margin. Returns the verdict and the change of a logit difference that
-    /// rounding, or a deciding tolerance, allows.
+    /// Judges a different choice by its margin. Returns the verdict, and the largest change of a logit
+    /// difference that rounding or a deciding tolerance allows.
     pub fn parts(&self, margin: f64, tolerance: f64) -> (Verdict, f64) {
         let near = 2.0 * self.max_abs.max(tolerance);
         let far = 2.0 * (Self::FAR * self.max_abs).max(tolerance);
@@ -134,96 +135,96 @@ impl NoiseFloor {
         error.max_scaled <= times * self.max_scaled && error.rel_l2 <= times * self.rel_l2
     }
 
-    /// Largest ratio of one more run to the maximum of a few.
+    /// Largest expected ratio of one more run's change to the maximum of a few perturbed runs.
     pub const NEAR: f64 = excess::NEAR;
 
-    /// Returns the error relative to the noise floor.
+    /// Returns the ratio of the error to the noise floor. Up to 1, rounding explains the error.
     fn bound_ratio(&self, error: &Errors) -> f64 {
         let ratio = |error: f64, floor: f64| if error == 0.0 { 0.0 } else { error / (Self::NEAR * floor) };
         larger(ratio(error.max_scaled, self.max_scaled), ratio(error.rel_l2, self.rel_l2))
     }
 
-    /// An error is no rounding where it is so many times what rounding came to in a few runs.
+    /// Ratio to the noise floor from which rounding cannot explain an error.
     pub const FAR: f64 = excess::FAR;
 }
 
 /// The compared values of one site, with their verdict.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SiteResult {
-    /// Tap, layer and pass of the judged run.
+    /// Tap, layer, and pass of the site.
     pub site: Site,
-    /// The positions of the sequence that it belongs to; none for what belongs to the whole run.
+    /// The positions of the site. Empty for a value of the whole run.
     pub positions: Range<usize>,
-    /// Accumulated error, from the tokens on.
+    /// Accumulated error: the error of the run from the tokens on.
     pub accumulated: Option<Measurement>,
-    /// Local error, since the nearest recorded values.
+    /// Local error: the error since the nearest recorded values.
     pub local: Option<Measurement>,
-    /// Input values of the row; empty if it depends on the whole run before it.
+    /// The sites from which the local error starts. Empty if it starts from the tokens.
     pub since: Vec<Site>,
-    /// Evaluation by rounding of both sides, if it was done.
+    /// Rounding evaluation of both sides, if evaluated.
     pub explained: Option<RoundingEvaluation>,
-    /// The errors of uniform probabilities here.
+    /// The errors that a uniform distribution would have at this site.
     pub uniform: Option<UniformErrors>,
-    /// The tolerance.
+    /// The tolerance from the table.
     pub tolerance: Tolerance,
-    /// The rows that were compared, where the dump has not all of them.
+    /// The compared rows, if the dump does not record all rows.
     pub recorded: Option<RecordedRows>,
     /// Noise floor at this site, if measured.
     pub floor: Option<NoiseFloor>,
     /// Noise floor of the accumulated error, if that was judged too.
     pub accumulated_floor: Option<NoiseFloor>,
-    /// The statistic of the errors that exceeds those of perturbed runs most, where these were asked.
+    /// The statistic that exceeds perturbed runs the most, if measured.
     pub excess: Option<Excess>,
     /// The judgement.
     pub verdict: Verdict,
-    /// Reason, if not a pass.
+    /// The reason, if the verdict is not a pass.
     pub reason: Option<String>,
-    /// The baseline's entry, if it waives the failure.
+    /// The entry of the baseline, if it waives the failure.
     pub known: Option<Waiver>,
     /// The criterion for the verdict.
     gate: Gate,
     /// Type to which the operations of the run round.
     computed: DType,
     is_one_stage: bool,
-    /// Side held to its rounding profile, if requested.
+    /// The side that must follow its rounding profile, if requested.
     demanded_of: Option<Role>,
-    /// Open question: whether rounding explains the result.
+    /// Open question that the noise floor decides.
     doubt: Doubt,
 }
 
-/// The rows of a pass that a dump has of a tap.
+/// The rows of a pass that a dump records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordedRows {
     /// The number of rows.
     pub rows: usize,
-    /// The position of the last of them.
+    /// The position of the last recorded row.
     pub last_position: usize,
 }
 
-/// The baseline's statement about a waived failure.
+/// The baseline's entry for a waived failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiver {
-    /// Reason of the waiver.
+    /// The reason for the waiver.
     pub reason: String,
     /// Link to more information.
     pub link: String,
-    /// The last day on which it is let pass, as 2026-12-31.
+    /// The last day of the waiver, as 2026-12-31.
     pub expires: String,
 }
 
-/// The question that the noise floor decides.
+/// The question about a row that the noise floor decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
     /// No question: the verdict is final.
     None,
-    /// The error is allowed, and large for the size of the values.
+    /// The error is within the limit but large relative to the values.
     Large,
-    /// The error is not allowed.
+    /// The error exceeds the limit.
     Exceeds,
 }
 
 impl Doubt {
-    /// The word in reports.
+    /// Returns the name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Doubt::None => "none",
@@ -233,20 +234,20 @@ impl Doubt {
     }
 }
 
-/// The results at one site.
+/// The results of the runs at one site.
 #[derive(Clone, Debug, Default)]
 pub struct SiteObservation {
-    /// From the tokens on.
+    /// The comparison in the run from the tokens on.
     pub accumulated: Option<ArrayComparison>,
-    /// Since the nearest values that the dump holds.
+    /// The comparison in the run that continues with recorded values.
     pub local: Option<ArrayComparison>,
-    /// Input values.
+    /// The sites from which the local comparison starts.
     pub since: Vec<Site>,
-    /// Evaluation by rounding of both sides.
+    /// Rounding evaluation of both sides, if evaluated.
     pub explained: Option<RoundingEvaluation>,
-    /// The rows that were compared, where the dump has not all of them.
+    /// The compared rows, if the dump does not record all rows.
     pub recorded: Option<RecordedRows>,
-    /// The errors of uniform probabilities here.
+    /// The errors that a uniform distribution would have at this site.
     pub uniform: Option<UniformErrors>,
 }
 
@@ -255,18 +256,18 @@ pub struct SiteObservation {
 pub struct VerdictCriteria {
     /// The tolerance from the table.
     pub tolerance: Tolerance,
-    /// The criterion. A table given by the user always decides.
+    /// The criterion of the verdict. A tolerance given by the user always decides.
     pub gate: Gate,
     /// Type to which the operations of the run round.
     pub computed: DType,
-    /// True if a single operation lies between the row and its inputs, so that the formulas apply exactly.
+    /// True if a single operation separates the row from its inputs, so that error bounds are exact.
     pub is_one_stage: bool,
-    /// Side held to its rounding profile, also over several operations, if requested.
+    /// The side that must follow its rounding profile, if requested. Applies over several operations, too.
     pub demanded_of: Option<Role>,
 }
 
 impl SiteResult {
-    /// Judges a comparison by its local error if measured, else by the accumulated one.
+    /// Judges a site by its local error, or by its accumulated error if no local error was measured.
     pub fn judge(
         site: Site,
         positions: Range<usize>,
@@ -301,7 +302,7 @@ impl SiteResult {
         let any_measured = both().any(|found| matches!(found, ArrayComparison::Measured(_)));
         let incomparable = both().find_map(|found| match found {
             ArrayComparison::OtherLength(what) => Some(Judgement::sure(Verdict::Fail, what.clone())),
-            // What another run has shown since is no longer unknown.
+            // An unknown alignment in one run does not matter if another run compared the site.
             ArrayComparison::Unaligned(what) if !any_measured => {
                 Some(Judgement::sure(Verdict::Inconclusive, what.clone()))
             }
@@ -316,7 +317,7 @@ impl SiteResult {
         Self { verdict: told.verdict, reason: told.reason, doubt: told.doubt, ..row }
     }
 
-    /// By what it was judged.
+    /// Returns the criteria by which the row was judged.
     pub fn measure(&self) -> VerdictCriteria {
         let &Self { gate, computed, is_one_stage, demanded_of, ref tolerance, .. } = self;
         VerdictCriteria { tolerance: tolerance.clone(), gate, computed, is_one_stage, demanded_of }
@@ -332,13 +333,13 @@ impl SiteResult {
         Self { doubt, ..self }
     }
 
-    /// The measurement the verdict rests on.
+    /// Returns the measurement on which the verdict is based.
     pub fn judged(&self) -> Option<&Measurement> {
         if self.is_judged_by_accumulated() { self.accumulated.as_ref() } else { self.local.as_ref() }
     }
 
-    /// Returns true if the accumulated error is judged: if nothing else was measured, if it is too large, or
-    /// for a token whose logits in the same dump may differ too.
+    /// Returns true if the accumulated error decides the verdict: if no local error was measured, or the
+    /// accumulated error fails the row. It also decides token choices that agree given the dump's own logits.
     pub fn is_judged_by_accumulated(&self) -> bool {
         let is_choice = matches!(self.site.point, Point::Argmax | Point::Generated);
         let has_inherited = self.accumulated_floor.is_some() && self.verdict == Verdict::Fail;
@@ -346,18 +347,18 @@ impl SiteResult {
         self.accumulated.is_some() && self.local.as_ref().is_none_or(is_right)
     }
 
-    /// The last position that was compared; `None` for what belongs to the whole run.
+    /// Returns the last compared position. `None` for a value of the whole run.
     pub fn last_position(&self) -> Option<usize> {
         let whole = self.positions.end.checked_sub(1).filter(|_| !self.positions.is_empty());
         self.recorded.map(|recorded| recorded.last_position).or(whole)
     }
 
-    /// The checkpoint of this row.
+    /// Returns the checkpoint of the row's tap.
     pub fn checkpoint(&self) -> Checkpoint {
         self.site.point.checkpoint()
     }
 
-    /// Returns true if the accumulated error is above the tolerance while the local error is within it.
+    /// Returns true if the row passes although its accumulated error is above the tolerance.
     pub fn has_grown(&self) -> bool {
         let over = |m: &Measurement| excess(m, &self.tolerance).is_some();
         self.verdict.is_good() && self.accumulated.as_ref().is_some_and(over)
@@ -368,7 +369,7 @@ impl SiteResult {
         self.doubt != Doubt::None
     }
 
-    /// Judges what was in doubt, now that it is known how far rounding moves the values here.
+    /// Judges an undetermined row by the noise floor at its site.
     pub fn weigh(&mut self, floor: NoiseFloor, excess: Option<Excess>) {
         let Some(errors) = self.judged().map(|found| found.errors) else { return };
         self.excess = excess;
@@ -402,8 +403,8 @@ impl SiteResult {
         self.floor = Some(floor);
     }
 
-    /// Returns the failed evaluation of a product whose norm is not recorded. The known variants of these two
-    /// operations are covered by formulas, and perturbed runs hide errors as small as an epsilon.
+    /// Returns the failed evaluation of a product after an unrecorded norm. Formulas cover the known variants
+    /// of norm and product. Perturbed runs would hide errors as small as an epsilon.
     fn beyond_behind_a_norm(&self) -> Option<String> {
         use Point::{
             AttnOut, AttnPostNorm, AttnResidual, BlockOut, Embed, FfnGate, FfnOut, FfnPostNorm, FfnUp, K,
@@ -416,7 +417,8 @@ impl SiteResult {
         Some(format!("{why}; perturbed runs differ by as much; record the norm before this tap to decide"))
     }
 
-    /// Judges top tokens that only one side lists, by the margin of our engine.
+    /// Judges top tokens that only one side lists. `margin` is the margin by which our engine prefers its
+    /// own.
     pub fn rank(&mut self, margin: f64, floor: &NoiseFloor, tolerance: f64) {
         let Some(worst) = self.judged().and_then(|found| found.worst.clone()) else { return };
         let (verdict, near) = floor.parts(margin, tolerance);
@@ -428,8 +430,8 @@ impl SiteResult {
         (self.verdict, self.reason) = (verdict, Some(what));
     }
 
-    /// Returns the position from which errors of log-probabilities stay above the limit; `None` for a row
-    /// that is right.
+    /// Returns the position from which errors of log-probabilities stay above the limit. `None` for a row
+    /// that passes.
     pub fn drift(&self) -> Option<usize> {
         let agreement = self.judged()?.agreement.as_ref().filter(|_| !self.verdict.is_good())?;
         let allowed = match self.floor {
@@ -454,8 +456,8 @@ impl SiteResult {
         (verdict, Some(before.map_or(told.clone(), |before| format!("{before}{may}: {told}"))))
     }
 
-    /// Judges the accumulated error of a passing row. Rounding may grow, and so does a fault too small for
-    /// each operation.
+    /// Judges the accumulated error of a passing row. Rounding errors grow, but so does a fault that is too
+    /// small to fail a single operation.
     pub fn weigh_total(&mut self, floor: NoiseFloor, excess: Option<Excess>, may_hide_rounding: bool) {
         let Some(errors) = self.accumulated.as_ref().map(|found| found.errors) else { return };
         let excess = excess.filter(|excess| !(excess.ratio <= Excess::FAR));
@@ -482,7 +484,7 @@ impl SiteResult {
         let Some(found) = self.local.as_ref().or(self.accumulated.as_ref()) else {
             return Judgement::sure(Verdict::Inconclusive, "not compared".to_owned());
         };
-        // Inherited or not: nothing passes that makes NaN on one side in total.
+        // A row with NaN on only one side fails, even if the error is inherited.
         let travelled =
             self.accumulated.as_ref().filter(|accumulated| accumulated.nonfinite.of_one_side() > 0);
         if let Some(accumulated) = travelled.filter(|_| found.nonfinite == Default::default()) {
@@ -494,14 +496,15 @@ impl SiteResult {
         })
     }
 
-    /// Probabilities that pass are inconclusive if uniform ones would pass, too. Where no evaluation tells, rounding is measured.
-    /// Probabilities that are judged by the logits they were made of show what they can show.
+    /// Makes passing probabilities inconclusive if a uniform distribution would pass, too. Without an
+    /// evaluation, the noise floor decides. Probabilities computed from recorded logits by one operation are
+    /// exempt.
     fn unless_blind(&self, told: Judgement) -> Judgement {
         let is_good = told.verdict == Verdict::Pass && !self.is_one_stage();
         let Some(uniform) = self.uniform.as_ref().filter(|_| is_good) else { return told };
         let Errors { max_abs, max_scaled, .. } = uniform.errors;
         let is_blind = match self.gate {
-            // What the user allows is the user's.
+            // A tolerance given by the user decides alone.
             Gate::Tolerance => !self.tolerance.is_asked && max_abs <= self.tolerance.max_abs,
             Gate::Rounding => self.explained.is_some() && uniform.is_explained,
         };
@@ -514,14 +517,14 @@ impl SiteResult {
         }
     }
 
-    /// Returns true if the noise floor is as large as the distance to a uniform distribution.
+    /// Returns true if a uniform distribution would be within the noise floor.
     fn is_as_near_if_uniform(&self, floor: &NoiseFloor) -> bool {
         let uniform = self.uniform.as_ref().filter(|_| !self.is_one_stage());
         uniform.is_some_and(|uniform| floor.is_near(&uniform.errors))
     }
 
-    /// Judges by exact evaluation if available. Unexplained errors over several operations, and errors
-    /// without an evaluation, stay undetermined until the noise floor is known.
+    /// Judges a row by exact evaluation if available. Rows without an evaluation, and unexplained errors over
+    /// several operations, stay undetermined until the noise floor is measured.
     fn by_rounding(&self, found: &Measurement) -> Judgement {
         let pass = Judgement { verdict: Verdict::Pass, reason: None, doubt: Doubt::None };
         match self.explained.as_ref().map(|explained| explained.why()) {
@@ -535,7 +538,7 @@ impl SiteResult {
         }
     }
 
-    /// Returns true if the side held to its rounding profile violates it.
+    /// Returns true if the side held to `--rounding` violates it.
     fn breaks_a_demand(&self) -> bool {
         let side = self.demanded_of.zip(self.explained.as_ref());
         side.is_some_and(|(role, explained)| !explained.side(role).is_explained())
@@ -547,8 +550,8 @@ impl SiteResult {
         self.verdict.is_good() && self.accumulated.as_ref().is_some_and(large)
     }
 
-    /// Returns the largest err/bound, or the ratio to the noise floor without an evaluation; below 1 rounding
-    /// explains the row. `None` if neither was measured.
+    /// Returns the largest ratio of an error to its error bound, or to the noise floor without an evaluation.
+    /// Below 1, rounding explains the row. `None` if neither was measured.
     pub fn bound_ratio(&self) -> Option<f64> {
         let found = self.judged().filter(|_| self.site.point.kind() == ValueKind::Real)?;
         match (&self.explained, &self.floor) {
@@ -569,20 +572,20 @@ impl SiteResult {
         }
     }
 
-    /// Returns true if the row was evaluated from the inputs of its single operation and rounding explains
-    /// it. An accumulated error then shows nothing more.
+    /// Returns true if rounding explains the row, evaluated from the inputs of its single operation. The
+    /// accumulated error then shows nothing more.
     pub fn is_settled(&self) -> bool {
         let is_explained = || self.explained.as_ref().is_some_and(RoundingEvaluation::is_explained);
         self.site.point.kind() == ValueKind::Token
             || (self.is_one_stage && self.local.is_some() && is_explained())
     }
 
-    /// Returns true if a single operation lies between the row and its inputs.
+    /// Returns true if a single operation separates the row from its inputs.
     pub fn is_one_stage(&self) -> bool {
         self.is_one_stage && self.local.is_some()
     }
 
-    /// Returns true if the tolerance table decides.
+    /// Returns true if the tolerance table decides the verdict.
     pub fn is_gated_by_tolerance(&self) -> bool {
         self.gate == Gate::Tolerance
     }
@@ -600,7 +603,7 @@ impl Judgement {
     }
 }
 
-/// Returns a judgement before values are compared: counts, then finiteness.
+/// Returns the verdict if the values cannot be compared: no elements, NaN or infinity, or only zeros.
 fn incomparable(site: Site, found: &Measurement) -> Option<Judgement> {
     if found.elements == 0 {
         return Some(Judgement::sure(Verdict::Inconclusive, "no element was compared".into()));
@@ -613,7 +616,7 @@ fn incomparable(site: Site, found: &Measurement) -> Option<Judgement> {
         return Some(Judgement::sure(Verdict::Inconclusive, what));
     }
     let sure = |verdict, what: &str| Some(Judgement::sure(verdict, what.to_owned()));
-    // Of what is certain the logarithm is zero.
+    // The log-probability of a certain token is zero, so all zeros are valid.
     let is_logarithm = matches!(site.point, Point::TokenLogprobs | Point::TopLogprobs);
     match (site.point.kind(), found.candidate_all_zero, found.reference_all_zero) {
         _ if is_logarithm => None,
@@ -624,7 +627,7 @@ fn incomparable(site: Site, found: &Measurement) -> Option<Judgement> {
     }
 }
 
-/// Every check is written so that NaN fails it.
+/// Judges by the tolerance table. Every check is written so that NaN fails it.
 fn by_tolerance(site: Site, found: &Measurement, tolerance: &Tolerance, computed: DType) -> Judgement {
     let large = !(found.errors.max_scaled <= suspicious(computed)) && site.point.kind() == ValueKind::Real;
     match excess(found, tolerance) {
@@ -645,8 +648,8 @@ fn nonfinite(found: &Measurement) -> String {
     sides.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// Relative error from which the noise floor is measured. It decides nothing; a single operation stays far
-/// below it.
+/// Returns the relative error from which the noise floor is measured. It decides no verdict. The error of a
+/// single operation stays far below it.
 fn suspicious(computed: DType) -> f64 {
     match computed {
         DType::BF16 => 2f64.powi(-6),
@@ -655,8 +658,8 @@ fn suspicious(computed: DType) -> f64 {
     }
 }
 
-/// Returns a message about the figure that exceeds the tolerance, if any. Unless the user forbids it, a value
-/// may round to its neighbour.
+/// Returns a message about the statistic that exceeds the tolerance, if any. Unless the user gave the
+/// tolerance, a value may round to its neighbour.
 fn excess(found: &Measurement, tolerance: &Tolerance) -> Option<String> {
     let Errors { max_abs, past_neighbour, mean_abs, cosine, .. } = found.errors;
     let largest = if tolerance.is_asked { max_abs } else { past_neighbour };

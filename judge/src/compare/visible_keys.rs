@@ -1,5 +1,5 @@
-//! Scores that may be compared: those between a query and a key that it sees. Producers leave arbitrary
-//! values in other scores; the weights there are zero.
+//! Attention scores that can be compared: those between a query and a key that it sees. Producers leave
+//! arbitrary values in other scores, whose attention weights are zero.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,23 +8,23 @@ use crate::checkpoint::{Point, TapAxis};
 use crate::compare::axis_slices::axis;
 use crate::measure::ColumnSelection;
 
-/// The keys that queries of a layer see.
+/// The keys that the queries of a layer see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VisibleKeys {
     /// The position of the first query.
     pub first_query: usize,
     /// The position of the first key.
     pub first_key: usize,
-    /// Number of latest positions that a query sees, itself included; `None` for all.
+    /// Sliding window: the number of latest positions that a query sees, including itself. `None` for all.
     pub window: Option<usize>,
-    /// The rows of the pass that there are, if not all.
+    /// The recorded rows of the pass, if not all.
     pub rows: Option<Arc<[usize]>>,
 }
 
 impl VisibleKeys {
-    /// The keys of a row that may be compared; of what are no scores, the whole row.
+    /// Returns the columns of a row that can be compared. For taps other than scores, the whole row.
     pub fn columns(&self, point: Point, shape: &[usize], row: usize) -> ColumnSelection {
-        // What has one value a token is one row of all of them.
+        // A tap with one value per token is a single row of all tokens.
         if let (&[_], [TapAxis::Token], Some(rows)) = (shape, point.axes(), &self.rows) {
             return ColumnSelection::These(rows.to_vec());
         }
@@ -52,14 +52,14 @@ impl VisibleKeys {
         self.columns(point, shape, row).range(shape.last().copied().unwrap_or(1))
     }
 
-    /// Returns true if the entry at a flat index may be compared; always true for taps other than scores.
+    /// Returns true if the entry at a flat index can be compared. Always true for taps other than scores.
     pub fn sees(&self, point: Point, shape: &[usize], flat: usize) -> bool {
         let width = shape.last().copied().unwrap_or(1);
         self.range(point, shape, flat / width).contains(&(flat % width))
     }
 }
 
-/// The token that a row of the array is about.
+/// Returns the token index that belongs to a row of an array.
 fn token_of(point: Point, shape: &[usize], row: usize) -> usize {
     let Some(tokens) = axis(point, TapAxis::Token) else { return 0 };
     let inside = shape.get(tokens + 1..shape.len() - 1).map_or(1, |inner| inner.iter().product::<usize>());

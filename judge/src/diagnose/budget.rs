@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// The time that the searches of one comparison may take, all units together.
+/// Limits the total time that all units of one comparison spend searching for causes.
 pub struct Budget {
     limit: Duration,
     spent: Mutex<Duration>,
@@ -11,7 +11,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// `show` is called with the time spent, again and again while a search runs.
+    /// Makes a budget. A running search calls `show` repeatedly with the time spent so far.
     pub fn new(limit: Duration, show: impl Fn(Duration) + Send + Sync + 'static) -> Self {
         Self { limit, spent: Mutex::default(), show: Box::new(show) }
     }
@@ -21,19 +21,19 @@ impl Budget {
     }
 }
 
-/// The end of one search; none without a budget.
+/// The deadline of one search for causes. Without a budget, the search never times out.
 pub(in crate::diagnose) struct Deadline<'b> {
     budget: Option<&'b Budget>,
     began: Instant,
 }
 
 impl<'b> Deadline<'b> {
-    /// Starts a search.
+    /// Starts the clock of one search.
     pub fn new(budget: Option<&'b Budget>) -> Self {
         Self { budget, began: Instant::now() }
     }
 
-    /// Returns true if the search has to end.
+    /// Returns true if the time budget is used up, so the search must stop.
     pub fn is_over(&self) -> bool {
         self.budget.is_some_and(|budget| {
             let spent = budget.spent() + self.began.elapsed();
@@ -42,7 +42,7 @@ impl<'b> Deadline<'b> {
         })
     }
 
-    /// Says that the search has ended, and how to continue it.
+    /// Returns the message that the time limit ended the search, and the option that lifts the limit.
     pub fn told(&self) -> String {
         let limit = self.budget.map_or(f64::INFINITY, |budget| budget.limit.as_secs_f64());
         format!("the search for causes ended after {limit} s; --causes-limit none lifts the limit")

@@ -1,4 +1,4 @@
-//! A known case: its prompt as the model's own tokenizer encodes it, and its greedy continuation.
+//! Known cases: checks the model's tokenizer on a prompt, and the model's greedy continuation of the prompt.
 
 use crate::checkpoint::{Point, Site};
 use crate::compare::ComparedDump;
@@ -13,12 +13,14 @@ use crate::model::Model;
 use crate::numerics::Numerics;
 use crate::tap::Tap;
 
-/// The tokens of a prompt by the model's own tokenizer, or the reason why they are unknown.
+/// The tokens that the model's own tokenizer makes of a prompt, or the reason why they are unknown.
 pub type OwnTokens = std::result::Result<Vec<u32>, String>;
 
-/// Compares `own_tokens` with the tokens of the case, and the choices of `model` with the continuation.
-/// `case` is a dump without further values. Without a tokenizer, only the continuation is compared, with a
-/// note.
+/// Checks a model against a known case. Compares `own_tokens` with the case's prompt tokens, and the model's
+/// greedy choices with the case's continuation.
+///
+/// `case` is a dump without activations. Without a tokenizer, only the continuation is compared, and a note
+/// says so.
 ///
 /// # Errors
 /// If the model cannot read the tokens.
@@ -43,7 +45,7 @@ pub fn check_case(
         }
         Err(why) => judge.note(format!("{tokens}: not compared: {why}")),
     }
-    // Without a continuation there is nothing to run the model for.
+    // Without a continuation, the model does not have to run.
     let runs = match case.sites().next() {
         Some(_) => run_and_judge(&mut judge, &setting, rules, onlooker)?,
         None => RunResults::default(),

@@ -1,4 +1,5 @@
-//! Running a model against a dump, or two dumps against each other: what was found, judged into one verdict.
+//! Entry points of a comparison: a model against a dump, or two dumps. Judges the results and makes one
+//! verdict.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -33,12 +34,12 @@ use crate::weight::DType;
 
 /// Runs `model` on the dump's own input and compares every selected value.
 ///
-/// `onlooker` sees each value before it is compared, and may change it: `&mut ()` for nobody, else a display of
-/// progress or a planted fault.
+/// `onlooker` sees each value before it is compared and may change it. It can show progress or inject a
+/// fault; `&mut ()` does nothing.
 ///
 /// # Errors
-/// If the model cannot read the dump's tokens, the dump is damaged or of another architecture, or a layer, pass or position
-/// was asked for that does not exist.
+/// If the model cannot read the dump's tokens, the dump is damaged or has another architecture, or a
+/// requested layer, pass or position does not exist.
 pub fn cross_check(
     name: &str,
     model: &dyn Model,
@@ -50,21 +51,21 @@ pub fn cross_check(
     cross_check_units(name, model, numerics, dump, rules, UnitWork::default(), onlooker)
 }
 
-/// Callback for finished results.
+/// Callback for the outcome so far.
 pub type OutcomeCallback<'w> = dyn FnMut(&Outcome) -> Result<()> + 'w;
 
-/// The wanted units of a comparison, and the results so far.
+/// The requested units of a comparison, and the results so far.
 #[derive(Default)]
 pub struct UnitWork<'w> {
-    /// Wanted units, from 0 in the order of the plan; default: all.
+    /// Requested units by their index in the plan. Default: all units.
     pub wanted: Option<Range<usize>>,
-    /// Earlier results, which are not computed again.
+    /// Results of an earlier run, by unit index. These units are not computed again.
     pub done: Vec<(usize, Evidence)>,
     /// Callback after each unit except the last.
     pub finished: Option<&'w mut OutcomeCallback<'w>>,
 }
 
-/// Compares some units. If accumulated errors are measured, there is only one unit.
+/// Compares the requested units of the plan. If accumulated errors are measured, the whole model is one unit.
 ///
 /// # Errors
 /// The errors of [`cross_check`], and those of [`UnitWork::finished`].
@@ -117,7 +118,7 @@ fn check_units(
     while !left.is_empty() {
         let number = left.remove(0);
         let (mut found, _) = examine(&setting, &units[number], rules, &mut *onlooker)?;
-        // Others will have seen what lies beside it.
+        // The hashes at the unit's edges let a later merge check that neighbouring units come from one dump.
         if is_part {
             found.edges = edges(&held, &units[number])?;
         }
@@ -144,7 +145,7 @@ pub(super) fn subject(name: &str, setting: &RunContext, rules: Rules, dump: &Dum
     }
 }
 
-/// Returns the basis of a whole comparison.
+/// Returns the basis of a verdict over the whole model, without results.
 pub(super) fn basis(setting: &RunContext, rules: Rules) -> Basis {
     let layers = 0..setting.model.dimensions().n_layers;
     Basis {
@@ -176,8 +177,8 @@ pub(super) fn examine(
     Ok((evidence(judge, &setting, runs)?, visited))
 }
 
-/// Returns hashes of the dump's values at the start and end of a unit. A plan knows only manifests, so a dump
-/// that was made again has other values.
+/// Returns hashes of the dump's values at the start and end of a unit. They detect units from different
+/// recordings of a dump, which its manifest does not show.
 fn edges(held: &ComparedDump, unit: &Unit) -> Result<[Option<String>; 2]> {
     let Some(part) = unit.part() else { return Ok([None, None]) };
     let begins = if part.embed { None } else { edge(held, part.layers.start)? };
@@ -185,7 +186,7 @@ fn edges(held: &ComparedDump, unit: &Unit) -> Result<[Option<String>; 2]> {
     Ok([begins, ends])
 }
 
-/// Returns the hash of the values that enter a layer, if the dump records them in every pass.
+/// Returns the hash of a layer's input in all passes. `None` if the dump lacks the input in a pass.
 pub(super) fn edge(held: &ComparedDump, layer: usize) -> Result<Option<String>> {
     let mut hash = Sha256::new();
     for pass in 0..held.passes().len() {
@@ -195,7 +196,8 @@ pub(super) fn edge(held: &ComparedDump, layer: usize) -> Result<Option<String>> 
     Ok(Some(hex::encode(hash.finalize())))
 }
 
-/// A dump of another architecture has other operations under the same names, and one with other tokens another vocabulary.
+/// Checks that the dump has the model's architecture and vocabulary. Otherwise equal tap names mean different
+/// operations, and token ids mean different tokens.
 pub(super) fn check_architecture(model: &dyn Model, dump: &Dump) -> Result<()> {
     let (dumped, run) = (dump.manifest.architecture(), model.architecture());
     let size = model.dimensions().vocab_size;
@@ -212,13 +214,14 @@ pub(super) fn check_architecture(model: &dyn Model, dump: &Dump) -> Result<()> {
     Err(Error::dump(&dump.path, format!("{problem}; check that the dump was made from this model")))
 }
 
-/// Judges the results of a run.
+/// Judges the results of a unit's runs.
 fn evidence(judge: UnitRows, setting: &RunContext, runs: RunResults) -> Result<Evidence> {
     let integers = integers_of(setting, &runs, &judge.rows);
     let RunResults { margins, read_on, rank_margins, choices, unexplained, preferences, .. } = runs;
     let sides = LogitSource::Engine { held: setting.held, role: setting.role, margins, read_on };
     let parties = TieEvidence { sides, setting: Some(setting), choices, rank_margins, preferences };
-    // To look for causes the whole model is run, which of weights that are elsewhere would bring all.
+    // The search for causes runs the whole model. It is skipped if some weights are not on this machine,
+    // because it would download all of them.
     let is_here = !setting.model.matrices().iter().any(|(_, matrix)| matrix.is_elsewhere());
     let (are_sought, budget) = (judge.rules.causes && is_here, judge.rules.budget);
     let found = judge.examine(&setting.unit, parties, |rows| match are_sought {
@@ -228,7 +231,7 @@ fn evidence(judge: UnitRows, setting: &RunContext, runs: RunResults) -> Result<E
     Ok(Evidence { integers, ..found })
 }
 
-/// The verdict over a comparison that has no units.
+/// Makes the outcome of a comparison that is not split into units.
 pub(super) fn finish(
     judge: UnitRows,
     subject: ComparisonSubject,
@@ -239,7 +242,8 @@ pub(super) fn finish(
     Ok(conclude(subject, basis(setting, rules), vec![(0, evidence(judge, setting, runs)?)]))
 }
 
-/// Runs the model and hands what was found to the judge. What is left of the runs is what choices are judged by.
+/// Runs the model and passes the results at each site to `judge`. Returns the remaining results, which are
+/// needed to judge choices.
 pub(super) fn run_and_judge(
     judge: &mut UnitRows,
     setting: &RunContext,
@@ -276,8 +280,9 @@ pub(super) fn run_and_judge(
         }
         let segment = segments.of(site);
         let (accumulated, local) = (runs.accumulated.remove(&site), runs.local.remove(&site));
-        // Where a run from the tokens lies before it, what is introduced is the total.
-        // But for caches of eight bits that the dump's engine goes on with: nobody else can make them from the tokens alike.
+        // If the local run also starts at the tokens, its error counts as accumulated error. An 8-bit cache
+        // that the dump's engine continues with is an exception: no other engine computes exactly these
+        // values from the tokens.
         let since_the_tokens = segment.from_tokens
             && segment.span == SegmentSpan::Run
             && rules.mode != Mode::Layers
@@ -308,7 +313,8 @@ pub(super) fn run_and_judge(
     Ok(runs)
 }
 
-/// Removes sites from `expected` that the dump records in no pass and whose operation a later tap covers. Adds a note for each.
+/// Removes sites from `expected` that the dump records in no pass and that a later tap judges instead. Adds a
+/// note for each.
 fn leave_out_covered(
     judge: &mut UnitRows,
     expected: &mut Vec<(Site, Range<usize>)>,
@@ -319,7 +325,7 @@ fn leave_out_covered(
     let sites: Vec<Site> = expected.iter().map(|(site, _)| *site).collect();
     let is_judged = |site: Site| sites.contains(&site) && runs.local.contains_key(&site);
     let mut covered = segments.covered(&sites, is_judged);
-    // A tap of which some rows or a sketch are recorded is compared.
+    // A tap with some recorded rows or a sketch is compared, so it stays expected.
     covered.retain(|site, _| held.dump.row(*site).is_none());
     expected.retain(|(site, _)| !covered.contains_key(site));
     let mut judges: BTreeMap<(Option<usize>, Point), BTreeSet<Point>> = BTreeMap::new();
@@ -333,14 +339,14 @@ fn leave_out_covered(
     }
 }
 
-/// The values that a unit starts from.
+/// Returns the sites of a unit's input values.
 fn entered(setting: &RunContext) -> Vec<Site> {
     let part = setting.unit.part().filter(|part| !part.embed);
     let passes = 0..setting.held.passes().len();
     part.map_or(Vec::new(), |part| passes.map(|pass| input_of(part.layers.start, pass)).collect())
 }
 
-/// A run that has read less than its prompt shows nothing of the rest.
+/// Adds a note if the run read only a part of the prompt.
 fn note_unread_prompt(judge: &mut UnitRows, held: &ComparedDump) {
     let (read, prompt) = (held.read_tokens().len(), held.dump.manifest.input.tokens.len());
     if read < prompt {
@@ -349,7 +355,7 @@ fn note_unread_prompt(judge: &mut UnitRows, held: &ComparedDump) {
     }
 }
 
-/// Errors of sketches are not in the values' own units.
+/// Adds a note if values are recorded as sketches, because their errors are not in the values' own units.
 fn note_sketches(judge: &mut UnitRows, held: &ComparedDump) {
     let sketched = held.sites().filter(|&site| held.dump.sketches(site)).count();
     if sketched > 0 {
@@ -361,7 +367,7 @@ fn note_sketches(judge: &mut UnitRows, held: &ComparedDump) {
     }
 }
 
-/// Returns a note if weights are not computed with as stored.
+/// Returns a note if weights are decoded to another type before they are multiplied.
 fn decoded(model: &dyn Model, numerics: &dyn Numerics) -> Option<String> {
     let types: BTreeSet<_> = engine::decoded(model, numerics).into_iter().map(|(_, dtype)| dtype).collect();
     let first = *types.first()?;
@@ -374,12 +380,12 @@ fn decoded(model: &dyn Model, numerics: &dyn Numerics) -> Option<String> {
     ))
 }
 
-/// Compares two dumps; `candidate` is judged against `reference` by the table of tolerances. Unless the rules' gate is
-/// [`Gate::Tolerance`], excesses that rounding to 16 bits may explain are inconclusive.
+/// Compares two dumps. `candidate` is judged against `reference` by the tolerance table. Unless the gate is
+/// [`Gate::Tolerance`], errors above the tolerance that rounding to 16 bits may explain are inconclusive.
 ///
 /// # Errors
-/// If they were not given the same prompt, one is damaged or they are of different models, or a layer, pass or position was
-/// asked for that does not exist.
+/// If the prompts or architectures differ, a dump is damaged, or a requested layer, pass or position does not
+/// exist.
 pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: Rules) -> Result<Outcome> {
     let (one, other) = (ComparedDump::new(candidate)?, ComparedDump::new(reference)?);
     if candidate.manifest.architecture() != reference.manifest.architecture() {
@@ -454,7 +460,7 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
     Ok(conclude(subject, basis, vec![(0, found)]))
 }
 
-/// Returns the type to which operations round in a run of this precision.
+/// Returns the type to which operations round in a run with this precision name.
 fn computed_in(precision: &str) -> DType {
     match precision {
         "torch-bf16" => DType::BF16,
@@ -463,10 +469,10 @@ fn computed_in(precision: &str) -> DType {
     }
 }
 
-/// Returns the sites that should be compared: every selected site of the run whose tap the dump records at
-/// all, and every selected site of the dump.
+/// Returns the sites to compare: every selected site of the run whose tap the dump records anywhere, and
+/// every selected site of the dump.
 fn expected_sites(visited: &[Site], held: &ComparedDump, selection: &Selection) -> Vec<(Site, Range<usize>)> {
-    // What the tokens tell of choices, they need not tell of each.
+    // Choices that the dump gives only by its tokens are not expected in every pass.
     let points = held.dump.points();
     let own =
         visited.iter().copied().filter(|site| points.contains(&site.point) && !held.has_last_row_of(*site));

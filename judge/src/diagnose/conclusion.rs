@@ -1,4 +1,5 @@
-//! From what was found in units to one verdict with its reasons: the same whether one run has found it, or many.
+//! Combines the results of all units into one verdict with reasons. The verdict does not depend on how many
+//! runs produced the results.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -14,7 +15,7 @@ use crate::exact::Profile;
 /// Start of the note on taps that our engine computes and the dump does not record.
 pub const NOT_RECORDED: &str = "not recorded in the dump: ";
 
-/// The verdict over what was found in the units that are wanted. `basis` has none of it yet.
+/// Makes the verdict over the results of the requested units. `basis` must not contain results yet.
 pub fn conclude(subject: ComparisonSubject, basis: Basis, mut found: Vec<(usize, Evidence)>) -> Outcome {
     found.sort_by_key(|(number, _)| *number);
     let mut rows: Vec<SiteResult> =
@@ -23,7 +24,7 @@ pub fn conclude(subject: ComparisonSubject, basis: Basis, mut found: Vec<(usize,
     if basis.evidence.len() > 1 {
         rows.sort_by_key(|row| row.site.flow_order());
     }
-    // Of a part it is not known what is wrong elsewhere.
+    // With some units missing, it is unknown whether other layers are wrong.
     if is_complete(&basis) {
         refuse_choices_of_a_few(&mut rows);
         refuse_ties_of_a_wrong_run(&mut rows);
@@ -40,7 +41,7 @@ pub fn conclude(subject: ComparisonSubject, basis: Basis, mut found: Vec<(usize,
 }
 
 impl Outcome {
-    /// Adds what keeps a pass away, and makes the verdict anew.
+    /// Adds reasons why the comparison cannot pass, and updates the verdict.
     pub fn lack(&mut self, what: &[String]) {
         if !what.is_empty() {
             self.coverage.skipped.extend_from_slice(what);
@@ -48,7 +49,7 @@ impl Outcome {
         }
     }
 
-    /// Makes the verdict again after rows or coverage have changed.
+    /// Updates the verdict after rows or coverage have changed.
     pub fn reconsider(&mut self) {
         let conclusion = Conclusion { subject: &self.subject, basis: &self.basis, rows: &self.rows };
         let verdict = conclusion.verdict(&self.coverage.skipped);
@@ -57,8 +58,9 @@ impl Outcome {
     }
 }
 
-/// Settles choices that an engine makes in every layer or in none. A choice that explains a product in fewer layers than do without it
-/// explains nothing. If several choices explain a product, the one of most layers counts.
+/// Checks rounding choices that an engine makes in every layer or in none. A row fails if its choice holds in
+/// fewer layers than do without it. If several choices explain a product, the one that holds in the most
+/// layers counts.
 fn refuse_choices_of_a_few(rows: &mut [SiteResult]) {
     let is_settled_here = |row: &SiteResult| row.is_one_stage() && row.verdict == Verdict::Pass;
     let mut layers: HashMap<(Point, Option<usize>), usize> = HashMap::new();
@@ -89,8 +91,8 @@ fn refuse_choices_of_a_few(rows: &mut [SiteResult]) {
     }
 }
 
-/// Returns the sets of choices of which each explains a row: what was found, and the alternatives. Only choices that an engine makes
-/// in every layer or in none.
+/// Returns the alternative sets of rounding choices that explain a row. Contains only choices that an engine
+/// makes in every layer or in none.
 fn shared_choices(row: &SiteResult) -> Vec<Vec<&'static str>> {
     let Some(explained) = &row.explained else { return Vec::new() };
     let shared = |told: &String| Profile::OF_ALL_LAYERS.into_iter().find(|shared| told.starts_with(shared));
@@ -99,7 +101,7 @@ fn shared_choices(row: &SiteResult) -> Vec<Vec<&'static str>> {
     [found].into_iter().filter(|found| !found.is_empty()).chain(alternatives).collect()
 }
 
-/// Returns true if all units are done.
+/// Returns true if the results of all units of the plan are present.
 fn is_complete(basis: &Basis) -> bool {
     basis.is_whole && basis.evidence.len() == basis.wanted.len()
 }
@@ -162,7 +164,7 @@ impl Conclusion<'_> {
         sides
     }
 
-    /// Tap points that one side leaves out altogether are no reason to doubt a pass, but worth knowing.
+    /// Returns notes on taps that only one side has. They do not change the verdict.
     fn one_sided(&self) -> Vec<String> {
         let sides = self.sides();
         let [(first, one), (second, other)] = sides.as_slice() else { return Vec::new() };
@@ -207,8 +209,8 @@ impl Conclusion<'_> {
             .collect()
     }
 
-    /// Says what nothing that was compared can show. The first position sees itself alone, and RoPE does not turn it: whatever the
-    /// scale, the base or the mask, its values are the same.
+    /// Returns a note if the compared values cannot reveal certain faults. At the first position, attention
+    /// sees only one key and RoPE does not rotate, so scale, base and mask have no effect.
     fn blindness(&self) -> Option<String> {
         use Point::{AttnNorm, Embed, K, KNorm, Q, QNorm, V};
         let is_before = |row: &&SiteResult| {
@@ -225,8 +227,8 @@ impl Conclusion<'_> {
         })
     }
 
-    /// Returns true if the architecture has a tap of this checkpoint. A layer tap that our own complete run
-    /// never visits does not exist, so no dump can lack it.
+    /// Returns true if the architecture has taps of this checkpoint. A layer tap that our own complete run
+    /// never visits does not exist in the model.
     fn is_of_model(&self, checkpoint: Checkpoint) -> bool {
         let sides = self.sides();
         let own = sides.iter().find(|(side, _)| *side == OUR_ENGINE).filter(|_| self.basis.is_whole);
@@ -235,8 +237,8 @@ impl Conclusion<'_> {
         !is_in_layers || own.is_none_or(|_| sides.iter().any(|(_, points)| holds(points)))
     }
 
-    /// A failure is a failure however much else was compared; a pass needs everything that was expected, and more than
-    /// what both sides were given.
+    /// Makes the verdict. Any failing row fails. A pass needs every expected value, and more than inputs that
+    /// both sides were given.
     fn verdict(&self, skipped: &[String]) -> Verdict {
         match Verdict::over(self.rows.iter().map(|row| row.verdict)) {
             Verdict::Pass if !skipped.is_empty() || self.is_input_alone() => Verdict::Inconclusive,
@@ -244,8 +246,8 @@ impl Conclusion<'_> {
         }
     }
 
-    /// Returns true if only inputs were compared although more was requested: embeddings, and choices known
-    /// only because they were read. A shard may have nothing else.
+    /// Returns true if only inputs were compared although more was requested. Inputs are embeddings, and
+    /// choices known only because they were read as tokens.
     fn is_input_alone(&self) -> bool {
         let is_input = |row: &SiteResult| match row.site.point {
             Point::Embed => true,
@@ -287,7 +289,7 @@ impl Conclusion<'_> {
     }
 
     /// Returns facts that change no verdict: ties, and accumulated rounding above a tolerance. After a
-    /// failure the growth belongs to the failure.
+    /// failure, growth of the error is not reported.
     fn notes(&self, verdict: Verdict) -> Vec<String> {
         let ties = self.rows.iter().filter(|row| row.verdict == Verdict::Tie);
         let told = |row: &SiteResult| Some(format!("{}: a tie: {}", row.site, row.reason.as_ref()?));
@@ -303,7 +305,7 @@ impl Conclusion<'_> {
             .collect()
     }
 
-    /// The layers that are wrong by themselves: none of them inherited its error from another.
+    /// Lists the layers with failing rows. Each of them made its error itself, given the dump's own inputs.
     fn wrong_layers(&self) -> Option<String> {
         const SHOWN: usize = 8;
         let wrong = self.rows.iter().filter(|row| row.verdict == Verdict::Fail);
@@ -317,7 +319,7 @@ impl Conclusion<'_> {
             .then(|| format!("wrong given the dump's own input: layer {}{more}", shown.join(", ")))
     }
 
-    /// Returns the deviations of the dump's engine from its rounding profile, with their sites.
+    /// Returns the rounding of the dump's engine that deviates from its rounding profile, with the sites.
     fn roundings(&self) -> Vec<String> {
         let mut found: BTreeMap<(Point, &str), usize> = BTreeMap::new();
         let explained = self.rows.iter().filter_map(|row| Some((row.site.point, row.explained.as_ref()?)));

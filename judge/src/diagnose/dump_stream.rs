@@ -1,8 +1,8 @@
-//! Dumps in messages: each message is judged and released before the next one is read.
+//! Dumps received as a stream of messages. Each message is judged and released before the next one is read.
 //!
-//! What is found in a unit is what would be found if the dump were whole: a unit reads nothing but its own values and what
-//! it starts from. What only the whole tells is kept of each message in a few bytes, and put right at the end: which tap
-//! points there are, where two messages meet, and the units of which none has come.
+//! The results of a unit equal those of the complete dump, because a unit reads only its own values and its
+//! input. A few bytes per message are kept for checks over the whole dump: recorded taps, hashes of layer
+//! inputs, and received units.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap};
@@ -29,7 +29,7 @@ use crate::numerics::Numerics;
 use crate::plan::{Crossing, MessageStations, Unit, units_of};
 use crate::tap::Tap;
 
-/// The results so far.
+/// The judged messages of one dump.
 pub struct DumpStream<'s> {
     name: &'s str,
     model: &'s dyn Model,
@@ -39,45 +39,47 @@ pub struct DumpStream<'s> {
     told: Option<StreamFacts>,
     portions: Vec<MessageStations>,
     found: Vec<UnitResults>,
-    /// SHA-256 of what came of the stations of each unit.
+    /// SHA-256 of the values received for each range of stations. A station is the embedding, a layer, or the
+    /// head.
     pieces: Vec<(Range<usize>, String)>,
-    /// SHA-256 of what enters layers.
+    /// SHA-256 of layer inputs, by layer.
     edges: HashMap<usize, String>,
 }
 
-/// Facts about the whole dump from its messages.
+/// Facts about the whole dump, collected from its messages.
 struct StreamFacts {
-    /// Manifest of the first message without arrays, with the continuation if a message has one.
+    /// Manifest of the first message without arrays. Contains the continuation if any message has one.
     manifest: Manifest,
     subject: ComparisonSubject,
     basis: Basis,
     /// Taps that any message records.
     points: BTreeSet<Point>,
-    /// Recorded taps, and those that follow from tokens.
+    /// Recorded taps, and taps derived from tokens.
     known: BTreeSet<Point>,
 }
 
 /// The results of a unit.
 struct UnitResults {
     evidence: Evidence,
-    /// Places that the model came by and that are of no tap point in the message.
+    /// Sites that the model computes and whose tap the message does not record. They count as missing if
+    /// another message records the tap.
     unheld: Vec<Site>,
 }
 
-/// The result of a message.
+/// The result of one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageResult {
-    /// The content: "layer 3".
+    /// The parts of the model in the message, e.g. "layer 3".
     pub of: String,
-    /// True if a comparison fails or is undetermined, or data is missing.
+    /// True if a comparison fails or is inconclusive, or data is missing.
     pub is_suspect: bool,
 }
 
 impl<'s> DumpStream<'s> {
-    /// Starts with no message, for a dump that reports call `name`.
+    /// Starts a stream without messages. `name` is the dump's name in reports.
     ///
     /// # Errors
-    /// If errors are asked for that travel through the whole model.
+    /// If the rules ask for accumulated errors, which need the whole model at once.
     pub fn new(
         name: &'s str,
         model: &'s dyn Model,
@@ -104,7 +106,8 @@ impl<'s> DumpStream<'s> {
     /// Judges a message. `onlooker` sees each value before it is compared.
     ///
     /// # Errors
-    /// If it cannot be judged, or is not of the same dump as those before it; then it counts as not come.
+    /// If the message cannot be judged, or belongs to a different dump than earlier messages. The message is
+    /// then ignored.
     pub fn judge(&mut self, dump: &Dump, onlooker: &mut dyn Tap) -> Result<MessageResult> {
         let refuse = |problem: String| Error::dump(&dump.path, problem);
         self.check_manifest(&dump.manifest).map_err(refuse)?;
@@ -145,7 +148,8 @@ impl<'s> DumpStream<'s> {
         Ok(judged)
     }
 
-    /// All messages are of one dump: they say the same of it, but for their arrays.
+    /// Checks that a message belongs to the same dump as the first one. Their manifests must agree, except
+    /// for the arrays.
     fn check_manifest(&self, manifest: &Manifest) -> Result<(), String> {
         if manifest.tensors.iter().any(|row| row.sketch) {
             return Err(
@@ -155,7 +159,8 @@ impl<'s> DumpStream<'s> {
             );
         }
         let Some(StreamFacts { manifest: first, .. }) = &self.told else { return Ok(()) };
-        // The head was judged by what was known of the continuation then.
+        // The head was judged with the continuation known at that time, so the continuation must not change
+        // afterwards.
         let is_settled = first.generated.is_some() || self.portions.iter().any(MessageStations::has_head);
         let differs = [
             ("producer", manifest.producer != first.producer),
@@ -179,7 +184,8 @@ impl<'s> DumpStream<'s> {
         ))
     }
 
-    /// Returns the inputs of the portion's layers, if they agree with those of other messages.
+    /// Returns hashes of the inputs of the message's layers. Fails if another message has different values
+    /// for a layer's input.
     fn new_edges(&self, portion: &MessageStations, held: &ComparedDump) -> Result<Vec<(usize, String)>> {
         let mut edges = Vec::new();
         for layer in portion.edges() {
@@ -196,7 +202,8 @@ impl<'s> DumpStream<'s> {
         Ok(edges)
     }
 
-    /// Returns true if these parts came before, bit for bit.
+    /// Returns true if an earlier message had the same layers with bit-identical values. Fails if it had other
+    /// values.
     fn is_known(&self, piece: &(Range<usize>, String)) -> Result<bool, String> {
         let meets =
             |known: &&(Range<usize>, String)| known.0.start < piece.0.end && piece.0.start < known.0.end;
@@ -207,7 +214,8 @@ impl<'s> DumpStream<'s> {
         }
     }
 
-    /// Returns the sites that would be expected if another layer of the dump had their taps.
+    /// Returns the selected sites that the model computes and whose tap this message does not record. They
+    /// count as missing if another message records the tap.
     fn unheld(&self, visited: Vec<Site>, held: &ComparedDump, unit: &Unit) -> Vec<Site> {
         let (points, n_layers) = (held.dump.points(), self.model.dimensions().n_layers);
         let selection = self.rules.selection;
@@ -221,7 +229,7 @@ impl<'s> DumpStream<'s> {
         unheld
     }
 
-    /// Keeps what a message tells of the whole.
+    /// Adds a message's facts to those of the whole dump.
     fn tell(&mut self, portion: &MessageStations, setting: &RunContext, dump: &Dump) {
         let told = self.told.get_or_insert_with(|| StreamFacts {
             manifest: Manifest { tensors: Vec::new(), ..dump.manifest.clone() },
@@ -233,7 +241,7 @@ impl<'s> DumpStream<'s> {
         let points = dump.points();
         told.known.extend(&points);
         told.points.extend(points);
-        // What is told of choices stands with the head.
+        // Choices of tokens come with the message that contains the head.
         if portion.has_head() {
             told.known.extend(setting.held.points());
             told.basis = basis(setting, self.rules);
@@ -241,10 +249,10 @@ impl<'s> DumpStream<'s> {
         told.manifest.generated = told.manifest.generated.take().or(dump.manifest.generated.clone());
     }
 
-    /// Returns the verdict and the common manifest. `broken` is the reason why messages may be missing.
+    /// Makes the verdict and the common manifest. `broken` is the reason if messages may be missing.
     ///
     /// # Errors
-    /// If nothing was judged, or what was supposed changes nothing.
+    /// If no message was judged, or a change from `--suppose` has no effect.
     pub fn finish(self, broken: Option<String>) -> Result<(Outcome, Manifest)> {
         let Some(told) = self.told else {
             let problem = broken.unwrap_or_else(|| "the stream is empty: no message was received".to_owned());
@@ -275,7 +283,7 @@ impl<'s> DumpStream<'s> {
         let mut notes = None;
         match found.last_mut() {
             Some((_, last)) => last.lacking.extend(why),
-            // Of what was asked for nothing came, and nothing passes.
+            // Without results, the verdict cannot be a pass.
             None => notes = why,
         }
         let basis = Basis { wanted: units.into_iter().enumerate().collect(), is_whole: true, ..basis };
@@ -286,7 +294,7 @@ impl<'s> DumpStream<'s> {
 }
 
 impl UnitResults {
-    /// Adds the expected sites of taps that other messages record.
+    /// Adds missing sites: sites of taps that other messages record.
     fn completed(self, points: &BTreeSet<Point>, known: &BTreeSet<Point>) -> Evidence {
         let Self { mut evidence, unheld } = self;
         let expected = unheld.into_iter().filter(|site| points.contains(&site.point));
@@ -308,7 +316,7 @@ fn is_suspect(found: &UnitResults) -> bool {
     is_bad || !missing.is_empty() || !lacking.is_empty()
 }
 
-/// SHA-256 of what a message holds of the stations of a unit.
+/// Returns the SHA-256 of a message's values at a range of stations: the embedding, layers, or the head.
 fn digest(portion: &MessageStations, piece: &Range<usize>, dump: &Dump) -> Result<String> {
     let mut sites: Vec<Site> = dump.sites().filter(|&site| portion.lies_in(site, piece)).collect();
     sites.sort_by_key(|site| site.flow_order());
@@ -323,7 +331,8 @@ fn digest(portion: &MessageStations, piece: &Range<usize>, dump: &Dump) -> Resul
     Ok(hex::encode(hash.finalize()))
 }
 
-/// Checks that a supposed change has an effect in at least one message, if all have been received.
+/// Checks that a change from `--suppose` had an effect in at least one message. Skips the check if messages
+/// are missing.
 fn check_supposed(rules: Rules, made: usize, is_complete: bool) -> Result<()> {
     let [first, ..] = rules.suppositions else { return Ok(()) };
     if made > 0 || !is_complete {
@@ -332,7 +341,7 @@ fn check_supposed(rules: Rules, made: usize, is_complete: bool) -> Result<()> {
     Err(Error::Usage(format!("--suppose {}: no effect in any message", first.change[0])))
 }
 
-/// Returns true if layer 0 is among the parts of a unit.
+/// Returns true if a range of stations contains layer 0. Station 0 is the embedding, station 1 is layer 0.
 fn is_first_layer((stations, _): &(Range<usize>, String)) -> bool {
     stations.contains(&1)
 }

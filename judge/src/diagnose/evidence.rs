@@ -1,4 +1,4 @@
-//! The results of units: plain data, from which a verdict over any of them is made.
+//! The results of units as plain data. A verdict can be made from the results of any set of units.
 
 use std::collections::BTreeSet;
 
@@ -8,60 +8,61 @@ use crate::diagnose::causes::Cause;
 use crate::exact::IntegerProducts;
 use crate::plan::Unit;
 
-/// The name of our side in a comparison with a dump.
+/// The name of our engine's side in a comparison with a dump.
 pub(super) const OUR_ENGINE: &str = "our engine";
 
-/// A site that should have been compared and was not.
+/// A site that should have been compared but was not.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MissingSite {
     /// The site.
     pub site: Site,
-    /// Reason, with the site.
+    /// The reason, which names the site.
     pub why: String,
 }
 
 /// The results of one unit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Evidence {
-    /// The unit.
+    /// The unit that was compared.
     pub unit: Unit,
-    /// Compared values in data-flow order, each judged separately. Empty in an outcome, which has the rows
-    /// itself.
+    /// Compared values in data-flow order, each judged separately. Empty inside an
+    /// [`Outcome`](crate::diagnose::Outcome), which stores the rows itself.
     pub rows: Vec<SiteResult>,
     /// Number of sites that should have been compared.
     pub expected: usize,
     /// Missing sites in data-flow order.
     pub missing: Vec<MissingSite>,
-    /// Missing data without which nothing passes.
+    /// Reasons, apart from sites, why the unit cannot pass.
     pub lacking: Vec<String>,
-    /// The tap points that each side has, by its name; none where nothing was run.
+    /// The taps that each side has, by the side's name. Empty if nothing was run.
     pub sides: Vec<(String, BTreeSet<Point>)>,
     /// Facts that change no verdict.
     pub notes: Vec<String>,
-    /// The 8-bit integer products of the dump's engine, if they explain most of the products that fail.
+    /// 8-bit integer products of the dump's engine, if they explain most failing products.
     pub integers: Option<IntegerProducts>,
     /// Causes of failing rows.
     pub causes: Vec<Cause>,
-    /// Number of operations computed with a supposed change.
+    /// Number of operations computed with a change from `--suppose`.
     pub made: usize,
-    /// SHA-256 of what the dump holds where the unit begins, and where it ends: there the next one begins.
+    /// SHA-256 of the dump's values at the start and the end of the unit. The end must match the next unit's
+    /// start.
     pub edges: [Option<String>; 2],
 }
 
-/// The basis of a verdict besides rows, from which it can be made again for more units.
+/// All data of a verdict except rows. The verdict can be made again when more units are done.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Basis {
-    /// The selection.
+    /// The values selected for comparison.
     pub selection: Selection,
-    /// The units that the verdict is over, by their numbers in the plan.
+    /// The requested units with their index in the plan.
     pub wanted: Vec<(usize, Unit)>,
-    /// True if these are all units.
+    /// True if `wanted` contains all units of the plan.
     pub is_whole: bool,
-    /// True if only the tokens that the dump read state its choices.
+    /// True if the dump's choices are known only from the tokens that it read.
     pub choices_are_read: bool,
-    /// For each layer, true if it has a sliding window.
+    /// One entry per layer: true if the layer has a sliding window.
     pub slides: Vec<bool>,
-    /// The results by unit number, without rows.
+    /// The results by unit index, without rows.
     pub evidence: Vec<(usize, Evidence)>,
 }
 

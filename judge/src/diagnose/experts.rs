@@ -1,31 +1,31 @@
-//! Choices of experts: equal, tied, or divergent; and what follows where rounding decides one.
+//! Expert choices: equal, tied, or divergent; and the values computed after a choice that rounding decides.
 //!
-//! Another choice is a tie where the logits of the experts are closer together than rounding may part them. What is computed
-//! behind it starts from the dump's own choice, in every run. Where a dump does not tell its choice, an error behind it may be that
-//! of another expert: it shows nothing.
+//! A different choice is a tie if rounding can explain the difference between the experts' logits. Later
+//! operations start from the dump's own choice, in every run. If the dump does not record its choice, later
+//! errors may come from a different expert, so they are inconclusive.
 
 use std::collections::HashMap;
 
 use crate::checkpoint::{Point, Site, ValueKind};
 use crate::compare::{NoiseFloor, Preference, SiteResult, Verdict};
 
-/// Confidence of expert choices.
+/// The preference of our router for its choice of experts, by site.
 #[derive(Default)]
 pub(super) struct Preferences {
-    /// In the run from the tokens on.
+    /// Preferences in the run from the tokens on.
     pub(super) accumulated: HashMap<Site, Preference>,
     /// Preferences in the run that continues with recorded values.
     pub(super) local: HashMap<Site, Preference>,
 }
 
-/// Noise floors at the sites of both runs.
+/// Noise floors by site, for accumulated and for local errors.
 #[derive(Default)]
 pub(super) struct RunNoiseFloors {
     pub(super) accumulated: HashMap<Site, NoiseFloor>,
     pub(super) local: HashMap<Site, NoiseFloor>,
 }
 
-/// The logits that experts are chosen by.
+/// Returns the site of the router logits from which experts are chosen.
 pub(super) fn router_of(experts: Site) -> Site {
     Site { point: Point::RouterLogits, ..experts }
 }
@@ -34,14 +34,14 @@ pub(super) fn router_of(experts: Site) -> Site {
 pub(super) struct Routing<'p> {
     pub(super) preferences: &'p Preferences,
     pub(super) floors: &'p RunNoiseFloors,
-    /// Tolerance of the table, if it decides; else 0.
+    /// Tolerance of the router logits if the tolerance table decides, else 0.
     pub(super) tolerance: f64,
-    /// Expert choices between a site and its inputs.
+    /// Expert choices that our run made between a site and its inputs.
     pub(super) behind: &'p HashMap<Site, Vec<Site>>,
 }
 
 impl Routing<'_> {
-    /// Judges choices that differ, and then what follows choices that rounding decides.
+    /// Judges differing expert choices, and then the rows after choices that rounding decides.
     pub(super) fn judge(&self, rows: &mut [SiteResult]) {
         for row in rows.iter_mut().filter(|row| row.site.point == Point::Experts && is_another(row)) {
             let judged = self.judge_choice(row);
@@ -69,7 +69,8 @@ impl Routing<'_> {
                 let what = format!(
                     "{before}this depends on the choice of experts at {site}, which rounding decides: {why}"
                 );
-                // A token that follows from the dump's own logits, which follow from all before them.
+                // The token follows from the dump's own logits, so only a change of earlier values can
+                // explain it.
                 row.verdict = if follows(row) { Verdict::Tie } else { Verdict::Inconclusive };
                 row.reason = Some(what);
             }
@@ -116,8 +117,8 @@ impl Routing<'_> {
         }
     }
 
-    /// Choices of the run from the tokens on that rounding decides and no dump tells: those that are near. Behind others it has the
-    /// dump's.
+    /// Returns choices of the accumulated run that rounding may decide and the dump does not record. If the
+    /// dump records a choice, the run continues with it.
     fn doubtful_in_accumulated(&self, rows: &[SiteResult]) -> Vec<(Site, String)> {
         let told: HashMap<Site, &SiteResult> = experts(rows).collect();
         let untold = self.preferences.accumulated.iter().filter(|(site, _)| !told.contains_key(site));
@@ -128,7 +129,7 @@ impl Routing<'_> {
         doubtful
     }
 
-    /// Returns the doubtful choices of a run that otherwise continues with the dump's values.
+    /// Returns choices that rounding may decide, in the run that continues with the dump's values.
     fn doubtful_since_held(&self, rows: &[SiteResult]) -> Vec<(Site, String)> {
         let told: HashMap<Site, &SiteResult> = experts(rows).collect();
         let known = self.preferences.local.iter().filter_map(|(site, known)| {
@@ -160,7 +161,7 @@ fn experts(rows: &[SiteResult]) -> impl Iterator<Item = (Site, &SiteResult)> {
     rows.iter().filter(|row| row.site.point == Point::Experts).map(|row| (row.site, row))
 }
 
-/// Returns true if the two sides chose different experts in the judged run.
+/// Returns true if the two sides chose different experts in the run that is judged.
 pub(super) fn is_another(row: &SiteResult) -> bool {
     row.judged().is_some_and(|found| found.errors.max_abs != 0.0)
 }
@@ -176,7 +177,8 @@ fn chosen(row: &SiteResult) -> String {
     )
 }
 
-/// Returns true if the row fails by values that another expert could have made.
+/// Returns true if a different expert could have made the row's failing values: they are finite, and not all
+/// zero on one side only.
 fn is_measured(row: &SiteResult) -> bool {
     let found = || [row.local.as_ref(), row.accumulated.as_ref()].into_iter().flatten();
     let is_number = found().all(|found| found.nonfinite == Default::default());
@@ -189,7 +191,7 @@ fn is_of_total(row: &SiteResult) -> bool {
     row.local.is_none() || is_token(row) && is_same_since_held(row) || row.accumulated_floor.is_some()
 }
 
-/// Returns true if both sides get the same result from the dump's own values.
+/// Returns true if both sides get the same result when computed from the dump's own values.
 fn is_same_since_held(row: &SiteResult) -> bool {
     row.local.as_ref().is_some_and(|found| found.errors.max_abs == 0.0)
 }

@@ -1,4 +1,5 @@
-//! Comparison of two 16-bit dumps without a model: rounding may explain an error above the tolerance table.
+//! Doubts about two 16-bit dumps that are compared without a model: rounding may explain an error above the
+//! tolerance.
 
 use std::collections::HashMap;
 
@@ -9,21 +10,22 @@ use crate::error::Result;
 use crate::measure::Errors;
 use crate::weight::DType;
 
-/// Taps whose values are looked at, at most.
+/// Maximum number of taps that are checked for 16-bit values.
 const LOOKED_AT: usize = 64;
-/// Relative L2 error from which rounding explains nothing: all zeros would be as near.
+/// Relative L2 error from which rounding is no explanation: all zeros would be as near.
 const BLIND: f64 = 1.0;
-/// Values that differ at most where all others have the same bits. Rounding that moves a value far moves others, too.
+/// Maximum number of differing values if all others are bit-identical. Rounding that changes a few values
+/// strongly would also change others.
 const FEW: usize = 8;
 /// Largest relative error of a value: 16 roundings to bf16, each at most 2⁻⁸.
 const STEPS: f64 = 16.0 / 256.0;
-/// Largest relative error that RoPE in bf16 adds: eight roundings, of angles, tables, products and sums.
+/// Largest relative error added by RoPE in bf16: eight roundings of angles, tables, products and sums.
 const ROPE: f64 = 8.0 / 256.0;
-/// Largest ratio of RoPE's relative error to that of its input. A rotation keeps lengths; the factor allows
-/// for errors of other tokens.
+/// Largest ratio of RoPE's relative error to its input's. A rotation keeps lengths; the factor allows for
+/// errors of other tokens.
 const ROTATED: f64 = 4.0;
 
-/// Returns true if most taps of a dump have values of 16 bits, or its producer computes in such a type.
+/// Returns true if most taps of a dump have 16-bit values, or its producer computes in a 16-bit type.
 ///
 /// # Errors
 /// If an array is damaged.
@@ -31,7 +33,7 @@ pub(super) fn is_half_precision(held: &ComparedDump) -> Result<bool> {
     if matches!(held.dump.manifest.producer.dtype(), Some(DType::BF16 | DType::F16)) {
         return Ok(true);
     }
-    // A cache may be shorter than everything else.
+    // A cache may have a smaller type than the other taps.
     let is_looked_at = |site: &Site| {
         site.point.kind() == ValueKind::Real && !matches!(site.point, Point::KCache | Point::VCache)
     };
@@ -45,7 +47,7 @@ pub(super) fn is_half_precision(held: &ComparedDump) -> Result<bool> {
     Ok(short * 2 > sites.len())
 }
 
-/// True if the values of a tap fit 16 bits, whatever type they are stored in.
+/// Returns true if the values of a tap fit 16 bits, whatever type they are stored in.
 fn is_short(held: &ComparedDump, site: Site) -> Result<bool> {
     if matches!(held.stored(site), Some(DType::BF16 | DType::F16)) {
         return Ok(true);
@@ -61,7 +63,8 @@ fn is_short(held: &ComparedDump, site: Site) -> Result<bool> {
 }
 
 impl UnitRows<'_> {
-    /// Makes failures by the table inconclusive that rounding to 16 bits may explain. What no rounding explains still fails.
+    /// Turns failures by the tolerance table into inconclusive verdicts if rounding to 16 bits may explain
+    /// them.
     pub(super) fn doubt_values(&mut self) {
         let error = |row: &SiteResult| Some((row.site, row.judged()?.errors.rel_l2));
         let errors: HashMap<Site, f64> = self.rows.iter().filter_map(error).collect();
@@ -77,8 +80,9 @@ impl UnitRows<'_> {
         }
     }
 
-    /// Makes other choices inconclusive that rounding to 16 bits may explain: those behind logits that are inconclusive or not
-    /// recorded. Logits that pass tell by themselves how near a choice was.
+    /// Turns differing token choices into inconclusive verdicts if rounding to 16 bits may explain them. This
+    /// applies if the logits are inconclusive or not recorded. Passing logits show by themselves how near a
+    /// choice was.
     pub(super) fn doubt_choices(&mut self) {
         let logits: HashMap<usize, Verdict> = self
             .rows
@@ -101,8 +105,8 @@ impl UnitRows<'_> {
     }
 }
 
-/// The largest relative error of a rotated tap that rounding may explain. No bound for other taps, or without the tap that was
-/// rotated.
+/// Returns the largest relative error that rounding may explain at a tap after RoPE. Infinite for other taps,
+/// and if the tap before RoPE is not recorded.
 fn most_of_rope(site: Site, errors: &HashMap<Site, f64>) -> f64 {
     let from: &[Point] = match site.point {
         Point::QRope => &[Point::QNorm, Point::Q],

@@ -1,16 +1,17 @@
-//! Activations of 8-bit integers, found in the products that rounding does not explain.
+//! 8-bit integer activations, detected from products that rounding does not explain.
 
 use crate::checkpoint::Point;
 use crate::compare::{SiteResult, UnexplainedOperation};
 use crate::diagnose::runs::{RunContext, RunResults};
 use crate::exact::IntegerProducts;
 
-/// Maximum number of products that are examined. The search ends if no candidate explains any of the [`FIRST`] ones.
+/// Maximum number of products to check. The search ends early if no candidate explains any of the first
+/// [`FIRST`] products.
 const LOOKED_AT: usize = 64;
 const FIRST: usize = 6;
 
-/// Returns how the dump's engine multiplies activations of 8-bit integers, if that explains most of the products that plain numbers do
-/// not explain.
+/// Returns the 8-bit integer arithmetic of the dump's engine, if it explains most products that float
+/// arithmetic does not.
 pub(super) fn integers_of(
     setting: &RunContext,
     runs: &RunResults,
@@ -27,12 +28,12 @@ pub(super) fn integers_of(
     let found: Vec<Vec<IntegerProducts>> =
         products().filter_map(|one| one.products_that_explain(&candidates)).collect();
     let votes = |one: &IntegerProducts| found.iter().filter(|found| found.contains(one)).count();
-    // Of those that explain as many, the first is the simplest.
+    // If several candidates explain equally many products, the first one is the simplest.
     let best = candidates.iter().rev().max_by_key(|one| votes(one))?;
     (2 * votes(best) > found.len()).then(|| with_plain_head(*best, setting, rows))
 }
 
-/// Removes the model's head from the 8-bit products if float products explain the logits.
+/// Excludes the model's head from the 8-bit products if float products explain the logits.
 fn with_plain_head(
     mut products: IntegerProducts,
     setting: &RunContext,

@@ -1,10 +1,10 @@
-//! Layers that can be run from the reference: those whose input it records.
+//! Layers that can be run from the reference, because it records their input.
 
 use crate::checkpoint::{Point, Site};
 use crate::dump::Dump;
 use crate::plan::input_of;
 
-/// Knows for each layer, and for what follows the last one, the first input that the reference lacks.
+/// The first missing input of each layer, and of the operations after the last layer.
 pub(super) struct LayerInputs {
     lacking: Vec<Option<Site>>,
 }
@@ -19,8 +19,8 @@ impl LayerInputs {
         Self { lacking: (0..=n_layers).map(first_lacking).collect() }
     }
 
-    /// The input that is missing for `site` to be computed from the reference: of its layer, in its pass or in one
-    /// before it, which the layer's cache remembers.
+    /// Returns the missing input because of which `site` cannot be computed from the reference. The input may
+    /// belong to an earlier pass, which fills the layer's cache.
     pub(super) fn missing(&self, site: Site) -> Option<Site> {
         let after_the_last = self.lacking.len() - 1;
         let layer = match (site.layer, site.point) {

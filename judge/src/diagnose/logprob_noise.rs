@@ -1,26 +1,29 @@
-//! Rounding of a single log-probability, as in each pass of decoding. A few perturbed runs are few draws of
-//! it and may all be small by chance. All logits of its row are draws of the same noise.
+//! Rounding noise of a single log-probability, e.g. in one pass of decoding. A few perturbed runs give too
+//! few samples of one value. The noise is estimated from all logits of its row, which have the same
+//! distribution.
 
 use std::collections::HashMap;
 
 use crate::checkpoint::Site;
 use crate::tensor::Tensor;
 
-/// Minimum number of log-probabilities for which the maximum of a few runs is reliable.
+/// Up to this many log-probabilities, the maximum over a few runs is unreliable and the noise of the logits
+/// is used.
 const FEW: usize = 32;
-/// Number of sigmas of the largest of some hundred draws.
+/// The noise in standard deviations: about the largest of a few hundred samples.
 const SIGMAS: f64 = 3.0;
 
-/// Logits of the rows of few log-probabilities, and how far they were moved.
+/// The unperturbed logits of a few rows, and the size of their perturbation.
 #[derive(Debug, Default)]
 pub(super) struct LogprobNoise {
     still: HashMap<Site, Vec<(usize, Vec<f32>)>>,
-    /// The sigma of the logits of each row in the last run.
+    /// The standard deviation of each row's logits in the last perturbed run.
     moved: HashMap<Site, Vec<(usize, f64)>>,
 }
 
 impl LogprobNoise {
-    /// Reads the noise of logits, `[T, V]`, for the recorded rows of log-probabilities at a site.
+    /// Stores the first run's logits, `[T, V]`, and measures later runs against them. `rows` are the recorded
+    /// rows.
     pub fn look_at(&mut self, site: Site, logits: &Tensor, rows: Option<&[usize]>) {
         let rows = rows.map_or_else(|| (0..logits.rows()).collect(), <[usize]>::to_vec);
         if rows.len() > FEW {
@@ -38,7 +41,8 @@ impl LogprobNoise {
         }
     }
 
-    /// Returns the noise of log-probabilities from that of logits: d log p = (1 - p)·(dz - dz of the others).
+    /// Computes perturbed log-probabilities from the noise of the logits: d log p = (1 - p)·(dz - dz of the
+    /// others).
     pub fn of(&self, site: Site, still: &Tensor) -> Option<Tensor> {
         let moved = self.moved.get(&site)?;
         let mut values = still.data().to_vec();
@@ -51,7 +55,8 @@ impl LogprobNoise {
     }
 }
 
-/// The root mean square of what moved logits, but for what moved all alike: that is nothing to a softmax.
+/// Returns the standard deviation of the logits' differences. Subtracting the mean ignores a common shift,
+/// which a softmax ignores too.
 fn sigma(moved: &[f32], still: &[f32]) -> f64 {
     let by =
         || moved.iter().zip(still).map(|(a, b)| f64::from(*a) - f64::from(*b)).filter(|by| by.is_finite());

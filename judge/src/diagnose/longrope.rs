@@ -1,4 +1,5 @@
-//! LongRoPE rules: the choice of factors by an engine, as its dump states or its values show.
+//! LongRoPE rules: how an engine chooses between short and long factors, as its dump states or its values
+//! show.
 
 use crate::change::CauseKind;
 use crate::compare::{Role, Selection, SiteResult, Verdict};
@@ -10,17 +11,19 @@ use crate::error::{Error, Result};
 use crate::model::{LongRope, LongRopeModel, Model};
 use crate::plan::Crossing;
 
-/// Name of the setting.
+/// Name of the manifest setting that states the rule.
 const SETTING: &str = "longrope";
 
-/// Checks a model that chooses by a rule.
+/// Compares the dump with a model that follows a given rule.
 type RuleCheck<'c> = dyn FnMut(&dyn Model, Rules) -> Result<Outcome> + 'c;
 
-/// Checks a dump by its stated rule. Without a stated rule, it is compared with the model's results for the
-/// whole sequence at once. If it fails, other known rules are tried, unless only a part is checked.
+/// Checks a dump by the LongRoPE rule that it states. Without a stated rule, the expected values are those of
+/// reading the whole sequence at once. If the check fails, other known rules are tried, unless only a part is
+/// checked.
 ///
 /// # Errors
-/// If the stated rule is none, or suppositions would not hold for what is read again; those of `check`.
+/// If the dump states an unknown rule, or `--suppose` is used although tokens are read again; and the errors
+/// of `check`.
 pub(super) fn check_by_rule(
     model: &dyn Model,
     dump: &Dump,
@@ -68,7 +71,7 @@ pub(super) fn check_by_rule(
     Ok(outcome)
 }
 
-/// The rule that a dump states.
+/// Returns the rule that the dump states.
 fn stated(dump: &Dump) -> Result<Option<LongRope>> {
     let Some(value) = dump.manifest.producer.settings.get(SETTING) else { return Ok(None) };
     let name = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -76,7 +79,7 @@ fn stated(dump: &Dump) -> Result<Option<LongRope>> {
     name.parse().map(Some).map_err(refuse)
 }
 
-/// The behaviour of an engine under a rule.
+/// Describes an engine's behaviour under a rule.
 fn meaning(rule: LongRope) -> &'static str {
     match rule {
         LongRope::Reread => {
@@ -107,18 +110,19 @@ fn undetermined(within: usize) -> String {
     )
 }
 
-/// True if everything that the dump holds was compared: what a user chooses of it need not tell.
+/// Returns true if the selection has no restriction, so everything in the dump was compared.
 fn is_unrestricted(selection: &Selection) -> bool {
     let Selection { explicit, layers, passes, positions, .. } = selection;
     !explicit && layers.is_none() && passes.is_none() && positions.is_none()
 }
 
-/// True if a row is of what follows a crossing.
+/// Returns true if a row belongs to the pass in which the sequence outgrows LongRoPE's short factors, or to a
+/// later pass.
 fn is_over(row: &SiteResult, crossing: Crossing) -> bool {
     row.site.pass.is_none_or(|pass| pass >= crossing.pass)
 }
 
-/// Makes rows inconclusive.
+/// Makes the matching rows inconclusive, with a reason.
 fn doubt(outcome: &mut Outcome, is_doubtful: impl Fn(&SiteResult) -> bool, why: &str) {
     for row in outcome.rows.iter_mut().filter(|row| is_doubtful(row)) {
         (row.verdict, row.reason) = (Verdict::Inconclusive, Some(why.to_owned()));
@@ -127,7 +131,7 @@ fn doubt(outcome: &mut Outcome, is_doubtful: impl Fn(&SiteResult) -> bool, why: 
     outcome.reconsider();
 }
 
-/// Names keys that were kept as the cause of everything that fails.
+/// Adds a finding that explains all failures: cached keys kept the short factors.
 fn name_kept(outcome: &mut Outcome, within: usize, role: Role) {
     let failing = outcome.rows.iter().filter(|row| row.verdict == Verdict::Fail);
     let sites: Vec<_> = failing.map(|row| row.site).collect();

@@ -1,4 +1,4 @@
-//! The first divergence of two runs, and whether an operation made its error or inherited it.
+//! Finds the first divergence of two runs, and whether an operation made its error or inherited it.
 
 mod budget;
 mod case;

@@ -1,4 +1,4 @@
-//! Noise floor: runs of the model with perturbed operations.
+//! Measures the noise floor with perturbed runs of the model.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,28 +16,28 @@ use crate::tap::Tap;
 use crate::tensor::Tensor;
 use crate::view::View;
 
-/// The noise floors of sites, and the errors of the dump in relation to them.
+/// The noise floors of sites, and the dump's errors relative to them.
 #[derive(Default)]
 pub(super) struct NoiseMeasurement {
     pub(super) floors: HashMap<Site, NoiseFloor>,
     pub(super) excesses: HashMap<Site, Excess>,
-    /// The last logits at these sites of the run that was not perturbed.
+    /// The last logits of the unperturbed run, by site.
     pub(super) logits: HashMap<Site, Tensor>,
 }
 
-/// Roundings of an engine besides those of our numerics.
+/// Rounding by an engine in addition to that of our numerics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ExtraRoundings {
-    /// Operands and results of the cache are rounded to its type.
+    /// True if attention's operands and results are rounded to the cache's type.
     pub(super) short_attention: bool,
-    /// Operands of products are rounded to 8 bits.
+    /// True if operands of products are rounded to 8 bits.
     pub(super) eight_bits: bool,
-    /// True if the engine only sums in another order.
+    /// True if the engine differs only in summation order.
     pub(super) sums_alone: bool,
 }
 
-/// Measures the noise floor at `sites`, in a run that continues as `go_on` states, for an engine with this
-/// room.
+/// Measures the noise floor at `sites` for an engine with these extra roundings. The run continues with the
+/// values that `go_on` selects.
 ///
 /// # Errors
 /// The errors of the run itself.
@@ -51,7 +51,7 @@ pub(super) fn floors(
         return Ok(NoiseMeasurement::default());
     }
     let mut script = setting.script();
-    // What was generated beyond the dump's passes is looked at here, too.
+    // Tokens generated after the dump's passes are measured, too.
     script.passes.iter_mut().for_each(|step| step.tapped = true);
     let mut watch = NoiseFloorTap {
         setting,
@@ -63,7 +63,8 @@ pub(super) fn floors(
     };
     let comparison = setting.comparing(go_on).distributing(sites);
     let (compared, _) = setting.run_comparing(setting.numerics, &script, comparison, &mut watch)?;
-    // Units have noise of their own: the same wherever one is judged, and another than the next one's.
+    // The random seed depends on the unit: a unit always gets the same noise, and different units get
+    // different noise.
     let own = setting.unit.part().map_or(0, |part| part.layers.start as u64 + 1) << 32;
     moved(
         setting.numerics,
@@ -87,7 +88,7 @@ pub(super) fn floors(
     Ok(NoiseMeasurement { floors, excesses, logits })
 }
 
-/// Compares the distributions of errors with those of the perturbed runs.
+/// Compares the distribution of the dump's errors with that of the perturbed runs.
 fn excesses(
     noise: &HashMap<Site, PerturbedErrors>,
     errors: &HashMap<Site, Distribution>,
@@ -105,7 +106,7 @@ fn excesses(
     errors.iter().filter_map(of_site).collect()
 }
 
-/// A tap that stores the values of the first run and measures the differences of later runs.
+/// A tap that stores the first run's values and measures the differences of later runs.
 struct NoiseFloorTap<'s> {
     setting: &'s RunContext<'s>,
     sites: &'s HashSet<Site>,
@@ -118,7 +119,8 @@ struct NoiseFloorTap<'s> {
 impl Tap for NoiseFloorTap<'_> {
     fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
         let held = self.setting.held;
-        // Noise that chooses another expert would make any error look small: the choice stays.
+        // The expert choice of the first run is kept. A perturbed choice of experts would make the noise
+        // floor too large.
         if site.point == Point::Experts {
             return self.still.entry(site).or_insert(value).clone();
         }

@@ -1,4 +1,4 @@
-//! Verdicts that depend on the noise floor: measures it and decides them.
+//! Verdicts that depend on the noise floor: measures the noise floor and decides them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,7 +16,7 @@ use crate::plan::Unit;
 use crate::tensor::Tensor;
 use crate::weight::DType;
 
-/// Margins by which our engine prefers its choices to those of the dump.
+/// Margins by which our engine prefers its own choices to the dump's.
 #[derive(Clone, Copy)]
 struct ChoiceMargins<'m> {
     ranks: &'m RankMargins,
@@ -24,7 +24,7 @@ struct ChoiceMargins<'m> {
 }
 
 impl UnitRows<'_> {
-    /// Measures the noise floor where a verdict depends on it, and judges token choices.
+    /// Measures the noise floor if a verdict depends on it, and judges token choices.
     pub(super) fn judge_choices(
         &mut self,
         unit: &Unit,
@@ -94,7 +94,7 @@ impl UnitRows<'_> {
         Ok(without_row)
     }
 
-    /// Judges choices of experts, and what follows those that rounding decides.
+    /// Judges expert choices, and the rows after choices that rounding decides.
     fn judge_experts(&mut self, preferences: &Preferences, floors: RunNoiseFloors) {
         let allowed = self.tolerance(Point::FfnOut);
         let by_table = self.rules.gate == Gate::Tolerance || allowed.is_asked;
@@ -103,7 +103,8 @@ impl UnitRows<'_> {
         routing.judge(&mut self.rows);
     }
 
-    /// The logits of routers, where something is wrong or may be: rounding may have decided a choice of experts.
+    /// Returns the router-logit sites to measure, if any row is open. Rounding may have decided a choice of
+    /// experts there.
     fn routers(&self, known: &HashMap<Site, Preference>) -> HashSet<Site> {
         let is_open =
             |row: &SiteResult| !row.verdict.is_good() || row.is_in_doubt() || row.is_large_in_total();
@@ -111,8 +112,8 @@ impl UnitRows<'_> {
         known.keys().filter(|_| is_asked).map(|&site| router_of(site)).collect()
     }
 
-    /// Keeps what passes by `strict`. What passes only now is neither a pass nor a failure, since the dump does not state what
-    /// explains it.
+    /// Keeps the rows of `strict` that do not fail. A row that passes only with the assumed rounding becomes
+    /// inconclusive, since the dump does not state that rounding.
     fn doubt(&mut self, strict: Vec<SiteResult>, why: &str) {
         for (row, strict) in self.rows.iter_mut().zip(strict) {
             if strict.verdict <= Verdict::Inconclusive {
@@ -123,8 +124,9 @@ impl UnitRows<'_> {
         }
     }
 
-    /// Doubts what only rounding elsewhere explains, in a 16-bit engine whose bits are ours over whole blocks: it rounds where our
-    /// engine does, so that another order of sums is all that is left to differ.
+    /// Makes rows inconclusive that only different rounding explains, if a 16-bit engine has the same bits as
+    /// ours in whole blocks. Such an engine rounds at the same sites as ours and can only differ in summation
+    /// order.
     fn doubt_other_rounding(&mut self, setting: &RunContext) -> Result<()> {
         if setting.numerics.activation_type() == DType::F32 || !self.has_our_bits() {
             return Ok(());
@@ -149,7 +151,8 @@ impl UnitRows<'_> {
         Ok(())
     }
 
-    /// Returns true if enough values that several operations lead to are bit-identical to be no accident.
+    /// Returns true if enough block outputs are bit-identical to rule out coincidence. Only outputs computed
+    /// by several operations count.
     fn has_our_bits(&self) -> bool {
         const ROWS: usize = 2;
         const VALUES: usize = 256;
@@ -175,7 +178,7 @@ impl UnitRows<'_> {
         self.sees_everything() && selection.layers.is_none() && Checkpoint::all().iter().all(is_asked)
     }
 
-    /// The logits after which the two sides chose differently.
+    /// Returns the sites of the last logits after which the two sides chose different tokens.
     fn logits_of_other_choices(&self, choosing: &TokenChoiceEvidence) -> HashSet<Site> {
         let in_rows = self.rows.iter().filter(|row| row.site.point == Point::Argmax);
         let passes = in_rows.filter_map(|row| choosing.other(row)).map(|other| other.pass);
@@ -185,8 +188,8 @@ impl UnitRows<'_> {
         passes.chain(steps).chain(read_on).map(last_logits).collect()
     }
 
-    /// Judges undetermined rows by the noise floor. Returns the noise floor, and our engine's logits if
-    /// requested.
+    /// Judges undetermined rows by the noise floor. Returns the noise floor, and our engine's logits at the
+    /// requested sites.
     fn weigh(
         &mut self,
         setting: &RunContext,
@@ -222,7 +225,7 @@ impl UnitRows<'_> {
         ))
     }
 
-    /// Returns the sites of undetermined rows, by local or accumulated errors.
+    /// Returns the sites of undetermined rows that are judged by local errors, or by accumulated errors.
     fn in_doubt(&self, local: bool) -> impl Iterator<Item = Site> {
         let rows = self.rows.iter().filter(|row| row.is_in_doubt());
         rows.filter(move |row| row.local.is_some() == local).map(|row| row.site)
@@ -249,13 +252,14 @@ impl UnitRows<'_> {
         }
     }
 
-    /// Returns the sites of log-probabilities whose top tokens differ, by local or accumulated errors.
+    /// Returns the log-probability sites at which the two sides list different top tokens, by local or
+    /// accumulated errors.
     fn other_ranks(&self, local: bool) -> impl Iterator<Item = Site> {
         let rows = self.rows.iter().filter(|row| names_others(row));
         rows.filter(move |row| row.local.is_some() == local).map(log_probabilities)
     }
 
-    /// Judges the last values of passes by accumulated errors, unless an operation is already wrong.
+    /// Judges the final values of passes by accumulated errors, unless an operation already fails.
     fn weigh_totals(&mut self, grown: &HashSet<Site>, measured: &NoiseMeasurement, setting: &RunContext) {
         let is_wrong =
             |row: &SiteResult| row.verdict == Verdict::Fail && row.site.point.kind() == ValueKind::Real;
@@ -269,13 +273,14 @@ impl UnitRows<'_> {
         }
     }
 
-    /// Returns the last values of each pass (logits of choices, outputs of the last layer) that pass locally
-    /// but have a large accumulated error. If every operation from the tokens on was evaluated from the
-    /// values that its engine computed with, they show nothing more.
+    /// Returns the final values of each pass that pass locally but have a large accumulated error: logits of
+    /// choices and outputs of the last layer. Returns nothing if every operation was evaluated from the
+    /// engine's own values: accumulated errors then show nothing more.
     fn ends_that_grew(&self, setting: &RunContext) -> HashSet<Site> {
         let is_evaluated =
             || self.rows.iter().all(|row| row.is_settled() && !setting.may_hide_rounding(row.site));
-        // Nor can they where our run has not the values of 8 bits that the dump's engine goes on with.
+        // Evaluated operations are also not needed if our run lacks the 8-bit values with which the dump's
+        // engine continues.
         if setting.held.goes_on_with_eight_bits() || self.sees_every_stage() && is_evaluated() {
             return HashSet::new();
         }
@@ -295,14 +300,14 @@ impl UnitRows<'_> {
     }
 }
 
-/// Roundings that a dump does not state, with the reason to assume them.
+/// Extra roundings that a dump does not state, with the reason to assume them.
 struct UnstatedRoundings {
     room: ExtraRoundings,
-    /// The reason for a row that only this explains.
+    /// The reason given for a row that only these roundings explain.
     why: String,
 }
 
-/// The room that a dump states, and then what it may have without a word.
+/// Returns the extra roundings that the dump states, and those that it may have without stating them.
 fn rooms(setting: &RunContext) -> (ExtraRoundings, Vec<UnstatedRoundings>) {
     let cache = setting.numerics.cache_type();
     let short = setting.short_attention();

@@ -1,4 +1,4 @@
-//! The result of a comparison: plain data for reports.
+//! The result of a comparison as plain data for reports.
 
 use std::cmp::Ordering;
 
@@ -13,18 +13,18 @@ use crate::dump::Producer;
 use crate::exact::IntegerProducts;
 use crate::measure::{Errors, Measurement, larger};
 
-/// Compared and expected amounts.
+/// The compared and the expected numbers of taps, elements and rows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Coverage {
     /// Tapped values that were compared.
     pub taps_compared: usize,
-    /// Tapped values that the selection and the reference ask for.
+    /// Tapped values that the selection requests and the reference records.
     pub taps_expected: usize,
     /// Numbers that were compared.
     pub elements: usize,
-    /// Bit-identical taps, in the judged error.
+    /// Bit-identical taps, by the error that is judged.
     pub taps_identical: usize,
-    /// Numbers that are bit-identical, in the error that is judged.
+    /// Bit-identical numbers, by the error that is judged.
     pub elements_identical: usize,
     /// Taps with only some rows recorded.
     #[serde(default)]
@@ -32,7 +32,7 @@ pub struct Coverage {
     /// Rows of all tapped values that were compared.
     #[serde(default)]
     pub rows: usize,
-    /// Rows of them that the passes have.
+    /// Rows that those tapped values have in their passes.
     #[serde(default)]
     pub rows_expected: usize,
     /// The skipped sites with their reasons, one short sentence each.
@@ -42,34 +42,34 @@ pub struct Coverage {
 /// The two sides of a comparison.
 #[derive(Clone, Debug)]
 pub struct ComparisonSubject {
-    /// The dump's name: of the shipped one, or of its file. Of two dumps, the reference's.
+    /// The name of the dump: a shipped dump's name or a file name. With two dumps, the reference's name.
     pub name: String,
-    /// Producer of that dump.
+    /// Producer of the named dump.
     pub producer: Producer,
     /// Numerics of our engine; for two dumps, the producer of the candidate.
     pub numerics: String,
     /// Role of the dump.
     pub role: Role,
-    /// True if the reference is a known case, which only has checkpoints of tokens.
+    /// True if the reference is a known case, which contains only tokens.
     pub is_case: bool,
-    /// The criterion.
+    /// The criterion of the verdict.
     pub gate: Gate,
-    /// The measured errors.
+    /// The kinds of errors that were measured.
     pub mode: Mode,
 }
 
-/// The comparison with one reference.
+/// The result of the comparison with one reference.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The two sides.
+    /// The two sides of the comparison.
     pub subject: ComparisonSubject,
     /// The verdict over all rows and the coverage.
     pub verdict: Verdict,
-    /// A sentence where the verdict is not a pass.
+    /// The reason, one sentence, if the verdict is not a pass.
     pub reason: Option<String>,
     /// Facts that change no verdict, such as accumulated rounding and ties.
     pub notes: Vec<String>,
-    /// Causes of failing rows, tested on the reference's own values; few failures have one.
+    /// Causes of failing rows, tested on the reference's own values. Few failures have a cause.
     pub findings: Vec<Finding>,
     /// Compared and expected amounts.
     pub coverage: Coverage,
@@ -79,28 +79,28 @@ pub struct Outcome {
     pub basis: Basis,
 }
 
-/// One checkpoint over all its taps, layers and passes.
+/// One checkpoint, summarized over all its taps, layers and passes.
 #[derive(Clone, Debug)]
 pub struct CheckpointSummary<'o> {
     /// The checkpoint.
     pub checkpoint: Checkpoint,
-    /// The worst verdict of its rows; inconclusive where nothing was compared.
+    /// The worst verdict of the checkpoint's rows. Inconclusive if nothing was compared.
     pub verdict: Verdict,
     /// The row with that verdict and the largest judged error. `None` if nothing was compared.
     pub worst: Option<&'o SiteResult>,
-    /// Worst accumulated error, figure by figure. `None` if not measured.
+    /// Accumulated error: each statistic at its worst row. `None` if not measured.
     pub accumulated: Option<Errors>,
-    /// Worst local error, figure by figure. `None` if not measured.
+    /// Local error: each statistic at its worst row. `None` if not measured.
     pub local: Option<Errors>,
-    /// Largest err/bound. `None` if not measured.
+    /// Largest ratio of an error to its error bound. `None` if not measured.
     pub bound_ratio: Option<f64>,
-    /// Number of values above their bound. `None` if no operation was evaluated.
+    /// Number of values above their error bound. `None` if no operation was evaluated.
     pub over: Option<usize>,
 }
 
 impl Outcome {
-    /// Returns true if the values are so much nearer to this arithmetic than to the other that an engine with
-    /// the other cannot explain them. Only values explained by perturbed runs are compared.
+    /// Returns true if the dump is much nearer to this outcome's arithmetic than to the other's, so that the
+    /// other is ruled out. Compares only values explained by perturbed runs.
     pub fn is_nearer_than(&self, other: &Self) -> bool {
         let by_floor = |row: &&SiteResult| {
             row.floor.is_some() && row.judged().is_some_and(|found| !found.is_identical())
@@ -112,8 +112,8 @@ impl Outcome {
         })
     }
 
-    /// Returns true if at least half of the values that only perturbed runs explain here are that much nearer to this arithmetic than
-    /// to another. One value of 16 bits that rounds the other way is not.
+    /// Returns true if at least half of the values explained only by perturbed runs are much nearer to this
+    /// arithmetic than to the other. A single 16-bit value that rounds the other way does not count.
     pub fn is_mostly_nearer_than(&self, other: &Self) -> bool {
         let rel_l2 = |row: &SiteResult| row.judged().map(|found| found.errors.rel_l2);
         let pairs = self.rows.iter().filter(|row| row.floor.is_some()).filter_map(|row| {
@@ -125,39 +125,40 @@ impl Outcome {
         near.len() >= rest.len()
     }
 
-    /// The first finding that names a cause.
+    /// Returns the first finding that names a cause.
     pub fn cause(&self) -> Option<&Finding> {
         self.findings.iter().find(|finding| finding.kind.is_cause())
     }
 
-    /// Records the verdict of a run with these findings supposed together.
+    /// Records the verdict of a run with the changes of these findings applied together.
     pub fn confirm(&mut self, findings: &[usize], verdict: Verdict) {
         findings.iter().for_each(|&at| self.findings[at].confirmed = Some(verdict));
     }
 
-    /// The causes that together explain every failure, as a run with them supposed has shown; empty if none has.
+    /// Returns the causes that together explain every failure, confirmed by a run with their changes applied.
+    /// Empty if there is no such run.
     pub fn confirmed_causes(&self) -> Vec<&Finding> {
         let is_confirmed = |finding: &&Finding| finding.confirmed.is_some_and(Verdict::is_good);
         self.findings.iter().filter(is_confirmed).collect()
     }
 
-    /// The first row in data-flow order that fails.
+    /// Returns the first failing row in data-flow order.
     pub fn first_divergence(&self) -> Option<&SiteResult> {
         self.rows.iter().find(|row| row.verdict == Verdict::Fail)
     }
 
-    /// The 8-bit integer products of the dump's engine, if its values show them.
+    /// Returns the 8-bit integer products of the dump's engine, if its values show any.
     pub fn integers(&self) -> Option<IntegerProducts> {
         self.basis.evidence.iter().find_map(|(_, found)| found.integers)
     }
 
-    /// The rows before the first that fails, in data-flow order; all of them if none does.
+    /// Returns the rows before the first failing row, in data-flow order. All rows if none fails.
     pub fn before_divergence(&self) -> &[SiteResult] {
         let end = self.rows.iter().position(|row| row.verdict == Verdict::Fail);
         &self.rows[..end.unwrap_or(self.rows.len())]
     }
 
-    /// Makes what fails inconclusive, for a reason that holds for all of it.
+    /// Makes all failing rows inconclusive, with one reason.
     pub fn doubt(&mut self, why: &str) {
         for row in self.rows.iter_mut().filter(|row| row.verdict == Verdict::Fail) {
             (row.verdict, row.reason) = (Verdict::Inconclusive, Some(why.to_owned()));
@@ -170,8 +171,8 @@ impl Outcome {
         }
     }
 
-    /// Log-probabilities of a server whose answers to one question are so far apart: what fails by no more than that, and has no
-    /// cause, is neither right nor wrong.
+    /// Makes failing log-probabilities inconclusive if their error is at most `apart`, the difference between
+    /// a server's answers to the same request. Does nothing if a cause was found.
     pub fn doubt_within(&mut self, apart: f64) {
         if !self.findings.is_empty() {
             return;
@@ -199,8 +200,8 @@ impl Outcome {
         self.rows.iter().filter(|row| row.verdict == verdict).count()
     }
 
-    /// One summary per checkpoint, compared or not; but none for an input that was not compared, and of a known case
-    /// none but for what was.
+    /// Returns one summary per checkpoint. Omits inputs that were not compared, and for a known case every
+    /// checkpoint that was not compared.
     pub fn summaries(&self, checkpoints: &[Checkpoint]) -> Vec<CheckpointSummary<'_>> {
         let summaries = checkpoints.iter().map(|&checkpoint| self.summary(checkpoint));
         summaries
@@ -214,13 +215,13 @@ impl Outcome {
     fn summary(&self, checkpoint: Checkpoint) -> CheckpointSummary<'_> {
         let rows = || self.rows.iter().filter(move |row| row.checkpoint() == checkpoint);
         let verdict = rows().map(|row| row.verdict).max().unwrap_or(Verdict::Inconclusive);
-        // Beside numbers, ids have no distance.
+        // If some rows have numbers, token rows are left out: ids have no distance.
         let has_numbers = rows().any(|row| row.site.point.kind() == ValueKind::Real);
         let figured = || rows().filter(move |row| !has_numbers || row.site.point.kind() == ValueKind::Real);
         CheckpointSummary {
             checkpoint,
             verdict,
-            // `max_by` keeps the last of equals: reversed, so that it is the first in data-flow order.
+            // `max_by` keeps the last of equal rows. Reversing the rows keeps the first in data-flow order.
             worst: rows().rev().filter(|row| row.verdict == verdict).max_by(|a, b| by_error(a, b)),
             accumulated: worst(figured().filter_map(|row| row.accumulated.as_ref())),
             local: worst(figured().filter_map(|row| row.local.as_ref())),
@@ -230,7 +231,7 @@ impl Outcome {
     }
 }
 
-/// By judged error; no error sorts before any number, NaN after.
+/// Compares two rows by their judged error. Rows without an error sort first, NaN last.
 fn by_error(a: &SiteResult, b: &SiteResult) -> Ordering {
     let key = |row: &SiteResult| {
         let error = row.judged().map(|found| found.errors.max_abs);
@@ -240,7 +241,7 @@ fn by_error(a: &SiteResult, b: &SiteResult) -> Ordering {
     a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
 }
 
-/// Every figure where it is worst.
+/// Returns each statistic at its worst measurement.
 fn worst<'o>(measurements: impl Iterator<Item = &'o Measurement>) -> Option<Errors> {
     measurements.map(|found| found.errors).reduce(Errors::worse)
 }

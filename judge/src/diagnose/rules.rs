@@ -8,44 +8,44 @@ use crate::exact::Profile;
 /// The rules of a comparison.
 #[derive(Clone, Copy)]
 pub struct Rules<'r> {
-    /// The selected values.
+    /// The values selected for comparison.
     pub selection: &'r Selection,
-    /// The tolerances.
+    /// The tolerance table.
     pub tolerances: &'r Tolerances,
-    /// The precision under which tolerances are looked up: the weights' type, or the torch dtype of everything.
+    /// The precision for looking up tolerances: the type of the weights, or the torch dtype of the whole run.
     pub precision: &'r str,
-    /// The criterion if the model is run.
+    /// The criterion of the verdict if the model is run.
     pub gate: Gate,
     /// The errors to measure.
     pub mode: Mode,
-    /// Role of the dump that our engine is compared with.
+    /// Role of the dump that is compared with our engine.
     pub role: Role,
     /// Rounding of the dump's engine.
     pub rounding: EngineRounding,
-    /// True if the dump states its arithmetic for its weights. Otherwise activations may have been rounded to
-    /// 8 bits.
+    /// True if the dump states the arithmetic used with its weights. Otherwise its engine may have rounded
+    /// activations to 8 bits.
     pub is_stated: bool,
-    /// Supposed changes of our engine.
+    /// Changes from `--suppose` that our engine applies.
     pub suppositions: &'r [Supposition],
-    /// True to search for causes. The search takes the longest and changes no verdict.
+    /// True to search for causes. The search is slow and does not change the verdict.
     pub causes: bool,
-    /// Time limit of the search, if there is one.
+    /// Time limit of the search for causes, if any.
     pub budget: Option<&'r Budget>,
 }
 
 /// The rounding of a dump's engine, as far as the caller knows it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum EngineRounding {
-    /// Stated in the manifest, else like our numerics. If that does not explain the values, other rounding is
-    /// tried.
+    /// The manifest states the rounding, or it equals that of our numerics. If this does not explain the
+    /// values, other rounding is tried.
     Stated,
-    /// Shown by the values. If that does not explain them, other rounding is tried.
+    /// The dump's values show this rounding. If it does not explain other values, other rounding is tried.
     Shown(Profile),
-    /// Given by the user; no other rounding is tried.
+    /// The user requires this rounding. No other rounding is tried.
     Demanded(Profile),
 }
 
-/// The measured errors.
+/// The kinds of errors to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Local and accumulated errors.

@@ -1,4 +1,4 @@
-//! The runs that a mode asks for: ordinary, started anew at every held value, or at every layer.
+//! The runs of a mode: from the tokens on, restarted at every recorded value, or restarted at every layer.
 
 use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ use crate::tap::Tap;
 use crate::tensor::Tensor;
 use crate::weight::DType;
 
-/// A model that runs along a dump.
+/// A run of the model along a dump: its inputs and settings.
 pub(super) struct RunContext<'r> {
     pub(super) model: &'r dyn Model,
     pub(super) numerics: &'r dyn Numerics,
@@ -39,21 +39,21 @@ pub(super) struct RunContext<'r> {
     pub(super) is_stated: bool,
     /// Rounding profile of the dump's engine.
     pub(super) profile: Profile,
-    /// True if the engine may round differently, because its rounding is not stated.
+    /// True if other rounding may be tried, because the engine's rounding is not stated.
     pub(super) may_differ: bool,
     gate: Gate,
     engine: EngineProperties,
-    /// Supposed changes of our engine.
+    /// Changes from `--suppose` that our engine applies.
     suppositions: &'r [Supposition],
-    /// The part to run.
+    /// The part of the model to run.
     pub(super) unit: Unit,
     /// Settings of the model's operations, computed once and shared.
     pub(super) book: Rc<OnceCell<ModelOperations>>,
-    /// Number of operations computed with a supposed change.
+    /// Number of operations computed with a change from `--suppose`.
     made: Cell<usize>,
 }
 
-/// Returns the rounding profile of our numerics, with the deviations that the dump states.
+/// Returns our numerics' rounding profile with the deviations that the dump states.
 fn profile_of(numerics: &dyn Numerics, held: &ComparedDump) -> Result<Profile> {
     let known = Profile::of(numerics);
     let producer = &held.dump.manifest.producer;
@@ -64,26 +64,28 @@ fn profile_of(numerics: &dyn Numerics, held: &ComparedDump) -> Result<Profile> {
     let stated = known
         .stated(fields)
         .map_err(|problem| Error::dump(&held.dump.path, format!("producer.rounding: {problem}")))?;
-    // What is like another follows the cache of this run, unless it says otherwise.
+    // A profile given with "like" uses this run's cache type, unless the dump states the type of queries or
+    // attention.
     let says_otherwise = ["queries", "attention"].iter().any(|field| fields.contains_key(*field));
     let is_like = fields.contains_key("like") && !says_otherwise;
     Ok(if is_like { stated.following(numerics.cache_type()) } else { stated })
 }
 
-/// A statement of a manifest: present or not.
+/// Tells whether a manifest makes a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ManifestStatement {
     Yes,
     No,
 }
 
-/// A comparison behind an observer. The observer may change values, for example to inject a fault.
+/// Shows each value to an observer before it is compared. The observer may change values, for example to
+/// inject a fault.
 struct ObservedComparison<'w, 'd> {
     changing: Option<ChangeTap<'w>>,
     onlooker: &'w mut dyn Tap,
     comparison: &'w mut LiveComparison<'d>,
     numerics: &'w dyn Numerics,
-    /// True if a value forgets its inputs once it was looked at.
+    /// True if a value's recorded inputs are dropped after the value was shown.
     forgets: bool,
 }
 
@@ -98,7 +100,7 @@ impl Tap for ObservedComparison<'_, '_> {
 }
 
 impl ObservedComparison<'_, '_> {
-    /// Shows log-probabilities of the ids that the dump lists.
+    /// Shows the observer our log-probabilities of the ids that the dump lists.
     fn show_named(&mut self, site: Site, logits: &Tensor) {
         let Some(named) = self.comparison.named(site, logits) else { return };
         if let Some(own) = self.comparison.own_ids(site.pass) {
@@ -123,7 +125,7 @@ impl ObservedComparison<'_, '_> {
 }
 
 impl<'r> RunContext<'r> {
-    /// Returns true if the dump's engine has a cache of 8 bits that the numerics have not.
+    /// Returns true if the dump's engine has an 8-bit cache of another type than our numerics' cache.
     pub(super) fn has_other_cache(&self) -> bool {
         let producer = &self.held.dump.manifest.producer;
         producer.has_eight_bit_cache() && producer.cache_type() != Some(self.numerics.cache_type())
@@ -169,8 +171,8 @@ impl<'r> RunContext<'r> {
         })
     }
 
-    /// Returns whether the dump states attention in the type of its cache, if that type is shorter than ours;
-    /// `None` if this cannot be the case.
+    /// Returns whether the dump states that attention is computed in its cache type. `None` if that type is
+    /// not smaller than ours.
     pub(super) fn short_attention(&self) -> Option<ManifestStatement> {
         let [results, cache] = [self.engine.computed, self.engine.cache];
         let ours = Profile::of(self.numerics).queries;
@@ -180,19 +182,20 @@ impl<'r> RunContext<'r> {
         may_be.then_some(if is_stated { ManifestStatement::Yes } else { ManifestStatement::No })
     }
 
-    /// Returns the entries of a value that have a meaning: the same for the noise floor and for the error.
+    /// Returns the visible entries of a value. Noise floor and error use the same entries.
     pub(super) fn sight(&self, site: Site) -> VisibleKeys {
         let first_query = self.held.positions(site).start;
         let rows = self.held.dump.held_rows(site).map(Arc::from);
         VisibleKeys { first_query, first_key: 0, window: self.engine.window(site), rows }
     }
 
-    /// The dump's own passes, and further ones, not looked at, where it generated more than it dumped.
+    /// Returns the passes to run: the dump's passes, then passes without taps for tokens generated after the
+    /// last recorded pass.
     pub(super) fn script(&self) -> RunInput {
         script_of(&self.held.dump.manifest)
     }
 
-    /// One run, every value compared after `onlooker` has seen it.
+    /// Runs the model once and compares every value after `onlooker` has seen it.
     pub(super) fn run(
         &self,
         numerics: &dyn Numerics,
@@ -203,7 +206,7 @@ impl<'r> RunContext<'r> {
         self.run_comparing(numerics, script, self.comparing(go_on), onlooker)
     }
 
-    /// Runs with a comparison of the caller.
+    /// Runs the model with a given comparison.
     pub(super) fn run_comparing(
         &self,
         numerics: &dyn Numerics,
@@ -219,12 +222,12 @@ impl<'r> RunContext<'r> {
         self.run_with(&traced, script, comparison, Some(changing), onlooker)
     }
 
-    /// Returns the setting for another reading of the dump.
+    /// Returns the same context for a dump that is read differently.
     pub(super) fn along<'x>(&'x self, held: &'x ComparedDump<'x>) -> RunContext<'x> {
         RunContext { held, ..self.again(self.unit.clone()) }
     }
 
-    /// Returns the setting for another unit.
+    /// Returns the same context for another unit.
     pub(super) fn of_unit(&self, unit: &Unit) -> RunContext<'r> {
         self.again(unit.clone())
     }
@@ -234,28 +237,28 @@ impl<'r> RunContext<'r> {
         RunContext { unit, engine, book, made: Cell::new(0), ..*self }
     }
 
-    /// Returns true if the dump stores a site in fewer bits than the engine is stated to compute in. Later
-    /// operations do not show whether the engine computed with these bits or with more.
+    /// Returns true if the dump stores a site in a smaller type than its engine computes in. Later operations
+    /// then do not show whether the engine continued with the rounded values.
     pub(super) fn may_hide_rounding(&self, site: Site) -> bool {
         let is_shorter = |dtype| coarser(dtype, self.engine.computed_at(site.point)).is_some();
         let is_real = site.point.kind() == ValueKind::Real;
         is_real && self.held.stored(site).is_some_and(is_shorter) && !self.held.goes_on_with(site)
     }
 
-    /// Returns true if our engine has supposed changes.
+    /// Returns true if changes from `--suppose` are applied.
     pub(super) fn is_supposed(&self) -> bool {
         !self.suppositions.is_empty()
     }
 
-    /// Returns the number of operations computed with a supposed change.
+    /// Returns the number of operations computed with a change from `--suppose`.
     pub(super) fn made(&self) -> usize {
         self.made.get()
     }
 
-    /// Refuses supposed changes without an effect: `made` operations were changed.
+    /// Checks that the changes from `--suppose` had an effect. `made` is the number of changed operations.
     ///
     /// # Errors
-    /// If none was.
+    /// If no operation was changed.
     pub(super) fn check_suppositions(&self, made: usize) -> Result<()> {
         if self.suppositions.is_empty() || made > 0 {
             return Ok(());
@@ -277,7 +280,7 @@ impl<'r> RunContext<'r> {
         Ok(self.book.get_or_init(|| book))
     }
 
-    /// Runs once from the dump's values and evaluates each operation exactly where that decides.
+    /// Runs once from the dump's values. Evaluates the rounding of an operation if the verdict depends on it.
     pub(super) fn evaluate(
         &self,
         script: &RunInput,
@@ -295,10 +298,10 @@ impl<'r> RunContext<'r> {
         self.run_with(&traced, script, self.comparing(go_on).evaluating(self.may_differ), changing, onlooker)
     }
 
-    /// Runs a part again, or the whole unit, along the first passes of the dump with changes, and compares.
+    /// Runs a part of the model again with changes, over the first `passes` passes of the dump, and compares.
     ///
     /// # Errors
-    /// The errors of a run; or if the dump does not hold what the layer starts from.
+    /// The errors of a run; and if the dump does not record the input of the part.
     pub(super) fn rerun(
         &self,
         part: &RerunPart,
@@ -316,7 +319,7 @@ impl<'r> RunContext<'r> {
             RerunPart::All => return Ok(self.run_with(&traced, &script, comparison, changing, onlooker)?.0),
             RerunPart::Part(part) => part,
         };
-        // What has no cache is the same whatever was read before.
+        // Without layers there is no cache, so earlier passes do not matter.
         let first = if part.layers.is_empty() { passes.saturating_sub(1) } else { 0 };
         Ok(self.run_part((part, false), &traced, first..passes, comparison, changing, onlooker)?.0)
     }
@@ -341,10 +344,10 @@ impl<'r> RunContext<'r> {
         }))
     }
 
-    /// Returns the sum that makes a layer's output, if the dump records both summands as they were computed
-    /// with. The result is traced like in a run that continues with them.
+    /// Returns the sum that makes a layer's output, if the dump records both summands as its engine used
+    /// them. The sum is traced as in a run that continues with the summands.
     fn sum_before(&self, layer: usize, pass: usize, output: &Tensor) -> Result<Option<Tensor>> {
-        // What is stored in f32 was not rounded to it once more: nobody reads the summands.
+        // An f32 residual stream needs no summands, because storing a sum in f32 does not round it again.
         if self.profile.stream() == Float::F32 {
             return Ok(None);
         }
@@ -364,17 +367,17 @@ impl<'r> RunContext<'r> {
         let residual = exact::of_a_kernel(residual, true, &self.profile);
         let added = if is_normed { exact::of_a_kernel(added, false, &self.profile) } else { added };
         let sum = TracedNumerics::new(self.numerics, self.profile).add(&residual, &added);
-        // Of an architecture that norms what it adds, they are another sum's.
+        // In an architecture that normalizes summands, the recorded values belong to another sum.
         let alike = sum.data().iter().zip(output.data()).filter(|(sum, output)| sum == output).count();
         Ok((2 * alike > output.data().len()).then_some(sum))
     }
 
-    /// Makes a comparison for a run that continues this way.
+    /// Makes the comparison for a run that continues with these values.
     pub(super) fn comparing(&self, go_on: ContinuationValues) -> LiveComparison<'_> {
         self.comparing_of(self.selection, go_on)
     }
 
-    /// Compares only these values.
+    /// Makes a comparison of only the selected values.
     pub(super) fn comparing_of<'c>(
         &'c self,
         selection: &'c Selection,
@@ -383,7 +386,7 @@ impl<'r> RunContext<'r> {
         LiveComparison::new(self.held, self.role, selection, &self.engine, go_on)
     }
 
-    /// The unit, along a script.
+    /// Runs the unit with the given passes.
     fn run_with(
         &self,
         numerics: &dyn Numerics,
@@ -405,8 +408,8 @@ impl<'r> RunContext<'r> {
         Ok((comparison.finish()?, transcript))
     }
 
-    /// Runs a part of the model along passes of the dump. Also returns whether the continuation consists of
-    /// its choices.
+    /// Runs a part of the model along passes of the dump. Also returns true if the dump's continuation
+    /// consists of its own choices.
     fn run_part(
         &self,
         (part, ends): (&ModelSegment, bool),
@@ -448,49 +451,50 @@ impl<'r> RunContext<'r> {
     }
 }
 
-/// The part to run again.
+/// The part of the model to run again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum RerunPart {
-    /// A part of the model, from its recorded input.
+    /// A part of the model that starts from its recorded input.
     Part(ModelSegment),
-    /// The unit: where it is the whole model, from the tokens on.
+    /// The whole unit. The whole model starts from the tokens.
     All,
 }
 
-/// The sites that the runs of a mode visited, in data-flow order, with the results there.
+/// The results of a mode's runs by site, and the sites visited in data-flow order.
 #[derive(Default)]
 pub(super) struct RunResults {
     pub(super) visited: Vec<Site>,
-    /// From the tokens on.
+    /// Comparisons in the run from the tokens on.
     pub(super) accumulated: HashMap<Site, ArrayComparison>,
-    /// Since the nearest values that were gone on with.
+    /// Comparisons in the run that continues with recorded values.
     pub(super) local: HashMap<Site, ArrayComparison>,
-    /// Evaluation by rounding of the local errors.
+    /// Rounding evaluations of local errors.
     pub(super) explained: HashMap<Site, RoundingEvaluation>,
-    /// The errors of uniform probabilities there.
+    /// Error statistics of uniform probabilities.
     pub(super) uniform: HashMap<Site, UniformErrors>,
-    /// Stages of the dump's engine that it does not explain, in data-flow order.
+    /// Operations of the dump's engine that rounding does not explain, in data-flow order.
     pub(super) unexplained: Vec<UnexplainedOperation>,
-    /// Tokens chosen by the run from the tokens on, from the end of the prompt.
+    /// Tokens that the run from the tokens on chose, from the end of the prompt.
     pub(super) choices: Vec<GreedyToken>,
-    /// Margins by which its logits prefer these choices to the dump's, by pass.
+    /// Margins by which our logits prefer our choice to the dump's, by pass.
     pub(super) margins: HashMap<usize, f64>,
-    /// Tokens that were read within a pass, where they preferred another.
+    /// Tokens read within a pass for which our logits prefer another token.
     pub(super) read_on: Vec<DraftToken>,
-    /// Margins by which its logits prefer top tokens that the dump does not list, by pass, for both runs.
+    /// Margins by which our logits prefer top tokens that the dump does not list, for both runs.
     pub(super) rank_margins: RankMargins,
-    /// Confidence of expert choices.
+    /// The preference of our router for its choice of experts, by site.
     pub(super) preferences: Preferences,
 }
 
-/// By pass, how much our engine prefers likely tokens that a dump does not name to those that it names.
+/// Margins by which our engine prefers top tokens that the dump does not list to those that it lists, by
+/// pass.
 #[derive(Default)]
 pub(super) struct RankMargins {
     pub(super) accumulated: HashMap<usize, f64>,
     pub(super) local: HashMap<usize, f64>,
 }
 
-/// Returns the values with which a mode's second run continues.
+/// Returns the values with which the second run of a mode continues.
 pub(super) fn continues(mode: Mode) -> ContinuationValues {
     if mode == Mode::Layers { ContinuationValues::HeldBetweenLayers } else { ContinuationValues::Held }
 }
@@ -510,10 +514,10 @@ impl RunResults {
             runs.preferences.accumulated = compared.preferences;
             runs.choices = transcript.choices;
         }
-        // Where no layer can start from the dump, there is nothing to run for.
+        // If the dump records no layer input, there is nothing to run.
         let starts = mode != Mode::Layers || any_layer_can_start(setting);
         if mode != Mode::Accumulated && starts {
-            // Beyond the dump's passes nothing is held that could be evaluated.
+            // The passes after the dump's have no recorded values to evaluate.
             let (mut compared, transcript) = match setting.unit {
                 Unit::Continuation => {
                     setting.run(setting.numerics, &script, continues(mode), &mut *onlooker)?

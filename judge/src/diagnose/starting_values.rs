@@ -1,4 +1,5 @@
-//! Starting values of an operation: the nearest recorded ones. A dump with fewer taps is judged more coarsely.
+//! Starting values of an operation: the nearest recorded values before it. With fewer taps in a dump,
+//! judgements become coarser.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -8,26 +9,27 @@ use crate::checkpoint::{Point, Site};
 use crate::compare::{ComparedDump, ContinuationValues};
 use crate::plan::Crossing;
 
-/// The amount of computation between an operation's inputs and its result.
+/// The distance between an operation's inputs and its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum SegmentSpan {
-    /// One operation, besides what follows exactly: an add, a rounding to the cache's type, a row that is picked.
+    /// One operation, apart from exact ones: an addition, a conversion to the cache's type, a picked row.
     Stage,
-    /// Operations of one layer.
+    /// Several operations of one layer.
     Layer,
-    /// More than that, up to the whole run.
+    /// More than one layer, up to the whole run.
     Run,
 }
 
-/// The part of the run by which a site is judged.
+/// The part of the run between a site and its starting values.
 #[derive(Clone, Debug)]
 pub(super) struct StartingValues {
-    /// The nearest held values, without their passes, in data-flow order; none where it starts at the tokens.
+    /// The nearest recorded values, without their passes, in data-flow order. Empty if the part starts at the
+    /// tokens.
     pub(super) since: Vec<Site>,
     pub(super) span: SegmentSpan,
-    /// True if a part of it starts at the tokens instead of a recorded value.
+    /// True if a path to the site starts at the tokens instead of a recorded value.
     pub(super) from_tokens: bool,
-    /// Choices of experts that the run made by itself on the way.
+    /// Expert choices that our run made within this part.
     pub(super) choices: Vec<Site>,
 }
 
@@ -35,33 +37,34 @@ pub(super) struct StartingValues {
 #[derive(Clone, Debug, Default)]
 struct InputPath {
     held: BTreeSet<(Option<usize>, Point)>,
-    /// True if the path passes an operation.
+    /// True if the path contains more than one operation.
     passes_over: bool,
     from_tokens: bool,
-    /// The layers and passes of choices of experts that were not gone on with.
+    /// Layers and passes of expert choices that the run made itself.
     chosen: BTreeSet<(Option<usize>, Option<usize>)>,
 }
 
-/// The starting values of each site of a run.
+/// Finds the starting values of each site of a run.
 pub(super) struct StartingValueFinder<'d> {
     held: &'d ComparedDump<'d>,
     go_on: ContinuationValues,
     visited: HashSet<Site>,
     last_layer: Option<usize>,
-    /// The pass at which the run has read everything again.
+    /// The pass in which the run reads all earlier tokens again (LongRoPE).
     anew: Option<usize>,
     known: RefCell<HashMap<Site, Rc<InputPath>>>,
 }
 
 impl<'d> StartingValueFinder<'d> {
-    /// Finds segments for a run that visited `visited` and continued with recorded values as `go_on` states.
+    /// Makes a finder for a run that visited `visited`. `go_on` selects the recorded values with which the
+    /// run continued.
     pub(super) fn new(visited: &[Site], held: &'d ComparedDump<'d>, go_on: ContinuationValues) -> Self {
         let last_layer = visited.iter().filter_map(|site| site.layer).max();
         let visited = visited.iter().copied().collect();
         Self { held, go_on, visited, last_layer, anew: None, known: RefCell::default() }
     }
 
-    /// Sets the pass at which the run has read everything again.
+    /// Sets the pass in which the run reads all earlier tokens again.
     pub(super) fn anew_at(self, crossing: Option<Crossing>) -> Self {
         Self { anew: crossing.map(|crossing| crossing.pass), ..self }
     }
@@ -89,10 +92,11 @@ impl<'d> StartingValueFinder<'d> {
         StartingValues { since, span, from_tokens: way.from_tokens, choices }
     }
 
-    /// Finds the sites that need no value of their own, of `expected`: the dump has no value of this tap and layer in any pass, and
-    /// whatever is computed from it is judged from values before it, within a layer. Each with what it is judged by.
+    /// Finds sites of `expected` that can be left out, each with the taps that judge it instead. The dump
+    /// records the site's tap and layer in no pass, and every value computed from it is judged within a
+    /// layer.
     ///
-    /// A site of which one pass lacks a value, a layer without values, and a site that nothing recorded follows are none.
+    /// A site is not left out if some pass has a value, or if no recorded value follows.
     pub(super) fn covered(
         &self,
         expected: &[Site],
@@ -114,8 +118,8 @@ impl<'d> StartingValueFinder<'d> {
         lacking.into_iter().filter_map(covered).collect()
     }
 
-    /// The taps that judge a site without a value: all recorded ones that are computed from it. `None` if some of what follows is
-    /// not judged, or from values that are more than a layer away.
+    /// Returns the recorded taps computed from a site without a value, which judge it. `None` if a following
+    /// value is not judged, or starts more than a layer earlier.
     fn judges(
         &self,
         site: Site,
@@ -137,7 +141,7 @@ impl<'d> StartingValueFinder<'d> {
         Some(judges)
     }
 
-    /// Returns true if the run continued with the dump's value there.
+    /// Returns true if the run continued with the dump's value at a site.
     fn starts_at(&self, site: Site) -> bool {
         self.go_on.replaces(site.point) && self.held.dump.starts_at(site)
     }
@@ -147,7 +151,7 @@ impl<'d> StartingValueFinder<'d> {
             return known.clone();
         }
         let is_cache = matches!(site.point, Point::KCache | Point::VCache);
-        // What was read again goes by no held value.
+        // A cache that was read again does not start from recorded values.
         let is_anew = is_cache && site.pass.is_some() && site.pass == self.anew;
         let from_tokens = is_anew || site.point == Point::Embed;
         let mut way = InputPath { from_tokens, passes_over: is_anew, ..InputPath::default() };
@@ -180,7 +184,7 @@ impl<'d> StartingValueFinder<'d> {
             (Point::Generated, _) => {
                 inputs = self.visited.iter().copied().filter(|input| input.point == Point::Argmax).collect();
             }
-            // A cache holds what it held before.
+            // A cache contains its values of the previous pass.
             (Point::KCache | Point::VCache, Some(pass @ 1..)) if self.anew != Some(pass) => {
                 inputs.push(Site { pass: Some(pass - 1), ..site });
             }
@@ -193,7 +197,7 @@ impl<'d> StartingValueFinder<'d> {
     fn nearest(&self, point: Point, site: Site) -> Option<Site> {
         let layer = match (site.layer, point) {
             (_, Point::Embed) => None,
-            // What enters a layer is what the layer before it made.
+            // A layer's input is the previous layer's output.
             (Some(layer), Point::BlockOut) if site.point != Point::BlockOut => Some(layer.checked_sub(1)?),
             (None, Point::BlockOut) => self.last_layer,
             (layer, _) => layer,

@@ -1,8 +1,8 @@
 //! Token choices: equal, tied, or divergent.
 //!
-//! Another choice is a tie where the two logits are closer together than rounding moves them, or than a tolerance allows that
-//! decides: then rounding decides, and no engine is wrong. How far the logits really are apart proves nothing, since whatever moved
-//! them made the other choice. Where a stage is wrong, nothing is a tie.
+//! A different choice is a tie if rounding, or a tolerance that decides, can explain the difference between
+//! the two logits. The difference in the dump's own logits proves nothing, since a wrong operation may have
+//! caused it. If an operation is wrong, no choice is a tie.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,16 +14,16 @@ use crate::error::Result;
 use crate::measure::WorstElement;
 use crate::tensor::Tensor;
 
-/// The source of the logits that measure the margin of a choice.
+/// The logits that measure the margin of a choice.
 pub(super) enum LogitSource<'s> {
-    /// A dump and our engine, whose preferences are known by pass; and what was read within passes.
+    /// A dump and our engine: our margins by pass, and the tokens read within passes.
     Engine { held: &'s ComparedDump<'s>, role: Role, margins: HashMap<usize, f64>, read_on: Vec<DraftToken> },
-    /// Two dumps.
+    /// Two dumps, each with its own logits.
     Dumps { candidate: &'s ComparedDump<'s>, reference: &'s ComparedDump<'s> },
 }
 
 impl LogitSource<'_> {
-    /// Returns true if only the tokens that a side has read state its choices.
+    /// Returns true if a side's choices are known only from the tokens that it read next.
     pub(super) fn tell_by_reading(&self) -> bool {
         match self {
             LogitSource::Engine { held, .. } => held.tells_by_reading,
@@ -37,16 +37,16 @@ impl LogitSource<'_> {
 /// A position at which candidate and reference choose different tokens.
 #[derive(Clone, Copy)]
 pub(super) struct TokenDifference {
-    /// The position of the token that they follow.
+    /// The position of the token before the two differing tokens.
     pub(super) position: usize,
-    /// The pass that ends there.
+    /// The pass that ends at `position`.
     pub(super) pass: usize,
     pub(super) candidate: u32,
     pub(super) reference: u32,
 }
 
 impl TokenDifference {
-    /// The dump's token after a position of a pass, and our engine's.
+    /// Makes the difference between the dump's token and our engine's after a position of a pass.
     fn of(role: Role, (pass, position): (usize, usize), dumped: u32, own: u32) -> Self {
         let (candidate, reference) = match role {
             Role::Candidate => (dumped, own),
@@ -60,16 +60,16 @@ impl TokenDifference {
     }
 }
 
-/// The facts about chosen tokens.
+/// The data for judging token choices.
 pub(super) struct TokenChoiceEvidence<'s> {
     pub(super) sides: LogitSource<'s>,
-    /// Tolerance of the logits from which tokens are chosen, if the table decides; else 0.
+    /// Tolerance of the logits if the tolerance table decides, else 0.
     pub(super) tolerance: f64,
-    /// Noise floors there, by pass; empty for two dumps.
+    /// Noise floors of the last logits, by site. Empty for two dumps.
     pub(super) floors: HashMap<Site, NoiseFloor>,
-    /// The choices of our engine's run along the dump's tokens, from the end of the prompt.
+    /// The choices of our engine along the dump's tokens, from the end of the prompt.
     pub(super) choices: Vec<GreedyToken>,
-    /// Our engine's logits where its choice is not the dump's.
+    /// Our engine's logits at sites where it chooses another token than the dump.
     pub(super) logits: HashMap<Site, Tensor>,
 }
 
@@ -79,13 +79,13 @@ pub(super) fn last_logits(pass: usize) -> Site {
 }
 
 impl TokenChoiceEvidence<'_> {
-    /// Judges the rows of tokens, which are failures so far wherever tokens differ. Returns messages for
+    /// Judges the rows of tokens. Until then, rows with differing tokens are failures. Returns messages for
     /// failures without a row.
     pub(super) fn judge(&self, rows: &mut [SiteResult]) -> Result<Vec<String>> {
         let is_right = first_wrong(rows).is_none();
         for row in rows.iter_mut() {
             let Some((position, judged)) = self.judge_row(row)? else { continue };
-            // What is no tie is refused as one later.
+            // Verdicts other than a tie need no check of the tokens that follow.
             let judged = if is_right { self.not_followed(row.site.point, position, judged) } else { judged };
             (row.verdict, row.reason) = (judged.0, Some(judged.1));
         }
@@ -94,7 +94,7 @@ impl TokenChoiceEvidence<'_> {
         Ok(without_row)
     }
 
-    /// The verdict on a row whose tokens differ, and the position of the last token after which they do.
+    /// Judges a row whose tokens differ. Returns the verdict, and the last position before the tokens differ.
     fn judge_row(&self, row: &mut SiteResult) -> Result<Option<(usize, (Verdict, String))>> {
         match row.site.point {
             _ if self.is_from_own_logits(row) => Ok(None),
@@ -116,12 +116,12 @@ impl TokenChoiceEvidence<'_> {
         }
     }
 
-    /// Fails dumps with contradictory choices, regardless of other results.
+    /// Fails dumps whose choices contradict their own tokens or logits, regardless of other results.
     pub(super) fn refuse_all_contradictions(&self, rows: &mut [SiteResult]) {
         rows.iter_mut().for_each(|row| self.refuse_contradictions(row));
     }
 
-    /// Returns contradictions at positions without a row.
+    /// Returns contradictions in choices at positions without a row.
     pub(super) fn untold_contradictions(&self, rows: &[SiteResult]) -> Vec<String> {
         let choices = rows.iter().filter(|row| row.site.point == Point::Argmax);
         let told: HashSet<usize> = choices.map(|row| row.positions.start).collect();
@@ -140,7 +140,7 @@ impl TokenChoiceEvidence<'_> {
         }
     }
 
-    /// The choices that differ in a row of one.
+    /// Returns the differing tokens of a row with one choice.
     pub(super) fn other(&self, row: &SiteResult) -> Option<TokenDifference> {
         let (candidate, reference) = differing(row)?;
         let position = row.positions.start;
@@ -151,7 +151,7 @@ impl TokenChoiceEvidence<'_> {
         Some(TokenDifference { position, pass, candidate, reference })
     }
 
-    /// The steps of a continuation at which the two differ, of those that can be judged.
+    /// Returns the steps of a continuation at which the two sides differ and a judgement is possible.
     pub(super) fn other_steps(&self, row: &SiteResult) -> Vec<(usize, TokenDifference)> {
         match &self.sides {
             LogitSource::Engine { .. } if self.choices.is_empty() => {
@@ -174,7 +174,7 @@ impl TokenChoiceEvidence<'_> {
             .collect()
     }
 
-    /// The tokens that were read within passes where our engine chooses another, and how much it prefers that.
+    /// Returns the tokens read within passes for which our engine prefers another token, with the margin.
     pub(super) fn read_on(&self) -> Vec<(TokenDifference, f64)> {
         let LogitSource::Engine { role, read_on, .. } = &self.sides else { return Vec::new() };
         let other = |on: &DraftToken| {
@@ -183,8 +183,8 @@ impl TokenChoiceEvidence<'_> {
         read_on.iter().map(other).collect()
     }
 
-    /// Judges tokens read within a pass, in the row of the choice at its end. Returns messages for failures
-    /// without a row.
+    /// Judges tokens read within a pass, and reports a failure in the row of the choice at the end of the
+    /// pass. Returns messages for failures without a row.
     fn judge_read_on(&self, rows: &mut [SiteResult]) -> Vec<String> {
         let mut without_row = Vec::new();
         for (other, margin) in self.read_on() {
@@ -206,7 +206,8 @@ impl TokenChoiceEvidence<'_> {
         without_row
     }
 
-    /// The first step of a continuation at which the two differ, where no run has gone along all of them.
+    /// Returns the first step of a continuation at which the two sides differ. Used if no run followed all
+    /// the dump's tokens.
     fn first_other_step(&self, row: &SiteResult) -> Option<(usize, TokenDifference)> {
         let LogitSource::Engine { held, .. } = &self.sides else { return None };
         let (candidate, reference) = differing(row)?;
@@ -216,8 +217,8 @@ impl TokenChoiceEvidence<'_> {
         Some((step, TokenDifference { position: end - 1, pass, candidate, reference }))
     }
 
-    /// Returns true if a different token was chosen from the dump's own logits, without any rounding in
-    /// between.
+    /// Returns true if our engine chooses another token than the dump from the dump's own logits, so no
+    /// rounding is involved.
     fn is_from_own_logits(&self, row: &SiteResult) -> bool {
         let since_logits =
             row.since.iter().any(|start| matches!(start.point, Point::LastLogits | Point::Logits));
@@ -238,8 +239,8 @@ impl TokenChoiceEvidence<'_> {
         })
     }
 
-    /// Judges choices of an engine with 8-bit values by its own logits, because the effect of the 8-bit
-    /// values on the logits is not measured.
+    /// Judges choices of an engine with 8-bit values by the dump's own logits. The effect of 8-bit values on
+    /// our logits is not measured.
     fn judge_by_own_logits(&self, other: TokenDifference) -> Result<Option<(Verdict, String)>> {
         let LogitSource::Engine { held, .. } = &self.sides else { return Ok(None) };
         if !held.goes_on_with_eight_bits() {
@@ -258,7 +259,7 @@ impl TokenChoiceEvidence<'_> {
         }))
     }
 
-    /// Judges a margin; rounding may change both logits.
+    /// Judges a margin by the noise floor, since rounding may change both logits.
     fn weigh(&self, other: TokenDifference, margin: f64) -> (Verdict, String) {
         let floor = self.floors.get(&last_logits(other.pass)).copied().unwrap_or_default();
         let (verdict, near) = floor.parts(margin, self.tolerance);
@@ -271,8 +272,8 @@ impl TokenChoiceEvidence<'_> {
         )
     }
 
-    /// Returns the margin by which the chooser's logits prefer its token to the other: the dump's, if it
-    /// records any.
+    /// Returns the margin by which a side's logits prefer its own token to the other side's. Uses the dump's
+    /// logits if recorded.
     fn margin(&self, other: TokenDifference) -> Result<Option<f64>> {
         let TokenDifference { position, pass, candidate, reference } = other;
         let of = |held: &ComparedDump, own: u32, other: u32| -> Result<Option<f64>> {
@@ -303,7 +304,7 @@ impl TokenChoiceEvidence<'_> {
     fn judge_step(&self, step: usize, other: TokenDifference) -> Result<DivergentStep> {
         let judged = match (self.judge_by_own_logits(other)?, self.choices.get(step)) {
             (Some(judged), _) => judged,
-            // A pass that was not looked at is judged by the engine's own two best logits.
+            // A pass without taps is judged by the engine's own two largest logits.
             (None, Some(own)) if self.margin(other)?.is_none() => self.judge_by_two_best(own, other),
             (None, _) => self.judge_choice(other)?,
         };
@@ -324,13 +325,13 @@ impl TokenChoiceEvidence<'_> {
         }
     }
 
-    /// The verdict on the choice after a position, and on what follows a tie there: inconclusive if choices follow that no run
-    /// along the dump's tokens has made.
+    /// Judges the choice after a position. A tie is inconclusive if later choices depend on it and no run
+    /// along the dump's tokens covers them.
     fn not_followed(&self, point: Point, position: usize, judged: (Verdict, String)) -> (Verdict, String) {
         let (verdict, told) = judged;
         let rest = match &self.sides {
             _ if verdict != Verdict::Tie => 0,
-            // The choices of later passes have rows of their own.
+            // The choices of later passes have their own rows.
             LogitSource::Engine { .. } if point == Point::Argmax => 0,
             LogitSource::Engine { held, .. } if self.choices.is_empty() => choices_after(held, position),
             LogitSource::Engine { .. } => 0,
@@ -359,7 +360,8 @@ impl TokenChoiceEvidence<'_> {
         (Verdict::Inconclusive, told)
     }
 
-    /// Fails a candidate that contradicts itself; a contradictory reference is inconclusive.
+    /// Fails a row if the candidate's choice contradicts itself. A contradictory reference makes the row
+    /// inconclusive.
     fn refuse_contradictions(&self, row: &mut SiteResult) {
         let concerns = |held: &ComparedDump| -> Option<String> {
             let at = |position| held.choices.contradiction(position).map(str::to_owned);
@@ -384,18 +386,20 @@ impl TokenChoiceEvidence<'_> {
     }
 }
 
-/// Returns the site of a wrong operation in the first pass that has one.
+/// Returns the site of a failing operation in the earliest pass that has one.
 fn first_wrong(rows: &[SiteResult]) -> Option<Site> {
     let is_wrong =
         |row: &&SiteResult| row.verdict == Verdict::Fail && row.site.point.kind() == ValueKind::Real;
     rows.iter().filter(is_wrong).map(|row| row.site).min_by_key(|site| site.pass)
 }
 
-/// Turns ties into failures after a wrong operation, since the change of the logits is not rounding.
+/// Turns ties in and after the pass of a wrong operation into failures, since rounding did not change these
+/// logits.
 pub(super) fn refuse_ties_of_a_wrong_run(rows: &mut [SiteResult]) {
     let Some(wrong) = first_wrong(rows) else { return };
     let comes_after = |row: &&mut SiteResult| row.site.pass.is_none_or(|pass| Some(pass) >= wrong.pass);
-    // Experts are chosen from logits that are at hand: what was wrong before is in them.
+    // A choice of experts from recorded router logits stays a tie, because those logits already contain the
+    // error.
     let is_token = |row: &&mut SiteResult| row.site.point != Point::Experts || row.local.is_none();
     let ties = rows.iter_mut().filter(|row| row.verdict == Verdict::Tie).filter(is_token);
     for row in ties.filter(comes_after) {
@@ -405,7 +409,7 @@ pub(super) fn refuse_ties_of_a_wrong_run(rows: &mut [SiteResult]) {
     }
 }
 
-/// A step of a continuation at which the two differ, judged.
+/// A judged step of a continuation at which the two sides differ.
 #[derive(Clone)]
 struct DivergentStep {
     step: usize,
@@ -414,7 +418,7 @@ struct DivergentStep {
     told: String,
 }
 
-/// The step that decides over those at which the two differ: the first that is not a tie.
+/// Returns the deciding step: the first difference that is not a tie.
 fn over_steps(judged: Vec<DivergentStep>) -> Option<DivergentStep> {
     let first = judged.first()?.clone();
     let ties = judged.iter().take_while(|step| step.verdict == Verdict::Tie).count();
@@ -432,7 +436,7 @@ fn over_steps(judged: Vec<DivergentStep>) -> Option<DivergentStep> {
     })
 }
 
-/// Shows the step that decides as the one at which the row's tokens differ.
+/// Shows the deciding step as the row's worst difference.
 fn show(row: &mut SiteResult, taken: &DivergentStep) {
     let DivergentStep { step, other, .. } = taken;
     let (candidate, reference) = (other.candidate.into(), other.reference.into());
@@ -443,7 +447,7 @@ fn show(row: &mut SiteResult, taken: &DivergentStep) {
     }
 }
 
-/// The steps at which the continuations of two dumps differ, as long as both have read the same tokens.
+/// Returns the steps at which the continuations of two dumps differ, while both have read the same tokens.
 fn other_steps_of_dumps(candidate: &ComparedDump, reference: &ComparedDump) -> Vec<(usize, TokenDifference)> {
     let steps = ends_of_choices(reference).into_iter().enumerate();
     let alike = steps.take_while(|(_, (_, end))| reads_alike(candidate, reference, end - 1));
@@ -455,18 +459,18 @@ fn other_steps_of_dumps(candidate: &ComparedDump, reference: &ComparedDump) -> V
     alike.filter_map(other).collect()
 }
 
-/// True if two dumps have the same token at a position, as far as both tell it.
+/// Returns true if two dumps have the same token at a position, or one of them does not record it.
 fn reads_alike(one: &ComparedDump, other: &ComparedDump, position: usize) -> bool {
     let [one, other] = [one, other].map(|held| held.dump.manifest.token_at(position));
     one.zip(other).is_none_or(|(one, other)| one == other)
 }
 
-/// The number of choices that a dump holds after the one at a position.
+/// Returns the number of choices in a dump after a position.
 fn choices_after(held: &ComparedDump, position: usize) -> usize {
     held.choices.iter().filter(|(after, _)| *after > position).count()
 }
 
-/// The candidate's token and the reference's, where the judged run chose another.
+/// Returns the candidate's and the reference's token if the judged run chose another one.
 fn differing(row: &SiteResult) -> Option<(u32, u32)> {
     let worst = row.accumulated.as_ref().or(row.local.as_ref())?.worst.as_ref()?;
     (worst.candidate != worst.reference).then_some((worst.candidate as u32, worst.reference as u32))
@@ -476,8 +480,8 @@ fn pass_ending(held: &ComparedDump, position: usize) -> Option<usize> {
     Pass::ending(held.passes(), position + 1)
 }
 
-/// Returns the passes after which tokens of a continuation are chosen, with their ends; after the dump's
-/// passes, one token each.
+/// Returns the passes after which tokens of the continuation are chosen, with the end positions. After the
+/// dump's last pass, each token is a pass.
 fn ends_of_choices(held: &ComparedDump) -> Vec<(usize, usize)> {
     let (passes, prompt) = (held.passes(), held.dump.manifest.input.tokens.len());
     let count = held.dump.manifest.generated.as_ref().map_or(0, Vec::len).max(passes.len());

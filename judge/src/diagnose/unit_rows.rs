@@ -1,4 +1,4 @@
-//! Conversion of a unit's results to rows, each judged separately.
+//! Converts a unit's results to rows and judges each row separately.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
@@ -19,10 +19,10 @@ use crate::plan::Unit;
 use crate::view::View;
 use crate::weight::DType;
 
-/// A site by positions instead of passes.
+/// A tap, a layer and a position range, which identify a site without its pass.
 type PositionSite = (Point, Option<usize>, Range<usize>);
 
-/// The rows of one unit, with what their verdicts depend on.
+/// The rows of one unit, with the data that their verdicts depend on.
 pub(super) struct UnitRows<'r> {
     pub(super) rules: Rules<'r>,
     architecture: String,
@@ -33,29 +33,29 @@ pub(super) struct UnitRows<'r> {
     lacking: Vec<String>,
     sides: Vec<(String, BTreeSet<Point>)>,
     notes: Vec<String>,
-    /// Causes of rows that no run has made.
+    /// Causes that need no run, such as wrong prompt tokens.
     causes: Vec<Cause>,
-    /// True if rounding to 16 bits may explain what exceeds the table.
+    /// True if rounding to 16 bits may explain an error above the tolerance table.
     pub(super) may_be_half: bool,
-    /// Expert choices between a site and its inputs.
+    /// Expert choices that our run made between a site and its inputs.
     pub(super) behind: HashMap<Site, Vec<Site>>,
 }
 
-/// The data that decides whether different choices are ties.
+/// The data that decides whether differing choices are ties.
 pub(super) struct TieEvidence<'r> {
     pub(super) sides: LogitSource<'r>,
-    /// With our engine on one side, what measures rounding.
+    /// The run context that measures rounding. `None` for two dumps.
     pub(super) setting: Option<&'r RunContext<'r>>,
-    /// Tokens chosen by the engine's run from the tokens on.
+    /// Tokens that our engine's run from the tokens on chose.
     pub(super) choices: Vec<GreedyToken>,
-    /// Margins by which unlisted tokens are preferred to listed ones.
+    /// Margins by which our engine prefers unlisted tokens to listed ones.
     pub(super) rank_margins: RankMargins,
-    /// Confidence of expert choices.
+    /// The preference of our router for its choice of experts, by site.
     pub(super) preferences: Preferences,
 }
 
 impl<'r> UnitRows<'r> {
-    /// Judges runs whose operations round to `computed`.
+    /// Makes empty rows for runs whose operations round to `computed`.
     pub(super) fn new(rules: Rules<'r>, architecture: &str, computed: DType) -> Self {
         Self {
             rules,
@@ -73,19 +73,19 @@ impl<'r> UnitRows<'r> {
         }
     }
 
-    /// Stores the expert choices that a run made itself between a site and its inputs.
+    /// Stores the expert choices that our run made between a site and its inputs.
     pub(super) fn lies_behind(&mut self, site: Site, choices: Vec<Site>) {
         if !choices.is_empty() {
             self.behind.insert(site, choices);
         }
     }
 
-    /// Expects a site to be compared.
+    /// Adds a site that must be compared.
     pub(super) fn expect(&mut self, site: Site, positions: Range<usize>) {
         self.expected.push(((site.point, site.layer, positions), site));
     }
 
-    /// Judges one site; a site without results is not judged.
+    /// Judges one site and adds its row. A site without results gets no row.
     pub(super) fn add(
         &mut self,
         site: Site,
@@ -108,8 +108,8 @@ impl<'r> UnitRows<'r> {
         self.rows.push(SiteResult::judge(site, positions, found, measure));
     }
 
-    /// Makes a passing sketch comparison inconclusive if rounding is not measured: small sketch errors do not
-    /// bound every value.
+    /// Makes passing rows of sketches inconclusive unless they are bit-identical. A small error of a sketch
+    /// does not bound each value's error.
     pub(super) fn doubt_sketch(&mut self) {
         let is_doubtful = |row: &&mut SiteResult| {
             row.verdict == Verdict::Pass && !row.judged().is_some_and(Measurement::is_identical)
@@ -121,7 +121,7 @@ impl<'r> UnitRows<'r> {
         }
     }
 
-    /// Returns the tolerance of the table.
+    /// Returns the tolerance of a tap from the table.
     pub(super) fn tolerance(&self, point: Point) -> Tolerance {
         let of = |checkpoint| {
             self.rules.tolerances.get(&self.architecture, self.rules.precision, checkpoint).clone()
@@ -133,7 +133,7 @@ impl<'r> UnitRows<'r> {
         }
     }
 
-    /// Judges what the model's own tokenizer makes of a prompt.
+    /// Judges the tokens that the model's own tokenizer makes of a prompt.
     pub(super) fn add_tokens(&mut self, site: Site, own: &[u32], known: &[u32]) {
         let equal = Tolerance {
             max_abs: 0.0,
@@ -159,8 +159,8 @@ impl<'r> UnitRows<'r> {
         self.rows.push(row);
     }
 
-    /// Without a model, probabilities are judged by the logits that they follow from: where these pass, no probability is
-    /// further off than they are, and nothing else was compared.
+    /// Lets probabilities pass if the logits of the same positions pass, in a comparison without a model.
+    /// Their error must not exceed the logits' error.
     fn follow_logits(&mut self) {
         let passing = |row: &&SiteResult| row.site.point == Point::LastLogits && row.verdict == Verdict::Pass;
         let logits: HashMap<Range<usize>, f64> = self
@@ -177,7 +177,7 @@ impl<'r> UnitRows<'r> {
         }
     }
 
-    /// Says something that changes no verdict.
+    /// Adds a note, which changes no verdict.
     pub(super) fn note(&mut self, what: String) {
         self.notes.push(what);
     }
@@ -187,7 +187,7 @@ impl<'r> UnitRows<'r> {
         self.skipped.insert((site.point, site.layer, positions), why);
     }
 
-    /// Stores missing data without which nothing passes.
+    /// Adds a reason why the unit cannot pass.
     pub(super) fn lack(&mut self, what: String) {
         self.lacking.push(what);
     }
@@ -197,7 +197,7 @@ impl<'r> UnitRows<'r> {
         self.sides = sides.into();
     }
 
-    /// Everything that was found in a unit, each row judged; and what explains those that fail.
+    /// Judges all rows of the unit and searches for causes of failing rows.
     ///
     /// # Errors
     /// The errors of a run.
@@ -241,8 +241,8 @@ impl<'r> UnitRows<'r> {
         })
     }
 
-    /// Makes norms inconclusive whose passes contradict each other: reading a sum before rounding must hold
-    /// in every pass. If kernels are fused, they may depend on the number of tokens.
+    /// Makes norms inconclusive whose passes disagree about reading an unrounded sum. With fused kernels,
+    /// this may depend on the number of tokens and is allowed.
     fn doubt_readings(&mut self) {
         let reads = |row: &SiteResult| row.explained.as_ref().and_then(|explained| explained.reads_unrounded);
         let is_fused = |row: &SiteResult| row.explained.as_ref().is_some_and(|explained| explained.is_fused);
@@ -261,8 +261,8 @@ impl<'r> UnitRows<'r> {
         }
     }
 
-    /// Makes failures inconclusive that a cache of 8 bits may explain: it lies between a site and the values that its segment starts
-    /// from, and its scales are not recorded. An error as large as the values is no rounding.
+    /// Makes failing rows inconclusive if an 8-bit cache without recorded scales may explain them. The cache
+    /// must be between the site and its starting values. An error as large as the values is not rounding.
     fn doubt_cache(&mut self) {
         let is_before = |start: &Site| {
             use Point::{K, KNorm, KRope, V};
@@ -271,7 +271,7 @@ impl<'r> UnitRows<'r> {
         let is_behind = |row: &SiteResult| {
             let is_read =
                 !matches!(row.site.point, Point::KNorm | Point::KRope) && row.since.iter().any(is_before);
-            // Of what has travelled from the tokens on, the cache is a part.
+            // The cache is part of every accumulated error.
             is_read || row.is_judged_by_accumulated()
         };
         let is_small = |row: &SiteResult| row.judged().is_some_and(|found| found.errors.rel_l2 < 1.0);
@@ -297,7 +297,7 @@ impl<'r> UnitRows<'r> {
     }
 }
 
-/// Returns the default message for a missing site.
+/// Returns the default reason for a missing site.
 pub(super) fn one_sided(site: Site) -> String {
     format!("{site}: recorded on one side only")
 }

@@ -1,4 +1,4 @@
-//! Dumps in a folder: `.npy` files, or `.safetensors` files with a part each.
+//! Dumps in a directory: `.npy` files, or `.safetensors` files that each contain several arrays.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::format::{FileBytes, Safetensors, TensorFile, npy};
 use crate::weight::{DType, StoredTensor};
 
-/// A folder, and the files of many arrays in it that were opened.
+/// A dump's directory, with a cache of opened `.safetensors` files.
 #[derive(Clone, Debug)]
 pub(super) struct Directory {
     root: PathBuf,
@@ -26,7 +26,7 @@ impl Directory {
         self.root.join(row.place().0).is_file()
     }
 
-    /// An array as it is stored.
+    /// Reads an array as it is stored.
     pub(super) fn read(&self, row: &TensorRow, bits: Option<DType>) -> Result<StoredTensor> {
         let (file, Some(key)) = row.place() else {
             return npy::read(&FileBytes::open(&self.root.join(&row.file))?, bits);

@@ -1,8 +1,8 @@
-//! The names that programs give to element types.
+//! The names of element types in various programs.
 
 use crate::weight::DType;
 
-/// Spellings of types in torch, NumPy and C, besides those of ggml and of the dump format.
+/// Names of types in torch, NumPy and C, in addition to the names of ggml and of the dump format.
 const SPELLINGS: &[(DType, &[&str])] = &[
     (DType::F32, &["float32", "fp32", "float", "single"]),
     (DType::F64, &["float64", "fp64", "double"]),
@@ -20,7 +20,7 @@ const SPELLINGS: &[(DType, &[&str])] = &[
     (DType::U64, &["uint64"]),
 ];
 
-/// The type that goes by that name, in any case, with or without the library's name before it (`torch.bfloat16`).
+/// Returns the type with this name. Ignores case and a library prefix such as `torch.` in `torch.bfloat16`.
 pub(super) fn dtype_named(name: &str) -> Option<DType> {
     let name = name.trim();
     let name = name.rsplit_once('.').map_or(name, |(_, name)| name);

@@ -1,9 +1,9 @@
-//! Axes of arrays, brought into the order that a tap point has them in.
+//! Converts the axes of arrays to the order that a tap has.
 
 use crate::checkpoint::TapAxis;
 use crate::view::View;
 
-/// Axes that may replace an axis, in this order.
+/// Axes that together may replace a single axis, in this order.
 const PARTS: &[(TapAxis, &[&[TapAxis]])] = &[
     (TapAxis::Head, &[&[TapAxis::KvHead, TapAxis::Group]]),
     (
@@ -12,7 +12,7 @@ const PARTS: &[(TapAxis, &[&[TapAxis]])] = &[
     ),
 ];
 
-/// Returns the axes that form the axis `wanted`.
+/// Returns the indices of the found axes that together form the axis `wanted`.
 fn made_of(wanted: TapAxis, found: &[TapAxis]) -> Option<Vec<usize>> {
     let position = |axis: &TapAxis| found.iter().position(|known| known == axis);
     let parts = PARTS.iter().filter(|(axis, _)| *axis == wanted).flat_map(|(_, parts)| parts.iter().copied());
@@ -21,17 +21,17 @@ fn made_of(wanted: TapAxis, found: &[TapAxis]) -> Option<Vec<usize>> {
         .find_map(|axes| axes.iter().map(position).collect::<Option<Vec<usize>>>())
 }
 
-/// The lengths of `wanted` axes in an array of `found` ones; `None` if it lacks one.
+/// Returns the lengths of the `wanted` axes in an array with the axes `found`. `None` if an axis is missing.
 pub(super) fn lengths(shape: &[usize], found: &[TapAxis], wanted: &[TapAxis]) -> Option<Vec<usize>> {
     let length = |axes: Vec<usize>| axes.into_iter().map(|axis| shape[axis]).product();
     wanted.iter().map(|&axis| made_of(axis, found).map(length)).collect()
 }
 
-/// A view with axes `found` as one with axes `wanted`: permuted, and several made one where `wanted` has one. Axes of length 1
-/// may come or go.
+/// Converts a view with axes `found` to axes `wanted`: permutes axes, and merges several into one if needed.
+/// Axes of length 1 may be added or removed.
 ///
 /// # Errors
-/// If one is lacking, or one of another length cannot be left out.
+/// If an axis is missing, or an extra axis is longer than 1.
 pub fn to_axes<'v>(view: View<'v>, found: &[TapAxis], wanted: &[TapAxis]) -> Result<View<'v>, String> {
     if found == wanted {
         return Ok(view);

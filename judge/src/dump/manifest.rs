@@ -9,13 +9,13 @@ use crate::checkpoint::{Point, Site, TapAxis};
 use crate::dump::{Producer, TensorRow, sketch};
 use crate::tensor::RopePairing;
 
-/// The version of the contract that is written here.
+/// The version of the dump format that is written.
 pub(super) const VERSION: u32 = 1;
-/// The latest that is read.
+/// The latest version that can be read.
 pub(super) const LATEST: u32 = Manifest::LATEST;
-/// The name of the contract.
+/// The name of the dump format.
 pub(super) const FORMAT: &str = "xcheck-dump";
-/// More layers than any model has. A larger number is damage, and nothing that counts layers need expect it.
+/// Maximum number of layers. A larger number means a damaged manifest.
 const MOST_LAYERS: usize = 1 << 16;
 
 /// The manifest of a dump, as in the file. Unknown keys belong to the producer and are ignored.
@@ -23,25 +23,25 @@ const MOST_LAYERS: usize = 1 << 16;
 pub struct Manifest {
     /// Always "xcheck-dump".
     pub format: String,
-    /// Version of the contract.
+    /// Version of the dump format.
     pub version: u32,
     /// The program that made the dump.
     pub producer: Producer,
-    /// The model it ran.
+    /// The model that was run.
     pub model: ModelInfo,
     /// Conventions that hold for all arrays.
     #[serde(default)]
     pub layout: Layout,
-    /// Input of the model.
+    /// The prompt, and how later tokens were chosen.
     pub input: DumpInput,
     /// The forward passes, in order.
     pub passes: Vec<Pass>,
-    /// The greedy continuation, if there was one.
+    /// The tokens of the greedy continuation, if recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generated: Option<Vec<u32>>,
     /// The arrays.
     pub tensors: Vec<TensorRow>,
-    /// The sequence that the manifest describes, by name or number.
+    /// The name or number of the described sequence, in a dump of several sequences.
     #[serde(skip)]
     pub sequence: Option<String>,
 }
@@ -49,7 +49,7 @@ pub struct Manifest {
 /// The model a dump was made from.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ModelInfo {
-    /// A name for people.
+    /// A name for display.
     #[serde(default)]
     pub name: String,
     /// The family: llama, qwen3, gemma3, gpt2, bitnet …
@@ -70,68 +70,68 @@ pub struct Layout {
 /// The input of the model.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct DumpInput {
-    /// The text the tokens came from, if any.
+    /// The prompt's text, if known.
     #[serde(default)]
     pub prompt: String,
     /// The prompt's tokens.
     pub tokens: Vec<u32>,
-    /// The choice of the tokens after the prompt.
+    /// How the tokens after the prompt were chosen.
     #[serde(default)]
     pub decode: DecodeMode,
 }
 
-/// The choice of the tokens after the prompt.
+/// How the tokens after the prompt are chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DecodeMode {
-    /// Each is the greedy choice of the pass before it.
+    /// Each token is the greedy choice of the pass before it.
     #[default]
     Greedy,
-    /// Given tokens.
+    /// The tokens are given, e.g. by a test.
     Forced,
 }
 
 /// One forward pass.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pass {
-    /// Absolute position of its first token.
+    /// Absolute position of the pass's first token.
     pub position: usize,
-    /// The tokens it read.
+    /// The tokens that the pass read.
     pub tokens: Vec<u32>,
-    /// The temperature of its `probs`; 1 if absent.
+    /// The temperature of `probs`. 1 if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f32>,
 }
 
 impl ModelInfo {
-    /// Architecture of an unknown model.
+    /// Architecture name of an unknown model.
     pub const UNKNOWN: &str = "unknown";
 }
 
 impl Pass {
-    /// The position after its last token: how many positions attention sees.
+    /// Returns the position after the last token, which equals the number of positions that attention sees.
     pub fn end(&self) -> usize {
         self.position + self.tokens.len()
     }
 
-    /// Returns the first of `passes` that reaches `end`, by binary search: a dump may have as many passes as
-    /// tokens.
+    /// Returns the index of the first pass that reaches position `end`. Uses a binary search, because a dump
+    /// may have as many passes as tokens.
     pub fn reaching(passes: &[Self], end: usize) -> Option<usize> {
         let index = passes.partition_point(|pass| pass.end() < end);
         (index < passes.len()).then_some(index)
     }
 
-    /// Returns the one of `passes` that ends at `end`, if any.
+    /// Returns the index of the pass that ends at `end`, if any.
     pub fn ending(passes: &[Self], end: usize) -> Option<usize> {
         Self::reaching(passes, end).filter(|&index| passes[index].end() == end)
     }
 }
 
 impl Manifest {
-    /// The latest version of the contract: rows may be some of a pass.
+    /// The latest version of the dump format. From version 2 on, a dump may record only some rows of a pass.
     pub const LATEST: u32 = 2;
 
-    /// A manifest without arrays, of this version of the contract.
+    /// Makes a manifest of version 1 without arrays.
     pub fn new(
         producer: Producer,
         model: ModelInfo,
@@ -144,7 +144,7 @@ impl Manifest {
         Self { format, version, producer, model, layout, input, passes, generated, tensors, sequence }
     }
 
-    /// Ids of likely tokens and their log-probabilities come together, of the same rows.
+    /// Checks that ids of top tokens and their log-probabilities are recorded together, with the same rows.
     fn check_named_ids(&self) -> Result<(), String> {
         let of = |point: Point| self.tensors.iter().filter(move |row| row.tap == point.name());
         for (one, other) in [(Point::TopIds, Point::TopLogprobs), (Point::TopLogprobs, Point::TopIds)] {
@@ -159,7 +159,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// Checks that the token after each listed log-probability is known.
+    /// Checks that the token after each position with a log-probability is known.
     pub(super) fn check_successors(&self) -> Result<(), String> {
         for row in self.tensors.iter().filter(|row| row.tap == Point::TokenLogprobs.name()) {
             let Some(pass) = row.pass.and_then(|pass| self.passes.get(pass)) else { continue };
@@ -179,7 +179,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// The token at a position: read, of the prompt, or generated.
+    /// Returns the token at a position, from the passes, the prompt, or the continuation.
     pub fn token_at(&self, position: usize) -> Option<u32> {
         let pass = position.checked_add(1).and_then(|end| Pass::reaching(&self.passes, end));
         let read = pass.and_then(|pass| {
@@ -191,7 +191,7 @@ impl Manifest {
         read.or_else(|| prompt.get(position).copied()).or_else(chosen)
     }
 
-    /// The family name that tables and messages use for what config files call by many names.
+    /// Returns the canonical name of the model's architecture. Config files use various names for it.
     pub fn architecture(&self) -> &str {
         family(&self.model.architecture)
     }
@@ -209,7 +209,7 @@ impl Manifest {
         self.check_named_ids()
     }
 
-    /// Passes must read on where the one before stopped, and begin with the prompt.
+    /// Checks that passes start with the prompt, and that each continues where the previous one ended.
     pub(super) fn check_passes(&self) -> Result<(), String> {
         let mut position = 0;
         for (index, pass) in self.passes.iter().enumerate() {
@@ -275,8 +275,8 @@ impl Manifest {
         Ok(site)
     }
 
-    /// Checks the length of an axis against its pass. The number of keys is not checked here, because it is a
-    /// finding.
+    /// Checks the length of an axis against its pass. The number of keys is not checked here, because a
+    /// difference is a finding.
     fn check_length(&self, site: Site, row: &TensorRow, axis: TapAxis, length: usize) -> Result<(), String> {
         let pass = site.pass.map(|pass| &self.passes[pass]);
         let expected = match (axis, pass, &row.rows) {
@@ -297,7 +297,7 @@ impl Manifest {
     }
 }
 
-/// Rows of a pass are named in order, and there are such.
+/// Checks that rows of a pass are listed in ascending order and exist.
 pub(super) fn check_rows(rows: &[usize], tokens: usize) -> Result<(), String> {
     let is_ascending = rows.windows(2).all(|two| two[0] < two[1]);
     if is_ascending && rows.last().is_some_and(|&last| last < tokens) {

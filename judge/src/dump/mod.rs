@@ -1,4 +1,4 @@
-//! The dump contract: one directory or file of activations, whoever produced it.
+//! The dump format: a directory or file with recorded activations, from any producer.
 
 mod directory;
 mod dtype_names;
@@ -23,7 +23,7 @@ pub use writer::Recorder;
 
 use crate::view::View;
 
-/// An array as a dump holds it, widened to `f64`, which represents every element type exactly.
+/// An array of a dump as `f64` values. `f64` represents every supported element type exactly.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArrayValues {
     /// Length of each axis, outermost first.

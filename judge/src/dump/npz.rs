@@ -1,4 +1,4 @@
-//! An `.npz` archive and its members.
+//! Reads `.npz` archives.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -9,10 +9,10 @@ use zip::ZipArchive;
 
 use crate::memory;
 
-/// The most a header of an `.npy` member adds to its elements.
+/// Maximum size in bytes of an `.npy` header.
 const HEADER: u64 = 64 * 1024;
 
-/// An archive whose list of members was read.
+/// An opened archive. Its list of members was read.
 #[derive(Clone, Debug)]
 pub(super) struct Npz {
     archive: ZipArchive<Cursor<Bytes>>,
@@ -27,16 +27,16 @@ impl Npz {
         Ok(Self { archive, len })
     }
 
-    /// Names of all members.
+    /// Returns the names of all members.
     pub(super) fn member_names(&self) -> Result<HashSet<String>, String> {
         let names = self.archive.file_names().map(|name| name.map(Cow::into_owned));
         names.collect::<Result<_, _>>().map_err(|error| format!("not a valid npz file: {error}"))
     }
 
-    /// Reads the manifest. Its size must be in proportion to the archive, since parsed JSON takes many times
-    /// its length.
+    /// Reads the manifest. Its size is limited in proportion to the archive, since parsed JSON needs many
+    /// times the memory.
     pub(super) fn read_manifest(&self, name: &str) -> Result<Vec<u8>, String> {
-        /// Largest compression ratio of a manifest next to the arrays that it lists.
+        /// Largest accepted compression ratio of a manifest.
         const MOST_SHRUNK: u64 = 64;
         self.read_member(
             name,
@@ -46,8 +46,8 @@ impl Npz {
         )
     }
 
-    /// The bytes of an array: at most `elements` bytes and a header, and no more than may come out of such an archive, since the
-    /// manifest is the archive's own word.
+    /// Reads the bytes of an array: at most `elements` bytes and a header. The size is also limited by the
+    /// archive's length, since the manifest inside the archive could be wrong.
     pub(super) fn read_array(&self, name: &str, elements: u64) -> Result<Vec<u8>, String> {
         let most = memory::unpacked(self.len);
         match elements > most {
@@ -60,7 +60,7 @@ impl Npz {
     }
 
     fn read_member(&self, name: &str, most: u64, who: &str) -> Result<Vec<u8>, String> {
-        // A clone shares the list of members, and has a position of its own.
+        // A clone shares the list of members and has its own read position.
         let mut archive = self.archive.clone();
         let member = archive.by_name(name).map_err(|error| format!("'{name}': {error}"))?;
         let limit = most.saturating_add(HEADER);

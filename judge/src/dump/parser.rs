@@ -1,4 +1,4 @@
-//! Reads `manifest.json`, of any version.
+//! Reads and checks `manifest.json` of every version.
 
 use std::path::{Component, Path};
 
@@ -11,10 +11,10 @@ use crate::dump::sequences::ManifestV2;
 use crate::error::{Error, Result};
 
 impl Manifest {
-    /// Reads and checks a manifest; `dump` is named in messages. Of several sequences there is one for each.
+    /// Reads and checks a manifest. Returns one manifest per sequence. `dump` is the path in error messages.
     ///
     /// # Errors
-    /// If it is not JSON of the contract's form, or contradicts itself.
+    /// If the file is not JSON in the form of the dump format, or contradicts itself.
     pub fn parse(json: &[u8], dump: &Path) -> Result<Vec<Self>> {
         let refuse = |problem: String| Error::dump(dump, format!("manifest: {problem}"));
         let kind: FormatVersion = serde_json::from_slice(json).map_err(|error| refuse(error.to_string()))?;
@@ -37,7 +37,7 @@ impl Manifest {
         Ok(manifests)
     }
 
-    /// Allows one log-probability less than tokens, since nothing follows the last token read.
+    /// Allows one log-probability less than tokens, since the token after the last one is unknown.
     fn leave_out_last_successors(&mut self) {
         for row in self.tensors.iter_mut().filter(|row| row.tap == Point::TokenLogprobs.name()) {
             let Some(pass) = row.pass.and_then(|pass| self.passes.get(pass)) else { continue };
@@ -49,8 +49,8 @@ impl Manifest {
         }
     }
 
-    /// Reads a version 1 manifest. Fields of later versions belong to the producer there. 8-bit types are
-    /// refused, because they need a scale.
+    /// Reads a version 1 manifest. Ignores fields of later versions. Rejects 8-bit types, because they need a
+    /// scale.
     fn of_version_1(json: &[u8]) -> Result<Vec<Self>, String> {
         let mut manifest: Self = serde_json::from_slice(json).map_err(|error| error.to_string())?;
         let mut rows = manifest.tensors.iter().enumerate();
@@ -64,7 +64,7 @@ impl Manifest {
         Ok(vec![manifest])
     }
 
-    /// Checks that files of arrays are inside the dump.
+    /// Checks that the files of arrays are inside the dump.
     fn check_files(&self) -> Result<(), String> {
         let place = |(index, row): (usize, &TensorRow)| {
             let is_inside = |row: &TensorRow| check_inside(row.place().0);
@@ -76,7 +76,7 @@ impl Manifest {
     }
 }
 
-/// The first fields of a manifest.
+/// The first fields of a manifest, which identify format and version.
 #[derive(Deserialize)]
 struct FormatVersion {
     format: String,
@@ -95,7 +95,7 @@ impl FormatVersion {
     }
 }
 
-/// Checks that a file is inside the dump.
+/// Checks that a path stays inside the dump.
 fn check_inside(file: &str) -> Result<(), String> {
     let inside = Path::new(file).components().all(|part| matches!(part, Component::Normal(_)));
     if inside && !file.is_empty() {

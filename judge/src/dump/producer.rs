@@ -1,13 +1,13 @@
-//! The producer of a dump, as stated in the manifest.
+//! The producer of a dump, as described in the manifest.
 
 use serde::{Deserialize, Serialize};
 
 use crate::dump::dtype_names::dtype_named;
 use crate::weight::DType;
 
-/// The settings that decide how a model is run against a dump, or how it is judged.
+/// Settings that decide how the model is run against the dump, or how the dump is judged.
 const READ: [&str; 6] = ["numerics", "dtype", "kv_cache", "weights", "flash_attention", "longrope"];
-/// Settings that describe a run for people, as producers of dumps write them.
+/// Settings that only describe a run for people. Known producers write them.
 const DESCRIPTIVE: &[&str] = &[
     "activation_replaced",
     "activations",
@@ -53,35 +53,36 @@ const DESCRIPTIVE: &[&str] = &[
 /// The program that made a dump.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Producer {
-    /// "transformers", "llama.cpp", "xcheck", …
+    /// The producer's name, e.g. "transformers", "llama.cpp" or "xcheck".
     pub name: String,
-    /// Its version.
+    /// The producer's version.
     #[serde(default)]
     pub version: String,
-    /// Settings that change the numbers: dtype, KV cache type, threads …
+    /// Settings that affect the values, e.g. dtype, KV cache type, threads.
     #[serde(default)]
     pub settings: serde_json::Map<String, serde_json::Value>,
-    /// Stated rounding: fields of a profile, and the profile for the rest.
+    /// The stated rounding: the name of a profile, and fields that deviate from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rounding: Option<serde_json::Map<String, serde_json::Value>>,
 }
 
 impl Producer {
-    /// The floating-point type of weights and activations, in whatever spelling the settings have it. TF32 is `f32` whose products
-    /// are shorter.
+    /// Returns the floating-point type of weights and activations, in any spelling. TF32 counts as `f32`;
+    /// only its products have fewer bits.
     pub fn dtype(&self) -> Option<DType> {
         let floats = [DType::F32, DType::F64, DType::F16, DType::BF16];
         let named = self.stated_dtype().and_then(dtype_named).filter(|dtype| floats.contains(dtype));
         named.or_else(|| self.is_tf32().then_some(DType::F32))
     }
 
-    /// Returns true if the settings say that products are of TF32.
+    /// Returns true if the settings state TF32 products.
     pub fn is_tf32(&self) -> bool {
         let names = ["tf32", "tfloat32", "tensorfloat32"];
         self.stated_dtype().is_some_and(|stated| names.iter().any(|name| name.eq_ignore_ascii_case(stated)))
     }
 
-    /// The text of the setting `dtype`, if it names a type. "auto", as transformers and vLLM take it, names none.
+    /// Returns the text of the setting `dtype`, if it names a type. Words such as "auto", used by
+    /// transformers and vLLM, do not.
     pub fn stated_dtype(&self) -> Option<&str> {
         const NAMES_NONE: [&str; 5] = ["auto", "default", "none", "unknown", ""];
         let stated = self.setting("dtype")?.trim();
@@ -89,14 +90,14 @@ impl Producer {
         (!names_none).then_some(stated)
     }
 
-    /// The element type of the KV cache, likewise.
+    /// Returns the element type of the KV cache, in any spelling.
     pub fn cache_type(&self) -> Option<DType> {
         self.setting("kv_cache").and_then(dtype_named)
     }
 
-    /// The precision under which tolerances are looked up, as far as the settings say it: a torch dtype that
-    /// activations are rounded to, or the weights' type, unless they are of several. Never a free text, which could
-    /// name any row of the table.
+    /// Returns the precision for looking up tolerances: the torch dtype of activations, or the weights' type
+    /// if there is only one. `None` if the settings do not state it. Never returns free text, which could
+    /// match any table entry.
     pub fn precision(&self) -> Option<&'static str> {
         let torch = matches!(self.setting("numerics"), None | Some("transformers"));
         match (self.dtype(), self.setting("weights")) {
@@ -108,13 +109,13 @@ impl Producer {
         }
     }
 
-    /// Returns true if the cache is of 8-bit values, whatever their scales are.
+    /// Returns true if the cache has 8-bit values, with any kind of scale.
     pub fn has_eight_bit_cache(&self) -> bool {
         let eight = [DType::I8, DType::U8, DType::F8_E4M3, DType::F8_E5M2, DType::Q8_0];
         self.cache_type().is_some_and(|dtype| eight.contains(&dtype))
     }
 
-    /// Returns a note for each setting that no check reads and that is not known to describe a run.
+    /// Returns a note for each setting that is neither used by a check nor known as a description.
     pub fn unread_settings(&self) -> Vec<String> {
         let is_known = |key: &str| READ.contains(&key) || DESCRIPTIVE.contains(&key);
         let told = |key: &String| {
@@ -126,7 +127,7 @@ impl Producer {
         self.settings.keys().filter(|key| !is_known(key)).map(told).collect()
     }
 
-    /// One setting as text, if it is there.
+    /// Returns the text of a setting, if it is present and a string.
     pub fn setting(&self, key: &str) -> Option<&str> {
         self.settings.get(key)?.as_str()
     }

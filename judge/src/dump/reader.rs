@@ -1,4 +1,4 @@
-//! Opening a dump, whatever its container, and reading its arrays.
+//! Opens dumps in any container and reads their arrays.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
@@ -18,14 +18,14 @@ use crate::format::{FileBytes, Safetensors, TensorFile, npy};
 use crate::view::View;
 use crate::weight::{DType, StoredTensor};
 
-/// Name of the manifest in a directory or `.npz`.
+/// File name of the manifest in a directory or `.npz` archive.
 pub const MANIFEST: &str = "manifest.json";
 /// Key of the manifest in the metadata of a `.safetensors` file.
 pub(super) const METADATA_KEY: &str = "xcheck";
-/// Site of the greedy continuation.
+/// The site of the greedy continuation.
 const CONTINUATION: Site = Site { point: Point::Generated, layer: None, pass: None };
 
-/// A dump whose manifest was checked and whose arrays are all there.
+/// An opened dump. Its manifest was checked, and all its arrays exist.
 #[derive(Clone, Debug)]
 pub struct Dump {
     /// Path for messages.
@@ -34,11 +34,11 @@ pub struct Dump {
     pub manifest: Manifest,
     container: Container,
     rows: HashMap<Site, usize>,
-    /// Row of a continuation that is only in the manifest.
+    /// Row of the continuation, if it is only in the manifest.
     listed: Option<TensorRow>,
-    /// True if the dump is on another machine.
+    /// True if the dump's file is on another machine.
     is_elsewhere: bool,
-    /// The files that were read, and held against their hashes.
+    /// Files that were read and checked against their hashes.
     seen: Arc<Mutex<HashSet<String>>>,
 }
 
@@ -50,18 +50,18 @@ enum Container {
 }
 
 impl Dump {
-    /// Opens a directory, a `.safetensors` or an `.npz` file that holds one sequence.
+    /// Opens a directory, `.safetensors` or `.npz` file with a single sequence.
     ///
     /// # Errors
-    /// The errors of [`Dump::open_all`], or if it holds several.
+    /// The errors of [`Dump::open_all`], or if the dump has several sequences.
     pub fn open(path: &Path) -> Result<Self> {
         Self::alone(Self::open_all(path)?)
     }
 
-    /// Opens a directory, a `.safetensors` or an `.npz` file: a dump for each sequence that it holds.
+    /// Opens a directory, `.safetensors` or `.npz` file. Returns one dump per sequence.
     ///
     /// # Errors
-    /// If there is no manifest, it contradicts the contract, or an array that it lists is not there.
+    /// If there is no manifest, it violates the dump format, or a listed array is missing.
     pub fn open_all(path: &Path) -> Result<Vec<Self>> {
         if path.is_dir() {
             let file = path.join(MANIFEST);
@@ -74,7 +74,7 @@ impl Dump {
         Self::all_from_source(FileBytes::open(path)?)
     }
 
-    /// Opens a `.safetensors` or `.npz` file whose bytes are at hand and that holds one sequence.
+    /// Opens the bytes of a `.safetensors` or `.npz` file with a single sequence.
     ///
     /// # Errors
     /// The errors of [`Dump::open`].
@@ -82,10 +82,10 @@ impl Dump {
         Self::alone(Self::all_from_source(source)?)
     }
 
-    /// A dump of arrays at hand, each under the key that its row has as `file`.
+    /// Makes a dump from arrays in memory. The `file` of each manifest row is the array's key.
     ///
     /// # Errors
-    /// If the manifest contradicts the contract, or an array that it lists is not there.
+    /// If the manifest violates the dump format, or a listed array is missing.
     pub fn of_arrays(path: &Path, manifest: Manifest, arrays: TensorFile) -> Result<Self> {
         manifest.check().map_err(|problem| Error::dump(path, problem))?;
         Self::new(path, manifest, Container::Safetensors(arrays), false)
@@ -106,7 +106,7 @@ impl Dump {
         }
     }
 
-    /// Opens a `.safetensors` or `.npz` file whose bytes are at hand: a dump for each sequence that it holds.
+    /// Opens the bytes of a `.safetensors` or `.npz` file. Returns one dump per sequence.
     ///
     /// # Errors
     /// The errors of [`Dump::open_all`].
@@ -151,10 +151,10 @@ impl Dump {
         Ok(dump)
     }
 
-    /// Reads the same arrays under changed manifest rows; rows without a replacement are omitted.
+    /// Reads the same arrays with changed manifest rows. Omits arrays for which `row` returns `None`.
     ///
     /// # Errors
-    /// If an array would have no place.
+    /// If a changed row has no valid site.
     pub fn read_as(&self, row: impl Fn(&TensorRow) -> Option<TensorRow>) -> Result<Self> {
         let mut dump = self.clone();
         dump.manifest.tensors = self.manifest.tensors.iter().filter_map(row).collect();
@@ -166,8 +166,8 @@ impl Dump {
         Ok(dump)
     }
 
-    /// Reads the continuation from the manifest, an array, or both, which must agree, and stores it in the
-    /// manifest.
+    /// Reads the continuation from the manifest, an array, or both, and stores it in the manifest. If both
+    /// exist, they must agree.
     fn settle_continuation(&mut self) -> Result<()> {
         let Some(array) = self.read(CONTINUATION)? else {
             let listed = self.manifest.generated.as_ref().filter(|ids| !ids.is_empty());
@@ -183,12 +183,12 @@ impl Dump {
         Ok(())
     }
 
-    /// Returns true if a safetensors file is a dump, with a manifest in its metadata.
+    /// Returns true if a safetensors file is a dump: its metadata contains a manifest.
     pub fn is_inside(file: &Safetensors) -> bool {
         file.metadata.contains_key(METADATA_KEY)
     }
 
-    /// Returns true if an `.npz` file is a dump, with a manifest as a member.
+    /// Returns true if an `.npz` file is a dump: one of its members is a manifest.
     pub fn is_npz(source: &FileBytes) -> bool {
         let names = Npz::open(source.data.whole()).and_then(|archive| archive.member_names());
         names.is_ok_and(|names| names.contains(MANIFEST))
@@ -209,15 +209,15 @@ impl Dump {
         self.row(site).is_some_and(|row| !row.sketch && row.rows.is_none())
     }
 
-    /// Returns true if operations can start from a site: all values are recorded, in more than 8 bits or as
-    /// the engine computed with them.
+    /// Returns true if operations can start from a site. All values must be recorded, either in more than 8
+    /// bits or as the engine computed with them.
     pub fn starts_at(&self, site: Site) -> bool {
         let is_coarse = |row: &TensorRow| row.dtype().is_ok_and(DType::is_f8) && !row.is_computed_with();
         self.holds(site) && !self.row(site).is_some_and(is_coarse) && !self.lacks_keys(site)
     }
 
-    /// Returns true if a pass of several tokens records only the keys that its last token sees, although the
-    /// others see more.
+    /// Returns true if a pass of several tokens records only the keys that its last token sees, although
+    /// earlier tokens see others.
     fn lacks_keys(&self, site: Site) -> bool {
         let pass = site.pass.and_then(|pass| self.manifest.passes.get(pass));
         let Some((pass, row)) = pass.filter(|pass| pass.tokens.len() > 1).zip(self.row(site)) else {
@@ -227,7 +227,7 @@ impl Dump {
         axes.iter().zip(&row.shape).any(|(&axis, &keys)| axis == TapAxis::Key && keys < pass.end())
     }
 
-    /// Returns the recorded rows of a site, if not all.
+    /// Returns the recorded rows of a site, if the dump does not record all rows.
     pub fn held_rows(&self, site: Site) -> Option<&[usize]> {
         self.row(site)?.rows.as_deref()
     }
@@ -237,8 +237,8 @@ impl Dump {
         self.row(site).is_some_and(|row| row.sketch)
     }
 
-    /// Returns the manifest's row of a site, if recorded. A continuation that is only in the manifest has a
-    /// row too.
+    /// Returns the manifest row of a site, if recorded. A continuation that is only in the manifest has a
+    /// row, too.
     pub fn row(&self, site: Site) -> Option<&TensorRow> {
         let array = self.rows.get(&site).map(|&index| &self.manifest.tensors[index]);
         array.or_else(|| self.listed.as_ref().filter(|_| site == CONTINUATION))
@@ -249,15 +249,15 @@ impl Dump {
         self.row(site).map(|row| row.axes().expect("opening checked them"))
     }
 
-    /// Returns the values of a site, widened; `None` if not recorded.
+    /// Returns the values of a site as `f64`. `None` if not recorded.
     ///
     /// # Errors
-    /// If the array is damaged or is not what the manifest says.
+    /// If the array is damaged or does not match the manifest.
     pub fn read(&self, site: Site) -> Result<Option<ArrayValues>> {
         Ok(self.view(site)?.map(|view| ArrayValues::from(&view)))
     }
 
-    /// Returns the stored values of a site; `None` if not recorded.
+    /// Returns the values of a site in their stored type. `None` if not recorded.
     ///
     /// # Errors
     /// The errors of [`Dump::read`].
@@ -280,7 +280,7 @@ impl Dump {
         Ok(Some(view))
     }
 
-    /// Returns the values of an array at keys of other sequences, if there are any.
+    /// Returns a site's values at keys of other sequences, if there are any.
     ///
     /// # Errors
     /// The errors of [`Dump::read`].
@@ -291,7 +291,7 @@ impl Dump {
         share.foreign(whole, site.point).map_err(refuse)
     }
 
-    /// Returns the sketch of a site, as [`sketch`](crate::measure::sketch) defines it; `None` if there is
+    /// Returns the sketch of a site, as defined in [`sketch`](crate::measure::sketch). `None` if there is
     /// none.
     ///
     /// # Errors
@@ -307,8 +307,8 @@ impl Dump {
         Ok(stored.scaled(self.scales_of(row, scale, shape)?))
     }
 
-    /// Returns the scale of each element, rounded to `f32` so that products with 8-bit values are exact in
-    /// `f64`.
+    /// Returns the scale of each element. Scales are rounded to `f32`, so that products with 8-bit values are
+    /// exact in `f64`.
     fn scales_of(&self, row: &TensorRow, scale: &ElementScale, shape: &[usize]) -> Result<View<'static>> {
         let file = match scale {
             ElementScale::Number(number) => return Ok(View::constant(shape, f64::from(*number as f32))),
@@ -379,11 +379,11 @@ impl Dump {
         Ok(stored)
     }
 
-    /// Holds an array against the hash that its row in the manifest has, if it has one. What comes from elsewhere is, when
-    /// it comes.
+    /// Checks an array against the hash in its manifest row, if stated. Downloaded data is checked during the
+    /// download.
     ///
     /// # Errors
-    /// If it is another content, or as [`Dump::read`].
+    /// If the hash differs, and the errors of [`Dump::read`].
     pub fn check_content(&self, site: Site) -> Result<()> {
         let Some(row) = self.rows.get(&site).map(|&index| &self.manifest.tensors[index]) else {
             return Ok(());
@@ -438,12 +438,12 @@ impl Dump {
     }
 }
 
-/// The key of an array in a `.safetensors` dump.
+/// Returns the key of an array in a `.safetensors` dump.
 pub(super) fn key(file: &str) -> &str {
     file.strip_suffix(".npy").unwrap_or(file)
 }
 
-/// The row that an array of the manifest's continuation would have.
+/// Makes a row for a continuation that is only in the manifest.
 fn row_of_list(tokens: usize) -> TensorRow {
     TensorRow::new(CONTINUATION, DType::U32, &[tokens], MANIFEST)
 }
@@ -456,7 +456,7 @@ fn token_ids(values: &ArrayValues) -> Result<Vec<u32>, String> {
     values.data.iter().map(id).collect()
 }
 
-/// Describes the first difference of the two lists, if any.
+/// Describes the first difference between the two lists, if any.
 fn contradiction(listed: &[u32], array: &[u32], file: &str) -> Option<String> {
     if let Some(step) = listed.iter().zip(array).position(|(listed, stored)| listed != stored) {
         return Some(format!(
@@ -468,7 +468,7 @@ fn contradiction(listed: &[u32], array: &[u32], file: &str) -> Option<String> {
     (listed != stored).then(|| format!("generated has {listed} tokens in {MANIFEST}, but {stored} in {file}"))
 }
 
-/// A folder that is no dump, and the dumps in it, if it holds any.
+/// Makes the error for a directory without a manifest. Lists dumps inside the directory, if there are any.
 fn no_manifest(folder: &Path) -> Error {
     const SHOWN: usize = 4;
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());

@@ -1,4 +1,4 @@
-//! The part of one sequence in an array of several.
+//! The part of an array that belongs to one of several sequences.
 
 use std::collections::HashSet;
 
@@ -7,27 +7,27 @@ use crate::dump::TensorRow;
 use crate::dump::layout::to_axes;
 use crate::view::View;
 
-/// A sequence's share of an array.
+/// The part of an array that belongs to one sequence.
 #[derive(Clone, Debug)]
 pub(super) struct SequencePart {
-    /// The array, as the manifest has it, with its axes.
+    /// The manifest row of the whole array, with its axes.
     pub(super) whole: TensorRow,
-    /// Index in the axis `batch`.
+    /// Index of the sequence on the axis `batch`.
     pub(super) entry: Option<usize>,
-    /// Token indices.
+    /// Indices of the sequence's tokens.
     pub(super) tokens: Option<Vec<usize>>,
-    /// Key indices, in the order of positions.
+    /// Indices of the sequence's keys, ordered by position.
     pub(super) keys: Option<Vec<usize>>,
-    /// Owner of each key; `None` for padding.
+    /// Sequence that owns each key. `None` for padding.
     pub(super) owners: Vec<Option<usize>>,
 }
 
-/// Keys that are not a sequence's own.
+/// Values at keys that belong to other sequences or to padding.
 #[derive(Clone, Debug)]
 pub struct ForeignKeys {
     /// The values, with the tap's own axes.
     pub values: View<'static>,
-    /// Owners of the keys; `None` for padding.
+    /// Sequence that owns each key. `None` for padding.
     pub owners: Vec<Option<usize>>,
 }
 
@@ -45,7 +45,7 @@ impl SequencePart {
         Ok(Some(ForeignKeys { values, owners }))
     }
 
-    /// Returns the part of the whole array, with the tap's own axes.
+    /// Returns the sequence's part of the whole array, with the tap's own axes.
     pub(super) fn of<'v>(&self, whole: View<'v>, point: Point) -> Result<View<'v>, String> {
         let axes = self.whole.axes()?;
         let batch = axes.iter().position(|&axis| axis == TapAxis::Batch);

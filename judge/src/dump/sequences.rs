@@ -1,4 +1,5 @@
-//! Version 2 of the contract: a run of several sequences, taken apart so that each is as if it had been dumped alone.
+//! Dumps of several sequences (version 2). Splits a run so that each sequence looks as if it had been dumped
+//! alone.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use crate::dump::manifest::{DecodeMode, DumpInput, Layout, Manifest, ModelInfo, 
 use crate::dump::sequence_part::SequencePart;
 use crate::dump::{Producer, TensorRow};
 
-/// A manifest of version 2, as in the file.
+/// A manifest of version 2, as stored in the file.
 #[derive(Deserialize)]
 pub(super) struct ManifestV2 {
     producer: Producer,
@@ -37,7 +38,7 @@ struct InputV2 {
     decode: DecodeMode,
 }
 
-/// The input of one sequence.
+/// The input of one sequence, as stored in the file.
 #[derive(Clone, Debug, Deserialize)]
 struct SequenceInput {
     #[serde(default)]
@@ -49,13 +50,13 @@ struct SequenceInput {
 }
 
 impl SequenceInput {
-    /// Its name, or its number.
+    /// Returns the sequence's name, or its number if it has no name.
     fn known_as(&self, index: usize) -> String {
         self.name.clone().unwrap_or_else(|| index.to_string())
     }
 }
 
-/// Each goes by a name of its own.
+/// Checks that the names of sequences are unique.
 fn check_names(sequences: &[SequenceInput]) -> Result<(), String> {
     let mut known = HashMap::new();
     for (index, sequence) in sequences.iter().enumerate() {
@@ -82,7 +83,7 @@ struct PassV2 {
     temperature: Option<f32>,
 }
 
-/// The position of the first row, or of each row.
+/// The position of the first row of a pass, or of each row.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected a position, or a list with one position per row")]
 enum RowPositions {
@@ -90,7 +91,7 @@ enum RowPositions {
     Each(Vec<usize>),
 }
 
-/// The keys that attention read: for all rows of a pass, or for each entry of a batch.
+/// The keys that attention reads: one list for all rows of a pass, or one list per batch entry.
 #[derive(Deserialize)]
 #[serde(
     untagged,
@@ -108,11 +109,11 @@ struct KeySlots {
     position: Vec<usize>,
 }
 
-/// A token by sequence and position; `None` for padding.
+/// The sequence and position of a token. `None` for padding.
 type SequencePosition = Option<(usize, usize)>;
 
 impl ManifestV2 {
-    /// A manifest for each sequence.
+    /// Splits the manifest into one manifest per sequence.
     pub(super) fn taken_apart(self) -> Result<Vec<Manifest>, String> {
         let InputV2 { sequences, tokens, prompt, decode } = &self.input;
         let manifest = |input, passes| {
@@ -148,7 +149,7 @@ impl ManifestV2 {
 }
 
 impl PassV2 {
-    /// Converts to a version 1 pass, if no other fields are set.
+    /// Converts to a version 1 pass, if no version 2 fields are set.
     fn plain(&self) -> Option<Pass> {
         match (&self.position, &self.sequence, &self.keys) {
             (&RowPositions::First(position), None, None) => {
@@ -158,7 +159,7 @@ impl PassV2 {
         }
     }
 
-    /// Whose each of its rows is.
+    /// Returns the sequence and position of each row.
     fn places(&self, sequences: usize) -> Result<Vec<SequencePosition>, String> {
         let rows = self.tokens.len();
         let first;
@@ -196,28 +197,28 @@ fn places(
         .collect())
 }
 
-/// Passes that read several sequences.
+/// The passes of a run that reads several sequences.
 struct SequencePasses<'w> {
     passes: &'w [PassV2],
-    /// Whose the rows of each pass are.
+    /// The sequence and position of each row, by pass.
     places: Vec<Vec<SequencePosition>>,
 }
 
-/// A pass as one sequence sees it.
+/// A pass from the view of one sequence.
 struct SequencePass {
-    /// Index of the written pass.
+    /// Index of the pass in the file.
     pass: usize,
     /// Rows of the pass that belong to the sequence.
     rows: Vec<usize>,
-    /// Number of sequences before this one in the pass, and of all sequences.
+    /// The sequence's index among the sequences in this pass, and their number.
     nth: (usize, usize),
 }
 
-/// The place of a sequence in an array.
+/// The location of a sequence in an array.
 struct SequenceLocation {
-    /// The entry of its batch.
+    /// Index on the batch axis, if the array has one.
     entry: Option<usize>,
-    /// Tokens that belong to the sequence.
+    /// Indices of the tokens that belong to the sequence.
     tokens: Option<Vec<usize>>,
 }
 
@@ -252,7 +253,7 @@ impl<'w> SequencePasses<'w> {
         sequences.iter().enumerate().map(of_sequence).collect()
     }
 
-    /// The passes that read a sequence.
+    /// Returns the passes that read a sequence.
     fn visits(&self, sequence: usize) -> Vec<SequencePass> {
         let visit = |(pass, places): (usize, &Vec<SequencePosition>)| {
             let is_own = |row: &usize| places[*row].is_some_and(|(whose, _)| whose == sequence);
@@ -285,7 +286,7 @@ impl<'w> SequencePasses<'w> {
         Ok(Pass { position, tokens, temperature: written.temperature })
     }
 
-    /// Returns the sequence's part of an array, if any.
+    /// Returns the sequence's part of an array, if it has one.
     fn share(
         &self,
         sequence: usize,
@@ -340,7 +341,7 @@ impl<'w> SequencePasses<'w> {
         Ok(Some(TensorRow { pass: Some(own), shape, axes: None, rows, of: None, share, ..row.clone() }))
     }
 
-    /// Checks an array before it is assigned to sequences.
+    /// Checks an array before it is split between sequences.
     fn checked(&self, whole: TensorRow, pass: usize) -> Result<TensorRow, String> {
         whole.check_parts()?;
         let (axes, rows) = (whole.axes()?, self.places[pass].len());
@@ -359,8 +360,8 @@ impl<'w> SequencePasses<'w> {
         }
     }
 
-    /// Finds the place of a sequence in an array with this batch size and number of tokens; `None` if the
-    /// array's rows include none of the sequence.
+    /// Finds the location of a sequence in an array with this batch size and number of tokens. `None` if none
+    /// of the array's rows belong to the sequence.
     fn stand(
         &self,
         visit: &SequencePass,
@@ -402,15 +403,15 @@ impl<'w> SequencePasses<'w> {
         Ok(Some(SequenceLocation { entry: batch.map(|_| entry), tokens }))
     }
 
-    /// Returns the sequence's rows in an array of some rows, counted in its own pass; `None` for an array of
-    /// all rows.
+    /// Returns the sequence's recorded rows, counted within the sequence's pass. `None` if the array has all
+    /// rows.
     fn held_rows(&self, visit: &SequencePass, whole: &TensorRow) -> Option<Vec<usize>> {
         let listed = whole.rows.as_ref()?;
         let rows = visit.rows.iter().enumerate();
         Some(rows.filter(|(_, row)| listed.binary_search(row).is_ok()).map(|(own, _)| own).collect())
     }
 
-    /// Returns the sequence's keys in an array, in the order of positions, and the owner of each key.
+    /// Returns the sequence's keys in an array, ordered by position, and the owner of each key.
     fn keys_of(
         &self,
         sequence: usize,
@@ -422,7 +423,7 @@ impl<'w> SequencePasses<'w> {
         let own = slots.iter().enumerate().filter_map(|(at, place)| {
             place.filter(|(whose, _)| *whose == sequence).map(|(_, position)| (position, at))
         });
-        // A paged cache is in the order of its pages.
+        // A paged cache stores keys in the order of its pages.
         let own: BTreeMap<usize, usize> = own.collect();
         let end = self.places[visit.pass].iter().flatten().filter(|(whose, _)| *whose == sequence);
         let end = end.map(|(_, position)| position + 1).max().unwrap_or(0);
@@ -440,7 +441,7 @@ impl<'w> SequencePasses<'w> {
         Ok((own.into_values().collect(), owners))
     }
 
-    /// Returns the keys that attention read in a pass: as stated, or as cached so far.
+    /// Returns the keys that attention reads in a pass: as the manifest states, or all keys cached so far.
     fn slots(&self, pass: usize, entry: Option<(usize, usize)>) -> Result<Vec<SequencePosition>, String> {
         let said = match (&self.passes[pass].keys, entry) {
             (None, _) => None,
@@ -474,14 +475,14 @@ impl<'w> SequencePasses<'w> {
     }
 }
 
-/// Returns as many known keys as the array has: all, or the latest of each sequence, which suffice for a
-/// layer with a window.
+/// Returns as many keys as the array has: all keys, or the latest of each sequence. The latest keys suffice
+/// for a layer with a sliding window.
 fn latest(slots: Vec<SequencePosition>, keys: usize) -> Result<Vec<SequencePosition>, String> {
     let mut positions: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     slots.iter().flatten().for_each(|&(whose, position)| positions.entry(whose).or_default().push(position));
     match slots.len().checked_sub(keys) {
         Some(0) => return Ok(slots),
-        // Of one sequence, padding before it is dropped first, as what is oldest.
+        // With one sequence, the oldest entries are dropped first, including padding.
         Some(gone) if positions.len() < 2 => return Ok(slots[gone..].to_vec()),
         _ => {}
     }
@@ -497,7 +498,8 @@ fn latest(slots: Vec<SequencePosition>, keys: usize) -> Result<Vec<SequencePosit
     Ok(slots.into_iter().filter(|place| place.is_some_and(is_kept)).collect())
 }
 
-/// Returns the limit per item if all items together have `all`, and shorter items are complete.
+/// Finds the limit per sequence so that all sequences together have `all` keys. Shorter sequences keep all
+/// their keys.
 fn shared_evenly(all: usize, mut lengths: Vec<usize>) -> Option<usize> {
     lengths.sort_unstable();
     let mut left = all;
@@ -511,7 +513,7 @@ fn shared_evenly(all: usize, mut lengths: Vec<usize>) -> Option<usize> {
     None
 }
 
-/// Names the axes of a row: one axis more than the tap has is a batch.
+/// Adds axis names to a row. An array with one axis more than the tap has a batch axis.
 fn with_axes(row: &TensorRow, point: Point) -> TensorRow {
     let own = point.axes();
     let batch = (row.shape.len() == own.len() + 1).then_some(TapAxis::Batch);

@@ -1,17 +1,17 @@
-//! Taps that have sketches, and the rows of a sketch: one per token.
+//! Sketches of taps: the taps that can be sketched, and one sketch row per token.
 
 use crate::checkpoint::{Point, TapAxis, ValueKind};
 use crate::measure::sketch::{WIDTH, of_row};
 use crate::parallel;
 use crate::view::View;
 
-/// Returns true if a tap has sketches. Token ids need none. Scores are excluded because hidden entries are
-/// unknown; their weights show the same.
+/// Returns true if a tap can be sketched. Token ids need no sketch. Scores are excluded because their hidden
+/// entries are unknown; sketches of the attention weights show the same.
 pub fn is_sketched(point: Point) -> bool {
     point.kind() == ValueKind::Real && point != Point::AttnScores && !point.is_of_named_ids()
 }
 
-/// Returns the number of rows of a sketch: one per token, or one in all for a value that a pass has once.
+/// Returns the number of rows of a sketch: one per token, or one for a value that exists once per pass.
 pub fn rows(point: Point, shape: &[usize]) -> usize {
     match point.axes() {
         [TapAxis::Token | TapAxis::Key, ..] => shape.first().copied().unwrap_or(1),
@@ -20,7 +20,7 @@ pub fn rows(point: Point, shape: &[usize]) -> usize {
     }
 }
 
-/// The sketch of an array in the tap point's own axes, `[rows, WIDTH]`.
+/// Computes the sketch of an array with the tap's own axes, `[rows, WIDTH]`.
 pub fn sketched(point: Point, view: &View) -> View<'static> {
     let rows = rows(point, view.shape());
     let per_row = view.len().checked_div(rows).unwrap_or(0);
@@ -33,7 +33,7 @@ pub fn sketched(point: Point, view: &View) -> View<'static> {
     View::owned(&[rows, WIDTH], sketch)
 }
 
-/// The values of a token: of weights, head by head.
+/// Reads the values of one token. For attention weights, reads them head by head.
 fn read(point: Point, view: &View, row: usize, rows: usize, out: &mut [f64]) {
     match point.axes() {
         [TapAxis::Head, TapAxis::Token, ..] => {

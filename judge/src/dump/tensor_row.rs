@@ -1,4 +1,4 @@
-//! A manifest's row about one array.
+//! A manifest row, which describes one array.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use crate::measure::sketch::WIDTH;
 use crate::view::View;
 use crate::weight::DType;
 
-/// Coarsest accepted decimal step of log-probabilities: half of it moves a probability by 2.5 %. One decimal
-/// could not distinguish models.
+/// Coarsest accepted decimal step of log-probabilities. Half a step changes a probability by 2.5 %. A step of
+/// 0.1 could not distinguish models.
 pub const COARSEST: f64 = 0.05;
 
-/// One array of a dump.
+/// One array of a dump, as listed in the manifest.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TensorRow {
-    /// The tap point's name.
+    /// The name of the tap.
     pub tap: String,
-    /// The pass, for all but `generated`.
+    /// The pass. Absent only for `generated`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass: Option<usize>,
     /// The layer, for taps inside a layer.
@@ -33,36 +33,36 @@ pub struct TensorRow {
     pub dtype: String,
     /// Length of each axis, outermost first.
     pub shape: Vec<usize>,
-    /// Path inside the dump.
+    /// Path of the array's file inside the dump.
     pub file: String,
-    /// True if the file has a sketch of the array.
+    /// True if the file contains a sketch of the array.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sketch: bool,
-    /// Axes, if they differ from the tap's own.
+    /// Axes of the array, if they differ from the tap's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub axes: Option<Vec<String>>,
-    /// SHA-256 of its elements, little-endian and in C order, as they are stored.
+    /// SHA-256 of the elements as stored: little-endian, in C order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
     /// Recorded rows of the pass, in ascending order, if not all (version 2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<Vec<usize>>,
-    /// Part of the array in the file, if not all of it (version 2).
+    /// The part of the stored array that belongs to this row, if not all (version 2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<ArrayPart>,
-    /// Type to which the values were rounded before they were stored in a longer type (version 2).
+    /// Type to which the values were rounded before they were stored in a larger type (version 2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub computed: Option<String>,
     /// Scale of each 8-bit element (version 2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale: Option<ElementScale>,
-    /// Decimal step of log-probabilities that were written with few decimals (version 2).
+    /// Decimal step of log-probabilities that were rounded to decimals (version 2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<f64>,
-    /// True if the steps start at a different offset in each row instead of zero.
+    /// True if multiples of the step have a different offset in each row. False if they start at zero.
     #[serde(skip)]
     pub(super) is_shifted: bool,
-    /// Whose it is among several sequences.
+    /// The sequence's part of the array, in a dump of several sequences.
     #[serde(skip)]
     pub(super) share: Option<Arc<SequencePart>>,
 }
@@ -71,21 +71,22 @@ pub struct TensorRow {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected a number, or the path of an f32 array")]
 pub enum ElementScale {
-    /// All with the same number, which is rounded to `f32`.
+    /// One number for all elements. It is rounded to `f32`.
     Number(f64),
-    /// Each with what an array of `f32` has for it: a path inside the dump. Its shape fits the row's, as NumPy broadcasts.
+    /// The path inside the dump of an `f32` array with the scales. Its shape is broadcast to the row's shape
+    /// by NumPy's rules.
     File(String),
 }
 
-/// A part of a stored array.
+/// A rectangular part of a stored array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArrayPart {
-    /// The shape by which the stored array is cut: of as many elements.
+    /// The shape in which the stored array is indexed. It must have as many elements as the stored array.
     pub shape: Vec<usize>,
-    /// First index of the part along each axis; default: 0.
+    /// First index of the part along each axis. Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<Vec<usize>>,
-    /// End index of the part along each axis, exclusive; default: the length.
+    /// End index of the part along each axis, exclusive. Default: the length.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<Vec<usize>>,
 }
@@ -94,7 +95,7 @@ impl ArrayPart {
     /// Returns the range along each axis.
     ///
     /// # Errors
-    /// In words, if that is no part of the shape.
+    /// A message, if the part is outside the shape.
     pub fn ranges(&self) -> Result<Vec<Range<usize>>, String> {
         let zeros = vec![0; self.shape.len()];
         let (start, end) = (self.start.as_ref().unwrap_or(&zeros), self.end.as_ref().unwrap_or(&self.shape));
@@ -110,7 +111,7 @@ impl ArrayPart {
 }
 
 impl TensorRow {
-    /// Makes a row for a whole array with the tap's own axes, under a key.
+    /// Makes a row for a whole array with the tap's own axes. `key` is the file or key of the array.
     pub fn new(site: Site, dtype: DType, shape: &[usize], key: &str) -> Self {
         Self {
             tap: site.point.name().to_owned(),
@@ -132,7 +133,7 @@ impl TensorRow {
         }
     }
 
-    /// Returns the site, or an error if the row has none.
+    /// Returns the site of the array, or an error if the row has none.
     pub fn site(&self) -> Result<Site, String> {
         let point: Point = self.tap.parse()?;
         if point == Point::Tokens {
@@ -156,7 +157,8 @@ impl TensorRow {
         Ok(Site { point, layer: self.layer, pass: self.pass })
     }
 
-    /// The element type, one of the eight the contract knows; of token ids, any integer.
+    /// Returns the element type, which must be one of the eight supported types. Token ids may have any
+    /// integer type.
     pub fn dtype(&self) -> Result<DType, String> {
         use DType::*;
         let known = [F32, F64, F16, BF16, U32, I32, F8_E4M3, F8_E5M2];
@@ -175,17 +177,17 @@ impl TensorRow {
         Self { rows: Some(rows.to_vec()), ..self }
     }
 
-    /// Sets the decimal step: each log-probability stands for all values within half a step.
+    /// Sets the decimal step: each log-probability may be off by half a step.
     pub fn known_to(self, step: f64) -> Self {
         Self { step: Some(step), is_shifted: true, ..self }
     }
 
-    /// Moves the row to another layer.
+    /// Changes the layer of the row.
     pub fn of_layer(self, layer: Option<usize>) -> Self {
         Self { layer, ..self }
     }
 
-    /// Renames the row's tap.
+    /// Changes the tap of the row.
     pub fn named(self, tap: String) -> Self {
         Self { tap, ..self }
     }
@@ -229,7 +231,7 @@ impl TensorRow {
         }
     }
 
-    /// Eight bits alone have a scale, and a number is one that can be divided by.
+    /// Checks the scale. Only 8-bit types may have one, and a number must be positive and finite.
     fn check_scale(&self) -> Result<(), String> {
         let dtype = self.dtype()?;
         if self.sketch && dtype.is_f8() {
@@ -245,22 +247,21 @@ impl TensorRow {
         }
     }
 
-    /// The type that its values were rounded to when they were stored, or before.
+    /// Returns the type to which the values were last rounded, by the engine or when they were stored.
     pub fn rounded_to(&self) -> Option<DType> {
         let dtype = self.dtype().ok();
-        // What is stored in 8 bits was rounded to these last.
+        // For values stored in 8 bits, rounding to that type came last.
         let shortest = dtype.filter(|dtype| dtype.is_f8());
         shortest.or_else(|| self.computed.as_deref().and_then(dtype_named)).or(dtype)
     }
 
-    /// Returns true if the values are stored in fewer bits than results usually have, and the engine computed
-    /// with the stored values.
+    /// Returns true if the values are stored in 8 bits and the engine computed with the stored values.
     pub fn is_computed_with(&self) -> bool {
         let dtype = self.dtype().ok().filter(|dtype| dtype.is_f8());
         dtype.is_some() && self.computed.as_deref().and_then(dtype_named) == dtype
     }
 
-    /// The row that an array of scales would have.
+    /// Makes a row for the array of scales, if the row has one.
     pub(super) fn of_scale(&self) -> Option<Self> {
         let Some(ElementScale::File(file)) = &self.scale else { return None };
         let (file, dtype) = (file.clone(), DType::F32.name().to_owned());
@@ -268,19 +269,19 @@ impl TensorRow {
         Some(Self { file, dtype, of, rows, computed, scale, sha256, ..self.clone() })
     }
 
-    /// Returns the file, and the key of the array in a `.safetensors` part.
+    /// Returns the file, and the key of the array if the file is a `.safetensors` part.
     pub(super) fn place(&self) -> (&str, Option<&str>) {
         let parts = self.file.split_once('#').filter(|(file, _)| file.ends_with(".safetensors"));
         parts.map_or((&self.file, None), |(file, key)| (file, Some(key)))
     }
 
-    /// The shape of what the file holds.
+    /// Returns the shape of the array in the file.
     pub fn stored_shape(&self, point: Point) -> Vec<usize> {
         if self.sketch { vec![sketch::rows(point, &self.shape), WIDTH] } else { self.shape.clone() }
     }
 
-    /// Returns true if an array of this type matches the row. Token ids may have another integer type:
-    /// `numpy.argmax` gives `i64`.
+    /// Returns true if an array of type `stored` matches the row. Token ids may have another integer type,
+    /// since `numpy.argmax` returns `i64`.
     pub(super) fn is_of(&self, stored: DType) -> bool {
         if self.sketch {
             return stored == DType::F64;
@@ -289,7 +290,7 @@ impl TensorRow {
         self.dtype().is_ok_and(|dtype| stored == dtype || tokens && is_integer(dtype))
     }
 
-    /// The most bytes its elements can take; `None` where that is no number.
+    /// Returns the maximum size of the elements in bytes. `None` on overflow.
     pub fn size(&self) -> Option<u64> {
         if self.sketch {
             let point = self.tap.parse().ok()?;
@@ -305,8 +306,8 @@ impl TensorRow {
         shape.iter().try_fold(width as u64, |size, &length| size.checked_mul(length as u64))
     }
 
-    /// Returns the axes: the stated ones, else the tap's own, with a batch of one in front if there is one
-    /// axis more.
+    /// Returns the axes: those stated in the row, else the tap's own. An extra leading axis of length 1 is a
+    /// batch axis.
     pub fn axes(&self) -> Result<Vec<TapAxis>, String> {
         let Some(names) = &self.axes else {
             let own = self.tap.parse::<Point>()?.axes();
@@ -324,7 +325,7 @@ impl TensorRow {
         Ok(axes)
     }
 
-    /// Holds the elements against the hash that the manifest gives, if it gives one.
+    /// Checks the elements against the hash in the manifest, if stated.
     pub(super) fn check_content(&self, elements: &[u8]) -> Result<(), String> {
         let Some(stated) = &self.sha256 else { return Ok(()) };
         match hex::encode(Sha256::digest(elements)) {
@@ -333,8 +334,8 @@ impl TensorRow {
         }
     }
 
-    /// Checks stored values: ids of top tokens must be unique per row, and values with a step must be
-    /// multiples of it within the precision of their type.
+    /// Checks stored values. Ids of top tokens must be unique per row. Values with a step must be multiples
+    /// of it, within the precision of their type.
     pub(super) fn check_values(&self, point: Point, view: &View) -> Result<(), String> {
         if let Some(step) = self.step.filter(|_| !self.is_shifted) {
             let relative = match self.dtype()? {
@@ -380,17 +381,17 @@ impl TensorRow {
     }
 }
 
-/// Ids are counted from 0, in whole numbers of 32 bits.
+/// Checks that a value is a valid id: a non-negative integer of at most 32 bits.
 fn check_id(value: f64, what: &str) -> Result<(), String> {
     match value as f32 {
         _ if f64::from(value as u32) == value => Ok(()),
-        // In the digits that its type tells apart.
+        // Prints the value with as few digits as identify it in `f32`.
         short if f64::from(short) == value && value.fract() != 0.0 => Err(format!("invalid {what} {short}")),
         _ => Err(format!("invalid {what} {value}")),
     }
 }
 
-/// A scale must be a number that values can have been divided by.
+/// Checks that a scale is a finite positive number.
 pub(super) fn check_scale(scale: f64) -> Result<(), String> {
     match scale.is_finite() && scale > 0.0 {
         true => Ok(()),
@@ -403,8 +404,8 @@ fn is_integer(dtype: DType) -> bool {
     matches!(dtype, I8 | I16 | I32 | I64 | U8 | U16 | U32 | U64)
 }
 
-/// Returns the number of neighbouring axes of `found` that form each axis of `wanted`, in row-major order;
-/// `None` if impossible.
+/// Groups neighbouring axes of `found` so that each group forms one axis of `wanted`, in row-major order.
+/// Returns the sizes of the groups. `None` if impossible.
 pub(super) fn together(found: &[usize], wanted: &[usize]) -> Option<Vec<usize>> {
     let (mut counts, mut rest) = (Vec::new(), found);
     for &length in wanted {
@@ -418,7 +419,7 @@ pub(super) fn together(found: &[usize], wanted: &[usize]) -> Option<Vec<usize>> 
         counts.push(count);
         rest = &rest[count..];
     }
-    // What is left over must be axes of one entry.
+    // The remaining axes must have length 1.
     *counts.last_mut()? += rest.len();
     rest.iter().all(|&length| length == 1).then_some(counts)
 }

@@ -1,4 +1,4 @@
-//! Our own engine as a producer: a tap that writes what it sees.
+//! Writes dumps of our own engine: a tap that records the values of a run.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, Write};
@@ -19,10 +19,10 @@ use crate::tensor::Tensor;
 use crate::view::View;
 use crate::weight::DType;
 
-/// Writes every value it is shown: to a directory as it comes, or to one `.safetensors` file at the end. Either has its name
-/// when it is whole.
+/// Records all tapped values of a run, into a directory during the run or into one `.safetensors` file at the
+/// end. The final name appears only when the dump is complete.
 ///
-/// A tap cannot fail, so the first error is kept, nothing more is written, and [`Recorder::finish`] returns it.
+/// A tap cannot fail, so the first error stops the recording. [`Recorder::finish`] returns the error.
 #[derive(Debug)]
 pub struct Recorder {
     path: PathBuf,
@@ -32,7 +32,7 @@ pub struct Recorder {
     error: Option<Error>,
 }
 
-/// A value to write: its elements and their shape.
+/// A value to write: shape and elements.
 struct RecordedArray {
     shape: Vec<usize>,
     elements: Elements,
@@ -47,12 +47,12 @@ enum Elements {
 #[derive(Debug)]
 enum RecorderSink {
     Directory(UnfinishedFolder),
-    /// The unfinished file and its body, behind a header that is known at the end.
+    /// The unfinished file, and the array data. The header is written at the end.
     Safetensors(UnfinishedFile, SafetensorsBody),
 }
 
-/// The elements of tensor rows, little-endian, on their way into a file whose header comes first. Those of eight bytes
-/// will precede the others, so that each is aligned.
+/// The little-endian array data of a file whose header is not known yet. Arrays with 8-byte elements are
+/// written first, so that every array is aligned.
 #[derive(Debug)]
 struct SafetensorsBody {
     wide: BufWriter<File>,
@@ -60,7 +60,7 @@ struct SafetensorsBody {
 }
 
 impl SafetensorsBody {
-    /// Opens unnamed files in the folder of the final one.
+    /// Opens unnamed temporary files in the directory of the final file.
     fn beside(path: &Path) -> io::Result<Self> {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let part = || Ok::<_, io::Error>(BufWriter::new(tempfile::tempfile_in(folder)?));
@@ -86,10 +86,10 @@ impl SafetensorsBody {
 }
 
 impl Recorder {
-    /// Starts a dump at `path`: a `.safetensors` file if it is named so, else a new directory.
+    /// Starts a dump at `path`: a file if the name ends in `.safetensors`, else a new directory.
     ///
     /// # Errors
-    /// If something is already there, or the directory cannot be made.
+    /// If the path already exists, or the directory cannot be created.
     pub fn create(path: &Path, manifest: Manifest) -> Result<Self> {
         if path.exists() {
             return Err(Error::Usage(format!(
@@ -108,21 +108,21 @@ impl Recorder {
         Ok(Self { path: path.to_owned(), manifest, sink, sketches: false, error: None })
     }
 
-    /// Writes sketches of activations. Attention scores are omitted, since the weights show the same. The
-    /// logits after a pass are written whole.
+    /// Writes sketches instead of activations. Omits attention scores, since the attention weights show the
+    /// same. Logits at the end of a pass are written in full.
     pub fn sketching(self) -> Self {
         Self { sketches: true, ..self }
     }
 
-    /// States the SHA-256 of the weights, which may be known only when the run is over.
+    /// Sets the SHA-256 of the weights, which may be known only after the run.
     pub fn made_from(&mut self, sha256: String) {
         self.manifest.model.sha256 = Some(sha256);
     }
 
-    /// Writes the manifest with the tokens of the passes and the chosen tokens.
+    /// Writes the manifest with the tokens that each pass read and the generated tokens.
     ///
     /// # Errors
-    /// The first error of the recording, or of the writing; then nothing is there.
+    /// The first error of recording or writing. The dump is then removed.
     pub fn finish(mut self, passes: Vec<Vec<u32>>, generated: Vec<u32>) -> Result<()> {
         if let Some(error) = self.error.take() {
             return Err(error);
@@ -174,7 +174,7 @@ impl Tap for Recorder {
 }
 
 impl Dump {
-    /// A dump in memory that holds the continuation its manifest names, if it names one, and no other value.
+    /// Makes a dump in memory that contains only the continuation in the manifest, if there is one.
     ///
     /// # Errors
     /// If the manifest contradicts itself.
@@ -186,20 +186,21 @@ impl Dump {
 }
 
 impl Manifest {
-    /// The bytes of a `.safetensors` dump with these arrays, one for each row: `f32` or `u32`, little-endian.
+    /// Returns the bytes of a `.safetensors` dump with these arrays, one per manifest row. Elements are `f32`
+    /// or `u32`, little-endian.
     pub fn packed(&self, arrays: &[Vec<u8>]) -> Vec<u8> {
         let json = serde_json::to_string(self).expect("a manifest is plain data");
         [header(self, json), arrays.concat()].concat()
     }
 }
 
-/// Returns the manifest's row of a written value.
+/// Makes the manifest row of a recorded value.
 fn row(site: Site, value: &Tensor) -> TensorRow {
     let dtype = if site.point.kind() == ValueKind::Token { DType::U32 } else { DType::F32 };
     TensorRow::new(site, dtype, value.shape(), &file_name(site))
 }
 
-/// Returns the bytes before the elements: the manifest in the metadata, and the offsets of each row.
+/// Returns the header of a `.safetensors` file: the manifest as metadata, and the offsets of each array.
 fn header(manifest: &Manifest, json: String) -> Vec<u8> {
     let mut offset = 0;
     let mut header = Map::from_iter([("__metadata__".to_owned(), json!({ METADATA_KEY: json }))]);
@@ -222,7 +223,7 @@ fn header(manifest: &Manifest, json: String) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
 }
 
-/// `p0/l03/attn_norm.npy`, `p0/logits.npy`, `generated.npy`
+/// Returns the file name of a site, e.g. `p0/l03/attn_norm.npy`, `p0/logits.npy` or `generated.npy`.
 fn file_name(site: Site) -> String {
     let pass = site.pass.map_or(String::new(), |pass| format!("p{pass}/"));
     let layer = site.layer.map_or(String::new(), |layer| format!("l{layer:02}/"));

@@ -1,4 +1,4 @@
-//! Log-probabilities of an engine that has read the text without the token that begins it, or with one more.
+//! Log-probabilities of an engine that read the text without the BOS token, or with an extra one.
 
 use crate::change::CauseKind;
 use crate::checkpoint::{Point, Site};
@@ -12,11 +12,11 @@ use crate::ops::sampling::log_probabilities;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
-/// Fewer positions tell nothing.
+/// Minimum number of positions; fewer are not enough evidence.
 const FEWEST: usize = 3;
 
-/// Finds the cause of log-probabilities with a wrong accumulated error: our engine runs the first pass with a
-/// different beginning.
+/// Finds out whether a missing or extra BOS token explains failing log-probabilities. Runs our engine on the
+/// first pass with the changed first tokens. Only rows without a local error are considered.
 ///
 /// # Errors
 /// The errors of a run.
@@ -66,8 +66,8 @@ pub(super) fn of_rows(setting: &RunContext, rows: &[SiteResult]) -> Result<Optio
     Ok(None)
 }
 
-/// Returns true if logits shifted by this many tokens reproduce every value of a row except at the first
-/// position.
+/// Returns true if our logits, shifted by `shift` tokens, reproduce every value of a row except those at the
+/// first position.
 fn explains(setting: &RunContext, row: &SiteResult, logits: &Tensor, shift: isize) -> Result<bool> {
     let (site, held) = (row.site, setting.held);
     let named = ListedIds::of(held, Site { point: Point::Logits, ..site }, logits.row_len())?;
@@ -91,7 +91,7 @@ fn explains(setting: &RunContext, row: &SiteResult, logits: &Tensor, shift: isiz
     Ok(known.len() >= FEWEST && known.iter().all(is_near))
 }
 
-/// A tap that stores the logits of a run of one pass.
+/// A tap that stores the logits of a one-pass run.
 struct RunLogits(Option<Tensor>);
 
 impl Tap for RunLogits {

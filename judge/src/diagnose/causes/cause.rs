@@ -1,4 +1,4 @@
-//! Causes in one unit, and their combination over several units.
+//! Causes found in one unit, and their combination over several units.
 
 use std::collections::BTreeSet;
 
@@ -11,30 +11,30 @@ use crate::diagnose::causes::{MOST, MOST_PARTS};
 /// The cause of failing rows of one unit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cause {
-    /// The search that found it.
+    /// The search that found the cause.
     pub sought: CauseSearch,
-    /// Explained sites in data-flow order.
+    /// Sites that the cause explains, in data-flow order.
     pub sites: Vec<Site>,
-    /// The cause itself.
+    /// The content of the cause.
     pub told: CauseContent,
-    /// Kinds that were tried and do not explain it.
+    /// Kinds of causes that were tried and do not explain the sites.
     pub excluded: Vec<String>,
-    /// True if a part of it occurs only in the prompt's pass.
+    /// True if part of the cause occurs only in the prompt's pass.
     pub of_the_prompt: bool,
 }
 
-/// The search that finds a cause, in the order of reporting.
+/// The search that found a cause, in reporting order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CauseSearch {
-    /// The tokens of a prompt.
+    /// Comparison of the prompt's tokens.
     Prompt,
-    /// Values that are no numbers.
+    /// Search for NaN and infinity.
     Nonfinite,
-    /// Single operations.
+    /// Changes of single operations.
     Stages,
-    /// Parts of the model, run again.
+    /// Parts of the model, run again with changes.
     Parts,
-    /// Choices of tokens.
+    /// Rules by which tokens are chosen.
     Choices,
 }
 
@@ -47,7 +47,7 @@ impl CauseSearch {
         (CauseSearch::Choices, "choices"),
     ];
 
-    /// The word in reports.
+    /// Returns the search's name in reports.
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize].1
     }
@@ -57,7 +57,7 @@ impl CauseSearch {
         Self::NAMES.iter().find(|(_, known)| *known == name).map(|(sought, _)| *sought)
     }
 
-    /// Returns the rank for reporting; operations and parts share one.
+    /// Returns the position in reports. Operations and parts share one position.
     fn rank(self) -> u8 {
         match self {
             CauseSearch::Prompt => 0,
@@ -67,7 +67,7 @@ impl CauseSearch {
         }
     }
 
-    /// Returns the maximum number of reported causes.
+    /// Returns the maximum number of causes to report.
     fn most(self) -> usize {
         match self {
             CauseSearch::Stages => MOST,
@@ -78,47 +78,49 @@ impl CauseSearch {
     }
 }
 
-/// The content of a cause.
+/// The content of a cause: changes of operations, a misread dump, or a description.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CauseContent {
-    /// One or more changes of operations that each explain it, the most likely first.
+    /// Alternative changes of operations, the most likely first. Each alternative explains the cause by
+    /// itself.
     Changes(Vec<FittingChange>),
-    /// No known change explains it; what is known about it.
+    /// No known change explains the failure. The fields describe what is known.
     Nothing {
-        /// Unknown, partial, or unfinished.
+        /// The kind: unknown, partly known, or search not finished.
         kind: CauseKind,
-        /// One sentence.
+        /// The description, one sentence.
         what: String,
     },
-    /// The dump misstates its values; with the corrected reading some operations are still wrong.
+    /// The dump misstates its values. With the corrected reading, fewer operations are wrong.
     Misread {
         /// The kind of misreading.
         kind: CauseKind,
-        /// The sentence before their number and after it.
+        /// The report sentence, split before and after the count of wrong operations.
         what: [String; 2],
-        /// Number of wrong operations, and of all; 0 if the sentence is complete without them.
+        /// The number of operations that are still wrong, and the number of all operations. Both are 0 if the
+        /// sentence needs no count.
         wrong: [usize; 2],
     },
     /// A finding from a single site.
     Once(Box<Finding>),
 }
 
-/// Changes that explain a cause.
+/// An alternative explanation of a cause: one or more changes of operations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FittingChange {
-    /// The changes as `--suppose` takes them.
+    /// The changes in the syntax of `--suppose`.
     pub typed: String,
-    /// The kind of the first.
+    /// The kind of the first change.
     pub kind: CauseKind,
-    /// The key of the model's configuration.
+    /// The key of the setting in the model's configuration.
     pub key: Option<String>,
-    /// Setting of the reference.
+    /// The reference's value of the setting.
     pub reference: Option<String>,
-    /// Behaviour of the candidate.
+    /// The candidate's value of the setting.
     pub candidate: Option<String>,
-    /// One sentence without the sites.
+    /// The description, one sentence without the sites.
     pub what: String,
-    /// The remedy.
+    /// The recommended fix.
     pub remedy: String,
 }
 
@@ -133,7 +135,7 @@ impl Cause {
         Self::new(sought, vec![finding.site], CauseContent::Once(Box::new(finding)))
     }
 
-    /// Returns true if no known change explains it.
+    /// Returns true if no known change explains the cause.
     pub(super) fn is_nothing(&self) -> bool {
         matches!(self.told, CauseContent::Nothing { .. })
     }
@@ -146,7 +148,7 @@ impl Cause {
         self.fits().iter().any(|fit| fit.typed == typed)
     }
 
-    /// Takes up another, if it is the same.
+    /// Merges another cause into this one if both describe the same fault. Returns true if merged.
     fn take_up(&mut self, other: &Self) -> bool {
         let (first, others) = (self.sites[0].point, other.sites[0].point);
         let is_same = self.sought == other.sought
@@ -157,13 +159,14 @@ impl Cause {
                     fits.retain(|fit| other.explains_as(&fit.typed));
                     true
                 }
-                // A search that its limit has ended is told once.
+                // A search that ran out of time is reported once.
                 (CauseContent::Nothing { kind, .. }, CauseContent::Nothing { kind: other, .. })
                     if [*kind, *other].contains(&CauseKind::Unfinished) =>
                 {
                     *kind == *other
                 }
-                // What nothing explains is told once for a tap; and of what several operations lie before, once.
+                // Unexplained failures are reported once per tap. After a search over several operations,
+                // they are reported once in all.
                 (CauseContent::Nothing { .. }, CauseContent::Nothing { .. }) => {
                     return self.sought == CauseSearch::Parts || first == others;
                 }
@@ -242,8 +245,8 @@ fn of_stages([wrong, of]: [usize; 2]) -> String {
     }
 }
 
-/// Returns the causes of all units, each once with all its sites. `slides` is true for each layer with a
-/// sliding window.
+/// Merges equal causes of all units, each with all its sites. `slides` holds one entry per layer: true if the
+/// layer has a sliding window.
 pub fn grouped(units: &[&[Cause]], slides: &[bool]) -> Vec<Finding> {
     let mut all: Vec<Cause> = units.concat();
     all.sort_by_key(|cause| (cause.sought.rank(), cause.sites[0].flow_order()));
@@ -262,8 +265,8 @@ pub fn grouped(units: &[&[Cause]], slides: &[bool]) -> Vec<Finding> {
     groups.into_iter().map(|group| group.finding(&places)).collect()
 }
 
-/// Keeps, of several changes that explain a cause, those that explain the most others at the same tap. Other
-/// units can decide what one unit cannot.
+/// If several changes explain a cause, keeps those that explain the most other causes at the same tap. Other
+/// units can decide between changes that one unit cannot tell apart.
 fn prefer_what_explains_most(all: &mut [Cause]) {
     let counts = |cause: &Cause| -> Vec<usize> {
         let alike = || all.iter().filter(|other| other.sites[0].point == cause.sites[0].point);

@@ -1,4 +1,4 @@
-//! A cause in the user's words: the key, its value on both sides, where, and what to change.
+//! The report text of a cause: the configuration key, its value on both sides, the sites, and the fix.
 
 use crate::change::{CauseKind, ChangeValue, OperationChange, SiteContext};
 use crate::checkpoint::Site;
@@ -9,26 +9,26 @@ use crate::diagnose::causes::operation_search::{SearchContext, SearchResult};
 use crate::diagnose::causes::pattern;
 use crate::exact::LayerNormalisation;
 
-/// More kinds than this are counted, not listed.
+/// Up to this many kinds are listed; longer lists are only counted.
 const SHOWN: usize = 10;
 
-/// The context of a message.
+/// Makes the report text of a cause at one site.
 pub(super) struct CauseText<'w> {
     /// Role of the dump.
     role: Role,
-    /// The operation to explain.
+    /// The operation that the cause explains.
     at: &'w SiteContext<'w>,
-    /// True if our engine computes with the user's supposition instead of the model's setting.
+    /// True if our engine computes with a change from `--suppose` instead of the model's setting.
     is_supposed: bool,
 }
 
 impl<'w> CauseText<'w> {
-    /// Makes the context of messages at a site.
+    /// Makes the report text of a cause at a site.
     pub(super) fn of(bench: &SearchContext, at: &'w SiteContext<'w>) -> Self {
         Self { role: bench.setting.role, at, is_supposed: bench.setting.is_supposed() }
     }
 
-    /// Describes the cause found at the first of these sites, all of which it explains.
+    /// Describes the cause found at the first of `sites`. The cause explains all of them.
     pub(super) fn told(
         &self,
         sought: CauseSearch,
@@ -65,8 +65,8 @@ impl<'w> CauseText<'w> {
         }
     }
 
-    /// The keys of the configuration and of GGUF files. Layers that slide may have a base of their own, and LayerNorm has
-    /// another epsilon than RMSNorm.
+    /// Returns the configuration key and the GGUF key of a change. Sliding-window layers may have their own
+    /// RoPE base, and LayerNorm uses a different epsilon key than RMSNorm.
     fn keys(&self, change: &OperationChange) -> Option<[&'static str; 2]> {
         match change.entry.kind {
             CauseKind::RopeTheta if self.has_own_base() => {
@@ -79,7 +79,7 @@ impl<'w> CauseText<'w> {
         }
     }
 
-    /// Returns true if the layer has a sliding window and its own rotation.
+    /// Returns true if the layer has a sliding window and its own RoPE base.
     fn has_own_base(&self) -> bool {
         let book = self.at.book;
         let theta = |layer| book.rope(layer).map(|rope| rope.theta);
@@ -109,8 +109,8 @@ impl<'w> CauseText<'w> {
         self.role.name()
     }
 
-    /// Describes a change: "norm_eps: the candidate computes with 0.01, the model says 1e-5", with the name
-    /// for `--suppose`.
+    /// Describes a change with its name for `--suppose`, e.g. "norm_eps: the candidate computes with 0.01,
+    /// the model says 1e-5".
     fn sentence(&self, change: &OperationChange) -> String {
         let (entry, dump) = (change.entry, self.dump());
         let name = entry.kind.name();
@@ -125,7 +125,7 @@ impl<'w> CauseText<'w> {
             (theirs, ChangeValue::Nothing) => {
                 format!("{name}: the {dump} computes with {theirs} ({})", entry.kind.meaning())
             }
-            // The file has its inverse, by which logits are divided.
+            // The file stores the inverse, by which logits are divided.
             (theirs, own) if change.entry.kind == CauseKind::LogitScale => {
                 format!("{name}: the {dump} multiplies logits by {theirs}, {ours} by {own}")
             }
@@ -133,7 +133,7 @@ impl<'w> CauseText<'w> {
         }
     }
 
-    /// Returns the description of an operation that no change of the catalogue explains.
+    /// Describes an operation that no change in the catalogue explains.
     fn nothing(&self, searched: &SearchResult, stage: Option<&UnexplainedOperation>) -> CauseContent {
         let pattern = stage.and_then(pattern::of);
         let kind = if pattern.is_some() { CauseKind::Partial } else { CauseKind::Unknown };

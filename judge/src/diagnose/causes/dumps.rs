@@ -1,4 +1,5 @@
-//! Causes from two dumps without a model, operation by operation. Only activations need no weights.
+//! Causes found from two dumps without a model. Only activation functions can be checked, because they need
+//! no weights.
 
 use crate::change::CauseKind;
 use crate::checkpoint::{Point, Site};
@@ -12,7 +13,8 @@ use crate::numerics::{F32, Numerics};
 use crate::tensor::Tensor;
 use crate::view::View;
 
-/// Another nonlinearity: each dump's own gate and up give its `ffn_act` by one, and these are not the same.
+/// Finds different activation functions. Each dump's `ffn_act` follows from its own gate and up by one
+/// function, and the two functions differ.
 pub(super) fn other_activation(
     candidate: &Dump,
     reference: &Dump,
@@ -41,16 +43,16 @@ pub(super) fn other_activation(
 
 /// The recorded inputs and the output of one activation function.
 struct RecordedActivation {
-    /// `[T, F]`, where the architecture has a gate.
+    /// Gate values, `[T, F]`, if the architecture has a gate.
     gate: Option<Tensor>,
-    /// `[T, F]`
+    /// Up values, `[T, F]`.
     up: Tensor,
-    /// `[T, F]`
+    /// Result of the activation function, `[T, F]`.
     act: Tensor,
 }
 
 impl RecordedActivation {
-    /// The values around `site`; `None` where a dump lacks one, or they are not of one shape.
+    /// Reads the values at a site's layer and pass. Returns `None` if a dump lacks one or the shapes differ.
     fn read(dump: &Dump, site: Site) -> Result<Option<Self>> {
         let at = |point| tensor(dump, Site { point, ..site });
         let (gate, up, act) = (at(Point::FfnGate)?, at(Point::FfnUp)?, at(Point::FfnAct)?);
@@ -59,9 +61,10 @@ impl RecordedActivation {
         Ok(fits.then_some(Self { gate, up, act }))
     }
 
-    /// Returns the only activation that explains the operation.
+    /// Returns the activation function that explains the recorded result, if exactly one does.
     fn activation(&self) -> Option<Activation> {
-        // The forms of one function are told apart by their rounding, which two dumps do not tell.
+        // Variants of one function differ only in rounding. Two dumps do not show rounding, so only one
+        // variant of each function is tried.
         let functions = Activation::ALL.iter().copied().filter(|known| known.function() == *known);
         let mut fits = functions.filter(|&known| self.is_made_by(known));
         let first = fits.next()?;

@@ -1,4 +1,4 @@
-//! A different number of experts, found from array lengths.
+//! A different number of experts per token, found from array lengths.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::checkpoint::{Point, Site};
 use crate::compare::{SiteResult, Verdict};
 use crate::diagnose::causes::{Cause, CauseSearch, Finding};
 
-/// Returns the rows with a different number of experts.
+/// Returns the failing rows whose arrays have a different number of experts, so that no error was measured.
 fn of_others(rows: &[SiteResult]) -> impl Iterator<Item = &SiteResult> {
     let is_of_others = |row: &&SiteResult| {
         let is_of_chosen = row.site.point.is_of_chosen() && row.verdict == Verdict::Fail;
@@ -16,7 +16,7 @@ fn of_others(rows: &[SiteResult]) -> impl Iterator<Item = &SiteResult> {
     rows.iter().filter(is_of_others)
 }
 
-/// Returns a cause from the first of these rows.
+/// Makes a cause from the rows with a different number of experts.
 pub(super) fn of_rows(rows: &[SiteResult]) -> Option<Cause> {
     let first = of_others(rows).find(|row| row.site.point == Point::Experts)?;
     let sites: Vec<Site> = of_others(rows).map(|row| row.site).collect();
@@ -31,7 +31,7 @@ pub(super) fn of_rows(rows: &[SiteResult]) -> Option<Cause> {
     Some(Cause::once(CauseSearch::Stages, finding))
 }
 
-/// Returns true if a site depends on a different number of experts than the dump's.
+/// Returns true if `site` is a feed-forward output that was computed with a different number of experts.
 pub(super) fn follows(rows: &[SiteResult], site: Site) -> bool {
     let is_there = |row: &SiteResult| (row.site.layer, row.site.pass) == (site.layer, site.pass);
     site.point == Point::FfnOut && of_others(rows).any(is_there)

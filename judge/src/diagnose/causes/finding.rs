@@ -1,4 +1,4 @@
-//! A cause, as reports tell it.
+//! The explanation of a failure in reports.
 
 use crate::change::{CauseKind, OperationChange};
 use crate::checkpoint::{Point, Site};
@@ -9,44 +9,44 @@ use crate::compare::Verdict;
 pub struct Finding {
     /// The kind of cause; the most likely one if several are possible.
     pub kind: CauseKind,
-    /// The row it explains, which failed.
+    /// The first failing row that the cause explains.
     pub site: Site,
-    /// All the tap points that it explains.
+    /// All taps that the cause explains.
     pub points: Vec<Point>,
-    /// The layers.
+    /// The layers of the explained sites.
     pub layers: Vec<usize>,
     /// Key of the setting in the model's configuration.
     pub key: Option<String>,
-    /// Setting of the reference.
+    /// The reference's value of the setting.
     pub reference: Option<String>,
-    /// Behaviour of the candidate.
+    /// The candidate's value of the setting.
     pub candidate: Option<String>,
-    /// One sentence.
+    /// The description, one sentence.
     pub what: String,
     /// Explained sites in data-flow order.
     pub sites: Vec<Site>,
-    /// Changes as `--suppose` takes them; `None` if they cannot be supposed.
+    /// Changes in the syntax of `--suppose`. `None` if `--suppose` has no such change.
     pub supposed: Option<String>,
-    /// The verdict of a run with these changes supposed; `None` if none was made.
+    /// The verdict of a run with these changes applied. `None` if there was no such run.
     pub confirmed: Option<Verdict>,
-    /// Sites whose every value is explained, for people.
+    /// Sites at which every value is explained, as text for reports.
     pub verified_on: Vec<String>,
     /// Other changes that explain the failure equally well.
     pub remaining: Vec<String>,
-    /// Kinds that were tried and do not explain it.
+    /// Kinds of causes that were tried and do not explain the failure.
     pub excluded: Vec<String>,
 }
 
-/// Joins changes that are supposed together.
+/// Separates changes that are applied together.
 const AND: &str = " and ";
 
-/// Returns changes as one text, as `--suppose` takes it.
+/// Returns the changes as one text in the syntax of `--suppose`.
 pub(super) fn joined(changes: &[OperationChange]) -> String {
     changes.iter().map(OperationChange::to_string).collect::<Vec<_>>().join(AND)
 }
 
 impl Finding {
-    /// Returns the changes, each as `--suppose` takes it; `None` if they cannot be supposed.
+    /// Returns the changes, each in the syntax of `--suppose`. `None` if `--suppose` has no such change.
     pub fn changes(&self) -> Option<impl Iterator<Item = &str>> {
         Some(self.supposed.as_ref()?.split(AND))
     }
@@ -71,7 +71,7 @@ impl Finding {
         }
     }
 
-    /// Sets the sites.
+    /// Sets the explained sites and sorts them in data-flow order.
     pub(super) fn of(self, mut sites: Vec<Site>) -> Self {
         sites.sort_by_key(|site| (site.flow_order(), site.pass));
         Self { sites, ..self }

@@ -1,5 +1,5 @@
-//! Wrong statements of a dump about its values. The sign is that later operations are right although the tap
-//! is wrong.
+//! Dumps that misstate their values, e.g. their layer numbers, storage types or tap names. The evidence: a
+//! tap is wrong, but the operations computed from it are right.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -19,10 +19,10 @@ use crate::tensor::Tensor;
 use crate::view::{View, orders};
 use crate::weight::DType;
 
-/// More taps than this are not taken to be misnamed at once.
+/// Maximum number of taps that are assumed to be misnamed together.
 const MOST_TAPS: usize = 4;
 
-/// Looks for a wrong statement of the dump that explains why operations are wrong.
+/// Finds a misstatement of the dump that explains why operations are wrong.
 ///
 /// # Errors
 /// The errors of a run of the model.
@@ -36,7 +36,7 @@ pub(super) fn of(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Resul
     Ok(None)
 }
 
-/// The sites that rounding explains under another reading of the dump, and those that it does not.
+/// The sites that rounding explains if the dump is read differently, and the sites that it does not explain.
 struct AlternativeReading {
     right: HashSet<Site>,
     wrong: HashSet<Site>,
@@ -52,7 +52,7 @@ impl AlternativeReading {
     }
 }
 
-/// A dump whose layers are 1 to n.
+/// Detects a dump that numbers its layers 1 to n instead of 0 to n-1.
 fn layers_from_one(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Option<Cause>> {
     let dump = bench.setting.held.dump;
     let layers: BTreeSet<usize> = dump.sites().filter_map(|site| site.layer).collect();
@@ -68,12 +68,12 @@ fn layers_from_one(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Res
     Ok(is_better(&rest, open).then(|| cause(CauseKind::DumpLayers, open, what, [rest.len(), open.len()])))
 }
 
-/// Values that have no more digits than a shorter type, where the run has more.
+/// Detects values that fit a smaller type than the type that the run computes in.
 fn storage(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Option<Cause>> {
     if bench.setting.numerics.activation_type() != DType::F32 {
         return Ok(None);
     }
-    // What has the digits of bf16 alone has no more than f16, either.
+    // Values that fit bf16 usually fit f16, too, so bf16 is tried first.
     for dtype in [DType::BF16, DType::F16] {
         let Some(float) = Float::of(dtype) else { continue };
         let is_short =
@@ -101,13 +101,14 @@ fn storage(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Opti
     Ok(None)
 }
 
-/// Slack in steps, because our own results are rounded too.
+/// Slack factor on half a rounding step, because our own results are rounded too.
 const SLACK: f64 = 1.1;
 
-/// Looks for values with the digits of a shorter type from which later operations continue: the engine has
-/// rounded them, not the dump.
+/// Detects values that fit a smaller type and from which later operations continue. In that case the engine
+/// itself rounded them, not only the dump.
 fn goes_on(bench: &SearchContext, open: &[&UnexplainedOperation], dtype: DType) -> Result<Option<Cause>> {
-    // Each is what the stage comes to, rounded to the nearest: zeros have few digits, too.
+    // Each value must be our result rounded to nearest. Zeros alone would not prove rounding, because they
+    // fit every type.
     let is_rounded = |(own, theirs): (&f32, &f64)| {
         (f64::from(*own) - theirs).abs() <= SLACK * half_step(Some(dtype), *theirs, 1.0)
     };
@@ -115,7 +116,7 @@ fn goes_on(bench: &SearchContext, open: &[&UnexplainedOperation], dtype: DType) 
     if !open.iter().all(are_rounded) {
         return Ok(None);
     }
-    // What is a copy is right either way.
+    // A copy is right under either reading.
     let copies = [Point::KCache, Point::VCache, Point::LastLogits];
     let tells =
         |site: &Site| !copies.contains(&site.point) && open.iter().any(|one| follows(*site, one.site));
@@ -134,7 +135,8 @@ fn goes_on(bench: &SearchContext, open: &[&UnexplainedOperation], dtype: DType) 
     }))
 }
 
-/// Looks for taps with values of another name: without them, later operations are right.
+/// Detects taps that hold the values of a different tap. If these taps are ignored, later operations are
+/// right.
 fn taps(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Option<Cause>> {
     let (dump, first) = (bench.setting.held.dump, open[0]);
     if !open.iter().any(|one| follows(one.site, first.site)) {
@@ -146,7 +148,7 @@ fn taps(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Option<
             dump.read_as(|row| (!left_out.contains(&row.tap.parse().ok()?)).then(|| row.clone()))?;
         let AlternativeReading { right, wrong } =
             AlternativeReading::of(bench, &ComparedDump::new(&without)?)?;
-        // Everything that reads the tap must be right without it, and so near that this can be evaluated.
+        // Every operation that reads the tap must be right without the tap, and close enough to be evaluated.
         let is_run = |site: &Site| bench.setting.unit.contains(*site, bench.book.n_layers());
         let reads_one = |site: &Site| is_run(site) && left_out.iter().any(|&point| reads(site.point, point));
         let readers: Vec<Site> = without.sites().filter(reads_one).collect();
@@ -155,7 +157,7 @@ fn taps(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Option<
         if are_right && !wrong.iter().any(is_new) {
             return Ok(Some(misnamed(bench, open, &left_out, &without)?));
         }
-        // What is wrong first without these may be misnamed, too.
+        // The next wrong tap may be misnamed, too.
         let next = open.iter().map(|one| one.site).find(|site| wrong.contains(site));
         match next.filter(|next| !left_out.contains(&next.point)) {
             Some(next) => left_out.push(next.point),
@@ -180,7 +182,8 @@ fn follows(site: Site, from: Site) -> bool {
     reads(site.point, from.point) && is_next && site.pass == from.pass
 }
 
-/// Returns what the values are: the right ones with exchanged axes, those of another tap, or unknown.
+/// Describes the values of a misnamed tap: right values with swapped axes, the values of another tap, or
+/// unknown.
 fn misnamed(
     bench: &SearchContext,
     open: &[&UnexplainedOperation],
@@ -217,7 +220,7 @@ fn misnamed(
     Ok(cause(CauseKind::DumpTap, open, [what, String::new()], [0, 0]))
 }
 
-/// The order of axes in which the values are our engine's.
+/// Returns the order of axes in which our engine's values equal the dump's, if there is one.
 fn exchanged_axes(one: &UnexplainedOperation) -> Option<Vec<&'static str>> {
     let (shape, axes) = (one.traced.shape(), one.site.point.axes());
     if shape.len() != axes.len() || shape.len() < 2 {
@@ -230,7 +233,7 @@ fn exchanged_axes(one: &UnexplainedOperation) -> Option<Vec<&'static str>> {
     })
 }
 
-/// The other tap of the layer whose values they are.
+/// Returns the other tap of the layer whose values equal the misnamed tap's values.
 fn same_as(bench: &SearchContext, one: &UnexplainedOperation, without: &Dump) -> Result<Option<Site>> {
     let held = ComparedDump::new(without)?;
     let setting = bench.setting.along(&held);
@@ -239,14 +242,14 @@ fn same_as(bench: &SearchContext, one: &UnexplainedOperation, without: &Dump) ->
     let part = one.site.layer.map_or(RerunPart::All, of_layer);
     let passes = one.site.pass.map_or(1, |pass| pass + 1);
     let mut looking = SiteSearch { one, found: None };
-    // Nothing is measured: the run goes on with what is held, and ends before the dump does.
+    // This run measures nothing. It continues with the dump's values.
     let nothing = Selection { checkpoints: Vec::new(), ..Selection::everything() };
     let comparison = setting.comparing_of(&nothing, ContinuationValues::Held);
     setting.rerun(&part, passes, &[], comparison, &mut looking)?;
     Ok(looking.found)
 }
 
-/// Search for a site with these values.
+/// A tap that searches the run for a site with the same values as `one`.
 struct SiteSearch<'l> {
     one: &'l UnexplainedOperation,
     found: Option<Site>,
@@ -263,8 +266,8 @@ impl Tap for SiteSearch<'_> {
     }
 }
 
-/// Returns true if almost nothing stays unexplained, so that the reading is right: nothing, or sites with
-/// another cause.
+/// Returns true if another reading of the dump explains at least three quarters of the open operations,
+/// including the first.
 fn is_better(rest: &HashSet<Site>, open: &[&UnexplainedOperation]) -> bool {
     rest.len() * 4 <= open.len() && !rest.contains(&open[0].site)
 }

@@ -1,7 +1,8 @@
-//! Causes of a divergence: changes of the catalogue, replayed on the dump's recorded inputs.
+//! Causes of a divergence. The search computes operations again from the dump's recorded inputs, with changes
+//! from a catalogue.
 //!
-//! A cause is named where it explains every value of a stage, what the model asks for does not, and no other cause does;
-//! else those that remain are told. What does not hold is not said.
+//! A change is a cause if it explains every value of an operation that the unchanged model does not explain.
+//! If several changes do, all of them are reported.
 
 mod bos_token;
 mod cause;
@@ -35,14 +36,14 @@ use crate::error::Result;
 use crate::exact::TracedNumerics;
 use crate::tensor::Tensor;
 
-/// More causes than this are not looked for: each is gone through the whole catalogue for.
+/// Maximum number of causes to search for. Each search tries the whole catalogue.
 const MOST: usize = 6;
 
-/// Maximum number of parts to run again, which takes longer.
+/// Maximum number of searches that run a part of the model again. These are slow.
 const MOST_PARTS: usize = 2;
 
-/// Finds the causes of a dump's deviations from the model: for single operations first, then for sites with
-/// several operations before them.
+/// Finds the causes of a dump's deviations from the model. Tries single operations first, then sites with
+/// several operations between them and their inputs.
 ///
 /// # Errors
 /// The errors of a run of the model.
@@ -56,7 +57,7 @@ pub(super) fn of_engine(
     let nonfinite = nonfinite_values::of_rows(setting, rows, unexplained);
     let once = |finding| Cause::once(CauseSearch::Nonfinite, finding);
     let mut causes: Vec<Cause> = nonfinite.into_iter().map(once).collect();
-    // What is no number tells nothing of how it was computed.
+    // NaN and infinity do not show how a value was computed.
     let is_finite =
         |one: &&UnexplainedOperation| one.meaningful_or(0.0).iter().all(|value| value.is_finite());
     let is_wrong =
@@ -94,13 +95,13 @@ fn is_wrong_stage(row: &SiteResult) -> bool {
     row.verdict == Verdict::Fail && row.is_one_stage()
 }
 
-/// Returns true if several operations lie between a failing row and its inputs.
+/// Returns true if a row fails and several operations separate it from its inputs.
 fn is_coarse(row: &SiteResult) -> bool {
     let is_real = row.site.point.kind() == ValueKind::Real;
     row.verdict == Verdict::Fail && !row.is_one_stage() && is_real && row.judged().is_some()
 }
 
-/// Returns causes of single operations, one per change.
+/// Searches for causes of single operations. Each change becomes one cause.
 fn of_stages(bench: &SearchContext, mut open: Vec<&UnexplainedOperation>) -> Vec<Cause> {
     let mut causes = Vec::new();
     while let Some(&first) = open.first().filter(|_| causes.len() < MOST) {
@@ -112,7 +113,7 @@ fn of_stages(bench: &SearchContext, mut open: Vec<&UnexplainedOperation>) -> Vec
         }
         let is_done = |one: &UnexplainedOperation| match searched.named() {
             Some(changes) => bench.stage(one).is_explained_by(changes),
-            // What nothing explains is told once for a tap.
+            // Unexplained operations are reported once per tap.
             None => one.site.point == first.site.point,
         };
         let is_done = |one: &&UnexplainedOperation| one.site == first.site || is_done(one);
@@ -129,7 +130,8 @@ fn of_stages(bench: &SearchContext, mut open: Vec<&UnexplainedOperation>) -> Vec
     causes
 }
 
-/// Looks for a cause in an unrecorded sum or cache before the operation by running its layer again.
+/// Runs the layers of unexplained operations again. An unrecorded sum or cache before the operation may be
+/// wrong instead of the operation.
 fn of_sums_before(bench: &SearchContext, rows: &[SiteResult], mut causes: Vec<Cause>) -> Result<Vec<Cause>> {
     let is_open = |site: &Site| causes.iter().any(|cause| cause.is_nothing() && cause.sites.contains(site));
     let open = rows.iter().filter(|row| !starts_at_its_inputs(row) && is_open(&row.site)).collect();
@@ -143,13 +145,13 @@ fn of_sums_before(bench: &SearchContext, rows: &[SiteResult], mut causes: Vec<Ca
     Ok(causes)
 }
 
-/// Returns true if an operation starts from exactly the values that it reads.
+/// Returns true if the dump records every input of the operation.
 fn starts_at_its_inputs(row: &SiteResult) -> bool {
     let is_held = |points: &[Point]| row.since.iter().any(|start| points.contains(&start.point));
     row.site.point.inputs().iter().all(|points| is_held(points))
 }
 
-/// Parts of the model, run again.
+/// Searches for causes by running parts of the model again with changes.
 fn of_parts(bench: &SearchContext, mut open: Vec<&SiteResult>) -> Result<Vec<Cause>> {
     let mut causes = Vec::new();
     while let Some(&first) = open.first().filter(|_| causes.len() < MOST_PARTS) {
@@ -167,7 +169,7 @@ fn of_parts(bench: &SearchContext, mut open: Vec<&SiteResult>) -> Result<Vec<Cau
             let explained = match searched.named() {
                 _ if row.site == first.site => Some(ChangePasses::All),
                 Some(changes) => Rerun::new(bench, row).is_explained_by(changes)?,
-                // What comes after is told by nothing that this is not told by.
+                // An unexplained row also covers all later rows.
                 None => Some(ChangePasses::All),
             };
             of_the_prompt |= explained == Some(ChangePasses::Prompt);
@@ -182,14 +184,14 @@ fn of_parts(bench: &SearchContext, mut open: Vec<&SiteResult>) -> Result<Vec<Cau
     Ok(causes)
 }
 
-/// Returns the cause of sites at which the time limit has ended the search.
+/// Returns the cause for sites that the search did not reach within the time limit.
 fn unfinished(bench: &SearchContext, sites: Vec<Site>) -> Cause {
     let told = CauseContent::Nothing { kind: CauseKind::Unfinished, what: bench.deadline.told() };
     Cause::new(CauseSearch::Stages, sites, told)
 }
 
-/// Keeps, of several changes that explain the first row, those that explain the most of a few others: rows of
-/// the same layer in later passes, then of later layers.
+/// If several changes explain the first row, keeps those that explain the most other rows. The others are
+/// rows of the same layer in later passes, then rows of later layers.
 fn prefer_what_others_tell(
     bench: &SearchContext,
     fits: &mut Vec<Changes>,
@@ -212,12 +214,12 @@ fn prefer_what_others_tell(
     Ok(())
 }
 
-/// One cause of everything that fails.
+/// Makes a finding that explains all failing sites.
 pub(super) fn of_everything(kind: CauseKind, first: Site, what: String, sites: Vec<Site>) -> Finding {
     Finding::new(kind, first, what).of(sites)
 }
 
-/// Finds the causes of a difference between two dumps.
+/// Finds causes of differences between two dumps.
 ///
 /// # Errors
 /// If an array cannot be read.
@@ -226,10 +228,10 @@ pub(super) fn of_dumps(candidate: &Dump, reference: &Dump, rows: &[SiteResult]) 
     Ok(found.into_iter().map(|finding| Cause::once(CauseSearch::Stages, finding)).collect())
 }
 
-/// Changes of one operation, applied in order.
+/// Changes of one operation, applied in this order.
 type Changes = Vec<OperationChange>;
 
-/// Sorts changes in catalogue order: configured settings first.
+/// Sorts changes in catalogue order, configured settings first.
 fn in_order(changes: &mut [OperationChange]) {
     changes.sort_by_key(|change| catalogue().position(|entry| std::ptr::eq(entry, change.entry)));
 }

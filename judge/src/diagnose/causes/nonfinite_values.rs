@@ -1,4 +1,4 @@
-//! NaN and infinity: where they come up first, how many, and whether a type was too narrow.
+//! NaN and infinity: the first site that has them, their number, and whether the values exceed f16's range.
 
 use crate::change::CauseKind;
 use crate::compare::{Role, SiteResult, UnexplainedOperation, Verdict};
@@ -6,11 +6,11 @@ use crate::diagnose::causes::finding::Finding;
 use crate::diagnose::runs::RunContext;
 use crate::measure::unravel;
 
-/// The largest number of `f16`.
+/// The largest finite `f16` number.
 const LARGEST: f64 = 65504.0;
 
-/// Describes the first row that fails with NaN or infinity. Rows that only inherit it are excluded, since
-/// ours has it there too.
+/// Describes the first row that fails with NaN or infinity. Skips rows that only inherit NaN or infinity,
+/// because our engine's result has them there too.
 pub(super) fn of_rows(
     setting: &RunContext,
     rows: &[SiteResult],
@@ -36,7 +36,7 @@ pub(super) fn of_rows(
     Some(Finding::new(CauseKind::NonFinite, row.site, what))
 }
 
-/// Describes non-finite values computed from the dump's own inputs.
+/// Describes NaN and infinity in an operation that was computed from the dump's own inputs.
 fn of_stage(stage: &UnexplainedOperation, dump: &str) -> String {
     let theirs = stage.meaningful_or(0.0);
     let ours = stage.traced.data();
@@ -54,7 +54,7 @@ fn of_stage(stage: &UnexplainedOperation, dump: &str) -> String {
     if wrong.iter().all(overflows) {
         return format!("{told}; every expected value exceeds {LARGEST}, the largest f16 number");
     }
-    // Values that fit are NaN where something on the way to them did not.
+    // In-range values can be NaN if an intermediate value exceeded the range of f16.
     match ours.iter().any(|ours| f64::from(*ours).abs() > LARGEST) {
         true => format!("{told}; other expected values exceed {LARGEST}, the largest f16 number"),
         false => told,

@@ -1,4 +1,4 @@
-//! Search for changes of one operation, computed from the dump's inputs.
+//! Searches for changes of one operation by computing it again from the dump's inputs.
 
 use std::collections::BTreeSet;
 
@@ -13,16 +13,17 @@ use crate::diagnose::runs::RunContext;
 use crate::exact::TracedNumerics;
 use crate::tensor::Tensor;
 
-/// Number of nearest changes that are combined with others.
+/// Number of best single changes that are combined with a second change.
 const COMBINED: usize = 8;
 
-/// A change that is so many times as far from what an engine has made as no change is not evaluated.
+/// A change is not evaluated if its result is this many times farther from the dump's values than the
+/// unchanged result.
 const FARTHER: f64 = 1.1;
 
-/// Stages with more values are not computed with two changes at once.
+/// Larger operations are not computed with two changes at once.
 const MOST_VALUES: usize = 1 << 22;
 
-/// The data for computing operations again.
+/// Shared data for computing operations again with changes.
 pub(super) struct SearchContext<'s> {
     pub(super) setting: &'s RunContext<'s>,
     pub(super) traced: &'s TracedNumerics<'s>,
@@ -36,23 +37,23 @@ impl<'s> SearchContext<'s> {
     }
 }
 
-/// An operation to compute with changes.
+/// Searches for changes of one operation.
 pub(super) struct OperationSearch<'s> {
     bench: &'s SearchContext<'s>,
     unexplained: &'s UnexplainedOperation,
 }
 
-/// The result of a search for an operation.
+/// The result of a search for changes.
 #[derive(Default)]
 pub(super) struct SearchResult {
-    /// Explanations, the most likely first.
+    /// Alternative explanations, the most likely first.
     pub(super) fits: Vec<Changes>,
-    /// Kinds that were tried and do not explain it.
+    /// Kinds of causes that were tried and do not explain the operation.
     pub(super) excluded: Vec<CauseKind>,
 }
 
 impl SearchResult {
-    /// Makes a result from the changes that fit.
+    /// Makes a result from the fitting changes and all tried changes.
     pub(super) fn new<'c>(fits: Vec<Changes>, tried: impl Iterator<Item = &'c OperationChange>) -> Self {
         let fit: Vec<CauseKind> = fits.iter().flatten().map(|change| change.entry.kind).collect();
         let tried: BTreeSet<CauseKind> = tried.map(|change| change.entry.kind).collect();
@@ -66,7 +67,7 @@ impl SearchResult {
 }
 
 impl<'s> OperationSearch<'s> {
-    /// Returns the operation as the model has it.
+    /// Returns the unchanged operation at its site.
     pub(super) fn at(&self) -> SiteContext<'_> {
         let site = self.unexplained.site;
         let SearchContext { setting, traced, book, .. } = *self.bench;
@@ -96,7 +97,8 @@ impl<'s> OperationSearch<'s> {
         let theirs = self.unexplained.meaningful();
         let at = self.at();
         let tried = candidates(&at, &theirs);
-        // What takes a stage further away is not it: so much is known without its roundings.
+        // A change is rejected if its result is farther from the dump's values. This test needs no evaluation
+        // of rounding.
         let farthest = FARTHER * distance(&self.unexplained.traced, &theirs);
         let near = tried.iter().filter(|tried| !(tried.distance > farthest));
         let mut fits: Vec<Changes> = near
@@ -107,7 +109,7 @@ impl<'s> OperationSearch<'s> {
             fits = self.pairs(&at, &theirs, &tried);
         }
         if fits.len() > 1 {
-            // Places of the same tap tell what the first alone does not.
+            // Other sites of the same tap can decide between changes that all explain the first site.
             let same = |other: &&&UnexplainedOperation| other.site.point == self.unexplained.site.point;
             let stages: Vec<_> =
                 others.iter().filter(same).skip(1).take(8).map(|&other| self.bench.stage(other)).collect();
@@ -121,7 +123,8 @@ impl<'s> OperationSearch<'s> {
         SearchResult::new(fits, tried.iter().map(|tried| &tried.change))
     }
 
-    /// Returns pairs of changes: each of the nearest ones with every other.
+    /// Returns pairs of changes that explain the operation. Combines each of the nearest single changes with
+    /// every other change.
     fn pairs(&self, at: &SiteContext, theirs: &[f64], singles: &[OperationTrial]) -> Vec<Changes> {
         let mut nearest: Vec<&OperationTrial> = singles.iter().collect();
         nearest.sort_by(|a, b| a.distance.total_cmp(&b.distance));
@@ -134,7 +137,7 @@ impl<'s> OperationSearch<'s> {
             for other in candidates(&at.with(&one.value), theirs) {
                 let is_known = |known: &Changes| known.contains(&one.change) && known.contains(&other.change);
                 let is_same = other.change.entry.kind == one.change.entry.kind;
-                // Two changes that undo each other are none.
+                // Two changes that cancel each other do not count.
                 let comes_nearer =
                     other.distance < one.distance / 10.0 && other.value != self.unexplained.traced;
                 if !is_same && comes_nearer && !fits.iter().any(is_known) && self.explains(&other.value) {
@@ -148,15 +151,16 @@ impl<'s> OperationSearch<'s> {
     }
 }
 
-/// A change with its result.
+/// A change and the result of the operation with it.
 struct OperationTrial {
     change: OperationChange,
     value: Tensor,
-    /// Distance to the result of the dump's engine.
+    /// Distance between `value` and the dump's values.
     distance: f64,
 }
 
-/// Returns every change that applies at a site, with values read there and usual values.
+/// Returns all changes that apply at a site. Their parameters are read from the values there or are common
+/// settings.
 fn candidates(at: &SiteContext, theirs: &[f64]) -> Vec<OperationTrial> {
     let known = catalogue().filter(|entry| entry.at.contains(&at.site.point));
     known.flat_map(|entry| of_entry(entry, at, theirs)).collect()

@@ -1,11 +1,12 @@
-//! The wrong values of an operation: rows, heads, channels, with their period.
+//! Patterns in the wrong values of an operation: rows, heads, channels, and their period.
 
 use std::collections::BTreeSet;
 
 use crate::checkpoint::TapAxis;
 use crate::compare::UnexplainedOperation;
 
-/// Describes what the wrong values have in common; `None` if all values are wrong.
+/// Describes the rows, heads or channels that the wrong values share. `None` if all values are wrong, or no
+/// value is.
 pub(super) fn of(one: &UnexplainedOperation) -> Option<String> {
     let (shape, wrong) = (one.traced.shape(), one.beyond());
     if wrong.is_empty() || wrong.len() == one.theirs.len() {
@@ -27,7 +28,7 @@ pub(super) fn of(one: &UnexplainedOperation) -> Option<String> {
     })
 }
 
-/// "5", "4 to 7", "3, 9", "3 to 27 in steps of 4", or how many.
+/// Formats indices as "5", "4 to 7", "3, 9" or "3 to 27 in steps of 4", or as a count.
 fn series(indices: &BTreeSet<usize>, all: usize) -> String {
     let list: Vec<usize> = indices.iter().copied().collect();
     let steps: BTreeSet<usize> = list.windows(2).map(|pair| pair[1] - pair[0]).collect();

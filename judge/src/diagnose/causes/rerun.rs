@@ -1,4 +1,5 @@
-//! Repeated runs of a part of the model with changes, if single operations cannot be computed.
+//! Runs a part of the model again with changes, for rows with several operations between them and their
+//! inputs.
 
 use crate::change::{CauseKind, ModelOperations, OperationChange, SiteContext, Supposition, catalogue};
 use crate::checkpoint::{Point, Site};
@@ -15,25 +16,26 @@ use crate::plan::{Unit, input_of};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
-/// Number of nearest changes that are combined with others.
+/// Number of best single changes that are combined with a second change.
 const COMBINED: usize = 4;
 
-/// Products of weights and activations in a run that is called short.
+/// Maximum number of multiplications of weights and activations in a run that counts as short.
 const MOST_PRODUCTS: usize = 1 << 28;
 
-/// Largest ratio to the best error, or to the noise floor, at which a change counts as equally good.
+/// A change counts as equally good if its error is at most this many times the best error, or the noise
+/// floor.
 const AS_WELL: f64 = 3.0;
 
-/// The passes in which a change is made.
+/// The passes in which a change applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChangePasses {
-    /// All.
+    /// All passes.
     All,
-    /// The first, which reads the prompt.
+    /// The first pass, which reads the prompt.
     Prompt,
 }
 
-/// A row with several operations before it, to be computed again.
+/// A failing row with several operations between it and its inputs, to be computed again with changes.
 pub(super) struct Rerun<'s> {
     setting: &'s RunContext<'s>,
     traced: &'s TracedNumerics<'s>,
@@ -41,21 +43,22 @@ pub(super) struct Rerun<'s> {
     deadline: &'s Deadline<'s>,
     row: &'s SiteResult,
     part: RerunPart,
-    /// True if only the row's layer, or the head, is run.
+    /// True if the run covers only the row's layer, or only the head.
     is_alone: bool,
     go_on: ContinuationValues,
-    /// The selection that contains the row.
+    /// Selects only the row for the comparison.
     selection: Selection,
 }
 
-/// A change with the resulting error of the row.
+/// A change and the row's error with it.
 struct ChangeTrial {
     supposed: Vec<Supposition>,
     errors: Errors,
 }
 
 impl<'s> Rerun<'s> {
-    /// Runs only the row's layer, if the dump records the layer's input and nothing else lies before the row.
+    /// Prepares a rerun of a row. Runs only the row's layer if the dump records the layer's input and the row
+    /// depends on nothing else.
     pub(super) fn new(bench: &'s SearchContext<'s>, row: &'s SiteResult) -> Self {
         let setting = bench.setting;
         let of = |layers, head| RerunPart::Part(ModelSegment { embed: false, layers, head });
@@ -79,15 +82,15 @@ impl<'s> Rerun<'s> {
         Self { setting, traced, book, deadline, row, part, is_alone, go_on, selection }
     }
 
-    /// Tries the catalogue: each change everywhere it applies, then at single taps, then two at once. `None`
-    /// if the row is right without a change, so that it belongs to another run.
+    /// Tries the catalogue: each change at all its taps, then at single taps, then pairs of changes. Returns
+    /// `None` if the rerun is right without a change; another run then made the error.
     pub(super) fn search(&self) -> Result<Option<SearchResult>> {
         if self.explains(&[])? {
             return Ok(None);
         }
         let changes = self.changes()?;
         let (mut local, common): (Vec<_>, Vec<_>) = changes.iter().partition(|change| change.entry.is_local);
-        // In all layers at once, a weight is seldom wrong, and there are many.
+        // Changes of single weights are skipped if the run covers many layers: there are too many of them.
         let is_long = !self.is_alone && !self.is_short();
         local.retain(|_| !is_long);
         let everywhere = common.iter().map(|change| vec![self.one(change, None)]);
@@ -102,7 +105,7 @@ impl<'s> Rerun<'s> {
         Ok(Some(SearchResult::new(fits, changes.iter())))
     }
 
-    /// Each change at each of its tap points by itself.
+    /// Returns each change, applied at one of its taps at a time.
     fn alone(&self, changes: &[&OperationChange]) -> impl Iterator<Item = Vec<Supposition>> {
         let at_each = |change: &&OperationChange| {
             let points = change.entry.at.iter();
@@ -111,7 +114,8 @@ impl<'s> Rerun<'s> {
         changes.iter().flat_map(at_each).collect::<Vec<_>>().into_iter()
     }
 
-    /// Returns the passes in which these changes explain the row: all passes, or only the prompt's.
+    /// Returns the passes in which these changes explain the row: all passes, or only the prompt's pass.
+    /// `None` if they do not explain it.
     pub(super) fn is_explained_by(&self, changes: &[OperationChange]) -> Result<Option<ChangePasses>> {
         let supposed = || changes.iter().map(|change| self.one(change, None));
         if self.explains(&supposed().collect::<Vec<_>>())? {
@@ -131,7 +135,7 @@ impl<'s> Rerun<'s> {
         }
     }
 
-    /// Returns every change that applies in the part.
+    /// Returns every change that applies at some site of the rerun part.
     fn changes(&self) -> Result<Vec<OperationChange>> {
         let mut scout = ApplicableChanges { rerun: self, found: Vec::new() };
         self.run(&[], &mut scout)?;
@@ -140,7 +144,7 @@ impl<'s> Rerun<'s> {
         Ok(found)
     }
 
-    /// Reads changes from the dump's own values for taps derived from logits, each near ours.
+    /// Reads parameters of changes from the dump's values at taps derived from logits.
     fn read(&self, at: &SiteContext) -> Vec<OperationChange> {
         let held = self.setting.held;
         let Ok(Some(values)) = held.values(at.site, None) else { return Vec::new() };
@@ -170,7 +174,7 @@ impl<'s> Rerun<'s> {
         self.row.site.pass.map_or(self.setting.held.passes().len(), |pass| pass + 1)
     }
 
-    /// Returns the error of the row with each of these changes, if it is smaller than without.
+    /// Returns the changes that reduce the row's error, with the reduced error.
     fn tried(&self, all: impl Iterator<Item = Vec<Supposition>>) -> Result<Vec<ChangeTrial>> {
         let before = self.row.judged().map_or(f64::INFINITY, |found| found.errors.rel_l2);
         let mut tried = Vec::new();
@@ -188,7 +192,7 @@ impl<'s> Rerun<'s> {
         Ok(tried)
     }
 
-    /// Returns the changes that explain the row about as well as the best one.
+    /// Returns the changes whose error is close to the best one.
     fn fitting(&self, tried: &[ChangeTrial]) -> Result<Vec<Changes>> {
         let mut fits: Vec<&ChangeTrial> = Vec::new();
         for one in tried {
@@ -219,7 +223,8 @@ impl<'s> Rerun<'s> {
         self.floor().is_some_and(|floor| floor.is_near(errors))
     }
 
-    /// Returns true if rounding explains the row, by evaluation if possible.
+    /// Returns true if rounding explains the row under these changes. Evaluates the row's operation if
+    /// possible.
     fn explains(&self, supposed: &[Supposition]) -> Result<bool> {
         let comparison = self.setting.comparing_of(&self.selection, self.go_on);
         let comparison = comparison.evaluating(self.setting.may_differ);
@@ -233,14 +238,14 @@ impl<'s> Rerun<'s> {
         Ok(matches!(found, Some((_, Some(ArrayComparison::Measured(found)))) if self.is_near(&found.errors)))
     }
 
-    /// Returns true if a run is short enough to combine changes of different operations.
+    /// Returns true if a run is short enough to try pairs of changes at different taps.
     fn is_short(&self) -> bool {
         let weights: usize = self.setting.model.matrices().iter().map(|(_, w)| w.rows * w.cols).sum();
         let passes = self.setting.held.passes().iter().take(self.passes());
         weights * passes.map(|pass| pass.tokens.len()).sum::<usize>() < MOST_PRODUCTS
     }
 
-    /// Two changes, the second at a tap point that the first changes, too; of a short run, anywhere.
+    /// Tries pairs of changes. The second change applies at a tap of the first; in a short run, at any tap.
     fn pairs(&self, singles: &[ChangeTrial], changes: &[OperationChange]) -> Result<Vec<ChangeTrial>> {
         let mut nearest: Vec<&ChangeTrial> =
             singles.iter().filter(|one| one.supposed[0].change[0].point.is_none()).collect();
@@ -261,14 +266,14 @@ impl<'s> Rerun<'s> {
     }
 }
 
-/// Returns the part of the unit up to the row's layer, which includes the row.
+/// Returns the unit's part up to and including the row's layer.
 fn up_to(row: &SiteResult, unit: &Unit) -> RerunPart {
     let Some(layer) = row.site.layer else { return RerunPart::All };
     let (embed, first) = unit.part().map_or((true, 0), |part| (part.embed, part.layers.start));
     RerunPart::Part(ModelSegment { embed, layers: first..layer + 1, head: false })
 }
 
-/// Search for the changes that apply in a part.
+/// A tap that collects the changes that apply at the sites of a run.
 struct ApplicableChanges<'c, 's> {
     rerun: &'c Rerun<'s>,
     found: Vec<OperationChange>,
@@ -276,7 +281,8 @@ struct ApplicableChanges<'c, 's> {
 
 impl Tap for ApplicableChanges<'_, '_> {
     fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
-        // The pass after the prompt's shows what that does not: positions and caches. Later ones show no more but where a window ends.
+        // The first pass after the prompt adds positions and caches. Later passes add nothing except the end
+        // of a sliding window.
         if site.pass > Some(1) && site.pass != self.rerun.row.site.pass {
             return value;
         }
@@ -285,7 +291,7 @@ impl Tap for ApplicableChanges<'_, '_> {
         if site == self.rerun.row.site && site.point.is_of_named_ids() {
             self.found.extend(self.rerun.read(&at));
         }
-        // Which element of a weight is another can be read, but not guessed.
+        // A corrupt weight element can be read from values, but not guessed.
         for change in at.changes() {
             if change.entry.kind != CauseKind::WeightCorruption && !self.found.contains(&change) {
                 self.found.push(change);

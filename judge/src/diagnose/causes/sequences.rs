@@ -1,4 +1,4 @@
-//! Leaks between sequences, found by their weights at each other's keys.
+//! Attention leaks between sequences, found from attention weights at foreign keys.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,8 @@ use crate::diagnose::causes::cause::{Cause, CauseContent, CauseSearch};
 use crate::dump::Dump;
 use crate::error::Result;
 
-/// Queries that see keys of another sequence, or of padding: no mask leaves weights there but zero.
+/// Finds queries that attend to keys of another sequence or of padding. With a correct mask, those attention
+/// weights are zero.
 ///
 /// # Errors
 /// If an array cannot be read.
@@ -23,7 +24,7 @@ pub(super) fn foreign_keys(dump: &Dump, open: &[&UnexplainedOperation]) -> Resul
     if places.is_empty() {
         return Ok(None);
     }
-    // What attention makes of such weights is wrong as well.
+    // The attention context computed from the leaking weights is wrong as well.
     let follows = |site: &Site| matches!(site.point, Point::AttnWeights | Point::AttnContext);
     let of_weights = |site: &Site| places.contains(&Site { point: Point::AttnWeights, ..*site });
     let sites = open.iter().map(|one| one.site).filter(|site| follows(site) && of_weights(site)).collect();
@@ -39,7 +40,7 @@ pub(super) fn foreign_keys(dump: &Dump, open: &[&UnexplainedOperation]) -> Resul
     Ok(Some(Cause::new(CauseSearch::Stages, sites, told)))
 }
 
-/// Whose keys have a weight, of those that are not the sequence's own.
+/// Returns the owners of foreign keys with a nonzero attention weight. `None` in the set means padding.
 fn seen_owners(dump: &Dump, site: Site) -> Result<HashSet<Option<usize>>> {
     let Some(foreign) = dump.foreign(site)? else { return Ok(HashSet::new()) };
     let mut weights = vec![0.0; foreign.values.width()];

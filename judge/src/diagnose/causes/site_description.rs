@@ -1,16 +1,17 @@
-//! Descriptions of a cause's sites.
+//! Text that describes a cause's sites.
 
 use std::collections::BTreeSet;
 
 use crate::checkpoint::{Point, Site};
 
-/// Describes sites by their layers. For each layer, it stores true if attention is limited to a window.
+/// Describes sites by tap and layer. `slides` holds one entry per layer: true if the layer has a sliding
+/// window.
 pub(super) struct SiteDescription<'p> {
     pub(super) slides: &'p [bool],
 }
 
 impl SiteDescription<'_> {
-    /// "q_rope and k_rope in all layers".
+    /// Describes sites in one phrase, e.g. "q_rope and k_rope in all layers".
     pub(super) fn told(&self, sites: &[Site]) -> String {
         let points: BTreeSet<Point> = sites.iter().map(|site| site.point).collect();
         let layers: BTreeSet<usize> = sites.iter().filter_map(|site| site.layer).collect();
@@ -30,7 +31,7 @@ impl SiteDescription<'_> {
         format!("{names} in layer{s} {}{which}", ranges(&layers))
     }
 
-    /// "q_rope, layers 0-3, passes 0-4", by tap.
+    /// Describes sites tap by tap, e.g. "q_rope, layers 0-3, passes 0-4".
     pub(super) fn by_tap(&self, sites: &[Site]) -> Vec<String> {
         let points: BTreeSet<Point> = sites.iter().map(|site| site.point).collect();
         let told = |point: Point| {
@@ -53,7 +54,7 @@ impl SiteDescription<'_> {
     }
 }
 
-/// "0-4, 6-10".
+/// Formats numbers as ranges, e.g. "0-4, 6-10".
 fn ranges(numbers: &BTreeSet<usize>) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for &number in numbers {

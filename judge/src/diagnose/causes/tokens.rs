@@ -1,4 +1,4 @@
-//! Causes in tokens: those of the prompt and those chosen from logits, without arithmetic in between.
+//! Causes in tokens: wrong prompt tokens, and wrong choices of tokens from logits.
 
 use crate::change::CauseKind;
 use crate::checkpoint::{Point, Site};
@@ -9,7 +9,7 @@ use crate::diagnose::runs::RunContext;
 use crate::dump::Pass;
 use crate::error::Result;
 
-/// Finds the difference between the tokens of a prompt and the known ones.
+/// Compares the tokenizer's tokens of a prompt with the known tokens, and describes the difference.
 pub(in crate::diagnose) fn of_prompt(site: Site, own: &[u32], known: &[u32]) -> Option<Cause> {
     let (kind, value) = match (own, known) {
         _ if own == known => return None,
@@ -46,7 +46,8 @@ fn listed(ids: &[u32]) -> String {
     ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// Finds the rule by which a dump's engine chooses tokens, if it is not the largest of its own logits.
+/// Finds the rule by which the dump's engine chooses tokens, if it does not choose the largest of its own
+/// logits.
 pub(super) fn of_choices(setting: &RunContext, rows: &[SiteResult]) -> Result<Option<Finding>> {
     let fails = |row: &&SiteResult| {
         matches!(row.site.point, Point::Argmax | Point::Generated) && row.verdict == Verdict::Fail
@@ -64,7 +65,7 @@ pub(super) fn of_choices(setting: &RunContext, rows: &[SiteResult]) -> Result<Op
         };
         told.push((position, kind, found));
     }
-    // What holds of all choices that are not plain.
+    // Keeps the rules that fit all non-greedy choices.
     let Some((_, kind, first)) = told.first() else { return Ok(None) };
     let common: Vec<&ChoiceRule> =
         first.iter().filter(|one| told.iter().all(|(.., others)| others.contains(one))).collect();
@@ -92,7 +93,7 @@ pub(super) fn of_choices(setting: &RunContext, rows: &[SiteResult]) -> Result<Op
     }))
 }
 
-/// The rule by which a token was chosen, if it is not the greedy choice.
+/// A rule by which an engine chose a token other than the greedy one.
 #[derive(Clone, Debug, PartialEq)]
 enum ChoiceRule {
     LaterOfTie,
@@ -118,7 +119,7 @@ impl ChoiceRule {
     }
 }
 
-/// Everything that a choice may be called; `None` where it is the plain one, or no choice from these logits.
+/// Returns all rules that fit a choice. `None` if the choice is greedy, or no rule fits these logits.
 fn choosing(logits: &[f64], token: usize) -> Option<Vec<ChoiceRule>> {
     let (&chosen, best) = (logits.get(token)?, largest(logits));
     if token == best {
@@ -146,13 +147,13 @@ fn choosing(logits: &[f64], token: usize) -> Option<Vec<ChoiceRule>> {
     Some(found)
 }
 
-/// The first of the largest.
+/// Returns the index of the largest logit, the first one if several are equal.
 fn largest(logits: &[f64]) -> usize {
     let better = |best: usize, index: usize| if logits[index] > logits[best] { index } else { best };
     (0..logits.len()).fold(0, better)
 }
 
-/// The plain choice from the logits of another token of the pass.
+/// Detects a greedy choice from the logits of a different token of the pass: the first, or the one before.
 fn of_another_row(setting: &RunContext, position: usize, token: u32) -> Result<Option<ChoiceRule>> {
     let passes = setting.held.passes();
     let Some(pass) = Pass::ending(passes, position + 1).map(|pass| &passes[pass]) else { return Ok(None) };
