@@ -1,4 +1,4 @@
-//! `xcheck diff`: one report against an older one.
+//! `xcheck diff`: compares a report with an older one.
 
 use std::path::{Path, PathBuf};
 
