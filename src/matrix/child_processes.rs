@@ -32,10 +32,10 @@ impl ChildProcesses {
         Ok(children)
     }
 
-    /// Runs a program to its end; `None` where that did not come within the limit, and it was ended.
+    /// Runs a program to its end; kills it at the time limit and returns `None`.
     ///
     /// # Errors
-    /// If it cannot be started.
+    /// If the program cannot be started.
     pub fn run(&self, command: &mut Command, limit: Duration) -> io::Result<Option<ExitStatus>> {
         let mut child = self.start(command)?;
         let deadline = Instant::now().checked_add(limit);
@@ -65,7 +65,7 @@ impl ChildProcesses {
     }
 }
 
-/// Ends a program, and where it has a group those of its group.
+/// Kills a program and, if it has its own process group, all processes of the group.
 fn end(child: &mut Child) {
     #[cfg(unix)]
     end_group(child.id());

@@ -9,8 +9,8 @@ use tempfile::{NamedTempFile, TempDir};
 
 use crate::error::{Error, Result};
 
-/// Something that is being made. Whatever ends the process leaves nothing under the final name; the folder of one that was
-/// killed is removed by the next that makes the same.
+/// An output that is being made. If the process ends, nothing remains under the final name. The temporary
+/// directory of a killed process is removed by the next process that makes the same output.
 #[derive(Debug)]
 pub struct PendingOutput {
     place: PathBuf,
@@ -21,9 +21,9 @@ pub struct PendingOutput {
     _lock: File,
 }
 
-/// The file in a folder that is locked as long as somebody works there.
+/// Name of the file that is locked while a process works in the directory.
 const HELD: &str = ".held";
-/// A folder without such a file was begun just now, if it is no older than this.
+/// Maximum age at which a directory without a lock file counts as just created.
 const BEGINNING: Duration = Duration::from_secs(60);
 
 /// Folders created for an output, innermost first. Empty ones are removed again.
@@ -47,10 +47,11 @@ impl Drop for CreatedFolders {
 }
 
 impl PendingOutput {
-    /// Begins to make what is to be at `place`. Where another process makes the same, says so by `waiting` and waits.
+    /// Starts to make the output for `place`. If another process makes the same output, calls `waiting` and
+    /// waits.
     ///
     /// # Errors
-    /// If the folders cannot be made.
+    /// If the directories cannot be made.
     pub fn begin(place: &Path, lock: &Path, waiting: impl FnOnce()) -> Result<Self> {
         let lock = locked(lock, waiting)?;
         let parents = CreatedFolders::of(place)?;
@@ -68,12 +69,12 @@ impl PendingOutput {
         &self.place
     }
 
-    /// A place for it, or for a part of the work, until it is whole.
+    /// Returns a temporary path for the output, or for a part of it.
     pub fn part(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Gives the part its place, where nothing may be.
+    /// Moves a part to its final path, which must not exist.
     ///
     /// # Errors
     /// If the path exists by now, or the part cannot be moved.
@@ -87,10 +88,10 @@ impl PendingOutput {
         Ok(self.place.clone())
     }
 
-    /// Gives the part its place, from which an older folder is removed.
+    /// Moves a part to its final path, and removes an older directory there.
     ///
     /// # Errors
-    /// If the old folder cannot be removed, or the new one cannot be moved.
+    /// If the old directory cannot be removed, or the new one cannot be moved.
     pub fn replace(self, part: &str) -> Result<PathBuf> {
         if self.place.is_dir() {
             fs::remove_dir_all(&self.place).map_err(Error::io("replace", &self.place))?;
@@ -120,7 +121,7 @@ fn prefix(place: &Path) -> String {
     format!(".{}.making-", place.file_name().unwrap_or_default().to_string_lossy())
 }
 
-/// Removes what others have left behind. What cannot be removed is in nobody's way.
+/// Removes temporary directories of killed processes. Errors are ignored.
 fn sweep(parent: &Path, prefix: &str) {
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
     let alike = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
@@ -141,7 +142,8 @@ fn is_left(folder: &Path) -> bool {
     }
 }
 
-/// The locked file of a folder. It is locked before it has its name, so that nobody finds it otherwise.
+/// Creates and locks the lock file of a directory. It is locked before it gets its name, so that no other
+/// process finds it unlocked.
 fn hold(folder: &Path) -> io::Result<File> {
     let file = NamedTempFile::new_in(folder)?;
     file.as_file().lock()?;
