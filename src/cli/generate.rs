@@ -161,7 +161,7 @@ pub fn run(args: &GenerateArgs) -> Result<Verdict> {
         matches!(printed, Ok(true))
     })?;
     if !printed? {
-        return Ok(Verdict::Pass); // whoever reads has seen enough
+        return Ok(Verdict::Pass); // the reader has closed the output
     }
     let generated = GenerationOutput::of(&target.name, numerics.name(), tokenizer.as_deref(), &sequences)?;
     match (args.format, streams) {

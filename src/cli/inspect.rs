@@ -170,7 +170,7 @@ fn look_at_gguf(file: &Gguf, output: FormatOptions) -> Value {
     weights("gguf", metadata, &file.tensors, output)
 }
 
-/// Returns a number, a boolean or a string unchanged; for an array, its type and length.
+/// Returns a number, a boolean or a string as JSON; for an array, a description instead of its values.
 fn of_metadata(value: &gguf::GgufValue) -> Value {
     match value {
         gguf::GgufValue::Number(number) => number.to_string().parse().unwrap_or(Value::Null),

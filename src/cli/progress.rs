@@ -161,7 +161,7 @@ impl DownloadObserver for DownloadProgress {
         let bar = ProgressBar::new(bytes).with_style(self.bar.style()).with_prefix(name.to_owned());
         std::mem::replace(&mut self.bar, bar).finish_and_clear();
         self.bar.set_position(start);
-        self.bar.reset_eta(); // what was here before says nothing about the speed
+        self.bar.reset_eta(); // bytes from an earlier download do not count for the speed
     }
 
     fn reached(&mut self, bytes: u64) {

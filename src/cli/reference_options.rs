@@ -67,7 +67,7 @@ impl ReferenceOptions {
         let lock = workplace.lock(&key(&subject.out)?);
         let making = PendingOutput::begin(&subject.out, &lock, || wait_for("dump")).map_err(no_place)?;
         if subject.out.exists() {
-            return Ok(subject.out); // by whom we waited for
+            return Ok(subject.out); // another process has made it meanwhile
         }
         let environment = match source {
             EnvironmentSource::Here(environment) => environment,
@@ -86,7 +86,7 @@ impl ReferenceOptions {
         )?;
         check(&making.part(&part), &subject)?;
         if subject.out.exists() {
-            return Err(exists(&subject.out)); // by somebody who asked for no lock
+            return Err(exists(&subject.out)); // made by a process without a lock
         }
         making.finish(&part)
     }

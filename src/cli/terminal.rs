@@ -36,10 +36,10 @@ pub(super) fn painted(text: &str) {
     _ = write(&harmless(text, style));
 }
 
-/// Prints a JSON document, which already escapes control characters.
+/// Prints a JSON document, with control characters escaped as `\uXXXX`.
 pub(super) fn document(json: &str) {
     let plain = |text: &mut String, c: char| match commands(c) && c != '\n' {
-        true => *text += &format!("\\u{:04x}", u32::from(c)), // none of them is beyond
+        true => *text += &format!("\\u{:04x}", u32::from(c)), // control characters need at most four digits
         false => text.push(c),
     };
     let text = json.trim_end().chars().fold(String::new(), |mut text, c| {

@@ -36,7 +36,7 @@ pub(super) fn cache_of_rows(dump: &Dump) -> Option<UnstatedProperties> {
     Some(UnstatedProperties { producer, rounding: None, note })
 }
 
-/// Maximum number of arrays, and of values per array, that are examined. Both are taken from the start.
+/// Maximum number of arrays that are examined, in data-flow order, and of values per array.
 const ARRAYS: usize = 32;
 const VALUES: usize = 4096;
 

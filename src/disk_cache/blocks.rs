@@ -84,14 +84,14 @@ fn open(path: &Path, len: usize) -> io::Result<(File, File)> {
     loop {
         fs::create_dir_all(path)?;
         let sums = file(SUMS)?;
-        _ = sums.lock_shared(); // where there are no locks, checksums still tell what is there
+        _ = sums.lock_shared(); // without locks, checksums still show which blocks are present
         if !path.join(SUMS).exists() {
             continue;
         }
         let data = file(DATA)?;
         data.set_len(len as u64)?;
         sums.set_len(4 * len.div_ceil(BLOCK) as u64)?;
-        _ = sums.set_modified(SystemTime::now()); // when it was used last
+        _ = sums.set_modified(SystemTime::now()); // time of the last use
         return Ok((data, sums));
     }
 }

@@ -120,7 +120,7 @@ impl DiskCache {
         // read.
         if let Some((path, question)) = place {
             let remembered = write_with_folders(&path, format!("{question}{found}\n").as_bytes());
-            _ = remembered.and_then(|()| forget_oldest(path.parent().unwrap_or(&path))); // else it is computed again
+            _ = remembered.and_then(|()| forget_oldest(path.parent().unwrap_or(&path))); // errors are harmless
         }
         Ok(found)
     }

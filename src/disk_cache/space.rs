@@ -45,7 +45,7 @@ impl CacheSpace {
         let known = taken.unwrap_or_else(|| self.entries().iter().map(|entry| entry.bytes).sum());
         // Without a cache directory, there is nothing to delete.
         let now = match self.folder.is_some() && known.saturating_add(bytes) > self.limit {
-            true => self.make_room(bytes), // other processes may have taken more, or given back
+            true => self.make_room(bytes), // other processes may have added or deleted blocks
             false => known,
         };
         *taken = Some(now);

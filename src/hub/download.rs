@@ -247,13 +247,13 @@ fn link_to(blob: &Path, link: &Path, name: &str) -> Result<()> {
     if fs::read_link(link).is_ok_and(|there| there == Path::new(&target)) {
         return Ok(());
     }
-    let _ = fs::remove_file(link); // of an older layout, or a copy; if it cannot be removed, the next line says so
+    let _ = fs::remove_file(link); // from an older layout, or a copy; the next line reports errors
     std::os::unix::fs::symlink(target, link).map_err(Error::io("link", link))
 }
 
 /// Links a snapshot's file to its blob.
 #[cfg(not(unix))]
 fn link_to(blob: &Path, link: &Path, _: &str) -> Result<()> {
-    let _ = fs::remove_file(link); // of an older download; if it cannot be removed, the next line says so
+    let _ = fs::remove_file(link); // from an older download; the next line reports errors
     fs::hard_link(blob, link).or_else(|_| fs::copy(blob, link).map(drop)).map_err(Error::io("link", link))
 }

@@ -27,7 +27,7 @@ impl ChildProcesses {
         shutdown::before(move || {
             let running = seen.0.lock().unwrap_or_else(PoisonError::into_inner);
             running.iter().for_each(|&group| end_group(group));
-            std::mem::forget(running); // nothing more is started
+            std::mem::forget(running); // keeps the lock, so that no program is started any more
         })?;
         Ok(children)
     }
@@ -76,6 +76,6 @@ fn end(child: &mut Child) {
 fn end_group(group: u32) {
     use rustix::process::{Pid, Signal, kill_process_group};
     if let Some(group) = i32::try_from(group).ok().and_then(Pid::from_raw) {
-        _ = kill_process_group(group, Signal::KILL); // it may have ended by itself
+        _ = kill_process_group(group, Signal::KILL); // it may have ended already
     }
 }

@@ -148,7 +148,7 @@ impl MatrixCell {
 
 fn axes(written: &MatrixDefinition, lines: &DefinitionText) -> Result<Vec<MatrixAxis>> {
     let mut found: Vec<_> = written.axes.get_ref().iter().collect();
-    found.sort_by_key(|(name, _)| name.span().start); // the order of the file, which the map has not kept
+    found.sort_by_key(|(name, _)| name.span().start); // order of the file, which a map does not keep
     if found.is_empty() {
         return Err(lines.refuse(
             written.axes.span(),

@@ -62,7 +62,7 @@ impl DumpRequest<'_> {
             ReferenceInput::Prompt(text) if self.engine == ReferenceEngine::LlamaCpp => {
                 vec!["--prompt".to_owned(), text.clone()]
             }
-            ReferenceInput::Prompt(text) => vec![format!("--prompt={text}")], // it may begin with a dash
+            ReferenceInput::Prompt(text) => vec![format!("--prompt={text}")], // it may start with "-"
             ReferenceInput::Tokens(ids) => {
                 vec!["--tokens".to_owned(), ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")]
             }

@@ -212,7 +212,7 @@ impl ReferenceEngine {
         let recipe = self.recipe();
         let mut hash = Sha256::new_with_prefix(recipe.locked.1);
         if self == ReferenceEngine::LlamaCpp {
-            recipe.scripts.iter().for_each(|(_, text)| hash.update(text)); // the program is part of it
+            recipe.scripts.iter().for_each(|(_, text)| hash.update(text)); // compiled into it
         }
         format!("{}-{}", recipe.name, &hex::encode(hash.finalize())[..12])
     }

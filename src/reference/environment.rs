@@ -88,7 +88,7 @@ impl PythonEnvironment {
         }
         let mut command = self.python();
         command.arg(scripts.join(self.engine.recipe().scripts[0].0));
-        command.env("DEV", "CPU"); // tinygrad's
+        command.env("DEV", "CPU"); // variable of tinygrad
         command
     }
 
@@ -156,7 +156,7 @@ impl Installer {
     pub fn find(engine: ReferenceEngine) -> Result<Self> {
         let missing: Vec<_> =
             engine.recipe().tools.iter().filter(|(tool, _)| on_the_path(tool).is_none()).collect();
-        let uv = on_the_path("uv").filter(|_| engine != ReferenceEngine::LlamaCpp); // whose script knows pip alone
+        let uv = on_the_path("uv").filter(|_| engine != ReferenceEngine::LlamaCpp); // its script needs pip
         let python = on_the_path("python3").or_else(|| on_the_path("python"));
         let (mut names, mut packages): (Vec<&str>, Vec<&str>) = missing.into_iter().copied().unzip();
         if uv.is_none() && python.is_none() {
@@ -205,7 +205,7 @@ impl Installer {
         }
         let log = workplace.log(&name);
         begin_log(&log)?;
-        let temporary = making.part("tmp"); // what a killed pip leaves of its own goes with the rest
+        let temporary = making.part("tmp"); // temporary files of a killed pip are deleted with it
         std::fs::create_dir(&temporary).map_err(Error::io("create", &temporary))?;
         let task = ProcessTask {
             what: &format!("making the environment of {}", engine.name()),
@@ -240,7 +240,7 @@ impl Installer {
         };
         match self {
             Installer::Uv(_) => {
-                begin.args(["venv", "--python", ">=3.11"]).current_dir(&scripts); // where it is run it looks for settings
+                begin.args(["venv", "--python", ">=3.11"]).current_dir(&scripts); // uv reads its settings
                 install.args(["pip", "install", "--python"]).arg(python).current_dir(&scripts);
             }
             Installer::Pip(_) => {

@@ -17,7 +17,7 @@ pub struct PendingOutput {
     _held: Option<File>,
     /// Temporary folder of this attempt. A killed attempt that still runs writes into a deleted folder.
     folder: TempDir,
-    _parents: CreatedFolders, // dropped after the folder, which lies in them
+    _parents: CreatedFolders, // dropped after the folder inside them
     _lock: File,
 }
 
@@ -42,7 +42,7 @@ impl CreatedFolders {
 
 impl Drop for CreatedFolders {
     fn drop(&mut self) {
-        self.0.iter().for_each(|folder| _ = fs::remove_dir(folder)); // refused where it holds anything
+        self.0.iter().for_each(|folder| _ = fs::remove_dir(folder)); // fails unless the folder is empty
     }
 }
 
@@ -60,7 +60,7 @@ impl PendingOutput {
         sweep(parent, &prefix);
         let folder = tempfile::Builder::new().prefix(&prefix).tempdir_in(parent);
         let folder = folder.map_err(Error::io("write into", parent))?;
-        let held = hold(folder.path()).ok(); // where there are no such locks nothing is swept either
+        let held = hold(folder.path()).ok(); // without locks, `sweep` removes nothing
         Ok(Self { place: place.to_owned(), _held: held, folder, _parents: parents, _lock: lock })
     }
 

@@ -35,7 +35,7 @@ impl ProcessTask<'_> {
         let (reader, writer) = io::pipe().map_err(start)?;
         command.stdin(Stdio::null()).stderr(writer.try_clone().map_err(start)?).stdout(writer);
         let mut child = command.spawn().map_err(start)?;
-        command.stdout(Stdio::null()).stderr(Stdio::null()); // our ends of the pipe, which would never end
+        command.stdout(Stdio::null()).stderr(Stdio::null()); // closes our ends of the pipe, which would keep it open
         let said = follow(reader, &mut log, watch);
         let status = child.wait().map_err(start)?;
         match status.success() {
@@ -97,7 +97,7 @@ impl ErrorLines {
 /// Copies all output to the log, and passes each nonempty line to the observer. A carriage return ends a line
 /// too, as progress bars use it.
 fn follow(mut reader: io::PipeReader, log: &mut File, watch: &mut dyn ProcessObserver) -> ErrorLines {
-    const LONGEST: usize = 4096; // a line is for a person
+    const LONGEST: usize = 4096; // longer lines are cut
     let (mut said, mut line) = (ErrorLines::default(), Vec::new());
     let mut end = |line: &mut Vec<u8>| {
         let text = String::from_utf8_lossy(line).trim().to_owned();
@@ -114,7 +114,7 @@ fn follow(mut reader: io::PipeReader, log: &mut File, watch: &mut dyn ProcessObs
             Ok(0) | Err(_) => break,
             Ok(read) => read,
         };
-        _ = log.write_all(&chunk[..read]); // a full disk shows where the work is
+        _ = log.write_all(&chunk[..read]); // the program itself reports a full disk
         for &byte in &chunk[..read] {
             match byte {
                 b'\n' | b'\r' => end(&mut line),

@@ -72,7 +72,7 @@ impl RemoteFolder {
     /// Opens the file at the URL itself.
     ///
     /// # Errors
-    /// If it does not exist, access is denied, or the server does not support ranges.
+    /// If the file does not exist, access is denied, or the server does not support it.
     pub fn open(&self) -> Result<FileBytes> {
         self.require(Path::new(self.base.shown()))
     }

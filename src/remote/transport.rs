@@ -12,7 +12,7 @@ use super::Url;
 /// Longest wait that a server may ask for.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Maximum length of an ETag, in characters. A longer one is rejected, since it cannot be shown.
+/// Maximum length of an ETag in bytes. A longer one is rejected, since it cannot be shown.
 pub(super) const LONGEST_TAG: usize = 200;
 
 /// A transport for range requests. Several threads may send requests at once.

@@ -66,7 +66,7 @@ pub async fn answer(
         let served = begun.watch(served);
         tokio::spawn(async move {
             tokio::select! {
-                _ = served => {} // who breaks off is told nothing
+                _ = served => {} // no response to a client that disconnects
                 () = dismissed.notified() => {}
             }
             drop(place);

@@ -122,8 +122,10 @@ impl SchedulerEnvironment<'_> {
         }
     }
 
-    /// Returns the first index and the step of a job array without gaps. An array with gaps is an error
-    /// unless `count` is known, since it may be a partial rerun.
+    /// Returns the first index and the step of a job array.
+    ///
+    /// # Errors
+    /// If the array has gaps, because then it may be a rerun of some jobs only.
     fn gapless(&self, [min, max, step]: &[&str; 3], count: Option<usize>) -> Result<(usize, usize)> {
         let (first, last) = (self.number(min)?.unwrap_or(0), self.number(max)?);
         let step = self.number(step)?.unwrap_or(1).max(1);

@@ -271,7 +271,7 @@ impl RoundingNoise {
     }
 }
 
-/// Returns the error distribution of all logits, and the largest error.
+/// Returns the error distribution of all logits, and the largest logit lead that a top token loses.
 fn apart(run: &Dump, right: &Dump) -> Result<(Distribution, f64)> {
     let mut all = PerturbedErrors::default();
     let mut sites: Vec<Site> = right.sites().filter(|site| site.point == Point::Logits).collect();

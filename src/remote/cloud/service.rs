@@ -144,7 +144,7 @@ impl Service {
     fn refusal(&self, answer: Response<ureq::Body>, pin: Option<&str>) -> RequestFailure {
         let (head, body) = answer.into_parts();
         let mut text = Vec::new();
-        _ = body.into_reader().take(REFUSAL).read_to_end(&mut text); // as far as it comes
+        _ = body.into_reader().take(REFUSAL).read_to_end(&mut text); // an incomplete body is good enough
         let status = head.status.as_u16();
         let code = code(&String::from_utf8_lossy(&text)).map_or(String::new(), |code| format!(" ({code})"));
         let (said, variables) = (format!("HTTP {status}{code}"), self.variables);
