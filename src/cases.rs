@@ -93,7 +93,7 @@ fn is_called(name: &str, known: &str) -> bool {
     parts.peek().is_some() && parts.all(|words| words == condensed(known))
 }
 
-/// Uniquely named cases.
+/// Known cases with unique names.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cases {

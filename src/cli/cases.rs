@@ -38,7 +38,7 @@ impl CaseOptions {
         !self.case.is_empty()
     }
 
-    /// Returns the requested names.
+    /// Returns the names of the requested cases.
     pub fn named(&self) -> &[String] {
         &self.case
     }

@@ -90,7 +90,7 @@ pub(super) enum GateName {
 }
 
 impl GateName {
-    /// Returns the criterion.
+    /// Returns the criterion of the verdict.
     pub(super) fn gate(self) -> Gate {
         match self {
             GateName::Rounding => Gate::Rounding,
@@ -111,12 +111,12 @@ impl ModeOptions {
         self.rounding.as_ref().map(|(_, profile)| *profile)
     }
 
-    /// Returns the criterion.
+    /// Returns the requested criterion of the verdict.
     pub fn gate(&self) -> Gate {
         self.gate.gate()
     }
 
-    /// Returns the requested mode.
+    /// Returns which errors to measure.
     pub fn mode(&self) -> Mode {
         match (self.introduced, self.total, self.from_reference) {
             (true, ..) => Mode::Local,
@@ -195,7 +195,7 @@ pub struct ComparisonOptions {
 }
 
 impl ComparisonOptions {
-    /// Returns the selection.
+    /// Returns the selected checkpoints, layers, passes and positions.
     pub fn selection(&self) -> Selection {
         self.mode.selection(&self.select)
     }

@@ -12,7 +12,7 @@ pub struct NamedDump {
     pub typed: String,
     /// Name without a model; dumps of several models may share one.
     pub alone: String,
-    /// The dump.
+    /// The opened dump.
     pub dump: Dump,
     /// Notes on how a remote file, or one without a manifest, was read.
     pub notes: Vec<String>,

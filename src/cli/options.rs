@@ -43,7 +43,7 @@ pub struct SelectionOptions {
 }
 
 impl SelectionOptions {
-    /// Returns the selection.
+    /// Returns the selected checkpoints, layers, passes and positions.
     pub fn selection(&self) -> Selection {
         Selection {
             checkpoints: self.checkpoints(),
@@ -207,7 +207,7 @@ fn causes_limit(typed: &str) -> std::result::Result<CausesLimit, String> {
 }
 
 impl CauseOptions {
-    /// Options for no search.
+    /// Options that turn the search for causes off.
     #[cfg(feature = "hub")]
     pub const NONE: Self = Self { no_causes: true, causes_limit: CausesLimit(None) };
 
@@ -287,7 +287,7 @@ pub enum Gelu {
 }
 
 impl ModelOptions {
-    /// Reads a model.
+    /// Loads a model in one of its formats, with these options.
     pub fn load(&self, variant: &ModelVariant) -> Result<LoadedModel> {
         let mut loaded = variant.files.load_told(&self.ternary()?)?;
         loaded.notes.iter().for_each(|note| tell!("note: {note}"));

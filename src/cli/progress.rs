@@ -96,7 +96,7 @@ impl SearchProgress {
         Self { bar: ProgressBar::hidden().with_style(style.expect("the template is sound")) }
     }
 
-    /// Shows the time spent.
+    /// Shows how much of the time limit is spent.
     pub fn reached(&self, spent: Duration) {
         if self.bar.is_hidden() && spent > PATIENCE {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
@@ -111,7 +111,7 @@ impl Drop for SearchProgress {
     }
 }
 
-/// Progress in equal steps.
+/// Progress of work in equal steps, such as dumps of a self-test.
 pub struct StepProgress {
     bar: ProgressBar,
     began: Instant,

@@ -9,7 +9,7 @@ use crate::model::{LoadedModel, ModelFiles};
 use crate::reference::{EngineInput, ReferenceEngine, ReferenceFolder, ReferenceInput};
 use crate::weight::DType;
 
-/// Default prompt.
+/// Default prompt for a reference.
 const PROMPT: &str = "Once upon a time, there was";
 /// Default number of tokens for a model without a tokenizer.
 const TOKENS: u32 = 12;
@@ -23,7 +23,7 @@ pub struct ReferenceRequest {
     pub input: Option<ReferenceInput>,
     /// Number of greedy decode passes after the prompt.
     pub decode: usize,
-    /// Requested type.
+    /// Requested type for the engine to compute in.
     pub dtype: Option<&'static str>,
     /// Path of the dump, if not the default of `run`.
     pub out: Option<PathBuf>,
@@ -31,7 +31,7 @@ pub struct ReferenceRequest {
 
 /// A reference request, checked and with defaults applied.
 pub struct ReferencePlan<'t> {
-    /// The engine.
+    /// Engine that makes the reference.
     pub engine: ReferenceEngine,
     /// The model in the format that the engine reads.
     pub variant: &'t ModelVariant,
@@ -39,7 +39,7 @@ pub struct ReferencePlan<'t> {
     pub input: ReferenceInput,
     /// Number of greedy decode passes after the prompt.
     pub decode: usize,
-    /// Type for the engine.
+    /// Type for the engine to compute in.
     pub dtype: Option<&'static str>,
     /// KV cache type for llama.cpp.
     pub kv_cache: Option<&'static str>,

@@ -13,7 +13,7 @@ pub(super) struct UnstatedProperties {
     pub(super) producer: Producer,
     /// Rounding profile, if no type states it.
     pub(super) rounding: Option<Profile>,
-    /// Note for the report.
+    /// Note for the report on what the values show.
     pub(super) note: String,
 }
 

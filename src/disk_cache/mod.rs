@@ -27,7 +27,7 @@ const FOLDER: &str = "XCHECK_CACHE";
 const OFF: &str = "off";
 /// Environment variable with the maximum size of cached remote files.
 const LIMIT: &str = "XCHECK_CACHE_LIMIT";
-/// Default limit: 20 GB.
+/// Default limit in bytes: 20 GB.
 const USUAL: u64 = 20_000_000_000;
 
 /// Location and size limit of the cache.

@@ -21,7 +21,7 @@ pub(super) struct HubClient<'s> {
 
 /// Files of a repository at a commit.
 pub(super) struct Listing {
-    /// The commit.
+    /// Commit that the files belong to.
     pub commit: String,
     /// Files of the repository.
     pub files: Vec<RemoteFile>,

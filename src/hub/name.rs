@@ -9,7 +9,7 @@ pub struct HubModel {
     pub asked: String,
     /// Id of the repository, `org/name`.
     pub repo: String,
-    /// Selected files.
+    /// Selected files of the repository.
     pub part: RepoFiles,
 }
 

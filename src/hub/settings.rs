@@ -22,7 +22,7 @@ pub struct HubSettings {
     pub token: Option<String>,
     /// True if the network must not be used.
     pub offline: bool,
-    /// Store of file hashes.
+    /// Cache of file hashes.
     pub kept: DiskCache,
 }
 

@@ -19,7 +19,7 @@ pub struct MatrixAxis {
 /// Expected result of a cell.
 #[derive(Clone, Debug)]
 pub struct ExpectedResult {
-    /// Fail or inconclusive.
+    /// Expected verdict: fail or inconclusive.
     pub verdict: Verdict,
     /// Tap of the first divergence, if it is expected.
     pub tap: Option<Point>,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
 
-/// Maximum length of a name; file systems allow 255 bytes.
+/// Maximum length of a directory name in bytes; file systems allow 255.
 const LONGEST: usize = 120;
 
 /// Returns a unique and readable directory name for each combination of values. Characters with a meaning to

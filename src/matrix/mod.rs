@@ -27,7 +27,7 @@ pub use table::table;
 
 use crate::report::{ArchitectureSummary, rolled_up};
 
-/// A finished matrix.
+/// A matrix after all its cells were run.
 #[derive(Clone, Debug)]
 pub struct ComparisonMatrix<'p> {
     /// Command-line arguments, without the program name.

@@ -39,11 +39,11 @@ pub struct MatrixPlan {
 /// A cell: one combination of axis values.
 #[derive(Clone, Debug)]
 pub struct MatrixCell {
-    /// Value on each axis.
+    /// Value of each axis.
     pub values: Vec<String>,
     /// Name that is unique in the matrix and valid as a folder name.
     pub name: String,
-    /// Expected result.
+    /// Expected result, if a failure of the cell is known.
     pub expected: Option<ExpectedResult>,
     /// Location in the file, for error messages.
     line: (DefinitionText, Range<usize>),

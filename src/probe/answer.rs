@@ -51,7 +51,7 @@ pub struct TokenLogprob {
     pub id: Option<u32>,
     /// Text of the token.
     pub text: String,
-    /// Its natural log-probability.
+    /// Natural logarithm of the token's probability.
     pub logprob: Option<f64>,
 }
 
@@ -148,9 +148,9 @@ impl ProbePrompt {
 /// A request for a greedy continuation.
 #[derive(Clone, Copy, Debug)]
 pub struct ContinuationRequest<'p> {
-    /// Prompt.
+    /// Prompt to continue.
     pub prompt: &'p ProbePrompt,
-    /// Maximum number of tokens.
+    /// Maximum number of tokens to generate.
     pub tokens: usize,
     /// Number of top tokens to return at each position.
     pub top: usize,

@@ -31,7 +31,7 @@ pub enum ProbeSubject {
 }
 
 impl ProbeSubject {
-    /// The word in reports.
+    /// Returns the name of the subject in reports.
     pub fn name(self) -> &'static str {
         match self {
             ProbeSubject::Tokens => "tokens",

@@ -16,7 +16,7 @@ pub struct AnswerDifference {
     pub values: usize,
     /// Largest difference of log-probabilities.
     pub largest: f64,
-    /// Position of that difference.
+    /// Position of the largest difference.
     pub at: usize,
     /// Largest share of the probability that moved to other tokens at one position; a lower bound.
     pub moved: f64,
@@ -31,7 +31,7 @@ pub struct AnswerDifference {
 /// Two tokens at one position.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DivergentTokens {
-    /// Position of the tokens.
+    /// Position at which the tokens differ.
     pub at: usize,
     /// Text of both tokens.
     pub tokens: [String; 2],
@@ -51,9 +51,9 @@ pub enum TokenMargin {
 /// Difference of two log-probabilities.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LogprobDifference {
-    /// Difference in nats.
+    /// Difference of the log-probabilities in nats.
     pub nats: f64,
-    /// Difference of the probabilities.
+    /// Difference of the two probabilities.
     pub share: f64,
 }
 

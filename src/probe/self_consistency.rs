@@ -20,7 +20,7 @@ const OTHERS: usize = 4;
 /// Maximum number of requests of [`determinism`].
 pub const REQUESTS: usize = REPEATS + (OTHERS + 2) + 2 + 1;
 
-/// Size of rounding effects.
+/// Size of rounding errors in a server's log-probabilities.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RoundingScale {
     /// Noise floor of the log-probabilities of this model; `None` without a model.
@@ -261,7 +261,7 @@ struct AnswerJudgement {
     verdict: Verdict,
     told: String,
     is_same: bool,
-    /// Largest difference of log-probabilities.
+    /// Largest difference of log-probabilities to the first answer.
     apart: f64,
 }
 

@@ -59,7 +59,7 @@ impl ServerProtocol {
 /// Identity of a server.
 #[derive(Clone, Debug)]
 pub struct ServerIdentity {
-    /// Protocol.
+    /// Protocol of the server.
     pub kind: ServerProtocol,
     /// Version, if the server reports one.
     pub version: String,

@@ -94,12 +94,12 @@ fn parting(text: impl Display, theirs: &[u32], ours: &[u32]) -> String {
 pub const CONVERSATION: [ConversationMessage; 3] =
     [("user", "Name the 3 colours."), ("assistant", "Red, green, blue."), ("user", "And in German?")];
 
-/// The model's own template.
+/// The chat template in the model's own files, rendered.
 #[derive(Clone, Debug, Default)]
 pub struct ModelTemplate {
     /// The rendered [`CONVERSATION`], if it is known.
     pub words: Option<String>,
-    /// BOS token, as text.
+    /// BOS token as text; empty if the model has none.
     pub beginning: String,
     /// True if the rendered text depends on the date.
     pub has_a_date: bool,

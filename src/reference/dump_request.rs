@@ -20,13 +20,13 @@ pub enum ReferenceInput {
 /// A requested reference dump.
 #[derive(Clone, Debug)]
 pub struct DumpRequest<'o> {
-    /// Engine.
+    /// Engine that makes the dump.
     pub engine: ReferenceEngine,
     /// The directory or file that the engine reads.
     pub model: &'o Path,
     /// Name of the model.
     pub name: &'o str,
-    /// Input.
+    /// Prompt or token ids.
     pub input: &'o ReferenceInput,
     /// Number of greedy decode passes after the prompt.
     pub decode: usize,

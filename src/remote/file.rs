@@ -34,7 +34,7 @@ struct PinnedRemoteFile {
     url: Url,
     transport: Arc<dyn Transport>,
     tag: String,
-    /// Version identifier, as reported.
+    /// Version of the content, as reported by the server.
     pin: String,
     /// True if the server supports range requests.
     in_parts: bool,

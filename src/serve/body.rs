@@ -35,7 +35,7 @@ pub struct BodyMemory {
 
 /// A request body. It occupies shared memory until it is dropped.
 pub struct RequestBody {
-    /// Bytes of the body.
+    /// Content of the body.
     pub bytes: Vec<u8>,
     _room: Option<OwnedSemaphorePermit>,
 }

@@ -54,7 +54,7 @@ pub struct ServedModel {
     pub name: String,
     /// The loaded model.
     pub loaded: LoadedModel,
-    /// Numerics.
+    /// Numerics of the served model.
     pub numerics: Box<dyn Numerics>,
     /// Tokenizer, if the model has one.
     pub tokenizer: Option<Arc<dyn Tokenizer>>,

@@ -18,7 +18,7 @@ pub type EventSender = UnboundedSender<(usize, SequenceEvent)>;
 pub struct SequenceRequest {
     /// Index of the sequence in the request.
     pub index: usize,
-    /// Request for the engine.
+    /// Prompt, limits and sampling for the engine.
     pub request: Request,
     /// Number of top tokens to return with each prompt token; `None` for no log-probabilities.
     pub scores_prompt: Option<usize>,
@@ -26,9 +26,9 @@ pub struct SequenceRequest {
     pub scores: Option<usize>,
     /// True if the answer includes the text of the prompt.
     pub echo: bool,
-    /// Stop strings.
+    /// Stop strings of the request.
     pub stops: Vec<String>,
-    /// Receiver of the events.
+    /// Channel for the events of the sequence.
     pub listener: EventSender,
 }
 

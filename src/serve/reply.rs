@@ -80,7 +80,7 @@ impl ResponsePart {
 }
 
 impl Reply {
-    /// Starts an answer.
+    /// Starts a response without any sequence results.
     pub fn new(app: &Arc<App>, kind: CompletionKind, ask: CompletionOptions, prompts: Vec<Vec<u32>>) -> Self {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let prefix = if kind == CompletionKind::Chat { "chatcmpl" } else { "cmpl" };
@@ -88,7 +88,7 @@ impl Reply {
         Self { app: app.clone(), kind, ask, prompts, id, created: since.as_secs(), generated: 0 }
     }
 
-    /// Returns the whole answer.
+    /// Returns the whole response as JSON.
     pub fn whole(&mut self, parts: &[ResponsePart]) -> Value {
         let choices: Vec<Value> = parts.iter().map(|part| self.choice(part, false)).collect();
         let mut answer = self.frame(false, choices);

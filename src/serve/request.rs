@@ -64,11 +64,11 @@ pub struct CompletionOptions {
 
 /// A request to `/v1/completions`.
 pub struct CompletionRequest {
-    /// Prompts.
+    /// Prompts, each of which starts one or more sequences.
     pub prompts: Vec<CompletionPrompt>,
     /// True if special tokens are added to a text.
     pub adds_special: bool,
-    /// Other options.
+    /// Options that do not depend on the route.
     pub ask: CompletionOptions,
 }
 

@@ -1,4 +1,4 @@
-//! Routes of the server.
+//! Routes of the HTTP server.
 
 use std::sync::Arc;
 

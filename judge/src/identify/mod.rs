@@ -37,7 +37,7 @@ pub struct IdentifiedArray {
     pub name: String,
     /// Shape of the array.
     pub shape: Vec<usize>,
-    /// Stored type.
+    /// Type in which the array is stored.
     pub dtype: DType,
     /// Smaller type that represents all values exactly, if there is one.
     pub rounded: Option<DType>,
@@ -52,7 +52,7 @@ pub struct IdentifiedArray {
 /// A site whose values are in an array.
 #[derive(Clone, Debug)]
 pub struct ArraySite {
-    /// The site.
+    /// Tap, layer and pass of the values.
     pub site: Site,
     /// First token and number of tokens in the array, if it does not have all tokens of the run.
     pub rows: Option<(usize, usize)>,

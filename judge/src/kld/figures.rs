@@ -31,7 +31,7 @@ pub struct Estimate {
 /// A distribution over tokens: its mean and percentiles.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TokenStatistics {
-    /// The mean.
+    /// Mean over tokens, with its uncertainty.
     pub mean: Estimate,
     /// The median. For an even number of tokens: the mean of the two middle values.
     pub median: f64,

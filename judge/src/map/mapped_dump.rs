@@ -20,9 +20,9 @@ use crate::weight::{DType, StoredTensor};
 /// Facts that reading with a map needs besides the file and the map.
 #[derive(Clone, Debug, Default)]
 pub struct MapContext {
-    /// Input tokens.
+    /// Input tokens; `None` if unknown.
     pub tokens: Option<Vec<u32>>,
-    /// The model's sizes.
+    /// Head sizes of the model, as far as they are known.
     pub sizes: HeadSizes,
     /// Architecture of the model.
     pub architecture: Option<String>,
@@ -35,11 +35,11 @@ pub struct MapContext {
 /// A dump that was read with a map.
 #[derive(Clone, Debug)]
 pub struct MappedDump {
-    /// The dump.
+    /// Dump that the map makes of the file.
     pub dump: Dump,
     /// Number of arrays with a site.
     pub placed: usize,
-    /// Notes on the reading.
+    /// Notes for the report on how the file was read.
     pub notes: Vec<String>,
     /// Arrays without a site that are not ignored.
     pub unplaced: Vec<String>,

@@ -101,7 +101,7 @@ pub struct ArchitecturePattern {
     pub architecture: String,
 }
 
-/// A validated map.
+/// A name map that was read and validated.
 #[derive(Clone, Debug)]
 pub struct NameMap {
     /// Name of a shipped map, or a path.

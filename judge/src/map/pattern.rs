@@ -14,9 +14,9 @@ pub struct NamePattern {
 /// The numbers that a pattern's fields found in a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NameNumbers {
-    /// Layer number.
+    /// Layer number in the array name, if the pattern has `{layer}`.
     pub layer: Option<usize>,
-    /// Pass number.
+    /// Pass number in the array name, if the pattern has `{pass}`.
     pub pass: Option<usize>,
 }
 

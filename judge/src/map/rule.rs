@@ -133,7 +133,7 @@ fn form_of(written: &RuleDefinition, taps: &[Point]) -> Result<Option<FusedForm>
     Ok(form)
 }
 
-/// A validated rule.
+/// A rule of a name map that was validated.
 #[derive(Clone, Debug)]
 pub struct MapRule {
     patterns: Vec<NamePattern>,

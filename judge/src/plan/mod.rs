@@ -29,7 +29,7 @@ pub struct Plan {
     /// SHA-256 of everything the plan depends on: the model's sizes and types, the dump's manifest, the
     /// units.
     pub hash: String,
-    /// The units.
+    /// Units of the plan, in data-flow order.
     pub units: Vec<Unit>,
     /// Cost of each unit.
     pub costs: Vec<Cost>,

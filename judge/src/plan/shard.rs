@@ -11,7 +11,7 @@ use crate::plan::Cost;
 pub struct Shard {
     /// Index of the shard, from 1.
     pub index: usize,
-    /// Number of shards.
+    /// Total number of shards.
     pub of: usize,
 }
 

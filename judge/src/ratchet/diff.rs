@@ -46,7 +46,7 @@ pub struct Change {
     pub layer: Option<usize>,
     /// The forward pass; `None` for a value of the whole run.
     pub pass: Option<usize>,
-    /// Old and new value.
+    /// Old and new value, as text.
     pub said: [String; 2],
     /// Reason for the change, if known.
     pub reason: Option<String>,

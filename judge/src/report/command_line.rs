@@ -10,7 +10,7 @@ const LONG: [(&str, &str); 5] =
 const ALIASES: [(&str, &str); 3] =
     [("--isolate", "--introduced"), ("--propagate", "--total"), ("--by-layer", "--from-reference")];
 
-/// Options without a value.
+/// Options that take no value.
 const FLAGS: [&str; 9] = [
     "--no-report",
     "--download",

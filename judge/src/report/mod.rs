@@ -87,7 +87,7 @@ impl ModelRecord {
 pub struct Timing {
     /// Start time.
     pub started: SystemTime,
-    /// Duration.
+    /// Duration of the run.
     pub took: Duration,
 }
 
@@ -103,7 +103,7 @@ impl Timing {
 pub struct Comparison {
     /// The model file that was run.
     pub model: ModelRecord,
-    /// The outcome.
+    /// Result of the comparison: rows, verdict and findings.
     pub outcome: Outcome,
     /// Arguments that compare with this dump alone, without a selection.
     pub again: Vec<String>,

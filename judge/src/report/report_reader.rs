@@ -13,7 +13,7 @@ use crate::report::{Comparison, Report, Timing};
 /// The content of a report file.
 #[derive(Clone, Debug)]
 pub enum ReportContent {
-    /// A report.
+    /// A report with a verdict.
     Report(Box<Report>),
     /// Error message of a run without a verdict.
     Refused(String),

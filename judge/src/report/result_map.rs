@@ -18,9 +18,9 @@ pub enum ResultMark {
     Same,
     /// Rounding explains the difference, or it is a tie.
     Fine,
-    /// Waived failure.
+    /// The failure is waived.
     Known,
-    /// Undetermined.
+    /// The result is undetermined.
     Doubtful,
     /// Failure, with the power of ten of its bound ratio; 0 if unknown.
     Fails(u8),

@@ -69,7 +69,7 @@ pub struct CheckSubject<'m> {
 /// Required agreement between two ways to compute a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exactness {
-    /// Bit-identical.
+    /// Both values must be bit-identical.
     Bits,
     /// Equal up to rounding, from the same inputs: within [`crate::compare::NoiseFloor::FAR`] times the noise
     /// floor.

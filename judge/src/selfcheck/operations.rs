@@ -19,7 +19,7 @@ use crate::selfcheck::{CheckResult, CheckSubject, Exactness};
 use crate::tap::Tap;
 use crate::tensor::{RopePairing, Tensor};
 
-/// Number of perturbed runs.
+/// Number of perturbed runs that measure the noise floor.
 const RUNS: u64 = 4;
 
 /// One pass over all tokens, with the noise floor of each operation.

@@ -28,7 +28,7 @@ pub struct FaultCounts {
     pub among: usize,
     /// Faults that pass because rounding explains them.
     pub hidden: usize,
-    /// Undetermined faults.
+    /// Faults whose dump is inconclusive.
     pub in_doubt: usize,
     /// Faults with a wrong cause, or without a cause.
     pub misnamed: usize,
@@ -53,11 +53,11 @@ impl AddAssign for FaultCounts {
 /// Counts of judged dumps from correct engines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CorrectCounts {
-    /// Number of judged dumps.
+    /// Number of judged correct dumps.
     pub judged: usize,
-    /// Dumps that pass.
+    /// Correct dumps that pass.
     pub passed: usize,
-    /// Inconclusive dumps.
+    /// Correct dumps that are inconclusive.
     pub in_doubt: usize,
     /// Dumps that fail, or that get a cause.
     pub false_alarms: usize,

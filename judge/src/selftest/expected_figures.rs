@@ -25,7 +25,7 @@ pub struct ExpectedFigures {
 pub struct FigureRegression {
     /// Kind of change, or variant of a correct dump.
     pub of: String,
-    /// Name of the figure.
+    /// Name of the figure, such as `detected`.
     pub what: &'static str,
     /// Value in this run.
     pub found: usize,

@@ -127,7 +127,7 @@ pub struct Sensitivity {
     pub fault: Fault,
     /// Arithmetic stated in the dump.
     pub arithmetic: &'static str,
-    /// Recorded taps.
+    /// Name of the form: which taps the dump records.
     pub recorded: &'static str,
     /// Size of the fault; 0 if no tested size passes.
     pub size: f64,

@@ -23,7 +23,7 @@ use crate::tensor::Tensor;
 pub struct TestModel {
     /// Name of the model.
     pub name: String,
-    /// Name of the arithmetic.
+    /// Name of the arithmetic, one of [`ARITHMETICS`] or `f16`.
     pub arithmetic: &'static str,
     /// The model.
     pub model: Arc<dyn Model>,
