@@ -217,7 +217,7 @@ impl ComparisonOptions {
         }
     }
 
-    /// Opens the report directory. With `--resume`, finished results are kept.
+    /// Opens the report folder. With `--resume`, finished results are kept.
     ///
     /// # Errors
     /// The errors of [`ReportOutput::open`].

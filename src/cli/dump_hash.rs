@@ -12,7 +12,7 @@ use crate::format::FileBytes;
 pub enum DumpFiles {
     /// One file, with its content when it was opened.
     File(PinnedContent),
-    /// A directory whose arrays are opened one by one.
+    /// A folder whose arrays are opened one by one.
     Folder(PathBuf),
     /// Bytes in memory.
     Bytes(FileBytes),
@@ -42,7 +42,7 @@ impl DumpFiles {
     /// Starts to hash the content.
     ///
     /// # Errors
-    /// If a directory cannot be listed, or contains anything but files and directories.
+    /// If a folder cannot be listed, or contains anything but files and folders.
     pub fn begin_hash(&self, kept: DiskCache) -> Result<DumpHash> {
         let pinned = match self {
             Self::File(content) => Some(content.clone()),

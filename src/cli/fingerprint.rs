@@ -34,7 +34,7 @@ impl Fingerprint {
         Ok(Self::new(move || kept.sha256(&pinned)))
     }
 
-    /// Makes the fingerprint of a file, or of a directory including its file names.
+    /// Makes the fingerprint of a file, or of a folder including its file names.
     pub fn of_content(content: PinnedContent, kept: DiskCache) -> Self {
         Self::new(move || content.sha256(&kept))
     }

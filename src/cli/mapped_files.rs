@@ -56,7 +56,7 @@ impl<'t> MappedFileContext<'t> {
         Self { maps: map.maps.clone(), ignore: map.ignore.clone(), tokens, target, ..Self::default() }
     }
 
-    /// Reads a file or directory with a map; `None` if it is a dump.
+    /// Reads a file or folder with a map; `None` if it is a dump.
     ///
     /// # Errors
     /// If the file has an unknown format, or no map can read it.

@@ -32,7 +32,7 @@ pub fn run(args: &MergeArgs) -> Result<Verdict> {
     output.finish(&report)
 }
 
-/// Checks that no input file is in the report directory, which is emptied first.
+/// Checks that no input file is in the report folder, which is emptied first.
 fn check_place(args: &MergeArgs) -> Result<()> {
     let place = ReportOutput::place(&args.output, "merge").and_then(|place| place.canonicalize().ok());
     let folder = |path: &PathBuf| {
@@ -65,7 +65,7 @@ fn merged(args: &MergeArgs) -> Result<Report> {
     report::merge(reports, command(), Timing::since(started))
 }
 
-/// Returns the report file in a directory: `report.json`, or `finished.json` of an interrupted run; `None` if
+/// Returns the report file in a folder: `report.json`, or `finished.json` of an interrupted run; `None` if
 /// neither exists.
 fn file(path: &Path) -> Option<PathBuf> {
     if !path.is_dir() {

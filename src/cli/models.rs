@@ -126,7 +126,7 @@ dumps/<name> of the current directory; or they are named with --reference.";
 struct ShippedModelRow {
     name: &'static str,
     description: &'static str,
-    /// Location of the files: a directory, or "in the program"; `None` if they are not on this machine.
+    /// Location of the files: a folder, or "in the program"; `None` if they are not on this machine.
     place: Option<String>,
     formats: Vec<ShippedFormatRow>,
 }

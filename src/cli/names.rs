@@ -9,7 +9,7 @@ pub fn command() -> Vec<String> {
     std::env::args_os().skip(1).map(|word| redacted(&word.to_string_lossy())).collect()
 }
 
-/// Returns a name with only the characters that are safe in directory names.
+/// Returns a name with only the characters that are safe in folder names.
 pub fn plain_name(name: &str) -> String {
     let plain = |c: char| if c.is_alphanumeric() || "._-".contains(c) { c } else { '_' };
     name.chars().map(plain).collect()

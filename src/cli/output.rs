@@ -19,7 +19,7 @@ use crate::report::{self, Report, ReportDir, RunFailure, TableOptions, Timing};
 /// Default folder of reports.
 pub const REPORTS: &str = "reports";
 
-/// An opened report directory, and the format to print.
+/// An opened report folder, and the format to print.
 pub struct ReportOutput {
     format: ReportFormat,
     shows_maps: bool,
@@ -31,11 +31,11 @@ pub struct ReportOutput {
 }
 
 impl ReportOutput {
-    /// Opens the directory and removes an earlier report before anything is read. So no old verdict remains
+    /// Opens the folder and removes an earlier report before anything is read. So no old verdict remains
     /// after an error. `run` is the default name.
     ///
     /// # Errors
-    /// If the directory is not writable, or the baseline file is invalid.
+    /// If the folder is not writable, or the baseline file is invalid.
     pub fn open(options: &OutputOptions, run: &str) -> Result<Self> {
         Self::with(options, run, ReportDir::create)
     }

@@ -79,8 +79,8 @@ impl<'t> ReferencePlan<'t> {
         Ok(Self { engine, variant, input, decode: wish.decode, dtype, kv_cache, out })
     }
 
-    /// Returns the directory or file for the engine to read. A shipped model is first written to its own
-    /// directory.
+    /// Returns the folder or file for the engine to read. A shipped model is first written to its own
+    /// folder.
     ///
     /// # Errors
     /// If the files cannot be written.

@@ -89,7 +89,7 @@ impl RequestedModel {
         )))
     }
 
-    /// Returns the locations of all dumps that ship with the model or are in its dump directory.
+    /// Returns the locations of all dumps that ship with the model or are in its dump folder.
     fn found(&self) -> Result<Vec<DumpLocation>> {
         let mut found = Vec::new();
         if let Some(model) = self.shipped_model() {

@@ -29,18 +29,18 @@ pub fn remote(url: &Url) -> Result<RemoteFolder> {
 /// Opens the single file of a dump behind a URL.
 ///
 /// # Errors
-/// If the file cannot be read, or the dump is a directory of files.
+/// If the file cannot be read, or the dump is a folder of files.
 pub fn dump_behind(url: &Url) -> Result<FileBytes> {
     let place = remote(url)?;
     refuse_loose_arrays(&place, url)?;
     place.open()
 }
 
-/// Rejects a dump directory behind a URL: each array would need its own request, and nothing shows that the
+/// Rejects a dump folder behind a URL: each array would need its own request, and nothing shows that the
 /// files belong together.
 ///
 /// # Errors
-/// If the URL leads to a dump directory.
+/// If the URL leads to a dump folder.
 pub fn refuse_loose_arrays(place: &RemoteFolder, url: &Url) -> Result<()> {
     let path = Path::new(url.shown());
     let is_loose =

@@ -67,7 +67,7 @@ impl RequestedModel {
         match (Self::shipped(name).transpose(), path.exists()) {
             (None, true) => Self::at(path),
             (Some(shipped), false) => shipped,
-            // A directory with a shipped model's name is ignored if it contains no model.
+            // A folder with a shipped model's name is ignored if it contains no model.
             (Some(shipped), true) => match Self::at(path) {
                 Ok(own) => {
                     tell!("note: using the local {name}, not the shipped model of that name");
@@ -133,7 +133,7 @@ impl RequestedModel {
     }
 
     fn at(path: &Path) -> Result<Self> {
-        // A dot in a directory name, such as Qwen3-1.7B, does not start an extension.
+        // A dot in a folder name, such as Qwen3-1.7B, does not start an extension.
         let last = if path.is_dir() { path.file_name() } else { path.file_stem() };
         let plain = last.unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         let variants =

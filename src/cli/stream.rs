@@ -166,7 +166,7 @@ impl ComparisonContext<'_> {
 /// 4096 tokens.
 const LARGEST: u64 = 32_000_000_000;
 
-/// Writes a message to the directory of `--keep-failing`, if it failed or is inconclusive.
+/// Writes a message to the folder of `--keep-failing`, if it failed or is inconclusive.
 fn keep(folder: Option<&Path>, judged: &MessageResult, source: &FileBytes) -> Result<()> {
     let Some(folder) = folder.filter(|_| judged.is_suspect) else { return Ok(()) };
     let name = judged.of.replace(", ", "_").replace(' ', "-");

@@ -1,4 +1,4 @@
-//! Content of a file or directory, identified by one SHA-256.
+//! Content of a file or folder, identified by one SHA-256.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use super::{DiskCache, PinnedFile};
 use crate::error::{Error, Result};
 
-/// Maximum directory depth; deeper directories are a cycle of links.
+/// Maximum folder depth; deeper folders are a cycle of links.
 const DEEPEST: usize = 32;
 
 /// A file, or all named files below a folder, pinned to their state when they were opened.
@@ -19,10 +19,10 @@ pub struct PinnedContent {
 
 impl PinnedContent {
     /// Pins the current content of `path`. Returns the path of any entry that is neither a file nor a
-    /// directory.
+    /// folder.
     ///
     /// # Errors
-    /// If a file cannot be opened, or a directory cannot be listed.
+    /// If a file cannot be opened, or a folder cannot be listed.
     pub fn at(path: &Path) -> Result<Result<Self, PathBuf>> {
         let mut files = Vec::new();
         if let Some(special) = list(path, Path::new(""), DEEPEST, &mut files)? {
@@ -56,7 +56,7 @@ impl PinnedContent {
 }
 
 /// Lists the files below `path` by name, in order. Returns the path of an entry that is neither a file nor a
-/// directory.
+/// folder.
 fn list(
     path: &Path,
     name: &Path,

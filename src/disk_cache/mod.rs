@@ -21,7 +21,7 @@ use crate::atomic_write;
 use crate::error::{Error, Result};
 use space::CacheSpace;
 
-/// Environment variable with the cache directory, or `off`.
+/// Environment variable with the cache folder, or `off`.
 const FOLDER: &str = "XCHECK_CACHE";
 /// Value of [`FOLDER`] that turns the cache off.
 const OFF: &str = "off";

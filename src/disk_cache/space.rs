@@ -43,7 +43,7 @@ impl CacheSpace {
     pub fn reserve(&self, bytes: u64) -> Result<(), String> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let known = taken.unwrap_or_else(|| self.entries().iter().map(|entry| entry.bytes).sum());
-        // Without a cache directory, there is nothing to delete.
+        // Without a cache folder, there is nothing to delete.
         let now = match self.folder.is_some() && known.saturating_add(bytes) > self.limit {
             true => self.make_room(bytes), // other processes may have added or deleted blocks
             false => known,

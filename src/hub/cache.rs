@@ -77,7 +77,7 @@ impl RepoFolder {
         self.0.join("refs").join(branch)
     }
 
-    /// Returns the snapshot directory of the newest commit of `main`.
+    /// Returns the snapshot folder of the newest commit of `main`.
     fn newest(&self) -> Option<PathBuf> {
         let commit = input::text(&self.reference("main")).ok()?;
         let commit = commit.trim();
@@ -150,7 +150,7 @@ impl CachedFiles {
     }
 }
 
-/// Returns the files and links to files below a directory, as paths with slashes. Broken links are ignored.
+/// Returns the files and links to files below a folder, as paths with slashes. Broken links are ignored.
 fn files_below(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {

@@ -14,7 +14,7 @@ const ENDPOINT: &str = "https://huggingface.co";
 
 /// Settings for the hub and its cache.
 pub struct HubSettings {
-    /// Directory with one subdirectory per repository.
+    /// Directory with one subfolder per repository.
     pub cache: PathBuf,
     /// Address of the hub, without a trailing slash.
     pub endpoint: String,

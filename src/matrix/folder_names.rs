@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
 
-/// Maximum length of a directory name in bytes; file systems allow 255.
+/// Maximum length of a folder name in bytes; file systems allow 255.
 const LONGEST: usize = 120;
 
-/// Returns a unique and readable directory name for each combination of values. Characters with a meaning to
+/// Returns a unique and readable folder name for each combination of values. Characters with a meaning to
 /// file systems or shells are replaced, and names differ in more than upper and lower case. A changed name
 /// ends with a hash.
 pub fn names(combinations: &[Vec<String>]) -> Vec<String> {

@@ -18,7 +18,7 @@ use crate::matrix::template::Template;
 const MOST: usize = 10_000;
 /// Default time limit of a step of a cell.
 const USUAL_LIMIT: Duration = Duration::from_secs(3600);
-/// Placeholder for the directory of a cell's made input.
+/// Placeholder for the folder of a cell's made input.
 const OUT: &str = "out";
 
 /// All cells of a matrix, with its rows, columns and time limit.
@@ -102,7 +102,7 @@ impl MatrixCell {
         axes.iter().map(|&axis| self.values[axis].as_str()).collect()
     }
 
-    /// Returns the arguments of xcheck for this cell, without its report directory. `made` is the path of the
+    /// Returns the arguments of xcheck for this cell, without its report folder. `made` is the path of the
     /// made input.
     pub fn command(&self, made: &str) -> Vec<String> {
         self.command.iter().map(|word| word.fill(|name| self.value(name, made))).collect()
@@ -127,7 +127,7 @@ impl MatrixCell {
         })
     }
 
-    /// Returns the additional input files and directories that the definition declares.
+    /// Returns the additional input files and folders that the definition declares.
     pub fn reads(&self) -> Vec<String> {
         self.reads.iter().map(|word| word.fill(|name| self.value(name, ""))).collect()
     }

@@ -14,7 +14,7 @@ const GAP: u16 = 2;
 /// Maximum number of characters of a reason; the cell's report has the full text.
 const LONGEST_REASON: usize = 400;
 
-/// Returns the matrix as text for a terminal. `folder` is the directory with the reports of the cells.
+/// Returns the matrix as text for a terminal. `folder` is the folder with the reports of the cells.
 pub fn table(matrix: &ComparisonMatrix, folder: &str, colour: bool) -> String {
     let paint = TerminalStyle { colour };
     let wide = grid(matrix);

@@ -15,13 +15,13 @@ use crate::error::{Error, Result};
 pub struct PythonEnvironment {
     engine: ReferenceEngine,
     python: PathBuf,
-    /// True if xcheck made the environment; then no other directory provides modules.
+    /// True if xcheck made the environment; then no other folder provides modules.
     is_own: bool,
 }
 
-/// Subdirectory of an environment with its programs.
+/// Subfolder of an environment with its programs.
 const PROGRAMS: &str = if cfg!(windows) { "Scripts" } else { "bin" };
-/// Name of an environment inside its temporary directory.
+/// Name of an environment inside its temporary folder.
 const PART: &str = "environment";
 /// Name of the program that `build_dump_llama_cpp.sh` makes.
 const LLAMA_CPP: &str = "dump_llama_cpp";
@@ -42,7 +42,7 @@ impl PythonEnvironment {
     /// # Errors
     /// If the program is not Python, is too old, or lacks a module.
     pub fn of_the_user(engine: ReferenceEngine, python: &Path) -> Result<Self> {
-        // A name without a directory is looked up on the PATH. The directory is needed, since llama.cpp's
+        // A name without a folder is looked up on the PATH. The folder is needed, since llama.cpp's
         // program is next to it.
         let found = match python.components().count() {
             1 => python.to_str().and_then(on_the_path),
@@ -259,7 +259,7 @@ impl Installer {
 const OFFLINE: &str = "the packages come from PyPI; check the network (proxy: HTTPS_PROXY; mirror: PIP_INDEX_URL, \
                        UV_INDEX_URL), or name the Python of an existing environment with --python";
 
-/// Returns a command without variables that add other module directories.
+/// Returns a command without variables that add other module folders.
 fn alone(program: &Path) -> Command {
     let mut command = Command::new(program);
     ELSEWHERE.iter().for_each(|variable| _ = command.env_remove(variable));

@@ -10,7 +10,7 @@ use tempfile::{NamedTempFile, TempDir};
 use crate::error::{Error, Result};
 
 /// An output that is being made. If the process ends, nothing remains under the final name. The temporary
-/// directory of a killed process is removed by the next process that makes the same output.
+/// folder of a killed process is removed by the next process that makes the same output.
 #[derive(Debug)]
 pub struct PendingOutput {
     place: PathBuf,
@@ -21,9 +21,9 @@ pub struct PendingOutput {
     _lock: File,
 }
 
-/// Name of the file that is locked while a process works in the directory.
+/// Name of the file that is locked while a process works in the folder.
 const HELD: &str = ".held";
-/// Maximum age at which a directory without a lock file counts as just created.
+/// Maximum age at which a folder without a lock file counts as just created.
 const BEGINNING: Duration = Duration::from_secs(60);
 
 /// Folders created for an output, innermost first. Empty ones are removed again.
@@ -51,7 +51,7 @@ impl PendingOutput {
     /// waits.
     ///
     /// # Errors
-    /// If the directories cannot be made.
+    /// If the folders cannot be made.
     pub fn begin(place: &Path, lock: &Path, waiting: impl FnOnce()) -> Result<Self> {
         let lock = locked(lock, waiting)?;
         let parents = CreatedFolders::of(place)?;
@@ -88,10 +88,10 @@ impl PendingOutput {
         Ok(self.place.clone())
     }
 
-    /// Moves a part to its final path, and removes an older directory there.
+    /// Moves a part to its final path, and removes an older folder there.
     ///
     /// # Errors
-    /// If the old directory cannot be removed, or the new one cannot be moved.
+    /// If the old folder cannot be removed, or the new one cannot be moved.
     pub fn replace(self, part: &str) -> Result<PathBuf> {
         if self.place.is_dir() {
             fs::remove_dir_all(&self.place).map_err(Error::io("replace", &self.place))?;
@@ -121,7 +121,7 @@ fn prefix(place: &Path) -> String {
     format!(".{}.making-", place.file_name().unwrap_or_default().to_string_lossy())
 }
 
-/// Removes temporary directories of killed processes. Errors are ignored.
+/// Removes temporary folders of killed processes. Errors are ignored.
 fn sweep(parent: &Path, prefix: &str) {
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
     let alike = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
@@ -142,7 +142,7 @@ fn is_left(folder: &Path) -> bool {
     }
 }
 
-/// Creates and locks the lock file of a directory. It is locked before it gets its name, so that no other
+/// Creates and locks the lock file of a folder. It is locked before it gets its name, so that no other
 /// process finds it unlocked.
 fn hold(folder: &Path) -> io::Result<File> {
     let file = NamedTempFile::new_in(folder)?;

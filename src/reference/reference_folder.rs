@@ -17,7 +17,7 @@ pub struct ReferenceFolder {
 }
 
 impl ReferenceFolder {
-    /// Uses the cache directory.
+    /// Uses the cache folder.
     ///
     /// # Errors
     /// If the cache is off, since an environment is too large for a single run.
@@ -47,7 +47,7 @@ impl ReferenceFolder {
         self.folder.join("logs").join(format!("{name}.log"))
     }
 
-    /// Writes the scripts of an engine to files and returns their directory.
+    /// Writes the scripts of an engine to files and returns their folder.
     ///
     /// # Errors
     /// If the files cannot be written.
@@ -58,7 +58,7 @@ impl ReferenceFolder {
         self.write_out("reference-scripts", engine.name(), &scripts)
     }
 
-    /// Writes files to a directory of this kind and name. Its name contains their hash, so it never has other
+    /// Writes files to a folder of this kind and name. Its name contains their hash, so it never has other
     /// files.
     ///
     /// # Errors

@@ -35,7 +35,7 @@ pub struct RemoteAccess {
     pub token: Option<(String, String)>,
 }
 
-/// The directory of a URL. Its other files are requested with the URL's query and user info.
+/// The folder of a URL. Its other files are requested with the URL's query and user info.
 pub struct RemoteFolder {
     base: Url,
     #[cfg(feature = "hub")]
@@ -44,11 +44,11 @@ pub struct RemoteFolder {
     kept: DiskCache,
 }
 
-/// File extensions of URLs that name a file. Any other URL names a directory.
+/// File extensions of URLs that name a file. Any other URL names a folder.
 const FILES: [&str; 6] = ["gguf", "safetensors", "bin", "json", "npz", "npy"];
 
 impl RemoteFolder {
-    /// Makes the directory of a URL without sending a request.
+    /// Makes the folder of a URL without sending a request.
     ///
     /// # Errors
     /// If this build has no network code, or the environment lacks settings for the bucket.

@@ -15,7 +15,7 @@ const NO_SCHEME: &str = "unsupported scheme for a remote file, expected http or 
 pub(super) const NO_CLOUD: &str = "this xcheck was built without the feature 'cloud': build it with `--features cloud`, \
                                    or give an https URL, for example a presigned one";
 
-/// URL of a file or a directory.
+/// URL of a file or a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     /// Scheme, host and path.

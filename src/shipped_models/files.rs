@@ -1,4 +1,4 @@
-//! Files of a shipped model: from the first search directory that has the model, otherwise from the program.
+//! Files of a shipped model: from the first search folder that has the model, otherwise from the program.
 
 use std::env;
 use std::ffi::OsString;
@@ -9,7 +9,7 @@ use super::embedded_files;
 use crate::error::{Error, ModelError, Result};
 use crate::format::FileBytes;
 
-/// Environment variable with the only directory to search.
+/// Environment variable with the only folder to search.
 pub const VARIABLE: &str = "XCHECK_CHECKPOINTS";
 
 /// Advice when a model is missing.
@@ -58,12 +58,12 @@ impl ShippedFiles {
         ModelError::NoModel { name: self.model.to_owned(), problem }.into()
     }
 
-    /// Returns the directory of the files, unless they are inside the program.
+    /// Returns the folder of the files, unless they are inside the program.
     pub fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
     }
 
-    /// Returns the paths in the directory, with `/`, sorted.
+    /// Returns the paths in the folder, with `/`, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str)
     }
@@ -102,10 +102,10 @@ impl ShippedFiles {
     }
 }
 
-/// Returns the search directories for models, in order.
+/// Returns the search folders for models, in order.
 ///
 /// # Errors
-/// If the variable does not name a directory.
+/// If the variable does not name a folder.
 pub fn places() -> Result<Vec<PathBuf>> {
     places_by(|name| env::var_os(name), env::home_dir())
 }
@@ -137,7 +137,7 @@ fn checkout() -> Option<PathBuf> {
     (!root.join("Cargo.toml.orig").exists()).then(|| root.join("checkpoints"))
 }
 
-/// Lists the files of a directory and of its subdirectories.
+/// Lists the files of a folder and of its subfolders.
 fn list(folder: &Path, below: &str, names: &mut Vec<String>) -> Result<()> {
     for entry in fs::read_dir(folder).map_err(Error::io("list", folder))? {
         let path = entry.map_err(Error::io("list", folder))?.path();

@@ -73,7 +73,7 @@ pub type ShippedDump = (&'static str, String, FileBytes);
 /// Returns the shipped models on this machine.
 ///
 /// # Errors
-/// If a search directory cannot be read.
+/// If a search folder cannot be read.
 pub fn models_here() -> Result<Vec<&'static ShippedModel>> {
     let found = MODELS.iter().map(|model| match model.files() {
         Ok(_) => Ok(Some(model)),
@@ -150,7 +150,7 @@ pub fn source(name: &str) -> Result<Option<FileBytes>> {
     Ok(dumps_named(name)?.into_iter().next().map(|(_, _, source)| source))
 }
 
-/// Returns the directories with the model, format or dump of this name. Files inside the program are not
+/// Returns the folders with the model, format or dump of this name. Files inside the program are not
 /// included.
 ///
 /// # Errors
@@ -168,7 +168,7 @@ impl ShippedModel {
     /// Returns all files of the model on this machine.
     ///
     /// # Errors
-    /// If there are no files; the message names the search directories.
+    /// If there are no files; the message names the search folders.
     pub fn files(&self) -> Result<ShippedFiles> {
         ShippedFiles::of(self.name)
     }
@@ -213,7 +213,7 @@ impl ShippedModel {
         opened.filter_map(Result::transpose).collect()
     }
 
-    /// Returns the model as a hub directory, if it ships as one, with weight files of this extension.
+    /// Returns the model as a hub folder, if it ships as one, with weight files of this extension.
     fn folder(
         &self,
         files: &ShippedFiles,

@@ -1,4 +1,4 @@
-//! A report directory that is either complete or empty. It is checked to be writable before the comparison
+//! A report folder that is either complete or empty. It is checked to be writable before the comparison
 //! starts.
 
 use std::fs::{self, File};
@@ -27,7 +27,7 @@ pub struct ReportDir {
 }
 
 impl ReportDir {
-    /// Creates the directory if needed, checks that it is writable, and removes earlier reports and
+    /// Creates the folder if needed, checks that it is writable, and removes earlier reports and
     /// unfinished results.
     ///
     /// # Errors
@@ -36,7 +36,7 @@ impl ReportDir {
         Self::without(directory, &[FILES.as_slice(), &[FINISHED]].concat())
     }
 
-    /// Opens the directory and keeps the finished units, so that the run can continue.
+    /// Opens the folder and keeps the finished units, so that the run can continue.
     ///
     /// # Errors
     /// The errors of [`ReportDir::create`].
@@ -76,7 +76,7 @@ impl ReportDir {
         self.put(vec![(FINISHED, json(report))])
     }
 
-    /// Writes all report files, then renames them to their final names. The directory is locked against other
+    /// Writes all report files, then renames them to their final names. The folder is locked against other
     /// runs.
     ///
     /// # Errors
@@ -143,8 +143,8 @@ impl PendingFile {
     }
 }
 
-/// Locks the directory, so that all its files belong to one run. Waits for other runs to finish. The
-/// directory itself is locked, so no lock file remains. Errors are ignored, since some systems cannot lock.
+/// Locks the folder, so that all its files belong to one run. Waits for other runs to finish. The
+/// folder itself is locked, so no lock file remains. Errors are ignored, since some systems cannot lock.
 fn lock(directory: &Path) -> Option<File> {
     let handle = File::open(directory).ok()?;
     handle.lock().ok().map(|()| handle)

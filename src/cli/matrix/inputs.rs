@@ -42,7 +42,7 @@ pub fn of_make(make: &MakeCommand, inputs: &mut CellInputs) -> Result<()> {
     named(&make.named, inputs)
 }
 
-/// Adds every argument that names a file or a directory. The name may be alone, follow an option's name, or
+/// Adds every argument that names a file or a folder. The name may be alone, follow an option's name, or
 /// have a sequence's name after it.
 fn named(words: &[String], inputs: &mut CellInputs) -> Result<()> {
     for word in words {

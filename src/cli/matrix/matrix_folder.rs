@@ -28,11 +28,11 @@ pub struct MatrixFolder {
 }
 
 impl MatrixFolder {
-    /// Creates the directory if needed, waits for other processes that use it, and removes the previous
+    /// Creates the folder if needed, waits for other processes that use it, and removes the previous
     /// table.
     ///
     /// # Errors
-    /// If the directory is not writable.
+    /// If the folder is not writable.
     pub fn open(folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
         let path = folder.join(LOCK);
@@ -48,7 +48,7 @@ impl MatrixFolder {
         Ok(Self { folder: folder.to_owned(), lock })
     }
 
-    /// Returns the directory's path as a command-line argument.
+    /// Returns the folder's path as a command-line argument.
     pub fn shown(&self) -> String {
         self.folder.display().to_string()
     }
@@ -89,7 +89,7 @@ pub fn is_known(folder: &Path, key: &str) -> bool {
     seal.is_some_and(|seal| sealed(folder, key).is_ok_and(|expected| expected == seal))
 }
 
-/// Stores the key of the finished report in a directory.
+/// Stores the key of the finished report in a folder.
 ///
 /// # Errors
 /// If the key cannot be written.
@@ -97,7 +97,7 @@ pub fn seal(folder: &Path, key: &str) -> Result<()> {
     put(&folder.join(SEAL), &sealed(folder, key)?)
 }
 
-/// Removes the key of the report in a directory.
+/// Removes the key of the report in a folder.
 ///
 /// # Errors
 /// If the key cannot be removed.
@@ -125,10 +125,10 @@ pub fn keep_made(folder: &Path, key: &str) -> Result<()> {
     put(&folder.join(MADE), key)
 }
 
-/// Creates an empty directory `made` and removes the key of its old content.
+/// Creates an empty folder `made` and removes the key of its old content.
 ///
 /// # Errors
-/// If the directory cannot be created or emptied.
+/// If the folder cannot be created or emptied.
 pub fn begin_making(folder: &Path, made: &Path) -> Result<()> {
     fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
     remove(&folder.join(MADE))?;

@@ -80,7 +80,7 @@ pub fn run(args: &MatrixArgs) -> Result<Verdict> {
 }
 
 impl MatrixArgs {
-    /// Returns the output directory. It depends on the arguments only, so that an old table is removed even
+    /// Returns the output folder. It depends on the arguments only, so that an old table is removed even
     /// if the definition file is invalid.
     fn folder(&self) -> PathBuf {
         let name = self.cells.file_stem().unwrap_or_default().to_string_lossy();
