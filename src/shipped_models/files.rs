@@ -130,8 +130,8 @@ pub fn places_by(variable: impl Fn(&str) -> Option<OsString>, user: Option<PathB
     Ok(checkout().into_iter().chain(data.map(|data| data.join("xcheck/checkpoints"))).collect())
 }
 
-/// Returns the repository in which this program was built, if it has the models. A package from crates.io has
-/// no more files than the program.
+/// Returns the `checkpoints` folder of the repository in which this program was built; `None` if it was built from
+/// a package. A package, to which cargo adds `Cargo.toml.orig`, has no more models than the program.
 fn checkout() -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     (!root.join("Cargo.toml.orig").exists()).then(|| root.join("checkpoints"))
