@@ -1,4 +1,4 @@
-//! Known end-to-end cases: a prompt, its tokens, and the greedy continuation that is expected of a model.
+//! Known end-to-end cases: a prompt, its tokens, and the expected greedy continuation of a model.
 
 use std::path::Path;
 
@@ -9,30 +9,30 @@ use crate::error::{Error, Result};
 use crate::input;
 use crate::model::Dimensions;
 
-/// The cases that ship: those the specifications name.
+/// Shipped cases, taken from the specifications.
 const SHIPPED: &str = include_str!("../checkpoints/cases.toml");
 
-/// A prompt and its known continuation, observed in another program.
+/// A prompt with its known continuation, as observed in another program.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
-    /// A name of its own.
+    /// Unique name of the case.
     pub name: String,
-    /// The names of the models it is known of.
+    /// Names of the models that the case applies to.
     pub models: Vec<String>,
-    /// The text to read.
+    /// Text of the prompt.
     pub prompt: String,
-    /// The prompt's token ids, those that the tokenizer adds included.
+    /// Token ids of the prompt, with those that the tokenizer adds.
     pub tokens: Vec<u32>,
-    /// The text of the continuation, for people; empty where none is known.
+    /// Text of the continuation, for people; empty if unknown.
     #[serde(default)]
     pub continuation: String,
-    /// The token ids of the greedy continuation; empty where none is known.
+    /// Token ids of the greedy continuation; empty if unknown.
     #[serde(default)]
     pub generated: Vec<u32>,
     /// Source of the case.
     pub source: String,
-    /// The sizes of those models: a model of one of them is recognised whatever it is called.
+    /// Sizes of these models. A model with the same sizes is recognised under any name.
     #[serde(default)]
     pub sizes: Vec<ModelSizes>,
     /// A note on how the case was found.
@@ -65,12 +65,12 @@ impl ModelSizes {
     }
 }
 
-/// A name in lower case, without anything between its letters and digits.
+/// Returns a name in lower case with only its letters and digits.
 fn condensed(name: &str) -> String {
     name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 
-/// Words of a name that say how the weights are stored.
+/// Words in model names that describe the storage format.
 const FORMATS: [&str; 9] = ["hf", "gguf", "safetensors", "bin", "f32", "f16", "fp16", "fp32", "bf16"];
 
 fn is_format(word: &str) -> bool {
@@ -81,8 +81,8 @@ fn is_format(word: &str) -> bool {
     is_quantised || FORMATS.contains(&word.as_str())
 }
 
-/// Returns true if a name has the words of a known one, and otherwise only words for the format. A name with another word, as
-/// `chat`, may be that of a model that was trained further.
+/// Returns true if a name has all words of a known name, and otherwise only format words. A name with another
+/// word, such as `chat`, may belong to a fine-tuned model.
 fn is_called(name: &str, known: &str) -> bool {
     let words = |part: &str| -> String {
         let words = part.split(|c: char| !c.is_alphanumeric() && c != '_');
@@ -93,7 +93,7 @@ fn is_called(name: &str, known: &str) -> bool {
     parts.peek().is_some() && parts.all(|words| words == condensed(known))
 }
 
-/// Uniquely named cases.
+/// Known cases with unique names.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cases {
@@ -101,15 +101,15 @@ pub struct Cases {
 }
 
 impl Cases {
-    /// The cases that ship.
+    /// Returns the shipped cases.
     pub fn shipped() -> Self {
         parse(SHIPPED).expect("the shipped cases are parsed by a test")
     }
 
-    /// Adds the cases in `file`.
+    /// Adds the cases of a file.
     ///
     /// # Errors
-    /// If the file cannot be read, is no table of cases, or has a case without tokens or of a name that is taken.
+    /// If the file cannot be read or is invalid, a case has no tokens, or a name already exists.
     pub fn and(mut self, file: &Path) -> Result<Self> {
         let text = input::text(file)?;
         let refuse = |problem: String| Error::Usage(format!("{}: {problem}", file.display()));
@@ -118,8 +118,8 @@ impl Cases {
         Ok(self)
     }
 
-    /// The cases that are known of a model: by its name, or by its sizes. A model that has only the sizes may have been trained
-    /// further; its tokenizer is the same, and its continuation is not checked.
+    /// Returns the cases of a model, found by its name or by its sizes. A model that only matches by size may
+    /// be fine-tuned. So its tokenizer is checked, and its continuation is not.
     pub fn of_model(&self, name: &str, architecture: &str, sizes: Dimensions) -> Vec<Case> {
         let has_name = |case: &Case| case.models.iter().any(|known| known == name);
         let is_called_alike = |case: &Case| case.models.iter().any(|known| is_called(name, known));
@@ -133,10 +133,10 @@ impl Cases {
         self.case.iter().filter_map(found).collect()
     }
 
-    /// The case of this name.
+    /// Returns the case with this name.
     ///
     /// # Errors
-    /// If there is none; the message names those there are.
+    /// If no case has this name; the message lists the names.
     pub fn named(&self, name: &str) -> Result<&Case> {
         self.case.iter().find(|case| case.name == name).ok_or_else(|| {
             let known: Vec<_> = self.case.iter().map(|case| case.name.as_str()).collect();
@@ -174,10 +174,10 @@ impl Case {
         Self { generated: Vec::new(), continuation: String::new(), note: Some(note), ..self.clone() }
     }
 
-    /// The case as a reference: a dump that has read the prompt in one pass and holds the continuation, if one is known.
+    /// Returns the case as a reference dump: the prompt in one pass, and the continuation if known.
     ///
     /// # Errors
-    /// None for a case that was read from a file.
+    /// Never for a case that was read from a file.
     pub fn reference(&self, architecture: &str) -> Result<Dump> {
         let settings = [("source".to_owned(), self.source.clone().into())].into_iter().collect();
         let producer = Producer { name: "known case".into(), settings, ..Producer::default() };

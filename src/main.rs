@@ -22,10 +22,10 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(usage) => return cli::refuse(&usage),
     };
-    // The main thread computes too: else every operation would wait for another thread to wake. If that fails, the pool
-    // is made when it is first used. No number asked for is 0, rayon's own choice.
+    // The main thread is part of the pool, so that operations need not wake another thread. If that fails,
+    // the pool is created on first use. A requested number is never 0, which is rayon's default.
     let threads = cli.threads().unwrap_or_default();
     _ = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread().build_global();
-    // A fault of this program is none of what it judges: its exit code must not be another program's verdict.
+    // A panic must not exit with a code that means a verdict about another program.
     catch_unwind(|| cli::main(&cli, &notes)).unwrap_or_else(|_| cli::broken())
 }

@@ -11,18 +11,19 @@ use ureq::{Agent, Body};
 
 /// Time limit for a connection, a response or the next bytes.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Minimum number of bytes in that time, 1000 bytes per second; a slower transfer is aborted, so that no run hangs.
+/// Minimum number of bytes per [`PATIENCE`], 1000 bytes per second. A slower transfer is aborted, so that no
+/// run hangs.
 const LEAST: u64 = 30_000;
 /// Maximum number of redirects that are followed.
 const MOST_REDIRECTS: usize = 10;
 
-/// Connections, made when something is asked for and kept open as long as servers do. Proxies are those of the environment.
+/// Returns a client that opens connections on demand and reuses them. Proxies are taken from the environment.
 pub fn agent() -> Agent {
     config().build().new_agent()
 }
 
-/// Returns a client for signed requests. A signature is for one host, so redirects are not followed; `connect` limits
-/// the wait for a host that should answer at once.
+/// Returns a client for signed requests. A signature is valid for one host, so redirects are not followed.
+/// `connect` limits the wait for a host that should respond at once.
 #[cfg(feature = "cloud")]
 pub fn agent_of_signed(connect: Duration) -> Agent {
     config().timeout_connect(Some(connect.min(PATIENCE))).build().new_agent()
@@ -42,7 +43,7 @@ pub fn agent_within(connect: Duration, idle: Duration, answer: Duration, is_here
 fn config() -> ConfigBuilder<AgentScope> {
     Agent::config_builder()
         .user_agent(concat!("xcheck/", env!("CARGO_PKG_VERSION")))
-        // Redirects are followed by `get`, which knows whom a token is for.
+        // `get` follows redirects itself, since it knows which host may get the token.
         .max_redirects(0)
         .redirect_auth_headers(RedirectAuthHeaders::Never)
         .http_status_as_error(false)
@@ -52,11 +53,11 @@ fn config() -> ConfigBuilder<AgentScope> {
         .timeout_per_read(Some(PATIENCE))
 }
 
-/// Asks for a URL, and where it leads to. A token is for the server that was asked, and no other: one on another port may be
-/// anybody's, and a content delivery network is another host.
+/// Requests a URL and follows redirects. The token is only sent to the scheme, host and port of the original
+/// URL, since any other server may belong to someone else.
 ///
 /// # Errors
-/// If there is no answer, or none after some redirects.
+/// If there is no response, or too many redirects.
 pub fn get(
     agent: &Agent,
     url: &str,
@@ -83,7 +84,7 @@ pub fn get(
     Err(ureq::Error::TooManyRedirects)
 }
 
-/// Scheme, host and port.
+/// Returns scheme, host and port.
 fn origin(url: &Uri) -> (Option<String>, Option<String>, Option<u16>) {
     let usual = match url.scheme_str() {
         Some("https") => Some(443),
@@ -121,12 +122,12 @@ pub struct PacedBody<R> {
 }
 
 impl<R> PacedBody<R> {
-    /// The bytes of an answer.
+    /// Wraps a response body with the default minimum speed.
     pub fn new(body: R) -> Self {
         Self::at(body, PATIENCE, LEAST)
     }
 
-    /// Bytes of which `least` must come in every `patience`.
+    /// Wraps a body of which `least` bytes must arrive in every `patience`.
     pub fn at(body: R, patience: Duration, least: u64) -> Self {
         Self { body, patience, least, since: Instant::now(), came: 0 }
     }

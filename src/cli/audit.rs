@@ -25,10 +25,10 @@ pub struct AuditArgs {
     prompt: PromptOptions,
 }
 
-/// Judges each operation by the dump's own inputs; with `--from-reference` each layer.
+/// Judges each operation by the dump's own inputs, or each layer with `--from-reference`.
 ///
 /// # Errors
-/// If accumulated errors are asked for, and the errors of `check`.
+/// If accumulated errors are requested, and the errors of `check`.
 pub fn run(args: &AuditArgs) -> Result<Verdict> {
     let mode = match args.options.mode()? {
         Mode::Both => Mode::Local,

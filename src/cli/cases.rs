@@ -38,15 +38,16 @@ impl CaseOptions {
         !self.case.is_empty()
     }
 
-    /// The names that were asked for.
+    /// Returns the names of the requested cases.
     pub fn named(&self) -> &[String] {
         &self.case
     }
 
-    /// The cases that were asked for; where none was, and `model` is given, those known of the model.
+    /// Returns the requested cases. If none was requested and `model` is given, returns the known cases of
+    /// the model.
     ///
     /// # Errors
-    /// If there is no such case, or the file of cases cannot be read.
+    /// If a case does not exist, or the file of cases cannot be read.
     pub fn of(&self, name: &str, model: Option<&dyn Model>) -> Result<Vec<Case>> {
         let cases = match &self.cases {
             None => Cases::shipped(),
@@ -58,14 +59,14 @@ impl CaseOptions {
         }
     }
 
-    /// The arguments that run one case again.
+    /// Returns the arguments that run one case again.
     pub fn words(&self, case: &Case) -> Vec<String> {
         let file = self.cases.iter().flat_map(|file| ["--cases".to_owned(), file.display().to_string()]);
         ["--case".to_owned(), case.name.clone()].into_iter().chain(file).collect()
     }
 }
 
-/// Returns the tokens of the prompt by the model's own tokenizer.
+/// Tokenizes the prompt with the model's own tokenizer.
 pub fn own_tokens(target: &RequestedModel, case: &Case) -> OwnTokens {
     let prompt = PromptOptions { prompt: Some(case.prompt.clone()), tokens: None };
     match prompt.tokens(target) {

@@ -1,4 +1,4 @@
-//! `xcheck causes`: what a finding may name, and what can be supposed.
+//! `xcheck causes`: list of causes that findings can name and that `--suppose` accepts.
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ pub struct CausesArgs {
     output: FormatOptions,
 }
 
-/// Lists every kind with its meaning, where it is made, and what `--suppose` takes.
+/// Lists every kind of cause with its meaning, its operation, and the value that `--suppose` takes.
 pub fn run(args: &CausesArgs) -> Result<Verdict> {
     for &kind in CauseKind::ALL {
         args.output.line(format_args!("{:<20} {}", kind.name(), kind.meaning()));

@@ -1,4 +1,4 @@
-//! `xcheck check`: another engine's activations against what our engine makes of their own inputs.
+//! `xcheck check`: compares another engine's activations with the results of our engine from the same inputs.
 
 use clap::Args;
 use clap::builder::UnknownArgumentValueParser;
@@ -43,7 +43,7 @@ pub fn run(args: &CheckArgs) -> Result<Verdict> {
     judge_candidates(&args.candidate, (&args.options, &args.prompt), args.options.mode()?, command)
 }
 
-/// Runs our engine along each candidate and judges each operation by its inputs.
+/// Runs our engine on each candidate's tokens and judges each operation by its inputs.
 pub(super) fn judge_candidates(
     candidates: &[String],
     (options, prompt): (&ComparisonOptions, &PromptOptions),
@@ -66,7 +66,7 @@ pub(super) fn judge_candidates(
     output.finish(&report)
 }
 
-/// Judges without a report.
+/// Judges the candidates without writing a report.
 pub(super) fn judged(
     candidates: &[String],
     (options, prompt): (&ComparisonOptions, &PromptOptions),
@@ -75,7 +75,7 @@ pub(super) fn judged(
     output: &ReportOutput,
 ) -> Result<Report> {
     let targets = options.target.find_all()?;
-    // Names of a foreign file's arrays are those of one architecture.
+    // Array names of a foreign file identify the architecture only if there is one model.
     let only = if let [target] = targets.as_slice() { Some(target) } else { None };
     let tokens = only.map(|target| prompt.tokens(target)).transpose()?.flatten();
     let foreign = MappedFileContext::new(&options.map, tokens, only);
@@ -104,10 +104,11 @@ pub(super) fn judged(
     Ok(Report { command: typed_command(), results, checkpoints: selection.checkpoints.clone(), served: None })
 }
 
-/// Returns the index of the model that a dump was made from: by the hash of its weights, else by its name.
+/// Returns the index of the model that a dump was made from, by the hash of its weights or otherwise by its
+/// name.
 ///
 /// # Errors
-/// If several models are given and the dump says none of them.
+/// If several models are given and the dump matches none of them.
 fn model_of(candidate: &NamedDump, targets: &[RequestedModel]) -> Result<usize> {
     if let [_] = targets {
         return Ok(0);
@@ -129,7 +130,7 @@ fn model_of(candidate: &NamedDump, targets: &[RequestedModel]) -> Result<usize> 
     })
 }
 
-/// A candidate that comes through a pipe.
+/// Judges a candidate that arrives through a pipe.
 fn streamed(
     typed: &str,
     options: &ComparisonOptions,

@@ -1,4 +1,4 @@
-//! `xcheck compare`: two dumps of any producers.
+//! `xcheck compare`: compares two dumps of any engines.
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -104,7 +104,8 @@ fn compare(args: &CompareArgs) -> Result<Report> {
     Ok(Report { command: command(), results, checkpoints: args.select.selection().checkpoints, served: None })
 }
 
-/// The two sides. What is no dump is read with what the other side tells, if that is one.
+/// Opens both sides. A file without a manifest is read with the tokens and facts of the other side, if that
+/// is a dump.
 fn both(args: &CompareArgs) -> Result<(Vec<NamedDump>, Vec<NamedDump>)> {
     let target = args.model.as_deref().map(|model| RequestedModelOptions::of(model).find()).transpose()?;
     let mut foreign = MappedFileContext::new(&args.map, args.tokens.clone(), target.as_ref());
@@ -201,7 +202,7 @@ fn audit_both(args: &CompareArgs, model: &str, output: &ReportOutput) -> Result<
     Ok(report)
 }
 
-/// Describes the largest relative difference of two dumps.
+/// Describes the largest relative difference between two dumps.
 fn apart(outcome: &Outcome) -> String {
     let error = |row: &SiteResult| row.accumulated.as_ref().map_or(0.0, |found| found.errors.max_scaled);
     let real = outcome.rows.iter().filter(|row| row.site.point.kind() == ValueKind::Real);
@@ -217,7 +218,7 @@ fn apart(outcome: &Outcome) -> String {
 const MORE: &str = "two dumps alone show only accumulated errors, judged by the tolerance table; use --model \
                     to evaluate each operation of both dumps against exact values";
 
-/// Returns a note if the candidate has another precision, which is not a fault.
+/// Returns a note if the candidate was computed in another precision, which is not a fault.
 fn computed_otherwise(candidate: &Producer, precision: &str) -> Option<String> {
     let other = candidate.precision().filter(|other| *other != precision)?;
     Some(format!("the candidate was computed in {other}, but is judged by the tolerance for {precision}"))

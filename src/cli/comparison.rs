@@ -90,7 +90,7 @@ pub(super) enum GateName {
 }
 
 impl GateName {
-    /// Returns the criterion.
+    /// Returns the criterion of the verdict.
     pub(super) fn gate(self) -> Gate {
         match self {
             GateName::Rounding => Gate::Rounding,
@@ -98,7 +98,7 @@ impl GateName {
         }
     }
 
-    /// The arguments that choose it again, unless it is the default.
+    /// Returns the arguments that choose this criterion again; empty for the default.
     pub(super) fn words(self) -> impl Iterator<Item = String> {
         let words = (self == GateName::Tolerance).then(|| ["--gate", "tolerance"].map(str::to_owned));
         words.into_iter().flatten()
@@ -106,17 +106,17 @@ impl GateName {
 }
 
 impl ModeOptions {
-    /// The profile that was asked for.
+    /// Returns the requested rounding profile.
     pub fn profile(&self) -> Option<Profile> {
         self.rounding.as_ref().map(|(_, profile)| *profile)
     }
 
-    /// Returns the criterion.
+    /// Returns the requested criterion of the verdict.
     pub fn gate(&self) -> Gate {
         self.gate.gate()
     }
 
-    /// Returns the requested mode.
+    /// Returns which errors to measure.
     pub fn mode(&self) -> Mode {
         match (self.introduced, self.total, self.from_reference) {
             (true, ..) => Mode::Local,
@@ -134,7 +134,7 @@ impl ModeOptions {
         if layers_alone { selection.inside_layers() } else { selection }
     }
 
-    /// The arguments that run the same way again, both errors measured or layer by layer.
+    /// Returns the arguments that choose the same mode again.
     pub(super) fn words(&self) -> Vec<String> {
         let flags = self.from_reference.then(|| "--from-reference".to_owned()).into_iter();
         let rounding = self.rounding.iter().flat_map(|(name, _)| ["--rounding".to_owned(), name.clone()]);
@@ -195,16 +195,16 @@ pub struct ComparisonOptions {
 }
 
 impl ComparisonOptions {
-    /// Returns the selection.
+    /// Returns the selected checkpoints, layers, passes and positions.
     pub fn selection(&self) -> Selection {
         self.mode.selection(&self.select)
     }
 
-    /// Returns the errors to measure. A shard only has local errors, since accumulated errors need the whole
-    /// model.
+    /// Returns the errors to measure. A shard only measures local errors, since accumulated errors need the
+    /// whole model.
     ///
     /// # Errors
-    /// If total errors of a part are asked for.
+    /// If accumulated errors of a shard are requested.
     pub fn mode(&self) -> Result<Mode> {
         match self.mode.mode() {
             Mode::Accumulated if self.shard.is_given() => Err(Error::Usage(
@@ -217,7 +217,7 @@ impl ComparisonOptions {
         }
     }
 
-    /// Opens the folder for reports; with `--resume` finished results stay.
+    /// Opens the report folder. With `--resume`, finished results are kept.
     ///
     /// # Errors
     /// The errors of [`ReportOutput::open`].
@@ -252,22 +252,22 @@ pub struct ComparisonContext<'r> {
     pub tolerances: &'r Tolerances,
     pub options: &'r ComparisonOptions,
     pub mode: Mode,
-    /// The command that judges the same again, and the option before the dump's name, if there is one.
+    /// Subcommand that repeats the comparison, and the option before the dump's name, if any.
     pub command: (&'static str, Option<&'static str>),
-    /// Place of a shard's finished results.
+    /// Directory of a shard's finished results.
     pub output: &'r ReportOutput,
 }
 
-/// A possible arithmetic of a dump's engine, stated in the manifest or shown by the values.
+/// A possible arithmetic of the dump's engine: stated in the manifest, or inferred from the values.
 struct EngineArithmetic {
     producer: Producer,
     choices: Vec<Box<dyn Numerics>>,
     is_stated: bool,
-    /// Rounding profile, if only the values show it.
+    /// Rounding profile, if it was inferred from the values.
     shown: Option<Profile>,
-    /// Note if this arithmetic is used.
+    /// Note to show if this arithmetic is used.
     note: Option<String>,
-    /// Reason why this arithmetic cannot give a pass: the dump's values contradict it.
+    /// Reason why this arithmetic cannot give a pass, since the dump's values contradict it.
     contradiction: Option<String>,
     /// True if neither the manifest nor the stored types suggest this arithmetic.
     is_guess: bool,
@@ -282,7 +282,7 @@ impl EngineArithmetic {
 }
 
 impl ComparisonContext<'_> {
-    /// Runs the model on the dump's own input and compares.
+    /// Runs the model on the dump's input and compares.
     pub fn of(&self, named: &NamedDump, role: Role, models: &mut LoadedModels) -> Result<Comparison> {
         let started = SystemTime::now();
         let variant = self.target.variant_for(named)?;
@@ -330,7 +330,7 @@ impl ComparisonContext<'_> {
         Ok(None)
     }
 
-    /// Makes the comparison, with the command to repeat it.
+    /// Makes the comparison, with the arguments that repeat it.
     pub(super) fn comparison(
         &self,
         named: &NamedDump,
@@ -367,8 +367,8 @@ impl ComparisonContext<'_> {
         Ok(files.chain(origin).chain(parting(self.target, outcome, &named.dump)).collect())
     }
 
-    /// Returns the outcome for the stated numerics, else for those that explain the dump best. Causes are
-    /// searched only with these.
+    /// Returns the outcome for the stated numerics, or otherwise for the numerics that explain the dump best.
+    /// Causes are searched only with these numerics.
     fn outcome(&self, named: &NamedDump, role: Role, loaded: &LoadedModel) -> Result<Outcome> {
         let ways = self.ways(named, loaded)?;
         let is_alone = ways.iter().map(|way| way.choices.len()).sum::<usize>() == 1;
@@ -382,7 +382,7 @@ impl ComparisonContext<'_> {
         let mut is_alone = is_alone;
         for other in &of_integers {
             let found = by(other, &*other.choices[0], false)?;
-            // What no product shows is taken only if it explains everything.
+            // An arithmetic that no product shows is accepted only if it explains everything.
             let is_shown = outcome.integers().is_some() || found.verdict == Verdict::Pass;
             if is_shown && wrong(&found) < wrong(&outcome) {
                 (outcome, way, numerics, is_alone) = (found, other, &*other.choices[0], false);
@@ -391,8 +391,8 @@ impl ComparisonContext<'_> {
                 break;
             }
         }
-        // The first way is stated by the dump, or shown by values that contradict it. Another arithmetic is a guess, which the
-        // values have to bear out.
+        // The first arithmetic is stated by the dump, or shown by values that contradict the dump. Any other
+        // is a guess that the values must confirm.
         let said = (&ways[0], &*ways[0].choices[0]);
         let is_guess = way.is_guess || !way.is_stated && numerics.name() != said.1.name();
         let mut undecided = None;
@@ -430,7 +430,8 @@ impl ComparisonContext<'_> {
         Ok(outcome)
     }
 
-    /// The arithmetics that the dump states, that its values show, and that the format of the model's file suggests.
+    /// Returns the possible arithmetics: stated by the dump, shown by its values, or suggested by the format
+    /// of the model file.
     fn ways(&self, named: &NamedDump, loaded: &LoadedModel) -> Result<Vec<EngineArithmetic>> {
         let options = &self.options.numerics;
         let way = |producer: Producer, shown, note| -> Result<EngineArithmetic> {
@@ -452,7 +453,7 @@ impl ComparisonContext<'_> {
         let shown = contradiction.into_iter().chain(cache_of_rows(&named.dump)).chain(of_values);
         let shown = shown.filter_map(|shown| way(shown.producer, shown.rounding, Some(shown.note)).ok());
         let mut ways: Vec<EngineArithmetic> = [said].into_iter().chain(shown).collect();
-        // What is contradicted goes last, so that what the values show is tried first.
+        // An arithmetic that the values contradict is tried last.
         if ways[0].contradiction.is_some() {
             ways.rotate_left(1);
         }
@@ -467,7 +468,8 @@ impl ComparisonContext<'_> {
         Ok(ways)
     }
 
-    /// Returns a reason for doubt where logits alone fail and a cache that the dump does not state explains them.
+    /// Returns a reason for doubt if only logits fail and a KV cache type that the dump does not state
+    /// explains them.
     fn doubt_of_caches(
         &self,
         outcome: &Outcome,
@@ -476,7 +478,7 @@ impl ComparisonContext<'_> {
         by: &impl Fn(&EngineArithmetic, &dyn Numerics, bool) -> Result<Outcome>,
         loaded: &LoadedModel,
     ) -> Result<Option<String>> {
-        // A mistake that is named explains more than a cache.
+        // A named cause explains more than a cache type.
         let is_asked = outcome.verdict == Verdict::Fail
             && outcome.cause().is_none()
             && !self.options.numerics.is_named();
@@ -484,7 +486,7 @@ impl ComparisonContext<'_> {
         if !is_asked || says_cache || self.options.mode.profile().is_some() {
             return Ok(None);
         }
-        // With more taps, an 8-bit cache of unknown scales would explain too much.
+        // With more taps, an 8-bit cache with unknown scales would explain too much.
         let tried = if holds_results_alone(&named.dump) { usize::MAX } else { FLOATS };
         for name in short_caches().take(tried) {
             let mut producer = said.producer.clone();
@@ -501,7 +503,7 @@ impl ComparisonContext<'_> {
             let mut explains = false;
             for numerics in &way.choices {
                 let found = by(&way, &**numerics, false)?;
-                // An engine with such a cache is off by about as much as that comes to.
+                // An engine with such a cache has an error of about the cache's rounding error.
                 let is_off = found
                     .rows
                     .iter()
@@ -524,8 +526,8 @@ impl ComparisonContext<'_> {
         Ok(None)
     }
 
-    /// Returns the possible arithmetics with 8-bit activations: as the products show, or those of common
-    /// engines without recorded products.
+    /// Returns the possible arithmetics with 8-bit activations: those that the products show, or those of
+    /// common engines if no products were recorded.
     fn ways_of_integers(
         &self,
         outcome: &Outcome,
@@ -562,7 +564,8 @@ impl ComparisonContext<'_> {
         products.into_iter().filter_map(way).collect()
     }
 
-    /// Runs the model with the first cause supposed, or else with all causes, and records whether this explains every failure.
+    /// Runs the model with the first cause supposed, or if that is not enough with all causes, and records if
+    /// this explains every failure.
     fn confirm_causes(&self, outcome: &mut Outcome, by: impl Fn(&[Supposition]) -> Result<Outcome>) {
         let is_cause = |at: &usize| outcome.findings[*at].kind.is_cause();
         let causes: Vec<usize> = (0..outcome.findings.len()).filter(is_cause).collect();
@@ -578,7 +581,7 @@ impl ComparisonContext<'_> {
             changes.dedup();
             let changes = changes.into_iter().map(Supposition::named).collect::<Result<Vec<_>, _>>().ok()?;
             let supposed: Vec<_> = own.iter().cloned().chain(changes).collect();
-            // A change that cannot be made of this model confirms nothing, and is no error of the dump.
+            // A change that does not apply to this model confirms nothing. It is not an error of the dump.
             Some(by(&supposed).ok()?.verdict)
         };
         let alone = verdict_of(&[first], outcome);
@@ -651,14 +654,14 @@ impl ComparisonContext<'_> {
         }
     }
 
-    /// The arguments that judge a dump again.
+    /// Returns the arguments that judge a dump again.
     pub(super) fn again_with(&self, named: &NamedDump) -> Vec<String> {
         let (command, option) = self.command;
         let words = named.words.iter().filter(|word| !word.is_empty()).cloned();
         self.again(command, option.map(str::to_owned).into_iter().chain([named.typed.clone()]).chain(words))
     }
 
-    /// The arguments that judge the same again.
+    /// Returns the arguments of `command` that repeat the comparison.
     pub fn again(&self, command: &str, with: impl IntoIterator<Item = String>) -> Vec<String> {
         let model = [command, "--model", &self.target.typed].map(str::to_owned);
         let mut words: Vec<String> = model.into_iter().chain(with).collect();
@@ -671,17 +674,18 @@ impl ComparisonContext<'_> {
     }
 }
 
-/// The first of the short caches, whose rounding is known: f16 and bf16.
+/// Number of 16-bit cache types, f16 and bf16, whose rounding is known. They come first in the list.
 const FLOATS: usize = 2;
 
 /// Minimum bound ratio of logits for which a cache of unknown scales is a plausible explanation.
 const LEAST_OF_NOISE: f64 = 0.1;
 
-/// The note where the scales of a cache are not known.
+/// Note for a KV cache with unknown scales.
 const ABOUT_SCALES: &str = "the scales of the KV cache are not recorded: the error bound covers rounding to \
     8 bits under any scale";
 
-/// Sort key of an outcome: verdict, then number of failing rows. The smallest key is the best explanation.
+/// Returns the sort key of an outcome: verdict, then number of failing rows. The smallest key is the best
+/// explanation.
 fn wrong(outcome: &Outcome) -> (Verdict, usize) {
     (outcome.verdict, outcome.count(Verdict::Fail))
 }
@@ -705,7 +709,7 @@ fn best_way(
     Ok(best)
 }
 
-/// The first of the numerics of a way by which the verdict is best.
+/// Returns the first numerics of an arithmetic that give the best verdict.
 fn best_choice(
     way: &EngineArithmetic,
     judge: impl Fn(&dyn Numerics) -> Result<Outcome>,

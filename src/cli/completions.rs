@@ -1,4 +1,4 @@
-//! `xcheck completions`: what a shell completes.
+//! `xcheck completions`: prints a shell completion script.
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
@@ -14,7 +14,7 @@ pub struct CompletionsArgs {
     shell: Shell,
 }
 
-/// Prints the script.
+/// Prints the completion script.
 pub fn run(args: &CompletionsArgs) -> Result<Verdict> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "xcheck", &mut script);

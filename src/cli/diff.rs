@@ -1,4 +1,4 @@
-//! `xcheck diff`: one report against an older one.
+//! `xcheck diff`: compares a report with an older one.
 
 use std::path::{Path, PathBuf};
 
@@ -41,7 +41,7 @@ enum DiffFormat {
     Json,
 }
 
-/// Tells what changed; the exit code is 1 where something became worse.
+/// Prints the changes. The exit code is 1 if something became worse.
 pub fn run(args: &DiffArgs) -> Result<Verdict> {
     let [old, new] = [&args.old, &args.new].map(|path| RecordedReport::read(&file(path)));
     let (old, new) = (old?, new?);

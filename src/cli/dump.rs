@@ -1,4 +1,4 @@
-//! `xcheck dump`: our engine as a producer.
+//! `xcheck dump`: writes a dump of our own engine.
 
 use std::path::PathBuf;
 
@@ -120,7 +120,7 @@ fn chosen(tokens: &[u32], end_tokens: &[u32]) -> String {
     tokens.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// The manifest as far as it is known before the run.
+/// Returns the manifest as far as it is known before the run.
 fn manifest(
     producer: Producer,
     variant: &ModelVariant,

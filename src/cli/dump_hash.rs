@@ -10,28 +10,28 @@ use crate::format::FileBytes;
 /// The files of a dump.
 #[derive(Clone)]
 pub enum DumpFiles {
-    /// A file, as it was when it was opened.
+    /// One file, with its content when it was opened.
     File(PinnedContent),
-    /// A folder, whose arrays are opened one by one.
+    /// A folder whose arrays are opened one by one.
     Folder(PathBuf),
-    /// Bytes at hand.
+    /// Bytes in memory.
     Bytes(FileBytes),
     /// A remote file, identified by its `ETag` or date and its size.
     Elsewhere {
         /// Version of the file, such as `ETag "33a6"`.
         pin: String,
-        /// The size in bytes.
+        /// Size in bytes.
         bytes: usize,
     },
-    /// A stream or a server's answers, whose content nothing names.
+    /// A stream or a server's answers, which have no identity.
     Unknown,
 }
 
 impl DumpFiles {
-    /// The files behind a path.
+    /// Finds the files of a dump at a path.
     ///
     /// # Errors
-    /// If it cannot be opened.
+    /// If the path cannot be opened.
     pub fn at(path: &Path) -> Result<Self> {
         if path.is_dir() {
             return Ok(Self::Folder(path.to_owned()));
@@ -39,10 +39,10 @@ impl DumpFiles {
         PinnedContent::at(path)?.map(Self::File).map_err(|special| no_file(&special))
     }
 
-    /// Begins to hash the content.
+    /// Starts to hash the content.
     ///
     /// # Errors
-    /// If a folder cannot be listed, or holds anything but files and folders.
+    /// If a folder cannot be listed, or contains anything but files and folders.
     pub fn begin_hash(&self, kept: DiskCache) -> Result<DumpHash> {
         let pinned = match self {
             Self::File(content) => Some(content.clone()),
@@ -59,7 +59,8 @@ impl DumpFiles {
         Ok(DumpHash { hash, pinned, is_certain: self.is_certain() })
     }
 
-    /// True if every change of the content changes the hash. A date or a weak `ETag` may stay the same.
+    /// Returns true if every change of the content changes the hash. A date or a weak `ETag` may stay the
+    /// same.
     fn is_certain(&self) -> bool {
         match self {
             Self::File(_) | Self::Folder(_) | Self::Bytes(_) => true,
@@ -73,12 +74,12 @@ impl DumpFiles {
 pub struct DumpHash {
     hash: Fingerprint,
     pinned: Option<PinnedContent>,
-    /// True if another content always shows in the hash.
+    /// True if every change of the content changes the hash.
     pub is_certain: bool,
 }
 
 impl DumpHash {
-    /// The hash of the content; waits until it is computed.
+    /// Returns the hash of the content; waits until it is computed.
     ///
     /// # Errors
     /// If a file cannot be read, or has changed since it was opened.
@@ -89,7 +90,7 @@ impl DumpHash {
     /// Checks that no file has changed since it was opened.
     ///
     /// # Errors
-    /// If one has: what was judged before and after that are different dumps.
+    /// If a file has changed, because then the results are from two different dumps.
     pub fn check_unchanged(&self) -> Result<()> {
         self.pinned.as_ref().map_or(Ok(()), PinnedContent::check_unchanged)
     }

@@ -7,26 +7,26 @@ use clap::CommandFactory;
 use crate::cli::Cli;
 use crate::error::{Error, Result};
 
-/// The number of threads that rayon starts; read by rayon itself, which ignores what it cannot read.
+/// Number of threads that rayon starts. rayon reads the variable itself and ignores invalid values.
 const THREADS: &str = "RAYON_NUM_THREADS";
 
-/// An environment variable that replaces an option that is not given.
+/// An environment variable that sets an option if the option is missing.
 struct EnvironmentVariable {
     name: &'static str,
-    /// The long name of the option.
+    /// Long name of the option.
     option: &'static str,
-    /// The commands that read it; empty for every command that has the option.
+    /// Commands that read the variable; empty for every command that has the option.
     commands: &'static [&'static str],
-    /// Options that settle the same: with one of them the variable is not read.
+    /// Options that have precedence: if one is given, the variable is ignored.
     rivals: &'static [&'static str],
     value: VariableValue,
 }
 
-/// The value of a variable, and the arguments for it.
+/// Type of a variable, with the arguments it becomes.
 enum VariableValue {
-    /// 1 or 0.
+    /// 1 or 0; 1 adds these arguments.
     Switch(&'static [&'static str]),
-    /// A whole number from this one on.
+    /// An integer, at least this large.
     Number(u64),
 }
 
@@ -68,15 +68,16 @@ const VARIABLES: [EnvironmentVariable; 5] = [
     },
 ];
 
-/// The variables that are set, with their values.
+/// Returns all variables that are set, with their values.
 pub fn variables() -> impl Iterator<Item = (&'static str, OsString)> {
     VARIABLES.iter().filter_map(|variable| Some((variable.name, std::env::var_os(variable.name)?)))
 }
 
-/// Adds the options that the environment asks for to a command line. Returns it with a line for each variable that was read.
+/// Adds the options from environment variables to a command line. Also returns one line per variable that was
+/// used.
 ///
 /// # Errors
-/// If a variable has a value that cannot be read.
+/// If a variable has an invalid value.
 pub fn with_environment(
     mut words: Vec<OsString>,
     read: impl Fn(&str) -> Option<OsString>,

@@ -27,24 +27,24 @@ impl Fingerprint {
     /// Makes a fingerprint of opened files in their current state.
     ///
     /// # Errors
-    /// If one is gone.
+    /// If a file no longer exists.
     pub fn of_files(files: &ModelFiles, kept: DiskCache) -> Result<Self> {
         let pinned: Result<Vec<_>> = files.weights().iter().map(|file| PinnedFile::at(&file.path)).collect();
         let pinned = pinned?;
         Ok(Self::new(move || kept.sha256(&pinned)))
     }
 
-    /// The fingerprint of a file or folder, with the names of files in it.
+    /// Makes the fingerprint of a file, or of a folder including its file names.
     pub fn of_content(content: PinnedContent, kept: DiskCache) -> Self {
         Self::new(move || content.sha256(&kept))
     }
 
-    /// The fingerprint of the bytes of one file.
+    /// Makes the fingerprint of one file's bytes.
     pub fn of_source(source: FileBytes) -> Self {
         Self::new(move || Ok(hex::encode(Sha256::digest(source.data.whole()))))
     }
 
-    /// Known already.
+    /// Makes a fingerprint from a known hash.
     pub fn known(sha256: String) -> Self {
         let compute = Self::new(|| unreachable!("it is known"));
         Self { found: Arc::new(Mutex::new(Some(sha256))), ..compute }
@@ -54,17 +54,17 @@ impl Fingerprint {
         Self { compute: Arc::new(compute), found: Arc::default() }
     }
 
-    /// Begins to compute it on a thread of its own, for whoever asks later.
+    /// Starts to compute the hash on its own thread.
     pub fn begin(&self) {
         let beside = self.clone();
-        // Where there is no thread to be had, and where the file is gone, who asks will see.
+        // Errors are ignored here; the call to `sha256` reports them.
         _ = thread::Builder::new().name("hash".to_owned()).spawn(move || _ = beside.sha256());
     }
 
-    /// The hash, in hexadecimal; waits for it where it is being computed.
+    /// Returns the hash in hexadecimal; waits until it is computed.
     ///
     /// # Errors
-    /// If a file cannot be read any more, or is another than the one that was opened.
+    /// If a file can no longer be read, or was replaced since it was opened.
     pub fn sha256(&self) -> Result<String> {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         if found.is_none() {

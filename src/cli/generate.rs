@@ -1,4 +1,4 @@
-//! `xcheck generate`: text from a model.
+//! `xcheck generate`: generates text with a model.
 
 use std::io::{Read, stdin};
 use std::iter::repeat_n;
@@ -131,7 +131,7 @@ enum GenerateFormat {
     Json,
 }
 
-/// Generates and prints: the text on standard output, how fast it was on standard error.
+/// Generates and prints text on standard output, and the speed on standard error.
 pub fn run(args: &GenerateArgs) -> Result<Verdict> {
     let target = args.target.find()?;
     let prompts = args.prompts.tokens(&target)?;
@@ -161,7 +161,7 @@ pub fn run(args: &GenerateArgs) -> Result<Verdict> {
         matches!(printed, Ok(true))
     })?;
     if !printed? {
-        return Ok(Verdict::Pass); // whoever reads has seen enough
+        return Ok(Verdict::Pass); // the reader has closed the output
     }
     let generated = GenerationOutput::of(&target.name, numerics.name(), tokenizer.as_deref(), &sequences)?;
     match (args.format, streams) {
@@ -174,7 +174,7 @@ pub fn run(args: &GenerateArgs) -> Result<Verdict> {
 }
 
 impl GenerateArgs {
-    /// The request of a sequence, by its number among all of them.
+    /// Returns the request of a sequence. `item` is its index among all sequences.
     fn request(&self, loaded: &LoadedModel, prompt: Vec<u32>, item: usize) -> Result<Request> {
         let context = self.context.unwrap_or(loaded.model.dimensions().context_length);
         let room = context.saturating_sub(prompt.len());
@@ -185,7 +185,7 @@ impl GenerateArgs {
         };
         Ok(Request {
             prompt,
-            // At least one, so that a full context is an error and no empty text.
+            // At least one token, so that a full context is an error instead of an empty text.
             max_tokens: self.max_tokens.unwrap_or(DEFAULT_TOKENS.min(room).max(1)),
             stop,
             context,
@@ -209,7 +209,7 @@ impl SamplingOptions {
 }
 
 impl GenerationPrompt {
-    /// The tokens of each sequence.
+    /// Returns the prompt tokens of each sequence.
     fn tokens(&self, target: &RequestedModel) -> Result<Vec<Vec<u32>>> {
         if !self.tokens.is_empty() {
             return Ok(vec![self.tokens.clone()]);
@@ -242,7 +242,7 @@ fn lines(file: &Path) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// A prompt, or all of standard input.
+/// Returns the prompt, read from standard input if `text` is "-".
 fn read(text: &str) -> Result<String> {
     if text != "-" {
         return Ok(text.to_owned());
@@ -260,7 +260,7 @@ fn print(piece: &str) -> Result<bool> {
     terminal::check().map(|()| false)
 }
 
-/// Decoding is slow, and not what the weights were made for.
+/// Prints a note if the numerics decode the weights. Decoding is slow, and the weights were not made for it.
 fn note_decoded(loaded: &LoadedModel, numerics: &dyn Numerics) {
     let Some((_, dtype)) = engine::decoded(&*loaded.model, numerics).into_iter().next() else { return };
     let native = engine::native_to(dtype).map(|numerics| format!("--numerics {}", numerics.name()));

@@ -1,4 +1,4 @@
-//! Generated text while it arrives, and the complete result with its speed.
+//! Output of generated text during generation, and of the complete result with its speed.
 
 use std::fs;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub struct TextOutput<'t> {
 }
 
 impl<'t> TextOutput<'t> {
-    /// Begins with the prompt's text if it is to be echoed.
+    /// Makes the output; it starts with the prompt's text if `echo` is true.
     pub fn new(tokenizer: Option<&'t dyn Tokenizer>, prompt: &[u32], echo: bool) -> Self {
         Self { tokenizer, stream: None, prompt: prompt.to_vec(), echo }
     }
@@ -44,15 +44,15 @@ impl<'t> TextOutput<'t> {
     /// Returns the text that a token adds.
     ///
     /// # Errors
-    /// If it has no text.
+    /// If the token has no text.
     pub fn push(&mut self, token: u32) -> Result<String> {
         self.stream.as_mut().map_or_else(|| Ok(ids(&[token])), |stream| stream.push(token))
     }
 
-    /// Returns the text that was held back.
+    /// Returns the remaining text, which may be an incomplete character.
     ///
     /// # Errors
-    /// If an id has no text.
+    /// If a token has no text.
     pub fn finish(self) -> Result<String> {
         self.stream.map_or(Ok(String::new()), TextStream::finish)
     }
@@ -69,14 +69,14 @@ pub struct GenerationOutput {
     numerics: String,
     sequences: Vec<GeneratedSequence>,
     prompt_tokens: usize,
-    /// Null where no prompt was read.
+    /// Prompt tokens per second; null if no prompt was read.
     prompt_tokens_per_second: Option<f64>,
     generated_tokens: usize,
     /// Speed of the tokens after each sequence's first; null if there are none.
     decode_tokens_per_second: Option<f64>,
-    /// Until every sequence had its first token.
+    /// Seconds until every sequence had its first token.
     seconds_to_first_token: f64,
-    /// Resident, the mapped weights included; null where the system does not tell.
+    /// Peak resident memory including mapped weights, in bytes; null if the system does not report it.
     peak_memory_bytes: Option<usize>,
     kv_cache_bytes: usize,
 }
@@ -88,7 +88,7 @@ struct GeneratedSequence {
     prompt_tokens: Vec<u32>,
     text: Option<String>,
     tokens: Vec<u32>,
-    /// "stop" or "length".
+    /// Reason for the end: "stop" or "length".
     ended_by: &'static str,
     stop_id: Option<u32>,
 }
@@ -127,12 +127,12 @@ impl GenerationOutput {
         })
     }
 
-    /// One document.
+    /// Returns one JSON document.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).expect("it is plain data") + "\n"
     }
 
-    /// One text after the other.
+    /// Returns all texts, one after the other.
     pub fn text(&self, echo: bool) -> String {
         let text = |one: &GeneratedSequence| match (&one.prompt, &one.text) {
             (Some(prompt), Some(text)) if echo => format!("{prompt}{text}\n"),
@@ -142,7 +142,7 @@ impl GenerationOutput {
         self.sequences.iter().map(text).collect()
     }
 
-    /// A line for a person.
+    /// Returns a line about the speed.
     pub fn speed(&self) -> String {
         let at = |rate: Option<f64>| rate.map_or(String::new(), |rate| format!(" at {rate:.1} tokens/s"));
         let [prompt, decode] = [self.prompt_tokens_per_second, self.decode_tokens_per_second].map(at);
@@ -184,7 +184,7 @@ impl GeneratedSequence {
     }
 }
 
-/// The most that the process has had resident, where Linux tells it.
+/// Returns the peak resident memory of the process in bytes, on Linux only.
 fn peak_memory() -> Option<usize> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let figure = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

@@ -1,4 +1,4 @@
-//! `xcheck identify`: what the arrays of a file are that has no manifest.
+//! `xcheck identify`: finds the taps of the arrays in a file without a manifest.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -110,7 +110,7 @@ fn plain(map: &MapDefinition) -> String {
     toml::to_string(map).expect("a map is plain data")
 }
 
-/// The rules of best guesses as comments, which a user may uncomment.
+/// Returns the rules of best guesses as TOML comments that a user can uncomment.
 fn commented(rules: &str) -> String {
     const HEAD: &str = "\n# Best guesses (rounding does not explain their errors). Uncomment a rule if you know it is right.\n";
     let lines = rules.lines().skip_while(|line| *line != "[[rule]]").filter(|line| !line.is_empty());
@@ -151,7 +151,7 @@ fn figure(place: &ArraySite) -> String {
     format!("{:.1e}", place.rel_l2)
 }
 
-/// In which way an array holds a tap, where that is not the plain one.
+/// Describes how an array stores a tap, if it differs from the default layout.
 fn how(array: &IdentifiedArray, place: &ArraySite) -> String {
     let axes = axes(place);
     let order = (!place.is_in_order).then(|| format!("axes [{}]", axes.join(", ")));
@@ -175,7 +175,7 @@ fn axes(place: &ArraySite) -> Vec<String> {
     TapAxis::names(place.axes.iter().map(|(axis, _)| *axis))
 }
 
-/// An object for each tap of an array.
+/// Returns a JSON object for each tap of an array.
 fn rows(array: &IdentifiedArray) -> Vec<Value> {
     let blank = json!({
         "name": array.name, "tap": null, "layer": null, "pass": null, "rows": null, "axes": null, "of": null, "certain": null,

@@ -1,4 +1,4 @@
-//! `xcheck inspect`: what a model file or a dump holds.
+//! `xcheck inspect`: shows the content of a model file or a dump.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -83,7 +83,7 @@ pub fn run(args: &InspectArgs) -> Result<Verdict> {
     Ok(Verdict::Pass)
 }
 
-/// Shows each thing that there is, and gives it back for a program.
+/// Shows the content of the path, and returns it as JSON.
 fn look(args: &InspectArgs) -> Result<Vec<Value>> {
     let path = args.path.to_str().map_or(args.path.as_path(), |typed| Path::new(parts_of(typed).0));
     if let Some(url) = path.to_str().map_or(Ok(None), Url::of)? {
@@ -107,7 +107,7 @@ fn look(args: &InspectArgs) -> Result<Vec<Value>> {
     look_at_file(shipped.map_or_else(|| FileBytes::open(path), Ok)?, args)
 }
 
-/// A file of arrays as the dump that it is by a map.
+/// Shows a file without a manifest as the dump that a map makes of it.
 fn look_at_foreign(path: &Path, args: &InspectArgs) -> Result<Vec<Value>> {
     let target = args.model.as_deref().map(|model| RequestedModelOptions::of(model).find()).transpose()?;
     let foreign = MappedFileContext::new(&args.map, args.tokens.clone(), target.as_ref());
@@ -170,7 +170,7 @@ fn look_at_gguf(file: &Gguf, output: FormatOptions) -> Value {
     weights("gguf", metadata, &file.tensors, output)
 }
 
-/// A number, a truth or a text as it is; of an array, what it is of.
+/// Returns a number, a boolean or a string as JSON; for an array, a description instead of its values.
 fn of_metadata(value: &gguf::GgufValue) -> Value {
     match value {
         gguf::GgufValue::Number(number) => number.to_string().parse().unwrap_or(Value::Null),
@@ -180,7 +180,7 @@ fn of_metadata(value: &gguf::GgufValue) -> Value {
     }
 }
 
-/// A safetensors file is a dump if its metadata holds a manifest.
+/// Shows a safetensors file: a dump if its metadata has a manifest, otherwise weights.
 fn look_at_safetensors(source: &FileBytes, args: &InspectArgs) -> Result<Vec<Value>> {
     let file = Safetensors::read(source)?;
     if Dump::is_inside(&file) {
@@ -213,10 +213,10 @@ fn look_at_llama2c(file: &Llama2cFile, output: FormatOptions) -> Value {
     weights("llama2.c", metadata, &file.tensors, output)
 }
 
-/// More rows of a table than anybody reads; each takes some thousand bytes.
+/// Maximum number of rows of a table. Each row takes some thousand bytes.
 const MOST_ROWS: usize = 10_000;
 
-/// The tensors of a file of weights.
+/// Shows the tensors of a weight file.
 fn weights(format: &str, metadata: Value, file: &TensorFile, output: FormatOptions) -> Value {
     let elements: usize = file.iter().map(|(_, tensor)| tensor.elements()).sum();
     output.line(format_args!("\n{} tensors, {elements} elements", file.len()));

@@ -1,4 +1,4 @@
-//! `xcheck kld`, and `xcheck dump --kld`: llama-perplexity's files of log-probabilities, and its table.
+//! `xcheck kld` and `xcheck dump --kld`: log-probability files and the table of llama-perplexity.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -121,7 +121,7 @@ pub struct KldOptions {
     bos: Option<Bos>,
 }
 
-/// The token before a text.
+/// The token before a text: an id, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bos {
     None,
@@ -140,7 +140,7 @@ impl FromStr for Bos {
     }
 }
 
-/// Prints llama-perplexity's table of two files, dumps, or a file and a model.
+/// Prints llama-perplexity's table for two files, two dumps, or a file and a model.
 pub fn run(args: &KldArgs) -> Result<Verdict> {
     let base = named(&args.base)?;
     let most = args.chunks.map_or(usize::MAX, |chunks| chunks as usize);
@@ -165,7 +165,8 @@ pub fn run(args: &KldArgs) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// "mean KLD 0.0123 (95 %: 0.0110 to 0.0136), limit 0.01".
+/// Formats the mean KL divergence with its limit, such as "mean KLD 0.0123 (95 %: 0.0110 to 0.0136), limit
+/// 0.01".
 fn bounded(figures: &KldFigures, most: f64) -> String {
     let Estimate { value, interval, .. } = figures.kld.mean;
     let within = interval.map_or(String::new(), |[low, high]| format!(" (95 %: {low:.6} to {high:.6})"));
@@ -182,7 +183,7 @@ fn compared(
 }
 
 impl KldArgs {
-    /// Statistics of too few tokens tell nothing; of enough they are what was asked for.
+    /// Returns the verdict. Inconclusive if there are too few tokens for statistics.
     fn verdict(&self, tally: &TokenDivergences) -> Verdict {
         let Some(figures) = tally.figures() else { return Verdict::Inconclusive };
         let Some(most) = self.max_kld else { return Verdict::Pass };
@@ -197,7 +198,7 @@ impl KldArgs {
     }
 }
 
-/// A file or a dump, as it was named.
+/// Opens a log-probability file or a dump.
 fn named(typed: &str) -> Result<Box<dyn PredictionSource>> {
     if let Some(file) = LogitsFile::at(Path::new(typed))? {
         return Ok(Box::new(file));
@@ -294,7 +295,7 @@ impl KldOptions {
             return prompt.tokens(target)?.ok_or_else(nothing);
         };
         let text = input::text(file)?;
-        // As llama.cpp reads -f: without the newline at its end, and special tokens are text.
+        // Like llama.cpp's -f: the final newline is removed, and special tokens are plain text.
         let text = text.strip_suffix('\n').unwrap_or(&text);
         tokenizer(target)?.encode_with(text, SpecialTokens { add: true, parse: false })
     }

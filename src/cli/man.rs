@@ -1,4 +1,4 @@
-//! `xcheck man`: manual pages.
+//! `xcheck man`: writes manual pages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub struct ManArgs {
     directory: Option<PathBuf>,
 }
 
-/// Prints a page or writes all.
+/// Prints one page or writes all pages.
 pub fn run(args: &ManArgs) -> Result<Verdict> {
     let mut command = Cli::command();
     match &args.directory {

@@ -37,13 +37,13 @@ pub struct MapOptions {
 /// Options and known facts for reading files without a manifest.
 #[derive(Default)]
 pub struct MappedFileContext<'t> {
-    /// The maps that were named.
+    /// Maps given with `--map`.
     pub maps: Vec<String>,
-    /// Patterns of arrays that are left out on purpose.
+    /// Name patterns of arrays to ignore.
     pub ignore: Vec<String>,
     /// Input tokens.
     pub tokens: Option<Vec<u32>>,
-    /// The model that it is of.
+    /// Model that computed the activations.
     pub target: Option<&'t RequestedModel>,
     /// Sizes and tokens known from another dump of the same run.
     pub beside: MapContext,
@@ -56,10 +56,10 @@ impl<'t> MappedFileContext<'t> {
         Self { maps: map.maps.clone(), ignore: map.ignore.clone(), tokens, target, ..Self::default() }
     }
 
-    /// Reads a file or folder by a map, if it is no dump.
+    /// Reads a file or folder with a map; `None` if it is a dump.
     ///
     /// # Errors
-    /// If it is one of neither kind, or no map reads it.
+    /// If the file has an unknown format, or no map can read it.
     pub fn open(&self, path: &Path) -> Result<Option<NamedDump>> {
         if !is_foreign(path)? {
             return Ok(None);
@@ -86,11 +86,11 @@ impl<'t> MappedFileContext<'t> {
         }))
     }
 
-    /// Returns the chunks of a file of llama-perplexity, if it is one. The model's tokenizer gives the token
-    /// before a text, since a file only has the text.
+    /// Returns the chunks of a llama-perplexity file; `None` if the file has another format. The model's
+    /// tokenizer gives the token before a text, since the file only has the text.
     ///
     /// # Errors
-    /// If it cannot be read, or there is no tokenizer.
+    /// If the file cannot be read, or there is no tokenizer.
     pub fn chunks(&self, path: &Path) -> Result<Option<Vec<Dump>>> {
         let Some(file) = LogitsFile::at(path)? else { return Ok(None) };
         let (name, chunks) = (file.path().display(), file.chunks().len());
@@ -102,10 +102,10 @@ impl<'t> MappedFileContext<'t> {
         kld::dumps(&file, begins).map(Some)
     }
 
-    /// Refuses a map if every dump has a manifest.
+    /// Rejects `--map` if every dump has a manifest.
     ///
     /// # Errors
-    /// If there is one.
+    /// If a map is given and no dump needs it.
     pub fn check_used(&self, dumps: &[NamedDump]) -> Result<()> {
         match self.maps.first() {
             Some(map) if !dumps.is_empty() && dumps.iter().all(|dump| dump.words.is_empty()) => {
@@ -138,14 +138,14 @@ impl<'t> MappedFileContext<'t> {
         Ok(self.of_model.get_or_init(|| known).clone())
     }
 
-    /// The arguments that read it the same way again.
+    /// Returns the arguments that read a file the same way again.
     fn words(&self) -> Vec<String> {
         let map = self.maps.iter().flat_map(|map| ["--map".to_owned(), map.clone()]);
         let ids = |tokens: &Vec<u32>| tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
         let tokens = self.tokens.iter().flat_map(|tokens| ["--tokens".to_owned(), ids(tokens)]);
         let ignore = self.ignore.iter().flat_map(|pattern| ["--ignore".to_owned(), pattern.clone()]);
         let words: Vec<String> = map.chain(ignore).chain(tokens).collect();
-        // A word at least: there is something to be said of the file that a dump says itself.
+        // At least one word, since a file without a manifest is always read with more facts than its own.
         if words.is_empty() { vec![String::new()] } else { words }
     }
 }
@@ -173,10 +173,10 @@ pub fn told_by(dump: &Dump) -> MapContext {
     }
 }
 
-/// Returns true if a path leads to arrays without a manifest.
+/// Returns true if the path has arrays without a manifest.
 ///
 /// # Errors
-/// If it cannot be read.
+/// If the path cannot be read.
 pub fn is_foreign(path: &Path) -> Result<bool> {
     if path.is_dir() {
         return Ok(!path.join("manifest.json").is_file() && Arrays::is_folder(path));

@@ -1,4 +1,4 @@
-//! `xcheck merge`: one report of the reports of shards.
+//! `xcheck merge`: merges the reports of shards into one report.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -24,7 +24,7 @@ pub struct MergeArgs {
     output: OutputOptions,
 }
 
-/// Puts the reports together; the exit code is that of the whole.
+/// Merges the reports. The exit code is that of the merged report.
 pub fn run(args: &MergeArgs) -> Result<Verdict> {
     check_place(args)?;
     let mut output = ReportOutput::open(&args.output, "merge")?;
@@ -32,7 +32,7 @@ pub fn run(args: &MergeArgs) -> Result<Verdict> {
     output.finish(&report)
 }
 
-/// Checks that no input is in the folder of the report, which is emptied first.
+/// Checks that no input file is in the report folder, which is emptied first.
 fn check_place(args: &MergeArgs) -> Result<()> {
     let place = ReportOutput::place(&args.output, "merge").and_then(|place| place.canonicalize().ok());
     let folder = |path: &PathBuf| {
@@ -65,7 +65,8 @@ fn merged(args: &MergeArgs) -> Result<Report> {
     report::merge(reports, command(), Timing::since(started))
 }
 
-/// The report in a folder: of a run that was stopped, what it had finished; `None` where it was stopped before.
+/// Returns the report file in a folder: `report.json`, or `finished.json` of an interrupted run; `None` if
+/// neither exists.
 fn file(path: &Path) -> Option<PathBuf> {
     if !path.is_dir() {
         return Some(path.to_owned());

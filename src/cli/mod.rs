@@ -1,4 +1,4 @@
-//! The commands: arguments in, output and an exit code out. The only code that prints.
+//! The commands of `xcheck`: argument parsing, output and exit codes. No other module prints.
 
 mod audit;
 mod cases;
@@ -106,10 +106,10 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Shell", &["completions", "man"]),
 ];
 
-/// Reads a command line.
+/// Parses a command line.
 ///
 /// # Errors
-/// If it is wrong, or asks for help or the version: what to print.
+/// If the command line is invalid, or requests help or the version; the error has the text to print.
 pub fn parse(words: Vec<OsString>) -> std::result::Result<Cli, clap::Error> {
     let mut commands = with_groups(Cli::command());
     let matches = commands.try_get_matches_from_mut(words)?;
@@ -136,7 +136,7 @@ fn with_groups(commands: clap::Command) -> clap::Command {
     commands.help_template(template)
 }
 
-/// Arguments of a command that was left out of this program.
+/// Arguments of a command that this build does not include.
 #[cfg(not(feature = "serve"))]
 #[derive(Debug, clap::Args)]
 struct OmittedCommandArgs {
@@ -224,8 +224,8 @@ enum Command {
     Man(man::ManArgs),
 }
 
-/// Carries out a command line and gives back the exit code; errors are printed here, one message each. `notes` are lines about
-/// the command line.
+/// Runs a command and returns the exit code. Prints an error, if any, as one message. `notes` are lines about
+/// the command line to print first.
 pub fn main(cli: &Cli, notes: &[String]) -> ExitCode {
     notes.iter().for_each(|note| terminal::message("note: ", format_args!("{note}")));
     let found =
@@ -243,7 +243,8 @@ pub fn fail(error: &Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Says that this program is wrong, as the lines before have it, and gives back the exit code of bad input: there is no verdict.
+/// Prints that xcheck itself has a bug, described in the lines before, and returns the exit code for bad
+/// input.
 pub fn broken() -> ExitCode {
     let advice = "this is a bug in xcheck, not in the engine under test; please report it with the lines \
         above";
@@ -269,16 +270,16 @@ pub fn refuse(usage: &clap::Error) -> ExitCode {
     ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2))
 }
 
-/// True if the single document for programs was printed.
+/// True if the JSON document was already printed.
 static TOLD: AtomicBool = AtomicBool::new(false);
 
-/// Records that the printed document already has the error.
+/// Records that the printed JSON document already contains the error.
 fn for_programs_was_told() {
     TOLD.store(true, Ordering::Relaxed);
 }
 
-/// Prints the message as JSON on standard output if requested. The format is read from the command line,
-/// which may itself be wrong.
+/// Prints an error as JSON on standard output, if a JSON format is requested. The format is taken from the
+/// raw arguments, since parsing may have failed.
 fn for_programs(error: &str) {
     if TOLD.load(Ordering::Relaxed) {
         return;

@@ -1,4 +1,4 @@
-//! `xcheck models`: what ships, and which public models are known.
+//! `xcheck models`: lists shipped and known public models.
 
 use std::path::Path;
 
@@ -126,7 +126,7 @@ dumps/<name> of the current directory; or they are named with --reference.";
 struct ShippedModelRow {
     name: &'static str,
     description: &'static str,
-    /// Place of the files: a folder, or inside the program; `None` if not on this machine.
+    /// Location of the files: a folder, or "in the program"; `None` if they are not on this machine.
     place: Option<String>,
     formats: Vec<ShippedFormatRow>,
 }
@@ -236,12 +236,12 @@ fn obstacle(architecture: &str, files: &KnownFiles) -> Option<String> {
     match (&files.file, files.quantisation()) {
         (None, _) => None,
         (Some(_), Some(tag)) => {
-            // Q4_K_M is a mix, of Q4_K for the most part.
+            // Q4_K_M is a mix of types, mostly Q4_K.
             let tag_name = tag.to_lowercase();
             let main = tag_name.trim_end_matches("_m").trim_end_matches("_s");
             (!READABLE.iter().any(|dtype| [main, &tag_name].contains(&dtype.name()))).then(|| tag.to_owned())
         }
-        // llama2.c's.
+        // A file in llama2.c's format.
         (Some(file), None) if file.ends_with(".bin") => None,
         (Some(file), None) => Some(file.rsplit('.').next().unwrap_or(file).to_owned()),
     }

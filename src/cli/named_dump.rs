@@ -6,25 +6,25 @@ use crate::dump::Dump;
 
 /// A dump with a unique name for reports.
 pub struct NamedDump {
-    /// The name in tables.
+    /// Name in tables.
     pub name: String,
-    /// Name on the command line.
+    /// Argument on the command line.
     pub typed: String,
     /// Name without a model; dumps of several models may share one.
     pub alone: String,
-    /// The dump.
+    /// The opened dump.
     pub dump: Dump,
     /// Notes on how a remote file, or one without a manifest, was read.
     pub notes: Vec<String>,
-    /// Arrays that are not compared: the verdict is no pass unless `--ignore` names them.
+    /// Arrays without a tap. Unless `--ignore` matches them, the verdict is not a pass.
     pub lacking: Vec<String>,
-    /// The arguments by which it is read, if it is no dump by itself.
+    /// Arguments with which the file was read, if it has no manifest.
     pub words: Vec<String>,
-    /// Its files, whose content tells it from another dump of the same name.
+    /// Files of the dump; their hash distinguishes dumps with the same name.
     pub files: DumpFiles,
 }
 
-/// Gives each dump a unique name: the shortest part of its argument that no other has, else a number.
+/// Gives each dump a unique name: the shortest unique end of its path, or otherwise a number.
 pub fn told_apart(mut dumps: Vec<NamedDump>) -> Vec<NamedDump> {
     let typed: Vec<[&str; 2]> = dumps.iter().map(|dump| [dump.name.as_str(), &dump.typed]).collect();
     let names = names(&typed);

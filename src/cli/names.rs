@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use crate::remote::{self, redacted};
 
-/// The command line as it was given, without the program's name and what a URL must not tell.
+/// Returns the command line without the program name and without secrets in URLs.
 pub fn command() -> Vec<String> {
     std::env::args_os().skip(1).map(|word| redacted(&word.to_string_lossy())).collect()
 }
 
-/// A name that can be a folder's.
+/// Returns a name with only the characters that are safe in folder names.
 pub fn plain_name(name: &str) -> String {
     let plain = |c: char| if c.is_alphanumeric() || "._-".contains(c) { c } else { '_' };
     name.chars().map(plain).collect()
@@ -47,7 +47,7 @@ pub fn dump_name(path: &Path) -> String {
     name.to_owned()
 }
 
-/// Extensions of model files that are named by themselves.
+/// File extensions of models that consist of a single file.
 const FORMATS: [&str; 2] = [".gguf", ".bin"];
 
 fn last_part(path: &str) -> &str {

@@ -1,4 +1,4 @@
-//! Numerics that reproduce a reference.
+//! Choice of the numerics that reproduce a reference.
 
 use clap::{Args, ValueEnum};
 
@@ -43,11 +43,13 @@ pub struct NumericsOptions {
 }
 
 impl NumericsOptions {
-    /// The numerics to run a model with against a reference; `None` for a run without one.
+    /// Returns the numerics to compare a model with a reference; `None` as producer for a run without a
+    /// reference.
     ///
     /// # Errors
-    /// If the reference was made with a setting that cannot be reproduced, options contradict each other, or a weight
-    /// would be decoded that may not be.
+    /// - If the reference was made with a setting that cannot be reproduced.
+    /// - If options contradict each other.
+    /// - If a weight would be decoded although `--strict` is given.
     pub fn of(&self, model: &dyn Model, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
         if self.dtype.is_some() && self.numerics != NumericsOption::Transformers {
             return Err(Error::Usage("--dtype needs --numerics transformers".into()));
@@ -55,7 +57,8 @@ impl NumericsOptions {
         self.strictly(model, self.built(producer)?)
     }
 
-    /// The numerics to run a model with by itself. Unless others are named, quantised weights are computed with as they are stored.
+    /// Returns the numerics to run a model without a reference. By default, quantised weights are used as
+    /// they are stored.
     ///
     /// # Errors
     /// The errors of [`NumericsOptions::of`].
@@ -74,7 +77,7 @@ impl NumericsOptions {
         }
     }
 
-    /// The numerics, unless they would decode what may not be decoded.
+    /// Returns the numerics, or an error if `--strict` is given and they would decode quantised weights.
     fn strictly(&self, model: &dyn Model, numerics: Box<dyn Numerics>) -> Result<Box<dyn Numerics>> {
         if self.strict {
             engine::check_native(model, &*numerics)?;
@@ -98,7 +101,7 @@ impl NumericsOptions {
             producer.rounding.as_ref().is_some_and(|rounding| rounding.contains_key(ACTIVATION_CODES));
         let is_settled = self.numerics != NumericsOption::Auto || says || has_codes;
         if is_settled || !quantised || stated.activation_type() != DType::F32 {
-            // Integers of 8 bits without a scale for each block are nothing that a file here has.
+            // No supported file has 8-bit integers without a scale per block.
             let is_known = (producer.stated_dtype().is_none() || producer.dtype().is_some())
                 && producer.precision() != Some(DType::I8.name());
             let choices = [Some(self.strictly(model, stated)?), self.of_unknown_scale(producer)?];
@@ -139,8 +142,8 @@ impl NumericsOptions {
         Ok(CacheOverride::of_unknown_scale(options.built(Some(&plain))?, kv))
     }
 
-    /// The numerics for a dump, and whether their cache is the dump's: one of 8 bits that no numerics have is run as the cache that
-    /// they have by themselves.
+    /// Returns the numerics for a dump, and true if they have the dump's KV cache type. If no numerics
+    /// support an 8-bit cache of the dump, the default cache is used.
     fn built_for(&self, producer: &Producer) -> Result<(Box<dyn Numerics>, bool)> {
         match self.built(Some(producer)) {
             Err(_) if producer.has_eight_bit_cache() && self.kv_cache.is_none() => {
@@ -178,7 +181,7 @@ impl NumericsOptions {
                 return Ok(Box::new(LlamaCpp { kv: self.kv_type(producer)? }));
             }
             NumericsOption::LlamaCpp | NumericsOption::LlamaCppFlash => {
-                // Read for what it refuses: a cache that is not known.
+                // Only called for its errors: an unknown cache type is rejected.
                 return self.kv_type(producer).map(|_| Box::new(LlamaCppFlash::NEW) as Box<dyn Numerics>);
             }
             NumericsOption::BitnetCpp => return Ok(Box::new(BitnetCpp { kv: self.kv_type(producer)? })),
@@ -189,8 +192,8 @@ impl NumericsOptions {
         self.with_cache(own, producer)
     }
 
-    /// The dtype as it was asked for, else as the reference's settings give it; f32 where neither does. What a reference
-    /// computed in f64 is reproduced in f32.
+    /// Returns the requested dtype, otherwise the dtype in the reference's settings, otherwise f32. A
+    /// reference in f64 is reproduced in f32.
     fn transformers(&self, producer: Option<&Producer>) -> Result<Transformers> {
         if let Some(asked) = self.dtype {
             return Ok(asked.numerics());
@@ -217,7 +220,7 @@ impl NumericsOptions {
         producer.cache_type().and_then(KvType::of).ok_or_else(|| unknown_cache(stated, "f16 and f32"))
     }
 
-    /// run.c has no other cache than of f32.
+    /// Returns the numerics of llama2.c, whose KV cache is always f32.
     fn llama2_c(&self, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
         match self.kv_type(producer)? {
             KvType::F16 if self.kv_cache.is_some() || stated(producer, "kv_cache").is_some() => Err(
@@ -227,7 +230,8 @@ impl NumericsOptions {
         }
     }
 
-    /// Numerics that do with every cache, with the one that was asked for, else with the reference's.
+    /// Returns numerics that support every cache type, with the requested type, or otherwise that of the
+    /// reference.
     fn with_cache(&self, own: Box<dyn Numerics>, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
         let (kv, name) = match (self.kv_cache, stated(producer, "kv_cache")) {
             (Some(asked), _) => (Some(asked.dtype()), asked.name()),
@@ -248,7 +252,7 @@ impl NumericsOptions {
         self.numerics != NumericsOption::Auto || self.dtype.is_some() || self.kv_cache.is_some()
     }
 
-    /// The arguments that compute the same way again.
+    /// Returns the arguments that choose the same numerics again.
     pub fn words(&self) -> Vec<String> {
         let numerics = (self.numerics != NumericsOption::Auto).then(|| self.numerics.name());
         let options = [
@@ -261,7 +265,7 @@ impl NumericsOptions {
     }
 }
 
-/// Numerics by name, or the choice that fits the reference.
+/// Numerics by name, or `auto` for the ones that fit the reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum NumericsOption {
     /// As the dump's engine and settings ask for
@@ -295,7 +299,7 @@ impl NumericsOption {
         NumericsOption::Llama2C,
     ];
 
-    /// The numerics of the engines that a file format was made for, to be tried in this order.
+    /// Returns the numerics of the engines that use a file format, in the order to try them.
     fn for_format(format: &str) -> &'static [Self] {
         match format {
             "gguf" => &[Self::LlamaCpp, Self::BitnetCpp],
@@ -304,7 +308,7 @@ impl NumericsOption {
         }
     }
 
-    /// The word on the command line.
+    /// Returns the name on the command line.
     fn name(self) -> &'static str {
         match self {
             NumericsOption::Auto => "auto",
@@ -350,7 +354,7 @@ pub enum TorchDtype {
 }
 
 impl TorchDtype {
-    /// Its name in dumps and in the options of engines.
+    /// Returns the name in dumps and in the options of engines.
     pub fn name(self) -> &'static str {
         match self {
             TorchDtype::F32 => "f32",
@@ -415,7 +419,7 @@ impl CacheDtype {
     }
 }
 
-/// Returns the names of caches that are shorter than `f32`, as settings have them.
+/// Returns the names of KV cache types smaller than `f32`, as in a dump's settings.
 pub(super) fn short_caches() -> impl Iterator<Item = &'static str> {
     CacheDtype::SHORT.iter().map(|cache| cache.name())
 }

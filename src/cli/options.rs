@@ -1,4 +1,4 @@
-//! Options that several commands share.
+//! Options shared by several commands.
 
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -43,7 +43,7 @@ pub struct SelectionOptions {
 }
 
 impl SelectionOptions {
-    /// Returns the selection.
+    /// Returns the selected checkpoints, layers, passes and positions.
     pub fn selection(&self) -> Selection {
         Selection {
             checkpoints: self.checkpoints(),
@@ -54,7 +54,7 @@ impl SelectionOptions {
         }
     }
 
-    /// The shipped tolerances, under the user's own.
+    /// Returns the tolerances: the user's table, then the shipped ones.
     pub fn tolerances(&self) -> Result<Tolerances> {
         match &self.tolerance {
             None => Ok(Tolerances::shipped()),
@@ -62,12 +62,12 @@ impl SelectionOptions {
         }
     }
 
-    /// The user's table.
+    /// Returns the path of the user's tolerance table.
     pub fn tolerance_file(&self) -> Option<&Path> {
         self.tolerance.as_deref()
     }
 
-    /// The arguments that give the same tolerances again.
+    /// Returns the arguments that choose the same tolerances again.
     pub fn tolerance_words(&self) -> Vec<String> {
         let file = self.tolerance.iter().map(|file| file.display().to_string());
         file.flat_map(|file| ["--tolerance".to_owned(), file]).collect()
@@ -97,7 +97,7 @@ fn supposed(text: &str) -> std::result::Result<(String, Supposition), String> {
 }
 
 impl SuppositionOptions {
-    /// The changes, in the layers that were asked for.
+    /// Returns the supposed changes, limited to the selected layers.
     pub fn suppositions(&self, layers: Option<&Ranges>) -> Vec<Supposition> {
         let within = |supposed: Supposition| match layers {
             Some(layers) => supposed.in_layers((0..=layers.last()).filter(|&layer| layers.contains(layer))),
@@ -106,13 +106,13 @@ impl SuppositionOptions {
         self.suppose.iter().map(|(_, supposed)| within(supposed.clone())).collect()
     }
 
-    /// The arguments that suppose the same again.
+    /// Returns the arguments that suppose the same changes again.
     pub fn words(&self) -> impl Iterator<Item = String> {
         self.suppose.iter().flat_map(|(typed, _)| ["--suppose".to_owned(), typed.clone()])
     }
 }
 
-/// The name of every shipped model together.
+/// Name that selects all shipped models.
 const ALL_MODELS: &str = "all";
 
 /// Options for the model.
@@ -133,7 +133,7 @@ pub struct RequestedModelOptions {
 }
 
 impl RequestedModelOptions {
-    /// A model that is here.
+    /// Makes options for a local model.
     pub fn of(model: &str) -> Self {
         Self { model: model.to_owned(), download: false }
     }
@@ -147,7 +147,7 @@ impl RequestedModelOptions {
     /// Finds the model and its formats.
     ///
     /// # Errors
-    /// If there is none of that name or path, or it is not all here and may not be downloaded.
+    /// If the model does not exist, or files are missing and may not be downloaded.
     pub fn find(&self) -> Result<RequestedModel> {
         RequestedModel::find(&self.model, self.download)
     }
@@ -207,7 +207,7 @@ fn causes_limit(typed: &str) -> std::result::Result<CausesLimit, String> {
 }
 
 impl CauseOptions {
-    /// No search.
+    /// Options that turn the search for causes off.
     #[cfg(feature = "hub")]
     pub const NONE: Self = Self { no_causes: true, causes_limit: CausesLimit(None) };
 
@@ -287,7 +287,7 @@ pub enum Gelu {
 }
 
 impl ModelOptions {
-    /// Reads a model.
+    /// Loads a model in one of its formats, with these options.
     pub fn load(&self, variant: &ModelVariant) -> Result<LoadedModel> {
         let mut loaded = variant.files.load_told(&self.ternary()?)?;
         loaded.notes.iter().for_each(|note| tell!("note: {note}"));
@@ -299,7 +299,7 @@ impl ModelOptions {
         }
     }
 
-    /// The file that describes the kernels, if one was given.
+    /// Returns the path given with `--kernel-config`.
     pub fn kernel_config(&self) -> Option<&Path> {
         self.kernel_config.as_deref()
     }
@@ -312,7 +312,7 @@ impl ModelOptions {
         }
     }
 
-    /// The arguments that give the same model again.
+    /// Returns the arguments that load the model the same way again.
     pub fn words(&self) -> Vec<String> {
         let form = self.gelu.and_then(|form| form.to_possible_value());
         let gelu = form.map(|form| ["--gelu".to_owned(), form.get_name().to_owned()]);
@@ -423,14 +423,14 @@ pub struct FormatOptions {
 }
 
 impl FormatOptions {
-    /// Prints a line for a person, where one reads.
+    /// Prints a line for people; nothing if the format is JSON.
     pub fn line(self, text: impl Display) {
         if self.format == OutputFormat::Table {
             say!("{text}");
         }
     }
 
-    /// Prints the document for a program, where one reads.
+    /// Prints a JSON document, if the format is JSON.
     pub fn document(self, document: impl FnOnce() -> serde_json::Value) {
         if self.format == OutputFormat::Json {
             terminal::document(&format!("{:#}", document()));

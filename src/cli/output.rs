@@ -19,7 +19,7 @@ use crate::report::{self, Report, ReportDir, RunFailure, TableOptions, Timing};
 /// Default folder of reports.
 pub const REPORTS: &str = "reports";
 
-/// An opened folder for reports, and the format to print.
+/// An opened report folder, and the format to print.
 pub struct ReportOutput {
     format: ReportFormat,
     shows_maps: bool,
@@ -31,11 +31,11 @@ pub struct ReportOutput {
 }
 
 impl ReportOutput {
-    /// Opens the folder and removes an earlier report before anything is read, so that no old verdict remains
+    /// Opens the folder and removes an earlier report before anything is read. So no old verdict remains
     /// after an error. `run` is the default name.
     ///
     /// # Errors
-    /// If it cannot be written to, or there is a baseline that is none.
+    /// If the folder is not writable, or the baseline file is invalid.
     pub fn open(options: &OutputOptions, run: &str) -> Result<Self> {
         Self::with(options, run, ReportDir::create)
     }
@@ -80,7 +80,7 @@ impl ReportOutput {
     /// Stores the finished results of an unfinished run.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the results cannot be written.
     pub fn keep(&self, report: &Report) -> Result<()> {
         self.directory.as_ref().map_or(Ok(()), |(_, files)| files.keep(report))
     }
@@ -91,21 +91,21 @@ impl ReportOutput {
         self.directory.as_ref().map(|(path, _)| path.as_path())
     }
 
-    /// Runs `find`; an error is written to the files before it is returned.
+    /// Runs `find`. If it fails, the error is written to the report files before it is returned.
     ///
     /// # Errors
-    /// That of `find`, or that bytes cannot be had which were needed on the way.
+    /// The error of `find`, or a failed download during `find`.
     pub fn or_refuse<T>(&mut self, find: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
         let found =
             lazy_bytes::caught(|| find(self)).unwrap_or_else(|refused| Err(Error::Elsewhere(refused)));
         found.inspect_err(|error| self.refuse(error))
     }
 
-    /// Holds the report against the baseline, if there is one, writes the files, prints it, and gives back its verdict. A
-    /// program reads one document: the report, or why it could not be written.
+    /// Compares the report with the baseline if there is one, writes the files, prints the report, and
+    /// returns its verdict. With a JSON format, exactly one document is printed: the report, or the error.
     ///
     /// # Errors
-    /// If the baseline is of something else, or the files cannot be written; nothing is left of them then.
+    /// If the baseline belongs to another model, or the files cannot be written; then no report files remain.
     pub fn finish(mut self, report: &Report) -> Result<Verdict> {
         let report = &self.or_refuse(|output| output.gated(report))?;
         let written = self.directory.map(|(path, files)| files.write(report).map(|()| path)).transpose();
@@ -161,7 +161,7 @@ fn colour() -> bool {
     AutoStream::choice(&stdout()) != ColorChoice::Never
 }
 
-/// The baseline that was asked for; one that is to be written need not be there.
+/// Reads the requested baseline. With `--update-baseline`, the file need not exist.
 fn baseline(options: &BaselineOptions) -> Result<Option<(BaselineOptions, PathBuf, Baseline)>> {
     let Some(path) = &options.baseline else { return Ok(None) };
     let baseline = match options.update_baseline && !path.exists() {

@@ -1,4 +1,4 @@
-//! `xcheck plan`: what a comparison is cut into, for a scheduler.
+//! `xcheck plan`: splits a comparison into shards for a scheduler.
 
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::plan::{Cost, Limit, Plan, Unit, shards};
 
-/// GitHub starts no more jobs of one matrix.
+/// Maximum number of jobs in a matrix of GitHub Actions.
 const MOST_OF_GITHUB: usize = 256;
 
 /// Arguments of `xcheck plan`.
@@ -81,7 +81,7 @@ enum PlanFormat {
     Slurm,
 }
 
-/// A plan is of one sequence.
+/// Returns the only dump. A plan is about exactly one sequence.
 fn only(mut dumps: Vec<NamedDump>) -> Result<NamedDump> {
     let names: Vec<String> = dumps.iter().map(|named| named.typed.clone()).collect();
     match (names.len(), dumps.pop()) {
@@ -169,7 +169,7 @@ fn cost(cost: &Cost) -> Value {
     })
 }
 
-/// With four digits: it is an estimate.
+/// Rounds an estimate to four significant digits.
 fn rounded(number: f64) -> f64 {
     format!("{number:.3e}").parse().unwrap_or(number)
 }
@@ -221,7 +221,7 @@ fn github(count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Prints options for Slurm. `XCHECK_SHARDS` also holds if only some shards are run again.
+/// Prints sbatch options. `XCHECK_SHARDS` keeps the shard count correct if only some shards are run again.
 fn slurm(count: usize) {
     say!("--array=0-{} --export=ALL,XCHECK_SHARDS={count}", count - 1);
 }

@@ -1,4 +1,4 @@
-//! `xcheck probe`: a running server against itself, and against a model.
+//! `xcheck probe`: checks a running server for determinism, and compares it with a model.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -74,7 +74,7 @@ type ServerSettings = Vec<(&'static str, Value)>;
 /// Name of the dump in a report's folder.
 const ANSWERS: &str = "answers.safetensors";
 
-/// Asks, judges, and writes the report.
+/// Sends the requests, judges the answers, and writes the report.
 pub fn run(args: &ProbeArgs) -> Result<Verdict> {
     if let Some(path) = args.record.as_ref().filter(|path| path.symlink_metadata().is_ok()) {
         let path = path.display();
@@ -189,7 +189,7 @@ impl ProbeArgs {
         };
         let (mut comparison, trial) = best_trial(&trials, self.causes.are_sought(), &mut by)?;
         dump.manifest.producer.settings = with(&told, trial);
-        // What a server does not show is nothing to be told of each.
+        // Values that a server never returns need no note per dump.
         comparison.outcome.notes.retain(|note| !note.starts_with(NOT_RECORDED));
         if trials.len() > 1 {
             comparison.outcome.notes.push(format!(
@@ -302,8 +302,8 @@ impl ProbeArgs {
     }
 }
 
-/// The way to compute that explains most: by the verdict, how often that is a failure, whether there is a cause, and then by how
-/// far it is off. Causes are looked for where nothing else tells.
+/// Returns the settings that explain the answers best: by verdict, number of failures, then largest bound
+/// ratio. Causes are only searched if that does not decide.
 fn best_trial<'t>(
     trials: &'t [ServerSettings],
     seeks_causes: bool,
@@ -406,7 +406,7 @@ fn with(told: &Map<String, Value>, trial: &[(&str, Value)]) -> Map<String, Value
     told.clone().into_iter().chain(tried).collect()
 }
 
-/// A way to compute, in words.
+/// Describes the settings of a trial.
 fn shown(trial: &[(&str, Value)]) -> String {
     let word = |(key, value): &(&str, Value)| {
         let value = value.as_str().unwrap_or_default();
@@ -418,7 +418,7 @@ fn shown(trial: &[(&str, Value)]) -> String {
     }
 }
 
-/// Writes the answers with what was found to explain them.
+/// Writes the answers as a dump, with the settings that explain them.
 fn keep(
     path: &Path,
     recording: &Recording,

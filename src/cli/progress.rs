@@ -1,4 +1,4 @@
-//! Progress of a long run: a line on a terminal's standard error, nothing elsewhere.
+//! Progress of a long run: a line on standard error if that is a terminal, otherwise nothing.
 
 use std::time::{Duration, Instant};
 
@@ -15,26 +15,26 @@ use crate::tensor::Tensor;
 /// Delay before progress is shown.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A tap that shows where the run is and changes nothing.
+/// A tap that shows the progress of a run and does not change values.
 pub struct RunProgress {
     bar: ProgressBar,
     layers: usize,
-    /// Tokens of each pass, where they are known.
+    /// Number of tokens per pass, if known.
     passes: Vec<usize>,
     began: Instant,
-    /// Current pass and layer of a run, and its start; a comparison has several runs.
+    /// Current pass and layer. A comparison consists of several runs.
     at: Option<(usize, usize)>,
     walk: Instant,
 }
 
 impl RunProgress {
-    /// For a run of a model with `layers` layers; `what` names the run.
+    /// Makes the progress line for a run of a model with `layers` layers. `what` is its label.
     pub fn new(what: &str, layers: usize) -> Self {
         let bar = ProgressBar::new_spinner().with_style(
             ProgressStyle::with_template("{spinner} {prefix}  {msg}  {elapsed}")
                 .expect("the template is sound"),
         );
-        // A name may come from a file: no escape sequences.
+        // A label may contain a name from a file, so control characters are removed.
         bar.set_prefix(what.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>());
         let now = Instant::now();
         Self { bar, layers, passes: Vec::new(), began: now, at: None, walk: now }
@@ -96,7 +96,7 @@ impl SearchProgress {
         Self { bar: ProgressBar::hidden().with_style(style.expect("the template is sound")) }
     }
 
-    /// Shows the time spent.
+    /// Shows how much of the time limit is spent.
     pub fn reached(&self, spent: Duration) {
         if self.bar.is_hidden() && spent > PATIENCE {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
@@ -111,14 +111,14 @@ impl Drop for SearchProgress {
     }
 }
 
-/// Progress in equal steps.
+/// Progress of work in equal steps, such as dumps of a self-test.
 pub struct StepProgress {
     bar: ProgressBar,
     began: Instant,
 }
 
 impl StepProgress {
-    /// Before the first of so many; `what` names a step.
+    /// Makes the progress line before the first of `count` steps. `what` is the label of a step.
     pub fn new(what: &str, count: usize) -> Self {
         let style = ProgressStyle::with_template("{prefix} {pos} of {len}  {elapsed}, {eta} left");
         let bar = ProgressBar::hidden().with_style(style.expect("the template is sound"));
@@ -148,7 +148,7 @@ pub struct DownloadProgress {
 }
 
 impl DownloadProgress {
-    /// Shows nothing before the first file.
+    /// Makes the bars, hidden until the first file.
     pub fn new() -> Self {
         let style = "{prefix}  {bar:24} {bytes}/{total_bytes}  {bytes_per_sec}  {eta} left";
         let style = ProgressStyle::with_template(style).expect("the template is sound");
@@ -161,7 +161,7 @@ impl DownloadObserver for DownloadProgress {
         let bar = ProgressBar::new(bytes).with_style(self.bar.style()).with_prefix(name.to_owned());
         std::mem::replace(&mut self.bar, bar).finish_and_clear();
         self.bar.set_position(start);
-        self.bar.reset_eta(); // what was here before says nothing about the speed
+        self.bar.reset_eta(); // bytes from an earlier download do not count for the speed
     }
 
     fn reached(&mut self, bytes: u64) {
@@ -182,14 +182,14 @@ pub struct ProgramProgress {
 }
 
 impl ProgramProgress {
-    /// Shows nothing before the first step.
+    /// Makes the progress line, hidden until the first step.
     pub fn new(is_verbose: bool) -> Self {
         let style = ProgressStyle::with_template("{spinner} {prefix}  {elapsed}  {wide_msg}");
         let bar = ProgressBar::hidden().with_style(style.expect("the template is sound"));
         Self { bar, is_verbose }
     }
 
-    /// The next step begins. Where there is no terminal, this line is all that is shown of it.
+    /// Starts the next step. Without a terminal, only this line is printed.
     pub fn begin(&mut self, what: &str) {
         let bar = ProgressBar::new_spinner().with_style(self.bar.style()).with_prefix(what.to_owned());
         if self.is_verbose || bar.is_hidden() {

@@ -26,10 +26,10 @@ impl PromptOptions {
         self.prompt.is_some() || self.tokens.is_some()
     }
 
-    /// The tokens that were asked for, if any were.
+    /// Returns the requested input tokens, if any.
     ///
     /// # Errors
-    /// If there is a prompt and no tokenizer for it.
+    /// If a prompt is given and there is no tokenizer.
     pub fn tokens(&self, target: &RequestedModel) -> Result<Option<Vec<u32>>> {
         match (&self.tokens, &self.prompt) {
             (Some(tokens), _) => Ok(Some(tokens.clone())),
@@ -38,14 +38,14 @@ impl PromptOptions {
         }
     }
 
-    /// Makes sure that every reference has read what was asked for, if anything was.
+    /// Checks that every reference has read the requested input, if an input is given.
     ///
     /// # Errors
-    /// [`DumpError::TokensDiffer`] for the first that has read something else.
+    /// [`DumpError::TokensDiffer`] for the first reference with another input.
     pub fn check_all(&self, target: &RequestedModel, references: &[NamedDump]) -> Result<()> {
         let Some(asked) = self.tokens(target)? else { return Ok(()) };
         for reference in references {
-            // What a map reads was read along these tokens.
+            // A file without a manifest was already read with these tokens.
             let read = &reference.dump.manifest.input.tokens;
             if *read != asked && reference.words.is_empty() {
                 let same = asked.iter().zip(read).take_while(|(one, other)| one == other).count();
@@ -62,7 +62,7 @@ impl PromptOptions {
     }
 }
 
-/// The ids of `text` as a prompt.
+/// Returns the token ids of a prompt.
 ///
 /// # Errors
 /// If there is no tokenizer, or the text cannot be encoded.
@@ -70,18 +70,18 @@ pub fn encode(target: &RequestedModel, text: &str) -> Result<Vec<u32>> {
     tokenizer(target)?.encode(text, true)
 }
 
-/// The first tokenizer among the model's files.
+/// Returns the first tokenizer among the model's files.
 ///
 /// # Errors
-/// If there is none, or it cannot be used.
+/// If there is no tokenizer, or it is invalid.
 pub fn tokenizer(target: &RequestedModel) -> Result<Arc<dyn Tokenizer>> {
     target.tokenizer()?.ok_or_else(|| no_tokenizer(&target.name))
 }
 
-/// The token that a model's tokenizer puts before a text, if it puts one.
+/// Returns the token that the model's tokenizer puts before a text, if any.
 ///
 /// # Errors
-/// If there is no tokenizer, or it puts several around a text.
+/// If there is no tokenizer, or it adds several tokens around a text.
 pub fn beginning(target: &RequestedModel) -> Result<Option<u32>> {
     match tokenizer(target)?.encode_with("", SpecialTokens { add: true, parse: false })?.as_slice() {
         [] => Ok(None),
@@ -93,13 +93,13 @@ pub fn beginning(target: &RequestedModel) -> Result<Option<u32>> {
     }
 }
 
-/// One of the ids of a list: as Python and JSON print them, too.
+/// Parses one id of a list. Lists as printed by Python and JSON are accepted too.
 pub fn token_id(text: &str) -> std::result::Result<u32, String> {
     let digits = text.trim_matches(|c: char| c.is_whitespace() || "[]".contains(c));
     digits.parse().map_err(|_| "invalid token id, expected a whole number as in 1,15043".to_owned())
 }
 
-/// The refusal of a model without a tokenizer.
+/// Returns the error for a model without a tokenizer.
 pub fn no_tokenizer(name: &str) -> Error {
     Error::Usage(format!(
         "{name}: no tokenizer found: expected tokenizer.json, tokenizer.model, or vocab.json with merges.txt \

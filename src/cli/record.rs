@@ -1,4 +1,4 @@
-//! `xcheck record`: a running server's answers as a dump.
+//! `xcheck record`: writes a running server's answers as a dump.
 
 use std::path::PathBuf;
 
@@ -34,7 +34,7 @@ pub struct RecordArgs {
     output: FormatOptions,
 }
 
-/// Asks once, and writes what came.
+/// Sends the requests once and writes the answers.
 pub fn run(args: &RecordArgs) -> Result<Verdict> {
     let out = &args.out;
     if out.extension().is_none_or(|extension| extension != "safetensors") {

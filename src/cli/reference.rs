@@ -1,4 +1,4 @@
-//! `xcheck reference`: another engine's dump of a model, from nothing.
+//! `xcheck reference`: makes a dump of a model with another engine, and installs that engine if needed.
 
 use std::path::PathBuf;
 

@@ -47,10 +47,10 @@ impl ReferenceOptions {
         self.with.is_some() || self.python.is_some() || self.yes
     }
 
-    /// Makes the requested dump, and the environment if needed. Returns the path.
+    /// Makes the requested dump, and the Python environment if needed. Returns the path.
     ///
     /// # Errors
-    /// If anything about it is wrong, or the engine fails: nothing half made is left then.
+    /// If the request is invalid or the engine fails; then no incomplete dump remains.
     pub fn make(
         &self,
         target: &RequestedModel,
@@ -67,7 +67,7 @@ impl ReferenceOptions {
         let lock = workplace.lock(&key(&subject.out)?);
         let making = PendingOutput::begin(&subject.out, &lock, || wait_for("dump")).map_err(no_place)?;
         if subject.out.exists() {
-            return Ok(subject.out); // by whom we waited for
+            return Ok(subject.out); // another process has made it meanwhile
         }
         let environment = match source {
             EnvironmentSource::Here(environment) => environment,
@@ -86,7 +86,7 @@ impl ReferenceOptions {
         )?;
         check(&making.part(&part), &subject)?;
         if subject.out.exists() {
-            return Err(exists(&subject.out)); // by somebody who asked for no lock
+            return Err(exists(&subject.out)); // made by a process without a lock
         }
         making.finish(&part)
     }
@@ -102,7 +102,7 @@ impl ReferenceOptions {
         self.agree(engine, &installer, workplace).map(|()| EnvironmentSource::ToMake(installer))
     }
 
-    /// Asks before anything is installed.
+    /// Asks the user before anything is installed.
     fn agree(
         &self,
         engine: ReferenceEngine,
@@ -178,7 +178,7 @@ fn key(out: &Path) -> Result<String> {
     Ok(format!("dump-{}", &hex::encode(hash)[..16]))
 }
 
-/// Refuses a result that is not a dump, or that has other weights.
+/// Rejects a result that is not a dump, or that was made from other weights.
 fn check(written: &Path, subject: &ReferencePlan) -> Result<()> {
     let dumps = Dump::open_all(written)?;
     let found = subject.variant.sha256()?;

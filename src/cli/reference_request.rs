@@ -9,21 +9,21 @@ use crate::model::{LoadedModel, ModelFiles};
 use crate::reference::{EngineInput, ReferenceEngine, ReferenceFolder, ReferenceInput};
 use crate::weight::DType;
 
-/// Default prompt.
+/// Default prompt for a reference.
 const PROMPT: &str = "Once upon a time, there was";
 /// Default number of tokens for a model without a tokenizer.
 const TOKENS: u32 = 12;
 
-/// The reference that the command line asks for.
+/// The reference requested on the command line.
 #[derive(Clone, Debug, Default)]
 pub struct ReferenceRequest {
-    /// The engine, if one is named.
+    /// Engine, if given.
     pub engine: Option<ReferenceEngine>,
-    /// The text or ids.
+    /// Prompt text or token ids, if given.
     pub input: Option<ReferenceInput>,
-    /// Greedy passes after them.
+    /// Number of greedy decode passes after the prompt.
     pub decode: usize,
-    /// Requested type.
+    /// Requested type for the engine to compute in.
     pub dtype: Option<&'static str>,
     /// Path of the dump, if not the default of `run`.
     pub out: Option<PathBuf>,
@@ -31,17 +31,17 @@ pub struct ReferenceRequest {
 
 /// A reference request, checked and with defaults applied.
 pub struct ReferencePlan<'t> {
-    /// The engine.
+    /// Engine that makes the reference.
     pub engine: ReferenceEngine,
     /// The model in the format that the engine reads.
     pub variant: &'t ModelVariant,
     /// Input tokens.
     pub input: ReferenceInput,
-    /// Greedy passes after that.
+    /// Number of greedy decode passes after the prompt.
     pub decode: usize,
-    /// Type for the engine.
+    /// Type for the engine to compute in.
     pub dtype: Option<&'static str>,
-    /// The type of llama.cpp's cache.
+    /// KV cache type for llama.cpp.
     pub kv_cache: Option<&'static str>,
     /// Path of the dump.
     pub out: PathBuf,
@@ -51,7 +51,7 @@ impl<'t> ReferencePlan<'t> {
     /// Applies defaults and checks the request before anything slow starts.
     ///
     /// # Errors
-    /// If the engine does not go with the model or what is asked of it, or the model is damaged or is not here.
+    /// If the engine does not support the model or an option, or the model is damaged or not on this machine.
     pub fn of(target: &'t RequestedModel, wish: &ReferenceRequest) -> Result<Self> {
         if target.is_elsewhere() {
             let name = &target.typed;
@@ -66,7 +66,7 @@ impl<'t> ReferencePlan<'t> {
         check_family(engine, &loaded)?;
         let input = input(variant, wish, &loaded)?;
         let is_f32 = loaded.precision == DType::F32;
-        // An f32 cache beside f32 weights, so that nothing at all is rounded to f16; else llama.cpp's default.
+        // An f32 cache for f32 weights, so that nothing is rounded to f16; otherwise llama.cpp's default.
         let kv_cache = (engine == ReferenceEngine::LlamaCpp && is_f32).then_some("f32");
         let out = match &wish.out {
             Some(out) => checked_out(engine, out)?,
@@ -79,10 +79,11 @@ impl<'t> ReferencePlan<'t> {
         Ok(Self { engine, variant, input, decode: wish.decode, dtype, kv_cache, out })
     }
 
-    /// The directory or file for the engine to read. A model that ships is written out first, alone.
+    /// Returns the folder or file for the engine to read. A shipped model is first written to its own
+    /// folder.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the files cannot be written.
     pub fn files(&self, target: &RequestedModel, workplace: &ReferenceFolder) -> Result<PathBuf> {
         let weights = &self.variant.files.weights()[0].path;
         let folder = match target.shipped_model() {
@@ -169,7 +170,7 @@ fn check_family(engine: ReferenceEngine, loaded: &LoadedModel) -> Result<()> {
 
 fn input(variant: &ModelVariant, wish: &ReferenceRequest, loaded: &LoadedModel) -> Result<ReferenceInput> {
     let sizes = loaded.model.dimensions();
-    // A tokenizer that is not read here may still be the engine's.
+    // The engine may support a tokenizer that xcheck does not.
     let tokenizer = variant.files.tokenizer();
     let chosen = match (&wish.input, &tokenizer) {
         (Some(ReferenceInput::Prompt(_)), Ok(None)) => return Err(no_tokenizer(&variant.name)),
@@ -201,7 +202,7 @@ fn input(variant: &ModelVariant, wish: &ReferenceRequest, loaded: &LoadedModel) 
     Ok(chosen)
 }
 
-/// Ids from all over the vocabulary, the same ones every time.
+/// Returns ids spread evenly over the vocabulary, the same in every run.
 fn spread(vocab_size: u32) -> Vec<u32> {
     (0..TOKENS).map(|index| (1 + index * 7919) % vocab_size.max(1)).collect()
 }
@@ -221,7 +222,7 @@ fn checked_out(engine: ReferenceEngine, out: &Path) -> Result<PathBuf> {
 fn file_name(target: &RequestedModel, engine: ReferenceEngine, dtype: &str) -> String {
     let engine = engine.name();
     match target.shipped_model() {
-        // Those that ship are called by engine and type.
+        // Shipped dumps are named by engine and type.
         Some(_) => format!("own-{engine}-{dtype}.safetensors"),
         None if target.is_one_of_several() => format!("{}-{engine}.safetensors", target.name),
         None => format!("{engine}-{dtype}.safetensors"),

@@ -1,4 +1,4 @@
-//! The dumps that a model is compared with: those that are asked for, or that are found for it.
+//! Reference dumps of a model: the requested ones, or those found for it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,11 +23,11 @@ const OF_CHUNKS: &str = "a file of llama-perplexity: 16-bit log-probabilities of
                          --kv-cache";
 
 impl RequestedModel {
-    /// Returns the requested references, else every one found for this model, and notes on those of other
+    /// Returns the requested references, or all references found for this model, and notes on dumps of other
     /// files.
     ///
     /// # Errors
-    /// If one cannot be read.
+    /// If a reference cannot be read.
     pub fn references(
         &self,
         asked: &[String],
@@ -66,11 +66,11 @@ impl RequestedModel {
         })
     }
 
-    /// A reference by the name that tables give it, or by path.
+    /// Opens a reference by its name in tables, or by its path.
     fn reference(&self, typed: &str, foreign: &MappedFileContext) -> Result<Vec<NamedDump>> {
         let found = self.found()?;
         let names: Vec<String> = found.iter().map(DumpLocation::name).collect();
-        // Whole names are those that commands without a model take.
+        // Commands without a model take full names such as `tiny-llama2/transformers-f32`.
         let own = typed.strip_prefix(&format!("{}/", self.name)).filter(|_| self.shipped_model().is_some());
         let named = |place: &DumpLocation| place.name() == own.unwrap_or(typed);
         if let Some(named) = found.into_iter().find(named) {
@@ -89,7 +89,7 @@ impl RequestedModel {
         )))
     }
 
-    /// Returns the places of all dumps that ship with the model or are in its folder for dumps.
+    /// Returns the locations of all dumps that ship with the model or are in its dump folder.
     fn found(&self) -> Result<Vec<DumpLocation>> {
         let mut found = Vec::new();
         if let Some(model) = self.shipped_model() {
@@ -123,7 +123,7 @@ enum DumpLocation {
 }
 
 impl DumpLocation {
-    /// The name in tables.
+    /// Returns the name in tables.
     fn name(&self) -> String {
         match self {
             DumpLocation::Shipped(_, name, _) => name.clone(),
@@ -132,7 +132,7 @@ impl DumpLocation {
         }
     }
 
-    /// A dump for each sequence that it holds.
+    /// Opens the dump; returns one dump per sequence.
     fn open(self) -> Result<Vec<NamedDump>> {
         let name = self.name();
         match self {
@@ -180,7 +180,7 @@ struct DumpNames {
     files: DumpFiles,
 }
 
-/// One of several sequences goes by its name or number behind a `#`.
+/// Names the dumps of a file. If there are several sequences, each gets its name or number after a `#`.
 fn named_dumps(dumps: Vec<Dump>, known: &DumpNames) -> Vec<NamedDump> {
     let is_one = dumps.len() == 1;
     let one = |dump: Dump| {
@@ -193,7 +193,7 @@ fn named_dumps(dumps: Vec<Dump>, known: &DumpNames) -> Vec<NamedDump> {
     dumps.into_iter().map(one).collect()
 }
 
-/// The one that is asked for; all if none is.
+/// Returns the requested sequence, or all sequences if none is requested.
 fn only_asked_for(typed: &str, mut dumps: Vec<NamedDump>) -> Result<Vec<NamedDump>> {
     let asked = asked_for(typed, dumps.iter().map(|named| &named.dump))?;
     Ok(match asked {
@@ -209,10 +209,10 @@ fn may_be_a_dump(path: &Path) -> bool {
 }
 
 /// Opens dumps by path, or by the name of a shipped one: `tiny-llama2/transformers-f32`, or its last part if
-/// unique. Returns one per sequence, unless one is named after `#`.
+/// unique. Returns one dump per sequence, unless one is named after `#`.
 ///
 /// # Errors
-/// If there is none, or it cannot be read.
+/// If the dump does not exist or cannot be read.
 pub fn dumps_named(typed: &str, foreign: &MappedFileContext) -> Result<Vec<NamedDump>> {
     only_asked_for(typed, all_named(parts_of(typed).0, foreign)?)
 }

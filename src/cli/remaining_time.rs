@@ -9,7 +9,7 @@ pub(super) fn part_done(passes: &[usize], pass: usize, layer: usize, layers: usi
     Some((tokens(&passes[..pass]) + here) / tokens(passes)).filter(|done| done.is_finite())
 }
 
-/// At the speed so far; `None` before there is one.
+/// Estimates the remaining time from the speed so far; `None` at the start.
 pub(super) fn time_left(elapsed: Duration, done: f64) -> Option<Duration> {
     const ENOUGH: f64 = 0.02;
     (done >= ENOUGH).then(|| elapsed.mul_f64((1.0 - done).max(0.0) / done))
@@ -21,7 +21,7 @@ mod tests {
 
     #[test]
     fn what_is_left_follows_from_tokens_and_layers() {
-        // Six tokens of eight are read, and half the layers of the seventh.
+        // Six of eight tokens are done, and half the layers of the seventh.
         let done = part_done(&[6, 1, 1], 1, 2, 4).expect("it is known");
         assert_eq!(done, 6.5 / 8.0);
         assert_eq!(time_left(Duration::from_secs(65), done), Some(Duration::from_secs(15)));

@@ -26,21 +26,21 @@ pub fn remote(url: &Url) -> Result<RemoteFolder> {
     RemoteFolder::new(url, &remote::RemoteAccess { kept: hub.kept, token })
 }
 
-/// The one file of a dump.
+/// Opens the single file of a dump behind a URL.
 ///
 /// # Errors
-/// If it cannot be had, or is many files.
+/// If the file cannot be read, or the dump is a folder of files.
 pub fn dump_behind(url: &Url) -> Result<FileBytes> {
     let place = remote(url)?;
     refuse_loose_arrays(&place, url)?;
     place.open()
 }
 
-/// Refuses a dump in a folder behind a URL: each array would need its own request, and nothing shows that the
+/// Rejects a dump folder behind a URL: each array would need its own request, and nothing shows that the
 /// files belong together.
 ///
 /// # Errors
-/// If that is what a URL leads to.
+/// If the URL leads to a dump folder.
 pub fn refuse_loose_arrays(place: &RemoteFolder, url: &Url) -> Result<()> {
     let path = Path::new(url.shown());
     let is_loose =

@@ -24,9 +24,9 @@ const DUMPS: &str = "dumps";
 
 /// A model in one of its formats.
 pub struct ModelVariant {
-    /// A name of its own.
+    /// Unique name of the variant.
     pub name: String,
-    /// Its files.
+    /// Files of the model.
     pub files: ModelFiles,
     /// SHA-256 of the weights, on demand; `None` for remote files.
     fingerprint: Option<Fingerprint>,
@@ -38,10 +38,10 @@ pub struct RequestedModel {
     pub typed: String,
     /// Name: the last part of a path.
     pub name: String,
-    /// Its formats, the original first.
+    /// Formats of the model, the original first.
     pub variants: Vec<ModelVariant>,
     home: ModelLocation,
-    /// Tokenizer, once requested.
+    /// Tokenizer, loaded on first use.
     tokenizer: OnceCell<Arc<dyn Tokenizer>>,
 }
 
@@ -54,11 +54,11 @@ enum ModelLocation {
 }
 
 impl RequestedModel {
-    /// Finds a model by path, by shipped name, by the name of one of its formats, or by a name of the hub: in
-    /// the cache, and on the hub what the cache lacks if that may be downloaded.
+    /// Finds a model by path, by shipped name, by the name of a shipped format, or by hub name. A hub model
+    /// is read from the cache; missing files are downloaded if that is allowed.
     ///
     /// # Errors
-    /// If there is none, or its files cannot be opened.
+    /// If the model does not exist, or its files cannot be opened.
     pub fn find(name: &str, may_download: bool) -> Result<Self> {
         if let Some(url) = Url::of(name)? {
             return Self::elsewhere(&url);
@@ -67,7 +67,7 @@ impl RequestedModel {
         match (Self::shipped(name).transpose(), path.exists()) {
             (None, true) => Self::at(path),
             (Some(shipped), false) => shipped,
-            // A folder of that name that holds no model is no reason to doubt what was meant.
+            // A folder with a shipped model's name is ignored if it contains no model.
             (Some(shipped), true) => match Self::at(path) {
                 Ok(own) => {
                     tell!("note: using the local {name}, not the shipped model of that name");
@@ -79,10 +79,10 @@ impl RequestedModel {
         }
     }
 
-    /// The first tokenizer among the model's files, if there is one.
+    /// Returns the first tokenizer among the model's files, if there is one.
     ///
     /// # Errors
-    /// If it cannot be used.
+    /// If the tokenizer is invalid.
     pub fn tokenizer(&self) -> Result<Option<Arc<dyn Tokenizer>>> {
         if let Some(known) = self.tokenizer.get() {
             return Ok(Some(known.clone()));
@@ -133,7 +133,7 @@ impl RequestedModel {
     }
 
     fn at(path: &Path) -> Result<Self> {
-        // A directory's name may hold a dot (Qwen3-1.7B) that begins no extension.
+        // A dot in a folder name, such as Qwen3-1.7B, does not start an extension.
         let last = if path.is_dir() { path.file_name() } else { path.file_stem() };
         let plain = last.unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         let variants =
@@ -148,8 +148,8 @@ impl RequestedModel {
         })
     }
 
-    /// Returns the format from which a dump was made, if stated; else one with its weight type, else the
-    /// original. With a single format, nothing is hashed.
+    /// Returns the format from which a dump was made, if the dump states it. Otherwise returns a format with
+    /// the dump's weight type, or the original format. With a single format, nothing is hashed.
     ///
     /// # Errors
     /// If the weights cannot be hashed.
@@ -201,12 +201,12 @@ impl RequestedModel {
             ModelLocation::Shipped(model) => Path::new(DUMPS).join(model.name),
             ModelLocation::Path(path) if path.is_dir() => path.join(DUMPS),
             ModelLocation::Path(path) => path.with_file_name(DUMPS),
-            // The cache is shared with other programs: nothing of ours belongs there.
+            // The hub's cache is shared with other programs, so nothing is written there.
             ModelLocation::Hub(name) | ModelLocation::Elsewhere(name) => Path::new(DUMPS).join(name),
         }
     }
 
-    /// The model that ships by that name, if it is one.
+    /// Returns the shipped model with this name, if it exists.
     pub fn shipped_model(&self) -> Option<&'static ShippedModel> {
         match self.home {
             ModelLocation::Shipped(model) => Some(model),
@@ -245,7 +245,7 @@ impl ModelVariant {
         Ok(Self { name, fingerprint: Some(Fingerprint::of_files(&files, kept)?), files })
     }
 
-    /// Large weights are not hashed a second time.
+    /// Makes a model from verified hub files, whose known hashes are reused.
     fn of_the_hub(name: &str, located: &VerifiedModel, kept: DiskCache) -> Result<Self> {
         let files = ModelFiles::open(&located.path)?;
         let known = match files.weights() {
@@ -275,7 +275,7 @@ impl ModelVariant {
         self.fingerprint.as_ref().map(Fingerprint::sha256).transpose()
     }
 
-    /// By what weights that are elsewhere are known, file by file; nothing for those that are here.
+    /// Returns the versions of remote weight files, such as `ETag`s; empty for local files.
     pub fn pins(&self) -> Vec<&str> {
         self.files.weights().iter().filter_map(|file| file.data.pin()).collect()
     }
@@ -283,7 +283,7 @@ impl ModelVariant {
     /// Returns a note on remote weights.
     ///
     /// # Errors
-    /// If an index cannot be read any more.
+    /// If an index file can no longer be read.
     pub fn elsewhere(&self) -> Result<Option<String>> {
         let weights = self.files.weights();
         let pins = self.pins();
@@ -304,7 +304,7 @@ impl ModelVariant {
     }
 }
 
-/// A model of the hub, downloaded where that is allowed and needed.
+/// Returns a hub model; missing files are downloaded if that is allowed.
 fn on_this_machine(settings: &HubSettings, model: &HubModel, may_download: bool) -> Result<VerifiedModel> {
     match hub::locate(settings, model) {
         Err(Error::Hub(HubError::NotCached { .. } | HubError::Damaged { .. })) if may_download => {
@@ -314,7 +314,7 @@ fn on_this_machine(settings: &HubSettings, model: &HubModel, may_download: bool)
     }
 }
 
-/// The record of a model for a report.
+/// Returns the record of a model for a report.
 ///
 /// # Errors
 /// If its weights cannot be hashed.

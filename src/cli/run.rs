@@ -1,4 +1,4 @@
-//! `xcheck run`: a model against its references.
+//! `xcheck run`: compares a model with its references.
 
 use std::time::SystemTime;
 
@@ -64,8 +64,8 @@ pub fn run(args: &RunArgs) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// Judges each model. Beside the report come the lines to print after it: dumps that were left out and, if a model has no
-/// reference, how to make one.
+/// Judges each model. Also returns lines to print after the report: dumps that were not compared and, for a
+/// model without a reference, how to make one.
 fn compare(args: &RunArgs, output: &ReportOutput) -> Result<(Report, Vec<String>)> {
     let options = &args.options;
     if let Some(typed) = options.stream.of(&args.reference)? {
@@ -120,7 +120,7 @@ impl RunArgs {
         };
         self.prompt.check_all(target, &references)?;
         let mut models = LoadedModels::new(&options.model);
-        // A damaged model is an error, whatever it would be compared with.
+        // A damaged model is an error, even without a reference.
         let is_needed = references.is_empty() || self.runs_known_cases();
         let loaded = is_needed.then(|| models.load(&target.variants[0])).transpose()?;
         let known = loaded.filter(|_| self.runs_known_cases()).map(|loaded| &*loaded.model);
@@ -163,7 +163,7 @@ impl RunArgs {
         self.making.make(target, &wish, self.options.output.verbose).map(drop)
     }
 
-    /// Along a reference that comes through a pipe.
+    /// Judges a reference that arrives through a pipe.
     fn streamed(&self, typed: &str, output: &ReportOutput) -> Result<Report> {
         let options = &self.options;
         if self.cases.are_named() || self.prompt.is_given() || !options.map.maps.is_empty() {
@@ -201,7 +201,7 @@ impl RunArgs {
         variant.begin_hash();
         let loaded = models.load(variant)?;
         let numerics = self.options.numerics.of(&*loaded.model, None)?;
-        // A case is of tokens alone: what else was asked for is asked of the references.
+        // A known case only has tokens, so a selection of taps only applies to the references.
         let selection = Selection { explicit: false, ..judging.selection.clone() };
         let suppositions = self.options.suppositions();
         let rules = Rules {
@@ -237,7 +237,7 @@ impl RunArgs {
         })
     }
 
-    /// Returns true if cases that are known of the model are run: where nothing else was asked for.
+    /// Returns true if the model's known cases are run. That is the case if nothing else was requested.
     fn runs_known_cases(&self) -> bool {
         let nothing_asked =
             self.reference.is_empty() && self.prompt.prompt.is_none() && self.prompt.tokens.is_none();

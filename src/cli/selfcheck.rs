@@ -1,4 +1,4 @@
-//! `xcheck selfcheck`: what the engine must find of itself.
+//! `xcheck selfcheck`: checks the engine without a reference.
 
 use clap::Args;
 use comfy_table::{Table, presets};
@@ -35,7 +35,8 @@ struct SelfcheckRow {
     checked: CheckResult,
 }
 
-/// Checks each format of a model, in f32 and in what its makers compute with, and its formats against each other.
+/// Checks each format of a model, in f32 and in the numerics of the format's engines, and compares the
+/// formats.
 pub fn run(args: &SelfcheckArgs) -> Result<Verdict> {
     let target = args.target.find()?;
     let mut rows = Vec::new();
@@ -66,7 +67,7 @@ impl SelfcheckArgs {
     }
 }
 
-/// `f32`, then those of the programs that such files are made for.
+/// Returns `f32`, then the numerics of the engines that use this file format.
 fn usual(format: &str) -> Vec<Box<dyn Numerics>> {
     match format {
         "gguf" => vec![Box::new(F32), Box::new(LlamaCpp::default()), Box::new(BitnetCpp::default())],
@@ -87,7 +88,7 @@ fn check(variant: &ModelVariant, model: &LoadedModel, numerics: &dyn Numerics) -
     Ok(checked.into_iter().map(row).collect())
 }
 
-/// The first format against every other of another kind whose weights are of the same type.
+/// Compares the first format with every other kind of format that has the same weight type.
 fn across_formats(
     target: &RequestedModel,
     loaded: &[(&ModelVariant, LoadedModel)],

@@ -1,4 +1,4 @@
-//! `xcheck selftest`: does what judges others find what it should?
+//! `xcheck selftest`: tests the judge with injected faults and correct dumps.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ use crate::selftest::{
 };
 use crate::selftest::{kinds, other_kernels, plants_of, sensitivities};
 
-/// The shipped model in which other kernels and faults of every size are tried.
+/// The shipped model for tests with other kernels and with faults of every size.
 const DETAILED: &str = "tiny-llama3-f32";
 
 /// Arguments of `xcheck selftest`.
@@ -59,7 +59,7 @@ pub struct SelftestArgs {
     pub(super) threads: ThreadOptions,
 }
 
-/// Plants, judges, counts.
+/// Injects the faults, judges the dumps, and counts the results.
 pub fn run(args: &SelftestArgs) -> Result<Verdict> {
     let promise = args.promise()?;
     let beds = args.beds()?;
@@ -68,7 +68,7 @@ pub fn run(args: &SelftestArgs) -> Result<Verdict> {
     let broken = promise.broken_by(&table);
     let sensitive = if args.quick { Vec::new() } else { args.sensitivities(&beds)? };
     let verdict = match verdict(&table, &broken, &sensitive) {
-        // Of what ships, the largest faults that pass are always measured.
+        // For the shipped models, the largest missed faults must have been measured.
         Verdict::Pass if sensitive.is_empty() && args.is_of_all_that_ships() => Verdict::Inconclusive,
         verdict => verdict,
     };
@@ -87,7 +87,7 @@ impl SelftestArgs {
         ARITHMETICS.into_iter().filter(is_wanted)
     }
 
-    /// The models, in the arithmetics that can compute with them.
+    /// Returns the test models: each model with each arithmetic that can compute its weights.
     fn beds(&self) -> Result<Vec<TestModel>> {
         let names = self.model.as_deref().map_or(MODELS.to_vec(), |typed| vec![typed]);
         let loaded = |typed: &str| {
@@ -96,7 +96,7 @@ impl SelftestArgs {
             Ok((target.name, model))
         };
         let models = names.into_iter().map(loaded).collect::<Result<Vec<_>>>()?;
-        // Other kernels are tried in f16, too.
+        // The detailed model is also tested with f16 kernels.
         let in_f16 = |name: &str| self.is_of_all_that_ships() && name == DETAILED;
         let beds = models.iter().flat_map(|(name, model)| {
             let f16 = in_f16(name).then_some("f16");
@@ -132,7 +132,7 @@ impl SelftestArgs {
         Ok(jobs)
     }
 
-    /// The largest faults that pass, of the model that is asked for, or one that ships.
+    /// Measures the largest missed faults, for the requested model or one shipped model.
     fn sensitivities(&self, beds: &[TestModel]) -> Result<Vec<Sensitivity>> {
         let is_wanted = |bed: &&TestModel| ["f32", "bf16"].contains(&bed.arithmetic);
         let mut found = Vec::new();
@@ -165,7 +165,7 @@ impl SelftestArgs {
     }
 }
 
-/// One of each kind, of another model and another value in each arithmetic.
+/// Selects one fault of each kind. Each arithmetic uses another model and another value.
 fn sample(plants: Vec<(&TestModel, InjectedFault)>, turn: usize) -> Vec<(&TestModel, InjectedFault)> {
     let of = |kind| {
         let of_kind: Vec<_> = plants.iter().filter(|(_, plant)| plant.change.entry.kind == kind).collect();
@@ -180,8 +180,8 @@ fn can_compute(bed: &TestModel) -> bool {
     matrices.iter().all(|(_, matrix)| types.iter().all(|types| types.contains(&matrix.dtype)))
 }
 
-/// Side by side, each alone on its thread: most of what a small model does has too little for several, and the main thread,
-/// which is one of those that others wait for, waits here.
+/// Judges all dumps in parallel, each in a pool of one thread, since small models have too little work for
+/// several threads per dump. The main thread waits here instead of in a pool.
 fn judged(jobs: &[SelfTestJob]) -> Result<Vec<Judged>> {
     let (next, steps) = (AtomicUsize::new(0), Mutex::new(StepProgress::new("change", jobs.len())));
     let work = || {
@@ -208,7 +208,8 @@ fn judged(jobs: &[SelfTestJob]) -> Result<Vec<Judged>> {
     Ok(parts.into_iter().flatten().collect())
 }
 
-/// A wrong name is never right; nor is it to find less than was promised, more that is right and fails, or nothing at all.
+/// Returns fail if a wrong cause is named, a figure became worse, or a missed fault is harmful. Returns
+/// inconclusive if no fault was detected.
 fn verdict(table: &SelfTestTable, broken: &[FigureRegression], sensitive: &[Sensitivity]) -> Verdict {
     let all = table.all();
     let is_harmful = !sensitive.iter().all(Sensitivity::is_harmless);

@@ -1,4 +1,4 @@
-//! `DUMP#1`: one of the sequences that a dump holds, by its name or number.
+//! Arguments of the form `DUMP#1`: one sequence of a dump, by its name or number.
 
 use std::path::Path;
 
@@ -13,11 +13,11 @@ pub fn parts_of(typed: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Returns the requested sequence; `None` for all. The part after # of a URL is ignored, unless there are
-/// several sequences.
+/// Returns the index of the requested sequence; `None` for all. The part after # of a URL is ignored if there
+/// is only one sequence.
 ///
 /// # Errors
-/// If there is no such sequence.
+/// If the sequence does not exist.
 pub fn asked_for<'d>(typed: &str, dumps: impl IntoIterator<Item = &'d Dump>) -> Result<Option<usize>> {
     let dumps: Vec<&Dump> = dumps.into_iter().collect();
     let is_of_an_address = typed.contains("://") && dumps.len() == 1;

@@ -1,4 +1,4 @@
-//! `xcheck serve`: the reference engine behind the OpenAI API.
+//! `xcheck serve`: serves the reference engine with the OpenAI API.
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::PathBuf;

@@ -82,7 +82,7 @@ fn seconds(text: &str) -> std::result::Result<Duration, String> {
     duration.ok_or_else(|| "expected a positive number of seconds".to_owned())
 }
 
-/// A protocol, on the command line.
+/// A server protocol on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ServerKind {
     /// llama-server of llama.cpp
@@ -113,10 +113,10 @@ impl ServerKind {
 }
 
 impl ServerOptions {
-    /// The client, which has asked nothing yet.
+    /// Makes the client without sending a request.
     ///
     /// # Errors
-    /// If the address is none, or nothing would be asked.
+    /// If the address is invalid, or no request is allowed.
     pub fn client(&self) -> Result<Client> {
         if self.requests == 0 || self.decode == 0 {
             return Err(Error::Usage("--requests and --decode: expected at least 1".into()));
@@ -135,7 +135,7 @@ impl ServerOptions {
     /// Identifies the server.
     ///
     /// # Errors
-    /// If it does not answer, or is none that is known.
+    /// If it does not answer, or its protocol is unknown.
     pub fn identify(&self, client: &Client) -> Result<ServerIdentity> {
         tell!("at most {} requests to {}", self.requests, client.base());
         let told = self.server.map(ServerKind::kind);
@@ -145,7 +145,7 @@ impl ServerOptions {
     /// Sends the requests to record.
     ///
     /// # Errors
-    /// If the server breaks, or goes on with nothing.
+    /// If the connection fails, or the server returns no continuation.
     pub fn ask<'c>(
         &self,
         client: &'c Client,
@@ -176,7 +176,8 @@ impl ServerOptions {
         Ok(ServerAnswers { server, prompt, tokens: self.decode, top, generated, read })
     }
 
-    /// The model's own ids where they can be sent, else what the server makes of the text.
+    /// Returns the prompt: the token ids of the model's tokenizer if the server accepts ids, otherwise text
+    /// that the server tokenizes.
     fn prompt(&self, server: &dyn ServerApi, own: Option<&dyn Tokenizer>) -> Result<ProbePrompt> {
         if let Some(ids) = &self.prompt.tokens {
             let text = own.map(|own| own.decode_lossy(ids)).transpose()?;
@@ -192,9 +193,9 @@ impl ServerOptions {
     }
 }
 
-/// The requests and answers.
+/// The requests to a server and its answers.
 pub struct ServerAnswers<'c> {
-    /// The server.
+    /// Server that answered.
     pub server: Box<dyn ServerApi + 'c>,
     /// Prompt that the server read.
     pub prompt: ProbePrompt,
@@ -204,12 +205,12 @@ pub struct ServerAnswers<'c> {
     pub top: usize,
     /// Generated tokens.
     pub generated: GreedyContinuation,
-    /// Log-probabilities of the prompt, or the reason why there are none.
+    /// Log-probabilities of the prompt tokens, or the reason why there are none.
     pub read: ServerAnswer<Vec<Option<TokenPosition>>>,
 }
 
 impl ServerAnswers<'_> {
-    /// The question.
+    /// Returns the request for the continuation.
     pub fn ask(&self) -> ContinuationRequest<'_> {
         ContinuationRequest {
             prompt: &self.prompt,
@@ -226,11 +227,12 @@ impl ServerAnswers<'_> {
         2.0 * decimals(told).unwrap_or(0.0)
     }
 
-    /// All of it, of ids.
+    /// Returns the recording with all answers.
     pub fn recording(&self) -> Recording {
         let text = self.prompt.text.clone().unwrap_or_default();
         let read = self.read.as_ref().ok().cloned().unwrap_or_default();
-        // What a conversation is made into is not shown, so that nothing is known of what stands before its answer.
+        // A server with a chat API does not show the prompt it makes from a conversation, so the tokens
+        // before the answer are unknown.
         let is_known = !self.server.reads_conversations();
         let generated = if is_known { self.generated.clone() } else { GreedyContinuation::default() };
         Recording::new(&text, self.prompt.ids.as_deref().unwrap_or_default(), read, generated)
@@ -247,7 +249,7 @@ fn whole(refusal: MissingAnswer) -> Error {
     }
 }
 
-/// The key for a server. One that is for OpenAI goes nowhere in the clear but to this machine.
+/// Returns the API key for a server. An OpenAI key is only sent over https, or to this machine.
 fn key(url: &str) -> Option<String> {
     let own = env::var("XCHECK_API_KEY").ok();
     let is_kept = url.starts_with("https://") || is_here(url);

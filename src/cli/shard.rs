@@ -1,4 +1,4 @@
-//! `--shard`: one of several parts of a comparison, each on its own machine.
+//! `--shard`: judges one of several parts of a comparison, each on its own machine.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -87,7 +87,7 @@ impl ComparisonContext<'_> {
                 &mut progress,
             )
         };
-        // Of no unit, it tells what the comparison is.
+        // Results without a unit only identify the comparison.
         let done = match self.output.finished().filter(|_| self.options.shard.resume) {
             Some(before) => self.taken_over(before, &compared(&run(0..0, Vec::new())?)?, &files)?,
             None => Vec::new(),
@@ -98,8 +98,8 @@ impl ComparisonContext<'_> {
         compared(&outcome)
     }
 
-    /// Returns what an earlier run has finished of the same comparison. Results of another are thrown away at once, so that no merge
-    /// takes them.
+    /// Returns the finished results of an earlier run of the same comparison. Results of another comparison
+    /// are deleted at once, so that they are never merged.
     fn taken_over(
         &self,
         before: Result<Report, String>,
@@ -124,8 +124,8 @@ impl ComparisonContext<'_> {
         Report { command: command(), results: vec![comparison], checkpoints, served: None }
     }
 
-    /// The only numerics that a dump may have been made with: where there are several, which explain it best shows in the
-    /// whole alone.
+    /// Returns the only possible numerics of a dump. If there are several, only the whole comparison shows
+    /// which ones explain the dump best, so that is an error.
     pub(super) fn settled(
         &self,
         named: &NamedDump,
@@ -165,7 +165,7 @@ impl ComparisonContext<'_> {
         }
     }
 
-    /// Returns notes besides those of units.
+    /// Returns the notes that do not belong to a unit.
     pub(super) fn remarks(
         &self,
         named: &NamedDump,
@@ -207,20 +207,20 @@ impl ComparisonContext<'_> {
         Ok(more.into_iter().map(|(what, value)| (what.to_owned(), value)).collect())
     }
 
-    /// SHA-256 of the small files that the weights are read by.
+    /// Returns the SHA-256 of the configuration files needed to load the weights.
     fn configuration(&self, variant: &ModelVariant) -> Result<String> {
         let kernels = self.options.model.kernel_config().map(sha256_of).transpose()?;
         let settings = variant.files.sha256_of_settings();
         Ok([settings].into_iter().chain(kernels).collect::<Vec<_>>().join(" "))
     }
 
-    /// SHA-256 of the user's table.
+    /// Returns the SHA-256 of the user's tolerance table.
     fn tolerances_told(&self) -> Result<String> {
         self.options.select.tolerance_file().map_or(Ok("shipped".to_owned()), sha256_of)
     }
 }
 
-/// The maps that were named, each map file by its SHA-256.
+/// Returns the requested maps; a map file is identified by its SHA-256.
 fn maps_told(maps: &[String]) -> Result<String> {
     let told = maps.iter().map(|name| match Path::new(name) {
         file if file.is_file() => sha256_of(file),
@@ -233,7 +233,7 @@ fn sha256_of(file: &Path) -> Result<String> {
     Ok(hex::encode(Sha256::digest(input::bytes(file)?)))
 }
 
-/// SHA-256 of this program: a build from source has the version of the last release.
+/// Returns the SHA-256 of this program, since a build from source has the version of the last release.
 fn build(kept: &DiskCache) -> Result<String> {
     let program = env::current_exe().map_err(Error::io("find", Path::new("xcheck")))?;
     let content = PinnedContent::at(&program)?;

@@ -42,7 +42,7 @@ impl ShardOptions {
     /// Returns the requested shard, if any.
     ///
     /// # Errors
-    /// If no scheduler tells it.
+    /// If `auto` is given and no scheduler's variables are set.
     pub fn choice(&self) -> Result<Option<Shard>> {
         Ok(match self.shard {
             None => None,
@@ -51,10 +51,10 @@ impl ShardOptions {
         })
     }
 
-    /// A plan is of one dump.
+    /// Checks that a shard is requested of exactly one dump.
     ///
     /// # Errors
-    /// If a part is asked for, of none or several.
+    /// If a shard is requested, and there is no dump or there are several.
     pub fn check_one(&self, dumps: usize, cases: usize, option: &str) -> Result<()> {
         match (self.is_given(), dumps, cases) {
             (false, ..) | (true, 1, 0) => Ok(()),

@@ -1,4 +1,5 @@
-//! A dump that comes through a pipe: judged message by message, each forgotten before the next is read.
+//! Dumps that arrive through a pipe. Messages are judged one by one, and each is deleted before the next is
+//! read.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, stdin};
@@ -82,7 +83,8 @@ impl NamedStream {
 }
 
 impl ComparisonContext<'_> {
-    /// Judges a stream until it ends. If it breaks off, or what comes cannot be judged, the report is of what came before.
+    /// Judges a stream until it ends. If it breaks off, or a message cannot be judged, the report covers the
+    /// messages before.
     pub(super) fn stream(&self, typed: &str, role: Role, models: &mut LoadedModels) -> Result<Comparison> {
         let started = SystemTime::now();
         let (options, named) = (&self.options.stream, NamedStream::of(typed));
@@ -111,7 +113,7 @@ impl ComparisonContext<'_> {
         let remarks = self.remarks(&whole, variant, &outcome, is_stated, &*numerics)?;
         outcome.notes.extend(remarks);
         let comparison = self.comparison(&whole, (variant, loaded), outcome, started, None)?;
-        // Nothing is left of it that could be looked at.
+        // The messages are deleted, so `xcheck inspect` cannot show them.
         Ok(Comparison { reference: None, ..comparison })
     }
 
@@ -133,7 +135,7 @@ impl ComparisonContext<'_> {
                 Err(error) if streamed.is_empty() => return Err(told(number, error)),
                 Err(error) => return Ok((streamed, Some(told(number, error).to_string()))),
             }
-            // Let go before the next one comes.
+            // Freed before the next message is read.
             drop((dump, source));
             let next = messages
                 .take()
@@ -146,7 +148,8 @@ impl ComparisonContext<'_> {
         }
     }
 
-    /// Refuses a shorter cache type without a statement, which may first appear in a later message.
+    /// Rejects a KV cache type smaller than the computed type that is not stated, which may first appear in a
+    /// later message.
     fn check_cache(&self, dump: &Dump) -> Result<()> {
         if cache_of_rows(dump).is_none() || self.options.numerics.names_cache() {
             return Ok(());
@@ -159,10 +162,11 @@ impl ComparisonContext<'_> {
     }
 }
 
-/// Default size limit of a message: more than a layer of 405 billion parameters and 4096 tokens.
+/// Default size limit of a message in bytes: more than a layer of a model with 405 billion parameters, for
+/// 4096 tokens.
 const LARGEST: u64 = 32_000_000_000;
 
-/// Writes a message to the folder where those are kept that one may want to look at.
+/// Writes a message to the folder of `--keep-failing`, if it failed or is inconclusive.
 fn keep(folder: Option<&Path>, judged: &MessageResult, source: &FileBytes) -> Result<()> {
     let Some(folder) = folder.filter(|_| judged.is_suspect) else { return Ok(()) };
     let name = judged.of.replace(", ", "_").replace(' ', "-");

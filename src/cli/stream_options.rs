@@ -33,10 +33,10 @@ fn size(text: &str) -> std::result::Result<u64, String> {
 }
 
 impl DumpStreamOptions {
-    /// The stream among dumps that are asked for, if there is one: then it is the only one.
+    /// Returns the stream among the requested dumps, if there is one. A stream must be the only dump.
     ///
     /// # Errors
-    /// If there are others, or if there is none and something is asked of it.
+    /// If there are other dumps, or if stream options are given without a stream.
     pub fn of<'d>(&self, dumps: &'d [String]) -> Result<Option<&'d str>> {
         let is_asked = self.keep_failing.is_some() || self.largest_message.is_some();
         match dumps {
@@ -55,7 +55,7 @@ impl DumpStreamOptions {
     /// Returns the errors to measure in a stream.
     ///
     /// # Errors
-    /// If total ones are asked for, or a part of it.
+    /// If accumulated errors or a shard are requested.
     pub fn mode(&self, mode: Mode, shard: &ShardOptions) -> Result<Mode> {
         match mode {
             _ if shard.is_given() => Err(Error::Usage(

@@ -1,4 +1,4 @@
-//! Runs with supposed changes: `--suppose`.
+//! `--suppose`: runs of the model with supposed changes.
 
 use crate::change::{ChangeTap, ModelOperations, Supposition};
 use crate::engine::{self, RunInput, Transcript};

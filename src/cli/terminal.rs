@@ -1,7 +1,8 @@
-//! Text output: standard output and standard error only.
+//! Text output on standard output and standard error; no other module prints.
 //!
-//! What a file has named may command a terminal: what leaves here holds no control characters but line ends, and the styles of
-//! reports. An output that cannot be written is remembered, and ends the program with an error when its work is done.
+//! Text from a file could contain terminal commands. So control characters are removed from all output,
+//! except line ends and the styles of reports. If an output cannot be written, the program finishes its work
+//! and then ends with an error.
 
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
@@ -13,7 +14,7 @@ use crate::format::{commands, write_out};
 /// First error of standard output.
 static FAILED: OnceLock<ErrorKind> = OnceLock::new();
 
-/// Prints a line.
+/// Prints a line on standard output.
 macro_rules! say {
     ($($text:tt)*) => { _ = $crate::cli::terminal::out(&format!("{}\n", format_args!($($text)*))) };
 }
@@ -30,15 +31,15 @@ pub(super) fn out(text: &str) -> bool {
     write(&harmless(text, |_| None))
 }
 
-/// Prints the text of a report, with its styles.
+/// Prints the text of a report, including its styles.
 pub(super) fn painted(text: &str) {
     _ = write(&harmless(text, style));
 }
 
-/// Prints a document of JSON, which has its own way to write characters out.
+/// Prints a JSON document, with control characters escaped as `\uXXXX`.
 pub(super) fn document(json: &str) {
     let plain = |text: &mut String, c: char| match commands(c) && c != '\n' {
-        true => *text += &format!("\\u{:04x}", u32::from(c)), // none of them is beyond
+        true => *text += &format!("\\u{:04x}", u32::from(c)), // control characters need at most four digits
         false => text.push(c),
     };
     let text = json.trim_end().chars().fold(String::new(), |mut text, c| {
@@ -89,8 +90,7 @@ fn beginning(line: &str) -> String {
     }
 }
 
-/// Returns the text with control characters written out, except line ends, tabs, and sequences that `kept`
-/// accepts.
+/// Escapes control characters in a text, except line ends, tabs, and sequences that `kept` accepts.
 fn harmless(text: &str, kept: impl Fn(&str) -> Option<&str>) -> String {
     let mut harmless = String::with_capacity(text.len());
     let mut rest = text;
@@ -112,7 +112,8 @@ fn harmless(text: &str, kept: impl Fn(&str) -> Option<&str>) -> String {
     harmless + rest
 }
 
-/// A style at the start of a text: `ESC [ 1 ; 31 m`. Names in reports hold none: see `report::text::clean`.
+/// Returns the style sequence at the start of a text, such as `ESC [ 1 ; 31 m`. Names in reports cannot
+/// contain one: see `report::text::clean`.
 fn style(text: &str) -> Option<&str> {
     let parameters = text.strip_prefix("\x1b[")?;
     let end = parameters.find(|c: char| !c.is_ascii_digit() && c != ';')?;

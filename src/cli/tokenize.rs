@@ -1,4 +1,4 @@
-//! `xcheck tokenize`: the ids of a text, and the first difference between two tokenizers.
+//! `xcheck tokenize`: shows the ids of a text, or the first difference between two tokenizers.
 
 use std::io::Read;
 use std::path::Path;
@@ -67,7 +67,7 @@ enum TokenizeFormat {
     Json,
 }
 
-/// A text as the token ids of one tokenizer.
+/// A text with its token ids by one tokenizer.
 struct TokenizedText {
     name: String,
     tokenizer: Arc<dyn Tokenizer>,
@@ -88,7 +88,7 @@ pub fn run(args: &TokenizeArgs) -> Result<Verdict> {
     Ok(Verdict::Pass)
 }
 
-/// The text itself, or standard input.
+/// Returns the text, read from standard input if it is "-".
 fn read(text: &str) -> Result<String> {
     if text != "-" {
         return Ok(text.to_owned());
@@ -115,7 +115,7 @@ impl TokenizedText {
         Ok(Self { name: name.to_owned(), ids: tokenizer.encode_with(text, special)?, tokenizer })
     }
 
-    /// A row per id: its position, the id, the piece as the vocabulary writes it, and the text that it completes.
+    /// Prints a row per id: position, id, piece as in the vocabulary, and decoded text.
     fn show(&self) -> Result<()> {
         let mut stream = TextStream::new(&*self.tokenizer);
         let mut table = Table::new();
@@ -130,14 +130,14 @@ impl TokenizedText {
         Ok(())
     }
 
-    /// The piece at a position, with control characters written out.
+    /// Returns the piece at a position, with control characters escaped.
     fn piece(&self, position: usize) -> String {
         let piece = self.ids.get(position).and_then(|&id| self.tokenizer.piece(id)).unwrap_or_default();
         let shown = |c: char| if c.is_control() { c.escape_debug().to_string() } else { c.to_string() };
         piece.chars().map(shown).collect()
     }
 
-    /// The id at a position, if there is one.
+    /// Returns the id at a position as text; empty after the end.
     fn id(&self, position: usize) -> String {
         self.ids.get(position).map_or_else(|| "end".to_owned(), u32::to_string)
     }
@@ -152,7 +152,7 @@ fn list(ids: &[u32]) -> String {
     ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// The tokenizer behind a path or the name of a model. Weights are not read.
+/// Finds the tokenizer at a path or of a named model. Weights are not read.
 fn find(name: &str, may_download: bool) -> Result<Arc<dyn Tokenizer>> {
     let path = Path::new(name);
     if !path.exists() || shipped_models::model(name).is_some() || shipped_models::source(name)?.is_some() {
@@ -182,7 +182,7 @@ fn show_difference(this: &TokenizedText, other: &TokenizedText, format: Tokenize
     Ok(if parts { Verdict::Fail } else { Verdict::Pass })
 }
 
-/// The tokens around the first that differ, side by side.
+/// Shows the tokens around the first difference, in two columns.
 fn show_parting(this: &TokenizedText, other: &TokenizedText, position: usize) -> Result<()> {
     let before = this.tokenizer.decode_lossy(&this.ids[..position])?;
     let longest = this.ids.len().max(other.ids.len());
@@ -199,7 +199,7 @@ fn show_parting(this: &TokenizedText, other: &TokenizedText, position: usize) ->
     say!("{}\n", table.trim_fmt());
     let counts = format!("{} tokens by {}, {} by {}", this.ids.len(), this.name, other.ids.len(), other.name);
     say!("FAIL  the token ids differ from position {position} on, after {:?}; {counts}", end_of(&before));
-    // Vocabularies number their pieces differently: that the ids differ need not mean that the text is cut otherwise.
+    // Vocabularies may number the same pieces differently, so pieces are compared before ids.
     match (0..longest).find(|&at| this.piece(at) != other.piece(at)) {
         Some(first) if first == position => {}
         Some(first) => say!("      the pieces differ from position {first} on"),

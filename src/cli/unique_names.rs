@@ -1,10 +1,10 @@
-//! Unique names.
+//! Unique names of dumps.
 
 use std::collections::HashSet;
 use std::path::Path;
 
-/// Returns unique names of dumps: the shortest part of the path or argument that no other dump has, else a
-/// number.
+/// Returns unique names of dumps: the shortest end of the path or argument that no other dump has, otherwise
+/// a number.
 pub(super) fn names(dumps: &[[&str; 2]]) -> Vec<String> {
     let is_shared = |at: usize| dumps.iter().filter(|other| other[0] == dumps[at][0]).count() > 1;
     let mut taken: HashSet<String> =
@@ -30,7 +30,8 @@ pub(super) fn names(dumps: &[[&str; 2]]) -> Vec<String> {
     names
 }
 
-/// The name with so many folders before it; with none, what tells its container.
+/// Returns the name with this many parent directories before it. If there are none, adds the container's
+/// name.
 fn longer([name, typed]: [&str; 2], folders: usize) -> String {
     let parts: Vec<_> = Path::new(typed).iter().map(|part| part.to_string_lossy()).collect();
     let Some((last, before)) = parts.split_last() else { return name.to_owned() };

@@ -7,18 +7,18 @@ use crate::dump::{Dump, Producer};
 use crate::exact::{Float, Profile};
 use crate::weight::DType;
 
-/// The properties of an engine that a dump's values show.
+/// A property of a dump's engine that the dump does not state and its values show.
 pub(super) struct UnstatedProperties {
-    /// The producer, with it.
+    /// Producer, with the property added.
     pub(super) producer: Producer,
     /// Rounding profile, if no type states it.
     pub(super) rounding: Option<Profile>,
-    /// Note for the report.
+    /// Note for the report on what the values show.
     pub(super) note: String,
 }
 
-/// The producer with the type of its cache: the dump does not say it, but stores the cache in a shorter type than
-/// the rest. Whether the engine or only the dump did so, the values tell.
+/// Returns the producer with its KV cache type, if the dump does not state it and stores the cache in a
+/// smaller type than the rest. The values show if the engine or only the dump rounded the cache.
 pub(super) fn cache_of_rows(dump: &Dump) -> Option<UnstatedProperties> {
     let of = |tap: &str| -> BTreeSet<&str> {
         let rows = dump.manifest.tensors.iter().filter(|row| row.tap == tap);
@@ -36,15 +36,17 @@ pub(super) fn cache_of_rows(dump: &Dump) -> Option<UnstatedProperties> {
     Some(UnstatedProperties { producer, rounding: None, note })
 }
 
-/// Number of arrays and of values per array that are examined, from the tokens on.
+/// Maximum number of arrays that are examined, in data-flow order, and of values per array.
 const ARRAYS: usize = 32;
 const VALUES: usize = 4096;
 
-/// Fewer values than these that are not zero do not tell their type: one in 65536 numbers of f32 is one of bf16.
+/// Minimum number of nonzero values that show a type. By chance, one in 65536 f32 numbers is also a bf16
+/// number.
 const TELLING: usize = 32;
 
-/// The producer with what it computes in: the dump does not say it, but most of its arrays hold numbers of one short type,
-/// whatever they are stored in. Where those of the residual stream do not, products alone are in that type.
+/// Returns the producer with its computed type, if the dump does not state it and most arrays have values of
+/// one smaller type. The stored type does not matter. If the residual stream has other values, only products
+/// are in that type.
 pub(super) fn dtype_of_values(dump: &Dump) -> Option<UnstatedProperties> {
     let mut producer = dump.manifest.producer.clone();
     let said = |key: &str| producer.setting(key).filter(|setting| *setting != "auto");
@@ -54,10 +56,10 @@ pub(super) fn dtype_of_values(dump: &Dump) -> Option<UnstatedProperties> {
         return None;
     }
     let mut sites: Vec<Site> = dump.sites().filter(|site| site.point.kind() == ValueKind::Real).collect();
-    // Embeddings are of their table's type, whatever is computed in.
+    // Embeddings have the type of their table, independent of the computed type.
     sites.retain(|site| site.point != Point::Embed);
     sites.sort_by_key(|site| site.flow_order());
-    // What says f32 says it of its weights: that it computes otherwise it shows only by what it stores.
+    // A stated f32 can be about the weights. Then only the stored types show another computed type.
     let type_of = |site: Site| match is_of_f32 {
         true => dump.row(site)?.rounded_to(),
         false => type_of_values(dump, site),
@@ -94,26 +96,27 @@ pub(super) fn dtype_of_values(dump: &Dump) -> Option<UnstatedProperties> {
     Some(UnstatedProperties { producer, rounding: None, note })
 }
 
-/// The producer as an engine that computes in the type of its values, if these contradict the short type that it states, in
-/// `settings.dtype` or in `producer.rounding`: no array that an engine of this type would round to it has values of the type.
+/// Returns the producer with the type of its values, if these contradict the smaller type stated in
+/// `settings.dtype` or `producer.rounding`. They do so if no array that such an engine rounds has values of
+/// that type.
 pub(super) fn contradiction_of_dtype(dump: &Dump) -> Option<UnstatedProperties> {
     let mut producer = dump.manifest.producer.clone();
     let fields = producer.rounding.as_ref();
     let profile = fields.and_then(|fields| Profile::default().stated(fields).ok()).unwrap_or_default();
     let by_profile =
         [DType::BF16, DType::F16].into_iter().find(|&dtype| Float::of(dtype) == Some(profile.results));
-    // llama.cpp and the like do not compute in the type of `settings.dtype`.
+    // llama.cpp and similar engines do not compute in the type of `settings.dtype`.
     let follows_dtype = producer.setting("numerics").is_none_or(|numerics| numerics == "transformers");
     let is_short_float = |dtype: &DType| follows_dtype && matches!(dtype, DType::BF16 | DType::F16);
     let by_dtype = producer.dtype().filter(is_short_float);
     let stated = by_profile.or(by_dtype)?;
-    // An engine that keeps its residual stream in f32 rounds products alone.
+    // An engine with an f32 residual stream only rounds products.
     let is_short = |point: Point| point.is_of_products() || !profile.wide_stream && is_of_results(point);
     let mut sites: Vec<Site> = dump.sites().filter(|site| is_short(site.point)).collect();
     sites.sort_by_key(|site| site.flow_order());
     let types: Vec<DType> =
         sites.iter().take(ARRAYS).filter_map(|&site| type_of_values(dump, site)).collect();
-    // Numbers of bf16 are numbers of f16, too, unless they are very small or large.
+    // Most bf16 numbers are also f16 numbers, except very small and very large ones.
     let fits = |&dtype: &DType| dtype == stated || dtype == DType::BF16;
     if types.is_empty() || types.iter().any(fits) {
         return None;
@@ -132,7 +135,8 @@ pub(super) fn contradiction_of_dtype(dump: &Dump) -> Option<UnstatedProperties> 
     Some(UnstatedProperties { producer, rounding: by_profile.and(Profile::named(profile)), note })
 }
 
-/// Returns true for results that an engine of a short type rounds to it. Many compute norms, scores and probabilities in `f32`.
+/// Returns true for taps that an engine of a smaller type rounds to it. Many engines compute norms, scores
+/// and probabilities in `f32`.
 fn is_of_results(point: Point) -> bool {
     point.is_of_products() || is_of_stream(point) || matches!(point, Point::Logits | Point::LastLogits)
 }
@@ -142,11 +146,11 @@ fn is_of_stream(point: Point) -> bool {
     matches!(point, Point::AttnNorm | Point::AttnResidual | Point::FfnNorm | Point::BlockOut)
 }
 
-/// Returns the shortest type that fits all values of an array, or its first ones; `None` if there are too
-/// few. Errors are reported by the comparison.
+/// Returns the smallest type that represents all examined values of an array; `None` if there are too few.
+/// Errors are reported by the comparison.
 fn type_of_values(dump: &Dump, site: Site) -> Option<DType> {
     let told = dump.row(site)?.rounded_to()?;
-    // Many store bf16 as f16 or f32, since numpy has no bf16.
+    // Many engines store bf16 values as f16 or f32, since numpy has no bf16.
     if !matches!(told, DType::F16 | DType::F32 | DType::F64) {
         return Some(told);
     }
@@ -165,7 +169,7 @@ fn type_of_values(dump: &Dump, site: Site) -> Option<DType> {
     (telling >= TELLING).then(|| short.first().copied().unwrap_or(told))
 }
 
-/// True if a dump holds nothing of any layer.
+/// Returns true if a dump has no taps of any layer.
 pub(super) fn holds_results_alone(dump: &Dump) -> bool {
     dump.sites().all(|site| site.layer.is_none())
 }

@@ -1,4 +1,4 @@
-//! Activations of 8-bit integers that a dump does not state.
+//! 8-bit integer activations that a dump does not state.
 
 use crate::checkpoint::Point;
 use crate::cli::numerics::ACTIVATION_CODES;
@@ -7,7 +7,7 @@ use crate::dump::{Dump, Producer};
 use crate::exact::{IntegerProducts, RowScales};
 use crate::quant::{ActivationCodes, CodeGroup};
 
-/// Returns true if a dump has no product but logits and does not state its arithmetic.
+/// Returns true if a dump records no product except logits, and does not state its arithmetic.
 pub(super) fn says_nothing_of_products(dump: &Dump) -> bool {
     let producer = &dump.manifest.producer;
     let says = producer.stated_dtype().or(producer.setting("numerics")).is_some();
@@ -15,8 +15,9 @@ pub(super) fn says_nothing_of_products(dump: &Dump) -> bool {
     !says && producer.rounding.is_none() && holds_results_alone(dump) && !holds_product
 }
 
-/// Returns the ways in which common engines multiply activations of 8-bit integers, each with the head of the model and without:
-/// ONNX Runtime's MatMulNBits, OpenVINO's groups of 128, torchao's tokens, and ONNX Runtime's dynamic quantisation of a pass.
+/// Returns the integer products of common engines, each with and without the model's head: ONNX Runtime's
+/// MatMulNBits, OpenVINO's groups of 128, torchao's per-token scales, and ONNX Runtime's dynamic quantisation
+/// of a pass.
 pub(super) fn common_products(vocab_size: usize) -> Vec<IntegerProducts> {
     let groups = [
         (CodeGroup::Values(32), false),
@@ -42,7 +43,7 @@ pub(super) fn with_integers(producer: &Producer, products: IntegerProducts) -> O
     Some(Producer { rounding: Some(rounding), ..producer.clone() })
 }
 
-/// Says what the values show.
+/// Returns a note on the integer products that the values show.
 pub(super) fn about_integers(products: &IntegerProducts) -> String {
     let codes = &products.codes;
     let group = match codes.group {

@@ -1,8 +1,9 @@
-//! Downloaded blocks of a remote file: a sparse file of its full length.
+//! Downloaded blocks of a remote file, stored in a sparse file of full length.
 //!
-//! Beside it stands a checksum for each block, 0 for those that are not there. A block is written before its checksum and
-//! compared with it before it is used first, so that whatever ends a process, or the machine, costs the blocks that were on
-//! their way and no more; and a damaged one is brought again. Several processes may write one file: they write the same.
+//! A second file has a checksum for each block; 0 means that the block is missing. A block is written before
+//! its checksum, and verified before its first use. So if a process or the machine stops, only blocks in
+//! transit are lost, and a damaged block is downloaded again. Several processes may write to the same file,
+//! since they write the same bytes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -20,18 +21,18 @@ use super::space::{BLOCK, CacheSpace, SUMS};
 use crate::atomic_write::UnfinishedFolder;
 use crate::error::{Error, Result};
 
-/// The blocks.
+/// Name of the file with the blocks.
 const DATA: &str = "data";
 
 /// Downloaded blocks of one remote file.
 pub struct CachedBlocks {
     path: PathBuf,
     data: File,
-    /// Locked, so that nobody removes what is in use.
+    /// Checksum file, locked so that no other process deletes the blocks while they are in use.
     sums: File,
     bytes: Bytes,
     known: Vec<AtomicU32>,
-    /// Compared with their checksums, or just written.
+    /// True for each block that was verified or just written.
     sound: Vec<AtomicBool>,
     space: Arc<CacheSpace>,
     /// Temporary folder, deleted with the process, used when the cache is off.
@@ -64,8 +65,8 @@ impl DiskCache {
         _ = fs::write(path.join("about"), about);
         let known = fs::read(path.join(SUMS)).map_err(io)?;
         let known: Vec<_> = known.as_chunks().0.iter().map(|sum| u32::from_le_bytes(*sum).into()).collect();
-        // SAFETY: the map is read-only and outlives every view. Blocks are written into the file beneath it, but none
-        // after it was found sound, and none is looked at before: `CachedBlocks::bytes` says so to its users.
+        // SAFETY: the map is read-only and outlives every view. Blocks are written to the underlying file,
+        // but never after they were verified, and no block is read before: see `CachedBlocks::bytes`.
         let map = unsafe { Mmap::map(&data) }.map_err(io)?;
         let sound = known.iter().map(|_| AtomicBool::new(false)).collect();
         let (bytes, space) = (Bytes::from_owner(map), self.space.clone());
@@ -83,20 +84,20 @@ fn open(path: &Path, len: usize) -> io::Result<(File, File)> {
     loop {
         fs::create_dir_all(path)?;
         let sums = file(SUMS)?;
-        _ = sums.lock_shared(); // where there are no locks, checksums still tell what is there
+        _ = sums.lock_shared(); // without locks, checksums still show which blocks are present
         if !path.join(SUMS).exists() {
             continue;
         }
         let data = file(DATA)?;
         data.set_len(len as u64)?;
         sums.set_len(4 * len.div_ceil(BLOCK) as u64)?;
-        _ = sums.set_modified(SystemTime::now()); // when it was used last
+        _ = sums.set_modified(SystemTime::now()); // time of the last use
         return Ok((data, sums));
     }
 }
 
 impl CachedBlocks {
-    /// The whole length of the file. Only what is here may be looked at.
+    /// Returns the whole length of the file. Callers may only read blocks that are present.
     pub fn bytes(&self) -> Bytes {
         self.bytes.clone()
     }
@@ -130,10 +131,10 @@ impl CachedBlocks {
         self.space.reserve(bytes.next_multiple_of(BLOCK) as u64)
     }
 
-    /// Takes one block, or what the file ends with, that was brought from `start` on.
+    /// Stores one downloaded block that begins at `start`; the last block of a file may be shorter.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the block cannot be written.
     ///
     /// # Panics
     /// If the bytes are not a whole block.
@@ -167,7 +168,7 @@ fn blocks_of(range: &Range<usize>) -> Range<usize> {
     range.start / BLOCK..end
 }
 
-/// Never 0, which stands for a block that is not there.
+/// Returns the checksum of a block. It is never 0, since 0 means a missing block.
 fn checksum(bytes: &[u8]) -> u32 {
     crc32fast::hash(bytes).max(1)
 }

@@ -1,4 +1,4 @@
-//! The content of a file or folder, as one SHA-256.
+//! Content of a file or folder, identified by one SHA-256.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use super::{DiskCache, PinnedFile};
 use crate::error::{Error, Result};
 
-/// Folders in folders: deeper ones are a circle of links.
+/// Maximum folder depth; deeper folders are a cycle of links.
 const DEEPEST: usize = 32;
 
 /// A file, or all named files below a folder, pinned to their state when they were opened.
@@ -18,7 +18,8 @@ pub struct PinnedContent {
 }
 
 impl PinnedContent {
-    /// Pins what is at `path` now; refuses a path that leads to anything but files and folders, and names it.
+    /// Pins the current content of `path`. Returns the path of any entry that is neither a file nor a
+    /// folder.
     ///
     /// # Errors
     /// If a file cannot be opened, or a folder cannot be listed.
@@ -31,7 +32,7 @@ impl PinnedContent {
         Ok(Ok(Self { files: pinned.collect::<Result<_>>()? }))
     }
 
-    /// The hash of all names, sizes and bytes, in hexadecimal.
+    /// Returns the hash of all names, sizes and bytes, in hexadecimal.
     ///
     /// # Errors
     /// If a file cannot be read, or has changed since it was pinned.
@@ -45,16 +46,17 @@ impl PinnedContent {
         Ok(hex::encode(hash.finalize()))
     }
 
-    /// Checks that every file is still the one that was pinned.
+    /// Checks that all files are unchanged since they were pinned.
     ///
     /// # Errors
-    /// If one has changed or is gone.
+    /// If a file has changed or no longer exists.
     pub fn check_unchanged(&self) -> Result<()> {
         self.files.iter().try_for_each(|(_, file)| file.check_unchanged())
     }
 }
 
-/// Files by their names below `path`, in order; gives back what is neither a file nor a folder.
+/// Lists the files below `path` by name, in order. Returns the path of an entry that is neither a file nor a
+/// folder.
 fn list(
     path: &Path,
     name: &Path,

@@ -1,8 +1,8 @@
-//! SHA-256 of files, remembered: files that are still the same are not read again.
+//! Cache of file hashes (SHA-256), so that unchanged files are not read again.
 //!
-//! One file for each answer, `hashes/<SHA-256 of the question>`, which holds question and answer. The question is the
-//! files' paths with all that changes when their content does. So processes do not get into each other's way, and what is
-//! damaged or of somebody else's question is no answer.
+//! Each hash has its own file, `hashes/<SHA-256 of the key>`, which contains the key and the hash. The key is
+//! the paths of the hashed files with the metadata that changes when their content changes. So processes
+//! cannot disturb each other, and a damaged or foreign cache file is ignored.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, Metadata};
@@ -15,10 +15,10 @@ use sha2::{Digest, Sha256};
 use super::{DiskCache, write_with_folders};
 use crate::error::{Error, Result};
 
-/// A file may change twice within a tick of its clock, which for some file systems is two seconds: what changed as lately
-/// as that is not remembered.
+/// Coarsest resolution of a file system's timestamps. Two changes within this time may have the same
+/// timestamp. So the hash of a file that changed this recently is not cached.
 const TICK: Duration = Duration::from_secs(2);
-/// Answers that are kept; beyond, the oldest go.
+/// Maximum number of cached hashes; the oldest ones are deleted.
 const MOST: usize = 1000;
 
 /// A file, pinned to its state when it was opened.
@@ -33,12 +33,12 @@ pub struct PinnedFile {
 struct FileIdentity {
     len: u64,
     modified: Option<SystemTime>,
-    /// Device and number on it, where there are such.
+    /// Device and inode number, if the system has them.
     node: Option<(u64, u64)>,
 }
 
 impl PinnedFile {
-    /// The file that is at `path` now.
+    /// Pins the file that is at `path` now.
     ///
     /// # Errors
     /// If it does not exist.
@@ -48,7 +48,7 @@ impl PinnedFile {
         Ok(Self { identity: FileIdentity::of(&metadata), path })
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     pub(super) fn len(&self) -> u64 {
         self.identity.len
     }
@@ -56,7 +56,7 @@ impl PinnedFile {
     /// Checks that the path still leads to this file, and that it is unchanged.
     ///
     /// # Errors
-    /// If it has changed or is gone.
+    /// If the file has changed or no longer exists.
     pub fn check_unchanged(&self) -> Result<()> {
         let metadata = fs::metadata(&self.path).map_err(Error::io("open", &self.path))?;
         if FileIdentity::of(&metadata) == self.identity { Ok(()) } else { Err(self.changed()) }
@@ -67,7 +67,8 @@ impl PinnedFile {
         Error::io("hash", &self.path)(io::Error::other(problem))
     }
 
-    /// Adds the content to a hash. It is read, not mapped: beside a run that maps the same file no memory fills up.
+    /// Adds the content to a hash. The file is read instead of mapped, so that it does not add to the memory
+    /// of a run that maps the same file.
     fn read_into(&self, hash: &mut Sha256) -> Result<()> {
         let io = |error| Error::io("hash", &self.path)(error);
         let mut file = File::open(&self.path).map_err(io)?;
@@ -80,7 +81,7 @@ impl PinnedFile {
         }
     }
 
-    /// The file in a question; `None` where no change would show, or one was too late to be told from the next.
+    /// Returns the file's part of a cache key; `None` if a change of the file might go unnoticed.
     fn asked(&self) -> Option<String> {
         let metadata = fs::metadata(&self.path).ok().filter(|now| FileIdentity::of(now) == self.identity)?;
         let changed = stamps(&metadata)?;
@@ -103,10 +104,10 @@ impl FileIdentity {
 }
 
 impl DiskCache {
-    /// SHA-256 of files, one behind the other, in hexadecimal.
+    /// Returns the SHA-256 of concatenated files, in hexadecimal.
     ///
     /// # Errors
-    /// If one cannot be read, or has changed since it was pinned.
+    /// If a file cannot be read, or has changed since it was pinned.
     pub fn sha256(&self, files: &[PinnedFile]) -> Result<String> {
         let place = self.place(files);
         if let Some(known) = place.as_ref().and_then(|(path, question)| recall(path, question)) {
@@ -115,10 +116,11 @@ impl DiskCache {
         let mut hash = Sha256::new();
         files.iter().try_for_each(|file| file.read_into(&mut hash))?;
         let found = hex::encode(hash.finalize());
-        // What was asked before is what was read: each file was found unchanged behind its last byte.
+        // The key is valid for the bytes that were read: each file was unchanged after its last byte was
+        // read.
         if let Some((path, question)) = place {
             let remembered = write_with_folders(&path, format!("{question}{found}\n").as_bytes());
-            _ = remembered.and_then(|()| forget_oldest(path.parent().unwrap_or(&path))); // else it is computed again
+            _ = remembered.and_then(|()| forget_oldest(path.parent().unwrap_or(&path))); // errors are harmless
         }
         Ok(found)
     }
@@ -152,10 +154,10 @@ fn forget_oldest(folder: &Path) -> io::Result<()> {
     kept.iter().take(kept.len().saturating_sub(MOST)).try_for_each(|(_, path)| fs::remove_file(path))
 }
 
-/// The hash of what was added and of all that can be read, in hexadecimal.
+/// Returns the hash of everything added so far and of all remaining bytes, in hexadecimal.
 ///
 /// # Errors
-/// If it cannot be read.
+/// If the bytes cannot be read.
 pub fn hash_of(mut hash: impl Digest, bytes: &mut impl Read) -> io::Result<String> {
     update(&mut hash, bytes)?;
     Ok(hex::encode(hash.finalize()))

@@ -21,13 +21,13 @@ use crate::atomic_write;
 use crate::error::{Error, Result};
 use space::CacheSpace;
 
-/// The variable that names another folder, or `off`.
+/// Environment variable with the cache folder, or `off`.
 const FOLDER: &str = "XCHECK_CACHE";
 /// Value of [`FOLDER`] that turns the cache off.
 const OFF: &str = "off";
-/// The variable that says how much of files elsewhere is kept at most.
+/// Environment variable with the maximum size of cached remote files.
 const LIMIT: &str = "XCHECK_CACHE_LIMIT";
-/// Default limit: 20 GB.
+/// Default limit in bytes: 20 GB.
 const USUAL: u64 = 20_000_000_000;
 
 /// Location and size limit of the cache.
@@ -92,17 +92,17 @@ impl DiskCache {
     }
 }
 
-/// A file that is whole whenever it is there, and its folders.
+/// Writes a file atomically, and creates its parent directories.
 ///
 /// # Errors
-/// If it cannot be written.
+/// If the file cannot be written.
 pub fn write_with_folders(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new(""));
     fs::create_dir_all(folder)?;
     atomic_write::write_whole(path, bytes)
 }
 
-/// `20GB`, `500 MB`, `123456`.
+/// Parses a size such as `20GB`, `500 MB` or `123456` (bytes).
 pub fn size(text: &str) -> Option<u64> {
     const UNITS: [(&str, u64); 4] =
         [("TB", 1_000_000_000_000), ("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1_000)];

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 /// Size of the unit that is downloaded, stored and checked as one.
 pub const BLOCK: usize = 1 << 16;
-/// The checksums of the blocks of a file.
+/// Name of the file with the checksums of the blocks.
 pub(super) const SUMS: &str = "sums";
 
 /// Space that the cached blocks of all files share.
@@ -15,7 +15,7 @@ pub(super) const SUMS: &str = "sums";
 pub(super) struct CacheSpace {
     folder: Option<PathBuf>,
     limit: u64,
-    /// Bytes that are taken, as far as this process knows; `None` before it has looked.
+    /// Bytes in use, as far as this process knows; `None` before the first count.
     taken: Mutex<Option<u64>>,
 }
 
@@ -36,16 +36,16 @@ impl CacheSpace {
         self.folder.as_deref()
     }
 
-    /// Makes room for `bytes` more.
+    /// Frees space for `bytes` more.
     ///
     /// # Errors
     /// If files in use take all of the space; the message says what to do.
     pub fn reserve(&self, bytes: u64) -> Result<(), String> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let known = taken.unwrap_or_else(|| self.entries().iter().map(|entry| entry.bytes).sum());
-        // What goes with the process cannot make room: there is nothing to remove.
+        // Without a cache folder, there is nothing to delete.
         let now = match self.folder.is_some() && known.saturating_add(bytes) > self.limit {
-            true => self.make_room(bytes), // other processes may have taken more, or given back
+            true => self.make_room(bytes), // other processes may have added or deleted blocks
             false => known,
         };
         *taken = Some(now);
@@ -61,7 +61,8 @@ impl CacheSpace {
         Ok(())
     }
 
-    /// Removes what nobody uses, the longest unused first, until `bytes` fit; gives back what is still taken.
+    /// Deletes unused entries, least recently used first, until `bytes` fit. Returns the number of bytes
+    /// still in use.
     fn make_room(&self, bytes: u64) -> u64 {
         let mut entries = self.entries();
         entries.sort_by_key(|entry| entry.used);

@@ -1,7 +1,7 @@
-//! The cache that `huggingface_hub` shares: `models--org--name/{blobs,refs,snapshots}`.
+//! The cache shared with `huggingface_hub`: `models--org--name/{blobs,refs,snapshots}`.
 //!
-//! A blob is a file's content, named by its hash; `snapshots/<commit>/` holds links with the files' own names to
-//! blobs; `refs/main` says which commit is the newest that was downloaded.
+//! A blob is a file's content, named by its hash. `snapshots/<commit>/` has links to blobs, with the original
+//! file names. `refs/main` has the newest downloaded commit.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -22,11 +22,11 @@ pub(super) struct RepoFolder(PathBuf);
 /// State of a model in the cache.
 #[derive(Debug)]
 pub enum CacheState {
-    /// All files are there.
+    /// All files are cached.
     Whole(CachedFiles),
     /// These files are missing.
     Partly(Vec<String>),
-    /// No file is there.
+    /// No file is cached.
     Not,
 }
 
@@ -39,7 +39,7 @@ pub struct CachedFiles {
 }
 
 impl CacheState {
-    /// Looks for the newest version of a model that was downloaded; reads no weights.
+    /// Looks for the newest downloaded version of a model; reads no weights.
     pub fn look_for(settings: &HubSettings, model: &HubModel) -> Self {
         let repo = RepoFolder::of(settings, &model.repo);
         let Some(snapshot) = repo.newest() else { return repo.begun() };
@@ -72,19 +72,19 @@ impl RepoFolder {
         self.0.join("snapshots").join(commit)
     }
 
-    /// The file that says which commit a branch is at.
+    /// Returns the path of the file with the commit of a branch.
     pub fn reference(&self, branch: &str) -> PathBuf {
         self.0.join("refs").join(branch)
     }
 
-    /// The folder of the commit that the branch `main` was at.
+    /// Returns the snapshot folder of the newest commit of `main`.
     fn newest(&self) -> Option<PathBuf> {
         let commit = input::text(&self.reference("main")).ok()?;
         let commit = commit.trim();
         is_plain(commit).then(|| self.snapshot(commit))
     }
 
-    /// Returns the state before the first download is complete.
+    /// Returns the state if the first download is not complete.
     fn begun(&self) -> CacheState {
         let is_begun = fs::read_dir(self.0.join("blobs")).is_ok_and(|mut blobs| blobs.next().is_some());
         if is_begun {
@@ -98,13 +98,13 @@ impl RepoFolder {
 /// A model in the cache, all files checked against their hashes.
 #[derive(Debug)]
 pub struct VerifiedModel {
-    /// Path that the model is opened by.
+    /// Path with which the model is opened.
     pub path: PathBuf,
     checked: Vec<(PathBuf, Digest)>,
 }
 
 impl VerifiedModel {
-    /// The SHA-256 of a file, if that is what it was checked by.
+    /// Returns the SHA-256 of a file, if the file was verified by that hash.
     pub fn sha256(&self, path: &Path) -> Option<&str> {
         match self.checked.iter().find(|(checked, _)| checked == path) {
             Some((_, Digest::Sha256(sha256))) => Some(sha256),
@@ -114,7 +114,8 @@ impl VerifiedModel {
 }
 
 impl CachedFiles {
-    /// Reads every file that is not known to be unchanged since it was read, and compares its content with what its blob is named for.
+    /// Verifies every file against the hash in its blob's name. Files that are unchanged since an earlier
+    /// verification are not read again.
     ///
     /// # Errors
     /// [`HubError::Damaged`] if a file has another hash.
@@ -129,7 +130,7 @@ impl CachedFiles {
         Ok(VerifiedModel { path, checked })
     }
 
-    /// A file that is no link to a blob (a cache without links) has no hash to be checked against.
+    /// Verifies one file. A file that is not a link to a blob (a cache without links) has no hash to verify.
     fn check(&self, path: &Path, kept: &DiskCache) -> Result<Option<(PathBuf, Digest)>> {
         let blob = fs::read_link(path).ok();
         let name = blob.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
@@ -149,7 +150,7 @@ impl CachedFiles {
     }
 }
 
-/// Files and links to files below a folder, as paths with slashes; a link to nothing is none.
+/// Returns the files and links to files below a folder, as paths with slashes. Broken links are ignored.
 fn files_below(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {

@@ -1,4 +1,4 @@
-//! The hub over HTTP: what a repository holds, and the bytes of a file.
+//! HTTP client of the hub: file lists of repositories, and file contents.
 
 use std::io::Read;
 
@@ -13,7 +13,7 @@ use super::settings::HubSettings;
 use crate::error::{Error, HubError, Result};
 use crate::network::{PacedBody, agent, get};
 
-/// A connection to the hub.
+/// A client of the hub.
 pub(super) struct HubClient<'s> {
     agent: Agent,
     settings: &'s HubSettings,
@@ -21,20 +21,20 @@ pub(super) struct HubClient<'s> {
 
 /// Files of a repository at a commit.
 pub(super) struct Listing {
-    /// The commit.
+    /// Commit that the files belong to.
     pub commit: String,
-    /// Its files.
+    /// Files of the repository.
     pub files: Vec<RemoteFile>,
 }
 
 /// A file of a repository.
 #[derive(Clone)]
 pub(super) struct RemoteFile {
-    /// Its path below the repository.
+    /// Path in the repository.
     pub name: String,
-    /// Its length in bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// The hash of its content.
+    /// Hash of the content.
     pub digest: Digest,
 }
 
@@ -60,7 +60,7 @@ struct Lfs {
 }
 
 impl<'s> HubClient<'s> {
-    /// Connects when it is first asked for something.
+    /// Makes a client. It connects at the first request.
     pub fn new(settings: &'s HubSettings) -> Self {
         Self { agent: agent(), settings }
     }
@@ -86,7 +86,8 @@ impl<'s> HubClient<'s> {
         Ok(Listing { commit: info.sha, files })
     }
 
-    /// The bytes of a file from `start` on, and where they start: at 0 if the server cannot start elsewhere.
+    /// Requests the bytes of a file from `start` on. Returns the actual start, which is 0 if the server does
+    /// not support ranges, and the bytes.
     ///
     /// # Errors
     /// If the hub cannot be reached or refuses.
@@ -148,7 +149,7 @@ impl<'s> HubClient<'s> {
         format!("HTTP {}{said}: {meaning}", status.as_u16())
     }
 
-    /// The network, not the hub, is in the way.
+    /// Returns the error if the network prevents a request to the hub.
     fn unreachable(&self, what: &str, error: &dyn std::fmt::Display) -> Error {
         let endpoint = &self.settings.endpoint;
         refused(what, &format!("cannot reach {endpoint}: {error}; try again, the download resumes"))
@@ -156,7 +157,7 @@ impl<'s> HubClient<'s> {
 }
 
 impl Sibling {
-    /// A file without length or hash cannot be checked, one of an odd name is no part of a model: as good as absent.
+    /// Returns the file; `None` without a size or a hash to verify, or with a name that no model file has.
     fn file(self) -> Option<RemoteFile> {
         if !self.rfilename.split('/').all(is_plain) {
             return None;
@@ -169,7 +170,7 @@ impl Sibling {
     }
 }
 
-/// The hub says something that cannot be.
+/// Returns the error for an invalid response of the hub.
 pub(super) fn odd(what: &str, problem: &str) -> Error {
     refused(what, &format!("{problem}; this is not a valid response from a hub, check HF_ENDPOINT"))
 }

@@ -1,4 +1,4 @@
-//! The hashes that name the files of the hub, and that their content is checked against.
+//! Hashes that name the hub's files and verify their content.
 
 use std::fs::File;
 use std::io;
@@ -11,14 +11,14 @@ use crate::disk_cache::hash_of;
 /// The hash of a file's content as the hub states it, in lower-case hexadecimal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Digest {
-    /// Large files: SHA-256 of the content.
+    /// SHA-256 of the content, for large files.
     Sha256(String),
-    /// Small ones, which git itself keeps: SHA-1 of `blob`, the length, a zero byte, and the content.
+    /// SHA-1 of `blob`, the length, a zero byte, and the content, for small files that git itself stores.
     GitBlob(String),
 }
 
 impl Digest {
-    /// The hash that a blob's name in the cache is, if it is one.
+    /// Parses the name of a cached blob; `None` if it is not a hash.
     pub fn from_name(name: &str) -> Option<Self> {
         let is_hash = name.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
         match name.len() {
@@ -28,17 +28,17 @@ impl Digest {
         }
     }
 
-    /// The blob's name in the cache.
+    /// Returns the name of the blob in the cache.
     pub fn name(&self) -> &str {
         match self {
             Digest::Sha256(name) | Digest::GitBlob(name) => name,
         }
     }
 
-    /// The hash of what a file holds from where it is, of the same kind.
+    /// Returns the hash of the same kind for the file's bytes from its current position on.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the file cannot be read.
     pub fn of(&self, file: &mut File) -> io::Result<String> {
         match self {
             Digest::Sha256(_) => hash_of(Sha256::new(), file),

@@ -1,4 +1,4 @@
-//! Downloads into the cache: each file under an unfinished name, checked, then under the name it is found by.
+//! Downloads to the cache. Each file has a temporary name until it is complete and verified.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -15,13 +15,13 @@ use super::settings::HubSettings;
 use crate::atomic_write::write_whole;
 use crate::error::{Error, HubError, Result};
 
-/// Wait before a broken connection is made again.
+/// Wait before a broken connection is retried.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Gets every file that a model needs.
+/// Downloads every file that a model needs.
 ///
 /// # Errors
-/// If the hub refuses or cannot be reached, a file is not what the hub says it is, or the disk is full.
+/// If the hub refuses or cannot be reached, a file does not match its hash, or the disk is full.
 pub(super) fn fetch(
     settings: &HubSettings,
     model: &HubModel,
@@ -47,7 +47,7 @@ struct Download<'a> {
 }
 
 impl Download<'_> {
-    /// The files to get; an index of shards is got on the way.
+    /// Returns the files to download. An index of shards is downloaded to find them.
     fn choose(&mut self) -> Result<Vec<String>> {
         let there: Vec<String> = self.listing.files.iter().map(|file| file.name.clone()).collect();
         let part = self.model.part.clone();
@@ -60,7 +60,7 @@ impl Download<'_> {
             .refused(&format!("the repository has no {missing}, or the hub gives no length and hash for it")))
     }
 
-    /// Makes a file part of the snapshot and gives back where it is.
+    /// Adds a file to the snapshot and returns its path.
     fn get(&mut self, name: &str) -> Result<PathBuf> {
         let file = self.listing.files.iter().find(|file| file.name == name).cloned();
         let file = file.ok_or_else(|| self.refused(&format!("the repository has no file '{name}'")))?;
@@ -75,7 +75,7 @@ impl Download<'_> {
         Ok(link)
     }
 
-    /// Downloads what is not there yet; a file gets its blob's name only when its content is right.
+    /// Downloads the missing bytes of a file. The blob gets its name only after its content is verified.
     fn transfer(&mut self, file: &RemoteFile, blob: &Path) -> Result<()> {
         let path = blob.with_extension("incomplete");
         let mut unfinished = UnfinishedDownload::open(&path)?;
@@ -109,7 +109,7 @@ impl Download<'_> {
         fs::rename(&path, blob).map_err(Error::io("rename", &path))
     }
 
-    /// Downloads over one connection. It may break any number of times, if each connection brings some bytes.
+    /// Downloads over several connections if they break. Each must transfer some bytes.
     fn go_on(&mut self, file: &RemoteFile, unfinished: &mut UnfinishedDownload) -> Result<()> {
         let before = unfinished.len;
         let (repo, commit) = (&self.model.repo, &self.listing.commit);
@@ -138,7 +138,7 @@ impl Download<'_> {
         }
     }
 
-    /// The snapshot is whole: from now on it is the newest.
+    /// Marks the complete snapshot as the newest.
     fn finish(&self) -> Result<()> {
         let path = self.folder.reference("main");
         make_parent(&path)?;
@@ -166,7 +166,7 @@ impl UnfinishedDownload {
                 let problem = "another process is downloading it; wait until that has finished".to_owned();
                 return Err(HubError::Download { what: path.display().to_string(), problem }.into());
             }
-            // Where the file system has no locks, the hash still catches what two writers make of a file.
+            // Without file locks, the hash still detects a file that two processes wrote.
             Ok(()) | Err(TryLockError::Error(_)) => {}
         }
         let len = file.metadata().map_err(Error::io("read", path))?.len();
@@ -179,7 +179,7 @@ impl UnfinishedDownload {
         Ok(())
     }
 
-    /// Adds what comes until it ends or breaks; gives back what broke it.
+    /// Appends the response until it ends. Returns the error if the connection broke.
     fn append(
         &mut self,
         bytes: &mut impl Read,
@@ -247,13 +247,13 @@ fn link_to(blob: &Path, link: &Path, name: &str) -> Result<()> {
     if fs::read_link(link).is_ok_and(|there| there == Path::new(&target)) {
         return Ok(());
     }
-    let _ = fs::remove_file(link); // of an older layout, or a copy; if it cannot be removed, the next line says so
+    let _ = fs::remove_file(link); // from an older layout, or a copy; the next line reports errors
     std::os::unix::fs::symlink(target, link).map_err(Error::io("link", link))
 }
 
 /// Links a snapshot's file to its blob.
 #[cfg(not(unix))]
 fn link_to(blob: &Path, link: &Path, _: &str) -> Result<()> {
-    let _ = fs::remove_file(link); // of an older download; if it cannot be removed, the next line says so
+    let _ = fs::remove_file(link); // from an older download; the next line reports errors
     fs::hard_link(blob, link).or_else(|_| fs::copy(blob, link).map(drop)).map_err(Error::io("link", link))
 }

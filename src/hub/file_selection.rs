@@ -18,7 +18,7 @@ pub struct FileSelection {
     pub missing: Vec<String>,
 }
 
-/// Weights, the preferred form first; an index names shards.
+/// Names of weight files, the preferred form first. An index lists shards.
 const WEIGHTS: [&str; 4] = [
     "model.safetensors",
     "model.safetensors.index.json",
@@ -33,10 +33,10 @@ const CONFIG: &str = "config.json";
 const EXTRAS: [&str; 4] =
     ["generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model"];
 
-/// Chooses among the files `there`; `read` gives the content of one.
+/// Chooses files from the list `there`; `read` returns the content of a file.
 ///
 /// # Errors
-/// If an index cannot be read, or if a quantisation is not that of exactly one file.
+/// If an index cannot be read, or a quantisation does not match exactly one file.
 pub fn choose(
     part: &RepoFiles,
     there: &[String],
@@ -63,13 +63,13 @@ fn folder(there: &[String], read: impl FnOnce(&str) -> Result<Vec<u8>>) -> Resul
     Ok(wanted)
 }
 
-/// Maximum size of an index in bytes: those of the largest models have one or two megabytes.
+/// Maximum size of an index in bytes. The largest models have an index of one or two megabytes.
 const LONGEST_INDEX: u64 = 64 << 20;
 
-/// The content of an index.
+/// Reads an index file.
 ///
 /// # Errors
-/// If it cannot be read or is too long to be one.
+/// If the file cannot be read, or is too large for an index.
 pub fn read_index(path: &Path) -> Result<Vec<u8>> {
     let length = input::regular(path)?.len();
     if length > LONGEST_INDEX {
@@ -88,7 +88,7 @@ struct RepoShardIndex {
     weight_map: BTreeMap<String, String>,
 }
 
-/// The shards that an index names.
+/// Returns the shards listed in an index.
 fn shards(name: &str, index: &[u8]) -> Result<BTreeSet<String>> {
     let index: RepoShardIndex = serde_json::from_slice(index).map_err(|error| Error::BadContainer {
         file: name.into(),
@@ -107,7 +107,7 @@ fn shards(name: &str, index: &[u8]) -> Result<BTreeSet<String>> {
     }
 }
 
-/// The GGUF file whose name ends in the quantisation, in whatever case.
+/// Returns the GGUF file whose name ends with the quantisation; case is ignored.
 fn quantised(there: &[String], tag: &str) -> Result<String> {
     let is_it = |file: &&String| {
         let stem = file.to_lowercase().strip_suffix(".gguf").map(str::to_owned);

@@ -10,7 +10,7 @@ use super::name::{HubModel, RepoFiles};
 pub struct KnownModel {
     /// Name that users type.
     pub name: String,
-    /// The family's name, as dumps and tolerances use it.
+    /// Architecture, as in dumps and tolerances.
     pub architecture: String,
     /// Published forms; the first is the default.
     pub files: Vec<KnownFiles>,
@@ -20,11 +20,11 @@ pub struct KnownModel {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KnownFiles {
-    /// The repository's id.
+    /// Id of the repository.
     pub repo: String,
-    /// The file; without one, `config.json` and the weights beside it.
+    /// File in the repository; `None` for `config.json` and the weights next to it.
     pub file: Option<String>,
-    /// About how many gigabytes (10⁹ bytes) a download is.
+    /// Approximate size of the download, in 10⁹ bytes.
     pub gb: f64,
     /// True if the licence must be accepted first.
     #[serde(default)]
@@ -53,7 +53,7 @@ impl KnownModel {
         })
     }
 
-    /// The form that a person names, if it is one of this model's.
+    /// Returns the form with this name, if the model has it.
     fn named(&self, text: &str) -> Option<HubModel> {
         let form = self.forms().find(|(name, _)| name.eq_ignore_ascii_case(text));
         form.map(|(name, files)| files.model(name))
@@ -67,18 +67,18 @@ impl KnownFiles {
         HubModel { asked, repo: self.repo.clone(), part }
     }
 
-    /// `Q8_0` of `llama-2-7b.Q8_0.gguf`.
+    /// Returns the quantisation in a file name, such as `Q8_0` in `llama-2-7b.Q8_0.gguf`.
     pub fn quantisation(&self) -> Option<&str> {
         self.file.as_deref()?.strip_suffix(".gguf")?.rsplit(['.', '-']).next()
     }
 }
 
-/// The model that a person names: a known one, or any of the hub by its id.
+/// Returns the model with this name: a known model, or any model of the hub by its id.
 pub fn named(text: &str) -> Option<HubModel> {
     KnownModel::all().iter().find_map(|known| known.named(text)).or_else(|| HubModel::parse(text))
 }
 
-/// The known names, and those of `others`, that resemble `text` most, the nearest first.
+/// Returns the names most similar to `text`, nearest first, from the known names and `others`.
 pub fn nearest<'o>(text: &str, others: impl Iterator<Item = &'o str>) -> Vec<String> {
     const ALIKE: f64 = 0.8;
     const SHOWN: usize = 3;

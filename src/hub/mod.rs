@@ -1,8 +1,8 @@
-//! The Hugging Face hub: known public models, the cache on this machine, and downloads into it.
+//! The Hugging Face hub: known public models, the local cache, and downloads.
 //!
-//! The cache is the one that `huggingface_hub` and `transformers` share; what is there already is used, and what is
-//! downloaded here is found by them. A file is named there by the hash of its content, and is checked against it
-//! before it is used: a damaged one is never loaded as good.
+//! The cache is shared with `huggingface_hub` and `transformers`: files that they downloaded are used, and
+//! they find the files downloaded here. A cached file is named by the hash of its content and verified before
+//! it is used.
 
 mod cache;
 #[cfg(feature = "hub")]
@@ -24,16 +24,16 @@ use crate::error::{Error, HubError, Result};
 
 /// Receives the progress of a download.
 pub trait DownloadObserver {
-    /// A file of `bytes` is on its way, and `start` of them are here already.
+    /// Reports the start of a file of `bytes` bytes, of which `start` are already downloaded.
     fn file(&mut self, name: &str, bytes: u64, start: u64);
     /// Reports the number of downloaded bytes.
     fn reached(&mut self, bytes: u64);
 }
 
-/// A model that is whole in the cache, its files checked byte for byte.
+/// Finds a model whose files are all in the cache, and verifies them.
 ///
 /// # Errors
-/// [`HubError::NotCached`] if it is not there or not whole, [`HubError::Damaged`] if its content is not what it should be.
+/// [`HubError::NotCached`] if a file is missing, [`HubError::Damaged`] if a file does not match its hash.
 pub fn locate(settings: &HubSettings, model: &HubModel) -> Result<VerifiedModel> {
     match CacheState::look_for(settings, model) {
         CacheState::Whole(found) => found.checked(&settings.kept),
@@ -53,11 +53,11 @@ fn not_cached(settings: &HubSettings, model: &HubModel, missing: &str) -> Error 
     })
 }
 
-/// Gets what the cache lacks of a model's newest version, and locates it there.
+/// Downloads the missing files of a model's newest version, and finds it in the cache.
 ///
 /// # Errors
-/// If the hub cannot be reached or refuses, if a file is not what the hub says it is, or if the disk is full. What
-/// has come is kept, and the next attempt goes on from there.
+/// If the hub cannot be reached or refuses, a file does not match its hash, or the disk is full. Downloaded
+/// bytes are kept, and the next attempt continues from them.
 pub fn download(
     settings: &HubSettings,
     model: &HubModel,

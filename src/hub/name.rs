@@ -7,9 +7,9 @@ use std::fmt;
 pub struct HubModel {
     /// Name as the user typed it.
     pub asked: String,
-    /// The repository's id, `org/name`.
+    /// Id of the repository, `org/name`.
     pub repo: String,
-    /// Selected files.
+    /// Selected files of the repository.
     pub part: RepoFiles,
 }
 
@@ -20,12 +20,12 @@ pub enum RepoFiles {
     Folder,
     /// One file, by name.
     File(String),
-    /// The GGUF file of that quantisation, as in `llama-cli -hf org/repo:Q8_0`.
+    /// The GGUF file with this quantisation, as in `llama-cli -hf org/repo:Q8_0`.
     Quantised(String),
 }
 
 impl HubModel {
-    /// An id of the hub, and what may follow after a colon.
+    /// Parses a repository id, optionally followed by a colon and a file or quantisation.
     pub fn parse(text: &str) -> Option<Self> {
         let (repo, part) = match text.split_once(':') {
             None => (text, RepoFiles::Folder),
@@ -59,7 +59,7 @@ pub(super) fn is_plain(part: &str) -> bool {
     !part.is_empty() && !part.starts_with('.') && part.chars().all(plain)
 }
 
-/// A file of weights; as an id's last part, a path that was mistyped.
+/// Returns true for the name of a weight file. A repository id that ends like this is a mistyped path.
 fn is_file(name: &str) -> bool {
     [".gguf", ".bin", ".safetensors"].iter().any(|extension| name.ends_with(extension))
 }

@@ -1,5 +1,5 @@
-//! Settings of the cache, the hub's address and the token, from the variables that `huggingface_hub` reads. No other
-//! module reads them.
+//! Settings for the cache, the hub's address and the token, from the environment variables of
+//! `huggingface_hub`. No other module reads these variables.
 
 use std::env;
 use std::ffi::OsString;
@@ -14,15 +14,15 @@ const ENDPOINT: &str = "https://huggingface.co";
 
 /// Settings for the hub and its cache.
 pub struct HubSettings {
-    /// The folder with one folder per repository.
+    /// Directory with one subfolder per repository.
     pub cache: PathBuf,
-    /// The hub's address, without a slash at its end.
+    /// Address of the hub, without a trailing slash.
     pub endpoint: String,
     /// Access token; without one only public repositories can be read.
     pub token: Option<String>,
     /// True if the network must not be used.
     pub offline: bool,
-    /// Store of file hashes.
+    /// Cache of file hashes.
     pub kept: DiskCache,
 }
 
@@ -82,7 +82,7 @@ fn is_true(value: &str) -> bool {
     ["1", "ON", "YES", "TRUE"].contains(&value.to_uppercase().as_str())
 }
 
-/// The token that the environment says, or that `hf auth login` left.
+/// Returns the token from the environment, or from the file of `hf auth login`.
 fn token(said: Option<OsString>, file: &Path) -> Option<String> {
     let said = said.and_then(|said| plain(said.to_string_lossy().into_owned()));
     let left = || {
@@ -93,7 +93,7 @@ fn token(said: Option<OsString>, file: &Path) -> Option<String> {
     said.or_else(left)
 }
 
-/// A token without the line ends that come with copying.
+/// Returns a token without whitespace at its ends; `None` if it is empty.
 fn plain(token: String) -> Option<String> {
     let token: String = token.trim().to_owned();
     (!token.is_empty()).then_some(token)

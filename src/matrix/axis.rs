@@ -10,7 +10,7 @@ use crate::matrix::definition::DefinitionText;
 /// One axis of a matrix.
 #[derive(Clone, Debug)]
 pub struct MatrixAxis {
-    /// Its name.
+    /// Name of the axis.
     pub name: String,
     /// Distinct values.
     pub values: Vec<String>,
@@ -19,15 +19,15 @@ pub struct MatrixAxis {
 /// Expected result of a cell.
 #[derive(Clone, Debug)]
 pub struct ExpectedResult {
-    /// Fail or inconclusive.
+    /// Expected verdict: fail or inconclusive.
     pub verdict: Verdict,
-    /// The tap of the first divergence, if that is known too.
+    /// Tap of the first divergence, if it is expected.
     pub tap: Option<Point>,
     /// Reason for the expectation.
     pub reason: String,
 }
 
-/// The number of the axis that a file names.
+/// Returns the index of the axis that a file names.
 pub(super) fn axis_named(
     axes: &[MatrixAxis],
     name: &Spanned<String>,

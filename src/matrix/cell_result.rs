@@ -9,9 +9,9 @@ use crate::report::{ArchitectureSummary, Report};
 /// A cell with its report, run now or cached.
 #[derive(Clone, Debug)]
 pub struct CellResult<'p> {
-    /// The cell.
+    /// The cell of the plan.
     pub cell: &'p MatrixCell,
-    /// Its command, without the program's name.
+    /// Command of the cell, without the program name.
     pub command: Vec<String>,
     /// Content of the report, or the error message.
     pub found: Result<CellSummary, String>,
@@ -26,11 +26,11 @@ pub struct CellResult<'p> {
 /// Summary of a report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CellSummary {
-    /// Over all references.
+    /// Overall verdict of all references.
     pub verdict: Verdict,
     /// Reason why the cell does not pass.
     pub reason: Option<String>,
-    /// The largest error in units of what rounding may come to, where that was measured.
+    /// Largest bound ratio, if error bounds were computed.
     pub bound_ratio: Option<f64>,
     /// First divergence of the first failing reference.
     pub first: Option<Site>,
@@ -38,7 +38,7 @@ pub struct CellSummary {
     pub at: Vec<Option<Site>>,
     /// Cause of the first divergence.
     pub because: Option<String>,
-    /// The figures of each architecture.
+    /// Results per architecture.
     pub architectures: Vec<ArchitectureSummary>,
 }
 
@@ -82,9 +82,9 @@ pub enum CellStatus {
     Inconclusive,
     /// The cell passes, but a failure was expected.
     Unexpected,
-    /// Something is wrong that is not known.
+    /// The cell fails, and no failure was expected.
     Fail,
-    /// The cell has no verdict.
+    /// The cell has no verdict because of an error.
     Error,
 }
 
@@ -105,7 +105,7 @@ impl CellStatus {
         }
     }
 
-    /// Returns the verdict that it counts as; `None` if there is no verdict.
+    /// Returns the verdict that this status counts as; `None` without a verdict.
     pub fn verdict(self) -> Option<Verdict> {
         match self {
             Self::Pass | Self::Known => Some(Verdict::Pass),

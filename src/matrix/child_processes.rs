@@ -27,15 +27,15 @@ impl ChildProcesses {
         shutdown::before(move || {
             let running = seen.0.lock().unwrap_or_else(PoisonError::into_inner);
             running.iter().for_each(|&group| end_group(group));
-            std::mem::forget(running); // nothing more is started
+            std::mem::forget(running); // keeps the lock, so that no program is started any more
         })?;
         Ok(children)
     }
 
-    /// Runs a program to its end; `None` where that did not come within the limit, and it was ended.
+    /// Runs a program to its end; kills it at the time limit and returns `None`.
     ///
     /// # Errors
-    /// If it cannot be started.
+    /// If the program cannot be started.
     pub fn run(&self, command: &mut Command, limit: Duration) -> io::Result<Option<ExitStatus>> {
         let mut child = self.start(command)?;
         let deadline = Instant::now().checked_add(limit);
@@ -65,7 +65,7 @@ impl ChildProcesses {
     }
 }
 
-/// Ends a program, and where it has a group those of its group.
+/// Kills a program and, if it has its own process group, all processes of the group.
 fn end(child: &mut Child) {
     #[cfg(unix)]
     end_group(child.id());
@@ -76,6 +76,6 @@ fn end(child: &mut Child) {
 fn end_group(group: u32) {
     use rustix::process::{Pid, Signal, kill_process_group};
     if let Some(group) = i32::try_from(group).ok().and_then(Pid::from_raw) {
-        _ = kill_process_group(group, Signal::KILL); // it may have ended by itself
+        _ = kill_process_group(group, Signal::KILL); // it may have ended already
     }
 }

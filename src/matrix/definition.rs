@@ -52,7 +52,7 @@ pub struct DefinitionText {
 }
 
 impl DefinitionText {
-    /// Reads a file.
+    /// Reads a definition file.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -64,13 +64,13 @@ impl DefinitionText {
     /// Parses the file.
     ///
     /// # Errors
-    /// If it is not TOML, or has a field that is not known or lacks one.
+    /// If the file is not TOML, has an unknown field, or lacks a field.
     pub fn written(&self) -> Result<MatrixDefinition> {
         toml::from_str(&self.text)
             .map_err(|error| self.refuse(error.span().unwrap_or(0..0), error.message().trim_end()))
     }
 
-    /// A refusal of what stands there.
+    /// Returns an error about the text at `span`, with its line.
     pub fn refuse(&self, span: Range<usize>, problem: impl AsRef<str>) -> Error {
         let before = self.text.as_bytes().get(..span.start).unwrap_or_default();
         let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;

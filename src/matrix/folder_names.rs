@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
 
-/// Maximum length of a name; file systems allow 255 bytes.
+/// Maximum length of a folder name in bytes; file systems allow 255.
 const LONGEST: usize = 120;
 
-/// A name for each combination of values, readable, plain and its own: it has no part that a file system or a shell takes
-/// for something else, and two differ in more than the case of letters. What had to be changed for that has a hash behind it.
+/// Returns a unique and readable folder name for each combination of values. Characters with a meaning to
+/// file systems or shells are replaced, and names differ in more than upper and lower case. A changed name
+/// ends with a hash.
 pub fn names(combinations: &[Vec<String>]) -> Vec<String> {
     let plain: Vec<String> = combinations.iter().map(|values| plain(values)).collect();
     let mut alike: BTreeMap<String, usize> = BTreeMap::new();
@@ -26,7 +27,7 @@ fn plain(values: &[String]) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
     let values: Vec<String> = values.iter().map(|value| value.chars().map(plain).collect()).collect();
     let joined = values.join(SEPARATOR);
-    // A hidden file, a path upwards, or an option.
+    // A leading dot would be a hidden file or a parent directory; a leading dash would be an option.
     let joined = if joined.starts_with(['.', '-']) { format!("_{joined}") } else { joined };
     joined.chars().take(LONGEST).collect()
 }

@@ -1,4 +1,4 @@
-//! `matrix.html`: one file that draws `matrix.json`, which it holds, with links to the reports of the cells.
+//! `matrix.html`: one file that contains `matrix.json` and draws it, with links to the reports of the cells.
 
 use crate::matrix::ComparisonMatrix;
 use crate::matrix::json;
@@ -7,7 +7,7 @@ use crate::report::{HtmlPage, shell};
 const STYLE: &str = include_str!("page/matrix.css");
 const SCRIPT: &str = include_str!("page/matrix.js");
 
-/// The matrix as a page.
+/// Returns the matrix as an HTML page.
 pub fn html(matrix: &ComparisonMatrix) -> String {
     let mut data = json::value(matrix);
     data["shell"] = shell(&matrix.command).into();

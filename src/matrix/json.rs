@@ -9,7 +9,7 @@ use crate::report::{ArchitectureRow, JsonNumber};
 const SCHEMA: &str = "xcheck-matrix";
 const VERSION: u32 = 2;
 
-/// The matrix as JSON, one line break at its end.
+/// Returns the matrix as JSON with a trailing newline.
 pub fn json(matrix: &ComparisonMatrix) -> String {
     format!("{:#}\n", value(matrix))
 }

@@ -21,7 +21,7 @@ impl<'k> CellInputs<'k> {
         Self { kept, hash: Sha256::new(), unknown: None }
     }
 
-    /// A text.
+    /// Adds a named text to the key.
     pub fn say(&mut self, what: &str, text: &str) {
         self.hash.update(format!("{what} {} {text}\n", text.len()));
     }
@@ -46,7 +46,7 @@ impl<'k> CellInputs<'k> {
         self.unknown.get_or_insert(why);
     }
 
-    /// The key.
+    /// Returns the key.
     ///
     /// # Errors
     /// The reason why there is no key.

@@ -1,9 +1,9 @@
-//! `matrix.md`: the matrix for a person, as a comment on a pull request.
+//! `matrix.md`: the matrix for people, as a comment on a pull request.
 
 use crate::matrix::{CellResult, CellStatus, ComparisonMatrix, MatrixPlan};
 use crate::report::{architectures_in_markdown, escape, shell, text};
 
-/// The matrix as GitHub-flavoured Markdown.
+/// Returns the matrix as GitHub-flavoured Markdown.
 pub fn markdown(matrix: &ComparisonMatrix) -> String {
     let standing = matrix.standing();
     let verdict = standing.verdict().map_or("error", |verdict| verdict.name()).to_uppercase();

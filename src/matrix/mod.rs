@@ -1,5 +1,5 @@
-//! Many comparisons in one table: every combination of some axes is a cell, a command of its own, which is run once and
-//! then known by the content of all that it reads.
+//! Comparison matrices: every combination of some axes is a cell with its own command. The report of a cell
+//! is cached, with a hash of all its inputs as the key.
 
 mod axis;
 mod cell_result;
@@ -27,24 +27,24 @@ pub use table::table;
 
 use crate::report::{ArchitectureSummary, rolled_up};
 
-/// A finished matrix.
+/// A matrix after all its cells were run.
 #[derive(Clone, Debug)]
 pub struct ComparisonMatrix<'p> {
-    /// The arguments xcheck was called with, without the program's name.
+    /// Command-line arguments, without the program name.
     pub command: Vec<String>,
-    /// The plan.
+    /// Plan of the matrix.
     pub plan: &'p MatrixPlan,
     /// Results of the cells, in the order of the plan.
     pub done: Vec<CellResult<'p>>,
 }
 
 impl ComparisonMatrix<'_> {
-    /// The worst over all cells.
+    /// Returns the worst status of all cells.
     pub fn standing(&self) -> CellStatus {
         self.done.iter().map(CellResult::standing).max().unwrap_or(CellStatus::Inconclusive)
     }
 
-    /// The figures of each architecture, over all cells.
+    /// Returns the results per architecture, over all cells.
     pub fn by_architecture(&self) -> Vec<ArchitectureSummary> {
         let found = self.done.iter().filter_map(|done| done.found.as_ref().ok());
         rolled_up(found.flat_map(|found| found.architectures.iter().cloned()))
@@ -55,7 +55,7 @@ impl ComparisonMatrix<'_> {
         self.done.iter().filter(move |done| done.standing() == standing)
     }
 
-    /// The values that cells have on some axes, in order.
+    /// Returns the distinct values of the cells on some axes, in order.
     fn values_on(&self, axes: &[usize]) -> Vec<Vec<&str>> {
         let mut known: Vec<Vec<&str>> = Vec::new();
         for done in &self.done {
@@ -67,14 +67,14 @@ impl ComparisonMatrix<'_> {
         known
     }
 
-    /// The cell in a row and a column, if it is one.
+    /// Returns the cell at a row and column; `None` if this combination is excluded.
     fn at(&self, row: &[&str], column: &[&str]) -> Option<&CellResult<'_>> {
         let MatrixPlan { rows, columns, .. } = self.plan;
         let is_there = |cell: &MatrixCell| cell.values_on(rows) == row && cell.values_on(columns) == column;
         self.done.iter().find(|done| is_there(done.cell))
     }
 
-    /// "3 pass, 1 known failure": how many there are of each standing, the worst first.
+    /// Returns the number of cells per status, worst first, such as "3 pass, 1 known failure".
     pub fn tally(&self) -> String {
         let told = CellStatus::ALL.iter().rev().filter_map(|&standing| {
             let count = self.that_are(standing).count();

@@ -22,7 +22,7 @@ impl CellFilter {
     }
 }
 
-/// Patterns, of which each is of some cell.
+/// Parses patterns and checks that each matches a cell.
 ///
 /// # Errors
 /// If a pattern matches no cell, or names an unknown axis or value.

@@ -1,4 +1,4 @@
-//! The cells of a matrix: the product of its axes, with what each runs.
+//! The plan of a matrix: all combinations of its axes, with the command of each cell.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -18,7 +18,7 @@ use crate::matrix::template::Template;
 const MOST: usize = 10_000;
 /// Default time limit of a step of a cell.
 const USUAL_LIMIT: Duration = Duration::from_secs(3600);
-/// Stands for the folder of what is made for a cell.
+/// Placeholder for the folder of a cell's made input.
 const OUT: &str = "out";
 
 /// All cells of a matrix, with its rows, columns and time limit.
@@ -26,24 +26,24 @@ const OUT: &str = "out";
 pub struct MatrixPlan {
     /// Axes, in the order of the file.
     pub axes: Vec<MatrixAxis>,
-    /// Axes that are the rows of the table, by number.
+    /// Indices of the axes that are the rows of the table.
     pub rows: Vec<usize>,
-    /// Axes that are the columns: all others.
+    /// Indices of the axes that are the columns: all other axes.
     pub columns: Vec<usize>,
-    /// Cells, in the order of the axes, the last varying fastest.
+    /// Cells in the order of the axes; the last axis varies fastest.
     pub cells: Vec<MatrixCell>,
     /// Time limit of each step of a cell.
     pub limit: Duration,
 }
 
-/// One combination of values.
+/// A cell: one combination of axis values.
 #[derive(Clone, Debug)]
 pub struct MatrixCell {
-    /// Value on each axis.
+    /// Value of each axis.
     pub values: Vec<String>,
     /// Name that is unique in the matrix and valid as a folder name.
     pub name: String,
-    /// Expected result.
+    /// Expected result, if a failure of the cell is known.
     pub expected: Option<ExpectedResult>,
     /// Location in the file, for error messages.
     line: (DefinitionText, Range<usize>),
@@ -65,15 +65,15 @@ enum MakeTemplate {
 pub struct MakeCommand {
     /// Program and arguments.
     pub words: Vec<String>,
-    /// The words of which some may name files that it is made by.
+    /// Words of the command that may name input files.
     pub named: Vec<String>,
 }
 
 impl MatrixPlan {
-    /// Reads a file.
+    /// Reads a definition file.
     ///
     /// # Errors
-    /// If it cannot be read or contradicts itself, with its line.
+    /// If the file cannot be read or contradicts itself; the error has the line.
     pub fn read(file: &Path) -> Result<Self> {
         let lines = DefinitionText::of(file)?;
         let written = lines.written()?;
@@ -92,17 +92,18 @@ impl MatrixPlan {
 }
 
 impl MatrixCell {
-    /// Returns its values as text.
+    /// Returns the cell's values as text.
     pub fn words(&self) -> String {
         self.values.join(", ")
     }
 
-    /// Returns its values on some axes.
+    /// Returns the cell's values on some axes.
     pub(super) fn values_on(&self, axes: &[usize]) -> Vec<&str> {
         axes.iter().map(|&axis| self.values[axis].as_str()).collect()
     }
 
-    /// The command of xcheck, without the program's name and where its report goes; `made` is where lies what was made.
+    /// Returns the arguments of xcheck for this cell, without its report folder. `made` is the path of the
+    /// made input.
     pub fn command(&self, made: &str) -> Vec<String> {
         self.command.iter().map(|word| word.fill(|name| self.value(name, made))).collect()
     }
@@ -126,7 +127,7 @@ impl MatrixCell {
         })
     }
 
-    /// Files and folders that decide it besides those that its command names.
+    /// Returns the additional input files and folders that the definition declares.
     pub fn reads(&self) -> Vec<String> {
         self.reads.iter().map(|word| word.fill(|name| self.value(name, ""))).collect()
     }
@@ -147,7 +148,7 @@ impl MatrixCell {
 
 fn axes(written: &MatrixDefinition, lines: &DefinitionText) -> Result<Vec<MatrixAxis>> {
     let mut found: Vec<_> = written.axes.get_ref().iter().collect();
-    found.sort_by_key(|(name, _)| name.span().start); // the order of the file, which the map has not kept
+    found.sort_by_key(|(name, _)| name.span().start); // order of the file, which a map does not keep
     if found.is_empty() {
         return Err(lines.refuse(
             written.axes.span(),
@@ -176,7 +177,7 @@ fn axes(written: &MatrixDefinition, lines: &DefinitionText) -> Result<Vec<Matrix
     found.into_iter().map(axis).collect()
 }
 
-/// Divides the axes into rows and columns. If only one of the two is given, the other has all other axes; if none is
+/// Divides the axes into rows and columns. If only one is given, the other has all remaining axes. If none is
 /// given, the last axis is the columns.
 fn sides(
     written: &MatrixDefinition,
@@ -246,7 +247,7 @@ fn cells(written: &MatrixDefinition, axes: &[MatrixAxis], lines: &DefinitionText
     Ok(cells)
 }
 
-/// Two values can make one command where they stand side by side.
+/// Rejects cells with equal commands; two values written next to each other can combine to the same text.
 fn refuse_twice(cells: &[MatrixCell]) -> Result<()> {
     let mut known: BTreeMap<_, &MatrixCell> = BTreeMap::new();
     for cell in cells {
@@ -308,7 +309,8 @@ fn templates(
     Ok(templates)
 }
 
-/// An axis that changes nothing makes the same cell many times; what is made and not compared is nobody's.
+/// Rejects an axis that no template uses, since all its cells would be equal. Also rejects a made input that
+/// is not compared.
 fn check_use(
     written: &MatrixDefinition,
     templates: &CellTemplates,

@@ -1,4 +1,4 @@
-//! The matrix for a terminal: a table where it fits, else a line for each cell; then what is to be done.
+//! The matrix for a terminal: a table if it fits, otherwise one line per cell; then the necessary actions.
 
 use std::iter::once;
 
@@ -9,12 +9,12 @@ use crate::compare::Verdict;
 use crate::matrix::{CellResult, CellStatus, ComparisonMatrix};
 use crate::report::{TerminalStyle, WIDTH, architectures, text};
 
-/// Between two columns.
+/// Spaces between two columns.
 const GAP: u16 = 2;
-/// A reason is cut where it is longer; the cell's report has the rest.
+/// Maximum number of characters of a reason; the cell's report has the full text.
 const LONGEST_REASON: usize = 400;
 
-/// The matrix as text for a terminal; `folder` is where the reports of its cells are.
+/// Returns the matrix as text for a terminal. `folder` is the folder with the reports of the cells.
 pub fn table(matrix: &ComparisonMatrix, folder: &str, colour: bool) -> String {
     let paint = TerminalStyle { colour };
     let wide = grid(matrix);
@@ -30,7 +30,7 @@ pub fn table(matrix: &ComparisonMatrix, folder: &str, colour: bool) -> String {
     lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// Rows by columns; a combination that is no cell is empty.
+/// Returns the table of rows and columns. Excluded combinations are empty.
 fn grid(matrix: &ComparisonMatrix) -> Vec<String> {
     let heads = matrix.values_on(&matrix.plan.columns);
     let words = |values: &Vec<&str>| text::clean(&values.join(", "));
@@ -61,7 +61,7 @@ fn aligned(header: Vec<String>, rows: Vec<Vec<String>>) -> Vec<String> {
     table.lines().map(|line| line.trim_end().to_owned()).collect()
 }
 
-/// "FAIL 2.5e7 q_rope L0".
+/// Returns a cell's result in short form, such as "FAIL 2.5e7 q_rope L0".
 fn short(done: &CellResult) -> String {
     let standing = done.standing();
     let word = match standing {

@@ -1,4 +1,4 @@
-//! Words with the names of axes in braces.
+//! Templates: words with the names of axes in braces.
 
 /// A word with `{axis}` placeholders. `{{` and `}}` are literal braces.
 #[derive(Clone, Debug)]
@@ -12,7 +12,7 @@ enum TemplatePart {
 }
 
 impl Template {
-    /// Reads a word.
+    /// Parses a word.
     ///
     /// # Errors
     /// If a brace is unmatched; the error is a message.
@@ -40,7 +40,7 @@ impl Template {
         Ok(Self(parts))
     }
 
-    /// The names in braces.
+    /// Returns the axis names in braces.
     pub fn slots(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|part| match part {
             TemplatePart::Slot(name) => Some(name.as_str()),
@@ -48,7 +48,7 @@ impl Template {
         })
     }
 
-    /// The word with a value for each name. What stands in braces in a value is text.
+    /// Returns the word with every placeholder replaced by its value. Braces in a value are not replaced.
     pub fn fill(&self, value: impl Fn(&str) -> String) -> String {
         let filled = self.0.iter().map(|part| match part {
             TemplatePart::Text(text) => text.clone(),

@@ -10,9 +10,9 @@ pub type ServerAnswer<T> = Result<T, MissingAnswer>;
 /// Reason for a missing answer.
 #[derive(Debug)]
 pub enum MissingAnswer {
-    /// The server, or its protocol, has none to give: in words.
+    /// The server or its protocol does not support the request; has the reason.
     Cannot(String),
-    /// The limit of requests was reached before it.
+    /// The maximum number of requests was reached before this request.
     NotAsked(String),
     /// The server should have answered, but failed.
     Broken(Box<Error>),
@@ -24,7 +24,7 @@ impl MissingAnswer {
         MissingAnswer::Cannot(why.into())
     }
 
-    /// The reason, in words.
+    /// Returns the reason as text.
     pub fn why(&self) -> String {
         match self {
             MissingAnswer::Cannot(why) | MissingAnswer::NotAsked(why) => why.clone(),
@@ -51,7 +51,7 @@ pub struct TokenLogprob {
     pub id: Option<u32>,
     /// Text of the token.
     pub text: String,
-    /// Its natural log-probability.
+    /// Natural logarithm of the token's probability.
     pub logprob: Option<f64>,
 }
 
@@ -68,18 +68,18 @@ impl TokenLogprob {
 /// A token position: the token and the top tokens, given the tokens before it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TokenPosition {
-    /// The token that stands there; `None` where its log-probability cannot be had.
+    /// Token at this position; `None` if its log-probability is unknown.
     pub token: Option<TokenLogprob>,
-    /// The likeliest, of as many as were given.
+    /// Top tokens, as many as the server returned.
     pub top: Vec<TokenLogprob>,
 }
 
 /// A greedy continuation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GreedyContinuation {
-    /// Tokens.
+    /// Positions of the continuation.
     pub places: Vec<TokenPosition>,
-    /// Whole text.
+    /// Whole text of the continuation.
     pub text: String,
     /// Number of generated tokens, as reported by the server.
     pub made: Option<u64>,
@@ -112,7 +112,7 @@ pub struct ProbePrompt {
 }
 
 impl ProbePrompt {
-    /// The ids.
+    /// Returns the token ids.
     ///
     /// # Errors
     /// If the ids are unknown.
@@ -120,7 +120,7 @@ impl ProbePrompt {
         self.ids.as_deref().ok_or_else(|| MissingAnswer::cannot("the prompt's token ids are not known"))
     }
 
-    /// The text.
+    /// Returns the text.
     ///
     /// # Errors
     /// If the prompt has ids only.
@@ -130,14 +130,14 @@ impl ProbePrompt {
         })
     }
 
-    /// The ids where they are known, else the text, as JSON.
+    /// Returns the ids if they are known, otherwise the text, as JSON.
     pub fn as_json(&self) -> Value {
         self.ids
             .as_ref()
             .map_or_else(|| self.text.clone().unwrap_or_default().into(), |ids| ids.clone().into())
     }
 
-    /// The prompt with what was generated behind it.
+    /// Returns the prompt followed by a continuation.
     pub fn and(&self, generated: &GreedyContinuation) -> Self {
         let ids = self.ids.as_ref().zip(generated.ids()).map(|(ids, more)| [ids.as_slice(), &more].concat());
         let text = self.text.as_ref().map(|text| text.clone() + &generated.text);
@@ -148,15 +148,15 @@ impl ProbePrompt {
 /// A request for a greedy continuation.
 #[derive(Clone, Copy, Debug)]
 pub struct ContinuationRequest<'p> {
-    /// Prompt.
+    /// Prompt to continue.
     pub prompt: &'p ProbePrompt,
-    /// Maximum number of tokens.
+    /// Maximum number of tokens to generate.
     pub tokens: usize,
     /// Number of top tokens to return at each position.
     pub top: usize,
     /// True if the server must not reuse the cache of earlier requests.
     pub cold: bool,
-    /// True if the answer is to be streamed.
+    /// True if the answer should be streamed.
     pub streamed: bool,
 }
 
@@ -165,24 +165,24 @@ pub(super) fn list<'v>(value: &'v Value, pointer: &str) -> Result<&'v Vec<Value>
     value.pointer(pointer).and_then(Value::as_array).ok_or_else(|| expected(value, pointer, "a list"))
 }
 
-/// The text there.
+/// Returns the string at a JSON pointer, or an error message.
 pub(super) fn text(value: &Value, pointer: &str) -> Result<String, String> {
     let found = value.pointer(pointer).and_then(Value::as_str);
     found.map(str::to_owned).ok_or_else(|| expected(value, pointer, "a string"))
 }
 
-/// The token id there.
+/// Returns the token id at a JSON pointer, or an error message.
 pub(super) fn id(value: &Value, pointer: &str) -> Result<u32, String> {
     let found = value.pointer(pointer).and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
     found.ok_or_else(|| expected(value, pointer, "a token id"))
 }
 
-/// The ids there.
+/// Returns the token ids at a JSON pointer, or an error message.
 pub(super) fn ids(value: &Value, pointer: &str) -> Result<Vec<u32>, String> {
     list(value, pointer)?.iter().map(|value| id(value, "")).collect()
 }
 
-/// The log-probability there; none where it is null or not there.
+/// Returns the log-probability at a JSON pointer; `None` if it is null or missing.
 pub(super) fn logprob(value: &Value, pointer: &str) -> Result<Option<f64>, String> {
     match value.pointer(pointer) {
         None | Some(Value::Null) => Ok(None),

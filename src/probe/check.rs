@@ -1,4 +1,4 @@
-//! Checks of a server without a reference: plain data.
+//! Results of server checks without a reference.
 
 use crate::compare::Verdict;
 use crate::error::Error;
@@ -11,7 +11,7 @@ pub struct ProbeCheck {
     pub subject: ProbeSubject,
     /// Name of the check.
     pub name: String,
-    /// `None` where the server cannot be asked that.
+    /// Verdict; `None` if the server does not support the check.
     pub verdict: Option<Verdict>,
     /// Result, or the reason why the check is impossible.
     pub found: String,
@@ -31,7 +31,7 @@ pub enum ProbeSubject {
 }
 
 impl ProbeSubject {
-    /// The word in reports.
+    /// Returns the name of the subject in reports.
     pub fn name(self) -> &'static str {
         match self {
             ProbeSubject::Tokens => "tokens",

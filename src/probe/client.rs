@@ -1,5 +1,5 @@
-//! HTTP client for a server: limits time, size and number of requests, follows no redirects, and shows the key in no
-//! message.
+//! HTTP client for a server. It limits time, size and number of requests, follows no redirects, and removes
+//! the key from messages.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -15,7 +15,7 @@ use crate::error::{Error, ServerError};
 use crate::network::agent_within;
 use crate::probe::answer::{MissingAnswer, ServerAnswer};
 
-/// First wait before a busy server is asked again, if it gives no time.
+/// First wait before a busy server is retried, if the server does not give a time.
 const PAUSE: Duration = Duration::from_millis(250);
 /// Maximum number of characters of a response in a message.
 const SAID: usize = 300;
@@ -29,7 +29,7 @@ pub struct ClientLimits {
     pub answer: Duration,
     /// Time limit for the next bytes of an answer.
     pub idle: Duration,
-    /// Bytes of an answer.
+    /// Maximum size of an answer in bytes.
     pub largest: u64,
     /// Number of retries for a busy server.
     pub retries: usize,
@@ -47,7 +47,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the server at an address, without the path of an API: `http://127.0.0.1:8000`.
+    /// Makes a client for the server at an address without an API path, such as `http://127.0.0.1:8000`.
     ///
     /// # Errors
     /// If the address is invalid, or contains a user name or a key.
@@ -77,17 +77,17 @@ impl Client {
         }
     }
 
-    /// The address.
+    /// Returns the address of the server.
     pub fn base(&self) -> &str {
         &self.base
     }
 
-    /// Requests that were made.
+    /// Returns the number of requests sent.
     pub fn made(&self) -> usize {
         self.made.load(Ordering::Relaxed).min(self.limits.requests)
     }
 
-    /// Requests that are left.
+    /// Returns the number of requests that may still be sent.
     pub fn left(&self) -> usize {
         self.limits.requests - self.made()
     }
@@ -103,16 +103,17 @@ impl Client {
     /// Sends a POST request with a JSON body to a path.
     ///
     /// # Errors
-    /// [`MissingAnswer::Cannot`] where the server says that it will not; [`MissingAnswer::Broken`] where there is no answer, or none that
-    /// can be read.
+    /// [`MissingAnswer::Cannot`] if the server refuses the request. [`MissingAnswer::Broken`] if there is no
+    /// response, or an invalid one.
     pub fn post(&self, path: &str, body: &Value) -> ServerAnswer<Value> {
         self.json(path, &self.ask(Method::POST, path, Some(body))?)
     }
 
-    /// The documents of an answer that comes in pieces: as events, or one in each line.
+    /// Sends a POST request and returns the JSON documents of a streamed response: server-sent events, or one
+    /// document per line.
     ///
     /// # Errors
-    /// Errors of [`Client::post`].
+    /// The errors of [`Client::post`].
     pub fn stream(&self, path: &str, body: &Value) -> ServerAnswer<Vec<Value>> {
         let text = self.ask(Method::POST, path, Some(body))?;
         let line = |line: &str| {
@@ -200,7 +201,7 @@ impl Client {
         }
     }
 
-    /// The text of an answer that is one.
+    /// Returns the text of a successful response.
     fn text_of(&self, path: &str, answer: Response<Body>) -> ServerAnswer<String> {
         let status = answer.status();
         if status.is_redirection() {
@@ -240,7 +241,7 @@ impl Client {
         }
     }
 
-    /// The beginning of what a server says, on one line.
+    /// Returns the start of a server's text on one line.
     fn quoted(&self, text: &str) -> String {
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         let words: String = words.chars().filter(|c| !c.is_control()).collect();
@@ -251,7 +252,7 @@ impl Client {
         }
     }
 
-    /// Replaces the key in each string of a JSON document, where it may be escaped.
+    /// Removes the key from all strings of a JSON document.
     fn hidden(&self, answer: Value) -> Value {
         match answer {
             _ if self.key.is_none() => answer,
@@ -265,7 +266,7 @@ impl Client {
         }
     }
 
-    /// Servers repeat keys that they do not know.
+    /// Removes the key from a text, since servers repeat unknown keys in messages.
     fn without_key(&self, text: &str) -> String {
         self.key.as_ref().map_or(text.to_owned(), |key| text.replace(key.as_str(), "[key]"))
     }

@@ -1,4 +1,4 @@
-//! Difference of two answers to the same request, and if rounding can explain it.
+//! Difference between two answers to the same request, and its judgement by rounding.
 
 use std::fmt;
 
@@ -7,31 +7,31 @@ use half::{bf16, f16};
 use crate::compare::{NoiseFloor, Verdict};
 use crate::probe::answer::{TokenLogprob, TokenPosition};
 
-/// Difference of two answers, up to the first position with different tokens.
+/// Difference between two answers, up to the first position with different tokens.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AnswerDifference {
-    /// Positions that were compared.
+    /// Number of compared positions.
     pub places: usize,
-    /// Log-probabilities that were compared.
+    /// Number of compared log-probabilities.
     pub values: usize,
-    /// The largest difference of log-probabilities, and the position.
+    /// Largest difference of log-probabilities.
     pub largest: f64,
-    /// Position of that difference.
+    /// Position of the largest difference.
     pub at: usize,
     /// Largest share of the probability that moved to other tokens at one position; a lower bound.
     pub moved: f64,
-    /// The first position where the tokens are not the same.
+    /// First position with different tokens.
     pub parts: Option<DivergentTokens>,
     /// True if one answer ends before the other.
     pub ends_early: bool,
-    /// Positions of which one tells log-probabilities, and the other none.
+    /// Number of positions at which only one answer has log-probabilities.
     pub untold: usize,
 }
 
 /// Two tokens at one position.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DivergentTokens {
-    /// The position.
+    /// Position at which the tokens differ.
     pub at: usize,
     /// Text of both tokens.
     pub tokens: [String; 2],
@@ -44,16 +44,16 @@ pub struct DivergentTokens {
 pub enum TokenMargin {
     /// Both log-probabilities are known.
     Told(LogprobDifference),
-    /// The other is not among the likeliest that are told, so that it is no likelier than the least of them.
+    /// The other token is not among the returned top tokens, so it is at most as likely as the last of them.
     AtLeast(LogprobDifference),
 }
 
 /// Difference of two log-probabilities.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LogprobDifference {
-    /// Difference in nats.
+    /// Difference of the log-probabilities in nats.
     pub nats: f64,
-    /// Difference of the probabilities.
+    /// Difference of the two probabilities.
     pub share: f64,
 }
 
@@ -63,7 +63,7 @@ impl LogprobDifference {
         Self { nats: (one - other).abs(), share: (one.exp() - other.exp()).abs() }
     }
 
-    /// The larger of both, each way.
+    /// Returns the larger of each difference.
     pub fn or(self, other: Self) -> Self {
         Self { nats: self.nats.max(other.nats), share: self.share.max(other.share) }
     }
@@ -78,7 +78,8 @@ impl TokenMargin {
         Some(Self::AtLeast(preferred(own, least(place)?)))
     }
 
-    /// Decides if rounding can cause the other choice. A lower bound of the margin cannot rule rounding out.
+    /// Decides if rounding can cause the choice of the other token. A lower bound of the margin cannot rule
+    /// rounding out.
     fn judge(self, floor: f64, by: impl Fn(LogprobDifference) -> f64) -> Verdict {
         let floor = NoiseFloor { max_abs: floor, ..NoiseFloor::default() };
         match self {
@@ -98,7 +99,8 @@ impl fmt::Display for TokenMargin {
 }
 
 impl AnswerDifference {
-    /// Between two lists of the same positions. What stands behind the first token that differs was asked another question.
+    /// Compares two lists of the same positions. Positions after the first different token are not compared,
+    /// since their inputs differ.
     pub fn of(one: &[TokenPosition], other: &[TokenPosition]) -> Self {
         let mut found = Self { ends_early: one.len() != other.len(), ..Self::default() };
         for (at, (one, other)) in one.iter().zip(other).enumerate() {
@@ -142,7 +144,7 @@ impl AnswerDifference {
     }
 
     fn differ(&mut self, at: usize, apart: f64) {
-        // NaN is further apart than anything.
+        // NaN counts as the largest difference.
         if !(apart <= self.largest) {
             (self.largest, self.at) = (apart, at);
         }
@@ -184,7 +186,7 @@ impl AnswerDifference {
                 ),
             );
         }
-        // An end is a choice as others are; but which token it was, and how likely, is not told.
+        // An end is a token choice like any other, but its token and log-probability are unknown.
         if self.ends_early {
             return (Verdict::Inconclusive, format!("{told}; one answer ends before the other"));
         }
@@ -251,10 +253,11 @@ impl AnswerDifference {
     }
 }
 
-/// Share of the probability above which two distributions cannot be the same one, rounded. (To move so much, rounding
-/// would have to change two logits by ln 3 against each other.)
+/// Share of the probability above which two distributions differ by more than rounding. To move this share,
+/// rounding would have to change the difference of two logits by ln 3.
 const ANOTHER: f64 = 0.5;
-/// Noise floor, in nats, above which log-probabilities decide nothing: a change of ln 3 makes another distribution.
+/// Noise floor in nats above which log-probabilities decide nothing, since a change of ln 3 makes another
+/// distribution.
 const BLIND: f64 = 1.0986;
 
 /// Returns the verdict for an error and a noise floor.
@@ -271,7 +274,7 @@ fn preferred(own: f64, other: f64) -> LogprobDifference {
     LogprobDifference { nats: own - other, share: own.exp() - other.exp() }
 }
 
-/// The least of the likeliest that are told.
+/// Returns the smallest log-probability of the returned top tokens.
 fn least(place: &TokenPosition) -> Option<f64> {
     place.top.iter().filter_map(|named| named.logprob).reduce(f64::min)
 }
@@ -309,7 +312,7 @@ pub fn coarseness(places: &[TokenPosition]) -> f64 {
     of_type.max(decimals(places).unwrap_or(0.0))
 }
 
-/// Half of the last decimal that a server writes, if it writes few: its values stand for all that round to them.
+/// Returns half of the last decimal place, if the server writes few decimals.
 pub fn decimals<'p>(places: impl IntoIterator<Item = &'p TokenPosition>) -> Option<f64> {
     const SEEN: usize = 8;
     const MOST: usize = 6;

@@ -1,4 +1,5 @@
-//! llama.cpp's `llama-server`: ids in and out, the likeliest tokens of what is generated, and of nothing else.
+//! llama.cpp's `llama-server`: takes and returns token ids, and returns top tokens of generated positions
+//! only.
 
 use serde_json::{Value, json};
 
@@ -30,7 +31,7 @@ impl ServerApi for LlamaServer<'_> {
         Ok(RenderedConversation::Text(prompt))
     }
 
-    /// Asks for one token after each position, since the server gives no log-probabilities of a prompt.
+    /// Requests one token after each position, since the server returns no log-probabilities of a prompt.
     fn forced(&self, prompt: &ProbePrompt, top: usize) -> ServerAnswer<Vec<Option<TokenPosition>>> {
         let ids = prompt.ids()?;
         let mut places = vec![None];
@@ -83,7 +84,7 @@ fn piece(answer: &Value) -> Result<GreedyContinuation, String> {
 }
 
 fn place(entry: &Value) -> Result<TokenPosition, String> {
-    // The README's prose and its example name the list differently.
+    // The README's text and its example use different names for this list.
     let top = ["/top_logprobs", "/probs"].into_iter().find(|pointer| entry.pointer(pointer).is_some());
     let top = top.map_or(Ok(Vec::new()), |top| list(entry, top)?.iter().map(named).collect())?;
     Ok(TokenPosition { token: Some(named(entry)?), top })

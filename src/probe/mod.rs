@@ -1,7 +1,8 @@
 //! Checks of a running server by its tokens and log-probabilities.
 //!
-//! [`Client`] asks within limits; each protocol is a file behind [`ServerApi`], whose methods may refuse in words; a server is held
-//! against itself here ([`self_consistency`]), and what it says of a model becomes a dump, which is judged as any other is (`recorded`).
+//! [`Client`] limits the requests. Each protocol is a module that implements [`ServerApi`], whose methods may
+//! return a reason instead of an answer. [`self_consistency`] compares a server with itself. Answers about a
+//! model become a dump (`recorded`), which is judged like any other dump.
 
 mod answer;
 mod check;

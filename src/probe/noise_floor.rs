@@ -1,5 +1,5 @@
-//! Noise floor of the log-probabilities of a model on a text: repeated runs of our own engine with random rounding
-//! errors, and one in other numerics.
+//! Noise floor of a model's log-probabilities for a text, from perturbed runs of our own engine and one run
+//! with other numerics.
 
 use crate::checkpoint::{Point, Site};
 use crate::engine::{self, PassInput, RunInput};
@@ -11,11 +11,12 @@ use crate::probe::difference::LogprobDifference;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
-/// The largest differences at the `top` likeliest tokens after each of these, between a run and those that are moved; `is_stated`
-/// tells whether it is known how the server computes, or 8 bits may do what they do.
+/// Returns the largest differences between a run and perturbed runs, at the `top` most likely tokens after
+/// each given token. If `is_stated` is false, the server's arithmetic is unknown, and rounding to 8 bits is
+/// included.
 ///
 /// # Errors
-/// If the model cannot read these tokens, or these numerics cannot compute with it.
+/// If the model cannot read these tokens, or the numerics do not support it.
 pub fn floor(
     model: &dyn Model,
     numerics: &dyn Numerics,
@@ -31,7 +32,7 @@ pub fn floor(
         engine::run(model, numerics, &script, &mut watch).map(drop)
     };
     moved(numerics, 0, |noisy| if is_stated { noisy } else { noisy.with_eight_bits() }, &mut again)?;
-    // What is declared to round is that far from what does not.
+    // The difference between rounding numerics and f32 is the effect of their rounding.
     if engine::check(model, &F32, &script).is_ok() {
         again(&F32)?;
     }
@@ -83,12 +84,12 @@ impl Tap for LogitsRowTap<'_> {
     }
 }
 
-/// Keeps the likeliest of each row of the first run with their log-probabilities, and measures how far these of the others are
-/// from them.
+/// A tap that stores the top tokens of each row of the first run. It measures the differences of their
+/// log-probabilities in later runs.
 struct TopTokenTap {
     top: usize,
     rows: Vec<(Vec<u32>, Vec<f64>)>,
-    /// The next row.
+    /// Index of the next row.
     at: usize,
     largest: LogprobDifference,
 }

@@ -1,4 +1,4 @@
-//! Ollama: text in and out, with log-probabilities of what is generated.
+//! Ollama: takes and returns text, with log-probabilities of generated tokens.
 
 use serde_json::{Value, json};
 

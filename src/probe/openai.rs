@@ -1,4 +1,5 @@
-//! OpenAI's protocol, as llama-cpp-python, mistral.rs and many others speak it: tokens are told by their texts.
+//! The OpenAI protocol, as in llama-cpp-python, mistral.rs and many others. Tokens are identified by their
+//! texts.
 
 use std::sync::OnceLock;
 
@@ -53,7 +54,8 @@ impl Openai<'_> {
 }
 
 impl ServerApi for Openai<'_> {
-    /// The protocol has none; llama-cpp-python does, which always adds what begins a prompt.
+    /// The protocol has no tokenizer route. llama-cpp-python has one, which always adds the tokens before a
+    /// prompt.
     fn tokenize(&self, words: &str, special: bool) -> ServerAnswer<Vec<u32>> {
         if !special {
             return Err(MissingAnswer::cannot("the server always adds special tokens to a prompt"));
@@ -87,7 +89,7 @@ impl ServerApi for Openai<'_> {
         let generated = &echoed.text[text.len()..];
         let last = places.last().and_then(|place| place.token.as_ref());
         let is_behind = match (generated, echoed.made) {
-            // One that has no text, as an end has none, is known by what the server counts, or by the number of them.
+            // A token without text, such as an end token, is recognised by the server's token count.
             ("", Some(made)) => made > 0 && last.is_some_and(|token| token.text.is_empty()),
             ("", None) => prompt.ids.as_ref().is_some_and(|ids| ids.len() < places.len()),
             (text, _) => last.is_some_and(|token| token.text == text),
@@ -99,7 +101,7 @@ impl ServerApi for Openai<'_> {
         let known = |place: TokenPosition| {
             place.token.as_ref().is_some_and(|token| token.logprob.is_some()).then_some(place)
         };
-        // Of what begins a prompt some say nothing: its text is none.
+        // Some servers return no text for the tokens that begin a prompt.
         match wanted.checked_sub(places.len()) {
             Some(silent @ (0 | 1)) => {
                 Ok((0..silent).map(|_| None).chain(places.into_iter().map(known)).collect())
@@ -115,7 +117,8 @@ impl ServerApi for Openai<'_> {
         if ask.cold {
             return Err(MissingAnswer::cannot("the protocol cannot turn off a prefix cache"));
         }
-        // Both are other questions: what the first answer came by is asked from there on.
+        // Completion and chat are different requests: later requests use the kind that the first answer came
+        // from.
         match self.talks.get() {
             Some(true) => return self.chat(ask),
             Some(false) => return self.completion(ask),
@@ -157,7 +160,7 @@ fn piece(answer: &Value) -> Result<GreedyContinuation, String> {
     let told = choice.get("logprobs").filter(|found| !found.is_null());
     let places = match told {
         None => Vec::new(),
-        // As in conversations; llama-server gives these for completions, too.
+        // As in chat responses; llama-server uses this format for completions too.
         Some(told) if told.get("content").is_some_and(Value::is_array) => {
             list(told, "/content")?.iter().map(place).collect::<Result<_, _>>()?
         }
@@ -171,7 +174,7 @@ fn piece(answer: &Value) -> Result<GreedyContinuation, String> {
     Ok(GreedyContinuation { places, text: said.map_or(Ok(String::new()), |said| text(choice, said))?, made })
 }
 
-/// Lists beside each other, an entry for each token.
+/// Reads parallel lists with one entry per token.
 fn of_lists(told: &Value) -> Result<Vec<TokenPosition>, String> {
     let tokens = list(told, "/tokens")?.iter().enumerate();
     let place = |(index, name): (usize, &Value)| {
@@ -181,8 +184,8 @@ fn of_lists(told: &Value) -> Result<Vec<TokenPosition>, String> {
         let top = told.pointer(&format!("/top_logprobs/{index}")).and_then(Value::as_object);
         let top = top.into_iter().flatten().map(|(name, value)| Ok(named(name, logprob(value, "")?)));
         let mut top = top.collect::<Result<Vec<_>, String>>()?;
-        // An object has one entry for all tokens of one text: none, or a part of a character. Who is missing may be likelier than
-        // any but the chosen one.
+        // A JSON object has one entry for all tokens with the same text (empty, or part of a character). A
+        // missing token may be more likely than all except the chosen one.
         if top.iter().any(|named| named.text.is_empty() || named.text.contains('\u{fffd}')) {
             top.retain(|named| named.logprob >= token.logprob);
         }

@@ -1,4 +1,4 @@
-//! Dump of a server's answers: the log-probabilities of a prompt and its greedy continuation.
+//! Dump of a server's answers: log-probabilities of a prompt and of its greedy continuation.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -16,19 +16,19 @@ use crate::probe::server_identity::ServerIdentity;
 use crate::tokenizer::Tokenizer;
 use crate::weight::DType;
 
-/// Settings of a server's computation, as dumps hold them.
+/// Settings of a server's computation, as in a dump's `producer.settings`.
 type ProducerSettings = serde_json::Map<String, serde_json::Value>;
 
 /// Answers of a server to one prompt.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
-    /// The prompt's text, where it is of one.
+    /// Text of the prompt; empty for a prompt of ids.
     pub text: String,
     /// Token ids of the prompt.
     pub prompt: Vec<u32>,
     /// Log-probabilities of each prompt token; empty if the server gave none.
     pub read: Vec<Option<TokenPosition>>,
-    /// The greedy continuation, and what was told of it.
+    /// Greedy continuation with its log-probabilities.
     pub generated: Vec<TokenPosition>,
 }
 
@@ -39,7 +39,7 @@ impl TokenTextIds {
     /// Reads the vocabulary of a tokenizer. A text that several tokens share has no id.
     pub fn of(tokenizer: &dyn Tokenizer) -> Self {
         let mut ids = HashMap::new();
-        // At the beginning of a text some tokenizers leave a space out: tokens are shown behind another.
+        // Some tokenizers omit a space at the start of a text, so each token is decoded after another one.
         let before = tokenizer.encode("a", false).ok().and_then(|ids| ids.last().copied());
         let before: Vec<u32> = before.into_iter().collect();
         let length = tokenizer.decode(&before).map_or(0, |text| text.len());
@@ -60,7 +60,7 @@ impl TokenTextIds {
         }
     }
 
-    /// Gives tokens their ids, as far as their texts tell.
+    /// Sets the ids of tokens whose text identifies them.
     pub fn name_all<'p>(&self, places: impl IntoIterator<Item = &'p mut TokenPosition>) {
         for place in places {
             place.top.iter_mut().chain(&mut place.token).for_each(|named| self.name(named));
@@ -82,7 +82,7 @@ impl Recording {
                 token.id = Some(id);
             }
         }
-        // What has no id ends what is known of the continuation.
+        // The known continuation ends at the first token without an id.
         let is_known = |place: &TokenPosition| place.token.as_ref().is_some_and(|token| token.id.is_some());
         let generated = generated.places.into_iter().take_while(is_known).collect();
         Self { text: text.to_owned(), prompt: prompt.to_vec(), read, generated }
@@ -109,7 +109,8 @@ impl Recording {
         self.read.iter().flatten().next().is_none() && self.generated.is_empty()
     }
 
-    /// The dump of it, and its bytes as a `.safetensors` file. `dtype` is what the server computes in, as far as that is known.
+    /// Returns the dump and its bytes as a `.safetensors` file. `dtype` is the server's computed type, if
+    /// known.
     ///
     /// # Errors
     /// If the recording is empty.
@@ -166,7 +167,7 @@ impl Recording {
         let mut manifest = Manifest::new(producer, model, Layout::default(), input, self.passes(&generated));
         manifest.version = Manifest::LATEST;
         let mut arrays = Vec::new();
-        // What is told of a token is of the row before it.
+        // The log-probability of a token belongs to the row before it.
         let read = |row: usize| self.read.get(row + 1).and_then(Option::as_ref);
         let first = (0..self.prompt.len() - 1).map(read).chain([self.generated.first()]).collect();
         let passes = std::iter::once::<Vec<Option<&TokenPosition>>>(first)
@@ -183,7 +184,7 @@ impl Recording {
         (manifest, arrays)
     }
 
-    /// The prompt at once, then token by token.
+    /// Returns the passes: the whole prompt, then one pass per token.
     fn passes(&self, generated: &[u32]) -> Vec<Pass> {
         let end = self.prompt.len();
         let mut passes = vec![Pass { position: 0, tokens: self.prompt.clone(), temperature: None }];
@@ -197,7 +198,7 @@ impl Recording {
     }
 }
 
-/// The arrays of a pass, each with what the manifest says of it.
+/// Returns the arrays of a pass with their manifest rows.
 fn tensors(pass: usize, places: &[Option<&TokenPosition>]) -> Vec<(TensorRow, Vec<u8>)> {
     let all = places.len();
     let at = |point: Point| Site { point, layer: None, pass: Some(pass) };
@@ -237,7 +238,7 @@ fn tensors(pass: usize, places: &[Option<&TokenPosition>]) -> Vec<(TensorRow, Ve
     written
 }
 
-/// The likeliest whose ids are known, each once: as many as stand before one whose id is not.
+/// Returns the top tokens with known ids, each once, up to the first token with an unknown id.
 fn top(place: &TokenPosition) -> Vec<(u32, f32)> {
     let mut sorted: Vec<&TokenLogprob> =
         place.top.iter().filter(|named| named.logprob.is_some_and(f64::is_finite)).collect();

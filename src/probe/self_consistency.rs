@@ -20,7 +20,7 @@ const OTHERS: usize = 4;
 /// Maximum number of requests of [`determinism`].
 pub const REQUESTS: usize = REPEATS + (OTHERS + 2) + 2 + 1;
 
-/// Size of rounding effects.
+/// Size of rounding errors in a server's log-probabilities.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RoundingScale {
     /// Noise floor of the log-probabilities of this model; `None` without a model.
@@ -61,7 +61,7 @@ fn are_logarithms(places: &[TokenPosition], values: usize) -> (Verdict, String) 
     let coarse = coarseness(places).exp();
     for (at, place) in places.iter().enumerate() {
         let found = place.top.iter().chain(&place.token).filter_map(|named| named.logprob);
-        // Zero rounds up by no more than the sum of a softmax.
+        // Zero may round up by the rounding error of a softmax sum.
         if let Some(wrong) = found.clone().find(|value| !(*value <= f64::from(f32::EPSILON))) {
             return (Verdict::Fail, format!("token {}: {wrong} is not a log-probability", at + 1));
         }
@@ -94,7 +94,7 @@ fn leave_a_share(places: &[TokenPosition]) -> (Verdict, String) {
         let sum: f64 = values.iter().sum();
         let rounding = rounding_of_sum(place) + step * sum;
         let least = values.into_iter().reduce(f64::min).filter(|least| *least > rounding)?;
-        // More than all of it is told as no log-probabilities.
+        // A total above 1 is reported by the check of log-probabilities.
         (sum <= 1.0 + rounding).then_some((1.0 - sum > rounding, least))
     });
     let shares: Vec<_> = shares.collect();
@@ -149,11 +149,11 @@ fn are_as_many(places: &[TokenPosition], asked: usize) -> (Verdict, String) {
     }
 }
 
-/// Repeats the same request: alone, with others at the same time, with and without the prefix cache, and streamed.
-/// Returns the checks, and the largest difference of log-probabilities among answers that pass.
+/// Repeats the same request: alone, with other requests at the same time, with and without the prefix cache,
+/// and streamed. Returns the checks, and the largest difference of log-probabilities among answers that pass.
 ///
 /// # Errors
-/// If the server breaks.
+/// If the server fails.
 pub fn determinism(
     server: &dyn ServerApi,
     asked: &ContinuationRequest,
@@ -194,7 +194,8 @@ fn of_prefixes(checks: &[ProbeCheck]) -> Option<ProbeCheck> {
     })
 }
 
-/// The worst of several answers, and how far log-probabilities of those that pass are from the first's.
+/// Returns the worst verdict of several answers, and the largest difference of log-probabilities to the first
+/// answer among those that pass.
 fn together(
     name: &str,
     answers: Vec<ServerAnswer<GreedyContinuation>>,
@@ -202,7 +203,7 @@ fn together(
     scale: RoundingScale,
 ) -> Result<(ProbeCheck, f64), Error> {
     let count = answers.len();
-    // Of one that comes but once it is not known whether it can be answered.
+    // After a single request, it is unknown if the server could answer.
     let is_asked_again = count > 1;
     let (mut worst, mut same, mut apart) = (None::<(Verdict, f64, String)>, 0, 0.0f64);
     let mut texts = vec![first.text.clone()];
@@ -249,7 +250,8 @@ fn different(texts: usize) -> String {
     if texts == 1 { "one text".to_owned() } else { format!("{texts} different texts") }
 }
 
-/// Returns the largest share of answers that may differ although none of `count` does: 0.05 = (1 - p)^n.
+/// Returns the upper 95 % bound of the share of different answers if none of `count` differs: 0.05 = (1 -
+/// p)^n.
 fn rule(count: usize) -> f64 {
     1.0 - 0.05f64.powf(1.0 / count as f64)
 }
@@ -259,7 +261,7 @@ struct AnswerJudgement {
     verdict: Verdict,
     told: String,
     is_same: bool,
-    /// The largest difference of log-probabilities.
+    /// Largest difference of log-probabilities to the first answer.
     apart: f64,
 }
 
@@ -271,7 +273,7 @@ impl AnswerJudgement {
         let difference = AnswerDifference::of(&first.places, &answer.places);
         let (verdict, told) = difference.judge(scale.floor, scale.step);
         let (is_same, apart) = (difference.is_none(), difference.largest);
-        // What was once chosen by what was told should always be.
+        // If the first answer chooses tokens greedily by its own log-probabilities, every answer should.
         match (is_greedy(&first.places), is_greedy(&answer.places)) {
             ((once, _), (Verdict::Fail, why)) if once != Verdict::Fail => {
                 Self { verdict: Verdict::Fail, told: format!("{told}; {why}"), is_same, apart }
@@ -292,7 +294,7 @@ impl AnswerJudgement {
     }
 }
 
-/// Twice the same while others of several lengths are answered.
+/// Sends the same request twice while requests of other lengths are answered.
 fn among_others(
     server: &dyn ServerApi,
     asked: &ContinuationRequest,
@@ -320,7 +322,7 @@ fn among_others(
     })
 }
 
-/// The first part of a prompt, of so many.
+/// Returns the first `part` of `parts` equal parts of a prompt.
 fn beginning(prompt: &ProbePrompt, part: usize, parts: usize) -> ProbePrompt {
     let length = |whole: usize| (whole * part / parts).max(1).min(whole);
     let ids = prompt.ids.as_ref().map(|ids| ids[..length(ids.len())].to_vec());
@@ -335,7 +337,7 @@ fn after_longer(
     first: &GreedyContinuation,
 ) -> ServerAnswer<GreedyContinuation> {
     let longer = asked.prompt.and(first);
-    // Whether it is answered is not looked at: it may be too long.
+    // The answer is ignored, since the longer prompt may exceed a limit.
     if let Err(MissingAnswer::Broken(error)) =
         server.generate(&ContinuationRequest { prompt: &longer, tokens: 1, ..*asked })
     {
@@ -344,10 +346,10 @@ fn after_longer(
     server.generate(asked)
 }
 
-/// Compares the log-probabilities of decoding with those of the same tokens as a prompt.
+/// Compares the log-probabilities of generated tokens with those of the same tokens as a prompt.
 ///
 /// # Errors
-/// If the server breaks.
+/// If the server fails.
 pub fn prefill_and_decode(
     server: &dyn ServerApi,
     asked: &ContinuationRequest,

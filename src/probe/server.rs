@@ -1,4 +1,4 @@
-//! Interface to all servers.
+//! Interface to all server protocols.
 
 use serde_json::{Value, json};
 
@@ -12,16 +12,16 @@ pub type ConversationMessage = (&'static str, &'static str);
 /// Rendered conversation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RenderedConversation {
-    /// The text that the model reads.
+    /// Rendered text that the model reads.
     Text(String),
-    /// Its tokens.
+    /// Token ids of the rendered text.
     Ids(Vec<u32>),
 }
 
 /// Protocol of a server. Unsupported requests return a
 /// [`MissingAnswer`](crate::probe::MissingAnswer) with the reason.
 pub trait ServerApi: Sync {
-    /// The ids of a text; `special` tells whether those that begin and end a prompt stand around it.
+    /// Returns the token ids of a text. `special` adds the tokens that begin and end a prompt.
     ///
     /// # Errors
     /// A [`MissingAnswer`](crate::probe::MissingAnswer), if the server does not answer the request.
@@ -46,19 +46,19 @@ pub trait ServerApi: Sync {
         1
     }
 
-    /// A greedy continuation.
+    /// Generates a greedy continuation.
     ///
     /// # Errors
-    /// Errors of [`ServerApi::tokenize`].
+    /// The errors of [`ServerApi::tokenize`].
     fn generate(&self, ask: &ContinuationRequest) -> ServerAnswer<GreedyContinuation>;
 
-    /// Returns the largest number of top tokens that such a server returns by default.
+    /// Returns the largest number of top tokens that this kind of server returns by default.
     fn most_likeliest(&self) -> usize {
         20
     }
 
-    /// Returns true if the server answered the prompt as a chat message because it supports nothing else: then the
-    /// tokens that the model has read are unknown.
+    /// Returns true if the server answered the prompt as a chat message, because it supports nothing else.
+    /// Then the tokens that the model read are unknown.
     fn reads_conversations(&self) -> bool {
         false
     }
@@ -69,7 +69,7 @@ pub trait ServerApi: Sync {
     }
 }
 
-/// Messages as most protocols have them.
+/// Returns messages as JSON, in the form most protocols use.
 pub(super) fn as_messages(messages: &[ConversationMessage]) -> Value {
     messages.iter().map(|(role, content)| json!({"role": role, "content": content})).collect()
 }

@@ -1,4 +1,4 @@
-//! Detection of the kind of server.
+//! Detection of the server's protocol.
 
 use std::sync::OnceLock;
 
@@ -22,7 +22,7 @@ pub enum ServerProtocol {
     Tgi,
     /// Ollama.
     Ollama,
-    /// OpenAI's protocol, and no other that is known here: llama-cpp-python, mistral.rs and many more.
+    /// The OpenAI protocol without a more specific match: llama-cpp-python, mistral.rs and many more.
     Openai,
 }
 
@@ -31,7 +31,7 @@ impl ServerProtocol {
     pub const ALL: [Self; 6] =
         [Self::LlamaServer, Self::Sglang, Self::Tgi, Self::Ollama, Self::Vllm, Self::Openai];
 
-    /// The word on the command line and in reports.
+    /// Returns the name on the command line and in reports.
     pub fn name(self) -> &'static str {
         match self {
             ServerProtocol::LlamaServer => "llama-server",
@@ -43,7 +43,7 @@ impl ServerProtocol {
         }
     }
 
-    /// The path whose answer tells it, and what it holds of no other server.
+    /// Returns the path that identifies the protocol, and a JSON pointer that only its response has.
     fn sign(self) -> (&'static str, &'static str) {
         match self {
             ServerProtocol::LlamaServer => ("/props", "/default_generation_settings"),
@@ -59,20 +59,20 @@ impl ServerProtocol {
 /// Identity of a server.
 #[derive(Clone, Debug)]
 pub struct ServerIdentity {
-    /// Protocol.
+    /// Protocol of the server.
     pub kind: ServerProtocol,
     /// Version, if the server reports one.
     pub version: String,
     /// Name of the model on the server.
     pub model: String,
-    /// The type that it says it computes in.
+    /// Computed type, as stated by the server.
     pub dtype: Option<String>,
 }
 
-/// Finds out which server it is, unless that is told, and what it serves.
+/// Detects the protocol, unless it is given, and the served model.
 ///
 /// # Errors
-/// If it does not answer, is unknown, or serves several models and none is named.
+/// If the server does not answer, is unknown, or serves several models and none is named.
 pub fn identify(
     client: &Client,
     told: Option<ServerProtocol>,
@@ -87,16 +87,16 @@ pub fn identify(
         let (path, sign) = kind.sign();
         match client.get(path) {
             Ok(found) if found.pointer(sign).is_some() => return identity(client, kind, &found, model),
-            // Where the kind is told, its address of this need not be there.
+            // If the protocol is given, this path need not exist.
             Ok(_) | Err(MissingAnswer::Cannot(_)) if told.is_some() => {
                 return identity(client, kind, &Value::Null, model);
             }
-            // Nor need it work, where nothing depends on it.
+            // It may also fail, if its response is not needed.
             Err(refusal) if told.is_some() && model.is_some() && says(&refusal, "HTTP 500") => {
                 return identity(client, kind, &Value::Null, model);
             }
             Ok(_) | Err(MissingAnswer::Cannot(_)) => tried.push(path),
-            // A page, or an error inside: of a server that has no such path.
+            // An HTML page or an error page: the server does not have this path.
             Err(refusal) if told.is_none() && says(&refusal, "the answer is not JSON") => tried.push(path),
             Err(broken) => return Err(broken),
         }
@@ -138,7 +138,7 @@ fn identity(
     Ok(ServerIdentity { kind, version: version.unwrap_or_default(), model, dtype })
 }
 
-/// The one model that a server lists.
+/// Returns the only model that a server lists.
 fn only_model(client: &Client, found: &Value) -> ServerAnswer<String> {
     let listed = match found.pointer("/data") {
         Some(_) => found.clone(),
@@ -154,7 +154,7 @@ fn only_model(client: &Client, found: &Value) -> ServerAnswer<String> {
     }
 }
 
-/// The server in its own protocol.
+/// Returns the interface for the server's protocol.
 pub fn speak<'c>(client: &'c Client, known: &ServerIdentity) -> Box<dyn ServerApi + 'c> {
     let model = known.model.clone();
     match known.kind {

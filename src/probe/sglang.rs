@@ -1,4 +1,4 @@
-//! SGLang: ids in and out, and the log-probabilities of prompts, by its own `/generate`.
+//! SGLang: takes and returns token ids, with log-probabilities of prompts, over its own `/generate` route.
 
 use serde_json::{Value, json};
 
@@ -87,13 +87,14 @@ impl ServerApi for Sglang<'_> {
     }
 }
 
-/// Joins a piece of a stream, which has everything so far, or only the new part (`--incremental-streaming-output`).
+/// Joins a piece of a stream. A piece has the whole text so far, or only the new part with
+/// `--incremental-streaming-output`.
 fn grown(whole: GreedyContinuation, piece: GreedyContinuation) -> GreedyContinuation {
     let tells_all = piece.places.starts_with(&whole.places) && piece.text.starts_with(&whole.text);
     if tells_all { piece } else { GreedyContinuation::joined([whole, piece]) }
 }
 
-/// Lists of `[log-probability, id, text]`.
+/// Reads lists of `[log-probability, id, text]`.
 fn places(answer: &Value, side: &str) -> Result<Vec<TokenPosition>, String> {
     let tokens = list(answer, &format!("/meta_info/{side}_token_logprobs"))?;
     let tops = answer.pointer(&format!("/meta_info/{side}_top_logprobs")).and_then(Value::as_array);

@@ -1,4 +1,5 @@
-//! Text Generation Inference: text in, ids out, and the log-probabilities of prompts without the likeliest tokens.
+//! Text Generation Inference: takes text and returns ids, with log-probabilities of prompts but without their
+//! top tokens.
 
 use serde_json::{Value, json};
 

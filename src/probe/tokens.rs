@@ -1,4 +1,4 @@
-//! A server's tokenizer against the model's.
+//! Comparison of a server's tokenizer with the model's.
 
 use std::fmt::Display;
 
@@ -9,7 +9,7 @@ use crate::probe::check::{ProbeCheck, ProbeSubject};
 use crate::probe::server::{ConversationMessage, RenderedConversation, ServerApi};
 use crate::tokenizer::Tokenizer;
 
-/// Texts that tokenizers part at: spaces, lines, digits, marks, scripts, what is no letter.
+/// Texts on which tokenizers differ: spaces, line breaks, digits, punctuation, scripts and symbols.
 pub const TEXTS: [&str; 8] = [
     "Hello, world! It's 12345.67",
     "  two spaces,\n\na line\tand a tab  ",
@@ -21,11 +21,11 @@ pub const TEXTS: [&str; 8] = [
     "<unk> a_b::c 0x1F 3.14e-10",
 ];
 
-/// Compares the ids of each text, with and without what begins a prompt; `lacking` says why there is no tokenizer, where
-/// there is none.
+/// Compares the ids of each text, with and without the tokens that begin a prompt. `lacking` is the reason if
+/// there is no tokenizer.
 ///
 /// # Errors
-/// If the server breaks, or the model's own tokenizer cannot be used.
+/// If the server fails, or the model's own tokenizer is invalid.
 pub fn tokenization(
     server: &dyn ServerApi,
     own: Option<&dyn Tokenizer>,
@@ -90,16 +90,16 @@ fn parting(text: impl Display, theirs: &[u32], ours: &[u32]) -> String {
     format!("{text}: {named}")
 }
 
-/// A conversation, of which every word must be read.
+/// A conversation whose every word must appear in the rendered text.
 pub const CONVERSATION: [ConversationMessage; 3] =
     [("user", "Name the 3 colours."), ("assistant", "Red, green, blue."), ("user", "And in German?")];
 
-/// The model's own template.
+/// The chat template in the model's own files, rendered.
 #[derive(Clone, Debug, Default)]
 pub struct ModelTemplate {
     /// The rendered [`CONVERSATION`], if it is known.
     pub words: Option<String>,
-    /// BOS token, as text.
+    /// BOS token as text; empty if the model has none.
     pub beginning: String,
     /// True if the rendered text depends on the date.
     pub has_a_date: bool,
@@ -148,7 +148,8 @@ fn wrong_ids(ids: &[u32], own: &dyn Tokenizer, known: &ModelTemplate) -> Result<
             "the BOS token ({first}) appears twice: the template and the tokenizer add it"
         )));
     }
-    // Control tokens are left out of their text: what is left of a mark is text, and words are compared by their ids.
+    // Control tokens are decoded to nothing. A marker that remains in the text was not a token; words are
+    // compared by their ids.
     let wrong = wrong_words(&own.decode_lossy(ids)?, own, &known.beginning, None)?;
     match (&wrong, &known.words) {
         (None, Some(words)) => other_ids(ids, &own.encode(words, false)?, own),
@@ -194,7 +195,7 @@ fn wrong_words(
         };
         rest = &rest[at + said.len()..];
     }
-    // Some put the beginning before it, and some leave that to the tokenizer.
+    // Some templates contain the BOS token, and others leave it to the tokenizer.
     Ok(words.and_then(|words| other_words(&begun(text), &begun(words))))
 }
 
@@ -215,10 +216,10 @@ fn marks(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The ids of a prompt by both, and what to say where they are not the same.
+/// Returns the ids of a prompt by the server and the model, and a description of their difference.
 ///
 /// # Errors
-/// If the server breaks.
+/// If the server fails.
 pub fn of_prompt(server: &dyn ServerApi, text: &str) -> Result<Option<Vec<u32>>> {
     match server.tokenize(text, true) {
         Ok(ids) => Ok(Some(ids)),

@@ -1,4 +1,4 @@
-//! vLLM: ids in and out, and the log-probabilities of prompts.
+//! vLLM: takes and returns token ids, with log-probabilities of prompts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -82,7 +82,8 @@ fn salt() -> String {
     format!("xcheck-{}-{}", since.as_nanos(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// `{"123": {"logprob": -1.5, "rank": 1, "decoded_token": " a"}}`; the token that stands there is among them, likely or not.
+/// Parses `{"123": {"logprob": -1.5, "rank": 1, "decoded_token": " a"}}`. The token at this position is
+/// always included, even if it is unlikely.
 fn forced(own: u32, row: &Value, top: usize) -> Result<Option<TokenPosition>, String> {
     let Some(row) = row.as_object() else { return Ok(None) };
     let mut all = Vec::new();
@@ -99,7 +100,7 @@ fn forced(own: u32, row: &Value, top: usize) -> Result<Option<TokenPosition>, St
 }
 
 fn piece(answer: &Value) -> Result<GreedyContinuation, String> {
-    // The last piece of a stream may tell of usage alone.
+    // The last piece of a stream may contain usage only.
     let Some(choice) = answer.pointer("/choices/0") else { return Ok(GreedyContinuation::default()) };
     let mut places = Vec::new();
     if let Some(found) = choice.get("logprobs").filter(|found| !found.is_null()) {
@@ -116,7 +117,7 @@ fn piece(answer: &Value) -> Result<GreedyContinuation, String> {
     Ok(GreedyContinuation { places, text: text(choice, "/text")?, made: None })
 }
 
-/// `token_id:123`
+/// Parses a token name such as `token_id:123`.
 fn named(name: &str, logprob: Option<f64>) -> Result<TokenLogprob, String> {
     let id = name.strip_prefix("token_id:").and_then(|id| id.parse().ok());
     let id = id.ok_or_else(|| format!("logprobs name '{name}', expected token_id:N"))?;

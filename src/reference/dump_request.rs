@@ -11,33 +11,33 @@ use crate::error::Result;
 /// Input of the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReferenceInput {
-    /// A text, which the engine's own tokenizer cuts.
+    /// A text, which the engine's tokenizer encodes.
     Prompt(String),
-    /// Ids.
+    /// Token ids.
     Tokens(Vec<u32>),
 }
 
 /// A requested reference dump.
 #[derive(Clone, Debug)]
 pub struct DumpRequest<'o> {
-    /// Engine.
+    /// Engine that makes the dump.
     pub engine: ReferenceEngine,
     /// The directory or file that the engine reads.
     pub model: &'o Path,
     /// Name of the model.
     pub name: &'o str,
-    /// Input.
+    /// Prompt or token ids.
     pub input: &'o ReferenceInput,
-    /// Greedy passes after it.
+    /// Number of greedy decode passes after the prompt.
     pub decode: usize,
     /// Data type to compute in, if the engine lets the user choose.
     pub dtype: Option<&'o str>,
-    /// The type of llama.cpp's cache.
+    /// KV cache type for llama.cpp.
     pub kv_cache: Option<&'o str>,
 }
 
 impl DumpRequest<'_> {
-    /// Runs the engine; what it writes is at `out`.
+    /// Runs the engine, which writes the dump to `out`.
     ///
     /// # Errors
     /// If the engine fails; the message has its output.
@@ -62,14 +62,14 @@ impl DumpRequest<'_> {
             ReferenceInput::Prompt(text) if self.engine == ReferenceEngine::LlamaCpp => {
                 vec!["--prompt".to_owned(), text.clone()]
             }
-            ReferenceInput::Prompt(text) => vec![format!("--prompt={text}")], // it may begin with a dash
+            ReferenceInput::Prompt(text) => vec![format!("--prompt={text}")], // it may start with "-"
             ReferenceInput::Tokens(ids) => {
                 vec!["--tokens".to_owned(), ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")]
             }
         };
         let chosen =
             |option: &str, value: Option<&str>| value.map(|value| [option.to_owned(), value.to_owned()]);
-        // llama.cpp's program takes the name from the file; tinygrad's script has but one type.
+        // llama.cpp's program takes the name from the file; tinygrad's script supports only one type.
         let named = (self.engine != ReferenceEngine::LlamaCpp).then_some(self.name);
         let dtype = self.dtype.filter(|_| self.engine.dtypes().len() > 1);
         let options = [("--name", named), ("--dtype", dtype), ("--kv", self.kv_cache)];

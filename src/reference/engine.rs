@@ -1,4 +1,4 @@
-//! The engines that references can be made with: scripts, packages and tools of each.
+//! Engines that can make references, with the scripts, packages and tools of each.
 
 use std::str::FromStr;
 
@@ -13,7 +13,7 @@ pub enum ReferenceEngine {
     LlamaCpp,
     /// mlx-lm.
     Mlx,
-    /// tinygrad: GPT-2.
+    /// tinygrad, for GPT-2 only.
     Tinygrad,
 }
 
@@ -26,28 +26,28 @@ pub enum EngineInput {
     Gguf,
 }
 
-/// A file of `reference-scripts`, by its path there, as it ships inside the binary.
+/// A file of `reference-scripts`, embedded in the binary: its path and content.
 pub type ScriptFile = (&'static str, &'static str);
 
 /// Settings of one engine.
 pub(super) struct EngineSettings {
     pub name: &'static str,
     pub takes: EngineInput,
-    /// The families of models that its script knows; empty if the engine knows best.
+    /// Architectures that its script supports; empty if the engine decides.
     pub families: &'static [&'static str],
-    /// The types that it can compute in; empty where the file decides.
+    /// Types that it can compute in; empty if the model file decides.
     pub dtypes: &'static [&'static str],
-    /// The script that is run, first, and what it imports or reads.
+    /// The script to run, followed by the files that it imports or reads.
     pub scripts: &'static [ScriptFile],
-    /// The packages that somebody asked for.
+    /// Packages to install, without their dependencies.
     pub wanted: &'static str,
     /// All required packages with hashes.
     pub locked: ScriptFile,
     /// Modules that the script imports, each with its package.
     pub modules: &'static [(&'static str, &'static str)],
-    /// Programs that must be there, and the Debian package that has each.
+    /// Required programs, each with its Debian package.
     pub tools: &'static [(&'static str, &'static str)],
-    /// About how much it is.
+    /// Approximate size of the environment.
     pub size: &'static str,
 }
 
@@ -59,7 +59,7 @@ macro_rules! script {
 
 const WRITER: ScriptFile = script!("lib/dump_writer.py");
 
-// Constants would be in the program once for each part of it that names them.
+// Statics instead of constants, so that the texts are in the binary only once.
 static TRANSFORMERS: EngineSettings = EngineSettings {
     name: "transformers",
     takes: EngineInput::Directory,
@@ -138,7 +138,7 @@ static TINYGRAD: EngineSettings = EngineSettings {
 };
 
 impl ReferenceEngine {
-    /// Every engine.
+    /// All engines.
     pub const ALL: [ReferenceEngine; 4] = [
         ReferenceEngine::Transformers,
         ReferenceEngine::LlamaCpp,
@@ -146,7 +146,7 @@ impl ReferenceEngine {
         ReferenceEngine::Tinygrad,
     ];
 
-    /// The engine for files of that kind where none is asked for.
+    /// Returns the default engine for a kind of model files.
     pub fn usual_for(takes: EngineInput) -> Self {
         match takes {
             EngineInput::Directory => ReferenceEngine::Transformers,
@@ -163,12 +163,12 @@ impl ReferenceEngine {
         }
     }
 
-    /// The name that it goes by here.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         self.recipe().name
     }
 
-    /// Returns the producer's name in its dumps.
+    /// Returns the engine's producer name in dumps.
     pub fn producer(self) -> &'static str {
         match self {
             ReferenceEngine::Mlx => "mlx-lm",
@@ -176,17 +176,17 @@ impl ReferenceEngine {
         }
     }
 
-    /// Returns the files of a model that it reads.
+    /// Returns the kind of model files that the engine reads.
     pub fn takes(self) -> EngineInput {
         self.recipe().takes
     }
 
-    /// The families of models that its script knows.
+    /// Returns the architectures that its script supports; empty if the engine decides.
     pub fn families(self) -> &'static [&'static str] {
         self.recipe().families
     }
 
-    /// The types that it can be told to compute in; none where the model's file decides.
+    /// Returns the types that it can compute in; empty if the model file decides.
     pub fn dtypes(self) -> &'static [&'static str] {
         self.recipe().dtypes
     }
@@ -196,7 +196,7 @@ impl ReferenceEngine {
         self.recipe().size
     }
 
-    /// The packages that were asked for, as pip names them; what these need comes along.
+    /// Returns the packages to install as pip requirements, without their dependencies.
     pub fn packages(self) -> Vec<&'static str> {
         let lines = self.recipe().wanted.lines().map(str::trim);
         lines.filter(|line| !line.is_empty() && !line.starts_with(['#', '-'])).collect()
@@ -207,12 +207,12 @@ impl ReferenceEngine {
         self.recipe().locked.1.lines().filter(|line| line.contains("==")).count()
     }
 
-    /// Returns the name of its environment: a hash of everything that it is made from.
+    /// Returns the name of its environment: a hash of everything the environment is made from.
     pub(super) fn environment(self) -> String {
         let recipe = self.recipe();
         let mut hash = Sha256::new_with_prefix(recipe.locked.1);
         if self == ReferenceEngine::LlamaCpp {
-            recipe.scripts.iter().for_each(|(_, text)| hash.update(text)); // the program is part of it
+            recipe.scripts.iter().for_each(|(_, text)| hash.update(text)); // compiled into it
         }
         format!("{}-{}", recipe.name, &hex::encode(hash.finalize())[..12])
     }

@@ -1,4 +1,4 @@
-//! Environments for the engines' scripts: one made by xcheck, or a Python of the user's.
+//! Python environments for the engines' scripts: one made by xcheck, or one of the user.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,18 +15,18 @@ use crate::error::{Error, Result};
 pub struct PythonEnvironment {
     engine: ReferenceEngine,
     python: PathBuf,
-    /// True if xcheck made it: then no other folder provides modules.
+    /// True if xcheck made the environment; then no other folder provides modules.
     is_own: bool,
 }
 
-/// The folder of an environment that holds its programs.
+/// Subfolder of an environment with its programs.
 const PROGRAMS: &str = if cfg!(windows) { "Scripts" } else { "bin" };
-/// An environment within the folder that it is made in.
+/// Name of an environment inside its temporary folder.
 const PART: &str = "environment";
-/// The program that `build_dump_llama_cpp.sh` makes.
+/// Name of the program that `build_dump_llama_cpp.sh` makes.
 const LLAMA_CPP: &str = "dump_llama_cpp";
-/// Prints which of the modules that it is given cannot be found, and fails if Python is too old: before anything is imported,
-/// since such a one does not know `PYTHONSAFEPATH` yet.
+/// Python code that prints which of the given modules are missing, and fails if Python is too old. It imports
+/// nothing before that check, since an old Python ignores `PYTHONSAFEPATH`.
 const LOOK: &str = "import sys\n\
     if sys.version_info < (3, 11): sys.exit('error: Python is %d.%d, expected 3.11 or newer' % sys.version_info[:2])\n\
     import importlib.util as u\n\
@@ -37,12 +37,13 @@ const SAFE_PATH: &str = "PYTHONSAFEPATH";
 const ELSEWHERE: [&str; 2] = ["PYTHONPATH", "PYTHONHOME"];
 
 impl PythonEnvironment {
-    /// A Python that the user names. Nothing is installed into it.
+    /// Uses the user's Python; nothing is installed into it.
     ///
     /// # Errors
-    /// If it is not a Python, is too old, or lacks a module.
+    /// If the program is not Python, is too old, or lacks a module.
     pub fn of_the_user(engine: ReferenceEngine, python: &Path) -> Result<Self> {
-        // A name without a folder is looked for on the PATH, and the folder is needed: llama.cpp's program lies beside it.
+        // A name without a folder is looked up on the PATH. The folder is needed, since llama.cpp's
+        // program is next to it.
         let found = match python.components().count() {
             1 => python.to_str().and_then(on_the_path),
             _ => std::path::absolute(python).ok().filter(|path| path.is_file()),
@@ -61,7 +62,7 @@ impl PythonEnvironment {
         Ok(environment)
     }
 
-    /// The one of our own, if it has been made.
+    /// Returns the environment made by xcheck, if it exists.
     pub fn made(engine: ReferenceEngine, workplace: &ReferenceFolder) -> Option<Self> {
         let environment = Self::at(engine, &workplace.environment(engine));
         environment.check().is_ok().then_some(environment)
@@ -75,7 +76,7 @@ impl PythonEnvironment {
         }
     }
 
-    /// llama.cpp's program, which was built into the environment.
+    /// Returns the path of llama.cpp's program in the environment.
     fn program(&self) -> PathBuf {
         self.python.with_file_name(LLAMA_CPP)
     }
@@ -87,11 +88,11 @@ impl PythonEnvironment {
         }
         let mut command = self.python();
         command.arg(scripts.join(self.engine.recipe().scripts[0].0));
-        command.env("DEV", "CPU"); // tinygrad's
+        command.env("DEV", "CPU"); // variable of tinygrad
         command
     }
 
-    /// Python, with the modules of the environment.
+    /// Returns the command for Python with the environment's modules.
     fn python(&self) -> Command {
         if self.is_own { alone(&self.python) } else { Command::new(&self.python) }
     }
@@ -155,7 +156,7 @@ impl Installer {
     pub fn find(engine: ReferenceEngine) -> Result<Self> {
         let missing: Vec<_> =
             engine.recipe().tools.iter().filter(|(tool, _)| on_the_path(tool).is_none()).collect();
-        let uv = on_the_path("uv").filter(|_| engine != ReferenceEngine::LlamaCpp); // whose script knows pip alone
+        let uv = on_the_path("uv").filter(|_| engine != ReferenceEngine::LlamaCpp); // its script needs pip
         let python = on_the_path("python3").or_else(|| on_the_path("python"));
         let (mut names, mut packages): (Vec<&str>, Vec<&str>) = missing.into_iter().copied().unzip();
         if uv.is_none() && python.is_none() {
@@ -177,7 +178,7 @@ impl Installer {
         }
     }
 
-    /// Its name.
+    /// Returns the name of the installer.
     pub fn name(&self) -> &'static str {
         match self {
             Installer::Uv(_) => "uv",
@@ -185,10 +186,10 @@ impl Installer {
         }
     }
 
-    /// Makes the environment of an engine, unless somebody else has made it meanwhile.
+    /// Makes the environment of an engine, unless another process has made it meanwhile.
     ///
     /// # Errors
-    /// If it cannot be made; nothing of it is left then but the log.
+    /// If it cannot be made; then only the log remains.
     pub fn make(
         &self,
         engine: ReferenceEngine,
@@ -204,7 +205,7 @@ impl Installer {
         }
         let log = workplace.log(&name);
         begin_log(&log)?;
-        let temporary = making.part("tmp"); // what a killed pip leaves of its own goes with the rest
+        let temporary = making.part("tmp"); // temporary files of a killed pip are deleted with it
         std::fs::create_dir(&temporary).map_err(Error::io("create", &temporary))?;
         let task = ProcessTask {
             what: &format!("making the environment of {}", engine.name()),
@@ -239,7 +240,7 @@ impl Installer {
         };
         match self {
             Installer::Uv(_) => {
-                begin.args(["venv", "--python", ">=3.11"]).current_dir(&scripts); // where it is run it looks for settings
+                begin.args(["venv", "--python", ">=3.11"]).current_dir(&scripts); // uv reads its settings
                 install.args(["pip", "install", "--python"]).arg(python).current_dir(&scripts);
             }
             Installer::Pip(_) => {
@@ -248,7 +249,7 @@ impl Installer {
             }
         }
         begin.arg(folder);
-        // All that is needed is in the file, and nothing else is to come.
+        // The file lists all packages, so pip must not add dependencies.
         install.args(["--no-deps", "--require-hashes", "--requirement"]).arg(scripts.join(LOCKED));
         Ok(vec![begin, install])
     }
@@ -258,19 +259,19 @@ impl Installer {
 const OFFLINE: &str = "the packages come from PyPI; check the network (proxy: HTTPS_PROXY; mirror: PIP_INDEX_URL, \
                        UV_INDEX_URL), or name the Python of an existing environment with --python";
 
-/// A program that hears nothing of modules elsewhere.
+/// Returns a command without variables that add other module folders.
 fn alone(program: &Path) -> Command {
     let mut command = Command::new(program);
     ELSEWHERE.iter().for_each(|variable| _ = command.env_remove(variable));
     command
 }
 
-/// Asks a Python which of the modules it lacks.
+/// Runs a Python to find missing modules.
 fn look(mut python: Command, modules: impl IntoIterator<Item = &'static str>) -> io::Result<Output> {
     python.args(["-c", LOOK]).args(modules).env(SAFE_PATH, "1").output()
 }
 
-/// `venv` is a package of its own in Debian.
+/// Checks that Python has `venv`, which is a separate package in Debian.
 fn check_python(engine: ReferenceEngine, python: &Path) -> Result<()> {
     let looked = look(alone(python), ["venv", "ensurepip"]).map_err(Error::io("start", python))?;
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();

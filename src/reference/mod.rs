@@ -1,6 +1,8 @@
-//! References made on this machine: an engine's environment, made once, and a dump by the engine's script.
+//! References made on this machine: the environment of an engine, made once, and a dump by the engine's
+//! script.
 //!
-//! Everything takes its final name when it is whole ([`PendingOutput`]); what is asked, shown and looked for is others' business.
+//! Every output gets its final name when it is complete ([`PendingOutput`]). Options, progress and questions
+//! to the user are in `cli`.
 
 mod dump_request;
 mod engine;

@@ -9,21 +9,21 @@ use tempfile::{NamedTempFile, TempDir};
 
 use crate::error::{Error, Result};
 
-/// Something that is being made. Whatever ends the process leaves nothing under the final name; the folder of one that was
-/// killed is removed by the next that makes the same.
+/// An output that is being made. If the process ends, nothing remains under the final name. The temporary
+/// folder of a killed process is removed by the next process that makes the same output.
 #[derive(Debug)]
 pub struct PendingOutput {
     place: PathBuf,
     _held: Option<File>,
     /// Temporary folder of this attempt. A killed attempt that still runs writes into a deleted folder.
     folder: TempDir,
-    _parents: CreatedFolders, // dropped after the folder, which lies in them
+    _parents: CreatedFolders, // dropped after the folder inside them
     _lock: File,
 }
 
-/// The file in a folder that is locked as long as somebody works there.
+/// Name of the file that is locked while a process works in the folder.
 const HELD: &str = ".held";
-/// A folder without such a file was begun just now, if it is no older than this.
+/// Maximum age at which a folder without a lock file counts as just created.
 const BEGINNING: Duration = Duration::from_secs(60);
 
 /// Folders created for an output, innermost first. Empty ones are removed again.
@@ -42,12 +42,13 @@ impl CreatedFolders {
 
 impl Drop for CreatedFolders {
     fn drop(&mut self) {
-        self.0.iter().for_each(|folder| _ = fs::remove_dir(folder)); // refused where it holds anything
+        self.0.iter().for_each(|folder| _ = fs::remove_dir(folder)); // fails unless the folder is empty
     }
 }
 
 impl PendingOutput {
-    /// Begins to make what is to be at `place`. Where another process makes the same, says so by `waiting` and waits.
+    /// Starts to make the output for `place`. If another process makes the same output, calls `waiting` and
+    /// waits.
     ///
     /// # Errors
     /// If the folders cannot be made.
@@ -59,7 +60,7 @@ impl PendingOutput {
         sweep(parent, &prefix);
         let folder = tempfile::Builder::new().prefix(&prefix).tempdir_in(parent);
         let folder = folder.map_err(Error::io("write into", parent))?;
-        let held = hold(folder.path()).ok(); // where there are no such locks nothing is swept either
+        let held = hold(folder.path()).ok(); // without locks, `sweep` removes nothing
         Ok(Self { place: place.to_owned(), _held: held, folder, _parents: parents, _lock: lock })
     }
 
@@ -68,12 +69,12 @@ impl PendingOutput {
         &self.place
     }
 
-    /// A place for it, or for a part of the work, until it is whole.
+    /// Returns a temporary path for the output, or for a part of it.
     pub fn part(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Gives the part its place, where nothing may be.
+    /// Moves a part to its final path, which must not exist.
     ///
     /// # Errors
     /// If the path exists by now, or the part cannot be moved.
@@ -87,7 +88,7 @@ impl PendingOutput {
         Ok(self.place.clone())
     }
 
-    /// Gives the part its place, from which an older folder is removed.
+    /// Moves a part to its final path, and removes an older folder there.
     ///
     /// # Errors
     /// If the old folder cannot be removed, or the new one cannot be moved.
@@ -120,7 +121,7 @@ fn prefix(place: &Path) -> String {
     format!(".{}.making-", place.file_name().unwrap_or_default().to_string_lossy())
 }
 
-/// Removes what others have left behind. What cannot be removed is in nobody's way.
+/// Removes temporary folders of killed processes. Errors are ignored.
 fn sweep(parent: &Path, prefix: &str) {
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
     let alike = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
@@ -141,7 +142,8 @@ fn is_left(folder: &Path) -> bool {
     }
 }
 
-/// The locked file of a folder. It is locked before it has its name, so that nobody finds it otherwise.
+/// Creates and locks the lock file of a folder. It is locked before it gets its name, so that no other
+/// process finds it unlocked.
 fn hold(folder: &Path) -> io::Result<File> {
     let file = NamedTempFile::new_in(folder)?;
     file.as_file().lock()?;

@@ -1,4 +1,4 @@
-//! Programs that take long: what they say goes to a file, and line by line to whoever watches.
+//! Long-running programs. Their output goes to a log file and, line by line, to an observer.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
@@ -9,7 +9,7 @@ use crate::error::{Error, ReferenceError, Result};
 
 /// Receives the output of a program.
 pub trait ProcessObserver {
-    /// A line, or what stands in its place for now.
+    /// Receives a line, or a progress bar's current text.
     fn line(&mut self, line: &str);
 }
 
@@ -24,7 +24,8 @@ impl ProcessTask<'_> {
     /// Runs the program to its end.
     ///
     /// # Errors
-    /// If it cannot be started, or its exit code is not 0; the message has the reason and the path of the log.
+    /// If the program cannot be started, or its exit code is not 0. The message has the reason and the path
+    /// of the log.
     pub fn run(&self, command: &mut Command, watch: &mut dyn ProcessObserver) -> Result<()> {
         let log = File::options().create(true).append(true).open(self.log);
         let mut log = log.map_err(Error::io("write", self.log))?;
@@ -34,7 +35,7 @@ impl ProcessTask<'_> {
         let (reader, writer) = io::pipe().map_err(start)?;
         command.stdin(Stdio::null()).stderr(writer.try_clone().map_err(start)?).stdout(writer);
         let mut child = command.spawn().map_err(start)?;
-        command.stdout(Stdio::null()).stderr(Stdio::null()); // our ends of the pipe, which would never end
+        command.stdout(Stdio::null()).stderr(Stdio::null()); // closes our ends of the pipe, which would keep it open
         let said = follow(reader, &mut log, watch);
         let status = child.wait().map_err(start)?;
         match status.success() {
@@ -43,7 +44,7 @@ impl ProcessTask<'_> {
         }
     }
 
-    /// A failure that the program itself did not see.
+    /// Returns an error of the program's execution.
     pub fn refuse(&self, said: String) -> Error {
         let (what, advice) = (self.what.to_owned(), self.advice.to_owned());
         ReferenceError { what, said, advice, log: self.log.to_owned() }.into()
@@ -59,10 +60,10 @@ impl ProcessTask<'_> {
     }
 }
 
-/// A log with nothing in it yet.
+/// Creates an empty log.
 ///
 /// # Errors
-/// If it cannot be written.
+/// If the log cannot be written.
 pub(super) fn begin_log(path: &Path) -> Result<()> {
     let parent = path.parent().unwrap_or(Path::new(""));
     fs::create_dir_all(parent).map_err(Error::io("create", parent))?;
@@ -93,10 +94,10 @@ impl ErrorLines {
     }
 }
 
-/// Everything into the log, and each line that is not empty to who watches. A line ends at a carriage return, too: so do bars
-/// of progress.
+/// Copies all output to the log, and passes each nonempty line to the observer. A carriage return ends a line
+/// too, as progress bars use it.
 fn follow(mut reader: io::PipeReader, log: &mut File, watch: &mut dyn ProcessObserver) -> ErrorLines {
-    const LONGEST: usize = 4096; // a line is for a person
+    const LONGEST: usize = 4096; // longer lines are cut
     let (mut said, mut line) = (ErrorLines::default(), Vec::new());
     let mut end = |line: &mut Vec<u8>| {
         let text = String::from_utf8_lossy(line).trim().to_owned();
@@ -113,7 +114,7 @@ fn follow(mut reader: io::PipeReader, log: &mut File, watch: &mut dyn ProcessObs
             Ok(0) | Err(_) => break,
             Ok(read) => read,
         };
-        _ = log.write_all(&chunk[..read]); // a full disk shows where the work is
+        _ = log.write_all(&chunk[..read]); // the program itself reports a full disk
         for &byte in &chunk[..read] {
             match byte {
                 b'\n' | b'\r' => end(&mut line),

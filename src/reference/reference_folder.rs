@@ -1,4 +1,4 @@
-//! The folder of all that making references needs: environments, scripts, logs, models that ship.
+//! Directory for making references: environments, scripts, logs and exported models.
 
 use std::env;
 use std::fs;
@@ -20,7 +20,7 @@ impl ReferenceFolder {
     /// Uses the cache folder.
     ///
     /// # Errors
-    /// If the cache is off: an environment is too large to be made for one run.
+    /// If the cache is off, since an environment is too large for a single run.
     pub fn in_kept(kept: &DiskCache) -> Result<Self> {
         let none = || {
             Error::Usage(
@@ -47,10 +47,10 @@ impl ReferenceFolder {
         self.folder.join("logs").join(format!("{name}.log"))
     }
 
-    /// The scripts of an engine as files; the folder.
+    /// Writes the scripts of an engine to files and returns their folder.
     ///
     /// # Errors
-    /// If they cannot be written.
+    /// If the files cannot be written.
     pub(super) fn scripts(&self, engine: ReferenceEngine) -> Result<PathBuf> {
         let recipe = engine.recipe();
         let scripts: Vec<(&str, &[u8])> =
@@ -58,10 +58,11 @@ impl ReferenceFolder {
         self.write_out("reference-scripts", engine.name(), &scripts)
     }
 
-    /// Files in a folder of that kind and name, which is theirs alone: its name has their hash.
+    /// Writes files to a folder of this kind and name. Its name contains their hash, so it never has other
+    /// files.
     ///
     /// # Errors
-    /// If they cannot be written.
+    /// If the files cannot be written.
     pub fn write_out(&self, kind: &str, name: &str, files: &[(&str, &[u8])]) -> Result<PathBuf> {
         let mut hash = Sha256::new();
         for (name, bytes) in files {
@@ -82,7 +83,8 @@ impl ReferenceFolder {
     }
 }
 
-/// The build script of llama.cpp looks for its requirements under their own name.
+/// Returns the file name and content of a script. llama.cpp's build script needs the requirements under their
+/// own name.
 fn as_file(engine: ReferenceEngine, &(name, text): &ScriptFile) -> (&'static str, &'static [u8]) {
     let is_locked = name == engine.recipe().locked.0;
     let name = match engine {
@@ -93,10 +95,10 @@ fn as_file(engine: ReferenceEngine, &(name, text): &ScriptFile) -> (&'static str
     (name, text.as_bytes())
 }
 
-/// The packages of an environment, above the engine's scripts.
+/// File name of the locked packages, next to the engine's scripts.
 pub(super) const LOCKED: &str = "locked.txt";
 
-/// A program on the PATH; the path is absolute, whatever the PATH says.
+/// Returns the absolute path of a program on the PATH, if it exists.
 pub fn on_the_path(name: &str) -> Option<PathBuf> {
     let name = format!("{name}{}", env::consts::EXE_SUFFIX);
     let folders = env::var_os("PATH").unwrap_or_default();

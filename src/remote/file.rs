@@ -1,4 +1,4 @@
-//! A file elsewhere: which of its bytes are asked for, how often, and by how many connections at once.
+//! A remote file: which byte ranges are requested, how often, and over how many connections.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -16,15 +16,15 @@ use crate::disk_cache::{BLOCK, CachedBlocks, DiskCache};
 use crate::error::Result;
 use crate::lazy_bytes::{ByteSource, LazyBytes, UnavailableBytes};
 
-/// The most that is asked for at once.
+/// Maximum size of one request in bytes.
 const PIECE: usize = 8 << 20;
-/// Requests under way at the same time, of one file.
+/// Maximum number of simultaneous requests per file.
 const CONNECTIONS: usize = 8;
 /// Number of attempts for each request.
 const ATTEMPTS: u32 = 6;
 /// Wait before the second attempt; it doubles each time.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Files are not longer: memory is taken for each block, and a server may say anything.
+/// Maximum accepted file length in bytes. Memory is allocated per block, and a server may state any length.
 const LONGEST: usize = 1 << 42;
 /// Maximum read-ahead, in bytes. It doubles with each sequential read.
 const FURTHEST_AHEAD: usize = 4 << 20;
@@ -34,7 +34,7 @@ struct PinnedRemoteFile {
     url: Url,
     transport: Arc<dyn Transport>,
     tag: String,
-    /// Version identifier, as reported.
+    /// Version of the content, as reported by the server.
     pin: String,
     /// True if the server supports range requests.
     in_parts: bool,
@@ -50,7 +50,7 @@ struct SequentialRead {
     ahead: usize,
 }
 
-/// Pins a file and has a look at how it begins.
+/// Pins a file, and reads its first block.
 pub(super) fn open(transport: &Arc<dyn Transport>, kept: &DiskCache, url: &Url) -> Result<FileLookup> {
     let first = match with_patience(|| transport.get(url, &(0..BLOCK), None)) {
         Ok(answer) => answer,
@@ -81,7 +81,7 @@ pub(super) fn open(transport: &Arc<dyn Transport>, kept: &DiskCache, url: &Url) 
         blocks,
         reading: Mutex::default(),
     };
-    // If it breaks, the block is asked for again when it is needed.
+    // Errors are ignored here; the block is requested again when it is needed.
     let start = 0..BLOCK.min(total);
     if let [missing] = file.blocks.missing(slice::from_ref(&start)).as_slice()
         && first.range.end >= missing.end
@@ -142,7 +142,7 @@ impl SequentialRead {
 }
 
 impl PinnedRemoteFile {
-    /// Asks for these bytes, several pieces at a time; the first refusal ends it.
+    /// Downloads these ranges, several pieces at a time. Stops at the first error.
     fn fetch(&self, runs: Vec<Range<usize>>) -> Result<(), UnavailableBytes> {
         let size = if self.in_parts { PIECE } else { usize::MAX };
         let pieces = |run: Range<usize>| {
@@ -167,7 +167,7 @@ impl PinnedRemoteFile {
         })
     }
 
-    /// Asks for bytes as often as each time brings some.
+    /// Downloads a range. It is retried as long as each attempt transfers some bytes.
     fn piece(&self, piece: Range<usize>) -> Result<(), UnavailableBytes> {
         let (mut at, mut furthest) = (piece.start, piece.start);
         while at < piece.end {
@@ -209,7 +209,7 @@ impl PinnedRemoteFile {
         self.take(answer.body, at, end.min(answer.range.end))
     }
 
-    /// Reads blocks from `at`, where one begins, to `end`, and keeps each that is whole.
+    /// Reads blocks from `at` (a block boundary) to `end`, and stores each complete block.
     fn take(&self, mut body: impl Read, at: &mut usize, end: usize) -> Result<(), RequestFailure> {
         let mut buffer = vec![0; BLOCK];
         let total = self.blocks.bytes().len();
@@ -229,7 +229,7 @@ impl PinnedRemoteFile {
     }
 }
 
-/// Tries again what may be better soon.
+/// Retries temporary failures.
 fn with_patience<T>(mut ask: impl FnMut() -> Result<T, RequestFailure>) -> Result<T, RequestFailure> {
     let mut pause = PAUSE;
     for _ in 1..ATTEMPTS {

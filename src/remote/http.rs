@@ -70,7 +70,7 @@ fn read(answer: Response<Body>) -> Result<RangeResponse, RequestFailure> {
     })
 }
 
-/// `bytes 0-99/1234`
+/// Parses a `Content-Range` such as `bytes 0-99/1234`.
 fn content_range(text: &str) -> Option<(Range<usize>, usize)> {
     let (range, total) = text.trim().strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = range.split_once('-')?;

@@ -1,8 +1,9 @@
-//! Files behind a URL, of which only what is looked at is read: weights and dumps by HTTP ranges, from any server or bucket.
+//! Files behind a URL: weights and dumps are read by HTTP ranges, from any server or bucket, and only where
+//! needed.
 //!
-//! A file is pinned by what its server names its content by (its `ETag`, else its date) when it is opened; another answer
-//! later ends the run. What has come is kept by that name, in blocks with checksums, and is not asked for again. No message
-//! and no report shows a URL's query or user, which may be a signature or a password.
+//! A file is pinned by its `ETag` or its date when it is opened; a changed file ends the run. Downloaded
+//! blocks are cached under that version, with checksums, and are not downloaded again. Messages and reports
+//! never show a URL's query or user info, which may be a signature or a password.
 
 #[cfg(feature = "cloud")]
 mod cloud;
@@ -30,11 +31,11 @@ use crate::lazy_bytes::{LazyBytes, UnavailableBytes};
 pub struct RemoteAccess {
     /// Cache for downloaded data.
     pub kept: DiskCache,
-    /// The address of a host that wants a token, and the token.
+    /// Host that requires a token, and the token.
     pub token: Option<(String, String)>,
 }
 
-/// The folder of a URL and what lies beside it: what is asked for with the query and user that the URL has.
+/// The folder of a URL. Its other files are requested with the URL's query and user info.
 pub struct RemoteFolder {
     base: Url,
     #[cfg(feature = "hub")]
@@ -43,14 +44,14 @@ pub struct RemoteFolder {
     kept: DiskCache,
 }
 
-/// File name extensions that are opened; any other URL is a folder's.
+/// File extensions of URLs that name a file. Any other URL names a folder.
 const FILES: [&str; 6] = ["gguf", "safetensors", "bin", "json", "npz", "npy"];
 
 impl RemoteFolder {
-    /// Asks for nothing yet.
+    /// Makes the folder of a URL without sending a request.
     ///
     /// # Errors
-    /// If this was built without network code, or the environment lacks the settings of a bucket.
+    /// If this build has no network code, or the environment lacks settings for the bucket.
     pub fn new(base: &Url, access: &RemoteAccess) -> Result<Self> {
         #[cfg(feature = "hub")]
         return Ok(Self {
@@ -68,10 +69,10 @@ impl RemoteFolder {
         }
     }
 
-    /// The file of the URL itself.
+    /// Opens the file at the URL itself.
     ///
     /// # Errors
-    /// If it does not exist, access is denied, or the server does not support it.
+    /// If the file does not exist, access is denied, or the server does not support it.
     pub fn open(&self) -> Result<FileBytes> {
         self.require(Path::new(self.base.shown()))
     }
@@ -103,14 +104,14 @@ fn transport(base: &Url, access: &RemoteAccess) -> Result<Arc<dyn transport::Tra
 /// A file, or the server's message if it does not exist or access is denied.
 type FileLookup = std::result::Result<LazyBytes, String>;
 
-/// Paths are the URLs as they are shown.
+/// Paths are URLs without user info and query.
 impl FileStore for RemoteFolder {
     fn is_folder(&self, path: &Path) -> bool {
         let extension = path.extension().and_then(|extension| extension.to_str());
         !extension.is_some_and(|extension| FILES.contains(&extension))
     }
 
-    /// Some buckets call forbidden what they do not have.
+    /// Some buckets report a missing file as forbidden.
     fn find(&self, path: &Path) -> Result<Option<FileBytes>> {
         Ok(self.get(path)?.ok().map(|data| FileBytes { path: path.to_owned(), data }))
     }

@@ -12,12 +12,13 @@ use super::Url;
 /// Longest wait that a server may ask for.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// A longer ETag is none that could be shown.
+/// Maximum length of an ETag in bytes. A longer one is rejected, since it cannot be shown.
 pub(super) const LONGEST_TAG: usize = 200;
 
-/// Asks for parts of files; several threads may ask at once.
+/// A transport for range requests. Several threads may send requests at once.
 pub(super) trait Transport: Send + Sync {
-    /// Asks for some bytes of a file, of that content if its `pin` is known; a server may give all of them, and says so.
+    /// Requests a byte range of a file, with its version `pin` if known. A server may return the whole file;
+    /// the response says so.
     fn get(
         &self,
         url: &Url,
@@ -68,7 +69,7 @@ impl RequestFailure {
     }
 }
 
-/// The words of the library, but for those that repeat the URL.
+/// Returns the failure for a connection error, without the URL.
 pub(super) fn unreachable(error: ureq::Error) -> RequestFailure {
     match error {
         ureq::Error::BadUri(_) | ureq::Error::Http(_) => RequestFailure::Final("invalid URL".into()),

@@ -1,11 +1,11 @@
-//! Addresses, with what must not be shown apart from what may.
+//! URLs, with the parts that must not be shown kept separate.
 
 use std::path::{MAIN_SEPARATOR, Path};
 
 use crate::error::{Error, Result};
 use crate::lazy_bytes::UnavailableBytes;
 
-/// The schemes of clouds: Amazon's and all that speak as it does, Google's, Azure's.
+/// URL schemes of cloud buckets: Amazon S3 and compatible services, Google Cloud, Azure.
 const CLOUDS: [&str; 8] = ["s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss"];
 
 const NO_SCHEME: &str = "unsupported scheme for a remote file, expected http or https; give such a URL, for example a \
@@ -15,19 +15,19 @@ const NO_SCHEME: &str = "unsupported scheme for a remote file, expected http or 
 pub(super) const NO_CLOUD: &str = "this xcheck was built without the feature 'cloud': build it with `--features cloud`, \
                                    or give an https URL, for example a presigned one";
 
-/// The address of a file or a folder.
+/// URL of a file or a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     /// Scheme, host and path.
     shown: String,
-    /// Userinfo: user and password.
+    /// User info: user name and password.
     user: Option<String>,
-    /// Query: often a signature.
+    /// Query, often a signature.
     query: Option<String>,
 }
 
 impl Url {
-    /// The URL that a text is, if it is one.
+    /// Parses a URL; `None` if the text is not a URL.
     ///
     /// # Errors
     /// If the scheme is not supported.
@@ -45,7 +45,7 @@ impl Url {
         Err(Error::Elsewhere(UnavailableBytes { place: url.shown, problem: problem.into() }))
     }
 
-    /// The URL that a text is, of whichever scheme.
+    /// Parses a URL with any scheme; `None` if the text is not a URL.
     pub fn parse(text: &str) -> Option<Self> {
         let (scheme, rest) = text.split_once("://")?;
         let is_scheme = scheme.len() > 1 && scheme.chars().all(|c| c.is_ascii_alphanumeric() || c == '+');
@@ -57,7 +57,7 @@ impl Url {
         };
         let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let (user, host) = match host.rsplit_once('@') {
-            // What stands there is a container.
+            // The part before @ is a container.
             Some((container, _)) if scheme.starts_with("abfs") && !container.contains(':') => (None, host),
             Some((user, host)) => (Some(user.to_owned()), host),
             None => (None, host),
@@ -81,7 +81,7 @@ impl Url {
         &self.shown
     }
 
-    /// The last part of the path; the host where there is none.
+    /// Returns the last part of the path, or the host if the path is empty.
     pub fn name(&self) -> &str {
         self.shown.rsplit('/').next().unwrap_or_default()
     }
@@ -105,7 +105,7 @@ impl Url {
     }
 }
 
-/// An argument as it may be shown: of a URL in it nothing but scheme, host and path.
+/// Returns an argument with only scheme, host and path of a URL in it.
 pub fn redacted(argument: &str) -> String {
     let scheme = argument.find("://").map(|end| {
         let before = &argument[..end];

@@ -14,17 +14,17 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::serve::connections::Connection;
 use crate::serve::error_response::ErrorResponse;
 
-/// The number of the largest bodies that may be in memory at a time.
+/// Maximum number of bodies of the largest size in memory at the same time.
 const LARGEST: usize = 32;
 /// Largest body, in bytes, that is read without reserving memory. Each connection has at most one.
 const SMALL: usize = 64 << 10;
-/// The longest time that a body waits for room in memory.
+/// Maximum time that a body waits for memory.
 const ROOM: Duration = Duration::from_secs(1);
-/// The longest time that a client may send nothing of its body.
+/// Maximum time in which a client may send no bytes of its body.
 const STALL: Duration = Duration::from_secs(5);
-/// The bytes that a client must send in each second, once it has had [`STALL`].
+/// Minimum number of bytes per second that a client must send, after the first [`STALL`].
 const SLOWEST: usize = 256 << 10;
-/// The unit in which room is counted.
+/// Unit in which body memory is counted, in bytes.
 const KIB: usize = 1 << 10;
 
 /// Memory that all request bodies share.
@@ -35,13 +35,13 @@ pub struct BodyMemory {
 
 /// A request body. It occupies shared memory until it is dropped.
 pub struct RequestBody {
-    /// Bytes of the body.
+    /// Content of the body.
     pub bytes: Vec<u8>,
     _room: Option<OwnedSemaphorePermit>,
 }
 
 impl BodyMemory {
-    /// Room for bodies of at most `most` bytes.
+    /// Makes the memory for bodies of at most `most` bytes each.
     pub fn new(most: usize) -> Self {
         Self { most, room: Arc::new(Semaphore::new(LARGEST * most.div_ceil(KIB))) }
     }
@@ -49,7 +49,8 @@ impl BodyMemory {
     /// Reads the body of a request.
     ///
     /// # Errors
-    /// If it is too large (413), does not arrive in time (408) or whole (400), or there is no room for it (503).
+    /// If the body is too large (413), does not arrive in time (408) or completely (400), or there is no
+    /// memory for it (503).
     pub async fn read(&self, request: Request) -> Result<RequestBody, ErrorResponse> {
         let announced = announced(request.headers());
         let connection = request.extensions().get::<Connection>().cloned();
@@ -69,8 +70,8 @@ impl BodyMemory {
         }
     }
 
-    /// Reads on for a while and keeps nothing, while the refusal is sent: a client that still writes when the connection is closed
-    /// does not see why.
+    /// Reads and discards a body for a while, as the error response is sent. A client that is still writing
+    /// when the connection closes would not see the response.
     fn discard(&self, body: Body) {
         let most = LARGEST * self.most;
         tokio::spawn(timeout(STALL, async move {
@@ -137,7 +138,7 @@ impl BodyMemory {
     }
 }
 
-/// The length that a client announces.
+/// Returns the content length that a client announces.
 fn announced(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }

@@ -21,19 +21,19 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// The number of connections that are open at a time.
+/// Maximum number of open connections.
 const MOST: usize = 256;
 /// Time limit for the head of a request, and for an idle connection.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The largest head of a request in bytes.
+/// Maximum size of a request head in bytes.
 const LONGEST_HEAD: usize = 64 << 10;
 /// Wait after a connection could not be accepted because the system has no more handles.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Answers whoever connects until `ending`, then waits for what was begun.
+/// Accepts connections until `ending`, then waits for unfinished requests.
 ///
 /// # Errors
-/// If the listener cannot be used.
+/// If the listener fails.
 pub async fn answer(
     listener: TcpListener,
     routes: Router,
@@ -66,7 +66,7 @@ pub async fn answer(
         let served = begun.watch(served);
         tokio::spawn(async move {
             tokio::select! {
-                _ = served => {} // who breaks off is told nothing
+                _ = served => {} // no response to a client that disconnects
                 () = dismissed.notified() => {}
             }
             drop(place);
@@ -77,7 +77,8 @@ pub async fn answer(
     Ok(())
 }
 
-/// Room for one connection more, if need be that of one that waits for its client.
+/// Returns a slot for a new connection. If all slots are taken, closes a connection that waits for its
+/// client.
 async fn place(room: &Arc<Semaphore>, waiting: &WaitingConnections) -> OwnedSemaphorePermit {
     if room.available_permits() == 0 {
         waiting.dismiss_oldest();
@@ -85,7 +86,7 @@ async fn place(room: &Arc<Semaphore>, waiting: &WaitingConnections) -> OwnedSema
     room.clone().acquire_owned().await.expect("the semaphore is never closed")
 }
 
-/// The routes, each request with its connection among its extensions.
+/// Returns the routes as a service that adds the connection to each request's extensions.
 fn service(
     routes: Router,
     connection: Connection,
@@ -121,7 +122,7 @@ struct WaitingLine {
 }
 
 impl WaitingConnections {
-    /// Closes the connection that has waited longest; none where none waits.
+    /// Closes the connection that has waited longest, if any is waiting.
     fn dismiss_oldest(&self) {
         if let Some((_, oldest)) = self.lock().waiting.pop_first() {
             oldest.notify_one();

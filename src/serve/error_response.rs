@@ -22,7 +22,7 @@ pub struct ErrorResponse {
 }
 
 impl ErrorResponse {
-    /// The request says something that cannot be, in a field of it or as a whole.
+    /// Makes an error for an invalid value, in the field `param` or in the whole request.
     pub fn invalid(param: Option<&str>, message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message).about(param, None)
     }
@@ -52,7 +52,7 @@ impl ErrorResponse {
         }
     }
 
-    /// The server is about to end.
+    /// Returns the error for a request during shutdown.
     pub fn closing() -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down; use another server")
     }

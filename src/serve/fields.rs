@@ -1,4 +1,4 @@
-//! The fields of a request, each read once: what nobody reads is refused, unless it changes nothing.
+//! Fields of a request. Each is read once. Unread fields are rejected, unless they have no effect.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -8,7 +8,7 @@ use crate::serve::error_response::ErrorResponse;
 /// A JSON object whose fields are taken out one by one.
 pub struct Fields(Map<String, Value>);
 
-/// Fields that change no answer whatever they hold.
+/// Fields that never affect the answer.
 const HARMLESS: &[&str] = &[
     "user",
     "metadata",
@@ -23,7 +23,7 @@ const HARMLESS: &[&str] = &[
     "parallel_tool_calls",
 ];
 
-/// Fields that would change the answer, with what they hold where they do not.
+/// Fields that would affect the answer, each with the value that has no effect.
 const NEUTRAL: &[(&str, &str)] = &[
     ("n", "1"),
     ("best_of", "1"),
@@ -62,10 +62,10 @@ impl Fields {
         }
     }
 
-    /// A field, if it is there and not null.
+    /// Takes a field; `None` if it is missing or null.
     ///
     /// # Errors
-    /// If its value is not what was `expected`.
+    /// If the value is not of the `expected` kind.
     pub fn take<T: DeserializeOwned>(
         &mut self,
         name: &str,
@@ -86,10 +86,10 @@ impl Fields {
         Ok(self.take(name, "true or false")?.unwrap_or(false))
     }
 
-    /// Makes sure that nothing is left that would change the answer.
+    /// Checks that no remaining field would affect the answer.
     ///
     /// # Errors
-    /// If a field is unknown, or would change the answer.
+    /// If a field is unknown, or would affect the answer.
     pub fn finish(self) -> Result<(), ErrorResponse> {
         let asked =
             self.0.into_iter().filter(|(name, value)| !value.is_null() && !HARMLESS.contains(&name.as_str()));
@@ -118,7 +118,7 @@ fn is_same(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// A value in a message: its beginning, if it is long.
+/// Formats a value for a message; long values are cut.
 fn shown(value: &Value) -> String {
     const SHOWN: usize = 60;
     let text = value.to_string();

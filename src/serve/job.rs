@@ -62,10 +62,10 @@ impl Tap for DisconnectTap<'_> {
 }
 
 impl<'s> SequenceJob<'s> {
-    /// Begins a sequence; nothing is computed yet.
+    /// Prepares a sequence; nothing is computed yet.
     ///
     /// # Errors
-    /// Errors of [`Generation::new`], which were checked before the request was accepted.
+    /// The errors of [`Generation::new`], which were checked before the request was accepted.
     pub fn new(served: &'s ServedModel, order: SequenceRequest) -> Result<Self> {
         let numerics = &*served.numerics;
         let generation = Generation::new(&*served.loaded.model, numerics, order.request.clone())?;
@@ -93,13 +93,14 @@ impl<'s> SequenceJob<'s> {
         self.order.request.prompt.len()
     }
 
-    /// Gives it up.
+    /// Ends the sequence with an error.
     pub fn give_up(&mut self, why: ErrorResponse) {
         self.order.tell(SequenceEvent::Failed(why));
         self.outcome = Some(SequenceOutcome::Failed);
     }
 
-    /// Reads the prompt, or computes the next token, and tells of it. Where nobody listens it is left within a layer.
+    /// Reads the prompt or computes the next token, and sends the event. If the client has disconnected, the
+    /// step ends within a layer.
     pub fn step(&mut self) {
         let stepped = catch_unwind(AssertUnwindSafe(|| lazy_bytes::caught(|| self.advance())));
         self.has_read = true;
@@ -124,7 +125,7 @@ impl<'s> SequenceJob<'s> {
             self.order.tell(SequenceEvent::Prompt(pieces));
         }
         let Some(id) = self.generation.advance_before(&mut watch)? else {
-            // The token that ends the text is an answer, too, without a text: clients count on it.
+            // The token that ends the text is sent too, with an empty text, because clients expect it.
             if let Some(StopReason::Stop(id)) = self.generation.ending() {
                 let piece = self.text.silent(id, self.scored(id)?);
                 self.tell_token(piece);
@@ -157,10 +158,10 @@ impl<'s> SequenceJob<'s> {
         TokenScore::of(self.numerics, &Tensor::new(&[1, logits.len()], logits.to_vec()), id, k).map(Some)
     }
 
-    /// Reads the prompt as far as something of it is wanted, and makes its text, behind which the answer is.
+    /// Reads the prompt, and returns its tokens if the request asks for them.
     fn read_prompt(&mut self, watch: &mut DisconnectTap) -> Result<Vec<TokenPiece>> {
         let prompt = self.order.request.prompt.clone();
-        // Nothing stands before the first token.
+        // The first token has no log-probability.
         let mut scores = vec![None];
         if let Some(k) = self.order.scores_prompt {
             let (numerics, listener) = (self.numerics, watch.0);

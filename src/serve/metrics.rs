@@ -15,10 +15,10 @@ use prometheus_client::registry::Registry;
 
 use crate::serve::job::SequenceOutcome;
 
-/// The form of the text.
+/// Content type of the metrics.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The status of a request whose client left before there was one, as nginx counts it.
+/// Status recorded if the client disconnects before the response, as in nginx.
 const LEFT: u16 = 499;
 
 /// Labels of the request counter.
@@ -50,9 +50,9 @@ pub struct Metrics {
     running: Gauge,
     memory: Gauge,
     sequences: Family<OutcomeLabels, Counter>,
-    /// Tokens of prompts that were read.
+    /// Number of prompt tokens read.
     pub prompt_tokens: Counter,
-    /// Tokens that were generated.
+    /// Number of generated tokens.
     pub generated_tokens: Counter,
     registry: Arc<Registry>,
 }
@@ -110,7 +110,7 @@ impl Metrics {
         all
     }
 
-    /// A sequence that is computed no more.
+    /// Counts a sequence that has ended.
     pub fn left(&self, outcome: SequenceOutcome) {
         let outcome = match outcome {
             SequenceOutcome::Finished => "finished",
@@ -130,7 +130,7 @@ impl Metrics {
         text
     }
 
-    /// A request that has come.
+    /// Counts a new request.
     pub fn arrived(&self, route: &str) -> ActiveRequest {
         self.in_flight.inc();
         ActiveRequest {

@@ -1,7 +1,8 @@
-//! The reference engine behind the OpenAI API: a model and its numerics, to those who ask over HTTP.
+//! HTTP server for the OpenAI API, with the reference engine.
 //!
-//! Threads of a runtime talk; one thread computes ([`serve`]), with the help of rayon's. Between them is a queue with limited
-//! room, and for each request a channel of what becomes of its sequences: who closes it stops the computation.
+//! Threads of an async runtime handle connections; one thread computes ([`serve`]), with rayon's threads. A
+//! queue of limited length connects them. Each request has a channel for the events of its sequences. Closing
+//! the channel stops the computation.
 
 mod body;
 mod connections;
@@ -51,9 +52,9 @@ const LOOKING: usize = 4;
 pub struct ServedModel {
     /// Name of the model in the API.
     pub name: String,
-    /// The model.
+    /// The loaded model.
     pub loaded: LoadedModel,
-    /// Numerics.
+    /// Numerics of the served model.
     pub numerics: Box<dyn Numerics>,
     /// Tokenizer, if the model has one.
     pub tokenizer: Option<Arc<dyn Tokenizer>>,
@@ -68,17 +69,17 @@ pub struct ServedModel {
 /// Limits of a request. A request beyond a limit is refused before anything is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestLimits {
-    /// Tokens of prompt and generation together.
+    /// Maximum number of tokens of prompt and generation together.
     pub context: usize,
-    /// Tokens that one sequence may generate.
+    /// Maximum number of generated tokens per sequence.
     pub max_tokens: usize,
-    /// Log-probabilities of one token besides its own.
+    /// Maximum number of top log-probabilities per token.
     pub max_logprobs: usize,
-    /// Sequences that are computed in turns.
+    /// Number of sequences that are computed in turns.
     pub parallel: usize,
-    /// Sequences that wait.
+    /// Maximum number of waiting sequences.
     pub queue: usize,
-    /// Bytes of a body.
+    /// Maximum size of a body in bytes.
     pub body: usize,
 }
 
@@ -90,17 +91,17 @@ struct App {
     names: TokenNames,
     created: u64,
     answers: AtomicUsize,
-    /// Room for the bodies of requests.
+    /// Memory for request bodies.
     bodies: BodyMemory,
-    /// Places at which bodies are looked at: what is made of one takes a multiple of it.
+    /// Permits for parsing bodies, since a parsed body needs a multiple of its size.
     looking: Arc<Semaphore>,
 }
 
-/// Serves until the process is told to end (SIGINT, SIGTERM): nothing more is accepted then, and what was has ten seconds to
-/// end. `ready` is called when it can be asked. The calling thread computes.
+/// Serves until the process gets SIGINT or SIGTERM. Then new requests are rejected, and accepted ones have
+/// ten seconds to finish. Calls `ready` when the server accepts requests. The calling thread computes.
 ///
 /// # Errors
-/// If the runtime cannot be started, or the listener cannot be used.
+/// If the runtime cannot be started, or the listener fails.
 pub fn serve(
     served: ServedModel,
     listener: TcpListener,
@@ -127,7 +128,7 @@ pub fn serve(
         .map_err(refuse)
 }
 
-/// Answers until told to end; `ready` is called first.
+/// Handles connections until shutdown. Calls `ready` first.
 async fn talk(app: &Arc<App>, listener: TcpListener, ready: impl FnOnce()) -> std::io::Result<()> {
     let ending = told_to_end()?;
     ready();
@@ -184,7 +185,7 @@ impl App {
         }
     }
 
-    /// A number that no other answer has.
+    /// Returns a number that is unique among all answers.
     fn next_number(&self) -> usize {
         self.answers.fetch_add(1, Ordering::Relaxed)
     }
@@ -196,18 +197,18 @@ impl App {
 }
 
 impl ServedModel {
-    /// The tokenizer.
+    /// Returns the tokenizer, or an error if there is none.
     fn tokenizer(&self) -> Result<&dyn Tokenizer, ErrorResponse> {
         let none = "the model has no tokenizer; give token ids: \"prompt\": [1, 2, 3]";
         self.tokenizer.as_deref().ok_or_else(|| ErrorResponse::invalid(Some("prompt"), none))
     }
 
-    /// The ids of a text.
+    /// Returns the token ids of a text.
     fn encode(&self, text: &str, adds_special: bool) -> Result<Vec<u32>, ErrorResponse> {
         Ok(self.tokenizer()?.encode(text, adds_special)?)
     }
 
-    /// The ids of a conversation.
+    /// Returns the token ids of a rendered conversation.
     fn conversation(&self, conversation: &Conversation) -> Result<Vec<u32>, ErrorResponse> {
         let none = "the model has no chat template; give one with xcheck serve --chat-template, or use /v1/completions";
         let template =
@@ -219,7 +220,7 @@ impl ServedModel {
     fn request(&self, prompt: &[u32], ask: &CompletionOptions) -> Result<Request, ErrorResponse> {
         let RequestLimits { context, max_tokens: most, .. } = self.limits;
         let room = context.saturating_sub(prompt.len());
-        // At least one where nothing is said, so that a full context is refused.
+        // At least one token by default, so that a full context is rejected.
         let max_tokens = ask.max_tokens.unwrap_or_else(|| most.min(room).max(1));
         if max_tokens > most {
             let message = format!("max_tokens is {max_tokens}, expected at most {most}");

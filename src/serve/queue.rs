@@ -1,4 +1,4 @@
-//! Sequences that wait to be computed, as many as there is room for.
+//! Bounded queue of sequences that wait to be computed.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,24 +18,24 @@ pub type EventSender = UnboundedSender<(usize, SequenceEvent)>;
 pub struct SequenceRequest {
     /// Index of the sequence in the request.
     pub index: usize,
-    /// Request for the engine.
+    /// Prompt, limits and sampling for the engine.
     pub request: Request,
     /// Number of top tokens to return with each prompt token; `None` for no log-probabilities.
     pub scores_prompt: Option<usize>,
     /// Number of top tokens to return with each generated token; `None` for no log-probabilities.
     pub scores: Option<usize>,
-    /// True if the text of the prompt is wanted.
+    /// True if the answer includes the text of the prompt.
     pub echo: bool,
-    /// Stop strings.
+    /// Stop strings of the request.
     pub stops: Vec<String>,
-    /// Receiver of the events.
+    /// Channel for the events of the sequence.
     pub listener: EventSender,
 }
 
 /// Event of a sequence.
 #[derive(Clone, Debug)]
 pub enum SequenceEvent {
-    /// The prompt was read. These are its tokens, where they were asked for.
+    /// The prompt was read; has its tokens if the request asks for them.
     Prompt(Vec<TokenPiece>),
     /// A token was generated.
     Token(TokenPiece),
@@ -48,9 +48,9 @@ pub enum SequenceEvent {
 /// End of a sequence.
 #[derive(Clone, Debug)]
 pub struct SequenceEnd {
-    /// "stop" or "length".
+    /// Reason for the end: "stop" or "length".
     pub reason: &'static str,
-    /// Text that had been held back.
+    /// Remaining text that was held back for stop strings.
     pub text: String,
 }
 
@@ -79,10 +79,10 @@ impl Queue {
         Self { state: Mutex::default(), changed: Condvar::new(), parallel, room }
     }
 
-    /// Takes all or none of a request's sequences.
+    /// Accepts all sequences of a request, or none.
     ///
     /// # Errors
-    /// If the queue has no room for them, or can never have, or the server is shutting down.
+    /// If the queue has no room for them, can never have, or the server is shutting down.
     pub fn admit(&self, orders: Vec<SequenceRequest>) -> Result<(), ErrorResponse> {
         let most = self.room + self.parallel;
         if orders.len() > most {
@@ -120,7 +120,7 @@ impl Queue {
         }
     }
 
-    /// Takes nothing more. What was accepted has time until `deadline`.
+    /// Rejects new requests. Accepted sequences have time until `deadline`.
     pub fn close(&self, deadline: Instant) {
         self.lock().closing = Some(deadline);
         self.changed.notify_one();
@@ -131,7 +131,7 @@ impl Queue {
         self.lock().closing.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// Gives up what waits.
+    /// Drops all waiting sequences with an error.
     pub fn give_up(&self) {
         for order in self.lock().waiting.drain(..) {
             order.tell(SequenceEvent::Failed(ErrorResponse::closing()));
@@ -152,7 +152,7 @@ impl Queue {
 }
 
 impl SequenceRequest {
-    /// Tells who listens, if anybody still does.
+    /// Sends an event to the client, if it is still connected.
     pub fn tell(&self, event: SequenceEvent) {
         _ = self.listener.send((self.index, event));
     }

@@ -1,4 +1,4 @@
-//! Answers as OpenAI and vLLM write them: whole, or in the chunks of a stream.
+//! Responses in the format of OpenAI and vLLM, whole or as chunks of a stream.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -12,7 +12,7 @@ use crate::serve::queue::SequenceEvent;
 use crate::serve::request::CompletionOptions;
 use crate::serve::text::TokenPiece;
 
-/// Stands for negative infinity, which JSON cannot express; the same number as in vLLM.
+/// Value for negative infinity, which JSON cannot express; the same as in vLLM.
 const LEAST: f32 = -9999.0;
 
 /// Route of a completion: plain or chat.
@@ -40,7 +40,7 @@ pub struct Reply {
 #[derive(Default)]
 pub struct ResponsePart {
     index: usize,
-    /// Tokens of the prompt, if this part tells of them.
+    /// Prompt tokens, if this part includes them.
     prompt: Option<Vec<TokenPiece>>,
     tokens: Vec<TokenPiece>,
     text: String,
@@ -53,7 +53,7 @@ impl ResponsePart {
         Self { index, ..Self::default() }
     }
 
-    /// Adds what has become of the sequence.
+    /// Adds an event of the sequence.
     ///
     /// # Errors
     /// If the sequence failed.
@@ -80,7 +80,7 @@ impl ResponsePart {
 }
 
 impl Reply {
-    /// Starts an answer.
+    /// Starts a response without any sequence results.
     pub fn new(app: &Arc<App>, kind: CompletionKind, ask: CompletionOptions, prompts: Vec<Vec<u32>>) -> Self {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let prefix = if kind == CompletionKind::Chat { "chatcmpl" } else { "cmpl" };
@@ -88,7 +88,7 @@ impl Reply {
         Self { app: app.clone(), kind, ask, prompts, id, created: since.as_secs(), generated: 0 }
     }
 
-    /// Returns the whole answer.
+    /// Returns the whole response as JSON.
     pub fn whole(&mut self, parts: &[ResponsePart]) -> Value {
         let choices: Vec<Value> = parts.iter().map(|part| self.choice(part, false)).collect();
         let mut answer = self.frame(false, choices);
@@ -99,7 +99,7 @@ impl Reply {
         answer
     }
 
-    /// A chunk of a stream; `None` where this part says nothing.
+    /// Returns a chunk of a stream; `None` if the part is empty.
     pub fn chunk(&mut self, part: &ResponsePart) -> Option<Value> {
         let begins = part.prompt.is_some() && (self.kind == CompletionKind::Chat || self.ask.echo);
         let tells = self.ask.logprobs.is_some() || self.ask.gives_ids;
@@ -115,7 +115,7 @@ impl Reply {
         })
     }
 
-    /// The chunk behind all others, if it was asked for.
+    /// Returns the final chunk with token counts, if the request asks for it.
     pub fn last_chunk(&self) -> Option<Value> {
         self.ask.counts.then(|| {
             let mut chunk = self.frame(true, Vec::new());
@@ -193,14 +193,14 @@ impl Reply {
         }
     }
 
-    /// The lists of `/v1/completions`.
+    /// Returns the log-probabilities in the format of `/v1/completions`.
     fn lists(&self, pieces: &[&TokenPiece], k: usize) -> Value {
         let logprob = |piece: &&TokenPiece| piece.scored.as_ref().map(|scored| number(scored.logprob));
         let top = |piece: &&TokenPiece| {
             let named = self.with_own(piece, k)?.into_iter();
             let mut top = Map::new();
             for (id, logprob) in named {
-                // Two ids may have one text: the likelier stands for both.
+                // If two ids have the same text, the more likely one is kept.
                 top.entry(self.name(id)).or_insert_with(|| number(logprob));
             }
             Some(top)
@@ -213,7 +213,7 @@ impl Reply {
         })
     }
 
-    /// The list of `/v1/chat/completions`.
+    /// Returns the log-probabilities in the format of `/v1/chat/completions`.
     fn entries(&self, pieces: &[&TokenPiece], k: usize) -> Vec<Value> {
         let entry = |id: u32, logprob: f32| {
             let bytes = self.app.names.bytes(id);
@@ -229,7 +229,7 @@ impl Reply {
         pieces.iter().filter_map(of_piece).collect()
     }
 
-    /// An entry of vLLM's `prompt_logprobs`.
+    /// Returns an entry of vLLM's `prompt_logprobs`.
     fn by_id(&self, piece: &TokenPiece, k: usize) -> Value {
         let Some(scored) = &piece.scored else { return Value::Null };
         let ranked =
@@ -242,7 +242,7 @@ impl Reply {
         Value::Object(ranked.chain([own]).map(entry).collect())
     }
 
-    /// The likeliest, and the token itself if it is none of them.
+    /// Returns the top tokens, and the token itself if it is not among them.
     fn with_own(&self, piece: &TokenPiece, k: usize) -> Option<Vec<(u32, f32)>> {
         let TokenScore { logprob, top, .. } = piece.scored.as_ref()?;
         let mut named: Vec<_> = top.iter().take(k).copied().collect();
@@ -257,7 +257,7 @@ impl Reply {
     }
 }
 
-/// The shortest decimal that is this number again, once it is read as an `f32`.
+/// Returns the shortest decimal number that parses to the same `f32`.
 fn number(x: f32) -> Value {
     let finite = x.max(LEAST);
     json!(finite.to_string().parse::<f64>().unwrap_or(f64::from(finite)))

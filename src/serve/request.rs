@@ -1,4 +1,4 @@
-//! Requests, read from the fields of the body.
+//! Requests, parsed from the fields of a body.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -18,9 +18,9 @@ const MOST_STOPS: usize = 64;
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(untagged)]
 pub enum CompletionPrompt {
-    /// Text, around which the model's own special tokens are put.
+    /// Text; the tokenizer adds the model's special tokens.
     Text(String),
-    /// Ids as they are.
+    /// Token ids, used unchanged.
     Ids(Vec<u32>),
 }
 
@@ -64,16 +64,16 @@ pub struct CompletionOptions {
 
 /// A request to `/v1/completions`.
 pub struct CompletionRequest {
-    /// Prompts.
+    /// Prompts, each of which starts one or more sequences.
     pub prompts: Vec<CompletionPrompt>,
     /// True if special tokens are added to a text.
     pub adds_special: bool,
-    /// Other options.
+    /// Options that do not depend on the route.
     pub ask: CompletionOptions,
 }
 
 impl CompletionRequest {
-    /// Reads a body.
+    /// Reads a request to `/v1/completions`.
     ///
     /// # Errors
     /// If the request is invalid, or asks for something that is not supported.
@@ -191,7 +191,7 @@ pub fn conversation(fields: &mut Fields) -> Result<Conversation, ErrorResponse> 
     Ok(conversation)
 }
 
-/// A message whose content is one text. Parts are joined by ends of lines, as vLLM does.
+/// Converts a message so that its content is one text. Parts are joined by newlines, as in vLLM.
 fn plain(mut message: Value) -> Result<Value, ErrorResponse> {
     let refuse =
         |problem: &str| Err(ErrorResponse::invalid(Some("messages"), format!("messages: {problem}")));
@@ -253,7 +253,7 @@ fn stops(fields: &mut Fields) -> Result<Vec<String>, ErrorResponse> {
     Ok(stops)
 }
 
-/// A number of tokens whose log-probabilities are asked for; -1 is as many as are given.
+/// Reads a number of top tokens; -1 means the maximum.
 fn likeliest(fields: &mut Fields, name: &str, most: usize) -> Result<Option<usize>, ErrorResponse> {
     let expected = format!("a number from 0 to {most} (xcheck serve --max-logprobs)");
     let Some(asked) = fields.take::<i64>(name, &expected)? else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! Routes of the server.
+//! Routes of the HTTP server.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ pub fn routes(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// Counts a request until its answer is whole.
+/// Counts a request until its response is complete.
 async fn counted(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str).to_owned();
     let in_flight = Arc::new(app.metrics.arrived(&route));
@@ -62,7 +62,7 @@ async fn counted(State(app): State<Arc<App>>, mut request: Request, next: Next) 
     response
 }
 
-/// The fields of a body that is no larger than may be, and the place at which they are looked at.
+/// Reads the body within the size limit and parses its fields. Also returns the permit for parsing.
 async fn fields(app: &App, request: Request) -> Result<(Fields, OwnedSemaphorePermit), ErrorResponse> {
     let kind =
         request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
@@ -117,7 +117,7 @@ async fn chat(
     answered(&app, CompletionKind::Chat, ask, vec![prompt], in_flight).await
 }
 
-/// Has sequences computed and tells of them.
+/// Queues the sequences and returns the response with their results.
 async fn answered(
     app: &Arc<App>,
     kind: CompletionKind,
@@ -222,7 +222,7 @@ async fn metrics(State(app): State<Arc<App>>) -> Response {
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], app.metrics.text(app.queue.lengths())).into_response()
 }
 
-/// Work that is too long for a thread that answers.
+/// Runs work that is too long for the async threads.
 async fn beside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ErrorResponse> + Send + 'static,
 ) -> Result<T, ErrorResponse> {

@@ -1,4 +1,4 @@
-//! Answers that come token by token: server-sent events.
+//! Streamed responses: server-sent events, token by token.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -23,7 +23,7 @@ struct EventStream {
     in_flight: Arc<ActiveRequest>,
 }
 
-/// Tells of sequences as they are computed. Who drops the answer stops the computation.
+/// Returns a stream of events as sequences are computed. Dropping the stream stops the computation.
 pub fn streamed(
     reply: Reply,
     receiver: UnboundedReceiver<(usize, SequenceEvent)>,
@@ -55,7 +55,7 @@ impl EventStream {
     fn hear(&mut self, index: usize, event: SequenceEvent) {
         let mut part = ResponsePart::of(index);
         if let Err(refusal) = part.add(event) {
-            // Without [DONE] behind it nobody takes what came for the whole.
+            // Without a final [DONE], clients treat the answer as incomplete.
             self.unfinished = 0;
             self.receiver.close();
             self.in_flight.answered(500);

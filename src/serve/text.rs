@@ -1,4 +1,4 @@
-//! Text of tokens as they come: in whole characters, up to a text that ends it.
+//! Text of a token sequence, in whole characters, up to a stop string.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::tokenizer::{SpecialTokens, TextStream, Tokenizer};
 pub struct TokenPiece {
     /// Token id.
     pub id: u32,
-    /// The text that can be given out with it.
+    /// Text that can be sent with this token.
     pub text: String,
     /// Number of characters of text before the token.
     pub offset: usize,
@@ -25,7 +25,7 @@ pub struct SequenceText<'t> {
     stops: Vec<String>,
     /// Text held back because a stop string may begin there.
     held: String,
-    /// Characters of all text so far, what is held back included.
+    /// Number of characters so far, including held-back text.
     length: usize,
     has_stopped: bool,
 }
@@ -37,7 +37,7 @@ impl<'t> SequenceText<'t> {
         Self { stream, stops, held: String::new(), length: 0, has_stopped: false }
     }
 
-    /// A token of the prompt, in which nothing is looked for.
+    /// Adds a prompt token, in which stop strings are ignored.
     ///
     /// # Errors
     /// If the id is outside the vocabulary.
@@ -52,7 +52,7 @@ impl<'t> SequenceText<'t> {
         self.length = 0;
     }
 
-    /// A token that was generated.
+    /// Adds a generated token.
     ///
     /// # Errors
     /// If the id is outside the vocabulary.
@@ -63,7 +63,7 @@ impl<'t> SequenceText<'t> {
         Ok(TokenPiece { id, text, offset, scored })
     }
 
-    /// A token that ends the text and is no part of it.
+    /// Returns a token that ends the text and has no text itself.
     pub fn silent(&self, id: u32, scored: Option<TokenScore>) -> TokenPiece {
         TokenPiece { id, text: String::new(), offset: self.length, scored }
     }
@@ -112,7 +112,8 @@ impl<'t> SequenceText<'t> {
 /// Names of tokens in lists of log-probabilities. Each id has one name, independent of its position.
 pub struct TokenNames {
     tokenizer: Option<Arc<dyn Tokenizer>>,
-    /// A token of plain text, behind which another is written as inside a text, and the length of its own.
+    /// A token of plain text and the length of its text. Another token is decoded after it, as in the middle
+    /// of a text.
     anchor: Option<(u32, usize)>,
 }
 
@@ -127,7 +128,7 @@ impl TokenNames {
         Self { tokenizer, anchor }
     }
 
-    /// The bytes that an id stands for inside a text; those of its name, if it is a control token.
+    /// Returns the bytes of a token in the middle of a text; for a control token, those of its name.
     pub fn bytes(&self, id: u32) -> Vec<u8> {
         let Some(tokenizer) = &self.tokenizer else { return Vec::new() };
         let (before, length) = self.anchor.map_or((None, 0), |(id, length)| (Some(id), length));
@@ -140,7 +141,8 @@ impl TokenNames {
         }
     }
 
-    /// The name: its text, or its bytes as OpenAI writes a part of a character, or `token_id:7`.
+    /// Returns the name of a token: its text, its bytes in OpenAI's notation for a part of a character, or
+    /// `token_id:7`.
     pub fn name(&self, id: u32, by_id: bool) -> String {
         if by_id || self.tokenizer.is_none() {
             return format!("token_id:{id}");

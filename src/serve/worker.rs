@@ -7,9 +7,9 @@ use crate::serve::error_response::ErrorResponse;
 use crate::serve::job::{SequenceJob, SequenceOutcome};
 use crate::serve::queue::SequenceEvent;
 
-/// Computes what is accepted until nothing more will come: of every running sequence a token, then of every one the next.
-/// Each has a cache of its own and shares no product with another, so that its bits are those that it has alone. One
-/// prompt is read at a time: of that much there is room for one.
+/// Computes accepted sequences until shutdown, one token of each running sequence in turn. Each sequence has
+/// its own cache and shares no product with others, so its bits are the same as alone. Only one prompt is
+/// read at a time, which limits memory.
 pub fn work(app: &App) {
     let mut running: Vec<SequenceJob> = Vec::new();
     while let Some(orders) = app.queue.next(running.len()) {

@@ -1,6 +1,6 @@
 //! Files inside the program: the minimum that the main command needs on a machine without other files.
 
-/// A file of `checkpoints`: its path there and its content.
+/// A file of `checkpoints`: its path and content.
 pub(super) type EmbeddedFile = (&'static str, &'static [u8]);
 
 macro_rules! embedded {
@@ -9,7 +9,8 @@ macro_rules! embedded {
     };
 }
 
-/// A trained model in its smallest format, with what llama.cpp has made of it: `include` in `Cargo.toml` packs these and no others.
+/// A trained model in its smallest format, with a dump by llama.cpp. `include` in `Cargo.toml` packages
+/// exactly these files.
 pub(super) static FILES: &[EmbeddedFile] = embedded![
     "tiny-llama2/README.md",
     "tiny-llama2/dumps/llama.cpp-q8_0.safetensors",

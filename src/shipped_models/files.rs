@@ -1,4 +1,4 @@
-//! Files of a shipped model: from the first search folder that has the model, else from the program.
+//! Files of a shipped model: from the first search folder that has the model, otherwise from the program.
 
 use std::env;
 use std::ffi::OsString;
@@ -9,7 +9,7 @@ use super::embedded_files;
 use crate::error::{Error, ModelError, Result};
 use crate::format::FileBytes;
 
-/// The variable that names the one folder to look in.
+/// Environment variable with the only folder to search.
 pub const VARIABLE: &str = "XCHECK_CHECKPOINTS";
 
 /// Advice when a model is missing.
@@ -58,12 +58,12 @@ impl ShippedFiles {
         ModelError::NoModel { name: self.model.to_owned(), problem }.into()
     }
 
-    /// The folder that they lie in, if they are not inside the program.
+    /// Returns the folder of the files, unless they are inside the program.
     pub fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
     }
 
-    /// Their paths in the folder, with `/`, sorted.
+    /// Returns the paths in the folder, with `/`, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str)
     }
@@ -102,10 +102,10 @@ impl ShippedFiles {
     }
 }
 
-/// The folders of models, in the order in which they are looked in.
+/// Returns the search folders for models, in order.
 ///
 /// # Errors
-/// If the variable names no folder.
+/// If the variable does not name a folder.
 pub fn places() -> Result<Vec<PathBuf>> {
     places_by(|name| env::var_os(name), env::home_dir())
 }
@@ -130,13 +130,14 @@ pub fn places_by(variable: impl Fn(&str) -> Option<OsString>, user: Option<PathB
     Ok(checkout().into_iter().chain(data.map(|data| data.join("xcheck/checkpoints"))).collect())
 }
 
-/// The repository that this program was built in. What cargo packs, and adds this file to, has no more than the program.
+/// Returns the `checkpoints` folder of the repository in which this program was built; `None` if it was built from
+/// a package. A package, to which cargo adds `Cargo.toml.orig`, has no more models than the program.
 fn checkout() -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     (!root.join("Cargo.toml.orig").exists()).then(|| root.join("checkpoints"))
 }
 
-/// The files of a folder and of its folders. These hold no folders.
+/// Lists the files of a folder and of its subfolders.
 fn list(folder: &Path, below: &str, names: &mut Vec<String>) -> Result<()> {
     for entry in fs::read_dir(folder).map_err(Error::io("list", folder))? {
         let path = entry.map_err(Error::io("list", folder))?.path();

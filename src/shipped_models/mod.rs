@@ -1,4 +1,5 @@
-//! Shipped models with real references. One is inside the program, so that the main command works in an empty folder.
+//! Shipped models with dumps of real engines. One model is inside the program, so that the main command works
+//! without other files.
 
 mod embedded_files;
 mod files;
@@ -15,7 +16,7 @@ use crate::tokenizer::{HuggingFaceFiles, TokenizerFiles};
 
 /// A shipped model in all its formats, with dumps of real engines.
 pub struct ShippedModel {
-    /// The name it is asked for by.
+    /// Name of the model.
     pub name: &'static str,
     /// Description in one line.
     pub description: &'static str,
@@ -61,7 +62,7 @@ pub const MODELS: &[ShippedModel] = &[
     },
 ];
 
-/// The shipped model of that name, if there is one.
+/// Returns the shipped model with this name, if it exists.
 pub fn model(name: &str) -> Option<&'static ShippedModel> {
     MODELS.iter().find(|model| model.name == name)
 }
@@ -69,7 +70,7 @@ pub fn model(name: &str) -> Option<&'static ShippedModel> {
 /// A shipped dump: its model, its name and its file.
 pub type ShippedDump = (&'static str, String, FileBytes);
 
-/// The models that ship and are on this machine.
+/// Returns the shipped models on this machine.
 ///
 /// # Errors
 /// If a search folder cannot be read.
@@ -105,10 +106,10 @@ pub fn absent() -> Result<String> {
     })
 }
 
-/// The model that ships of which `name` is the name, or that of one of its formats that are on this machine.
+/// Returns the shipped model with this name, or with a format of this name on this machine.
 ///
 /// # Errors
-/// If a file that is there cannot be opened.
+/// If an existing file cannot be opened.
 pub fn home(name: &str) -> Result<Option<&'static ShippedModel>> {
     if let Some(model) = model(name) {
         return Ok(Some(model));
@@ -121,10 +122,11 @@ pub fn home(name: &str) -> Result<Option<&'static ShippedModel>> {
     Ok(None)
 }
 
-/// The dumps of that name, with or without their model's before it: `tiny-llama3/transformers-f32`.
+/// Returns the dumps with this name, with or without the model's name before it, such as
+/// `tiny-llama3/transformers-f32`.
 ///
 /// # Errors
-/// If a file that is there cannot be opened.
+/// If an existing file cannot be opened.
 pub fn dumps_named(name: &str) -> Result<Vec<ShippedDump>> {
     let mut found = Vec::new();
     for model in models_here()? {
@@ -135,11 +137,11 @@ pub fn dumps_named(name: &str) -> Result<Vec<ShippedDump>> {
     Ok(found)
 }
 
-/// A weight file or dump by the name it has in tables; a dump that several models have is the first one's, unless the
-/// model is named.
+/// Opens a weight file or dump by its name in tables. If several models have a dump of this name, the first
+/// one is used, unless the model is named.
 ///
 /// # Errors
-/// If a file that is there cannot be opened.
+/// If an existing file cannot be opened.
 pub fn source(name: &str) -> Result<Option<FileBytes>> {
     if let Some(model) = home(name)? {
         let variant = model.variants()?.into_iter().find(|(known, _)| known == name);
@@ -148,10 +150,11 @@ pub fn source(name: &str) -> Result<Option<FileBytes>> {
     Ok(dumps_named(name)?.into_iter().next().map(|(_, _, source)| source))
 }
 
-/// The folders that hold what goes by that name, a model, a format or a dump: none of what is inside the program.
+/// Returns the folders with the model, format or dump of this name. Files inside the program are not
+/// included.
 ///
 /// # Errors
-/// If a file that is there cannot be opened.
+/// If an existing file cannot be opened.
 pub fn folders_of(name: &str) -> Result<Vec<PathBuf>> {
     let models = match home(name)? {
         Some(model) => vec![model.name],
@@ -162,7 +165,7 @@ pub fn folders_of(name: &str) -> Result<Vec<PathBuf>> {
 }
 
 impl ShippedModel {
-    /// Returns all of its files on this machine.
+    /// Returns all files of the model on this machine.
     ///
     /// # Errors
     /// If there are no files; the message names the search folders.
@@ -170,10 +173,10 @@ impl ShippedModel {
         ShippedFiles::of(self.name)
     }
 
-    /// The model in each of its formats, each with a name of its own: the original first.
+    /// Returns the model in each of its formats with unique names, the original first.
     ///
     /// # Errors
-    /// If it is not on this machine, or cannot be opened.
+    /// If the model is not on this machine, or cannot be opened.
     pub fn variants(&self) -> Result<Vec<(String, ModelFiles)>> {
         let files = self.files()?;
         let mut variants = Vec::new();
@@ -195,10 +198,10 @@ impl ShippedModel {
         }
     }
 
-    /// The files that one of the formats is made of, by name, for programs that read files.
+    /// Returns the files of one format with their names, for programs that read files.
     ///
     /// # Errors
-    /// If one cannot be opened.
+    /// If a file cannot be opened.
     pub fn files_of(&self, variant: &str) -> Result<Vec<(String, FileBytes)>> {
         let files = self.files()?;
         let folder = variant.strip_prefix(self.name).and_then(|rest| rest.strip_prefix('-'));
@@ -210,7 +213,7 @@ impl ShippedModel {
         opened.filter_map(Result::transpose).collect()
     }
 
-    /// The model as a folder of the hub, if it ships as one, its weights in files of that extension.
+    /// Returns the model as a hub folder, if it ships as one, with weight files of this extension.
     fn folder(
         &self,
         files: &ShippedFiles,
@@ -230,18 +233,18 @@ impl ShippedModel {
         Ok(Some((format!("{}-{folder}", self.name), files)))
     }
 
-    /// The files of the reference dumps, with their names.
+    /// Returns the files of the reference dumps, with their names.
     ///
     /// # Errors
-    /// If the model is not on this machine, or one cannot be opened.
+    /// If the model is not on this machine, or a file cannot be opened.
     pub fn dumps(&self) -> Result<Vec<(String, FileBytes)>> {
         self.files()?.with_extension("dumps", "safetensors")
     }
 
-    /// The reference dumps, with their names.
+    /// Returns the reference dumps, with their names.
     ///
     /// # Errors
-    /// If the model is not on this machine, or one is damaged.
+    /// If the model is not on this machine, or a dump is damaged.
     pub fn references(&self) -> Result<Vec<(String, Dump)>> {
         let dumps = self.dumps()?.into_iter();
         dumps.map(|(name, source)| Ok((name, Dump::from_source(source)?))).collect()

@@ -1,4 +1,5 @@
-//! Layouts of a tap in an array: reordered or merged axes, some rows, a part of a fused array.
+//! Layouts of a tap in a stored array: permuted axes, merged axes, a range of rows, or a part of a fused
+//! array.
 
 use crate::checkpoint::{Point, Site, TapAxis};
 use crate::dump::ArrayPart;
@@ -6,35 +7,35 @@ use crate::identify::sizes::AxisSizes;
 use crate::tensor::RopePairing;
 use crate::view::orders;
 
-/// One axis that both sides run along.
+/// One axis that the array and the tap have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StridedTapAxis {
     pub axis: TapAxis,
     pub length: usize,
-    /// From one entry to the next, in elements of the array.
+    /// Stride in the array, in elements.
     pub theirs: usize,
-    /// Stride in the tap.
+    /// Stride in the tap, in elements.
     pub ours: usize,
 }
 
 /// The layout of a tap in an array.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ArrayLayout {
-    /// The axes, in the order of the array.
+    /// The axes, outermost first, in the array's order.
     pub axes: Vec<StridedTapAxis>,
-    /// Offset in the array.
+    /// Offset of the first value in the array, in elements.
     pub theirs: usize,
-    /// Offset in the tap.
+    /// Offset of the first value in the tap, in elements.
     pub ours: usize,
-    /// First token or key and their number, if not all.
+    /// First token (or key) and number of tokens, if the array has only some.
     pub rows: Option<(usize, usize)>,
-    /// Order of the heads, if it differs from ours.
+    /// RoPE pairing of the array's heads, if it differs from the model's.
     pub pairing: Option<RopePairing>,
-    /// Part of the array, as in a dump's manifest, with the axes of the rest.
+    /// Part of a fused array that is the tap; `None` if the whole array is the tap.
     pub part: Option<FusedPart>,
 }
 
-/// A tap that is a part of a fused array.
+/// The part of a fused array that is one tap.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct FusedPart {
     pub of: ArrayPart,
@@ -66,8 +67,8 @@ impl ArrayLayout {
         at
     }
 
-    /// The row of a value, which is its token (or key, in a cache), its position in that row of the tap, and its vector along the tap's
-    /// last axis.
+    /// Returns the three groups of a value: its row (token, or key in a cache), its position within the row,
+    /// and its vector along the tap's last axis.
     pub fn groups(&self, at: ValueIndices) -> [usize; 3] {
         let along = |axis: TapAxis| self.axes.iter().find(|one| one.axis == axis).map(|one| one.ours);
         let (row, stride) = match (along(TapAxis::Token), along(TapAxis::Key)) {
@@ -86,7 +87,7 @@ impl ArrayLayout {
         self.axes.windows(2).all(|two| two[0].ours >= two[1].ours)
     }
 
-    /// The axes without the halves of a rotated head: in which order the array has them.
+    /// Returns the axes in the array's order, with the two halves of a rotated head merged into one axis.
     pub fn order(&self) -> Vec<(TapAxis, usize)> {
         let mut order: Vec<(TapAxis, usize)> = Vec::new();
         for one in &self.axes {
@@ -99,7 +100,7 @@ impl ArrayLayout {
     }
 }
 
-/// Places of one value.
+/// Indices of one value: its offsets in the array and in the tap, its token and its key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ValueIndices {
     pub theirs: usize,
@@ -108,10 +109,11 @@ pub(super) struct ValueIndices {
     pub key: Option<usize>,
 }
 
-/// Axes of a tap without those of length 1, where they begin in it, and which rows these are, if not all.
+/// Axes of a tap without those of length 1, the offset of the first value, and first row and row count if
+/// only some rows are used.
 type TapAtoms = (Vec<AxisAtom>, usize, Option<(usize, usize)>);
 
-/// An axis of a tap before its place in the array is known.
+/// An axis of a tap that is not yet assigned to an axis of the array.
 #[derive(Clone, Copy, Debug)]
 struct AxisAtom {
     axis: TapAxis,
@@ -119,7 +121,7 @@ struct AxisAtom {
     stride: usize,
 }
 
-/// Every way in which an array of a shape may hold a tap of a shape.
+/// Returns every layout in which an array of one shape can contain a tap of another shape.
 pub(super) fn ways(site: Site, tap: &[usize], array: &[usize], sizes: &AxisSizes) -> Vec<ArrayLayout> {
     let plain: Vec<usize> = array.iter().copied().filter(|&length| length != 1).collect();
     let elements: usize = plain.iter().product();
@@ -141,14 +143,15 @@ pub(super) fn ways(site: Site, tap: &[usize], array: &[usize], sizes: &AxisSizes
     ways
 }
 
-/// The axes of a tap, of all its rows or of as many as an array has room for.
+/// Returns the axes of a tap: whole, or cut to a range of rows so that the number of values equals
+/// `elements`.
 fn cuts(point: Point, tap: &[usize], elements: usize, sizes: &AxisSizes) -> Vec<TapAtoms> {
     let atoms = atoms(point, tap, sizes);
     let whole: usize = tap.iter().product();
     if elements == whole {
         return vec![(plain(atoms), 0, None)];
     }
-    // Of scores and weights some rows have fewer keys, too: only whole ones are looked for.
+    // Rows of attention scores and weights can also have fewer keys; only whole taps are supported.
     let rows = atoms.iter().position(|atom| matches!(atom.axis, TapAxis::Token | TapAxis::Key));
     let is_of_rows = !matches!(point, Point::AttnScores | Point::AttnWeights);
     let Some(rows) = rows.filter(|_| is_of_rows) else { return Vec::new() };
@@ -158,7 +161,7 @@ fn cuts(point: Point, tap: &[usize], elements: usize, sizes: &AxisSizes) -> Vec<
         return Vec::new();
     }
     let count = elements / each;
-    // What a cache holds begins with the first position.
+    // A cache always starts at position 0.
     let firsts = if atoms[rows].axis == TapAxis::Key { 0..=0 } else { 0..=length - count };
     let cut = |first: usize| {
         let mut atoms = atoms.clone();
@@ -205,7 +208,7 @@ fn is_grouping(atoms: &[AxisAtom], shape: &[usize]) -> bool {
     }) && left.next().is_none()
 }
 
-/// Axes in an order, with the strides of an array that has them so; heads as ours, and as the other pairing has them.
+/// Returns the layouts for one order of the axes: with the model's RoPE pairing, and with the other pairing.
 fn laid(
     atoms: &[AxisAtom],
     ours: usize,
@@ -224,7 +227,7 @@ fn laid(
     std::iter::once(way).chain(other).collect()
 }
 
-/// Returns the layout with the pairs of head values in the other convention.
+/// Returns the same layout with the other RoPE pairing.
 fn otherwise_paired(way: &ArrayLayout, point: Point, sizes: &AxisSizes) -> Option<ArrayLayout> {
     let own = sizes.pairing.filter(|_| point.follows_rope_pairing())?;
     let at = way.axes.iter().position(|one| one.axis == TapAxis::HeadDim)?;
@@ -242,7 +245,7 @@ fn otherwise_paired(way: &ArrayLayout, point: Point, sizes: &AxisSizes) -> Optio
     Some(ArrayLayout { axes, pairing: Some(own.other()), ..way.clone() })
 }
 
-/// Finds a tap as a part of a fused array.
+/// Returns the layouts in which the tap is a part of a fused array.
 fn fused(point: Point, tap: &[usize], array: &[usize], sizes: &AxisSizes) -> Vec<ArrayLayout> {
     let Some((&tokens, inner)) = tap.split_first() else { return Vec::new() };
     let elements: usize = array.iter().product();
@@ -282,7 +285,7 @@ fn fused(point: Point, tap: &[usize], array: &[usize], sizes: &AxisSizes) -> Vec
     ways
 }
 
-/// The composition of a fused row, and the part that is a tap.
+/// The components of a fused row, and the component that is the tap.
 struct FusedRow {
     shape: Vec<usize>,
     axes: Vec<TapAxis>,
@@ -291,7 +294,8 @@ struct FusedRow {
     to: usize,
 }
 
-/// Returns the forms of queries, keys and values: side by side in any order, or head by head.
+/// Returns the layouts of fused queries, keys and values: concatenated in any order, or grouped by key-value
+/// head.
 fn projections(point: Point, all: usize, sizes: &AxisSizes) -> Vec<FusedRow> {
     let AxisSizes { heads, kv_heads, head_dim, .. } = *sizes;
     if head_dim == 0 || kv_heads == 0 || all != (heads + 2 * kv_heads) * head_dim {
@@ -326,7 +330,7 @@ fn projections(point: Point, all: usize, sizes: &AxisSizes) -> Vec<FusedRow> {
     firsts.into_iter().map(beside).chain([by_head]).collect()
 }
 
-/// Returns the forms of a gated feed-forward's halves: side by side in either order, or alternating.
+/// Returns the layouts of a fused gate and up projection: concatenated in either order, or interleaved.
 fn halves(point: Point, width: usize) -> Vec<FusedRow> {
     let index = usize::from(point == Point::FfnUp);
     let beside = |index: usize| FusedRow {

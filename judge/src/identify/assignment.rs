@@ -1,4 +1,4 @@
-//! Assignment of arrays to one of their possible sites.
+//! Assignment of arrays to sites, given the possible sites of each array.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,17 +8,18 @@ use crate::identify::distance::ROUNDED;
 use crate::identify::finder::{FileArray, SiteMatch};
 use crate::identify::sizes::AxisSizes;
 
-/// Required ratio between the distances of two sites. In the shipped dumps, errors at sites of equal values
-/// are within a factor of 1.5 of each other; at other sites they are a thousand times larger.
+/// Required ratio between the distances of an array to its best and its second-best site. In the shipped
+/// dumps, distances to sites with equal values differ by at most a factor of 1.5. Distances to other sites
+/// are 1000 times larger.
 const MARGIN: f64 = 2.0;
-/// Largest distance that is accepted.
+/// Largest accepted distance (relative L2 error) between an array and a site.
 const FAR: f64 = 0.5;
-/// Minimum number of values for an array that is not near. Noise of that many values is below [`FAR`] with a
-/// probability of 1e-10, and a search has millions of trials.
+/// Minimum number of values of an array that is accepted without being near a site. Noise of that many values
+/// has a distance below [`FAR`] with a probability of 1e-10, and a search makes millions of trials.
 const FEWEST: usize = 32;
-/// Required ratio to the next site for an error larger than rounding to bf16.
+/// Required ratio to the distance of the second-best site, if the error is larger than rounding to bf16.
 const CLEAR: f64 = 8.0;
-/// One unit in the last place of the compared values; smaller errors are equal.
+/// Errors below this limit count as equal: one unit in the last place of f32.
 const NOTHING: f64 = f32::EPSILON as f64;
 
 /// The assignment of arrays to taps.
@@ -28,7 +29,7 @@ pub(super) struct Assignment {
     found: Vec<Vec<SiteMatch>>,
     /// Sites assigned to each array: one, or one per fused tap.
     own: Vec<Vec<SiteMatch>>,
-    /// Arrays that were found by what follows them.
+    /// Arrays that were assigned because later values match only with this assignment.
     supposed: HashSet<usize>,
 }
 
@@ -46,8 +47,8 @@ impl Assignment {
         self.own.iter().filter(|own| own.first().is_some_and(SiteMatch::is_honest)).count()
     }
 
-    /// Returns the assumptions for the next run: sites without a near array, where one array is nearer than
-    /// all others.
+    /// Returns the assumptions for the next run: each site that no array matches within rounding, with the
+    /// array that is nearest to it.
     pub fn presumed(&self) -> HashMap<Site, (usize, SiteMatch)> {
         let one = |(index, own): (usize, &Vec<SiteMatch>)| match own.as_slice() {
             [one] if !one.is_honest() => Some((one.site, (index, one.clone()))),
@@ -56,7 +57,7 @@ impl Assignment {
         self.own.iter().enumerate().filter_map(one).collect()
     }
 
-    /// Returns the sites of matched or assumed arrays.
+    /// Returns the sites with a matched or assumed array, and that array.
     pub fn known(&self) -> HashMap<Site, (usize, SiteMatch)> {
         let whole = |own: &&SiteMatch| own.way.part.is_none();
         let known = self.own.iter().enumerate().filter(|(index, _)| !self.is_open(*index));
@@ -76,7 +77,8 @@ impl Assignment {
         (0..self.own.len()).map(|index| self.is_open(index)).collect()
     }
 
-    /// Accepts the result of a run that assumed an array at a site, if this made others match.
+    /// Accepts an assumed array if the run with this assumption made other arrays match. Returns true if
+    /// accepted.
     pub fn takes(
         &mut self,
         arrays: &[FileArray],
@@ -99,7 +101,7 @@ impl Assignment {
         !new.is_empty()
     }
 
-    /// Returns true if an array was found by later values instead of its own.
+    /// Returns true if the array was identified by later values instead of by its own values.
     pub fn was_supposed(&self, index: usize) -> bool {
         self.supposed.contains(&index)
     }
@@ -121,16 +123,16 @@ impl Assignment {
         self.own[index].iter().map(|one| ArraySite::of(one, others(one), certain(one))).collect()
     }
 
-    /// Returns true if an array is certainly at a site: later values show it, or rounding explains its error,
-    /// its scale is plausible, and no other site or array fits nearly as well.
+    /// Returns true if the site of an array is certain: later values confirm it, or all of these hold:
+    /// rounding explains the error, the scale is plausible, and no other site or array fits nearly as well.
     fn is_certain(&self, index: usize, one: &SiteMatch, sizes: &AxisSizes) -> bool {
         let is_explained = one.is_honest() && (one.near.scale == 1.0 || sizes.is_meant(one.near.scale));
         self.supposed.contains(&index)
             || is_explained && self.is_clear(index, one) && !self.is_outdone(index, one)
     }
 
-    /// Returns true if every other site is much further away. An error below rounding to bf16 needs no such
-    /// margin.
+    /// Returns true if every other site is at least [`CLEAR`] times further away. No margin is required if
+    /// the error is below rounding to bf16.
     fn is_clear(&self, index: usize, one: &SiteMatch) -> bool {
         let is_rival = |other: &&SiteMatch| {
             other.site != one.site && other.way.part == one.way.part && copied(one.site) != Some(other.site)
@@ -139,7 +141,7 @@ impl Assignment {
         one.near.rel_l2 <= ROUNDED || self.found[index].iter().filter(is_rival).all(is_far)
     }
 
-    /// Returns true if another array fits a site much better, or without a scale.
+    /// Returns true if another array fits the site much better, or fits it without a scale.
     fn is_outdone(&self, index: usize, one: &SiteMatch) -> bool {
         let is_better = |other: &SiteMatch| {
             let is_nearer = other.near.rel_l2 * CLEAR < one.near.rel_l2 && one.near.rel_l2 > ROUNDED;
@@ -151,7 +153,7 @@ impl Assignment {
         at_place.any(is_better)
     }
 
-    /// Returns arrays assigned to a site without certainty.
+    /// Returns the arrays with an uncertain site, and that site.
     pub fn guesses(&self, sizes: &AxisSizes) -> Vec<(usize, SiteMatch)> {
         let guess = |index: usize| match self.own[index].as_slice() {
             [one] if !self.is_certain(index, one, sizes) => Some((index, one.clone())),
@@ -160,12 +162,12 @@ impl Assignment {
         (0..self.own.len()).filter_map(guess).collect()
     }
 
-    /// Makes a guess certain, since what follows is right only if the array is there.
+    /// Marks a guess as certain, because later values match only with this guess.
     pub fn confirm(&mut self, index: usize) {
         self.supposed.insert(index);
     }
 
-    /// Returns the number of other arrays near their own sites in a run.
+    /// Returns the number of arrays, except `but`, that match their assigned sites in a run.
     pub fn count_as_found(&self, found: &[Vec<SiteMatch>], but: usize) -> usize {
         let is_there = |(index, own): (usize, &Vec<SiteMatch>)| {
             let at = |site: Site| found[index].iter().any(|one| one.site == site && one.is_honest());
@@ -174,7 +176,7 @@ impl Assignment {
         self.own.iter().enumerate().filter(|one| is_there(*one)).count()
     }
 
-    /// Returns true if the array of a site is assumed, so that a copy of it is assumed too.
+    /// Returns true if the array at a site was assumed. A site with equal values is then also possible.
     fn is_supposed(&self, site: Site) -> bool {
         let is_far = |index: usize, one: &SiteMatch| self.supposed.contains(&index) || !one.is_honest();
         let mut own = self.own.iter().enumerate();
@@ -187,7 +189,7 @@ impl Assignment {
     }
 }
 
-/// Returns the site with the same values, as source or copy.
+/// Returns the other site with the same values, if one of the two is a copy of the other.
 fn copied(site: Site) -> Option<Site> {
     let point = match site.point {
         Point::KRope => Some(Point::KCache),
@@ -199,8 +201,8 @@ fn copied(site: Site) -> Option<Site> {
     point.map(|point| Site { point, ..site })
 }
 
-/// Returns true if two matches are equally likely. An array that is not near is accepted only if no other
-/// site is as likely.
+/// Returns true if two sites are equally likely for an array. An array that matches no site within rounding
+/// is accepted only without a tie.
 fn is_tied(one: &SiteMatch, other: &SiteMatch) -> bool {
     other.is_honest()
         && other.near.rel_l2 <= one.near.rel_l2.max(NOTHING) * MARGIN
@@ -208,8 +210,8 @@ fn is_tied(one: &SiteMatch, other: &SiteMatch) -> bool {
         && one.way.part == other.way.part
 }
 
-/// Without a scale before with one, nearest first. Those that are alike in the order of the names' numbers, then of the
-/// run.
+/// Sorts possible sites: matches without a scale first, then by distance. Ties are ordered by the numbers in
+/// the array's name, then in data-flow order.
 fn sort(found: &mut [SiteMatch], name: &str) {
     let numbers: Vec<usize> =
         name.split(|one: char| !one.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect();
@@ -220,17 +222,17 @@ fn sort(found: &mut [SiteMatch], name: &str) {
         _ => 2,
     };
     let is_plain = |one: &SiteMatch| one.way.rows.is_none() && one.way.part.is_none();
-    // In steps: rounding decides nothing.
+    // In logarithmic steps, so that rounding does not decide the order.
     let step = |one: &SiteMatch| one.near.rel_l2.max(NOTHING).log(MARGIN).ceil() as i64;
     let is_named = |one: &SiteMatch| one.site.layer.is_some_and(|layer| numbers.contains(&layer));
     found.sort_by_key(|one| (class(one), step(one), !is_plain(one), !is_named(one), one.site.flow_order()));
 }
 
-/// Assigns each array to its own site; if several fit one site, the others get another if possible.
+/// Assigns each array to one site. If several arrays fit one site, the others get another site if possible.
 fn own(found: &[Vec<SiteMatch>]) -> Vec<Vec<SiteMatch>> {
     let mut taken: HashSet<(Site, Option<(usize, usize)>)> = HashSet::new();
     let mut own: Vec<Vec<SiteMatch>> = vec![Vec::new(); found.len()];
-    // Those with fewest places to choose from choose first.
+    // Arrays with the fewest possible sites choose first.
     let choice = |found: &Vec<SiteMatch>| {
         found.first().map_or(0, |first| found.iter().filter(|one| is_tied(first, one)).count())
     };
@@ -254,7 +256,7 @@ fn own(found: &[Vec<SiteMatch>]) -> Vec<Vec<SiteMatch>> {
     own
 }
 
-/// The taps that are fused in an array: those of the layer of the nearest.
+/// Returns the fused taps of an array, all from the layer of the nearest match.
 fn parts(found: &[SiteMatch]) -> Vec<SiteMatch> {
     let layer = found[0].site.layer;
     let of_layer = |one: &&SiteMatch| one.is_honest() && one.way.part.is_some() && one.site.layer == layer;
@@ -263,8 +265,8 @@ fn parts(found: &[SiteMatch]) -> Vec<SiteMatch> {
     parts
 }
 
-/// Returns arrays that are near no site but much nearer to one than to all others, with no other array as
-/// near.
+/// Returns arrays without a site within rounding that are much nearer to one site than to all others. No
+/// other array may be as near to that site.
 fn likely(
     found: &[Vec<SiteMatch>],
     own: &[Vec<SiteMatch>],

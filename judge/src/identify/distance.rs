@@ -1,38 +1,40 @@
-//! Distance between an array and a tap: first from a few values, then from all.
+//! Distance between an array and a tap, estimated from a sample first and then measured on all values.
 
 use crate::checkpoint::Point;
 use crate::identify::array_layout::{ArrayLayout, ValueIndices};
 use crate::identify::residual::Residual;
 
-/// Values that tell whether it is worth reading all.
+/// Number of sampled values that decide if all values are compared.
 const SAMPLED: usize = 256;
-/// Residual above which two arrays are unrelated: no scale explains more.
+/// Relative residual above which two arrays count as unrelated, even with the best scale.
 const HOPELESS: f64 = 0.8;
-/// Fewer values may be alike by chance: noise comes as near as 5 % to six of them once in some ten million times.
+/// Minimum number of values to compare. Six values of noise are within 5 % of each other once in about ten
+/// million times.
 const FEWEST: usize = 6;
-/// A scale nearer to 1 is rounding.
+/// Largest deviation of a scale from 1 that counts as rounding.
 const NO_SCALE: f64 = 0.02;
-/// Largest relative error of two roundings to bf16, the shortest type that activations are stored in: of a value, and of those that it
-/// is computed from.
+/// Largest relative error of two roundings to bf16, the smallest type of stored activations: one rounding of
+/// the value, one of its inputs.
 pub(super) const ROUNDED: f64 = 1.0 / 256.0;
-/// Largest error that the arithmetic of a correct engine makes. The shipped dumps, f16 and Q8_0 among them, have at most 0.003;
-/// arithmetic in four bits makes more.
+/// Largest relative error of a correct engine. The shipped dumps, f16 and Q8_0 included, are within 0.003;
+/// 4-bit arithmetic has larger errors.
 pub(super) const HONEST: f64 = 0.05;
 
 /// The distance between an array and a tap.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct TapDistance {
-    /// Relative error in L2, after the scale.
+    /// Relative L2 error after scaling.
     pub rel_l2: f64,
-    /// Scale from our values to theirs.
+    /// Factor from the tap's values to the array's.
     pub scale: f64,
-    /// True if the error has no pattern, as the error of rounding. A row, channel or head with a factor or an offset has one.
+    /// True if the error has no pattern, like rounding errors. A factor or an offset on a row, a channel or a
+    /// head is a pattern.
     pub is_noise: bool,
 }
 
 impl TapDistance {
-    /// True if rounding explains the error: too small for anything else, or as small as coarse arithmetic makes it and
-    /// without a pattern.
+    /// Returns true if rounding explains the error: it is tiny, or it is as small as coarse arithmetic makes
+    /// it and has no pattern.
     pub fn is_honest(&self) -> bool {
         self.rel_l2 <= ROUNDED || self.rel_l2 < HONEST && self.is_noise
     }
@@ -43,7 +45,7 @@ pub(super) struct ArrayAndTap<'s> {
     pub theirs: &'s [f32],
     pub ours: &'s [f32],
     pub point: Point,
-    /// Number of latest positions that a token sees.
+    /// Size of the sliding attention window, in positions.
     pub window: Option<usize>,
 }
 
@@ -64,7 +66,7 @@ impl ProductSums {
         self.count += 1;
     }
 
-    /// The error without a scale where it needs none, else with the one that fits best.
+    /// Returns the distance without a scale if that is good enough, otherwise with the scale that fits best.
     fn nearness(&self) -> Option<TapDistance> {
         let scale = self.both / self.ours;
         let is_something = self.theirs > 0.0 && self.ours > 0.0 && scale > 0.0;
@@ -82,14 +84,14 @@ impl ProductSums {
 }
 
 impl ArrayAndTap<'_> {
-    /// Returns true if a value has a meaning; masked scores have none.
+    /// Returns true if a value is compared. Masked scores are not compared, since their values are arbitrary.
     fn counts(&self, way: &ArrayLayout, at: ValueIndices) -> bool {
         let Some(key) = at.key.filter(|_| self.point == Point::AttnScores) else { return true };
         let token = at.token + way.rows.map_or(0, |(first, _)| first);
         key <= token && self.window.is_none_or(|window| key + window > token)
     }
 
-    /// Returns the distance; `None` if the two are unrelated.
+    /// Returns the distance of the array to the tap; `None` if they are unrelated.
     pub fn nearness(&self, way: &ArrayLayout) -> Option<TapDistance> {
         let len = way.len();
         if len > SAMPLED {
@@ -122,7 +124,7 @@ impl ArrayAndTap<'_> {
         }
     }
 
-    /// Returns our values with theirs substituted where they exist.
+    /// Returns the tap's values, replaced by the array's values where the array has them.
     pub fn replaced(&self, way: &ArrayLayout, scale: f64) -> Vec<f32> {
         let mut values = self.ours.to_vec();
         for at in (0..way.len()).map(|flat| way.at(flat)) {
@@ -135,7 +137,7 @@ impl ArrayAndTap<'_> {
     }
 }
 
-/// splitmix64
+/// Returns a pseudo-random number from `draw`, by splitmix64.
 fn scattered(draw: u64) -> u64 {
     let mut state = draw.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     state = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -1,4 +1,4 @@
-//! Looks at each value of our run, and holds every array against it.
+//! A tap that compares every value of our run with every array.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,10 @@ use crate::identify::sizes::AxisSizes;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
-/// Places that are remembered of an array.
+/// Maximum number of possible sites that are kept per array.
 const REMEMBERED: usize = 24;
 
-/// Numbers of a file, under their name.
+/// A named array of a file, with its values.
 pub(super) struct FileArray {
     pub name: String,
     pub shape: Vec<usize>,
@@ -28,20 +28,20 @@ pub(super) struct SiteMatch {
 }
 
 impl SiteMatch {
-    /// Returns true if only rounding separates the two.
+    /// Returns true if rounding explains the difference between the array and the site.
     pub fn is_honest(&self) -> bool {
         self.near.is_honest()
     }
 }
 
-/// Observer of our run. It continues with the file's values wherever they were found, so that later values
-/// have the same inputs.
+/// A tap on our run that looks for the arrays. The run continues with the file's values wherever they were
+/// found, so that later operations have the same inputs as the file.
 pub(super) struct Finder<'f> {
     pub arrays: &'f [FileArray],
     pub sizes: AxisSizes,
-    /// Number of latest positions that a token of each layer sees.
+    /// Sliding attention window of each layer, in positions; `None` for full attention.
     pub windows: Vec<Option<usize>>,
-    /// Arrays assumed at a site although they are not near it.
+    /// Arrays assumed at sites that they do not match within rounding.
     pub presumed: &'f HashMap<Site, (usize, SiteMatch)>,
     /// True for each array that is not yet assigned to a tap.
     pub open: Vec<bool>,
@@ -79,8 +79,8 @@ impl Finder<'_> {
 }
 
 impl Finder<'_> {
-    /// Returns the nearness of an array to a site computed from the same array, such as a cache, or RoPE in a
-    /// model without RoPE. Such a match is no further evidence.
+    /// Raises the distance of a match to that of the operation's input, if the same array also matches the
+    /// input. Examples are a cache, or RoPE in a model without RoPE. The second match is no further evidence.
     fn since_copied(&self, index: usize, site: Site, near: TapDistance) -> TapDistance {
         let is_input = |known: &SiteMatch| {
             let from = site.point.inputs().iter().flat_map(|inputs| inputs.iter());
@@ -93,13 +93,14 @@ impl Finder<'_> {
     }
 }
 
-/// Keeps the nearest matches, each site in its simplest layout.
+/// Adds a match, one per site, and keeps only the nearest ones. Among the layouts of a site, the simplest is
+/// kept unless another one is much nearer.
 fn remember(found: &mut Vec<SiteMatch>, one: SiteMatch) {
     let twin = found
         .iter()
         .position(|known| known.site == one.site && (known.way.part.is_some() == one.way.part.is_some()));
     match twin {
-        // Ways are asked from the plainest on: another must be much nearer.
+        // Layouts are tried from simple to complex; a complex one must be much nearer.
         Some(at) if one.near.rel_l2 * 2.0 < found[at].near.rel_l2 => found[at] = one,
         Some(_) => {}
         None => found.push(one),

@@ -1,4 +1,4 @@
-//! A map of what was found.
+//! Writes a name map from the identified arrays.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -11,15 +11,16 @@ use crate::map::{HeadSizes, MapDefinition, NamePattern, Names, RuleDefinition, T
 use crate::model::Model;
 use crate::tensor::RopePairing;
 
-/// Returns the map that reads the file as found. Each site has one array, since a dump records it once. Best
-/// guesses are omitted; [`guesses_of`] has them.
+/// Returns the map that reads the file with the certain sites. Each site gets one array, since a dump records
+/// each site once. Best guesses are omitted; [`guesses_of`] returns them.
 pub fn map_of(identified: &[IdentifiedArray], tokens: &[u32], model: &dyn Model) -> MapDefinition {
     let without = |array: &IdentifiedArray| IdentifiedArray { places: Vec::new(), ..array.clone() };
     let certain = |array: &IdentifiedArray| if array.is_guess() { without(array) } else { array.clone() };
     map_of_all(&identified.iter().map(certain).collect::<Vec<_>>(), tokens, model)
 }
 
-/// The rules of best guesses, one for each tap that no certain array has. A reader of the map must confirm them.
+/// Returns rules for best guesses: one for each tap without a certain array. A person must confirm these
+/// rules.
 pub fn guesses_of(identified: &[IdentifiedArray], tokens: &[u32], model: &dyn Model) -> Vec<RuleDefinition> {
     let is_certain = |place: &ArraySite| {
         let mut certain = identified.iter().filter(|array| !array.is_guess()).flat_map(|array| &array.places);
@@ -66,7 +67,7 @@ fn map_of_all(identified: &[IdentifiedArray], tokens: &[u32], model: &dyn Model)
     }
 }
 
-/// Returns the head order of most arrays.
+/// Returns the RoPE pairing of most arrays.
 fn most_paired(identified: &[IdentifiedArray], own: RopePairing) -> RopePairing {
     let places = identified.iter().flat_map(|one| &one.places);
     let (as_ours, otherwise): (Vec<_>, Vec<_>) = places
@@ -75,8 +76,9 @@ fn most_paired(identified: &[IdentifiedArray], own: RopePairing) -> RopePairing 
     if otherwise.len() > as_ours.len() { own.other() } else { own }
 }
 
-/// The passes that rows tell: where each begins and how many tokens it reads. One that reads all, unless more arrays are of
-/// shorter ones that make up the whole.
+/// Returns the forward passes, derived from the rows of the arrays: start and number of tokens of each.
+/// Returns one pass over all tokens unless more arrays belong to shorter passes that together cover all
+/// tokens.
 fn passes(identified: &[IdentifiedArray], tokens: usize) -> Vec<(usize, usize)> {
     let mut counts: BTreeMap<(usize, usize), usize> = BTreeMap::new();
     let places = identified.iter().flat_map(|one| &one.places);
@@ -101,15 +103,14 @@ struct SiteClaim<'f> {
     spot: PassRows,
 }
 
-/// A pass of the dump with its rows: the first and their number, if not all.
+/// A pass of the dump, with the first row and the number of rows if not all are recorded.
 #[derive(Clone, Copy)]
 struct PassRows {
     pass: usize,
     rows: Option<(usize, usize)>,
 }
 
-/// Keeps the best claim per site: the array with the most values, then the nearest; whole arrays before
-/// parts.
+/// Keeps the best claim per site: most values first, then smallest distance, then whole arrays before parts.
 fn kept(
     identified: &[IdentifiedArray],
     spot: impl Fn(&ArraySite) -> Option<PassRows>,
@@ -147,12 +148,12 @@ struct RuleContext {
 }
 
 impl RuleContext {
-    /// Returns the place of a site of our single pass in the passes of the file; `None` if no single pass has
-    /// it.
+    /// Returns the pass and rows of a site found in our single-pass run; `None` if it does not lie within one
+    /// pass of the file.
     fn claimed(&self, place: &ArraySite) -> Option<PassRows> {
         let (first, count) = place.rows.unwrap_or((0, self.tokens));
         let end = first + count;
-        // A cache holds all until the end of its pass, and the last logits are behind it.
+        // A cache contains all positions up to the end of its pass; the last logits belong to that end.
         if !place.site.point.axes().contains(&TapAxis::Token) {
             let pass = self.passes.iter().position(|pass| pass.0 + pass.1 == end)?;
             return Some(PassRows { pass, rows: None });
@@ -162,7 +163,7 @@ impl RuleContext {
         Some(PassRows { pass, rows: (self.passes[pass] != (first, count)).then_some((first - start, count)) })
     }
 
-    /// Returns the rule of an array, or of its part, by its name.
+    /// Returns the rule for an array, or for its fused part, with the array's name as the pattern.
     fn rule(&self, array: &IdentifiedArray, claim: &SiteClaim) -> RuleDefinition {
         let SiteClaim { place, spot } = claim;
         let rule = RuleDefinition {
@@ -183,7 +184,7 @@ impl RuleContext {
     }
 }
 
-/// The axes, where they are not plainly the tap's own.
+/// Adds the axes to a rule, if they differ from the default axes of the tap.
 fn with_axes(
     rule: RuleDefinition,
     array: &IdentifiedArray,
@@ -201,7 +202,7 @@ fn with_axes(
     if let Some(axes) = named(&array.shape, &place.axes).filter(|_| missing.is_empty()) {
         return RuleDefinition { axes: Some(TapAxis::names(axes)), ..rule };
     }
-    // The array seen as its axes one by one; those of length 1 come last.
+    // The array, reshaped to one dimension per axis; axes of length 1 are last.
     let axes = place.axes.iter().map(|(axis, _)| *axis).chain(missing.iter().copied());
     let shape = lengths.iter().copied().chain(missing.iter().map(|_| 1)).collect();
     RuleDefinition {
@@ -211,7 +212,7 @@ fn with_axes(
     }
 }
 
-/// The tap's axes that an array does not show, being of length 1.
+/// Returns the tap's axes of length 1 that the array does not have.
 fn missing(own: &[TapAxis], axes: &[(TapAxis, usize)]) -> Vec<TapAxis> {
     let has = |wanted: TapAxis| axes.iter().any(|(axis, _)| *axis == wanted);
     let is_split = |axis: TapAxis| axis == TapAxis::Hidden && (has(TapAxis::Head) || has(TapAxis::HeadDim));
@@ -223,7 +224,7 @@ fn missing(own: &[TapAxis], axes: &[(TapAxis, usize)]) -> Vec<TapAxis> {
         .collect()
 }
 
-/// Names the axes of an array, if each is an axis of the tap, or all heads merged.
+/// Returns the names of the array's axes; `None` if a dimension is neither one axis nor all heads merged.
 fn named(shape: &[usize], axes: &[(TapAxis, usize)]) -> Option<Vec<TapAxis>> {
     let (mut left, mut names) = (axes, Vec::new());
     for &length in shape.iter().skip_while(|&&length| length == 1) {
@@ -242,10 +243,10 @@ fn named(shape: &[usize], axes: &[(TapAxis, usize)]) -> Option<Vec<TapAxis>> {
     left.is_empty().then_some(names)
 }
 
-/// An array and its rules: one, or one for each tap that is fused in it.
+/// An array with its rules: one rule, or one per fused tap.
 type ArrayRules<'f> = (&'f IdentifiedArray, Vec<RuleDefinition>);
 
-/// Rules that differ by the layer alone as one, where the number is in the name.
+/// Merges rules that differ only in the layer, if the array name contains the layer number.
 fn grouped(identified: &[IdentifiedArray], ruled: &[ArrayRules]) -> Vec<RuleDefinition> {
     let mut groups: BTreeMap<(String, String), (Vec<RuleDefinition>, Vec<usize>)> = BTreeMap::new();
     let mut single = Vec::new();
@@ -271,7 +272,7 @@ fn grouped(identified: &[IdentifiedArray], ruled: &[ArrayRules]) -> Vec<RuleDefi
     grouped
 }
 
-/// Generalises rules to any layer, if one number in the name is the layer.
+/// Replaces the number in the name that is the layer by `{layer}`; `None` if no number is.
 fn generalised(name: &str, rules: &[RuleDefinition]) -> Option<Vec<RuleDefinition>> {
     let layer = rules.first()?.layer.filter(|layer| rules.iter().all(|rule| rule.layer == Some(*layer)))?;
     let numbers = numbers_in(name);
@@ -306,7 +307,7 @@ fn numbers_in(name: &str) -> Vec<(Range<usize>, usize)> {
     numbers
 }
 
-/// Returns true if a pattern matches several arrays, and no array that is something else.
+/// Returns true if the pattern matches several arrays, and only arrays with the given names.
 fn is_of_these_alone(pattern: &Names, identified: &[IdentifiedArray], names: &[&str]) -> bool {
     let Names::One(written) = pattern else { return false };
     let Ok(pattern) = NamePattern::new(written) else { return false };

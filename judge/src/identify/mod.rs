@@ -1,4 +1,5 @@
-//! Finds what arrays without a manifest are: our own run of the model on the same tokens tells.
+//! Identification of arrays without a manifest, by comparison with our own run of the model on the same
+//! tokens.
 
 mod array_layout;
 mod assignment;
@@ -26,57 +27,58 @@ use crate::weight::DType;
 
 pub use map_writer::{guesses_of, map_of};
 
-/// Values that are held at once.
+/// Maximum number of values in memory at once.
 const MOST_VALUES: usize = 1 << 32;
 
-/// The tap of an array.
+/// An array with the sites that were found for it.
 #[derive(Clone, Debug)]
 pub struct IdentifiedArray {
-    /// Its name.
+    /// Name of the array.
     pub name: String,
-    /// Its shape.
+    /// Shape of the array.
     pub shape: Vec<usize>,
-    /// The type that it is stored in.
+    /// Type in which the array is stored.
     pub dtype: DType,
-    /// A shorter type that all of its values have.
+    /// Smaller type that represents all values exactly, if there is one.
     pub rounded: Option<DType>,
-    /// The tap, or one per fused part; empty if unknown.
+    /// Sites of the array: one, or one per fused part; empty if unknown.
     pub places: Vec<ArraySite>,
-    /// The nearest tap, if none is near enough.
+    /// The nearest site, if no site is near enough.
     pub nearest: Option<ArraySite>,
-    /// Explanation of the result, if it does not follow from the values.
+    /// Explanation of the result, if the values alone do not show it.
     pub because: Option<String>,
 }
 
-/// A site whose values an array has.
+/// A site whose values are in an array.
 #[derive(Clone, Debug)]
 pub struct ArraySite {
-    /// The site.
+    /// Tap, layer and pass of the values.
     pub site: Site,
-    /// The tokens of the run that it holds, if not all: the first, and how many.
+    /// First token and number of tokens in the array, if it does not have all tokens of the run.
     pub rows: Option<(usize, usize)>,
-    /// Axes of the array, or of its part, without those of length 1.
+    /// Axes of the array (or of its fused part) without those of length 1.
     pub axes: Vec<(TapAxis, usize)>,
     /// True if the axes are in the tap's order.
     pub is_in_order: bool,
-    /// Part of the array, with the axes of the rest.
+    /// Fused part of the array with its axes, if the site is only a part.
     pub of: Option<(ArrayPart, Vec<TapAxis>)>,
-    /// Order of the heads, if it differs from the model's.
+    /// RoPE pairing of the array, if it differs from the model's.
     pub pairing: Option<RopePairing>,
     /// Scale from our values to the array's.
     pub scale: f64,
-    /// Relative L2 error; each operation starts from the file's own values where found.
+    /// Relative L2 error. Each operation starts from the file's own values where they were found.
     pub rel_l2: f64,
-    /// True if rounding explains the error, or what follows is right only if the array is this; if not, it is a best guess.
+    /// True if rounding explains the error, or if later values match only with this assignment. Otherwise the
+    /// site is a best guess.
     pub is_certain: bool,
-    /// Places that it may as well be.
+    /// Other sites that fit equally well.
     pub others: Vec<Site>,
 }
 
-/// Finds what arrays are.
+/// Identifies the arrays of a file by a run of the model on the given tokens.
 ///
 /// # Errors
-/// The errors of a run of the model on these tokens, or if the arrays are more than can be held.
+/// If the model cannot run on these tokens, or if the arrays exceed the memory limit.
 pub fn identify(
     arrays: &Arrays,
     tokens: &[u32],
@@ -91,7 +93,7 @@ pub fn identify(
     Ok(identified(arrays, tokens, &numbers, &settled, &AxisSizes::of(&model.dimensions())))
 }
 
-/// The arrays of real numbers.
+/// Returns the arrays of floating-point numbers, with their values.
 fn numbers(arrays: &Arrays) -> Result<Vec<FileArray>> {
     let is_real = |dtype| matches!(dtype, DType::F32 | DType::F64 | DType::F16 | DType::BF16);
     let real: Vec<_> = arrays.tensors.iter().filter(|(_, stored)| is_real(stored.dtype)).collect();
@@ -153,27 +155,27 @@ fn identified(
     arrays.tensors.iter().map(of).collect()
 }
 
-/// Explanation for an array of tokens.
+/// Explanation shown for an array of token ids.
 const TOKENS: &str = "the tokens";
 
 impl IdentifiedArray {
-    /// Returns true if the array has the tokens that the model read.
+    /// Returns true if the array contains the input tokens.
     pub fn is_tokens(&self) -> bool {
         self.because.as_deref() == Some(TOKENS)
     }
 
-    /// Returns true if each site is certain, or the array has the tokens.
+    /// Returns true if every site of the array is certain, or the array contains the input tokens.
     pub fn is_told(&self) -> bool {
         self.is_tokens() || !self.places.is_empty() && !self.is_guess()
     }
 
-    /// Returns true if the sites are a best guess.
+    /// Returns true if the array's sites are a best guess.
     pub fn is_guess(&self) -> bool {
         self.places.iter().any(|place| !place.is_certain)
     }
 }
 
-/// A type of 16 bits that values of a longer one have.
+/// Returns a 16-bit type that represents all values exactly, if the stored type is larger.
 fn rounded(dtype: DType, values: &[f32]) -> Option<DType> {
     let is_short = |short: fn(f32) -> f32| values.iter().all(|&value| short(value) == value);
     let is_long = matches!(dtype, DType::F32 | DType::F64) && values.iter().any(|value| *value != 0.0);

@@ -1,11 +1,12 @@
-//! The error that is left between an array and a tap: noise, or a pattern.
+//! Classification of the error between an array and a tap as noise or as a pattern.
 
 use std::collections::HashMap;
 
-/// Share of a pattern's fit that noise leaves unexplained at least.
+/// Minimum share of the error, relative to fitted noise, that must remain after fitting a pattern for the
+/// error to count as noise.
 const LEFT: f64 = 0.5;
 
-/// Sums over the error of the values of one row, channel or vector.
+/// Error sums of the values in one row, one channel or one vector.
 #[derive(Clone, Copy, Default)]
 struct ResidualGroup {
     count: f64,
@@ -14,7 +15,7 @@ struct ResidualGroup {
     ours: f64,
 }
 
-/// Errors of values, grouped by row, by channel and by vector.
+/// Errors of all values, grouped by row, by channel and by vector.
 #[derive(Default)]
 pub(super) struct Residual {
     /// Sum of the squared errors.
@@ -24,7 +25,7 @@ pub(super) struct Residual {
 }
 
 impl Residual {
-    /// Adds the error of one value. `keys`: its row, its channel, and its vector along the last axis.
+    /// Adds the error of one value. `keys` are its row, its channel and its vector along the last axis.
     pub fn add(&mut self, keys: [usize; 3], error: f64, ours: f64) {
         self.squared += error * error;
         self.count += 1.0;
@@ -37,15 +38,15 @@ impl Residual {
         }
     }
 
-    /// True if no factor and no offset of a row, a channel or a vector explains half of the error. False if these have too few values
-    /// to decide.
+    /// Returns true if no factor and no offset per row, channel or vector explains half of the error. Returns
+    /// false if there are too few values to decide.
     pub fn is_noise(&self) -> bool {
         let factor = |group: &ResidualGroup| (group.error_ours, group.ours);
         let offset = |group: &ResidualGroup| (group.error, group.count);
         self.groups.iter().all(|groups| self.is_left_by(groups, factor) && self.is_left_by(groups, offset))
     }
 
-    /// True if fitting each group with one number leaves as much of the error as it leaves of noise.
+    /// Returns true if fitting one number per group explains the error no better than it explains noise.
     fn is_left_by(
         &self,
         groups: &HashMap<usize, ResidualGroup>,
@@ -55,7 +56,7 @@ impl Residual {
             (along, norm) if norm > 0.0 => along * along / norm,
             _ => 0.0,
         };
-        // One fitted number takes one degree of freedom.
+        // Each fitted number takes one degree of freedom.
         let expected = 1.0 - groups.len() as f64 / self.count;
         let left = 1.0 - groups.values().map(explained).sum::<f64>() / self.squared;
         expected > 0.0 && left > expected * LEFT
@@ -78,7 +79,7 @@ mod tests {
         residual.is_noise()
     }
 
-    /// A number between -1 and 1 that looks random.
+    /// Returns a pseudo-random number between -1 and 1.
     fn noise(at: usize) -> f64 {
         (at as f64 * 12.9898).sin() * 43_758.545_3 % 1.0
     }

@@ -1,4 +1,4 @@
-//! Runs of the model, each with the values found so far.
+//! Search over several runs of the model; each run starts from the values found so far.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,11 +13,11 @@ use crate::identify::sizes::AxisSizes;
 use crate::model::Model;
 use crate::numerics::Numerics;
 
-/// Maximum number of runs; each run finds values that follow from the previous ones.
+/// Maximum number of runs. Each run can find values that depend on the values found before.
 const MOST_RUNS: usize = 6;
-/// Maximum number of runs that assume an array at a site that it is not near.
+/// Maximum number of runs that assume an array at a site it does not match.
 const MOST_TRIALS: usize = 400;
-/// Guesses at most that are confirmed or not by what follows them, in a run each.
+/// Maximum number of guesses to confirm by later values, one run each.
 const MOST_GUESSES: usize = 64;
 
 /// The data for a search.
@@ -28,7 +28,7 @@ pub(super) struct Search<'s> {
     pub script: &'s RunInput,
 }
 
-/// Places whose values an array is taken for.
+/// Sites whose values are taken from an array: the array's index, and the match.
 type PresumedSites = HashMap<Site, (usize, SiteMatch)>;
 /// Result of a run: the possible sites of each array, and all sites with their shapes.
 type RunMatches = (Vec<Vec<SiteMatch>>, Vec<(Site, Vec<usize>)>);
@@ -49,7 +49,7 @@ impl Search<'_> {
         Ok((finder.found, finder.seen))
     }
 
-    /// Returns the tap of each array.
+    /// Runs the model until no more arrays match, and returns the assignment of arrays to sites.
     pub(super) fn settled(&self) -> Result<Assignment> {
         let mut presumed = HashMap::new();
         let (mut settled, mut places) = (Assignment::default(), Vec::new());
@@ -65,14 +65,14 @@ impl Search<'_> {
                 break;
             }
         }
-        // Where nothing is told, nothing can follow from it.
+        // Without any matched array, an assumption cannot be confirmed.
         let mut left = if settled.count() > 0 { MOST_TRIALS } else { 0 };
         while self.supposed(&mut settled, &places, &mut left)? {}
         self.confirm(&mut settled)?;
         Ok(settled)
     }
 
-    /// Confirms guesses without which fewer other arrays are near their sites.
+    /// Confirms each guess whose removal makes fewer other arrays match.
     fn confirm(&self, settled: &mut Assignment) -> Result<()> {
         let sizes = AxisSizes::of(&self.model.dimensions());
         let guesses = settled.guesses(&sizes);
@@ -95,8 +95,9 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Assumes an array at a site that it is not near, as after a fault. It is accepted if this makes others
-    /// match. The residual stream is tried first, since later values start from it.
+    /// Assumes an array at a site that it does not match, for example after a fault. The assumption is
+    /// accepted if it makes other arrays match. The residual stream is tried first, since later values start
+    /// from it.
     fn supposed(
         &self,
         settled: &mut Assignment,
@@ -112,7 +113,7 @@ impl Search<'_> {
             (!matches!(site.point, Point::AttnResidual | Point::BlockOut), site.flow_order())
         });
         let open = settled.open();
-        // One is supposed, and another must be found by it.
+        // One array is assumed, and at least one other must match because of it.
         if open.iter().filter(|open| **open).count() < 2 {
             return Ok(false);
         }
@@ -137,7 +138,7 @@ impl Search<'_> {
     }
 }
 
-/// A guess as what follows has read it: with a factor that means nothing left in the values.
+/// Returns a guess without its scale, if no engine would use such a scale.
 fn as_read(one: &SiteMatch, sizes: &AxisSizes) -> SiteMatch {
     let scale = if sizes.is_meant(one.near.scale) { one.near.scale } else { 1.0 };
     SiteMatch { near: TapDistance { scale, ..one.near }, ..one.clone() }

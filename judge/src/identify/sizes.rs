@@ -1,17 +1,17 @@
-//! Sizes of the model whose values are looked for.
+//! Sizes of the model that is compared with the arrays.
 
 use crate::model::Dimensions;
 use crate::tensor::RopePairing;
 
-/// The sizes by which axes can be split.
+/// Model sizes that determine how an axis can be split.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AxisSizes {
     pub heads: usize,
     pub kv_heads: usize,
     pub head_dim: usize,
-    /// Order of our heads.
+    /// RoPE pairing of the model.
     pub pairing: Option<RopePairing>,
-    /// Square roots of a head's size and of the hidden size.
+    /// Square roots of the head size and of the hidden size.
     roots: [f64; 2],
 }
 
@@ -22,8 +22,8 @@ impl AxisSizes {
         Self { heads, kv_heads: dimensions.kv_heads(), head_dim, pairing, roots }
     }
 
-    /// True if engines save values before or after they meet a factor: a root of a size, or a power of two. A map that divided by
-    /// any other factor would hide a fault.
+    /// Returns true if an engine may apply this factor before or after it saves a value: the square root of a
+    /// model size, or a power of two. Dividing by any other factor in a map would hide a fault.
     pub fn is_meant(&self, scale: f64) -> bool {
         const WITHIN: f64 = 5e-3;
         let is_near = |known: f64| (scale / known - 1.0).abs() < WITHIN;

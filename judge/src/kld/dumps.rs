@@ -1,4 +1,5 @@
-//! A file of llama-perplexity as dumps, one for each chunk: the log-probability of each token that followed, and the likeliest.
+//! Conversion of a llama-perplexity file to dumps, one per chunk. Each dump has the log-probabilities of the
+//! next token and of the top tokens.
 
 use zerocopy::IntoBytes;
 
@@ -10,21 +11,22 @@ use crate::kld::logits_file::{LogitsFile, first_row, rows_of};
 use crate::measure::Prediction;
 use crate::weight::{DType, StoredTensor};
 
-/// Number of top tokens that are compared after each position. The sum of the others is compared too.
+/// Number of top tokens that are compared at each position. The total probability of all other tokens is
+/// compared too.
 const MOST: usize = 1024;
 
-/// The predictions of a chunk, row by row.
+/// The predictions of one chunk.
 #[derive(Default)]
 struct ChunkPredictions {
-    /// Rows with a known next token, and its log-probability.
+    /// Positions with a known next token, and the log-probability of that token.
     followed: (Vec<usize>, Vec<f32>),
-    /// The likeliest of each row, as many as it tells.
+    /// The top tokens of each position with their log-probabilities.
     likeliest: Vec<(usize, Vec<(u32, f32)>)>,
-    /// The widest step of a row.
+    /// Largest quantisation step of all rows.
     step: f64,
 }
 
-/// Makes the dumps of a file. `begins` is the token that replaced each chunk's first one, if any.
+/// Makes the dumps of a file. `begins` is the token that replaced the first token of each chunk, if any.
 ///
 /// # Errors
 /// If a row cannot be read.
@@ -33,7 +35,7 @@ pub fn dumps(file: &LogitsFile, begins: Option<u32>) -> Result<Vec<Dump>> {
     chunks.map(|(chunk, tokens)| dump(file, chunk, &read_as(tokens, begins))).collect()
 }
 
-/// Returns the size in bytes of a file's dumps, which are in memory at once.
+/// Returns the size in bytes of all dumps of a file; they are in memory at the same time.
 pub fn size_of_dumps(file: &LogitsFile) -> u128 {
     let rows = file.chunks().len() as u128 * rows_of(file.n_ctx()) as u128;
     rows * MOST.min(file.n_vocab()) as u128 * (size_of::<u32>() + size_of::<f32>()) as u128
@@ -83,7 +85,7 @@ impl ChunkPredictions {
         Ok(found)
     }
 
-    /// Makes arrays with as many tokens per row as all rows have.
+    /// Makes the arrays of a chunk. All rows get the same number of top tokens.
     fn arrays(&self) -> Vec<(TensorRow, StoredTensor)> {
         let mut made = Vec::new();
         let (rows, values) = &self.followed;

@@ -1,4 +1,5 @@
-//! The statistics of llama-perplexity over all tokens, in its arithmetic, and intervals that know of chunks.
+//! Statistics of llama-perplexity over all tokens, computed in its arithmetic, with confidence intervals by
+//! chunk.
 
 use serde::Serialize;
 
@@ -8,65 +9,65 @@ use crate::measure::PredictionDifference;
 /// Minimum number of tokens for statistics, as in llama-perplexity.
 pub const LEAST: usize = 100;
 
-/// The divergences of each token, by chunk.
+/// The differences between two predictions at each token, grouped by chunk.
 #[derive(Clone, Debug, Default)]
 pub struct TokenDivergences {
     chunks: Vec<Vec<PredictionDifference>>,
-    /// Tokens of the base without a prediction of the other side.
+    /// Number of base tokens for which the other side has no prediction.
     pub left_out: usize,
 }
 
 /// A mean with its uncertainty.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Estimate {
-    /// Over all tokens.
+    /// The mean over all tokens.
     pub value: f64,
-    /// Standard error as if tokens were independent, like llama-perplexity.
+    /// Standard error under the assumption that tokens are independent, as in llama-perplexity.
     pub as_if_independent: f64,
-    /// 95 % by chunks; `None` of a single chunk.
+    /// 95 % confidence interval by chunk; `None` for a single chunk.
     pub interval: Option<[f64; 2]>,
 }
 
 /// A distribution over tokens: its mean and percentiles.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TokenStatistics {
-    /// The mean.
+    /// Mean over tokens, with its uncertainty.
     pub mean: Estimate,
-    /// The median: of an even number of tokens the mean of the two in the middle.
+    /// The median. For an even number of tokens: the mean of the two middle values.
     pub median: f64,
-    /// The least, percentiles and the largest, from the top: percent and value.
+    /// Maximum, percentiles and minimum, in descending order, as (percent, value).
     pub percentiles: Vec<(f64, f64)>,
 }
 
 /// The figures of llama-perplexity's table, with intervals.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KldFigures {
-    /// Perplexity of the other.
+    /// Perplexity of the other side.
     pub ppl: Estimate,
     /// Perplexity of the base.
     pub ppl_base: Estimate,
-    /// Correlation of their -log p.
+    /// Correlation of the -log p of both sides.
     pub correlation: f64,
     /// ln(PPL(other)/PPL(base)).
     pub ln_ratio: Estimate,
     /// PPL(other)/PPL(base).
     pub ratio: Estimate,
-    /// PPL(other) - PPL(base), without an interval: it is no mean.
+    /// PPL(other) - PPL(base). No interval, since it is not a mean over tokens.
     pub difference: Estimate,
     /// KL(base‖other), nats.
     pub kld: TokenStatistics,
-    /// Difference of the next token's probability, as a fraction.
+    /// Difference in the probability of the next token, as a fraction.
     pub p_diff: TokenStatistics,
-    /// Root mean square of that.
+    /// Root mean square of the probability difference.
     pub p_diff_rms: Estimate,
-    /// At how many tokens both find the same likeliest, as a fraction.
+    /// Share of tokens at which both sides have the same top token, as a fraction.
     pub same_top: Estimate,
 }
 
 const KLD_PERCENTS: [f64; 10] = [100.0, 99.9, 99.0, 95.0, 90.0, 10.0, 5.0, 1.0, 0.1, 0.0];
 const P_DIFF_PERCENTS: [f64; 12] = [100.0, 99.9, 99.0, 95.0, 90.0, 75.0, 25.0, 10.0, 5.0, 1.0, 0.1, 0.0];
 
-/// Sums over tokens of a quantity and its square, and the sum in each chunk.
+/// Sums over all tokens of a quantity and of its square, and the quantity's sum per chunk.
 struct Moments {
     count: usize,
     sum: f64,
@@ -76,7 +77,7 @@ struct Moments {
 }
 
 impl Moments {
-    /// `squared` is the square as llama-perplexity adds it up, which is in `f32` mostly.
+    /// `squared` computes the square as llama-perplexity does, mostly in `f32`.
     fn of(
         tally: &TokenDivergences,
         value: impl Fn(&PredictionDifference) -> f64,
@@ -112,7 +113,7 @@ impl Moments {
 }
 
 impl Estimate {
-    /// Its exponential.
+    /// Returns the estimate of exp(x).
     fn exp(self) -> Self {
         let value = self.value.exp();
         Self {
@@ -122,7 +123,7 @@ impl Estimate {
         }
     }
 
-    /// Its root, of a mean of squares.
+    /// Returns the estimate of the root mean square, from an estimate of the mean square.
     fn sqrt(self) -> Self {
         let value = self.value.sqrt();
         let as_if_independent = if value > 0.0 { 0.5 / value * self.as_if_independent } else { 0.0 };
@@ -147,7 +148,7 @@ impl TokenDivergences {
         self.chunks.len()
     }
 
-    /// The mean divergence of each chunk: one that goes another way shows.
+    /// Returns the mean KL divergence of each chunk, to spot outliers.
     pub fn klds(&self) -> Vec<f64> {
         let mean = |chunk: &Vec<PredictionDifference>| {
             chunk.iter().map(|token| token.kld).sum::<f64>() / chunk.len() as f64
@@ -155,14 +156,15 @@ impl TokenDivergences {
         self.chunks.iter().map(mean).collect()
     }
 
-    /// At how many tokens the base's own rounding explains all differences, and the largest difference of log-probabilities.
+    /// Returns the number of tokens at which the base file's rounding explains all differences, and the
+    /// largest difference of log-probabilities.
     pub fn within(&self) -> (usize, f32) {
         let tokens = || self.chunks.iter().flatten();
         let largest = tokens().map(|token| token.apart).fold(0.0, f32::max);
         (tokens().filter(|token| token.is_within).count(), largest)
     }
 
-    /// The statistics; `None` of fewer than [`LEAST`] tokens.
+    /// Returns the statistics; `None` for fewer than [`LEAST`] tokens.
     pub fn figures(&self) -> Option<KldFigures> {
         if self.count() < LEAST {
             return None;
@@ -233,7 +235,7 @@ impl TokenDivergences {
     }
 }
 
-/// Between two neighbours, in proportion.
+/// Returns a percentile, with linear interpolation between neighbouring values.
 fn percentile(sorted: &[f32], fraction: f32) -> f32 {
     let place = fraction.clamp(0.0, 1.0) * (sorted.len() - 1) as f32;
     let below = (place as usize).min(sorted.len() - 1);

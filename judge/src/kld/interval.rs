@@ -1,8 +1,9 @@
-//! 95 % intervals of means over tokens, by chunks.
+//! 95 % confidence intervals of means over tokens, by chunk.
 //!
-//! Tokens of one chunk depend on each other: an error in what attention reads moves all that follows. Chunks are read from an
-//! empty cache each. So what varies is the chunk: the variance of a mean is that of its chunks' sums about it (a ratio, where
-//! chunks are of different sizes), and with few of them Student's t says how little that tells.
+//! Tokens of one chunk are not independent: an error in the attention context affects all later tokens.
+//! Chunks are independent, because each starts from an empty cache. So the variance of a mean is estimated
+//! from the chunk sums (a ratio estimator if the chunks have different sizes), with Student's t for few
+//! chunks.
 
 /// Returns the interval of a mean over tokens from the sums of chunks; `None` for fewer than two chunks.
 pub(super) fn interval(sums: &[f64], counts: &[usize]) -> Option<[f64; 2]> {
@@ -18,7 +19,8 @@ pub(super) fn interval(sums: &[f64], counts: &[usize]) -> Option<[f64; 2]> {
     Some([mean - half, mean + half])
 }
 
-/// The 97.5 % quantile of Student's t: tabled where its expansion about the normal one is not good to three digits.
+/// Returns the 97.5 % quantile of Student's t: from a table for few degrees of freedom, otherwise from the
+/// expansion around the normal quantile (accurate to three digits).
 fn t_95(degrees: usize) -> f64 {
     const FEW: [f64; 8] = [12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060];
     const Z: f64 = 1.959_963_985;

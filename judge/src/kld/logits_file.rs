@@ -9,7 +9,7 @@
 //!   q                            u16 [n_vocab], padded to an even number: log p = scale·q + least
 //! ```
 //!
-//! Row j of a chunk is what is predicted at position n_ctx/2 + j of what follows it.
+//! Row j of a chunk is the prediction after position n_ctx/2 + j.
 
 use std::path::Path;
 
@@ -17,21 +17,21 @@ use crate::error::Result;
 use crate::format::{FileBytes, Format};
 use crate::measure::Prediction;
 
-/// First bytes of a log-probability file.
+/// Magic bytes of a log-probability file.
 pub const MAGIC: &[u8; 8] = b"_logits_";
-/// Bytes before the tokens.
+/// Number of bytes before the tokens.
 pub(super) const HEADER: usize = 20;
-/// Bytes of scale and least before the numbers of a row.
+/// Number of bytes of `scale` and `least` at the start of a row.
 pub(super) const ROW_HEADER: usize = 8;
 
-/// A file of log-probabilities whose sizes were checked.
+/// A log-probability file with validated sizes.
 #[derive(Clone, Debug)]
 pub struct LogitsFile {
     source: FileBytes,
     n_ctx: usize,
     n_vocab: usize,
     tokens: Vec<u32>,
-    /// Offset of the first row.
+    /// Offset of the first row, in bytes.
     rows_at: usize,
 }
 
@@ -40,26 +40,26 @@ pub fn first_row(n_ctx: usize) -> usize {
     n_ctx / 2
 }
 
-/// Rows of a chunk.
+/// Returns the number of rows per chunk.
 pub(super) fn rows_of(n_ctx: usize) -> usize {
     n_ctx - 1 - first_row(n_ctx)
 }
 
-/// Bytes of a row.
+/// Returns the size of a row in bytes.
 pub(super) fn row_bytes(n_vocab: usize) -> usize {
     ROW_HEADER + 2 * n_vocab.next_multiple_of(2)
 }
 
 impl LogitsFile {
-    /// Opens a file; of its rows none is read.
+    /// Opens a log-probability file without reading its rows.
     ///
     /// # Errors
-    /// If it is another file, is not as long as it says, or has a token outside of its vocabulary.
+    /// If the file has another format, has the wrong length, or has a token id outside its vocabulary.
     pub fn open(path: &Path) -> Result<Self> {
         Self::of(FileBytes::open(path)?)
     }
 
-    /// The file at a path, if it is such a one.
+    /// Opens the file at a path; `None` if it is not a log-probability file.
     ///
     /// # Errors
     /// The errors of [`LogitsFile::open`].
@@ -93,7 +93,7 @@ impl LogitsFile {
             let usable = usize::try_from(found).ok().filter(|&number| number >= least);
             usable.ok_or_else(|| source.bad(at, what, found, format!("{least} or more")))
         };
-        // A chunk of less has no row.
+        // Chunks of fewer than three tokens have no rows.
         let (n_ctx, n_vocab, n_chunk) =
             (number(0, "n_ctx", 3)?, number(1, "n_vocab", 1)?, number(2, "n_chunk", 1)?);
         let (token_bytes, chunk_bytes) = (4 * n_ctx, rows_of(n_ctx) as u128 * row_bytes(n_vocab) as u128);
@@ -120,22 +120,22 @@ impl LogitsFile {
         Ok(Self { source, n_ctx, n_vocab, tokens, rows_at })
     }
 
-    /// The file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.source.path
     }
 
-    /// Tokens of a chunk.
+    /// Returns the number of tokens per chunk.
     pub fn n_ctx(&self) -> usize {
         self.n_ctx
     }
 
-    /// Tokens of the vocabulary.
+    /// Returns the vocabulary size.
     pub fn n_vocab(&self) -> usize {
         self.n_vocab
     }
 
-    /// Returns the tokens of each chunk of the text. The model may have read BOS instead of the first.
+    /// Returns the text's tokens for each chunk. The model may have read BOS instead of the first token.
     pub fn chunks(&self) -> impl ExactSizeIterator<Item = &[u32]> {
         self.tokens.chunks_exact(self.n_ctx)
     }
@@ -143,16 +143,17 @@ impl LogitsFile {
     /// Reads a row of a chunk.
     ///
     /// # Errors
-    /// If its numbers are no log-probabilities.
+    /// If the numbers are not log-probabilities.
     ///
     /// # Panics
-    /// If there is no such row.
+    /// If the row does not exist.
     pub fn read(&self, chunk: usize, row: usize, into: &mut Prediction) -> Result<()> {
         let at = self.offset(chunk, row);
         let (scale, least) = self.header_of(at);
         let what = |field: &str| format!("chunk {chunk}, row {row}: {field}");
-        // Half a scale is what is explained by rounding: who chooses it would choose the verdict. Twice what is written, since
-        // the difference of large logits is rounded.
+        // Half of `scale` counts as rounding, so a file with a huge scale could make any comparison pass. The
+        // limit is twice the scale that llama-perplexity writes, since the difference of large logits is
+        // rounded.
         let (widest, lowest) = (
             2.0 * Prediction::RANGE / Prediction::CODES,
             -2.0 * Prediction::RANGE - (self.n_vocab as f32).ln(),
@@ -178,7 +179,7 @@ impl LogitsFile {
         Ok(())
     }
 
-    /// Gives back the memory of what was read.
+    /// Releases the memory of pages that were read.
     pub(super) fn release(&self) {
         self.source.data.release();
     }

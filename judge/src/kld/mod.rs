@@ -1,9 +1,10 @@
 //! Divergence between the predictions of two engines, from log-probability files of llama.cpp's
 //! `llama-perplexity`, with the same statistics.
 //!
-//! A text is cut into *chunks*, which are read one by one from an empty cache. Whoever predicts gives log-probabilities of
-//! the whole vocabulary at some positions of each ([`PredictionSource`]): a [`LogitsFile`], dumps with logits ([`DumpPredictions`]), a
-//! model that is run ([`ModelPredictions`]). [`compare`] holds two of them against each other.
+//! A text is cut into *chunks*. Each chunk is evaluated from an empty cache. A [`PredictionSource`] gives
+//! log-probabilities over the whole vocabulary at some positions of each chunk. There are three sources: a
+//! [`LogitsFile`], dumps with logits ([`DumpPredictions`]), and a model that is run ([`ModelPredictions`]).
+//! [`compare`] compares two sources.
 
 mod dumps;
 mod figures;

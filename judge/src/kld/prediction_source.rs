@@ -18,22 +18,22 @@ use crate::view::View;
 
 /// Predictions for chunks of tokens.
 pub trait PredictionSource {
-    /// Returns the name for messages.
+    /// Returns the name of the source for messages.
     fn name(&self) -> String;
 
-    /// The tokens of each chunk.
+    /// Returns the tokens of each chunk.
     fn chunks(&self) -> Vec<&[u32]>;
 
-    /// Returns true if a chunk lists its first text token although the model may have read another one.
+    /// Returns true if the model may have read another first token (BOS) than the source lists.
     fn hides_first(&self) -> bool;
 
-    /// Positions of a chunk after which it predicts, ascending.
+    /// Returns the positions of a chunk with a prediction of the next token, ascending.
     fn positions(&self, chunk: usize) -> Vec<usize>;
 
     /// Opens the predictions of a chunk.
     ///
     /// # Errors
-    /// If that cannot be had.
+    /// If the predictions cannot be read or computed.
     fn open(&self, chunk: usize) -> Result<Box<dyn PredictionRows + '_>>;
 }
 
@@ -42,7 +42,7 @@ pub trait PredictionRows: Sync {
     /// Reads the prediction after a position.
     ///
     /// # Errors
-    /// If its numbers cannot be used.
+    /// If the values are invalid.
     fn read(&self, position: usize, into: &mut Prediction) -> Result<()>;
 }
 
@@ -87,14 +87,14 @@ impl Drop for FileRows<'_> {
     }
 }
 
-/// Dumps with logits: a chunk each.
+/// Predictions from dumps with logits, one chunk per sequence.
 pub struct DumpPredictions {
     dumps: Vec<Dump>,
     tokens: Vec<Vec<u32>>,
     places: Vec<Vec<LogitsSite>>,
 }
 
-/// The place of the logits after a position.
+/// The site and row of the logits after a position.
 #[derive(Clone, Copy)]
 struct LogitsSite {
     position: usize,
@@ -103,10 +103,10 @@ struct LogitsSite {
 }
 
 impl DumpPredictions {
-    /// The sequences of a dump, or several.
+    /// Takes the sequences of one dump, or of several dumps.
     ///
     /// # Errors
-    /// If one holds no logits after which it is known what followed.
+    /// If a sequence has no logits with a known next token.
     pub fn new(dumps: Vec<Dump>) -> Result<Self> {
         let places: Vec<Vec<LogitsSite>> = dumps.iter().map(places).collect();
         if let Some(none) = places.iter().position(Vec::is_empty) {
@@ -118,7 +118,7 @@ impl DumpPredictions {
     }
 }
 
-/// Every position with logits, or the last logits of a pass, and a token behind it.
+/// Returns every position that has logits and a known next token.
 fn places(dump: &Dump) -> Vec<LogitsSite> {
     let mut found = Vec::new();
     for (number, pass) in dump.manifest.passes.iter().enumerate() {
@@ -204,7 +204,7 @@ impl<'r> ModelPredictions<'r> {
         Self { name, chunks, bos, run }
     }
 
-    /// Logits of all positions of a chunk, `[T, V]`.
+    /// Runs the model on a chunk and returns the logits of all positions, `[T, V]`.
     fn logits(&self, chunk: usize) -> Result<Tensor> {
         let mut tokens = self.chunks[chunk].clone();
         if let (Some(first), Some(bos)) = (tokens.first_mut(), self.bos) {
@@ -270,10 +270,10 @@ impl PredictionRows for ModelRows<'_> {
     }
 }
 
-/// Holds predictions against those of a base, chunk by chunk, at every position where both predict.
+/// Compares predictions with those of a base, chunk by chunk, at every position where both have one.
 ///
 /// # Errors
-/// If they are of other texts or vocabularies, have no position in common, or cannot be read.
+/// If the two sources have different texts or vocabularies, have no position in common, or cannot be read.
 pub fn compare(
     base: &dyn PredictionSource,
     other: &dyn PredictionSource,
@@ -340,7 +340,7 @@ fn compare_chunk(
     judged.into_iter().collect()
 }
 
-/// Both must have read the same, but for the first token where a file does not tell it.
+/// Checks that both sources have the same tokens, except for the first token if one source hides it.
 fn check_tokens(
     chunk: usize,
     [(one, tokens), (other, others)]: [(&dyn PredictionSource, &[u32]); 2],

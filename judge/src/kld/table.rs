@@ -1,10 +1,10 @@
-//! llama-perplexity's own table, line by line, with what it does not say behind each line: the 95 % interval by chunks.
+//! The table of llama-perplexity, line by line, with a 95 % interval by chunk after each line.
 
 use std::fmt::Write;
 
 use crate::kld::figures::{Estimate, KldFigures, TokenStatistics};
 
-/// The table of figures.
+/// Returns the table of figures as text.
 pub fn table(figures: &KldFigures) -> String {
     let mut text = String::from("====== Perplexity statistics ======\n");
     let six = |estimate: &Estimate| {
@@ -50,7 +50,7 @@ fn within(estimate: &Estimate, factor: f64, digits: usize, unit: &str) -> String
     estimate.interval.map(ends).unwrap_or_default()
 }
 
-/// Percentiles and the median, from the top, as they are called there.
+/// Returns the percentiles and the median in descending order, with the labels of llama-perplexity.
 fn named(tokens: &TokenStatistics) -> Vec<(String, f64)> {
     let name = |&(percent, value): &(f64, f64)| {
         let name = match percent {

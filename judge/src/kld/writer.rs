@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::kld::logits_file::{MAGIC, row_bytes, rows_of};
 use crate::measure::Prediction;
 
-/// Writes chunk by chunk. The file has its name when it is whole.
+/// Writes a log-probability file chunk by chunk. The file gets its final name when it is complete.
 pub struct LogitsWriter {
     path: PathBuf,
     file: BufWriter<UnfinishedFile>,
@@ -20,7 +20,7 @@ pub struct LogitsWriter {
     perplexity: Perplexity,
 }
 
-/// exp of the mean -log p of what followed.
+/// Perplexity: exp of the mean -log p of the next tokens.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Perplexity {
     sum: f64,
@@ -37,12 +37,13 @@ impl Perplexity {
         self.count += 1;
     }
 
-    /// Returns the number of tokens.
+    /// Returns the number of tokens added.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Returns the perplexity and its standard error as if tokens were independent, like llama-perplexity.
+    /// Returns the perplexity and its standard error under the assumption that tokens are independent, as in
+    /// llama-perplexity.
     pub fn value(&self) -> (f64, f64) {
         let count = self.count as f64;
         let mean = self.sum / count;
@@ -52,13 +53,13 @@ impl Perplexity {
 }
 
 impl LogitsWriter {
-    /// Begins a file of chunks of `n_ctx` tokens each.
+    /// Starts a file with chunks of `n_ctx` tokens each.
     ///
     /// # Errors
-    /// If something is there already, it cannot be written, or a size is more than the format's 31 bits.
+    /// If the path already exists, the file cannot be written, or a size exceeds the format's 31 bits.
     ///
     /// # Panics
-    /// If a chunk has fewer than three tokens, or tokens are no whole number of chunks.
+    /// If a chunk has fewer than three tokens, or the number of tokens is not a multiple of `n_ctx`.
     pub fn create(path: &Path, n_vocab: usize, n_ctx: usize, tokens: &[u32]) -> Result<Self> {
         assert!(n_ctx > 2 && !tokens.is_empty() && tokens.len().is_multiple_of(n_ctx), "whole chunks");
         if path.exists() {
@@ -82,14 +83,14 @@ impl LogitsWriter {
         Ok(Self { path: path.to_owned(), file, n_ctx, n_vocab, chunks_left: chunks, perplexity })
     }
 
-    /// Writes a chunk: `rows` are the predictions from position n_ctx/2 to the last but one, each with the
-    /// next token.
+    /// Writes a chunk. `rows` are the predictions after positions n_ctx/2 to n_ctx - 2, each with the next
+    /// token.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the file cannot be written.
     ///
     /// # Panics
-    /// If they are more or fewer, or of another vocabulary.
+    /// If the number of rows or the vocabulary size is wrong.
     pub fn chunk(&mut self, rows: &[(Prediction, u32)]) -> Result<()> {
         assert!(rows.len() == rows_of(self.n_ctx) && self.chunks_left > 0, "the rows of a chunk");
         assert!(rows.iter().all(|(row, _)| row.len() == self.n_vocab), "one vocabulary");
@@ -100,10 +101,10 @@ impl LogitsWriter {
         write().map_err(Error::io("write", &self.path))
     }
 
-    /// Gives the file its name; its perplexity.
+    /// Gives the file its final name and returns its perplexity.
     ///
     /// # Errors
-    /// If it cannot be written, or something has that name by now.
+    /// If the file cannot be written, or the name exists by now.
     ///
     /// # Panics
     /// If a chunk was not written.

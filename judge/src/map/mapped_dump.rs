@@ -1,4 +1,4 @@
-//! Arrays of a file, read as a dump with a map.
+//! Reads the arrays of a file as a dump, with a name map.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -17,33 +17,33 @@ use crate::map::tokens::MapTokens;
 use crate::view::View;
 use crate::weight::{DType, StoredTensor};
 
-/// The facts that reading with a map needs besides the file and the map.
+/// Facts that reading with a map needs besides the file and the map.
 #[derive(Clone, Debug, Default)]
 pub struct MapContext {
-    /// Input tokens.
+    /// Input tokens; `None` if unknown.
     pub tokens: Option<Vec<u32>>,
-    /// The model's sizes.
+    /// Head sizes of the model, as far as they are known.
     pub sizes: HeadSizes,
-    /// The model's family.
+    /// Architecture of the model.
     pub architecture: Option<String>,
     /// The model's name.
     pub model: String,
-    /// Patterns of arrays that are left out on purpose.
+    /// Name patterns of arrays to ignore.
     pub ignore: Vec<String>,
 }
 
-/// A file read as a dump.
+/// A dump that was read with a map.
 #[derive(Clone, Debug)]
 pub struct MappedDump {
-    /// The dump.
+    /// Dump that the map makes of the file.
     pub dump: Dump,
     /// Number of arrays with a site.
     pub placed: usize,
-    /// Notes on the reading.
+    /// Notes for the report on how the file was read.
     pub notes: Vec<String>,
-    /// Arrays that are not compared and not ignored.
+    /// Arrays without a site that are not ignored.
     pub unplaced: Vec<String>,
-    /// First array whose shape does not match its name.
+    /// First array whose shape does not match the tap of its name, with the problem.
     pub(super) misfit: Option<String>,
 }
 
@@ -83,7 +83,7 @@ pub(super) struct MatchedArray<'m> {
     pass: usize,
 }
 
-/// A row and what it holds, on the way to a dump.
+/// A row of the dump's manifest, with its values.
 struct MappedRow {
     site: Site,
     name: String,
@@ -95,8 +95,9 @@ impl NameMap {
     /// Reads arrays as a dump.
     ///
     /// # Errors
-    /// If what must be known is not, nothing has a place, or two arrays have one place. Of a map that does not ship, if an
-    /// array is not of the shape that its tap has.
+    /// - If the architecture, tokens or sizes are needed but unknown.
+    /// - If no array has a site, or two arrays have the same site.
+    /// - If an array has a wrong shape for its tap, unless the map is a shipped one.
     pub fn read(&self, arrays: &Arrays, known: &MapContext) -> Result<MappedDump> {
         let path = arrays.tensors.path();
         let refuse = |problem: String| Error::dump(path, problem);
@@ -147,7 +148,7 @@ impl NameMap {
         Ok(MappedDump { dump, placed: count, notes, unplaced, misfit })
     }
 
-    /// Returns the number of arrays that a rule matches, ignoring all other problems.
+    /// Returns the number of arrays that a rule matches. Shapes and other problems are ignored.
     pub(super) fn matches(&self, arrays: &Arrays, known: &MapContext) -> usize {
         let architecture =
             known.architecture.clone().or_else(|| self.architecture(arrays)).unwrap_or_default();
@@ -157,7 +158,8 @@ impl NameMap {
         indices.len()
     }
 
-    /// Returns the first rule of each array; for a rule about a part, also those of the other parts.
+    /// Returns each array with the first rule that matches it. If that rule is about a part of the array, the
+    /// rules of the other parts are included.
     fn matched<'m>(&'m self, arrays: &'m Arrays, architecture: &str) -> Vec<MatchedArray<'m>> {
         let of = |(index, (name, stored)): (usize, (&'m str, &'m StoredTensor))| {
             let one = move |(rule, numbers): (&'m MapRule, NameNumbers)| MatchedArray {
@@ -203,7 +205,8 @@ impl NameMap {
     }
 }
 
-/// The passes: one that reads all tokens, or as many as names count, cut as the arrays of each tell.
+/// Returns the passes. If no array name has a pass number, one pass reads all tokens. Otherwise the number of
+/// tokens per pass comes from the row counts of the arrays.
 fn passes(matched: &[MatchedArray], tokens: &[u32]) -> std::result::Result<Vec<Pass>, String> {
     let last = matched.iter().map(|one| one.pass).max().unwrap_or(0);
     if last >= tokens.len() {
@@ -236,8 +239,8 @@ fn passes(matched: &[MatchedArray], tokens: &[u32]) -> std::result::Result<Vec<P
     Ok(lengths.into_iter().map(pass).collect())
 }
 
-/// Returns the number of tokens of a pass, from an array with one row per token, and the name of that array.
-/// Logits are a fallback, since many engines compute only their last row.
+/// Returns the number of tokens of a pass and the name of the array that shows it: an array with one row per
+/// token. Logits are a fallback, since many engines compute only the last row.
 fn rows_of<'m>(matched: &[MatchedArray<'m>], pass: usize) -> Option<(usize, &'m str)> {
     let of = |one: &MatchedArray<'m>, is_row: fn(Point) -> bool| {
         let is_plain = matches!(one.rule.taps[..], [point] if is_row(point));
@@ -254,7 +257,8 @@ fn rows_of<'m>(matched: &[MatchedArray<'m>], pass: usize) -> Option<(usize, &'m 
         .or_else(|| of_pass.find_map(|one| of(one, is_of_vocabulary)))
 }
 
-/// Rows of the residual stream, or of the feed-forward block. A context may have its heads apart, which look like rows of one token.
+/// Returns true if the tap has one row per token and belongs to the residual stream or the feed-forward
+/// block. The attention context is excluded, since an array with one row per head looks like several tokens.
 fn is_of_stream(point: Point) -> bool {
     matches!(point.axes(), [TapAxis::Token, TapAxis::Hidden | TapAxis::Ffn]) && point != Point::AttnContext
 }
@@ -264,7 +268,7 @@ fn is_of_vocabulary(point: Point) -> bool {
 }
 
 impl MatchedArray<'_> {
-    /// The rows of a dump that the array is.
+    /// Returns the manifest rows for an array, with their values.
     fn placed(&self, passes: &[Pass], sizes: HeadSizes) -> std::result::Result<Vec<MappedRow>, String> {
         let rule = self.rule;
         let pass = passes.get(self.pass).ok_or("the pass does not exist")?;
@@ -327,19 +331,19 @@ impl MatchedArray<'_> {
     }
 }
 
-/// A type that values may be rounded to before they are stored in a longer one.
+/// Returns the name of a 16-bit type that values may be rounded to before they are stored in a larger type.
 fn short(dtype: DType) -> Option<String> {
     matches!(dtype, DType::F32 | DType::F16 | DType::BF16).then(|| dtype.name().to_owned())
 }
 
-/// Returns the part that a rule states.
+/// Returns the part of an array that a rule states.
 fn cut(of: &ArrayPart, given: Option<&[TapAxis]>, point: Point) -> std::result::Result<TapPart, String> {
     let shape = of.ranges()?.into_iter().map(|range| range.len()).collect();
     let axes = given.filter(|axes| *axes != point.axes()).map(<[TapAxis]>::to_vec);
     Ok(TapPart { of: Some(of.clone()), shape, axes, rows: None })
 }
 
-/// Keeps each site once. Two names with equal values are one array saved twice.
+/// Keeps one array per site. Two arrays with equal values at one site count as one array saved twice.
 fn once(placed: Vec<MappedRow>) -> std::result::Result<(Vec<MappedRow>, Option<String>), String> {
     let mut kept: Vec<MappedRow> = Vec::new();
     let mut places: HashMap<Site, usize> = HashMap::new();
@@ -370,7 +374,8 @@ fn once(placed: Vec<MappedRow>) -> std::result::Result<(Vec<MappedRow>, Option<S
     Ok((kept, note))
 }
 
-/// Counts arrays as used that hold the very values of one that is: a module and what it gives back have two names.
+/// Marks arrays as used if they have the same values as a used array. Frameworks often save a module and its
+/// return value under two names.
 fn note_twins(arrays: &Arrays, used: &mut [bool]) {
     let stored: Vec<&StoredTensor> = arrays.tensors.iter().map(|(_, stored)| stored).collect();
     let is_twin = |at: usize, used: &[bool]| {
@@ -395,7 +400,8 @@ fn are_equal(one: &MappedRow, other: &MappedRow) -> bool {
         && one.stored.data[..] == other.stored.data[..]
 }
 
-/// By which lengths an array is cut, and from where to where, if it is; an axis of one entry cuts nothing.
+/// Returns the lengths and ranges by which the array is cut into parts; `None` if it is not cut. Axes of
+/// length 1 are ignored.
 fn cut_of(row: &TensorRow) -> Option<Vec<(usize, Range<usize>)>> {
     let of = row.of.as_ref()?;
     let ranges = of.shape.iter().copied().zip(of.ranges().ok()?);
@@ -403,10 +409,10 @@ fn cut_of(row: &TensorRow) -> Option<Vec<(usize, Range<usize>)>> {
     ranges.iter().any(|(length, range)| range.len() != *length).then_some(ranges)
 }
 
-/// Returns the type of the run, if the arrays show it: a 16-bit type that all arrays have, or that all values
-/// fit.
+/// Returns the computed type of the run, if the arrays show it: a 16-bit type that all arrays are stored in,
+/// or that represents all values exactly.
 fn computed_in(placed: &[MappedRow]) -> Option<DType> {
-    /// Softmax and logits are of f32 in many runs that are of a shorter type.
+    /// Taps that are often f32 in runs of a smaller type: softmax and logits.
     const OFTEN_WIDER: &[Point] =
         &[Point::AttnScores, Point::AttnWeights, Point::Logits, Point::LastLogits, Point::Probs];
     let is_asked = |one: &&MappedRow| {
@@ -428,13 +434,13 @@ fn computed_in(placed: &[MappedRow]) -> Option<DType> {
     if asked.iter().all(is_bf16) {
         return Some(DType::BF16);
     }
-    // Where products alone are of bf16, whoever judges looks nearer.
+    // If only the products are in bf16, another check decides.
     let mut products = asked.iter().filter(|one| one.site.point.is_of_products()).peekable();
     let is_cast = products.peek().is_some() && products.all(is_bf16);
     (!is_cast).then_some(DType::F32)
 }
 
-/// Returns true if the low bytes of the first four-byte values are zero.
+/// Returns true if the low `low` bytes of the first four-byte values are zero.
 fn has_zeros(bytes: &[u8], low: usize) -> bool {
     const LOOKED_AT: usize = 4096;
     bytes.as_chunks::<4>().0.iter().take(LOOKED_AT).all(|value| value[..low].iter().all(|&byte| byte == 0))
@@ -444,7 +450,7 @@ fn dump_of(arrays: &Arrays, mut manifest: Manifest, placed: Vec<MappedRow>) -> R
     let path = arrays.tensors.path();
     let mut entries = Vec::new();
     for (index, MappedRow { name, mut row, stored, .. }) in placed.into_iter().enumerate() {
-        // A key of its own for each row: several may be of one name, each with values of its own.
+        // Each row has its own key, because several rows can share an array name and have different values.
         row.file = format!("{}#{index}", EscapedText(&name));
         entries.push((row.file.clone(), stored));
         manifest.tensors.push(row);

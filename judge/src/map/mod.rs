@@ -1,4 +1,5 @@
-//! Maps: from the names that a framework has for its activations to taps, so that a file of arrays is read as a dump.
+//! Name maps: they assign the activation names of a framework to taps, so that a file of arrays can be read
+//! as a dump.
 
 mod mapped_dump;
 mod notes;
@@ -25,7 +26,7 @@ use crate::input;
 use crate::map::rule::MapRule;
 use crate::tensor::RopePairing;
 
-/// The maps that ship, likeliest first.
+/// The shipped maps, most common first.
 const SHIPPED: &[(&str, &str)] = &[
     ("transformers", include_str!("../../maps/transformers.toml")),
     ("llama.cpp", include_str!("../../maps/llama.cpp.toml")),
@@ -35,44 +36,44 @@ const SHIPPED: &[(&str, &str)] = &[
     ("sglang", include_str!("../../maps/sglang.toml")),
 ];
 
-/// A map as in a file.
+/// A map as written in its TOML file.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct MapDefinition {
-    /// The program whose names these are: what a dump's `producer.name` would say.
+    /// The program that writes these names, used as the dump's `producer.name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub producer: Option<String>,
-    /// The family of the model.
+    /// Architecture of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub architecture: Option<String>,
-    /// Pairs of head values that rotate together; if not stated, the values show them.
+    /// RoPE pairing: pairs of head values that rotate together. If missing, it is inferred from the values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rope_pairing: Option<RopePairing>,
-    /// Input tokens, or the name of an array with them.
+    /// Input tokens, or the name of an array that contains them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<TokensDefinition>,
-    /// Query heads.
+    /// Number of query heads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heads: Option<usize>,
-    /// Key-value heads.
+    /// Number of key-value heads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_heads: Option<usize>,
-    /// Values of a head.
+    /// Number of values per head.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head_dim: Option<usize>,
-    /// Prefix and suffix of each name.
+    /// Prefix and suffix that every pattern gets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub around: Option<[String; 2]>,
-    /// Patterns of names that are known to be no tap.
+    /// Name patterns of arrays that are not a tap.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ignore: Vec<String>,
-    /// By which names an architecture is known, the first that has one.
+    /// Name patterns that show the architecture; the first one that matches an array applies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub known_by: Vec<ArchitecturePattern>,
-    /// Settings like a dump's `producer.settings`.
+    /// Settings, as in a dump's `producer.settings`.
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     pub settings: serde_json::Map<String, serde_json::Value>,
-    /// Rounding like a dump's `producer.rounding`.
+    /// Rounding profile, as in a dump's `producer.rounding`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rounding: Option<serde_json::Map<String, serde_json::Value>>,
     /// Rules; the first rule that matches a name applies.
@@ -86,21 +87,21 @@ pub struct MapDefinition {
 pub enum TokensDefinition {
     /// The token ids.
     Ids(Vec<u32>),
-    /// The pattern of an array's name.
+    /// Name pattern of the array with the tokens.
     Array(String),
 }
 
-/// A name by which an architecture is known.
+/// An array name that shows the architecture.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ArchitecturePattern {
-    /// The pattern.
+    /// Name pattern of the array.
     pub name: String,
-    /// The architecture.
+    /// Architecture of a model with such an array.
     pub architecture: String,
 }
 
-/// A map that was checked.
+/// A name map that was read and validated.
 #[derive(Clone, Debug)]
 pub struct NameMap {
     /// Name of a shipped map, or a path.
@@ -116,10 +117,10 @@ pub struct NameMap {
 }
 
 impl NameMap {
-    /// One that ships by its name, else the file of that path.
+    /// Returns the shipped map with this name, or reads the file at this path.
     ///
     /// # Errors
-    /// If there is neither, or the file says what no map can say.
+    /// If neither exists, or the file is not a valid map.
     pub fn named(typed: &str) -> Result<Self> {
         if let Some((name, text)) = SHIPPED.iter().find(|(name, _)| *name == typed) {
             return Ok(Self::of_text(name, text)?.shipping());
@@ -136,15 +137,15 @@ impl NameMap {
         Self::of_text(typed, &text)
     }
 
-    /// The maps that ship.
+    /// Returns the shipped maps.
     pub fn shipped() -> impl Iterator<Item = Self> {
         let read =
             |(name, text): &(&str, &str)| Self::of_text(name, text).expect("a test reads each").shipping();
         SHIPPED.iter().map(read)
     }
 
-    /// Returns true for a module that is no tap: by its `ignore`, or, of a map that ships, since only other architectures have a tap
-    /// there.
+    /// Returns true if the array's module is not a tap: it matches `ignore`, or (for a shipped map) only a
+    /// rule for other architectures matches it.
     fn is_no_tap(&self, name: &str) -> bool {
         let is_ignored = self.ignored.iter().any(|pattern| pattern.of(name).is_some());
         is_ignored || self.is_shipped && self.rules.iter().any(|rule| rule.names(name))
@@ -154,10 +155,10 @@ impl NameMap {
         Self { is_shipped: true, ..self }
     }
 
-    /// Reads a map.
+    /// Parses a map.
     ///
     /// # Errors
-    /// If it is not TOML of this form, or says what cannot be.
+    /// If the text is not a valid map in TOML.
     pub fn of_text(name: &str, text: &str) -> Result<Self> {
         let refuse = |problem: String| Error::Usage(format!("{name}: not a map: {}", problem.trim_end()));
         let written: MapDefinition = toml::from_str(text).map_err(|error| refuse(error.to_string()))?;
@@ -198,7 +199,7 @@ impl NameMap {
         Ok(Self { name, is_shipped: false, sizes, rules, ignored, known_by, tokens, written })
     }
 
-    /// The architecture of a model whose arrays have these names, as far as the map tells.
+    /// Returns the architecture of a model with these array names, if the map shows it.
     fn architecture(&self, arrays: &Arrays) -> Option<String> {
         let is_there =
             |pattern: &NamePattern| arrays.tensors.iter().any(|(name, _)| pattern.of(name).is_some());
@@ -216,7 +217,7 @@ impl NameMap {
 /// Reads arrays with the shipped map that matches most of them.
 ///
 /// # Errors
-/// If none places half of them, or two place as many in other ways.
+/// If no map assigns half of the arrays, or two maps assign equally many arrays to different sites.
 pub fn by_shipped(arrays: &Arrays, known: &MapContext) -> Result<MappedDump> {
     by_best(NameMap::shipped(), "no map was given", "no shipped map", arrays, known)
 }
@@ -266,7 +267,7 @@ fn by_best(
         }
     }
     let (path, total) = (arrays.tensors.path(), arrays.tensors.len());
-    // What is in the way of the map that has most of the names is what is to be said.
+    // Report the problem of the map that matches the most names.
     let placed = best.as_ref().map_or(0, |(_, reading)| reading.placed);
     if let Some((_, error)) = problem.filter(|(matched, _)| *matched * 2 >= total && *matched > placed) {
         return Err(error);
@@ -305,12 +306,12 @@ fn by_best(
     }
 }
 
-/// Largest number and size of heads; products stay far from overflow.
+/// Largest accepted number of heads and head size; their products cannot overflow.
 const LARGEST: usize = 1 << 16;
 
 fn is_size(size: usize) -> bool {
     (1..=LARGEST).contains(&size)
 }
 
-/// Names that a message shows.
+/// Maximum number of names in a message.
 const SHOWN: usize = 8;

@@ -1,4 +1,4 @@
-//! Notes on arrays that were read with a map.
+//! Notes on the arrays of a file that was read with a map.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::map::tokens::MapTokens;
 use crate::map::{NameMap, SHOWN};
 
 impl NameMap {
-    /// Describes the reading.
+    /// Returns a note that describes the reading: map, number of arrays and tokens.
     pub(super) fn told(&self, placed: usize, arrays: &Arrays, tokens: &MapTokens) -> String {
         let total = arrays.tensors.len() - usize::from(tokens.array.is_some());
         let whence = match &tokens.array {
@@ -33,7 +33,8 @@ impl NameMap {
         (misfits, ignored): (&[(&str, String)], &[NamePattern]),
     ) -> Vec<String> {
         let is_ignored = |name: &str| ignored.iter().any(|pattern| pattern.of(name).is_some());
-        // Tables and activations of modules that no map takes for a tap are none in a map of one's own either.
+        // Modules that a shipped map ignores (tables, other activations) are ignored with a custom map as
+        // well.
         let shipped: Vec<NameMap> = if self.is_shipped { Vec::new() } else { NameMap::shipped().collect() };
         let is_no_module = |name: &str| {
             shipped.iter().any(|map| map.ignored.iter().any(|pattern| pattern.of(name).is_some()))
@@ -68,7 +69,7 @@ impl NameMap {
         names.into_iter().chain(misfits).collect()
     }
 
-    /// Rules of a map of one's own that are of nothing.
+    /// Returns a note on the rules of a custom map that match no array.
     pub(super) fn idle(&self, matched: &[MatchedArray]) -> Option<String> {
         let is_idle = |rule: &&MapRule| !matched.iter().any(|one| std::ptr::eq(one.rule, *rule));
         let idle: Vec<String> =
@@ -78,7 +79,7 @@ impl NameMap {
     }
 }
 
-/// Names with their numbers left out, each once, the first few.
+/// Returns the first few distinct names, with numbers replaced; `None` without names.
 fn shortened<'n>(names: impl Iterator<Item = &'n str>) -> Option<String> {
     let mut counts: Vec<(String, usize)> = Vec::new();
     let mut known: HashMap<String, usize> = HashMap::new();

@@ -1,4 +1,4 @@
-//! Name patterns of rules.
+//! Name patterns of map rules.
 
 use regex::Regex;
 
@@ -11,20 +11,20 @@ pub struct NamePattern {
     expression: Regex,
 }
 
-/// The numbers in a name.
+/// The numbers that a pattern's fields found in a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NameNumbers {
-    /// Layer number.
+    /// Layer number in the array name, if the pattern has `{layer}`.
     pub layer: Option<usize>,
-    /// Pass number.
+    /// Pass number in the array name, if the pattern has `{pass}`.
     pub pass: Option<usize>,
 }
 
 impl NamePattern {
-    /// Reads a pattern.
+    /// Compiles a pattern.
     ///
     /// # Errors
-    /// In words, if it is none.
+    /// If the pattern is invalid; the message describes the problem.
     pub fn new(written: &str) -> Result<Self, String> {
         let refuse = |problem: &str| format!("invalid pattern '{}': {problem}", EscapedText(written));
         let mut expression = String::from(r"\A(?:");
@@ -65,7 +65,7 @@ impl NamePattern {
         Ok(Self { expression })
     }
 
-    /// The pattern of one name.
+    /// Returns the pattern that matches exactly this name.
     pub fn literal(name: &str) -> String {
         name.chars().fold(String::new(), |mut pattern, character| {
             if r"*(|){}\".contains(character) {
@@ -76,7 +76,7 @@ impl NamePattern {
         })
     }
 
-    /// The numbers in a name, if it is such a name.
+    /// Returns the numbers in a name; `None` if the name does not match the pattern.
     pub fn of(&self, name: &str) -> Option<NameNumbers> {
         let found = self.expression.captures(name)?;
         let number = |key| found.name(key).map(|digits| digits.as_str().parse::<usize>());

@@ -1,4 +1,4 @@
-//! A rule of a map for the arrays with a name.
+//! A rule of a map: the tap of all arrays whose name matches a pattern.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,13 +8,13 @@ use crate::format::EscapedText;
 use crate::map::pattern::{NameNumbers, NamePattern};
 use crate::weight::DType;
 
-/// A rule as in a file.
+/// A rule as written in a map file.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleDefinition {
-    /// The pattern of its names, or several.
+    /// Name pattern of the arrays, or several patterns.
     pub name: Names,
-    /// The tap.
+    /// Name of the tap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tap: Option<String>,
     /// Taps that are fused in one array.
@@ -23,37 +23,37 @@ pub struct RuleDefinition {
     /// Layout of the fused taps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<FusedForm>,
-    /// Axes of the array, if not the default; for stacked taps, those of each tap.
+    /// Axes of the array, if they differ from the default. For stacked taps: the axes of one tap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub axes: Option<Vec<String>>,
-    /// The layer, where the name does not tell it.
+    /// The layer, if the array name does not contain it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer: Option<usize>,
-    /// The pass, likewise; 0 if nothing tells it.
+    /// The pass, if the array name does not contain it; 0 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass: Option<usize>,
-    /// Number added to the layer in the name.
+    /// Number to add to the layer in the array name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offset: Option<isize>,
-    /// Recorded rows of the pass.
+    /// Rows of the pass that the array has, if not all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<Vec<usize>>,
-    /// Part of the array, as in a dump's manifest.
+    /// Part of the array that is the tap, as in a dump's manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<ArrayPart>,
-    /// Factor from the array's values to the tap's.
+    /// Factor from the array's values to the tap's values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale: Option<f64>,
-    /// Type of the bits, such as `bf16` in 16-bit integers.
+    /// Type of the stored bits, such as `bf16` for 16-bit integers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dtype: Option<String>,
-    /// Type to which values were rounded before they were stored in a longer type.
+    /// Type to which values were rounded before they were stored in a larger type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub computed: Option<String>,
-    /// True if keys after those that were read are padding.
+    /// True if the array has padding after the keys of the pass.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub padded: bool,
-    /// Architectures of the rule, if not all.
+    /// Architectures that the rule applies to; all if missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub architectures: Option<Vec<String>>,
 }
@@ -62,9 +62,9 @@ pub struct RuleDefinition {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(untagged, expecting = "expected a string or a list of strings")]
 pub enum Names {
-    /// One.
+    /// One pattern.
     One(String),
-    /// Several.
+    /// Several patterns.
     Many(Vec<String>),
 }
 
@@ -78,19 +78,19 @@ impl Default for Names {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FusedForm {
-    /// All of one, then all of the next, in each row.
+    /// In each row, all values of one tap, followed by all values of the next.
     #[default]
     Beside,
-    /// For each key-value head its query heads, its key and its value.
+    /// For each key-value head: its query heads, its key, its value.
     Heads,
-    /// An entry of each in turn.
+    /// The taps alternate value by value.
     Interleaved,
-    /// An axis of its own before the others.
+    /// The taps are stacked along an additional first axis.
     Stacked,
 }
 
 impl FusedForm {
-    /// Checks that taps can have this layout.
+    /// Checks that these taps can be fused in this layout.
     fn check(self, taps: &[Point]) -> Result<(), String> {
         let axes: Vec<&[TapAxis]> = taps.iter().map(|tap| tap.axes()).collect();
         let of_tokens = axes.iter().all(|axes| axes.first() == Some(&TapAxis::Token));
@@ -133,11 +133,11 @@ fn form_of(written: &RuleDefinition, taps: &[Point]) -> Result<Option<FusedForm>
     Ok(form)
 }
 
-/// A rule that was checked.
+/// A rule of a name map that was validated.
 #[derive(Clone, Debug)]
 pub struct MapRule {
     patterns: Vec<NamePattern>,
-    /// One tap, or those that are fused.
+    /// The taps of the rule: one, or several fused in one array.
     pub(super) taps: Vec<Point>,
     pub(super) form: Option<FusedForm>,
     pub(super) axes: Option<Vec<TapAxis>>,
@@ -146,10 +146,10 @@ pub struct MapRule {
 }
 
 impl MapRule {
-    /// Checks a rule.
+    /// Validates a rule.
     ///
     /// # Errors
-    /// In words, if it says what cannot be.
+    /// If the rule is invalid; the message describes the problem.
     pub(super) fn new(written: RuleDefinition, [before, behind]: &[String; 2]) -> Result<Self, String> {
         let names = match &written.name {
             Names::One(name) => std::slice::from_ref(name),
@@ -181,7 +181,7 @@ impl MapRule {
         Ok(Self { patterns, taps, form, axes: axes.transpose()?, dtype, written })
     }
 
-    /// The numbers of a name that is one of its, in this architecture.
+    /// Returns the numbers in an array name; `None` if the rule does not apply to this name and architecture.
     pub(super) fn of(&self, name: &str, architecture: &str) -> Option<NameNumbers> {
         let others = |architectures: &Vec<String>| !architectures.iter().any(|one| one == architecture);
         if self.written.architectures.as_ref().is_some_and(others) {
@@ -196,7 +196,7 @@ impl MapRule {
         Some(NameNumbers { layer, pass: numbers.pass.or(self.written.pass) })
     }
 
-    /// Returns true if its names fit, whatever the architecture.
+    /// Returns true if one of the rule's patterns matches the name, for any architecture.
     pub(super) fn names(&self, name: &str) -> bool {
         self.patterns.iter().any(|pattern| pattern.of(name).is_some())
     }
@@ -207,7 +207,7 @@ impl MapRule {
         is_part(self) && is_part(first) && self.written.name == first.written.name
     }
 
-    /// Its first name, for messages.
+    /// Returns the first pattern of the rule, for messages.
     pub(super) fn name(&self) -> &str {
         match &self.written.name {
             Names::One(name) => name,

@@ -1,22 +1,22 @@
-//! Axes of a stored array, found from its shape, and the part that is a tap.
+//! Axes of a stored array, found from its shape, and the part of the array that is a tap.
 
 use crate::checkpoint::{Point, TapAxis};
 use crate::dump::ArrayPart;
 use crate::map::rule::FusedForm;
 
-/// Sizes that shapes are held against, as far as they are known.
+/// Head sizes of a model that array shapes are checked against, as far as they are known.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HeadSizes {
-    /// Query heads.
+    /// Number of query heads.
     pub heads: Option<usize>,
-    /// Key-value heads.
+    /// Number of key-value heads.
     pub kv_heads: Option<usize>,
-    /// Values of a head.
+    /// Number of values per head.
     pub head_dim: Option<usize>,
 }
 
 impl HeadSizes {
-    /// Sizes that are all known.
+    /// Makes sizes that are all known.
     pub fn new(heads: usize, kv_heads: usize, head_dim: usize) -> Self {
         Self { heads: Some(heads), kv_heads: Some(kv_heads), head_dim: Some(head_dim) }
     }
@@ -30,23 +30,23 @@ impl HeadSizes {
         }
     }
 
-    /// Each with its name.
+    /// Returns each size with its name.
     pub(super) fn named(self) -> [(&'static str, Option<usize>); 3] {
         [("heads", self.heads), ("kv_heads", self.kv_heads), ("head_dim", self.head_dim)]
     }
 }
 
-/// The pass that an array is of.
+/// The extent of the pass that an array belongs to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PassExtent {
-    /// Tokens that it reads.
+    /// Number of tokens of the pass.
     pub tokens: usize,
-    /// Positions that attention sees.
+    /// Number of positions that attention sees, including earlier passes.
     pub seen: usize,
     pub sizes: HeadSizes,
 }
 
-/// A tap inside a stored array.
+/// The part of a stored array that is a tap.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TapPart {
     pub of: Option<ArrayPart>,
@@ -55,7 +55,8 @@ pub(super) struct TapPart {
     pub rows: Option<Vec<usize>>,
 }
 
-/// The orders of axes in which engines have a tap, likeliest first. `Hidden` of what has heads is all heads merged.
+/// Returns the axis orders in which engines store a tap, most likely first. For a tap with heads, `Hidden`
+/// means all heads merged.
 fn layouts(point: Point) -> Vec<Vec<TapAxis>> {
     use TapAxis::*;
     let own = point.axes();
@@ -98,7 +99,7 @@ impl PassExtent {
         if heads_axis(point) == TapAxis::Head { self.sizes.heads } else { self.sizes.kv_heads }
     }
 
-    /// The heads of a per-head tap and the values of one, of so many values a row.
+    /// Returns the number of heads and the head size of a tap whose rows have `width` values.
     fn heads(&self, point: Point, width: usize) -> Result<[usize; 2], String> {
         let HeadSizes { head_dim, .. } = self.sizes;
         let by_heads = || self.heads_of(point).filter(|&heads| heads > 0).map(|heads| width / heads);
@@ -113,10 +114,10 @@ impl PassExtent {
         }
     }
 
-    /// An array that is a tap, whole.
+    /// Returns the tap for a whole array.
     ///
     /// # Errors
-    /// In words, if it cannot be.
+    /// If the shape does not fit the tap; the message describes the problem.
     pub(super) fn whole(
         &self,
         point: Point,
@@ -157,7 +158,8 @@ impl PassExtent {
         Ok(TapPart { of, shape: ends, axes: (axes != point.axes()).then_some(axes), rows })
     }
 
-    /// Returns the end of an axis without the padding after the keys that were read.
+    /// Returns the length of an axis without padding. Only a padded key axis is shortened, to the number of
+    /// keys that the pass has seen.
     fn end(&self, axis: TapAxis, length: usize, padded: bool) -> usize {
         if padded && axis == TapAxis::Key { length.min(self.seen) } else { length }
     }
@@ -174,10 +176,10 @@ impl PassExtent {
         )
     }
 
-    /// The taps of a fused array, one after the other.
+    /// Returns the taps of a fused array, in order.
     ///
     /// # Errors
-    /// In words, if the array cannot be these.
+    /// If the shape does not fit these taps; the message describes the problem.
     pub(super) fn parts(
         &self,
         points: &[Point],
@@ -278,8 +280,8 @@ impl PassExtent {
         Some(points.iter().map(cut).collect())
     }
 
-    /// Taps of one shape along an axis of their own, the first. `given` are the axes of each: heads of either kind are the
-    /// tap's own.
+    /// Returns taps of equal shape that are stacked along an additional first axis. `given` are the axes of
+    /// one tap; query heads or key-value heads, depending on the tap.
     fn stacked(
         &self,
         points: &[Point],
@@ -315,7 +317,7 @@ impl PassExtent {
     }
 }
 
-/// Returns true if an array of this shape is read as the tap without stated axes, in the tap's own order.
+/// Returns true if an array of this shape is read in the tap's own axis order without stated axes.
 pub fn is_plain(point: Point, shape: &[usize], tokens: usize, sizes: HeadSizes) -> bool {
     let part = PassExtent { tokens, seen: usize::MAX, sizes }.whole(point, shape, None, false);
     part.is_ok_and(|part| {
@@ -328,20 +330,20 @@ fn heads_axis(point: Point) -> TapAxis {
     if point.axes().contains(&TapAxis::Head) { TapAxis::Head } else { TapAxis::KvHead }
 }
 
-/// A part of a fused axis: the components of the axis, and the range along one of them.
+/// A part of a fused axis: the axis split into components, and a range along one of them.
 struct FusedAxisPart {
     lengths: Vec<usize>,
     axes: Vec<TapAxis>,
     range: (usize, usize, usize),
 }
 
-/// Returns true for taps of which engines may compute only the last row: at the end of the last layer and
-/// after it.
+/// Returns true for taps that many engines compute only for the last row: the end of the last layer, and
+/// everything after it.
 fn keeps_last(point: Point) -> bool {
     matches!(point.axes(), [TapAxis::Token, TapAxis::Hidden | TapAxis::Ffn | TapAxis::Vocab])
 }
 
-/// The last so many lengths, if all before are 1.
+/// Returns the last `axes` lengths; `None` if a length before them is not 1.
 fn without_leading_ones(shape: &[usize], axes: usize) -> Option<&[usize]> {
     let (leading, rest) = shape.split_at_checked(shape.len().checked_sub(axes)?)?;
     leading.iter().all(|&length| length == 1).then_some(rest)

@@ -1,4 +1,4 @@
-//! Input tokens: given, in the map, or from an array of the file.
+//! Input tokens of a file with a map: given by the caller, stated in the map, or read from an array.
 
 use crate::error::{DumpError, Error, Result};
 use crate::format::{Arrays, EscapedText};
@@ -6,18 +6,19 @@ use crate::map::{NameMap, TokensDefinition};
 use crate::view::View;
 use crate::weight::StoredTensor;
 
-/// Names by which everybody saves them.
+/// Array names that engines commonly use for the input tokens.
 const USUAL: &[&str] = &["input_ids", "tokens", "inp_tokens", "token_ids", "ids"];
 
-/// The tokens, and the name of the array that holds them.
+/// The input tokens, and the name of the array that contains them.
 pub(super) struct MapTokens {
     pub ids: Vec<u32>,
     pub array: Option<String>,
 }
 
 impl MapTokens {
-    /// Returns the given tokens, else those of the map, else those of an array in the file. An array must
-    /// agree with the given tokens; if the run `goes_on` after its prompt, it may have the prompt only.
+    /// Returns the given tokens, otherwise those of the map, otherwise those of an array in the file. An
+    /// array must agree with the given tokens. If the run has several passes (`goes_on`), the array may have
+    /// the prompt only.
     pub(super) fn of(map: &NameMap, arrays: &Arrays, told: Option<&[u32]>, goes_on: bool) -> Result<Self> {
         let said = match &map.written.tokens {
             Some(TokensDefinition::Ids(ids)) => Some(ids.as_slice()),
@@ -28,7 +29,7 @@ impl MapTokens {
         let refuse = |problem: &str| Err(Error::dump(arrays.tensors.path(), problem));
         let (ids, array) = match (told.or(said), held) {
             (Some(told), Some(held)) => {
-                // What is no list of ids is an array of another kind, whatever its name.
+                // An array that is not a list of ids is something else, whatever its name.
                 let is_held = held.check(told, goes_on)?;
                 (told.to_vec(), name.filter(|_| is_held))
             }
@@ -48,7 +49,7 @@ impl MapTokens {
     }
 }
 
-/// The array that holds the tokens by its name.
+/// An array that should contain the tokens, by its name.
 struct TokenArray<'a> {
     arrays: &'a Arrays,
     name: &'a str,
@@ -79,8 +80,8 @@ impl<'a> TokenArray<'a> {
         ids_in(self.stored).map_err(refuse)
     }
 
-    /// Returns true if the array has token ids. They must equal the given ones, or be their beginning if the
-    /// run continues.
+    /// Returns true if the array has token ids. They must equal the given tokens, or be a prefix of them if
+    /// the run has several passes.
     fn check(&self, told: &[u32], goes_on: bool) -> Result<bool> {
         let Ok(ids) = ids_in(self.stored) else { return Ok(false) };
         if told == ids || goes_on && told.starts_with(&ids) {
@@ -101,7 +102,7 @@ impl<'a> TokenArray<'a> {
     }
 }
 
-/// Token ids of one sequence.
+/// Returns the token ids of one sequence.
 fn ids_in(stored: &StoredTensor) -> Result<Vec<u32>, String> {
     let shape = &stored.shape;
     let is_one = shape.split_last().is_some_and(|(_, outer)| outer.iter().all(|&length| length == 1));
@@ -117,10 +118,11 @@ fn ids_in(stored: &StoredTensor) -> Result<Vec<u32>, String> {
     view.to_vec().into_iter().map(id).collect()
 }
 
-/// Returns the input tokens: the given ones, else those in the file under a usual name. `None` if unknown.
+/// Returns the input tokens: the given ones, otherwise those of an array with a common name. `None` if
+/// unknown.
 ///
 /// # Errors
-/// If that array does not begin as what is told, or is needed and is not the tokens of one sequence.
+/// If the array contradicts the given tokens, or if it is needed and is not one sequence of tokens.
 pub fn tokens_of(arrays: &Arrays, told: Option<Vec<u32>>) -> Result<Option<Vec<u32>>> {
     match (told, TokenArray::usual(arrays)) {
         (Some(told), Some(held)) => held.check(&told, true).map(|_| Some(told)),

@@ -1,4 +1,4 @@
-//! Costs of a unit: work, weights and values. The estimates only decide the distribution of units.
+//! Cost of a unit in work, weights and values. These estimates only affect how units are distributed.
 
 use std::str::FromStr;
 
@@ -7,7 +7,7 @@ use crate::model::Model;
 use crate::plan::Unit;
 use crate::weight::Matrix;
 
-/// Floating-point operations a second: what two threads of a laptop's cores do (the README's figure of a prefill).
+/// Assumed floating-point operations per second: two threads of a laptop (the README's figure for a prefill).
 const RATE: f64 = 65e9;
 
 /// Bytes per second for reading weights and dumps.
@@ -16,11 +16,11 @@ const BANDWIDTH: f64 = 1e9;
 /// The cost of a unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
-    /// Floating-point operations, in 10⁹, of one forward pass over every token.
+    /// Floating-point operations, in 10⁹, of one forward pass over all tokens.
     pub gflop: f64,
-    /// Bytes of the weights that it reads.
+    /// Bytes of weights that the unit reads.
     pub weights_bytes: u64,
-    /// Bytes of the dump that it reads.
+    /// Bytes of the dump that the unit reads.
     pub dump_bytes: u64,
 }
 
@@ -29,7 +29,7 @@ impl Cost {
         let sizes = model.dimensions();
         let passes = &dump.manifest.passes;
         let tokens: usize = passes.iter().map(|pass| pass.tokens.len()).sum();
-        // Scores and what they weigh, of each query with each key.
+        // Attention scores and weighted sums: each query with each key.
         let pairs: usize = passes.iter().map(|pass| pass.tokens.len() * pass.end()).sum();
         let (embed, layers, head) = match unit.part() {
             Some(part) => (part.embed, part.layers, part.head),
@@ -58,7 +58,7 @@ impl Cost {
         cost
     }
 
-    /// Both together.
+    /// Returns the sum of both costs.
     pub fn and(self, other: Self) -> Self {
         Self {
             gflop: self.gflop + other.gflop,
@@ -67,7 +67,7 @@ impl Cost {
         }
     }
 
-    /// The weights and the values, in bytes.
+    /// Returns the bytes of weights and dump values.
     pub fn bytes(&self) -> u64 {
         self.weights_bytes + self.dump_bytes
     }
@@ -82,12 +82,12 @@ fn bytes(w: &Matrix) -> u64 {
     w.dtype.bytes_for(w.rows * w.cols).unwrap_or(0) as u64
 }
 
-/// The limit per machine: `2GB`, `500MB`, `60s`, `5m`.
+/// The limit per machine, such as `2GB`, `500MB`, `60s` or `5m`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Limit {
-    /// Bytes of weights and values.
+    /// Bytes of weights and dump values.
     Bytes(u64),
-    /// Seconds of a small machine.
+    /// Seconds on a small machine.
     Seconds(f64),
 }
 

@@ -1,19 +1,19 @@
-//! The point at which a sequence exceeds LongRoPE's short factors.
+//! The pass in which a sequence becomes too long for LongRoPE's short factors.
 
 use crate::dump::{Manifest, Pass};
 use crate::model::Model;
 
-/// The pass at which a model reads its sequence again from the start.
+/// A pass in which the model must evaluate its sequence again from the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crossing {
-    /// The length up to which the short factors hold.
+    /// Longest sequence that uses the short factors, in tokens.
     pub within: usize,
-    /// The pass; one behind those of the dump if its continuation crosses.
+    /// Index of the pass; one after the dump's last pass if its continuation crosses the limit.
     pub pass: usize,
 }
 
 impl Crossing {
-    /// Returns where the passes of a dump, or its continuation, cross.
+    /// Returns the crossing of a dump's passes or of its continuation, if any.
     pub fn of(model: &dyn Model, manifest: &Manifest) -> Option<Self> {
         let (within, passes) = (model.rereads_beyond()?, &manifest.passes);
         let crosses = |pass: &Pass| (1..=within).contains(&pass.position) && pass.end() > within;
@@ -25,7 +25,7 @@ impl Crossing {
         goes_on.then_some(Self { within, pass: passes.len() })
     }
 
-    /// True if a pass of the dump crosses.
+    /// Returns true if the crossing is in a recorded pass of the dump.
     pub fn is_held(&self, manifest: &Manifest) -> bool {
         self.pass < manifest.passes.len()
     }

@@ -1,4 +1,4 @@
-//! Units of a stream's message, found from its content.
+//! Units of one message in a stream, found from the recorded values.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,22 +10,23 @@ use crate::plan::Unit;
 use crate::plan::unit::{between, starts, stations};
 use crate::weight::DType;
 
-/// Neighbouring stations of a model, all of them in one dump: the embeddings are station 0, layer 0 is station 1, the head
-/// comes last.
+/// A range of neighbouring stations of a model that one dump covers. Station 0 is the embeddings, station 1
+/// is layer 0, and the head is the last station.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageStations {
-    /// First stations of the units, and the end of the last unit.
+    /// First station of each unit, followed by the end of the last unit.
     bounds: Vec<usize>,
     n_layers: usize,
 }
 
 impl MessageStations {
-    /// Finds the portion of a dump. A leading `block_out` is the input of the next layer. Until layer 0 has
-    /// been received (`is_first`), values without an input are run from the tokens, as for a file. The same
-    /// holds for a `block_out` of layer 0 without other layer taps.
+    /// Finds the stations that a dump covers. A leading `block_out` is the input of the next layer. Until
+    /// layer 0 has been received (`is_first`), values without an input are computed from the tokens, as for a
+    /// file. The same holds for a `block_out` of layer 0 without other taps of that layer.
     ///
     /// # Errors
-    /// If it lacks what its first layer starts from, or what the layer after its last one would; in words.
+    /// If the dump lacks the input of its first layer or of the layer after its last one; the message
+    /// describes the problem.
     pub fn of(dump: &Dump, n_layers: usize, computed: DType, is_first: bool) -> Result<Self, String> {
         let mut sites: Vec<(usize, Site)> = Vec::new();
         for row in &dump.manifest.tensors {
@@ -53,7 +54,7 @@ impl MessageStations {
         Ok(Self { bounds: inside.chain([end]).collect(), n_layers })
     }
 
-    /// The stations of each of its units, whether they are asked for or not.
+    /// Returns the stations of each unit, selected or not.
     pub fn pieces(&self) -> impl Iterator<Item = Range<usize>> {
         self.bounds.windows(2).map(|bounds| bounds[0]..bounds[1])
     }
@@ -63,18 +64,18 @@ impl MessageStations {
         station(site, self.n_layers).is_ok_and(|station| stations.contains(&station))
     }
 
-    /// The layers that begin at its bounds, from whose inputs its neighbours start; the head counts as one.
+    /// Returns the layers at whose inputs the units begin or end. The head counts as one more layer.
     pub fn edges(&self) -> impl Iterator<Item = usize> {
         let inner = |bound: &usize| (1..stations(self.n_layers)).contains(bound);
         self.bounds.iter().copied().filter(inner).map(|bound| bound - 1)
     }
 
-    /// Returns true if the portion includes the head.
+    /// Returns true if the dump covers the head.
     pub fn has_head(&self) -> bool {
         self.bounds.last() == Some(&stations(self.n_layers))
     }
 
-    /// The unit of one of its pieces, if it is asked for, and the continuation after the last.
+    /// Returns the unit of these stations, if it is selected, and the continuation after the last one.
     pub fn units(&self, piece: &Range<usize>, manifest: &Manifest, selection: &Selection) -> Vec<Unit> {
         between(&[piece.start, piece.end], self.n_layers, manifest, selection)
     }
@@ -89,7 +90,7 @@ impl fmt::Display for MessageStations {
     }
 }
 
-/// Returns all units of a comparison from the received portions. A gap between two portions is one unit.
+/// Returns all units of a comparison from the received messages. A gap between two messages becomes one unit.
 pub fn units_of<'p>(
     portions: impl IntoIterator<Item = &'p MessageStations>,
     n_layers: usize,
@@ -126,7 +127,7 @@ fn lacks_output(end: usize) -> String {
     )
 }
 
-/// Remedy if passes come one after another.
+/// Remedy if the messages come one pass after another.
 const ALL_PASSES: &str = "Each message must contain its layers for all passes. If the passes come one after \
                           another, read the tokens in one pass, or write the dump to a file";
 

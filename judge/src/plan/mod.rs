@@ -1,4 +1,5 @@
-//! Plans: units of a comparison that can be judged independently on many machines, from headers alone.
+//! Plans: division of a comparison into units that many machines can judge independently. Only headers are
+//! read.
 
 mod cost;
 mod crossing;
@@ -22,12 +23,13 @@ use crate::dump::Dump;
 use crate::model::Model;
 use crate::weight::DType;
 
-/// Every unit of a comparison, in data-flow order, with what it costs.
+/// All units of a comparison in data-flow order, with their costs.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// SHA-256 of all that the plan was made of: the model's sizes and types, the dump's manifest, the units.
+    /// SHA-256 of everything the plan depends on: the model's sizes and types, the dump's manifest, the
+    /// units.
     pub hash: String,
-    /// The units.
+    /// Units of the plan, in data-flow order.
     pub units: Vec<Unit>,
     /// Cost of each unit.
     pub costs: Vec<Cost>,

@@ -1,4 +1,4 @@
-//! Distribution of units to shards.
+//! Distribution of the units to shards.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,17 +6,17 @@ use std::str::FromStr;
 
 use crate::plan::Cost;
 
-/// One of several, counted from 1: `3/16`.
+/// One shard of several, counted from 1, such as `3/16`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
     /// Index of the shard, from 1.
     pub index: usize,
-    /// Number of shards.
+    /// Total number of shards.
     pub of: usize,
 }
 
 impl Shard {
-    /// Its units, of those that cost so much.
+    /// Returns the units of this shard, given the costs of all units.
     pub fn units(&self, costs: &[Cost]) -> Range<usize> {
         shards(costs, self.of).get(self.index - 1).cloned().unwrap_or(costs.len()..costs.len())
     }
@@ -43,9 +43,10 @@ impl FromStr for Shard {
     }
 }
 
-/// Splits the units into at most `n` slices with the lowest maximum cost; fewer if more would not help.
+/// Splits the units into at most `n` slices with the lowest possible maximum cost. Returns fewer slices if
+/// more would not help.
 pub fn shards(costs: &[Cost], n: usize) -> Vec<Range<usize>> {
-    // In whole microseconds, so that sums are the same everywhere.
+    // In whole microseconds, so that all machines get the same sums.
     let costs: Vec<u64> = costs.iter().map(|cost| (cost.seconds() * 1e6) as u64 + 1).collect();
     let (mut too_little, mut enough) =
         (costs.iter().copied().max().unwrap_or(0).saturating_sub(1), costs.iter().sum::<u64>());
@@ -56,7 +57,7 @@ pub fn shards(costs: &[Cost], n: usize) -> Vec<Range<usize>> {
     packed(&costs, enough)
 }
 
-/// Packs units into slices up to a limit, in order.
+/// Packs units into slices in order, each with a total cost up to `limit`.
 fn packed(costs: &[u64], limit: u64) -> Vec<Range<usize>> {
     let mut slices: Vec<Range<usize>> = Vec::new();
     let mut sum = 0;

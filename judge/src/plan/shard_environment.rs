@@ -3,29 +3,30 @@
 use crate::error::{Error, Result};
 use crate::plan::Shard;
 
-/// Variable with the number of shards, for schedulers that do not set it.
+/// Environment variable with the number of shards, for schedulers that do not set one.
 const SHARDS: &str = "XCHECK_SHARDS";
 
-/// A scheduler that gives each of its jobs a number.
+/// A scheduler that numbers its jobs.
 struct Scheduler {
     name: &'static str,
     index: &'static str,
     /// Index of the first job.
     first: FirstIndex,
-    /// Variable with the number of jobs.
+    /// Environment variable with the number of jobs.
     count: Option<&'static str>,
 }
 
-/// The number of the first job.
+/// Index of a scheduler's first job.
 enum FirstIndex {
     Is(usize),
-    /// Its array begins and ends anywhere, with steps: the first, the last, the step.
+    /// Environment variables with the first index, the last index and the step of a job array.
     Told([&'static str; 3]),
 }
 
-/// Sources: Slurm, "Job Array Support"; GitLab, "Predefined CI/CD variables" (the index is of `parallel:` alone, the total
-/// is set always); Buildkite, "Environment variables"; CircleCI, "Project values and variables"; Kubernetes, "Indexed Job
-/// for Parallel Processing with Static Work Assignment"; AWS Batch, "Job environment variables".
+/// Known schedulers. Sources: Slurm, "Job Array Support"; GitLab, "Predefined CI/CD variables" (the index is
+/// only set with `parallel:`, the total always); Buildkite, "Environment variables"; CircleCI, "Project
+/// values and variables"; Kubernetes, "Indexed Job for Parallel Processing with Static Work Assignment"; AWS
+/// Batch, "Job environment variables".
 const KNOWN: [Scheduler; 6] = [
     Scheduler {
         name: "Slurm",
@@ -60,12 +61,11 @@ const KNOWN: [Scheduler; 6] = [
     },
 ];
 
-/// Returns the shard from the environment. `XCHECK_SHARDS` overrides the scheduler's number of jobs, because
-/// an array may be a part of it, for example when a few jobs run again. Indices then count from the
-/// scheduler's first, 0 with Slurm.
+/// Returns the shard from the environment. `XCHECK_SHARDS` overrides the scheduler's number of jobs, for
+/// example when only a few jobs run again. Indices then count from the scheduler's first index, 0 for Slurm.
 ///
 /// # Errors
-/// If no scheduler's variables are set, one is no number, or two contradict each other.
+/// If no scheduler's variables are set, one is not a number, or two contradict each other.
 pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Shard> {
     let environment = SchedulerEnvironment { variable: &variable };
     let mut told: Vec<(&str, Shard)> = Vec::new();
@@ -122,7 +122,10 @@ impl SchedulerEnvironment<'_> {
         }
     }
 
-    /// The first index and the step of an array that has no gaps: of one with gaps, only some jobs are run again.
+    /// Returns the first index and the step of a job array.
+    ///
+    /// # Errors
+    /// If the array has gaps, because then it may be a rerun of some jobs only.
     fn gapless(&self, [min, max, step]: &[&str; 3], count: Option<usize>) -> Result<(usize, usize)> {
         let (first, last) = (self.number(min)?.unwrap_or(0), self.number(max)?);
         let step = self.number(step)?.unwrap_or(1).max(1);

@@ -1,4 +1,4 @@
-//! Units: parts of the model between recorded values that can be judged independently.
+//! Units: segments of the model between recorded values that can be judged independently.
 
 use std::fmt;
 use std::ops::Range;
@@ -14,21 +14,21 @@ use crate::model::Model;
 use crate::plan::Crossing;
 use crate::weight::DType;
 
-/// A piece of a comparison.
+/// A unit of a comparison.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// All of it at once: errors travel through the whole model.
+    /// The whole model, with accumulated errors from the tokens on.
     Whole,
-    /// A part of the model, from recorded values before it.
+    /// A segment of the model that starts from recorded values.
     Part {
         /// True if the unit includes the embeddings.
         embed: bool,
-        /// Layers of the part.
+        /// Layers of the unit.
         layers: Range<usize>,
         /// True if the unit includes the head.
         head: bool,
-        /// True if the unit's choices are the greedy continuation.
+        /// True if the unit includes the choices of a greedy continuation.
         ends: bool,
     },
     /// The continuation after the recorded passes, which needs a run of the whole model.
@@ -36,7 +36,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Returns the part of the model to run; `None` for all of it.
+    /// Returns the segment of the model to run; `None` for the whole model.
     pub fn part(&self) -> Option<ModelSegment> {
         match self {
             Unit::Part { embed, layers, head, .. } => {
@@ -46,8 +46,8 @@ impl Unit {
         }
     }
 
-    /// Returns true if a site is judged in the unit, for a model with this many layers. Sites of further
-    /// layers belong to the last layer.
+    /// Returns true if a site is judged in this unit, for a model with `n_layers` layers. Sites of higher
+    /// layers count as the last layer.
     pub fn contains(&self, site: Site, n_layers: usize) -> bool {
         let Unit::Part { embed, layers, head, ends } = self else {
             return *self == Unit::Whole || site.point == Point::Generated;
@@ -60,7 +60,7 @@ impl Unit {
         }
     }
 
-    /// Returns true if the choices of tokens are judged in the unit.
+    /// Returns true if the unit judges the choice of tokens.
     pub fn has_choices(&self, selection: &Selection) -> bool {
         match self {
             Unit::Whole => true,
@@ -94,7 +94,7 @@ pub fn input_of(layer: usize, pass: usize) -> Site {
     }
 }
 
-/// The tokens that an engine read after the passes that its dump holds, as far as its continuation tells.
+/// Returns the tokens that the engine read after the dump's recorded passes, according to its continuation.
 pub fn unread(manifest: &Manifest) -> &[u32] {
     let read = manifest.passes.last().map_or(0, |pass| pass.end());
     let chosen = read.checked_sub(manifest.input.tokens.len());
@@ -107,8 +107,8 @@ pub fn unread(manifest: &Manifest) -> &[u32] {
 }
 
 /// Returns the units of a comparison in data-flow order, for a model of `n_layers` layers and a computed
-/// type. A unit starts where the dump records a layer's input in every pass in that type. A shorter stored
-/// type or a sketch is not enough. A run that reads its tokens again is one unit.
+/// type. A unit starts at a layer whose input is recorded in every pass in that type. A smaller stored type
+/// or a sketch is not enough. A run that evaluates its tokens again from the start is one unit.
 pub fn units(model: &dyn Model, dump: &Dump, computed: DType, selection: &Selection) -> Vec<Unit> {
     let n_layers = model.dimensions().n_layers;
     if Crossing::of(model, &dump.manifest).is_some_and(|crossing| crossing.is_held(&dump.manifest)) {
@@ -123,7 +123,7 @@ pub(super) fn stations(n_layers: usize) -> usize {
     n_layers + 2
 }
 
-/// The stations at which units begin.
+/// Returns the stations at which units begin.
 pub(super) fn starts(dump: &Dump, n_layers: usize, computed: DType) -> Vec<usize> {
     let passes = dump.manifest.passes.len();
     let is_held = |site: Site| {
@@ -134,7 +134,8 @@ pub(super) fn starts(dump: &Dump, n_layers: usize, computed: DType) -> Vec<usize
     (0..stations(n_layers)).filter(|&station| station == 0 || begins(station - 1)).collect()
 }
 
-/// The units between stations, in order. Where these are all, the continuation comes last.
+/// Returns the selected units between stations, in order. If they cover all stations, the continuation is
+/// last.
 pub(super) fn between(
     bounds: &[usize],
     n_layers: usize,
@@ -156,7 +157,7 @@ pub(super) fn between(
     parts.chain(goes_on.then_some(Unit::Continuation)).collect()
 }
 
-/// The selected values by station.
+/// The selected sites, grouped by station.
 struct SelectedStations<'s> {
     selection: &'s Selection,
     n_layers: usize,

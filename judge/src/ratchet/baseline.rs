@@ -1,4 +1,5 @@
-//! Baseline files: compared sites and waived failures, in lines for review in a pull request.
+//! Baseline files: the sites that must be compared and the waived failures. The text is made for review in a
+//! pull request.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -14,20 +15,20 @@ use crate::ratchet::blocks::SiteBlock;
 use crate::ratchet::size::FailureSize;
 use crate::report::{RecordedDump, RecordedRow};
 
-/// The results that a run must not fall below.
+/// Results that later runs are checked against.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Baseline {
     pub(super) dumps: Vec<DumpEntry>,
     pub(super) known: Vec<WaiverGroup>,
 }
 
-/// A dump as it was when the baseline was written.
+/// The recorded results of one dump.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct DumpEntry {
     pub name: String,
     pub model: String,
     pub sha256: Option<String>,
-    /// Criterion and mode; not in the first versions of the file.
+    /// Criterion and mode; missing in version 1 of the file.
     pub judged: Option<String>,
     /// Sites that must be compared.
     pub compared: Vec<ComparedSites>,
@@ -35,24 +36,24 @@ pub(super) struct DumpEntry {
     pub identical: Vec<SiteBlock>,
 }
 
-/// Places, and how many values they had, where that is known.
+/// A block of sites with the number of values at each site, if known.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ComparedSites {
     pub block: SiteBlock,
     pub values: Option<ValueCount>,
 }
 
-/// The number of values.
+/// Number of values of a block of sites.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ValueCount {
     /// Number of values at each site.
     Each(u64),
-    /// Number of values at all sites together, as in the first versions of the file.
+    /// Number of values at all sites together, as in version 1 of the file.
     Sum(u64),
 }
 
 impl ComparedSites {
-    /// All that was compared of a dump.
+    /// Returns all compared sites of a dump.
     pub fn of(dump: &RecordedDump) -> Vec<Self> {
         let mut counts: Vec<Option<u64>> = Vec::new();
         for count in dump.rows.iter().map(RecordedRow::counted) {
@@ -70,24 +71,24 @@ impl ComparedSites {
     }
 }
 
-/// Failures that are known for one reason.
+/// Waived failures with the same reason.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct WaiverGroup {
     pub said: Waiver,
     pub rows: Vec<WaivedFailure>,
 }
 
-/// A failure that is known: a tap in some layers and passes.
+/// A waived failure: one tap in some layers and passes.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct WaivedFailure {
     pub dump: String,
     pub block: SiteBlock,
     pub cause: Option<String>,
-    /// Largest figures of the sites.
+    /// Largest figures of the failure at these sites.
     pub size: FailureSize,
 }
 
-/// Stands where a person has to say why.
+/// Placeholder for a reason that a person has to write.
 pub(super) const TODO: &str = "TODO";
 
 const HEAD: &str = "\
@@ -158,7 +159,7 @@ impl Baseline {
     /// Reads a baseline from a file.
     ///
     /// # Errors
-    /// If it cannot be read, or anything in it is not what a baseline holds: with the place.
+    /// If the file cannot be read or is invalid; the error names the line.
     pub fn read(path: &Path) -> Result<Self> {
         let text = input::text(path)?;
         Self::parse(&text).map_err(|problem| Error::BadContainer {
@@ -168,10 +169,10 @@ impl Baseline {
         })
     }
 
-    /// Reads a baseline from text.
+    /// Parses a baseline.
     ///
     /// # Errors
-    /// The errors of [`Baseline::read`], in words.
+    /// The errors of [`Baseline::read`], as text.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.trim().is_empty() {
             return Err("the file is empty; write a baseline with --update-baseline".to_owned());
@@ -198,7 +199,7 @@ impl Baseline {
         }
     }
 
-    /// The text of its file.
+    /// Returns the text of the baseline file.
     pub fn text(&self) -> String {
         let mut text = format!("{HEAD}version = {VERSION}\n");
         for dump in &self.dumps {
@@ -224,10 +225,10 @@ impl Baseline {
         text
     }
 
-    /// Writes the file, whole or not at all.
+    /// Writes the file atomically.
     ///
     /// # Errors
-    /// If it cannot be written; then what was there still is.
+    /// If the file cannot be written; an existing file then stays unchanged.
     pub fn write(&self, path: &Path) -> Result<()> {
         write_whole(path, self.text().as_bytes()).map_err(Error::io("write", path))
     }
@@ -253,7 +254,7 @@ impl DumpEntry {
         }
         let compared = compared.into_iter().zip(values);
         let compared = compared.map(|(block, values)| ComparedSites { block, values }).collect();
-        // Version 1 has the former names of the modes.
+        // Version 1 of the file has the former names of the modes.
         let judged = judged
             .map(|judged| judged.replace(", total", ", accumulated").replace(", introduced", ", local"));
         Ok(Self { name, model, sha256, judged, compared, identical })
@@ -275,7 +276,8 @@ impl WaiverGroup {
         Ok(Self { said: Waiver { reason, link, expires }, rows })
     }
 
-    /// Returns the reason why the group waives nothing on this day; `None` if it is in force.
+    /// Returns the reason why this group is not in force on the day `today`, such as an expired date; `None`
+    /// if it is in force.
     pub fn is_not_in_force(&self, today: &str) -> Option<String> {
         let Waiver { reason, link, expires } = &self.said;
         let is_said = |text: &str| !text.trim().is_empty() && text.trim() != TODO;
@@ -345,7 +347,7 @@ fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 
-/// Describes an error of the file in one line.
+/// Describes a parse error and its line in one line of text.
 fn located(text: &str, error: &toml::de::Error) -> String {
     let line = error.span().and_then(|span| Some(text.get(..span.start)?.matches('\n').count() + 1));
     let message = error.message().lines().collect::<Vec<_>>().join("; ");

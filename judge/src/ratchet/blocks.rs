@@ -7,13 +7,14 @@ use crate::checkpoint::Point;
 use crate::compare::Ranges;
 use crate::report::RecordedRow;
 
-/// Layer and pass of a value.
+/// Layer and pass of a site.
 pub type LayerAndPass = (Option<usize>, Option<usize>);
 
-/// Layers, or passes.
+/// A set of layers, or of passes.
 type NumberSet = BTreeSet<Option<usize>>;
 
-/// Taps in all of these layers and passes; `None` for taps outside layers, or for values of the whole run.
+/// Some taps in all of these layers and passes. `None` for taps outside layers, or for values of the whole
+/// run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SiteBlock {
     pub taps: Vec<String>,
@@ -21,14 +22,14 @@ pub struct SiteBlock {
     pub passes: Option<Ranges>,
 }
 
-/// Largest number of sites of a tap: 126 layers in a hundred thousand passes.
+/// Largest number of sites of one tap: 126 layers in about a hundred thousand passes.
 const MOST: usize = 1 << 24;
 
 impl SiteBlock {
     /// Parses the fields of a block.
     ///
     /// # Errors
-    /// If one of them is no tap, or not a list of numbers.
+    /// If a tap is unknown, or a field is not a list of numbers.
     pub fn parse(taps: &str, layers: Option<&str>, passes: Option<&str>) -> Result<Self, String> {
         let taps: Vec<String> = taps.split_whitespace().map(str::to_owned).collect();
         let is_tap = |name: &&String| Point::ALL.iter().any(|point| point.name() == name.as_str());
@@ -49,19 +50,19 @@ impl SiteBlock {
         }
     }
 
-    /// Returns true if the block contains the row's site.
+    /// Returns true if the block contains the site of a row.
     pub fn contains(&self, row: &RecordedRow) -> bool {
         self.is_beside(row) && is_in(&self.passes, row.pass)
     }
 
-    /// Returns true if the block contains the row's tap and layer, in any pass.
+    /// Returns true if the block contains the tap and layer of a row, in any pass.
     pub fn is_beside(&self, row: &RecordedRow) -> bool {
         is_in(&self.layers, row.layer)
             && self.passes.is_some() == row.pass.is_some()
             && self.taps.contains(&row.tap)
     }
 
-    /// Returns every site of the block.
+    /// Returns all sites of the block.
     pub fn places(&self) -> impl Iterator<Item = (&str, LayerAndPass)> {
         let numbers = |ranges: &Option<Ranges>| -> Vec<Option<usize>> {
             match ranges {

@@ -1,4 +1,4 @@
-//! Changes between two reports: worse, better, new or gone.
+//! Changes between two reports, classified as worse, better, new or changed.
 
 use std::collections::HashMap;
 
@@ -6,21 +6,21 @@ use crate::compare::{NoiseFloor, Verdict};
 use crate::ratchet::size::FailureSize;
 use crate::report::{RecordedDump, RecordedReport, RecordedRow, ServerCheck};
 
-/// The meaning of a change, from bad to good.
+/// Class of a change, from bad to good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// Worse verdict, worse failure, another failure, or no longer compared.
+    /// A worse verdict, a larger failure, a different failure, or a site that is no longer compared.
     Worse,
-    /// A better verdict, or a failure that is smaller than another build of it would be.
+    /// A better verdict, or a failure that shrank by more than the usual variation between builds.
     Better,
-    /// Newly compared without a failure.
+    /// A newly compared site without a failure.
     New,
-    /// Neither: rounding explains it before and now.
+    /// Neither worse nor better: rounding explains the value before and now.
     Changed,
 }
 
 impl Class {
-    /// The word in reports.
+    /// Returns the name of the class, as in reports.
     pub fn name(self) -> &'static str {
         match self {
             Class::Worse => "worse",
@@ -31,42 +31,42 @@ impl Class {
     }
 }
 
-/// A changed value.
+/// A change between two reports.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// Meaning of the change.
+    /// Class of the change.
     pub class: Class,
     /// Kind of change: `verdict`, `coverage`, `judged`, `cause`, `size`, `bound_ratio`, `bits`, `check`.
     pub what: &'static str,
-    /// The dump, or what a server was asked.
+    /// Name of the dump, or the subject of a server check.
     pub dump: String,
     /// Tap; `None` for a change of the whole dump.
     pub tap: Option<String>,
-    /// The layer, where it has one.
+    /// The layer; `None` for a tap outside layers.
     pub layer: Option<usize>,
-    /// The forward pass, where it has one.
+    /// The forward pass; `None` for a value of the whole run.
     pub pass: Option<usize>,
-    /// Old and new value.
+    /// Old and new value, as text.
     pub said: [String; 2],
-    /// Reason, if known.
+    /// Reason for the change, if known.
     pub reason: Option<String>,
 }
 
-/// Two reports, one held against the other.
+/// Differences between two reports.
 #[derive(Clone, Debug)]
 pub struct Diff {
-    /// Version, command and verdict of each report.
+    /// Version, command and verdict of each report, older first.
     pub of: [([String; 2], Verdict); 2],
-    /// Changes in the order of the new report, then missing values.
+    /// Changes in the order of the new report, followed by missing sites.
     pub changes: Vec<Change>,
-    /// Values that both tell of, and checks of a server.
+    /// Number of sites and server checks that are in both reports.
     pub compared: usize,
-    /// Facts that are no changes.
+    /// Notes that are not changes.
     pub notes: Vec<String>,
 }
 
 impl Diff {
-    /// Holds a report against an older one. With `bits`, what was bit-identical must be so still.
+    /// Compares a report with an older one. With `bits`, a lost bit-identity is a change for the worse.
     pub fn new(old: &RecordedReport, new: &RecordedReport, bits: bool) -> Self {
         let of = [old, new].map(|seen| (seen.told.clone(), seen.verdict));
         let mut diff = Self { of, changes: Vec::new(), compared: 0, notes: Vec::new() };
@@ -125,7 +125,8 @@ impl Diff {
         }
     }
 
-    /// Adds a change if the whole verdict was good and no longer is. A waived failure was never good.
+    /// Adds a change if the report's overall verdict was good and no longer is. A waived failure does not
+    /// count as good.
     fn whole(&mut self, old: &RecordedReport, new: &RecordedReport) {
         let is_told = self.changes.iter().any(|change| change.class == Class::Worse);
         let is_known = old.dumps.iter().flat_map(|dump| &dump.rows).any(|row| row.verdict == Verdict::Known);
@@ -147,7 +148,7 @@ impl Diff {
         });
     }
 
-    /// Fail where something became worse; inconclusive where nothing could be compared.
+    /// Returns fail if something became worse, and inconclusive if nothing could be compared.
     pub fn verdict(&self) -> Verdict {
         match () {
             () if self.changes.iter().any(|change| change.class == Class::Worse) => Verdict::Fail,
@@ -165,7 +166,7 @@ impl Diff {
             self.changes.push(Change { what: "judged", reason: None, ..change });
         }
         let was_worse = self.changes.iter().filter(|change| change.class == Class::Worse).count();
-        // What is gone and what is there has one place; a report has each place once.
+        // A missing row and a present row of the same site have the same key; each report has a site once.
         let key = |row: &RecordedRow| (row.tap.clone(), row.layer, row.pass);
         let mut left: HashMap<_, _> = before.rows.iter().map(|row| (key(row), row)).collect();
         self.compared += now.rows.iter().filter(|row| left.contains_key(&key(row))).count();
@@ -187,7 +188,8 @@ impl Diff {
             self.changes.push(Change { reason: None, ..Change::of_row(now, row, told) });
         }
         let is_worse = self.changes.iter().filter(|change| change.class == Class::Worse).count() > was_worse;
-        // That something failed is told of its rows; what is missing of the whole, is not.
+        // A failing row is reported itself; a verdict of the whole dump, such as missing coverage, has no
+        // row.
         if (badness(before.verdict), badness(now.verdict)) == (0, 1) && !is_worse {
             self.changes.push(Change::of_dump(
                 now,
@@ -198,7 +200,7 @@ impl Diff {
     }
 }
 
-/// Returns the meaning of a changed server check; `None` if it did not change. A check that is no longer
+/// Returns the class of a changed server check; `None` if it did not change. A check that is no longer
 /// available counts as worse.
 fn class_of_check(then: Option<Verdict>, now: Option<Verdict>) -> Option<Class> {
     match (then.map(badness), now.map(badness)) {
@@ -221,7 +223,7 @@ fn is_more_of_it(before: &RecordedDump, old: &RecordedRow, row: &RecordedRow) ->
     is_new && FailureSize::is_just_beyond(row) && before.rows.iter().any(is_beside)
 }
 
-/// Returns the meaning of a new dump: a new failure is worse.
+/// Returns the class of a dump that is new in the report: worse if it fails.
 fn new_class(verdict: Verdict) -> Class {
     if badness(verdict) == 2 { Class::Worse } else { Class::New }
 }
@@ -235,14 +237,14 @@ fn badness(verdict: Verdict) -> u8 {
     }
 }
 
-/// Ratio from which the usual variation between builds may exceed the bound.
+/// Smallest bound ratio at which the usual variation between builds can exceed the error bound.
 const NEAR_THE_EDGE: f64 = 1.0 / NoiseFloor::NEAR;
 
 fn words(old: &RecordedRow, new: &RecordedRow) -> [String; 2] {
     [old, new].map(|row| row.verdict.name().to_owned())
 }
 
-/// Returns the change of a value, if any.
+/// Returns the class, the kind, and the old and new figures of a changed row; `None` if it did not change.
 fn changed(old: &RecordedRow, new: &RecordedRow, bits: bool) -> Option<(Class, &'static str, [String; 2])> {
     match (badness(old.verdict), badness(new.verdict)) {
         _ if new.counted() < old.counted() => {

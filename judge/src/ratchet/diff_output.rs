@@ -1,4 +1,4 @@
-//! Output of `xcheck diff`: for a terminal, a pull request, and other programs.
+//! Output of `xcheck diff`: terminal table, Markdown for a pull request, JSON.
 
 use serde_json::{Value, json as object};
 
@@ -6,14 +6,14 @@ use crate::compare::Verdict;
 use crate::ratchet::blocks::SiteBlock;
 use crate::ratchet::diff::{Change, Class, Diff};
 
-/// Values of a tap with the same change.
+/// Sites of one tap with the same change.
 struct DiffLine<'d> {
     first: &'d Change,
     places: String,
     count: usize,
 }
 
-/// The changes of a class in few lines, in their order.
+/// Returns the changes of a class, in order, with similar changes merged into one line.
 fn lines(diff: &Diff, class: Class) -> Vec<DiffLine<'_>> {
     let mut groups: Vec<Vec<&Change>> = Vec::new();
     for change in diff.changes.iter().filter(|change| change.class == class) {
@@ -43,7 +43,8 @@ fn line<'d>(group: &[&'d Change]) -> DiffLine<'d> {
 }
 
 impl DiffLine<'_> {
-    /// "pass → fail", of several values with other figures that of the first.
+    /// Returns the change as text, such as "pass → fail". For several sites with different figures, returns
+    /// the first.
     fn said(&self) -> String {
         let said = match &self.first.said {
             [then, now] if self.first.what == "check" => {
@@ -68,14 +69,14 @@ impl DiffLine<'_> {
     }
 }
 
-/// Text from a file, made safe for a terminal.
+/// Returns text from a file without control characters, safe for a terminal.
 fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 const CLASSES: [Class; 4] = [Class::Worse, Class::Better, Class::New, Class::Changed];
 
-/// "1 worse, 0 better, 3 new, 2 changed, of 411 values in both reports".
+/// Returns the summary line, such as "1 worse, 0 better, 3 new, 2 changed, of 411 values in both reports".
 fn counts(diff: &Diff) -> String {
     let count = |class| diff.changes.iter().filter(|change| change.class == class).count();
     let told: Vec<String> =
@@ -91,7 +92,7 @@ fn word(diff: &Diff) -> &'static str {
     }
 }
 
-/// For a terminal of 80 columns.
+/// Returns the text for a terminal of 80 columns.
 pub fn table(diff: &Diff) -> String {
     let mut told: Vec<String> = Vec::new();
     let wrapped = |head: &str, text: &str| -> Vec<String> {
@@ -118,7 +119,7 @@ pub fn table(diff: &Diff) -> String {
     told.join("\n")
 }
 
-/// For a comment on a pull request.
+/// Returns the Markdown for a comment on a pull request.
 pub fn markdown(diff: &Diff) -> String {
     let escape = |text: &str| -> String {
         clean(text)
@@ -146,7 +147,7 @@ pub fn markdown(diff: &Diff) -> String {
     text
 }
 
-/// For other programs: docs/how-to/gates.md tells the fields.
+/// Returns the JSON for other programs. docs/how-to/gates.md describes the fields.
 pub fn json(diff: &Diff) -> String {
     let side = |(told, verdict): &([String; 2], Verdict)| object!({"xcheck": told[0], "command": told[1], "verdict": verdict.name()});
     let change = |change: &Change| {

@@ -1,4 +1,5 @@
-//! A run against a baseline: what fails as it is known to fail is let pass, and nothing else.
+//! Comparison of a run with a baseline. A failure is waived only if the baseline lists it and it has not
+//! grown.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Display;
@@ -15,7 +16,7 @@ use crate::report::{Comparison, RecordedDump, RecordedReport, RecordedRow, Repor
 /// Missing sites and lost bit-identity prevent a pass. Stale entries are noted.
 ///
 /// # Errors
-/// If the baseline is of another model, or of a dump that was not compared.
+/// If the baseline belongs to another model, or lists a dump that was not compared.
 pub fn gate(report: &mut Report, baseline: &Baseline, today: &str) -> Result<()> {
     let seen = RecordedReport::of(report);
     seen.check_names()?;
@@ -91,7 +92,7 @@ fn excuse(
             let told = group.rows.iter().filter_map(|entry| entry.judge(&seen.name, seen_row));
             told.map(move |worse| (at, group.is_not_in_force(today).or(worse)))
         });
-        // One that lets it pass goes before those that do not.
+        // An entry that waives the row takes precedence over entries that do not.
         match told.min_by_key(|(_, refused)| refused.is_some()) {
             None => {}
             Some((at, None)) => {
@@ -104,7 +105,7 @@ fn excuse(
     known.iter().zip(met).flat_map(|(group, met)| met.told(group, seen)).collect()
 }
 
-/// The rows that match a group of waived failures.
+/// The rows that a group of waived failures applies to.
 #[derive(Default)]
 struct WaivedRows<'s> {
     known: Vec<&'s RecordedRow>,
@@ -155,9 +156,9 @@ fn listed(rows: &[&RecordedRow]) -> String {
 }
 
 impl WaivedFailure {
-    /// Judges a failing row by this entry: `None` if the entry is about other rows, else the reason why the
-    /// row is not waived, if any. A value just within its bound in one pass may be just above it in another
-    /// build, so one more failing pass counts as the same failure.
+    /// Judges a failing row by this entry. Returns `None` if the entry is about other rows, `Some(None)` if
+    /// the row is waived, and otherwise the reason why it is not waived. One more failing pass just above its
+    /// bound counts as the same failure, since builds vary.
     pub fn judge(&self, dump: &str, row: &RecordedRow) -> Option<Option<String>> {
         let is_more_of_it =
             || self.block.is_beside(row) && self.cause == row.cause && FailureSize::is_just_beyond(row);
@@ -180,7 +181,7 @@ impl WaivedFailure {
         self.size.outgrown_by(row)
     }
 
-    /// Returns passing sites of the entry, of taps and layers without any failure.
+    /// Returns passing sites of the entry whose tap has no failure in that layer.
     fn stale<'s>(&self, seen: &'s RecordedDump) -> Vec<&'s RecordedRow> {
         let here = || seen.rows.iter().filter(|row| self.dump == seen.name && self.block.contains(row));
         let fails = |row: &RecordedRow| row.verdict > Verdict::Known;
@@ -205,7 +206,7 @@ fn demand(comparison: &mut Comparison, seen: &RecordedDump, identical: &[SiteBlo
     }
 }
 
-/// Returns the selected sites that were compared when the baseline was written and are not compared now.
+/// Returns the selected sites that the baseline lists as compared and that are not compared now.
 fn missing(comparison: &Comparison, seen: &RecordedDump, entry: &DumpEntry) -> Vec<String> {
     let there: HashSet<_> = seen.rows.iter().map(|row| (row.tap.as_str(), (row.layer, row.pass))).collect();
     let selection = &comparison.outcome.basis.selection;

@@ -1,7 +1,7 @@
 //! Comparison with earlier results: two reports, or a run and a baseline of waived failures.
 //!
-//! Both look at what `report.json` says, so that reports of other builds can be read, and whatever is written there decides
-//! alike here and in other programs.
+//! Both comparisons use only the data in `report.json`. So reports of other builds can be read, and other
+//! programs can reproduce the decisions.
 
 mod baseline;
 mod blocks;

@@ -1,35 +1,36 @@
-//! Size of a failure, and the limit of its growth by rounding.
+//! Size of a failure, and the limit up to which rounding can change it between builds.
 
 use crate::checkpoint::{Point, ValueKind};
 use crate::compare::NoiseFloor;
 use crate::error_map;
 use crate::report::RecordedRow;
 
-/// The figures of a failure that another build of the same fault shows again. Each is null where it was not asked.
+/// Figures of a failure that another build with the same fault reproduces. A figure is null if it was not
+/// measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FailureSize {
-    /// Largest error relative to the limit.
+    /// Largest bound ratio (error / error bound).
     pub bound_ratio: Option<f64>,
-    /// The error of all values together, where rounding was not asked value by value.
+    /// Relative L2 error of all values together, if there are no error bounds per value.
     pub rel_l2: Option<f64>,
-    /// Largest error of a value relative to its size, if perturbed runs give the noise floor.
+    /// Largest error of a value relative to its size, if the noise floor comes from perturbed runs.
     pub max_scaled: Option<f64>,
-    /// Number of values above their bound.
+    /// Number of values above their error bound.
     pub over: Option<usize>,
-    /// The largest systematic error, in sigmas.
+    /// Largest bias, in sigmas.
     pub sigmas: Option<f64>,
 }
 
-/// Expected variation of err/bound between correct builds.
+/// Expected variation of the bound ratio between correct builds.
 const RADIUS: f64 = 1.0;
-/// Expected variation of sigmas between correct builds; a bias fails from here on.
+/// Expected variation of a bias between correct builds, in sigmas; a larger bias fails.
 const BIAS: f64 = 8.0;
-/// Largest relative change of other errors when the inputs of a wrong operation move by rounding to 8 bits,
-/// codes or bf16, the coarsest types.
+/// Largest relative change of other figures between builds. The inputs of a wrong operation change by
+/// rounding to 8 bits, codes or bf16 (the coarsest types).
 const MOVED: f64 = 1.0 / 128.0;
 
 impl FailureSize {
-    /// True if the row is so close to its error bound that it may pass in another build.
+    /// Returns true if a row is so close to its error bound that it may pass in another build.
     pub fn is_just_beyond(row: &RecordedRow) -> bool {
         let within = Self {
             bound_ratio: Some(RADIUS),
@@ -46,7 +47,7 @@ impl FailureSize {
         Self { bound_ratio, rel_l2, max_scaled, over, sigmas }
     }
 
-    /// The larger of two, figure by figure.
+    /// Returns the larger of each figure.
     pub fn or(self, other: Self) -> Self {
         Self {
             bound_ratio: most(self.bound_ratio, other.bound_ratio),
@@ -57,7 +58,7 @@ impl FailureSize {
         }
     }
 
-    /// Returns a message if a row is worse than another build of a failure of this size can be.
+    /// Returns a message if a row is worse than any build of this failure is expected to be.
     pub fn outgrown_by(&self, row: &RecordedRow) -> Option<String> {
         let is_judged_alike = self.bound_ratio.is_some() == row.bound_ratio.is_some()
             && self.over.is_some() == row.over.is_some();
@@ -65,7 +66,7 @@ impl FailureSize {
             return Some("judged differently than in the baseline, so the two cannot be compared".to_owned());
         }
         let [all, one] = row.noise;
-        // How far apart two ids are means nothing.
+        // The difference between two token ids has no meaning.
         let is_of_ids = row.tap.parse().is_ok_and(|point: Point| point.kind() == ValueKind::Token);
         let figures = [
             ("err/bound", self.bound_ratio, row.bound_ratio, RADIUS),
@@ -82,11 +83,12 @@ impl FailureSize {
         grown.or_else(|| self.outnumbered_by(row))
     }
 
-    /// Values that were within rounding, and are now further off than another build takes them there.
+    /// Returns a message if values that rounding explained are now further off than another build would move
+    /// them.
     fn outnumbered_by(&self, row: &RecordedRow) -> Option<String> {
         let far = allowed(RADIUS, RADIUS).max(MOVED * self.bound_ratio?).log2().ceil().exp2();
         let known = self.over?;
-        // Sizes are counted up to a power of two: of larger errors all values that no rounding explains count.
+        // Sizes are counted up to a power of two; above the largest one, all violations are counted.
         if far > f64::from(error_map::ErrorMagnitude::MOST).exp2() {
             let now = row.over?;
             return (now as f64 > doubled(known as f64, 1.0))
@@ -97,8 +99,8 @@ impl FailureSize {
             .then(|| format!("{now} values have err/bound of at least {far:.0}, the baseline allows {known}"))
     }
 
-    /// The figures to write down where others are `known`: those, unless they have shrunk by more than another build's would, so
-    /// that a file does not change with every low bit. `noise` is that of the rows.
+    /// Returns the figures to write: `known`, unless they shrank by more than the variation between builds.
+    /// So the file does not change with every low bit. `noise` are the noise figures of the rows.
     pub fn kept_as(self, known: Self, noise: [f64; 2]) -> Self {
         let keep = |known: Option<f64>, now: Option<f64>, most: fn(f64, f64) -> f64, unit| match (known, now)
         {
@@ -117,14 +119,14 @@ impl FailureSize {
     }
 }
 
-/// Returns the largest figure expected in another build. Both builds may vary, and the inputs of a wrong
+/// Returns the largest figure expected in another build. Both builds vary, and the inputs of a wrong
 /// operation change.
 fn allowed(known: f64, unit: f64) -> f64 {
     known * (1.0 + MOVED) + 2.0 * unit
 }
 
-/// Returns the largest figure expected in another build, for counts and for figures from perturbed runs: one
-/// more run may double the largest.
+/// Returns the largest figure expected in another build, for counts and for figures from perturbed runs. One
+/// more perturbed run can double the largest figure.
 fn doubled(known: f64, unit: f64) -> f64 {
     (NoiseFloor::NEAR * known).max(known + 2.0 * unit)
 }

@@ -1,4 +1,4 @@
-//! A baseline written anew of what a run has found.
+//! Creation of a baseline from the results of a run.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use crate::ratchet::blocks::{LayerAndPass, SiteBlock};
 use crate::ratchet::size::FailureSize;
 use crate::report::{RecordedDump, RecordedReport, RecordedRow, Report};
 
-/// Makes a baseline from a report that was not yet compared with one. Failures of `old` keep their reason
-/// while they are the same; new ones need a reason from a person. Bit-identical sites stay required; with
-/// `bits`, all identical sites are.
+/// Makes a baseline from a report that was not yet compared with one. Failures listed in `old` keep their
+/// reason while they are unchanged; new failures need a reason from a person. Sites that must be
+/// bit-identical stay so. With `bits`, all bit-identical sites are added.
 ///
 /// # Errors
 /// If nothing was compared.
@@ -47,7 +47,8 @@ fn place(row: &RecordedRow) -> (&str, LayerAndPass) {
     (&row.tap, (row.layer, row.pass))
 }
 
-/// The groups of the old baseline with what of them still fails, then one without a reason for each cause that is new.
+/// Returns the groups of the old baseline, reduced to what still fails, followed by one group without a
+/// reason for each new cause.
 fn known(seen: &RecordedReport, old: &Baseline, today: &str) -> Vec<WaiverGroup> {
     let mut kept: Vec<Vec<(&WaivedFailure, Vec<&RecordedRow>)>> =
         old.known.iter().map(|group| group.rows.iter().map(|entry| (entry, Vec::new())).collect()).collect();
@@ -75,7 +76,7 @@ fn known(seen: &RecordedReport, old: &Baseline, today: &str) -> Vec<WaiverGroup>
     groups
 }
 
-/// Returns the part of an entry that still fails. The figures stay unless they have become much better.
+/// Returns the part of an entry that still fails. The figures change only if they have become much better.
 fn still(entry: &WaivedFailure, rows: &[&RecordedRow]) -> Vec<WaivedFailure> {
     let noise = rows.iter().fold([0.0; 2], |[all, one], row| [row.noise[0].max(all), row.noise[1].max(one)]);
     let size = of(rows.iter().copied()).kept_as(entry.size, noise);
@@ -83,7 +84,7 @@ fn still(entry: &WaivedFailure, rows: &[&RecordedRow]) -> Vec<WaivedFailure> {
     blocks.map(|block| WaivedFailure { block, size, ..entry.clone() }).collect()
 }
 
-/// A line for each tap and layer, or for each tap where one cause was found in all layers.
+/// Returns one entry per tap and layer, or one per tap if all its layers have the same cause.
 fn entries(rows: &[(&RecordedDump, &RecordedRow)]) -> Vec<WaivedFailure> {
     let mut lines: BTreeMap<(&str, &str, Option<usize>), Vec<&RecordedRow>> = BTreeMap::new();
     for (dump, row) in rows {
@@ -101,7 +102,7 @@ fn entries(rows: &[(&RecordedDump, &RecordedRow)]) -> Vec<WaivedFailure> {
     lines.into_iter().flat_map(line).collect()
 }
 
-/// The largest figures of rows, with two digits: rounded up, so that the same run is within them.
+/// Returns the largest figures of the rows, rounded up to two digits so that the same run is within them.
 fn of<'r>(rows: impl Iterator<Item = &'r RecordedRow>) -> FailureSize {
     let size = rows.map(FailureSize::of).reduce(FailureSize::or).unwrap_or_default();
     let [bound_ratio, rel_l2, max_scaled, sigmas] =
@@ -114,6 +115,6 @@ fn two_digits(figure: f64) -> f64 {
         return figure;
     }
     let unit = 10f64.powf(figure.abs().log10().floor() - 1.0);
-    // Through text, so that it is the number that two digits stand for.
+    // Formatted and parsed, so that the number has exactly two significant digits.
     format!("{:.1e}", (figure / unit).ceil() * unit).parse().unwrap_or(figure)
 }

@@ -1,4 +1,4 @@
-//! Advice on the next step, from the results and the command.
+//! Suggestions for the next step, based on the results and the command line.
 
 use std::iter::once;
 
@@ -9,7 +9,7 @@ use crate::report::command_line::same_command;
 use crate::report::text;
 use crate::report::{Comparison, Report};
 
-/// The commands worth running after this outcome, without the program's name; none after a pass.
+/// Returns commands worth running after this result, without the program name; empty after a pass.
 pub fn commands(report: &Report, result: &Comparison) -> Vec<Vec<String>> {
     let outcome = &result.outcome;
     let commands = match (outcome.verdict, outcome.first_divergence()) {
@@ -42,23 +42,23 @@ pub fn remedy(result: &Comparison) -> String {
     }
 }
 
-/// The command as a shell takes it, program name first.
+/// Returns the command quoted for a shell, with the program name.
 pub fn shell(command: &[String]) -> String {
     quoted(once("xcheck").chain(command.iter().map(String::as_str)))
 }
 
-/// Words as a shell takes them.
+/// Quotes words for a shell.
 pub fn quoted<'w>(words: impl IntoIterator<Item = &'w str>) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=,@%+".contains(c);
     let quoted = |word: &'w str| match !word.is_empty() && word.chars().all(is_plain) {
         true => word.to_owned(),
-        // Only a NUL byte cannot be quoted, and no argument of a process holds one.
+        // Only NUL bytes cannot be quoted, and process arguments cannot contain them.
         false => shlex::try_quote(word).map_or_else(|_| word.to_owned(), Into::into),
     };
     words.into_iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns a remedy if all compared values are good but some are missing.
+/// Returns a remedy if all compared values pass but some taps are missing.
 fn remedy_of_gaps(result: &Comparison) -> String {
     match result.outcome.coverage.skipped.as_slice() {
         [] => "record more than the input, or select other checkpoints".to_owned(),
@@ -67,8 +67,9 @@ fn remedy_of_gaps(result: &Comparison) -> String {
     }
 }
 
-/// The taps between a row and the values that it was judged from, in data-flow order: what a dump that holds them is
-/// judged at. An architecture may lack some of the taps that there are; those named every one has, or every mixture of experts.
+/// Returns the taps between a row and the recorded values it was judged from, in data-flow order. A dump with
+/// these taps could be judged there. Only taps that every architecture has are listed, or every mixture of
+/// experts (`is_mixture`).
 fn between(row: &SiteResult, is_mixture: bool) -> Vec<Point> {
     let exists = |point: &&Point| !(if is_mixture { point.is_of_one_block() } else { point.is_of_experts() });
     let mut found = Vec::new();
@@ -89,7 +90,7 @@ fn between(row: &SiteResult, is_mixture: bool) -> Vec<Point> {
     found
 }
 
-/// "q, k and v".
+/// Joins taps to a phrase such as "q, k and v".
 fn list(points: &[Point]) -> String {
     match points {
         [] => String::new(),
@@ -101,15 +102,15 @@ fn list(points: &[Point]) -> String {
     }
 }
 
-/// Returns the command that also measures local errors, if a row is undetermined by its accumulated error
-/// alone.
+/// Returns the command that also measures local errors, if only the accumulated error of a row was measured
+/// and it is undetermined.
 fn introduced(result: &Comparison, row: &SiteResult) -> Option<Vec<String>> {
     let is_total = result.outcome.subject.mode == Mode::Accumulated && row.site.point != Point::Generated;
     let can_run = !result.is_of_dumps() && !result.outcome.subject.is_case;
     (is_total && can_run && row.floor.is_some()).then(|| narrowed(result, row.site))
 }
 
-/// Returns the command for a single operation.
+/// Returns the command limited to the operation of one site.
 fn narrowed(result: &Comparison, site: Site) -> Vec<String> {
     let checkpoint = match site.point.checkpoint() {
         Checkpoint::Input => Checkpoint::Input.to_string(),
@@ -119,7 +120,7 @@ fn narrowed(result: &Comparison, site: Site) -> Vec<String> {
     result.again.iter().cloned().chain(checkpoint).chain(place(site)).collect()
 }
 
-/// Returns the command that shows the dump's values at one site, or all.
+/// Returns the command that shows the dump's values at one site, or at all sites.
 fn inspect(result: &Comparison, site: Option<Site>) -> Option<Vec<String>> {
     let mut command = vec!["inspect".to_owned(), result.reference.clone()?];
     if let Some(site) = site {

@@ -1,5 +1,6 @@
-//! `--format agent`: a report of at most 4 kB for a program that repairs the engine. It says what is wrong first, what is right before
-//! that, and what to do next; everything else is in `report.json`.
+//! Output of `--format agent`: a report of at most 4 kB for a program that repairs the engine. It states the
+//! fault first, then the correct taps before it, then the next commands. All other results are in
+//! `report.json`.
 
 use std::collections::BTreeSet;
 
@@ -13,14 +14,14 @@ use crate::report::{Comparison, Report, advice, headline};
 
 const SCHEMA: &str = "xcheck-agent";
 const VERSION: u32 = 1;
-/// The most characters of a text, and of a command, which is left out if it is longer.
+/// Maximum number of characters of a text or a command. Longer commands are omitted.
 const LONGEST: usize = 300;
 const LONGEST_COMMAND: usize = 500;
-/// The most commands, other causes and wrong taps.
+/// Maximum number of commands, of other causes and of wrong taps.
 const COMMANDS: usize = 3;
 const CAUSES: usize = 3;
 const TAPS: usize = 8;
-/// The most bytes of a report; the last entries of lists are left out if it is longer.
+/// Maximum size of a report in bytes. The last entries of lists are omitted if it is larger.
 const MOST: usize = 4096;
 
 #[derive(Serialize)]
@@ -28,11 +29,11 @@ struct AgentReport {
     schema: &'static str,
     version: u32,
     verdict: &'static str,
-    /// The reason for a verdict other than pass that is of no dump: the server itself, or nothing that tests the model.
+    /// Reason for the verdict if it concerns no single dump, such as a server error; null after a pass.
     reason: Option<String>,
-    /// The worst dump.
+    /// The dump with the worst verdict.
     dump: Option<AgentDump>,
-    /// The number of other dumps that do not pass.
+    /// Number of other dumps that do not pass.
     more: usize,
 }
 
@@ -40,19 +41,19 @@ struct AgentReport {
 struct AgentDump {
     name: String,
     verdict: &'static str,
-    /// The fault, or the reason why it could not be judged; null after a pass.
+    /// The fault, or the reason why the verdict is inconclusive; null after a pass.
     sentence: Option<String>,
     first: Option<FirstWrongSite>,
     cause: Option<AgentCause>,
-    /// Causes of other wrong sites: an engine may have several faults.
+    /// Causes found at other wrong sites, since an engine may have several faults.
     other_causes: Vec<OtherCause>,
     /// Each wrong tap with its layers and passes.
     wrong: Vec<String>,
-    /// A text such as "5 taps before it are correct".
+    /// Summary such as "5 taps before it are correct".
     right_before: Option<String>,
-    /// Taps compared, of those expected.
+    /// Number of compared taps, and number of expected taps.
     taps: [usize; 2],
-    /// Passes compared: one is the prompt alone.
+    /// Number of compared passes; the prompt alone is one pass.
     passes: usize,
     /// Taps to record or settings to state, if the verdict is inconclusive.
     record: Option<String>,
@@ -75,12 +76,13 @@ struct AgentCause {
     /// The name that `--suppose` takes.
     name: &'static str,
     supposed: Option<String>,
-    /// The key of config.json to read.
+    /// Key of config.json to check.
     key: Option<String>,
     what: String,
-    /// The first site that it explains; another than the first wrong one if no known cause explains that.
+    /// First site that the cause explains. It differs from the first wrong site if no known cause explains
+    /// that one.
     at: String,
-    /// The verdict with the cause supposed, if that was tried.
+    /// Verdict of a run with this cause supposed, if that was tried.
     confirmed: Option<&'static str>,
     confirm: Option<String>,
 }
@@ -94,7 +96,7 @@ struct OtherCause {
 }
 
 impl AgentReport {
-    /// Leaves out the last entry of a list that can be missed; false if there is none.
+    /// Removes the last entry of a list that may be shortened. Returns false if there is none.
     fn shorten(&mut self) -> bool {
         let Some(dump) = &mut self.dump else { return false };
         (dump.next.len() > 1 && dump.next.pop().is_some())
@@ -103,7 +105,7 @@ impl AgentReport {
     }
 }
 
-/// The report for a program that repairs the engine, one line break at its end.
+/// Returns the report for a program that repairs the engine, with a trailing newline.
 pub fn agent(report: &Report) -> String {
     let worst = report.results.iter().rev().max_by_key(|result| result.outcome.verdict);
     let bad = report.results.iter().filter(|result| !result.outcome.verdict.is_good()).count();
@@ -176,7 +178,8 @@ fn other_cause(finding: &Finding) -> OtherCause {
     OtherCause { name: kind.name(), supposed: supposed.clone(), what: short(what), at: site.to_string() }
 }
 
-/// "q_rope: wrong in all 3 layers, only while decoding", of each tap that fails, in data-flow order.
+/// Returns a line for each failing tap in data-flow order, such as "q_rope: wrong in all 3 layers, only while
+/// decoding".
 fn wrong(outcome: &Outcome) -> Vec<String> {
     let sites: Vec<Site> =
         outcome.rows.iter().filter(|row| row.verdict == Verdict::Fail).map(|row| row.site).collect();

@@ -1,11 +1,12 @@
-//! One line of the tables for people: a checkpoint of one dump, or of all dumps of an architecture.
+//! One line of the result tables: a checkpoint of one dump, or of all dumps of an architecture.
 
 use crate::checkpoint::{Checkpoint, Site, ValueKind};
 use crate::compare::{RoundingEvaluation, SiteResult, Verdict};
 use crate::diagnose::{CheckpointSummary, Outcome};
 use crate::measure::{Errors, larger};
 
-/// A checkpoint: its first divergence where the engines diverge first, else the worst of all its sites.
+/// Results of a checkpoint: at its first divergence if the engines diverge there first, otherwise at its
+/// worst site.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckpointLine {
     pub checkpoint: Checkpoint,
@@ -14,7 +15,7 @@ pub struct CheckpointLine {
     pub is_culprit: bool,
     /// The site whose name is printed; `None` if nothing was compared.
     pub site: Option<Site>,
-    /// The specification's bound on the largest absolute error there.
+    /// Spec tolerance of the largest absolute error at the site.
     pub tolerance: Option<f64>,
     pub local: Option<Errors>,
     pub bound_ratio: Option<f64>,
@@ -68,14 +69,15 @@ impl CheckpointLine {
         self.local.or(self.accumulated)
     }
 
-    /// Returns true if the values are token ids, which are equal or not.
+    /// Returns true if the values are token ids, which are either equal or different.
     pub fn is_of_tokens(&self) -> bool {
         self.site.is_some_and(|site| site.point.kind() == ValueKind::Token)
     }
 
-    /// Returns the worse of the same checkpoint of two dumps, figure by figure.
+    /// Returns the worse of two lines for the same checkpoint, figure by figure.
     pub fn worse(self, other: Self) -> Self {
-        // A local error is not compared with an accumulated one: of the same verdicts, the site with a local error is named.
+        // Local and accumulated errors are not comparable: if both verdicts are equal, the site with a local
+        // error is named.
         let severity = |line: &Self| {
             let error = line.errors().map_or(f64::NEG_INFINITY, |errors| errors.max_abs);
             (line.verdict, line.local.is_some(), error.is_nan(), if error.is_nan() { 0.0 } else { error })

@@ -2,15 +2,15 @@
 
 use crate::compare::Checkpoints;
 
-/// Short forms of options.
+/// Short options and their long forms.
 const LONG: [(&str, &str); 5] =
     [("-m", "--model"), ("-r", "--reference"), ("-c", "--checkpoint"), ("-l", "--layer"), ("-p", "--pass")];
 
-/// Other names of the same.
+/// Aliases of options and their canonical names.
 const ALIASES: [(&str, &str); 3] =
     [("--isolate", "--introduced"), ("--propagate", "--total"), ("--by-layer", "--from-reference")];
 
-/// Options without a value.
+/// Options that take no value.
 const FLAGS: [&str; 9] = [
     "--no-report",
     "--download",
@@ -23,7 +23,7 @@ const FLAGS: [&str; 9] = [
     "--resume",
 ];
 
-/// Options that do not change the results, only their place or the speed.
+/// Options that only affect the output path or the speed.
 const OF_NO_EFFECT: [&str; 9] = [
     "--report",
     "--no-report",
@@ -36,13 +36,12 @@ const OF_NO_EFFECT: [&str; 9] = [
     "--largest-message",
 ];
 
-/// Returns true if two commands differ only in the order and spelling of options, and in the place of the
-/// result.
+/// Returns true if two commands differ only in the order and spelling of options, and in the output path.
 pub fn same_command(one: &[String], other: &[String]) -> bool {
     CommandRequest::of(one) == CommandRequest::of(other)
 }
 
-/// The request of a command line.
+/// Normalised arguments of a command line.
 #[derive(PartialEq, Eq)]
 struct CommandRequest {
     /// Positional arguments, in order.
@@ -84,7 +83,7 @@ fn option(word: &str) -> Option<(String, Option<String>)> {
     Some((long.to_owned(), (!value.is_empty()).then(|| value.to_owned())))
 }
 
-/// Checkpoints have names and numbers.
+/// Returns a canonical option value: checkpoint names become numbers.
 fn plain_value(option: &str, value: String) -> String {
     match value.parse::<Checkpoints>() {
         Ok(Checkpoints(chosen)) if option == "--checkpoint" => {

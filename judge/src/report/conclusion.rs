@@ -1,4 +1,4 @@
-//! Text after the terminal's table: a verdict per dump, and for each divergence its site, the findings and
+//! Text after the terminal's table: one verdict per dump, and for each divergence its site, the findings and
 //! the next command.
 
 use std::iter::{once, repeat};
@@ -10,7 +10,7 @@ use crate::report::text::WIDTH;
 use crate::report::text::{self, bound, clean, count, fit, value};
 use crate::report::{Comparison, Report, advice, likelihoods};
 
-/// The verdict of every reference, then a paragraph for each that is not a pass.
+/// Returns a verdict line for every dump, and a paragraph for each one that does not pass.
 pub fn lines(report: &Report, paint: TerminalStyle) -> Vec<String> {
     if report.results.is_empty() {
         return verdicts(report, paint);
@@ -26,14 +26,14 @@ pub fn lines(report: &Report, paint: TerminalStyle) -> Vec<String> {
     lines
 }
 
-/// The verdicts alone.
+/// Returns the verdict lines only.
 pub fn verdicts(report: &Report, paint: TerminalStyle) -> Vec<String> {
     let widths = Widths::of(report);
     let each = report.results.iter().flat_map(|result| verdict(&result.outcome, &widths, paint));
     each.chain(whole(report)).collect()
 }
 
-/// Returns a message that concerns no single dump.
+/// Returns a message about the run as a whole, if there is one.
 fn whole(report: &Report) -> Option<String> {
     let served = report.served.as_ref().map(|served| {
         let verdict = Verdict::over(served.verdicts());
@@ -43,7 +43,7 @@ fn whole(report: &Report) -> Option<String> {
     report.reason().map(|reason| format!("{}  {reason}", report.verdict())).or(served)
 }
 
-/// The widths of the two columns before the sentence.
+/// Widths of the verdict column and the name column.
 struct Widths {
     verdict: usize,
     name: usize,
@@ -62,7 +62,7 @@ impl Widths {
     }
 }
 
-/// The name, in which the sequence of a batch, behind the last `#`, stays.
+/// Returns the shortened name of a dump. The sequence of a batch, after the last `#`, is never cut.
 fn short_name(outcome: &Outcome) -> String {
     let (name, longest) = (clean(&outcome.subject.name), Widths::LONGEST_NAME);
     let (dump, sequence) = name.split_at(name.rfind('#').unwrap_or(name.len()));
@@ -76,14 +76,14 @@ fn verdict_word(verdict: Verdict) -> &'static str {
     if verdict == Verdict::Fail { "FAIL" } else { verdict.name() }
 }
 
-/// "pass  llama.cpp-q8_0  412 taps explained by rounding".
+/// Returns a verdict line such as "pass  llama.cpp-q8_0  412 taps explained by rounding".
 fn verdict(outcome: &Outcome, widths: &Widths, paint: TerminalStyle) -> Vec<String> {
     let word = verdict_word(outcome.verdict);
     let name = short_name(outcome);
     let indent = |text: &str, width: usize| " ".repeat(width.saturating_sub(text::width(text)) + 2);
     let head = [word, &indent(word, widths.verdict), &name, &indent(&name, widths.name)].concat();
     let mut lines = text::wrap(&head, &sentence(outcome), WIDTH);
-    // Painted last, because escape sequences would count as width.
+    // Coloured last, because escape sequences would count as width.
     lines[0] = lines[0].replacen(word, &paint.verdict(outcome.verdict, word), 1);
     lines
 }
@@ -130,7 +130,7 @@ fn details(report: &Report, result: &Comparison, paint: TerminalStyle) -> Vec<St
     facts.retain(|(_, fact)| !fact.is_empty());
     let mut lines = vec![String::new(), paint.strong(&title)];
     lines.extend(facts.iter().flat_map(|(name, fact)| text::wrap(&label(name), fact, WIDTH)));
-    // Not wrapped: a command is there to be copied.
+    // Commands are not wrapped, so that they can be copied.
     let commands = advice::commands(report, result);
     let labels = once("next").chain(repeat("")).map(label);
     lines.extend(labels.zip(&commands).map(|(label, command)| label + &advice::shell(command)));
@@ -145,7 +145,7 @@ fn divergence(outcome: &Outcome, row: &SiteResult) -> Vec<(&'static str, String)
     let worst = row.judged().and_then(|found| found.worst.as_ref());
     let because = outcome.findings.iter().map(|finding| text::finding(finding, row.site));
     let facts = [
-        // The worst value's index is told once: with its exact value, if that is known.
+        // The index of the worst value appears once: with the exact value, if that is known.
         ("tap", if text::exactly(row).1.is_empty() { text::place(row) } else { text::site(row) }),
         ("candidate", worst.map_or_else(String::new, |worst| value(worst.candidate))),
         ("reference", worst.map_or_else(String::new, |worst| value(worst.reference))),
@@ -187,7 +187,7 @@ fn before(rows: &[SiteResult]) -> String {
     }
 }
 
-/// Returns the site and error of a row whose accumulated error is above the tolerance.
+/// Returns the site and error of a row whose accumulated error is above the spec tolerance.
 fn grown(row: &SiteResult) -> Option<String> {
     let error = row.accumulated.as_ref().filter(|_| row.has_grown())?.errors.max_abs;
     Some(format!("{}: {error:.2e}, {} allowed", text::site(row), bound(row.tolerance.max_abs)))

@@ -1,4 +1,4 @@
-//! Enums that are written as one word in `report.json` and read back.
+//! Serialisation of enums as one word in `report.json`.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -12,13 +12,13 @@ use crate::weight::DType;
 /// An enum whose variants have names in `report.json`.
 pub trait NamedEnum: Copy + 'static {
     const ALL: &'static [Self];
-    /// Words of earlier versions of the report.
+    /// Names from earlier versions of the report, which are still read.
     const FORMER: &'static [(&'static str, Self)] = &[];
 
     fn word(self) -> &'static str;
 }
 
-/// A variant that is serialised by its name.
+/// An enum variant that is serialised by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EnumName<T>(pub T);
 

@@ -1,22 +1,23 @@
-//! A [`ErrorMap`] in `report.json`: a letter for each cell, a count for each size.
+//! An [`ErrorMap`] in `report.json`: one letter per cell, one count per error size.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error_map::{ErrorMagnitude, ErrorMap};
 
-/// Stands for a size in a map: no error, each power of two from the least to the most, not a finite number.
+/// Letters for the error sizes of a map: no error, each power of two from the smallest to the largest, not
+/// finite.
 const LETTERS: &[u8; 66] = b".ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-!";
 
-/// The places of errors, and the number of errors by size.
+/// Positions of errors, and the number of errors by size.
 #[derive(Serialize, Deserialize)]
 pub struct ErrorMapRow {
-    /// The axes of the map, where these are not the two outermost.
+    /// Axes of the map, if they are not the two outermost.
     #[serde(default = "outermost", skip_serializing_if = "are_outermost")]
     axes: [usize; 2],
     lengths: [usize; 2],
     cells: [usize; 2],
     largest: String,
-    /// The power of two of the first count.
+    /// Exponent of the power of two of the first count.
     least: i16,
     counts: Vec<u64>,
     zero: u64,
@@ -34,13 +35,13 @@ fn are_outermost(axes: &[usize; 2]) -> bool {
     *axes == outermost()
 }
 
-/// Reports of earlier versions do not say.
+/// Returns the default step 1, for reports of earlier versions.
 fn each() -> usize {
     1
 }
 
 impl ErrorMapRow {
-    /// `None` where there is no error.
+    /// Makes the row of an error map; `None` if there is no error.
     pub fn new(spread: &ErrorMap) -> Option<Self> {
         let letter =
             |size: ErrorMagnitude| ErrorMagnitude::all().zip(LETTERS).find(|(known, _)| *known == size);
@@ -63,7 +64,7 @@ impl ErrorMapRow {
         })
     }
 
-    /// The spread again; `None` if the figures do not fit each other.
+    /// Returns the error map; `None` if the fields are inconsistent.
     pub fn read(self) -> Option<ErrorMap> {
         let size = |letter: u8| ErrorMagnitude::all().zip(LETTERS).find(|(_, known)| **known == letter);
         let largest = self.largest.bytes().map(|letter| Some(size(letter)?.0)).collect::<Option<_>>()?;

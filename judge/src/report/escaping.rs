@@ -1,11 +1,11 @@
-//! Escaping of external text for Markdown: no emphasis, HTML, links or mentions.
+//! Escaping of external text for Markdown, so that it creates no emphasis, HTML, links or mentions.
 
 use crate::report::text::clean;
 
 /// Invisible separator that prevents GitHub's automatic links.
 const APART: char = '\u{200b}';
 
-/// Escapes one line for any place in Markdown, including the start of a line or list item.
+/// Escapes one line of text for any position in Markdown, including the start of a line or list item.
 pub fn escape(text: &str) -> String {
     let characters: Vec<char> = clean(text).trim_start().chars().collect();
     let starts = start_of_block(&characters);
@@ -26,7 +26,8 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// Returns the position of a marker that would start a heading, a list item or a rule: #, -, +, 1. and 1).
+/// Returns the position of a character to escape, if the line would start a heading, a list item or a rule:
+/// #, -, +, 1. and 1).
 fn start_of_block(line: &[char]) -> Option<usize> {
     let at = line.iter().take_while(|c| c.is_ascii_digit()).count();
     let ends = |mark: char| line.get(at + 1).is_none_or(|&next| next == ' ' || next == mark);
@@ -37,7 +38,7 @@ fn start_of_block(line: &[char]) -> Option<usize> {
     }
 }
 
-/// Returns true if the text would become a link: @name, #123, GH-123, https://, www.
+/// Returns true if the text would become a link on GitHub: @name, #123, GH-123, https://, www.
 fn links(before: &[char], next: Option<char>) -> bool {
     let ends = |what: &str| {
         let end = before.len().saturating_sub(what.len());

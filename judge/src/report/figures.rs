@@ -1,4 +1,4 @@
-//! The figures of `report.json`: how a measurement is written down.
+//! Serialisation of the figures of a measurement in `report.json`.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -56,7 +56,7 @@ impl From<MeasurementRow> for Measurement {
     }
 }
 
-/// The predictions of both sides after each position; each list has one entry per position.
+/// Comparison of the predictions of both sides; each list has one entry per position.
 #[derive(Serialize, Deserialize)]
 struct AgreementRow {
     kl_mean: JsonNumber,
@@ -107,7 +107,7 @@ impl From<AgreementRow> for Agreement {
     }
 }
 
-/// The tokens that lead, by both sides.
+/// Top tokens of both sides.
 #[derive(Serialize, Deserialize)]
 struct TopsRow {
     kl: JsonNumber,
@@ -142,7 +142,7 @@ impl From<TopsRow> for Tops {
     }
 }
 
-/// The number of NaN or infinite elements.
+/// Number of NaN or infinite values.
 #[derive(Serialize, Deserialize)]
 struct NonfiniteRow {
     candidate: usize,
@@ -162,14 +162,14 @@ impl From<NonfiniteRow> for NonfiniteCounts {
     }
 }
 
-/// Flags for sides whose compared elements are all zero.
+/// True for each side whose compared values are all zero.
 #[derive(Serialize, Deserialize)]
 struct ZeroRow {
     candidate: bool,
     reference: bool,
 }
 
-/// The element that is furthest off.
+/// The value with the largest error.
 #[derive(Serialize, Deserialize)]
 pub struct ElementRow {
     worst_index: Option<Vec<usize>>,
@@ -198,7 +198,7 @@ impl From<ElementRow> for Option<WorstElement> {
     }
 }
 
-/// The error figures, flattened into a row's fields.
+/// Error figures, flattened into the fields of a row.
 #[derive(Serialize, Deserialize)]
 pub struct ErrorFigures {
     max_abs: JsonNumber,
@@ -238,7 +238,7 @@ impl From<ErrorFigures> for Errors {
     }
 }
 
-/// A number; JSON has no NaN and no infinity, so these are the strings "nan", "inf" and "-inf".
+/// A number in JSON. NaN and infinities become the strings "nan", "inf" and "-inf".
 #[derive(Clone, Copy)]
 pub struct JsonNumber(pub f64);
 

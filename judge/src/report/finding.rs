@@ -1,4 +1,4 @@
-//! A finding in `report.json`.
+//! Serialisation of a finding in `report.json`.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use crate::report::enum_name::EnumName;
 use crate::report::rows::SiteRow;
 use crate::report::{Comparison, headline};
 
-/// The explanation of a failure.
+/// Explanation of a failure.
 #[derive(Serialize, Deserialize)]
 pub(super) struct FindingRow {
     kind: EnumName<CauseKind>,
@@ -27,10 +27,10 @@ pub(super) struct FindingRow {
     places: Vec<SiteRow>,
     #[serde(default)]
     supposed: Option<String>,
-    /// The command that judges again with the cause supposed.
+    /// Command that judges again with the cause supposed.
     #[serde(default)]
     confirm: Option<String>,
-    /// The verdict of that command, if it was tried.
+    /// Verdict of that command, if it was tried.
     #[serde(default)]
     confirmed: Option<EnumName<Verdict>>,
     verified_on: Vec<String>,

@@ -1,15 +1,16 @@
-//! The report as annotations of a GitHub job: one workflow command for each reference that is no pass, and for the whole.
+//! The report as annotations of a GitHub job: one workflow command for each reference that does not pass, and
+//! one for the whole run.
 
 use crate::compare::{SiteResult, Verdict};
 use crate::diagnose::Outcome;
 use crate::report::text::{self, clean};
 use crate::report::{Comparison, Report};
 
-/// Causes and notes of an annotation, which is a line; the reports have all.
+/// Maximum number of causes and notes in an annotation, which is a single line. The other reports have all.
 const MOST: usize = 4;
 
-/// Lines that GitHub's runner takes as annotations: an error for a divergence, a warning where there is no verdict.
-/// Nothing after a pass.
+/// Returns workflow commands that GitHub's runner shows as annotations: errors for divergences, warnings for
+/// inconclusive results. Returns nothing after a pass.
 pub fn github(report: &Report) -> String {
     let whole = report.reason().map(|reason| command("warning", "xcheck: inconclusive", reason));
     let served =

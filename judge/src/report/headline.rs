@@ -1,4 +1,5 @@
-//! The first lines of a report in a terminal: one sentence that says what is wrong, where, and how to confirm it.
+//! First lines of a terminal report: one sentence that says what is wrong, where it is, and how to confirm
+//! it.
 
 use std::collections::BTreeSet;
 
@@ -12,13 +13,13 @@ use crate::report::{Comparison, Report, advice};
 
 /// The predicate of a sentence about a cause.
 enum Predicate {
-    /// A setting that has another value.
+    /// A setting with a wrong value.
     Setting(&'static str),
-    /// Something that the engine does.
+    /// A wrong action of the engine.
     Act(&'static str),
 }
 
-/// The lines before the table; `page` is the path of `report.html`, if it is written.
+/// Returns the lines before the table. `page` is the path of `report.html`, if it is written.
 pub fn lines(report: &Report, page: Option<&str>, paint: TerminalStyle) -> Vec<String> {
     let mut bad: Vec<&Comparison> =
         report.results.iter().filter(|result| !result.outcome.verdict.is_good()).collect();
@@ -42,7 +43,8 @@ pub fn lines(report: &Report, page: Option<&str>, paint: TerminalStyle) -> Vec<S
     lines
 }
 
-/// The reason why the verdict is not a pass, if it is that of no dump: nothing that tests the model, or the server itself.
+/// Returns the reason for the verdict if it concerns no single dump: nothing that tests the model was
+/// compared, or the server's own checks failed.
 pub fn of_no_dump(report: &Report) -> Option<String> {
     let of_server = || {
         let served = report.served.as_ref()?;
@@ -75,7 +77,8 @@ fn of_a_pass(report: &Report) -> String {
     format!("{} {fine}{known}", count(taps, "tap"))
 }
 
-/// The lines on one dump: its sentence, the cause with the command that confirms it, and the page.
+/// Returns the lines about one dump: its sentence, the cause with the command that confirms it, and the path
+/// of the page.
 fn told(result: &Comparison, page: Option<&str>, paint: TerminalStyle) -> Vec<String> {
     let outcome = &result.outcome;
     let head = format!("{}  ", word(outcome.verdict));
@@ -96,7 +99,8 @@ fn told(result: &Comparison, page: Option<&str>, paint: TerminalStyle) -> Vec<St
     lines
 }
 
-/// The causes to name first: those that a run has confirmed together, or else the first one, unless a run has refuted it.
+/// Returns the causes to name first: those that a run has confirmed together, or otherwise the first cause.
+/// Empty if a run has refuted it.
 fn leading_causes(outcome: &Outcome) -> Vec<&Finding> {
     if outcome.verdict != Verdict::Fail {
         return Vec::new();
@@ -106,7 +110,7 @@ fn leading_causes(outcome: &Outcome) -> Vec<&Finding> {
     if confirmed.is_empty() { first().into_iter().collect() } else { confirmed }
 }
 
-/// One sentence on a dump that does not pass: its faults, or why it could not be judged.
+/// Returns one sentence about a dump that does not pass: its faults, or why it could not be judged.
 pub fn sentence(outcome: &Outcome) -> String {
     let mut causes = leading_causes(outcome);
     causes.retain(|cause| is_asserted(cause));
@@ -117,17 +121,18 @@ pub fn sentence(outcome: &Outcome) -> String {
     }
 }
 
-/// Returns true if a run with the cause supposed has shown that it does not explain everything.
+/// Returns true if a run with the supposed cause left failures unexplained.
 fn is_refuted(cause: &Finding) -> bool {
     cause.confirmed.is_some_and(|verdict| !verdict.is_good())
 }
 
-/// Returns true if a run has confirmed the cause, or `--suppose` cannot express it. Shards and streams are not run again.
+/// Returns true if a run has confirmed the cause, or if no run could test it: `--suppose` cannot express it,
+/// or the dump came in shards or as a stream.
 fn is_asserted(cause: &Finding) -> bool {
     cause.supposed.is_none() || cause.confirmed.is_some_and(Verdict::is_good)
 }
 
-/// The dump's engine, by the name of the dump.
+/// Returns the name of the dump, which stands for its engine in the sentence.
 fn name(outcome: &Outcome) -> String {
     fit(&clean(&outcome.subject.name), WIDTH / 2)
 }
@@ -172,7 +177,8 @@ fn of_row(outcome: &Outcome, row: &SiteResult, guess: Option<&Finding>) -> Strin
     format!("{}: {} is the first wrong value; {before}. {cause}", name(outcome), text::site(row))
 }
 
-/// "wrong in all 3 layers, prompt and decode": the layers and passes of wrong sites, of those that were compared at these taps.
+/// Describes the layers and passes of wrong sites among all compared sites of these taps, such as "wrong in
+/// all 3 layers, prompt and decode".
 pub fn extent(outcome: &Outcome, points: &[Point], sites: &[Site]) -> String {
     let of_taps = || outcome.rows.iter().map(|row| row.site).filter(|site| points.contains(&site.point));
     let layers = |sites: &mut dyn Iterator<Item = Site>| -> BTreeSet<usize> {
@@ -201,11 +207,11 @@ pub fn extent(outcome: &Outcome, points: &[Point], sites: &[Site]) -> String {
     format!("wrong{layers}{passes}")
 }
 
-/// The command that judges again with a cause supposed, if `--suppose` can express it.
+/// Returns the command that judges again with a supposed cause, if `--suppose` can express the cause.
 pub fn confirm_command(result: &Comparison, finding: &Finding) -> Option<String> {
     let cause = Some(finding).filter(|finding| finding.kind.is_cause())?;
     let confirmed = || result.outcome.confirmed_causes();
-    // Causes that were confirmed together are supposed together.
+    // Causes that one run confirmed together are supposed together.
     let mut together =
         finding.confirmed.filter(|verdict| verdict.is_good()).map_or(Vec::new(), |_| confirmed());
     if together.is_empty() {

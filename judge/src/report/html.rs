@@ -1,4 +1,5 @@
-//! `report.html`: one file that draws `report.json`, which it holds compressed, and asks nothing of a network.
+//! `report.html`: one file that contains `report.json` in compressed form and draws it. It makes no network
+//! requests.
 
 use std::io::Write;
 
@@ -14,7 +15,7 @@ use crate::report::{Report, RunFailure, advice, json};
 
 const PAGE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
-/// Scripts of every page.
+/// Scripts that every page contains.
 const COMMON: &str = concat!(
     include_str!("page/words.js"),
     include_str!("page/dom.js"),
@@ -22,7 +23,7 @@ const COMMON: &str = concat!(
     include_str!("page/map.js"),
     include_str!("page/checkpoints.js"),
 );
-/// Script for a page that cannot be drawn.
+/// Script that shows a message if the page cannot be drawn.
 const FAILED: &str = include_str!("page/failed.js");
 const SCRIPT: &str = concat!(
     include_str!("page/block.js"),
@@ -37,12 +38,12 @@ const SCRIPT: &str = concat!(
     include_str!("page/main.js"),
 );
 
-/// The report as a page.
+/// Returns the report as an HTML page.
 pub fn html(report: &Report) -> String {
     page(json::value(report))
 }
 
-/// The error as a page.
+/// Returns an HTML page for a run that ended with an error.
 pub fn refused(refusal: &RunFailure) -> String {
     page(json::refused_value(refusal))
 }
@@ -55,20 +56,21 @@ fn page(mut report: Value) -> String {
     HtmlPage { title: &title, in_words: "report.md", style: "", script: SCRIPT }.with(in_short(report))
 }
 
-/// A page that draws itself from the data that it holds.
+/// A page with embedded data and the scripts that draw it.
 pub struct HtmlPage<'p> {
-    /// Title of the window.
+    /// Window title.
     pub title: &'p str,
-    /// Name of the file with the same content in words.
+    /// Name of the text report with the same content.
     pub in_words: &'p str,
-    /// Additional style.
+    /// Additional CSS.
     pub style: &'p str,
-    /// Additional script.
+    /// Additional JavaScript.
     pub script: &'p str,
 }
 
 impl HtmlPage<'_> {
-    /// The page. Only the style and the script that were put there may run, whatever names a file has.
+    /// Returns the page. Its content security policy only allows the embedded style and scripts, so names
+    /// from a file cannot inject code.
     pub fn with(&self, report: Value) -> String {
         let (style, script) = (STYLE.to_owned() + self.style, scripts(self.script));
         let slots = [
@@ -114,12 +116,12 @@ fn escape(text: &str) -> String {
         .collect()
 }
 
-/// The scripts of a page, which wait for its data.
+/// Returns the scripts of a page, which run when its data is loaded.
 fn scripts(own: &str) -> String {
     format!("(async () => {{\n{COMMON}{own}}})().catch(failed);\n{FAILED}")
 }
 
-/// Compresses JSON for a page: rows repeat their names and many values.
+/// Returns compressed JSON for a page. Compression helps, because rows repeat names and many values.
 fn data(report: &Value) -> String {
     let mut data = ZlibEncoder::new(Vec::new(), Compression::best());
     data.write_all(report.to_string().as_bytes()).expect("a Vec takes all");
@@ -140,10 +142,11 @@ const UNSHOWN: [&str; 10] = [
     "shard",
 ];
 
-/// Failing rows whose next worst values are shown, of each reference.
+/// Maximum number of failing rows per reference for which the next worst values are included.
 const LISTED: usize = 100;
 
-/// Shortens the report for the page, with the displayed digits only. Use `report.json` for calculations.
+/// Removes fields that the page does not show, and rounds numbers to the displayed digits. Use `report.json`
+/// for calculations.
 fn in_short(mut report: Value) -> Value {
     let references = report["references"].as_array_mut();
     for reference in references.into_iter().flatten() {
@@ -160,11 +163,11 @@ fn in_short(mut report: Value) -> Value {
     report
 }
 
-/// Values keep the digits that tell two f32 apart; of errors two are shown.
+/// Rounds a number: values keep enough digits to distinguish two f32 numbers, errors keep two digits.
 fn shorten(value: &mut Value, name: &str) {
     let digits = match name {
         "value" | "exact" | "candidate" | "reference" => 9,
-        // The difference to 1 is shown.
+        // The page shows the difference to 1, so all digits are needed.
         "cosine" => 17,
         _ => 4,
     };

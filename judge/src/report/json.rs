@@ -1,5 +1,5 @@
-//! `report.json`: the report for other programs, and the report again of what they may have. A field keeps its meaning;
-//! new fields may be added; the version grows when a meaning changes.
+//! `report.json`: the report for other programs, and its reader. The meaning of a field never changes within
+//! a version. New fields can be added without a new version.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Serializer, Value};
@@ -32,7 +32,7 @@ pub(super) fn check_version(schema: &str, version: u32) -> Result<(), String> {
     }
 }
 
-/// The report as JSON, one line break at its end.
+/// Returns the report as JSON with a trailing newline.
 pub fn json(report: &Report) -> String {
     ReportFile::new(report).text()
 }
@@ -42,12 +42,12 @@ pub fn value(report: &Report) -> Value {
     ReportFile::new(report).value()
 }
 
-/// The error as a value.
+/// Returns the report of a run error as a JSON value.
 pub fn refused_value(refusal: &RunFailure) -> Value {
     ReportFile::refused(refusal).value()
 }
 
-/// The error as JSON, in the same form.
+/// Returns the report of a run error as JSON, in the same form.
 pub fn refused(refusal: &RunFailure) -> String {
     ReportFile::refused(refusal).text()
 }
@@ -61,14 +61,14 @@ pub(super) struct ReportFile {
     verdict: String,
     /// Reason why the verdict is not a pass, if it concerns no single dump.
     reason: Option<String>,
-    /// The message of a run that came to no verdict.
+    /// Error message of a run without a verdict.
     pub error: Option<String>,
     model: ModelRow,
     /// Results of a server's own checks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<ServerReport>,
     pub references: Vec<Reference>,
-    /// The figures of each architecture, in a report of several models.
+    /// Results per architecture, in a report of several models.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     architectures: Vec<ArchitectureRow>,
 }
@@ -119,7 +119,7 @@ impl ReportFile {
     }
 }
 
-/// This program, as its reports tell it.
+/// Returns the name and version of this program, as in its reports.
 pub fn program() -> Value {
     serde_json::to_value(Program::this()).expect("it is plain data")
 }
@@ -138,7 +138,7 @@ impl Program {
     }
 }
 
-/// A field is null where it is not known, or not the same for all references.
+/// The model of a report. A field is null if it is unknown, or differs between the references.
 #[derive(Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct ModelRow {
     name: Option<String>,
@@ -195,7 +195,7 @@ pub(super) struct Reference {
     /// Role of the named dump.
     pub role: EnumName<Role>,
     pub mode: EnumName<Mode>,
-    /// The criterion.
+    /// Criterion of the verdict.
     pub gate: EnumName<Gate>,
     pub verdict: EnumName<Verdict>,
     pub reason: Option<String>,
@@ -278,7 +278,7 @@ impl From<ProducerRow> for crate::dump::Producer {
     }
 }
 
-/// The first row that fails, with the figures it fails by.
+/// First failing row, with the figures that fail.
 #[derive(Serialize, Deserialize)]
 struct Divergence {
     tap: EnumName<Point>,
@@ -321,7 +321,7 @@ impl Divergence {
     }
 }
 
-/// The dumps of one architecture.
+/// Results of all dumps of one architecture.
 #[derive(Serialize, Deserialize)]
 pub struct ArchitectureRow {
     architecture: String,
@@ -332,7 +332,7 @@ pub struct ArchitectureRow {
 }
 
 impl ArchitectureRow {
-    /// The row of a summary.
+    /// Makes the row of an architecture.
     pub fn new(summary: &ArchitectureSummary) -> Self {
         Self {
             architecture: summary.architecture.clone(),

@@ -4,10 +4,10 @@ use std::io::{Result, Write};
 
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter};
 
-/// Depth of a row: an object in a list of an entry of `references`.
+/// Nesting depth of a row: an object in a list of an entry of `references`.
 const ROW: usize = 5;
 
-/// Indents what lies outside rows, and writes a row on one line.
+/// A JSON formatter that writes each row on one line and indents everything else.
 #[derive(Default)]
 pub(super) struct RowFormatter {
     indented: PrettyFormatter<'static>,

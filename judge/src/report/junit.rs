@@ -1,6 +1,6 @@
-//! `junit.xml`: the report for continuous integration. One suite per reference, one case per checkpoint;
-//! it is red exactly where the exit code is not 0. The file is valid by both schemas that Jenkins is known by:
-//! jenkins-junit.xsd, and junit-10.xsd of its xunit plugin.
+//! `junit.xml`: the report for continuous integration, with one suite per reference and one case per
+//! checkpoint. It contains failures or errors exactly if the exit code is not 0. The file is valid by both
+//! schemas used with Jenkins: jenkins-junit.xsd, and junit-10.xsd of its xunit plugin.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::report::text::{
 };
 use crate::report::{Comparison, Report, RunFailure, ServerReport, Timing};
 
-/// The report as JUnit XML.
+/// Returns the report as JUnit XML.
 pub fn junit(report: &Report) -> String {
     let mut suites: Vec<TestSuite> = report.results.iter().map(|result| suite(report, result)).collect();
     suites.extend(report.served.as_ref().map(served));
@@ -28,7 +28,7 @@ pub fn junit(report: &Report) -> String {
     xml(suites)
 }
 
-/// The error as JUnit XML.
+/// Returns a run error as JUnit XML.
 pub fn refused(refusal: &RunFailure) -> String {
     let mut suite = timed(&refusal.name(), refusal.timing);
     let error = non_success(NonSuccessKind::Error, RunFailure::WORD, &refusal.error);
@@ -36,7 +36,7 @@ pub fn refused(refusal: &RunFailure) -> String {
     xml(vec![suite])
 }
 
-/// Name of the case for a failure of the whole comparison.
+/// Name of the test case for a failure of the whole comparison.
 const WHOLE: &str = "verdict";
 
 fn xml(suites: Vec<TestSuite>) -> String {
@@ -46,9 +46,9 @@ fn xml(suites: Vec<TestSuite>) -> String {
     let text = file.to_string().expect("writing to memory does not fail");
     let plain = |c: char| if commands(c) && !"\n\t".contains(c) { ' ' } else { c };
     let text: String = text.chars().map(plain).collect();
-    // Jenkins' schemas know this attribute of a suite only.
+    // Jenkins' schemas allow this attribute on a suite only.
     let text = text.replacen(&format!(" skipped=\"{}\"", file.skipped), "", 1);
-    // No XML may hold these, not even as a reference.
+    // XML cannot contain these characters, not even as a reference.
     text.replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}")
 }
 
@@ -66,14 +66,14 @@ fn suite(report: &Report, result: &Comparison) -> TestSuite {
     suite.add_test_cases(
         shown.iter().map(|shown| case(shown.checkpoint.name(), &class, status(outcome, shown))),
     );
-    // What is wrong with the whole, and with no checkpoint of it, must not be green.
+    // A failure of the whole dump that belongs to no checkpoint must also fail the suite.
     if !outcome.verdict.is_good() && suite.failures + suite.errors == 0 {
         suite.add_test_case(case(WHOLE, &class, status_of_whole(outcome)));
     }
     suite
 }
 
-/// Makes a suite of a server's own checks, one case per check.
+/// Returns the suite of a server's own checks, one case per check.
 fn served(served: &ServerReport) -> TestSuite {
     let mut suite = TestSuite::new(format!("server: {}", served.url));
     suite.add_test_cases(served.checks.iter().map(|check| {
@@ -92,7 +92,8 @@ fn served(served: &ServerReport) -> TestSuite {
     suite
 }
 
-/// A dot ends the name of a package, as Jenkins reads it: there is one, between model and reference.
+/// Returns the class name of a case. Jenkins treats dots as package separators, so there is exactly one dot,
+/// between model and reference.
 fn class(result: &Comparison) -> String {
     [&result.model.name, &result.outcome.subject.name].map(|name| name.replace('.', "_")).join(".")
 }
@@ -106,7 +107,7 @@ fn case(name: &str, class: &str, status: TestCaseStatus) -> TestCase {
 fn status(outcome: &Outcome, shown: &CheckpointLine) -> TestCaseStatus {
     let row = outcome.rows.iter().find(|row| Some(row.site) == shown.site);
     let Some(row) = row else {
-        // As text, which both schemas allow, and not as an attribute.
+        // As text, which both schemas allow; the attribute is not valid in both.
         let mut status = TestCaseStatus::skipped();
         status.set_description("not compared");
         return status;
@@ -133,7 +134,7 @@ fn status_of_whole(outcome: &Outcome) -> TestCaseStatus {
     }
 }
 
-/// A row that fails; its message names the first divergence, if that is another.
+/// Returns the status of a failing row. The message names the first divergence if it is at another row.
 fn divergence(outcome: &Outcome, row: &SiteResult) -> TestCaseStatus {
     let heading = heading(outcome, &outcome.subject.name);
     let message = match outcome.first_divergence() {

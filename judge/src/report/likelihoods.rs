@@ -6,7 +6,8 @@ use crate::diagnose::Outcome;
 use crate::measure::Agreement;
 use crate::report::text::{count, figure};
 
-/// "top_logprobs: max |Δ log p| 1.2e-7; KL(reference‖candidate) ≥ 3.1e-9 in the mean, 8.0e-9 at most; …".
+/// Returns lines such as "top_logprobs: max |Δ log p| 1.2e-7; KL(reference‖candidate) ≥ 3.1e-9 in the mean,
+/// 8.0e-9 at most; …".
 pub fn lines(outcome: &Outcome) -> Vec<String> {
     [Point::TokenLogprobs, Point::TopLogprobs].iter().filter_map(|&point| line(outcome, point)).collect()
 }

@@ -1,4 +1,4 @@
-//! `report.md`: the report for a person, as a comment on a pull request.
+//! `report.md`: the report for people, as a comment on a pull request.
 
 use std::iter::once;
 
@@ -13,18 +13,19 @@ use crate::report::{
     ArchitectureSummary, Comparison, ModelRecord, Report, RunFailure, ServerReport, advice, likelihoods,
 };
 
-/// A comment of GitHub may have 65,536 characters; the rest is for whoever puts a line above or below.
+/// Maximum length of the report in characters. A GitHub comment can have 65,536; the rest is for text that a
+/// script adds.
 const MOST: usize = 60_000;
-/// Longest text and name; `report.json` has the rest.
+/// Maximum length of texts and names; `report.json` has the full text.
 const LONGEST_TEXT: usize = 600;
 const LONGEST_NAME: usize = 100;
 const LONGEST_LIST: usize = 12;
-/// A map of more lines, or wider, is folded away.
+/// Maximum number of lines and columns of a map that is shown unfolded.
 const LARGEST_MAP: usize = 26;
 const WIDTH: usize = 80;
 
-/// Formats the report as GitHub-flavoured Markdown of at most 60 kB: findings first, details folded below.
-/// Parts that do not fit are omitted from the end, with a note.
+/// Returns the report as GitHub-flavoured Markdown of at most 60 kB: findings first, details folded below.
+/// Sections that do not fit are omitted from the end, with a note.
 pub fn markdown(report: &Report) -> String {
     let head = head(report);
     let sections: Vec<[String; 2]> =
@@ -40,7 +41,7 @@ pub fn markdown(report: &Report) -> String {
     text + &left_out(report, &kept)
 }
 
-/// Returns the parts that fit: the findings of all dumps first, then the details.
+/// Returns which sections fit: first the findings of all dumps, then the details.
 fn kept(head: usize, sections: &[[String; 2]], order: &[usize]) -> Vec<[bool; 2]> {
     const LAST_WORDS: usize = 1000;
     let mut room = MOST.saturating_sub(head + LAST_WORDS);
@@ -79,13 +80,13 @@ fn is_long(outcome: &Outcome) -> bool {
     lists.into_iter().any(|length| length > LONGEST_LIST)
 }
 
-/// The error as GitHub-flavoured Markdown.
+/// Returns a run error as GitHub-flavoured Markdown.
 pub fn refused(refusal: &RunFailure) -> String {
     let error = escape(&text::fit(&refusal.error, MOST / 8));
     format!("# xcheck: {}\n\n{error}\n{}", RunFailure::WORD.to_uppercase(), called_as(&refusal.command))
 }
 
-/// The verdicts, those of failures first.
+/// Returns the verdicts, failures first.
 fn head(report: &Report) -> String {
     const MOST_VERDICTS: usize = 40;
     let mut text = format!("# xcheck: {}\n\n", report.verdict().name().to_uppercase());
@@ -107,7 +108,7 @@ fn head(report: &Report) -> String {
     text + &called_as(&report.command)
 }
 
-/// A table for each architecture, in a report of several models.
+/// Returns a table per architecture, in a report of several models.
 pub fn architectures(rollup: &[ArchitectureSummary]) -> String {
     let table = |summary: &ArchitectureSummary| {
         format!("\n### {}\n{}", escape(&summary.title()), table(&summary.checkpoints))
@@ -115,7 +116,7 @@ pub fn architectures(rollup: &[ArchitectureSummary]) -> String {
     rollup.iter().map(table).collect()
 }
 
-/// The verdict, where it starts, whose values are wrong, and why.
+/// Returns a table cell with the verdict, the first divergence, the wrong side and the cause.
 fn in_a_line(outcome: &Outcome) -> String {
     let verdict = emphasised(outcome.verdict);
     let Some(row) = outcome.first_divergence().filter(|_| !outcome.verdict.is_good()) else { return verdict };
@@ -125,7 +126,7 @@ fn in_a_line(outcome: &Outcome) -> String {
     format!("{verdict} at {}{beyond}{}", escape(&text::site(row)), told(&because))
 }
 
-/// Whose values no rounding explains, wherever that was looked at.
+/// Returns the side whose values rounding cannot explain, if error bounds were computed.
 fn beyond(row: &SiteResult) -> Option<&'static str> {
     let explained = row.explained.as_ref()?;
     let is_over = |role| !explained.side(role).is_explained();
@@ -141,7 +142,7 @@ fn name(outcome: &Outcome) -> String {
     escape(&text::fit(&text::clean(&outcome.subject.name), LONGEST_NAME))
 }
 
-/// A text out of a file or about one.
+/// Escapes external text, or a message about it.
 fn told(text: &str) -> String {
     escape(&text::fit(text, LONGEST_TEXT))
 }
@@ -150,7 +151,7 @@ fn called_as(command: &[String]) -> String {
     format!("\nxcheck {}, called as:\n\n{}", env!("CARGO_PKG_VERSION"), code(&[command]))
 }
 
-/// Returns the findings of a dump: the first divergence, or the reason of an undetermined verdict, and the
+/// Returns the findings about a dump: the first divergence or the reason for an undetermined verdict, and the
 /// next step.
 fn found(report: &Report, result: &Comparison) -> String {
     let outcome = &result.outcome;
@@ -170,7 +171,7 @@ fn found(report: &Report, result: &Comparison) -> String {
     text
 }
 
-/// Returns the comparison by checkpoint.
+/// Returns the comparison as a table by checkpoint.
 fn details(report: &Report, result: &Comparison) -> String {
     let outcome = &result.outcome;
     let text = facts(result)
@@ -184,7 +185,7 @@ fn folded(title: &str, text: &str) -> String {
     format!("<details><summary>{title}</summary>\n\n{}\n\n</details>\n", text.trim_end())
 }
 
-/// Taps down, layers across.
+/// Returns the result map: one line per tap, one column per layer.
 fn map(outcome: &Outcome) -> String {
     let map = ResultMap::of(outcome);
     let lines = map.lines(WIDTH, TerminalStyle { colour: false });
@@ -196,7 +197,7 @@ fn map(outcome: &Outcome) -> String {
     if is_large { folded("Map of taps and layers", &text) + "\n" } else { text + "\n" }
 }
 
-/// Returns the reason of an undetermined verdict, the coverage, and the remedy; empty after a pass.
+/// Returns the reason for an undetermined verdict, the coverage, and the remedy; empty after a pass.
 fn doubt(result: &Comparison) -> String {
     let outcome = &result.outcome;
     if outcome.verdict.is_good() {
@@ -210,7 +211,7 @@ fn doubt(result: &Comparison) -> String {
     format!("Could not be judged.\n\n{told}\n")
 }
 
-/// The two sides, and how they were compared.
+/// Returns a description of both sides and of the comparison mode.
 fn facts(result: &Comparison) -> String {
     let Comparison { model, outcome, .. } = result;
     let engine = format!("xcheck, numerics {}", outcome.subject.numerics);
@@ -338,7 +339,7 @@ fn list(title: &str, items: &[String]) -> String {
     format!("\n{title}:\n\n{shown}{}\n", more(items.len(), "- ").trim_start())
 }
 
-/// Returns a note if a list is cut.
+/// Returns a list entry with the number of omitted entries, if a list was cut.
 fn more(length: usize, bullet: &str) -> String {
     match length.saturating_sub(LONGEST_LIST) {
         0 => String::new(),
@@ -352,13 +353,13 @@ fn code(commands: &[&[String]]) -> String {
     commands.iter().map(|command| format!("    {}\n", line(command))).collect()
 }
 
-/// With a capital letter.
+/// Capitalises the first letter.
 fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// Emphasises verdicts that are not good.
+/// Returns the verdict in bold if it is not good.
 fn emphasised(verdict: Verdict) -> String {
     if verdict.is_good() { verdict.to_string() } else { format!("**{verdict}**") }
 }

@@ -1,5 +1,5 @@
-//! Merging of shard reports. Nothing is computed again: the results of the units are combined, and the
-//! verdict is made as if one run had found them.
+//! Merging of shard reports. Nothing is recomputed: the results of all units are combined and judged as if
+//! one run had found them.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use crate::error::{Error, Result};
 use crate::report::rows::ReportRow;
 use crate::report::{Comparison, ModelRecord, Report, ReportContent, ShardedComparison, Timing};
 
-/// Key of [`ShardedComparison::asked`] that distinguishes builds of one version. A run only continues results of its
-/// own build.
+/// Key of [`ShardedComparison::asked`] for the build of the program. An interrupted run can only be resumed
+/// by the same build.
 pub const BUILD: &str = "build";
 
-/// Merges reports, each with its name in messages. `command` is the command of the merge.
+/// Merges shard reports, given as (name for messages, report). `command` is the command line of the merge.
 ///
 /// # Errors
-/// If there is none, one is not of a part, or two are not of the same plan and model, asked alike.
+/// If there are no reports, a report is not from a shard, or two reports differ in plan, model or settings.
 pub fn merge(reports: Vec<(String, ReportContent)>, command: Vec<String>, timing: Timing) -> Result<Report> {
     let (mut parts, mut remarks) = (Vec::new(), Vec::new());
     for (name, read) in reports {
@@ -34,7 +34,7 @@ pub fn merge(reports: Vec<(String, ReportContent)>, command: Vec<String>, timing
     let told = identity(first)?;
     for (name, other) in &parts[1..] {
         let mut others = identity(other)?;
-        // One version is built for machines of several kinds.
+        // Builds of one version for different machines may be mixed.
         others.extend(told.get_key_value(BUILD).map(|(what, value)| (what.clone(), value.clone())));
         if let Some((what, value, other)) = difference(&told, &others) {
             return Err(Error::Usage(format!(
@@ -93,13 +93,13 @@ fn identity(part: &Comparison) -> Result<BTreeMap<String, String>> {
     Ok(told)
 }
 
-/// All that is known of a model.
+/// Describes all recorded facts of a model.
 fn told_of(ModelRecord { name, architecture, format, quantisation, sha256 }: &ModelRecord) -> String {
     let hash = sha256.as_ref().map_or(String::new(), |sha256| format!(", SHA-256 {sha256}"));
     format!("{name}, {architecture}, {format}, {quantisation}{hash}")
 }
 
-/// The first entry of two identities that is not the same, with both values.
+/// Returns the first entry that differs between two identities, with both values.
 fn difference<'i>(
     one: &'i BTreeMap<String, String>,
     other: &'i BTreeMap<String, String>,
@@ -113,7 +113,7 @@ fn difference<'i>(
 /// Returns the results of `report` for the same comparison as `part`.
 ///
 /// # Errors
-/// If it is of another comparison: what differs.
+/// If the report belongs to another comparison; the message says what differs.
 pub fn found_before(report: Report, part: &Comparison) -> Result<Vec<(usize, Evidence)>, String> {
     let mut found = Vec::new();
     let now = identity(part).map_err(|error| error.to_string())?;
@@ -141,7 +141,7 @@ fn evidence(part: &Comparison) -> Vec<(usize, Evidence)> {
         .collect()
 }
 
-/// Each unit once. Where two reports of a unit differ, its rows fail where they do.
+/// Returns each unit once. If two reports of a unit differ at a row, that row fails.
 fn united(found: Vec<(&str, Vec<(usize, Evidence)>)>) -> Vec<(usize, Evidence)> {
     let mut units: BTreeMap<usize, (&str, Evidence)> = BTreeMap::new();
     for (name, found) in found {
@@ -157,8 +157,8 @@ fn united(found: Vec<(&str, Vec<(usize, Evidence)>)>) -> Vec<(usize, Evidence)> 
     units.into_iter().map(|(number, (_, found))| (number, found)).collect()
 }
 
-/// Checks that neighbouring units have seen the same values at their boundary; they differ if the dump
-/// changed.
+/// Checks that neighbouring units have read the same values at their boundary. The values differ if the dump
+/// changed between the runs.
 fn check_edges(found: &[(usize, Evidence)], of: &Comparison) -> Result<()> {
     let next_to = |pair: &&[(usize, Evidence)]| {
         let part = |at: usize| pair[at].1.unit.part();
@@ -179,7 +179,7 @@ fn check_edges(found: &[(usize, Evidence)], of: &Comparison) -> Result<()> {
     )))
 }
 
-/// The rows that two reports have of a unit; one fails where they differ by a bit.
+/// Combines the rows that two reports have of the same unit. A row fails if the two differ in any bit.
 fn agreed(rows: Vec<SiteResult>, others: Vec<SiteResult>, names: [&str; 2]) -> Vec<SiteResult> {
     let written = |row: &SiteResult| serde_json::to_string(&ReportRow::from(row)).unwrap_or_default();
     let [one, other] = names;

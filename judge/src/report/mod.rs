@@ -1,4 +1,4 @@
-//! Reports of a run: plain data, and one exporter per format, each a pure function of that data.
+//! Reports of a run: plain data, and one exporter per format. Each exporter is a pure function of that data.
 
 mod advice;
 mod agent;
@@ -65,11 +65,11 @@ use crate::plan::Unit;
 /// The model that was run, for the record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelRecord {
-    /// The name it was asked for by.
+    /// Name of the model, as requested.
     pub name: String,
-    /// The family: llama, …
+    /// Architecture, such as "llama".
     pub architecture: String,
-    /// "gguf", "safetensors", …; [`ModelRecord::DUMP`] where no model was run.
+    /// File format, such as "gguf" or "safetensors"; [`ModelRecord::DUMP`] if no model was run.
     pub format: String,
     /// Type of most weights: "f32", "q8_0", …
     pub quantisation: String,
@@ -78,61 +78,61 @@ pub struct ModelRecord {
 }
 
 impl ModelRecord {
-    /// The format of what was not run, because both sides are dumps.
+    /// Value of `format` if both sides are dumps and no model was run.
     pub const DUMP: &str = "dump";
 }
 
-/// Start and duration. Only some formats have it, so that equal results give equal reports.
+/// Start and duration of a run. Only some formats include them, so that equal results give equal reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// When it began.
+    /// Start time.
     pub started: SystemTime,
-    /// Duration.
+    /// Duration of the run.
     pub took: Duration,
 }
 
 impl Timing {
-    /// From `started` until now.
+    /// Returns the time from `started` until now.
     pub fn since(started: SystemTime) -> Self {
         Self { started, took: started.elapsed().unwrap_or_default() }
     }
 }
 
-/// A dump, and what it was compared with.
+/// The comparison of one dump with a model or with another dump.
 #[derive(Clone, Debug)]
 pub struct Comparison {
     /// The model file that was run.
     pub model: ModelRecord,
-    /// The outcome.
+    /// Result of the comparison: rows, verdict and findings.
     pub outcome: Outcome,
     /// Arguments that compare with this dump alone, without a selection.
     pub again: Vec<String>,
     /// Argument of `xcheck inspect` for the dump; `None` for a known case, and for a file that is not a dump
     /// by itself.
     pub reference: Option<String>,
-    /// Input in words.
+    /// Input tokens and their texts.
     pub tokens: PromptTokens,
-    /// When it was compared.
+    /// Start and duration of the comparison.
     pub timing: Timing,
-    /// The whole comparison, for a shard.
+    /// The whole comparison that this shard is a part of, if this is a shard.
     pub sharded: Option<ShardedComparison>,
 }
 
-/// The whole comparison of which a shard is a part.
+/// The whole comparison that a shard is a part of.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShardedComparison {
     /// SHA-256 of the plan.
     pub plan: String,
-    /// All units of it.
+    /// All units of the plan.
     pub units: Vec<Unit>,
-    /// Settings that must be equal in all shards, in words.
+    /// Settings that must be equal in all shards: name and value as text.
     pub asked: BTreeMap<String, String>,
-    /// Notes besides those of units: the last of the outcome's notes.
+    /// Notes that do not belong to a unit. They are the last entries of the outcome's notes.
     pub remarks: Vec<String>,
 }
 
 impl Comparison {
-    /// Puts the model's name before the dump's name in a report of several models.
+    /// Prefixes the dump's name with the model's name, in a report of several models.
     pub fn named_after(mut self, models: usize) -> Self {
         let (model, dump) = (&self.model.name, &self.outcome.subject.name);
         if models > 1 && !dump.starts_with(&format!("{model}/")) {
@@ -147,22 +147,22 @@ impl Comparison {
     }
 }
 
-/// Everything a run has to say.
+/// All results of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// The arguments xcheck was called with, without the program's name.
+    /// Command-line arguments of the run, without the program name.
     pub command: Vec<String>,
-    /// Each reference, in the order they were run.
+    /// Comparisons, in the order in which they were run.
     pub results: Vec<Comparison>,
-    /// The checkpoints that were asked for, in order.
+    /// Requested checkpoints, in order.
     pub checkpoints: Vec<Checkpoint>,
     /// Results of a server's own checks, if a server was asked.
     pub served: Option<ServerReport>,
 }
 
 impl Report {
-    /// Returns the worst verdict of all dumps; inconclusive if nothing was compared. Tokens of a prompt alone
-    /// are not a pass.
+    /// Returns the worst verdict of all dumps. Returns inconclusive if nothing was compared, or only the
+    /// tokens of a prompt.
     pub fn verdict(&self) -> Verdict {
         let served = self.served.iter().flat_map(ServerReport::verdicts);
         match Verdict::over(self.results.iter().map(|result| result.outcome.verdict).chain(served)) {

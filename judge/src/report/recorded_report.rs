@@ -16,39 +16,39 @@ use crate::report::figures::JsonNumber;
 use crate::report::json::{check_version, json};
 use crate::report::{Report, RunFailure, ServerCheck};
 
-/// The content of a report of any build, as read from `report.json`.
+/// Content of `report.json` from any build.
 #[derive(Clone, Debug)]
 pub struct RecordedReport {
-    /// The version and commit of the program that wrote it, and the arguments.
+    /// Version and commit of the program that wrote the report, and its arguments.
     pub told: [String; 2],
-    /// The verdict over all.
+    /// Overall verdict.
     pub verdict: Verdict,
-    /// Each dump.
+    /// Recorded results of each dump.
     pub dumps: Vec<RecordedDump>,
-    /// Checks of a server.
+    /// Results of a server's own checks.
     pub checks: Vec<ServerCheck>,
 }
 
-/// The content of a recorded report about one dump.
+/// Recorded results of one dump.
 #[derive(Clone, Debug)]
 pub struct RecordedDump {
-    /// Its name.
+    /// Name of the dump.
     pub name: String,
-    /// The model, in words.
+    /// Description of the model.
     pub model: String,
-    /// SHA-256 of its weights, where it is known.
+    /// SHA-256 of the model's weights, if known.
     pub sha256: Option<String>,
-    /// By what it was judged, and in which mode.
+    /// Criterion and mode of the comparison.
     pub judged: String,
-    /// The verdict over its rows and the coverage.
+    /// Verdict of the dump, from its rows and coverage.
     pub verdict: Verdict,
     /// Reason, if not a pass.
     pub reason: Option<String>,
-    /// Every compared value, in data-flow order.
+    /// All compared rows, in data-flow order.
     pub rows: Vec<RecordedRow>,
 }
 
-/// A row of a recorded report: the results at one site.
+/// Recorded results at one site.
 #[derive(Clone, Debug)]
 pub struct RecordedRow {
     /// The tap's name.
@@ -59,40 +59,42 @@ pub struct RecordedRow {
     pub pass: Option<usize>,
     /// Number of compared values.
     pub elements: u64,
-    /// The judgement.
+    /// Verdict of the row.
     pub verdict: Verdict,
     /// Reason, if not a pass.
     pub reason: Option<String>,
-    /// Cause of a failure with its value: a name that is the same in another build.
+    /// Cause of a failure with its value; the name is the same in all builds.
     pub cause: Option<String>,
-    /// True if all compared values are bit-identical, in the judged error.
+    /// True if all compared values are bit-identical in the error that was judged.
     pub is_identical: bool,
-    /// Largest error relative to the limit (bound, noise floor or tolerance); above 1 it fails.
+    /// Largest error relative to its limit (error bound, noise floor or tolerance). The row fails above 1.
     pub bound_ratio: Option<f64>,
-    /// True if the unit of `bound_ratio` is a noise floor. It differs between builds, since few perturbed runs measure it.
+    /// True if `bound_ratio` is relative to a noise floor. The noise floor differs between builds, since few
+    /// perturbed runs measure it.
     pub is_measured: bool,
-    /// The error of all values together, relative to these; where rounding is not asked, what tells one wrong value from many.
+    /// Relative L2 error of all values together. Without error bounds, it distinguishes one wrong value from
+    /// many.
     pub rel_l2: Option<f64>,
     /// Largest error of a value relative to its size, if perturbed runs give the noise floor.
     pub max_scaled: Option<f64>,
-    /// Limits of `rel_l2` and `max_scaled` by rounding, or by a deciding tolerance.
+    /// Largest values of `rel_l2` and `max_scaled` that rounding, or the tolerance that decides, can cause.
     pub noise: [f64; 2],
-    /// Number of values above their bound, of both sides.
+    /// Number of violations, summed over both sides.
     pub over: Option<usize>,
-    /// The largest systematic error, in sigmas.
+    /// Largest bias, in sigmas.
     pub sigmas: Option<f64>,
-    /// Histogram of errors: powers of two of err/bound, each with the number of values up to the next power.
+    /// Histogram of bound ratios: a power of two, and the number of values from there up to the next power.
     pub sizes: Option<Vec<(i32, u64)>>,
 }
 
 impl RecordedRow {
-    /// Returns the number of compared values, if it is the same in each run. Top log-probabilities are
-    /// compared for tokens that both sides list, which may vary between equally likely tokens.
+    /// Returns the number of compared values, if it is the same in every run. It varies for top
+    /// log-probabilities, because only tokens that both sides list are compared.
     pub fn counted(&self) -> Option<u64> {
         (self.tap != Point::TopLogprobs.name()).then_some(self.elements)
     }
 
-    /// Returns the number of values with at least this err/bound; `None` if unknown.
+    /// Returns the number of values with at least this bound ratio; `None` if unknown.
     pub fn off_by(&self, bound_ratio: f64) -> Option<u64> {
         let sizes = self.sizes.as_ref()?;
         Some(sizes.iter().filter(|(power, _)| 2f64.powi(*power) >= bound_ratio).map(|(_, count)| count).sum())
@@ -100,10 +102,10 @@ impl RecordedRow {
 }
 
 impl RecordedReport {
-    /// Looks whether each dump has a name of its own.
+    /// Checks that all dumps have different names.
     ///
     /// # Errors
-    /// If two have one: what is said of one would hold for the other.
+    /// If two dumps have the same name.
     pub fn check_names(&self) -> Result<()> {
         let mut names = std::collections::HashSet::new();
         let twice = self.dumps.iter().find(|dump| !names.insert(&dump.name));
@@ -112,7 +114,7 @@ impl RecordedReport {
         })
     }
 
-    /// Reads the content of this report.
+    /// Converts a report of this build.
     pub fn of(report: &Report) -> Self {
         Self::parse(&json(report)).expect("what is written can be read")
     }
@@ -120,7 +122,8 @@ impl RecordedReport {
     /// Reads the content of a report file.
     ///
     /// # Errors
-    /// If it cannot be read, is no report of this version of the schema, or tells of a run that came to no verdict.
+    /// If the file cannot be read, is not a report with this version of the schema, or is about a run without
+    /// a verdict.
     pub fn read(path: &Path) -> Result<Self> {
         let text = input::text(path)?;
         Self::parse(&text).map_err(|problem| Error::BadContainer {
@@ -213,7 +216,7 @@ struct SiteFields {
     pass: Option<usize>,
 }
 
-/// Kinds of findings that name no cause.
+/// Kinds of findings that do not name a cause.
 const NO_CAUSE: [&str; 3] = ["partial", "unknown", "unfinished"];
 
 impl CauseFields {
@@ -223,7 +226,8 @@ impl CauseFields {
         self.places.iter().any(is_here) && !NO_CAUSE.contains(&self.kind.as_str())
     }
 
-    /// Returns the name with all changes; two changes of which one is known are another cause.
+    /// Returns the name of the cause with all its changes, so that an additional change makes it a different
+    /// cause.
     fn name(&self) -> String {
         if let Some(supposed) = &self.supposed {
             return supposed.clone();
@@ -360,12 +364,12 @@ fn seen(row: RowFields, findings: &[CauseFields]) -> RecordedRow {
     }
 }
 
-/// The figures that the verdict rests on.
+/// Returns the figures that the verdict is based on.
 fn judged(row: &RowFields) -> Option<&FigureFields> {
     row.local.as_ref().filter(|_| !row.judged.accumulated).or(row.accumulated.as_ref())
 }
 
-/// By what the row was judged: where what it inherited is too much, that counts, too.
+/// Returns the bound ratio of the row. If the accumulated error is too large, it is included.
 fn bound_ratio(row: &RowFields) -> Option<f64> {
     let of_table = || {
         let judged = judged(row)?;
@@ -376,7 +380,7 @@ fn bound_ratio(row: &RowFields) -> Option<f64> {
     [told, inherited(row)].into_iter().flatten().reduce(larger).map(finite)
 }
 
-/// The bound ratio of what a row that is not good has inherited.
+/// Returns the bound ratio of the accumulated error, for a row that is not good.
 fn inherited(row: &RowFields) -> Option<f64> {
     let (accumulated, floor) = (row.accumulated.as_ref()?, row.accumulated_noise_floor.as_ref()?);
     let far = |error: f64, floor: f64| error / (NoiseFloor::NEAR * floor);
@@ -384,7 +388,7 @@ fn inherited(row: &RowFields) -> Option<f64> {
     Some(larger(scaled, far(accumulated.rel_l2.0, floor.rel_l2.0))).filter(|_| row.verdict.0 > Verdict::Tie)
 }
 
-/// The errors that were weighed against perturbed runs, and what these came to.
+/// Returns the errors that were compared with perturbed runs, and their noise floor.
 fn measured(row: &RowFields) -> Option<(&FigureFields, &NoiseFloorFields)> {
     let of_accumulated =
         || inherited(row).and_then(|_| row.accumulated.as_ref().zip(row.accumulated_noise_floor.as_ref()));
@@ -392,7 +396,7 @@ fn measured(row: &RowFields) -> Option<(&FigureFields, &NoiseFloorFields)> {
     of_accumulated().or_else(of_judged)
 }
 
-/// True if the bound ratio of a row is that of errors that were weighed against perturbed runs.
+/// Returns true if the row's bound ratio comes from a comparison with perturbed runs.
 fn is_measured(row: &RowFields) -> bool {
     let told = row.bound_ratio.as_ref().map_or(0.0, |told| told.0);
     match inherited(row) {
@@ -401,8 +405,8 @@ fn is_measured(row: &RowFields) -> bool {
     }
 }
 
-/// Returns the limits of `rel_l2` and `max_scaled` by rounding. If the tolerance table decides, every value
-/// may be off by the tolerance.
+/// Returns the limits of `rel_l2` and `max_scaled` by rounding. If the tolerance table decides, the tolerance
+/// is the limit.
 fn noise(row: &RowFields, measured: Option<(&FigureFields, &NoiseFloorFields)>) -> [f64; 2] {
     if let Some((_, floor)) = measured {
         return [floor.rel_l2.0, floor.max_scaled.0].map(|floor| NoiseFloor::NEAR * floor);
@@ -415,12 +419,12 @@ fn noise(row: &RowFields, measured: Option<(&FigureFields, &NoiseFloorFields)>) 
     [of_table().unwrap_or(0.0), 0.0]
 }
 
-/// NaN is further off than any number.
+/// Returns the figure, with NaN replaced by a value larger than any error.
 fn finite(figure: f64) -> f64 {
     if figure.is_nan() { f64::INFINITY } else { figure }
 }
 
-/// The counts of both sides; a side without is one without errors.
+/// Returns the histogram of both sides together. A side without a histogram counts as a side without errors.
 fn sizes(sides: [&SideFields; 2]) -> Option<Vec<(i32, u64)>> {
     const BEYOND_ALL: i32 = i32::MAX;
     let spreads = sides.iter().filter_map(|side| side.spread.as_ref());

@@ -1,4 +1,4 @@
-//! Reads a report from its `report.json`.
+//! Reader of `report.json`.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -13,16 +13,16 @@ use crate::report::{Comparison, Report, Timing};
 /// The content of a report file.
 #[derive(Clone, Debug)]
 pub enum ReportContent {
-    /// A report.
+    /// A report with a verdict.
     Report(Box<Report>),
-    /// The message of a run that came to no verdict.
+    /// Error message of a run without a verdict.
     Refused(String),
 }
 
-/// Reads the report of a file. Its time is not restored, and its arguments only for a shard.
+/// Reads a report file. Its time is not restored, and its arguments are restored only for a shard.
 ///
 /// # Errors
-/// If it cannot be read, is no report, or was written by another version of xcheck.
+/// If the file cannot be read, is not a report, or was written by another version of xcheck.
 pub fn read(path: &Path) -> Result<ReportContent> {
     let text = input::text(path)?;
     parse(&text).map_err(|problem| Error::BadContainer {
@@ -32,10 +32,10 @@ pub fn read(path: &Path) -> Result<ReportContent> {
     })
 }
 
-/// Reads a report from text.
+/// Parses a report.
 ///
 /// # Errors
-/// The errors of [`read`], in words.
+/// The errors of [`read`], as text.
 pub fn parse(text: &str) -> Result<ReportContent, String> {
     check_program(text)?;
     let file: ReportFile = serde_json::from_str(text).map_err(|error| error.to_string())?;
@@ -52,7 +52,7 @@ pub fn parse(text: &str) -> Result<ReportContent, String> {
     })))
 }
 
-/// Checks the program first, since other versions may have other fields.
+/// Checks the program's name and version before anything else, since other versions may have other fields.
 fn check_program(text: &str) -> Result<(), String> {
     #[derive(serde::Deserialize)]
     struct ReportHeader {
@@ -92,7 +92,7 @@ fn comparison(reference: Reference) -> Result<Comparison, String> {
         producer: reference.producer.into(),
         numerics: reference.numerics,
         role: reference.role.0,
-        // What a case has of checkpoints is what it was compared at; it is not known for what it is otherwise.
+        // The report only says at which checkpoints a case was compared.
         is_case: false,
         gate: reference.gate.0,
         mode: reference.mode.0,

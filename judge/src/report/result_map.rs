@@ -1,4 +1,4 @@
-//! A map of a comparison: taps down, layers across, a character for each.
+//! Result map of a comparison: one line per tap, one column per layer, one character per cell.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,18 +11,18 @@ use crate::measure::Measurement;
 use crate::report::terminal_style::TerminalStyle;
 use crate::report::text;
 
-/// The worst result of a cell; later variants hide earlier ones.
+/// Worst result of a cell. Later variants are worse.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub enum ResultMark {
-    /// Every value has the same bits.
+    /// Every value is bit-identical.
     Same,
-    /// Rounding explains it, or it is a tie.
+    /// Rounding explains the difference, or it is a tie.
     Fine,
-    /// Waived failure.
+    /// The failure is waived.
     Known,
-    /// Undetermined.
+    /// The result is undetermined.
     Doubtful,
-    /// Failure, with the power of ten of its err/bound; 0 if unknown.
+    /// Failure, with the power of ten of its bound ratio; 0 if unknown.
     Fails(u8),
 }
 
@@ -40,7 +40,7 @@ impl ResultMark {
         }
     }
 
-    /// Paints cells by their err/bound; the characters show the same.
+    /// Returns the cells in a colour by bound ratio. The characters show the same without colour.
     fn painted(self, paint: TerminalStyle, cells: &str) -> String {
         const HEAT: [u8; 4] = [208, 202, 196, 160];
         let (text, block) = match self {
@@ -67,7 +67,7 @@ impl ResultMark {
 /// Meaning of the characters of a map.
 pub const LEGEND: &str = "= same bits  . explained  k waived  ? undetermined  x fails  blank: no data";
 
-/// The worst of every tap and layer, over all passes.
+/// Worst result of every tap and layer, over all passes.
 pub struct ResultMap {
     /// Layers with results, in order, one per column.
     layers: Vec<usize>,
@@ -96,7 +96,8 @@ impl ResultMap {
         !self.layers.is_empty()
     }
 
-    /// In lines of at most `width` columns. Where there are more layers, several share a column, which shows the worst.
+    /// Returns the map in lines of at most `width` columns. If there are too many layers, several share a
+    /// column, which shows the worst result.
     pub fn lines(&self, width: usize, paint: TerminalStyle) -> Vec<String> {
         let points = self.taps.keys().chain(self.outside.keys());
         let label = points.map(|point| point.name().len()).fold("layer".len(), usize::max) + 2;
@@ -138,7 +139,7 @@ fn worst<'m>(marks: impl Iterator<Item = &'m ResultMark>) -> Option<ResultMark> 
     marks.copied().reduce(worse)
 }
 
-/// The numbers of layers above their columns, at every fifth, as far as there is room.
+/// Returns the header line with the numbers of every fifth layer, as far as they fit.
 fn scale(columns: &[&[usize]], width: usize) -> String {
     let mut scale = String::new();
     for (column, layers) in columns.iter().enumerate().step_by(5) {
@@ -151,7 +152,7 @@ fn scale(columns: &[&[usize]], width: usize) -> String {
     scale
 }
 
-/// One escape sequence for neighbours that are alike.
+/// Colours the cells, with one escape sequence per group of equal neighbours.
 fn painted(cells: &[Option<ResultMark>], paint: TerminalStyle) -> String {
     let of = |run: &[Option<ResultMark>]| match run[0] {
         None => " ".repeat(run.len()),

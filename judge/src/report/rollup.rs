@@ -1,4 +1,4 @@
-//! The figures of several models, rolled up by architecture and checkpoint.
+//! Results of several models, summarised by architecture and checkpoint.
 
 use std::collections::BTreeSet;
 
@@ -7,18 +7,18 @@ use crate::compare::Verdict;
 use crate::report::checkpoint_line::CheckpointLine;
 use crate::report::{Comparison, Report, text};
 
-/// All dumps of one architecture.
+/// Summary of all dumps of one architecture.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArchitectureSummary {
     /// The architecture's name.
     pub architecture: String,
     /// The names of the models.
     pub models: BTreeSet<String>,
-    /// The number of dumps.
+    /// Number of dumps.
     pub dumps: usize,
-    /// The worst verdict.
+    /// Worst verdict.
     pub verdict: Verdict,
-    /// Every checkpoint that was compared, each figure where it is worst.
+    /// Each compared checkpoint with its worst figures over all dumps.
     pub checkpoints: Vec<CheckpointLine>,
 }
 
@@ -35,7 +35,7 @@ impl ArchitectureSummary {
         }
     }
 
-    /// Adds the figures of other dumps of the architecture.
+    /// Adds another summary of the same architecture.
     fn add(&mut self, other: Self) {
         self.models.extend(other.models);
         self.dumps += other.dumps;
@@ -49,7 +49,7 @@ impl ArchitectureSummary {
         self.checkpoints.sort_by_key(|line| line.checkpoint);
     }
 
-    /// "llama  ·  3 dumps of tiny-llama2, tiny-llama3".
+    /// Returns a title such as "llama  ·  3 dumps of tiny-llama2, tiny-llama3".
     pub fn title(&self) -> String {
         let models = self.models.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
         let dumps = text::count(self.dumps, "dump");
@@ -57,7 +57,7 @@ impl ArchitectureSummary {
     }
 }
 
-/// Rolls summaries up so that each architecture is there once, in the order in which it comes first.
+/// Combines summaries into one per architecture, in order of first appearance.
 pub fn rolled_up(summaries: impl IntoIterator<Item = ArchitectureSummary>) -> Vec<ArchitectureSummary> {
     let mut all: Vec<ArchitectureSummary> = Vec::new();
     for summary in summaries {
@@ -70,12 +70,12 @@ pub fn rolled_up(summaries: impl IntoIterator<Item = ArchitectureSummary>) -> Ve
 }
 
 impl Report {
-    /// Returns the figures of each architecture.
+    /// Returns one summary per architecture.
     pub fn by_architecture(&self) -> Vec<ArchitectureSummary> {
         rolled_up(self.results.iter().map(|result| ArchitectureSummary::of(result, &self.checkpoints)))
     }
 
-    /// Returns the figures of each architecture if the report is of several models.
+    /// Returns one summary per architecture if the report is about several models.
     pub fn rollup(&self) -> Vec<ArchitectureSummary> {
         let models: BTreeSet<&str> = self.results.iter().map(|result| &*result.model.name).collect();
         if models.len() > 1 { self.by_architecture() } else { Vec::new() }

@@ -1,4 +1,4 @@
-//! Rows of `report.json`, written and read.
+//! Rows of `report.json`, for writing and reading.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,7 @@ pub struct ReportRow {
     pass: Option<usize>,
     position: Option<usize>,
     tokens: usize,
-    /// The rows that the dump has, where these are not all.
+    /// Number of rows that the dump has, if not all were recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     recorded: Option<RowCountRow>,
     verdict: EnumName<Verdict>,
@@ -37,7 +37,7 @@ pub struct ReportRow {
     #[serde(alias = "headroom")]
     bound_ratio: Option<JsonNumber>,
     exact: Option<ExactRow>,
-    /// Distribution of errors if nothing was evaluated exactly; else each side has its own.
+    /// Error map of the row, if no value was computed exactly. Otherwise each side has its own map.
     spread: Option<ErrorMapRow>,
     #[serde(alias = "rounding")]
     noise_floor: Option<NoiseFloorRow>,
@@ -47,19 +47,19 @@ pub struct ReportRow {
     distribution: Option<ExcessRow>,
     tolerance: ToleranceRow,
     judged: JudgementRow,
-    /// Position from which errors of log-probabilities persist.
+    /// Position from which on errors of log-probabilities persist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     drift: Option<usize>,
 }
 
-/// The rows of a pass that a dump has.
+/// Number of recorded rows of a pass, and number of all rows.
 #[derive(Serialize, Deserialize)]
 struct RowCountRow {
     rows: usize,
     last_position: usize,
 }
 
-/// A failure that is known.
+/// The baseline entry of a waived failure.
 #[derive(Serialize, Deserialize)]
 struct WaiverRow {
     reason: String,
@@ -79,7 +79,7 @@ impl From<WaiverRow> for Waiver {
     }
 }
 
-/// The criteria by which a row was judged.
+/// Criteria by which a row was judged.
 #[derive(Serialize, Deserialize)]
 struct JudgementRow {
     gate: EnumName<Gate>,
@@ -168,17 +168,17 @@ impl From<ReportRow> for SiteResult {
     }
 }
 
-/// The first position of a row; none for what belongs to the whole run.
+/// Returns the first position of a row; `None` for values of the whole run.
 pub fn position(row: &SiteResult) -> Option<usize> {
     row.site.pass.map(|_| row.positions.start)
 }
 
-/// Returns the input values of a row's local error.
+/// Returns the sites whose values were the inputs of a row's local error.
 pub fn starts(row: &SiteResult) -> Vec<StartRow> {
     row.since.iter().map(|start| StartRow { tap: EnumName(start.point), layer: start.layer }).collect()
 }
 
-/// A value that others start from, in every pass.
+/// A site that serves as an input in every pass.
 #[derive(Serialize, Deserialize)]
 pub struct StartRow {
     tap: EnumName<Point>,
@@ -211,7 +211,7 @@ impl From<SiteRow> for Site {
     }
 }
 
-/// The evaluation of both sides of a row.
+/// Exact evaluation of a row, for both sides.
 #[derive(Serialize, Deserialize)]
 pub struct ExactRow {
     evaluated: usize,
@@ -224,7 +224,7 @@ pub struct ExactRow {
 }
 
 impl ExactRow {
-    /// Without what a figure is drawn of.
+    /// Returns the data without the fields that only the page's figures use.
     pub fn in_short(self) -> Self {
         let in_short = |side| EngineErrorsRow { next: Vec::new(), spread: None, ..side };
         Self { candidate: in_short(self.candidate), reference: in_short(self.reference), ..self }
@@ -260,7 +260,7 @@ impl From<ExactRow> for RoundingEvaluation {
     }
 }
 
-/// The evaluation of one side: number of values above their bound, the worst values, and the largest bias.
+/// Exact evaluation of one side: violations, worst values, and largest bias.
 #[derive(Serialize, Deserialize)]
 struct EngineErrorsRow {
     #[serde(alias = "beyond")]
@@ -269,7 +269,7 @@ struct EngineErrorsRow {
     bound_ratio: JsonNumber,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     worst: Option<WorstValueRow>,
-    /// The next worst.
+    /// Values with the next largest errors.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     next: Vec<WorstValueRow>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -387,7 +387,7 @@ impl From<BiasRow> for BiasEstimate {
     }
 }
 
-/// The noise floor, if measured.
+/// Noise floor, if it was measured.
 #[derive(Serialize, Deserialize)]
 struct NoiseFloorRow {
     max_abs: JsonNumber,
@@ -411,7 +411,7 @@ impl From<NoiseFloorRow> for NoiseFloor {
     }
 }
 
-/// The statistic of the errors that exceeds those of perturbed runs most.
+/// The error statistic that exceeds the perturbed runs the most.
 #[derive(Serialize, Deserialize)]
 struct ExcessRow {
     statistic: EnumName<Statistic>,

@@ -1,25 +1,25 @@
-//! A run without a verdict: its error, in each format.
+//! A run without a verdict: its error message, in every format.
 
 use std::iter::once;
 
 use crate::report::Timing;
 
-/// A run that ended with an error before it could judge.
+/// A run that ended with an error before it had a verdict.
 #[derive(Clone, Debug)]
 pub struct RunFailure {
-    /// The arguments xcheck was called with, without the program's name.
+    /// Command-line arguments of the run, without the program name.
     pub command: Vec<String>,
-    /// The message.
+    /// Error message.
     pub error: String,
-    /// When it ran.
+    /// Start and duration.
     pub timing: Timing,
 }
 
 impl RunFailure {
-    /// Word in place of a verdict.
+    /// Word shown in place of a verdict.
     pub const WORD: &str = "error";
 
-    /// The commands without their options: "xcheck run".
+    /// Returns the subcommand without options, such as "xcheck run".
     pub(super) fn name(&self) -> String {
         once("xcheck").chain(self.command.first().map(String::as_str)).collect::<Vec<_>>().join(" ")
     }

@@ -1,4 +1,4 @@
-//! Results of a server's own checks, besides the comparison with a model.
+//! Results of a server's own checks, which need no model.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,23 +12,24 @@ use crate::report::text::{clean, wrap};
 /// A server with the results of its own checks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServerReport {
-    /// Its address.
+    /// Address of the server.
     pub url: String,
-    /// Whose protocol it speaks.
+    /// Protocol of the server.
     pub kind: String,
     /// Version, if stated.
     pub version: String,
     /// Model name of the server.
     pub model: String,
-    /// Stated type of the computation.
+    /// Type of the computation, as stated by the server.
     pub dtype: Option<String>,
-    /// Maximum number of requests.
+    /// Maximum number of requests that xcheck may send.
     pub allowed: usize,
-    /// Number of requests.
+    /// Number of requests sent.
     pub requests: usize,
-    /// Noise floor of log-probabilities for this model and text, by our engine; none without a model.
+    /// Noise floor of log-probabilities for this model and text, measured with our engine; null without a
+    /// model.
     pub rounding: Option<f64>,
-    /// Checks in order.
+    /// Results of the checks, in order.
     pub checks: Vec<ServerCheck>,
 }
 
@@ -60,7 +61,7 @@ mod optional {
 }
 
 impl ServerReport {
-    /// The verdicts of what could be asked.
+    /// Returns the verdicts of all available checks.
     pub(super) fn verdicts(&self) -> impl Iterator<Item = Verdict> {
         self.checks.iter().filter_map(|check| check.verdict)
     }
@@ -88,7 +89,7 @@ impl ServerReport {
         )
     }
 
-    /// Lines for a terminal.
+    /// Returns the lines for a terminal.
     pub(super) fn lines(&self, paint: TerminalStyle) -> Vec<String> {
         let mut lines = vec![paint.strong(&self.title())];
         for check in &self.checks {
@@ -105,7 +106,7 @@ impl ServerReport {
         lines
     }
 
-    /// A table for a pull request.
+    /// Returns a Markdown table for a pull request.
     pub(super) fn markdown(&self) -> String {
         let mut text = format!(
             "\n## {}\n\n| verdict | about | check | found |\n|---|---|---|---|\n",

@@ -1,4 +1,4 @@
-//! Data of a shard's report besides rows, for `xcheck merge`.
+//! Data for `xcheck merge` in a shard's report, besides its rows.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub struct ShardRow {
     plan: String,
     /// All units of the plan.
     units: Vec<Unit>,
-    /// The numbers of those that this report is of, counted from 1.
+    /// Numbers of the units in this shard, counted from 1.
     wanted: Vec<usize>,
     /// Settings that must be equal in all shards.
     asked: BTreeMap<String, String>,
@@ -29,10 +29,10 @@ pub struct ShardRow {
     choices_are_read: bool,
     /// For each layer, true if it has a sliding window.
     slides: Vec<bool>,
-    /// The arguments that compare the same again, and those of `xcheck inspect`.
+    /// Arguments that repeat the comparison, and those of `xcheck inspect`.
     again: Vec<String>,
     inspect: Option<String>,
-    /// Notes besides those of units.
+    /// Notes that do not belong to a unit.
     remarks: Vec<String>,
     evidence: Vec<EvidenceRow>,
 }
@@ -57,10 +57,11 @@ impl ShardRow {
         })
     }
 
-    /// Returns the basis of the verdict, the whole comparison, and the commands to compare again.
+    /// Returns the basis of the verdict, the whole comparison, the arguments that repeat it and those of
+    /// `xcheck inspect`.
     ///
     /// # Errors
-    /// If it names a unit that its plan does not have, or a selection that is none.
+    /// If a unit number exceeds the plan, or the selection is invalid.
     pub fn read(self) -> Result<(Basis, ShardedComparison, Vec<String>, Option<String>), String> {
         let unit = |number: usize| {
             let unit = number.checked_sub(1).and_then(|index| Some((index, self.units.get(index)?.clone())));
@@ -96,7 +97,7 @@ struct SelectionRow {
     layers: Option<String>,
     passes: Option<String>,
     positions: Option<String>,
-    /// Always true: older reports say whether steps after a tie were judged.
+    /// Always true. Older reports may have false if steps after a tie were not judged.
     follow_reference: bool,
 }
 
@@ -195,7 +196,7 @@ struct RecordedTapsRow {
     taps: Vec<EnumName<Point>>,
 }
 
-/// A cause of one unit, before it is combined with others.
+/// A cause found in one unit, before the units are combined.
 #[derive(Serialize, Deserialize)]
 struct CauseRow {
     sought: EnumName<CauseSearch>,

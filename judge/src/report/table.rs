@@ -10,9 +10,9 @@ use crate::report::terminal_style::TerminalStyle;
 use crate::report::text::{self, NOTHING, WIDTH, count, fit, largest, short_bound, short_place};
 use crate::report::{ArchitectureSummary, Comparison, Report, conclusion, headline};
 
-/// Between two columns.
+/// Spaces between two columns.
 const GAP: usize = 1;
-/// The columns of every table, and those that only a detailed one has.
+/// Columns of every table, followed by those of a detailed table only.
 const HEADER: [&str; 10] = [
     "",
     "checkpoint",
@@ -25,24 +25,24 @@ const HEADER: [&str; 10] = [
     "accumulated",
     "spec tol",
 ];
-/// The last column, which is painted.
+/// Header of the last column, which is coloured.
 const VERDICT: &str = "verdict";
-/// The number of columns that are not only in a detailed table.
+/// Number of columns in a table without details.
 const BRIEF: usize = 8;
-/// The width of a detailed table.
+/// Width of a detailed table in columns.
 const WIDE: usize = 100;
-/// The column of the worst value's site: it takes the width that the others leave.
+/// Index of the column with the worst site. It takes the remaining width.
 const PLACE: usize = 2;
 const LEFT_ALIGNED: [usize; 2] = [1, PLACE];
 
 /// Options for printing the table.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TableOptions<'p> {
-    /// With colours.
+    /// True for coloured output.
     pub colour: bool,
-    /// With accumulated errors and the specification's tolerances, up to 100 columns wide.
+    /// True to include accumulated errors and spec tolerances, up to 100 columns wide.
     pub is_detailed: bool,
-    /// The path of `report.html`, if it is written.
+    /// Path of `report.html`, if it is written.
     pub page: Option<&'p str>,
 }
 
@@ -56,12 +56,13 @@ impl TableOptions<'_> {
     }
 }
 
-/// The report as text for a terminal: a sentence, one table, then a verdict per reference and what to do about it.
+/// Returns the report for a terminal: a sentence, one table, then a verdict and the next step for each
+/// reference.
 pub fn table(report: &Report, style: TableOptions) -> String {
     let paint = TerminalStyle { colour: style.colour };
     let shown = |outcome: &Outcome| -> Vec<CheckpointLine> {
         let lines = CheckpointLine::of(outcome, &report.checkpoints).into_iter();
-        // A pass has nothing to say of checkpoints that it does not hold.
+        // After a pass, checkpoints that the dump did not record are omitted.
         lines.filter(|line| line.site.is_some() || !outcome.verdict.is_good()).collect()
     };
     let shown: Vec<_> = report.results.iter().map(|result| shown(&result.outcome)).collect();
@@ -84,7 +85,7 @@ pub fn table(report: &Report, style: TableOptions) -> String {
     lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// The figures of each architecture, for a terminal of 80 columns.
+/// Returns the results per architecture, for a terminal of 80 columns.
 pub fn architectures(rollup: &[ArchitectureSummary], paint: TerminalStyle) -> Vec<String> {
     let all: Vec<_> = rollup.iter().flat_map(|summary| &summary.checkpoints).cloned().collect();
     let mut grid = grid(&all, TableOptions::default()).into_iter();
@@ -92,7 +93,7 @@ pub fn architectures(rollup: &[ArchitectureSummary], paint: TerminalStyle) -> Ve
     header.into_iter().chain(summaries(rollup, &mut grid, paint)).collect()
 }
 
-/// The lines of the grid that belong to each architecture, with a title.
+/// Distributes the lines of the grid to their architectures, each with a title.
 fn summaries(
     rollup: &[ArchitectureSummary],
     grid: &mut impl Iterator<Item = String>,
@@ -107,7 +108,7 @@ fn summaries(
     lines
 }
 
-/// The next lines of the grid, each with its verdict.
+/// Takes the next lines of the grid and appends the verdicts.
 fn judged(
     shown: &[CheckpointLine],
     grid: &mut impl Iterator<Item = String>,
@@ -117,7 +118,7 @@ fn judged(
     rows.map(|(shown, row)| row + &paint.verdict(shown.verdict, word(shown))).collect()
 }
 
-/// The verdict lines alone.
+/// Returns only the verdict lines.
 pub fn verdicts(report: &Report, colour: bool) -> String {
     conclusion::verdicts(report, TerminalStyle { colour })
         .iter()
@@ -125,7 +126,7 @@ pub fn verdicts(report: &Report, colour: bool) -> String {
         .collect()
 }
 
-/// Maps of taps and layers: of the first that fails, or of all.
+/// Returns the result maps: of the first dump that fails, or of all dumps.
 pub fn maps(report: &Report, all: bool, colour: bool) -> String {
     let paint = TerminalStyle { colour };
     let outcomes = report.results.iter().map(|result| &result.outcome);
@@ -142,7 +143,7 @@ pub fn maps(report: &Report, all: bool, colour: bool) -> String {
     lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// The lines of all references' rows, header first, aligned with each other; the caller adds the verdicts.
+/// Returns the aligned lines of all rows, header first. The caller adds the verdicts.
 fn grid(shown: &[CheckpointLine], style: TableOptions) -> Vec<String> {
     if shown.is_empty() {
         return Vec::new();
@@ -155,7 +156,8 @@ fn grid(shown: &[CheckpointLine], style: TableOptions) -> Vec<String> {
     aligned(&HEADER[..style.columns()], rows, &LEFT_ALIGNED)
 }
 
-/// The lines of a table, header first; some columns are aligned left, the others right.
+/// Returns the lines of a table, header first. The columns in `left` are left-aligned, the others
+/// right-aligned.
 fn aligned(header: &[&str], rows: Vec<Vec<String>>, left: &[usize]) -> Vec<String> {
     let mut table = Table::new();
     table.load_style(comfy_table::presets::NOTHING).set_header(header).add_rows(rows);
@@ -167,7 +169,7 @@ fn aligned(header: &[&str], rows: Vec<Vec<String>>, left: &[usize]) -> Vec<Strin
     table.lines().collect()
 }
 
-/// A row but for its site.
+/// Returns the cells of a row, except for its site.
 fn cells(shown: &CheckpointLine, style: TableOptions) -> Vec<String> {
     let mark = if shown.is_culprit { ">" } else { "" };
     let [mean, cosine] = text::mean_and_cosine(shown);
@@ -187,7 +189,7 @@ fn cells(shown: &CheckpointLine, style: TableOptions) -> Vec<String> {
     cells
 }
 
-/// The width that the other columns leave.
+/// Returns the width that the other columns leave for the site.
 fn place_width(rows: &[Vec<String>], shown: &[CheckpointLine], style: TableOptions) -> usize {
     let widest = |column: usize| {
         let cells = rows.iter().map(|row| row[column].len());

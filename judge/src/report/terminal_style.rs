@@ -4,7 +4,7 @@ use anstyle::{AnsiColor, Style};
 
 use crate::compare::Verdict;
 
-/// Puts escape sequences around text, or leaves it as it is.
+/// A text style that adds escape sequences if colour is enabled.
 #[derive(Clone, Copy)]
 pub struct TerminalStyle {
     /// True for coloured output.
@@ -12,7 +12,7 @@ pub struct TerminalStyle {
 }
 
 impl TerminalStyle {
-    /// A word for a verdict, in its colour.
+    /// Returns a word in the colour of a verdict.
     pub fn verdict(self, verdict: Verdict, word: &str) -> String {
         let style = match verdict {
             Verdict::Pass => AnsiColor::Green.on_default(),
@@ -22,17 +22,17 @@ impl TerminalStyle {
         self.paint(style, word)
     }
 
-    /// A title.
+    /// Returns text in the style of titles.
     pub fn strong(self, text: &str) -> String {
         self.paint(Style::new().bold(), text)
     }
 
-    /// Small print.
+    /// Returns text in the style of secondary information.
     pub fn faint(self, text: &str) -> String {
         self.paint(Style::new().dimmed(), text)
     }
 
-    /// Text in a style, where colour is wanted.
+    /// Returns text in a style, if colour is enabled.
     pub(super) fn paint(self, style: Style, text: &str) -> String {
         if self.colour { format!("{style}{text}{style:#}") } else { text.to_owned() }
     }

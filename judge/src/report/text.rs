@@ -12,10 +12,10 @@ use crate::report::checkpoint_line::CheckpointLine;
 /// Maximum line width, except for commands to copy.
 pub const WIDTH: usize = 80;
 
-/// Stands where there is nothing to show.
+/// Placeholder for a missing figure.
 pub const NOTHING: &str = "-";
 
-/// An error figure: two digits, because the next ones change with every compiler.
+/// Formats an error figure with two digits. Further digits vary between compilers.
 pub fn figure(error: f64) -> String {
     match error {
         0.0 => "0".into(),
@@ -24,12 +24,12 @@ pub fn figure(error: f64) -> String {
     }
 }
 
-/// A figure that may not have been measured.
+/// Formats an error figure, or a placeholder if it was not measured.
 fn measured(error: Option<f64>) -> String {
     error.map_or(NOTHING.into(), figure)
 }
 
-/// Formats err/bound: "0.42", "3.1e2".
+/// Formats a bound ratio, such as "0.42" or "3.1e2".
 pub fn bound_ratio(bound_ratio: Option<f64>) -> String {
     match bound_ratio {
         None => NOTHING.into(),
@@ -40,7 +40,8 @@ pub fn bound_ratio(bound_ratio: Option<f64>) -> String {
     }
 }
 
-/// Formats a cosine so that it says something near 1: "1-3e-8", "0.9312". 1 means that no difference is measurable.
+/// Formats a cosine with its distance from 1, such as "1-3e-8" or "0.9312". "1" means that no difference is
+/// measurable.
 pub fn cosine(cosine: f64) -> String {
     match 1.0 - cosine {
         gap if gap <= 0.0 => "1".into(),
@@ -50,7 +51,7 @@ pub fn cosine(cosine: f64) -> String {
     }
 }
 
-/// Formats the number of values above their bound.
+/// Formats the number of violations.
 pub fn over(count: Option<usize>) -> String {
     match count {
         None => NOTHING.into(),
@@ -59,18 +60,18 @@ pub fn over(count: Option<usize>) -> String {
     }
 }
 
-/// A tolerance, with every digit it was given.
+/// Formats a tolerance with all given digits.
 pub fn bound(tolerance: f64) -> String {
     if tolerance == 0.0 { "0".into() } else { format!("{tolerance:e}") }
 }
 
-/// A tolerance for a narrow column.
+/// Formats a tolerance for a narrow column.
 pub fn short_bound(tolerance: f64) -> String {
     let exact = bound(tolerance);
     if exact.len() <= "1.2e-10".len() { exact } else { figure(tolerance) }
 }
 
-/// A compared value, with the digits that tell it from its neighbours in its own precision.
+/// Formats a compared value with enough digits to distinguish it from the neighbouring numbers of its type.
 pub fn value(number: f64) -> String {
     let plain = number == 0.0 || (1e-4..1e7).contains(&number.abs()) || !number.is_finite();
     let single = number as f32;
@@ -82,7 +83,7 @@ pub fn value(number: f64) -> String {
     }
 }
 
-/// Formats a site in few characters: "attn_norm L2 p0". The tap's name is cut to fit `width`.
+/// Formats a site in few characters, such as "attn_norm L2 p0". The tap's name is cut to fit `width`.
 pub fn short_place(site: Site, width: usize) -> String {
     let mut place = String::new();
     if let Some(layer) = site.layer {
@@ -94,7 +95,8 @@ pub fn short_place(site: Site, width: usize) -> String {
     fit(&(fit(site.point.name(), width.saturating_sub(place.len())) + &place), width)
 }
 
-/// "first divergence from llama.cpp-q8_0", of a candidate "first divergence of my-engine".
+/// Returns a heading such as "first divergence from llama.cpp-q8_0", or for a candidate "first divergence of
+/// my-engine".
 pub fn heading(outcome: &Outcome, name: &str) -> String {
     match outcome.subject.role {
         Role::Reference => format!("first divergence from {name}"),
@@ -102,7 +104,7 @@ pub fn heading(outcome: &Outcome, name: &str) -> String {
     }
 }
 
-/// "v, layer 2, pass 0 (positions 0-5)".
+/// Formats the site of a row, such as "v, layer 2, pass 0 (positions 0-5)".
 pub fn site(row: &SiteResult) -> String {
     let positions = &row.positions;
     match (row.site.pass, positions.len()) {
@@ -112,7 +114,8 @@ pub fn site(row: &SiteResult) -> String {
     }
 }
 
-/// "v, layer 2, pass 0 (positions 0-5), index [3, 17]", the worst element of a row; a single value has no index.
+/// Formats the site and index of a row's worst value, such as "v, layer 2, pass 0 (positions 0-5), index [3,
+/// 17]". The index is omitted for a single value.
 pub fn place(row: &SiteResult) -> String {
     let worst = row.judged().and_then(|found| found.worst.as_ref());
     match worst.filter(|worst| !worst.index.is_empty()) {
@@ -121,7 +124,7 @@ pub fn place(row: &SiteResult) -> String {
     }
 }
 
-/// Describes the failure of a row: its error and the values where it arose, else the reason.
+/// Describes the failure of a row: its error and the inputs of the operation, or otherwise the reason.
 pub fn fault(row: &SiteResult) -> String {
     let errors = row.judged().map(|found| found.errors);
     let [error, largest] = errors.map_or([f64::NAN; 2], |errors| [errors.past_neighbour, errors.max_abs]);
@@ -141,7 +144,7 @@ pub fn fault(row: &SiteResult) -> String {
     }
 }
 
-/// Describes the exact value of a failing row, or the noise floor if that decides, with a label; empty if
+/// Describes the exact value of a failing row, or the noise floor if that decides, with a label. Empty if
 /// neither decides.
 pub fn exactly(row: &SiteResult) -> (&'static str, String) {
     let is_evaluated = row.explained.is_some() && !row.is_in_doubt() && !row.is_judged_by_accumulated();
@@ -152,12 +155,12 @@ pub fn exactly(row: &SiteResult) -> (&'static str, String) {
     }
 }
 
-/// Returns the label of a tolerance: the deciding one, or that of a specification.
+/// Returns the label of a tolerance: one that decides the verdict, or one of a specification.
 pub fn bound_name(row: &SiteResult) -> &'static str {
     if row.is_gated_by_tolerance() { "allowed" } else { "specified" }
 }
 
-/// Describes the values from which the judged error arose.
+/// Describes the inputs from which the judged error was computed.
 fn origin(row: &SiteResult) -> String {
     match row.is_judged_by_accumulated() {
         false => format!("local error since {}", since(row)),
@@ -178,7 +181,8 @@ pub fn excused(row: &SiteResult) -> String {
     })
 }
 
-/// "attn_norm", "k_rope, v", "block_out of layer 2": the values that a row starts from.
+/// Formats the sites that a row was computed from, such as "attn_norm", "k_rope, v" or "block_out of layer
+/// 2".
 pub fn since(row: &SiteResult) -> String {
     let start = |start: &Site| match start.layer.filter(|_| start.layer != row.site.layer) {
         Some(layer) => format!("{} of layer {layer}", start.point),
@@ -199,7 +203,8 @@ pub fn finding(finding: &Finding, told: Site) -> (&'static str, String) {
     }
 }
 
-/// "1e-4 (Llama-2 specification, checkpoint 2)", "1e-3, mean 1e-4, cosine at least 0.99 (BitNet specification)".
+/// Formats a tolerance with its source, such as "1e-4 (Llama-2 specification, checkpoint 2)" or "1e-3, mean
+/// 1e-4, cosine at least 0.99 (BitNet specification)".
 pub fn allowed(row: &SiteResult) -> String {
     let Tolerance { max_abs, mean_abs, min_cosine, source, .. } = &row.tolerance;
     let mean = mean_abs.map(|mean| format!(", mean {}", bound(mean))).unwrap_or_default();
@@ -207,7 +212,7 @@ pub fn allowed(row: &SiteResult) -> String {
     format!("{}{mean}{cosine} ({source})", bound(*max_abs))
 }
 
-/// An error of a checkpoint; token ids have no distance, they are equal or not.
+/// Formats the largest error of a checkpoint. Token ids are shown as equal or different.
 pub fn largest(shown: &CheckpointLine, errors: Option<Errors>) -> String {
     match errors {
         Some(errors) if shown.is_of_tokens() && errors.max_abs != 0.0 => "differs".into(),
@@ -215,7 +220,7 @@ pub fn largest(shown: &CheckpointLine, errors: Option<Errors>) -> String {
     }
 }
 
-/// Formats the mean error and the cosine of a checkpoint; token ids have neither.
+/// Formats the mean error and the cosine of a checkpoint; empty for token ids.
 pub fn mean_and_cosine(shown: &CheckpointLine) -> [String; 2] {
     match shown.errors().filter(|_| !shown.is_of_tokens()) {
         Some(errors) => [figure(errors.mean_abs), cosine(errors.cosine)],
@@ -223,13 +228,13 @@ pub fn mean_and_cosine(shown: &CheckpointLine) -> [String; 2] {
     }
 }
 
-/// "llama.cpp b1234".
+/// Formats the producer and its version, such as "llama.cpp b1234".
 pub fn producer(outcome: &Outcome) -> String {
     let producer = &outcome.subject.producer;
     clean(format!("{} {}", producer.name, producer.version).trim_end())
 }
 
-/// The first row in data-flow order that was compared and could not be judged.
+/// Returns the first undetermined row, in data-flow order.
 pub fn in_doubt(outcome: &Outcome) -> Option<&SiteResult> {
     outcome.rows.iter().find(|row| row.verdict == Verdict::Inconclusive)
 }
@@ -242,7 +247,7 @@ pub fn fine(outcome: &Outcome) -> &'static str {
     }
 }
 
-/// "2 of 5 taps explained by rounding, 1 undetermined, 2 not compared".
+/// Describes the coverage, such as "2 of 5 taps explained by rounding, 1 undetermined, 2 not compared".
 pub fn covered(outcome: &Outcome) -> String {
     let [doubtful, known] = [Verdict::Inconclusive, Verdict::Known].map(|verdict| outcome.count(verdict));
     let good = outcome.rows.len() - doubtful - known - outcome.count(Verdict::Fail);
@@ -254,7 +259,7 @@ pub fn covered(outcome: &Outcome) -> String {
     format!("{good} of {all} {}{}", fine(outcome), more.collect::<String>())
 }
 
-/// "; 1 of 24 rows of 48 taps", of a dump that leaves rows out.
+/// Returns a suffix such as "; 1 of 24 rows of 48 taps", for a dump without all rows.
 pub fn in_part(coverage: &Coverage) -> String {
     let Coverage { taps_in_part, rows, rows_expected, .. } = coverage;
     match taps_in_part {
@@ -263,7 +268,8 @@ pub fn in_part(coverage: &Coverage) -> String {
     }
 }
 
-/// "410 taps bit-identical, 99.98 % of the values"; a share is rounded down, so that 100 % means all.
+/// Formats the share of identical values, such as "410 taps bit-identical, 99.98 % of the values". The share
+/// is rounded down, so 100 % means all values.
 pub fn identical(coverage: &Coverage) -> String {
     let taps = count(coverage.taps_identical, "tap");
     let hundredths = coverage.elements_identical * 10_000 / coverage.elements.max(1);
@@ -274,12 +280,12 @@ pub fn identical(coverage: &Coverage) -> String {
     format!("{taps} bit-identical, {share} % of the values")
 }
 
-/// "1 tap", "2 taps".
+/// Formats a count with its noun, such as "1 tap" or "2 taps".
 pub fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Text from a dump or a file, made safe for a terminal: no line breaks, no escape sequences.
+/// Replaces control characters in text from a dump or a file, so that it is safe for a terminal.
 pub fn clean(text: &str) -> String {
     text.chars().map(|c| if commands(c) { ' ' } else { c }).collect()
 }
@@ -289,19 +295,20 @@ pub fn width(text: &str) -> usize {
     display_width(text)
 }
 
-/// The text in lines of at most `width` columns, wider where a path is, the first after `head`, the others indented alike.
+/// Wraps text to `width` columns. The first line starts with `head`, and the others are indented to match.
+/// Paths are not broken.
 pub fn wrap(head: &str, text: &str, width: usize) -> Vec<String> {
     let indent = " ".repeat(display_width(head));
     let options = textwrap::Options::new(width)
         .initial_indent(head)
         .subsequent_indent(&indent)
-        // A path is there to be copied.
+        // Paths are not broken, so that they can be copied.
         .break_words(!text.contains('/'))
         .word_splitter(textwrap::WordSplitter::NoHyphenation);
     textwrap::wrap(&clean(text), options).into_iter().map(Into::into).collect()
 }
 
-/// The text, cut with an ellipsis where it is wider than `width` columns.
+/// Cuts text to `width` columns, with an ellipsis if it is too long.
 pub fn fit(text: &str, width: usize) -> String {
     if display_width(text) <= width {
         return text.to_owned();

@@ -1,28 +1,27 @@
-//! Input tokens and their texts, for people.
+//! Input tokens and their texts, for reports.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The tokens that a comparison is about.
+/// The input tokens of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PromptTokens {
     /// Input tokens.
     pub prompt: Vec<u32>,
-    /// The text of each by itself, as far as there is a tokenizer: of the prompt's, of those that were chosen, and of those
-    /// that lead.
+    /// Text of each token, if a tokenizer is available: prompt tokens, chosen tokens and top tokens.
     pub texts: BTreeMap<u32, String>,
 }
 
 impl PromptTokens {
-    /// Adds the texts that another shard of the same comparison knows.
+    /// Adds the token texts of another shard of the same comparison.
     pub fn with(mut self, other: &Self) -> Self {
         self.texts.extend(other.texts.iter().map(|(&token, text)| (token, text.clone())));
         self
     }
 }
 
-/// The tokens in `report.json`.
+/// Tokens as in `report.json`.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct TokensRow {
     prompt: Vec<u32>,

@@ -1,4 +1,5 @@
-//! A directory of reports that is complete or empty, and known to be writable before the long work starts.
+//! A report folder that is either complete or empty. It is checked to be writable before the comparison
+//! starts.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -13,21 +14,21 @@ const MARKDOWN: &str = "report.md";
 const HTML: &str = "report.html";
 const JUNIT: &str = "junit.xml";
 const FILES: [&str; 4] = [JSON, MARKDOWN, HTML, JUNIT];
-/// File with the finished units of a shard, from which a stopped run continues.
+/// File with the finished units of a shard. An interrupted run continues from it.
 const FINISHED: &str = "finished.json";
 
 /// A directory that a report will be written to.
 ///
-/// Files of an earlier run are removed when it is made: whatever happens until [`ReportDir::write`], nobody
-/// can take an old verdict for the new one.
+/// Files of an earlier run are removed first. So an old verdict cannot be mistaken for a new one, even if the
+/// run is interrupted before [`ReportDir::write`].
 #[derive(Debug)]
 pub struct ReportDir {
     directory: PathBuf,
 }
 
 impl ReportDir {
-    /// Makes the directory where it does not exist, sees that files can be made in it, and removes an earlier report, and
-    /// what of one was finished.
+    /// Creates the folder if needed, checks that it is writable, and removes earlier reports and
+    /// unfinished results.
     ///
     /// # Errors
     /// If the directory or a file in it cannot be created, or an old file cannot be removed.
@@ -35,7 +36,7 @@ impl ReportDir {
         Self::without(directory, &[FILES.as_slice(), &[FINISHED]].concat())
     }
 
-    /// Opens the folder and keeps the finished parts, so that the run can continue.
+    /// Opens the folder and keeps the finished units, so that the run can continue.
     ///
     /// # Errors
     /// The errors of [`ReportDir::create`].
@@ -70,15 +71,16 @@ impl ReportDir {
     /// Replaces the stored finished results.
     ///
     /// # Errors
-    /// If it cannot be written; then what was is still there.
+    /// If the file cannot be written; the earlier results then stay unchanged.
     pub fn keep(&self, report: &Report) -> Result<()> {
         self.put(vec![(FINISHED, json(report))])
     }
 
-    /// Writes every file, then gives them their names, all while no other run does.
+    /// Writes all report files, then renames them to their final names. The folder is locked against other
+    /// runs.
     ///
     /// # Errors
-    /// If one cannot be written; then none is there.
+    /// If a file cannot be written; then no report remains.
     pub fn write(self, report: &Report) -> Result<()> {
         let files = vec![
             (JSON, json(report)),
@@ -89,7 +91,7 @@ impl ReportDir {
         self.put(files)
     }
 
-    /// Writes the files of a run that came to no verdict.
+    /// Writes the report files of a run without a verdict.
     ///
     /// # Errors
     /// The errors of [`ReportDir::write`].
@@ -121,7 +123,7 @@ impl ReportDir {
     }
 }
 
-/// A file that has its content, and not yet its name.
+/// A complete file that does not yet have its final name.
 struct PendingFile {
     path: PathBuf,
     file: UnfinishedFile,
@@ -141,8 +143,8 @@ impl PendingFile {
     }
 }
 
-/// Waits until no other run changes the files of a directory, so that they belong to one run. The directory
-/// itself is locked, so no lock file remains. Some systems cannot lock; a run does not fail for it.
+/// Locks the folder, so that all its files belong to one run. Waits for other runs to finish. The
+/// folder itself is locked, so no lock file remains. Errors are ignored, since some systems cannot lock.
 fn lock(directory: &Path) -> Option<File> {
     let handle = File::open(directory).ok()?;
     handle.lock().ok().map(|()| handle)

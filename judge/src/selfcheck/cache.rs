@@ -1,4 +1,4 @@
-//! The KV cache must not depend on how it was filled.
+//! Check that results do not depend on how the KV cache was filled.
 
 use crate::compare::Verdict;
 use crate::error::Result;
@@ -6,7 +6,7 @@ use crate::selfcheck::operations::OperationFloors;
 use crate::selfcheck::tally::LogitsTally;
 use crate::selfcheck::{CheckResult, CheckSubject, Exactness, PROMPT};
 
-/// Compares every tap at every position between one pass over all tokens and one token per pass.
+/// Compares every tap at every position between one pass over all tokens and one pass per token.
 ///
 /// # Errors
 /// If the model cannot be run.
@@ -19,8 +19,8 @@ pub fn prefill_equals_decode(subject: CheckSubject) -> Result<CheckResult> {
     OperationFloors::of(subject, subject.exactness())?.judge(NAME, subject, &vec![1; length])
 }
 
-/// Compares a prompt and single tokens after it with longer prompts that start over: the logits if bits must
-/// be equal, else every tap.
+/// Compares a prompt followed by single tokens with longer prompts that start from an empty cache. Compares
+/// the logits if bits must be equal, otherwise every tap.
 ///
 /// # Errors
 /// If the model cannot be run.
@@ -53,7 +53,8 @@ fn logits_cached_and_anew(subject: CheckSubject) -> Result<LogitsTally> {
     Ok(tally)
 }
 
-/// Logits with a cache that keeps no more than each layer's window, against one that keeps everything.
+/// Compares the logits of a cache that only keeps each layer's window with those of a cache that keeps
+/// everything.
 ///
 /// # Errors
 /// If the model cannot be run.

@@ -1,4 +1,4 @@
-//! A prompt's results must not depend on how it is cut.
+//! Check that results do not depend on how a prompt is split into passes.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::selfcheck::boundary::boundaries;
 use crate::selfcheck::operations::OperationFloors;
 use crate::selfcheck::{CheckResult, CheckSubject};
 
-/// Compares every tap at every position between one pass and chunks, some of which end at or near each
+/// Compares every tap at every position between one pass and several chunks. Some chunks end at or near each
 /// boundary.
 ///
 /// # Errors
@@ -44,14 +44,15 @@ pub fn chunks_equal_one_pass(subject: CheckSubject) -> Result<CheckResult> {
     ))
 }
 
-/// Sizes of chunks, smaller than all tokens.
+/// Returns the chunk sizes to check, smaller than `length`.
 fn sizes(subject: CheckSubject, length: usize) -> BTreeSet<usize> {
     let around =
         boundaries(subject.model).into_iter().flat_map(|boundary| boundary.saturating_sub(1)..=boundary + 1);
     [3, 16].into_iter().chain(around).filter(|size| (2..length).contains(size)).collect()
 }
 
-/// Chunks of a size. The last takes up what would be a single token: those are what decoding checks.
+/// Splits a length into chunks of one size. A last chunk of one token is merged, since decoding has its own
+/// check.
 fn cut(length: usize, size: usize) -> Vec<usize> {
     let mut chunks = vec![size; length / size];
     match (length % size, chunks.last_mut()) {

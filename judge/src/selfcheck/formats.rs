@@ -1,14 +1,14 @@
-//! Equal weights in two formats must give the same model.
+//! Check that equal weights in two file formats give the same model.
 
 use crate::error::Result;
 use crate::selfcheck::operations::OperationFloors;
 use crate::selfcheck::{CheckResult, CheckSubject, Exactness};
 
-/// Every tap of the same tokens, of one model in two formats and the same numerics. The rows of q and k may be in another
-/// order in the other, and so may be the sums over them.
+/// Compares every tap of one model in two formats, with the same tokens and numerics. The formats may order
+/// the rows of q and k differently, which changes the order of sums.
 ///
 /// # Errors
-/// If one of them cannot be run.
+/// If one of the models cannot be run.
 pub fn formats_agree(one: CheckSubject, other: CheckSubject) -> Result<CheckResult> {
     const NAME: &str = "safetensors equals GGUF";
     OperationFloors::of(other, Exactness::Rounding)?.judge(NAME, one, &[other.tokens().len()])

@@ -1,12 +1,12 @@
 //! Checks of the engine without a reference, one per function.
 //!
-//! A check compares bits where the numerics add every row of a product in one order, however many rows there are. Those
-//! of llama.cpp do not: there, each stage is held to what rounding does to it in this very model on these very tokens
-//! ([`Exactness::Rounding`]), and the bits are compared once more with the order of a single row for all of them
-//! ([`SingleTokenNumerics`]), so that nothing can hide behind rounding.
+//! A check compares bits if the numerics sum every row of a product in the same order, for any number of
+//! rows. llama.cpp's numerics do not. For them, each operation is compared with the effect of rounding in
+//! this model on these tokens ([`Exactness::Rounding`]). A second check compares bits with the summation
+//! order of a single row for all rows ([`SingleTokenNumerics`]), so that rounding cannot hide a fault.
 //!
-//! Numbers that cannot differ agree whatever is wrong: a model whose values are all zero, or the same for every token, passes
-//! no check, and neither does one that gives no numbers.
+//! Values that cannot differ agree even in a wrong engine. So a model fails if its values are all zero, equal
+//! for all tokens, or missing.
 
 mod boundary;
 mod cache;
@@ -29,18 +29,18 @@ use crate::error::Result;
 use crate::model::Model;
 use crate::numerics::{Numerics, SingleTokenNumerics};
 
-/// Number of tokens of a check, in two parts: more than kernels for several tokens need, and than a cache
-/// drops at once.
+/// Number of tokens of a check: prompt and single tokens. It is more than kernels for several tokens need,
+/// and more than a cache drops at once.
 const TOKENS: usize = 48;
-/// Number of prompt tokens among them.
+/// Number of prompt tokens among [`TOKENS`].
 const PROMPT: usize = 40;
 
-/// The result of a check.
+/// Result of one check.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckResult {
     /// Name of the check.
     pub check: &'static str,
-    /// `None` where there is nothing of the kind to check.
+    /// The verdict; `None` if the check does not apply.
     pub verdict: Option<Verdict>,
     /// Number of compared values and their difference, or the reason why nothing was compared.
     pub detail: String,
@@ -60,16 +60,16 @@ impl CheckResult {
 /// The model and numerics under check.
 #[derive(Clone, Copy)]
 pub struct CheckSubject<'m> {
-    /// The model.
+    /// Model to check.
     pub model: &'m dyn Model,
-    /// The numerics.
+    /// Numerics to check.
     pub numerics: &'m dyn Numerics,
 }
 
-/// The required agreement between two ways to compute a value.
+/// Required agreement between two ways to compute a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exactness {
-    /// Bit for bit.
+    /// Both values must be bit-identical.
     Bits,
     /// Equal up to rounding, from the same inputs: within [`crate::compare::NoiseFloor::FAR`] times the noise
     /// floor.
@@ -81,8 +81,8 @@ impl<'m> CheckSubject<'m> {
         Engine::new(self.model, self.numerics, capacity)
     }
 
-    /// Tokens to read, the same for every check of a model: as many as the context takes, and past each boundary that the model can
-    /// be run across in a short time.
+    /// Returns the tokens for all checks of a model: as many as the context allows, and past each boundary
+    /// that can be reached in a short time.
     fn tokens(&self) -> Vec<u32> {
         let dimensions = self.model.dimensions();
         let length = boundary::crossing(self.model, TOKENS).min(dimensions.context_length);
@@ -91,7 +91,7 @@ impl<'m> CheckSubject<'m> {
 
     /// Returns the required agreement between several tokens in one pass and one token per pass.
     pub fn exactness(&self) -> Exactness {
-        // Embeddings are looked up; a tied head is named apart.
+        // Embeddings are looked up; a tied head has a different name.
         let is_table = |name: &str| name == "token_embd" || name == "position_embd";
         let mut matrices = self.model.matrices().into_iter().filter(|(name, _)| !is_table(name));
         match matrices.all(|(_, matrix)| self.numerics.adds_rows_alike(matrix, PROMPT)) {
@@ -101,7 +101,7 @@ impl<'m> CheckSubject<'m> {
     }
 }
 
-/// Every check of one model and one way of computing.
+/// Runs every check on one model and numerics.
 ///
 /// # Errors
 /// If the model cannot be run at all.
@@ -117,7 +117,7 @@ pub fn check_all(subject: CheckSubject) -> Result<Vec<CheckResult>> {
     Ok(checked)
 }
 
-/// The checks of the cache, bit for bit, with sums in the order of a single row.
+/// Runs the cache checks bit for bit, with the summation order of a single row.
 ///
 /// # Errors
 /// If the model cannot be run at all.

@@ -1,9 +1,9 @@
-//! Comparison of each operation of a run with one pass over all tokens, from the same inputs.
+//! Comparison of each operation of a run with one pass over all tokens, with teacher forcing.
 //!
-//! A stage that adds in another order is off by rounding. In a run of its own that is hardly to be told from a fault: an
-//! activation that rounds to the next int8 is off by far more than any sum, in one run and not in another. From the same
-//! inputs nothing rounds the other way, a stage is off by its own sums alone, and the same run with noise as large as
-//! these sums may make it ([`PerturbedResults`]) says how far that is.
+//! An operation that sums in another order has a rounding error. In a free run, rounding is hard to
+//! distinguish from a fault: an activation that rounds to a neighbouring int8 value has a much larger error
+//! than any sum. With the same inputs, each operation only has the error of its own sums. Runs with random
+//! errors of that size ([`PerturbedResults`]) measure how large the resulting error can be.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -19,18 +19,18 @@ use crate::selfcheck::{CheckResult, CheckSubject, Exactness};
 use crate::tap::Tap;
 use crate::tensor::{RopePairing, Tensor};
 
-/// Number of perturbed runs.
+/// Number of perturbed runs that measure the noise floor.
 const RUNS: u64 = 4;
 
-/// One pass over all tokens with the noise floor of each operation.
+/// One pass over all tokens, with the noise floor of each operation.
 pub(super) struct OperationFloors {
     whole: PassPair,
-    /// By tap, in units of the size of an element; none where bits are compared.
+    /// Noise floor by site, relative to the size of a value; `None` if bits are compared.
     floors: Option<HashMap<Site, f64>>,
 }
 
 impl OperationFloors {
-    /// Runs the subject over its tokens at once, and where rounding is to be known, again with noise.
+    /// Runs the subject over all tokens in one pass. If rounding is allowed, perturbed runs follow.
     ///
     /// # Errors
     /// If the model cannot be run.
@@ -43,7 +43,7 @@ impl OperationFloors {
         Ok(Self { whole, floors })
     }
 
-    /// Checks a subject that reads the same tokens in passes of these lengths.
+    /// Compares a subject that reads the same tokens in passes of the given lengths.
     ///
     /// # Errors
     /// If the model cannot be run.
@@ -58,7 +58,7 @@ impl OperationFloors {
         }
         let found = match self.floors {
             None => compare(&self.whole, subject, lengths)?,
-            // What is read again there has gone through several stages: each part starts from nothing.
+            // A re-read sequence passes through several operations, so each part starts from an empty cache.
             Some(_) => {
                 let parts = self.whole.apart(lengths).into_iter();
                 let found = parts.map(|lengths| compare(&self.whole, subject, &lengths));
@@ -128,13 +128,13 @@ impl OperationFloors {
     }
 }
 
-/// Returns the site for all positions. The last logits are a row of those of every position.
+/// Returns the matching site in a pass with the logits of all positions. The last logits are one row of them.
 fn of_all_positions(site: Site) -> Site {
     let point = if site.point == Point::LastLogits { Point::Logits } else { site.point };
     Site { point, pass: None, ..site }
 }
 
-/// Returns the noise floor of each operation from a few perturbed runs.
+/// Measures the noise floor of each operation with a few perturbed runs.
 fn floors(subject: CheckSubject, whole: &PassPair) -> Result<HashMap<Site, f64>> {
     let mut floors: HashMap<Site, f64> = HashMap::new();
     for seed in 1..=RUNS {
@@ -150,7 +150,7 @@ fn floors(subject: CheckSubject, whole: &PassPair) -> Result<HashMap<Site, f64>>
     Ok(floors)
 }
 
-/// The values of one pass over all tokens, and of one pass within LongRoPE's short factors.
+/// Values of one pass over all tokens, and of one pass within LongRoPE's short factors.
 struct PassPair {
     all: SinglePass,
     short: Option<SinglePass>,
@@ -164,12 +164,13 @@ impl PassPair {
         Ok(Self { all: SinglePass::of(subject, &tokens)?, short })
     }
 
-    /// The values that a pass ending there must give.
+    /// Returns the pass whose values apply to a pass that ends at position `end`.
     fn up_to(&self, end: usize) -> &SinglePass {
         self.short.as_ref().filter(|short| end <= short.tokens.len()).unwrap_or(&self.all)
     }
 
-    /// Passes up to the last within the short factors, and those from it on, with all before read in the first of them.
+    /// Splits the passes at the limit of LongRoPE's short factors. The first pass beyond it reads all earlier
+    /// tokens again.
     fn apart(&self, lengths: &[usize]) -> Vec<Vec<usize>> {
         let Some(within) = self.short.as_ref().map(|short| short.tokens.len()) else {
             return vec![lengths.to_vec()];
@@ -191,7 +192,7 @@ impl PassPair {
     }
 }
 
-/// Reads the tokens of `whole` in passes of these lengths; each operation has the inputs of the single pass.
+/// Reads the tokens of `whole` in passes of these lengths. Each operation gets the inputs of the single pass.
 fn compare(whole: &PassPair, subject: CheckSubject, lengths: &[usize]) -> Result<Vec<PassDifference>> {
     let mut start = 0;
     let positions = lengths.iter().map(|length| {
@@ -212,18 +213,18 @@ fn compare(whole: &PassPair, subject: CheckSubject, lengths: &[usize]) -> Result
     Ok(against.found)
 }
 
-/// The difference of one value from one pass over all tokens.
+/// Difference between one value and the single pass over all tokens.
 struct PassDifference {
     site: Site,
     numbers: usize,
     different: usize,
-    /// Largest error relative to √(x² + the mean square of its row). NaN if a value is not a number.
+    /// Largest error relative to √(x² + mean square of the row). NaN if a value is not a number.
     largest: f64,
-    /// Expected number of values, if it differs.
+    /// Expected number of values, if the number differs.
     other_length: Option<usize>,
 }
 
-/// Observer that compares each value and continues with that of the single pass.
+/// A tap that compares each value and continues with that of the single pass.
 struct PassComparison<'w> {
     whole: &'w PassPair,
     /// Positions of each pass.
@@ -250,7 +251,8 @@ impl Tap for PassComparison<'_> {
             });
             return value;
         }
-        // Heads may lie in another order: values are compared in that of the whole pass, and go on in their own.
+        // Heads may have another RoPE pairing: values are compared in that of the single pass, and continue
+        // in their own.
         let follows = site.point.follows_rope_pairing();
         let pairings = self.pairing.zip(whole.pairing).filter(|(own, other)| follows && own != other);
         let shape = value.shape().to_vec();
@@ -287,7 +289,7 @@ fn measured(site: Site, value: &Tensor, rows: &[PassRow]) -> PassDifference {
     apart
 }
 
-/// The two values of each pair of a head, from where `from` has them to where `to` has them.
+/// Reorders the values of each head from one RoPE pairing to another.
 fn paired_as(x: Tensor, from: RopePairing, to: RopePairing) -> Tensor {
     let shape = x.shape().to_vec();
     let head_dim = shape.last().copied().unwrap_or(1).max(1);

@@ -1,4 +1,4 @@
-//! Neither a neighbour nor an onlooker may change a sequence.
+//! Checks that neither a parallel sequence nor a tap changes a sequence.
 
 use crate::checkpoint::Site;
 use crate::engine::Engine;
@@ -8,11 +8,11 @@ use crate::selfcheck::{CheckResult, CheckSubject, PROMPT};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
-/// Single tokens that each sequence reads after its prompt.
+/// Number of single tokens that each sequence reads after its prompt.
 const TURNS: usize = 6;
 
-/// Compares sequences of several lengths read in turns with each read alone, by the logits after every pass.
-/// They share only the model and numerics, so a difference is shared state.
+/// Compares several sequences that take turns with each sequence alone, by the logits after every pass. The
+/// sequences share only the model and the numerics, so any difference shows shared state.
 ///
 /// # Errors
 /// If the model cannot be run.
@@ -38,7 +38,7 @@ pub fn side_by_side_equals_alone(subject: CheckSubject) -> Result<CheckResult> {
     Ok(tally.checked(NAME))
 }
 
-/// A long one, one half as long and a short one; each starts with another token.
+/// Returns a long sequence, one of half its length, and a short one. Each starts with a different token.
 fn sequences(tokens: &[u32]) -> Vec<Vec<u32>> {
     let longest = tokens.len().saturating_sub(TURNS);
     let prompts = [longest, longest.div_ceil(2), 1].into_iter().filter(|&prompt| prompt > 0 && longest > 0);
@@ -49,14 +49,15 @@ fn sequences(tokens: &[u32]) -> Vec<Vec<u32>> {
     prompts.enumerate().map(sequence).collect()
 }
 
-/// The prompt, then a token each time: everything but the last [`TURNS`] tokens, then one of them.
+/// Runs one turn of a sequence. Turn 0 reads the prompt (all but the last [`TURNS`] tokens); each later turn
+/// reads one token.
 fn take_turn(engine: &mut Engine, sequence: &[u32], turn: usize) -> Result<Tensor> {
     let prompt = sequence.len() - TURNS;
     let next = if turn == 0 { 0..prompt } else { prompt + turn - 1..prompt + turn };
     engine.read(&sequence[next], &mut ())
 }
 
-/// Compares the logits of a prompt and following tokens with and without an observer.
+/// Compares the logits of a prompt and following tokens with and without a tap.
 ///
 /// # Errors
 /// If the model cannot be run.
@@ -72,7 +73,7 @@ pub fn recorded_equals_unrecorded(subject: CheckSubject) -> Result<CheckResult> 
     Ok(tally.checked(NAME))
 }
 
-/// A tap that asks for every value and keeps none.
+/// A tap that requests every value and stores none.
 struct ObservingTap;
 
 impl Tap for ObservingTap {

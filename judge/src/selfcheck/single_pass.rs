@@ -1,4 +1,4 @@
-//! All taps of one pass over all tokens, with the place of the values of any other pass.
+//! All values of one pass over all tokens, with the rows that correspond to any other pass.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -11,27 +11,28 @@ use crate::selfcheck::variety::Variety;
 use crate::tap::Tap;
 use crate::tensor::{RopePairing, Tensor};
 
-/// Every value of one pass, up to the logits of every position.
+/// All values of one pass, with the logits of every position.
 pub(super) struct SinglePass {
-    /// The tokens it has read.
+    /// Tokens of the pass.
     pub(super) tokens: Vec<u32>,
-    /// Pairs of head values that rotate together.
+    /// RoPE pairing of the model: pairs of head values that rotate together.
     pub(super) pairing: Option<RopePairing>,
     values: HashMap<Site, Tensor>,
     order: Vec<Site>,
 }
 
-/// A row of a value: what belongs to one token, and of attention to one head.
+/// One row of a value: one token, and for attention values one head of it.
 #[derive(Clone, Copy)]
 pub(super) struct PassRow<'w> {
-    /// The numbers that another pass has of it: of attention, those of the keys there are by then.
+    /// The numbers that another pass must have in this row. For attention values: only the keys that this
+    /// pass has seen.
     pub(super) numbers: &'w [f32],
-    /// Its mean square.
+    /// Mean square of the row.
     pub(super) square: f64,
 }
 
 impl SinglePass {
-    /// Reads tokens at once.
+    /// Reads all tokens in one pass.
     ///
     /// # Errors
     /// If the model cannot be run.
@@ -44,8 +45,8 @@ impl SinglePass {
         Ok(whole)
     }
 
-    /// Returns the rows that a pass over the tokens at `positions` must have at a site; `None` if unknown,
-    /// because it follows from the logits.
+    /// Returns the rows that a pass over the tokens at `positions` must have at a site; `None` if the site
+    /// has no value in this pass.
     pub(super) fn rows(&self, site: Site, positions: &Range<usize>) -> Option<Vec<PassRow<'_>>> {
         if site.point == Point::LastLogits {
             let last = positions.end - 1..positions.end;
@@ -69,7 +70,7 @@ impl SinglePass {
         self.order.iter().find_map(|&site| Some((site, self.variety(site).broken()?)))
     }
 
-    /// Returns the first site whose values show nothing, and the reason.
+    /// Returns the first site whose values cannot reveal a fault, such as all zeros, with the reason.
     pub(super) fn lacking(&self) -> Option<(Site, String)> {
         self.order.iter().find_map(|&site| Some((site, self.variety(site).lacking()?)))
     }
@@ -79,7 +80,7 @@ impl SinglePass {
         Variety::of(value.data(), self.width(site.point, value))
     }
 
-    /// Numbers of a row.
+    /// Returns the number of values per row.
     fn width(&self, point: Point, value: &Tensor) -> usize {
         match point.axes() {
             [TapAxis::Head, ..] => value.shape()[2],
@@ -98,7 +99,7 @@ impl Tap for SinglePass {
         value
     }
 
-    /// Logits of every position hold the last ones.
+    /// The logits of every position include the last logits.
     fn wants(&self, site: Site) -> bool {
         !matches!(site.point, Point::LastLogits | Point::Argmax | Point::Probs | Point::Generated)
     }

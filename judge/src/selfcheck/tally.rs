@@ -1,21 +1,21 @@
-//! Rows of logits that should be the same, bit for bit.
+//! Comparison of rows of logits that should be bit-identical.
 
 use crate::compare::Verdict;
 use crate::selfcheck::CheckResult;
 use crate::selfcheck::variety::Variety;
 
-/// Counts logits that differ, with their largest difference.
+/// Number of logits that differ, and their largest difference.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LogitsTally {
     numbers: usize,
     different: usize,
-    /// In units of the root mean square of the row.
+    /// Largest difference, in units of the root mean square of its row.
     largest: f64,
     variety: Variety,
 }
 
 impl LogitsTally {
-    /// Compares a row with the one that it should be.
+    /// Compares a row with the expected row.
     pub(super) fn add(&mut self, row: &[f32], wanted: &[f32]) {
         let pairs = || row.iter().zip(wanted);
         let square = |x: &f32| f64::from(*x) * f64::from(*x);
@@ -25,7 +25,7 @@ impl LogitsTally {
         self.different += row.len().abs_diff(wanted.len());
         for (a, b) in pairs() {
             let apart = (f64::from(*a) - f64::from(*b)).abs();
-            // NaN, and a difference where the other row is all zero, are further apart than anything.
+            // NaN counts as infinitely far apart; so does a difference from a row of zeros.
             let apart = if apart == 0.0 { 0.0 } else { apart / rms };
             if !(apart <= self.largest) {
                 self.largest = apart;

@@ -1,7 +1,7 @@
-//! Check that values vary at all.
+//! Check that values vary.
 
-/// Looks at the numbers of one kind, a row per token. Where no two of them differ, or every token has the same, they agree
-/// with those of any other run, whatever is wrong.
+/// Variety of values of one kind, one row per token. Values that are all equal, or equal for every token,
+/// agree with those of any other run and cannot reveal a fault.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Variety {
     first: Option<Vec<f32>>,
@@ -32,7 +32,7 @@ impl Variety {
         self.broken
     }
 
-    /// Returns the reason why the values show nothing, if any.
+    /// Returns the reason why the values cannot reveal a fault, if there is one.
     pub(super) fn lacking(&self) -> Option<String> {
         match (self.within_rows, self.between_rows, self.first.as_deref()) {
             (true, true, _) => None,

@@ -1,4 +1,5 @@
-//! Correct dumps: computed, cut, stored or written in different ways. None may fail.
+//! Dumps of correct engines that were computed, cut, stored or written in different ways. All of them must
+//! pass or be inconclusive.
 
 use crate::dump::Dump;
 use crate::engine::{PassInput, RunInput};
@@ -11,23 +12,25 @@ use crate::weight::DType;
 /// A variant of a correct dump.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CorrectDump {
-    /// Unchanged.
+    /// The dump of our own engine, unchanged.
     Same,
-    /// Sums have another order: those of several tokens that of a single one, or those of `f32` that of transformers.
+    /// Another order of sums: the order for a single token instead of several tokens, or for `f32` that of
+    /// transformers.
     OtherOrder,
-    /// Less of it is written.
+    /// Fewer taps are recorded.
     Thinned(RecordedTaps),
-    /// Activations are written in a shorter type than they were computed in.
+    /// Activations are stored in a smaller type than they were computed in.
     Stored(DType),
-    /// The prompt goes through the model in pieces.
+    /// The prompt is read in several passes.
     Pieces,
-    /// The prompt goes through the model token by token.
+    /// The prompt is read in one pass per token.
     OneByOne,
-    /// Other kernels compute it: how they round, the taps that are written, the number of tokens that each pass of the prompt takes.
+    /// Values from other kernels: their rounding, the recorded taps, and the number of prompt tokens per
+    /// pass.
     Kernels(KernelVariant, RecordedTaps, Option<usize>),
 }
 
-/// All of them, as tables call them.
+/// All variants with their names in tables.
 pub const TWINS: [(&str, CorrectDump); 9] = [
     ("as it is", CorrectDump::Same),
     ("sums in another order", CorrectDump::OtherOrder),
@@ -40,11 +43,11 @@ pub const TWINS: [(&str, CorrectDump); 9] = [
     ("the prompt token by token", CorrectDump::OneByOne),
 ];
 
-/// The name of [`other_kernels`] in tables.
+/// Name of [`other_kernels`] in tables.
 pub const OTHER_KERNELS: &str = "other kernels";
 
-/// Kernels that sum in any order, or compute functions approximately, each with all taps, with block outputs and with logits
-/// alone, the prompt whole or in pieces.
+/// Returns variants with kernels that sum in any order or approximate functions. Each has all taps, block
+/// outputs only, or logits only, with the prompt in one pass or in several.
 pub fn other_kernels(bed: &TestModel) -> Vec<CorrectDump> {
     let numerics = match bed.arithmetic {
         "f32" => Transformers::F32,
@@ -71,7 +74,7 @@ pub fn other_kernels(bed: &TestModel) -> Vec<CorrectDump> {
 }
 
 impl CorrectDump {
-    /// Returns the dump of the variant; `None` if the arithmetic has none.
+    /// Makes the dump of the variant; `None` if the variant does not exist for the arithmetic.
     ///
     /// # Errors
     /// If the model cannot be run.
@@ -81,11 +84,12 @@ impl CorrectDump {
         let (mut form, mut script) = (DumpForm::FULL, bed.script());
         let mut numerics: &dyn Numerics = &*bed.engine;
         match (self, bed.arithmetic) {
-            // Of ternary weights one token is computed otherwise than several: another order would be another arithmetic.
+            // With ternary weights, one token is computed differently from several tokens, so another order
+            // would be another arithmetic.
             (CorrectDump::OtherOrder, _) if bed.model.architecture() == "bitnet" => return Ok(None),
             (CorrectDump::OtherOrder, "f32") => numerics = &Transformers::F32,
             (CorrectDump::OtherOrder, "llama.cpp") => numerics = &one_order,
-            // The engine of the bed has another order already, or rounds its sums to 16 bits.
+            // The test model's engine has another order already, or rounds its sums to 16 bits.
             (CorrectDump::OtherOrder, _) => return Ok(None),
             _ => {}
         }
@@ -112,7 +116,7 @@ impl CorrectDump {
     }
 }
 
-/// Cuts the prompt of a script into pieces of these sizes and a rest.
+/// Splits the prompt of a script into passes of these sizes and a rest.
 fn cut(script: &RunInput, sizes: &[usize]) -> RunInput {
     let mut prompt = script.passes[0].tokens.clone().expect("it begins with the prompt");
     let mut passes = Vec::new();

@@ -1,4 +1,4 @@
-//! Counts of the results.
+//! Counts of self-test results.
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -13,26 +13,26 @@ use crate::selftest::fault_injection::{FaultDetection, InjectedFault, told};
 use crate::selftest::memory_dump::DumpForm;
 use crate::selftest::test_model::TestModel;
 
-/// The counts of injected faults.
+/// Counts of judged dumps with an injected fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultCounts {
-    /// Changes that came to other values somewhere.
+    /// Injected changes that altered a value.
     pub planted: usize,
-    /// Faults whose dump failed.
+    /// Faults whose dump fails.
     pub detected: usize,
     /// Faults whose first failure is at the injected site.
     pub located: usize,
     /// Faults named by kind and value, alone or among equivalent ones.
     pub named: usize,
-    /// Faults named among other causes.
+    /// Faults named as one of several possible causes.
     pub among: usize,
     /// Faults that pass because rounding explains them.
     pub hidden: usize,
-    /// Undetermined faults.
+    /// Faults whose dump is inconclusive.
     pub in_doubt: usize,
-    /// Faults with a wrong name or none.
+    /// Faults with a wrong cause, or without a cause.
     pub misnamed: usize,
-    /// Changes without an effect on this text, which do not count as injected.
+    /// Changes that altered no value for this text. They do not count as injected.
     pub no_effect: usize,
 }
 
@@ -50,49 +50,49 @@ impl AddAssign for FaultCounts {
     }
 }
 
-/// The counts of correct dumps.
+/// Counts of judged dumps from correct engines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CorrectCounts {
-    /// Number of judged dumps.
+    /// Number of judged correct dumps.
     pub judged: usize,
-    /// Dumps that pass.
+    /// Correct dumps that pass.
     pub passed: usize,
-    /// Inconclusive dumps.
+    /// Correct dumps that are inconclusive.
     pub in_doubt: usize,
     /// Dumps that fail, or that get a cause.
     pub false_alarms: usize,
 }
 
-/// A judged fault or correct dump.
+/// Result of one judged dump.
 #[derive(Clone, Debug)]
 pub enum SelfTestResult {
-    /// A fault: its kind, its counts, and a remark if it was not detected correctly.
+    /// A fault: its kind, its counts, and a remark if it was not found correctly.
     Change(CauseKind, FaultCounts, Option<String>),
-    /// A twin: its name.
+    /// A correct dump: the name of its variant, its counts, and a remark if it did not pass.
     Twin(&'static str, CorrectCounts, Option<String>),
 }
 
 /// A dump to judge.
 pub enum SelfTestJob<'b> {
-    /// A change.
+    /// A dump with an injected fault.
     Change(&'b TestModel, InjectedFault),
-    /// A correct dump.
+    /// A dump of a correct engine, with the name of its variant.
     Twin(&'b TestModel, &'static str, CorrectDump),
 }
 
-/// The counts of all judged faults and correct dumps.
+/// Counts of all judged dumps.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct SelfTestTable {
-    /// By kind of change.
+    /// Counts of injected faults, by kind of change.
     pub changes: BTreeMap<String, FaultCounts>,
-    /// By kind of twin, in the order of [`TWINS`].
+    /// Counts of correct dumps by variant, in the order of [`TWINS`].
     pub twins: Vec<(&'static str, CorrectCounts)>,
-    /// Results that differ from the injected fault.
+    /// Remarks on faults that were not found correctly, and on correct dumps that did not pass.
     pub remarks: Vec<String>,
 }
 
 impl SelfTestJob<'_> {
-    /// Makes the dump and judges it; `None` if there is no such correct dump.
+    /// Makes the dump and judges it; `None` if the variant does not exist.
     ///
     /// # Errors
     /// If the model cannot be run.
@@ -165,7 +165,7 @@ fn twin(bed: &TestModel, name: &'static str, how: CorrectDump) -> error::Result<
 }
 
 impl SelfTestTable {
-    /// Puts results together.
+    /// Sums up the results.
     pub fn of(results: Vec<SelfTestResult>) -> Self {
         let names = TWINS.into_iter().map(|(name, _)| name).chain([OTHER_KERNELS]);
         let twins = names.map(|name| (name, CorrectCounts::default())).collect();
@@ -190,14 +190,14 @@ impl SelfTestTable {
         table
     }
 
-    /// Over all kinds.
+    /// Returns the counts over all kinds of faults.
     pub fn all(&self) -> FaultCounts {
         let mut all = FaultCounts::default();
         self.changes.values().for_each(|count| all += *count);
         all
     }
 
-    /// Returns the number of correct dumps that failed.
+    /// Returns the number of correct dumps that fail.
     pub fn false_alarms(&self) -> usize {
         self.twins.iter().map(|(_, found)| found.false_alarms).sum()
     }

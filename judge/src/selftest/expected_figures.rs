@@ -1,4 +1,4 @@
-//! Expected figures of the self-test, from a reviewed run. A later run may find more, but not less.
+//! Expected figures of the self-test, from a reviewed run. Later runs may be better, but not worse.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,22 +14,22 @@ use crate::selftest::counts::{CorrectCounts, FaultCounts, SelfTestTable};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExpectedFigures {
-    /// By kind of change.
+    /// Expected counts of injected faults, by kind of change.
     changes: BTreeMap<String, FaultCounts>,
-    /// By kind of twin.
+    /// Expected counts of correct dumps, by variant.
     twins: BTreeMap<String, CorrectCounts>,
 }
 
-/// A figure that has become worse.
+/// A figure that became worse.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FigureRegression {
-    /// The change or twin.
+    /// Kind of change, or variant of a correct dump.
     pub of: String,
-    /// The figure.
+    /// Name of the figure, such as `detected`.
     pub what: &'static str,
-    /// Its value.
+    /// Value in this run.
     pub found: usize,
-    /// Its expected value.
+    /// Expected value.
     pub promised: usize,
 }
 
@@ -48,10 +48,10 @@ impl ExpectedFigures {
         Self::parse(include_str!("../../selftest.toml")).expect("a test reads it")
     }
 
-    /// From a file.
+    /// Reads expected figures from a file.
     ///
     /// # Errors
-    /// If it cannot be read, or is none of such figures.
+    /// If the file cannot be read or is invalid.
     pub fn open(path: &Path) -> Result<Self> {
         let text = input::text(path)?;
         let refuse = |problem| Error::BadContainer { file: path.to_owned(), format: "selftest", problem };
@@ -77,8 +77,8 @@ impl ExpectedFigures {
         )
     }
 
-    /// Returns the figures that became worse. Wrong causes are never expected; the number of false alarms
-    /// must not grow.
+    /// Returns the figures that became worse. The number of false alarms must not grow, and a wrong cause is
+    /// never accepted.
     pub fn broken_by(&self, table: &SelfTestTable) -> Vec<FigureRegression> {
         let mut broken = Vec::new();
         let mut hold = |of: &str, what, found, promised| {

@@ -1,4 +1,4 @@
-//! Injected faults, and their detection.
+//! Injected faults, and how the judge found them.
 
 use std::collections::BTreeSet;
 
@@ -16,16 +16,16 @@ use crate::selftest::test_model::TestModel;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
-/// A change with its site.
+/// A change of an operation that is injected into a run.
 #[derive(Clone, Debug)]
 pub struct InjectedFault {
-    /// The change.
+    /// The changed operation.
     pub change: OperationChange,
-    /// The change with its site.
+    /// The change and the site where it is injected.
     pub supposed: Supposition,
 }
 
-/// Every change that a model can have, with every value worth planting.
+/// Returns every change that applies to a model, with all values worth testing.
 ///
 /// # Errors
 /// If the model cannot be run.
@@ -38,7 +38,7 @@ pub fn plants_of(bed: &TestModel) -> Result<Vec<InjectedFault>> {
     Ok(plants.found)
 }
 
-/// A search for the changes that apply to a model.
+/// A tap that collects the changes that apply to a model.
 struct FaultSearch<'p> {
     traced: &'p TracedNumerics<'p>,
     book: &'p ModelOperations,
@@ -58,7 +58,8 @@ impl Tap for FaultSearch<'_> {
             let is_known = self.found.iter().any(|known| known.change == change);
             let entry = change.entry;
             let is_of_one_place = entry.is_local || entry.kind == CauseKind::LayerOrder;
-            // Not in the first layer: a mistake of one layer is to be found in it.
+            // Changes of a single layer are not injected in the first layer, so that the judge must find the
+            // layer.
             if is_known || (is_of_one_place && site.layer == Some(0)) {
                 continue;
             }
@@ -74,28 +75,28 @@ impl Tap for FaultSearch<'_> {
     }
 }
 
-/// The detection of an injected fault.
+/// Result of judging a dump with an injected fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultDetection {
-    /// Its kind and its value.
+    /// Only the injected kind and value is named.
     Right,
-    /// Its kind first, and others that explain the same.
+    /// The injected kind and value is one of several named causes.
     Among,
-    /// Its kind, with another value.
+    /// The injected kind is named, with a wrong value.
     OtherValue,
-    /// Another kind alone.
+    /// Only other kinds are named.
     Wrong,
-    /// Failure without a cause.
+    /// The dump fails, and no cause is named.
     Unnamed,
-    /// Pass: rounding hides the fault.
+    /// The dump passes, since rounding hides the fault.
     Hidden,
-    /// Could not be judged.
+    /// The verdict is inconclusive.
     Open,
-    /// The run never comes by it.
+    /// The change altered no operation in this run.
     NotMade,
 }
 
-/// Returns the detection of a fault that changed `made` operations.
+/// Classifies the outcome for a fault that altered `made` operations.
 pub fn told(outcome: &Outcome, change: &OperationChange, made: usize) -> FaultDetection {
     match outcome.verdict {
         _ if made == 0 => return FaultDetection::NotMade,
@@ -119,14 +120,14 @@ pub fn told(outcome: &Outcome, change: &OperationChange, made: usize) -> FaultDe
     }
 }
 
-/// "kind=value", without the tap point that it may be of.
+/// Returns "kind=value" of a cause without its tap.
 fn without_place(typed: &str) -> String {
     let (name, value) = typed.split_once('=').map_or((typed, None), |(name, value)| (name, Some(value)));
     let kind = name.split('@').next().unwrap_or(name);
     value.map_or(kind.to_owned(), |value| format!("{kind}={value}"))
 }
 
-/// Kinds, one entry each.
+/// Returns all kinds of changes in the catalogue.
 pub fn kinds() -> BTreeSet<CauseKind> {
     catalogue().map(|entry: &CatalogueEntry| entry.kind).collect()
 }

@@ -1,4 +1,4 @@
-//! A dump in memory: a tap that keeps what it sees, in the form that an engine would write.
+//! Dumps in memory: a tap that stores values in the form in which an engine would write them.
 
 use half::{bf16, f16};
 
@@ -11,17 +11,17 @@ use crate::tap::Tap;
 use crate::tensor::Tensor;
 use crate::weight::{DType, StoredTensor};
 
-/// The recorded taps of a dump.
+/// The taps that a dump records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RecordedTaps {
-    /// All.
+    /// All taps.
     #[default]
     Full,
-    /// Without scores, weights and caches.
+    /// All taps except attention scores, attention weights and caches.
     NoScores,
     /// Inputs and outputs of layers, and logits.
     Blocks,
-    /// Logits alone.
+    /// Only logits.
     Logits,
 }
 
@@ -39,17 +39,17 @@ impl RecordedTaps {
     }
 }
 
-/// The recorded values of a dump and their type.
+/// The recorded taps of a dump and their stored type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DumpForm {
     /// Recorded taps.
     pub thinned: RecordedTaps,
-    /// The type of activations: f32, f16 or bf16.
+    /// Stored type of activations: f32, f16 or bf16.
     pub stored: DType,
 }
 
 impl DumpForm {
-    /// Everything, as it was computed.
+    /// All taps, stored as computed.
     pub const FULL: Self = Self { thinned: RecordedTaps::Full, stored: DType::F32 };
 }
 
@@ -61,15 +61,15 @@ pub struct MemoryDump {
 }
 
 impl MemoryDump {
-    /// A dump to be, of this form.
+    /// Starts a dump with this form.
     pub fn new(manifest: Manifest, form: DumpForm) -> Self {
         Self { manifest, form, arrays: Vec::new() }
     }
 
-    /// The dump, when the run is over.
+    /// Finishes the dump after the run.
     ///
     /// # Errors
-    /// If it contradicts the contract.
+    /// If the values violate the dump format.
     pub fn finish(mut self, transcript: Transcript) -> Result<Dump> {
         for tokens in transcript.passes {
             let position = self.manifest.passes.last().map_or(0, Pass::end);
@@ -80,7 +80,7 @@ impl MemoryDump {
         Dump::of_arrays(&source.path, self.manifest, TensorFile::joined(&source, self.arrays)?)
     }
 
-    /// Probabilities are f32 at least, whatever else is stored in.
+    /// Returns the stored type of a tap. Probabilities are always f32.
     fn dtype(&self, point: Point) -> DType {
         match point.kind() {
             ValueKind::Token => DType::U32,
@@ -107,7 +107,7 @@ impl Tap for MemoryDump {
     }
 }
 
-/// The bytes of values in a type.
+/// Encodes values in a type.
 fn stored(values: &[f32], dtype: DType) -> Vec<u8> {
     match dtype {
         DType::U32 => values.iter().flat_map(|&id| (id as u32).to_le_bytes()).collect(),

@@ -1,8 +1,8 @@
-//! Self-test of the judge. Every change of the catalogue is injected into a model, the resulting dump is
-//! judged, and the detected site and cause are counted. Correct dumps that were computed, cut, stored or
-//! written in different ways must not fail.
+//! Self-test of the judge. Every change in the catalogue is injected into a model, and the resulting dump is
+//! judged. The self-test counts how often the right site and cause are found. Correct dumps that were
+//! computed, cut, stored or written in different ways must not fail.
 //!
-//! Nothing is written: dumps are in memory.
+//! All dumps stay in memory; nothing is written.
 
 mod correct_dump;
 mod counts;

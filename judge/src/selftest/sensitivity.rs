@@ -1,7 +1,9 @@
-//! The sensitivity of the judge: the largest fault of each kind that still passes, and what it does to the predictions.
+//! Sensitivity of the judge: the largest fault of each kind that still passes, and its effect on the
+//! predictions.
 //!
-//! A fault smaller than rounding may pass. A fault must not pass if it changes a token that rounding would not change, or if it
-//! moves the predictions by more than twice as much as rounding does.
+//! A fault smaller than rounding may pass. A fault must not pass if it changes a token that rounding would
+//! not change. It must not pass either if it changes the predictions by more than twice as much as rounding
+//! does.
 
 use crate::change::{ModelOperations, Supposition};
 use crate::checkpoint::{Point, Site};
@@ -17,27 +19,28 @@ use crate::selftest::test_model::TestModel;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
-/// A fault of any size: a factor that is off by that much.
+/// A fault of adjustable size: a constant or a value is multiplied by a wrong factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The scale of attention.
+    /// Wrong scale of attention scores.
     AttentionScale,
-    /// The scale of attention, in decode passes alone.
+    /// Wrong scale of attention scores, in decode passes only.
     DecodeOnly,
-    /// The base of RoPE.
+    /// Wrong base of RoPE.
     RopeTheta,
-    /// The epsilon of the norms.
+    /// Wrong epsilon of the norms.
     NormEps,
-    /// The values that attention adds up.
+    /// Wrong scale of the attention values (v).
     Values,
-    /// The logits.
+    /// Wrong scale of the logits.
     LogitScale,
-    /// The last columns of a product of the feed-forward block are dropped; the size of the fault is the fraction that is dropped.
+    /// Last columns of a product in the feed-forward block set to zero. The size of the fault is the fraction
+    /// of dropped columns.
     DroppedColumns,
 }
 
 impl Fault {
-    /// Every fault.
+    /// All kinds of faults.
     pub const ALL: [Self; 7] = [
         Self::AttentionScale,
         Self::DecodeOnly,
@@ -48,7 +51,7 @@ impl Fault {
         Self::DroppedColumns,
     ];
 
-    /// The name in the table.
+    /// Returns the name in the table.
     pub fn name(self) -> &'static str {
         match self {
             Self::AttentionScale => "attention scale",
@@ -61,7 +64,7 @@ impl Fault {
         }
     }
 
-    /// The dump of an engine with the fault; `None` where the model has no such constant.
+    /// Makes the dump of an engine with the fault; `None` if the model has no such constant.
     fn dump(self, bed: &TestModel, size: f64, form: DumpForm) -> Result<Option<Dump>> {
         let book = ModelOperations::of(&*bed.model, &*bed.engine)?;
         let constant = match self {
@@ -104,7 +107,7 @@ impl Tap for FaultFactor {
     }
 }
 
-/// Sets the last columns to zero: this share of them, rounded down.
+/// Sets the last columns to zero. `part` is their share, rounded down to whole columns.
 fn dropped(value: Tensor, part: f64) -> Tensor {
     let width = value.row_len();
     let kept = width - (part * width as f64) as usize;
@@ -117,56 +120,58 @@ fn dropped(value: Tensor, part: f64) -> Tensor {
     Tensor::new(&shape, data)
 }
 
-/// The largest fault that passes, of one kind, arithmetic and form of dump.
+/// The largest fault of one kind that passes, for one arithmetic and one form of dump.
 #[derive(Clone, Debug)]
 pub struct Sensitivity {
-    /// The fault.
+    /// Kind of fault.
     pub fault: Fault,
-    /// The arithmetic that the dump states.
+    /// Arithmetic stated in the dump.
     pub arithmetic: &'static str,
-    /// The taps that are recorded.
+    /// Name of the form: which taps the dump records.
     pub recorded: &'static str,
-    /// The size of the fault; 0 if no tried size passes.
+    /// Size of the fault; 0 if no tested size passes.
     pub size: f64,
-    /// The largest KL divergence that the fault causes in a row of logits.
+    /// Largest KL divergence of one row of logits, caused by the fault.
     pub divergence: f64,
-    /// The largest KL divergence of a row of logits in perturbed runs.
+    /// Largest KL divergence of one row of logits in perturbed runs.
     pub noise: f64,
-    /// The largest logit lead that a top token loses to another, in units of how far rounding can move two logits apart.
+    /// Largest logit lead that a top token loses to another token, relative to the largest rounding error of
+    /// a logit difference.
     pub lost_lead: f64,
-    /// True if every value is within its error bound, so that no perturbed run was needed.
+    /// True if every value is within its error bound, so that no perturbed runs were needed.
     pub is_within_bounds: bool,
 }
 
 impl Sensitivity {
-    /// Returns true if the fault may pass: rounding chooses other tokens as well, and moves predictions half as much.
+    /// Returns true if the fault may pass: rounding can change the same tokens, and changes the predictions
+    /// at least half as much.
     pub fn is_harmless(&self) -> bool {
-        // Without noise nothing was compared.
+        // Without noise, nothing was compared.
         let is_small = self.noise > 0.0 && (self.is_within_bounds || self.divergence <= 2.0 * self.noise);
         self.size == 0.0 || self.lost_lead <= 1.0 && is_small
     }
 }
 
-/// Forms of dumps, as the table calls them.
+/// Forms of dumps with their names in the table.
 const FORMS: [(&str, RecordedTaps); 3] = [
     ("all taps", RecordedTaps::Full),
     ("block outputs", RecordedTaps::Blocks),
     ("logits", RecordedTaps::Logits),
 ];
-/// Sizes are powers of four from 4⁻¹² to 4⁰.
+/// Number of steps: sizes are powers of four from 4⁻¹² to 4⁰.
 const STEPS: i32 = 12;
-/// The first seeds of perturbed runs: four runs from each.
+/// First seed of each group of four perturbed runs.
 const SEEDS: [u64; 4] = [0, 4, 8, 12];
 const LOGITS: DumpForm = DumpForm { thinned: RecordedTaps::Logits, ..DumpForm::FULL };
 
-/// Measures the sensitivity to every fault, in a model that computes as its dump states. With `claims_int8`, the dump states
-/// 8-bit integers but records values computed in `f32`.
+/// Measures the sensitivity to every kind of fault, for a model that computes as its dump states. With
+/// `claims_int8`, the dump falsely states 8-bit integers, while its values are computed in `f32`.
 ///
 /// # Errors
 /// If the model cannot be run.
 pub fn sensitivities(bed: &TestModel, claims_int8: bool) -> Result<Vec<Sensitivity>> {
     let rounding = RoundingNoise::of(bed)?;
-    // A claim can only buy room where values are judged by perturbed runs; it is largest over the longest segment.
+    // A false claim only helps if values are judged by perturbed runs, most of all over the longest segment.
     let forms = if claims_int8 { &FORMS[2..] } else { &FORMS };
     let cells: Vec<_> =
         Fault::ALL.iter().flat_map(|&fault| forms.iter().map(move |&form| (fault, form))).collect();
@@ -192,7 +197,8 @@ fn sensitivity(
         }
         bed.check_quickly(&dump, !claims_int8).map(Some)
     };
-    // The largest step that passes, where all below it do: none above a step that fails is looked for.
+    // Finds the largest step such that it and all smaller steps pass. Steps above a failing step are not
+    // tested.
     let (mut good, mut bad) = (-1, STEPS + 1);
     let mut is_within_bounds = false;
     while bad - good > 1 {
@@ -226,7 +232,7 @@ fn size_of(step: i32) -> f64 {
     f64::powi(4.0, step - STEPS)
 }
 
-/// The logits of the right engine, and the errors of perturbed runs.
+/// Logits of the correct engine, and the errors of perturbed runs.
 struct RoundingNoise {
     right: Dump,
     noise: PerturbedErrors,
@@ -236,7 +242,7 @@ impl RoundingNoise {
     fn of(bed: &TestModel) -> Result<Self> {
         let right = bed.recorded(&*bed.engine, &mut (), LOGITS, &bed.script())?;
         let mut noise = PerturbedErrors::default();
-        // The largest of a few runs is itself an accident: these are four times as many as the judge has.
+        // The largest of a few runs varies by chance, so this uses four times as many runs as the judge.
         for seed in SEEDS {
             moved(
                 &*bed.engine,
@@ -253,7 +259,7 @@ impl RoundingNoise {
         Ok(Self { right, noise })
     }
 
-    /// Measures what a fault of the size that was found does to the logits.
+    /// Measures the effect of the fault, at the size that was found, on the logits.
     fn compare(&self, bed: &TestModel, fault: Fault, found: &mut Sensitivity) -> Result<()> {
         let Some(wrong) = fault.dump(bed, found.size, LOGITS)? else { return Ok(()) };
         let (errors, _) = apart(&wrong, &self.right)?;
@@ -265,7 +271,7 @@ impl RoundingNoise {
     }
 }
 
-/// The distribution of the errors of all logits, and the largest.
+/// Returns the error distribution of all logits, and the largest logit lead that a top token loses.
 fn apart(run: &Dump, right: &Dump) -> Result<(Distribution, f64)> {
     let mut all = PerturbedErrors::default();
     let mut sites: Vec<Site> = right.sites().filter(|site| site.point == Point::Logits).collect();

@@ -1,4 +1,4 @@
-//! A model for injected faults, the engine that writes the dump, and ours.
+//! A model for self-tests, with the numerics of the engine that writes the dump and our numerics.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,22 +19,22 @@ use crate::selftest::memory_dump::{DumpForm, MemoryDump};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
-/// A model, the arithmetic that computes with it, and the type that its tolerances go by.
+/// A model and an arithmetic for the self-test.
 pub struct TestModel {
-    /// The model's name.
+    /// Name of the model.
     pub name: String,
-    /// Name of the arithmetic.
+    /// Name of the arithmetic, one of [`ARITHMETICS`] or `f16`.
     pub arithmetic: &'static str,
     /// The model.
     pub model: Arc<dyn Model>,
-    /// Our numerics.
+    /// Numerics of our engine, which judges the dump.
     pub numerics: Box<dyn Numerics>,
     /// Numerics of the engine that writes the dump.
     pub engine: Box<dyn Numerics>,
     prompt: Vec<u32>,
 }
 
-/// Shipped models for injected faults, each by its file.
+/// Shipped models for the self-test, by file name.
 pub const MODELS: [&str; 8] = [
     "tiny-llama2-f32",
     "tiny-llama3-f32",
@@ -46,23 +46,24 @@ pub const MODELS: [&str; 8] = [
     "tiny-llama3-f16",
 ];
 
-/// Arithmetics. In the last one, the engine sums in another order than ours, which is f32.
+/// Arithmetics of the self-test. In `other-order`, both sides compute in f32, but the engine under test sums
+/// in another order.
 pub const ARITHMETICS: [&str; 4] = ["f32", "bf16", "llama.cpp", "other-order"];
 
-/// Input tokens; modulo the vocabulary size for small vocabularies.
+/// Input tokens, taken modulo the vocabulary size.
 pub const PROMPT: [u32; 11] = [1, 9, 17, 200, 77, 301, 45, 45, 260, 13, 5];
 
-/// The effect of an injected change in a run.
+/// Effect of an injected change on a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ChangeEffect {
-    /// Number of changed operations.
+    /// Number of operations in the run that the change altered.
     pub stages: usize,
-    /// The first of them that came to other values.
+    /// First site whose values the change altered.
     pub first: Option<Site>,
 }
 
 impl TestModel {
-    /// A model in one of the [`ARITHMETICS`], or in `f16`.
+    /// Makes a test model with one of the [`ARITHMETICS`], or with `f16`.
     pub fn new(name: &str, model: Arc<dyn Model>, arithmetic: &'static str) -> Self {
         let architecture = model.architecture();
         let numerics = || -> Box<dyn Numerics> {
@@ -70,14 +71,14 @@ impl TestModel {
                 "f32" | "other-order" => Box::new(F32),
                 "bf16" => Box::new(Transformers::Bf16),
                 "f16" => Box::new(Transformers::F16),
-                // llama.cpp has no ternary types of its own: its fork has.
+                // llama.cpp itself has no ternary types; its fork bitnet.cpp has.
                 _ if architecture.contains("bitnet") => Box::new(BitnetCpp { kv: KvType::F16 }),
                 _ => Box::new(LlamaCpp { kv: KvType::F16 }),
             }
         };
         let is_plain = model.matrices().into_iter().all(|(_, matrix)| matrix.dtype == F32.activation_type());
         let engine: Box<dyn Numerics> = match arithmetic {
-            // llama.cpp's GELU comes from a table: another function.
+            // llama.cpp's GELU uses a lookup table, so it is a different function.
             "other-order" if architecture.contains("gemma") || architecture.contains("gpt2") => {
                 Box::new(Transformers::F32)
             }
@@ -94,12 +95,12 @@ impl TestModel {
         &self.prompt
     }
 
-    /// The prompt, and a few tokens after it.
+    /// Returns the run input: the prompt, and a few tokens after it.
     pub(super) fn script(&self) -> RunInput {
         RunInput::greedy(&self.prompt, 2)
     }
 
-    /// The dump of an engine that computes so.
+    /// Makes the dump of an engine with the supposed changes.
     ///
     /// # Errors
     /// If the model cannot be run.
@@ -111,7 +112,7 @@ impl TestModel {
         Ok((dump, ChangeEffect { stages: changing.made.get(), first: changing.first.get() }))
     }
 
-    /// Makes a dump of an engine that continues with the values that a tap returns.
+    /// Makes the dump of an engine that continues with the values that a tap returns.
     ///
     /// # Errors
     /// If the model cannot be run.
@@ -130,7 +131,7 @@ impl TestModel {
         memory.finish(transcript)
     }
 
-    /// The tap points of the model that hold numbers, as far as the last logits.
+    /// Returns the model's taps with floating-point values, up to the last logits.
     ///
     /// # Errors
     /// If the model cannot be run.
@@ -140,7 +141,7 @@ impl TestModel {
         Ok(points.0.into_iter().filter(|point| *point <= Point::LastLogits).collect())
     }
 
-    /// The dump of a run with these numerics, along a script, in a form.
+    /// Makes the dump of a run with these numerics, for a script, in the given form.
     pub(super) fn recorded(
         &self,
         numerics: &dyn Numerics,
@@ -177,18 +178,19 @@ impl TestModel {
         settings.as_object().expect("an object").clone()
     }
 
-    /// The candidate, judged.
+    /// Judges the dump as a candidate.
     ///
     /// # Errors
-    /// If it cannot be.
+    /// If the dump cannot be judged.
     pub fn check(&self, dump: &Dump) -> Result<Outcome> {
         self.judged(dump, true, true)
     }
 
-    /// Checks a dump without a search for causes. The dump may not state its arithmetic for its weights.
+    /// Judges a dump without a search for causes. With `is_stated` false, the dump does not state its
+    /// arithmetic for its weights.
     ///
     /// # Errors
-    /// If it cannot be.
+    /// If the dump cannot be judged.
     pub fn check_quickly(&self, dump: &Dump, is_stated: bool) -> Result<Outcome> {
         self.judged(dump, is_stated, false)
     }
@@ -221,7 +223,7 @@ impl Tap for PointSet {
     }
 }
 
-/// Observer that records other values than the run continues with.
+/// A tap that records changed values, while the run continues with the original ones.
 struct ChangedRecording<'w> {
     write: &'w dyn Fn(Site, &Tensor) -> (Site, Tensor),
     memory: &'w mut MemoryDump,

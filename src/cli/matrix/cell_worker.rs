@@ -1,4 +1,4 @@
-//! Runs one cell, or reads its cached report.
+//! Execution of one cell of a matrix, or reading of its cached report.
 
 use std::env;
 use std::ffi::OsStr;
@@ -33,10 +33,10 @@ pub struct CellWorker<'w> {
 }
 
 impl<'w> CellWorker<'w> {
-    /// Makes a worker that has done nothing yet.
+    /// Makes a worker.
     ///
     /// # Errors
-    /// If this program cannot be read, which is part of what a cell is known by.
+    /// If this program's file cannot be read; its hash is a part of every cell's key.
     pub fn new(plan: &'w MatrixPlan, place: &'w MatrixFolder, is_fresh: bool, jobs: usize) -> Result<Self> {
         let here = Path::new("xcheck");
         let program = env::current_exe().map_err(Error::io("find", here))?;
@@ -49,7 +49,7 @@ impl<'w> CellWorker<'w> {
         Ok(Self { plan, place, is_fresh, jobs, children, program, build, kept })
     }
 
-    /// Runs a cell; errors belong to the cell.
+    /// Runs a cell. Errors are recorded as the result of the cell.
     pub fn of(&self, cell: &'w MatrixCell) -> CellResult<'w> {
         let made = self.place.made(cell);
         let command = cell.command(&made.to_string_lossy());
@@ -105,7 +105,8 @@ impl<'w> CellWorker<'w> {
                 })
             }
         };
-        // What has changed meanwhile was read before or after that: nobody knows.
+        // If an input changed during the run, the report may be about the old or the new content, so it is
+        // not cached.
         if let (Ok(_), Ok(key)) = (&found, &done.key)
             && self.key(done.cell, &done.command)?.as_ref() == Ok(key)
         {
@@ -114,15 +115,15 @@ impl<'w> CellWorker<'w> {
         Ok(found)
     }
 
-    /// Makes what a cell compares, unless the same has made it before.
+    /// Runs the cell's `make` command, unless its output is cached.
     fn make(&self, cell: &MatrixCell, make: &MakeCommand, folder: &Path) -> Result<Result<(), String>> {
         let mut inputs = CellInputs::new(&self.kept);
-        // But for the place where it goes: what is there is not what it is made of.
+        // The output path is not included, since it is not an input of the command.
         let read = cell.make("").map_or(Ok(()), |make| of_make(&make, &mut inputs));
         or_unknown(read, &mut inputs);
         reads(cell, &mut inputs)?;
         let (key, report) = (inputs.key().ok(), self.place.report(cell));
-        // Made once, and removed by somebody, it is made again.
+        // If the output was deleted since, it is made again.
         let is_there = fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
         if !self.is_fresh && is_there && key.as_ref().is_some_and(|key| matrix_folder::is_made(&report, key))
         {
@@ -155,7 +156,7 @@ impl<'w> CellWorker<'w> {
         for (name, value) in environment::variables() {
             inputs.say(name, &value.to_string_lossy());
         }
-        // What a baseline excuses, it excuses up to a day.
+        // Waivers in a baseline can expire on a day, so today's date is an input.
         if command.iter().any(|word| word.starts_with("--baseline")) {
             let today = DateTime::<Utc>::from(SystemTime::now()).date_naive();
             inputs.say("day", &today.to_string());

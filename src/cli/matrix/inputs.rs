@@ -1,4 +1,4 @@
-//! Inputs of a command, found from its words.
+//! Inputs of a command, derived from its arguments.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -42,7 +42,8 @@ pub fn of_make(make: &MakeCommand, inputs: &mut CellInputs) -> Result<()> {
     named(&make.named, inputs)
 }
 
-/// Words that are files or folders, alone, behind an option's name, or with a sequence's name behind them.
+/// Adds every argument that names a file or a folder. The name may be alone, follow an option's name, or
+/// have a sequence's name after it.
 fn named(words: &[String], inputs: &mut CellInputs) -> Result<()> {
     for word in words {
         let value = match word.strip_prefix('-') {
@@ -54,14 +55,14 @@ fn named(words: &[String], inputs: &mut CellInputs) -> Result<()> {
         match Path::new(value) {
             _ if value.contains("://") => inputs.unknown(format!("{value} is remote")),
             path if !value.is_empty() && path.exists() => inputs.content(path)?,
-            // What is inside the program is known by the program.
+            // Content embedded in the program is covered by the program's hash.
             _ => shipped_models::folders_of(value)?.iter().try_for_each(|folder| inputs.content(folder))?,
         }
     }
     Ok(())
 }
 
-/// The values of an option.
+/// Returns all values of an option.
 fn values<'w>(words: &'w [String], long: &str, short: &str) -> Vec<&'w str> {
     let glued = |word: &'w str| match word.strip_prefix(long) {
         Some(rest) => rest.strip_prefix('='),
@@ -111,10 +112,10 @@ fn may_be_found(references: &[&str]) -> bool {
     references.is_empty() || !references.iter().all(|name| is_path(parts_of(name).0))
 }
 
-/// Checks that a command can be a cell's command.
+/// Checks that a command is allowed in a cell.
 ///
 /// # Errors
-/// Why not, in words.
+/// If the command is not allowed; the message says why.
 pub fn check(words: &[String]) -> Result<(), String> {
     const COMPARING: [&str; 5] = ["run", "check", "audit", "compare", "merge"];
     const TAKEN: [&str; 3] = ["--report", "--no-report", "--format"];

@@ -1,4 +1,4 @@
-//! Folder of a matrix: one process uses it at a time, and its files are complete.
+//! Directory of a matrix. One process uses it at a time, and its files are written atomically.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Seek, SeekFrom};
@@ -18,7 +18,7 @@ const LOCK: &str = ".lock";
 const REPORT: &str = "report.json";
 /// File with the key of a finished report.
 const SEAL: &str = "matrix.key";
-/// File with the key of the made input that the report compares.
+/// File with the key of the made input that the report is about.
 const MADE: &str = "made.key";
 
 /// The folder of a matrix, locked by one process at a time.
@@ -28,10 +28,11 @@ pub struct MatrixFolder {
 }
 
 impl MatrixFolder {
-    /// Makes it where it is not, waits for who works in it, and takes the last table out.
+    /// Creates the folder if needed, waits for other processes that use it, and removes the previous
+    /// table.
     ///
     /// # Errors
-    /// If it cannot be written to.
+    /// If the folder is not writable.
     pub fn open(folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
         let path = folder.join(LOCK);
@@ -47,7 +48,7 @@ impl MatrixFolder {
         Ok(Self { folder: folder.to_owned(), lock })
     }
 
-    /// The folder, as a command takes it.
+    /// Returns the folder's path as a command-line argument.
     pub fn shown(&self) -> String {
         self.folder.display().to_string()
     }
@@ -62,11 +63,11 @@ impl MatrixFolder {
         self.folder.join("made").join(&cell.name)
     }
 
-    /// Returns the standard input of a child process: empty, with the lock. If a matrix is killed, the next
-    /// one waits for its children.
+    /// Returns the standard input for a child process: empty, and holding the lock. If a matrix process is
+    /// killed, the next one waits for its children.
     ///
     /// # Errors
-    /// If there are no more files to be had.
+    /// If no more files can be opened.
     pub fn stdin(&self) -> Result<Stdio> {
         let path = self.folder.join(LOCK);
         Ok(self.lock.try_clone().map_err(Error::io("open", &path))?.into())
@@ -75,7 +76,7 @@ impl MatrixFolder {
     /// Writes the tables.
     ///
     /// # Errors
-    /// If one cannot be written.
+    /// If a file cannot be written.
     pub fn write(&self, matrix: &ComparisonMatrix) -> Result<()> {
         let texts = [json(matrix), markdown(matrix), html(matrix)];
         FILES.iter().zip(texts).try_for_each(|(name, text)| put(&self.folder.join(name), &text))
@@ -88,18 +89,18 @@ pub fn is_known(folder: &Path, key: &str) -> bool {
     seal.is_some_and(|seal| sealed(folder, key).is_ok_and(|expected| expected == seal))
 }
 
-/// From now on the report in a folder is known by that key.
+/// Stores the key of the finished report in a folder.
 ///
 /// # Errors
-/// If that cannot be written.
+/// If the key cannot be written.
 pub fn seal(folder: &Path, key: &str) -> Result<()> {
     put(&folder.join(SEAL), &sealed(folder, key)?)
 }
 
-/// Marks the content of the folder as unknown.
+/// Removes the key of the report in a folder.
 ///
 /// # Errors
-/// If that cannot be changed.
+/// If the key cannot be removed.
 pub fn unseal(folder: &Path) -> Result<()> {
     remove(&folder.join(SEAL))
 }
@@ -116,18 +117,18 @@ pub fn is_made(folder: &Path, key: &str) -> bool {
     fs::read_to_string(folder.join(MADE)).is_ok_and(|known| known == key)
 }
 
-/// From now on it is.
+/// Stores the key of the made input that the report in `folder` is about.
 ///
 /// # Errors
-/// If that cannot be written.
+/// If the key cannot be written.
 pub fn keep_made(folder: &Path, key: &str) -> Result<()> {
     put(&folder.join(MADE), key)
 }
 
-/// Creates an empty folder `made` and discards the key of its old content.
+/// Creates an empty folder `made` and removes the key of its old content.
 ///
 /// # Errors
-/// If there cannot be one.
+/// If the folder cannot be created or emptied.
 pub fn begin_making(folder: &Path, made: &Path) -> Result<()> {
     fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
     remove(&folder.join(MADE))?;
@@ -137,7 +138,7 @@ pub fn begin_making(folder: &Path, made: &Path) -> Result<()> {
     fs::create_dir_all(made).map_err(Error::io("create", made))
 }
 
-/// Returns the end of a program's output.
+/// Returns the last lines of a program's output.
 pub fn last_words(log: &Path) -> String {
     const MOST: u64 = 2000;
     const LINES: usize = 5;

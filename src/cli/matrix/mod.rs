@@ -1,4 +1,5 @@
-//! `xcheck matrix`: models, formats, engines, commits: every combination judged, in one table.
+//! `xcheck matrix`: judges all combinations of models, formats, engines and commits, and shows them in one
+//! table.
 
 mod cell_worker;
 mod inputs;
@@ -52,7 +53,7 @@ pub struct MatrixArgs {
     format: OutputFormat,
 }
 
-/// Goes through all cells, and prints the table.
+/// Runs all cells and prints the table.
 pub fn run(args: &MatrixArgs) -> Result<Verdict> {
     let place = MatrixFolder::open(&args.folder())?;
     let plan = MatrixPlan::read(&args.cells)?;
@@ -79,7 +80,8 @@ pub fn run(args: &MatrixArgs) -> Result<Verdict> {
 }
 
 impl MatrixArgs {
-    /// The arguments alone tell it: an old table is gone, whatever is wrong with the file.
+    /// Returns the output folder. It depends on the arguments only, so that an old table is removed even
+    /// if the definition file is invalid.
     fn folder(&self) -> PathBuf {
         let name = self.cells.file_stem().unwrap_or_default().to_string_lossy();
         let usual = || PathBuf::from(REPORTS).join(plain_name(&format!("matrix-{name}")));
@@ -87,7 +89,7 @@ impl MatrixArgs {
     }
 }
 
-/// Every cell, by as many workers as there are jobs; the results are in the order of the cells.
+/// Runs all cells with `jobs` workers. The results are in the order of the cells.
 fn all<'p>(plan: &'p MatrixPlan, work: &CellWorker<'p>, jobs: usize) -> Vec<CellResult<'p>> {
     let (next, finished) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let worker = || {
@@ -109,7 +111,7 @@ fn all<'p>(plan: &'p MatrixPlan, work: &CellWorker<'p>, jobs: usize) -> Vec<Cell
     finished.into_iter().map(|(_, done)| done).collect()
 }
 
-/// Reports the progress.
+/// Prints the progress.
 fn tell(count: usize, total: usize, done: &CellResult) {
     let known = if done.was_run { "" } else { ", cached" };
     tell!("{count}/{total} {}: {}{known}", done.cell.words(), done.standing().name());

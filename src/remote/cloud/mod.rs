@@ -1,8 +1,8 @@
-//! Files in buckets by the addresses that clouds give them (`s3://`, `gs://`, `az://`), with credentials of the environment.
+//! Files in cloud buckets (`s3://`, `gs://`, `az://`), with credentials from the environment.
 //!
-//! `object_store` knows the clouds: where credentials come from, how requests are signed. Its requests go over the same
-//! connections as all others ([`service`]), one part each. It is asynchronous; nothing outside of this folder is: a request
-//! is waited for where it is made.
+//! `object_store` finds credentials and signs requests. Its requests use the same connections as all others
+//! ([`service`]), one range per request. `object_store` is asynchronous; this module waits for each request,
+//! so that no other module is.
 
 mod service;
 
@@ -34,14 +34,14 @@ const LONGEST_MESSAGE: usize = 500;
 /// A cloud bucket.
 pub(super) struct CloudBucket {
     store: Box<dyn ObjectStore>,
-    /// The endpoint and the account, which addresses do not name.
+    /// Endpoint and account, which are not a part of the address.
     home: String,
-    /// Environment variables that configure it.
+    /// Environment variables that configure the bucket.
     variables: &'static str,
 }
 
 impl CloudBucket {
-    /// The bucket of an address, with what the environment says of it. Nothing is asked for yet.
+    /// Makes the bucket of an address, with settings from the environment. Sends no request.
     ///
     /// # Errors
     /// If the environment has invalid or missing settings.
@@ -168,14 +168,15 @@ impl Read for StreamedBody {
     }
 }
 
-/// Scheme and bucket of an address.
+/// Returns scheme and bucket of an address.
 fn bucket_of(shown: &str) -> &str {
     let host = shown.find("://").map_or(0, |end| end + 3);
     &shown[..shown[host..].find('/').map_or(shown.len(), |end| host + end)]
 }
 
-/// The words of an error that may be shown: of a connection what is wrong with it, since other words may repeat what a
-/// server said, key and all; else the library's, unless they hold a secret of the environment.
+/// Returns an error as text without secrets. For connection errors, only the problem is shown, since other
+/// text may repeat a response with the key. For other errors, the library's message is shown unless it
+/// contains a secret from the environment.
 fn tell(error: &(dyn std::error::Error + 'static)) -> String {
     if let Some(source) = source_of(error) {
         return source;

@@ -1,4 +1,4 @@
-//! The requests of `object_store` over this program's own connections, and what a refusal means.
+//! HTTP requests of `object_store` over our own connections, with readable errors.
 
 use std::error::Error;
 use std::fmt;
@@ -28,7 +28,7 @@ use crate::remote::transport::{RequestFailure, may_pass, unreachable};
 const CONNECT: Duration = Duration::from_secs(30);
 /// Maximum number of bytes of an error response that are read to find its code.
 const REFUSAL: u64 = 1 << 14;
-/// A longer code is none.
+/// Maximum length of an error code; longer text is not a code.
 const LONGEST_CODE: usize = 50;
 
 /// Error of a failed range request. It travels with the request.
@@ -42,7 +42,7 @@ impl RangeError {
 
     fn put(&self, failure: RequestFailure) -> HttpError {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
-        // Of this kind `object_store` tries nothing again: who asks for parts does.
+        // `object_store` does not retry this kind of error; range requests have their own retries.
         HttpError::new(HttpErrorKind::Unknown, ConnectionProblem("refused".into()))
     }
 }
@@ -80,7 +80,7 @@ pub(super) struct Connector {
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let option = |key| options.get_config_value(&key);
-        // It is short where a machine is asked for its metadata, which most machines do not have.
+        // The limit is short for metadata services, which most machines do not have.
         let connect =
             option(ClientConfigKey::ConnectTimeout).and_then(|text| text.strip_suffix('s')?.parse().ok());
         let agent = agent_of_signed(connect.map_or(CONNECT, Duration::from_secs));
@@ -99,7 +99,7 @@ struct Service {
 
 #[async_trait]
 impl HttpService for Service {
-    /// Waits for the answer: there is nothing else to do on this thread.
+    /// Sends the request and blocks until the response arrives.
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let told = request.extensions().get::<RangeError>().cloned();
         let pin = request.headers().get(IF_MATCH).and_then(|pin| pin.to_str().ok()).map(str::to_owned);
@@ -116,7 +116,7 @@ impl HttpService for Service {
             Some(told) if answer.status() != StatusCode::PARTIAL_CONTENT => {
                 Err(told.put(self.refusal(answer, pin.as_deref())))
             }
-            // Whoever refuses credentials may repeat them.
+            // A response that rejects credentials may repeat them, so its body is dropped.
             None if !answer.status().is_success() => Ok(answer.map(|_| Bytes::new().into())),
             _ => Ok(answer.map(|body| HttpResponseBody::new(BodyBlocks(Mutex::new(body.into_reader()))))),
         }
@@ -132,7 +132,7 @@ impl Service {
         }
         let (head, body) = request.into_parts();
         let body = body.as_bytes().cloned().unwrap_or_default();
-        // Requests without a body must be told from those with an empty one.
+        // A request without a body must differ from one with an empty body.
         let answer = match body.is_empty() && head.method.is_safe() {
             true => self.agent.run(Request::from_parts(head, ())),
             false => self.agent.run(Request::from_parts(head, body.to_vec())),
@@ -144,7 +144,7 @@ impl Service {
     fn refusal(&self, answer: Response<ureq::Body>, pin: Option<&str>) -> RequestFailure {
         let (head, body) = answer.into_parts();
         let mut text = Vec::new();
-        _ = body.into_reader().take(REFUSAL).read_to_end(&mut text); // as far as it comes
+        _ = body.into_reader().take(REFUSAL).read_to_end(&mut text); // an incomplete body is good enough
         let status = head.status.as_u16();
         let code = code(&String::from_utf8_lossy(&text)).map_or(String::new(), |code| format!(" ({code})"));
         let (said, variables) = (format!("HTTP {status}{code}"), self.variables);
