@@ -321,8 +321,7 @@ impl CorruptionSearch<'_> {
     }
 
     /// Returns candidates for a number that differs from `own` by `by` within `sigma`: results of a flipped bit, and
-    /// numbers
-    /// with few digits. Returns both kinds if a smaller type cannot distinguish them.
+    /// numbers with few digits. Returns both kinds if a smaller type cannot distinguish them.
     fn numbers(&self, own: f32, by: f64, sigma: f64, stored: Float) -> Vec<f32> {
         let read = self.used.round(own.into()) + by;
         let slack = 4.0 * sigma + 1e-6 * read.abs().max(own.abs().into());

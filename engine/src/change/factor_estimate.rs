@@ -31,8 +31,7 @@ impl FactorEstimate {
     }
 
     /// Returns the numbers of `known` within the uncertainty, exact or rounded to the result type. If none fits,
-    /// returns the
-    /// number with the fewest digits.
+    /// returns the number with the fewest digits.
     pub(super) fn values(&self, at: &SiteContext, known: &[f64]) -> Vec<ChangeValue> {
         let short = Float::of(at.n.activation_type()).unwrap_or(Float::F32);
         let is_within = |number: f64| (number - self.factor).abs() <= self.error;

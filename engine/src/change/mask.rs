@@ -205,8 +205,8 @@ fn as_other_layer(at: &SiteContext) -> Option<Tensor> {
     masked(at, |mask| Mask { window: at.book.window(other), ..mask })
 }
 
-/// Returns windows that are one larger or smaller than the model's (an off-by-one comparison), or small windows if
-/// the model has none.
+/// Returns windows that are one larger or smaller than the model's (an off-by-one comparison), or small windows if the
+/// model has none.
 fn windows(at: &SiteContext) -> Vec<ChangeValue> {
     let number = |window: usize| ChangeValue::Number(window as f64);
     match own_window(at) {

@@ -1,8 +1,7 @@
 //! Catalogue of known mistakes of ports. Each entry changes one operation.
 //!
 //! The catalogue injects faults in tests, identifies by replay what a dump's engine computes, and runs our engine with
-//! a
-//! hypothesis (`--suppose`). A change is computed from the operation's own inputs, both by the numerics and, through
+//! a hypothesis (`--suppose`). A change is computed from the operation's own inputs, both by the numerics and, through
 //! [`TracedNumerics`](crate::exact::TracedNumerics), by the exact evaluation. A replay can therefore explain results to
 //! within rounding.
 
@@ -236,7 +235,7 @@ impl OperationChange {
         }
     }
 
-    /// Returns the entry's tap point if another entry with the same name and values needs it to be told apart.
+    /// Returns the entry's only tap point if another entry has the same kind and values, so that the tap distinguishes them.
     fn place(&self) -> Option<Point> {
         let CatalogueEntry { kind, at, takes, .. } = *self.entry;
         let &[only] = at else { return None };

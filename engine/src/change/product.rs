@@ -319,8 +319,7 @@ fn permuted(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
         };
     }
     // If all queries and keys of a dump use the other pairing, they are permuted when they are read. What remains is
-    // that
-    // the engine rotates other pairs, and that a norm applies other gains to the values.
+    // that the engine rotates other pairs, and that a norm applies other gains to the values.
     if !at.is_turned || counted.is_some() {
         return None;
     }
