@@ -28,7 +28,7 @@ pub struct Qwen3Block {
     pub attn_q_norm: RmsNorm,
     /// `[D]`, the same for every key head
     pub attn_k_norm: RmsNorm,
-    /// The second half of the block.
+    /// Feed-forward half of the block.
     pub ffn: FeedForward,
 }
 
