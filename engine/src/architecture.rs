@@ -1,6 +1,6 @@
-//! The architectures that are known, and what files call them.
+//! Names of the supported architectures, and their aliases in files.
 
-/// The name of each, and others that config files, GGUF metadata and dumps write.
+/// Canonical name of each architecture, and aliases in config files, GGUF metadata and dumps.
 const NAMES: &[(&str, &[&str])] = &[
     (
         "llama",
@@ -27,17 +27,17 @@ const NAMES: &[(&str, &[&str])] = &[
     ("bitnet", &["BitNetForCausalLM"]),
 ];
 
-/// The name of each.
+/// Returns the canonical names.
 pub fn names() -> impl Iterator<Item = &'static str> {
     NAMES.iter().map(|(name, _)| *name)
 }
 
-/// The name of the architecture that a file calls so; as it is, where that is none that is known.
+/// Returns the canonical architecture name, or `called` if it is unknown.
 pub fn family(called: &str) -> &str {
     let is_it = |(name, others): &&(&str, &[&str])| *name == called || others.contains(&called);
     match NAMES.iter().find(is_it) {
         Some((name, _)) => name,
-        // bitnet.cpp's files: bitnet-b1.58, bitnet-25 …
+        // Names in bitnet.cpp's files, such as bitnet-b1.58 and bitnet-25.
         None if called.starts_with("bitnet") => "bitnet",
         None => called,
     }

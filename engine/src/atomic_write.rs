@@ -1,7 +1,8 @@
-//! Files and folders with a temporary name until they are complete.
+//! Atomic writing: files and folders have a temporary name until they are complete.
 //!
-//! They are deleted when they are dropped and when a signal ends the program. Files that a killed program left are deleted by
-//! the next program that writes into the same folder: a file in use is locked, and no lock outlives its process.
+//! Unfinished files are deleted when they are dropped and when a signal ends the program. The next program that writes
+//! into the same folder deletes the files of a killed program: files in use are locked, and a lock ends with its
+//! process.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -14,14 +15,14 @@ use tempfile::{NamedTempFile, TempDir};
 
 use crate::shutdown;
 
-/// Start and end of their names, with so many letters and digits between.
+/// Prefix of temporary names; random letters and digits follow, then the suffix.
 const PREFIX: &str = ".xcheck-";
 const SUFFIX: &str = ".unfinished";
 const RANDOM: usize = 6;
 /// Age up to which an unlocked file may still be in use by the process that created it.
 const BEGINNING: Duration = Duration::from_secs(2);
 
-/// Unfinished files of this program, for the thread that waits for signals. It waits while one is renamed.
+/// Unfinished files of this program, for the thread that handles signals. The lock is held while a file is renamed.
 static MADE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 fn made() -> MutexGuard<'static, BTreeSet<PathBuf>> {
@@ -36,15 +37,15 @@ struct TrackedPath {
 }
 
 impl TrackedPath {
-    /// Creates a file or folder and registers its path, with signals held back until then.
+    /// Creates a file or folder and registers its path. Signals are handled only after the registration.
     fn begun<T>(make: impl FnOnce() -> io::Result<T>, path: impl Fn(&T) -> &Path) -> io::Result<(T, Self)> {
         static WATCH: Once = Once::new();
-        // Where signals cannot be waited for, the next program removes what this one leaves.
+        // Without signal handling, the next program deletes the files of this one.
         WATCH.call_once(|| _ = shutdown::before(remove_all));
         let mut made = made();
         let begun = make()?;
         let path = path(&begun);
-        // A folder is locked itself. Some systems cannot; nothing is swept there either.
+        // The folder itself is locked. On systems without folder locks, nothing is swept.
         let lock = File::open(path).ok().filter(|handle| handle.lock().is_ok());
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         made.insert(path.clone());
@@ -53,7 +54,7 @@ impl TrackedPath {
 }
 
 impl TrackedPath {
-    /// Has it renamed, while no signal removes it.
+    /// Runs `rename` while signals cannot delete the file.
     fn named(&self, rename: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let mut made = made();
         rename()?;
@@ -68,8 +69,8 @@ impl Drop for TrackedPath {
     }
 }
 
-/// Deletes all unfinished files before the program ends. No file is renamed after that, since a file that is still
-/// written may not be removable.
+/// Deletes all unfinished files before the program ends. Afterwards no file is renamed, since files that are still
+/// being written may not be removable.
 fn remove_all() {
     /// Number of attempts to recreate a folder that another process deletes.
     const ATTEMPTS: usize = 20;
@@ -87,7 +88,7 @@ fn remove(path: &Path) {
     _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
 }
 
-/// A file that gets its name when it is whole.
+/// A file that gets its name when it is complete.
 #[derive(Debug)]
 pub struct UnfinishedFile {
     file: NamedTempFile,
@@ -96,10 +97,10 @@ pub struct UnfinishedFile {
 }
 
 impl UnfinishedFile {
-    /// Begins what will be the file at `path`, in its folder.
+    /// Creates a temporary file in the folder of `path`, its later name.
     ///
     /// # Errors
-    /// If no file can be created there.
+    /// If no file can be created in the folder.
     pub fn of(path: &Path) -> io::Result<Self> {
         let folder = folder_of(path);
         sweep(folder);
@@ -107,24 +108,24 @@ impl UnfinishedFile {
         Ok(Self { file, path: path.to_owned(), known })
     }
 
-    /// The file to write to.
+    /// Returns the file to write to.
     pub fn as_file(&mut self) -> &mut File {
         self.file.as_file_mut()
     }
 
-    /// Gives it its name; what had that name before is gone.
+    /// Renames the file to its final name, and replaces an existing file.
     ///
     /// # Errors
-    /// If it cannot be renamed; then what was there still is.
+    /// If it cannot be renamed; an existing file then stays unchanged.
     pub fn finish(self) -> io::Result<()> {
         let Self { file, path, known } = self;
         known.named(|| file.persist(&path).map(drop).map_err(|failed| failed.error))
     }
 
-    /// Gives it its name, which nothing may have.
+    /// Renames the file to its final name, which must not exist.
     ///
     /// # Errors
-    /// If it cannot be renamed, or something has that name.
+    /// If it cannot be renamed, or the name exists.
     pub fn finish_new(self) -> io::Result<()> {
         let Self { file, path, known } = self;
         known.named(|| file.persist_noclobber(&path).map(drop).map_err(|failed| failed.error))
@@ -141,7 +142,7 @@ impl Write for UnfinishedFile {
     }
 }
 
-/// A folder that gets its name when it is whole, or goes.
+/// A folder that gets its name when it is complete; deleted if it is dropped before.
 #[derive(Debug)]
 pub struct UnfinishedFolder {
     folder: TempDir,
@@ -149,20 +150,20 @@ pub struct UnfinishedFolder {
 }
 
 impl UnfinishedFolder {
-    /// Begins a folder in another.
+    /// Creates a temporary folder in another folder.
     ///
     /// # Errors
-    /// If no file can be created there.
+    /// If no folder can be created there.
     pub fn within(folder: &Path) -> io::Result<Self> {
         sweep(folder);
         let (folder, known) = TrackedPath::begun(|| builder().tempdir_in(folder), TempDir::path)?;
         Ok(Self { folder, known })
     }
 
-    /// Begins what will be the folder at `path`, beside that.
+    /// Creates a temporary folder next to `path`, its later name.
     ///
     /// # Errors
-    /// If no file can be created there.
+    /// If no folder can be created there.
     pub fn of(path: &Path) -> io::Result<Self> {
         Self::within(folder_of(path))
     }
@@ -172,10 +173,10 @@ impl UnfinishedFolder {
         self.folder.path()
     }
 
-    /// Gives it its name, which nothing may have.
+    /// Renames the folder to its final name, which must not exist.
     ///
     /// # Errors
-    /// If it cannot be renamed, or something has that name.
+    /// If it cannot be renamed, or the name exists.
     pub fn finish_new(self, path: &Path) -> io::Result<()> {
         if path.symlink_metadata().is_ok() {
             return Err(io::ErrorKind::AlreadyExists.into());
@@ -186,10 +187,10 @@ impl UnfinishedFolder {
     }
 }
 
-/// Writes a file that is whole whenever it is there.
+/// Writes a file atomically, and replaces an existing file.
 ///
 /// # Errors
-/// If it cannot be written; then what was there still is.
+/// If it cannot be written; an existing file then stays unchanged.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = UnfinishedFile::of(path)?;
     file.write_all(bytes)?;
@@ -199,7 +200,7 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// Writes a file that must not exist yet.
 ///
 /// # Errors
-/// If it cannot be written, or something has that name.
+/// If it cannot be written, or the name exists.
 pub fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = UnfinishedFile::of(path)?;
     file.write_all(bytes)?;
@@ -216,7 +217,7 @@ fn builder() -> tempfile::Builder<'static, 'static> {
     builder
 }
 
-/// Temporary files are private unless told otherwise; what is written is for whoever the umask says.
+/// Creates a temporary file with the permissions that the umask allows; the default would be private.
 fn file_in(folder: &Path) -> io::Result<NamedTempFile> {
     let mut builder = builder();
     #[cfg(unix)]
@@ -227,23 +228,23 @@ fn file_in(folder: &Path) -> io::Result<NamedTempFile> {
     builder.tempfile_in(folder)
 }
 
-/// Removes what others have left in a folder. What cannot be removed is in nobody's way.
+/// Deletes the unfinished files that killed programs left in a folder. Errors are ignored.
 fn sweep(folder: &Path) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let alike = entries.filter(|entry| is_ours(&entry.file_name().to_string_lossy()));
     alike.map(|entry| entry.path()).filter(|path| is_left(path)).for_each(|path| remove(&path));
 }
 
-/// Returns true if a name was generated here; similar names of users are not touched.
+/// Returns true if this module generated the name; similar names of users are kept.
 fn is_ours(name: &str) -> bool {
     let random = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(SUFFIX));
     random.is_some_and(|random| random.len() == RANDOM && random.bytes().all(|b| b.is_ascii_alphanumeric()))
 }
 
-/// Returns true if no process works on it.
+/// Returns true if no running process uses the path.
 fn is_left(path: &Path) -> bool {
     let Ok(metadata) = fs::symlink_metadata(path) else { return false };
-    // Anything else was not made here, and to open a pipe is to wait for who writes into it.
+    // This module only creates files and folders. Opening a pipe would wait for its writer.
     let may_be_ours = metadata.is_file() || metadata.is_dir();
     let is_old = metadata.modified().is_ok_and(|at| at.elapsed().is_ok_and(|age| age > BEGINNING));
     may_be_ours && is_old && File::open(path).is_ok_and(|handle| handle.try_lock().is_ok())

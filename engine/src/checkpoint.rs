@@ -1,4 +1,4 @@
-//! The twelve checkpoints of a forward pass, and the tap points they are made of: order, axes, meaning.
+//! The twelve checkpoints of a forward pass and their tap points: order, axes, meaning.
 //!
 //! This table is the vocabulary of the whole project: dumps, reports and the command line name a value
 //! by a [`Point`] and judge it under a [`Checkpoint`].
@@ -11,15 +11,15 @@ use serde::{Serialize, Serializer};
 
 macro_rules! checkpoints {
     ($($variant:ident $name:literal $meaning:literal;)*) => {
-        /// One of the twelve named stages at which engines are compared, or [`Checkpoint::Input`], the
-        /// embeddings that come before them.
+        /// One of the twelve checkpoints at which engines are compared, or [`Checkpoint::Input`], the embeddings before
+        /// them.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Checkpoint { $(#[doc = $meaning] $variant,)* }
 
         impl Checkpoint {
             const EVERY: &'static [Checkpoint] = &[$(Checkpoint::$variant,)*];
 
-            /// The name used on the command line and in reports.
+            /// Returns the name used on the command line and in reports.
             pub fn name(self) -> &'static str {
                 match self { $(Checkpoint::$variant => $name,)* }
             }
@@ -49,22 +49,22 @@ checkpoints! {
 }
 
 impl Checkpoint {
-    /// The twelve checkpoints in order, without [`Checkpoint::Input`].
+    /// Returns the twelve checkpoints in order, without [`Checkpoint::Input`].
     pub fn all() -> &'static [Checkpoint] {
         &Self::EVERY[1..]
     }
 
-    /// The input and the twelve checkpoints, in order.
+    /// Returns the input and the twelve checkpoints, in order.
     pub const fn with_input() -> &'static [Checkpoint] {
         Self::EVERY
     }
 
-    /// 1 to 12; 0 for the input.
+    /// Returns the number: 1 to 12, or 0 for the input.
     pub fn number(self) -> usize {
         self as usize
     }
 
-    /// The tap points judged under this checkpoint, in data-flow order.
+    /// Returns the tap points judged under this checkpoint, in data-flow order.
     pub fn points(self) -> impl Iterator<Item = Point> {
         Point::ALL.iter().copied().filter(move |point| point.checkpoint() == self)
     }
@@ -73,13 +73,13 @@ impl Checkpoint {
 /// Meaning of an axis of a tapped value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TapAxis {
-    /// Sequences run side by side.
+    /// Sequences of a batch.
     Batch,
     /// Tokens of this pass.
     Token,
     /// Query heads.
     Head,
-    /// Query heads of one key-value head.
+    /// Query heads that share one key-value head.
     Group,
     /// Key and value heads.
     KvHead,
@@ -89,7 +89,7 @@ pub enum TapAxis {
     Hidden,
     /// The feed-forward size.
     Ffn,
-    /// Positions attention looks at: every token seen so far.
+    /// Key positions: every token read so far.
     Key,
     /// Vocabulary entries.
     Vocab,
@@ -119,12 +119,12 @@ impl TapAxis {
         (TapAxis::Chosen, "chosen"),
     ];
 
-    /// The name used in a dump's manifest.
+    /// Returns the name used in a dump's manifest.
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize].1
     }
 
-    /// The names of several.
+    /// Returns the names of several axes.
     pub fn names(axes: impl IntoIterator<Item = TapAxis>) -> Vec<String> {
         axes.into_iter().map(|axis| axis.name().to_owned()).collect()
     }
@@ -154,7 +154,7 @@ pub enum TapScope {
 pub enum ValueKind {
     /// Real numbers, compared within a tolerance.
     Real,
-    /// Ids of tokens or numbers of experts, equal or not.
+    /// Token ids or expert indices, compared for equality.
     Token,
 }
 
@@ -168,12 +168,12 @@ macro_rules! points {
             /// All taps, in data-flow order.
             pub const ALL: &'static [Point] = &[$(Point::$variant,)*];
 
-            /// The name used in dumps and reports.
+            /// Returns the name used in dumps and reports.
             pub fn name(self) -> &'static str {
                 match self { $(Point::$variant => $name,)* }
             }
 
-            /// The checkpoint it is judged under.
+            /// Returns the checkpoint that the tap is judged under.
             pub fn checkpoint(self) -> Checkpoint {
                 match self { $(Point::$variant => Checkpoint::$checkpoint,)* }
             }
@@ -183,7 +183,7 @@ macro_rules! points {
                 match self { $(Point::$variant => TapScope::$scope,)* }
             }
 
-            /// Returns its axes, outermost first.
+            /// Returns the axes, outermost first.
             pub fn axes(self) -> &'static [TapAxis] {
                 use TapAxis::*;
                 match self { $(Point::$variant => &$axes,)* }
@@ -194,8 +194,8 @@ macro_rules! points {
                 match self { $(Point::$variant => $meaning,)* }
             }
 
-            /// The values it is computed from, besides weights and earlier passes. Each entry lists
-            /// alternatives, nearest first: an architecture without the nearest computes it from the next.
+            /// Returns the taps that a tap is computed from, besides weights and earlier passes. Each entry lists
+            /// alternatives, nearest first: an architecture without the nearest tap uses the next one.
             pub fn inputs(self) -> &'static [&'static [Point]] {
                 use Point::*;
                 match self { $(Point::$variant => &$inputs,)* }
@@ -251,7 +251,7 @@ points! {
 }
 
 impl Point {
-    /// Returns the kind of its values: numbers or token ids.
+    /// Returns the kind of the tap's values: real numbers or ids.
     pub fn kind(self) -> ValueKind {
         match self {
             Point::Tokens | Point::Experts | Point::Argmax | Point::TopIds | Point::Generated => {
@@ -261,8 +261,8 @@ impl Point {
         }
     }
 
-    /// Returns true if products alone determine its type: such values have a short type if only products are computed
-    /// in it.
+    /// Returns true if the tap's type depends on the type of products only: if an engine computes only products in a
+    /// short type, the tap's values have that type.
     pub fn is_of_products(self) -> bool {
         use Point::{
             AttnContext, AttnOut, ExpertAct, ExpertGate, ExpertOut, ExpertUp, FfnAct, FfnGate, FfnOut, FfnUp,
@@ -274,35 +274,36 @@ impl Point {
         is_of_layers || is_of_experts || matches!(self, Logits | LastLogits)
     }
 
-    /// Returns true if it is an exact function of its inputs, with at most one rounding that no engine can do
-    /// otherwise. If a dump lacks it, it is computed from the inputs.
+    /// Returns true if the tap is an exact function of its inputs, with at most one rounding that is the same in every
+    /// engine. If a dump lacks the tap, it is computed from the inputs.
     pub fn is_derived(self) -> bool {
         use Point::*;
         matches!(self, Embed | KCache | VCache | AttnResidual | BlockOut | LastLogits | Argmax)
     }
 
-    /// Returns true if it is computed from the logits for ids that a dump lists; it exists only where the dump has
-    /// it.
+    /// Returns true if the tap is computed from the logits for ids that a dump lists. It exists only in dumps that
+    /// record it.
     pub fn is_of_named_ids(self) -> bool {
         matches!(self, Point::TokenLogprobs | Point::TopIds | Point::TopLogprobs)
     }
 
-    /// Returns true if only mixture-of-experts models have it.
+    /// Returns true if only mixture-of-experts models have the tap.
     pub fn is_of_experts(self) -> bool {
         (Point::RouterLogits..=Point::ExpertOut).contains(&self)
     }
 
-    /// Returns true if only models without experts have it.
+    /// Returns true if only models without experts have the tap.
     pub fn is_of_one_block(self) -> bool {
         (Point::FfnGate..=Point::FfnSubNorm).contains(&self)
     }
 
-    /// Returns true if it has an entry for each chosen expert; engines store these in different orders.
+    /// Returns true if the tap has an entry for each chosen expert. Engines store the chosen experts in different
+    /// orders.
     pub fn is_of_chosen(self) -> bool {
         self.axes().contains(&TapAxis::Chosen)
     }
 
-    /// Returns true if the layout of its heads follows the RoPE pairing convention.
+    /// Returns true if the layout of the tap's heads follows the RoPE pairing.
     pub fn follows_rope_pairing(self) -> bool {
         use Point::*;
         matches!(self, Q | K | QNorm | KNorm | QRope | KRope | KCache)
@@ -339,7 +340,7 @@ macro_rules! named {
 named!(Checkpoint, Checkpoint::EVERY, "checkpoint");
 named!(Point, Point::ALL, "tap");
 
-/// A tap point at one place of one run.
+/// A tap point at one layer and pass of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Site {
     /// Tap.
@@ -351,7 +352,8 @@ pub struct Site {
 }
 
 impl Site {
-    /// Sorts in data-flow order: pass, then what precedes the layers, then layer by layer, then what follows.
+    /// Returns a sort key for data-flow order: pass, then the taps before the layers, the layers, and the taps after
+    /// them.
     pub fn flow_order(self) -> (usize, usize, Point) {
         let layer = match (self.layer, self.point) {
             (Some(layer), _) => layer + 1,
@@ -363,7 +365,7 @@ impl Site {
     }
 }
 
-/// Hashes one number instead of each field: a dump is searched for a site with every value of a run.
+/// Hashes one number instead of each field, for speed: a dump is searched for every value of a run.
 impl Hash for Site {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let [layer, pass] = [self.layer, self.pass].map(|index| index.map_or(0, |index| index as u64 + 1));

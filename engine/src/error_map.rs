@@ -1,33 +1,34 @@
-//! Distribution of errors over two axes of an array of up to three, and by size. Its memory does not depend on the array's size.
+//! Distribution of errors over two axes of an array and by magnitude. Its memory does not depend on the array's size.
 
 use std::ops::Range;
 
-/// Cells along each side of a map, at most.
+/// Maximum number of cells along each side of a map.
 const CELLS: usize = 24;
-/// Cells along an innermost axis, at most: its entries are often wrong one by one.
+/// Maximum number of cells along an innermost axis, whose entries are often wrong one by one.
 const FINE_CELLS: usize = 64;
-/// Number of values up to which every value is counted. In larger arrays one in so many is counted, for itself and
-/// those up to the next. The step shares no factor with the sizes of heads, so that all entries are sampled.
+/// Number of values up to which every value is counted. In larger arrays, one value in `step` is counted and also
+/// represents the values up to the next. The step shares no factor with common head sizes, so that all entries are
+/// sampled.
 const COUNTED_WHOLE: usize = 1 << 16;
 const STEP: usize = 127;
 
-/// The magnitude of an error: zero, the largest power of two that is not above it, or not finite.
+/// Magnitude of an error: zero, the largest power of two that is not above the error, or not finite.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ErrorMagnitude(u8);
 
 impl ErrorMagnitude {
-    /// Size of no error, or of no comparison.
+    /// Magnitude of no error, or of a value without comparison.
     pub const NONE: Self = Self(0);
-    /// NaN or infinite.
+    /// Magnitude of NaN and infinity.
     pub const NONFINITE: Self = Self(Self::COUNT as u8 - 1);
-    /// Smaller errors count as those of 2^LEAST.
+    /// Exponent of the smallest magnitude; smaller errors count as 2^LEAST.
     pub const LEAST: i16 = -40;
-    /// Larger errors count as those of 2^MOST.
+    /// Exponent of the largest magnitude; larger errors count as 2^MOST.
     pub const MOST: i16 = 23;
-    /// Number of sizes.
+    /// Number of magnitudes.
     const COUNT: usize = (Self::MOST - Self::LEAST) as usize + 3;
 
-    /// Returns the size of a non-negative error.
+    /// Returns the magnitude of a non-negative error.
     pub fn of(error: f64) -> Self {
         match error {
             0.0 => Self::NONE,
@@ -39,7 +40,7 @@ impl ErrorMagnitude {
         }
     }
 
-    /// Returns the size as a number, with fewer branches.
+    /// Returns the magnitude as a number, with fewer branches.
     #[inline]
     fn index_of(error: f64) -> usize {
         const OF_EXPONENTS: [u8; 0x800] = {
@@ -58,27 +59,27 @@ impl ErrorMagnitude {
         usize::from(OF_EXPONENTS[(bits >> 52 & 0x7ff) as usize]) * usize::from(bits << 1 != 0)
     }
 
-    /// Returns the size for 2^exponent; `None` outside of [`Self::LEAST`] to [`Self::MOST`].
+    /// Returns the magnitude for 2^exponent; `None` outside of [`Self::LEAST`] to [`Self::MOST`].
     pub fn of_exponent(exponent: i16) -> Option<Self> {
         let is_known = (Self::LEAST..=Self::MOST).contains(&exponent);
         is_known.then(|| Self((exponent - Self::LEAST) as u8 + 1))
     }
 
-    /// The power of two, of a finite error.
+    /// Returns the exponent of a finite error's power of two.
     pub fn exponent(self) -> Option<i16> {
         (self != Self::NONE && self != Self::NONFINITE).then(|| i16::from(self.0) - 1 + Self::LEAST)
     }
 
-    /// Returns all sizes, from no error to NaN and infinity.
+    /// Returns all magnitudes, from no error to NaN and infinity.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..Self::COUNT as u8).map(Self)
     }
 }
 
-/// Numbers of errors by magnitude.
+/// Number of errors of each magnitude.
 #[derive(Clone, Debug)]
 pub struct MagnitudeCounts {
-    /// Neighbours are often of one size: they are counted in turns.
+    /// Counts in four interleaved tables, because neighbouring errors often have the same magnitude.
     turns: [[u64; ErrorMagnitude::COUNT]; 4],
 }
 
@@ -89,7 +90,7 @@ impl Default for MagnitudeCounts {
 }
 
 impl MagnitudeCounts {
-    /// Counts each of these.
+    /// Counts several errors.
     pub fn add(&mut self, errors: &[f64]) {
         for errors in errors.chunks(self.turns.len()) {
             errors
@@ -100,29 +101,29 @@ impl MagnitudeCounts {
     }
 }
 
-/// The two outermost axes of an array.
+/// Indices of the two outermost axes.
 const OUTERMOST: [usize; 2] = [0, 1];
-/// The outermost and the innermost of three axes.
+/// Indices of the outermost and the innermost of three axes.
 const INNERMOST: [usize; 2] = [0, 2];
 
 /// The largest error of each region of an array, and the number of errors of each magnitude.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ErrorMap {
-    /// The axes of the map: the two outermost, or the outermost and the innermost of three.
+    /// Axes of the map: the two outermost, or the outermost and the innermost of three.
     pub axes: [usize; 2],
-    /// The lengths of these axes; that of a single axis stands last, after 1.
+    /// Lengths of the axes; for a single axis 1 and its length.
     pub lengths: [usize; 2],
-    /// The largest errors, in a map of [`Self::cells`], row by row. Neighbours on an axis share a cell where it is long.
+    /// Largest errors of a map of [`Self::cells`], row by row. On long axes, neighbouring entries share a cell.
     pub largest: Vec<ErrorMagnitude>,
-    /// Number of errors of each size; each counted error also stands for the uncounted ones.
+    /// Number of errors of each magnitude; each counted error also represents the skipped values.
     counts: Vec<u64>,
-    /// Values at each index of the two axes.
+    /// Number of values at each index of the two axes.
     inner: usize,
-    /// The map over the outermost and the innermost of three axes, until one of both is chosen.
+    /// Map over the outermost and the innermost of three axes, until [`Self::settled`] chooses one of the two maps.
     innermost: Option<Vec<ErrorMagnitude>>,
-    /// Interval of counted values in a run.
+    /// Counting interval within a run: one value in `step` is counted.
     step: usize,
-    /// Interval of counted values over the whole array.
+    /// Counting interval over the whole array.
     counted: usize,
 }
 
@@ -152,7 +153,7 @@ impl ErrorMap {
         Self { innermost: (shape.len() == 3).then(|| vec![ErrorMagnitude::NONE; cells]), ..spread }
     }
 
-    /// Keeps the map that hides less: that in which a smaller part of the cells has errors of 1 or more.
+    /// Keeps the more specific of the two maps: the one with the smaller share of cells that have errors of 1 or more.
     pub fn settled(mut self) -> Self {
         let share = |map: &[ErrorMagnitude]| {
             let large = map.iter().filter(|size| **size >= ErrorMagnitude::of(1.0)).count();
@@ -167,7 +168,7 @@ impl ErrorMap {
         self
     }
 
-    /// Creates a distribution from its figures, with one in `counted` values counted; `None` if they contradict each
+    /// Creates a distribution from its parts, with one value in `counted` counted; `None` if the parts contradict each
     /// other.
     pub fn from_parts(
         axes: [usize; 2],
@@ -189,12 +190,12 @@ impl ErrorMap {
         [rows.min(CELLS), columns.min(if self.axes == INNERMOST { FINE_CELLS } else { CELLS })]
     }
 
-    /// Returns the interval of counted values; 1 if all were counted. NaN and infinity are always counted.
+    /// Returns the counting interval; 1 if all values were counted. NaN and infinity are always counted.
     pub fn counted(&self) -> usize {
         self.counted
     }
 
-    /// Returns the number of errors of each size that occurs.
+    /// Returns the number of errors of each magnitude that occurs.
     pub fn counts(&self) -> impl Iterator<Item = (ErrorMagnitude, u64)> {
         ErrorMagnitude::all().zip(self.counts.iter().copied()).filter(|(_, count)| *count > 0)
     }
@@ -216,8 +217,8 @@ impl ErrorMap {
         self.counts[0] += count as u64;
     }
 
-    /// Adds the errors of values that follow each other: `error` gives one of them, `largest` the largest of some, and
-    /// `bound` is not below any.
+    /// Adds the errors of consecutive values: `error` returns one error, `largest` the largest error of a range, and
+    /// `bound` is an upper bound of all.
     pub fn add_run(
         &mut self,
         run: Range<usize>,
@@ -233,21 +234,21 @@ impl ErrorMap {
         self.meet_run(run, bound, largest);
     }
 
-    /// Adds how many errors there are of each size.
+    /// Adds numbers of errors by magnitude.
     pub fn add_counts(&mut self, counts: &MagnitudeCounts) {
         for turn in &counts.turns {
             self.counts.iter_mut().zip(turn).for_each(|(all, count)| *all += count);
         }
     }
 
-    /// Shows the largest of each cell that a run lies in, and counts none.
+    /// Updates the largest error of each cell that a run covers, without counting.
     pub fn meet_run(&mut self, run: Range<usize>, bound: f64, largest: impl Fn(Range<usize>) -> f64) {
         let (mut start, [mut row, mut column]) = (run.start, self.index(run.start));
         while start < run.end {
             let cell = self.cell([row, column]);
             column = self.end_of_cell(column);
             let end = run.end.min((row * self.lengths[1] + column) * self.inner);
-            // A cell that knows an error of that size already learns nothing.
+            // A cell with an error of at least the bound's magnitude cannot change.
             if self.largest[cell] < ErrorMagnitude::of(bound) {
                 self.meet(cell, ErrorMagnitude::of(largest(start - run.start..end - run.start)));
             }
@@ -258,8 +259,8 @@ impl ErrorMap {
         }
     }
 
-    /// Shows the errors of a run in the map over the innermost axis. Of a run whose largest error is below 1, that error stands
-    /// for each.
+    /// Updates the map over the innermost axis with a run's errors. If the largest error of the run is below 1, it
+    /// replaces each error.
     pub fn meet_innermost(&mut self, run: Range<usize>, errors: &[f64], largest: f64) {
         let ([rows, high], inner) = ([self.lengths[0], self.cells()[0]], self.inner);
         let per_row = self.lengths[1] * inner;
@@ -267,7 +268,7 @@ impl ErrorMap {
         let wide = inner.min(FINE_CELLS);
         let is_small = largest < 1.0 && run.len() >= inner;
         for start in run.clone().step_by(per_row.max(1)) {
-            // A run seldom spans several rows.
+            // A run rarely covers several rows.
             let end = run.end.min(start + per_row);
             if is_small && start / per_row == (end - 1) / per_row {
                 let cells = &mut map[start / per_row * high / rows * wide..][..wide];
@@ -281,7 +282,7 @@ impl ErrorMap {
         }
     }
 
-    /// Adds the figures of another part of the array.
+    /// Merges the distribution of another part of the array.
     pub fn followed_by(mut self, next: &Self) -> Self {
         self.counts.iter_mut().zip(&next.counts).for_each(|(count, next)| *count += next);
         self.counted = self.counted.max(next.counted);
@@ -312,7 +313,7 @@ impl ErrorMap {
         row * high / rows * wide + column * wide / columns
     }
 
-    /// The first column of the next cell.
+    /// Returns the first column of the next cell.
     #[inline]
     fn end_of_cell(&self, column: usize) -> usize {
         let (columns, wide) = (self.lengths[1], self.cells()[1]);

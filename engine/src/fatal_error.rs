@@ -8,14 +8,14 @@ use std::io::{Cursor, Write};
 
 use crate::memory;
 
-/// A request from which on the system is asked first how much there is: it promises more than it has.
+/// Size in bytes from which a request is checked against available memory, since the system promises more than it has.
 const LARGE: usize = 1 << 28;
 
 /// The system's allocator. If memory is exhausted, it ends the program with a message instead of an abort.
 pub struct CheckedAllocator;
 
-// SAFETY: every call goes to `System` unchanged, or does not come back. Nothing that was allocated is touched. What is done
-// before it (reading /proc for a large request) allocates little, which comes here again and is not large.
+// SAFETY: every call goes to `System` unchanged, or does not return. Allocated memory is not touched. The check before
+// a large request (reading /proc) allocates little, so its own requests are never large.
 unsafe impl GlobalAlloc for CheckedAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         afford(layout.size());
@@ -50,14 +50,14 @@ fn given(pointer: *mut u8, size: usize) -> *mut u8 {
     pointer
 }
 
-/// Asks for large pages inside of a large block, where the system gives them to those who ask: arrays come and go, and most
-/// of what they cost the system is a fault for each page.
+/// Requests large pages inside a large block, on systems that provide them on request. Arrays are allocated and freed
+/// often, and most of that cost is one page fault for each page.
 #[cfg(target_os = "linux")]
 fn in_large_pages(pointer: *mut u8, size: usize) -> *mut u8 {
     const PAGE: usize = 1 << 21;
     let first = pointer.align_offset(PAGE);
     if let Some(inside) = size.checked_sub(first).filter(|inside| *inside >= PAGE) {
-        // SAFETY: the range lies within the block, and only how it is mapped is asked for, not what it holds.
+        // SAFETY: the range lies within the block, and the request changes only how it is mapped, not its content.
         _ = unsafe {
             rustix::mm::madvise(
                 pointer.wrapping_add(first).cast(),
@@ -86,14 +86,15 @@ fn no_memory(size: usize) -> ! {
     end_with(&line.get_ref()[..end])
 }
 
-/// Sees to it that memory of arrays which have come and gone is taken again, and not given back and cleared by the system for
-/// each: that was a fourteenth of a check's time. Called once, at the program's start.
+/// Makes the allocator reuse freed memory of arrays, instead of returning it to the system, which clears it each time.
+/// This saves a fourteenth of a check's time. Call it once, at the program's start.
 pub fn keep_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         const LARGEST: i32 = 1 << 30;
         const KEPT: i32 = 1 << 28;
-        // SAFETY: both set a number of the allocator before there are threads; one that it does not take changes nothing.
+        // SAFETY: both calls set a number of the allocator before there are threads; an unsupported setting changes
+        // nothing.
         unsafe {
             libc::mallopt(libc::M_MMAP_THRESHOLD, LARGEST);
             libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT);
@@ -101,7 +102,7 @@ pub fn keep_freed_memory() {
     }
 }
 
-/// Sees to it that a file which is cut short while it is mapped ends the program with a message. Called once, at its start.
+/// Ends the program with a message if a mapped file is truncated. Call it once, at the program's start.
 pub fn watch_mapped_files() {
     #[cfg(unix)]
     {
@@ -111,8 +112,8 @@ pub fn watch_mapped_files() {
                   the model and the dumps, and run again\n",
             )
         };
-        // SAFETY: the handler writes one text by one system call and ends the process: both are async-signal-safe, and
-        // nothing of what was interrupted is looked at again.
+        // SAFETY: the handler writes one text by one system call and ends the process. Both are async-signal-safe, and
+        // the interrupted code never continues.
         _ = unsafe { signal_hook::low_level::register(signal_hook::consts::SIGBUS, cut_short) };
     }
 }

@@ -1,4 +1,4 @@
-//! Files that are read whole: regular ones, and no larger than there is memory for.
+//! Reading of whole files: regular files that fit in memory.
 
 use std::fs::{self, Metadata};
 use std::io::{self, ErrorKind};
@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::error::{Error, Result};
 use crate::memory;
 
-/// Largest memory for parsing a text, in multiples of its length.
+/// Maximum memory for parsing a text, in multiples of its length.
 const TIMES: u128 = 8;
 
 /// Remedy for a path that is not a regular file.
@@ -27,7 +27,7 @@ pub fn regular(path: &Path) -> Result<Metadata> {
     }
 }
 
-/// The bytes of a file.
+/// Returns the bytes of a file.
 ///
 /// # Errors
 /// If it is not a regular file, cannot be read, or does not fit in memory.
@@ -37,10 +37,10 @@ pub fn bytes(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).map_err(Error::io("read", path))
 }
 
-/// The text of a file.
+/// Returns the text of a file.
 ///
 /// # Errors
-/// Errors of [`bytes()`], or if it is not UTF-8.
+/// See [`bytes()`]; also if the file is not UTF-8.
 pub fn text(path: &Path) -> Result<String> {
     let no_text = |_| Error::io("read", path)(io::Error::new(ErrorKind::InvalidData, "it is not UTF-8"));
     String::from_utf8(bytes(path)?).map_err(no_text)

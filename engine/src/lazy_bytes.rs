@@ -1,8 +1,8 @@
 //! Bytes of a file. Reading a range of a remote file downloads it on demand.
 //!
-//! A remote file is a map of its full length, of which only downloaded ranges may be read: all reads go through
-//! [`LazyBytes::at`], which downloads what is missing. If a download fails in the middle of a matrix product, whose callers
-//! know nothing of files, the error unwinds to [`caught`].
+//! A remote file is a memory map of its full length, of which only downloaded ranges may be read. All reads go through
+//! [`LazyBytes::at`], which downloads missing ranges. Matrix products cannot return download errors, so a failed
+//! download unwinds to [`caught`].
 
 use std::any::Any;
 use std::fmt;
@@ -15,10 +15,10 @@ use bytes::Bytes;
 use memmap2::Mmap;
 use sha2::{Digest, Sha256};
 
-/// Reason why bytes are unavailable: one message.
+/// Reason why bytes are unavailable, printed as one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnavailableBytes {
-    /// The file, as messages name it.
+    /// The file's name in messages.
     pub place: String,
     /// Problem and remedy.
     pub problem: String,
@@ -55,9 +55,9 @@ pub struct LazyBytes {
 #[derive(Clone)]
 enum ByteStorage {
     Memory,
-    /// A file of this machine, which the system may forget and read again where it takes such advice.
+    /// Mapped local file, whose pages the system may drop and read again.
     Map(#[cfg_attr(not(unix), expect(dead_code))] Arc<Mmap>),
-    /// A remote file, and the offset of the bytes in it.
+    /// Remote file, and the offset of the bytes in it.
     Elsewhere(Arc<dyn ByteSource>, usize),
 }
 
@@ -70,7 +70,7 @@ impl AsRef<[u8]> for MapOwner {
     }
 }
 
-/// Bytes of a file whose memory is worth giving back.
+/// Minimum size of a file whose memory is released.
 #[cfg(unix)]
 const WORTH: usize = 16 << 20;
 
@@ -81,9 +81,9 @@ impl LazyBytes {
         Self { bytes: Bytes::from_owner(MapOwner(map.clone())), home: ByteStorage::Map(map) }
     }
 
-    /// Gives back the memory of what was read of a mapped file; whoever looks again finds it in the file. The system keeps
-    /// what it has read for as long as there is room, which is a burden where a file is larger than the memory or read once.
-    /// A file of less than 16 MiB stays: to forget its pages and find them again takes longer than most of what is done with it.
+    /// Releases the memory of a mapped file; later reads fetch the bytes from the file again. The system would keep
+    /// read pages while there is memory, which slows down files that are larger than the memory or read once. Files
+    /// below 16 MiB are kept: dropping and reloading their pages takes longer than most uses.
     #[expect(unsafe_code)]
     pub fn release(&self) {
         #[cfg(unix)]
@@ -91,8 +91,8 @@ impl LazyBytes {
             && map.len() >= WORTH
         {
             let offset = self.bytes.as_ptr() as usize - map.as_ptr() as usize;
-            // SAFETY: the map is of a file and read-only: pages that are forgotten hold the same when they are read again.
-            // It is advice; where the system does not follow it, they stay.
+            // SAFETY: the map is a read-only file map, so dropped pages have the same content when they are read again.
+            // The call is advice; systems may ignore it.
             let _ = unsafe {
                 map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, offset, self.bytes.len())
             };
@@ -114,10 +114,10 @@ impl LazyBytes {
         self.bytes.is_empty()
     }
 
-    /// Some of them, without looking at them.
+    /// Returns a range of the bytes without reading it.
     ///
     /// # Panics
-    /// If there are not as many.
+    /// If the range exceeds the bytes.
     pub fn slice(&self, range: Range<usize>) -> Self {
         let home = match &self.home {
             ByteStorage::Elsewhere(file, start) => ByteStorage::Elsewhere(file.clone(), start + range.start),
@@ -129,7 +129,7 @@ impl LazyBytes {
     /// Returns a range of the bytes, downloaded on demand.
     ///
     /// # Panics
-    /// If there are not as many. Unwinds to [`caught`] if they cannot be had.
+    /// If the range exceeds the bytes. Unwinds to [`caught`] if the download fails.
     pub fn at(&self, range: Range<usize>) -> &[u8] {
         let bytes = &self.bytes[range.clone()];
         if let ByteStorage::Elsewhere(file, start) = &self.home
@@ -141,7 +141,7 @@ impl LazyBytes {
         bytes
     }
 
-    /// Returns the first `most` bytes, or all if there are fewer.
+    /// Returns the first `most` bytes, or all bytes if there are fewer.
     pub fn first(&self, most: usize) -> &[u8] {
         self.at(0..most.min(self.len()))
     }
@@ -152,7 +152,7 @@ impl LazyBytes {
         self.bytes.clone()
     }
 
-    /// Returns bytes that are compared with a hash when they are downloaded; `what` names them in messages. Local
+    /// Returns bytes that are checked against a hash when they are downloaded; `what` names them in messages. Local
     /// bytes are not checked.
     pub fn hashed(&self, sha256: &str, what: String) -> Self {
         let Some(pin) = self.pin() else { return self.clone() };
@@ -174,7 +174,7 @@ impl LazyBytes {
     }
 }
 
-/// A range with a known hash: it is downloaded as a whole and checked once.
+/// A range with a known hash. It is downloaded as a whole and checked once.
 struct HashedRange {
     parts: LazyBytes,
     sha256: String,
@@ -206,7 +206,7 @@ impl ByteSource for HashedRange {
     }
 }
 
-/// Brings all of them at once: neighbours in one go.
+/// Downloads several parts at once; neighbouring parts in one request.
 ///
 /// # Errors
 /// If the bytes are unavailable.
@@ -223,17 +223,17 @@ pub fn bring<'p>(parts: impl IntoIterator<Item = &'p LazyBytes>) -> Result<(), U
     wanted.iter().try_for_each(|(file, ranges)| file.bring(ranges))
 }
 
-/// Gives up what is being done, up to [`caught`].
+/// Unwinds to [`caught`] with an error.
 pub fn refuse(refused: UnavailableBytes) -> ! {
     resume_unwind(Box::new(refused))
 }
 
-/// Returns the result of `work`, or the refusal if it needed unavailable bytes.
+/// Returns the result of `work`, or an error if it needed unavailable bytes.
 ///
 /// # Errors
-/// The refusal.
+/// If bytes were unavailable.
 pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, UnavailableBytes> {
-    // What was being computed is dropped; nothing of it is looked at any more.
+    // Unwinding drops everything that was being computed, so no half-finished state is read.
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload: Box<dyn Any + Send>| {
         match payload.downcast::<UnavailableBytes>() {
             Ok(refused) => *refused,

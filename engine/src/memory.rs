@@ -1,7 +1,7 @@
 //! Available memory, checked before much of it is allocated.
 //!
-//! The one rule (`docs/explanation/robustness.md`): what a reader takes is at most a fixed multiple of what it was
-//! given, and what a run takes is reckoned from what was asked for and held against [`left`] before it begins.
+//! Rule (`docs/explanation/robustness.md`): a reader takes at most a fixed multiple of its input's size. The memory of
+//! a run is estimated from the request and compared with [`left`] before the run starts.
 
 use std::fmt::Display;
 use std::fs;
@@ -18,10 +18,10 @@ pub fn unpacked(len: u64) -> u64 {
     len.saturating_mul(MOST_SHRUNK).saturating_add(SMALL)
 }
 
-/// Makes sure that there is room for `bytes`, which `what` needs.
+/// Checks that `bytes` of memory are available for `what`.
 ///
 /// # Errors
-/// [`Error::NoMemory`] if there is not.
+/// [`Error::NoMemory`] if they are not.
 pub fn check(what: impl Display, bytes: u128) -> Result<()> {
     /// Size below which no check is made.
     const LITTLE: u128 = 1 << 26;
@@ -38,8 +38,8 @@ pub fn check(what: impl Display, bytes: u128) -> Result<()> {
     }
 }
 
-/// Bytes that this process can still take: of the machine, of its container, and of its own limit (`ulimit -v`). Where
-/// nothing of these is known, all that can be addressed.
+/// Returns the bytes that this process can still allocate: the minimum for the machine, the container, and the process
+/// limit (`ulimit -v`). If none is known, returns the size of the address space.
 pub fn left() -> u64 {
     [of_machine(), of_container(), of_limit()].into_iter().flatten().min().unwrap_or(isize::MAX as u64)
 }
@@ -48,7 +48,7 @@ fn of_machine() -> Option<u64> {
     kilobytes("/proc/meminfo", "MemAvailable:")
 }
 
-/// Pages of files that a container has read count as used there, and are given up when memory is asked for.
+/// Returns the free memory of the container. File pages count as used there, although they are freed on demand.
 fn of_container() -> Option<u64> {
     let number = |file: &str| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
     let files = || {
@@ -71,7 +71,7 @@ fn of_limit() -> Option<u64> {
     None
 }
 
-/// A figure of a file of the system: `MemAvailable:   123 kB`.
+/// Reads a number from a system file such as `MemAvailable:   123 kB`.
 fn kilobytes(file: &str, key: &str) -> Option<u64> {
     let text = fs::read_to_string(file).ok()?;
     let figure = text.lines().find_map(|line| line.strip_prefix(key))?;

@@ -1,21 +1,21 @@
-//! Work for several threads, where it is worth waking them: who takes turns with a sleeping thread over a few microseconds of
-//! work spends more on turns than on work.
+//! Parallel loops that stay on one thread for small work: waking a thread for a few microseconds of work costs more
+//! than the work.
 //!
-//! How long an item takes is said by the caller, in nanoseconds, roughly. Which thread does what changes no result.
+//! Callers state roughly how many nanoseconds an item takes. The distribution over threads changes no result.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use rayon::iter::{ParallelIterator, split};
 
-/// Nanoseconds of work that a thread takes at least. With four times as many, threads fall asleep between the operations of a
+/// Minimum work of a thread in nanoseconds. With four times as much, threads fall asleep between the operations of a
 /// token, and models of 135M parameters decode a fifth slower.
 const WORTH: usize = 4_000;
 
-/// Products that are made and added up in a nanosecond.
+/// Approximate number of multiply-adds in a nanosecond.
 pub const PRODUCTS: usize = 8;
 
-/// `f` of every index below `len`, in order, where each takes so many nanoseconds.
+/// Returns `f` of every index below `len`, in order. Each call takes about `nanoseconds`.
 pub fn map<R: Send>(len: usize, nanoseconds: usize, f: impl Fn(usize) -> R + Sync) -> Vec<R> {
     let least = worth(nanoseconds);
     if is_for_one(len, least) {
@@ -33,13 +33,14 @@ pub fn map<R: Send>(len: usize, nanoseconds: usize, f: impl Fn(usize) -> R + Syn
 
 /// Returns the result of `f` at the first index where it is `Some`.
 pub fn first<R: Send>(len: usize, nanoseconds: usize, f: impl Fn(usize) -> Option<R> + Sync) -> Option<R> {
-    // In pieces that are worth a thread's while, of which none is left out.
+    // Split into pieces that are large enough for a thread, and cover every index.
     let least = worth(nanoseconds);
     let part = |part: usize| (part * least..len.min((part + 1) * least)).find_map(&f);
     map(len.div_ceil(least), WORTH, part).into_iter().flatten().next()
 }
 
-/// `f(room, index, item)` of every item, where each takes so many nanoseconds. A room serves many items.
+/// Calls `f(room, index, item)` for every item. Each call takes about `nanoseconds`. `room` is scratch memory that many
+/// items share.
 pub fn each<T: Send, R>(
     items: Vec<T>,
     nanoseconds: usize,
@@ -52,7 +53,7 @@ pub fn each<T: Send, R>(
     });
 }
 
-/// `f(index, chunk)` of every `len` values, where each chunk takes so many nanoseconds.
+/// Calls `f(index, chunk)` for every chunk of `len` values. Each call takes about `nanoseconds`.
 ///
 /// # Panics
 /// If `len` is 0.
@@ -63,7 +64,7 @@ pub fn chunks<T: Send>(data: &mut [T], len: usize, nanoseconds: usize, f: impl F
     });
 }
 
-/// Items that a thread should take at least.
+/// Returns the minimum number of items for a thread.
 fn worth(nanoseconds: usize) -> usize {
     WORTH.div_ceil(nanoseconds.max(1))
 }
@@ -78,12 +79,12 @@ trait WorkItems: Send + Sized {
     /// Returns the number of items.
     fn len(&self) -> usize;
 
-    /// The items before an index, and the rest.
+    /// Splits the work at an index.
     fn cut(self, at: usize) -> (Self, Self);
 }
 
-/// `f` of parts of the whole with so many items at least, on whichever thread. Not generic in what is computed: rayon's iterators,
-/// compiled for each operation, were a sixth of this package's code.
+/// Runs `f` on parts of at least `least` items, on any thread. Not generic over the operation: rayon's iterators,
+/// compiled for each operation, took a sixth of this package's code.
 fn spread<P: WorkItems>(whole: P, least: usize, f: &(dyn Fn(P) + Sync)) {
     if is_for_one(whole.len(), least) {
         return f(whole);

@@ -8,7 +8,8 @@ type Cleanup = Box<dyn Fn() + Send>;
 
 static LAST: Mutex<Vec<Cleanup>> = Mutex::new(Vec::new());
 
-/// Has `last` done before SIGHUP, SIGINT or SIGTERM end the program. It is done in a thread of its own, while others go on.
+/// Registers a cleanup that runs before SIGHUP, SIGINT or SIGTERM ends the program, in its own thread while the others
+/// continue.
 ///
 /// # Errors
 /// If signal handlers cannot be installed.

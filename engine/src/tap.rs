@@ -1,24 +1,24 @@
-//! Taps: read, and may replace, the intermediate values of a forward pass.
+//! Taps: observe, and may replace, the intermediate values of a forward pass.
 
 use crate::checkpoint::{Point, Site, TapScope};
 use crate::tensor::Tensor;
 
-/// An onlooker of the forward pass.
+/// Observer of the forward pass.
 ///
-/// It is called once for every intermediate value, in data-flow order, and gives back the value that the
-/// pass goes on with: the same to observe, another to teacher-force or to plant a fault.
+/// A tap is called once for every intermediate value, in data-flow order, and returns the value that the pass continues
+/// with: the same value to observe, or another value for teacher forcing or to inject a fault.
 pub trait Tap {
-    /// Looks at `value` and gives back what the pass continues with.
+    /// Observes `value` and returns the value that the pass continues with.
     fn tap(&mut self, site: Site, value: Tensor) -> Tensor;
 
-    /// Returns true if the tap reads the value at a site. Other values need not be computed, or not completely, and
-    /// are not passed to it.
+    /// Returns true if the tap reads the value at a site. Other values need not be computed, or not completely, and are
+    /// not passed to the tap.
     fn wants(&self, _: Site) -> bool {
         true
     }
 }
 
-/// Tap that reads nothing: every value is unchanged.
+/// Tap that reads nothing and changes nothing.
 impl Tap for () {
     fn tap(&mut self, _: Site, value: Tensor) -> Tensor {
         value
@@ -29,7 +29,7 @@ impl Tap for () {
     }
 }
 
-/// Two onlookers in a row: the second sees what the first gave back.
+/// Two taps in sequence: the second reads the value that the first returned.
 impl<A: Tap, B: Tap> Tap for (A, B) {
     fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
         let value = self.0.tap(site, value);
@@ -59,17 +59,17 @@ pub struct Probe<'t> {
 }
 
 impl<'t> Probe<'t> {
-    /// Starts pass number `pass`.
+    /// Starts pass number `pass`, at layer 0.
     pub fn new(tap: &'t mut dyn Tap, pass: usize) -> Self {
         Self { tap, pass, layer: 0 }
     }
 
-    /// The values that follow belong to `layer`.
+    /// Sets the layer of the following values.
     pub fn enter_layer(&mut self, layer: usize) {
         self.layer = layer;
     }
 
-    /// Shows `value` to the tap, if it looks here.
+    /// Passes `value` to the tap, if the tap reads `point`.
     pub fn tap(&mut self, point: Point, value: Tensor) -> Tensor {
         let site = self.site(point);
         if self.tap.wants(site) { self.tap.tap(site, value) } else { value }

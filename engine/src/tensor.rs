@@ -1,4 +1,4 @@
-//! An activation: a shape and its values, row-major, checked once when made.
+//! A tensor of activations: a shape and its values, row-major.
 
 use std::any::Any;
 use std::fmt;
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::parallel;
 
-/// A dense, row-major array of `f32`, as one stage of the forward pass makes it.
+/// A dense, row-major array of `f32`: the result of one operation of the forward pass.
 ///
-/// The outermost axis comes first, so `[T, H, D]` holds all heads of token 0, then of token 1.
-/// A tensor is a value: operations read it and make a new one.
+/// The outermost axis comes first, so `[T, H, D]` stores all heads of token 0, then of token 1. Tensors are immutable
+/// values: operations read them and create new ones.
 #[derive(Clone)]
 pub struct Tensor {
     shape: Vec<usize>,
@@ -35,33 +35,33 @@ impl fmt::Debug for Tensor {
     }
 }
 
-/// Tensors are equal by their values, however these were computed.
+/// Compares shape and values, and ignores the origins.
 impl PartialEq for Tensor {
     fn eq(&self, other: &Self) -> bool {
         self.shape == other.shape && self.data == other.data
     }
 }
 
-/// Values that one thread takes at a time.
+/// Number of values that one thread takes at a time.
 const PIECE: usize = 4096;
 
 impl Tensor {
     /// Wraps `data` in `shape`.
     ///
     /// # Panics
-    /// If the shape does not hold exactly `data.len()` values: a bug of the caller, since everything
-    /// read from a file is checked where it is read.
+    /// If the shape does not have exactly `data.len()` values. This is a bug of the caller: files are checked when they
+    /// are read.
     pub fn new(shape: &[usize], data: Vec<f32>) -> Self {
         assert_eq!(shape.iter().product::<usize>(), data.len(), "shape {shape:?} against its values");
         Self { shape: shape.to_vec(), data, origins: Vec::new() }
     }
 
-    /// A tensor without axes that holds one value.
+    /// Creates a tensor without axes and with one value.
     pub fn scalar(value: f32) -> Self {
         Self::new(&[], vec![value])
     }
 
-    /// Builds `[rows, width]` by filling each row in turn, rows in parallel.
+    /// Builds `[rows, width]` by calling `fill` for each row, in parallel.
     pub fn from_rows(rows: usize, width: usize, fill: impl Fn(usize, &mut [f32]) + Sync) -> Self {
         let mut data = vec![0.0; rows * width];
         parallel::chunks(&mut data, width.max(1), 4 * width, fill);
@@ -71,7 +71,7 @@ impl Tensor {
     /// Changes the shape and keeps the values.
     ///
     /// # Panics
-    /// If the sizes differ.
+    /// If the number of values differs.
     pub fn reshaped(self, shape: &[usize]) -> Self {
         Self { origins: self.origins, ..Self::new(shape, self.data) }
     }
@@ -133,12 +133,12 @@ impl Tensor {
         }
     }
 
-    /// Values that there is room for.
+    /// Returns the number of values that fit without reallocation.
     pub fn capacity(&self) -> usize {
         self.data.capacity()
     }
 
-    /// Length of each axis, outermost first.
+    /// Returns the length of each axis, outermost first.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
@@ -148,22 +148,22 @@ impl Tensor {
         &self.data
     }
 
-    /// The values without the shape.
+    /// Returns the values and drops the shape.
     pub fn into_data(self) -> Vec<f32> {
         self.data
     }
 
-    /// Length of the outermost axis: tokens, for nearly every tap.
+    /// Returns the length of the outermost axis: tokens, for nearly every tap.
     pub fn rows(&self) -> usize {
         self.shape.first().copied().unwrap_or(1)
     }
 
-    /// Number of values in one entry of the outermost axis.
+    /// Returns the number of values in one entry of the outermost axis.
     pub fn row_len(&self) -> usize {
         self.shape.iter().skip(1).product()
     }
 
-    /// The last entry of the outermost axis, alone.
+    /// Returns the last entry of the outermost axis as a tensor.
     ///
     /// # Panics
     /// If the tensor has no entry.
@@ -181,7 +181,7 @@ impl Tensor {
     }
 }
 
-/// The origins of some of the values.
+/// Returns the origins of a range of values.
 fn cut(origins: &[ValueOrigin], values: Range<usize>) -> Vec<ValueOrigin> {
     let mut start = 0;
     let pieces = origins.iter().filter_map(|origin| {
@@ -195,19 +195,19 @@ fn cut(origins: &[ValueOrigin], values: Range<usize>) -> Vec<ValueOrigin> {
     pieces.collect()
 }
 
-/// RoPE pairing: the two values of a head that rotate together. A model in the other convention has the rows of its q
-/// and k projections permuted, and so every q and k value of a head; nothing else changes.
+/// RoPE pairing: which two values of a head rotate together. Converting to the other pairing permutes the rows of the q
+/// and k projections, and thereby every q and k value of a head; nothing else changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RopePairing {
-    /// (i, i + D/2), as transformers and NEOX.
+    /// Pairs (i, i + D/2), as in transformers and NEOX.
     Half,
-    /// (2i, 2i + 1), as Meta's code and llama.cpp's llama.
+    /// Pairs (2i, 2i + 1), as in Meta's code and llama.cpp's llama.
     Interleaved,
 }
 
 impl RopePairing {
-    /// The word in a dump's manifest.
+    /// Returns the word in a dump's manifest.
     pub fn name(self) -> &'static str {
         match self {
             RopePairing::Half => "half",
@@ -215,7 +215,7 @@ impl RopePairing {
         }
     }
 
-    /// The one that it is not.
+    /// Returns the other pairing.
     pub fn other(self) -> Self {
         match self {
             RopePairing::Half => RopePairing::Interleaved,

@@ -1,5 +1,5 @@
-//! Numbers where they lie, in the type in which they lie, seen in another order: axes, parts and pairs are matters of the
-//! index, and nothing is copied.
+//! Views of stored numbers, in their stored type and in another order. Permuting axes, joining parts and splitting
+//! pairs changes only the index; nothing is copied.
 
 mod decoding;
 mod float8;
@@ -25,14 +25,14 @@ use crate::weight::DType;
 #[cfg(target_endian = "big")]
 compile_error!("files hold little-endian numbers, and are read where they lie");
 
-/// An array of plain numbers, row-major as it is seen; a row runs along the last axis.
+/// An array of plain numbers, row-major in the order of the view; a row runs along the last axis.
 ///
-/// It is one stored array, or several behind each other along an axis. Its elements may have scales, which are seen as they
-/// are: an element is what is stored times its scale.
+/// A view has one stored array, or several that are concatenated along an axis. Elements may have scales: an element's
+/// value is the stored number times its scale.
 #[derive(Clone, Debug)]
 pub struct View<'a> {
     shape: Vec<usize>,
-    /// Along which axis the parts lie behind each other: never the last, unless there is one part.
+    /// Axis along which the parts are concatenated: never the last, unless there is one part.
     axis: usize,
     parts: Vec<StoredArray<'a>>,
     /// Scales of the same shape, which have no scales themselves.
@@ -46,15 +46,15 @@ struct StoredArray<'a> {
     first: usize,
     dtype: DType,
     bytes: ArrayBytes<'a>,
-    /// The element at index 0 of every axis.
+    /// Index of the element at index 0 of every axis.
     start: usize,
     /// Strides of the axes, in elements.
     strides: Vec<usize>,
     /// Indices of the last axis's entries, if not consecutive.
     order: Option<Arc<[usize]>>,
-    /// Number of entries of the last axis that exist: the others are zero.
+    /// Number of stored entries of the last axis; later entries are zero.
     columns: usize,
-    /// True if the view has the order of the memory.
+    /// True if the view has the order of the stored array.
     is_plain: bool,
 }
 
@@ -89,7 +89,7 @@ impl<'a> From<&'a Tensor> for View<'a> {
 }
 
 impl From<&View<'_>> for Tensor {
-    /// Numbers of more digits than `f32` are rounded.
+    /// Rounds numbers with more digits than `f32`.
     fn from(view: &View<'_>) -> Self {
         let width = view.width();
         Tensor::from_rows(view.rows(), width, |row, out| view.read_rounded(row, 0..width, out))
@@ -98,8 +98,8 @@ impl From<&View<'_>> for Tensor {
 }
 
 impl View<'static> {
-    /// An array as a file holds it, little-endian; `None` if `bytes` are not that many elements, or these are no plain
-    /// numbers that `f64` represents exactly, whatever they are.
+    /// Creates a view of a stored array, little-endian. `None` if `bytes` has another number of elements, or the
+    /// elements are no plain numbers that `f64` represents exactly.
     pub fn stored(shape: &[usize], dtype: DType, bytes: impl Into<LazyBytes>) -> Option<Self> {
         let bytes = bytes.into();
         is_exact(dtype, &bytes).then_some(())?;
@@ -108,10 +108,10 @@ impl View<'static> {
         Some(Self::new(shape, dtype, ArrayBytes::Shared(bytes)))
     }
 
-    /// Numbers that nobody else has.
+    /// Creates a view that owns its numbers.
     ///
     /// # Panics
-    /// As [`View::of`].
+    /// See [`View::of`].
     pub fn owned(shape: &[usize], values: Vec<f64>) -> Self {
         struct VecOwner(Vec<f64>);
         impl AsRef<[u8]> for VecOwner {
@@ -125,16 +125,16 @@ impl View<'static> {
 }
 
 impl<'a> View<'a> {
-    /// Numbers at hand.
+    /// Creates a view of numbers in memory.
     ///
     /// # Panics
-    /// If the shape does not hold exactly so many.
+    /// If the shape has another number of elements.
     pub fn of(shape: &[usize], values: &'a [f64]) -> Self {
         assert_eq!(shape.iter().product::<usize>(), values.len(), "shape {shape:?} against its values");
         Self::new(shape, DType::F64, ArrayBytes::Borrowed(values.as_bytes()))
     }
 
-    /// A list of token ids.
+    /// Creates a view of a list of token ids.
     pub fn of_tokens(ids: &'a [u32]) -> Self {
         Self::new(&[ids.len()], DType::U32, ArrayBytes::Borrowed(ids.as_bytes()))
     }
@@ -158,7 +158,7 @@ impl<'a> View<'a> {
     /// Multiplies each element by its scale.
     ///
     /// # Panics
-    /// If there are not as many scales, seen alike, or elements have scales already.
+    /// If the scales have another shape, or the elements have scales already.
     pub fn scaled(self, scales: Self) -> Self {
         assert!(
             self.shape == scales.shape && self.scales.is_none(),
@@ -168,17 +168,17 @@ impl<'a> View<'a> {
         Self { scales: Some(Box::new(scales)), ..self }
     }
 
-    /// The scale of each element, if any has one other than 1.
+    /// Returns the scale of each element, if any scale differs from 1.
     pub fn scales(&self) -> Option<&Self> {
         self.scales.as_deref()
     }
 
-    /// Length of each axis, outermost first.
+    /// Returns the length of each axis, outermost first.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.shape.iter().product()
     }
@@ -188,17 +188,17 @@ impl<'a> View<'a> {
         self.len() == 0
     }
 
-    /// Elements of a row.
+    /// Returns the number of elements in a row.
     pub fn width(&self) -> usize {
         self.shape.last().copied().unwrap_or(1)
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.len().checked_div(self.width()).unwrap_or(0)
     }
 
-    /// The part that holds a row, and the element with which it begins there.
+    /// Returns the part that contains a row, and the index of the row's first element.
     fn row(&self, row: usize) -> (&StoredArray<'a>, usize) {
         if let [part] = self.parts.as_slice()
             && part.is_plain
@@ -222,7 +222,7 @@ impl<'a> View<'a> {
     /// Widens entries of a row to `f64`.
     ///
     /// # Panics
-    /// If there is no such row, or there are no such entries.
+    /// If the row or the columns do not exist.
     pub fn read(&self, row: usize, columns: Range<usize>, out: &mut [f64]) {
         self.read_stored(row, columns.clone(), out);
         if let Some(scales) = &self.scales {
@@ -232,10 +232,10 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Entries of a row as `f32`: numbers of more digits are rounded.
+    /// Reads entries of a row as `f32`; numbers with more digits are rounded.
     ///
     /// # Panics
-    /// As [`View::read`].
+    /// See [`View::read`].
     pub fn read_rounded(&self, row: usize, columns: Range<usize>, out: &mut [f32]) {
         if let Some((dtype, bytes)) = self.raw(row, columns.clone())
             && is_short(dtype)
@@ -265,7 +265,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Entries of a row as they are stored, with their type, where they lie one behind the other and have no scales.
+    /// Returns stored entries of a row with their type, if they are contiguous and have no scales.
     pub fn raw(&self, row: usize, columns: Range<usize>) -> Option<(DType, &[u8])> {
         if self.scales.is_some() {
             return None;
@@ -278,13 +278,13 @@ impl<'a> View<'a> {
             .then(|| (part.dtype, part.bytes.at(bytes(columns.start)..bytes(columns.end))))
     }
 
-    /// Entries of a row where they lie one behind the other as `f32`.
+    /// Returns entries of a row, if they are contiguous and stored as `f32`.
     pub fn stored_f32(&self, row: usize, columns: Range<usize>) -> Option<&[[u8; 4]]> {
         let (dtype, bytes) = self.raw(row, columns)?;
         (dtype == DType::F32).then_some(bytes.as_chunks().0)
     }
 
-    /// Returns the elements as `f32`; those of a shorter type are widened into `room`.
+    /// Returns the elements as `f32`; a smaller type is widened into `room`.
     pub fn as_f32<'r>(
         &'r self,
         row: usize,
@@ -299,10 +299,11 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Entries of a row that is stored in `f64`, where they lie, or widened into `room`.
+    /// Returns entries of a row as `f64`: the stored bytes if they are contiguous `f64`, else values widened into
+    /// `room`.
     ///
     /// # Panics
-    /// As [`View::read`].
+    /// See [`View::read`].
     pub fn as_f64<'r>(&'r self, row: usize, columns: Range<usize>, room: &'r mut [f64]) -> &'r [[u8; 8]] {
         let count = columns.len();
         if let Some((DType::F64, bytes)) = self.raw(row, columns.clone()) {
@@ -320,7 +321,7 @@ impl<'a> View<'a> {
         value[0]
     }
 
-    /// The elements of rows, one row behind the other.
+    /// Reads the elements of several rows, concatenated.
     pub fn read_rows(&self, rows: Range<usize>, out: &mut [f64]) {
         let width = self.width();
         match self.parts.as_slice() {
@@ -338,10 +339,10 @@ impl<'a> View<'a> {
         values
     }
 
-    /// Runs of `len` elements in another order: run `order[i]` of these comes to place i. They are copied.
+    /// Copies the elements in another order of runs of `len` elements: run `order[i]` becomes run `i`.
     ///
     /// # Panics
-    /// If there is no such run, or rows are not whole in runs.
+    /// If a run does not exist, or a row is not a whole number of runs.
     pub fn with_runs(&self, order: &[usize], len: usize) -> View<'static> {
         let width = self.width();
         let mut values = vec![0.0; self.len()];
@@ -357,7 +358,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Gives back the memory of what was read, if it is of a mapped file.
+    /// Releases the memory of mapped files.
     pub fn release(&self) {
         for part in &self.parts {
             if let ArrayBytes::Shared(parts) = &part.bytes {
@@ -369,7 +370,7 @@ impl<'a> View<'a> {
 }
 
 impl StoredArray<'_> {
-    /// Elements that lie one behind the other.
+    /// Decodes contiguous elements.
     fn decode(&self, start: usize, out: &mut [f64]) {
         let size = self.dtype.block_bytes();
         let bytes = self.bytes.at(start * size..(start + out.len()) * size);

@@ -1,4 +1,4 @@
-//! A stored tensor: the bytes of a file, typed and shaped, before anything is computed with them.
+//! Stored tensors: bytes of a file with type and shape, not yet decoded.
 
 use std::fmt;
 use std::ops::Range;
@@ -18,17 +18,17 @@ macro_rules! dtypes {
             /// All types, in declaration order.
             pub const ALL: &'static [DType] = &[$(DType::$variant,)*];
 
-            /// The name ggml and NumPy users know it by, in lower case.
+            /// Returns the lower-case name that ggml and NumPy use.
             pub fn name(self) -> &'static str {
                 match self { $(DType::$variant => $name,)* }
             }
 
-            /// Elements in one block; 1 for plain types.
+            /// Returns the number of elements in one block; 1 for plain types.
             pub fn block_len(self) -> usize {
                 match self { $(DType::$variant => $block,)* }
             }
 
-            /// Bytes of one block.
+            /// Returns the number of bytes in one block.
             pub fn block_bytes(self) -> usize {
                 match self { $(DType::$variant => $bytes,)* }
             }
@@ -84,7 +84,7 @@ dtypes! {
 }
 
 impl DType {
-    /// The type of that name, which ggml writes with a capital K.
+    /// Returns the type with that name, in any case (ggml writes a capital K).
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|dtype| dtype.name().eq_ignore_ascii_case(name))
     }
@@ -94,7 +94,7 @@ impl DType {
         matches!(self, DType::F8_E4M3 | DType::F8_E5M2)
     }
 
-    /// Bytes of a scale for the whole tensor and what fills it up, behind all blocks: bitnet.cpp's types have one.
+    /// Returns the bytes after all blocks: bitnet.cpp's types have one scale for the tensor, and padding.
     pub fn tail_bytes(self) -> usize {
         match self {
             DType::I2_S | DType::TL1 | DType::TL2 | DType::TL => 32,
@@ -102,9 +102,9 @@ impl DType {
         }
     }
 
-    /// Bytes of a row, or `None` where it is not whole in blocks. The last block of a ternary row is filled up: rows of TL1
-    /// and TL2 ([`DType::TL`]) and those that transformers packs are of any length. An I2_S file has no such rows, since
-    /// its blocks go on from one row to the next.
+    /// Returns the bytes of a row; `None` if the row is not a whole number of blocks. The last block of a ternary row
+    /// is padded: rows of TL1 and TL2 ([`DType::TL`]) and rows packed by transformers have any length. An I2_S file has
+    /// no such rows, since its blocks continue from one row to the next.
     pub fn row_bytes(self, columns: usize) -> Option<usize> {
         match self {
             DType::I2_S | DType::TL => columns.div_ceil(self.block_len()).checked_mul(self.block_bytes()),
@@ -112,7 +112,7 @@ impl DType {
         }
     }
 
-    /// Bytes of `elements` elements, or `None` where they do not fill whole blocks or overflow.
+    /// Returns the bytes of `elements` elements; `None` if they do not fill whole blocks, or on overflow.
     pub fn bytes_for(self, elements: usize) -> Option<usize> {
         if !elements.is_multiple_of(self.block_len()) {
             return None;
@@ -127,42 +127,41 @@ impl fmt::Display for DType {
     }
 }
 
-/// A tensor as a weight file holds it.
+/// A tensor in a weight file.
 ///
-/// `data` is a view of the (mapped) file. Readers make one only after they have checked that `data`
-/// holds exactly what `dtype` and `shape` ask for.
+/// `data` is a view of the (mapped) file. Readers first check that its length matches `dtype` and `shape`.
 #[derive(Clone, Debug)]
 pub struct StoredTensor {
     /// Encoding of the elements.
     pub dtype: DType,
-    /// Length of each axis, outermost first (a GGUF file lists them the other way round).
+    /// Length of each axis, outermost first (a GGUF file lists the axes in reverse).
     pub shape: Vec<usize>,
-    /// The encoded elements, row-major.
+    /// Encoded elements, row-major.
     pub data: LazyBytes,
 }
 
 impl StoredTensor {
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 }
 
-/// A number that a file keeps beside a matrix of codes, and what a reference does with it.
+/// Scale that a file stores with a matrix of codes, and how a reference applies it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Factor {
-    /// Products are multiplied with it.
+    /// Products are multiplied by the scale.
     Multiplies(f32),
-    /// Products are divided by it.
+    /// Products are divided by the scale.
     Divides(f32),
-    /// Factor of every weight, applied before products.
+    /// Every weight is multiplied by the scale before products.
     InWeights(f32),
 }
 
-/// The weight of a linear layer or an embedding table: `rows` (outputs) × `cols` (inputs), each row
-/// contiguous and whole in blocks.
+/// Weight of a linear layer or an embedding table: `rows` (outputs) × `cols` (inputs). Each row is contiguous and a
+/// whole number of blocks.
 ///
-/// Types of bitnet.cpp have one scale for the whole matrix, which is no part of its rows.
+/// Types of bitnet.cpp have one scale for the whole matrix, which is not part of the rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Matrix {
     /// Encoding of the elements.
@@ -173,18 +172,18 @@ pub struct Matrix {
     pub cols: usize,
     data: LazyBytes,
     scale: f32,
-    /// `f32`, one for each group of elements, where they stand apart from the elements.
+    /// Scales (`f32`) of the groups of elements, if they are stored separately from the elements.
     scales: Option<LazyBytes>,
 }
 
 impl Matrix {
-    /// Gives back the memory of what was read of a mapped file.
+    /// Releases the memory of a mapped file.
     pub fn release(&self) {
         self.data.release();
         self.scales.iter().for_each(LazyBytes::release);
     }
 
-    /// Takes a two-dimensional stored tensor, or `None` where it is not one, is empty, or where a row would end
+    /// Creates a matrix from a stored tensor; `None` if the tensor is not two-dimensional, is empty, or its rows end
     /// inside a block.
     pub fn from_stored(tensor: &StoredTensor) -> Option<Self> {
         let &[rows, cols] = tensor.shape.as_slice() else { return None };
@@ -198,12 +197,12 @@ impl Matrix {
         whole.then_some(Self { dtype: tensor.dtype, rows, cols, data, scale, scales: None })
     }
 
-    /// Returns the factor of the values of all rows: 1 except for bitnet.cpp's types.
+    /// Returns the factor of all values: 1 except for bitnet.cpp's types.
     pub fn scale(&self) -> f32 {
         self.scale
     }
 
-    /// Sets another scale.
+    /// Replaces the scale.
     pub fn with_scale(self, scale: f32) -> Self {
         Self { scale, ..self }
     }
@@ -218,8 +217,8 @@ impl Matrix {
         Some(Self { scales: Some(scales), ..self })
     }
 
-    /// A copy of a two-dimensional stored tensor with rows and columns exchanged, or `None` where it is not one, is
-    /// empty, or is of a block type.
+    /// Copies a two-dimensional stored tensor transposed; `None` if it is not two-dimensional, is empty, or has a block
+    /// type.
     pub fn transposed(tensor: &StoredTensor) -> Option<Self> {
         let &[rows, cols] = tensor.shape.as_slice() else { return None };
         let width = tensor.dtype.block_bytes();
@@ -233,10 +232,10 @@ impl Matrix {
         Self::from_stored(&StoredTensor { dtype: tensor.dtype, shape: vec![cols, rows], data: data.into() })
     }
 
-    /// `rows` rows from `first` on, as a matrix of their own over the same bytes.
+    /// Returns `rows` rows from `first` on as a matrix that shares the bytes.
     ///
     /// # Panics
-    /// If it does not have them.
+    /// If the rows do not exist.
     pub fn rows_from(&self, first: usize, rows: usize) -> Self {
         let row_bytes = self.data.len() / self.rows;
         let data = self.data.slice(first * row_bytes..(first + rows) * row_bytes);
@@ -253,18 +252,19 @@ impl Matrix {
         (data.len() == self.data.len()).then(|| Self { data, ..self.clone() })
     }
 
-    /// The encoded elements of one row.
+    /// Returns the encoded elements of one row.
     pub fn row(&self, index: usize) -> &[u8] {
         self.row_range(index..index + 1)
     }
 
-    /// The encoded elements of several rows, one behind the other.
+    /// Returns the encoded elements of several rows, concatenated.
     pub fn row_range(&self, rows: Range<usize>) -> &[u8] {
         let row_bytes = self.data.len() / self.rows;
         self.data.at(rows.start * row_bytes..rows.end * row_bytes)
     }
 
-    /// The scales of several rows, one row behind the other, little-endian `f32`; empty where the elements hold theirs.
+    /// Returns the scales of several rows, concatenated, as little-endian `f32`; empty if scales are stored in the
+    /// elements.
     pub fn scale_range(&self, rows: Range<usize>) -> &[u8] {
         let Some(scales) = &self.scales else { return &[] };
         let row_bytes = scales.len() / self.rows;
@@ -279,7 +279,7 @@ impl Matrix {
     /// Returns the bytes of one row in its file.
     ///
     /// # Panics
-    /// If there is no such row.
+    /// If the row does not exist.
     pub fn parts_of_row(&self, row: usize) -> impl Iterator<Item = LazyBytes> {
         let of_row = |parts: &LazyBytes| {
             let row_bytes = parts.len() / self.rows;
@@ -288,12 +288,12 @@ impl Matrix {
         self.parts().map(of_row).collect::<Vec<_>>().into_iter()
     }
 
-    /// Returns true if its file is remote, so that its elements may not be downloaded yet.
+    /// Returns true if the matrix is in a remote file, so that its elements may not be downloaded yet.
     pub fn is_elsewhere(&self) -> bool {
         self.data.pin().is_some()
     }
 
-    /// Elements that share a scale which stands apart from them; `None` where none does.
+    /// Returns the number of elements that share a separately stored scale; `None` without separate scales.
     pub fn group_len(&self) -> Option<usize> {
         self.scales.as_ref().map(|scales| self.rows * self.cols / (scales.len() / 4))
     }

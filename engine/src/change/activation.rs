@@ -1,4 +1,4 @@
-//! The nonlinearity of the feed-forward block, and what it is multiplied with.
+//! Changes of the feed-forward block's nonlinearity and of the product with the up projection.
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
 use crate::checkpoint::Point;
@@ -22,7 +22,7 @@ pub(super) static ENTRIES: &[CatalogueEntry] = &[
         usual: |at| if has_gate(at) { others(at, &["without-up", "without-gate"]) } else { Vec::new() },
         ..CatalogueEntry::PLAIN
     },
-    // GPT-2 has no gate, and another key.
+    // GPT-2 has no gate, and a different key in `config.json`.
     CatalogueEntry {
         kind: CauseKind::Activation,
         keys: Some(["activation_function", ""]),
@@ -67,7 +67,7 @@ fn has_gate(at: &SiteContext) -> bool {
     at.stage::<Nonlinearity>().is_some_and(|op| op.up.is_some())
 }
 
-/// The other functions, and `more`.
+/// Returns the other activation functions, and `more`.
 fn others(at: &SiteContext, more: &[&str]) -> Vec<ChangeValue> {
     let own = at.stage().map(|op: &Nonlinearity| op.activation.function());
     let functions =

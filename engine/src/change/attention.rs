@@ -1,4 +1,4 @@
-//! Scores and context: which key head a query reads, the order of heads, and what scores are multiplied with or capped by.
+//! Changes of attention scores and context: key heads, head order, score scale and soft cap.
 
 use crate::change::outer_operations::soft_cap;
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, rounded_to, snapped};
@@ -9,7 +9,7 @@ use crate::ops::attention::AttentionScale;
 use crate::tensor::Tensor;
 use crate::weight::DType;
 
-/// Taps where heads of queries meet heads of keys and values.
+/// Taps at which query heads meet key or value heads.
 const HEADS: &[Point] = &[Point::AttnScores, Point::AttnContext];
 
 pub(super) static ENTRIES: &[CatalogueEntry] = &[
@@ -52,7 +52,7 @@ pub(super) static ENTRIES: &[CatalogueEntry] = &[
 const ATTN_CAP: Option<[&str; 2]> = Some(["attn_logit_softcapping", "attn_logit_softcapping"]);
 const LOGITS_CAP: Option<[&str; 2]> = Some(["final_logit_softcapping", "final_logit_softcapping"]);
 
-/// A cap that the model has, and an engine does not.
+/// The model soft-caps scores; the engine does not.
 const NO_SOFTCAP: CatalogueEntry = CatalogueEntry {
     takes: "none",
     own: |at| uncapped(at).1.map_or(ChangeValue::word("none"), |cap| ChangeValue::Number(cap.into())),
@@ -87,7 +87,7 @@ fn with_scale(at: &SiteContext, factor: f32) -> Option<Tensor> {
     Some(at.n.scores(q, k, scale))
 }
 
-/// Returns the scales of other head sizes, and those of ports that scale twice, not at all, or round the factor.
+/// Returns scales to try: for other head sizes, applied twice, left out, or with a rounded factor.
 fn scales(at: &SiteContext) -> Vec<f64> {
     let Some(Scores { q, scale, .. }) = at.stage() else { return Vec::new() };
     let (heads, head_dim) = (q.shape()[1] as f64, q.shape()[2] as f64);
@@ -118,7 +118,7 @@ fn scales(at: &SiteContext) -> Vec<f64> {
     distinct
 }
 
-/// Estimates the ratio of their scores to ours by least squares.
+/// Estimates the ratio of the engine's scores to ours by least squares.
 fn read_scale(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(scale) = own_scale(at) else { return Vec::new() };
     let (mut up, mut down) = (0.0, 0.0);
@@ -131,7 +131,7 @@ fn read_scale(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
         return Vec::new();
     }
     let mut values = snapped(read, &scales(at), certainty(at));
-    // In f32 a scale that is off in its sixth digit is another.
+    // In f32, a scale that differs in its sixth digit is a different scale.
     let digits: &[i32] = match (certainty(at) > 1e-5, values.is_empty()) {
         (true, true) => &[2, 3],
         (true, false) => &[],
@@ -159,7 +159,8 @@ fn uncapped(at: &SiteContext) -> (Tensor, Option<f32>) {
     soft_cap(at).map_or_else(|| (at.value.clone(), None), |(x, cap)| (x, Some(cap)))
 }
 
-/// c · tanh(x / c), in the three steps in which it is written everywhere; nothing where that is x but for rounding.
+/// Computes `c · tanh(x / c)` in the three usual operations; returns `None` if the result differs from `x` by rounding
+/// only.
 fn capped(at: &SiteContext, cap: f64) -> Option<Tensor> {
     let (x, _) = uncapped(at);
     let largest = x.data().iter().fold(0.0f64, |largest, &x| largest.max(f64::from(x).abs()));
@@ -170,14 +171,14 @@ fn capped(at: &SiteContext, cap: f64) -> Option<Tensor> {
     Some(at.n.soft_cap(&x, cap as f32))
 }
 
-/// The cap by which nothing is left over of all values together, each weighed by what it is bent by: x³ / 3c², nearly.
+/// Finds the cap `c` by bisection. Values are weighted by how far the cap bends them, about x³ / 3c².
 fn read_cap(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let (x, _) = uncapped(at);
     let pairs = x.data().iter().map(|&x| f64::from(x)).zip(theirs.iter().copied());
     let pairs: Vec<(f64, f64)> = pairs.filter(|(_, y)| y.is_finite()).collect();
     let left = |cap: f64| pairs.iter().map(|(x, y)| x.powi(3) * (y - cap * (x / cap).tanh())).sum::<f64>();
     let (mut low, mut high) = LIKELY;
-    // Nothing is capped, or something else is done.
+    // The scores are not capped, or another change explains them.
     if !(left(low) > 0.0 && left(high) < 0.0) {
         return Vec::new();
     }
@@ -186,7 +187,7 @@ fn read_cap(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
         if left(middle) > 0.0 { low = middle } else { high = middle }
     }
     let steps = (1..40).map(|step| 2.5 * f64::from(step));
-    // Short types hide most of what a cap does: those of models come first there.
+    // Short types hide most of the cap's effect, so caps of real models are tried first.
     let is_short = certainty(at) > 1e-5;
     let mut values = snapped(low, &CAPS, if is_short { 3.0 } else { 0.1 });
     values.extend(snapped(low, &steps.collect::<Vec<_>>(), if is_short { 0.5 } else { 0.1 }));
@@ -194,10 +195,10 @@ fn read_cap(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     values.into_iter().map(ChangeValue::Number).collect()
 }
 
-/// Caps lie between these.
+/// Lowest and highest cap that is plausible.
 const LIKELY: (f64, f64) = (0.1, 1e4);
 
-/// Heads of queries, and of keys or values.
+/// Returns the number of query heads and of key or value heads.
 fn heads(at: &SiteContext) -> Option<(usize, usize)> {
     match (at.stage::<Scores>(), at.stage::<AttentionContext>()) {
         (Some(Scores { q, k, .. }), _) => Some((q.shape()[1], k.shape()[1])),
@@ -211,7 +212,7 @@ fn grouped(at: &SiteContext) -> Option<(usize, usize)> {
     heads(at).filter(|&(heads, key_heads)| key_heads > 1 && key_heads < heads)
 }
 
-/// The head of keys that each head of queries reads; nothing where those are the model's.
+/// Returns the key head that each query head reads; `None` if the assignment is the model's.
 fn key_heads(at: &SiteContext, how: &str) -> Option<Vec<usize>> {
     let (heads, key_heads) = grouped(at)?;
     let map: Vec<usize> = match how {
@@ -252,7 +253,7 @@ fn read_key_heads(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     nearest.chosen().map(|map| told(&map, key_heads_named(at, &map))).into_iter().collect()
 }
 
-/// The name of a map, if it has one, else its numbers.
+/// Formats a head order: its name if it has one, else its numbers.
 fn told(map: &[usize], name: Option<&str>) -> ChangeValue {
     name.map_or_else(|| ChangeValue::Word(listed(map)), ChangeValue::word)
 }
@@ -274,7 +275,7 @@ struct HeadSearch<'t> {
     theirs: &'t [f64],
     /// Indices of the values of each head, in scores `[H, T, S]` or in context `[T, H·D]`.
     places: Vec<Vec<usize>>,
-    /// Chosen head for each head, and its error.
+    /// For each of the engine's heads: our nearest head and the error.
     found: Vec<(usize, f64)>,
 }
 
@@ -291,7 +292,7 @@ impl<'t> HeadSearch<'t> {
         Self { theirs, places: (0..heads).map(places).collect(), found: vec![(0, f64::INFINITY); heads] }
     }
 
-    /// Chooses for a head of theirs if that head of what is computed is the nearest so far.
+    /// Compares one of the engine's heads with one of our heads and keeps the nearest match so far.
     fn look(&mut self, head: usize, choice: usize, (made, of): (&Tensor, usize)) {
         let pairs = self.places[head].iter().map(|&there| self.theirs[there]).zip(&self.places[of]);
         let (mut up, mut down) = (0.0, 0.0);
@@ -316,7 +317,7 @@ fn order(at: &SiteContext, how: &str) -> Option<Vec<usize>> {
     let (heads, key_heads) = heads(at)?;
     let order: Vec<usize> = match how {
         "reversed" => (0..heads).rev().collect(),
-        // Heads that share keys lie apart: as [H / Hkv, Hkv] what is [Hkv, H / Hkv].
+        // Transposes the head grid: [H / Hkv, Hkv] instead of [Hkv, H / Hkv].
         "groups" => {
             (0..heads).map(|head| head % key_heads * (heads / key_heads) + head / key_heads).collect()
         }
@@ -326,7 +327,7 @@ fn order(at: &SiteContext, how: &str) -> Option<Vec<usize>> {
     (fits && order.iter().enumerate().any(|(head, &other)| head != other)).then_some(order)
 }
 
-/// The queries with their heads in another order, or the merged context.
+/// Reorders the heads of the queries, or of the merged context.
 fn in_order(at: &SiteContext, how: &str) -> Option<Tensor> {
     let Scores { q, k, scale } = match (at.stage::<Scores>(), at.stage::<AttentionContext>()) {
         (Some(scores), _) => scores,
@@ -349,12 +350,12 @@ fn laid_out(
 ) -> Option<Box<dyn Fn(usize) -> usize>> {
     let width = heads * head_dim;
     match how {
-        // Merged as [T, D, H], and queries read as if they lay so.
+        // The context is merged as [T, D, H], or the queries are read in that layout.
         "transposed" if heads > 1 => Some(Box::new(move |flat| {
             let (token, at) = (flat / width, flat % width);
             token * width + at % heads * head_dim + at / heads
         })),
-        // The values of [H, T, D], read as if they were [T, H, D].
+        // Values in the layout [H, T, D] are read as [T, H, D].
         "heads-first" if heads > 1 && tokens > 1 => Some(Box::new(move |flat| {
             let (head, token) = (flat / head_dim / tokens, flat / head_dim % tokens);
             token * width + head * head_dim + flat % head_dim
@@ -375,7 +376,7 @@ fn read_order(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some((heads, _)) = heads(at) else { return Vec::new() };
     let mut nearest = HeadSearch::new(at, theirs, heads);
     for by in 0..heads {
-        // Scores of every head of queries with every head of keys: all heads of queries one further each time.
+        // Compares every query head with every key head: each step shifts the query heads by one.
         let turned: Vec<usize> = (0..heads).map(|head| (head + by) % heads).collect();
         match at.stage::<AttentionContext>() {
             Some(_) => (0..heads).for_each(|head| nearest.look(head, turned[head], (at.value, turned[head]))),

@@ -1,4 +1,4 @@
-//! The cache: rows at other places than their positions, and rows of another position or time.
+//! Changes of the KV cache: rows written at the wrong index, and rows of another position or pass.
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, distance};
 use crate::checkpoint::Point;
@@ -29,7 +29,7 @@ pub(super) static ENTRIES: &[CatalogueEntry] = &[
 /// Row of the cache at each index; `None` for a zero row, which was never written.
 type CacheRows = Vec<Option<usize>>;
 
-/// Rows of the cache, and the first that this pass writes.
+/// Returns the number of cache rows, and the first row that this pass writes.
 fn extent(at: &SiteContext) -> (usize, usize) {
     let rows = at.value.rows();
     (rows, rows.saturating_sub(at.positions.len()))
@@ -39,11 +39,11 @@ fn stale(at: &SiteContext, what: &str) -> Option<CacheRows> {
     let (rows, first) = extent(at);
     let mut all: CacheRows = (0..rows).map(Some).collect();
     match what {
-        // What attention reads is one token old.
+        // Attention reads the cache one token late.
         "repeated" if rows > 1 => all[rows - 1] = Some(rows - 2),
         "unwritten" if rows > 1 => all[rows - 1] = None,
         "first-lost" if rows > 1 => all[0] = None,
-        // Every pass starts anew.
+        // Every pass starts with an empty cache.
         "past-lost" if first > 0 => all[..first].fill(None),
         _ => return None,
     }
@@ -54,12 +54,12 @@ fn moved(at: &SiteContext, how: &str) -> Option<CacheRows> {
     let (rows, first) = extent(at);
     let mut all: CacheRows = (0..rows).map(Some).collect();
     match how {
-        // The first takes the place of the last before it, and the last place is left as it was.
+        // The first new row overwrites the last old row, and the last row stays unwritten.
         "one-early" if rows > 1 => {
             all.remove(first.max(1) - 1);
             all.push(None);
         }
-        // The last is behind what attention reads.
+        // The last new row lies beyond the rows that attention reads.
         "one-late" if rows > first + 1 => {
             all.remove(rows - 1);
             all.insert(first, None);
@@ -122,7 +122,7 @@ fn read_rows(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     if places.is_empty() {
         return Vec::new();
     }
-    // What has a name is called by it.
+    // A row order that has a name is reported by its name.
     let list = ChangeValue::Word(places.join(","));
     let named = ENTRIES.iter().flat_map(|entry| {
         let words = (entry.usual)(at).into_iter();

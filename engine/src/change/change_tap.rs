@@ -1,4 +1,4 @@
-//! Tap that replaces operations by changed ones.
+//! Tap that replaces results by those of changed operations.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -10,42 +10,42 @@ use crate::exact::TracedNumerics;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
-/// A change, and the layers and passes that it applies to.
+/// A change with the layers and passes it applies to.
 #[derive(Clone, Debug)]
 pub struct Supposition {
-    /// Changes, of which the one that applies at a site is used.
+    /// Alternative changes; the one that applies at a site is used.
     pub change: Vec<OperationChange>,
-    /// Layers that it applies to; `None` for everywhere.
+    /// Layers that the change applies to; `None` for all.
     pub layers: Option<BTreeSet<usize>>,
-    /// Pass that it applies to; `None` for all.
+    /// Pass that the change applies to; `None` for all.
     pub pass: Option<usize>,
 }
 
 impl Supposition {
-    /// A change everywhere.
+    /// Applies a change in all layers and passes.
     pub fn everywhere(change: OperationChange) -> Self {
         Self { change: vec![change], layers: None, pass: None }
     }
 
-    /// Parses `KEY=VALUE`, applied everywhere.
+    /// Parses `KEY=VALUE` and applies the change in all layers and passes.
     ///
     /// # Errors
-    /// As [`OperationChange::named`].
+    /// See [`OperationChange::named`].
     pub fn named(text: &str) -> Result<Self, String> {
         Ok(Self { change: OperationChange::named(text)?, layers: None, pass: None })
     }
 
-    /// Limits it to these layers.
+    /// Limits the change to these layers.
     pub fn in_layers(self, layers: impl IntoIterator<Item = usize>) -> Self {
         Self { layers: Some(layers.into_iter().collect()), ..self }
     }
 
-    /// Limits it to this pass.
+    /// Limits the change to this pass.
     pub fn in_pass(self, pass: usize) -> Self {
         Self { pass: Some(pass), ..self }
     }
 
-    /// Limits it to this tap.
+    /// Limits the change to this tap.
     pub fn at(self, point: Point) -> Self {
         Self { change: self.change.into_iter().map(|change| change.at(point)).collect(), ..self }
     }
@@ -61,24 +61,24 @@ impl Supposition {
     }
 }
 
-/// Replaces results by those of changed operations, in a run of the same traced numerics.
+/// Replaces results by the results of changed operations, in a run of the same traced numerics.
 pub struct ChangeTap<'c> {
     n: &'c TracedNumerics<'c>,
     book: &'c ModelOperations,
     suppositions: &'c [Supposition],
-    /// True if values forget how they were computed, which saves memory.
+    /// True if the tap drops each value's origin, which saves memory.
     forgets: bool,
-    /// The positions of each pass, as far as they are known: passes begin with their embeddings, one where the one before
-    /// has ended.
+    /// Positions of the known passes. Each pass begins at its embeddings and at the position where the previous pass
+    /// ended.
     passes: Vec<Range<usize>>,
     /// Number of operations that were changed.
     pub made: Cell<usize>,
-    /// The first of them that came to other values.
+    /// First site at which a changed operation gave other values.
     pub first: Cell<Option<Site>>,
 }
 
 impl<'c> ChangeTap<'c> {
-    /// Applies these changes, in this order.
+    /// Creates a tap that applies these changes in this order.
     pub fn new(
         n: &'c TracedNumerics<'c>,
         book: &'c ModelOperations,
@@ -95,17 +95,17 @@ impl<'c> ChangeTap<'c> {
         }
     }
 
-    /// Drops the inputs of a value after the tap has seen it.
+    /// Drops a value's inputs after the tap has seen the value.
     pub fn forgetting(self) -> Self {
         Self { forgets: true, ..self }
     }
 
-    /// Along passes over the tokens at these positions: of a run that need not begin with embeddings.
+    /// Sets the token positions of each pass, for a run that does not begin with embeddings.
     pub fn along(self, passes: Vec<Range<usize>>) -> Self {
         Self { passes, ..self }
     }
 
-    /// The positions of the pass of a value.
+    /// Returns the token positions of a value's pass.
     fn positions(&mut self, site: Site, value: &Tensor) -> Range<usize> {
         let Some(pass) = site.pass else { return 0..0 };
         if site.point == Point::Embed && self.passes.len() == pass {

@@ -1,7 +1,7 @@
-//! Elements of a matrix that are others: a row of it again, with other bytes.
+//! Corrupted elements of a weight matrix: recomputes a row with changed bytes.
 //!
-//! The error of an output is what one element is off, times the activation that it meets, token by token: that tells which
-//! element. Which byte of a block has made it is tried.
+//! The error of an output, token by token, is the element's error times its activation. This identifies the wrong
+//! element. The wrong byte of a block is found by trying all byte values.
 
 use std::fmt;
 
@@ -16,13 +16,13 @@ use crate::quant::{activation_type, decode_matrix_row, decode_row, known, quanti
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
-/// Maximum number of wrong rows that are searched: more have another cause.
+/// Maximum number of wrong rows that are searched; more wrong rows have another cause.
 const MOST_ROWS: usize = 3;
 
-/// Fewer tokens do not tell one element from another.
+/// Minimum number of tokens needed to identify an element.
 const FEWEST_TOKENS: usize = 4;
 
-/// Largest share of the squared error of an output that may remain after one element is corrected.
+/// Largest share of an output's squared error that may remain after one element is corrected.
 const LEFT: f64 = 0.25;
 
 pub(super) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
@@ -45,9 +45,9 @@ struct Edit {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Replacement {
-    /// The number in a column: of plain types, where every number can be.
+    /// New value of the element in this column, for plain types.
     Number(usize, f32),
-    /// A byte of the row.
+    /// New value of the byte at this index of the row.
     Byte(usize, u8),
 }
 
@@ -60,7 +60,7 @@ impl fmt::Display for Edit {
     }
 }
 
-/// `17:33=0.25`, or several with commas between them.
+/// Parses edits such as `17:33=0.25`, separated by commas.
 fn edits(words: &str) -> Option<Vec<Edit>> {
     let edit = |word: &str| {
         let (row, rest) = word.split_once(':')?;
@@ -76,7 +76,7 @@ fn edits(words: &str) -> Option<Vec<Edit>> {
     words.split(',').map(edit).collect()
 }
 
-/// The product, but for rows that are edited: these are computed anew, each as a matrix of its own.
+/// Computes the product with edited rows: each edited row is recomputed as a matrix with one row.
 fn edited(at: &SiteContext, edits: &[Edit]) -> Option<Tensor> {
     let (x, product) = (input(at)?, own(at)?);
     let rows = product.w.rows;
@@ -99,7 +99,7 @@ fn edited(at: &SiteContext, edits: &[Edit]) -> Option<Tensor> {
 }
 
 impl Edit {
-    /// Applies the edit to the bytes of its row.
+    /// Applies the edit to the row's bytes.
     fn make(&self, w: &Matrix, bytes: &mut [u8]) -> Option<()> {
         match self.to {
             Replacement::Byte(at, byte) => *bytes.get_mut(at)? = byte,
@@ -112,7 +112,8 @@ impl Edit {
     }
 }
 
-/// An element larger than all others of its row; of a block, the bit that changes the fewest elements, and these most.
+/// Returns an edit with a large effect: an element larger than all others in the row, or for blocks the bit that
+/// changes the fewest elements by the most.
 fn usual_edit(at: &SiteContext) -> Option<Edit> {
     let w = own(at)?.w;
     let (row, column, mut values) = (w.rows / 3, w.cols / 2, vec![0.0f32; w.cols]);
@@ -142,10 +143,10 @@ struct RowBlock<'w> {
     w: &'w Matrix,
     row: usize,
     index: usize,
-    /// Index of its first element in the row.
+    /// Index of the block's first element in the row.
     first: usize,
     bytes: &'w [u8],
-    /// Type that numbers are rounded to when they are used.
+    /// Type that weights are rounded to before the product.
     used: Float,
     values: Vec<f64>,
 }
@@ -176,7 +177,7 @@ impl<'w> RowBlock<'w> {
         values.into_iter().map(|value| self.used.round(value.into())).collect()
     }
 
-    /// Returns the changes of the values by another byte; `None` if no value changes, or one is not a number.
+    /// Returns how a new byte changes each weight; `None` if no weight changes, or if one becomes NaN or infinite.
     fn off(&self, at: usize, byte: u8) -> Option<Vec<f64>> {
         let mut bytes = self.bytes.to_vec();
         bytes[at] = byte;
@@ -186,7 +187,7 @@ impl<'w> RowBlock<'w> {
     }
 }
 
-/// A few outputs are wrong, each by one element or byte.
+/// Finds the elements or bytes that explain a few wrong outputs.
 fn read_edits(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let (Some(x), Some(product)) = (input(at), own(at)) else { return Vec::new() };
     let rows = product.w.rows;
@@ -201,7 +202,7 @@ fn read_edits(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let reading = CorruptionSearch { w: &product.w, x: operands(at, x, &product.w), factor, used };
     let of_row = |&row: &usize| {
         let bias = product.bias.as_ref().map_or(0.0, |bias| f64::from(bias[row]));
-        // From what it comes to before it is rounded.
+        // Errors are measured from our result before rounding.
         let own = reading.own(row);
         let theirs = theirs.iter().skip(row).step_by(rows);
         let errors: Vec<f64> = theirs.zip(&own).map(|(theirs, own)| theirs - own - bias).collect();
@@ -221,7 +222,7 @@ fn read_edits(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     }
 }
 
-/// Outputs whose errors stand out.
+/// Returns the outputs whose errors are far larger than the others'.
 fn wrong_rows(errors: &[f64], rows: usize) -> Vec<usize> {
     let mut squares = vec![0.0; rows];
     errors.iter().enumerate().for_each(|(flat, error)| squares[flat % rows] += error * error);
@@ -243,7 +244,7 @@ fn effective(factor: Option<Factor>) -> f64 {
     }
 }
 
-/// Activations as they meet the matrix, nearly.
+/// Returns the activations approximately as they are multiplied with the matrix.
 fn operands(at: &SiteContext, x: &Tensor, w: &Matrix) -> Vec<Vec<f64>> {
     let ggml = matches!(Profile::of(at.n.numerics()).operands, Operands::Ggml | Operands::GgmlButF16);
     let wide = |row: &[f32]| row.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
@@ -268,18 +269,18 @@ fn operands(at: &SiteContext, x: &Tensor, w: &Matrix) -> Vec<Vec<f64>> {
     (0..x.rows()).map(of_token).collect()
 }
 
-/// Data for finding the elements that cause errors of outputs.
+/// Data for finding the elements that cause an output's errors.
 struct CorruptionSearch<'r> {
     w: &'r Matrix,
     /// Inputs of each token.
     x: Vec<Vec<f64>>,
     factor: f64,
-    /// Type that weights are rounded to when they are used.
+    /// Type that weights are rounded to before the product.
     used: Float,
 }
 
 impl CorruptionSearch<'_> {
-    /// The products of a row.
+    /// Returns our products for a row of the matrix, one for each token.
     fn own(&self, row: usize) -> Vec<f64> {
         let weights: Vec<f64> = self.row(row).into_iter().map(|w| self.used.round(w.into())).collect();
         self.x.iter().map(|x| self.times(&weights, x, 0)).collect()
@@ -291,7 +292,7 @@ impl CorruptionSearch<'_> {
         values
     }
 
-    /// Returns the edits of a row that make these errors, one error for each token; the most likely first.
+    /// Returns the edits of a row that cause these errors (one error for each token), most likely first.
     fn edits(&self, row: usize, errors: &[f64]) -> Vec<Edit> {
         let all: f64 = errors.iter().map(|error| error * error).sum();
         let mut elements: Vec<(f64, usize, f64)> = (0..self.w.cols)
@@ -319,8 +320,8 @@ impl CorruptionSearch<'_> {
         }
     }
 
-    /// Returns candidates for a number that differs from `own` by `by`, within its uncertainty: results of a flipped
-    /// bit, and numbers with few digits; both if a shorter type does not distinguish them.
+    /// Returns candidates for a number that differs from `own` by `by` within `sigma`: results of a flipped bit, and
+    /// numbers with few digits. Returns both kinds if a smaller type cannot distinguish them.
     fn numbers(&self, own: f32, by: f64, sigma: f64, stored: Float) -> Vec<f32> {
         let read = self.used.round(own.into()) + by;
         let slack = 4.0 * sigma + 1e-6 * read.abs().max(own.abs().into());
@@ -340,8 +341,7 @@ impl CorruptionSearch<'_> {
         if numbers.is_empty() { vec![used(read as f32) as f32] } else { numbers }
     }
 
-    /// Returns every other value of every byte: of the blocks of these columns, and of a block whose scale may
-    /// differ.
+    /// Returns every other value of every byte in the blocks of these columns, and in a block whose scale may differ.
     fn bytes(&self, row: usize, errors: &[f64], columns: impl Iterator<Item = usize>) -> Vec<Edit> {
         let len = self.w.dtype.block_len();
         let count = self.w.row(row).len() / self.w.dtype.block_bytes();
@@ -373,7 +373,7 @@ impl CorruptionSearch<'_> {
         found.into_iter().take(8).filter(|(rest, _)| *rest <= 2.0 * least).map(|(_, edit)| edit).collect()
     }
 
-    /// Weights of a block with the activations that they meet.
+    /// Returns the dot product of a block's weights with their activations.
     fn times(&self, weights: &[f64], x: &[f64], first: usize) -> f64 {
         let sum: f64 = weights.iter().zip(&x[first.min(x.len())..]).map(|(w, x)| w * x).sum();
         self.factor * sum

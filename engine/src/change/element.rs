@@ -1,4 +1,4 @@
-//! Elements that are others of weights that are no matrix of a product: of a norm, and of the rows of embeddings.
+//! Corrupted elements of norm weights and of embedding rows.
 
 use crate::change::embedding::EmbeddingInputs;
 use crate::change::norm::{NORMS, input, own_eps, statistics, with_gains};
@@ -45,7 +45,7 @@ pub(super) static ENTRIES: &[CatalogueEntry] = &[
     },
 ];
 
-/// "5=0.25,77=1".
+/// Parses `5=0.25,77=1`.
 fn numbers(word: &str) -> Option<Vec<(usize, f32)>> {
     let one = |part: &str| {
         let (at, number) = part.split_once('=')?;
@@ -65,7 +65,7 @@ fn gains(at: &SiteContext) -> Option<Vec<f32>> {
     of_rms.or_else(|| Some(at.stage::<LayerNormalisation>()?.norm.weight.clone()))
 }
 
-/// The gain of each channel by least squares over all rows; those that stand out.
+/// Estimates each channel's gain by least squares over all rows; returns the outliers.
 fn read_gains(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let (Some(gains), Some(x), Some(eps)) = (gains(at), input(at), own_eps(at)) else { return Vec::new() };
     let bias = at.stage::<LayerNormalisation>().map(|layer| &layer.norm.bias);
@@ -95,13 +95,13 @@ fn read_gains(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     vec![ChangeValue::Word(told.join(","))]
 }
 
-/// The number of fewest digits that is no further off than this.
+/// Returns the number with the fewest digits within `off` of `read`.
 fn plainest(read: f64, off: f64) -> f32 {
     let mut rounded = (1..6).map(|digits| rounded_to(digits, read));
     rounded.find(|rounded| (rounded - read).abs() <= off).unwrap_or(read) as f32
 }
 
-/// "504:33=0.06": the row of a token, the channel, the value.
+/// Parses `504:33=0.06`: token id, channel, value.
 fn elements(word: &str) -> Option<Vec<(u32, usize, f32)>> {
     let one = |part: &str| {
         let (token, rest) = part.split_once(':')?;
@@ -124,7 +124,7 @@ fn with_elements(at: &SiteContext, word: &str) -> Option<Tensor> {
     Some(made.of_rows(at, Tensor::new(&shape, data)))
 }
 
-/// The elements of the table that their rows have otherwise.
+/// Finds table elements that differ in the engine's embedding rows.
 fn read_elements(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(made) = EmbeddingInputs::of(at) else { return Vec::new() };
     let rows = made.rows(at);

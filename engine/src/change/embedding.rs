@@ -1,4 +1,4 @@
-//! Embeddings: of which tokens, times what, and with which positions.
+//! Changes of embeddings: other tokens, another factor, other position embeddings.
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, FactorEstimate, SiteContext, distance};
 use crate::checkpoint::Point;
@@ -66,7 +66,7 @@ pub(super) static ENTRIES: &[CatalogueEntry] = &[
 /// Inputs of the embedding.
 pub(super) struct EmbeddingInputs {
     table: Matrix,
-    /// The rows that are looked up.
+    /// Token ids that are looked up.
     pub(super) tokens: Vec<u32>,
     factor: Option<Multiplier>,
     /// Position embeddings, if the model has them.
@@ -108,12 +108,13 @@ impl EmbeddingInputs {
         }
     }
 
-    /// The rows of the model's table.
+    /// Returns the model's table rows for the tokens.
     pub(super) fn rows(&self, at: &SiteContext) -> Tensor {
         at.n.embed(&self.table, &self.tokens)
     }
 
-    /// Returns the part of `theirs` that should be rows of the table.
+    /// Recovers the table rows from the engine's embeddings: divides by the factor and subtracts the position
+    /// embeddings.
     pub(super) fn rows_of(&self, theirs: &[f64]) -> Vec<f64> {
         let factor = self.factor.map_or(1.0, |by| f64::from(by.factor()));
         let beside = |flat: usize| self.positions.as_ref().map_or(0.0, |x| f64::from(x.data()[flat]));
@@ -121,7 +122,7 @@ impl EmbeddingInputs {
     }
 }
 
-/// The table and the rows of it that a tensor is.
+/// Returns the embedding table and the token ids from which a tensor was looked up.
 fn looked_up(x: &Tensor) -> Option<(Matrix, Vec<u32>)> {
     let [whole] = x.origins() else { return None };
     let node = node_of(whole)?;
@@ -137,7 +138,7 @@ fn is_shift(value: &ChangeValue) -> bool {
     value.as_word().is_some_and(|word| word.contains(':'))
 }
 
-/// The first pass with one token more before it, or one less, so that another is read last.
+/// Shifts the first pass by one token: with another token before it, or without its first token.
 fn shifted(at: &SiteContext, tokens: &[u32], word: &str) -> Option<Vec<u32>> {
     let (how, id) = word.split_once(':')?;
     let (id, is_first) = (id.parse().ok()?, at.positions.start == 0 && tokens.len() > 1);
@@ -148,10 +149,10 @@ fn shifted(at: &SiteContext, tokens: &[u32], word: &str) -> Option<Vec<u32>> {
     }
 }
 
-/// The tokens that a list names, or each of the model's so many further on.
+/// Parses a list of token ids, or adds an offset to each of the model's token ids.
 fn others(tokens: &[u32], value: &ChangeValue) -> Option<Vec<u32>> {
     match value {
-        // A list of one is typed as a number.
+        // A list with one id is parsed as a number.
         ChangeValue::Number(id) if *id >= 0.0 => Some(vec![*id as u32]),
         ChangeValue::Word(word) => match word.strip_prefix("each") {
             Some(by) => {
@@ -164,13 +165,13 @@ fn others(tokens: &[u32], value: &ChangeValue) -> Option<Vec<u32>> {
     }
 }
 
-/// The tokens whose rows `theirs` are, if all are rows of the table and not all those of the model.
+/// Returns the tokens whose table rows match `theirs`, unless a row matches none or all tokens are the model's.
 fn read_tokens(at: &SiteContext, theirs: &[f64]) -> Option<ChangeValue> {
     let made = EmbeddingInputs::of(at)?;
     let rows = made.rows_of(theirs);
     let width = made.table.cols;
     let own = made.table_rows();
-    // Rows that point where the model's do are the right ones, times something.
+    // Rows with the same direction as the model's have the right tokens and another factor.
     if own.chunks(width).zip(rows.chunks(width)).all(|(own, row)| cosine(own, row) > 0.99) {
         return None;
     }
@@ -206,10 +207,10 @@ fn cosine(one: &[f64], other: &[f64]) -> f64 {
     dot(one, other) / (dot(one, one) * dot(other, other)).sqrt()
 }
 
-/// The row of the table that each row is, but for rounding; `None` where one is none.
+/// Returns the table row nearest to each row; `None` if a row matches no table row within rounding.
 fn nearest(table: &Matrix, rows: &[f64]) -> Option<Vec<u32>> {
     let width = table.cols;
-    // A row whose first values are far off is not looked at further.
+    // Stop comparing a row when its first values are far off.
     let first = width.min(16);
     let squared = |row: &[f64], known: &[f32]| -> f64 {
         row.iter().zip(known).map(|(a, &b)| (a - f64::from(b)).powi(2)).sum()
@@ -233,7 +234,7 @@ fn nearest(table: &Matrix, rows: &[f64]) -> Option<Vec<u32>> {
     all.then(|| found.into_iter().map(|(_, token)| token).collect())
 }
 
-/// The rows of the table times another factor.
+/// Computes the embedding with another factor.
 fn scaled(at: &SiteContext, factor: f32) -> Option<Tensor> {
     let made = EmbeddingInputs::of(at).filter(|made| made.positions.is_none())?;
     let rows = made.rows(at);
@@ -241,7 +242,7 @@ fn scaled(at: &SiteContext, factor: f32) -> Option<Tensor> {
     Some(if factor == 1.0 { rows } else { at.n.scale(&rows, by) })
 }
 
-/// Returns the usual factors: none, and the root of the hidden size in the types that it is stored in.
+/// Returns the usual factors: 1, and the root of the hidden size rounded to each stored type.
 fn factors(at: &SiteContext) -> Vec<f64> {
     let Some(made) = EmbeddingInputs::of(at).filter(|made| made.positions.is_none()) else {
         return Vec::new();
@@ -251,7 +252,7 @@ fn factors(at: &SiteContext) -> Vec<f64> {
     let mut all: Vec<f64> = Vec::new();
     let own = made.factor.map_or(1.0, |by| f64::from(by.factor()));
     for factor in [1.0, root, Float::Bf16.round(root), Float::F16.round(root), own * 2.0, own / 2.0] {
-        // What is rounded to the type of the results anyway is one factor.
+        // Factors that round to the same number in the result type count once.
         if !all.iter().any(|known| short.round(*known) == short.round(factor)) {
             all.push(factor);
         }
@@ -259,7 +260,7 @@ fn factors(at: &SiteContext) -> Vec<f64> {
     all
 }
 
-/// theirs = c · rows, by least squares.
+/// Estimates `c` in `theirs = c · rows` by least squares.
 fn read_scale(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(made) = EmbeddingInputs::of(at).filter(|made| made.positions.is_none()) else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Mixtures of experts: how many a token chooses, how they are weighed, and which matrices they have.
+//! Changes of mixtures of experts: number of chosen experts, routing weights, and expert matrices.
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, distance};
 use crate::checkpoint::Point;
@@ -97,7 +97,7 @@ fn weighed(at: &SiteContext, word: &str) -> Option<Tensor> {
     }
 }
 
-/// The likeliest of the chosen alone, the others with no weight: what a token that chooses fewer makes of them.
+/// Keeps only the likeliest chosen experts and gives the others weight 0, as if each token chose fewer experts.
 fn with_fewer(at: &SiteContext, count: f64) -> Option<Tensor> {
     let ExpertWeights { logits, chosen, routing } = at.stage()?;
     let (used, is_whole) = (count as usize, count.fract() == 0.0);
@@ -116,7 +116,7 @@ fn with_fewer(at: &SiteContext, count: f64) -> Option<Tensor> {
     Some(at.n.expert_weights(&Tensor::new(&shape, kept), chosen, *routing))
 }
 
-/// The products with other matrices of as many experts.
+/// Computes the products with other expert matrices; the number of experts stays the same.
 fn with(at: &SiteContext, w: &[Matrix]) -> Option<Tensor> {
     let ExpertProducts { x, w: own, chosen } = at.stage()?;
     let fits = w.len() == own.len() && w[0].rows == own[0].rows && w[0].cols == own[0].cols;
@@ -138,7 +138,8 @@ fn order(word: &str, experts: usize) -> Option<Vec<usize>> {
     }
 }
 
-/// The expert whose matrix makes the first outputs of each that was chosen; those that no token has chosen stay.
+/// Finds, for each chosen expert, the expert whose matrix gives its first outputs. Experts that no token chose keep
+/// their matrix.
 fn read_order(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     const OUTPUTS: usize = 16;
     let Some(ExpertProducts { x, w, chosen }) = at.stage() else { return Vec::new() };

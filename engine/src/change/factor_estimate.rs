@@ -1,13 +1,13 @@
-//! Estimate of a factor from values, with its uncertainty and the number with the fewest digits within it.
+//! Least-squares estimate of a factor, its uncertainty, and the number with the fewest digits within the uncertainty.
 
 use crate::change::{ChangeValue, SiteContext, rounded_to};
 use crate::exact::Float;
 use crate::numerics::Numerics;
 
-/// `y = c·x`, by least squares.
+/// Estimate of `c` in `y = c · x` by least squares.
 pub(super) struct FactorEstimate {
     factor: f64,
-    /// Uncertainty of the number.
+    /// Uncertainty of the factor.
     error: f64,
 }
 
@@ -17,21 +17,21 @@ impl FactorEstimate {
         let pairs: Vec<(f64, f64)> = pairs.filter(|(x, y)| x.is_finite() && y.is_finite()).collect();
         let squares: f64 = pairs.iter().map(|(x, _)| x * x).sum();
         let factor = pairs.iter().map(|(x, y)| x * y).sum::<f64>() / squares;
-        // Large values are rounded by more than small ones: each counts with what is left of it.
+        // Rounding errors grow with the value, so each pair is weighted by its residual.
         let left: f64 = pairs.iter().map(|(x, y)| (x * (y - factor * x)).powi(2)).sum();
         let scatter = left.sqrt() / squares;
-        // Four deviations are hardly ever exceeded; the factor itself is an f32, and so is what it was multiplied with.
+        // Errors rarely exceed four standard deviations. The factor and the result of its product are both f32.
         let error = 4.0 * scatter + 4.0 * factor.abs() * f64::from(f32::EPSILON);
         (factor.is_finite() && error.is_finite()).then_some(Self { factor, error })
     }
 
-    /// Rounds the number to as few digits as its uncertainty allows, as people choose numbers.
+    /// Raises the uncertainty to at least `part` of the factor, since people choose numbers with few digits.
     pub(super) fn chosen_within(self, part: f64) -> Self {
         Self { error: self.error.max(part * self.factor.abs()), ..self }
     }
 
-    /// The numbers of `known` that it may be, as they are or rounded to the type of the results; where none is, the number
-    /// with the fewest digits.
+    /// Returns the numbers of `known` within the uncertainty, exact or rounded to the result type. If none fits,
+    /// returns the number with the fewest digits.
     pub(super) fn values(&self, at: &SiteContext, known: &[f64]) -> Vec<ChangeValue> {
         let short = Float::of(at.n.activation_type()).unwrap_or(Float::F32);
         let is_within = |number: f64| (number - self.factor).abs() <= self.error;

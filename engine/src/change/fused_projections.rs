@@ -1,4 +1,4 @@
-//! Projections stored as one matrix (q, k and v; gate and up), split in another layout than they were joined in.
+//! Projections fused in one matrix (q, k and v; gate and up) and split in the wrong layout.
 
 use crate::change::product::{own, with};
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
@@ -22,9 +22,10 @@ const FUSED: CatalogueEntry = CatalogueEntry {
 
 /// Layout of several projections in one matrix.
 struct FusedLayout {
-    /// A key head has its query heads, itself and its value head; a row of the gate one of up.
+    /// Number of groups. A group of q, k, v has a key head's query heads, the key head and its value head; a group of
+    /// gate and up has one row each.
     groups: usize,
-    /// Rows of each projection in a group.
+    /// Rows of each projection in one group.
     rows: Vec<usize>,
 }
 
@@ -39,7 +40,7 @@ impl FusedLayout {
         }
     }
 
-    /// The projection and the row of it that stand at each place.
+    /// Returns the projection and its row at each row of the fused matrix.
     fn places(&self, is_interleaved: bool) -> Vec<(usize, usize)> {
         let mut places = vec![(0, 0); self.groups * self.rows.iter().sum::<usize>()];
         for (part, &rows) in self.rows.iter().enumerate() {

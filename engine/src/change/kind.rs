@@ -1,4 +1,4 @@
-//! The kinds of mistakes that ports make: names for reports, each with its meaning.
+//! Kinds of mistakes in ports: names for reports, each with its meaning.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ macro_rules! kinds {
             /// All kinds, in the order of a forward pass.
             pub const ALL: &'static [CauseKind] = &[$(CauseKind::$variant,)*];
 
-            /// The name in reports and on the command line.
+            /// Returns the name in reports and on the command line.
             pub fn name(self) -> &'static str {
                 match self { $(CauseKind::$variant => $name,)* }
             }
@@ -103,12 +103,12 @@ kinds! {
 }
 
 impl CauseKind {
-    /// Returns true if the model's files do not state it: engines differ in it.
+    /// Returns true if engines may differ in this setting because the model's files do not state it.
     pub fn is_of_numerics(self) -> bool {
         matches!(self, CauseKind::ActivationQuant | CauseKind::RopePrecision | CauseKind::SoftmaxPrecision)
     }
 
-    /// Returns true if it says what is computed wrong, not only which values are wrong.
+    /// Returns true if the kind names what is computed wrong, and not only which values are wrong.
     pub fn is_cause(self) -> bool {
         !matches!(self, CauseKind::Partial | CauseKind::Unknown | CauseKind::Unfinished)
     }

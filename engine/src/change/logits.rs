@@ -18,7 +18,7 @@ pub(super) static ENTRIES: &[CatalogueEntry] = &[
         usual: |_| ["first", "one-before"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
-    // What is left of a temperature that is ignored is one of 1.
+    // An ignored temperature equals a temperature of 1.
     CatalogueEntry {
         kind: CauseKind::Probs,
         at: &[Point::Probs],
@@ -47,13 +47,13 @@ pub(super) static ENTRIES: &[CatalogueEntry] = &[
 
 pub(super) const TEMPERATURES: [f64; 4] = [1.0, 0.7, 0.5, 2.0];
 
-/// Returns the number of rows to choose from.
+/// Returns the number of logit rows to choose from.
 fn rows(at: &SiteContext) -> usize {
     let given = at.stage::<LastRow>().map(|op| op.logits.rows());
     given.or_else(|| Some(product(at)?.0.rows())).unwrap_or(1)
 }
 
-/// Returns the input and the matrix of logits, if a dump has no logits for every token.
+/// Returns the input and matrix of the logits, if a dump has no logits for every token.
 fn product<'b>(at: &'b SiteContext) -> Option<(&'b Tensor, &'b Matrix)> {
     match at.stage() {
         Some(Linear { x, w, bias: None }) => Some((x, w)),
@@ -62,7 +62,7 @@ fn product<'b>(at: &'b SiteContext) -> Option<(&'b Tensor, &'b Matrix)> {
     }
 }
 
-/// The row that a value names, if there is one, and it has no plainer name.
+/// Returns the row that a value selects, if it exists and has no name such as `first`.
 fn index(at: &SiteContext, value: &ChangeValue) -> Option<usize> {
     let rows = rows(at);
     let index = match value {
@@ -82,7 +82,7 @@ fn row(at: &SiteContext, index: usize) -> Option<Tensor> {
     Some(at.n.linear_of_pass(&at.row(x, index, x.row_len()), w, x.rows()))
 }
 
-/// The other row that comes nearest.
+/// Finds the nearest other row.
 fn read_row(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(LastRow { logits }) = at.stage() else { return Vec::new() };
     let off = |index: &usize| {
@@ -98,7 +98,8 @@ fn read_row(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     }
 }
 
-/// Logarithms of probabilities rise with logits by 1/temperature. The likely tokens tell most.
+/// Estimates the temperature: the logarithms of probabilities have the slope 1/temperature over the logits. Likely
+/// tokens weigh most.
 fn read_temperature(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(Probabilities { logits, .. }) = at.stage() else { return Vec::new() };
     if theirs.iter().any(|&p| p < 0.0) {
@@ -112,7 +113,7 @@ fn read_temperature(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let (x, y) = (mean(&|logit, _| logit), mean(&|_, log| log));
     let pairs = logits.data().iter().zip(theirs).filter(|(_, p)| **p > 0.0);
     let weighted = pairs.map(|(&logit, &p)| (p.sqrt() * (p.ln() - y), p.sqrt() * (f64::from(logit) - x)));
-    // A few tokens have nearly all of the weight: their scatter says little.
+    // A few tokens have nearly all the weight, so the scatter underestimates the uncertainty.
     let scaled = FactorEstimate::read(weighted).map(|scaled| scaled.chosen_within(1e-5));
     scaled.map_or(Vec::new(), |scaled| scaled.values(at, &TEMPERATURES))
 }

@@ -84,7 +84,7 @@ fn of_other_tokens(at: &SiteContext, word: &str) -> Option<Tensor> {
     let op = at.stage::<LogProbabilities>()?;
     let Picks { ids, rows, before, .. } = &op.picks;
     let moved = |by: usize| {
-        // Nothing follows the last row, so that it is not among those that are moved.
+        // The last row has no following token, so it is not shifted.
         let among = rows.len() - 1;
         let from = |row: usize| if row < among { (row + by) % among } else { row };
         let ids = (0..rows.len()).map(|row| ids[from(row)]).collect();
@@ -102,10 +102,10 @@ fn of_other_tokens(at: &SiteContext, word: &str) -> Option<Tensor> {
     }
 }
 
-/// The temperature that comes nearest, by trial: of one token a row there is no straight line to read it from.
+/// Finds the nearest temperature by search: with one token per row, a linear fit is impossible.
 fn read_temperature(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(op) = at.stage::<LogProbabilities>() else { return Vec::new() };
-    // Of one or two values there always is one that fits.
+    // With one or two values, some temperature always fits.
     if theirs.iter().filter(|theirs| theirs.is_finite()).count() < 3 {
         return Vec::new();
     }
@@ -114,7 +114,7 @@ fn read_temperature(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
         let pairs = made.data().iter().zip(theirs).filter(|(_, theirs)| theirs.is_finite());
         pairs.map(|(&ours, theirs)| (f64::from(ours) - theirs).powi(2)).sum::<f64>()
     };
-    // From a twentieth to twenty, then nearer: each step leaves two thirds.
+    // Coarse search from e⁻³ to e³, then refinement: each step shrinks the interval to two thirds.
     let coarse = (-15..=15).map(|step| f64::from(step) * 0.2);
     let Some(near) = coarse.min_by(|a, b| off(*a).total_cmp(&off(*b))) else { return Vec::new() };
     let (mut low, mut high) = (near - 0.2, near + 0.2);

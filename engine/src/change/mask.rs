@@ -1,4 +1,4 @@
-//! Softmax: which keys a query sees, along which axis it goes, and what it starts from.
+//! Changes of softmax: which keys a query sees, the softmax axis, and the precision of the scores.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,8 @@ pub(super) static ENTRIES: &[CatalogueEntry] = &[
                 window.map_or(ChangeValue::word("none"), |window| ChangeValue::Number(window as f64))
             }
         },
-        // Where some layers slide, those that do not are of another kind: the pattern's, not the window's.
+        // In models that mix sliding and full layers, changing a full layer is a wrong layer pattern, not a wrong
+        // window size.
         compute: |at, value| match value {
             _ if own_window(at).is_none() && at.book.slides() => None,
             ChangeValue::Number(window) if *window >= 1.0 => {
@@ -83,8 +84,8 @@ fn masked(at: &SiteContext, change: impl Fn(Mask) -> Mask) -> Option<Tensor> {
     Some(at.n.softmax(&scores(at)?, mask))
 }
 
-/// The scores. A dump's own are known where the model's queries see keys; all others are those of our engine, as far as
-/// rounding takes one engine from another.
+/// Returns the scores: the dump's where the model's queries see keys, elsewhere our engine's, which may differ by
+/// rounding.
 fn scores(at: &SiteContext) -> Option<Tensor> {
     let Softmax { scores, mask } = at.stage()?;
     let &[_, tokens, keys] = scores.shape() else { return None };
@@ -95,7 +96,7 @@ fn scores(at: &SiteContext) -> Option<Tensor> {
     let step = match at.n.activation_type() {
         DType::BF16 => 1.0 / 128.0,
         DType::F16 => 1.0 / 1024.0,
-        // A sum of a few dozen products that may be larger than itself.
+        // Bound for a sum of a few dozen products that may be larger than the sum.
         _ => 1.0 / (1u64 << 20) as f64,
     };
     let largest = scores.data().iter().fold(0.0f64, |largest, &score| largest.max(f64::from(score).abs()));
@@ -121,7 +122,7 @@ fn with_mask(at: &SiteContext, how: &str) -> Option<Tensor> {
     let own = |token: usize| mask.visible(token, keys);
     match how {
         "none" => masked(at, |_| Mask::NONE),
-        // A query that sees nothing else sees itself still.
+        // A query that sees no earlier key still sees itself.
         "strict" => softmax_of_seen(at, |token, key| {
             let last = own(token).end - 1;
             own(token).contains(&key) && (key < last || own(token).len() == 1)
@@ -129,7 +130,7 @@ fn with_mask(at: &SiteContext, how: &str) -> Option<Tensor> {
         "one-more" if tokens > 1 => {
             softmax_of_seen(at, |token, key| own(token).contains(&key) || key == own(token).end)
         }
-        // A pass behind others has the mask of the first.
+        // A later pass uses the mask of the first pass.
         "from-start" if mask.position > 0 => masked(at, |mask| Mask { position: 0, ..mask }),
         "added" => {
             let sees = |flat: usize| own(flat / keys % tokens).contains(&(flat % keys));
@@ -145,7 +146,7 @@ fn softmax_of_seen(at: &SiteContext, sees: impl Fn(usize, usize) -> bool) -> Opt
     Some(at.n.softmax(&seeing(at, f32::NEG_INFINITY, sees)?, Mask::NONE))
 }
 
-/// Queries see keys of their own chunk of so many positions alone.
+/// Limits each query to the keys of its own chunk of `size` positions.
 fn in_chunks(at: &SiteContext, size: usize) -> Option<Tensor> {
     let Softmax { mask, .. } = at.stage()?;
     let fits = (1..mask.position + at.value.shape().get(1)?).contains(&size);
@@ -153,7 +154,7 @@ fn in_chunks(at: &SiteContext, size: usize) -> Option<Tensor> {
     fits.then(|| softmax_of_seen(at, |token, key| (first(token)..=mask.position + token).contains(&key)))?
 }
 
-/// Along another axis than keys. What is hidden has the least of numbers for a score, as where a mask is added.
+/// Computes softmax along another axis. Hidden keys get the lowest finite score, as with an additive mask.
 fn along(at: &SiteContext, axis: &str) -> Option<Tensor> {
     let Softmax { mask, .. } = at.stage()?;
     let shape = at.value.shape();
@@ -164,7 +165,7 @@ fn along(at: &SiteContext, axis: &str) -> Option<Tensor> {
         "heads" if heads > 1 => (tokens * keys, heads),
         _ => return None,
     };
-    // Rows go along the axis: each place of the others, in order, is one.
+    // Gathers one row along the softmax axis for each index of the other axes, in order.
     let there = |flat: usize| {
         let (row, at) = (flat / length, flat % length);
         row / stride * stride * length + row % stride + at * stride
@@ -178,7 +179,7 @@ fn along(at: &SiteContext, axis: &str) -> Option<Tensor> {
     Some(at.n.gathered(&[&weights], shape, |flat| (0, back(flat))))
 }
 
-/// Computes softmax of scores in a shorter type.
+/// Computes softmax with scores, exponentials or weights rounded to a smaller type.
 fn of_rounded(at: &SiteContext, what: &str) -> Option<Tensor> {
     let Softmax { scores, mask } = at.stage()?;
     let rounded = match what {
@@ -189,7 +190,7 @@ fn of_rounded(at: &SiteContext, what: &str) -> Option<Tensor> {
     Some(at.n.softmax(&rounded, *mask))
 }
 
-/// The nearest layer that slides where this one does not, or the reverse.
+/// Returns the nearest layer of the other kind: sliding if this layer is not, and the reverse.
 fn other_layer(at: &SiteContext) -> Option<usize> {
     let (layer, slides) = (at.site.layer?, |layer: usize| at.book.window(layer).is_some());
     let others = (0..at.book.n_layers()).filter(|&other| slides(other) != slides(layer));
@@ -204,8 +205,8 @@ fn as_other_layer(at: &SiteContext) -> Option<Tensor> {
     masked(at, |mask| Mask { window: at.book.window(other), ..mask })
 }
 
-/// Returns the windows that are one larger or smaller than the model's, as by a wrong comparison; small ones if it
-/// has none.
+/// Returns windows that are one larger or smaller than the model's (an off-by-one comparison), or small windows if the
+/// model has none.
 fn windows(at: &SiteContext) -> Vec<ChangeValue> {
     let number = |window: usize| ChangeValue::Number(window as f64);
     match own_window(at) {
@@ -224,14 +225,14 @@ fn windows(at: &SiteContext) -> Vec<ChangeValue> {
 fn read_window(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(Softmax { scores, mask }) = at.stage() else { return Vec::new() };
     let &[heads, tokens, keys] = scores.shape() else { return Vec::new() };
-    // Weights of one head may be too small for a number: what any head sees is seen.
+    // The weights of one head may underflow to 0, so a key counts as seen if any head sees it.
     let sees =
         |token: usize, key: usize| (0..heads).any(|head| theirs[(head * tokens + token) * keys + key] > 0.0);
     let firsts = (0..tokens).filter_map(|token| Some((token, (0..keys).find(|&key| sees(token, key))?)));
     let (mut counts, mut chunk) = (BTreeMap::<usize, usize>::new(), None);
     for (token, first) in firsts.filter(|&(_, first)| first > 0) {
         *counts.entry((mask.position + token + 1).saturating_sub(first)).or_default() += 1;
-        // Chunks begin at multiples of their size: the first of them that is not the first of all tells it.
+        // Chunks begin at multiples of their size, so the first chunk start after 0 gives the size.
         chunk = chunk.or(Some(first));
     }
     let mut counts: Vec<(usize, usize)> = counts.into_iter().collect();

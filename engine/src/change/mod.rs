@@ -1,9 +1,9 @@
-//! Known mistakes of ports: one table of changes, each of one operation.
+//! Catalogue of known mistakes of ports. Each entry changes one operation.
 //!
-//! The table injects faults in tests, finds out by replay what a dump's engine computes, and runs our engine with a
-//! hypothesis (`--suppose`). A change is computed from the operation's own inputs, both by the numerics and, through
-//! [`TracedNumerics`](crate::exact::TracedNumerics), by the exact evaluation. A replay can therefore explain results to the
-//! last bit that rounding leaves.
+//! The catalogue injects faults in tests, identifies by replay what a dump's engine computes, and runs our engine with
+//! a hypothesis (`--suppose`). A change is computed from the operation's own inputs, both by the numerics and, through
+//! [`TracedNumerics`](crate::exact::TracedNumerics), by the exact evaluation. A replay can therefore explain results to
+//! within rounding.
 
 mod activation;
 mod attention;
@@ -45,9 +45,9 @@ use crate::tensor::Tensor;
 pub enum ChangeValue {
     /// No value: there is only one variant.
     Nothing,
-    /// A number of the model's configuration.
+    /// A number, such as a value of the model's configuration.
     Number(f64),
-    /// A choice, or the name of a place.
+    /// A named choice, or the name of a site.
     Word(String),
 }
 
@@ -57,18 +57,18 @@ impl ChangeValue {
         Self::Word(word.to_owned())
     }
 
-    /// The number, if it is one.
+    /// Returns the number, if the value is a number.
     pub fn number(&self) -> Option<f64> {
         if let Self::Number(number) = self { Some(*number) } else { None }
     }
 
-    /// The word, if it is one.
+    /// Returns the word, if the value is a word.
     pub fn as_word(&self) -> Option<&str> {
         if let Self::Word(word) = self { Some(word) } else { None }
     }
 }
 
-/// Numbers of a model are `f32`.
+/// Numbers are compared as `f32`, the precision of a model's configuration.
 impl PartialEq for ChangeValue {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
@@ -85,7 +85,7 @@ impl fmt::Display for ChangeValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ChangeValue::Nothing => Ok(()),
-            // A number of a model is an f32: as few digits as tell it from others.
+            // Print a number with the fewest digits that identify its f32.
             ChangeValue::Number(number) => {
                 let single = *number as f32;
                 match number.abs() {
@@ -105,24 +105,24 @@ pub struct CatalogueEntry {
     pub kind: CauseKind,
     /// Keys in the model's files: the key in `config.json`, and the GGUF key after the architecture's name.
     pub keys: Option<[&'static str; 2]>,
-    /// The tap points whose operation it changes.
+    /// Tap points whose operation the entry changes.
     pub at: &'static [Point],
-    /// True if it is a mistake at one site, such as one weight, and not the same everywhere.
+    /// True if the mistake affects one site, such as one weight, and not every layer.
     pub is_local: bool,
     /// Values for `--suppose`: an example, or the allowed words; empty if it takes no value.
     pub takes: &'static str,
     /// Returns the model's own value at a site.
     pub own: fn(&SiteContext) -> ChangeValue,
-    /// The stage with the change, from the same inputs; `None` where it has no meaning.
+    /// Computes the changed operation from the same inputs; `None` if the change does not apply.
     pub compute: fn(&SiteContext, &ChangeValue) -> Option<Tensor>,
-    /// Values that the results of an engine show, nearest first; those that have no meaning to it are NaN.
+    /// Estimates values from an engine's results, nearest first. Results without a meaning are NaN.
     pub read: fn(&SiteContext, &[f64]) -> Vec<ChangeValue>,
-    /// Values worth trying where nothing can be read.
+    /// Returns values to try if none can be estimated.
     pub usual: fn(&SiteContext) -> Vec<ChangeValue>,
 }
 
 impl CatalogueEntry {
-    /// Returns true if it can take a value of this sort: a word, or a number if no example is a word.
+    /// Returns true if the entry accepts a value of this kind: a word, or a number if all examples are numbers.
     fn may_take(&self, value: &ChangeValue) -> bool {
         let takes_words = || self.takes.split('|').any(|example| example.parse::<f64>().is_err());
         match value {
@@ -132,7 +132,7 @@ impl CatalogueEntry {
         }
     }
 
-    /// Entry without a value.
+    /// Default entry: no value, not local.
     const PLAIN: Self = Self {
         kind: CauseKind::Unknown,
         keys: None,
@@ -146,7 +146,7 @@ impl CatalogueEntry {
     };
 }
 
-/// Returns all changes in the order in which they are reported if several explain an operation: configuration first.
+/// Returns all entries in the order in which they are reported if several explain an operation: configuration first.
 pub fn catalogue() -> impl Iterator<Item = &'static CatalogueEntry> {
     let families = [
         embedding::ENTRIES,
@@ -172,7 +172,7 @@ pub fn catalogue() -> impl Iterator<Item = &'static CatalogueEntry> {
 /// A change with its value.
 #[derive(Clone)]
 pub struct OperationChange {
-    /// Table entry of the cause.
+    /// Catalogue entry.
     pub entry: &'static CatalogueEntry,
     /// Value of the change.
     pub value: ChangeValue,
@@ -181,12 +181,12 @@ pub struct OperationChange {
 }
 
 impl OperationChange {
-    /// A change wherever it has a meaning.
+    /// Creates a change for every tap where it applies.
     pub fn new(entry: &'static CatalogueEntry, value: ChangeValue) -> Self {
         Self { entry, value, point: None }
     }
 
-    /// Limits it to a tap.
+    /// Limits the change to a tap.
     pub fn at(self, point: Point) -> Self {
         Self { point: Some(point), ..self }
     }
@@ -194,7 +194,7 @@ impl OperationChange {
     /// Parses `KEY=VALUE`, or `KEY` for a change with one variant; `KEY@TAP=VALUE` applies at one tap.
     ///
     /// # Errors
-    /// If the name is unknown, or takes another kind of value.
+    /// If the name is unknown, or the entry takes another kind of value.
     pub fn named(text: &str) -> Result<Vec<Self>, String> {
         let (name, value) =
             text.split_once('=').map_or((text, ""), |(name, value)| (name.trim(), value.trim()));
@@ -223,7 +223,7 @@ impl OperationChange {
         let is_its_place = self.entry.at.contains(&at.site.point);
         match if is_its_place { self.entry.own_at(at) } else { ChangeValue::Nothing } {
             ChangeValue::Nothing => {
-                // The place may be one that several operations lead to: the layer's own of the change tells.
+                // Several operations may produce this tap's value, so the layer's own operation for the change is used.
                 let layers = [at.site.layer, Some(0), None];
                 let sites = layers.into_iter().flat_map(|layer| {
                     self.entry.at.iter().map(move |&point| Site { point, layer, pass: at.site.pass })
@@ -235,7 +235,7 @@ impl OperationChange {
         }
     }
 
-    /// The only tap point of a change whose name and value are those of another tap point's, too.
+    /// Returns the entry's only tap point if another entry has the same kind and values, so that the tap distinguishes them.
     fn place(&self) -> Option<Point> {
         let CatalogueEntry { kind, at, takes, .. } = *self.entry;
         let &[only] = at else { return None };
@@ -244,7 +244,7 @@ impl OperationChange {
         catalogue().any(is_elsewhere).then_some(only)
     }
 
-    /// The stage with the change, from the same inputs; `None` where it has no meaning or changes nothing.
+    /// Computes the changed operation from the same inputs; `None` if the change does not apply or changes nothing.
     pub fn compute(&self, at: &SiteContext) -> Option<Tensor> {
         let is_elsewhere = self.point.is_some_and(|point| point != at.site.point);
         if is_elsewhere
@@ -258,7 +258,7 @@ impl OperationChange {
     }
 }
 
-/// Returns the message for a configuration key, whose value may be counted differently than the change.
+/// Returns a message for a configuration key whose value may be counted differently from the change's value.
 fn of_a_key(name: &str) -> Option<String> {
     let entry = catalogue().find(|entry| entry.keys.is_some_and(|keys| keys.contains(&name)))?;
     Some(format!("'{name}' is a configuration key; the cause is called {}={}", entry.kind, entry.takes))
@@ -304,7 +304,7 @@ impl fmt::Display for OperationChange {
     }
 }
 
-/// Numbers of `known` near one that was read, nearest first: what was read is what rounding left of one of them.
+/// Returns the numbers of `known` within a relative distance of an estimate, nearest first.
 fn snapped(read: f64, known: &[f64], within: f64) -> Vec<f64> {
     let off = |number: f64| (number / read).ln().abs();
     let mut near: Vec<f64> = known.iter().copied().filter(|&number| off(number) <= within).collect();
@@ -312,7 +312,7 @@ fn snapped(read: f64, known: &[f64], within: f64) -> Vec<f64> {
     near
 }
 
-/// Rounds a number to so many significant digits.
+/// Rounds a number to `digits` significant digits.
 fn rounded_to(digits: i32, number: f64) -> f64 {
     if number == 0.0 || !number.is_finite() {
         return number;
@@ -328,6 +328,6 @@ pub fn distance(computed: &Tensor, theirs: &[f64]) -> f64 {
         up += (f64::from(ours) - theirs).powi(2);
         down += theirs * theirs;
     }
-    // Beside zeros everything else is far off.
+    // If `theirs` are zeros, any other value is infinitely far.
     (up / down.max(f64::MIN_POSITIVE)).sqrt()
 }

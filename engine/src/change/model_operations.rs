@@ -1,4 +1,4 @@
-//! Parameters that each site of a model uses: norms, matrices and rotations, collected from one pass.
+//! Parameters of every site of a model (norms, matrices, rotations), collected in one pass.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::tap::Tap;
 use crate::tensor::Tensor;
 use crate::weight::{Factor, Matrix};
 
-/// The operations of a model, by layer and tap of their result.
+/// Operations of a model, by layer and by the tap of their result.
 #[derive(Default)]
 pub struct ModelOperations {
     nodes: BTreeMap<(Option<usize>, Point), Arc<Node>>,
@@ -33,7 +33,7 @@ pub struct LinearParameters {
     pub w: Matrix,
     /// `[outputs]`
     pub bias: Option<Vec<f32>>,
-    /// A scale beside it.
+    /// A scale stored with the matrix.
     pub factor: Option<Factor>,
 }
 
@@ -55,7 +55,7 @@ impl Tap for OperationRecorder {
         if let Some(node) = value.origins().first().and_then(node_of) {
             self.0.nodes.insert((site.layer, site.point), node);
         }
-        // What is gone on with knows its own operation alone.
+        // Drop the value's origins, so that each node records its own operation only.
         value.with_origins(Vec::new())
     }
 }
@@ -74,12 +74,12 @@ impl ModelOperations {
         Ok(scout.0)
     }
 
-    /// Layers of the model.
+    /// Returns the number of layers.
     pub fn n_layers(&self) -> usize {
         self.windows.len()
     }
 
-    /// Returns the window of a layer: the number of latest keys that it sees.
+    /// Returns a layer's sliding window: the number of latest keys it sees.
     pub fn window(&self, layer: usize) -> Option<usize> {
         self.windows.get(layer).copied().flatten()
     }
@@ -89,17 +89,17 @@ impl ModelOperations {
         self.windows.iter().any(Option::is_some)
     }
 
-    /// The operation at a place.
+    /// Returns the node at a tap and layer.
     pub(super) fn node(&self, point: Point, layer: Option<usize>) -> Option<Arc<Node>> {
         self.nodes.get(&(layer, point)).cloned()
     }
 
-    /// The operation at a place, if it is one of that kind.
+    /// Returns the operation at a tap and layer, if it has type `S`.
     pub fn stage<S: Operation>(&self, point: Point, layer: Option<usize>) -> Option<&S> {
         self.nodes.get(&(layer, point))?.operation()
     }
 
-    /// The norms of rows of that width, with their places: a layer and a point.
+    /// Returns the norms of rows of `width` values, each with its tap, layer and weight.
     pub fn norms(&self, width: usize) -> impl Iterator<Item = (Point, Option<usize>, Vec<f32>)> {
         self.nodes.iter().filter_map(move |(&(layer, point), node)| {
             let rms = node.operation::<RmsNormalisation>().map(|rms| rms.norm.gains().collect::<Vec<f32>>());
@@ -108,30 +108,30 @@ impl ModelOperations {
         })
     }
 
-    /// The RMSNorm at a place.
+    /// Returns the RMSNorm at a tap and layer.
     pub fn norm(&self, point: Point, layer: Option<usize>) -> Option<&RmsNorm> {
         Some(&self.stage::<RmsNormalisation>(point, layer)?.norm)
     }
 
-    /// The matrix at a place, with what belongs to it.
+    /// Returns the matrix at a tap and layer, with its bias and scale.
     pub fn product(&self, point: Point, layer: Option<usize>) -> Option<LinearParameters> {
         let node = self.nodes.get(&(layer, point))?;
         LinearParameters::of(node).or_else(|| LinearParameters::of(&InnerOperation::of(node)?.node))
     }
 
-    /// The embedding table.
+    /// Returns the embedding table.
     pub fn table(&self) -> Option<&Matrix> {
         let node = self.nodes.get(&(None, Point::Embed))?;
         embedding(node)
     }
 
-    /// The rotation of a layer.
+    /// Returns the rotation of a layer.
     pub fn rope(&self, layer: usize) -> Option<&Rope> {
         Some(&self.stage::<Rotary>(Point::QRope, Some(layer))?.rope)
     }
 }
 
-/// The table that an embedding was looked up in, before it was scaled or positions were added.
+/// Returns the table of an embedding, before its scaling or the addition of positions.
 fn embedding(node: &Node) -> Option<&Matrix> {
     if let Some(EmbeddingLookup { table, .. }) = node.operation() {
         return Some(table);

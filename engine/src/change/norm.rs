@@ -1,6 +1,6 @@
 //! Norms: epsilon, divisor, gain, kind and width.
 //!
-//! Whatever divisor an engine has, RMSNorm with another epsilon for each row gives it: what stands beside the mean square.
+//! An engine's divisor can be any number: RMSNorm with a separate epsilon for each row reproduces it.
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, distance, rounded_to, snapped};
 use crate::checkpoint::Point;
@@ -115,7 +115,7 @@ fn with_eps(at: &SiteContext, eps: f32) -> Option<Tensor> {
     Some(at.n.layer_norm(x, &LayerNorm { eps, ..norm.clone() }))
 }
 
-/// Norms each row with its own epsilon, which `eps` computes from the divisor and the row.
+/// Computes the norm with a separate epsilon for each row: `eps(mean square, row)`.
 fn by_row(at: &SiteContext, eps: impl Fn(f64, &[f32]) -> f64) -> Option<Tensor> {
     let x = input(at)?;
     let width = at.stage::<RmsNormalisation>().map_or_else(|| x.row_len(), |rms| rms.norm.weight.len());
@@ -145,7 +145,7 @@ fn with_variance(at: &SiteContext, how: &str) -> Option<Tensor> {
         "unbiased" => by_row(at, |square, row| square / (row.len() as f64 - 1.0) + eps),
         "none-subtracted" => {
             at.stage::<LayerNormalisation>()?;
-            // The mean is taken off the row, but not out of its mean square.
+            // The mean is subtracted from the row, but the mean square includes it.
             by_row(at, |variance, row| mean_square(row) - variance + eps)
         }
         _ => None,
@@ -165,7 +165,7 @@ fn variance(row: &[f32]) -> f64 {
     row.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / row.len() as f64
 }
 
-/// Returns the mean that is subtracted from a row, and the mean square of the rest.
+/// Returns the mean that is subtracted from a row, and the mean square of the remainder.
 pub(super) fn statistics(at: &SiteContext, row: &[f32]) -> (f64, f64) {
     match at.stage::<LayerNormalisation>() {
         Some(_) => (mean(row), variance(row)),
@@ -183,7 +183,7 @@ pub(super) fn with_gains(at: &SiteContext, change: impl Fn(&[f32]) -> Vec<f32>) 
     Some(at.n.layer_norm(x, &LayerNorm { weight: change(&norm.weight), ..norm.clone() }))
 }
 
-/// Computes the norm with the gain of another norm: `ffn_norm` of the same layer, or `ffn_norm:3`; or without a gain.
+/// Computes the norm with the gain of another norm, such as `ffn_norm` (same layer) or `ffn_norm:3`, or without a gain.
 fn of_another(at: &SiteContext, place: &str) -> Option<Tensor> {
     if place == "none" {
         return with_gains(at, |gains| vec![1.0; gains.len()]);
@@ -205,7 +205,8 @@ fn of_another(at: &SiteContext, place: &str) -> Option<Tensor> {
     fits.then(|| at.n.layer_norm(x, &LayerNorm { eps: norm.eps, ..other.clone() }))
 }
 
-/// The other norms of the same width: of this layer first, then the same of other layers, nearest first.
+/// Returns the other norms of the same width: first those of this layer, then the same norm in other layers, nearest
+/// first.
 fn others(at: &SiteContext) -> impl Iterator<Item = ChangeValue> {
     let width = at.stage::<RmsNormalisation>().map(|rms| rms.norm.weight.len());
     let width = width.or_else(|| Some(at.stage::<LayerNormalisation>()?.norm.weight.len())).unwrap_or(0);
@@ -234,7 +235,7 @@ fn of_kind(at: &SiteContext, kind: &str) -> Option<Tensor> {
         let bias = vec![0.0; weight.len()];
         return match kind {
             "layer" => Some(at.n.layer_norm(x, &LayerNorm { weight, bias, eps: norm.eps })),
-            // The sum in the place of the mean.
+            // The sum of squares replaces the mean of squares.
             "l2" => by_row(at, |square, row| square * (row.len() as f64 - 1.0) + f64::from(norm.eps)),
             _ => None,
         };
@@ -268,7 +269,7 @@ fn over_all_heads(at: &SiteContext) -> Option<Tensor> {
     Some(at.joined(&rows.collect::<Vec<_>>()))
 }
 
-/// A divisor of its own for each head, where the model has one for all of them.
+/// Norms each head with its own divisor, where the model uses one divisor for all heads.
 fn over_each_head(at: &SiteContext) -> Option<Tensor> {
     let RmsNormalisation { x, norm } = at.stage()?;
     let (heads, head_dim) = (*x.shape().get(1)?, *x.shape().get(2)?);
@@ -281,7 +282,7 @@ fn over_each_head(at: &SiteContext) -> Option<Tensor> {
     Some(at.joined(&rows.collect::<Option<Vec<_>>>()?))
 }
 
-/// Estimates eps from the factor of each row, r = 1/√(mean square + eps); rows of small values tell most.
+/// Estimates eps from the factor of each row, r = 1/√(mean square + eps). Rows with small values weigh most.
 fn read_eps(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(x) = input(at) else { return Vec::new() };
     let (gains, biases) = match (at.stage::<RmsNormalisation>(), at.stage::<LayerNormalisation>()) {
@@ -316,7 +317,7 @@ fn read_eps(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     values.into_iter().map(ChangeValue::Number).collect()
 }
 
-/// The other norms whose weight is the one that a row was multiplied with.
+/// Finds the other norms whose gain explains the engine's rows.
 fn read_gains(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let is_near = |value: &ChangeValue| {
         let computed = value.as_word().and_then(|place| of_another(at, place));

@@ -1,4 +1,5 @@
-//! Factor and soft cap around an operation at its tap. A change of the operation keeps them.
+//! Outer operations: a factor or soft cap applied to another operation at the same tap. A change of the inner operation
+//! keeps them.
 
 use std::sync::Arc;
 
@@ -48,12 +49,12 @@ pub(super) struct InnerOperation {
     pub(super) x: Tensor,
     /// The operation.
     pub(super) node: Arc<Node>,
-    /// Outermost first.
+    /// Outer operations, outermost first.
     around: Vec<OuterOperation>,
 }
 
 impl InnerOperation {
-    /// The product, or the scores, that a node is made of by operations around; `None` where it is made otherwise.
+    /// Returns the inner product or scores of a node with outer operations; `None` if it has none.
     pub(super) fn of(node: &Node) -> Option<Self> {
         let (x, first) = OuterOperation::of(node)?;
         let inner = made_by(x)?;
@@ -79,7 +80,7 @@ impl InnerOperation {
 }
 
 impl CatalogueEntry {
-    /// Returns the model's own setting at a site, of the operation or of one inside it.
+    /// Returns the model's own value at a site, for its operation or for the inner operation.
     pub fn own_at(&self, at: &SiteContext) -> ChangeValue {
         match ((self.own)(at), inside(at)) {
             (ChangeValue::Nothing, Some(inside)) => (self.own)(&at.with(&inside.x)),
@@ -87,7 +88,7 @@ impl CatalogueEntry {
         }
     }
 
-    /// The place with the change, from the same inputs; `None` where it has no meaning.
+    /// Computes the changed operation with its outer operations; `None` if the change does not apply.
     pub fn compute_at(&self, at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
         (self.compute)(at, value).or_else(|| {
             let inside = inside(at)?;
@@ -96,7 +97,7 @@ impl CatalogueEntry {
         })
     }
 
-    /// Values that the results of an engine show, nearest first.
+    /// Estimates values from an engine's results, nearest first.
     pub fn read_at(&self, at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
         let mut read = (self.read)(at, theirs);
         if let Some(inside) = inside(at) {
@@ -105,7 +106,7 @@ impl CatalogueEntry {
         read
     }
 
-    /// Values worth trying where nothing can be read.
+    /// Returns values to try if none can be estimated.
     pub fn usual_at(&self, at: &SiteContext) -> Vec<ChangeValue> {
         let mut usual = (self.usual)(at);
         if let Some(inside) = inside(at) {
@@ -120,7 +121,7 @@ fn inside(at: &SiteContext) -> Option<InnerOperation> {
     InnerOperation::of(at.node()?)
 }
 
-/// Returns the value that the model soft-caps at a site, and the cap: `c · tanh(x / c)`.
+/// Returns the value that the model soft-caps at a site, and the cap `c` of `c · tanh(x / c)`.
 pub(super) fn soft_cap(at: &SiteContext) -> Option<(Tensor, f32)> {
     let Scaling { x: bent, by } = at.stage()?;
     let tanh = made_by(bent)?;
@@ -129,7 +130,7 @@ pub(super) fn soft_cap(at: &SiteContext) -> Option<(Tensor, f32)> {
     divided.operation().map(|Scaling { x, .. }| (x.clone(), by.factor()))
 }
 
-/// The operation that has made all of a tensor.
+/// Returns the operation that computed all values of a tensor.
 pub(super) fn made_by(x: &Tensor) -> Option<Arc<Node>> {
     match x.origins() {
         [whole] => node_of(whole),

@@ -1,4 +1,4 @@
-//! Products with other matrices than the model's, without what belongs to them, or in another order.
+//! Changes of matrix products: another matrix, a missing bias or scale, another order of rows.
 
 use crate::change::outer_operations::made_by;
 use crate::change::{
@@ -99,7 +99,7 @@ pub(super) static ENTRIES: &[CatalogueEntry] = &[
         usual: |at| neighbours(at).map(|layer| ChangeValue::Number(layer as f64)).collect(),
         ..CatalogueEntry::PLAIN
     },
-    // A port that does not know them leaves out all; one that reads them wrongly, those of a place.
+    // A port without support for biases omits all; a port that misreads them omits those of one tap.
     CatalogueEntry {
         kind: CauseKind::BiasMissing,
         at: IN_LAYERS,
@@ -156,17 +156,17 @@ pub(super) fn input<'b>(at: &'b SiteContext) -> Option<&'b Tensor> {
     plain.or_else(|| Some(&at.stage::<Integers>()?.x))
 }
 
-/// The matrix that the model has there, with what belongs to it.
+/// Returns the model's matrix at a site, with its bias and scale.
 pub(super) fn own(at: &SiteContext) -> Option<LinearParameters> {
     LinearParameters::of(at.node()?)
 }
 
-/// The product of the same activations with another matrix, of as many rows or not.
+/// Multiplies the same activations with another matrix.
 pub(super) fn with(at: &SiteContext, product: &LinearParameters) -> Option<Tensor> {
     multiplied(at, input(at)?, product)
 }
 
-/// A product as the model's is computed: by `linear`, `affine` or `bit_linear`.
+/// Computes a product in the same way as the model: by `linear`, `affine` or `bit_linear`.
 pub(super) fn multiplied(at: &SiteContext, x: &Tensor, product: &LinearParameters) -> Option<Tensor> {
     let LinearParameters { w, bias, factor } = product;
     let fits = w.cols == x.row_len() && bias.as_ref().is_none_or(|bias| bias.len() == w.rows);
@@ -186,14 +186,14 @@ fn whole(number: f64) -> Option<usize> {
     (number >= 0.0 && number.fract() == 0.0).then_some(number as usize)
 }
 
-/// The next layer and the one before.
+/// Returns the next layer and the previous layer.
 fn neighbours(at: &SiteContext) -> impl Iterator<Item = usize> {
     let (layer, all) = (at.site.layer, at.book.n_layers());
     let next = layer.map(|layer| layer + 1).filter(|&next| next < all);
     next.into_iter().chain(layer.and_then(|layer| layer.checked_sub(1)))
 }
 
-/// A matrix of zeros for the first activation of each token alone: what is left is the bias.
+/// Sets each token's first activation to 0, so that only the bias is left.
 fn without_weight(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
     let (x, product) = (input(at)?, own(at)?);
     let first = at.n.gathered(&[x], &[x.rows(), 1], |token| (0, token * x.row_len()));
@@ -218,7 +218,7 @@ fn with_bias_of(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
     with(at, &LinearParameters { bias: Some(bias), ..product })
 }
 
-/// The embedding table makes the logits, or the output matrix the embeddings.
+/// Computes logits with the embedding table, or embeddings with the output matrix.
 fn of_other_table(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
     let (table, output) = (at.book.table()?, at.book.product(Point::Logits, None)?);
     if *table == output.w || (table.rows, table.cols) != (output.w.rows, output.w.cols) {
@@ -231,7 +231,7 @@ fn of_other_table(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
     }
 }
 
-/// Products that the model multiplies with a number, and that number.
+/// Returns a product that the model multiplies by a number, and the number.
 fn times<'b>(at: &'b SiteContext) -> Option<(&'b Tensor, Multiplier)> {
     let Scaling { x, by } = at.stage()?;
     LinearParameters::of(&*made_by(x)?).map(|_| (x, *by))
@@ -242,7 +242,7 @@ fn scaled(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
     Some(at.n.scale(at.value, Multiplier::Element(value.number()? as f32)))
 }
 
-/// Estimates the factor by least squares, rounded to a number that people use.
+/// Estimates the factor by least squares and rounds it to a number with few digits.
 fn read_scale(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let (mut up, mut down, mut all) = (0.0, 0.0, 0.0);
     for (&own, &theirs) in at.value.data().iter().zip(theirs).filter(|(_, theirs)| !theirs.is_nan()) {
@@ -252,7 +252,7 @@ fn read_scale(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
         all += theirs * theirs;
     }
     let read = up / down;
-    // What is left of theirs when the scaled product is taken off.
+    // Share of the engine's result that the scaled product does not explain.
     let rest = 1.0 - up * up / (down * all);
     if own(at).is_none() || !(rest < 0.01) || read == 0.0 {
         return Vec::new();
@@ -262,7 +262,7 @@ fn read_scale(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let mut values = snapped(read.abs(), &known, 0.02);
     values.iter_mut().for_each(|value| *value = value.copysign(read));
     values.extend([2, 3, 4, 7].map(|digits| rounded_to(digits, read)));
-    // Numbers that the results cannot tell apart are one.
+    // Numbers that give the same rounded results count once.
     let unit = if at.n.numerics().activation_type() == DType::F32 { 1e-6 } else { 1.0 / 256.0 };
     let mut near: Vec<f64> = Vec::new();
     for value in values {
@@ -273,7 +273,7 @@ fn read_scale(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     near.into_iter().filter(|value| (value / read - 1.0).abs() < 0.02).map(ChangeValue::Number).collect()
 }
 
-/// Layers whose matrix makes the first outputs, nearest first.
+/// Returns the layers whose matrix gives the first outputs, nearest first.
 fn nearest_layers(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     const OUTPUTS: usize = 16;
     let (Some(x), Some(product)) = (input(at), own(at)) else { return Vec::new() };
@@ -296,8 +296,8 @@ fn nearest_layers(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     near.into_iter().map(|(layer, _)| ChangeValue::Number(layer as f64)).collect()
 }
 
-/// Rows of each head in the order of the other pairing; or, with a head count, in the order that a converter gives them
-/// which takes them for so many heads.
+/// Permutes the rows of each head into the order of the other RoPE pairing. With a head count, permutes as a converter
+/// does that assumes so many heads.
 fn permuted(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
     at.book.rope(at.site.layer?)?;
     let (word, counted) = match value.as_word()?.split_once(':') {
@@ -318,8 +318,8 @@ fn permuted(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
             Some(counted) => Some(gathered(&gathered(at.value, back, half), there, half_of(counted)?)),
         };
     }
-    // Where all queries and keys of a dump lie in the order of the other pairing they are turned when they are read. What is
-    // left of it is that its engine rotates other pairs, and that values meet the gains of others in a norm.
+    // If all queries and keys of a dump use the other pairing, they are permuted when they are read. What remains is
+    // that the engine rotates other pairs, and that a norm applies other gains to the values.
     if !at.is_turned || counted.is_some() {
         return None;
     }
@@ -336,7 +336,7 @@ fn permuted(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
 /// Maps a position in a head to a row of the head.
 type RowOrder = fn(place: usize, half: usize) -> usize;
 
-/// An order and the one that undoes it.
+/// Returns an order and its inverse.
 fn orders(word: &str) -> Option<[RowOrder; 2]> {
     let to_interleaved: RowOrder = |place, half| place % 2 * half + place / 2;
     let to_half: RowOrder = |place, half| place % half * 2 + place / half;
@@ -347,7 +347,7 @@ fn orders(word: &str) -> Option<[RowOrder; 2]> {
     }
 }
 
-/// Returns both directions, with the right head count, and with that of the queries and of the keys.
+/// Returns both directions, with the right head count and with the counts of query heads and of key heads.
 fn permutations(at: &SiteContext) -> Vec<ChangeValue> {
     let &[_, heads, head_dim] = at.value.shape() else { return Vec::new() };
     let heads_at = |point| Some(at.book.product(point, at.site.layer)?.w.rows / head_dim);

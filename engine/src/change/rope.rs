@@ -1,6 +1,6 @@
-//! RoPE: base, scaling, positions, pairing, width and precision.
+//! Changes of RoPE: base, scaling, positions, pairing, width and precision.
 //!
-//! Any table of angles is that of the model with a divisor for each pair, and for each position.
+//! Any table of angles equals the model's table with a divisor for each pair and each position.
 
 use std::ops::Range;
 
@@ -163,13 +163,13 @@ pub(super) static ENTRIES: &[CatalogueEntry] = &[
     },
 ];
 
-/// Computes the rotation with another table.
+/// Computes the rotation with another table of angles.
 fn with(at: &SiteContext, change: impl Fn(&Rope) -> Option<Rope>) -> Option<Tensor> {
     let Rotary { x, rope, positions } = at.stage()?;
     Some(at.n.rotate(x, &at.n.rope_table(&change(rope)?, positions.clone())))
 }
 
-/// Returns the offset of the last token's position, found by comparing the rotated value with the angles of nearby
+/// Estimates the offset of the last token's position by comparing the rotated value with the angles of nearby
 /// positions.
 fn read_position(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     const AROUND: usize = 256;
@@ -189,7 +189,7 @@ fn read_position(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     nearest.map(|(_, position)| ChangeValue::Number(position as f64 - own as f64)).into_iter().collect()
 }
 
-/// Rotates a layer that should not rotate, with the angles of another layer.
+/// Rotates in a layer that should not rotate, with another layer's angles.
 fn turned_as_others(at: &SiteContext) -> Option<Tensor> {
     if at.stage::<Rotary>().is_some() {
         return None;
@@ -203,13 +203,13 @@ fn turned_at(at: &SiteContext, positions: Range<usize>) -> Option<Tensor> {
     Some(at.n.rotate(x, &at.n.rope_table(rope, positions)))
 }
 
-/// Rotates each token with its own position.
+/// Rotates each token at its own position.
 fn each_position(at: &SiteContext, position: impl Fn(usize) -> usize) -> Option<Tensor> {
     let Rotary { rope, positions, .. } = at.stage()?;
     by_token(at, |token| (rope.clone(), position(positions.start + token)))
 }
 
-/// Rotates each token with its own settings.
+/// Rotates each token with its own settings and position.
 fn by_token(at: &SiteContext, rope: impl Fn(usize) -> (Rope, usize)) -> Option<Tensor> {
     by_table(at, at.n, &at.stage::<Rotary>()?.x, |token| {
         let (rope, position) = rope(token);
@@ -217,7 +217,7 @@ fn by_token(at: &SiteContext, rope: impl Fn(usize) -> (Rope, usize)) -> Option<T
     })
 }
 
-/// Rotates each token with its own table, of one position.
+/// Rotates each token with its own table of one position.
 fn by_table(
     at: &SiteContext,
     n: &TracedNumerics,
@@ -232,7 +232,7 @@ fn by_table(
     Some(at.joined(&rows.collect::<Vec<_>>()))
 }
 
-/// Divides the angle of each pair once more.
+/// Divides each pair's angle by another factor, on top of the model's scaling.
 fn divided(rope: &Rope, by: impl Fn(usize) -> f64) -> Rope {
     let factor = |pair: usize| {
         let plain = Rope { scaling: RopeScaling::None, ..rope.clone() };
@@ -241,7 +241,7 @@ fn divided(rope: &Rope, by: impl Fn(usize) -> f64) -> Rope {
     Rope { scaling: by_factors(rope, (0..rope.width / 2).map(factor).collect()), ..rope.clone() }
 }
 
-/// Replaces the factors and keeps the magnitude of cosines and sines.
+/// Replaces the scaling factors and keeps the magnitude of cosines and sines.
 fn by_factors(rope: &Rope, factors: Vec<f32>) -> RopeScaling {
     match rope.magnitude() {
         1.0 => RopeScaling::Factors(factors),
@@ -253,7 +253,7 @@ fn pairing(word: &str) -> Option<RopePairing> {
     [RopePairing::Half, RopePairing::Interleaved].into_iter().find(|pairing| pairing.name() == word)
 }
 
-/// The words of a scaling, as `--suppose` takes them.
+/// Formats a scaling as `--suppose` takes it.
 fn told(scaling: &RopeScaling) -> String {
     match scaling {
         RopeScaling::None => "none".to_owned(),
@@ -293,7 +293,7 @@ fn scaling(rope: &Rope, word: &str) -> Option<RopeScaling> {
     }
 }
 
-/// The first `width` values of each head turned by the angles of a head of that size, the others as they are.
+/// Rotates the first `width` values of each head by the angles for that head size; the others stay unchanged.
 fn of_width(at: &SiteContext, width: usize) -> Option<Tensor> {
     let Rotary { x, .. } = at.stage()?;
     if width < 2 || width > x.shape()[2] || !width.is_multiple_of(2) {
@@ -312,7 +312,7 @@ fn of_width(at: &SiteContext, width: usize) -> Option<Tensor> {
     })
 }
 
-/// Computes RoPE with frequencies, angles, both, or the whole rotation rounded to a shorter type.
+/// Computes RoPE with the frequencies, the angles, both, or the whole rotation rounded to a smaller type.
 fn rounded(at: &SiteContext, what: &str) -> Option<Tensor> {
     let (what, float) = what.rsplit_once('-')?;
     let (float, short) = match float {
@@ -325,7 +325,7 @@ fn rounded(at: &SiteContext, what: &str) -> Option<Tensor> {
         "angles" => rope.exact_frequency(pair),
         _ => float.round(rope.exact_frequency(pair)),
     };
-    // A pair's angle at a position, as a divisor of the model's own.
+    // Expresses a pair's angle at a position as a divisor of the model's angle.
     let turned = |position: usize| {
         let by = |pair| {
             let angle = float.round(position as f64 * frequency(pair));
@@ -360,7 +360,7 @@ fn rounded(at: &SiteContext, what: &str) -> Option<Tensor> {
     }
 }
 
-/// Bases of models in use; of this model's other layers first.
+/// Returns bases of models in use; bases of this model's other layers come first.
 fn thetas(at: &SiteContext) -> Vec<f64> {
     const USUAL: [f64; 12] = [1e4, 5e5, 1e6, 1e5, 1.6e5, 1.5e5, 2.5e5, 2e5, 1e7, 8e6, 5e6, 5e4];
     let layers = 0..at.book.n_layers();
@@ -374,7 +374,7 @@ fn thetas(at: &SiteContext) -> Vec<f64> {
     all
 }
 
-/// Returns the angle per position of each pair, and its weight, from rows whose angles are known up to whole turns.
+/// Returns each pair's angle per position and its weight, from rows whose angles are known modulo full turns.
 pub(super) fn frequencies(at: &SiteContext, theirs: &[f64]) -> Vec<(f64, f64)> {
     let Some(Rotary { x, rope, positions }) = at.stage() else { return Vec::new() };
     let (head_dim, heads) = (x.shape()[2], x.shape()[1]);
@@ -398,7 +398,8 @@ pub(super) fn frequencies(at: &SiteContext, theirs: &[f64]) -> Vec<(f64, f64)> {
             if position == 0.0 || !angle.is_finite() {
                 continue;
             }
-            // The first angle is less than half a turn, and each tells how many turns the next has made.
+            // The first angle is less than half a turn. Each frequency determines how many full turns the next pair has
+            // made.
             let expected = turned
                 .map_or(if positions.start > 1 { rope.exact_frequency(pair) } else { 0.0 }, |f| f)
                 * position;
@@ -423,7 +424,7 @@ fn read_theta(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
         if !(read > 0.0) || !weight.is_finite() {
             continue;
         }
-        // What scaling the model has stays.
+        // The model's own scaling stays applied.
         let scaled = rope.exact_frequency(pair) / plain.exact_frequency(pair);
         let exponent = 2.0 * pair as f64 / rope.width as f64;
         let weight = weight * (read * exponent).powi(2);
@@ -451,7 +452,7 @@ fn read_scaling(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
         .collect();
     let largest = ratios.iter().copied().fold(0.0, f64::max);
     let mut words = vec!["none".to_owned(), "inverse".to_owned(), "twice".to_owned()];
-    // A factor of 1 is none.
+    // A factor of 1 means no scaling.
     let factors = [2, 3].map(|digits| rounded_to(digits, largest));
     for factor in factors.into_iter().filter(|&factor| factor != 1.0) {
         words.push(format!("linear:{factor}"));
@@ -465,7 +466,7 @@ fn read_scaling(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     near(at, theirs, words.into_iter().map(ChangeValue::Word), "scaling")
 }
 
-/// Returns the values whose results are near the engine's values.
+/// Returns the values whose results are near the engine's results.
 fn near(
     at: &SiteContext,
     theirs: &[f64],

@@ -1,4 +1,4 @@
-//! Site of a forward pass for a change: the operation with its inputs, and the operations around it.
+//! Context of a change at one site: the operation, its inputs, and the model's other operations.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use crate::tensor::Tensor;
 pub struct SiteContext<'a> {
     /// The site.
     pub site: Site,
-    /// The positions of its rows.
+    /// Token positions of the value's rows.
     pub positions: Range<usize>,
-    /// The value; it remembers its operation.
+    /// Value at the site, which records its operation.
     pub value: &'a Tensor,
-    /// Numerics that compute the value.
+    /// Numerics that computed the value.
     pub n: &'a TracedNumerics<'a>,
     /// Parameters of the model's other sites.
     pub book: &'a ModelOperations,
-    /// True if heads of the dump have the other RoPE pairing and are permuted to the model's when they are read.
+    /// True if the dump's heads use the other RoPE pairing and are permuted to the model's when they are read.
     pub is_turned: bool,
     node: Option<Arc<Node>>,
 }
 
 impl<'a> SiteContext<'a> {
-    /// The place of a value that traced numerics made.
+    /// Creates the context of a value that traced numerics computed.
     pub fn new(
         site: Site,
         positions: Range<usize>,
@@ -41,29 +41,30 @@ impl<'a> SiteContext<'a> {
         Self { site, positions, value, n, book, is_turned: false, node }
     }
 
-    /// Returns the site with heads that are permuted when they are read, or not.
+    /// Sets `is_turned`.
     pub fn turned(self, is_turned: bool) -> Self {
         Self { is_turned, ..self }
     }
 
-    /// Returns the site with another value.
+    /// Returns the context with another value.
     pub fn with<'b>(&'b self, value: &'b Tensor) -> SiteContext<'b> {
         let at = SiteContext::new(self.site, self.positions.clone(), value, self.n, self.book);
         at.turned(self.is_turned)
     }
 
-    /// Returns another tap of the same layer with the model's own operation, without its value.
+    /// Returns the context of another tap in the same layer, with the model's operation and without a value of that
+    /// tap.
     pub fn elsewhere(&self, site: Site) -> SiteContext<'a> {
         let node = self.book.node(site.point, site.layer);
         SiteContext { site, positions: self.positions.clone(), node, ..*self }
     }
 
-    /// The operation.
+    /// Returns the node of the operation.
     pub(super) fn node(&self) -> Option<&Node> {
         self.node.as_deref()
     }
 
-    /// Returns every change that applies here, with the values to try if none can be computed from the data.
+    /// Returns every change that applies at this site, with the values to try if none can be estimated.
     pub fn changes(&self) -> Vec<OperationChange> {
         let known = catalogue().filter(|entry| entry.at.contains(&self.site.point));
         let all = known.flat_map(|entry| entry.usual_at(self).into_iter().map(move |value| (entry, value)));
@@ -71,17 +72,17 @@ impl<'a> SiteContext<'a> {
         changes.filter(|change| change.compute(self).is_some_and(|made| made != *self.value)).collect()
     }
 
-    /// The operation, if it is one of that kind.
+    /// Returns the operation, if it has type `S`.
     pub fn stage<S: Operation>(&self) -> Option<&S> {
         self.node.as_ref()?.operation()
     }
 
-    /// A row of `width` values of a tensor, `[1, width]`.
+    /// Returns one row of `width` values of a tensor, `[1, width]`.
     pub fn row(&self, x: &Tensor, row: usize, width: usize) -> Tensor {
         self.n.gathered(&[x], &[1, width], |at| (0, row * width + at))
     }
 
-    /// Rows of one width, one behind the other, in the shape of the value.
+    /// Concatenates rows of equal width into the shape of the value.
     pub fn joined(&self, rows: &[Tensor]) -> Tensor {
         let width = rows.first().map_or(1, |row| row.data().len());
         let rows: Vec<&Tensor> = rows.iter().collect();

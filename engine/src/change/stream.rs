@@ -1,4 +1,4 @@
-//! The residual stream: what is added to what.
+//! Changes of the residual stream: what each addition adds.
 
 use crate::change::outer_operations::made_by;
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, FactorEstimate, SiteContext};
@@ -34,7 +34,7 @@ pub(super) static ENTRIES: &[CatalogueEntry] = &[
         own: |at| branch(at).map_or(ChangeValue::Nothing, |(_, by)| ChangeValue::Number(by.factor().into())),
         compute: |at, value| {
             let (branch, by) = branch(at)?;
-            // Nothing times the branch is a branch that is missing.
+            // A branch with the factor 0 is reported as a missing branch.
             let factor = value.number().filter(|&factor| factor != 0.0)? as f32;
             let scaled = if factor == 1.0 { branch } else { at.n.scale(&branch, by.with(factor)) };
             Some(at.n.add(&at.stage::<Addition>()?.a, &scaled))
@@ -51,7 +51,7 @@ pub(super) static ENTRIES: &[CatalogueEntry] = &[
         usual: |_| vec![ChangeValue::word("normed-residual")],
         ..CatalogueEntry::PLAIN
     },
-    // As the last of transformers' hidden states is.
+    // The last of transformers' hidden states is normed.
     CatalogueEntry {
         kind: CauseKind::NormOrder,
         at: &[Point::BlockOut],
@@ -66,7 +66,7 @@ pub(super) static ENTRIES: &[CatalogueEntry] = &[
     },
 ];
 
-/// Returns the branch that is added to the stream before its multiplier, and the multiplier.
+/// Returns the branch added to the stream before its multiplier, and the multiplier.
 fn branch(at: &SiteContext) -> Option<(Tensor, Multiplier)> {
     let Addition { b, .. } = at.stage()?;
     let node = made_by(b);
@@ -74,13 +74,13 @@ fn branch(at: &SiteContext) -> Option<(Tensor, Multiplier)> {
     Some(scaled.map_or_else(|| (b.clone(), Multiplier::Number(1.0)), |Scaling { x, by }| (x.clone(), *by)))
 }
 
-/// Returns the factors of real models: a constant, or by depth.
+/// Returns the factors of real models: a constant, or a function of the depth.
 fn factors(at: &SiteContext) -> Vec<f64> {
     let depth = 2.0 * at.book.n_layers() as f64;
     vec![1.0, 0.5, 2.0, 1.0 / depth.sqrt()]
 }
 
-/// theirs = a + c·b, by least squares.
+/// Estimates `c` in `theirs = a + c · b` by least squares.
 fn read_scale(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let (Some(Addition { a, .. }), Some((b, _))) = (at.stage(), branch(at)) else { return Vec::new() };
     let pairs = a.data().iter().zip(b.data()).zip(theirs);
@@ -88,7 +88,7 @@ fn read_scale(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     FactorEstimate::read(pairs).map_or(Vec::new(), |scaled| scaled.values(at, &factors(at)))
 }
 
-/// A stream by the norm at a place.
+/// Norms a stream with the norm at a tap and layer.
 fn normed(at: &SiteContext, x: &Tensor, point: Point, layer: Option<usize>) -> Option<Tensor> {
     Some(match at.book.norm(point, layer) {
         Some(norm) => at.n.rms_norm(x, norm),
@@ -96,7 +96,7 @@ fn normed(at: &SiteContext, x: &Tensor, point: Point, layer: Option<usize>) -> O
     })
 }
 
-/// The norm of the stream in the place of the stream.
+/// Adds the branch to the normed stream instead of the stream.
 fn of_normed(at: &SiteContext) -> Option<Tensor> {
     let Addition { a, b } = at.stage()?;
     let point = if at.site.point == Point::AttnResidual { Point::AttnNorm } else { Point::FfnNorm };

@@ -1,4 +1,4 @@
-//! The model's own matrices, read, rounded or met by activations otherwise.
+//! Changes of how the model's own matrices are decoded, rounded or multiplied.
 
 use bytes::Bytes;
 use half::{bf16, f16};
@@ -69,7 +69,7 @@ pub(super) static ENTRIES: &[CatalogueEntry] = &[
     },
 ];
 
-/// The elements in the order of the file as if that held rows and columns exchanged.
+/// Reads the matrix as if the file stored it transposed.
 fn transposed(w: &Matrix) -> Option<Matrix> {
     let stored = StoredTensor { dtype: w.dtype, shape: vec![w.cols, w.rows], data: elements(w).into() };
     (w.group_len().is_none() && w.dtype.tail_bytes() == 0).then(|| Matrix::transposed(&stored))?
@@ -79,7 +79,8 @@ fn elements(w: &Matrix) -> Bytes {
     Bytes::copy_from_slice(w.row_range(0..w.rows))
 }
 
-/// Numbers of a plain type rounded to another, and stored as they were, so that activations meet them as before.
+/// Rounds weights of a plain type to another type and stores them in the original type, so activations are rounded as
+/// before.
 fn rounded(w: &Matrix, float: Float) -> Option<Matrix> {
     let own = Float::of(w.dtype).filter(|own| *own != float)?;
     let mut data = Vec::with_capacity(elements(w).len());
@@ -91,7 +92,7 @@ fn rounded(w: &Matrix, float: Float) -> Option<Matrix> {
     w.with_elements(data)
 }
 
-/// A number as a file holds it.
+/// Encodes a number in the file's type.
 pub(super) fn encoded(float: Float, x: f64) -> Vec<u8> {
     match float {
         Float::F16 => f16::from_f64(x).to_le_bytes().into(),
@@ -116,7 +117,8 @@ const HIGH_BITS: &[(DType, usize, usize)] = &[
     (DType::Q6_K, 128, 192),
 ];
 
-/// Types of 32 values in whose bytes the lower four bits are the first half of the block, the upper ones the second.
+/// Types with blocks of 32 values whose bytes hold the first half of the block in the low 4 bits, the second in the
+/// high 4.
 const IN_HALVES: &[DType] =
     &[DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::IQ4_NL, DType::MXFP4];
 
@@ -139,7 +141,7 @@ fn read_as(at: &SiteContext, layout: &str) -> Option<Tensor> {
             let (byte, part) = (|value: usize| value % BLOCK_BYTES, |value: usize| value / BLOCK_BYTES);
             match layout {
                 "adjacent" => in_order(at, &product, BLOCK, |value| 4 * byte(value) + part(value)),
-                // What bitnet.cpp has on Arm: 16 bytes for each 64 values.
+                // Layout of bitnet.cpp on Arm: 16 bytes for each 64 values.
                 "groups-of-64" => in_order(at, &product, BLOCK, |value| {
                     byte(value) / 16 * 64 + part(value) * 16 + byte(value) % 16
                 }),
@@ -152,7 +154,7 @@ fn read_as(at: &SiteContext, layout: &str) -> Option<Tensor> {
 }
 
 /// Permutes the values within each block of weights, so that each is multiplied by another column's activation. The
-/// largest value of a block stays the same, and so do its codes.
+/// block's largest value, and therefore its codes, stay the same.
 fn in_order(
     at: &SiteContext,
     product: &LinearParameters,
@@ -179,7 +181,7 @@ fn rounded_to(at: &SiteContext) -> &'static str {
     }
 }
 
-/// Activations rounded otherwise.
+/// Computes the product with activations rounded to another type.
 fn meeting(at: &SiteContext, rounded: &str) -> Option<Tensor> {
     let (x, product) = (input(at)?, own(at)?);
     let LinearParameters { w, bias, .. } = &product;
@@ -192,7 +194,7 @@ fn meeting(at: &SiteContext, rounded: &str) -> Option<Tensor> {
     match rounded {
         "none" if at.stage::<Integers>().is_some() => of_whole(at, x, &product),
         "none" if !is_short => Some(product_of(by(&F32))),
-        // What rounds its results is not computed by numerics that do not.
+        // Numerics without result rounding cannot compute the change for engines that round results.
         _ if is_short || at.stage::<Integers>().is_some() => None,
         "int8" if is_ternary(w.dtype) => Some(by(&Transformers::F32).bit_linear(x, w, None)),
         name if DECODABLE.contains(&w.dtype) && activation_type(w.dtype).name() == name => {
@@ -202,7 +204,7 @@ fn meeting(at: &SiteContext, rounded: &str) -> Option<Tensor> {
     }
 }
 
-/// Codes of weights as numbers with activations as they are, and then the scale.
+/// Multiplies the integer weight codes with unrounded activations, then applies the scale.
 fn of_whole(at: &SiteContext, x: &Tensor, product: &LinearParameters) -> Option<Tensor> {
     let LinearParameters { w, factor, .. } = product;
     let in_weights = matches!(factor, Some(Factor::InWeights(_)));

@@ -12,30 +12,30 @@ use crate::tensor::Tensor;
 /// Request for a generation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// The tokens to read first.
+    /// Tokens of the prompt.
     pub prompt: Vec<u32>,
     /// Maximum number of generated tokens.
     pub max_tokens: usize,
-    /// Tokens that end the text; they are not part of it.
+    /// Tokens that end the text. They are not part of the text.
     pub stop: Vec<u32>,
     /// Capacity of the KV cache in tokens: prompt and generation.
     pub context: usize,
-    /// True if layers with a sliding window keep no more than their window.
+    /// True if layers with a sliding window keep only their window in the cache.
     pub forgets: bool,
     /// Sampling parameters.
     pub sampling: Sampling,
 }
 
-/// Reason why a generation has ended.
+/// Reason why a generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
-    /// This token was chosen, which ends the text.
+    /// This stop token was chosen.
     Stop(u32),
     /// The maximum number of tokens was generated.
     Length,
 }
 
-/// A sequence as it is being generated. Several of them are independent: each has a cache and a seed of its own.
+/// Generation of one sequence. Several generations are independent: each has its own cache and seed.
 pub struct Generation<'m> {
     engine: Engine<'m>,
     numerics: &'m dyn Numerics,
@@ -49,17 +49,16 @@ pub struct Generation<'m> {
     pub prompt_time: Duration,
     /// Time of all later passes.
     pub decode_time: Duration,
-    /// Number of these passes.
+    /// Number of later passes.
     pub decode_passes: usize,
 }
 
 impl<'m> Generation<'m> {
-    /// Checks everything and computes nothing.
+    /// Checks the request without computing anything.
     ///
     /// # Errors
     /// If the numerics cannot compute with a weight's type, a token is outside the vocabulary, the prompt is empty, a
-    /// setting of the sampling means nothing, or prompt and generation do not fit the context, or the context not what
-    /// the model was trained for.
+    /// sampling setting is invalid, prompt and generation exceed the context, or the context exceeds the model's.
     pub fn new(model: &'m dyn Model, numerics: &'m dyn Numerics, request: Request) -> Result<Self> {
         let mut engine = Engine::new(model, numerics, request.context)?;
         if request.forgets {
@@ -83,10 +82,10 @@ impl<'m> Generation<'m> {
         })
     }
 
-    /// The next token; `None` when the text has ended.
+    /// Generates the next token; `None` when the text has ended.
     ///
     /// # Errors
-    /// If the logits leave nothing to choose from.
+    /// If the logits leave no token to choose.
     pub fn advance(&mut self) -> Result<Option<u32>> {
         self.advance_before(&mut ())
     }
@@ -94,7 +93,7 @@ impl<'m> Generation<'m> {
     /// Generates the next token and shows all values to `tap`.
     ///
     /// # Errors
-    /// As [`Generation::advance`].
+    /// See [`Generation::advance`].
     pub fn advance_before(&mut self, tap: &mut dyn Tap) -> Result<Option<u32>> {
         if self.ending.is_some() {
             return Ok(None);
@@ -112,11 +111,11 @@ impl<'m> Generation<'m> {
         Ok(Some(token))
     }
 
-    /// Reads the prompt, and gives `seen` the logits after each of its tokens: the number of the first and `[rows, V]`, some
-    /// rows at a time, in order. They are those of a dump to the last bit. Nothing is chosen yet.
+    /// Reads the prompt and passes the logits after each token to `seen`, some rows at a time and in order: the index
+    /// of the first row, and `[rows, V]`. The logits have the same bits as in a dump. No token is chosen yet.
     ///
     /// # Errors
-    /// As [`Engine::read`], also where the prompt was read before.
+    /// See [`Engine::read`]; also if the prompt was read before.
     pub fn read_prompt(
         &mut self,
         tap: &mut dyn Tap,
@@ -128,7 +127,7 @@ impl<'m> Generation<'m> {
         Ok(())
     }
 
-    /// Reads what is unread and chooses.
+    /// Reads the unread tokens and chooses the next one, and measures the time.
     fn timed_choice(&mut self, tap: &mut dyn Tap) -> Result<u32> {
         let (start, is_prompt) = (Instant::now(), self.generated.is_empty());
         if !self.unread.is_empty() {
@@ -149,7 +148,7 @@ impl<'m> Generation<'m> {
         &self.request.prompt
     }
 
-    /// The logits of its last choice; none before the first.
+    /// Returns the logits of the last choice; empty before the first choice.
     pub fn logits(&self) -> &[f32] {
         self.logits.data()
     }
@@ -164,17 +163,17 @@ impl<'m> Generation<'m> {
         self.ending
     }
 
-    /// Bytes that its KV cache takes now.
+    /// Returns the current size of the KV cache in bytes.
     pub fn cache_bytes(&self) -> usize {
         self.engine.cache_bytes()
     }
 }
 
-/// Takes each of several sequences a step further, until all have ended. `seen` is told every token as it comes, with
-/// the number of its sequence, and says whether to go on.
+/// Generates all sequences in turns, one token each, until all have ended. `seen` gets the index of the sequence and
+/// the token, and returns false to stop.
 ///
 /// # Errors
-/// The first of any sequence.
+/// The first error of any sequence.
 pub fn generate_all(sequences: &mut [Generation], mut seen: impl FnMut(usize, u32) -> bool) -> Result<()> {
     while sequences.iter().any(|sequence| sequence.ending.is_none()) {
         for (index, sequence) in sequences.iter_mut().enumerate() {

@@ -7,12 +7,12 @@ use crate::numerics::Numerics;
 use crate::tap::Probe;
 use crate::tensor::Tensor;
 
-/// Runs a layer over `x`, `[T, d]`, at the position that its cache has reached, and gives back what leaves it, `[T, d]`.
-/// The cache then holds these tokens, too.
+/// Runs a layer over `x`, `[T, d]`, at the next position of its cache, and returns the layer's output, `[T, d]`.
+/// Appends the tokens to the cache.
 ///
 /// # Errors
-/// If the numerics cannot compute with a weight's type, there is no such layer, the hidden states or the cache are of
-/// other sizes than the model's, or the tokens go beyond what the model was trained for.
+/// If the numerics cannot compute with a weight's type, the layer does not exist, hidden states or cache have the wrong
+/// size, or the tokens exceed the model's context.
 pub fn run_layer(
     model: &dyn Model,
     numerics: &dyn Numerics,
@@ -26,7 +26,7 @@ pub fn run_layer(
     Ok(model.pass(numerics, position..position + x.rows()).layer(layer, x, t, kv))
 }
 
-/// The position of the first token.
+/// Checks the inputs and returns the position of the first token.
 fn check_inputs(sizes: Dimensions, layer: usize, x: &Tensor, kv: &KvLayer) -> Result<usize> {
     let Dimensions { n_layers, hidden_size, kv_width, .. } = sizes;
     let refuse = |problem: String| Err(Error::Usage(problem));

@@ -6,12 +6,11 @@ use crate::error::Result;
 use crate::memory;
 use crate::model::Dimensions;
 
-/// Makes sure that there is room for passes over these positions, each by itself: the scores and weights of one layer, `[H, T, S]`
-/// each, the residual stream, and one layer's keys and values. It is the least that they take, so that nothing is refused
-/// that could have been run.
+/// Checks the memory of independent passes over these positions: the scores and weights of one layer, `[H, T, S]` each,
+/// the residual stream, and one layer's keys and values. This is a lower bound, so that no feasible run is refused.
 ///
 /// # Errors
-/// If there is not.
+/// If there is too little memory.
 pub(super) fn check(sizes: Dimensions, passes: impl IntoIterator<Item = Range<usize>>) -> Result<()> {
     let wide = |number: usize| number as u128;
     for positions in passes {
@@ -24,10 +23,10 @@ pub(super) fn check(sizes: Dimensions, passes: impl IntoIterator<Item = Range<us
     Ok(())
 }
 
-/// Checks the memory of the keys and values of all layers, for the largest number of passes, before these are listed.
+/// Checks the memory of the keys and values of all layers before a large number of passes is listed.
 ///
 /// # Errors
-/// If there is no room for them.
+/// If there is too little memory.
 pub(super) fn check_all(sizes: Dimensions, positions: usize) -> Result<()> {
     let values = 2 * sizes.n_layers as u128 * sizes.kv_width as u128;
     let bytes =

@@ -1,4 +1,4 @@
-//! Passes and generation: a model, numerics, tokens and a tap, to tokens.
+//! Runs a model: passes over tokens with numerics and a tap, and generation.
 
 mod generation;
 mod layer;
@@ -25,52 +25,52 @@ use crate::tap::Tap;
 use crate::tensor::Tensor;
 use crate::weight::DType;
 
-/// Input of a run: its passes, and where their tokens come from.
+/// Input of a run: its passes and their tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunInput {
-    /// The forward passes, in order.
+    /// Forward passes, in order.
     pub passes: Vec<PassInput>,
-    /// Tokens of the prompt. The choice after its last token is the first generated one.
+    /// Number of tokens of the prompt. The choice after the last one is the first generated token.
     pub prompt_len: usize,
 }
 
 /// One forward pass of a [`RunInput`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct PassInput {
-    /// The tokens to read; `None` for the greedy choice of the step before.
+    /// Tokens to read; `None` for the greedy choice of the previous pass.
     pub tokens: Option<Vec<u32>>,
-    /// The temperature of this pass's `probs`.
+    /// Temperature of the pass's `probs`.
     pub temperature: f32,
     /// True if the tap sees this pass.
     pub tapped: bool,
 }
 
 impl PassInput {
-    /// A tapped pass over given tokens, at temperature 1.
+    /// Creates a tapped pass over given tokens, at temperature 1.
     pub fn given(tokens: &[u32]) -> Self {
         Self { tokens: Some(tokens.to_vec()), temperature: 1.0, tapped: true }
     }
 
-    /// A tapped pass over the greedy choice of the pass before, at temperature 1.
+    /// Creates a tapped pass over the greedy choice of the previous pass, at temperature 1.
     pub fn greedy() -> Self {
         Self { tokens: None, temperature: 1.0, tapped: true }
     }
 }
 
 impl RunInput {
-    /// The prompt in one pass, then `decode` passes of one token each.
+    /// Creates one pass over the prompt, then `decode` passes of one token each.
     pub fn greedy(prompt: &[u32], decode: usize) -> Self {
         let mut passes = vec![PassInput::given(prompt)];
         passes.extend((0..decode).map(|_| PassInput::greedy()));
         Self { passes, prompt_len: prompt.len() }
     }
 
-    /// Tokens that all passes read together.
+    /// Returns the number of tokens that all passes read.
     pub fn len(&self) -> usize {
         self.passes.iter().map(|step| step.tokens.as_ref().map_or(1, Vec::len)).sum()
     }
 
-    /// The positions of each pass.
+    /// Returns the positions of each pass.
     fn positions(&self) -> impl Iterator<Item = Range<usize>> {
         self.passes.iter().scan(0, |start, step| {
             let end = *start + step.tokens.as_ref().map_or(1, Vec::len);
@@ -78,38 +78,38 @@ impl RunInput {
         })
     }
 
-    /// Returns true if there is nothing to read.
+    /// Returns true if there are no tokens to read.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Tokens that a run has read and chosen.
+/// Tokens that a run read and chose.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Transcript {
     /// The tokens of each pass.
     pub passes: Vec<Vec<u32>>,
-    /// The greedy choices from the end of the prompt on.
+    /// Greedy choices from the end of the prompt on.
     pub generated: Vec<u32>,
-    /// Margin of each choice.
+    /// Greedy choice and margin after each pass.
     pub choices: Vec<GreedyToken>,
 }
 
 /// A greedy choice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GreedyToken {
-    /// The token.
+    /// Chosen token.
     pub token: u32,
-    /// The one that would have been chosen without it.
+    /// Second-best token.
     pub second: u32,
-    /// Distance of the two largest logits.
+    /// Difference between the two largest logits.
     pub margin: f32,
 }
 
 impl GreedyToken {
     fn new(token: u32, logits: &[f32]) -> Self {
         let mut others = logits.to_vec();
-        // A dump that the run goes along may name a token that there is none of: it has no logit.
+        // A dump that is replayed may name a token outside the vocabulary, which has no logit.
         let best = others
             .get_mut(token as usize)
             .map_or(f32::NEG_INFINITY, |logit| std::mem::replace(logit, f32::NEG_INFINITY));
@@ -118,19 +118,19 @@ impl GreedyToken {
     }
 }
 
-/// Makes sure that a run may have so many tokens, before their passes are listed.
+/// Checks the number of tokens of a run, before its passes are listed.
 ///
 /// # Errors
-/// If they are more than the model was trained for, or than there is memory for.
+/// If there are more tokens than the model's context, or than fit in memory.
 pub fn check_length(model: &dyn Model, tokens: usize) -> Result<()> {
     check_context(tokens, model.dimensions())?;
     memory_estimate::check_all(model.dimensions(), tokens)
 }
 
-/// Finds what [`run`] would refuse, before anything is computed or written.
+/// Checks for the errors of [`run`], before anything is computed or written.
 ///
 /// # Errors
-/// As [`run`].
+/// See [`run`].
 pub fn check(model: &dyn Model, numerics: &dyn Numerics, script: &RunInput) -> Result<()> {
     let engine = Engine::new(model, numerics, script.len())?;
     memory_estimate::check(model.dimensions(), script.positions())?;
@@ -143,12 +143,12 @@ pub fn check(model: &dyn Model, numerics: &dyn Numerics, script: &RunInput) -> R
 
 /// Runs `script` from an empty KV cache and shows every intermediate value to `tap`.
 ///
-/// Passes whose tokens are given go through the model together, a layer after the other: each weight is read once, and of
-/// the last of them nothing is kept of a layer that all have passed.
+/// Passes with given tokens go through the model together, layer by layer: each weight is read once, and keys and
+/// values of a layer are dropped after the last pass has used them.
 ///
 /// # Errors
-/// If the numerics cannot compute with a weight's type, a token is outside the vocabulary, or the tokens are
-/// more than the model was trained for.
+/// If the numerics cannot compute with a weight's type, a token is outside the vocabulary, or the tokens exceed the
+/// model's context.
 pub fn run(
     model: &dyn Model,
     numerics: &dyn Numerics,
@@ -190,21 +190,21 @@ struct PassTokens<'r> {
     tapped: bool,
 }
 
-/// A model being run: how far it has come, and what it remembers.
+/// A running model with its position and its KV cache.
 pub struct Engine<'m> {
     model: &'m dyn Model,
     numerics: &'m dyn Numerics,
     cache: KvCache,
     passes: usize,
-    /// The tokens read so far, where they may have to be read again.
+    /// Tokens read so far, if they may have to be read again.
     read: Vec<u32>,
 }
 
 impl<'m> Engine<'m> {
-    /// An engine with room for `capacity` tokens.
+    /// Creates an engine for at most `capacity` tokens.
     ///
     /// # Errors
-    /// If the numerics cannot compute with a weight's type, or the capacity exceeds what the model was trained for.
+    /// If the numerics cannot compute with a weight's type, or the capacity exceeds the model's context.
     pub fn new(model: &'m dyn Model, numerics: &'m dyn Numerics, capacity: usize) -> Result<Self> {
         check_types(model, numerics)?;
         let dimensions = model.dimensions();
@@ -213,41 +213,42 @@ impl<'m> Engine<'m> {
         Ok(Self { model, numerics, cache, passes: 0, read: Vec::new() })
     }
 
-    /// Lets layers with a sliding window keep only the past that the next token sees. Their taps then show no more.
+    /// Lets layers with a sliding window keep only the keys and values that the next token sees. Their taps show only
+    /// these.
     pub fn forgetting(mut self) -> Self {
         self.cache = self.cache.forgetting();
         self
     }
 
-    /// Returns true if something was dropped from the cache.
+    /// Returns true if positions were dropped from the cache.
     pub fn has_forgotten(&self) -> bool {
         self.cache.layers.iter().any(|layer| layer.first() > 0)
     }
 
-    /// Returns the number of tokens that were read.
+    /// Returns the number of tokens read so far.
     pub fn position(&self) -> usize {
         self.cache.len()
     }
 
-    /// Bytes that the KV cache takes now.
+    /// Returns the current size of the KV cache in bytes.
     pub fn cache_bytes(&self) -> usize {
         self.cache.bytes()
     }
 
-    /// Reads `tokens` behind those read so far and gives back the logits after the last of them, `[V]`.
+    /// Reads further `tokens` and returns the logits after the last one, `[V]`.
     ///
     /// # Errors
-    /// If there are none, one is outside the vocabulary, or they do not fit the cache.
+    /// If there are no tokens, a token is outside the vocabulary, or the tokens do not fit the cache.
     pub fn read(&mut self, tokens: &[u32], tap: &mut dyn Tap) -> Result<Tensor> {
         let mut streams = self.through(vec![PassTokens { tokens, tapped: true }], tap, false)?;
         Ok(streams.remove(0).last_logits(tap))
     }
 
-    /// Reads `tokens` likewise, and gives `seen` the logits after each of them, `[rows, V]`, with the number of the first:
-    /// some rows at a time, since those of a long text are more than a machine need hold.
+    /// Reads further `tokens` and passes the logits after each to `seen`, some rows at a time to save memory: the index
+    /// of the first row, and `[rows, V]`.
     ///
     /// # Errors
-    /// As [`Engine::read`], and those of `seen`.
+    /// See [`Engine::read`], and the errors of `seen`.
     pub fn read_all(
         &mut self,
         tokens: &[u32],
@@ -258,16 +259,16 @@ impl<'m> Engine<'m> {
         streams.remove(0).all_logits(seen)
     }
 
-    /// Reads `tokens` likewise and gives back the greedy choice after them.
+    /// Reads further `tokens` and returns the greedy choice after the last one.
     ///
     /// # Errors
-    /// As [`Engine::read`].
+    /// See [`Engine::read`].
     pub fn pass(&mut self, tokens: &[u32], temperature: f32, tap: &mut dyn Tap) -> Result<GreedyToken> {
         let mut streams = self.through(vec![PassTokens { tokens, tapped: true }], tap, false)?;
         Ok(streams.remove(0).choice(temperature, tap))
     }
 
-    /// Takes passes through all layers; `is_last` tells whether no pass will follow.
+    /// Runs passes through all layers; `is_last` is true if no pass will follow.
     fn through(
         &mut self,
         reads: Vec<PassTokens>,
@@ -292,7 +293,8 @@ impl<'m> Engine<'m> {
         Ok(streams)
     }
 
-    /// Everything that was read so far, once more, where a sequence that grows to this length rotates it by other factors.
+    /// Returns a pass that reads all earlier tokens again, if the sequence grows beyond the length up to which
+    /// LongRoPE's short factors apply.
     fn reread(&self, length: usize) -> Option<Stream<'m>> {
         let (most, end) = (self.model.rereads_beyond()?, self.cache.len());
         if end == 0 || end > most || length <= most {
@@ -332,21 +334,21 @@ impl<'m> Engine<'m> {
     }
 }
 
-/// The weights that the numerics decode instead of computing with them as they are stored, with their types.
+/// Returns the weights (name and type) that the numerics decode instead of computing with their stored type.
 pub fn decoded(model: &dyn Model, numerics: &dyn Numerics) -> Vec<(String, DType)> {
     let matrices = model.matrices().into_iter().map(|(name, matrix)| (name, matrix.dtype));
     matrices.filter(|(_, dtype)| !numerics.native_types().contains(dtype)).collect()
 }
 
-/// The numerics that compute with a type as it is stored.
+/// Returns the numerics that compute with a stored type directly.
 pub fn native_to(dtype: DType) -> impl Iterator<Item = &'static dyn Numerics> {
     numerics::ALL.iter().copied().filter(move |numerics| numerics.native_types().contains(&dtype))
 }
 
-/// Refuses to decode a weight that other numerics compute with as it is stored.
+/// Returns an error if the numerics decode a weight that other numerics compute with directly.
 ///
 /// # Errors
-/// If there is one: the first, with its type, and who computes with that.
+/// If there is such a weight: names the first, its type, and the numerics that compute with the type.
 pub fn check_native(model: &dyn Model, numerics: &dyn Numerics) -> Result<()> {
     let Some((name, dtype)) = decoded(model, numerics).into_iter().next() else { return Ok(()) };
     let names: Vec<_> = native_to(dtype).map(|numerics| format!("'{}'", numerics.name())).collect();
@@ -369,7 +371,7 @@ fn check_context(tokens: usize, sizes: Dimensions) -> Result<()> {
     )))
 }
 
-/// Refuses a weight of a type that the numerics do not reproduce; there is no silent fallback.
+/// Returns an error for a weight type that the numerics do not support; there is no silent fallback.
 fn check_types(model: &dyn Model, numerics: &dyn Numerics) -> Result<()> {
     let supported = numerics.weight_types();
     let Some((name, matrix)) =

@@ -11,28 +11,28 @@ use crate::tensor::Tensor;
 /// Sampling parameters. Filters are applied in the order of the fields.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// Divisor of the logits. Below 1e-6 the most likely token is chosen, the lowest id on a tie, without random
+    /// Divisor of the logits. Below 1e-6 the most likely token is chosen (the lowest id on a tie) without random
     /// numbers.
     pub temperature: f32,
-    /// Only the so many likeliest; `None` for all.
+    /// Number of likeliest tokens to keep; `None` for all.
     pub top_k: Option<usize>,
-    /// Only the smallest set of the likeliest whose cumulative probability exceeds this; `None` for all.
+    /// Keeps the smallest set of likeliest tokens whose cumulative probability exceeds this; `None` for all.
     pub top_p: Option<f64>,
-    /// Only those at least so many times as likely as the likeliest; `None` for all.
+    /// Keeps tokens whose probability is at least this fraction of the likeliest token's; `None` for all.
     pub min_p: Option<f64>,
     /// Seed of the random numbers: ChaCha with 8 rounds, `seed_from_u64` of `rand_core`.
     pub seed: u64,
 }
 
 impl Sampling {
-    /// The largest logit, always.
+    /// Always chooses the largest logit.
     pub const GREEDY: Sampling =
         Sampling { temperature: 0.0, top_k: None, top_p: None, min_p: None, seed: 0 };
 
-    /// Makes sure that the settings mean something.
+    /// Checks the settings.
     ///
     /// # Errors
-    /// [`Error::Usage`] for the first that does not.
+    /// [`Error::Usage`] for the first invalid setting.
     pub fn check(&self) -> Result<()> {
         let refuse = |what: &str, found: String, expected: &str| {
             Err(Error::Usage(format!("{what} is {found}, expected {expected}")))
@@ -72,7 +72,7 @@ impl Sampling {
     }
 }
 
-/// Chooses token after token; the same seed and the same logits give the same tokens.
+/// Chooses one token after another; the same seed and logits give the same tokens.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     sampling: Sampling,
@@ -80,19 +80,19 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Starts at the seed.
+    /// Creates a sampler from the seed.
     ///
     /// # Errors
-    /// As [`Sampling::check`].
+    /// See [`Sampling::check`].
     pub fn new(sampling: Sampling) -> Result<Self> {
         sampling.check()?;
         Ok(Self { sampling, random: ChaCha8Rng::seed_from_u64(sampling.seed) })
     }
 
-    /// The token after `logits` (`[V]`). One random number is used up, none where the temperature asks for the largest.
+    /// Returns the token after `logits` (`[V]`). Uses one random number, or none for greedy sampling.
     ///
     /// # Errors
-    /// [`RunError::BadLogits`] if one is NaN or positive infinity, or all are negative infinity.
+    /// [`RunError::BadLogits`] if a logit is NaN or positive infinity, or all are negative infinity.
     pub fn choose(&mut self, logits: &Tensor, numerics: &dyn Numerics) -> Result<u32> {
         check_logits(logits.data())?;
         if self.sampling.is_greedy() {
@@ -102,13 +102,13 @@ impl Sampler {
         Ok(sampling::draw(&self.sampling.distribution(probabilities.data()), self.uniform()))
     }
 
-    /// 53 random bits as a number in [0, 1).
+    /// Returns 53 random bits as a number in [0, 1).
     fn uniform(&mut self) -> f64 {
         (self.random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
-/// Makes sure that there is something to choose from.
+/// Checks that the logits leave a token to choose.
 fn check_logits(logits: &[f32]) -> Result<()> {
     let broken = |logit: &f32| logit.is_nan() || *logit == f32::INFINITY;
     if let Some(id) = logits.iter().position(broken) {

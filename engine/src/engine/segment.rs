@@ -1,4 +1,4 @@
-//! Consecutive layers of a model, run along passes from given inputs.
+//! Runs consecutive layers of a model over several passes, from given inputs.
 
 use std::ops::Range;
 
@@ -11,37 +11,37 @@ use crate::numerics::Numerics;
 use crate::tap::{Probe, Tap};
 use crate::tensor::Tensor;
 
-/// Part of a model that is run: embeddings, consecutive layers, and the head.
+/// Part of a model: embeddings, consecutive layers, and the head.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ModelSegment {
-    /// True if it starts from tokens, so that no hidden states are needed.
+    /// True if the segment starts from tokens and needs no hidden states.
     pub embed: bool,
     /// Layers.
     pub layers: Range<usize>,
-    /// True if it includes the operations after the last layer: the last norm, logits and choices.
+    /// True if the segment includes the operations after the last layer: last norm, logits and choices.
     pub head: bool,
 }
 
-/// The input of a pass for a segment of a model.
+/// Input of one pass for a segment of a model.
 #[derive(Clone, Debug)]
 pub struct SegmentPass<'t> {
     /// Index of the pass.
     pub pass: usize,
-    /// The positions of its tokens.
+    /// Positions of the pass's tokens.
     pub positions: Range<usize>,
-    /// The tokens.
+    /// Tokens of the pass.
     pub tokens: &'t [u32],
-    /// The temperature of its `probs`.
+    /// Temperature of the pass's `probs`.
     pub temperature: f32,
 }
 
-/// Runs a part of a model along `passes` and shows every value to `tap`. `start` gives what enters it in a pass, `[T, d]`,
-/// and `None` where that is not known, which ends the run. Layers read the passes from the first on; no others are
-/// touched, nor kept a cache of. Of a part with a head, what it chose comes back, one choice for each pass.
+/// Runs a segment over `passes` and shows every value to `tap`. `start` returns the input of a pass, `[T, d]`, or
+/// `None` if it is unknown, which ends the run. Each layer reads the passes from the first on; layers outside the
+/// segment are neither read nor cached. Returns one greedy choice for each pass if the segment has the head.
 ///
 /// # Errors
-/// Those of `start`; if the numerics cannot compute with a weight's type, a token is outside the vocabulary, what is
-/// given has another shape, or the tokens are more than the model was trained for.
+/// The errors of `start`; if the numerics cannot compute with a weight's type, a token is outside the vocabulary, an
+/// input has the wrong shape, or the tokens exceed the model's context.
 pub fn run_part(
     model: &dyn Model,
     numerics: &dyn Numerics,
@@ -80,7 +80,7 @@ pub fn run_part(
     Ok(transcript)
 }
 
-/// Shows the greedy continuation to a tap.
+/// Shows the generated tokens to a tap.
 pub fn tap_generated(choices: &[GreedyToken], tap: &mut dyn Tap) {
     let ids = choices.iter().map(|choice| choice.token as f32).collect::<Vec<_>>();
     tap.tap(Site { point: Point::Generated, layer: None, pass: None }, Tensor::new(&[ids.len()], ids));

@@ -1,4 +1,4 @@
-//! Passes on their way through layers, together: a layer's weights are read once for all of them.
+//! Passes that go through the layers together: a layer's weights are read once for all passes.
 
 use std::ops::Range;
 
@@ -29,18 +29,18 @@ pub(super) struct Stream<'m> {
     pub pass: Box<dyn ModelPass + 'm>,
     /// Index of the pass.
     pub index: usize,
-    /// The position behind its last token.
+    /// Position after the pass's last token.
     pub end: usize,
     /// True if the tap sees this pass.
     pub tapped: bool,
-    /// True if it reads earlier tokens again, into an empty cache.
+    /// True if the pass reads earlier tokens again, into an empty cache.
     pub anew: bool,
     /// The residual stream, `[T, d]`.
     pub x: Tensor,
 }
 
-/// Takes passes through layers, each with its cache. Where no pass will follow, what is done with is given back: keys and
-/// values of a layer, and the memory of its weights.
+/// Runs passes through layers, each layer with its cache. If no pass will follow, releases each layer's keys and values
+/// and the memory of its weights.
 pub(super) fn through(
     model: &dyn Model,
     layers: Range<usize>,
@@ -51,7 +51,7 @@ pub(super) fn through(
 ) {
     for (layer, kv) in layers.clone().zip(caches) {
         if let Some(first) = streams.first() {
-            // The next one, too, but none that nobody asks for.
+            // Announce the next layer too, but no layer beyond the range.
             first.pass.expect(layer..layers.end.min(layer + 2));
         }
         for stream in &mut *streams {
@@ -69,7 +69,7 @@ pub(super) fn through(
 }
 
 impl Stream<'_> {
-    /// Leaves the last layer; gives back the logits after the last token, `[V]`.
+    /// Computes the head; returns the logits after the last token, `[V]`.
     pub fn last_logits(self, tap: &mut dyn Tap) -> Tensor {
         let Self { numerics, pass, index, tapped, x, .. } = self;
         probed(tap, tapped, index, |t| {
@@ -78,7 +78,7 @@ impl Stream<'_> {
         })
     }
 
-    /// Leaves the last layer some rows at a time, each with the bits that it has among all; gives back the logits after the
+    /// Computes the head some rows at a time, with the same bits as for all rows at once. Returns the logits after the
     /// last token, `[V]`.
     pub fn all_logits(self, seen: &mut dyn FnMut(usize, &Tensor) -> Result<()>) -> Result<Tensor> {
         let Self { numerics, pass, index, x, .. } = self;
@@ -111,7 +111,7 @@ impl Stream<'_> {
     }
 }
 
-/// Computes where the tap looks, or nobody does.
+/// Calls `compute` with a probe of the tap, or with a probe that no tap reads.
 pub(super) fn probed<R>(
     tap: &mut dyn Tap,
     tapped: bool,

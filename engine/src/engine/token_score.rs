@@ -5,14 +5,14 @@ use crate::numerics::Numerics;
 use crate::ops::sampling::{Picks, likeliest};
 use crate::tensor::Tensor;
 
-/// The log-probability and rank of a token, with the likeliest tokens.
+/// Log-probability and rank of a token, with the most likely tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenScore {
-    /// log softmax of the logits, without temperature or filters: computed in `f64`, rounded once, as a dump has it.
+    /// Log-softmax of the logits, without temperature or filters. Computed in `f64` and rounded once, as in a dump.
     pub logprob: f32,
     /// Rank of the token, counted from 1.
     pub rank: usize,
-    /// The likeliest with theirs, of equally likely ones the lowest id first.
+    /// The most likely tokens with their log-probabilities; equally likely tokens by ascending id.
     pub top: Vec<(u32, f32)>,
 }
 

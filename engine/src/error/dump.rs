@@ -1,4 +1,4 @@
-//! Dumps that contradict themselves or each other.
+//! Errors about dumps that contradict themselves or each other.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ pub enum DumpError {
         /// Value found, location, and value expected.
         problem: String,
     },
-    /// Two runs that should have read the same tokens did not.
+    /// Two runs read different tokens, although they must read the same.
     #[error(
         "the input tokens differ: nothing else can be compared\n  {one_name}: {one:?}\n  {other_name}: {other:?}\n  first difference at position {position}"
     )]
@@ -28,13 +28,13 @@ pub enum DumpError {
         other_name: String,
         /// Tokens of the second run.
         other: Vec<u32>,
-        /// The first position where they part.
+        /// First position at which the tokens differ.
         position: usize,
     },
 }
 
 impl Error {
-    /// A refusal of a dump.
+    /// Creates an error about a dump.
     pub fn dump(dump: &Path, problem: impl Into<String>) -> Self {
         DumpError::Bad { dump: dump.to_owned(), problem: problem.into() }.into()
     }

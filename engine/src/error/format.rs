@@ -1,11 +1,11 @@
-//! Files that are not what their format says.
+//! Errors about files that violate their format.
 
 use std::path::PathBuf;
 
 /// Error about the bytes of a file.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
-    /// The file does not start as its format does.
+    /// The file does not start with its format's magic bytes.
     #[error("{}: {found} at byte 0, expected {expected}{hint}", file.display())]
     WrongMagic {
         /// The file.
@@ -17,7 +17,7 @@ pub enum FormatError {
         /// Remedy; empty or starts with "; ".
         hint: &'static str,
     },
-    /// The format is right, the version is not one that is read here.
+    /// The file's format version is not supported.
     #[error("{}: version {version} at byte 4 is not supported; {hint}", file.display())]
     UnsupportedVersion {
         /// The file.
@@ -33,7 +33,7 @@ pub enum FormatError {
         /// The file.
         file: PathBuf,
     },
-    /// The file ends before what it announces.
+    /// The file ends before the data that it announces.
     #[error("{}: truncated: {what} at byte {offset} needs {needed} bytes, the file has {available} left", file.display())]
     Truncated {
         /// The file.
@@ -47,7 +47,7 @@ pub enum FormatError {
         /// Number of bytes left in the file.
         available: u64,
     },
-    /// Some bytes say something that cannot be.
+    /// A field has an invalid value.
     #[error("{}: byte {offset}: {what} is {found}, expected {expected}", file.display())]
     BadBytes {
         /// The file.
@@ -66,32 +66,32 @@ pub enum FormatError {
     OverlappingTensors {
         /// The file.
         file: PathBuf,
-        /// The tensor that starts inside the other.
+        /// Tensor that starts inside the other tensor.
         tensor: String,
-        /// The tensor it starts in.
+        /// Tensor that contains the start.
         other: String,
         /// Start of the overlap, in bytes.
         offset: u64,
     },
-    /// A GGUF file written for machines of the other byte order.
+    /// A GGUF file is big-endian.
     #[error("{}: big-endian GGUF (the version at byte 4 is byte-swapped), expected little-endian; run: gguf-convert-endian {} little", file.display(), file.display())]
     BigEndian {
         /// The file.
         file: PathBuf,
     },
-    /// A name that must be unique stands there twice.
+    /// A name that must be unique occurs twice.
     #[error("{}: byte {offset}: second {kind} '{name}', expected each {kind} once; the file is damaged, get or convert it again", file.display())]
     Duplicate {
         /// The file.
         file: PathBuf,
-        /// Offset of the second one, in bytes.
+        /// Offset of the second occurrence, in bytes.
         offset: u64,
-        /// "key", "tensor".
+        /// Kind of the name: "key" or "tensor".
         kind: &'static str,
         /// The name.
         name: String,
     },
-    /// A tensor's description says something that cannot be.
+    /// A field of a tensor's description has an invalid value.
     #[error("{}: byte {offset}: tensor '{tensor}': {what} is {found}, expected {expected}", file.display())]
     BadTensor {
         /// The file.
@@ -107,7 +107,7 @@ pub enum FormatError {
         /// Allowed values.
         expected: String,
     },
-    /// A tensor of a type that is known by name, but has no place here.
+    /// A tensor has a known type that is not supported.
     #[error("{}: tensor '{tensor}' (byte {offset}) has type {name}, which is not supported; {hint}", file.display())]
     RefusedTensorType {
         /// The file.
@@ -121,7 +121,7 @@ pub enum FormatError {
         /// Remedy.
         hint: &'static str,
     },
-    /// A tensor of a type id that is not known.
+    /// A tensor has an unknown type id.
     #[error("{}: tensor '{tensor}' (byte {offset}) has unknown type id {id}; a newer xcheck may support it", file.display())]
     UnknownTensorType {
         /// The file.
@@ -130,10 +130,10 @@ pub enum FormatError {
         tensor: String,
         /// Offset of its description, in bytes.
         offset: u64,
-        /// The id.
+        /// Type id.
         id: u32,
     },
-    /// A pickle names something that is no part of a tensor: Python would import it, and mostly call it.
+    /// A pickle references something other than tensor data, which Python would import and usually call.
     #[error("{}: byte {offset}: the pickle refers to '{name}', which a state dict of tensors does not need; xcheck never runs code from a pickle; save only model.state_dict(), or, if you trust the file, convert it to safetensors", file.display())]
     ForeignPickle {
         /// The file.

@@ -1,35 +1,35 @@
-//! Models of the hub.
+//! Errors about models of the Hugging Face hub.
 
 use std::path::PathBuf;
 
-/// Error about a model of the hub.
+/// Error about a hub model.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
-    /// A model of the hub is not, or not whole, on this machine.
+    /// A hub model is missing or incomplete in the local cache.
     #[error("{model}: no such file or directory, and not in the Hugging Face cache {}: {missing}; get it with: {command}", cache.display())]
     NotCached {
         /// Requested model.
         model: String,
-        /// The cache.
+        /// Cache directory.
         cache: PathBuf,
         /// Missing files.
         missing: String,
-        /// Command that downloads it.
+        /// Command that downloads the model.
         command: String,
     },
-    /// A file of the cache is not what it was when it was downloaded.
+    /// A cached file has changed since its download.
     #[error("{}: the content's hash is {found}, expected {expected}; the file is damaged, get it again with: {command}", file.display())]
     Damaged {
         /// The file.
         file: PathBuf,
-        /// The hash of what it holds.
+        /// Hash of the file's content.
         found: String,
-        /// The hash that names it.
+        /// Expected hash, which is the file's name.
         expected: String,
         /// Command that downloads it.
         command: String,
     },
-    /// The hub, or the way to it, refused.
+    /// A download from the hub failed.
     #[error("cannot download {what}: {problem}")]
     Download {
         /// Requested download.

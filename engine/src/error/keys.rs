@@ -1,4 +1,4 @@
-//! Keys of metadata and configurations.
+//! Errors about keys of metadata and configurations.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub enum KeyError {
         /// Purpose of the key.
         hint: String,
     },
-    /// A metadata or configuration key has a value that cannot be used.
+    /// A metadata or configuration key has an invalid value.
     #[error("{}: '{key}' is {found}, expected {expected}", file.display())]
     Bad {
         /// The file.
@@ -33,7 +33,7 @@ pub enum KeyError {
 }
 
 impl Error {
-    /// A refusal of a metadata or configuration value.
+    /// Creates an error about a metadata or configuration value.
     pub fn bad_key(file: &Path, key: &str, found: impl Display, expected: impl Display) -> Self {
         let (found, expected) = (found.to_string(), expected.to_string());
         KeyError::Bad { file: file.to_owned(), key: key.to_owned(), found, expected }.into()

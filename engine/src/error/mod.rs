@@ -1,4 +1,5 @@
-//! Everything that can go wrong: what, where, what was expected, what to do. What one room refuses has an enum of its own.
+//! Errors of this crate. Each says what is wrong and where, what was expected, and what to do. Each area has its own
+//! enum.
 
 mod dump;
 mod format;
@@ -24,13 +25,13 @@ pub use run::RunError;
 pub use server::ServerError;
 pub use tokenizer::TokenizerError;
 
-/// Shorthand for results of this crate.
+/// Result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A refusal. Each prints as one message; bad input is never a panic.
+/// Error of this crate, printed as one message. Bad input causes an error and never a panic.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Bytes of a file elsewhere cannot be had.
+    /// Bytes of a remote file cannot be downloaded.
     #[error("{0}")]
     Elsewhere(UnavailableBytes),
     /// The operating system refused a file operation.
@@ -40,7 +41,7 @@ pub enum Error {
         action: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// The system's own words.
+        /// Message of the operating system.
         source: std::io::Error,
     },
     /// The request needs more memory than available.
@@ -48,9 +49,9 @@ pub enum Error {
     NoMemory {
         /// Item that needs the memory.
         what: String,
-        /// Bytes that it needs.
+        /// Needed bytes.
         needed: u64,
-        /// Bytes that there are.
+        /// Available bytes.
         left: u64,
     },
     /// A container library refused the file.
@@ -63,34 +64,34 @@ pub enum Error {
         /// Message of the library.
         problem: String,
     },
-    /// The command line asks for something that cannot be.
+    /// The command line is invalid.
     #[error("{0}")]
     Usage(String),
-    /// A file is not what its format says.
+    /// A file violates its format.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// A key of metadata or of a configuration is absent, or cannot be used.
+    /// A key of metadata or of a configuration is missing or invalid.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// A model cannot be found, or cannot be run.
+    /// A model cannot be found or run.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// A vocabulary contradicts itself, or lacks a token.
+    /// A vocabulary contradicts itself, or a token is outside of it.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// A model of the hub cannot be had.
+    /// A hub model is not available.
     #[error(transparent)]
     Hub(#[from] HubError),
-    /// A server gives no answer, or none that can be read.
+    /// A server gives no answer, or an unreadable one.
     #[error(transparent)]
     Server(#[from] ServerError),
-    /// A reference cannot be made.
+    /// A reference cannot be created.
     #[error(transparent)]
     Reference(#[from] ReferenceError),
-    /// A dump contradicts itself, or another.
+    /// A dump contradicts itself or another dump.
     #[error(transparent)]
     Dump(#[from] DumpError),
-    /// A run cannot go on.
+    /// A run cannot continue.
     #[error(transparent)]
     Run(#[from] RunError),
 }

@@ -1,4 +1,4 @@
-//! Models that cannot be found, or cannot be run.
+//! Errors about models that cannot be found or run.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use crate::weight::DType;
 /// Error about a model.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// The model cannot be found or is of no known kind.
+    /// The model cannot be found, or its kind is unknown.
     #[error("no model '{name}': {problem}")]
     NoModel {
         /// Requested name.
@@ -25,7 +25,7 @@ pub enum ModelError {
         /// Architecture.
         architecture: &'static str,
     },
-    /// Tensors that the forward pass would not use: running without them would judge another model.
+    /// The file has tensors that the forward pass would not use; running without them would judge another model.
     #[error("{}: the {architecture} forward pass does not use {}: {}", file.display(), plural(tensors.len(), "tensor"), shorten(tensors))]
     UnusedTensors {
         /// The file.
@@ -35,7 +35,7 @@ pub enum ModelError {
         /// Architecture.
         architecture: &'static str,
     },
-    /// A matrix that the configuration ties to the embedding table, and that the file holds with other values.
+    /// The configuration ties a matrix to the embedding table, but the file stores a matrix with other values.
     #[error("{}: tensor '{tensor}' differs from the embedding table, but tie_word_embeddings says that it is the same; correct config.json or remove the tensor", file.display())]
     NotTied {
         /// The file.
@@ -43,7 +43,7 @@ pub enum ModelError {
         /// The tensor.
         tensor: String,
     },
-    /// A tensor's shape does not follow from the configuration.
+    /// A tensor's shape contradicts the configuration.
     #[error("{}: tensor '{tensor}' has shape {found:?}, expected {expected:?} by the configuration", file.display())]
     WrongShape {
         /// The file.
@@ -55,7 +55,7 @@ pub enum ModelError {
         /// The shape that follows from the configuration.
         expected: Vec<usize>,
     },
-    /// A tensor's type is known but cannot be computed with.
+    /// A tensor has a type that cannot be computed with.
     #[error("{}: tensor '{tensor}' has the unsupported type {dtype}, expected {supported}", file.display())]
     UnsupportedTensorType {
         /// The file.
@@ -64,10 +64,10 @@ pub enum ModelError {
         tensor: String,
         /// Type found.
         dtype: DType,
-        /// The types that can be run.
+        /// Types that can be run.
         supported: String,
     },
-    /// A block whose scale is infinite or not a number: none of its values would be one.
+    /// A block's scale is infinite or NaN, so none of its values would be a number.
     #[error("{}: tensor '{tensor}' ({dtype}): block {block}, at byte {offset} of its data, has a scale that is not finite, expected a finite number; the file is damaged or badly quantised, get or make it again", file.display())]
     BadScale {
         /// The file.
@@ -76,12 +76,12 @@ pub enum ModelError {
         tensor: String,
         /// Type of the tensor.
         dtype: DType,
-        /// The first such block, counted from the start of the tensor.
+        /// First bad block, counted from the start of the tensor.
         block: usize,
-        /// Start of the block, counted likewise.
+        /// Start of the block in bytes, counted from the start of the tensor.
         offset: usize,
     },
-    /// A code that stands for no weight.
+    /// A ternary matrix contains a code without a weight.
     #[error("{}: tensor '{tensor}' ({dtype}): byte {offset} of its data has an invalid code, expected -1, 0 or 1; the file is damaged or has another layout (--i2s-layout)", file.display())]
     BadCode {
         /// The file.
@@ -90,10 +90,10 @@ pub enum ModelError {
         tensor: String,
         /// Type of the tensor.
         dtype: DType,
-        /// The first such byte, counted from the start of the tensor.
+        /// Offset of the first byte with such a code, counted from the start of the tensor.
         offset: usize,
     },
-    /// A ternary matrix in an order that cannot be told.
+    /// A ternary matrix has an undetermined layout.
     #[error("{}: tensor '{tensor}' ({dtype}) cannot be unpacked: {problem}", file.display())]
     Unpackable {
         /// The file.
@@ -111,7 +111,7 @@ fn plural(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// The first few names, so that a message stays a message.
+/// Joins the first few names, to keep a message short.
 fn shorten(names: &[String]) -> String {
     const SHOWN: usize = 4;
     let more = names.len().saturating_sub(SHOWN);

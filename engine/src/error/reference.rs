@@ -1,17 +1,17 @@
-//! References that are made here.
+//! Errors about references created by xcheck.
 
 use std::path::PathBuf;
 
-/// Failure of another program that makes a reference or its environment.
+/// Failure of another program that creates a reference or its environment.
 #[derive(Debug, thiserror::Error)]
 #[error("{what} failed: {said}; {advice}; the full log is in {}", log.display())]
 pub struct ReferenceError {
     /// Task that failed.
     pub what: String,
-    /// The program's own words.
+    /// Message of the program.
     pub said: String,
     /// Remedy.
     pub advice: String,
-    /// The file with everything that it said.
+    /// File with the program's whole output.
     pub log: PathBuf,
 }

@@ -3,19 +3,19 @@
 /// Error of a run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The KV cache cannot take the tokens.
+    /// The KV cache has no capacity for the tokens.
     #[error(
         "{tokens} tokens at position {position} do not fit a KV cache of {capacity}; shorten the input or the generation"
     )]
     CacheFull {
-        /// Number of tokens to be added.
+        /// Number of tokens to add.
         tokens: usize,
-        /// Position.
+        /// Position of the first token.
         position: usize,
         /// The cache's capacity, in tokens.
         capacity: usize,
     },
-    /// Logits that leave no token to choose.
+    /// The logits leave no token to choose.
     #[error(
         "no token can be chosen: {problem}, expected finite numbers; find the first such value with: xcheck dump, then \
          xcheck inspect"

@@ -1,10 +1,10 @@
-//! Servers that are asked.
+//! Errors about servers that are queried.
 
-/// A server that is asked gives no answer, or none that can be read.
+/// A server gave no answer, or an unreadable one.
 #[derive(Debug, thiserror::Error)]
 #[error("{url}: {problem}")]
 pub struct ServerError {
-    /// Requested URL, without keys.
+    /// Requested URL, without API keys.
     pub url: String,
     /// Problem and remedy.
     pub problem: String,

@@ -1,4 +1,4 @@
-//! Vocabularies, and tokens that are in none.
+//! Errors about tokenizers, and about tokens outside the vocabulary.
 
 use std::path::{Path, PathBuf};
 
@@ -10,12 +10,12 @@ pub enum TokenizerError {
     /// A vocabulary contradicts itself.
     #[error("{}the tokenizer cannot be used: {problem}", file.as_ref().map_or(String::new(), |file| format!("{}: ", file.display())))]
     Unusable {
-        /// The file, where it is known.
+        /// Tokenizer file, if known.
         file: Option<PathBuf>,
         /// Value found, location, and value expected.
         problem: String,
     },
-    /// A token id outside the vocabulary.
+    /// A token id is outside the vocabulary.
     #[error("token id {id} at position {position} is outside the vocabulary of {vocab_size}")]
     BadToken {
         /// The id.

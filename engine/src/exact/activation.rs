@@ -1,4 +1,4 @@
-//! Nonlinearities, alone and times the up projection.
+//! Exact evaluation of nonlinearities, alone and multiplied by the up projection.
 
 use multiversion::multiversion;
 
@@ -11,7 +11,7 @@ use crate::exact::value::{ExactValue, K, U, both};
 use crate::ops::ffn::{Activation, CUBIC, QUICK, SQRT_2_OVER_PI};
 use crate::tensor::Tensor;
 
-/// `activation(x)`, or `activation(x) · up`.
+/// A nonlinearity: `activation(x)`, or `activation(x) · up`.
 pub struct Nonlinearity {
     /// Input of the nonlinearity: the gate, if there is one.
     pub x: Tensor,
@@ -87,7 +87,7 @@ impl Nonlinearity {
     }
 }
 
-/// Many values of given inputs: x / (1 + e^-x), times the up projection. The same as [`silu`] and what follows it.
+/// Evaluates x / (1 + e^-x) · up for many recorded inputs. Equals [`silu`] followed by the product.
 #[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
 fn silus(x: &[f32], up: &[f32], p: f64, exacts: &mut [ExactValue]) {
     for ((exact, &x), &up) in exacts.iter_mut().zip(x).zip(up) {
@@ -101,7 +101,7 @@ fn silus(x: &[f32], up: &[f32], p: f64, exacts: &mut [ExactValue]) {
 
 fn activated(x: ExactValue, activation: Activation, profile: &Profile) -> ExactValue {
     let p = profile.library_ulps;
-    // What transformers calls gelu_new is a chain by itself.
+    // transformers computes gelu_new as a chain of operations by default.
     let is_chain =
         profile.results != Float::F32 && profile.activation_chain != (activation == Activation::GeluNew);
     match activation {
@@ -128,15 +128,15 @@ fn activated(x: ExactValue, activation: Activation, profile: &Profile) -> ExactV
     }
 }
 
-/// The hyperbolic tangent, as exact as a library's function is.
+/// Evaluates the hyperbolic tangent, with the error of a library function.
 fn tanh(x: ExactValue, p: f64) -> ExactValue {
     let value = x.value.tanh();
-    // Its slope is largest at zero, and changes by less than the argument does.
+    // The slope is largest at zero, and changes by less than the argument does.
     let steep = (1.0 - value * value + x.radius).min(1.0);
     ExactValue::bounded(value, 2.0 * p * U * value.abs()).moved(x.sigma * steep, x.radius * steep)
 }
 
-/// x / (1 + e^-x). Its slope is at most 1.1.
+/// Evaluates SiLU, x / (1 + e^-x). Its slope is at most 1.1.
 fn silu(x: ExactValue, p: f64) -> ExactValue {
     let e = exp(-x.value);
     let sigmoid = 1.0 / (1.0 + e);
@@ -160,15 +160,15 @@ fn silu_within(x: f64, e: f64, p: f64) -> (f64, f64) {
 /// own roundings.
 const SIGMOID: f64 = 1.7e-7;
 
-/// Likewise the normal distribution (1 + erf(x / √2)) / 2 of torch's GELU on the CPU: 3.382e-7 at -2.985 is the largest of
-/// 1 200 000 numbers from -9 to 9.
+/// Largest absolute error of the normal distribution (1 + erf(x / √2)) / 2 in torch's GELU on the CPU. Measured:
+/// 3.382e-7 at -2.985, the largest of 1 200 000 arguments from -9 to 9.
 const NORMAL: f64 = 3.4e-7;
 
 /// Returns `x` times a function with an absolute error `off`. The product is rounded once.
 fn absolute(y: ExactValue, x: ExactValue, off: Option<f64>) -> ExactValue {
     let Some(off) = off else { return y };
     let radius = off * x.value.abs() + U * y.value.abs();
-    // Of values that are not known, what they are off by is in `y` already.
+    // For uncertain `x`, `y` already contains the error from `x`.
     let (sigma, radius) = if x.radius == 0.0 { (radius / 2.0, radius) } else { (y.sigma, y.radius + radius) };
     ExactValue { sigma, radius, ..y }
 }
@@ -179,7 +179,7 @@ fn overflows(e: f64) -> bool {
     e * (1.0 + 16.0 * U) >= f64::from(f32::MAX)
 }
 
-/// x / (1 + e^-ax). The product ax is rounded, and an exponential takes that with it.
+/// Evaluates x / (1 + e^-ax). The product ax is rounded, and the exponential amplifies that error.
 fn quick_gelu(x: ExactValue, p: f64) -> ExactValue {
     let inner = f64::from(QUICK) * x.value;
     let e = (-inner).exp();
@@ -191,24 +191,24 @@ fn quick_gelu(x: ExactValue, p: f64) -> ExactValue {
         true => value.abs() * (1.0 + 16.0 * U),
         false => value.abs() * U * (3.0 + (2.0 * p + inner.abs()) * share),
     };
-    // Its slope changes twice as fast as that of SiLU.
+    // The slope changes up to twice as fast as that of SiLU.
     let steep = slope.abs() + x.radius.min(1.0);
     ExactValue::bounded(value, bound).moved(x.sigma * steep, x.radius * steep)
 }
 
-/// The logistic function of `inner`, rounded, times x: what a compiler makes of it in a short type.
+/// Evaluates x times the rounded logistic function of `inner`, as compilers compute it in a short type.
 fn logistic_chain(x: ExactValue, inner: ExactValue, profile: &Profile) -> ExactValue {
     let e = (-inner.value).exp();
     let sigmoid = 1.0 / (1.0 + e);
     let slope = sigmoid * (1.0 - sigmoid);
-    // An exponential in a short type is one of the two numbers next to it, not always the nearer.
+    // An exponential in a short type is one of the two neighbouring numbers, not always the nearer one.
     let library = if overflows(e) { 1.0 } else { profile.results.unit() * e / (1.0 + e) };
     let sigmoid = ExactValue::bounded(sigmoid, sigmoid * (library + 4.0 * U))
         .moved(inner.sigma * slope, inner.radius * (slope + 0.1 * inner.radius.min(1.0)));
     multiplied(sigmoid.rounded(profile.results), x)
 }
 
-/// The tanh form: x(1 + t)/2, t = tanh a, a = c(x + 0.044715 x³).
+/// Evaluates GELU's tanh form: x(1 + t)/2, t = tanh a, a = c(x + 0.044715 x³).
 fn gelu_tanh(x: ExactValue, p: f64) -> ExactValue {
     let (c, cubic) = (f64::from(SQRT_2_OVER_PI), f64::from(CUBIC));
     let v = x.value;
@@ -222,7 +222,7 @@ fn gelu_tanh(x: ExactValue, p: f64) -> ExactValue {
     ExactValue::bounded(value, bound).moved(x.sigma * steep, x.radius * steep)
 }
 
-/// x(1 + erf(x/√2))/2.
+/// Evaluates GELU: x(1 + erf(x/√2))/2.
 fn gelu_erf(x: ExactValue, p: f64) -> ExactValue {
     let v = x.value;
     let a = v * std::f64::consts::FRAC_1_SQRT_2;
@@ -236,7 +236,7 @@ fn gelu_erf(x: ExactValue, p: f64) -> ExactValue {
     ExactValue::bounded(value, bound).moved(x.sigma * steep, x.radius * steep)
 }
 
-/// ggml's table: the argument is rounded to `f16`, and so is the value, except far from zero.
+/// Evaluates GELU from ggml's table: argument and result are rounded to `f16`, except far from zero.
 fn gelu_table(x: ExactValue, p: f64) -> ExactValue {
     if x.value + x.radius <= -10.0 {
         return ExactValue::default();
@@ -247,14 +247,14 @@ fn gelu_table(x: ExactValue, p: f64) -> ExactValue {
     gelu_tanh(x.rounded(Float::F16), p).rounded(Float::F16)
 }
 
-/// Operations one after the other, each rounded.
+/// Evaluates GELU as a chain of operations, each of which rounds its result.
 fn gelu_chain(x: ExactValue, profile: &Profile) -> ExactValue {
     let short = profile.results;
     let once =
         |exact: ExactValue| exact.moved(K * U * exact.value.abs(), U * exact.value.abs()).rounded(short);
     let times = |x: ExactValue, factor: f64| once(x.through(x.value * factor, factor));
     let square = x.through(x.value * x.value, 2.0 * x.value);
-    // torch rounds the square in bf16, others do not: it may be either.
+    // torch rounds the square in bf16, other engines do not, so both results are allowed.
     let unrounded = short.unit() * square.value;
     let square = if short == Float::Bf16 { square.moved(unrounded / 2.0, unrounded) } else { square };
     let cube = once(multiplied(square, x));

@@ -1,4 +1,4 @@
-//! Attention in its three steps: scores, their softmax, and the mean of the values that it weighs.
+//! Exact evaluation of attention in three operations: scores, softmax, and the weighted mean of the values.
 
 use multiversion::multiversion;
 
@@ -14,13 +14,13 @@ use crate::ops::attention::{AttentionScale, Mask};
 use crate::parallel;
 use crate::tensor::Tensor;
 
-/// `scale · q·k`: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
+/// Attention scores, `scale · q·k`: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
 pub struct Scores {
     /// `[T, H, D]`
     pub q: Tensor,
     /// `[S, Hkv, D]`
     pub k: Tensor,
-    /// Factor of the products.
+    /// Factor of q·k.
     pub scale: AttentionScale,
 }
 
@@ -71,14 +71,14 @@ impl Operation for Scores {
 }
 
 impl Scores {
-    /// The head, the token and the head of keys of a row of scores.
+    /// Returns the head, the token and the key head of a row of scores.
     fn place(&self, row: usize) -> [usize; 3] {
         let (tokens, heads) = (self.q.shape()[0], self.q.shape()[1]);
         let head = row / tokens;
         [head, row % tokens, head * self.k.shape()[1] / heads]
     }
 
-    /// A query as it meets keys, and what their product is multiplied with.
+    /// Returns a query, rounded for the product with keys, and the factor of its products.
     fn query(&self, profile: &Profile, q: &InputTensor, row: usize) -> (InputValues, f64) {
         let &[_, heads, head_dim] = self.q.shape() else { panic!("queries are [T, H, D]") };
         let [head, token, _] = self.place(row);
@@ -131,7 +131,7 @@ impl Scores {
         exacts.extend(wanted.iter().map(one));
     }
 
-    /// Computes the scores of known values: four queries of a head with a panel of keys at once.
+    /// Computes the scores of recorded values: four queries of a head with a panel of keys at once.
     fn tiled(&self, profile: &Profile, q: &InputTensor, k: &[f32], wanted: &[usize]) -> Vec<ExactValue> {
         let &[keys, key_heads, head_dim] = self.k.shape() else { panic!("keys are [S, Hkv, D]") };
         let rows: Vec<&[usize]> = by_row(wanted, keys).collect();
@@ -175,7 +175,8 @@ impl Scores {
                 let (panel, place) = (flat % keys / PANEL, flat % keys % PANEL);
                 let ((values, squares), (least, largest)) = (&products[panel], &bounds[panel]);
                 let (value, squares) = (values[place], squares[place]);
-                // Nothing is lost where no product is so small; else, and of what a tile cannot tell, each is looked at.
+                // A sum loses no term if no product is that small. Other scores, and those that a tile cannot decide,
+                // are evaluated alone.
                 let is_plain = least[place] >= U * largest[place].max(value.abs()) && !squares.is_nan();
                 let product = match is_plain && query.doubt.is_none() {
                     true => sum_of(head_dim, value, squares),
@@ -188,7 +189,8 @@ impl Scores {
     }
 }
 
-/// Operands of attention are rounded where those of products with weights are.
+/// Returns the type that an attention operand is rounded to: `own`, or if that is `f32`, the profile's type for
+/// attention.
 fn unit(profile: &Profile, own: Float) -> Float {
     if own == Float::F32 { profile.attended() } else { own }
 }
@@ -235,7 +237,8 @@ impl Operation for Softmax {
     }
 }
 
-/// e^-L / Σ, where L is how far a score lies below the largest: the exponential repeats what L was off by.
+/// Evaluates softmax, e^-L / Σ, where L is a score's distance from the largest. An error of L is amplified by the
+/// exponential.
 pub(super) fn softmax(scores: &InputValues, profile: &Profile) -> Vec<ExactValue> {
     let max = scores.values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let mut exponentials = vec![0.0; scores.len()];
@@ -259,12 +262,12 @@ pub(super) fn softmax(scores: &InputValues, profile: &Profile) -> Vec<ExactValue
 #[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
 fn exponentials_below(scores: &[f64], max: f64, exponentials: &mut [f64]) {
     for (exponential, &score) in exponentials.iter_mut().zip(scores) {
-        // What is not seen has no weight at all.
+        // Hidden keys have weight 0.
         *exponential = if score == f64::NEG_INFINITY { 0.0 } else { exp(score - max) };
     }
 }
 
-/// Weights of given scores.
+/// Computes the attention weights of recorded scores.
 #[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
 fn weigh(scores: &[f64], exponentials: &[f64], [max, sum, lost, p]: [f64; 4], weights: &mut [ExactValue]) {
     let n = scores.len() as f64;
@@ -278,7 +281,7 @@ fn weigh(scores: &[f64], exponentials: &[f64], [max, sum, lost, p]: [f64; 4], we
     }
 }
 
-/// `weights · v`, heads merged: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.
+/// The weighted sum of values, with heads merged: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.
 pub struct AttentionContext {
     /// `[H, T, S]`
     pub weights: Tensor,
@@ -316,7 +319,7 @@ impl Operation for AttentionContext {
     }
 
     fn is_unbiased(&self, profile: &Profile) -> bool {
-        // Beside a weight that is nearly 1, the smallest are lost: that has a direction where values share a sign.
+        // If one weight is nearly 1, the sum loses the smallest terms. This error is systematic if values share a sign.
         let loses = |row: &[f32]| lost(row.iter().map(|&weight| weight.into()), 1.0) > U;
         let keys = self.weights.shape()[2];
         let is_given = !is_cut(profile) && is_given(&self.weights) && is_given(&self.v);
@@ -374,7 +377,7 @@ impl AttentionContext {
             if !profile.flash {
                 return exact;
             }
-            // Exponentials are rounded before they are divided by their sum, and again where the largest score changes.
+            // Exponentials are rounded before the division by their sum, and again where the largest score changes.
             let term = |(key, p): (usize, &f64)| (p * value(key)).powi(2);
             let squares: f64 = weights.values.iter().enumerate().map(term).sum();
             let sigma = K * profile.attention.unit() * squares.sqrt();
@@ -384,12 +387,12 @@ impl AttentionContext {
     }
 }
 
-/// A sum over values, of weights and values, that is rounded after each key, and once more where the largest score changes:
-/// exponentials are of the largest weight so far, and divided by their sum at the end. What is less than the last bit of the sum
-/// leaves it as it is.
+/// Evaluates a weighted sum over values that is rounded after each key, and again where the largest score changes.
+/// Exponentials are relative to the largest score so far, and divided by their sum at the end. Terms below the last bit
+/// of the sum do not change it.
 fn added_in(sums: Float, exact: ExactValue, terms: impl Iterator<Item = (f64, f64)>) -> ExactValue {
     let (mut sum, mut largest, mut squares, mut lost) = (0.0f64, 0.0f64, 0.0f64, 0.0f64);
-    // Numbers that are closer to zero than the least normal one are rounded as that is.
+    // Below the smallest normal number, the rounding error stays that of the smallest normal number.
     let rounded = |sum: f64, largest: f64| sum.abs().max(sums.least() * largest);
     for (weight, value) in terms.filter(|(weight, _)| *weight != 0.0) {
         if weight > largest {

@@ -1,7 +1,7 @@
-//! Systematic errors: too small for every element, and the same in many.
+//! Bias: systematic errors that are too small to detect in one element and shared by many.
 //!
-//! Roundings to nearest have no direction, so that over N results their mean is √N times smaller than one of them. A scale
-//! (error ∝ result) and an offset are looked for in the whole tensor, and in each of its rows, heads and channels.
+//! Rounding to nearest is unbiased, so the mean error of N results is √N times smaller than one error. The search
+//! covers a scale (error ∝ result) and an offset, in the whole tensor and in each row, head and channel.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use multiversion::multiversion;
 use crate::exact::float::Float;
 use crate::exact::value::{ExactValue, LAMBDA};
 
-/// Fewer results have no mean to speak of.
+/// Minimum number of results for a meaningful mean.
 const FEWEST: u64 = 32;
 
 /// Mean absolute value of a Gaussian in units of sigma: the share of steps of a short type that an error crosses.
@@ -27,23 +27,23 @@ pub enum BiasGroup {
     Channel,
 }
 
-/// A systematic error.
+/// Estimate of a systematic error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BiasEstimate {
     /// Group of results.
     pub strand: BiasGroup,
     /// Index of the group.
     pub index: usize,
-    /// The error: a part of the results, or the same in all.
+    /// The bias: relative to the results if `is_scale`, else absolute.
     pub error: f64,
     /// True if the bias is proportional to the results.
     pub is_scale: bool,
-    /// The error in sigmas of what rounding comes to.
+    /// The bias in standard deviations of the rounding error.
     pub z: f64,
 }
 
 impl BiasEstimate {
-    /// Returns true if unbiased rounding cannot cause it.
+    /// Returns true if unbiased rounding cannot cause the bias.
     pub fn is_systematic(&self) -> bool {
         !(self.z.abs() <= LAMBDA)
     }
@@ -52,9 +52,9 @@ impl BiasEstimate {
 /// Error that results share, which averaging does not reduce.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SharedError {
-    /// An error that all results of a row share, relative to these.
+    /// Relative error shared by all results of the tensor.
     pub(super) shared: f64,
-    /// An error that all results of a row share, and those of another row have another, relative to these.
+    /// Relative error shared by all results of a row, and independent between rows.
     pub(super) of_row: f64,
     /// Number of dependent results that count as one.
     pub(super) dependence: f64,
@@ -74,7 +74,7 @@ struct BiasSums {
     scaled: [f64; 2],
 }
 
-/// Neighbouring results of a row, as they are added.
+/// Consecutive results of a row with their errors, ready to be summed.
 #[derive(Debug, Default)]
 pub(super) struct Terms {
     values: Vec<f64>,
@@ -83,12 +83,12 @@ pub(super) struct Terms {
     steps: Vec<f64>,
     has_steps: bool,
     errors: [Vec<f64>; 2],
-    /// Number of results of the first engine that are not the nearest number of their type, and the expected number.
+    /// Number of the first engine's results that are not the nearest number of their type, and the expected number.
     moved: [f64; 2],
 }
 
 impl Terms {
-    /// Takes what two engines have made of results that are rounded to a type in the end, under scales.
+    /// Takes results of two engines, whose last rounding is to type `float` after division by a scale.
     pub(super) fn take(&mut self, sides: [&[f64]; 2], exacts: &[ExactValue], float: Float, scales: &[f64]) {
         let [one, other] = &mut self.errors;
         for room in [&mut self.values, &mut self.variances, &mut self.steps, one, other] {
@@ -102,24 +102,25 @@ impl Terms {
         }
         for (at, exact) in exacts.iter().enumerate() {
             let scale = scales[at];
-            // What is rounded to a short type is the same number nearly everywhere, or the next.
+            // Rounded to a short type, both engines' results are nearly always the same number or neighbours.
             let rounded = float.round(exact.value / scale);
             let (low, high) = float.cell(rounded);
             let (rounded, step) = (rounded * scale, (high - low) * scale);
             self.values[at] = exact.value;
             self.variances[at] = exact.sigma * (CROSSES * step + exact.sigma);
             self.steps[at] = step;
-            // The first may have been stored in the type; the second was not, and what storing takes from it is no error.
+            // The first engine's values may have been stored in this type; the second's were not, and storing is not an
+            // error.
             let second = float.round(sides[1][at] / scale) * scale;
             [self.errors[0][at], self.errors[1][at]] = [sides[0][at] - rounded, second - rounded];
             self.moved[0] += f64::from(u8::from(self.errors[0][at] != 0.0));
-            // More than a step is moved over where sigma is no part of it.
+            // Probability that rounding moves the result to another number of its type, at most 1.
             self.moved[1] += if step > 0.0 { (CROSSES * exact.sigma / step).min(1.0) } else { 0.0 };
         }
     }
 }
 
-/// Values, variances and errors of what is rounded no more.
+/// Computes values, variances and errors of results without a last rounding.
 #[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
 fn plain(exacts: &[ExactValue], [one, other]: [&[f64]; 2], terms: [&mut [f64]; 4]) {
     let len = exacts.len();
@@ -151,13 +152,13 @@ impl BiasSums {
     }
 }
 
-/// Sums over many groups of results, one array per figure.
+/// Sums over many groups of results, one array per quantity.
 #[derive(Debug)]
 struct GroupSums {
     n: Vec<u64>,
-    /// Values, squares, variances, scaled variances, errors of both and scaled errors of both.
+    /// Values, squares, variances, scaled variances, errors of both engines and scaled errors of both engines.
     sums: [Vec<f64>; 8],
-    /// The largest of steps, and of scaled steps.
+    /// The largest step, and the largest scaled step.
     steps: [Vec<f64>; 2],
 }
 
@@ -169,7 +170,7 @@ impl GroupSums {
         Self { n: vec![0; len], sums: std::array::from_fn(|_| zeros()), steps: [zeros(), zeros()] }
     }
 
-    /// Adds neighbours, each to a strand of its own from `first` on.
+    /// Adds consecutive results, each to its own group, from group `first` on.
     fn add_each(&mut self, first: usize, terms: &Terms) {
         let strands = first..first + terms.values.len();
         self.n[strands.clone()].iter_mut().for_each(|n| *n += 1);
@@ -187,7 +188,7 @@ impl GroupSums {
         }
     }
 
-    /// Adds neighbours to one strand.
+    /// Adds consecutive results to one group.
     fn add_all(&mut self, strand: usize, terms: &Terms) {
         let [one, other] = &terms.errors;
         let sums = sums_of([&terms.values, &terms.variances, one, other]);
@@ -221,7 +222,7 @@ impl GroupSums {
         (0..self.n.len()).map(|strand| self.get(strand))
     }
 
-    /// Adds some of another, from `first` on.
+    /// Adds a range of another set of sums, from group `first` on.
     fn add(&mut self, first: usize, other: &Self, some: Range<usize>) {
         let own = first..first + some.len();
         self.n[own.clone()].iter_mut().zip(&other.n[some.clone()]).for_each(|(n, more)| *n += more);
@@ -235,7 +236,7 @@ impl GroupSums {
     }
 }
 
-/// Adds values, variances and errors of both to the figures of as many strands.
+/// Adds values, variances and both engines' errors to the sums of as many groups.
 #[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
 fn add_each(sums: [&mut [f64]; 8], terms: [&[f64]; 4]) {
     let [values, squares, variances, scaled_variances, one, other, scaled_one, scaled_other] = sums;
@@ -287,8 +288,8 @@ fn add_figures(lanes: &mut [[f64; LANES]; 8], lane: usize, [y, variance, one, ot
     lanes[7][lane] += other * y;
 }
 
-/// Sums over the strands of a tensor, or of a part of its rows and columns: each row along the last axis, and what stands at
-/// one place of each. All others are sums of these.
+/// Sums over the groups of a tensor or of a window: one group for each row of the last axis, and one for each index in
+/// a row. All other groups are sums of these.
 pub(super) struct BiasAccumulator {
     shape: Vec<usize>,
     of: ResultWindow,
@@ -323,12 +324,12 @@ impl BiasAccumulator {
         }
     }
 
-    /// Returns the number of groups.
+    /// Returns the number of column groups.
     pub(super) fn places(shape: &[usize]) -> usize {
         Self::rows_of_places(shape) * shape.last().copied().unwrap_or(1)
     }
 
-    /// Adds neighbouring results of a row.
+    /// Adds consecutive results of a row.
     pub(super) fn add(&mut self, row: usize, column: usize, terms: &Terms) {
         let width = self.of.columns.len();
         self.moved.iter_mut().zip(terms.moved).for_each(|(own, more)| *own += more);
@@ -338,7 +339,7 @@ impl BiasAccumulator {
         }
     }
 
-    /// Adds the sums of another part.
+    /// Adds the sums of another window.
     pub(super) fn plus(mut self, part: &Self) -> Self {
         let rows = part.of.rows.len();
         self.rows.add(part.of.rows.start - self.of.rows.start, &part.rows, 0..rows);
@@ -356,11 +357,11 @@ impl BiasAccumulator {
     pub(super) fn is_too_sure(&self) -> bool {
         const SIGMAS: f64 = 5.0;
         let [moved, expected] = self.moved;
-        // Intermediate roundings make what is expected up to twice as many.
+        // Intermediate roundings can double the expected number.
         moved < expected / 4.0 && moved < expected - SIGMAS * expected.sqrt()
     }
 
-    /// The one of a side that stands out most from what results may have in common.
+    /// Returns one engine's most significant bias, after allowing for `common` errors.
     pub(super) fn largest(&self, side: usize, common: SharedError) -> Option<BiasEstimate> {
         let entries = self.shape.first().copied().unwrap_or(1);
         let inner = self.of.rows.len().checked_div(entries).unwrap_or(0).max(1);
@@ -373,7 +374,7 @@ impl BiasAccumulator {
         let squares = |of: fn(&BiasSums) -> f64| self.rows.all().map(|row| of(&row).powi(2)).sum::<f64>();
         let of_rows = [squares(|row| row.squares), squares(|row| row.values)];
         let mut strands = vec![(BiasGroup::Whole, 0, whole)];
-        // What has one index along an axis is the whole again.
+        // An axis of length 1 has only one group, which equals the whole tensor.
         if self.shape.len() > 1 && entries > 1 {
             let of_entries = grouped(entries, &self.rows, &|row| row / inner);
             strands.extend(of_entries.map(|(at, sums)| (BiasGroup::Axis(0), at, sums)));
@@ -411,7 +412,7 @@ impl BiasSums {
         rows: [f64; 2],
     ) -> [BiasEstimate; 2] {
         let z = |error: f64, step: f64, variance: f64, common: f64, rows: f64| {
-            // A few steps of a short type are no direction, unless all that is not known is in the variance.
+            // A mean error of a few steps of a short type is not a bias, unless the variance contains all uncertainty.
             let steps = if of_row > 0.0 { 0.0 } else { LAMBDA * step };
             let beyond = (error.abs() - steps).max(0.0).copysign(error);
             if beyond == 0.0 {

@@ -1,17 +1,17 @@
-//! Sums of products, with what their rounding comes to.
+//! Exact evaluation of sums of products, with their error bounds.
 
 use multiversion::multiversion;
 
 use crate::exact::input::InputValues;
 use crate::exact::value::{ExactValue, K, LAMBDA, U};
 
-/// The sum over two rows, added up in any order.
+/// Evaluates the dot product of two rows, for any order of summation.
 pub(super) fn dot(a: &InputValues, b: &InputValues) -> ExactValue {
     inheriting(sum_of_products(&a.values, &b.values), a, b)
 }
 
-/// Computes a product whose neighbouring terms are similar, as values of neighbouring keys are: partial sums then go
-/// further from zero than those of random terms.
+/// Evaluates a dot product whose neighbouring terms are similar, such as values of neighbouring keys. Its partial sums
+/// go further from zero than those of random terms.
 pub(super) fn dot_in_order(a: &InputValues, b: &InputValues) -> ExactValue {
     let (mut sum, mut walked) = (0.0f64, 0.0);
     for (a, b) in a.values.iter().zip(&b.values) {
@@ -30,20 +30,20 @@ fn inheriting(mut exact: ExactValue, a: &InputValues, b: &InputValues) -> ExactV
     exact
 }
 
-/// A sum of `n` products with that sum of squares, none of which is lost.
+/// Returns a sum of `n` products, given its value and sum of squares, without loss of small terms.
 #[inline(always)]
 pub(super) fn sum_of(n: usize, value: f64, squares: f64) -> ExactValue {
     added(n, value, squares, 0.0)
 }
 
-/// Computes a product of known values.
+/// Evaluates a dot product of exact values.
 fn sum_of_products(a: &[f64], b: &[f64]) -> ExactValue {
     let (value, squares, [least, largest]) = sums_and_sizes(a, b);
     let lost = U * largest.max(value.abs());
     added(a.len(), value, squares, if least < lost { smallest_products(a, b, lost) } else { 0.0 })
 }
 
-/// A sum of `n` products with that sum of squares. Beside a product that is nearly all of it, others may be lost.
+/// Returns a sum of `n` products, given its value and sum of squares. Small terms that add up to `lost` may be lost.
 #[inline(always)]
 fn added(n: usize, value: f64, squares: f64, lost: f64) -> ExactValue {
     let n = n as f64;
@@ -51,14 +51,15 @@ fn added(n: usize, value: f64, squares: f64, lost: f64) -> ExactValue {
     ExactValue::statistical(value, sigma).losing(lost)
 }
 
-/// The sum of the sizes of products that are less than `least`.
+/// Returns the sum of the absolute products that are below `least`.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn smallest_products(a: &[f64], b: &[f64], least: f64) -> f64 {
     let size = |(a, b): (&f64, &f64)| (a * b).abs();
     a.iter().zip(b).map(size).map(|size| if size < least { size } else { 0.0 }).sum()
 }
 
-/// `Σ weights[key] · values[key]` for `width` columns, in the order of keys; the rows of `values` are `stride` apart.
+/// Evaluates `Σ weights[key] · values[key]` for `width` columns, in the order of the keys. Rows of `values` are
+/// `stride` apart.
 pub(super) fn means(weights: &[f64], values: &[f64], stride: usize, width: usize) -> Vec<ExactValue> {
     let seen: Vec<(f64, &[f64])> = weights
         .iter()
@@ -86,14 +87,14 @@ pub(super) fn means(weights: &[f64], values: &[f64], stride: usize, width: usize
     exacts
 }
 
-/// Columns that are added up together.
+/// Number of columns that are summed together.
 const COLUMNS: usize = 16;
 
-/// Sums over keys, in their order.
+/// Sums over keys, in key order.
 struct KeySums {
     sums: [f64; COLUMNS],
     squares: [f64; COLUMNS],
-    /// Squares of partial sums.
+    /// Sums of squared partial sums.
     walked: [f64; COLUMNS],
     least: [f64; COLUMNS],
     largest: [f64; COLUMNS],
@@ -105,7 +106,7 @@ impl KeySums {
         Self { sums, squares, walked, least, largest }
     }
 
-    /// The sizes of products that a sum may lose.
+    /// Returns, for each column, the total size of products that the sum may lose.
     fn lost(&self, seen: &[(f64, &[f64])], first: usize, width: usize) -> [f64; COLUMNS] {
         let mut lost = [0.0; COLUMNS];
         let below: [f64; COLUMNS] = std::array::from_fn(|at| U * self.largest[at].max(self.sums[at].abs()));
@@ -128,7 +129,7 @@ fn filled_up(row: &[f64]) -> [f64; COLUMNS] {
     filled
 }
 
-/// Sums, sums of squares, squares of partial sums, and the sizes of the least and the largest product.
+/// Returns sums, sums of squares, sums of squared partial sums, and the smallest and largest product of each column.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn added_by_key(seen: &[(f64, &[f64])], first: usize) -> [[f64; COLUMNS]; 5] {
     let (mut sums, mut squares, mut walked) = ([0.0f64; COLUMNS], [0.0f64; COLUMNS], [0.0f64; COLUMNS]);
@@ -147,7 +148,7 @@ fn added_by_key(seen: &[(f64, &[f64])], first: usize) -> [[f64; COLUMNS]; 5] {
     [sums, squares, walked, least, largest]
 }
 
-/// Adds the errors that uncertain inputs cause in a sum: independent ones by variance, and their maximum.
+/// Adds the errors that uncertain inputs cause in a sum: independent errors by variance, radii by their sum.
 pub(super) fn inherit(
     exact: ExactValue,
     weight: impl Fn(usize) -> f64,
@@ -164,7 +165,8 @@ pub(super) fn inherit(
     exact.moved(sigma, most.min(LAMBDA * sigma))
 }
 
-/// Σ a·b, and the sum of the squares of its terms: each product, or of blocks whose products are exact, what is rounded.
+/// Returns Σ a·b and the sum of the squares of its rounded terms: products, or block sums if products in a block are
+/// exact.
 pub(super) fn sums(a: &[f64], b: &[f64], block: usize) -> (f64, f64) {
     match block {
         1 => sums_of_products(a, b),
@@ -181,11 +183,11 @@ pub(super) fn sums(a: &[f64], b: &[f64], block: usize) -> (f64, f64) {
     }
 }
 
-/// Codes that an instruction adds up in one lane. Kernels scale and round each lane of a block by itself, and lanes may
-/// cancel each other.
+/// Number of codes that an instruction sums in one lane. Kernels scale and round each lane of a block separately, and
+/// lanes may cancel each other.
 const LANE: usize = 4;
 
-/// The sum of a block's products, and the sum of the squares of its lanes.
+/// Returns the sum of a block's products, and the sum of the squares of its lanes.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn lanes_of_block(a: &[f64], b: &[f64]) -> (f64, f64) {
     let lane = |(a, b): (&[f64], &[f64])| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
@@ -193,7 +195,7 @@ fn lanes_of_block(a: &[f64], b: &[f64]) -> (f64, f64) {
     lanes.fold((0.0, 0.0), |(sum, squares), lane| (sum + lane, squares + lane * lane))
 }
 
-/// The sum of numbers.
+/// Sums numbers.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 pub(super) fn total(values: &[f64]) -> f64 {
     let mut sums = [0.0f64; LANES];
@@ -208,7 +210,7 @@ pub(super) fn total(values: &[f64]) -> f64 {
 
 const LANES: usize = 16;
 
-/// The sum of products, and that of their squares.
+/// Returns the sum of products and the sum of their squares.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn sums_of_products(a: &[f64], b: &[f64]) -> (f64, f64) {
     let (sum, squares, _) = added_up::<false>(a, b);
@@ -255,13 +257,13 @@ fn smaller(value: f64, than: f64) -> f64 {
     if value < than { value } else { than }
 }
 
-/// Likewise.
+/// Returns `than` for NaN, in one instruction, unlike [`f64::max`].
 #[inline(always)]
 fn larger(value: f64, than: f64) -> f64 {
     if value > than { value } else { than }
 }
 
-/// Terms that a matrix unit adds up at once, cutting bits off.
+/// Number of terms that a matrix unit sums at once before it truncates.
 const UNIT: usize = 16;
 
 /// Returns the largest error of truncation: one unit of each partial sum (measured in models of NVIDIA's units; Fasi

@@ -1,4 +1,4 @@
-//! Sums and products of two values, rows of tables, the cache, and probabilities.
+//! Exact evaluation of elementwise sums and products, embedding lookups, cache rows and probabilities.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use crate::quant::{self, decode_matrix_row};
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
-/// Rows of an embedding table.
+/// Rows looked up in an embedding table.
 pub struct EmbeddingLookup {
     /// `[V, d]`
     pub table: Matrix,
-    /// The rows that are looked up.
+    /// Token ids of the rows.
     pub tokens: Vec<u32>,
 }
 
@@ -34,7 +34,7 @@ impl Operation for EmbeddingLookup {
             let one = |&flat: &usize| {
                 let at = flat % width;
                 let value = profile.weights.round(row[at].into());
-                // A minimum is subtracted with one rounding more, or fused.
+                // Subtracting a block's minimum adds one rounding, unless it is fused.
                 let bound = parts
                     .as_ref()
                     .map_or(0.0, |[_, minima]| 2.0 * U * (value.abs() + 2.0 * minima[at].abs()));
@@ -58,13 +58,13 @@ impl Operation for EmbeddingLookup {
 pub struct Scaling {
     /// Scaled value.
     pub x: Tensor,
-    /// Multiplier.
+    /// Number that the values are multiplied or divided by.
     pub by: Multiplier,
 }
 
 impl Operation for Scaling {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
-        // A reciprocal that is multiplied with is rounded by itself.
+        // If the engine multiplies by a reciprocal, the reciprocal is rounded as well.
         let (factor, roundings) = match self.by {
             Multiplier::Element(factor) => (self.results(profile).round(factor.into()), 1.0),
             Multiplier::Number(factor) => (factor.into(), 1.0),
@@ -78,7 +78,7 @@ impl Operation for Scaling {
     }
 
     fn results(&self, profile: &Profile) -> Float {
-        // It keeps the type of what it multiplies: of embeddings that of the stream, of products theirs.
+        // The result keeps its input's type: the stream's type for embeddings, the product's type for products.
         let is_embedding = |node: Arc<Node>| node.operation::<EmbeddingLookup>().is_some();
         let is_of_stream = self.x.origins().iter().filter_map(node_of).any(is_embedding);
         if is_of_stream { profile.stream() } else { profile.results }
@@ -105,7 +105,7 @@ impl Operation for Scaling {
 pub struct Addition {
     /// First summand.
     pub a: Tensor,
-    /// The other.
+    /// Second summand.
     pub b: Tensor,
 }
 
@@ -146,7 +146,7 @@ impl Operation for Addition {
     }
 }
 
-/// Keys or values, rounded to the type of the cache.
+/// New key or value rows, rounded to the cache's type.
 pub struct CachedRows {
     /// The new rows.
     pub x: Tensor,
@@ -168,7 +168,7 @@ impl Operation for CachedRows {
     }
 }
 
-/// Keys or values as an int8 cache keeps them.
+/// New key or value rows, quantised to an int8 cache.
 pub struct CachedCodes {
     /// The new rows, `[T, Hkv, D]`.
     pub x: Tensor,
@@ -211,7 +211,7 @@ impl Operation for LastRow {
     }
 }
 
-/// softmax(logits / temperature) of one row, in `f32` whatever the results are.
+/// softmax(logits / temperature) of one row, always in `f32`.
 pub struct Probabilities {
     /// `[V]`
     pub logits: Tensor,
@@ -249,7 +249,7 @@ impl Operation for Probabilities {
     }
 }
 
-/// Applies `f` to each wanted value.
+/// Applies `f` to each requested value.
 fn each(x: &InputTensor, wanted: &[usize], f: impl Fn(ExactValue) -> ExactValue) -> Vec<ExactValue> {
     wanted.iter().map(|&flat| f(x.get(flat))).collect()
 }

@@ -1,4 +1,4 @@
-//! Errors of two engines' results against the exact values: counts, largest, sums for the bias.
+//! Error statistics of two engines against the exact values: violations, largest errors, and sums for the bias.
 
 use std::mem;
 use std::ops::Range;
@@ -15,24 +15,24 @@ use crate::exact::result_pair::{EngineErrors, InexactValue, ResultPair};
 use crate::exact::value::{ExactValue, U};
 use crate::view::View;
 
-/// Smaller numbers are zero on machines that flush them.
+/// Machines that flush denormals treat smaller numbers as zero.
 const FLUSHED: f64 = f32::MIN_POSITIVE as f64;
 
-/// Number of unexplained values that are kept.
+/// Maximum number of unexplained values that are kept.
 const EXAMPLES: usize = 64;
 
-/// Errors of both engines against the exact values, added up result by result.
+/// Accumulates both engines' errors against the exact values.
 pub(super) struct ErrorStatistics<'m> {
     values: [&'m View<'m>; 2],
     float: Float,
-    /// Types that the dump's values were rounded to when stored; ours were not rounded.
+    /// Type that each engine's values were stored in, if it is smaller than the computed type. Ours were not stored.
     stored: [Option<Float>; 2],
     is_double: bool,
     pub(super) sides: [EngineErrors; 2],
-    /// Headrooms by size, of each side, before its spread is told of them.
+    /// Counts of bound ratios by magnitude for each engine, before they are moved into the distributions.
     counts: [MagnitudeCounts; 2],
     biases: Option<BiasAccumulator>,
-    /// Some of the dump's values that are beyond rounding.
+    /// Some of the dump's values that are above their error bound.
     examples: Vec<usize>,
     room: RunBuffers,
 }
@@ -47,8 +47,8 @@ struct RunBuffers {
 }
 
 impl<'m> ErrorStatistics<'m> {
-    /// Starts a measurement of all results, or of those in some rows and columns. `with_bias` averages errors as
-    /// well.
+    /// Creates statistics for all results, or for those in some rows and columns. With `with_bias`, errors are also
+    /// summed for the bias.
     pub(super) fn new(
         compared: &ResultPair<'m>,
         choices: ChoiceSet,
@@ -89,7 +89,7 @@ impl<'m> ErrorStatistics<'m> {
         }
     }
 
-    /// Adds neighbouring results of a row.
+    /// Adds consecutive results of a row.
     pub(super) fn add_run(&mut self, row: usize, column: usize, exacts: &[ExactValue]) {
         let (columns, width) = (column..column + exacts.len(), self.values[0].width());
         let flats = row * width + column..row * width + columns.end;
@@ -121,10 +121,10 @@ impl<'m> ErrorStatistics<'m> {
         }
     }
 
-    /// The bound ratio of each value.
+    /// Computes the bound ratio of each value.
     fn weigh(&mut self, exacts: &[ExactValue]) {
         let RunBuffers { sides, bound_ratios, scales, .. } = &mut self.room;
-        // What has more digits than f32 is from an engine which rounds nothing, where ours does.
+        // If the dump's values have more digits than f32, only our values were rounded to f32.
         let finer = if self.is_double { U } else { 0.0 };
         for ((values, bound_ratios), stored) in sides.iter().zip(bound_ratios).zip(self.stored) {
             if self.float == Float::F32 && stored.is_none() {
@@ -143,7 +143,7 @@ impl<'m> ErrorStatistics<'m> {
         let RunBuffers { sides, bound_ratios, .. } = &self.room;
         let (values, bound_ratios) = (&sides[side], &bound_ratios[side]);
         let known = &mut self.sides[side];
-        // Values come in ascending order, and of equals the first counts.
+        // Values come in ascending order; of equal bound ratios, the first value counts.
         let least = known.least_that_counts();
         let (over, largest, is_met) = counted(bound_ratios, least);
         known.over += over;
@@ -175,7 +175,7 @@ impl<'m> ErrorStatistics<'m> {
         self
     }
 
-    /// Adds the measurement of other results.
+    /// Adds the statistics of other results.
     pub(super) fn plus(mut self, part: Self) -> Self {
         let part = part.spread_out();
         for (side, part) in self.sides.iter_mut().zip(part.sides) {
@@ -189,7 +189,7 @@ impl<'m> ErrorStatistics<'m> {
         self
     }
 
-    /// Returns true if the dump's results are more precise than stated.
+    /// Returns true if the dump's results are more precise than its stated precision.
     pub(super) fn is_too_sure(&self) -> bool {
         self.biases.as_ref().is_some_and(BiasAccumulator::is_too_sure)
     }
@@ -207,7 +207,7 @@ impl<'m> ErrorStatistics<'m> {
     }
 }
 
-/// Returns the number of violations, the largest bound ratio (NaN if there is one), and if any ratio is above
+/// Returns the number of violations, the largest bound ratio (NaN if any ratio is NaN), and whether any ratio is above
 /// `least`.
 #[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
 fn counted(bound_ratios: &[f64], least: f64) -> (usize, f64, bool) {
@@ -232,7 +232,7 @@ fn counted(bound_ratios: &[f64], least: f64) -> (usize, f64, bool) {
     (over, largest, unlike.iter().sum::<u64>() > 0)
 }
 
-/// [`bound_ratio`] of what is rounded no more than `f32` is.
+/// Computes bound ratios of results whose last rounding is to `f32`; see [`bound_ratio`].
 #[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
 fn plain_headrooms(values: &[f64], exacts: &[ExactValue], finer: f64, bound_ratios: &mut [f64]) {
     for ((bound_ratio, &value), exact) in bound_ratios.iter_mut().zip(values).zip(exacts) {
@@ -252,6 +252,6 @@ fn bound_ratio(value: f64, exact: &ExactValue, float: Float, stored: Option<(Flo
         (low.min(other.0), high.max(other.1))
     });
     let distance = (low - exact.value).max(exact.value - high).max(0.0);
-    // `max` takes the other of NaN and a number.
+    // `f64::max` would ignore a NaN operand.
     if exact.value.is_nan() || value.is_nan() { f64::NAN } else { distance / exact.radius.max(FLUSHED) }
 }

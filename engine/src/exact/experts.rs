@@ -1,5 +1,5 @@
-//! A mixture of experts: their weights, the products with the matrices of those that are chosen, and the weighted sum. The
-//! choice itself is given: it is judged by the router's logits.
+//! Exact evaluation of mixtures of experts: routing weights, products with the chosen experts' matrices, and the
+//! weighted sum. The chosen experts are inputs; the router's logits are judged separately.
 
 use std::collections::HashMap;
 
@@ -36,7 +36,7 @@ impl Operation for ExpertWeights {
             let all = logits.part(token * experts, experts);
             let chosen = self.chosen.row(token).iter().map(|&expert| expert as usize);
             let weights: Vec<ExactValue> = match self.routing.is_normalised {
-                // Of all or of the chosen alone: what they are divided by is the same part of both.
+                // With and without other experts in the softmax, the divisor is the same for all chosen experts.
                 true => softmax(&InputValues::new(chosen.map(|expert| all.get(expert))), profile),
                 false => {
                     let weights = softmax(&all, profile);
@@ -68,7 +68,7 @@ impl Operation for ExpertWeights {
 
 /// Products with the matrices of the chosen experts: `[T, cols]` or `[T, k, cols]` to `[T, k, rows]`.
 pub struct ExpertProducts {
-    /// `[T, cols]`, or `[T, k, cols]` of what each has made before
+    /// `[T, cols]`, or `[T, k, cols]`: each chosen expert's own activations
     pub x: Tensor,
     /// `[rows, cols]` of each expert
     pub w: Vec<Matrix>,
@@ -81,7 +81,7 @@ impl Operation for ExpertProducts {
         let rows = self.w[0].rows;
         let operands = self.operands(profile, wanted);
         let each = row_of_each(&self.x, self.chosen.row_len());
-        // By expert and output, so that a row of weights is decoded once for all tokens.
+        // Sorted by expert and output, so that each row of weights is decoded once for all tokens.
         let place = |index: usize| {
             let (entry, output) = (wanted[index] / rows, wanted[index] % rows);
             (self.chosen.data()[entry] as usize, output)
@@ -127,7 +127,7 @@ impl Operation for ExpertProducts {
 }
 
 impl ExpertProducts {
-    /// The rows of activations that are needed.
+    /// Returns the rows of activations that the requested results need.
     fn operands(&self, profile: &Profile, wanted: &[usize]) -> HashMap<usize, Operand> {
         let (rows, width, dtype) = (self.w[0].rows, self.w[0].cols, self.w[0].dtype);
         let each = row_of_each(&self.x, self.chosen.row_len());
@@ -139,7 +139,7 @@ impl ExpertProducts {
     }
 }
 
-/// The weighted sum of what the chosen experts have made: `[T, k, d]`, `[T, k]` to `[T, d]`.
+/// The weighted sum of the chosen experts' outputs: `[T, k, d]`, `[T, k]` to `[T, d]`.
 pub struct ExpertMixture {
     /// `[T, k, d]`
     pub outputs: Tensor,
@@ -186,7 +186,7 @@ fn weighted(weight: ExactValue, output: ExactValue) -> ExactValue {
     ExactValue { value, sigma, radius }.moved(K * U * value.abs(), U * value.abs())
 }
 
-/// Sums the terms in any order.
+/// Sums the terms, for any order of summation.
 fn sum(terms: &[ExactValue]) -> ExactValue {
     dot(
         &InputValues::new(terms.iter().copied()),
@@ -194,7 +194,7 @@ fn sum(terms: &[ExactValue]) -> ExactValue {
     )
 }
 
-/// Expert after expert, in the order of their numbers, each partial sum rounded.
+/// Sums expert after expert in index order, and rounds each partial sum.
 fn sum_in(short: Float, terms: &[ExactValue]) -> ExactValue {
     let add = |sum: ExactValue, term: &ExactValue| {
         let value = sum.value + term.value;

@@ -1,12 +1,12 @@
-//! e^x in `f64`, in a form that compilers make vectors of.
+//! e^x in `f64`, written so that compilers vectorise it.
 
-/// ln 2: its first bits, and the rest.
+/// ln 2 as a sum of two numbers: its leading bits, and the remainder.
 const LN_2: [f64; 2] = [6.931_471_803_691_238e-1, 1.908_214_929_270_587_7e-10];
 
-/// 1.5 · 2⁵²: what is added to it loses its fraction.
+/// 1.5 · 2⁵²: adding it to a number rounds the number to an integer.
 const TO_INTEGER: f64 = 6_755_399_441_055_744.0;
 
-/// 1/13!, 1/12! … 1/2!: what follows is less than 2⁻⁵⁷ of the sum where |x| ≤ ln 2 / 2.
+/// 1/13!, 1/12! … 1/2!: later terms are less than 2⁻⁵⁷ of the sum if |x| ≤ ln 2 / 2.
 const TERMS: [f64; 12] = [
     1.0 / 6_227_020_800.0,
     1.0 / 479_001_600.0,
@@ -22,8 +22,8 @@ const TERMS: [f64; 12] = [
     1.0 / 2.0,
 ];
 
-/// e^x, at most a few units in the last place off: 2^n times a polynomial in what is left of x. It ends neither in 0 nor in
-/// infinity: x counts as the nearest number between -708 and 709. NaN is NaN.
+/// Computes e^x to within a few units in the last place: 2^n times a polynomial in the remainder of x. The argument is
+/// clamped to -708 to 709, so the result is never 0 or infinite. NaN gives NaN.
 #[inline(always)]
 pub(super) fn exp(x: f64) -> f64 {
     let x = if x < -708.0 { -708.0 } else { x };

@@ -1,4 +1,4 @@
-//! The types of floating-point numbers that values are rounded to.
+//! Floating-point types that values are rounded to.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,37 +7,37 @@ use crate::weight::DType;
 /// Half the spacing of `f32` at 1.
 pub(super) const U: f64 = 1.0 / (1u64 << 24) as f64;
 
-/// Numbers around it are whole, and an `f64` holds no others there.
+/// Adding this number rounds an `f64` to an integer, because the spacing of `f64` is 1 around it.
 const WHOLE: f64 = 1.5 * (1u64 << 52) as f64;
 
 /// A type that values are rounded to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Float {
-    /// 24 bits: nothing that is computed in `f32` is rounded to it once more.
+    /// `f32` with 24 significant bits. Rounding to it changes no value that was computed in `f32`.
     F32,
-    /// 11 bits with the range of `f32`: what matrix units make of `f32` operands. To nearest, ties to even.
+    /// TF32: 11 significant bits with the range of `f32`, as matrix units use it. Rounds to nearest, ties to even.
     Tf32,
     /// TF32 with ties away from zero: NVIDIA's `cvt.rna.tf32.f32`.
     #[serde(skip)]
     Tf32Away,
-    /// TF32 by truncation: NVIDIA's units truncate operands that were not rounded before.
+    /// TF32 by truncation, as NVIDIA's units apply it to operands that were not rounded before.
     #[serde(skip)]
     Tf32Cut,
-    /// 11 bits.
+    /// `f16`: 11 significant bits.
     F16,
-    /// 8 bits.
+    /// `bf16`: 8 significant bits.
     Bf16,
-    /// 4 bits, without infinity: a type that values are stored in, not one that a profile names.
+    /// 8-bit float with 4 significant bits, without infinity. A storage type only; profiles do not use it.
     #[serde(skip)]
     E4m3,
-    /// 3 bits, likewise.
+    /// 8-bit float with 3 significant bits. A storage type only; profiles do not use it.
     #[serde(skip)]
     E5m2,
 }
 
 impl Float {
-    /// The type of stored values; `None` for what is not one of these.
+    /// Returns the type for a stored type; `None` for other stored types.
     pub fn of(dtype: DType) -> Option<Self> {
         match dtype {
             DType::F32 => Some(Float::F32),
@@ -49,7 +49,7 @@ impl Float {
         }
     }
 
-    /// The name in a manifest.
+    /// Returns the name used in a manifest.
     pub fn name(self) -> &'static str {
         match self {
             Float::F32 => "f32",
@@ -63,7 +63,7 @@ impl Float {
         }
     }
 
-    /// The largest relative error of one rounding.
+    /// Returns the largest relative error of one rounding.
     pub(super) fn unit(self) -> f64 {
         match self {
             Float::F32 => U,
@@ -75,13 +75,13 @@ impl Float {
         }
     }
 
-    /// The least number that has all bits.
+    /// Returns the smallest normal number.
     #[inline]
     pub(super) fn least(self) -> f64 {
         power_of_two(self.format().1)
     }
 
-    /// Bits of the significand, the leading one included; the exponent of the least normal number; and of the largest.
+    /// Returns the number of significant bits, and the exponents of the smallest normal and of the largest number.
     #[inline]
     fn format(self) -> (i32, i32, i32) {
         match self {
@@ -94,7 +94,7 @@ impl Float {
         }
     }
 
-    /// The number above the largest, if the exponent had no end there. The last pattern of E4M3 is NaN.
+    /// Returns the number that would follow the largest one. The last bit pattern of E4M3 is NaN.
     #[inline]
     fn beyond(self) -> f64 {
         match self {
@@ -103,7 +103,7 @@ impl Float {
         }
     }
 
-    /// The distance between numbers of this type at a value.
+    /// Returns the distance between neighbouring numbers of this type at a value.
     #[inline]
     fn step(self, value: f64) -> f64 {
         const EXPONENT: u64 = 0x7FF << 52;
@@ -111,15 +111,15 @@ impl Float {
         power.max(self.least()) * power_of_two(1 - self.format().0)
     }
 
-    /// The nearest number of this type, ties to even, or what its name says. (`half` drops bits of an `f64` before it looks for
-    /// ties.)
+    /// Rounds a value to this type: ties to even, unless the type's name says otherwise. (`half` drops bits of an `f64`
+    /// before the tie check, so it is not used.)
     #[inline]
     pub fn round(self, value: f64) -> f64 {
         let step = self.step(value);
         let rounded = match self {
             Float::Tf32Away => step * (value / step).round(),
             Float::Tf32Cut => step * (value / step).trunc(),
-            // Of what is added to it, whole steps are left.
+            // Adding and subtracting a large number leaves a multiple of the step.
             _ => ((value + step * WHOLE) - step * WHOLE).copysign(value),
         };
         if rounded.abs() < self.beyond() || value.is_nan() { rounded } else { f64::INFINITY.copysign(value) }
@@ -139,17 +139,17 @@ impl Float {
         if value < 0.0 { (-high, -low) } else { (low, high) }
     }
 
-    /// True if a number of type `computed` may be stored as another: for want of bits, or near zero for want of exponents.
+    /// Returns true if storing a number of type `computed` in this type may lose bits, or range near zero.
     pub fn loses(self, computed: Float) -> bool {
         self.unit() > computed.unit() || self.least() > computed.least()
     }
 
-    /// True if numbers of this type lie further apart at a value than those of type `computed`.
+    /// Returns true if numbers of this type are further apart at a value than numbers of type `computed`.
     pub(super) fn is_coarser_at(self, value: f64, computed: Float) -> bool {
         self.is_eighth() || self.step(value) > computed.step(value)
     }
 
-    /// Returns true for a type of eight bits.
+    /// Returns true for an 8-bit type.
     pub(super) fn is_eighth(self) -> bool {
         matches!(self, Float::E4m3 | Float::E5m2)
     }
@@ -167,8 +167,8 @@ impl Float {
         if low == high || !value.is_finite() {
             return (value, value);
         }
-        // Half steps of the type that was computed in: of the result, and of the reciprocal of a scale and the product with
-        // it, which alone may be two.
+        // Half steps of the computed type: one for the result, and up to two for the scale's reciprocal and its
+        // product.
         let before = match computed {
             _ if self.is_eighth() => 4.0,
             Float::F32 => 0.0,

@@ -1,4 +1,4 @@
-//! Reordered values, and functions applied to each value: operations of engines that no model has.
+//! Exact evaluation of reordered values and of elementwise functions, used for changed operations that no model has.
 
 use crate::exact::float::Float;
 use crate::exact::input::InputTensor;
@@ -35,7 +35,7 @@ impl Operation for Gather {
     }
 }
 
-/// `f(x, parameter)`, value by value: a few roundings of the result, as library functions have.
+/// Elementwise `f(x, parameter)`, with a few roundings of the result as in library functions.
 pub(super) struct ElementwiseMap {
     pub(super) x: Tensor,
     pub(super) f: fn(f64, f64) -> f64,

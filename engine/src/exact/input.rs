@@ -11,24 +11,24 @@ use crate::tensor::{Tensor, ValueOrigin};
 #[derive(Clone, Debug)]
 pub(super) struct InputValues {
     pub(super) values: Vec<f64>,
-    /// Sigma and radius of each; `None` where all are given.
+    /// Sigma and radius of each value; `None` if all values are exact.
     pub(super) doubt: Option<InputUncertainty>,
 }
 
-/// Precision of an operation's input values.
+/// Uncertainty of an operation's input values.
 #[derive(Clone, Debug)]
 pub(super) struct InputUncertainty {
     pub(super) sigma: Vec<f64>,
     pub(super) radius: Vec<f64>,
 }
 
-/// A tensor that an operation starts from.
+/// Tensor that an operation reads.
 pub(super) enum InputTensor<'t> {
     /// Exact values from the dump.
     Given(&'t [f32]),
-    /// Numbers that are known.
+    /// Computed values without uncertainty.
     Sure(Vec<f64>),
-    /// Numbers not all of which are.
+    /// Values with an uncertainty.
     Within(Vec<ExactValue>),
 }
 
@@ -103,7 +103,7 @@ impl<'t> InputTensor<'t> {
         }
     }
 
-    /// Rounded to a type; to `f32` is not once more.
+    /// Rounds the values to a type. Rounding to `f32` changes nothing.
     pub(super) fn rounded(self, float: Float) -> Self {
         match self {
             known if float == Float::F32 => known,
@@ -117,7 +117,7 @@ impl<'t> InputTensor<'t> {
         }
     }
 
-    /// The values, if none was computed.
+    /// Returns the values if they were recorded; `None` if they were computed.
     pub(super) fn given(&self) -> Option<&'t [f32]> {
         match self {
             InputTensor::Given(values) => Some(values),
@@ -134,7 +134,7 @@ impl<'t> InputTensor<'t> {
         }
     }
 
-    /// `len` values from `first` on.
+    /// Returns `len` values from index `first` on.
     pub(super) fn part(&self, first: usize, len: usize) -> InputValues {
         let part = first..first + len;
         let values = match self {

@@ -1,4 +1,4 @@
-//! Finding how an engine rounds activations to 8-bit integers, from its products.
+//! Search for how an engine quantises activations to 8-bit integers, based on its products.
 
 use crate::exact::error_statistics::ErrorStatistics;
 use crate::exact::float::Float;
@@ -8,24 +8,24 @@ use crate::exact::profile::{ChoiceSet, Profile, RowScales};
 use crate::exact::result_pair::ResultPair;
 use crate::quant::{ActivationCodes, CodeGroup, ScaleType};
 
-/// The products of 8-bit integer activations in an engine.
+/// A way to compute products of 8-bit integer activations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IntegerProducts {
-    /// The integers.
+    /// Quantisation of the activations.
     pub codes: ActivationCodes,
-    /// The way in which products meet the scales of the weights' rows.
+    /// How products are multiplied by the scales of the weights' rows.
     pub row_scales: RowScales,
 }
 
-/// Values that most candidates are ruled out by, and those that the others are tried on.
+/// Number of values that rule out most candidates, and number that the remaining candidates are tested on.
 const FEW: usize = 48;
 const MANY: usize = 2048;
-/// Least ratio of the values' distance from the exact product to that from the product of integers. Codes of operands that are not
-/// recorded may be off by one, so their error bounds alone would explain the values of any engine.
+/// Minimum ratio of the values' distance from the exact product to their distance from the product of integers. Codes
+/// of unrecorded operands may be off by one, so the error bounds alone would explain any engine's values.
 const NEARER: f64 = 2.0;
 
 impl IntegerProducts {
-    /// Returns every way that is looked for, for an engine whose results are of that type.
+    /// Returns every candidate, for an engine with results of type `results`.
     pub fn all(results: Float) -> Vec<Self> {
         let groups = [32, 64, 128, 256, 16]
             .map(CodeGroup::Values)
@@ -48,14 +48,14 @@ impl IntegerProducts {
         groups.flat_map(of).collect()
     }
 
-    /// The profile of an engine that multiplies so.
+    /// Returns the profile of an engine that multiplies in this way.
     pub fn profile(self, profile: Profile) -> Profile {
         Profile { activation_codes: Some(self.codes), row_scales: self.row_scales, ..profile }
     }
 }
 
-/// Returns the candidates of `among` for which rounding explains the dump's values of a linear layer with plain weights, and that the
-/// values are much nearer to than to a product without integers. `None` if another operation computed the values.
+/// Returns the candidates that explain the dump's values of a linear layer with plain weights and are much nearer to
+/// the values than a product without integers. `None` if another operation computed the values.
 pub fn products_that_explain(
     compared: &ResultPair,
     among: &[IntegerProducts],
@@ -77,7 +77,7 @@ pub fn products_that_explain(
     let plain = distance(&node.profile);
     let is_near = |products: &&IntegerProducts| NEARER * distance(&products.profile(node.profile)) <= plain;
     let width = node.operation::<Linear>()?.w.cols;
-    // Groups of a whole row are those of a token.
+    // A group as long as the row is the same as one group per token.
     let divides = |group: CodeGroup| !matches!(group, CodeGroup::Values(len) if len >= width);
     let few = &wanted[..wanted.len().min(FEW)];
     let fitting = among

@@ -1,7 +1,7 @@
-//! Products of integers: exact whatever their order, so that they are not evaluated a second time.
+//! Exact evaluation of integer products. Integer sums are exact in any order, so the kernel's own products are reused.
 //!
-//! Activations are rounded to 8 bits by the largest of a token or group; codes meet codes; the scales come last, or with
-//! each group. What is left to rounding is the scales, the sum over groups, and codes of inputs that are unsure.
+//! Activations are quantised to 8 bits with one scale for each token or group. Scales are applied last, or for each
+//! group. Only the scales, the sum over groups, and codes of uncertain inputs can differ by rounding.
 
 use crate::exact::input::InputTensor;
 use crate::exact::operation::{Operation, by_row};
@@ -10,17 +10,17 @@ use crate::exact::value::{ExactValue, K, LAMBDA, U};
 use crate::tensor::Tensor;
 use crate::weight::{Factor, Matrix};
 
-/// Result of the kernel for `x`, `[T, cols]` to `[T, rows]`.
+/// Product of a kernel with integer codes: `x`, `[T, cols]` to `[T, rows]`.
 pub struct Integers {
     /// `[T, cols]`
     pub x: Tensor,
     /// `[rows, cols]`
     pub w: Matrix,
-    /// A scale beside it, where it has one.
+    /// A scale stored with the matrix, if it has one.
     pub factor: Option<Factor>,
     /// `[T, rows]`
     pub products: Tensor,
-    /// Numbers that are added up in floating point.
+    /// Number of terms that are summed in floating point.
     pub terms: usize,
 }
 
@@ -39,7 +39,7 @@ impl Operation for Integers {
                     * U
                     * (self.terms as f64 / 2.0 + 4.0).sqrt()
                     * value.abs().max(if self.terms > 1 { size } else { 0.0 });
-                // Where results are short, each scale is, too.
+                // If results have a short type, each scale has, too.
                 let scales = if profile.results == super::Float::F32 {
                     0.0
                 } else {
@@ -60,7 +60,7 @@ impl Operation for Integers {
 }
 
 impl Integers {
-    /// Returns the error from activation codes that may round either way, relative to the products of a token.
+    /// Returns the error from activation codes that may round either way, relative to the token's products.
     fn unsure_codes(&self, x: &InputTensor, token: usize) -> f64 {
         let n = self.x.row_len();
         let x = x.part(token * n, n);

@@ -1,9 +1,9 @@
-//! Products with a matrix of weights: `x · wᵀ (+ bias)`.
+//! Exact evaluation of products with a weight matrix: `x · wᵀ (+ bias)`.
 //!
-//! A sum of n products xᵢwᵢ, added up one after the other in `f32`, has the sigma k·u·√(n/2·Q² + (n/3 + 1)·y²), with
-//! Q² = Σ(xᵢwᵢ)²: each partial sum is rounded, and partial sums walk at random or drift towards y. Every other order has
-//! shorter chains, but for that which begins with a bias b: its partial sums have n·b·(b + y) more. Where activations are codes,
-//! products within a block are exact integers, and n counts blocks.
+//! A sum of n products xᵢwᵢ, added one after the other in `f32`, has the standard deviation k·u·√(n/2·Q² + (n/3 +
+//! 1)·y²), with Q² = Σ(xᵢwᵢ)². Each partial sum is rounded, and partial sums follow a random walk or drift towards y.
+//! Other orders have shorter chains of additions. The exception is a sum that begins with a bias b: it adds n·b·(b + y)
+//! under the root. If activations are codes, products within a block are exact integers, and n counts blocks.
 
 use std::ops::Range;
 
@@ -23,19 +23,19 @@ use crate::quant::{self, ActivationCodes, CodeGroup, decode_matrix_row};
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
-/// Products of a nanosecond, in f64 and of squares.
+/// Products that are computed in f64, together with their squares, in one nanosecond.
 const PRODUCTS: usize = 2;
 
-/// True if products are made of integers, or of numbers that are split.
+/// Returns true if products use integers, or operands that are split in two numbers.
 fn is_of_parts(profile: &Profile) -> bool {
     let of_integers = profile.activation_codes.is_some() || profile.row_scales != RowScales::Decoded;
     of_integers || profile.operands.split().is_some()
 }
 
-/// Rows of weights that tell whether they have scales.
+/// Number of weight rows that are searched for row scales.
 const FIRST_ROWS: usize = 4;
 
-/// `x · wᵀ`, and a bias: `[T, cols]` to `[T, rows]`.
+/// A linear layer, `x · wᵀ` and a bias: `[T, cols]` to `[T, rows]`.
 pub struct Linear {
     /// `[T, cols]`
     pub x: Tensor,
@@ -106,7 +106,7 @@ impl Operation for Linear {
     }
 
     fn is_unbiased(&self, profile: &Profile) -> bool {
-        // Where a code may be either of two, all results of its token are off in one direction.
+        // If a code may round either way, all results of its token share the error.
         let is_coded = Float::of(operand_type(profile, self.w.dtype)).is_none();
         let of_integers = is_of_parts(profile);
         is_given(&self.x) && !profile.truncates && profile.parts == 1 && !is_coded && !of_integers
@@ -114,7 +114,7 @@ impl Operation for Linear {
 }
 
 impl Linear {
-    /// True if the first rows of weights are integers of 8 bits times a scale of a short type.
+    /// Returns true if the first rows of weights are 8-bit integers times a scale of a short type.
     fn has_row_scales(&self) -> bool {
         let mut decoded = vec![0.0f32; self.w.cols];
         let mut has_scale = |row: usize| {
@@ -127,13 +127,13 @@ impl Linear {
         (0..self.w.rows.min(FIRST_ROWS)).any(&mut has_scale)
     }
 
-    /// The profile without what it says of other products.
+    /// Returns the profile without settings that only apply to other products.
     fn profile(&self, profile: &Profile) -> Profile {
         let activation_codes = profile.activation_codes.filter(|codes| codes.whole_for != self.w.rows);
         Profile { activation_codes, ..*profile }
     }
 
-    /// Evaluates all results of a range in the rows of those tokens.
+    /// Evaluates the results of some tokens in a range of outputs.
     fn all(&self, profile: &Profile, tokens: Range<usize>, range: Range<usize>) -> Vec<ExactValue> {
         let rows = self.w.rows;
         let (panels, each) = (rows.div_ceil(PANEL), tokens.len() * PANEL * self.w.cols / PRODUCTS);
@@ -192,7 +192,7 @@ impl Linear {
         self.bias.as_ref().map(|bias| float.round(bias[output].into()))
     }
 
-    /// The rows of activations.
+    /// Returns the tokens' rows of activations.
     fn operands(&self, profile: &Profile, tokens: Range<usize>) -> Vec<Operand> {
         let width = self.w.cols;
         let x = InputTensor::of(&self.x, profile);
@@ -213,7 +213,7 @@ impl Linear {
     }
 }
 
-/// Products of plain numbers that are given: those of four tokens with a panel of weights at once.
+/// Products of recorded plain numbers: four tokens with a panel of weights at once.
 struct TiledProducts<'s> {
     linear: &'s Linear,
     profile: Profile,
@@ -232,7 +232,7 @@ impl<'s> TiledProducts<'s> {
         Self { linear, profile: *profile, tokens, fours }
     }
 
-    /// The rows of weights that make these results.
+    /// Returns the weight rows of some outputs.
     fn panel(&self, outputs: Range<usize>) -> InterleavedRows<PANEL> {
         let w = &self.linear.w;
         let widened = Linear::widened(&self.profile);
@@ -244,7 +244,7 @@ impl<'s> TiledProducts<'s> {
         InterleavedRows::of(&rows.chunks(w.cols).collect::<Vec<_>>())
     }
 
-    /// Evaluates a value that its tile cannot decide.
+    /// Evaluates one value that its tile cannot decide.
     fn alone(&self, token: usize, output: usize) -> ExactValue {
         let row = WeightRow::new(&self.linear.w, output, &self.profile);
         row.times(&self.tokens[token], self.linear.bias(output, &self.profile), &self.profile)
@@ -275,7 +275,7 @@ impl ColumnEvaluator for TiledProducts<'_> {
 }
 
 impl TiledProducts<'_> {
-    /// Adds biases, and evaluates alone what a tile could not tell.
+    /// Adds biases, and evaluates separately the values that a tile cannot decide.
     fn finish(&self, token: usize, outputs: Range<usize>, exacts: &mut [ExactValue]) {
         if self.linear.bias.is_none() && exacts.iter().all(|exact| !exact.sigma.is_nan()) {
             return;
@@ -290,7 +290,7 @@ impl TiledProducts<'_> {
     }
 }
 
-/// The sums of a row with as many rows of weights, with sums of squares.
+/// Turns the sums and sums of squares of one token with a panel of weights into exact values.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn added(n: f64, sums: &[f64; PANEL], squares: &[f64; PANEL], exacts: &mut [ExactValue]) {
     for ((exact, &value), &squares) in exacts.iter_mut().zip(sums).zip(squares) {
@@ -299,15 +299,15 @@ fn added(n: f64, sums: &[f64; PANEL], squares: &[f64; PANEL], exacts: &mut [Exac
     }
 }
 
-/// A row of weights. Where they have minima, these meet the activations in a sum of their own.
+/// A row of weights. Minima of blocks are multiplied with the activations in a separate sum.
 pub(super) struct WeightRow {
     codes: Vec<f64>,
     minima: Option<Vec<f64>>,
-    /// Values that are added up exactly.
+    /// Number of neighbouring products that are summed exactly.
     block: usize,
-    /// The scale that the sum over the codes meets, as far as it is known: one of these.
+    /// Candidates for the row's scale, which multiplies the sum over the codes.
     scales: Vec<f64>,
-    /// The second of the two numbers that each weight is split in, where it is.
+    /// Second number of each weight, if weights are split in two numbers.
     low: Option<Vec<f64>>,
 }
 
@@ -325,7 +325,7 @@ impl WeightRow {
         let mut scales = Vec::new();
         if profile.row_scales != RowScales::Decoded {
             scales = scales_of_row(&codes, profile.weights, profile.results);
-            // Every scale that is possible has the same codes, or they are not known.
+            // All candidate scales give the same codes, or the codes are undetermined.
             if let [scale, others @ ..] = scales.as_slice() {
                 let integers: Vec<f64> = codes.iter().map(|w| (w / scale).round()).collect();
                 let are_those =
@@ -360,14 +360,14 @@ impl WeightRow {
         };
         let exact = self.scaled(exact, profile);
         match bias {
-            // Of codes and of several devices, sums are made by themselves.
+            // With codes, or with several devices, the sum is complete before the bias is added.
             Some(bias) if x.is_coded || profile.parts > 1 => exact.rounded(profile.biased).plus(bias),
             Some(bias) => with_bias(exact, bias, columns.len(), profile),
             None => exact,
         }
     }
 
-    /// A sum over codes, times the scale of the row.
+    /// Returns a sum over codes times the row's scale.
     fn scaled(&self, sum: ExactValue, profile: &Profile) -> ExactValue {
         let sum = if self.scales.is_empty() || profile.row_scales != RowScales::Rounded {
             sum
@@ -381,14 +381,14 @@ impl WeightRow {
         self.scales.iter().map(times).reduce(ExactValue::or).unwrap_or(sum)
     }
 
-    /// The sum over some columns.
+    /// Returns the sum over some columns.
     fn over(&self, columns: Range<usize>, x: &Operand, profile: &Profile) -> ExactValue {
         let block = if x.is_coded { self.block } else { 1 };
         let (codes, values) = (&self.codes[columns.clone()], &x.row.values[columns.clone()]);
         let (mut value, mut squares) = sums(codes, values, block);
         let mut drift = value * value;
         if let (Some(w), Some(x)) = (&self.low, &x.low) {
-            // The product of the second numbers is left out.
+            // The product of both second numbers is omitted.
             value -= w[columns.clone()].iter().zip(&x[columns.clone()]).map(|(w, x)| w * x).sum::<f64>();
         }
         if let Some(minima) = &self.minima {
@@ -399,7 +399,7 @@ impl WeightRow {
         }
         let n = (codes.len().div_ceil(block * profile.lanes)) as f64;
         let n = if x.low.is_some() { 3.0 * n } else { n };
-        // The eight lanes of a block are scaled, and added up in three steps.
+        // Each block's eight lanes are scaled and then summed in three steps.
         let steps = if block > 1 { n / 2.0 + 4.0 } else { n / 2.0 + 1.0 };
         let sigma = K * U * (steps * squares + (n / 3.0 + 2.0) * drift).sqrt();
         let mut exact = ExactValue::statistical(value, sigma);
@@ -417,10 +417,11 @@ impl WeightRow {
     }
 }
 
-/// Neighbouring weights that share a scale, at most, where activations are integers.
+/// Maximum number of neighbouring weights that share a scale, if activations are integers.
 const BLOCK: usize = 32;
 
-/// A sum of products of integers, each block of which meets its scales: two are multiplied, and rounded, and so is the product with them.
+/// Evaluates a sum of integer products in blocks. The product of a block's two scales is rounded, and so is its product
+/// with the block's sum.
 fn scaled_by_blocks(sum: ExactValue, codes: &[f64], values: &[f64]) -> ExactValue {
     let of_block = |(codes, values): (&[f64], &[f64])| {
         codes.iter().zip(values).map(|(code, value)| code * value).sum::<f64>()
@@ -431,7 +432,7 @@ fn scaled_by_blocks(sum: ExactValue, codes: &[f64], values: &[f64]) -> ExactValu
     sum.moved(2.0 * K * U * squares.sqrt(), 3.0 * U * sizes)
 }
 
-/// A bias is added to a sum over so many columns.
+/// Adds a bias to a sum over `columns` columns.
 fn with_bias(sum: ExactValue, bias: f64, columns: usize, profile: &Profile) -> ExactValue {
     match profile.biased {
         Float::F32 => sum.biased(bias, columns.div_ceil(profile.lanes) as f64),
@@ -458,6 +459,6 @@ fn reduced(sums: &[ExactValue], short: Float) -> ExactValue {
     let may_be: Vec<ExactValue> = rings.chain(pairs).chain(at_once).collect();
     let low = may_be.iter().map(|sum| sum.value - sum.radius).fold(f64::INFINITY, f64::min);
     let high = may_be.iter().map(|sum| sum.value + sum.radius).fold(f64::NEG_INFINITY, f64::max);
-    // A bias comes after that.
+    // The bias is added after the reduction.
     ExactValue::bounded((low + high) / 2.0, (high - low) / 2.0).plus(0.0).rounded(short)
 }

@@ -1,4 +1,4 @@
-//! Log-probabilities of some tokens: logits less the logarithm of the sum of all exponentials.
+//! Exact evaluation of log-probabilities: logits minus the logarithm of the sum of all exponentials.
 
 use crate::exact::float::Float;
 use crate::exact::operation::{Operation, by_row, evaluate, node_of};
@@ -8,11 +8,11 @@ use crate::ops::sampling::Picks;
 use crate::parallel;
 use crate::tensor::Tensor;
 
-/// log softmax(logits / temperature) at some ids of each row, in `f32` whatever the results are.
+/// log softmax(logits / temperature) at some ids of each row, always in `f32`.
 pub struct LogProbabilities {
     /// `[T, V]`
     pub logits: Tensor,
-    /// Ids of each row.
+    /// Token ids of each row.
     pub picks: Picks,
     /// Divisor of the logits.
     pub temperature: f32,
@@ -47,8 +47,8 @@ impl LogProbabilities {
         wanted.iter().map(|flat| sum.less(logits[ids[flat % width] as usize])).collect()
     }
 
-    /// A row of logits as far as it is known, divided by the temperature. (One row at a time: of a large vocabulary all of
-    /// them would not fit.)
+    /// Returns one row of logits with their uncertainty, divided by the temperature. All rows of a large vocabulary
+    /// would not fit in memory.
     fn logits_of(&self, profile: &Profile, row: usize) -> Vec<ExactValue> {
         let vocabulary = self.logits.row_len();
         let wanted: Vec<usize> = (row * vocabulary..(row + 1) * vocabulary).collect();
@@ -65,10 +65,10 @@ impl LogProbabilities {
     }
 }
 
-/// log Σ exp z, and how far it moves when the z do.
+/// log Σ exp z, with its sensitivity to errors of z.
 struct LogSum {
     value: f64,
-    /// Σ p·sigma and Σ p·radius: what all of them together move it by, should they do so in one direction.
+    /// Σ p·sigma and Σ p·radius: the error of the logarithm if all logit errors have the same sign.
     sigma: f64,
     radius: f64,
     /// Factor for the curvature of the exponential: e^(2r) of the largest error bound.
@@ -84,7 +84,7 @@ impl LogSum {
         let mean =
             |of: fn(&ExactValue) -> f64| logits.iter().map(|z| (z.value - value).exp() * of(z)).sum::<f64>();
         let widest = logits.iter().map(|z| z.radius).fold(0.0, f64::max);
-        // Exponentials are off by the library and by what their arguments are rounded by, and are added up.
+        // Exponentials have the library's error and the rounding error of their arguments, and are then summed.
         let n = logits.len() as f64;
         let summing = K * U * (n / 3.0).sqrt();
         let slowest = if profile.one_by_one { n * U } else { LAMBDA * summing };
@@ -93,7 +93,8 @@ impl LogSum {
         Self { value, sigma: mean(|z| z.sigma), radius: mean(|z| z.radius), bend: (2.0 * widest).exp(), own }
     }
 
-    /// A logit less this. A logit's own error is in both: |d log p| ≤ (1 - p)·|dz| + Σ p·|dz| over the others.
+    /// Subtracts the logarithm from a logit. The logit's error affects both: |d log p| ≤ (1 - p)·|dz| + Σ p·|dz| over
+    /// the others.
     fn less(&self, z: ExactValue) -> ExactValue {
         let value = z.value - self.value;
         let p = value.exp().min(1.0);

@@ -1,7 +1,7 @@
-//! RMSNorm and LayerNorm of rows.
+//! Exact evaluation of RMSNorm and LayerNorm.
 //!
-//! The statistics of a row are sums of positive terms, whose rounding all its values share: k·u·(√(n/3)/2 + 1.5) of
-//! each; and each value is rounded once or twice by itself.
+//! The statistics of a row are sums of positive terms. Their rounding error, k·u·(√(n/3)/2 + 1.5) each, is shared by
+//! all values of the row. Each value also has one or two roundings of its own.
 
 use std::sync::Arc;
 
@@ -19,9 +19,9 @@ use crate::tensor::{Tensor, ValueOrigin};
 
 /// RMSNorm along the last axis.
 pub struct RmsNormalisation {
-    /// Rows, whatever their number of axes.
+    /// Rows, in a tensor with any number of axes.
     pub x: Tensor,
-    /// The weight, and what is done with it.
+    /// The weight, epsilon and gain.
     pub norm: RmsNorm,
 }
 
@@ -43,7 +43,7 @@ impl Operation for RmsNormalisation {
     fn results(&self, profile: &Profile) -> Float {
         let is_short = || self.x.data().iter().all(|&x| profile.results.round(x.into()) == f64::from(x));
         match self.norm.gain {
-            // Gemma's norms go back to the type of what they read.
+            // Gemma's norms return to the type of their input.
             Gain::OnePlusWeight if profile.wide_stream && is_short() => profile.results,
             _ => profile.stream(),
         }
@@ -78,7 +78,7 @@ impl Operation for RmsNormalisation {
     }
 
     fn is_unbiased(&self, profile: &Profile) -> bool {
-        // What was rounded may have been any number that rounds to it, and as well above as below.
+        // A rounded input may have been any number that rounds to it, above or below with equal probability.
         is_given(&self.x) && (!profile.reads_sums() || profile.stream() != Float::F32)
     }
 
@@ -113,13 +113,13 @@ impl Operation for RmsNormalisation {
     }
 }
 
-/// Returns the relative error of the statistics of a row of `n` values, in the mean square.
+/// Returns the relative error that the mean square of a row of `n` values causes in the norm.
 fn shared(n: usize) -> f64 {
     K * U * ((n as f64 / 3.0).sqrt() / 2.0 + 1.5)
 }
 
 impl RmsNormalisation {
-    /// Returns true if it norms the sum of two values, which engines may hold in more digits than they store.
+    /// Returns true if the norm reads the sum of two values, which engines may hold in more digits than they store.
     pub(super) fn reads_sum(&self) -> bool {
         let is_sum = |origin: &ValueOrigin| {
             let node = node_of(origin).filter(|node| node.operation::<Addition>().is_some());
@@ -156,7 +156,7 @@ impl RmsNormalisation {
         let one = |&at: &usize| {
             let x = x.get(at);
             let normed = x.value * inverse;
-            // What is not known of it is divided by a number that is not quite known, either.
+            // The input's uncertainty is divided by a number that is itself uncertain.
             let size = normed.abs() + x.radius * inverse;
             let own = size * (of_row * of_row + 2.0 * (K * U).powi(2)).sqrt();
             let from_input = both(x.sigma * inverse, size * inherited);
@@ -164,7 +164,7 @@ impl RmsNormalisation {
                 .losing(lost * size)
                 .within((n / 2.0 + 4.0) * U * size)
                 .moved(from_input, (LAMBDA * from_input).min(x.radius * inverse + LAMBDA * size * inherited));
-            // Where Gemma's gain is not rounded, its norm is rounded after it alone.
+            // If Gemma's gain is not rounded, the norm is rounded only after the gain.
             let normed = match self.norm.gain {
                 Gain::Weight | Gain::WeightFirst => normed.rounded(profile.normed),
                 Gain::OnePlusWeight if profile.gains_alone => normed,
@@ -201,7 +201,7 @@ impl Mean {
     }
 }
 
-/// √Σ(value · sigma)²: what a sum of products with unsure numbers is off by.
+/// Returns √Σ(value · sigma)²: the error of a sum of products with uncertain numbers.
 fn spread(x: &InputValues, values: &[f64]) -> f64 {
     let Some(doubt) = &x.doubt else { return 0.0 };
     values.iter().zip(&doubt.sigma).map(|(value, sigma)| (value * sigma).powi(2)).sum::<f64>().sqrt()
@@ -211,7 +211,7 @@ fn spread(x: &InputValues, values: &[f64]) -> f64 {
 pub struct LayerNormalisation {
     /// Rows.
     pub x: Tensor,
-    /// The weight, and what is done with it.
+    /// The weight, bias and epsilon.
     pub norm: LayerNorm,
 }
 
@@ -240,7 +240,7 @@ impl Operation for LayerNormalisation {
 }
 
 impl LayerNormalisation {
-    /// Standardised, times the weight, plus the bias: each step rounded.
+    /// Evaluates LayerNorm stepwise: standardise, multiply by the weight, add the bias, with a rounding after each.
     fn stepwise(&self, profile: &Profile, standardised: f64, off: f64, at: usize) -> ExactValue {
         let short = profile.layer_normed;
         let [weight, bias] =
@@ -260,12 +260,12 @@ impl LayerNormalisation {
         let inverse = 1.0 / square.sqrt();
         let rms = (x.values.iter().map(|x| x * x).sum::<f64>() / n).sqrt();
         let size = x.values.iter().map(|x| x.abs()).sum::<f64>() / n;
-        // The mean is a sum like others: its partial sums walk at random, or drift where values share a sign.
+        // The mean is a sum like others: its partial sums follow a random walk, or drift if values share a sign.
         let of_mean = K * U * (rms * rms / 2.0 + (n / 3.0 + 1.0) * mean * mean).sqrt() * inverse;
         let of_row = shared(x.len());
         let deviations: Vec<f64> = x.values.iter().map(|x| x - mean).collect();
         let inherited = spread(x, &deviations) / (n * square);
-        // Of one large value that is unsure the mean is unsure by more than a small one is.
+        // Uncertain large values make the mean more uncertain than uncertain small values do.
         let unsure_mean = spread(x, &vec![1.0; x.len()]) / n;
         let weight = |at: usize, row: &[f32]| profile.weights.round(row[at].into());
         let one = |&at: &usize| {
@@ -273,7 +273,7 @@ impl LayerNormalisation {
             let scaled = deviations[at] * inverse * gain;
             let value = scaled + weight(at, &self.norm.bias);
             let own = scaled.abs() * (of_row * of_row + 3.0 * (K * U).powi(2)).sqrt();
-            // Kernels that scale a value before they subtract the mean round it while it is large.
+            // Kernels that scale a value before subtracting the mean round it while it is large.
             let of_value = K * U * both(x.value, mean) * inverse;
             let own = both(both(own, both(of_mean, of_value) * gain.abs()), K * U * value.abs());
             let bound = (n / 2.0 + 5.0) * U * scaled.abs()
@@ -290,7 +290,7 @@ impl LayerNormalisation {
     }
 }
 
-/// Rows of `width` values of a tensor, each with those of its results that are wanted.
+/// Splits requested results by row: each row's `width` values with the row's requested results.
 pub(super) fn rows_of(
     x: &InputTensor,
     width: usize,

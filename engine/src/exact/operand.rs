@@ -1,4 +1,4 @@
-//! Activations as they meet weights.
+//! Activations, rounded or quantised for the product with weights.
 
 use crate::exact::float::Float;
 use crate::exact::input::InputValues;
@@ -7,7 +7,7 @@ use crate::exact::value::{ExactValue, U};
 use crate::quant::{self, ActivationCodes, CodeGroup, known, quantise_row};
 use crate::weight::DType;
 
-/// A row of activations, rounded as its product asks for.
+/// A row of activations, rounded as the product requires.
 #[derive(Debug)]
 pub(super) struct Operand {
     pub(super) row: InputValues,
@@ -15,7 +15,7 @@ pub(super) struct Operand {
     pub(super) surplus: Option<Vec<f64>>,
     /// True if the row is made of codes, which are multiplied and added as integers within a block.
     pub(super) is_coded: bool,
-    /// The second of the two numbers that each value is split in, where it is.
+    /// Second number of each value, if values are split in two numbers.
     pub(super) low: Option<Vec<f64>>,
 }
 
@@ -30,14 +30,14 @@ pub(super) fn operand_type(profile: &Profile, weights: DType) -> DType {
     }
 }
 
-/// The two numbers of a type that a value is split in.
+/// Splits a value in two numbers of type `half`.
 pub(super) fn split(x: f64, half: Float) -> (f64, f64) {
     let high = half.round(x);
     (high, half.round(x - high))
 }
 
 impl Operand {
-    /// `pass` is the extent of all values of the pass, for codes whose scale they share.
+    /// Creates an operand. `pass` is the range of all values of the pass, for codes whose scale the whole pass shares.
     pub(super) fn new(row: InputValues, profile: &Profile, weights: DType, pass: Option<ValueRange>) -> Self {
         if let Some(codes) = &profile.activation_codes {
             return Self { row: integers(&row, codes, pass), surplus: None, is_coded: false, low: None };
@@ -97,7 +97,7 @@ fn code(row: &InputValues, at: usize, block: usize, value: f64, step: f64, dtype
         row.doubt.as_ref().map_or(0.0, |doubt| doubt.radius[block].iter().copied().fold(0.0, f64::max));
     let slack = scaled * (4.0 * U + unsure / largest) + x.radius / largest * 127.0;
     let (low, high) = ((scaled - slack).round_ties_even(), (scaled + slack).round_ties_even());
-    // A step that is stored in f16 rounds to one number or to the next.
+    // A step stored in f16 rounds to one number or to the next.
     let step_is_unsure = if dtype == DType::Q8_K { unsure / largest } else { f16_step(largest, unsure) };
     let about = value.abs() * step_is_unsure;
     match low == high {
@@ -109,14 +109,14 @@ fn code(row: &InputValues, at: usize, block: usize, value: f64, step: f64, dtype
     }
 }
 
-/// The relative error of a block's step, rounded to `f16` from a largest value that is unsure.
+/// Returns the relative error of a block's `f16` step that comes from an uncertain largest value.
 fn f16_step(largest: f64, unsure: f64) -> f64 {
     let step = |largest: f64| Float::F16.round(largest / 127.0);
     let (low, high) = (step(largest - unsure), step(largest + unsure));
     if high > 0.0 { (high - low) / high } else { 0.0 }
 }
 
-/// The smallest and the largest of some values and zero, and how far either may be off.
+/// The smallest and the largest of some values and zero, with the uncertainty of both.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ValueRange {
     low: f64,
@@ -133,7 +133,7 @@ impl ValueRange {
         })
     }
 
-    /// The step between codes, and by which part of itself it may be off.
+    /// Returns the step between codes, and its relative error.
     fn step(&self, codes: &ActivationCodes) -> (f64, f64) {
         let with = |by: f64| f64::from(codes.step((self.low - by) as f32, (self.high + by) as f32));
         let (step, off) = (with(0.0), with(self.unsure) - with(-self.unsure));
@@ -141,7 +141,7 @@ impl ValueRange {
     }
 }
 
-/// A row of activations as the values of 8-bit integers.
+/// Returns a row of activations, quantised to 8-bit integers and decoded again.
 pub(super) fn integers(row: &InputValues, codes: &ActivationCodes, pass: Option<ValueRange>) -> InputValues {
     let len = codes.group_len(row.len(), 1).max(1);
     let pass = pass.filter(|_| codes.group == CodeGroup::Pass);

@@ -13,7 +13,7 @@ use crate::tensor::{Tensor, ValueOrigin};
 
 /// An operation and its inputs.
 pub trait Operation: Any + Send + Sync {
-    /// Evaluates some of its results, counted row-major, in ascending order.
+    /// Evaluates some results, given by their row-major indices in ascending order.
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue>;
 
     /// Returns an evaluator by columns for some rows, if that is faster.
@@ -26,55 +26,55 @@ pub trait Operation: Any + Send + Sync {
         true
     }
 
-    /// Returns the type that its results are rounded to.
+    /// Returns the type that results are rounded to.
     fn results(&self, profile: &Profile) -> Float {
         profile.results
     }
 
-    /// Returns the choices that an engine has in it.
+    /// Returns the rounding choices that the operation offers to an engine.
     fn choices(&self) -> &'static [Choice] {
         &[]
     }
 
-    /// Returns its inputs.
+    /// Returns the input tensors.
     fn inputs(&self) -> Vec<&Tensor> {
         Vec::new()
     }
 
-    /// Returns true if its roundings are unbiased: sums rounded to nearest, with known inputs.
+    /// Returns true if the operation's roundings are unbiased: sums rounded to nearest, with exact inputs.
     fn is_unbiased(&self, _: &Profile) -> bool {
         false
     }
 
-    /// Returns true if its results before rounding depend on its inputs without error: multiples, and rows of tables.
+    /// Returns true if unrounded results carry no error besides the inputs' error: multiples, and rows of tables.
     fn is_certain(&self) -> bool {
         false
     }
 
-    /// Returns true if it adds two tensors.
+    /// Returns true if the operation adds two tensors.
     fn is_sum(&self) -> bool {
         false
     }
 
-    /// Returns true if a kernel may use its results before rounding: sums, norms, multiples and scores.
+    /// Returns true if a kernel may read the results before rounding: sums, norms, multiples and scores.
     fn is_fused(&self) -> bool {
         false
     }
 
-    /// Returns the number of results per input, at least 1. So many results count as one when errors are averaged,
-    /// since they are not independent.
+    /// Returns the number of results per input, at least 1. Results of the same input are not independent, so they
+    /// count as one when errors are averaged.
     fn dependence(&self) -> f64 {
         1.0
     }
 
-    /// Returns the relative error that all results of a row share because of a common rounding: they are not
+    /// Returns the relative error that all results of a row share because of a common rounding; these errors are not
     /// independent.
     fn shared(&self) -> f64 {
         0.0
     }
 
-    /// Returns the relative error that all results of a row share because of uncertain inputs; the errors of other
-    /// rows are independent.
+    /// Returns the relative error that all results of a row share because of uncertain inputs; errors of different rows
+    /// are independent.
     fn inherited(&self, _: &Profile) -> f64 {
         0.0
     }
@@ -86,7 +86,7 @@ pub trait ColumnEvaluator: Sync {
     fn at(&self, columns: Range<usize>) -> Vec<ExactValue>;
 }
 
-/// An operation that has made a tensor, and what it has come to, once that was asked.
+/// Operation that computed a tensor, with a cache of the evaluated results.
 pub struct Node {
     /// The operation.
     pub stage: Box<dyn Operation>,
@@ -108,12 +108,12 @@ impl Node {
         Self { stage: Box::new(stage), profile, own, depth, results, known: Mutex::default() }
     }
 
-    /// The operation, if it is one of that kind.
+    /// Returns the operation, if it has type `S`.
     pub fn operation<S: Operation>(&self) -> Option<&S> {
         (&*self.stage as &dyn Any).downcast_ref()
     }
 
-    /// Returns the rounding profile of an engine with these choices.
+    /// Returns the profile of an engine that makes these choices.
     pub(super) fn rounding(&self, choices: ChoiceSet) -> Profile {
         match choices {
             ChoiceSet::OWN => Profile { made: choices, ..self.own },
@@ -121,7 +121,7 @@ impl Node {
         }
     }
 
-    /// Evaluates all results, rounded: the inputs of the next operation.
+    /// Evaluates all results, rounded, as the next operation's inputs.
     pub fn all(&self, choices: ChoiceSet) -> Arc<Vec<ExactValue>> {
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = known().get(&choices) {
@@ -136,7 +136,7 @@ impl Node {
         all
     }
 
-    /// Returns the choices that an engine has in it, and in the operations between recorded values and it.
+    /// Returns the choices of the operation and of the operations between recorded values and it.
     pub fn choices(&self) -> ChoiceSet {
         let own: ChoiceSet = self.stage.choices().iter().copied().collect();
         let before = self.stage.inputs().into_iter().flat_map(Tensor::origins).filter_map(node_of);
@@ -144,10 +144,10 @@ impl Node {
     }
 }
 
-/// Results that one thread evaluates one after the other.
+/// Number of results that one thread evaluates as one piece of work.
 const PIECE: usize = 1 << 14;
 
-/// Indices in ascending order, as the rows of `width` values that they lie in.
+/// Splits ascending indices by rows of `width` values.
 pub(super) fn by_row(wanted: &[usize], width: usize) -> impl Iterator<Item = &[usize]> {
     let mut rest = wanted;
     std::iter::from_fn(move || {
@@ -161,7 +161,7 @@ pub(super) fn by_row(wanted: &[usize], width: usize) -> impl Iterator<Item = &[u
     })
 }
 
-/// Evaluates the wanted values of each row of `width` values, in order; in parallel if there are many.
+/// Evaluates the requested values of each row of `width` values, in order; in parallel if there are many.
 pub(super) fn per_row(
     wanted: &[usize],
     width: usize,
@@ -177,17 +177,18 @@ pub(super) fn per_row(
     if exacts.len() == 1 { exacts.remove(0) } else { exacts.concat() }
 }
 
-/// Returns true if no value of a tensor was computed, so that each is exact.
+/// Returns true if all values of a tensor are recorded, so that each is exact.
 pub fn is_given(tensor: &Tensor) -> bool {
     tensor.origins().iter().all(|origin| node_of(origin).is_none())
 }
 
-/// The operation that an origin speaks of.
+/// Returns the node of an origin, if it has one.
 pub fn node_of(origin: &ValueOrigin) -> Option<Arc<Node>> {
     origin.source.clone()?.downcast().ok()
 }
 
-/// Returns the type that an operation rounds its results to, by the profile of the dump's engine; `None` for values that were given.
+/// Returns the type that an operation rounds its results to, by the profile of the dump's engine; `None` for recorded
+/// values.
 pub fn type_of_results(tensor: &Tensor) -> Option<Float> {
     let node = tensor.origins().iter().find_map(node_of)?;
     Some(node.stage.results(&node.profile))
@@ -216,7 +217,7 @@ pub fn evaluate(tensor: &Tensor, choices: ChoiceSet, wanted: &[usize]) -> Vec<Ex
     found
 }
 
-/// Values that were rounded when they were stored: each represents all numbers within its radius.
+/// Values that were rounded when stored: each represents all numbers within its radius.
 struct RoundedValues {
     values: Vec<ExactValue>,
 }
@@ -232,7 +233,7 @@ impl Operation for RoundedValues {
 }
 
 /// Returns a tensor whose values have an uncertainty: `known` gives each value and its error bound. Operations that
-/// read it start from these.
+/// read the tensor use that uncertainty.
 pub fn within(tensor: Tensor, known: impl Fn(usize) -> (f64, f64)) -> Tensor {
     let exact = |flat: usize| {
         let (value, radius) = known(flat);

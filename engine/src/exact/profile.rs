@@ -15,21 +15,21 @@ pub enum Operands {
     Whole,
     /// ggml's pairing with the type of the weights: Q8_0 blocks with Q4_0, `f16` with F16 …
     Ggml,
-    /// ggml's pairing, but without rounding for F16: bitnet.cpp's products of several tokens.
+    /// ggml's pairing, except that F16 is not rounded: bitnet.cpp's products of several tokens.
     GgmlButF16,
-    /// TF32, and the weights too.
+    /// TF32, for activations and weights.
     Tf32,
-    /// TF32, ties away from zero, and the weights too.
+    /// TF32 with ties away from zero, for activations and weights.
     Tf32Away,
-    /// TF32, cut off, and the weights too.
+    /// TF32 by truncation, for activations and weights.
     Tf32Cut,
-    /// `f16`, and the weights too.
+    /// `f16`, for activations and weights.
     F16,
-    /// `bf16`, and the weights too.
+    /// `bf16`, for activations and weights.
     Bf16,
-    /// Two `bf16` numbers that are added up, and the weights too; three of their four products are made.
+    /// Each operand is a sum of two `bf16` numbers; three of the four products are computed.
     SplitBf16,
-    /// Two TF32 numbers, likewise.
+    /// Each operand is a sum of two TF32 numbers; three of the four products are computed.
     SplitTf32,
 }
 
@@ -44,7 +44,7 @@ impl Operands {
         }
     }
 
-    /// The type of each of the two numbers that an operand is made of, if it is.
+    /// Returns the type of the two numbers that an operand is split in; `None` if operands are not split.
     pub(super) fn split(self) -> Option<Float> {
         match self {
             Operands::SplitBf16 => Some(Float::Bf16),
@@ -54,7 +54,7 @@ impl Operands {
     }
 }
 
-/// The way in which a product meets the scales of rows of integer weights.
+/// How a product is multiplied by the scales of integer weights' rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RowScales {
@@ -66,13 +66,13 @@ pub enum RowScales {
     Rounded,
 }
 
-/// Computation of RoPE's angles.
+/// How RoPE's angles are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Angles {
-    /// Position times frequency.
+    /// Computes position times frequency.
     Direct,
-    /// Each pair's frequency from that of the previous pair.
+    /// Computes each pair's frequency from that of the previous pair.
     Iterated,
 }
 
@@ -82,9 +82,9 @@ pub enum Angles {
 pub enum FusedResults {
     /// No results: kernels read the stored values.
     Nothing,
-    /// Results of norms, of scores and of multiplications by a number.
+    /// Results of norms, scores, and multiplications by a number.
     Norms,
-    /// All of these, and sums.
+    /// Results of norms, scores, multiplications by a number, and sums.
     All,
 }
 
@@ -94,9 +94,9 @@ pub enum FusedResults {
 pub enum ScaledOperand {
     /// The operand that the model's authors scale: the queries in Gemma, the products in other models.
     Model,
-    /// The products, whatever the authors did.
+    /// The products, for every model.
     Products,
-    /// The queries, whatever the authors did.
+    /// The queries, for every model.
     Queries,
 }
 
@@ -106,29 +106,31 @@ pub enum ScaledOperand {
 pub struct Profile {
     /// Type that the result of every operation is rounded to.
     pub results: Float,
-    /// True if embeddings, norms, rotations and the residual stream stay `f32` although `results` is shorter, as in
-    /// torch's autocast, which computes only products in a short type. Operands of attention are rounded like those
-    /// of products.
+    /// True if embeddings, norms, rotations and the residual stream stay `f32` although `results` is a smaller type, as
+    /// in torch's autocast, which only computes products in a short type. Attention operands are rounded like operands
+    /// of other products.
     pub wide_stream: bool,
-    /// True if the sums of the residual stream alone stay `f32` where `results` are shorter.
+    /// True if only the residual stream's sums stay `f32` although `results` is a smaller type.
     pub wide_sums: bool,
     /// Type that a plain weight is rounded to before it is used.
     pub weights: Float,
     /// Type that activations are rounded to before products with weights.
     pub operands: Operands,
-    /// 8-bit integers that activations are rounded to where they meet weights; `None` for none. Over `operands`.
+    /// 8-bit quantisation of activations before products with weights; `None` for no quantisation. Overrides
+    /// `operands`.
     pub activation_codes: Option<ActivationCodes>,
-    /// The way in which products meet the scales of rows of integer weights, which are found in the decoded weights.
+    /// How products are multiplied by the row scales of integer weights. The scales are found in the decoded weights.
     pub row_scales: RowScales,
     /// True if sums are truncated instead of rounded to nearest, as in NVIDIA's matrix units.
     pub truncates: bool,
-    /// Independent sums that a dot product is added up in.
+    /// Number of partial sums that a dot product is split in.
     pub lanes: usize,
-    /// Equal parts of its columns that a product is added up in, each sum of which is rounded to `results` before it meets the
-    /// others: what the devices of tensor parallelism hold. It is found and not stated: of a model only some products are cut so.
+    /// Number of equal column ranges that a product is split in, as on the devices of tensor parallelism. Each partial
+    /// sum is rounded to `results` before the reduction. Found by the search and not stated in manifests, since only
+    /// some products of a model are split.
     #[serde(skip)]
     pub parts: usize,
-    /// Units in the last place by which a library function (exp, tanh, sin …) is off at most.
+    /// Largest error of a library function (exp, tanh, sin …), in units in the last place.
     pub library_ulps: f64,
     /// Type that a product is rounded to before a separate operation adds its bias.
     pub biased: Float,
@@ -144,9 +146,9 @@ pub struct Profile {
     pub normed: Float,
     /// Type that 1 + weight, the gain of Gemma's norms, and the normed row before it are rounded to.
     pub gains: Float,
-    /// True if the normed row before such a gain is not rounded.
+    /// True if the normed row is not rounded before Gemma's gain, 1 + weight.
     pub gains_alone: bool,
-    /// Type that LayerNorm rounds a standardised row to, and its product with the weight.
+    /// Type that LayerNorm rounds the standardised row to, and the row's product with the weight.
     pub layer_normed: Float,
     /// Type that an activation is rounded to before the product with the up projection.
     pub activated: Float,
@@ -158,7 +160,7 @@ pub struct Profile {
     /// True if the logistic function has an absolute error of up to 2⁻²²: computed by tanh, or by a rational
     /// function.
     pub absolute_sigmoid: bool,
-    /// True if (1 + erf(x / √2)) / 2 has an absolute error of up to 3.4·10⁻⁷: computed with another exponential.
+    /// True if (1 + erf(x / √2)) / 2 has an absolute error of up to 3.4·10⁻⁷, as with an approximate exponential.
     pub absolute_erf: bool,
     /// True if GELU comes from a table of `f16` for arguments between -10 and 10.
     pub gelu_table: bool,
@@ -168,7 +170,7 @@ pub struct Profile {
     pub weighted: Float,
     /// Type that the sum over experts is rounded to after each expert, in the order of their indices.
     pub mixed: Float,
-    /// Computation of RoPE's angles.
+    /// How RoPE's angles are computed.
     pub angles: Angles,
     /// Type that cosines and sines are rounded to.
     pub cos_sin: Float,
@@ -203,7 +205,7 @@ pub struct Profile {
     pub made: ChoiceSet,
 }
 
-/// A set of choices.
+/// A set of rounding choices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ChoiceSet(u64);
 
@@ -233,7 +235,7 @@ impl FromIterator<Choice> for ChoiceSet {
     }
 }
 
-/// `f32` throughout.
+/// Returns the profile of `f32` throughout.
 impl Default for Profile {
     fn default() -> Self {
         Self {
@@ -284,7 +286,7 @@ impl Default for Profile {
     }
 }
 
-/// A choice that honest engines make differently, and no manifest of today states.
+/// A rounding choice that correct engines make differently and that no manifest states today.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// Rounding of a normed row before its gain.
@@ -362,17 +364,17 @@ pub enum Choice {
     ChainedNorms,
     /// Sums, norms and scores fused with the operations that read them.
     Chained,
-    /// True if products meet the scales of rows of integer weights after they are summed, and rounded.
+    /// Row scales applied after the sum, which is rounded first.
     RoundedRowScales,
     /// Row scales applied after the sum, without rounding before them.
     ExactRowScales,
-    /// True if activations are not rounded to integers where they meet these weights, though they are elsewhere.
+    /// Activations that are not quantised before the product with these weights, in an engine that quantises others.
     WholeActivations,
-    /// True if sums of the residual stream stay `f32`.
+    /// Sums of the residual stream that stay `f32`.
     WideSums,
-    /// True if operands are split in two numbers of bf16.
+    /// Operands split in two bf16 numbers.
     SplitBf16,
-    /// True if they are in two of TF32.
+    /// Operands split in two TF32 numbers.
     SplitTf32,
 }
 
@@ -406,7 +408,7 @@ impl Choice {
         Choice::Weighted,
         Choice::Mixed,
         Choice::AbsoluteErf,
-        // What the weights themselves show comes before what only sums show.
+        // Choices that the weights themselves reveal come before choices that only sums reveal.
         Choice::RoundedRowScales,
         Choice::ExactRowScales,
         Choice::Halves,
@@ -424,7 +426,7 @@ impl Choice {
         Choice::SplitTf32,
     ];
 
-    /// Returns true if it is another form of TF32 operands than the one that is tried first.
+    /// Returns true for the alternatives to the TF32 form that is tried first.
     pub(super) fn is_other_tf32(self) -> bool {
         matches!(self, Choice::Tf32Away | Choice::Tf32Cut | Choice::SplitBf16 | Choice::SplitTf32)
     }
@@ -439,23 +441,23 @@ impl Choice {
         matches!(self, Choice::ChainedNorms | Choice::Chained)
     }
 
-    /// Returns true if it is about several devices.
+    /// Returns true if the choice concerns products split over several devices.
     pub(super) fn is_of_parts(self) -> bool {
         matches!(self, Choice::Halves | Choice::Quarters | Choice::Eighths)
     }
 
-    /// True if it is about sums that keep more digits than other results.
+    /// Returns true if the choice keeps more digits in sums than in other results.
     pub(super) fn is_of_wide_sums(self) -> bool {
         self == Choice::WideSums
     }
 
-    /// True if an engine that makes it for a product makes it in every layer.
+    /// Returns true if an engine that makes the choice for a product makes it in every layer.
     pub(super) fn is_of_all_layers(self) -> bool {
         let told = Profile::default().told(self);
         Profile::OF_ALL_LAYERS.iter().any(|shared| told.starts_with(shared))
     }
 
-    /// True if it is about scales of rows of integer weights.
+    /// Returns true if the choice concerns row scales of integer weights.
     pub(super) fn is_of_row_scales(self) -> bool {
         matches!(self, Choice::RoundedRowScales | Choice::ExactRowScales)
     }
@@ -478,8 +480,9 @@ impl Profile {
     const SPLIT_TF32: &'static str =
         "operands are split into two numbers of TF32, and three of four products are added";
     const WHOLE_ACTIVATIONS: &'static str = "activations are not rounded to 8-bit integers";
-    /// First words of descriptions of products that are computed alike in every layer. Without ties, the direction of
-    /// ties is undetermined.
+    /// First words of the descriptions of choices that apply to the products of every layer. Descriptions without
+    /// `ties` do not
+    /// determine the direction of ties.
     pub const OF_ALL_LAYERS: [&'static str; 10] = [
         Self::SPLIT_BF16,
         Self::SPLIT_TF32,
@@ -493,7 +496,7 @@ impl Profile {
         Self::WHOLE_ACTIVATIONS,
     ];
 
-    /// The profiles that differ from this one in that choice: none where it is none.
+    /// Returns the profile with the alternative of a choice; `None` if the choice has no alternative in this profile.
     pub fn with_other(&self, choice: Choice) -> Option<Self> {
         let short = self.results;
         let toggled = |float: Float| if float == Float::F32 { short } else { Float::F32 };
@@ -529,7 +532,7 @@ impl Profile {
             Choice::Tf32 => p.with_operands(Operands::Tf32),
             Choice::Tf32Away => p.with_operands(Operands::Tf32Away),
             Choice::Tf32Cut => p.with_operands(Operands::Tf32Cut),
-            // In f32 it is never presumed: it would excuse every error that has a direction.
+            // Never presumed in f32, where it would excuse every biased error.
             Choice::Truncates if short == Float::F32 => p,
             Choice::Truncates => Self { truncates: !p.truncates, ..p },
             Choice::AbsoluteSigmoid if short == Float::F32 => {
@@ -575,25 +578,25 @@ impl Profile {
         Self { fused, normed: whole, layer_normed: whole, cos_sin: whole, rotated: whole, ..self }
     }
 
-    /// Rounds operands as matrix units do, in an `f32` profile.
+    /// Rounds operands as matrix units do. Applies to `f32` profiles only.
     fn with_operands(self, operands: Operands) -> Self {
         let is_plain = self.results == Float::F32 && self.operands == Operands::Whole;
         if is_plain { Self { operands, truncates: true, ..self } } else { self }
     }
 
-    /// Splits operands as units for short types do, in an `f32` profile.
+    /// Splits operands as matrix units for short types do. Applies to `f32` profiles only.
     fn with_split_operands(self, operands: Operands) -> Self {
         let is_plain = self.results == Float::F32 && self.operands == Operands::Whole;
         if is_plain { Self { operands, ..self } } else { self }
     }
 
-    /// Applies row scales later, in profiles with a short type; in f32 that is only another order.
+    /// Applies row scales later. Applies to profiles with a short type; in f32 only the order would change.
     fn with_row_scales(self, row_scales: RowScales) -> Self {
         let is_new = self.results != Float::F32 && self.row_scales == RowScales::Decoded;
         if is_new { Self { row_scales, ..self } } else { self }
     }
 
-    /// Rounds operands to the type of results, if that is short.
+    /// Rounds operands to the result type, if that is a short type.
     fn with_short_operands(self) -> Self {
         match (self.operands, self.results) {
             (Operands::Whole, Float::Bf16) => Self { operands: Operands::Bf16, ..self },
@@ -602,7 +605,7 @@ impl Profile {
         }
     }
 
-    /// Sums in parts, in profiles with a short type; in f32 that is only another order.
+    /// Splits sums over devices. Applies to profiles with a short type; in f32 only the order would change.
     fn in_parts(self, parts: usize) -> Self {
         let is_short = self.results != Float::F32 && self.operands == Operands::Whole;
         if is_short { Self { parts, ..self } } else { self }
@@ -618,7 +621,7 @@ impl Profile {
         if self.wide_stream { Float::F32 } else { self.results }
     }
 
-    /// The type of products, where these alone are short.
+    /// Returns the type of products, if only products have a short type.
     pub fn products(&self) -> Option<DType> {
         match self.results {
             Float::Bf16 if self.wide_stream => Some(DType::BF16),
@@ -632,7 +635,7 @@ impl Profile {
         self.products().map(|_| self.results.unit())
     }
 
-    /// The type to which the engine's units round both sides of a product.
+    /// Returns the type that the engine's matrix units round both operands of a product to.
     pub(super) fn unit_of_products(&self) -> Float {
         match self.operands {
             Operands::F16 => Float::F16,
@@ -641,8 +644,8 @@ impl Profile {
         }
     }
 
-    /// Returns what an engine of this profile rounds more coarsely than one of `own`, to move perturbed runs by it. Roundings of a short
-    /// type that `own` has as well move them already.
+    /// Returns the roundings of this profile that are coarser than those of `own`. Perturbed runs inject their errors;
+    /// errors of roundings that `own` shares are injected already.
     pub fn roundings_beyond(&self, own: &Self) -> Roundings {
         let unit = |field: fn(&Self) -> Float| {
             let [theirs, ours] = [field(self), field(own)].map(Float::unit);
@@ -651,7 +654,7 @@ impl Profile {
         let largest =
             |fields: &[fn(&Self) -> Float]| fields.iter().map(|&field| unit(field)).fold(0.0, f64::max);
         let results = if self.wide_stream { 0.0 } else { unit(|p| p.results) };
-        // Of two numbers, the second is rounded.
+        // The second of two split numbers is rounded.
         let split = self
             .operands
             .split()
@@ -673,12 +676,12 @@ impl Profile {
         }
     }
 
-    /// Returns the type of attention operands for which the profile states nothing else.
+    /// Returns the type of attention operands if the profile states no other type.
     pub(super) fn attended(&self) -> Float {
         if self.wide_stream { self.results } else { self.operands.tf32().unwrap_or(Float::F32) }
     }
 
-    /// Returns the profile of attention in a pass of so many tokens.
+    /// Returns the attention profile for a pass of `tokens` tokens.
     pub(super) fn attending(self, tokens: usize) -> Self {
         match (self.ggml_flash, self.operands) {
             (true, _) if tokens < TILE => Self { sums: self.attention, attention: Float::F32, ..self },
@@ -688,7 +691,7 @@ impl Profile {
         }
     }
 
-    /// Applies these choices, as far as each has an alternative.
+    /// Applies the alternatives of these choices, as far as each has one.
     pub fn otherwise(&self, choices: ChoiceSet) -> Self {
         let other = |profile: Self, choice| profile.with_other(choice).unwrap_or(profile);
         Self { made: choices, ..choices.iter().fold(*self, other) }

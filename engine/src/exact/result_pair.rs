@@ -1,4 +1,4 @@
-//! Results of two engines for one operation on the same inputs, and their errors.
+//! Results of two engines for one operation with the same inputs, and their errors.
 
 use std::ops::Range;
 
@@ -12,14 +12,14 @@ use crate::parallel;
 use crate::tensor::Tensor;
 use crate::view::View;
 
-/// Two results of one operation on the same inputs.
+/// Two engines' results of one operation with the same inputs.
 pub struct ResultPair<'c> {
     /// Value of the traced numerics, with its origin.
     pub traced: &'c Tensor,
-    /// The dump's values and the engine's, both as [`Self::traced`] is laid out.
+    /// The dump's values and our engine's, in the layout of [`Self::traced`].
     pub sides: [&'c View<'c>; 2],
-    /// Type that the dump's values were rounded to when stored, if that is shorter than the computed type. They may
-    /// have scales.
+    /// Type that the dump's values were stored in, if it is smaller than the computed type. Stored values may have
+    /// scales.
     pub stored: Option<Float>,
     /// True if the dump's values have more digits than `f32`.
     pub is_double: bool,
@@ -27,29 +27,29 @@ pub struct ResultPair<'c> {
     pub sees: &'c (dyn Fn(usize) -> Range<usize> + Sync),
 }
 
-/// Values that are looked at together.
+/// Number of values that one piece of work covers.
 pub(super) const PIECE: usize = 1 << 16;
 
 impl ResultPair<'_> {
-    /// Divides all rows into pieces of about so many values.
+    /// Divides all rows into pieces of about `values` values.
     pub(super) fn pieces(&self, values: usize) -> Vec<Range<usize>> {
         let (rows, step) = (self.sides[0].rows(), values.div_ceil(self.sides[0].width().max(1)));
         (0..rows).step_by(step).map(|first| first..rows.min(first + step)).collect()
     }
 
-    /// The type of eight bits that the dump's values are stored in, if they are.
+    /// Returns the 8-bit type that the dump's values are stored in, if there is one.
     pub(super) fn eighth(&self) -> Option<Float> {
         self.stored.filter(|float| float.is_eighth())
     }
 
-    /// Returns the meaningful values of a row.
+    /// Returns the meaningful columns of a row.
     fn seen(&self, row: usize) -> Range<usize> {
         let (seen, width) = ((self.sees)(row), self.sides[0].width());
         seen.start.min(width)..seen.end.min(width)
     }
 
-    /// Returns the meaningful values of some rows: all of them, or only those whose bits differ. For eight-bit types,
-    /// values differ if ours would be stored differently.
+    /// Returns the indices to evaluate in some rows: all meaningful values, or only values that differ in their bits.
+    /// For 8-bit types, values differ if ours would be stored differently.
     pub(super) fn wanted(&self, rows: Range<usize>, wants_all: bool) -> Vec<usize> {
         let width = self.sides[0].width();
         let mut wanted = Vec::new();
@@ -69,13 +69,14 @@ impl ResultPair<'_> {
         wanted
     }
 
-    /// Entries of a row where they lie on both sides, if they lie there as `f32` and were computed as that.
+    /// Returns the stored bytes of both engines' values of a row, if both are contiguous `f32` and were computed in
+    /// `f32`.
     fn plain(&self, row: usize, columns: &Range<usize>) -> Option<[&[[u8; 4]]; 2]> {
         let [dump, engine] = self.sides.map(|view| view.stored_f32(row, columns.clone()));
         dump.zip(engine).filter(|_| self.eighth().is_none()).map(|(dump, engine)| [dump, engine])
     }
 
-    /// Columns of a row in which both sides are other bits, however they are stored.
+    /// Returns the columns of a row in which the two engines differ, for any stored type.
     fn others<'r>(
         &self,
         row: usize,
@@ -99,7 +100,8 @@ impl ResultPair<'_> {
         })
     }
 
-    /// Returns the wanted values of many rows, in order.
+    /// Returns the flat indices to evaluate in many rows, in ascending order: all meaningful values, or only values
+    /// that differ in their bits.
     pub(super) fn all_wanted(&self, rows: Range<usize>, wants_all: bool) -> Vec<usize> {
         let step = PIECE.div_ceil(self.sides[0].width().max(1));
         let pieces = parallel::map(rows.len().div_ceil(step), PIECE, |piece| {
@@ -109,7 +111,7 @@ impl ResultPair<'_> {
         pieces.concat()
     }
 
-    /// Returns the number of wanted values.
+    /// Returns the number of values that [`Self::wanted`] selects in all rows.
     pub(super) fn count(&self, wants_all: bool) -> usize {
         let of_row = |row: usize| {
             let seen = self.seen(row);
@@ -126,7 +128,7 @@ impl ResultPair<'_> {
     }
 }
 
-/// Buffers for a row of both sides and for the scales of stored values.
+/// Buffers for one row of both engines' values and for the scales of stored values.
 struct RowBuffers {
     theirs: Vec<f64>,
     ours: Vec<f64>,
@@ -151,13 +153,13 @@ fn unlike(some: &[[u8; 4]], others: &[[u8; 4]]) -> usize {
 /// Errors of one engine's values.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EngineErrors {
-    /// Results that no rounding explains.
+    /// Violations: number of values above their error bound.
     pub over: usize,
-    /// The largest error in units of what rounding may come to: above 1 for those beyond.
+    /// The largest bound ratio, error / error bound; above 1 rounding cannot explain the error.
     pub bound_ratio: f64,
-    /// The values that are furthest from exact, the worst first.
+    /// Values with the largest bound ratios, worst first.
     pub worst: Vec<InexactValue>,
-    /// The systematic error that stands out most from rounding, where rounding has no direction.
+    /// The most significant bias, if the operation's rounding is unbiased.
     pub bias: Option<BiasEstimate>,
     /// Distribution of errors over the array and by size, in units of the error bound; `None` if nothing differs.
     pub spread: Option<ErrorMap>,
@@ -168,7 +170,7 @@ pub struct EngineErrors {
 pub struct InexactValue {
     /// Index in the array.
     pub flat: usize,
-    /// Value found.
+    /// Value computed by the engine.
     pub value: f64,
     /// Exact value.
     pub exact: ExactValue,
@@ -180,7 +182,7 @@ pub struct InexactValue {
 const WORST: usize = 6;
 
 impl EngineErrors {
-    /// Counts a value. Of equals the first of the array is the worst; NaN is larger than any number.
+    /// Keeps a value if it is among the worst. Of equal bound ratios, the first index wins; NaN exceeds any number.
     pub(super) fn meet(&mut self, off: InexactValue) {
         let is_worse = |known: &InexactValue| match (known.bound_ratio.is_nan(), off.bound_ratio.is_nan()) {
             (false, false) if off.bound_ratio != known.bound_ratio => off.bound_ratio > known.bound_ratio,
@@ -195,7 +197,7 @@ impl EngineErrors {
         }
     }
 
-    /// Values that follow are among the worst if their bound ratio is above this.
+    /// Returns the bound ratio above which later values are among the worst.
     pub(super) fn least_that_counts(&self) -> f64 {
         self.worst.get(WORST - 1).map_or(-1.0, |last| last.bound_ratio)
     }

@@ -1,7 +1,7 @@
-//! RoPE: pairs of values that are turned by an angle.
+//! Exact evaluation of RoPE: rotation of pairs of values by an angle.
 //!
-//! An angle of a radians that was computed in `f32` is off by a few roundings of its own size, which far from the
-//! beginning of a sequence is more than all the rest; so does the power that gives its frequency.
+//! An angle computed in `f32` has an error of a few roundings relative to its size. Far from the beginning of a
+//! sequence, this error exceeds all others. The power that gives the frequency has the same kind of error.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use crate::tensor::Tensor;
 pub struct Rotary {
     /// `[T, H, D]`
     pub x: Tensor,
-    /// The angles.
+    /// The angles and the pairing.
     pub rope: Rope,
     /// Positions of the tokens.
     pub positions: Range<usize>,
@@ -57,7 +57,7 @@ impl Operation for Rotary {
 }
 
 impl Rotary {
-    /// Returns the pair of each rotated value of a head, and if it is the second value of the pair.
+    /// Returns, for each rotated value of a head, its pair and true if it is the pair's second value.
     fn places(&self) -> Vec<(usize, bool)> {
         let (turned, pairing) = (self.rope.width, self.rope.pairing);
         let mut of = vec![(0, false); turned];
@@ -68,7 +68,7 @@ impl Rotary {
         of
     }
 
-    /// Evaluates the wanted values of a head, which begins at `start`.
+    /// Evaluates the requested values of a head that begins at `start`.
     fn head(
         &self,
         profile: &Profile,
@@ -98,7 +98,7 @@ impl Rotary {
     }
 }
 
-/// A product of two numbers that are both unsure.
+/// Evaluates a product of two uncertain numbers.
 #[inline(always)]
 fn product(x: ExactValue, factor: ExactValue) -> ExactValue {
     let value = x.value * factor.value;
@@ -120,7 +120,7 @@ impl CosineAndSine {
         let angle = position as f64 * rope.exact_frequency(pair);
         let steps = match profile.angles {
             Angles::Direct => 4.0 + f64::from(rope.theta).ln() * exponent,
-            // Each multiplication rounds, and repeats what the factor itself was off by.
+            // Each multiplication rounds, and repeats the error of the factor.
             Angles::Iterated => {
                 4.0 + (3.0 + f64::from(rope.theta).ln() * 2.0 / rope.width as f64) * pair as f64
             }
@@ -128,7 +128,7 @@ impl CosineAndSine {
         let off = angle.abs() * U * steps;
         let library = (2.0 * profile.library_ulps + 1.0) * U;
         let (sin, cos) = angle.sin_cos();
-        // The change of a cosine is second order where it is largest.
+        // A cosine changes only to second order near its maximum.
         let magnitude = f64::from(rope.magnitude());
         let near = |value: f64, slope: f64| {
             let radius = slope.abs() * off + off * off / 2.0 + library * value.abs();

@@ -1,12 +1,12 @@
-//! The scale of a row of integer weights, found in the weights that it decodes to.
+//! Search for the scale of a row of integer weights, from the decoded weights.
 
 use crate::exact::float::Float;
 
-/// The codes that the largest weight may have: a scale that gives it a smaller one is half of one that does not, and a factor of two
-/// changes no rounding.
+/// Range of the largest weight's code. A scale that gives a smaller code can be halved, since a factor of two changes
+/// no rounding.
 const LARGEST: std::ops::RangeInclusive<usize> = 64..=128;
 
-/// Maximum number of scales; more are possible only with too few weights to decide.
+/// Maximum number of scales; more fit only if there are too few weights to decide.
 const MOST: usize = 4;
 
 /// Returns every scale `s` of type `scale` for which each weight of the row equals an 8-bit integer times `s`, rounded to type
@@ -30,10 +30,10 @@ pub fn scales_of_row(row: &[f64], weights: Float, scale: Float) -> Vec<f64> {
     if scales.len() > MOST { Vec::new() } else { scales }
 }
 
-/// True if a weight is an integer of 8 bits times a scale, rounded.
+/// Returns true if a weight is an 8-bit integer times a scale, rounded.
 fn is_multiple(weight: f64, scale: f64, weights: Float) -> bool {
     let rounded = |x: f64| if weights == Float::F32 { f64::from(x as f32) } else { weights.round(x) };
-    // A rounding of the product may have moved it past the middle between two codes.
+    // Rounding may have moved the product past the midpoint between two codes.
     let code = (weight / scale).round();
     code.abs() <= 128.0
         && [code - 1.0, code, code + 1.0].into_iter().any(|code| rounded(code * scale) == weight)

@@ -11,7 +11,7 @@ use crate::numerics::Numerics;
 use crate::quant::ActivationCodes;
 use crate::weight::DType;
 
-/// A function that is further off is no implementation of it.
+/// Largest plausible error of a library function, in units in the last place.
 const MOST_ULPS: f64 = 64.0;
 
 /// Shipped profiles by name.
@@ -20,20 +20,20 @@ static PROFILES: LazyLock<BTreeMap<String, Profile>> = LazyLock::new(|| {
 });
 
 impl Profile {
-    /// The profile of that name.
+    /// Returns the shipped profile with that name.
     pub fn named(name: &str) -> Option<Self> {
         PROFILES.get(name).copied()
     }
 
-    /// The names of all of them.
+    /// Returns the names of all shipped profiles.
     pub fn names() -> impl Iterator<Item = &'static str> {
         PROFILES.keys().map(String::as_str)
     }
 
-    /// This profile with the fields that a manifest states, and, where it names one to be like, over that.
+    /// Applies the fields of a manifest, on top of this profile or of the profile named by `like`.
     ///
     /// # Errors
-    /// What is wrong with it: a field or a profile that there is none of, or a value that a field does not take.
+    /// A message about the bad field: an unknown field or profile, or a value that the field does not accept.
     pub fn stated(self, fields: &Map<String, Value>) -> Result<Self, String> {
         let base = match fields.get("like") {
             None => self,
@@ -56,7 +56,7 @@ impl Profile {
         stated.sound()
     }
 
-    /// Refuses numbers that no engine has.
+    /// Rejects settings that no engine can have.
     fn sound(self) -> Result<Self, String> {
         if self.lanes == 0 {
             return Err("lanes is 0, expected at least 1: the number of sums of a product".to_owned());
@@ -70,7 +70,7 @@ impl Profile {
         }
     }
 
-    /// Returns the profile of numerics: by name, else the usual profile of the type.
+    /// Returns the profile of numerics: by their name, else the usual profile of their type.
     pub fn of(numerics: &dyn Numerics) -> Self {
         let name = match numerics.activation_type() {
             DType::F32 => numerics.name().to_owned(),

@@ -1,26 +1,26 @@
-//! Sums of products of many rows with many others, and the sums of the squares of these products, several at a time.
+//! Tiles of dot products: many rows with many others, with the sums of squared products.
 //!
-//! Each sum is added up in `f64` from the first column to the last, with fused multiply-adds: the same bits on every machine,
-//! and whatever else is computed beside it. Of the squares only the size is asked for: they are added up in `f32`, relative
-//! to the largest of each row.
+//! Each sum is accumulated in `f64` from the first column to the last with fused multiply-adds, so its bits are the
+//! same on every machine and in every tile. Only the magnitude of the sum of squares matters: it is accumulated in
+//! `f32`, relative to the largest value of each row.
 
 use multiversion::multiversion;
 
-/// Rows of one side that stand side by side; those of the other.
+/// Number of interleaved rows on the weights' side; the other side has `SIDE` rows.
 pub(super) const PANEL: usize = 32;
 pub(super) const SIDE: usize = 4;
 
-/// Columns that are put in place together, so that what is written stays near.
+/// Number of columns that are interleaved together, so that the written memory stays in the cache.
 const CHUNK: usize = 64;
 
-/// Below this part of what the largest of both rows come to, squares that `f32` does not hold may be all of the sum.
+/// Below this sum of relative squares, squares too small for `f32` may make up the whole sum.
 const SURE: f32 = 1e-20;
 
-/// `N` rows side by side: all of their first column, then of their second. What is missing is zero.
+/// `N` interleaved rows: the first column of all rows, then the second. Missing rows are zero.
 #[derive(Debug)]
 pub(super) struct InterleavedRows<const N: usize> {
     values: Vec<[f64; N]>,
-    /// Squares of values relative to the largest of their row.
+    /// Squares of values relative to the largest value of their row.
     squares: Vec<[f32; N]>,
     largest: [f64; N],
     least: [f64; N],
@@ -57,7 +57,8 @@ impl InterleavedRows<PANEL> {
     }
 }
 
-/// The sizes of the least and the largest of a row: NaN where one is no finite number, of which no squares are sure.
+/// Returns the smallest and the largest absolute value of a row: NaN if a value is not finite, so its squares are never
+/// trusted.
 #[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
 fn sizes(row: &[f64]) -> (f64, f64) {
     const LANES: usize = 16;
@@ -98,12 +99,12 @@ impl PanelTile {
         }
     }
 
-    /// The sums of one of the four, and the sums of squares: NaN where that is not certain.
+    /// Returns the sums of one of the four rows, and the sums of squares: NaN if uncertain.
     pub(super) fn row(&self, row: usize) -> (&[f64; PANEL], [f64; PANEL]) {
         let (squares, scales) = (&self.squares[row], &self.scales[row]);
         let mut known = [0.0; PANEL];
         for ((known, &square), &scale) in known.iter_mut().zip(squares).zip(scales) {
-            // Without a largest there is nothing but zeros.
+            // A scale of zero means that all values are zero.
             *known = if square >= SURE || scale == 0.0 { f64::from(square) * scale } else { f64::NAN };
         }
         (&self.sums[row], known)

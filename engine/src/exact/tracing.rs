@@ -31,7 +31,7 @@ use crate::quant::ternary::is_ternary;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
-/// Wraps numerics so that each result records its operation, which the profile then evaluates.
+/// Numerics that record the operation of each result, for exact evaluation under a rounding profile.
 pub struct TracedNumerics<'n> {
     numerics: &'n dyn Numerics,
     /// Rounding profiles of the dump's engine and of these numerics.
@@ -39,12 +39,12 @@ pub struct TracedNumerics<'n> {
 }
 
 impl<'n> TracedNumerics<'n> {
-    /// Over numerics whose results are compared with those of an engine that rounds as the profile says.
+    /// Wraps numerics whose results are compared with those of an engine with this profile.
     pub fn new(numerics: &'n dyn Numerics, profile: Profile) -> Self {
         Self { numerics, profiles: [profile, Profile::of(numerics)] }
     }
 
-    /// Numerics that round otherwise than is known of them.
+    /// Sets the rounding profile of the numerics themselves.
     pub fn rounding_by(self, own: Profile) -> Self {
         Self { profiles: [self.profiles[0], own], ..self }
     }
@@ -54,15 +54,15 @@ impl<'n> TracedNumerics<'n> {
         self.profiles[0]
     }
 
-    /// Returns the numerics that compute.
+    /// Returns the wrapped numerics.
     pub fn numerics(&self) -> &'n dyn Numerics {
         self.numerics
     }
 
-    /// Values of several tensors in another order: `from` says for each result which tensor and which of its values.
+    /// Gathers values of several tensors: `from` gives the tensor and the index for each result.
     ///
     /// # Panics
-    /// If there is none such.
+    /// If a tensor or an index does not exist.
     pub fn gathered(
         &self,
         tensors: &[&Tensor],
@@ -79,7 +79,8 @@ impl<'n> TracedNumerics<'n> {
         self.by(result, Gather { tensors, index })
     }
 
-    /// Applies a function of one variable that is monotonic on each value's uncertainty, with one rounding.
+    /// Applies a function to each value, with one rounding. The function must be monotonic within each value's
+    /// uncertainty.
     pub fn mapped(&self, x: &Tensor, f: fn(f64, f64) -> f64, parameter: f64) -> Tensor {
         let short = Float::of(self.numerics.activation_type()).unwrap_or(Float::F32);
         let result = x.clone().map(|x| short.round(f(x.into(), parameter)) as f32);
@@ -102,7 +103,7 @@ impl<'n> TracedNumerics<'n> {
     }
 
     fn product(&self, result: Tensor, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, tokens: usize) -> Tensor {
-        // Only bitnet.cpp's own kernels multiply ternary weights with codes as integers.
+        // Only bitnet.cpp's kernels multiply ternary weights with integer codes.
         let of_ternary = if self.profiles[0].operands == Operands::Whole { w.cols } else { 1 };
         let terms =
             if is_ternary(w.dtype) { Some(of_ternary) } else { w.group_len().map(|group| w.cols / group) };
@@ -123,7 +124,7 @@ impl<'n> TracedNumerics<'n> {
         result.computed_by(Arc::new(Node::new(stage, self.of_pass(tokens), results)))
     }
 
-    /// bitnet.cpp computes a pass of one token otherwise than one of several.
+    /// Returns the profiles for a pass: bitnet.cpp computes passes of one token differently.
     fn of_pass(&self, tokens: usize) -> [Profile; 2] {
         self.profiles.map(|profile| match profile.operands {
             Operands::GgmlButF16 if tokens == 1 => Profile { operands: Operands::Ggml, ..profile },
@@ -175,7 +176,7 @@ impl Numerics for TracedNumerics<'_> {
         match factor {
             None => self.product(products, x, w, None, x.rows()),
             Some(_) => {
-                // Codes that are divided by their scale first are no integers when they are added up.
+                // Codes that are divided by their scale before the sum are not integers in the sum.
                 let terms = if matches!(factor, Some(Factor::Divides(_))) { 1 } else { w.cols };
                 let (x, w) = (x.clone(), w.clone());
                 self.by(products.clone(), Integers { x, w, factor, products, terms })
@@ -248,7 +249,7 @@ impl Numerics for TracedNumerics<'_> {
         self.by(self.numerics.add(a, b), Addition { a: x, b: y })
     }
 
-    /// Returns the last row of recorded logits, and remembers the other rows.
+    /// Returns the last row of recorded logits, with an origin that keeps all rows.
     fn last_row(&self, logits: &Tensor) -> Tensor {
         let last = logits.last_row();
         if is_given(logits) { self.by(last, LastRow { logits: logits.clone() }) } else { last }

@@ -1,5 +1,5 @@
-//! Recorded values before rounding: a kernel that fuses an operation with the next one stores the rounded value and computes
-//! with the unrounded one.
+//! Values before rounding: a kernel that fuses two operations stores the rounded value and continues with the unrounded
+//! one.
 
 use std::sync::Arc;
 
@@ -8,20 +8,20 @@ use crate::exact::operation::{Node, is_given, node_of};
 use crate::exact::profile::Profile;
 use crate::tensor::{Tensor, ValueOrigin};
 
-/// Value of a recorded tensor before rounding, which some fused engines use: the origin of a tensor that no other
+/// A recorded tensor's value before rounding, which some fused kernels read. It is the origin of a tensor that no other
 /// operation reads.
 pub enum UnroundedOrigin {
-    /// Result of that operation, whose inputs are recorded as well.
+    /// Result of this operation, whose inputs are recorded as well.
     Of(Arc<Node>),
-    /// Any numbers that round to these values.
+    /// Any number that rounds to the recorded value.
     Unknown {
-        /// True if they are sums.
+        /// True if the values are sums.
         is_sum: bool,
     },
 }
 
 impl UnroundedOrigin {
-    /// Returns true if they were the result of a sum.
+    /// Returns true if the values are results of a sum.
     pub(super) fn is_sum(&self) -> bool {
         match self {
             UnroundedOrigin::Of(node) => node.stage.is_sum(),
@@ -29,13 +29,14 @@ impl UnroundedOrigin {
         }
     }
 
-    /// Returns the value before rounding, if the origin knows it.
+    /// Returns the value before rounding, if the origin records it.
     pub(super) fn of(origin: &ValueOrigin) -> Option<Arc<Self>> {
         origin.source.clone()?.downcast().ok()
     }
 }
 
-/// Values that take the place of `computed`, which remember how these were made where a kernel may go on with them unrounded.
+/// Replaces `computed` by recorded values. They keep the operation as their origin if a kernel may continue with them
+/// unrounded.
 pub fn in_place_of(computed: &Tensor, given: Tensor) -> Tensor {
     let [whole] = computed.origins() else { return given };
     let Some(node) = node_of(whole).filter(|node| node.stage.is_fused()) else { return given };
@@ -48,14 +49,15 @@ pub fn in_place_of(computed: &Tensor, given: Tensor) -> Tensor {
     given.computed_by(Arc::new(before))
 }
 
-/// Returns true if an input is recorded, a recorded value times a number of the model, or a row of a table: it has no
-/// uncertainty.
+/// Returns true if an input has no uncertainty: a recorded value, a recorded value times a number of the model, or a
+/// row of a table.
 fn is_known(input: &Tensor) -> bool {
     let mut nodes = input.origins().iter().filter_map(node_of);
     nodes.all(|node| node.depth == 1 && node.stage.is_certain())
 }
 
-/// Values to be added, where of sums of others it is enough that they may not have been rounded: a sum would keep all before it.
+/// Marks summands as possibly unrounded instead of keeping their operations, since a chain of sums would keep all
+/// earlier sums.
 pub(super) fn without_sums(x: Tensor) -> Tensor {
     if x.origins().is_empty() || !is_given(&x) {
         return x;
@@ -75,7 +77,7 @@ fn without_sum(origin: ValueOrigin) -> ValueOrigin {
     }
 }
 
-/// Values that a run starts with, which were the result of a sum, or else of a norm.
+/// Marks the values that a run starts with as results of a sum, or else of a norm.
 pub fn of_a_kernel(given: Tensor, is_sum: bool, profile: &Profile) -> Tensor {
     match given.origins().is_empty() && profile.stream() != Float::F32 {
         true => given.computed_by(Arc::new(UnroundedOrigin::Unknown { is_sum })),

@@ -1,4 +1,4 @@
-//! A number and how far rounding may take it.
+//! A number with its rounding error: standard deviation and radius.
 
 use crate::exact::float::Float;
 pub(super) use crate::exact::float::U;
@@ -7,7 +7,7 @@ pub(super) use crate::exact::float::U;
 /// a logarithmic scale.
 pub(super) const K: f64 = 0.425;
 
-/// Number of standard deviations that no error exceeds: a Gaussian does once in 10¹⁵ draws.
+/// Number of standard deviations that no error exceeds. A Gaussian exceeds it about once in 10¹⁵ draws.
 pub const LAMBDA: f64 = 8.0;
 
 /// Combines two independent errors: √(a² + b²), for numbers whose squares neither overflow nor underflow.
@@ -16,8 +16,8 @@ pub(super) fn both(a: f64, b: f64) -> f64 {
     (a * a + b * b).sqrt()
 }
 
-/// Returns the share of a sum that its smallest terms have, all non-negative and below the last bit of the sum: added
-/// last, one by one, they do not change it.
+/// Returns the relative share of the terms below the last bit of the sum. Non-negative terms that small do not change
+/// the sum if they are added last, one by one.
 pub(super) fn lost(terms: impl Iterator<Item = f64>, sum: f64) -> f64 {
     terms.filter(|term| *term < U * sum).sum::<f64>() / sum
 }
@@ -34,32 +34,32 @@ pub struct ExactValue {
 }
 
 impl ExactValue {
-    /// A number that is known.
+    /// Creates an exact number.
     #[inline(always)]
     pub fn sure(value: f64) -> Self {
         Self { value, sigma: 0.0, radius: 0.0 }
     }
 
-    /// Moved by many roundings.
+    /// Creates a number with the error of many roundings.
     #[inline(always)]
     pub fn statistical(value: f64, sigma: f64) -> Self {
         Self { value, sigma, radius: LAMBDA * sigma }
     }
 
-    /// Moved by few roundings, which cannot come to more than `bound`.
+    /// Creates a number with the error of few roundings, which is at most `bound`.
     #[inline(always)]
     pub fn bounded(value: f64, bound: f64) -> Self {
         Self { value, sigma: bound / 2.0, radius: bound }
     }
 
-    /// Moved as well by terms that a sum may lose, all of them in one direction: no roundings that make up for each other.
+    /// Adds a systematic error of up to `lost`, from terms that a sum may lose; it does not average out.
     #[inline(always)]
     pub(super) fn losing(self, lost: f64) -> Self {
         Self { radius: self.radius.max(LAMBDA / 2.0 * self.sigma + lost), ..self }
     }
 
-    /// Added up one by one with partial sums the squares of which come to `walked`, where that is more than terms of any
-    /// order give: each partial sum is rounded.
+    /// Raises sigma to that of a sequential sum. `walked` is the sum of the squared partial sums, each of which is
+    /// rounded.
     pub(super) fn walking(self, walked: f64) -> Self {
         let sigma = K * U * walked.sqrt();
         Self { sigma: self.sigma.max(sigma), radius: self.radius.max(LAMBDA * sigma), ..self }
@@ -71,20 +71,20 @@ impl ExactValue {
         Self { radius: self.radius.min(bound), ..self }
     }
 
-    /// Moved further, independently.
+    /// Adds an independent error.
     #[inline(always)]
     pub(super) fn moved(self, sigma: f64, radius: f64) -> Self {
         Self { sigma: both(self.sigma, sigma), radius: self.radius + radius, ..self }
     }
 
-    /// A number that is known is added.
+    /// Adds an exact number.
     pub(super) fn plus(self, known: f64) -> Self {
         let value = self.value + known;
         Self { value, ..self }.moved(K * U * value.abs(), U * value.abs())
     }
 
-    /// A bias is added to this sum of `n` terms: after them, or before the first, and then each partial sum k of n, which is about
-    /// bias + value · k / n, is rounded.
+    /// Adds a bias to this sum of `n` terms, before the first term or after the last. If the bias comes first, each
+    /// partial sum k is about bias + value · k / n and is rounded.
     pub(super) fn biased(self, bias: f64, n: f64) -> Self {
         let walked = n * bias * (bias + self.value);
         let sigma = both(self.sigma, K * U * walked.max(0.0).sqrt());
@@ -92,13 +92,13 @@ impl ExactValue {
         Self { sigma, radius, ..self }.plus(bias)
     }
 
-    /// `slope` times a number that is near this one; `value` is what comes of it.
+    /// Propagates the error through a function: `value` is the function's value and `slope` its slope.
     #[inline(always)]
     pub(super) fn through(self, value: f64, slope: f64) -> Self {
         Self { value, sigma: self.sigma * slope.abs(), radius: self.radius * slope.abs() }
     }
 
-    /// This number or that one.
+    /// Returns a value that covers both numbers.
     pub(super) fn or(self, other: Self) -> Self {
         let low = (self.value - self.radius).min(other.value - other.radius);
         let high = (self.value + self.radius).max(other.value + other.radius);
@@ -108,13 +108,13 @@ impl ExactValue {
     /// Extends the value to all numbers that round to it.
     pub(super) fn unrounded(self, float: Float) -> Self {
         let (low, high) = float.cell(self.value);
-        // It may be any of them, and each is as likely.
+        // Any of these numbers is possible, with equal probability.
         let (value, radius) = ((low + high) / 2.0, (high - low) / 2.0);
         Self { value, ..self }.moved(radius / 3f64.sqrt(), radius)
     }
 
-    /// Rounded to a type on the way. Where both ends of the radius round to one number, that is what it is from here on;
-    /// elsewhere it is any of those between. In `f32` the rounding is a part of the operation's sigma.
+    /// Rounds to a type in the middle of a computation. If both ends of the radius round to one number, the result is
+    /// exact; otherwise it covers the numbers between them. Rounding to `f32` is already part of the operation's sigma.
     #[inline(always)]
     pub fn rounded(self, float: Float) -> Self {
         if float == Float::F32 || !self.value.is_finite() { self } else { self.rounded_to(float) }

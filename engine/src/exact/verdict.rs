@@ -1,4 +1,4 @@
-//! Verdict on the results of two engines for the same inputs: rounding explains them or not.
+//! Verdict on two engines' results for the same inputs: does rounding explain them?
 
 use std::ops::Range;
 
@@ -12,30 +12,30 @@ use crate::exact::result_pair::{EngineErrors, PIECE, ResultPair};
 use crate::exact::value::ExactValue;
 use crate::parallel;
 
-/// Results that are evaluated together.
+/// Number of results that are evaluated together.
 const BATCH: usize = 1 << 19;
 
-/// Result for both engines.
+/// Verdict on one operation, for both engines.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OperationVerdict {
-    /// Results that were evaluated; the others are the same bits on both sides.
+    /// Number of evaluated results; the others have the same bits in both engines.
     pub evaluated: usize,
-    /// Result for the dump's engine.
+    /// Errors of the dump's engine.
     pub dump: EngineErrors,
-    /// Result for our engine.
+    /// Errors of our engine.
     pub engine: EngineErrors,
     /// Deviations of the dump's engine from its profile, if these explain its values.
     pub found: Vec<Choice>,
-    /// Choices that explain the values as well as `found`, among those that all layers of an engine share.
+    /// Choices that explain the values as well as `found`, if `found` is a choice that all layers of an engine share.
     pub alternatives: Vec<Choice>,
     /// Rounding profile with these deviations.
     pub profile: Profile,
-    /// True if a norm of a short-type sum reads the sum before rounding; `None` if undetermined, as it is for the
-    /// mean square alone.
+    /// True if a norm reads a sum of a short type before rounding; `None` if undetermined, also if only the mean square
+    /// does.
     pub reads_unrounded: Option<bool>,
 }
 
-/// Fewer values do not tell whether a norm has read its sum before it was rounded: a fifth of them are others then.
+/// Minimum number of values to decide whether a norm reads its sum before rounding: a fifth of the values then differs.
 const TELLING: usize = 64;
 
 impl OperationVerdict {
@@ -55,17 +55,17 @@ impl OperationVerdict {
     }
 }
 
-/// Maximum number of choices that are tried between two recorded values; with more, one of them would explain too
-/// much.
+/// Maximum number of choices between two recorded values. With more choices, one of them would explain almost any
+/// error.
 const MOST_CHOICES: usize = 6;
 
-/// Largest number of consecutive operations: that of fused attention, from keys on. For longer chains, perturbed runs
-/// are more precise, since many codes of quantised activations may round either way.
+/// Maximum number of consecutive operations: those of fused attention, from the keys on. For longer chains, perturbed
+/// runs are more precise, since many codes of quantised activations may round either way.
 pub const DEEPEST: usize = 5;
 
-/// Judges the results of an operation. If rounding does not explain the dump's, and nothing says that its profile is the
-/// right one (`may_differ`), what engines do differently is tried: one choice or two at a time. `None` where too much lies
-/// between the results and values that were given.
+/// Judges the results of an operation. If rounding does not explain the dump's values and `may_differ` is true,
+/// alternative rounding choices are tried, one or two at a time. `None` if too many operations lie between recorded
+/// values and the results.
 pub fn judge(compared: &ResultPair, may_differ: bool) -> Option<OperationVerdict> {
     let nodes = || compared.traced.origins().iter().filter_map(node_of);
     if nodes().any(|node| node.depth > DEEPEST) {
@@ -85,7 +85,7 @@ fn tried(compared: &ResultPair, may_differ: bool) -> OperationVerdict {
     };
     let possible = |choice: &Choice| node.profile.with_other(*choice).is_some();
     let mut choices: Vec<Choice> = node.choices().iter().filter(possible).collect();
-    // Of what a dump leaves out, other operands of TF32, chains, sums of several devices and norms of unrounded sums are tried last.
+    // Tried last: wide sums, other TF32 operands, chains, sums over several devices, and norms of unrounded sums.
     let last = [
         Choice::is_of_wide_sums,
         Choice::is_other_tf32,
@@ -93,7 +93,7 @@ fn tried(compared: &ResultPair, may_differ: bool) -> OperationVerdict {
         Choice::is_of_parts,
         Choice::is_of_sums,
     ];
-    // Of scales of integer weights there is proof in the weights.
+    // Row scales do not count towards the limit, because the weights themselves prove them.
     let counted = |choices: &[Choice]| choices.iter().filter(|choice| !choice.is_of_row_scales()).count();
     for is_last in last {
         if counted(&choices) > MOST_CHOICES {
@@ -107,7 +107,7 @@ fn tried(compared: &ResultPair, may_differ: bool) -> OperationVerdict {
     let pairs = choices.iter().enumerate().flat_map(|(at, &one)| {
         choices[at + 1..].iter().map(move |&other| ChoiceSet::default().with(one).with(other))
     });
-    // Most choices are ruled out by a few values.
+    // A few values rule out most choices.
     for set in singles.chain(pairs).filter(|&set| explains(compared, set, &examples)) {
         let (other, _, is_too_sure) = judge_by(compared, set);
         if other.dump.is_explained() && !is_too_sure {
@@ -119,8 +119,8 @@ fn tried(compared: &ResultPair, may_differ: bool) -> OperationVerdict {
     declared
 }
 
-/// Returns the other choices that explain the values, if `found` is shared by all layers. A short row may fit several choices, and
-/// only the other layers tell which of them the engine made.
+/// Returns the other choices that explain the values, if `found` is shared by all layers. A short row may fit several
+/// choices; only the other layers determine which of them the engine made.
 fn alternatives(
     compared: &ResultPair,
     found: &[Choice],
@@ -155,15 +155,15 @@ pub fn unexplained(compared: &ResultPair) -> Vec<usize> {
     all.filter(|&(flat, exact)| is_over(flat, exact)).map(|(flat, _)| flat).collect()
 }
 
-/// Returns true if these values of the dump are within rounding, by a profile with these choices.
+/// Returns true if a profile with these choices explains the given values of the dump.
 fn explains(compared: &ResultPair, choices: ChoiceSet, values: &[usize]) -> bool {
     let mut measured = ErrorStatistics::new(compared, choices, false, None);
     measured.add(values, &evaluate(compared.traced, choices, values));
     measured.sides[0].over == 0
 }
 
-/// Returns the result by a profile with these choices, some unexplained values of the dump, and if the values are
-/// more precise than the profile allows.
+/// Returns the verdict under a profile with these choices, some unexplained values, and true if the values are more
+/// precise than the profile allows.
 fn judge_by(compared: &ResultPair, choices: ChoiceSet) -> (OperationVerdict, Vec<usize>, bool) {
     let node = compared.traced.origins().iter().find_map(node_of);
     let profile = node.as_ref().map_or_else(Profile::default, |node| node.rounding(choices));
@@ -172,13 +172,13 @@ fn judge_by(compared: &ResultPair, choices: ChoiceSet) -> (OperationVerdict, Vec
     if different == 0 {
         return (judged, Vec::new(), false);
     }
-    // What differs nowhere else says nothing of a direction: values that are alike are evaluated for that alone.
+    // Estimating a bias needs all values, identical ones as well.
     let unbiased = node
         .as_ref()
         .filter(|node| node.stage.is_unbiased(&profile))
-        // Steps of eight bits drown it.
+        // The coarse steps of 8-bit types hide any bias.
         .filter(|_| compared.eighth().is_none())
-        // But where much is not known, it says how little is off.
+        // A bias is still estimated if inputs are uncertain, since it then limits the error.
         .filter(|_| profile.reads_sums() || different * 8 > compared.count(true))
         .map(|node| SharedError {
             shared: node.stage.shared(),
@@ -191,7 +191,7 @@ fn judge_by(compared: &ResultPair, choices: ChoiceSet) -> (OperationVerdict, Vec
         let node = node.as_deref().filter(|_| wants_all)?;
         by_columns(compared, node, choices, rows)
     };
-    // Columns are made ready once for all rows that are taken together.
+    // Columns are prepared once for all rows of a batch.
     let batch = if tiled(&(0..0)).is_some() { BATCH.max(ROWS * compared.sides[0].width()) } else { BATCH };
     for rows in compared.pieces(batch) {
         let found = match tiled(&rows) {
@@ -206,7 +206,7 @@ fn judge_by(compared: &ResultPair, choices: ChoiceSet) -> (OperationVerdict, Vec
     (judged, examples, is_too_sure)
 }
 
-/// The operation of all results, if these are best computed a few columns at a time.
+/// Returns a column evaluator for all results, if evaluating by columns is faster.
 fn by_columns<'n>(
     compared: &ResultPair,
     node: &'n Node,
@@ -217,11 +217,12 @@ fn by_columns<'n>(
     is_whole.then(|| node.stage.by_columns(&node.rounding(choices), rows.clone())).flatten()
 }
 
-/// Rows whose columns are computed together, at least; columns that are.
+/// Minimum number of rows in a batch whose columns are evaluated together.
 const ROWS: usize = 512;
+/// Number of columns that are evaluated together.
 const COLUMNS: usize = 64;
 
-/// Judges all meaningful results of some rows.
+/// Judges all meaningful results of some rows, column by column.
 fn judge_columns<'c>(
     compared: &ResultPair<'c>,
     choices: ChoiceSet,
@@ -248,7 +249,7 @@ fn judge_columns<'c>(
     parallel::map(width.div_ceil(COLUMNS), rows.len() * COLUMNS * VALUE, of_columns)
 }
 
-/// Some or all of the results of rows.
+/// Judges some or all results of some rows.
 fn judge_rows<'c>(
     compared: &ResultPair<'c>,
     choices: ChoiceSet,
@@ -264,9 +265,9 @@ fn judge_rows<'c>(
     let new = |rows: Range<usize>| {
         ErrorStatistics::new(compared, choices, wants_all, Some(ResultWindow { rows, columns: 0..width }))
     };
-    // So many that what pieces know of places is soon put together; the same for every number of threads.
+    // The piece size keeps merging of the column sums cheap, and is the same for every number of threads.
     let piece = PIECE.max(if wants_all { 16 * BiasAccumulator::places(compared.traced.shape()) } else { 0 });
-    // Where inputs are no results themselves, those that a few results start from are soon found.
+    // If all inputs are recorded, evaluating the inputs of a few results is cheap.
     if starts_from_given(compared, choices) {
         let of_piece = |rows: Range<usize>| {
             let mut measured = new(rows.clone());
@@ -290,7 +291,7 @@ fn judge_rows<'c>(
     in_pieces(&pieces(rows, piece), of_piece)
 }
 
-/// `f` of pieces of [`PIECE`] values or more.
+/// Applies `f` to pieces of [`PIECE`] values or more, and merges the statistics.
 fn in_pieces<'c>(
     pieces: &[Range<usize>],
     f: impl Fn(Range<usize>) -> ErrorStatistics<'c> + Sync,
@@ -298,10 +299,10 @@ fn in_pieces<'c>(
     parallel::map(pieces.len(), PIECE * VALUE, |piece| f(pieces[piece].clone()))
 }
 
-/// Nanoseconds that evaluating and weighing a result takes, about.
+/// Approximate time to evaluate and judge one result, in nanoseconds.
 const VALUE: usize = 32;
 
-/// Results that are evaluated one after the other by one thread: what is known of them stays near.
+/// Number of results that one thread evaluates at a time, so that their data stays in the cache.
 const NEAR: usize = 1 << 14;
 
 /// Returns true if every operation starts from recorded values.

@@ -9,8 +9,8 @@ use crate::measure::sums::larger;
 use crate::view::View;
 
 impl Agreement {
-    /// Compares log-probabilities of the same ids, `[T]` or `[T, k]`, at these rows. `columns` selects the entries of
-    /// a row that both sides have.
+    /// Compares both sides' log-probabilities of the same ids, `[T]` or `[T, k]`, at these rows. `columns` selects the
+    /// entries of a row that both sides have.
     pub fn of(
         candidate: &View,
         reference: &View,
@@ -51,7 +51,7 @@ impl Agreement {
         best.map(|(_, row)| row)
     }
 
-    /// The mean and the largest divergence.
+    /// Returns the mean and the largest divergence.
     pub fn divergence(&self) -> [f64; 2] {
         let all = || self.places.iter().map(|place| place.divergence);
         [all().sum::<f64>() / self.places.len().max(1) as f64, all().fold(0.0, larger)]
@@ -63,7 +63,8 @@ impl Agreement {
         self.places.iter().any(|place| place.same_top.is_some()).then(|| told.filter(|same| *same).count())
     }
 
-    /// Says of which values of an array of that width rounding is no explanation.
+    /// Marks the positions with values that rounding does not explain. `flats` are their indices in an array with rows
+    /// of `width`.
     pub fn mark_over(&mut self, flats: &[usize], width: usize) {
         let rows: HashSet<usize> = flats.iter().map(|flat| flat / width).collect();
         self.places.iter_mut().for_each(|place| place.is_over = Some(rows.contains(&place.row)));
@@ -78,8 +79,9 @@ fn indices(columns: &ColumnSelection, width: usize) -> Box<dyn Iterator<Item = u
     }
 }
 
-/// Σ p·(log p - log q), and the same of what is left of both. Where the candidate leaves nothing for what the reference has
-/// left, it is infinite; what rounding leaves of nothing is nothing, to as much as is written of either.
+/// Returns Σ p·(log p - log q), plus the same term for the remaining probability of both sides. The divergence is
+/// infinite if the candidate leaves no probability for the reference's remaining tokens. Remainders within rounding
+/// count as zero.
 fn divergence(pairs: &[(f64, f64)], steps: [f64; 2]) -> f64 {
     const NOTHING: f64 = f32::EPSILON as f64;
     let of = |&(q, p): &(f64, f64)| if p == f64::NEG_INFINITY { 0.0 } else { p.exp() * (p - q) };
@@ -97,7 +99,7 @@ fn divergence(pairs: &[(f64, f64)], steps: [f64; 2]) -> f64 {
     no_less_than_zero(pairs.iter().map(of).sum::<f64>() + tail)
 }
 
-/// A divergence that rounding has made negative is none; NaN stays, which `max` would drop.
+/// Clamps a divergence that rounding made negative to 0. NaN is kept; `max` would drop it.
 pub(super) fn no_less_than_zero(x: f64) -> f64 {
     if x < 0.0 { 0.0 } else { x }
 }

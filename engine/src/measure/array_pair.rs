@@ -1,4 +1,4 @@
-//! Two arrays of one shape, read row by row and chunk by chunk, without a copy if both have the same type.
+//! Pairs of arrays of one shape, read row by row and chunk by chunk, without a copy if both have the same type.
 
 use std::mem;
 use std::ops::Range;
@@ -20,7 +20,7 @@ pub enum ColumnSelection {
 }
 
 impl ColumnSelection {
-    /// The least range of a row of `width` that has them all.
+    /// Returns the smallest range of a row of `width` that covers the selection.
     pub fn range(&self, width: usize) -> Range<usize> {
         match self {
             ColumnSelection::All => 0..width,
@@ -32,20 +32,20 @@ impl ColumnSelection {
     }
 }
 
-/// Two arrays of one shape, and how they are compared.
+/// Two arrays of one shape, and the settings of their comparison.
 pub(super) struct ArrayPair<'s, 'v> {
     pub candidate: View<'v>,
     pub reference: View<'v>,
-    /// True if one side is stored with scales.
+    /// True if one side has scales.
     pub is_scaled: bool,
     pub grain: ValuePrecision,
     pub columns: &'s (dyn Fn(usize) -> ColumnSelection + Sync),
 }
 
-/// Entries of a row that are compared.
+/// Compared entries of a row.
 enum Entries {
     Range(Range<usize>),
-    /// Listed elements that were read, of the candidate and of the reference, with their scales.
+    /// Listed entries: values of the candidate and of the reference, with their scales.
     These(Vec<usize>, [Vec<f64>; 2], Option<[Vec<f64>; 2]>),
 }
 
@@ -81,7 +81,8 @@ impl ArrayPair<'_, '_> {
         sums
     }
 
-    /// Adds entries of a row: scaled errors at last, and of few chunks, since the row's mean square is known only then.
+    /// Adds entries of a row. Scaled errors are added last, since they need the row's mean square, and only for the few
+    /// chunks that can matter.
     fn add(&self, row: usize, entries: &Entries, sums: &mut ArraySums, room: &mut ChunkBuffers) {
         let (count, limit) = (entries.len(), sums.limit());
         let parts = || (0..count).step_by(CHUNK).map(|from| from..count.min(from + CHUNK));
@@ -117,7 +118,7 @@ impl ArrayPair<'_, '_> {
         }
     }
 
-    /// Some of the entries, where they lie if they can be taken from there.
+    /// Returns some of the entries, without a copy if possible.
     fn chunk<'r>(
         &'r self,
         row: usize,
@@ -160,7 +161,7 @@ impl ArrayPair<'_, '_> {
         }
     }
 
-    /// The scales of both sides; where one has none they are 1, as its room is.
+    /// Returns the scales of both sides; a side without scales gets 1 for each element.
     fn scales<'r>(
         &self,
         row: usize,
@@ -182,7 +183,7 @@ impl ArrayPair<'_, '_> {
         }
     }
 
-    /// Some entries of a row.
+    /// Reads the listed entries of a row.
     fn these(&self, row: usize, columns: Vec<usize>) -> Entries {
         let width = self.reference.width();
         let of = |view: &View| {
@@ -206,7 +207,7 @@ impl Entries {
     }
 }
 
-/// A part of a range.
+/// Returns a part of a range.
 fn within(range: &Range<usize>, part: &Range<usize>) -> Range<usize> {
     range.start + part.start..range.start + part.end
 }

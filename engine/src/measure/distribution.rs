@@ -1,8 +1,8 @@
-//! The distribution of the errors of an array: by the size of the values, by row, and as probabilities of a softmax.
+//! Distribution of an array's errors: by the size of the values, by row, and as probabilities of a softmax.
 //!
-//! The largest relative error says little about the values that decide. The top logits of a row may be off by several times the
-//! rounding error of any value in the row, and the error relative to their own size is still small. Errors are therefore grouped
-//! into classes of values of similar size, and by row.
+//! The largest relative error says little about the values that decide. A row's top logits may differ by several times
+//! the rounding error of any other value in the row, and still have a small error relative to their own size. Errors
+//! are therefore grouped by row, and into classes of values of similar size.
 
 use crate::measure::array_pair::ColumnSelection;
 use crate::measure::precision::ValuePrecision;
@@ -11,23 +11,23 @@ use crate::measure::top_tokens::PredictionDivergence;
 use crate::parallel;
 use crate::view::View;
 
-/// Classes of values: powers of two of |x| in units of the root mean square of its row, from 2⁻⁸ to 2⁷.
+/// Number of classes of values: powers of two of |x| relative to the root mean square of its row, from 2⁻⁸ to 2⁷.
 const CLASSES: usize = 16;
 const SMALLEST: i32 = -8;
 
-/// The errors of the values of one class, in units of the root mean square of their rows.
+/// Errors of one class of values, relative to the root mean square of their rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SizeClass {
-    /// The number of values.
+    /// Number of values.
     pub count: usize,
-    /// The largest error that is further off than the value's neighbour in the type in which it was computed.
+    /// Largest error among those that exceed the distance to the value's neighbour in the computed type.
     pub max: f64,
-    /// The sum of the squares of all errors.
+    /// Sum of the squares of all errors.
     pub squares: f64,
 }
 
 impl SizeClass {
-    /// The values of both.
+    /// Merges the errors of two sets of values.
     pub fn and(self, other: Self) -> Self {
         Self {
             count: self.count + other.count,
@@ -36,31 +36,32 @@ impl SizeClass {
         }
     }
 
-    /// The root mean square of the errors.
+    /// Returns the root mean square of the errors.
     pub fn rms(&self) -> f64 {
         (self.squares / self.count.max(1) as f64).sqrt()
     }
 }
 
-/// The distribution of errors. All figures are NaN where a NaN was met, so that no check passes.
+/// Distribution of errors. All numbers are NaN if a value is NaN, so that no check passes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Distribution {
-    /// Classes by the size of the values, from the smallest.
+    /// Classes by the size of the values, smallest first.
     pub classes: [SizeClass; CLASSES],
-    /// The root mean square of the errors of each long row, in the values' own units. A short one tells too little by itself.
+    /// Root mean square of the errors of each long row, in absolute units. Short rows are too noisy.
     pub rows: Vec<f64>,
     /// KL(own‖theirs) of each row of logits; empty for other values.
     pub divergences: Vec<f64>,
-    /// The largest lead in `own` of its likeliest token over that of `theirs`, of all rows of logits; 0 where each row agrees.
+    /// Largest lead, in `own`, of its likeliest token over the likeliest token of `theirs`, over all rows of logits; 0
+    /// if all agree.
     pub lost_lead: f64,
-    /// The factor by which all values together are too large, less 1: Σ e·x / Σ x².
+    /// Relative scale error of all values together: Σ e·x / Σ x².
     pub scale: f64,
 }
 
-/// Rows of fewer values are short.
+/// Minimum number of values in a long row.
 const LONG: usize = 32;
 
-/// Errors of one row, without those that storing may have caused.
+/// Errors of one row, without errors that storing may have caused.
 struct RowErrors {
     classes: [SizeClass; CLASSES],
     rms: Option<f64>,
@@ -70,8 +71,8 @@ struct RowErrors {
 }
 
 impl Distribution {
-    /// The errors of `theirs` against `own`, of one shape, in the entries of each row that `columns` names. `grain` has `theirs` as
-    /// the candidate. Rows of logits are compared as probabilities, too.
+    /// Returns the errors of `theirs` against `own`, which have the same shape, in the selected columns. `grain`
+    /// describes `theirs` as the candidate. Rows of logits are also compared as probabilities.
     pub fn of(
         theirs: &View,
         own: &View,
@@ -147,7 +148,7 @@ fn row_of(
     Some(found)
 }
 
-/// The class of a value in units of its row.
+/// Returns the class of a value, given relative to its row.
 fn class_of(value: f64) -> usize {
     let power = value.abs().log2().floor();
     if power.is_nan() {

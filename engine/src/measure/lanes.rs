@@ -1,5 +1,5 @@
-//! The figures of pairs of numbers that lie behind each other: lanes of sums and of the largest, which the machine takes several
-//! at a time. The order of the sums is the same on every machine.
+//! Error figures of contiguous pairs of numbers, computed in lanes of sums and maxima that vectorise. The order of the
+//! sums is the same on every machine.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::weight::DType;
 
 const LANES: usize = 8;
 
-/// Candidate and reference, as they are stored or widened: as many numbers of both.
+/// Candidate and reference values, stored or widened, with equal numbers of elements.
 #[derive(Clone, Copy)]
 pub(super) enum PairSlices<'p> {
     F16(&'p [[u8; 2]], &'p [[u8; 2]]),
@@ -24,7 +24,7 @@ pub(super) enum PairSlices<'p> {
     F64(&'p [[u8; 8]], &'p [[u8; 8]]),
 }
 
-/// The figures of pairs of finite numbers.
+/// Error figures of pairs of finite numbers.
 pub(super) struct PairFigures {
     pub identical: usize,
     pub difference: f64,
@@ -33,12 +33,12 @@ pub(super) struct PairFigures {
     pub candidate_squared: f64,
     pub reference_squared: f64,
     pub largest: f64,
-    /// The most by which the square of an error is larger than a limit times that of its element, or 0.
+    /// Largest amount by which an error's square exceeds the limit times its element's square; at least 0.
     pub excess: f64,
 }
 
 impl<'p> PairSlices<'p> {
-    /// Numbers that lie in one type on both sides; `None` where they have to be widened.
+    /// Creates pairs from stored numbers of the same type; `None` if the types require widening.
     pub fn stored(sides: [(DType, &'p [u8]); 2]) -> Option<Self> {
         let [(dtype, candidate), (other, reference)] = sides;
         match dtype {
@@ -51,7 +51,7 @@ impl<'p> PairSlices<'p> {
         }
     }
 
-    /// Numbers that were widened.
+    /// Creates pairs from widened numbers.
     pub fn widened(candidate: &'p [f64], reference: &'p [f64]) -> Self {
         Self::F64(candidate.as_bytes().as_chunks().0, reference.as_bytes().as_chunks().0)
     }
@@ -95,7 +95,7 @@ impl<'p> PairSlices<'p> {
         }
     }
 
-    /// The first that has the largest error.
+    /// Returns the first index with the largest error.
     pub fn first_largest(self, storage: Option<[Spacing; 2]>) -> usize {
         let most = self.largest(storage);
         let mut among = 0..self.len();
@@ -107,27 +107,27 @@ impl<'p> PairSlices<'p> {
         among.start
     }
 
-    /// Computes all figures; errors are what exceeds half a step of `storage`.
+    /// Computes all figures; errors are the amounts above half a step of `storage`.
     pub fn add_up(self, storage: Option<[Spacing; 2]>, limit: f64) -> PairFigures {
         gathered(self, storage, LaneFigures { limit, ..LaneFigures::default() }).found()
     }
 
-    /// The largest error.
+    /// Returns the largest error.
     pub fn largest(self, storage: Option<[Spacing; 2]>) -> f64 {
         largest(gathered(self, storage, LargestError([0.0; LANES])).0)
     }
 
-    /// The largest of the errors that are past a neighbour's distance, or 0.
+    /// Returns the largest error that exceeds the distance to the value's neighbour, or 0.
     pub fn past_neighbour(self, storage: Option<[Spacing; 2]>, neighbour: Spacing) -> f64 {
         largest(gathered(self, storage, NeighbourExcess { neighbour, lanes: [0.0; LANES] }).lanes)
     }
 
-    /// The largest error in units of the size of its element and of its row, whose mean square is known.
+    /// Returns the largest error relative to its element and its row, whose mean square is `square`.
     pub fn scaled(self, storage: Option<[Spacing; 2]>, square: f64) -> f64 {
         largest(gathered(self, storage, ScaledSquares { square, lanes: [0.0; LANES] }).lanes)
     }
 
-    /// The sum of the reference's squares.
+    /// Returns the sum of the reference's squares.
     pub fn reference_squared(self) -> f64 {
         sum(gathered(self, None, LaneSquares([0.0; LANES])).0)
     }
@@ -147,18 +147,18 @@ fn is_ordinary(squared: f64) -> bool {
     (1e-150..1e150).contains(&squared) || squared == 0.0
 }
 
-/// An error relative to a size; no error is no error whatever the size.
+/// Returns an error relative to a size; an error of 0 gives 0 for any size.
 pub(super) fn ratio(error: f64, size: f64) -> f64 {
     if error == 0.0 { 0.0 } else { error / size }
 }
 
-/// An error in units of the size of its element and its row.
+/// Returns an error relative to the size of its element and its row.
 #[inline(always)]
 pub(super) fn scaled(error: f64, reference: f64, square: f64) -> f64 {
     ratio(error, (reference * reference + square).sqrt())
 }
 
-/// Two numbers, and how far they are apart.
+/// Two numbers and their distance.
 struct LanePair {
     candidate: f64,
     reference: f64,
@@ -166,12 +166,12 @@ struct LanePair {
     is_identical: bool,
 }
 
-/// Sums of every eighth pair.
+/// Accumulator with eight lanes; lane i takes every eighth pair.
 trait PairAccumulator {
     fn meet(&mut self, lane: usize, pair: LanePair);
 }
 
-/// Sums over all pairs.
+/// Accumulates all pairs.
 #[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw+f16c", "x86_64+avx2+fma+f16c"))]
 fn gathered<L: PairAccumulator>(pairs: PairSlices, storage: Option<[Spacing; 2]>, lanes: L) -> L {
     match pairs {
@@ -216,7 +216,7 @@ fn past([one, other]: [Spacing; 2], candidate: f64, reference: f64) -> f64 {
     maximum((candidate - reference).abs() - (one.at_finite(candidate) + other.at_finite(reference)), 0.0)
 }
 
-/// The lanes are a value of its own here, so that they stay in registers.
+/// Accumulates all pairs. The lanes are a local variable, so that they stay in registers.
 #[inline(always)]
 fn meet_all<S: Copy + Eq + Default, L: PairAccumulator>(
     candidate: &[S],
@@ -241,7 +241,7 @@ fn meet_all<S: Copy + Eq + Default, L: PairAccumulator>(
     lanes
 }
 
-/// A pair for each of the first `count` lanes.
+/// Accumulates one pair in each of the first `count` lanes.
 #[inline(always)]
 fn meet_eight<S: Copy + Eq, L: PairAccumulator>(
     [c, r]: [[S; LANES]; 2],
@@ -258,14 +258,15 @@ fn meet_eight<S: Copy + Eq, L: PairAccumulator>(
     }
 }
 
-/// Asks for memory behind what is read now. Processors do it by themselves, but not across pages: it was a seventh of the time.
+/// Prefetches the memory after the current read position. Processors prefetch by themselves, but not across pages,
+/// which cost a seventh of the time.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 #[expect(unsafe_code)]
 fn bring<S>(now: &[S]) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
     const AHEAD: usize = 1024;
-    // SAFETY: a hint accesses nothing, wherever it points.
+    // SAFETY: a prefetch accesses no memory, whatever the address.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(now.as_ptr().cast::<i8>().wrapping_add(AHEAD)) }
 }
 
@@ -291,11 +292,11 @@ impl PairAccumulator for LaneFigures {
     fn meet(&mut self, lane: usize, pair: LanePair) {
         let LanePair { candidate, reference, error, is_identical } = pair;
         let (error_squared, reference_squared) = (error * error, reference * reference);
-        // A check of overflow in each lane would keep all of them from being taken at once.
+        // An overflow check in each lane would prevent vectorisation.
         self.identical[lane] = self.identical[lane].wrapping_add(is_identical.into());
         self.difference[lane] += error;
         self.difference_squared[lane] += error_squared;
-        // Products of two f32 are exact in f64: only those of f64 are rounded once less.
+        // Products of two f32 are exact in f64, so fused multiply-add only saves a rounding for f64 values.
         self.product[lane] = candidate.mul_add(reference, self.product[lane]);
         self.candidate_squared[lane] = candidate.mul_add(candidate, self.candidate_squared[lane]);
         self.reference_squared[lane] += reference_squared;
@@ -371,7 +372,7 @@ fn largest(lanes: [f64; LANES]) -> f64 {
     lanes.into_iter().fold(0.0, maximum)
 }
 
-/// The larger of two numbers, as one instruction has it; NaN is met elsewhere.
+/// Returns the larger of two numbers, in one instruction. NaN is handled by the callers.
 #[inline(always)]
 fn maximum(a: f64, b: f64) -> f64 {
     if b > a { b } else { a }

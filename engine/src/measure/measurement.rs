@@ -2,35 +2,35 @@
 
 use crate::error_map::ErrorMap;
 
-/// The error figures of one comparison. All are NaN where a NaN was met, so that no check passes.
+/// Error figures of a comparison. All are NaN if a value is NaN, so that no check passes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Errors {
     /// Largest |candidate − reference|.
     pub max_abs: f64,
     /// Mean |candidate − reference|.
     pub mean_abs: f64,
-    /// Cosine of the angle between the two, which is blind to scale and never judged alone.
+    /// Cosine of the angle between both arrays. It ignores scale errors and is never judged alone.
     pub cosine: f64,
     /// ‖candidate − reference‖ / ‖reference‖.
     pub rel_l2: f64,
-    /// `max_abs` in units of the root mean square of the reference.
+    /// `max_abs` relative to the root mean square of the reference.
     pub max_rel_rms: f64,
-    /// Largest error of an element in units of its own size, √(x² + the mean square of its row): blind to the scale of
-    /// rows, and to what cancels in an element.
+    /// Largest error of an element relative to √(x² + mean square of its row). It is independent of the rows' scales
+    /// and tolerates cancellation in an element.
     pub max_scaled: f64,
-    /// Largest error of an element that is further off than its neighbour in the type in which it was computed: 0 where
-    /// rounding the other way explains every one.
+    /// Largest error that exceeds the distance to the value's neighbour in the computed type; 0 if rounding the other
+    /// way explains every error.
     pub past_neighbour: f64,
 }
 
-/// The element that is furthest off.
+/// Element with the largest error.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorstElement {
     /// Index along each axis.
     pub index: Vec<usize>,
-    /// The candidate's value there.
+    /// Candidate's value.
     pub candidate: f64,
-    /// The reference's value there.
+    /// Reference's value.
     pub reference: f64,
 }
 
@@ -41,12 +41,12 @@ pub struct NonfiniteCounts {
     pub candidate: usize,
     /// Number in the reference.
     pub reference: usize,
-    /// Number of equal ones: both NaN, or the same infinity.
+    /// Number of elements that are equal on both sides: both NaN, or the same infinity.
     pub shared: usize,
 }
 
 impl NonfiniteCounts {
-    /// Returns the number on one side only.
+    /// Returns the number of elements that are NaN or infinite on one side only.
     pub fn of_one_side(&self) -> usize {
         self.candidate.max(self.reference) - self.shared
     }
@@ -55,54 +55,54 @@ impl NonfiniteCounts {
 /// Result of comparing two arrays of one shape.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measurement {
-    /// The error figures.
+    /// Error figures.
     pub errors: Errors,
     /// Number of compared elements.
     pub elements: usize,
-    /// Number of bit-identical elements: the same number with the same sign, -0 differs from 0, NaN never equal.
-    /// Values are widened to `f64` without loss, so equal bits here are equal bits in the reference's own type.
+    /// Number of bit-identical elements: equal numbers with equal signs; -0 differs from 0, and NaN is never equal.
+    /// Widening to `f64` is exact, so equal bits in `f64` mean equal bits in the stored type.
     pub identical: usize,
-    /// Numbers of NaN or infinite elements.
+    /// Number of NaN or infinite elements.
     pub nonfinite: NonfiniteCounts,
     /// True if every compared element of the candidate is zero.
     pub candidate_all_zero: bool,
     /// True if every compared element of the reference is zero.
     pub reference_all_zero: bool,
-    /// The worst element; `None` where nothing was compared.
+    /// Element with the largest error; `None` if no element was compared.
     pub worst: Option<WorstElement>,
-    /// Distribution of the errors over the array and by size; `None` if unknown.
+    /// Distribution of the errors over the array and by magnitude; `None` if unknown.
     pub spread: Option<Box<ErrorMap>>,
-    /// Agreement on the next token of each position, for log-probabilities and for logits that differ.
+    /// Agreement on the next token at each position, for log-probabilities and for logits that differ.
     pub agreement: Option<Agreement>,
-    /// Leading tokens, for the logits that a token is chosen by.
+    /// Most likely tokens, for logits that a token is chosen from.
     pub tops: Option<Box<Tops>>,
 }
 
 impl Measurement {
-    /// Returns true if every compared element is bit-identical, and there is one.
+    /// Returns true if at least one element was compared and all are bit-identical.
     pub fn is_identical(&self) -> bool {
         self.elements > 0 && self.identical == self.elements
     }
 }
 
-/// Agreement of two engines on the next token of each position.
+/// Agreement of two engines on the next token at each position.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Agreement {
     /// Positions, in order.
     pub places: Vec<PositionAgreement>,
 }
 
-/// Agreement on the next token of one position.
+/// Agreement on the next token at one position.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PositionAgreement {
-    /// The row of the pass.
+    /// Row of the pass.
     pub row: usize,
-    /// The largest difference of log-probabilities.
+    /// Largest difference of log-probabilities.
     pub delta: f64,
-    /// KL(reference‖candidate) of the tokens that are named, and all others taken together: no more than that of the
-    /// whole distributions.
+    /// KL(reference‖candidate) over the listed tokens, with all other tokens taken together. It is a lower bound of the
+    /// divergence of the full distributions.
     pub divergence: f64,
-    /// Probability of the listed tokens together, by the reference.
+    /// Total probability of the listed tokens, by the reference.
     pub covered: f64,
     /// True if both have the same most likely token; `None` if undetermined.
     pub same_top: Option<bool>,
@@ -110,12 +110,12 @@ pub struct PositionAgreement {
     pub is_over: Option<bool>,
 }
 
-/// The likeliest tokens after a position, by the logits of both sides.
+/// Most likely tokens after a position, by the logits of both sides.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tops {
-    /// Ids and probabilities by the candidate, the most likely first.
+    /// Ids and probabilities by the candidate, most likely first.
     pub candidate: Vec<(u32, f64)>,
-    /// Ids and probabilities by the reference, the most likely first.
+    /// Ids and probabilities by the reference, most likely first.
     pub reference: Vec<(u32, f64)>,
     /// KL(reference‖candidate).
     pub divergence: f64,

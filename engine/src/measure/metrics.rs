@@ -1,4 +1,4 @@
-//! Error metrics of arrays: plain functions over numbers.
+//! Error metrics of arrays: pure functions over numbers.
 
 use crate::measure::array_pair::{ArrayPair, ColumnSelection};
 use crate::measure::lanes::ratio;
@@ -8,16 +8,16 @@ use crate::measure::sums::ArraySums;
 use crate::parallel;
 use crate::view::View;
 
-/// Pairs that one thread takes at a time: so many that what they share is not worth mentioning.
+/// Number of pairs that one thread takes at a time, large enough to make the overhead negligible.
 const PIECE: usize = 1 << 18;
-/// Pairs after which what was read of a file is given back.
+/// Number of pairs after which the memory of a mapped file is released.
 const SPAN: usize = 1 << 22;
 
-/// Compares `candidate` with `reference` in those entries of each row that `columns` says. The arrays are read once, in
-/// order; of a mapped file that is larger what was read is given back on the way.
+/// Compares `candidate` with `reference` in the selected columns of each row. The arrays are read once, in order; the
+/// memory of large mapped files is released on the way.
 ///
 /// # Panics
-/// If the shapes differ: shapes are checked, and refused with a message, before values are looked at.
+/// If the shapes differ; callers check shapes first and report an error.
 pub fn measure<'v>(
     candidate: impl Into<View<'v>>,
     reference: impl Into<View<'v>>,
@@ -55,11 +55,11 @@ fn measured(
     sums.finish(sides.reference.shape())
 }
 
-/// Stands where there is no token.
+/// Marks a missing token.
 pub const NO_TOKEN: f64 = -1.0;
 
-/// Compares lists of token ids. Ids are equal or not, so the worst is the first that differs. Where one list has ended
-/// [`NO_TOKEN`] stands for what it lacks.
+/// Compares lists of token ids for equality; the worst element is the first that differs. The end of the shorter list
+/// is padded with [`NO_TOKEN`].
 pub fn measure_tokens<'v>(candidate: impl Into<View<'v>>, reference: impl Into<View<'v>>) -> Measurement {
     let (candidate, reference) = (candidate.into(), reference.into());
     let length = candidate.len().max(reference.len());
@@ -81,7 +81,7 @@ pub fn measure_tokens<'v>(candidate: impl Into<View<'v>>, reference: impl Into<V
     found
 }
 
-/// Compares ids, each of which is at one of these places: a row and an entry of it.
+/// Compares lists of ids, with the array position of each: a row and an entry of the row.
 pub fn measure_placed(candidate: &[f64], reference: &[f64], places: &[[usize; 2]]) -> Measurement {
     let shape = [places.len()];
     let mut found = measure_tokens(View::of(&shape, candidate), View::of(&shape, reference));
@@ -124,7 +124,7 @@ impl ArraySums {
     }
 }
 
-/// The index along each axis of the flat, row-major index `flat`.
+/// Returns the index along each axis of the flat, row-major index `flat`.
 pub fn unravel(mut flat: usize, shape: &[usize]) -> Vec<usize> {
     let mut index: Vec<usize> = shape
         .iter()

@@ -1,4 +1,4 @@
-//! Comparison of two arrays: all metrics in one pass, without the errors that storage may have caused.
+//! Comparison of two arrays: all metrics in one pass, excluding errors that storage may have caused.
 
 mod agreement;
 mod array_pair;

@@ -1,28 +1,28 @@
-//! Precision of values: the steps of the types that they are computed and stored in.
+//! Precision of values: the steps of their computed and stored types.
 
 use crate::weight::DType;
 
-/// The types on both sides of a comparison.
+/// Types on both sides of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ValuePrecision {
     /// Type that the operation's results are rounded to. Two correct engines may round a value to neighbouring
     /// numbers.
     pub computed: DType,
-    /// Type that the candidate's values were stored in, if it is coarser: each value stands for all values that round
+    /// Type that the candidate's values were stored in, if it is coarser: each value represents all values that round
     /// to it.
     pub candidate: Option<DType>,
     /// Type that the reference's values were stored in, if it is coarser.
     pub reference: Option<DType>,
-    /// Steps of candidate's and reference's values that were rounded to decimals; 0 without decimals.
+    /// Decimal steps that the candidate's and the reference's values were rounded to; 0 without decimal rounding.
     pub steps: [f64; 2],
 }
 
 impl ValuePrecision {
-    /// Values that both sides hold as they were computed, in `f32`.
+    /// Precision of values that both sides computed and stored in `f32`.
     pub const F32: Self = Self { computed: DType::F32, candidate: None, reference: None, steps: [0.0; 2] };
 
-    /// Returns the largest distance of two stored values whose originals are equal. Both have been multiplied by
-    /// their scales.
+    /// Returns the largest possible distance of two stored values whose originals are equal. Both values include their
+    /// scales.
     #[inline]
     pub fn slack(&self, [candidate, reference]: [f64; 2], scales: [f64; 2]) -> f64 {
         let stored =
@@ -37,12 +37,12 @@ impl ValuePrecision {
         [of(self.candidate, self.steps[0]), of(self.reference, self.steps[1])]
     }
 
-    /// The distance from a value to its neighbour in the computed type.
+    /// Returns the distance from a value to its neighbour in the computed type.
     pub fn step(&self, value: f64) -> f64 {
         self.spacing().at(value)
     }
 
-    /// The distances between neighbours in the computed type.
+    /// Returns the spacing of the computed type.
     pub(super) fn spacing(&self) -> Spacing {
         Spacing::of(self.computed)
     }
@@ -81,24 +81,24 @@ impl LogprobPrecision {
     }
 }
 
-/// The stored type, if it is coarser than the computed one.
+/// Returns the stored type, if it is coarser than the computed type.
 pub fn coarser(stored: DType, computed: DType) -> Option<DType> {
     (fraction_bits(stored) < fraction_bits(computed)).then_some(stored)
 }
 
-/// The number nearest to `own` that is no further from `stored` than `half`, in which it was rounded.
+/// Returns the number nearest to `own` within a distance `half` of `stored`: the most favourable original of a rounded
+/// value.
 pub fn nearest_within(half: f64, stored: f64, own: f64) -> f64 {
     if own.is_nan() || !stored.is_finite() { stored } else { own.clamp(stored - half, stored + half) }
 }
 
-/// Half the spacing of a stored type at a value, which is what is stored times its scale; 0 where no type is coarser than what
-/// is computed.
+/// Returns half the spacing of a stored type at a value that includes its scale; 0 if `dtype` is `None`.
 #[inline]
 pub fn half_step(dtype: Option<DType>, value: f64, scale: f64) -> f64 {
     dtype.map_or(0.0, |dtype| Spacing::of(dtype).at(value / scale) / 2.0 * scale)
 }
 
-/// The spacing of the numbers of a type: a fraction of their power of two, and not less than that of the least.
+/// Spacing of a type's numbers: a fraction of their power of two, with the subnormal spacing as the minimum.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spacing {
     fraction: f64,
@@ -113,7 +113,7 @@ impl Spacing {
         Self { fraction: power_of_two(-bits), least: power_of_two(least_exponent(dtype) - bits) }
     }
 
-    /// The spacing at a value, away from zero; 0 at what is not finite.
+    /// Returns the spacing at a value, away from zero; 0 for NaN and infinity.
     fn at(self, value: f64) -> f64 {
         if value.is_finite() { self.at_finite(value) } else { 0.0 }
     }
@@ -131,7 +131,7 @@ impl Spacing {
     }
 }
 
-/// 2 to a power, also where that is subnormal.
+/// Returns a power of 2, including subnormal ones.
 #[inline]
 fn power_of_two(exponent: i32) -> f64 {
     match exponent + 1023 {
@@ -140,7 +140,7 @@ fn power_of_two(exponent: i32) -> f64 {
     }
 }
 
-/// Bits of the fraction; `None` where values are no floating-point numbers.
+/// Returns the number of fraction bits; `None` for types without floating-point numbers.
 #[inline]
 fn fraction_bits(dtype: DType) -> Option<i32> {
     match dtype {
@@ -154,7 +154,7 @@ fn fraction_bits(dtype: DType) -> Option<i32> {
     }
 }
 
-/// The exponent below which values are subnormal, evenly spaced.
+/// Returns the exponent below which values are subnormal and evenly spaced.
 #[inline]
 fn least_exponent(dtype: DType) -> i32 {
     match dtype {

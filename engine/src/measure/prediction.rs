@@ -1,52 +1,53 @@
-//! Predicted distribution at one position, and the difference of two, in llama-perplexity's arithmetic: `f32` with
-//! sums in `f64`, so that the tables have the same digits.
+//! Predicted distribution at one position, and the difference of two distributions. The arithmetic is that of
+//! llama-perplexity (`f32` with sums in `f64`), so that the tables have the same digits.
 
-/// Log-probabilities of a vocabulary: scores less one number.
+/// Log-probabilities of a vocabulary: each score minus one common number.
 #[derive(Clone, Debug, Default)]
 pub struct Prediction {
     scores: Vec<f32>,
-    /// The largest logit; 0 of log-probabilities.
+    /// Largest logit; 0 for log-probabilities.
     max: f32,
-    /// log Σ exp(logit - max); 0 of log-probabilities.
+    /// log Σ exp(logit - max); 0 for log-probabilities.
     log_sum: f32,
-    /// Half of what log-probabilities were rounded to the multiple of; 0 of logits.
+    /// Half of the step that log-probabilities were rounded to; 0 for logits.
     half_step: f32,
-    /// Value that smaller log-probabilities were raised to.
+    /// Lower limit that smaller log-probabilities were raised to.
     least: f32,
 }
 
-/// Smallest log-probability that counts in a divergence: files hold nothing below the largest logit less 16.
+/// Smallest log-probability that counts in a divergence. Files store nothing below the largest logit minus 16.
 const LEAST_LOG_PROB: f32 = -16.0;
 
 /// Difference of two predictions at a position whose next token is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PredictionDifference {
-    /// -log p of the next token, by the base.
+    /// Negative log-probability of the next token, by the base.
     pub base_nll: f32,
-    /// Negative log-probability of the next token, by the other.
+    /// Negative log-probability of the next token, by the other prediction.
     pub nll: f32,
     /// KL(base‖other) in nats.
     pub kld: f64,
-    /// Difference of the next token's probabilities, other less base.
+    /// Difference of the next token's probabilities, other minus base.
     pub p_diff: f32,
     /// True if both have the same most likely token.
     pub same_top: bool,
-    /// The largest difference of log-probabilities, of all tokens that count.
+    /// Largest difference of log-probabilities, over all tokens that count.
     pub apart: f32,
-    /// True if each difference is within the base's own rounding: a 16-bit base then cannot contradict the other.
+    /// True if each difference is within the base's own rounding error, so that a 16-bit base cannot contradict the
+    /// other prediction.
     pub is_within: bool,
 }
 
 impl Prediction {
-    /// Range of a row in a file below its largest logit.
+    /// Range of the stored scores of a row: the largest logit minus this is the smallest.
     pub const RANGE: f32 = 16.0;
-    /// Codes of a row of a file.
+    /// Number of steps in a row's range.
     pub const CODES: f32 = 65535.0;
 
-    /// Logits, `[V]`, in place of what was there.
+    /// Sets the prediction to logits, `[V]`.
     ///
     /// # Errors
-    /// The first value that is NaN or infinite.
+    /// Names the first value that is NaN or infinite.
     pub fn set_logits(&mut self, logits: impl Iterator<Item = f32>) -> Result<(), String> {
         self.scores.clear();
         self.scores.extend(logits);
@@ -64,8 +65,8 @@ impl Prediction {
         Ok(())
     }
 
-    /// Log-probabilities, `[V]`, in place of what was there: multiples of `scale` above `least`, and what is below that is
-    /// there, too. Codes are `u16`, little-endian.
+    /// Sets the prediction to log-probabilities, `[V]`, given as codes: multiples of `scale` above `least`. Smaller
+    /// log-probabilities were raised to `least`. Codes are little-endian `u16`.
     pub fn set_codes(&mut self, scale: f32, least: f32, codes: &[u8]) {
         let codes = codes.chunks_exact(2).map(|code| u16::from_le_bytes([code[0], code[1]]));
         self.scores.clear();
@@ -74,8 +75,8 @@ impl Prediction {
         (self.half_step, self.least) = (scale / 2.0, least);
     }
 
-    /// Appends scale, least and codes as llama-perplexity writes them, in its arithmetic: logits further below the largest are
-    /// raised.
+    /// Appends scale, least and codes in the format and arithmetic of llama-perplexity. Logits too far below the
+    /// largest are raised to `least`.
     pub fn write_codes(&self, bytes: &mut Vec<u8>) {
         let max = self.scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let min = self.scores.iter().copied().fold(f32::INFINITY, f32::min).max(max - Self::RANGE);
@@ -83,14 +84,14 @@ impl Prediction {
         bytes.extend(scale.to_le_bytes());
         bytes.extend((min - max - self.log_sum).to_le_bytes());
         let per_step = 1.0 / scale;
-        // With a scale of 0 nothing is above the least.
+        // If the scale is 0, all codes are 0.
         let code =
             |score: f32| if score > min { (per_step * (score - min)).round_ties_even() as u16 } else { 0 };
         self.scores.iter().for_each(|&score| bytes.extend(code(score).to_le_bytes()));
     }
 
-    /// Returns the sum of the probabilities of codes, and its error below and above 1: each is off by half a step of
-    /// its logarithm, `f32` rounds, and probabilities below the smallest are raised to it.
+    /// Returns the sum of the codes' probabilities, and its possible error below and above 1. Each logarithm has an
+    /// error of half a step plus `f32` rounding, and probabilities below the smallest are raised to it.
     pub fn total(&self) -> (f64, [f64; 2]) {
         let (scale, least) = (2.0 * self.half_step, self.least);
         let sum = self.scores.iter().map(|log_prob| f64::from(log_prob.exp())).sum();
@@ -101,17 +102,17 @@ impl Prediction {
         (sum, [off, off + raised * f64::from(least).exp()])
     }
 
-    /// Returns the precision of log-probabilities: the step of their codes, and the `f32` rounding.
+    /// Returns the precision of log-probabilities: the step of their codes plus the `f32` rounding.
     pub fn step(&self) -> f64 {
         2.0 * f64::from(self.half_step) + 2.0 * f64::from(f32::EPSILON) * (f64::from(self.least).abs() + 4.0)
     }
 
-    /// The log-probability of a token, unless it may have been raised to the least.
+    /// Returns a token's log-probability; `None` if it may have been raised to the lower limit.
     pub fn told(&self, id: usize) -> Option<f32> {
         self.scores.get(id).copied().filter(|value| *value > self.least)
     }
 
-    /// The likeliest tokens whose log-probabilities are told, so many at most; of equally likely ones that with the lowest id.
+    /// Returns up to `most` likeliest tokens with known log-probabilities; equally likely tokens by ascending id.
     pub fn likeliest(&self, most: usize) -> Vec<(u32, f32)> {
         let told = |id: usize| Some((id as u32, self.told(id)?));
         let mut all: Vec<(u32, f32)> = (0..self.len()).filter_map(told).collect();
@@ -129,39 +130,39 @@ impl Prediction {
         self.scores.len()
     }
 
-    /// Returns true if nothing was set.
+    /// Returns true if no scores were set.
     pub fn is_empty(&self) -> bool {
         self.scores.is_empty()
     }
 
-    /// Logits or log-probabilities, whichever they were set to.
+    /// Returns the scores: logits or log-probabilities.
     pub fn scores(&self) -> &[f32] {
         &self.scores
     }
 
-    /// Returns the number that is subtracted from each score.
+    /// Returns the number that is subtracted from each score to get its log-probability.
     fn shift(&self) -> f32 {
         self.max + self.log_sum
     }
 
-    /// -log p of a token.
+    /// Returns the negative log-probability of a token.
     ///
     /// # Panics
-    /// If there is none of that id.
+    /// If the id is outside the vocabulary.
     pub fn nll(&self, id: u32) -> f32 {
         self.shift() - self.scores[id as usize]
     }
 
-    /// Compares `other` with this prediction as the base, if `next` is the next token.
+    /// Compares `other` with this prediction as the base; `next` is the actual next token.
     ///
     /// # Panics
-    /// If one has no such token, or they are of different sizes.
+    /// If a prediction lacks the token, or the vocabularies have different sizes.
     pub fn judge(&self, other: &Self, next: u32) -> PredictionDifference {
         assert_eq!(self.len(), other.len(), "vocabularies");
         let (mut best, mut other_best, mut kld) = (0, 0, 0.0f64);
         let (shift, other_shift) = (self.shift(), other.shift());
         let (mut apart, mut is_within) = (0.0f32, true);
-        // A score, what it is less, and their difference are rounded each, on both sides.
+        // Three roundings on each side: the score, the number that is subtracted, and the difference.
         let largest = [shift, other_shift, self.scores[0], LEAST_LOG_PROB]
             .map(f32::abs)
             .into_iter()

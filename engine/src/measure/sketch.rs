@@ -1,14 +1,15 @@
-//! Sketches: twelve numbers instead of a token's values. Equal checksums are equal bits; where they differ, projections tell
-//! how far apart the values are, since a projection of a difference is the difference of the projections.
+//! Sketches: twelve numbers that replace a token's values. Equal checksums mean equal bits. If they differ, projections
+//! estimate the distance, since the projection of a difference is the difference of the projections.
 
-/// Numbers of a row: a checksum, the sum, the sum of squares, the largest size, and the projections.
+/// Number of values in a sketch: a checksum, the sum, the sum of squares, the largest absolute value, and the
+/// projections.
 pub const WIDTH: usize = 4 + PROJECTIONS;
 
-/// Projections of a row. The mean of so many squared differences is the squared distance to about a third, of one row; of
-/// many rows it is known much better.
+/// Number of projections of a row. The mean of their squared differences estimates the squared distance of one row to
+/// about a third; the mean over many rows is much more precise.
 pub const PROJECTIONS: usize = 8;
 
-/// The sketch of a row.
+/// Returns the sketch of a row.
 pub fn of_row(values: &[f64]) -> [f64; WIDTH] {
     let mut checksum = crc32fast::Hasher::new();
     let (mut sum, mut squares, mut largest) = (0.0, 0.0, 0.0f64);
@@ -28,8 +29,8 @@ pub fn of_row(values: &[f64]) -> [f64; WIDTH] {
     row
 }
 
-/// The signs of an element in all projections: a bit that is set is a plus. Numbers of splitmix64, which is two lines in any
-/// language.
+/// Returns the signs of an element in all projections; a set bit is a plus. Uses splitmix64, which takes two lines in
+/// any language.
 fn signs(index: u64) -> u64 {
     let z = index.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,5 @@
-//! Sums over two arrays, chunk by chunk. The order is the same on every machine and for every number of threads.
+//! Sums over two arrays, chunk by chunk. The order of summation is the same on every machine and for every number of
+//! threads.
 
 use std::ops::Range;
 
@@ -7,10 +8,10 @@ use crate::measure::lanes::{PairSlices, scaled};
 use crate::measure::measurement::{Errors, NonfiniteCounts};
 use crate::measure::precision::ValuePrecision;
 
-/// Pairs that are taken together, at most: both sides stay in the nearest cache.
+/// Maximum number of pairs in a chunk: both sides stay in the first-level cache.
 pub(super) const CHUNK: usize = 1024;
 
-/// Sums over pairs in ascending order of their indices.
+/// Sums over pairs, in ascending order of their indices.
 #[derive(Clone, Debug)]
 pub(super) struct ArraySums {
     pub elements: usize,
@@ -27,7 +28,7 @@ pub(super) struct ArraySums {
     pub spread: ErrorMap,
 }
 
-/// Element of both sides.
+/// An element of both sides.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ElementPair {
     pub flat: usize,
@@ -36,7 +37,7 @@ pub(super) struct ElementPair {
     pub reference: f64,
 }
 
-/// Neighbouring elements of one row of both sides.
+/// Consecutive elements of a row of both sides.
 pub(super) struct PairChunk<'c> {
     pub pairs: PairSlices<'c>,
     /// Scales of the elements of both sides, if one side has scales.
@@ -53,13 +54,13 @@ pub(super) enum ChunkLocation<'c> {
     These(usize, &'c [usize]),
 }
 
-/// Limits of a chunk, known after its row was summed.
+/// Limits of a chunk, for skipping its scaled errors after the row's sums are known.
 #[derive(Clone, Copy)]
 pub(super) struct ChunkLimits {
-    /// The sum of the reference's squares.
+    /// Sum of the reference's squares.
     pub reference_squared: f64,
-    /// The most by which the square of an error is larger than [`ArraySums::limit`] times that of its element, or 0; NaN where
-    /// each scaled error is to be looked at.
+    /// Largest amount by which an error's square exceeds [`ArraySums::limit`] times its element's square, at least 0;
+    /// NaN if each scaled error must be computed.
     pub excess: f64,
 }
 
@@ -82,7 +83,7 @@ impl ArraySums {
         }
     }
 
-    /// Adds a chunk of finite values that are the same bits on both sides; `squared` is the sum of their squares.
+    /// Adds a chunk of finite values that are bit-identical on both sides; `squared` is the sum of their squares.
     pub fn add_identical(&mut self, chunk: &PairChunk, squared: f64) -> ChunkLimits {
         let count = chunk.pairs.len();
         self.elements += count;
@@ -97,13 +98,13 @@ impl ArraySums {
         ChunkLimits { reference_squared: squared, excess: 0.0 }
     }
 
-    /// Adds all of a chunk but its scaled errors, for which the whole row must be known.
+    /// Adds all figures of a chunk except the scaled errors, which need the sums of the whole row.
     pub fn add(&mut self, chunk: &PairChunk, grain: ValuePrecision) -> ChunkLimits {
         if chunk.scales.is_some() {
             return self.add_each(chunk, grain);
         }
         let found = chunk.pairs.add_up(grain.storage(), self.limit());
-        // NaN and infinity, and sizes whose squares are too small or too large for f64, are looked at one by one.
+        // NaN, infinity, and numbers whose squares leave the range of f64 are added one by one.
         if !found.is_ordinary() {
             return self.add_each(chunk, grain);
         }
@@ -125,13 +126,13 @@ impl ArraySums {
         ChunkLimits { reference_squared: found.reference_squared, excess: found.excess }
     }
 
-    /// The square of the largest scaled error so far, and a little less, so that rounding hides nothing.
+    /// Returns the square of the largest scaled error so far, slightly reduced so that rounding hides no larger error.
     pub fn limit(&self) -> f64 {
         self.scaled * self.scaled * (1.0 - 1e-9)
     }
 
-    /// Adds the scaled errors of a chunk, of which [`Self::add`] found this; `square` is the mean square of the reference's
-    /// row, as far as it is compared.
+    /// Adds the scaled errors of a chunk; `met` are the limits that [`Self::add`] returned, and `square` is the mean
+    /// square of the reference's compared entries in the row.
     pub fn scale(&mut self, chunk: &PairChunk, met: ChunkLimits, square: f64, grain: ValuePrecision) {
         if !met.excess.is_nan() {
             self.scaled = larger(self.scaled, chunk.pairs.scaled(grain.storage(), square));
@@ -143,7 +144,7 @@ impl ArraySums {
         }
     }
 
-    /// Adds to where errors are.
+    /// Adds the errors to the error map.
     fn spread_out(&mut self, chunk: &PairChunk, bound: f64, grain: ValuePrecision) {
         let count = chunk.pairs.len();
         if bound == 0.0 {
@@ -181,7 +182,7 @@ impl ArraySums {
         ChunkLimits { reference_squared: chunk.pairs.reference_squared(), excess: f64::NAN }
     }
 
-    /// The first NaN is worse than any number, and stays the worst; of equals the first does.
+    /// Keeps the worst element: the first NaN, else the first of the largest errors.
     fn meet(&mut self, pair: ElementPair) {
         let is_worse =
             |worst: ElementPair| !worst.difference.is_nan() && !(pair.difference <= worst.difference);
@@ -197,7 +198,7 @@ impl ArraySums {
         self.nonfinite.shared += usize::from(!candidate.is_finite() && same);
     }
 
-    /// Adds what was added up of the pairs that follow these.
+    /// Merges the sums of the following pairs.
     pub fn followed_by(mut self, next: Self) -> Self {
         self.elements += next.elements;
         self.identical += next.identical;
@@ -222,7 +223,7 @@ impl PairChunk<'_> {
     fn pair(&self, at: usize, grain: ValuePrecision) -> ElementPair {
         let [candidate, reference] = self.pairs.at(at);
         let apart = (candidate - reference).abs();
-        // What storing may have changed is no error; NaN stays NaN.
+        // A difference that storing may have caused is not an error; NaN stays NaN.
         let scales = self.scales.map_or([1.0; 2], |scales| scales.map(|scales| scales[at]));
         let slack = grain.slack([candidate, reference], scales);
         let difference = if apart <= slack { 0.0 } else { apart - slack };
@@ -240,7 +241,7 @@ impl ChunkLocation<'_> {
 }
 
 impl Errors {
-    /// Returns every figure where it is worse: the larger errors, the smaller cosine.
+    /// Returns the worse of both in every figure: the larger errors, the smaller cosine.
     pub fn worse(self, other: Self) -> Self {
         Self {
             max_abs: larger(self.max_abs, other.max_abs),
@@ -254,7 +255,7 @@ impl Errors {
     }
 }
 
-/// The larger of two figures; NaN is larger than any number.
+/// Returns the larger of two figures; NaN is larger than any number.
 pub fn larger(a: f64, b: f64) -> f64 {
     if a.is_nan() || a > b { a } else { b }
 }

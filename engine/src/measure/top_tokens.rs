@@ -43,12 +43,12 @@ impl Agreement {
     }
 }
 
-/// The difference between the predictions of two rows of logits.
+/// Difference between the predictions of two rows of logits.
 #[derive(Clone, Copy)]
 pub(super) struct PredictionDivergence {
     /// KL(reference‖candidate) in nats.
     pub kl: f64,
-    /// The lead of the reference's likeliest token over that of the candidate, in the reference's own logits.
+    /// Lead of the reference's likeliest token over the candidate's likeliest token, in the reference's logits.
     pub lost_lead: f64,
 }
 

@@ -1,4 +1,4 @@
-//! Attention with its cache: the one part that every architecture has in common.
+//! Attention with its KV cache, shared by all architectures.
 
 use crate::checkpoint::Point::*;
 use crate::model::cache::KvLayer;
@@ -20,8 +20,8 @@ pub struct Attention<'m> {
 }
 
 impl Attention<'_> {
-    /// Computes attention from queries and keys with positions to merged heads: `[T, H, D]`, `[T, Hkv, D]` twice, to
-    /// `[T, H·D]`.
+    /// Computes attention from rotated queries and keys to merged heads: `[T, H, D]`, `[T, Hkv, D]` twice, to `[T,
+    /// H·D]`.
     pub fn attend(&self, q: &Tensor, k: Tensor, v: Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
         let n = self.n;
         let keys = t.tap(KCache, kv.take_keys(&n.to_cache(k)));
@@ -35,7 +35,7 @@ impl Attention<'_> {
     }
 }
 
-/// Softly capped values, where there is a cap.
+/// Applies the soft cap, if the model has one.
 pub fn capped(n: &dyn Numerics, x: Tensor, cap: Option<f32>) -> Tensor {
     match cap {
         Some(cap) => n.soft_cap(&x, cap),

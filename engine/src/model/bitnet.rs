@@ -1,5 +1,5 @@
-//! BitNet b1.58 (Ma et al., 2024): ternary matrices, and before the last matrix of each half of a block a norm of its
-//! own. The released 2B-4T model has squared ReLU, the older bitnet_b1_58 models have SiLU.
+//! BitNet b1.58 (Ma et al., 2024): ternary matrices, and an extra norm before the last matrix of both halves of a
+//! block. The released 2B-4T model has squared ReLU, the older bitnet_b1_58 models have SiLU.
 
 use serde_json::{Value, json};
 
@@ -20,16 +20,17 @@ use crate::weight::{Factor, Matrix};
 /// A BitNet model.
 pub type Bitnet = Decoder<BitnetBlock>;
 
-/// A ternary matrix, and the factor that some files keep beside it.
+/// A ternary matrix, and the factor that some files store with it.
 #[derive(Clone, Debug)]
 pub struct BitLinear {
     /// `[outputs, inputs]`
     pub weight: Matrix,
-    /// The `.scale` tensor of GGUF, the `weight_scale` of Hugging Face checkpoints, or what master weights come to.
+    /// Factor: the `.scale` tensor of GGUF, the `weight_scale` of Hugging Face checkpoints, or the scale of quantised
+    /// master weights.
     pub factor: Option<Factor>,
 }
 
-/// The weights of one block. H, Hkv = query and key-value heads, D = head size, F = feed-forward size.
+/// Weights of one block. H, Hkv = query and key-value heads, D = head size, F = feed-forward size.
 #[derive(Clone, Debug)]
 pub struct BitnetBlock {
     /// `[d]`
@@ -62,7 +63,7 @@ impl BitLinear {
         Ok(Self { weight, factor })
     }
 
-    /// `[T, inputs]` to `[T, outputs]`.
+    /// Computes the layer: `[T, inputs]` to `[T, outputs]`.
     fn of(&self, x: &Tensor, n: &dyn Numerics) -> Tensor {
         n.bit_linear(x, &self.weight, self.factor)
     }
@@ -131,7 +132,7 @@ impl DecoderBlock for BitnetBlock {
     }
 }
 
-/// The defaults of transformers' `BitNetConfig`.
+/// Returns the defaults of transformers' `BitNetConfig`.
 fn config_defaults() -> Value {
     json!({
         "vocab_size": 128_256,

@@ -1,18 +1,18 @@
-//! The KV cache: what attention keeps of earlier tokens.
+//! KV cache: keys and values of earlier tokens.
 
 use crate::error::{Result, RunError};
 use crate::tensor::Tensor;
 
-/// Room is made for so many tokens at a time.
+/// Number of tokens that memory is allocated for at a time.
 const CHUNK: usize = 256;
 
-/// Number of tokens that are dropped at a time, so that every position stays in its lane of the sums over keys.
+/// Number of tokens dropped at a time, so that every position keeps its lane in the sums over keys.
 const ALIGNED: usize = 32;
 
-/// Keys and values of one layer for every position that may still be looked at, each `[S, Hkv, D]`.
+/// Keys and values of one layer for every position that may still be read, each `[S, Hkv, D]`.
 ///
-/// Attention takes them out, extended by the pass's own, and puts them back when it has read them: what a tap
-/// makes of them on the way is what later passes see.
+/// Attention takes the cached rows together with the pass's new rows, and puts them back after reading. If a tap
+/// replaces them, later passes read the replaced rows.
 #[derive(Clone, Debug, Default)]
 pub struct KvLayer {
     keys: Option<Tensor>,
@@ -33,8 +33,8 @@ impl KvLayer {
         extended(self.values.take(), v)
     }
 
-    /// Puts back what was taken. Of a layer whose tokens see no more than `window`, a cache that forgets keeps what the
-    /// next token will see.
+    /// Puts keys and values back. If the layer's tokens see at most `window` positions, a cache that forgets keeps only
+    /// the positions that the next token sees.
     pub fn keep(&mut self, keys: Tensor, values: Tensor, window: Option<usize>) {
         let window = window.filter(|_| self.forgets);
         let behind = window.map_or(0, |window| keys.rows().saturating_sub(window.saturating_sub(1)));
@@ -44,41 +44,41 @@ impl KvLayer {
         self.dropped += gone;
     }
 
-    /// The position of the first key that is kept.
+    /// Returns the position of the first key in the cache.
     pub fn first(&self) -> usize {
         self.dropped
     }
 
-    /// The position of the next token, where each has `width` key values; `None` if it holds others than such.
+    /// Returns the position of the next token, if each token has `width` key values; `None` if the cache has another
+    /// width.
     pub fn position(&self, width: usize) -> Option<usize> {
         let len = |kept: &Option<Tensor>| kept.as_ref().map_or(0, |kept| kept.data().len());
         let (keys, values) = (len(&self.keys), len(&self.values));
         (keys == values && keys.is_multiple_of(width)).then(|| self.dropped + keys / width)
     }
 
-    /// Drops everything that is kept.
+    /// Drops all keys and values.
     pub fn clear(&mut self) {
         *self = Self { forgets: self.forgets, ..Self::default() };
     }
 
-    /// Bytes that it takes.
+    /// Returns the size in bytes.
     fn bytes(&self) -> usize {
         let kept = [&self.keys, &self.values].into_iter().flatten();
         kept.map(Tensor::capacity).sum::<usize>() * size_of::<f32>()
     }
 }
 
-/// `earlier` with the rows of `new` behind it.
+/// Returns `earlier` followed by the rows of `new`.
 fn extended(earlier: Option<Tensor>, new: &Tensor) -> Tensor {
     let none = || Tensor::new(&[&[0], &new.shape()[1..]].concat(), Vec::new());
     earlier.unwrap_or_else(none).followed_by(new, CHUNK)
 }
 
-/// The cache of a whole model. It grows in chunks up to its capacity, which is its own: at most the context the model
-/// was trained for.
+/// KV cache of a whole model. It grows in chunks up to its capacity, which is at most the model's context.
 #[derive(Clone, Debug)]
 pub struct KvCache {
-    /// Entries of the layers.
+    /// Caches of the layers.
     pub layers: Vec<KvLayer>,
     capacity: usize,
     len: usize,
@@ -90,13 +90,13 @@ impl KvCache {
         Self { layers: vec![KvLayer::default(); n_layers], capacity, len: 0 }
     }
 
-    /// Lets layers with a sliding window keep no more than the next token sees.
+    /// Lets layers with a sliding window keep only the positions that the next token sees.
     pub fn forgetting(mut self) -> Self {
         self.layers.iter_mut().for_each(|layer| layer.forgets = true);
         self
     }
 
-    /// Returns the number of cached tokens: the position of the next one.
+    /// Returns the number of cached tokens, which is the position of the next token.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -106,12 +106,12 @@ impl KvCache {
         self.len == 0
     }
 
-    /// Bytes that all layers take now.
+    /// Returns the current size of all layers in bytes.
     pub fn bytes(&self) -> usize {
         self.layers.iter().map(KvLayer::bytes).sum()
     }
 
-    /// Makes sure that `tokens` more fit.
+    /// Checks that `tokens` more tokens fit.
     ///
     /// # Errors
     /// [`RunError::CacheFull`] if they do not.
@@ -123,7 +123,7 @@ impl KvCache {
         Err(RunError::CacheFull { tokens, position, capacity }.into())
     }
 
-    /// Counts `tokens` that every layer has added.
+    /// Records that every layer has added `tokens` tokens.
     pub fn advance(&mut self, tokens: usize) {
         self.len += tokens;
     }

@@ -1,4 +1,4 @@
-//! Files of a model: which files make one, and how they are loaded.
+//! Finds and loads the files of a model.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,7 +30,7 @@ use crate::model::ternary::TernaryFiles;
 use crate::tokenizer::{self, Chat, Tokenizer, TokenizerFiles};
 use crate::weight::DType;
 
-/// Weight files of a Hugging Face directory; the first that exists is used. An index names shards.
+/// Weight files of a Hugging Face directory; the first existing one is used. An index lists shards.
 const WEIGHTS: [&str; 4] = [
     "model.safetensors.index.json",
     "model.safetensors",
@@ -47,68 +47,68 @@ const TEMPLATE: &str = "chat_template.jinja";
 /// Suffix of an index of shards.
 const INDEX: &str = ".index.json";
 
-/// File that may accompany a GGUF file of weights for lookup tables.
+/// Companion file of a GGUF file with weights for lookup-table kernels.
 const KERNELS: &str = "kernel_config.ini";
 
-/// The files that make one model.
+/// Files that make up one model.
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "a command has one or a few of them")]
 pub enum ModelFiles {
-    /// One GGUF file, which holds everything.
+    /// One GGUF file.
     Gguf(FileBytes),
-    /// GGUF file of weights for lookup tables, with the description of their kernels.
+    /// GGUF file with weights for lookup-table kernels, and the kernels' description.
     GgufWithKernels {
         /// The GGUF file.
         file: FileBytes,
-        /// `kernel_config.ini`, as bitnet.cpp's code generators write it.
+        /// `kernel_config.ini`, as written by bitnet.cpp's code generators.
         kernels: FileBytes,
     },
-    /// One llama2.c file.
+    /// llama2.c file.
     Llama2c {
-        /// Everything but the vocabulary.
+        /// Model file, which contains everything except the vocabulary.
         model: FileBytes,
-        /// `tokenizer.bin`, if it lies beside the model.
+        /// `tokenizer.bin`, if it is in the model's folder.
         tokenizer: Option<FileBytes>,
     },
-    /// `config.json` and `model.safetensors` or `pytorch_model.bin`, whole or in shards.
+    /// `config.json`, and `model.safetensors` or `pytorch_model.bin`, whole or in shards.
     HuggingFace {
-        /// The configuration.
+        /// `config.json`.
         config: FileBytes,
         /// Index that assigns tensors to shards, if there are several.
         index: Option<FileBytes>,
-        /// The weights, in file-name order.
+        /// Weight files, in file-name order.
         weights: Vec<FileBytes>,
-        /// The tokenizer, if there is one.
+        /// Tokenizer files, if there are any.
         tokenizer: Option<TokenizerFiles>,
         /// `chat_template.jinja`, if there is one.
         chat: Option<FileBytes>,
-        /// The name of a file of the same weights in one piece, which is left aside for the shards.
+        /// Name of an unsharded file with the same weights, which is ignored.
         aside: Option<&'static str>,
     },
 }
 
-/// A model with what is known of its files.
+/// A model, and facts about its files.
 pub struct LoadedModel {
     /// The model.
     pub model: Box<dyn Model>,
-    /// "gguf", "llama2.c", "safetensors" or "pytorch".
+    /// Format: "gguf", "llama2.c", "safetensors" or "pytorch".
     pub format: &'static str,
-    /// The type most of its matrices are stored in.
+    /// Type of most of its matrices.
     pub precision: DType,
-    /// The token that begins a text, as far as the files say.
+    /// Token that begins a text, if the files state it.
     pub begin_token: Option<u32>,
-    /// The tokens that end a text, or a turn in a conversation, as far as the files say.
+    /// Tokens that end a text or a turn of a conversation, if the files state them.
     pub end_tokens: Vec<u32>,
-    /// Notes on values that the files leave open.
+    /// Notes on settings that the files leave undetermined.
     pub notes: Vec<String>,
 }
 
 impl ModelFiles {
-    /// Finds the files behind a path: a GGUF or llama2.c file, a Hugging Face directory, or the file in one that holds its
-    /// weights.
+    /// Finds the model files at a path: a GGUF or llama2.c file, a Hugging Face directory, or a weight file in such a
+    /// directory.
     ///
     /// # Errors
-    /// If the path does not exist or is neither.
+    /// If the path does not exist, or is none of these.
     pub fn open(path: &Path) -> Result<Self> {
         Self::open_in(&Disk, path)
     }
@@ -116,7 +116,7 @@ impl ModelFiles {
     /// Opens files that may be remote.
     ///
     /// # Errors
-    /// As [`ModelFiles::open`].
+    /// See [`ModelFiles::open`].
     pub fn open_in(place: &dyn FileStore, path: &Path) -> Result<Self> {
         if place.is_folder(path) {
             return Self::open_directory(place, path);
@@ -148,7 +148,7 @@ impl ModelFiles {
         }
     }
 
-    /// A GGUF file, and the `kernel_config.ini` beside it if there is one.
+    /// Creates the files of a GGUF model, with its `kernel_config.ini` if there is one.
     pub fn gguf(file: FileBytes, kernels: Option<FileBytes>) -> Self {
         match kernels {
             Some(kernels) => ModelFiles::GgufWithKernels { file, kernels },
@@ -170,7 +170,7 @@ impl ModelFiles {
         }
     }
 
-    /// `held` are the weights, or the index of their shards.
+    /// Creates the files of a Hugging Face model. `held` is the weight file, or the index of its shards.
     fn hugging_face(place: &dyn FileStore, config: FileBytes, held: FileBytes) -> Result<Self> {
         let tokenizer = open_tokenizer(place, &config)?;
         let chat = place.find(&config.path.with_file_name(TEMPLATE))?;
@@ -196,7 +196,7 @@ impl ModelFiles {
         Ok(ModelFiles::HuggingFace { config, index: Some(held), weights, tokenizer, chat, aside })
     }
 
-    /// The files that hold the weights, in file-name order.
+    /// Returns the weight files, in file-name order.
     pub fn weights(&self) -> &[FileBytes] {
         match self {
             ModelFiles::Gguf(source)
@@ -206,7 +206,7 @@ impl ModelFiles {
         }
     }
 
-    /// Returns the number of tensors whose hash is in the index of shards.
+    /// Returns the number of tensors whose hash is stated in the index of shards.
     ///
     /// # Errors
     /// If the index is invalid.
@@ -217,14 +217,14 @@ impl ModelFiles {
         }
     }
 
-    /// SHA-256 of the weight files, concatenated in file-name order, in hexadecimal.
+    /// Returns the SHA-256 of the weight files, concatenated in file-name order, in hexadecimal.
     pub fn sha256(&self) -> String {
         let mut digest = Sha256::new();
         self.weights().iter().for_each(|file| digest.update(&*file.data));
         hex::encode(digest.finalize())
     }
 
-    /// SHA-256 of the small files that say how the weights are read (configuration, index of shards, kernels), in hexadecimal.
+    /// Returns the SHA-256 of the settings files (configuration, index of shards, kernels), in hexadecimal.
     pub fn sha256_of_settings(&self) -> String {
         let files: Vec<&FileBytes> = match self {
             ModelFiles::Gguf(_) | ModelFiles::Llama2c { .. } => Vec::new(),
@@ -238,10 +238,10 @@ impl ModelFiles {
         hex::encode(digest.finalize())
     }
 
-    /// Reads the tokenizer, if the files hold one.
+    /// Reads the tokenizer, if the files contain one.
     ///
     /// # Errors
-    /// If it is of a kind that is not known, or contradicts itself.
+    /// If its kind is unknown, or it contradicts itself.
     pub fn tokenizer(&self) -> Result<Option<Box<dyn Tokenizer>>> {
         match self {
             ModelFiles::Gguf(source) | ModelFiles::GgufWithKernels { file: source, .. } => {
@@ -258,7 +258,8 @@ impl ModelFiles {
         }
     }
 
-    /// Returns the chat settings of the files. `tokenizer` gives the texts of tokens that a GGUF file names by id.
+    /// Returns the chat settings of the files. `tokenizer` provides the texts of tokens that a GGUF file references by
+    /// id.
     ///
     /// # Errors
     /// If a file is damaged, or a key has a value that cannot be used.
@@ -274,10 +275,10 @@ impl ModelFiles {
         }
     }
 
-    /// Reads the model.
+    /// Loads the model.
     ///
     /// # Errors
-    /// If a file is damaged, is of an unsupported architecture, or does not hold what its configuration asks for.
+    /// If a file is damaged, has an unsupported architecture, or lacks data that its configuration requires.
     pub fn load(&self) -> Result<LoadedModel> {
         self.load_told(&TernaryFiles::default())
     }
@@ -285,7 +286,7 @@ impl ModelFiles {
     /// Loads the model with settings that bitnet.cpp's files omit.
     ///
     /// # Errors
-    /// As [`ModelFiles::load`].
+    /// See [`ModelFiles::load`].
     pub fn load_told(&self, ternary: &TernaryFiles) -> Result<LoadedModel> {
         match self {
             ModelFiles::Gguf(source) => load_gguf(Gguf::read(source)?, ternary),
@@ -309,7 +310,7 @@ impl ModelFiles {
     }
 }
 
-/// A folder in which `missing`, or what could stand for it, is not there.
+/// Returns an error for a folder that lacks `missing` and its alternatives.
 fn no_directory(place: &dyn FileStore, path: &Path, missing: &str) -> Error {
     let why =
         place.why_absent(&path.join(missing)).map_or(String::new(), |why| format!("; {missing}: {why}"));
@@ -320,7 +321,7 @@ fn no_directory(place: &dyn FileStore, path: &Path, missing: &str) -> Error {
     ModelError::NoModel { name: path.display().to_string(), problem }.into()
 }
 
-/// The tokenizer beside a configuration.
+/// Opens the tokenizer in the folder of a configuration.
 fn open_tokenizer(place: &dyn FileStore, config: &FileBytes) -> Result<Option<TokenizerFiles>> {
     TokenizerFiles::in_folder(place, config.path.parent().unwrap_or(Path::new("")))
 }
@@ -357,7 +358,7 @@ const LOADERS: &[Loader] = &[
     GPT2,
 ];
 
-/// A GGUF file of Mixtral's says that it is a Llama, and has experts.
+/// Loader of Llama. GGUF files of Mixtral have Llama's name and a number of experts.
 const LLAMA: Loader = Loader {
     gguf: |file| match file.optional::<u64>("llama.expert_count")? {
         None | Some(0) => Ok(Box::new(Decoder::<LlamaBlock>::from_gguf(file)?)),
@@ -389,12 +390,12 @@ const fn decoder<B: DecoderBlock>() -> Loader {
     }
 }
 
-/// The names of the architectures that can be run.
+/// Returns the names of the supported architectures.
 pub fn architectures() -> impl Iterator<Item = &'static str> {
     LOADERS.iter().map(|loader| loader.architecture)
 }
 
-/// The loader that goes by the name that a file has under `key`.
+/// Returns the loader for the architecture name that a file has under `key`.
 fn loader_of(
     file: &Path,
     key: &str,
@@ -426,10 +427,10 @@ fn load_gguf(mut file: Gguf, ternary: &TernaryFiles) -> Result<LoadedModel> {
     })
 }
 
-/// The file names no tokens; `run.c` begins a text with this.
+/// Token that begins a text in `run.c`; llama2.c files do not state it.
 const LLAMA2C_BEGIN_TOKEN: u32 = 1;
 
-/// The file names no tokens; `run.c` stops at the first of these two, its chat at the second.
+/// Tokens that end a text in `run.c`; its chat mode stops only at the second. llama2.c files do not state them.
 const LLAMA2C_END_TOKENS: [u32; 2] = [1, 2];
 
 fn load_llama2c(file: &Llama2cFile) -> Result<LoadedModel> {
@@ -459,7 +460,7 @@ fn load_hugging_face(config: &FileBytes, weights: &TensorFile, format: Format) -
     let end_tokens = text.token_ids("eos_token_id")?;
     let begin_token = text.token_ids("bos_token_id")?.first().copied();
     let notes = defaults_taken(&text, &(loader.config_defaults)());
-    // Packed codes are bytes in the file; what is computed with are I2_S rows.
+    // Packed codes are bytes in the file; products use I2_S rows.
     let precision = match main_type(weights) {
         DType::U8 => DType::I2_S,
         other => other,
@@ -467,7 +468,7 @@ fn load_hugging_face(config: &FileBytes, weights: &TensorFile, format: Format) -
     Ok(LoadedModel { model, format: format.name(), precision, begin_token, end_tokens, notes })
 }
 
-/// Notes on keys for which transformers' default is taken, where that changes every value and a specification says otherwise.
+/// Returns notes on absent keys for which transformers' default is used although a specification gives another value.
 fn defaults_taken(config: &Config, defaults: &Value) -> Vec<String> {
     let specified = [("rms_norm_eps", "1e-5"), ("query_pre_attn_scalar", "head_dim")];
     let note = |(key, specified): (&str, &str)| {
@@ -480,7 +481,7 @@ fn defaults_taken(config: &Config, defaults: &Value) -> Vec<String> {
     specified.into_iter().filter_map(note).collect()
 }
 
-/// The type that most weights are stored in, by number of elements.
+/// Returns the type of most weights, by number of elements.
 fn main_type(file: &TensorFile) -> DType {
     let mut elements = BTreeMap::<DType, usize>::new();
     for (_, tensor) in file.iter().filter(|(_, tensor)| tensor.shape.len() > 1) {

@@ -1,5 +1,5 @@
-//! Gemma 2 (Gemma team, 2024): Gemma 3's block without norms of queries and keys; scores and logits are softly capped, and
-//! every other layer sees only the last tokens.
+//! Gemma 2 (Gemma team, 2024): Gemma 3's block without norms of queries and keys. Scores and logits are soft-capped,
+//! and every other layer has a sliding window.
 
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ use crate::weight::Matrix;
 /// A Gemma 2 model.
 pub type Gemma2 = Decoder<Gemma2Block>;
 
-/// The weights of one block.
+/// Weights of one block.
 #[derive(Clone, Debug)]
 pub struct Gemma2Block {
     /// `[d]`
@@ -28,7 +28,7 @@ pub struct Gemma2Block {
     pub attn: Projections,
     /// `[d]`
     pub attn_post_norm: RmsNorm,
-    /// The second half of the block.
+    /// Feed-forward half of the block.
     pub ffn: FeedForward,
     /// `[d]`
     pub ffn_post_norm: RmsNorm,
@@ -92,7 +92,7 @@ impl DecoderBlock for Gemma2Block {
     }
 }
 
-/// The defaults of transformers' `Gemma2Config`.
+/// Returns the defaults of transformers' `Gemma2Config`.
 fn config_defaults() -> Value {
     json!({
         "vocab_size": 256_000,

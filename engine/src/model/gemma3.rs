@@ -1,5 +1,5 @@
-//! Gemma 3 (Gemma team, 2025): scaled embeddings, norms before and after both halves of the block, a norm on every
-//! query and key head, GeGLU, and layers that see only the last tokens between those that see all.
+//! Gemma 3 (Gemma team, 2025): scaled embeddings, norms before and after both halves of the block, a norm of every
+//! query and key head, GeGLU, and sliding-window layers between layers with full attention.
 
 use serde_json::json;
 
@@ -19,10 +19,10 @@ use crate::tap::Probe;
 use crate::tensor::{RopePairing, Tensor};
 use crate::weight::Matrix;
 
-/// A Gemma 3 model; of those that also see, the part that reads text.
+/// A Gemma 3 model; for multimodal models, the text part.
 pub type Gemma3 = Decoder<Gemma3Block>;
 
-/// The weights of one block.
+/// Weights of one block.
 #[derive(Clone, Debug)]
 pub struct Gemma3Block {
     /// `[d]`
@@ -35,7 +35,7 @@ pub struct Gemma3Block {
     pub attn_k_norm: RmsNorm,
     /// `[d]`
     pub attn_post_norm: RmsNorm,
-    /// The second half of the block.
+    /// Feed-forward half of the block.
     pub ffn: FeedForward,
     /// `[d]`
     pub ffn_post_norm: RmsNorm,
@@ -98,14 +98,14 @@ impl DecoderBlock for Gemma3Block {
     }
 }
 
-/// GGUF files do not state the scale. As llama.cpp does, the 27B model is told by its layers: there it follows from
-/// the hidden size, elsewhere from the head size.
+/// Returns the scale of attention, which GGUF files do not state. As in llama.cpp, the number of layers identifies the
+/// 27B model, whose scale follows from the hidden size. For other models it follows from the head size.
 pub(super) fn attn_scale(c: &DecoderConfig, layers_of_27b: usize) -> AttentionScale {
     let scalar = if c.n_layers == layers_of_27b { c.hidden_size / c.n_heads } else { c.head_dim };
     AttentionScale::Queries(1.0 / (scalar as f32).sqrt())
 }
 
-/// The defaults of transformers' `Gemma3TextConfig`, on which the released 4B to 27B models rely.
+/// Returns the defaults of transformers' `Gemma3TextConfig`, on which the released 4B to 27B models rely.
 fn config_defaults() -> serde_json::Value {
     json!({
         "vocab_size": 262_208,

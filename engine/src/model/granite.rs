@@ -1,5 +1,5 @@
-//! Granite 3 (IBM, 2024): Llama's block with numbers of its own around it: for embeddings, scores, what a half of the block
-//! adds to the stream, and logits.
+//! Granite 3 (IBM, 2024): Llama's block with multipliers for embeddings, scores, the output of both halves of a block,
+//! and logits.
 
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ use crate::weight::Matrix;
 /// A Granite model.
 pub type Granite = Decoder<GraniteBlock>;
 
-/// Llama's.
+/// Llama's block with Granite's multipliers.
 #[derive(Clone, Debug)]
 pub struct GraniteBlock(LlamaBlock);
 
@@ -71,7 +71,7 @@ impl DecoderBlock for GraniteBlock {
     }
 }
 
-/// The defaults of transformers' `GraniteConfig`. Where it does not name the factor of scores, that is 1.
+/// Returns the defaults of transformers' `GraniteConfig`. The default factor of scores is 1.
 fn config_defaults() -> Value {
     json!({
         "vocab_size": 32_000,

@@ -1,4 +1,4 @@
-//! Reading keys of a `config.json`.
+//! Reader for the keys of a `config.json`.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -7,12 +7,12 @@ use serde_json::Value;
 
 use crate::error::{Error, KeyError, Result};
 
-/// A `config.json`, or an object inside one, read key by key with refusals that name the file and the key.
+/// A `config.json`, or an object inside one. Errors name the file and the key.
 #[derive(Clone)]
 pub struct Config<'f> {
     path: &'f Path,
     json: &'f Value,
-    /// The keys that lead to this object, each with a dot behind it.
+    /// Keys that lead to this object, each followed by a dot.
     prefix: String,
     defaults: Option<&'f Value>,
 }
@@ -23,17 +23,17 @@ impl<'f> Config<'f> {
         Self { path, json, prefix: String::new(), defaults: None }
     }
 
-    /// The file.
+    /// Returns the file's path.
     pub fn path(&self) -> &'f Path {
         self.path
     }
 
-    /// Adds `defaults` for keys that are absent.
+    /// Sets defaults for absent keys.
     pub fn or_defaults(&self, defaults: &'f Value) -> Self {
         Self { defaults: Some(defaults), ..self.clone() }
     }
 
-    /// The value of a key; `null` is as good as absent.
+    /// Returns the value of a key; `null` counts as absent.
     pub fn get(&self, key: &str) -> Option<&'f Value> {
         let stated = self.json.get(key).filter(|value| !value.is_null());
         stated.or_else(|| self.defaults?.get(key)).filter(|value| !value.is_null())
@@ -44,10 +44,10 @@ impl<'f> Config<'f> {
         self.json.get(key).or_else(|| self.defaults?.get(key)).is_some_and(Value::is_null)
     }
 
-    /// An object under a key that may be absent.
+    /// Returns the object under a key, if it exists.
     ///
     /// # Errors
-    /// If it is there and not an object.
+    /// If the value is not an object.
     pub fn object(&self, key: &str) -> Result<Option<Self>> {
         let prefix = format!("{}{key}.", self.prefix);
         let nested = |json: &'f Value| {
@@ -61,59 +61,59 @@ impl<'f> Config<'f> {
         self.json.as_object().is_some_and(serde_json::Map::is_empty)
     }
 
-    /// A count.
+    /// Returns a count.
     ///
     /// # Errors
-    /// If it is absent or not a whole number.
+    /// If the key is absent, or not a whole number.
     pub fn require_usize(&self, key: &str) -> Result<usize> {
         self.optional_usize(key)?.ok_or_else(|| self.missing(key))
     }
 
-    /// A count that may be absent.
+    /// Returns a count, if the key exists.
     ///
     /// # Errors
-    /// If it is there and not a whole number.
+    /// If the value is not a whole number.
     pub fn optional_usize(&self, key: &str) -> Result<Option<usize>> {
         let whole = |value: &Value| value.as_u64().and_then(|number| usize::try_from(number).ok());
         self.optional(key, whole, "a whole number")
     }
 
-    /// A number.
+    /// Returns a number.
     ///
     /// # Errors
-    /// If it is absent or not a number.
+    /// If the key is absent, or not a number.
     pub fn require_f32(&self, key: &str) -> Result<f32> {
         self.optional_f32(key)?.ok_or_else(|| self.missing(key))
     }
 
-    /// A number that may be absent.
+    /// Returns a number, if the key exists.
     ///
     /// # Errors
-    /// If it is there and not a number.
+    /// If the value is not a number.
     pub fn optional_f32(&self, key: &str) -> Result<Option<f32>> {
         self.optional(key, |value| value.as_f64().map(|number| number as f32), "a number")
     }
 
-    /// A text.
+    /// Returns a string.
     ///
     /// # Errors
-    /// If it is absent or not a text.
+    /// If the key is absent, or not a string.
     pub fn require_str(&self, key: &str) -> Result<&'f str> {
         self.optional_str(key)?.ok_or_else(|| self.missing(key))
     }
 
-    /// A text that may be absent.
+    /// Returns a string, if the key exists.
     ///
     /// # Errors
-    /// If it is there and not a text.
+    /// If the value is not a string.
     pub fn optional_str(&self, key: &str) -> Result<Option<&'f str>> {
         self.optional(key, Value::as_str, "a text")
     }
 
-    /// A token id, several of them, or none.
+    /// Returns a token id or a list of ids; empty if the key is absent.
     ///
     /// # Errors
-    /// If it is present and neither.
+    /// If the value is neither an id nor a list of ids.
     pub fn token_ids(&self, key: &str) -> Result<Vec<u32>> {
         let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
         let ids = |value: &'f Value| match value.as_array() {
@@ -123,18 +123,18 @@ impl<'f> Config<'f> {
         Ok(self.optional(key, ids, "a token id or a list of them")?.unwrap_or_default())
     }
 
-    /// A switch that may be absent.
+    /// Returns a boolean, if the key exists.
     ///
     /// # Errors
-    /// If it is there and not a switch.
+    /// If the value is not a boolean.
     pub fn optional_bool(&self, key: &str) -> Result<Option<bool>> {
         self.optional(key, Value::as_bool, "true or false")
     }
 
-    /// Makes sure that a key, where present, asks for what the forward pass does.
+    /// Checks that a key, if present, asks for a supported value.
     ///
     /// # Errors
-    /// If it asks for something else.
+    /// If it asks for another value.
     pub fn only(&self, key: &str, supported: &[Value], what: &str) -> Result<()> {
         match self.get(key) {
             Some(value) if !supported.contains(value) => Err(self.bad_key(key, value, what)),
@@ -142,10 +142,10 @@ impl<'f> Config<'f> {
         }
     }
 
-    /// Makes sure that there are no other keys than these.
+    /// Checks that there are no other keys.
     ///
     /// # Errors
-    /// The first that is another.
+    /// Names the first unknown key.
     pub fn only_keys(&self, known: &[&str]) -> Result<()> {
         let keys = self.json.as_object().into_iter().flatten();
         let unknown =
@@ -155,7 +155,7 @@ impl<'f> Config<'f> {
         })
     }
 
-    /// A refusal of a key's value.
+    /// Creates an error about a key's value.
     pub fn bad_key(&self, key: &str, found: impl Display, expected: impl Display) -> Error {
         Error::bad_key(self.path, &format!("{}{key}", self.prefix), found, expected)
     }

@@ -1,4 +1,4 @@
-//! Llama (Touvron et al., 2023): RMSNorm, rotary positions, grouped queries, SwiGLU; biases where a file has them.
+//! Llama (Touvron et al., 2023): RMSNorm, RoPE, grouped queries, SwiGLU; biases if a file has them.
 
 use serde_json::json;
 
@@ -18,14 +18,14 @@ use crate::weight::Matrix;
 /// A Llama model.
 pub type Llama = Decoder<LlamaBlock>;
 
-/// The weights of one block.
+/// Weights of one block.
 #[derive(Clone, Debug)]
 pub struct LlamaBlock {
     /// `[d]`
     pub attn_norm: RmsNorm,
     /// The matrices of attention.
     pub attn: Projections,
-    /// The second half of the block.
+    /// Feed-forward half of the block.
     pub ffn: FeedForward,
 }
 

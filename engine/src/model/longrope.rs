@@ -1,4 +1,5 @@
-//! LongRoPE's factors in a sequence that grows beyond the first training, by the rules that engines have.
+//! LongRoPE's choice between short and long factors for sequences that exceed the original context, with the rules of
+//! several engines.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,15 +13,15 @@ use crate::weight::Matrix;
 /// A rule that chooses between LongRoPE's short and long factors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LongRope {
-    /// Factors by the length of the sequence. If it exceeds the original context, everything is read again with the
-    /// long factors, so each result is that of one pass over the whole sequence, as in `generate()` of transformers.
+    /// Factors by the sequence's length. If it exceeds the original context, all tokens are read again with the long
+    /// factors. Each result then equals that of one pass over the whole sequence, as in `generate()` of transformers.
     Reread,
-    /// Factors by the length at which a token was read. Keys in the cache keep their rotation, as in a loop over
+    /// Factors by the sequence's length when a token was read. Cached keys keep their rotation, as in a loop over
     /// `forward` of transformers with a cache.
     Kept,
-    /// The long factors at every position. llama.cpp and vLLM do this with a context beyond the first training.
+    /// Long factors at every position. llama.cpp and vLLM do this if the context exceeds the original one.
     Long,
-    /// The short factors at every position. llama.cpp and vLLM do this with a context within the first training.
+    /// Short factors at every position. llama.cpp and vLLM do this if the context does not exceed the original one.
     Short,
 }
 
@@ -28,7 +29,7 @@ impl LongRope {
     /// All rules.
     pub const ALL: [Self; 4] = [Self::Reread, Self::Kept, Self::Long, Self::Short];
 
-    /// The word in manifests and reports.
+    /// Returns the word in manifests and reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Reread => "reread",
@@ -92,7 +93,7 @@ impl Model for LongRopeModel<'_> {
         self.model.activation()
     }
 
-    /// Changes nothing: the model is borrowed.
+    /// Returns false: the model is borrowed and cannot be changed.
     fn set_gelu(&mut self, _: Activation) -> bool {
         false
     }

@@ -1,5 +1,5 @@
-//! Mistral (Jiang et al., 2023): Llama's block, all layers of which see only the last tokens where the file names a window.
-//! GGUF files of it are Llama's, and llama.cpp computes them without the window.
+//! Mistral (Jiang et al., 2023): Llama's block, with a sliding window in all layers if the file states one. Its GGUF
+//! files have Llama's name, and llama.cpp computes them without the window.
 
 use crate::error::Result;
 use crate::model::cache::KvLayer;
@@ -14,12 +14,12 @@ use crate::weight::Matrix;
 /// A Mistral model, from a `config.json`.
 pub type Mistral = Decoder<MistralBlock>;
 
-/// Llama's.
+/// Llama's block.
 #[derive(Clone, Debug)]
 pub struct MistralBlock(LlamaBlock);
 
 impl DecoderBlock for MistralBlock {
-    /// Architecture settings. In dumps it is a Llama, so that dumps of both kinds of files can be compared.
+    /// Architecture settings. Dumps name it Llama, so that dumps of both kinds of files can be compared.
     const FAMILY: Family = Family {
         gguf_names: &[],
         model_types: &["mistral"],

@@ -1,5 +1,5 @@
-//! Mixtral (Jiang et al., 2024): Llama's block with experts in the place of one feed-forward block. Its GGUF files, and dumps
-//! of it, say that it is a Llama.
+//! Mixtral (Jiang et al., 2024): Llama's block with experts instead of one feed-forward block. Its GGUF files and dumps
+//! have Llama's name.
 
 use serde_json::{Value, json};
 
@@ -19,14 +19,14 @@ use crate::weight::Matrix;
 /// A Mixtral model.
 pub type Mixtral = Decoder<MixtralBlock>;
 
-/// The weights of one block.
+/// Weights of one block.
 #[derive(Clone, Debug)]
 pub struct MixtralBlock {
     /// `[d]`
     pub attn_norm: RmsNorm,
     /// The matrices of attention.
     pub attn: Projections,
-    /// The second half of the block.
+    /// Feed-forward half of the block.
     pub ffn: Mixture,
 }
 
@@ -78,7 +78,7 @@ impl DecoderBlock for MixtralBlock {
     }
 }
 
-/// The defaults of transformers' `MixtralConfig`.
+/// Returns the defaults of transformers' `MixtralConfig`.
 fn config_defaults() -> Value {
     json!({
         "vocab_size": 32_000,

@@ -1,4 +1,4 @@
-//! Models: configuration, weights, and one block diagram per architecture.
+//! Models: configuration, weights, and one forward pass for each architecture.
 
 mod attention;
 pub mod bitnet;
@@ -45,34 +45,34 @@ use crate::weight::Matrix;
 /// Sizes and layout of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dimensions {
-    /// Entries of the vocabulary.
+    /// Size of the vocabulary.
     pub vocab_size: usize,
-    /// Positions the model was trained for.
+    /// Number of positions that the model was trained for.
     pub context_length: usize,
-    /// Transformer blocks.
+    /// Number of transformer blocks.
     pub n_layers: usize,
-    /// Values of one token between two layers: d.
+    /// Number of values per token between two layers: d.
     pub hidden_size: usize,
-    /// Query heads: H.
+    /// Number of query heads: H.
     pub n_heads: usize,
-    /// Values of one head: D.
+    /// Number of values in one head: D.
     pub head_dim: usize,
-    /// Key values of one token in one layer: Hkv · D.
+    /// Number of key values per token in one layer: Hkv · D.
     pub kv_width: usize,
     /// RoPE pairing: the layout of q and k; `None` without RoPE.
     pub rope_pairing: Option<RopePairing>,
-    /// Experts of each layer: E; 0 where there are none.
+    /// Number of experts in each layer: E; 0 without experts.
     pub experts: usize,
 }
 
 impl Dimensions {
-    /// Key-value heads: Hkv.
+    /// Returns the number of key-value heads: Hkv.
     pub fn kv_heads(&self) -> usize {
         self.kv_width.checked_div(self.head_dim).unwrap_or(0)
     }
 }
 
-/// The rows of the residual stream that the head is computed of: all where somebody looks, else the last.
+/// Returns the rows of the residual stream that the head is computed for: all if the tap reads them, else the last.
 fn rows_for_head(x: Tensor, t: &Probe) -> Tensor {
     let looked_at = t.wants(Point::FinalNorm) || t.wants(Point::Logits);
     if looked_at { x } else { x.last_row() }
@@ -80,16 +80,16 @@ fn rows_for_head(x: Tensor, t: &Probe) -> Tensor {
 
 /// A model that can be run.
 pub trait Model: Send + Sync {
-    /// The family's name, as dumps and tolerances use it.
+    /// Returns the architecture's name in dumps and tolerances.
     fn architecture(&self) -> &'static str;
 
-    /// Sizes and layout.
+    /// Returns sizes and layout.
     fn dimensions(&self) -> Dimensions;
 
-    /// The weight matrices outside of layers, with names for messages.
+    /// Returns the weight matrices outside of layers, with names for messages.
     fn outer_matrices(&self) -> Vec<(&'static str, &Matrix)>;
 
-    /// The weight matrices of a layer, likewise.
+    /// Returns the weight matrices of a layer, with names for messages.
     fn layer_matrices(&self, layer: usize) -> Vec<(&'static str, &Matrix)>;
 
     /// Returns all weight matrices, with names for messages.
@@ -102,34 +102,34 @@ pub trait Model: Send + Sync {
         outer.chain((0..self.dimensions().n_layers).flat_map(of_layer)).collect()
     }
 
-    /// The vocabulary projection, `[V, d]`.
+    /// Returns the vocabulary projection, `[V, d]`.
     fn head(&self) -> &Matrix;
 
-    /// Returns the number of latest positions that a token sees in this layer, itself included; `None` for all.
+    /// Returns the number of latest positions that a token sees in a layer, itself included; `None` for all.
     fn window(&self, layer: usize) -> Option<usize> {
         _ = layer;
         None
     }
 
-    /// The nonlinearity of the feed-forward block.
+    /// Returns the activation function of the feed-forward block.
     fn activation(&self) -> Activation;
 
-    /// Computes GELU in this form, whichever the files ask for; `false` if the model has none.
+    /// Sets the form of GELU, whatever the files state; returns `false` if the model has no GELU.
     fn set_gelu(&mut self, form: Activation) -> bool;
 
-    /// The sequence length beyond which all tokens must be recomputed, because LongRoPE switches to its long factors. `None` if the
-    /// KV cache stays valid at every length.
+    /// Returns the sequence length beyond which all tokens must be recomputed, because LongRoPE switches to its long
+    /// factors. `None` if the KV cache stays valid at every length.
     fn rereads_beyond(&self) -> Option<usize> {
         None
     }
 
-    /// A forward pass over the tokens at `positions`, in parts.
+    /// Starts a forward pass over the tokens at `positions`.
     fn pass<'m>(&'m self, n: &'m dyn Numerics, positions: Range<usize>) -> Box<dyn ModelPass + 'm> {
         let length = positions.end;
         self.pass_within(n, positions, length)
     }
 
-    /// A forward pass over the tokens at `positions` of a sequence of this length.
+    /// Starts a forward pass over the tokens at `positions` of a sequence with `length` tokens.
     fn pass_within<'m>(
         &'m self,
         n: &'m dyn Numerics,
@@ -138,22 +138,22 @@ pub trait Model: Send + Sync {
     ) -> Box<dyn ModelPass + 'm>;
 }
 
-/// The parts of a forward pass, each from given inputs. What all layers share, rotations and masks, is made once.
+/// Parts of a forward pass, each computed from given inputs. Rotations and masks are created once for all layers.
 ///
 /// T = tokens of the pass, d = hidden size, V = vocabulary.
 pub trait ModelPass {
     /// Computes the input of layer 0: `[T, d]`.
     fn embed(&self, tokens: &[u32], t: &mut Probe) -> Tensor;
 
-    /// Announces the layers that will be needed next, in that order.
+    /// Announces the layers that are needed next, in that order.
     fn expect(&self, layers: Range<usize>) {
         _ = layers;
     }
 
-    /// The residual stream through a layer, `[T, d]` to `[T, d]`, with what the layer keeps of the tokens before.
+    /// Computes a layer's residual stream, `[T, d]` to `[T, d]`, with the layer's KV cache.
     ///
-    /// The caller has checked that the layer exists, that `x` and `kv` are of its sizes, and that `kv` stands at the
-    /// first position of the pass.
+    /// The caller has checked that the layer exists, that `x` and `kv` have its sizes, and that `kv` ends at the first
+    /// position of the pass.
     fn layer(&self, layer: usize, x: &Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor;
 
     /// Computes the logits of every token, `[T, V]`, from the last layer's output, `[T, d]`; only those of the last

@@ -1,5 +1,5 @@
-//! OLMo 2 (OLMo team, 2024): Llama's block with norms behind both halves in the place of those before them, and a norm
-//! over all queries of a token, and over all keys.
+//! OLMo 2 (OLMo team, 2024): Llama's block with norms after both halves instead of before them, one norm over all query
+//! heads of a token, and one over all key heads.
 
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ use crate::weight::Matrix;
 /// An OLMo 2 model.
 pub type Olmo2 = Decoder<Olmo2Block>;
 
-/// The weights of one block.
+/// Weights of one block.
 #[derive(Clone, Debug)]
 pub struct Olmo2Block {
     /// The matrices of attention.
@@ -30,7 +30,7 @@ pub struct Olmo2Block {
     pub attn_k_norm: RmsNorm,
     /// `[d]`
     pub attn_post_norm: RmsNorm,
-    /// The second half of the block.
+    /// Feed-forward half of the block.
     pub ffn: FeedForward,
     /// `[d]`
     pub ffn_post_norm: RmsNorm,
@@ -87,7 +87,7 @@ impl DecoderBlock for Olmo2Block {
     }
 }
 
-/// The defaults of transformers' `Olmo2Config`.
+/// Returns the defaults of transformers' `Olmo2Config`.
 fn config_defaults() -> Value {
     json!({
         "vocab_size": 50_304,

@@ -1,5 +1,5 @@
-//! Phi-3 and Phi-4 mini (Microsoft, 2024): Llama's block, whose projections of queries, keys and values are one matrix, and
-//! those of gate and up; a part of each head may rotate, by angles that LongRoPE stretches.
+//! Phi-3 and Phi-4 mini (Microsoft, 2024): Llama's block with fused projections (q, k and v; gate and up). A part of
+//! each head may rotate, with frequencies scaled by LongRoPE.
 
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ use crate::weight::Matrix;
 /// A Phi-3 model.
 pub type Phi3 = Decoder<Phi3Block>;
 
-/// Llama's, of parts of the file's matrices.
+/// Llama's block, with its matrices split from the file's fused matrices.
 #[derive(Clone, Debug)]
 pub struct Phi3Block(LlamaBlock);
 
@@ -61,7 +61,7 @@ impl DecoderBlock for Phi3Block {
     }
 }
 
-/// The defaults of transformers' `Phi3Config`.
+/// Returns the defaults of transformers' `Phi3Config`.
 fn config_defaults() -> Value {
     json!({
         "vocab_size": 32_064,

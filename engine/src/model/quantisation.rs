@@ -1,5 +1,5 @@
-//! BitNet's linear layers in Hugging Face checkpoints: what `quantization_config` asks for, and the ternary weights as
-//! transformers packs them, or makes them of master weights.
+//! BitNet's linear layers in Hugging Face checkpoints: `quantization_config`, and ternary weights that transformers
+//! packs or quantises from master weights.
 
 use crate::error::Result;
 use crate::model::json::Config;
@@ -7,22 +7,22 @@ use crate::parallel;
 use crate::quant::{decode_matrix_row, ternary};
 use crate::weight::{DType, Factor, Matrix, StoredTensor};
 
-/// The key of `config.json`.
+/// Key in `config.json`.
 pub(super) const KEY: &str = "quantization_config";
 
-/// Linear layer of transformers.
+/// Kind of BitNet's linear layers in transformers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinearClass {
-    /// `AutoBitLinear`, offline: products are multiplied with `weight_scale`.
+    /// `AutoBitLinear`, offline: products are multiplied by `weight_scale`.
     Multiplying,
     /// `BitLinear`: products are divided by `weight_scale`.
     Dividing,
-    /// `AutoBitLinear`, online: the file holds master weights, which are quantised as the model runs.
+    /// `AutoBitLinear`, online: the file stores master weights, which are quantised at run time.
     Online,
 }
 
 impl LinearClass {
-    /// Reads `quantization_config`; none where the layers are ordinary ones.
+    /// Reads `quantization_config`; `None` for ordinary linear layers.
     pub(super) fn read(file: &Config) -> Result<Option<Self>> {
         let Some(asked) = file.object(KEY)? else { return Ok(None) };
         asked.require_str("quant_method")?;
@@ -68,8 +68,8 @@ impl LinearClass {
     }
 }
 
-/// Codes as transformers packs them, `[rows / 4, cols]`: bits `2j` and up of the byte in row `r` are the weight of row
-/// `r + j · rows / 4`, and one more than it. As I2_S rows, of any length; `None` where there are no rows.
+/// Unpacks codes packed by transformers, `[rows / 4, cols]`: bits `2j` and `2j + 1` of the byte in row `r` are the
+/// weight of row `r + j · rows / 4`, plus one. Returns I2_S rows of any length; `None` if there are no rows.
 pub(super) fn unpacked(packed: &StoredTensor, rows: usize, cols: usize) -> Option<Matrix> {
     let quarter = rows / 4;
     let row = |row: usize| {
@@ -79,13 +79,13 @@ pub(super) fn unpacked(packed: &StoredTensor, rows: usize, cols: usize) -> Optio
     matrix(rows, cols, |index, out| ternary::encode_row(row(index), out))
 }
 
-/// The offset of the first byte that holds the code 3, which stands for nothing.
+/// Returns the offset of the first byte with the invalid code 3.
 pub(super) fn first_bad_code(packed: &StoredTensor) -> Option<usize> {
     ternary::first_bad_code(&packed.data)
 }
 
-/// Master weights as transformers quantises them online: `round(w / mean|w|)`, held to −1, 0 and 1, and the factor that
-/// all of them have in them. `None` where there are no rows.
+/// Quantises master weights as transformers does online: `round(w / mean|w|)`, clamped to −1, 0 and 1. Returns the
+/// matrix and the factor of all its weights; `None` if there are no rows.
 pub(super) fn quantised(masters: &Matrix) -> Option<(Matrix, Factor)> {
     let row = |row: usize| {
         let mut values = vec![0.0; masters.cols];
@@ -104,7 +104,7 @@ pub(super) fn quantised(masters: &Matrix) -> Option<(Matrix, Factor)> {
     Some((codes?, Factor::InWeights(1.0 / scale)))
 }
 
-/// A matrix of I2_S rows with a scale of 1.
+/// Creates a matrix of I2_S rows with a scale of 1.
 fn matrix(rows: usize, cols: usize, encode: impl Fn(usize, &mut [u8]) + Sync) -> Option<Matrix> {
     let row_bytes = DType::I2_S.row_bytes(cols)?;
     let mut data = vec![0; rows * row_bytes];

@@ -16,14 +16,14 @@ use crate::weight::Matrix;
 /// A Qwen 2 model.
 pub type Qwen2 = Decoder<Qwen2Block>;
 
-/// The weights of one block.
+/// Weights of one block.
 #[derive(Clone, Debug)]
 pub struct Qwen2Block {
     /// `[d]`
     pub attn_norm: RmsNorm,
     /// The matrices of attention.
     pub attn: Projections,
-    /// The second half of the block.
+    /// Feed-forward half of the block.
     pub ffn: FeedForward,
 }
 

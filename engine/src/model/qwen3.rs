@@ -1,5 +1,5 @@
-//! Qwen 3 (Qwen team, 2025): Llama's block with a norm on every query and key head before RoPE, and a head size
-//! that does not follow from the hidden size.
+//! Qwen 3 (Qwen team, 2025): Llama's block with a norm of every query and key head before RoPE, and a head size that
+//! does not follow from the hidden size.
 
 use crate::checkpoint::Point::*;
 use crate::error::Result;
@@ -17,7 +17,7 @@ use crate::weight::Matrix;
 /// A Qwen 3 model.
 pub type Qwen3 = Decoder<Qwen3Block>;
 
-/// The weights of one block.
+/// Weights of one block.
 #[derive(Clone, Debug)]
 pub struct Qwen3Block {
     /// `[d]`
@@ -28,7 +28,7 @@ pub struct Qwen3Block {
     pub attn_q_norm: RmsNorm,
     /// `[D]`, the same for every key head
     pub attn_k_norm: RmsNorm,
-    /// The second half of the block.
+    /// Feed-forward half of the block.
     pub ffn: FeedForward,
 }
 

@@ -1,4 +1,4 @@
-//! Qwen 3's mixtures of experts (Qwen team, 2025): Qwen 3's block with experts in the place of one feed-forward block.
+//! Mixtures of experts of Qwen 3 (Qwen team, 2025): Qwen 3's block with experts instead of one feed-forward block.
 
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ use crate::weight::Matrix;
 /// A Qwen 3 model with experts.
 pub type Qwen3Moe = Decoder<Qwen3MoeBlock>;
 
-/// The weights of one block.
+/// Weights of one block.
 #[derive(Clone, Debug)]
 pub struct Qwen3MoeBlock {
     /// `[d]`
@@ -29,7 +29,7 @@ pub struct Qwen3MoeBlock {
     pub attn_q_norm: RmsNorm,
     /// `[D]`, the same for every key head
     pub attn_k_norm: RmsNorm,
-    /// The second half of the block.
+    /// Feed-forward half of the block.
     pub ffn: Mixture,
 }
 
@@ -81,7 +81,7 @@ impl DecoderBlock for Qwen3MoeBlock {
     }
 }
 
-/// The defaults of transformers' `Qwen3MoeConfig`.
+/// Returns the defaults of transformers' `Qwen3MoeConfig`.
 fn config_defaults() -> Value {
     json!({
         "vocab_size": 151_936,

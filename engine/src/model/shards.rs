@@ -1,4 +1,4 @@
-//! Sharded checkpoints: `model.safetensors.index.json` or `pytorch_model.bin.index.json`, and the shards it names.
+//! Sharded checkpoints: `model.safetensors.index.json` or `pytorch_model.bin.index.json`, and their shards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
@@ -9,16 +9,16 @@ use serde::Deserialize;
 use crate::error::{Error, Result};
 use crate::format::{FileBytes, FileStore, TensorFile};
 
-/// Map from tensors to shards.
+/// Index of shards.
 #[derive(Deserialize)]
 struct ShardIndex {
     weight_map: BTreeMap<String, String>,
-    /// SHA-256 of tensors as they are stored, by name: what parts of a file elsewhere are held against.
+    /// SHA-256 of stored tensors, by name; downloaded parts of remote files are checked against them.
     #[serde(default)]
     tensor_sha256: BTreeMap<String, String>,
 }
 
-/// Opens every shard that an index names, in file-name order.
+/// Opens every shard of an index, in file-name order.
 pub(super) fn open(place: &dyn FileStore, index: &FileBytes) -> Result<Vec<FileBytes>> {
     let folder = index.path.parent().unwrap_or(Path::new(""));
     let names: BTreeSet<String> = parse(index)?.weight_map.into_values().collect();
@@ -37,11 +37,11 @@ pub(super) fn open(place: &dyn FileStore, index: &FileBytes) -> Result<Vec<FileB
             )
         })
     };
-    // Elsewhere each of them is a request.
+    // For remote files, each shard is one request.
     names.into_par_iter().map(shard).collect()
 }
 
-/// The tensors of all shards, if they are those that the index says.
+/// Reads the tensors of all shards, and checks that they are those of the index.
 pub(super) fn read(index: &FileBytes, shards: &[FileBytes]) -> Result<TensorFile> {
     let ShardIndex { weight_map: place, tensor_sha256: hashes } = parse(index)?;
     let mut entries = Vec::new();

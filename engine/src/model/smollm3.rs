@@ -1,4 +1,4 @@
-//! SmolLM3 (Hugging Face, 2025): Llama's block, and every fourth layer does not rotate queries and keys.
+//! SmolLM3 (Hugging Face, 2025): Llama's block; every fourth layer does not rotate queries and keys.
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ use crate::weight::Matrix;
 /// A SmolLM3 model.
 pub type SmolLm3 = Decoder<SmolLm3Block>;
 
-/// Llama's.
+/// Llama's block.
 #[derive(Clone, Debug)]
 pub struct SmolLm3Block(LlamaBlock);
 
@@ -43,7 +43,7 @@ impl DecoderBlock for SmolLm3Block {
     }
 }
 
-/// The defaults of transformers' `SmolLM3Config`.
+/// Returns the defaults of transformers' `SmolLM3Config`.
 fn config_defaults() -> Value {
     json!({
         "vocab_size": 128_256,

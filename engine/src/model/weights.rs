@@ -1,4 +1,4 @@
-//! Fetching weights by name: shape checked at the point of fetching, and nothing left over.
+//! Loads weights by name, checks their shapes, and checks that no tensor stays unused.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -12,10 +12,10 @@ use crate::parallel;
 use crate::quant::{self, decode_row, ternary};
 use crate::weight::{DType, Factor, Matrix, StoredTensor};
 
-/// Types that ternary weights of a Hugging Face checkpoint may have.
+/// Valid types for ternary weights of a Hugging Face checkpoint.
 const TERNARY: &str = "u8 (four rows of codes packed into one, so a multiple of 4 rows), or f32, f16, bf16";
 
-/// A weight file being read for one architecture.
+/// A weight file that is read for one architecture. Records which tensors were used.
 pub struct Weights<'f> {
     file: &'f TensorFile,
     architecture: &'static str,
@@ -23,21 +23,22 @@ pub struct Weights<'f> {
 }
 
 impl<'f> Weights<'f> {
-    /// Starts reading; nothing is used yet.
+    /// Starts reading; no tensor counts as used yet.
     pub fn new(file: &'f TensorFile, architecture: &'static str) -> Self {
-        // Vectors are read when the model is; of a file elsewhere all of them come in one go. If not, who reads one says so.
+        // Vectors are read at load time, so a remote file's vectors are downloaded in one request. Errors are reported
+        // when a vector is read.
         _ = lazy_bytes::bring(
             file.iter().filter(|(_, tensor)| tensor.shape.len() < 2).map(|(_, tensor)| &tensor.data),
         );
         Self { file, architecture, used: HashSet::new() }
     }
 
-    /// The file, for messages.
+    /// Returns the file's path, for messages.
     pub fn path(&self) -> &Path {
         self.file.path()
     }
 
-    /// A vector of `len` plain elements, as `f32`.
+    /// Loads a vector of `len` plain elements as `f32`.
     ///
     /// # Errors
     /// If it is missing, has another shape, or has a block type.
@@ -51,10 +52,10 @@ impl<'f> Weights<'f> {
         Ok(values)
     }
 
-    /// A single plain element that is a number.
+    /// Loads a single finite number.
     ///
     /// # Errors
-    /// As [`Weights::vector`]; if it is infinite or NaN.
+    /// See [`Weights::vector`]; also if the number is infinite or NaN.
     pub fn factor(&mut self, name: &str) -> Result<f32> {
         let factor = self.vector(name, 1)?[0];
         match factor.is_finite() {
@@ -65,19 +66,19 @@ impl<'f> Weights<'f> {
         }
     }
 
-    /// A matrix of `rows` outputs and `cols` inputs, left as it is stored.
+    /// Loads a matrix of `rows` outputs and `cols` inputs in its stored encoding.
     ///
     /// # Errors
-    /// If it is missing, of another shape, its rows end inside a block, or a scale is not a number.
+    /// If it is missing, has another shape, its rows end inside a block, or a scale is not a number.
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
         let tensor = self.fetch(name, &[rows, cols])?;
         self.sound(name, tensor)
     }
 
-    /// Matrices of one size behind each other in one tensor of three axes.
+    /// Loads matrices of equal size that are stacked in one three-dimensional tensor.
     ///
     /// # Errors
-    /// As [`Weights::matrix`]; if they have a scale in common.
+    /// See [`Weights::matrix`]; also if all matrices share one scale.
     pub fn stacked(&mut self, name: &str, count: usize, rows: usize, cols: usize) -> Result<Vec<Matrix>> {
         let tensor = self.fetch(name, &[count, rows, cols])?;
         if tensor.dtype.tail_bytes() > 0 || tensor.dtype == DType::INT8_GROUPS {
@@ -87,7 +88,7 @@ impl<'f> Weights<'f> {
         Ok((0..count).map(|expert| all.rows_from(expert * rows, rows)).collect())
     }
 
-    /// A tensor of two axes as a matrix.
+    /// Creates a matrix from a two-dimensional tensor and checks its scales.
     fn sound(&mut self, name: &str, tensor: &StoredTensor) -> Result<Matrix> {
         let matrix = Matrix::from_stored(tensor)
             .ok_or_else(|| self.unsupported(name, tensor.dtype, "a type whose blocks divide a row"))?;
@@ -109,10 +110,10 @@ impl<'f> Weights<'f> {
         }
     }
 
-    /// A matrix of ternary codes as transformers packs them, four rows in one; or one that is stored as it is.
+    /// Loads a matrix of ternary codes packed by transformers (four rows in one), or a matrix in its stored encoding.
     ///
     /// # Errors
-    /// As [`Weights::matrix`]; if a code stands for nothing.
+    /// See [`Weights::matrix`]; also if a code is invalid.
     pub fn maybe_packed(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
         if self.file.get(name).is_none_or(|tensor| tensor.dtype != DType::U8) {
             return self.matrix(name, rows, cols);
@@ -126,10 +127,10 @@ impl<'f> Weights<'f> {
         matrix.ok_or_else(|| self.unsupported(name, packed.dtype, TERNARY))
     }
 
-    /// Master weights, quantised to ternary ones, and the factor of all of them.
+    /// Loads master weights and quantises them to ternary weights with one factor.
     ///
     /// # Errors
-    /// As [`Weights::matrix`]; if they are of no plain type.
+    /// See [`Weights::matrix`]; also if the type is not plain.
     pub fn quantised(&mut self, name: &str, rows: usize, cols: usize) -> Result<(Matrix, Factor)> {
         let masters = self.matrix(name, rows, cols)?;
         let plain = matches!(masters.dtype, DType::F32 | DType::F16 | DType::BF16);
@@ -137,7 +138,7 @@ impl<'f> Weights<'f> {
         quantised.ok_or_else(|| self.unsupported(name, masters.dtype, TERNARY))
     }
 
-    /// A matrix whose scales are a tensor of their own.
+    /// Attaches the scales that are stored as a separate tensor.
     fn with_scales(&mut self, name: &str, matrix: Matrix) -> Result<Matrix> {
         let scales = name.strip_suffix("weight").map_or_else(String::new, |stem| format!("{stem}scales"));
         let groups = self.file.get(&scales).map_or(0, |tensor| tensor.shape[tensor.shape.len() - 1]);
@@ -147,7 +148,7 @@ impl<'f> Weights<'f> {
         matrix.clone().with_scales(tensor).ok_or_else(unsupported)
     }
 
-    /// A matrix that the file holds the other way round: `cols` inputs × `rows` outputs, plain elements. It is copied.
+    /// Loads and transposes a copy of a matrix that is stored as `cols` inputs × `rows` outputs, in a plain type.
     ///
     /// # Errors
     /// If it is missing, has another shape, or has a block type.
@@ -163,10 +164,10 @@ impl<'f> Weights<'f> {
         self.file.get(name).is_some()
     }
 
-    /// A matrix that is `other` under a second name: files may hold it again, but no other one.
+    /// Returns `other` for a matrix that is tied to it. The file may store it again, with the same values.
     ///
     /// # Errors
-    /// [`ModelError::NotTied`] if they differ: references disagree on which of the two counts.
+    /// [`ModelError::NotTied`] if the values differ: references disagree on which matrix is used.
     pub fn tied(&mut self, name: &str, other: &Matrix) -> Result<Matrix> {
         if self.has(name) && self.matrix(name, other.rows, other.cols)? != *other {
             return Err(ModelError::NotTied { file: self.file.path().into(), tensor: name.to_owned() }.into());
@@ -174,10 +175,10 @@ impl<'f> Weights<'f> {
         Ok(other.clone())
     }
 
-    /// Makes sure that the forward pass uses all there is, but for what is rightly `beside` it.
+    /// Checks that every tensor was used, except those for which `beside` returns true.
     ///
     /// # Errors
-    /// [`ModelError::UnusedTensors`] if it does not: it would judge another model than the file holds.
+    /// [`ModelError::UnusedTensors`] if a tensor is unused: the forward pass would judge another model than the file's.
     pub fn finish(self, beside: impl Fn(&str) -> bool) -> Result<()> {
         let names = self.file.iter().map(|(name, _)| name);
         let unused = names.filter(|name| !self.used.contains(*name) && !beside(name));
@@ -208,7 +209,7 @@ impl<'f> Weights<'f> {
         Ok(stored)
     }
 
-    /// A ternary matrix whose codes all stand for weights, and whose scale is a number.
+    /// Checks that all codes of a ternary matrix are valid and that its scale is a number.
     fn sound_ternary(&self, name: &str, matrix: Matrix) -> Result<Matrix> {
         let row_bytes = matrix.row(0).len();
         if let Some(offset) = first_bad_code(&matrix) {
@@ -243,8 +244,8 @@ fn first_bad_code(matrix: &Matrix) -> Option<usize> {
     })
 }
 
-/// The place where it is said that weights are needed now: those that are elsewhere are brought, all at once, and looked at
-/// as the others were when they were fetched. `part` is what they are of, for messages.
+/// Downloads the remote matrices that are needed now, all at once, and checks them like local ones. `part` names them
+/// in messages.
 pub fn arrive(part: impl Fn() -> String, matrices: &[(&str, &Matrix)]) {
     let elsewhere = || matrices.iter().filter(|(_, matrix)| matrix.is_elsewhere());
     lazy_bytes::bring(elsewhere().flat_map(|(_, matrix)| matrix.parts()))
@@ -263,8 +264,8 @@ pub fn arrive(part: impl Fn() -> String, matrices: &[(&str, &Matrix)]) {
     }
 }
 
-/// Begins to bring the weights of layers that are elsewhere, one after the other, while somebody computes. What cannot be
-/// had is for those to tell who need it.
+/// Starts downloading the remote weights of some layers in the background, one layer after the other. Errors are
+/// reported when the weights are needed.
 pub fn expect<'m>(layers: impl Iterator<Item = Vec<(&'static str, &'m Matrix)>>) {
     let elsewhere = |(_, matrix): &(&str, &Matrix)| matrix.is_elsewhere();
     let parts = |(_, matrix): (&str, &'m Matrix)| matrix.parts().cloned();
@@ -282,8 +283,8 @@ pub fn arrive_rows(table: &Matrix, tokens: &[u32]) {
     lazy_bytes::bring(&rows).unwrap_or_else(|why| lazy_bytes::refuse(why));
 }
 
-/// Returns the first block with a bad scale. This reads all scales at the speed of memory; for an uncached file it
-/// reads ahead what the first pass needs.
+/// Returns the first block with an infinite or NaN scale. Reads all scales at memory speed; for an uncached file this
+/// also reads ahead for the first pass.
 fn first_unsound_block(matrix: &Matrix) -> Option<usize> {
     if matrix.dtype == DType::INT8_GROUPS {
         return quant::llama2c::first_unsound(matrix.scale_range(0..matrix.rows));

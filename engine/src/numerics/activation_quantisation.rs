@@ -21,7 +21,7 @@ pub struct ActivationQuantisation {
 }
 
 impl ActivationQuantisation {
-    /// Rounds what `inner` multiplies.
+    /// Wraps `inner` and quantises the activations of its products.
     pub fn over(inner: Box<dyn Numerics>, codes: ActivationCodes) -> Self {
         Self { inner, codes }
     }

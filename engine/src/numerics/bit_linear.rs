@@ -1,5 +1,5 @@
-//! transformers' linear layers of BitNet, `AutoBitLinear` and `BitLinear`: the activations of each token are rounded to
-//! int8 between −128 and 127, and meet ternary weights in the model's dtype.
+//! transformers' linear layers of BitNet, `AutoBitLinear` and `BitLinear`: each token's activations are rounded to int8
+//! between −128 and 127, and multiplied with ternary weights in the model's dtype.
 
 use crate::numerics::Transformers;
 use crate::ops::norm::per_row;
@@ -10,7 +10,7 @@ use crate::weight::{Factor, Matrix};
 const FLOOR: f32 = 1e-5;
 
 impl Transformers {
-    /// `x · wᵀ` with the factor where `factor` says it is: `[T, cols]` to `[T, rows]`.
+    /// Computes `x · wᵀ` and applies the factor as its kind requires: `[T, cols]` to `[T, rows]`.
     pub(super) fn bit_products(self, x: &Tensor, w: &Matrix, factor: Factor) -> Tensor {
         match factor {
             Factor::Multiplies(scale) => {
@@ -26,7 +26,7 @@ impl Transformers {
         }
     }
 
-    /// Codes and divided again: in `f32`, and rounded to the dtype in the end.
+    /// Quantises activations and divides the codes by their scale again, in `f32`; the result is rounded to the dtype.
     fn quantised(self, x: &Tensor) -> Tensor {
         per_row(x, x.row_len(), |x, out| {
             let scale = Transformers::F32.scale_of(largest(x).max(FLOOR));
@@ -34,12 +34,12 @@ impl Transformers {
         })
     }
 
-    /// torch divides a number by a tensor in two steps: it multiplies the reciprocal.
+    /// Computes the scale. torch divides a number by a tensor in two steps: it rounds the reciprocal, then multiplies.
     fn scale_of(self, largest: f32) -> f32 {
         self.round(self.round(1.0 / largest) * 127.0)
     }
 
-    /// Products of codes, divided by both scales at once: every step in the dtype.
+    /// Computes products of codes and divides them by both scales at once, with every step in the dtype.
     fn divided(self, x: &Tensor, w: &Matrix, weight_scale: f32) -> Tensor {
         let scale = |row: &[f32]| self.scale_of(largest(row).max(self.round(FLOOR)));
         let codes = per_row(x, x.row_len(), |x, out| {

@@ -1,12 +1,12 @@
-//! `bitnet.cpp`: what microsoft/BitNet computes on x86-64 with AVX2.
+//! `bitnet.cpp`: the arithmetic of microsoft/BitNet on x86-64 with AVX2.
 //!
-//! Ternary matrices meet activations of 8 bits a token ([`crate::quant::ternary`]). The rest is llama.cpp's arithmetic of
-//! 2024, on which it is built; seen in its dumps, a pass of one token differs from one of several:
+//! Ternary matrices are multiplied with activations of 8 bits, scaled per token ([`crate::quant::ternary`]). The rest
+//! is the arithmetic of llama.cpp of 2024. In its dumps, a pass of one token differs from a pass of several:
 //! - with F16 weights (embeddings that are the head, too) the activations of one token are rounded to `f16`, those of
 //!   several stay `f32`;
 //! - with an `f16` KV cache the attention weights of one token are rounded to `f16`, those of several stay `f32`.
 //!
-//! Queries meet keys in the order of sums of one token, however many there are.
+//! Dot products of queries and keys always have the summation order of one token.
 
 use std::ops::Range;
 
@@ -22,14 +22,14 @@ use crate::quant::{DotOrder, Product, quantised_rows, ternary};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
 
-/// Computes as bitnet.cpp does; what it does not do otherwise, [`LlamaCpp`] computes.
+/// Computes as bitnet.cpp does; other operations are those of [`LlamaCpp`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BitnetCpp {
-    /// The element type of the KV cache.
+    /// Element type of the KV cache.
     pub kv: KvType,
 }
 
-/// Types that were observed in dumps. The fork's products with other types have other orders of summation.
+/// Types observed in dumps. With other types, the fork's products have other summation orders.
 const WEIGHTS: &[DType] = &[DType::I2_S, DType::TL, DType::F32, DType::F16, DType::Q8_0];
 
 impl BitnetCpp {
@@ -140,13 +140,13 @@ impl Numerics for BitnetCpp {
     }
 }
 
-/// Activations rounded to 8 bits, whole numbers added, then both scales: that of the token, that of the matrix.
+/// Multiplies 8-bit activation codes with ternary weights in integers, then applies the scales of token and matrix.
 fn ternary_product(x: &Tensor, w: &Matrix) -> Tensor {
     let tokens = parallel::map(x.rows(), w.cols, |token| ternary::quantise(w.dtype, x.row(token)));
     panels(x.rows(), w.rows, w.cols, |outputs, columns| ternary::fill(w, outputs, &tokens, columns))
 }
 
-/// F16 weights with `f32` activations.
+/// Multiplies F16 weights with `f32` activations.
 fn mixed_product(x: &Tensor, w: &Matrix) -> Tensor {
     let activations = quantised_rows(DType::F32, x.data(), x.row_len());
     let dots = Product::of_f16_with_f32();

@@ -1,4 +1,4 @@
-//! Numerics with another type of KV cache than their own.
+//! Numerics with another type of KV cache.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::quant::{ActivationCodes, CodeGroup, ScaleType};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
-/// The integers of an int8 cache: each head of a token has a scale.
+/// Integers of an int8 cache: each head of a token has a scale.
 pub const CACHE_CODES: ActivationCodes = ActivationCodes {
     group: CodeGroup::Token,
     scale: ScaleType::F32,
@@ -33,8 +33,8 @@ pub struct CacheOverride {
 }
 
 impl CacheOverride {
-    /// `inner` with a cache of that type: `inner` itself where it has one, or where the cache keeps more than is computed.
-    /// `None` for a cache that is neither of floats nor of int8.
+    /// Wraps `inner` with a cache of type `kv`. Returns `inner` itself if it has such a cache, or if `kv` is more
+    /// precise than the computed values. `None` for a cache that is neither floating-point nor int8.
     pub fn over(inner: Box<dyn Numerics>, kv: DType) -> Option<Box<dyn Numerics>> {
         match kv {
             _ if inner.cache_type() == kv || kv == DType::F64 => Some(inner),
@@ -45,8 +45,8 @@ impl CacheOverride {
         }
     }
 
-    /// `inner` beside an engine whose cache is of eight bits under scales that are not known: keys and values stay as they are, and
-    /// perturbed runs move them as far as such a cache may. `None` for a cache of another type.
+    /// Wraps `inner` for comparison with an engine whose 8-bit cache has unknown scales. Keys and values stay
+    /// unrounded, and perturbed runs inject errors of such a cache. `None` for a cache of another type.
     pub fn of_unknown_scale(inner: Box<dyn Numerics>, kv: DType) -> Option<Box<dyn Numerics>> {
         let noise = match kv {
             DType::F8_E4M3 => 1.0 / 16.0,
@@ -69,8 +69,8 @@ impl CacheOverride {
     }
 }
 
-/// The nearest number, ties to even, with so many bits behind the leading one, that exponent of the least normal number, and that
-/// largest number.
+/// Rounds to an 8-bit float, ties to even. `bits` is the number of fraction bits, `least` the exponent of the smallest
+/// normal number, and `largest` the largest number.
 fn round_to_eighth(value: f32, bits: i32, least: i32, largest: f32) -> f32 {
     let exponent = (value.to_bits() >> 23 & 0xff) as i32 - 127;
     let step = 2f32.powi(exponent.max(least) - bits);

@@ -19,7 +19,7 @@ impl<'w> DecodedRows<'w> {
         Self { w, rounded_to }
     }
 
-    /// A row that can be read where it lies.
+    /// Returns a row without a copy, if it is stored as `f32`.
     fn stored(&self, index: usize) -> Option<&[f32]> {
         let is_stored = self.w.dtype == DType::F32 && self.rounded_to == DType::F32;
         is_stored.then(|| <[f32]>::ref_from_bytes(self.w.row(index)).ok()).flatten()
@@ -50,7 +50,7 @@ impl RowSource for DecodedRows<'_> {
     }
 }
 
-/// Numbers as those of a shorter type, many at once.
+/// Rounds numbers to a smaller type and back, many at once.
 fn round<T: Copy + Default>(values: &mut [f32])
 where
     [T]: HalfFloatSliceExt,

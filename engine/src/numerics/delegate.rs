@@ -1,7 +1,7 @@
-//! Macro for numerics that wrap other numerics: implements methods by calling the inner ones.
+//! Macro for numerics that wrap other numerics: forwards methods to the inner numerics.
 
-/// Methods of [`Numerics`](crate::numerics::Numerics) that the inner numerics do: `delegate!(inner: embed, add);`. Name also
-/// those that the trait has a default for: the inner numerics may have their own.
+/// Implements methods of [`Numerics`](crate::numerics::Numerics) by calling the inner numerics: `delegate!(inner:
+/// embed, add);`. List methods with a default as well, since the inner numerics may override them.
 macro_rules! delegate {
     ($inner:tt: $($name:ident),* $(,)?) => { $(delegate!(@$name $inner);)* };
     (@$name:ident $inner:tt ($($argument:ident: $type:ty),*) -> $result:ty) => {

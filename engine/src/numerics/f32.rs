@@ -1,4 +1,5 @@
-//! `f32`: decoded weights, `f32` activations. The plain reading of every formula, and the default.
+//! `f32`: decoded weights and `f32` activations. The default numerics, which compute every formula without extra
+//! rounding.
 
 use std::ops::Range;
 
@@ -16,7 +17,7 @@ use crate::quant::{self, decode_matrix_row};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
 
-/// Computes in `f32` whatever the weights are stored as.
+/// Computes in `f32`, whatever the stored type of the weights.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct F32;
 

@@ -16,22 +16,22 @@ use crate::quant::decode_matrix_row;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
-/// The way a kernel adds the products of a dot product.
+/// Order in which a kernel sums the products of a dot product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SummationOrder {
-    /// Order from the first product to the last.
+    /// From the first product to the last.
     Forward,
-    /// Order from the last product to the first.
+    /// From the last product to the first.
     Backward,
     /// Binary tree.
     Pairwise,
-    /// This number of running sums, which are added at the end: SIMD registers.
+    /// This number of running sums, which are added at the end, as in SIMD registers.
     Lanes(usize),
-    /// Blocks of this many products, each summed by itself: split-K.
+    /// Blocks of this many products, each summed separately, as in split-K.
     Blocks(usize),
-    /// Fused multiply-add.
+    /// Sequential, with fused multiply-add.
     Fused,
-    /// Kahan's compensation.
+    /// Kahan's compensated summation.
     Kahan,
     /// Sums in `f64`.
     Double,
@@ -54,7 +54,7 @@ impl SummationOrder {
         Self::Double,
     ];
 
-    /// The dot product of two vectors of one length.
+    /// Computes the dot product of two vectors of equal length.
     fn dot(self, a: &[f32], b: &[f32]) -> f32 {
         let products = || a.iter().zip(b).map(|(a, b)| a * b);
         match self {
@@ -99,25 +99,25 @@ fn kahan(values: impl Iterator<Item = f32>) -> f32 {
     sum
 }
 
-/// Kernel that computes the same as [`Transformers`] in another order.
+/// Kernels that compute like [`Transformers`], with other summation orders or approximations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KernelVariant {
-    /// The type that results are rounded to.
+    /// Type that results are rounded to.
     pub numerics: Transformers,
-    /// The order of sums.
+    /// Summation order.
     pub sum: SummationOrder,
-    /// Rounds both operands of a product to TF32.
+    /// True if both operands of a product are rounded to TF32.
     pub tf32: bool,
-    /// Computes e^x as 2^(x · log₂ e) in `f32`, as GPUs do.
+    /// True if e^x is computed as 2^(x · log₂ e) in `f32`, as on GPUs.
     pub exp2: bool,
-    /// Computes 1/√x from an estimate of 12 bits and one Newton step, as `rsqrtps` is used.
+    /// True if 1/√x is computed from a 12-bit estimate and one Newton step, as with `rsqrtps`.
     pub rsqrt: bool,
-    /// Flushes subnormal results to zero.
+    /// True if subnormal results are flushed to zero.
     pub flush: bool,
 }
 
 impl KernelVariant {
-    /// Kernels with another order of sums and nothing else.
+    /// Creates kernels that differ only in the summation order.
     pub const fn new(numerics: Transformers, sum: SummationOrder) -> Self {
         Self { numerics, sum, tf32: false, exp2: false, rsqrt: false, flush: false }
     }
@@ -165,7 +165,7 @@ impl KernelVariant {
     }
 }
 
-/// Rounds to the 10 bits of mantissa of TF32, to the nearest, ties to even.
+/// Rounds to TF32 (10 mantissa bits), to nearest, ties to even.
 fn to_tf32(value: f32) -> f32 {
     let bits = value.to_bits();
     f32::from_bits((bits + 0xfff + ((bits >> 13) & 1)) & !0x1fff)

@@ -1,8 +1,8 @@
-//! `llama2.c`: what `run.c` and `runq.c` compute when compiled without `-ffast-math`.
+//! `llama2.c`: the arithmetic of `run.c` and `runq.c`, compiled without `-ffast-math`.
 //!
-//! Everything is `f32`, and every sum runs from the first value to the last, rounded at each step. For groups of `int8`
-//! (version 2) activations are rounded to `int8` before each product. cos, sin, exp and pow are the C library's, as
-//! they are in `run.c`: the same library gives the same bits.
+//! Everything is `f32`, and every sum runs from the first value to the last, with a rounding at each step. With `int8`
+//! groups (version 2), activations are rounded to `int8` before each product. cos, sin, exp and pow come from the C
+//! library, as in `run.c`: the same library gives the same bits.
 
 use std::ops::Range;
 
@@ -21,11 +21,11 @@ use crate::quant::llama2c::{self, Groups, QuantisedRow};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
 
-/// Computes as llama2.c does; what it has no order of its own for, [`F32`] computes.
+/// Computes as llama2.c does; operations without a special order are those of [`F32`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Llama2C;
 
-/// Plain numbers, and version 2's groups.
+/// Plain types, and the groups of version 2.
 const NATIVE: &[DType] = &{
     let [a, b, c] = *PLAIN.first_chunk().expect("there are three plain types");
     [a, b, c, DType::INT8_GROUPS]
@@ -95,7 +95,7 @@ impl Numerics for Llama2C {
     fn scores(&self, q: &Tensor, k: &Tensor, scale: AttentionScale) -> Tensor {
         let root = (q.shape()[2] as f32).sqrt();
         match scale {
-            // `run.c` divides by the root where others multiply by its inverse.
+            // `run.c` divides by the root; other engines multiply by its inverse.
             AttentionScale::Products(factor) if factor == 1.0 / root => {
                 attention::scores_by(q, k, |q, k| dot(q, k) / root)
             }
@@ -146,7 +146,7 @@ fn in_sequence(x: &Tensor, w: &Matrix) -> Tensor {
     })
 }
 
-/// Several rows in `f32`, one behind the other.
+/// Returns several decoded rows in `f32`, concatenated.
 fn decoded(w: &Matrix, rows: Range<usize>) -> Vec<f32> {
     let mut values = vec![0.0; rows.len() * w.cols];
     rows.zip(values.chunks_mut(w.cols)).for_each(|(row, out)| quant::decode_matrix_row(w, row, out));
@@ -167,7 +167,7 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).fold(0.0, |sum, (a, b)| sum + a * b)
 }
 
-/// `weights · v`, from the first key to the last: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.
+/// Computes `weights · v`, from the first key to the last: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.
 fn context(weights: &Tensor, v: &Tensor) -> Tensor {
     let &[heads, tokens, keys] = weights.shape() else { panic!("weights are [H, T, S]") };
     let (group, head_dim) = (heads / v.shape()[1], v.shape()[2]);
@@ -182,7 +182,7 @@ fn context(weights: &Tensor, v: &Tensor) -> Tensor {
     })
 }
 
-/// Softmax of one row: exponentials added up in their order, then divided by the sum.
+/// Computes softmax of one row: exponentials are summed in order, then divided by the sum.
 fn softmax_row(row: &[f32], out: &mut [f32]) {
     let max = row.iter().copied().fold(f32::NEG_INFINITY, |max, x| if x > max { x } else { max });
     out.iter_mut().zip(row).for_each(|(out, x)| *out = (x - max).exp());
@@ -190,7 +190,7 @@ fn softmax_row(row: &[f32], out: &mut [f32]) {
     out.iter_mut().for_each(|x| *x /= sum);
 }
 
-/// x times the logistic function, which is rounded first.
+/// Computes SiLU: x times the rounded logistic function.
 fn silu(x: f32) -> f32 {
     x * (1.0 / (1.0 + (-x).exp()))
 }

@@ -1,13 +1,13 @@
-//! `llama.cpp`: what ggml's CPU backend computes on x86-64 with AVX2.
+//! `llama.cpp`: the arithmetic of ggml's CPU backend on x86-64 with AVX2.
 //!
-//! What differs from plain `f32`, read in its sources and seen in its dumps:
-//! - a product rounds the *activations* to the type that goes with the weights (F16 to `f16`, Q4_K to Q8_K blocks …),
-//!   and adds in its kernel's order, which depends on the number of tokens: [`quant`];
-//! - the KV cache is `f16` unless set otherwise, and with it queries and attention weights are rounded to `f16`
-//!   where they meet it;
+//! Differences from plain `f32`, found in its sources and its dumps:
+//! - a product rounds the *activations* to the type paired with the weights (F16 to `f16`, Q4_K to Q8_K blocks …), and
+//!   sums in its kernel's order, which depends on the number of tokens: [`quant`];
+//! - the KV cache is `f16` by default; queries and attention weights are then rounded to `f16` before products with
+//!   keys and values;
 //! - RoPE angles come from repeated multiplication;
 //! - GELU is looked up in a table of `f16` for arguments between -10 and 10;
-//! - SiLU and softmax have an exponential of ggml's own; attention and LayerNorm add in an order of its own: [`ggml`].
+//! - SiLU and softmax use ggml's own exponential; attention and LayerNorm have their own summation order: [`ggml`].
 
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ use crate::quant::{self, DotOrder, round_to_f16};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
 
-/// The element type of llama.cpp's KV cache.
+/// Element type of llama.cpp's KV cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KvType {
     /// Half precision, llama.cpp's default.
@@ -36,7 +36,7 @@ pub enum KvType {
 }
 
 impl KvType {
-    /// The type of its elements.
+    /// Returns the element type.
     pub fn dtype(self) -> DType {
         match self {
             KvType::F16 => DType::F16,
@@ -44,21 +44,21 @@ impl KvType {
         }
     }
 
-    /// The cache of elements of that type, if llama.cpp's arithmetic is known for it.
+    /// Returns the cache with this element type, if llama.cpp's arithmetic is known for it.
     pub fn of(dtype: DType) -> Option<Self> {
         [KvType::F16, KvType::F32].into_iter().find(|kv| kv.dtype() == dtype)
     }
 }
 
-/// Computes as llama.cpp does; what it does not round, [`F32`] computes.
+/// Computes as llama.cpp does; operations without special rounding are those of [`F32`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LlamaCpp {
-    /// The element type of the KV cache.
+    /// Element type of the KV cache.
     pub kv: KvType,
 }
 
 impl LlamaCpp {
-    /// Rounds what is about to meet the KV cache to the cache's type.
+    /// Rounds values to the cache's type, before products with cached values.
     pub(super) fn as_cached(&self, x: &Tensor) -> Tensor {
         match self.kv {
             KvType::F16 => Tensor::new(x.shape(), round_to_f16(x.data())),
@@ -84,7 +84,7 @@ impl Numerics for LlamaCpp {
         F32.embed(table, tokens)
     }
 
-    /// Multiplies by the reciprocal, as ggml does where others divide.
+    /// Multiplies by the reciprocal, as ggml does where other engines divide.
     fn scale(&self, x: &Tensor, by: Multiplier) -> Tensor {
         F32.scale(x, Multiplier::Number(by.factor()))
     }
@@ -109,7 +109,7 @@ impl Numerics for LlamaCpp {
         })
     }
 
-    /// Attention has an order of sums for one token, and another for several, whatever the matrix.
+    /// Attention has one summation order for one token and another for several, whatever the matrix.
     fn adds_rows_alike(&self, _: &Matrix, tokens: usize) -> bool {
         tokens == 1
     }
@@ -176,7 +176,7 @@ impl Numerics for LlamaCpp {
         ggml::likelihoods(logits)
     }
 
-    /// The sum is `f64`, and not less than the smallest `f16`.
+    /// Divides by the sum, which is `f64` and at least the smallest normal `f16`.
     fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: ExpertRouting) -> Tensor {
         const LEAST: f32 = 6.103_515_6e-5;
         let weights = experts::of_chosen(&self.likelihoods(logits), chosen);
@@ -184,7 +184,7 @@ impl Numerics for LlamaCpp {
         if routing.is_normalised { experts::normalised(weights, sum) } else { weights }
     }
 
-    /// `ggml_mul_mat_id` has no kernel of llamafile's.
+    /// Multiplies rows with an expert's matrix. `ggml_mul_mat_id` does not use llamafile's kernels.
     fn linear_of_expert(&self, x: &Tensor, w: &Matrix) -> Tensor {
         let is_llamafile_s = matches!(w.dtype, DType::F32 | DType::F16 | DType::BF16 | DType::IQ4_NL);
         self.linear_of_pass(x, w, if is_llamafile_s { 1 } else { x.rows() })
@@ -199,7 +199,7 @@ impl Numerics for LlamaCpp {
     }
 }
 
-/// GELU as ggml's table has it: both the argument and the value are rounded to `f16`, except far from zero.
+/// Returns GELU from ggml's table: argument and value are rounded to `f16`, except far from zero.
 fn tabled_gelu(x: f32) -> f32 {
     if x <= -10.0 {
         return 0.0;
@@ -210,7 +210,7 @@ fn tabled_gelu(x: f32) -> f32 {
     f16::from_f32(gelu(f16::from_f32(x).to_f32())).to_f32()
 }
 
-/// The tanh form with the fused multiply-add that compilers make of ggml's expression.
+/// Computes GELU's tanh form with the fused multiply-add that compilers create from ggml's expression.
 fn gelu(x: f32) -> f32 {
     let inner = SQRT_2_OVER_PI * x * (CUBIC * x).mul_add(x, 1.0);
     0.5 * x * (1.0 + inner.tanh())

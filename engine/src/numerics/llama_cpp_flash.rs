@@ -1,9 +1,10 @@
-//! `llama.cpp-flash`: llama.cpp with flash attention, its default, on a CPU.
+//! `llama.cpp-flash`: llama.cpp with flash attention, its default, on the CPU.
 //!
-//! All else is [`LlamaCpp`]'s. Read in ggml's sources: keys and values are f16, whatever the type of the cache; in a pass of
-//! fewer than [`TILE`] tokens queries are rounded to that, too, and values are added up key by key in it; in one of more neither is.
-//! Exponentials are divided by their sum at the end. Of a cache of 512 cells or more each thread takes a part in a pass of one
-//! token, and parts are added: that depends on the number of threads, and is not done here.
+//! Other operations are those of [`LlamaCpp`]. According to ggml's sources, keys and values are f16, whatever the type
+//! of the cache. In a pass of fewer than [`TILE`] tokens, queries are rounded to f16 as well, and values are summed key
+//! by key in f16; in longer passes neither is rounded. Exponentials are divided by their sum at the end. With a cache
+//! of 512 cells or more, a pass of one token is split over the threads and the partial results are added. This depends
+//! on the number of threads and is not reproduced here.
 
 use std::ops::Range;
 
@@ -24,7 +25,7 @@ use crate::quant::DotOrder;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
-/// Number of tokens from which on a pass is computed in tiles, and the tile size.
+/// Tile size, and minimum number of tokens for a pass that is computed in tiles.
 pub const TILE: usize = 64;
 
 /// Computes as llama.cpp does with flash attention.
@@ -46,10 +47,10 @@ impl LlamaCppFlash {
     }
 }
 
-/// Summation in a pass.
+/// Summation of a pass.
 #[derive(Clone, Copy)]
 struct SummationPlan {
-    /// Keys that have one largest score.
+    /// Number of keys that are processed with one running maximum.
     together: usize,
     /// True if sums over values are rounded to `f16`.
     is_half: bool,
@@ -106,8 +107,8 @@ impl Numerics for LlamaCppFlash {
     );
 }
 
-/// The weights of flash attention, though it has none: exponentials over their sum, which grows key by key, or tile by tile where
-/// `SummationPlan::together` has more, and shrinks where the largest score changes. Those that are not seen stay 0.
+/// Computes attention weights: exp(score - maximum) / sum. Flash attention does not compute them explicitly. The sum
+/// grows by `way.together` keys at a time and is rescaled when the running maximum changes. Hidden keys keep weight 0.
 fn softmax_row(row: &[f32], visible: Range<usize>, way: SummationPlan, out: &mut [f32]) {
     let (mut largest, mut sum) = (f32::NEG_INFINITY, 0.0f32);
     let first = visible.start / way.together * way.together;
@@ -129,8 +130,9 @@ fn softmax_row(row: &[f32], visible: Range<usize>, way: SummationPlan, out: &mut
     }
 }
 
-/// `Σ weights[key] · values[key]`, rounded to f16 after each key where the sum is of that; `values` are `stride` apart. A weight
-/// over the largest so far is the exponential that meets the values, and the largest of all is one over the sum of these.
+/// Computes `Σ weights[key] · values[key]`, rounded to f16 after each key if `way.is_half`. The rows of `values` are
+/// `stride` apart. A weight divided by the largest weight so far is the exponential that the kernel multiplies values
+/// with; the largest weight overall is 1 / sum.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma+f16c"))]
 fn add_key_by_key(weights: &[f32], values: &[f32], stride: usize, way: SummationPlan, out: &mut [f32]) {
     let mut half = vec![f16::ZERO; out.len()];

@@ -1,4 +1,4 @@
-//! Ways of computing: formulas are the architecture's, rounding is the numerics'.
+//! Numerics: the arithmetic of engines. Architectures define formulas; numerics define rounding and summation order.
 
 mod activation_quantisation;
 mod bit_linear;
@@ -45,10 +45,10 @@ use crate::quant::ActivationCodes;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
-/// Types whose elements are numbers by themselves: to decode one loses nothing and changes no product.
+/// Plain types, whose elements are single numbers: decoding loses nothing and changes no product.
 pub const PLAIN: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 
-/// One instance of each kind, to list those with a feature.
+/// One instance of each kind of numerics, for listings.
 pub const ALL: &[&dyn Numerics] = &[
     &F32,
     &LlamaCpp { kv: KvType::F16 },
@@ -58,18 +58,18 @@ pub const ALL: &[&dyn Numerics] = &[
     &Llama2C,
 ];
 
-/// Operations of block diagrams, with the rounding of one reference.
+/// Operations of the forward pass, with the rounding of one reference.
 ///
-/// T = tokens of the pass, S = tokens seen so far, H and Hkv = query and key-value heads, D = head size.
+/// T = tokens of the pass, S = tokens read so far, H and Hkv = query and key-value heads, D = head size.
 pub trait Numerics: Send + Sync {
-    /// The name used on the command line and in reports.
+    /// Returns the name used on the command line and in reports.
     fn name(&self) -> &'static str;
 
-    /// The stored types it can compute with; a model with another is refused.
+    /// Returns the supported stored types; models with other types cause an error.
     fn weight_types(&self) -> &'static [DType];
 
-    /// Returns the types that are computed as they are stored. Other types are decoded first, which is another
-    /// computation than intended.
+    /// Returns the types that products read directly. Other types are decoded first, which gives other results than the
+    /// reference.
     fn native_types(&self) -> &'static [DType];
 
     /// Returns the type that the result of an operation is rounded to: `f32` without rounding.
@@ -77,7 +77,8 @@ pub trait Numerics: Send + Sync {
         DType::F32
     }
 
-    /// The 8-bit integers that activations are rounded to where they meet weights that are not made for others; `None` for none.
+    /// Returns the 8-bit quantisation of activations before products with weights, unless the weights' type requires
+    /// another; `None` for none.
     fn activation_codes(&self) -> Option<ActivationCodes> {
         None
     }
@@ -88,34 +89,34 @@ pub trait Numerics: Send + Sync {
     /// Multiplies or divides each value by a number.
     fn scale(&self, x: &Tensor, by: Multiplier) -> Tensor;
 
-    /// RMSNorm of each row: `[T, d]` or, per head, `[T, H, D]`.
+    /// Applies RMSNorm to each row: `[T, d]` or, per head, `[T, H, D]`.
     fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor;
 
-    /// LayerNorm of each row: `[T, d]`.
+    /// Applies LayerNorm to each row: `[T, d]`.
     fn layer_norm(&self, x: &Tensor, norm: &LayerNorm) -> Tensor;
 
-    /// `x · wᵀ`: `[T, cols]` to `[T, rows]`.
+    /// Computes `x · wᵀ`: `[T, cols]` to `[T, rows]`.
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor;
 
-    /// [`Numerics::linear`] of those rows that are needed of a pass of `tokens`, each with the bits it has among all of
-    /// them: where the order of sums depends on the number of rows, it is that of `tokens` rows.
+    /// Computes [`Numerics::linear`] for some rows of a pass of `tokens` tokens, with the same bits as for the whole
+    /// pass. If the summation order depends on the number of rows, the order for `tokens` rows is used.
     fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
         _ = tokens;
         self.linear(x, w)
     }
 
-    /// Returns true if a product of `tokens` rows, and the operations around it, give each row the same bits as
-    /// alone.
+    /// Returns true if a product of `tokens` rows, and the operations around it, give each row the same bits as a
+    /// product of one row.
     fn adds_rows_alike(&self, w: &Matrix, tokens: usize) -> bool {
         _ = (w, tokens);
         true
     }
 
-    /// `x · wᵀ + bias`: `[T, cols]` to `[T, rows]`.
+    /// Computes `x · wᵀ + bias`: `[T, cols]` to `[T, rows]`.
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor;
 
-    /// A linear layer of BitNet, `x · wᵀ · factor`: `[T, cols]` to `[T, rows]`. References round the activations of each
-    /// token to int8 for it.
+    /// Computes a linear layer of BitNet, `x · wᵀ · factor`: `[T, cols]` to `[T, rows]`. References round each token's
+    /// activations to int8 first.
     fn bit_linear(&self, x: &Tensor, w: &Matrix, factor: Option<Factor>) -> Tensor {
         let products = self.linear(x, w);
         match factor {
@@ -127,16 +128,17 @@ pub trait Numerics: Send + Sync {
         }
     }
 
-    /// Cosines and sines for the positions of a pass.
+    /// Computes cosines and sines for the positions of a pass.
     fn rope_table(&self, rope: &Rope, positions: Range<usize>) -> RopeTable;
 
     /// Rotates each head of `[T, H, D]`.
     fn rotate(&self, x: &Tensor, table: &RopeTable) -> Tensor;
 
-    /// The element type of the KV cache.
+    /// Returns the element type of the KV cache.
     fn cache_type(&self) -> DType;
 
-    /// The relative error of keys and values in another engine's 8-bit cache whose scales are unknown; 0 if there is no such cache.
+    /// Returns the relative error of keys and values in another engine's 8-bit cache with unknown scales; 0 without
+    /// such a cache.
     fn cache_noise(&self) -> f64 {
         0.0
     }
@@ -144,32 +146,32 @@ pub trait Numerics: Send + Sync {
     /// Returns the value that the KV cache stores for keys or values.
     fn to_cache(&self, x: Tensor) -> Tensor;
 
-    /// `scale · q·k`: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
+    /// Computes `scale · q·k`: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
     fn scores(&self, q: &Tensor, k: &Tensor, scale: AttentionScale) -> Tensor;
 
-    /// Masked softmax over keys: `[H, T, S]`.
+    /// Computes masked softmax over keys: `[H, T, S]`.
     fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor;
 
-    /// `weights · v`, heads merged: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.
+    /// Computes `weights · v` with heads merged: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.
     fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor;
 
-    /// Returns the type that the sum over values is rounded to after each key, in a pass of so many tokens: `f32`
+    /// Returns the type that the sum over values is rounded to after each key, in a pass of `tokens` tokens: `f32`
     /// without rounding.
     fn sums_of_values(&self, tokens: usize) -> DType {
         _ = tokens;
         DType::F32
     }
 
-    /// A nonlinearity, value by value.
+    /// Applies an activation function elementwise.
     fn activation(&self, x: &Tensor, activation: Activation) -> Tensor;
 
-    /// `cap · tanh(x / cap)`, in the three steps in which it is written everywhere.
+    /// Computes `cap · tanh(x / cap)` in the three usual operations.
     fn soft_cap(&self, x: &Tensor, cap: f32) -> Tensor {
         let bent = self.activation(&self.scale(x, Multiplier::Divisor(cap)), Activation::Tanh);
         self.scale(&bent, Multiplier::Number(cap))
     }
 
-    /// `activation(gate) · up`: GLU variants without their projections (Shazeer, 2020).
+    /// Computes `activation(gate) · up`: GLU variants without their projections (Shazeer, 2020).
     fn gated(&self, gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor;
 
     /// Computes the probability of each expert: softmax of a router's logits, `[T, E]`, always in `f32`.
@@ -178,7 +180,7 @@ pub trait Numerics: Send + Sync {
         F32.softmax(&as_scores, Mask::NONE).reshaped(logits.shape())
     }
 
-    /// The experts that each token chooses, by a router's logits: `[T, E]` to `[T, k]`, in the order of their numbers.
+    /// Chooses each token's experts by the router's logits: `[T, E]` to `[T, k]`, in ascending index order.
     fn choose(&self, logits: &Tensor, used: usize) -> Tensor {
         experts::choose(&self.likelihoods(logits), used)
     }
@@ -194,36 +196,36 @@ pub trait Numerics: Send + Sync {
         }
     }
 
-    /// [`Numerics::linear`] of the rows that have chosen one expert.
+    /// Computes [`Numerics::linear`] for the rows that chose one expert.
     fn linear_of_expert(&self, x: &Tensor, w: &Matrix) -> Tensor {
         self.linear(x, w)
     }
 
-    /// The products of tokens with the matrices of the experts that they have chosen: `[T, cols]`, or `[T, k, cols]` of what
-    /// each has made before, to `[T, k, rows]`.
+    /// Multiplies tokens with their chosen experts' matrices: `[T, cols]`, or `[T, k, cols]` with an input for each
+    /// expert, to `[T, k, rows]`.
     fn routed(&self, x: &Tensor, w: &[Matrix], chosen: &Tensor) -> Tensor {
         let outputs = w.first().map_or(0, |w| w.rows);
         experts::routed(x, chosen, outputs, |rows, expert| self.linear_of_expert(rows, &w[expert]))
     }
 
-    /// The weighted sum of what the chosen experts have made: `[T, k, d]`, `[T, k]` to `[T, d]`.
+    /// Computes the weighted sum of the chosen experts' outputs: `[T, k, d]`, `[T, k]` to `[T, d]`.
     fn mix(&self, outputs: &Tensor, weights: &Tensor) -> Tensor {
         experts::mixed(outputs, weights, ExpertOrder::Weights, |x| x)
     }
 
-    /// The residual add.
+    /// Adds two tensors, such as a branch to the residual stream.
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor;
 
-    /// The row of `[T, V]` that a choice is made from: `[1, V]`. Nothing is computed.
+    /// Returns the last row of `[T, V]`, from which the next token is chosen: `[1, V]`.
     fn last_row(&self, logits: &Tensor) -> Tensor {
         logits.last_row()
     }
 
-    /// softmax(logits / temperature) of one row.
+    /// Computes softmax(logits / temperature) of one row.
     fn probabilities(&self, logits: &Tensor, temperature: f32) -> Tensor;
 
-    /// log softmax(logits / temperature) of some tokens of each row: `[T, V]` to the shape of `picks`. No reference is
-    /// replayed here: it is computed in `f64`, and rounded once.
+    /// Computes log softmax(logits / temperature) of some tokens of each row: `[T, V]` to the shape of `picks`. Does
+    /// not reproduce a reference: computed in `f64` and rounded once.
     fn log_probabilities(&self, logits: &Tensor, picks: &Picks, temperature: f32) -> Tensor {
         let values = parallel::map(picks.rows.len(), 8 * logits.row_len(), |row| {
             log_probabilities(logits.row(picks.rows[row]), picks.row(row), picks.is_closed, temperature)

@@ -1,11 +1,12 @@
-//! Numerics with random rounding errors in the results of operations: a perturbed run.
+//! Perturbed runs: numerics with random rounding errors in the results of operations.
 //!
-//! The noise of several such runs at the logits is the effect of rounding on a model and a prompt. The sigmas are those of
-//! sums in any order: with u = 2⁻²⁴ and k = 0.425, the root mean square of one rounding in units of its result, a sum of
-//! n products x of root mean square Q has k·u·√(n/2·Q² + (n/3 + 1)·x²) (first order, zero-mean roundings: Higham & Mary,
-//! 2019). Q is estimated by the root mean square of a token's results, which equals it if the rows of a matrix are unrelated;
-//! [`PerturbedTerms`](crate::numerics::PerturbedTerms) perturbs the terms themselves.
-//! If results are rounded to 16 bits, another engine may round once more inside: a result moves to its neighbour.
+//! The noise of several perturbed runs at the logits is the effect of rounding for a model and a prompt. The standard
+//! deviations hold for sums in any order. With u = 2⁻²⁴ and k = 0.425, the root mean square of one rounding relative to
+//! its result, a sum of n products x of root mean square Q has k·u·√(n/2·Q² + (n/3 + 1)·x²) (first order, zero-mean
+//! roundings: Higham & Mary, 2019). Q is estimated by the root mean square of a token's results, which equals it if the
+//! rows of a matrix are unrelated; [`PerturbedTerms`](crate::numerics::PerturbedTerms) perturbs the terms themselves.
+//! If results are rounded to 16 bits, another engine may have one more rounding inside: a result then moves to a
+//! neighbouring number.
 
 use std::iter::repeat_n;
 use std::ops::Range;
@@ -29,20 +30,21 @@ use crate::weight::{DType, Factor, Matrix};
 
 /// Half the spacing of `f32` at 1.
 pub(super) const U: f64 = 1.0 / (1u64 << 24) as f64;
-/// Standard deviation of one rounding relative to u: √(0.541 / 3), for mantissas that are uniform on a logarithmic
+/// Standard deviation of one rounding in units of u: √(0.541 / 3), for mantissas that are uniform on a logarithmic
 /// scale.
 pub(super) const K: f64 = 0.425;
-/// Units in the last place by which a library's exponential or tangent may be off.
+/// Largest error of a library's exponential or tangent, in units in the last place.
 const LIBRARY: f64 = 2.0;
 
-/// Runs that are moved: the largest of so many is a quarter of what is called far from rounding.
+/// Number of perturbed runs. The largest of so many deviations is a quarter of the distance that counts as far from
+/// rounding.
 const RUNS: u64 = 4;
 
-/// Has `run` run with numerics whose stages are moved within their own rounding, again and again: `how` says what more may have
-/// been rounded. Seeds follow `seed`.
+/// Calls `run` several times with numerics that inject random rounding errors. `how` adds roundings that another engine
+/// may make. The seeds follow `seed`.
 ///
 /// # Errors
-/// As `run`.
+/// The errors of `run`.
 pub fn moved<E>(
     numerics: &dyn Numerics,
     seed: u64,
@@ -51,39 +53,40 @@ pub fn moved<E>(
 ) -> Result<(), E> {
     (seed + 1..=seed + RUNS).try_for_each(|seed| {
         let resummed = PerturbedTerms::new(numerics, seed);
-        // What is rounded to 16 bits shows nothing of its sums.
+        // Results rounded to 16 bits hide the errors of their sums.
         let is_wide = numerics.activation_type() == DType::F32;
         run(&how(PerturbedResults::new(if is_wide { &resummed } else { numerics }, seed)))
     })
 }
 
-/// Roundings that another engine makes beyond those of these numerics, each by the largest part of a value that it moves; 0 for none.
+/// Roundings that another engine makes beyond those of these numerics. Each is the largest relative error, or 0 for
+/// none.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Roundings {
     /// Rounding of the results of every operation.
     pub results: f64,
-    /// Rounding of weights and of the activations that meet them.
+    /// Rounding of weights, and of activations before products with weights.
     pub operands: f64,
     /// Rounding of the intermediate values of norms.
     pub norms: f64,
-    /// Rounding of activations before they are multiplied.
+    /// Rounding of an activation before its product with the up projection.
     pub activated: f64,
-    /// Rounding of cosines, sines and products of rotations.
+    /// Rounding of cosines and sines, and of the products of rotations.
     pub rotations: f64,
-    /// Rounding of queries where they meet keys.
+    /// Rounding of queries before products with keys.
     pub queries: f64,
     /// Rounding of scores, and of dot products before their scale.
     pub scores: f64,
-    /// Rounding of attention weights and exponentials where they meet values.
+    /// Rounding of attention weights and exponentials before products with values.
     pub attention: f64,
     /// Rounding of the sum over values after each key.
     pub sums: f64,
-    /// Rounding of experts' weights and weighted outputs.
+    /// Rounding of experts' weights and of weighted outputs.
     pub experts: f64,
 }
 
-/// Adds random rounding errors to other numerics. The same seed gives the same errors to the same operations in the
-/// same order.
+/// Numerics that add random rounding errors to other numerics. The same seed gives the same errors for the same
+/// operations in the same order.
 pub struct PerturbedResults<'n> {
     numerics: &'n dyn Numerics,
     seed: u64,
@@ -91,17 +94,17 @@ pub struct PerturbedResults<'n> {
     eight_bits: bool,
     /// True if attention may have been computed in the type of its cache, although the rest is in `f32`.
     short_attention: bool,
-    /// Relative rounding error of operands and products; 0 if they have the type of the rest.
+    /// Relative rounding error of operands and products; 0 if they have the type of other results.
     short_products: f64,
-    /// True if results of 16 bits are moved as another order of sums moves them, and not as another rounding inside does.
+    /// True if 16-bit results get only the errors of another summation order, without an additional inner rounding.
     sums_alone: bool,
-    /// Further roundings that the other engine states.
+    /// Further roundings of the other engine's profile.
     roundings: Roundings,
     operations: AtomicU64,
 }
 
 impl<'n> PerturbedResults<'n> {
-    /// Moves the results of `numerics`.
+    /// Wraps `numerics`.
     pub fn new(numerics: &'n dyn Numerics, seed: u64) -> Self {
         let operations = AtomicU64::new(0);
         Self {
@@ -116,44 +119,45 @@ impl<'n> PerturbedResults<'n> {
         }
     }
 
-    /// Moves results of 16 bits as rarely as another order of sums does. The error of a sum of n products in `f32` is about
-    /// √(n/2)·2⁻²⁵ of their size, and a step of `bf16` 2⁻⁸: up to n = 2¹⁴ fewer than one result in 64 crosses the middle of a step.
+    /// Moves 16-bit results only as rarely as another summation order does. The error of a sum of n products in `f32`
+    /// is about √(n/2)·2⁻²⁵ of their size, and a step of `bf16` 2⁻⁸: up to n = 2¹⁴, fewer than one result in 64 crosses
+    /// the midpoint between two numbers.
     pub fn with_sums_alone(self) -> Self {
         Self { sums_alone: true, ..self }
     }
 
-    /// Moves products as far as 8-bit integers in the place of activations and weights may: each of them by a rounding to
-    /// the 127th part of the largest of its row.
+    /// Adds to products the errors of 8-bit integer activations and weights: one rounding of each to 1/127 of its row's
+    /// largest value.
     pub fn with_eight_bits(self) -> Self {
         Self { eight_bits: true, ..self }
     }
 
-    /// Moves queries, attention weights and what comes of them as far as rounding to the type of the cache may.
+    /// Adds to queries, attention weights and their products the error of rounding to the cache's type.
     pub fn with_short_attention(self) -> Self {
         Self { short_attention: true, ..self }
     }
 
-    /// Moves products, and what is made of them alone, as far as rounding to a shorter type than that of the rest may.
+    /// Adds to products, and to results that depend on products only, the error of rounding to a smaller type.
     pub fn with_short_products(self, unit: f64) -> Self {
         Self { short_products: unit, ..self }
     }
 
-    /// Moves what each of these rounds as far as that may.
+    /// Adds the errors of these roundings.
     pub fn with_roundings(self, roundings: Roundings) -> Self {
         Self { roundings, ..self }
     }
 
-    /// Values that are rounded once more, by so much of themselves at most.
+    /// Adds the error of one rounding, with the relative error `unit` at most.
     fn rounded_by(&self, x: Tensor, unit: f64) -> Tensor {
         if unit == 0.0 { x } else { self.moved(x, |x, _| K * unit * x.abs()) }
     }
 
-    /// A result that is rounded once more.
+    /// Adds the error of rounding a result.
     fn result(&self, x: Tensor) -> Tensor {
         self.rounded_by(x, self.roundings.results)
     }
 
-    /// A sum of products whose operands are rounded, and itself so many times.
+    /// Adds to a sum of products the errors of `operands` rounded operands and of `roundings` roundings of the sum.
     fn in_short(&self, x: Tensor, operands: f64, roundings: f64) -> Tensor {
         if self.short_products == 0.0 {
             return x;
@@ -172,7 +176,7 @@ impl<'n> PerturbedResults<'n> {
         self.moved(x, |x, _| K * unit * x.abs())
     }
 
-    /// Adds to each value what `sigma` says of it and of the root mean square of its row, times a Gaussian number.
+    /// Adds to each value a Gaussian number times `sigma(value, root mean square of its row)`.
     fn moved(&self, x: Tensor, sigma: impl Fn(f64, f64) -> f64) -> Tensor {
         self.moved_in(self.numerics.activation_type(), x, |_, x, rms| sigma(x, rms))
     }
@@ -198,7 +202,7 @@ impl<'n> PerturbedResults<'n> {
         Tensor::new(&shape, data)
     }
 
-    /// Adds to each value `unit` of another that belongs to it, times a Gaussian number.
+    /// Adds to each value a Gaussian number times `unit` and the value's entry in `sizes`.
     fn moved_by(&self, x: Tensor, sizes: &Tensor, unit: f64) -> Tensor {
         let mut random = Gaussian::new(self.seed, self.operations.fetch_add(1, Ordering::Relaxed));
         let moved =
@@ -206,13 +210,13 @@ impl<'n> PerturbedResults<'n> {
         Tensor::new(x.shape(), x.data().iter().zip(sizes.data()).map(moved).collect())
     }
 
-    /// The result of sums of `n` products.
+    /// Adds the error of sums of `n` products.
     fn summed(&self, x: Tensor, n: usize) -> Tensor {
         let n = n as f64;
         self.moved(x, |x, rms| K * U * (n / 2.0 * rms * rms + (n / 3.0 + 1.0) * x * x).sqrt())
     }
 
-    /// The products of the rows of `x`, summed over its columns.
+    /// Adds the errors of a product of `x` with a matrix, which sums over the columns of `x`.
     fn products(&self, products: Tensor, x: &Tensor) -> Tensor {
         let summed = self.in_short(self.summed(products, x.row_len()), 2.0, 1.0);
         let operands = self.roundings.operands;
@@ -228,7 +232,7 @@ impl<'n> PerturbedResults<'n> {
         self.moved_in(self.activation_type(), summed, |row, _, rms| rms * steps[row.min(steps.len() - 1)])
     }
 
-    /// Scores as they may have been before they were rounded to 16 bits: most kernels keep them in `f32`.
+    /// Adds to scores the error of skipping their rounding to 16 bits, since most kernels keep scores in `f32`.
     fn unrounded(&self, scores: &Tensor) -> Tensor {
         let dtype = self.activation_type();
         if self.sums_alone || !matches!(dtype, DType::BF16 | DType::F16) {
@@ -242,7 +246,7 @@ impl<'n> PerturbedResults<'n> {
         Tensor::new(scores.shape(), scores.data().iter().map(moved).collect())
     }
 
-    /// The result of a few operations on one value, each a rounding.
+    /// Adds the error of `roundings` elementwise operations.
     fn rounded(&self, x: Tensor, roundings: f64) -> Tensor {
         self.moved(x, |x, _| U * roundings * x.abs())
     }
@@ -269,9 +273,9 @@ fn partial_sums(weights: &Tensor, v: &Tensor) -> Tensor {
     Tensor::new(&[tokens, heads * head_dim], (0..tokens * heads).flat_map(of_head).collect())
 }
 
-/// The number next to a value in a 16-bit type; of what is zero or no number, itself.
+/// Returns the number next to a value in a 16-bit type; zero, NaN and infinity are returned unchanged.
 fn neighbour(dtype: DType, value: f32, is_above: bool) -> f32 {
-    // Of one sign, the bits are in the order of the numbers.
+    // For numbers of the same sign, the bit patterns are in the order of the numbers.
     let next = |bits: u16| if is_above == (value > 0.0) { bits + 1 } else { bits - 1 };
     match dtype {
         _ if value == 0.0 || !value.is_finite() => value,
@@ -289,8 +293,8 @@ fn eight_bit_step(row: &[f32]) -> f64 {
     if rms > 0.0 { 2f64.sqrt() * largest / rms / 127.0 / 12f64.sqrt() } else { 0.0 }
 }
 
-/// Numbers that are nearly Gaussian, of mean 0 and sigma 1: four evenly spread ones added up, which takes neither a logarithm nor a
-/// sine. A result that passes through a model is a sum of thousands of them.
+/// Generator of approximately Gaussian numbers with mean 0 and sigma 1: sums of four uniform numbers, which need
+/// neither a logarithm nor a sine. A result of a model sums thousands of them.
 pub(super) struct Gaussian(ChaCha8Rng);
 
 impl Gaussian {
@@ -305,8 +309,8 @@ impl Gaussian {
         (self.0.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// A value as a second rounding would have it: that moves it by less than half a step, to its neighbour or back. One in so many,
-    /// a power of two, moves.
+    /// Simulates a second rounding, which moves a value by less than half a step: to its neighbour or not at all. One
+    /// value in `one_in`, a power of two, moves.
     #[inline]
     fn rounded_again(&mut self, dtype: DType, value: f32, one_in: u32) -> f32 {
         let bits = self.0.next_u32();
@@ -317,7 +321,7 @@ impl Gaussian {
     pub(super) fn next(&mut self) -> f64 {
         let bits = self.0.next_u64();
         let sum = (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48);
-        // Evenly spread over n numbers, one has a mean of (n - 1) / 2 and a variance of (n² - 1) / 12.
+        // A uniform number out of n has the mean (n - 1) / 2 and the variance (n² - 1) / 12.
         (sum as f64 - 2.0 * 65_535.0) * (3f64.sqrt() / 65_536.0)
     }
 }
@@ -382,7 +386,7 @@ impl Numerics for PerturbedResults<'_> {
     }
 
     fn rotate(&self, x: &Tensor, table: &RopeTable) -> Tensor {
-        // An angle of so many radians is off by as many roundings.
+        // An angle of x radians has an error of about x roundings.
         let angle = table.largest_angle() + 5.0;
         let short = K * self.roundings.rotations;
         let rotated = self.numerics.rotate(x, table);
@@ -437,7 +441,8 @@ impl Numerics for PerturbedResults<'_> {
 
     fn log_probabilities(&self, logits: &Tensor, picks: &Picks, temperature: f32) -> Tensor {
         let found = self.numerics.log_probabilities(logits, picks, temperature);
-        // In `f32`: both sides of a difference, an exponential, a logarithm, and a sum over the vocabulary.
+        // In `f32`: the roundings of a difference's two operands, an exponential, a logarithm, and a sum over the
+        // vocabulary.
         let adding = LIBRARY + 1.0 + K * (logits.row_len() as f64 / 3.0).sqrt();
         let sizes = picks.rows.iter().flat_map(|&row| {
             let largest = largest(logits.row(row)) / f64::from(temperature);
@@ -447,13 +452,14 @@ impl Numerics for PerturbedResults<'_> {
     }
 }
 
-/// The largest size of what is finite.
+/// Returns the largest absolute value among the finite values.
 fn largest(row: &[f32]) -> f64 {
     row.iter().filter(|x| x.is_finite()).fold(0.0, |most, x| most.max(f64::from(x.abs())))
 }
 
 impl PerturbedResults<'_> {
-    /// An exponential of L below the largest is off by 0.42 L roundings of its argument, and by the library's.
+    /// Adds the errors of softmax. An exponential at distance L below the largest has the error of 0.42 L roundings of
+    /// its argument, and the library's error.
     fn softmaxed(&self, dtype: DType, weights: Tensor) -> Tensor {
         let terms = weights.shape().last().copied().unwrap_or(1) as f64;
         let below = |x: f64| if x > 0.0 { -x.ln() } else { 0.0 };

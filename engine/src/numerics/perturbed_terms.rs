@@ -1,4 +1,5 @@
-//! Numerics with random rounding errors in the terms of sums, as other kernels of the same arithmetic have them.
+//! Perturbed runs: numerics with random rounding errors in the terms of sums, as in other kernels with the same
+//! arithmetic.
 //!
 //! [`PerturbedResults`](crate::numerics::PerturbedResults) estimates the size of a sum's terms from its result. The estimate is
 //! too small if terms cancel: scores of queries and keys with a few large channels, activations with a mean times weights
@@ -31,13 +32,13 @@ pub struct PerturbedTerms<'n> {
 }
 
 impl<'n> PerturbedTerms<'n> {
-    /// Moves the terms of `numerics`. The same seed gives the same noise to the same operations in the same order.
+    /// Wraps `numerics`. The same seed gives the same errors for the same operations in the same order.
     pub fn new(numerics: &'n dyn Numerics, seed: u64) -> Self {
         Self { numerics, seed, in_f16: false, operations: AtomicU64::new(0) }
     }
 
-    /// Rounds to `f16` what is multiplied with F16 weights or with an `f16` cache: kernels of bitnet.cpp for one token do
-    /// so, and those for several do not.
+    /// Rounds activations of products with F16 weights or with an `f16` cache to `f16`, as bitnet.cpp's kernels for one
+    /// token do; its kernels for several tokens do not.
     pub fn rounding_to_f16(self) -> Self {
         Self { in_f16: true, ..self }
     }
@@ -49,9 +50,10 @@ impl<'n> PerturbedTerms<'n> {
         }
     }
 
-    /// `result`, and what `product` gives for the noise of the terms of `x` in sums of `n`.
+    /// Adds to `result` the errors of the terms of sums of `n` products, which `product` computes from random errors of
+    /// `x`.
     fn moved(&self, result: Tensor, x: &Tensor, n: usize, product: impl Fn(&Tensor) -> Tensor) -> Tensor {
-        // Streams of the upper half, so that no other noise of this seed is the same.
+        // Streams of the upper half, so that no other noise with this seed is the same.
         let operation = self.operations.fetch_add(1, Ordering::Relaxed) | 1 << 63;
         let mut random = Gaussian::new(self.seed, operation);
         let noise = x.data().iter().map(|x| x * random.next() as f32).collect();

@@ -1,4 +1,4 @@
-//! Numerics that compute each token of a pass alone.
+//! Numerics that compute each token of a pass separately.
 
 use std::ops::Range;
 
@@ -14,8 +14,8 @@ use crate::quant::ActivationCodes;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
-/// Wraps numerics and computes every token with the order of sums and the roundings of a single token, so that a pass
-/// of several tokens equals single passes to the last bit.
+/// Computes every token with the summation order and the roundings of a single token, so that a pass of several tokens
+/// equals single passes bit for bit.
 pub struct SingleTokenNumerics<'n>(pub &'n dyn Numerics);
 
 /// Applies `of` to each row alone, `[1, d]`, and joins the results.
@@ -36,7 +36,7 @@ fn token_by_token(weights: &Tensor, of: impl Fn(&Tensor) -> Tensor) -> Tensor {
     Tensor::new(&[tokens, data.len() / tokens], data)
 }
 
-/// The scores of each token alone, `[1, H, D]` to `[H, 1, S]`, together again: `[H, T, S]`.
+/// Computes the scores of each token alone, `[1, H, D]` to `[H, 1, S]`, and joins them to `[H, T, S]`.
 fn scores_by_token(q: &Tensor, of: impl Fn(&Tensor) -> Tensor) -> Tensor {
     let &[tokens, heads, head_dim] = q.shape() else { panic!("queries are [T, H, D]") };
     let of_token = |token| of(&Tensor::new(&[1, heads, head_dim], q.row(token).to_vec()));

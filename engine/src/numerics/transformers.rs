@@ -1,8 +1,8 @@
-//! `transformers`: what eager transformers models compute in a dtype of torch.
+//! `transformers`: the arithmetic of eager transformers models in a dtype of torch.
 //!
-//! Weights and activations are of that dtype, and every operation rounds its result to it once. Inside an
-//! operation torch computes in `f32`: sums of products, the statistics of a norm (which is rounded before it is
-//! multiplied with its weight), the softmax, RoPE's cosines and sines. In `f32` nothing is rounded.
+//! Weights and activations have that dtype, and every operation rounds its result to it once. Inside an operation torch
+//! computes in `f32`: sums of products, the statistics of a norm (rounded before the product with its weight), softmax,
+//! RoPE's cosines and sines. In `f32` nothing is rounded.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ use crate::quant::{self, ternary};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
-/// Computes as a transformers model of that dtype does.
+/// Computes as a transformers model of this dtype does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transformers {
     /// Single precision.
@@ -33,7 +33,7 @@ pub enum Transformers {
     F16,
 }
 
-/// Plain types, and ternary codes, which its linear layers of BitNet compute with.
+/// Plain types, and the ternary codes of transformers' linear layers for BitNet.
 const NATIVE: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::I2_S, DType::TL];
 
 impl Transformers {
@@ -54,13 +54,13 @@ impl Transformers {
         row.iter().map(|&value| self.round(value)).collect()
     }
 
-    /// `x · wᵀ` before it is rounded.
+    /// Computes `x · wᵀ` before rounding.
     pub(super) fn products(self, x: &Tensor, w: &Matrix) -> Tensor {
         product(StridedRows::rows_of(x), &DecodedRows::new(w, self.cache_type()))
     }
 
-    /// GELU's tanh form as a chain of torch operations, each rounded. `torch.pow(x, 3)` is one of them, but in bf16 its
-    /// square is rounded too.
+    /// Computes GELU's tanh form as a chain of torch operations, each with a rounding. `torch.pow(x, 3)` is one
+    /// operation, but in bf16 its square is rounded as well.
     fn gelu_new(self, x: f32) -> f32 {
         let square = if self == Transformers::Bf16 { self.round(x * x) } else { x * x };
         let cubic = self.round(CUBIC * self.round(square * x));
@@ -94,7 +94,7 @@ impl Numerics for Transformers {
         self.rounded(F32.scale(x, by))
     }
 
-    /// Llama's norm is rounded before it meets the weight, Gemma's and OLMo 2's after.
+    /// Rounds Llama's norm before the product with the weight, and Gemma's and OLMo 2's after.
     fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor {
         let norm = &RmsNorm { weight: self.rounded_row(&norm.weight), ..*norm };
         let normed = rms_normed(x, norm.weight.len(), norm.eps);
@@ -118,8 +118,8 @@ impl Numerics for Transformers {
         per_column(self.products(x, w), self.rounded_row(bias), |x, bias| self.round(x + bias))
     }
 
-    /// Computes an ordinary layer without a factor and with weights of a plain type. bitnet.cpp's matrices have their
-    /// own scale, which counts as that of a packed checkpoint.
+    /// Without a factor and with plain weights, computes an ordinary layer. bitnet.cpp's matrices have their own scale,
+    /// which is applied like the scale of a packed checkpoint.
     fn bit_linear(&self, x: &Tensor, w: &Matrix, factor: Option<Factor>) -> Tensor {
         match factor {
             Some(factor) => self.bit_products(x, w, factor),
@@ -158,7 +158,7 @@ impl Numerics for Transformers {
         x
     }
 
-    /// Whatever the architecture's authors did, transformers scales the products.
+    /// Applies the scale to the products, as transformers does for all architectures.
     fn scores(&self, q: &Tensor, k: &Tensor, scale: AttentionScale) -> Tensor {
         let products = self.rounded(F32.scores(q, k, AttentionScale::Products(1.0)));
         products.map(|product| self.round(product * scale.factor()))
@@ -183,13 +183,13 @@ impl Numerics for Transformers {
         zip(&self.activation(gate, activation), up, |gate, up| self.round(gate * up))
     }
 
-    /// Softmax and its sum are in `f32`; whether the weights are rounded then, is the model's.
+    /// Computes softmax and its sum in `f32`; the architecture decides if the weights are rounded afterwards.
     fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: ExpertRouting) -> Tensor {
         let weights = F32.expert_weights(logits, chosen, routing);
         if routing.is_rounded { self.rounded(weights) } else { weights }
     }
 
-    /// Expert after expert adds its rows to what is there.
+    /// Adds the outputs expert by expert, in index order.
     fn mix(&self, outputs: &Tensor, weights: &Tensor) -> Tensor {
         experts::mixed(outputs, weights, ExpertOrder::Numbers, |x| self.round(x))
     }

@@ -1,6 +1,6 @@
-//! Scaled dot-product attention, in its three steps.
+//! Scaled dot-product attention in three operations.
 //!
-//! With grouped queries (Ainslie et al., 2023) query head `h` reads key-value head `h / (H / Hkv)`.
+//! With grouped queries (Ainslie et al., 2023), query head `h` reads key-value head `h / (H / Hkv)`.
 
 use std::ops::Range;
 
@@ -15,9 +15,9 @@ use crate::tensor::Tensor;
 /// Attention mask: the keys that a query sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mask {
-    /// Index of the pass's first token among the keys: its position, unless the first keys were dropped.
+    /// Index of the pass's first token among the keys: its position minus the number of dropped keys.
     pub position: usize,
-    /// Maximum number of keys that a query sees, itself included; `None` for all before it.
+    /// Maximum number of keys that a query sees, itself included; `None` for no limit.
     pub window: Option<usize>,
 }
 
@@ -25,7 +25,7 @@ impl Mask {
     /// Mask that shows every key to every query.
     pub const NONE: Self = Self { position: usize::MAX / 2, window: None };
 
-    /// The keys of `keys` that token `token` of the pass sees: itself and those before it, as far as the window goes.
+    /// Returns the indices of the keys that a token of the pass sees: itself and earlier ones within the window.
     pub fn visible(self, token: usize, keys: usize) -> Range<usize> {
         let end = self.position + token + 1;
         end.saturating_sub(self.window.unwrap_or(end)).min(keys)..end.min(keys)
@@ -37,12 +37,12 @@ impl Mask {
 pub enum AttentionScale {
     /// The products: `(q·k) · scale`.
     Products(f32),
-    /// The queries, before they meet the keys: `(q · scale)·k`.
+    /// The queries, before the dot product: `(q · scale)·k`.
     Queries(f32),
 }
 
 impl AttentionScale {
-    /// The factor.
+    /// Returns the factor.
     pub fn factor(self) -> f32 {
         match self {
             AttentionScale::Products(factor) | AttentionScale::Queries(factor) => factor,
@@ -50,7 +50,7 @@ impl AttentionScale {
     }
 }
 
-/// `scale · q·k` for every head, query and key: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
+/// Computes `scale · q·k` for every head, query and key: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
 pub fn scores(q: &Tensor, k: &Tensor, scale: f32) -> Tensor {
     let (tokens, heads, keys) = (q.shape()[0], q.shape()[1], k.shape()[0]);
     let (group, kernel) = (heads / k.shape()[1], Kernel::fastest());
@@ -64,7 +64,7 @@ pub fn scores(q: &Tensor, k: &Tensor, scale: f32) -> Tensor {
     Tensor::new(&[heads, tokens, keys], data)
 }
 
-/// `score(query, key)` for every head, query and key: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
+/// Computes `score(query, key)` for every head, query and key: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
 pub fn scores_by(q: &Tensor, k: &Tensor, score: impl Fn(&[f32], &[f32]) -> f32 + Sync) -> Tensor {
     let (tokens, heads, keys) = (q.shape()[0], q.shape()[1], k.shape()[0]);
     let group = heads / k.shape()[1];
@@ -76,12 +76,12 @@ pub fn scores_by(q: &Tensor, k: &Tensor, score: impl Fn(&[f32], &[f32]) -> f32 +
     })
 }
 
-/// Softmax of each row of `scores` (`[H, T, S]`) over the keys its token may see; the others get 0.
+/// Computes softmax of each row of `scores` (`[H, T, S]`) over the keys that its token sees; hidden keys get 0.
 pub fn softmax(scores: &Tensor, mask: Mask) -> Tensor {
     softmax_by(scores, mask, softmax_row)
 }
 
-/// Computes softmax with another function for a row.
+/// Computes masked softmax with another function for a row.
 pub fn softmax_by(scores: &Tensor, mask: Mask, of_row: impl Fn(&[f32], &mut [f32]) + Sync) -> Tensor {
     let &[heads, tokens, keys] = scores.shape() else { panic!("scores are [H, T, S]") };
     per_head_and_token(heads, tokens, keys, |head, token, out| {
@@ -91,7 +91,7 @@ pub fn softmax_by(scores: &Tensor, mask: Mask, of_row: impl Fn(&[f32], &mut [f32
     })
 }
 
-/// Softmax of one row: exponentials in `f32`, summed in `f64`.
+/// Computes softmax of one row: exponentials in `f32`, summed in `f64`.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 pub fn softmax_row(row: &[f32], out: &mut [f32]) {
     let max = largest(row);
@@ -112,7 +112,7 @@ pub fn softmax_row(row: &[f32], out: &mut [f32]) {
     out.iter_mut().for_each(|value| *value *= scale);
 }
 
-/// The largest that is a number.
+/// Returns the largest value, ignoring NaN.
 #[inline(always)]
 pub fn largest(row: &[f32]) -> f32 {
     let (steps, rest) = row.as_chunks::<LANES>();
@@ -125,12 +125,12 @@ pub fn largest(row: &[f32]) -> f32 {
     lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max)
 }
 
-/// Tokens that are looked at together for the last key that one of them sees.
+/// Number of tokens for which the last visible key is determined together.
 const TOGETHER: usize = 64;
 
-/// `weights · v`, heads merged: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.
+/// Computes `weights · v` with heads merged: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.
 ///
-/// The order of sums is that of [`crate::ops::dot`] over keys.
+/// Sums over keys in the order of [`crate::ops::dot`].
 pub fn context(weights: &Tensor, v: &Tensor) -> Tensor {
     let &[heads, tokens, keys] = weights.shape() else { panic!("weights are [H, T, S]") };
     let (group, head_dim) = (heads / v.shape()[1], v.shape()[2]);
@@ -143,7 +143,7 @@ pub fn context(weights: &Tensor, v: &Tensor) -> Tensor {
     }
     let rows = cut(data.chunks_mut(heads * head_dim), head_dim);
     let turned = parallel::map(v.shape()[1], keys * head_dim, |head| turned(v, head));
-    // Zero times infinity or NaN is none: only of numbers those can be left out that count for nothing.
+    // Zero times infinity or NaN is NaN, so keys with zero weight may be skipped only if all values are finite.
     let are_numbers = v.data().iter().all(|value| value.is_finite());
     let each = tokens * keys * head_dim / parallel::PRODUCTS;
     parallel::each(
@@ -168,13 +168,13 @@ fn in_parts<T>(all: Vec<T>, len: usize) -> impl Iterator<Item = Vec<T>> {
         .take_while(|part| !part.is_empty())
 }
 
-/// Keys up to the last that has a weight in one of the rows of `keys`, at least one.
+/// Returns the number of keys up to the last one with a weight in any row of `keys` weights; at least one.
 pub fn seen(weights: &[f32], keys: usize) -> usize {
     let last = |row: &[f32]| row.iter().rposition(|&weight| weight != 0.0).map_or(1, |last| last + 1);
     weights.chunks(keys).map(last).max().unwrap_or(keys)
 }
 
-/// The values of a head with keys as columns: `[D, S]`.
+/// Returns the values of a head transposed: `[D, S]`.
 fn turned(v: &Tensor, head: usize) -> Vec<f32> {
     let (keys, head_dim) = (v.rows(), v.shape()[2]);
     let mut turned = vec![0.0; keys * head_dim];
@@ -185,16 +185,16 @@ fn turned(v: &Tensor, head: usize) -> Vec<f32> {
     turned
 }
 
-/// Computes the weighted mean of values for one token, in the order of sums of a tile.
+/// Computes the weighted sum of values for one token, in a tile's summation order.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn mixed(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
     add_in_lanes::<LANES>(|lane| lane, weights, values, stride, out);
-    // A tile adds to zero: it has no -0.
+    // A tile adds to zero, so it never returns -0.
     out.iter_mut().for_each(|value| *value += 0.0);
 }
 
-/// `Σ weights[key] · values[key]`, key by key in `N` lanes; `values` are `stride` apart, as long as `out` each. Each lane ends in a place from which lanes are added up that lie half of them apart, then half of
-/// the rest.
+/// Computes `Σ weights[key] · values[key]` in `N` lanes of keys. The rows of `values` are `stride` apart and as long as
+/// `out`. `place` permutes the lanes, which are then added by halves: lanes N/2 apart first, then N/4, and so on.
 #[inline(always)]
 pub fn add_in_lanes<const N: usize>(
     place: impl Fn(usize) -> usize,
@@ -217,7 +217,7 @@ pub fn add_in_lanes<const N: usize>(
     }
 }
 
-/// Computes this many columns, lane by lane, so that their sums stay in registers.
+/// Computes `W` columns, lane by lane, so that their sums stay in registers.
 #[inline(always)]
 pub fn columns<const N: usize, const W: usize>(
     place: &impl Fn(usize) -> usize,
@@ -253,7 +253,7 @@ pub fn head_of(x: &Tensor, token: usize, head: usize) -> &[f32] {
     &x.row(token)[head * head_dim..][..head_dim]
 }
 
-/// `[H, T, S]`, each row of keys filled by `fill(head, token, row)`, in parallel.
+/// Creates `[H, T, S]`: calls `fill(head, token, row)` for each row of keys, in parallel.
 pub fn per_head_and_token(
     heads: usize,
     tokens: usize,

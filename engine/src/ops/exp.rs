@@ -1,8 +1,8 @@
-//! An exponential that is the same on every machine, and that compilers make vectors of.
+//! An exponential with the same bits on every machine, which compilers vectorise.
 
-/// e^x: 2^n times a polynomial in what is left of x, at most 2 units in the last place off.
+/// Computes e^x: 2^n times a polynomial in the remainder, with an error of at most 2 units in the last place.
 ///
-/// Arm's optimised routine of degree five, as ggml has it for vectors.
+/// Uses Arm's optimised routine of degree five, as ggml's vector code does.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     const TO_INTEGER: f32 = 12_582_912.0; // 1.5 · 2²³: what is added to it loses its fraction
@@ -14,7 +14,7 @@ pub fn exp(x: f32) -> f32 {
     let exponent = shifted.to_bits() << 23;
     let power = f32::from_bits(exponent.wrapping_add(1.0f32.to_bits()));
     let usual = tail.mul_add(power, power);
-    // Where 2^n is no normal number it is put together from two factors.
+    // If 2^n is not a normal number, it is the product of two factors.
     let below = if n <= 0.0 { 0x8200_0000 } else { 0 };
     let outer = f32::from_bits(0x7F00_0000u32.wrapping_add(below));
     let inner = f32::from_bits(exponent.wrapping_sub(below));
@@ -22,7 +22,7 @@ pub fn exp(x: f32) -> f32 {
     if n.abs() > 126.0 { extreme } else { usual }
 }
 
-/// e^x − 1 for small x.
+/// Computes e^x − 1 for small x.
 #[inline(always)]
 fn polynomial(x: f32) -> f32 {
     let square = x * x;

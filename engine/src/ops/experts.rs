@@ -1,8 +1,8 @@
-//! A mixture of experts (Shazeer et al., 2017): which of them a token chooses, the products with their matrices, and the sum
-//! of what they make.
+//! Mixtures of experts (Shazeer et al., 2017): choice of experts, products with their matrices, and the weighted sum of
+//! their outputs.
 //!
-//! T = tokens, E = experts, k = experts that each token chooses. Those of a token stand in the order of their numbers,
-//! whatever order an engine finds them in: what two of them have made is then told apart by nothing but what they are.
+//! T = tokens, E = experts, k = experts that each token chooses. A token's experts are in ascending index order,
+//! whatever order an engine finds them in, so that engines can be compared.
 
 use crate::parallel;
 use crate::tensor::Tensor;
@@ -23,12 +23,12 @@ pub struct ExpertRouting {
 pub enum ExpertOrder {
     /// Order of the experts' indices.
     Numbers,
-    /// The one with the largest weight first; of equals, that with the lowest number.
+    /// Largest weight first; equal weights by ascending index.
     Weights,
 }
 
 impl ExpertOrder {
-    /// The entries of a row of weights in this order.
+    /// Returns the indices of a row of weights in this order.
     pub fn of(self, weights: &[f32]) -> Vec<usize> {
         let mut order: Vec<usize> = (0..weights.len()).collect();
         if self == ExpertOrder::Weights {
@@ -38,7 +38,7 @@ impl ExpertOrder {
     }
 }
 
-/// The `used` likeliest experts of each token, of equals those with the lowest numbers: `[T, E]` to `[T, k]`, ascending.
+/// Chooses the `used` likeliest experts of each token, lowest indices first on ties: `[T, E]` to `[T, k]`, ascending.
 pub fn choose(likelihoods: &Tensor, used: usize) -> Tensor {
     let of_token = |token: usize| {
         let mut chosen = ExpertOrder::Weights.of(likelihoods.row(token));
@@ -106,7 +106,8 @@ pub fn row_of_each(x: &Tensor, used: usize) -> impl Fn(usize) -> usize + Copy + 
     move |entry| entry / per_row
 }
 
-/// The weighted sum over the chosen experts, each product and each partial sum rounded: `[T, k, d]`, `[T, k]` to `[T, d]`.
+/// Computes the weighted sum over the chosen experts, and rounds each product and each partial sum: `[T, k, d]`, `[T,
+/// k]` to `[T, d]`.
 pub fn mixed(
     outputs: &Tensor,
     weights: &Tensor,

@@ -1,4 +1,4 @@
-//! Activations of the feed-forward block.
+//! Activation functions of the feed-forward block.
 
 use std::fmt;
 
@@ -8,24 +8,24 @@ use crate::ops::exp::exp;
 use crate::ops::linear::piecewise;
 use crate::tensor::Tensor;
 
-/// A nonlinearity, value by value.
+/// An elementwise activation function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// `x / (1 + e^-x)` (Elfwing et al., 2017).
     Silu,
     /// `max(x, 0)²` (So et al., 2021).
     SquaredRelu,
-    /// GELU (Hendrycks and Gimpel, 2016) by its tanh approximation.
+    /// GELU (Hendrycks and Gimpel, 2016), tanh form.
     GeluTanh,
-    /// GELU in the tanh form with a rounding after each step: transformers' `gelu_new`.
+    /// GELU's tanh form with a rounding after each operation: transformers' `gelu_new`.
     GeluNew,
-    /// GELU by the error function: `x/2 · (1 + erf(x / √2))`.
+    /// GELU with the error function: `x/2 · (1 + erf(x / √2))`.
     GeluErf,
     /// `max(x, 0)`.
     Relu,
-    /// GELU by a logistic function: `x / (1 + e^-1.702x)`.
+    /// GELU with a logistic function: `x / (1 + e^-1.702x)`.
     QuickGelu,
-    /// The hyperbolic tangent, of which soft caps are made.
+    /// Hyperbolic tangent, used by soft caps.
     Tanh,
 }
 
@@ -41,7 +41,7 @@ impl Activation {
         Activation::QuickGelu,
     ];
 
-    /// Takes another form of GELU; `false`, and nothing changes, if it is none.
+    /// Replaces this form of GELU by another; returns `false` and changes nothing if this or `form` is not a GELU.
     pub fn replace_gelu(&mut self, form: Activation) -> bool {
         use Activation::{Relu, Silu, SquaredRelu, Tanh};
         let is_gelu = !matches!(self, Silu | SquaredRelu | Relu | Tanh);
@@ -77,7 +77,7 @@ impl Activation {
     }
 }
 
-/// The name in the literature.
+/// Writes the name used in the literature.
 impl fmt::Display for Activation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -104,7 +104,7 @@ pub const QUICK: f32 = 1.702;
 /// √(2/π)
 pub const SQRT_2_OVER_PI: f32 = 0.797_884_6;
 
-/// The weight of the cubic term in the tanh form.
+/// Coefficient of the cubic term in the tanh form.
 pub const CUBIC: f32 = 0.044_715;
 
 /// `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`

@@ -1,17 +1,18 @@
-//! Matrix products in whatever order of sums, and what is done value by value.
+//! Parallel matrix products with any summation order, and elementwise operations.
 
 use std::ops::Range;
 
 use crate::parallel;
 use crate::tensor::Tensor;
 
-/// Matrix rows that one thread takes at a time.
+/// Number of matrix rows that one thread takes at a time.
 const PANEL: usize = 32;
 
-/// The product of `tokens` activation rows with a matrix of `outputs` rows and `inputs` columns, as `[tokens, outputs]`.
+/// Computes the product of `tokens` activation rows with a matrix of `outputs` rows and `inputs` columns: `[tokens,
+/// outputs]`.
 ///
-/// `fill(outputs, columns)` writes the dot products of some matrix rows with every token, one behind the other. Matrix
-/// rows run in parallel; each value is computed by one thread, so the result does not depend on their number.
+/// `fill(outputs, columns)` writes the dot products of some matrix rows with every token, row after row. Matrix rows
+/// run in parallel; each value is computed by one thread, so the result does not depend on the number of threads.
 pub fn panels(
     tokens: usize,
     outputs: usize,
@@ -31,7 +32,7 @@ pub fn panels(
     }
 }
 
-/// `[outputs, tokens]` to `[tokens, outputs]`, in place: small enough to stay in a cache.
+/// Transposes `[outputs, tokens]` to `[tokens, outputs]` in place; small enough for a cache.
 fn transpose(values: &mut [f32], tokens: usize) {
     if tokens == 1 {
         return;
@@ -42,7 +43,7 @@ fn transpose(values: &mut [f32], tokens: usize) {
     }
 }
 
-/// Panels of `[tokens, PANEL]` side by side.
+/// Concatenates panels of `[tokens, PANEL]`.
 fn joined(panels: &[f32], tokens: usize, outputs: usize) -> Tensor {
     Tensor::from_rows(tokens, outputs, |token, row| {
         for (out, panel) in row.chunks_mut(PANEL).zip(panels.chunks(PANEL * tokens)) {
@@ -51,10 +52,10 @@ fn joined(panels: &[f32], tokens: usize, outputs: usize) -> Tensor {
     })
 }
 
-/// Values that one thread takes at a time.
+/// Number of values that one thread takes at a time.
 const PIECE: usize = 4096;
 
-/// `f(a, b)`, element by element.
+/// Computes `f(a, b)`, element by element.
 ///
 /// # Panics
 /// If the shapes differ.
@@ -68,17 +69,17 @@ pub fn zip(a: &Tensor, b: &Tensor, f: impl Fn(f32, f32) -> f32 + Sync) -> Tensor
     Tensor::new(a.shape(), data)
 }
 
-/// `f` of pieces of `x`, which writes as many values as it gets.
+/// Applies `f` to pieces of `x`; it writes as many values as it reads.
 pub fn piecewise(x: &Tensor, f: impl Fn(&[f32], &mut [f32]) + Sync) -> Tensor {
     let mut data = vec![0.0; x.data().len()];
     parallel::chunks(&mut data, PIECE, PIECE, |piece, out| f(&x.data()[piece * PIECE..][..out.len()], out));
     Tensor::new(x.shape(), data)
 }
 
-/// `f(x, v)` for every value of every row, where the rows of `x` are as long as `v`.
+/// Computes `f(x, v)` for every value of every row, where the rows of `x` are as long as `v`.
 ///
 /// # Panics
-/// If the last axis is not cut into whole rows.
+/// If the number of values is not a multiple of the row length.
 pub fn per_column(x: Tensor, v: impl IntoIterator<Item = f32>, f: impl Fn(f32, f32) -> f32 + Sync) -> Tensor {
     let (shape, v) = (x.shape().to_vec(), v.into_iter().collect::<Vec<_>>());
     assert!(x.data().len().is_multiple_of(v.len()), "rows of {} in {shape:?}", v.len());

@@ -1,4 +1,4 @@
-//! The operations of a transformer as pure functions: new output, no knowledge of any model.
+//! Operations of a transformer as pure functions, independent of any model.
 
 pub mod attention;
 pub mod dot;

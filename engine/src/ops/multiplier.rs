@@ -1,13 +1,13 @@
-//! Numbers that values are multiplied with, as an architecture's authors write them.
+//! Constant factors of values, as an architecture's authors write them.
 
-/// A factor, and what it is rounded to where activations are of a short type.
+/// A factor, and how it is rounded if activations have a short type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Multiplier {
-    /// An element of a tensor, of the type of the activations: Gemma's of embeddings.
+    /// A tensor element, rounded to the activation type, such as Gemma's factor of embeddings.
     Element(f32),
-    /// A number of the program, `f32` whatever the activations are.
+    /// A constant of the program, always `f32`.
     Number(f32),
-    /// A number of the program that values are divided by.
+    /// A constant divisor of the program, always `f32`.
     Divisor(f32),
 }
 
@@ -29,7 +29,7 @@ impl Multiplier {
         }
     }
 
-    /// `x` with it, in `f32`.
+    /// Applies the multiplier to `x`, in `f32`.
     pub fn of(self, x: f32) -> f32 {
         match self {
             Multiplier::Element(factor) | Multiplier::Number(factor) => x * factor,

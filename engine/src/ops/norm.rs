@@ -8,9 +8,9 @@ use crate::tensor::Tensor;
 pub struct RmsNorm {
     /// `[d]`, or `[D]` for a norm of each head.
     pub weight: Vec<f32>,
-    /// Added to the mean square.
+    /// Epsilon, added to the mean square.
     pub eps: f32,
-    /// Use of the weight.
+    /// How the weight is used.
     pub gain: Gain,
 }
 
@@ -19,7 +19,7 @@ pub struct RmsNorm {
 pub enum Gain {
     /// The weight.
     Weight,
-    /// The weight, before anything is rounded to a short type, as OLMo 2's authors have it.
+    /// The weight, applied before any rounding to a short type, as in OLMo 2's reference code.
     WeightFirst,
     /// 1 + weight, as in Gemma's own files. (GGUF files contain the sum.)
     OnePlusWeight,
@@ -42,21 +42,22 @@ pub struct LayerNorm {
     pub weight: Vec<f32>,
     /// `[d]`
     pub bias: Vec<f32>,
-    /// Added to the variance.
+    /// Epsilon, added to the variance.
     pub eps: f32,
 }
 
 impl LayerNorm {
-    /// Standardised rows times the weight, plus the bias: two roundings.
+    /// Multiplies standardised rows by the weight and adds the bias: two roundings.
     pub fn scaled(&self, standardised: Tensor) -> Tensor {
         let weighted = per_column(standardised, self.weight.iter().copied(), |x, weight| x * weight);
         per_column(weighted, self.bias.iter().copied(), |x, bias| x + bias)
     }
 }
 
-/// `x / sqrt(mean(x²) + eps)` along the last axis, which has `width` values: `[T, d]` or, per head, `[T, H, D]`.
+/// Computes `x / sqrt(mean(x²) + eps)` along the last axis, which has `width` values: `[T, d]` or, per head, `[T, H,
+/// D]`.
 ///
-/// Squares are summed in `f64`, as ggml does it; the rest is `f32`.
+/// Squares are summed in `f64`, as in ggml; the rest is `f32`.
 pub fn rms_normed(x: &Tensor, width: usize, eps: f32) -> Tensor {
     per_row(x, width, |x, out| {
         let scale = 1.0 / (mean_square(x) + eps).sqrt();
@@ -64,9 +65,9 @@ pub fn rms_normed(x: &Tensor, width: usize, eps: f32) -> Tensor {
     })
 }
 
-/// `(x - mean) / sqrt(variance + eps)` along the last axis, which has `width` values: `[T, d]`.
+/// Computes `(x - mean) / sqrt(variance + eps)` along the last axis, which has `width` values: `[T, d]`.
 ///
-/// `mean` and `mean_square` are the two averages that this takes, of a row and of its deviations. (The variance is the
+/// `mean` computes the average of a row, `mean_square` the average square of its deviations. (The variance is the
 /// biased one.)
 pub fn standardised(
     x: &Tensor,
@@ -83,13 +84,13 @@ pub fn standardised(
     })
 }
 
-/// The mean, summed in `f64`.
+/// Returns the mean, summed in `f64`.
 pub fn mean(values: &[f32]) -> f32 {
     let sum: f64 = values.iter().map(|&value| f64::from(value)).sum();
     (sum / values.len() as f64) as f32
 }
 
-/// The mean of the squares, which are `f32`, summed in `f64`.
+/// Returns the mean square; squares are `f32`, summed in `f64`.
 pub fn mean_square(values: &[f32]) -> f32 {
     let sum: f64 = values.iter().map(|&value| f64::from(value * value)).sum();
     (sum / values.len() as f64) as f32

@@ -1,7 +1,7 @@
-//! Products of rows with rows: linear layers, and queries with keys, where no reference's order of sums is reproduced.
+//! Matrix products with a fixed summation order: linear layers, and queries with keys.
 //!
-//! Every value is the dot product of [`crate::ops::dot`], whatever computes it beside others: results depend neither on
-//! the number of threads nor on how many rows there are.
+//! Every value equals the dot product of [`crate::ops::dot`], so results depend neither on the number of threads nor on
+//! the number of rows.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::ops::dot::{Kernel, LANES, LaneColumns, PANEL, PanelSums, SIDE, STEPS}
 use crate::parallel;
 use crate::tensor::Tensor;
 
-/// Rows of numbers of one length.
+/// Source of rows of equal length.
 pub trait RowSource: Sync {
     /// Returns the number of rows.
     fn rows(&self) -> usize;
@@ -17,7 +17,7 @@ pub trait RowSource: Sync {
     /// Returns the length of a row.
     fn columns(&self) -> usize;
 
-    /// A row, where it lies or else written into `scratch`, which is as long.
+    /// Returns a row: a slice of the source, or values written to `scratch`, which has the same length.
     fn row<'r>(&'r self, index: usize, scratch: &'r mut [f32]) -> &'r [f32];
 }
 
@@ -31,12 +31,12 @@ pub struct StridedRows<'r> {
 }
 
 impl<'r> StridedRows<'r> {
-    /// The rows of a tensor.
+    /// Returns the rows of a tensor.
     pub fn rows_of(x: &'r Tensor) -> Self {
         Self { values: x.data(), stride: x.row_len(), rows: x.rows(), columns: x.row_len() }
     }
 
-    /// Rows one behind the other, of which only the first `columns` columns count.
+    /// Creates rows from consecutive values, of which only the first `columns` of every `stride` are used.
     pub fn beginning(values: &'r [f32], stride: usize, columns: usize) -> Self {
         Self { values, stride, rows: values.len() / stride, columns }
     }
@@ -67,22 +67,22 @@ impl RowSource for StridedRows<'_> {
     }
 }
 
-/// Number of tokens from which on tiles are faster than dot products.
+/// Minimum number of tokens for which tiles are faster than single dot products.
 const TILED: usize = 3;
 
 /// Number of steps in a partial sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartialSums {
-    /// [`STEPS`], the first of them from the first column on.
+    /// [`STEPS`] steps, starting at the first column.
     Cut,
-    /// One sum over all columns: for columns that are keys, of which a cache may have dropped the first.
+    /// One sum over all columns, for columns that are keys: a cache may have dropped the first keys.
     Whole,
 }
 
-/// `x · wᵀ`: `[T, columns]` and `[O, columns]` to `[T, O]`.
+/// Computes `x · wᵀ`: `[T, columns]` and `[O, columns]` to `[T, O]`.
 ///
 /// # Panics
-/// If there are no rows, or those of one side are longer than the other's.
+/// If there are no rows, or the row lengths differ.
 pub fn product(x: StridedRows, w: &impl RowSource) -> Tensor {
     let mut values = vec![0.0; x.rows * w.rows()];
     fill(Kernel::fastest(), PartialSums::Cut, x, w, values.chunks_mut(w.rows()).collect());
@@ -92,7 +92,7 @@ pub fn product(x: StridedRows, w: &impl RowSource) -> Tensor {
 /// Computes the product into the rows `values`, which must be zeros, in parallel.
 ///
 /// # Panics
-/// As [`product`], or if `values` are other rows than these.
+/// See [`product`]; also if `values` has another shape.
 pub fn fill(
     kernel: Kernel,
     blocks: PartialSums,
@@ -132,7 +132,7 @@ fn width_of_panels(outputs: usize) -> usize {
     fair.next_multiple_of(SIDE).clamp(LEAST, PANEL)
 }
 
-/// Rows of `[T, n]` as pieces of `width` columns: of each piece a slice for each row.
+/// Splits the rows of `[T, n]` into pieces of `width` columns; each piece has one slice for each row.
 pub fn cut<'v>(rows: impl IntoIterator<Item = &'v mut [f32]>, width: usize) -> Vec<Vec<&'v mut [f32]>> {
     let mut pieces: Vec<Vec<&mut [f32]>> = Vec::new();
     for row in rows {
@@ -166,7 +166,7 @@ fn one_by_one(
 #[derive(Default)]
 struct PackedRows {
     steps: Vec<LaneColumns>,
-    /// Steps of a group.
+    /// Number of steps in a group.
     len: usize,
 }
 
@@ -180,7 +180,7 @@ impl PackedRows {
         Self { steps, len }
     }
 
-    /// Takes these rows in the place of those it has.
+    /// Replaces the packed rows.
     fn take(&mut self, w: &impl RowSource, rows: Range<usize>, scratch: &mut [f32]) {
         self.len = w.columns().div_ceil(LANES);
         self.steps.resize(rows.len().div_ceil(SIDE) * self.len, LaneColumns::default());
@@ -190,7 +190,7 @@ impl PackedRows {
         }
     }
 
-    /// The products with `weights`, which are as long, at `values[row][weight]`.
+    /// Multiplies with the packed `weights` and writes the products to `values[row][weight]`.
     fn times(&self, kernel: Kernel, blocks: PartialSums, weights: &Self, values: &mut [&mut [f32]]) {
         let mut sums = PanelSums::default();
         let steps = if blocks == PartialSums::Cut { STEPS } else { self.len };
@@ -200,7 +200,7 @@ impl PackedRows {
                 (kernel.tiles)(&weights.steps[block..], self.len, x, &mut sums);
                 for (values, sums) in values.iter_mut().zip(&sums) {
                     let places = values.iter_mut().zip(sums.as_flattened());
-                    // Zeros that were never read are written in one page fault, not in two.
+                    // Zeros that were never read cost one page fault when written; reading them first would cost two.
                     match block {
                         0 => places.for_each(|(value, sum)| *value = 0.0 + sum),
                         _ => places.for_each(|(value, sum)| *value += sum),
@@ -211,7 +211,7 @@ impl PackedRows {
     }
 }
 
-/// A row in its place of a group.
+/// Writes a row to its position in a group.
 fn put(values: &[f32], place: usize, steps: &mut [LaneColumns]) {
     let (whole, rest) = values.as_chunks::<LANES>();
     steps.iter_mut().zip(whole).for_each(|(LaneColumns(step), lanes)| step[place] = *lanes);

@@ -9,13 +9,13 @@ use crate::tensor::{RopePairing, Tensor};
 /// RoPE settings of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
-    /// The base of the frequencies: pair `i` turns by `theta^(-2i / width)` radians per position.
+    /// Base of the frequencies: pair `i` rotates by `theta^(-2i / width)` radians per position.
     pub theta: f32,
-    /// Number of values of a head that rotate: the first ones. The others are unchanged.
+    /// Number of leading values of a head that rotate. The other values are unchanged.
     pub width: usize,
     /// Pairing: the two values of a head that rotate together.
     pub pairing: RopePairing,
-    /// Scaling of the frequencies for contexts longer than in the first training.
+    /// Scaling of the frequencies for contexts longer than the original context.
     pub scaling: RopeScaling,
     /// True if the architecture's authors keep cosines, sines and products in `f32` for all types of activations.
     pub is_unrounded: bool,
@@ -26,11 +26,12 @@ pub struct Rope {
 pub enum RopeScaling {
     /// No scaling.
     None,
-    /// Divisor of each pair's frequency, as stored in GGUF files.
+    /// Divisors of the pairs' frequencies, as stored in GGUF files.
     Factors(Vec<f32>),
-    /// Division of every frequency by this number (Chen et al., 2023).
+    /// Divisor of every frequency (Chen et al., 2023).
     Linear(f32),
-    /// Llama 3.1's: low frequencies are divided by `factor`, high ones left, those between interpolated.
+    /// Llama 3.1's scaling: low frequencies are divided by `factor`, high ones kept, and frequencies between
+    /// interpolated.
     Llama3 {
         /// Divisor of low frequencies.
         factor: f32,
@@ -38,22 +39,22 @@ pub enum RopeScaling {
         low_freq_factor: f32,
         /// Wavelengths below `original_context / high_freq_factor` are high frequencies.
         high_freq_factor: f32,
-        /// Positions of the first training.
+        /// Original context: number of positions of the first training.
         original_context: f32,
     },
-    /// LongRoPE (Ding et al., 2024): each pair's frequency is divided by a factor of its own, which are others in passes
-    /// that go beyond the first training, and what is turned is stretched.
+    /// LongRoPE (Ding et al., 2024): each pair's frequency has its own divisor. The divisors change in passes beyond
+    /// the original context, and cosines and sines are multiplied by a magnitude.
     Long {
         /// Divisors of the frequencies in passes that end within the original context.
         short: Vec<f32>,
         /// Divisors of the frequencies in passes that end beyond it.
         long: Vec<f32>,
-        /// Positions of the first training.
+        /// Original context: number of positions of the first training.
         original_context: usize,
         /// Factor of cosines and sines.
         magnitude: f32,
     },
-    /// The factors of a pass of LongRoPE.
+    /// LongRoPE's factors of one pass.
     Stretched {
         /// Divisor of each pair's frequency.
         factors: Vec<f32>,
@@ -63,14 +64,14 @@ pub enum RopeScaling {
 }
 
 impl Rope {
-    /// Radians per position of a pair, scaled: each step in `f32`, as transformers does.
+    /// Returns a pair's scaled frequency in radians per position, with each step in `f32` as in transformers.
     fn frequency(&self, pair: usize) -> f32 {
         let unscaled = self.unscaled_frequency(pair);
         match &self.scaling {
             RopeScaling::None => unscaled,
             RopeScaling::Factors(factors) => unscaled / factors[pair],
             RopeScaling::Linear(factor) => unscaled / factor,
-            // In one division, as transformers does.
+            // One division, as in transformers.
             RopeScaling::Long { short: factors, .. } | RopeScaling::Stretched { factors, .. } => {
                 1.0 / (factors[pair] * self.power(pair))
             }
@@ -89,7 +90,7 @@ impl Rope {
         }
     }
 
-    /// Computes the frequency in `f64`, by the formula.
+    /// Returns a pair's scaled frequency in `f64`, by the formula.
     pub fn exact_frequency(&self, pair: usize) -> f64 {
         let unscaled = f64::from(self.theta).powf(-2.0 * pair as f64 / self.width as f64);
         match &self.scaling {
@@ -130,7 +131,7 @@ impl Rope {
         }
     }
 
-    /// Returns the longest sequence that LongRoPE's short factors are for, if the long ones are others.
+    /// Returns the longest sequence for LongRoPE's short factors, if the long factors differ.
     pub fn long_beyond(&self) -> Option<usize> {
         match &self.scaling {
             RopeScaling::Long { short, long, original_context, .. } => {
@@ -152,7 +153,7 @@ impl Rope {
         }
     }
 
-    /// The scaled angle of a pair, as ggml makes it from the unscaled one: linear scaling multiplies.
+    /// Scales a pair's angle as ggml does: linear scaling multiplies by the inverse factor.
     fn scaled(&self, angle: f32, pair: usize) -> f32 {
         match &self.scaling {
             RopeScaling::None => angle,
@@ -165,7 +166,7 @@ impl Rope {
     }
 }
 
-/// Cosine and sine for every position of a pass and every pair, each `[T, width / 2]`.
+/// Cosines and sines for every position of a pass and every pair, each `[T, width / 2]`.
 #[derive(Clone, Debug)]
 pub struct RopeTable {
     rope: Rope,
@@ -194,12 +195,12 @@ impl RopeTable {
         &self.rope
     }
 
-    /// The positions of its rows.
+    /// Returns the positions of the table's rows.
     pub fn positions(&self) -> Range<usize> {
         self.positions.clone()
     }
 
-    /// Returns the largest angle of the table: that of the first pair, which turns by one radian per position.
+    /// Returns the largest angle of the table: that of the first pair, which rotates by one radian per position.
     pub fn largest_angle(&self) -> f64 {
         self.positions.end.saturating_sub(1) as f64
     }
@@ -218,12 +219,13 @@ impl RopeTable {
         })
     }
 
-    /// Rotates with one product of each sum fused, the one with the pair's first value: gcc's code for ggml's loop.
+    /// Rotates with fused multiply-adds: the product with the pair's first value is fused, as in gcc's code for ggml's
+    /// loop.
     pub fn rotate_fused(&self, x: &Tensor) -> Tensor {
         self.per_token(x, turn_fused)
     }
 
-    /// Rotates all heads of a token together, with its cosines and sines.
+    /// Rotates all heads of a token with the token's cosines and sines.
     fn per_token(
         &self,
         x: &Tensor,
@@ -256,7 +258,7 @@ fn turn_fused(heads: HeadLayout, x: &[f32], angles: [&[f32]; 2], out: &mut [f32]
     turn(heads, x, angles, out, |[x, y], [cos, sin]| [x.mul_add(cos, -(y * sin)), x.mul_add(sin, y * cos)]);
 }
 
-/// Applies `turned` to every pair of every head, with its cosine and sine.
+/// Rotates every pair of every head by its cosine and sine.
 #[inline(always)]
 fn turn(
     HeadLayout { pairing, head_dim }: HeadLayout,
@@ -275,14 +277,14 @@ fn turn(
     }
 }
 
-/// Angles computed one by one, as transformers does: `position · frequency`.
+/// Computes each angle as `position · frequency`, as transformers does.
 pub fn direct_angles(rope: &Rope, position: usize, out: &mut [f32]) {
     for (pair, angle) in out.iter_mut().enumerate() {
         *angle = position as f32 * rope.frequency(pair);
     }
 }
 
-/// Angles by repeated multiplication with `theta^(-2 / head_dim)` in `f32`, then scaled, as ggml does.
+/// Computes angles by repeated multiplication with `theta^(-2 / width)` in `f32`, then scales them, as ggml does.
 pub fn iterated_angles(rope: &Rope, position: usize, out: &mut [f32]) {
     let step = rope.theta.powf(-2.0 / rope.width as f32);
     let mut next = position as f32;

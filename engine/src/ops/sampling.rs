@@ -1,16 +1,16 @@
-//! Choice of a token from logits.
+//! Sampling of a token from logits.
 //!
-//! The order is: temperature, softmax, top-k, top-p, min-p; each filter looks at what the one before it has left, as a
-//! distribution of its own.
+//! The order is: temperature, softmax, top-k, top-p, min-p. Each filter renormalises the tokens that the previous
+//! filter kept.
 
 use std::cmp::Ordering;
 
 use crate::parallel;
 
-/// Below this temperature the likeliest token is taken (GPT-2 specification, 8.1).
+/// Temperature below which the likeliest token is chosen (GPT-2 specification, 8.1).
 pub const GREEDY_BELOW: f32 = 1e-6;
 
-/// Index of the largest logit, the lowest on a tie. NaN is never chosen; all NaN gives 0.
+/// Returns the index of the largest logit, the lowest on a tie. NaN is never chosen; if all are NaN, returns 0.
 pub fn argmax(logits: &[f32]) -> usize {
     let mut best = 0;
     for (index, &logit) in logits.iter().enumerate() {
@@ -21,7 +21,7 @@ pub fn argmax(logits: &[f32]) -> usize {
     best
 }
 
-/// The ids of the `k` largest logits, of equal ones the lowest first.
+/// Returns the ids of the `k` largest logits; equal logits by ascending id.
 pub fn likeliest(row: &[f32], k: usize) -> Vec<u32> {
     let k = k.min(row.len());
     let order =
@@ -35,9 +35,9 @@ pub fn likeliest(row: &[f32], k: usize) -> Vec<u32> {
     ids
 }
 
-/// softmax(logits / temperature), in `f64`, rounded once.
+/// Computes softmax(logits / temperature) in `f64`, rounded once.
 ///
-/// The division by the temperature comes first, in `f32`, as samplers do it, unless that overflows.
+/// The division by the temperature is first done in `f32`, as in samplers, unless it overflows.
 pub fn probabilities(logits: &[f32], temperature: f32) -> Vec<f32> {
     let scaled = divided(logits, temperature);
     let max = scaled.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -46,16 +46,16 @@ pub fn probabilities(logits: &[f32], temperature: f32) -> Vec<f32> {
     exponentials.into_iter().map(|value| (value / sum) as f32).collect()
 }
 
-/// Tokens of the vocabulary, some after each row of logits.
+/// Vocabulary tokens to look up in each row of logits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Picks {
     /// `[T]`, or `[T, k]`.
     pub shape: Vec<usize>,
-    /// Their ids, row by row.
+    /// Token ids, row by row.
     pub ids: Vec<u32>,
     /// Row of logits for each row of ids.
     pub rows: Vec<usize>,
-    /// The token that the first row was made of; of others it is the one before.
+    /// Token before the first row's token; for other rows it is the token of the previous row.
     pub before: u32,
     /// True if the softmax covers only these ids instead of the vocabulary.
     pub is_closed: bool,
@@ -73,13 +73,13 @@ impl Picks {
         self.ids.len().checked_div(self.rows.len()).unwrap_or(0)
     }
 
-    /// The ids of a row.
+    /// Returns the ids of a row.
     pub fn row(&self, row: usize) -> &[u32] {
         &self.ids[row * self.width()..][..self.width()]
     }
 }
 
-/// log softmax(logits / temperature) of some tokens, in `f64`.
+/// Computes log softmax(logits / temperature) of some tokens, in `f64`.
 pub fn log_probabilities(logits: &[f32], ids: &[u32], is_closed: bool, temperature: f32) -> Vec<f64> {
     let scaled = |id: usize| f64::from(logits[id]) / f64::from(temperature);
     let sum_of = |among: &mut dyn Iterator<Item = usize>| {
@@ -112,7 +112,7 @@ pub struct Candidate {
     pub probability: f64,
 }
 
-/// Returns all tokens, the most likely first; of equally likely ones the lowest id first.
+/// Returns all tokens, most likely first; equally likely tokens by ascending id.
 pub fn candidates(probabilities: &[f32]) -> Vec<Candidate> {
     let indexed = probabilities.iter().enumerate();
     let mut all: Vec<_> =
@@ -121,13 +121,14 @@ pub fn candidates(probabilities: &[f32]) -> Vec<Candidate> {
     normalised(all)
 }
 
-/// The `k` likeliest.
+/// Keeps the `k` likeliest tokens.
 pub fn top_k(mut sorted: Vec<Candidate>, k: usize) -> Vec<Candidate> {
     sorted.truncate(k.max(1));
     normalised(sorted)
 }
 
-/// The smallest set of the likeliest whose cumulative probability exceeds `p` (Holtzman et al., 2020); all if none does.
+/// Keeps the smallest set of likeliest tokens whose cumulative probability exceeds `p` (Holtzman et al., 2020); all if
+/// none does.
 pub fn top_p(mut sorted: Vec<Candidate>, p: f64) -> Vec<Candidate> {
     let mut cumulative = 0.0;
     let reaches = |candidate: &Candidate| {
@@ -146,10 +147,10 @@ pub fn min_p(mut sorted: Vec<Candidate>, p: f64) -> Vec<Candidate> {
     normalised(sorted)
 }
 
-/// The candidate at which the cumulative probability exceeds `uniform`, which is in [0, 1).
+/// Draws the token at which the cumulative probability exceeds `uniform`, a number in [0, 1).
 ///
 /// # Panics
-/// If there are none.
+/// If there are no candidates.
 pub fn draw(sorted: &[Candidate], uniform: f64) -> u32 {
     let mut cumulative = 0.0;
     let found = sorted.iter().find(|candidate| {
@@ -161,7 +162,7 @@ pub fn draw(sorted: &[Candidate], uniform: f64) -> u32 {
     found.unwrap_or_else(possible).token
 }
 
-/// Probabilities that sum to 1.
+/// Rescales probabilities to a sum of 1.
 fn normalised(mut candidates: Vec<Candidate>) -> Vec<Candidate> {
     let sum: f64 = candidates.iter().map(|candidate| candidate.probability).sum();
     candidates.iter_mut().for_each(|candidate| candidate.probability /= sum);

@@ -1,9 +1,9 @@
-//! Activations as 8-bit integers: groups of values that share a scale.
+//! Quantisation of activations to 8-bit integers, with one scale for each group of values.
 
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
-/// The values that share a scale.
+/// Group of values that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CodeGroup {
@@ -15,7 +15,7 @@ pub enum CodeGroup {
     Pass,
 }
 
-/// The type of a scale.
+/// Type of the scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ScaleType {
@@ -27,24 +27,24 @@ pub enum ScaleType {
     Bf16,
 }
 
-/// The rounding of activations to 8-bit integers where they meet weights.
+/// Quantisation of activations to 8-bit integers, before products with weights.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ActivationCodes {
-    /// The values that share a scale.
+    /// Values that share a scale.
     pub group: CodeGroup,
-    /// The type of the scale.
+    /// Type of the scale.
     pub scale: ScaleType,
-    /// The largest value of a group divided by its scale: 127, 127.5 or 128. Unused if `asymmetric`.
+    /// Largest value of a group divided by its scale: 127, 127.5 or 128. Unused if `asymmetric`.
     pub largest: f32,
     /// True for codes from 0 to 255 with a zero point, which cover a group from its smallest value to its largest.
     pub asymmetric: bool,
-    /// The number of outputs of the products whose activations stay as they are; 0 for none. It is that of the vocabulary where the
-    /// head of a model is not quantised.
+    /// Number of outputs of the products whose activations are not quantised; 0 for none. Set to the vocabulary's size
+    /// for models with an unquantised head.
     pub whole_for: usize,
 }
 
-/// ONNX Runtime's MatMulNBits at its default accuracy level.
+/// Returns the settings of ONNX Runtime's MatMulNBits at its default accuracy level.
 impl Default for ActivationCodes {
     fn default() -> Self {
         Self {
@@ -58,7 +58,7 @@ impl Default for ActivationCodes {
 }
 
 impl ActivationCodes {
-    /// Returns what is wrong with these numbers, if anything is.
+    /// Returns a message if the settings are invalid.
     pub fn problem(&self) -> Option<&'static str> {
         match self {
             Self { group: CodeGroup::Values(0), .. } => {
@@ -71,7 +71,7 @@ impl ActivationCodes {
         }
     }
 
-    /// The number of neighbouring values that share a scale, in rows of `width` of which there are `rows`.
+    /// Returns the number of neighbouring values that share a scale, for `rows` rows of `width` values.
     pub fn group_len(&self, width: usize, rows: usize) -> usize {
         match self.group {
             CodeGroup::Values(len) => len,
@@ -80,7 +80,8 @@ impl ActivationCodes {
         }
     }
 
-    /// The distance between the values of neighbouring codes, in a group from `low` to `high`, neither on the other side of zero.
+    /// Returns the distance between neighbouring codes' values, in a group from `low` to `high`, with `low` ≤ 0 ≤
+    /// `high`.
     pub fn step(&self, low: f32, high: f32) -> f32 {
         let step = match self.asymmetric {
             true => (high - low) / 255.0,
@@ -93,7 +94,8 @@ impl ActivationCodes {
         }
     }
 
-    /// The smallest and the largest code, counted from that of zero, in a group whose smallest value is `low`.
+    /// Returns the smallest and the largest code, relative to the code of zero, in a group whose smallest value is
+    /// `low`.
     pub fn ends(&self, low: f32, step: f32) -> (f32, f32) {
         match self.asymmetric {
             true => {
@@ -104,7 +106,7 @@ impl ActivationCodes {
         }
     }
 
-    /// Replaces each value by that of its code. `values` holds whole rows of `width`.
+    /// Quantises and decodes each value. `values` has whole rows of `width` values.
     pub fn round(&self, values: &mut [f32], width: usize) {
         let rows = values.len() / width.max(1);
         let group = self.group_len(width, rows).max(1);
@@ -130,7 +132,7 @@ impl ActivationCodes {
     }
 }
 
-/// The smallest and the largest of some values and zero.
+/// Returns the smallest and the largest of the values and zero.
 pub fn extent(values: impl Iterator<Item = f32>) -> (f32, f32) {
     values.fold((0.0, 0.0), |(low, high), value| (low.min(value), high.max(value)))
 }

@@ -1,22 +1,22 @@
-//! Layout of ternary matrices in bitnet.cpp's files, converted to rows of [`super::ternary`].
+//! Ternary matrices in bitnet.cpp's files, converted to rows of [`super::ternary`].
 //!
-//! TL1 and TL2 hold indices into tables of sums, in the order in which kernels that were generated for one shape read
-//! them. That order depends on the kernels' tile sizes, which no file states.
+//! TL1 and TL2 files store indices into tables of sums, in the reading order of kernels that were generated for one
+//! shape. The order depends on the kernels' tile sizes, which no file states.
 
 use super::ternary::{BLOCK, BLOCK_BYTES, encode_row};
 
-/// The tile sizes of a generated kernel: `kernel_config.ini` has them as `bm`, `bk` and `bmm`.
+/// Tile sizes of a generated kernel, called `bm`, `bk` and `bmm` in `kernel_config.ini`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiles {
-    /// Rows of a tile (BM).
+    /// Number of rows in a tile (BM).
     pub rows: usize,
-    /// Columns of a tile (BK).
+    /// Number of columns in a tile (BK).
     pub columns: usize,
-    /// Rows that are read together (bm).
+    /// Number of rows that are read together (bm).
     pub together: usize,
 }
 
-/// Rows of ternary weights that are filled in any order.
+/// Rows of ternary weights that can be filled in any order.
 struct TernaryRows {
     weights: Vec<i8>,
     columns: usize,
@@ -27,12 +27,12 @@ impl TernaryRows {
         Self { weights: vec![0; rows * columns], columns }
     }
 
-    /// Sets neighbours in a row.
+    /// Sets neighbouring weights of a row.
     fn set<const N: usize>(&mut self, row: usize, column: usize, weights: [i8; N]) {
         self.weights[row * self.columns + column..][..N].copy_from_slice(&weights);
     }
 
-    /// Encodes the matrix as rows of [`super::ternary`], one after the other.
+    /// Encodes the matrix as consecutive rows of [`super::ternary`].
     fn encoded(&self) -> Vec<u8> {
         let row_bytes = self.columns.div_ceil(BLOCK) * BLOCK_BYTES;
         let mut out = vec![0; self.weights.len() / self.columns * row_bytes];
@@ -43,10 +43,10 @@ impl TernaryRows {
     }
 }
 
-/// Blocks of 64 weights in 16 bytes, as bitnet.cpp's ARM builds lay I2_S out, to the blocks of x86.
+/// Converts I2_S blocks of bitnet.cpp's ARM builds (64 weights in 16 bytes) to the blocks of x86 builds.
 ///
 /// # Panics
-/// If rows are not whole in blocks of 128.
+/// If the rows are not whole blocks of 128 weights.
 pub fn from_arm(data: &[u8]) -> Vec<u8> {
     let mut out = vec![0; data.len()];
     for (block, out) in data.chunks_exact(32).zip(out.chunks_exact_mut(32)) {
@@ -62,12 +62,12 @@ pub fn from_arm(data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The order in which TL2 has the 32 rows of a group.
+/// Returns the row, in a group of 32, of a byte in TL2's order.
 fn row_of_byte(byte: usize) -> usize {
     [0, 16, 8, 24][byte / 8] + byte % 8
 }
 
-/// Returns true if TL2's kernels can have these tiles for a matrix, and its codes fit into so many bytes.
+/// Returns true if TL2's kernels can use these tiles for a matrix, and its codes fit into `bytes` bytes.
 pub fn tl2_fits(rows: usize, columns: usize, tiles: Tiles, bytes: usize) -> bool {
     let Tiles { rows: tile_rows, columns: tile_columns, together } = tiles;
     let divides = |part: usize, whole: usize| part > 0 && whole.is_multiple_of(part);
@@ -79,16 +79,16 @@ pub fn tl2_fits(rows: usize, columns: usize, tiles: Tiles, bytes: usize) -> bool
         && tl2_codes(rows, columns, tiles) <= bytes
 }
 
-/// Bytes of indices, signs and pairs.
+/// Returns the number of bytes of indices, signs and pairs.
 fn tl2_codes(rows: usize, columns: usize, tiles: Tiles) -> usize {
     let pairs = columns % tiles.columns;
     (columns - pairs) / 24 * rows * 5 + pairs / 4 * rows
 }
 
-/// The rows of a TL2 matrix; the first byte with an index that stands for nothing, where there is one.
+/// Decodes the rows of a TL2 matrix, or returns the offset of the first byte with an invalid index.
 ///
 /// # Panics
-/// If the tiles do not fit, or `data` is shorter than the matrix's codes.
+/// If the tiles do not fit, or `data` has too few bytes.
 pub fn from_tl2(data: &[u8], rows: usize, columns: usize, tiles: Tiles) -> Result<Vec<u8>, usize> {
     let in_pairs = columns % tiles.columns;
     let in_triples = columns - in_pairs;
@@ -120,8 +120,8 @@ pub fn from_tl2(data: &[u8], rows: usize, columns: usize, tiles: Tiles) -> Resul
     Ok(out.encoded())
 }
 
-/// The first row and column of each group of `rows` and `columns` in file order: tiles of rows, in them tiles of columns,
-/// in them rows read together.
+/// Returns the first row and column of each group of `rows` and `columns`, in file order: tiles of rows, then tiles of
+/// columns, then rows that are read together.
 fn tiled(
     all_rows: usize,
     all_columns: usize,
@@ -140,7 +140,8 @@ fn tiled(
     })
 }
 
-/// Returns true if the triple at this index is negative. Its bit is in one of the 16 words of a group of 24 columns.
+/// Returns true if the triple at this index is negative. Its sign bit is in one of the 16 words of a group of 24
+/// columns.
 fn is_negative(signs: &[u8], tiles: Tiles, columns: usize, row: usize, column: usize) -> bool {
     let (tile, in_tile) = (row / tiles.rows, row % tiles.rows);
     let (block, in_block) = (column / tiles.columns, column % tiles.columns);
@@ -153,21 +154,21 @@ fn is_negative(signs: &[u8], tiles: Tiles, columns: usize, row: usize, column: u
     u16::from_le_bytes([word[0], word[1]]) >> bit & 1 == 1
 }
 
-/// Three weights by |9a + 3b + c| and its sign.
+/// Decodes three weights from |9a + 3b + c| and the sign.
 fn triple(index: u8, negative: bool) -> Option<[i8; 3]> {
     let index = i8::try_from(index).ok().filter(|index| *index <= 13)?;
     let digits = 13 + if negative { -index } else { index };
     Some([digits / 9 - 1, digits / 3 % 3 - 1, digits % 3 - 1])
 }
 
-/// Four weights by two indices 3a + b + 4, the first in the high nibble.
+/// Decodes four weights from two indices 3a + b + 4, the first in the high 4 bits.
 fn pair_of_pairs(byte: u8) -> Option<[i8; 4]> {
     let (first, second) = ((byte >> 4) as i8, (byte & 15) as i8);
     let fits = first <= 8 && second <= 8;
     fits.then_some([first / 3 - 1, first % 3 - 1, second / 3 - 1, second % 3 - 1])
 }
 
-/// Returns true if TL1's kernels can have these tiles for a matrix.
+/// Returns true if TL1's kernels can use these tiles for a matrix.
 pub fn tl1_fits(rows: usize, columns: usize, tiles: Tiles) -> bool {
     let Tiles { rows: tile_rows, columns: tile_columns, together } = tiles;
     let divides = |part: usize, whole: usize| part > 0 && whole.is_multiple_of(part);
@@ -180,10 +181,10 @@ pub fn tl1_fits(rows: usize, columns: usize, tiles: Tiles) -> bool {
         && divides(tile_columns, columns)
 }
 
-/// The rows of a TL1 matrix; the first byte with an index that stands for nothing, where there is one.
+/// Decodes the rows of a TL1 matrix, or returns the offset of the first byte with an invalid index.
 ///
 /// # Panics
-/// If the tiles do not fit, or `data` is shorter than the matrix's codes.
+/// If the tiles do not fit, or `data` has too few bytes.
 pub fn from_tl1(data: &[u8], rows: usize, columns: usize, tiles: Tiles) -> Result<Vec<u8>, usize> {
     let mut out = TernaryRows::new(rows, columns);
     let mut at = 0;
@@ -200,7 +201,7 @@ pub fn from_tl1(data: &[u8], rows: usize, columns: usize, tiles: Tiles) -> Resul
     Ok(out.encoded())
 }
 
-/// The groups of 16 rows and 4 columns of a part in which rows are read together.
+/// Returns the groups of 16 rows and 4 columns in a part whose rows are read together.
 fn columns_first(part: Tiles) -> impl Iterator<Item = (usize, usize)> {
     (0..part.rows)
         .step_by(16)

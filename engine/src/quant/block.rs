@@ -1,9 +1,9 @@
-//! Blocks of all formats as typed records over the bytes, without a copy.
+//! Blocks of all formats as typed records over the bytes, without copying.
 
 use half::f16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
-/// A block as a file stores it. Every field consists of bytes, so that a block needs no alignment.
+/// A stored block. Every field consists of bytes, so a block needs no alignment.
 pub(super) trait QuantBlock: FromBytes + Immutable + KnownLayout + Unaligned {
     /// Number of values in a block.
     const LEN: usize;
@@ -11,14 +11,14 @@ pub(super) trait QuantBlock: FromBytes + Immutable + KnownLayout + Unaligned {
     /// Returns true if all scales are finite.
     fn is_finite(&self) -> bool;
 
-    /// Decodes its values, [`QuantBlock::LEN`] of them.
+    /// Decodes the block's [`QuantBlock::LEN`] values.
     fn decode(&self, out: &mut [f32]);
 }
 
-/// A row of blocks.
+/// Returns the blocks of a row.
 ///
 /// # Panics
-/// If the last is not whole: checked when a model is loaded.
+/// If the last block is incomplete; this is checked when a model is loaded.
 pub(super) fn blocks<B: FromBytes + Immutable + KnownLayout + Unaligned>(row: &[u8]) -> &[B] {
     <[B]>::ref_from_bytes(row).expect("a row is whole in blocks")
 }
@@ -35,18 +35,18 @@ pub(super) fn decode_row<B: QuantBlock>(row: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The index of the first block with a scale that is infinite or not a number.
+/// Returns the index of the first block with an infinite or NaN scale.
 pub(super) fn first_unsound<B: QuantBlock>(row: &[u8]) -> Option<usize> {
     blocks::<B>(row).iter().position(|block| !block.is_finite())
 }
 
-/// The two bytes of a stored `f16`.
+/// A stored `f16`: two bytes, little-endian.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(transparent)]
 pub(super) struct StoredF16([u8; 2]);
 
 impl StoredF16 {
-    /// Rounds to the nearest, ties to even.
+    /// Rounds to the nearest `f16`, ties to even.
     pub(super) fn new(value: f32) -> Self {
         Self(f16::from_f32(value).to_le_bytes())
     }
@@ -56,7 +56,7 @@ impl StoredF16 {
         f16::from_le_bytes(self.0).to_f32()
     }
 
-    /// Converts in one instruction, for which `half` would call a function.
+    /// Converts to `f32` with one instruction; the `half` crate would call a function.
     #[cfg(target_arch = "aarch64")]
     pub(super) fn to_f32(self) -> f32 {
         super::neon::half::widen(self.bits())
@@ -71,19 +71,19 @@ impl StoredF16 {
         Self(bits.to_le_bytes())
     }
 
-    /// The sixteen bits.
+    /// Returns the bit pattern.
     pub(super) fn bits(self) -> u16 {
         u16::from_le_bytes(self.0)
     }
 }
 
-/// Part `index` of `N` elements.
+/// Returns part number `index` of `N` elements.
 #[inline]
 pub(super) fn part<const N: usize, T>(elements: &[T], index: usize) -> &[T; N] {
     &elements.as_chunks::<N>().0[index]
 }
 
-/// The low halves of 16 bytes, then the high ones: how most types of 4 bits lie.
+/// Returns the low 4 bits of 16 bytes, then the high 4 bits: the layout of most 4-bit types.
 pub(super) fn nibbles(bytes: &[u8; 16]) -> [u8; 32] {
     transmute!([bytes.map(|byte| byte & 0x0F), bytes.map(|byte| byte >> 4)])
 }

@@ -1,4 +1,4 @@
-//! Exact values of stored rows, in `f64`: the operands of products in any order of summation.
+//! Exact `f64` values of stored rows: the operands of products, for any summation order.
 
 use super::block::blocks;
 use super::k_quants::{KQuantBlock, KQuantBlockWithMins};
@@ -11,16 +11,16 @@ use crate::weight::DType;
 pub struct ActivationRow {
     /// Exact values.
     pub values: Vec<f64>,
-    /// Change of each value if its code is increased by one.
+    /// Change of each value if its code increases by one.
     pub steps: Vec<f64>,
-    /// The sums of blocks of 32 values, where they are stored: rounded by themselves.
+    /// Stored sums of blocks of 32 values, if the type has them; each was rounded separately.
     pub sums: Option<Vec<f64>>,
 }
 
 /// Returns the exact values of a row of quantised activations; `None` for a type without codes.
 ///
 /// # Panics
-/// If the row is not whole.
+/// If the row is not a whole number of blocks.
 pub fn known(dtype: DType, row: &[u8]) -> Option<ActivationRow> {
     let (mut values, mut steps) = (Vec::new(), Vec::new());
     let mut add = |scale: f32, codes: &[i8]| {
@@ -41,11 +41,12 @@ pub fn known(dtype: DType, row: &[u8]) -> Option<ActivationRow> {
     Some(ActivationRow { values, steps, sums })
 }
 
-/// A row of weights as products are added up: codes times their scale, and what is added to each for a minimum or an
-/// offset of its codes, which may meet the activations in a sum of their own. `None` for a type that has neither.
+/// Returns a row of weights as products use it: codes times their scale, and the addend of each value (a minimum, or
+/// the codes' offset), which kernels may multiply with the activations in a separate sum. `None` for a type without
+/// addends.
 ///
 /// # Panics
-/// If the row is not whole.
+/// If the row is not a whole number of blocks.
 pub fn parts(dtype: DType, row: &[u8]) -> Option<[Vec<f64>; 2]> {
     match dtype {
         DType::Q4_1 => Some(of_affine::<q4_1::BlockQ4_1>(row)),

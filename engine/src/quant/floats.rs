@@ -1,6 +1,6 @@
-//! F32, F16 and BF16: values without blocks. Activations are of the weights' own type.
+//! F32, F16 and BF16: values without blocks. Activations have the type of the weights.
 //!
-//! Dot products have four registers of sums, 32 elements to a step; what is left over is added one by one.
+//! Dot products use four registers of sums and steps of 32 elements; remaining elements are added one by one.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -12,14 +12,14 @@ use super::lanes::LaneSums;
 
 /// A stored floating-point value, little-endian.
 pub(super) trait StoredFloat: Copy + FromBytes + Immutable + KnownLayout + Unaligned {
-    /// The value, exactly.
+    /// Converts to `f32` exactly.
     fn widen(self) -> f32;
 }
 
-/// Four bytes of an `f32`.
+/// A stored `f32`: four bytes.
 pub(super) type StoredF32 = [u8; 4];
 
-/// Two bytes of a `bf16`.
+/// A stored `bf16`: two bytes.
 #[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(transparent)]
 pub(super) struct StoredBf16([u8; 2]);
@@ -79,28 +79,28 @@ fn store<const N: usize>(row: &[f32], out: &mut [u8], bytes: impl Fn(f32) -> [u8
     elements.iter_mut().zip(row).for_each(|(out, &value)| *out = bytes(value));
 }
 
-/// Dot product of F32.
+/// Computes the dot product of F32.
 pub(super) fn dot_f32(weights: &[u8], activations: &[u8]) -> f32 {
     let [a, b, c, d] = sums::<StoredF32>(weights, activations);
     let sum = in_neighbours(a.plus(c).plus(b.plus(d)));
     f32_leftovers(sum, leftovers::<StoredF32>(weights, activations))
 }
 
-/// Dot product of F16: what is left over is added in `f64`.
+/// Computes the dot product of F16; the remaining elements are added in `f64`.
 pub(super) fn dot_f16(weights: &[u8], activations: &[u8]) -> f32 {
     let [a, b, c, d] = sums::<StoredF16>(weights, activations);
     let sum = in_neighbours(a.plus(c).plus(b.plus(d)));
     f64_leftovers(sum, leftovers::<StoredF16>(weights, activations))
 }
 
-/// Dot product of BF16: as F16, and the registers are added up in another order.
+/// Computes the dot product of BF16: as for F16, with another order of adding the registers.
 pub(super) fn dot_bf16(weights: &[u8], activations: &[u8]) -> f32 {
     let [a, b, c, d] = sums::<StoredBf16>(weights, activations);
     let sum = a.plus(c).plus(b.plus(d)).sum();
     f64_leftovers(sum, leftovers::<StoredBf16>(weights, activations))
 }
 
-/// Dot product among several tokens: one register of sums.
+/// Computes the dot product for several tokens, with one register of sums.
 pub(super) fn batch_dot<E: StoredFloat>(weights: &[u8], activations: &[u8]) -> f32 {
     batch_dot_of::<E, E>(weights, activations)
 }
@@ -115,7 +115,7 @@ pub(super) fn batch_dot_of<W: StoredFloat, A: StoredFloat>(weights: &[u8], activ
     lanes.sum()
 }
 
-/// The four registers after all whole steps of 32.
+/// Sums four registers over all whole steps of 32 elements.
 fn sums<E: StoredFloat>(weights: &[u8], activations: &[u8]) -> [LaneSums; 4] {
     let mut registers = [LaneSums::default(); 4];
     let (weights, _) = blocks::<E>(weights).as_chunks::<32>();
@@ -129,7 +129,7 @@ fn sums<E: StoredFloat>(weights: &[u8], activations: &[u8]) -> [LaneSums; 4] {
     registers
 }
 
-/// The elements behind the last whole step, in pairs.
+/// Returns the elements after the last whole step, in pairs.
 pub(super) fn leftovers<'r, E: StoredFloat + 'r>(
     weights: &'r [u8],
     activations: &'r [u8],
@@ -144,7 +144,7 @@ fn in_neighbours(LaneSums([a, b, c, d, e, f, g, h]): LaneSums) -> f32 {
     ((a + e) + (b + f)) + ((c + g) + (d + h))
 }
 
-/// gcc makes whole fours of this loop, without FMA; the last elements are added with it.
+/// Adds the remaining elements. gcc vectorises this loop by fours without FMA, and adds the last elements with FMA.
 pub(super) fn f32_leftovers(sum: f32, pairs: impl ExactSizeIterator<Item = (f32, f32)>) -> f32 {
     let fours = pairs.len() / 4 * 4;
     pairs.enumerate().fold(sum, |sum, (index, (w, a))| match index < fours {

@@ -5,11 +5,11 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 use super::block::{QuantBlock, StoredF16, nibbles};
 use super::q_symmetric::{self, SymmetricBlock};
 
-/// Values of the indices (ggml's `kvalues_iq4nl`).
+/// Values of the 16 indices (ggml's `kvalues_iq4nl`).
 pub(super) const VALUES: [i8; 16] =
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// 32 values in 18 bytes.
+/// A stored block: 32 values in 18 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct BlockIq4Nl {

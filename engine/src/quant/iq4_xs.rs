@@ -1,4 +1,5 @@
-//! IQ4_XS: 256 indices into IQ4_NL's table; each 32 have a scale of 6 bits, −32 to 31, whose own scale is `f16`.
+//! IQ4_XS: 256 indices into IQ4_NL's table. Each 32 values have a 6-bit scale, −32 to 31, multiplied by one `f16`
+//! scale.
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
@@ -6,20 +7,20 @@ use super::block::{QuantBlock, StoredF16, nibbles};
 use super::iq4_nl::VALUES;
 use super::k_quants::{self, KQuantBlock, by_rows};
 
-/// 256 values in 136 bytes.
+/// A stored block: 256 values in 136 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct BlockIq4Xs {
     pub(super) scale: StoredF16,
-    /// The upper two bits of each scale.
+    /// Upper two bits of each scale.
     pub(super) scales_high: StoredF16,
-    /// The lower four.
+    /// Lower four bits of each scale.
     pub(super) scales_low: [u8; 4],
     pub(super) nibbles: [[u8; 16]; 8],
 }
 
 impl BlockIq4Xs {
-    /// The scale of each 32 values.
+    /// Returns the scale of each 32 values.
     pub(super) fn group_scales(&self) -> [i8; 8] {
         std::array::from_fn(|group| {
             let low = self.scales_low[group / 2] >> (4 * (group % 2)) & 0x0F;

@@ -1,5 +1,5 @@
-//! Blocks of 256 codes in groups of 16, each with an integer scale of its own: value = scale · group scale · code,
-//! and for some types a minimum that is subtracted. Activations are Q8_K.
+//! Blocks of 256 codes in groups of 16, each with its own integer scale: value = scale · group scale · code. Some types
+//! also subtract a minimum. Activations are Q8_K.
 
 use zerocopy::transmute;
 
@@ -12,26 +12,26 @@ pub(super) trait KQuantBlock: QuantBlock {
     /// Offset that is subtracted from each code.
     const OFFSET: i8;
 
-    /// The scale of the group scales.
+    /// Returns the scale of the group scales.
     fn scale(&self) -> f32;
 
-    /// The scale of each 16 codes.
+    /// Returns the scale of each 16 codes.
     fn scales(&self) -> [i8; 16];
 
-    /// The codes before the offset is subtracted, in order of the values.
+    /// Returns the codes before the offset is subtracted, in the order of the values.
     fn codes(&self) -> [i8; 256];
 }
 
 /// A block whose groups have minima.
 pub(super) trait KQuantBlockWithMins: KQuantBlock {
-    /// The scale of the minima.
+    /// Returns the scale of the minima.
     fn min_scale(&self) -> f32;
 
-    /// The minimum of each 16 codes.
+    /// Returns the minimum of each 16 codes.
     fn mins(&self) -> [i8; 16];
 }
 
-/// Decodes a block: [`QuantBlock::decode`].
+/// Decodes a block; implements [`QuantBlock::decode`].
 pub(super) fn decode<B: KQuantBlock>(block: &B, out: &mut [f32]) {
     let (groups, codes) = (out.as_chunks_mut::<16>().0, block.codes());
     let codes = codes.as_chunks::<16>().0;
@@ -41,7 +41,7 @@ pub(super) fn decode<B: KQuantBlock>(block: &B, out: &mut [f32]) {
     }
 }
 
-/// Decodes a block with minima: [`QuantBlock::decode`].
+/// Decodes a block with minima; implements [`QuantBlock::decode`].
 pub(super) fn decode_with_mins(block: &impl KQuantBlockWithMins, out: &mut [f32]) {
     decode(block, out);
     for (out, min) in out.as_chunks_mut::<16>().0.iter_mut().zip(block.mins()) {
@@ -50,13 +50,13 @@ pub(super) fn decode_with_mins(block: &impl KQuantBlockWithMins, out: &mut [f32]
     }
 }
 
-/// Codes that are unpacked 32 at a time.
+/// Unpacks codes 32 at a time.
 pub(super) fn by_rows(row: impl Fn(usize) -> [i8; 32]) -> [i8; 256] {
     transmute!(std::array::from_fn::<_, 8, _>(row))
 }
 
-/// Dot product of blocks without minima. The offset is taken off as a whole: the sums of each 16 activations are
-/// known, and those of group pair l come off lane l.
+/// Computes the dot product of blocks without minima. The codes' offset is subtracted at once: the activations store
+/// the sums of each 16 values, and those of group pair l are subtracted from lane l.
 pub(super) fn dot<B: KQuantBlock>(weights: &[u8], activations: &[u8]) -> f32 {
     let mut lanes = LaneSums::default();
     for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations)) {
@@ -69,7 +69,7 @@ pub(super) fn dot<B: KQuantBlock>(weights: &[u8], activations: &[u8]) -> f32 {
     lanes.sum()
 }
 
-/// Dot product of Q2_K: the minima are added to the same lanes, before the codes.
+/// Computes the dot product of Q2_K: the minima are added to the same lanes, before the codes.
 pub(super) fn dot_with_mins<B: KQuantBlockWithMins>(weights: &[u8], activations: &[u8]) -> f32 {
     let mut lanes = LaneSums::default();
     for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations)) {
@@ -79,7 +79,7 @@ pub(super) fn dot_with_mins<B: KQuantBlockWithMins>(weights: &[u8], activations:
     lanes.sum()
 }
 
-/// Dot product of Q4_K: the minima have four lanes of their own.
+/// Computes the dot product of Q4_K: the minima have four separate lanes.
 pub(super) fn dot_with_mins_in_four<B: KQuantBlockWithMins>(weights: &[u8], activations: &[u8]) -> f32 {
     let (mut lanes, mut min_lanes) = (LaneSums::default(), [0.0f32; 4]);
     for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations)) {
@@ -93,7 +93,7 @@ pub(super) fn dot_with_mins_in_four<B: KQuantBlockWithMins>(weights: &[u8], acti
     lanes.sum() + sum4(min_lanes)
 }
 
-/// Dot product of Q5_K: the minima have a single sum.
+/// Computes the dot product of Q5_K: the minima have a single sum.
 pub(super) fn dot_with_mins_in_one<B: KQuantBlockWithMins>(weights: &[u8], activations: &[u8]) -> f32 {
     let (mut lanes, mut mins) = (LaneSums::default(), 0.0f32);
     for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations)) {
@@ -104,13 +104,13 @@ pub(super) fn dot_with_mins_in_one<B: KQuantBlockWithMins>(weights: &[u8], activ
     lanes.sum() + mins
 }
 
-/// Dot product among eight tokens or more: each block is added to a single sum.
+/// Computes the dot product for eight tokens or more: each block is added to a single sum.
 pub(super) fn batch_dot<B: KQuantBlock>(weights: &[u8], activations: &[u8]) -> f32 {
     let blocks = blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations));
     blocks.fold(0.0, |sum, (w, a)| (w.scale() * whole_sum(w, a)).mul_add(a.scale(), sum))
 }
 
-/// Multiplies blocks with minima.
+/// Computes the dot product of blocks with minima, for several tokens.
 pub(super) fn batch_dot_with_mins<B: KQuantBlockWithMins>(weights: &[u8], activations: &[u8]) -> f32 {
     let blocks = blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations));
     blocks.fold(0.0, |sum, (w, a)| {
@@ -120,14 +120,14 @@ pub(super) fn batch_dot_with_mins<B: KQuantBlockWithMins>(weights: &[u8], activa
     })
 }
 
-/// The integer sum of a whole block.
+/// Returns the integer sum of a whole block.
 fn whole_sum<B: KQuantBlock>(weights: &B, activations: &q8_k::BlockQ8K) -> f32 {
     let sum: i32 = weighted_sums(weights, activations).iter().sum();
     let offset: i32 = pair_sums(weights.scales(), activations).iter().sum();
     (sum - i32::from(B::OFFSET) * offset) as f32
 }
 
-/// Codes times activations times group scales: lane l has values 4l to 4l + 3 of each 32.
+/// Returns the sums of codes times activations times group scales: lane l has values 4l to 4l + 3 of each 32.
 fn weighted_sums(weights: &impl KQuantBlock, activations: &q8_k::BlockQ8K) -> [i32; 8] {
     let (codes, scales) = (weights.codes(), weights.scales());
     let product = |at: usize| i32::from(codes[at]) * i32::from(activations.codes[at]);
@@ -135,7 +135,7 @@ fn weighted_sums(weights: &impl KQuantBlock, activations: &q8_k::BlockQ8K) -> [i
     std::array::from_fn(|lane| (0..8).map(|row| quad(32 * row + 4 * lane)).sum())
 }
 
-/// Per-group factors times the sums of the activations, two groups to a lane.
+/// Multiplies each group's factor by the sum of its activations, two groups to a lane.
 fn pair_sums(factors: [i8; 16], activations: &q8_k::BlockQ8K) -> [i32; 8] {
     let sums = activations.sums();
     let product = |group: usize| i32::from(factors[group]) * sums[group];

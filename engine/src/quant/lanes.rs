@@ -1,9 +1,9 @@
-//! Sums in the order of a 256-bit register: eight `f32` that are added up at the end.
+//! Sums in the order of a 256-bit register: eight `f32` lanes that are added at the end.
 //!
 //! ggml's AVX2 kernels sum four products of codes in each of eight integer lanes, multiply each with the blocks'
 //! scales and add it to the same lane of the sum with one rounding (FMA).
 
-/// Eight `f32`, as one register holds them.
+/// Eight `f32` lanes of one register.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LaneSums(pub(super) [f32; 8]);
 
@@ -15,27 +15,27 @@ impl LaneSums {
         }
     }
 
-    /// Lane by lane.
+    /// Adds lane by lane.
     pub(super) fn plus(self, other: Self) -> Self {
         Self(std::array::from_fn(|lane| self.0[lane] + other.0[lane]))
     }
 
-    /// Adds all lanes: the upper half to the lower, twice, then the last two.
+    /// Adds all lanes: the upper half to the lower half, twice, then the last two lanes.
     pub(super) fn sum(self) -> f32 {
         let [a, b, c, d, e, f, g, h] = self.0;
         sum4([a + e, b + f, c + g, d + h])
     }
 }
 
-/// The last steps of [`LaneSums::sum`].
+/// Performs the last steps of [`LaneSums::sum`].
 pub(super) fn sum4([a, b, c, d]: [f32; 4]) -> f32 {
     (a + c) + (b + d)
 }
 
-/// Dot product of codes, four to a lane, through the instructions that multiply unsigned with signed bytes:
-/// the sign of the weight goes to the activation, and the sum of two products is held to 16 bits.
+/// Returns the dot product of codes, four to a lane, as the instructions for unsigned times signed bytes compute it:
+/// the weight's sign moves to the activation, and the sum of two products is clamped to 16 bits.
 ///
-/// What differs from plain integers can only be seen at an activation of −128, which stands for NaN and infinity.
+/// The result differs from plain integers only for an activation of −128, which encodes NaN or infinity.
 pub(super) fn dot4(weights: &[i8; 32], activations: &[i8; 32]) -> [i32; 8] {
     let pair = |at: usize| {
         let sum = product(weights[at], activations[at]) + product(weights[at + 1], activations[at + 1]);

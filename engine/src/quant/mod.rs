@@ -1,11 +1,11 @@
-//! Block formats: how stored elements decode, how ggml quantises activations, and their dot products.
+//! Quantised types: decoding, ggml's quantisation of activations, and dot products.
 //!
-//! Everything is the arithmetic of ggml's CPU backend on x86-64 with AVX2, FMA and F16C, bit for bit: the value of
-//! each code, the rounding of activations, and the order in which a dot product adds up (`ggml_vec_dot_*`). The
-//! plain code is the definition; `avx2`, `avx512` and `neon` compute the same bits faster.
+//! The arithmetic is that of ggml's CPU backend on x86-64 with AVX2, FMA and F16C, bit for bit: the value of each code,
+//! the rounding of activations, and the summation order of dot products (`ggml_vec_dot_*`). The portable code is the
+//! definition; `avx2`, `avx512` and `neon` give the same bits faster.
 //!
-//! A type is one row of the table `TRAITS`. The layouts are ggml's, read in its sources; each is one file. What
-//! llama2.c computes with stands apart, in [`llama2c`].
+//! A type is one row of the table `TRAITS`. The layouts are those of ggml's sources, one file each. The types of
+//! llama2.c are in [`llama2c`].
 
 mod activation_codes;
 #[cfg(target_arch = "x86_64")]
@@ -56,10 +56,10 @@ pub use self::product::Product;
 use crate::parallel;
 use crate::weight::{DType, Matrix};
 
-/// Dot product of a stored row with a quantised one of the same length.
+/// Dot product of a stored row with a quantised row of the same length.
 pub type Dot = fn(weights: &[u8], activations: &[u8]) -> f32;
 
-/// Dot products of two stored rows with four quantised ones: of each pair what [`Dot`] gives.
+/// Dot products of two stored rows with four quantised rows; same bits as [`Dot`].
 pub type DotTile = fn(weights: [&[u8]; 2], activations: [&[u8]; 4]) -> [[f32; 4]; 2];
 
 /// Quantises a row of activations.
@@ -68,7 +68,7 @@ pub type RowQuantiser = fn(row: &[f32], out: &mut [u8]);
 /// The sum of ternary codes times activations: a row of weights, and a token's codes.
 pub type TernarySum = fn(weights: &[u8], activations: &[i8]) -> i32;
 
-/// Activations that meet ternary weights, their scale, and where their codes go.
+/// Quantises activations for ternary weights, by the scale, into `codes`.
 pub type TernaryCodes = fn(row: &[f32], scale: f32, codes: &mut [i8]);
 
 /// Operations on weights of one type.
@@ -78,7 +78,7 @@ struct TypeTraits {
     activation: DType,
     decode: fn(row: &[u8], out: &mut [f32]),
     dot: Dot,
-    /// The index of the first block with a scale that is no number.
+    /// Returns the index of the first block with an infinite or NaN scale.
     unsound: fn(row: &[u8]) -> Option<usize>,
 }
 
@@ -116,7 +116,7 @@ const TRAITS: &[TypeTraits] = traits! {
     MXFP4  Q8_0 decode_blocks::<mxfp4::BlockMxfp4>, q_symmetric_dot::dot_in_pairs::<mxfp4::BlockMxfp4>, unsound::<mxfp4::BlockMxfp4>;
 };
 
-/// Order of sums for products of several tokens. Types without one add as for a single token.
+/// Summation order for products of several tokens. Types without an entry use the order for a single token.
 struct Batch {
     dtype: DType,
     /// Minimum number of tokens.
@@ -153,7 +153,7 @@ const BATCHES: &[Batch] = batches! {
     IQ4_XS 8 1 1 k_quants::batch_dot::<iq4_xs::BlockIq4Xs>;
 };
 
-/// The types of weights that can be computed with.
+/// Types of weights for which dot products exist.
 pub const DECODABLE: &[DType] = &{
     let mut types = [DType::F32; TRAITS.len()];
     let mut index = 0;
@@ -164,7 +164,7 @@ pub const DECODABLE: &[DType] = &{
     types
 };
 
-/// The types of weights that can be decoded: ggml's, the ternary ones of bitnet.cpp, and llama2.c's.
+/// Types of weights that can be decoded: those of ggml, the ternary types of bitnet.cpp, and those of llama2.c.
 pub const READABLE: &[DType] = &{
     let mut types = [DType::I2_S; DECODABLE.len() + 3];
     let mut index = 0;
@@ -182,7 +182,7 @@ fn never(_: &[u8]) -> Option<usize> {
 }
 
 /// # Panics
-/// If there is none: types are checked when a model is loaded.
+/// If the type is not in the table; types are checked when a model is loaded.
 fn traits(dtype: DType) -> &'static TypeTraits {
     let found = TRAITS.iter().find(|traits| traits.dtype == dtype);
     found.unwrap_or_else(|| panic!("{dtype} is refused when a model is loaded"))
@@ -191,7 +191,7 @@ fn traits(dtype: DType) -> &'static TypeTraits {
 /// Decodes one row of `out.len()` elements.
 ///
 /// # Panics
-/// If `dtype` is not [`DECODABLE`] or `bytes` is not the whole row: both are checked when a model is loaded.
+/// If `dtype` is not [`DECODABLE`] or `bytes` is not a whole row; both are checked when a model is loaded.
 pub fn decode_row(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     assert_eq!(Some(bytes.len()), dtype.bytes_for(out.len()), "a row of {dtype} is whole");
     (traits(dtype).decode)(bytes, out);
@@ -200,7 +200,7 @@ pub fn decode_row(dtype: DType, bytes: &[u8], out: &mut [f32]) {
 /// Decodes a row of a matrix.
 ///
 /// # Panics
-/// If its type is not [`READABLE`], which is checked when a run starts, or `out` is not as long as a row.
+/// If its type is not [`READABLE`], which is checked when a run starts, or `out` has not the length of a row.
 pub fn decode_matrix_row(w: &Matrix, row: usize, out: &mut [f32]) {
     if let Some(group) = w.group_len() {
         return llama2c::decode(w.row(row), w.scale_range(row..row + 1), group, out);
@@ -220,17 +220,17 @@ pub fn activation_type(weights: DType) -> DType {
     traits(weights).activation
 }
 
-/// The index of the first block of `bytes` with a scale that is infinite or not a number; none where `dtype` is not
-/// [`DECODABLE`] and no scale is known.
+/// Returns the index of the first block of `bytes` with an infinite or NaN scale; `None` if there is none, or `dtype`
+/// is not [`DECODABLE`].
 ///
 /// # Panics
-/// If `bytes` are not whole blocks.
+/// If `bytes` is not a whole number of blocks.
 pub fn first_unsound_block(dtype: DType, bytes: &[u8]) -> Option<usize> {
     let traits = TRAITS.iter().find(|traits| traits.dtype == dtype)?;
     (traits.unsound)(bytes)
 }
 
-/// Quantises one row of activations, so that `out` holds what ggml's own buffer would.
+/// Quantises one row of activations to the bytes that ggml's own buffer would have.
 ///
 /// # Panics
 /// If `dtype` is no type of activations, or `out` is not the whole row.
@@ -240,10 +240,10 @@ pub fn quantise_row(dtype: DType, row: &[f32], out: &mut [u8]) {
     quantise(row, out);
 }
 
-/// Rows of `len` activations, each quantised, in parallel.
+/// Quantises rows of `len` activations in parallel.
 ///
 /// # Panics
-/// As [`quantise_row`].
+/// See [`quantise_row`].
 pub fn quantised_rows(dtype: DType, rows: &[f32], len: usize) -> Vec<Vec<u8>> {
     let bytes =
         dtype.bytes_for(len).expect("a row of the matrix is whole in blocks, and this one is as long");
@@ -254,10 +254,10 @@ pub fn quantised_rows(dtype: DType, rows: &[f32], len: usize) -> Vec<Vec<u8>> {
     })
 }
 
-/// The function behind [`quantise_row`] in plain code: the definition.
+/// Returns the portable quantisation behind [`quantise_row`]: the definition.
 ///
 /// # Panics
-/// If `dtype` is no type of activations.
+/// If `dtype` is not a type of activations.
 pub fn plain_quantise(dtype: DType) -> RowQuantiser {
     match dtype {
         DType::F32 => floats::to_f32,
@@ -275,17 +275,17 @@ pub fn fast_quantise(dtype: DType) -> Option<RowQuantiser> {
     simd::quantise(dtype)
 }
 
-/// Order of summation. ggml chooses its dot product by the shape of the matrix product.
+/// Summation order. ggml chooses its dot product by the shape of the matrix product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DotOrder {
-    /// `ggml_vec_dot_*`.
+    /// Order of `ggml_vec_dot_*`.
     Row,
-    /// Product of several tokens: llamafile's `tinyBLAS`, or ggml's tiled product.
+    /// Order for several tokens: llamafile's `tinyBLAS`, or ggml's tiled product.
     Batch,
 }
 
 impl DotOrder {
-    /// The order for `tokens` rows of activations and a matrix of `outputs` rows and `columns` columns.
+    /// Returns the order for `tokens` rows of activations and a matrix of `outputs` rows and `columns` columns.
     pub fn of(weights: DType, tokens: usize, outputs: usize, columns: usize) -> Self {
         let fits = |batch: &&Batch| {
             tokens >= batch.tokens
@@ -296,9 +296,9 @@ impl DotOrder {
     }
 }
 
-/// The dot product for weights of this type, fastest on this machine.
+/// Returns the fastest dot product of this machine for weights of a type.
 ///
-/// It takes a row of the matrix and one that [`quantise_row`] made, of the [`activation_type`].
+/// Its arguments are a row of the matrix, and a row that [`quantise_row`] quantised to the [`activation_type`].
 ///
 /// # Panics
 /// If `weights` is not [`DECODABLE`]; when called, if a row ends inside a block.
@@ -309,7 +309,7 @@ pub fn dot(weights: DType, order: DotOrder) -> Dot {
 /// Returns the dot product in plain code: the definition.
 ///
 /// # Panics
-/// As [`dot`].
+/// See [`dot`].
 pub fn plain_dot(weights: DType, order: DotOrder) -> Dot {
     match (order, batch(weights)) {
         (DotOrder::Batch, Some(batch)) => batch.dot,
@@ -325,8 +325,8 @@ pub fn fast_dot(weights: DType, order: DotOrder) -> Option<Dot> {
     }
 }
 
-/// F16 weights with activations that stay F32, as llamafile's `tinyBLAS` of 2024 has them for several tokens: in plain
-/// code, the definition.
+/// Returns the portable dot product of F16 weights with unrounded F32 activations, as in llamafile's `tinyBLAS` of 2024
+/// for several tokens: the definition.
 pub fn plain_mixed_dot() -> Dot {
     floats::batch_dot_of::<floats::StoredF16, floats::StoredF32>
 }
@@ -337,12 +337,12 @@ pub fn fast_mixed_dot() -> Option<Dot> {
     simd::mixed_dot()
 }
 
-/// Eight of them at once; none on other machines, and for types without such code.
+/// Returns the fastest tile of eight dot products; `None` on other machines, and for types without a tile.
 pub fn fast_tile(weights: DType, order: DotOrder) -> Option<DotTile> {
     tiles(weights, order).next()
 }
 
-/// Returns all tile kernels of this machine, the fastest first.
+/// Returns all tiles of this machine, the fastest first.
 pub fn tiles(weights: DType, order: DotOrder) -> impl Iterator<Item = DotTile> {
     let is_other_order = order == DotOrder::Row && batch(weights).is_some();
     simd::tiles(weights).filter(move |_| !is_other_order)

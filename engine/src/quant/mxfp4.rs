@@ -1,18 +1,18 @@
-//! MXFP4 (OCP Microscaling Formats 1.0): a power of two and 32 numbers of 4 bits: sign, two bits of exponent, one of
-//! mantissa. As in ggml, those are doubled to be integers, and the scale is halved.
+//! MXFP4 (OCP Microscaling Formats 1.0): a power of two as the scale, and 32 numbers of 4 bits: sign, two exponent
+//! bits, one mantissa bit. As in ggml, the numbers are doubled to integers and the scale is halved.
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::block::{QuantBlock, nibbles};
 use super::q_symmetric::{self, SymmetricBlock};
 
-/// Twice what a number of 4 bits is.
+/// Value of each 4-bit number, doubled.
 pub(super) const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// The exponent that means NaN. ggml takes it for 2^128.
+/// Exponent byte for NaN, which ggml reads as 2^128.
 const NAN: u8 = 0xFF;
 
-/// 32 values in 17 bytes.
+/// A stored block: 32 values in 17 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct BlockMxfp4 {
@@ -33,7 +33,7 @@ impl QuantBlock for BlockMxfp4 {
 }
 
 impl SymmetricBlock for BlockMxfp4 {
-    /// 2^(exponent − 128), of which the two smallest are denormal.
+    /// Returns 2^(exponent − 128). The two smallest scales are denormal.
     fn scale(&self) -> f32 {
         match self.exponent {
             denormal @ 0..2 => f32::from_bits(0x0020_0000 << denormal),

@@ -1,9 +1,9 @@
-//! Rows of a matrix with all rows of activations.
+//! Matrix products from dot products: weight rows with all rows of activations.
 
 use super::{Dot, DotOrder, DotTile, dot, fast_mixed_dot, fast_tile, plain_mixed_dot};
 use crate::weight::DType;
 
-/// The dot products of a matrix product: eight at a time where this machine has fast code for that.
+/// Dot products of a matrix product: eight at a time if this machine has a tile for the type.
 #[derive(Clone, Copy, Debug)]
 pub struct Product {
     dot: Dot,
@@ -11,7 +11,7 @@ pub struct Product {
 }
 
 impl Product {
-    /// The functions for weights of this type, which add in that order.
+    /// Returns the functions for weights of a type and a summation order.
     ///
     /// # Panics
     /// If `weights` is not [`super::DECODABLE`].
@@ -19,13 +19,13 @@ impl Product {
         Self { dot: dot(weights, order), tile: fast_tile(weights, order) }
     }
 
-    /// F16 weights with activations of F32.
+    /// Returns the functions for F16 weights with F32 activations.
     pub fn of_f16_with_f32() -> Self {
         Self { dot: fast_mixed_dot().unwrap_or_else(plain_mixed_dot), tile: None }
     }
 
-    /// The dot products of each row of weights, which stand one behind the other, with all rows of activations: as many
-    /// columns, likewise.
+    /// Multiplies consecutive rows of weights with all rows of activations. Writes one column for each row of weights,
+    /// concatenated.
     ///
     /// # Panics
     /// If there are no activations, or a row ends inside a block.
@@ -47,7 +47,7 @@ impl Product {
     }
 }
 
-/// The products with as many rows of activations as fill whole tiles; gives back how many these are.
+/// Multiplies the rows of activations that fill whole tiles; returns their number.
 fn fill_tiles(tile: DotTile, rows: [&[u8]; 2], activations: &[Vec<u8>], columns: &mut [f32]) -> usize {
     let (fours, _) = activations.as_chunks::<4>();
     let (first, second) = columns.split_at_mut(activations.len());

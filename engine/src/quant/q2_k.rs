@@ -1,11 +1,11 @@
-//! Q2_K: 256 codes of 2 bits; each 16 have a scale and a minimum of 4 bits, whose own scales are `f16`.
+//! Q2_K: 256 codes of 2 bits. Each 16 have a 4-bit scale and a 4-bit minimum, multiplied by two `f16` scales.
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::block::{QuantBlock, StoredF16, part};
 use super::k_quants::{self, KQuantBlock, KQuantBlockWithMins, by_rows};
 
-/// 256 values in 84 bytes.
+/// A stored block: 256 values in 84 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct BlockQ2K {
@@ -54,7 +54,7 @@ impl KQuantBlockWithMins for BlockQ2K {
     }
 }
 
-/// Codes of 2 bits: 32 bytes hold values 0 to 31 in their lowest bits, 32 to 63 in the next, and so on to 127.
+/// Unpacks 2-bit codes: 32 bytes have values 0 to 31 in their lowest bits, 32 to 63 in the next, and so on to 127.
 pub(super) fn two_bits(bytes: &[u8; 64]) -> [i8; 256] {
     by_rows(|row| part::<32, _>(bytes, row / 4).map(|byte| (byte >> (2 * (row % 4)) & 3) as i8))
 }

@@ -1,4 +1,4 @@
-//! Q3_K: 256 codes of 3 bits, −4 to 3; each 16 have a scale of 6 bits, −32 to 31, whose own scale is `f16`.
+//! Q3_K: 256 codes of 3 bits, −4 to 3. Each 16 have a 6-bit scale, −32 to 31, multiplied by one `f16` scale.
 
 use std::array::from_fn;
 
@@ -8,11 +8,11 @@ use super::block::{QuantBlock, StoredF16};
 use super::k_quants::{self, KQuantBlock, by_rows};
 use super::q2_k::two_bits;
 
-/// 256 values in 110 bytes.
+/// A stored block: 256 values in 110 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct BlockQ3K {
-    /// The highest bit of each code: bit r of byte c is that of value 32r + c.
+    /// Highest bit of each code: bit r of byte c belongs to value 32r + c.
     pub(super) high: [u8; 32],
     pub(super) codes: [u8; 64],
     pub(super) scales: [u8; 12],
@@ -38,8 +38,8 @@ impl KQuantBlock for BlockQ3K {
         self.scale.to_f32()
     }
 
-    /// The four lower bits of all scales come first, 0 to 7 below 8 to 15; then the two upper ones, those of
-    /// 0 to 3 lowest.
+    /// Unpacks the scales. The lower four bits come first: scales 0 to 7 in the low half of each byte, 8 to 15 in the
+    /// high half. The upper two bits follow, those of scales 0 to 3 lowest.
     fn scales(&self) -> [i8; 16] {
         from_fn(|group| {
             let low = self.scales[group % 8] >> (4 * (group / 8)) & 0x0F;

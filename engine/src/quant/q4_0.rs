@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 use super::block::{QuantBlock, StoredF16, nibbles};
 use super::q_symmetric::{self, SymmetricBlock};
 
-/// 32 values in 18 bytes.
+/// A stored block: 32 values in 18 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct BlockQ4_0 {

@@ -1,11 +1,11 @@
-//! Q4_K: 256 codes of 4 bits; each 32 have a scale and a minimum of 6 bits, whose own scales are `f16`.
+//! Q4_K: 256 codes of 4 bits. Each 32 have a 6-bit scale and a 6-bit minimum, multiplied by two `f16` scales.
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::block::{QuantBlock, StoredF16, part};
 use super::k_quants::{self, KQuantBlock, KQuantBlockWithMins, by_rows};
 
-/// 256 values in 144 bytes.
+/// A stored block: 256 values in 144 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct BlockQ4K {
@@ -53,8 +53,9 @@ impl KQuantBlockWithMins for BlockQ4K {
     }
 }
 
-/// Scales and minima of the eight groups, 6 bits each: whole those of the first four, the others' lower four bits in
-/// the last bytes, and their upper two above the first ones.
+/// Unpacks the 6-bit scales and minima of the eight groups. The first eight bytes have those of the first four groups
+/// in their lower 6 bits. For the other groups, the last four bytes have the lower four bits, and the first eight bytes
+/// the upper two.
 pub(super) fn unpack(bytes: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
     let first = |at: usize| bytes[at] & 0x3F;
     let upper = |at: usize| bytes[at] >> 6 << 4;
@@ -74,7 +75,7 @@ pub(super) fn twice(groups: [u8; 8]) -> [i8; 16] {
     std::array::from_fn(|group| groups[group / 2] as i8)
 }
 
-/// Codes of 4 bits: 32 bytes hold 32 values in their lower halves and the next 32 in the upper ones.
+/// Unpacks 4-bit codes: 32 bytes have 32 values in their low 4 bits and the next 32 in their high 4 bits.
 pub(super) fn nibbles(bytes: &[u8; 128]) -> [i8; 256] {
     by_rows(|row| part::<32, _>(bytes, row / 2).map(|byte| (byte >> (4 * (row % 2)) & 0x0F) as i8))
 }

@@ -5,12 +5,12 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 use super::block::{QuantBlock, StoredF16, nibbles};
 use super::q_symmetric::{self, SymmetricBlock};
 
-/// 32 values in 22 bytes.
+/// A stored block: 32 values in 22 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct BlockQ5_0 {
     pub(super) scale: StoredF16,
-    /// The highest bit of each code; bit i is that of value i.
+    /// Highest bit of each code: bit i belongs to value i.
     pub(super) high: [u8; 4],
     pub(super) nibbles: [u8; 16],
 }
@@ -37,7 +37,7 @@ impl SymmetricBlock for BlockQ5_0 {
     }
 }
 
-/// Codes of 5 bits, 0 to 31.
+/// Unpacks 5-bit codes, 0 to 31.
 pub(super) fn codes(high: [u8; 4], low: &[u8; 16]) -> [u8; 32] {
     let (low, high) = (nibbles(low), u32::from_le_bytes(high));
     std::array::from_fn(|index| low[index] | ((high >> index & 1) << 4) as u8)

@@ -6,13 +6,13 @@ use super::block::{QuantBlock, StoredF16};
 use super::q_asymmetric::{self, AsymmetricBlock};
 use super::q5_0;
 
-/// 32 values in 24 bytes.
+/// A stored block: 32 values in 24 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct BlockQ5_1 {
     pub(super) scale: StoredF16,
     pub(super) min: StoredF16,
-    /// The highest bit of each code; bit i is that of value i.
+    /// Highest bit of each code: bit i belongs to value i.
     pub(super) high: [u8; 4],
     pub(super) nibbles: [u8; 16],
 }

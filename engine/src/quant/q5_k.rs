@@ -1,4 +1,4 @@
-//! Q5_K: 256 codes of 5 bits; each 32 have a scale and a minimum of 6 bits, whose own scales are `f16`.
+//! Q5_K: 256 codes of 5 bits. Each 32 have a 6-bit scale and a 6-bit minimum, multiplied by two `f16` scales.
 
 use std::array::from_fn;
 
@@ -8,14 +8,14 @@ use super::block::{QuantBlock, StoredF16};
 use super::k_quants::{self, KQuantBlock, KQuantBlockWithMins, by_rows};
 use super::q4_k::{nibbles, twice, unpack};
 
-/// 256 values in 176 bytes.
+/// A stored block: 256 values in 176 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct BlockQ5K {
     pub(super) scale: StoredF16,
     pub(super) min_scale: StoredF16,
     pub(super) groups: [u8; 12],
-    /// The highest bit of each code: bit r of byte c is that of value 32r + c.
+    /// Highest bit of each code: bit r of byte c belongs to value 32r + c.
     pub(super) high: [u8; 32],
     pub(super) nibbles: [u8; 128],
 }

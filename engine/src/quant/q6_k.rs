@@ -1,4 +1,4 @@
-//! Q6_K: 256 codes of 6 bits, −32 to 31; each 16 have a scale of 8 bits, whose own scale is `f16`.
+//! Q6_K: 256 codes of 6 bits, −32 to 31. Each 16 have an 8-bit scale, multiplied by one `f16` scale.
 
 use std::array::from_fn;
 
@@ -8,13 +8,14 @@ use super::block::{QuantBlock, StoredF16, part};
 use super::k_quants::{self, KQuantBlock, by_rows};
 use super::q2_k::two_bits;
 
-/// 256 values in 210 bytes.
+/// A stored block: 256 values in 210 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct BlockQ6K {
-    /// The lower four bits: of each half of the values, 64 bytes have the first 64 below the last 64.
+    /// Lower four bits: 64 bytes for each half of the values, the first 64 values in the low 4 bits, the last 64 in the
+    /// high.
     pub(super) low: [u8; 128],
-    /// The upper two bits, as two-bit codes lie.
+    /// Upper two bits, in the layout of 2-bit codes ([`crate::quant::q2_k::two_bits`]).
     pub(super) high: [u8; 64],
     pub(super) scales: [i8; 16],
     pub(super) scale: StoredF16,

@@ -1,4 +1,5 @@
-//! Q8_0: an `f16` scale and 32 codes of 8 bits. Weights, and the activations of all types with signed codes.
+//! Q8_0: an `f16` scale and 32 codes of 8 bits. Used for weights, and for the activations of all types with signed
+//! codes.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -6,7 +7,7 @@ use super::block::{QuantBlock, StoredF16, blocks_mut};
 use super::q_symmetric::{self, SymmetricBlock};
 use super::rounding::{largest, to_int8, to_int32};
 
-/// 32 values in 34 bytes.
+/// A stored block: 32 values in 34 bytes.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct BlockQ8_0 {
@@ -38,8 +39,8 @@ impl SymmetricBlock for BlockQ8_0 {
 
 /// Quantises a row of activations as ggml's x86 kernels do.
 ///
-/// The codes come from the unrounded maximum, `round_half_even(x · (127 / max))`, while the scale is
-/// `max / 127` rounded to `f16`. (ggml's portable code divides and rounds differently; files are written by it.)
+/// The codes come from the unrounded maximum, `round_half_even(x · (127 / max))`, while the scale is `max / 127`
+/// rounded to `f16`. (ggml's portable code, which writes files, divides and rounds differently.)
 pub(super) fn quantise(row: &[f32], out: &mut [u8]) {
     let (values, _) = row.as_chunks::<32>();
     for (block, values) in blocks_mut::<BlockQ8_0>(out).iter_mut().zip(values) {
@@ -48,7 +49,7 @@ pub(super) fn quantise(row: &[f32], out: &mut [u8]) {
     }
 }
 
-/// The codes of 32 values of which the largest has that size, before they are held to 8 bits.
+/// Returns the codes of 32 values, given their largest absolute value, before clamping to 8 bits.
 pub(super) fn integers(values: &[f32; 32], max: f32) -> [i32; 32] {
     let inverse = if max == 0.0 { 0.0 } else { 127.0 / max };
     values.map(|value| to_int32(value * inverse))

@@ -1,4 +1,4 @@
-//! Q8_1: Q8_0 with the sum of its values: the activations of types that have a minimum. Never weights.
+//! Q8_1: Q8_0 plus the sum of the values, for the activations of types with a minimum. Never used for weights.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -6,7 +6,7 @@ use super::block::{StoredF16, blocks_mut};
 use super::q8_0;
 use super::rounding::{largest, to_int8};
 
-/// 32 values in 36 bytes.
+/// A stored block: 32 values in 36 bytes.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct BlockQ8_1 {
@@ -20,14 +20,14 @@ impl BlockQ8_1 {
         self.scale.to_f32()
     }
 
-    /// The sum of the values.
+    /// Returns the stored sum of the values.
     pub(super) fn sum(&self) -> f32 {
         self.sum.to_f32()
     }
 }
 
-/// Quantises a row of activations as ggml's x86 kernels do: as Q8_0, and the sum is the unrounded scale times
-/// the sum of the codes.
+/// Quantises a row of activations as ggml's x86 kernels do. Codes and scale are those of Q8_0; the sum is the unrounded
+/// scale times the sum of the codes.
 pub(super) fn quantise(row: &[f32], out: &mut [u8]) {
     let (values, _) = row.as_chunks::<32>();
     for (block, values) in blocks_mut::<BlockQ8_1>(out).iter_mut().zip(values) {

@@ -1,17 +1,17 @@
-//! Q8_K: an `f32` scale, 256 codes of 8 bits and the sums of each 16: the activations of types with blocks of 256.
-//! Never weights.
+//! Q8_K: an `f32` scale, 256 codes of 8 bits, and the sum of each 16 codes, for the activations of types with blocks of
+//! 256. Never used for weights.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::block::blocks_mut;
 
-/// 256 values in 292 bytes.
+/// A stored block: 256 values in 292 bytes.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct BlockQ8K {
     scale: [u8; 4],
     pub(super) codes: [i8; 256],
-    /// The sum of each 16 codes, as `i16`.
+    /// Sum of each 16 codes, as `i16`.
     pub(super) sums: [[u8; 2]; 16],
 }
 
@@ -20,7 +20,7 @@ impl BlockQ8K {
         f32::from_le_bytes(self.scale)
     }
 
-    /// The sum of each 16 codes.
+    /// Returns the sum of each 16 codes.
     pub(super) fn sums(&self) -> [i32; 16] {
         self.sums.map(|sum| i16::from_le_bytes(sum).into())
     }
@@ -36,8 +36,8 @@ impl BlockQ8K {
     }
 }
 
-/// Quantises a row of activations as ggml does, on every machine: the first value of the largest size becomes
-/// −127, so that the scale has the other sign.
+/// Quantises a row of activations as ggml does on every machine. The first value with the largest absolute value
+/// becomes −127, so the scale has the opposite sign.
 pub(super) fn quantise(row: &[f32], out: &mut [u8]) {
     let (values, _) = row.as_chunks::<256>();
     for (block, values) in blocks_mut::<BlockQ8K>(out).iter_mut().zip(values) {
@@ -54,7 +54,7 @@ fn quantise_block(values: &[f32; 256]) -> BlockQ8K {
     BlockQ8K::new(1.0 / inverse, values.map(|value| nearest_int(inverse * value).min(127) as i8))
 }
 
-/// The largest size of a number.
+/// Returns the largest absolute value.
 fn largest(values: &[f32; 256]) -> f32 {
     let mut lanes = [0.0f32; 16];
     for step in values.as_chunks::<16>().0 {
@@ -65,8 +65,8 @@ fn largest(values: &[f32; 256]) -> f32 {
     lanes.into_iter().fold(0.0, f32::max)
 }
 
-/// Ties go to even: in this range, adding 1.5 · 2²³ leaves an integer in the lowest bits of an `f32`. What is
-/// infinite or not a number gives 0 in the lowest eight bits.
+/// Rounds to the nearest integer, ties to even: in this range, adding 1.5 · 2²³ leaves the integer in the lowest bits
+/// of an `f32`. Infinity and NaN give 0 in the lowest eight bits.
 fn nearest_int(value: f32) -> i32 {
     let bits = (value + 12_582_912.0).to_bits();
     (bits & 0x007F_FFFF).cast_signed() - 0x0040_0000

@@ -12,11 +12,11 @@ pub(super) trait AsymmetricBlock: QuantBlock {
     /// Returns the offset of each value.
     fn min(&self) -> f32;
 
-    /// The codes, in order of the values.
+    /// Returns the codes, in the order of the values.
     fn codes(&self) -> [u8; 32];
 }
 
-/// Decodes a block: [`QuantBlock::decode`].
+/// Decodes a block; implements [`QuantBlock::decode`].
 pub(super) fn decode(block: &impl AsymmetricBlock, out: &mut [f32]) {
     let (scale, min) = (block.scale(), block.min());
     for (out, code) in out.iter_mut().zip(block.codes()) {
@@ -24,7 +24,7 @@ pub(super) fn decode(block: &impl AsymmetricBlock, out: &mut [f32]) {
     }
 }
 
-/// Dot product. The minima meet the sum of the activations, which Q8_1 keeps, in a sum of their own.
+/// Computes the dot product. The minima are multiplied with the activations' sum, which Q8_1 stores, in a separate sum.
 pub(super) fn dot<B: AsymmetricBlock>(weights: &[u8], activations: &[u8]) -> f32 {
     let (mut lanes, mut mins) = (LaneSums::default(), 0.0f32);
     for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_1::BlockQ8_1>(activations)) {

@@ -7,11 +7,11 @@ pub(super) trait SymmetricBlock: QuantBlock {
     /// Returns the factor of each code.
     fn scale(&self) -> f32;
 
-    /// The codes, in order of the values.
+    /// Returns the codes, in the order of the values.
     fn codes(&self) -> [i8; 32];
 }
 
-/// Decodes a block: [`QuantBlock::decode`].
+/// Decodes a block; implements [`QuantBlock::decode`].
 pub(super) fn decode(block: &impl SymmetricBlock, out: &mut [f32]) {
     let scale = block.scale();
     for (out, code) in out.iter_mut().zip(block.codes()) {

@@ -1,11 +1,11 @@
-//! Blocks of 32 signed codes with one scale times activations, which are Q8_0.
+//! Dot products of blocks of 32 signed codes with one scale. Activations are Q8_0.
 
 use super::block::blocks;
 use super::lanes::{LaneSums, dot4};
 use super::q_symmetric::SymmetricBlock;
 use super::q8_0;
 
-/// Dot product with one register of sums.
+/// Computes the dot product with one register of sums.
 pub(super) fn dot<B: SymmetricBlock>(weights: &[u8], activations: &[u8]) -> f32 {
     let mut lanes = LaneSums::default();
     for (w, a) in blocks::<B>(weights).iter().zip(blocks(activations)) {
@@ -14,8 +14,8 @@ pub(super) fn dot<B: SymmetricBlock>(weights: &[u8], activations: &[u8]) -> f32 
     lanes.sum()
 }
 
-/// Dot product with two registers of sums, for blocks of even and of odd index. A block without a partner is
-/// added to the sum at the end.
+/// Computes the dot product with two registers of sums, for blocks with an even and an odd index. A last block without
+/// a partner is added at the end.
 pub(super) fn dot_in_pairs<B: SymmetricBlock>(weights: &[u8], activations: &[u8]) -> f32 {
     let (weights, last) = blocks::<B>(weights).as_chunks::<2>();
     let (activations, last_activations) = blocks::<q8_0::BlockQ8_0>(activations).as_chunks::<2>();

@@ -1,6 +1,6 @@
-//! Maxima and rounding as x86 instructions compute them, NaN and infinity included.
+//! Maxima and rounding as x86 instructions compute them, including NaN and infinity.
 
-/// The largest size among 32 values, in the order in which registers are compared: with NaN, the order matters.
+/// Returns the largest absolute value of 32 values, in the registers' order of comparison, which matters for NaN.
 pub(super) fn largest(values: &[f32; 32]) -> f32 {
     let (registers, _) = values.as_chunks::<8>();
     let mut lanes = registers[0].map(f32::abs);
@@ -12,18 +12,18 @@ pub(super) fn largest(values: &[f32; 32]) -> f32 {
     max(max(a, c), max(b, d))
 }
 
-/// `maxps`: the second operand if either is NaN.
+/// Computes `maxps`: the second operand if either is NaN.
 fn max(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// `cvtps2dq`: the nearest integer, ties to even; the least one for what has none of 32 bits.
+/// Computes `cvtps2dq`: the nearest integer, ties to even; the smallest integer for values outside of 32 bits.
 pub(super) fn to_int32(value: f32) -> i32 {
     let rounded = value.round_ties_even();
     if rounded.abs() < 2_147_483_648.0 { rounded as i32 } else { i32::MIN }
 }
 
-/// `packs`: held to −128 to 127.
+/// Computes `packs`: clamps to −128 to 127.
 pub(super) fn to_int8(value: i32) -> i8 {
     value.clamp(i8::MIN.into(), i8::MAX.into()) as i8
 }

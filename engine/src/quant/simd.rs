@@ -1,5 +1,5 @@
-//! The fast functions of this machine's architecture. Another instruction set is another folder like `avx2`, and
-//! a line in each of these functions.
+//! Fast functions of this machine's architecture. Another instruction set needs a folder like `avx2`, and a line in
+//! each of these functions.
 
 #[cfg(target_arch = "aarch64")]
 use super::neon;
@@ -19,7 +19,7 @@ pub(super) fn dot(dtype: DType) -> Option<Dot> {
     return None;
 }
 
-/// Returns the kernel for several tokens, if ggml adds in another order for these.
+/// Returns the kernel for several tokens, if ggml uses another summation order for several tokens.
 #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), expect(unused_variables))]
 pub(super) fn batch_dot(dtype: DType) -> Option<Dot> {
     #[cfg(target_arch = "x86_64")]
@@ -30,7 +30,7 @@ pub(super) fn batch_dot(dtype: DType) -> Option<Dot> {
     return None;
 }
 
-/// F16 weights with F32 activations.
+/// Returns the kernel for F16 weights with F32 activations.
 pub(super) fn mixed_dot() -> Option<Dot> {
     #[cfg(target_arch = "x86_64")]
     return avx2::mixed_dot();
@@ -40,7 +40,7 @@ pub(super) fn mixed_dot() -> Option<Dot> {
     return None;
 }
 
-/// Eight at once, for several tokens: the fastest first.
+/// Returns the tiles for several tokens, the fastest first.
 #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), expect(unused_variables))]
 pub(super) fn tiles(dtype: DType) -> impl Iterator<Item = DotTile> {
     #[cfg(target_arch = "x86_64")]

@@ -1,13 +1,14 @@
-//! Ternary matrices of bitnet.cpp: two bits a weight, one scale for the whole matrix, activations of 8 bits a token.
+//! Ternary matrices of bitnet.cpp: two bits per weight, one scale for the matrix, and 8-bit activations with one scale
+//! per token.
 //!
-//! A row is whole blocks of 128 weights in 32 bytes: in byte `j`, the highest two bits hold weight `j`, the next ones
-//! weights `32 + j`, `64 + j` and `96 + j`. Codes 0, 1, 2 stand for −1, 0, 1. I2_S files hold rows like that; what TL1 and
-//! TL2 files hold ([`DType::TL`]), and what transformers packs, is unpacked to them when a model is loaded, the last block
-//! filled up with zeros.
+//! A row is a whole number of blocks of 128 weights in 32 bytes. In byte `j`, the highest two bits are weight `j`, the
+//! next bits weights `32 + j`, `64 + j` and `96 + j`. The codes 0, 1, 2 mean −1, 0, 1. I2_S files store rows in this
+//! format. Matrices of TL1 and TL2 files ([`DType::TL`]) and of transformers are converted when a model is loaded;
+//! their last block is padded with zeros.
 //!
-//! The kernels of bitnet.cpp multiply codes with activations and subtract the sum of the activations in the end. Those
-//! for I2_S on x86 keep sixteen sums of 16 bits over as many as 32 blocks, which can overflow in rows of more than 2048
-//! weights, and wrap. The table kernels add exactly.
+//! The kernels of bitnet.cpp multiply codes with activations and subtract the sum of the activations at the end. The
+//! kernels for I2_S on x86 use sixteen 16-bit sums over up to 32 blocks, which can overflow and wrap in rows of more
+//! than 2048 weights. The table kernels add exactly.
 
 use std::ops::Range;
 
@@ -17,25 +18,25 @@ use super::rounding::{to_int8, to_int32};
 use super::{TernaryCodes, TernarySum};
 use crate::weight::{DType, Matrix};
 
-/// Weights in a block.
+/// Number of weights in a block.
 pub const BLOCK: usize = 128;
-/// Bytes of a block.
+/// Number of bytes in a block.
 pub const BLOCK_BYTES: usize = 32;
 
-/// Blocks that I2_S's sums of 16 bits go over: with all codes 2 and activations of 127, they overflow.
+/// Number of blocks that I2_S's 16-bit sums cover: with all codes 2 and activations of 127, they overflow.
 pub(super) const WRAPPING: usize = 32;
-/// Blocks that they go over without overflow, for activations from −127 to 127.
+/// Number of blocks that 16-bit sums can cover without overflow, for activations from −127 to 127.
 #[cfg(target_arch = "x86_64")]
 pub(super) const EXACT: usize = 16;
 
-/// The activations of a token.
+/// Quantised activations of a token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Activations {
-    /// `round(x · scale)`, and zeros up to the end of the last block.
+    /// Codes `round(x · scale)`, padded with zeros to whole blocks.
     pub codes: Vec<i8>,
-    /// Factor of the values: 127 over the largest.
+    /// Factor of the values: 127 divided by the largest.
     pub scale: f32,
-    /// The sum of the codes.
+    /// Sum of the codes.
     pub sum: i32,
 }
 
@@ -44,9 +45,9 @@ pub fn is_ternary(dtype: DType) -> bool {
     matches!(dtype, DType::I2_S | DType::TL)
 }
 
-/// Rounds a token's activations to 8 bits, as they meet weights of this type.
+/// Quantises a token's activations to 8 bits, for weights of a type.
 ///
-/// For I2_S the largest value counts as 1e-5 at least; the table kernels have no such floor.
+/// For I2_S the largest value is at least 1e-5; the table kernels have no lower limit.
 pub fn quantise(weights: DType, row: &[f32]) -> Activations {
     let largest = row.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
     let scale = match weights {
@@ -62,7 +63,7 @@ pub fn quantise(weights: DType, row: &[f32]) -> Activations {
     Activations { codes, scale, sum }
 }
 
-/// `round_half_even(x · scale)`, held to 8 bits: the definition.
+/// Computes `round_half_even(x · scale)`, clamped to 8 bits: the definition.
 pub fn plain_codes(row: &[f32], scale: f32, codes: &mut [i8]) {
     codes.iter_mut().zip(row).for_each(|(code, &value)| *code = to_int8(to_int32(value * scale)));
 }
@@ -75,7 +76,7 @@ pub fn fast_codes() -> Option<TernaryCodes> {
     return None;
 }
 
-/// The values of a row without the matrix's scale: −1, 0 and 1.
+/// Decodes a row without the matrix's scale: −1, 0 and 1.
 pub fn decode_row(row: &[u8], out: &mut [f32]) {
     for (bytes, out) in row.chunks(BLOCK_BYTES).zip(out.chunks_mut(BLOCK)) {
         for (index, out) in out.iter_mut().enumerate() {
@@ -84,19 +85,19 @@ pub fn decode_row(row: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The code of a weight in a block.
+/// Returns the code of a weight in a block.
 fn code(block: &[u8], index: usize) -> u8 {
     block[index % BLOCK_BYTES] >> (6 - 2 * (index / BLOCK_BYTES)) & 3
 }
 
-/// A row of these weights (−1, 0 or 1), the last block filled up with zeros.
+/// Encodes a row of weights (−1, 0 or 1), with the last block padded with zeros.
 pub fn encode_row(weights: impl IntoIterator<Item = i8>, out: &mut [u8]) {
     const ZEROS: u8 = 0b01_01_01_01;
     out.fill(ZEROS);
     for (index, weight) in weights.into_iter().enumerate() {
         let (block, at) = (index / BLOCK, index % BLOCK);
         let byte = &mut out[block * BLOCK_BYTES + at % BLOCK_BYTES];
-        // Codes are 1 so far: exclusive or makes them what they shall be.
+        // All codes are 1 so far; exclusive or sets the code of the weight.
         *byte ^= (1 ^ (weight + 1) as u8) << (6 - 2 * (at / BLOCK_BYTES));
     }
 }
@@ -106,7 +107,7 @@ pub fn first_bad_code(rows: &[u8]) -> Option<usize> {
     rows.iter().position(|byte| byte & (byte >> 1) & 0b01_01_01_01 != 0)
 }
 
-/// The products of rows of a matrix with all tokens: as many columns, one behind the other.
+/// Multiplies rows of a matrix with all tokens; writes one column for each row, concatenated.
 ///
 /// # Panics
 /// If the matrix is not ternary, or the tokens were quantised for rows of another length.
@@ -120,7 +121,7 @@ pub fn fill(w: &Matrix, rows: Range<usize>, tokens: &[Activations], columns: &mu
     }
 }
 
-/// The product of a row, but for the matrix's scale.
+/// Returns the product of a row before the matrix's scale.
 fn rescaled(weights: DType, codes: i32, token: &Activations) -> f32 {
     match weights {
         DType::I2_S => (codes as f32 - token.sum as f32) / token.scale,
@@ -128,7 +129,7 @@ fn rescaled(weights: DType, codes: i32, token: &Activations) -> f32 {
     }
 }
 
-/// The sum for weights of this type, fastest on this machine.
+/// Returns the fastest sum of this machine for weights of a type.
 pub fn sum(weights: DType) -> TernarySum {
     fast_sum(weights).unwrap_or_else(|| plain_sum(weights))
 }
@@ -159,7 +160,7 @@ fn wrapping_sum(weights: &[u8], activations: &[i8]) -> i32 {
     groups.map(|(weights, activations)| lanes(weights, activations).map(i32::from).iter().sum::<i32>()).sum()
 }
 
-/// Sixteen sums, each of what two neighbouring bytes of every block hold, modulo 2¹⁶.
+/// Returns sixteen sums modulo 2¹⁶, each over two neighbouring bytes of every block.
 fn lanes(weights: &[u8], activations: &[i8]) -> [i16; 16] {
     let mut lanes = [0i16; 16];
     for (block, activations) in weights.chunks(BLOCK_BYTES).zip(activations.chunks(BLOCK)) {

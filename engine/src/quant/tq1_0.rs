@@ -1,4 +1,4 @@
-//! TQ1_0: 256 codes −1, 0 or 1, five to a byte, and an `f16` scale.
+//! TQ1_0: 256 codes −1, 0 or 1, five in a byte, and an `f16` scale.
 
 use std::array::from_fn;
 
@@ -7,19 +7,19 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 use super::block::{QuantBlock, StoredF16, part};
 use super::k_quants::{self, KQuantBlock, by_rows};
 
-/// 256 values in 54 bytes.
+/// A stored block: 256 values in 54 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct BlockTq1_0 {
-    /// Five codes to a byte: values 0 to 159 in the first 32, to 239 in the next 16.
+    /// Five codes in a byte: values 0 to 159 in the first 32 bytes, 160 to 239 in the next 16.
     pub(super) fives: [u8; 48],
-    /// Four codes to a byte: the last 16 values.
+    /// Four codes in a byte: the last 16 values.
     pub(super) fours: [u8; 4],
     pub(super) scale: StoredF16,
 }
 
 impl BlockTq1_0 {
-    /// The codes of values 32 · `row` and up.
+    /// Returns the codes of the 32 values from 32 · `row` on.
     pub(super) fn row(&self, row: usize) -> [i8; 32] {
         let (first, second) = (part::<32, _>(&self.fives, 0), part::<16, _>(&self.fives, 2));
         match row {
@@ -61,7 +61,7 @@ impl KQuantBlock for BlockTq1_0 {
     }
 }
 
-/// Digit `place` after the point of byte / 256 in base 3.
+/// Returns digit `place` after the point of byte / 256 in base 3.
 fn digit(byte: u8, place: usize) -> i8 {
     const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
     let rest = byte.wrapping_mul(POWERS[place]);

@@ -1,4 +1,4 @@
-//! TQ2_0: 256 codes −1, 0 or 1 in 2 bits each, and an `f16` scale. (The fourth code is 2, and never written.)
+//! TQ2_0: 256 codes −1, 0 or 1 in 2 bits each, and an `f16` scale. (The fourth code, 2, is never written.)
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
@@ -6,7 +6,7 @@ use super::block::{QuantBlock, StoredF16};
 use super::k_quants::{self, KQuantBlock};
 use super::q2_k::two_bits;
 
-/// 256 values in 66 bytes.
+/// A stored block: 256 values in 66 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct BlockTq2_0 {

@@ -1,4 +1,4 @@
-//! Limits on `tokenizer.json`: a few bytes of it can make the library allocate gigabytes.
+//! Limits on `tokenizer.json`, because a few bytes of it can make the library allocate gigabytes.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,14 +7,14 @@ use serde_json::Value;
 use crate::error::Result;
 use crate::tokenizer::refuse;
 
-/// Largest allowed growth of a text by the rules. Real rules make a text three times as long, and NFKC makes 33 bytes
-/// of one character.
+/// Largest allowed growth of a text by the rules. Real rules make a text three times as long; NFKC can turn one
+/// character into 33 bytes.
 const MOST: f64 = 1024.0;
 
-/// Makes sure that what the rules of a tokenizer make of a text is in proportion to it.
+/// Checks that a tokenizer's rules make no text too much longer.
 ///
 /// # Errors
-/// If it is not, or a table of characters says that it is longer than it is.
+/// If the growth exceeds the limit, or the length stated in a table of characters is wrong.
 pub(super) fn check(tokenizer: &Value) -> Result<()> {
     for part in ["normalizer", "pre_tokenizer", "decoder"] {
         let grown = growth(&tokenizer[part])?;
@@ -42,8 +42,8 @@ fn growth(rule: &Value) -> Result<f64> {
     inner.map(growth).try_fold(own, |product, one| one.map(|one| product * one))
 }
 
-/// Returns the growth by `Replace`: the replacement of a text of its own length, or, for a pattern that may match
-/// nothing, between any two characters. `Split` has a pattern too, and no replacement.
+/// Returns the growth by `Replace`: the replacement's length for each match, or, if the pattern can match the empty
+/// string, between any two characters. `Split` also has a pattern, but no replacement.
 fn replaced(rule: &Value) -> f64 {
     let content = rule["content"].as_str().map_or(0, str::len) as f64;
     match rule["pattern"]["String"].as_str() {
@@ -52,8 +52,8 @@ fn replaced(rule: &Value) -> f64 {
     }
 }
 
-/// Returns the longest text in a table of characters, which may replace one byte. The table begins with the length of
-/// its index.
+/// Returns the length of the longest text in a table of characters, which may replace one byte. The table begins with
+/// the length of its index.
 fn longest(charsmap: &Value) -> Result<f64> {
     let broken = || refuse("its precompiled_charsmap is damaged; get the file again");
     let bytes = STANDARD.decode(charsmap.as_str().unwrap_or_default()).map_err(|_| broken())?;

@@ -1,9 +1,9 @@
 //! Byte-level BPE as llama.cpp runs it for GGUF files whose `tokenizer.ggml.model` is "gpt2".
 //!
-//! The pieces are written in GPT-2's alphabet, one printable character per byte. A text is cut at special tokens,
-//! then into words by a pattern that the file names (`tokenizer.ggml.pre`), and within words pairs are merged in the
-//! order of the list. Where the names of special tokens overlap, llama.cpp looks for the longest first wherever it
-//! is; this takes the leftmost, then the longest. llama.cpp normalises nothing, nor does this.
+//! The pieces are written in GPT-2's alphabet, with one printable character per byte. A text is split at special
+//! tokens, then into words by the pattern of the file's pre-tokenizer (`tokenizer.ggml.pre`); within words, pairs are
+//! merged in the order of the list. If the names of special tokens overlap, llama.cpp searches the whole text for the
+//! longest first; this module takes the leftmost, then the longest. Like llama.cpp, it normalises nothing.
 
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
@@ -18,9 +18,10 @@ use crate::tokenizer::refuse;
 
 /// Pre-tokenizer: the patterns that cut texts into words, and other settings that follow from its name.
 pub(super) struct PreTokenizer {
-    /// The names of `tokenizer.ggml.pre` for it.
+    /// Names of the pre-tokenizer in `tokenizer.ggml.pre`.
     names: &'static [&'static str],
-    /// Patterns: the first cuts a text into matches and the text between them, the next cuts these pieces, and so on.
+    /// Patterns: the first splits a text into matches and the text between them, the next splits the results, and so
+    /// on.
     patterns: &'static [&'static str],
     /// True if a word that is a piece is used without merges.
     ignore_merges: bool,
@@ -49,14 +50,14 @@ macro_rules! contractions {
     };
 }
 
-/// Newlines with the spaces before them, spaces but the last before a word, and other spaces.
+/// Newlines with preceding spaces; spaces except the last one before a word; other spaces.
 macro_rules! spaces {
     () => {
         r"\s*[\r\n]+|\s+(?!\S)|\s+"
     };
 }
 
-/// Words in which capitals come before small letters, each with a character before it.
+/// Words with capital letters before small letters, with an optional preceding character.
 macro_rules! cased {
     ($letters:literal, $after:literal) => {
         concat!(
@@ -105,11 +106,11 @@ const GRANITE_EMBEDDING: &str = concat!(
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|",
     spaces!()
 );
-/// Chinese and Japanese.
+/// Chinese and Japanese characters.
 const HAN_AND_KANA: &str = "[一-龥\u{3040}-ゟ゠-ヿ]+";
-/// Cuts digits into threes from the end of a number, so that the rest comes first.
+/// Groups digits by threes from the end of a number, so that the first group may be incomplete.
 const DIGITS_IN_THREES: &str = r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))";
-/// Scripts that are written without spaces, and Hangul, in the ranges of llama.cpp.
+/// Scripts without spaces between words, and Hangul, in the ranges of llama.cpp.
 const ASIAN: &str = "[一-鿿㐀-䶿豈-﫿\u{3040}-ゟ゠-ヿ･-ﾟ⼀-\u{2fdf}\u{e40}-\u{e7f}\u{e80}-\u{eff}ក-\u{17ff}က-႟ꩠ-ꩿꧠ-\u{a9ff}가-\u{d7af}ᄀ-ᇿ]+";
 const DEEPSEEK3: &str = concat!(
     r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|"##,
@@ -200,7 +201,7 @@ const WORDS: &[PreTokenizer] = &[
         &[r"\p{N}{1,3}", HAN_AND_KANA, DEEPSEEK3],
     ),
     PreTokenizer::new(&["afmoe"], &[DIGITS_IN_THREES, ASIAN, DEEPSEEK3]),
-    // Where a range of characters has spaces in it, llama.cpp does not take them for part of it.
+    // If a range of characters contains spaces, llama.cpp excludes the spaces from it.
     PreTokenizer::new(
         &["deepseek-coder"],
         &[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"(?:(?!\s)[一-龥ࠀ-一가-퟿])+", r"\p{N}"],
@@ -251,17 +252,17 @@ impl PreTokenizer {
     }
 }
 
-/// The vocabulary of a byte-level BPE tokenizer, as files store it.
+/// Vocabulary of a byte-level BPE tokenizer, as files store it.
 pub(super) struct BpeVocabulary<'f> {
-    /// The text of each piece, by id.
+    /// Text of each piece, by id.
     pub pieces: Vec<&'f str>,
-    /// 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
+    /// Type of each piece: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
     pub types: Vec<i32>,
-    /// Pairs of pieces with a space between, in the order in which they are merged.
+    /// Pairs of pieces, separated by a space, in merge order.
     pub merges: Vec<&'f str>,
 }
 
-/// Checks a vocabulary and makes it ready for use.
+/// Checks a vocabulary and creates the tokenizer.
 pub(super) fn tokenizer(
     vocabulary: &BpeVocabulary,
     words: &PreTokenizer,
@@ -284,7 +285,7 @@ pub(super) fn tokenizer(
     Ok(Library::new(inner, before, after))
 }
 
-/// The ids of the pieces. A piece that stands twice is refused, as llama.cpp does.
+/// Returns the ids of the pieces. A duplicate piece is an error, as in llama.cpp.
 fn ids(pieces: &[&str]) -> Result<Vocab> {
     if pieces.is_empty() {
         return Err(refuse("the vocabulary is empty"));
@@ -298,7 +299,7 @@ fn ids(pieces: &[&str]) -> Result<Vocab> {
     Ok(ids)
 }
 
-/// The two pieces of each merge: between them is the first space that is not the first character.
+/// Returns the two pieces of each merge, separated at the first space that is not the first character.
 fn pairs(merges: &[&str]) -> Result<Merges> {
     let pair = |merge: &&str| {
         let space = merge.bytes().skip(1).position(|byte| byte == b' ').map(|after_first| after_first + 1)?;
@@ -311,7 +312,7 @@ fn pairs(merges: &[&str]) -> Result<Merges> {
     pairs.collect()
 }
 
-/// The pieces that are found in a text before anything else.
+/// Returns the special tokens, which are split off before everything else.
 fn special_tokens(pieces: &[&str], types: &[i32]) -> Vec<AddedToken> {
     let rows = pieces.iter().zip(types).filter(|(piece, _)| !piece.is_empty());
     let special = rows.filter_map(|(piece, kind)| match kind {

@@ -11,15 +11,15 @@ use crate::tokenizer::Tokenizer;
 /// Chat template of a model, and the special tokens that its files name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chat {
-    /// The template that writes a conversation as text, in Jinja's language as transformers understands it.
+    /// Template that renders a conversation, in transformers' dialect of Jinja.
     pub template: Option<String>,
-    /// Names of special tokens as templates call them, such as `bos_token`, and their texts.
+    /// Texts of special tokens, by the names that templates use, such as `bos_token`.
     pub tokens: BTreeMap<String, String>,
 }
 
 impl Chat {
-    /// Reads a Hugging Face directory: `chat_template.jinja`, else the template in `tokenizer_config.json`; of
-    /// several templates, the one named "default".
+    /// Reads the chat settings of a Hugging Face directory: `chat_template.jinja`, else the template in
+    /// `tokenizer_config.json`. Of several templates, the one named "default" is used.
     ///
     /// # Errors
     /// If a file is damaged.
@@ -39,10 +39,10 @@ impl Chat {
         Ok(Self { template, tokens: names(&config) })
     }
 
-    /// Reads a GGUF file.
+    /// Reads the chat settings of a GGUF file.
     ///
     /// # Errors
-    /// If a key has a value that cannot be used.
+    /// If a key has an invalid value.
     pub fn of_gguf(file: &Gguf, tokenizer: Option<&dyn Tokenizer>) -> Result<Self> {
         let template = file.optional::<&str>("tokenizer.chat_template")?.map(str::to_owned);
         let mut tokens = BTreeMap::new();
@@ -56,13 +56,13 @@ impl Chat {
     }
 }
 
-/// The template, which may be one of several with names.
+/// Returns the template, which may be in a list of named templates.
 fn within(value: &Value) -> Option<&str> {
     let named = |entry: &&Value| entry["name"] == "default";
     value.as_str().or_else(|| value.as_array()?.iter().find(named)?["template"].as_str())
 }
 
-/// The names of special tokens, each a text or an object that holds one.
+/// Returns the special tokens by name; each value is a string, or an object that contains one.
 fn names(config: &Value) -> BTreeMap<String, String> {
     let entries = config.as_object().into_iter().flatten();
     let named = entries.filter(|(key, _)| key.ends_with("_token"));

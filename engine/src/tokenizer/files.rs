@@ -6,19 +6,19 @@ use crate::error::Result;
 use crate::format::{Disk, FileBytes, FileStore};
 use crate::tokenizer::{HuggingFaceFiles, Llama2cTokenizer, Tokenizer, gpt2, hugging_face, model_proto};
 
-/// The files of one tokenizer, where they are not inside a model's own.
+/// Files of a tokenizer, if they are separate from the model's file.
 #[derive(Clone, Debug)]
 pub enum TokenizerFiles {
     /// `tokenizer.json`.
     HuggingFace(HuggingFaceFiles),
     /// `tokenizer.model`, a SentencePiece model.
     SentencePiece {
-        /// The model.
+        /// SentencePiece model.
         model: FileBytes,
         /// `tokenizer_config.json`, if there is one.
         config: Option<FileBytes>,
     },
-    /// The pieces and merges of byte-level BPE as GPT-2 was released with.
+    /// Pieces and merges of byte-level BPE, in the format of GPT-2's release.
     Gpt2 {
         /// `vocab.json` or `encoder.json`.
         pieces: FileBytes,
@@ -29,11 +29,11 @@ pub enum TokenizerFiles {
     Llama2c(FileBytes),
 }
 
-/// Files of GPT-2's pieces and merges: transformers' names, and OpenAI's own.
+/// File names of GPT-2's pieces and merges: transformers' names, and OpenAI's names.
 const GPT2: [(&str, &str); 2] = [("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")];
 
 impl TokenizerFiles {
-    /// The tokenizer of a folder: of several, the first in the order of [`TokenizerFiles`], as transformers chooses.
+    /// Finds the tokenizer in a folder: of several, the first in the order of [`TokenizerFiles`], as in transformers.
     ///
     /// # Errors
     /// If a file cannot be opened.
@@ -54,7 +54,8 @@ impl TokenizerFiles {
         Ok(open("tokenizer.bin")?.map(Self::Llama2c))
     }
 
-    /// The tokenizer behind a path: a folder, or one of its files by the end of its name. `None` if it is neither.
+    /// Finds the tokenizer at a path: a folder, or one of its files by the end of its name. `None` if the path is
+    /// neither.
     ///
     /// # Errors
     /// If a file cannot be opened.
@@ -81,7 +82,7 @@ impl TokenizerFiles {
         }
     }
 
-    /// `tokenizer_config.json`, if there is one beside it.
+    /// Returns `tokenizer_config.json`, if the folder has one.
     pub fn config(&self) -> Option<&FileBytes> {
         match self {
             Self::HuggingFace(HuggingFaceFiles { config, .. }) | Self::SentencePiece { config, .. } => {
@@ -94,7 +95,7 @@ impl TokenizerFiles {
     /// Reads the tokenizer.
     ///
     /// # Errors
-    /// If a file is damaged, contradicts itself or another, or is of a kind that is not known.
+    /// If a file is damaged, contradicts itself or another file, or has an unknown kind.
     pub fn read(&self) -> Result<Box<dyn Tokenizer>> {
         let (file, read): (_, Result<Box<dyn Tokenizer>>) = match self {
             Self::HuggingFace(files) => (&files.tokenizer, hugging_face::from_hugging_face(files)),

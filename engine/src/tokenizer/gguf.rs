@@ -1,4 +1,4 @@
-//! The tokenizer inside a GGUF file.
+//! Tokenizers in GGUF files.
 
 use crate::error::{Error, Result};
 use crate::format::Gguf;
@@ -9,10 +9,10 @@ use crate::tokenizer::{PieceVocabulary, SentencePiece, SentencePieceSettings, To
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
 
-/// The tokenizer that a GGUF file holds, if it holds one.
+/// Reads the tokenizer of a GGUF file, if the file has one.
 ///
 /// # Errors
-/// If it is of another kind than SentencePiece BPE ("llama") and byte-level BPE ("gpt2"), or contradicts itself.
+/// If its kind is neither SentencePiece BPE ("llama") nor byte-level BPE ("gpt2"), or it contradicts itself.
 pub fn from_gguf(file: &Gguf) -> Result<Option<Box<dyn Tokenizer>>> {
     kind(file).map_err(|error| error.of_tokenizer(file.tensors.path()))
 }
@@ -73,7 +73,7 @@ fn pieces(file: &Gguf) -> Result<Vec<&str>> {
     Ok(file.require::<&StringArray>("tokenizer.ggml.tokens")?.iter().collect())
 }
 
-/// The id of a token that is put around texts.
+/// Returns the id of a token that is added before or after texts.
 fn special_id(file: &Gguf, name: &str, vocab_size: usize) -> Result<u32> {
     let id: u32 = file.require(&format!("tokenizer.ggml.{name}_token_id"))?;
     match (id as usize) < vocab_size {

@@ -1,5 +1,5 @@
-//! GPT-2's own two files: the ids of the pieces (JSON), and the merges, one a line. It is what tiktoken makes its
-//! encoding "gpt2" from.
+//! GPT-2's own two files: the ids of the pieces (JSON), and the merges, one per line. tiktoken creates its encoding
+//! "gpt2" from them.
 
 use std::collections::HashMap;
 
@@ -8,16 +8,16 @@ use crate::format::FileBytes;
 use crate::tokenizer::byte_level::{self, BpeVocabulary, PreTokenizer};
 use crate::tokenizer::{Tokenizer, refuse};
 
-/// The one special token, which stands between texts. Nothing is put around texts.
+/// The only special token, which separates texts. No tokens are added before or after texts.
 const END_OF_TEXT: &str = "<|endoftext|>";
-/// The type of normal pieces, and that of control tokens.
+/// Type numbers of normal pieces and of control tokens.
 const NORMAL: i32 = 1;
 const CONTROL: i32 = 3;
 
 /// Reads a tokenizer.
 ///
 /// # Errors
-/// If the ids are not those from 0 on, each once, or a merge makes no piece.
+/// If the ids are not consecutive from 0, or a merge does not form a piece.
 pub fn read(pieces: &FileBytes, merges: &FileBytes) -> Result<Box<dyn Tokenizer>> {
     let ids: HashMap<String, u32> = serde_json::from_slice(&pieces.data).map_err(|error| {
         Error::BadContainer { file: pieces.path.clone(), format: "vocabulary", problem: error.to_string() }
@@ -49,6 +49,6 @@ fn by_id(ids: &HashMap<String, u32>) -> Result<Vec<&str>> {
             }
         }
     }
-    // As many places as pieces, and none taken twice: all are taken.
+    // There are as many ids as pieces, and no id occurs twice, so every id has a piece.
     Ok(pieces.into_iter().flatten().collect())
 }

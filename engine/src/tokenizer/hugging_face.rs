@@ -1,8 +1,8 @@
-//! The tokenizer of a Hugging Face directory: `tokenizer.json`, which the `tokenizers` library reads.
+//! Tokenizers of Hugging Face directories: `tokenizer.json`, read by the `tokenizers` library.
 //!
-//! transformers changes one thing about it: where `tokenizer_config.json` says `add_bos_token` or `add_eos_token`,
-//! that counts, and not what `tokenizer.json` puts around texts. So it is here. Truncation and padding that
-//! `tokenizer.json` may ask for are left out, as they are unless a caller of transformers wants them.
+//! As in transformers, `add_bos_token` and `add_eos_token` of `tokenizer_config.json` override the special tokens that
+//! `tokenizer.json` adds to texts. Truncation and padding of `tokenizer.json` are ignored, which is transformers'
+//! default.
 
 use std::fmt::Display;
 
@@ -14,7 +14,7 @@ use crate::format::FileBytes;
 use crate::tokenizer::library::{Library, caught, check_merge};
 use crate::tokenizer::{Tokenizer, bounds, refuse};
 
-/// The files that make a tokenizer.
+/// Files of a Hugging Face tokenizer.
 #[derive(Clone, Debug)]
 pub struct HuggingFaceFiles {
     /// `tokenizer.json`.
@@ -26,7 +26,7 @@ pub struct HuggingFaceFiles {
 /// Reads a tokenizer.
 ///
 /// # Errors
-/// If a file is damaged or contradicts itself or the other.
+/// If a file is damaged, or contradicts itself or the other file.
 pub fn from_hugging_face(files: &HuggingFaceFiles) -> Result<Box<dyn Tokenizer>> {
     let mut inner = read(&files.tokenizer)?;
     let (before, after) = match &files.config {
@@ -47,7 +47,7 @@ fn read(source: &FileBytes) -> Result<tokenizers::Tokenizer> {
     Ok(tokenizer)
 }
 
-/// Refuses settings that the library accepts, and then panics or gives random results.
+/// Returns an error for settings with which the library panics or gives random results.
 fn check_model(model: &Value) -> Result<()> {
     if !(model["dropout"].is_null() || model["dropout"] == 0.0) {
         return Err(refuse(format!(
@@ -63,7 +63,8 @@ fn check_model(model: &Value) -> Result<()> {
     Ok(())
 }
 
-/// The two pieces of a merge, which files before 2024 have as one text. What is neither is for the library to refuse.
+/// Returns the two pieces of a merge, which files before 2024 store as one string. Other values are left to the library
+/// to reject.
 fn pair(merge: &Value) -> Option<(&str, &str)> {
     match merge {
         Value::String(text) => text.split_once(' '),
@@ -73,7 +74,7 @@ fn pair(merge: &Value) -> Option<(&str, &str)> {
 }
 
 /// Applies the special tokens that `tokenizer_config.json` adds before and after texts, instead of those of
-/// `tokenizer.json`. If it sets none, those remain.
+/// `tokenizer.json`. Without such settings, `tokenizer.json` applies.
 fn apply(
     source: &FileBytes,
     config: &Value,
@@ -88,7 +89,7 @@ fn apply(
     Ok((before, special_id(source, config, "eos_token", eos, inner)?))
 }
 
-/// The id of a token that is to be added. One without a name is not, as in transformers.
+/// Returns the id of a token that is added to texts. As in transformers, a token without a name is not added.
 fn special_id(
     source: &FileBytes,
     config: &Value,

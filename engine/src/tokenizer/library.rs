@@ -1,4 +1,4 @@
-//! Tokenizers of the `tokenizers` library, which is what transformers runs.
+//! Tokenizers of the `tokenizers` library, which transformers uses.
 
 use std::cell::Cell;
 use std::fmt::Display;
@@ -12,14 +12,14 @@ use crate::error::{Error, Result, TokenizerError};
 use crate::tokenizer::sentencepiece::byte;
 use crate::tokenizer::{SpecialTokens, Tokenizer, refuse};
 
-/// A tokenizer of the library, and what is put around texts that the library does not know of.
+/// A tokenizer of the library, with special tokens around texts that the library does not know.
 pub(super) struct Library {
     inner: tokenizers::Tokenizer,
     /// Tokenizer that reads names of special tokens as text. Created on first use.
     unparsed: OnceLock<tokenizers::Tokenizer>,
     before: Option<u32>,
     after: Option<u32>,
-    /// The file that says how, where the library has read it itself: what contradicts itself there shows in use.
+    /// File named in errors, if the library read it: some contradictions only show up in use.
     file: Option<PathBuf>,
 }
 
@@ -68,8 +68,8 @@ impl Tokenizer for Library {
         self.inner.id_to_token(id)
     }
 
-    /// The library gives text, in which an unfinished character is U+FFFD already. Its bytes are given where they are
-    /// known: of byte-level pieces, and of byte pieces at the end.
+    /// Decodes ids to bytes. The library returns text, in which an incomplete character is already U+FFFD. The original
+    /// bytes are used if they are known: for byte-level pieces, and for byte pieces at the end.
     fn decode(&self, ids: &[u32]) -> Result<Vec<u8>> {
         let unknown = |&(_, &id): &(usize, &u32)| self.inner.id_to_token(id).is_none();
         if let Some((position, &id)) = ids.iter().enumerate().find(unknown) {
@@ -86,13 +86,13 @@ impl Tokenizer for Library {
 }
 
 impl Library {
-    /// The pieces of ids that are no special tokens.
+    /// Returns the pieces of all ids except special tokens.
     fn texts(&self, ids: &[u32]) -> impl Iterator<Item = String> {
         let texts = ids.iter().filter_map(|&id| self.inner.id_to_token(id));
         texts.filter(|piece| !self.inner.get_added_vocabulary().is_special_token(piece))
     }
 
-    /// Returns the number of last ids that are bytes.
+    /// Returns the number of byte pieces at the end.
     fn bytes_at_the_end(&self, ids: &[u32]) -> usize {
         let has_bytes = match self.inner.get_decoder() {
             Some(DecoderWrapper::Sequence(all)) => {
@@ -105,14 +105,14 @@ impl Library {
     }
 }
 
-/// Returns the bytes of a piece in GPT-2's alphabet; a piece with another character stands for itself, as in the
-/// library.
+/// Returns the bytes of a piece in GPT-2's alphabet. A piece with other characters is its own text, as in the library.
 fn bytes_of(piece: &str) -> Vec<u8> {
     let bytes: Option<Vec<u8>> = piece.chars().map(byte_of).collect();
     bytes.unwrap_or_else(|| piece.as_bytes().to_vec())
 }
 
-/// The byte behind a character of GPT-2's alphabet: itself where it is printable, else numbered from U+0100.
+/// Returns the byte for a character of GPT-2's alphabet: printable bytes are themselves, others are numbered from
+/// U+0100.
 fn byte_of(character: char) -> Option<u8> {
     let is_printable = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     let code = u32::from(character);
@@ -122,12 +122,12 @@ fn byte_of(character: char) -> Option<u8> {
     }
 }
 
-/// The result of a call into the library. It panics at some vocabularies that contradict themselves: at a template
-/// that names a token without an id, for one. Nothing of it is used after that.
+/// Calls the library and returns its result. The library panics for some contradictory vocabularies, for example if a
+/// template names a token without an id; a panic becomes an error. No state is used after a panic.
 pub(super) fn caught<T, E: Display>(call: impl FnOnce() -> Result<T, E>) -> Result<T> {
     thread_local!(static IS_CALLED: Cell<bool> = const { Cell::new(false) });
     static HUSH: Once = Once::new();
-    // What it would print of a panic means nothing to who reads our message.
+    // The library's panic message would only confuse users, so it is not printed.
     HUSH.call_once(|| {
         let aloud = panic::take_hook();
         panic::set_hook(Box::new(move |of| {
@@ -145,8 +145,8 @@ pub(super) fn caught<T, E: Display>(call: impl FnOnce() -> Result<T, E>) -> Resu
     }
 }
 
-/// Makes sure that a merge makes a piece of the vocabulary: the library panics where it makes a longer one than
-/// any. `prefix` is what pieces inside words begin with; of the right one it is left out.
+/// Checks that a merge forms a piece of the vocabulary, since the library panics for some merges that do not. `prefix`
+/// is the prefix of pieces inside words, which a merge drops from its right piece.
 pub(super) fn check_merge(
     (left, right): (&str, &str),
     prefix: &str,

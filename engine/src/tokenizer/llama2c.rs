@@ -1,14 +1,14 @@
-//! llama2.c's `tokenizer.bin`, read and used as its `run.c` does.
+//! llama2.c's `tokenizer.bin`, read and used as in `run.c`.
 //!
-//! The file: the length of the longest piece (i32), then for every piece its score (f32), its length in bytes (i32)
-//! and its text, with plain spaces; how many there are is for the model to say. Pieces 0, 1 and 2 are unknown, BOS
-//! and EOS, the 256 after them the bytes, written `<0x0A>`.
+//! File format: the length of the longest piece (i32), then for every piece its score (f32), its length in bytes (i32)
+//! and its text, with plain spaces. The number of pieces is the model's vocabulary size. Pieces 0, 1 and 2 are unknown,
+//! BOS and EOS; the next 256 are the bytes, written `<0x0A>`.
 //!
-//! Where `run.c` and sentencepiece, whose model the file was exported from, differ:
-//! - A text that is not empty begins with the piece of a space, whatever the model was trained with.
-//! - Names of special pieces are text for both; here there is nothing to parse either.
-//! - Merging begins from the pieces' texts, byte pieces' too, and may end at any piece of the vocabulary.
-//! - `run.c` takes the end of a C string for the end of a text: it never sees what follows a NUL.
+//! Differences between `run.c` and sentencepiece, whose model the file was exported from:
+//! - A non-empty text begins with the piece of a space, whatever the model was trained with.
+//! - Both treat names of special pieces as text, so nothing is parsed here either.
+//! - Merging begins with the pieces' texts, including those of byte pieces, and may form any piece of the vocabulary.
+//! - `run.c` reads C strings, so it ignores everything after a NUL.
 
 use std::collections::HashMap;
 
@@ -20,11 +20,11 @@ use crate::tokenizer::{SpecialTokens, Tokenizer, refuse};
 
 const BOS: u32 = 1;
 const EOS: u32 = 2;
-/// The id of byte 0.
+/// Id of byte 0.
 const FIRST_BYTE: u32 = 3;
-/// `run.c` takes no pair whose score is not above this.
+/// Score that a pair must exceed to be merged in `run.c`.
 const LOWEST: f32 = -1e10;
-/// Bytes of a piece besides its text.
+/// Number of bytes of a piece before its text.
 const HEAD: usize = 8;
 
 /// A checked vocabulary.
@@ -36,10 +36,10 @@ pub struct Llama2cTokenizer {
 }
 
 impl Llama2cTokenizer {
-    /// Reads `tokenizer.bin`: as many pieces as the model has ids; without a number, all that are there.
+    /// Reads `tokenizer.bin`: `vocab_size` pieces, or all pieces of the file if it is `None`.
     ///
     /// # Errors
-    /// If the file ends early, or holds what `run.c` could not use.
+    /// If the file ends early, or contains data that `run.c` could not use.
     pub fn read(source: &FileBytes, vocab_size: Option<usize>) -> Result<Self> {
         let mut cursor = Cursor::new(source);
         let longest = cursor.u32("the length of the longest piece")?;
@@ -61,7 +61,8 @@ impl Llama2cTokenizer {
         score.filter(|&score| score > LOWEST)
     }
 
-    /// The pieces that merging begins from: the space, then each character's own, or those of its bytes.
+    /// Returns the pieces that merging begins with: the space, then the piece of each character, or the pieces of its
+    /// bytes.
     fn symbols(&self, text: &str) -> Result<Vec<&str>> {
         let mut symbols = vec![" "];
         for character in text.chars() {
@@ -108,7 +109,7 @@ impl Tokenizer for Llama2cTokenizer {
             })
             .collect();
         let merged = symbols.concat();
-        // No text stands twice, so that the one of a byte piece has that piece's id.
+        // Texts are unique, so the text of a byte piece has that piece's id.
         ids.extend(
             merge_from(&merged, &ends, |piece, _| self.score(piece)).iter().map(|piece| self.ids[*piece]),
         );
@@ -166,7 +167,7 @@ fn piece(cursor: &mut Cursor, id: usize, longest: u32) -> Result<(String, f32)> 
     Ok((text.to_owned(), score + 0.0))
 }
 
-/// The ids of the pieces. A text that stands twice is refused: which of the two `run.c` finds is its sort's affair.
+/// Returns the ids of the pieces. Duplicate texts are an error, since it depends on `run.c`'s sort which one it finds.
 fn ids(pieces: &[String]) -> Result<HashMap<String, u32>> {
     let mut ids = HashMap::with_capacity(pieces.len());
     for (id, piece) in (0..).zip(pieces).filter(|(_, piece)| !piece.is_empty()) {

@@ -1,19 +1,20 @@
-//! Byte-pair merging: starting from characters, the best pair of neighbours becomes one, until none is left.
+//! Byte-pair merging: starting from characters, the best pair of neighbours is merged until no pair is left.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::ops::Range;
 
-/// Splits `text` into pieces. `score` tells how good a piece is that two neighbours would make, `None` if it
-/// is no piece; the best pair is merged first, of equals the leftmost. It also hears how long the left one is.
+/// Splits `text` into pieces. `score` returns the score of the piece that two neighbours would form, given its text and
+/// the left part's length; `None` if it is not a piece. The pair with the highest score is merged first, the leftmost
+/// on ties.
 ///
-/// Every merge takes one symbol away and proposes at most two pairs: O(n log n) in the length of the text.
+/// Every merge removes one symbol and adds at most two pairs: O(n log n) in the length of the text.
 pub fn merge<'t>(text: &'t str, score: impl FnMut(&'t str, usize) -> Option<f32>) -> Vec<&'t str> {
     let ends: Vec<usize> = text.char_indices().map(|(start, one)| start + one.len_utf8()).collect();
     merge_from(text, &ends, score)
 }
 
-/// [`merge`], not from characters but from the parts of `text` that end at `ends`.
+/// Splits `text` like [`merge`], but starts from the parts of `text` that end at `ends` instead of characters.
 pub fn merge_from<'t>(
     text: &'t str,
     ends: &[usize],
@@ -32,7 +33,7 @@ pub fn merge_from<'t>(
     alive.map(|symbol| &text[symbol.span]).collect()
 }
 
-/// A part of the text and its neighbours; empty once it was merged into the one on its left.
+/// A part of the text with links to its neighbours; empty after it was merged into its left neighbour.
 struct Symbol {
     span: Range<usize>,
     previous: Option<usize>,
@@ -56,7 +57,7 @@ struct SymbolPair {
     score: f32,
     left: usize,
     right: usize,
-    /// Length of both together, in bytes, when they were proposed.
+    /// Combined length in bytes when the pair was proposed.
     length: usize,
 }
 
@@ -100,7 +101,7 @@ impl<'t, S: FnMut(&'t str, usize) -> Option<f32>> MergeState<'t, S> {
 }
 
 impl Ord for SymbolPair {
-    /// The highest score, then the leftmost.
+    /// Orders by score, then leftmost first.
     fn cmp(&self, other: &Self) -> Ordering {
         self.score.total_cmp(&other.score).then(Reverse(self.left).cmp(&Reverse(other.left)))
     }

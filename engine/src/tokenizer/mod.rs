@@ -1,4 +1,4 @@
-//! Text to token ids and back, behind one trait: one kind of tokenizer per file.
+//! Tokenizers: text to token ids and back. One trait, and one file for each kind of tokenizer.
 
 mod bounds;
 mod byte_level;
@@ -31,24 +31,24 @@ use crate::error::{Error, Result, TokenizerError};
 /// Handling of special tokens when a text is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpecialTokens {
-    /// True if the special tokens of the model's settings are added, mostly BOS.
+    /// True if the model's special tokens are added, usually BOS.
     pub add: bool,
-    /// True if the name of a special token in the text is read as that token.
+    /// True if the name of a special token in the text is encoded as that token.
     pub parse: bool,
 }
 
-/// Text to token ids and back, as one model was trained to read and write it.
+/// Converts text to token ids and back, as in the model's training.
 pub trait Tokenizer: Send + Sync {
     /// Returns the number of ids.
     fn vocab_size(&self) -> usize;
 
-    /// The ids of `text`.
+    /// Returns the ids of `text`.
     ///
     /// # Errors
     /// If the text cannot be encoded.
     fn encode_with(&self, text: &str, special: SpecialTokens) -> Result<Vec<u32>>;
 
-    /// The ids of a prompt: [`Tokenizer::encode_with`] where the name of a special token in `text` is that token.
+    /// Returns the ids of a prompt. Names of special tokens in `text` are encoded as those tokens.
     ///
     /// # Errors
     /// If the text cannot be encoded.
@@ -56,16 +56,16 @@ pub trait Tokenizer: Send + Sync {
         self.encode_with(text, SpecialTokens { add: add_special, parse: true })
     }
 
-    /// The piece of an id as the vocabulary writes it; `None` outside the vocabulary.
+    /// Returns the piece of an id, as written in the vocabulary; `None` outside the vocabulary.
     fn piece(&self, id: u32) -> Option<String>;
 
-    /// Decodes `ids` without control tokens. Returns bytes, because an id may be a part of a character.
+    /// Decodes `ids` without control tokens. Returns bytes, because an id may be part of a character.
     ///
     /// # Errors
     /// If an id is outside the vocabulary.
     fn decode(&self, ids: &[u32]) -> Result<Vec<u8>>;
 
-    /// [`Tokenizer::decode`] for people: what is no UTF-8, an unfinished character mostly, becomes U+FFFD.
+    /// Decodes `ids` for display: invalid UTF-8, usually an incomplete character, becomes U+FFFD.
     ///
     /// # Errors
     /// If an id is outside the vocabulary.

@@ -1,4 +1,4 @@
-//! SentencePiece's `tokenizer.model`: a protocol buffer, of which only what tokenizing needs is declared here. Field
+//! SentencePiece's `tokenizer.model`, a protocol buffer. Only the fields needed for tokenizing are declared. Field
 //! numbers and defaults are those of sentencepiece's `sentencepiece_model.proto`.
 
 use prost::Message;
@@ -62,11 +62,11 @@ const CONTROL: i32 = 3;
 const BPE: i32 = 2;
 const MODEL_TYPES: [&str; 5] = ["0", "unigram", "BPE", "word", "char"];
 
-/// Reads a SentencePiece model. `tokenizer_config.json` says whether BOS and EOS stand around texts; where it does
-/// not, BOS does if there is one, as for Llama.
+/// Reads a SentencePiece model. `tokenizer_config.json` states whether BOS and EOS are added to texts. By default, BOS
+/// is added if the vocabulary has one, as for Llama.
 ///
 /// # Errors
-/// If it is damaged, is no BPE model, or changes texts before it cuts them.
+/// If the model is damaged, is not a BPE model, or normalises texts.
 pub fn read(model: &FileBytes, config: Option<&FileBytes>) -> Result<Box<dyn Tokenizer>> {
     let proto = ModelProto::decode(&*model.data).map_err(|error| bad_file(model, &error.to_string()))?;
     let trainer = proto.trainer.unwrap_or_default();
@@ -93,7 +93,7 @@ pub fn read(model: &FileBytes, config: Option<&FileBytes>) -> Result<Box<dyn Tok
     Ok(Box::new(SentencePiece::new(vocabulary, settings)?))
 }
 
-/// Refuses what is not done here: another model than BPE, and texts that are changed before they are cut.
+/// Returns an error for unsupported settings: models other than BPE, and normalisation of texts.
 fn check(
     file: &FileBytes,
     trainer: &Trainer,

@@ -1,21 +1,19 @@
-//! SentencePiece BPE, by the rules of llama.cpp (GGUF files whose `tokenizer.ggml.model` is "llama") or by those of the
+//! SentencePiece BPE, with the rules of llama.cpp (GGUF files whose `tokenizer.ggml.model` is "llama") or those of the
 //! sentencepiece library (`tokenizer.model`).
 //!
-//! Where the two differ:
-//! - Normalisation (NFKC, removal of extra spaces) is sentencepiece's alone. llama.cpp reads text as it is, and so
-//!   does this; models that ask for anything else are refused where they say so.
-//! - User-defined pieces are cut out of the text first. llama.cpp starts anew after each, with another space prefix;
-//!   for sentencepiece there is one prefix, and they are looked for where spaces are U+2581 already. Of overlapping
-//!   ones this takes the leftmost, then the longest, as sentencepiece does.
-//! - The names of control pieces and of unknown are text for sentencepiece. Where they are to be parsed, they are cut
-//!   out of the text before anything else.
-//! - Pieces marked unused: sentencepiece takes them apart again; llama.cpp keeps them.
-//! - Byte pieces never come from merging in sentencepiece, nor here. In llama.cpp they do where a vocabulary also
-//!   holds the pieces to merge them from.
-//! - llama.cpp makes control pieces of those whose names are on a list in its code, whatever type the file gives
-//!   them. Here the file decides.
-//! - Decoding takes away the space that encoding put in front, as sentencepiece does. llama.cpp keeps it after
-//!   a BOS.
+//! Differences between the two:
+//! - Only sentencepiece normalises texts (NFKC, removal of extra spaces). This module does not; models that require
+//!   normalisation cause an error.
+//! - User-defined pieces are split off first. llama.cpp starts anew after each, with another space prefix.
+//!   sentencepiece uses one prefix and searches for the pieces after spaces became U+2581; of overlapping pieces it
+//!   takes the leftmost, then the longest, and so does this module for both rules.
+//! - sentencepiece treats the names of control pieces and of the unknown piece as text. If names are parsed, they are
+//!   split off before everything else.
+//! - Unused pieces: sentencepiece splits them again; llama.cpp keeps them.
+//! - In sentencepiece and here, merging never forms byte pieces. In llama.cpp it does, if the vocabulary has the pieces
+//!   to merge them from.
+//! - llama.cpp has a list of names that are always control pieces. Here the file's types decide.
+//! - Decoding removes the space that encoding added at the start, as in sentencepiece. llama.cpp keeps it after a BOS.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -31,14 +29,14 @@ const SPACE: char = '▁';
 /// Text that sentencepiece writes for the unknown piece: U+2047 between spaces.
 const UNKNOWN_TEXT: &str = " ⁇ ";
 
-/// The vocabulary of a SentencePiece tokenizer: columns of one length, one row per id.
+/// Vocabulary of a SentencePiece tokenizer: columns of equal length, one row for each id.
 #[derive(Clone, Debug, Default)]
 pub struct PieceVocabulary {
-    /// The text of each piece, with U+2581 for spaces.
+    /// Text of each piece, with U+2581 for spaces.
     pub pieces: Vec<String>,
     /// Merge priority: the highest score first.
     pub scores: Vec<f32>,
-    /// 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
+    /// Type of each piece: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
     pub types: Vec<i32>,
 }
 
@@ -51,20 +49,20 @@ pub enum TokenizerRules {
     SentencePiece,
 }
 
-/// The special ids and what is done with them. The default is what llama.cpp assumes where a file is silent.
+/// Special ids and how they are used. The defaults are those of llama.cpp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SentencePieceSettings {
-    /// The id that begins a text.
+    /// Id that begins a text.
     pub bos: Option<u32>,
-    /// The id that ends a text.
+    /// Id that ends a text.
     pub eos: Option<u32>,
-    /// The id of a character that no other stands for.
+    /// Id of unknown characters.
     pub unk: Option<u32>,
     /// True if texts begin with BOS.
     pub add_bos: bool,
     /// True if texts end with EOS.
     pub add_eos: bool,
-    /// True if a space is added before a text, so that its first word is encoded as any other.
+    /// True if a space is added before a text, so that its first word is encoded like any other word.
     pub add_space_prefix: bool,
     /// Engine whose rules apply.
     pub rules: TokenizerRules,
@@ -84,15 +82,15 @@ impl Default for SentencePieceSettings {
     }
 }
 
-/// A checked vocabulary. Encoding cannot fail: every byte has a piece, or there is an unknown id for it.
+/// A checked SentencePiece vocabulary. Encoding cannot fail: every byte has a piece, or there is an unknown id.
 #[derive(Debug)]
 pub struct SentencePiece {
     pieces: Vec<VocabularyPiece>,
-    /// The pieces that text is made of, by their text.
+    /// Ids of the pieces that text consists of, by their text.
     ids: HashMap<String, u32>,
     byte_ids: [Option<u32>; 256],
     user_defined: PieceFinder,
-    /// Special pieces that are cut out of texts, if their names are parsed.
+    /// Special pieces that are split off if their names are parsed.
     named: PieceFinder,
     settings: SentencePieceSettings,
 }
@@ -115,7 +113,7 @@ enum PieceKind {
 }
 
 impl SentencePiece {
-    /// Checks a vocabulary and makes it ready for use.
+    /// Checks a vocabulary and creates the tokenizer.
     ///
     /// # Errors
     /// [`TokenizerError::Unusable`] if its columns, pieces or special ids contradict each other.
@@ -132,7 +130,7 @@ impl SentencePiece {
         Ok(Self { ids: text_ids(&pieces)?, user_defined, named, byte_ids, pieces, settings })
     }
 
-    /// Appends the ids of text without pieces that are cut out of it as it is.
+    /// Appends the ids of a text without special pieces.
     fn encode_text(&self, text: &str, is_first: bool, ids: &mut Vec<u32>) {
         if text.is_empty() {
             return;
@@ -152,7 +150,7 @@ impl SentencePiece {
         self.encode_merged(&escaped[start..], ids);
     }
 
-    /// Appends the ids of what characters are merged into.
+    /// Appends the ids of the pieces that the characters are merged into.
     fn encode_merged(&self, text: &str, ids: &mut Vec<u32>) {
         let mut halves = HashMap::new();
         let pieces = merge(text, |piece, left| {
@@ -166,7 +164,7 @@ impl SentencePiece {
         pieces.into_iter().for_each(|piece| self.encode_piece(piece, &halves, ids));
     }
 
-    /// Appends the ids of a piece: its own, or those of what it was merged from if it is only a step on the way.
+    /// Appends the id of a piece; for an intermediate merge result without an id, the ids of its parts.
     fn encode_piece(&self, piece: &str, halves: &HashMap<&str, usize>, ids: &mut Vec<u32>) {
         if let Some(&left) = halves.get(piece) {
             self.encode_piece(&piece[..left], halves, ids);
@@ -178,7 +176,8 @@ impl SentencePiece {
         }
     }
 
-    /// A character without a piece of its own: its bytes, or unknown. A run of unknown ones is one unknown.
+    /// Appends the ids of a character without its own piece: its byte pieces, or unknown. A run of unknown characters
+    /// is one unknown id.
     fn encode_character(&self, character: &str, ids: &mut Vec<u32>) {
         let bytes: Option<Vec<u32>> =
             character.bytes().map(|byte| self.byte_ids[usize::from(byte)]).collect();
@@ -243,7 +242,7 @@ impl Tokenizer for SentencePiece {
     }
 }
 
-/// Finds the pieces that are cut out of a text before the rest is merged.
+/// Finds the pieces that are split off before the rest is merged.
 #[derive(Debug)]
 struct PieceFinder {
     finder: AhoCorasick,
@@ -252,7 +251,7 @@ struct PieceFinder {
 
 impl PieceFinder {
     fn new(pieces: &[VocabularyPiece], kinds: &[PieceKind]) -> Result<Self> {
-        // An empty piece, which some files pad with, would be found everywhere.
+        // Some files pad with empty pieces, which would match everywhere.
         let is_one = |piece: &VocabularyPiece| !piece.text.is_empty() && kinds.contains(&piece.kind);
         let (ids, texts): (Vec<u32>, Vec<&str>) = (0..)
             .zip(pieces)
@@ -263,7 +262,7 @@ impl PieceFinder {
         Ok(Self { finder: finder.map_err(|problem| refuse(problem.to_string()))?, ids })
     }
 
-    /// Finds them in a text, from left to right.
+    /// Finds the pieces in a text, from left to right.
     fn find_all(&self, text: &str) -> impl Iterator<Item = (Range<usize>, u32)> {
         self.finder.find_iter(text).map(|found| (found.range(), self.ids[found.pattern()]))
     }
@@ -307,7 +306,7 @@ fn piece(id: usize, text: String, score: f32, kind: i32) -> Result<VocabularyPie
     Ok(VocabularyPiece { text, score: score + 0.0, kind })
 }
 
-/// The byte that a piece of the form "<0x0A>" stands for.
+/// Returns the byte for a piece such as "<0x0A>".
 pub(super) fn byte(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
     let is_plain = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
@@ -324,8 +323,8 @@ fn byte_ids(pieces: &[VocabularyPiece]) -> [Option<u32>; 256] {
     ids
 }
 
-/// The ids of pieces that text is made of. A text that stands twice is refused, as llama.cpp does: which of the
-/// two ids is meant cannot be known.
+/// Returns the ids of the pieces that text consists of. Duplicate texts are an error, as in llama.cpp, since the
+/// intended id is undetermined.
 fn text_ids(pieces: &[VocabularyPiece]) -> Result<HashMap<String, u32>> {
     let mut all: HashMap<&str, u32> = HashMap::new();
     for (id, piece) in (0..).zip(pieces).filter(|(_, piece)| !piece.text.is_empty()) {

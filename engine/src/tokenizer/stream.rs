@@ -1,30 +1,30 @@
-//! Text as its ids come, one by one, in whole characters.
+//! Streaming decoder: text in whole characters as ids arrive.
 
 use crate::error::Result;
 use crate::tokenizer::Tokenizer;
 
-/// Decodes ids as they come and never splits a character: what is not whole yet is held back. All that was given out
-/// together is what [`Tokenizer::decode_lossy`] makes of all ids.
+/// Decodes ids as they arrive and never splits a character: an incomplete character is delayed. The concatenated output
+/// equals [`Tokenizer::decode_lossy`] of all ids.
 ///
-/// Each id is decoded behind those before it that gave the last text, since decoders treat the beginning of a text
-/// otherwise.
+/// Each id is decoded together with the ids of the previous output, since decoders treat the beginning of a text
+/// differently.
 pub struct TextStream<'t> {
     tokenizer: &'t dyn Tokenizer,
-    /// The ids that gave the last text, and those that came since.
+    /// Ids of the last output, and the ids after them.
     window: Vec<u32>,
-    /// Index of the first of these.
+    /// Index in `window` of the first id after the last output.
     since: usize,
     /// Number of bytes of the window's text that were returned.
     shown: usize,
 }
 
 impl<'t> TextStream<'t> {
-    /// A stream that begins with the text.
+    /// Creates a stream for the beginning of a text.
     pub fn new(tokenizer: &'t dyn Tokenizer) -> Self {
         Self { tokenizer, window: Vec::new(), since: 0, shown: 0 }
     }
 
-    /// A stream that goes on after a prompt, whose own text it does not give out again.
+    /// Creates a stream that continues a prompt. The prompt's text is not returned.
     ///
     /// # Errors
     /// If an id is outside the vocabulary.
@@ -34,7 +34,7 @@ impl<'t> TextStream<'t> {
         Ok(stream)
     }
 
-    /// The text that is whole with one more id: none, if it is a control token or ends inside a character.
+    /// Returns the text that one more id completes; empty for a control token, or if the id ends inside a character.
     ///
     /// # Errors
     /// If the id is outside the vocabulary.
@@ -49,10 +49,10 @@ impl<'t> TextStream<'t> {
         Ok(new)
     }
 
-    /// Returns the text that was held back, at the end: U+FFFD for an incomplete character.
+    /// Returns the delayed text at the end: U+FFFD for an incomplete character.
     ///
     /// # Errors
-    /// Errors of [`TextStream::push`].
+    /// See [`TextStream::push`].
     pub fn finish(mut self) -> Result<String> {
         let bytes = self.tokenizer.decode(&self.window)?;
         Ok(self.give(&bytes))
@@ -65,7 +65,7 @@ impl<'t> TextStream<'t> {
         new
     }
 
-    /// Leaves only the ids in the window that have just become text.
+    /// Keeps only the ids of the last output in the window.
     fn forget(&mut self) -> Result<()> {
         self.window.drain(..self.since);
         self.since = self.window.len();

@@ -1,4 +1,4 @@
-//! Conversations to text, by a model's own template, as transformers renders it.
+//! Renders conversations with a model's own chat template, as in transformers.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,7 +12,7 @@ use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 use crate::error::{Error as Refused, Result};
 
-/// Maximum number of instructions of a template: real templates need a few thousand.
+/// Maximum number of instructions of a template; real templates need a few thousand.
 const FUEL: u64 = 50_000_000;
 
 /// Maximum length of a conversation in bytes.
@@ -20,7 +20,7 @@ const LONGEST: usize = 1 << 26;
 
 const NAME: &str = "chat";
 
-/// A conversation, for a template.
+/// A conversation to render.
 pub struct Conversation {
     /// Messages.
     pub messages: Vec<serde_json::Value>,
@@ -41,10 +41,10 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Reads a template that may name these special tokens.
+    /// Parses a template, which may use these special tokens.
     ///
     /// # Errors
-    /// If it is not of Jinja's language, or of a part of it that is not known here.
+    /// If the template is not valid Jinja, or uses an unsupported feature.
     pub fn new(source: String, tokens: &BTreeMap<String, String>) -> Result<Self> {
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
@@ -65,10 +65,10 @@ impl ChatTemplate {
         Ok(Self { environment, tokens: tokens.clone() })
     }
 
-    /// The text of a conversation.
+    /// Renders a conversation.
     ///
     /// # Errors
-    /// If the template refuses it.
+    /// If the template raises an error.
     pub fn render(&self, conversation: &Conversation) -> Result<String> {
         let given = context! {
             messages => Value::from(Serde(&conversation.messages)),
@@ -113,7 +113,7 @@ impl io::Write for BoundedText {
     }
 }
 
-/// The text up to the end of the last message, as transformers cuts it.
+/// Returns the text up to the end of the last message, as in transformers.
 fn continued(mut text: String, conversation: &Conversation) -> Result<String> {
     let last =
         conversation.messages.last().and_then(|message| message["content"].as_str()).unwrap_or_default();
@@ -180,7 +180,7 @@ impl Formatter for SpacedFormatter {
     }
 }
 
-/// The date, in universal time.
+/// Formats the current date and time, in UTC.
 fn strftime_now(format: &str) -> Result<String, Error> {
     use std::fmt::Write;
     let mut text = String::new();

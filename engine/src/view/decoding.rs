@@ -19,7 +19,7 @@ pub(super) fn is_exact(dtype: DType, bytes: &LazyBytes) -> bool {
     }
 }
 
-/// Widens elements of a type that [`View::stored`] takes.
+/// Widens elements of a type that [`View::stored`] accepts.
 #[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
 pub(super) fn decode(dtype: DType, bytes: &[u8], out: &mut [f64]) {
     match dtype {
@@ -51,7 +51,7 @@ pub(super) fn is_short(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
-/// Widens elements of a type that [`is_short`].
+/// Widens elements of a type for which [`is_short`] is true.
 #[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw+f16c", "x86_64+avx2+fma+f16c"))]
 pub(super) fn decode_short(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     match dtype {
@@ -76,19 +76,19 @@ pub(crate) fn brain(bits: [u8; 2]) -> f32 {
     f32::from_bits(u32::from(u16::from_le_bytes(bits)) << 16)
 }
 
-/// A half, in operations that the machine has for many at a time.
+/// Converts an `f16`, with operations that can be vectorised.
 #[inline(always)]
 pub(crate) fn half(bits: [u8; 2]) -> f32 {
     const EXPONENT: u32 = 0x7c00;
     let bits = u32::from(u16::from_le_bytes(bits));
-    // The exponent counts from 15, and that of f32 from 127.
+    // The exponent bias of f16 is 15, and that of f32 is 127.
     let size = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits((127 + 127 - 15) << 23);
     let finite = size.to_bits();
     let size = if bits & EXPONENT == EXPONENT { finite | 0xff << 23 } else { finite };
     f32::from_bits(size | (bits & 0x8000) << 16)
 }
 
-/// Twin of [`half`] for eight.
+/// Converts eight `f16` at once; same results as [`half`].
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "f16c")]

@@ -1,19 +1,19 @@
-//! Numbers of 8 bits: all 256 of each type, by its definition (OCP 8-bit Floating Point Specification, revision 1.0).
+//! Tables of 8-bit floats: all 256 numbers of each type (OCP 8-bit Floating Point Specification, revision 1.0).
 
-/// Four bits of exponent, three of fraction. There is no infinity, and the largest pattern alone is NaN.
+/// E4M3: four exponent bits, three fraction bits. There is no infinity; only the largest bit pattern is NaN.
 pub(super) static E4M3: [f64; 256] = Float8 { fraction: 3, bias: 7, infinity: None, nan: 0x7f }.numbers();
 
-/// Five bits of exponent, two of fraction; infinity and NaN as in IEEE 754.
+/// E5M2: five exponent bits, two fraction bits; infinity and NaN as in IEEE 754.
 pub(super) static E5M2: [f64; 256] =
     Float8 { fraction: 2, bias: 15, infinity: Some(0x7c), nan: 0x7d }.numbers();
 
 struct Float8 {
-    /// Bits of the fraction.
+    /// Number of fraction bits.
     fraction: u32,
     bias: i32,
-    /// The pattern of infinity, without its sign.
+    /// Bit pattern of infinity, without the sign.
     infinity: Option<u8>,
-    /// The least pattern of NaN, without its sign.
+    /// Smallest bit pattern of NaN, without the sign.
     nan: u8,
 }
 
@@ -41,7 +41,7 @@ impl Float8 {
         }
         let exponent = (bits >> self.fraction) as i32;
         let fraction = (bits & ((1 << self.fraction) - 1)) as i32;
-        // Numbers whose exponent is 0 have no leading 1, and the spacing of those whose exponent is 1.
+        // Subnormal numbers (exponent 0) have no leading 1, and the spacing of exponent 1.
         let (leading, power) = if exponent == 0 { (0, 1) } else { (1 << self.fraction, exponent) };
         let spacing = power - self.bias - self.fraction as i32;
         (leading + fraction) as f64 * f64::from_bits(((spacing + 1023) as u64) << 52)

@@ -1,10 +1,10 @@
-//! Views of the numbers in another order: axes, parts and pairs change only the index.
+//! Reordered views: permuting axes, joining parts and splitting pairs changes only the index.
 
 use std::ops::Range;
 
 use crate::view::{StoredArray, View};
 
-/// Returns all orders of so many axes, the identity first.
+/// Returns all permutations of `n` axes, the identity first.
 pub fn orders(n: usize) -> Vec<Vec<usize>> {
     let mut all = vec![Vec::new()];
     for _ in 0..n {
@@ -18,14 +18,13 @@ pub fn orders(n: usize) -> Vec<Vec<usize>> {
 }
 
 impl<'a> View<'a> {
-    /// Seen otherwise, and its scales likewise.
+    /// Applies `see` to the view and to its scales.
     fn each(mut self, see: impl Fn(Self) -> Self) -> Self {
         let scales = self.scales.take().map(|scales| Box::new(see(*scales)));
         Self { scales, ..see(self) }
     }
 
-    /// Repeated along the axes that it lacks, and those in which it has one entry, as NumPy broadcasts; `None` if it
-    /// does not fit.
+    /// Broadcasts to a shape as NumPy does: along missing axes and axes of length 1. `None` if the shapes do not fit.
     pub fn spread(mut self, shape: &[usize]) -> Option<Self> {
         let [part] = self.parts.as_mut_slice() else { return None };
         let lacking = shape.len().checked_sub(self.shape.len())?;
@@ -41,7 +40,8 @@ impl<'a> View<'a> {
         Some(self.settled())
     }
 
-    /// Axis `i` of the result is axis `order[i]` of this one; axes that `order` leaves out have length 1.
+    /// Permutes the axes: axis `i` of the result is axis `order[i]` of the view. Axes missing in `order` must have
+    /// length 1.
     pub fn permuted(self, order: &[usize]) -> Self {
         self.each(|one| one.permuted_alone(order))
     }
@@ -56,10 +56,10 @@ impl<'a> View<'a> {
         self.settled()
     }
 
-    /// Entry `i` of each row of the result is entry `order[i]` of this one's.
+    /// Reorders the entries of each row: entry `i` of the result is entry `order[i]`.
     ///
     /// # Panics
-    /// If there are others in `order` than a row has.
+    /// If an index in `order` exceeds the row.
     pub fn reordered(self, order: &[usize]) -> Self {
         assert!(
             order.len() == self.width() && order.iter().all(|&at| at < self.width()),
@@ -71,10 +71,10 @@ impl<'a> View<'a> {
         })
     }
 
-    /// The entries `range` along `axis`.
+    /// Selects the entries `range` along `axis`.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If the range exceeds the axis.
     pub fn slice(self, axis: usize, range: Range<usize>) -> Self {
         self.each(|one| one.sliced_alone(axis, range.clone()))
     }
@@ -110,10 +110,10 @@ impl<'a> View<'a> {
         self.settled()
     }
 
-    /// The entries of `axis` at these indices, in that order.
+    /// Selects entries along `axis` by index, in this order.
     ///
     /// # Panics
-    /// If there is none at one of them.
+    /// If an index exceeds the axis.
     pub fn taken(self, axis: usize, indices: &[usize]) -> Self {
         let runs: Vec<&[usize]> = indices.chunk_by(|one, next| one + 1 == *next).collect();
         let (Some(first), Some(last)) = (indices.first(), indices.last()) else {
@@ -140,10 +140,10 @@ impl<'a> View<'a> {
         self.settled()
     }
 
-    /// Axes `axis` and the next as one, in row-major order.
+    /// Merges `axis` and the next axis, in row-major order.
     ///
     /// # Panics
-    /// If there are no such two, or the first has no entries.
+    /// If there is no next axis, or the first of the two is empty.
     pub fn merged(self, axis: usize) -> Self {
         if axis + 2 < self.shape.len() {
             let of_entry = |at: usize| self.clone().slice(axis, at..at + 1).without(axis);
@@ -181,7 +181,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Rows cut or filled up with zeros to so many entries.
+    /// Truncates rows or pads them with zeros to `width` entries.
     pub fn with_width(self, width: usize) -> Self {
         self.each(|mut one| {
             let Some(last) = one.shape.last_mut() else { return one };
@@ -191,10 +191,10 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Views of the same other axes behind each other along `axis`. Where that is the last axis they are copied.
+    /// Concatenates views along `axis`; their other axes must be equal. Along the last axis, the values are copied.
     ///
     /// # Panics
-    /// If there are none, or they do not fit.
+    /// If there are no views, or their shapes do not fit.
     pub fn joined(mut views: Vec<Self>, axis: usize) -> Self {
         let is_scaled = views.iter().any(|view| view.scales.is_some());
         let scale = |view: &mut Self| {
@@ -222,7 +222,7 @@ impl<'a> View<'a> {
     }
 
     fn joined_alone(views: Vec<Self>, axis: usize) -> Self {
-        // Parts lie along one axis: what lies along another is put together.
+        // A view can be concatenated along one axis only, so parts along another axis are copied into one part first.
         let as_one = |view: Self| match view.parts.len() == 1 || view.axis == axis {
             true => view,
             false => View::owned(&view.shape, view.to_vec()),
@@ -242,7 +242,7 @@ impl<'a> View<'a> {
         all.settled()
     }
 
-    /// Finds which parts lie as they are seen.
+    /// Determines which parts have the order of their stored array.
     fn settled(mut self) -> Self {
         let is_alone = self.parts.len() == 1;
         for part in &mut self.parts {

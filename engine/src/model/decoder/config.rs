@@ -1,4 +1,4 @@
-//! The sizes and constants of a decoder, and what must hold of them.
+//! Sizes and constants of a decoder, and their checks.
 
 use std::path::Path;
 
@@ -16,29 +16,29 @@ use crate::tensor::Tensor;
 /// Sizes and constants of a decoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecoderConfig {
-    /// Entries of the vocabulary, V.
+    /// Size of the vocabulary, V.
     pub vocab_size: usize,
     /// Width of the residual stream, d.
     pub hidden_size: usize,
     /// Width of the feed-forward block, F.
     pub ffn_size: usize,
-    /// Transformer blocks.
+    /// Number of transformer blocks.
     pub n_layers: usize,
-    /// Query heads, H.
+    /// Number of query heads, H.
     pub n_heads: usize,
-    /// Key and value heads, Hkv; each serves H / Hkv query heads.
+    /// Number of key and value heads, Hkv; each serves H / Hkv query heads.
     pub n_kv_heads: usize,
-    /// Values of one head, D.
+    /// Number of values in one head, D.
     pub head_dim: usize,
-    /// Positions the model was trained for.
+    /// Number of positions that the model was trained for.
     pub context_length: usize,
-    /// Added to the mean square in every RMSNorm.
+    /// Epsilon, added to the mean square in every RMSNorm.
     pub norm_eps: f32,
-    /// Use of the norms' weights, as stored in this file.
+    /// How this file's norm weights are used.
     pub norm_gain: Gain,
     /// Factor of the embeddings, if any.
     pub embed_scale: Option<Multiplier>,
-    /// Factor of both halves of a block before they are added to the stream, if any.
+    /// Factor of both halves of a block before they are added to the residual stream, if any.
     pub residual_scale: Option<f32>,
     /// Divisor of the logits, if any.
     pub logits_divisor: Option<f32>,
@@ -46,11 +46,11 @@ pub struct DecoderConfig {
     pub attn_cap: Option<f32>,
     /// Soft cap of the logits, if any.
     pub logits_cap: Option<f32>,
-    /// Rotary positions, but for the layers of `sliding`.
+    /// Rotary positions of all layers except those of `sliding`.
     pub rope: Rope,
-    /// Layers that see only the last tokens.
+    /// Sliding-window layers, if there are any.
     pub sliding: Option<SlidingWindow>,
-    /// Layers that do not rotate queries and keys, where there are such.
+    /// Layers that do not rotate queries and keys; empty if all rotate.
     pub unrotated: Vec<bool>,
     /// Factor of q·k.
     pub attn_scale: AttentionScale,
@@ -58,11 +58,11 @@ pub struct DecoderConfig {
     pub activation: Activation,
     /// True if the vocabulary projection is the embedding table.
     pub tied_output: bool,
-    /// Linear layers of BitNet's kind, in a Hugging Face checkpoint that has them.
+    /// BitNet's kind of linear layers, if a Hugging Face checkpoint has them.
     pub linear_class: Option<LinearClass>,
     /// Matrices with a bias.
     pub biases: BiasFlags,
-    /// The experts in the place of one feed-forward block, where there are any; `ffn_size` is that of one of them.
+    /// Experts that replace the feed-forward block, if there are any; `ffn_size` is then the size of one expert.
     pub experts: Option<ExpertsConfig>,
 }
 
@@ -71,13 +71,13 @@ pub struct DecoderConfig {
 pub struct BiasFlags {
     /// Biases of queries, keys and values.
     pub qkv: bool,
-    /// The output projection of attention.
+    /// Bias of the output projection of attention.
     pub output: bool,
     /// Biases of the feed-forward block.
     pub mlp: bool,
 }
 
-/// The experts of each layer.
+/// Experts of each layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertsConfig {
     /// Number of experts, E.
@@ -101,14 +101,14 @@ impl ExpertsConfig {
     }
 }
 
-/// Layers that see only the last tokens.
+/// Sliding-window layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingWindow {
-    /// Number of tokens that they see, including the query's own.
+    /// Number of tokens that a query sees, itself included.
     pub window: usize,
-    /// Their positions.
+    /// Rotary positions of these layers.
     pub rope: Rope,
-    /// Layers with the window.
+    /// True for each layer with the window.
     pub layers: Vec<bool>,
 }
 
@@ -121,13 +121,13 @@ impl SlidingWindow {
 }
 
 impl DecoderConfig {
-    /// `[T, heads · D]` seen as `[T, heads, D]`.
+    /// Reshapes `[T, heads · D]` to `[T, heads, D]`.
     pub fn heads(&self, x: Tensor) -> Tensor {
         let shape = [x.rows(), x.row_len() / self.head_dim, self.head_dim];
         x.reshaped(&shape)
     }
 
-    /// A norm with this weight.
+    /// Creates a norm with this weight.
     pub(super) fn norm(&self, weight: Vec<f32>) -> RmsNorm {
         RmsNorm { weight, eps: self.norm_eps, gain: self.norm_gain }
     }
@@ -215,7 +215,7 @@ fn check_rope(rope: &Rope, file: &Path) -> Result<()> {
 /// Default of llama.cpp and transformers for files without a value.
 pub(super) const DEFAULT_THETA: f32 = 10_000.0;
 
-/// The head size where a file does not give it.
+/// Returns the head size for a file that does not state it.
 pub(super) fn derive_head_dim(file: &Path, key: &str, hidden_size: usize, n_heads: usize) -> Result<usize> {
     if n_heads == 0 || !hidden_size.is_multiple_of(n_heads) {
         return Err(Error::bad_key(

@@ -1,4 +1,4 @@
-//! The configuration of a decoder from the metadata of a GGUF file.
+//! Decoder configuration from the metadata of a GGUF file.
 
 use crate::error::{Error, ModelError, Result};
 use crate::format::Gguf;
@@ -13,7 +13,7 @@ use crate::ops::norm::Gain;
 use crate::ops::rope::{Rope, RopeScaling};
 
 impl DecoderConfig {
-    /// Reads the metadata of a GGUF file, whose keys begin with the architecture's name there.
+    /// Reads the metadata of a GGUF file. Its keys begin with the architecture's name in the file.
     pub(super) fn from_gguf(file: &Gguf, family: &Family) -> Result<Self> {
         let architecture = name_in(file, family)?;
         let key = |name: &str| format!("{architecture}.{name}");
@@ -84,7 +84,7 @@ impl DecoderConfig {
         Ok(config)
     }
 
-    /// Reads the sliding window of a file. RoPE is not scaled in such layers.
+    /// Reads the sliding window of a file. RoPE is not scaled in sliding-window layers.
     fn sliding_window(
         &self,
         file: &Gguf,
@@ -106,7 +106,7 @@ impl DecoderConfig {
         Ok(Some(SlidingWindow { window, rope, layers: SlidingWindow::every(pattern, self.n_layers) }))
     }
 
-    /// Keys that say again what follows from others must agree with them.
+    /// Checks that redundant keys agree with the values that follow from other keys.
     fn check_gguf_agrees(&self, file: &Gguf, architecture: &str) -> Result<()> {
         let again = [
             ("vocab_size", self.vocab_size, "the number of rows of token_embd.weight"),
@@ -141,7 +141,7 @@ fn name_in(file: &Gguf, family: &Family) -> Result<&'static str> {
     })
 }
 
-/// The vocabulary's size: the key for it is often absent, the table never.
+/// Returns the vocabulary's size from the embedding table, since the key is often absent.
 fn embedding_rows(file: &Gguf, architecture: &'static str) -> Result<usize> {
     let (path, tensor) = (file.tensors.path().to_owned(), "token_embd.weight".to_owned());
     match file.tensors.get(&tensor) {
@@ -150,7 +150,8 @@ fn embedding_rows(file: &Gguf, architecture: &'static str) -> Result<usize> {
     }
 }
 
-/// Scaling by one factor stands in the metadata; Llama 3's is a tensor of what to divide each pair's frequency by.
+/// Reads the RoPE scaling. Linear scaling is a metadata key; Llama 3's is a tensor of divisors for the pairs'
+/// frequencies.
 fn scaling(file: &Gguf, architecture: &'static str, family: &Family, width: usize) -> Result<RopeScaling> {
     const FACTORS: &str = "rope_freqs.weight";
     if family.rope.may_be_long && file.tensors.get(LONG_FACTORS[0]).is_some() {
@@ -176,7 +177,7 @@ fn scaling(file: &Gguf, architecture: &'static str, family: &Family, width: usiz
     }
 }
 
-/// LongRoPE's factors, of passes within the first training and beyond it.
+/// Tensors of LongRoPE's factors: for passes within the original context, and beyond it.
 pub(super) const LONG_FACTORS: [&str; 2] = ["rope_factors_short.weight", "rope_factors_long.weight"];
 
 fn long_scaling(file: &Gguf, architecture: &'static str, width: usize) -> Result<RopeScaling> {
@@ -191,7 +192,7 @@ fn long_scaling(file: &Gguf, architecture: &'static str, width: usize) -> Result
     })
 }
 
-/// The experts of each layer. Where keys say how they are weighed, they say what llama.cpp does of itself.
+/// Reads the experts of each layer. Keys for the routing must ask for what llama.cpp does by default.
 fn experts(file: &Gguf, architecture: &str, known: &ExpertFiles) -> Result<ExpertsConfig> {
     let key = |name: &str| format!("{architecture}.{name}");
     let none = |name: &str, supported: &[f32], what: &str| match file.optional::<f32>(&key(name))? {
@@ -215,7 +216,7 @@ fn experts(file: &Gguf, architecture: &str, known: &ExpertFiles) -> Result<Exper
     Ok(ExpertsConfig { count: file.require(&key("expert_count"))?, routing })
 }
 
-/// Refuses what GGUF files of these architectures may ask for and the forward pass does not do.
+/// Returns an error for GGUF options of these architectures that the forward pass does not support.
 fn refuse_extensions(file: &Gguf, architecture: &str, family: &Family) -> Result<()> {
     let zero = [
         ("expert_count", "mixtures of experts are not supported"),
@@ -242,7 +243,7 @@ fn refuse_extensions(file: &Gguf, architecture: &str, family: &Family) -> Result
     Ok(())
 }
 
-/// The biases that the first layer has, of those that the architecture may have.
+/// Returns the allowed biases that the first layer has.
 fn biases(file: &Gguf, family: &Family) -> BiasFlags {
     let has = |matrix: &str| file.tensors.get(&format!("blk.0.{matrix}.bias")).is_some();
     let BiasRules { always_qkv, attention, mlp } = family.biases;

@@ -1,4 +1,4 @@
-//! The configuration of a decoder from a `config.json`, in the words of transformers 4.x and 5.x.
+//! Decoder configuration from a `config.json` of transformers 4.x or 5.x.
 
 use serde_json::Value;
 
@@ -20,10 +20,10 @@ const FULL: &str = "full_attention";
 const SLIDING: &str = "sliding_attention";
 
 impl DecoderConfig {
-    /// Reads a `config.json`; of a model with several parts, what it says of the one that reads text.
+    /// Reads a `config.json`; for multimodal models, reads the settings of the text model.
     ///
     /// # Errors
-    /// If a key is missing, is of another type or size than it must be, or asks for what the forward pass does not do.
+    /// If a key is missing, has an invalid type or value, or asks for something that the forward pass does not support.
     pub fn from_hugging_face(file: &Config, family: &Family) -> Result<Self> {
         let defaults = (family.config_defaults)();
         let file = &file.object("text_config")?.unwrap_or(file.clone()).or_defaults(&defaults);
@@ -66,7 +66,7 @@ impl DecoderConfig {
         config.embed_scale = (family.embed_scale)(&config);
         config.attn_scale = attn_scale(file, (family.attn_scale)(&config))?;
         for stated in family.stated {
-            // Where a key says that there is nothing, nothing is done.
+            // An explicit null disables the option, even if there is a default.
             let default = stated.default.filter(|_| !file.is_null(stated.json));
             if let Some(number) = file.optional_f32(stated.json)?.or(default) {
                 let refuse = |expected| file.bad_key(stated.json, number, expected);
@@ -104,7 +104,7 @@ fn sliding_window(file: &Config, config: &DecoderConfig, family: &Family) -> Res
             Err(file.bad_key("layer_types", SLIDING, "full_attention throughout"))
         };
     };
-    // Where a window is no part of the architecture's pattern, a file may name none; not to name it is to take transformers'.
+    // If only the file decides about a window, null means no window. An absent key means transformers' default.
     if defaults.full_every.is_none() && file.is_null("sliding_window") {
         return Ok(None);
     }
@@ -144,9 +144,9 @@ fn layer_types(file: &Config, n_layers: usize) -> Result<Option<Vec<bool>>> {
     kinds.iter().map(slides).collect::<Result<_>>().map(Some)
 }
 
-/// RoPE of one kind of layers: `rope_parameters` (5.x), by kind or for all, else `theta_key` and, for layers that see
-/// all tokens, `rope_scaling` (4.x). Where a file has both, transformers takes the
-/// scaling of the latter, unless it is empty, which Python takes for none.
+/// Reads RoPE for one kind of layers. In 5.x: `rope_parameters`, by kind or for all layers. In 4.x: `theta_key` and,
+/// for layers with full attention, `rope_scaling`. If a file has both, transformers uses `rope_scaling` unless it is
+/// empty.
 fn rope(
     file: &Config,
     family: &Family,
@@ -240,8 +240,8 @@ fn llama3(parameters: &Config) -> Result<RopeScaling> {
     Ok(RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context })
 }
 
-/// LongRoPE, which is called "su" and "yarn" in old files of Phi-3. How far the context was extended tells what is
-/// turned is stretched by, where the file does not.
+/// Reads LongRoPE, which old files of Phi-3 call "su" or "yarn". If the file does not state the magnitude, it follows
+/// from the ratio of the extended context to the original one.
 fn longrope(file: &Config, parameters: &Config) -> Result<RopeScaling> {
     const CONTEXT: &str = "original_max_position_embeddings";
     let factors = |key: &str| {
@@ -265,7 +265,7 @@ fn longrope(file: &Config, parameters: &Config) -> Result<RopeScaling> {
     Ok(RopeScaling::Long { short, long, original_context: original, magnitude })
 }
 
-/// The experts of each layer, by either of the names that transformers has for their number.
+/// Reads the experts of each layer. transformers has two names for their number.
 fn experts(file: &Config, known: &ExpertFiles) -> Result<ExpertsConfig> {
     const COUNT: [&str; 2] = ["num_local_experts", "num_experts"];
     let [one, other] = COUNT.map(|key| file.optional_usize(key));
@@ -294,7 +294,8 @@ fn experts(file: &Config, known: &ExpertFiles) -> Result<ExpertsConfig> {
     Ok(ExpertsConfig { count, routing })
 }
 
-/// `attention_bias` is of all four matrices of attention, `mlp_bias` of the three of the feed-forward block.
+/// Reads the biases. `attention_bias` applies to all four attention matrices, `mlp_bias` to the three of the
+/// feed-forward block.
 fn biases(file: &Config, family: &Family) -> Result<BiasFlags> {
     let BiasRules { always_qkv, attention, mlp } = family.biases;
     let stated = |key: &str, is_supported: bool| match is_supported {
@@ -308,7 +309,7 @@ fn biases(file: &Config, family: &Family) -> Result<BiasFlags> {
     Ok(BiasFlags { qkv: always_qkv || attention, output: attention, mlp })
 }
 
-/// Linear layers of BitNet's kind, where the architecture may have them.
+/// Reads BitNet's kind of linear layers, for architectures that may have them.
 fn linear_class(file: &Config, family: &Family) -> Result<Option<LinearClass>> {
     if family.may_be_quantised {
         return LinearClass::read(file);
@@ -321,7 +322,7 @@ fn linear_class(file: &Config, family: &Family) -> Result<Option<LinearClass>> {
     Ok(None)
 }
 
-/// Refuses what a `config.json` of these architectures may ask for and the forward pass does not do.
+/// Returns an error for `config.json` options of these architectures that the forward pass does not support.
 fn refuse_extensions(file: &Config, family: &Family) -> Result<()> {
     let no = [Value::from(false)];
     let act = match family.activation {

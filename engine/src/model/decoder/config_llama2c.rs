@@ -1,4 +1,4 @@
-//! The configuration of a decoder from the header of a llama2.c file: seven sizes, the rest is `run.c`'s.
+//! Decoder configuration from the header of a llama2.c file: seven sizes; everything else is fixed by `run.c`.
 
 use crate::error::Result;
 use crate::format::Llama2cFile;

@@ -9,7 +9,7 @@ use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::Gain;
 use crate::tensor::RopePairing;
 
-/// Constants and conventions of an architecture, and what its files leave unsaid.
+/// Constants and conventions of an architecture, and defaults that its files omit.
 pub struct Family {
     /// Name in dumps and tolerances.
     pub architecture: &'static str,
@@ -19,15 +19,15 @@ pub struct Family {
     pub model_types: &'static [&'static str],
     /// Layout of the q and k rows in its GGUF files.
     pub gguf_pairing: RopePairing,
-    /// The nonlinearity of its gate.
+    /// Activation function of the gate.
     pub activation: Activation,
-    /// The nonlinearity in GGUF files under some of its names, where it is another.
+    /// Activation functions that differ in GGUF files with certain architecture names.
     pub gguf_activations: &'static [(&'static str, Activation)],
     /// True if readers of its GGUF files use the embedding table as the head even if `output.weight` is present.
     pub gguf_head_is_tied: bool,
     /// True if its Hugging Face checkpoints may have BitNet's linear layers.
     pub may_be_quantised: bool,
-    /// Use of its norms' weights in Hugging Face files.
+    /// How Hugging Face files use the weights of norms.
     pub gain: Gain,
     /// Matrices that may have a bias.
     pub biases: BiasRules,
@@ -35,7 +35,7 @@ pub struct Family {
     pub embed_scale: fn(&DecoderConfig) -> Option<Multiplier>,
     /// Factor of q·k, if no file states one.
     pub attn_scale: fn(&DecoderConfig) -> AttentionScale,
-    /// Numbers around its operations that its files state.
+    /// Keys of factors and soft caps in its files.
     pub stated: &'static [NumberKey],
     /// Default sliding window, if some of its layers have one.
     pub sliding: Option<SlidingDefaults>,
@@ -47,8 +47,7 @@ pub struct Family {
     pub config_defaults: fn() -> Value,
     /// Expert settings, if the architecture has experts.
     pub experts: Option<ExpertFiles>,
-    /// Hugging Face names of a layer's tensors that differ from Llama's, by GGUF name. `{}` stands for the index of
-    /// an expert.
+    /// Hugging Face names of a layer's tensors that differ from Llama's, by GGUF name. `{}` is the expert's index.
     pub layer_names: &'static [(&'static str, &'static str)],
 }
 
@@ -67,7 +66,7 @@ impl Family {
         }
     }
 
-    /// The nonlinearity of the gate in a GGUF file of this architecture's.
+    /// Returns the gate's activation function for a GGUF file with that architecture name.
     pub(super) fn gguf_activation(&self, name: &str) -> Activation {
         let other = self.gguf_activations.iter().find(|(known, _)| *known == name);
         other.map_or(self.activation, |(_, activation)| *activation)
@@ -77,11 +76,12 @@ impl Family {
 /// Matrices of an architecture that may have a bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BiasRules {
-    /// Queries, keys and values have one in every file.
+    /// True if queries, keys and values have a bias in every file.
     pub always_qkv: bool,
-    /// True if all of attention has biases when `attention_bias` is true; in GGUF files when the tensors exist.
+    /// True if all attention matrices have biases when `attention_bias` is true; in GGUF files, when the bias tensors
+    /// exist.
     pub attention: bool,
-    /// The feed-forward block has one where `mlp_bias` says so; in GGUF files where the tensors are there.
+    /// True if the feed-forward block has biases when `mlp_bias` is true; in GGUF files, when the bias tensors exist.
     pub mlp: bool,
 }
 
@@ -96,14 +96,14 @@ pub struct NumberKey {
     pub json: &'static str,
     /// Key in GGUF files, after the architecture's name.
     pub gguf: &'static str,
-    /// Default for files without the key; without a default nothing is set.
+    /// Default for files without the key; `None` leaves the option unset.
     pub default: Option<f32>,
     /// Stores the value in the configuration.
     pub set: fn(&mut DecoderConfig, f32),
 }
 
 impl NumberKey {
-    /// Puts the number where it belongs, or says what was expected.
+    /// Stores the number in the configuration, or returns a message about the expected value.
     pub(super) fn put(&self, config: &mut DecoderConfig, number: f32) -> Result<(), &'static str> {
         if !(number > 0.0 && number.is_finite()) {
             return Err("a positive number");
@@ -116,12 +116,12 @@ impl NumberKey {
 /// Expert settings in the files of an architecture.
 #[derive(Clone, Copy)]
 pub struct ExpertFiles {
-    /// The key of the feed-forward size of one expert, in `config.json` and, behind the architecture's name, in GGUF files.
+    /// Key of one expert's feed-forward size, in `config.json` and, after the architecture's name, in GGUF files.
     pub ffn_size: [&'static str; 2],
-    /// The key in `config.json` that tells whether the weights of the chosen are divided by their sum; they always are where
-    /// there is none, and in GGUF files.
+    /// Key in `config.json` for dividing the chosen experts' weights by their sum. Without the key, and in GGUF files,
+    /// they always are.
     pub normalised: Option<&'static str>,
-    /// True if its authors round those weights to the type of activations.
+    /// True if the architecture's authors round the experts' weights to the activation type.
     pub is_rounded: bool,
 }
 
@@ -132,24 +132,24 @@ pub struct RopeExtras {
     pub is_unrounded: bool,
     /// True if only a part of each head may rotate.
     pub may_be_partial: bool,
-    /// Frequencies may be stretched by LongRoPE.
+    /// True if frequencies may be scaled by LongRoPE.
     pub may_be_long: bool,
 }
 
 impl RopeExtras {
-    /// Llama's.
+    /// Llama's RoPE only.
     pub const NONE: Self = Self { is_unrounded: false, may_be_partial: false, may_be_long: false };
 }
 
-/// Default sliding layers, and their RoPE positions, for files without them.
+/// Default sliding-window layers and their RoPE base, for files without these keys.
 pub struct SlidingDefaults {
     /// Interval of layers with full attention; `None` if no layer has it.
     pub full_every: Option<usize>,
-    /// The base of RoPE in the others; that of the model where it is not told.
+    /// RoPE base of sliding-window layers; `None` for the model's base.
     pub theta: Option<f32>,
 }
 
-/// 1 / √D, of the products.
+/// Returns the usual scale, 1 / √D, applied to the products.
 pub fn inverse_root_of_head_dim(c: &DecoderConfig) -> AttentionScale {
     AttentionScale::Products(1.0 / (c.head_dim as f32).sqrt())
 }

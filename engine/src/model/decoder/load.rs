@@ -1,4 +1,4 @@
-//! Weights and configuration of a decoder, from GGUF, llama2.c and Hugging Face checkpoints.
+//! Loads weights and configuration of a decoder from GGUF, llama2.c and Hugging Face checkpoints.
 
 use crate::error::{KeyError, Result};
 use crate::format::{Gguf, Llama2cFile, TensorFile};
@@ -13,14 +13,14 @@ use crate::ops::norm::RmsNorm;
 use crate::ops::rope::RopeScaling;
 use crate::weight::{Factor, Matrix};
 
-/// Naming scheme of a file's tensors. This code uses the GGUF names.
+/// Naming scheme of a file's tensors. This module refers to tensors by their GGUF names.
 #[derive(Clone, Copy)]
 enum DecoderNames<'a> {
     Gguf,
     HuggingFace {
-        /// Prefix of the decoder's names.
+        /// Prefix of the decoder's tensor names.
         prefix: &'static str,
-        /// Tensors of a layer that are not called as Llama's.
+        /// Names of a layer's tensors that differ from Llama's.
         layer: &'a [(&'a str, &'a str)],
     },
 }
@@ -44,10 +44,11 @@ const LAYER: &[(&str, &str)] = &[
     ("ffn_down_exps", "mlp.experts.{}.down_proj"),
 ];
 
-/// Prefixes of a decoder's names: alone, or as the text part of a model, by transformers 4.x and 5.x.
+/// Prefixes of a decoder's tensor names: a text model, or the text part of a multimodal model in transformers 4.x and
+/// 5.x.
 const PREFIXES: [&str; 3] = ["model.", "language_model.model.", "model.language_model."];
 
-/// Prefixes of the parts of a model that do not read text.
+/// Prefixes of the non-text parts of a model.
 const OTHER_PARTS: [&str; 4] =
     ["vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."];
 
@@ -68,13 +69,13 @@ impl<'a> DecoderNames<'a> {
         }
     }
 
-    /// The bias beside a matrix.
+    /// Returns the name of a matrix's bias.
     fn bias_of_layer(self, name: &str, index: usize) -> String {
         let matrix = self.of_layer(name, index);
         format!("{}bias", matrix.strip_suffix("weight").expect("names of matrices end in weight"))
     }
 
-    /// The factor beside a matrix.
+    /// Returns the name of a matrix's factor.
     fn scale_of_layer(self, name: &str, index: usize) -> String {
         let matrix = self.of_layer(name, index);
         match (self, matrix.strip_suffix("weight")) {
@@ -107,8 +108,7 @@ impl<'a> DecoderNames<'a> {
         }
     }
 
-    /// Returns true for a tensor that is not needed: one that follows from the configuration, or a part that does not
-    /// read text.
+    /// Returns true for tensors that are not needed: derived tensors, and non-text parts of the model.
     fn is_beside(self, name: &str) -> bool {
         match self {
             DecoderNames::Gguf => {
@@ -124,7 +124,7 @@ impl<'a> DecoderNames<'a> {
     }
 }
 
-/// The weights of one layer of a file.
+/// Weights of one layer of a file.
 pub struct LayerWeights<'a, 'f> {
     weights: &'a mut Weights<'f>,
     names: DecoderNames<'a>,
@@ -133,7 +133,7 @@ pub struct LayerWeights<'a, 'f> {
 }
 
 impl LayerWeights<'_, '_> {
-    /// The norm of rows of `len`, by its GGUF name.
+    /// Loads the norm of rows of `len` values, by its GGUF name.
     ///
     /// # Errors
     /// If it is missing, has another shape, or has a block type.
@@ -142,7 +142,7 @@ impl LayerWeights<'_, '_> {
         Ok(self.config.norm(weight))
     }
 
-    /// The bias of a matrix of `len` rows, by the matrix' GGUF name.
+    /// Loads the bias of a matrix with `len` rows, by the matrix's GGUF name.
     ///
     /// # Errors
     /// If it is missing, has another shape, or has a block type.
@@ -150,23 +150,23 @@ impl LayerWeights<'_, '_> {
         self.weights.vector(&self.names.bias_of_layer(name, self.layer), len)
     }
 
-    /// The bias of a matrix of `len` rows, if the model has it.
+    /// Loads the bias of a matrix with `len` rows, if the model has it.
     ///
     /// # Errors
-    /// The errors of [`LayerWeights::bias`].
+    /// See [`LayerWeights::bias`].
     fn bias_if(&mut self, is_there: bool, name: &str, len: usize) -> Result<Option<Vec<f32>>> {
         is_there.then(|| self.bias(name, len)).transpose()
     }
 
-    /// A matrix by its GGUF name.
+    /// Loads a matrix by its GGUF name.
     ///
     /// # Errors
-    /// If it is missing, of another shape, or its rows end inside a block.
+    /// If it is missing, has another shape, or its rows end inside a block.
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
         self.weights.matrix(&self.names.of_layer(name, self.layer), rows, cols)
     }
 
-    /// The experts of a layer, as the configuration has them.
+    /// Returns the expert settings of the configuration.
     ///
     /// # Errors
     /// If the model has no experts.
@@ -176,10 +176,11 @@ impl LayerWeights<'_, '_> {
         self.config.experts.ok_or(KeyError::Missing { file, key, hint }.into())
     }
 
-    /// The matrices of all experts by their GGUF name: one tensor there, and one for each in Hugging Face checkpoints.
+    /// Loads the matrices of all experts by their GGUF name: one tensor in GGUF, one tensor for each expert in Hugging
+    /// Face checkpoints.
     ///
     /// # Errors
-    /// Errors of [`LayerWeights::matrix`].
+    /// See [`LayerWeights::matrix`].
     pub fn of_experts(&mut self, name: &str, count: usize, rows: usize, cols: usize) -> Result<Vec<Matrix>> {
         let tensor = self.names.of_layer(name, self.layer);
         match self.names {
@@ -190,11 +191,11 @@ impl LayerWeights<'_, '_> {
         }
     }
 
-    /// A matrix of BitNet by its GGUF name, and the factor that belongs to it, if one does: GGUF files may keep one
-    /// beside it, and Hugging Face checkpoints do where their linear layers are not ordinary ones.
+    /// Loads a BitNet matrix and its factor by the GGUF name. The factor is optional in GGUF files, and present in
+    /// Hugging Face checkpoints with BitNet's kind of linear layers.
     ///
     /// # Errors
-    /// As [`LayerWeights::matrix`]; if a code stands for nothing, or the factor is no single, finite number.
+    /// See [`LayerWeights::matrix`]; also if a code is invalid, or the factor is not one finite number.
     pub fn ternary(&mut self, name: &str, rows: usize, cols: usize) -> Result<(Matrix, Option<Factor>)> {
         let (matrix, scale) =
             (self.names.of_layer(name, self.layer), self.names.scale_of_layer(name, self.layer));
@@ -213,10 +214,10 @@ impl LayerWeights<'_, '_> {
 }
 
 impl LayerWeights<'_, '_> {
-    /// Matrices that are one in the file, with so many rows each, by its GGUF name.
+    /// Loads several matrices that are fused to one tensor, by its GGUF name and with the number of rows of each.
     ///
     /// # Errors
-    /// Errors of [`LayerWeights::matrix`].
+    /// See [`LayerWeights::matrix`].
     pub fn fused<const N: usize>(
         &mut self,
         name: &str,
@@ -252,7 +253,7 @@ impl Projections {
 }
 
 impl FeedForward {
-    /// Reads the weights of a layer's second half.
+    /// Loads the weights of a layer's feed-forward half.
     ///
     /// # Errors
     /// If one is missing, has another shape, or has an unsupported type.
@@ -263,7 +264,7 @@ impl FeedForward {
     /// Loads the block without a norm before it.
     ///
     /// # Errors
-    /// As [`FeedForward::load`].
+    /// See [`FeedForward::load`].
     pub fn without_norm(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         Ok(Self {
             norm: None,
@@ -286,25 +287,25 @@ impl<B: DecoderBlock> Decoder<B> {
     /// Reads a model from a GGUF file.
     ///
     /// # Errors
-    /// If a metadata key or tensor is missing, has another type or shape than the architecture asks for, or asks
-    /// for something that the forward pass does not do.
+    /// If a metadata key or tensor is missing, has another type or shape than the architecture requires, or asks for
+    /// something that the forward pass does not support.
     pub fn from_gguf(file: &Gguf) -> Result<Self> {
         Self::load(DecoderConfig::from_gguf(file, &B::FAMILY)?, &file.tensors, DecoderNames::Gguf)
     }
 
-    /// Reads a model from `config.json` and the tensors beside it.
+    /// Reads a model from `config.json` and its tensors.
     ///
     /// # Errors
-    /// As [`Decoder::from_gguf`].
+    /// See [`Decoder::from_gguf`].
     pub fn from_hugging_face(config: &Config, tensors: &TensorFile) -> Result<Self> {
         let config = DecoderConfig::from_hugging_face(config, &B::FAMILY)?;
         Self::load(config, tensors, DecoderNames::hugging_face(tensors, B::FAMILY.layer_names))
     }
 
-    /// Reads a model from a llama2.c file, whose tensors go by their GGUF names.
+    /// Reads a model from a llama2.c file, whose tensors have GGUF names.
     ///
     /// # Errors
-    /// If a size cannot be one, or a scale is not a number.
+    /// If a size is invalid, or a scale is not a number.
     pub fn from_llama2c(file: &Llama2cFile) -> Result<Self> {
         Self::load(DecoderConfig::from_llama2c(file, &B::FAMILY)?, &file.tensors, DecoderNames::Gguf)
     }

@@ -1,4 +1,4 @@
-//! A mixture of experts in the place of one feed-forward block.
+//! A mixture of experts, which replaces the feed-forward block.
 
 use crate::checkpoint::Point::*;
 use crate::error::Result;
@@ -9,8 +9,8 @@ use crate::tap::Probe;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
-/// The feed-forward branch of a block, from its norm to the weighted sum over the experts that each token chooses. F =
-/// feed-forward size of one, E = experts, k = those that a token chooses.
+/// Feed-forward branch with experts, from the norm to the weighted sum over each token's chosen experts. F =
+/// feed-forward size of one expert, E = experts, k = chosen experts of each token.
 #[derive(Clone, Debug)]
 pub struct Mixture {
     /// `[d]`
@@ -28,7 +28,7 @@ pub struct Mixture {
 }
 
 impl Mixture {
-    /// Reads the weights of a layer's second half.
+    /// Loads the weights of a layer's feed-forward half.
     ///
     /// # Errors
     /// If one is missing, has another shape, or has an unsupported type.
@@ -44,7 +44,7 @@ impl Mixture {
         })
     }
 
-    /// Returns its matrices, with names for messages.
+    /// Returns the matrices, with names for messages.
     pub fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
         let kinds = [("ffn_gate_exps", &self.gate), ("ffn_up_exps", &self.up), ("ffn_down_exps", &self.down)];
         let of_experts = kinds.into_iter().flat_map(|(name, all)| all.iter().map(move |w| (name, w)));

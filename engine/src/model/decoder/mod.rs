@@ -1,4 +1,4 @@
-//! Code that the decoders of the Llama family share: embeddings, a stack of blocks, a last norm, the vocabulary
+//! Shared code of the Llama family's decoders: embeddings, the stack of blocks, the last norm, the vocabulary
 //! projection, and parts of a block.
 
 mod config;
@@ -34,31 +34,31 @@ use crate::tap::Probe;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
-/// One transformer block of an architecture: its weights, and its diagram.
+/// One transformer block of an architecture: its weights and its forward pass.
 pub trait DecoderBlock: Clone + Send + Sync + Sized + 'static {
     /// Constants and conventions of the architecture.
     const FAMILY: Family;
 
-    /// Reads the weights of a layer.
+    /// Loads the weights of a layer.
     ///
     /// # Errors
     /// If one is missing, has another shape, or has an unsupported type.
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self>;
 
-    /// `[T, d]` to `[T, d]`: the residual stream through the block.
+    /// Computes the block's residual stream: `[T, d]` to `[T, d]`.
     fn forward(&self, x: &Tensor, pass: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor;
 
-    /// Returns its matrices, with names for messages.
+    /// Returns the matrices, with names for messages.
     fn matrices(&self) -> Vec<(&'static str, &Matrix)>;
 }
 
-/// Data of a pass for all blocks with the same window.
+/// Data of a pass, shared by all blocks with the same window.
 pub struct ForwardContext<'m> {
     /// Numerics.
     pub n: &'m dyn Numerics,
     /// Sizes and constants.
     pub c: &'m DecoderConfig,
-    /// Rotations for the positions of the pass; layers that rotate nothing have none.
+    /// Rotations for the pass's positions; `None` for layers without RoPE.
     pub rope: Option<RopeTable>,
     /// Attention mask.
     pub mask: Mask,
@@ -148,7 +148,7 @@ impl<B: DecoderBlock> Model for Decoder<B> {
     }
 }
 
-/// A pass of a decoder: what its layers share, in those that see everything and in those that see a window.
+/// A pass of a decoder: data shared by the layers with full attention and by the layers with a window.
 struct DecoderPass<'m, B> {
     model: &'m Decoder<B>,
     tokens: usize,
@@ -158,7 +158,7 @@ struct DecoderPass<'m, B> {
 }
 
 impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
-    /// The rows of the embedding table, scaled where the architecture does.
+    /// Returns the tokens' embeddings, scaled if the architecture scales them.
     fn embed(&self, tokens: &[u32], t: &mut Probe) -> Tensor {
         let ForwardContext { n, c, .. } = self.full;
         arrive_rows(&self.model.token_embd, tokens);
@@ -192,19 +192,19 @@ impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
 }
 
 impl ForwardContext<'_> {
-    /// Computes attention from queries and keys with positions to merged heads: `[T, H, D]`, `[T, Hkv, D]` twice, to
-    /// `[T, H·D]`.
+    /// Computes attention from rotated queries and keys to merged heads: `[T, H, D]`, `[T, Hkv, D]` twice, to `[T,
+    /// H·D]`.
     pub fn attend(&self, q: &Tensor, k: Tensor, v: Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
         let (scale, cap) = (self.c.attn_scale, self.c.attn_cap);
         Attention { n: self.n, scale, cap, mask: self.mask }.attend(q, k, v, t, kv)
     }
 
-    /// Queries or keys with their positions, `[T, heads, D]`, in layers that have them.
+    /// Rotates queries or keys, `[T, heads, D]`, in layers that rotate.
     pub fn rotate(&self, x: &Tensor) -> Tensor {
         self.rope.as_ref().map_or_else(|| x.clone(), |table| self.n.rotate(x, table))
     }
 
-    /// The stream and what half a block adds to it: `[T, d]` twice.
+    /// Adds the output of half a block to the residual stream: `[T, d]` twice, to `[T, d]`.
     pub fn add(&self, x: &Tensor, branch: &Tensor) -> Tensor {
         match self.c.residual_scale {
             Some(factor) => self.n.add(x, &self.n.scale(branch, Multiplier::Number(factor))),
@@ -213,7 +213,7 @@ impl ForwardContext<'_> {
     }
 }
 
-/// The matrices of attention.
+/// Matrices of attention.
 #[derive(Clone, Debug)]
 pub struct Projections {
     /// `[H·D, d]`
@@ -224,11 +224,11 @@ pub struct Projections {
     pub v: Matrix,
     /// `[d, H·D]`
     pub output: Matrix,
-    /// The bias of each.
+    /// Biases of the matrices.
     pub biases: ProjectionBiases,
 }
 
-/// The biases of attention, where there are any: each as long as its matrix has rows.
+/// Biases of attention, if there are any, with one value for each row of the matrix.
 #[derive(Clone, Debug, Default)]
 pub struct ProjectionBiases {
     /// `[H·D]`
@@ -241,7 +241,7 @@ pub struct ProjectionBiases {
     pub output: Option<Vec<f32>>,
 }
 
-/// `x · wᵀ`, plus the bias if there is one.
+/// Computes `x · wᵀ`, plus the bias if there is one.
 fn projected(n: &dyn Numerics, x: &Tensor, w: &Matrix, bias: Option<&Vec<f32>>) -> Tensor {
     match bias {
         Some(bias) => n.affine(x, w, bias),
@@ -250,36 +250,36 @@ fn projected(n: &dyn Numerics, x: &Tensor, w: &Matrix, bias: Option<&Vec<f32>>) 
 }
 
 impl Projections {
-    /// Queries of rows: `[T, d]` to `[T, H·D]`.
+    /// Computes queries: `[T, d]` to `[T, H·D]`.
     pub fn q(&self, n: &dyn Numerics, x: &Tensor) -> Tensor {
         projected(n, x, &self.q, self.biases.q.as_ref())
     }
 
-    /// Keys of rows: `[T, d]` to `[T, Hkv·D]`.
+    /// Computes keys: `[T, d]` to `[T, Hkv·D]`.
     pub fn k(&self, n: &dyn Numerics, x: &Tensor) -> Tensor {
         projected(n, x, &self.k, self.biases.k.as_ref())
     }
 
-    /// Values of rows: `[T, d]` to `[T, Hkv·D]`.
+    /// Computes values: `[T, d]` to `[T, Hkv·D]`.
     pub fn v(&self, n: &dyn Numerics, x: &Tensor) -> Tensor {
         projected(n, x, &self.v, self.biases.v.as_ref())
     }
 
-    /// The output projection of merged heads: `[T, H·D]` to `[T, d]`.
+    /// Applies the output projection to merged heads: `[T, H·D]` to `[T, d]`.
     pub fn output(&self, n: &dyn Numerics, x: &Tensor) -> Tensor {
         projected(n, x, &self.output, self.biases.output.as_ref())
     }
 
-    /// Returns its matrices, with names for messages.
+    /// Returns the matrices, with names for messages.
     pub fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
         vec![("attn_q", &self.q), ("attn_k", &self.k), ("attn_v", &self.v), ("attn_output", &self.output)]
     }
 }
 
-/// The feed-forward branch of a block, from its norm to its down projection. F = feed-forward size.
+/// Feed-forward branch of a block, from its norm to its down projection. F = feed-forward size.
 #[derive(Clone, Debug)]
 pub struct FeedForward {
-    /// `[d]`, where there is one before it
+    /// `[d]`; `None` for a block without a norm before it
     pub norm: Option<RmsNorm>,
     /// `[F, d]`
     pub gate: Matrix,
@@ -287,12 +287,12 @@ pub struct FeedForward {
     pub up: Matrix,
     /// `[d, F]`
     pub down: Matrix,
-    /// The biases of gate, up and down projections, where there are any.
+    /// Biases of gate, up and down projections, if there are any.
     pub biases: Option<[Vec<f32>; 3]>,
 }
 
 impl FeedForward {
-    /// Returns its matrices, with names for messages.
+    /// Returns the matrices, with names for messages.
     pub fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
         vec![("ffn_gate", &self.gate), ("ffn_up", &self.up), ("ffn_down", &self.down)]
     }

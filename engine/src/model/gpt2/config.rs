@@ -1,4 +1,4 @@
-//! The sizes and constants of GPT-2, from GGUF metadata and from `config.json`.
+//! Sizes and constants of GPT-2, from GGUF metadata and from `config.json`.
 
 use std::path::Path;
 
@@ -14,19 +14,19 @@ use crate::tensor::Tensor;
 /// Sizes and constants of GPT-2.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gpt2Config {
-    /// Entries of the vocabulary, V.
+    /// Size of the vocabulary, V.
     pub vocab_size: usize,
     /// Width of the residual stream, d.
     pub hidden_size: usize,
     /// Width of the feed-forward block, F: 4 d unless stated.
     pub ffn_size: usize,
-    /// Transformer blocks.
+    /// Number of transformer blocks.
     pub n_layers: usize,
-    /// Heads, H.
+    /// Number of heads, H.
     pub n_heads: usize,
-    /// Positions the model has embeddings for.
+    /// Number of position embeddings.
     pub context_length: usize,
-    /// Added to the variance in every LayerNorm.
+    /// Epsilon, added to the variance in every LayerNorm.
     pub norm_eps: f32,
     /// The nonlinearity of the feed-forward block.
     pub activation: Activation,
@@ -40,18 +40,18 @@ const ACTIVATIONS: [(&str, Activation); 3] = [
 ];
 
 impl Gpt2Config {
-    /// Values of one head, D.
+    /// Returns the number of values in one head, D.
     pub fn head_dim(&self) -> usize {
         self.hidden_size / self.n_heads
     }
 
-    /// `[T, d]` seen as `[T, H, D]`.
+    /// Reshapes `[T, d]` to `[T, H, D]`.
     pub(super) fn heads(&self, x: Tensor) -> Tensor {
         let shape = [x.rows(), self.n_heads, self.head_dim()];
         x.reshaped(&shape)
     }
 
-    /// Reads the metadata of a GGUF file. It does not say which GELU: the released model's is the tanh form.
+    /// Reads the metadata of a GGUF file. GGUF does not state the form of GELU; the released model uses the tanh form.
     pub(super) fn from_gguf(file: &Gguf, vocab_size: usize) -> Result<Self> {
         let config = Self {
             vocab_size,
@@ -66,7 +66,7 @@ impl Gpt2Config {
         config.checked(file.tensors.path())
     }
 
-    /// Reads a `config.json`; what it leaves out is as in transformers' `GPT2Config`.
+    /// Reads a `config.json`; missing keys have the defaults of transformers' `GPT2Config`.
     pub(super) fn from_hugging_face(file: &Config) -> Result<Self> {
         refuse_extensions(file)?;
         let hidden_size = file.require_usize("n_embd")?;
@@ -115,7 +115,7 @@ fn activation(file: &Config) -> Result<Activation> {
     })
 }
 
-/// Refuses what a `config.json` may ask for and the forward pass does not do.
+/// Returns an error for `config.json` options that the forward pass does not support.
 fn refuse_extensions(file: &Config) -> Result<()> {
     let (no, yes) = ([Value::from(false)], [Value::from(true)]);
     file.only("scale_attn_weights", &yes, "true (unscaled attention is not supported)")?;

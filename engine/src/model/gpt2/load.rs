@@ -1,4 +1,4 @@
-//! The weights of GPT-2, from GGUF and from Hugging Face checkpoints.
+//! Loads the weights of GPT-2 from GGUF and Hugging Face checkpoints.
 
 use crate::error::{ModelError, Result};
 use crate::format::{Gguf, TensorFile};
@@ -10,11 +10,11 @@ use crate::weight::Matrix;
 
 const ARCHITECTURE: &str = "gpt2";
 
-/// Naming scheme of a file's tensors. This code uses the GGUF names.
+/// Naming scheme of a file's tensors. This module refers to tensors by their GGUF names.
 #[derive(Clone, Copy)]
 enum Gpt2Names {
     Gguf,
-    /// Hub files name tensors as the bare model does; a saved language model puts a prefix before them.
+    /// Hugging Face names. Files of the bare model have no prefix; saved language models have one.
     HuggingFace {
         prefix: &'static str,
     },
@@ -60,7 +60,7 @@ impl Gpt2Names {
         }
     }
 
-    /// The causal mask, which checkpoints of old carry as a buffer.
+    /// Returns true for the causal mask, which old checkpoints store as a buffer.
     fn is_beside(self, name: &str) -> bool {
         matches!(self, Gpt2Names::HuggingFace { .. })
             && (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"))
@@ -72,7 +72,7 @@ fn hugging_face(name: &str) -> &'static str {
     found
 }
 
-/// A weight file being read.
+/// Weight file that is being read.
 struct Gpt2Weights<'a, 'f> {
     weights: Weights<'f>,
     names: Gpt2Names,
@@ -89,7 +89,8 @@ impl Gpt2Weights<'_, '_> {
         })
     }
 
-    /// transformers' `Conv1D` stores its inputs first, `y = x · W + b`, GGUF its outputs.
+    /// Loads a matrix with its bias. transformers' `Conv1D` stores inputs first, `y = x · W + b`; GGUF stores outputs
+    /// first.
     fn affine(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<AffineMatrix> {
         let weight = format!("{name}.weight");
         let weight = match self.names {
@@ -123,7 +124,7 @@ impl Gpt2Weights<'_, '_> {
         self.weights.matrix(&format!("{}.weight", self.names.of(name)), rows, self.config.hidden_size)
     }
 
-    /// The embedding table, but for GGUF files that hold a head of their own.
+    /// Returns the vocabulary projection: the embedding table, or the head of a GGUF file that stores one.
     fn output(&mut self, token_embd: &Matrix) -> Result<Matrix> {
         let name = self.names.output();
         match self.names {
@@ -139,7 +140,7 @@ impl Gpt2 {
     /// Reads a model from a GGUF file.
     ///
     /// # Errors
-    /// If a metadata key or tensor is missing, or has another type or shape than the architecture asks for.
+    /// If a metadata key or tensor is missing, or has another type or shape than the architecture requires.
     pub fn from_gguf(file: &Gguf) -> Result<Self> {
         let (path, tensor) = (file.tensors.path().to_owned(), "token_embd.weight".to_owned());
         let Some(table) = file.tensors.get(&tensor) else {
@@ -149,10 +150,10 @@ impl Gpt2 {
         Self::load(Gpt2Config::from_gguf(file, vocab_size)?, &file.tensors, Gpt2Names::Gguf)
     }
 
-    /// Reads a model from `config.json` and the tensors beside it.
+    /// Reads a model from `config.json` and its tensors.
     ///
     /// # Errors
-    /// As [`Gpt2::from_gguf`], or if the configuration asks for something that the forward pass does not do.
+    /// See [`Gpt2::from_gguf`]; also if the configuration asks for something that the forward pass does not support.
     pub fn from_hugging_face(config: &Config, tensors: &TensorFile) -> Result<Self> {
         Self::load(Gpt2Config::from_hugging_face(config)?, tensors, Gpt2Names::hugging_face(tensors))
     }

@@ -1,5 +1,5 @@
-//! GPT-2 (Radford et al., 2019): learned positions, LayerNorm, biases everywhere, GELU, the embedding table as the
-//! vocabulary projection.
+//! GPT-2 (Radford et al., 2019): learned positions, LayerNorm, biases in all layers, GELU, and the embedding table as
+//! the vocabulary projection.
 
 mod config;
 mod load;
@@ -38,7 +38,7 @@ pub struct Gpt2 {
     pub output: Matrix,
 }
 
-/// The weights of one block.
+/// Weights of one block.
 #[derive(Clone, Debug)]
 pub struct Gpt2Block {
     /// `[d]`
@@ -59,7 +59,7 @@ pub struct Gpt2Block {
     pub ffn_down: AffineMatrix,
 }
 
-/// A product with a bias.
+/// Matrix and bias of a linear layer.
 #[derive(Clone, Debug)]
 pub struct AffineMatrix {
     /// `[outputs, inputs]`
@@ -139,7 +139,7 @@ struct Gpt2Pass<'m> {
 }
 
 impl ModelPass for Gpt2Pass<'_> {
-    /// The sum of the rows of both tables.
+    /// Returns the sum of the token and position embeddings.
     fn embed(&self, tokens: &[u32], t: &mut Probe) -> Tensor {
         let n = self.attention.n;
         let positions: Vec<u32> = self.positions.clone().map(|position| position as u32).collect();
@@ -165,8 +165,8 @@ impl ModelPass for Gpt2Pass<'_> {
 }
 
 impl Gpt2Block {
-    /// `[T, d]` to `[T, d]`: the residual stream through the block. Without RoPE, queries and keys are tapped a second
-    /// time as they are.
+    /// Computes the block's residual stream: `[T, d]` to `[T, d]`. GPT-2 has no RoPE, so queries and keys are tapped
+    /// unchanged at the taps after RoPE.
     fn forward(
         &self,
         x: &Tensor,
@@ -191,7 +191,7 @@ impl Gpt2Block {
         t.tap(BlockOut, n.add(&h, &out))
     }
 
-    /// Returns its products, with names for messages.
+    /// Returns the linear layers, with names for messages.
     fn products(&self) -> [(&'static str, &AffineMatrix); 6] {
         [
             ("attn_q", &self.q),

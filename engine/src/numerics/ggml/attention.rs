@@ -1,4 +1,4 @@
-//! Attention as ggml's CPU backend adds it up.
+//! Attention in the summation order of ggml's CPU backend.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -13,13 +13,13 @@ use crate::quant::{self, DotOrder};
 use crate::tensor::Tensor;
 use crate::weight::DType;
 
-/// Number of cells that ggml pads the cache to: empty cells have keys and values of zero, and are masked.
+/// Number of cells that ggml pads the cache to. Empty cells have zero keys and values, and are masked.
 const CELLS: usize = 256;
 
-/// Registers that take turns where one row meets another.
+/// Number of registers that accumulate a dot product in turn.
 const REGISTERS: usize = 4;
 
-/// `scale · q·k`, with queries and keys of the cache's type: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
+/// Computes `scale · q·k`, with queries and keys of the cache's type: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
 pub(in crate::numerics) fn scores(
     q: &Tensor,
     k: &Tensor,
@@ -39,27 +39,27 @@ pub(in crate::numerics) fn scores(
     }
 }
 
-/// Scores of tiled flash attention: nothing is rounded, and each product is one sum in order.
+/// Computes the scores of tiled flash attention: without rounding of operands, each dot product as one sequential sum.
 pub(in crate::numerics) fn scores_in_order(q: &Tensor, k: &Tensor, scale: f32) -> Tensor {
     scores_of_batch(q, k, scale, dots_in_order)
 }
 
-/// The order for `q·k` of llama.cpp. An f32 cache leaves the queries where they lie, side by side, which llamafile's
-/// product for several tokens cannot read, unless there is one head.
+/// Returns llama.cpp's summation order for `q·k`. With an f32 cache, the queries of several heads are interleaved in
+/// memory, which llamafile's product for several tokens cannot read.
 pub(in crate::numerics) fn order_of_scores(q: &Tensor, cache: DType) -> DotOrder {
     let &[tokens, heads, head_dim] = q.shape() else { panic!("queries are [T, H, D]") };
     let together = if cache == DType::F32 && heads > 1 { 1 } else { tokens };
     DotOrder::of(cache, together, CELLS, head_dim)
 }
 
-/// The type to multiply in. Values of an f16 cache are multiplied as the f32 that they are: that differs only where
-/// something is left over behind whole steps of 32.
+/// Returns the type to multiply in. Values of an f16 cache can be multiplied as f32: the result differs only for the
+/// elements after whole steps of 32.
 fn narrowest(cache: DType, order: DotOrder, head_dim: usize) -> DType {
     let is_whole = order == DotOrder::Batch || head_dim.is_multiple_of(REGISTERS * LANES);
     if is_whole { DType::F32 } else { cache }
 }
 
-/// Query by query and key by key.
+/// Computes scores one query and key at a time.
 fn scores_by_dot(q: &Tensor, k: &Tensor, dtype: DType, order: DotOrder, scale: f32) -> Tensor {
     let (&[tokens, heads, head_dim], &[keys, key_heads, _]) = (q.shape(), k.shape()) else {
         panic!("queries are [T, H, D], keys [S, Hkv, D]")
@@ -74,7 +74,7 @@ fn scores_by_dot(q: &Tensor, k: &Tensor, dtype: DType, order: DotOrder, scale: f
     })
 }
 
-/// Twin of [`quant::dot`] for rows of whole registers.
+/// Computes scores of rows of whole registers; same bits as [`quant::dot`].
 fn scores_of_rows(q: &Tensor, k: &Tensor, scale: f32) -> Tensor {
     let (&[tokens, heads, head_dim], &[keys, key_heads, _]) = (q.shape(), k.shape()) else {
         panic!("queries are [T, H, D], keys [S, Hkv, D]")
@@ -85,7 +85,7 @@ fn scores_of_rows(q: &Tensor, k: &Tensor, scale: f32) -> Tensor {
     })
 }
 
-/// The query with each key; keys are `stride` apart.
+/// Multiplies a query with each key; keys are `stride` values apart.
 #[multiversion(targets("x86_64+avx2+fma"))]
 fn dots_in_four_registers(query: &[f32], keys: &[f32], stride: usize, scale: f32, out: &mut [f32]) {
     let (query, _) = query.as_chunks::<{ REGISTERS * LANES }>();
@@ -101,18 +101,19 @@ fn dots_in_four_registers(query: &[f32], keys: &[f32], stride: usize, scale: f32
             (a + c) + (b + d)
         };
         let [a, b, c, d, e, f, g, h] = std::array::from_fn(register);
-        // Of the last four, neighbours first.
+        // The last four lanes are added neighbours first.
         *out = (((a + e) + (b + f)) + ((c + g) + (d + h))) * scale;
     }
 }
 
-/// Keys that are multiplied together.
+/// Number of keys that are multiplied together.
 const KEYS: usize = 32;
 
-/// The query with each key of a block.
+/// Multiplies a query with each key of a block.
 type BlockDots = fn(query: &[f32], block: &[f32], scale: f32, out: &mut [f32]);
 
-/// Twin of [`quant::dot`] for several tokens: keys are turned round, so that no sum goes across a register.
+/// Computes scores in [`quant::dot`]'s order for several tokens, with the same bits. Keys are transposed, so that no
+/// sum crosses the lanes of a register.
 fn scores_of_batch(q: &Tensor, k: &Tensor, scale: f32, dots: BlockDots) -> Tensor {
     let (&[tokens, heads, head_dim], &[keys, key_heads, _]) = (q.shape(), k.shape()) else {
         panic!("queries are [T, H, D], keys [S, Hkv, D]")
@@ -132,7 +133,7 @@ fn scores_of_batch(q: &Tensor, k: &Tensor, scale: f32, dots: BlockDots) -> Tenso
     Tensor::new(&[heads, tokens, keys], data)
 }
 
-/// The keys of a head in blocks of `[D, 32]`, the last filled up with zeros.
+/// Returns the keys of a head in transposed blocks `[D, 32]`, the last one padded with zeros.
 fn turned(k: &Tensor, head: usize) -> Vec<f32> {
     let (keys, head_dim) = (k.rows(), k.shape()[2]);
     let mut turned = vec![0.0; keys.div_ceil(KEYS) * KEYS * head_dim];
@@ -143,14 +144,14 @@ fn turned(k: &Tensor, head: usize) -> Vec<f32> {
     turned
 }
 
-/// Computes the product in eight lanes, as in one register.
+/// Computes the dot products in eight lanes, as in one register.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn dots_in_one_register(query: &[f32], block: &[f32], scale: f32, out: &mut [f32]) {
     let sums = columns::<LANES, KEYS>(&|lane| lane, query, block, KEYS);
     out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum * scale);
 }
 
-/// Computes the product as one sum.
+/// Computes each dot product as one sequential sum.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn dots_in_order(query: &[f32], block: &[f32], scale: f32, out: &mut [f32]) {
     let sums = columns::<1, KEYS>(&|lane| lane, query, block, KEYS);
@@ -165,14 +166,14 @@ pub(in crate::numerics) fn softmax(scores: &Tensor, mask: Mask) -> Tensor {
     })
 }
 
-/// Exponentials are added by eights in `f32`, the eights in `f64`.
+/// Computes softmax of one row: exponentials are added in groups of eight in `f32`, the groups in `f64`.
 #[multiversion(targets("x86_64+avx2+fma"))]
 fn softmax_row(row: &[f32], visible: Range<usize>, out: &mut [f32]) {
     let max = largest(&row[visible.clone()]);
     for (out, &score) in out[visible.clone()].iter_mut().zip(&row[visible.clone()]) {
         *out = exp(score - max);
     }
-    // Behind the last key that is seen there are zeros.
+    // The weights after the last visible key are zeros.
     let (eights, rest) = out[..visible.end].as_chunks::<LANES>();
     let whole: f64 = eights.iter().map(|eight| f64::from(sum_of(*eight))).sum();
     let sum = whole + f64::from(sum_of(std::array::from_fn(|lane| rest.get(lane).copied().unwrap_or(0.0))));
@@ -180,7 +181,7 @@ fn softmax_row(row: &[f32], visible: Range<usize>, out: &mut [f32]) {
     out[visible].iter_mut().for_each(|value| *value *= inverse);
 }
 
-/// Σ exp(score - max) of `tile`, the keys that are seen of the cells from `start` on, by eights.
+/// Sums exp(score - max) in groups of eight over `tile`, the visible keys of the cells from `start` on.
 pub(in crate::numerics) fn sum_of_exponentials(
     row: &[f32],
     tile: Range<usize>,
@@ -192,17 +193,17 @@ pub(in crate::numerics) fn sum_of_exponentials(
     eights.map(|eight| f64::from(sum_of(std::array::from_fn(|lane| seen(eight + lane))))).sum()
 }
 
-/// `weights · v`, heads merged: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.
+/// Computes `weights · v` with heads merged: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.
 pub(in crate::numerics) fn context(weights: &Tensor, v: &Tensor) -> Tensor {
     let (&[heads, tokens, keys], &[_, key_heads, head_dim]) = (weights.shape(), v.shape()) else {
         panic!("weights are [H, T, S], values [S, Hkv, D]")
     };
-    // ggml's matrix is v turned round: a row for each value of a head, a column for each cell.
+    // ggml's matrix is v transposed: a row for each value of a head, a column for each cell.
     let add = match DotOrder::of(DType::F32, tokens, head_dim, CELLS) {
         DotOrder::Batch => add_in_one_register,
         DotOrder::Row => add_in_four_registers,
     };
-    // Zero times infinity or NaN is none: only of numbers those can be left out that count for nothing.
+    // Zero times infinity or NaN is NaN, so keys with zero weight may be skipped only if all values are finite.
     let are_numbers = OnceLock::new();
     let are_numbers = || *are_numbers.get_or_init(|| v.data().iter().all(|value| value.is_finite()));
     let mut data = vec![0.0; tokens * heads * head_dim];
@@ -216,14 +217,15 @@ pub(in crate::numerics) fn context(weights: &Tensor, v: &Tensor) -> Tensor {
     Tensor::new(&[tokens, heads * head_dim], data)
 }
 
-/// `Σ weights[key] · values[key]` in lanes of keys; `values` are `stride` apart, as long as `out` each.
+/// Computes `Σ weights[key] · values[key]` in lanes of keys. The rows of `values` are `stride` apart and as long as
+/// `out`.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn add_in_one_register(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
     add_in_lanes::<LANES>(|lane| lane, weights, values, stride, out);
 }
 
-/// Computes the product with four registers in turn, which are added first. Of the last four lanes, neighbours are
-/// added first, so the middle two are swapped.
+/// Computes the product with four registers in turn, which are added first. The last four lanes are added neighbours
+/// first, so the middle two lanes are swapped.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn add_in_four_registers(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
     let place = |lane: usize| lane / 4 * 4 + [0, 2, 1, 3][lane % 4];

@@ -1,8 +1,8 @@
 //! Arithmetic of ggml's CPU backend outside of weight products, on x86-64 with AVX2 and FMA: its exponential, and the
 //! summation order of attention and LayerNorm. Derived from its sources and from gcc's output.
 //!
-//! Sums have eight lanes: element i goes to lane i % 8. `mul_add` is one instruction where the machine has it, and the
-//! same bits where it has not.
+//! Sums have eight lanes: element i goes to lane i % 8. `mul_add` is one instruction where available, with the same
+//! bits elsewhere.
 
 mod attention;
 
@@ -19,19 +19,20 @@ use crate::tensor::Tensor;
 /// Lanes of a register.
 const LANES: usize = 8;
 
-/// The lanes of a register, those four apart first.
+/// Adds the lanes of a register: first the lanes that are four apart.
 #[inline(always)]
 fn sum_of([a, b, c, d, e, f, g, h]: [f32; LANES]) -> f32 {
     ((a + e) + (c + g)) + ((b + f) + (d + h))
 }
 
-/// The mean of a row for LayerNorm: the sum is `f64`, the division `f32`.
+/// Returns the mean of a row for LayerNorm: the sum is `f64`, the division `f32`.
 pub(super) fn mean(values: &[f32]) -> f32 {
     let sum: f64 = values.iter().map(|&value| f64::from(value)).sum();
     sum as f32 / values.len() as f32
 }
 
-/// The mean of the squares for LayerNorm: added by eights in `f32`, the eights and what is left over in `f64`.
+/// Returns the mean square of a row for LayerNorm: groups of eight are summed in `f32`, the groups and the remaining
+/// elements in `f64`.
 pub(super) fn mean_square(values: &[f32]) -> f32 {
     let (eights, rest) = values.as_chunks::<LANES>();
     let squares = |eight: &[f32; LANES]| f64::from(sum_of(eight.map(|value| value * value)));
@@ -40,7 +41,7 @@ pub(super) fn mean_square(values: &[f32]) -> f32 {
     (sum / values.len() as f64) as f32
 }
 
-/// Softmax of each row, all of which is seen: what is left over behind whole registers takes the C library's exponential.
+/// Computes softmax of each whole row. Elements after whole registers use the C library's exponential.
 pub(super) fn likelihoods(logits: &Tensor) -> Tensor {
     Tensor::from_rows(logits.rows(), logits.row_len(), |row, out| likelihoods_of(logits.row(row), out))
 }
@@ -61,7 +62,7 @@ fn likelihoods_of(logits: &[f32], out: &mut [f32]) {
     out.iter_mut().for_each(|value| *value *= inverse);
 }
 
-/// `silu(gate) · up`, row by row: what is left over behind whole registers takes the C library's exponential.
+/// Computes `silu(gate) · up`, row by row. Elements after whole registers use the C library's exponential.
 pub(super) fn swiglu(gate: &Tensor, up: &Tensor) -> Tensor {
     let width = gate.shape().last().copied().unwrap_or(1);
     let mut out = vec![0.0; gate.data().len()];

@@ -1,8 +1,7 @@
-//! Twin of [`super::portable`] for NEON, which every machine of this architecture has.
+//! Dot products with NEON, which every machine of this architecture has; same bits as [`super::portable`].
 //!
-//! A row by itself is plain code: its lanes are four registers, and one sum each is all that the definition leaves to do
-//! at once. Tiles hold the sums of all pairs in registers, a quarter of the lanes at a time, so that what is loaded once
-//! is multiplied four times.
+//! The dot product of one row is plain code, since its lanes fill only four registers. Tiles keep the sums of all pairs
+//! in registers, a quarter of the lanes at a time, so that each loaded value is multiplied four times.
 
 use std::arch::aarch64::*;
 use std::array::from_fn;
@@ -14,13 +13,13 @@ use super::{Kernel, LANES, LaneColumns, PanelSums, SIDE, portable};
 /// A register of NEON.
 const QUARTER: usize = LANES / 4;
 
-/// A quarter of the lanes of four rows with four tokens.
+/// A quarter of the lanes for the products of four rows with four tokens.
 type QuarterLanes = [[float32x4_t; SIDE]; SIDE];
 
-/// The one that this machine has.
+/// Returns the NEON kernel.
 #[expect(unsafe_code)]
 pub(super) fn kernels() -> impl Iterator<Item = Kernel> {
-    // SAFETY: it is handed out only where its instructions are found.
+    // SAFETY: the kernel is returned only on machines with its instructions.
     let kernel = Kernel {
         name: "neon",
         block: portable::KERNEL.block,
@@ -73,14 +72,14 @@ fn added(a: QuarterLanes, b: QuarterLanes) -> QuarterLanes {
     from_fn(|token| from_fn(|row| vaddq_f32(a[token][row], b[token][row])))
 }
 
-/// The sums of four lanes, side by side.
+/// Adds the lanes of four registers, one sum for each.
 #[inline]
 #[target_feature(enable = "neon")]
 fn in_rows([a, b, c, d]: [float32x4_t; SIDE]) -> [f32; SIDE] {
     transmute!(vpaddq_f32(halves(a, b), halves(c, d)))
 }
 
-/// The upper halves of two registers added to the lower ones, side by side.
+/// Adds the upper halves of two registers to the lower halves.
 #[inline]
 #[target_feature(enable = "neon")]
 fn halves(a: float32x4_t, b: float32x4_t) -> float32x4_t {

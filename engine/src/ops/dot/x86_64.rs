@@ -1,6 +1,6 @@
-//! Twins of [`super::portable`] for AVX-512, and for AVX2 with FMA.
+//! Dot products with AVX-512, and with AVX2 and FMA; same bits as [`super::portable`].
 //!
-//! Registers are filled from arrays of their size, so that only handing the functions out is unsafe.
+//! Registers are loaded from arrays of their size, so only the selection of the functions is unsafe.
 
 use std::arch::x86_64::*;
 use std::array::from_fn;
@@ -15,7 +15,7 @@ const HALF: usize = LANES / 2;
 /// Returns the kernels of this machine, the fastest first.
 #[expect(unsafe_code)]
 pub(super) fn kernels() -> impl Iterator<Item = Kernel> {
-    // SAFETY: each is handed out only where its instructions are found.
+    // SAFETY: the kernel is returned only on machines with its instructions.
     let wide = Kernel {
         name: "avx512",
         block: |a, b| unsafe { block_in_512(a, b) },
@@ -70,7 +70,7 @@ fn added(lanes: [__m256; 2], a: &[f32; LANES], b: &[f32; LANES]) -> [__m256; 2] 
     from_fn(|half| _mm256_fmadd_ps(a[half], b[half], lanes[half]))
 }
 
-/// Lanes added by halves.
+/// Adds the lanes by halves.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn sum(low: __m256, high: __m256) -> f32 {
@@ -101,14 +101,14 @@ fn tile_in_512(weights: &[LaneColumns], activations: &[LaneColumns]) -> [[f32; S
     }
     let [a, b, c, d] = sums;
     let (a, b, c, d) = (quarters(a), quarters(b), quarters(c), quarters(d));
-    // In each quarter of a register, four lanes of one token: added by halves, rows side by side.
+    // Each quarter of a register has four lanes of one token: added by halves, one sum for each row.
     let ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
     let cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
     let low = _mm512_shuffle_ps::<0b01_00_01_00>(ab, cd);
     transmute!(_mm512_add_ps(low, _mm512_shuffle_ps::<0b11_10_11_10>(ab, cd)))
 }
 
-/// Four registers whose lanes are added until each fills a quarter of one.
+/// Adds the lanes of four registers until each fills a quarter of one register.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn quarters([a, b, c, d]: [__m512; 4]) -> __m512 {
@@ -117,7 +117,7 @@ fn quarters([a, b, c, d]: [__m512; 4]) -> __m512 {
     _mm512_add_ps(even, _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd))
 }
 
-/// Two registers whose halves are added, side by side.
+/// Adds the halves of two registers, side by side in one register.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn halves(a: __m512, b: __m512) -> __m512 {
@@ -133,7 +133,7 @@ fn tiles_in_256(weights: &[LaneColumns], len: usize, activations: &[LaneColumns]
     }
 }
 
-/// Multiplies two tokens, half the lanes of each at a time, since the registers hold no more sums.
+/// Multiplies two tokens at a time and half of their lanes at a time, since the registers cannot hold more sums.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn tile_in_256(weights: &[LaneColumns], activations: &[LaneColumns]) -> [[f32; SIDE]; SIDE] {
@@ -141,7 +141,7 @@ fn tile_in_256(weights: &[LaneColumns], activations: &[LaneColumns]) -> [[f32; S
     [a, b, c, d]
 }
 
-/// The sums of four rows with two tokens.
+/// Returns the sums of four rows with two tokens.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn two<const FIRST: usize>(weights: &[LaneColumns], activations: &[LaneColumns]) -> [[f32; SIDE]; 2] {
@@ -175,7 +175,7 @@ fn half<const UPPER: usize>(lanes: &[f32; LANES]) -> __m256 {
     transmute!(lanes.as_chunks::<HALF>().0[UPPER])
 }
 
-/// The sum of the lanes of each of four rows, of which `low` and `high` are one half each.
+/// Returns the sum of the lanes of each of four rows; `low` and `high` are the halves of the lanes.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn in_rows(low: [__m256; SIDE], high: [__m256; SIDE]) -> [f32; SIDE] {
@@ -186,7 +186,7 @@ fn in_rows(low: [__m256; SIDE], high: [__m256; SIDE]) -> [f32; SIDE] {
     transmute!(_mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab)))
 }
 
-/// Sixteen lanes added until four are left.
+/// Adds sixteen lanes until four are left.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn four(low: __m256, high: __m256) -> __m128 {

@@ -9,10 +9,10 @@ use super::registers::*;
 use crate::quant::block::part;
 use crate::quant::tq1_0;
 
-/// Codes of 256 values, 32 to a register.
+/// Codes of 256 values, 32 in each register.
 pub(in crate::quant) type Codes = [__m256i; 8];
 
-/// Twin of [`crate::quant::q2_k::two_bits`].
+/// Computes [`crate::quant::q2_k::two_bits`] with the same bits.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn two_bits(bytes: &[u8; 64]) -> Codes {
@@ -28,7 +28,7 @@ pub(in crate::quant) fn two_bits(bytes: &[u8; 64]) -> Codes {
     })
 }
 
-/// Twin of [`crate::quant::q4_k::nibbles`].
+/// Computes [`crate::quant::q4_k::nibbles`] with the same bits.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn nibble_rows(bytes: &[u8; 128]) -> Codes {
@@ -39,7 +39,7 @@ pub(in crate::quant) fn nibble_rows(bytes: &[u8; 128]) -> Codes {
     })
 }
 
-/// The codes of Q6_K, 0 to 63.
+/// Unpacks the codes of Q6_K, 0 to 63.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn six_bits(low: &[u8; 128], high: &[u8; 64]) -> Codes {
@@ -52,7 +52,7 @@ pub(in crate::quant) fn six_bits(low: &[u8; 128], high: &[u8; 64]) -> Codes {
     })
 }
 
-/// `VALUE` where bit r of byte c is set, for value 32r + c.
+/// Returns `VALUE` for each set bit: bit r of byte c belongs to value 32r + c.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn high_bits<const VALUE: i8>(bits: &[u8; 32]) -> Codes {
@@ -64,7 +64,7 @@ pub(in crate::quant) fn high_bits<const VALUE: i8>(bits: &[u8; 32]) -> Codes {
     })
 }
 
-/// Twin of [`crate::quant::q4_k::unpack`], for each 16 codes: scales and minima.
+/// Computes [`crate::quant::q4_k::unpack`] with the same bits, for each 16 codes: scales and minima.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn scales_and_mins(bytes: &[u8; 12]) -> (__m128i, __m128i) {
@@ -78,13 +78,13 @@ pub(in crate::quant) fn scales_and_mins(bytes: &[u8; 12]) -> (__m128i, __m128i) 
     (twice(scales), twice(mins))
 }
 
-/// Two words as one.
+/// Joins two words to one.
 #[inline]
 fn join(low: u32, high: u32) -> i64 {
     (u64::from(low) | u64::from(high) << 32).cast_signed()
 }
 
-/// Twin of [`crate::quant::q4_k::twice`].
+/// Computes [`crate::quant::q4_k::twice`] with the same bits.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn twice(groups: i64) -> __m128i {
@@ -92,7 +92,7 @@ pub(in crate::quant) fn twice(groups: i64) -> __m128i {
     _mm_unpacklo_epi8(groups, groups)
 }
 
-/// The 16 scales of Q3_K.
+/// Unpacks the 16 scales of Q3_K.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn q3_k_scales(bytes: &[u8; 12]) -> __m128i {
@@ -106,8 +106,8 @@ pub(in crate::quant) fn q3_k_scales(bytes: &[u8; 12]) -> __m128i {
     _mm_sub_epi8(_mm_set_epi64x(high, low), _mm_set1_epi8(32))
 }
 
-/// The scales of IQ4_XS, for each 16 codes. Multiplied by a power of two, the two bits of a group come to stand at the
-/// upper end of 16.
+/// Unpacks the scales of IQ4_XS, repeated for each 16 codes. Multiplying by a power of two moves a group's two bits to
+/// the upper end of 16 bits.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn iq4_xs_scales(low: [u8; 4], high: u16) -> __m128i {
@@ -122,7 +122,7 @@ pub(in crate::quant) fn iq4_xs_scales(low: [u8; 4], high: u16) -> __m128i {
     _mm_unpacklo_epi8(scales, scales)
 }
 
-/// The codes of TQ1_0, 0 to 2: bytes are multiplied with powers of 3, and 3 · byte / 256 is the digit.
+/// Unpacks the codes of TQ1_0, 0 to 2: bytes are multiplied by powers of 3, and 3 · byte / 256 is the digit.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn tq1_0_codes(block: &tq1_0::BlockTq1_0) -> Codes {
@@ -146,7 +146,7 @@ pub(in crate::quant) fn tq1_0_codes(block: &tq1_0::BlockTq1_0) -> Codes {
     ]
 }
 
-/// The digit of each byte: even bytes and odd ones apart, since there is no product of bytes.
+/// Returns the digit of each byte, for even and odd bytes separately, since there is no multiplication of bytes.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn digits(bytes: __m256i, powers: __m256i) -> __m256i {

@@ -63,7 +63,7 @@ fn brains(eight: &[u8; 16]) -> __m256 {
     _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(load_half(eight))))
 }
 
-/// Twin of [`crate::quant::floats::batch_dot`], for whole registers.
+/// Computes [`crate::quant::floats::batch_dot`] with the same bits, for whole registers.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn batch_dot<const W: usize, const A: usize>(
@@ -81,7 +81,7 @@ fn batch_dot<const W: usize, const A: usize>(
     sum(lanes)
 }
 
-/// The four registers after all whole steps of 32, added up; `widen` reads eight elements of `N` bytes together.
+/// Sums four registers over all whole steps of 32 elements, and adds them; `widen` reads eight elements of `N` bytes.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn sums<const N: usize>(weights: &[u8], activations: &[u8], widen: impl Fn(&[u8; N]) -> __m256) -> __m256 {

@@ -11,24 +11,24 @@ use super::registers::*;
 use crate::quant::block::{QuantBlock, blocks, part};
 use crate::quant::{iq4_nl, iq4_xs, q2_k, q3_k, q4_k, q5_k, q6_k, q8_k, tq1_0, tq2_0};
 
-/// Sums of the product of a block of weights with one of activations.
+/// Sums of the product of a weight block with an activation block.
 pub(super) struct BlockSums {
-    /// The scale of the weights.
+    /// Scale of the weights.
     scale: f32,
-    /// Integer sums, the offset taken off.
+    /// Integer sums, with the codes' offset subtracted.
     sums: __m256i,
 }
 
-/// Sums of the product of a block with minima.
+/// Sums of the product of a weight block with minima.
 pub(super) struct BlockSumsWithMins {
     codes: BlockSums,
-    /// The scale of the minima.
+    /// Scale of the minima.
     min_scale: f32,
-    /// Their integer sums.
+    /// Integer sums of the minima.
     mins: __m256i,
 }
 
-/// The dot products of a type: with lanes, and among many tokens.
+/// Defines the dot products of a type, for one token and for several.
 macro_rules! dots {
     ($($row:ident $row_loop:ident, $batch:ident $batch_loop:ident: $block:ty, $sums:ident;)*) => {
         $(
@@ -119,7 +119,7 @@ fn iq4_xs_sums(w: &iq4_xs::BlockIq4Xs, a: &q8_k::BlockQ8K) -> BlockSums {
     BlockSums { scale: widen(w.scale), sums: weighted(signed(codes, a), scales) }
 }
 
-/// Codes of 0 to 2 with 1 subtracted, and no scales.
+/// Multiplies codes of 0 to 2, minus 1 each, without scales.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn ternary(scale: f32, codes: Codes, activations: &q8_k::BlockQ8K) -> BlockSums {
@@ -128,7 +128,7 @@ fn ternary(scale: f32, codes: Codes, activations: &q8_k::BlockQ8K) -> BlockSums 
     BlockSums { scale, sums: add_neighbours(_mm256_sub_epi16(sum, sums_of_16(activations))) }
 }
 
-/// Twin of [`crate::quant::k_quants::dot`].
+/// Computes [`crate::quant::k_quants::dot`] with the same bits.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dot<B: QuantBlock>(
@@ -144,7 +144,7 @@ fn dot<B: QuantBlock>(
     sum(lanes)
 }
 
-/// Twin of [`crate::quant::k_quants::dot_with_mins`].
+/// Computes [`crate::quant::k_quants::dot_with_mins`] with the same bits.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dot_with_mins<B: QuantBlock>(
@@ -161,7 +161,7 @@ fn dot_with_mins<B: QuantBlock>(
     sum(lanes)
 }
 
-/// Twin of [`crate::quant::k_quants::dot_with_mins_in_four`].
+/// Computes [`crate::quant::k_quants::dot_with_mins_in_four`] with the same bits.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dot_with_mins_in_four<B: QuantBlock>(
@@ -180,7 +180,7 @@ fn dot_with_mins_in_four<B: QuantBlock>(
     sum(lanes) + sum4(min_lanes)
 }
 
-/// Twin of [`crate::quant::k_quants::dot_with_mins_in_one`].
+/// Computes [`crate::quant::k_quants::dot_with_mins_in_one`] with the same bits.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dot_with_mins_in_one<B: QuantBlock>(
@@ -197,7 +197,7 @@ fn dot_with_mins_in_one<B: QuantBlock>(
     sum(lanes) + mins
 }
 
-/// Twin of [`crate::quant::k_quants::batch_dot`].
+/// Computes [`crate::quant::k_quants::batch_dot`] with the same bits.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn batch_dot<B: QuantBlock>(
@@ -213,7 +213,7 @@ fn batch_dot<B: QuantBlock>(
     sum
 }
 
-/// Twin of [`crate::quant::k_quants::batch_dot_with_mins`].
+/// Computes [`crate::quant::k_quants::batch_dot_with_mins`] with the same bits.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn batch_dot_with_mins<B: QuantBlock>(
@@ -230,21 +230,21 @@ fn batch_dot_with_mins<B: QuantBlock>(
     sum
 }
 
-/// Products of unsigned codes, neighbours added to 16 bits.
+/// Multiplies unsigned codes, and adds neighbouring products in 16 bits.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn unsigned(codes: Codes, activations: &q8_k::BlockQ8K) -> Codes {
     from_fn(|row| _mm256_maddubs_epi16(codes[row], load_signed(part(&activations.codes, row))))
 }
 
-/// Products of signed codes, neighbours added to 16 bits.
+/// Multiplies signed codes, and adds neighbouring products in 16 bits.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn signed(codes: Codes, activations: &q8_k::BlockQ8K) -> Codes {
     from_fn(|row| multiply_signed(codes[row], load_signed(part(&activations.codes, row))))
 }
 
-/// Products times the scale of each 16 codes, and all rows added.
+/// Multiplies products by the scale of each 16 codes, and adds all rows.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn weighted(products: Codes, scales: __m128i) -> __m256i {
@@ -256,7 +256,7 @@ fn weighted(products: Codes, scales: __m128i) -> __m256i {
     sums
 }
 
-/// Per-group factors times the sums of the activations, two groups to a lane.
+/// Multiplies each group's factor by the sum of its activations, two groups to a lane.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn pair_sums(factors: __m128i, activations: &q8_k::BlockQ8K) -> __m256i {

@@ -1,5 +1,5 @@
-//! Two rows of blocks of 256 with four of activations: what the dot products among many tokens in [`super::k_quants`] give,
-//! with every block unpacked once.
+//! Tiles of two rows of 256-value blocks with four rows of activations. Same bits as the dot products for several
+//! tokens in [`super::k_quants`], with every block unpacked once.
 
 use std::arch::x86_64::*;
 use std::array::from_fn;
@@ -9,21 +9,21 @@ use super::registers::*;
 use crate::quant::block::{QuantBlock, StoredF16, blocks, part};
 use crate::quant::{q2_k, q4_k, q5_k, q6_k, q8_k};
 
-/// A block of weights.
+/// An unpacked block of weights.
 pub(in crate::quant) struct UnpackedBlock {
     /// Factor of its integer sums.
     pub(in crate::quant) scale: StoredF16,
-    /// Codes, none of them negative.
+    /// Codes, all non-negative.
     pub(in crate::quant) codes: Codes,
-    /// A scale for each 16 of them.
+    /// Scale of each 16 codes.
     pub(in crate::quant) scales: __m128i,
     /// Factor of the sums of minima.
     pub(in crate::quant) min_scale: StoredF16,
-    /// A minimum for each 16 codes; where there are none, what the offset of the codes is multiplied with.
+    /// Minimum of each 16 codes; for types without minima, the factor of the codes' offset.
     pub(in crate::quant) mins: __m128i,
 }
 
-/// Shift of the offset of codes without minima: that of Q6_K is 32.
+/// Shift that gives the codes' offset for types without minima: the offset of Q6_K is 32.
 pub(in crate::quant) const OFFSET: u32 = 5;
 
 #[inline]
@@ -64,7 +64,7 @@ pub(in crate::quant) fn unpack_q6_k(w: &q6_k::BlockQ6K) -> UnpackedBlock {
     }
 }
 
-/// The tiles of a type: whether it has minima, and how it is unpacked.
+/// Defines the tiles of a type, given whether it has minima and how it is unpacked.
 macro_rules! tiles {
     ($($tile:ident: $block:ty, $has_mins:literal, $unpack:ident;)*) => {
         $(
@@ -83,7 +83,7 @@ tiles! {
     q6_k: q6_k::BlockQ6K, false, unpack_q6_k;
 }
 
-/// Eight times [`crate::quant::k_quants::batch_dot`], or with minima.
+/// Computes eight dot products with the bits of [`crate::quant::k_quants::batch_dot`], or of its variant with minima.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn tile<B: QuantBlock, const HAS_MINS: bool>(
@@ -104,7 +104,7 @@ fn tile<B: QuantBlock, const HAS_MINS: bool>(
     [as_array(lanes[0]), as_array(lanes[1])]
 }
 
-/// Unpacked here, of a type of its own, a block need not go through memory.
+/// Adds one block. Unpacking it here, with its own type, avoids going through memory.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn add_block<B, const HAS_MINS: bool>(
@@ -141,7 +141,7 @@ fn add_block<B, const HAS_MINS: bool>(
     _mm_fmadd_ps(of_block, a_scales, lanes)
 }
 
-/// The scales of each 32 codes, one for each sum of two.
+/// Returns the scales of each 32 codes, one for each sum of two products.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn scales_of_rows(scales: __m128i) -> Codes {
@@ -151,7 +151,7 @@ pub(in crate::quant) fn scales_of_rows(scales: __m128i) -> Codes {
     from_fn(|row| _mm256_shuffle_epi8(if row < 4 { low } else { high }, neighbours(row % 4)))
 }
 
-/// Codes times scales times activations, all rows added.
+/// Multiplies codes, scales and activations, and adds all rows.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn products(codes: &Codes, scales: &Codes, activations: &[i8; 256]) -> __m256i {
@@ -163,7 +163,7 @@ fn products(codes: &Codes, scales: &Codes, activations: &[i8; 256]) -> __m256i {
     sums
 }
 
-/// The sums of the lanes of each of four registers.
+/// Adds the lanes of each of four registers.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn in_tokens(a: __m256i, b: __m256i, c: __m256i, d: __m256i) -> __m128i {

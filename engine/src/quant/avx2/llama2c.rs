@@ -1,4 +1,5 @@
-//! Twins of the products in [`crate::quant::llama2c`]: several rows at a time, each in its own order.
+//! AVX2 versions of the products in [`crate::quant::llama2c`], with the same bits: several rows at a time, each in its
+//! own order.
 
 use std::arch::x86_64::*;
 
@@ -10,20 +11,20 @@ use crate::quant::llama2c::portable::{
     GroupProducts, Groups, Products, QuantisedRow, by_row, plain_products,
 };
 
-/// Rows that share a register, one to a lane.
+/// Number of rows that share a register, one to a lane.
 const ROWS: usize = 8;
 
-/// [`Products`] where this machine has the instructions.
+/// Returns [`Products`], if this machine has the instructions.
 #[expect(unsafe_code)]
 pub(in crate::quant) fn products() -> Option<Products> {
-    // SAFETY: `found` has found the instructions.
+    // SAFETY: `found` checks for the instructions.
     found().then_some(|weights, activations, out| unsafe { fill(weights, activations, out) })
 }
 
-/// [`GroupProducts`] where this machine has the instructions.
+/// Returns [`GroupProducts`], if this machine has the instructions.
 #[expect(unsafe_code)]
 pub(in crate::quant) fn group_products() -> Option<GroupProducts> {
-    // SAFETY: `found` has found the instructions.
+    // SAFETY: `found` checks for the instructions.
     found().then_some(|weights, activations, out| unsafe { fill_groups(weights, activations, out) })
 }
 
@@ -45,7 +46,7 @@ fn fill(weights: &[u8], activations: &[&[f32]], out: &mut [f32]) {
     }
 }
 
-/// The lanes of tokens from `first` on to their rows.
+/// Writes the lanes of the tokens from `first` on to their rows.
 #[inline]
 fn scatter<const N: usize>(sums: [[f32; ROWS]; N], first: usize, tokens: usize, out: &mut [f32]) {
     for (token, sums) in sums.iter().enumerate() {
@@ -53,7 +54,7 @@ fn scatter<const N: usize>(sums: [[f32; ROWS]; N], first: usize, tokens: usize, 
     }
 }
 
-/// The products of eight rows with `N` rows of activations, column after column.
+/// Computes the products of eight rows with `N` rows of activations, column by column.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn sums<const N: usize>(rows: &[u8], x: [&[f32]; N]) -> [[f32; ROWS]; N] {
@@ -80,7 +81,7 @@ fn sums<const N: usize>(rows: &[u8], x: [&[f32]; N]) -> [[f32; ROWS]; N] {
     sums
 }
 
-/// Eight rows of eight to eight columns.
+/// Transposes eight rows of eight values.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn transposed(rows: [__m256; 8]) -> [__m256; 8] {
@@ -99,7 +100,7 @@ fn transposed(rows: [__m256; 8]) -> [__m256; 8] {
     ]
 }
 
-/// The columns of four rows, four values each, in the lower and in the upper half.
+/// Transposes four rows of four values, in the lower and in the upper half.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn pairs(a: __m256, b: __m256, c: __m256, d: __m256) -> [__m256; 4] {
@@ -118,7 +119,7 @@ fn fill_groups(weights: Groups, activations: &[QuantisedRow], out: &mut [f32]) {
     by_row(weights, activations, out, |w, x| dot(w, x));
 }
 
-/// 16 codes at a time, in integers: their order does not matter.
+/// Multiplies 16 codes at a time in integers, whose order does not matter.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn dot(weights: &[u8], x: &[i8]) -> i32 {

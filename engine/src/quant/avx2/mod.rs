@@ -1,6 +1,6 @@
-//! The dot products for x86-64 with AVX2, FMA and F16C: the same bits as the plain code, faster.
+//! Dot products for x86-64 with AVX2, FMA and F16C: faster than the portable code, with the same bits.
 //!
-//! Registers are filled from arrays of their size, so that only handing the functions out is unsafe.
+//! Registers are loaded from arrays of their size, so only the selection of the functions is unsafe.
 
 pub(super) mod codes;
 mod floats;
@@ -17,13 +17,13 @@ mod tile;
 use super::{Dot, DotTile, RowQuantiser, TernaryCodes, TernarySum};
 use crate::weight::DType;
 
-/// Gives safe access to functions that need instructions of their own.
+/// Provides safe access to functions that need special instructions.
 macro_rules! detected {
     ($dtype:expr; $($variant:ident $kernel:path;)*) => {
         match $dtype {
             _ if !found() => None,
             $(DType::$variant => {
-                // SAFETY: the line above has found the instructions that the functions of this module need.
+                // SAFETY: the line above checks for the instructions that this module's functions need.
                 Some(|from, to| unsafe { $kernel(from, to) })
             })*
             _ => None,
@@ -31,7 +31,7 @@ macro_rules! detected {
     };
 }
 
-/// Twins of the dot products for one token.
+/// Returns the AVX2 dot product for one token, with the bits of the portable code.
 #[expect(unsafe_code)]
 pub(super) fn dot(dtype: DType) -> Option<Dot> {
     detected! { dtype;
@@ -56,7 +56,7 @@ pub(super) fn dot(dtype: DType) -> Option<Dot> {
     }
 }
 
-/// Twins of the dot products for several tokens, where those are others.
+/// Returns the AVX2 dot product for several tokens, if its order differs from that for one token.
 #[expect(unsafe_code)]
 pub(super) fn batch_dot(dtype: DType) -> Option<Dot> {
     detected! { dtype;
@@ -73,13 +73,13 @@ pub(super) fn batch_dot(dtype: DType) -> Option<Dot> {
     }
 }
 
-/// Twin of the dot product of F16 weights with F32 activations.
+/// Returns the AVX2 dot product of F16 weights with F32 activations.
 #[expect(unsafe_code)]
 pub(super) fn mixed_dot() -> Option<Dot> {
     detected! { DType::F16; F16 floats::batch_dot_f16_f32; }
 }
 
-/// Twins of eight dot products at once, in the order of sums for several tokens.
+/// Returns the AVX2 tile of eight dot products, in the summation order for several tokens.
 #[expect(unsafe_code)]
 pub(super) fn tile(dtype: DType) -> Option<DotTile> {
     detected! { dtype;
@@ -94,7 +94,7 @@ pub(super) fn tile(dtype: DType) -> Option<DotTile> {
     }
 }
 
-/// Twins of the functions that quantise activations.
+/// Returns the AVX2 quantisation of activations.
 #[expect(unsafe_code)]
 pub(super) fn quantise(dtype: DType) -> Option<RowQuantiser> {
     detected! { dtype;
@@ -103,7 +103,7 @@ pub(super) fn quantise(dtype: DType) -> Option<RowQuantiser> {
     }
 }
 
-/// Twins of the sums of ternary rows.
+/// Returns the AVX2 sum of ternary rows.
 #[expect(unsafe_code)]
 pub(super) fn ternary_sum(dtype: DType) -> Option<TernarySum> {
     detected! { dtype;
@@ -112,10 +112,10 @@ pub(super) fn ternary_sum(dtype: DType) -> Option<TernarySum> {
     }
 }
 
-/// Twin of how activations are rounded for them.
+/// Returns the AVX2 quantisation of activations for ternary rows.
 #[expect(unsafe_code)]
 pub(super) fn ternary_codes() -> Option<TernaryCodes> {
-    // SAFETY: the instructions that the function needs are found first.
+    // SAFETY: `found` checks for the instructions that the function needs.
     found().then_some(|row, scale, codes| unsafe { ternary::codes(row, scale, codes) })
 }
 

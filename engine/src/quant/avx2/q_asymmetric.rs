@@ -1,4 +1,4 @@
-//! Blocks of 32 unsigned codes with a scale and a minimum: twins of [`crate::quant::q_asymmetric`].
+//! AVX2 version of [`crate::quant::q_asymmetric`]: blocks of 32 unsigned codes with a scale and a minimum.
 
 use std::arch::x86_64::*;
 
@@ -19,7 +19,7 @@ pub(super) fn q5_1(weights: &[u8], activations: &[u8]) -> f32 {
     })
 }
 
-/// Twin of [`crate::quant::q_asymmetric::dot`]; `read` gives a block's scale, minimum and codes.
+/// Same bits as [`crate::quant::q_asymmetric::dot`]; `read` returns a block's scale, minimum and codes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dot<B: QuantBlock>(

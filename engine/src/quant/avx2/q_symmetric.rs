@@ -1,4 +1,4 @@
-//! Blocks of 32 signed codes with one scale: twins of [`crate::quant::q_symmetric`].
+//! AVX2 version of [`crate::quant::q_symmetric`]: blocks of 32 signed codes with one scale.
 
 use std::arch::x86_64::*;
 
@@ -53,7 +53,7 @@ pub(in crate::quant) fn q4_0_codes(block: &q4_0::BlockQ4_0) -> __m256i {
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn q5_0_codes(block: &q5_0::BlockQ5_0) -> __m256i {
-    // Where the fifth bit is not set, 16 is subtracted: the upper four bits of a signed byte are set.
+    // If the fifth bit is not set, 16 is subtracted by setting the upper four bits of a signed byte.
     let low = _mm256_andnot_si256(spread_bits(block.high), _mm256_set1_epi8(!0x0F));
     _mm256_or_si256(nibbles(&block.nibbles), low)
 }
@@ -64,7 +64,7 @@ pub(in crate::quant) fn iq4_nl_codes(block: &iq4_nl::BlockIq4Nl) -> __m256i {
     look_up(&iq4_nl::VALUES, nibbles(&block.nibbles))
 }
 
-/// Twin of [`crate::quant::q_symmetric_dot::dot`]; `read` gives the product of both scales, and the codes.
+/// Same bits as [`crate::quant::q_symmetric_dot::dot`]; `read` returns the product of both scales, and the codes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dot<B: QuantBlock>(
@@ -79,7 +79,7 @@ fn dot<B: QuantBlock>(
     sum(lanes)
 }
 
-/// Twin of [`crate::quant::q_symmetric_dot::dot_in_pairs`].
+/// Computes [`crate::quant::q_symmetric_dot::dot_in_pairs`] with the same bits.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dot_in_pairs<B: SymmetricBlock>(

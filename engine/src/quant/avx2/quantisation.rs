@@ -1,4 +1,5 @@
-//! Activations to Q8_0 and Q8_1: twins of [`crate::quant::q8_0::quantise`] and [`crate::quant::q8_1::quantise`].
+//! Quantises activations to Q8_0 and Q8_1; same bits as [`crate::quant::q8_0::quantise`] and
+//! [`crate::quant::q8_1::quantise`].
 
 use std::arch::x86_64::*;
 
@@ -29,7 +30,7 @@ pub(super) fn q8_1(row: &[f32], out: &mut [u8]) {
     }
 }
 
-/// The scale, and the codes before they are held to 8 bits: twin of [`crate::quant::q8_0::integers`].
+/// Returns the scale, and the codes before clamping to 8 bits; same bits as [`crate::quant::q8_0::integers`].
 #[inline]
 #[target_feature(enable = "avx2")]
 fn integers(values: &[f32; 32]) -> (f32, [__m256i; 4]) {
@@ -39,7 +40,7 @@ fn integers(values: &[f32; 32]) -> (f32, [__m256i; 4]) {
     (max / 127.0, registers.map(|values| _mm256_cvtps_epi32(_mm256_mul_ps(values, inverse))))
 }
 
-/// Twin of [`crate::quant::rounding::largest`].
+/// Computes [`crate::quant::rounding::largest`] with the same bits.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn largest(registers: [__m256; 4]) -> f32 {
@@ -50,7 +51,7 @@ fn largest(registers: [__m256; 4]) -> f32 {
     _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
 }
 
-/// Held to 8 bits, and in order: packing mixes the halves of two registers.
+/// Clamps codes to 8 bits and restores their order, since packing mixes the halves of two registers.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn codes([a, b, c, d]: [__m256i; 4]) -> [i8; 32] {
@@ -58,7 +59,7 @@ fn codes([a, b, c, d]: [__m256i; 4]) -> [i8; 32] {
     transmute!(_mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)))
 }
 
-/// Rounded to the nearest `f16`, ties to even.
+/// Rounds to the nearest `f16`, ties to even.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 fn narrow(value: f32) -> StoredF16 {

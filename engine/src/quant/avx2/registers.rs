@@ -1,4 +1,4 @@
-//! Steps that several kernels share.
+//! Register operations that several kernels share.
 
 use std::arch::x86_64::*;
 
@@ -6,28 +6,28 @@ use zerocopy::transmute;
 
 use crate::quant::block::StoredF16;
 
-/// A register of 32 bytes.
+/// Loads a register of 32 bytes.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn load(bytes: &[u8; 32]) -> __m256i {
     transmute!(*bytes)
 }
 
-/// A register of 32 signed bytes.
+/// Loads a register of 32 signed bytes.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn load_signed(bytes: &[i8; 32]) -> __m256i {
     transmute!(*bytes)
 }
 
-/// A register of 16 bytes.
+/// Loads a register of 16 bytes.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn load_half(bytes: &[u8; 16]) -> __m128i {
     transmute!(*bytes)
 }
 
-/// The lower halves of 16 bytes, then the upper ones.
+/// Returns the lower 4 bits of 16 bytes, then the upper 4 bits.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn nibbles(bytes: &[u8; 16]) -> __m256i {
@@ -44,7 +44,7 @@ pub(in crate::quant) fn look_up(table: &[i8; 16], indices: __m256i) -> __m256i {
     _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), indices)
 }
 
-/// 32 bits as bytes of all ones or zeros.
+/// Expands 32 bits to bytes with all bits set or clear.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn spread_bits(bits: [u8; 4]) -> __m256i {
@@ -56,7 +56,7 @@ pub(in crate::quant) fn spread_bits(bits: [u8; 4]) -> __m256i {
     _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit)
 }
 
-/// Signed bytes times signed bytes, neighbours added to 16 bits.
+/// Multiplies signed bytes by signed bytes, and adds neighbouring products in 16 bits.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn multiply_signed(weights: __m256i, activations: __m256i) -> __m256i {
@@ -64,35 +64,35 @@ pub(in crate::quant) fn multiply_signed(weights: __m256i, activations: __m256i) 
     _mm256_maddubs_epi16(sizes, _mm256_sign_epi8(activations, weights))
 }
 
-/// Neighbours of 16 bits added to 32.
+/// Adds neighbouring 16-bit numbers to 32 bits.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn add_neighbours(sums: __m256i) -> __m256i {
     _mm256_madd_epi16(sums, _mm256_set1_epi16(1))
 }
 
-/// `lanes + scale · sums`, each lane with one rounding.
+/// Returns `lanes + scale · sums`, with one rounding for each lane.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 pub(in crate::quant) fn add_scaled(lanes: __m256, scale: f32, sums: __m256i) -> __m256 {
     _mm256_fmadd_ps(_mm256_set1_ps(scale), _mm256_cvtepi32_ps(sums), lanes)
 }
 
-/// Adds all lanes: the upper half to the lower, twice, then the last two.
+/// Adds all lanes: the upper half to the lower half, twice, then the last two lanes.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn sum(lanes: __m256) -> f32 {
     sum4(halves_added(lanes))
 }
 
-/// The upper half onto the lower.
+/// Adds the upper half to the lower half.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn halves_added(lanes: __m256) -> __m128 {
     _mm_add_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps::<1>(lanes))
 }
 
-/// The last steps of [`sum`].
+/// Performs the last steps of [`sum`].
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn sum4(lanes: __m128) -> f32 {
@@ -100,7 +100,7 @@ pub(in crate::quant) fn sum4(lanes: __m128) -> f32 {
     _mm_cvtss_f32(_mm_add_ss(pairs, _mm_movehdup_ps(pairs)))
 }
 
-/// The sum of all lanes.
+/// Adds all lanes.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn sum_integers(lanes: __m256i) -> i32 {
@@ -109,8 +109,8 @@ pub(in crate::quant) fn sum_integers(lanes: __m256i) -> i32 {
     _mm_cvtsi128_si32(_mm_add_epi32(pairs, _mm_shuffle_epi32::<1>(pairs)))
 }
 
-/// The product of two `f16`, which is exact. They are widened together: a conversion of one would be compiled to wait
-/// for the sums of the block before, whose register it fills up.
+/// Returns the exact product of two `f16`. They are widened together, since compilers make the conversion of one wait
+/// for the sums of the previous block, whose register it fills up.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(in crate::quant) fn product(a: StoredF16, b: StoredF16) -> f32 {
@@ -125,7 +125,7 @@ fn product_of_bits(a: u16, b: u16) -> f32 {
     _mm_cvtss_f32(_mm_mul_ss(widened, _mm_movehdup_ps(widened)))
 }
 
-/// Two such products.
+/// Returns the exact products of two pairs of `f16`.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(in crate::quant) fn products(a: [StoredF16; 2], b: [StoredF16; 2]) -> (f32, f32) {
@@ -136,7 +136,7 @@ pub(in crate::quant) fn products(a: [StoredF16; 2], b: [StoredF16; 2]) -> (f32, 
     (_mm_cvtss_f32(products), _mm_cvtss_f32(_mm_movehdup_ps(products)))
 }
 
-/// Four `f16` widened, in each half of the register.
+/// Widens four `f16`, in each half of the register.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(in crate::quant) fn widen_four(four: [StoredF16; 4]) -> __m256 {
@@ -145,14 +145,14 @@ pub(in crate::quant) fn widen_four(four: [StoredF16; 4]) -> __m256 {
     _mm256_set_m128(widened, widened)
 }
 
-/// An `f16` widened, in every lane.
+/// Widens an `f16` to every lane.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(in crate::quant) fn widen_to_all(half: StoredF16) -> __m256 {
     _mm256_cvtph_ps(_mm_set1_epi16(half.bits().cast_signed()))
 }
 
-/// An `f16` widened.
+/// Widens an `f16`.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(in crate::quant) fn widen(half: StoredF16) -> f32 {
@@ -160,14 +160,14 @@ pub(in crate::quant) fn widen(half: StoredF16) -> f32 {
     product_of_bits(half.bits(), ONE)
 }
 
-/// The sums of each 16 activations.
+/// Loads the sums of each 16 activations.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn load_sums(sums: &[[u8; 2]; 16]) -> __m256i {
     transmute!(*sums)
 }
 
-/// The four lanes.
+/// Returns the four lanes as an array.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn as_array(lanes: __m128) -> [f32; 4] {

@@ -1,4 +1,4 @@
-//! Ternary rows: twins of [`crate::quant::ternary`].
+//! AVX2 version of [`crate::quant::ternary`].
 
 use std::arch::x86_64::*;
 
@@ -17,7 +17,7 @@ pub(super) fn exact_sum(weights: &[u8], activations: &[i8]) -> i32 {
     sum::<EXACT>(weights, activations)
 }
 
-/// Sums of 16 bits over `BLOCKS` blocks, then of 32.
+/// Adds in 16 bits over `BLOCKS` blocks, then in 32 bits.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn sum<const BLOCKS: usize>(weights: &[u8], activations: &[i8]) -> i32 {
@@ -35,7 +35,7 @@ fn sum<const BLOCKS: usize>(weights: &[u8], activations: &[i8]) -> i32 {
     lanes.iter().sum()
 }
 
-/// The sixteen sums of a block.
+/// Returns the sixteen sums of a block.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn block(codes: &[u8; BLOCK_BYTES], activations: &[i8; BLOCK]) -> __m256i {
@@ -54,7 +54,7 @@ fn multiply(codes: __m256i, activations: &[i8; 32]) -> __m256i {
     _mm256_maddubs_epi16(codes, load_signed(activations))
 }
 
-/// Twin of [`crate::quant::ternary::plain_codes`], for codes of whole blocks.
+/// Same bits as [`crate::quant::ternary::plain_codes`], for codes of whole blocks.
 #[target_feature(enable = "avx2")]
 pub(super) fn codes(row: &[f32], scale: f32, codes: &mut [i8]) {
     for (values, codes) in row.chunks(8).zip(codes.chunks_mut(8)) {

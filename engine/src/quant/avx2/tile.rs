@@ -1,5 +1,5 @@
-//! Two rows of weights with four of activations: what the dot products in [`super::q_symmetric`] give, with every block
-//! read once.
+//! Tiles of two rows of weights with four rows of activations. Same bits as the dot products in [`super::q_symmetric`],
+//! with every block read once.
 
 use std::arch::x86_64::*;
 
@@ -28,7 +28,8 @@ pub(super) fn iq4_nl_batch(weights: [&[u8]; 2], activations: [&[u8]; 4]) -> [[f3
     tile(weights, activations, |block: &iq4_nl::BlockIq4Nl| (block.scale, iq4_nl_codes(block)))
 }
 
-/// Eight times [`crate::quant::q_symmetric_dot::dot`]; `read` gives the scale and the codes of a block of weights.
+/// Computes eight dot products with the bits of [`crate::quant::q_symmetric_dot::dot`]; `read` returns a weight block's
+/// scale and codes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn tile<B: QuantBlock>(
@@ -45,7 +46,7 @@ fn tile<B: QuantBlock>(
             let (scale, codes) = read(block);
             (_mm256_mul_ps(widen_to_all(scale), four), codes)
         });
-        // One token after the other: the compiler has registers for the codes of two rows, not of four.
+        // One token after the other: there are registers for the codes of two rows, but not of four.
         lanes[0] = add::<0b00_00_00_00>(lanes[0], &rows, a);
         lanes[1] = add::<0b01_01_01_01>(lanes[1], &rows, b);
         lanes[2] = add::<0b10_10_10_10>(lanes[2], &rows, c);
@@ -54,7 +55,7 @@ fn tile<B: QuantBlock>(
     [0, 1].map(|row| lanes.map(|lanes| sum(lanes[row])))
 }
 
-/// A block of one token: `rows` are the scales of all tokens' products and the codes, of each row of weights.
+/// Adds one block of one token. `rows` has, for each row of weights, the scales of all tokens' products and the codes.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn add<const TOKEN: i32>(

@@ -1,4 +1,5 @@
-//! Blocks of 256 codes in groups: eight times [`crate::quant::k_quants::batch_dot`], or with minima.
+//! AVX-512 tiles of 256-value blocks: eight dot products with the bits of [`crate::quant::k_quants::batch_dot`], or of
+//! its variant with minima.
 
 use std::arch::x86_64::*;
 use std::array::from_fn;
@@ -11,7 +12,7 @@ use crate::quant::avx2::registers::*;
 use crate::quant::block::{QuantBlock, blocks, part};
 use crate::quant::{q2_k, q4_k, q5_k, q6_k, q8_k};
 
-/// The tiles of a type: whether it has minima, and how it is unpacked.
+/// Defines the tiles of a type, given whether it has minima and how it is unpacked.
 macro_rules! tiles {
     ($($tile:ident: $block:ty, $has_mins:literal, $unpack:ident;)*) => {
         $(
@@ -30,7 +31,7 @@ tiles! {
     q6_k: q6_k::BlockQ6K, false, unpack_q6_k;
 }
 
-/// Rows of 32 values of two blocks side by side.
+/// Rows of 32 values of two blocks, side by side.
 type BlockPair = [__m512i; 8];
 
 #[inline]
@@ -50,7 +51,8 @@ fn tile<B: QuantBlock, const HAS_MINS: bool>(
     transmute!(lanes)
 }
 
-/// Four tokens of one row, then of the other. (Unpacked here, of a type of its own, blocks need not go through memory.)
+/// Adds one block: four tokens for one row, then for the other. Unpacking it here, with its own type, avoids going
+/// through memory.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx2,fma,f16c")]
 fn add_block<B, const HAS_MINS: bool>(
@@ -96,7 +98,7 @@ fn in_both(first: f32, second: f32) -> __m256 {
     _mm256_set_m128(_mm_set1_ps(second), _mm_set1_ps(first))
 }
 
-/// Codes times scales times activations, all rows of 32 added.
+/// Multiplies codes, scales and activations, and adds all rows of 32.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx2")]
 fn products(codes: &BlockPair, scales: &BlockPair, a: &q8_k::BlockQ8K) -> __m512i {
@@ -115,7 +117,7 @@ fn of_sums(minima: __m512i, a: &q8_k::BlockQ8K) -> __m512i {
     _mm512_madd_epi16(minima, _mm512_broadcast_i64x4(load_sums(&a.sums)))
 }
 
-/// The sums of both halves of four registers: those of the lower halves, then those of the upper ones.
+/// Adds the lanes within each half of four registers: first the sums of the lower halves, then of the upper halves.
 #[inline]
 #[target_feature(enable = "avx512f,avx2")]
 fn in_tokens(a: __m512i, b: __m512i, c: __m512i, d: __m512i) -> __m256i {

@@ -1,5 +1,5 @@
-//! Tiles for x86-64 with AVX-512 (F, BW and VNNI): two rows of weights side by side in one register. Sums of integers are
-//! exact in any order, and sums of blocks go through the same lanes with the same roundings as those of [`super::avx2`].
+//! Tiles for x86-64 with AVX-512 (F, BW and VNNI): two rows of weights side by side in one register. Integer sums are
+//! exact in any order, and sums of blocks use the same lanes and roundings as [`super::avx2`].
 
 mod k_quants;
 mod q_symmetric;
@@ -7,13 +7,13 @@ mod q_symmetric;
 use super::DotTile;
 use crate::weight::DType;
 
-/// Gives safe access to functions that need instructions of their own.
+/// Provides safe access to functions that need special instructions.
 macro_rules! detected {
     ($dtype:expr; $($variant:ident $tile:path;)*) => {
         match $dtype {
             _ if !found() => None,
             $(DType::$variant => {
-                // SAFETY: the line above has found the instructions that the functions of this module need.
+                // SAFETY: the line above checks for the instructions that this module's functions need.
                 Some(|weights, activations| unsafe { $tile(weights, activations) })
             })*
             _ => None,
@@ -21,7 +21,7 @@ macro_rules! detected {
     };
 }
 
-/// Twins of eight dot products at once, in the order of sums for several tokens.
+/// Returns the AVX-512 tile of eight dot products, in the summation order for several tokens.
 #[expect(unsafe_code)]
 pub(super) fn tile(dtype: DType) -> Option<DotTile> {
     detected! { dtype;

@@ -1,4 +1,5 @@
-//! Blocks of 32 signed codes with one scale: eight times [`crate::quant::q_symmetric_dot::dot`].
+//! AVX-512 tiles of blocks of 32 signed codes with one scale: eight dot products with the bits of
+//! [`crate::quant::q_symmetric_dot::dot`].
 
 use std::arch::x86_64::*;
 
@@ -9,7 +10,7 @@ use crate::quant::avx2::registers::*;
 use crate::quant::block::{QuantBlock, StoredF16, blocks};
 use crate::quant::{iq4_nl, q4_0, q5_0, q8_0};
 
-/// The tiles of a type: how the scale and the codes of a block are read.
+/// Defines the tiles of a type, given how a block's scale and codes are read.
 macro_rules! tiles {
     ($($tile:ident: $block:ty, $codes:expr;)*) => {
         $(
@@ -52,18 +53,18 @@ fn tile<B: QuantBlock>(
     [0, 1].map(|row| [a[row], b[row], c[row], d[row]])
 }
 
-/// A block of one token: `scales` are those of all tokens' products, one behind the other.
+/// Adds one block of one token. `scales` are the scales of all tokens' products, concatenated.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2")]
 fn add<const TOKEN: i32>(lanes: __m512, scales: __m512, codes: __m512i, a: &q8_0::BlockQ8_0) -> __m512 {
     let a = _mm512_broadcast_i64x4(load_signed(&a.codes));
-    // The sign of a code goes over to what it is multiplied with.
+    // The code's sign moves to the activation that it is multiplied with.
     let signed = _mm512_mask_sub_epi8(a, _mm512_movepi8_mask(codes), _mm512_setzero_si512(), a);
     let sums = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_abs_epi8(codes), signed);
     _mm512_fmadd_ps(_mm512_shuffle_ps::<TOKEN>(scales, scales), _mm512_cvtepi32_ps(sums), lanes)
 }
 
-/// The sums of both halves.
+/// Returns the sum of each half.
 #[inline]
 #[target_feature(enable = "avx512f,avx2")]
 fn in_rows(lanes: __m512) -> [f32; 2] {

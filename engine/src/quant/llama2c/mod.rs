@@ -1,9 +1,9 @@
-//! The products of llama2.c: sums in the order of the columns, one after the other, each product and each sum rounded.
+//! Products of llama2.c: sums in column order, with a rounding after each product and each sum.
 //!
-//! `run.c` multiplies `f32`. `runq.c` cuts rows of weights and activations into groups of as many elements as the file
-//! says; a group of activations is rounded to `int8` by its largest value, groups are multiplied in integers, and the
-//! products are added up in `f32`. A compiler may not reorder such sums (gcc without `-ffast-math`), so the plain code
-//! here is the definition; the twin in `avx2` takes several rows at a time and gives the same bits.
+//! `run.c` multiplies `f32`. `runq.c` splits rows of weights and activations into groups, whose length the file states.
+//! Each group of activations is rounded to `int8` by its largest value, groups are multiplied in integers, and the
+//! products are added in `f32`. Compilers may not reorder these sums (gcc without `-ffast-math`), so the portable code
+//! is the definition; the code in `avx2` takes several rows at a time and gives the same bits.
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2::llama2c as fast;
@@ -13,24 +13,24 @@ pub(super) mod portable;
 use portable::numbers;
 pub use portable::{GroupProducts, Groups, Products, QuantisedRow, plain_group_products, plain_products};
 
-/// Decodes a row: each code times the scale of its group.
+/// Decodes a row: each code times its group's scale.
 pub fn decode(codes: &[u8], scales: &[u8], group: usize, out: &mut [f32]) {
     for ((out, codes), scale) in out.chunks_mut(group).zip(codes.chunks(group)).zip(numbers(scales)) {
         out.iter_mut().zip(codes).for_each(|(out, &code)| *out = f32::from(code as i8) * scale);
     }
 }
 
-/// The index of the first scale that is infinite or not a number.
+/// Returns the index of the first infinite or NaN scale.
 pub fn first_unsound(scales: &[u8]) -> Option<usize> {
     numbers(scales).position(|scale| !scale.is_finite())
 }
 
-/// [`Products`], fastest on this machine.
+/// Returns the fastest [`Products`] of this machine.
 pub fn products() -> Products {
     fast_products().unwrap_or(plain_products)
 }
 
-/// [`GroupProducts`], fastest on this machine.
+/// Returns the fastest [`GroupProducts`] of this machine.
 pub fn group_products() -> GroupProducts {
     fast_group_products().unwrap_or(plain_group_products)
 }

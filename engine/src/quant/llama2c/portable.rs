@@ -1,34 +1,35 @@
-//! The definition: plain code.
+//! Portable code of llama2.c's products: the definition.
 
-/// Fills the products of rows of `f32` weights (little-endian, one behind the other) with each row of activations:
-/// for each row of weights as many values as there are rows of activations.
+/// Computes the products of rows of `f32` weights (little-endian, concatenated) with each row of activations. The
+/// output has, for each row of weights, one value for each row of activations.
 pub type Products = fn(weights: &[u8], activations: &[&[f32]], out: &mut [f32]);
 
-/// Multiplies groups of `int8`.
+/// Computes the products of `int8` groups.
 pub type GroupProducts = fn(weights: Groups, activations: &[QuantisedRow], out: &mut [f32]);
 
-/// Rows of codes and their scales, little-endian `f32`, one row behind the other.
+/// Rows of codes and their scales (little-endian `f32`), concatenated.
 #[derive(Clone, Copy, Debug)]
 pub struct Groups<'w> {
-    /// Signed codes, one byte each.
+    /// Signed codes of one byte.
     pub codes: &'w [u8],
     /// Scales, one for each group.
     pub scales: &'w [u8],
 }
 
-/// A row of activations, rounded.
+/// A quantised row of activations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QuantisedRow {
-    /// Codes, one for each value.
+    /// Code of each value.
     pub codes: Vec<i8>,
-    /// Scales, one for each group.
+    /// Scale of each group.
     pub scales: Vec<f32>,
 }
 
 impl QuantisedRow {
-    /// Rounds a row: `round(x · 127 / max)`, as the quotient of `x` and the scale `max / 127`, halves away from zero.
+    /// Quantises a row: `round(x · 127 / max)`, computed as `x` divided by the scale `max / 127`, halves away from
+    /// zero.
     ///
-    /// A group of zeros has the scale 0 and the quotient NaN; converted to `int8` as x86 does it, that is 0.
+    /// A group of zeros has the scale 0 and the quotient NaN, which x86 converts to the `int8` 0.
     pub fn of(row: &[f32], group: usize) -> Self {
         let largest =
             |values: &[f32]| values.iter().map(|x| x.abs()).fold(0.0, |max, x| if x > max { x } else { max });
@@ -40,12 +41,12 @@ impl QuantisedRow {
     }
 }
 
-/// The low byte of `cvttsd2si`, which gives the least number for what has no 32 bits.
+/// Returns the low byte of `cvttsd2si`, which gives the smallest integer for values outside of 32 bits.
 fn to_int8(rounded: f32) -> i8 {
     if rounded.abs() < 2_147_483_648.0 { rounded as i32 as i8 } else { 0 }
 }
 
-/// The definition of [`Products`].
+/// Definition of [`Products`].
 pub fn plain_products(weights: &[u8], activations: &[&[f32]], out: &mut [f32]) {
     let columns = activations[0].len();
     for (row, out) in weights.chunks(4 * columns).zip(out.chunks_mut(activations.len())) {
@@ -55,7 +56,7 @@ pub fn plain_products(weights: &[u8], activations: &[&[f32]], out: &mut [f32]) {
     }
 }
 
-/// The definition of [`GroupProducts`].
+/// Definition of [`GroupProducts`].
 pub fn plain_group_products(weights: Groups, activations: &[QuantisedRow], out: &mut [f32]) {
     by_row(weights, activations, out, |codes, x| {
         let products = codes.iter().zip(x).map(|(&w, &x)| i32::from(w as i8) * i32::from(x));
@@ -63,7 +64,7 @@ pub fn plain_group_products(weights: Groups, activations: &[QuantisedRow], out: 
     });
 }
 
-/// Group after group in `f32`, each product of codes as `dot` gives it.
+/// Adds the products of the groups one after the other in `f32`; `dot` returns the integer product of two groups.
 #[inline(always)]
 pub(in crate::quant) fn by_row(
     weights: Groups,

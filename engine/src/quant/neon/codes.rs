@@ -1,4 +1,4 @@
-//! Codes of blocks of 256, unpacked into registers: row r has values 32r to 32r + 31.
+//! Codes of 256-value blocks, unpacked into registers: row r has values 32r to 32r + 31.
 
 use std::arch::aarch64::*;
 
@@ -6,7 +6,7 @@ use super::registers::*;
 use crate::quant::block::part;
 use crate::quant::{iq4_nl, iq4_xs, q3_k, q5_k, q6_k};
 
-/// Twin of [`crate::quant::q2_k::two_bits`].
+/// Computes [`crate::quant::q2_k::two_bits`] with the same bits.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn two_bits(bytes: &[u8; 64], row: usize) -> Bytes {
@@ -14,7 +14,7 @@ pub(super) fn two_bits(bytes: &[u8; 64], row: usize) -> Bytes {
     halves(part(bytes, row / 4), |half| vandq_u8(vshlq_u8(half, shift), vdupq_n_u8(3)))
 }
 
-/// The codes of Q3_K, −4 to 3.
+/// Unpacks the codes of Q3_K, −4 to 3.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn q3_k(w: &q3_k::BlockQ3K, row: usize) -> Bytes {
@@ -23,21 +23,21 @@ pub(super) fn q3_k(w: &q3_k::BlockQ3K, row: usize) -> Bytes {
     })
 }
 
-/// Twin of [`crate::quant::q4_k::nibbles`].
+/// Computes [`crate::quant::q4_k::nibbles`] with the same bits.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn nibbles(bytes: &[u8; 128], row: usize) -> Bytes {
     nibbles_of(part(bytes, row / 2), row % 2 == 1)
 }
 
-/// The codes of Q5_K, 0 to 31.
+/// Unpacks the codes of Q5_K, 0 to 31.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn q5_k(w: &q5_k::BlockQ5K, row: usize) -> Bytes {
     both(nibbles(&w.nibbles, row), high_bits(&w.high, row, 16), |low, high| vorrq_s8(low, high))
 }
 
-/// The codes of Q6_K, 0 to 63.
+/// Unpacks the codes of Q6_K, 0 to 63.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn q6_k(w: &q6_k::BlockQ6K, row: usize) -> Bytes {
@@ -45,14 +45,14 @@ pub(super) fn q6_k(w: &q6_k::BlockQ6K, row: usize) -> Bytes {
     both(low, two_bits(&w.high, row), |low, high| vorrq_s8(low, vshlq_n_s8::<4>(high)))
 }
 
-/// The codes of IQ4_XS.
+/// Unpacks the codes of IQ4_XS.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn iq4_xs(w: &iq4_xs::BlockIq4Xs, row: usize) -> Bytes {
     look_up(&iq4_nl::VALUES, &w.nibbles[row])
 }
 
-/// `value` where bit `row` of a byte is set.
+/// Returns `value` where bit `row` of a byte is set.
 #[inline]
 #[target_feature(enable = "neon")]
 fn high_bits(bits: &[u8; 32], row: usize, value: u8) -> Bytes {

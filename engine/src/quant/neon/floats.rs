@@ -66,7 +66,7 @@ fn brains(eight: &[u8; 16]) -> [float32x4_t; 2] {
     [vzip1q_u16(zeros, halves), vzip2q_u16(zeros, halves)].map(|bits| vreinterpretq_f32_u16(bits))
 }
 
-/// Twin of [`crate::quant::floats::batch_dot`], for whole registers.
+/// Computes [`crate::quant::floats::batch_dot`] with the same bits, for whole registers.
 #[inline]
 #[target_feature(enable = "neon")]
 fn batch_dot<const W: usize, const A: usize>(
@@ -84,7 +84,7 @@ fn batch_dot<const W: usize, const A: usize>(
     lanes.sum()
 }
 
-/// The four registers after all whole steps of 32, added up; `widen` reads eight elements of `N` bytes together.
+/// Sums four registers over all whole steps of 32 elements, and adds them; `widen` reads eight elements of `N` bytes.
 #[inline]
 #[target_feature(enable = "neon")]
 fn sums<const N: usize>(

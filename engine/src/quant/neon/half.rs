@@ -1,14 +1,14 @@
-//! `f16`: instructions that every machine has, and no stable function.
+//! Conversion of `f16` by instructions that every machine has, but that have no stable Rust function.
 
 use std::arch::aarch64::{float32x4_t, uint8x16_t};
 use std::arch::asm;
 
-/// An `f16` widened, by its bits.
+/// Widens an `f16`, given by its bits.
 #[inline]
 #[expect(unsafe_code)]
 pub(in crate::quant) fn widen(bits: u16) -> f32 {
     let widened: f32;
-    // SAFETY: the instruction touches nothing but these registers.
+    // SAFETY: the instruction accesses only these registers.
     unsafe {
         asm!(
             "fcvt {widened:s}, {bits:h}",
@@ -20,7 +20,7 @@ pub(in crate::quant) fn widen(bits: u16) -> f32 {
     widened
 }
 
-/// Eight `f16` widened.
+/// Widens eight `f16`.
 #[inline]
 #[expect(unsafe_code)]
 pub(super) fn widen_eight(halves: uint8x16_t) -> [float32x4_t; 2] {

@@ -10,7 +10,7 @@ use crate::quant::block::{blocks, part};
 use crate::quant::k_quants::{KQuantBlock, KQuantBlockWithMins};
 use crate::quant::{iq4_xs, q2_k, q3_k, q4_k, q5_k, q6_k, q8_k, tq1_0, tq2_0};
 
-/// The dot products of a type: its block, the loop, and how a row of 32 codes is unpacked.
+/// Defines the dot products of a type, given its block, the loop, and how a row of 32 codes is unpacked.
 macro_rules! dots {
     ($($name:ident $loop:ident: $block:ty, $codes:expr;)*) => {
         $(
@@ -39,7 +39,7 @@ dots! {
     tq2_0 dot: tq2_0::BlockTq2_0, |w, row| codes::two_bits(&w.codes, row);
 }
 
-/// Twin of [`crate::quant::k_quants::dot`].
+/// Computes [`crate::quant::k_quants::dot`] with the same bits.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn dot<B: KQuantBlock>(weights: &[u8], activations: &[u8], codes: impl Fn(&B, usize) -> Bytes) -> f32 {
@@ -50,7 +50,7 @@ fn dot<B: KQuantBlock>(weights: &[u8], activations: &[u8], codes: impl Fn(&B, us
     lanes.sum()
 }
 
-/// Twin of [`crate::quant::k_quants::dot_with_mins`].
+/// Computes [`crate::quant::k_quants::dot_with_mins`] with the same bits.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn dot_with_mins<B: KQuantBlockWithMins>(
@@ -66,7 +66,7 @@ fn dot_with_mins<B: KQuantBlockWithMins>(
     lanes.sum()
 }
 
-/// Twin of [`crate::quant::k_quants::dot_with_mins_in_four`].
+/// Computes [`crate::quant::k_quants::dot_with_mins_in_four`] with the same bits.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn dot_with_mins_in_four<B: KQuantBlockWithMins>(
@@ -84,7 +84,7 @@ fn dot_with_mins_in_four<B: KQuantBlockWithMins>(
     lanes.sum() + sum4(min_lanes)
 }
 
-/// Twin of [`crate::quant::k_quants::dot_with_mins_in_one`].
+/// Computes [`crate::quant::k_quants::dot_with_mins_in_one`] with the same bits.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn dot_with_mins_in_one<B: KQuantBlockWithMins>(
@@ -101,7 +101,7 @@ fn dot_with_mins_in_one<B: KQuantBlockWithMins>(
     lanes.sum() + mins
 }
 
-/// Twin of [`crate::quant::k_quants::batch_dot`].
+/// Computes [`crate::quant::k_quants::batch_dot`] with the same bits.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn batch_dot<B: KQuantBlock>(weights: &[u8], activations: &[u8], codes: impl Fn(&B, usize) -> Bytes) -> f32 {
@@ -113,7 +113,7 @@ fn batch_dot<B: KQuantBlock>(weights: &[u8], activations: &[u8], codes: impl Fn(
     sum
 }
 
-/// Twin of [`crate::quant::k_quants::batch_dot_with_mins`].
+/// Computes [`crate::quant::k_quants::batch_dot_with_mins`] with the same bits.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn batch_dot_with_mins<B: KQuantBlockWithMins>(
@@ -130,7 +130,8 @@ fn batch_dot_with_mins<B: KQuantBlockWithMins>(
     sum
 }
 
-/// Codes times activations times group scales, the offset taken off: lane l has values 4l to 4l + 3 of each 32.
+/// Returns the sums of codes times activations times group scales, with the offset subtracted: lane l has values 4l to
+/// 4l + 3 of each 32.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn sums<B: KQuantBlock>(w: &B, a: &q8_k::BlockQ8K, codes: impl Fn(&B, usize) -> Bytes) -> Int32Lanes {
@@ -138,12 +139,12 @@ fn sums<B: KQuantBlock>(w: &B, a: &q8_k::BlockQ8K, codes: impl Fn(&B, usize) -> 
     let add = |sums: Int32Lanes, row: usize| {
         row_sums(sums, codes(w, row), a, row, [scales[2 * row], scales[2 * row + 1]])
     };
-    // No loop: what tells rows apart is then constants.
+    // Unrolled, so that the row number is a constant in each call.
     let half = add(add(add(add(offset(w, a), 0), 1), 2), 3);
     add(add(add(add(half, 4), 5), 6), 7)
 }
 
-/// Returns the total offset of all codes, to be added.
+/// Returns the total offset of all codes, to be added to the sums.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn offset<B: KQuantBlock>(w: &B, a: &q8_k::BlockQ8K) -> Int32Lanes {
@@ -153,7 +154,7 @@ pub(super) fn offset<B: KQuantBlock>(w: &B, a: &q8_k::BlockQ8K) -> Int32Lanes {
     }
 }
 
-/// Adds a row of 32 codes times activations, and times the scale of each half.
+/// Adds the products of 32 codes with activations, times the scale of each half.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 pub(super) fn row_sums(
@@ -167,7 +168,7 @@ pub(super) fn row_sums(
     [vmlaq_n_s32(sums[0], low, scales[0]), vmlaq_n_s32(sums[1], high, scales[1])]
 }
 
-/// Per-group factors times the sums of the activations, two groups to a lane.
+/// Multiplies each group's factor by the sum of its activations, two groups to a lane.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn pair_sums(factors: [i8; 16], a: &q8_k::BlockQ8K) -> Int32Lanes {
@@ -176,7 +177,7 @@ pub(super) fn pair_sums(factors: [i8; 16], a: &q8_k::BlockQ8K) -> Int32Lanes {
     [pairs(vmovl_s8(vget_low_s8(factors)), sums[0]), pairs(vmovl_high_s8(factors), sums[1])]
 }
 
-/// Products of 16 bits, neighbours added.
+/// Multiplies 16-bit numbers, and adds neighbouring products.
 #[inline]
 #[target_feature(enable = "neon")]
 fn pairs(a: int16x8_t, b: int16x8_t) -> int32x4_t {

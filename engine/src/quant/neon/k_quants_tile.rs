@@ -1,5 +1,5 @@
-//! Two rows of blocks of 256 with four of activations: what the dot products among many tokens in [`super::k_quants`] give,
-//! with every block unpacked once.
+//! Tiles of two rows of 256-value blocks with four rows of activations. Same bits as the dot products for several
+//! tokens in [`super::k_quants`], with every block unpacked once.
 
 use super::codes;
 use super::k_quants::{offset, pair_sums, row_sums};
@@ -8,7 +8,7 @@ use crate::quant::block::blocks;
 use crate::quant::k_quants::{KQuantBlock, KQuantBlockWithMins};
 use crate::quant::{iq4_xs, q2_k, q3_k, q4_k, q5_k, q6_k, q8_k};
 
-/// The tiles of a type: its block, the loop, and how a row of 32 codes is unpacked.
+/// Defines the tiles of a type, given its block, the loop, and how a row of 32 codes is unpacked.
 macro_rules! tiles {
     ($($name:ident $loop:ident: $block:ty, $codes:expr;)*) => {
         $(
@@ -30,10 +30,10 @@ tiles! {
     iq4_xs dots: iq4_xs::BlockIq4Xs, |w, row| codes::iq4_xs(w, row);
 }
 
-/// A row of activations for each of four tokens.
+/// Rows of activations of four tokens.
 type TokenRows<'a> = [&'a [q8_k::BlockQ8K]; 4];
 
-/// Four times [`crate::quant::k_quants::batch_dot`].
+/// Computes four dot products with the bits of [`crate::quant::k_quants::batch_dot`].
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn dots<B: KQuantBlock>(weights: &[B], tokens: TokenRows, codes: impl Fn(&B, usize) -> Bytes) -> [f32; 4] {
@@ -47,7 +47,7 @@ fn dots<B: KQuantBlock>(weights: &[B], tokens: TokenRows, codes: impl Fn(&B, usi
     out
 }
 
-/// Four times [`crate::quant::k_quants::batch_dot_with_mins`].
+/// Computes four dot products with the bits of [`crate::quant::k_quants::batch_dot_with_mins`].
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn dots_with_mins<B: KQuantBlockWithMins>(
@@ -66,7 +66,7 @@ fn dots_with_mins<B: KQuantBlockWithMins>(
     out
 }
 
-/// The integer sums of a block of weights with those of four tokens.
+/// Returns the integer sums of a weight block with the blocks of four tokens.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn sums<B: KQuantBlock>(w: &B, a: [&q8_k::BlockQ8K; 4], codes: impl Fn(&B, usize) -> Bytes) -> [f32; 4] {

@@ -1,9 +1,9 @@
-//! The dot products for aarch64 with the dot product instructions (ARMv8.2): the same bits as the plain code, faster.
+//! Dot products for aarch64 with the dot product instructions (ARMv8.2): faster than the portable code, with the same
+//! bits.
 //!
-//! What is unpacked by loops over bytes is left to the plain code, of which the compiler makes the same instructions;
-//! written by hand is what it does not find: four products to a lane, tables, bits, and `f16`. Registers are filled from
-//! arrays of their size, so that only handing the functions out, and the instructions that have no stable function yet,
-//! are unsafe.
+//! Loops over bytes stay in the portable code, which compilers vectorise well. Written by hand are four products to a
+//! lane, table look-ups, bit operations and `f16`. Registers are loaded from arrays of their size, so only the
+//! selection of the functions, and instructions without a stable Rust function, are unsafe.
 
 mod codes;
 mod floats;
@@ -18,13 +18,13 @@ mod tile;
 use super::{Dot, DotTile};
 use crate::weight::DType;
 
-/// Gives safe access to functions that need instructions of their own.
+/// Provides safe access to functions that need special instructions.
 macro_rules! detected {
     ($dtype:expr; $($variant:ident $kernel:path;)*) => {
         match $dtype {
             _ if !found() => None,
             $(DType::$variant => {
-                // SAFETY: the line above has found the instructions that the functions of this module need.
+                // SAFETY: the line above checks for the instructions that this module's functions need.
                 Some(|from, to| unsafe { $kernel(from, to) })
             })*
             _ => None,
@@ -32,7 +32,7 @@ macro_rules! detected {
     };
 }
 
-/// Twins of the dot products for one token.
+/// Returns the NEON dot product for one token, with the bits of the portable code.
 #[expect(unsafe_code)]
 pub(super) fn dot(dtype: DType) -> Option<Dot> {
     detected! { dtype;
@@ -57,7 +57,7 @@ pub(super) fn dot(dtype: DType) -> Option<Dot> {
     }
 }
 
-/// Twins of the dot products for several tokens, where those are others.
+/// Returns the NEON dot product for several tokens, if its order differs from that for one token.
 #[expect(unsafe_code)]
 pub(super) fn batch_dot(dtype: DType) -> Option<Dot> {
     detected! { dtype;
@@ -74,13 +74,13 @@ pub(super) fn batch_dot(dtype: DType) -> Option<Dot> {
     }
 }
 
-/// Twin of the dot product of F16 weights with F32 activations.
+/// Returns the NEON dot product of F16 weights with F32 activations.
 #[expect(unsafe_code)]
 pub(super) fn mixed_dot() -> Option<Dot> {
     detected! { DType::F16; F16 floats::batch_dot_f16_f32; }
 }
 
-/// Twins of eight dot products at once, in the order of sums for several tokens.
+/// Returns the NEON tile of eight dot products, in the summation order for several tokens.
 #[expect(unsafe_code)]
 pub(super) fn tile(dtype: DType) -> Option<DotTile> {
     detected! { dtype;
@@ -97,7 +97,7 @@ pub(super) fn tile(dtype: DType) -> Option<DotTile> {
     }
 }
 
-/// Registers are filled as little-endian machines do.
+/// Checks for the instructions, and for little-endian byte order, which the register loads assume.
 fn found() -> bool {
     use std::arch::is_aarch64_feature_detected as has;
     cfg!(target_endian = "little") && has!("neon") && has!("dotprod")

@@ -1,4 +1,4 @@
-//! Blocks of 32 unsigned codes with a scale and a minimum: twins of [`crate::quant::q_asymmetric`].
+//! NEON version of [`crate::quant::q_asymmetric`]: blocks of 32 unsigned codes with a scale and a minimum.
 
 use super::registers::*;
 use crate::quant::block::blocks;
@@ -15,7 +15,7 @@ pub(super) fn q5_1(weights: &[u8], activations: &[u8]) -> f32 {
     dot(weights, activations, |w: &q5_1::BlockQ5_1| below(spread_bits(w.high, 0x10), &w.nibbles))
 }
 
-/// Twin of [`crate::quant::q_asymmetric::dot`].
+/// Same bits as [`crate::quant::q_asymmetric::dot`].
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn dot<B: AsymmetricBlock>(weights: &[u8], activations: &[u8], codes: impl Fn(&B) -> Bytes) -> f32 {

@@ -1,7 +1,7 @@
-//! Blocks of 32 signed codes with one scale: twins of [`crate::quant::q_symmetric_dot`].
+//! NEON version of [`crate::quant::q_symmetric_dot`]: blocks of 32 signed codes with one scale.
 //!
-//! At an activation of −128, which stands for NaN and infinity, the definition multiplies as the instructions of x86 do.
-//! A row that has one is left to it.
+//! For an activation of −128, which encodes NaN or infinity, the definition multiplies as x86 instructions do. Rows
+//! with such an activation use the definition.
 
 use std::arch::aarch64::*;
 
@@ -11,7 +11,7 @@ use crate::quant::q_symmetric::SymmetricBlock;
 use crate::quant::q_symmetric_dot::{self, add_whole};
 use crate::quant::{iq4_nl, mxfp4, q4_0, q5_0, q8_0};
 
-/// The dot products of a type: the loop, its definition, and how a block's codes are unpacked.
+/// Defines the dot products of a type, given the loop, its definition, and how a block's codes are unpacked.
 macro_rules! dots {
     ($($name:ident $loop:ident: $block:ty, $codes:expr;)*) => {
         $(
@@ -40,7 +40,7 @@ pub(super) fn q4_0_codes(block: &q4_0::BlockQ4_0) -> Bytes {
     nibbles(&block.nibbles).map(|codes| vsubq_s8(codes, vdupq_n_s8(8)))
 }
 
-/// Subtracts 16 if the fifth bit is not set: sets the upper four bits of a signed byte.
+/// Unpacks Q5_0: if the fifth bit is not set, 16 is subtracted by setting the upper four bits of a signed byte.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn q5_0_codes(block: &q5_0::BlockQ5_0) -> Bytes {
@@ -53,7 +53,7 @@ pub(super) fn iq4_nl_codes(block: &iq4_nl::BlockIq4Nl) -> Bytes {
     look_up(&iq4_nl::VALUES, &block.nibbles)
 }
 
-/// Twin of [`q_symmetric_dot::dot`].
+/// Computes [`q_symmetric_dot::dot`] with the same bits.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn dot<B: SymmetricBlock>(
@@ -69,7 +69,7 @@ fn dot<B: SymmetricBlock>(
     lanes.sum()
 }
 
-/// Twin of [`q_symmetric_dot::dot_in_pairs`].
+/// Computes [`q_symmetric_dot::dot_in_pairs`] with the same bits.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn dot_in_pairs<B: SymmetricBlock>(

@@ -1,17 +1,17 @@
-//! Steps that several kernels share.
+//! Register operations that several kernels share.
 
 use std::arch::aarch64::*;
 use std::arch::asm;
 
 use zerocopy::transmute;
 
-/// 32 bytes.
+/// Two registers with 32 bytes.
 pub(super) type Bytes = [int8x16_t; 2];
 
-/// A sum for each of eight lanes.
+/// Eight integer lanes.
 pub(super) type Int32Lanes = [int32x4_t; 2];
 
-/// Eight `f32`: twin of [`crate::quant::lanes::LaneSums`].
+/// Eight `f32` lanes; NEON version of [`crate::quant::lanes::LaneSums`].
 #[derive(Clone, Copy)]
 pub(super) struct NeonLanes(pub(super) [float32x4_t; 2]);
 
@@ -22,7 +22,7 @@ impl NeonLanes {
         Self([vdupq_n_f32(0.0); 2])
     }
 
-    /// `lanes + scale · sums`, each lane with one rounding.
+    /// Returns `lanes + scale · sums`, with one rounding for each lane.
     #[inline]
     #[target_feature(enable = "neon")]
     pub(super) fn plus_scaled(self, scale: f32, sums: Int32Lanes) -> Self {
@@ -49,7 +49,7 @@ impl NeonLanes {
         Self([vaddq_f32(self.0[0], other.0[0]), vaddq_f32(self.0[1], other.0[1])])
     }
 
-    /// Adds all lanes: the upper half to the lower, twice, then the last two.
+    /// Adds all lanes: the upper half to the lower half, twice, then the last two lanes.
     #[inline]
     #[target_feature(enable = "neon")]
     pub(super) fn sum(self) -> f32 {
@@ -63,27 +63,27 @@ impl NeonLanes {
     }
 }
 
-/// The last steps of [`NeonLanes::sum`].
+/// Performs the last steps of [`NeonLanes::sum`].
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn sum4(lanes: float32x4_t) -> f32 {
     vpadds_f32(vadd_f32(vget_low_f32(lanes), vget_high_f32(lanes)))
 }
 
-/// Products of bytes, four to a lane: twin of [`crate::quant::lanes::dot4`] where no activation is −128.
+/// Multiplies bytes, four to a lane; same bits as [`crate::quant::lanes::dot4`] if no activation is −128.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 pub(super) fn dot4([w0, w1]: Bytes, [a0, a1]: Bytes) -> Int32Lanes {
     [products(w0, a0), products(w1, a1)]
 }
 
-/// `vdotq_s32`, which is stable from Rust 1.98 on.
+/// Computes `vdotq_s32`, which is stable from Rust 1.98 on.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 #[expect(unsafe_code)]
 pub(super) fn products(a: int8x16_t, b: int8x16_t) -> int32x4_t {
     let mut sums = vdupq_n_s32(0);
-    // SAFETY: the instruction is one of this function's features, and touches nothing but these registers.
+    // SAFETY: the instruction is one of this function's features, and accesses only these registers.
     unsafe {
         asm!(
             "sdot {sums:v}.4s, {a:v}.16b, {b:v}.16b",
@@ -96,14 +96,14 @@ pub(super) fn products(a: int8x16_t, b: int8x16_t) -> int32x4_t {
     sums
 }
 
-/// A register of 16 bytes.
+/// Loads a register of 16 bytes.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn load(bytes: &[u8; 16]) -> uint8x16_t {
     transmute!(*bytes)
 }
 
-/// Two registers of 32 codes.
+/// Loads two registers of 32 codes.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn registers(codes: [i8; 32]) -> Bytes {
@@ -117,14 +117,14 @@ pub(super) fn look_up(table: &[i8; 16], indices: &[u8; 16]) -> Bytes {
     nibbles(indices).map(|indices| vqtbl1q_s8(transmute!(*table), vreinterpretq_u8_s8(indices)))
 }
 
-/// The lower halves of 16 bytes, then the upper ones.
+/// Returns the lower 4 bits of 16 bytes, then the upper 4 bits.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn nibbles(bytes: &[u8; 16]) -> Bytes {
     below([vdupq_n_u8(0); 2], bytes)
 }
 
-/// Looks up the values and inserts the higher bits.
+/// Unpacks 4-bit codes and inserts their higher bits.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn below(high: [uint8x16_t; 2], bytes: &[u8; 16]) -> Bytes {
@@ -133,7 +133,7 @@ pub(super) fn below(high: [uint8x16_t; 2], bytes: &[u8; 16]) -> Bytes {
     [vreinterpretq_s8_u8(vorrq_u8(low, high[0])), vreinterpretq_s8_u8(vorrq_u8(upper, high[1]))]
 }
 
-/// `value` where a bit of 32 is set, 0 elsewhere.
+/// Expands 32 bits to bytes: `value` for a set bit, else 0.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn spread_bits(bits: [u8; 4], value: u8) -> [uint8x16_t; 2] {
@@ -146,7 +146,7 @@ pub(super) fn spread_bits(bits: [u8; 4], value: u8) -> [uint8x16_t; 2] {
     [spread(a, b), spread(c, d)]
 }
 
-/// The sum of all lanes.
+/// Adds all lanes.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn sum_integers([low, high]: Int32Lanes) -> i32 {

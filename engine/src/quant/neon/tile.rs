@@ -1,5 +1,5 @@
-//! Two rows of weights with four of activations: what the dot products in [`super::q_symmetric`] give, with every block read
-//! once.
+//! Tiles of two rows of weights with four rows of activations. Same bits as the dot products in [`super::q_symmetric`],
+//! with every block read once.
 
 use std::arch::aarch64::*;
 
@@ -30,12 +30,12 @@ tiles! {
     iq4_nl_batch: iq4_nl::BlockIq4Nl, |w| iq4_nl_codes(w);
 }
 
-/// The definition, for rows of activations that hold a −128 ([`super::q_symmetric`]).
+/// Computes the tile by the definition, for activations that contain −128 ([`super::q_symmetric`]).
 fn defined<B: SymmetricBlock>(weights: [&[u8]; 2], activations: [&[u8]; 4]) -> [[f32; 4]; 2] {
     weights.map(|weights| activations.map(|activations| q_symmetric_dot::dot::<B>(weights, activations)))
 }
 
-/// Eight times [`q_symmetric_dot::dot`].
+/// Computes eight dot products with the bits of [`q_symmetric_dot::dot`].
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn tile<B: SymmetricBlock>(
@@ -57,7 +57,7 @@ fn tile<B: SymmetricBlock>(
     [0, 1].map(|row| lanes.map(|lanes| lanes[row].sum()))
 }
 
-/// A block of one token with the scale and the codes of each row of weights.
+/// Adds one block of one token, given the scale and the codes of each row of weights.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn add(
