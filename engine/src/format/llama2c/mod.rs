@@ -3,13 +3,13 @@
 //! The layout, as written by `export.py` and read by `run.c` and `runq.c`; L layers, S positions, D the head size:
 //!
 //! ```text
-//! version 0  7 × i32, no magic; a negative vocabulary size says that the classifier is a matrix of its own
+//! version 0  7 × i32, no magic; a negative vocabulary size means a separate classifier matrix
 //!            embedding, L attention norms, L × q, k, v, output, L feed-forward norms, L × w1, w2, w3, last norm,
-//!            cosines and sines of RoPE (S × D/2 each, which nothing reads), classifier; all f32
-//! version 1  "ak42" as a number, 1, 7 × i32, u8: whether the classifier is the embedding, zeros up to byte 256
+//!            cosines and sines of RoPE (S × D/2 each, unused), classifier; all f32
+//! version 1  "ak42" as a number, 1, 7 × i32, u8: 1 if the classifier is the embedding, zeros up to byte 256
 //!            both norms of the layers, last norm, embedding, the matrices as above, classifier; all f32
-//! version 2  as 1, and behind the u8 the i32 length of a group
-//!            norms in f32; each matrix in int8, then an f32 for each group of it
+//! version 2  as version 1; after the u8, the group length as i32
+//!            norms in f32; each matrix in int8, then an f32 scale for each of its groups
 //! ```
 //!
 //! Tensors get their names in GGUF files, which have the same layout of q and k rows: RoPE rotates neighbouring values.

@@ -3,9 +3,9 @@
 //! The file is an uncompressed zip archive with one top folder of any name:
 //!
 //! ```text
-//! data.pkl     a pickle: the names, and for each a type, a shape, strides and a place in a storage
-//! data/0 …     the storages, raw numbers; several tensors may share one
-//! byteorder    "little" or "big"; absent before torch 2.1, which wrote little
+//! data.pkl     a pickle: for each name a type, a shape, strides and an offset in a storage
+//! data/0 …     storages of raw numbers; several tensors may share a storage
+//! byteorder    "little" or "big"; missing (little-endian) before torch 2.1
 //! ```
 //!
 //! A pickle is a program. Python's own reader runs whatever functions it names. This machine knows the few functions
