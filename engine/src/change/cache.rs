@@ -39,7 +39,7 @@ fn stale(at: &SiteContext, what: &str) -> Option<CacheRows> {
     let (rows, first) = extent(at);
     let mut all: CacheRows = (0..rows).map(Some).collect();
     match what {
-        // Attention reads the cache one token late.
+        // Attention reads a cache that is one token old: the last row repeats the row before it.
         "repeated" if rows > 1 => all[rows - 1] = Some(rows - 2),
         "unwritten" if rows > 1 => all[rows - 1] = None,
         "first-lost" if rows > 1 => all[0] = None,

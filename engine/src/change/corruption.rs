@@ -112,8 +112,8 @@ impl Edit {
     }
 }
 
-/// Returns an edit with a large effect: an element larger than all others in the row, or for blocks the bit that
-/// changes the fewest elements by the most.
+/// Returns an edit with a large effect: an element set to twice the largest of its row, or for blocks the bit that
+/// changes the fewest elements, and these most.
 fn usual_edit(at: &SiteContext) -> Option<Edit> {
     let w = own(at)?.w;
     let (row, column, mut values) = (w.rows / 3, w.cols / 2, vec![0.0f32; w.cols]);

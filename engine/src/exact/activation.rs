@@ -50,7 +50,7 @@ impl Operation for Nonlinearity {
         per_row(wanted, 256, |flats, exacts| exacts.extend(flats.iter().map(one)))
     }
 
-    /// Returns false for a soft cap, which is a chain of operations.
+    /// Returns true for tanh only: a kernel may fuse the operations of a soft cap.
     fn is_fused(&self) -> bool {
         self.activation == Activation::Tanh
     }

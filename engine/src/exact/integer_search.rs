@@ -13,7 +13,7 @@ use crate::quant::{ActivationCodes, CodeGroup, ScaleType};
 pub struct IntegerProducts {
     /// Quantisation of the activations.
     pub codes: ActivationCodes,
-    /// How products are multiplied by the scales of the weights' rows.
+    /// Application of the weights' row scales to products.
     pub row_scales: RowScales,
 }
 

@@ -54,7 +54,7 @@ impl Operands {
     }
 }
 
-/// How a product is multiplied by the scales of integer weights' rows.
+/// Application of integer weights' row scales to a product: before or after the sum, with or without rounding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RowScales {
@@ -66,7 +66,7 @@ pub enum RowScales {
     Rounded,
 }
 
-/// How RoPE's angles are computed.
+/// Computation of RoPE's angles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Angles {
@@ -119,7 +119,7 @@ pub struct Profile {
     /// 8-bit quantisation of activations before products with weights; `None` for no quantisation. Overrides
     /// `operands`.
     pub activation_codes: Option<ActivationCodes>,
-    /// How products are multiplied by the row scales of integer weights. The scales are found in the decoded weights.
+    /// Application of integer weights' row scales to products. The scales are found in the decoded weights.
     pub row_scales: RowScales,
     /// True if sums are truncated instead of rounded to nearest, as in NVIDIA's matrix units.
     pub truncates: bool,
@@ -170,7 +170,7 @@ pub struct Profile {
     pub weighted: Float,
     /// Type that the sum over experts is rounded to after each expert, in the order of their indices.
     pub mixed: Float,
-    /// How RoPE's angles are computed.
+    /// Computation of RoPE's angles.
     pub angles: Angles,
     /// Type that cosines and sines are rounded to.
     pub cos_sin: Float,

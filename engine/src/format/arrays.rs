@@ -1,4 +1,5 @@
-//! Arrays by name, however people save them: a safetensors file, an `.npz`, a folder of `.npy`, what `torch.save` writes.
+//! Named arrays in any common container: a safetensors file, an `.npz`, a folder of `.npy` files, or a file of
+//! `torch.save`.
 
 use std::fs;
 use std::io::Read;
@@ -13,23 +14,23 @@ use crate::weight::StoredTensor;
 
 /// Maximum number of files in a folder; each is mapped, and a process has a limited number of maps.
 const MOST_FILES: usize = 20_000;
-/// Folders inside folders.
+/// Maximum nesting depth of folders.
 const MOST_DEEP: usize = 8;
 
-/// Arrays of a file or folder that says nothing of them but their names.
+/// Arrays of a file or folder, known only by their names.
 #[derive(Clone, Debug)]
 pub struct Arrays {
-    /// The arrays.
+    /// Named arrays.
     pub tensors: TensorFile,
-    /// Entries that are no arrays.
+    /// Names of entries that are not arrays.
     pub others: Vec<String>,
 }
 
 impl Arrays {
-    /// Reads a file of any of these kinds, or a folder.
+    /// Reads a file of any supported kind, or a folder.
     ///
     /// # Errors
-    /// If it is of another kind, damaged, or holds more than its size can justify.
+    /// If it has another kind, is damaged, or claims more data than its size allows.
     pub fn open(path: &Path) -> Result<Self> {
         if path.is_dir() {
             return Self::of(path, in_folder(path)?, Vec::new());
@@ -55,10 +56,10 @@ impl Arrays {
         }
     }
 
-    /// Arrays under other names, or others under these.
+    /// Creates arrays from named entries.
     ///
     /// # Errors
-    /// If two have the same name.
+    /// If two entries have the same name.
     pub fn of(path: &Path, entries: Vec<(String, StoredTensor)>, others: Vec<String>) -> Result<Self> {
         let offsets = vec![0; entries.len()];
         let source = FileBytes::embedded(path, &[]);
@@ -82,7 +83,7 @@ fn in_folder(folder: &Path) -> Result<Vec<(String, StoredTensor)>> {
     files.into_iter().map(named).collect()
 }
 
-/// The `.npy` files of a folder and its folders, sorted.
+/// Returns the `.npy` files of a folder and its subfolders, sorted.
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let (mut found, mut left) = (Vec::new(), vec![(folder.to_owned(), 0)]);
     let mut seen = 0;
@@ -95,7 +96,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
                 let problem = format!("it holds more than {MOST_FILES} files; save one .npz or .safetensors");
                 return Err(Error::dump(&folder, problem));
             }
-            // A link to a folder may lead back to it.
+            // A link to a folder may lead back to an outer folder.
             if kind.is_dir() && depth < MOST_DEEP {
                 left.push((path, depth + 1));
             } else if path.extension().is_some_and(|extension| extension == "npy") && path.is_file() {
@@ -117,7 +118,7 @@ fn in_npz(source: &FileBytes) -> Result<Vec<(String, StoredTensor)>> {
         let member = archive.by_index(index).map_err(|error| refuse(error.to_string()))?;
         let name = member.name().map_err(|error| refuse(error.to_string()))?.into_owned();
         let Some(stem) = name.strip_suffix(".npy").map(str::to_owned) else { continue };
-        // What is stated is not believed: no more than is left is read, whatever comes.
+        // The stated size is not trusted: at most the remaining budget is read.
         let mut data = Vec::new();
         let mut limited = member.take(left.saturating_add(1));
         limited.read_to_end(&mut data).map_err(|error| refuse(format!("'{stem}': {error}")))?;

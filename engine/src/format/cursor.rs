@@ -1,11 +1,11 @@
-//! A reading position in untrusted bytes: it never goes past the end.
+//! Read position in untrusted bytes, which never exceeds the end.
 
 use std::fmt::Display;
 
 use super::source::FileBytes;
 use crate::error::Result;
 
-/// Reads little-endian fields one after the other. Every `what` names the field in messages.
+/// Reads little-endian fields one after the other. `what` names the field in messages.
 pub(crate) struct Cursor<'a> {
     pub source: &'a FileBytes,
     /// Offset of the next byte; never past the end.
@@ -22,12 +22,12 @@ impl<'a> Cursor<'a> {
         self.source.data.len() - self.at
     }
 
-    /// The bytes that are left, or the first `most` of more.
+    /// Returns the remaining bytes, at most `most`.
     pub fn next(&self, most: usize) -> &'a [u8] {
         self.source.data.at(self.at..self.at + most.min(self.left()))
     }
 
-    /// The next `len` bytes.
+    /// Reads `len` bytes.
     pub fn take(&mut self, len: u64, what: impl Display) -> Result<&'a [u8]> {
         let fits = usize::try_from(len).ok().filter(|&len| len <= self.left());
         let taken = fits.map(|len| self.next(len));
@@ -36,7 +36,7 @@ impl<'a> Cursor<'a> {
         Ok(bytes)
     }
 
-    /// The next `N` bytes.
+    /// Reads `N` bytes.
     pub fn array<const N: usize>(&mut self, what: impl Display) -> Result<[u8; N]> {
         let taken = self.next(N).first_chunk::<N>();
         let bytes = taken.ok_or_else(|| self.source.truncated(what, self.at, N as u64))?;
@@ -52,8 +52,8 @@ impl<'a> Cursor<'a> {
         self.array(what).map(u64::from_le_bytes)
     }
 
-    /// Reads the number of `what` that follow. Refuses a number that cannot fit even at `least` bytes each, so that
-    /// memory for them can be allocated safely.
+    /// Reads the number of following items. Returns an error if they cannot fit in the remaining bytes at `least` bytes
+    /// each, so that memory can be allocated safely.
     pub fn count(&mut self, least: usize, what: impl Display) -> Result<usize> {
         let count = self.u64(format_args!("count of {what}"))?;
         let needed = count.saturating_mul(least as u64);
@@ -63,7 +63,7 @@ impl<'a> Cursor<'a> {
         Ok(count as usize) // lossless: no more than the bytes that are left
     }
 
-    /// A string: its length, then its UTF-8.
+    /// Reads a string: its length, then its UTF-8 bytes.
     pub fn text(&mut self, what: impl Display) -> Result<&'a str> {
         let len = self.u64(format_args!("length of {what}"))?;
         let at = self.at;

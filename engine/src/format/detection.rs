@@ -6,7 +6,7 @@ use super::llama2c;
 use super::source::FileBytes;
 use crate::error::{Error, FormatError, Result};
 
-/// The formats that are read here.
+/// Supported formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// llama.cpp's model file.
@@ -35,7 +35,7 @@ impl Format {
         Self::of(source.data.first(LONGEST_START)).ok_or_else(|| wrong_magic(source, EXPECTED))
     }
 
-    /// The refusal of a file that is not `expected`.
+    /// Creates an error for a file that is not in the format `expected`.
     pub fn unexpected(source: &FileBytes, expected: &'static str) -> Error {
         wrong_magic(source, expected)
     }
@@ -50,7 +50,7 @@ impl Format {
         }
     }
 
-    /// The format of a zip archive by its first member; torch and NumPy write theirs first.
+    /// Returns the format of a zip archive by its first member, which torch and NumPy write first.
     fn of_zip(first_member: &[u8]) -> Option<Self> {
         match first_member {
             name if name.ends_with(b".npy") || name == b"manifest.json" => Some(Format::Npz),
@@ -86,7 +86,7 @@ impl Format {
 /// Number of bytes needed to detect a format: the longest name of a zip archive's first member.
 const LONGEST_START: usize = 1 << 17;
 
-/// The refusal of a file that is not what `expected` says; tells what it is instead, where that is known.
+/// Creates an error for a file that is not in the format `expected`; names the actual format if it is known.
 pub(super) fn wrong_magic(source: &FileBytes, expected: &'static str) -> Error {
     let bytes = source.data.first(LONGEST_START);
     let (found, hint) = match recognise(bytes) {
@@ -112,7 +112,7 @@ const UNPACK: &str = "; unpack it";
 
 /// First bytes of files that are often mistaken for weights, their formats, and remedies.
 const FOREIGN: &[(&[u8], &str, &str)] = &[
-    // The magics of before GGUF were written as little-endian numbers and stand there backwards.
+    // Magics of formats before GGUF were written as little-endian numbers, so their bytes are reversed.
     (
         b"_logits_",
         "a log-probability file of llama-perplexity",
@@ -143,7 +143,7 @@ const FOREIGN: &[(&[u8], &str, &str)] = &[
     (b"\x28\xb5\x2f\xfd", "a zstd archive", UNPACK),
 ];
 
-/// Returns the format of the file, and the remedy.
+/// Returns the file's format, and the remedy.
 fn recognise(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
     if let Some(format) = Format::of(bytes) {
         return Some((format.describe(), ""));
@@ -153,7 +153,7 @@ fn recognise(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
     foreign.or_else(|| recognise_zip(bytes)).or_else(|| recognise_text(bytes))
 }
 
-/// The name of a zip archive's first member.
+/// Returns the name of a zip archive's first member.
 fn first_member(bytes: &[u8]) -> Option<&[u8]> {
     let entry = bytes.strip_prefix(b"PK\x03\x04")?;
     let name_len = u16::from_le_bytes(*entry.get(22..)?.first_chunk()?);

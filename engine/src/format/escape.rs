@@ -14,7 +14,7 @@ pub fn plain(text: impl Display) -> String {
     })
 }
 
-/// Returns true if a character controls a terminal, or changes the direction of text.
+/// Returns true if a character controls a terminal or changes the text direction.
 pub fn commands(character: char) -> bool {
     const TURNS: [std::ops::RangeInclusive<char>; 3] =
         ['\u{200e}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2066}'..='\u{2069}'];
@@ -24,7 +24,7 @@ pub fn commands(character: char) -> bool {
 /// Writes a character, escaped if it controls a terminal.
 ///
 /// # Errors
-/// Errors of `to`.
+/// Errors of writing to `to`.
 pub fn write_out(to: &mut impl Write, character: char) -> fmt::Result {
     if commands(character) { write!(to, "{}", character.escape_default()) } else { to.write_char(character) }
 }

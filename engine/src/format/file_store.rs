@@ -10,10 +10,10 @@ pub trait FileStore: Sync {
     /// Returns true if a path is a folder.
     fn is_folder(&self, path: &Path) -> bool;
 
-    /// The file of that path, if there is one.
+    /// Opens the file at a path, if it exists.
     ///
     /// # Errors
-    /// If there is one and it cannot be opened.
+    /// If the file exists and cannot be opened.
     fn find(&self, path: &Path) -> Result<Option<FileBytes>>;
 
     /// Returns the reason why a file is missing, if more is known.
@@ -22,14 +22,14 @@ pub trait FileStore: Sync {
         None
     }
 
-    /// The file of that path.
+    /// Opens the file at a path.
     ///
     /// # Errors
     /// If the file does not exist or cannot be opened.
     fn require(&self, path: &Path) -> Result<FileBytes>;
 }
 
-/// The folders of this machine.
+/// Local folders.
 pub struct Disk;
 
 impl FileStore for Disk {

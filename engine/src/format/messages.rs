@@ -1,4 +1,4 @@
-//! A stream of safetensors files, one behind the other: what a pipe brings, one message after the other.
+//! Streams of safetensors messages, as a pipe delivers them: one file after the other.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use super::{FileBytes, safetensors};
 use crate::error::{Error, Result};
 
-/// The length of a header that is none: nothing comes after it.
+/// Header length that marks the end of the stream.
 const END: u64 = 0;
-/// The format's own limit of a header, in bytes.
+/// Maximum header length of the format, in bytes.
 const LONGEST_HEADER: u64 = 100_000_000;
 /// Number of bytes read from the pipe at once: a pipe of Linux holds 64 KB by default.
 const CHUNK: usize = 1 << 16;
 
-/// Takes messages out of a pipe. Between two messages nothing is read, so that who writes waits.
+/// Reads messages from a pipe. Between two messages nothing is read, so that the writer waits.
 pub struct Messages {
     input: Box<dyn Read>,
     path: PathBuf,
@@ -33,10 +33,10 @@ impl Messages {
         self.taken
     }
 
-    /// The next message, whole, in a file without a name that goes with it; `None` at the end that the producer has marked.
+    /// Reads the next message into an unnamed temporary file; `None` at the producer's end mark.
     ///
     /// # Errors
-    /// If the pipe ends without that mark or inside a message, a message is too large, or its header is invalid.
+    /// If the pipe ends without an end mark or inside a message, a message is too large, or its header is invalid.
     pub fn take(&mut self) -> Result<Option<FileBytes>> {
         self.taken += 1;
         let Some(len) = self.header_len()? else { return Ok(None) };
@@ -57,7 +57,7 @@ impl Messages {
         FileBytes::mapped(&self.path, &spool).map(Some)
     }
 
-    /// The length of the header that comes next.
+    /// Reads the length of the next header.
     fn header_len(&mut self) -> Result<Option<u64>> {
         let mut bytes = Vec::new();
         self.read_up_to(8, &mut bytes)?;
@@ -100,7 +100,7 @@ impl Messages {
         Ok(())
     }
 
-    /// Writes the next `len` bytes to a file as they come.
+    /// Writes the next `len` bytes to a file as they arrive.
     fn spool(&mut self, len: u64, file: &mut File) -> Result<()> {
         let mut chunk = [0; CHUNK];
         let mut left = len;

@@ -1,8 +1,7 @@
-//! Untrusted bytes to named, checked views: each reader validates once, and what it gives back is infallible.
+//! Parsers from untrusted bytes to named, checked views. Each reader validates once; its results cannot fail later.
 //!
-//! Nothing here believes what a file says about itself. A count is held against the bytes that are left
-//! before anything is allocated for it, sums and products of lengths are checked, and what is wrong is
-//! refused with the file, the byte and, where there is one, the tensor.
+//! No statement of a file is trusted. Counts are compared with the remaining bytes before memory is allocated, and sums
+//! and products of lengths are checked for overflow. Errors name the file, the byte and, if possible, the tensor.
 
 mod arrays;
 mod cursor;
@@ -36,7 +35,7 @@ pub use source::FileBytes;
 use crate::error::Result;
 use crate::weight::{DType, StoredTensor};
 
-/// The named tensors of one file, in file order. Their bytes are views of the file, not copies.
+/// Named tensors of one file, in file order. Their bytes are views of the file, not copies.
 #[derive(Clone, Debug)]
 pub struct TensorFile {
     path: PathBuf,
@@ -44,10 +43,10 @@ pub struct TensorFile {
 }
 
 impl TensorFile {
-    /// The tensors of a file, whichever format it is of.
+    /// Reads the tensors of a file in any supported format.
     ///
     /// # Errors
-    /// If it holds no named tensors, or anything in it is damaged or contradicts itself.
+    /// If it has no named tensors, is damaged, or contradicts itself.
     pub fn read(source: &FileBytes) -> Result<Self> {
         match Format::detect(source)? {
             Format::Gguf => Gguf::read(source).map(|file| file.tensors),
@@ -61,16 +60,16 @@ impl TensorFile {
         }
     }
 
-    /// The tensors of several files, under the name of the file that lists them.
+    /// Joins the tensors of several files under the path of the file that lists them.
     ///
     /// # Errors
-    /// If two have the same name.
+    /// If two tensors have the same name.
     pub fn joined(list: &FileBytes, entries: Vec<(String, StoredTensor)>) -> Result<Self> {
         let offsets = vec![0; entries.len()];
         Ok(Self { path: list.path.clone(), tensors: NameIndex::new(list, "tensor", entries, &offsets)? })
     }
 
-    /// Replaces each tensor by `change` of it and keeps the names.
+    /// Replaces each tensor by the result of `change` and keeps the names.
     ///
     /// # Errors
     /// The first error of `change`.
@@ -82,12 +81,12 @@ impl TensorFile {
         Ok(self)
     }
 
-    /// The file they come from.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The tensor of that name.
+    /// Returns the tensor with that name.
     pub fn get(&self, name: &str) -> Option<&StoredTensor> {
         self.tensors.get(name)
     }
@@ -108,7 +107,7 @@ impl TensorFile {
     }
 }
 
-/// Bytes of a tensor, or `None` where its shape overflows or does not fill whole blocks.
+/// Returns the size of a tensor in bytes; `None` if its shape overflows or does not fill whole blocks.
 fn stored_bytes(dtype: DType, shape: &[usize]) -> Option<usize> {
     let elements = shape.iter().try_fold(1, |product: usize, &len| product.checked_mul(len))?;
     let codes = match (dtype, shape) {
@@ -119,8 +118,7 @@ fn stored_bytes(dtype: DType, shape: &[usize]) -> Option<usize> {
     codes?.checked_add(dtype.tail_bytes())
 }
 
-/// Returns the size of a TL2 matrix's codes in bitnet.cpp, by the formula of its ggml; it does not depend on the
-/// tiles.
+/// Returns the size of a TL2 matrix's codes in bitnet.cpp, by the formula of its ggml; it does not depend on the tiles.
 fn tl2_bytes(rows: usize, columns: usize) -> Option<usize> {
     let (rows, columns) = (i64::try_from(rows).ok()?, i64::try_from(columns).ok()?);
     let triples = columns.checked_sub(256)?.checked_mul(rows)? / 3 * 5 / 8;

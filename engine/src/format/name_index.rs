@@ -8,13 +8,13 @@ use crate::error::{Error, FormatError, Result};
 #[derive(Clone, Debug)]
 pub struct NameIndex<T> {
     entries: Vec<(String, T)>,
-    /// Positions in `entries`, sorted by name: a lookup is a binary search, and no name is kept twice.
+    /// Positions in `entries`, sorted by name: lookups are binary searches, and names are stored once.
     by_name: Vec<usize>,
 }
 
 impl<T> NameIndex<T> {
-    /// Takes the entries of a file; `offsets` says where each stands, for the refusal of a second `kind` of
-    /// the same name.
+    /// Creates an index of a file's entries. `offsets` are their offsets, for the error about a duplicate name; `kind`
+    /// names the kind of entry.
     pub(super) fn new(
         source: &FileBytes,
         kind: &'static str,
@@ -37,7 +37,7 @@ impl<T> NameIndex<T> {
         }
     }
 
-    /// Replaces every value by what `change` makes of it, up to the first that it refuses.
+    /// Replaces every value by the result of `change`; stops at the first error.
     pub(super) fn try_update(&mut self, change: &mut impl FnMut(&str, &T) -> Result<T>) -> Result<()> {
         for (name, value) in &mut self.entries {
             *value = change(name, value)?;
@@ -45,7 +45,7 @@ impl<T> NameIndex<T> {
         Ok(())
     }
 
-    /// The value of that name.
+    /// Returns the value with that name.
     pub fn get(&self, name: &str) -> Option<&T> {
         let found = self.by_name.binary_search_by(|&position| self.entries[position].0.as_str().cmp(name));
         found.ok().map(|index| &self.entries[self.by_name[index]].1)

@@ -1,8 +1,8 @@
-//! `.npy`, one NumPy array: a magic, a header that is a Python dict in text, the elements.
+//! `.npy` files with one NumPy array: a magic, a header that is a Python dict as text, and the elements.
 //!
-//! The header is read here and not by npyz, which is made for files one trusts: version 0.9 allocates what
-//! the header announces, multiplies shapes unchecked (a panic, or a wrong size in release builds), and its
-//! parser takes time exponential in the depth of brackets. Tests hold what is read and written here against npyz.
+//! The header is parsed here because npyz expects trusted files: version 0.9 allocates what the header states,
+//! multiplies shapes unchecked (a panic, or a wrong size in release builds), and its parser takes time exponential in
+//! the nesting depth of brackets. Tests compare reading and writing with npyz.
 
 use super::cursor::Cursor;
 use super::detection::wrong_magic;
@@ -11,11 +11,12 @@ use super::stored_bytes;
 use crate::error::Result;
 use crate::weight::{DType, StoredTensor};
 
-/// Reads an array of plain, little-endian numbers in C order. NumPy has no bf16 and no types of 8 bits, so their bits are
-/// stored as unsigned integers of the same width, and only whoever wrote the file knows: `bits` is such a type.
+/// Reads an array of plain, little-endian numbers in C order. NumPy has no bf16 and no 8-bit floats; their bits are
+/// stored as unsigned integers of the same width, which only the writer can tell. `bits` is the actual type in that
+/// case.
 ///
 /// # Errors
-/// If it is damaged or cut short, or holds anything else: Python objects, structures, text.
+/// If the file is damaged or truncated, or contains anything else: Python objects, structures, strings.
 pub fn read(source: &FileBytes, bits: Option<DType>) -> Result<StoredTensor> {
     let mut cursor = Cursor::new(source);
     let len = read_preamble(&mut cursor)?;
@@ -32,7 +33,7 @@ pub fn read(source: &FileBytes, bits: Option<DType>) -> Result<StoredTensor> {
     Ok(StoredTensor { dtype, shape, data: source.data.slice(start..cursor.at) })
 }
 
-/// Magic and version; gives back the length of the header.
+/// Reads magic and version; returns the length of the header.
 fn read_preamble(cursor: &mut Cursor) -> Result<u64> {
     if cursor.array("the magic")? != *b"\x93NUMPY" {
         return Err(wrong_magic(cursor.source, "a NumPy array"));
@@ -48,7 +49,7 @@ fn read_preamble(cursor: &mut Cursor) -> Result<u64> {
     }
 }
 
-/// The text of a Python dict with three entries.
+/// Header text: a Python dict with three entries.
 struct NpyHeader<'a> {
     source: &'a FileBytes,
     at: usize,
@@ -78,7 +79,7 @@ impl<'a> NpyHeader<'a> {
                 "little-endian numbers; save array.astype('<f4') instead",
             )
         };
-        // Anything but a quoted name is the list of a structured type's fields.
+        // Without a quoted name, the value is a structured type's list of fields.
         let name = self.entry("descr")?.strip_prefix('\'').and_then(|rest| rest.split_once('\''));
         let (name, _) = name.ok_or_else(|| refuse("a structured type".into()))?;
         let known = TypeName::of(name).ok_or_else(|| refuse("an unknown type".into()))?;
@@ -93,7 +94,7 @@ impl<'a> NpyHeader<'a> {
         Err(self.source.bad(self.at, "fortran_order", "not False", expected))
     }
 
-    /// The shape, and the bytes that elements of that shape take.
+    /// Returns the shape, and the number of bytes for its elements.
     fn shape(&self, dtype: DType) -> Result<(Vec<usize>, usize)> {
         let tuple = self.entry("shape")?.strip_prefix('(').and_then(|rest| rest.split_once(')'));
         let shape = tuple.and_then(|(lengths, _)| parse_lengths(lengths));
@@ -106,10 +107,10 @@ impl<'a> NpyHeader<'a> {
     }
 }
 
-/// NumPy's own limit; it also keeps shapes short enough for a message.
+/// Maximum number of axes, NumPy's own limit; it also keeps shapes short enough for a message.
 const MOST_AXES: usize = 64;
 
-/// The inside of a tuple: `""`, `"3,"`, `"2, 3"`.
+/// Parses the inside of a tuple: `""`, `"3,"`, `"2, 3"`.
 fn parse_lengths(lengths: &str) -> Option<Vec<usize>> {
     let lengths = lengths.trim();
     if lengths.is_empty() {
@@ -118,7 +119,7 @@ fn parse_lengths(lengths: &str) -> Option<Vec<usize>> {
     lengths.strip_suffix(',').unwrap_or(lengths).split(',').map(|len| len.trim().parse().ok()).collect()
 }
 
-/// NumPy's name of a type: `<f4` is little-endian, floating, of 4 bytes.
+/// NumPy's name of a type: `<f4` is a little-endian float of 4 bytes.
 struct TypeName {
     order: char,
     kind: char,
@@ -126,7 +127,7 @@ struct TypeName {
 }
 
 impl TypeName {
-    /// Times have a unit behind, `<M8[us]`.
+    /// Parses a type name. Time types have a unit in brackets, such as `<M8[us]`.
     fn of(name: &str) -> Option<Self> {
         let name = name.split_once('[').map_or(name, |(name, _)| name);
         let mut letters = name.chars();
@@ -140,7 +141,7 @@ impl TypeName {
         is_known.then_some(Self { order, kind, size })
     }
 
-    /// Ours, if it is a plain number in the order that is read; `bits` where that has its size.
+    /// Returns the type for plain numbers in little-endian order, or `bits` if it has the same size.
     fn plain(&self, bits: Option<DType>) -> Option<DType> {
         if self.order != '<' && !(self.order == '|' && self.size == 1) {
             return None;
@@ -153,7 +154,7 @@ impl TypeName {
         }
     }
 
-    /// Describes the content of a type that is refused.
+    /// Describes the content of an unsupported type.
     fn what(&self) -> &'static str {
         match self.kind {
             'O' => "Python objects: loading their pickle would run code from the file",
@@ -165,7 +166,7 @@ impl TypeName {
     }
 }
 
-/// Plain numbers: ours, NumPy's letter, bytes.
+/// Plain types with NumPy's letter and size in bytes.
 const NAMES: [(DType, char, usize); 12] = [
     (DType::F64, 'f', 8),
     (DType::F32, 'f', 4),
@@ -181,14 +182,14 @@ const NAMES: [(DType, char, usize); 12] = [
     (DType::BOOL, 'b', 1),
 ];
 
-/// Returns the header of an array, as `numpy.save` writes it; `None` for a type that NumPy has no name for.
+/// Returns the header of an array, as `numpy.save` writes it; `None` for a type without a NumPy name.
 pub fn header(dtype: DType, shape: &[usize]) -> Option<Vec<u8>> {
     let (_, kind, size) = NAMES.iter().find(|known| known.0 == dtype)?;
     let order = if *size == 1 { '|' } else { '<' };
     let lengths: String = shape.iter().map(|length| format!("{length}, ")).collect();
     let lengths = if shape.len() == 1 { lengths.trim_end() } else { lengths.trim_end_matches(", ") };
     let dict = format!("{{'descr': '{order}{kind}{size}', 'fortran_order': False, 'shape': ({lengths}), }}");
-    // With the magic, the version and its own length, the whole ends at a multiple of 64.
+    // Magic, version, header length and header are padded to a multiple of 64 bytes.
     let length = (10 + dict.len() + 1).next_multiple_of(64) - 10;
     let text = format!("{dict:<width$}\n", width = length - 1);
     Some([b"\x93NUMPY\x01\0", &(length as u16).to_le_bytes()[..], text.as_bytes()].concat())

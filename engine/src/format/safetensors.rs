@@ -1,7 +1,7 @@
-//! safetensors, Hugging Face's tensor file: the length of a JSON header, the header, the data.
+//! safetensors, Hugging Face's tensor file format: the length of a JSON header, the header, the data.
 //!
-//! The grammar of a header entry is the `safetensors` crate's; the order of the checks is ours, so that a
-//! refusal can name the tensor and the byte.
+//! Header entries are parsed by the `safetensors` crate. The checks have their own order, so that errors name the
+//! tensor and the byte.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,17 +17,17 @@ use super::{FileBytes, NameIndex, TensorFile, stored_bytes};
 use crate::error::{Error, FormatError, Result};
 use crate::weight::{DType, StoredTensor};
 
-/// A safetensors file, checked.
+/// A checked safetensors file.
 #[derive(Clone, Debug)]
 pub struct Safetensors {
-    /// The strings under `__metadata__`.
+    /// Strings under `__metadata__`.
     pub metadata: BTreeMap<String, String>,
-    /// The tensors, in the order of their data.
+    /// Tensors in the order of their data.
     pub tensors: TensorFile,
 }
 
 impl Safetensors {
-    /// Reads and checks everything but the values of the tensors.
+    /// Reads and checks everything except the values of the tensors.
     ///
     /// # Errors
     /// If the file is damaged or contradicts itself, or a tensor has an unsupported type.
@@ -51,14 +51,14 @@ impl Safetensors {
     }
 }
 
-/// Returns the number of data bytes that a header announces, or an error message.
+/// Returns the number of data bytes that a header states, or an error message.
 pub(super) fn announced(header: &[u8]) -> Result<u64, String> {
     let header: SafetensorsHeader =
         serde_json::from_slice(header).map_err(|error| EscapedText(&error.to_string()).to_string())?;
     Ok(header.tensors.iter().map(|(_, info)| info.data_offsets.1 as u64).max().unwrap_or(0))
 }
 
-/// The header's entries in the order of the text: a map would keep only the last of two equal names.
+/// Header entries in text order, including duplicates; a map would keep only the last of two equal names.
 struct SafetensorsHeader {
     metadata: BTreeMap<String, String>,
     tensors: Vec<(String, TensorInfo)>,
@@ -116,7 +116,7 @@ impl<'de> Visitor<'de> for HeaderVisitor {
     }
 }
 
-/// The bytes of a tensor, which must begin where the tensor before it ends: there are no holes.
+/// Returns a tensor's byte range, which must begin where the previous tensor ends: gaps are not allowed.
 fn place(
     source: &FileBytes,
     data_start: usize,
@@ -174,7 +174,7 @@ fn known_dtype(source: &FileBytes, offset: usize, tensor: EscapedText, dtype: Dt
     })
 }
 
-/// The format allows no bytes after the last tensor: they would be a second file's hiding place.
+/// Returns an error for bytes after the last tensor: the format forbids them, since they could hide a second file.
 fn refuse_rest(source: &FileBytes, end: usize) -> Result<()> {
     let rest = source.data.len() - end;
     if rest > 0 {

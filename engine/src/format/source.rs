@@ -1,4 +1,4 @@
-//! The bytes of a file and the path to blame in messages.
+//! Bytes of a file, with the path for messages.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -15,21 +15,21 @@ use crate::lazy_bytes::LazyBytes;
 /// A file's bytes and its path. Clones and slices of the bytes share them.
 #[derive(Clone, Debug)]
 pub struct FileBytes {
-    /// The file, as messages name it; a member of an archive may be `dump.npz/p0/embed.npy`.
+    /// Path of the file in messages; a member of an archive may be `dump.npz/p0/embed.npy`.
     pub path: PathBuf,
     /// Bytes of the file.
     pub data: LazyBytes,
 }
 
 impl FileBytes {
-    /// Maps a file into memory: only the pages that are used are read. The file must be left alone as long
-    /// as its bytes are in use; cut short, it ends the process.
+    /// Maps a file into memory, so that only used pages are read. The file must not be changed while its bytes are in
+    /// use; if it is truncated, the process ends.
     ///
     /// # Errors
-    /// If it is missing, empty, a directory or anything else that cannot be mapped.
+    /// If it is missing, empty, a directory, or otherwise not mappable.
     pub fn open(path: &Path) -> Result<Self> {
         let metadata = input::regular(path)?;
-        // An empty file cannot be mapped, and the system's words for that help nobody.
+        // An empty file cannot be mapped, and the system's message does not say so.
         if metadata.len() == 0 {
             return Err(FormatError::Empty { file: path.to_owned() }.into());
         }
@@ -37,22 +37,22 @@ impl FileBytes {
         Self::mapped(path, &file)
     }
 
-    /// Maps a file that is open and not empty.
+    /// Maps an open, non-empty file.
     #[expect(unsafe_code)]
     pub(super) fn mapped(path: &Path, file: &File) -> Result<Self> {
-        // SAFETY: the map is read-only and the `Bytes` that owns it outlives every view. memmap2 asks one
-        // thing more, that nobody changes the file while it is mapped. No program can prove that of the
-        // others; it is the bargain of every engine that maps its weights, and the contract above.
+        // SAFETY: the map is read-only, and the `Bytes` that owns it outlives every view. memmap2 also requires that no
+        // process changes the file while it is mapped. No program can enforce this on others; every engine that maps
+        // weights relies on it, and the documentation of `open` states it.
         let map = unsafe { Mmap::map(file) }.map_err(Error::io("map", path))?;
         Ok(Self { path: path.to_owned(), data: LazyBytes::mapped(map) })
     }
 
-    /// Bytes that are part of the program, under the name that messages give them.
+    /// Wraps bytes that are compiled into the program, with a path for messages.
     pub fn embedded(path: impl Into<PathBuf>, data: &'static [u8]) -> Self {
         Self { path: path.into(), data: Bytes::from_static(data).into() }
     }
 
-    /// `needed` bytes of `what` should start at `offset`, and do not fit.
+    /// Creates an error: the `needed` bytes of `what` at `offset` exceed the file.
     pub fn truncated(&self, what: impl Display, offset: usize, needed: u64) -> Error {
         let available = self.data.len().saturating_sub(offset) as u64;
         Error::Format(FormatError::Truncated {
@@ -64,7 +64,7 @@ impl FileBytes {
         })
     }
 
-    /// `what`, at `offset`, says something that cannot be.
+    /// Creates an error: `what`, at `offset`, has an invalid value.
     pub fn bad(
         &self,
         offset: usize,

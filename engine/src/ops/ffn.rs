@@ -41,7 +41,7 @@ impl Activation {
         Activation::QuickGelu,
     ];
 
-    /// Replaces this form of GELU by another; returns `false` and changes nothing if this or `form` is not a GELU.
+    /// Replaces this form of GELU by `form`; returns `false` and changes nothing if this function is not a GELU.
     pub fn replace_gelu(&mut self, form: Activation) -> bool {
         use Activation::{Relu, Silu, SquaredRelu, Tanh};
         let is_gelu = !matches!(self, Silu | SquaredRelu | Relu | Tanh);

@@ -10,7 +10,7 @@ pub struct RmsNorm {
     pub weight: Vec<f32>,
     /// Epsilon, added to the mean square.
     pub eps: f32,
-    /// How the weight is used.
+    /// Gain in terms of the weight: the weight itself, or 1 + weight.
     pub gain: Gain,
 }
 

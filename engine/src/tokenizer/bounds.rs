@@ -42,8 +42,8 @@ fn growth(rule: &Value) -> Result<f64> {
     inner.map(growth).try_fold(own, |product, one| one.map(|one| product * one))
 }
 
-/// Returns the growth by `Replace`: the replacement's length for each match, or, if the pattern can match the empty
-/// string, between any two characters. `Split` also has a pattern, but no replacement.
+/// Returns the growth by `Replace`: the ratio of the replacement's length to the pattern's. A pattern that may match
+/// the empty string inserts the replacement between any two characters. `Split` also has a pattern, but no replacement.
 fn replaced(rule: &Value) -> f64 {
     let content = rule["content"].as_str().map_or(0, str::len) as f64;
     match rule["pattern"]["String"].as_str() {

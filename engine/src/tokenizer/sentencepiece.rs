@@ -164,7 +164,7 @@ impl SentencePiece {
         pieces.into_iter().for_each(|piece| self.encode_piece(piece, &halves, ids));
     }
 
-    /// Appends the id of a piece; for an intermediate merge result without an id, the ids of its parts.
+    /// Appends the id of a piece; a piece marked unused is split into the parts it was merged from.
     fn encode_piece(&self, piece: &str, halves: &HashMap<&str, usize>, ids: &mut Vec<u32>) {
         if let Some(&left) = halves.get(piece) {
             self.encode_piece(&piece[..left], halves, ids);

@@ -1,25 +1,25 @@
-//! Metadata by key and type, for readers of models: absent, unusable and unexpected values are refused.
+//! Typed metadata lookup for readers of models: missing keys and wrong types or values are errors.
 
 use super::{Gguf, GgufNumber, GgufValue, StringArray};
 use crate::error::{Error, KeyError, Result};
 
-/// A Rust type that metadata values convert to, if nothing is lost by it.
+/// A Rust type that metadata values convert to without loss.
 ///
-/// The same key is a u32 in one file and an i32 or u64 in another: the width is the converter's whim and
-/// does not matter as long as the value fits.
+/// The same key may be a u32 in one file and an i32 or u64 in another, depending on the converter. The width does not
+/// matter if the value fits.
 pub trait MetadataType<'a>: Sized {
     /// Description of the expected type, for messages.
     const EXPECTED: &'static str;
 
-    /// The value as this type, where it is one.
+    /// Converts a value; `None` if it is not of this type or does not fit.
     fn from_value(value: &'a GgufValue) -> Option<Self>;
 }
 
 impl Gguf {
-    /// A key that the model cannot do without.
+    /// Returns the value of a required key.
     ///
     /// # Errors
-    /// If it is missing, or its value is not a `T` without loss.
+    /// If the key is missing, or its value does not convert to `T` without loss.
     pub fn require<'a, T: MetadataType<'a>>(&'a self, key: &str) -> Result<T> {
         let missing = || KeyError::Missing {
             file: self.tensors.path().to_owned(),
@@ -29,10 +29,10 @@ impl Gguf {
         Ok(self.optional(key)?.ok_or_else(missing)?)
     }
 
-    /// A key that has a default; a value of the wrong type is still refused.
+    /// Returns the value of an optional key.
     ///
     /// # Errors
-    /// If its value is not a `T` without loss.
+    /// If the value does not convert to `T` without loss.
     pub fn optional<'a, T: MetadataType<'a>>(&'a self, key: &str) -> Result<Option<T>> {
         let Some(value) = self.metadata.get(key) else { return Ok(None) };
         let converted =

@@ -1,6 +1,6 @@
 //! GGUF, llama.cpp's model file, versions 2 and 3, little-endian: metadata, tensor descriptions, tensor data.
 //!
-//! The layout, as `gguf.h` of ggml has it; strings are a u64 length and UTF-8:
+//! The layout, as in `gguf.h` of ggml; strings are a u64 length and UTF-8:
 //!
 //! ```text
 //! "GGUF"  version u32  tensor count u64  key count u64
@@ -26,27 +26,27 @@ use super::escape::EscapedText;
 use super::{FileBytes, NameIndex, TensorFile};
 use crate::error::{FormatError, Result};
 
-/// The alignment of a file that does not name one.
+/// Alignment of files that do not state it.
 const DEFAULT_ALIGNMENT: u32 = 32;
-/// The key that names it.
+/// Key of the alignment.
 const ALIGNMENT: &str = "general.alignment";
-/// A key takes at least its length, the value's type, and one byte of value.
+/// Minimum size of a key in bytes: its length, the value's type, and one byte of value.
 const LEAST_KEY: usize = 8 + 4 + 1;
 
-/// A GGUF file, checked.
+/// A checked GGUF file.
 #[derive(Clone, Debug)]
 pub struct Gguf {
-    /// 2 or 3.
+    /// Format version, 2 or 3.
     pub version: u32,
     /// Alignment of tensor data in bytes.
     pub alignment: u32,
-    /// The weights.
+    /// Weights.
     pub tensors: TensorFile,
     metadata: NameIndex<GgufValue>,
 }
 
 impl Gguf {
-    /// Reads and checks everything but the values of the weights.
+    /// Reads and checks everything except the values of the weights.
     ///
     /// # Errors
     /// If the file is damaged or contradicts itself, or a tensor has an unsupported type.
@@ -77,7 +77,8 @@ fn read_version(cursor: &mut Cursor) -> Result<u32> {
         |hint| Err(FormatError::UnsupportedVersion { file: source.path.clone(), version, hint }.into());
     match version {
         2 | 3 => Ok(version),
-        // llama.cpp tells a foreign byte order by the low half, too: no version will be that large.
+        // As in llama.cpp, a version with a zero low half indicates the other byte order, since no version is that
+        // large.
         _ if version != 0 && version.trailing_zeros() >= 16 => {
             Err(FormatError::BigEndian { file: source.path.clone() }.into())
         }
@@ -86,7 +87,7 @@ fn read_version(cursor: &mut Cursor) -> Result<u32> {
     }
 }
 
-/// The metadata, and the alignment it names: that one must be known before any tensor is read.
+/// Reads the metadata and the alignment, which is needed before any tensor is read.
 fn read_metadata(cursor: &mut Cursor, count: usize) -> Result<(NameIndex<GgufValue>, u32)> {
     let mut alignment = DEFAULT_ALIGNMENT;
     let mut entries = Vec::with_capacity(count);
@@ -111,7 +112,7 @@ fn read_alignment(source: &FileBytes, offset: usize, value: &GgufValue) -> Resul
     }
 }
 
-/// bitnet.cpp's fork gave its formats type ids that mean something else everywhere else.
+/// Returns the file's dialect: bitnet.cpp's fork assigned type ids that have another meaning in upstream files.
 fn origin(metadata: &NameIndex<GgufValue>) -> FileDialect {
     let architecture = metadata.get("general.architecture");
     let file_type = metadata.get("general.file_type");

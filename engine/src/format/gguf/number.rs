@@ -6,13 +6,13 @@ use crate::lazy_bytes::LazyBytes;
 
 macro_rules! numbers {
     ($($id:literal $Type:ident $type:ident;)*) => {
-        /// The type of a metadata number.
+        /// Type of a metadata number.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[allow(missing_docs)] // the names are the documentation
         pub enum NumberType { $($Type,)* }
 
         impl NumberType {
-            /// The type that a file names by `id`.
+            /// Returns the type for a file's type id.
             pub(super) fn from_id(id: u32) -> Option<Self> {
                 match id {
                     $($id => Some(Self::$Type),)*
@@ -20,17 +20,17 @@ macro_rules! numbers {
                 }
             }
 
-            /// Bytes of one number.
+            /// Returns the size of one number in bytes.
             pub fn width(self) -> usize {
                 match self { $(Self::$Type => size_of::<$type>(),)* }
             }
 
-            /// Rust's name for it.
+            /// Returns Rust's name of the type.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$Type => stringify!($type),)* }
             }
 
-            /// Takes exactly [`NumberType::width`] bytes.
+            /// Decodes exactly [`NumberType::width`] bytes.
             pub(super) fn decode(self, bytes: &[u8]) -> GgufNumber {
                 const WIDTH: &str = "the caller cut the bytes to this type's width";
                 match self {
@@ -39,7 +39,7 @@ macro_rules! numbers {
             }
         }
 
-        /// A metadata number, as wide as the file has it.
+        /// A metadata number in its stored type.
         #[derive(Clone, Copy, Debug, PartialEq)]
         #[allow(missing_docs)]
         pub enum GgufNumber { $($Type($type),)* }
@@ -73,7 +73,7 @@ numbers! {
 }
 
 impl GgufNumber {
-    /// The value of an integer of any type.
+    /// Returns the value of an integer of any width.
     pub fn integer(self) -> Option<i128> {
         match self {
             GgufNumber::U8(value) => Some(value.into()),
@@ -88,7 +88,7 @@ impl GgufNumber {
         }
     }
 
-    /// The value of a floating-point number, where an `f32` holds all of it.
+    /// Returns the value of a floating-point number, if `f32` represents it exactly.
     pub fn f32(self) -> Option<f32> {
         match self {
             GgufNumber::F32(value) => Some(value),
@@ -98,7 +98,7 @@ impl GgufNumber {
     }
 }
 
-/// An array of numbers of one type: a view of the file, decoded as it is read.
+/// An array of numbers of one type: a view of the file, decoded when it is read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NumberArray {
     number_type: NumberType,
@@ -106,12 +106,12 @@ pub struct NumberArray {
 }
 
 impl NumberArray {
-    /// Wraps bytes that are whole numbers.
+    /// Wraps bytes, whose length must be a multiple of the number's width.
     pub(super) fn new(number_type: NumberType, data: LazyBytes) -> Self {
         Self { number_type, data }
     }
 
-    /// The type of all of them.
+    /// Returns the type of the numbers.
     pub fn number_type(&self) -> NumberType {
         self.number_type
     }

@@ -1,4 +1,4 @@
-//! The tensor descriptions of a GGUF file, and the places in it that they claim.
+//! Tensor descriptions of a GGUF file, and the data ranges that they claim.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::format::escape::EscapedText;
 use crate::format::{FileBytes, NameIndex, TensorFile, stored_bytes};
 use crate::weight::{DType, StoredTensor};
 
-/// A description takes at least its name's length, dimension count, one dimension, type and offset.
+/// Minimum size of a description in bytes: name length, dimension count, one dimension, type and offset.
 pub(super) const LEAST_BYTES: usize = 8 + 4 + 8 + 4 + 8;
 
 /// Metadata that decides how tensors are read.
@@ -19,16 +19,16 @@ pub(super) struct TensorContext {
     pub origin: FileDialect,
 }
 
-/// A description, with all of it checked that can be without the others.
+/// A tensor description, checked as far as possible without the others.
 struct Description<'a> {
     name: &'a str,
     /// Offset of the description.
     at: usize,
     dtype: DType,
-    /// Outermost first.
+    /// Shape, outermost axis first.
     shape: Vec<usize>,
     bytes: usize,
-    /// Counted from the start of the data section.
+    /// Offset of the data from the start of the data section.
     offset: u64,
 }
 
@@ -59,7 +59,7 @@ impl<'a> Description<'a> {
         Ok(Self { name, at, dtype, shape, bytes, offset })
     }
 
-    /// The bytes of the file that are its data.
+    /// Returns the file's byte range with the tensor's data.
     fn range(&self, source: &FileBytes, data_start: usize) -> Result<Range<usize>> {
         let offset = usize::try_from(self.offset).unwrap_or(usize::MAX);
         let start = data_start.saturating_add(offset);
@@ -73,7 +73,7 @@ impl<'a> Description<'a> {
     }
 }
 
-/// The file lists dimensions innermost first; the shape has them outermost first.
+/// Reads the shape and reverses it: the file lists dimensions innermost first, shapes are outermost first.
 fn read_shape(cursor: &mut Cursor, tensor: EscapedText) -> Result<Vec<usize>> {
     let at = cursor.at;
     let count = cursor.u32(format_args!("the dimension count of tensor '{tensor}'"))?;
@@ -107,7 +107,7 @@ fn read_type(cursor: &mut Cursor, tensor: EscapedText, context: TensorContext) -
     }
 }
 
-/// Returns the size of the data in bytes, if rows are whole in blocks and the product fits.
+/// Returns the size of the data in bytes, if rows are whole blocks and the size does not overflow.
 fn bytes_of(
     source: &FileBytes,
     tensor: EscapedText,

@@ -1,14 +1,14 @@
-//! ggml's numeric type ids, as `enum ggml_type` of ggml.h lists them.
+//! ggml's numeric type ids, as listed in `enum ggml_type` of ggml.h.
 
 use crate::weight::DType;
 
 /// Meaning of a type id.
 pub(super) enum TensorType {
-    /// A type that is read here.
+    /// A supported type.
     Known(DType),
     /// Type that is not supported, with its name and the remedy.
     Refused(&'static str, &'static str),
-    /// An id that ggml had not given out when this was written.
+    /// An id that ggml had not assigned when this was written.
     Unknown,
 }
 
@@ -19,19 +19,20 @@ const ACTIVATIONS: &str = "bitnet.cpp uses it for activations, not for weights; 
 const AMBIGUOUS: &str = "bitnet.cpp uses the type id of MXFP4 for TL2, and general.file_type does not say which of the \
                          two this is (39 for TL2, 38 for MXFP4); quantize the model again";
 
-/// Origin of a file. bitnet.cpp's fork gave type ids its own meaning.
+/// Dialect of a file: bitnet.cpp's fork gave type ids its own meaning.
 #[derive(Clone, Copy)]
 pub(super) struct FileDialect {
-    /// True if the architecture has these types only in the fork's files.
+    /// True if this architecture has the ambiguous types only in the fork's files.
     pub bitnet: bool,
-    /// `general.file_type`: what most of the tensors are. The fork has its own numbers for that, too.
+    /// `general.file_type`: the type of most tensors. The fork has its own numbers for it, too.
     pub file_type: Option<u32>,
 }
 
-/// Looks a type id up.
+/// Returns the meaning of a type id.
 ///
-/// In files of other architectures (bitnet.cpp runs ternary Llama and Falcon models) the fork's types are known by the
-/// file type, which upstream uses for tensors of other ids; TL2 and NVFP4 files have one number, and either may hold 39.
+/// For other architectures (bitnet.cpp runs ternary Llama and Falcon models), the fork's types are recognised by the
+/// file type, which upstream uses for tensors with other ids. TL2 and NVFP4 files have the same file type, and either
+/// may contain the id 39.
 pub(super) fn tensor_type(id: u32, origin: FileDialect) -> TensorType {
     match (id, origin.bitnet, origin.file_type) {
         (36, true, _) | (36, _, Some(40)) => TensorType::Known(DType::I2_S),

@@ -1,4 +1,4 @@
-//! Metadata values of a GGUF file: numbers, truths, strings, and arrays of each.
+//! Metadata values of a GGUF file: numbers, booleans, strings, and arrays of each.
 
 use std::fmt::{self, Display};
 
@@ -16,15 +16,15 @@ const ARRAY: u32 = 9;
 pub enum GgufValue {
     /// A number.
     Number(GgufNumber),
-    /// A truth.
+    /// A boolean.
     Bool(bool),
-    /// A text.
+    /// A string.
     String(String),
     /// An array of numbers.
     Numbers(NumberArray),
-    /// An array of truths.
+    /// An array of booleans.
     Bools(Vec<bool>),
-    /// An array of texts: a vocabulary, merges.
+    /// An array of strings, such as a vocabulary or merges.
     Strings(Box<StringArray>),
 }
 
@@ -59,7 +59,7 @@ impl GgufValue {
                 (0..count).map(|_| read_bool(cursor, key)).collect::<Result<_>>().map(GgufValue::Bools)
             }
             STRING => StringArray::read(cursor, key).map(|strings| GgufValue::Strings(Box::new(strings))),
-            // The specification allows arrays of arrays; no model has any, and llama.cpp refuses them too.
+            // The specification allows arrays of arrays; no model has them, and llama.cpp rejects them too.
             _ => {
                 let expected = "0 to 8 or 10 to 12; arrays of arrays are not read";
                 Err(cursor.source.bad(at, format_args!("the element type of '{key}'"), id, expected))
@@ -85,7 +85,7 @@ fn read_bool(cursor: &mut Cursor, key: EscapedText) -> Result<bool> {
     }
 }
 
-/// The number, text or truth itself with its type, and an array's length: one line, whatever the value.
+/// Writes a single value with its type, or an array's type and length, always in one line.
 impl Display for GgufValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -101,7 +101,7 @@ impl Display for GgufValue {
     }
 }
 
-/// Many strings in one allocation: a vocabulary has a hundred thousand, most of them a few bytes long.
+/// Strings in one allocation: a vocabulary has a hundred thousand strings, most of them a few bytes long.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StringArray {
     text: String,

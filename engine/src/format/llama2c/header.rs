@@ -1,42 +1,42 @@
-//! The header: seven sizes, and in later versions what surrounds them.
+//! Header of a llama2.c file: seven sizes, and in later versions magic, version and group size.
 
 use crate::error::{Error, FormatError, Result};
 use crate::format::FileBytes;
 use crate::format::cursor::Cursor;
 
-/// "ak42" as a number.
+/// The magic "ak42" as a number.
 const MAGIC: u32 = 0x616b_3432;
 /// Offset of the weights in files with a magic.
 const LATER_BYTES: usize = 256;
 const VERSION_0_BYTES: usize = 28;
-/// Maximum size of a model's dimensions, far above real models; products of three fit in 128 bits.
+/// Maximum size of a dimension, far above real models; products of three fit in 128 bits.
 const MAX_SIZE: u32 = 1 << 24;
 
-/// Maximum number of layers, far above real models: each layer takes a thousand bytes, however small it is.
+/// Maximum number of layers, far above real models; even a tiny layer takes a thousand bytes.
 const MAX_LAYERS: u32 = 1 << 12;
 
-/// The sizes of a model, and how its file is laid out.
+/// Sizes of a model, and the layout of its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Llama2cHeader {
-    /// 0, 1 or 2.
+    /// Format version: 0, 1 or 2.
     pub version: u32,
     /// Width of the residual stream, d.
     pub dim: usize,
     /// Width of the feed-forward block, F.
     pub hidden_dim: usize,
-    /// Transformer blocks.
+    /// Number of transformer blocks.
     pub n_layers: usize,
-    /// Query heads.
+    /// Number of query heads.
     pub n_heads: usize,
-    /// Key and value heads.
+    /// Number of key and value heads.
     pub n_kv_heads: usize,
-    /// Entries of the vocabulary.
+    /// Size of the vocabulary.
     pub vocab_size: usize,
-    /// Positions the model was trained for.
+    /// Number of positions that the model was trained for.
     pub seq_len: usize,
     /// True if the vocabulary projection is the embedding table.
     pub shared_classifier: bool,
-    /// Elements that share a scale, in version 2.
+    /// Number of elements that share a scale, in version 2.
     pub group_size: Option<usize>,
 }
 
@@ -73,12 +73,12 @@ impl Llama2cHeader {
         if self.version == 0 { VERSION_0_BYTES } else { LATER_BYTES }
     }
 
-    /// Values of one head.
+    /// Returns the number of values in one head.
     pub fn head_dim(&self) -> usize {
         self.dim / self.n_heads
     }
 
-    /// The seven sizes, which stand at `at`.
+    /// Reads the seven sizes, which start at offset `at`.
     fn of_fields(bytes: &[u8; VERSION_0_BYTES], version: u32, at: usize) -> Result<Self, InvalidField> {
         const NAMES: [&str; 7] =
             ["dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "seq_len"];
@@ -148,7 +148,7 @@ impl Llama2cHeader {
         }
     }
 
-    /// Groups must not reach from one row into the next: `runq.c` would leave out the end of every row.
+    /// Reads the group size. A group must not cross rows, since `runq.c` would skip the end of every row.
     fn with_groups(self, cursor: &mut Cursor) -> Result<Self> {
         let at = cursor.at;
         let size = cursor.u32("group_size")?;
@@ -176,7 +176,7 @@ pub(super) fn has_magic(bytes: &[u8]) -> bool {
     bytes.starts_with(&MAGIC.to_le_bytes())
 }
 
-/// Returns true if a file starts with seven numbers that can be the sizes of a model: the only sign of version 0.
+/// Returns true if a file starts with seven plausible sizes of a model, the only sign of version 0.
 pub(super) fn is_version_0(bytes: &[u8]) -> bool {
     bytes.first_chunk().is_some_and(|fields| Llama2cHeader::of_fields(fields, 0, 0).is_ok())
 }

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::format::FileBytes;
 use crate::weight::DType;
 
-/// A tensor, or the scales of one.
+/// Layout of a tensor, or of a tensor's scales.
 pub(super) struct TensorLayout {
     pub name: String,
     pub dtype: DType,
@@ -18,7 +18,7 @@ impl TensorLayout {
     }
 }
 
-/// Refuses a file that is not exactly as long as its header says, before anything is made of the header.
+/// Checks that a file has exactly the length that its header requires, before the header is used.
 pub(super) fn check_length(source: &FileBytes, h: &Llama2cHeader) -> Result<()> {
     let start = h.bytes();
     let needed = weight_bytes(h);
@@ -54,7 +54,7 @@ pub(super) fn check_length(source: &FileBytes, h: &Llama2cHeader) -> Result<()> 
     Ok(())
 }
 
-/// A writer who left out what nothing reads has made a file that `run.c` reads wrongly.
+/// Returns a hint: files without the unused RoPE tables have the wrong layout for `run.c`.
 fn hint(h: &Llama2cHeader, held: usize) -> &'static str {
     let without = weight_bytes(h) - 4 * table_elements(h);
     match h.version {
@@ -79,7 +79,7 @@ fn weight_bytes(h: &Llama2cHeader) -> u128 {
     }
 }
 
-/// Cosines and sines.
+/// Returns the number of elements in the tables of cosines and sines.
 fn table_elements(h: &Llama2cHeader) -> u128 {
     if h.version == 0 { h.seq_len as u128 * h.head_dim() as u128 } else { 0 }
 }
@@ -119,7 +119,7 @@ fn attention(h: &Llama2cHeader) -> Vec<TensorLayout> {
     matrices.into_iter().flat_map(|(name, rows)| in_layers(h, name, rows, h.dim)).collect()
 }
 
-/// w1, w2 and w3.
+/// Returns the layout of w1, w2 and w3.
 fn feed_forward(h: &Llama2cHeader) -> Vec<TensorLayout> {
     let (d, f) = (h.dim, h.hidden_dim);
     let matrices = [("ffn_gate", f, d), ("ffn_down", d, f), ("ffn_up", f, d)];

@@ -1,18 +1,18 @@
-//! llama2.c's model files, little-endian. They name nothing: what stands where follows from the header.
+//! llama2.c's model files, little-endian. Tensors have no names; their order follows from the header.
 //!
-//! The layout, as `export.py` writes it and `run.c` and `runq.c` read it; L layers, S positions, D the head size:
+//! The layout, as written by `export.py` and read by `run.c` and `runq.c`; L layers, S positions, D the head size:
 //!
 //! ```text
-//! version 0  7 × i32, no magic; a negative vocabulary size says that the classifier is a matrix of its own
+//! version 0  7 × i32, no magic; a negative vocabulary size means a separate classifier matrix
 //!            embedding, L attention norms, L × q, k, v, output, L feed-forward norms, L × w1, w2, w3, last norm,
-//!            cosines and sines of RoPE (S × D/2 each, which nothing reads), classifier; all f32
-//! version 1  "ak42" as a number, 1, 7 × i32, u8: whether the classifier is the embedding, zeros up to byte 256
+//!            cosines and sines of RoPE (S × D/2 each, unused), classifier; all f32
+//! version 1  "ak42" as a number, 1, 7 × i32, u8: 1 if the classifier is the embedding, zeros up to byte 256
 //!            both norms of the layers, last norm, embedding, the matrices as above, classifier; all f32
-//! version 2  as 1, and behind the u8 the i32 length of a group
-//!            norms in f32; each matrix in int8, then an f32 for each group of it
+//! version 2  as version 1; after the u8, the group length as i32
+//!            norms in f32; each matrix in int8, then an f32 scale for each of its groups
 //! ```
 //!
-//! Tensors get the names they have in GGUF files, whose q and k rows are laid out alike: RoPE rotates neighbours.
+//! Tensors get their names in GGUF files, which have the same layout of q and k rows: RoPE rotates neighbouring values.
 
 mod header;
 mod layout;
@@ -26,17 +26,17 @@ use crate::weight::StoredTensor;
 /// A checked llama2.c model file.
 #[derive(Clone, Debug)]
 pub struct Llama2cFile {
-    /// Header of the file.
+    /// Header with the sizes.
     pub header: Llama2cHeader,
-    /// The weights, by their GGUF names. The scales of `blk.0.attn_q.weight` are `blk.0.attn_q.scales`.
+    /// Weights by their GGUF names. The scales of `blk.0.attn_q.weight` are `blk.0.attn_q.scales`.
     pub tensors: TensorFile,
 }
 
 impl Llama2cFile {
-    /// Reads the header and cuts the weights out of the file.
+    /// Reads the header and splits the file into tensors.
     ///
     /// # Errors
-    /// If the version is unknown, the sizes are not those of a model, or the file is not exactly as long as they say.
+    /// If the version is unknown, a size is implausible, or the file's length contradicts the sizes.
     pub fn read(source: &FileBytes) -> Result<Self> {
         let header = Llama2cHeader::read(source)?;
         layout::check_length(source, &header)?;
@@ -55,7 +55,7 @@ impl Llama2cFile {
     }
 }
 
-/// Returns true if a file starts like version 1 or later, or with numbers that can be the sizes of a model.
+/// Returns true if a file starts like version 1 or later, or with plausible sizes of a model.
 pub(super) fn is_start(bytes: &[u8]) -> bool {
     header::has_magic(bytes) || header::is_version_0(bytes)
 }

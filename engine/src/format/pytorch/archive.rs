@@ -1,4 +1,4 @@
-//! The zip archive around the pickle and the storages: names to views of the file.
+//! Zip archive around the pickle and the storages: finds members by name, as views of the file.
 
 use std::io::Cursor;
 use std::ops::Range;
@@ -12,11 +12,11 @@ use super::FileBytes;
 use crate::error::{Error, Result};
 use crate::lazy_bytes::LazyBytes;
 
-/// An archive, and the folder in it that everything is in.
+/// An archive, and the top folder of its members.
 pub(super) struct Archive<'s> {
     pub source: &'s FileBytes,
     zip: ZipArchive<Cursor<&'s [u8]>>,
-    /// Ends with a slash.
+    /// Top folder, with a trailing slash.
     folder: String,
 }
 
@@ -29,7 +29,7 @@ impl<'s> Archive<'s> {
         }
     }
 
-    /// torch converts the numbers of a machine of the other byte order; nothing here does.
+    /// Returns an error for big-endian archives. torch converts their numbers; this reader does not.
     pub fn refuse_big_endian(&mut self) -> Result<()> {
         let Some(range) = self.find("byteorder")? else { return Ok(()) };
         match &self.source.data[range.clone()] {
@@ -42,13 +42,13 @@ impl<'s> Archive<'s> {
         }
     }
 
-    /// A member as a file of its own: offsets in messages count from its start, as pickletools' do.
+    /// Returns a member as a file. Offsets in messages count from the member's start, like those of pickletools.
     pub fn source_of(&mut self, name: &str) -> Result<FileBytes> {
         let path = format!("{}/{}{name}", self.source.path.display(), EscapedText(&self.folder));
         Ok(FileBytes { path: path.into(), data: self.member(name)? })
     }
 
-    /// The bytes of a member: a view of the file.
+    /// Returns the bytes of a member as a view of the file.
     pub fn member(&mut self, name: &str) -> Result<LazyBytes> {
         let found = self.find(name)?;
         let range = found.ok_or_else(|| self.refuse_member(name, "is missing"))?;
@@ -84,7 +84,7 @@ impl<'s> Archive<'s> {
     }
 }
 
-/// The folder of the first pickle.
+/// Returns the folder of the first pickle.
 fn folder(zip: &ZipArchive<Cursor<&[u8]>>) -> Option<String> {
     let names = zip.file_names_raw().filter_map(|name| str::from_utf8(name).ok());
     let mut folders = names.filter_map(|name| name.strip_suffix("data.pkl"));

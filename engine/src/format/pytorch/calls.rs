@@ -1,4 +1,4 @@
-//! Names and calls that a pickle may use: classes and functions for tensors, their storages and dicts.
+//! Names and calls that a pickle may use: classes and functions of tensors, their storages and dicts.
 
 use super::super::escape::EscapedText;
 use super::machine::Machine;
@@ -32,7 +32,7 @@ impl<'p> Machine<'p> {
         }
     }
 
-    /// Storages are not in the pickle, but named in it: ('storage', class, key, device, elements).
+    /// Reads the reference to a storage outside of the pickle: ('storage', class, key, device, elements).
     pub(super) fn name_storage(&mut self) -> Result<()> {
         let id = self.pop()?;
         let storage = match self.items(id) {
@@ -83,8 +83,8 @@ impl<'p> Machine<'p> {
         self.reader.bad(found, "a dense tensor of at most 8 axes; save tensor.resolve_conj().resolve_neg()")
     }
 
-    /// (storage, offset, sizes, strides, requires_grad, hooks), then V3's type, then what there is to know of
-    /// a lazily conjugated or negated tensor, whose storage does not hold its values.
+    /// Reads a tensor's arguments: (storage, offset, sizes, strides, requires_grad, hooks), then V3's type, then the
+    /// metadata of a lazily conjugated or negated tensor, whose storage does not contain its values.
     fn describe(&self, function: Global, arguments: &[PickleValue<'p>]) -> Option<PickleTensor<'p>> {
         let &[PickleValue::Storage(storage), PickleValue::Int(offset), sizes, strides, _, _, ref rest @ ..] =
             arguments
@@ -110,7 +110,7 @@ impl<'p> Machine<'p> {
         (sizes.len() == strides.len()).then(|| axes.collect())
     }
 
-    /// The items of a short tuple of sizes.
+    /// Returns the numbers of a short tuple of sizes.
     fn numbers(&self, tuple: PickleValue) -> Option<Vec<usize>> {
         let items = self.items(tuple).filter(|items| items.len() <= MOST_AXES)?;
         let number = |&item: &PickleValue| match item {
@@ -120,7 +120,7 @@ impl<'p> Machine<'p> {
         items.iter().map(number).collect()
     }
 
-    /// A dict's attributes, `_metadata` of a module's state dict, say nothing of its tensors.
+    /// Ignores a dict's attributes: `_metadata` of a module's state dict does not affect tensors.
     pub(super) fn set_attributes(&mut self) -> Result<()> {
         self.pop()?;
         match self.top()? {

@@ -13,11 +13,11 @@ use crate::error::Result;
 use crate::lazy_bytes::LazyBytes;
 use crate::weight::{DType, StoredTensor};
 
-/// Cuts tensors out of the storages of an archive.
+/// Creates tensors from the storages of an archive.
 pub(super) struct Layouts<'s> {
     archive: Archive<'s>,
     /// Number of bytes that may still be copied. Tensors can share a storage, or repeat one element, so a small file
-    /// could otherwise ask for more than fits in memory.
+    /// could otherwise require more than fits in memory.
     budget: usize,
 }
 
@@ -27,7 +27,7 @@ impl<'s> Layouts<'s> {
         Self { archive, budget }
     }
 
-    /// The elements of a tensor in row-major order: a view where they stand so in the file, else a copy.
+    /// Returns a tensor's elements in row-major order: a view if the file stores them in that order, else a copy.
     pub fn stored(
         &mut self,
         pickle: &FileBytes,
@@ -91,7 +91,7 @@ fn is_row_major(axes: &[StridedAxis]) -> bool {
     axes.iter().any(|axis| axis.size == 0) || axes.iter().rev().all(&mut fits)
 }
 
-/// Copies the elements of a view, the last axis fastest. `len` is the length of the result.
+/// Copies the elements of a strided view, with the last axis fastest. `len` is the length of the result.
 fn gather(view: &[u8], element: usize, axes: &[StridedAxis], len: usize) -> Bytes {
     let mut gathered = Vec::with_capacity(len);
     let mut index = vec![0; axes.len()];

@@ -1,4 +1,5 @@
-//! Runs a pickle without running code: a stack, a memo, tuples and dicts. What it may call is in `calls`.
+//! Pickle machine that runs a pickle without executing code: a stack, a memo, tuples and dicts. Allowed calls are in
+//! `calls`.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -10,18 +11,18 @@ use super::reader::Reader;
 use super::value::{PickleTensor, PickleValue, Storage};
 use crate::error::{Error, Result};
 
-/// Values on the stack: Python's pickler puts at most a thousand entries of a dict there at once.
+/// Maximum number of values on the stack; Python's pickler pushes at most a thousand dict entries at once.
 const MOST_STACKED: usize = 1 << 16;
-/// Values in containers and the memo. A tensor takes about thirty.
+/// Maximum number of values in containers and the memo; a tensor takes about thirty.
 const MOST_KEPT: usize = 1 << 22;
 
-/// The tensors of the dict that the pickle makes, in its order.
+/// Returns the tensors of the dict that the pickle creates, in order.
 pub(super) fn run(pickle: &FileBytes) -> Result<Vec<(&str, PickleTensor<'_>)>> {
     let (machine, result) = result(pickle)?;
     machine.state_dict(result)
 }
 
-/// Runs a pickle and returns its result, with the machine that holds it.
+/// Runs a pickle and returns its result, with the machine that contains the result's items.
 pub(super) fn result(pickle: &FileBytes) -> Result<(Machine<'_>, PickleValue<'_>)> {
     let mut machine = Machine::new(pickle);
     loop {
@@ -37,10 +38,10 @@ pub(super) fn result(pickle: &FileBytes) -> Result<(Machine<'_>, PickleValue<'_>
 pub(super) struct Machine<'p> {
     pub reader: Reader<'p>,
     stack: Vec<PickleValue<'p>>,
-    /// Heights of the stack.
+    /// Stack heights at the marks.
     marks: Vec<usize>,
     memo: HashMap<u32, PickleValue<'p>>,
-    /// The items of all tuples, one tuple after the other.
+    /// Items of all tuples, concatenated.
     items: Vec<PickleValue<'p>>,
     pub(super) dicts: Vec<Vec<(PickleValue<'p>, PickleValue<'p>)>>,
     pub(super) lists: Vec<Vec<PickleValue<'p>>>,
@@ -153,7 +154,7 @@ impl<'p> Machine<'p> {
         }
     }
 
-    /// Counts values that stay until the end, and refuses too many.
+    /// Counts values that are kept until the end; returns an error if there are too many.
     pub fn keep(&mut self, count: usize) -> Result<()> {
         self.kept += count;
         refuse_more(&self.reader, self.kept, MOST_KEPT)
@@ -161,7 +162,7 @@ impl<'p> Machine<'p> {
 
     // ---- containers -------------------------------------------------------------------------------------
 
-    /// Makes a tuple of the `count` topmost values.
+    /// Creates a tuple of the `count` topmost values.
     fn make_tuple(&mut self, count: usize) -> Result<()> {
         self.keep(count)?;
         let (start, first) = (self.below(count)?, self.items.len());
@@ -190,7 +191,7 @@ impl<'p> Machine<'p> {
         matches!(value, PickleValue::Dict(dict) if self.dicts[dict].is_empty())
     }
 
-    /// Puts the `count` topmost values, keys and values in turn, into the dict below them.
+    /// Inserts the `count` topmost values, alternating keys and values, into the dict below them.
     fn set_items(&mut self, count: usize) -> Result<()> {
         self.keep(count)?;
         let start = self.below(count)?;

@@ -1,15 +1,15 @@
-//! PyTorch checkpoints, `pytorch_model.bin`: what `torch.save` writes of a state dict since version 1.6.
+//! PyTorch checkpoints, `pytorch_model.bin`: state dicts saved by `torch.save` since version 1.6.
 //!
-//! The file is a zip archive without compression, under a top folder of any name:
+//! The file is an uncompressed zip archive with one top folder of any name:
 //!
 //! ```text
-//! data.pkl     a pickle: the names, and for each a type, a shape, strides and a place in a storage
-//! data/0 …     the storages, raw numbers; several tensors may share one
-//! byteorder    "little" or "big"; absent before torch 2.1, which wrote little
+//! data.pkl     a pickle: for each name a type, a shape, strides and an offset in a storage
+//! data/0 …     storages of raw numbers; several tensors may share a storage
+//! byteorder    "little" or "big"; missing (little-endian) before torch 2.1
 //! ```
 //!
-//! A pickle is a program. Python's own reader runs whatever functions it names; the machine here knows the few that
-//! make tensors, calls none, and refuses every other by its name.
+//! A pickle is a program. Python's own reader runs whatever functions it names. This machine knows the few functions
+//! that create tensors, calls none, and rejects every other by its name.
 
 mod archive;
 mod calls;
@@ -29,27 +29,27 @@ use super::{FileBytes, NameIndex, TensorFile};
 use crate::error::Result;
 use crate::weight::{DType, StoredTensor};
 
-/// A PyTorch checkpoint, checked.
+/// A checked PyTorch checkpoint.
 #[derive(Clone, Debug)]
 pub struct Pytorch {
-    /// The tensors, in the order of the state dict. Those that torch stores transposed are copies.
+    /// Tensors in the order of the state dict. Transposed tensors are copies.
     pub tensors: TensorFile,
 }
 
 /// Content of any file saved with torch: tensors in dicts, lists and tuples.
 pub(super) struct NestedTensors {
-    /// Tensors by the path of keys and numbers to them, and lists of whole numbers.
+    /// Tensors and lists of integers, by their path of keys and indices.
     pub(super) arrays: Vec<(String, StoredTensor)>,
     /// Other entries.
     pub(super) others: Vec<String>,
 }
 
 impl Pytorch {
-    /// Reads and checks everything but the values of the tensors.
+    /// Reads and checks everything except the values of the tensors.
     ///
     /// # Errors
-    /// If anything is damaged or contradicts itself, if the pickle asks for anything but tensors in one dict, or
-    /// if a tensor is of a type that has no place here.
+    /// If the file is damaged or contradicts itself, the pickle needs more than tensors in one dict, or a tensor has an
+    /// unsupported type.
     pub fn read(source: &FileBytes) -> Result<Self> {
         let mut archive = Archive::open(source)?;
         archive.refuse_big_endian()?;
@@ -68,7 +68,7 @@ impl Pytorch {
     /// Reads tensors anywhere in a saved file.
     ///
     /// # Errors
-    /// As [`Pytorch::read`], but for the form of what holds the tensors.
+    /// See [`Pytorch::read`]; tensors may be in any container.
     pub(super) fn nested(source: &FileBytes) -> Result<NestedTensors> {
         let mut archive = Archive::open(source)?;
         archive.refuse_big_endian()?;

@@ -7,32 +7,32 @@ use crate::error::Result;
 
 /// Maximum nesting depth; a dict may contain itself.
 const MOST_DEEP: usize = 16;
-/// Maximum number of entries. Lists can be shared, so that few bytes hold many entries.
+/// Maximum number of entries. Lists can be shared, so a few bytes can contain many entries.
 const MOST_ENTRIES: usize = 1 << 18;
-/// Bytes of all their names: keys may be shared, too.
+/// Maximum number of bytes in all names, since keys can be shared, too.
 const MOST_NAMED: usize = 1 << 26;
 
 /// Tensors and other entries of a pickle.
 #[derive(Default)]
 pub(in super::super) struct PickleContents<'p> {
-    /// Tensors by the path of keys and numbers to them, joined by dots.
+    /// Tensors by their path of keys and indices, joined by dots.
     pub(in super::super) tensors: Vec<(String, PickleTensor<'p>)>,
-    /// Lists of whole numbers, likewise: token ids.
+    /// Lists of integers, such as token ids, by their path.
     pub(in super::super) ids: Vec<(String, Vec<i64>)>,
-    /// Entries that are something else, likewise.
+    /// Names of other entries, by their path.
     pub(in super::super) others: Vec<String>,
 }
 
-/// The tensors anywhere in the dicts, lists and tuples that a pickle makes, in their order.
+/// Returns the tensors anywhere in the dicts, lists and tuples that a pickle creates, in order.
 pub(super) fn run(pickle: &FileBytes) -> Result<PickleContents<'_>> {
     let (machine, result) = machine::result(pickle)?;
     found(&machine, result)
 }
 
-/// Everything below a value.
+/// Collects all entries below a value.
 fn found<'p>(machine: &Machine<'p>, result: PickleValue<'p>) -> Result<PickleContents<'p>> {
     let mut found = PickleContents::default();
-    // What is left to look at, the next one last: no recursion, whatever the pickle nests.
+    // Stack of values to visit, the next one last. It replaces recursion, since a pickle may nest deeply.
     let mut left = vec![(String::new(), 0, result)];
     let (mut seen, mut named) = (0, 0);
     while let Some((path, depth, value)) = left.pop() {
@@ -73,19 +73,19 @@ fn found<'p>(machine: &Machine<'p>, result: PickleValue<'p>) -> Result<PickleCon
     Ok(found)
 }
 
-/// Items under their numbers.
+/// Names items by their index.
 fn numbered<'p>(items: &[PickleValue<'p>]) -> Vec<(String, PickleValue<'p>)> {
     items.iter().enumerate().map(|(index, &item)| (index.to_string(), item)).collect()
 }
 
-/// The items, if they are whole numbers alone.
+/// Returns the items, if all are integers.
 fn ids(items: &[(String, PickleValue)]) -> Option<Vec<i64>> {
     let id =
         |(_, item): &(String, PickleValue)| if let PickleValue::Int(id) = item { Some(*id) } else { None };
     items.iter().map(id).collect::<Option<Vec<i64>>>().filter(|ids| !ids.is_empty())
 }
 
-/// A key of a dict: a text or a number. Tuples of these, (layer, name), are joined.
+/// Formats a dict's key: a string or a number. Tuples such as (layer, name) are joined.
 fn name(key: PickleValue) -> String {
     match key {
         PickleValue::Text(name) => name.to_owned(),

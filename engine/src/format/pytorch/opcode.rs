@@ -1,13 +1,13 @@
-//! The opcodes of a pickle that Python's pickler writes for dicts, tuples, texts and numbers, protocols 2 to 5.
+//! Pickle opcodes that Python's pickler writes for dicts, tuples, strings and numbers, protocols 2 to 5.
 
 macro_rules! opcodes {
     ($($variant:ident $byte:literal $name:literal)*) => {
-        /// Opcode of a pickle; Python's `pickletools.py` describes each.
+        /// Opcode of a pickle; see Python's `pickletools.py`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(super) enum Opcode { $($variant,)* }
 
         impl Opcode {
-            /// The opcode that a byte stands for, if it is one of these.
+            /// Returns the opcode for a byte, if it is supported.
             pub fn of(byte: u8) -> Option<Self> {
                 match byte {
                     $($byte => Some(Opcode::$variant),)*

@@ -1,4 +1,4 @@
-//! Opcodes of a pickle and the arguments that stand behind them.
+//! Reads a pickle's opcodes and their arguments.
 
 use std::fmt::Display;
 
@@ -7,7 +7,7 @@ use super::FileBytes;
 use super::opcode::Opcode;
 use crate::error::{Error, Result};
 
-/// A reading position in a pickle.
+/// Read position in a pickle.
 pub(super) struct Reader<'p> {
     cursor: Cursor<'p>,
     /// Offset and value of the current opcode.
@@ -28,7 +28,7 @@ impl<'p> Reader<'p> {
         self.at
     }
 
-    /// A refusal of what the opcode at work does: "byte 7: TUPLE is …, expected …".
+    /// Creates an error about the current opcode: "byte 7: TUPLE is …, expected …".
     pub fn bad(&self, found: impl Display, expected: impl Display) -> Error {
         self.source().bad(self.at, self.opcode.name(), found, expected)
     }
@@ -51,7 +51,7 @@ impl<'p> Reader<'p> {
         }
     }
 
-    /// Frames are for readers of pipes.
+    /// Skips the length of a frame, which matters only when a pickle is read from a pipe.
     pub fn frame(&mut self) -> Result<()> {
         self.cursor.u64("the length of a frame").map(drop)
     }
@@ -66,7 +66,7 @@ impl<'p> Reader<'p> {
         }
     }
 
-    /// Two's complement in as many bytes as it takes.
+    /// Reads an integer in two's complement, preceded by its length in bytes.
     fn long(&mut self) -> Result<i64> {
         let [len] = self.cursor.array("the length of a whole number")?;
         let digits = self.cursor.take(len.into(), "a whole number")?;
@@ -79,7 +79,7 @@ impl<'p> Reader<'p> {
         Ok(i64::from_le_bytes(bytes))
     }
 
-    /// Floats are of no use here.
+    /// Skips a float; tensors need none.
     pub fn skip_float(&mut self) -> Result<()> {
         self.cursor.take(8, "a float").map(drop)
     }
@@ -95,7 +95,7 @@ impl<'p> Reader<'p> {
         self.utf8(bytes)
     }
 
-    /// A place in the memo.
+    /// Reads an index into the memo.
     pub fn index(&mut self) -> Result<u32> {
         const WHAT: &str = "a memo index";
         match self.opcode {
@@ -104,7 +104,7 @@ impl<'p> Reader<'p> {
         }
     }
 
-    /// Text up to a line feed.
+    /// Reads text up to a line feed.
     pub fn line(&mut self) -> Result<&'p str> {
         let rest = self.cursor.next(self.cursor.left());
         let len = rest.iter().position(|&byte| byte == b'\n').unwrap_or(rest.len());

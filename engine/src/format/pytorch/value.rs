@@ -1,9 +1,9 @@
-//! Values that a pickle may contain, and names that it may use.
+//! Values that a pickle may contain, and names that it may reference.
 
 use crate::weight::DType;
 
-/// A value on the stack. Those with content are numbers of entries in tables of the machine: however deep a
-/// pickle nests or shares them, a copy is cheap and nothing recurses.
+/// A value on the stack. Containers are indices into tables of the machine, so copies are cheap and nothing recurses,
+/// however deeply a pickle nests or shares values.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PickleValue<'p> {
     None,
@@ -12,7 +12,7 @@ pub(super) enum PickleValue<'p> {
     Float,
     Text(&'p str),
     Tuple {
-        /// Index of its first item.
+        /// Index of the tuple's first item.
         first: usize,
         len: usize,
     },
@@ -42,10 +42,10 @@ impl PickleValue<'_> {
     }
 }
 
-/// The raw numbers that tensors are views of.
+/// Storage: raw numbers that tensors are views of.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Storage<'p> {
-    /// `None` where each tensor has its own type and the storage counts bytes.
+    /// Element type; `None` if each tensor has its own type and the storage counts bytes.
     pub dtype: Option<DType>,
     /// Name below `data/`.
     pub key: &'p str,
@@ -61,20 +61,20 @@ pub(super) struct StridedAxis {
     pub stride: usize,
 }
 
-/// A tensor as the pickle describes it; nothing of it is checked.
+/// A tensor as described by the pickle, unchecked.
 #[derive(Clone, Debug)]
 pub(super) struct PickleTensor<'p> {
-    /// Offset in the pickle.
+    /// Offset of the description in the pickle.
     pub at: usize,
     pub dtype: DType,
     pub storage: Storage<'p>,
     /// Offset in the storage, in elements.
     pub offset: usize,
-    /// Outermost first.
+    /// Axes, outermost first.
     pub axes: Vec<StridedAxis>,
 }
 
-/// Everything that a pickle may name. None is called: each stands for what is done in its place.
+/// Names that a pickle may reference. No function is called; the machine does the equivalent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Global {
     OrderedDict,
@@ -117,7 +117,7 @@ const GLOBALS: &[((&str, &str), Global)] = &[
     (("torch", "CharStorage"), Global::Storage(Some(DType::I8))),
     (("torch", "ByteStorage"), Global::Storage(Some(DType::U8))),
     (("torch", "BoolStorage"), Global::Storage(Some(DType::BOOL))),
-    // Types without a storage class of their own, which are all that torch names here.
+    // Types without a storage class; torch references no other types by these names.
     (("torch", "uint16"), Global::DType(DType::U16)),
     (("torch", "uint32"), Global::DType(DType::U32)),
     (("torch", "uint64"), Global::DType(DType::U64)),

@@ -34,7 +34,7 @@ pub struct DecoderConfig {
     pub context_length: usize,
     /// Epsilon, added to the mean square in every RMSNorm.
     pub norm_eps: f32,
-    /// How this file's norm weights are used.
+    /// Gain of the norms in terms of this file's weights: the weight itself, or 1 + weight.
     pub norm_gain: Gain,
     /// Factor of the embeddings, if any.
     pub embed_scale: Option<Multiplier>,

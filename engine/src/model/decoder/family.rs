@@ -27,7 +27,7 @@ pub struct Family {
     pub gguf_head_is_tied: bool,
     /// True if its Hugging Face checkpoints may have BitNet's linear layers.
     pub may_be_quantised: bool,
-    /// How Hugging Face files use the weights of norms.
+    /// Gain of the norms in terms of the weights in Hugging Face files: the weight itself, or 1 + weight.
     pub gain: Gain,
     /// Matrices that may have a bias.
     pub biases: BiasRules,
