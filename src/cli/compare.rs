@@ -197,7 +197,9 @@ fn audit_both(args: &CompareArgs, model: &str, output: &ReportOutput) -> Result<
     let sides =
         ["candidate", "reference"].into_iter().flat_map(|side| apart.iter().map(move |apart| (side, apart)));
     for (outcome, (side, apart)) in outcomes.zip(sides) {
-        outcome.notes.insert(0, format!("the {side} of the two dumps; {apart}"));
+        outcome
+            .notes
+            .insert(0, format!("this result judges the {side} alone; {apart}"));
     }
     Ok(report)
 }
@@ -209,7 +211,7 @@ fn apart(outcome: &Outcome) -> String {
     match real.max_by(|a, b| error(a).total_cmp(&error(b))) {
         None => "the two dumps have nothing in common to compare".to_owned(),
         Some(row) => {
-            format!("their largest relative difference is at {}: {:.1e}", row.site, error(row))
+            format!("the largest relative difference of the two dumps is at {}: {:.1e}", row.site, error(row))
         }
     }
 }

@@ -85,7 +85,7 @@ pub(super) enum GateName {
     /// Rounding error bounds, computed from each operation's inputs or measured
     #[default]
     Rounding,
-    /// Tolerances of the specifications, or of --tolerance
+    /// Fixed tolerances: those of the specifications, or of --tolerance
     Tolerance,
 }
 

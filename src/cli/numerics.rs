@@ -268,7 +268,7 @@ impl NumericsOptions {
 /// Numerics by name, or `auto` for the ones that fit the reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum NumericsOption {
-    /// As the dump's engine and settings ask for
+    /// Chosen from the engine and settings that the dump states
     #[default]
     Auto,
     /// Decoded weights, f32 activations

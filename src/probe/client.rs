@@ -124,9 +124,13 @@ impl Client {
         };
         let pieces: Vec<String> = text.lines().filter_map(line).collect();
         if pieces.is_empty() {
-            return Err(
-                self.broken(path, format!("expected events or lines of JSON, found {}", self.quoted(&text)))
-            );
+            return Err(self.broken(
+                path,
+                format!(
+                    "expected server-sent events or one JSON object per line, found {}",
+                    self.quoted(&text)
+                ),
+            ));
         }
         pieces.iter().map(|piece| self.json(path, piece)).collect()
     }

@@ -33,8 +33,8 @@ pub trait ServerApi: Sync {
     /// Errors of [`ServerApi::tokenize`].
     fn template(&self, messages: &[ConversationMessage]) -> ServerAnswer<RenderedConversation>;
 
-    /// Returns the log-probability of each token of a prompt, given the tokens before it. The first entry is mostly
-    /// `None`.
+    /// Returns the log-probability of each token of a prompt, given the tokens before it. The first entry is
+    /// `None` on most servers, because no token comes before it.
     ///
     /// # Errors
     /// Errors of [`ServerApi::tokenize`].

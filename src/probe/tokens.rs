@@ -128,7 +128,7 @@ pub fn template(
         Err(refusal) => return ProbeCheck::refused(ProbeSubject::Tokens, NAME, refusal),
     };
     let found = match (wrong, &known.words) {
-        (Some(wrong), _) if known.has_a_date => (Verdict::Inconclusive, format!("{wrong} (the template writes a date)")),
+        (Some(wrong), _) if known.has_a_date => (Verdict::Inconclusive, format!("{wrong}; inconclusive, because the chat template inserts a date, which may be the difference")),
         (Some(wrong), _) => (Verdict::Fail, wrong),
         (None, Some(_)) => (Verdict::Pass, "its text is the same as that of the model's own template".to_owned()),
         (None, None) => (

@@ -344,7 +344,7 @@ pub enum Choice {
     Weighted,
     /// Rounding of the sum over experts after each expert.
     Mixed,
-    /// Error function with an absolute error, in `f32`.
+    /// An `f32` error function (erf) with an absolute instead of a relative error bound.
     AbsoluteErf,
     /// Rounding of the sums over both halves of the columns before they are added.
     Halves,
@@ -496,7 +496,8 @@ impl Profile {
         Self::WHOLE_ACTIVATIONS,
     ];
 
-    /// Returns the profile with the alternative of a choice; `None` if the choice has no alternative in this profile.
+    /// Returns a copy of the profile with one choice switched to its other option, such as `f32` instead of the short
+    /// type. `None` if the choice has no other option in this profile.
     pub fn with_other(&self, choice: Choice) -> Option<Self> {
         let short = self.results;
         let toggled = |float: Float| if float == Float::F32 { short } else { Float::F32 };

@@ -70,8 +70,8 @@ pub struct LogprobPrecision {
 }
 
 impl LogprobPrecision {
-    /// Returns the largest error of a log-probability downwards: half a step of its type and of its decimals, and the
-    /// `f32` rounding of the logarithm of the sum, up to 128, that was subtracted.
+    /// Returns how far a reported log-probability can be below the true one: the sum of half a step of its type, half a
+    /// step of its printed decimals, and the `f32` rounding error of the subtracted log-sum-exp (at most 128).
     #[inline]
     pub fn at(self, log_probability: f64) -> f64 {
         const LARGEST: f64 = 128.0;

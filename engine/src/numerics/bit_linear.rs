@@ -39,7 +39,8 @@ impl Transformers {
         self.round(self.round(1.0 / largest) * 127.0)
     }
 
-    /// Computes products of codes and divides them by both scales at once, with every step in the dtype.
+    /// Multiplies activation codes by weight codes and divides the result by the product of both scales. Every step is
+    /// rounded to the dtype.
     fn divided(self, x: &Tensor, w: &Matrix, weight_scale: f32) -> Tensor {
         let scale = |row: &[f32]| self.scale_of(largest(row).max(self.round(FLOOR)));
         let codes = per_row(x, x.row_len(), |x, out| {

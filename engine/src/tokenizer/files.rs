@@ -54,8 +54,8 @@ impl TokenizerFiles {
         Ok(open("tokenizer.bin")?.map(Self::Llama2c))
     }
 
-    /// Finds the tokenizer at a path: a folder, or one of its files by the end of its name. `None` if the path is
-    /// neither.
+    /// Finds the tokenizer at a path. The path is a folder, or a tokenizer file, recognised by the end of its name. `None`
+    /// if the path is neither.
     ///
     /// # Errors
     /// If a file cannot be opened.

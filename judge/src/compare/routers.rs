@@ -116,8 +116,8 @@ impl<'e> RouterLogits<'e> {
         Self { exacts, largest }
     }
 
-    /// Returns the gap between two experts' logits. Includes the rounding of the `f32` softmax: two roundings
-    /// and the library's exponential.
+    /// Returns the difference of two experts' exact logits and its error bound. The bound includes the error of the `f32`
+    /// softmax: two roundings, and the error of the library's exponential.
     fn gap(&self, one: usize, other: usize) -> LogitGap {
         const U: f64 = 1.0 / (1u64 << 24) as f64;
         let (one, other) = (&self.exacts[one], &self.exacts[other]);

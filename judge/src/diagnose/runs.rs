@@ -468,7 +468,7 @@ pub(super) struct RunResults {
     pub(super) accumulated: HashMap<Site, ArrayComparison>,
     /// Comparisons in the run that continues with recorded values.
     pub(super) local: HashMap<Site, ArrayComparison>,
-    /// Rounding evaluations of local errors.
+    /// By site: whether rounding explains the local error.
     pub(super) explained: HashMap<Site, RoundingEvaluation>,
     /// Error statistics of uniform probabilities.
     pub(super) uniform: HashMap<Site, UniformErrors>,

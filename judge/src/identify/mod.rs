@@ -141,7 +141,9 @@ fn identified(
         let because = match values {
             values if values.iter().any(|value| value.is_nan()) => Some("contains NaN"),
             values if values.iter().all(|value| *value == 0.0) => Some("all zeros"),
-            _ if settled.was_supposed(index) => Some("later operations are right if the array is this tap"),
+            _ if settled.was_supposed(index) => Some(
+                "identified from later values: operations after this tap are correct if the array is this tap",
+            ),
             _ => None,
         };
         IdentifiedArray {

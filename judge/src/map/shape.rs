@@ -21,7 +21,7 @@ impl HeadSizes {
         Self { heads: Some(heads), kv_heads: Some(kv_heads), head_dim: Some(head_dim) }
     }
 
-    /// Returns these sizes, with missing ones from others.
+    /// Returns `self`, with each missing size taken from `others`.
     pub(super) fn or(self, others: Self) -> Self {
         Self {
             heads: self.heads.or(others.heads),

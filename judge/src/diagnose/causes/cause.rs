@@ -135,7 +135,7 @@ impl Cause {
         Self::new(sought, vec![finding.site], CauseContent::Once(Box::new(finding)))
     }
 
-    /// Returns true if no known change explains the cause.
+    /// Returns true if no known change explains the failure.
     pub(super) fn is_nothing(&self) -> bool {
         matches!(self.told, CauseContent::Nothing { .. })
     }
