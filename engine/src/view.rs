@@ -42,7 +42,7 @@ pub struct View<'a> {
 /// A stored array that a view covers.
 #[derive(Clone, Debug)]
 struct StoredArray<'a> {
-    /// Start along the axis of the parts.
+    /// Index of the part's first element along the axis on which the parts are concatenated.
     first: usize,
     dtype: DType,
     bytes: ArrayBytes<'a>,

@@ -197,9 +197,7 @@ fn audit_both(args: &CompareArgs, model: &str, output: &ReportOutput) -> Result<
     let sides =
         ["candidate", "reference"].into_iter().flat_map(|side| apart.iter().map(move |apart| (side, apart)));
     for (outcome, (side, apart)) in outcomes.zip(sides) {
-        outcome
-            .notes
-            .insert(0, format!("this result judges the {side} alone; {apart}"));
+        outcome.notes.insert(0, format!("this result judges the {side} alone; {apart}"));
     }
     Ok(report)
 }

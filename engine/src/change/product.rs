@@ -273,7 +273,7 @@ fn read_scale(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     near.into_iter().filter(|value| (value / read - 1.0).abs() < 0.02).map(ChangeValue::Number).collect()
 }
 
-/// Returns the layers whose matrix gives the first outputs, nearest first.
+/// Returns the other layers whose matrix approximately reproduces the dump's first outputs, nearest first.
 fn nearest_layers(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     const OUTPUTS: usize = 16;
     let (Some(x), Some(product)) = (input(at), own(at)) else { return Vec::new() };

@@ -120,7 +120,7 @@ impl Terms {
     }
 }
 
-/// Computes values, variances and errors of results without a last rounding.
+/// Computes exact values, their variances and both engines' errors, for results that are not rounded to a type at the end.
 #[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
 fn plain(exacts: &[ExactValue], [one, other]: [&[f64]; 2], terms: [&mut [f64]; 4]) {
     let len = exacts.len();

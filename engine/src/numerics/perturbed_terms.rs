@@ -1,10 +1,9 @@
-//! Perturbed runs: numerics with random rounding errors in the terms of sums, as in other kernels with the same
-//! arithmetic.
+//! Perturbed runs that add a random rounding error to each term of a sum, to imitate kernels that sum in another order.
 //!
-//! [`PerturbedResults`](crate::numerics::PerturbedResults) estimates the size of a sum's terms from its result. The estimate is
-//! too small if terms cancel: scores of queries and keys with a few large channels, activations with a mean times weights
-//! with a minimum. This module perturbs the terms. A sum of n terms t has an error of about k·u·√(n/2)·√(Σ t²). A product is
-//! linear, so the product of the inputs times Gaussian numbers has exactly that spread.
+//! [`PerturbedResults`](crate::numerics::PerturbedResults) estimates the error from the result of the sum. The estimate is too small if
+//! large terms cancel, for example in q·k with a few large channels, or with block weights that have a minimum if the activations
+//! have a nonzero mean. A sum of n terms t has an error of about k·u·√(n/2)·√(Σ t²), where u is the unit roundoff. To draw such an
+//! error, each term is multiplied by a Gaussian number: the sum of these products has the standard deviation √(Σ t²).
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};

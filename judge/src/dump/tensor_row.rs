@@ -196,7 +196,7 @@ impl TensorRow {
     pub(super) fn check_parts(&self) -> Result<(), String> {
         let point: Point = self.tap.parse()?;
         if self.rows.is_some() && (self.sketch || !point.axes().contains(&TapAxis::Token)) {
-            return Err("\"rows\" needs an array with a token axis that is not a sketch".into());
+            return Err("\"rows\" can only be used with a full array (no sketch) that has a token axis; omit \"rows\"".into());
         }
         if self.rows.is_some() && point.scope() == TapScope::Run {
             return Err(format!("\"rows\" cannot be used with {point}, which belongs to no pass; omit it"));

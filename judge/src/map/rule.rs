@@ -119,7 +119,10 @@ fn form_of(written: &RuleDefinition, taps: &[Point]) -> Result<Option<FusedForm>
             "of needs a single tap; write one rule with this name per \
             tap",
         ),
-        (written.padded && is_part, "padded needs a tap that has its own array"),
+        (
+            written.padded && is_part,
+            "padded cannot be used with fused or of: the tap needs an array of its own; omit padded",
+        ),
         (written.rows.as_ref().is_some_and(Vec::is_empty), "rows is empty"),
         (
             written.scale.is_some_and(|scale| !(scale.is_finite() && scale != 0.0)),
