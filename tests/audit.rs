@@ -190,7 +190,7 @@ fn of_two_dumps_the_one_that_is_wrong_is_told_whichever_comes_first() {
         for (index, side) in ["candidate", "reference"].into_iter().enumerate() {
             let note = told(index)["notes"][0].as_str().expect("a note");
             assert!(note.starts_with(&format!("this result judges the {side} alone; ")), "{note}");
-            assert!(note.contains("largest relative difference is at "), "{note}");
+            assert!(note.contains("largest relative difference of the two dumps is at "), "{note}");
         }
     }
 }

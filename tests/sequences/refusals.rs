@@ -65,7 +65,7 @@ fn sequences_that_do_not_fit_are_refused() {
         |json| json["input"]["sequences"][1]["tokens"][0] = json!(500),
         "sequence 1: the tokens of the passes differ from input.tokens",
     );
-    assert_refused(batch(), |json| row_of(json, "q")["shape"][0] = json!(5), "rows, expected");
+    assert_refused(batch(), |json| row_of(json, "q")["shape"][0] = json!(5), "do not give the expected");
     assert_refused(
         batch(),
         |json| row_of(json, "last_logits")["shape"] = json!([3, 512]),
@@ -117,7 +117,7 @@ fn rows_and_parts_that_do_not_fit_are_refused() {
         assert_refused(alone(), edit, "invalid \"rows\"");
     }
     assert_refused(alone(), |json| row_of(json, "q")["rows"] = json!([0]), "axis 'token' has length");
-    assert_refused(alone(), |json| row_of(json, "k_cache")["rows"] = json!([0]), "with a token axis");
+    assert_refused(alone(), |json| row_of(json, "k_cache")["rows"] = json!([0]), "that has a token axis");
     let of = |shape: Value, end: Value| json!({"shape": shape, "end": end});
     let shape = alone().arrays["p0/l00/q.npy"].0.clone();
     let beyond = of(json!(shape), json!([shape[0], shape[1] + 1, shape[2]]));

@@ -387,7 +387,7 @@ impl<'w> SequencePasses<'w> {
         let per_entry = tokens.unwrap_or(all / entries);
         if entries.checked_mul(per_entry) != Some(counted) {
             return Err(format!(
-                "the axes batch ({entries}) and token ({per_entry}) do not give {counted} rows"
+                "the axes batch ({entries}) and token ({per_entry}) do not give the expected {counted} rows"
             ));
         }
         let place = |&row: &usize| match &whole.rows {
