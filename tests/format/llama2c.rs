@@ -109,7 +109,7 @@ fn sizes_that_no_model_has_are_refused_by_name_and_byte() {
         read(later(1, with(3, 3), 1, 0, 100)),
         FormatError::BadBytes { .. },
         "n_heads",
-        "number that divides dim (8)"
+        "divisor of dim, 8"
     );
     assert_refused!(read(later(1, with(3, 8), 1, 0, 100)), FormatError::BadBytes { .. }, "n_heads", "pairs");
     assert_refused!(
@@ -142,7 +142,7 @@ fn flags_groups_and_versions_that_are_not_known_are_refused() {
             FormatError::BadBytes { .. },
             "group_size",
             "byte 37",
-            "hidden_dim, 12",
+            "hidden_dim (12)",
             "runq.c"
         );
     }
