@@ -45,7 +45,10 @@ impl Runner {
     fn program(&self, name: &str, script: &str) {
         let path = self.path("bin").join(name);
         _ = fs::remove_file(&path);
-        fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("it is written");
+        // A program that a test beside this one starts would inherit the open file, and a file open for writing cannot be run.
+        let text = path.with_extension("text");
+        fs::write(&text, format!("#!/bin/sh\n{script}\n")).expect("it is written");
+        assert!(Command::new("cp").arg(&text).arg(&path).status().expect("cp starts").success());
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it may be run");
     }
 
