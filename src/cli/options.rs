@@ -348,7 +348,7 @@ pub struct OutputOptions {
     /// Output format
     #[arg(long, value_enum, default_value_t = ReportFormat::Table, help_heading = "Output")]
     pub format: ReportFormat,
-    /// Print further sections after the table, e.g. `map` (a map of taps and layers)
+    /// Print a further section after the table
     ///
     /// The map of the first dump that fails is printed without this option, too.
     #[arg(long, value_enum, value_name = "WHAT", help_heading = "Output")]
