@@ -505,7 +505,7 @@ fn the_image_has_the_program_of_an_archive() {
     let of_linux: Vec<_> =
         released().iter().filter(|target| target.contains("linux")).map(|target| archive(target).1).collect();
     assert_eq!(used, of_linux);
-    assert!(!read(".dockerignore").lines().any(|line| line == "dist"), "the archives are in dist/");
+    assert!(!read(".dockerignore").lines().any(|line| line.contains("dist")), "the archives are in dist/");
 }
 
 #[test]

@@ -230,3 +230,18 @@ def test_a_missing_program_is_a_clear_error(monkeypatch, tmp_path):
 
 def test_the_version_is_that_of_the_program():
     assert f'\nversion = "{xcheck.__version__}"\n' in (ROOT / "Cargo.toml").read_text(encoding="utf-8")
+
+
+def test_a_report_of_an_older_version_is_read(monkeypatch):
+    """Version 3 had other names for the figures of a row."""
+    report = xcheck.Report(json.loads((ROOT / "tests/data/reports/version-3.json").read_text()), "version-3")
+    monkeypatch.setattr("xcheck.frames.find_spec", lambda name: None)
+    failing = [site for site in report.sites if site["verdict"] == "fail"]
+    assert [(site["tap"], site["over"]) for site in failing] == [("embed", 384), ("embed", 32)]
+    assert [round(site["err_bound"], 2) for site in failing] == [1792.77, 1792.68]
+    assert report._repr_html_()
+
+
+def test_the_report_of_an_error_has_its_message():
+    report = xcheck.Report({"verdict": "error", "error": "no model 'x'", "reason": None, "references": []}, "none")
+    assert (report.passed, report.sentence) == (False, "no model 'x'")

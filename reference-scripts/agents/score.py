@@ -20,6 +20,8 @@ from common import LARGEST, difference
 
 COLUMNS = ("engine", "language", "model", "faults", "declared", "rounds", "xcheck", "difference", "site", "right")
 
+LONGEST = 300  # seconds of run.sh
+
 
 def lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -27,9 +29,10 @@ def lines(path: Path) -> list[dict]:
 
 def declared(folder: Path) -> dict:
     try:
-        return json.loads((folder / "declared.json").read_text())
+        told = json.loads((folder / "declared.json").read_text())
     except (OSError, ValueError):
         return {}
+    return told if isinstance(told, dict) else {}
 
 
 def judge(folder: Path, xcheck: str | None) -> dict:
@@ -37,8 +40,12 @@ def judge(folder: Path, xcheck: str | None) -> dict:
     log = folder / "rounds.log"
     before = log.read_text() if log.exists() else None
     environment = os.environ | ({"XCHECK": xcheck} if xcheck else {})
-    output = subprocess.run([folder / "run.sh"], env=environment, capture_output=True, text=True)
-    log.unlink(missing_ok=True) if before is None else log.write_text(before)
+    try:
+        output = subprocess.run([folder / "run.sh"], env=environment, capture_output=True, text=True, timeout=LONGEST)
+    except subprocess.TimeoutExpired:
+        return {"error": f"run.sh took more than {LONGEST} s"}
+    finally:
+        log.unlink(missing_ok=True) if before is None else log.write_text(before)
     try:
         return json.loads(output.stdout)
     except ValueError:

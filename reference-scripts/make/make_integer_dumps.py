@@ -4,7 +4,7 @@ and their dumps.
 `-theta` are the same engines with a wrong RoPE base. Made with torch 2.15.0, torchao 0.18.0, optimum-quanto 0.2.7 and transformers
 5.24.0:
 
-    PYTHONPATH=python/src python reference-scripts/make/make_integer_dumps.py tests/data/integers
+    PYTHONPATH=python/src python reference-scripts/make/make_integer_dumps.py tests/data/integers [int8-quanto ...]
 """
 
 import sys

@@ -31,12 +31,12 @@ def from_json(value: object, name: str = "") -> dict[str, np.ndarray]:
     if isinstance(value, dict):
         parts = [from_json(part, f"{name}.{key}" if name else key) for key, part in value.items()]
         return {key: array for part in parts for key, array in part.items()}
-    try:
-        array = np.array(value)
-    except ValueError:
+    if not isinstance(value, list):
         return {}
-    is_numbers = array.ndim > 0 and array.dtype.kind in "if"
-    return {name: array.astype("<f4" if array.dtype.kind == "f" else "<i4")} if is_numbers else {}
+    try:
+        return {name: np.array(value, "<i4" if name == "input_ids" else "<f4")}  # null, as JavaScript writes NaN, becomes NaN
+    except (ValueError, TypeError) as problem:
+        sys.exit(f"error: {name}: expected nested lists of numbers with rows of equal lengths: {problem}")
 
 
 def main() -> None:

@@ -7,8 +7,9 @@ use clap::Args;
 
 use crate::checkpoint::ValueKind;
 use crate::cli::check::judged;
-use crate::cli::comparison::{ComparisonOptions, GateName, ModeOptions};
+use crate::cli::comparison::ComparisonOptions;
 use crate::cli::mapped_files::{MapOptions, MappedFileContext, is_foreign, told_by};
+use crate::cli::mode_options::{GateName, ModeOptions};
 use crate::cli::named_dump::NamedDump;
 use crate::cli::names::command;
 use crate::cli::names::dump_name;

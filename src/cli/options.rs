@@ -181,13 +181,15 @@ pub struct CauseOptions {
     no_causes: bool,
     /// Time limit of the search for causes in seconds, or none
     ///
-    /// If the limit ends the search, the report says so. No verdict depends on it.
+    /// If the limit ends the search, the report says so, and a failure stays a failure. The variable
+    /// XCHECK_CAUSES_LIMIT sets another default.
     #[arg(
         long,
         value_name = "SECONDS",
+        env = "XCHECK_CAUSES_LIMIT",
+        hide_env = true,
         default_value = "10",
         value_parser = causes_limit,
-        conflicts_with = "no_causes",
         help_heading = "Judging"
     )]
     causes_limit: CausesLimit,
@@ -216,10 +218,15 @@ impl CauseOptions {
         !self.no_causes
     }
 
+    /// Returns the time limit of the search; `None` without a limit.
+    pub fn limit(&self) -> Option<Duration> {
+        self.causes_limit.0
+    }
+
     /// Returns the time limit of one comparison's search, which shows its progress; `None` without a limit.
     pub fn budget(&self) -> Option<Budget> {
         let bar = SearchProgress::new();
-        self.causes_limit.0.map(|limit| Budget::new(limit, move |spent| bar.reached(spent)))
+        self.limit().map(|limit| Budget::new(limit, move |spent| bar.reached(spent)))
     }
 
     /// Returns a note if causes of a failure were not requested.

@@ -3,8 +3,8 @@
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
-use crate::cli::comparison::ModeOptions;
 use crate::cli::mapped_files::{MapOptions, MappedFileContext};
+use crate::cli::mode_options::ModeOptions;
 use crate::cli::named_dump::NamedDump;
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{ModelOptions, RequestedModelOptions, SelectionOptions};

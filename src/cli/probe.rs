@@ -8,8 +8,9 @@ use serde_json::{Map, Value, json};
 
 use crate::atomic_write::write_whole;
 use crate::checkpoint::Checkpoint;
-use crate::cli::comparison::{ComparisonContext, ComparisonOptions, LoadedModels, ModeOptions};
+use crate::cli::comparison::{ComparisonContext, ComparisonOptions, LoadedModels};
 use crate::cli::dump_hash::DumpFiles;
+use crate::cli::mode_options::ModeOptions;
 use crate::cli::named_dump::NamedDump;
 use crate::cli::names::command;
 use crate::cli::names::plain_name;

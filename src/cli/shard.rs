@@ -7,14 +7,15 @@ use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
-use crate::cli::comparison::{ComparisonContext, about_arithmetic};
+use crate::cli::comparison::ComparisonContext;
 use crate::cli::dump_hash::DumpHash;
+use crate::cli::engine_arithmetic::about_arithmetic;
 use crate::cli::named_dump::NamedDump;
 use crate::cli::names::command;
 use crate::cli::progress::RunProgress;
 use crate::cli::requested_model::ModelVariant;
 use crate::cli::terminal::tell;
-use crate::cli::unstated_properties::{cache_of_rows, dtype_of_values};
+use crate::cli::unstated_properties::{cache_of_rows, contradiction_of_dtype, dtype_of_values};
 use crate::compare::Role;
 use crate::diagnose::{Evidence, Outcome, Rules, UnitWork, cross_check_units};
 use crate::disk_cache::{DiskCache, PinnedContent};
@@ -149,8 +150,15 @@ impl ComparisonContext<'_> {
                  part is not enough to determine the engine's type; give --kv-cache"
             )));
         }
-        let shown = dtype_of_values(&named.dump).filter(|_| !options.is_named());
         let is_said = self.options.mode.profile().is_some();
+        let contradiction = contradiction_of_dtype(&named.dump).filter(|_| !options.is_named() && !is_said);
+        if let Some(shown) = contradiction {
+            let note = shown.note;
+            return Err(Error::Usage(format!(
+                "{asked}: {note}, and a part is not enough to decide; correct the manifest, or give --numerics"
+            )));
+        }
+        let shown = dtype_of_values(&named.dump).filter(|_| !options.is_named());
         match shown.map(|shown| shown.rounding.is_some()) {
             Some(true) if !is_said => Err(Error::Usage(format!(
                 "{asked}: only the dump's products have values of a 16-bit type, as with torch's autocast, \

@@ -138,7 +138,7 @@ pub(super) fn contradiction_of_dtype(dump: &Dump) -> Option<UnstatedProperties> 
 /// Returns true for taps that an engine of a smaller type rounds to it. Many engines compute norms, scores
 /// and probabilities in `f32`.
 fn is_of_results(point: Point) -> bool {
-    point.is_of_products() || is_of_stream(point) || matches!(point, Point::Logits | Point::LastLogits)
+    point.is_of_products() || is_of_stream(point)
 }
 
 /// Returns true for taps of the residual stream and its norms.

@@ -253,8 +253,8 @@ impl AnswerDifference {
     }
 }
 
-/// Share of the probability above which two distributions differ by more than rounding. To move this share,
-/// rounding would have to change the difference of two logits by ln 3.
+/// Share of the probability above which two distributions differ by more than rounding. To move this share, rounding
+/// would have to change two logits by ln 3 each, in opposite directions.
 const ANOTHER: f64 = 0.5;
 /// Noise floor in nats above which log-probabilities decide nothing, since a change of ln 3 makes another
 /// distribution.

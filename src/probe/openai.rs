@@ -101,7 +101,7 @@ impl ServerApi for Openai<'_> {
         let known = |place: TokenPosition| {
             place.token.as_ref().is_some_and(|token| token.logprob.is_some()).then_some(place)
         };
-        // Some servers return no text for the tokens that begin a prompt.
+        // Some servers omit the token that begins a prompt, since it has no text.
         match wanted.checked_sub(places.len()) {
             Some(silent @ (0 | 1)) => {
                 Ok((0..silent).map(|_| None).chain(places.into_iter().map(known)).collect())

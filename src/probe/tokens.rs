@@ -216,7 +216,7 @@ fn marks(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns the ids of a prompt by the server and the model, and a description of their difference.
+/// Returns the server's token ids of a prompt. `None` if the server does not return ids.
 ///
 /// # Errors
 /// If the server fails.

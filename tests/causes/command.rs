@@ -63,6 +63,7 @@ fn a_search_that_its_limit_ends_says_so_and_claims_nothing() {
         let command = [command, &["--model", "tiny-llama3", "--no-report"]].concat();
         let ended = [&command[..], &["--causes-limit", "0"]].concat();
         let told = terminal.run(&ended).stdout;
+        assert_eq!(terminal.run_with(&command, &[("XCHECK_CAUSES_LIMIT", "0")]).stdout, told);
         assert!(told.contains("The search for causes reached its") && !told.contains("nown cause"), "{told}");
         let (code, report) = terminal.json(&ended);
         let findings = report["references"][0]["findings"].as_array().expect("a list");

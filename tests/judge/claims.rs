@@ -14,7 +14,7 @@ fn code(model: &str, suppose: &[&str], points: &[Point], settings: Value) -> (i3
     claimed(model, suppose, points, json!({"settings": settings}))
 }
 
-/// The same with these fields of the manifest's producer.
+/// [`code`] with these fields of the manifest's producer.
 fn claimed(model: &str, suppose: &[&str], points: &[Point], claims: Value) -> (i32, String) {
     let terminal = Terminal::new();
     let made = terminal.path().join("made.safetensors").display().to_string();
@@ -108,7 +108,7 @@ fn values_of_f32_contradict_a_profile_that_rounds_to_bf16() {
 }
 
 /// Claims of a manifest, partial dumps and faults of several sizes, each with each: no dump passes that chooses another token, or whose
-/// predictions are further off than operands of 11 bits (TF32) take them, the coarsest arithmetic that values of f32 do not contradict.
+/// predictions are further off than results of 11 bits (f16) take them. TF32 rounds as much, and is the coarsest arithmetic that values of f32 do not contradict.
 #[test]
 fn no_claim_lets_a_dump_of_f32_pass_that_predicts_otherwise() {
     let claims = [

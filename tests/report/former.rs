@@ -38,7 +38,17 @@ fn renamed(value: &mut Value) {
                 }
             }
             fields.values_mut().for_each(renamed);
-            // Of an exact value, fields that do not apply are left out since version 4.
+        }
+        _ => {}
+    }
+}
+
+/// Leaves out fields that do not apply: since version 4, an exact value has none of them.
+fn without_empty_fields(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(without_empty_fields),
+        Value::Object(fields) => {
+            fields.values_mut().for_each(without_empty_fields);
             fields.retain(|_, field| !field.is_null() && *field != Value::Array(Vec::new()));
         }
         _ => {}
@@ -58,7 +68,8 @@ fn a_report_of_version_3_is_read_with_every_figure() {
         let expected = &mut expected["references"][0][part];
         renamed(expected);
         let written = &mut written["references"][0][part];
-        renamed(written);
+        without_empty_fields(expected);
+        without_empty_fields(written);
         assert_eq!(written, expected, "{part}");
     }
 }

@@ -72,7 +72,7 @@ fn names_from_files_end_no_element() {
     assert_eq!(held(&page)["references"][0]["name"], hostile);
 }
 
-/// As of a model with 13 billion parameters: 40 layers, four passes, everything failing or nothing.
+/// A report of the size of a model with 13 billion parameters: 40 layers, four passes, everything failing or nothing.
 fn large(candidate: f64) -> Report {
     let layers = (0..4).flat_map(|pass| (0..40).map(move |layer| (layer, pass)));
     let points = || {

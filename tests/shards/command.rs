@@ -28,7 +28,7 @@ fn told(path: &Path) -> String {
     report.to_string()
 }
 
-/// Whether a sentence says that no run has confirmed the cause, and the verdict of that run, by dump with a cause.
+/// For each dump with a cause: true if the sentence says that no run has confirmed it, and the verdict of that run.
 fn confirmed(path: &Path) -> Vec<(bool, Option<String>)> {
     let report = read(path);
     let results = report["references"].as_array().expect("a list").iter();

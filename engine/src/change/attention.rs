@@ -52,7 +52,7 @@ pub(super) static ENTRIES: &[CatalogueEntry] = &[
 const ATTN_CAP: Option<[&str; 2]> = Some(["attn_logit_softcapping", "attn_logit_softcapping"]);
 const LOGITS_CAP: Option<[&str; 2]> = Some(["final_logit_softcapping", "final_logit_softcapping"]);
 
-/// The model soft-caps scores; the engine does not.
+/// The model soft-caps scores or logits; the engine does not.
 const NO_SOFTCAP: CatalogueEntry = CatalogueEntry {
     takes: "none",
     own: |at| uncapped(at).1.map_or(ChangeValue::word("none"), |cap| ChangeValue::Number(cap.into())),
@@ -178,7 +178,7 @@ fn read_cap(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let pairs: Vec<(f64, f64)> = pairs.filter(|(_, y)| y.is_finite()).collect();
     let left = |cap: f64| pairs.iter().map(|(x, y)| x.powi(3) * (y - cap * (x / cap).tanh())).sum::<f64>();
     let (mut low, mut high) = LIKELY;
-    // The scores are not capped, or another change explains them.
+    // The values are not capped, or another change explains them.
     if !(left(low) > 0.0 && left(high) < 0.0) {
         return Vec::new();
     }

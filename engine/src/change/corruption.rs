@@ -143,7 +143,7 @@ struct RowBlock<'w> {
     w: &'w Matrix,
     row: usize,
     index: usize,
-    /// Index of the block's first element in the row.
+    /// Index of the block's first byte in the row.
     first: usize,
     bytes: &'w [u8],
     /// Type that weights are rounded to before the product.
@@ -341,7 +341,8 @@ impl CorruptionSearch<'_> {
         if numbers.is_empty() { vec![used(read as f32) as f32] } else { numbers }
     }
 
-    /// Returns every other value of every byte in the blocks of these columns, and in a block whose scale may differ.
+    /// Tries every other value of every byte in the blocks of these columns, and in a block whose scale may differ.
+    /// Returns the edits that fit best.
     fn bytes(&self, row: usize, errors: &[f64], columns: impl Iterator<Item = usize>) -> Vec<Edit> {
         let len = self.w.dtype.block_len();
         let count = self.w.row(row).len() / self.w.dtype.block_bytes();

@@ -242,7 +242,8 @@ fn scaled(at: &SiteContext, factor: f32) -> Option<Tensor> {
     Some(if factor == 1.0 { rows } else { at.n.scale(&rows, by) })
 }
 
-/// Returns the usual factors: 1, and the root of the hidden size rounded to each stored type.
+/// Returns the usual factors: 1, the root of the hidden size rounded to each stored type, and the model's factor
+/// doubled and halved.
 fn factors(at: &SiteContext) -> Vec<f64> {
     let Some(made) = EmbeddingInputs::of(at).filter(|made| made.positions.is_none()) else {
         return Vec::new();

@@ -20,7 +20,7 @@ impl FactorEstimate {
         // Rounding errors grow with the value, so each pair is weighted by its residual.
         let left: f64 = pairs.iter().map(|(x, y)| (x * (y - factor * x)).powi(2)).sum();
         let scatter = left.sqrt() / squares;
-        // Errors rarely exceed four standard deviations. The factor and the result of its product are both f32.
+        // Errors rarely exceed four standard deviations. The factor and the number that it multiplies are both f32.
         let error = 4.0 * scatter + 4.0 * factor.abs() * f64::from(f32::EPSILON);
         (factor.is_finite() && error.is_finite()).then_some(Self { factor, error })
     }

@@ -62,7 +62,7 @@ fn product<'b>(at: &'b SiteContext) -> Option<(&'b Tensor, &'b Matrix)> {
     }
 }
 
-/// Returns the row that a value selects, if it exists and has no name such as `first`.
+/// Returns the row that a value selects. `None` if the row does not exist or is the last one, which is the model's own.
 fn index(at: &SiteContext, value: &ChangeValue) -> Option<usize> {
     let rows = rows(at);
     let index = match value {

@@ -179,7 +179,7 @@ fn along(at: &SiteContext, axis: &str) -> Option<Tensor> {
     Some(at.n.gathered(&[&weights], shape, |flat| (0, back(flat))))
 }
 
-/// Computes softmax with scores, exponentials or weights rounded to a smaller type.
+/// Computes softmax of scores rounded to a smaller type.
 fn of_rounded(at: &SiteContext, what: &str) -> Option<Tensor> {
     let Softmax { scores, mask } = at.stage()?;
     let rounded = match what {
@@ -205,8 +205,8 @@ fn as_other_layer(at: &SiteContext) -> Option<Tensor> {
     masked(at, |mask| Mask { window: at.book.window(other), ..mask })
 }
 
-/// Returns windows that are one larger or smaller than the model's (an off-by-one comparison), or small windows if the
-/// model has none.
+/// Returns windows to try: none, one larger, one smaller, twice the model's, and chunks. Small windows if the model has
+/// none.
 fn windows(at: &SiteContext) -> Vec<ChangeValue> {
     let number = |window: usize| ChangeValue::Number(window as f64);
     match own_window(at) {

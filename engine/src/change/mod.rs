@@ -122,7 +122,8 @@ pub struct CatalogueEntry {
 }
 
 impl CatalogueEntry {
-    /// Returns true if the entry accepts a value of this kind: a word, or a number if all examples are numbers.
+    /// Returns true if the entry accepts a value of this kind. Every entry with values accepts a number; it accepts a
+    /// word only if an example is a word.
     fn may_take(&self, value: &ChangeValue) -> bool {
         let takes_words = || self.takes.split('|').any(|example| example.parse::<f64>().is_err());
         match value {

@@ -99,7 +99,7 @@ impl ModelOperations {
         self.nodes.get(&(layer, point))?.operation()
     }
 
-    /// Returns the norms of rows of `width` values, each with its tap, layer and weight.
+    /// Returns the norms of rows of `width` values, each with its tap, layer and gains.
     pub fn norms(&self, width: usize) -> impl Iterator<Item = (Point, Option<usize>, Vec<f32>)> {
         self.nodes.iter().filter_map(move |(&(layer, point), node)| {
             let rms = node.operation::<RmsNormalisation>().map(|rms| rms.norm.gains().collect::<Vec<f32>>());

@@ -54,7 +54,7 @@ pub(super) struct InnerOperation {
 }
 
 impl InnerOperation {
-    /// Returns the inner product or scores of a node with outer operations; `None` if it has none.
+    /// Returns the matrix product or the scores inside a node's outer operations; `None` if there is none.
     pub(super) fn of(node: &Node) -> Option<Self> {
         let (x, first) = OuterOperation::of(node)?;
         let inner = made_by(x)?;

@@ -193,7 +193,7 @@ fn neighbours(at: &SiteContext) -> impl Iterator<Item = usize> {
     next.into_iter().chain(layer.and_then(|layer| layer.checked_sub(1)))
 }
 
-/// Sets each token's first activation to 0, so that only the bias is left.
+/// Multiplies each token's first activation by a matrix of zeros, so that only the bias is left.
 fn without_weight(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
     let (x, product) = (input(at)?, own(at)?);
     let first = at.n.gathered(&[x], &[x.rows(), 1], |token| (0, token * x.row_len()));

@@ -398,8 +398,8 @@ pub(super) fn frequencies(at: &SiteContext, theirs: &[f64]) -> Vec<(f64, f64)> {
             if position == 0.0 || !angle.is_finite() {
                 continue;
             }
-            // The first angle is less than half a turn. Each frequency determines how many full turns the next pair has
-            // made.
+            // The first angle is less than half a turn. The estimate so far gives the number of full turns at the next
+            // position.
             let expected = turned
                 .map_or(if positions.start > 1 { rope.exact_frequency(pair) } else { 0.0 }, |f| f)
                 * position;

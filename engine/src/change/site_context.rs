@@ -52,8 +52,7 @@ impl<'a> SiteContext<'a> {
         at.turned(self.is_turned)
     }
 
-    /// Returns the context of another tap in the same layer, with the model's operation and without a value of that
-    /// tap.
+    /// Returns the context of another site, with the model's operation there and without its value.
     pub fn elsewhere(&self, site: Site) -> SiteContext<'a> {
         let node = self.book.node(site.point, site.layer);
         SiteContext { site, positions: self.positions.clone(), node, ..*self }

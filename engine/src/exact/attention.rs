@@ -2,12 +2,13 @@
 
 use multiversion::multiversion;
 
+use crate::exact::choice::Choice;
 use crate::exact::dot::{cut_off, dot, dot_in_order, means, sum_of, total};
 use crate::exact::exponential::exp;
 use crate::exact::float::Float;
 use crate::exact::input::{InputTensor, InputValues};
 use crate::exact::operation::{Operation, by_row, is_given, per_row};
-use crate::exact::profile::{Choice, Profile, ScaledOperand};
+use crate::exact::profile::{Profile, ScaledOperand};
 use crate::exact::tiles::{InterleavedRows, PANEL, PanelTile, SIDE};
 use crate::exact::value::{ExactValue, K, LAMBDA, U, both, lost};
 use crate::ops::attention::{AttentionScale, Mask};
@@ -131,7 +132,7 @@ impl Scores {
         exacts.extend(wanted.iter().map(one));
     }
 
-    /// Computes the scores of recorded values: four queries of a head with a panel of keys at once.
+    /// Computes the scores of recorded values: four queries that share a key head with a panel of keys at once.
     fn tiled(&self, profile: &Profile, q: &InputTensor, k: &[f32], wanted: &[usize]) -> Vec<ExactValue> {
         let &[keys, key_heads, head_dim] = self.k.shape() else { panic!("keys are [S, Hkv, D]") };
         let rows: Vec<&[usize]> = by_row(wanted, keys).collect();

@@ -412,7 +412,7 @@ impl BiasSums {
         rows: [f64; 2],
     ) -> [BiasEstimate; 2] {
         let z = |error: f64, step: f64, variance: f64, common: f64, rows: f64| {
-            // A mean error of a few steps of a short type is not a bias, unless the variance contains all uncertainty.
+            // A total error of a few steps of a short type is not a bias, unless the variance contains all uncertainty.
             let steps = if of_row > 0.0 { 0.0 } else { LAMBDA * step };
             let beyond = (error.abs() - steps).max(0.0).copysign(error);
             if beyond == 0.0 {

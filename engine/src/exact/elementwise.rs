@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use crate::exact::attention::softmax;
+use crate::exact::choice::Choice;
 use crate::exact::float::Float;
 use crate::exact::input::InputTensor;
 use crate::exact::operand::integers;
 use crate::exact::operation::{Node, Operation, by_row, is_given, node_of};
-use crate::exact::profile::{Choice, Profile};
+use crate::exact::profile::Profile;
 use crate::exact::value::{ExactValue, K, LAMBDA, U, both};
 use crate::numerics::CACHE_CODES;
 use crate::ops::multiplier::Multiplier;

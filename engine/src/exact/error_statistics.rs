@@ -8,9 +8,9 @@ use multiversion::multiversion;
 
 use crate::error_map::{ErrorMap, MagnitudeCounts};
 use crate::exact::bias::{BiasAccumulator, ResultWindow, SharedError, Terms};
+use crate::exact::choice::ChoiceSet;
 use crate::exact::float::Float;
 use crate::exact::operation::{Node, node_of};
-use crate::exact::profile::ChoiceSet;
 use crate::exact::result_pair::{EngineErrors, InexactValue, ResultPair};
 use crate::exact::value::{ExactValue, U};
 use crate::view::View;

@@ -1,10 +1,13 @@
 //! Search for how an engine quantises activations to 8-bit integers, based on its products.
 
+use std::cell::LazyCell;
+
+use crate::exact::choice::ChoiceSet;
 use crate::exact::error_statistics::ErrorStatistics;
 use crate::exact::float::Float;
 use crate::exact::linear::Linear;
 use crate::exact::operation::node_of;
-use crate::exact::profile::{ChoiceSet, Profile, RowScales};
+use crate::exact::profile::{Profile, RowScales};
 use crate::exact::result_pair::ResultPair;
 use crate::quant::{ActivationCodes, CodeGroup, ScaleType};
 
@@ -71,11 +74,12 @@ pub fn products_that_explain(
     };
     let distance = |profile: &Profile| {
         let exacts = node.stage.at(profile, &wanted);
-        let errors = wanted.iter().zip(exacts).map(|(&flat, exact)| value(compared, flat) - exact.value);
+        let errors =
+            wanted.iter().zip(exacts).map(|(&flat, exact)| compared.sides[0].get(flat) - exact.value);
         errors.map(|error| error * error).sum::<f64>().sqrt()
     };
-    let plain = distance(&node.profile);
-    let is_near = |products: &&IntegerProducts| NEARER * distance(&products.profile(node.profile)) <= plain;
+    let plain = LazyCell::new(|| distance(&node.profile));
+    let is_near = |products: &&IntegerProducts| NEARER * distance(&products.profile(node.profile)) <= *plain;
     let width = node.operation::<Linear>()?.w.cols;
     // A group as long as the row is the same as one group per token.
     let divides = |group: CodeGroup| !matches!(group, CodeGroup::Values(len) if len >= width);
@@ -86,11 +90,4 @@ pub fn products_that_explain(
         .filter(|products| explains(products, few) && explains(products, &wanted))
         .filter(is_near);
     Some(fitting.copied().collect())
-}
-
-/// Returns a value of the dump.
-fn value(compared: &ResultPair, flat: usize) -> f64 {
-    let (width, mut value) = (compared.sides[0].width(), [0.0]);
-    compared.sides[0].read(flat / width, flat % width..flat % width + 1, &mut value);
-    value[0]
 }

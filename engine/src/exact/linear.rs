@@ -9,12 +9,13 @@ use std::ops::Range;
 
 use multiversion::multiversion;
 
+use crate::exact::choice::Choice;
 use crate::exact::dot::{cut_off, inherit, sums};
 use crate::exact::float::Float;
 use crate::exact::input::InputTensor;
 use crate::exact::operand::{Operand, ValueRange, operand_type, split};
 use crate::exact::operation::{ColumnEvaluator, Operation, is_given};
-use crate::exact::profile::{Choice, Profile, RowScales};
+use crate::exact::profile::{Profile, RowScales};
 use crate::exact::row_scale::scales_of_row;
 use crate::exact::tiles::{InterleavedRows, PANEL, PanelTile, SIDE};
 use crate::exact::value::{ExactValue, K, LAMBDA, U};
@@ -114,7 +115,7 @@ impl Operation for Linear {
 }
 
 impl Linear {
-    /// Returns true if the first rows of weights are 8-bit integers times a scale of a short type.
+    /// Returns true if one of the first rows of weights is 8-bit integers times a scale of a short type.
     fn has_row_scales(&self) -> bool {
         let mut decoded = vec![0.0f32; self.w.cols];
         let mut has_scale = |row: usize| {
@@ -133,7 +134,7 @@ impl Linear {
         Profile { activation_codes, ..*profile }
     }
 
-    /// Evaluates the results of some tokens in a range of outputs.
+    /// Evaluates the consecutive results in `range`, which lie in the rows of `tokens`.
     fn all(&self, profile: &Profile, tokens: Range<usize>, range: Range<usize>) -> Vec<ExactValue> {
         let rows = self.w.rows;
         let (panels, each) = (rows.div_ceil(PANEL), tokens.len() * PANEL * self.w.cols / PRODUCTS);

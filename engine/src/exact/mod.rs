@@ -12,8 +12,10 @@
 //! docs/explanation/verdicts.md.
 
 mod activation;
+mod alternatives;
 mod attention;
 mod bias;
+mod choice;
 mod dot;
 mod elementwise;
 mod error_statistics;
@@ -43,6 +45,7 @@ mod verdict;
 pub use activation::Nonlinearity;
 pub use attention::{AttentionContext, Scores, Softmax};
 pub use bias::{BiasEstimate, BiasGroup};
+pub use choice::{Choice, ChoiceSet};
 pub use elementwise::{Addition, CachedCodes, CachedRows, EmbeddingLookup, LastRow, Probabilities, Scaling};
 pub use experts::{ExpertMixture, ExpertProducts, ExpertWeights};
 pub use float::Float;
@@ -53,7 +56,7 @@ pub use linear::Linear;
 pub use logprobs::LogProbabilities;
 pub use norm::{LayerNormalisation, RmsNormalisation};
 pub use operation::{ColumnEvaluator, Node, Operation, evaluate, is_given, node_of, type_of_results, within};
-pub use profile::{Angles, Choice, ChoiceSet, FusedResults, Operands, Profile, RowScales, ScaledOperand};
+pub use profile::{Angles, FusedResults, Operands, Profile, RowScales, ScaledOperand};
 pub use result_pair::{EngineErrors, InexactValue, ResultPair};
 pub use rotary::Rotary;
 pub use row_scale::scales_of_row;

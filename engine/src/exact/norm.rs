@@ -5,12 +5,13 @@
 
 use std::sync::Arc;
 
+use crate::exact::choice::Choice;
 use crate::exact::dot::total;
 use crate::exact::elementwise::Addition;
 use crate::exact::float::Float;
 use crate::exact::input::{InputTensor, InputValues};
 use crate::exact::operation::{Operation, is_given, node_of, per_row};
-use crate::exact::profile::{Choice, FusedResults, Profile};
+use crate::exact::profile::{FusedResults, Profile};
 use crate::exact::unrounded_origin::UnroundedOrigin;
 use crate::exact::value::{ExactValue, K, LAMBDA, U, both, lost};
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm};

@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::exact::choice::{Choice, ChoiceSet};
 use crate::exact::float::Float;
-use crate::exact::profile::{Choice, ChoiceSet, Profile};
+use crate::exact::profile::Profile;
 use crate::exact::value::ExactValue;
 use crate::parallel;
 use crate::tensor::{Tensor, ValueOrigin};

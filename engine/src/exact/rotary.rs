@@ -5,10 +5,11 @@
 
 use std::ops::Range;
 
+use crate::exact::choice::Choice;
 use crate::exact::float::Float;
 use crate::exact::input::{InputTensor, InputValues};
 use crate::exact::operation::{Operation, per_row};
-use crate::exact::profile::{Angles, Choice, Profile};
+use crate::exact::profile::{Angles, Profile};
 use crate::exact::value::{ExactValue, U, both};
 use crate::ops::rope::Rope;
 use crate::tensor::Tensor;

@@ -3,11 +3,12 @@
 use std::ops::Range;
 
 use crate::exact::bias::{BiasAccumulator, ResultWindow, SharedError};
+use crate::exact::choice::{Choice, ChoiceSet};
 use crate::exact::error_statistics::ErrorStatistics;
 use crate::exact::float::Float;
 use crate::exact::norm::RmsNormalisation;
 use crate::exact::operation::{ColumnEvaluator, Node, evaluate, is_given, node_of};
-use crate::exact::profile::{Choice, ChoiceSet, FusedResults, Profile};
+use crate::exact::profile::{FusedResults, Profile};
 use crate::exact::result_pair::{EngineErrors, PIECE, ResultPair};
 use crate::exact::value::ExactValue;
 use crate::parallel;
@@ -111,34 +112,44 @@ fn tried(compared: &ResultPair, may_differ: bool) -> OperationVerdict {
     for set in singles.chain(pairs).filter(|&set| explains(compared, set, &examples)) {
         let (other, _, is_too_sure) = judge_by(compared, set);
         if other.dump.is_explained() && !is_too_sure {
-            let found: Vec<Choice> = set.iter().collect();
-            let alternatives = alternatives(compared, &found, &choices, &examples);
-            return OperationVerdict { found, alternatives, engine: declared.engine, ..other };
+            let alternatives = alternatives(compared, set, &choices, &examples);
+            return OperationVerdict {
+                found: set.iter().collect(),
+                alternatives,
+                engine: declared.engine,
+                ..other
+            };
         }
     }
     declared
 }
 
-/// Returns the other choices that explain the values, if `found` is shared by all layers. A short row may fit several
-/// choices; only the other layers determine which of them the engine made.
+/// Returns the choices that explain the values in place of one of `found`, if the engine makes that one in every layer. A short row may
+/// fit several choices; only the other layers determine which of them the engine made.
 fn alternatives(
     compared: &ResultPair,
-    found: &[Choice],
+    found: ChoiceSet,
     choices: &[Choice],
     examples: &[usize],
 ) -> Vec<Choice> {
-    if !found.iter().any(|choice| choice.is_of_all_layers()) {
-        return Vec::new();
-    }
-    let others = choices.iter().filter(|choice| choice.is_of_all_layers() && !found.contains(choice));
-    let explains_all = |choice: &Choice| {
-        let set = ChoiceSet::default().with(*choice);
+    let (shared, own): (Vec<Choice>, Vec<Choice>) =
+        found.iter().partition(|choice| choice.is_of_all_layers());
+    let [shared] = shared[..] else { return Vec::new() };
+    let explains_too = |choice: &Choice| {
+        let set: ChoiceSet = own.iter().copied().chain([*choice]).collect();
         explains(compared, set, examples) && {
             let (other, _, is_too_sure) = judge_by(compared, set);
             other.dump.is_explained() && !is_too_sure
         }
     };
-    others.copied().filter(explains_all).collect()
+    // Without other choices, each choice before the one that was found has been rejected.
+    let first = if own.is_empty() { choices.iter().position(|&choice| choice == shared) } else { None };
+    let others = choices.iter().skip(first.unwrap_or_default());
+    others
+        .filter(|choice| choice.is_of_all_layers() && **choice != shared)
+        .copied()
+        .filter(explains_too)
+        .collect()
 }
 
 /// Returns the dump's values that its profile's rounding does not explain.

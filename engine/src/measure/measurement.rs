@@ -46,7 +46,7 @@ pub struct NonfiniteCounts {
 }
 
 impl NonfiniteCounts {
-    /// Returns the number of elements that are NaN or infinite on one side only.
+    /// Returns the number of NaN or infinite elements on the side with more of them, minus those equal on both sides.
     pub fn of_one_side(&self) -> usize {
         self.candidate.max(self.reference) - self.shared
     }

@@ -110,7 +110,7 @@ pub(super) fn batch_dot<B: KQuantBlock>(weights: &[u8], activations: &[u8]) -> f
     blocks.fold(0.0, |sum, (w, a)| (w.scale() * whole_sum(w, a)).mul_add(a.scale(), sum))
 }
 
-/// Computes the dot product of blocks with minima, for several tokens.
+/// Computes the dot product of blocks with minima, for eight tokens or more.
 pub(super) fn batch_dot_with_mins<B: KQuantBlockWithMins>(weights: &[u8], activations: &[u8]) -> f32 {
     let blocks = blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations));
     blocks.fold(0.0, |sum, (w, a)| {

@@ -1,6 +1,6 @@
 //! Tokenizers of Hugging Face directories: `tokenizer.json`, read by the `tokenizers` library.
 //!
-//! As in transformers, `add_bos_token` and `add_eos_token` of `tokenizer_config.json` override the special tokens that
+//! Like in transformers, `add_bos_token` and `add_eos_token` of `tokenizer_config.json` override the special tokens that
 //! `tokenizer.json` adds to texts. Truncation and padding of `tokenizer.json` are ignored, which is transformers'
 //! default.
 

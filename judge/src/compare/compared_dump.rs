@@ -145,7 +145,6 @@ impl<'d> ComparedDump<'d> {
     /// the relative error of the values as read. Later sites are read in the order shown.
     ///
     /// The errors of `rel_l2`.
-    /// Those of `rel_l2`.
     pub fn look_at_pairing(&self, site: Site, rel_l2: impl Fn(&Self) -> Result<f64>) -> Result<()> {
         if self.is_shown.get() {
             return Ok(());

@@ -81,7 +81,7 @@ impl<'d> DumpPair<'d> {
         Ok(Self { candidate, reference, computed, common })
     }
 
-    /// Returns a note if only one side has values after the common tokens.
+    /// Returns a note if only a part is compared: the dumps read different tokens, or one read more tokens.
     pub fn note(&self) -> Option<String> {
         let [candidate, reference] = [self.candidate, self.reference].map(|held| held.read_tokens());
         let common = self.common;
@@ -284,8 +284,7 @@ impl<'d> DumpPair<'d> {
         Ok(candidate.and_then(|candidate| Ok(RankPair { candidate, reference: reference?, rows, grain })))
     }
 
-    /// Returns the largest margin by which a side prefers a top token that the other side does not list to
-    /// its own lowest listed token.
+    /// Returns the largest margin by which a token that only one side lists exceeds its upper bound on the other side.
     ///
     /// # Errors
     /// If an array is damaged.

@@ -122,7 +122,7 @@ impl Excess {
         Self { statistic, error, noise: allowed, ratio }
     }
 
-    /// Compares a statistic with its expected value in one more perturbed run.
+    /// Compares a statistic with the largest value expected in one more perturbed run.
     fn near(statistic: Statistic, error: f64, noise: f64) -> Self {
         Self { noise, ..Self::new(statistic, error, NEAR * noise) }
     }

@@ -2,7 +2,7 @@
 
 use crate::compare::Role;
 use crate::exact::{
-    BiasEstimate, BiasGroup, EngineErrors, ExactValue, FusedResults, InexactValue, OperationVerdict,
+    BiasEstimate, BiasGroup, EngineErrors, ExactValue, FusedResults, InexactValue, OperationVerdict, Profile,
 };
 use crate::measure::{larger, unravel};
 
@@ -45,15 +45,16 @@ impl RoundingEvaluation {
         Self { candidate, reference, evaluated, found, alternatives, reads_unrounded, is_fused, shape }
     }
 
-    /// Swaps the found deviation with the alternative that starts with `choice`.
+    /// Makes the alternative that starts with `choice` the found deviation, in place of the one that all layers share.
     pub fn prefer(&mut self, choice: &str) {
         let is_named = |told: &String| told.starts_with(choice);
-        if !self.found.iter().any(is_named)
-            && let Some(at) = self.alternatives.iter().position(is_named)
-        {
-            let preferred = self.alternatives.swap_remove(at);
-            self.alternatives.append(&mut self.found);
-            self.found.push(preferred);
+        let is_shared = |told: &String| Profile::OF_ALL_LAYERS.iter().any(|shared| told.starts_with(shared));
+        if self.found.iter().any(is_named) {
+            return;
+        }
+        let at = self.alternatives.iter().position(is_named);
+        if let Some((found, at)) = self.found.iter_mut().find(|told| is_shared(told)).zip(at) {
+            std::mem::swap(found, &mut self.alternatives[at]);
         }
     }
 

@@ -110,9 +110,9 @@ impl NoiseFloor {
         self.holds(error, Self::NEAR)
     }
 
-    /// Returns true if even all zeros would be near, so that a small error shows nothing. A log-probability
-    /// near zero belongs to a nearly certain token. Log-probabilities show nothing only if their noise floor
-    /// is a nat or more.
+    /// Returns true if even all zeros would be near, so that a small error shows nothing. A log-probability near zero
+    /// belongs to a nearly certain token. Log-probabilities show nothing only if `NEAR` times their noise floor is a
+    /// nat or more.
     pub fn is_blind_at(&self, point: Point) -> bool {
         let is_of_logarithms = matches!(point, Point::TokenLogprobs | Point::TopLogprobs);
         Self::NEAR * self.rel_l2 >= 1.0 && !(is_of_logarithms && Self::NEAR * self.max_abs < 1.0)
@@ -138,7 +138,7 @@ impl NoiseFloor {
     /// Largest expected ratio of one more run's change to the maximum of a few perturbed runs.
     pub const NEAR: f64 = excess::NEAR;
 
-    /// Returns the ratio of the error to the noise floor. Up to 1, rounding explains the error.
+    /// Returns the ratio of the error to [`Self::NEAR`] times the noise floor. Up to 1, rounding explains the error.
     fn bound_ratio(&self, error: &Errors) -> f64 {
         let ratio = |error: f64, floor: f64| if error == 0.0 { 0.0 } else { error / (Self::NEAR * floor) };
         larger(ratio(error.max_scaled, self.max_scaled), ratio(error.rel_l2, self.rel_l2))

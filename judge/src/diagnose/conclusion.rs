@@ -68,7 +68,8 @@ fn refuse_choices_of_a_few(rows: &mut [SiteResult]) {
     for row in rows.iter().filter(|row| is_settled_here(row)) {
         let Site { point, pass, .. } = row.site;
         *layers.entry((point, pass)).or_default() += 1;
-        for shared in shared_choices(row).into_iter().flatten() {
+        // A row counts once, also if it fits two choices of one description.
+        for shared in shared_choices(row).into_iter().flatten().collect::<BTreeSet<_>>() {
             *layers_with.entry((point, pass, shared)).or_default() += 1;
         }
     }
@@ -78,7 +79,7 @@ fn refuse_choices_of_a_few(rows: &mut [SiteResult]) {
         let rarest = |set: &Vec<&'static str>| set.iter().copied().min_by_key(with);
         let Some(choice) = shared_choices(row).iter().filter_map(rarest).max_by_key(with) else { continue };
         let all = layers.get(&(point, pass)).copied().unwrap_or_default();
-        let without = all - with(&choice).min(all);
+        let without = all.saturating_sub(with(&choice));
         if with(&choice) < without {
             row.verdict = Verdict::Fail;
             row.reason = Some(format!(

@@ -24,7 +24,7 @@ mod unit_rows;
 
 pub use budget::Budget;
 pub use case::{OwnTokens, check_case};
-pub use causes::{Cause, CauseContent, CauseSearch, Finding, FittingChange};
+pub use causes::{Cause, CauseContent, CauseSearch, Finding, FittingChange, changes_of};
 pub use check::{OutcomeCallback, UnitWork, cross_check, cross_check_dumps, cross_check_units};
 pub use conclusion::{NOT_RECORDED, conclude, once_each};
 pub use dump_stream::{DumpStream, MessageResult};

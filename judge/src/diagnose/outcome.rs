@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
 
+use crate::change::CauseKind;
 use crate::checkpoint::{Checkpoint, Point, ValueKind};
 use crate::compare::{Gate, NoiseFloor, Role, SiteResult, Verdict};
 use crate::diagnose::causes::Finding;
@@ -130,6 +131,11 @@ impl Outcome {
         self.findings.iter().find(|finding| finding.kind.is_cause())
     }
 
+    /// Returns true if the time limit ended the search for causes. A cause may exist, so the failure is not doubted.
+    pub fn is_search_unfinished(&self) -> bool {
+        self.findings.iter().any(|finding| finding.kind == CauseKind::Unfinished)
+    }
+
     /// Records the verdict of a run with the changes of these findings applied together.
     pub fn confirm(&mut self, findings: &[usize], verdict: Verdict) {
         findings.iter().for_each(|&at| self.findings[at].confirmed = Some(verdict));
@@ -172,7 +178,7 @@ impl Outcome {
     }
 
     /// Makes failing log-probabilities inconclusive if their error is at most `apart`, the difference between
-    /// a server's answers to the same request. Does nothing if a cause was found.
+    /// a server's answers to the same request. Does nothing if there are findings.
     pub fn doubt_within(&mut self, apart: f64) {
         if !self.findings.is_empty() {
             return;

@@ -171,8 +171,8 @@ impl<'r> RunContext<'r> {
         })
     }
 
-    /// Returns whether the dump states that attention is computed in its cache type. `None` if that type is
-    /// not smaller than ours.
+    /// Returns whether the dump states that attention is computed in its cache type. `None` if the engine cannot
+    /// compute attention in that type.
     pub(super) fn short_attention(&self) -> Option<ManifestStatement> {
         let [results, cache] = [self.engine.computed, self.engine.cache];
         let ours = Profile::of(self.numerics).queries;
@@ -408,8 +408,8 @@ impl<'r> RunContext<'r> {
         Ok((comparison.finish()?, transcript))
     }
 
-    /// Runs a part of the model along passes of the dump. Also returns true if the dump's continuation
-    /// consists of its own choices.
+    /// Runs a part of the model along passes of the dump. If `ends` is true, the transcript keeps only the choices from
+    /// the end of the prompt on.
     fn run_part(
         &self,
         (part, ends): (&ModelSegment, bool),

@@ -85,7 +85,7 @@ impl TokenChoiceEvidence<'_> {
         let is_right = first_wrong(rows).is_none();
         for row in rows.iter_mut() {
             let Some((position, judged)) = self.judge_row(row)? else { continue };
-            // Verdicts other than a tie need no check of the tokens that follow.
+            // If an operation is wrong, ties become failures later, so the tokens that follow are not checked.
             let judged = if is_right { self.not_followed(row.site.point, position, judged) } else { judged };
             (row.verdict, row.reason) = (judged.0, Some(judged.1));
         }

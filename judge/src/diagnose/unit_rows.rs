@@ -108,7 +108,7 @@ impl<'r> UnitRows<'r> {
         self.rows.push(SiteResult::judge(site, positions, found, measure));
     }
 
-    /// Makes passing rows of sketches inconclusive unless they are bit-identical. A small error of a sketch
+    /// Makes the last added row inconclusive if it passes and is not bit-identical. A small error of a sketch
     /// does not bound each value's error.
     pub(super) fn doubt_sketch(&mut self) {
         let is_doubtful = |row: &&mut SiteResult| {

@@ -75,12 +75,12 @@ pub struct DumpInput {
     pub prompt: String,
     /// The prompt's tokens.
     pub tokens: Vec<u32>,
-    /// How the tokens after the prompt were chosen.
+    /// Rule by which the tokens after the prompt were chosen.
     #[serde(default)]
     pub decode: DecodeMode,
 }
 
-/// How the tokens after the prompt are chosen.
+/// Rule that chooses the tokens after the prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DecodeMode {

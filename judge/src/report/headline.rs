@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use crate::change::CauseKind;
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Role, SiteResult, Verdict};
-use crate::diagnose::{Finding, Outcome};
+use crate::diagnose::{Finding, Outcome, changes_of};
 use crate::report::terminal_style::TerminalStyle;
 use crate::report::text::{self, WIDTH, clean, count, fit};
 use crate::report::{Comparison, Report, advice};
@@ -123,11 +123,11 @@ pub fn sentence(outcome: &Outcome) -> String {
 
 /// Returns true if a run with the supposed cause left failures unexplained.
 fn is_refuted(cause: &Finding) -> bool {
-    cause.confirmed.is_some_and(|verdict| !verdict.is_good())
+    cause.confirmed == Some(Verdict::Fail)
 }
 
-/// Returns true if a run has confirmed the cause, or if no run could test it: `--suppose` cannot express it,
-/// or the dump came in shards or as a stream.
+/// Returns true if a run has confirmed the cause, or if `--suppose` cannot express it. Shards and streams are not
+/// run again, so their causes are not asserted.
 fn is_asserted(cause: &Finding) -> bool {
     cause.supposed.is_none() || cause.confirmed.is_some_and(Verdict::is_good)
 }
@@ -158,8 +158,7 @@ fn of_row(outcome: &Outcome, row: &SiteResult, guess: Option<&Finding>) -> Strin
             format!("the {} before it {} correct", count(taps, "tap"), if taps == 1 { "is" } else { "are" })
         }
     };
-    let is_unfinished = outcome.findings.iter().any(|finding| finding.kind == CauseKind::Unfinished);
-    let none = if is_unfinished {
+    let none = if outcome.is_search_unfinished() {
         "The search for causes reached its time limit."
     } else {
         "No known cause explains it."
@@ -167,7 +166,7 @@ fn of_row(outcome: &Outcome, row: &SiteResult, guess: Option<&Finding>) -> Strin
     let cause = guess.map_or(none.to_owned(), |guess| {
         let supposed = guess.supposed.as_deref().unwrap_or(guess.kind.name());
         match guess.sites.first().filter(|_| !guess.sites.contains(&row.site)) {
-            Some(site) => format!("No known cause explains it. {supposed} explains {site}."),
+            Some(site) => format!("{none} {supposed} explains {site}."),
             None if is_refuted(guess) => {
                 format!("The nearest known cause, {supposed}, explains only some of the failures.")
             }
@@ -217,11 +216,8 @@ pub fn confirm_command(result: &Comparison, finding: &Finding) -> Option<String>
     if together.is_empty() {
         together.push(cause);
     }
-    let mut changes: Vec<&str> = Vec::new();
-    for cause in together {
-        changes.extend(cause.changes()?.filter(|change| !changes.contains(change)).collect::<Vec<_>>());
-    }
-    let supposed = changes.into_iter().flat_map(|change| ["--suppose".to_owned(), change.to_owned()]);
+    let supposed =
+        changes_of(together)?.into_iter().flat_map(|change| ["--suppose".to_owned(), change.to_owned()]);
     let command: Vec<String> = result.again.iter().cloned().chain(supposed).collect();
     Some(advice::shell(&command))
 }

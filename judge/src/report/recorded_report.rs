@@ -424,7 +424,7 @@ fn finite(figure: f64) -> f64 {
     if figure.is_nan() { f64::INFINITY } else { figure }
 }
 
-/// Returns the histogram of both sides together. A side without a histogram counts as a side without errors.
+/// Returns the histogram of both sides together. `None` if a side has violations but no histogram.
 fn sizes(sides: [&SideFields; 2]) -> Option<Vec<(i32, u64)>> {
     const BEYOND_ALL: i32 = i32::MAX;
     let spreads = sides.iter().filter_map(|side| side.spread.as_ref());

@@ -51,7 +51,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """`pass`, `fail` or `inconclusive`: the worst verdict over all references."""
+        """`pass`, `fail` or `inconclusive`: the worst verdict over all references; `error` if nothing was judged."""
         verdict: str = self.data["verdict"]
         return verdict
 
@@ -75,6 +75,8 @@ class Report:
 
     def _sentences(self) -> Iterator[str]:
         """The sentences that explain the verdict: of the dumps, of the whole report, and of a server's checks."""
+        if self.data.get("error"):
+            yield self.data["error"]
         yield from (each.get("sentence") or each["reason"] for each in self._decisive())
         if self.data["reason"]:
             yield self.data["reason"]

@@ -5,7 +5,7 @@ use crate::error::{Error, KeyError, Result};
 
 /// A Rust type that metadata values convert to without loss.
 ///
-/// The same key may be a u32 in one file and an i32 or u64 in another, depending on the converter. The width does not
+/// Converters differ: a key may be a u32 in one file and an i32 or u64 in another. The width does not
 /// matter if the value fits.
 pub trait MetadataType<'a>: Sized {
     /// Description of the expected type, for messages.

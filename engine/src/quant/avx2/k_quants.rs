@@ -28,7 +28,7 @@ pub(super) struct BlockSumsWithMins {
     mins: __m256i,
 }
 
-/// Defines the dot products of a type, for one token and for several.
+/// Defines the dot products of a type, for fewer than eight tokens and for eight or more.
 macro_rules! dots {
     ($($row:ident $row_loop:ident, $batch:ident $batch_loop:ident: $block:ty, $sums:ident;)*) => {
         $(
@@ -119,7 +119,7 @@ fn iq4_xs_sums(w: &iq4_xs::BlockIq4Xs, a: &q8_k::BlockQ8K) -> BlockSums {
     BlockSums { scale: widen(w.scale), sums: weighted(signed(codes, a), scales) }
 }
 
-/// Multiplies codes of 0 to 2, minus 1 each, without scales.
+/// Multiplies codes of 0 to 2, minus 1 each, without group scales.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn ternary(scale: f32, codes: Codes, activations: &q8_k::BlockQ8K) -> BlockSums {

@@ -51,7 +51,7 @@ fn tile<B: QuantBlock, const HAS_MINS: bool>(
     transmute!(lanes)
 }
 
-/// Adds one block: four tokens for one row, then for the other. Unpacking it here, with its own type, avoids going
+/// Adds one block of each of two rows. The lanes hold four tokens for the first row, then for the second. Unpacking it here, with its own type, avoids going
 /// through memory.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx2,fma,f16c")]

@@ -45,6 +45,19 @@ pub(super) fn joined(changes: &[OperationChange]) -> String {
     changes.iter().map(OperationChange::to_string).collect::<Vec<_>>().join(AND)
 }
 
+/// Returns the changes of several findings as `--suppose` takes them, each once and in order; `None` if a finding cannot be supposed.
+pub fn changes_of<'f>(findings: impl IntoIterator<Item = &'f Finding>) -> Option<Vec<&'f str>> {
+    let mut changes: Vec<&str> = Vec::new();
+    for finding in findings {
+        for change in finding.changes()? {
+            if !changes.contains(&change) {
+                changes.push(change);
+            }
+        }
+    }
+    Some(changes)
+}
+
 impl Finding {
     /// Returns the changes, each in the syntax of `--suppose`. `None` if `--suppose` has no such change.
     pub fn changes(&self) -> Option<impl Iterator<Item = &str>> {

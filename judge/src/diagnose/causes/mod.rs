@@ -20,7 +20,7 @@ mod site_description;
 mod tokens;
 
 pub use cause::{Cause, CauseContent, CauseSearch, FittingChange, grouped};
-pub use finding::Finding;
+pub use finding::{Finding, changes_of};
 pub(super) use tokens::of_prompt;
 
 use crate::change::{CauseKind, OperationChange, SiteContext, catalogue};

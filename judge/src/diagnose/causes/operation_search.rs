@@ -53,8 +53,15 @@ pub(super) struct SearchResult {
 }
 
 impl SearchResult {
-    /// Makes a result from the fitting changes and all tried changes.
-    pub(super) fn new<'c>(fits: Vec<Changes>, tried: impl Iterator<Item = &'c OperationChange>) -> Self {
+    /// Makes a result from the fitting changes and all candidates. A search that its time limit ended excludes no kind: it has not
+    /// tried every candidate.
+    pub(super) fn new<'c>(
+        fits: Vec<Changes>,
+        candidates: impl Iterator<Item = &'c OperationChange>,
+        deadline: &Deadline,
+    ) -> Self {
+        let is_over = deadline.is_over();
+        let tried = candidates.filter(|_| !is_over);
         let fit: Vec<CauseKind> = fits.iter().flatten().map(|change| change.entry.kind).collect();
         let tried: BTreeSet<CauseKind> = tried.map(|change| change.entry.kind).collect();
         Self { excluded: tried.into_iter().filter(|kind| !fit.contains(kind)).collect(), fits }
@@ -120,7 +127,7 @@ impl<'s> OperationSearch<'s> {
             let mut counts = counts.into_iter();
             fits.retain(|_| counts.next() == Some(most));
         }
-        SearchResult::new(fits, tried.iter().map(|tried| &tried.change))
+        SearchResult::new(fits, tried.iter().map(|tried| &tried.change), self.bench.deadline)
     }
 
     /// Returns pairs of changes that explain the operation. Combines each of the nearest single changes with

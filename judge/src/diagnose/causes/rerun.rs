@@ -46,7 +46,7 @@ pub(super) struct Rerun<'s> {
     /// True if the run covers only the row's layer, or only the head.
     is_alone: bool,
     go_on: ContinuationValues,
-    /// Selects only the row for the comparison.
+    /// Selects the row's checkpoint, in all layers and passes.
     selection: Selection,
 }
 
@@ -102,7 +102,7 @@ impl<'s> Rerun<'s> {
         if fits.is_empty() {
             fits = self.fitting(&self.pairs(&singles, &changes)?)?;
         }
-        Ok(Some(SearchResult::new(fits, changes.iter())))
+        Ok(Some(SearchResult::new(fits, changes.iter(), self.deadline)))
     }
 
     /// Returns each change, applied at one of its taps at a time.

@@ -119,7 +119,7 @@ impl ChoiceRule {
     }
 }
 
-/// Returns all rules that fit a choice. `None` if the choice is greedy, or no rule fits these logits.
+/// Returns all rules that fit a choice. `None` if the choice is greedy or the token is outside the logits. Empty if no rule fits.
 fn choosing(logits: &[f64], token: usize) -> Option<Vec<ChoiceRule>> {
     let (&chosen, best) = (logits.get(token)?, largest(logits));
     if token == best {

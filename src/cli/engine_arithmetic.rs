@@ -1,0 +1,384 @@
+//! Search for the arithmetic of a dump's engine: as stated, as its values show, or as a common engine computes.
+
+use crate::change::Supposition;
+use crate::cli::comparison::ComparisonContext;
+use crate::cli::named_dump::NamedDump;
+use crate::cli::numerics::short_caches;
+use crate::cli::progress::RunProgress;
+use crate::cli::unstated_properties::{
+    cache_of_rows, contradiction_of_dtype, dtype_of_values, holds_results_alone,
+};
+use crate::cli::unstated_quantisation::{
+    about_integers, common_products, says_nothing_of_products, with_integers,
+};
+use crate::compare::{Role, SiteResult, Verdict};
+use crate::diagnose::{EngineRounding, Outcome, Rules, changes_of, cross_check};
+use crate::dump::Producer;
+use crate::error::Result;
+use crate::exact::{IntegerProducts, Profile};
+use crate::model::LoadedModel;
+use crate::numerics::Numerics;
+
+/// A possible arithmetic of the dump's engine: stated in the manifest, or inferred from the values.
+struct EngineArithmetic {
+    producer: Producer,
+    choices: Vec<Box<dyn Numerics>>,
+    is_stated: bool,
+    /// Rounding profile, if it was inferred from the values.
+    shown: Option<Profile>,
+    /// Note to show if this arithmetic is used.
+    note: Option<String>,
+    /// Reason why this arithmetic cannot give a pass, since the dump's values contradict it.
+    contradiction: Option<String>,
+    /// True if neither the manifest nor the stored types suggest this arithmetic.
+    is_guess: bool,
+}
+
+impl EngineArithmetic {
+    /// Makes a stated arithmetic that nothing contradicts.
+    fn new(producer: Producer, choices: Vec<Box<dyn Numerics>>) -> Self {
+        let (shown, note, contradiction) = (None, None, None);
+        Self { producer, choices, is_stated: true, shown, note, contradiction, is_guess: false }
+    }
+}
+
+impl ComparisonContext<'_> {
+    /// Returns the outcome for the stated numerics, or otherwise for the numerics that explain the dump best.
+    /// Causes are searched only with these numerics, and only if `seeks_causes`.
+    pub(super) fn outcome(
+        &self,
+        named: &NamedDump,
+        role: Role,
+        loaded: &LoadedModel,
+        seeks_causes: bool,
+    ) -> Result<Outcome> {
+        let ways = self.ways(named, loaded)?;
+        let is_alone = ways.iter().map(|way| way.choices.len()).sum::<usize>() == 1;
+        let by = |way: &EngineArithmetic, numerics: &dyn Numerics, causes: bool| {
+            self.by(way, numerics, causes && seeks_causes, named, role, loaded)
+        };
+        let (mut outcome, mut way, mut numerics) =
+            best_way(&ways, |way, numerics| by(way, numerics, is_alone))?;
+        let of_integers = self.ways_of_integers(&outcome, way, named, loaded);
+        let mut is_alone = is_alone;
+        for other in &of_integers {
+            let found = by(other, &*other.choices[0], false)?;
+            // An arithmetic that no product shows is accepted only if it explains everything.
+            let is_shown = outcome.integers().is_some() || found.verdict == Verdict::Pass;
+            if is_shown && wrong(&found) < wrong(&outcome) {
+                (outcome, way, numerics, is_alone) = (found, other, &*other.choices[0], false);
+            }
+            if outcome.verdict == Verdict::Pass {
+                break;
+            }
+        }
+        // The first arithmetic is stated by the dump, or shown by values that contradict the dump. Any other
+        // is a guess that the values must confirm.
+        let said = (&ways[0], &*ways[0].choices[0]);
+        let is_guess = way.is_guess || !way.is_stated && numerics.name() != said.1.name();
+        let mut undecided = None;
+        if is_guess && outcome.verdict == Verdict::Pass {
+            let by_said = by(said.0, said.1, false)?;
+            match (outcome.is_nearer_than(&by_said), way.is_guess) {
+                (true, _) => {}
+                (false, true) => (outcome, way, numerics, is_alone) = (by_said, said.0, said.1, false),
+                (false, false) => undecided = Some(undecided_between(numerics.name(), said.1.name())),
+            }
+        }
+        if outcome.verdict != Verdict::Pass && !is_alone && seeks_causes {
+            outcome = by(way, numerics, true)?;
+        }
+        outcome.lack(undecided.as_slice());
+        if let Some(doubt) = self.doubt_of_caches(&outcome, way, named, &by, loaded)? {
+            outcome.doubt(&doubt);
+        }
+        self.confirm_causes(&mut outcome, |supposed| {
+            self.supposing(supposed, way, numerics, false, named, role, loaded)
+        });
+        if !way.is_stated {
+            let names: Vec<_> = way.choices.iter().map(|numerics| numerics.name()).collect();
+            outcome.notes.push(about_arithmetic(&way.producer, &names, &outcome.subject.numerics));
+        }
+        if numerics.cache_noise() > 0.0 {
+            outcome.notes.push(ABOUT_SCALES.to_owned());
+        }
+        outcome.notes.extend(way.note.clone());
+        if let Some(why) = way.contradiction.clone().filter(|_| outcome.verdict == Verdict::Pass) {
+            outcome.lack(&[why]);
+        }
+        Ok(outcome)
+    }
+
+    /// Returns the possible arithmetics: stated by the dump, shown by its values, or suggested by the format
+    /// of the model file.
+    fn ways(&self, named: &NamedDump, loaded: &LoadedModel) -> Result<Vec<EngineArithmetic>> {
+        let options = &self.options.numerics;
+        let way = |producer: Producer, shown, note| -> Result<EngineArithmetic> {
+            let (choices, is_stated) = options.of_dump(&*loaded.model, &producer)?;
+            Ok(EngineArithmetic { is_stated, shown, note, ..EngineArithmetic::new(producer, choices) })
+        };
+        let producer = &named.dump.manifest.producer;
+        let mut said = way(producer.clone(), None, None)?;
+        let is_open = !options.is_named();
+        let contradiction = contradiction_of_dtype(&named.dump).filter(|_| is_open);
+        said.contradiction = contradiction.as_ref().map(|shown| {
+            format!(
+                "{}, but its rounding does not explain the values; if the engine computes only the logits in a \
+                    longer type, record block_out too",
+                shown.note
+            )
+        });
+        let of_values = dtype_of_values(&named.dump).filter(|_| is_open);
+        let shown = contradiction.into_iter().chain(cache_of_rows(&named.dump)).chain(of_values);
+        let shown = shown.filter_map(|shown| way(shown.producer, shown.rounding, Some(shown.note)).ok());
+        let mut ways: Vec<EngineArithmetic> = [said].into_iter().chain(shown).collect();
+        // An arithmetic that the values contradict is tried last.
+        if ways[0].contradiction.is_some() {
+            ways.rotate_left(1);
+        }
+        if loaded.format == "gguf" {
+            let choices = options.of_gguf(&*loaded.model, producer)?;
+            let note = "the dump does not state its arithmetic; its values match the arithmetic of llama.cpp";
+            let note = Some(note.to_owned());
+            let suggested =
+                EngineArithmetic { note, is_guess: true, ..EngineArithmetic::new(producer.clone(), choices) };
+            ways.extend(Some(suggested).filter(|way| !way.choices.is_empty()));
+        }
+        Ok(ways)
+    }
+
+    /// Returns a reason for doubt if only logits fail and a KV cache type that the dump does not state
+    /// explains them.
+    fn doubt_of_caches(
+        &self,
+        outcome: &Outcome,
+        said: &EngineArithmetic,
+        named: &NamedDump,
+        by: &impl Fn(&EngineArithmetic, &dyn Numerics, bool) -> Result<Outcome>,
+        loaded: &LoadedModel,
+    ) -> Result<Option<String>> {
+        // A named cause explains more than a cache type.
+        let is_asked = outcome.verdict == Verdict::Fail
+            && outcome.cause().is_none()
+            && !outcome.is_search_unfinished()
+            && !self.options.numerics.is_named();
+        let says_cache = said.producer.setting("kv_cache").is_some();
+        if !is_asked || says_cache || self.options.mode.profile().is_some() {
+            return Ok(None);
+        }
+        // With more taps, an 8-bit cache with unknown scales would explain too much.
+        let tried = if holds_results_alone(&named.dump) { usize::MAX } else { FLOATS };
+        for name in short_caches().take(tried) {
+            let mut producer = said.producer.clone();
+            producer.settings.insert("kv_cache".to_owned(), name.into());
+            let Ok((choices, is_stated)) = self.options.numerics.of_dump(&*loaded.model, &producer) else {
+                continue;
+            };
+            let way = EngineArithmetic {
+                is_stated,
+                shown: said.shown,
+                is_guess: true,
+                ..EngineArithmetic::new(producer, choices)
+            };
+            let mut explains = false;
+            for numerics in &way.choices {
+                let found = by(&way, &**numerics, false)?;
+                // An engine with such a cache has an error of about the cache's rounding error.
+                let is_off = found
+                    .rows
+                    .iter()
+                    .filter_map(SiteResult::bound_ratio)
+                    .any(|bound_ratio| bound_ratio >= LEAST_OF_NOISE);
+                let is_seen = match numerics.cache_noise() > 0.0 {
+                    true => is_off,
+                    false if tried == FLOATS => found.is_mostly_nearer_than(outcome),
+                    false => found.is_nearer_than(outcome),
+                };
+                explains |= found.verdict == Verdict::Pass && is_seen;
+            }
+            if explains {
+                return Ok(Some(format!(
+                    "rounding explains the errors only if the KV cache is {name}, and the dump states no cache type; if it is \
+                     {name}, state it in settings.kv_cache or pass --kv-cache {name}"
+                )));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the possible arithmetics with 8-bit activations: those that the products show, or those of
+    /// common engines if no products were recorded.
+    fn ways_of_integers(
+        &self,
+        outcome: &Outcome,
+        said: &EngineArithmetic,
+        named: &NamedDump,
+        loaded: &LoadedModel,
+    ) -> Vec<EngineArithmetic> {
+        let is_demanded = self.options.numerics.is_named() || self.options.mode.profile().is_some();
+        if outcome.verdict == Verdict::Pass || is_demanded {
+            return Vec::new();
+        }
+        let is_guess = outcome.integers().is_none();
+        let products = match outcome.integers() {
+            Some(products) => vec![products],
+            None if says_nothing_of_products(&named.dump) => {
+                common_products(loaded.model.dimensions().vocab_size)
+            }
+            None => Vec::new(),
+        };
+        let way = |products: IntegerProducts| {
+            let producer = with_integers(&said.producer, products)?;
+            let (choices, is_stated) = self.options.numerics.of_dump(&*loaded.model, &producer).ok()?;
+            let known = said.shown.unwrap_or(Profile::of(&**choices.first()?));
+            let shown = known.stated(producer.rounding.as_ref()?).ok()?;
+            let note = Some(about_integers(&products));
+            Some(EngineArithmetic {
+                is_stated,
+                shown: Some(shown),
+                note,
+                contradiction: said.contradiction.clone(),
+                is_guess,
+                ..EngineArithmetic::new(producer, choices)
+            })
+        };
+        products.into_iter().filter_map(way).collect()
+    }
+
+    /// Runs the model with the first cause supposed, or if that is not enough with all causes, and records if
+    /// this explains every failure.
+    fn confirm_causes(&self, outcome: &mut Outcome, by: impl Fn(&[Supposition]) -> Result<Outcome>) {
+        let is_cause = |at: &usize| outcome.findings[*at].kind.is_cause();
+        let causes: Vec<usize> = (0..outcome.findings.len()).filter(is_cause).collect();
+        let Some(&first) = causes.first().filter(|_| outcome.verdict == Verdict::Fail) else { return };
+        let own = self.options.suppositions();
+        let verdict_of = |causes: &[usize], outcome: &Outcome| -> Option<Verdict> {
+            let changes = changes_of(causes.iter().map(|&at| &outcome.findings[at]))?;
+            let changes = changes.into_iter().map(Supposition::named).collect::<Result<Vec<_>, _>>().ok()?;
+            let supposed: Vec<_> = own.iter().cloned().chain(changes).collect();
+            // A change that does not apply to this model confirms nothing. It is not an error of the dump.
+            Some(by(&supposed).ok()?.verdict)
+        };
+        let alone = verdict_of(&[first], outcome);
+        let is_refuted = alone == Some(Verdict::Fail);
+        let together = Some(&causes).filter(|all| is_refuted && all.len() > 1);
+        let together = together.and_then(|all| verdict_of(all, outcome)).filter(|verdict| verdict.is_good());
+        match (alone, together) {
+            (_, Some(verdict)) => outcome.confirm(&causes, verdict),
+            (Some(verdict), None) => outcome.confirm(&[first], verdict),
+            (None, None) => {}
+        }
+    }
+
+    fn by(
+        &self,
+        way: &EngineArithmetic,
+        numerics: &dyn Numerics,
+        causes: bool,
+        named: &NamedDump,
+        role: Role,
+        loaded: &LoadedModel,
+    ) -> Result<Outcome> {
+        self.supposing(&self.options.suppositions(), way, numerics, causes, named, role, loaded)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one more than `by`")]
+    fn supposing(
+        &self,
+        suppositions: &[Supposition],
+        way: &EngineArithmetic,
+        numerics: &dyn Numerics,
+        causes: bool,
+        named: &NamedDump,
+        role: Role,
+        loaded: &LoadedModel,
+    ) -> Result<Outcome> {
+        let said = self.rules(way.is_stated, named, role, loaded, suppositions);
+        let rounding = match (said.rounding, way.shown) {
+            (EngineRounding::Stated, Some(shown)) => EngineRounding::Shown(shown),
+            (said, _) => said,
+        };
+        let budget = self.options.causes.budget();
+        // The arithmetic that is tried decides the table of tolerances, not the one that is stated.
+        let precision = way.producer.precision().unwrap_or(loaded.precision.name());
+        let rules = Rules { causes, rounding, precision, budget: budget.as_ref(), ..said };
+        let mut progress = RunProgress::new(&named.name, loaded.model.dimensions().n_layers)
+            .along(named.dump.manifest.passes.iter().map(|pass| pass.tokens.len()));
+        cross_check(&named.name, &*loaded.model, numerics, &named.dump, rules, &mut progress)
+    }
+}
+
+/// Number of 16-bit cache types, f16 and bf16, whose rounding is known. They come first in the list.
+const FLOATS: usize = 2;
+
+/// Minimum bound ratio of logits for which a cache of unknown scales is a plausible explanation.
+const LEAST_OF_NOISE: f64 = 0.1;
+
+/// Note for a KV cache with unknown scales.
+const ABOUT_SCALES: &str = "the scales of the KV cache are not recorded: the error bound covers rounding to \
+    8 bits under any scale";
+
+/// Returns the sort key of an outcome: verdict, then number of failing rows. The smallest key is the best
+/// explanation.
+fn wrong(outcome: &Outcome) -> (Verdict, usize) {
+    (outcome.verdict, outcome.count(Verdict::Fail))
+}
+
+/// Returns the first arithmetic with the best verdict and the fewest failures, with its numerics. A stated
+/// arithmetic must be possible; one shown only by values need not be.
+fn best_way(
+    ways: &[EngineArithmetic],
+    judge: impl Fn(&EngineArithmetic, &dyn Numerics) -> Result<Outcome>,
+) -> Result<(Outcome, &EngineArithmetic, &dyn Numerics)> {
+    let [said, shown @ ..] = ways else { panic!("what a dump says is a way") };
+    let (outcome, numerics) = best_choice(said, |numerics| judge(said, numerics))?;
+    let mut best = (outcome, said, numerics);
+    for way in shown {
+        if best.0.verdict == Verdict::Pass {
+            break;
+        }
+        let Ok((outcome, numerics)) = best_choice(way, |numerics| judge(way, numerics)) else { continue };
+        best = if wrong(&outcome) < wrong(&best.0) { (outcome, way, numerics) } else { best };
+    }
+    Ok(best)
+}
+
+/// Returns the first numerics of an arithmetic that give the best verdict.
+fn best_choice(
+    way: &EngineArithmetic,
+    judge: impl Fn(&dyn Numerics) -> Result<Outcome>,
+) -> Result<(Outcome, &dyn Numerics)> {
+    let mut best = (judge(&*way.choices[0])?, &*way.choices[0]);
+    for numerics in &way.choices[1..] {
+        if best.0.verdict != Verdict::Pass {
+            let other = judge(&**numerics)?;
+            best = if other.verdict < best.0.verdict { (other, &**numerics) } else { best };
+        }
+    }
+    Ok(best)
+}
+
+fn undecided_between(one: &str, other: &str) -> String {
+    format!(
+        "the dump does not state its arithmetic, and its values fit {one} and {other} about equally well; \
+         name the arithmetic in settings.numerics, or use --numerics"
+    )
+}
+
+/// Returns the note for a dump that does not state its arithmetic for its weights.
+pub(super) fn about_arithmetic(producer: &Producer, names: &[&str], told: &str) -> String {
+    if let [_] = names {
+        let stated = |key: &str| Some(format!("{key} {}", producer.setting(key)?));
+        let cache = producer.has_eight_bit_cache().then_some("kv_cache");
+        let stated: Vec<_> = ["weights", "dtype"].into_iter().chain(cache).filter_map(stated).collect();
+        return format!(
+            "{} cannot be reproduced, so an error that rounding to 8 bits may explain is inconclusive; use \
+             --numerics NAME to choose the arithmetic",
+            stated.join(", ")
+        );
+    }
+    format!(
+        "the dump does not state its arithmetic for these weights: xcheck ran {} and reports {told}",
+        names.join(" and ")
+    )
+}
