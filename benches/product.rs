@@ -7,8 +7,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use xcheck::ops::dot::Kernel;
-use xcheck::ops::product::{PartialSums, StridedRows, fill};
+use xcheck::kernels::dot::Kernel;
+use xcheck::kernels::product::{PartialSums, StridedRows, fill};
 use xcheck::tensor::Tensor;
 
 const REPETITIONS: usize = 12;

@@ -73,9 +73,9 @@ pub mod shipped_models;
 
 // The modules of both packages have their names here, too.
 pub use xcheck_engine::{
-    Error, Result, architecture, atomic_write, change, checkpoint, engine, error, error_map, exact,
-    fatal_error, format, input, lazy_bytes, measure, memory, model, numerics, ops, parallel, quant, shutdown,
-    tap, tensor, tokenizer, view, weight,
+    Error, Result, architecture, atomic_write, catalogue, change, checkpoint, engine, error, error_map,
+    exact, fatal_error, format, input, kernels, lazy_bytes, measure, memory, model, numerics, ops, parallel,
+    quant, shutdown, tap, tensor, tokenizer, tracing, view, weight,
 };
 pub use xcheck_judge::{
     compare, diagnose, dump, identify, kld, map, plan, ratchet, report, selfcheck, selftest,

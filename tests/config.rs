@@ -10,9 +10,9 @@ use xcheck::model::gemma3::Gemma3Block;
 use xcheck::model::llama::LlamaBlock;
 use xcheck::model::qwen3::Qwen3Block;
 use xcheck::ops::attention::AttentionScale;
-use xcheck::ops::multiplier::Multiplier;
 use xcheck::ops::norm::Gain;
 use xcheck::ops::rope::RopeScaling;
+use xcheck::ops::scaling::Multiplier;
 
 fn read<B: DecoderBlock>(json: &Value) -> Result<DecoderConfig> {
     DecoderConfig::from_hugging_face(&Config::new(Path::new("config.json"), json), &B::FAMILY)

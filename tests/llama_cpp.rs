@@ -7,9 +7,9 @@ use crate::common::{assert_identical, counterpart, judge, judge_in, reference_of
 use xcheck::checkpoint::Point;
 use xcheck::compare::Selection;
 use xcheck::diagnose::{Mode, Outcome};
+use xcheck::kernels::elementwise::zip;
 use xcheck::measure::Measurement;
 use xcheck::numerics::{F32, Numerics as _};
-use xcheck::ops::linear::zip;
 use xcheck::shipped_models;
 use xcheck::tensor::Tensor;
 

@@ -10,13 +10,14 @@ use serde_json::{Map, Value, json};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::dump::{ArrayValues, Dump};
 use xcheck::engine::RunInput;
-use xcheck::exact::{self, Float, Profile, ResultPair, TracedNumerics};
+use xcheck::exact::{self, Float, Profile, ResultPair};
 use xcheck::model::Model;
 use xcheck::numerics::{self, KvType, LlamaCpp, Numerics, Transformers};
 use xcheck::ops::attention::AttentionScale;
 use xcheck::ops::norm::RmsNorm;
 use xcheck::quant::decode_matrix_row;
 use xcheck::tensor::Tensor;
+use xcheck::tracing::TracedNumerics;
 use xcheck::view::View;
 use xcheck::weight::{DType, Matrix, StoredTensor};
 

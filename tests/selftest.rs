@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::common::terminal::Terminal;
 use serde_json::Value;
-use xcheck::change::{OperationChange, Supposition};
+use xcheck::catalogue::{OperationChange, Supposition};
 use xcheck::numerics::Transformers;
 use xcheck::selftest::{CorrectDump, InjectedFault, Judged, SelfTestJob, TestModel};
 

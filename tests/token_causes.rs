@@ -3,7 +3,8 @@
 
 use crate::causes::planted::{Bed, FaultDetection, RecordedTaps};
 use xcheck::cases::Case;
-use xcheck::change::{CauseKind, Supposition};
+use xcheck::catalogue::Supposition;
+use xcheck::change::CauseKind;
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Gate, Role, Selection, Tolerances};
 use xcheck::diagnose::{EngineRounding, Finding, Mode, Rules, check_case};

@@ -29,6 +29,7 @@
 
 pub mod architecture;
 pub mod atomic_write;
+pub mod catalogue;
 pub mod change;
 pub mod checkpoint;
 pub mod engine;
@@ -38,6 +39,7 @@ pub mod exact;
 pub mod fatal_error;
 pub mod format;
 pub mod input;
+pub mod kernels;
 pub mod lazy_bytes;
 pub mod measure;
 pub mod memory;
@@ -50,6 +52,7 @@ pub mod shutdown;
 pub mod tap;
 pub mod tensor;
 pub mod tokenizer;
+pub mod tracing;
 pub mod view;
 pub mod weight;
 

@@ -3,30 +3,28 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::exact::activation::Nonlinearity;
-use crate::exact::attention::{AttentionContext, Scores, Softmax};
-use crate::exact::elementwise::{
-    Addition, CachedCodes, CachedRows, EmbeddingLookup, LastRow, Probabilities, Scaling,
-};
-use crate::exact::experts::{ExpertMixture, ExpertProducts, ExpertWeights};
-use crate::exact::float::Float;
 use crate::exact::gather::{ElementwiseMap, Gather};
-use crate::exact::integers::Integers;
-use crate::exact::linear::Linear;
-use crate::exact::logprobs::LogProbabilities;
-use crate::exact::norm::{LayerNormalisation, RmsNormalisation};
-use crate::exact::operation::{Node, Operation, is_given};
-use crate::exact::profile::{Operands, Profile};
-use crate::exact::rotary::Rotary;
-use crate::exact::unrounded_origin;
+use crate::exact::{Float, Node, Operands, Operation, Profile, is_given, unrounded_origin};
 use crate::numerics::{Numerics, delegate};
+use crate::ops::activation::Activation;
+use crate::ops::activation::exact::Nonlinearity;
+use crate::ops::addition::exact::Addition;
+use crate::ops::attention::exact::{AttentionContext, Scores, Softmax};
 use crate::ops::attention::{AttentionScale, Mask};
+use crate::ops::cache::exact::{CachedCodes, CachedRows};
+use crate::ops::embedding::exact::EmbeddingLookup;
 use crate::ops::experts::ExpertRouting;
-use crate::ops::ffn::Activation;
-use crate::ops::multiplier::Multiplier;
+use crate::ops::experts::exact::{ExpertMixture, ExpertProducts, ExpertWeights};
+use crate::ops::linear::exact::{Integers, Linear};
+use crate::ops::log_probabilities::Picks;
+use crate::ops::log_probabilities::exact::LogProbabilities;
+use crate::ops::logits::exact::{LastRow, Probabilities};
+use crate::ops::norm::exact::{LayerNormalisation, RmsNormalisation};
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm};
+use crate::ops::rope::exact::Rotary;
 use crate::ops::rope::{Rope, RopeTable};
-use crate::ops::sampling::Picks;
+use crate::ops::scaling::Multiplier;
+use crate::ops::scaling::exact::Scaling;
 use crate::quant::ternary::is_ternary;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};

@@ -1,10 +1,11 @@
 //! Ways in which real kernels round that no manifest states, each as the engine does it whose dumps failed for it: explained,
 //! and what is nearly the same is not.
 
-use xcheck_engine::exact::{self, Choice, Float, Profile, ResultPair, TracedNumerics};
+use xcheck_engine::exact::{self, Choice, Float, Profile, ResultPair};
 use xcheck_engine::numerics::{Numerics, Transformers};
 use xcheck_engine::ops::norm::{Gain, RmsNorm};
 use xcheck_engine::tensor::Tensor;
+use xcheck_engine::tracing::TracedNumerics;
 use xcheck_engine::view::View;
 use xcheck_engine::weight::{DType, Matrix, StoredTensor};
 

@@ -2,7 +2,7 @@
 
 use half::bf16;
 use xcheck_engine::numerics::{F32, Numerics, PerturbedResults, Transformers};
-use xcheck_engine::ops::sampling::Picks;
+use xcheck_engine::ops::log_probabilities::Picks;
 use xcheck_engine::tensor::Tensor;
 use xcheck_engine::weight::{DType, Matrix, StoredTensor};
 

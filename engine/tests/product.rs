@@ -1,9 +1,9 @@
 //! Products in our own order of sums: every kernel of this machine, every number of tokens and every cut gives the same bits.
 
 use proptest::prelude::*;
+use xcheck_engine::kernels::dot::{BLOCK, Kernel, PANEL};
+use xcheck_engine::kernels::product::{PartialSums, StridedRows, fill, product};
 use xcheck_engine::ops::attention::{self, Mask};
-use xcheck_engine::ops::dot::{BLOCK, Kernel, PANEL};
-use xcheck_engine::ops::product::{PartialSums, StridedRows, fill, product};
 use xcheck_engine::tensor::Tensor;
 
 /// Ordinary numbers, tiny ones, and such as are none.

@@ -1,6 +1,7 @@
 //! The scale of a row of integer weights is found in what it decodes to.
 
-use xcheck_engine::exact::{Float, scales_of_row};
+use xcheck_engine::exact::Float;
+use xcheck_engine::ops::linear::exact::scales_of_row;
 
 #[test]
 fn the_scale_of_codes_is_found_and_of_other_numbers_there_is_none() {

@@ -5,7 +5,8 @@ use serde_json::Value;
 use xcheck_engine::engine::{Sampler, Sampling};
 use xcheck_engine::error::{Error, RunError};
 use xcheck_engine::numerics::{F32, Numerics};
-use xcheck_engine::ops::sampling::{candidates, draw, probabilities, top_p};
+use xcheck_engine::ops::logits::probabilities;
+use xcheck_engine::ops::sampling::{candidates, draw, top_p};
 use xcheck_engine::tensor::Tensor;
 
 const PLAIN: Sampling = Sampling { temperature: 1.0, ..Sampling::GREEDY };

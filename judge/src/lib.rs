@@ -31,6 +31,6 @@ pub mod selftest;
 
 // The engine's rooms are known by their names here, too.
 use xcheck_engine::{
-    architecture, atomic_write, change, checkpoint, engine, error, error_map, exact, format, input, measure,
-    memory, model, numerics, ops, parallel, tap, tensor, view, weight,
+    architecture, atomic_write, catalogue, change, checkpoint, engine, error, error_map, exact, format,
+    input, measure, memory, model, numerics, ops, parallel, tap, tensor, tracing, view, weight,
 };

@@ -3,7 +3,8 @@
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::change::{CatalogueEntry, CauseKind, catalogue};
+use crate::catalogue::catalogue;
+use crate::change::{CatalogueEntry, CauseKind};
 use crate::cli::options::FormatOptions;
 use crate::compare::Verdict;
 use crate::error::Result;

@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime};
 
 use clap::Args;
 
-use crate::change::Supposition;
+use crate::catalogue::Supposition;
 use crate::cli::mapped_files::MapOptions;
 use crate::cli::mode_options::ModeOptions;
 use crate::cli::named_dump::NamedDump;

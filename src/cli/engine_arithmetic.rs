@@ -1,6 +1,6 @@
 //! Search for the arithmetic of a dump's engine: as stated, as its values show, or as a common engine computes.
 
-use crate::change::Supposition;
+use crate::catalogue::Supposition;
 use crate::cli::comparison::ComparisonContext;
 use crate::cli::named_dump::NamedDump;
 use crate::cli::numerics::short_caches;
@@ -15,9 +15,10 @@ use crate::compare::{Role, SiteResult, Verdict};
 use crate::diagnose::{EngineRounding, Outcome, Rules, changes_of, cross_check};
 use crate::dump::Producer;
 use crate::error::Result;
-use crate::exact::{IntegerProducts, Profile};
+use crate::exact::Profile;
 use crate::model::LoadedModel;
 use crate::numerics::Numerics;
+use crate::ops::linear::exact::IntegerProducts;
 
 /// A possible arithmetic of the dump's engine: stated in the manifest, or inferred from the values.
 struct EngineArithmetic {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::change::Supposition;
+use crate::catalogue::Supposition;
 use crate::checkpoint::Checkpoint;
 use crate::cli::progress::SearchProgress;
 use crate::cli::requested_model::{ModelVariant, RequestedModel};

@@ -1,12 +1,14 @@
 //! `--suppose`: runs of the model with supposed changes.
 
-use crate::change::{ChangeTap, ModelOperations, Supposition};
+use crate::catalogue::{ChangeTap, Supposition};
+use crate::change::ModelOperations;
 use crate::engine::{self, RunInput, Transcript};
 use crate::error::{Error, Result};
-use crate::exact::{Profile, TracedNumerics};
+use crate::exact::Profile;
 use crate::model::Model;
 use crate::numerics::Numerics;
 use crate::tap::Tap;
+use crate::tracing::TracedNumerics;
 
 /// Runs the model with supposed changes.
 pub fn run_supposing(

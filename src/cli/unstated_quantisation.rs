@@ -4,7 +4,8 @@ use crate::checkpoint::Point;
 use crate::cli::numerics::ACTIVATION_CODES;
 use crate::cli::unstated_properties::holds_results_alone;
 use crate::dump::{Dump, Producer};
-use crate::exact::{IntegerProducts, RowScales};
+use crate::exact::RowScales;
+use crate::ops::linear::exact::IntegerProducts;
 use crate::quant::{ActivationCodes, CodeGroup};
 
 /// Returns true if a dump records no product except logits, and does not state its arithmetic.

@@ -1,7 +1,7 @@
 //! Dumps that hold what enters and leaves layers alone, or logits alone: the layer is right, and the name where it can be
 //! told. The engine adds up otherwise than ours.
 
-use xcheck::change::{OperationChange, Supposition};
+use xcheck::catalogue::{OperationChange, Supposition};
 use xcheck::compare::Verdict;
 use xcheck::selftest::told;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Deref;
 
-use xcheck::change::Supposition;
+use xcheck::catalogue::Supposition;
 use xcheck::checkpoint::{Point, Site};
 use xcheck::diagnose::Outcome;
 use xcheck::dump::Dump;

@@ -1,6 +1,7 @@
 //! Values that are read from what an engine has made, and not among the usual ones; and what the model is told to have.
 
-use xcheck::change::{CauseKind, Supposition};
+use xcheck::catalogue::Supposition;
+use xcheck::change::CauseKind;
 use xcheck::checkpoint::Point;
 use xcheck::diagnose::Finding;
 

@@ -1,6 +1,7 @@
 //! Two mistakes at once, in one stage and in two; and what is in no catalogue.
 
-use xcheck::change::{CauseKind, Supposition};
+use xcheck::catalogue::Supposition;
+use xcheck::change::CauseKind;
 use xcheck::checkpoint::{Point, Site};
 use xcheck::diagnose::Finding;
 use xcheck::selftest::MODELS;

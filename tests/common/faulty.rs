@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use xcheck::checkpoint::Site;
 use xcheck::numerics::Numerics;
+use xcheck::ops::activation::Activation;
 use xcheck::ops::attention::{AttentionScale, Mask};
 use xcheck::ops::experts::ExpertRouting;
-use xcheck::ops::ffn::Activation;
-use xcheck::ops::multiplier::Multiplier;
 use xcheck::ops::norm::{LayerNorm, RmsNorm};
 use xcheck::ops::rope::{Rope, RopeTable};
+use xcheck::ops::scaling::Multiplier;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
 use xcheck::weight::{DType, Matrix};

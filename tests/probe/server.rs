@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use xcheck::engine::Engine;
 use xcheck::model::LoadedModel;
 use xcheck::numerics::{F32, Numerics, PerturbedResults, Transformers};
-use xcheck::ops::sampling::{argmax, log_probabilities};
+use xcheck::ops::log_probabilities::log_probabilities;
+use xcheck::ops::sampling::argmax;
 use xcheck::probe::ServerProtocol;
 use xcheck::tokenizer::Tokenizer;
 

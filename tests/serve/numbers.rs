@@ -8,7 +8,7 @@ use xcheck::dump::Dump;
 use xcheck::engine::{Generation, Request, RunInput, Sampling, StopReason};
 use xcheck::model::LoadedModel;
 use xcheck::numerics::{F32, KvType, LlamaCpp, Numerics};
-use xcheck::ops::sampling::Picks;
+use xcheck::ops::log_probabilities::Picks;
 use xcheck::tensor::Tensor;
 
 use super::server::Server;

@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use xcheck::change::{ChangeTap, ModelOperations, Supposition};
+use xcheck::catalogue::{ChangeTap, Supposition};
+use xcheck::change::ModelOperations;
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Gate, Role, Selection, Tolerances};
 use xcheck::diagnose::{
@@ -13,7 +14,7 @@ use xcheck::diagnose::{
 };
 use xcheck::dump::{Dump, DumpInput, Layout, Manifest, ModelInfo, Producer, Recorder};
 use xcheck::engine::{self, RunInput};
-use xcheck::exact::{Profile, TracedNumerics};
+use xcheck::exact::Profile;
 use xcheck::model::Model;
 use xcheck::numerics::Numerics;
 use xcheck::plan::Plan;
@@ -23,6 +24,7 @@ use xcheck::report::{
 };
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
+use xcheck::tracing::TracedNumerics;
 
 /// What is compared, and how.
 pub struct Case<'c> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use xcheck::change::Supposition;
+use xcheck::catalogue::Supposition;
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Gate, Role, Selection, Verdict};
 use xcheck::diagnose::{Mode, Outcome};

@@ -79,7 +79,7 @@ fn parts_of_different_comparisons_are_refused_with_what_differs() {
 fn shards_of_a_dump_that_was_made_again_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let loaded = crate::common::variant("tiny-llama3-f32").load().expect("it loads");
-    let other = [xcheck::change::Supposition::named("norm_eps=1e-2").expect("it is known")];
+    let other = [xcheck::catalogue::Supposition::named("norm_eps=1e-2").expect("it is known")];
     let texts = [&[][..], &other].map(|supposed| {
         let path = folder.path().join(format!("{}/d", supposed.len()));
         let dump = super::bed::dump_of(&*loaded.model, &xcheck::numerics::F32, supposed, &|_| true, &path);

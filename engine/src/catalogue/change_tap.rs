@@ -4,11 +4,12 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::change::{ModelOperations, OperationChange, SiteContext};
+use crate::catalogue::OperationChange;
+use crate::change::{ModelOperations, SiteContext};
 use crate::checkpoint::{Point, Site};
-use crate::exact::TracedNumerics;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
+use crate::tracing::TracedNumerics;
 
 /// A change with the layers and passes it applies to.
 #[derive(Clone, Debug)]

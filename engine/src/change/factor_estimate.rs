@@ -5,7 +5,7 @@ use crate::exact::Float;
 use crate::numerics::Numerics;
 
 /// Estimate of `c` in `y = c · x` by least squares.
-pub(super) struct FactorEstimate {
+pub(crate) struct FactorEstimate {
     factor: f64,
     /// Uncertainty of the factor.
     error: f64,
@@ -13,7 +13,7 @@ pub(super) struct FactorEstimate {
 
 impl FactorEstimate {
     /// Estimates the factor from pairs of x and y; pairs with NaN are ignored.
-    pub(super) fn read(pairs: impl Iterator<Item = (f64, f64)>) -> Option<Self> {
+    pub(crate) fn read(pairs: impl Iterator<Item = (f64, f64)>) -> Option<Self> {
         let pairs: Vec<(f64, f64)> = pairs.filter(|(x, y)| x.is_finite() && y.is_finite()).collect();
         let squares: f64 = pairs.iter().map(|(x, _)| x * x).sum();
         let factor = pairs.iter().map(|(x, y)| x * y).sum::<f64>() / squares;
@@ -26,13 +26,13 @@ impl FactorEstimate {
     }
 
     /// Raises the uncertainty to at least `part` of the factor, since people choose numbers with few digits.
-    pub(super) fn chosen_within(self, part: f64) -> Self {
+    pub(crate) fn chosen_within(self, part: f64) -> Self {
         Self { error: self.error.max(part * self.factor.abs()), ..self }
     }
 
     /// Returns the numbers of `known` within the uncertainty, exact or rounded to the result type. If none fits,
     /// returns the number with the fewest digits.
-    pub(super) fn values(&self, at: &SiteContext, known: &[f64]) -> Vec<ChangeValue> {
+    pub(crate) fn values(&self, at: &SiteContext, known: &[f64]) -> Vec<ChangeValue> {
         let short = Float::of(at.n.activation_type()).unwrap_or(Float::F32);
         let is_within = |number: f64| (number - self.factor).abs() <= self.error;
         let is_near = |number: f64| is_within(number) || is_within(short.round(number));

@@ -2,42 +2,23 @@
 //!
 //! The catalogue injects faults in tests, identifies by replay what a dump's engine computes, and runs our engine with
 //! a hypothesis (`--suppose`). A change is computed from the operation's own inputs, both by the numerics and, through
-//! [`TracedNumerics`](crate::exact::TracedNumerics), by the exact evaluation. A replay can therefore explain results to
+//! [`TracedNumerics`](crate::tracing::TracedNumerics), by the exact evaluation. A replay can therefore explain results to
 //! within rounding.
 
-mod activation;
-mod attention;
-mod cache;
-mod change_tap;
-mod corruption;
-mod element;
-mod embedding;
-mod experts;
 mod factor_estimate;
-mod fused_projections;
 mod kind;
-mod logits;
-mod logprobs;
-mod mask;
 mod model_operations;
-mod norm;
-mod outer_operations;
-mod product;
-mod rope;
+pub(crate) mod outer_operations;
 mod site_context;
-mod stream;
-mod weight;
 
-use std::collections::BTreeSet;
 use std::fmt;
 
-pub use change_tap::{ChangeTap, Supposition};
-use factor_estimate::FactorEstimate;
+pub(crate) use factor_estimate::FactorEstimate;
 pub use kind::CauseKind;
 pub use model_operations::{LinearParameters, ModelOperations};
 pub use site_context::SiteContext;
 
-use crate::checkpoint::{Point, Site};
+use crate::checkpoint::Point;
 use crate::tensor::Tensor;
 
 /// Value of a change: a number, a word, or nothing if there is only one variant.
@@ -124,7 +105,7 @@ pub struct CatalogueEntry {
 impl CatalogueEntry {
     /// Returns true if the entry accepts a value of this kind. Every entry with values accepts a number; it accepts a
     /// word only if an example is a word.
-    fn may_take(&self, value: &ChangeValue) -> bool {
+    pub(crate) fn may_take(&self, value: &ChangeValue) -> bool {
         let takes_words = || self.takes.split('|').any(|example| example.parse::<f64>().is_err());
         match value {
             ChangeValue::Nothing => self.takes.is_empty(),
@@ -134,7 +115,7 @@ impl CatalogueEntry {
     }
 
     /// Default entry: no value, not local.
-    const PLAIN: Self = Self {
+    pub(crate) const PLAIN: Self = Self {
         kind: CauseKind::Unknown,
         keys: None,
         at: &[],
@@ -147,166 +128,8 @@ impl CatalogueEntry {
     };
 }
 
-/// Returns all entries in the order in which they are reported if several explain an operation: configuration first.
-pub fn catalogue() -> impl Iterator<Item = &'static CatalogueEntry> {
-    let families = [
-        embedding::ENTRIES,
-        norm::ENTRIES,
-        rope::ENTRIES,
-        attention::ENTRIES,
-        mask::ENTRIES,
-        cache::ENTRIES,
-        activation::ENTRIES,
-        experts::ENTRIES,
-        stream::ENTRIES,
-        logits::ENTRIES,
-        logprobs::ENTRIES,
-        product::ENTRIES,
-        fused_projections::ENTRIES,
-        weight::ENTRIES,
-        corruption::ENTRIES,
-        element::ENTRIES,
-    ];
-    families.into_iter().flatten()
-}
-
-/// A change with its value.
-#[derive(Clone)]
-pub struct OperationChange {
-    /// Catalogue entry.
-    pub entry: &'static CatalogueEntry,
-    /// Value of the change.
-    pub value: ChangeValue,
-    /// Tap that it applies to; `None` for all.
-    pub point: Option<Point>,
-}
-
-impl OperationChange {
-    /// Creates a change for every tap where it applies.
-    pub fn new(entry: &'static CatalogueEntry, value: ChangeValue) -> Self {
-        Self { entry, value, point: None }
-    }
-
-    /// Limits the change to a tap.
-    pub fn at(self, point: Point) -> Self {
-        Self { point: Some(point), ..self }
-    }
-
-    /// Parses `KEY=VALUE`, or `KEY` for a change with one variant; `KEY@TAP=VALUE` applies at one tap.
-    ///
-    /// # Errors
-    /// If the name is unknown, or the entry takes another kind of value.
-    pub fn named(text: &str) -> Result<Vec<Self>, String> {
-        let (name, value) =
-            text.split_once('=').map_or((text, ""), |(name, value)| (name.trim(), value.trim()));
-        let (name, point) = name.split_once('@').map_or((name, None), |(name, point)| (name, Some(point)));
-        let kind: CauseKind = name.parse().map_err(|refusal| of_a_key(name).unwrap_or(refusal))?;
-        let point = point.map(str::parse::<Point>).transpose()?;
-        let value = match value.parse::<f64>() {
-            _ if value.is_empty() => ChangeValue::Nothing,
-            Ok(number) if number.is_finite() => ChangeValue::Number(number),
-            _ => ChangeValue::word(value),
-        };
-        let known: Vec<&CatalogueEntry> = catalogue().filter(|entry| entry.kind == kind).collect();
-        let changes: Vec<Self> = known
-            .iter()
-            .filter(|entry| entry.may_take(&value) && point.is_none_or(|point| entry.at.contains(&point)))
-            .map(|entry| Self { entry, value: value.clone(), point })
-            .collect();
-        match changes.is_empty() {
-            true => Err(refusal(kind, &known, point)),
-            false => Ok(changes),
-        }
-    }
-
-    /// Returns the model's own value at a site.
-    pub fn own(&self, at: &SiteContext) -> ChangeValue {
-        let is_its_place = self.entry.at.contains(&at.site.point);
-        match if is_its_place { self.entry.own_at(at) } else { ChangeValue::Nothing } {
-            ChangeValue::Nothing => {
-                // Several operations may produce this tap's value, so the layer's own operation for the change is used.
-                let layers = [at.site.layer, Some(0), None];
-                let sites = layers.into_iter().flat_map(|layer| {
-                    self.entry.at.iter().map(move |&point| Site { point, layer, pass: at.site.pass })
-                });
-                let owns = sites.map(|site| self.entry.own_at(&at.elsewhere(site)));
-                owns.into_iter().find(|own| *own != ChangeValue::Nothing).unwrap_or(ChangeValue::Nothing)
-            }
-            own => own,
-        }
-    }
-
-    /// Returns the entry's only tap point if another entry has the same kind and values, so that the tap distinguishes them.
-    fn place(&self) -> Option<Point> {
-        let CatalogueEntry { kind, at, takes, .. } = *self.entry;
-        let &[only] = at else { return None };
-        let is_elsewhere =
-            |other: &CatalogueEntry| (other.kind, other.takes) == (kind, takes) && other.at != at;
-        catalogue().any(is_elsewhere).then_some(only)
-    }
-
-    /// Computes the changed operation from the same inputs; `None` if the change does not apply or changes nothing.
-    pub fn compute(&self, at: &SiteContext) -> Option<Tensor> {
-        let is_elsewhere = self.point.is_some_and(|point| point != at.site.point);
-        if is_elsewhere
-            || !self.entry.at.contains(&at.site.point)
-            || self.value == self.entry.own_at(at) && self.value != ChangeValue::Nothing
-        {
-            return None;
-        }
-        let changed = self.entry.compute_at(at, &self.value)?;
-        (changed.data().len() == at.value.data().len()).then(|| changed.reshaped(at.value.shape()))
-    }
-}
-
-/// Returns a message for a configuration key whose value may be counted differently from the change's value.
-fn of_a_key(name: &str) -> Option<String> {
-    let entry = catalogue().find(|entry| entry.keys.is_some_and(|keys| keys.contains(&name)))?;
-    Some(format!("'{name}' is a configuration key; the cause is called {}={}", entry.kind, entry.takes))
-}
-
-/// Returns the reason why no change of a kind matches the typed text.
-fn refusal(kind: CauseKind, known: &[&CatalogueEntry], point: Option<Point>) -> String {
-    let takes: Vec<&str> = known.iter().map(|entry| entry.takes).collect();
-    let points: BTreeSet<Point> = known.iter().flat_map(|entry| entry.at).copied().collect();
-    match (takes.as_slice(), point.filter(|point| !points.contains(point))) {
-        ([], _) => format!("{kind} cannot be supposed: it can only be found"),
-        (_, Some(point)) => {
-            let points: Vec<_> = points.into_iter().map(Point::name).collect();
-            format!("{kind} does not change {point}, only {}", points.join(", "))
-        }
-        ([""], _) => format!("{kind} takes no value"),
-        _ => format!("{kind} takes a value: {kind}={}", takes.join(" or ")),
-    }
-}
-
-impl PartialEq for OperationChange {
-    fn eq(&self, other: &Self) -> bool {
-        let same_entry = self.entry.kind == other.entry.kind && self.entry.at == other.entry.at;
-        same_entry && self.value == other.value
-    }
-}
-
-impl fmt::Debug for OperationChange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
-    }
-}
-
-/// Formats the change as users type it.
-impl fmt::Display for OperationChange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.entry.kind)?;
-        self.point.or(self.place()).map_or(Ok(()), |point| write!(f, "@{point}"))?;
-        match self.value {
-            ChangeValue::Nothing => Ok(()),
-            _ => write!(f, "={}", self.value),
-        }
-    }
-}
-
 /// Returns the numbers of `known` within a relative distance of an estimate, nearest first.
-fn snapped(read: f64, known: &[f64], within: f64) -> Vec<f64> {
+pub(crate) fn snapped(read: f64, known: &[f64], within: f64) -> Vec<f64> {
     let off = |number: f64| (number / read).ln().abs();
     let mut near: Vec<f64> = known.iter().copied().filter(|&number| off(number) <= within).collect();
     near.sort_by(|a, b| off(*a).total_cmp(&off(*b)));
@@ -314,7 +137,7 @@ fn snapped(read: f64, known: &[f64], within: f64) -> Vec<f64> {
 }
 
 /// Rounds a number to `digits` significant digits.
-fn rounded_to(digits: i32, number: f64) -> f64 {
+pub(crate) fn rounded_to(digits: i32, number: f64) -> f64 {
     if number == 0.0 || !number.is_finite() {
         return number;
     }

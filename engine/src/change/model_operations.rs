@@ -7,16 +7,20 @@ use crate::change::outer_operations::InnerOperation;
 use crate::checkpoint::{Point, Site};
 use crate::engine::{self, RunInput};
 use crate::error::Result;
-use crate::exact::{
-    Addition, EmbeddingLookup, Integers, LayerNormalisation, Linear, Node, Operation, Profile,
-    RmsNormalisation, Rotary, Scaling, TracedNumerics, node_of,
-};
+use crate::exact::{Node, Operation, Profile, node_of};
 use crate::model::Model;
 use crate::numerics::Numerics;
+use crate::ops::addition::exact::Addition;
+use crate::ops::embedding::exact::EmbeddingLookup;
+use crate::ops::linear::exact::{Integers, Linear};
 use crate::ops::norm::RmsNorm;
+use crate::ops::norm::exact::{LayerNormalisation, RmsNormalisation};
 use crate::ops::rope::Rope;
+use crate::ops::rope::exact::Rotary;
+use crate::ops::scaling::exact::Scaling;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
+use crate::tracing::TracedNumerics;
 use crate::weight::{Factor, Matrix};
 
 /// Operations of a model, by layer and by the tap of their result.
@@ -39,7 +43,7 @@ pub struct LinearParameters {
 
 impl LinearParameters {
     /// Returns the matrix of an operation, if it has one.
-    pub(super) fn of(node: &Node) -> Option<Self> {
+    pub(crate) fn of(node: &Node) -> Option<Self> {
         if let Some(Linear { w, bias, .. }) = node.operation() {
             return Some(Self { w: w.clone(), bias: bias.clone(), factor: None });
         }
@@ -90,7 +94,7 @@ impl ModelOperations {
     }
 
     /// Returns the node at a tap and layer.
-    pub(super) fn node(&self, point: Point, layer: Option<usize>) -> Option<Arc<Node>> {
+    pub(crate) fn node(&self, point: Point, layer: Option<usize>) -> Option<Arc<Node>> {
         self.nodes.get(&(layer, point)).cloned()
     }
 

@@ -4,11 +4,16 @@
 use std::sync::Arc;
 
 use crate::change::{CatalogueEntry, ChangeValue, SiteContext};
-use crate::exact::{Integers, Linear, Node, Nonlinearity, Scaling, Scores, TracedNumerics, node_of};
+use crate::exact::{Node, node_of};
 use crate::numerics::Numerics;
-use crate::ops::ffn::Activation;
-use crate::ops::multiplier::Multiplier;
+use crate::ops::activation::Activation;
+use crate::ops::activation::exact::Nonlinearity;
+use crate::ops::attention::exact::Scores;
+use crate::ops::linear::exact::{Integers, Linear};
+use crate::ops::scaling::Multiplier;
+use crate::ops::scaling::exact::Scaling;
 use crate::tensor::Tensor;
+use crate::tracing::TracedNumerics;
 
 /// An operation applied to the result of another one.
 #[derive(Clone, Copy)]
@@ -44,18 +49,18 @@ impl OuterOperation {
 }
 
 /// An operation whose result passes through outer operations.
-pub(super) struct InnerOperation {
+pub(crate) struct InnerOperation {
     /// Result, which records its operation.
-    pub(super) x: Tensor,
+    pub(crate) x: Tensor,
     /// The operation.
-    pub(super) node: Arc<Node>,
+    pub(crate) node: Arc<Node>,
     /// Outer operations, outermost first.
     around: Vec<OuterOperation>,
 }
 
 impl InnerOperation {
     /// Returns the matrix product or the scores inside a node's outer operations; `None` if there is none.
-    pub(super) fn of(node: &Node) -> Option<Self> {
+    pub(crate) fn of(node: &Node) -> Option<Self> {
         let (x, first) = OuterOperation::of(node)?;
         let inner = made_by(x)?;
         if inner.operation::<Linear>().is_some()
@@ -122,7 +127,7 @@ fn inside(at: &SiteContext) -> Option<InnerOperation> {
 }
 
 /// Returns the value that the model soft-caps at a site, and the cap `c` of `c · tanh(x / c)`.
-pub(super) fn soft_cap(at: &SiteContext) -> Option<(Tensor, f32)> {
+pub(crate) fn soft_cap(at: &SiteContext) -> Option<(Tensor, f32)> {
     let Scaling { x: bent, by } = at.stage()?;
     let tanh = made_by(bent)?;
     let (below, OuterOperation::Tanh) = OuterOperation::of(&tanh)? else { return None };
@@ -131,7 +136,7 @@ pub(super) fn soft_cap(at: &SiteContext) -> Option<(Tensor, f32)> {
 }
 
 /// Returns the operation that computed all values of a tensor.
-pub(super) fn made_by(x: &Tensor) -> Option<Arc<Node>> {
+pub(crate) fn made_by(x: &Tensor) -> Option<Arc<Node>> {
     match x.origins() {
         [whole] => node_of(whole),
         _ => None,

@@ -3,10 +3,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::change::{ModelOperations, OperationChange, catalogue};
+use crate::change::ModelOperations;
 use crate::checkpoint::Site;
-use crate::exact::{Node, Operation, TracedNumerics, node_of};
+use crate::exact::{Node, Operation, node_of};
 use crate::tensor::Tensor;
+use crate::tracing::TracedNumerics;
 
 /// A site, its value, and the numerics and model that computed it.
 pub struct SiteContext<'a> {
@@ -59,16 +60,8 @@ impl<'a> SiteContext<'a> {
     }
 
     /// Returns the node of the operation.
-    pub(super) fn node(&self) -> Option<&Node> {
+    pub(crate) fn node(&self) -> Option<&Node> {
         self.node.as_deref()
-    }
-
-    /// Returns every change that applies at this site, with the values to try if none can be estimated.
-    pub fn changes(&self) -> Vec<OperationChange> {
-        let known = catalogue().filter(|entry| entry.at.contains(&self.site.point));
-        let all = known.flat_map(|entry| entry.usual_at(self).into_iter().map(move |value| (entry, value)));
-        let changes = all.map(|(entry, value)| OperationChange::new(entry, value));
-        changes.filter(|change| change.compute(self).is_some_and(|made| made != *self.value)).collect()
     }
 
     /// Returns the operation, if it has type `S`.

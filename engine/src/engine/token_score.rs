@@ -2,7 +2,8 @@
 
 use crate::error::{Result, RunError};
 use crate::numerics::Numerics;
-use crate::ops::sampling::{Picks, likeliest};
+use crate::ops::log_probabilities::Picks;
+use crate::ops::sampling::likeliest;
 use crate::tensor::Tensor;
 
 /// Log-probability and rank of a token, with the most likely tokens.

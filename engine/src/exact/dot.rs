@@ -6,13 +6,13 @@ use crate::exact::input::InputValues;
 use crate::exact::value::{ExactValue, K, LAMBDA, U};
 
 /// Evaluates the dot product of two rows, for any order of summation.
-pub(super) fn dot(a: &InputValues, b: &InputValues) -> ExactValue {
+pub(crate) fn dot(a: &InputValues, b: &InputValues) -> ExactValue {
     inheriting(sum_of_products(&a.values, &b.values), a, b)
 }
 
 /// Evaluates a dot product whose neighbouring terms are similar, such as values of neighbouring keys. Its partial sums
 /// go further from zero than those of random terms.
-pub(super) fn dot_in_order(a: &InputValues, b: &InputValues) -> ExactValue {
+pub(crate) fn dot_in_order(a: &InputValues, b: &InputValues) -> ExactValue {
     let (mut sum, mut walked) = (0.0f64, 0.0);
     for (a, b) in a.values.iter().zip(&b.values) {
         sum += a * b;
@@ -32,7 +32,7 @@ fn inheriting(mut exact: ExactValue, a: &InputValues, b: &InputValues) -> ExactV
 
 /// Returns a sum of `n` products, given its value and sum of squares, without loss of small terms.
 #[inline(always)]
-pub(super) fn sum_of(n: usize, value: f64, squares: f64) -> ExactValue {
+pub(crate) fn sum_of(n: usize, value: f64, squares: f64) -> ExactValue {
     added(n, value, squares, 0.0)
 }
 
@@ -60,7 +60,7 @@ fn smallest_products(a: &[f64], b: &[f64], least: f64) -> f64 {
 
 /// Evaluates `Σ weights[key] · values[key]` for `width` columns, in the order of the keys. Rows of `values` are
 /// `stride` apart.
-pub(super) fn means(weights: &[f64], values: &[f64], stride: usize, width: usize) -> Vec<ExactValue> {
+pub(crate) fn means(weights: &[f64], values: &[f64], stride: usize, width: usize) -> Vec<ExactValue> {
     let seen: Vec<(f64, &[f64])> = weights
         .iter()
         .enumerate()
@@ -149,7 +149,7 @@ fn added_by_key(seen: &[(f64, &[f64])], first: usize) -> [[f64; COLUMNS]; 5] {
 }
 
 /// Adds the errors that uncertain inputs cause in a sum: independent errors by variance, radii by their sum.
-pub(super) fn inherit(
+pub(crate) fn inherit(
     exact: ExactValue,
     weight: impl Fn(usize) -> f64,
     sigma: &[f64],
@@ -167,7 +167,7 @@ pub(super) fn inherit(
 
 /// Returns Σ a·b and the sum of the squares of its rounded terms: products, or block sums if products in a block are
 /// exact.
-pub(super) fn sums(a: &[f64], b: &[f64], block: usize) -> (f64, f64) {
+pub(crate) fn sums(a: &[f64], b: &[f64], block: usize) -> (f64, f64) {
     match block {
         1 => sums_of_products(a, b),
         _ => {
@@ -197,7 +197,7 @@ fn lanes_of_block(a: &[f64], b: &[f64]) -> (f64, f64) {
 
 /// Sums numbers.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
-pub(super) fn total(values: &[f64]) -> f64 {
+pub(crate) fn total(values: &[f64]) -> f64 {
     let mut sums = [0.0f64; LANES];
     let (blocks, rest) = values.as_chunks::<LANES>();
     for block in blocks {
@@ -268,7 +268,7 @@ const UNIT: usize = 16;
 
 /// Returns the largest error of truncation: one unit of each partial sum (measured in models of NVIDIA's units; Fasi
 /// et al., 2021).
-pub(super) fn cut_off(a: &[f64], b: &[f64]) -> f64 {
+pub(crate) fn cut_off(a: &[f64], b: &[f64]) -> f64 {
     let (mut sum, mut partial) = (0.0f64, 0.0f64);
     for (a, b) in a.chunks(UNIT).zip(b.chunks(UNIT)) {
         sum += a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();

@@ -25,7 +25,7 @@ const TERMS: [f64; 12] = [
 /// Computes e^x to within a few units in the last place: 2^n times a polynomial in the remainder of x. The argument is
 /// clamped to -708 to 709, so the result is never 0 or infinite. NaN gives NaN.
 #[inline(always)]
-pub(super) fn exp(x: f64) -> f64 {
+pub(crate) fn exp(x: f64) -> f64 {
     let x = if x < -708.0 { -708.0 } else { x };
     let x = if x > 709.0 { 709.0 } else { x };
     let shifted = x.mul_add(std::f64::consts::LOG2_E, TO_INTEGER);

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::weight::DType;
 
 /// Half the spacing of `f32` at 1.
-pub(super) const U: f64 = 1.0 / (1u64 << 24) as f64;
+pub(crate) const U: f64 = 1.0 / (1u64 << 24) as f64;
 
 /// Adding this number rounds an `f64` to an integer, because the spacing of `f64` is 1 around it.
 const WHOLE: f64 = 1.5 * (1u64 << 52) as f64;
@@ -64,7 +64,7 @@ impl Float {
     }
 
     /// Returns the largest relative error of one rounding.
-    pub(super) fn unit(self) -> f64 {
+    pub(crate) fn unit(self) -> f64 {
         match self {
             Float::F32 => U,
             Float::Tf32 | Float::Tf32Away | Float::F16 => 1.0 / 2048.0,
@@ -77,7 +77,7 @@ impl Float {
 
     /// Returns the smallest normal number.
     #[inline]
-    pub(super) fn least(self) -> f64 {
+    pub(crate) fn least(self) -> f64 {
         power_of_two(self.format().1)
     }
 
@@ -128,7 +128,7 @@ impl Float {
     /// Returns the interval of numbers that round to `value`. A number that is not of this type was not rounded to
     /// it.
     #[inline]
-    pub(super) fn cell(self, value: f64) -> (f64, f64) {
+    pub(crate) fn cell(self, value: f64) -> (f64, f64) {
         if self == Float::F32 || !value.is_finite() || self.round(value) != value {
             return (value, value);
         }
@@ -145,24 +145,24 @@ impl Float {
     }
 
     /// Returns true if numbers of this type are further apart at a value than numbers of type `computed`.
-    pub(super) fn is_coarser_at(self, value: f64, computed: Float) -> bool {
+    pub(crate) fn is_coarser_at(self, value: f64, computed: Float) -> bool {
         self.is_eighth() || self.step(value) > computed.step(value)
     }
 
     /// Returns true for an 8-bit type.
-    pub(super) fn is_eighth(self) -> bool {
+    pub(crate) fn is_eighth(self) -> bool {
         matches!(self, Float::E4m3 | Float::E5m2)
     }
 
     /// Returns true if `number`, divided by `scale` and rounded to this type, may be stored as `value`.
-    pub(super) fn may_store(self, number: f64, value: f64, scale: f64) -> bool {
+    pub(crate) fn may_store(self, number: f64, value: f64, scale: f64) -> bool {
         let (low, high) = self.cell(value / scale);
         (low * scale..=high * scale).contains(&number)
     }
 
     /// Returns the interval of numbers that become `value` if they are computed in type `computed` and then stored in
     /// this coarser type, divided by a scale. Numbers near the end of a cell may have been rounded into it before.
-    pub(super) fn stored_cell(self, value: f64, scale: f64, computed: Float) -> (f64, f64) {
+    pub(crate) fn stored_cell(self, value: f64, scale: f64, computed: Float) -> (f64, f64) {
         let (low, high) = self.cell(value / scale);
         if low == high || !value.is_finite() {
             return (value, value);

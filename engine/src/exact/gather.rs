@@ -8,10 +8,10 @@ use crate::exact::value::{ExactValue, U};
 use crate::tensor::Tensor;
 
 /// Selected values of several tensors.
-pub(super) struct Gather {
-    pub(super) tensors: Vec<Tensor>,
+pub(crate) struct Gather {
+    pub(crate) tensors: Vec<Tensor>,
     /// Tensor and index of the value for each result.
-    pub(super) index: Vec<(usize, usize)>,
+    pub(crate) index: Vec<(usize, usize)>,
 }
 
 impl Operation for Gather {
@@ -36,10 +36,10 @@ impl Operation for Gather {
 }
 
 /// Elementwise `f(x, parameter)`, with a few roundings of the result as in library functions.
-pub(super) struct ElementwiseMap {
-    pub(super) x: Tensor,
-    pub(super) f: fn(f64, f64) -> f64,
-    pub(super) parameter: f64,
+pub(crate) struct ElementwiseMap {
+    pub(crate) x: Tensor,
+    pub(crate) f: fn(f64, f64) -> f64,
+    pub(crate) parameter: f64,
 }
 
 impl Operation for ElementwiseMap {

@@ -9,21 +9,21 @@ use crate::tensor::{Tensor, ValueOrigin};
 
 /// Consecutive values of an input, with their uncertainty.
 #[derive(Clone, Debug)]
-pub(super) struct InputValues {
-    pub(super) values: Vec<f64>,
+pub(crate) struct InputValues {
+    pub(crate) values: Vec<f64>,
     /// Sigma and radius of each value; `None` if all values are exact.
-    pub(super) doubt: Option<InputUncertainty>,
+    pub(crate) doubt: Option<InputUncertainty>,
 }
 
 /// Uncertainty of an operation's input values.
 #[derive(Clone, Debug)]
-pub(super) struct InputUncertainty {
-    pub(super) sigma: Vec<f64>,
-    pub(super) radius: Vec<f64>,
+pub(crate) struct InputUncertainty {
+    pub(crate) sigma: Vec<f64>,
+    pub(crate) radius: Vec<f64>,
 }
 
 /// Tensor that an operation reads.
-pub(super) enum InputTensor<'t> {
+pub(crate) enum InputTensor<'t> {
     /// Exact values from the dump.
     Given(&'t [f32]),
     /// Computed values without uncertainty.
@@ -34,7 +34,7 @@ pub(super) enum InputTensor<'t> {
 
 impl<'t> InputTensor<'t> {
     /// Evaluates a tensor by a profile. Do not call it inside a parallel loop: it waits for the whole tensor.
-    pub(super) fn of(tensor: &'t Tensor, profile: &Profile) -> Self {
+    pub(crate) fn of(tensor: &'t Tensor, profile: &Profile) -> Self {
         match is_given(tensor) {
             true => InputTensor::Given(tensor.data()),
             false => Self::from(all(tensor, profile)),
@@ -42,7 +42,7 @@ impl<'t> InputTensor<'t> {
     }
 
     /// Evaluates an input that may be fused with the operations before it, in which case it may be rounded or not.
-    pub(super) fn read(tensor: &'t Tensor, profile: &Profile) -> Self {
+    pub(crate) fn read(tensor: &'t Tensor, profile: &Profile) -> Self {
         if profile.fused == FusedResults::Nothing {
             return Self::of(tensor, profile);
         }
@@ -60,7 +60,7 @@ impl<'t> InputTensor<'t> {
     }
 
     /// Evaluates an input that is certainly fused and therefore not rounded.
-    pub(super) fn unrounded(tensor: &'t Tensor, profile: &Profile) -> Self {
+    pub(crate) fn unrounded(tensor: &'t Tensor, profile: &Profile) -> Self {
         Self::with(tensor, profile, |origin, exacts, before| match UnroundedOrigin::of(origin).as_deref() {
             Some(UnroundedOrigin::Unknown { .. }) => {
                 exacts.iter_mut().for_each(|x| *x = x.unrounded(profile.results))
@@ -104,7 +104,7 @@ impl<'t> InputTensor<'t> {
     }
 
     /// Rounds the values to a type. Rounding to `f32` changes nothing.
-    pub(super) fn rounded(self, float: Float) -> Self {
+    pub(crate) fn rounded(self, float: Float) -> Self {
         match self {
             known if float == Float::F32 => known,
             InputTensor::Given(values) => {
@@ -118,7 +118,7 @@ impl<'t> InputTensor<'t> {
     }
 
     /// Returns the values if they were recorded; `None` if they were computed.
-    pub(super) fn given(&self) -> Option<&'t [f32]> {
+    pub(crate) fn given(&self) -> Option<&'t [f32]> {
         match self {
             InputTensor::Given(values) => Some(values),
             _ => None,
@@ -126,7 +126,7 @@ impl<'t> InputTensor<'t> {
     }
 
     /// Returns all values, if they are exact.
-    pub(super) fn sure(&self) -> Option<Vec<f64>> {
+    pub(crate) fn sure(&self) -> Option<Vec<f64>> {
         match self {
             InputTensor::Given(values) => Some(values.iter().map(|&x| x.into()).collect()),
             InputTensor::Sure(values) => Some(values.clone()),
@@ -134,8 +134,13 @@ impl<'t> InputTensor<'t> {
         }
     }
 
+    /// Applies `f` to each requested value.
+    pub(crate) fn each(&self, wanted: &[usize], f: impl Fn(ExactValue) -> ExactValue) -> Vec<ExactValue> {
+        wanted.iter().map(|&flat| f(self.get(flat))).collect()
+    }
+
     /// Returns `len` values from index `first` on.
-    pub(super) fn part(&self, first: usize, len: usize) -> InputValues {
+    pub(crate) fn part(&self, first: usize, len: usize) -> InputValues {
         let part = first..first + len;
         let values = match self {
             InputTensor::Given(values) => values[part].iter().map(|&x| x.into()).collect(),
@@ -146,7 +151,7 @@ impl<'t> InputTensor<'t> {
     }
 
     /// Returns one value.
-    pub(super) fn get(&self, flat: usize) -> ExactValue {
+    pub(crate) fn get(&self, flat: usize) -> ExactValue {
         match self {
             InputTensor::Given(values) => ExactValue::sure(values[flat].into()),
             InputTensor::Sure(values) => ExactValue::sure(values[flat]),
@@ -178,7 +183,7 @@ fn all(tensor: &Tensor, profile: &Profile) -> Vec<ExactValue> {
 }
 
 impl InputValues {
-    pub(super) fn new(exacts: impl Iterator<Item = ExactValue>) -> Self {
+    pub(crate) fn new(exacts: impl Iterator<Item = ExactValue>) -> Self {
         let exacts: Vec<ExactValue> = exacts.collect();
         let values = exacts.iter().map(|exact| exact.value).collect();
         let is_known = exacts.iter().all(|exact| exact.radius == 0.0);
@@ -189,7 +194,7 @@ impl InputValues {
         Self { values, doubt }
     }
 
-    pub(super) fn get(&self, index: usize) -> ExactValue {
+    pub(crate) fn get(&self, index: usize) -> ExactValue {
         let value = self.values[index];
         match &self.doubt {
             None => ExactValue::sure(value),
@@ -197,12 +202,12 @@ impl InputValues {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.values.len()
     }
 
     /// Applies `f` to each value.
-    pub(super) fn map(&self, f: impl Fn(ExactValue) -> ExactValue) -> Self {
+    pub(crate) fn map(&self, f: impl Fn(ExactValue) -> ExactValue) -> Self {
         Self::new((0..self.len()).map(|index| f(self.get(index))))
     }
 }

@@ -9,18 +9,18 @@ use crate::weight::DType;
 
 /// A row of activations, rounded as the product requires.
 #[derive(Debug)]
-pub(super) struct Operand {
-    pub(super) row: InputValues,
+pub(crate) struct Operand {
+    pub(crate) row: InputValues,
     /// Differences between the stored sums of blocks of 32 and the sums of their values, if a format stores sums.
-    pub(super) surplus: Option<Vec<f64>>,
+    pub(crate) surplus: Option<Vec<f64>>,
     /// True if the row is made of codes, which are multiplied and added as integers within a block.
-    pub(super) is_coded: bool,
+    pub(crate) is_coded: bool,
     /// Second number of each value, if values are split in two numbers.
-    pub(super) low: Option<Vec<f64>>,
+    pub(crate) low: Option<Vec<f64>>,
 }
 
 /// Returns the type that activations are rounded to before products with weights of a type.
-pub(super) fn operand_type(profile: &Profile, weights: DType) -> DType {
+pub(crate) fn operand_type(profile: &Profile, weights: DType) -> DType {
     match profile.operands {
         Operands::Ggml | Operands::GgmlButF16 => match quant::activation_type(weights) {
             DType::F16 if profile.operands == Operands::GgmlButF16 => DType::F32,
@@ -31,14 +31,14 @@ pub(super) fn operand_type(profile: &Profile, weights: DType) -> DType {
 }
 
 /// Splits a value in two numbers of type `half`.
-pub(super) fn split(x: f64, half: Float) -> (f64, f64) {
+pub(crate) fn split(x: f64, half: Float) -> (f64, f64) {
     let high = half.round(x);
     (high, half.round(x - high))
 }
 
 impl Operand {
     /// Creates an operand. `pass` is the range of all values of the pass, for codes whose scale the whole pass shares.
-    pub(super) fn new(row: InputValues, profile: &Profile, weights: DType, pass: Option<ValueRange>) -> Self {
+    pub(crate) fn new(row: InputValues, profile: &Profile, weights: DType, pass: Option<ValueRange>) -> Self {
         if let Some(codes) = &profile.activation_codes {
             return Self { row: integers(&row, codes, pass), surplus: None, is_coded: false, low: None };
         }
@@ -118,14 +118,14 @@ fn f16_step(largest: f64, unsure: f64) -> f64 {
 
 /// The smallest and the largest of some values and zero, with the uncertainty of both.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ValueRange {
+pub(crate) struct ValueRange {
     low: f64,
     high: f64,
     unsure: f64,
 }
 
 impl ValueRange {
-    pub(super) fn of(values: impl Iterator<Item = ExactValue>) -> Self {
+    pub(crate) fn of(values: impl Iterator<Item = ExactValue>) -> Self {
         values.fold(Self::default(), |extent, x| Self {
             low: extent.low.min(x.value),
             high: extent.high.max(x.value),
@@ -142,7 +142,7 @@ impl ValueRange {
 }
 
 /// Returns a row of activations, quantised to 8-bit integers and decoded again.
-pub(super) fn integers(row: &InputValues, codes: &ActivationCodes, pass: Option<ValueRange>) -> InputValues {
+pub(crate) fn integers(row: &InputValues, codes: &ActivationCodes, pass: Option<ValueRange>) -> InputValues {
     let len = codes.group_len(row.len(), 1).max(1);
     let pass = pass.filter(|_| codes.group == CodeGroup::Pass);
     let of_group = |first: usize| {

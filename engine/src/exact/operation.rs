@@ -57,6 +57,12 @@ pub trait Operation: Any + Send + Sync {
         false
     }
 
+    /// For a norm: returns true if it reads the sum of two values, which engines may hold in more digits than they
+    /// store. `None` for other operations.
+    fn reads_sum(&self) -> Option<bool> {
+        None
+    }
+
     /// Returns true if a kernel may read the results before rounding: sums, norms, multiples and scores.
     fn is_fused(&self) -> bool {
         false
@@ -115,7 +121,7 @@ impl Node {
     }
 
     /// Returns the profile of an engine that makes these choices.
-    pub(super) fn rounding(&self, choices: ChoiceSet) -> Profile {
+    pub(crate) fn rounding(&self, choices: ChoiceSet) -> Profile {
         match choices {
             ChoiceSet::OWN => Profile { made: choices, ..self.own },
             _ => self.profile.otherwise(choices),
@@ -149,7 +155,7 @@ impl Node {
 const PIECE: usize = 1 << 14;
 
 /// Splits ascending indices by rows of `width` values.
-pub(super) fn by_row(wanted: &[usize], width: usize) -> impl Iterator<Item = &[usize]> {
+pub(crate) fn by_row(wanted: &[usize], width: usize) -> impl Iterator<Item = &[usize]> {
     let mut rest = wanted;
     std::iter::from_fn(move || {
         let first = *rest.first()?;
@@ -163,7 +169,7 @@ pub(super) fn by_row(wanted: &[usize], width: usize) -> impl Iterator<Item = &[u
 }
 
 /// Evaluates the requested values of each row of `width` values, in order; in parallel if there are many.
-pub(super) fn per_row(
+pub(crate) fn per_row(
     wanted: &[usize],
     width: usize,
     row: impl Fn(&[usize], &mut Vec<ExactValue>) + Sync,

@@ -36,7 +36,7 @@ pub enum Operands {
 
 impl Operands {
     /// Returns the TF32 rounding of matrix units, if the operands are TF32.
-    pub(super) fn tf32(self) -> Option<Float> {
+    pub(crate) fn tf32(self) -> Option<Float> {
         match self {
             Operands::Tf32 => Some(Float::Tf32),
             Operands::Tf32Away => Some(Float::Tf32Away),
@@ -46,7 +46,7 @@ impl Operands {
     }
 
     /// Returns the type of the two numbers that an operand is split in; `None` if operands are not split.
-    pub(super) fn split(self) -> Option<Float> {
+    pub(crate) fn split(self) -> Option<Float> {
         match self {
             Operands::SplitBf16 => Some(Float::Bf16),
             Operands::SplitTf32 => Some(Float::Tf32),
@@ -259,7 +259,7 @@ impl Default for Profile {
 
 impl Profile {
     /// Returns true if a sum, or another fused result, is read before rounding.
-    pub(super) fn reads_sums(&self) -> bool {
+    pub(crate) fn reads_sums(&self) -> bool {
         self.norm_of_sums || self.mean_of_sums || self.fused != FusedResults::Nothing
     }
 
@@ -283,7 +283,7 @@ impl Profile {
     }
 
     /// Returns the type that the engine's matrix units round both operands of a product to.
-    pub(super) fn unit_of_products(&self) -> Float {
+    pub(crate) fn unit_of_products(&self) -> Float {
         match self.operands {
             Operands::F16 => Float::F16,
             Operands::Bf16 => Float::Bf16,
@@ -324,12 +324,12 @@ impl Profile {
     }
 
     /// Returns the type of attention operands if the profile states no other type.
-    pub(super) fn attended(&self) -> Float {
+    pub(crate) fn attended(&self) -> Float {
         if self.wide_stream { self.results } else { self.operands.tf32().unwrap_or(Float::F32) }
     }
 
     /// Returns the attention profile for a pass of `tokens` tokens.
-    pub(super) fn attending(self, tokens: usize) -> Self {
+    pub(crate) fn attending(self, tokens: usize) -> Self {
         match (self.ggml_flash, self.operands) {
             (true, _) if tokens < TILE => Self { sums: self.attention, attention: Float::F32, ..self },
             (true, _) => Self { queries: Float::F32, attention: Float::F32, ..self },

@@ -28,17 +28,17 @@ pub struct ResultPair<'c> {
 }
 
 /// Number of values that one piece of work covers.
-pub(super) const PIECE: usize = 1 << 16;
+pub(crate) const PIECE: usize = 1 << 16;
 
 impl ResultPair<'_> {
     /// Divides all rows into pieces of about `values` values.
-    pub(super) fn pieces(&self, values: usize) -> Vec<Range<usize>> {
+    pub(crate) fn pieces(&self, values: usize) -> Vec<Range<usize>> {
         let (rows, step) = (self.sides[0].rows(), values.div_ceil(self.sides[0].width().max(1)));
         (0..rows).step_by(step).map(|first| first..rows.min(first + step)).collect()
     }
 
     /// Returns the 8-bit type that the dump's values are stored in, if there is one.
-    pub(super) fn eighth(&self) -> Option<Float> {
+    pub(crate) fn eighth(&self) -> Option<Float> {
         self.stored.filter(|float| float.is_eighth())
     }
 
@@ -50,7 +50,7 @@ impl ResultPair<'_> {
 
     /// Returns the indices to evaluate in some rows: all meaningful values, or only values that differ in their bits.
     /// For 8-bit types, values differ if ours would be stored differently.
-    pub(super) fn wanted(&self, rows: Range<usize>, wants_all: bool) -> Vec<usize> {
+    pub(crate) fn wanted(&self, rows: Range<usize>, wants_all: bool) -> Vec<usize> {
         let width = self.sides[0].width();
         let mut wanted = Vec::new();
         let mut room = RowBuffers::new(width);
@@ -102,7 +102,7 @@ impl ResultPair<'_> {
 
     /// Returns the flat indices to evaluate in many rows, in ascending order: all meaningful values, or only values
     /// that differ in their bits.
-    pub(super) fn all_wanted(&self, rows: Range<usize>, wants_all: bool) -> Vec<usize> {
+    pub(crate) fn all_wanted(&self, rows: Range<usize>, wants_all: bool) -> Vec<usize> {
         let step = PIECE.div_ceil(self.sides[0].width().max(1));
         let pieces = parallel::map(rows.len().div_ceil(step), PIECE, |piece| {
             let first = rows.start + piece * step;
@@ -112,7 +112,7 @@ impl ResultPair<'_> {
     }
 
     /// Returns the number of values that [`Self::wanted`] selects in all rows.
-    pub(super) fn count(&self, wants_all: bool) -> usize {
+    pub(crate) fn count(&self, wants_all: bool) -> usize {
         let of_row = |row: usize| {
             let seen = self.seen(row);
             match self.plain(row, &seen) {
@@ -183,7 +183,7 @@ const WORST: usize = 6;
 
 impl EngineErrors {
     /// Keeps a value if it is among the worst. Of equal bound ratios, the first index wins; NaN exceeds any number.
-    pub(super) fn meet(&mut self, off: InexactValue) {
+    pub(crate) fn meet(&mut self, off: InexactValue) {
         let is_worse = |known: &InexactValue| match (known.bound_ratio.is_nan(), off.bound_ratio.is_nan()) {
             (false, false) if off.bound_ratio != known.bound_ratio => off.bound_ratio > known.bound_ratio,
             (known_is, is) if known_is != is => is,
@@ -198,7 +198,7 @@ impl EngineErrors {
     }
 
     /// Returns the bound ratio above which later values are among the worst.
-    pub(super) fn least_that_counts(&self) -> f64 {
+    pub(crate) fn least_that_counts(&self) -> f64 {
         self.worst.get(WORST - 1).map_or(-1.0, |last| last.bound_ratio)
     }
 

@@ -7,8 +7,8 @@
 use multiversion::multiversion;
 
 /// Number of interleaved rows on the weights' side; the other side has `SIDE` rows.
-pub(super) const PANEL: usize = 32;
-pub(super) const SIDE: usize = 4;
+pub(crate) const PANEL: usize = 32;
+pub(crate) const SIDE: usize = 4;
 
 /// Number of columns that are interleaved together, so that the written memory stays in the cache.
 const CHUNK: usize = 64;
@@ -18,7 +18,7 @@ const SURE: f32 = 1e-20;
 
 /// `N` interleaved rows: the first column of all rows, then the second. Missing rows are zero.
 #[derive(Debug)]
-pub(super) struct InterleavedRows<const N: usize> {
+pub(crate) struct InterleavedRows<const N: usize> {
     values: Vec<[f64; N]>,
     /// Squares of values relative to the largest value of their row.
     squares: Vec<[f32; N]>,
@@ -28,7 +28,7 @@ pub(super) struct InterleavedRows<const N: usize> {
 
 impl<const N: usize> InterleavedRows<N> {
     /// Packs at most `N` rows of equal length.
-    pub(super) fn of(rows: &[&[f64]]) -> Self {
+    pub(crate) fn of(rows: &[&[f64]]) -> Self {
         let columns = rows.first().map_or(0, |row| row.len());
         let (mut values, mut squares) = (vec![[0.0; N]; columns], vec![[0.0; N]; columns]);
         let (mut largest, mut least) = ([0.0; N], [0.0; N]);
@@ -52,7 +52,7 @@ impl<const N: usize> InterleavedRows<N> {
 
 impl InterleavedRows<PANEL> {
     /// Returns lower and upper bounds of the sizes of the products with one of four rows.
-    pub(super) fn sizes(&self, four: &InterleavedRows<SIDE>, row: usize) -> ([f64; PANEL], [f64; PANEL]) {
+    pub(crate) fn sizes(&self, four: &InterleavedRows<SIDE>, row: usize) -> ([f64; PANEL], [f64; PANEL]) {
         (self.least.map(|least| least * four.least[row]), self.largest.map(|most| most * four.largest[row]))
     }
 }
@@ -83,14 +83,14 @@ fn sizes(row: &[f64]) -> (f64, f64) {
 
 /// Products of four rows with a panel.
 #[derive(Debug)]
-pub(super) struct PanelTile {
+pub(crate) struct PanelTile {
     sums: [[f64; PANEL]; SIDE],
     squares: [[f32; PANEL]; SIDE],
     scales: [[f64; PANEL]; SIDE],
 }
 
 impl PanelTile {
-    pub(super) fn new(panel: &InterleavedRows<PANEL>, four: &InterleavedRows<SIDE>) -> Self {
+    pub(crate) fn new(panel: &InterleavedRows<PANEL>, four: &InterleavedRows<SIDE>) -> Self {
         let scale = |row: usize| panel.largest.map(|largest| (largest * four.largest[row]).powi(2));
         Self {
             sums: sums(&panel.values, &four.values),
@@ -100,7 +100,7 @@ impl PanelTile {
     }
 
     /// Returns the sums of one of the four rows, and the sums of squares: NaN if uncertain.
-    pub(super) fn row(&self, row: usize) -> (&[f64; PANEL], [f64; PANEL]) {
+    pub(crate) fn row(&self, row: usize) -> (&[f64; PANEL], [f64; PANEL]) {
         let (squares, scales) = (&self.squares[row], &self.scales[row]);
         let mut known = [0.0; PANEL];
         for ((known, &square), &scale) in known.iter_mut().zip(squares).zip(scales) {

@@ -22,7 +22,7 @@ pub enum UnroundedOrigin {
 
 impl UnroundedOrigin {
     /// Returns true if the values are results of a sum.
-    pub(super) fn is_sum(&self) -> bool {
+    pub(crate) fn is_sum(&self) -> bool {
         match self {
             UnroundedOrigin::Of(node) => node.stage.is_sum(),
             UnroundedOrigin::Unknown { is_sum } => *is_sum,
@@ -30,7 +30,7 @@ impl UnroundedOrigin {
     }
 
     /// Returns the value before rounding, if the origin records it.
-    pub(super) fn of(origin: &ValueOrigin) -> Option<Arc<Self>> {
+    pub(crate) fn of(origin: &ValueOrigin) -> Option<Arc<Self>> {
         origin.source.clone()?.downcast().ok()
     }
 }
@@ -58,7 +58,7 @@ fn is_known(input: &Tensor) -> bool {
 
 /// Marks summands as possibly unrounded instead of keeping their operations, since a chain of sums would keep all
 /// earlier sums.
-pub(super) fn without_sums(x: Tensor) -> Tensor {
+pub(crate) fn without_sums(x: Tensor) -> Tensor {
     if x.origins().is_empty() || !is_given(&x) {
         return x;
     }

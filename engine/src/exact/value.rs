@@ -1,24 +1,24 @@
 //! A number with its rounding error: standard deviation and radius.
 
 use crate::exact::float::Float;
-pub(super) use crate::exact::float::U;
+pub(crate) use crate::exact::float::U;
 
 /// Standard deviation of one rounding relative to its largest error: √(0.541 / 3), for mantissas that are uniform on
 /// a logarithmic scale.
-pub(super) const K: f64 = 0.425;
+pub(crate) const K: f64 = 0.425;
 
 /// Number of standard deviations that no error exceeds. A Gaussian exceeds it about once in 10¹⁵ draws.
 pub const LAMBDA: f64 = 8.0;
 
 /// Combines two independent errors: √(a² + b²), for numbers whose squares neither overflow nor underflow.
 #[inline(always)]
-pub(super) fn both(a: f64, b: f64) -> f64 {
+pub(crate) fn both(a: f64, b: f64) -> f64 {
     (a * a + b * b).sqrt()
 }
 
 /// Returns the relative share of the terms below the last bit of the sum. Non-negative terms that small do not change
 /// the sum if they are added last, one by one.
-pub(super) fn lost(terms: impl Iterator<Item = f64>, sum: f64) -> f64 {
+pub(crate) fn lost(terms: impl Iterator<Item = f64>, sum: f64) -> f64 {
     terms.filter(|term| *term < U * sum).sum::<f64>() / sum
 }
 
@@ -54,38 +54,38 @@ impl ExactValue {
 
     /// Adds a systematic error of up to `lost`, from terms that a sum may lose; it does not average out.
     #[inline(always)]
-    pub(super) fn losing(self, lost: f64) -> Self {
+    pub(crate) fn losing(self, lost: f64) -> Self {
         Self { radius: self.radius.max(LAMBDA / 2.0 * self.sigma + lost), ..self }
     }
 
     /// Raises sigma to that of a sequential sum. `walked` is the sum of the squared partial sums, each of which is
     /// rounded.
-    pub(super) fn walking(self, walked: f64) -> Self {
+    pub(crate) fn walking(self, walked: f64) -> Self {
         let sigma = K * U * walked.sqrt();
         Self { sigma: self.sigma.max(sigma), radius: self.radius.max(LAMBDA * sigma), ..self }
     }
 
     /// Limits the error to `bound`.
     #[inline(always)]
-    pub(super) fn within(self, bound: f64) -> Self {
+    pub(crate) fn within(self, bound: f64) -> Self {
         Self { radius: self.radius.min(bound), ..self }
     }
 
     /// Adds an independent error.
     #[inline(always)]
-    pub(super) fn moved(self, sigma: f64, radius: f64) -> Self {
+    pub(crate) fn moved(self, sigma: f64, radius: f64) -> Self {
         Self { sigma: both(self.sigma, sigma), radius: self.radius + radius, ..self }
     }
 
     /// Adds an exact number.
-    pub(super) fn plus(self, known: f64) -> Self {
+    pub(crate) fn plus(self, known: f64) -> Self {
         let value = self.value + known;
         Self { value, ..self }.moved(K * U * value.abs(), U * value.abs())
     }
 
     /// Adds a bias to this sum of `n` terms, before the first term or after the last. If the bias comes first, each
     /// partial sum k is about bias + value · k / n and is rounded.
-    pub(super) fn biased(self, bias: f64, n: f64) -> Self {
+    pub(crate) fn biased(self, bias: f64, n: f64) -> Self {
         let walked = n * bias * (bias + self.value);
         let sigma = both(self.sigma, K * U * walked.max(0.0).sqrt());
         let radius = self.radius + LAMBDA * (sigma - self.sigma);
@@ -94,19 +94,19 @@ impl ExactValue {
 
     /// Propagates the error through a function: `value` is the function's value and `slope` its slope.
     #[inline(always)]
-    pub(super) fn through(self, value: f64, slope: f64) -> Self {
+    pub(crate) fn through(self, value: f64, slope: f64) -> Self {
         Self { value, sigma: self.sigma * slope.abs(), radius: self.radius * slope.abs() }
     }
 
     /// Returns a value that covers both numbers.
-    pub(super) fn or(self, other: Self) -> Self {
+    pub(crate) fn or(self, other: Self) -> Self {
         let low = (self.value - self.radius).min(other.value - other.radius);
         let high = (self.value + self.radius).max(other.value + other.radius);
         Self::bounded((low + high) / 2.0, (high - low) / 2.0)
     }
 
     /// Extends the value to all numbers that round to it.
-    pub(super) fn unrounded(self, float: Float) -> Self {
+    pub(crate) fn unrounded(self, float: Float) -> Self {
         let (low, high) = float.cell(self.value);
         // Any of these numbers is possible, with equal probability.
         let (value, radius) = ((low + high) / 2.0, (high - low) / 2.0);

@@ -6,7 +6,6 @@ use crate::exact::bias::{BiasAccumulator, ResultWindow, SharedError};
 use crate::exact::choice::{Choice, ChoiceSet};
 use crate::exact::error_statistics::ErrorStatistics;
 use crate::exact::float::Float;
-use crate::exact::norm::RmsNormalisation;
 use crate::exact::operation::{ColumnEvaluator, Node, evaluate, is_given, node_of};
 use crate::exact::profile::{FusedResults, Profile};
 use crate::exact::result_pair::{EngineErrors, PIECE, ResultPair};
@@ -43,7 +42,7 @@ impl OperationVerdict {
     fn with_reading(self, compared: &ResultPair) -> Self {
         let norms = || {
             let nodes = compared.traced.origins().iter().filter_map(node_of);
-            nodes.filter_map(|node| Some(node.operation::<RmsNormalisation>()?.reads_sum()))
+            nodes.filter_map(|node| node.stage.reads_sum())
         };
         let could_be = self.profile.stream() != Float::F32
             && !self.profile.mean_of_sums
@@ -150,6 +149,13 @@ fn alternatives(
         .copied()
         .filter(explains_too)
         .collect()
+}
+
+/// Returns true if the exact values at some indices explain the dump's values there.
+pub(crate) fn exacts_explain(compared: &ResultPair, wanted: &[usize], exacts: &[ExactValue]) -> bool {
+    let mut measured = ErrorStatistics::new(compared, ChoiceSet::default(), false, None);
+    measured.add(wanted, exacts);
+    measured.sides[0].over == 0
 }
 
 /// Returns the dump's values that its profile's rounding does not explain.

@@ -1,11 +1,11 @@
 //! Matrix products with a fixed summation order: linear layers, and queries with keys.
 //!
-//! Every value equals the dot product of [`crate::ops::dot`], so results depend neither on the number of threads nor on
+//! Every value equals the dot product of [`crate::kernels::dot`], so results depend neither on the number of threads nor on
 //! the number of rows.
 
 use std::ops::Range;
 
-use crate::ops::dot::{Kernel, LANES, LaneColumns, PANEL, PanelSums, SIDE, STEPS};
+use crate::kernels::dot::{Kernel, LANES, LaneColumns, PANEL, PanelSums, SIDE, STEPS};
 use crate::parallel;
 use crate::tensor::Tensor;
 

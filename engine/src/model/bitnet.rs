@@ -11,7 +11,7 @@ use crate::model::decoder::{
 };
 use crate::model::llama::LlamaBlock;
 use crate::numerics::Numerics;
-use crate::ops::ffn::Activation;
+use crate::ops::activation::Activation;
 use crate::ops::norm::RmsNorm;
 use crate::tap::Probe;
 use crate::tensor::{RopePairing, Tensor};

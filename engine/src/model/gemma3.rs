@@ -11,10 +11,10 @@ use crate::model::decoder::{
     Projections, SlidingDefaults,
 };
 use crate::model::llama::LlamaBlock;
+use crate::ops::activation::Activation;
 use crate::ops::attention::AttentionScale;
-use crate::ops::ffn::Activation;
-use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{Gain, RmsNorm};
+use crate::ops::scaling::Multiplier;
 use crate::tap::Probe;
 use crate::tensor::{RopePairing, Tensor};
 use crate::weight::Matrix;

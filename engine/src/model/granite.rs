@@ -10,7 +10,7 @@ use crate::model::decoder::{
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::attention::AttentionScale;
-use crate::ops::multiplier::Multiplier;
+use crate::ops::scaling::Multiplier;
 use crate::tap::Probe;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;

@@ -9,7 +9,7 @@ use crate::model::decoder::{
     BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights,
     Projections, RopeExtras, inverse_root_of_head_dim,
 };
-use crate::ops::ffn::Activation;
+use crate::ops::activation::Activation;
 use crate::ops::norm::{Gain, RmsNorm};
 use crate::tap::Probe;
 use crate::tensor::{RopePairing, Tensor};

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use crate::model::{Dimensions, Model, ModelPass};
 use crate::numerics::Numerics;
-use crate::ops::ffn::Activation;
+use crate::ops::activation::Activation;
 use crate::weight::Matrix;
 
 /// A rule that chooses between LongRoPE's short and long factors.

@@ -32,7 +32,7 @@ pub use json::Config;
 pub use longrope::{LongRope, LongRopeModel};
 pub use ternary::{I2sLayout, KernelConfig, TernaryFiles};
 
-pub use crate::ops::ffn::Activation;
+pub use crate::ops::activation::Activation;
 
 use std::ops::Range;
 

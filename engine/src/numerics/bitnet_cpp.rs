@@ -10,13 +10,14 @@
 
 use std::ops::Range;
 
+use crate::kernels::elementwise::per_column;
+use crate::kernels::panels::panels;
 use crate::numerics::{KvType, LlamaCpp, Numerics, ggml};
+use crate::ops::activation::Activation;
 use crate::ops::attention::{AttentionScale, Mask};
-use crate::ops::ffn::Activation;
-use crate::ops::linear::{panels, per_column};
-use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
+use crate::ops::scaling::Multiplier;
 use crate::parallel;
 use crate::quant::{DotOrder, Product, quantised_rows, ternary};
 use crate::tensor::Tensor;

@@ -6,12 +6,12 @@ use half::{bf16, f16};
 
 use crate::numerics::Numerics;
 use crate::numerics::delegate::delegate;
+use crate::ops::activation::Activation;
 use crate::ops::attention::{AttentionScale, Mask};
 use crate::ops::experts::ExpertRouting;
-use crate::ops::ffn::Activation;
-use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
+use crate::ops::scaling::Multiplier;
 use crate::quant::{ActivationCodes, CodeGroup, ScaleType};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};

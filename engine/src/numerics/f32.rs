@@ -3,17 +3,15 @@
 
 use std::ops::Range;
 
-use crate::numerics::decoded_rows::DecodedRows;
+use crate::kernels::elementwise::{per_column, zip};
 use crate::numerics::{Numerics, PLAIN};
+use crate::ops::activation::Activation;
 use crate::ops::attention::{self, AttentionScale, Mask};
-use crate::ops::ffn::Activation;
-use crate::ops::linear::{per_column, zip};
-use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm, mean, mean_square, rms_normed, standardised};
-use crate::ops::product::{StridedRows, product};
 use crate::ops::rope::{Rope, RopeTable, direct_angles};
-use crate::ops::sampling;
-use crate::quant::{self, decode_matrix_row};
+use crate::ops::scaling::Multiplier;
+use crate::ops::{addition, embedding, linear, logits};
+use crate::quant;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
 
@@ -35,9 +33,7 @@ impl Numerics for F32 {
     }
 
     fn embed(&self, table: &Matrix, tokens: &[u32]) -> Tensor {
-        Tensor::from_rows(tokens.len(), table.cols, |token, out| {
-            decode_matrix_row(table, tokens[token] as usize, out);
-        })
+        embedding::embed(table, tokens)
     }
 
     fn scale(&self, x: &Tensor, by: Multiplier) -> Tensor {
@@ -53,7 +49,7 @@ impl Numerics for F32 {
     }
 
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
-        product(StridedRows::rows_of(x), &DecodedRows::new(w, DType::F32))
+        linear::linear(x, w)
     }
 
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
@@ -102,10 +98,10 @@ impl Numerics for F32 {
     }
 
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {
-        zip(a, b, |a, b| a + b)
+        addition::add(a, b)
     }
 
     fn probabilities(&self, logits: &Tensor, temperature: f32) -> Tensor {
-        Tensor::new(logits.shape(), sampling::probabilities(logits.data(), temperature))
+        Tensor::new(logits.shape(), logits::probabilities(logits.data(), temperature))
     }
 }

@@ -3,15 +3,15 @@
 
 use std::ops::Range;
 
+use crate::kernels::elementwise::{per_column, zip};
 use crate::numerics::delegate::delegate;
 use crate::numerics::{Numerics, Transformers};
+use crate::ops::activation::Activation;
 use crate::ops::attention::{self, AttentionScale, Mask};
 use crate::ops::experts::ExpertRouting;
-use crate::ops::ffn::Activation;
-use crate::ops::linear::{per_column, zip};
-use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm, per_row};
 use crate::ops::rope::{Rope, RopeTable};
+use crate::ops::scaling::Multiplier;
 use crate::quant::decode_matrix_row;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};

@@ -8,13 +8,14 @@ use std::ops::Range;
 
 use zerocopy::IntoBytes;
 
+use crate::kernels::elementwise::{per_column, zip};
+use crate::kernels::panels::panels;
 use crate::numerics::{F32, Numerics, PLAIN};
+use crate::ops::activation::Activation;
 use crate::ops::attention::{self, AttentionScale, Mask};
-use crate::ops::ffn::Activation;
-use crate::ops::linear::{panels, per_column, zip};
-use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm, per_row};
 use crate::ops::rope::{Rope, RopeTable};
+use crate::ops::scaling::Multiplier;
 use crate::parallel;
 use crate::quant;
 use crate::quant::llama2c::{self, Groups, QuantisedRow};

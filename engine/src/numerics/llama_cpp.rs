@@ -13,14 +13,15 @@ use std::ops::Range;
 
 use half::f16;
 
+use crate::kernels::elementwise::{per_column, zip};
+use crate::kernels::panels::panels;
 use crate::numerics::{F32, Numerics, ggml};
+use crate::ops::activation::{Activation, CUBIC, SQRT_2_OVER_PI};
 use crate::ops::attention::{AttentionScale, Mask};
 use crate::ops::experts::{self, ExpertRouting};
-use crate::ops::ffn::{Activation, CUBIC, SQRT_2_OVER_PI};
-use crate::ops::linear::{panels, per_column, zip};
-use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm, standardised};
 use crate::ops::rope::{Rope, RopeTable, iterated_angles};
+use crate::ops::scaling::Multiplier;
 use crate::quant::{self, DotOrder, round_to_f16};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};

@@ -14,12 +14,12 @@ use multiversion::multiversion;
 
 use crate::numerics::delegate::delegate;
 use crate::numerics::{KvType, LlamaCpp, Numerics, ggml};
+use crate::ops::activation::Activation;
 use crate::ops::attention::{AttentionScale, Mask, per_head_and_token};
 use crate::ops::experts::ExpertRouting;
-use crate::ops::ffn::Activation;
-use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
+use crate::ops::scaling::Multiplier;
 use crate::parallel;
 use crate::quant::DotOrder;
 use crate::tensor::Tensor;

@@ -18,13 +18,13 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use crate::numerics::delegate::delegate;
 use crate::numerics::{Numerics, PerturbedTerms};
+use crate::ops::activation::Activation;
 use crate::ops::attention::{AttentionScale, Mask, head_of};
 use crate::ops::experts::ExpertRouting;
-use crate::ops::ffn::Activation;
-use crate::ops::multiplier::Multiplier;
+use crate::ops::log_probabilities::Picks;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
-use crate::ops::sampling::Picks;
+use crate::ops::scaling::Multiplier;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 

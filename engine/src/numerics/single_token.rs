@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use crate::numerics::Numerics;
 use crate::numerics::delegate::delegate;
+use crate::ops::activation::Activation;
 use crate::ops::attention::{AttentionScale, Mask};
 use crate::ops::experts::ExpertRouting;
-use crate::ops::ffn::Activation;
-use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
+use crate::ops::scaling::Multiplier;
 use crate::quant::ActivationCodes;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};

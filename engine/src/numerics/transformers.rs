@@ -8,16 +8,16 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
-use crate::numerics::decoded_rows::DecodedRows;
+use crate::kernels::elementwise::{per_column, zip};
+use crate::kernels::product::{StridedRows, product};
 use crate::numerics::{F32, Numerics};
+use crate::ops::activation::{Activation, CUBIC, SQRT_2_OVER_PI};
 use crate::ops::attention::{AttentionScale, Mask};
 use crate::ops::experts::{self, ExpertOrder, ExpertRouting};
-use crate::ops::ffn::{Activation, CUBIC, SQRT_2_OVER_PI};
-use crate::ops::linear::{per_column, zip};
-use crate::ops::multiplier::Multiplier;
+use crate::ops::linear::DecodedRows;
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm, rms_normed};
-use crate::ops::product::{StridedRows, product};
 use crate::ops::rope::{Rope, RopeTable};
+use crate::ops::scaling::Multiplier;
 use crate::quant::{self, ternary};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};

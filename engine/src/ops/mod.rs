@@ -1,13 +1,25 @@
-//! Operations of a transformer as pure functions, independent of any model.
+//! Operations of a transformer. One folder holds one operation:
+//!
+//! - `mod.rs`: the formula, its shapes and source, and the definition as pure functions, independent of any model;
+//! - `exact.rs`: the exact value of each result and its error bound, one [`Operation`](crate::exact::Operation);
+//! - `faults.rs`: known mistakes of ports: how to compute the operation with each, and how to recognise it, as
+//!   [`CatalogueEntry`](crate::change::CatalogueEntry).
+//!
+//! The files of a folder are three layers. Numerics ([`numerics`](crate::numerics)) use the definitions. The exact
+//! evaluation builds on [`exact`](crate::exact) and is used by [`tracing`](crate::tracing). The faults build on
+//! [`change`](crate::change) and are listed in [`catalogue`](crate::catalogue). `tests/architecture.rs` states what
+//! each layer may use.
 
+pub mod activation;
+pub mod addition;
 pub mod attention;
-pub mod dot;
-pub mod exp;
+pub mod cache;
+pub mod embedding;
 pub mod experts;
-pub mod ffn;
 pub mod linear;
-pub mod multiplier;
+pub mod log_probabilities;
+pub mod logits;
 pub mod norm;
-pub mod product;
 pub mod rope;
 pub mod sampling;
+pub mod scaling;

@@ -5,8 +5,6 @@
 
 use std::cmp::Ordering;
 
-use crate::parallel;
-
 /// Temperature below which the likeliest token is chosen (GPT-2 specification, 8.1).
 pub const GREEDY_BELOW: f32 = 1e-6;
 
@@ -33,74 +31,6 @@ pub fn likeliest(row: &[f32], k: usize) -> Vec<u32> {
     ids.truncate(k);
     ids.sort_unstable_by(order);
     ids
-}
-
-/// Computes softmax(logits / temperature) in `f64`, rounded once.
-///
-/// The division by the temperature is first done in `f32`, as in samplers, unless it overflows.
-pub fn probabilities(logits: &[f32], temperature: f32) -> Vec<f32> {
-    let scaled = divided(logits, temperature);
-    let max = scaled.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let exponentials = parallel::map(scaled.len(), 8, |index| (scaled[index] - max).exp());
-    let sum: f64 = exponentials.iter().sum();
-    exponentials.into_iter().map(|value| (value / sum) as f32).collect()
-}
-
-/// Vocabulary tokens to look up in each row of logits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Picks {
-    /// `[T]`, or `[T, k]`.
-    pub shape: Vec<usize>,
-    /// Token ids, row by row.
-    pub ids: Vec<u32>,
-    /// Row of logits for each row of ids.
-    pub rows: Vec<usize>,
-    /// Token before the first row's token; for other rows it is the token of the previous row.
-    pub before: u32,
-    /// True if the softmax covers only these ids instead of the vocabulary.
-    pub is_closed: bool,
-}
-
-impl Picks {
-    /// Creates a list of one or several tokens for each row.
-    pub fn new(shape: &[usize], ids: Vec<u32>) -> Self {
-        let rows = (0..shape[0]).collect();
-        Self { shape: shape.to_vec(), ids, rows, before: 0, is_closed: false }
-    }
-
-    /// Returns the number of ids in a row.
-    pub fn width(&self) -> usize {
-        self.ids.len().checked_div(self.rows.len()).unwrap_or(0)
-    }
-
-    /// Returns the ids of a row.
-    pub fn row(&self, row: usize) -> &[u32] {
-        &self.ids[row * self.width()..][..self.width()]
-    }
-}
-
-/// Computes log softmax(logits / temperature) of some tokens, in `f64`.
-pub fn log_probabilities(logits: &[f32], ids: &[u32], is_closed: bool, temperature: f32) -> Vec<f64> {
-    let scaled = |id: usize| f64::from(logits[id]) / f64::from(temperature);
-    let sum_of = |among: &mut dyn Iterator<Item = usize>| {
-        let all: Vec<f64> = among.map(scaled).collect();
-        let max = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        max + all.iter().map(|z| (z - max).exp()).sum::<f64>().ln()
-    };
-    let ids = ids.iter().map(|&id| id as usize);
-    let log_sum = match is_closed {
-        true => sum_of(&mut ids.clone()),
-        false => sum_of(&mut (0..logits.len())),
-    };
-    ids.map(|id| scaled(id) - log_sum).collect()
-}
-
-fn divided(logits: &[f32], temperature: f32) -> Vec<f64> {
-    let overflows = |&logit: &f32| logit.is_finite() && (logit / temperature).is_infinite();
-    match logits.iter().any(overflows) {
-        true => logits.iter().map(|&logit| f64::from(logit) / f64::from(temperature)).collect(),
-        false => logits.iter().map(|&logit| (logit / temperature).into()).collect(),
-    }
 }
 
 /// A token that may be drawn.

@@ -1,7 +1,7 @@
 //! Activations and sums of two rows, as engines compute them.
 
 use xcheck_engine::numerics::Numerics;
-use xcheck_engine::ops::ffn::Activation;
+use xcheck_engine::ops::activation::Activation;
 use xcheck_engine::tensor::Tensor;
 
 use super::dice::{Law, normal};

@@ -1,7 +1,7 @@
 //! Attention, RoPE and activations with an error as small as such errors get.
 
 use xcheck_engine::exact::{EngineErrors, Float, InexactValue, Profile};
-use xcheck_engine::ops::ffn::Activation;
+use xcheck_engine::ops::activation::Activation;
 
 use super::activations::{GELU_ERF, GELU_TANH, Gated, SILU};
 use super::attention::{Heads, Rows, Way};

@@ -1,8 +1,9 @@
 //! Products with an error as small as such errors get.
 
-use xcheck_engine::exact::{Profile, TracedNumerics};
+use xcheck_engine::exact::Profile;
 use xcheck_engine::numerics::{KvType, LlamaCpp, Numerics};
 use xcheck_engine::tensor::Tensor;
+use xcheck_engine::tracing::TracedNumerics;
 use xcheck_engine::weight::Matrix;
 
 use super::dice::Law;

@@ -1,7 +1,7 @@
 //! What engines compute in `f32`, each in its own order: rounding explains every value, and their mean.
 
 use xcheck_engine::numerics::{KvType, LlamaCpp, Numerics};
-use xcheck_engine::ops::ffn::Activation;
+use xcheck_engine::ops::activation::Activation;
 use xcheck_engine::tensor::RopePairing;
 
 use super::activations::{GELU_ERF, GELU_TANH, Gated, SILU};
@@ -241,7 +241,7 @@ fn sums_of_two_rows_pass() {
 fn products_with_blocks_of_codes_pass_in_every_order() {
     let numerics = LlamaCpp { kv: KvType::F16 };
     let by =
-        xcheck_engine::exact::TracedNumerics::new(&numerics, xcheck_engine::exact::Profile::of(&numerics));
+        xcheck_engine::tracing::TracedNumerics::new(&numerics, xcheck_engine::exact::Profile::of(&numerics));
     let cases = pairs(Law::ALL.into_iter().enumerate(), [256, 1024, 4096]);
     for ((seed, law), width) in one_of(2, cases) {
         let linear = Linear::new(law, [16, width, 128], Store::F32, 1000 + seed as u64);

@@ -1,7 +1,7 @@
 //! What engines compute in `bf16` and `f16`: sums in any order, and results rounded where transformers rounds them.
 
 use xcheck_engine::numerics::Numerics;
-use xcheck_engine::ops::ffn::Activation;
+use xcheck_engine::ops::activation::Activation;
 
 use super::activations::{Formula, GELU_ERF, GELU_TANH, Gated, SILU};
 use super::attention::{self, Heads};

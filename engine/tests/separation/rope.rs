@@ -103,7 +103,7 @@ impl Turned {
     }
 
     pub fn traced_by_ggml(&self, numerics: &LlamaCpp) -> Tensor {
-        self.traced_by(&xcheck_engine::exact::TracedNumerics::new(
+        self.traced_by(&xcheck_engine::tracing::TracedNumerics::new(
             numerics,
             xcheck_engine::exact::Profile::of(numerics),
         ))

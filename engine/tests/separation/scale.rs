@@ -1,6 +1,6 @@
 //! Faults are seen, and honest results pass, whatever the size of the residual stream.
 
-use xcheck_engine::ops::ffn::Activation;
+use xcheck_engine::ops::activation::Activation;
 
 use super::activations::Gated;
 use super::attention::Heads;

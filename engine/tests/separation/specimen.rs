@@ -1,9 +1,10 @@
 //! What an engine has made of an operation, and what is said of it.
 
 use half::{bf16, f16};
-use xcheck_engine::exact::{EngineErrors, OperationVerdict, Profile, ResultPair, TracedNumerics, judge};
+use xcheck_engine::exact::{EngineErrors, OperationVerdict, Profile, ResultPair, judge};
 use xcheck_engine::numerics::{F32, Numerics, Transformers};
 use xcheck_engine::tensor::Tensor;
+use xcheck_engine::tracing::TracedNumerics;
 use xcheck_engine::view::View;
 
 /// What results are rounded to.

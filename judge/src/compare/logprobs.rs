@@ -4,7 +4,7 @@ use crate::checkpoint::{Point, Site};
 use crate::compare::compared_dump::ComparedDump;
 use crate::error::{Error, Result};
 use crate::measure::{Measurement, measure_placed};
-use crate::ops::sampling::Picks;
+use crate::ops::log_probabilities::Picks;
 use crate::tensor::Tensor;
 use crate::view::View;
 

@@ -2,7 +2,8 @@
 
 use crate::checkpoint::Site;
 use crate::compare::visible_keys::VisibleKeys;
-use crate::exact::{self, Float, IntegerProducts, OperationVerdict};
+use crate::exact::{self, Float, OperationVerdict};
+use crate::ops::linear::exact::{IntegerProducts, products_that_explain};
 use crate::tensor::Tensor;
 use crate::view::View;
 
@@ -31,7 +32,7 @@ impl UnexplainedOperation {
     /// Returns the 8-bit integer products of `among` that explain the operation. `None` if the operation is
     /// not a product with unquantized weights.
     pub fn products_that_explain(&self, among: &[IntegerProducts]) -> Option<Vec<IntegerProducts>> {
-        self.with(&self.traced, |compared| exact::products_that_explain(compared, among))
+        self.with(&self.traced, |compared| products_that_explain(compared, among))
     }
 
     /// Returns the indices of the values that rounding does not explain.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Selection, SiteResult};
 use crate::diagnose::causes::Cause;
-use crate::exact::IntegerProducts;
+use crate::ops::linear::exact::IntegerProducts;
 use crate::plan::Unit;
 
 /// The name of our engine's side in a comparison with a dump.

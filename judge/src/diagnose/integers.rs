@@ -3,7 +3,7 @@
 use crate::checkpoint::Point;
 use crate::compare::{SiteResult, UnexplainedOperation};
 use crate::diagnose::runs::{RunContext, RunResults};
-use crate::exact::IntegerProducts;
+use crate::ops::linear::exact::IntegerProducts;
 
 /// Maximum number of products to check. The search ends early if no candidate explains any of the first
 /// [`FIRST`] products.

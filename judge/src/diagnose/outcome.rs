@@ -11,8 +11,8 @@ use crate::diagnose::causes::Finding;
 use crate::diagnose::evidence::Basis;
 use crate::diagnose::rules::Mode;
 use crate::dump::Producer;
-use crate::exact::IntegerProducts;
 use crate::measure::{Errors, Measurement, larger};
+use crate::ops::linear::exact::IntegerProducts;
 
 /// The compared and the expected numbers of taps, elements and rows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

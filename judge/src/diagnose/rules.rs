@@ -1,6 +1,6 @@
 //! Rules of a comparison, set by the caller before anything is read.
 
-use crate::change::Supposition;
+use crate::catalogue::Supposition;
 use crate::compare::{Gate, Role, Selection, Tolerances};
 use crate::diagnose::budget::Budget;
 use crate::exact::Profile;

@@ -6,7 +6,8 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::change::{ChangeTap, ModelOperations, Supposition};
+use crate::catalogue::{ChangeTap, Supposition};
+use crate::change::ModelOperations;
 use crate::checkpoint::{Point, Site, ValueKind};
 use crate::compare::{
     ArrayComparison, ComparedDump, ContinuationValues, DraftToken, EngineProperties, Gate, InputPrecision,
@@ -19,13 +20,14 @@ use crate::diagnose::rules::{EngineRounding, Mode, Rules};
 use crate::dump::Manifest;
 use crate::engine::{self, GreedyToken, ModelSegment, PassInput, RunInput, SegmentPass, Transcript};
 use crate::error::{Error, Result};
-use crate::exact::{self, Float, Profile, TracedNumerics};
+use crate::exact::{self, Float, Profile};
 use crate::measure::coarser;
 use crate::model::Model;
 use crate::numerics::Numerics;
 use crate::plan::{Unit, input_of, unread};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
+use crate::tracing::TracedNumerics;
 use crate::weight::DType;
 
 /// A run of the model along a dump: its inputs and settings.

@@ -2,19 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use crate::change::{
-    CatalogueEntry, CauseKind, ChangeValue, ModelOperations, OperationChange, SiteContext, Supposition,
-    catalogue,
-};
+use crate::catalogue::{OperationChange, Supposition, catalogue};
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, ModelOperations, SiteContext};
 use crate::checkpoint::{Point, Site};
 use crate::compare::Verdict;
 use crate::diagnose::Outcome;
 use crate::engine::{self, RunInput};
 use crate::error::Result;
-use crate::exact::{Profile, TracedNumerics};
+use crate::exact::Profile;
 use crate::selftest::test_model::TestModel;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
+use crate::tracing::TracedNumerics;
 
 /// A change of an operation that is injected into a run.
 #[derive(Clone, Debug)]
@@ -54,7 +53,7 @@ impl Tap for FaultSearch<'_> {
         }
         let positions = self.position..self.position + self.tokens;
         let at = SiteContext::new(site, positions, &value, self.traced, self.book);
-        for change in at.changes() {
+        for change in OperationChange::applicable(&at) {
             let is_known = self.found.iter().any(|known| known.change == change);
             let entry = change.entry;
             let is_of_one_place = entry.is_local || entry.kind == CauseKind::LayerOrder;

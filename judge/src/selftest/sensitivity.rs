@@ -5,7 +5,8 @@
 //! not change. It must not pass either if it changes the predictions by more than twice as much as rounding
 //! does.
 
-use crate::change::{ModelOperations, Supposition};
+use crate::catalogue::Supposition;
+use crate::change::ModelOperations;
 use crate::checkpoint::{Point, Site};
 use crate::compare::{PerturbedErrors, Verdict};
 use crate::diagnose::Outcome;

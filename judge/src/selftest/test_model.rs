@@ -5,19 +5,21 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::change::{ChangeTap, ModelOperations, Supposition};
+use crate::catalogue::{ChangeTap, Supposition};
+use crate::change::ModelOperations;
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Gate, Role, Selection, Tolerances};
 use crate::diagnose::{EngineRounding, Mode, Outcome, Rules, cross_check};
 use crate::dump::{Dump, DumpInput, Layout, Manifest, ModelInfo, Producer};
 use crate::engine::{self, RunInput};
 use crate::error::Result;
-use crate::exact::{Profile, TracedNumerics};
+use crate::exact::Profile;
 use crate::model::Model;
 use crate::numerics::{BitnetCpp, F32, KvType, LlamaCpp, Numerics, Transformers};
 use crate::selftest::memory_dump::{DumpForm, MemoryDump};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
+use crate::tracing::TracedNumerics;
 
 /// A model and an arithmetic for the self-test.
 pub struct TestModel {

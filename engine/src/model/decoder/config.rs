@@ -5,12 +5,12 @@ use std::path::Path;
 use crate::error::{Error, Result};
 use crate::model::quantisation::LinearClass;
 use crate::model::size;
+use crate::ops::activation::Activation;
 use crate::ops::attention::AttentionScale;
 use crate::ops::experts::ExpertRouting;
-use crate::ops::ffn::Activation;
-use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{Gain, RmsNorm};
 use crate::ops::rope::{Rope, RopeScaling};
+use crate::ops::scaling::Multiplier;
 use crate::tensor::Tensor;
 
 /// Sizes and constants of a decoder.

@@ -9,9 +9,9 @@ use crate::model::decoder::{
 };
 use crate::model::json::Config;
 use crate::model::quantisation::{self, LinearClass};
+use crate::ops::activation::Activation;
 use crate::ops::attention::AttentionScale;
 use crate::ops::experts::ExpertRouting;
-use crate::ops::ffn::Activation;
 use crate::ops::rope::{Rope, RopeScaling};
 use crate::tensor::RopePairing;
 

@@ -3,10 +3,10 @@
 use serde_json::Value;
 
 use crate::model::decoder::DecoderConfig;
+use crate::ops::activation::Activation;
 use crate::ops::attention::AttentionScale;
-use crate::ops::ffn::Activation;
-use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::Gain;
+use crate::ops::scaling::Multiplier;
 use crate::tensor::RopePairing;
 
 /// Constants and conventions of an architecture, and defaults that its files omit.

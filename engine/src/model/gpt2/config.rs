@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::format::Gguf;
 use crate::model::json::Config;
 use crate::model::size;
-use crate::ops::ffn::Activation;
+use crate::ops::activation::Activation;
 use crate::tensor::Tensor;
 
 /// Sizes and constants of GPT-2.

@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 use multiversion::multiversion;
 
 use super::{LANES, sum_of};
+use crate::kernels::exp::exp;
 use crate::ops::attention::{Mask, add_in_lanes, columns, head_of, largest, per_head_and_token, seen};
-use crate::ops::exp::exp;
 use crate::parallel;
 use crate::quant::{self, DotOrder};
 use crate::tensor::Tensor;

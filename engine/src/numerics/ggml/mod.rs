@@ -11,8 +11,8 @@ use multiversion::multiversion;
 pub(super) use self::attention::{
     context, order_of_scores, scores, scores_in_order, softmax, sum_of_exponentials,
 };
+use crate::kernels::exp::exp;
 use crate::ops::attention::largest;
-use crate::ops::exp::exp;
 use crate::parallel;
 use crate::tensor::Tensor;
 

@@ -2,14 +2,12 @@
 
 use multiversion::multiversion;
 
-use crate::exact::choice::Choice;
 use crate::exact::exponential::exp;
-use crate::exact::float::Float;
 use crate::exact::input::InputTensor;
-use crate::exact::operation::{Operation, per_row};
-use crate::exact::profile::Profile;
-use crate::exact::value::{ExactValue, K, U, both};
-use crate::ops::ffn::{Activation, CUBIC, QUICK, SQRT_2_OVER_PI};
+use crate::exact::operation::per_row;
+use crate::exact::value::{K, U, both};
+use crate::exact::{Choice, ExactValue, Float, Operation, Profile};
+use crate::ops::activation::{Activation, CUBIC, QUICK, SQRT_2_OVER_PI};
 use crate::tensor::Tensor;
 
 /// A nonlinearity: `activation(x)`, or `activation(x) · up`.

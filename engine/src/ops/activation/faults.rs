@@ -2,16 +2,16 @@
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
 use crate::checkpoint::Point;
-use crate::exact::Nonlinearity;
 use crate::numerics::Numerics;
-use crate::ops::ffn::Activation;
+use crate::ops::activation::Activation;
+use crate::ops::activation::exact::Nonlinearity;
 use crate::tensor::Tensor;
 
 const ACTIVATED: &[Point] = &[Point::FfnAct, Point::ExpertAct];
 
 const WORDS: &str = "silu|gelu_pytorch_tanh|gelu|relu2|relu|quick_gelu|without-up|without-gate";
 
-pub(super) static ENTRIES: &[CatalogueEntry] = &[
+pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::Activation,
         keys: Some(["hidden_act", ""]),

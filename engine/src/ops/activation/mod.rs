@@ -1,11 +1,15 @@
-//! Activation functions of the feed-forward block.
+//! Activation functions of the feed-forward block: `activation(x)`, or `activation(gate) · up` in GLU variants (Shazeer,
+//! 2020), elementwise.
+
+pub mod exact;
+pub mod faults;
 
 use std::fmt;
 
 use multiversion::multiversion;
 
-use crate::ops::exp::exp;
-use crate::ops::linear::piecewise;
+use crate::kernels::elementwise::piecewise;
+use crate::kernels::exp::exp;
 use crate::tensor::Tensor;
 
 /// An elementwise activation function.

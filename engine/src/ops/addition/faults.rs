@@ -3,14 +3,16 @@
 use crate::change::outer_operations::made_by;
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, FactorEstimate, SiteContext};
 use crate::checkpoint::Point;
-use crate::exact::{Addition, LayerNormalisation, Scaling};
 use crate::numerics::Numerics;
-use crate::ops::multiplier::Multiplier;
+use crate::ops::addition::exact::Addition;
+use crate::ops::norm::exact::LayerNormalisation;
+use crate::ops::scaling::Multiplier;
+use crate::ops::scaling::exact::Scaling;
 use crate::tensor::Tensor;
 
 const RESIDUALS: &[Point] = &[Point::AttnResidual, Point::BlockOut];
 
-pub(super) static ENTRIES: &[CatalogueEntry] = &[
+pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::ResidualMissing,
         at: RESIDUALS,

@@ -2,15 +2,13 @@
 
 use multiversion::multiversion;
 
-use crate::exact::choice::Choice;
 use crate::exact::dot::{cut_off, dot, dot_in_order, means, sum_of, total};
 use crate::exact::exponential::exp;
-use crate::exact::float::Float;
 use crate::exact::input::{InputTensor, InputValues};
-use crate::exact::operation::{Operation, by_row, is_given, per_row};
-use crate::exact::profile::{Profile, ScaledOperand};
+use crate::exact::operation::{by_row, per_row};
 use crate::exact::tiles::{InterleavedRows, PANEL, PanelTile, SIDE};
-use crate::exact::value::{ExactValue, K, LAMBDA, U, both, lost};
+use crate::exact::value::{K, U, both, lost};
+use crate::exact::{Choice, ExactValue, Float, LAMBDA, Operation, Profile, ScaledOperand, is_given};
 use crate::ops::attention::{AttentionScale, Mask};
 use crate::parallel;
 use crate::tensor::Tensor;
@@ -240,7 +238,7 @@ impl Operation for Softmax {
 
 /// Evaluates softmax, e^-L / Σ, where L is a score's distance from the largest. An error of L is amplified by the
 /// exponential.
-pub(super) fn softmax(scores: &InputValues, profile: &Profile) -> Vec<ExactValue> {
+pub(crate) fn softmax(scores: &InputValues, profile: &Profile) -> Vec<ExactValue> {
     let max = scores.values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let mut exponentials = vec![0.0; scores.len()];
     exponentials_below(&scores.values, max, &mut exponentials);

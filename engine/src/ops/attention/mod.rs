@@ -1,14 +1,21 @@
-//! Scaled dot-product attention in three operations.
+//! Scaled dot-product attention (Vaswani et al., 2017) in three operations:
+//!
+//! - scores: `scale · q·k`, `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`
+//! - softmax over the keys that the mask shows: `[H, T, S]`
+//! - context: `Σ weights · v` with heads merged, `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`
 //!
 //! With grouped queries (Ainslie et al., 2023), query head `h` reads key-value head `h / (H / Hkv)`.
+
+pub mod exact;
+pub mod faults;
 
 use std::ops::Range;
 
 use multiversion::multiversion;
 
-use crate::ops::dot::{Kernel, LANES};
-use crate::ops::exp::exp;
-use crate::ops::product::{PartialSums, StridedRows, cut, fill};
+use crate::kernels::dot::{Kernel, LANES};
+use crate::kernels::exp::exp;
+use crate::kernels::product::{PartialSums, StridedRows, cut, fill};
 use crate::parallel;
 use crate::tensor::Tensor;
 
@@ -130,7 +137,7 @@ const TOGETHER: usize = 64;
 
 /// Computes `weights · v` with heads merged: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.
 ///
-/// Sums over keys in the order of [`crate::ops::dot`].
+/// Sums over keys in the order of [`crate::kernels::dot`].
 pub fn context(weights: &Tensor, v: &Tensor) -> Tensor {
     let &[heads, tokens, keys] = weights.shape() else { panic!("weights are [H, T, S]") };
     let (group, head_dim) = (heads / v.shape()[1], v.shape()[2]);

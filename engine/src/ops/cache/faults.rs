@@ -6,7 +6,7 @@ use crate::tensor::Tensor;
 
 const CACHES: &[Point] = &[Point::KCache, Point::VCache];
 
-pub(super) static ENTRIES: &[CatalogueEntry] = &[
+pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::CacheStale,
         at: CACHES,

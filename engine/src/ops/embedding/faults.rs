@@ -2,16 +2,19 @@
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, FactorEstimate, SiteContext, distance};
 use crate::checkpoint::Point;
-use crate::exact::{Addition, EmbeddingLookup, Float, Scaling, node_of};
+use crate::exact::{Float, node_of};
 use crate::numerics::Numerics;
-use crate::ops::multiplier::Multiplier;
+use crate::ops::addition::exact::Addition;
+use crate::ops::embedding::exact::EmbeddingLookup;
+use crate::ops::scaling::Multiplier;
+use crate::ops::scaling::exact::Scaling;
 use crate::quant::decode_matrix_row;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
 const EMBED: &[Point] = &[Point::Embed];
 
-pub(super) static ENTRIES: &[CatalogueEntry] = &[
+pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::TokensBos,
         at: EMBED,
@@ -64,17 +67,17 @@ pub(super) static ENTRIES: &[CatalogueEntry] = &[
 ];
 
 /// Inputs of the embedding.
-pub(super) struct EmbeddingInputs {
+pub(crate) struct EmbeddingInputs {
     table: Matrix,
     /// Token ids that are looked up.
-    pub(super) tokens: Vec<u32>,
+    pub(crate) tokens: Vec<u32>,
     factor: Option<Multiplier>,
     /// Position embeddings, if the model has them.
     positions: Option<Tensor>,
 }
 
 impl EmbeddingInputs {
-    pub(super) fn of(at: &SiteContext) -> Option<Self> {
+    pub(crate) fn of(at: &SiteContext) -> Option<Self> {
         let rows = |x: &Tensor, factor, positions| {
             let (table, tokens) = looked_up(x)?;
             Some(Self { table, tokens, factor, positions })
@@ -97,7 +100,7 @@ impl EmbeddingInputs {
     }
 
     /// Computes the embedding from these rows of the table.
-    pub(super) fn of_rows(&self, at: &SiteContext, rows: Tensor) -> Tensor {
+    pub(crate) fn of_rows(&self, at: &SiteContext, rows: Tensor) -> Tensor {
         let rows = match self.factor {
             Some(factor) => at.n.scale(&rows, factor),
             None => rows,
@@ -109,13 +112,13 @@ impl EmbeddingInputs {
     }
 
     /// Returns the model's table rows for the tokens.
-    pub(super) fn rows(&self, at: &SiteContext) -> Tensor {
+    pub(crate) fn rows(&self, at: &SiteContext) -> Tensor {
         at.n.embed(&self.table, &self.tokens)
     }
 
     /// Recovers the table rows from the engine's embeddings: divides by the factor and subtracts the position
     /// embeddings.
-    pub(super) fn rows_of(&self, theirs: &[f64]) -> Vec<f64> {
+    pub(crate) fn rows_of(&self, theirs: &[f64]) -> Vec<f64> {
         let factor = self.factor.map_or(1.0, |by| f64::from(by.factor()));
         let beside = |flat: usize| self.positions.as_ref().map_or(0.0, |x| f64::from(x.data()[flat]));
         theirs.iter().enumerate().map(|(flat, value)| (value - beside(flat)) / factor).collect()

@@ -3,17 +3,15 @@
 
 use std::collections::HashMap;
 
-use crate::exact::attention::softmax;
-use crate::exact::choice::Choice;
 use crate::exact::dot::dot;
-use crate::exact::float::Float;
 use crate::exact::input::{InputTensor, InputValues};
-use crate::exact::linear::WeightRow;
 use crate::exact::operand::{Operand, operand_type};
-use crate::exact::operation::{Operation, by_row, is_given};
-use crate::exact::profile::Profile;
-use crate::exact::value::{ExactValue, K, U};
+use crate::exact::operation::by_row;
+use crate::exact::value::{K, U};
+use crate::exact::{Choice, ExactValue, Float, Operation, Profile, is_given};
+use crate::ops::attention::exact::softmax;
 use crate::ops::experts::{ExpertRouting, row_of_each};
+use crate::ops::linear::exact::WeightRow;
 use crate::parallel;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;

@@ -2,8 +2,8 @@
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, distance};
 use crate::checkpoint::Point;
-use crate::exact::{ExpertProducts, ExpertWeights};
 use crate::numerics::Numerics;
+use crate::ops::experts::exact::{ExpertProducts, ExpertWeights};
 use crate::ops::experts::{ExpertOrder, ExpertRouting, by_expert, row_of_each};
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
@@ -12,7 +12,7 @@ const WEIGHTS: &[Point] = &[Point::ExpertWeights];
 const PRODUCTS: &[Point] = &[Point::ExpertGate, Point::ExpertUp, Point::ExpertOut];
 const ROUTER: &[Point] = &[Point::RouterLogits];
 
-pub(super) static ENTRIES: &[CatalogueEntry] = &[
+pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::ExpertWeights,
         keys: Some(["norm_topk_prob", "expert_weights_norm"]),

@@ -4,6 +4,9 @@
 //! T = tokens, E = experts, k = experts that each token chooses. A token's experts are in ascending index order,
 //! whatever order an engine finds them in, so that engines can be compared.
 
+pub mod exact;
+pub mod faults;
+
 use crate::parallel;
 use crate::tensor::Tensor;
 

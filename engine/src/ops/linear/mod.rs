@@ -1,21 +1,35 @@
-//! Rows of weights, decoded to a floating-point type on demand.
+//! Linear layers: `x · wᵀ (+ bias)`, `[T, cols]` to `[T, rows]`.
+//!
+//! The definition is a product in `f32` with decoded weights, in the summation order of [`dot`](crate::kernels::dot).
+
+pub mod exact;
+pub mod faults;
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use zerocopy::FromBytes;
 
-use crate::ops::product::RowSource;
+use crate::kernels::product::{RowSource, StridedRows, product};
 use crate::quant::decode_matrix_row;
+use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
 
+/// Computes `x · wᵀ` in `f32` with decoded weights: `[T, cols]` to `[T, rows]`.
+///
+/// # Panics
+/// If the rows of `x` are not as long as those of `w`.
+pub fn linear(x: &Tensor, w: &Matrix) -> Tensor {
+    product(StridedRows::rows_of(x), &DecodedRows::new(w, DType::F32))
+}
+
 /// The rows of a matrix, each weight rounded to `f32`, `bf16` or `f16`.
-pub(super) struct DecodedRows<'w> {
+pub(crate) struct DecodedRows<'w> {
     w: &'w Matrix,
     rounded_to: DType,
 }
 
 impl<'w> DecodedRows<'w> {
-    pub(super) fn new(w: &'w Matrix, rounded_to: DType) -> Self {
+    pub(crate) fn new(w: &'w Matrix, rounded_to: DType) -> Self {
         Self { w, rounded_to }
     }
 

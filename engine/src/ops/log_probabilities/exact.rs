@@ -1,10 +1,9 @@
 //! Exact evaluation of log-probabilities: logits minus the logarithm of the sum of all exponentials.
 
-use crate::exact::float::Float;
-use crate::exact::operation::{Operation, by_row, evaluate, node_of};
-use crate::exact::profile::Profile;
-use crate::exact::value::{ExactValue, K, LAMBDA, U};
-use crate::ops::sampling::Picks;
+use crate::exact::operation::by_row;
+use crate::exact::value::{K, U};
+use crate::exact::{ExactValue, Float, LAMBDA, Operation, Profile, evaluate, node_of};
+use crate::ops::log_probabilities::Picks;
 use crate::parallel;
 use crate::tensor::Tensor;
 

@@ -1,14 +1,14 @@
 //! Changes of log-probabilities: the logarithm, the sum of the softmax, the row and the token.
 
-use crate::change::logits::TEMPERATURES;
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, rounded_to, snapped};
 use crate::checkpoint::Point;
-use crate::exact::LogProbabilities;
 use crate::numerics::Numerics;
-use crate::ops::sampling::Picks;
+use crate::ops::log_probabilities::Picks;
+use crate::ops::log_probabilities::exact::LogProbabilities;
+use crate::ops::logits::faults::TEMPERATURES;
 use crate::tensor::Tensor;
 
-pub(super) static ENTRIES: &[CatalogueEntry] = &[
+pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::Probs,
         at: &[Point::TokenLogprobs, Point::TopLogprobs],

@@ -2,13 +2,14 @@
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, FactorEstimate, SiteContext};
 use crate::checkpoint::Point;
-use crate::exact::{Integers, LastRow, Linear, Probabilities};
 use crate::numerics::Numerics;
-use crate::ops::multiplier::Multiplier;
+use crate::ops::linear::exact::{Integers, Linear};
+use crate::ops::logits::exact::{LastRow, Probabilities};
+use crate::ops::scaling::Multiplier;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
-pub(super) static ENTRIES: &[CatalogueEntry] = &[
+pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::LogitsRow,
         at: &[Point::LastLogits],
@@ -45,7 +46,7 @@ pub(super) static ENTRIES: &[CatalogueEntry] = &[
     },
 ];
 
-pub(super) const TEMPERATURES: [f64; 4] = [1.0, 0.7, 0.5, 2.0];
+pub(crate) const TEMPERATURES: [f64; 4] = [1.0, 0.7, 0.5, 2.0];
 
 /// Returns the number of logit rows to choose from.
 fn rows(at: &SiteContext) -> usize {

@@ -5,15 +5,13 @@
 
 use std::sync::Arc;
 
-use crate::exact::choice::Choice;
 use crate::exact::dot::total;
-use crate::exact::elementwise::Addition;
-use crate::exact::float::Float;
 use crate::exact::input::{InputTensor, InputValues};
-use crate::exact::operation::{Operation, is_given, node_of, per_row};
-use crate::exact::profile::{FusedResults, Profile};
+use crate::exact::operation::per_row;
 use crate::exact::unrounded_origin::UnroundedOrigin;
-use crate::exact::value::{ExactValue, K, LAMBDA, U, both, lost};
+use crate::exact::value::{K, U, both, lost};
+use crate::exact::{Choice, ExactValue, Float, FusedResults, LAMBDA, Operation, Profile, is_given, node_of};
+use crate::ops::addition::exact::Addition;
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm};
 use crate::parallel;
 use crate::tensor::{Tensor, ValueOrigin};
@@ -78,6 +76,14 @@ impl Operation for RmsNormalisation {
         true
     }
 
+    fn reads_sum(&self) -> Option<bool> {
+        let is_sum = |origin: &ValueOrigin| {
+            let node = node_of(origin).filter(|node| node.operation::<Addition>().is_some());
+            node.is_some() || UnroundedOrigin::of(origin).is_some()
+        };
+        Some(!self.x.origins().is_empty() && self.x.origins().iter().all(is_sum))
+    }
+
     fn is_unbiased(&self, profile: &Profile) -> bool {
         // A rounded input may have been any number that rounds to it, above or below with equal probability.
         is_given(&self.x) && (!profile.reads_sums() || profile.stream() != Float::F32)
@@ -120,15 +126,6 @@ fn shared(n: usize) -> f64 {
 }
 
 impl RmsNormalisation {
-    /// Returns true if the norm reads the sum of two values, which engines may hold in more digits than they store.
-    pub(super) fn reads_sum(&self) -> bool {
-        let is_sum = |origin: &ValueOrigin| {
-            let node = node_of(origin).filter(|node| node.operation::<Addition>().is_some());
-            node.is_some() || UnroundedOrigin::of(origin).is_some()
-        };
-        !self.x.origins().is_empty() && self.x.origins().iter().all(is_sum)
-    }
-
     fn read(&self, profile: &Profile) -> InputTensor<'_> {
         match profile {
             Profile { norm_of_sums: true, .. } => InputTensor::unrounded(&self.x, profile),
@@ -292,7 +289,7 @@ impl LayerNormalisation {
 }
 
 /// Splits requested results by row: each row's `width` values with the row's requested results.
-pub(super) fn rows_of(
+pub(crate) fn rows_of(
     x: &InputTensor,
     width: usize,
     wanted: &[usize],

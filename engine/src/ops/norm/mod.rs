@@ -1,6 +1,12 @@
-//! Normalisation of token rows.
+//! Normalisation of rows: `[T, d]`, or `[T, H, D]` per head, to the same shape.
+//!
+//! - RMSNorm (Zhang and Sennrich, 2019): `x / sqrt(mean(x²) + eps) · gain`
+//! - LayerNorm (Ba et al., 2016): `(x - mean) / sqrt(variance + eps) · weight + bias`
 
-use crate::ops::linear::per_column;
+pub mod exact;
+pub mod faults;
+
+use crate::kernels::elementwise::per_column;
 use crate::tensor::Tensor;
 
 /// RMSNorm (Zhang and Sennrich, 2019) of rows as long as `weight`.

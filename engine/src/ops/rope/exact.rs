@@ -5,12 +5,10 @@
 
 use std::ops::Range;
 
-use crate::exact::choice::Choice;
-use crate::exact::float::Float;
 use crate::exact::input::{InputTensor, InputValues};
-use crate::exact::operation::{Operation, per_row};
-use crate::exact::profile::{Angles, Profile};
-use crate::exact::value::{ExactValue, U, both};
+use crate::exact::operation::per_row;
+use crate::exact::value::{U, both};
+use crate::exact::{Angles, Choice, ExactValue, Float, Operation, Profile};
 use crate::ops::rope::Rope;
 use crate::tensor::Tensor;
 

@@ -6,14 +6,16 @@ use std::ops::Range;
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, distance, rounded_to, snapped};
 use crate::checkpoint::Point;
-use crate::exact::{Float, Profile, Rotary, TracedNumerics};
+use crate::exact::{Float, Profile};
 use crate::numerics::{Numerics, Transformers};
+use crate::ops::rope::exact::Rotary;
 use crate::ops::rope::{Rope, RopeScaling, RopeTable};
 use crate::tensor::{RopePairing, Tensor};
+use crate::tracing::TracedNumerics;
 
 const ROTATED: &[Point] = &[Point::QRope, Point::KRope];
 
-pub(super) static ENTRIES: &[CatalogueEntry] = &[
+pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::RopeTheta,
         is_local: false,
@@ -375,7 +377,7 @@ fn thetas(at: &SiteContext) -> Vec<f64> {
 }
 
 /// Returns each pair's angle per position and its weight, from rows whose angles are known modulo full turns.
-pub(super) fn frequencies(at: &SiteContext, theirs: &[f64]) -> Vec<(f64, f64)> {
+pub(crate) fn frequencies(at: &SiteContext, theirs: &[f64]) -> Vec<(f64, f64)> {
     let Some(Rotary { x, rope, positions }) = at.stage() else { return Vec::new() };
     let (head_dim, heads) = (x.shape()[2], x.shape()[1]);
     let angle_of = |token: usize, pair: usize| {

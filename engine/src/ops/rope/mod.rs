@@ -1,4 +1,10 @@
 //! Rotary position embeddings (Su et al., 2021).
+//!
+//! Pair `(a, b)` of a head becomes `(a·cos φ - b·sin φ, a·sin φ + b·cos φ)`. The angle of pair `i` at position `p` is `φ =
+//! p · theta^(-2i / width)`, if the frequencies are not scaled. `[T, H, D]` to `[T, H, D]`.
+
+pub mod exact;
+pub mod faults;
 
 use std::ops::Range;
 

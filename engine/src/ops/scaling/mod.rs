@@ -1,4 +1,8 @@
-//! Constant factors of values, as an architecture's authors write them.
+//! Scaling: `x · c` or `x / c`, elementwise, with a constant factor as an architecture's authors write it.
+//!
+//! Mistakes of a factor belong to the operation whose result it scales, so this folder has no `faults.rs`.
+
+pub mod exact;
 
 /// A factor, and how it is rounded if activations have a short type.
 #[derive(Clone, Copy, Debug, PartialEq)]

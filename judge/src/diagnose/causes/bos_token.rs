@@ -8,7 +8,7 @@ use crate::diagnose::causes::finding::Finding;
 use crate::diagnose::runs::RunContext;
 use crate::engine::{self, RunInput};
 use crate::error::Result;
-use crate::ops::sampling::log_probabilities;
+use crate::ops::log_probabilities::log_probabilities;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 

@@ -7,10 +7,11 @@ use crate::compare::{Heads, SiteResult, Verdict, aligned};
 use crate::diagnose::causes::finding::Finding;
 use crate::dump::Dump;
 use crate::error::Result;
-use crate::exact::{Profile, ResultPair, TracedNumerics, judge};
+use crate::exact::{Profile, ResultPair, judge};
 use crate::model::Activation;
 use crate::numerics::{F32, Numerics};
 use crate::tensor::Tensor;
+use crate::tracing::TracedNumerics;
 use crate::view::View;
 
 /// Finds different activation functions. Each dump's `ffn_act` follows from its own gate and up by one

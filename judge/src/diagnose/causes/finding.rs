@@ -1,6 +1,7 @@
 //! The explanation of a failure in reports.
 
-use crate::change::{CauseKind, OperationChange};
+use crate::catalogue::OperationChange;
+use crate::change::CauseKind;
 use crate::checkpoint::{Point, Site};
 use crate::compare::Verdict;
 

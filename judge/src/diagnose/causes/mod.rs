@@ -23,7 +23,8 @@ pub use cause::{Cause, CauseContent, CauseSearch, FittingChange, grouped};
 pub use finding::{Finding, changes_of};
 pub(super) use tokens::of_prompt;
 
-use crate::change::{CauseKind, OperationChange, SiteContext, catalogue};
+use crate::catalogue::{OperationChange, catalogue};
+use crate::change::{CauseKind, SiteContext};
 use crate::checkpoint::{Point, Site, ValueKind};
 use crate::compare::{SiteResult, UnexplainedOperation, Verdict};
 use crate::diagnose::budget::{Budget, Deadline};
@@ -33,8 +34,8 @@ use crate::diagnose::causes::rerun::{ChangePasses, Rerun};
 use crate::diagnose::runs::RunContext;
 use crate::dump::Dump;
 use crate::error::Result;
-use crate::exact::TracedNumerics;
 use crate::tensor::Tensor;
+use crate::tracing::TracedNumerics;
 
 /// Maximum number of causes to search for. Each search tries the whole catalogue.
 const MOST: usize = 6;

@@ -2,16 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use crate::change::{
-    CatalogueEntry, CauseKind, ChangeValue, ModelOperations, OperationChange, SiteContext, catalogue,
-    distance,
-};
+use crate::catalogue::{OperationChange, catalogue};
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, ModelOperations, SiteContext, distance};
 use crate::compare::UnexplainedOperation;
 use crate::diagnose::budget::Deadline;
 use crate::diagnose::causes::{Changes, in_order};
 use crate::diagnose::runs::RunContext;
-use crate::exact::TracedNumerics;
 use crate::tensor::Tensor;
+use crate::tracing::TracedNumerics;
 
 /// Number of best single changes that are combined with a second change.
 const COMBINED: usize = 8;

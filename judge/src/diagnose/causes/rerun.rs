@@ -1,7 +1,8 @@
 //! Runs a part of the model again with changes, for rows with several operations between them and their
 //! inputs.
 
-use crate::change::{CauseKind, ModelOperations, OperationChange, SiteContext, Supposition, catalogue};
+use crate::catalogue::{OperationChange, Supposition, catalogue};
+use crate::change::{CauseKind, ModelOperations, SiteContext};
 use crate::checkpoint::{Point, Site};
 use crate::compare::{ArrayComparison, ContinuationValues, NoiseFloor, Selection, SiteResult};
 use crate::diagnose::budget::Deadline;
@@ -10,11 +11,11 @@ use crate::diagnose::causes::{Changes, in_order};
 use crate::diagnose::runs::{RerunPart, RunContext};
 use crate::engine::ModelSegment;
 use crate::error::Result;
-use crate::exact::TracedNumerics;
 use crate::measure::Errors;
 use crate::plan::{Unit, input_of};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
+use crate::tracing::TracedNumerics;
 
 /// Number of best single changes that are combined with a second change.
 const COMBINED: usize = 4;
@@ -292,7 +293,7 @@ impl Tap for ApplicableChanges<'_, '_> {
             self.found.extend(self.rerun.read(&at));
         }
         // A corrupt weight element can be read from values, but not guessed.
-        for change in at.changes() {
+        for change in OperationChange::applicable(&at) {
             if change.entry.kind != CauseKind::WeightCorruption && !self.found.contains(&change) {
                 self.found.push(change);
             }

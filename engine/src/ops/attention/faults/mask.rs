@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
 use crate::checkpoint::Point;
-use crate::exact::{Float, Rotary, Softmax, is_given, within};
+use crate::exact::{Float, is_given, within};
 use crate::numerics::Numerics;
 use crate::ops::attention::Mask;
+use crate::ops::attention::exact::Softmax;
+use crate::ops::rope::exact::Rotary;
 use crate::tensor::Tensor;
 use crate::weight::DType;
 
 const WEIGHTS: &[Point] = &[Point::AttnWeights];
 
-pub(super) static ENTRIES: &[CatalogueEntry] = &[
+pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::MaskWindow,
         is_local: false,

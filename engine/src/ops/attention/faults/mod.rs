@@ -1,18 +1,21 @@
 //! Changes of attention scores and context: key heads, head order, score scale and soft cap.
 
+pub mod mask;
+
 use crate::change::outer_operations::soft_cap;
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, rounded_to, snapped};
 use crate::checkpoint::Point;
-use crate::exact::{AttentionContext, Float, Scores};
+use crate::exact::Float;
 use crate::numerics::Numerics;
 use crate::ops::attention::AttentionScale;
+use crate::ops::attention::exact::{AttentionContext, Scores};
 use crate::tensor::Tensor;
 use crate::weight::DType;
 
 /// Taps at which query heads meet key or value heads.
 const HEADS: &[Point] = &[Point::AttnScores, Point::AttnContext];
 
-pub(super) static ENTRIES: &[CatalogueEntry] = &[
+pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::AttnScale,
         at: &[Point::AttnScores],

@@ -2,13 +2,8 @@
 
 use std::cell::LazyCell;
 
-use crate::exact::choice::ChoiceSet;
-use crate::exact::error_statistics::ErrorStatistics;
-use crate::exact::float::Float;
-use crate::exact::linear::Linear;
-use crate::exact::operation::node_of;
-use crate::exact::profile::{Profile, RowScales};
-use crate::exact::result_pair::ResultPair;
+use crate::exact::{Float, Profile, ResultPair, RowScales, exacts_explain, node_of};
+use crate::ops::linear::exact::Linear;
 use crate::quant::{ActivationCodes, CodeGroup, ScaleType};
 
 /// A way to compute products of 8-bit integer activations.
@@ -68,9 +63,7 @@ pub fn products_that_explain(
     let mut wanted = compared.wanted(0..compared.sides[0].rows(), false);
     wanted.truncate(MANY);
     let explains = |products: &&IntegerProducts, values: &[usize]| {
-        let mut measured = ErrorStatistics::new(compared, ChoiceSet::default(), false, None);
-        measured.add(values, &node.stage.at(&products.profile(node.profile), values));
-        measured.sides[0].over == 0
+        exacts_explain(compared, values, &node.stage.at(&products.profile(node.profile), values))
     };
     let distance = |profile: &Profile| {
         let exacts = node.stage.at(profile, &wanted);

@@ -4,9 +4,9 @@
 //! group. Only the scales, the sum over groups, and codes of uncertain inputs can differ by rounding.
 
 use crate::exact::input::InputTensor;
-use crate::exact::operation::{Operation, by_row};
-use crate::exact::profile::Profile;
-use crate::exact::value::{ExactValue, K, LAMBDA, U};
+use crate::exact::operation::by_row;
+use crate::exact::value::{K, U};
+use crate::exact::{ExactValue, LAMBDA, Operation, Profile};
 use crate::tensor::Tensor;
 use crate::weight::{Factor, Matrix};
 

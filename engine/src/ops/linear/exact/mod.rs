@@ -5,24 +5,30 @@
 //! Other orders have shorter chains of additions. The exception is a sum that begins with a bias b: it adds n·b·(b + y)
 //! under the root. If activations are codes, products within a block are exact integers, and n counts blocks.
 
+mod integer_search;
+mod integers;
+mod row_scale;
+
 use std::ops::Range;
 
 use multiversion::multiversion;
 
-use crate::exact::choice::Choice;
 use crate::exact::dot::{cut_off, inherit, sums};
-use crate::exact::float::Float;
 use crate::exact::input::InputTensor;
 use crate::exact::operand::{Operand, ValueRange, operand_type, split};
-use crate::exact::operation::{ColumnEvaluator, Operation, is_given};
-use crate::exact::profile::{Profile, RowScales};
-use crate::exact::row_scale::scales_of_row;
 use crate::exact::tiles::{InterleavedRows, PANEL, PanelTile, SIDE};
-use crate::exact::value::{ExactValue, K, LAMBDA, U};
+use crate::exact::value::{K, U};
+use crate::exact::{
+    Choice, ColumnEvaluator, ExactValue, Float, LAMBDA, Operation, Profile, RowScales, is_given,
+};
 use crate::parallel;
 use crate::quant::{self, ActivationCodes, CodeGroup, decode_matrix_row};
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
+
+pub use integer_search::{IntegerProducts, products_that_explain};
+pub use integers::Integers;
+pub use row_scale::scales_of_row;
 
 /// Products that are computed in f64, together with their squares, in one nanosecond.
 const PRODUCTS: usize = 2;
@@ -301,7 +307,7 @@ fn added(n: f64, sums: &[f64; PANEL], squares: &[f64; PANEL], exacts: &mut [Exac
 }
 
 /// A row of weights. Minima of blocks are multiplied with the activations in a separate sum.
-pub(super) struct WeightRow {
+pub(crate) struct WeightRow {
     codes: Vec<f64>,
     minima: Option<Vec<f64>>,
     /// Number of neighbouring products that are summed exactly.
@@ -313,7 +319,7 @@ pub(super) struct WeightRow {
 }
 
 impl WeightRow {
-    pub(super) fn new(w: &Matrix, output: usize, profile: &Profile) -> Self {
+    pub(crate) fn new(w: &Matrix, output: usize, profile: &Profile) -> Self {
         let mut decoded = vec![0.0f32; w.cols];
         decode_matrix_row(w, output, &mut decoded);
         let weight = Linear::widened(profile);
@@ -348,7 +354,7 @@ impl WeightRow {
         Self { codes, minima: None, block, scales, low }
     }
 
-    pub(super) fn times(&self, x: &Operand, bias: Option<f64>, profile: &Profile) -> ExactValue {
+    pub(crate) fn times(&self, x: &Operand, bias: Option<f64>, profile: &Profile) -> ExactValue {
         let columns = 0..self.codes.len();
         let exact = match profile.parts {
             1 => self.over(columns.clone(), x, profile),

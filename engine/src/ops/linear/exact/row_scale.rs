@@ -1,6 +1,6 @@
 //! Search for the scale of a row of integer weights, from the decoded weights.
 
-use crate::exact::float::Float;
+use crate::exact::Float;
 
 /// Range of the largest weight's code. A scale that gives a smaller code can be halved, since a factor of two changes
 /// no rounding.

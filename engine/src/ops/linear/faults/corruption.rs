@@ -7,10 +7,11 @@ use std::fmt;
 
 use half::f16;
 
-use crate::change::product::{PRODUCTS, input, multiplied, own};
-use crate::change::weight::encoded;
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, LinearParameters, SiteContext, rounded_to};
-use crate::exact::{Float, Integers, Operands, Profile};
+use crate::exact::{Float, Operands, Profile};
+use crate::ops::linear::exact::Integers;
+use crate::ops::linear::faults::weight::encoded;
+use crate::ops::linear::faults::{PRODUCTS, input, multiplied, own};
 use crate::quant::ternary::{self, is_ternary};
 use crate::quant::{activation_type, decode_matrix_row, decode_row, known, quantise_row};
 use crate::tensor::Tensor;
@@ -25,7 +26,7 @@ const FEWEST_TOKENS: usize = 4;
 /// Largest share of an output's squared error that may remain after one element is corrected.
 const LEFT: f64 = 0.25;
 
-pub(super) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
+pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     kind: CauseKind::WeightCorruption,
     is_local: true,
     at: PRODUCTS,

@@ -1,14 +1,14 @@
 //! Projections fused in one matrix (q, k and v; gate and up) and split in the wrong layout.
 
-use crate::change::product::{own, with};
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
 use crate::checkpoint::Point;
+use crate::ops::linear::faults::{own, with};
 use crate::tensor::Tensor;
 
 const QKV: &[Point] = &[Point::Q, Point::K, Point::V];
 const GATE_UP: &[Point] = &[Point::FfnGate, Point::FfnUp];
 
-pub(super) static ENTRIES: &[CatalogueEntry] = &[
+pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry { at: QKV, compute: |at, value| cut(at, QKV, value.as_word()?), ..FUSED },
     CatalogueEntry { at: GATE_UP, compute: |at, value| cut(at, GATE_UP, value.as_word()?), ..FUSED },
 ];

@@ -1,19 +1,27 @@
 //! Changes of matrix products: another matrix, a missing bias or scale, another order of rows.
 
+pub mod corruption;
+pub mod fused_projections;
+pub mod weight;
+
 use crate::change::outer_operations::made_by;
 use crate::change::{
     CatalogueEntry, CauseKind, ChangeValue, FactorEstimate, LinearParameters, SiteContext, distance,
     rounded_to, snapped,
 };
 use crate::checkpoint::Point;
-use crate::exact::{EmbeddingLookup, Integers, Linear, RmsNormalisation, Rotary, Scaling};
 use crate::numerics::Numerics;
-use crate::ops::multiplier::Multiplier;
+use crate::ops::embedding::exact::EmbeddingLookup;
+use crate::ops::linear::exact::{Integers, Linear};
+use crate::ops::norm::exact::RmsNormalisation;
+use crate::ops::rope::exact::Rotary;
+use crate::ops::scaling::Multiplier;
+use crate::ops::scaling::exact::Scaling;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix, StoredTensor};
 
 /// Taps of products with a weight matrix.
-pub(super) const PRODUCTS: &[Point] = &[
+pub(crate) const PRODUCTS: &[Point] = &[
     Point::Q,
     Point::K,
     Point::V,
@@ -30,7 +38,7 @@ const IN_LAYERS: &[Point] = PRODUCTS.split_at(PRODUCTS.len() - 1).0;
 
 const QKV: &[Point] = &[Point::Q, Point::K, Point::V];
 
-pub(super) static ENTRIES: &[CatalogueEntry] = &[
+pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::LogitScale,
         is_local: false,
@@ -151,23 +159,23 @@ pub(super) static ENTRIES: &[CatalogueEntry] = &[
 ];
 
 /// Returns the input of the product.
-pub(super) fn input<'b>(at: &'b SiteContext) -> Option<&'b Tensor> {
+pub(crate) fn input<'b>(at: &'b SiteContext) -> Option<&'b Tensor> {
     let plain = at.stage::<Linear>().map(|stage| &stage.x);
     plain.or_else(|| Some(&at.stage::<Integers>()?.x))
 }
 
 /// Returns the model's matrix at a site, with its bias and scale.
-pub(super) fn own(at: &SiteContext) -> Option<LinearParameters> {
+pub(crate) fn own(at: &SiteContext) -> Option<LinearParameters> {
     LinearParameters::of(at.node()?)
 }
 
 /// Multiplies the same activations with another matrix.
-pub(super) fn with(at: &SiteContext, product: &LinearParameters) -> Option<Tensor> {
+pub(crate) fn with(at: &SiteContext, product: &LinearParameters) -> Option<Tensor> {
     multiplied(at, input(at)?, product)
 }
 
 /// Computes a product in the same way as the model: by `linear`, `affine` or `bit_linear`.
-pub(super) fn multiplied(at: &SiteContext, x: &Tensor, product: &LinearParameters) -> Option<Tensor> {
+pub(crate) fn multiplied(at: &SiteContext, x: &Tensor, product: &LinearParameters) -> Option<Tensor> {
     let LinearParameters { w, bias, factor } = product;
     let fits = w.cols == x.row_len() && bias.as_ref().is_none_or(|bias| bias.len() == w.rows);
     let of_codes = at.stage::<Integers>().is_some();

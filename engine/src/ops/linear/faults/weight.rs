@@ -3,17 +3,19 @@
 use bytes::Bytes;
 use half::{bf16, f16};
 
-use crate::change::product::{PRODUCTS, input, multiplied, own, with};
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, LinearParameters, SiteContext};
-use crate::exact::{Float, Integers, Operands, Profile, TracedNumerics};
+use crate::exact::{Float, Operands, Profile};
 use crate::numerics::{F32, KvType, LlamaCpp, Numerics, Transformers};
-use crate::ops::multiplier::Multiplier;
+use crate::ops::linear::exact::Integers;
+use crate::ops::linear::faults::{PRODUCTS, input, multiplied, own, with};
+use crate::ops::scaling::Multiplier;
 use crate::quant::ternary::{BLOCK, BLOCK_BYTES, is_ternary};
 use crate::quant::{DECODABLE, activation_type, decode_matrix_row};
 use crate::tensor::Tensor;
+use crate::tracing::TracedNumerics;
 use crate::weight::{DType, Factor, Matrix, StoredTensor};
 
-pub(super) static ENTRIES: &[CatalogueEntry] = &[
+pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::WeightTransposed,
         is_local: true,
@@ -93,7 +95,7 @@ fn rounded(w: &Matrix, float: Float) -> Option<Matrix> {
 }
 
 /// Encodes a number in the file's type.
-pub(super) fn encoded(float: Float, x: f64) -> Vec<u8> {
+pub(crate) fn encoded(float: Float, x: f64) -> Vec<u8> {
     match float {
         Float::F16 => f16::from_f64(x).to_le_bytes().into(),
         Float::Bf16 => bf16::from_f64(x).to_le_bytes().into(),

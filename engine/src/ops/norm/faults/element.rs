@@ -1,18 +1,18 @@
 //! Corrupted elements of norm weights and of embedding rows.
 
-use crate::change::embedding::EmbeddingInputs;
-use crate::change::norm::{NORMS, input, own_eps, statistics, with_gains};
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, rounded_to};
 use crate::checkpoint::Point;
-use crate::exact::{LayerNormalisation, RmsNormalisation};
 use crate::numerics::Numerics;
+use crate::ops::embedding::faults::EmbeddingInputs;
+use crate::ops::norm::exact::{LayerNormalisation, RmsNormalisation};
+use crate::ops::norm::faults::{NORMS, input, own_eps, statistics, with_gains};
 use crate::tensor::Tensor;
 use crate::weight::DType;
 
 /// Maximum number of wrong elements; more have another cause.
 const MOST: usize = 4;
 
-pub(super) static ENTRIES: &[CatalogueEntry] = &[
+pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::WeightCorruption,
         is_local: true,

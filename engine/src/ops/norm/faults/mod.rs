@@ -2,14 +2,16 @@
 //!
 //! An engine's divisor can be any number: RMSNorm with a separate epsilon for each row reproduces it.
 
+pub mod element;
+
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, distance, rounded_to, snapped};
 use crate::checkpoint::Point;
-use crate::exact::{LayerNormalisation, RmsNormalisation};
 use crate::numerics::Numerics;
+use crate::ops::norm::exact::{LayerNormalisation, RmsNormalisation};
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm};
 use crate::tensor::Tensor;
 
-pub(super) const NORMS: &[Point] = &[
+pub(crate) const NORMS: &[Point] = &[
     Point::AttnNorm,
     Point::QNorm,
     Point::KNorm,
@@ -21,7 +23,7 @@ pub(super) const NORMS: &[Point] = &[
     Point::FinalNorm,
 ];
 
-pub(super) static ENTRIES: &[CatalogueEntry] = &[
+pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::NormEps,
         is_local: false,
@@ -96,13 +98,13 @@ pub(super) static ENTRIES: &[CatalogueEntry] = &[
 /// Epsilons of real models, and defaults of engines.
 const EPSILONS: [f64; 8] = [1e-5, 1e-6, 1e-8, 1e-12, 1e-3, 1e-4, 1e-7, 0.0];
 
-pub(super) fn own_eps(at: &SiteContext) -> Option<f32> {
+pub(crate) fn own_eps(at: &SiteContext) -> Option<f32> {
     let of_rms = at.stage::<RmsNormalisation>().map(|rms| rms.norm.eps);
     of_rms.or_else(|| Some(at.stage::<LayerNormalisation>()?.norm.eps))
 }
 
 /// Returns the input of the norm.
-pub(super) fn input<'b>(at: &'b SiteContext) -> Option<&'b Tensor> {
+pub(crate) fn input<'b>(at: &'b SiteContext) -> Option<&'b Tensor> {
     let of_rms = at.stage::<RmsNormalisation>().map(|rms| &rms.x);
     of_rms.or_else(|| Some(&at.stage::<LayerNormalisation>()?.x))
 }
@@ -166,7 +168,7 @@ fn variance(row: &[f32]) -> f64 {
 }
 
 /// Returns the mean that is subtracted from a row, and the mean square of the remainder.
-pub(super) fn statistics(at: &SiteContext, row: &[f32]) -> (f64, f64) {
+pub(crate) fn statistics(at: &SiteContext, row: &[f32]) -> (f64, f64) {
     match at.stage::<LayerNormalisation>() {
         Some(_) => (mean(row), variance(row)),
         None => (0.0, mean_square(row)),
@@ -174,7 +176,7 @@ pub(super) fn statistics(at: &SiteContext, row: &[f32]) -> (f64, f64) {
 }
 
 /// Computes the norm with gains derived from the model's.
-pub(super) fn with_gains(at: &SiteContext, change: impl Fn(&[f32]) -> Vec<f32>) -> Option<Tensor> {
+pub(crate) fn with_gains(at: &SiteContext, change: impl Fn(&[f32]) -> Vec<f32>) -> Option<Tensor> {
     if let Some(RmsNormalisation { x, norm }) = at.stage() {
         let weight = change(&norm.gains().collect::<Vec<_>>());
         return Some(at.n.rms_norm(x, &RmsNorm { weight, eps: norm.eps, gain: Gain::Weight }));

@@ -1,0 +1,187 @@
+//! Catalogue of known mistakes of ports: the entries of all operations, and changes that users name (`--suppose`).
+
+mod change_tap;
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+pub use change_tap::{ChangeTap, Supposition};
+
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
+use crate::checkpoint::{Point, Site};
+use crate::ops::attention::faults::mask;
+use crate::ops::linear::faults::{corruption, fused_projections, weight};
+use crate::ops::norm::faults::element;
+use crate::ops::{
+    activation, addition, attention, cache, embedding, experts, linear, log_probabilities, logits, norm, rope,
+};
+use crate::tensor::Tensor;
+
+/// Entries of each operation, in the order in which they are reported if several explain an operation: configuration
+/// first.
+const OPERATIONS: &[&[CatalogueEntry]] = &[
+    embedding::faults::ENTRIES,
+    norm::faults::ENTRIES,
+    rope::faults::ENTRIES,
+    attention::faults::ENTRIES,
+    mask::ENTRIES,
+    cache::faults::ENTRIES,
+    activation::faults::ENTRIES,
+    experts::faults::ENTRIES,
+    addition::faults::ENTRIES,
+    logits::faults::ENTRIES,
+    log_probabilities::faults::ENTRIES,
+    linear::faults::ENTRIES,
+    fused_projections::ENTRIES,
+    weight::ENTRIES,
+    corruption::ENTRIES,
+    element::ENTRIES,
+];
+
+/// Returns all entries, in the order of [`OPERATIONS`].
+pub fn catalogue() -> impl Iterator<Item = &'static CatalogueEntry> {
+    OPERATIONS.iter().copied().flatten()
+}
+
+/// A change with its value.
+#[derive(Clone)]
+pub struct OperationChange {
+    /// Catalogue entry.
+    pub entry: &'static CatalogueEntry,
+    /// Value of the change.
+    pub value: ChangeValue,
+    /// Tap that it applies to; `None` for all.
+    pub point: Option<Point>,
+}
+
+impl OperationChange {
+    /// Creates a change for every tap where it applies.
+    pub fn new(entry: &'static CatalogueEntry, value: ChangeValue) -> Self {
+        Self { entry, value, point: None }
+    }
+
+    /// Returns every change that applies at a site, with the values to try if none can be estimated.
+    pub fn applicable(at: &SiteContext) -> Vec<Self> {
+        let known = catalogue().filter(|entry| entry.at.contains(&at.site.point));
+        let all = known.flat_map(|entry| entry.usual_at(at).into_iter().map(move |value| (entry, value)));
+        let changes = all.map(|(entry, value)| Self::new(entry, value));
+        changes.filter(|change| change.compute(at).is_some_and(|made| made != *at.value)).collect()
+    }
+
+    /// Limits the change to a tap.
+    pub fn at(self, point: Point) -> Self {
+        Self { point: Some(point), ..self }
+    }
+
+    /// Parses `KEY=VALUE`, or `KEY` for a change with one variant; `KEY@TAP=VALUE` applies at one tap.
+    ///
+    /// # Errors
+    /// If the name is unknown, or the entry takes another kind of value.
+    pub fn named(text: &str) -> Result<Vec<Self>, String> {
+        let (name, value) =
+            text.split_once('=').map_or((text, ""), |(name, value)| (name.trim(), value.trim()));
+        let (name, point) = name.split_once('@').map_or((name, None), |(name, point)| (name, Some(point)));
+        let kind: CauseKind = name.parse().map_err(|refusal| of_a_key(name).unwrap_or(refusal))?;
+        let point = point.map(str::parse::<Point>).transpose()?;
+        let value = match value.parse::<f64>() {
+            _ if value.is_empty() => ChangeValue::Nothing,
+            Ok(number) if number.is_finite() => ChangeValue::Number(number),
+            _ => ChangeValue::word(value),
+        };
+        let known: Vec<&CatalogueEntry> = catalogue().filter(|entry| entry.kind == kind).collect();
+        let changes: Vec<Self> = known
+            .iter()
+            .filter(|entry| entry.may_take(&value) && point.is_none_or(|point| entry.at.contains(&point)))
+            .map(|entry| Self { entry, value: value.clone(), point })
+            .collect();
+        match changes.is_empty() {
+            true => Err(refusal(kind, &known, point)),
+            false => Ok(changes),
+        }
+    }
+
+    /// Returns the model's own value at a site.
+    pub fn own(&self, at: &SiteContext) -> ChangeValue {
+        let is_its_place = self.entry.at.contains(&at.site.point);
+        match if is_its_place { self.entry.own_at(at) } else { ChangeValue::Nothing } {
+            ChangeValue::Nothing => {
+                // Several operations may produce this tap's value, so the layer's own operation for the change is used.
+                let layers = [at.site.layer, Some(0), None];
+                let sites = layers.into_iter().flat_map(|layer| {
+                    self.entry.at.iter().map(move |&point| Site { point, layer, pass: at.site.pass })
+                });
+                let owns = sites.map(|site| self.entry.own_at(&at.elsewhere(site)));
+                owns.into_iter().find(|own| *own != ChangeValue::Nothing).unwrap_or(ChangeValue::Nothing)
+            }
+            own => own,
+        }
+    }
+
+    /// Returns the entry's only tap point if another entry has the same kind and values, so that the tap distinguishes them.
+    fn place(&self) -> Option<Point> {
+        let CatalogueEntry { kind, at, takes, .. } = *self.entry;
+        let &[only] = at else { return None };
+        let is_elsewhere =
+            |other: &CatalogueEntry| (other.kind, other.takes) == (kind, takes) && other.at != at;
+        catalogue().any(is_elsewhere).then_some(only)
+    }
+
+    /// Computes the changed operation from the same inputs; `None` if the change does not apply or changes nothing.
+    pub fn compute(&self, at: &SiteContext) -> Option<Tensor> {
+        let is_elsewhere = self.point.is_some_and(|point| point != at.site.point);
+        if is_elsewhere
+            || !self.entry.at.contains(&at.site.point)
+            || self.value == self.entry.own_at(at) && self.value != ChangeValue::Nothing
+        {
+            return None;
+        }
+        let changed = self.entry.compute_at(at, &self.value)?;
+        (changed.data().len() == at.value.data().len()).then(|| changed.reshaped(at.value.shape()))
+    }
+}
+
+/// Returns a message for a configuration key whose value may be counted differently from the change's value.
+fn of_a_key(name: &str) -> Option<String> {
+    let entry = catalogue().find(|entry| entry.keys.is_some_and(|keys| keys.contains(&name)))?;
+    Some(format!("'{name}' is a configuration key; the cause is called {}={}", entry.kind, entry.takes))
+}
+
+/// Returns the reason why no change of a kind matches the typed text.
+fn refusal(kind: CauseKind, known: &[&CatalogueEntry], point: Option<Point>) -> String {
+    let takes: Vec<&str> = known.iter().map(|entry| entry.takes).collect();
+    let points: BTreeSet<Point> = known.iter().flat_map(|entry| entry.at).copied().collect();
+    match (takes.as_slice(), point.filter(|point| !points.contains(point))) {
+        ([], _) => format!("{kind} cannot be supposed: it can only be found"),
+        (_, Some(point)) => {
+            let points: Vec<_> = points.into_iter().map(Point::name).collect();
+            format!("{kind} does not change {point}, only {}", points.join(", "))
+        }
+        ([""], _) => format!("{kind} takes no value"),
+        _ => format!("{kind} takes a value: {kind}={}", takes.join(" or ")),
+    }
+}
+
+impl PartialEq for OperationChange {
+    fn eq(&self, other: &Self) -> bool {
+        let same_entry = self.entry.kind == other.entry.kind && self.entry.at == other.entry.at;
+        same_entry && self.value == other.value
+    }
+}
+
+impl fmt::Debug for OperationChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// Formats the change as users type it.
+impl fmt::Display for OperationChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.entry.kind)?;
+        self.point.or(self.place()).map_or(Ok(()), |point| write!(f, "@{point}"))?;
+        match self.value {
+            ChangeValue::Nothing => Ok(()),
+            _ => write!(f, "={}", self.value),
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Exact evaluation of the rows that the KV cache stores.
+
+use crate::exact::input::InputTensor;
+use crate::exact::operand::integers;
+use crate::exact::operation::by_row;
+use crate::exact::{ExactValue, Float, Operation, Profile};
+use crate::numerics::CACHE_CODES;
+use crate::tensor::Tensor;
+
+/// New key or value rows, rounded to the cache's type.
+pub struct CachedRows {
+    /// The new rows.
+    pub x: Tensor,
+    /// Type that they are rounded to.
+    pub cache: Float,
+}
+
+impl Operation for CachedRows {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
+        InputTensor::of(&self.x, profile).each(wanted, |x| x)
+    }
+
+    fn results(&self, _: &Profile) -> Float {
+        self.cache
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.x]
+    }
+}
+
+/// New key or value rows, quantised to an int8 cache.
+pub struct CachedCodes {
+    /// The new rows, `[T, Hkv, D]`.
+    pub x: Tensor,
+}
+
+impl Operation for CachedCodes {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
+        let (x, width) = (InputTensor::of(&self.x, profile), self.x.row_len());
+        let of_head = |flats: &[usize]| {
+            let head = integers(&x.part(flats[0] / width * width, width), &CACHE_CODES, None);
+            flats.iter().map(|flat| head.get(flat % width)).collect::<Vec<_>>()
+        };
+        by_row(wanted, width).flat_map(of_head).collect()
+    }
+
+    fn results(&self, _: &Profile) -> Float {
+        Float::F32
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.x]
+    }
+}
