@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::common::sources;
 
 /// The path of a module, `exact::value` as two names.
-type Module = Vec<String>;
+pub type Module = Vec<String>;
 
 /// The code of each module.
 type Code = BTreeMap<Module, String>;
@@ -59,13 +59,13 @@ fn circles(code: &Code) -> Vec<String> {
 }
 
 /// What a file is in the tree of modules.
-fn module(path: &str) -> Module {
+pub fn module(path: &str) -> Module {
     let path = path.strip_suffix(".rs").unwrap_or(path);
     path.strip_suffix("/mod").unwrap_or(path).split('/').map(str::to_owned).collect()
 }
 
 /// What a module's code names of this crate, in full.
-fn paths(text: &str, module: &Module) -> Vec<Module> {
+pub fn paths(text: &str, module: &Module) -> Vec<Module> {
     let lines = text.lines().map(|line| line.split("//").next().unwrap_or_default());
     let text: String = lines.collect::<Vec<_>>().join("\n");
     let mut found = Vec::new();

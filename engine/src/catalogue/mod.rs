@@ -9,33 +9,28 @@ pub use change_tap::{ChangeTap, Supposition};
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
 use crate::checkpoint::{Point, Site};
-use crate::ops::attention::faults::mask;
-use crate::ops::linear::faults::{corruption, fused_projections, weight};
-use crate::ops::norm::faults::element;
-use crate::ops::{
-    activation, addition, attention, cache, embedding, experts, linear, log_probabilities, logits, norm, rope,
-};
 use crate::tensor::Tensor;
 
 /// Entries of each operation, in the order in which they are reported if several explain an operation: configuration
 /// first.
 const OPERATIONS: &[&[CatalogueEntry]] = &[
-    embedding::faults::ENTRIES,
-    norm::faults::ENTRIES,
-    rope::faults::ENTRIES,
-    attention::faults::ENTRIES,
-    mask::ENTRIES,
-    cache::faults::ENTRIES,
-    activation::faults::ENTRIES,
-    experts::faults::ENTRIES,
-    addition::faults::ENTRIES,
-    logits::faults::ENTRIES,
-    log_probabilities::faults::ENTRIES,
-    linear::faults::ENTRIES,
-    fused_projections::ENTRIES,
-    weight::ENTRIES,
-    corruption::ENTRIES,
-    element::ENTRIES,
+    crate::ops::embedding::faults::ENTRIES,
+    crate::ops::norm::faults::ENTRIES,
+    crate::ops::rope::faults::ENTRIES,
+    crate::ops::attention::faults::ENTRIES,
+    crate::ops::attention::faults::mask::ENTRIES,
+    crate::ops::cache::faults::ENTRIES,
+    crate::ops::activation::faults::ENTRIES,
+    crate::ops::experts::faults::ENTRIES,
+    crate::ops::addition::faults::ENTRIES,
+    crate::ops::logits::faults::ENTRIES,
+    crate::ops::log_probabilities::faults::ENTRIES,
+    crate::ops::linear::faults::ENTRIES,
+    crate::ops::linear::faults::fused_projections::ENTRIES,
+    crate::ops::linear::faults::weight::ENTRIES,
+    crate::ops::linear::faults::corruption::ENTRIES,
+    crate::ops::norm::faults::element::ENTRIES,
+    crate::ops::embedding::faults::element::ENTRIES,
 ];
 
 /// Returns all entries, in the order of [`OPERATIONS`].

@@ -5,6 +5,7 @@
 //! [`TracedNumerics`](crate::tracing::TracedNumerics), by the exact evaluation. A replay can therefore explain results to
 //! within rounding.
 
+mod element_edits;
 mod factor_estimate;
 mod kind;
 mod model_operations;
@@ -13,6 +14,7 @@ mod site_context;
 
 use std::fmt;
 
+pub(crate) use element_edits::{MOST_ELEMENTS, element_numbers, plainest};
 pub(crate) use factor_estimate::FactorEstimate;
 pub use kind::CauseKind;
 pub use model_operations::{LinearParameters, ModelOperations};

@@ -1,5 +1,7 @@
 //! Changes of embeddings: other tokens, another factor, other position embeddings.
 
+pub mod element;
+
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, FactorEstimate, SiteContext, distance};
 use crate::checkpoint::Point;
 use crate::exact::{Float, node_of};
