@@ -19,12 +19,16 @@
 //! - [`tap`]: observers that read and may replace intermediate values
 //! - [`mod@format`]: parsers of untrusted files: GGUF, safetensors, PyTorch, npy
 //! - [`tokenizer`]: text to token ids and back
-//! - [`ops`], [`quant`]: operations and block formats, without knowledge of models
+//! - [`kernels`], [`quant`]: dot products, matrix products and block formats
+//! - [`ops`]: operations, one folder each: the definition, the exact evaluation and the faults of one operation. The three
+//!   parts are layers of their own: `exact.rs` comes after [`exact`], `faults.rs` after [`change`]
 //! - [`numerics`]: rounding and order of sums, one implementation per reference engine
-//! - [`exact`]: the exact value and the rounding error bound of each operation, and whether rounding explains an error
+//! - [`exact`]: exact values with their rounding error bounds, rounding profiles, and whether rounding explains an error
+//! - [`tracing`]: numerics that record the operation of each result, for its exact evaluation
 //! - [`model`]: one block diagram per architecture, and its weights
 //! - [`engine`]: forward passes and generation
-//! - [`change`]: the catalogue of known mistakes (a wrong `rope_theta`, ...): how to compute an operation with each, and how to recognise it in a dump
+//! - [`change`]: entries of the catalogue of known mistakes (a wrong `rope_theta`, ...): how to compute an operation with each, and how to recognise it in a dump
+//! - [`catalogue`]: the entries of all operations, and the changes that users name with `--suppose`
 //!
 //! The judge:
 //!

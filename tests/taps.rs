@@ -3,7 +3,7 @@
 use crate::common::{LLAMA_CPP_F32, tiny_llama2, variant};
 use xcheck::checkpoint::{Point, Site, TapScope};
 use xcheck::engine::{self, Engine, RunInput};
-use xcheck::model::{KvLayer, Model};
+use xcheck::model::Model;
 use xcheck::numerics::{F32, Numerics};
 use xcheck::tap::{Probe, Tap};
 use xcheck::tensor::Tensor;
@@ -145,7 +145,7 @@ fn where_nobody_looks_at_the_logits_the_last_row_alone_is_computed_with_the_bits
         let mut t = Probe::new(tap, 0);
         let mut x = pass.embed(PROMPT, &mut t);
         for layer in 0..model.dimensions().n_layers {
-            x = pass.layer(layer, &x, &mut t, &mut KvLayer::default());
+            x = pass.layer(layer, &x, &mut t, &mut model.layer_state(layer));
         }
         pass.head(x, &mut t)
     };

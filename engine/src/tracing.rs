@@ -1,4 +1,5 @@
-//! Numerics that record the operation of each result.
+//! Numerics that record the operation of each result. Here each operation of [`Numerics`] names its exact evaluation; a
+//! new operation adds one method.
 
 use std::ops::Range;
 use std::sync::Arc;

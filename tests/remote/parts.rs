@@ -10,7 +10,7 @@ use xcheck::disk_cache::DiskCache;
 use xcheck::dump::Dump;
 use xcheck::engine::run_layer;
 use xcheck::format::{FileBytes, Safetensors};
-use xcheck::model::{KvLayer, ModelFiles};
+use xcheck::model::ModelFiles;
 use xcheck::numerics::F32;
 use xcheck::remote::{RemoteAccess, RemoteFolder, Url};
 use xcheck::tap::Probe;
@@ -61,9 +61,9 @@ fn one_layer_by_itself_reads_the_weights_of_that_layer_and_no_others() {
     machine.server.given();
 
     let x = Tensor::new(&[2, sizes.hidden_size], vec![0.5; 2 * sizes.hidden_size]);
-    let (mut kv, mut nobody) = (KvLayer::default(), ());
+    let (mut state, mut nobody) = (loaded.model.layer_state(2), ());
     let mut probe = Probe::new(&mut nobody, 0);
-    let out = run_layer(&*loaded.model, &F32, 2, &x, &mut kv, &mut probe).expect("it runs");
+    let out = run_layer(&*loaded.model, &F32, 2, &x, &mut state, &mut probe).expect("it runs");
 
     let read = given_of(&machine.server.given(), WEIGHTS);
     let layer = places(WEIGHTS, |name| name.starts_with("model.layers.2."));
@@ -78,9 +78,9 @@ fn one_layer_by_itself_reads_the_weights_of_that_layer_and_no_others() {
 
     // The same as of the file that is here.
     let here = ModelFiles::open(&shipped(MODEL)).expect("it ships").load().expect("sound");
-    let mut kv = KvLayer::default();
+    let mut state = here.model.layer_state(2);
     let mut probe = Probe::new(&mut nobody, 0);
-    assert_eq!(run_layer(&*here.model, &F32, 2, &x, &mut kv, &mut probe).expect("it runs"), out);
+    assert_eq!(run_layer(&*here.model, &F32, 2, &x, &mut state, &mut probe).expect("it runs"), out);
 }
 
 #[test]

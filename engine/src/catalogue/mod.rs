@@ -11,8 +11,7 @@ use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
 use crate::checkpoint::{Point, Site};
 use crate::tensor::Tensor;
 
-/// Entries of each operation, in the order in which they are reported if several explain an operation: configuration
-/// first.
+/// Faults of each operation. A new operation adds one line.
 const OPERATIONS: &[&[CatalogueEntry]] = &[
     crate::ops::embedding::faults::ENTRIES,
     crate::ops::norm::faults::ENTRIES,
@@ -33,7 +32,7 @@ const OPERATIONS: &[&[CatalogueEntry]] = &[
     crate::ops::embedding::faults::element::ENTRIES,
 ];
 
-/// Returns all entries, in the order of [`OPERATIONS`].
+/// Returns all entries, in the order in which they are reported if several explain an operation: configuration first.
 pub fn catalogue() -> impl Iterator<Item = &'static CatalogueEntry> {
     OPERATIONS.iter().copied().flatten()
 }

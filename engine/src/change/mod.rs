@@ -1,9 +1,10 @@
-//! Catalogue of known mistakes of ports. Each entry changes one operation.
+//! Known mistakes of ports: the framework that each operation's faults (`ops/<operation>/faults.rs`) plug into, as
+//! [`CatalogueEntry`] values. Each entry changes one operation.
 //!
-//! The catalogue injects faults in tests, identifies by replay what a dump's engine computes, and runs our engine with
-//! a hypothesis (`--suppose`). A change is computed from the operation's own inputs, both by the numerics and, through
-//! [`TracedNumerics`](crate::tracing::TracedNumerics), by the exact evaluation. A replay can therefore explain results to
-//! within rounding.
+//! The [`catalogue`](crate::catalogue) of all entries injects faults in tests, identifies by replay what a dump's
+//! engine computes, and runs our engine with a hypothesis (`--suppose`). A change is computed from the operation's own
+//! inputs, both by the numerics and, through [`TracedNumerics`](crate::tracing::TracedNumerics), by the exact
+//! evaluation. A replay can therefore explain results to within rounding.
 
 mod element_edits;
 mod factor_estimate;

@@ -2,32 +2,32 @@
 
 use crate::engine::{check_context, check_types};
 use crate::error::{Error, Result};
-use crate::model::{Dimensions, KvLayer, Model};
+use crate::model::{Dimensions, LayerState, Model};
 use crate::numerics::Numerics;
 use crate::tap::Probe;
 use crate::tensor::Tensor;
 
-/// Runs a layer over `x`, `[T, d]`, at the next position of its cache, and returns the layer's output, `[T, d]`.
-/// Appends the tokens to the cache.
+/// Runs a layer over `x`, `[T, d]`, at the next position of its state, and returns the layer's output, `[T, d]`. Adds
+/// the tokens to the state.
 ///
 /// # Errors
-/// If the numerics cannot compute with a weight's type, the layer does not exist, hidden states or cache have the wrong
+/// If the numerics cannot compute with a weight's type, the layer does not exist, hidden states or state have the wrong
 /// size, or the tokens exceed the model's context.
 pub fn run_layer(
     model: &dyn Model,
     numerics: &dyn Numerics,
     layer: usize,
     x: &Tensor,
-    kv: &mut KvLayer,
+    state: &mut LayerState,
     t: &mut Probe,
 ) -> Result<Tensor> {
     check_types(model, numerics)?;
-    let position = check_inputs(model.dimensions(), layer, x, kv)?;
-    Ok(model.pass(numerics, position..position + x.rows()).layer(layer, x, t, kv))
+    let position = check_inputs(model.dimensions(), layer, x, state)?;
+    Ok(model.pass(numerics, position..position + x.rows()).layer(layer, x, t, state))
 }
 
 /// Checks the inputs and returns the position of the first token.
-fn check_inputs(sizes: Dimensions, layer: usize, x: &Tensor, kv: &KvLayer) -> Result<usize> {
+fn check_inputs(sizes: Dimensions, layer: usize, x: &Tensor, state: &LayerState) -> Result<usize> {
     let Dimensions { n_layers, hidden_size, kv_width, .. } = sizes;
     let refuse = |problem: String| Err(Error::Usage(problem));
     if layer >= n_layers {
@@ -39,6 +39,7 @@ fn check_inputs(sizes: Dimensions, layer: usize, x: &Tensor, kv: &KvLayer) -> Re
             x.shape()
         ));
     }
+    let LayerState::Kv(kv) = state;
     let Some(position) = kv.position(kv_width) else {
         return refuse(format!(
             "the cache has keys of another width, expected {kv_width} values for layer {layer}"

@@ -18,7 +18,7 @@ use std::ops::Range;
 
 use crate::engine::stream::{Stream, probed, through};
 use crate::error::{Error, Result, TokenizerError};
-use crate::model::{Dimensions, KvCache, Model};
+use crate::model::{Dimensions, LayerState, Model, ModelState};
 use crate::numerics::{self, Numerics};
 use crate::ops::sampling::argmax;
 use crate::tap::Tap;
@@ -141,7 +141,7 @@ pub fn check(model: &dyn Model, numerics: &dyn Numerics, script: &RunInput) -> R
         .try_for_each(|tokens| engine.check_tokens(tokens))
 }
 
-/// Runs `script` from an empty KV cache and shows every intermediate value to `tap`.
+/// Runs `script` from an empty state and shows every intermediate value to `tap`.
 ///
 /// Passes with given tokens go through the model together, layer by layer: each weight is read once, and keys and
 /// values of a layer are dropped after the last pass has used them.
@@ -190,11 +190,11 @@ struct PassTokens<'r> {
     tapped: bool,
 }
 
-/// A running model with its position and its KV cache.
+/// A running model with its position and its state.
 pub struct Engine<'m> {
     model: &'m dyn Model,
     numerics: &'m dyn Numerics,
-    cache: KvCache,
+    state: ModelState,
     passes: usize,
     /// Tokens read so far, if they may have to be read again.
     read: Vec<u32>,
@@ -209,36 +209,37 @@ impl<'m> Engine<'m> {
         check_types(model, numerics)?;
         let dimensions = model.dimensions();
         check_context(capacity, dimensions)?;
-        let cache = KvCache::new(dimensions.n_layers, capacity);
-        Ok(Self { model, numerics, cache, passes: 0, read: Vec::new() })
+        let layers = (0..dimensions.n_layers).map(|layer| model.layer_state(layer)).collect();
+        let state = ModelState::new(layers, capacity);
+        Ok(Self { model, numerics, state, passes: 0, read: Vec::new() })
     }
 
     /// Lets layers with a sliding window keep only the keys and values that the next token sees. Their taps show only
     /// these.
     pub fn forgetting(mut self) -> Self {
-        self.cache = self.cache.forgetting();
+        self.state = self.state.forgetting();
         self
     }
 
-    /// Returns true if positions were dropped from the cache.
+    /// Returns true if positions were dropped from the state.
     pub fn has_forgotten(&self) -> bool {
-        self.cache.layers.iter().any(|layer| layer.first() > 0)
+        self.state.layers.iter().any(LayerState::has_dropped)
     }
 
     /// Returns the number of tokens read so far.
     pub fn position(&self) -> usize {
-        self.cache.len()
+        self.state.len()
     }
 
-    /// Returns the current size of the KV cache in bytes.
+    /// Returns the current size of the state in bytes: for attention, its KV cache.
     pub fn cache_bytes(&self) -> usize {
-        self.cache.bytes()
+        self.state.bytes()
     }
 
     /// Reads further `tokens` and returns the logits after the last one, `[V]`.
     ///
     /// # Errors
-    /// If there are no tokens, a token is outside the vocabulary, or the tokens do not fit the cache.
+    /// If there are no tokens, a token is outside the vocabulary, or the tokens do not fit the capacity.
     pub fn read(&mut self, tokens: &[u32], tap: &mut dyn Tap) -> Result<Tensor> {
         let mut streams = self.through(vec![PassTokens { tokens, tapped: true }], tap, false)?;
         Ok(streams.remove(0).last_logits(tap))
@@ -275,7 +276,7 @@ impl<'m> Engine<'m> {
         tap: &mut dyn Tap,
         is_last: bool,
     ) -> Result<Vec<Stream<'m>>> {
-        let start = self.cache.len();
+        let start = self.state.len();
         let ends = reads.iter().scan(start, |end, read| {
             *end += read.tokens.len();
             Some(*end - read.tokens.len()..*end)
@@ -284,11 +285,11 @@ impl<'m> Engine<'m> {
         let mut streams = Vec::with_capacity(reads.len());
         for read in reads {
             self.check_tokens(read.tokens)?;
-            streams.extend(self.reread(self.cache.len() + read.tokens.len()));
+            streams.extend(self.reread(self.state.len() + read.tokens.len()));
             streams.push(self.embedded(read, tap));
         }
-        let caches = &mut self.cache.layers;
-        through(self.model, 0..caches.len(), &mut streams, caches, tap, is_last);
+        let states = &mut self.state.layers;
+        through(self.model, 0..states.len(), &mut streams, states, tap, is_last);
         streams.retain(|stream| !stream.anew);
         Ok(streams)
     }
@@ -296,7 +297,7 @@ impl<'m> Engine<'m> {
     /// Returns a pass that reads all earlier tokens again, if the sequence grows beyond the length up to which
     /// LongRoPE's short factors apply.
     fn reread(&self, length: usize) -> Option<Stream<'m>> {
-        let (most, end) = (self.model.rereads_beyond()?, self.cache.len());
+        let (most, end) = (self.model.rereads_beyond()?, self.state.len());
         if end == 0 || end > most || length <= most {
             return None;
         }
@@ -306,11 +307,11 @@ impl<'m> Engine<'m> {
     }
 
     fn embedded(&mut self, PassTokens { tokens, tapped }: PassTokens, tap: &mut dyn Tap) -> Stream<'m> {
-        let (index, position) = (self.passes, self.cache.len());
+        let (index, position) = (self.passes, self.state.len());
         let end = position + tokens.len();
         let pass = self.model.pass(self.numerics, position..end);
         let x = probed(tap, tapped, index, |t| pass.embed(tokens, t));
-        self.cache.advance(tokens.len());
+        self.state.advance(tokens.len());
         self.passes += 1;
         if self.model.rereads_beyond().is_some() {
             self.read.extend(tokens);
@@ -326,11 +327,11 @@ impl<'m> Engine<'m> {
         if let Some(index) = tokens.iter().position(|&id| id as usize >= vocab_size) {
             return Err(Error::Tokenizer(TokenizerError::BadToken {
                 id: tokens[index],
-                position: self.cache.len() + index,
+                position: self.state.len() + index,
                 vocab_size,
             }));
         }
-        self.cache.check_room(tokens.len())
+        self.state.check_room(tokens.len())
     }
 }
 

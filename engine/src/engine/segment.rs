@@ -6,7 +6,7 @@ use crate::checkpoint::{Point, Site};
 use crate::engine::stream::{Stream, through};
 use crate::engine::{GreedyToken, Transcript, check_context, check_types, memory_estimate};
 use crate::error::{Error, Result, TokenizerError};
-use crate::model::{KvLayer, Model};
+use crate::model::{LayerState, Model};
 use crate::numerics::Numerics;
 use crate::tap::{Probe, Tap};
 use crate::tensor::Tensor;
@@ -68,8 +68,8 @@ pub fn run_part(
         let (index, end) = (reading.pass, reading.positions.end);
         streams.push(Stream { numerics, pass, index, end, tapped: true, anew: false, x });
     }
-    let mut caches = vec![KvLayer::default(); part.layers.len()];
-    through(model, part.layers.clone(), &mut streams, &mut caches, tap, true);
+    let mut states: Vec<LayerState> = part.layers.clone().map(|layer| model.layer_state(layer)).collect();
+    through(model, part.layers.clone(), &mut streams, &mut states, tap, true);
     let mut transcript = Transcript::default();
     for (stream, reading) in streams.into_iter().zip(passes) {
         if part.head {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::checkpoint::{Point, Site};
 use crate::engine::GreedyToken;
 use crate::error::Result;
-use crate::model::{KvLayer, Model, ModelPass};
+use crate::model::{LayerState, Model, ModelPass};
 use crate::numerics::Numerics;
 use crate::ops::sampling::argmax;
 use crate::tap::{Probe, Tap};
@@ -39,17 +39,17 @@ pub(super) struct Stream<'m> {
     pub x: Tensor,
 }
 
-/// Runs passes through layers, each layer with its cache. If no pass will follow, releases each layer's keys and values
+/// Runs passes through layers, each layer with its state. If no pass will follow, releases each layer's state
 /// and the memory of its weights.
 pub(super) fn through(
     model: &dyn Model,
     layers: Range<usize>,
     streams: &mut [Stream],
-    caches: &mut [KvLayer],
+    states: &mut [LayerState],
     tap: &mut dyn Tap,
     is_last: bool,
 ) {
-    for (layer, kv) in layers.clone().zip(caches) {
+    for (layer, state) in layers.clone().zip(states) {
         if let Some(first) = streams.first() {
             // Announce the next layer too, but no layer beyond the range.
             first.pass.expect(layer..layers.end.min(layer + 2));
@@ -57,12 +57,12 @@ pub(super) fn through(
         for stream in &mut *streams {
             let Stream { pass, index, tapped, anew, x, .. } = stream;
             if *anew {
-                kv.clear();
+                state.clear();
             }
-            *x = probed(tap, *tapped, *index, |t| pass.layer(layer, x, t, kv));
+            *x = probed(tap, *tapped, *index, |t| pass.layer(layer, x, t, state));
         }
         if is_last {
-            *kv = KvLayer::default();
+            *state = model.layer_state(layer);
             model.layer_matrices(layer).into_iter().for_each(|(_, matrix)| matrix.release());
         }
     }

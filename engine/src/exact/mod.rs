@@ -1,12 +1,14 @@
-//! Exact values of operations, and their error bounds.
+//! Exact values of operations, and their error bounds: the framework that each operation's exact evaluation
+//! (`ops/<operation>/exact.rs`) plugs into, as one implementation of [`Operation`].
 //!
-//! The module is independent of the kernels of [`numerics`](crate::numerics). It evaluates every operation again, in
-//! `f64`,
-//! from its inputs and a [`Profile`] of where and how an engine rounds. Each result is an [`ExactValue`]: a value, the
-//! standard deviation of unbiased rounding in any order of summation, and a radius that no correct engine exceeds.
+//! The module is independent of the kernels of [`numerics`](crate::numerics). Every operation is evaluated again, in
+//! `f64`, from its inputs and a [`Profile`] of where and how an engine rounds. Each result is an [`ExactValue`]: a
+//! value, the standard deviation of unbiased rounding in any order of summation, and a radius that no correct engine
+//! exceeds.
 //!
-//! [`TracedNumerics`] record how each result was computed ([`Tensor::origins`](crate::tensor::Tensor::origins)). Results are
-//! evaluated on demand. The uncertainty of an operation's inputs is propagated to its results.
+//! [`TracedNumerics`](crate::tracing::TracedNumerics) record how each result was computed
+//! ([`Tensor::origins`](crate::tensor::Tensor::origins)). Results are evaluated on demand. The uncertainty of an
+//! operation's inputs is propagated to its results.
 //!
 //! Sources of the formulas: Higham & Mary, 2019, and Ipsen & Zhou, 2019, for sums with unbiased roundings. See
 //! docs/explanation/verdicts.md.

@@ -1,4 +1,4 @@
-//! KV cache: keys and values of earlier tokens.
+//! State of a model between passes: each layer keeps what later tokens read, such as keys and values.
 
 use crate::error::{Result, RunError};
 use crate::tensor::Tensor;
@@ -49,6 +49,11 @@ impl KvLayer {
         self.dropped
     }
 
+    /// Drops positions before the layer's window from the next pass on.
+    fn forget(&mut self) {
+        self.forgets = true;
+    }
+
     /// Returns the position of the next token, if each token has `width` key values; `None` if the cache has another
     /// width.
     pub fn position(&self, width: usize) -> Option<usize> {
@@ -75,40 +80,78 @@ fn extended(earlier: Option<Tensor>, new: &Tensor) -> Tensor {
     earlier.unwrap_or_else(none).followed_by(new, CHUNK)
 }
 
-/// KV cache of a whole model. It grows in chunks up to its capacity, which is at most the model's context.
+/// State of one layer, by the kind of the layer. The model creates it
+/// ([`Model::layer_state`](crate::model::Model::layer_state)).
 #[derive(Clone, Debug)]
-pub struct KvCache {
-    /// Caches of the layers.
-    pub layers: Vec<KvLayer>,
+pub enum LayerState {
+    /// Keys and values of attention.
+    Kv(KvLayer),
+}
+
+impl LayerState {
+    /// Drops all earlier tokens.
+    pub fn clear(&mut self) {
+        match self {
+            LayerState::Kv(kv) => kv.clear(),
+        }
+    }
+
+    /// Drops the positions that no later token sees, from the next pass on.
+    fn forget(&mut self) {
+        match self {
+            LayerState::Kv(kv) => kv.forget(),
+        }
+    }
+
+    /// Returns true if earlier positions were dropped.
+    pub fn has_dropped(&self) -> bool {
+        match self {
+            LayerState::Kv(kv) => kv.first() > 0,
+        }
+    }
+
+    /// Returns the size in bytes.
+    fn bytes(&self) -> usize {
+        match self {
+            LayerState::Kv(kv) => kv.bytes(),
+        }
+    }
+}
+
+/// State of a whole model. It grows in chunks up to its capacity, which is at most the model's context.
+#[derive(Clone, Debug)]
+pub struct ModelState {
+    /// States of the layers.
+    pub layers: Vec<LayerState>,
     capacity: usize,
     len: usize,
 }
 
-impl KvCache {
-    /// Creates an empty cache for `n_layers` layers and at most `capacity` tokens.
-    pub fn new(n_layers: usize, capacity: usize) -> Self {
-        Self { layers: vec![KvLayer::default(); n_layers], capacity, len: 0 }
+impl ModelState {
+    /// Creates the state before the first token, for at most `capacity` tokens, from empty `layers`.
+    pub fn new(layers: Vec<LayerState>, capacity: usize) -> Self {
+        Self { layers, capacity, len: 0 }
     }
 
     /// Lets layers with a sliding window keep only the positions that the next token sees.
     pub fn forgetting(mut self) -> Self {
-        self.layers.iter_mut().for_each(|layer| layer.forgets = true);
+        self.layers.iter_mut().for_each(LayerState::forget);
         self
     }
 
-    /// Returns the number of cached tokens, which is the position of the next token.
+    /// Returns the number of tokens that were read, which is the position of the next token.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns true if the cache is empty.
+    /// Returns true if no token was read.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Returns the current size of all layers in bytes.
     pub fn bytes(&self) -> usize {
-        self.layers.iter().map(KvLayer::bytes).sum()
+        self.layers.iter().map(LayerState::bytes).sum()
     }
 
     /// Checks that `tokens` more tokens fit.

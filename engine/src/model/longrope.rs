@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-use crate::model::{Dimensions, Model, ModelPass};
+use crate::model::{Dimensions, LayerState, Model, ModelPass};
 use crate::numerics::Numerics;
 use crate::ops::activation::Activation;
 use crate::weight::Matrix;
@@ -87,6 +87,10 @@ impl Model for LongRopeModel<'_> {
 
     fn window(&self, layer: usize) -> Option<usize> {
         self.model.window(layer)
+    }
+
+    fn layer_state(&self, layer: usize) -> LayerState {
+        self.model.layer_state(layer)
     }
 
     fn activation(&self) -> Activation {

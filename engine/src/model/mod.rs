@@ -26,7 +26,7 @@ pub mod smollm3;
 mod ternary;
 mod weights;
 
-pub use cache::{KvCache, KvLayer};
+pub use cache::{KvLayer, LayerState, ModelState};
 pub use files::{LoadedModel, ModelFiles, architectures};
 pub use json::Config;
 pub use longrope::{LongRope, LongRopeModel};
@@ -111,6 +111,12 @@ pub trait Model: Send + Sync {
         None
     }
 
+    /// Returns the state of a layer before the first token.
+    fn layer_state(&self, layer: usize) -> LayerState {
+        _ = layer;
+        LayerState::Kv(KvLayer::default())
+    }
+
     /// Returns the activation function of the feed-forward block.
     fn activation(&self) -> Activation;
 
@@ -150,11 +156,11 @@ pub trait ModelPass {
         _ = layers;
     }
 
-    /// Computes a layer's residual stream, `[T, d]` to `[T, d]`, with the layer's KV cache.
+    /// Computes a layer's residual stream, `[T, d]` to `[T, d]`, with the layer's state.
     ///
-    /// The caller has checked that the layer exists, that `x` and `kv` have its sizes, and that `kv` ends at the first
-    /// position of the pass.
-    fn layer(&self, layer: usize, x: &Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor;
+    /// The caller has checked that the layer exists, that `x` and `state` have its sizes, and that `state` ends at the
+    /// first position of the pass.
+    fn layer(&self, layer: usize, x: &Tensor, t: &mut Probe, state: &mut LayerState) -> Tensor;
 
     /// Computes the logits of every token, `[T, V]`, from the last layer's output, `[T, d]`; only those of the last
     /// token, `[1, V]`, if no tap reads them.

@@ -21,7 +21,7 @@ use std::ops::Range;
 use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::attention::{Attention, capped};
-use crate::model::cache::KvLayer;
+use crate::model::cache::{KvLayer, LayerState};
 use crate::model::weights::{arrive, arrive_rows, expect};
 use crate::model::{Dimensions, Model, ModelPass, rows_for_head};
 use crate::numerics::Numerics;
@@ -170,7 +170,8 @@ impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
         expect(self.model.layers[layers].iter().map(DecoderBlock::matrices));
     }
 
-    fn layer(&self, layer: usize, x: &Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+    fn layer(&self, layer: usize, x: &Tensor, t: &mut Probe, state: &mut LayerState) -> Tensor {
+        let LayerState::Kv(kv) = state;
         t.enter_layer(layer);
         arrive(|| format!("layer {layer}"), &self.model.layers[layer].matrices());
         let sliding = self.sliding.as_ref().filter(|pass| pass.c.slides(layer));

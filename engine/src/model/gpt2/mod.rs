@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use crate::checkpoint::Point::*;
 use crate::model::attention::Attention;
-use crate::model::cache::KvLayer;
+use crate::model::cache::{KvLayer, LayerState};
 use crate::model::weights::{arrive, arrive_rows};
 use crate::model::{Dimensions, Model, ModelPass, rows_for_head};
 use crate::numerics::Numerics;
@@ -148,7 +148,8 @@ impl ModelPass for Gpt2Pass<'_> {
         t.tap(Embed, n.add(&rows, &n.embed(&self.model.position_embd, &positions)))
     }
 
-    fn layer(&self, layer: usize, x: &Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+    fn layer(&self, layer: usize, x: &Tensor, t: &mut Probe, state: &mut LayerState) -> Tensor {
+        let LayerState::Kv(kv) = state;
         t.enter_layer(layer);
         let products = self.model.layers[layer].products();
         arrive(|| format!("layer {layer}"), &products.map(|(name, product)| (name, &product.weight)));
