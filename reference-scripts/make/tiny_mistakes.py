@@ -40,6 +40,15 @@ def drop_rope_scaling(config: PreTrainedConfig) -> None:
     config.rope_parameters = {"rope_type": "default", "rope_theta": config.rope_parameters["rope_theta"]}
 
 
+def scale_rope(**settings: object) -> Callable[[PreTrainedConfig], None]:
+    """RoPE with other numbers of its scaling."""
+
+    def change(config: PreTrainedConfig) -> None:
+        config.rope_parameters.update(settings)
+
+    return change
+
+
 def drop_biases(tiny: TinyModel) -> PreTrainedModel:
     """The model without its biases."""
     model = new_model(tiny)

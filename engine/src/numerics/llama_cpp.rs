@@ -119,7 +119,7 @@ impl Numerics for LlamaCpp {
     }
 
     fn rope_table(&self, rope: &Rope, positions: Range<usize>) -> RopeTable {
-        RopeTable::new(rope, positions, iterated_angles)
+        RopeTable::with_magnitude(rope, positions, iterated_angles, rope.ggml_magnitude())
     }
 
     fn rotate(&self, x: &Tensor, table: &RopeTable) -> Tensor {

@@ -11,3 +11,4 @@ pub mod norm;
 pub mod product;
 pub mod rope;
 pub mod sampling;
+pub mod yarn;

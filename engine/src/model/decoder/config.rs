@@ -205,6 +205,11 @@ fn check_rope(rope: &Rope, file: &Path) -> Result<()> {
                 None => Ok(()),
             }
         }
+        RopeScaling::Yarn(yarn) => match yarn.bad_setting() {
+            Some((name, found, expected)) => Err(Error::bad_key(file, name, found, expected)),
+            None if rope.theta == 1.0 => Err(Error::bad_key(file, "RoPE theta", 1, "more than 1 with YaRN")),
+            None => Ok(()),
+        },
         &RopeScaling::Linear(factor) if !(factor > 0.0 && factor.is_finite()) => {
             Err(Error::bad_key(file, "RoPE scaling factor", factor, "a positive number"))
         }

@@ -5,6 +5,7 @@ use crate::format::Gguf;
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
 use crate::model::decoder::{
     BiasFlags, BiasRules, DecoderConfig, ExpertFiles, ExpertsConfig, Family, SlidingDefaults, SlidingWindow,
+    yarn,
 };
 use crate::model::weights::Weights;
 use crate::ops::attention::AttentionScale;
@@ -150,7 +151,7 @@ fn embedding_rows(file: &Gguf, architecture: &'static str) -> Result<usize> {
     }
 }
 
-/// Reads the RoPE scaling. Linear scaling is a metadata key; Llama 3's is a tensor of divisors for the pairs'
+/// Reads the RoPE scaling. Linear scaling and YaRN are metadata keys; Llama 3's is a tensor of divisors for the pairs'
 /// frequencies.
 fn scaling(file: &Gguf, architecture: &'static str, family: &Family, width: usize) -> Result<RopeScaling> {
     const FACTORS: &str = "rope_freqs.weight";
@@ -162,8 +163,12 @@ fn scaling(file: &Gguf, architecture: &'static str, family: &Family, width: usiz
     match file.optional::<&str>(&kind_key)? {
         None | Some("none") => {}
         Some("linear") => return Ok(RopeScaling::Linear(file.require(&factor_key)?)),
+        Some("yarn") if file.tensors.get(FACTORS).is_none() => {
+            return Ok(RopeScaling::Yarn(yarn::from_gguf(file, architecture)?));
+        }
         Some(found) => {
-            let expected = "none or linear (other RoPE scaling is not supported)";
+            let expected =
+                "none, linear, or yarn without rope_freqs.weight (other RoPE scaling is not supported)";
             return Err(Error::bad_key(file.tensors.path(), &kind_key, found, expected));
         }
     }

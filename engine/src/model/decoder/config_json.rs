@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::error::Result;
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
 use crate::model::decoder::{
-    BiasFlags, BiasRules, DecoderConfig, ExpertFiles, ExpertsConfig, Family, SlidingWindow,
+    BiasFlags, BiasRules, DecoderConfig, ExpertFiles, ExpertsConfig, Family, SlidingWindow, yarn,
 };
 use crate::model::json::Config;
 use crate::model::quantisation::{self, LinearClass};
@@ -220,8 +220,10 @@ fn scaling(file: &Config, parameters: &Config, family: &Family) -> Result<RopeSc
         Some("linear") => Ok(RopeScaling::Linear(parameters.require_f32("factor")?)),
         Some("llama3") => llama3(parameters),
         Some("longrope" | "su" | "yarn") if family.rope.may_be_long => longrope(file, parameters),
+        Some("yarn") => Ok(RopeScaling::Yarn(yarn::from_json(file, parameters)?)),
         Some(found) => {
-            let expected = "\"default\", \"linear\" or \"llama3\" (other RoPE scaling is not supported)";
+            let expected =
+                "\"default\", \"linear\", \"llama3\" or \"yarn\" (other RoPE scaling is not supported)";
             Err(parameters.bad_key(kind, found, expected))
         }
     }

@@ -8,6 +8,7 @@ mod config_llama2c;
 mod family;
 mod load;
 mod mixture;
+mod yarn;
 
 pub use config::{BiasFlags, DecoderConfig, ExpertsConfig, SlidingWindow};
 pub use family::{
