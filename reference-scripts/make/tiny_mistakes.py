@@ -76,6 +76,28 @@ def move_experts(tiny: TinyModel) -> PreTrainedModel:
     return model
 
 
+def change_mixture(change: Callable[[nn.Module], None]) -> Callable[[TinyModel], PreTrainedModel]:
+    """The model with every mixture changed."""
+
+    def build(tiny: TinyModel) -> PreTrainedModel:
+        model = new_model(tiny)
+        for layer in model.model.layers:
+            change(layer.mlp)
+        return model
+
+    return build
+
+
+def drop_shared(mixture: nn.Module) -> None:
+    """No shared expert."""
+    mixture.shared_expert.down_proj.weight.zero_()
+
+
+def drop_shared_weight(mixture: nn.Module) -> None:
+    """The shared expert without its weight: a gate whose sigmoid is 1."""
+    mixture.shared_expert_gate.forward = lambda x: x.new_full((*x.shape[:-1], 1), 1e4)
+
+
 def weigh_by_all(tiny: TinyModel) -> PreTrainedModel:
     """Softmax over all experts, of which the chosen are not divided by their sum."""
 

@@ -25,6 +25,8 @@ from transformers import (
     Phi3ForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
@@ -35,10 +37,13 @@ from transformers import (
 
 from tiny_layouts import save_as_hub_gemma3, save_gpt2
 from tiny_mistakes import (
+    change_mixture,
     configured,
     drop_biases,
     drop_global_scaling,
     drop_rope_scaling,
+    drop_shared,
+    drop_shared_weight,
     drop_window,
     leave_out,
     move_experts,
@@ -375,6 +380,46 @@ by {effect:.2f} or more,""",
             ),
             Effect(note=" with weights that are not divided by their sum by {effect:.2f},", wrong=weigh_by_all, least=0.2),
             Effect(note=" with gate and up exchanged by {effect:.2f},", wrong=swap_gate_and_up, least=0.2),
+            Effect(note=" with each expert in the place of the next by {effect:.2f}.", wrong=move_experts, least=0.2),
+        ),
+    ),
+    "tiny-qwen2moe": TinyModel(
+        summary="""\
+The architecture of Qwen 2's mixtures of experts at 0.1 M parameters: 2 layers, hidden size 32, 4 heads of 8 that share 2
+key-value heads, biases in the projections of queries, keys and values, 8 experts of feed-forward size 32 of which each token
+chooses 3, whose weights are not divided by their sum, a shared expert of feed-forward size 64 with a weight for each token,
+vocabulary 512, context 512, RoPE base 1000000, RMSNorm epsilon 1e-6, untied output matrix.""",
+        build=Qwen2MoeForCausalLM,
+        config=Qwen2MoeConfig(
+            **TWO_LAYERS,
+            hidden_size=32,
+            num_attention_heads=4,
+            intermediate_size=64,
+            moe_intermediate_size=32,
+            shared_expert_intermediate_size=64,
+            num_experts=8,
+            num_experts_per_tok=3,
+            norm_topk_prob=False,
+            rms_norm_eps=1e-6,
+            rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+            tie_word_embeddings=False,
+        ),
+        seed=20,
+        gains={"q_proj": 1.35, "k_proj": 1.35, "embed_tokens": 3.0, "lm_head": 4.0, "experts": 2.0},
+        types=("f32", "q8_0"),
+        effects=(
+            Effect(
+                note=""" Every row of logits but the first would differ in some logit, without the shared
+expert by {effect:.2f} or more,""",
+                wrong=change_mixture(drop_shared),
+                least=0.5,
+            ),
+            Effect(note=" without its weight by {effect:.2f},", wrong=change_mixture(drop_shared_weight), least=0.2),
+            Effect(
+                note=" with weights that are divided by their sum\nby {effect:.2f},",
+                wrong=configured(leave_out(norm_topk_prob=True)),
+                least=0.2,
+            ),
             Effect(note=" with each expert in the place of the next by {effect:.2f}.", wrong=move_experts, least=0.2),
         ),
     ),

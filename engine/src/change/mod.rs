@@ -24,6 +24,7 @@ mod norm;
 mod outer_operations;
 mod product;
 mod rope;
+mod shared;
 mod site_context;
 mod stream;
 mod weight;
@@ -158,6 +159,7 @@ pub fn catalogue() -> impl Iterator<Item = &'static CatalogueEntry> {
         cache::ENTRIES,
         activation::ENTRIES,
         experts::ENTRIES,
+        shared::ENTRIES,
         stream::ENTRIES,
         logits::ENTRIES,
         logprobs::ENTRIES,

@@ -18,6 +18,7 @@ use crate::exact::norm::{LayerNormalisation, RmsNormalisation};
 use crate::exact::operation::{Node, Operation, is_given};
 use crate::exact::profile::{Operands, Profile};
 use crate::exact::rotary::Rotary;
+use crate::exact::shared::SharedSum;
 use crate::exact::unrounded_origin;
 use crate::numerics::{Numerics, delegate};
 use crate::ops::attention::{AttentionScale, Mask};
@@ -242,6 +243,17 @@ impl Numerics for TracedNumerics<'_> {
     fn mix(&self, outputs: &Tensor, weights: &Tensor) -> Tensor {
         let stage = ExpertMixture { outputs: outputs.clone(), weights: weights.clone() };
         self.by(self.numerics.mix(outputs, weights), stage)
+    }
+
+    fn shared_weights(&self, logits: &Tensor) -> Tensor {
+        let stage = Nonlinearity { x: logits.clone(), up: None, activation: Activation::Sigmoid };
+        self.by(self.numerics.shared_weights(logits), stage)
+    }
+
+    fn add_shared(&self, routed: &Tensor, outputs: &Tensor, weights: Option<&Tensor>) -> Tensor {
+        let (routed, outputs, weights) = (routed.clone(), outputs.clone(), weights.cloned());
+        let made = self.numerics.add_shared(&routed, &outputs, weights.as_ref());
+        self.by(made, SharedSum { routed, outputs, weights })
     }
 
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {

@@ -190,6 +190,11 @@ impl Numerics for LlamaCpp {
         self.linear_of_pass(x, w, if is_llamafile_s { 1 } else { x.rows() })
     }
 
+    /// Divides SiLU by its argument. A row of one value uses the C library's exponential.
+    fn shared_weights(&self, logits: &Tensor) -> Tensor {
+        logits.clone().map(|x| x / (1.0 + (-x).exp()) / x)
+    }
+
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {
         F32.add(a, b)
     }

@@ -84,6 +84,8 @@ pub struct ExpertsConfig {
     pub count: usize,
     /// Weighting of the chosen experts.
     pub routing: ExpertRouting,
+    /// Feed-forward size of the shared expert, if there is one.
+    pub shared_ffn_size: Option<usize>,
 }
 
 impl ExpertsConfig {
@@ -97,7 +99,8 @@ impl ExpertsConfig {
             let expected = format!("1 to {count}, the number of experts");
             return Err(Error::bad_key(file, "number of experts per token", used, expected));
         }
-        Ok(())
+        let shared = self.shared_ffn_size.map(|width| ("feed-forward size of the shared expert", width));
+        size::check(file, shared.as_slice())
     }
 }
 

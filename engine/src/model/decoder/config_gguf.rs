@@ -207,18 +207,32 @@ fn experts(file: &Gguf, architecture: &str, known: &ExpertFiles) -> Result<Exper
         _ => Ok(()),
     };
     none("expert_shared_count", &[0.0], "0 (shared experts are not supported)")?;
-    none("expert_shared_feed_forward_length", &[0.0], "0 (shared experts are not supported)")?;
     none("expert_group_count", &[0.0, 1.0], "1 (groups of experts are not supported)")?;
     none("expert_weights_scale", &[0.0, 1.0], "1 (scaled expert weights are not supported)")?;
     none("expert_gating_func", &[0.0, 1.0], "1 (expert weights must come from softmax)")?;
     none("interleave_moe_layer_step", &[0.0, 1.0], "1 (layers without experts are not supported)")?;
-    if file.optional::<bool>(&key("expert_weights_norm"))? == Some(false) {
-        let expected = "true (llama.cpp divides the weights of the chosen experts by their sum)";
-        return Err(Error::bad_key(file.tensors.path(), &key("expert_weights_norm"), false, expected));
+    let normalised = file.optional::<bool>(&key("expert_weights_norm"))?;
+    if let Some(found) = normalised.filter(|found| *found != known.gguf_normalised) {
+        let expected = match known.gguf_normalised {
+            true => "true (llama.cpp divides the weights of the chosen experts by their sum)",
+            false => "false (llama.cpp does not divide the weights of the chosen experts by their sum)",
+        };
+        return Err(Error::bad_key(file.tensors.path(), &key("expert_weights_norm"), found, expected));
     }
+    let shared_ffn_size = match known.shared_ffn_size {
+        Some([_, shared]) => match file.optional(&key(shared))? {
+            Some(width) => Some(width),
+            None => Some(file.require(&key("feed_forward_length"))?),
+        },
+        None => {
+            none("expert_shared_feed_forward_length", &[0.0], "0 (shared experts are not supported)")?;
+            None
+        }
+    };
     let used = file.require(&key("expert_used_count"))?;
-    let routing = ExpertRouting { used, is_normalised: true, is_rounded: known.is_rounded };
-    Ok(ExpertsConfig { count: file.require(&key("expert_count"))?, routing })
+    let (is_normalised, is_rounded) = (known.gguf_normalised, known.is_rounded);
+    let routing = ExpertRouting { used, is_normalised, is_rounded };
+    Ok(ExpertsConfig { count: file.require(&key("expert_count"))?, routing, shared_ffn_size })
 }
 
 /// Returns an error for GGUF options of these architectures that the forward pass does not support.

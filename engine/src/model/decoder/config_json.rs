@@ -284,7 +284,9 @@ fn experts(file: &Config, known: &ExpertFiles) -> Result<ExpertsConfig> {
         "[] (layers without experts are not supported)",
     )?;
     file.only("decoder_sparse_step", &[1.into()], "1 (layers without experts are not supported)")?;
-    for key in ["n_shared_experts", "num_shared_experts", "shared_expert_intermediate_size"] {
+    const SHARED: [&str; 3] = ["n_shared_experts", "num_shared_experts", "shared_expert_intermediate_size"];
+    let shared = known.shared_ffn_size.map(|[key, _]| key);
+    for key in SHARED.into_iter().filter(|key| Some(*key) != shared) {
         file.only(key, &[0.into()], "0 or absent (shared experts are not supported)")?;
     }
     let stated = known.normalised.map_or(Ok(Some(true)), |key| file.optional_bool(key))?;
@@ -293,7 +295,8 @@ fn experts(file: &Config, known: &ExpertFiles) -> Result<ExpertsConfig> {
         is_normalised: stated.unwrap_or(false),
         is_rounded: known.is_rounded,
     };
-    Ok(ExpertsConfig { count, routing })
+    let shared_ffn_size = shared.map(|key| file.require_usize(key)).transpose()?;
+    Ok(ExpertsConfig { count, routing, shared_ffn_size })
 }
 
 /// Reads the biases. `attention_bias` applies to all four attention matrices, `mlp_bias` to the three of the
@@ -307,6 +310,9 @@ fn biases(file: &Config, family: &Family) -> Result<BiasFlags> {
             file.only(key, &[Value::from(false)], expected).map(|()| false)
         }
     };
+    if always_qkv {
+        file.only("qkv_bias", &[Value::from(true)], "true (such layers without biases are not supported)")?;
+    }
     let (attention, mlp) = (stated("attention_bias", attention)?, stated("mlp_bias", mlp)?);
     Ok(BiasFlags { qkv: always_qkv || attention, output: attention, mlp })
 }
