@@ -323,7 +323,7 @@ fn yarn(rope: &Rope, numbers: &[f32]) -> Option<Yarn> {
 /// Returns YaRN's settings that a port might use instead of the model's: other factors, and an original context that is
 /// the extended one, or derived from it.
 fn usual_yarns(rope: &Rope) -> Vec<String> {
-    let RopeScaling::Yarn(own) = rope.scaling else { return vec!["yarn:4:32768".to_owned()] };
+    let RopeScaling::Yarn(own) = rope.scaling else { return Vec::new() };
     let Yarn { factor, original_context: context, .. } = own;
     let others =
         [(factor, context * factor), (factor, context / factor), (2.0 * factor, context), (factor, 4096.0)];
@@ -499,10 +499,11 @@ fn read_scaling(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
             words.push(format!("llama3:{factor}:{low_freq_factor}:{high_freq_factor}:{original_context}"));
         }
         words.push(format!("llama3:{factor}:1:4:8192"));
-        if let RopeScaling::Yarn(own) = rope.scaling {
-            let contexts = [own.original_context, own.original_context * own.factor];
-            words.extend(contexts.map(|context| format!("yarn:{factor}:{context}")));
-        }
+        let contexts = match rope.scaling {
+            RopeScaling::Yarn(own) => [own.original_context, own.original_context * own.factor],
+            _ => [8192.0, 32_768.0],
+        };
+        words.extend(contexts.map(|context| format!("yarn:{factor}:{context}")));
     }
     words.dedup();
     near(at, theirs, words.into_iter().map(ChangeValue::Word), "scaling")

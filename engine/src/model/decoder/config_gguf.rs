@@ -160,7 +160,14 @@ fn scaling(file: &Gguf, architecture: &'static str, family: &Family, width: usiz
     }
     let (kind_key, factor_key) =
         (format!("{architecture}.rope.scaling.type"), format!("{architecture}.rope.scaling.factor"));
-    match file.optional::<&str>(&kind_key)? {
+    let kind = file.optional::<&str>(&kind_key)?;
+    let stretch_key = format!("{architecture}.rope.scaling.attn_factor");
+    let stretch = file.optional::<f32>(&stretch_key)?.filter(|factor| *factor != 1.0 && kind != Some("yarn"));
+    if let Some(found) = stretch {
+        let expected = "1, or YaRN or LongRoPE (other stretched rotations are not supported)";
+        return Err(Error::bad_key(file.tensors.path(), &stretch_key, found, expected));
+    }
+    match kind {
         None | Some("none") => {}
         Some("linear") => return Ok(RopeScaling::Linear(file.require(&factor_key)?)),
         Some("yarn") if file.tensors.get(FACTORS).is_none() => {
