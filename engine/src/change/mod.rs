@@ -24,7 +24,7 @@ mod norm;
 mod outer_operations;
 mod product;
 mod rope;
-mod shared;
+mod shared_expert;
 mod site_context;
 mod stream;
 mod weight;
@@ -159,7 +159,7 @@ pub fn catalogue() -> impl Iterator<Item = &'static CatalogueEntry> {
         cache::ENTRIES,
         activation::ENTRIES,
         experts::ENTRIES,
-        shared::ENTRIES,
+        shared_expert::ENTRIES,
         stream::ENTRIES,
         logits::ENTRIES,
         logprobs::ENTRIES,

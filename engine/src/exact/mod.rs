@@ -35,7 +35,7 @@ mod profile;
 mod result_pair;
 mod rotary;
 mod row_scale;
-mod shared;
+mod shared_expert;
 mod shipped_profiles;
 mod tiles;
 mod tracing;
@@ -61,7 +61,7 @@ pub use profile::{Angles, FusedResults, Operands, Profile, RowScales, ScaledOper
 pub use result_pair::{EngineErrors, InexactValue, ResultPair};
 pub use rotary::Rotary;
 pub use row_scale::scales_of_row;
-pub use shared::SharedSum;
+pub use shared_expert::SharedSum;
 pub use tracing::TracedNumerics;
 pub use unrounded_origin::{in_place_of, of_a_kernel};
 pub use value::{ExactValue, LAMBDA};

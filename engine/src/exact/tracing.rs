@@ -18,7 +18,7 @@ use crate::exact::norm::{LayerNormalisation, RmsNormalisation};
 use crate::exact::operation::{Node, Operation, is_given};
 use crate::exact::profile::{Operands, Profile};
 use crate::exact::rotary::Rotary;
-use crate::exact::shared::SharedSum;
+use crate::exact::shared_expert::SharedSum;
 use crate::exact::unrounded_origin;
 use crate::numerics::{Numerics, delegate};
 use crate::ops::attention::{AttentionScale, Mask};

@@ -40,7 +40,7 @@ use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::sampling::{Picks, log_probabilities};
-use crate::ops::shared;
+use crate::ops::shared_expert;
 use crate::parallel;
 use crate::quant::ActivationCodes;
 use crate::tensor::Tensor;
@@ -221,7 +221,7 @@ pub trait Numerics: Send + Sync {
 
     /// Adds the outputs of a shared expert, times its weights if it has any: `[T, d]`, `[T, d]`, `[T]` to `[T, d]`.
     fn add_shared(&self, routed: &Tensor, outputs: &Tensor, weights: Option<&Tensor>) -> Tensor {
-        shared::added(routed, outputs, weights, |x| x)
+        shared_expert::added(routed, outputs, weights, |x| x)
     }
 
     /// Adds two tensors, such as a branch to the residual stream.

@@ -18,7 +18,7 @@ use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm, rms_normed};
 use crate::ops::product::{StridedRows, product};
 use crate::ops::rope::{Rope, RopeTable};
-use crate::ops::shared;
+use crate::ops::shared_expert;
 use crate::quant::{self, ternary};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
@@ -196,7 +196,7 @@ impl Numerics for Transformers {
     }
 
     fn add_shared(&self, routed: &Tensor, outputs: &Tensor, weights: Option<&Tensor>) -> Tensor {
-        shared::added(routed, outputs, weights, |x| self.round(x))
+        shared_expert::added(routed, outputs, weights, |x| self.round(x))
     }
 
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {

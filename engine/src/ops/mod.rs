@@ -11,5 +11,5 @@ pub mod norm;
 pub mod product;
 pub mod rope;
 pub mod sampling;
-pub mod shared;
+pub mod shared_expert;
 pub mod yarn;
