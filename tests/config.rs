@@ -12,6 +12,7 @@ use xcheck::model::qwen3::Qwen3Block;
 use xcheck::ops::attention::AttentionScale;
 use xcheck::ops::norm::Gain;
 use xcheck::ops::rope::RopeScaling;
+use xcheck::ops::rope::yarn::Yarn;
 use xcheck::ops::scaling::Multiplier;
 
 fn read<B: DecoderBlock>(json: &Value) -> Result<DecoderConfig> {
@@ -81,6 +82,28 @@ fn llama_3_scales_its_frequencies_and_ties_its_head() {
         original_context: 8192.0,
     };
     assert_eq!((c.rope.scaling, c.sliding, c.embed_scale), (scaling, None, None));
+}
+
+/// Qwen 3's documented way to longer texts, in the words of transformers 4.
+#[test]
+fn yarn_is_read_with_the_defaults_of_transformers() {
+    let scaled = |scaling: Value| match read::<Qwen3Block>(&edited(qwen3_1_7b(), "rope_scaling", scaling)) {
+        Ok(config) => match config.rope.scaling {
+            RopeScaling::Yarn(yarn) => yarn,
+            other => panic!("{other:?}"),
+        },
+        Err(error) => panic!("{error}"),
+    };
+    let stated = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768});
+    let yarn = scaled(stated);
+    assert_eq!(yarn, Yarn::new(4.0, 32_768.0));
+    assert_eq!(yarn.magnitude(), 1.138_629_4);
+    let unstated = scaled(json!({"rope_type": "yarn", "factor": 4.0, "beta_fast": 0, "mscale": 0.7}));
+    assert_eq!(unstated, Yarn::new(4.0, 40_960.0), "0 is no number of turns, and one weight of two is none");
+    let derived = json!({"rope_type": "yarn", "factor": null, "original_max_position_embeddings": 10_240});
+    assert_eq!(scaled(derived).factor, 4.0);
+    let weights = scaled(json!({"rope_type": "yarn", "factor": 40.0, "mscale": 1.0, "mscale_all_dim": 1.0}));
+    assert_eq!(weights.magnitude(), 1.0);
 }
 
 /// transformers' class default is taken if a file is silent; the parity specification has another.

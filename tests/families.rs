@@ -44,7 +44,7 @@ fn kinds(report: &Value) -> Vec<&str> {
 }
 
 /// A model, its GGUF files, and how many values a dump of it holds.
-const MODELS: [(&str, &[&str], usize); 12] = [
+const MODELS: [(&str, &[&str], usize); 15] = [
     ("tiny-qwen2", &["f32", "f16", "q8_0"], 177),
     ("tiny-mistral", &["f32", "f16", "q8_0"], 177),
     ("tiny-olmo2", &["f32", "q8_0"], 193),
@@ -54,6 +54,9 @@ const MODELS: [(&str, &[&str], usize); 12] = [
     ("tiny-phi4", &["f32", "q8_0"], 177),
     ("tiny-mixtral", &["f32", "q8_0"], 209),
     ("tiny-qwen3moe", &["f32", "q8_0"], 225),
+    ("tiny-qwen2moe", &["f32", "q8_0"], 265),
+    ("tiny-qwen3-yarn", &["f32", "q8_0"], 193),
+    ("tiny-llama-yarn", &[], 177),
     ("tiny-llama-bias", &["f32", "q8_0"], 177),
     ("tiny-qwen3-bias", &[], 193),
     ("tiny-gemma3-bias", &[], 301),
@@ -119,7 +122,7 @@ type Mistake = (&'static str, &'static str, &'static str);
 /// without the mistake passes.
 #[test]
 fn what_an_architecture_has_of_its_own_is_missed_where_it_is_left_out() {
-    let of_models: [(&str, &[Mistake]); 9] = [
+    let of_models: [(&str, &[Mistake]); 12] = [
         (
             "tiny-llama-bias",
             &[
@@ -189,6 +192,36 @@ fn what_an_architecture_has_of_its_own_is_missed_where_it_is_left_out() {
                 ("gate_up_swap=operands", "gate_up_swap", "expert_act"),
                 ("expert_order@expert_up=previous", "expert_order", "expert_up"),
                 ("expert_order@router_logits=next", "expert_order", "router_logits"),
+            ],
+        ),
+        (
+            "tiny-qwen2moe",
+            &[
+                ("shared_expert=none", "shared_expert", "ffn_out"),
+                ("shared_expert=unweighted", "shared_expert", "ffn_out"),
+                ("expert_weights=chosen", "expert_weights", "expert_weights"),
+                ("gate_up_swap@shared_gate=weights", "gate_up_swap", "shared_gate"),
+                ("activation@shared_act=gelu", "activation", "shared_act"),
+                ("layer_order@shared_out=1", "layer_order", "shared_out"),
+                ("bias_missing=none", "bias_missing", "q"),
+            ],
+        ),
+        (
+            "tiny-qwen3-yarn",
+            &[
+                ("rope_scaling=none", "rope_scaling", "q_rope"),
+                ("rope_scaling=linear:4", "rope_scaling", "q_rope"),
+                ("rope_scaling=factors-alone", "rope_scaling", "q_rope"),
+                ("rope_scaling=yarn:8:128", "rope_scaling", "q_rope"),
+                ("rope_scaling=yarn:4:512", "rope_scaling", "q_rope"),
+                ("rope_theta=1000000", "rope_theta", "q_rope"),
+            ],
+        ),
+        (
+            "tiny-llama-yarn",
+            &[
+                ("rope_scaling=factors-alone", "rope_scaling", "q_rope"),
+                ("rope_scaling=yarn:2.5:204:32:1", "rope_scaling", "q_rope"),
             ],
         ),
     ];
@@ -330,7 +363,7 @@ fn a_norm_behind_a_multiplied_residual_is_held_to_its_summands() {
 
 #[test]
 fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
-    let refused: [(&str, &[&str], Value, &str); 19] = [
+    let refused: [(&str, &[&str], Value, &str); 26] = [
         ("tiny-gemma2", &["attn_logit_softcapping"], json!(0), "a positive number"),
         ("tiny-qwen2", &["final_logit_softcapping"], json!(30), "softcapping is not supported"),
         ("tiny-qwen2", &["use_sliding_window"], json!(true), "sliding windows are not supported"),
@@ -353,7 +386,39 @@ fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
         ("tiny-mixtral", &["num_local_experts"], json!(0), "1 to 4096"),
         ("tiny-phi4", &["rope_parameters", "rope_type"], json!("dynamic"), "other RoPE scaling is not"),
         ("tiny-mistral", &["rope_parameters", "rope_type"], json!("dynamic"), "other RoPE scaling is not"),
-        ("tiny-mistral", &["rope_parameters", "rope_type"], json!("yarn"), "other RoPE scaling is not"),
+        (
+            "tiny-mistral",
+            &["rope_parameters", "rope_type"],
+            json!("yarn"),
+            "'rope_parameters.factor' is missing",
+        ),
+        (
+            "tiny-qwen3-yarn",
+            &["rope_parameters", "factor"],
+            json!(0.5),
+            "'YaRN factor' is 0.5, expected 1 or more",
+        ),
+        (
+            "tiny-qwen3-yarn",
+            &["rope_parameters", "beta_fast"],
+            json!(0.5),
+            "expected a number above beta_slow",
+        ),
+        (
+            "tiny-qwen3-yarn",
+            &["rope_parameters", "attention_factor"],
+            json!(-1),
+            "'YaRN attention factor' is -1",
+        ),
+        ("tiny-qwen3-yarn", &["rope_parameters", "truncate"], json!(1), "expected true or false"),
+        ("tiny-qwen2moe", &["qkv_bias"], json!(false), "such layers without biases are not supported"),
+        ("tiny-qwen2moe", &["n_shared_experts"], json!(2), "shared experts are not supported"),
+        (
+            "tiny-qwen2moe",
+            &["shared_expert_intermediate_size"],
+            json!(0),
+            "feed-forward size of the shared expert",
+        ),
         ("tiny-qwen2", &["rope_parameters", "rope_type"], json!("longrope"), "other RoPE scaling is not"),
     ];
     for (model, key, value, expected) in refused {
@@ -394,7 +459,8 @@ fn a_cap_that_is_not_named_is_the_default_and_one_that_is_null_is_none() {
 /// A configuration that says otherwise of experts than the one that a real dump is of: each is named where it first shows.
 #[test]
 fn another_routing_than_that_of_a_real_dump_is_named() {
-    let others: [(&str, &str, Value, &str, &str); 4] = [
+    let others: [(&str, &str, Value, &str, &str); 5] = [
+        ("tiny-qwen2moe", "norm_topk_prob", json!(true), "expert_weights", "expert_weights"),
         ("tiny-qwen3moe", "norm_topk_prob", json!(false), "expert_weights", "expert_weights"),
         ("tiny-qwen3moe", "num_experts_per_tok", json!(4), "expert_count", "experts"),
         ("tiny-mixtral", "num_experts_per_tok", json!(1), "expert_count", "experts"),
@@ -409,6 +475,43 @@ fn another_routing_than_that_of_a_real_dump_is_named() {
             assert_eq!((&first["tap"], &first["layer"]), (&tap.into(), &0.into()), "{model}, {key}");
         }
     }
+}
+
+/// A configuration that says otherwise of YaRN than the one that a real dump is of.
+#[test]
+fn another_yarn_than_that_of_a_real_dump_is_named() {
+    let others = [
+        ("tiny-qwen3-yarn", "factor", json!(8.0)),
+        ("tiny-qwen3-yarn", "original_max_position_embeddings", json!(512)),
+        ("tiny-qwen3-yarn", "attention_factor", json!(1.0)),
+        ("tiny-qwen3-yarn", "rope_type", json!("linear")),
+        ("tiny-llama-yarn", "beta_fast", json!(32.0)),
+        ("tiny-llama-yarn", "truncate", json!(true)),
+        ("tiny-llama-yarn", "mscale", Value::Null),
+    ];
+    for (model, key, value) in others {
+        for dtype in ["f32", "bf16"] {
+            let folder = with_key(model, &["rope_parameters", key], Some(value.clone()));
+            let (code, report) = run(folder.path(), &dump(model, &format!("transformers-{dtype}")));
+            assert_eq!(code, 1, "{model}, {key}: {report}");
+            let first = &report["references"][0]["first_divergence"];
+            assert_eq!((&first["tap"], &first["layer"]), (&"q_rope".into(), &0.into()), "{model}, {key}");
+        }
+    }
+}
+
+/// A GGUF file whose scaling is of another kind, as of a converter that does not write it.
+#[test]
+fn yarn_that_is_not_in_a_gguf_file_is_named() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let mut bytes = fs::read(gguf("tiny-qwen3-yarn", "f32")).expect("it is there");
+    let value = [&4u64.to_le_bytes()[..], b"yarn"].concat();
+    let at = bytes.windows(value.len()).position(|window| window == value).expect("the kind of scaling");
+    bytes[at + 8..at + 12].copy_from_slice(b"none");
+    let file = folder.path().join("model.gguf");
+    fs::write(&file, bytes).expect("it is written");
+    let (code, report) = run(&file, &dump("tiny-qwen3-yarn", "llama.cpp-f32"));
+    assert_eq!((code, kinds(&report)), (1, vec!["rope_scaling"]), "{report}");
 }
 
 /// A copy of a dump that names what it holds of some taps alone.

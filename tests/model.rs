@@ -91,7 +91,7 @@ fn configurations_that_cannot_be_run_are_refused_by_key() {
     assert_config_refused(
         "model_type",
         json!("mamba"),
-        "'model_type' is mamba, expected one of llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, gemma2, gemma3_text, gemma3, \
+        "'model_type' is mamba, expected one of llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma2, gemma3_text, gemma3, \
          olmo2, smollm3, granite, phi3, bitnet, gpt2",
     );
     assert_config_refused("hidden_size", json!(null), "'hidden_size' is missing");
@@ -103,7 +103,7 @@ fn configurations_that_cannot_be_run_are_refused_by_key() {
     assert_config_refused("hidden_act", json!("gelu"), "'hidden_act' is \"gelu\"");
     assert_config_refused("attention_bias", json!(true), "model.layers.0.self_attn.q_proj.bias");
     assert_config_refused("mlp_bias", json!(true), "model.layers.0.mlp.gate_proj.bias");
-    assert_config_refused("rope_scaling", json!({"rope_type": "yarn"}), "'rope_scaling.rope_type' is yarn");
+    assert_config_refused("rope_scaling", json!({"rope_type": "yarn"}), "'rope_scaling.factor' is missing");
     assert_config_refused("rope_scaling", json!({"type": "linear"}), "'rope_scaling.factor' is missing");
     assert_config_refused(
         "rope_scaling",
@@ -112,7 +112,7 @@ fn configurations_that_cannot_be_run_are_refused_by_key() {
     );
     assert_config_refused("rope_scaling", json!("linear"), "expected an object");
     assert_config_refused("rope_scaling", json!({"rope_type": "llama3"}), "'rope_scaling.low_freq_factor'");
-    assert_config_refused("rope_parameters", json!({"rope_type": "yarn", "rope_theta": 1e4}), "RoPE scaling");
+    assert_config_refused("rope_parameters", json!({"rope_type": "ntk", "rope_theta": 1e4}), "RoPE scaling");
     assert_config_refused(
         "quantization_config",
         json!({}),

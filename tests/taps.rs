@@ -55,6 +55,13 @@ fn each_tap_fires_once_per_layer_and_pass_in_data_flow_order() {
         Point::ExpertUp,
         Point::ExpertAct,
         Point::ExpertOut,
+        Point::RoutedOut,
+        Point::SharedGate,
+        Point::SharedUp,
+        Point::SharedAct,
+        Point::SharedOut,
+        Point::SharedLogit,
+        Point::SharedWeight,
         // These are shown where a dump names ids.
         Point::TokenLogprobs,
         Point::TopIds,

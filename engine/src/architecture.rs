@@ -15,6 +15,7 @@ const NAMES: &[(&str, &[&str])] = &[
         ],
     ),
     ("qwen2", &["Qwen2ForCausalLM"]),
+    ("qwen2moe", &["qwen2_moe", "Qwen2MoeForCausalLM"]),
     ("qwen3", &["Qwen3ForCausalLM"]),
     ("qwen3moe", &["qwen3_moe", "Qwen3MoeForCausalLM"]),
     ("gemma2", &["Gemma2ForCausalLM"]),

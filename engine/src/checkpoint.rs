@@ -232,11 +232,18 @@ points! {
     ExpertUp     "expert_up"      FfnOut   Layer [Token, Chosen, Ffn]      "up projections of the chosen experts" <- [&[FfnNorm, AttnResidual], &[Experts]];
     ExpertAct    "expert_act"     FfnOut   Layer [Token, Chosen, Ffn]      "act(gate) · up of the chosen experts" <- [&[ExpertGate], &[ExpertUp]];
     ExpertOut    "expert_out"     FfnOut   Layer [Token, Chosen, Hidden]   "outputs of the chosen experts after the down projection, before their weights" <- [&[ExpertAct], &[Experts]];
+    RoutedOut    "routed_out"     FfnOut   Layer [Token, Hidden]           "weighted sum over the chosen experts, before the shared expert is added" <- [&[ExpertOut], &[ExpertWeights]];
+    SharedGate   "shared_gate"    FfnOut   Layer [Token, Ffn]              "gate projection of the shared expert, before the activation" <- [&[FfnNorm, AttnResidual]];
+    SharedUp     "shared_up"      FfnOut   Layer [Token, Ffn]              "up projection of the shared expert" <- [&[FfnNorm, AttnResidual]];
+    SharedAct    "shared_act"     FfnOut   Layer [Token, Ffn]              "act(gate) · up of the shared expert" <- [&[SharedGate], &[SharedUp]];
+    SharedOut    "shared_out"     FfnOut   Layer [Token, Hidden]           "output of the shared expert after the down projection, before its weight" <- [&[SharedAct]];
+    SharedLogit  "shared_logit"   FfnOut   Layer [Token]                   "logit of the shared expert's weight" <- [&[FfnNorm, AttnResidual]];
+    SharedWeight "shared_weight"  FfnOut   Layer [Token]                   "weight of the shared expert, after the sigmoid" <- [&[SharedLogit]];
     FfnGate      "ffn_gate"       FfnOut   Layer [Token, Ffn]              "gate projection, before the activation" <- [&[FfnNorm, AttnResidual]];
     FfnUp        "ffn_up"         FfnOut   Layer [Token, Ffn]              "up projection, before the activation" <- [&[FfnNorm, AttnResidual]];
     FfnAct       "ffn_act"        FfnOut   Layer [Token, Ffn]              "act(gate) · up, or act(up) without a gate" <- [&[FfnGate, FfnUp], &[FfnUp]];
     FfnSubNorm   "ffn_sub_norm"   FfnOut   Layer [Token, Ffn]              "norm before the down projection" <- [&[FfnAct]];
-    FfnOut       "ffn_out"        FfnOut   Layer [Token, Hidden]           "feed-forward output after the down projection and bias, or the weighted sum over experts" <- [&[FfnSubNorm, ExpertOut, FfnAct], &[ExpertWeights]];
+    FfnOut       "ffn_out"        FfnOut   Layer [Token, Hidden]           "feed-forward output after the down projection and bias, or the weighted sum over experts" <- [&[RoutedOut, FfnSubNorm, ExpertOut, FfnAct], &[SharedOut, ExpertWeights], &[SharedWeight]];
     FfnPostNorm  "ffn_post_norm"  FfnOut   Layer [Token, Hidden]           "norm after the feed-forward block, before the residual add" <- [&[FfnOut]];
     BlockOut     "block_out"      BlockOut Layer [Token, Hidden]           "the layer's output, residual included" <- [&[FfnPostNorm, FfnOut], &[AttnResidual]];
     FinalNorm    "final_norm"     Logits   Pass  [Token, Hidden]           "output of the last norm" <- [&[BlockOut]];
@@ -266,12 +273,15 @@ impl Point {
     pub fn is_of_products(self) -> bool {
         use Point::{
             AttnContext, AttnOut, ExpertAct, ExpertGate, ExpertOut, ExpertUp, FfnAct, FfnGate, FfnOut, FfnUp,
-            K, LastLogits, Logits, Q, RouterLogits, V,
+            K, LastLogits, Logits, Q, RoutedOut, RouterLogits, SharedAct, SharedGate, SharedLogit, SharedOut,
+            SharedUp, SharedWeight, V,
         };
         let is_of_layers =
             matches!(self, Q | K | V | AttnContext | AttnOut | FfnGate | FfnUp | FfnAct | FfnOut);
         let is_of_experts = matches!(self, RouterLogits | ExpertGate | ExpertUp | ExpertAct | ExpertOut);
-        is_of_layers || is_of_experts || matches!(self, Logits | LastLogits)
+        let is_of_shared = matches!(self, RoutedOut | SharedGate | SharedUp | SharedAct | SharedOut)
+            || matches!(self, SharedLogit | SharedWeight);
+        is_of_layers || is_of_experts || is_of_shared || matches!(self, Logits | LastLogits)
     }
 
     /// Returns true if the tap is an exact function of its inputs, with at most one rounding that is the same in every
@@ -289,7 +299,12 @@ impl Point {
 
     /// Returns true if only mixture-of-experts models have the tap.
     pub fn is_of_experts(self) -> bool {
-        (Point::RouterLogits..=Point::ExpertOut).contains(&self)
+        (Point::RouterLogits..=Point::SharedWeight).contains(&self)
+    }
+
+    /// Returns true if only mixtures with a shared expert have the tap.
+    pub fn is_of_shared_expert(self) -> bool {
+        (Point::RoutedOut..=Point::SharedWeight).contains(&self)
     }
 
     /// Returns true if only models without experts have the tap.

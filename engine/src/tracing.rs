@@ -26,6 +26,7 @@ use crate::ops::rope::exact::Rotary;
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
 use crate::ops::scaling::exact::Scaling;
+use crate::ops::shared_expert::exact::SharedSum;
 use crate::quant::ternary::is_ternary;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
@@ -241,6 +242,17 @@ impl Numerics for TracedNumerics<'_> {
     fn mix(&self, outputs: &Tensor, weights: &Tensor) -> Tensor {
         let stage = ExpertMixture { outputs: outputs.clone(), weights: weights.clone() };
         self.by(self.numerics.mix(outputs, weights), stage)
+    }
+
+    fn shared_weights(&self, logits: &Tensor) -> Tensor {
+        let stage = Nonlinearity { x: logits.clone(), up: None, activation: Activation::Sigmoid };
+        self.by(self.numerics.shared_weights(logits), stage)
+    }
+
+    fn add_shared(&self, routed: &Tensor, outputs: &Tensor, weights: Option<&Tensor>) -> Tensor {
+        let (routed, outputs, weights) = (routed.clone(), outputs.clone(), weights.cloned());
+        let made = self.numerics.add_shared(&routed, &outputs, weights.as_ref());
+        self.by(made, SharedSum { routed, outputs, weights })
     }
 
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {

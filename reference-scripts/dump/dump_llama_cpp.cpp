@@ -227,6 +227,7 @@ const std::vector<std::string> LAYER_TAPS = {
     "attn_norm", "q", "k", "v", "q_norm", "k_norm", "q_rope", "k_rope", "k_cache", "v_cache",
     "attn_scores", "attn_weights", "attn_context", "attn_sub_norm", "attn_out", "attn_post_norm", "attn_residual",
     "ffn_norm", "router_logits", "experts", "expert_weights", "expert_gate", "expert_up", "expert_act", "expert_out",
+    "routed_out", "shared_gate", "shared_up", "shared_act", "shared_out", "shared_logit", "shared_weight",
     "ffn_gate", "ffn_up", "ffn_act", "ffn_sub_norm", "ffn_out", "ffn_post_norm", "block_out",
 };
 
@@ -274,6 +275,10 @@ const std::map<std::string, std::string> WEIGHT_TAPS = {
     {"ffn_gate_exps", "expert_gate"},
     {"ffn_up_exps", "expert_up"},
     {"ffn_down_exps", "expert_out"},
+    {"ffn_gate_shexp", "shared_gate"},
+    {"ffn_up_shexp", "shared_up"},
+    {"ffn_down_shexp", "shared_out"},
+    {"ffn_gate_inp_shexp", "shared_logit"},
     {"ffn_sub_norm", "ffn_sub_norm"},
     {"ffn_down", "ffn_out"},
     {"post_ffw_norm", "ffn_post_norm"},
@@ -347,6 +352,9 @@ const std::vector<NodeRule> NODE_RULES = {
     {"ffn_moe_gate_par", "MUL", "expert_act"},
     {"ffn_moe_out", "ADD", "ffn_out"},
     {"ffn_moe_out", "CONT", "ffn_out"},
+    // With a shared expert: see Recorder::name_shared.
+    {"ffn_shexp_gate", "DIV", "shared_weight"},
+    {"ffn_out", "ADD", "shared_sum"},
 };
 
 // "Qcur-3" is Qcur of layer 3, "embd" belongs to no layer (-1).
@@ -482,6 +490,7 @@ class Recorder {
         for (auto & [layer, taps] : taps_) {
             if (layer < 0) continue;
             copy_missing_rope(taps);
+            name_shared(taps);
             split_gate_and_up(taps);
             shape_heads(taps);
             shape_experts(taps);
@@ -566,6 +575,20 @@ class Recorder {
         }
         taps["ffn_gate"] = std::move(gate);
         taps["ffn_up"] = std::move(up);
+    }
+
+    // The shared expert's activation has the name of a block's, and its sum with the others comes after theirs.
+    static void name_shared(Taps & taps) {
+        if (taps.count("shared_out") && taps.count("shared_sum")) {
+            taps["routed_out"] = std::move(taps["ffn_out"]);
+            taps["ffn_out"] = std::move(taps["shared_sum"]);
+            taps["shared_act"] = std::move(taps["ffn_act"]);
+            taps.erase("ffn_act");
+            for (const char * tap : {"shared_logit", "shared_weight"}) {
+                if (taps.count(tap)) taps[tap].shape.resize(1);
+            }
+        }
+        taps.erase("shared_sum");
     }
 
     static void shape_heads(Taps & taps) {

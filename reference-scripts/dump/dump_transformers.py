@@ -61,9 +61,15 @@ class Port:
     third: int | None = None  # a fused q-k-v projection: which third of the last axis
     part: Callable[[PreTrainedConfig], slice] | None = None  # another fused projection: which part of the last axis
     heads_first: bool = False  # batch, heads, T, D instead of batch, T, heads, D
+    flat: bool = False  # batch and T are one axis
+    then: Callable[[Tensor], Tensor] | None = None  # what the model does with it
 
     def read(self, value: Tensor, config: PreTrainedConfig) -> Tensor:
         """What is the tap's of it, batch x T x ..."""
+        if self.flat:
+            value = value[None]
+        if self.then is not None:
+            value = self.then(value)
         if self.part is not None:
             value = value[..., self.part(config)]
         if self.third is not None:
@@ -198,12 +204,28 @@ QWEN3_MOE = replace(
     LLAMA, taps=MOE | {"q_norm": output_of("self_attn.q_norm"), "k_norm": output_of("self_attn.k_norm")}
 )
 
+# A shared expert reads the rows of all sequences as one axis. Its weight is the sigmoid of its gate's only output.
+QWEN2_MOE = replace(
+    LLAMA,
+    taps=MOE
+    | {
+        "routed_out": Port("mlp.experts", flat=True),
+        "shared_gate": Port("mlp.shared_expert.gate_proj", flat=True),
+        "shared_up": Port("mlp.shared_expert.up_proj", flat=True),
+        "shared_act": Port("mlp.shared_expert.down_proj", is_input=True, flat=True),
+        "shared_out": Port("mlp.shared_expert.down_proj", flat=True),
+        "shared_logit": Port("mlp.shared_expert_gate", flat=True, then=lambda logit: logit[..., 0]),
+        "shared_weight": Port("mlp.shared_expert_gate", flat=True, then=lambda logit: torch.sigmoid(logit)[..., 0]),
+    },
+)
+
 # By the `model_type` of config.json. "gemma3" is the vision-language model, whose text part is dumped.
 FAMILIES = {
     "llama": LLAMA,
     "mistral": LLAMA,
     "mixtral": MIXTRAL,
     "qwen2": LLAMA,
+    "qwen2_moe": QWEN2_MOE,
     "qwen3": QWEN3,
     "qwen3_moe": QWEN3_MOE,
     "gemma3_text": GEMMA3,

@@ -128,11 +128,21 @@ def add_qwen2(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
 
 
+def add_yarn(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """YaRN's keys, if the model has it."""
+    rope = config.rope_parameters
+    if rope["rope_type"] == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+
+
 def add_qwen3(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The qwen3.* keys."""
     add_sizes(writer, config)
     add_head_size(writer, config)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    add_yarn(writer, config)
 
 
 def add_mixtral(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
@@ -151,6 +161,15 @@ def add_qwen3_moe(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     writer.add_expert_count(config.num_experts)
     writer.add_expert_used_count(config.num_experts_per_tok)
     writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+
+
+def add_qwen2_moe(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The qwen2moe.* keys."""
+    add_qwen2(writer, config)
+    writer.add_expert_count(config.num_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
 
 
 def add_gemma3(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
@@ -276,7 +295,8 @@ FAMILIES = {
     "mistral": Family(gguf.MODEL_ARCH.LLAMA, add_llama, llama_layout),
     "mixtral": Family(gguf.MODEL_ARCH.LLAMA, add_mixtral, llama_layout),
     "qwen2": Family(gguf.MODEL_ARCH.QWEN2, add_qwen2),
-    "qwen3": Family(gguf.MODEL_ARCH.QWEN3, add_qwen3),
+    "qwen2_moe": Family(gguf.MODEL_ARCH.QWEN2MOE, add_qwen2_moe),
+    "qwen3": Family(gguf.MODEL_ARCH.QWEN3, add_qwen3, rope_types=("default", "yarn")),
     "qwen3_moe": Family(gguf.MODEL_ARCH.QWEN3MOE, add_qwen3_moe),
     "gemma3_text": Family(gguf.MODEL_ARCH.GEMMA3, add_gemma3, gemma_layout, ("default", "linear")),
     "gemma3": Family(gguf.MODEL_ARCH.GEMMA3, add_gemma3, gemma_layout, ("default", "linear"), prefix="language_model."),
@@ -336,6 +356,8 @@ def add_tensors(
     for name, weight in sorted(stacked_experts(tensors).items()):
         weight = family.layout(name, weight.astype(np.float32), config)
         gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if gguf_name.endswith("ffn_gate_inp_shexp.weight"):
+            weight = weight.reshape(-1)  # one row
         is_router = gguf_name.endswith("ffn_gate_inp.weight")
         is_matrix = weight.ndim >= 2 and gguf_name not in F32_TENSORS and not is_router
         tensor_type = matrix_type if is_matrix else GGMLQuantizationType.F32

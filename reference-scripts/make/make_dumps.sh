@@ -53,7 +53,7 @@ make_dumps() { # MODEL
             input=(--tokens 1,393,395,260,394,486,263,305,315,17,200,77 --decode 3)
             dtypes=(f32 bf16)
             ;;
-        tiny-gemma2 | tiny-gemma3-bias | tiny-granite | tiny-llama-bias | tiny-mixtral | tiny-olmo2 | tiny-phi4 | tiny-qwen3-bias | tiny-qwen3moe | tiny-smollm3)
+        tiny-gemma2 | tiny-gemma3-bias | tiny-granite | tiny-llama-bias | tiny-llama-yarn | tiny-mixtral | tiny-olmo2 | tiny-phi4 | tiny-qwen2moe | tiny-qwen3-bias | tiny-qwen3-yarn | tiny-qwen3moe | tiny-smollm3)
             input=(--tokens 1,393,395,260,394,486,263,305,315,17,200,77 --decode 3)
             dtypes=(f32 bf16)
             ;;

@@ -40,6 +40,15 @@ def drop_rope_scaling(config: PreTrainedConfig) -> None:
     config.rope_parameters = {"rope_type": "default", "rope_theta": config.rope_parameters["rope_theta"]}
 
 
+def scale_rope(**settings: object) -> Callable[[PreTrainedConfig], None]:
+    """RoPE with other numbers of its scaling."""
+
+    def change(config: PreTrainedConfig) -> None:
+        config.rope_parameters.update(settings)
+
+    return change
+
+
 def drop_biases(tiny: TinyModel) -> PreTrainedModel:
     """The model without its biases."""
     model = new_model(tiny)
@@ -65,6 +74,28 @@ def move_experts(tiny: TinyModel) -> PreTrainedModel:
         for weights in (layer.mlp.experts.gate_up_proj, layer.mlp.experts.down_proj):
             weights.copy_(weights.roll(1, dims=0))
     return model
+
+
+def change_mixture(change: Callable[[nn.Module], None]) -> Callable[[TinyModel], PreTrainedModel]:
+    """The model with every mixture changed."""
+
+    def build(tiny: TinyModel) -> PreTrainedModel:
+        model = new_model(tiny)
+        for layer in model.model.layers:
+            change(layer.mlp)
+        return model
+
+    return build
+
+
+def drop_shared(mixture: nn.Module) -> None:
+    """No shared expert."""
+    mixture.shared_expert.down_proj.weight.zero_()
+
+
+def drop_shared_weight(mixture: nn.Module) -> None:
+    """The shared expert without its weight: a gate whose sigmoid is 1."""
+    mixture.shared_expert_gate.forward = lambda x: x.new_full((*x.shape[:-1], 1), 1e4)
 
 
 def weigh_by_all(tiny: TinyModel) -> PreTrainedModel:

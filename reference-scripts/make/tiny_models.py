@@ -25,6 +25,8 @@ from transformers import (
     Phi3ForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
@@ -35,10 +37,13 @@ from transformers import (
 
 from tiny_layouts import save_as_hub_gemma3, save_gpt2
 from tiny_mistakes import (
+    change_mixture,
     configured,
     drop_biases,
     drop_global_scaling,
     drop_rope_scaling,
+    drop_shared,
+    drop_shared_weight,
     drop_window,
     leave_out,
     move_experts,
@@ -48,6 +53,7 @@ from tiny_mistakes import (
     normalised,
     rotate_all,
     scale_local_layers,
+    scale_rope,
     swap_gate_and_up,
     swap_rope_bases,
     use_exact_gelu,
@@ -175,6 +181,105 @@ RoPE base 1000000, RMSNorm epsilon 1e-6, the embedding matrix used as output mat
         types=(),
         effects=BIAS_EFFECTS,
     ),
+    "tiny-qwen3-yarn": TinyModel(
+        summary="""\
+Qwen3's architecture with YaRN at 0.1 M parameters: 2 layers, hidden size 32, 4 heads of 16 (so q is wider than the hidden
+state) that share 2 key-value heads, q and k normalised per head, feed-forward size 64, vocabulary 512, context 512, RoPE base
+10000 with YaRN's scaling (factor 4, original context 128: pair 0 is kept, pairs 3 to 7 are divided by 4, and what is turned is
+stretched by 1.14), RMSNorm epsilon 1e-6, the embedding matrix used as output matrix too.""",
+        build=Qwen3ForCausalLM,
+        config=Qwen3Config(
+            **TWO_LAYERS,
+            hidden_size=32,
+            num_attention_heads=4,
+            head_dim=16,
+            intermediate_size=64,
+            rms_norm_eps=1e-6,
+            rope_parameters={
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 4.0,
+                "original_max_position_embeddings": 128,
+            },
+            tie_word_embeddings=True,
+            attention_bias=False,
+        ),
+        seed=19,
+        gains={"q_norm": 1.25, "k_norm": 1.25, "embed_tokens": 3.0},
+        types=("f32", "q8_0"),
+        effects=(
+            Effect(
+                note=""" Every row of logits but the first would differ in some logit, without
+the scaling of RoPE by {effect:.2f} or more,""",
+                wrong=configured(drop_rope_scaling),
+                least=0.1,
+            ),
+            Effect(note=" with a factor of 8 by {effect:.2f},", wrong=configured(scale_rope(factor=8.0)), least=0.05),
+            Effect(
+                note=" without the stretching\nby {effect:.2f},",
+                wrong=configured(scale_rope(attention_factor=1.0)),
+                least=0.1,
+            ),
+            Effect(
+                note=" and from the fifth row on with the whole context as the original one by {effect:.2f}.",
+                wrong=configured(scale_rope(original_max_position_embeddings=512)),
+                first_row=4,
+                least=0.1,
+            ),
+        ),
+    ),
+    "tiny-llama-yarn": TinyModel(
+        summary="""\
+Llama's architecture with all of YaRN's settings at 0.1 M parameters: 2 layers, hidden size 32, 4 heads of 16 that share 2
+key-value heads, feed-forward size 64, vocabulary 512, context 512, RoPE base 10000 with YaRN's scaling (factor 2.5, original
+context 204, beta_fast 4 and beta_slow 0.5, a ramp that is not rounded to pairs, mscale 1.5 and mscale_all_dim 0.5), RMSNorm
+epsilon 1e-5, untied output matrix. llama.cpp does not read these settings of a Llama.""",
+        build=LlamaForCausalLM,
+        config=LlamaConfig(
+            **TWO_LAYERS,
+            hidden_size=32,
+            num_attention_heads=4,
+            head_dim=16,
+            intermediate_size=64,
+            rms_norm_eps=1e-5,
+            rope_parameters={
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 2.5,
+                "original_max_position_embeddings": 204,
+                "beta_fast": 4.0,
+                "beta_slow": 0.5,
+                "truncate": False,
+                "mscale": 1.5,
+                "mscale_all_dim": 0.5,
+            },
+            tie_word_embeddings=False,
+        ),
+        seed=8,
+        gains={"q_proj": 1.25, "k_proj": 1.25, "embed_tokens": 3.0, "lm_head": 4.0},
+        types=(),
+        effects=(
+            Effect(
+                note=""" Every row of logits from the fifth on would differ in some logit, with the default betas by
+{effect:.2f} or more,""",
+                wrong=configured(scale_rope(beta_fast=32.0, beta_slow=1.0)),
+                first_row=4,
+                least=0.1,
+            ),
+            Effect(
+                note=" with a rounded ramp by {effect:.2f},",
+                wrong=configured(scale_rope(truncate=True)),
+                first_row=4,
+                least=0.05,
+            ),
+            Effect(
+                note=" with the paper's stretching\nby {effect:.2f}.",
+                wrong=configured(scale_rope(mscale=None)),
+                first_row=4,
+                least=0.02,
+            ),
+        ),
+    ),
     "tiny-gemma3-bias": TinyModel(
         summary="""\
 Gemma 3's architecture (text only) with `attention_bias` at 0.1 M parameters: 3 layers of which the last sees everything and
@@ -275,6 +380,46 @@ by {effect:.2f} or more,""",
             ),
             Effect(note=" with weights that are not divided by their sum by {effect:.2f},", wrong=weigh_by_all, least=0.2),
             Effect(note=" with gate and up exchanged by {effect:.2f},", wrong=swap_gate_and_up, least=0.2),
+            Effect(note=" with each expert in the place of the next by {effect:.2f}.", wrong=move_experts, least=0.2),
+        ),
+    ),
+    "tiny-qwen2moe": TinyModel(
+        summary="""\
+The architecture of Qwen 2's mixtures of experts at 0.1 M parameters: 2 layers, hidden size 32, 4 heads of 8 that share 2
+key-value heads, biases in the projections of queries, keys and values, 8 experts of feed-forward size 32 of which each token
+chooses 3, whose weights are not divided by their sum, a shared expert of feed-forward size 64 with a weight for each token,
+vocabulary 512, context 512, RoPE base 1000000, RMSNorm epsilon 1e-6, untied output matrix.""",
+        build=Qwen2MoeForCausalLM,
+        config=Qwen2MoeConfig(
+            **TWO_LAYERS,
+            hidden_size=32,
+            num_attention_heads=4,
+            intermediate_size=64,
+            moe_intermediate_size=32,
+            shared_expert_intermediate_size=64,
+            num_experts=8,
+            num_experts_per_tok=3,
+            norm_topk_prob=False,
+            rms_norm_eps=1e-6,
+            rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+            tie_word_embeddings=False,
+        ),
+        seed=20,
+        gains={"q_proj": 1.35, "k_proj": 1.35, "embed_tokens": 3.0, "lm_head": 4.0, "experts": 2.0},
+        types=("f32", "q8_0"),
+        effects=(
+            Effect(
+                note=""" Every row of logits but the first would differ in some logit, without the shared
+expert by {effect:.2f} or more,""",
+                wrong=change_mixture(drop_shared),
+                least=0.5,
+            ),
+            Effect(note=" without its weight by {effect:.2f},", wrong=change_mixture(drop_shared_weight), least=0.2),
+            Effect(
+                note=" with weights that are divided by their sum\nby {effect:.2f},",
+                wrong=configured(leave_out(norm_topk_prob=True)),
+                least=0.2,
+            ),
             Effect(note=" with each expert in the place of the next by {effect:.2f}.", wrong=move_experts, least=0.2),
         ),
     ),

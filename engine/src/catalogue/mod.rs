@@ -21,6 +21,7 @@ const OPERATIONS: &[&[CatalogueEntry]] = &[
     crate::ops::cache::faults::ENTRIES,
     crate::ops::activation::faults::ENTRIES,
     crate::ops::experts::faults::ENTRIES,
+    crate::ops::shared_expert::faults::ENTRIES,
     crate::ops::addition::faults::ENTRIES,
     crate::ops::logits::faults::ENTRIES,
     crate::ops::log_probabilities::faults::ENTRIES,

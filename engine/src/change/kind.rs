@@ -70,6 +70,7 @@ kinds! {
     ExpertCount "expert_count" "the number of experts per token";
     ExpertWeights "expert_weights" "the normalisation of expert weights: by the sum over all experts, or over the chosen ones";
     ExpertOrder "expert_order" "experts in place of other experts";
+    SharedExpert "shared_expert" "the shared expert of a mixture: missing, or added without its weight";
     GateUpSwap "gate_up_swap" "gate and up projections swapped";
     ResidualMissing "residual_missing" "a residual connection that is missing, or adds nothing";
     ResidualScale "residual_scale" "the factor before a residual add";

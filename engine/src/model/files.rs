@@ -22,6 +22,7 @@ use crate::model::mixtral::MixtralBlock;
 use crate::model::olmo2::Olmo2Block;
 use crate::model::phi3::Phi3Block;
 use crate::model::qwen2::Qwen2Block;
+use crate::model::qwen2_moe::Qwen2MoeBlock;
 use crate::model::qwen3::Qwen3Block;
 use crate::model::qwen3_moe::Qwen3MoeBlock;
 use crate::model::shards;
@@ -347,6 +348,7 @@ const LOADERS: &[Loader] = &[
     MIXTRAL,
     decoder::<Qwen2Block>(),
     decoder::<Qwen3Block>(),
+    decoder::<Qwen2MoeBlock>(),
     decoder::<Qwen3MoeBlock>(),
     decoder::<Gemma2Block>(),
     decoder::<Gemma3Block>(),

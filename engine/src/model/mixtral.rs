@@ -38,6 +38,8 @@ impl DecoderBlock for MixtralBlock {
         experts: Some(ExpertFiles {
             ffn_size: ["intermediate_size", "feed_forward_length"],
             normalised: None,
+            gguf_normalised: true,
+            shared_ffn_size: None,
             is_rounded: false,
         }),
         layer_names: &[

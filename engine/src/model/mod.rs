@@ -18,6 +18,7 @@ pub mod olmo2;
 pub mod phi3;
 pub mod quantisation;
 pub mod qwen2;
+pub mod qwen2_moe;
 pub mod qwen3;
 pub mod qwen3_moe;
 mod shards;

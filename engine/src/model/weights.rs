@@ -75,6 +75,15 @@ impl<'f> Weights<'f> {
         self.sound(name, tensor)
     }
 
+    /// Loads a vector as a matrix of one row.
+    ///
+    /// # Errors
+    /// See [`Weights::matrix`].
+    pub fn row(&mut self, name: &str, cols: usize) -> Result<Matrix> {
+        let tensor = self.fetch(name, &[cols])?;
+        self.sound(name, &StoredTensor { shape: vec![1, cols], ..tensor.clone() })
+    }
+
     /// Loads matrices of equal size that are stacked in one three-dimensional tensor.
     ///
     /// # Errors

@@ -56,6 +56,10 @@ macro_rules! delegate {
         delegate!(@routed $inner (x: &Tensor, w: &[Matrix], chosen: &Tensor) -> Tensor);
     };
     (@mix $inner:tt) => { delegate!(@mix $inner (outputs: &Tensor, weights: &Tensor) -> Tensor); };
+    (@shared_weights $inner:tt) => { delegate!(@shared_weights $inner (logits: &Tensor) -> Tensor); };
+    (@add_shared $inner:tt) => {
+        delegate!(@add_shared $inner (routed: &Tensor, outputs: &Tensor, weights: Option<&Tensor>) -> Tensor);
+    };
     (@add $inner:tt) => { delegate!(@add $inner (a: &Tensor, b: &Tensor) -> Tensor); };
     (@probabilities $inner:tt) => {
         delegate!(@probabilities $inner (logits: &Tensor, temperature: f32) -> Tensor);

@@ -120,7 +120,7 @@ impl Numerics for LlamaCpp {
     }
 
     fn rope_table(&self, rope: &Rope, positions: Range<usize>) -> RopeTable {
-        RopeTable::new(rope, positions, iterated_angles)
+        RopeTable::with_magnitude(rope, positions, iterated_angles, rope.ggml_magnitude())
     }
 
     fn rotate(&self, x: &Tensor, table: &RopeTable) -> Tensor {
@@ -189,6 +189,11 @@ impl Numerics for LlamaCpp {
     fn linear_of_expert(&self, x: &Tensor, w: &Matrix) -> Tensor {
         let is_llamafile_s = matches!(w.dtype, DType::F32 | DType::F16 | DType::BF16 | DType::IQ4_NL);
         self.linear_of_pass(x, w, if is_llamafile_s { 1 } else { x.rows() })
+    }
+
+    /// Divides SiLU by its argument. A row of one value uses the C library's exponential.
+    fn shared_weights(&self, logits: &Tensor) -> Tensor {
+        logits.clone().map(|x| x / (1.0 + (-x).exp()) / x)
     }
 
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {

@@ -103,7 +103,8 @@ impl Numerics for LlamaCppFlash {
     delegate!(
         inner: weight_types, native_types, embed, scale, rms_norm, layer_norm, linear, linear_of_pass,
         adds_rows_alike, affine, bit_linear, rope_table, rotate, cache_type, to_cache, activation, gated,
-        likelihoods, choose, expert_weights, linear_of_expert, routed, mix, add, probabilities
+        likelihoods, choose, expert_weights, linear_of_expert, routed, mix, shared_weights,
+        add_shared, add, probabilities
     );
 }
 

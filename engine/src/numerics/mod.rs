@@ -39,6 +39,7 @@ use crate::ops::log_probabilities::{Picks, log_probabilities};
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
+use crate::ops::shared_expert;
 use crate::parallel;
 use crate::quant::ActivationCodes;
 use crate::tensor::Tensor;
@@ -210,6 +211,16 @@ pub trait Numerics: Send + Sync {
     /// Computes the weighted sum of the chosen experts' outputs: `[T, k, d]`, `[T, k]` to `[T, d]`.
     fn mix(&self, outputs: &Tensor, weights: &Tensor) -> Tensor {
         experts::mixed(outputs, weights, ExpertOrder::Weights, |x| x)
+    }
+
+    /// Computes the weight of a shared expert from its logit, one for each token: `[T]` to `[T]`.
+    fn shared_weights(&self, logits: &Tensor) -> Tensor {
+        self.activation(logits, Activation::Sigmoid)
+    }
+
+    /// Adds the outputs of a shared expert, times its weights if it has any: `[T, d]`, `[T, d]`, `[T]` to `[T, d]`.
+    fn add_shared(&self, routed: &Tensor, outputs: &Tensor, weights: Option<&Tensor>) -> Tensor {
+        shared_expert::added(routed, outputs, weights, |x| x)
     }
 
     /// Adds two tensors, such as a branch to the residual stream.

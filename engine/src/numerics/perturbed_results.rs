@@ -376,6 +376,15 @@ impl Numerics for PerturbedResults<'_> {
         self.result(self.rounded_by(mixed, self.roundings.experts))
     }
 
+    fn shared_weights(&self, logits: &Tensor) -> Tensor {
+        self.result(self.rounded(self.numerics.shared_weights(logits), 3.0 + 2.0 * LIBRARY))
+    }
+
+    fn add_shared(&self, routed: &Tensor, outputs: &Tensor, weights: Option<&Tensor>) -> Tensor {
+        let added = self.summed(self.numerics.add_shared(routed, outputs, weights), 2);
+        self.result(self.rounded_by(added, self.roundings.experts))
+    }
+
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
         self.products(self.numerics.affine(x, w, bias), x)
     }

@@ -82,6 +82,6 @@ impl Numerics for SingleTokenNumerics<'_> {
     delegate!(
         0: name, weight_types, native_types, activation_type, activation_codes, cache_type, cache_noise, embed, scale, rms_norm, layer_norm,
         rope_table, rotate, to_cache, softmax, sums_of_values, activation, gated, likelihoods, choose, expert_weights, mix,
-        add, probabilities
+        shared_weights, add_shared, add, probabilities
     );
 }

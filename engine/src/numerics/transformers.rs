@@ -18,6 +18,7 @@ use crate::ops::linear::DecodedRows;
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm, rms_normed};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
+use crate::ops::shared_expert;
 use crate::quant::{self, ternary};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
@@ -192,6 +193,10 @@ impl Numerics for Transformers {
     /// Adds the outputs expert by expert, in index order.
     fn mix(&self, outputs: &Tensor, weights: &Tensor) -> Tensor {
         experts::mixed(outputs, weights, ExpertOrder::Numbers, |x| self.round(x))
+    }
+
+    fn add_shared(&self, routed: &Tensor, outputs: &Tensor, weights: Option<&Tensor>) -> Tensor {
+        shared_expert::added(routed, outputs, weights, |x| self.round(x))
     }
 
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {

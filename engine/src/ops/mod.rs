@@ -23,3 +23,4 @@ pub mod norm;
 pub mod rope;
 pub mod sampling;
 pub mod scaling;
+pub mod shared_expert;

@@ -408,10 +408,13 @@ impl SiteResult {
     fn beyond_behind_a_norm(&self) -> Option<String> {
         use Point::{
             AttnOut, AttnPostNorm, AttnResidual, BlockOut, Embed, FfnGate, FfnOut, FfnPostNorm, FfnUp, K,
-            Logits, Q, RouterLogits, V,
+            Logits, Q, RouterLogits, SharedGate, SharedUp, V,
         };
         const STREAM: &[Point] = &[Embed, AttnOut, AttnPostNorm, AttnResidual, FfnOut, FfnPostNorm, BlockOut];
-        let is_product = matches!(self.site.point, Q | K | V | RouterLogits | FfnGate | FfnUp | Logits);
+        let is_product = matches!(
+            self.site.point,
+            Q | K | V | RouterLogits | SharedGate | SharedUp | FfnGate | FfnUp | Logits
+        );
         let is_near = is_product && self.since.iter().all(|start| STREAM.contains(&start.point));
         let why = self.explained.as_ref().filter(|_| is_near)?.why()?;
         Some(format!("{why}; perturbed runs differ by as much; record the norm before this tap to decide"))

@@ -28,7 +28,8 @@ pub fn remedy(result: &Comparison) -> String {
     let outcome = &result.outcome;
     let Some(row) = text::in_doubt(outcome) else { return remedy_of_gaps(result) };
     let is_mixture = outcome.rows.iter().any(|row| row.site.point.is_of_experts());
-    let lacking = between(row, is_mixture);
+    let is_shared = outcome.rows.iter().any(|row| row.site.point.is_of_shared_expert());
+    let lacking = between(row, is_mixture, is_shared);
     match row.floor {
         None => String::new(),
         Some(_) if introduced(result, row).is_some() => {
@@ -69,9 +70,12 @@ fn remedy_of_gaps(result: &Comparison) -> String {
 
 /// Returns the taps between a row and the recorded values it was judged from, in data-flow order. A dump with
 /// these taps could be judged there. Only taps that every architecture has are listed, or every mixture of
-/// experts (`is_mixture`).
-fn between(row: &SiteResult, is_mixture: bool) -> Vec<Point> {
-    let exists = |point: &&Point| !(if is_mixture { point.is_of_one_block() } else { point.is_of_experts() });
+/// experts (`is_mixture`), or every mixture with a shared expert (`is_shared`).
+fn between(row: &SiteResult, is_mixture: bool, is_shared: bool) -> Vec<Point> {
+    let exists = |point: &&Point| match is_mixture {
+        true => !point.is_of_one_block() && (is_shared || !point.is_of_shared_expert()),
+        false => !point.is_of_experts(),
+    };
     let mut found = Vec::new();
     let mut ahead = vec![row.site.point];
     while let Some(point) = ahead.pop() {

@@ -265,6 +265,7 @@ fn predicate(kind: CauseKind) -> Predicate {
         CachePosition => Act("writes KV cache rows at wrong positions"),
         Activation => Setting("activation function"),
         ExpertCount => Setting("number of experts per token"),
+        SharedExpert => Act("leaves out the shared expert, or its weight"),
         ExpertWeights => Act("normalises expert weights differently"),
         ExpertOrder => Act("uses experts in another order"),
         GateUpSwap => Act("exchanges gate and up"),

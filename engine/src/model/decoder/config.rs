@@ -84,6 +84,8 @@ pub struct ExpertsConfig {
     pub count: usize,
     /// Weighting of the chosen experts.
     pub routing: ExpertRouting,
+    /// Feed-forward size of the shared expert, if there is one.
+    pub shared_ffn_size: Option<usize>,
 }
 
 impl ExpertsConfig {
@@ -97,7 +99,8 @@ impl ExpertsConfig {
             let expected = format!("1 to {count}, the number of experts");
             return Err(Error::bad_key(file, "number of experts per token", used, expected));
         }
-        Ok(())
+        let shared = self.shared_ffn_size.map(|width| ("feed-forward size of the shared expert", width));
+        size::check(file, shared.as_slice())
     }
 }
 
@@ -205,6 +208,11 @@ fn check_rope(rope: &Rope, file: &Path) -> Result<()> {
                 None => Ok(()),
             }
         }
+        RopeScaling::Yarn(yarn) => match yarn.bad_setting() {
+            Some((name, found, expected)) => Err(Error::bad_key(file, name, found, expected)),
+            None if rope.theta == 1.0 => Err(Error::bad_key(file, "RoPE theta", 1, "more than 1 with YaRN")),
+            None => Ok(()),
+        },
         &RopeScaling::Linear(factor) if !(factor > 0.0 && factor.is_finite()) => {
             Err(Error::bad_key(file, "RoPE scaling factor", factor, "a positive number"))
         }

@@ -5,6 +5,7 @@ use crate::format::Gguf;
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
 use crate::model::decoder::{
     BiasFlags, BiasRules, DecoderConfig, ExpertFiles, ExpertsConfig, Family, SlidingDefaults, SlidingWindow,
+    yarn,
 };
 use crate::model::weights::Weights;
 use crate::ops::attention::AttentionScale;
@@ -150,7 +151,7 @@ fn embedding_rows(file: &Gguf, architecture: &'static str) -> Result<usize> {
     }
 }
 
-/// Reads the RoPE scaling. Linear scaling is a metadata key; Llama 3's is a tensor of divisors for the pairs'
+/// Reads the RoPE scaling. Linear scaling and YaRN are metadata keys; Llama 3's is a tensor of divisors for the pairs'
 /// frequencies.
 fn scaling(file: &Gguf, architecture: &'static str, family: &Family, width: usize) -> Result<RopeScaling> {
     const FACTORS: &str = "rope_freqs.weight";
@@ -159,11 +160,22 @@ fn scaling(file: &Gguf, architecture: &'static str, family: &Family, width: usiz
     }
     let (kind_key, factor_key) =
         (format!("{architecture}.rope.scaling.type"), format!("{architecture}.rope.scaling.factor"));
-    match file.optional::<&str>(&kind_key)? {
+    let kind = file.optional::<&str>(&kind_key)?;
+    let stretch_key = format!("{architecture}.rope.scaling.attn_factor");
+    let stretch = file.optional::<f32>(&stretch_key)?.filter(|factor| *factor != 1.0 && kind != Some("yarn"));
+    if let Some(found) = stretch {
+        let expected = "1, or YaRN or LongRoPE (other stretched rotations are not supported)";
+        return Err(Error::bad_key(file.tensors.path(), &stretch_key, found, expected));
+    }
+    match kind {
         None | Some("none") => {}
         Some("linear") => return Ok(RopeScaling::Linear(file.require(&factor_key)?)),
+        Some("yarn") if file.tensors.get(FACTORS).is_none() => {
+            return Ok(RopeScaling::Yarn(yarn::from_gguf(file, architecture)?));
+        }
         Some(found) => {
-            let expected = "none or linear (other RoPE scaling is not supported)";
+            let expected =
+                "none, linear, or yarn without rope_freqs.weight (other RoPE scaling is not supported)";
             return Err(Error::bad_key(file.tensors.path(), &kind_key, found, expected));
         }
     }
@@ -202,18 +214,32 @@ fn experts(file: &Gguf, architecture: &str, known: &ExpertFiles) -> Result<Exper
         _ => Ok(()),
     };
     none("expert_shared_count", &[0.0], "0 (shared experts are not supported)")?;
-    none("expert_shared_feed_forward_length", &[0.0], "0 (shared experts are not supported)")?;
     none("expert_group_count", &[0.0, 1.0], "1 (groups of experts are not supported)")?;
     none("expert_weights_scale", &[0.0, 1.0], "1 (scaled expert weights are not supported)")?;
     none("expert_gating_func", &[0.0, 1.0], "1 (expert weights must come from softmax)")?;
     none("interleave_moe_layer_step", &[0.0, 1.0], "1 (layers without experts are not supported)")?;
-    if file.optional::<bool>(&key("expert_weights_norm"))? == Some(false) {
-        let expected = "true (llama.cpp divides the weights of the chosen experts by their sum)";
-        return Err(Error::bad_key(file.tensors.path(), &key("expert_weights_norm"), false, expected));
+    let normalised = file.optional::<bool>(&key("expert_weights_norm"))?;
+    if let Some(found) = normalised.filter(|found| *found != known.gguf_normalised) {
+        let expected = match known.gguf_normalised {
+            true => "true (llama.cpp divides the weights of the chosen experts by their sum)",
+            false => "false (llama.cpp does not divide the weights of the chosen experts by their sum)",
+        };
+        return Err(Error::bad_key(file.tensors.path(), &key("expert_weights_norm"), found, expected));
     }
+    let shared_ffn_size = match known.shared_ffn_size {
+        Some([_, shared]) => match file.optional(&key(shared))? {
+            Some(width) => Some(width),
+            None => Some(file.require(&key("feed_forward_length"))?),
+        },
+        None => {
+            none("expert_shared_feed_forward_length", &[0.0], "0 (shared experts are not supported)")?;
+            None
+        }
+    };
     let used = file.require(&key("expert_used_count"))?;
-    let routing = ExpertRouting { used, is_normalised: true, is_rounded: known.is_rounded };
-    Ok(ExpertsConfig { count: file.require(&key("expert_count"))?, routing })
+    let (is_normalised, is_rounded) = (known.gguf_normalised, known.is_rounded);
+    let routing = ExpertRouting { used, is_normalised, is_rounded };
+    Ok(ExpertsConfig { count: file.require(&key("expert_count"))?, routing, shared_ffn_size })
 }
 
 /// Returns an error for GGUF options of these architectures that the forward pass does not support.

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::error::Result;
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
 use crate::model::decoder::{
-    BiasFlags, BiasRules, DecoderConfig, ExpertFiles, ExpertsConfig, Family, SlidingWindow,
+    BiasFlags, BiasRules, DecoderConfig, ExpertFiles, ExpertsConfig, Family, SlidingWindow, yarn,
 };
 use crate::model::json::Config;
 use crate::model::quantisation::{self, LinearClass};
@@ -220,8 +220,10 @@ fn scaling(file: &Config, parameters: &Config, family: &Family) -> Result<RopeSc
         Some("linear") => Ok(RopeScaling::Linear(parameters.require_f32("factor")?)),
         Some("llama3") => llama3(parameters),
         Some("longrope" | "su" | "yarn") if family.rope.may_be_long => longrope(file, parameters),
+        Some("yarn") => Ok(RopeScaling::Yarn(yarn::from_json(file, parameters)?)),
         Some(found) => {
-            let expected = "\"default\", \"linear\" or \"llama3\" (other RoPE scaling is not supported)";
+            let expected =
+                "\"default\", \"linear\", \"llama3\" or \"yarn\" (other RoPE scaling is not supported)";
             Err(parameters.bad_key(kind, found, expected))
         }
     }
@@ -282,7 +284,9 @@ fn experts(file: &Config, known: &ExpertFiles) -> Result<ExpertsConfig> {
         "[] (layers without experts are not supported)",
     )?;
     file.only("decoder_sparse_step", &[1.into()], "1 (layers without experts are not supported)")?;
-    for key in ["n_shared_experts", "num_shared_experts", "shared_expert_intermediate_size"] {
+    const SHARED: [&str; 3] = ["n_shared_experts", "num_shared_experts", "shared_expert_intermediate_size"];
+    let shared = known.shared_ffn_size.map(|[key, _]| key);
+    for key in SHARED.into_iter().filter(|key| Some(*key) != shared) {
         file.only(key, &[0.into()], "0 or absent (shared experts are not supported)")?;
     }
     let stated = known.normalised.map_or(Ok(Some(true)), |key| file.optional_bool(key))?;
@@ -291,7 +295,8 @@ fn experts(file: &Config, known: &ExpertFiles) -> Result<ExpertsConfig> {
         is_normalised: stated.unwrap_or(false),
         is_rounded: known.is_rounded,
     };
-    Ok(ExpertsConfig { count, routing })
+    let shared_ffn_size = shared.map(|key| file.require_usize(key)).transpose()?;
+    Ok(ExpertsConfig { count, routing, shared_ffn_size })
 }
 
 /// Reads the biases. `attention_bias` applies to all four attention matrices, `mlp_bias` to the three of the
@@ -305,6 +310,9 @@ fn biases(file: &Config, family: &Family) -> Result<BiasFlags> {
             file.only(key, &[Value::from(false)], expected).map(|()| false)
         }
     };
+    if always_qkv {
+        file.only("qkv_bias", &[Value::from(true)], "true (such layers without biases are not supported)")?;
+    }
     let (attention, mlp) = (stated("attention_bias", attention)?, stated("mlp_bias", mlp)?);
     Ok(BiasFlags { qkv: always_qkv || attention, output: attention, mlp })
 }

@@ -118,9 +118,12 @@ impl NumberKey {
 pub struct ExpertFiles {
     /// Key of one expert's feed-forward size, in `config.json` and, after the architecture's name, in GGUF files.
     pub ffn_size: [&'static str; 2],
-    /// Key in `config.json` for dividing the chosen experts' weights by their sum. Without the key, and in GGUF files,
-    /// they always are.
+    /// Key in `config.json` for dividing the chosen experts' weights by their sum. Without the key, they always are.
     pub normalised: Option<&'static str>,
+    /// True if llama.cpp divides the chosen experts' weights by their sum.
+    pub gguf_normalised: bool,
+    /// Key of the shared expert's feed-forward size, in `config.json` and GGUF files, if there is a shared expert.
+    pub shared_ffn_size: Option<[&'static str; 2]>,
     /// True if the architecture's authors round the experts' weights to the activation type.
     pub is_rounded: bool,
 }

@@ -42,6 +42,10 @@ const LAYER: &[(&str, &str)] = &[
     ("ffn_gate_exps", "mlp.experts.{}.gate_proj"),
     ("ffn_up_exps", "mlp.experts.{}.up_proj"),
     ("ffn_down_exps", "mlp.experts.{}.down_proj"),
+    ("ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
+    ("ffn_up_shexp", "mlp.shared_expert.up_proj"),
+    ("ffn_down_shexp", "mlp.shared_expert.down_proj"),
+    ("ffn_gate_inp_shexp", "mlp.shared_expert_gate"),
 ];
 
 /// Prefixes of a decoder's tensor names: a text model, or the text part of a multimodal model in transformers 4.x and
@@ -164,6 +168,18 @@ impl LayerWeights<'_, '_> {
     /// If it is missing, has another shape, or its rows end inside a block.
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
         self.weights.matrix(&self.names.of_layer(name, self.layer), rows, cols)
+    }
+
+    /// Loads a matrix of one row by its GGUF name: a vector in GGUF files.
+    ///
+    /// # Errors
+    /// See [`LayerWeights::matrix`].
+    pub fn row(&mut self, name: &str, cols: usize) -> Result<Matrix> {
+        let tensor = self.names.of_layer(name, self.layer);
+        match self.names {
+            DecoderNames::Gguf => self.weights.row(&tensor, cols),
+            DecoderNames::HuggingFace { .. } => self.weights.matrix(&tensor, 1, cols),
+        }
     }
 
     /// Returns the expert settings of the configuration.

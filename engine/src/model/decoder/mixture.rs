@@ -2,7 +2,7 @@
 
 use crate::checkpoint::Point::*;
 use crate::error::Result;
-use crate::model::decoder::{DecoderConfig, ForwardContext, LayerWeights};
+use crate::model::decoder::{DecoderConfig, ForwardContext, LayerWeights, SharedExpert};
 use crate::ops::experts::ExpertRouting;
 use crate::ops::norm::RmsNorm;
 use crate::tap::Probe;
@@ -25,6 +25,8 @@ pub struct Mixture {
     pub down: Vec<Matrix>,
     /// Choice and weighting of experts.
     pub routing: ExpertRouting,
+    /// The shared expert, if there is one.
+    pub shared: Option<SharedExpert>,
 }
 
 impl Mixture {
@@ -41,6 +43,7 @@ impl Mixture {
             gate: w.of_experts("ffn_gate_exps", e.count, c.ffn_size, c.hidden_size)?,
             up: w.of_experts("ffn_up_exps", e.count, c.ffn_size, c.hidden_size)?,
             down: w.of_experts("ffn_down_exps", e.count, c.hidden_size, c.ffn_size)?,
+            shared: e.shared_ffn_size.map(|width| SharedExpert::load(c, w, width)).transpose()?,
         })
     }
 
@@ -48,7 +51,8 @@ impl Mixture {
     pub fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
         let kinds = [("ffn_gate_exps", &self.gate), ("ffn_up_exps", &self.up), ("ffn_down_exps", &self.down)];
         let of_experts = kinds.into_iter().flat_map(|(name, all)| all.iter().map(move |w| (name, w)));
-        [("ffn_gate_inp", &self.router)].into_iter().chain(of_experts).collect()
+        let shared = self.shared.iter().flat_map(SharedExpert::matrices);
+        [("ffn_gate_inp", &self.router)].into_iter().chain(of_experts).chain(shared).collect()
     }
 
     /// Computes the block's contribution to `x`: `[T, d]` to `[T, d]`.
@@ -62,6 +66,10 @@ impl Mixture {
         let up = t.tap(ExpertUp, n.routed(&x, &self.up, &chosen));
         let act = t.tap(ExpertAct, n.gated(&gate, &up, p.c.activation));
         let out = t.tap(ExpertOut, n.routed(&act, &self.down, &chosen));
-        t.tap(FfnOut, n.mix(&out, &weights))
+        let mixed = n.mix(&out, &weights);
+        let Some(shared) = &self.shared else { return t.tap(FfnOut, mixed) };
+        let routed = t.tap(RoutedOut, mixed);
+        let sum = shared.forward(&x, &routed, p, t);
+        t.tap(FfnOut, sum)
     }
 }

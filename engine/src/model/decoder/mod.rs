@@ -8,6 +8,8 @@ mod config_llama2c;
 mod family;
 mod load;
 mod mixture;
+mod shared_expert;
+mod yarn;
 
 pub use config::{BiasFlags, DecoderConfig, ExpertsConfig, SlidingWindow};
 pub use family::{
@@ -15,6 +17,7 @@ pub use family::{
 };
 pub use load::LayerWeights;
 pub use mixture::Mixture;
+pub use shared_expert::SharedExpert;
 
 use std::ops::Range;
 

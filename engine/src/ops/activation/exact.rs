@@ -72,6 +72,7 @@ impl Operation for Nonlinearity {
             (Activation::QuickGelu, None) => &[Choice::ActivationChain, Choice::AbsoluteSigmoid],
             (Activation::GeluErf, Some(_)) => &[Choice::Activated, Choice::AbsoluteErf],
             (Activation::GeluErf, None) => &[Choice::AbsoluteErf],
+            (Activation::Sigmoid, None) => &[Choice::AbsoluteSigmoid],
             (_, Some(_)) => &[Choice::Activated],
             (_, None) => &[],
         }
@@ -107,6 +108,8 @@ fn activated(x: ExactValue, activation: Activation, profile: &Profile) -> ExactV
         Activation::Silu if is_chain => logistic_chain(x, x, profile),
         Activation::Silu => absolute(silu(x, p), x, profile.absolute_sigmoid.then_some(SIGMOID)),
         Activation::Tanh => tanh(x, p),
+        Activation::Sigmoid if profile.absolute_sigmoid => sigmoid(x, p).moved(SIGMOID / 2.0, SIGMOID),
+        Activation::Sigmoid => sigmoid(x, p),
         Activation::Relu => ExactValue { value: x.value.max(0.0), ..x },
         Activation::QuickGelu if is_chain => {
             let inner = x.through(f64::from(QUICK) * x.value, QUICK.into());
@@ -133,6 +136,15 @@ fn tanh(x: ExactValue, p: f64) -> ExactValue {
     // The slope is largest at zero, and changes by less than the argument does.
     let steep = (1.0 - value * value + x.radius).min(1.0);
     ExactValue::bounded(value, 2.0 * p * U * value.abs()).moved(x.sigma * steep, x.radius * steep)
+}
+
+/// Evaluates the logistic function, 1 / (1 + e^-x). llama.cpp computes it as silu(x) / x, with two more roundings.
+fn sigmoid(x: ExactValue, p: f64) -> ExactValue {
+    let e = exp(-x.value);
+    let value = 1.0 / (1.0 + e);
+    let part = if overflows(e) { 1.0 + 16.0 * U } else { U * (5.0 + 2.0 * p * e * value) };
+    let steep = value * (1.0 - value) + 0.1 * x.radius.min(1.0);
+    ExactValue::bounded(value, value * part).moved(x.sigma * steep, x.radius * steep)
 }
 
 /// Evaluates SiLU, x / (1 + e^-x). Its slope is at most 1.1.

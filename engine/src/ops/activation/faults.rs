@@ -7,7 +7,7 @@ use crate::ops::activation::Activation;
 use crate::ops::activation::exact::Nonlinearity;
 use crate::tensor::Tensor;
 
-const ACTIVATED: &[Point] = &[Point::FfnAct, Point::ExpertAct];
+const ACTIVATED: &[Point] = &[Point::FfnAct, Point::ExpertAct, Point::SharedAct];
 
 const WORDS: &str = "silu|gelu_pytorch_tanh|gelu|relu2|relu|quick_gelu|without-up|without-gate";
 

@@ -31,6 +31,8 @@ pub enum Activation {
     QuickGelu,
     /// Hyperbolic tangent, used by soft caps.
     Tanh,
+    /// Logistic function, `1 / (1 + e^-x)`, used by the weight of a shared expert.
+    Sigmoid,
 }
 
 impl Activation {
@@ -47,8 +49,8 @@ impl Activation {
 
     /// Replaces this form of GELU by `form`; returns `false` and changes nothing if this function is not a GELU.
     pub fn replace_gelu(&mut self, form: Activation) -> bool {
-        use Activation::{Relu, Silu, SquaredRelu, Tanh};
-        let is_gelu = !matches!(self, Silu | SquaredRelu | Relu | Tanh);
+        use Activation::{Relu, Sigmoid, Silu, SquaredRelu, Tanh};
+        let is_gelu = !matches!(self, Silu | SquaredRelu | Relu | Tanh | Sigmoid);
         if is_gelu {
             *self = form;
         }
@@ -77,6 +79,7 @@ impl Activation {
             Activation::Relu => x.max(0.0),
             Activation::QuickGelu => x / (1.0 + (-QUICK * x).exp()),
             Activation::Tanh => x.tanh(),
+            Activation::Sigmoid => 1.0 / (1.0 + exp(-x)),
         }
     }
 }
@@ -93,6 +96,7 @@ impl fmt::Display for Activation {
             Activation::Relu => "ReLU",
             Activation::QuickGelu => "GELU (logistic form)",
             Activation::Tanh => "tanh",
+            Activation::Sigmoid => "sigmoid",
         })
     }
 }

@@ -176,7 +176,8 @@ impl Operation for ExpertMixture {
     }
 }
 
-fn weighted(weight: ExactValue, output: ExactValue) -> ExactValue {
+/// Evaluates the product of an output and its weight.
+pub(crate) fn weighted(weight: ExactValue, output: ExactValue) -> ExactValue {
     let value = weight.value * output.value;
     let radius = (weight.value * output.radius).abs()
         + (output.value * weight.radius).abs()

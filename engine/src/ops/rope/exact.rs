@@ -124,15 +124,15 @@ impl CosineAndSine {
                 4.0 + (3.0 + f64::from(rope.theta).ln() * 2.0 / rope.width as f64) * pair as f64
             }
         };
-        let off = angle.abs() * U * steps;
+        let off = angle.abs() * U * (steps + rope.mixing_steps(pair));
         let library = (2.0 * profile.library_ulps + 1.0) * U;
         let (sin, cos) = angle.sin_cos();
         // A cosine changes only to second order near its maximum.
-        let magnitude = f64::from(rope.magnitude());
+        let (magnitude, roundings) = rope.exact_magnitude();
         let near = |value: f64, slope: f64| {
             let radius = slope.abs() * off + off * off / 2.0 + library * value.abs();
             let stretched = value * magnitude;
-            let rounding = if magnitude == 1.0 { 0.0 } else { U * stretched.abs() };
+            let rounding = if magnitude == 1.0 { 0.0 } else { roundings * U * stretched.abs() };
             ExactValue::bounded(stretched, radius * magnitude.abs() + rounding).rounded(profile.cos_sin)
         };
         Self { cos: near(cos, sin), sin: near(sin, cos) }

@@ -5,11 +5,13 @@
 
 pub mod exact;
 pub mod faults;
+pub mod yarn;
 
 use std::ops::Range;
 
 use multiversion::multiversion;
 
+use crate::ops::rope::yarn::Yarn;
 use crate::tensor::{RopePairing, Tensor};
 
 /// RoPE settings of a model.
@@ -67,6 +69,8 @@ pub enum RopeScaling {
         /// Factor of cosines and sines.
         magnitude: f32,
     },
+    /// YaRN (Peng et al., 2023).
+    Yarn(Yarn),
 }
 
 impl Rope {
@@ -93,6 +97,7 @@ impl Rope {
                     (original_context / wavelength - low_freq_factor) / (high_freq_factor - low_freq_factor);
                 (1.0 - smooth) * unscaled / factor + smooth * unscaled
             }
+            RopeScaling::Yarn(yarn) => yarn.frequency(self.power(pair), self.theta, self.width, pair),
         }
     }
 
@@ -118,6 +123,10 @@ impl Rope {
                 let smooth = (context / wavelength - low) / (high - low);
                 (1.0 - smooth) * unscaled / factor + smooth * unscaled
             }
+            RopeScaling::Yarn(yarn) => {
+                let part = yarn.exact_part(self.theta, self.width, pair);
+                part * unscaled / f64::from(yarn.factor) + (1.0 - part) * unscaled
+            }
         }
     }
 
@@ -133,7 +142,40 @@ impl Rope {
     pub fn magnitude(&self) -> f32 {
         match self.scaling {
             RopeScaling::Long { magnitude, .. } | RopeScaling::Stretched { magnitude, .. } => magnitude,
+            RopeScaling::Yarn(yarn) => yarn.magnitude(),
             _ => 1.0,
+        }
+    }
+
+    /// Returns the factor of cosines and sines as llama.cpp computes it.
+    pub fn ggml_magnitude(&self) -> f32 {
+        match self.scaling {
+            RopeScaling::Yarn(yarn) => yarn.ggml_magnitude(),
+            _ => self.magnitude(),
+        }
+    }
+
+    /// Returns the factor of cosines and sines, and the number of roundings that it and its product take.
+    pub fn exact_magnitude(&self) -> (f64, f64) {
+        match &self.scaling {
+            // llama.cpp computes it from logarithms in `f32`.
+            RopeScaling::Yarn(yarn) => (yarn.exact_magnitude(), 8.0),
+            _ => (f64::from(self.magnitude()), 1.0),
+        }
+    }
+
+    /// Returns the relative error of a pair's angle that YaRN's mixing causes, in roundings of the scaled angle.
+    pub fn mixing_steps(&self, pair: usize) -> f64 {
+        match &self.scaling {
+            RopeScaling::Yarn(yarn) => {
+                // The ramp's error is relative to 1, and counts by the unscaled frequency.
+                let part = yarn.exact_part(self.theta, self.width, pair);
+                let unmixed = part == 0.0 || part == 1.0;
+                let plain = Rope { scaling: RopeScaling::None, ..self.clone() };
+                let ratio = plain.exact_frequency(pair) / self.exact_frequency(pair);
+                if unmixed { 4.0 } else { 6.0 + 4.0 * ratio }
+            }
+            _ => 0.0,
         }
     }
 
@@ -168,6 +210,7 @@ impl Rope {
             | RopeScaling::Stretched { factors, .. } => angle / factors[pair],
             RopeScaling::Linear(factor) => angle * (1.0 / factor),
             RopeScaling::Llama3 { .. } => angle / (self.unscaled_frequency(pair) / self.frequency(pair)),
+            RopeScaling::Yarn(yarn) => yarn.ggml_angle(angle, self.theta, self.width, pair),
         }
     }
 }
@@ -188,10 +231,19 @@ impl RopeTable {
         positions: Range<usize>,
         angles: impl Fn(&Rope, usize, &mut [f32]) + Sync,
     ) -> Self {
+        Self::with_magnitude(rope, positions, angles, rope.magnitude())
+    }
+
+    /// Computes the table with another factor of cosines and sines.
+    pub fn with_magnitude(
+        rope: &Rope,
+        positions: Range<usize>,
+        angles: impl Fn(&Rope, usize, &mut [f32]) + Sync,
+        magnitude: f32,
+    ) -> Self {
         let (pairs, rope) = (rope.width / 2, rope.within(positions.end));
         let angles =
             Tensor::from_rows(positions.len(), pairs, |row, out| angles(&rope, positions.start + row, out));
-        let magnitude = rope.magnitude();
         let (cos, sin) = (angles.clone().map(|a| a.cos() * magnitude), angles.map(|a| a.sin() * magnitude));
         Self { rope, positions, cos, sin }
     }

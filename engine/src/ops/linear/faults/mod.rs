@@ -27,6 +27,9 @@ pub(crate) const PRODUCTS: &[Point] = &[
     Point::V,
     Point::AttnOut,
     Point::RouterLogits,
+    Point::SharedGate,
+    Point::SharedUp,
+    Point::SharedOut,
     Point::FfnGate,
     Point::FfnUp,
     Point::FfnOut,
@@ -87,10 +90,15 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     },
     CatalogueEntry {
         kind: CauseKind::GateUpSwap,
-        at: &[Point::FfnGate, Point::FfnUp],
+        at: &[Point::FfnGate, Point::FfnUp, Point::SharedGate, Point::SharedUp],
         takes: "weights",
         compute: |at, value| {
-            let other = if at.site.point == Point::FfnGate { Point::FfnUp } else { Point::FfnGate };
+            let other = match at.site.point {
+                Point::FfnGate => Point::FfnUp,
+                Point::SharedGate => Point::SharedUp,
+                Point::SharedUp => Point::SharedGate,
+                _ => Point::FfnGate,
+            };
             let is_asked_for = value.as_word() == Some("weights");
             is_asked_for.then(|| with(at, &at.book.product(other, at.site.layer)?))?
         },

@@ -1,0 +1,60 @@
+//! The shared expert of a mixture, which every token uses.
+
+use crate::checkpoint::Point::*;
+use crate::error::Result;
+use crate::model::decoder::{DecoderConfig, ForwardContext, LayerWeights};
+use crate::tap::Probe;
+use crate::tensor::Tensor;
+use crate::weight::Matrix;
+
+/// A feed-forward block that every token uses in addition to its chosen experts, with a weight for each token. F =
+/// feed-forward size of the shared expert.
+#[derive(Clone, Debug)]
+pub struct SharedExpert {
+    /// `[F, d]`
+    pub gate: Matrix,
+    /// `[F, d]`
+    pub up: Matrix,
+    /// `[d, F]`
+    pub down: Matrix,
+    /// `[1, d]`, for the logit of the weight
+    pub weight: Matrix,
+}
+
+impl SharedExpert {
+    /// Loads the weights of a layer's shared expert of feed-forward size `width`.
+    ///
+    /// # Errors
+    /// If one is missing, has another shape, or has an unsupported type.
+    pub fn load(c: &DecoderConfig, w: &mut LayerWeights, width: usize) -> Result<Self> {
+        Ok(Self {
+            gate: w.matrix("ffn_gate_shexp", width, c.hidden_size)?,
+            up: w.matrix("ffn_up_shexp", width, c.hidden_size)?,
+            down: w.matrix("ffn_down_shexp", c.hidden_size, width)?,
+            weight: w.row("ffn_gate_inp_shexp", c.hidden_size)?,
+        })
+    }
+
+    /// Returns the matrices, with names for messages.
+    pub fn matrices(&self) -> [(&'static str, &Matrix); 4] {
+        [
+            ("ffn_gate_shexp", &self.gate),
+            ("ffn_up_shexp", &self.up),
+            ("ffn_down_shexp", &self.down),
+            ("ffn_gate_inp_shexp", &self.weight),
+        ]
+    }
+
+    /// Adds the shared expert's share to the weighted sum over the chosen experts. `x` is the normed input: `[T, d]`
+    /// twice, to `[T, d]`.
+    pub fn forward(&self, x: &Tensor, routed: &Tensor, p: &ForwardContext, t: &mut Probe) -> Tensor {
+        let n = p.n;
+        let gate = t.tap(SharedGate, n.linear(x, &self.gate));
+        let up = t.tap(SharedUp, n.linear(x, &self.up));
+        let act = t.tap(SharedAct, n.gated(&gate, &up, p.c.activation));
+        let out = t.tap(SharedOut, n.linear(&act, &self.down));
+        let logit = t.tap(SharedLogit, n.linear(x, &self.weight).reshaped(&[x.rows()]));
+        let weight = t.tap(SharedWeight, n.shared_weights(&logit));
+        n.add_shared(routed, &out, Some(&weight))
+    }
+}
