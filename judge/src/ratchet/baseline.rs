@@ -63,9 +63,8 @@ impl ComparedSites {
         }
         let of_count = |count: Option<u64>| {
             let rows = dump.rows.iter().filter(move |row| row.counted() == count);
-            let places = rows.map(|row| (row.tap.as_str(), (row.layer, row.pass)));
             let values = count.map(ValueCount::Each);
-            SiteBlock::of(places).into_iter().map(move |block| Self { block, values })
+            SiteBlock::of(rows.map(|row| row.site)).into_iter().map(move |block| Self { block, values })
         };
         counts.into_iter().flat_map(of_count).collect()
     }
@@ -336,7 +335,7 @@ impl ComparedSites {
 }
 
 fn words(block: &SiteBlock) -> String {
-    let mut words = format!("taps = {}", quoted(&block.taps.join(" ")));
+    let mut words = format!("taps = {}", quoted(&block.tap_names()));
     for (what, ranges) in [("layers", &block.layers), ("passes", &block.passes)] {
         ranges.iter().for_each(|ranges| _ = write!(words, ", {what} = {}", quoted(&ranges.in_short())));
     }

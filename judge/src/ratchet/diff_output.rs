@@ -22,7 +22,7 @@ fn lines(diff: &Diff, class: Class) -> Vec<DiffLine<'_>> {
                 let said = ["verdict", "coverage", "bits", "cause"]
                     .contains(&change.what)
                     .then(|| change.said.clone());
-                (change.dump.clone(), change.tap.clone(), change.what, said)
+                (change.dump.clone(), change.site.map(|site| site.point), change.what, said)
             };
             key(other) == key(change)
         };
@@ -35,9 +35,8 @@ fn lines(diff: &Diff, class: Class) -> Vec<DiffLine<'_>> {
 }
 
 fn line<'d>(group: &[&'d Change]) -> DiffLine<'d> {
-    let places =
-        group.iter().filter_map(|change| Some((change.tap.as_deref()?, (change.layer, change.pass))));
-    let places: Vec<String> = SiteBlock::of(places).iter().map(SiteBlock::to_string).collect();
+    let sites = group.iter().filter_map(|change| change.site);
+    let places: Vec<String> = SiteBlock::of(sites).iter().map(SiteBlock::to_string).collect();
     let places = if places.is_empty() { "the whole comparison".to_owned() } else { places.join("; ") };
     DiffLine { first: group[0], places, count: group.len() }
 }
@@ -151,10 +150,12 @@ pub fn markdown(diff: &Diff) -> String {
 pub fn json(diff: &Diff) -> String {
     let side = |(told, verdict): &([String; 2], Verdict)| object!({"xcheck": told[0], "command": told[1], "verdict": verdict.name()});
     let change = |change: &Change| {
-        let Change { class, what, dump, tap, layer, pass, said: [before, now], reason } = change;
+        let Change { class, what, dump, site, said: [before, now], reason } = change;
         let said = |text: &String| if text.is_empty() { Value::Null } else { text.clone().into() };
         object!({
-            "class": class.name(), "what": what, "reference": dump, "tap": tap, "layer": layer, "pass": pass,
+            "class": class.name(), "what": what, "reference": dump,
+            "tap": site.map(|site| site.point), "layer": site.and_then(|site| site.layer),
+            "pass": site.and_then(|site| site.pass),
             "before": said(before), "now": said(now), "reason": reason,
         })
     };

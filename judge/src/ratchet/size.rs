@@ -1,6 +1,6 @@
 //! Size of a failure, and the limit up to which rounding can change it between builds.
 
-use crate::checkpoint::{Point, ValueKind};
+use crate::checkpoint::ValueKind;
 use crate::compare::NoiseFloor;
 use crate::error_map;
 use crate::report::RecordedRow;
@@ -67,7 +67,7 @@ impl FailureSize {
         }
         let [all, one] = row.noise;
         // The difference between two token ids has no meaning.
-        let is_of_ids = row.tap.parse().is_ok_and(|point: Point| point.kind() == ValueKind::Token);
+        let is_of_ids = row.site.point.kind() == ValueKind::Token;
         let figures = [
             ("err/bound", self.bound_ratio, row.bound_ratio, RADIUS),
             ("relative L2 error", self.rel_l2, row.rel_l2, all),

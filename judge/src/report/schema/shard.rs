@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::change::CauseKind;
-use crate::checkpoint::{Checkpoint, Point, Site};
+use crate::checkpoint::{Checkpoint, Point};
 use crate::compare::Selection;
 use crate::diagnose::{Basis, Cause, CauseContent, CauseSearch, Evidence, FittingChange, MissingSite};
 use crate::plan::Unit;
-use crate::report::enum_name::EnumName;
-use crate::report::finding::FindingRow;
-use crate::report::rows::SiteRow;
+use crate::report::schema::enum_name::EnumName;
+use crate::report::schema::finding::FindingRow;
+use crate::report::schema::form::{JsonForm, forms};
+use crate::report::schema::rows::SiteRow;
 use crate::report::{Comparison, ShardedComparison};
 
 /// The field `shard` of a reference.
@@ -104,7 +105,7 @@ struct SelectionRow {
 impl From<&Selection> for SelectionRow {
     fn from(selection: &Selection) -> Self {
         Self {
-            checkpoints: selection.checkpoints.iter().copied().map(EnumName).collect(),
+            checkpoints: JsonForm::of(selection.checkpoints.clone()),
             explicit: selection.explicit,
             layers: selection.layers.as_ref().map(ToString::to_string),
             passes: selection.passes.as_ref().map(ToString::to_string),
@@ -118,7 +119,7 @@ impl SelectionRow {
     fn read(self) -> Result<Selection, String> {
         let ranges = |text: Option<String>| text.map(|text| text.parse()).transpose();
         Ok(Selection {
-            checkpoints: self.checkpoints.into_iter().map(|checkpoint| checkpoint.0).collect(),
+            checkpoints: self.checkpoints.value(),
             explicit: self.explicit,
             layers: ranges(self.layers)?,
             passes: ranges(self.passes)?,
@@ -147,12 +148,10 @@ impl From<&(usize, Evidence)> for EvidenceRow {
             name: name.clone(),
             taps: std::collections::BTreeSet::iter(points).copied().map(EnumName).collect(),
         };
-        let missing =
-            |missing: &MissingSite| MissingRow { place: missing.site.into(), why: missing.why.clone() };
         Self {
             unit: number + 1,
             expected: found.expected,
-            missing: found.missing.iter().map(missing).collect(),
+            missing: JsonForm::of(found.missing.clone()),
             lacking: found.lacking.clone(),
             sides: found.sides.iter().map(side).collect(),
             notes: found.notes.clone(),
@@ -165,14 +164,13 @@ impl From<&(usize, Evidence)> for EvidenceRow {
 
 impl EvidenceRow {
     fn evidence(self, unit: Unit) -> Result<Evidence, String> {
-        let missing = |row: MissingRow| MissingSite { site: row.place.into(), why: row.why };
         let side = |row: RecordedTapsRow| (row.name, row.taps.into_iter().map(|tap| tap.0).collect());
         Ok(Evidence {
             integers: None,
             unit,
             rows: Vec::new(),
             expected: self.expected,
-            missing: self.missing.into_iter().map(missing).collect(),
+            missing: self.missing.value(),
             lacking: self.lacking,
             sides: self.sides.into_iter().map(side).collect(),
             notes: self.notes,
@@ -181,13 +179,6 @@ impl EvidenceRow {
             edges: self.edges,
         })
     }
-}
-
-#[derive(Serialize, Deserialize)]
-struct MissingRow {
-    #[serde(flatten)]
-    place: SiteRow,
-    why: String,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -215,32 +206,19 @@ enum CauseContentRow {
     Once(Box<FindingRow>),
 }
 
-#[derive(Serialize, Deserialize)]
-struct FittingChangeRow {
-    typed: String,
-    kind: EnumName<CauseKind>,
-    key: Option<String>,
-    reference: Option<String>,
-    candidate: Option<String>,
-    what: String,
-    remedy: String,
-}
-
 impl From<&Cause> for CauseRow {
     fn from(cause: &Cause) -> Self {
         let told = match cause.told.clone() {
-            CauseContent::Changes(fits) => {
-                CauseContentRow::Changes(fits.into_iter().map(FittingChangeRow::from).collect())
-            }
+            CauseContent::Changes(fits) => CauseContentRow::Changes(JsonForm::of(fits)),
             CauseContent::Nothing { kind, what } => CauseContentRow::Nothing { kind: EnumName(kind), what },
             CauseContent::Misread { kind, what, wrong } => {
                 CauseContentRow::Misread { kind: EnumName(kind), what, wrong }
             }
-            CauseContent::Once(finding) => CauseContentRow::Once(Box::new(FindingRow::from(&*finding))),
+            CauseContent::Once(finding) => CauseContentRow::Once(Box::new(JsonForm::of(*finding))),
         };
         Self {
             sought: EnumName(cause.sought),
-            sites: cause.sites.iter().copied().map(SiteRow::from).collect(),
+            sites: JsonForm::of(cause.sites.clone()),
             told,
             excluded: cause.excluded.clone(),
             of_the_prompt: cause.of_the_prompt,
@@ -250,7 +228,7 @@ impl From<&Cause> for CauseRow {
 
 impl CauseRow {
     fn cause(self) -> Result<Cause, String> {
-        let sites: Vec<Site> = self.sites.into_iter().map(Site::from).collect();
+        let sites = self.sites.value();
         if sites.is_empty() {
             return Err("a cause has no site".to_owned());
         }
@@ -258,30 +236,34 @@ impl CauseRow {
             CauseContentRow::Changes(fits) if fits.is_empty() => {
                 return Err("a cause has no change".to_owned());
             }
-            CauseContentRow::Changes(fits) => {
-                CauseContent::Changes(fits.into_iter().map(FittingChange::from).collect())
-            }
+            CauseContentRow::Changes(fits) => CauseContent::Changes(fits.value()),
             CauseContentRow::Nothing { kind, what } => CauseContent::Nothing { kind: kind.0, what },
             CauseContentRow::Misread { kind, what, wrong } => {
                 CauseContent::Misread { kind: kind.0, what, wrong }
             }
-            CauseContentRow::Once(finding) => CauseContent::Once(Box::new((*finding).into())),
+            CauseContentRow::Once(finding) => CauseContent::Once(Box::new(finding.value())),
         };
         let (sought, excluded, of_the_prompt) = (self.sought.0, self.excluded, self.of_the_prompt);
         Ok(Cause { sought, sites, told, excluded, of_the_prompt })
     }
 }
 
-impl From<FittingChange> for FittingChangeRow {
-    fn from(fit: FittingChange) -> Self {
-        let FittingChange { typed, kind, key, reference, candidate, what, remedy } = fit;
-        Self { typed, kind: EnumName(kind), key, reference, candidate, what, remedy }
+forms! {
+    /// A site that a unit should have compared.
+    MissingRow of MissingSite {
+        #[serde(flatten)]
+        site: SiteRow,
+        why: String,
     }
-}
 
-impl From<FittingChangeRow> for FittingChange {
-    fn from(row: FittingChangeRow) -> Self {
-        let FittingChangeRow { typed, kind, key, reference, candidate, what, remedy } = row;
-        Self { typed, kind: kind.0, key, reference, candidate, what, remedy }
+    /// A change that explains the failures.
+    FittingChangeRow of FittingChange {
+        typed: String,
+        kind: EnumName<CauseKind>,
+        key: Option<String>,
+        reference: Option<String>,
+        candidate: Option<String>,
+        what: String,
+        remedy: String,
     }
 }
