@@ -51,7 +51,7 @@ const NO_CAUSES: &str = "causes were not searched: the search needs the whole mo
     remote; download the model and run again";
 
 /// Options shared by `run` and `check`.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct ComparisonOptions {
     #[command(flatten)]
     pub target: RequestedModelOptions,

@@ -54,8 +54,9 @@ impl ComparisonContext<'_> {
     ) -> Result<Outcome> {
         let ways = self.ways(named, loaded)?;
         let is_alone = ways.iter().map(|way| way.choices.len()).sum::<usize>() == 1;
+        let own = self.options.suppositions();
         let by = |way: &EngineArithmetic, numerics: &dyn Numerics, causes: bool| {
-            self.by(way, numerics, causes && seeks_causes, named, role, loaded)
+            self.supposing(&own, way, numerics, causes && seeks_causes, named, role, loaded)
         };
         let (mut outcome, mut way, mut numerics) =
             best_way(&ways, |way, numerics| by(way, numerics, is_alone))?;
@@ -170,7 +171,7 @@ impl ComparisonContext<'_> {
         let tried = if holds_results_alone(&named.dump) { usize::MAX } else { FLOATS };
         for name in short_caches().take(tried) {
             let mut producer = said.producer.clone();
-            producer.settings.insert("kv_cache".to_owned(), name.into());
+            producer.settings.insert("kv_cache".to_owned(), name.clone().into());
             let Ok((choices, is_stated)) = self.options.numerics.of_dump(&*loaded.model, &producer) else {
                 continue;
             };
@@ -270,19 +271,7 @@ impl ComparisonContext<'_> {
         }
     }
 
-    fn by(
-        &self,
-        way: &EngineArithmetic,
-        numerics: &dyn Numerics,
-        causes: bool,
-        named: &NamedDump,
-        role: Role,
-        loaded: &LoadedModel,
-    ) -> Result<Outcome> {
-        self.supposing(&self.options.suppositions(), way, numerics, causes, named, role, loaded)
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "one more than `by`")]
+    #[expect(clippy::too_many_arguments, reason = "the closures that call it have three")]
     fn supposing(
         &self,
         suppositions: &[Supposition],

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use serde::Deserialize;
+
 use crate::checkpoint::{Point, Site};
 use crate::compare::Ranges;
 use crate::report::RecordedRow;
@@ -12,11 +14,33 @@ type NumberSet = BTreeSet<Option<usize>>;
 
 /// Some taps in all of these layers and passes. `None` for taps outside layers, or for values of the whole
 /// run.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(try_from = "FileBlock")]
 pub struct SiteBlock {
     pub taps: Vec<Point>,
     pub layers: Option<Ranges>,
     pub passes: Option<Ranges>,
+}
+
+/// A block in a baseline file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileBlock {
+    taps: String,
+    layers: Option<String>,
+    passes: Option<String>,
+    /// Number of values at each site.
+    pub each: Option<u64>,
+    /// Number of values at all sites together, in version 1 of the file.
+    pub values: Option<u64>,
+}
+
+impl TryFrom<FileBlock> for SiteBlock {
+    type Error = String;
+
+    fn try_from(read: FileBlock) -> Result<Self, String> {
+        Self::parse(&read.taps, read.layers.as_deref(), read.passes.as_deref())
+    }
 }
 
 /// Largest number of sites of one tap: 126 layers in about a hundred thousand passes.

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 
 use crate::checkpoint::Site;
 use crate::compare::{NoiseFloor, Verdict};
-use crate::ratchet::size::FailureSize;
-use crate::report::{RecordedDump, RecordedReport, RecordedRow, ServerCheck};
+use crate::report::{FailureSize, RecordedDump, RecordedReport, RecordedRow, ServerCheck};
 
 /// Class of a change, from bad to good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -240,7 +239,7 @@ fn changed(old: &RecordedRow, new: &RecordedRow, bits: bool) -> Option<(Class, &
             Some((Class::Changed, "bits", ["not identical", "identical"].map(str::to_owned)))
         }
         _ => {
-            let (then, now) = (old.bound_ratio?, new.bound_ratio?);
+            let (then, now) = (old.size.bound_ratio?, new.size.bound_ratio?);
             let is_far = then.max(now) > NoiseFloor::NEAR * then.min(now) && then.max(now) > NEAR_THE_EDGE;
             is_far.then(|| (Class::Changed, "bound_ratio", [then, now].map(|figure| format!("{figure:.2}"))))
         }
@@ -250,7 +249,7 @@ fn changed(old: &RecordedRow, new: &RecordedRow, bits: bool) -> Option<(Class, &
 fn failing(old: &RecordedRow, new: &RecordedRow) -> Option<(Class, &'static str, [String; 2])> {
     let cause = |row: &RecordedRow| row.cause.clone().unwrap_or("none found".to_owned());
     let size = |row: &RecordedRow| {
-        let FailureSize { bound_ratio, over, .. } = FailureSize::of(row);
+        let FailureSize { bound_ratio, over, .. } = row.size;
         let bound_ratio = bound_ratio.map(|bound_ratio| format!("err/bound {bound_ratio:.1e}"));
         let told: Vec<String> =
             bound_ratio.into_iter().chain(over.map(|count| format!("{count} over"))).collect();
@@ -258,12 +257,8 @@ fn failing(old: &RecordedRow, new: &RecordedRow) -> Option<(Class, &'static str,
     };
     match () {
         () if old.cause != new.cause => Some((Class::Worse, "cause", [cause(old), cause(new)])),
-        () if FailureSize::of(old).outgrown_by(new).is_some() => {
-            Some((Class::Worse, "size", [size(old), size(new)]))
-        }
-        () if FailureSize::of(new).outgrown_by(old).is_some() => {
-            Some((Class::Better, "size", [size(old), size(new)]))
-        }
+        () if old.size.outgrown_by(new).is_some() => Some((Class::Worse, "size", [size(old), size(new)])),
+        () if new.size.outgrown_by(old).is_some() => Some((Class::Better, "size", [size(old), size(new)])),
         () => None,
     }
 }

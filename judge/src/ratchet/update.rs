@@ -6,8 +6,7 @@ use crate::compare::{Verdict, Waiver};
 use crate::error::{Error, Result};
 use crate::ratchet::baseline::{Baseline, ComparedSites, DumpEntry, TODO, WaivedFailure, WaiverGroup};
 use crate::ratchet::blocks::SiteBlock;
-use crate::ratchet::size::FailureSize;
-use crate::report::{RecordedDump, RecordedReport, RecordedRow, Report};
+use crate::report::{FailureSize, RecordedDump, RecordedReport, RecordedRow, Report};
 
 /// Makes a baseline from a report that was not yet compared with one. Failures listed in `old` keep their
 /// reason while they are unchanged; new failures need a reason from a person. Sites that must be
@@ -100,7 +99,7 @@ fn entries(rows: &[(&RecordedDump, &RecordedRow)]) -> Vec<WaivedFailure> {
 
 /// Returns the largest figures of the rows, rounded up to two digits so that the same run is within them.
 fn of<'r>(rows: impl Iterator<Item = &'r RecordedRow>) -> FailureSize {
-    let size = rows.map(FailureSize::of).reduce(FailureSize::or).unwrap_or_default();
+    let size = rows.map(|row| row.size).reduce(FailureSize::or).unwrap_or_default();
     let [bound_ratio, rel_l2, max_scaled, sigmas] =
         [size.bound_ratio, size.rel_l2, size.max_scaled, size.sigmas].map(|figure| figure.map(two_digits));
     FailureSize { bound_ratio, rel_l2, max_scaled, sigmas, ..size }

@@ -35,7 +35,7 @@ pub use json::json;
 pub use junit::junit;
 pub use markdown::{architectures as architectures_in_markdown, markdown};
 pub use merge::{BUILD, found_before, merge};
-pub use recorded_report::{RecordedDump, RecordedReport, RecordedRow};
+pub use recorded_report::{FailureSize, RecordedDump, RecordedReport, RecordedRow};
 pub use report_reader::{ReportContent, parse, read};
 pub use rollup::{ArchitectureSummary, rolled_up};
 pub use run_failure::RunFailure;

@@ -45,6 +45,23 @@ pub struct RecordedDump {
     pub rows: Vec<RecordedRow>,
 }
 
+/// Figures of a failure that another build with the same fault reproduces. A figure is `None` if it was not
+/// measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct FailureSize {
+    /// Largest error relative to its limit (error bound, noise floor or tolerance). The row fails above 1.
+    pub bound_ratio: Option<f64>,
+    /// Relative L2 error of all values together, if there are no error bounds per value. It distinguishes one wrong
+    /// value from many.
+    pub rel_l2: Option<f64>,
+    /// Largest error of a value relative to its size, if perturbed runs give the noise floor.
+    pub max_scaled: Option<f64>,
+    /// Number of values above their error bound, summed over both sides.
+    pub over: Option<usize>,
+    /// Largest bias, in sigmas.
+    pub sigmas: Option<f64>,
+}
+
 /// Recorded results at one site.
 #[derive(Clone, Debug)]
 pub struct RecordedRow {
@@ -60,22 +77,13 @@ pub struct RecordedRow {
     pub cause: Option<String>,
     /// True if all compared values are bit-identical in the error that was judged.
     pub is_identical: bool,
-    /// Largest error relative to its limit (error bound, noise floor or tolerance). The row fails above 1.
-    pub bound_ratio: Option<f64>,
+    /// Size of the failure, or of the error if the row does not fail.
+    pub size: FailureSize,
     /// True if `bound_ratio` is relative to a noise floor. The noise floor differs between builds, since few
     /// perturbed runs measure it.
     pub is_measured: bool,
-    /// Relative L2 error of all values together. Without error bounds, it distinguishes one wrong value from
-    /// many.
-    pub rel_l2: Option<f64>,
-    /// Largest error of a value relative to its size, if perturbed runs give the noise floor.
-    pub max_scaled: Option<f64>,
     /// Largest values of `rel_l2` and `max_scaled` that rounding, or the tolerance that decides, can cause.
     pub noise: [f64; 2],
-    /// Number of violations, summed over both sides.
-    pub over: Option<usize>,
-    /// Largest bias, in sigmas.
-    pub sigmas: Option<f64>,
     /// Histogram of bound ratios: a power of two, and the number of values from there up to the next power.
     pub sizes: Option<Vec<(i32, u64)>>,
 }
@@ -165,22 +173,23 @@ impl RecordedRow {
         let judged = row.judged();
         let measured = measured(row);
         let sides = row.explained.as_ref().map(sides);
+        let of_judged = judged.filter(|_| sides.is_none()).map(|found| &found.errors);
+        let of_all = measured.map(|(errors, _)| errors).or(of_judged);
         let sigmas = sides.iter().flatten().filter_map(|side| Some(finite(side.bias?.z.abs())));
         Self {
             site: row.site,
             cause: (!causes.is_empty()).then(|| causes.join(" + ")),
             is_identical: judged.is_some_and(|found| found.elements > 0 && found.identical == found.elements),
             elements: judged.map_or(0, |found| found.elements as u64),
-            bound_ratio: bound_ratio(row),
+            size: FailureSize {
+                bound_ratio: bound_ratio(row),
+                rel_l2: of_all.map(|errors| finite(errors.rel_l2)),
+                max_scaled: measured.map(|(errors, _)| finite(errors.max_scaled)),
+                over: row.explained.as_ref().map(RoundingEvaluation::over),
+                sigmas: sigmas.reduce(f64::max),
+            },
             is_measured: is_measured(row),
-            rel_l2: measured
-                .map(|(errors, _)| errors)
-                .or(judged.filter(|_| sides.is_none()).map(|found| &found.errors))
-                .map(|errors| finite(errors.rel_l2)),
-            max_scaled: measured.map(|(errors, _)| finite(errors.max_scaled)),
             noise: noise(row, measured),
-            over: row.explained.as_ref().map(RoundingEvaluation::over),
-            sigmas: sigmas.reduce(f64::max),
             sizes: sides.and_then(sizes),
             verdict: row.verdict,
             reason: row.reason.clone(),

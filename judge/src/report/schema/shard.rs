@@ -1,6 +1,6 @@
 //! Data for `xcheck merge` in a shard's report, besides its rows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -144,16 +144,12 @@ struct EvidenceRow {
 
 impl From<&(usize, Evidence)> for EvidenceRow {
     fn from((number, found): &(usize, Evidence)) -> Self {
-        let side = |(name, points): &(String, _)| RecordedTapsRow {
-            name: name.clone(),
-            taps: std::collections::BTreeSet::iter(points).copied().map(EnumName).collect(),
-        };
         Self {
             unit: number + 1,
             expected: found.expected,
             missing: JsonForm::of(found.missing.clone()),
             lacking: found.lacking.clone(),
-            sides: found.sides.iter().map(side).collect(),
+            sides: JsonForm::of(found.sides.clone()),
             notes: found.notes.clone(),
             causes: found.causes.iter().map(CauseRow::from).collect(),
             made: found.made,
@@ -164,7 +160,6 @@ impl From<&(usize, Evidence)> for EvidenceRow {
 
 impl EvidenceRow {
     fn evidence(self, unit: Unit) -> Result<Evidence, String> {
-        let side = |row: RecordedTapsRow| (row.name, row.taps.into_iter().map(|tap| tap.0).collect());
         Ok(Evidence {
             integers: None,
             unit,
@@ -172,7 +167,7 @@ impl EvidenceRow {
             expected: self.expected,
             missing: self.missing.value(),
             lacking: self.lacking,
-            sides: self.sides.into_iter().map(side).collect(),
+            sides: self.sides.value(),
             notes: self.notes,
             causes: self.causes.into_iter().map(CauseRow::cause).collect::<Result<_, _>>()?,
             made: self.made,
@@ -185,6 +180,18 @@ impl EvidenceRow {
 struct RecordedTapsRow {
     name: String,
     taps: Vec<EnumName<Point>>,
+}
+
+impl JsonForm for RecordedTapsRow {
+    type Value = (String, BTreeSet<Point>);
+
+    fn of((name, taps): Self::Value) -> Self {
+        Self { name, taps: taps.into_iter().map(EnumName).collect() }
+    }
+
+    fn value(self) -> Self::Value {
+        (self.name, self.taps.into_iter().map(|tap| tap.0).collect())
+    }
 }
 
 /// A cause found in one unit, before the units are combined.
