@@ -259,7 +259,7 @@ pub(super) fn write(
         let rows = computed.open(number)?;
         let row = |position: usize| {
             let mut row = Prediction::default();
-            rows.read(position, &mut row)?;
+            rows(position, &mut row)?;
             Ok((row, chunk[position + 1]))
         };
         let rows = (first_row(n_ctx)..n_ctx - 1).map(row).collect::<Result<Vec<_>>>()?;

@@ -17,21 +17,6 @@ pub fn json(report: &Report) -> String {
     ReportFile::from(report).text()
 }
 
-/// Returns the report as a JSON value.
-pub fn value(report: &Report) -> Value {
-    ReportFile::from(report).json()
-}
-
-/// Returns the report of a run error as a JSON value.
-pub fn refused_value(refusal: &RunFailure) -> Value {
-    ReportFile::from(refusal).json()
-}
-
-/// Returns the report of a run error as JSON, in the same form.
-pub fn refused(refusal: &RunFailure) -> String {
-    ReportFile::from(refusal).text()
-}
-
 /// Returns the name and version of this program, as in its reports.
 pub fn program() -> Value {
     serde_json::to_value(Program::this()).expect("it is plain data")

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::atomic_write::UnfinishedFile;
 use crate::error::{Error, Result};
+use crate::report::schema::ReportFile;
 use crate::report::{Report, ReportContent, RunFailure, html, json, junit, markdown, read};
 
 const JSON: &str = "report.json";
@@ -97,7 +98,7 @@ impl ReportDir {
     /// The errors of [`ReportDir::write`].
     pub fn refuse(self, refusal: &RunFailure) -> Result<()> {
         let files = vec![
-            (JSON, json::refused(refusal)),
+            (JSON, ReportFile::from(refusal).text()),
             (MARKDOWN, markdown::refused(refusal)),
             (HTML, html::refused(refusal)),
             (JUNIT, junit::refused(refusal)),
