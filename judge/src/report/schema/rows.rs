@@ -104,7 +104,7 @@ impl From<&SiteResult> for ReportRow {
 impl From<ReportRow> for SiteResult {
     fn from(read: ReportRow) -> Self {
         let site = Site { point: read.tap.0, layer: read.layer, pass: read.pass };
-        let positions = read.position.map_or(0..0, |first| first..first + read.tokens);
+        let positions = read.position.map_or(0..0, |first| first..first.saturating_add(read.tokens));
         let accumulated_floor = read.accumulated_noise_floor.value();
         let floor = read.noise_floor.value().filter(|floor| Some(*floor) != accumulated_floor);
         let measure = VerdictCriteria {
