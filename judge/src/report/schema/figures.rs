@@ -106,7 +106,7 @@ impl JsonForm for AgreementRow {
     }
 }
 
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct LikelyRow {
     token: u32,
     probability: JsonNumber,

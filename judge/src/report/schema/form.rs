@@ -60,7 +60,7 @@ plain!(bool, usize, String);
 macro_rules! forms {
     ($($(#[$doc:meta])* $form:ident of $value:ident { $($(#[$attribute:meta])* $field:ident: $type:ty,)* })*) => {
         $($(#[$doc])*
-        #[derive(Clone, serde::Serialize, serde::Deserialize)]
+        #[derive(serde::Serialize, serde::Deserialize)]
         pub struct $form { $($(#[$attribute])* $field: $type,)* }
 
         impl JsonForm for $form {

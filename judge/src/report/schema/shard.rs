@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::change::CauseKind;
 use crate::checkpoint::{Checkpoint, Point};
@@ -71,7 +72,7 @@ impl ShardRow {
         let wanted = self.wanted.iter().map(|&number| unit(number)).collect::<Result<Vec<_>, _>>()?;
         let found = self.evidence.into_iter().map(|row| {
             let (index, unit) = unit(row.unit)?;
-            Ok((index, row.evidence(unit)?))
+            Ok((index, row.evidence(unit)))
         });
         let basis = Basis {
             selection: self.selection.read()?,
@@ -151,7 +152,7 @@ impl From<&(usize, Evidence)> for EvidenceRow {
             lacking: found.lacking.clone(),
             sides: JsonForm::of(found.sides.clone()),
             notes: found.notes.clone(),
-            causes: found.causes.iter().map(CauseRow::from).collect(),
+            causes: JsonForm::of(found.causes.clone()),
             made: found.made,
             edges: found.edges.clone(),
         }
@@ -159,8 +160,8 @@ impl From<&(usize, Evidence)> for EvidenceRow {
 }
 
 impl EvidenceRow {
-    fn evidence(self, unit: Unit) -> Result<Evidence, String> {
-        Ok(Evidence {
+    fn evidence(self, unit: Unit) -> Evidence {
+        Evidence {
             integers: None,
             unit,
             rows: Vec::new(),
@@ -169,10 +170,10 @@ impl EvidenceRow {
             lacking: self.lacking,
             sides: self.sides.value(),
             notes: self.notes,
-            causes: self.causes.into_iter().map(CauseRow::cause).collect::<Result<_, _>>()?,
+            causes: self.causes.value(),
             made: self.made,
             edges: self.edges,
-        })
+        }
     }
 }
 
@@ -194,65 +195,43 @@ impl JsonForm for RecordedTapsRow {
     }
 }
 
-/// A cause found in one unit, before the units are combined.
-#[derive(Serialize, Deserialize)]
-struct CauseRow {
-    sought: EnumName<CauseSearch>,
-    sites: Vec<SiteRow>,
-    told: CauseContentRow,
-    excluded: Vec<String>,
-    of_the_prompt: bool,
-}
-
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum CauseContentRow {
-    Changes(Vec<FittingChangeRow>),
+    Changes(#[serde(deserialize_with = "filled")] Vec<FittingChangeRow>),
     Nothing { kind: EnumName<CauseKind>, what: String },
     Misread { kind: EnumName<CauseKind>, what: [String; 2], wrong: [usize; 2] },
     Once(Box<FindingRow>),
 }
 
-impl From<&Cause> for CauseRow {
-    fn from(cause: &Cause) -> Self {
-        let told = match cause.told.clone() {
-            CauseContent::Changes(fits) => CauseContentRow::Changes(JsonForm::of(fits)),
-            CauseContent::Nothing { kind, what } => CauseContentRow::Nothing { kind: EnumName(kind), what },
+impl JsonForm for CauseContentRow {
+    type Value = CauseContent;
+
+    fn of(told: CauseContent) -> Self {
+        match told {
+            CauseContent::Changes(fits) => Self::Changes(JsonForm::of(fits)),
+            CauseContent::Nothing { kind, what } => Self::Nothing { kind: EnumName(kind), what },
             CauseContent::Misread { kind, what, wrong } => {
-                CauseContentRow::Misread { kind: EnumName(kind), what, wrong }
+                Self::Misread { kind: EnumName(kind), what, wrong }
             }
-            CauseContent::Once(finding) => CauseContentRow::Once(Box::new(JsonForm::of(*finding))),
-        };
-        Self {
-            sought: EnumName(cause.sought),
-            sites: JsonForm::of(cause.sites.clone()),
-            told,
-            excluded: cause.excluded.clone(),
-            of_the_prompt: cause.of_the_prompt,
+            CauseContent::Once(finding) => Self::Once(Box::new(JsonForm::of(*finding))),
+        }
+    }
+
+    fn value(self) -> CauseContent {
+        match self {
+            Self::Changes(fits) => CauseContent::Changes(fits.value()),
+            Self::Nothing { kind, what } => CauseContent::Nothing { kind: kind.0, what },
+            Self::Misread { kind, what, wrong } => CauseContent::Misread { kind: kind.0, what, wrong },
+            Self::Once(finding) => CauseContent::Once(Box::new(finding.value())),
         }
     }
 }
 
-impl CauseRow {
-    fn cause(self) -> Result<Cause, String> {
-        let sites = self.sites.value();
-        if sites.is_empty() {
-            return Err("a cause has no site".to_owned());
-        }
-        let told = match self.told {
-            CauseContentRow::Changes(fits) if fits.is_empty() => {
-                return Err("a cause has no change".to_owned());
-            }
-            CauseContentRow::Changes(fits) => CauseContent::Changes(fits.value()),
-            CauseContentRow::Nothing { kind, what } => CauseContent::Nothing { kind: kind.0, what },
-            CauseContentRow::Misread { kind, what, wrong } => {
-                CauseContent::Misread { kind: kind.0, what, wrong }
-            }
-            CauseContentRow::Once(finding) => CauseContent::Once(Box::new(finding.value())),
-        };
-        let (sought, excluded, of_the_prompt) = (self.sought.0, self.excluded, self.of_the_prompt);
-        Ok(Cause { sought, sites, told, excluded, of_the_prompt })
-    }
+/// Reads a list that must not be empty.
+fn filled<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    let list = Vec::deserialize(deserializer)?;
+    if list.is_empty() { Err(D::Error::custom("a cause has no site or no change")) } else { Ok(list) }
 }
 
 forms! {
@@ -261,6 +240,16 @@ forms! {
         #[serde(flatten)]
         site: SiteRow,
         why: String,
+    }
+
+    /// A cause found in one unit, before the units are combined.
+    CauseRow of Cause {
+        sought: EnumName<CauseSearch>,
+        #[serde(deserialize_with = "filled")]
+        sites: Vec<SiteRow>,
+        told: CauseContentRow,
+        excluded: Vec<String>,
+        of_the_prompt: bool,
     }
 
     /// A change that explains the failures.
