@@ -17,7 +17,7 @@ use crate::cli::references::dumps_named;
 use crate::cli::requested_model::RequestedModel;
 use crate::cli::supposed_changes::run_supposing;
 use crate::compare::Verdict;
-use crate::engine::{self, RunInput, Transcript};
+use crate::engine::{self, RunInput};
 use crate::error::{Error, Result};
 use crate::input;
 use crate::kld::{
@@ -214,11 +214,8 @@ fn runs<'r>(
     suppose: &SuppositionOptions,
 ) -> Box<ScriptRunner<'r>> {
     let supposed = suppose.suppositions(None);
-    Box::new(move |script: &RunInput, tap: &mut dyn Tap| -> Result<Transcript> {
-        match supposed.as_slice() {
-            [] => engine::run(&*loaded.model, numerics, script, tap),
-            supposed => run_supposing(supposed, &*loaded.model, numerics, script, tap),
-        }
+    Box::new(move |script: &RunInput, tap: &mut dyn Tap| {
+        run_supposing(&supposed, &*loaded.model, numerics, script, tap)
     })
 }
 
