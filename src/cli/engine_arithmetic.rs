@@ -282,15 +282,14 @@ impl ComparisonContext<'_> {
         role: Role,
         loaded: &LoadedModel,
     ) -> Result<Outcome> {
-        let said = self.rules(way.is_stated, named, role, loaded, suppositions);
+        // The arithmetic that is tried decides the table of tolerances, not the one that is stated.
+        let said = self.rules(way.is_stated, &way.producer, role, loaded, suppositions);
         let rounding = match (said.rounding, way.shown) {
             (EngineRounding::Stated, Some(shown)) => EngineRounding::Shown(shown),
             (said, _) => said,
         };
         let budget = self.options.causes.budget();
-        // The arithmetic that is tried decides the table of tolerances, not the one that is stated.
-        let precision = way.producer.precision().unwrap_or(loaded.precision.name());
-        let rules = Rules { causes, rounding, precision, budget: budget.as_ref(), ..said };
+        let rules = Rules { causes, rounding, budget: budget.as_ref(), ..said };
         let mut progress = RunProgress::new(&named.name, loaded.model.dimensions().n_layers)
             .along(named.dump.manifest.passes.iter().map(|pass| pass.tokens.len()));
         cross_check(&named.name, &*loaded.model, numerics, &named.dump, rules, &mut progress)

@@ -147,24 +147,21 @@ impl ProbeArgs {
         let recording = asked.recording();
         let path = self.record.clone().or_else(|| output.folder().map(|folder| folder.join(ANSWERS)));
         let named = path.clone().unwrap_or_else(|| ANSWERS.into());
-        if recording.is_empty() || recording.prompt.is_empty() {
-            let why = match asked.server.reads_conversations() {
-                true => {
-                    "the server only answers conversations and does not show the text that its template \
-                    makes of them"
-                }
-                false => {
-                    "the server returns neither token ids nor log-probabilities, so nothing can be \
-                    compared"
-                }
-            };
-            checks.push(ProbeCheck::new(ProbeSubject::Model, NAME, (Verdict::Inconclusive, why.to_owned())));
-            return Ok(None);
-        }
-        if asked.step() > COARSEST {
-            let step = asked.step();
-            let why =
-                format!("the log-probabilities are multiples of {step}, too coarse to distinguish models");
+        let why_not = match (recording.is_empty() || recording.prompt.is_empty(), asked.step()) {
+            (true, _) if asked.server.reads_conversations() => Some(
+                "the server only answers conversations and does not show the text that its template makes of them"
+                    .to_owned(),
+            ),
+            (true, _) => Some(
+                "the server returns neither token ids nor log-probabilities, so nothing can be compared"
+                    .to_owned(),
+            ),
+            (false, step) if step > COARSEST => Some(format!(
+                "the log-probabilities are multiples of {step}, too coarse to distinguish models"
+            )),
+            (false, _) => None,
+        };
+        if let Some(why) = why_not {
             checks.push(ProbeCheck::new(ProbeSubject::Model, NAME, (Verdict::Inconclusive, why)));
             return Ok(None);
         }

@@ -25,6 +25,7 @@ use crate::cli::text_difference::parting;
 use crate::cli::token_texts::texts;
 use crate::compare::{Role, Selection, Verdict};
 use crate::diagnose::{EngineRounding, Mode, Rules, check_case};
+use crate::dump::Producer;
 use crate::error::{Error, Result};
 use crate::report::{Comparison, Report, Timing, quoted, shell};
 
@@ -180,7 +181,7 @@ impl RunArgs {
         models: &mut LoadedModels,
     ) -> Result<Comparison> {
         let started = SystemTime::now();
-        let ComparisonContext { target, tolerances, .. } = *judging;
+        let target = judging.target;
         let variant = &target.variants[0];
         variant.begin_hash();
         let loaded = models.load(variant)?;
@@ -190,16 +191,9 @@ impl RunArgs {
         let suppositions = self.options.suppositions();
         let rules = Rules {
             selection: &selection,
-            tolerances,
-            precision: loaded.precision.name(),
-            gate: self.options.mode.gate(),
             mode: Mode::Accumulated,
-            role: Role::Reference,
             rounding: EngineRounding::Stated,
-            is_stated: true,
-            suppositions: &suppositions,
-            causes: self.options.causes.are_sought(),
-            budget: None,
+            ..judging.rules(true, &Producer::default(), Role::Reference, loaded, &suppositions)
         };
         let mut progress = RunProgress::new(&case.name, loaded.model.dimensions().n_layers);
         let (model, dump) = (&*loaded.model, case.reference(loaded.model.architecture())?);

@@ -120,7 +120,7 @@ impl ComparisonContext<'_> {
         let (numerics, is_stated) = self.settled(&named.dump(first.1.clone()), loaded, "a stream")?;
         let suppositions = self.options.suppositions();
         let budget = self.options.causes.budget();
-        let rules = self.rules(is_stated, &told_by_first, role, loaded, &suppositions);
+        let rules = self.rules(is_stated, &told_by_first.dump.manifest.producer, role, loaded, &suppositions);
         let rules = Rules { budget: budget.as_ref(), ..rules };
         let streamed = DumpStream::new(&named.name, &*loaded.model, &*numerics, rules)?;
         let (streamed, broken) = self.take_all(streamed, (messages, first), loaded, folder)?;
