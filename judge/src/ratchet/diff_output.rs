@@ -5,6 +5,7 @@ use serde_json::{Value, json as object};
 use crate::compare::Verdict;
 use crate::ratchet::blocks::SiteBlock;
 use crate::ratchet::diff::{Change, Class, Diff};
+use crate::report::text::clean;
 
 /// Sites of one tap with the same change.
 struct DiffLine<'d> {
@@ -66,11 +67,6 @@ impl DiffLine<'_> {
         let more = if more > 0 && !told.is_empty() { format!(" (and {more} more)") } else { String::new() };
         told + &more
     }
-}
-
-/// Returns text from a file without control characters, safe for a terminal.
-fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 const CLASSES: [Class; 4] = [Class::Worse, Class::Better, Class::New, Class::Changed];
