@@ -12,6 +12,7 @@ use crate::cli::output::ReportOutput;
 use crate::cli::prompt::PromptOptions;
 use crate::cli::references::dumps_named;
 use crate::cli::requested_model::RequestedModel;
+use crate::cli::stream;
 use crate::compare::{Role, Verdict};
 use crate::diagnose::Mode;
 use crate::error::{Error, Result};
@@ -60,7 +61,7 @@ pub(super) fn judge_candidates(
                 tokens; omit them"
                 .to_owned(),
         )),
-        Some(typed) => streamed(typed, options, mode, command, output),
+        Some(typed) => stream::judged(typed, options, mode, (command, Role::Candidate), output),
         None => judged(candidates, (options, prompt), mode, command, output),
     })?;
     output.finish(&report)
@@ -128,21 +129,4 @@ fn model_of(candidate: &NamedDump, targets: &[RequestedModel]) -> Result<usize> 
             names.join(", ")
         ))
     })
-}
-
-/// Judges a candidate that arrives through a pipe.
-fn streamed(
-    typed: &str,
-    options: &ComparisonOptions,
-    mode: Mode,
-    command: (&'static str, Option<&'static str>),
-    output: &ReportOutput,
-) -> Result<Report> {
-    let mode = options.stream.mode(mode, &options.shard)?;
-    let target = options.target.find()?;
-    let (selection, tolerances) = (options.selection(), options.select.tolerances()?);
-    let (target, selection, tolerances) = (&target, &selection, &tolerances);
-    let judging = ComparisonContext { target, selection, tolerances, options, mode, command, output };
-    let results = vec![judging.stream(typed, Role::Candidate, &mut LoadedModels::new(&options.model))?];
-    Ok(Report { command: typed_command(), results, checkpoints: selection.checkpoints.clone(), served: None })
 }

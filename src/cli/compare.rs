@@ -9,21 +9,13 @@ use crate::checkpoint::ValueKind;
 use crate::cli::check::judged;
 use crate::cli::comparison::ComparisonOptions;
 use crate::cli::mapped_files::{MapOptions, MappedFileContext, is_foreign, told_by};
-use crate::cli::mode_options::{GateName, ModeOptions};
+use crate::cli::mode_options::GateName;
 use crate::cli::named_dump::NamedDump;
-use crate::cli::names::command;
-use crate::cli::names::dump_name;
-use crate::cli::names::folder_name;
-use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::{
-    CauseOptions, ModelOptions, OutputOptions, RequestedModelOptions, SelectionOptions, SuppositionOptions,
-    ThreadOptions,
-};
+use crate::cli::names::{command, dump_name, folder_name};
+use crate::cli::options::{CauseOptions, OutputOptions, RequestedModelOptions, SelectionOptions};
 use crate::cli::output::ReportOutput;
 use crate::cli::prompt::{PromptOptions, token_id};
 use crate::cli::references::dumps_named;
-use crate::cli::shard_options::ShardOptions;
-use crate::cli::stream_options::DumpStreamOptions;
 use crate::cli::token_texts::texts;
 use crate::compare::{Role, SiteResult, Verdict};
 use crate::diagnose::{EngineRounding, Mode, Outcome, Rules, cross_check_dumps};
@@ -180,16 +172,10 @@ fn audit_both(args: &CompareArgs, model: &str, output: &ReportOutput) -> Result<
     let options = ComparisonOptions {
         target: RequestedModelOptions::of(model),
         select: args.select.clone(),
-        numerics: NumericsOptions::default(),
-        threads: ThreadOptions::default(),
-        mode: ModeOptions::default(),
-        model: ModelOptions::default(),
-        suppose: SuppositionOptions::default(),
         causes: args.causes.clone(),
-        shard: ShardOptions::default(),
-        stream: DumpStreamOptions::default(),
         map: args.map.clone(),
         output: args.output.clone(),
+        ..ComparisonOptions::default()
     };
     let dumps = [args.candidate.clone(), args.reference.clone()];
     let prompt = PromptOptions { prompt: None, tokens: args.tokens.clone() };

@@ -23,6 +23,7 @@ use crate::cli::text_difference::parting;
 use crate::cli::token_texts::texts;
 use crate::compare::{Role, Selection, Tolerances, Verdict};
 use crate::diagnose::{EngineRounding, Mode, Outcome, Rules};
+use crate::dump::Producer;
 use crate::error::{Error, Result};
 use crate::model::LoadedModel;
 use crate::report::{Comparison, ShardedComparison, Timing};
@@ -51,7 +52,7 @@ const NO_CAUSES: &str = "causes were not searched: the search needs the whole mo
     remote; download the model and run again";
 
 /// Options shared by `run` and `check`.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct ComparisonOptions {
     #[command(flatten)]
     pub target: RequestedModelOptions,
@@ -231,11 +232,11 @@ impl ComparisonContext<'_> {
         Ok(files.chain(origin).chain(parting(self.target, outcome, &named.dump)).collect())
     }
 
-    /// Returns the rules for a dump.
+    /// Returns the rules for a dump of a producer.
     pub(super) fn rules<'x>(
         &'x self,
         is_stated: bool,
-        named: &NamedDump,
+        producer: &Producer,
         role: Role,
         loaded: &LoadedModel,
         suppositions: &'x [Supposition],
@@ -243,7 +244,7 @@ impl ComparisonContext<'_> {
         Rules {
             selection: self.selection,
             tolerances: self.tolerances,
-            precision: named.dump.manifest.producer.precision().unwrap_or(loaded.precision.name()),
+            precision: producer.precision().unwrap_or(loaded.precision.name()),
             gate: self.options.mode.gate(),
             mode: self.mode,
             role,

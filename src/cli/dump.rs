@@ -95,10 +95,8 @@ pub fn run(args: &DumpArgs) -> Result<Verdict> {
     let read = script.passes.iter().map(|step| step.tokens.as_ref().map_or(1, Vec::len));
     let progress = RunProgress::new(&variant.name, loaded.model.dimensions().n_layers).along(read);
     let mut taps = (progress, &mut recorder);
-    let transcript = match args.suppose.suppositions(None).as_slice() {
-        [] => engine::run(&*loaded.model, &*numerics, &script, &mut taps)?,
-        supposed => run_supposing(supposed, &*loaded.model, &*numerics, &script, &mut taps)?,
-    };
+    let supposed = args.suppose.suppositions(None);
+    let transcript = run_supposing(&supposed, &*loaded.model, &*numerics, &script, &mut taps)?;
     let chosen = chosen(&transcript.generated, &loaded.end_tokens);
     variant.sha256()?.into_iter().for_each(|sha256| recorder.made_from(sha256));
     let document = json!({

@@ -55,8 +55,9 @@ impl ComparisonContext<'_> {
     ) -> Result<Outcome> {
         let ways = self.ways(named, loaded)?;
         let is_alone = ways.iter().map(|way| way.choices.len()).sum::<usize>() == 1;
+        let own = self.options.suppositions();
         let by = |way: &EngineArithmetic, numerics: &dyn Numerics, causes: bool| {
-            self.by(way, numerics, causes && seeks_causes, named, role, loaded)
+            self.supposing(&own, way, numerics, causes && seeks_causes, named, role, loaded)
         };
         let (mut outcome, mut way, mut numerics) =
             best_way(&ways, |way, numerics| by(way, numerics, is_alone))?;
@@ -171,7 +172,7 @@ impl ComparisonContext<'_> {
         let tried = if holds_results_alone(&named.dump) { usize::MAX } else { FLOATS };
         for name in short_caches().take(tried) {
             let mut producer = said.producer.clone();
-            producer.settings.insert("kv_cache".to_owned(), name.into());
+            producer.settings.insert("kv_cache".to_owned(), name.clone().into());
             let Ok((choices, is_stated)) = self.options.numerics.of_dump(&*loaded.model, &producer) else {
                 continue;
             };
@@ -271,19 +272,7 @@ impl ComparisonContext<'_> {
         }
     }
 
-    fn by(
-        &self,
-        way: &EngineArithmetic,
-        numerics: &dyn Numerics,
-        causes: bool,
-        named: &NamedDump,
-        role: Role,
-        loaded: &LoadedModel,
-    ) -> Result<Outcome> {
-        self.supposing(&self.options.suppositions(), way, numerics, causes, named, role, loaded)
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "one more than `by`")]
+    #[expect(clippy::too_many_arguments, reason = "the closures that call it have three")]
     fn supposing(
         &self,
         suppositions: &[Supposition],
@@ -294,15 +283,14 @@ impl ComparisonContext<'_> {
         role: Role,
         loaded: &LoadedModel,
     ) -> Result<Outcome> {
-        let said = self.rules(way.is_stated, named, role, loaded, suppositions);
+        // The arithmetic that is tried decides the table of tolerances, not the one that is stated.
+        let said = self.rules(way.is_stated, &way.producer, role, loaded, suppositions);
         let rounding = match (said.rounding, way.shown) {
             (EngineRounding::Stated, Some(shown)) => EngineRounding::Shown(shown),
             (said, _) => said,
         };
         let budget = self.options.causes.budget();
-        // The arithmetic that is tried decides the table of tolerances, not the one that is stated.
-        let precision = way.producer.precision().unwrap_or(loaded.precision.name());
-        let rules = Rules { causes, rounding, precision, budget: budget.as_ref(), ..said };
+        let rules = Rules { causes, rounding, budget: budget.as_ref(), ..said };
         let mut progress = RunProgress::new(&named.name, loaded.model.dimensions().n_layers)
             .along(named.dump.manifest.passes.iter().map(|pass| pass.tokens.len()));
         cross_check(&named.name, &*loaded.model, numerics, &named.dump, rules, &mut progress)

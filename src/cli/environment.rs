@@ -31,40 +31,25 @@ enum VariableValue {
 }
 
 const VARIABLES: [EnvironmentVariable; 5] = [
+    EnvironmentVariable::new("BITNET_STRICT_MODE", "strict", VariableValue::Switch(&["--strict"])),
     EnvironmentVariable {
-        name: "BITNET_STRICT_MODE",
-        option: "strict",
-        commands: &[],
-        rivals: &[],
-        value: VariableValue::Switch(&["--strict"]),
-    },
-    EnvironmentVariable {
-        name: "BITNET_DETERMINISTIC",
-        option: "deterministic",
-        commands: &[],
         rivals: &["threads"],
-        value: VariableValue::Switch(&["--deterministic"]),
+        ..EnvironmentVariable::new(
+            "BITNET_DETERMINISTIC",
+            "deterministic",
+            VariableValue::Switch(&["--deterministic"]),
+        )
     },
+    EnvironmentVariable::new("BITNET_SEED", "seed", VariableValue::Number(0)),
+    EnvironmentVariable::new("MAX_CONTEXT", "context", VariableValue::Number(1)),
     EnvironmentVariable {
-        name: "BITNET_SEED",
-        option: "seed",
-        commands: &[],
-        rivals: &[],
-        value: VariableValue::Number(0),
-    },
-    EnvironmentVariable {
-        name: "MAX_CONTEXT",
-        option: "context",
-        commands: &[],
-        rivals: &[],
-        value: VariableValue::Number(1),
-    },
-    EnvironmentVariable {
-        name: "HALF",
-        option: "dtype",
         commands: &["generate", "dump", "serve"],
         rivals: &["numerics"],
-        value: VariableValue::Switch(&["--numerics", "transformers", "--dtype", "f16"]),
+        ..EnvironmentVariable::new(
+            "HALF",
+            "dtype",
+            VariableValue::Switch(&["--numerics", "transformers", "--dtype", "f16"]),
+        )
     },
 ];
 
@@ -109,6 +94,10 @@ pub fn with_environment(
 }
 
 impl EnvironmentVariable {
+    const fn new(name: &'static str, option: &'static str, value: VariableValue) -> Self {
+        Self { name, option, commands: &[], rivals: &[], value }
+    }
+
     fn words(&self, value: &OsStr) -> Result<Vec<String>> {
         match self.value {
             VariableValue::Number(least) => {

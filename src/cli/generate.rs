@@ -1,6 +1,5 @@
 //! `xcheck generate`: generates text with a model.
 
-use std::io::{Read, stdin};
 use std::iter::repeat_n;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,6 +12,7 @@ use crate::cli::options::{ModelOptions, RequestedModelOptions, ThreadOptions};
 use crate::cli::prompt::{encode, token_id};
 use crate::cli::requested_model::RequestedModel;
 use crate::cli::terminal::{self, tell};
+use crate::cli::tokenize::read;
 use crate::compare::Verdict;
 use crate::engine::{self, Generation, Request, Sampling, generate_all};
 use crate::error::{Error, Result};
@@ -240,16 +240,6 @@ fn lines(file: &Path) -> Result<Vec<String>> {
         return Err(Error::Usage(format!("{} has no prompts, expected one per line", file.display())));
     }
     Ok(lines)
-}
-
-/// Returns the prompt, read from standard input if `text` is "-".
-fn read(text: &str) -> Result<String> {
-    if text != "-" {
-        return Ok(text.to_owned());
-    }
-    let mut text = String::new();
-    stdin().read_to_string(&mut text).map_err(Error::io("read", "standard input".as_ref()))?;
-    Ok(text)
 }
 
 /// Prints a piece immediately; returns `false` if the output was closed.

@@ -4,7 +4,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 
 use crate::atomic_write::UnfinishedFile;
@@ -12,7 +11,7 @@ use crate::checkpoint::{Site, TapAxis};
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{FormatOptions, ModelOptions, RequestedModelOptions, ThreadOptions};
 use crate::cli::prompt::PromptOptions;
-use crate::cli::terminal::tell;
+use crate::cli::terminal::{plain_table, tell};
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::format::{Arrays, EscapedText};
@@ -119,8 +118,7 @@ fn commented(rules: &str) -> String {
 }
 
 fn shown(identified: &[IdentifiedArray], told: usize, file: &Path) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(["array", "shape", "is", "rel_l2", "how", "or"]);
+    let mut table = plain_table(&["array", "shape", "is", "rel_l2", "how", "or"]);
     for array in identified {
         let (name, shape) = (EscapedText(&array.name).to_string(), format!("{:?}", array.shape));
         for place in &array.places {

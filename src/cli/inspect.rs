@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use comfy_table::{Cell, CellAlignment, Table, presets};
+use comfy_table::{Cell, CellAlignment};
 use serde_json::{Value, json};
 
 use crate::checkpoint::{Point, Site};
@@ -13,6 +13,7 @@ use crate::cli::options::{FormatOptions, RequestedModelOptions};
 use crate::cli::prompt::token_id;
 use crate::cli::remote_files::{refuse_loose_arrays, remote};
 use crate::cli::sequence::{asked_for, parts_of};
+use crate::cli::terminal::plain_table;
 use crate::compare::{Ranges, Selection, Verdict};
 use crate::dump::{ArrayValues, Dump};
 use crate::error::{Error, Result};
@@ -383,10 +384,4 @@ fn figures_of_sketch(sketch: &View, elements: usize) -> TapStatistics {
 
 fn show_entry(output: FormatOptions, key: &str, value: impl Display) {
     output.line(format_args!("  {} = {}", plain(key), plain(value)));
-}
-
-fn plain_table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(header.iter().copied());
-    table
 }

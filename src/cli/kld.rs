@@ -17,7 +17,7 @@ use crate::cli::references::dumps_named;
 use crate::cli::requested_model::RequestedModel;
 use crate::cli::supposed_changes::run_supposing;
 use crate::compare::Verdict;
-use crate::engine::{self, RunInput, Transcript};
+use crate::engine::{self, RunInput};
 use crate::error::{Error, Result};
 use crate::input;
 use crate::kld::{
@@ -214,11 +214,8 @@ fn runs<'r>(
     suppose: &SuppositionOptions,
 ) -> Box<ScriptRunner<'r>> {
     let supposed = suppose.suppositions(None);
-    Box::new(move |script: &RunInput, tap: &mut dyn Tap| -> Result<Transcript> {
-        match supposed.as_slice() {
-            [] => engine::run(&*loaded.model, numerics, script, tap),
-            supposed => run_supposing(supposed, &*loaded.model, numerics, script, tap),
-        }
+    Box::new(move |script: &RunInput, tap: &mut dyn Tap| {
+        run_supposing(&supposed, &*loaded.model, numerics, script, tap)
     })
 }
 
@@ -259,7 +256,7 @@ pub(super) fn write(
         let rows = computed.open(number)?;
         let row = |position: usize| {
             let mut row = Prediction::default();
-            rows.read(position, &mut row)?;
+            rows(position, &mut row)?;
             Ok((row, chunk[position + 1]))
         };
         let rows = (first_row(n_ctx)..n_ctx - 1).map(row).collect::<Result<Vec<_>>>()?;

@@ -73,16 +73,12 @@ impl<'t> MappedFileContext<'t> {
                 map::by_named(maps, &arrays, &known)?
             }
         };
-        let typed = path.display().to_string();
         Ok(Some(NamedDump {
-            name: name_of(path),
-            typed: typed.clone(),
-            alone: typed,
-            dump: reading.dump,
             notes: reading.notes,
             lacking: reading.unplaced,
             words: self.words(),
             files: DumpFiles::at(path)?,
+            ..NamedDump::new(name_of(path), path.display().to_string(), reading.dump)
         }))
     }
 

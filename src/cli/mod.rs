@@ -233,7 +233,7 @@ pub fn main(cli: &Cli, notes: &[String]) -> ExitCode {
     let found =
         lazy_bytes::caught(|| cli.dispatch()).unwrap_or_else(|refused| Err(Error::Elsewhere(refused)));
     match found.and_then(|verdict| terminal::check().map(|()| verdict)) {
-        Ok(verdict) => exit_code(verdict),
+        Ok(verdict) => exit_status(verdict).into(),
         Err(error) => fail(&error),
     }
 }
@@ -353,10 +353,10 @@ impl Cli {
     }
 }
 
-fn exit_code(verdict: Verdict) -> ExitCode {
-    ExitCode::from(match verdict {
+fn exit_status(verdict: Verdict) -> u8 {
+    match verdict {
         Verdict::Pass | Verdict::Tie | Verdict::Known => 0,
         Verdict::Fail => 1,
         Verdict::Inconclusive => 3,
-    })
+    }
 }

@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use clap::Args;
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::CellAlignment;
 use serde::Serialize;
 use serde_json::json;
 
 use crate::cli::options::FormatOptions;
 use crate::cli::progress::DownloadProgress;
+use crate::cli::terminal::plain_table;
 use crate::compare::Verdict;
 use crate::disk_cache::write_with_folders;
 use crate::error::{Error, ModelError, Result};
@@ -245,10 +246,4 @@ fn obstacle(architecture: &str, files: &KnownFiles) -> Option<String> {
         (Some(file), None) if file.ends_with(".bin") => None,
         (Some(file), None) => Some(file.rsplit('.').next().unwrap_or(file).to_owned()),
     }
-}
-
-fn plain_table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(header.iter().copied());
-    table
 }

@@ -24,6 +24,15 @@ pub struct NamedDump {
     pub files: DumpFiles,
 }
 
+impl NamedDump {
+    /// Names a dump without files, such as a stream.
+    pub fn new(name: String, typed: String, dump: Dump) -> Self {
+        let (notes, lacking, words) = (Vec::new(), Vec::new(), Vec::new());
+        let files = DumpFiles::Unknown;
+        Self { name, alone: typed.clone(), typed, dump, notes, lacking, words, files }
+    }
+}
+
 /// Gives each dump a unique name: the shortest unique end of its path, or otherwise a number.
 pub fn told_apart(mut dumps: Vec<NamedDump>) -> Vec<NamedDump> {
     let typed: Vec<[&str; 2]> = dumps.iter().map(|dump| [dump.name.as_str(), &dump.typed]).collect();

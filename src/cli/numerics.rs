@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
+use crate::cli::options::value_name;
 use crate::dump::Producer;
 use crate::engine;
 use crate::error::{Error, Result};
@@ -214,7 +215,8 @@ impl NumericsOptions {
     /// Returns the KV cache type of llama.cpp and bitnet.cpp; llama.cpp's default if not stated.
     fn kv_type(&self, producer: Option<&Producer>) -> Result<KvType> {
         if let Some(asked) = self.kv_cache {
-            return KvType::of(asked.dtype()).ok_or_else(|| unknown_cache(asked.name(), "f16 and f32"));
+            return KvType::of(asked.dtype())
+                .ok_or_else(|| unknown_cache(&value_name(&asked), "f16 and f32"));
         }
         let Some((producer, stated)) = stated(producer, "kv_cache") else { return Ok(KvType::default()) };
         producer.cache_type().and_then(KvType::of).ok_or_else(|| unknown_cache(stated, "f16 and f32"))
@@ -234,12 +236,12 @@ impl NumericsOptions {
     /// reference.
     fn with_cache(&self, own: Box<dyn Numerics>, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
         let (kv, name) = match (self.kv_cache, stated(producer, "kv_cache")) {
-            (Some(asked), _) => (Some(asked.dtype()), asked.name()),
-            (None, Some((producer, stated))) => (producer.cache_type(), stated),
+            (Some(asked), _) => (Some(asked.dtype()), value_name(&asked)),
+            (None, Some((producer, stated))) => (producer.cache_type(), stated.to_owned()),
             (None, None) => return Ok(own),
         };
         kv.and_then(|kv| CacheOverride::over(own, kv))
-            .ok_or_else(|| unknown_cache(name, "f32, f16, bf16, f8_e4m3, f8_e5m2 and int8"))
+            .ok_or_else(|| unknown_cache(&name, "f32, f16, bf16, f8_e4m3, f8_e5m2 and int8"))
     }
 
     /// Returns true if the type of the KV cache was given.
@@ -254,14 +256,14 @@ impl NumericsOptions {
 
     /// Returns the arguments that choose the same numerics again.
     pub fn words(&self) -> Vec<String> {
-        let numerics = (self.numerics != NumericsOption::Auto).then(|| self.numerics.name());
+        let numerics = Some(self.numerics).filter(|numerics| *numerics != NumericsOption::Auto);
         let options = [
-            ("--numerics", numerics),
-            ("--dtype", self.dtype.map(TorchDtype::name)),
-            ("--kv-cache", self.kv_cache.map(CacheDtype::name)),
+            ("--numerics", numerics.as_ref().map(value_name)),
+            ("--dtype", self.dtype.as_ref().map(value_name)),
+            ("--kv-cache", self.kv_cache.as_ref().map(value_name)),
         ];
-        let given = options.into_iter().filter_map(|(option, value)| Some([option, value?]));
-        given.flatten().chain(self.strict.then_some("--strict")).map(str::to_owned).collect()
+        let given = options.into_iter().filter_map(|(option, value)| Some([option.to_owned(), value?]));
+        given.flatten().chain(self.strict.then(|| "--strict".to_owned())).collect()
     }
 }
 
@@ -290,15 +292,6 @@ enum NumericsOption {
 }
 
 impl NumericsOption {
-    const NAMED: [NumericsOption; 6] = [
-        NumericsOption::F32,
-        NumericsOption::LlamaCpp,
-        NumericsOption::LlamaCppFlash,
-        NumericsOption::BitnetCpp,
-        NumericsOption::Transformers,
-        NumericsOption::Llama2C,
-    ];
-
     /// Returns the numerics of the engines that use a file format, in the order to try them.
     fn for_format(format: &str) -> &'static [Self] {
         match format {
@@ -308,17 +301,9 @@ impl NumericsOption {
         }
     }
 
-    /// Returns the name on the command line.
-    fn name(self) -> &'static str {
-        match self {
-            NumericsOption::Auto => "auto",
-            NumericsOption::F32 => "f32",
-            NumericsOption::LlamaCpp => "llama.cpp",
-            NumericsOption::LlamaCppFlash => "llama.cpp-flash",
-            NumericsOption::BitnetCpp => "bitnet.cpp",
-            NumericsOption::Transformers => "transformers",
-            NumericsOption::Llama2C => "llama2.c",
-        }
+    /// Returns all numerics except `auto`.
+    fn all() -> impl Iterator<Item = Self> {
+        Self::value_variants().iter().copied().filter(|choice| *choice != NumericsOption::Auto)
     }
 
     /// Returns the numerics that reproduce a reference. Settings come first: named numerics, as in dumps by
@@ -338,7 +323,7 @@ impl NumericsOption {
     }
 
     fn named(name: &str) -> Option<Self> {
-        Self::NAMED.into_iter().find(|choice| choice.name() == name)
+        Self::all().find(|choice| value_name(choice) == name)
     }
 }
 
@@ -356,11 +341,7 @@ pub enum TorchDtype {
 impl TorchDtype {
     /// Returns the name in dumps and in the options of engines.
     pub fn name(self) -> &'static str {
-        match self {
-            TorchDtype::F32 => "f32",
-            TorchDtype::Bf16 => "bf16",
-            TorchDtype::F16 => "f16",
-        }
+        self.numerics().activation_type().name()
     }
 
     fn numerics(self) -> Transformers {
@@ -392,21 +373,6 @@ enum CacheDtype {
 }
 
 impl CacheDtype {
-    /// Types to try if a dump does not state its own.
-    const SHORT: [CacheDtype; 5] =
-        [CacheDtype::F16, CacheDtype::Bf16, CacheDtype::E4m3, CacheDtype::E5m2, CacheDtype::Int8];
-
-    fn name(self) -> &'static str {
-        match self {
-            CacheDtype::F32 => "f32",
-            CacheDtype::F16 => "f16",
-            CacheDtype::Bf16 => "bf16",
-            CacheDtype::E4m3 => "f8_e4m3",
-            CacheDtype::E5m2 => "f8_e5m2",
-            CacheDtype::Int8 => "int8",
-        }
-    }
-
     fn dtype(self) -> DType {
         match self {
             CacheDtype::F32 => DType::F32,
@@ -420,8 +386,8 @@ impl CacheDtype {
 }
 
 /// Returns the names of KV cache types smaller than `f32`, as in a dump's settings.
-pub(super) fn short_caches() -> impl Iterator<Item = &'static str> {
-    CacheDtype::SHORT.iter().map(|cache| cache.name())
+pub(super) fn short_caches() -> impl Iterator<Item = String> {
+    CacheDtype::value_variants().iter().filter(|cache| **cache != CacheDtype::F32).map(value_name)
 }
 
 /// Returns the reference's setting under a key.
@@ -442,7 +408,7 @@ fn unknown_cache(stated: &str, known: &str) -> Error {
 }
 
 fn unknown_numerics(name: &str) -> Error {
-    let known = NumericsOption::NAMED.map(NumericsOption::name).join(", ");
+    let known = NumericsOption::all().map(|choice| value_name(&choice)).collect::<Vec<_>>().join(", ");
     Error::Usage(format!(
         "the dump was made with unknown numerics {name}, expected one of {known}; choose one with --numerics"
     ))

@@ -20,6 +20,11 @@ use crate::format::FileBytes;
 use crate::model::{Activation, I2sLayout, LoadedModel, TernaryFiles};
 use crate::shipped_models;
 
+/// Returns the name of an option's value on the command line.
+pub fn value_name(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
 /// Options for the selection and its tolerances.
 #[derive(Clone, Debug, Default, Args)]
 pub struct SelectionOptions {
@@ -116,7 +121,7 @@ impl SuppositionOptions {
 const ALL_MODELS: &str = "all";
 
 /// Options for the model.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct RequestedModelOptions {
     /// Model: a name, a file, a folder, org/repo or a URL
     ///
@@ -321,8 +326,7 @@ impl ModelOptions {
 
     /// Returns the arguments that load the model the same way again.
     pub fn words(&self) -> Vec<String> {
-        let form = self.gelu.and_then(|form| form.to_possible_value());
-        let gelu = form.map(|form| ["--gelu".to_owned(), form.get_name().to_owned()]);
+        let gelu = self.gelu.as_ref().map(|form| ["--gelu".to_owned(), value_name(form)]);
         let arm = self.i2s_layout == I2sLayout::Arm;
         let layout = arm.then(|| ["--i2s-layout".to_owned(), "arm".to_owned()]);
         let kernels =
@@ -341,7 +345,7 @@ impl Gelu {
 }
 
 /// Options for the output.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct OutputOptions {
     /// Folder for the report files [default: reports/<command>-<model>]
     ///
@@ -380,9 +384,10 @@ pub enum ExtraOutput {
 }
 
 /// The printed format of a report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ReportFormat {
     /// A table for the terminal
+    #[default]
     Table,
     /// The contents of report.json
     Json,

@@ -9,15 +9,11 @@ use serde_json::{Map, Value, json};
 use crate::atomic_write::write_whole;
 use crate::checkpoint::Checkpoint;
 use crate::cli::comparison::{ComparisonContext, ComparisonOptions, LoadedModels};
-use crate::cli::dump_hash::DumpFiles;
-use crate::cli::mode_options::ModeOptions;
 use crate::cli::named_dump::NamedDump;
 use crate::cli::names::command;
 use crate::cli::names::plain_name;
 use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::{
-    CauseOptions, ModelOptions, OutputOptions, RequestedModelOptions, SelectionOptions, ThreadOptions,
-};
+use crate::cli::options::{CauseOptions, ModelOptions, OutputOptions, RequestedModelOptions, ThreadOptions};
 use crate::cli::output::ReportOutput;
 use crate::cli::requested_model::RequestedModel;
 use crate::cli::server_options::{ServerAnswers, ServerOptions};
@@ -151,24 +147,21 @@ impl ProbeArgs {
         let recording = asked.recording();
         let path = self.record.clone().or_else(|| output.folder().map(|folder| folder.join(ANSWERS)));
         let named = path.clone().unwrap_or_else(|| ANSWERS.into());
-        if recording.is_empty() || recording.prompt.is_empty() {
-            let why = match asked.server.reads_conversations() {
-                true => {
-                    "the server only answers conversations and does not show the text that its template \
-                    makes of them"
-                }
-                false => {
-                    "the server returns neither token ids nor log-probabilities, so nothing can be \
-                    compared"
-                }
-            };
-            checks.push(ProbeCheck::new(ProbeSubject::Model, NAME, (Verdict::Inconclusive, why.to_owned())));
-            return Ok(None);
-        }
-        if asked.step() > COARSEST {
-            let step = asked.step();
-            let why =
-                format!("the log-probabilities are multiples of {step}, too coarse to distinguish models");
+        let why_not = match (recording.is_empty() || recording.prompt.is_empty(), asked.step()) {
+            (true, _) if asked.server.reads_conversations() => Some(
+                "the server only answers conversations and does not show the text that its template makes of them"
+                    .to_owned(),
+            ),
+            (true, _) => Some(
+                "the server returns neither token ids nor log-probabilities, so nothing can be compared"
+                    .to_owned(),
+            ),
+            (false, step) if step > COARSEST => Some(format!(
+                "the log-probabilities are multiples of {step}, too coarse to distinguish models"
+            )),
+            (false, _) => None,
+        };
+        if let Some(why) = why_not {
             checks.push(ProbeCheck::new(ProbeSubject::Model, NAME, (Verdict::Inconclusive, why)));
             return Ok(None);
         }
@@ -243,28 +236,11 @@ impl ProbeArgs {
         options: &ComparisonOptions,
         output: &ReportOutput,
     ) -> Result<Comparison> {
-        let typed = path.display().to_string();
         let name = dump.manifest.producer.name.clone();
-        let named = NamedDump {
-            name,
-            typed: typed.clone(),
-            alone: typed,
-            dump: dump.clone(),
-            notes: Vec::new(),
-            lacking: Vec::new(),
-            words: Vec::new(),
-            files: DumpFiles::Unknown,
-        };
-        let (selection, tolerances) = (options.selection(), Tolerances::shipped());
-        let judging = ComparisonContext {
-            target,
-            selection: &selection,
-            tolerances: &tolerances,
-            options,
-            mode: Mode::Both,
-            command: ("check", Some("--candidate")),
-            output,
-        };
+        let named = NamedDump::new(name, path.display().to_string(), dump.clone());
+        let (selection, tolerances) = (&options.selection(), &Tolerances::shipped());
+        let (mode, command) = (Mode::Both, ("check", Some("--candidate")));
+        let judging = ComparisonContext { target, selection, tolerances, options, mode, command, output };
         judging.of(&named, Role::Candidate, &mut LoadedModels::new(&self.model_options))
     }
 
@@ -288,17 +264,12 @@ impl ProbeArgs {
     fn judging(&self) -> ComparisonOptions {
         ComparisonOptions {
             target: RequestedModelOptions::of(self.model.as_deref().unwrap_or_default()),
-            select: SelectionOptions::default(),
             numerics: self.numerics.clone(),
             threads: self.threads.clone(),
-            mode: ModeOptions::default(),
             model: self.model_options.clone(),
-            suppose: Default::default(),
             causes: self.causes.clone(),
-            shard: Default::default(),
-            stream: Default::default(),
-            map: Default::default(),
             output: self.output.clone(),
+            ..ComparisonOptions::default()
         }
     }
 }

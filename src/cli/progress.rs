@@ -1,4 +1,5 @@
-//! Progress of a long run: a line on standard error if that is a terminal, otherwise nothing.
+//! Progress of a long run: a line on standard error if that is a terminal, otherwise nothing. A line is cleared when it
+//! is dropped.
 
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,10 @@ use crate::tensor::Tensor;
 /// Delay before progress is shown.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).expect("the template is sound")
+}
+
 /// A tap that shows the progress of a run and does not change values.
 pub struct RunProgress {
     bar: ProgressBar,
@@ -30,10 +35,7 @@ pub struct RunProgress {
 impl RunProgress {
     /// Makes the progress line for a run of a model with `layers` layers. `what` is its label.
     pub fn new(what: &str, layers: usize) -> Self {
-        let bar = ProgressBar::new_spinner().with_style(
-            ProgressStyle::with_template("{spinner} {prefix}  {msg}  {elapsed}")
-                .expect("the template is sound"),
-        );
+        let bar = ProgressBar::new_spinner().with_style(style("{spinner} {prefix}  {msg}  {elapsed}"));
         // A label may contain a name from a file, so control characters are removed.
         bar.set_prefix(what.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>());
         let now = Instant::now();
@@ -78,12 +80,6 @@ impl Tap for RunProgress {
     }
 }
 
-impl Drop for RunProgress {
-    fn drop(&mut self) {
-        self.bar.finish_and_clear();
-    }
-}
-
 /// Progress of a search for causes.
 pub struct SearchProgress {
     bar: ProgressBar,
@@ -92,8 +88,7 @@ pub struct SearchProgress {
 impl SearchProgress {
     /// Creates the line, hidden until the search has taken some time.
     pub fn new() -> Self {
-        let style = ProgressStyle::with_template("{spinner} searching for causes  {msg}");
-        Self { bar: ProgressBar::hidden().with_style(style.expect("the template is sound")) }
+        Self { bar: ProgressBar::hidden().with_style(style("{spinner} searching for causes  {msg}")) }
     }
 
     /// Shows how much of the time limit is spent.
@@ -102,12 +97,6 @@ impl SearchProgress {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
         self.bar.set_message(format!("{} s", spent.as_secs()));
-    }
-}
-
-impl Drop for SearchProgress {
-    fn drop(&mut self) {
-        self.bar.finish_and_clear();
     }
 }
 
@@ -120,10 +109,9 @@ pub struct StepProgress {
 impl StepProgress {
     /// Makes the progress line before the first of `count` steps. `what` is the label of a step.
     pub fn new(what: &str, count: usize) -> Self {
-        let style = ProgressStyle::with_template("{prefix} {pos} of {len}  {elapsed}, {eta} left");
-        let bar = ProgressBar::hidden().with_style(style.expect("the template is sound"));
+        let style = style("{prefix} {pos} of {len}  {elapsed}, {eta} left");
+        let bar = ProgressBar::hidden().with_style(style).with_prefix(what.to_owned());
         bar.set_length(count as u64);
-        bar.set_prefix(what.to_owned());
         Self { bar, began: Instant::now() }
     }
 
@@ -136,12 +124,6 @@ impl StepProgress {
     }
 }
 
-impl Drop for StepProgress {
-    fn drop(&mut self) {
-        self.bar.finish_and_clear();
-    }
-}
-
 /// A bar for each file of a download.
 pub struct DownloadProgress {
     bar: ProgressBar,
@@ -150,8 +132,7 @@ pub struct DownloadProgress {
 impl DownloadProgress {
     /// Makes the bars, hidden until the first file.
     pub fn new() -> Self {
-        let style = "{prefix}  {bar:24} {bytes}/{total_bytes}  {bytes_per_sec}  {eta} left";
-        let style = ProgressStyle::with_template(style).expect("the template is sound");
+        let style = style("{prefix}  {bar:24} {bytes}/{total_bytes}  {bytes_per_sec}  {eta} left");
         Self { bar: ProgressBar::hidden().with_style(style) }
     }
 }
@@ -159,19 +140,13 @@ impl DownloadProgress {
 impl DownloadObserver for DownloadProgress {
     fn file(&mut self, name: &str, bytes: u64, start: u64) {
         let bar = ProgressBar::new(bytes).with_style(self.bar.style()).with_prefix(name.to_owned());
-        std::mem::replace(&mut self.bar, bar).finish_and_clear();
+        self.bar = bar;
         self.bar.set_position(start);
         self.bar.reset_eta(); // bytes from an earlier download do not count for the speed
     }
 
     fn reached(&mut self, bytes: u64) {
         self.bar.set_position(bytes);
-    }
-}
-
-impl Drop for DownloadProgress {
-    fn drop(&mut self) {
-        self.bar.finish_and_clear();
     }
 }
 
@@ -184,8 +159,7 @@ pub struct ProgramProgress {
 impl ProgramProgress {
     /// Makes the progress line, hidden until the first step.
     pub fn new(is_verbose: bool) -> Self {
-        let style = ProgressStyle::with_template("{spinner} {prefix}  {elapsed}  {wide_msg}");
-        let bar = ProgressBar::hidden().with_style(style.expect("the template is sound"));
+        let bar = ProgressBar::hidden().with_style(style("{spinner} {prefix}  {elapsed}  {wide_msg}"));
         Self { bar, is_verbose }
     }
 
@@ -197,7 +171,7 @@ impl ProgramProgress {
             return;
         }
         bar.enable_steady_tick(Duration::from_millis(200));
-        std::mem::replace(&mut self.bar, bar).finish_and_clear();
+        self.bar = bar;
     }
 }
 
@@ -207,11 +181,5 @@ impl reference::ProcessObserver for ProgramProgress {
             true => tell!("  {line}"),
             false => self.bar.set_message(line.to_owned()),
         }
-    }
-}
-
-impl Drop for ProgramProgress {
-    fn drop(&mut self) {
-        self.bar.finish_and_clear();
     }
 }

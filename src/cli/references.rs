@@ -140,16 +140,11 @@ impl DumpLocation {
                 let alone = format!("{model}/{typed}");
                 let files = DumpFiles::Bytes(source.clone());
                 let dumps = Dump::all_from_source(source)?;
-                Ok(named_dumps(dumps, &DumpNames { name, typed, alone, notes: Vec::new(), files }))
+                Ok(named_dumps(dumps, [&name, &typed, &alone], &[], &files))
             }
             DumpLocation::Path(path) => {
-                let typed = path.display().to_string();
-                let dumps = Dump::open_all(&path)?;
-                let files = DumpFiles::at(&path)?;
-                Ok(named_dumps(
-                    dumps,
-                    &DumpNames { name, alone: typed.clone(), typed, notes: Vec::new(), files },
-                ))
+                let (typed, dumps) = (path.display().to_string(), Dump::open_all(&path)?);
+                Ok(named_dumps(dumps, [&name, &typed, &typed], &[], &DumpFiles::at(&path)?))
             }
             DumpLocation::Elsewhere(url) => {
                 let source = dump_behind(&url)?;
@@ -164,31 +159,23 @@ impl DumpLocation {
                         format!("; {hashed} of {} arrays are checked by SHA-256", rows().count())
                     }
                 };
-                let notes = vec![format!("the dump was read in parts from {typed} ({pin}{hashes})")];
-                Ok(named_dumps(dumps, &DumpNames { name, alone: typed.clone(), typed, notes, files }))
+                let note = format!("the dump was read in parts from {typed} ({pin}{hashes})");
+                Ok(named_dumps(dumps, [&name, &typed, &typed], &[note], &files))
             }
         }
     }
 }
 
-/// Names of the dumps in a file, with notes on how it was read.
-struct DumpNames {
-    name: String,
-    typed: String,
-    alone: String,
-    notes: Vec<String>,
-    files: DumpFiles,
-}
-
-/// Names the dumps of a file. If there are several sequences, each gets its name or number after a `#`.
-fn named_dumps(dumps: Vec<Dump>, known: &DumpNames) -> Vec<NamedDump> {
+/// Names the dumps of a file: in tables, as an argument, and without a model. If there are several sequences, each gets
+/// its name or number after a `#`.
+fn named_dumps(dumps: Vec<Dump>, names: [&str; 3], notes: &[String], files: &DumpFiles) -> Vec<NamedDump> {
     let is_one = dumps.len() == 1;
     let one = |dump: Dump| {
         let sequence = dump.manifest.sequence.as_ref().filter(|_| !is_one);
-        let of = |name: &String| sequence.map_or(name.clone(), |sequence| format!("{name}#{sequence}"));
-        let (name, typed, alone) = (of(&known.name), of(&known.typed), of(&known.alone));
-        let (notes, files) = (known.notes.clone(), known.files.clone());
-        NamedDump { name, typed, alone, dump, notes, lacking: Vec::new(), words: Vec::new(), files }
+        let of = |name: &str| sequence.map_or(name.to_owned(), |sequence| format!("{name}#{sequence}"));
+        let [name, typed, alone] = names.map(of);
+        let (notes, files) = (notes.to_vec(), files.clone());
+        NamedDump { alone, notes, files, ..NamedDump::new(name, typed, dump) }
     };
     dumps.into_iter().map(one).collect()
 }
@@ -221,9 +208,8 @@ pub fn dumps_named(typed: &str, foreign: &MappedFileContext) -> Result<Vec<Named
 fn opened(typed: &str, foreign: &MappedFileContext) -> Result<Vec<NamedDump>> {
     let path = Path::new(typed);
     if let Some(chunks) = foreign.chunks(path)? {
-        let (name, notes, files) = (dump_name(path), vec![OF_CHUNKS.to_owned()], DumpFiles::at(path)?);
-        let known = DumpNames { name, typed: typed.to_owned(), alone: typed.to_owned(), notes, files };
-        return Ok(named_dumps(chunks, &known));
+        let names = [&dump_name(path), typed, typed];
+        return Ok(named_dumps(chunks, names, &[OF_CHUNKS.to_owned()], &DumpFiles::at(path)?));
     }
     match foreign.open(path)? {
         Some(read) => Ok(vec![read]),
@@ -242,10 +228,8 @@ fn all_named(typed: &str, foreign: &MappedFileContext) -> Result<Vec<NamedDump>>
     let names: Vec<_> = found.iter().map(|(model, name, _)| format!("{model}/{name}")).collect();
     match (found.pop(), names.as_slice()) {
         (Some((_, name, source)), [alone]) => {
-            let (alone, files) = (alone.clone(), DumpFiles::Bytes(source.clone()));
-            let dumps = Dump::all_from_source(source)?;
-            let known = DumpNames { name, typed: typed.to_owned(), alone, notes: Vec::new(), files };
-            Ok(named_dumps(dumps, &known))
+            let files = DumpFiles::Bytes(source.clone());
+            Ok(named_dumps(Dump::all_from_source(source)?, [&name, typed, alone], &[], &files))
         }
         (None, _) => Err(Error::Usage(format!(
             "no dump '{typed}': no such file and no shipped dump; shipped dumps have names like \

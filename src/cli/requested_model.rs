@@ -13,7 +13,7 @@ use crate::cli::terminal::tell;
 use crate::disk_cache::DiskCache;
 use crate::error::{Error, HubError, ModelError, Result};
 use crate::hub::{self, HubModel, HubSettings, VerifiedModel};
-use crate::model::ModelFiles;
+use crate::model::{LoadedModel, ModelFiles};
 use crate::remote::Url;
 use crate::report::ModelRecord;
 use crate::shipped_models::{self, ShippedModel};
@@ -91,20 +91,18 @@ impl RequestedModel {
         Ok(found.transpose()?.map(|found| self.tokenizer.get_or_init(|| found.into()).clone()))
     }
 
+    fn new(typed: String, name: String, variants: Vec<ModelVariant>, home: ModelLocation) -> Self {
+        Self { typed, name, variants, home, tokenizer: OnceCell::new() }
+    }
+
     fn shipped(name: &str) -> Result<Option<Self>> {
         let Some(shipped) = shipped_models::home(name)? else { return Ok(None) };
         let mut variants = shipped.variants()?;
         if shipped.name != name {
             variants.retain(|(variant, _)| variant == name);
         }
-        let variants: Vec<ModelVariant> = variants.into_iter().map(ModelVariant::shipped).collect();
-        Ok(Some(Self {
-            typed: name.to_owned(),
-            name: name.to_owned(),
-            variants,
-            home: ModelLocation::Shipped(shipped),
-            tokenizer: OnceCell::new(),
-        }))
+        let variants = variants.into_iter().map(ModelVariant::shipped).collect();
+        Ok(Some(Self::new(name.to_owned(), name.to_owned(), variants, ModelLocation::Shipped(shipped))))
     }
 
     fn of_the_hub(name: &str, may_download: bool) -> Result<Self> {
@@ -115,13 +113,7 @@ impl RequestedModel {
         let located = on_this_machine(&settings, &model, may_download)?;
         let variant = ModelVariant::of_the_hub(name, &located, settings.kept)?;
         let home = ModelLocation::Hub(plain_name(name));
-        Ok(Self {
-            typed: name.to_owned(),
-            name: name.to_owned(),
-            variants: vec![variant],
-            home,
-            tokenizer: OnceCell::new(),
-        })
+        Ok(Self::new(name.to_owned(), name.to_owned(), vec![variant], home))
     }
 
     fn elsewhere(url: &Url) -> Result<Self> {
@@ -129,7 +121,7 @@ impl RequestedModel {
         let name = model_name(url.shown()).to_owned();
         let home = ModelLocation::Elsewhere(plain_name(&name));
         let variants = vec![ModelVariant { name: name.clone(), fingerprint: None, files }];
-        Ok(Self { typed: url.shown().to_owned(), name, variants, home, tokenizer: OnceCell::new() })
+        Ok(Self::new(url.shown().to_owned(), name, variants, home))
     }
 
     fn at(path: &Path) -> Result<Self> {
@@ -138,14 +130,7 @@ impl RequestedModel {
         let plain = last.unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         let variants =
             vec![ModelVariant::of_files(plain.clone(), ModelFiles::open(path)?, DiskCache::from_env()?)?];
-        let typed = path.display().to_string();
-        Ok(Self {
-            typed,
-            name: plain,
-            variants,
-            home: ModelLocation::Path(path.to_owned()),
-            tokenizer: OnceCell::new(),
-        })
+        Ok(Self::new(path.display().to_string(), plain, variants, ModelLocation::Path(path.to_owned())))
     }
 
     /// Returns the format from which a dump was made, if the dump states it. Otherwise returns a format with
@@ -259,9 +244,7 @@ impl ModelVariant {
             None => Self::of_files(name.to_owned(), files, kept),
         }
     }
-}
 
-impl ModelVariant {
     /// Starts to hash the weights in parallel.
     pub fn begin_hash(&self) {
         self.fingerprint.iter().for_each(Fingerprint::begin);
@@ -318,11 +301,7 @@ fn on_this_machine(settings: &HubSettings, model: &HubModel, may_download: bool)
 ///
 /// # Errors
 /// If its weights cannot be hashed.
-pub fn record(
-    target: &str,
-    variant: &ModelVariant,
-    model: &crate::model::LoadedModel,
-) -> Result<ModelRecord> {
+pub fn record(target: &str, variant: &ModelVariant, model: &LoadedModel) -> Result<ModelRecord> {
     Ok(ModelRecord {
         name: target.to_owned(),
         architecture: model.model.architecture().to_owned(),

@@ -11,7 +11,7 @@ use crate::cli::cases::{CaseOptions, own_tokens};
 use crate::cli::comparison::{ComparisonContext, ComparisonOptions, LoadedModels};
 use crate::cli::mapped_files::MappedFileContext;
 use crate::cli::named_dump::NamedDump;
-use crate::cli::names::{command, folder_name, model_name};
+use crate::cli::names::{self, folder_name, model_name};
 use crate::cli::output::ReportOutput;
 use crate::cli::progress::RunProgress;
 use crate::cli::prompt::PromptOptions;
@@ -19,11 +19,13 @@ use crate::cli::reference::DECODE;
 use crate::cli::reference_options::ReferenceOptions;
 use crate::cli::reference_request::{ReferenceRequest, takes};
 use crate::cli::requested_model::{RequestedModel, record};
+use crate::cli::stream;
 use crate::cli::terminal::tell;
 use crate::cli::text_difference::parting;
 use crate::cli::token_texts::texts;
 use crate::compare::{Role, Selection, Verdict};
 use crate::diagnose::{EngineRounding, Mode, Rules, check_case};
+use crate::dump::Producer;
 use crate::error::{Error, Result};
 use crate::report::{Comparison, Report, Timing, quoted, shell};
 
@@ -53,6 +55,9 @@ pub struct RunArgs {
     making: ReferenceOptions,
 }
 
+/// Subcommand that judges a reference again, and the option before the reference.
+const COMMAND: (&str, Option<&str>) = ("run", Some("--reference"));
+
 /// Runs the model and compares. Errors after the report is opened are also in the report.
 pub fn run(args: &RunArgs) -> Result<Verdict> {
     let mut output = args.options.open_output(&args.folder_name())?;
@@ -75,18 +80,11 @@ fn compare(args: &RunArgs, output: &ReportOutput) -> Result<(Report, Vec<String>
     if targets.len() > 1 && !args.reference.is_empty() {
         return Err(Error::Usage("--reference needs a single model; name one with --model".to_owned()));
     }
-    let (selection, tolerances) = (options.selection(), options.select.tolerances()?);
+    let (selection, tolerances) = (&options.selection(), &options.select.tolerances()?);
+    let (mode, command) = (options.mode()?, COMMAND);
     let (mut results, mut advice) = (Vec::new(), Vec::new());
     for target in &targets {
-        let judging = ComparisonContext {
-            target,
-            selection: &selection,
-            tolerances: &tolerances,
-            options,
-            mode: options.mode()?,
-            command: ("run", Some("--reference")),
-            output,
-        };
+        let judging = ComparisonContext { target, selection, tolerances, options, mode, command, output };
         let (found, told) = args.judge_model(&judging)?;
         if found.is_empty() && targets.len() > 1 {
             return Err(Error::Usage(told.join("; ")));
@@ -95,7 +93,7 @@ fn compare(args: &RunArgs, output: &ReportOutput) -> Result<(Report, Vec<String>
         advice.extend(told);
     }
     let checkpoints = selection.checkpoints.clone();
-    Ok((Report { command: command(), results, checkpoints, served: None }, advice))
+    Ok((Report { command: names::command(), results, checkpoints, served: None }, advice))
 }
 
 impl RunArgs {
@@ -173,20 +171,7 @@ impl RunArgs {
                     .to_owned(),
             ));
         }
-        let mode = options.stream.mode(options.mode()?, &options.shard)?;
-        let target = options.target.find()?;
-        let (selection, tolerances) = (options.selection(), options.select.tolerances()?);
-        let judging = ComparisonContext {
-            target: &target,
-            selection: &selection,
-            tolerances: &tolerances,
-            options,
-            mode,
-            command: ("run", Some("--reference")),
-            output,
-        };
-        let results = vec![judging.stream(typed, Role::Reference, &mut LoadedModels::new(&options.model))?];
-        Ok(Report { command: command(), results, checkpoints: selection.checkpoints.clone(), served: None })
+        stream::judged(typed, options, options.mode()?, (COMMAND, Role::Reference), output)
     }
 
     fn case(
@@ -196,7 +181,7 @@ impl RunArgs {
         models: &mut LoadedModels,
     ) -> Result<Comparison> {
         let started = SystemTime::now();
-        let ComparisonContext { target, tolerances, .. } = *judging;
+        let target = judging.target;
         let variant = &target.variants[0];
         variant.begin_hash();
         let loaded = models.load(variant)?;
@@ -206,16 +191,9 @@ impl RunArgs {
         let suppositions = self.options.suppositions();
         let rules = Rules {
             selection: &selection,
-            tolerances,
-            precision: loaded.precision.name(),
-            gate: self.options.mode.gate(),
             mode: Mode::Accumulated,
-            role: Role::Reference,
             rounding: EngineRounding::Stated,
-            is_stated: true,
-            suppositions: &suppositions,
-            causes: self.options.causes.are_sought(),
-            budget: None,
+            ..judging.rules(true, &Producer::default(), Role::Reference, loaded, &suppositions)
         };
         let mut progress = RunProgress::new(&case.name, loaded.model.dimensions().n_layers);
         let (model, dump) = (&*loaded.model, case.reference(loaded.model.architecture())?);

@@ -1,12 +1,12 @@
 //! `xcheck selfcheck`: checks the engine without a reference.
 
 use clap::Args;
-use comfy_table::{Table, presets};
 use serde_json::json;
 
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{FormatOptions, ModelOptions, RequestedModelOptions, ThreadOptions};
 use crate::cli::requested_model::{ModelVariant, RequestedModel};
+use crate::cli::terminal::plain_table;
 use crate::compare::Verdict;
 use crate::error::Result;
 use crate::model::LoadedModel;
@@ -129,8 +129,7 @@ fn word(checked: &CheckResult) -> &'static str {
 }
 
 fn table(rows: &[SelfcheckRow]) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(["model", "numerics", "check", "verdict", "found"]);
+    let mut table = plain_table(&["model", "numerics", "check", "verdict", "found"]);
     for SelfcheckRow { model, numerics, checked } in rows {
         table.add_row([model, numerics, checked.check, word(checked), checked.detail.as_str()]);
     }

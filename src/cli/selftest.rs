@@ -7,13 +7,13 @@ use std::thread;
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use comfy_table::{Table as Lines, presets};
 use rayon::ThreadPoolBuilder;
 use serde_json::{Value, json};
 
 use crate::atomic_write::write_whole;
 use crate::cli::options::{FormatOptions, ModelOptions, RequestedModelOptions, ThreadOptions};
 use crate::cli::progress::StepProgress;
+use crate::cli::terminal::plain_table;
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::model::Model;
@@ -221,8 +221,7 @@ fn verdict(table: &SelfTestTable, broken: &[FigureRegression], sensitive: &[Sens
 }
 
 fn shown(table: &SelfTestTable, broken: &[FigureRegression], verdict: Verdict) -> String {
-    let mut lines = Lines::new();
-    let head = [
+    let mut lines = plain_table(&[
         "change",
         "planted",
         "detected",
@@ -233,22 +232,14 @@ fn shown(table: &SelfTestTable, broken: &[FigureRegression], verdict: Verdict) -
         "in doubt",
         "misnamed",
         "no effect",
-    ];
-    lines.load_style(presets::NOTHING).set_header(head);
+    ]);
     let all = table.all();
     for (kind, count) in
         table.changes.iter().map(|(kind, count)| (kind.as_str(), count)).chain([("all", &all)])
     {
         lines.add_row([vec![kind.to_owned()], numbers(count)].concat());
     }
-    let mut twins = Lines::new();
-    twins.load_style(presets::NOTHING).set_header([
-        "correct dump",
-        "judged",
-        "passed",
-        "in doubt",
-        "false alarms",
-    ]);
+    let mut twins = plain_table(&["correct dump", "judged", "passed", "in doubt", "false alarms"]);
     for (name, found) in &table.twins {
         let numbers =
             [found.judged, found.passed, found.in_doubt, found.false_alarms].map(|number| number.to_string());
@@ -275,8 +266,7 @@ fn shown(table: &SelfTestTable, broken: &[FigureRegression], verdict: Verdict) -
 
 /// Formats the largest fault of each kind that passes, by arithmetic and recorded taps.
 fn shown_sensitivities(sensitive: &[Sensitivity]) -> String {
-    let mut lines = Lines::new();
-    lines.load_style(presets::NOTHING).set_header([
+    let mut lines = plain_table(&[
         "largest fault that passes",
         "stated",
         "recorded",

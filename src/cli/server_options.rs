@@ -3,7 +3,7 @@
 use std::env;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use crate::cli::prompt::PromptOptions;
 use crate::cli::terminal::tell;
@@ -29,7 +29,7 @@ pub struct ServerOptions {
     url: String,
     /// Software of the server [default: detected]
     #[arg(long, value_enum, value_name = "KIND", help_heading = "Server")]
-    server: Option<ServerKind>,
+    server: Option<ServerProtocol>,
     /// Name of the model on the server, if it serves several
     #[arg(long, value_name = "NAME", help_heading = "Server")]
     served_model: Option<String>,
@@ -82,36 +82,6 @@ fn seconds(text: &str) -> std::result::Result<Duration, String> {
     duration.ok_or_else(|| "expected a positive number of seconds".to_owned())
 }
 
-/// A server protocol on the command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum ServerKind {
-    /// llama-server of llama.cpp
-    LlamaServer,
-    /// vLLM
-    Vllm,
-    /// SGLang
-    Sglang,
-    /// Text Generation Inference
-    Tgi,
-    /// Ollama
-    Ollama,
-    /// Any other server with the OpenAI API, e.g. llama-cpp-python or mistral.rs
-    Openai,
-}
-
-impl ServerKind {
-    fn kind(self) -> ServerProtocol {
-        match self {
-            ServerKind::LlamaServer => ServerProtocol::LlamaServer,
-            ServerKind::Vllm => ServerProtocol::Vllm,
-            ServerKind::Sglang => ServerProtocol::Sglang,
-            ServerKind::Tgi => ServerProtocol::Tgi,
-            ServerKind::Ollama => ServerProtocol::Ollama,
-            ServerKind::Openai => ServerProtocol::Openai,
-        }
-    }
-}
-
 impl ServerOptions {
     /// Makes the client without sending a request.
     ///
@@ -138,8 +108,7 @@ impl ServerOptions {
     /// If it does not answer, or its protocol is unknown.
     pub fn identify(&self, client: &Client) -> Result<ServerIdentity> {
         tell!("at most {} requests to {}", self.requests, client.base());
-        let told = self.server.map(ServerKind::kind);
-        identify(client, told, self.served_model.as_deref()).map_err(whole)
+        identify(client, self.server, self.served_model.as_deref()).map_err(whole)
     }
 
     /// Sends the requests to record.

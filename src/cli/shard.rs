@@ -57,7 +57,7 @@ impl ComparisonContext<'_> {
         let plan = Plan::of(&*loaded.model, &named.dump, numerics.activation_type(), self.selection);
         let suppositions = self.options.suppositions();
         let budget = self.options.causes.budget();
-        let rules = self.rules(is_stated, named, role, loaded, &suppositions);
+        let rules = self.rules(is_stated, &named.dump.manifest.producer, role, loaded, &suppositions);
         let rules = Rules { budget: budget.as_ref(), ..rules };
         let compared = |outcome: &Outcome| -> Result<Comparison> {
             let remarks = self.remarks(named, variant, outcome, is_stated, &*numerics)?;

@@ -7,19 +7,20 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use crate::atomic_write::write_whole;
-use crate::cli::comparison::{ComparisonContext, LoadedModels};
-use crate::cli::dump_hash::DumpFiles;
+use crate::cli::comparison::{ComparisonContext, ComparisonOptions, LoadedModels};
 use crate::cli::named_dump::NamedDump;
+use crate::cli::names;
+use crate::cli::output::ReportOutput;
 use crate::cli::progress::RunProgress;
 use crate::cli::stream_options::STDIN;
 use crate::cli::unstated_properties::cache_of_rows;
 use crate::compare::Role;
-use crate::diagnose::{DumpStream, MessageResult, Rules};
+use crate::diagnose::{DumpStream, MessageResult, Mode, Rules};
 use crate::dump::{Dump, Manifest};
 use crate::error::{Error, Result};
 use crate::format::{FileBytes, Messages};
 use crate::model::LoadedModel;
-use crate::report::Comparison;
+use crate::report::{Comparison, Report};
 
 /// Opens standard input without a buffer, which would read ahead into the next message.
 #[cfg(unix)]
@@ -62,17 +63,7 @@ impl NamedStream {
     }
 
     fn dump(&self, dump: Dump) -> NamedDump {
-        let Self { name, typed } = self;
-        NamedDump {
-            name: name.clone(),
-            typed: typed.clone(),
-            alone: typed.clone(),
-            dump,
-            notes: Vec::new(),
-            lacking: Vec::new(),
-            words: Vec::new(),
-            files: DumpFiles::Unknown,
-        }
+        NamedDump::new(self.name.clone(), self.typed.clone(), dump)
     }
 
     /// Returns the manifest's content without arrays.
@@ -82,10 +73,35 @@ impl NamedStream {
     }
 }
 
+/// Judges a dump that arrives through a pipe. `command` is the subcommand that repeats the comparison, with the option
+/// before the dump.
+///
+/// # Errors
+/// If options contradict a stream, or its first message cannot be judged.
+pub fn judged(
+    typed: &str,
+    options: &ComparisonOptions,
+    mode: Mode,
+    (command, role): ((&'static str, Option<&'static str>), Role),
+    output: &ReportOutput,
+) -> Result<Report> {
+    let mode = options.stream.mode(mode, &options.shard)?;
+    let (target, selection, tolerances) =
+        (&options.target.find()?, &options.selection(), &options.select.tolerances()?);
+    let judging = ComparisonContext { target, selection, tolerances, options, mode, command, output };
+    let results = vec![judging.stream(typed, role, &mut LoadedModels::new(&options.model))?];
+    Ok(Report {
+        command: names::command(),
+        results,
+        checkpoints: selection.checkpoints.clone(),
+        served: None,
+    })
+}
+
 impl ComparisonContext<'_> {
     /// Judges a stream until it ends. If it breaks off, or a message cannot be judged, the report covers the
     /// messages before.
-    pub(super) fn stream(&self, typed: &str, role: Role, models: &mut LoadedModels) -> Result<Comparison> {
+    fn stream(&self, typed: &str, role: Role, models: &mut LoadedModels) -> Result<Comparison> {
         let started = SystemTime::now();
         let (options, named) = (&self.options.stream, NamedStream::of(typed));
         let folder = options.folder()?;
@@ -104,7 +120,7 @@ impl ComparisonContext<'_> {
         let (numerics, is_stated) = self.settled(&named.dump(first.1.clone()), loaded, "a stream")?;
         let suppositions = self.options.suppositions();
         let budget = self.options.causes.budget();
-        let rules = self.rules(is_stated, &told_by_first, role, loaded, &suppositions);
+        let rules = self.rules(is_stated, &told_by_first.dump.manifest.producer, role, loaded, &suppositions);
         let rules = Rules { budget: budget.as_ref(), ..rules };
         let streamed = DumpStream::new(&named.name, &*loaded.model, &*numerics, rules)?;
         let (streamed, broken) = self.take_all(streamed, (messages, first), loaded, folder)?;

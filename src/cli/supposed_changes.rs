@@ -10,7 +10,7 @@ use crate::numerics::Numerics;
 use crate::tap::Tap;
 use crate::tracing::TracedNumerics;
 
-/// Runs the model with supposed changes.
+/// Runs the model with supposed changes, if there are any.
 pub fn run_supposing(
     supposed: &[Supposition],
     model: &dyn Model,
@@ -18,6 +18,9 @@ pub fn run_supposing(
     script: &RunInput,
     tap: &mut dyn Tap,
 ) -> Result<Transcript> {
+    if supposed.is_empty() {
+        return engine::run(model, numerics, script, tap);
+    }
     let traced = TracedNumerics::new(numerics, Profile::of(numerics));
     let book = ModelOperations::of(model, numerics)?;
     let changing = ChangeTap::new(&traced, &book, supposed).forgetting();

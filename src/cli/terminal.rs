@@ -8,6 +8,8 @@ use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
 use std::sync::OnceLock;
 
+use comfy_table::{Table, presets};
+
 use crate::error::{Error, Result};
 use crate::format::{commands, write_out};
 
@@ -25,6 +27,13 @@ macro_rules! tell {
 }
 
 pub(super) use {say, tell};
+
+/// Makes a table without lines.
+pub(super) fn plain_table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(header.iter().copied());
+    table
+}
 
 /// Prints text immediately; returns `false` if the output was closed.
 pub(super) fn out(text: &str) -> bool {

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
-use comfy_table::{Cell, CellAlignment, Table, presets};
+use comfy_table::{Cell, CellAlignment};
 use serde_json::json;
 
 use crate::cli::prompt;
 use crate::cli::requested_model::RequestedModel;
-use crate::cli::terminal::{self, say};
+use crate::cli::terminal::{self, plain_table, say};
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::model::ModelFiles;
@@ -89,7 +89,7 @@ pub fn run(args: &TokenizeArgs) -> Result<Verdict> {
 }
 
 /// Returns the text, read from standard input if it is "-".
-fn read(text: &str) -> Result<String> {
+pub(super) fn read(text: &str) -> Result<String> {
     if text != "-" {
         return Ok(text.to_owned());
     }
@@ -118,8 +118,7 @@ impl TokenizedText {
     /// Prints a row per id: position, id, piece as in the vocabulary, and decoded text.
     fn show(&self) -> Result<()> {
         let mut stream = TextStream::new(&*self.tokenizer);
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING).set_header(["position", "id", "piece", "text"]);
+        let mut table = plain_table(&["position", "id", "piece", "text"]);
         for (position, &id) in self.ids.iter().enumerate() {
             let text = stream.push(id)?;
             let text = if text.is_empty() { text } else { format!("{text:?}") };
@@ -186,8 +185,7 @@ fn show_difference(this: &TokenizedText, other: &TokenizedText, format: Tokenize
 fn show_parting(this: &TokenizedText, other: &TokenizedText, position: usize) -> Result<()> {
     let before = this.tokenizer.decode_lossy(&this.ids[..position])?;
     let longest = this.ids.len().max(other.ids.len());
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(["", "position", "this", "piece", "other", "piece"]);
+    let mut table = plain_table(&["", "position", "this", "piece", "other", "piece"]);
     for at in position.saturating_sub(AROUND)..longest.min(position + AROUND + 1) {
         let mark = if at == position { ">" } else { "" };
         let mut row = vec![Cell::new(mark), right(at)];

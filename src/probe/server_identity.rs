@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use clap::ValueEnum;
 use serde_json::Value;
 
 use crate::probe::answer::{MissingAnswer, ServerAnswer};
@@ -9,20 +10,20 @@ use crate::probe::client::Client;
 use crate::probe::server::ServerApi;
 use crate::probe::{llama_server, ollama, openai, sglang, tgi, vllm};
 
-/// Protocol of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Protocol of a server. The descriptions of the values are also those of `--server`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ServerProtocol {
-    /// llama.cpp's own server.
+    /// llama-server of llama.cpp.
     LlamaServer,
     /// vLLM.
     Vllm,
     /// SGLang.
     Sglang,
-    /// Hugging Face's Text Generation Inference.
+    /// Text Generation Inference.
     Tgi,
     /// Ollama.
     Ollama,
-    /// The OpenAI protocol without a more specific match: llama-cpp-python, mistral.rs and many more.
+    /// Any other server with the OpenAI API, e.g. llama-cpp-python or mistral.rs.
     Openai,
 }
 

@@ -80,7 +80,7 @@ fn reports_of_both_versions_can_be_compared() {
     let mut report = old();
     report["references"][0]["mode"] = "introduced".into();
     fs::write(terminal.path().join("old.json"), report.to_string()).expect("it can be written");
-    renamed(&mut report["references"][0]["results"]);
+    renamed(&mut report["references"][0]);
     (report["version"], report["references"][0]["mode"]) = (4.into(), "local".into());
     fs::write(terminal.path().join("new.json"), report.to_string()).expect("it can be written");
     let (code, diff) = terminal.json(&["diff", "old.json", "new.json"]);

@@ -1,7 +1,5 @@
 //! Sources of predictions: files, dumps, and models that are run.
 
-use std::path::Path;
-
 use rayon::prelude::*;
 
 use crate::checkpoint::{Point, Site};
@@ -14,7 +12,6 @@ use crate::kld::logits_file::{LogitsFile, first_row, rows_of};
 use crate::measure::{Prediction, PredictionDifference};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
-use crate::view::View;
 
 /// Predictions for chunks of tokens.
 pub trait PredictionSource {
@@ -34,17 +31,11 @@ pub trait PredictionSource {
     ///
     /// # Errors
     /// If the predictions cannot be read or computed.
-    fn open(&self, chunk: usize) -> Result<Box<dyn PredictionRows + '_>>;
+    fn open(&self, chunk: usize) -> Result<PredictionReader<'_>>;
 }
 
-/// The predictions of a chunk.
-pub trait PredictionRows: Sync {
-    /// Reads the prediction after a position.
-    ///
-    /// # Errors
-    /// If the values are invalid.
-    fn read(&self, position: usize, into: &mut Prediction) -> Result<()>;
-}
+/// Reads the prediction after a position of a chunk. It fails if the values are invalid.
+pub type PredictionReader<'s> = Box<dyn Fn(usize, &mut Prediction) -> Result<()> + Sync + 's>;
 
 impl PredictionSource for LogitsFile {
     fn name(&self) -> String {
@@ -64,8 +55,9 @@ impl PredictionSource for LogitsFile {
         (first..first + rows_of(self.n_ctx())).collect()
     }
 
-    fn open(&self, chunk: usize) -> Result<Box<dyn PredictionRows + '_>> {
-        Ok(Box::new(FileRows { file: self, chunk }))
+    fn open(&self, chunk: usize) -> Result<PredictionReader<'_>> {
+        let rows = FileRows { file: self, chunk };
+        Ok(Box::new(move |position, into| rows.read(position, into)))
     }
 }
 
@@ -74,7 +66,7 @@ struct FileRows<'f> {
     chunk: usize,
 }
 
-impl PredictionRows for FileRows<'_> {
+impl FileRows<'_> {
     fn read(&self, position: usize, into: &mut Prediction) -> Result<()> {
         self.file.read(self.chunk, position - first_row(self.file.n_ctx()), into)
     }
@@ -159,30 +151,23 @@ impl PredictionSource for DumpPredictions {
         self.places[chunk].iter().map(|place| place.position).collect()
     }
 
-    fn open(&self, chunk: usize) -> Result<Box<dyn PredictionRows + '_>> {
+    fn open(&self, chunk: usize) -> Result<PredictionReader<'_>> {
         let dump = &self.dumps[chunk];
         let view = |place: &LogitsSite| {
             let view = aligned(dump, place.site, Heads::AS_THEY_ARE)?.expect("every listed site is recorded");
             Ok((*place, view))
         };
         let views = self.places[chunk].iter().map(view).collect::<Result<Vec<_>>>()?;
-        Ok(Box::new(DumpRows { path: &dump.path, views }))
-    }
-}
-
-struct DumpRows<'d> {
-    path: &'d Path,
-    views: Vec<(LogitsSite, View<'static>)>,
-}
-
-impl PredictionRows for DumpRows<'_> {
-    fn read(&self, position: usize, into: &mut Prediction) -> Result<()> {
-        let at = self.views.partition_point(|(place, _)| place.position < position);
-        let (place, view) = &self.views[at];
-        let mut logits = vec![0.0; view.width()];
-        view.read(place.row, 0..view.width(), &mut logits);
-        let set = into.set_logits(logits.into_iter().map(|logit| logit as f32));
-        set.map_err(|problem| Error::dump(self.path, format!("{}, row {}: {problem}", place.site, place.row)))
+        Ok(Box::new(move |position, into| {
+            let at = views.partition_point(|(place, _)| place.position < position);
+            let (place, view) = &views[at];
+            let mut logits = vec![0.0; view.width()];
+            view.read(place.row, 0..view.width(), &mut logits);
+            let set = into.set_logits(logits.into_iter().map(|logit| logit as f32));
+            set.map_err(|problem| {
+                Error::dump(&dump.path, format!("{}, row {}: {problem}", place.site, place.row))
+            })
+        }))
     }
 }
 
@@ -251,22 +236,13 @@ impl PredictionSource for ModelPredictions<'_> {
         (0..self.chunks[chunk].len() - 1).collect()
     }
 
-    fn open(&self, chunk: usize) -> Result<Box<dyn PredictionRows + '_>> {
-        Ok(Box::new(ModelRows { name: &self.name, chunk, logits: self.logits(chunk)? }))
-    }
-}
-
-struct ModelRows<'r> {
-    name: &'r str,
-    chunk: usize,
-    logits: Tensor,
-}
-
-impl PredictionRows for ModelRows<'_> {
-    fn read(&self, position: usize, into: &mut Prediction) -> Result<()> {
-        let set = into.set_logits(self.logits.row(position).iter().copied());
-        let place = || format!("{}, chunk {}, position {position}", self.name, self.chunk);
-        set.map_err(|problem| RunError::BadLogits { problem: format!("{}: {problem}", place()) }.into())
+    fn open(&self, chunk: usize) -> Result<PredictionReader<'_>> {
+        let (name, logits) = (&self.name, self.logits(chunk)?);
+        Ok(Box::new(move |position, into| {
+            let set = into.set_logits(logits.row(position).iter().copied());
+            let place = || format!("{name}, chunk {chunk}, position {position}");
+            set.map_err(|problem| RunError::BadLogits { problem: format!("{}: {problem}", place()) }.into())
+        }))
     }
 }
 
@@ -322,8 +298,8 @@ fn compare_chunk(
     }
     let (base_rows, other_rows, names) = (base.open(chunk)?, other.open(chunk)?, [base.name(), other.name()]);
     let judge = |rows: &mut (Prediction, Prediction), position: &usize| {
-        base_rows.read(*position, &mut rows.0)?;
-        other_rows.read(*position, &mut rows.1)?;
+        base_rows(*position, &mut rows.0)?;
+        other_rows(*position, &mut rows.1)?;
         let next = tokens[position + 1];
         let [ours, theirs] = [rows.0.len(), rows.1.len()];
         if ours != theirs || next as usize >= ours {

@@ -11,9 +11,8 @@ use crate::atomic_write::write_whole;
 use crate::compare::Waiver;
 use crate::error::{Error, Result};
 use crate::input;
-use crate::ratchet::blocks::SiteBlock;
-use crate::ratchet::size::FailureSize;
-use crate::report::{RecordedDump, RecordedRow};
+use crate::ratchet::blocks::{FileBlock, SiteBlock};
+use crate::report::{FailureSize, RecordedDump, RecordedRow};
 
 /// Results that later runs are checked against.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -23,7 +22,8 @@ pub struct Baseline {
 }
 
 /// The recorded results of one dump.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct DumpEntry {
     pub name: String,
     pub model: String,
@@ -33,11 +33,13 @@ pub(super) struct DumpEntry {
     /// Sites that must be compared.
     pub compared: Vec<ComparedSites>,
     /// Sites that must be bit-identical.
+    #[serde(default)]
     pub identical: Vec<SiteBlock>,
 }
 
 /// A block of sites with the number of values at each site, if known.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(try_from = "FileBlock")]
 pub(super) struct ComparedSites {
     pub block: SiteBlock,
     pub values: Option<ValueCount>,
@@ -63,23 +65,33 @@ impl ComparedSites {
         }
         let of_count = |count: Option<u64>| {
             let rows = dump.rows.iter().filter(move |row| row.counted() == count);
-            let places = rows.map(|row| (row.tap.as_str(), (row.layer, row.pass)));
             let values = count.map(ValueCount::Each);
-            SiteBlock::of(places).into_iter().map(move |block| Self { block, values })
+            SiteBlock::of(rows.map(|row| row.site)).into_iter().map(move |block| Self { block, values })
         };
         counts.into_iter().flat_map(of_count).collect()
     }
 }
 
+impl TryFrom<FileBlock> for ComparedSites {
+    type Error = String;
+
+    fn try_from(read: FileBlock) -> Result<Self, String> {
+        let values = read.each.map(ValueCount::Each).or(read.values.map(ValueCount::Sum));
+        Ok(Self { block: read.try_into()?, values })
+    }
+}
+
 /// Waived failures with the same reason.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(try_from = "FileGroup")]
 pub(super) struct WaiverGroup {
     pub said: Waiver,
     pub rows: Vec<WaivedFailure>,
 }
 
 /// A waived failure: one tap in some layers and passes.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(try_from = "FileEntry")]
 pub(super) struct WaivedFailure {
     pub dump: String,
     pub block: SiteBlock,
@@ -100,31 +112,9 @@ const HEAD: &str = "\
 #[serde(deny_unknown_fields)]
 struct BaselineFile {
     version: u32,
-    dump: Vec<FileDump>,
+    dump: Vec<DumpEntry>,
     #[serde(default)]
-    known: Vec<FileGroup>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileDump {
-    name: String,
-    model: String,
-    sha256: Option<String>,
-    judged: Option<String>,
-    compared: Vec<FileBlock>,
-    #[serde(default)]
-    identical: Vec<FileBlock>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileBlock {
-    taps: String,
-    layers: Option<String>,
-    passes: Option<String>,
-    values: Option<u64>,
-    each: Option<u64>,
+    known: Vec<WaiverGroup>,
 }
 
 #[derive(Deserialize)]
@@ -133,7 +123,7 @@ struct FileGroup {
     reason: String,
     link: String,
     expires: Datetime,
-    rows: Vec<FileEntry>,
+    rows: Vec<WaivedFailure>,
 }
 
 #[derive(Deserialize)]
@@ -177,11 +167,17 @@ impl Baseline {
         if text.trim().is_empty() {
             return Err("the file is empty; write a baseline with --update-baseline".to_owned());
         }
-        let file: BaselineFile = toml::from_str(text).map_err(|error| located(text, &error))?;
-        if !(1..=VERSION).contains(&file.version) {
-            return Err(format!("unsupported version {}, expected 1 or {VERSION}", file.version));
+        let BaselineFile { version, dump: mut dumps, known } =
+            toml::from_str(text).map_err(|error| located(text, &error))?;
+        if !(1..=VERSION).contains(&version) {
+            return Err(format!("unsupported version {version}, expected 1 or {VERSION}"));
         }
-        let dumps = file.dump.into_iter().map(DumpEntry::new).collect::<Result<Vec<_>, _>>()?;
+        dumps.iter_mut().for_each(DumpEntry::upgrade);
+        if let Some(DumpEntry { name, .. }) = dumps.iter().find(|dump| dump.compared.is_empty()) {
+            return Err(format!(
+                "dump '{name}': `compared` is empty, so the gate would always pass; list at least one tap"
+            ));
+        }
         let twice = dumps
             .iter()
             .enumerate()
@@ -189,7 +185,6 @@ impl Baseline {
         if let Some((_, DumpEntry { name, .. })) = twice {
             return Err(format!("duplicate [[dump]] name '{name}'"));
         }
-        let known = file.known.into_iter().map(WaiverGroup::new).collect::<Result<Vec<_>, _>>()?;
         let is_there = |entry: &&WaivedFailure| dumps.iter().any(|dump| dump.name == entry.dump);
         match known.iter().flat_map(|group| &group.rows).find(|entry| !is_there(entry)) {
             Some(WaivedFailure { dump, block, .. }) => {
@@ -235,35 +230,18 @@ impl Baseline {
 }
 
 impl DumpEntry {
-    fn new(read: FileDump) -> Result<Self, String> {
-        let FileDump { name, model, sha256, judged, compared, identical } = read;
-        let blocks = |blocks: Vec<FileBlock>| -> Result<Vec<SiteBlock>, String> {
-            let block = |block: FileBlock| {
-                SiteBlock::parse(&block.taps, block.layers.as_deref(), block.passes.as_deref())
-                    .map_err(|problem| format!("dump '{name}': {problem}"))
-            };
-            blocks.into_iter().map(block).collect()
-        };
-        let of = |block: &FileBlock| block.each.map(ValueCount::Each).or(block.values.map(ValueCount::Sum));
-        let values: Vec<Option<ValueCount>> = compared.iter().map(of).collect();
-        let (compared, identical) = (blocks(compared)?, blocks(identical)?);
-        if compared.is_empty() {
-            return Err(format!(
-                "dump '{name}': `compared` is empty, so the gate would always pass; list at least one tap"
-            ));
-        }
-        let compared = compared.into_iter().zip(values);
-        let compared = compared.map(|(block, values)| ComparedSites { block, values }).collect();
-        // Version 1 of the file has the former names of the modes.
-        let judged = judged
+    /// Replaces the names of modes in version 1 of the file.
+    fn upgrade(&mut self) {
+        let judged = self.judged.take();
+        self.judged = judged
             .map(|judged| judged.replace(", total", ", accumulated").replace(", introduced", ", local"));
-        Ok(Self { name, model, sha256, judged, compared, identical })
     }
 }
 
-impl WaiverGroup {
-    fn new(read: FileGroup) -> Result<Self, String> {
-        let FileGroup { reason, link, expires, rows } = read;
+impl TryFrom<FileGroup> for WaiverGroup {
+    type Error = String;
+
+    fn try_from(FileGroup { reason, link, expires, rows }: FileGroup) -> Result<Self, String> {
         let expires = match expires {
             Datetime { date: Some(date), time: None, offset: None } => date.to_string(),
             other => {
@@ -272,10 +250,11 @@ impl WaiverGroup {
                 ));
             }
         };
-        let rows = rows.into_iter().map(WaivedFailure::new).collect::<Result<_, _>>()?;
         Ok(Self { said: Waiver { reason, link, expires }, rows })
     }
+}
 
+impl WaiverGroup {
     /// Returns the reason why this group is not in force on the day `today`, such as an expired date; `None`
     /// if it is in force.
     pub fn is_not_in_force(&self, today: &str) -> Option<String> {
@@ -292,18 +271,21 @@ impl WaiverGroup {
     }
 }
 
-impl WaivedFailure {
-    fn new(read: FileEntry) -> Result<Self, String> {
+impl TryFrom<FileEntry> for WaivedFailure {
+    type Error = String;
+
+    fn try_from(read: FileEntry) -> Result<Self, String> {
         let FileEntry { dump, taps, layers, passes, cause, bound_ratio, rel_l2, max_scaled, over, sigmas } =
             read;
-        let block = SiteBlock::parse(&taps, layers.as_deref(), passes.as_deref())
-            .map_err(|problem| format!("a row of [[known]]: {problem}"))?;
+        let block = SiteBlock::parse(&taps, layers.as_deref(), passes.as_deref())?;
         if [bound_ratio, rel_l2, max_scaled, sigmas].into_iter().flatten().any(f64::is_nan) {
-            return Err(format!("a row of [[known]]: {block}: invalid figure NaN, expected a number"));
+            return Err(format!("{block}: invalid figure NaN, expected a number"));
         }
         Ok(Self { dump, block, cause, size: FailureSize { bound_ratio, rel_l2, max_scaled, over, sigmas } })
     }
+}
 
+impl WaivedFailure {
     fn line(&self) -> String {
         let Self { dump, block, cause, size } = self;
         let FailureSize { bound_ratio, rel_l2, max_scaled, over, sigmas } = size;
@@ -336,7 +318,7 @@ impl ComparedSites {
 }
 
 fn words(block: &SiteBlock) -> String {
-    let mut words = format!("taps = {}", quoted(&block.taps.join(" ")));
+    let mut words = format!("taps = {}", quoted(&block.tap_names()));
     for (what, ranges) in [("layers", &block.layers), ("passes", &block.passes)] {
         ranges.iter().for_each(|ranges| _ = write!(words, ", {what} = {}", quoted(&ranges.in_short())));
     }

@@ -3,23 +3,44 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::checkpoint::Point;
+use serde::Deserialize;
+
+use crate::checkpoint::{Point, Site};
 use crate::compare::Ranges;
 use crate::report::RecordedRow;
-
-/// Layer and pass of a site.
-pub type LayerAndPass = (Option<usize>, Option<usize>);
 
 /// A set of layers, or of passes.
 type NumberSet = BTreeSet<Option<usize>>;
 
 /// Some taps in all of these layers and passes. `None` for taps outside layers, or for values of the whole
 /// run.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(try_from = "FileBlock")]
 pub struct SiteBlock {
-    pub taps: Vec<String>,
+    pub taps: Vec<Point>,
     pub layers: Option<Ranges>,
     pub passes: Option<Ranges>,
+}
+
+/// A block in a baseline file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileBlock {
+    taps: String,
+    layers: Option<String>,
+    passes: Option<String>,
+    /// Number of values at each site.
+    pub each: Option<u64>,
+    /// Number of values at all sites together, in version 1 of the file.
+    pub values: Option<u64>,
+}
+
+impl TryFrom<FileBlock> for SiteBlock {
+    type Error = String;
+
+    fn try_from(read: FileBlock) -> Result<Self, String> {
+        Self::parse(&read.taps, read.layers.as_deref(), read.passes.as_deref())
+    }
 }
 
 /// Largest number of sites of one tap: 126 layers in about a hundred thousand passes.
@@ -31,11 +52,10 @@ impl SiteBlock {
     /// # Errors
     /// If a tap is unknown, or a field is not a list of numbers.
     pub fn parse(taps: &str, layers: Option<&str>, passes: Option<&str>) -> Result<Self, String> {
-        let taps: Vec<String> = taps.split_whitespace().map(str::to_owned).collect();
-        let is_tap = |name: &&String| Point::ALL.iter().any(|point| point.name() == name.as_str());
-        if let Some(unknown) = taps.iter().find(|name| !is_tap(name)) {
-            return Err(format!("unknown tap '{unknown}'; `xcheck checkpoints` lists all taps"));
-        }
+        let tap = |name: &str| {
+            name.parse().map_err(|_| format!("unknown tap '{name}'; `xcheck checkpoints` lists all taps"))
+        };
+        let taps = taps.split_whitespace().map(tap).collect::<Result<Vec<Point>, _>>()?;
         if taps.is_empty() {
             return Err("missing tap name; `xcheck checkpoints` lists all taps".to_owned());
         }
@@ -52,18 +72,18 @@ impl SiteBlock {
 
     /// Returns true if the block contains the site of a row.
     pub fn contains(&self, row: &RecordedRow) -> bool {
-        self.is_beside(row) && is_in(&self.passes, row.pass)
+        self.is_beside(row) && is_in(&self.passes, row.site.pass)
     }
 
     /// Returns true if the block contains the tap and layer of a row, in any pass.
     pub fn is_beside(&self, row: &RecordedRow) -> bool {
-        is_in(&self.layers, row.layer)
-            && self.passes.is_some() == row.pass.is_some()
-            && self.taps.contains(&row.tap)
+        is_in(&self.layers, row.site.layer)
+            && self.passes.is_some() == row.site.pass.is_some()
+            && self.taps.contains(&row.site.point)
     }
 
     /// Returns all sites of the block.
-    pub fn places(&self) -> impl Iterator<Item = (&str, LayerAndPass)> {
+    pub fn sites(&self) -> impl Iterator<Item = Site> {
         let numbers = |ranges: &Option<Ranges>| -> Vec<Option<usize>> {
             match ranges {
                 None => vec![None],
@@ -73,23 +93,27 @@ impl SiteBlock {
             }
         };
         let (layers, passes) = (numbers(&self.layers), numbers(&self.passes));
-        self.taps.iter().flat_map(move |tap| {
+        self.taps.iter().flat_map(move |&point| {
             let (layers, passes) = (layers.clone(), passes.clone());
-            let at = layers
-                .into_iter()
-                .flat_map(move |layer| passes.clone().into_iter().map(move |pass| (layer, pass)));
-            at.map(move |at| (tap.as_str(), at))
+            layers.into_iter().flat_map(move |layer| {
+                passes.clone().into_iter().map(move |pass| Site { point, layer, pass })
+            })
         })
     }
 
+    /// Returns the names of the taps, separated by spaces.
+    pub fn tap_names(&self) -> String {
+        self.taps.iter().map(|tap| tap.name()).collect::<Vec<_>>().join(" ")
+    }
+
     /// Groups sites into as few blocks as possible, in the order of their taps.
-    pub fn of<'r>(places: impl IntoIterator<Item = (&'r str, LayerAndPass)>) -> Vec<Self> {
-        let mut order: Vec<&str> = Vec::new();
+    pub fn of(sites: impl IntoIterator<Item = Site>) -> Vec<Self> {
+        let mut order: Vec<Point> = Vec::new();
         let mut passes: BTreeMap<(usize, Option<usize>), NumberSet> = BTreeMap::new();
-        for (tap, (layer, pass)) in places {
-            let known = order.iter().position(|known| *known == tap);
+        for Site { point, layer, pass } in sites {
+            let known = order.iter().position(|known| *known == point);
             let tap = known.unwrap_or_else(|| {
-                order.push(tap);
+                order.push(point);
                 order.len() - 1
             });
             passes.entry((tap, layer)).or_default().insert(pass);
@@ -100,7 +124,7 @@ impl SiteBlock {
         }
         let mut blocks: Vec<Self> = Vec::new();
         for ((tap, passes), layers) in layers {
-            let (tap, layers, passes) = (order[tap].to_owned(), ranges(&layers), ranges(&passes));
+            let (tap, layers, passes) = (order[tap], ranges(&layers), ranges(&passes));
             match blocks.iter_mut().find(|block| (&block.layers, &block.passes) == (&layers, &passes)) {
                 Some(block) => block.taps.push(tap),
                 None => blocks.push(Self { taps: vec![tap], layers, passes }),
@@ -127,7 +151,7 @@ fn ranges(numbers: &NumberSet) -> Option<Ranges> {
 /// "q_rope, layers 0-3, passes 0-4".
 impl fmt::Display for SiteBlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.taps.join(" "))?;
+        f.write_str(&self.tap_names())?;
         for (one, many, ranges) in [("layer", "layers", &self.layers), ("pass", "passes", &self.passes)] {
             let Some(ranges) = ranges else { continue };
             let text = ranges.in_short();

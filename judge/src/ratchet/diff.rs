@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
+use crate::checkpoint::Site;
 use crate::compare::{NoiseFloor, Verdict};
-use crate::ratchet::size::FailureSize;
-use crate::report::{RecordedDump, RecordedReport, RecordedRow, ServerCheck};
+use crate::report::{FailureSize, RecordedDump, RecordedReport, RecordedRow, ServerCheck};
 
 /// Class of a change, from bad to good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,12 +40,8 @@ pub struct Change {
     pub what: &'static str,
     /// Name of the dump, or the subject of a server check.
     pub dump: String,
-    /// Tap; `None` for a change of the whole dump.
-    pub tap: Option<String>,
-    /// The layer; `None` for a tap outside layers.
-    pub layer: Option<usize>,
-    /// The forward pass; `None` for a value of the whole run.
-    pub pass: Option<usize>,
+    /// The site; `None` for a change of the whole dump.
+    pub site: Option<Site>,
     /// Old and new value, as text.
     pub said: [String; 2],
     /// Reason for the change, if known.
@@ -112,16 +108,7 @@ impl Diff {
             });
             let reason = (class == Class::Worse && now.is_some()).then(|| check.found.clone());
             let dump = format!("server, {}: {}", check.about, check.check);
-            self.changes.push(Change {
-                class,
-                what: "check",
-                dump,
-                tap: None,
-                layer: None,
-                pass: None,
-                said,
-                reason,
-            });
+            self.changes.push(Change { class, what: "check", dump, site: None, said, reason });
         }
     }
 
@@ -133,19 +120,9 @@ impl Diff {
         if badness(old.verdict) > 0 || badness(new.verdict) == 0 || is_told || is_known {
             return;
         }
-        let (tap, layer, pass) = (None, None, None);
         let said = [old, new].map(|seen| seen.verdict.name().to_owned());
-        let dump = "the report".to_owned();
-        self.changes.push(Change {
-            class: Class::Worse,
-            what: "verdict",
-            dump,
-            tap,
-            layer,
-            pass,
-            said,
-            reason: None,
-        });
+        let (class, dump) = (Class::Worse, "the report".to_owned());
+        self.changes.push(Change { class, what: "verdict", dump, site: None, said, reason: None });
     }
 
     /// Returns fail if something became worse, and inconclusive if nothing could be compared.
@@ -167,11 +144,10 @@ impl Diff {
         }
         let was_worse = self.changes.iter().filter(|change| change.class == Class::Worse).count();
         // A missing row and a present row of the same site have the same key; each report has a site once.
-        let key = |row: &RecordedRow| (row.tap.clone(), row.layer, row.pass);
-        let mut left: HashMap<_, _> = before.rows.iter().map(|row| (key(row), row)).collect();
-        self.compared += now.rows.iter().filter(|row| left.contains_key(&key(row))).count();
+        let mut left: HashMap<_, _> = before.rows.iter().map(|row| (row.site, row)).collect();
+        self.compared += now.rows.iter().filter(|row| left.contains_key(&row.site)).count();
         for row in &now.rows {
-            let change = match left.remove(&key(row)) {
+            let change = match left.remove(&row.site) {
                 Some(old) if is_more_of_it(before, old, row) => {
                     Some((Class::Changed, "verdict", words(old, row)))
                 }
@@ -183,7 +159,7 @@ impl Diff {
             };
             self.changes.extend(change.map(|told| Change::of_row(now, row, told)));
         }
-        for row in before.rows.iter().filter(|row| left.contains_key(&key(row))) {
+        for row in before.rows.iter().filter(|row| left.contains_key(&row.site)) {
             let told = (Class::Worse, "coverage", [row.verdict.name().to_owned(), String::new()]);
             self.changes.push(Change { reason: None, ..Change::of_row(now, row, told) });
         }
@@ -216,7 +192,8 @@ fn class_of_check(then: Option<Verdict>, now: Option<Verdict>) -> Option<Class> 
 /// Returns true if a value just above its bound belongs to an existing failure in another pass.
 fn is_more_of_it(before: &RecordedDump, old: &RecordedRow, row: &RecordedRow) -> bool {
     let is_beside = |other: &RecordedRow| {
-        let is_here = (&other.tap, other.layer, &other.cause) == (&row.tap, row.layer, &row.cause);
+        let key = |row: &RecordedRow| (row.site.point, row.site.layer);
+        let is_here = key(other) == key(row) && other.cause == row.cause;
         is_here && badness(other.verdict) == 2
     };
     let is_new = badness(old.verdict) == 0 && badness(row.verdict) == 2;
@@ -262,7 +239,7 @@ fn changed(old: &RecordedRow, new: &RecordedRow, bits: bool) -> Option<(Class, &
             Some((Class::Changed, "bits", ["not identical", "identical"].map(str::to_owned)))
         }
         _ => {
-            let (then, now) = (old.bound_ratio?, new.bound_ratio?);
+            let (then, now) = (old.size.bound_ratio?, new.size.bound_ratio?);
             let is_far = then.max(now) > NoiseFloor::NEAR * then.min(now) && then.max(now) > NEAR_THE_EDGE;
             is_far.then(|| (Class::Changed, "bound_ratio", [then, now].map(|figure| format!("{figure:.2}"))))
         }
@@ -272,7 +249,7 @@ fn changed(old: &RecordedRow, new: &RecordedRow, bits: bool) -> Option<(Class, &
 fn failing(old: &RecordedRow, new: &RecordedRow) -> Option<(Class, &'static str, [String; 2])> {
     let cause = |row: &RecordedRow| row.cause.clone().unwrap_or("none found".to_owned());
     let size = |row: &RecordedRow| {
-        let FailureSize { bound_ratio, over, .. } = FailureSize::of(row);
+        let FailureSize { bound_ratio, over, .. } = row.size;
         let bound_ratio = bound_ratio.map(|bound_ratio| format!("err/bound {bound_ratio:.1e}"));
         let told: Vec<String> =
             bound_ratio.into_iter().chain(over.map(|count| format!("{count} over"))).collect();
@@ -280,12 +257,8 @@ fn failing(old: &RecordedRow, new: &RecordedRow) -> Option<(Class, &'static str,
     };
     match () {
         () if old.cause != new.cause => Some((Class::Worse, "cause", [cause(old), cause(new)])),
-        () if FailureSize::of(old).outgrown_by(new).is_some() => {
-            Some((Class::Worse, "size", [size(old), size(new)]))
-        }
-        () if FailureSize::of(new).outgrown_by(old).is_some() => {
-            Some((Class::Better, "size", [size(old), size(new)]))
-        }
+        () if old.size.outgrown_by(new).is_some() => Some((Class::Worse, "size", [size(old), size(new)])),
+        () if new.size.outgrown_by(old).is_some() => Some((Class::Better, "size", [size(old), size(new)])),
         () => None,
     }
 }
@@ -297,14 +270,12 @@ impl Change {
         (class, what, said): (Class, &'static str, [String; 2]),
     ) -> Self {
         let reason = row.reason.clone().filter(|_| class == Class::Worse);
-        let (tap, layer, pass) = (Some(row.tap.clone()), row.layer, row.pass);
-        Self { class, what, dump: dump.name.clone(), tap, layer, pass, said, reason }
+        Self { class, what, dump: dump.name.clone(), site: Some(row.site), said, reason }
     }
 
     fn of_dump(dump: &RecordedDump, class: Class, said: [&str; 2]) -> Self {
         let what = if said.contains(&"") { "coverage" } else { "verdict" };
         let said = said.map(str::to_owned);
-        let (tap, layer, pass) = (None, None, None);
-        Self { class, what, dump: dump.name.clone(), tap, layer, pass, said, reason: dump.reason.clone() }
+        Self { class, what, dump: dump.name.clone(), site: None, said, reason: dump.reason.clone() }
     }
 }

@@ -5,6 +5,7 @@ use serde_json::{Value, json as object};
 use crate::compare::Verdict;
 use crate::ratchet::blocks::SiteBlock;
 use crate::ratchet::diff::{Change, Class, Diff};
+use crate::report::text::clean;
 
 /// Sites of one tap with the same change.
 struct DiffLine<'d> {
@@ -22,7 +23,7 @@ fn lines(diff: &Diff, class: Class) -> Vec<DiffLine<'_>> {
                 let said = ["verdict", "coverage", "bits", "cause"]
                     .contains(&change.what)
                     .then(|| change.said.clone());
-                (change.dump.clone(), change.tap.clone(), change.what, said)
+                (change.dump.clone(), change.site.map(|site| site.point), change.what, said)
             };
             key(other) == key(change)
         };
@@ -35,9 +36,8 @@ fn lines(diff: &Diff, class: Class) -> Vec<DiffLine<'_>> {
 }
 
 fn line<'d>(group: &[&'d Change]) -> DiffLine<'d> {
-    let places =
-        group.iter().filter_map(|change| Some((change.tap.as_deref()?, (change.layer, change.pass))));
-    let places: Vec<String> = SiteBlock::of(places).iter().map(SiteBlock::to_string).collect();
+    let sites = group.iter().filter_map(|change| change.site);
+    let places: Vec<String> = SiteBlock::of(sites).iter().map(SiteBlock::to_string).collect();
     let places = if places.is_empty() { "the whole comparison".to_owned() } else { places.join("; ") };
     DiffLine { first: group[0], places, count: group.len() }
 }
@@ -67,11 +67,6 @@ impl DiffLine<'_> {
         let more = if more > 0 && !told.is_empty() { format!(" (and {more} more)") } else { String::new() };
         told + &more
     }
-}
-
-/// Returns text from a file without control characters, safe for a terminal.
-fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 const CLASSES: [Class; 4] = [Class::Worse, Class::Better, Class::New, Class::Changed];
@@ -151,10 +146,12 @@ pub fn markdown(diff: &Diff) -> String {
 pub fn json(diff: &Diff) -> String {
     let side = |(told, verdict): &([String; 2], Verdict)| object!({"xcheck": told[0], "command": told[1], "verdict": verdict.name()});
     let change = |change: &Change| {
-        let Change { class, what, dump, tap, layer, pass, said: [before, now], reason } = change;
+        let Change { class, what, dump, site, said: [before, now], reason } = change;
         let said = |text: &String| if text.is_empty() { Value::Null } else { text.clone().into() };
         object!({
-            "class": class.name(), "what": what, "reference": dump, "tap": tap, "layer": layer, "pass": pass,
+            "class": class.name(), "what": what, "reference": dump,
+            "tap": site.map(|site| site.point), "layer": site.and_then(|site| site.layer),
+            "pass": site.and_then(|site| site.pass),
             "before": said(before), "now": said(now), "reason": reason,
         })
     };

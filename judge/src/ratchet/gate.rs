@@ -4,13 +4,12 @@
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Display;
 
-use crate::checkpoint::{Point, Site};
+use crate::checkpoint::Site;
 use crate::compare::{Verdict, Waiver};
 use crate::error::{Error, Result};
 use crate::ratchet::baseline::{Baseline, ComparedSites, DumpEntry, ValueCount, WaivedFailure, WaiverGroup};
-use crate::ratchet::blocks::{LayerAndPass, SiteBlock};
-use crate::ratchet::size::FailureSize;
-use crate::report::{Comparison, RecordedDump, RecordedReport, RecordedRow, Report};
+use crate::ratchet::blocks::SiteBlock;
+use crate::report::{Comparison, FailureSize, RecordedDump, RecordedReport, RecordedRow, Report};
 
 /// Compares a report with a baseline on a day such as 2026-12-31. Waived failures become [`Verdict::Known`].
 /// Missing sites and lost bit-identity prevent a pass. Stale entries are noted.
@@ -151,7 +150,7 @@ impl WaivedRows<'_> {
 }
 
 fn listed(rows: &[&RecordedRow]) -> String {
-    let blocks = SiteBlock::of(rows.iter().map(|row| (row.tap.as_str(), (row.layer, row.pass))));
+    let blocks = SiteBlock::of(rows.iter().map(|row| row.site));
     blocks.iter().map(SiteBlock::to_string).collect::<Vec<_>>().join("; ")
 }
 
@@ -186,7 +185,8 @@ impl WaivedFailure {
         let here = || seen.rows.iter().filter(|row| self.dump == seen.name && self.block.contains(row));
         let fails = |row: &RecordedRow| row.verdict > Verdict::Known;
         let is_alive = |row: &RecordedRow| {
-            here().any(|other| (&other.tap, other.layer) == (&row.tap, row.layer) && fails(other))
+            let is_near = |site: Site| (site.point, site.layer) == (row.site.point, row.site.layer);
+            here().any(|other| is_near(other.site) && fails(other))
         };
         here().filter(|row| !fails(row) && !is_alive(row)).collect()
     }
@@ -208,14 +208,10 @@ fn demand(comparison: &mut Comparison, seen: &RecordedDump, identical: &[SiteBlo
 
 /// Returns the selected sites that the baseline lists as compared and that are not compared now.
 fn missing(comparison: &Comparison, seen: &RecordedDump, entry: &DumpEntry) -> Vec<String> {
-    let there: HashSet<_> = seen.rows.iter().map(|row| (row.tap.as_str(), (row.layer, row.pass))).collect();
+    let there: HashSet<Site> = seen.rows.iter().map(|row| row.site).collect();
     let selection = &comparison.outcome.basis.selection;
-    let is_asked = |tap: &str, (layer, pass): LayerAndPass| {
-        let point = Point::ALL.iter().find(|point| point.name() == tap);
-        point.is_some_and(|&point| selection.takes(Site { point, layer, pass }, &(0..0)))
-    };
-    let places = entry.compared.iter().flat_map(|compared| compared.block.places());
-    let missing = places.filter(|place| !there.contains(place) && is_asked(place.0, place.1));
+    let sites = entry.compared.iter().flat_map(|compared| compared.block.sites());
+    let missing = sites.filter(|site| !there.contains(site) && selection.takes(*site, &(0..0)));
     let told = |block: &SiteBlock| format!("{block}: listed in the baseline, but not compared in this run");
     let fewer = entry.compared.iter().flat_map(|ComparedSites { block, values }| {
         let rows = || seen.rows.iter().filter(|row| block.contains(row));
@@ -227,11 +223,11 @@ fn missing(comparison: &Comparison, seen: &RecordedDump, entry: &DumpEntry) -> V
             Some(ValueCount::Each(then)) => {
                 let fewer = || rows().filter(|row| row.elements < then);
                 let least = fewer().map(|row| row.elements).min().unwrap_or(then);
-                let places = SiteBlock::of(fewer().map(|row| (row.tap.as_str(), (row.layer, row.pass))));
+                let places = SiteBlock::of(fewer().map(|row| row.site));
                 places.iter().map(|block| told(block, then, least, "at each site ")).collect()
             }
             Some(ValueCount::Sum(then)) => {
-                let is_whole = block.places().all(|place| there.contains(&place));
+                let is_whole = block.sites().all(|site| there.contains(&site));
                 let now = rows().map(|row| row.elements).sum::<u64>();
                 let is_fewer = is_whole && now < then;
                 is_fewer.then(|| told(block, then, now, "")).into_iter().collect()

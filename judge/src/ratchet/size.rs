@@ -1,25 +1,9 @@
 //! Size of a failure, and the limit up to which rounding can change it between builds.
 
-use crate::checkpoint::{Point, ValueKind};
+use crate::checkpoint::ValueKind;
 use crate::compare::NoiseFloor;
 use crate::error_map;
-use crate::report::RecordedRow;
-
-/// Figures of a failure that another build with the same fault reproduces. A figure is null if it was not
-/// measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct FailureSize {
-    /// Largest bound ratio (error / error bound).
-    pub bound_ratio: Option<f64>,
-    /// Relative L2 error of all values together, if there are no error bounds per value.
-    pub rel_l2: Option<f64>,
-    /// Largest error of a value relative to its size, if the noise floor comes from perturbed runs.
-    pub max_scaled: Option<f64>,
-    /// Number of values above their error bound.
-    pub over: Option<usize>,
-    /// Largest bias, in sigmas.
-    pub sigmas: Option<f64>,
-}
+use crate::report::{FailureSize, RecordedRow};
 
 /// Expected variation of the bound ratio between correct builds.
 const RADIUS: f64 = 1.0;
@@ -32,19 +16,9 @@ const MOVED: f64 = 1.0 / 128.0;
 impl FailureSize {
     /// Returns true if a row is so close to its error bound that it may pass in another build.
     pub fn is_just_beyond(row: &RecordedRow) -> bool {
-        let within = Self {
-            bound_ratio: Some(RADIUS),
-            over: row.over.map(|_| 0),
-            sigmas: Some(BIAS),
-            ..Self::of(row)
-        };
+        let over = row.size.over.map(|_| 0);
+        let within = Self { bound_ratio: Some(RADIUS), over, sigmas: Some(BIAS), ..row.size };
         within.outgrown_by(row).is_none()
-    }
-
-    /// Returns the size of a row's failure.
-    pub fn of(row: &RecordedRow) -> Self {
-        let RecordedRow { bound_ratio, rel_l2, max_scaled, over, sigmas, .. } = *row;
-        Self { bound_ratio, rel_l2, max_scaled, over, sigmas }
     }
 
     /// Returns the larger of each figure.
@@ -60,19 +34,20 @@ impl FailureSize {
 
     /// Returns a message if a row is worse than any build of this failure is expected to be.
     pub fn outgrown_by(&self, row: &RecordedRow) -> Option<String> {
-        let is_judged_alike = self.bound_ratio.is_some() == row.bound_ratio.is_some()
-            && self.over.is_some() == row.over.is_some();
+        let now = row.size;
+        let is_judged_alike = self.bound_ratio.is_some() == now.bound_ratio.is_some()
+            && self.over.is_some() == now.over.is_some();
         if !is_judged_alike {
             return Some("judged differently than in the baseline, so the two cannot be compared".to_owned());
         }
         let [all, one] = row.noise;
         // The difference between two token ids has no meaning.
-        let is_of_ids = row.tap.parse().is_ok_and(|point: Point| point.kind() == ValueKind::Token);
+        let is_of_ids = row.site.point.kind() == ValueKind::Token;
         let figures = [
-            ("err/bound", self.bound_ratio, row.bound_ratio, RADIUS),
-            ("relative L2 error", self.rel_l2, row.rel_l2, all),
-            ("largest relative error", self.max_scaled, row.max_scaled, one),
-            ("bias in sigmas", self.sigmas, row.sigmas, BIAS),
+            ("err/bound", self.bound_ratio, now.bound_ratio, RADIUS),
+            ("relative L2 error", self.rel_l2, now.rel_l2, all),
+            ("largest relative error", self.max_scaled, now.max_scaled, one),
+            ("bias in sigmas", self.sigmas, now.sigmas, BIAS),
         ];
         let grown = figures.into_iter().find_map(|(what, known, now, unit)| {
             let (known, now) = (known?, now?);
@@ -90,7 +65,7 @@ impl FailureSize {
         let known = self.over?;
         // Sizes are counted up to a power of two; above the largest one, all violations are counted.
         if far > f64::from(error_map::ErrorMagnitude::MOST).exp2() {
-            let now = row.over?;
+            let now = row.size.over?;
             return (now as f64 > doubled(known as f64, 1.0))
                 .then(|| format!("{now} values are above their error bound, the baseline allows {known}"));
         }

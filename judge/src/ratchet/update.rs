@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use crate::compare::{Verdict, Waiver};
 use crate::error::{Error, Result};
 use crate::ratchet::baseline::{Baseline, ComparedSites, DumpEntry, TODO, WaivedFailure, WaiverGroup};
-use crate::ratchet::blocks::{LayerAndPass, SiteBlock};
-use crate::ratchet::size::FailureSize;
-use crate::report::{RecordedDump, RecordedReport, RecordedRow, Report};
+use crate::ratchet::blocks::SiteBlock;
+use crate::report::{FailureSize, RecordedDump, RecordedReport, RecordedRow, Report};
 
 /// Makes a baseline from a report that was not yet compared with one. Failures listed in `old` keep their
 /// reason while they are unchanged; new failures need a reason from a person. Sites that must be
@@ -39,12 +38,8 @@ fn entry(dump: &RecordedDump, old: &Baseline, bits: bool) -> DumpEntry {
         sha256: dump.sha256.clone(),
         judged: Some(dump.judged.clone()),
         compared: ComparedSites::of(dump),
-        identical: SiteBlock::of(identical.map(place)),
+        identical: SiteBlock::of(identical.map(|row| row.site)),
     }
-}
-
-fn place(row: &RecordedRow) -> (&str, LayerAndPass) {
-    (&row.tap, (row.layer, row.pass))
 }
 
 /// Returns the groups of the old baseline, reduced to what still fails, followed by one group without a
@@ -80,7 +75,7 @@ fn known(seen: &RecordedReport, old: &Baseline, today: &str) -> Vec<WaiverGroup>
 fn still(entry: &WaivedFailure, rows: &[&RecordedRow]) -> Vec<WaivedFailure> {
     let noise = rows.iter().fold([0.0; 2], |[all, one], row| [row.noise[0].max(all), row.noise[1].max(one)]);
     let size = of(rows.iter().copied()).kept_as(entry.size, noise);
-    let blocks = SiteBlock::of(rows.iter().map(|row| place(row))).into_iter();
+    let blocks = SiteBlock::of(rows.iter().map(|row| row.site)).into_iter();
     blocks.map(|block| WaivedFailure { block, size, ..entry.clone() }).collect()
 }
 
@@ -88,13 +83,13 @@ fn still(entry: &WaivedFailure, rows: &[&RecordedRow]) -> Vec<WaivedFailure> {
 fn entries(rows: &[(&RecordedDump, &RecordedRow)]) -> Vec<WaivedFailure> {
     let mut lines: BTreeMap<(&str, &str, Option<usize>), Vec<&RecordedRow>> = BTreeMap::new();
     for (dump, row) in rows {
-        let layer = row.layer.filter(|_| row.cause.is_none());
-        lines.entry((&dump.name, &row.tap, layer)).or_default().push(row);
+        let layer = row.site.layer.filter(|_| row.cause.is_none());
+        lines.entry((&dump.name, row.site.point.name(), layer)).or_default().push(row);
     }
     let line = |((dump, _, _), rows): ((&str, &str, Option<usize>), Vec<&RecordedRow>)| {
         let size = of(rows.iter().copied());
         let cause = rows[0].cause.clone();
-        let blocks = SiteBlock::of(rows.into_iter().map(place)).into_iter();
+        let blocks = SiteBlock::of(rows.iter().map(|row| row.site)).into_iter();
         let entries =
             blocks.map(|block| WaivedFailure { dump: dump.to_owned(), block, cause: cause.clone(), size });
         entries.collect::<Vec<_>>()
@@ -104,7 +99,7 @@ fn entries(rows: &[(&RecordedDump, &RecordedRow)]) -> Vec<WaivedFailure> {
 
 /// Returns the largest figures of the rows, rounded up to two digits so that the same run is within them.
 fn of<'r>(rows: impl Iterator<Item = &'r RecordedRow>) -> FailureSize {
-    let size = rows.map(FailureSize::of).reduce(FailureSize::or).unwrap_or_default();
+    let size = rows.map(|row| row.size).reduce(FailureSize::or).unwrap_or_default();
     let [bound_ratio, rel_l2, max_scaled, sigmas] =
         [size.bound_ratio, size.rel_l2, size.max_scaled, size.sigmas].map(|figure| figure.map(two_digits));
     FailureSize { bound_ratio, rel_l2, max_scaled, sigmas, ..size }

@@ -11,7 +11,8 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::format::commands;
-use crate::report::{Report, RunFailure, advice, json};
+use crate::report::schema::ReportFile;
+use crate::report::{Report, RunFailure, advice};
 
 const PAGE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
@@ -40,16 +41,17 @@ const SCRIPT: &str = concat!(
 
 /// Returns the report as an HTML page.
 pub fn html(report: &Report) -> String {
-    page(json::value(report))
+    page(ReportFile::from(report).json())
 }
 
 /// Returns an HTML page for a run that ended with an error.
 pub fn refused(refusal: &RunFailure) -> String {
-    page(json::refused_value(refusal))
+    page(ReportFile::from(refusal).json())
 }
 
 fn page(mut report: Value) -> String {
-    report["shell"] = advice::shell(&words(&report["command"])).into();
+    let command: Vec<String> = serde_json::from_value(report["command"].clone()).unwrap_or_default();
+    report["shell"] = advice::shell(&command).into();
     let verdict = report["verdict"].as_str().unwrap_or_default().to_uppercase();
     let model = report["model"]["name"].as_str().map(|name| format!(": {name}")).unwrap_or_default();
     let title = format!("xcheck {verdict}{model}");
@@ -93,11 +95,6 @@ impl HtmlPage<'_> {
         }
         page + rest
     }
-}
-
-fn words(command: &Value) -> Vec<String> {
-    let words = command.as_array().into_iter().flatten();
-    words.filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
 fn hash(content: &str) -> String {

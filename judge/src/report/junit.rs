@@ -78,11 +78,7 @@ fn served(served: &ServerReport) -> TestSuite {
     let mut suite = TestSuite::new(format!("server: {}", served.url));
     suite.add_test_cases(served.checks.iter().map(|check| {
         let status = match check.verdict {
-            None => {
-                let mut status = TestCaseStatus::skipped();
-                status.set_description(&check.found);
-                status
-            }
+            None => skipped(&check.found),
             Some(Verdict::Fail) => non_success(NonSuccessKind::Failure, "divergence", &check.found),
             Some(Verdict::Inconclusive) => inconclusive(&check.found),
             Some(_) => TestCaseStatus::success(),
@@ -106,24 +102,19 @@ fn case(name: &str, class: &str, status: TestCaseStatus) -> TestCase {
 
 fn status(outcome: &Outcome, shown: &CheckpointLine) -> TestCaseStatus {
     let row = outcome.rows.iter().find(|row| Some(row.site) == shown.site);
-    let Some(row) = row else {
-        // As text, which both schemas allow; the attribute is not valid in both.
-        let mut status = TestCaseStatus::skipped();
-        status.set_description("not compared");
-        return status;
-    };
+    let Some(row) = row else { return skipped("not compared") };
     match shown.verdict {
         Verdict::Pass | Verdict::Tie => TestCaseStatus::success(),
-        Verdict::Known => known(row),
+        Verdict::Known => skipped(&format!("waived failure: {}", excused(row))),
         Verdict::Inconclusive => inconclusive(&told(row)),
         Verdict::Fail => divergence(outcome, row),
     }
 }
 
-/// Returns the status of a waived failure: skipped, with the reason as text.
-fn known(row: &SiteResult) -> TestCaseStatus {
+/// Returns the status of a skipped case with a reason: as text, which both schemas allow, not as an attribute.
+fn skipped(reason: &str) -> TestCaseStatus {
     let mut status = TestCaseStatus::skipped();
-    status.set_description(format!("waived failure: {}", excused(row)));
+    status.set_description(reason);
     status
 }
 

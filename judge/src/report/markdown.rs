@@ -9,9 +9,7 @@ use crate::report::escaping::escape;
 use crate::report::result_map::{LEGEND, ResultMap};
 use crate::report::terminal_style::TerminalStyle;
 use crate::report::text::{self, NOTHING, bound, largest, value};
-use crate::report::{
-    ArchitectureSummary, Comparison, ModelRecord, Report, RunFailure, ServerReport, advice, likelihoods,
-};
+use crate::report::{ArchitectureSummary, Comparison, Report, RunFailure, ServerReport, advice, likelihoods};
 
 /// Maximum length of the report in characters. A GitHub comment can have 65,536; the rest is for text that a
 /// script adds.
@@ -225,7 +223,7 @@ fn facts(result: &Comparison) -> String {
          - coverage: {}\n",
         told(&candidate),
         told(&reference),
-        told(&words(model)),
+        told(&model.to_string()),
         errors_measured(outcome.subject.mode),
         decided_by(outcome.subject.gate),
         coverage(&outcome.coverage),
@@ -239,12 +237,6 @@ fn producer(outcome: &Outcome) -> String {
         None => format!("{key} {value}"),
     });
     once(text::producer(outcome)).chain(settings).collect::<Vec<_>>().join(", ")
-}
-
-fn words(model: &ModelRecord) -> String {
-    let mut words = [&*model.name, &model.architecture, &model.format, &model.quantisation].to_vec();
-    words.retain(|word| !word.is_empty());
-    words.join(", ")
 }
 
 fn errors_measured(mode: Mode) -> &'static str {

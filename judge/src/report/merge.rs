@@ -7,7 +7,7 @@ use crate::checkpoint::Site;
 use crate::compare::{SiteResult, Verdict};
 use crate::diagnose::{Basis, Evidence, conclude, once_each};
 use crate::error::{Error, Result};
-use crate::report::rows::ReportRow;
+use crate::report::schema::ReportRow;
 use crate::report::{Comparison, ModelRecord, Report, ReportContent, ShardedComparison, Timing};
 
 /// Key of [`ShardedComparison::asked`] for the build of the program. An interrupted run can only be resumed

@@ -5,16 +5,11 @@ mod agent;
 mod checkpoint_line;
 mod command_line;
 mod conclusion;
-mod enum_name;
-mod error_map_row;
 mod escaping;
-mod figures;
-mod finding;
 mod github;
 mod headline;
 mod html;
 mod json;
-mod json_layout;
 mod junit;
 mod likelihoods;
 mod markdown;
@@ -23,10 +18,9 @@ mod recorded_report;
 mod report_reader;
 mod result_map;
 mod rollup;
-mod rows;
 mod run_failure;
+mod schema;
 mod server_checks;
-mod shard_row;
 mod table;
 mod terminal_style;
 pub mod text;
@@ -37,24 +31,23 @@ pub use advice::{quoted, shell};
 pub use agent::agent;
 pub use github::github;
 pub use html::html;
-pub use json::{ArchitectureRow, json};
+pub use json::json;
 pub use junit::junit;
 pub use markdown::{architectures as architectures_in_markdown, markdown};
 pub use merge::{BUILD, found_before, merge};
-pub use recorded_report::{RecordedDump, RecordedReport, RecordedRow};
+pub use recorded_report::{FailureSize, RecordedDump, RecordedReport, RecordedRow};
 pub use report_reader::{ReportContent, parse, read};
 pub use rollup::{ArchitectureSummary, rolled_up};
 pub use run_failure::RunFailure;
+pub use schema::{ArchitectureRow, JsonNumber};
 pub use server_checks::{ServerCheck, ServerReport};
 pub use table::{TableOptions, architectures, maps, table, verdicts};
 pub use tokens::PromptTokens;
 pub use writer::ReportDir;
-pub use {
-    escaping::escape, figures::JsonNumber, html::HtmlPage, json::program, terminal_style::TerminalStyle,
-    text::WIDTH,
-};
+pub use {escaping::escape, html::HtmlPage, json::program, terminal_style::TerminalStyle, text::WIDTH};
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use crate::checkpoint::{Checkpoint, Point};
@@ -80,6 +73,15 @@ pub struct ModelRecord {
 impl ModelRecord {
     /// Value of `format` if both sides are dumps and no model was run.
     pub const DUMP: &str = "dump";
+}
+
+/// "tiny-llama2, llama, gguf, q8_0", without unknown facts.
+impl fmt::Display for ModelRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut words = [&*self.name, &self.architecture, &self.format, &self.quantisation].to_vec();
+        words.retain(|word| !word.is_empty());
+        f.write_str(&words.join(", "))
+    }
 }
 
 /// Start and duration of a run. Only some formats include them, so that equal results give equal reports.

@@ -1,22 +1,19 @@
-//! Content of `report.json`, independent of the build that wrote it, so that reports of different builds can
-//! be compared.
+//! The figures of a report that another build reproduces, so that reports of different builds can be compared.
 
 use std::path::Path;
 
-use serde::Deserialize;
-
-use crate::checkpoint::Point;
-use crate::compare::{NoiseFloor, Verdict};
-use crate::diagnose::Mode;
+use crate::checkpoint::{Point, Site};
+use crate::compare::{NoiseFloor, RoundingEvaluation, SiteResult, Verdict};
+use crate::diagnose::Finding;
 use crate::error::{Error, Result};
-use crate::input;
-use crate::measure::larger;
-use crate::report::enum_name::EnumName;
-use crate::report::figures::JsonNumber;
-use crate::report::json::{check_version, json};
-use crate::report::{Report, RunFailure, ServerCheck};
+use crate::error_map::{ErrorMagnitude, ErrorMap};
+use crate::exact::EngineErrors;
+use crate::measure::{Errors, Measurement, larger};
+use crate::report::report_reader::{content, of_file};
+use crate::report::schema::{Program, ReportFile};
+use crate::report::{Comparison, Report, ReportContent, ServerCheck};
 
-/// Content of `report.json` from any build.
+/// Content of a report from any build.
 #[derive(Clone, Debug)]
 pub struct RecordedReport {
     /// Version and commit of the program that wrote the report, and its arguments.
@@ -48,15 +45,28 @@ pub struct RecordedDump {
     pub rows: Vec<RecordedRow>,
 }
 
+/// Figures of a failure that another build with the same fault reproduces. A figure is `None` if it was not
+/// measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct FailureSize {
+    /// Largest error relative to its limit (error bound, noise floor or tolerance). The row fails above 1.
+    pub bound_ratio: Option<f64>,
+    /// Relative L2 error of all values together, if there are no error bounds per value. It distinguishes one wrong
+    /// value from many.
+    pub rel_l2: Option<f64>,
+    /// Largest error of a value relative to its size, if perturbed runs give the noise floor.
+    pub max_scaled: Option<f64>,
+    /// Number of values above their error bound, summed over both sides.
+    pub over: Option<usize>,
+    /// Largest bias, in sigmas.
+    pub sigmas: Option<f64>,
+}
+
 /// Recorded results at one site.
 #[derive(Clone, Debug)]
 pub struct RecordedRow {
-    /// The tap's name.
-    pub tap: String,
-    /// Layer; `None` outside the layers.
-    pub layer: Option<usize>,
-    /// Pass; `None` for values of the whole run.
-    pub pass: Option<usize>,
+    /// The site.
+    pub site: Site,
     /// Number of compared values.
     pub elements: u64,
     /// Verdict of the row.
@@ -67,22 +77,13 @@ pub struct RecordedRow {
     pub cause: Option<String>,
     /// True if all compared values are bit-identical in the error that was judged.
     pub is_identical: bool,
-    /// Largest error relative to its limit (error bound, noise floor or tolerance). The row fails above 1.
-    pub bound_ratio: Option<f64>,
+    /// Size of the failure, or of the error if the row does not fail.
+    pub size: FailureSize,
     /// True if `bound_ratio` is relative to a noise floor. The noise floor differs between builds, since few
     /// perturbed runs measure it.
     pub is_measured: bool,
-    /// Relative L2 error of all values together. Without error bounds, it distinguishes one wrong value from
-    /// many.
-    pub rel_l2: Option<f64>,
-    /// Largest error of a value relative to its size, if perturbed runs give the noise floor.
-    pub max_scaled: Option<f64>,
     /// Largest values of `rel_l2` and `max_scaled` that rounding, or the tolerance that decides, can cause.
     pub noise: [f64; 2],
-    /// Number of violations, summed over both sides.
-    pub over: Option<usize>,
-    /// Largest bias, in sigmas.
-    pub sigmas: Option<f64>,
     /// Histogram of bound ratios: a power of two, and the number of values from there up to the next power.
     pub sizes: Option<Vec<(i32, u64)>>,
 }
@@ -91,7 +92,7 @@ impl RecordedRow {
     /// Returns the number of compared values, if it is the same in every run. It varies for top
     /// log-probabilities, because only tokens that both sides list are compared.
     pub fn counted(&self) -> Option<u64> {
-        (self.tap != Point::TopLogprobs.name()).then_some(self.elements)
+        (self.site.point != Point::TopLogprobs).then_some(self.elements)
     }
 
     /// Returns the number of values with at least this bound ratio; `None` if unknown.
@@ -116,7 +117,7 @@ impl RecordedReport {
 
     /// Converts a report of this build.
     pub fn of(report: &Report) -> Self {
-        Self::parse(&json(report)).expect("what is written can be read")
+        Self::written_by(Program::this(), report)
     }
 
     /// Reads the content of a report file.
@@ -125,298 +126,137 @@ impl RecordedReport {
     /// If the file cannot be read, is not a report with this version of the schema, or is about a run without
     /// a verdict.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = input::text(path)?;
-        Self::parse(&text).map_err(|problem| Error::BadContainer {
-            file: path.to_owned(),
-            format: "xcheck report",
-            problem,
+        of_file(path, |text| {
+            let file = ReportFile::parse(text, |_| Ok(()))?;
+            let program = file.xcheck.clone();
+            match content(file)? {
+                ReportContent::Report(report) => Ok(Self::written_by(program, &report)),
+                ReportContent::Refused(error) => Err(format!("the run ended without a verdict: {error}")),
+            }
         })
     }
 
-    fn parse(text: &str) -> Result<Self, String> {
-        let head: HeadFields = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        check_version(&head.schema, head.version)?;
-        if head.verdict == RunFailure::WORD {
-            return Err(format!("the run ended without a verdict: {}", head.error.unwrap_or_default()));
+    fn written_by(Program { version, commit }: Program, report: &Report) -> Self {
+        let program = [version, commit.unwrap_or_default()].join(" ").trim().to_owned();
+        Self {
+            told: [program, report.command.join(" ")],
+            verdict: report.verdict(),
+            dumps: report.results.iter().map(RecordedDump::of).collect(),
+            checks: report.served.iter().flat_map(|served| served.checks.clone()).collect(),
         }
-        let file: FileFields = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        let HeadFields { xcheck: ProgramFields { version, commit }, command, .. } = head;
-        let told = [[version, commit.unwrap_or_default()].join(" ").trim().to_owned(), command.join(" ")];
-        let checks = file.server.map(|server| server.checks).unwrap_or_default();
-        let dumps = file.references.into_iter().map(dump).collect();
-        Ok(Self { told, verdict: file.verdict.0, dumps, checks })
     }
 }
 
-#[derive(Deserialize)]
-struct HeadFields {
-    schema: String,
-    version: u32,
-    xcheck: ProgramFields,
-    #[serde(default)]
-    command: Vec<String>,
-    verdict: String,
-    error: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct ProgramFields {
-    version: String,
-    commit: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct FileFields {
-    verdict: EnumName<Verdict>,
-    references: Vec<DumpFields>,
-    server: Option<ServerFields>,
-}
-
-#[derive(Deserialize)]
-struct ServerFields {
-    checks: Vec<ServerCheck>,
-}
-
-#[derive(Deserialize)]
-struct DumpFields {
-    name: String,
-    model: ModelFields,
-    #[serde(default)]
-    gate: String,
-    mode: EnumName<Mode>,
-    verdict: EnumName<Verdict>,
-    reason: Option<String>,
-    #[serde(default)]
-    findings: Vec<CauseFields>,
-    results: Vec<RowFields>,
-}
-
-#[derive(Deserialize)]
-struct ModelFields {
-    name: Option<String>,
-    architecture: Option<String>,
-    format: Option<String>,
-    quantisation: Option<String>,
-    sha256: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct CauseFields {
-    kind: String,
-    #[serde(default)]
-    places: Vec<SiteFields>,
-    supposed: Option<String>,
-    candidate: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct SiteFields {
-    tap: String,
-    layer: Option<usize>,
-    pass: Option<usize>,
-}
-
-/// Kinds of findings that do not name a cause.
-const NO_CAUSE: [&str; 3] = ["partial", "unknown", "unfinished"];
-
-impl CauseFields {
-    fn explains(&self, row: &RowFields) -> bool {
-        let is_here =
-            |place: &SiteFields| (&place.tap, place.layer, place.pass) == (&row.tap, row.layer, row.pass);
-        self.places.iter().any(is_here) && !NO_CAUSE.contains(&self.kind.as_str())
-    }
-
-    /// Returns the name of the cause with all its changes, so that an additional change makes it a different
-    /// cause.
-    fn name(&self) -> String {
-        if let Some(supposed) = &self.supposed {
-            return supposed.clone();
+impl RecordedDump {
+    fn of(Comparison { model, outcome, .. }: &Comparison) -> Self {
+        let subject = &outcome.subject;
+        Self {
+            name: subject.name.clone(),
+            model: model.to_string(),
+            sha256: model.sha256.clone(),
+            judged: [subject.gate.name(), subject.mode.name()].join(", "),
+            verdict: outcome.verdict,
+            reason: outcome.reason.clone(),
+            rows: outcome.rows.iter().map(|row| RecordedRow::of(row, &outcome.findings)).collect(),
         }
-        [&*self.kind, self.candidate.as_deref().unwrap_or_default()].join(" ").trim_end().to_owned()
     }
 }
 
-#[derive(Deserialize)]
-struct RowFields {
-    tap: String,
-    layer: Option<usize>,
-    pass: Option<usize>,
-    verdict: EnumName<Verdict>,
-    reason: Option<String>,
-    #[serde(alias = "introduced")]
-    local: Option<FigureFields>,
-    #[serde(alias = "total")]
-    accumulated: Option<FigureFields>,
-    #[serde(alias = "headroom")]
-    bound_ratio: Option<JsonNumber>,
-    exact: Option<ExactFields>,
-    #[serde(alias = "rounding")]
-    noise_floor: Option<NoiseFloorFields>,
-    #[serde(alias = "rounding_of_total")]
-    accumulated_noise_floor: Option<NoiseFloorFields>,
-    tolerance: ToleranceFields,
-    #[serde(default)]
-    judged: JudgementFields,
-}
-
-#[derive(Default, Deserialize)]
-struct JudgementFields {
-    #[serde(default, alias = "in_total")]
-    accumulated: bool,
-}
-
-#[derive(Deserialize)]
-struct FigureFields {
-    max_abs: JsonNumber,
-    rel_l2: JsonNumber,
-    max_scaled: Option<JsonNumber>,
-    max_rel_rms: Option<JsonNumber>,
-    elements: u64,
-    identical: u64,
-}
-
-#[derive(Deserialize)]
-struct NoiseFloorFields {
-    max_scaled: JsonNumber,
-    rel_l2: JsonNumber,
-}
-
-#[derive(Deserialize)]
-struct ToleranceFields {
-    max_abs: JsonNumber,
-}
-
-#[derive(Deserialize)]
-struct ExactFields {
-    candidate: SideFields,
-    reference: SideFields,
-}
-
-#[derive(Deserialize)]
-struct SideFields {
-    #[serde(alias = "beyond")]
-    over: usize,
-    bias: Option<BiasFields>,
-    spread: Option<ErrorMapFields>,
-}
-
-#[derive(Deserialize)]
-struct BiasFields {
-    sigmas: JsonNumber,
-}
-
-#[derive(Deserialize)]
-struct ErrorMapFields {
-    least: i32,
-    counts: Vec<u64>,
-    nonfinite: u64,
-}
-
-fn dump(read: DumpFields) -> RecordedDump {
-    let ModelFields { name, architecture, format, quantisation, sha256 } = read.model;
-    let words =
-        [name, architecture, format, quantisation].into_iter().flatten().filter(|word| !word.is_empty());
-    let findings = read.findings;
-    RecordedDump {
-        name: read.name,
-        model: words.collect::<Vec<_>>().join(", "),
-        sha256,
-        judged: [&*read.gate, read.mode.0.name()].join(", "),
-        verdict: read.verdict.0,
-        reason: read.reason,
-        rows: read.results.into_iter().map(|row| seen(row, &findings)).collect(),
+impl RecordedRow {
+    fn of(row: &SiteResult, findings: &[Finding]) -> Self {
+        let is_good = row.verdict <= Verdict::Tie;
+        let explains =
+            |finding: &&Finding| !is_good && finding.sites.contains(&row.site) && finding.kind.is_cause();
+        let mut causes: Vec<String> = findings.iter().filter(explains).map(cause_name).collect();
+        causes.sort_unstable();
+        causes.dedup();
+        let judged = row.judged();
+        let measured = measured(row);
+        let sides = row.explained.as_ref().map(sides);
+        let of_judged = judged.filter(|_| sides.is_none()).map(|found| &found.errors);
+        let of_all = measured.map(|(errors, _)| errors).or(of_judged);
+        let sigmas = sides.iter().flatten().filter_map(|side| Some(finite(side.bias?.z.abs())));
+        Self {
+            site: row.site,
+            cause: (!causes.is_empty()).then(|| causes.join(" + ")),
+            is_identical: judged.is_some_and(|found| found.elements > 0 && found.identical == found.elements),
+            elements: judged.map_or(0, |found| found.elements as u64),
+            size: FailureSize {
+                bound_ratio: bound_ratio(row),
+                rel_l2: of_all.map(|errors| finite(errors.rel_l2)),
+                max_scaled: measured.map(|(errors, _)| finite(errors.max_scaled)),
+                over: row.explained.as_ref().map(RoundingEvaluation::over),
+                sigmas: sigmas.reduce(f64::max),
+            },
+            is_measured: is_measured(row),
+            noise: noise(row, measured),
+            sizes: sides.and_then(sizes),
+            verdict: row.verdict,
+            reason: row.reason.clone(),
+        }
     }
 }
 
-fn seen(row: RowFields, findings: &[CauseFields]) -> RecordedRow {
-    let is_good = row.verdict.0 <= Verdict::Tie;
-    let mut causes: Vec<String> = findings
-        .iter()
-        .filter(|explanation| !is_good && explanation.explains(&row))
-        .map(CauseFields::name)
-        .collect();
-    causes.sort_unstable();
-    causes.dedup();
-    let judged = judged(&row);
-    let measured = measured(&row);
-    let sides = row.exact.as_ref().map(|exact| [&exact.candidate, &exact.reference]);
-    let sigmas = sides.iter().flatten().filter_map(|side| Some(finite(side.bias.as_ref()?.sigmas.0.abs())));
-    RecordedRow {
-        cause: (!causes.is_empty()).then(|| causes.join(" + ")),
-        is_identical: judged.is_some_and(|found| found.elements > 0 && found.identical == found.elements),
-        elements: judged.map_or(0, |found| found.elements),
-        bound_ratio: bound_ratio(&row),
-        is_measured: is_measured(&row),
-        rel_l2: measured
-            .map(|(found, _)| found)
-            .or(judged.filter(|_| sides.is_none()))
-            .map(|found| finite(found.rel_l2.0)),
-        max_scaled: measured.and_then(|(found, _)| Some(finite(found.max_scaled.as_ref()?.0))),
-        noise: noise(&row, measured),
-        over: sides.map(|sides| sides.iter().map(|side| side.over).sum()),
-        sigmas: sigmas.reduce(f64::max),
-        sizes: sides.and_then(sizes),
-        tap: row.tap,
-        layer: row.layer,
-        pass: row.pass,
-        verdict: row.verdict.0,
-        reason: row.reason,
-    }
+/// Returns the name of a cause with all its changes, so that an additional change makes it a different cause.
+fn cause_name(finding: &Finding) -> String {
+    let candidate = finding.candidate.as_deref().unwrap_or_default();
+    let told = || [finding.kind.name(), candidate].join(" ").trim_end().to_owned();
+    finding.supposed.clone().unwrap_or_else(told)
 }
 
-/// Returns the figures that the verdict is based on.
-fn judged(row: &RowFields) -> Option<&FigureFields> {
-    row.local.as_ref().filter(|_| !row.judged.accumulated).or(row.accumulated.as_ref())
+fn sides(explained: &RoundingEvaluation) -> [&EngineErrors; 2] {
+    [&explained.candidate, &explained.reference]
 }
 
 /// Returns the bound ratio of the row. If the accumulated error is too large, it is included.
-fn bound_ratio(row: &RowFields) -> Option<f64> {
+fn bound_ratio(row: &SiteResult) -> Option<f64> {
     let of_table = || {
-        let judged = judged(row)?;
-        let allowed = Some(row.tolerance.max_abs.0).filter(|allowed| *allowed > 0.0)?;
-        Some(judged.max_abs.0 / allowed)
+        let allowed = Some(row.tolerance.max_abs).filter(|allowed| *allowed > 0.0)?;
+        Some(row.judged()?.errors.max_abs / allowed)
     };
-    let told = row.bound_ratio.as_ref().map(|told| told.0).or_else(of_table);
+    let told = row.bound_ratio().or_else(of_table);
     [told, inherited(row)].into_iter().flatten().reduce(larger).map(finite)
 }
 
 /// Returns the bound ratio of the accumulated error, for a row that is not good.
-fn inherited(row: &RowFields) -> Option<f64> {
-    let (accumulated, floor) = (row.accumulated.as_ref()?, row.accumulated_noise_floor.as_ref()?);
+fn inherited(row: &SiteResult) -> Option<f64> {
+    let (errors, floor) = accumulated(row)?;
     let far = |error: f64, floor: f64| error / (NoiseFloor::NEAR * floor);
-    let scaled = far(accumulated.max_scaled.as_ref()?.0, floor.max_scaled.0);
-    Some(larger(scaled, far(accumulated.rel_l2.0, floor.rel_l2.0))).filter(|_| row.verdict.0 > Verdict::Tie)
+    let ratio = larger(far(errors.max_scaled, floor.max_scaled), far(errors.rel_l2, floor.rel_l2));
+    Some(ratio).filter(|_| row.verdict > Verdict::Tie)
+}
+
+/// Returns the accumulated errors and their noise floor.
+fn accumulated(row: &SiteResult) -> Option<(&Errors, NoiseFloor)> {
+    Some((&row.accumulated.as_ref()?.errors, row.accumulated_floor?))
 }
 
 /// Returns the errors that were compared with perturbed runs, and their noise floor.
-fn measured(row: &RowFields) -> Option<(&FigureFields, &NoiseFloorFields)> {
-    let of_accumulated =
-        || inherited(row).and_then(|_| row.accumulated.as_ref().zip(row.accumulated_noise_floor.as_ref()));
-    let of_judged = || judged(row).zip(row.noise_floor.as_ref()).filter(|_| row.exact.is_none());
-    of_accumulated().or_else(of_judged)
+fn measured(row: &SiteResult) -> Option<(&Errors, NoiseFloor)> {
+    let of_judged = || {
+        let floor = row.floor.or(row.accumulated_floor).filter(|_| row.explained.is_none())?;
+        Some((&row.judged()?.errors, floor))
+    };
+    inherited(row).and_then(|_| accumulated(row)).or_else(of_judged)
 }
 
 /// Returns true if the row's bound ratio comes from a comparison with perturbed runs.
-fn is_measured(row: &RowFields) -> bool {
-    let told = row.bound_ratio.as_ref().map_or(0.0, |told| told.0);
+fn is_measured(row: &SiteResult) -> bool {
     match inherited(row) {
-        Some(inherited) => !(told > inherited),
+        Some(inherited) => !(row.bound_ratio().unwrap_or(0.0) > inherited),
         None => measured(row).is_some(),
     }
 }
 
 /// Returns the limits of `rel_l2` and `max_scaled` by rounding. If the tolerance table decides, the tolerance
 /// is the limit.
-fn noise(row: &RowFields, measured: Option<(&FigureFields, &NoiseFloorFields)>) -> [f64; 2] {
+fn noise(row: &SiteResult, measured: Option<(&Errors, NoiseFloor)>) -> [f64; 2] {
     if let Some((_, floor)) = measured {
-        return [floor.rel_l2.0, floor.max_scaled.0].map(|floor| NoiseFloor::NEAR * floor);
+        return [floor.rel_l2, floor.max_scaled].map(|floor| NoiseFloor::NEAR * floor);
     }
-    let of_table = || {
-        let FigureFields { max_abs, max_rel_rms, .. } = judged(row)?;
-        let size = Some(max_abs.0 / max_rel_rms.as_ref()?.0).filter(|size| *size > 0.0)?;
-        Some(row.tolerance.max_abs.0 / size)
-    };
-    [of_table().unwrap_or(0.0), 0.0]
+    let size = |found: &Measurement| found.errors.max_abs / found.errors.max_rel_rms;
+    let size = row.judged().map(size).filter(|size| *size > 0.0);
+    [size.map_or(0.0, |size| row.tolerance.max_abs / size), 0.0]
 }
 
 /// Returns the figure, with NaN replaced by a value larger than any error.
@@ -425,13 +265,14 @@ fn finite(figure: f64) -> f64 {
 }
 
 /// Returns the histogram of both sides together. `None` if a side has violations but no histogram.
-fn sizes(sides: [&SideFields; 2]) -> Option<Vec<(i32, u64)>> {
-    const BEYOND_ALL: i32 = i32::MAX;
-    let spreads = sides.iter().filter_map(|side| side.spread.as_ref());
+fn sizes(sides: [&EngineErrors; 2]) -> Option<Vec<(i32, u64)>> {
     let is_told = sides.iter().all(|side| side.over == 0 || side.spread.is_some());
-    let counted = spreads.flat_map(|spread| {
-        let powers = (spread.least..).zip(spread.counts.iter().copied());
-        powers.chain([(BEYOND_ALL, spread.nonfinite)])
-    });
+    let counts = sides.iter().filter_map(|side| side.spread.as_ref()).flat_map(ErrorMap::counts);
+    let power = |size: ErrorMagnitude| match size {
+        ErrorMagnitude::NONE => None,
+        ErrorMagnitude::NONFINITE => Some(i32::MAX),
+        size => size.exponent().map(i32::from),
+    };
+    let counted = counts.filter_map(|(size, count)| Some((power(size)?, count)));
     is_told.then(|| counted.collect())
 }

@@ -7,7 +7,7 @@ use crate::checkpoint::Checkpoint;
 use crate::diagnose::{Basis, ComparisonSubject, Outcome};
 use crate::error::{Error, Result};
 use crate::input;
-use crate::report::json::{Program, Reference, ReportFile, check_version};
+use crate::report::schema::{JsonForm, Program, Reference, ReportFile};
 use crate::report::{Comparison, Report, Timing};
 
 /// The content of a report file.
@@ -24,6 +24,11 @@ pub enum ReportContent {
 /// # Errors
 /// If the file cannot be read, is not a report, or was written by another version of xcheck.
 pub fn read(path: &Path) -> Result<ReportContent> {
+    of_file(path, parse)
+}
+
+/// Reads a file with a parser of reports.
+pub fn of_file<T>(path: &Path, parse: impl FnOnce(&str) -> Result<T, String>) -> Result<T> {
     let text = input::text(path)?;
     parse(&text).map_err(|problem| Error::BadContainer {
         file: path.to_owned(),
@@ -37,39 +42,29 @@ pub fn read(path: &Path) -> Result<ReportContent> {
 /// # Errors
 /// The errors of [`read`], as text.
 pub fn parse(text: &str) -> Result<ReportContent, String> {
-    check_program(text)?;
-    let file: ReportFile = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    content(ReportFile::parse(text, check_program)?)
+}
+
+fn check_program(program: &Program) -> Result<(), String> {
+    let this = Program::this();
+    match *program == this {
+        true => Ok(()),
+        false => Err(format!("written by {program:?}, but this is {this:?}; use one build for all parts")),
+    }
+}
+
+/// Returns the content of a parsed file.
+///
+/// # Errors
+/// If the data of a shard is invalid.
+pub fn content(file: ReportFile) -> Result<ReportContent, String> {
     if let Some(error) = file.error {
         return Ok(ReportContent::Refused(error));
     }
     let checkpoints = checkpoints(&file.references);
     let results = file.references.into_iter().map(comparison).collect::<Result<_, _>>()?;
-    Ok(ReportContent::Report(Box::new(Report {
-        command: file.command,
-        results,
-        checkpoints,
-        served: file.server,
-    })))
-}
-
-/// Checks the program's name and version before anything else, since other versions may have other fields.
-fn check_program(text: &str) -> Result<(), String> {
-    #[derive(serde::Deserialize)]
-    struct ReportHeader {
-        schema: String,
-        version: u32,
-        xcheck: Program,
-    }
-    let head: ReportHeader = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let this = Program::this();
-    check_version(&head.schema, head.version)?;
-    if head.xcheck != this {
-        return Err(format!(
-            "written by {:?}, but this is {this:?}; use one build for all parts",
-            head.xcheck
-        ));
-    }
-    Ok(())
+    let report = Report { command: file.command, results, checkpoints, served: file.server };
+    Ok(ReportContent::Report(Box::new(report)))
 }
 
 /// Returns the requested checkpoints.
@@ -89,7 +84,7 @@ fn comparison(reference: Reference) -> Result<Comparison, String> {
     };
     let subject = ComparisonSubject {
         name: reference.name,
-        producer: reference.producer.into(),
+        producer: reference.producer.value(),
         numerics: reference.numerics,
         role: reference.role.0,
         // The report only says at which checkpoints a case was compared.
@@ -102,18 +97,18 @@ fn comparison(reference: Reference) -> Result<Comparison, String> {
         verdict: reference.verdict.0,
         reason: reference.reason,
         notes: reference.notes,
-        findings: reference.findings.into_iter().map(Into::into).collect(),
+        findings: reference.findings.value(),
         coverage: reference.coverage,
         rows: reference.results.into_iter().map(Into::into).collect(),
         basis,
     };
     let timing = Timing { started: SystemTime::UNIX_EPOCH, took: Duration::ZERO };
     Ok(Comparison {
-        model: reference.model.record(),
+        model: reference.model.value(),
         outcome,
         again,
         reference: inspect,
-        tokens: reference.tokens.into(),
+        tokens: reference.tokens.value(),
         timing,
         sharded,
     })

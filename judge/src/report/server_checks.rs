@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::compare::Verdict;
-use crate::report::enum_name::EnumName;
 use crate::report::escaping::escape;
+use crate::report::schema::EnumName;
 use crate::report::terminal_style::TerminalStyle;
 use crate::report::text::WIDTH;
 use crate::report::text::{clean, wrap};

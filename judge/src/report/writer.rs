@@ -7,13 +7,11 @@ use std::path::{Path, PathBuf};
 
 use crate::atomic_write::UnfinishedFile;
 use crate::error::{Error, Result};
+use crate::report::schema::ReportFile;
 use crate::report::{Report, ReportContent, RunFailure, html, json, junit, markdown, read};
 
-const JSON: &str = "report.json";
-const MARKDOWN: &str = "report.md";
-const HTML: &str = "report.html";
-const JUNIT: &str = "junit.xml";
-const FILES: [&str; 4] = [JSON, MARKDOWN, HTML, JUNIT];
+/// Files of a report, for programs, pull requests, browsers and continuous integration.
+const FILES: [&str; 4] = ["report.json", "report.md", "report.html", "junit.xml"];
 /// File with the finished units of a shard. An interrupted run continues from it.
 const FINISHED: &str = "finished.json";
 
@@ -73,7 +71,7 @@ impl ReportDir {
     /// # Errors
     /// If the file cannot be written; the earlier results then stay unchanged.
     pub fn keep(&self, report: &Report) -> Result<()> {
-        self.put(vec![(FINISHED, json(report))])
+        self.put(&[FINISHED], &[json(report)])
     }
 
     /// Writes all report files, then renames them to their final names. The folder is locked against other
@@ -82,13 +80,7 @@ impl ReportDir {
     /// # Errors
     /// If a file cannot be written; then no report remains.
     pub fn write(self, report: &Report) -> Result<()> {
-        let files = vec![
-            (JSON, json(report)),
-            (MARKDOWN, markdown(report)),
-            (HTML, html(report)),
-            (JUNIT, junit(report)),
-        ];
-        self.put(files)
+        self.put(&FILES, &[json(report), markdown(report), html(report), junit(report)])
     }
 
     /// Writes the report files of a run without a verdict.
@@ -96,17 +88,13 @@ impl ReportDir {
     /// # Errors
     /// The errors of [`ReportDir::write`].
     pub fn refuse(self, refusal: &RunFailure) -> Result<()> {
-        let files = vec![
-            (JSON, json::refused(refusal)),
-            (MARKDOWN, markdown::refused(refusal)),
-            (HTML, html::refused(refusal)),
-            (JUNIT, junit::refused(refusal)),
-        ];
-        self.put(files)
+        let json = ReportFile::from(refusal).text();
+        self.put(&FILES, &[json, markdown::refused(refusal), html::refused(refusal), junit::refused(refusal)])
     }
 
-    fn put(&self, files: Vec<(&str, String)>) -> Result<()> {
-        let written = files.iter().map(|(name, text)| PendingFile::new(self.directory.join(name), text));
+    fn put(&self, names: &[&str], texts: &[String]) -> Result<()> {
+        let files = names.iter().zip(texts);
+        let written = files.map(|(name, text)| PendingFile::new(self.directory.join(name), text));
         let written = written.collect::<Result<Vec<_>>>()?;
         let _lock = lock(&self.directory);
         let mut named: Vec<PathBuf> = Vec::new();

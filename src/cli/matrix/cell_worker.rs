@@ -10,9 +10,9 @@ use std::time::SystemTime;
 use chrono::{DateTime, Utc};
 
 use crate::cli::environment;
+use crate::cli::exit_status;
 use crate::cli::matrix::inputs::{of_command, of_make, or_unknown};
 use crate::cli::matrix::matrix_folder::{self, MatrixFolder};
-use crate::compare::Verdict;
 use crate::disk_cache::DiskCache;
 use crate::error::{Error, Result};
 use crate::matrix::{
@@ -201,12 +201,7 @@ fn read(folder: &Path) -> Result<CellSummary, String> {
 
 /// Accepts a report only if the program's exit status agrees with it.
 fn agreed(found: CellSummary, status: ExitStatus) -> Result<CellSummary, String> {
-    let expected = match found.verdict {
-        Verdict::Pass | Verdict::Tie | Verdict::Known => 0,
-        Verdict::Fail => 1,
-        Verdict::Inconclusive => 3,
-    };
-    match status.code() == Some(expected) {
+    match status.code() == Some(exit_status(found.verdict).into()) {
         true => Ok(found),
         false => Err(format!("the command ended with {status}, but its report says {}", found.verdict)),
     }

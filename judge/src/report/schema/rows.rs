@@ -8,9 +8,10 @@ use crate::compare::{
     Statistic, Tolerance, Verdict, VerdictCriteria, Waiver,
 };
 use crate::exact::{BiasEstimate, BiasGroup, EngineErrors, ExactValue, InexactValue};
-use crate::report::enum_name::EnumName;
-use crate::report::error_map_row::ErrorMapRow;
-use crate::report::figures::{JsonNumber, MeasurementRow};
+use crate::report::schema::enum_name::EnumName;
+use crate::report::schema::error_map::ErrorMapRow;
+use crate::report::schema::figures::MeasurementRow;
+use crate::report::schema::form::{JsonForm, JsonNumber, forms};
 use crate::weight::DType;
 
 /// A row of `report.json`: the results at one site.
@@ -30,18 +31,13 @@ pub struct ReportRow {
     /// Baseline entry that waives the failure.
     known: Option<WaiverRow>,
     since: Vec<StartRow>,
-    #[serde(alias = "introduced")]
     local: Option<MeasurementRow>,
-    #[serde(alias = "total")]
     accumulated: Option<MeasurementRow>,
-    #[serde(alias = "headroom")]
     bound_ratio: Option<JsonNumber>,
     exact: Option<ExactRow>,
     /// Error map of the row, if no value was computed exactly. Otherwise each side has its own map.
     spread: Option<ErrorMapRow>,
-    #[serde(alias = "rounding")]
     noise_floor: Option<NoiseFloorRow>,
-    #[serde(alias = "rounding_of_total")]
     accumulated_noise_floor: Option<NoiseFloorRow>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     distribution: Option<ExcessRow>,
@@ -52,38 +48,11 @@ pub struct ReportRow {
     drift: Option<usize>,
 }
 
-/// Number of recorded rows of a pass, and number of all rows.
-#[derive(Serialize, Deserialize)]
-struct RowCountRow {
-    rows: usize,
-    last_position: usize,
-}
-
-/// The baseline entry of a waived failure.
-#[derive(Serialize, Deserialize)]
-struct WaiverRow {
-    reason: String,
-    link: String,
-    expires: String,
-}
-
-impl From<Waiver> for WaiverRow {
-    fn from(Waiver { reason, link, expires }: Waiver) -> Self {
-        Self { reason, link, expires }
-    }
-}
-
-impl From<WaiverRow> for Waiver {
-    fn from(WaiverRow { reason, link, expires }: WaiverRow) -> Self {
-        Self { reason, link, expires }
-    }
-}
-
 /// Criteria by which a row was judged.
 #[derive(Serialize, Deserialize)]
 struct JudgementRow {
     gate: EnumName<Gate>,
-    #[serde(default, alias = "in_total", skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     accumulated: bool,
     computed: EnumName<DType>,
     one_stage: bool,
@@ -102,25 +71,23 @@ impl From<&SiteResult> for ReportRow {
             pass,
             position: position(row),
             tokens: row.positions.len(),
-            recorded: row
-                .recorded
-                .map(|RecordedRows { rows, last_position }| RowCountRow { rows, last_position }),
+            recorded: JsonForm::of(row.recorded),
             verdict: EnumName(row.verdict),
             reason: row.reason.clone(),
-            known: row.known.clone().map(WaiverRow::from),
-            since: starts(row),
-            local: row.local.as_ref().map(MeasurementRow::from),
-            accumulated: row.accumulated.as_ref().map(MeasurementRow::from),
+            known: JsonForm::of(row.known.clone()),
+            since: JsonForm::of(row.since.clone()),
+            local: JsonForm::of(row.local.clone()),
+            accumulated: JsonForm::of(row.accumulated.clone()),
             bound_ratio: row.bound_ratio().map(JsonNumber),
-            exact: row.explained.as_ref().map(ExactRow::from),
+            exact: JsonForm::of(row.explained.clone()),
             spread: match row.explained {
                 Some(_) => None,
                 None => row.judged().and_then(|found| ErrorMapRow::new(found.spread.as_deref()?)),
             },
-            noise_floor: row.floor.or(row.accumulated_floor).map(NoiseFloorRow::from),
-            accumulated_noise_floor: row.accumulated_floor.map(NoiseFloorRow::from),
-            distribution: row.excess.map(ExcessRow::from),
-            tolerance: ToleranceRow::from(&row.tolerance),
+            noise_floor: JsonForm::of(row.floor.or(row.accumulated_floor)),
+            accumulated_noise_floor: JsonForm::of(row.accumulated_floor),
+            distribution: JsonForm::of(row.excess),
+            tolerance: JsonForm::of(row.tolerance.clone()),
             judged: JudgementRow {
                 gate: EnumName(gate),
                 accumulated: row.is_judged_by_accumulated(),
@@ -137,33 +104,31 @@ impl From<&SiteResult> for ReportRow {
 impl From<ReportRow> for SiteResult {
     fn from(read: ReportRow) -> Self {
         let site = Site { point: read.tap.0, layer: read.layer, pass: read.pass };
-        let positions = read.position.map_or(0..0, |first| first..first + read.tokens);
-        let accumulated_floor = read.accumulated_noise_floor.map(NoiseFloor::from);
-        let floor = read.noise_floor.map(NoiseFloor::from).filter(|floor| Some(*floor) != accumulated_floor);
+        let positions = read.position.map_or(0..0, |first| first..first.saturating_add(read.tokens));
+        let accumulated_floor = read.accumulated_noise_floor.value();
+        let floor = read.noise_floor.value().filter(|floor| Some(*floor) != accumulated_floor);
         let measure = VerdictCriteria {
-            tolerance: read.tolerance.into(),
+            tolerance: read.tolerance.value(),
             gate: read.judged.gate.0,
             computed: read.judged.computed.0,
             is_one_stage: read.judged.one_stage,
-            demanded_of: read.judged.demanded_of.map(|role| role.0),
+            demanded_of: read.judged.demanded_of.value(),
         };
         let judged = SiteResult::judge(site, positions, SiteObservation::default(), measure);
         let mut row = judged.in_doubt(read.judged.doubt.0);
-        row.accumulated = read.accumulated.map(Into::into);
-        row.local = read.local.map(Into::into);
-        row.since = read.since.into_iter().map(Site::from).collect();
-        row.explained = read.exact.map(Into::into);
+        row.accumulated = read.accumulated.value();
+        row.local = read.local.value();
+        row.since = read.since.value();
+        row.explained = read.exact.value();
         (row.floor, row.accumulated_floor) = (floor, accumulated_floor);
-        let recorded =
-            read.recorded.map(|RowCountRow { rows, last_position }| RecordedRows { rows, last_position });
-        row.recorded = recorded;
-        row.excess = read.distribution.map(Excess::from);
+        row.recorded = read.recorded.value();
+        row.excess = read.distribution.value();
         (row.verdict, row.reason) = (read.verdict.0, read.reason);
         let judged = if row.is_judged_by_accumulated() { &mut row.accumulated } else { &mut row.local };
         if let Some(judged) = judged {
             judged.spread = read.spread.and_then(ErrorMapRow::read).map(Box::new);
         }
-        row.known = read.known.map(Waiver::from);
+        row.known = read.known.value();
         row
     }
 }
@@ -173,11 +138,6 @@ pub fn position(row: &SiteResult) -> Option<usize> {
     row.site.pass.map(|_| row.positions.start)
 }
 
-/// Returns the sites whose values were the inputs of a row's local error.
-pub fn starts(row: &SiteResult) -> Vec<StartRow> {
-    row.since.iter().map(|start| StartRow { tap: EnumName(start.point), layer: start.layer }).collect()
-}
-
 /// A site that serves as an input in every pass.
 #[derive(Serialize, Deserialize)]
 pub struct StartRow {
@@ -185,29 +145,15 @@ pub struct StartRow {
     layer: Option<usize>,
 }
 
-impl From<StartRow> for Site {
-    fn from(start: StartRow) -> Self {
-        Self { point: start.tap.0, layer: start.layer, pass: None }
+impl JsonForm for StartRow {
+    type Value = Site;
+
+    fn of(Site { point, layer, .. }: Site) -> Self {
+        Self { tap: EnumName(point), layer }
     }
-}
 
-/// A site of the forward pass.
-#[derive(Clone, Serialize, Deserialize)]
-pub struct SiteRow {
-    tap: EnumName<Point>,
-    layer: Option<usize>,
-    pass: Option<usize>,
-}
-
-impl From<Site> for SiteRow {
-    fn from(Site { point, layer, pass }: Site) -> Self {
-        Self { tap: EnumName(point), layer, pass }
-    }
-}
-
-impl From<SiteRow> for Site {
-    fn from(SiteRow { tap, layer, pass }: SiteRow) -> Self {
-        Self { point: tap.0, layer, pass }
+    fn value(self) -> Site {
+        Site { point: self.tap.0, layer: self.layer, pass: None }
     }
 }
 
@@ -231,23 +177,23 @@ impl ExactRow {
     }
 }
 
-impl From<&RoundingEvaluation> for ExactRow {
-    fn from(explained: &RoundingEvaluation) -> Self {
+impl JsonForm for ExactRow {
+    type Value = RoundingEvaluation;
+
+    fn of(explained: RoundingEvaluation) -> Self {
         Self {
+            candidate: EngineErrorsRow::new(&explained, &explained.candidate),
+            reference: EngineErrorsRow::new(&explained, &explained.reference),
             evaluated: explained.evaluated,
-            shape: explained.shape.clone(),
-            candidate: EngineErrorsRow::new(explained, &explained.candidate),
-            reference: EngineErrorsRow::new(explained, &explained.reference),
-            found: explained.found.clone(),
-            alternatives: explained.alternatives.clone(),
+            shape: explained.shape,
+            found: explained.found,
+            alternatives: explained.alternatives,
         }
     }
-}
 
-impl From<ExactRow> for RoundingEvaluation {
-    fn from(row: ExactRow) -> Self {
-        let ExactRow { evaluated, shape, candidate, reference, found, alternatives } = row;
-        Self {
+    fn value(self) -> RoundingEvaluation {
+        let Self { evaluated, shape, candidate, reference, found, alternatives } = self;
+        RoundingEvaluation {
             candidate: candidate.side(&shape),
             reference: reference.side(&shape),
             evaluated,
@@ -263,9 +209,7 @@ impl From<ExactRow> for RoundingEvaluation {
 /// Exact evaluation of one side: violations, worst values, and largest bias.
 #[derive(Serialize, Deserialize)]
 struct EngineErrorsRow {
-    #[serde(alias = "beyond")]
     over: usize,
-    #[serde(alias = "headroom")]
     bound_ratio: JsonNumber,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     worst: Option<WorstValueRow>,
@@ -293,7 +237,7 @@ impl EngineErrorsRow {
             bound_ratio: JsonNumber(side.bound_ratio),
             worst: worst.next(),
             next: worst.collect(),
-            bias: side.bias.map(BiasRow::from),
+            bias: JsonForm::of(side.bias),
             spread: side.spread.as_ref().and_then(ErrorMapRow::new),
         }
     }
@@ -315,7 +259,7 @@ impl EngineErrorsRow {
             over: self.over,
             bound_ratio: self.bound_ratio.0,
             worst: self.worst.into_iter().chain(self.next).map(off).collect(),
-            bias: self.bias.map(BiasEstimate::from),
+            bias: self.bias.value(),
             spread: self.spread.and_then(ErrorMapRow::read),
         }
     }
@@ -328,7 +272,6 @@ struct WorstValueRow {
     exact: JsonNumber,
     sigma: JsonNumber,
     radius: JsonNumber,
-    #[serde(alias = "headroom")]
     bound_ratio: JsonNumber,
 }
 
@@ -357,8 +300,10 @@ enum BiasKind {
     Offset,
 }
 
-impl From<BiasEstimate> for BiasRow {
-    fn from(bias: BiasEstimate) -> Self {
+impl JsonForm for BiasRow {
+    type Value = BiasEstimate;
+
+    fn of(bias: BiasEstimate) -> Self {
         let (of, axis) = match bias.strand {
             BiasGroup::Whole => (BiasGroupName::Tensor, None),
             BiasGroup::Axis(axis) => (BiasGroupName::Axis, Some(axis)),
@@ -373,88 +318,63 @@ impl From<BiasEstimate> for BiasRow {
             sigmas: JsonNumber(bias.z),
         }
     }
-}
 
-impl From<BiasRow> for BiasEstimate {
-    fn from(row: BiasRow) -> Self {
-        let strand = match row.of {
+    fn value(self) -> BiasEstimate {
+        let strand = match self.of {
             BiasGroupName::Tensor => BiasGroup::Whole,
-            BiasGroupName::Axis => BiasGroup::Axis(row.axis.unwrap_or(0)),
+            BiasGroupName::Axis => BiasGroup::Axis(self.axis.unwrap_or(0)),
             BiasGroupName::Channel => BiasGroup::Channel,
         };
-        let is_scale = row.kind == BiasKind::Scale;
-        Self { strand, index: row.index, error: row.error.0, is_scale, z: row.sigmas.0 }
+        let is_scale = self.kind == BiasKind::Scale;
+        BiasEstimate { strand, index: self.index, error: self.error.0, is_scale, z: self.sigmas.0 }
     }
 }
 
-/// Noise floor, if it was measured.
-#[derive(Serialize, Deserialize)]
-struct NoiseFloorRow {
-    max_abs: JsonNumber,
-    max_scaled: JsonNumber,
-    rel_l2: JsonNumber,
-}
-
-impl From<NoiseFloor> for NoiseFloorRow {
-    fn from(floor: NoiseFloor) -> Self {
-        Self {
-            max_abs: JsonNumber(floor.max_abs),
-            max_scaled: JsonNumber(floor.max_scaled),
-            rel_l2: JsonNumber(floor.rel_l2),
-        }
+forms! {
+    /// A site of the forward pass.
+    SiteRow of Site {
+        #[serde(rename = "tap")]
+        point: EnumName<Point>,
+        layer: Option<usize>,
+        pass: Option<usize>,
     }
-}
 
-impl From<NoiseFloorRow> for NoiseFloor {
-    fn from(row: NoiseFloorRow) -> Self {
-        Self { max_abs: row.max_abs.0, max_scaled: row.max_scaled.0, rel_l2: row.rel_l2.0 }
+    /// Number of recorded rows of a pass, and the position of the last one.
+    RowCountRow of RecordedRows {
+        rows: usize,
+        last_position: usize,
     }
-}
 
-/// The error statistic that exceeds the perturbed runs the most.
-#[derive(Serialize, Deserialize)]
-struct ExcessRow {
-    statistic: EnumName<Statistic>,
-    error: JsonNumber,
-    noise: JsonNumber,
-    ratio: JsonNumber,
-}
-
-impl From<Excess> for ExcessRow {
-    fn from(Excess { statistic, error, noise, ratio }: Excess) -> Self {
-        let [error, noise, ratio] = [error, noise, ratio].map(JsonNumber);
-        Self { statistic: EnumName(statistic), error, noise, ratio }
+    /// Baseline entry of a waived failure.
+    WaiverRow of Waiver {
+        reason: String,
+        link: String,
+        expires: String,
     }
-}
 
-impl From<ExcessRow> for Excess {
-    fn from(row: ExcessRow) -> Self {
-        Self { statistic: row.statistic.0, error: row.error.0, noise: row.noise.0, ratio: row.ratio.0 }
+    /// Noise floor, if it was measured.
+    NoiseFloorRow of NoiseFloor {
+        max_abs: JsonNumber,
+        max_scaled: JsonNumber,
+        rel_l2: JsonNumber,
     }
-}
 
-#[derive(Serialize, Deserialize)]
-struct ToleranceRow {
-    max_abs: JsonNumber,
-    mean_abs: Option<JsonNumber>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    min_cosine: Option<JsonNumber>,
-    source: String,
-    asked: bool,
-}
-
-impl From<&Tolerance> for ToleranceRow {
-    fn from(tolerance: &Tolerance) -> Self {
-        let Tolerance { max_abs, mean_abs, min_cosine, source, is_asked } = tolerance.clone();
-        let (mean_abs, min_cosine) = (mean_abs.map(JsonNumber), min_cosine.map(JsonNumber));
-        Self { max_abs: JsonNumber(max_abs), mean_abs, min_cosine, source, asked: is_asked }
+    /// The error statistic that exceeds the perturbed runs the most.
+    ExcessRow of Excess {
+        statistic: EnumName<Statistic>,
+        error: JsonNumber,
+        noise: JsonNumber,
+        ratio: JsonNumber,
     }
-}
 
-impl From<ToleranceRow> for Tolerance {
-    fn from(row: ToleranceRow) -> Self {
-        let ToleranceRow { max_abs, mean_abs, min_cosine, source, asked } = row;
-        let [mean_abs, min_cosine] = [mean_abs, min_cosine].map(|bound| bound.map(|bound| bound.0));
-        Self { max_abs: max_abs.0, mean_abs, min_cosine, source, is_asked: asked }
+    /// Entry of the tolerance table.
+    ToleranceRow of Tolerance {
+        max_abs: JsonNumber,
+        mean_abs: Option<JsonNumber>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        min_cosine: Option<JsonNumber>,
+        source: String,
+        #[serde(rename = "asked")]
+        is_asked: bool,
     }
 }

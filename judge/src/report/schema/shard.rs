@@ -1,17 +1,19 @@
 //! Data for `xcheck merge` in a shard's report, besides its rows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::change::CauseKind;
-use crate::checkpoint::{Checkpoint, Point, Site};
+use crate::checkpoint::{Checkpoint, Point};
 use crate::compare::Selection;
 use crate::diagnose::{Basis, Cause, CauseContent, CauseSearch, Evidence, FittingChange, MissingSite};
 use crate::plan::Unit;
-use crate::report::enum_name::EnumName;
-use crate::report::finding::FindingRow;
-use crate::report::rows::SiteRow;
+use crate::report::schema::enum_name::EnumName;
+use crate::report::schema::finding::FindingRow;
+use crate::report::schema::form::{JsonForm, forms};
+use crate::report::schema::rows::SiteRow;
 use crate::report::{Comparison, ShardedComparison};
 
 /// The field `shard` of a reference.
@@ -70,7 +72,7 @@ impl ShardRow {
         let wanted = self.wanted.iter().map(|&number| unit(number)).collect::<Result<Vec<_>, _>>()?;
         let found = self.evidence.into_iter().map(|row| {
             let (index, unit) = unit(row.unit)?;
-            Ok((index, row.evidence(unit)?))
+            Ok((index, row.evidence(unit)))
         });
         let basis = Basis {
             selection: self.selection.read()?,
@@ -104,7 +106,7 @@ struct SelectionRow {
 impl From<&Selection> for SelectionRow {
     fn from(selection: &Selection) -> Self {
         Self {
-            checkpoints: selection.checkpoints.iter().copied().map(EnumName).collect(),
+            checkpoints: JsonForm::of(selection.checkpoints.clone()),
             explicit: selection.explicit,
             layers: selection.layers.as_ref().map(ToString::to_string),
             passes: selection.passes.as_ref().map(ToString::to_string),
@@ -118,7 +120,7 @@ impl SelectionRow {
     fn read(self) -> Result<Selection, String> {
         let ranges = |text: Option<String>| text.map(|text| text.parse()).transpose();
         Ok(Selection {
-            checkpoints: self.checkpoints.into_iter().map(|checkpoint| checkpoint.0).collect(),
+            checkpoints: self.checkpoints.value(),
             explicit: self.explicit,
             layers: ranges(self.layers)?,
             passes: ranges(self.passes)?,
@@ -143,20 +145,14 @@ struct EvidenceRow {
 
 impl From<&(usize, Evidence)> for EvidenceRow {
     fn from((number, found): &(usize, Evidence)) -> Self {
-        let side = |(name, points): &(String, _)| RecordedTapsRow {
-            name: name.clone(),
-            taps: std::collections::BTreeSet::iter(points).copied().map(EnumName).collect(),
-        };
-        let missing =
-            |missing: &MissingSite| MissingRow { place: missing.site.into(), why: missing.why.clone() };
         Self {
             unit: number + 1,
             expected: found.expected,
-            missing: found.missing.iter().map(missing).collect(),
+            missing: JsonForm::of(found.missing.clone()),
             lacking: found.lacking.clone(),
-            sides: found.sides.iter().map(side).collect(),
+            sides: JsonForm::of(found.sides.clone()),
             notes: found.notes.clone(),
-            causes: found.causes.iter().map(CauseRow::from).collect(),
+            causes: JsonForm::of(found.causes.clone()),
             made: found.made,
             edges: found.edges.clone(),
         }
@@ -164,30 +160,21 @@ impl From<&(usize, Evidence)> for EvidenceRow {
 }
 
 impl EvidenceRow {
-    fn evidence(self, unit: Unit) -> Result<Evidence, String> {
-        let missing = |row: MissingRow| MissingSite { site: row.place.into(), why: row.why };
-        let side = |row: RecordedTapsRow| (row.name, row.taps.into_iter().map(|tap| tap.0).collect());
-        Ok(Evidence {
+    fn evidence(self, unit: Unit) -> Evidence {
+        Evidence {
             integers: None,
             unit,
             rows: Vec::new(),
             expected: self.expected,
-            missing: self.missing.into_iter().map(missing).collect(),
+            missing: self.missing.value(),
             lacking: self.lacking,
-            sides: self.sides.into_iter().map(side).collect(),
+            sides: self.sides.value(),
             notes: self.notes,
-            causes: self.causes.into_iter().map(CauseRow::cause).collect::<Result<_, _>>()?,
+            causes: self.causes.value(),
             made: self.made,
             edges: self.edges,
-        })
+        }
     }
-}
-
-#[derive(Serialize, Deserialize)]
-struct MissingRow {
-    #[serde(flatten)]
-    place: SiteRow,
-    why: String,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -196,92 +183,83 @@ struct RecordedTapsRow {
     taps: Vec<EnumName<Point>>,
 }
 
-/// A cause found in one unit, before the units are combined.
-#[derive(Serialize, Deserialize)]
-struct CauseRow {
-    sought: EnumName<CauseSearch>,
-    sites: Vec<SiteRow>,
-    told: CauseContentRow,
-    excluded: Vec<String>,
-    of_the_prompt: bool,
+impl JsonForm for RecordedTapsRow {
+    type Value = (String, BTreeSet<Point>);
+
+    fn of((name, taps): Self::Value) -> Self {
+        Self { name, taps: taps.into_iter().map(EnumName).collect() }
+    }
+
+    fn value(self) -> Self::Value {
+        (self.name, self.taps.into_iter().map(|tap| tap.0).collect())
+    }
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum CauseContentRow {
-    Changes(Vec<FittingChangeRow>),
+    Changes(#[serde(deserialize_with = "filled")] Vec<FittingChangeRow>),
     Nothing { kind: EnumName<CauseKind>, what: String },
     Misread { kind: EnumName<CauseKind>, what: [String; 2], wrong: [usize; 2] },
     Once(Box<FindingRow>),
 }
 
-#[derive(Serialize, Deserialize)]
-struct FittingChangeRow {
-    typed: String,
-    kind: EnumName<CauseKind>,
-    key: Option<String>,
-    reference: Option<String>,
-    candidate: Option<String>,
-    what: String,
-    remedy: String,
-}
+impl JsonForm for CauseContentRow {
+    type Value = CauseContent;
 
-impl From<&Cause> for CauseRow {
-    fn from(cause: &Cause) -> Self {
-        let told = match cause.told.clone() {
-            CauseContent::Changes(fits) => {
-                CauseContentRow::Changes(fits.into_iter().map(FittingChangeRow::from).collect())
-            }
-            CauseContent::Nothing { kind, what } => CauseContentRow::Nothing { kind: EnumName(kind), what },
+    fn of(told: CauseContent) -> Self {
+        match told {
+            CauseContent::Changes(fits) => Self::Changes(JsonForm::of(fits)),
+            CauseContent::Nothing { kind, what } => Self::Nothing { kind: EnumName(kind), what },
             CauseContent::Misread { kind, what, wrong } => {
-                CauseContentRow::Misread { kind: EnumName(kind), what, wrong }
+                Self::Misread { kind: EnumName(kind), what, wrong }
             }
-            CauseContent::Once(finding) => CauseContentRow::Once(Box::new(FindingRow::from(&*finding))),
-        };
-        Self {
-            sought: EnumName(cause.sought),
-            sites: cause.sites.iter().copied().map(SiteRow::from).collect(),
-            told,
-            excluded: cause.excluded.clone(),
-            of_the_prompt: cause.of_the_prompt,
+            CauseContent::Once(finding) => Self::Once(Box::new(JsonForm::of(*finding))),
+        }
+    }
+
+    fn value(self) -> CauseContent {
+        match self {
+            Self::Changes(fits) => CauseContent::Changes(fits.value()),
+            Self::Nothing { kind, what } => CauseContent::Nothing { kind: kind.0, what },
+            Self::Misread { kind, what, wrong } => CauseContent::Misread { kind: kind.0, what, wrong },
+            Self::Once(finding) => CauseContent::Once(Box::new(finding.value())),
         }
     }
 }
 
-impl CauseRow {
-    fn cause(self) -> Result<Cause, String> {
-        let sites: Vec<Site> = self.sites.into_iter().map(Site::from).collect();
-        if sites.is_empty() {
-            return Err("a cause has no site".to_owned());
-        }
-        let told = match self.told {
-            CauseContentRow::Changes(fits) if fits.is_empty() => {
-                return Err("a cause has no change".to_owned());
-            }
-            CauseContentRow::Changes(fits) => {
-                CauseContent::Changes(fits.into_iter().map(FittingChange::from).collect())
-            }
-            CauseContentRow::Nothing { kind, what } => CauseContent::Nothing { kind: kind.0, what },
-            CauseContentRow::Misread { kind, what, wrong } => {
-                CauseContent::Misread { kind: kind.0, what, wrong }
-            }
-            CauseContentRow::Once(finding) => CauseContent::Once(Box::new((*finding).into())),
-        };
-        let (sought, excluded, of_the_prompt) = (self.sought.0, self.excluded, self.of_the_prompt);
-        Ok(Cause { sought, sites, told, excluded, of_the_prompt })
-    }
+/// Reads a list that must not be empty.
+fn filled<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    let list = Vec::deserialize(deserializer)?;
+    if list.is_empty() { Err(D::Error::custom("a cause has no site or no change")) } else { Ok(list) }
 }
 
-impl From<FittingChange> for FittingChangeRow {
-    fn from(fit: FittingChange) -> Self {
-        let FittingChange { typed, kind, key, reference, candidate, what, remedy } = fit;
-        Self { typed, kind: EnumName(kind), key, reference, candidate, what, remedy }
+forms! {
+    /// A site that a unit should have compared.
+    MissingRow of MissingSite {
+        #[serde(flatten)]
+        site: SiteRow,
+        why: String,
     }
-}
 
-impl From<FittingChangeRow> for FittingChange {
-    fn from(row: FittingChangeRow) -> Self {
-        let FittingChangeRow { typed, kind, key, reference, candidate, what, remedy } = row;
-        Self { typed, kind: kind.0, key, reference, candidate, what, remedy }
+    /// A cause found in one unit, before the units are combined.
+    CauseRow of Cause {
+        sought: EnumName<CauseSearch>,
+        #[serde(deserialize_with = "filled")]
+        sites: Vec<SiteRow>,
+        told: CauseContentRow,
+        excluded: Vec<String>,
+        of_the_prompt: bool,
+    }
+
+    /// A change that explains the failures.
+    FittingChangeRow of FittingChange {
+        typed: String,
+        kind: EnumName<CauseKind>,
+        key: Option<String>,
+        reference: Option<String>,
+        candidate: Option<String>,
+        what: String,
+        remedy: String,
     }
 }

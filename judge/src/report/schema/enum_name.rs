@@ -7,13 +7,12 @@ use crate::change::CauseKind;
 use crate::checkpoint::{Checkpoint, Point};
 use crate::compare::{Doubt, Gate, Role, Statistic, Verdict};
 use crate::diagnose::{CauseSearch, Mode};
+use crate::report::schema::form::JsonForm;
 use crate::weight::DType;
 
 /// An enum whose variants have names in `report.json`.
 pub trait NamedEnum: Copy + 'static {
     const ALL: &'static [Self];
-    /// Names from earlier versions of the report, which are still read.
-    const FORMER: &'static [(&'static str, Self)] = &[];
 
     fn word(self) -> &'static str;
 }
@@ -21,6 +20,18 @@ pub trait NamedEnum: Copy + 'static {
 /// An enum variant that is serialised by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EnumName<T>(pub T);
+
+impl<T: NamedEnum> JsonForm for EnumName<T> {
+    type Value = T;
+
+    fn of(value: T) -> Self {
+        Self(value)
+    }
+
+    fn value(self) -> T {
+        self.0
+    }
+}
 
 impl<T: NamedEnum> Serialize for EnumName<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -31,8 +42,7 @@ impl<T: NamedEnum> Serialize for EnumName<T> {
 impl<'de, T: NamedEnum> Deserialize<'de> for EnumName<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let mut known = T::ALL.iter().map(|known| (known.word(), *known)).chain(T::FORMER.iter().copied());
-        known.find(|(word, _)| *word == text).map(|(_, known)| Self(known)).ok_or_else(|| {
+        T::ALL.iter().find(|known| known.word() == text).map(|known| Self(*known)).ok_or_else(|| {
             let words: Vec<_> = T::ALL.iter().map(|known| known.word()).collect();
             D::Error::custom(format!("unknown value '{text}', expected one of {}", words.join(", ")))
         })
@@ -59,17 +69,8 @@ words! {
     Verdict: &[Verdict::Pass, Verdict::Tie, Verdict::Known, Verdict::Inconclusive, Verdict::Fail];
     Gate: &[Gate::Rounding, Gate::Tolerance];
     Role: &[Role::Candidate, Role::Reference];
+    Mode: &[Mode::Both, Mode::Accumulated, Mode::Local, Mode::Layers];
     Doubt: &[Doubt::None, Doubt::Large, Doubt::Exceeds];
     Statistic: &Statistic::ALL;
     CauseSearch: &[CauseSearch::Prompt, CauseSearch::Nonfinite, CauseSearch::Stages, CauseSearch::Parts, CauseSearch::Choices];
-}
-
-impl NamedEnum for Mode {
-    const ALL: &'static [Self] = &[Self::Both, Self::Accumulated, Self::Local, Self::Layers];
-    const FORMER: &'static [(&'static str, Self)] =
-        &[("total", Self::Accumulated), ("introduced", Self::Local)];
-
-    fn word(self) -> &'static str {
-        self.name()
-    }
 }
