@@ -33,7 +33,7 @@ fn the_main_job_passes_all_twelve_checkpoints_against_every_reference() {
 const INTRODUCED: f64 = 6e-6;
 
 #[test]
-fn no_stage_introduces_more_than_was_measured_when_the_references_were_made() {
+fn no_local_error_exceeds_what_was_measured_when_the_references_were_made() {
     let (_, report) = Terminal::new().json(&["run", "--model", "tiny-llama2", "--checkpoint", "all"]);
     let is_exact = |reference: &&Value| reference["name"] != "transformers-bf16"; // one unit in the last place is more
     for reference in report["references"].as_array().expect("references").iter().filter(is_exact) {
@@ -76,7 +76,7 @@ fn plain_f32_against_a_q8_0_dump_fails_at_checkpoint_2_in_the_first_layer() {
 }
 
 #[test]
-fn one_error_alone_can_be_asked_for() {
+fn local_or_accumulated_error_alone_can_be_selected() {
     let terminal = Terminal::new();
     let run = ["run", "--model", "tiny-llama2", "--reference", "llama.cpp-f32"];
     let (code, report) = terminal.json(&[&run[..], &["--introduced"]].concat());
@@ -91,7 +91,7 @@ fn one_error_alone_can_be_asked_for() {
 }
 
 #[test]
-fn layers_can_be_run_by_themselves_from_the_references_own_input() {
+fn layers_can_be_run_by_teacher_forcing_from_the_references_input() {
     let terminal = Terminal::new();
     let run = ["run", "-m", "tiny-llama2", "-r", "transformers-bf16", "--from-reference"];
     let (code, report) = terminal.json(&[&run[..], &["--layer", "1-2"]].concat());
@@ -114,7 +114,7 @@ fn layers_can_be_run_by_themselves_from_the_references_own_input() {
 }
 
 #[test]
-fn checkpoints_layers_and_passes_can_be_chosen() {
+fn checkpoints_layers_and_passes_can_be_selected() {
     let terminal = Terminal::new();
     let chosen = ["--checkpoint", "rope,5-6", "--layer", "1,3", "--pass", "0-2"];
     let (code, report) =
@@ -391,7 +391,7 @@ fn a_full_disk_is_one_message_and_leaves_no_partial_report() {
 // ---- another form of GELU -------------------------------------------------------------------------------
 
 #[test]
-fn gelu_by_the_error_function_is_asked_for_and_named_as_the_first_divergence() {
+fn gelu_erf_can_be_selected_and_is_named_as_the_first_divergence() {
     let terminal = Terminal::new();
     let run = ["run", "--model", "tiny-gpt2", "--reference", "transformers-f32", "--gelu"];
     let (code, report) = terminal.json(&[&run[..], &["erf"]].concat());
@@ -405,7 +405,7 @@ fn gelu_by_the_error_function_is_asked_for_and_named_as_the_first_divergence() {
 
 /// torch makes erf of another exponential on the CPU: right to 7e-7, not to its own size (tests/data/activations/README.md).
 #[test]
-fn torchs_own_gelu_passes_and_another_does_not() {
+fn gelu_of_torch_passes_and_another_gelu_does_not() {
     let terminal = Terminal::new();
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/activations/torch-gelu-erf.safetensors");
     let check = ["check", "--model", "tiny-gpt2", "--no-report", "--candidate", file, "--gelu"];

@@ -118,7 +118,7 @@ type Mistake = (&'static str, &'static str, &'static str);
 /// What is new in each architecture, done as ports do that do not know it: told by name where it happens. The same engine
 /// without the mistake passes.
 #[test]
-fn what_an_architecture_has_of_its_own_is_missed_where_it_is_left_out() {
+fn a_wrong_softcap_bias_rope_qk_norm_or_residual_scale_of_an_architecture_is_found_at_its_tap() {
     let of_models: [(&str, &[Mistake]); 9] = [
         (
             "tiny-llama-bias",
@@ -237,7 +237,7 @@ fn a_mistake_in_all_layers_is_named_by_dumps_that_hold_little() {
 
 /// A window that ends behind the first passes says nothing in them.
 #[test]
-fn a_window_is_named_by_the_pass_that_it_ends_in() {
+fn a_sliding_window_cause_is_named_by_its_pass() {
     // Six tokens are seen: the first is not from position 6 on, in the second pass after the prompt's.
     let told = |supposed: &[&str]| {
         let folder = tempfile::tempdir().expect("a temporary directory");
@@ -267,7 +267,7 @@ fn own_window(model: &str) -> u64 {
 
 /// In 16 bits runs that are moved differ by more than another epsilon makes: what is evaluated tells that it is one.
 #[test]
-fn another_epsilon_does_not_pass_where_its_norm_is_not_held() {
+fn another_rms_norm_eps_does_not_pass_if_its_norm_is_not_recorded() {
     let options = ["--numerics", "transformers", "--dtype", "bf16"];
     let is_behind = |tap: &str| !matches!(tap, "attn_norm" | "attn_residual");
     let judged = |supposed: &[&str], is_kept: fn(&str) -> bool| {
@@ -309,7 +309,7 @@ fn with_key(model: &str, key: &[&str], value: Option<Value>) -> tempfile::TempDi
 /// A summand that a number of the model was multiplied with is known as well as one that was given: the norm behind the sum may
 /// have read it before it was rounded, and nothing else.
 #[test]
-fn a_norm_behind_a_multiplied_residual_is_held_to_its_summands() {
+fn a_norm_behind_a_residual_multiplier_is_held_to_its_summands() {
     let judged = |eps: f64| {
         let other = with_key("tiny-granite", &["rms_norm_eps"], Some(json!(eps)));
         let terminal = Terminal::new();
@@ -369,7 +369,7 @@ fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
 
 /// Qwen 2.5 says more than Qwen 2, and means the same.
 #[test]
-fn a_window_that_no_layer_has_is_none() {
+fn a_sliding_window_that_no_layer_has_is_none() {
     let folder = with_key("tiny-qwen2", &["max_window_layers"], Some(json!(21)));
     let file = folder.path().join("config.json");
     let stated = fs::read_to_string(&file).expect("it is there");
@@ -380,7 +380,7 @@ fn a_window_that_no_layer_has_is_none() {
 
 /// Gemma 2 without the key has the caps that it was made with; one that says `null` has none.
 #[test]
-fn a_cap_that_is_not_named_is_the_default_and_one_that_is_null_is_none() {
+fn a_missing_softcap_is_the_default_and_a_null_softcap_is_none() {
     let at = |value: Option<Value>| {
         let folder = with_key("tiny-gemma2", &["final_logit_softcapping"], value);
         let (code, report) = run(folder.path(), &dump("tiny-gemma2", "transformers-f32"));
@@ -393,7 +393,7 @@ fn a_cap_that_is_not_named_is_the_default_and_one_that_is_null_is_none() {
 
 /// A configuration that says otherwise of experts than the one that a real dump is of: each is named where it first shows.
 #[test]
-fn another_routing_than_that_of_a_real_dump_is_named() {
+fn another_moe_routing_than_that_of_a_real_dump_is_named() {
     let others: [(&str, &str, Value, &str, &str); 4] = [
         ("tiny-qwen3moe", "norm_topk_prob", json!(false), "expert_weights", "expert_weights"),
         ("tiny-qwen3moe", "num_experts_per_tok", json!(4), "expert_count", "experts"),
@@ -438,7 +438,7 @@ fn bytes_of_header(bytes: &[u8]) -> usize {
 
 /// A checkpoint that no such model has is none that a dump lacks; of a model that has it, it is.
 #[test]
-fn a_norm_that_the_architecture_does_not_have_is_not_missed_and_another_is() {
+fn a_norm_that_the_architecture_lacks_is_not_required_and_another_is() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let made = with_taps(|tap| tap != "attn_norm", &dump("tiny-qwen2", "transformers-f32"), folder.path());
     let (code, report) = run(&home("tiny-qwen2").join("hf"), &made);
@@ -452,14 +452,14 @@ fn a_norm_that_the_architecture_does_not_have_is_not_missed_and_another_is() {
 
 /// llama.cpp computes Mistral as a Llama: the window is not in its files. Of the model that has one its dump is wrong.
 #[test]
-fn a_window_that_llama_cpp_does_not_know_is_named() {
+fn a_sliding_window_that_llama_cpp_does_not_know_is_named() {
     let (code, report) = run(&home("tiny-mistral").join("hf"), &dump("tiny-mistral", "llama.cpp-f32"));
     assert_eq!((code, kinds(&report)), (1, vec!["mask_window"]), "{}", report["references"][0]["findings"]);
 }
 
 /// A model whose biases are zero, as of an engine that does not read them.
 #[test]
-fn biases_that_are_not_read_fail_where_they_belong() {
+fn an_unread_bias_fails_at_its_projection() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let config = folder.path().join("config.json");
     fs::copy(home("tiny-qwen2").join("hf/config.json"), config).expect("it is copied");
@@ -485,7 +485,7 @@ fn biases_that_are_not_read_fail_where_they_belong() {
 
 /// transformers takes a window where a file does not say that there is none.
 #[test]
-fn a_file_that_does_not_name_its_window_is_refused_and_one_that_has_none_sees_all() {
+fn a_file_without_its_sliding_window_size_is_refused_and_one_without_a_window_sees_all() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let weights = folder.path().join("model.safetensors");
     fs::copy(home("tiny-mistral").join("hf/model.safetensors"), weights).expect("it is copied");

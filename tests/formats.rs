@@ -84,7 +84,7 @@ fn every_file_holds_its_format_and_its_dump_is_of_that_file() {
 }
 
 #[test]
-fn every_file_passes_all_twelve_checkpoints() {
+fn q8_0_q4_k_and_every_other_format_pass_all_twelve_checkpoints() {
     for name in names() {
         let outcome = judge(&name, &load(source(&name)), &NUMERICS);
         assert_eq!((outcome.verdict, &outcome.reason), (Verdict::Pass, &None), "{name}");
@@ -96,7 +96,7 @@ fn every_file_passes_all_twelve_checkpoints() {
 
 /// Of an ordinary run, in which nothing is put right on the way, and of every stage by itself.
 #[test]
-fn every_value_is_that_of_llama_cpp_bit_for_bit() {
+fn q8_0_q4_k_and_every_other_format_have_the_values_of_llama_cpp_bit_for_bit() {
     for name in names() {
         let outcome = judge(&name, &load(source(&name)), &NUMERICS);
         let products = outcome.rows.iter().filter(|row| PRODUCTS.contains(&row.site.point));
@@ -107,7 +107,7 @@ fn every_value_is_that_of_llama_cpp_bit_for_bit() {
 
 /// The table of docs/reference/quantised-formats.md: `cargo test formats::the_table -- --nocapture`.
 #[test]
-fn the_table_of_errors_is_printed() {
+fn the_error_of_every_quantised_format_is_within_its_table() {
     let checkpoints = &Checkpoint::with_input()[1..];
     let heads: Vec<_> = checkpoints.iter().map(|checkpoint| checkpoint.name()).collect();
     println!("| format | {} | identical |", heads.join(" | "));
@@ -179,7 +179,7 @@ fn assert_found(name: &str, tensor: &str, row: usize, point: Point, layer: Optio
 }
 
 #[test]
-fn one_block_of_the_wrong_sign_is_found_at_the_product_it_takes_part_in() {
+fn one_quantised_block_of_the_wrong_sign_is_found_at_its_product() {
     for name in names() {
         assert_found(&name, "blk.0.attn_q.weight", 5, Point::Q, Some(0));
         assert_found(&name, "blk.0.ffn_up.weight", 40, Point::FfnUp, Some(0));
@@ -188,13 +188,13 @@ fn one_block_of_the_wrong_sign_is_found_at_the_product_it_takes_part_in() {
 }
 
 #[test]
-fn one_block_of_the_wrong_sign_is_found_in_the_second_layer_of_a_mixture() {
+fn one_quantised_block_of_the_wrong_sign_is_found_in_the_second_layer_of_a_moe() {
     assert_found("q4_k_m", "blk.1.attn_v.weight", 3, Point::V, Some(1));
 }
 
 /// Token 3 is read, token 5 is not: that row of the table is seen by the head alone, which is the same table.
 #[test]
-fn one_block_of_the_wrong_sign_is_found_in_the_embedding_and_in_the_head() {
+fn one_quantised_block_of_the_wrong_sign_is_found_in_the_embedding_and_in_the_lm_head() {
     for name in names() {
         assert_found(&name, "token_embd.weight", 3, Point::Embed, None);
         assert_found(&name, "token_embd.weight", 5, Point::Logits, None);
@@ -213,7 +213,7 @@ fn activations_that_are_not_quantised_are_found_at_the_first_product() {
 
 /// Exactly zero means something: one token at a time, sums have another order, and other last bits.
 #[test]
-fn the_kernels_for_one_token_do_not_give_the_bits_of_those_for_eight() {
+fn kernels_for_decode_and_for_a_batch_of_eight_differ_in_bits() {
     let linear = |x: &Tensor, w: &Matrix| {
         Tensor::from_rows(x.rows(), w.rows, |token, out| {
             let row = Tensor::new(&[1, w.cols], x.row(token).to_vec());

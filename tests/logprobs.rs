@@ -223,7 +223,7 @@ fn a_sum_over_the_named_tokens_alone_is_named() {
 }
 
 #[test]
-fn a_list_that_was_moved_by_one_is_named() {
+fn a_logprobs_list_that_is_shifted_by_one_is_named() {
     let mut written = honest();
     written.following.rotate_right(1);
     assert_named(&written, "logprobs", "previous");

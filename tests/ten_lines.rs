@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::common::skip::skip;
 use crate::common::terminal::Terminal;
 
 fn root() -> &'static Path {
@@ -64,7 +65,7 @@ fn c() {
     let Some(cc) =
         ["cc", "gcc", "clang"].into_iter().find(|cc| Command::new(cc).arg("--version").output().is_ok())
     else {
-        eprintln!("SKIPPED: there is no compiler of C");
+        skip("no C compiler (cc, gcc or clang)");
         return;
     };
     let terminal = Terminal::new();
@@ -85,7 +86,7 @@ fn assert_python_named(file: &str, packages: &str, cause: &str) {
     let python = std::env::var("XCHECK_PYTHON").unwrap_or_else(|_| "python3".into());
     let has_all = Command::new(&python).args(["-c", &format!("import {packages}")]).output();
     if !has_all.is_ok_and(|output| output.status.success()) {
-        eprintln!("SKIPPED: {python} has no {packages}; XCHECK_PYTHON names one that has");
+        skip(format_args!("{python} has no {packages}; XCHECK_PYTHON names one that has"));
         return;
     }
     assert_named(&Terminal::new(), cause, |out, mistake| {

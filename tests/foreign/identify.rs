@@ -205,7 +205,7 @@ impl Case {
 }
 
 #[test]
-fn fused_projections_are_taken_apart_and_read_back() {
+fn fused_qkv_projections_are_split_and_read_back() {
     for (model, name) in [
         ("tiny-qwen3", "transformers-f32"),
         ("tiny-gpt2", "transformers-f32"),

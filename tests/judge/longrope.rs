@@ -80,7 +80,7 @@ fn what_generate_computes_passes_and_keys_that_keep_the_short_factors_fail_by_na
 }
 
 #[test]
-fn the_first_wrong_value_is_the_cache_of_the_pass_that_crosses() {
+fn the_first_wrong_value_is_the_kv_cache_of_the_pass_that_crosses() {
     let outcome = judge(&real("kept"));
     let first = outcome.first_divergence().expect("it is named").site;
     assert_eq!(first, Site { point: Point::KCache, layer: Some(0), pass: Some(3) });

@@ -25,7 +25,7 @@ fn assert_named(kind: ServerProtocol, (code, report): (i32, Value), value: &str)
 }
 
 #[test]
-fn decimal_logarithms_are_named() {
+fn logprobs_to_base_ten_are_named() {
     KINDS.into_iter().for_each(|kind| assert_found(kind, Way::Log10, "log10"));
 }
 
@@ -71,7 +71,7 @@ fn probabilities_of_the_likeliest_alone_are_not_the_model_s() {
 }
 
 #[test]
-fn a_prefix_of_another_request_is_found_with_and_without_a_model() {
+fn a_prefix_cache_of_another_request_is_found_with_and_without_a_model() {
     for kind in KINDS {
         for model in [&["--model", super::MODEL] as &[_], &[]] {
             let (code, report) = probe(&Fake::new(kind, Way::StalePrefix), model);
@@ -96,7 +96,7 @@ fn fewer_likeliest_tokens_than_were_asked_for_are_told() {
 }
 
 #[test]
-fn a_first_token_that_is_there_twice_is_named() {
+fn a_doubled_bos_token_is_named() {
     for kind in
         [ServerProtocol::LlamaServer, ServerProtocol::Vllm, ServerProtocol::Sglang, ServerProtocol::Tgi]
     {
@@ -116,7 +116,7 @@ fn a_first_token_that_is_there_twice_is_named() {
 }
 
 #[test]
-fn a_template_of_another_model_is_named() {
+fn a_chat_template_of_another_model_is_named() {
     for kind in [ServerProtocol::LlamaServer, ServerProtocol::Vllm, ServerProtocol::Tgi] {
         let (code, report) = with_model(&Fake::new(kind, Way::OtherTemplate));
         assert_eq!(code, 1, "{kind:?}: {}", brief(&report));

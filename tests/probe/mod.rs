@@ -1,9 +1,9 @@
 //! `xcheck probe` and `xcheck record`, of servers on this machine.
 #![cfg(feature = "hub")]
 
+mod chat_template_tokens;
 mod faults;
 mod refusals;
-mod rendered;
 mod server;
 mod sound;
 mod weighed;
@@ -134,7 +134,7 @@ fn a_server_that_tells_less_never_fails() {
 }
 
 #[test]
-fn tokens_that_have_no_text_in_a_list_hide_no_others() {
+fn tokens_without_text_in_top_logprobs_hide_no_others() {
     let (_, report) = with_stated(&Fake::new(ServerProtocol::Openai, Way::NamesFew));
     // That fewer came than were asked for is told, and is another matter.
     assert_eq!(report["references"][0]["verdict"], "pass", "{}", brief(&report));
@@ -149,7 +149,7 @@ fn one_decimal_tells_no_models_apart_and_is_no_bad_input() {
 }
 
 #[test]
-fn an_echo_without_what_begins_the_prompt_is_put_where_it_belongs() {
+fn an_echo_without_bos_is_put_where_it_belongs() {
     for way in [Way::EchoesWords, Way::EchoesSilence] {
         let (code, report) = with_stated(&Fake::new(ServerProtocol::Openai, way));
         assert_eq!(code, 0, "{way:?} {}", brief(&report));

@@ -27,7 +27,7 @@ fn is_harmless(text: &str) -> bool {
 }
 
 #[test]
-fn no_name_in_a_file_commands_a_terminal() {
+fn no_name_in_a_file_sends_a_terminal_escape_sequence() {
     let machine = Machine::new();
     evil(&machine);
     machine.dump("plain");
