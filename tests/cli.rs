@@ -65,7 +65,8 @@ fn the_reports_are_written_and_agree_with_what_is_printed() {
 #[test]
 fn plain_f32_against_a_q8_0_dump_fails_at_checkpoint_2_in_the_first_layer() {
     let terminal = Terminal::new();
-    let arguments = ["run", "--model", "tiny-llama2", "--reference", "llama.cpp-q8_0", "--numerics", "f32"];
+    let run = ["run", "--model", "tiny-llama2", "--reference", "llama.cpp-q8_0"];
+    let arguments = [&run[..], &["--numerics", "f32", "--no-causes"]].concat();
     let (code, report) = terminal.json(&arguments);
     assert_eq!((code, &report["verdict"]), (1, &"fail".into()));
     let first = &report["references"][0]["first_divergence"];
@@ -105,8 +106,9 @@ fn layers_can_be_run_by_teacher_forcing_from_the_references_input() {
     assert!(starts.iter().all(|start| start["tap"] == "block_out"), "where the last one ended");
     assert_eq!(reference["checkpoints"].as_array().expect("checkpoints").len(), 7, "norm to block_out");
 
-    let wrong =
-        terminal.run(&[&run[..4], &["llama.cpp-q8_0", "--from-reference", "--numerics", "f32"]].concat());
+    let wrong = terminal.run(
+        &[&run[..4], &["llama.cpp-q8_0", "--from-reference", "--numerics", "f32", "--no-causes"]].concat(),
+    );
     assert_eq!(wrong.code, 1);
     assert!(wrong.stdout.contains("local error since embed"), "{}", wrong.stdout);
     assert!(wrong.stdout.contains("--from-reference --checkpoint"), "{}", wrong.stdout);
@@ -317,7 +319,8 @@ fn a_layer_that_does_not_exist_is_refused() {
 #[test]
 fn a_tolerance_file_goes_before_the_shipped_table_and_is_checked() {
     let terminal = Terminal::new();
-    let run = ["run", "-m", "tiny-llama2", "-r", "transformers-f32", "--tolerance", "mine.toml"];
+    let run =
+        ["run", "-m", "tiny-llama2", "-r", "transformers-f32", "--tolerance", "mine.toml", "--no-causes"];
     let write = |text: &str| fs::write(terminal.path().join("mine.toml"), text).expect("it is written");
     write("[any.any]\nffn_out = { max_abs = 1e-9, source = \"mine\" }\n");
     let (code, report) = terminal.json(&run);

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::common::share::{one_of, pairs};
 use crate::common::terminal::Terminal;
 use serde_json::{Value, json};
 
@@ -192,14 +193,16 @@ fn a_wrong_softcap_bias_rope_qk_norm_or_residual_scale_of_an_architecture_is_fou
             ],
         ),
     ];
-    for (model, mistakes) in of_models {
+    for (model, _) in of_models {
         let (code, report) = check_with(model, &[]);
         assert_eq!(code, 0, "{model}: {}", report["references"][0]["reason"]);
-        for (supposed, kind, tap) in mistakes {
-            let (code, report) = check_with(model, &[supposed]);
-            assert_eq!((code, kinds(&report)), (1, vec![*kind]), "{model}, {supposed}: {report}");
-            assert_eq!(report["references"][0]["first_divergence"]["tap"], *tap, "{model}, {supposed}");
-        }
+    }
+    let mistakes =
+        of_models.iter().flat_map(|(model, mistakes)| mistakes.iter().map(move |mistake| (model, mistake)));
+    for (model, (supposed, kind, tap)) in one_of(2, mistakes) {
+        let (code, report) = check_with(model, &[supposed]);
+        assert_eq!((code, kinds(&report)), (1, vec![*kind]), "{model}, {supposed}: {report}");
+        assert_eq!(report["references"][0]["first_divergence"]["tap"], *tap, "{model}, {supposed}");
     }
 }
 
@@ -220,18 +223,16 @@ fn a_mistake_in_all_layers_is_named_by_dumps_that_hold_little() {
         ("tiny-granite", "residual_scale=1"),
     ];
     let computed = held.map(|taps| ("f32", taps)).into_iter().chain([("bf16", held[2])]);
-    for (dtype, taps) in computed {
+    let computed: Vec<_> = computed.collect();
+    for ((dtype, taps), (model, supposed)) in one_of(3, pairs(computed, mistakes)) {
         let options = ["--numerics", "transformers", "--dtype", dtype];
         let is_kept = |tap: &str| taps.contains(&tap);
-        for (model, supposed) in mistakes {
-            let (code, report) = check_thinned(model, &options, &[], is_kept);
-            assert_eq!(code, 0, "{model}: {}", report["references"][0]["reason"]);
-            let (code, report) = check_thinned(model, &options, &[supposed], is_kept);
-            let findings = report["references"][0]["findings"].as_array().expect("findings");
-            let told: Vec<&str> =
-                findings.iter().filter_map(|finding| finding["supposed"].as_str()).collect();
-            assert_eq!((code, told), (1, vec![supposed]), "{model}, {dtype}, {taps:?}");
-        }
+        let (code, report) = check_thinned(model, &options, &[], is_kept);
+        assert_eq!(code, 0, "{model}: {}", report["references"][0]["reason"]);
+        let (code, report) = check_thinned(model, &options, &[supposed], is_kept);
+        let findings = report["references"][0]["findings"].as_array().expect("findings");
+        let told: Vec<&str> = findings.iter().filter_map(|finding| finding["supposed"].as_str()).collect();
+        assert_eq!((code, told), (1, vec![supposed]), "{model}, {dtype}, {taps:?}");
     }
 }
 
@@ -400,14 +401,12 @@ fn another_moe_routing_than_that_of_a_real_dump_is_named() {
         ("tiny-mixtral", "num_experts_per_tok", json!(1), "expert_count", "experts"),
         ("tiny-mixtral", "num_experts_per_tok", json!(3), "expert_count", "experts"),
     ];
-    for (model, key, value, kind, tap) in others {
-        for dtype in ["f32", "bf16"] {
-            let folder = with_key(model, &[key], Some(value.clone()));
-            let (code, report) = run(folder.path(), &dump(model, &format!("transformers-{dtype}")));
-            assert_eq!((code, kinds(&report)), (1, vec![kind]), "{model}, {key}: {report}");
-            let first = &report["references"][0]["first_divergence"];
-            assert_eq!((&first["tap"], &first["layer"]), (&tap.into(), &0.into()), "{model}, {key}");
-        }
+    for ((model, key, value, kind, tap), dtype) in one_of(2, pairs(others, ["f32", "bf16"])) {
+        let folder = with_key(model, &[key], Some(value));
+        let (code, report) = run(folder.path(), &dump(model, &format!("transformers-{dtype}")));
+        assert_eq!((code, kinds(&report)), (1, vec![kind]), "{model}, {key}: {report}");
+        let first = &report["references"][0]["first_divergence"];
+        assert_eq!((&first["tap"], &first["layer"]), (&tap.into(), &0.into()), "{model}, {key}");
     }
 }
 

@@ -12,6 +12,7 @@ use xcheck::weight::DType;
 
 use super::clay::{Array, Clay};
 use super::scene::{Scene, assert_inconclusive, assert_passes, compare, told};
+use crate::common::share::one_of;
 
 /// Logits of another model.
 struct Wrong;
@@ -97,7 +98,7 @@ fn at_a_temperature_that_makes_them_equal_nobody_passes() {
 #[test]
 fn between_the_two_a_wrong_engine_never_passes() {
     let scene = scene();
-    for exponent in 4..=30 {
+    for exponent in one_of(3, 4..=30) {
         let temperature = 10f32.powi(exponent);
         let outcome = judge(&scene, &at(&scene, temperature, &mut Wrong).with_only(&[Point::Probs]));
         assert!(!outcome.verdict.is_good(), "{temperature:e}: {}", told(&outcome));
