@@ -305,7 +305,7 @@ fn an_expert_that_the_model_does_not_have_is_refused_and_so_is_one_that_is_there
 
 /// transformers tells the likeliest expert first, as llama.cpp does; ours the lowest number.
 #[test]
-fn dumps_of_two_engines_meet_by_the_numbers_of_experts() {
+fn mixtral_and_qwen3_moe_dumps_of_two_engines_meet_by_the_numbers_of_experts() {
     for model in ["tiny-mixtral", "tiny-qwen3moe"] {
         let dump =
             |name: &str| file(model).join("dumps").join(name).to_str().expect("a plain path").to_owned();

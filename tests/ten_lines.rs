@@ -52,7 +52,7 @@ fn succeeds(command: &mut Command) {
 }
 
 #[test]
-fn rust() {
+fn the_rust_engine_passes_and_its_gqa_mapping_mistake_is_named() {
     assert_ten_lines("llama.rs");
     assert_named(&Terminal::new(), "gqa_mapping", |out, mistake| {
         llama::run(&model(), out, mistake).expect("it runs");
@@ -60,7 +60,7 @@ fn rust() {
 }
 
 #[test]
-fn c() {
+fn the_c_engine_passes_and_its_rms_norm_eps_mistake_is_named() {
     assert_ten_lines("llama.c");
     let Some(cc) =
         ["cc", "gcc", "clang"].into_iter().find(|cc| Command::new(cc).arg("--version").output().is_ok())
@@ -98,11 +98,11 @@ fn assert_python_named(file: &str, packages: &str, cause: &str) {
 }
 
 #[test]
-fn numpy() {
+fn the_numpy_engine_passes_and_its_rope_theta_mistake_is_named() {
     assert_python_named("llama_numpy.py", "numpy", "rope_theta");
 }
 
 #[test]
-fn torch() {
+fn the_torch_engine_passes_and_its_attention_scale_mistake_is_named() {
     assert_python_named("llama_torch.py", "numpy, torch", "attn_scale");
 }

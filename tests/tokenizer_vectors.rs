@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::common::share::share;
 use crate::common::variant;
 use crate::format::builder::{GgufBuilder, array, string, strings, u32, value};
 use proptest::prelude::*;
@@ -258,7 +259,7 @@ fn tokenizers_that_would_fail_later_are_refused() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: share(4, 256), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_damaged_file_is_sound_or_refused(

@@ -15,6 +15,7 @@ use xcheck::view::View;
 use xcheck::weight::DType;
 
 use super::bed::Written;
+use crate::common::share::{one_of, pairs};
 use crate::common::{counterpart, record_altered, reference_of, rules};
 
 /// What torch says of a type.
@@ -156,21 +157,20 @@ fn takings() -> [fn(Point) -> bool; 2] {
 fn honest_values_pass_whatever_they_are_scaled_by() {
     for (model, name) in CASES {
         let dump = reference_of(model, name);
-        for (eighth, is_by_token) in [(E4M3, false), (E4M3, true), (E5M2, true)] {
-            for takes in takings() {
-                let short = stored(&dump, eighth, is_by_token, takes).open();
-                let outcome = judge(model, name, &short);
-                let first = outcome.first_divergence().map(|row| row.site);
-                assert_eq!(
-                    (outcome.verdict, &outcome.reason),
-                    (Verdict::Pass, &None),
-                    "{model} {} {is_by_token}: {first:?}",
-                    eighth.name
-                );
-                let outcome = compared(&short, &dump);
-                let first = outcome.first_divergence().map(|row| row.site);
-                assert_eq!(outcome.verdict, Verdict::Pass, "{model} {}: {first:?}", eighth.name);
-            }
+        let types = [(E4M3, false), (E4M3, true), (E5M2, true)];
+        for ((eighth, is_by_token), takes) in one_of(3, pairs(types, takings())) {
+            let short = stored(&dump, eighth, is_by_token, takes).open();
+            let outcome = judge(model, name, &short);
+            let first = outcome.first_divergence().map(|row| row.site);
+            assert_eq!(
+                (outcome.verdict, &outcome.reason),
+                (Verdict::Pass, &None),
+                "{model} {} {is_by_token}: {first:?}",
+                eighth.name
+            );
+            let outcome = compared(&short, &dump);
+            let first = outcome.first_divergence().map(|row| row.site);
+            assert_eq!(outcome.verdict, Verdict::Pass, "{model} {}: {first:?}", eighth.name);
         }
     }
 }
@@ -202,21 +202,20 @@ fn site(point: Point) -> Site {
 fn a_fault_that_is_larger_than_a_step_is_found_and_a_smaller_one_is_not() {
     for (model, name) in CASES {
         let dump = reference_of(model, name);
-        for point in [Point::Q, Point::FfnOut, Point::AttnNorm] {
-            for is_by_token in [false, true] {
-                // Steps are 1/8 to 1/16 of a value.
-                let outcome = judge(model, name, &with_fault(&dump, point, 0.3, is_by_token));
-                assert_eq!(outcome.verdict, Verdict::Fail, "{model} {point}");
-                assert_eq!(outcome.first_divergence().map(|row| row.site), Some(site(point)), "{model}");
-                let total = compared(&with_fault(&dump, point, 0.3, is_by_token), &dump);
-                assert_ne!(total.verdict, Verdict::Pass, "{model} {point}");
-                let outcome = judge(model, name, &with_fault(&dump, point, 0.0, is_by_token));
-                assert_eq!(
-                    outcome.verdict,
-                    Verdict::Pass,
-                    "{model} {point}: what is less than a step is not seen"
-                );
-            }
+        let cases = pairs([Point::Q, Point::FfnOut, Point::AttnNorm], [false, true]);
+        for (point, is_by_token) in one_of(2, cases) {
+            // Steps are 1/8 to 1/16 of a value.
+            let outcome = judge(model, name, &with_fault(&dump, point, 0.3, is_by_token));
+            assert_eq!(outcome.verdict, Verdict::Fail, "{model} {point}");
+            assert_eq!(outcome.first_divergence().map(|row| row.site), Some(site(point)), "{model}");
+            let total = compared(&with_fault(&dump, point, 0.3, is_by_token), &dump);
+            assert_ne!(total.verdict, Verdict::Pass, "{model} {point}");
+            let outcome = judge(model, name, &with_fault(&dump, point, 0.0, is_by_token));
+            assert_eq!(
+                outcome.verdict,
+                Verdict::Pass,
+                "{model} {point}: what is less than a step is not seen"
+            );
         }
     }
 }

@@ -186,7 +186,7 @@ fn a_continuation_that_crosses_beyond_the_dumped_passes_is_judged_too() {
 }
 
 #[test]
-fn our_engine_generates_what_generate_does() {
+fn our_phi_4_generates_what_generate_of_transformers_does() {
     let dump = real("generate").dump();
     let script = RunInput::greedy(&dump.manifest.input.tokens, dump.manifest.passes.len() - 1);
     let transcript = engine::run(&*model().model, &F32, &script, &mut ()).expect("it runs");

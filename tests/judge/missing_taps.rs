@@ -71,7 +71,7 @@ fn check(model: &str) {
         FAMILIES.iter().map(|family| without(family)).chain(LITTLE.iter().map(|points| points.to_vec()));
     let kept: Vec<_> = kept.collect();
     let cases = scenes.iter().flat_map(|scene| kept.iter().map(move |points| (scene, points)));
-    for ((name, identical, scene), points) in one_of(5, cases) {
+    for ((name, identical, scene), points) in one_of(8, cases) {
         let dump = thinned(model, name, points);
         let outcome = scene.judge_dump(&dump, Mode::Both, Role::Reference, &mut ());
         let missing: Vec<_> = without(points).iter().map(|point| point.name()).collect();
@@ -108,7 +108,7 @@ fn without_kv_cache_and_residual_taps_a_fault_is_still_found_at_its_tap() {
         let dump = thinned("tiny-llama2", name, &points);
         let stages =
             [AttnNorm, Q, V, KRope, AttnScores, AttnWeights, AttnContext, AttnOut, FfnNorm, FfnAct, FfnOut];
-        for (index, point) in stages.into_iter().enumerate() {
+        for (index, point) in one_of(4, stages.into_iter().enumerate()) {
             let wrong = if index % 2 == 0 { site(point, 0, 0) } else { site(point, 2, 1) };
             let mut fault = At(wrong, |values: &mut [f32]| values.iter_mut().for_each(|value| *value *= 1.2));
             let outcome = scene.judge_dump(&dump, Mode::Both, Role::Reference, &mut fault);
@@ -168,7 +168,7 @@ fn check_left_out(model: &str, name: &str) {
     let clay = Clay::of(&scene.dump);
     let all = places(&scene.dump);
     let mut open = Vec::new();
-    let cases: Vec<_> = one_of(11, all.iter().copied()).collect();
+    let cases: Vec<_> = one_of(23, all.iter().copied()).collect();
     let count = cases.len();
     for (point, layer) in cases {
         let dump = without_place(&clay, (point, layer));

@@ -12,6 +12,7 @@ use xcheck::tap::Tap;
 use xcheck::weight::{DType, Matrix, StoredTensor};
 
 use super::scene::{Everywhere, assert_first_wrong, assert_passes, recorded, site, told};
+use crate::common::share::{one_of, pairs};
 use crate::common::{rules, tiny_llama2};
 
 /// Down to a residual stream as small as in the first layers of an 8B model.
@@ -54,14 +55,12 @@ fn judge(
 }
 
 fn for_each_scale(check: impl Fn(&dyn Fn(&mut dyn Tap) -> Outcome, &str)) {
-    for scale in SCALES {
+    for (scale, (numerics, dtype, precision)) in one_of(2, pairs(SCALES, PRECISIONS)) {
         let model = small(scale);
-        for (numerics, dtype, precision) in PRECISIONS {
-            let script = RunInput::greedy(&[1, 393, 395, 260, 394, 486], 2);
-            let dump = recorded(&model, &numerics, dtype, &script, &mut ());
-            let judge = |fault: &mut dyn Tap| judge(&dump, &model, &numerics, precision, fault);
-            check(&judge, &format!("{dtype}, scaled by {scale}"));
-        }
+        let script = RunInput::greedy(&[1, 393, 395, 260, 394, 486], 2);
+        let dump = recorded(&model, &numerics, dtype, &script, &mut ());
+        let judge = |fault: &mut dyn Tap| judge(&dump, &model, &numerics, precision, fault);
+        check(&judge, &format!("{dtype}, scaled by {scale}"));
     }
 }
 

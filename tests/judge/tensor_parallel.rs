@@ -15,6 +15,7 @@ use xcheck::weight::Matrix;
 
 use super::clay::Clay;
 use super::scene::{assert_first_wrong, assert_passes, recorded, site, told};
+use crate::common::share::{one_of, pairs};
 use crate::common::{rules, tiny_llama2};
 
 const PROMPT: [u32; 12] = [1, 393, 395, 260, 394, 486, 263, 305, 315, 17, 200, 77];
@@ -158,16 +159,13 @@ const EQUAL: [&[f64]; 3] = [&[0.5; 2], &[0.25; 4], &[0.125; 8]];
 #[test]
 fn sums_of_several_devices_pass_however_they_are_added_and_are_told() {
     let model = tiny_llama2();
-    for short in &SHORT {
-        for shares in EQUAL {
-            for added in [Added::AtOnce, Added::FromDevice(0), Added::FromDevice(1), Added::InPairs] {
-                let clay = short.run(short.engine(&model, shares, added));
-                let outcome = short.judged(&clay, Mode::Both);
-                let what = format!("{}, {} devices, {added:?}", short.name, shares.len());
-                assert_eq!(outcome.verdict, Verdict::Pass, "{what}: {}", told(&outcome));
-                assert_eq!(told_of_parts(&outcome), 2, "{what}: {:?}", outcome.notes);
-            }
-        }
+    let orders = [Added::AtOnce, Added::FromDevice(0), Added::FromDevice(1), Added::InPairs];
+    for ((short, shares), added) in one_of(3, pairs(pairs(&SHORT, EQUAL), orders)) {
+        let clay = short.run(short.engine(&model, shares, added));
+        let outcome = short.judged(&clay, Mode::Both);
+        let what = format!("{}, {} devices, {added:?}", short.name, shares.len());
+        assert_eq!(outcome.verdict, Verdict::Pass, "{what}: {}", told(&outcome));
+        assert_eq!(told_of_parts(&outcome), 2, "{what}: {:?}", outcome.notes);
     }
 }
 
@@ -203,21 +201,17 @@ fn a_dump_without_the_sums_of_devices_passes_by_what_lies_behind_them() {
 fn shares_that_are_not_equal_and_faults_of_a_device_fail() {
     let model = tiny_llama2();
     let first = site(Point::AttnOut, 0, 0);
-    for short in &SHORT {
-        let wrong = |change: fn(&mut Devices)| {
-            let mut engine = short.engine(&model, EQUAL[0], Added::AtOnce);
-            change(&mut engine);
-            short.judged(&short.run(engine), Mode::Both)
-        };
-        let changes: [fn(&mut Devices); 3] = [
-            |engine| engine.shares = &[0.25, 0.75],
-            |engine| engine.fault = 1.002,
-            |engine| engine.fault = 0.0,
-        ];
-        changes.map(wrong).iter().for_each(|outcome| assert_first_wrong(outcome, first));
+    let changes: [(Site, fn(&mut Devices)); 4] = [
+        (first, |engine| engine.shares = &[0.25, 0.75]),
+        (first, |engine| engine.fault = 1.002),
+        (first, |engine| engine.fault = 0.0),
         // What one layer does, all do.
-        let outcome = wrong(|engine| engine.is_shared = |layer| layer == 1);
-        assert_first_wrong(&outcome, site(Point::AttnOut, 1, 0));
+        (site(Point::AttnOut, 1, 0), |engine| engine.is_shared = |layer| layer == 1),
+    ];
+    for (short, (wrong, change)) in one_of(2, pairs(&SHORT, changes)) {
+        let mut engine = short.engine(&model, EQUAL[0], Added::AtOnce);
+        change(&mut engine);
+        assert_first_wrong(&short.judged(&short.run(engine), Mode::Both), wrong);
     }
 }
 
@@ -225,20 +219,14 @@ fn shares_that_are_not_equal_and_faults_of_a_device_fail() {
 fn one_value_of_a_shared_product_that_is_a_step_off_fails() {
     let model = tiny_llama2();
     let place = site(Point::FfnOut, 2, 1);
-    for short in &SHORT {
-        for shares in EQUAL {
-            let clay = short.run(short.engine(&model, shares, Added::AtOnce));
-            let outcome = short.judged(
-                &clay.edit(place, |values| {
-                    let largest = values.iter_mut().max_by(|a, b| a.abs().total_cmp(&b.abs()));
-                    let largest = largest.expect("there are values");
-                    *largest = (short.round)(
-                        *largest * (1.0 + 1.0 / if short.name == "bf16" { 64.0 } else { 512.0 }),
-                    );
-                }),
-                Mode::Both,
-            );
-            assert_first_wrong(&outcome, place);
-        }
+    for (short, shares) in one_of(2, pairs(&SHORT, EQUAL)) {
+        let clay = short.run(short.engine(&model, shares, Added::AtOnce));
+        let step = if short.name == "bf16" { 1.0 / 64.0 } else { 1.0 / 512.0 };
+        let off = clay.edit(place, |values| {
+            let largest = values.iter_mut().max_by(|a, b| a.abs().total_cmp(&b.abs()));
+            let largest = largest.expect("there are values");
+            *largest = (short.round)(*largest * (1.0 + step));
+        });
+        assert_first_wrong(&short.judged(&off, Mode::Both), place);
     }
 }
