@@ -20,7 +20,7 @@ const NEEDS_A_COMPILER: &str = "writers::the_header_is_also_cpp";
 #[test]
 fn a_skipped_test_is_listed_after_the_results_with_its_reason() {
     let (code, stdout) = run_without_programs(NEEDS_A_COMPILER, false);
-    let (results, list) = stdout.split_once("\nSKIPPED 1 (").expect("a list");
+    let (results, list) = stdout.split_once("\nskipped: 1 (").expect("a list");
     assert!(code == 0 && results.contains("test result: ok. 1 passed"), "{stdout}");
     assert!(list.contains(&format!("\nSKIPPED {NEEDS_A_COMPILER}: no compiler")), "{stdout}");
 }

@@ -4,6 +4,7 @@ use crate::common;
 use std::collections::BTreeSet;
 
 use crate::common::faulty::At;
+use crate::common::share::one_of;
 use crate::common::{
     LLAMA_CPP_F32, common_models, counterpart, judge_in, reference, reference_of, reference_with_only, rules,
     tiny_llama2,
@@ -193,7 +194,7 @@ fn a_layer_that_does_not_exist_is_refused_with_those_that_do() {
 /// Rounding the activations to int8 is told from not rounding them, in every layer and in spite of values that flip.
 #[test]
 fn activations_not_quantised_to_q8_0_fail_in_every_layer() {
-    for model in common_models() {
+    for model in one_of(2, common_models()) {
         let reference = reference_of(model.name, "llama.cpp-q8_0");
         let (loaded, _) = counterpart(model.name, &reference);
         let everything = Selection::everything();

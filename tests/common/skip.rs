@@ -38,7 +38,7 @@ fn running_test(caller: &Location) -> String {
 /// Prints the list. libtest has printed its summary by now.
 extern "C" fn print() {
     let skipped = SKIPPED.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut list = format!("SKIPPED {} (XCHECK_REQUIRE_ALL=1 makes each a failure):\n", skipped.len());
+    let mut list = format!("skipped: {} (XCHECK_REQUIRE_ALL=1 makes each a failure)\n", skipped.len());
     list.extend(skipped.iter().map(|(test, reason)| format!("SKIPPED {test}: {reason}\n")));
     // Not `println!`: the harness may capture it.
     _ = std::io::stdout().write_all(format!("{list}\n").as_bytes());
