@@ -65,14 +65,14 @@ fn the_reports_are_written_and_agree_with_what_is_printed() {
 #[test]
 fn plain_f32_against_a_q8_0_dump_fails_at_checkpoint_2_in_the_first_layer() {
     let terminal = Terminal::new();
-    let run = ["run", "--model", "tiny-llama2", "--reference", "llama.cpp-q8_0"];
-    let arguments = [&run[..], &["--numerics", "f32", "--no-causes"]].concat();
-    let (code, report) = terminal.json(&arguments);
-    assert_eq!((code, &report["verdict"]), (1, &"fail".into()));
+    let run = ["run", "--model", "tiny-llama2", "--reference", "llama.cpp-q8_0", "--report", "r"];
+    let finished = terminal.run(&[&run[..], &["--numerics", "f32", "--no-causes"]].concat());
+    let written = fs::read_to_string(terminal.path().join("r/report.json")).expect("it was written");
+    let report: Value = serde_json::from_str(&written).expect("JSON");
+    assert_eq!((finished.code, &report["verdict"]), (1, &"fail".into()));
     let first = &report["references"][0]["first_divergence"];
     assert_eq!((&first["tap"], &first["checkpoint"]), (&"q".into(), &"qkv".into()));
     assert_eq!((&first["layer"], &first["pass"]), (&0.into(), &0.into()));
-    let finished = terminal.run(&arguments);
     assert!(finished.stdout.contains("q, layer 0, pass 0"), "{}", finished.stdout);
 }
 

@@ -139,12 +139,13 @@ fn check(clay: &Clay, model: &str, more: &[&str]) -> Told {
     judged(clay, &["check", "--candidate"], model, more)
 }
 
+/// Without causes.
 fn judged(clay: &Clay, command: &[&str], model: &str, more: &[&str]) -> Told {
     let terminal = Terminal::new();
     let file = terminal.path().join("dump.safetensors");
     clay.save(&file);
     let file = file.display().to_string();
-    let words = [command, &[file.as_str(), "--model", model, "--no-report"], more].concat();
+    let words = [command, &[file.as_str(), "--model", model, "--no-report", "--no-causes"], more].concat();
     let (code, report) = terminal.json(&words);
     Told { code, json: report["references"][0].clone() }
 }
@@ -440,13 +441,12 @@ fn autocast_passes_where_it_is_stated_and_where_values_show_it() {
             unsaid(stored.clone(), false),
         ];
         for (clay, shows) in said.iter().zip([false, true, true, true]) {
-            let told = check(clay, &format!("{model}-hf"), &["--no-causes"]);
+            let told = check(clay, &format!("{model}-hf"), &[]);
             assert_eq!(told.code, 0, "{model}: {}", told.reason());
             assert_eq!(told.json["notes"].to_string().contains("like torch's autocast"), shows, "{model}");
         }
         // What says f32, and stores f32, must compute in it; and so must what is asked to.
         for (clay, more) in [(unsaid(stored, true), vec![]), (whole, vec!["--rounding", "transformers"])] {
-            let more = [&more[..], &["--no-causes"]].concat();
             assert_eq!(check(&clay, &format!("{model}-hf"), &more).code, 1, "{model}");
         }
     }
@@ -456,21 +456,17 @@ fn autocast_passes_where_it_is_stated_and_where_values_show_it() {
 fn autocast_passes_where_little_of_it_is_held() {
     for (model, dtype) in AUTOCAST {
         for held in [&[Point::Embed, Point::BlockOut, Point::Logits][..], &[Point::Logits]] {
-            let told =
-                check(&autocast(model, dtype).with_only(held), &format!("{model}-hf"), &["--no-causes"]);
+            let told = check(&autocast(model, dtype).with_only(held), &format!("{model}-hf"), &[]);
             assert_eq!(told.code, 0, "{model} {held:?}: {}", told.reason());
         }
         // From the tokens on, through what multiplies the embeddings.
         let held =
             [Point::AttnNorm, Point::Q, Point::K, Point::V, Point::AttnOut, Point::FfnOut, Point::BlockOut];
-        let told = check(&autocast(model, dtype).with_only(&held), &format!("{model}-hf"), &["--no-causes"]);
+        let told = check(&autocast(model, dtype).with_only(&held), &format!("{model}-hf"), &[]);
         assert_eq!(told.code, 0, "{model} {held:?}: {}", told.reason());
         let held = [Point::Embed, Point::BlockOut, Point::Logits];
-        let told = check(
-            &unsaid(autocast(model, dtype), false).with_only(&held),
-            &format!("{model}-hf"),
-            &["--no-causes"],
-        );
+        let told =
+            check(&unsaid(autocast(model, dtype), false).with_only(&held), &format!("{model}-hf"), &[]);
         assert_eq!(told.code, 0, "{model}: {}", told.reason());
     }
 }
@@ -488,7 +484,7 @@ fn a_mistake_under_autocast_is_found_where_it_is() {
             (autocast(model, dtype).edit(site(Point::Q, 1, 0), moved), site(Point::Q, 1, 0)),
             (autocast(model, dtype).edit(site(Point::AttnOut, 0, 1), moved), site(Point::AttnOut, 0, 1)),
         ] {
-            let told = check(&clay, &format!("{model}-hf"), &["--no-causes"]);
+            let told = check(&clay, &format!("{model}-hf"), &[]);
             assert_eq!(told.code, 1, "{model}: {wrong}");
             assert_eq!(told.row(wrong)["verdict"], "fail", "{model}: {wrong}");
         }
@@ -514,7 +510,7 @@ fn fused_kernels_that_round_nothing_inside_pass_whatever_is_recorded() {
         let held = |points: &[Point]| whole.clone().with_only(points);
         let wide = whole.clone().stored_in(DType::F32);
         for clay in [whole.clone(), wide, held(&norms), held(&stream), held(&products)] {
-            let told = check(&clay, &format!("{model}-hf"), &["--no-causes"]);
+            let told = check(&clay, &format!("{model}-hf"), &[]);
             assert_eq!(told.code, 0, "{model}: {}", told.reason());
         }
     }
@@ -538,7 +534,7 @@ fn a_mistake_in_such_a_kernel_is_found_where_it_is() {
             values[places].iter_mut().for_each(|x| *x = float.round(*x * (1.0 + steps / unit)));
         };
         let clay = compiled(model, dtype).edit(site(point, 1, 0), wrong);
-        let told = check(&clay, &format!("{model}-hf"), &["--no-causes"]);
+        let told = check(&clay, &format!("{model}-hf"), &[]);
         assert_eq!(told.code, 1, "{model}: {point}, {steps} steps");
         assert_eq!(told.row(site(point, 1, 0))["verdict"], "fail", "{model}: {point}, {steps} steps");
     }

@@ -139,7 +139,11 @@ fn no_claim_lets_a_dump_of_f32_pass_that_predicts_otherwise() {
         "norm_eps=1e-4",
         "logit_scale=1.05",
     ];
-    let cases = share::pairs(share::pairs(claims, partial), faults);
+    // The final norm alone does not show a fault of the logits.
+    let is_shown = |((_, points), fault): &((Value, &[Point]), &str)| {
+        points.contains(&Point::Logits) || !fault.starts_with("logit")
+    };
+    let cases = share::pairs(share::pairs(claims, partial), faults).filter(is_shown);
     let right = logits(&[]);
     let of_11_bits = divergence(&right, &logits(&["--numerics", "transformers", "--dtype", "f16"]));
     let (mut passed, mut moved) = (0, BTreeMap::new());
