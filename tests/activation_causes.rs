@@ -36,7 +36,7 @@ fn judge(name: &str, reference: &str, change: impl FnOnce(&mut dyn Model)) -> Ou
 }
 
 #[test]
-fn silu_in_the_reference_is_named_where_ours_is_squared_relu() {
+fn silu_in_a_reference_is_named_if_ours_is_squared_relu() {
     let mut model = tiny_llama2();
     model.config.activation = Activation::SquaredRelu;
     let outcome = explain_against(&common::reference("llama.cpp-f32"), &model, &LLAMA_CPP_F32, &mut ());
@@ -44,20 +44,20 @@ fn silu_in_the_reference_is_named_where_ours_is_squared_relu() {
 }
 
 #[test]
-fn the_tanh_form_in_gpt2s_reference_is_named_where_ours_is_the_erf_form() {
+fn gelu_tanh_in_a_gpt2_reference_is_named_if_ours_is_gelu_erf() {
     let outcome =
         judge("tiny-gpt2", "transformers-f32", |model| assert!(model.set_gelu(Activation::GeluErf)));
     assert_explained(&outcome, "gelu_pytorch_tanh", "gelu");
 }
 
 #[test]
-fn the_tanh_form_in_gemmas_reference_is_named_where_ours_is_the_erf_form() {
+fn gelu_tanh_in_a_gemma_reference_is_named_if_ours_is_gelu_erf() {
     let outcome = judge("tiny-gemma3", "llama.cpp-f32", |model| assert!(model.set_gelu(Activation::GeluErf)));
     assert_explained(&outcome, "gelu_pytorch_tanh", "gelu");
 }
 
 #[test]
-fn the_erf_form_in_a_reference_is_named_where_ours_is_the_tanh_form() {
+fn gelu_erf_in_a_reference_is_named_if_ours_is_gelu_tanh() {
     let folder = TempDir::new().expect("a folder");
     let mut model = Gemma3::from_gguf(&gguf("tiny-gemma3-f32")).expect("it loads");
     model.config.activation = Activation::GeluErf;
@@ -73,7 +73,7 @@ fn recorded(model: &dyn Model, numerics: &dyn Numerics, folder: &TempDir, name: 
 }
 
 #[test]
-fn nothing_is_named_where_no_activation_gives_the_references_values() {
+fn no_activation_is_named_if_neither_gelu_nor_silu_gives_the_references_values() {
     let folder = TempDir::new().expect("a folder");
     let model = tiny_llama2();
     let reference = recorded(&model, &F32, &folder, "own");
@@ -84,7 +84,7 @@ fn nothing_is_named_where_no_activation_gives_the_references_values() {
 }
 
 #[test]
-fn nothing_is_named_where_the_error_was_inherited() {
+fn no_activation_is_named_if_its_error_is_inherited() {
     let folder = TempDir::new().expect("a folder");
     let model = tiny_llama2();
     let reference = recorded(&model, &F32, &folder, "own");

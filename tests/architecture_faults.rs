@@ -43,7 +43,7 @@ fn judge(name: &str, model: &dyn Model, numerics: &dyn Numerics) -> Outcome {
 }
 
 #[test]
-fn rope_scaling_that_is_ignored_is_found_in_the_rotated_queries() {
+fn an_ignored_rope_scaling_is_found_in_the_rotated_queries() {
     let mut model = llama3();
     assert_ne!(model.config.rope.scaling, RopeScaling::None);
     model.config.rope.scaling = RopeScaling::None;
@@ -51,14 +51,14 @@ fn rope_scaling_that_is_ignored_is_found_in_the_rotated_queries() {
 }
 
 #[test]
-fn a_wrong_theta_is_found_in_the_rotated_queries() {
+fn a_wrong_rope_theta_is_found_in_the_rotated_queries() {
     let mut model = qwen3();
     model.config.rope.theta = 10_000.0;
     assert_first_wrong(&judge("tiny-qwen3", &model, &LLAMA_CPP_F32), QRope);
 }
 
 #[test]
-fn a_head_that_should_be_tied_and_is_not_is_found_in_the_logits() {
+fn an_untied_lm_head_that_should_be_tied_is_found_in_the_logits() {
     let mut model = qwen3();
     let rows = llama3().output;
     assert_eq!((rows.rows, model.output.rows), (512, 512));
@@ -76,7 +76,7 @@ fn narrowed(matrix: &Matrix, cols: usize) -> Matrix {
 }
 
 #[test]
-fn key_heads_that_are_tiled_instead_of_repeated_are_found_in_the_scores() {
+fn gqa_key_heads_that_are_tiled_instead_of_repeated_are_found_in_the_scores() {
     let scores = |q: &Tensor, k: &Tensor, scale: AttentionScale| {
         let (heads, groups, head_dim) = (q.shape()[1], k.shape()[1], k.shape()[2]);
         let head = |key: usize, head: usize| &k.row(key)[head % groups * head_dim..][..head_dim];
@@ -89,14 +89,14 @@ fn key_heads_that_are_tiled_instead_of_repeated_are_found_in_the_scores() {
 }
 
 #[test]
-fn a_q_norm_that_is_skipped_is_found_there() {
+fn a_skipped_qk_norm_is_found_in_the_queries() {
     let mut model = qwen3();
     model.layers.iter_mut().for_each(|layer| layer.attn_q_norm.weight.fill(1.0));
     assert_first_wrong(&judge("tiny-qwen3", &model, &LLAMA_CPP_F32), QNorm);
 }
 
 #[test]
-fn q_and_k_norms_that_are_swapped_are_found_in_the_queries() {
+fn a_qk_norm_with_swapped_gains_is_found_in_the_queries() {
     let mut model = qwen3();
     model.layers.iter_mut().for_each(|layer| std::mem::swap(&mut layer.attn_q_norm, &mut layer.attn_k_norm));
     assert_first_wrong(&judge("tiny-qwen3", &model, &LLAMA_CPP_F32), QNorm);
@@ -109,28 +109,28 @@ fn gemma3() -> Gemma3 {
 }
 
 #[test]
-fn a_window_that_is_one_token_too_wide_is_found_in_the_attention_weights() {
+fn a_sliding_window_one_token_too_wide_is_found_in_the_attention_weights() {
     let mut model = gemma3();
     model.config.sliding.as_mut().expect("it slides").window += 1;
     assert_first_wrong(&judge("tiny-gemma3", &model, &LLAMA_CPP_F32), AttnWeights);
 }
 
 #[test]
-fn a_window_that_is_one_token_too_narrow_is_found_in_the_attention_weights() {
+fn a_sliding_window_one_token_too_narrow_is_found_in_the_attention_weights() {
     let mut model = gemma3();
     model.config.sliding.as_mut().expect("it slides").window -= 1;
     assert_first_wrong(&judge("tiny-gemma3", &model, &LLAMA_CPP_F32), AttnWeights);
 }
 
 #[test]
-fn a_window_that_is_ignored_is_found_in_the_attention_weights() {
+fn an_ignored_sliding_window_is_found_in_the_attention_weights() {
     let softmax = |scores: &Tensor, mask| LLAMA_CPP_F32.softmax(scores, Mask { window: None, ..mask });
     let faulty = Faulty { softmax: Some(softmax), ..Faulty::default() };
     assert_first_wrong(&judge("tiny-gemma3", &gemma3(), &faulty), AttnWeights);
 }
 
 #[test]
-fn a_global_layer_that_slides_is_found_there() {
+fn a_sliding_window_in_a_global_layer_is_found_there() {
     let mut model = gemma3();
     model.config.sliding.as_mut().expect("it slides").layers[5] = true;
     let outcome = judge("tiny-gemma3", &model, &LLAMA_CPP_F32);
@@ -139,7 +139,7 @@ fn a_global_layer_that_slides_is_found_there() {
 }
 
 #[test]
-fn a_linear_scaling_that_is_ignored_is_found_in_the_first_global_layer() {
+fn an_ignored_linear_rope_scaling_is_found_in_the_first_global_layer() {
     let mut model = Gemma3::from_gguf(&gguf("tiny-gemma3-vision-f32")).expect("it loads");
     assert_eq!(model.config.rope.scaling, RopeScaling::Linear(8.0));
     model.config.rope.scaling = RopeScaling::None;
@@ -149,14 +149,14 @@ fn a_linear_scaling_that_is_ignored_is_found_in_the_first_global_layer() {
 }
 
 #[test]
-fn a_linear_scaling_of_local_layers_too_is_found_in_the_first() {
+fn linear_rope_scaling_of_sliding_window_layers_is_found_in_the_first() {
     let mut model = Gemma3::from_gguf(&gguf("tiny-gemma3-vision-f32")).expect("it loads");
     model.config.sliding.as_mut().expect("it slides").rope.scaling = RopeScaling::Linear(8.0);
     assert_first_wrong(&judge("tiny-gemma3-vision", &model, &LLAMA_CPP_F32), QRope);
 }
 
 #[test]
-fn local_and_global_theta_swapped_are_found_in_the_rotated_queries() {
+fn swapped_local_and_global_rope_theta_are_found_in_the_rotated_queries() {
     let mut model = gemma3();
     let sliding = model.config.sliding.as_mut().expect("it slides");
     std::mem::swap(&mut sliding.rope, &mut model.config.rope);
@@ -164,7 +164,7 @@ fn local_and_global_theta_swapped_are_found_in_the_rotated_queries() {
 }
 
 #[test]
-fn the_one_that_is_not_added_to_the_norms_is_found_in_the_first() {
+fn an_rms_norm_without_the_added_one_is_found_in_the_first_norm() {
     let mut model = hugging_face::<Gemma3Block>("tiny-gemma3-hf");
     for layer in &mut model.layers {
         assert_eq!(layer.attn_norm.gain, Gain::OnePlusWeight);
@@ -186,7 +186,7 @@ fn hugging_face<B: DecoderBlock>(name: &str) -> Decoder<B> {
 }
 
 #[test]
-fn embeddings_that_are_not_scaled_are_found_there() {
+fn a_missing_embedding_scale_is_found_at_the_embeddings() {
     let mut model = gemma3();
     model.config.embed_scale = None;
     let outcome = judge("tiny-gemma3", &model, &LLAMA_CPP_F32);
@@ -195,7 +195,7 @@ fn embeddings_that_are_not_scaled_are_found_there() {
 }
 
 #[test]
-fn a_wrong_query_scalar_is_found_in_the_scores() {
+fn a_wrong_query_pre_attention_scale_is_found_in_the_scores() {
     let mut model = gemma3();
     model.config.attn_scale = AttentionScale::Queries(1.0 / (model.config.hidden_size as f32).sqrt());
     assert_first_wrong(&judge("tiny-gemma3", &model, &LLAMA_CPP_F32), AttnScores);
@@ -233,7 +233,7 @@ fn rewired(
 }
 
 #[test]
-fn a_q_norm_after_rope_is_found_in_the_rotated_queries() {
+fn a_qk_norm_after_rope_is_found_in_the_rotated_queries() {
     let model = rewired(|w, x, p, t, kv| {
         let n = p.n;
         let norm = t.tap(AttnNorm, n.rms_norm(x, &w.attn_norm));
@@ -287,7 +287,7 @@ fn with_layer_norm(fault: fn(&Tensor, &LayerNorm) -> Tensor) -> Faulty {
 }
 
 #[test]
-fn an_unbiased_variance_is_found_in_the_first_norm() {
+fn an_unbiased_variance_is_found_in_the_first_layer_norm() {
     let faulty = with_layer_norm(|x, norm| {
         let width = norm.weight.len() as f32;
         let weight = norm.weight.iter().map(|weight| weight * ((width - 1.0) / width).sqrt()).collect();
@@ -297,7 +297,7 @@ fn an_unbiased_variance_is_found_in_the_first_norm() {
 }
 
 #[test]
-fn a_mean_that_is_not_subtracted_is_found_in_the_first_norm() {
+fn a_layer_norm_without_mean_subtraction_is_found_in_the_first_norm() {
     let faulty = with_layer_norm(|x, norm| {
         let rms = RmsNorm { weight: norm.weight.clone(), eps: norm.eps, gain: Gain::Weight };
         per_column(LLAMA_CPP_F32.rms_norm(x, &rms), norm.bias.iter().copied(), |x, bias| x + bias)
@@ -306,7 +306,7 @@ fn a_mean_that_is_not_subtracted_is_found_in_the_first_norm() {
 }
 
 #[test]
-fn gelu_by_the_error_function_is_found_in_the_activation() {
+fn gelu_erf_instead_of_gelu_tanh_is_found_in_the_activation() {
     let mut model = gpt2();
     model.config.activation = Activation::GeluErf;
     let judge = |reference, numerics: &dyn Numerics| {
@@ -318,7 +318,7 @@ fn gelu_by_the_error_function_is_found_in_the_activation() {
 }
 
 #[test]
-fn positions_that_are_off_by_one_are_found_in_the_embeddings() {
+fn position_embeddings_off_by_one_are_found_in_the_embeddings() {
     let mut model = gpt2();
     model.position_embd = model.position_embd.rows_from(1, model.position_embd.rows - 1);
     let outcome = judge("tiny-gpt2", &model, &LLAMA_CPP_F32);
@@ -327,7 +327,7 @@ fn positions_that_are_off_by_one_are_found_in_the_embeddings() {
 }
 
 #[test]
-fn a_bias_that_is_dropped_is_found_at_its_product() {
+fn a_dropped_bias_is_found_at_its_projection() {
     type Product = fn(&mut Gpt2Block) -> &mut AffineMatrix;
     let products: [(Product, Point); 6] = [
         (|block| &mut block.q, Q),
@@ -345,7 +345,7 @@ fn a_bias_that_is_dropped_is_found_at_its_product() {
 }
 
 #[test]
-fn a_product_that_is_stored_the_other_way_round_and_not_turned_is_found_there() {
+fn a_weight_that_should_be_transposed_and_is_not_is_found_at_its_product() {
     let mut model = gpt2();
     let output = &model.layers[0].attn_output.weight;
     let data = (0..output.rows).flat_map(|row| output.row(row).to_vec()).collect::<Vec<u8>>();
@@ -356,7 +356,7 @@ fn a_product_that_is_stored_the_other_way_round_and_not_turned_is_found_there() 
 }
 
 #[test]
-fn queries_and_keys_cut_in_the_wrong_order_are_found_in_the_queries() {
+fn a_fused_qkv_split_in_the_wrong_order_is_found_in_the_queries() {
     let mut model = gpt2();
     let block = &mut model.layers[0];
     std::mem::swap(&mut block.q, &mut block.k);
@@ -364,7 +364,7 @@ fn queries_and_keys_cut_in_the_wrong_order_are_found_in_the_queries() {
 }
 
 #[test]
-fn a_head_that_is_not_the_embedding_table_is_found_in_the_logits() {
+fn a_tied_lm_head_that_is_not_the_embedding_table_is_found_in_the_logits() {
     let mut model = gpt2();
     model.output = narrowed(&llama3().output, model.output.cols);
     let outcome = judge("tiny-gpt2", &model, &LLAMA_CPP_F32);

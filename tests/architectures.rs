@@ -40,7 +40,7 @@ fn every_shipped_model_passes_against_every_reference() {
 /// exceed 1 relative to its RMS. Seen: 1.14e-5 (tiny-llama2), 9.8e-6 (tiny-llama3), 1.38e-5 (tiny-qwen3), 1.68e-5
 /// (tiny-gemma3), 1.13e-5 (tiny-gemma3-vision), less than 6e-6 (tiny-gpt2). No stage introduces more than half of it.
 #[test]
-fn in_f32_an_ordinary_run_stays_near_transformers() {
+fn an_f32_run_stays_near_transformers() {
     for model in common_models() {
         let outcome = check(model, &reference_of(model.name, "transformers-f32"), Mode::Accumulated);
         for row in outcome.rows.iter().filter(|row| row.site.point.kind() == ValueKind::Real) {
@@ -72,7 +72,7 @@ fn matrix_products_are_those_of_llama_cpp_bit_for_bit() {
 /// between two bf16 numbers. Five taps at most were seen; another machine's exponentials may move a few more.
 /// Probabilities are computed in f32 and left out.
 #[test]
-fn in_bf16_nearly_every_tap_is_bit_identical() {
+fn nearly_every_bf16_tap_is_bit_identical() {
     for model in common_models() {
         let outcome = check(model, &reference_of(model.name, "transformers-bf16"), Mode::Both);
         let rows = outcome.rows.iter().filter(|row| row.site.point != Point::Probs);

@@ -302,7 +302,7 @@ fn a_token_that_does_not_follow_from_what_is_held_is_told_with_its_margin() {
 
 /// Two tokens of one row in the head have equal logits, and whoever takes the other is not wrong.
 #[test]
-fn a_token_of_equal_logits_is_a_tie_where_nothing_near_them_is_held() {
+fn a_greedy_token_of_equal_logits_is_a_tie_if_nothing_near_them_is_recorded() {
     let mut model = tiny_llama2();
     let prompt = reference("llama.cpp-f32").manifest.passes[0].tokens.clone();
     let run = |model: &dyn Model| {

@@ -166,7 +166,7 @@ fn refusal(result: xcheck::Result<LoadedModel>) -> String {
 }
 
 #[test]
-fn files_for_tables_whose_tiles_nobody_knows_are_refused_by_shape() {
+fn tl2_files_with_unknown_tiles_are_refused_by_shape() {
     for name in ["tl1", "tl2"] {
         let file = ModelFiles::Gguf(FileBytes::open(&data(&format!("{name}.gguf"))).expect("it is there"));
         let message = refusal(file.load());
@@ -177,7 +177,7 @@ fn files_for_tables_whose_tiles_nobody_knows_are_refused_by_shape() {
 }
 
 #[test]
-fn tiles_that_do_not_fit_are_refused() {
+fn tl2_tiles_that_do_not_fit_are_refused() {
     let file = ModelFiles::Gguf(FileBytes::open(&data("tl2.gguf")).expect("it is there"));
     let mut told = kernels("tl2.ini").expect("it is sound");
     for change in [|bm: &mut usize, _: &mut usize| *bm = 48, |_: &mut usize, bk: &mut usize| *bk = 100] {
@@ -195,7 +195,7 @@ fn tiles_that_do_not_fit_are_refused() {
 
 /// The order of groups is what the tiles say: with others, the weights are others.
 #[test]
-fn tiles_of_another_kernel_are_found_at_the_first_product() {
+fn tl2_tiles_of_another_kernel_are_found_at_the_first_product() {
     let file = ModelFiles::Gguf(FileBytes::open(&data("tl1.gguf")).expect("it is there"));
     let mut told = kernels("tl1.ini").expect("it is sound");
     told.kernels.iter_mut().for_each(|kernel| kernel.tiles.rows = 32.max(kernel.tiles.together));
@@ -213,7 +213,7 @@ fn an_arm_file_read_as_one_of_x86_is_found_at_the_first_product() {
 }
 
 #[test]
-fn a_kernel_config_that_is_none_is_refused_by_line() {
+fn an_invalid_tl2_kernel_config_is_refused_by_line() {
     let ini = |text: &str| FileBytes { path: "kernels.ini".into(), data: text.as_bytes().to_vec().into() };
     for (text, line, problem) in [
         ("", 1, "no kernel"),
@@ -240,7 +240,7 @@ fn damaged(change: impl Fn(&mut [u8])) -> ModelFiles {
 }
 
 #[test]
-fn a_code_that_stands_for_nothing_and_a_scale_that_is_no_number_are_refused() {
+fn an_i2_s_code_without_a_meaning_and_a_nan_scale_are_refused() {
     let message = refusal(damaged(|data| data[300] = 0xC0).load());
     assert!(message.contains("'blk.1.attn_v.weight' (i2_s): byte 300 "), "{message}");
     let codes = 64 * 128 / 4;
@@ -250,7 +250,7 @@ fn a_code_that_stands_for_nothing_and_a_scale_that_is_no_number_are_refused() {
 }
 
 #[test]
-fn an_index_that_stands_for_no_weights_is_refused() {
+fn a_tl2_index_without_weights_is_refused() {
     for (name, index) in [("tl1", 0x9F), ("tl2", 0xE0)] {
         let mut bytes = std::fs::read(data(&format!("{name}.gguf"))).expect("it is there");
         let file = xcheck::format::Gguf::read(&FileBytes { path: "x".into(), data: bytes.clone().into() });
@@ -299,7 +299,7 @@ fn recoded(matrix: &Matrix, change: impl Fn(&mut [i8])) -> Matrix {
 }
 
 #[test]
-fn permuted_codes_are_found_at_their_product() {
+fn permuted_i2_s_codes_are_found_at_their_product() {
     let permutations: [fn(i8) -> i8; 3] = [|w| -w, |w| (w + 2) % 3 - 1, |w| (w + 3) % 3 - 1];
     for permutation in permutations {
         let mut model = b158();
@@ -310,7 +310,7 @@ fn permuted_codes_are_found_at_their_product() {
 }
 
 #[test]
-fn groups_in_another_order_are_found_at_their_product() {
+fn i2_s_groups_in_another_order_are_found_at_their_product() {
     let mut model = b158();
     let weight = &mut model.layers[0].down.weight;
     *weight = recoded(weight, |row| row.chunks_mut(128).for_each(|block| block.rotate_left(32)));
@@ -348,7 +348,7 @@ fn with_scales_per_block(x: &Tensor, w: &Matrix) -> Tensor {
 }
 
 #[test]
-fn a_missing_activation_scale_is_found_at_the_first_product() {
+fn a_missing_int8_activation_scale_is_found_at_the_first_product() {
     let linear = |x: &Tensor, w: &Matrix| match w.dtype {
         DType::I2_S => Tensor::from_rows(x.rows(), w.rows, |token, out| {
             let mut activations = ternary::quantise(w.dtype, x.row(token));
@@ -362,7 +362,7 @@ fn a_missing_activation_scale_is_found_at_the_first_product() {
 }
 
 #[test]
-fn activations_that_are_not_rounded_are_found_at_the_first_product() {
+fn activations_not_quantised_to_int8_are_found_at_the_first_product() {
     let linear = |x: &Tensor, w: &Matrix| xcheck::numerics::F32.linear(x, w);
     let faulty = Faulty { base: Base(&NUMERICS), linear: Some(linear), ..Faulty::default() };
     assert_first_wrong("tiny-bitnet-b158", &b158(), &faulty, Point::Q, 0);
@@ -386,7 +386,7 @@ fn a_skipped_sub_norm_is_found_where_it_should_be() {
 }
 
 #[test]
-fn one_activation_for_the_other_is_found_at_the_feed_forward_block() {
+fn silu_instead_of_squared_relu_is_found_at_the_ffn() {
     let mut model = b158();
     model.config.activation = Activation::Silu;
     assert_first_wrong("tiny-bitnet-b158", &model, &NUMERICS, Point::FfnAct, 0);

@@ -275,7 +275,7 @@ fn a_scale_that_is_multiplied_where_it_divides_is_found_in_the_queries() {
 }
 
 #[test]
-fn activations_that_are_not_rounded_are_found_in_the_queries() {
+fn activations_not_quantised_to_int8_are_found_in_the_queries() {
     let outcome = judge_with(&packed(), &dump("packed/dumps/transformers-f32.safetensors"), &F32);
     assert_first_wrong(&outcome, Point::Q, FIRST);
 }
@@ -370,7 +370,7 @@ fn a_packed_matrix_of_other_rows_is_refused() {
 }
 
 #[test]
-fn a_code_that_stands_for_nothing_is_refused_with_its_place() {
+fn a_packed_ternary_code_without_a_meaning_is_refused_with_its_place() {
     let name = "model.layers.0.self_attn.k_proj.weight";
     let copy = changed(|_| (), |tensors| tensors.get_mut(name).expect("it is there").2[77] = 0b0111_0001);
     assert_refused(&copy, &[name, "77"]);

@@ -33,7 +33,7 @@ fn the_main_job_passes_all_twelve_checkpoints_against_every_reference() {
 const INTRODUCED: f64 = 6e-6;
 
 #[test]
-fn no_stage_introduces_more_than_was_measured_when_the_references_were_made() {
+fn no_local_error_exceeds_what_was_measured_when_the_references_were_made() {
     let (_, report) = Terminal::new().json(&["run", "--model", "tiny-llama2", "--checkpoint", "all"]);
     let is_exact = |reference: &&Value| reference["name"] != "transformers-bf16"; // one unit in the last place is more
     for reference in report["references"].as_array().expect("references").iter().filter(is_exact) {
@@ -65,18 +65,19 @@ fn the_reports_are_written_and_agree_with_what_is_printed() {
 #[test]
 fn plain_f32_against_a_q8_0_dump_fails_at_checkpoint_2_in_the_first_layer() {
     let terminal = Terminal::new();
-    let arguments = ["run", "--model", "tiny-llama2", "--reference", "llama.cpp-q8_0", "--numerics", "f32"];
-    let (code, report) = terminal.json(&arguments);
-    assert_eq!((code, &report["verdict"]), (1, &"fail".into()));
+    let run = ["run", "--model", "tiny-llama2", "--reference", "llama.cpp-q8_0", "--report", "r"];
+    let finished = terminal.run(&[&run[..], &["--numerics", "f32", "--no-causes"]].concat());
+    let written = fs::read_to_string(terminal.path().join("r/report.json")).expect("it was written");
+    let report: Value = serde_json::from_str(&written).expect("JSON");
+    assert_eq!((finished.code, &report["verdict"]), (1, &"fail".into()));
     let first = &report["references"][0]["first_divergence"];
     assert_eq!((&first["tap"], &first["checkpoint"]), (&"q".into(), &"qkv".into()));
     assert_eq!((&first["layer"], &first["pass"]), (&0.into(), &0.into()));
-    let finished = terminal.run(&arguments);
     assert!(finished.stdout.contains("q, layer 0, pass 0"), "{}", finished.stdout);
 }
 
 #[test]
-fn one_error_alone_can_be_asked_for() {
+fn local_or_accumulated_error_alone_can_be_selected() {
     let terminal = Terminal::new();
     let run = ["run", "--model", "tiny-llama2", "--reference", "llama.cpp-f32"];
     let (code, report) = terminal.json(&[&run[..], &["--introduced"]].concat());
@@ -91,7 +92,7 @@ fn one_error_alone_can_be_asked_for() {
 }
 
 #[test]
-fn layers_can_be_run_by_themselves_from_the_references_own_input() {
+fn layers_can_be_run_by_teacher_forcing_from_the_references_input() {
     let terminal = Terminal::new();
     let run = ["run", "-m", "tiny-llama2", "-r", "transformers-bf16", "--from-reference"];
     let (code, report) = terminal.json(&[&run[..], &["--layer", "1-2"]].concat());
@@ -105,8 +106,9 @@ fn layers_can_be_run_by_themselves_from_the_references_own_input() {
     assert!(starts.iter().all(|start| start["tap"] == "block_out"), "where the last one ended");
     assert_eq!(reference["checkpoints"].as_array().expect("checkpoints").len(), 7, "norm to block_out");
 
-    let wrong =
-        terminal.run(&[&run[..4], &["llama.cpp-q8_0", "--from-reference", "--numerics", "f32"]].concat());
+    let wrong = terminal.run(
+        &[&run[..4], &["llama.cpp-q8_0", "--from-reference", "--numerics", "f32", "--no-causes"]].concat(),
+    );
     assert_eq!(wrong.code, 1);
     assert!(wrong.stdout.contains("local error since embed"), "{}", wrong.stdout);
     assert!(wrong.stdout.contains("--from-reference --checkpoint"), "{}", wrong.stdout);
@@ -114,7 +116,7 @@ fn layers_can_be_run_by_themselves_from_the_references_own_input() {
 }
 
 #[test]
-fn checkpoints_layers_and_passes_can_be_chosen() {
+fn checkpoints_layers_and_passes_can_be_selected() {
     let terminal = Terminal::new();
     let chosen = ["--checkpoint", "rope,5-6", "--layer", "1,3", "--pass", "0-2"];
     let (code, report) =
@@ -317,7 +319,8 @@ fn a_layer_that_does_not_exist_is_refused() {
 #[test]
 fn a_tolerance_file_goes_before_the_shipped_table_and_is_checked() {
     let terminal = Terminal::new();
-    let run = ["run", "-m", "tiny-llama2", "-r", "transformers-f32", "--tolerance", "mine.toml"];
+    let run =
+        ["run", "-m", "tiny-llama2", "-r", "transformers-f32", "--tolerance", "mine.toml", "--no-causes"];
     let write = |text: &str| fs::write(terminal.path().join("mine.toml"), text).expect("it is written");
     write("[any.any]\nffn_out = { max_abs = 1e-9, source = \"mine\" }\n");
     let (code, report) = terminal.json(&run);
@@ -391,7 +394,7 @@ fn a_full_disk_is_one_message_and_leaves_no_partial_report() {
 // ---- another form of GELU -------------------------------------------------------------------------------
 
 #[test]
-fn gelu_by_the_error_function_is_asked_for_and_named_as_the_first_divergence() {
+fn gelu_erf_can_be_selected_and_is_named_as_the_first_divergence() {
     let terminal = Terminal::new();
     let run = ["run", "--model", "tiny-gpt2", "--reference", "transformers-f32", "--gelu"];
     let (code, report) = terminal.json(&[&run[..], &["erf"]].concat());
@@ -405,7 +408,7 @@ fn gelu_by_the_error_function_is_asked_for_and_named_as_the_first_divergence() {
 
 /// torch makes erf of another exponential on the CPU: right to 7e-7, not to its own size (tests/data/activations/README.md).
 #[test]
-fn torchs_own_gelu_passes_and_another_does_not() {
+fn gelu_of_torch_passes_and_another_gelu_does_not() {
     let terminal = Terminal::new();
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/activations/torch-gelu-erf.safetensors");
     let check = ["check", "--model", "tiny-gpt2", "--no-report", "--candidate", file, "--gelu"];

@@ -72,7 +72,7 @@ fn gemma_3_4b() -> Value {
 }
 
 #[test]
-fn llama_3_scales_its_frequencies_and_ties_its_head() {
+fn llama_3_has_rope_scaling_and_a_tied_lm_head() {
     let c = read::<LlamaBlock>(&llama_3_2_1b()).expect("it is supported");
     assert_eq!((c.head_dim, c.n_kv_heads, c.rope.theta, c.tied_output), (64, 8, 500_000.0, true));
     let scaling = RopeScaling::Llama3 {
@@ -108,7 +108,7 @@ fn yarn_is_read_with_the_defaults_of_transformers() {
 
 /// transformers' class default is taken if a file is silent; the parity specification has another.
 #[test]
-fn an_epsilon_that_is_not_stated_is_transformers_default() {
+fn a_missing_rms_norm_eps_is_the_default_of_transformers() {
     let mut silent = llama_3_2_1b();
     silent.as_object_mut().expect("an object").remove("rms_norm_eps");
     for json in [silent, edited(llama_3_2_1b(), "rms_norm_eps", Value::Null)] {
@@ -133,7 +133,7 @@ fn biases_are_read_where_an_architecture_has_them() {
 }
 
 #[test]
-fn a_text_may_end_with_one_of_several_tokens() {
+fn a_model_may_have_several_eos_tokens() {
     let ids = |value| {
         let json = edited(llama_3_2_1b(), "eos_token_id", value);
         Config::new(Path::new("config.json"), &json)
@@ -148,13 +148,13 @@ fn a_text_may_end_with_one_of_several_tokens() {
 }
 
 #[test]
-fn a_head_size_that_is_not_given_follows_from_the_hidden_size() {
+fn a_missing_head_dim_follows_from_the_hidden_size() {
     let c = read::<LlamaBlock>(&edited(llama_3_2_1b(), "head_dim", Value::Null)).expect("it is supported");
     assert_eq!(c.head_dim, 2048 / 32);
 }
 
 #[test]
-fn qwen_3_has_a_head_size_of_its_own() {
+fn qwen_3_has_its_own_head_dim() {
     let c =
         read::<Qwen3Block>(&edited(qwen3_1_7b(), "num_attention_heads", json!(8))).expect("it is supported");
     assert_eq!((c.head_dim, c.hidden_size / c.n_heads, c.rope.theta), (128, 256, 1e6));
@@ -162,7 +162,7 @@ fn qwen_3_has_a_head_size_of_its_own() {
 }
 
 #[test]
-fn gemma_3_slides_in_all_layers_but_every_sixth() {
+fn gemma_3_has_a_sliding_window_in_all_layers_but_every_sixth() {
     let c = read::<Gemma3Block>(&gemma_3_1b()).expect("it is supported");
     let global: Vec<usize> = (0..26).filter(|&layer| !c.slides(layer)).collect();
     assert_eq!(global, [5, 11, 17, 23]);
@@ -229,7 +229,7 @@ fn what_gemma_3_may_ask_for_and_is_not_done_is_refused() {
 }
 
 #[test]
-fn sliding_layers_of_an_architecture_that_has_none_are_refused() {
+fn a_sliding_window_in_an_architecture_without_one_is_refused() {
     let kinds = vec!["sliding_attention"; 28];
     assert_refused::<Qwen3Block>(qwen3_1_7b(), "layer_types", json!(kinds), "full_attention throughout");
     assert_refused::<Qwen3Block>(qwen3_1_7b(), "use_sliding_window", json!(true), "sliding windows");

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::common::skip::skip;
 use crate::common::terminal::Terminal;
 use serde::Deserialize;
 use serde_json::Value;
@@ -138,7 +139,7 @@ fn the_script_makes_the_same_bytes_again() {
     let is_recent = "import sys; sys.exit(sys.version_info < (3, 10))";
     let status = Command::new("python3").args(["-c", is_recent]).status();
     if !status.is_ok_and(|status| status.success()) {
-        eprintln!("SKIPPED: there is no python3, or one before 3.10");
+        skip("no python3 of 3.10 or newer");
         return;
     }
     let mut command = Command::new("python3");

@@ -140,7 +140,8 @@ fn the_same_continuation_passes_beyond_the_dumped_passes() {
 }
 
 #[test]
-fn a_choice_between_logits_that_may_be_off_by_half_their_distance_is_a_tie_although_its_pass_is_not_dumped() {
+fn a_greedy_choice_between_logits_that_may_be_off_by_half_their_distance_is_a_tie_although_its_pass_is_not_dumped()
+ {
     let (ids, margin) = parting_at(4);
     let outcome = run(&ids, 0.6 * margin);
     assert_generation(&outcome, Verdict::Tie, "step 4: the candidate chose token");
@@ -148,7 +149,7 @@ fn a_choice_between_logits_that_may_be_off_by_half_their_distance_is_a_tie_altho
 }
 
 #[test]
-fn a_choice_between_logits_that_are_further_apart_is_a_divergence() {
+fn a_greedy_choice_between_logits_that_are_far_apart_is_a_divergence() {
     let (ids, margin) = parting_at(4);
     let outcome = run(&ids, 0.4 * margin);
     assert_generation(&outcome, Verdict::Fail, "step 4: the candidate chose token");
@@ -279,7 +280,7 @@ fn a_divergence_before_a_tie_is_a_divergence() {
 }
 
 #[test]
-fn the_margin_of_a_choice_is_that_of_its_two_best_logits() {
+fn the_margin_of_a_greedy_choice_is_that_of_its_two_best_logits() {
     let model = model();
     let mut engine = engine::Engine::new(&*model, &F32, 16).expect("it fits");
     let logits = engine.read(PROMPT, &mut ()).expect("it reads");

@@ -77,17 +77,17 @@ fn quantised_weights_give_the_same_bits_with_any_number_of_threads() {
 }
 
 #[test]
-fn grouped_queries_and_f16_weights_give_the_same_bits_with_any_number_of_threads() {
+fn gqa_and_f16_weights_give_the_same_bits_with_any_number_of_threads() {
     assert_same_bits("tiny-qwen3-f16");
 }
 
 #[test]
-fn sliding_windows_and_gelu_give_the_same_bits_with_any_number_of_threads() {
+fn sliding_window_and_gelu_give_the_same_bits_with_any_number_of_threads() {
     assert_same_bits("tiny-gemma3-f32");
 }
 
 #[test]
-fn biases_and_layer_norms_give_the_same_bits_with_any_number_of_threads() {
+fn bias_and_layer_norm_give_the_same_bits_with_any_number_of_threads() {
     assert_same_bits("tiny-gpt2-f32");
 }
 

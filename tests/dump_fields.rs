@@ -239,7 +239,7 @@ fn an_odd_value_in_any_field_of_a_manifest_is_read_or_refused() {
     let right = Dump::from_source(bed.with(&bed.manifest)).expect("it is right as it is");
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
     let rules = rules(&selection, &tolerances, "f32", Mode::Accumulated);
-    let cases = one_of(29, odd_rows(&bed.manifest)).chain(one_of(3, odd_heads()));
+    let cases = one_of(59, odd_rows(&bed.manifest)).chain(one_of(5, odd_heads()));
     let cases = cases.map(|odd| (format!("{odd:?}"), bed.with(&with_odd(&bed.manifest, &odd))));
     assert_read_or_refused(cases, |dump| {
         cross_check_dumps("odd", dump, &right, rules)?;

@@ -431,7 +431,7 @@ fn passes_that_read_a_part_of_the_prompt_are_readable() {
 // ---- what a person is shown -----------------------------------------------------------------------------
 
 #[test]
-fn a_dump_cannot_command_the_terminal_it_is_shown_on() {
+fn a_dump_sends_no_terminal_escape_sequence() {
     let hostile = json!({"name": "p\u{1b}[2J\u{7}\nerror: none", "settings": {"k\u{1b}[31m": 1}});
     let pair = Pair::new().edit(|json| json["producer"] = hostile);
     let shown = pair.0.run(&["inspect", "a", "--tap", "embed"]).stdout;

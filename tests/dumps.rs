@@ -114,7 +114,7 @@ fn assert_identical(outcome: &Outcome) {
 // ---- containers and layouts -----------------------------------------------------------------------------
 
 #[test]
-fn a_directory_a_safetensors_file_and_an_npz_archive_hold_the_same() {
+fn a_directory_a_safetensors_file_and_an_npz_archive_hold_the_same_dump() {
     let (directory, file) = (Made::whole(), Made::new("dump.safetensors", &RunInput::greedy(PROMPT, 2)));
     let npz = directory.path.with_extension("npz");
     pack(&directory.path, &npz);
@@ -140,7 +140,7 @@ fn pack(directory: &Path, archive: &Path) {
 }
 
 #[test]
-fn a_prompt_fed_token_by_token_is_compared_with_one_fed_whole() {
+fn a_prompt_decoded_token_by_token_is_compared_with_one_prefill() {
     let mut passes: Vec<PassInput> = PROMPT.iter().map(|&id| PassInput::given(&[id])).collect();
     passes.extend([PassInput::greedy(), PassInput::greedy()]);
     // llama.cpp's numerics add in another order when there are several tokens.
@@ -161,7 +161,7 @@ fn a_prompt_fed_token_by_token_is_compared_with_one_fed_whole() {
 }
 
 #[test]
-fn one_wrong_row_is_found_however_the_passes_are_cut() {
+fn one_wrong_row_is_found_in_any_chunked_prefill() {
     let mut passes: Vec<PassInput> = PROMPT.iter().map(|&id| PassInput::given(&[id])).collect();
     passes.extend([PassInput::greedy(), PassInput::greedy()]);
     let single = Made::new("single", &RunInput { passes, prompt_len: PROMPT.len() });
@@ -187,7 +187,7 @@ fn both_rope_pairings_are_aligned() {
 }
 
 #[test]
-fn heads_without_a_named_pairing_show_it_by_their_values_and_a_note_says_so() {
+fn a_rope_pairing_that_is_not_named_is_read_from_the_values_and_a_note_says_so() {
     let (nameless, other) = (Made::whole(), Made::whole());
     nameless.edit_manifest(|json| json["layout"] = json!({}));
     for (candidate, reference) in [(nameless.open(), other.open()), (other.open(), nameless.open())] {
@@ -211,7 +211,7 @@ fn with_reversed_queries(made: Made) -> Made {
 }
 
 #[test]
-fn heads_that_are_wrong_fail_where_others_show_how_they_lie() {
+fn wrong_heads_fail_if_others_show_the_rope_pairing() {
     let outcome = compare(&with_reversed_queries(Made::whole()).open(), &Made::whole().open());
     let first = outcome.first_divergence().map(|row| row.site);
     assert_eq!(first, Some(site(Point::Q, Some(0), 0)), "{:?}", outcome.reason);
@@ -219,7 +219,7 @@ fn heads_that_are_wrong_fail_where_others_show_how_they_lie() {
 }
 
 #[test]
-fn heads_that_lie_in_neither_pairing_are_inconclusive_and_the_rest_is_judged() {
+fn heads_in_neither_rope_pairing_are_inconclusive_and_the_rest_is_judged() {
     let made = with_reversed_queries(subset(&["attn_norm", "q", "v"]));
     made.edit_manifest(|json| {
         let rows = json["tensors"].as_array_mut().expect("rows");
@@ -259,7 +259,7 @@ fn a_leading_batch_axis_and_other_orders_of_axes_are_aligned() {
 }
 
 #[test]
-fn every_element_type_of_the_contract_is_read() {
+fn every_element_dtype_of_the_dump_format_is_read() {
     let original = Made::whole();
     let values = original.open().read(site(Point::AttnOut, Some(2), 1)).expect("sound").expect("held");
     let encoded: [(&str, &str, Vec<u8>); 3] = [
@@ -285,7 +285,7 @@ fn every_element_type_of_the_contract_is_read() {
 }
 
 #[test]
-fn entries_in_the_future_are_never_compared() {
+fn attention_weights_above_the_causal_mask_are_never_compared() {
     let (made, original) = (Made::whole(), Made::whole());
     let mut values = original.open().read(site(Point::AttnScores, Some(0), 0)).expect("sound").expect("held");
     let keys = values.shape[2];
@@ -453,7 +453,7 @@ fn a_dump_of_few_taps_passes_for_what_it_holds() {
 }
 
 #[test]
-fn what_is_introduced_is_told_since_the_nearest_values_that_are_held() {
+fn the_local_error_is_measured_from_the_nearest_recorded_taps() {
     let made = subset(&["block_out", "logits"]);
     let outcome = judge_against(&made.open(), &tiny_llama2(), &LLAMA_CPP_F32, &mut ());
     let since = |point, layer| {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::common::share::{one_of, pairs};
 use crate::common::terminal::Terminal;
 use serde_json::{Value, json};
 
@@ -121,7 +122,7 @@ type Mistake = (&'static str, &'static str, &'static str);
 /// What is new in each architecture, done as ports do that do not know it: told by name where it happens. The same engine
 /// without the mistake passes.
 #[test]
-fn what_an_architecture_has_of_its_own_is_missed_where_it_is_left_out() {
+fn a_wrong_softcap_bias_rope_qk_norm_or_residual_scale_of_an_architecture_is_found_at_its_tap() {
     let of_models: [(&str, &[Mistake]); 12] = [
         (
             "tiny-llama-bias",
@@ -225,14 +226,16 @@ fn what_an_architecture_has_of_its_own_is_missed_where_it_is_left_out() {
             ],
         ),
     ];
-    for (model, mistakes) in of_models {
+    for (model, _) in of_models {
         let (code, report) = check_with(model, &[]);
         assert_eq!(code, 0, "{model}: {}", report["references"][0]["reason"]);
-        for (supposed, kind, tap) in mistakes {
-            let (code, report) = check_with(model, &[supposed]);
-            assert_eq!((code, kinds(&report)), (1, vec![*kind]), "{model}, {supposed}: {report}");
-            assert_eq!(report["references"][0]["first_divergence"]["tap"], *tap, "{model}, {supposed}");
-        }
+    }
+    let mistakes =
+        of_models.iter().flat_map(|(model, mistakes)| mistakes.iter().map(move |mistake| (model, mistake)));
+    for (model, (supposed, kind, tap)) in one_of(2, mistakes) {
+        let (code, report) = check_with(model, &[supposed]);
+        assert_eq!((code, kinds(&report)), (1, vec![*kind]), "{model}, {supposed}: {report}");
+        assert_eq!(report["references"][0]["first_divergence"]["tap"], *tap, "{model}, {supposed}");
     }
 }
 
@@ -253,24 +256,22 @@ fn a_mistake_in_all_layers_is_named_by_dumps_that_hold_little() {
         ("tiny-granite", "residual_scale=1"),
     ];
     let computed = held.map(|taps| ("f32", taps)).into_iter().chain([("bf16", held[2])]);
-    for (dtype, taps) in computed {
+    let computed: Vec<_> = computed.collect();
+    for ((dtype, taps), (model, supposed)) in one_of(3, pairs(computed, mistakes)) {
         let options = ["--numerics", "transformers", "--dtype", dtype];
         let is_kept = |tap: &str| taps.contains(&tap);
-        for (model, supposed) in mistakes {
-            let (code, report) = check_thinned(model, &options, &[], is_kept);
-            assert_eq!(code, 0, "{model}: {}", report["references"][0]["reason"]);
-            let (code, report) = check_thinned(model, &options, &[supposed], is_kept);
-            let findings = report["references"][0]["findings"].as_array().expect("findings");
-            let told: Vec<&str> =
-                findings.iter().filter_map(|finding| finding["supposed"].as_str()).collect();
-            assert_eq!((code, told), (1, vec![supposed]), "{model}, {dtype}, {taps:?}");
-        }
+        let (code, report) = check_thinned(model, &options, &[], is_kept);
+        assert_eq!(code, 0, "{model}: {}", report["references"][0]["reason"]);
+        let (code, report) = check_thinned(model, &options, &[supposed], is_kept);
+        let findings = report["references"][0]["findings"].as_array().expect("findings");
+        let told: Vec<&str> = findings.iter().filter_map(|finding| finding["supposed"].as_str()).collect();
+        assert_eq!((code, told), (1, vec![supposed]), "{model}, {dtype}, {taps:?}");
     }
 }
 
 /// A window that ends behind the first passes says nothing in them.
 #[test]
-fn a_window_is_named_by_the_pass_that_it_ends_in() {
+fn a_sliding_window_cause_is_named_by_its_pass() {
     // Six tokens are seen: the first is not from position 6 on, in the second pass after the prompt's.
     let told = |supposed: &[&str]| {
         let folder = tempfile::tempdir().expect("a temporary directory");
@@ -300,7 +301,7 @@ fn own_window(model: &str) -> u64 {
 
 /// In 16 bits runs that are moved differ by more than another epsilon makes: what is evaluated tells that it is one.
 #[test]
-fn another_epsilon_does_not_pass_where_its_norm_is_not_held() {
+fn another_rms_norm_eps_does_not_pass_if_its_norm_is_not_recorded() {
     let options = ["--numerics", "transformers", "--dtype", "bf16"];
     let is_behind = |tap: &str| !matches!(tap, "attn_norm" | "attn_residual");
     let judged = |supposed: &[&str], is_kept: fn(&str) -> bool| {
@@ -342,7 +343,7 @@ fn with_key(model: &str, key: &[&str], value: Option<Value>) -> tempfile::TempDi
 /// A summand that a number of the model was multiplied with is known as well as one that was given: the norm behind the sum may
 /// have read it before it was rounded, and nothing else.
 #[test]
-fn a_norm_behind_a_multiplied_residual_is_held_to_its_summands() {
+fn a_norm_behind_a_residual_multiplier_is_held_to_its_summands() {
     let judged = |eps: f64| {
         let other = with_key("tiny-granite", &["rms_norm_eps"], Some(json!(eps)));
         let terminal = Terminal::new();
@@ -434,7 +435,7 @@ fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
 
 /// Qwen 2.5 says more than Qwen 2, and means the same.
 #[test]
-fn a_window_that_no_layer_has_is_none() {
+fn a_sliding_window_that_no_layer_has_is_none() {
     let folder = with_key("tiny-qwen2", &["max_window_layers"], Some(json!(21)));
     let file = folder.path().join("config.json");
     let stated = fs::read_to_string(&file).expect("it is there");
@@ -445,7 +446,7 @@ fn a_window_that_no_layer_has_is_none() {
 
 /// Gemma 2 without the key has the caps that it was made with; one that says `null` has none.
 #[test]
-fn a_cap_that_is_not_named_is_the_default_and_one_that_is_null_is_none() {
+fn a_missing_softcap_is_the_default_and_a_null_softcap_is_none() {
     let at = |value: Option<Value>| {
         let folder = with_key("tiny-gemma2", &["final_logit_softcapping"], value);
         let (code, report) = run(folder.path(), &dump("tiny-gemma2", "transformers-f32"));
@@ -458,7 +459,7 @@ fn a_cap_that_is_not_named_is_the_default_and_one_that_is_null_is_none() {
 
 /// A configuration that says otherwise of experts than the one that a real dump is of: each is named where it first shows.
 #[test]
-fn another_routing_than_that_of_a_real_dump_is_named() {
+fn another_moe_routing_than_that_of_a_real_dump_is_named() {
     let others: [(&str, &str, Value, &str, &str); 5] = [
         ("tiny-qwen2moe", "norm_topk_prob", json!(true), "expert_weights", "expert_weights"),
         ("tiny-qwen3moe", "norm_topk_prob", json!(false), "expert_weights", "expert_weights"),
@@ -466,14 +467,12 @@ fn another_routing_than_that_of_a_real_dump_is_named() {
         ("tiny-mixtral", "num_experts_per_tok", json!(1), "expert_count", "experts"),
         ("tiny-mixtral", "num_experts_per_tok", json!(3), "expert_count", "experts"),
     ];
-    for (model, key, value, kind, tap) in others {
-        for dtype in ["f32", "bf16"] {
-            let folder = with_key(model, &[key], Some(value.clone()));
-            let (code, report) = run(folder.path(), &dump(model, &format!("transformers-{dtype}")));
-            assert_eq!((code, kinds(&report)), (1, vec![kind]), "{model}, {key}: {report}");
-            let first = &report["references"][0]["first_divergence"];
-            assert_eq!((&first["tap"], &first["layer"]), (&tap.into(), &0.into()), "{model}, {key}");
-        }
+    for ((model, key, value, kind, tap), dtype) in one_of(2, pairs(others, ["f32", "bf16"])) {
+        let folder = with_key(model, &[key], Some(value));
+        let (code, report) = run(folder.path(), &dump(model, &format!("transformers-{dtype}")));
+        assert_eq!((code, kinds(&report)), (1, vec![kind]), "{model}, {key}: {report}");
+        let first = &report["references"][0]["first_divergence"];
+        assert_eq!((&first["tap"], &first["layer"]), (&tap.into(), &0.into()), "{model}, {key}");
     }
 }
 
@@ -541,7 +540,7 @@ fn bytes_of_header(bytes: &[u8]) -> usize {
 
 /// A checkpoint that no such model has is none that a dump lacks; of a model that has it, it is.
 #[test]
-fn a_norm_that_the_architecture_does_not_have_is_not_missed_and_another_is() {
+fn a_norm_that_the_architecture_lacks_is_not_required_and_another_is() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let made = with_taps(|tap| tap != "attn_norm", &dump("tiny-qwen2", "transformers-f32"), folder.path());
     let (code, report) = run(&home("tiny-qwen2").join("hf"), &made);
@@ -555,14 +554,14 @@ fn a_norm_that_the_architecture_does_not_have_is_not_missed_and_another_is() {
 
 /// llama.cpp computes Mistral as a Llama: the window is not in its files. Of the model that has one its dump is wrong.
 #[test]
-fn a_window_that_llama_cpp_does_not_know_is_named() {
+fn a_sliding_window_that_llama_cpp_does_not_know_is_named() {
     let (code, report) = run(&home("tiny-mistral").join("hf"), &dump("tiny-mistral", "llama.cpp-f32"));
     assert_eq!((code, kinds(&report)), (1, vec!["mask_window"]), "{}", report["references"][0]["findings"]);
 }
 
 /// A model whose biases are zero, as of an engine that does not read them.
 #[test]
-fn biases_that_are_not_read_fail_where_they_belong() {
+fn an_unread_bias_fails_at_its_projection() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let config = folder.path().join("config.json");
     fs::copy(home("tiny-qwen2").join("hf/config.json"), config).expect("it is copied");
@@ -588,7 +587,7 @@ fn biases_that_are_not_read_fail_where_they_belong() {
 
 /// transformers takes a window where a file does not say that there is none.
 #[test]
-fn a_file_that_does_not_name_its_window_is_refused_and_one_that_has_none_sees_all() {
+fn a_file_without_its_sliding_window_size_is_refused_and_one_without_a_window_sees_all() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let weights = folder.path().join("model.safetensors");
     fs::copy(home("tiny-mistral").join("hf/model.safetensors"), weights).expect("it is copied");

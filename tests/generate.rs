@@ -57,7 +57,7 @@ fn the_trained_model_goes_on_in_sentences() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_text_and_another_one_another() {
+fn the_same_sampling_seed_gives_the_same_text_and_another_one_another() {
     let text = |seed: &str| {
         let arguments = ["generate", "--model", "tiny-llama2", "--prompt", "Once", "-n", "20"];
         let sampling = ["--temperature", "1", "--top-k", "50", "--top-p", "0.95", "--min-p", "0.01"];
@@ -71,7 +71,7 @@ fn the_same_seed_gives_the_same_text_and_another_one_another() {
 
 /// Items are sampled independently: the first by the seed that was given, each further one by the next.
 #[test]
-fn samples_of_one_prompt_differ_and_each_has_a_seed_of_its_own() {
+fn samples_of_one_prompt_differ_and_each_has_its_own_sampling_seed() {
     let sampled = |seed: &str, samples: &str| -> Vec<Value> {
         let arguments = ["generate", "--model", "tiny-llama2", "--prompt", "Once", "-n", "24"];
         let sampling = ["--temperature", "1.5", "--seed", seed, "--n", samples];
@@ -92,7 +92,7 @@ fn samples_of_one_prompt_differ_and_each_has_a_seed_of_its_own() {
 }
 
 #[test]
-fn an_empty_prompt_begins_with_the_token_that_begins_a_text() {
+fn an_empty_prompt_begins_with_bos() {
     let prompt = |model: &str| {
         let (_, document) = Terminal::new().json(&["generate", "--model", model, "--prompt", "", "-n", "2"]);
         document["sequences"][0]["prompt_tokens"].clone()
@@ -141,7 +141,7 @@ fn quantised_weights_are_computed_with_as_they_are_stored() {
 }
 
 #[test]
-fn sequences_side_by_side_are_what_each_is_alone_to_the_last_bit() {
+fn sequences_in_a_batch_have_the_bits_of_each_alone() {
     let numerics: [&dyn Numerics; 2] = [&F32, &LlamaCpp::default()];
     for (name, numerics) in ["tiny-llama2-f16", "tiny-gemma3-q8_0"].into_iter().zip(numerics) {
         let loaded = load(name);
@@ -242,7 +242,7 @@ fn a_text_goes_nowhere_where_the_tokenizer_cannot_be_used() {
 // ---- when it ends ---------------------------------------------------------------------------------------
 
 #[test]
-fn a_stop_id_ends_the_text_and_is_no_part_of_it() {
+fn a_stop_token_ends_the_text_and_is_no_part_of_it() {
     let loaded = load("tiny-llama2-hf");
     let whole = generate(&loaded, &F32, request(&[1, 393], 10));
     let place = whole.iter().position(|id| *id == whole[4]).expect("it is there");
@@ -272,7 +272,7 @@ fn nothing_is_generated_where_nothing_is_asked_for() {
 // ---- the cache ------------------------------------------------------------------------------------------
 
 #[test]
-fn the_cache_grows_with_what_is_read_and_not_with_the_context() {
+fn the_kv_cache_grows_with_the_tokens_read_and_not_with_the_context() {
     let loaded = load("tiny-llama2-hf");
     let mut engine = Engine::new(&*loaded.model, &F32, 256).expect("it fits");
     assert_eq!(engine.cache_bytes(), 0);
@@ -283,7 +283,7 @@ fn the_cache_grows_with_what_is_read_and_not_with_the_context() {
 }
 
 #[test]
-fn a_window_cache_holds_the_window_and_gives_the_same_tokens() {
+fn a_kv_cache_of_the_sliding_window_alone_gives_the_same_tokens() {
     let loaded = load("tiny-gemma3-hf");
     let with = |forgets| {
         let request = Request { forgets, ..request(&[1, 2, 3, 4, 5, 6, 7], 50) };
@@ -327,7 +327,7 @@ fn the_context_may_be_filled_to_its_last_token() {
 }
 
 #[test]
-fn what_cannot_be_generated_is_refused_with_one_message() {
+fn invalid_context_token_and_sampling_options_are_refused_with_one_message() {
     let terminal = Terminal::new();
     let refused = |arguments: &[&str], expected: &str| {
         terminal.assert_refused(&[&["generate", "--model", "tiny-llama2"], arguments].concat(), expected);
@@ -345,7 +345,7 @@ fn what_cannot_be_generated_is_refused_with_one_message() {
 }
 
 #[test]
-fn logits_that_are_no_numbers_end_the_generation_with_an_error() {
+fn nan_logits_end_the_generation_with_an_error() {
     use crate::common::faulty::Faulty;
     let linear = |x: &xcheck::tensor::Tensor, w: &_| common::LLAMA_CPP_F32.linear(x, w).map(|_| f32::NAN);
     let numerics = Faulty { linear: Some(linear), ..Faulty::default() };

@@ -43,7 +43,7 @@ fn hash(kept: &DiskCache, path: &Path) -> String {
 }
 
 #[test]
-fn several_files_are_hashed_as_one() {
+fn several_files_have_one_sha256() {
     let folder = Folder::new();
     let files = [folder.write("a", b"one"), folder.write("b", &[7; 3 << 20])];
     let pinned = files.each_ref().map(|path| PinnedFile::at(path).expect("there"));
@@ -63,7 +63,7 @@ fn a_file_that_has_just_changed_is_not_remembered() {
 
 #[cfg(unix)]
 #[test]
-fn a_hash_is_remembered_until_anything_of_the_file_or_of_what_is_kept_changes() {
+fn a_sha256_is_remembered_until_the_file_or_the_stored_entry_changes() {
     let folder = Folder::new();
     let file = folder.write("weights", b"content");
     let modified = fs::metadata(&file).and_then(|file| file.modified()).expect("a time");
@@ -148,7 +148,7 @@ fn shipped(file: &str) -> PathBuf {
 }
 
 #[test]
-fn commands_that_need_no_hash_read_no_weights_for_one() {
+fn commands_that_need_no_sha256_read_no_weights_for_one() {
     let machine = Machine::new();
     let generate = ["generate", "--model", "m.gguf", "--prompt", "Once", "--max-tokens", "2"];
     let (code, said) = machine.run(&generate);
@@ -157,7 +157,7 @@ fn commands_that_need_no_hash_read_no_weights_for_one() {
 }
 
 #[test]
-fn a_report_has_the_hash_and_says_that_a_dump_was_made_from_other_weights() {
+fn a_report_has_the_sha256_and_says_that_a_dump_was_made_from_other_weights() {
     let machine = Machine::new();
     let run = |dump: &str| {
         let dump = shipped(&format!("dumps/{dump}.safetensors"));
@@ -176,7 +176,7 @@ fn a_report_has_the_hash_and_says_that_a_dump_was_made_from_other_weights() {
 }
 
 #[test]
-fn a_dump_of_ours_states_the_hash_of_its_weights() {
+fn our_dump_states_the_sha256_of_its_weights() {
     let machine = Machine::new();
     let (code, said) =
         machine.run(&["dump", "--model", "m.gguf", "--tokens", "1,2", "--decode", "1", "--out", "d"]);
@@ -204,7 +204,7 @@ fn state_hashes(dump: &Path, wrong: Option<&str>) {
 }
 
 #[test]
-fn inspect_holds_each_array_of_a_dump_against_the_hash_in_its_manifest() {
+fn inspect_compares_each_array_of_a_dump_with_the_sha256_in_its_manifest() {
     let machine = Machine::new();
     machine.run(&["dump", "--model", "m.gguf", "--tokens", "1,2", "--decode", "1", "--out", "d"]);
     let dump = machine.0.0.path().join("d");

@@ -156,7 +156,7 @@ fn the_sign_of_the_vocabulary_size_ignored_is_found_in_the_logits_or_by_the_leng
 }
 
 #[test]
-fn groups_of_another_size_are_found_in_the_first_product() {
+fn int8_groups_of_another_size_are_found_in_the_first_product() {
     let mut model = load(&shipped_file("tiny-llama2c-v2"));
     let q = &mut model.layers[0].attn.q;
     let twice = |scale: &[u8; 4]| [*scale, *scale].concat();
@@ -166,7 +166,7 @@ fn groups_of_another_size_are_found_in_the_first_product() {
 }
 
 #[test]
-fn scales_off_by_one_group_are_found_at_their_product() {
+fn int8_scales_off_by_one_group_are_found_at_their_product() {
     let mut model = load(&shipped_file("tiny-llama2c-v2"));
     let down = &mut model.layers[1].ffn.down;
     let mut scales = down.scale_range(0..down.rows).to_vec();
@@ -182,7 +182,7 @@ fn with_scales(matrix: &Matrix, scales: Vec<u8>, group: usize) -> Matrix {
 }
 
 #[test]
-fn halves_rotated_instead_of_neighbours_are_found() {
+fn rope_of_halves_instead_of_neighbours_is_found() {
     let mut model = load(&shipped_file("tiny-llama2c-v0"));
     model.config.rope.pairing = RopePairing::Half;
     let outcome = judge(&model, &Llama2C, &dump_of("llama2.c-v0"));
@@ -192,13 +192,13 @@ fn halves_rotated_instead_of_neighbours_are_found() {
 }
 
 #[test]
-fn activations_left_in_f32_are_found_in_the_first_product_of_version_2() {
+fn activations_not_quantised_to_int8_are_found_in_the_first_product_of_version_2() {
     let model = load(&file_beside("tiny-llama2-v2"));
     assert_first_wrong(&judge(&model, &F32, &dump_beside("tiny-llama2-v2")), Point::Q);
 }
 
 #[test]
-fn a_scale_that_is_no_number_is_refused_with_its_group() {
+fn an_int8_scale_that_is_nan_is_refused_with_its_group() {
     let source = shipped_file("tiny-llama2c-v2");
     let mut bytes = source.data.to_vec();
     let last = bytes.len() - 4;

@@ -14,7 +14,7 @@ use xcheck::shipped_models;
 use xcheck::tensor::Tensor;
 
 #[test]
-fn every_value_is_that_of_llama_cpp_bit_for_bit() {
+fn q8_0_f16_and_f32_runs_have_every_value_of_llama_cpp_bit_for_bit() {
     let mut seen = 0;
     for model in shipped_models::MODELS {
         let dumps = model.dumps().expect("it ships").into_iter().map(|(name, _)| name);
@@ -60,7 +60,7 @@ fn the_last_bit_of_each_stage_is_seen() {
 }
 
 #[test]
-fn another_exponential_in_silu_is_seen() {
+fn another_exponential_in_silu_of_swiglu_is_seen() {
     let gated = |gate: &Tensor, up: &Tensor, _| zip(gate, up, |gate, up| gate / (1.0 + (-gate).exp()) * up);
     let fault = Faulty { gated: Some(gated), ..Faulty::default() };
     assert_eq!(judged(&fault), BTreeSet::from([Point::FfnAct.name()]));

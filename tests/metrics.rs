@@ -152,7 +152,7 @@ fn nothing_compared_is_inconclusive() {
 }
 
 #[test]
-fn zeros_on_one_side_fail_however_much_is_allowed_and_on_both_are_inconclusive() {
+fn all_zero_values_on_one_side_fail_at_any_tolerance_and_on_both_are_inconclusive() {
     assert_eq!(judge(compare(&[0.0, 0.0], &[0.0, 0.0]), 1.0, None), Verdict::Inconclusive);
     assert_eq!(judge(compare(&[1e-3, 0.0], &[0.0, 0.0]), 1.0, None), Verdict::Fail);
     assert_eq!(judge(compare(&[0.0, 0.0], &[1e-3, 0.0]), 1.0, None), Verdict::Fail);
@@ -224,7 +224,7 @@ fn a_floor_that_would_explain_zeros_explains_nothing() {
 }
 
 #[test]
-fn a_floor_of_log_probabilities_explains_nothing_where_it_is_a_nat() {
+fn a_noise_floor_of_logprobs_explains_nothing_if_it_is_a_nat() {
     let judged = |rounding: f64| {
         let mut row = row_by(Gate::Rounding, None, compare(&[-3.1e-6], &[-3e-6]), 1e-8, None);
         row.site = Site { point: Point::TokenLogprobs, layer: None, pass: Some(0) };

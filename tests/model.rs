@@ -315,7 +315,7 @@ fn another_architecture_is_refused_and_the_supported_ones_are_named() {
 }
 
 #[test]
-fn a_scale_that_is_no_number_is_refused_by_tensor_block_and_byte() {
+fn a_nan_scale_of_a_quantised_block_is_refused_by_tensor_block_and_byte() {
     let mut bytes = fs::read(Path::new(SHIPPED).join("tiny-llama2-q8_0.gguf")).expect("it is there");
     let source = FileBytes { path: "sound.gguf".into(), data: bytes.clone().into() };
     let file = Gguf::read(&source).expect("it is sound");
@@ -332,7 +332,7 @@ fn a_scale_that_is_no_number_is_refused_by_tensor_block_and_byte() {
 // ---- what cannot be computed ----------------------------------------------------------------------------
 
 #[test]
-fn a_weight_type_that_the_numerics_do_not_reproduce_is_refused_by_tensor() {
+fn a_weight_dtype_that_the_numerics_do_not_reproduce_is_refused_by_tensor() {
     let mut model = tiny_llama2();
     let table = &model.layers[2].ffn.up;
     let bytes = StoredTensor {

@@ -7,5 +7,5 @@ host=$(rustc -vV | sed -n 's/^host: //p')
 # signals, but for what limits the address space, of which the sanitizer reserves terabytes.
 export ASAN_OPTIONS=handle_sigbus=0 # that signal is the program's
 export CARGO_PROFILE_DEV_DEBUG_ASSERTIONS=true # the standard library's own checks of unsafe code
-tests=(quant:: lazy_bytes:: remote:: format:: bit_identity:: kld:: robust::ends:: robust::fuzz::)
+tests=(quant:: lazy_bytes:: remote:: format:: bit_identity:: kld:: robust::interruptions:: robust::fuzz::)
 RUSTFLAGS="-Zsanitizer=address ${RUSTFLAGS-}" cargo +nightly test --no-fail-fast --target-dir target/sanitized --target "$host" --test all --test engine -- "${tests[@]}"

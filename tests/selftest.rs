@@ -4,26 +4,88 @@ use crate::common;
 use std::fs;
 use std::sync::Arc;
 
+use crate::common::share::{is_every_case_asked_for, one_of};
 use crate::common::terminal::Terminal;
 use serde_json::Value;
 use xcheck::catalogue::{OperationChange, Supposition};
+use xcheck::model::Model;
 use xcheck::numerics::Transformers;
-use xcheck::selftest::{CorrectDump, InjectedFault, Judged, SelfTestJob, TestModel};
+use xcheck::selftest::{
+    ARITHMETICS, CorrectDump, InjectedFault, Judged, MODELS, OTHER_KERNELS, SelfTestJob, SelfTestTable,
+    TWINS, TestModel, kinds, other_kernels, plants_of,
+};
 
+/// `xcheck selftest` compares what it finds with the figures of `judge/selftest.toml`. It takes a minute, so a quarter of its
+/// faults and correct dumps stands for all, without the table of the largest missed faults.
 #[test]
 fn what_ships_finds_what_was_promised_and_nothing_else() {
-    let (code, document) = Terminal::new().json(&["selftest"]);
-    let (all, remarks) = (&document["all"], &document["remarks"]);
-    assert_eq!((code, document["verdict"].as_str()), (0, Some("pass")), "{document:#}");
-    assert_eq!(all["misnamed"].as_u64(), Some(0), "{remarks:#}");
-    assert!(all["detected"].as_u64() > Some(190), "{all}");
-    let twins = document["twins"].as_object().expect("an object");
-    let alarms: u64 = twins.values().map(|twin| twin["false_alarms"].as_u64().expect("a count")).sum();
-    assert_eq!(alarms, 0, "{remarks:#}");
-    assert!(twins.values().all(|twin| twin["judged"].as_u64() > Some(10)), "{twins:?}");
-    let judged: u64 = twins.values().map(|twin| twin["judged"].as_u64().expect("a count")).sum();
-    let [detected, planted, located, named] =
-        ["detected", "planted", "located", "named"].map(|key| &all[key]);
+    if is_every_case_asked_for() {
+        let (code, document) = Terminal::new().json(&["selftest"]);
+        assert_eq!((code, document["verdict"].as_str()), (0, Some("pass")), "{document:#}");
+    }
+    let beds = beds();
+    let faults = faults(&beds).into_iter().map(|(bed, fault)| SelfTestJob::Change(bed, fault));
+    let twins = beds.iter().flat_map(|bed| TWINS.map(|(name, twin)| SelfTestJob::Twin(bed, name, twin)));
+    let kernels = beds.iter().filter(|bed| bed.name == DETAILED).flat_map(|bed| {
+        other_kernels(bed).into_iter().map(move |twin| SelfTestJob::Twin(bed, OTHER_KERNELS, twin))
+    });
+    let jobs = one_of(4, faults.chain(twins).chain(kernels));
+    let table = SelfTestTable::of(jobs.filter_map(|job| job.judged().expect("it runs")).collect());
+    let (all, remarks) = (table.all(), &table.remarks);
+    assert!(all.planted > 40 && table.twins.iter().all(|(_, twin)| twin.judged > 4), "{:?}", table.twins);
+    // One fault is hidden by the arithmetic of its engine, and one is found at a later tap: no sample has more.
+    assert!(all.detected + 1 >= all.planted && all.named + 1 >= all.planted, "{remarks:#?}");
+    assert!(all.located + 2 >= all.planted && all.misnamed == 0, "{remarks:#?}");
+    assert!(table.twins.iter().all(|(_, twin)| twin.passed == twin.judged), "{remarks:#?}");
+}
+
+/// The shipped model that is also tested with f16 and with other kernels.
+const DETAILED: &str = "tiny-llama3-f32";
+
+/// The models of `xcheck selftest`, each with each arithmetic that can compute its weights.
+fn beds() -> Vec<TestModel> {
+    let of_model = |name: &'static str| {
+        let model: Arc<dyn Model> = common::variant(name).load().expect("it loads").model.into();
+        let f16 = (name == DETAILED).then_some("f16");
+        ARITHMETICS
+            .into_iter()
+            .chain(f16)
+            .map(move |arithmetic| TestModel::new(name, model.clone(), arithmetic))
+    };
+    let can_compute = |bed: &TestModel| {
+        let types = [&bed.numerics, &bed.engine].map(|numerics| numerics.weight_types());
+        bed.model.matrices().iter().all(|(_, matrix)| types.iter().all(|types| types.contains(&matrix.dtype)))
+    };
+    MODELS.into_iter().flat_map(of_model).filter(can_compute).collect()
+}
+
+/// One fault of each kind in each arithmetic, each in another model and with another value.
+fn faults(beds: &[TestModel]) -> Vec<(&TestModel, InjectedFault)> {
+    let of_arithmetic = |(turn, arithmetic): (usize, &str)| {
+        let beds = beds.iter().filter(|bed| bed.arithmetic == arithmetic);
+        let plants: Vec<_> = beds
+            .flat_map(|bed| plants_of(bed).expect("it runs").into_iter().map(move |plant| (bed, plant)))
+            .collect();
+        let of_kind = |kind| {
+            let of_kind: Vec<_> =
+                plants.iter().filter(|(_, plant)| plant.change.entry.kind == kind).collect();
+            of_kind.get(turn * of_kind.len() / ARITHMETICS.len()).map(|&(bed, plant)| (*bed, plant.clone()))
+        };
+        kinds().into_iter().filter_map(of_kind).collect::<Vec<_>>()
+    };
+    ARITHMETICS.into_iter().enumerate().flat_map(of_arithmetic).collect()
+}
+
+#[test]
+fn the_readme_has_the_promised_figures() {
+    let figures: toml::Table = include_str!("../judge/selftest.toml").parse().expect("TOML");
+    let sum = |section: &str, figure: &str| -> i64 {
+        let rows = figures[section].as_table().expect("a table").values();
+        rows.map(|row| row[figure].as_integer().expect("a number")).sum()
+    };
+    let [planted, detected, located, named] =
+        ["planted", "detected", "located", "named"].map(|figure| sum("changes", figure));
+    let (judged, alarms) = (sum("twins", "judged"), sum("twins", "false_alarms"));
     let told = format!(
         "{detected} of {planted} faults detected, {located} located, {named} named, {alarms} of {judged} correct engines fail"
     );
@@ -31,25 +93,23 @@ fn what_ships_finds_what_was_promised_and_nothing_else() {
     assert!(readme.contains(&told), "the README does not say: {told}");
 }
 
-/// One thread is enough, and any number finds the same.
+/// Figures that one thread has measured hold for three threads, but for those that are raised.
 #[test]
 fn less_than_was_promised_fails() {
     let terminal = Terminal::new();
     let one = ["selftest", "--model", "tiny-llama3-f32", "--arithmetic", "f32", "--quick"];
     let figures = terminal.path().join("figures.toml").display().to_string();
     let alone = terminal.json(&[&one[..], &["--write", &figures, "--threads", "1"]].concat());
-    let among = terminal.json(&[&one[..], &["--figures", &figures, "--threads", "3"]].concat());
-    assert_eq!((alone.0, among.0), (0, 0), "{:#}", among.1);
-    assert_eq!(alone.1["changes"], among.1["changes"]);
-    let written: toml::Table = fs::read_to_string(&figures).expect("written").parse().expect("TOML");
-    let mut raised = written.clone();
+    assert_eq!(alone.0, 0, "{:#}", alone.1);
+    let mut raised: toml::Table = fs::read_to_string(&figures).expect("written").parse().expect("TOML");
     for (section, of, what) in [("changes", "rope_theta", "located"), ("twins", "stored in f16", "passed")] {
         let figure = &mut raised[section][of][what];
         *figure = (figure.as_integer().expect("a number") + 1).into();
     }
     raised["twins"]["as it is"]["judged"] = 9.into();
     fs::write(&figures, raised.to_string()).expect("written");
-    let (code, document) = terminal.json(&[&one[..], &["--figures", &figures]].concat());
+    let (code, document) = terminal.json(&[&one[..], &["--figures", &figures, "--threads", "3"]].concat());
+    assert_eq!(alone.1["changes"], document["changes"]);
     let broken = document["broken"].as_array().expect("a list");
     assert_eq!((code, broken.len()), (1, 3), "{document:#}");
     let says = |of: &str, what: &str| {

@@ -14,7 +14,7 @@ fn with<'a>(words: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn decoding_is_refused_with_the_tensor_its_type_and_who_does_better() {
+fn dequantisation_is_refused_with_the_tensor_its_type_and_who_does_better() {
     let terminal = Terminal::new();
     for numerics in ["f32", "transformers"] {
         let arguments = with(&["--numerics", numerics, "--strict"]);
@@ -40,7 +40,7 @@ fn numerics_that_compute_with_the_type_as_it_is_stored_are_not() {
 }
 
 #[test]
-fn every_format_runs_strictly_as_llama_cpp_computes() {
+fn every_quantised_format_runs_strictly_as_llama_cpp_computes() {
     let terminal = Terminal::new();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/formats");
     for name in DECODABLE.iter().map(|dtype| dtype.name()).filter(|name| !["f32", "f16"].contains(name)) {

@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::common::skip::skip;
 use crate::common::terminal::Terminal;
 
 fn root() -> &'static Path {
@@ -51,7 +52,7 @@ fn succeeds(command: &mut Command) {
 }
 
 #[test]
-fn rust() {
+fn the_rust_engine_passes_and_its_gqa_mapping_mistake_is_named() {
     assert_ten_lines("llama.rs");
     assert_named(&Terminal::new(), "gqa_mapping", |out, mistake| {
         llama::run(&model(), out, mistake).expect("it runs");
@@ -59,12 +60,12 @@ fn rust() {
 }
 
 #[test]
-fn c() {
+fn the_c_engine_passes_and_its_rms_norm_eps_mistake_is_named() {
     assert_ten_lines("llama.c");
     let Some(cc) =
         ["cc", "gcc", "clang"].into_iter().find(|cc| Command::new(cc).arg("--version").output().is_ok())
     else {
-        eprintln!("SKIPPED: there is no compiler of C");
+        skip("no C compiler (cc, gcc or clang)");
         return;
     };
     let terminal = Terminal::new();
@@ -85,7 +86,7 @@ fn assert_python_named(file: &str, packages: &str, cause: &str) {
     let python = std::env::var("XCHECK_PYTHON").unwrap_or_else(|_| "python3".into());
     let has_all = Command::new(&python).args(["-c", &format!("import {packages}")]).output();
     if !has_all.is_ok_and(|output| output.status.success()) {
-        eprintln!("SKIPPED: {python} has no {packages}; XCHECK_PYTHON names one that has");
+        skip(format_args!("{python} has no {packages}; XCHECK_PYTHON names one that has"));
         return;
     }
     assert_named(&Terminal::new(), cause, |out, mistake| {
@@ -97,11 +98,11 @@ fn assert_python_named(file: &str, packages: &str, cause: &str) {
 }
 
 #[test]
-fn numpy() {
+fn the_numpy_engine_passes_and_its_rope_theta_mistake_is_named() {
     assert_python_named("llama_numpy.py", "numpy", "rope_theta");
 }
 
 #[test]
-fn torch() {
+fn the_torch_engine_passes_and_its_attention_scale_mistake_is_named() {
     assert_python_named("llama_torch.py", "numpy, torch", "attn_scale");
 }

@@ -52,20 +52,20 @@ fn best(logits: &[f32], better: fn(f32, f32) -> bool) -> usize {
 }
 
 #[test]
-fn the_smallest_logit_is_named() {
+fn an_argmax_that_takes_the_smallest_logit_is_named() {
     let finding = chosen(&[], |logits| best(logits, |one, best| one < best));
     assert_eq!(finding.kind, CauseKind::Sampling);
     assert_eq!(finding.candidate.as_deref(), Some("the smallest"), "{}", finding.what);
 }
 
 #[test]
-fn the_index_after_the_largest_is_named() {
+fn an_argmax_off_by_one_is_named() {
     let finding = chosen(&[], |logits| best(logits, |one, best| one > best) + 1);
     assert_eq!(finding.candidate.as_deref(), Some("the index of the largest +1"), "{}", finding.what);
 }
 
 #[test]
-fn the_last_of_a_tie_is_named() {
+fn an_argmax_that_takes_the_last_of_a_tie_is_named() {
     let finding = chosen(&[5, 70, 300], |logits| best(logits, |one, best| one >= best));
     assert_eq!(finding.kind, CauseKind::SamplingTie);
     assert_eq!(finding.candidate.as_deref(), Some("the highest index of a tie"), "{}", finding.what);
@@ -127,7 +127,7 @@ fn numbers_that_nobody_expects_are_read() {
 
 /// An engine in bf16 may round each step by itself: that is the same function.
 #[test]
-fn an_activation_is_named_that_is_computed_in_steps() {
+fn a_quick_gelu_activation_computed_in_steps_is_named() {
     let bed = Bed::new("tiny-gpt2-f32", "bf16");
     let short = |x: f32| half::bf16::from_f32(x).to_f32();
     let step_by_step = move |x: f32| short(x * short(1.0 / (1.0 + (-short(1.702 * x)).exp())));

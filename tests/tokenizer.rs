@@ -106,7 +106,7 @@ fn some_vocabulary() -> impl Strategy<Value = HashMap<String, f32>> {
 
 proptest! {
     #[test]
-    fn the_queue_merges_as_its_slow_twin_does(scores in some_vocabulary(), text in "[abc]{0,40}") {
+    fn the_bpe_merge_queue_merges_as_its_slow_twin_does(scores in some_vocabulary(), text in "[abc]{0,40}") {
         let characters = ["a", "b", "c"].map(|character| (character.to_owned(), 0.0));
         let rows: Vec<(String, f32)> = characters.into_iter().chain(scores.clone()).collect();
         let pieces = rows.iter().map(|(text, score)| (text.as_str(), *score, 1));

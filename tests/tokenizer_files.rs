@@ -9,6 +9,8 @@ use xcheck::Error;
 use xcheck::format::FileBytes;
 use xcheck::tokenizer::{SpecialTokens, Tokenizer, TokenizerFiles};
 
+use crate::common::share::share;
+
 fn root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
@@ -129,7 +131,7 @@ fn a_model_that_changes_texts_or_is_no_bpe_is_refused_with_what_it_asks_for() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: share(2, 256), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_damaged_model_is_sound_or_refused(

@@ -131,7 +131,7 @@ fn a_byte_that_has_no_piece_is_an_error_and_no_panic() {
 }
 
 #[test]
-fn merges_take_the_highest_score_then_the_leftmost_and_none_at_the_bottom() {
+fn bpe_merges_take_the_highest_score_then_the_leftmost_and_none_at_the_bottom() {
     let pieces: [(&[u8], f32); 6] =
         [(b" ", 0.0), (b"a", 0.0), (b"aa", -1.0), (b"aaa", -0.5), (b" a", -1.0), (b"aaaa", -1e10)];
     let tokenizer = Llama2cTokenizer::read(&file(4, &pieces), None).unwrap();

@@ -53,7 +53,7 @@ fn digests(tokenizer: &dyn Tokenizer, texts: &[String]) -> Vec<String> {
 const NOT_KNOWN: [&str; 6] = ["cohere2moe", "deepseek-llm", "kimi-k2", "tiny_aya", "youtu", "whitespace"];
 
 #[test]
-fn every_name_that_is_known_cuts_every_text_as_llama_cpp_does() {
+fn every_known_bpe_pre_tokenizer_splits_every_text_as_llama_cpp_does() {
     let Vectors { texts, ids } = vectors();
     assert!(texts.len() > 150 && ids.len() > 80, "{} texts, {} names", texts.len(), ids.len());
     for (name, expected) in ids.iter().filter(|(name, _)| !NOT_KNOWN.contains(&name.as_str())) {

@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::common::skip::skip;
 use crate::common::terminal::Terminal;
 use serde_json::Value;
 use xcheck::checkpoint::{Point, Site, TapScope};
@@ -56,7 +57,7 @@ fn compiler(names: &[&'static str]) -> Option<&'static str> {
     let is_there = |name: &&&str| Command::new(name).arg("--version").output().is_ok();
     let found = names.iter().find(is_there).copied();
     if found.is_none() {
-        eprintln!("SKIPPED: no compiler of {names:?} is here");
+        skip(format_args!("no compiler: {}", names.join(", ")));
     }
     found
 }

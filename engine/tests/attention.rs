@@ -46,7 +46,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn scores_and_contexts_have_the_bits_of_the_plain_dot_product([q, k, v] in operands()) {
+    fn attention_scores_and_contexts_have_the_bits_of_the_plain_dot_product([q, k, v] in operands()) {
         let (tokens, heads, width, keys) = (q.shape()[0], q.shape()[1], q.shape()[2], k.shape()[0]);
         let group = heads / k.shape()[1];
         for kv in [KvType::F16, KvType::F32] {

@@ -69,7 +69,7 @@ fn normed(x: &[f64], squared: &[f64], eps: f32, gained: impl Fn(f64, usize) -> f
 
 /// litgpt's Gemma adds one to its weight in bf16, and multiplies what it has not rounded.
 #[test]
-fn one_and_the_weight_is_rounded_by_itself() {
+fn the_one_added_to_an_rms_norm_weight_is_rounded_by_itself() {
     let x: Vec<f64> = wave(ROWS * WIDTH, 0.37).into_iter().map(short).collect();
     let weight: Vec<f64> = wave(WIDTH, 0.73).into_iter().map(short).collect();
     let norm =
@@ -122,7 +122,7 @@ fn what_is_held_in_more_digits_is_rounded_where_it_meets_weights() {
 
 /// torch.compile takes the mean square of a sum as it has it, and reads again what it has stored.
 #[test]
-fn the_mean_square_of_a_sum_is_of_it_before_it_is_rounded() {
+fn a_fused_rms_norm_takes_the_mean_square_of_the_residual_before_rounding() {
     let a: Vec<f64> = wave(ROWS * WIDTH, 0.37).into_iter().map(short).collect();
     let b: Vec<f64> = wave(ROWS * WIDTH, 1.7).into_iter().map(|x| short(x / 9.0)).collect();
     let sum: Vec<f64> = a.iter().zip(&b).map(|(a, b)| a + b).collect();

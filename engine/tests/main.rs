@@ -4,9 +4,9 @@ mod attention;
 mod error_map;
 mod kernels;
 mod lazy_bytes;
+mod matrix_product;
 mod parallel;
 mod perturbed;
-mod product;
 mod quant;
 mod row_scale;
 mod sampling;
@@ -14,4 +14,6 @@ mod separation;
 #[expect(dead_code, reason = "shares of random cases are other tests'")]
 #[path = "../../tests/common/share.rs"]
 mod share;
+#[path = "../../tests/common/skip.rs"]
+mod skip;
 mod views;

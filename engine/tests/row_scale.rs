@@ -4,7 +4,7 @@ use xcheck_engine::exact::Float;
 use xcheck_engine::ops::linear::exact::scales_of_row;
 
 #[test]
-fn the_scale_of_codes_is_found_and_of_other_numbers_there_is_none() {
+fn the_int8_scale_of_a_row_of_codes_is_found_and_other_rows_have_none() {
     let scale = Float::Bf16.round(0.0123);
     let row = |scale: f64| {
         (0..96).map(|at| Float::Bf16.round(f64::from((at * 37 % 255) - 127) * scale)).collect::<Vec<_>>()

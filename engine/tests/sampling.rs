@@ -98,7 +98,7 @@ proptest! {
     }
 
     #[test]
-    fn below_a_millionth_the_largest_is_taken_whatever_the_filters_and_the_seed(
+    fn a_temperature_below_a_millionth_is_greedy_whatever_the_filters_and_the_seed(
         logits in extreme_logits(),
         sampling in settings(),
         temperature in 0.0f32..9.9e-7,
@@ -110,7 +110,7 @@ proptest! {
 }
 
 #[test]
-fn of_equal_logits_the_lowest_id_is_taken() {
+fn greedy_takes_the_lowest_id_of_equal_logits() {
     assert_eq!(choose(Sampling::GREEDY, &[0.0, 2.0, 1.0, 2.0]).expect("it is chosen"), 1);
     let most = Sampling { top_k: Some(1), ..PLAIN };
     assert_eq!(distribution(most, &[0.0, 2.0, 1.0, 2.0]), [(1, 1.0)]);

@@ -86,7 +86,7 @@ fn rows_are_filled_up_with_zeros_that_are_in_no_file() {
 }
 
 #[test]
-fn every_number_of_16_bits_is_widened_to_itself() {
+fn every_bf16_and_f16_number_is_widened_to_itself() {
     let stored: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
     let half = |bits| f16::from_bits(bits).to_f32();
     let brain = |bits| bf16::from_bits(bits).to_f32();

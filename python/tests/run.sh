@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the wheel, installs it into a new environment, and runs the tests of the package against it. Without Rust, Python 3.9 with
-# venv, or PyPI it says SKIPPED and succeeds, unless XCHECK_REQUIRE_WHEEL=1.
+# venv, or PyPI it says SKIPPED and succeeds, unless XCHECK_REQUIRE_ALL=1.
 #
 #   python/tests/run.sh [PACKAGE...]     # packages to install too, such as: pandas nbclient ipykernel torch transformers
 #
@@ -13,7 +13,7 @@ python=${XCHECK_PYTHON:-python3}
 
 skip() {
     echo "SKIPPED: the wheel and $(cat python/tests/test_*.py | grep -c '^def test_') tests of python/tests: $1"
-    exit "${XCHECK_REQUIRE_WHEEL:-0}"
+    exit "${XCHECK_REQUIRE_ALL:-0}"
 }
 
 command -v cargo >/dev/null || skip "no cargo"

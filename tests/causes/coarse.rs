@@ -49,7 +49,7 @@ fn what_is_wrong_everywhere_is_named_from_logits_alone() {
 }
 
 #[test]
-fn what_lies_between_held_values_is_named_without_scores_and_caches() {
+fn causes_between_recorded_taps_are_named_without_attention_scores_and_kv_cache() {
     for typed in
         ["attn_scale=1", "mask_window=4", "cache_stale=repeated", "head_order=reversed", "softmax_axis=heads"]
     {

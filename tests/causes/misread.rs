@@ -23,7 +23,7 @@ fn assert_told(findings: &[Finding], kind: CauseKind, part: &str) {
 }
 
 #[test]
-fn scores_from_before_their_scale_are_told() {
+fn attention_scores_before_their_scale_are_told() {
     let findings = found(|site, value| match site.point {
         Point::AttnScores => (site, value.clone().map(|score| score * 4.0)),
         _ => (site, value.clone()),
@@ -32,7 +32,7 @@ fn scores_from_before_their_scale_are_told() {
 }
 
 #[test]
-fn gate_and_up_under_each_others_name_are_told() {
+fn swapped_swiglu_gate_and_up_names_are_told() {
     let findings = found(|site, value| match site.point {
         Point::FfnGate => (Site { point: Point::FfnUp, ..site }, value.clone()),
         Point::FfnUp => (Site { point: Point::FfnGate, ..site }, value.clone()),
@@ -42,14 +42,14 @@ fn gate_and_up_under_each_others_name_are_told() {
 }
 
 #[test]
-fn layers_that_are_counted_from_one_are_told() {
+fn layers_counted_from_one_are_told() {
     let findings =
         found(|site, value| (Site { layer: site.layer.map(|layer| layer + 1), ..site }, value.clone()));
     assert_told(&findings, CauseKind::DumpLayers, "from 1 to 3");
 }
 
 #[test]
-fn values_that_were_rounded_to_f16_when_they_were_stored_are_told() {
+fn values_rounded_to_f16_when_stored_are_told() {
     let round = |x: f32| half::f16::from_f32(x).to_f32();
     let findings = found(|site, value| (site, value.clone().map(round)));
     assert_told(&findings, CauseKind::DumpStorage, "rounded to f16");

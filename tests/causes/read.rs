@@ -18,7 +18,7 @@ fn found(model: &str, typed: &str, thinned: RecordedTaps) -> Finding {
 }
 
 #[test]
-fn how_far_on_the_positions_are_that_rope_turns_by_is_read() {
+fn the_offset_of_rope_positions_is_read() {
     for offset in ["3", "7", "100"] {
         let finding = found("tiny-llama3-f32", &format!("rope_position={offset}"), RecordedTaps::Full);
         assert_eq!((finding.kind, finding.candidate.as_deref()), (CauseKind::RopePosition, Some(offset)));
@@ -26,7 +26,7 @@ fn how_far_on_the_positions_are_that_rope_turns_by_is_read() {
 }
 
 #[test]
-fn fused_projections_that_are_cut_otherwise_are_told_by_how() {
+fn another_split_of_fused_qkv_is_told() {
     for word in ["interleaved", "concatenated"] {
         let finding = found("tiny-llama3-f32", &format!("fused_order={word}"), RecordedTaps::Full);
         assert_eq!(
@@ -46,7 +46,7 @@ fn what_the_model_has_is_told_where_the_operation_itself_is_not_held() {
 
 /// As the last of the hidden states that transformers gives: what follows is right without another norm.
 #[test]
-fn a_last_block_that_was_normed_already_is_told_to_be() {
+fn a_final_norm_that_was_already_applied_is_told() {
     let bed = Bed::new("tiny-llama3-f32", "f32");
     let change = Supposition::named("norm_order=normed-by-final-norm").expect("it can be supposed");
     let (normed, _) = bed.dump(&[change], RecordedTaps::Blocks);

@@ -5,6 +5,7 @@ pub mod finished;
 pub mod hard_texts;
 pub mod hash;
 pub mod share;
+pub mod skip;
 pub mod sources;
 pub mod terminal;
 pub mod torch;

@@ -29,6 +29,7 @@ pub fn share(n: u32, all: u32) -> u32 {
     if is_every_case_asked_for() { all } else { all / n }
 }
 
-fn is_every_case_asked_for() -> bool {
+/// Returns true if `XCHECK_EVERY_CASE` is set.
+pub fn is_every_case_asked_for() -> bool {
     std::env::var_os("XCHECK_EVERY_CASE").is_some()
 }

@@ -47,7 +47,7 @@ fn every_map_that_ships_is_one() {
 }
 
 #[test]
-fn a_fused_array_is_cut_as_the_map_says() {
+fn a_fused_qkv_array_is_split_as_the_map_says() {
     // Rows of queries, key and value: 4 + 2 + 2.
     let arrays = some(&[("b0.qkv", &[1, 3, 8]), ("b0.gu", &[3, 10])]);
     let map = "[[rule]]\nname = \"b{layer}.qkv\"\nfused = [\"q\", \"k\", \"v\"]\n[[rule]]\nname = \"b{layer}.gu\"\nfused = [\"ffn_gate\", \"ffn_up\"]\nform = \"interleaved\"\n";
@@ -170,7 +170,7 @@ fn some_rows_are_read_in_any_axes() {
 }
 
 #[test]
-fn names_never_command_the_terminal() {
+fn names_send_no_terminal_escape_sequence() {
     let (evil, other) = ("\u{1b}[31mevil", "\u{1b}[31mevil2");
     let rule = |said: &str| format!("[[rule]]\nname = \"*\"\n{said}\n");
     let one = some(&[(evil, &[3, 4])]);
@@ -224,7 +224,7 @@ fn tokens_of_the_file_are_held_against_those_told() {
 }
 
 #[test]
-fn a_scale_and_padded_keys_are_undone() {
+fn an_attention_scale_and_padded_keys_are_undone() {
     let arrays = some(&[("s", &[2, 3, 8]), ("e", &[3, 4])]);
     let map = "[[rule]]\nname = \"s\"\ntap = \"attn_weights\"\nlayer = 0\npadded = true\n[[rule]]\nname = \"e\"\ntap = \"embed\"\nscale = 0.5\n";
     let dump = rules(map).read(&arrays, &known()).expect("it is read").dump;

@@ -1,7 +1,7 @@
 //! Files of activations that are no dumps: read by maps, and told by their values.
 
 mod disguised;
-mod hooked;
+mod hooks;
 mod identify;
 mod maps;
-mod saved;
+mod saved_tensors;

@@ -62,7 +62,7 @@ fn two_byte_integers_are_bf16_where_the_caller_says_so() {
 }
 
 #[test]
-fn every_half_widens_to_exactly_its_value() {
+fn every_f16_number_widens_to_exactly_its_value() {
     for bits in 0..=u16::MAX {
         let widened =
             |dtype| View::stored(&[1], dtype, bits.to_le_bytes().to_vec()).expect("two bytes").get(0);

@@ -137,7 +137,7 @@ fn a_repository_that_moved_is_followed() {
 // ---- interrupted and damaged ----------------------------------------------------------------------------
 
 #[test]
-fn an_interrupted_download_goes_on_where_it_stopped() {
+fn an_interrupted_download_resumes_where_it_stopped() {
     let machine = Machine::new();
     machine.hub.misbehave(Faults { cut: Some(1_000_000), ..Faults::default() });
     machine.refuses(&["models", "--download", TINY], &["after 1000000 of 3154456 bytes", "try again"]);

@@ -35,7 +35,7 @@ fn the_endpoint_loses_its_slash_and_offline_has_four_words() {
 }
 
 #[test]
-fn the_token_is_the_variables_else_the_files() {
+fn the_hub_token_is_that_of_the_variable_else_of_the_file() {
     let home = tempfile::tempdir().expect("a folder");
     let at_home = home.path().to_str().expect("plain");
     assert_eq!(settings(&[("HF_HOME", at_home)]).token, None);

@@ -25,7 +25,7 @@ fn a_gated_model_asks_for_the_licence_and_a_token() {
 }
 
 #[test]
-fn the_token_goes_to_the_hub_and_to_nobody_else() {
+fn the_hub_token_goes_to_the_hub_and_to_nobody_else() {
     let machine = Machine::new();
     fs::create_dir_all(machine.home()).expect("made");
     fs::write(machine.home().join("token"), "hf_good\n").expect("written");
@@ -39,7 +39,7 @@ fn the_token_goes_to_the_hub_and_to_nobody_else() {
 }
 
 #[test]
-fn the_token_does_not_go_to_another_port_of_the_hubs_host() {
+fn the_hub_token_does_not_go_to_another_port_of_the_hubs_host() {
     let machine = Machine::new().with("HF_TOKEN", "hf_good");
     let beside = Hub::new();
     beside.serve(TINY, &["tiny-llama2/hf"]);
@@ -52,7 +52,7 @@ fn the_token_does_not_go_to_another_port_of_the_hubs_host() {
 }
 
 #[test]
-fn what_cannot_be_a_token_is_refused_and_not_shown() {
+fn an_invalid_hub_token_is_refused_and_not_shown() {
     for token in ["hf_one two", "hf_\u{fc}mlaut", "hf_a\nhf_b"] {
         let said = Machine::new().with("HF_TOKEN", token).refuses(
             &["models", "--download", TINY],

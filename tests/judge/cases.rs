@@ -1,5 +1,6 @@
 //! Real dumps that were judged wrongly once (`tests/data/cases/README.md`), with the exit codes that are right.
 
+use crate::common::share::one_of;
 use crate::common::terminal::Terminal;
 
 /// A dump, its model, and the exit codes that are right.
@@ -30,7 +31,7 @@ fn real_dumps_are_judged_right() {
 /// What passes does so by its values: our engine with another RoPE makes others.
 #[test]
 fn what_passes_fails_against_another_rope() {
-    for (name, model, _) in CASES.iter().filter(|(_, _, right)| *right == [0]) {
+    for (name, model, _) in one_of(3, CASES.iter().filter(|(_, _, right)| *right == [0])) {
         let (code, why) = check(name, model, &["--suppose", "rope_theta=90000"]);
         assert!([1, 3].contains(&code), "{name}: {code} {why}");
     }

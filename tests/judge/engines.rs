@@ -181,7 +181,7 @@ fn what_computes_in_fewer_bits_than_is_known_is_inconclusive() {
 /// What only a type explains of which a dump says nothing is told and does not pass; if it says so, it passes, and a fault
 /// does not.
 #[test]
-fn attention_in_the_type_of_the_cache_is_to_be_stated() {
+fn attention_in_the_dtype_of_the_kv_cache_must_be_stated() {
     let scene = scene(SHORT);
     let judged = |rounding: Value, suppose: &[&str]| {
         let clay = Clay::of(&scene.dump).say(|manifest| manifest["producer"]["rounding"] = rounding.clone());
@@ -206,7 +206,7 @@ fn attention_in_the_type_of_the_cache_is_to_be_stated() {
 }
 
 #[test]
-fn eight_bits_excuse_no_other_rope() {
+fn int8_products_excuse_no_other_rope() {
     // As CTranslate2's weights of 8 bits are told of in a manifest, and with the scaling of RoPE left out.
     let home_of_copy = tempfile::tempdir().expect("a temporary directory");
     let copy = home_of_copy.path().join("int8.safetensors");

@@ -43,7 +43,7 @@ fn assert_open(outcome: &Outcome) {
 }
 
 #[test]
-fn two_right_dumps_of_16_bits_do_not_fail() {
+fn two_correct_bf16_or_f16_dumps_do_not_fail() {
     let (ours, theirs) = (sdpa().dump(), eager());
     assert_open(&compare(&ours, &theirs));
     assert_open(&compare(&theirs, &ours));
@@ -51,7 +51,7 @@ fn two_right_dumps_of_16_bits_do_not_fail() {
 }
 
 #[test]
-fn values_of_16_bits_tell_what_the_manifest_does_not() {
+fn bf16_and_f16_values_show_the_dtype_that_the_manifest_lacks() {
     let unsaid = |clay: Clay| {
         clay.stored_in(DType::F32)
             .say(|manifest| manifest["producer"]["settings"] = serde_json::json!({}))
@@ -107,7 +107,7 @@ fn one_value_that_is_wrong_among_others_with_the_same_bits_fails() {
 }
 
 #[test]
-fn a_rotation_that_is_no_rotation_of_its_input_fails() {
+fn a_half_precision_rope_that_is_no_rotation_of_its_input_fails() {
     let right = Clay::of(&eager());
     let turned = |values: &mut xcheck::dump::ArrayValues| {
         values.data.chunks_mut(2).for_each(|pair| {

@@ -80,7 +80,7 @@ fn what_generate_computes_passes_and_keys_that_keep_the_short_factors_fail_by_na
 }
 
 #[test]
-fn the_first_wrong_value_is_the_cache_of_the_pass_that_crosses() {
+fn the_first_wrong_value_is_the_kv_cache_of_the_pass_that_crosses() {
     let outcome = judge(&real("kept"));
     let first = outcome.first_divergence().expect("it is named").site;
     assert_eq!(first, Site { point: Point::KCache, layer: Some(0), pass: Some(3) });
@@ -186,7 +186,7 @@ fn a_continuation_that_crosses_beyond_the_dumped_passes_is_judged_too() {
 }
 
 #[test]
-fn our_engine_generates_what_generate_does() {
+fn our_phi_4_generates_what_generate_of_transformers_does() {
     let dump = real("generate").dump();
     let script = RunInput::greedy(&dump.manifest.input.tokens, dump.manifest.passes.len() - 1);
     let transcript = engine::run(&*model().model, &F32, &script, &mut ()).expect("it runs");

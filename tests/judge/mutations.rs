@@ -12,6 +12,7 @@ use xcheck::measure::Measurement;
 
 use super::clay::Clay;
 use super::scene::{Scene, compare, compare_selected, told};
+use crate::common::share::share;
 use xcheck::compare::Selection;
 
 /// A scene, its dump to be shaped, and the places of numbers in it.
@@ -69,7 +70,7 @@ fn rms(values: &[f64]) -> f64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 16, max_shrink_iters: 0, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: share(2, 16), max_shrink_iters: 0, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_value_that_is_changed_by_more_than_any_rounding_fails_there(

@@ -102,7 +102,7 @@ fn assert_every_fault_is_found(scenes: &[(String, Scene)]) {
         assert!(held.len() >= 10, "{name}: {}", held.len());
         held.into_iter().map(move |planted| (name, scene, planted))
     });
-    for (name, scene, (wrong, fault, what)) in one_of(3, cases) {
+    for (name, scene, (wrong, fault, what)) in one_of(6, cases) {
         let shape = &scene.dump.row(wrong).expect("it is held").shape;
         let outcome = scene.judge(&mut At(wrong, |values: &mut [f32]| fault(values, shape)));
         println!("{name}, {what} at {wrong}");
@@ -148,14 +148,14 @@ fn the_same_faults_are_found_in_every_format_of_blocks() {
 fn another_order_of_sums_fails_in_no_precision_of_the_shipped_models() {
     // bitnet.cpp rounds the activations of one token for its head, and of several not: that is no order of sums.
     let scenes = SCENES.iter().filter(|(_, name)| !name.starts_with("bitnet.cpp"));
-    for (model, name) in scenes {
+    for (model, name) in one_of(2, scenes) {
         assert_no_rounding_fails(&format!("{model} {name}"), Scene::shipped(model, name));
     }
 }
 
 #[test]
 fn another_order_of_sums_fails_in_no_format_of_blocks() {
-    for name in FORMATS {
+    for name in one_of(3, FORMATS) {
         assert_no_rounding_fails(name, format(name));
     }
 }

@@ -4,7 +4,7 @@
 //   npm install --prefix /tmp/page puppeteer-core
 //   NODE_PATH=/tmp/page/node_modules node tests/page/check.mjs [--xcheck target/release/xcheck] [--shots docs/images]
 //
-// CHROMIUM names the browser's binary. --shots also writes the screenshots of the docs.
+// XCHECK_REQUIRE_ALL=1 makes what is skipped a failure. CHROMIUM names the browser's binary. --shots also writes the screenshots of the docs.
 
 import { execFileSync, spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, statSync, writeFileSync } from "node:fs";
@@ -32,7 +32,7 @@ try {
 }
 if (!chromium || !puppeteer) {
   console.log(`SKIPPED: ${chromium ? "puppeteer-core is not installed (see the head of this file)" : "there is no Chromium; CHROMIUM names one"}`);
-  process.exit(0);
+  process.exit(Number(process.env.XCHECK_REQUIRE_ALL ?? 0));
 }
 
 const folder = mkdtempSync(join(tmpdir(), "xcheck-page-"));
@@ -42,6 +42,7 @@ let failed = 0;
 for (const situation of situations()) {
   if (situation.lacking) {
     console.log(`SKIPPED ${situation.name}: ${situation.lacking}`);
+    failed += Number(process.env.XCHECK_REQUIRE_ALL ?? 0);
     continue;
   }
   const directory = join(folder, situation.name);

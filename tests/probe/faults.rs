@@ -1,5 +1,6 @@
 //! Servers with a fault: each is caught, by its name.
 
+use crate::common::share::{one_of, pairs};
 use crate::common::terminal::Terminal;
 use serde_json::Value;
 use xcheck::probe::ServerProtocol;
@@ -25,8 +26,8 @@ fn assert_named(kind: ServerProtocol, (code, report): (i32, Value), value: &str)
 }
 
 #[test]
-fn decimal_logarithms_are_named() {
-    KINDS.into_iter().for_each(|kind| assert_found(kind, Way::Log10, "log10"));
+fn logprobs_to_base_ten_are_named() {
+    one_of(3, KINDS).for_each(|kind| assert_found(kind, Way::Log10, "log10"));
 }
 
 #[test]
@@ -41,7 +42,7 @@ fn what_a_server_does_not_say_it_computes_in_is_tried() {
 #[test]
 fn logits_that_were_divided_by_sixteen_are_named() {
     let named = KINDS.into_iter().filter(|kind| *kind != ServerProtocol::Ollama);
-    named.for_each(|kind| assert_found(kind, Way::Sixteenth, "16"));
+    one_of(3, named).for_each(|kind| assert_found(kind, Way::Sixteenth, "16"));
     // It tells nothing of the prompt, and so few values of each pass that a temperature is not read from them.
     let (code, report) = with_stated(&Fake::new(ServerProtocol::Ollama, Way::Sixteenth));
     assert_eq!(code, 1, "{}", brief(&report));
@@ -49,7 +50,7 @@ fn logits_that_were_divided_by_sixteen_are_named() {
 
 #[test]
 fn values_of_the_token_before_are_named() {
-    TELLING.into_iter().for_each(|kind| assert_found(kind, Way::ShiftedByOne, "previous"));
+    one_of(2, TELLING).for_each(|kind| assert_found(kind, Way::ShiftedByOne, "previous"));
 }
 
 #[test]
@@ -71,23 +72,22 @@ fn probabilities_of_the_likeliest_alone_are_not_the_model_s() {
 }
 
 #[test]
-fn a_prefix_of_another_request_is_found_with_and_without_a_model() {
-    for kind in KINDS {
-        for model in [&["--model", super::MODEL] as &[_], &[]] {
-            let (code, report) = probe(&Fake::new(kind, Way::StalePrefix), model);
-            assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
-            assert_eq!(check(&report, "asked again")["verdict"], "fail", "{kind:?}");
-            if matches!(kind, ServerProtocol::LlamaServer | ServerProtocol::Vllm) {
-                let told = check(&report, "prefix cache");
-                assert_eq!(told["verdict"], "fail", "{kind:?}: {}", brief(&report));
-            }
+fn a_prefix_cache_of_another_request_is_found_with_and_without_a_model() {
+    let models: [&[&str]; 2] = [&["--model", MODEL], &[]];
+    for (kind, model) in one_of(2, pairs(KINDS, models)) {
+        let (code, report) = probe(&Fake::new(kind, Way::StalePrefix), model);
+        assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
+        assert_eq!(check(&report, "asked again")["verdict"], "fail", "{kind:?}");
+        if matches!(kind, ServerProtocol::LlamaServer | ServerProtocol::Vllm) {
+            let told = check(&report, "prefix cache");
+            assert_eq!(told["verdict"], "fail", "{kind:?}: {}", brief(&report));
         }
     }
 }
 
 #[test]
 fn fewer_likeliest_tokens_than_were_asked_for_are_told() {
-    for kind in KINDS {
+    for kind in one_of(2, KINDS) {
         let (code, report) = with_model(&Fake::new(kind, Way::TruncatedTop));
         assert_eq!(code, 3, "{kind:?}: {}", brief(&report));
         let told = check(&report, "as many top tokens as requested");
@@ -96,7 +96,7 @@ fn fewer_likeliest_tokens_than_were_asked_for_are_told() {
 }
 
 #[test]
-fn a_first_token_that_is_there_twice_is_named() {
+fn a_doubled_bos_token_is_named() {
     for kind in
         [ServerProtocol::LlamaServer, ServerProtocol::Vllm, ServerProtocol::Sglang, ServerProtocol::Tgi]
     {
@@ -116,7 +116,7 @@ fn a_first_token_that_is_there_twice_is_named() {
 }
 
 #[test]
-fn a_template_of_another_model_is_named() {
+fn a_chat_template_of_another_model_is_named() {
     for kind in [ServerProtocol::LlamaServer, ServerProtocol::Vllm, ServerProtocol::Tgi] {
         let (code, report) = with_model(&Fake::new(kind, Way::OtherTemplate));
         assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
@@ -130,7 +130,7 @@ fn a_template_of_another_model_is_named() {
 
 #[test]
 fn one_answer_of_a_hundred_is_found() {
-    for kind in KINDS {
+    for kind in one_of(2, KINDS) {
         let (code, report) = with_model(&Fake::new(kind, Way::EveryHundredth));
         assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
         assert_eq!(check(&report, "asked again")["verdict"], "fail", "{kind:?}: {}", brief(&report));
@@ -163,7 +163,7 @@ fn another_token_in_the_prompt_fails() {
 
 #[test]
 fn what_later_answers_leave_out_is_looked_at() {
-    for kind in KINDS {
+    for kind in one_of(2, KINDS) {
         let (code, report) = with_stated(&Fake::new(kind, Way::SecondLeftOut));
         assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
         assert_eq!(check(&report, "asked again")["verdict"], "fail", "{kind:?}");

@@ -45,7 +45,7 @@ fn bf16(value: f64) -> f64 {
 }
 
 #[test]
-fn log_probabilities_pass_as_they_are_told() {
+fn logprobs_pass_in_the_precision_they_are_told_in() {
     assert_eq!(found(|z, sum| z - sum), Verdict::Pass);
     assert_eq!(found(|z, sum| f64::from((z - sum) as f32)), Verdict::Pass);
     assert_eq!(found(|z, sum| decimals(z - sum)), Verdict::Pass);
@@ -54,7 +54,7 @@ fn log_probabilities_pass_as_they_are_told() {
 }
 
 #[test]
-fn logarithms_of_another_base_fail_in_few_decimals_too() {
+fn logprobs_of_another_base_fail_in_few_decimals_too() {
     assert_eq!(found(|z, sum| (z - sum) / 10f64.ln()), Verdict::Fail);
     assert_eq!(found(|z, sum| decimals((z - sum) / 10f64.ln())), Verdict::Fail);
     assert_eq!(found(|z, sum| f16((z - sum) / 10f64.ln())), Verdict::Fail);

@@ -36,7 +36,7 @@ fn what_moves_them_by_more_does_not() {
 }
 
 #[test]
-fn another_token_is_a_tie_by_probabilities_too() {
+fn another_greedy_token_is_a_tie_by_probabilities_too() {
     assert!(matches!(judged(&[0.41, 0.40], &[0.40, 0.42], SHORT), Verdict::Pass | Verdict::Tie));
     let wide = LogprobDifference { nats: 1.4, share: 0.02 };
     assert_eq!(judged(&[0.52, 0.42], &[0.47, 0.475], wide), Verdict::Inconclusive);

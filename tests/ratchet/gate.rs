@@ -25,7 +25,7 @@ fn assert_told(told: &(Verdict, String), verdict: Verdict, expected: &[&str]) {
 }
 
 #[test]
-fn a_known_failure_is_told_with_its_reason_in_every_format() {
+fn a_waived_failure_is_told_with_its_reason_in_every_format() {
     let report = audit(&with(wrong_scale), &LLAMA_CPP);
     assert_eq!(report.verdict(), Verdict::Fail);
     let report = gated(&report, &baseline(&report));
@@ -44,7 +44,7 @@ fn a_known_failure_is_told_with_its_reason_in_every_format() {
 }
 
 #[test]
-fn what_nobody_has_given_a_reason_is_not_let_pass() {
+fn a_failure_without_a_reason_is_not_waived() {
     let report = audit(&with(wrong_scale), &LLAMA_CPP);
     let fresh = updated(&report, &Baseline::default(), TODAY, false).expect("something was compared");
     let expected =
@@ -53,7 +53,7 @@ fn what_nobody_has_given_a_reason_is_not_let_pass() {
 }
 
 #[test]
-fn an_entry_that_has_expired_lets_nothing_pass() {
+fn a_waived_failure_that_has_expired_lets_nothing_pass() {
     let report = audit(&with(wrong_scale), &LLAMA_CPP);
     let known = baseline(&report);
     assert_eq!(gated_on(&report, &known, "2026-12-31").verdict(), Verdict::Pass, "its last day");
@@ -62,7 +62,7 @@ fn an_entry_that_has_expired_lets_nothing_pass() {
 }
 
 #[test]
-fn another_cause_at_the_same_place_is_another_failure() {
+fn another_cause_at_a_waived_site_is_another_failure() {
     let known = baseline(&audit(&with(wrong_scale), &LLAMA_CPP));
     let other = audit(&with(|model| model.config.attn_scale = AttentionScale::Products(0.125)), &LLAMA_CPP);
     let expected = "the cause is attn_scale=0.125, but attn_scale=0.1771 in the baseline";
@@ -91,7 +91,7 @@ fn a_cause_is_of_the_places_that_it_explains_and_of_all_that_is_otherwise() {
 }
 
 #[test]
-fn fewer_values_of_a_place_are_no_pass() {
+fn fewer_values_at_a_waived_site_are_no_pass() {
     let whole = audit(&model(), &build(1));
     let mut part = whole.clone();
     let row = part.results[0].outcome.rows.iter_mut().find(|row| row.site.point.name() == "ffn_act");
@@ -218,7 +218,7 @@ fn many_values_where_one_was_known_are_another_failure_however_large_it_was() {
 }
 
 #[test]
-fn a_failure_that_has_grown_is_another_failure() {
+fn a_waived_failure_that_has_grown_is_another_failure() {
     let report = audit(&with(wrong_scale), &LLAMA_CPP);
     let known = baseline(&report);
     let smaller = known.text().replace("bound_ratio = 2.", "bound_ratio = 0.2");
@@ -228,7 +228,7 @@ fn a_failure_that_has_grown_is_another_failure() {
 }
 
 #[test]
-fn a_failure_elsewhere_is_never_hidden() {
+fn a_failure_elsewhere_is_never_waived() {
     let known = baseline(&audit(&with(wrong_scale), &LLAMA_CPP));
     let both = with(|model| {
         wrong_scale(model);
@@ -242,7 +242,7 @@ fn a_failure_elsewhere_is_never_hidden() {
 }
 
 #[test]
-fn a_failure_that_is_gone_is_a_stale_entry() {
+fn a_waived_failure_that_is_gone_is_a_stale_entry() {
     let known = baseline(&audit(&with(wrong_scale), &LLAMA_CPP));
     let report = audit(&model(), &LLAMA_CPP);
     let expected = "stale baseline entry: attn_scores, layers 0-3, passes 0-2 no longer fails";
@@ -269,7 +269,7 @@ fn what_is_compared_no_more_is_no_pass() {
 }
 
 #[test]
-fn bits_are_demanded_only_where_the_baseline_says_so() {
+fn bit_identity_is_demanded_only_where_the_baseline_says_so() {
     let (same, other) = (audit(&model(), &LLAMA_CPP), audit(&model(), &build(3)));
     assert_told(&told(&gated(&other, &baseline(&same))), Verdict::Pass, &[]);
     let demanding = updated(&same, &Baseline::default(), TODAY, true).expect("something was compared");

@@ -45,7 +45,7 @@ fn assert_gate(report: &Report, yesterday: &Report, is_regression: bool, what: &
 /// Honest builds of an engine pass, and each with one bit more in a scale fails.
 fn assert_ratchet(engine: impl Fn() -> Llama + Sync, audit: fn(&Llama, &dyn Numerics) -> Report) {
     let yesterday = audit(&engine(), &build(0));
-    let seeds: Vec<usize> = one_of(4, SEEDS).collect();
+    let seeds: Vec<usize> = one_of(6, SEEDS).collect();
     seeds.par_iter().for_each(|&seed| {
         assert_gate(&audit(&engine(), &build(seed)), &yesterday, false, &format!("build {seed}"));
         let mut regressed = engine();

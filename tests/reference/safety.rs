@@ -5,6 +5,7 @@ use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use super::machine::Machine;
+use crate::common::skip::skip;
 
 /// What Python, venv and pip import or run.
 const HOSTILE: [&str; 7] = ["venv", "pip", "ensurepip", "json", "runpy", "importlib", "torch"];
@@ -16,7 +17,7 @@ fn machine() -> Option<Machine> {
     let asked = Command::new("python3").args(["-c", ask]).output().ok()?;
     let python = String::from_utf8(asked.stdout).ok().filter(|path| !path.trim().is_empty());
     let Some(python) = python else {
-        eprintln!("SKIPPED: there is no python3 of 3.11 or newer with venv and ensurepip");
+        skip("no python3 of 3.11 or newer with venv and ensurepip");
         return None;
     };
     // Nothing is to be had from a network, nor needed.
@@ -55,12 +56,13 @@ fn modules_in_the_current_directory_are_not_imported() {
 #[test]
 fn a_module_in_the_current_directory_is_none_of_the_environment() {
     let Some(machine) = machine() else { return };
-    let reference = ["reference", "--model", "hf", "--python", "bin/python3"];
-    let finished = machine.run(&reference);
-    if !finished.stderr.contains("no module") {
-        eprintln!("SKIPPED: this Python has torch and all else");
-        return;
-    }
-    assert!(finished.refused(&["no module torch"]).contains("pip install"));
+    // A new environment has no packages, so torch can only be the hostile module.
+    let empty = Command::new(machine.at("bin/python3"))
+        .args(["-I", "-m", "venv", "--without-pip"])
+        .arg(machine.at("empty"))
+        .output();
+    assert!(empty.expect("it starts").status.success());
+    let reference = ["reference", "--model", "hf", "--python", "empty/bin/python3"];
+    assert!(machine.run(&reference).refused(&["no module torch"]).contains("pip install"));
     assert_eq!(ran(&machine), "");
 }

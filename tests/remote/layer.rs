@@ -104,7 +104,7 @@ fn arrays_of(layer: usize, dump: &Places) -> Vec<Range<usize>> {
 }
 
 #[test]
-fn one_layer_judged_by_itself_reads_that_layer_of_weights_and_dump_and_no_other() {
+fn teacher_forcing_one_layer_reads_that_layer_of_weights_and_dump_and_no_other() {
     let machine = machine();
     let (weights, dump) = (Places::of(&machine.server.file(WEIGHTS)), Places::of(&machine.server.file(DUMP)));
     let (of_weights, of_dump) = (weights_of(LAYER, &weights), arrays_of(LAYER, &dump));

@@ -6,6 +6,6 @@ mod cloud;
 mod files;
 mod layer;
 mod machine;
-mod parts;
+mod range_requests;
 mod refusals;
 mod server;

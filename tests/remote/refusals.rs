@@ -100,7 +100,7 @@ fn a_run_that_needs_more_than_may_be_kept_is_refused_before_the_disk_is_full() {
 }
 
 #[test]
-fn a_scale_that_is_no_number_is_found_when_its_weights_come() {
+fn a_nan_scale_is_found_when_its_weights_are_downloaded() {
     let machine = Machine::new(&["tiny-llama2"]);
     let source = FileBytes::open(&super::machine::shipped(GGUF)).expect("it ships");
     let file = Gguf::read(&source).expect("sound");
@@ -117,7 +117,7 @@ fn a_scale_that_is_no_number_is_found_when_its_weights_come() {
 }
 
 #[test]
-fn signatures_and_passwords_are_in_no_output_no_report_and_no_file() {
+fn presigned_url_signatures_and_passwords_are_in_no_output_no_report_and_no_file() {
     let machine = Machine::new(&["tiny-llama2"]);
     let secret = |path: &str| {
         let url = machine.url(path).replace("http://", "http://me:pa55word@");
@@ -153,7 +153,7 @@ fn signatures_and_passwords_are_in_no_output_no_report_and_no_file() {
 }
 
 #[test]
-fn the_hubs_token_goes_to_the_hub_and_to_nobody_else() {
+fn the_hub_token_goes_to_the_hub_and_to_nobody_else() {
     let machine = Machine::new(&["tiny-llama2"]);
     let hub = machine.url("").trim_end_matches('/').to_owned();
     let machine = machine.with("HF_TOKEN", "hf_secret");
@@ -166,7 +166,7 @@ fn the_hubs_token_goes_to_the_hub_and_to_nobody_else() {
 }
 
 #[test]
-fn tensors_that_have_hashes_are_held_against_them() {
+fn tensors_are_compared_with_their_sha256() {
     let machine = Machine::new(&["tiny-llama3"]);
     let folder = "tiny-llama3/hf";
     let index = |of_q: Option<&str>| {
@@ -198,7 +198,7 @@ fn tensors_that_have_hashes_are_held_against_them() {
 }
 
 #[test]
-fn arrays_that_have_hashes_are_held_against_them() {
+fn arrays_are_compared_with_their_sha256() {
     let machine = Machine::new(&["tiny-llama2"]);
     let model = machine.url(GGUF);
     machine.succeeds(&["dump", "--model", &model, "--tokens", "1,2", "--decode", "1", "--out", "own"]);

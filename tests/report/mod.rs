@@ -159,7 +159,7 @@ fn a_table_is_coloured_only_where_that_is_asked_for() {
 }
 
 #[test]
-fn escape_sequences_in_a_dump_do_not_reach_the_terminal() {
+fn terminal_escape_sequences_in_a_dump_do_not_reach_the_terminal() {
     let mut outcome = passing();
     outcome.subject.name = "\x1b[2Jname\r\n".into();
     outcome.subject.producer.version = "\x1b]0;title\x07".into();

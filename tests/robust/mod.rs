@@ -2,9 +2,9 @@
 //! through it, or leave something behind that the next run falls over. Each test runs the command as somebody would.
 #![cfg(target_os = "linux")]
 
-mod bombs;
-mod ends;
 mod fuzz;
+mod interruptions;
 mod machine;
+mod memory_limits;
 mod messages;
 mod output;

@@ -27,7 +27,7 @@ fn is_harmless(text: &str) -> bool {
 }
 
 #[test]
-fn no_name_in_a_file_commands_a_terminal() {
+fn no_name_in_a_file_sends_a_terminal_escape_sequence() {
     let machine = Machine::new();
     evil(&machine);
     machine.dump("plain");
@@ -98,7 +98,7 @@ fn output_that_cannot_be_written_is_said_and_is_no_pass() {
         "compare d d --no-report",
         "run --model tiny-llama2 --no-report",
         "selfcheck --model tiny-llama2",
-        "selftest --model tiny-llama3-f32 --arithmetic f32",
+        "selftest --model tiny-llama3-f32 --arithmetic f32 --quick",
         "audit d --model tiny-llama2 --no-report",
         "identify d/p0/embed.npy --model tiny-llama2 --tokens 1,5,9",
         "kld d d",

@@ -31,7 +31,7 @@ fn ids(text: &str) -> Vec<u32> {
 }
 
 #[test]
-fn a_conversation_is_the_completion_of_its_text() {
+fn a_conversation_is_the_completion_of_its_chat_template_text() {
     let Chat { server, .. } = &chat();
     let messages = json!([
         {"role": "system", "content": "Tell."},

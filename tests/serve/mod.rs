@@ -3,12 +3,12 @@
 #![cfg(all(feature = "serve", feature = "hub"))]
 
 mod chat;
+mod concurrency;
 mod hostile;
 mod limits;
 mod numbers;
 mod refusals;
 mod routes;
 mod server;
-mod several;
-mod streams;
+mod sse_streams;
 mod templates;

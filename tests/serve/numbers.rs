@@ -139,7 +139,7 @@ fn what_is_generated_is_what_generate_generates() {
 
 /// lm-evaluation-harness asks for one token behind a text and takes it off again: without it the last of the text is lost.
 #[test]
-fn the_token_that_ends_a_text_is_told_without_a_text() {
+fn the_eos_token_is_reported_without_text() {
     let server = Server::tiny(&[]);
     let body = json!({
         "prompt": "The cat sat on the mat and was happy.", "add_special_tokens": false, "max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": true,

@@ -29,7 +29,7 @@ fn conversation(case: &Value) -> Conversation {
 }
 
 #[test]
-fn templates_render_as_in_transformers() {
+fn chat_templates_render_as_in_transformers() {
     let vectors = vectors();
     assert!(vectors.len() >= 20, "{}", vectors.len());
     for case in &vectors {
@@ -47,7 +47,7 @@ fn templates_render_as_in_transformers() {
 }
 
 #[test]
-fn a_template_that_never_ends_or_is_none_is_refused() {
+fn a_chat_template_that_never_ends_or_is_invalid_is_refused() {
     let case = serde_json::json!({"messages": [{"role": "user", "content": "hi"}]});
     let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{{ a * b }}{% endfor %}{% endfor %}";
     let refused = template(endless).expect("it is Jinja").render(&conversation(&case)).expect_err("too long");

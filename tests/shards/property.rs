@@ -51,7 +51,7 @@ fn partitions(count: usize) -> Vec<Vec<Range<usize>>> {
 fn of_every_dump_that_ships() {
     let ways = [(Mode::Local, Role::Reference), (Mode::Layers, Role::Candidate)];
     let cases = references().flat_map(|reference| ways.map(|way| (reference.clone(), way)));
-    for ((model, name, dump), (mode, role)) in one_of(5, cases) {
+    for ((model, name, dump), (mode, role)) in one_of(9, cases) {
         let (loaded, numerics) = counterpart(model, &dump);
         let named = format!("{model} {name} {}", mode.name());
         let case = Case { mode, role, ..Case::new(&named, &*loaded.model, &*numerics, &dump) };
@@ -77,7 +77,7 @@ fn planted(test: &mut Planted) -> usize {
     ];
     let cases = beds.iter().flat_map(|(name, numerics)| FAULTS.map(|faults| (name, numerics, faults)));
     let mut number = 0;
-    for (name, numerics, faults) in one_of(3, cases) {
+    for (name, numerics, faults) in one_of(6, cases) {
         let loaded = variant(name).load().expect("it loads");
         let supposed = faults.iter().map(|(typed, layers)| {
             let everywhere = Supposition::named(typed).expect("it is in the catalogue");

@@ -27,7 +27,7 @@ fn assert_streams_are_the_whole(name: &str, case: &Case, dump: &Dump) -> Outcome
 fn of_dumps_that_ship() {
     let ways = [(Mode::Local, Role::Candidate), (Mode::Layers, Role::Reference)];
     let cases = references().flat_map(|reference| ways.map(|way| (reference.clone(), way)));
-    for ((model, name, dump), (mode, role)) in one_of(5, cases) {
+    for ((model, name, dump), (mode, role)) in one_of(9, cases) {
         let (loaded, numerics) = counterpart(model, &dump);
         let case = Case { mode, role, ..Case::new(&*loaded.model, &*numerics) };
         let named = format!("{model} {name} {}", mode.name());

@@ -9,7 +9,7 @@ use super::vectors::{Rows, Vectors, activations, first_wrong_row, quantised, sam
 const ACTIVATIONS: [DType; 6] = [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q8_1, DType::Q8_K];
 
 #[test]
-fn every_type_decodes_as_the_gguf_package_does() {
+fn q8_0_q4_k_and_all_other_types_decode_as_in_the_gguf_package() {
     for &dtype in DECODABLE {
         let golden = vectors(dtype);
         assert_eq!(first_wrong_row(dtype, &golden.weights, &golden.values), None, "{dtype}");
@@ -17,7 +17,7 @@ fn every_type_decodes_as_the_gguf_package_does() {
 }
 
 #[test]
-fn activations_are_quantised_as_ggml_does() {
+fn activations_are_quantised_to_q8_0_as_by_ggml() {
     for dtype in ACTIVATIONS {
         let (ours, theirs) = (activations(), quantised(dtype));
         for (index, (row, theirs)) in ours.iter().zip(theirs.iter()).enumerate() {
@@ -32,7 +32,7 @@ fn activations_are_quantised_as_ggml_does() {
 }
 
 #[test]
-fn dot_products_are_those_of_ggml_bit_for_bit() {
+fn q8_0_q4_k_and_all_other_dot_products_are_those_of_ggml_bit_for_bit() {
     for &dtype in DECODABLE {
         let golden = vectors(dtype);
         assert_eq!(
@@ -49,7 +49,7 @@ fn dot_products_are_those_of_ggml_bit_for_bit() {
 }
 
 #[test]
-fn matrix_products_of_one_and_of_many_tokens_are_those_of_ggml_bit_for_bit() {
+fn quantised_matrix_products_of_one_and_of_many_tokens_are_those_of_ggml_bit_for_bit() {
     for &dtype in DECODABLE {
         for (tokens, theirs) in &vectors(dtype).products {
             for dot in [quant::plain_dot, quant::dot] {

@@ -4,6 +4,6 @@ mod faults;
 mod golden;
 mod llama2c;
 mod scales;
+mod simd;
 mod ternary;
-mod twins;
 mod vectors;

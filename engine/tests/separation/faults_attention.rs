@@ -145,7 +145,7 @@ fn assert_share(fault: &Specimen, least: f64) -> EngineErrors {
 }
 
 #[test]
-fn a_scale_of_attention_that_is_rounded_is_seen() {
+fn a_rounded_attention_scale_is_seen() {
     for (store, least) in [(Store::F32, 0.9), (Store::F16, 0.01), (Store::Bf16, 0.01)] {
         honest_scores(store).assert_honest();
         assert_share(&rounded_scale(store), least);
@@ -153,7 +153,7 @@ fn a_scale_of_attention_that_is_rounded_is_seen() {
 }
 
 #[test]
-fn a_temperature_that_is_a_little_off_is_seen() {
+fn a_softmax_temperature_that_is_a_little_off_is_seen() {
     for keys in [64, 1024, 4096] {
         honest_softmax(keys).assert_honest();
         assert!(temperature(keys).assert_caught().over > 0);
@@ -161,7 +161,7 @@ fn a_temperature_that_is_a_little_off_is_seen() {
 }
 
 #[test]
-fn the_least_key_that_is_not_looked_at_is_seen_where_it_is() {
+fn a_causal_mask_that_hides_the_least_attended_key_is_seen() {
     for keys in [64, 1024, 4096] {
         let side = least_masked(keys).assert_caught();
         assert!((1..=2 * 64 * keys).contains(&side.over));
@@ -171,7 +171,7 @@ fn the_least_key_that_is_not_looked_at_is_seen_where_it_is() {
 }
 
 #[test]
-fn another_base_or_shorter_frequencies_of_rope_are_seen() {
+fn another_rope_theta_and_rope_frequencies_in_a_shorter_type_are_seen() {
     for dim in [64, 128] {
         honest_rope(dim).assert_honest();
         assert_share(&wrong_base(dim), 0.5);

@@ -152,7 +152,7 @@ fn products_that_are_a_millionth_too_large_are_seen_by_their_mean_alone() {
 }
 
 #[test]
-fn blocks_of_codes_with_another_rounding_are_seen() {
+fn quantised_activations_with_another_rounding_are_seen() {
     for width in [256, 1024, 4096] {
         honest_codes(width).assert_honest();
         for fault in [not_quantised(width), scale_in_f32(width)] {

@@ -71,7 +71,7 @@ pub fn layer_eps(width: usize) -> Specimen {
 }
 
 #[test]
-fn another_eps_is_seen_in_f32_at_every_width() {
+fn another_rms_norm_eps_is_seen_in_f32_at_every_width() {
     for width in [64, 1024, 4096] {
         for rms in [1.0, 0.1, 0.02] {
             honest(width, rms, Store::F32).assert_honest();
@@ -83,7 +83,7 @@ fn another_eps_is_seen_in_f32_at_every_width() {
 }
 
 #[test]
-fn another_eps_is_seen_in_16_bits_among_many_values() {
+fn another_rms_norm_eps_is_seen_in_bf16_and_f16_among_many_values() {
     for store in Store::SHORT {
         for rms in [1.0, 0.1] {
             honest(4096, rms, store).assert_honest();

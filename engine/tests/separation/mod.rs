@@ -3,13 +3,13 @@
 
 mod activations;
 mod attention;
+mod correct_bf16;
+mod correct_f32;
 mod criteria;
 mod dice;
 mod faults_attention;
 mod faults_linear;
 mod faults_norm;
-mod honest;
-mod honest_short;
 mod linear;
 mod norm;
 mod order;
