@@ -28,6 +28,7 @@ mod shared_expert;
 mod site_context;
 mod stream;
 mod weight;
+mod yarn;
 
 use std::collections::BTreeSet;
 use std::fmt;
