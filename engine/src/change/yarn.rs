@@ -32,11 +32,13 @@ pub(super) fn usual_yarns(rope: &Rope) -> Vec<String> {
     others.map(|(factor, context)| format!("yarn:{factor}:{context}")).chain([betas]).collect()
 }
 
-/// Returns YaRN's settings with a factor that an engine's frequencies show.
+/// Returns YaRN's settings with a factor that an engine's frequencies show, and original contexts to try: those that
+/// follow from the model's own, and powers of two.
 pub(super) fn yarn_of_ratio(rope: &Rope, factor: f64) -> Vec<String> {
-    let contexts = match rope.scaling {
-        RopeScaling::Yarn(own) => [own.original_context, own.original_context * own.factor],
-        _ => [8192.0, 32_768.0],
+    let own = match rope.scaling {
+        RopeScaling::Yarn(own) => vec![own.original_context, own.original_context * own.factor],
+        _ => Vec::new(),
     };
-    contexts.map(|context| format!("yarn:{factor}:{context}")).into()
+    let powers = (6..=18).map(|power| (1_u32 << power) as f32);
+    own.into_iter().chain(powers).map(|context| format!("yarn:{factor}:{context}")).collect()
 }
