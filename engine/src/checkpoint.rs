@@ -243,7 +243,7 @@ points! {
     FfnUp        "ffn_up"         FfnOut   Layer [Token, Ffn]              "up projection, before the activation" <- [&[FfnNorm, AttnResidual]];
     FfnAct       "ffn_act"        FfnOut   Layer [Token, Ffn]              "act(gate) · up, or act(up) without a gate" <- [&[FfnGate, FfnUp], &[FfnUp]];
     FfnSubNorm   "ffn_sub_norm"   FfnOut   Layer [Token, Ffn]              "norm before the down projection" <- [&[FfnAct]];
-    FfnOut       "ffn_out"        FfnOut   Layer [Token, Hidden]           "feed-forward output after the down projection and bias, or the weighted sum over experts" <- [&[RoutedOut, FfnSubNorm, ExpertOut, FfnAct], &[SharedOut, ExpertWeights], &[SharedWeight]];
+    FfnOut       "ffn_out"        FfnOut   Layer [Token, Hidden]           "feed-forward output after the down projection and bias, or the weighted sum over experts" <- [&[RoutedOut, FfnSubNorm, ExpertOut, FfnAct], &[SharedOut, ExpertWeights], &[SharedWeight, ExpertWeights]];
     FfnPostNorm  "ffn_post_norm"  FfnOut   Layer [Token, Hidden]           "norm after the feed-forward block, before the residual add" <- [&[FfnOut]];
     BlockOut     "block_out"      BlockOut Layer [Token, Hidden]           "the layer's output, residual included" <- [&[FfnPostNorm, FfnOut], &[AttnResidual]];
     FinalNorm    "final_norm"     Logits   Pass  [Token, Hidden]           "output of the last norm" <- [&[BlockOut]];

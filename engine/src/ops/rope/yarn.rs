@@ -57,6 +57,11 @@ impl Yarn {
         }
     }
 
+    /// Returns the same scaling with a stated factor of cosines and sines.
+    pub fn with_magnitude(self, magnitude: f32) -> Self {
+        Self { magnitude: YarnMagnitude { stated: Some(magnitude), ..YarnMagnitude::DEFAULT }, ..self }
+    }
+
     /// Returns the setting that is out of range, its value and what is expected, if any.
     pub fn bad_setting(&self) -> Option<(&'static str, f32, &'static str)> {
         let is_positive = |number: f32| number > 0.0 && number.is_finite();

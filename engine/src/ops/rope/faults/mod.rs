@@ -2,6 +2,8 @@
 //!
 //! Any table of angles equals the model's table with a divisor for each pair and each position.
 
+mod yarn;
+
 use std::ops::Range;
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, distance, rounded_to, snapped};
@@ -9,6 +11,7 @@ use crate::checkpoint::Point;
 use crate::exact::{Float, Profile};
 use crate::numerics::{Numerics, Transformers};
 use crate::ops::rope::exact::Rotary;
+use crate::ops::rope::faults::yarn::{usual_yarns, yarn, yarn_of_ratio};
 use crate::ops::rope::yarn::{Yarn, YarnMagnitude};
 use crate::ops::rope::{Rope, RopeScaling, RopeTable};
 use crate::tensor::{RopePairing, Tensor};
@@ -286,10 +289,7 @@ fn scaling(rope: &Rope, word: &str) -> Option<RopeScaling> {
         ("none", []) => Some(RopeScaling::None),
         ("factors-alone", []) => match &rope.scaling {
             RopeScaling::Stretched { factors, .. } => Some(RopeScaling::Factors(factors.clone())),
-            RopeScaling::Yarn(yarn) => {
-                let magnitude = YarnMagnitude { stated: Some(1.0), times: 1.0, ..yarn.magnitude };
-                Some(RopeScaling::Yarn(Yarn { magnitude, ..*yarn }))
-            }
+            RopeScaling::Yarn(yarn) => Some(RopeScaling::Yarn(yarn.with_magnitude(1.0))),
             _ => None,
         },
         ("inverse", []) => factors(|factor| 1.0 / factor),
@@ -301,36 +301,6 @@ fn scaling(rope: &Rope, word: &str) -> Option<RopeScaling> {
         ("yarn", numbers) => yarn(rope, numbers).map(RopeScaling::Yarn),
         _ => None,
     }
-}
-
-/// Returns YaRN with a factor and an original context, optionally with both betas, and then the magnitude. Settings
-/// that are not listed are the model's own.
-fn yarn(rope: &Rope, numbers: &[f32]) -> Option<Yarn> {
-    let (&[factor, original_context], others) = numbers.split_first_chunk()?;
-    let new = Yarn::new(factor, original_context);
-    let own = if let RopeScaling::Yarn(own) = rope.scaling { own } else { new };
-    let own = Yarn { factor, original_context, ..own };
-    let yarn = match *others {
-        [] => own,
-        [beta_fast, beta_slow] => Yarn { beta_fast, beta_slow, ..own },
-        [beta_fast, beta_slow, magnitude] => {
-            let magnitude = YarnMagnitude { stated: Some(magnitude), times: 1.0, ..own.magnitude };
-            Yarn { beta_fast, beta_slow, magnitude, ..own }
-        }
-        _ => return None,
-    };
-    yarn.bad_setting().is_none().then_some(yarn)
-}
-
-/// Returns YaRN's settings that a port might use instead of the model's: other factors, and an original context that is
-/// the extended one, or derived from it.
-fn usual_yarns(rope: &Rope) -> Vec<String> {
-    let RopeScaling::Yarn(own) = rope.scaling else { return Vec::new() };
-    let Yarn { factor, original_context: context, .. } = own;
-    let others =
-        [(factor, context * factor), (factor, context / factor), (2.0 * factor, context), (factor, 4096.0)];
-    let others = others.into_iter().chain([(factor, 8192.0), (factor, 32_768.0)]);
-    others.map(|(factor, context)| format!("yarn:{factor}:{context}")).collect()
 }
 
 /// Rotates the first `width` values of each head by the angles for that head size; the others stay unchanged.
@@ -501,11 +471,7 @@ fn read_scaling(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
             words.push(format!("llama3:{factor}:{low_freq_factor}:{high_freq_factor}:{original_context}"));
         }
         words.push(format!("llama3:{factor}:1:4:8192"));
-        let contexts = match rope.scaling {
-            RopeScaling::Yarn(own) => [own.original_context, own.original_context * own.factor],
-            _ => [8192.0, 32_768.0],
-        };
-        words.extend(contexts.map(|context| format!("yarn:{factor}:{context}")));
+        words.extend(yarn_of_ratio(rope, factor));
     }
     words.dedup();
     near(at, theirs, words.into_iter().map(ChangeValue::Word), "scaling")
