@@ -156,12 +156,13 @@ fn others(model: &str, reference: &Dump) -> Vec<Other> {
     let mut forced =
         LiveComparison::new(&held, Role::Reference, &everything, &engine, ContinuationValues::Held);
     engine::run(&*loaded.model, &*numerics, &script, &mut (&mut ours, &mut forced)).expect("it runs");
-    let measured = forced.finish().expect("they can be compared");
-    let differs = measured.found.into_iter().filter(|(site, found)| {
-        let rounds = site.point != Point::Probs && site.point.kind() == ValueKind::Real;
-        rounds && matches!(found, Some(ArrayComparison::Measured(found)) if !found.is_identical())
+    let checks = forced.finish().expect("they can be compared");
+    let differs = checks.into_iter().filter(|check| {
+        let rounds = check.site.point != Point::Probs && check.site.point.kind() == ValueKind::Real;
+        rounds && matches!(&check.found, Some(ArrayComparison::Measured(found)) if !found.is_identical())
     });
-    differs.flat_map(|(site, _)| differing(site, &ours.0[&site], &values(reference, site))).collect()
+    let sites = differs.map(|check| check.site);
+    sites.flat_map(|site| differing(site, &ours.0[&site], &values(reference, site))).collect()
 }
 
 fn differing(site: Site, ours: &Tensor, theirs: &ArrayValues) -> Vec<Other> {

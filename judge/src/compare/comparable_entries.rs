@@ -1,5 +1,7 @@
 //! Entries that can be compared without a model. Attention masks are derived from the dumps.
 
+use std::sync::Arc;
+
 use crate::checkpoint::Point;
 use crate::compare::visible_keys::VisibleKeys;
 use crate::measure::ColumnSelection;
@@ -7,14 +9,14 @@ use crate::view::View;
 
 /// The entries of a site that can be compared.
 pub(super) struct ComparableEntries {
-    pub(super) point: Point,
-    pub(super) shape: Vec<usize>,
-    pub(super) causal: VisibleKeys,
-    pub(super) told_by: MaskEvidence,
+    point: Point,
+    shape: Vec<usize>,
+    causal: VisibleKeys,
+    told_by: MaskEvidence,
 }
 
 /// The evidence for keys that a layer does not see. Later positions are always hidden.
-pub(super) enum MaskEvidence {
+enum MaskEvidence {
     Nothing,
     /// Attention weights, which are zero at hidden keys.
     Weights(Vec<View<'static>>),
@@ -24,6 +26,28 @@ pub(super) enum MaskEvidence {
 }
 
 impl ComparableEntries {
+    /// Makes the entries whose keys are not after their query, in the given rows.
+    pub(super) fn causal(
+        point: Point,
+        shape: &[usize],
+        first_query: usize,
+        rows: Option<Vec<usize>>,
+    ) -> Self {
+        let causal = VisibleKeys { first_query, first_key: 0, window: None, rows: rows.map(Arc::from) };
+        Self { point, shape: shape.to_vec(), causal, told_by: MaskEvidence::Nothing }
+    }
+
+    /// Removes scores that a mask hides on either side, as the attention weights show. Without weights, the
+    /// scores show the mask.
+    pub(super) fn masked(self, weights: Vec<View<'static>>, scores: [&View<'static>; 2]) -> Self {
+        let told_by = match weights.is_empty() {
+            false => MaskEvidence::Weights(weights),
+            // A score that a mask set to minus infinity on one side may have any value on the other side.
+            true => MaskEvidence::Scores(scores.map(View::clone)),
+        };
+        Self { told_by, ..self }
+    }
+
     pub(super) fn columns(&self, row: usize) -> ColumnSelection {
         let columns = self.causal.columns(self.point, &self.shape, row);
         let width = self.shape.last().copied().unwrap_or(1);

@@ -9,7 +9,6 @@ use crate::compare::alignment::{Heads, aligned, shown_pairing};
 use crate::compare::axis_slices::axis;
 use crate::compare::choices::GreedyChoices;
 use crate::compare::expert_slots;
-use crate::compare::verdict::RecordedRows;
 use crate::dump::{Dump, Pass, TensorRow};
 use crate::error::Result;
 use crate::tensor::RopePairing;
@@ -212,6 +211,15 @@ impl<'d> ComparedDump<'d> {
         let pass = self.passes().get(site.pass.filter(|_| is_choice)?)?;
         self.choices.at(pass.end() - 1)
     }
+}
+
+/// The rows of a pass that a dump records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordedRows {
+    /// The number of rows.
+    pub rows: usize,
+    /// The position of the last recorded row.
+    pub last_position: usize,
 }
 
 /// Returns true if a value belongs to one pass.

@@ -1,49 +1,31 @@
-//! Comparison of two dumps from any producers. Sites are matched by position, so a prompt read token by token
-//! can be compared with one read in a single pass.
+//! Two dumps as sources of values. Sites are matched by position, so a prompt read token by token can be
+//! compared with one read in a single pass.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use crate::checkpoint::{Point, Site, TapAxis, ValueKind};
 use crate::compare::Selection;
 use crate::compare::alignment::unaligned;
 use crate::compare::array_comparison::ArrayComparison;
-use crate::compare::axis_slices::{axis, latest_keys};
-use crate::compare::comparable_entries::{ComparableEntries, MaskEvidence};
+use crate::compare::axis_slices::{ShapeDifference, axis, latest_keys};
+use crate::compare::comparable_entries::ComparableEntries;
 use crate::compare::compared_dump::{ComparedDump, is_of_a_pass};
+use crate::compare::continuations::Continuations;
 use crate::compare::dump_site::{DumpSite, MissingValues, temperature_at};
-use crate::compare::expert_slots::{CommonExperts, measure_experts};
-use crate::compare::live_comparison::is_of_other_number;
+use crate::compare::expert_slots::CommonExperts;
 use crate::compare::ranks::{RankPair, Ranks};
 use crate::compare::routers::{Preference, Routers};
-use crate::compare::sketches::{measure_sketches, sketch_of};
+use crate::compare::site_check::{SiteCheck, ValuePair, distance};
+use crate::compare::sketches::compare_sketches;
 use crate::compare::uniform_distribution::UniformErrors;
-use crate::compare::visible_keys::VisibleKeys;
 use crate::error::{DumpError, Error, Result};
-use crate::measure::{Agreement, ColumnSelection, Tops, ValuePrecision, coarser, measure, measure_tokens};
+use crate::measure::{ColumnSelection, ValuePrecision, coarser};
 use crate::tensor::Tensor;
 use crate::view::View;
 use crate::weight::DType;
 
-/// Error message for sketches with different orders of heads.
-const UNALIGNED_SKETCHES: &str =
-    "sketches cannot be compared: the two dumps order heads differently (layout.rope_pairing)";
-
-/// Error message for sketches with different orders of experts.
-const UNALIGNED_EXPERTS: &str = "sketches cannot be compared: the two dumps list the experts in different \
-    orders";
-
-/// The comparison of one site of two dumps.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SitePair {
-    /// The tap, the layer, and the pass: the candidate's pass if the candidate records the site, else the
-    /// reference's.
-    pub site: Site,
-    /// The positions that were compared, or should have been.
-    pub positions: Range<usize>,
-    /// The result, or a message about what is missing.
-    pub found: Result<ArrayComparison, String>,
-}
+/// The result at a site: the comparison, or a message about what is missing.
+type PairResult = std::result::Result<ArrayComparison, String>;
 
 /// A candidate and a reference dump with their common positions.
 #[derive(Debug)]
@@ -81,9 +63,14 @@ impl<'d> DumpPair<'d> {
         Ok(Self { candidate, reference, computed, common })
     }
 
+    /// Returns both dumps, the candidate first.
+    fn both(&self) -> [&'d ComparedDump<'d>; 2] {
+        [self.candidate, self.reference]
+    }
+
     /// Returns a note if only a part is compared: the dumps read different tokens, or one read more tokens.
     pub fn note(&self) -> Option<String> {
-        let [candidate, reference] = [self.candidate, self.reference].map(|held| held.read_tokens());
+        let [candidate, reference] = self.both().map(|held| held.read_tokens());
         let common = self.common;
         match (candidate.get(common), reference.get(common)) {
             (Some(one), Some(other)) => Some(format!(
@@ -99,6 +86,11 @@ impl<'d> DumpPair<'d> {
         }
     }
 
+    /// Returns a note if one side has more generated tokens.
+    pub fn untold(&self) -> Option<String> {
+        Continuations::of(self.both(), self.common).note()
+    }
+
     /// Compares every selected site in data-flow order. A tap that one dump never records is skipped. If both
     /// dumps record a tap somewhere, each site of the tap must be in both.
     ///
@@ -106,7 +98,7 @@ impl<'d> DumpPair<'d> {
     ///
     /// # Errors
     /// If an array is damaged or of another shape.
-    pub fn compare(&self, selection: &Selection) -> Result<Vec<SitePair>> {
+    pub fn compare(&self, selection: &Selection) -> Result<Vec<SiteCheck>> {
         let (one, other) = (self.candidate.points(), self.reference.points());
         let common = |site: &Site| one.contains(&site.point) && other.contains(&site.point);
         let in_order = |held: &ComparedDump| {
@@ -125,7 +117,7 @@ impl<'d> DumpPair<'d> {
         for site in sites {
             let positions = self.positions(self.candidate, site);
             if let Some(positions) = positions.filter(|positions| selection.takes(site, positions)) {
-                found.extend(self.of_candidate(site, positions)?);
+                found.extend(self.check(site, positions)?);
             }
         }
         for site in in_order(self.reference) {
@@ -134,11 +126,11 @@ impl<'d> DumpPair<'d> {
                 continue;
             };
             let lacking = self.at(self.candidate, site, &positions).lacking();
-            found.extend(lacking.map(|what| SitePair { site, positions, found: Err(what) }));
+            found.extend(lacking.map(|what| self.record(site, &positions, Err(what))));
         }
-        found.sort_by_key(|paired| {
-            let (_, layer, point) = paired.site.flow_order();
-            (if is_of_a_pass(paired.site) { paired.positions.end } else { usize::MAX }, layer, point)
+        found.sort_by_key(|check| {
+            let (_, layer, point) = check.site.flow_order();
+            (if is_of_a_pass(check.site) { check.positions.end } else { usize::MAX }, layer, point)
         });
         Ok(found)
     }
@@ -163,95 +155,108 @@ impl<'d> DumpPair<'d> {
         DumpSite { held, site, positions: positions.clone(), pairing, temperature }
     }
 
+    /// Returns the record of a site with a result.
+    fn record(&self, site: Site, positions: &Range<usize>, found: PairResult) -> SiteCheck {
+        let recorded = self.candidate.recorded(site).or(self.reference.recorded(site));
+        let check = SiteCheck { recorded, ..SiteCheck::new(site, positions.clone()) };
+        match found {
+            Ok(found) => SiteCheck { found: Some(found), ..check },
+            Err(what) => SiteCheck { missing: Some(what), ..check },
+        }
+    }
+
     /// Compares a site of the candidate. `None` if the site cannot be compared because the two dumps split
     /// the tokens into different passes.
-    fn of_candidate(&self, site: Site, positions: Range<usize>) -> Result<Option<SitePair>> {
-        if self.is_sketched(site, &positions) {
-            let found = self.of_sketches(site, &positions)?;
-            return Ok(Some(SitePair { site, positions, found }));
+    fn check(&self, site: Site, positions: Range<usize>) -> Result<Option<SiteCheck>> {
+        let is_listed = matches!(site.point, Point::TopIds | Point::TopLogprobs);
+        let mut margin = None;
+        let found = match self.obstacle(site, &positions)? {
+            Some(found) => found,
+            None if is_listed => match self.ranks(site, &positions)? {
+                Err(absent) => return Ok(self.absent(site, positions, absent)),
+                Ok(ranks) if site.point == Point::TopIds => {
+                    margin = Some(ranks.margin());
+                    Ok(ArrayComparison::Measured(ranks.of_ids()))
+                }
+                Ok(ranks) => Ok(ArrayComparison::Measured(ranks.of_values())),
+            },
+            None => match self.values(site, &positions)? {
+                Err(absent) => return Ok(self.absent(site, positions, absent)),
+                Ok(both) => Ok(self.measure(site, &positions, both)?),
+            },
+        };
+        let (preference, uniform) = match &found {
+            Ok(found) => (self.preference(site, &positions, found)?, self.uniform(site, &positions)?),
+            Err(_) => (None, None),
+        };
+        Ok(Some(SiteCheck { margin, preference, uniform, ..self.record(site, &positions, found) }))
+    }
+
+    /// Returns the result of a site whose values are not compared one by one: it has sketches or the
+    /// continuation, or its values are missing, not aligned, or stored in different ways.
+    fn obstacle(&self, site: Site, positions: &Range<usize>) -> Result<Option<PairResult>> {
+        let both = self.both().map(|held| self.at(held, site, positions));
+        if both.iter().any(DumpSite::is_sketched) {
+            return compare_sketches(&both).map(Some);
         }
-        if let Some(what) = self.at(self.reference, site, &positions).lacking() {
-            return Ok(Some(SitePair { site, positions, found: Err(what) }));
+        if let Some(what) = both[1].lacking() {
+            return Ok(Some(Err(what)));
         }
         if !is_of_a_pass(site) {
-            return Ok(Some(SitePair { site, positions, found: Ok(self.generated()) }));
+            return Ok(Some(Ok(Continuations::of(self.both(), self.common).compare())));
         }
-        let [one, other] = [self.candidate, self.reference].map(|held| temperature_at(held, &positions));
+        let [one, other] = self.both().map(|held| temperature_at(held, positions));
         let has_temperature = site.point == Point::Probs || site.point.is_of_named_ids();
         if has_temperature && one != other {
             let what = format!("{site}: the temperature is {one} in the candidate, {other} in the reference");
-            return Ok(Some(SitePair { site, positions, found: Err(what) }));
+            return Ok(Some(Err(what)));
         }
-        self.look_at_pairing(site, &positions)?;
-        let wanted = self.at(self.reference, site, &positions).pairing;
-        if [self.candidate, self.reference].iter().any(|held| held.is_unaligned(site, wanted)) {
-            let found = Ok(ArrayComparison::Unaligned(unaligned(site.point)));
-            return Ok(Some(SitePair { site, positions, found }));
+        self.look_at_pairing(site, positions)?;
+        let wanted = self.reference.pairing().or(self.candidate.pairing());
+        if self.both().iter().any(|held| held.is_unaligned(site, wanted)) {
+            return Ok(Some(Ok(ArrayComparison::Unaligned(unaligned(site.point)))));
         }
-        if site.point.kind() == ValueKind::Real && self.is_stored_unlike(site, &positions) {
+        let is_unlike = || both.iter().any(DumpSite::is_stored_unlike);
+        if site.point.kind() == ValueKind::Real && is_unlike() {
             let what =
                 format!("{site}: dtype or \"step\" differs between passes; store all passes in the same way");
-            return Ok(Some(SitePair { site, positions, found: Err(what) }));
+            return Ok(Some(Err(what)));
         }
-        let rows = self.common_rows(site, &positions);
-        if rows.as_ref().is_some_and(Vec::is_empty) {
-            let what = format!("{site}: the dumps have no row in common");
-            return Ok(Some(SitePair { site, positions, found: Err(what) }));
-        }
-        if matches!(site.point, Point::TopIds | Point::TopLogprobs) {
-            let ranks = match self.ranks(site, &positions)? {
-                Err(absent) => return Ok(self.absent(site, positions, absent)),
-                Ok(ranks) => ranks,
-            };
-            let found = match site.point {
-                Point::TopIds => ranks.of_ids(),
-                _ => ranks.of_values(),
-            };
-            return Ok(Some(SitePair { site, positions, found: Ok(ArrayComparison::Measured(found)) }));
-        }
-        let both = match self.values(site, &positions)? {
-            Err(absent) => return Ok(self.absent(site, positions, absent)),
-            Ok(both) => both,
-        };
-        let (candidate, reference) = self.without_hidden_keys(site, &positions, both)?;
-        let found = match self.other_length(site, &candidate, &reference)? {
-            Some(what) => ArrayComparison::OtherLength(what),
-            None if site.point == Point::Experts => {
-                let rows = rows.unwrap_or_else(|| (0..positions.len()).collect());
-                ArrayComparison::Measured(measure_experts(&candidate, &reference, &rows))
-            }
-            None if site.point.kind() == ValueKind::Token => {
-                ArrayComparison::Measured(measure_tokens(candidate, reference))
-            }
-            None => {
-                let listed = rows.clone().unwrap_or_else(|| (0..positions.len()).collect());
-                let shown = self.shown(site, &positions, rows, &candidate, &reference)?;
-                let grain = self.grain(site, &positions);
-                let (common, shape) = (self.common_experts(site, &positions)?, reference.shape().to_vec());
-                let columns = |row: usize| common.columns(&shape, row, shown.columns(row));
-                let mut found = measure(candidate.clone(), reference.clone(), grain, columns);
-                if site.point == Point::TokenLogprobs {
-                    let all = |_| ColumnSelection::All;
-                    found.agreement =
-                        Some(Agreement::of(&candidate, &reference, &listed, grain, all, |_| None));
-                }
-                if site.point == Point::Logits && !found.is_identical() {
-                    found.agreement = Some(Agreement::of_logits(&candidate, &reference, &listed));
-                }
-                if site.point == Point::LastLogits {
-                    found.tops = Tops::of(&candidate, &reference).map(Box::new);
-                }
-                [candidate, reference].iter().for_each(View::release);
-                ArrayComparison::Measured(found)
-            }
-        };
-        Ok(Some(SitePair { site, positions, found: Ok(found) }))
+        let has_none = self.common_rows(site, positions).is_some_and(|rows| rows.is_empty());
+        Ok(has_none.then(|| Err(format!("{site}: the dumps have no row in common"))))
     }
 
-    /// Returns the result for a site that both dumps record without common values. `None` if the site is
+    /// Measures the differences between the values of both dumps.
+    fn measure(
+        &self,
+        site: Site,
+        positions: &Range<usize>,
+        both: (View<'static>, View<'static>),
+    ) -> Result<ArrayComparison> {
+        let (candidate, reference) = self.without_hidden_keys(site, positions, both)?;
+        if let Some(what) = self.other_length(site, &candidate, &reference)? {
+            return Ok(ArrayComparison::OtherLength(what));
+        }
+        let rows = self.common_rows(site, positions);
+        let listed = rows.clone().unwrap_or_else(|| (0..positions.len()).collect());
+        let grain = self.grain(site, positions);
+        let pair = ValuePair { site, candidate, reference, grain, rows: listed };
+        if site.point.kind() == ValueKind::Token {
+            let all = |_| ColumnSelection::All;
+            return Ok(ArrayComparison::Measured(pair.measure(all, |_| None)));
+        }
+        let shown = self.shown(site, positions, rows, &pair)?;
+        let (common, shape) = (self.common_experts(site, positions)?, pair.reference.shape().to_vec());
+        let columns = |row: usize| common.columns(&shape, row, shown.columns(row));
+        let found = pair.measure(columns, |_| None);
+        [pair.candidate, pair.reference].iter().for_each(View::release);
+        Ok(ArrayComparison::Measured(found))
+    }
+
+    /// Returns the record of a site that both dumps record without common values. `None` if the site is
     /// skipped. It is skipped if no pass of the other dump ends at the same position. It is also skipped if
     /// the other dump records only the last row of logits, which is compared separately.
-    fn absent(&self, site: Site, positions: Range<usize>, absent: MissingValues) -> Option<SitePair> {
+    fn absent(&self, site: Site, positions: Range<usize>, absent: MissingValues) -> Option<SiteCheck> {
         let has_rows = axis(site.point, TapAxis::Token).or(axis(site.point, TapAxis::Key)).is_some();
         let last = Site { point: Point::LastLogits, ..site };
         let has_last_row = site.point == Point::Logits && self.candidate.holds(last);
@@ -261,7 +266,7 @@ impl<'d> DumpPair<'d> {
             MissingValues::Elsewhere if has_last_row && self.ends_alike(&positions) => return None,
             MissingValues::Elsewhere => format!("{site}: only one of the two dumps has all rows"),
         };
-        Some(SitePair { site, positions, found: Err(what) })
+        Some(self.record(site, &positions, Err(what)))
     }
 
     /// Returns true if a pass of the reference covers exactly these positions.
@@ -284,31 +289,14 @@ impl<'d> DumpPair<'d> {
         Ok(candidate.and_then(|candidate| Ok(RankPair { candidate, reference: reference?, rows, grain })))
     }
 
-    /// Returns the largest margin by which a token that only one side lists exceeds its upper bound on the other side.
-    ///
-    /// # Errors
-    /// If an array is damaged.
-    pub fn rank_margin(&self, paired: &SitePair) -> Result<Option<f64>> {
-        if paired.site.point != Point::TopIds || paired.found.is_err() {
-            return Ok(None);
-        }
-        Ok(self.ranks(paired.site, &paired.positions)?.ok().map(|ranks| ranks.margin()))
-    }
-
     /// Returns the errors that a uniform distribution would have instead of the candidate's.
-    ///
-    /// # Errors
-    /// If an array is damaged.
-    pub fn uniform(&self, site: &Site, positions: &Range<usize>) -> Result<Option<UniformErrors>> {
+    fn uniform(&self, site: Site, positions: &Range<usize>) -> Result<Option<UniformErrors>> {
         // Without a model, the vocabulary size is known only from the width of `probs`.
         if site.point != Point::Probs {
             return Ok(None);
         }
-        let reference = self.at(self.reference, *site, positions).values()?.ok();
-        let measured = |own: View| {
-            Some(UniformErrors::measured(&UniformErrors::values(*site, &own, own.width())?, &own, || false))
-        };
-        Ok(reference.and_then(measured))
+        let reference = self.at(self.reference, site, positions).values()?.ok();
+        Ok(reference.and_then(|own| UniformErrors::of(site, &own, own.width(), |_| false)))
     }
 
     /// Returns the entries of a site that belong to the same experts on both sides.
@@ -323,100 +311,33 @@ impl<'d> DumpPair<'d> {
 
     /// Returns the margin by which a side's router logits prefer its own experts to the other side's. Uses the
     /// reference's logits, or the candidate's if the reference has none.
-    ///
-    /// # Errors
-    /// If an array is damaged.
-    pub fn preference(&self, paired: &SitePair) -> Result<Option<Preference>> {
-        let SitePair { site, positions, found: Ok(ArrayComparison::Measured(found)) } = paired else {
-            return Ok(None);
-        };
-        if site.point != Point::Experts || found.errors.max_abs == 0.0 {
+    fn preference(
+        &self,
+        site: Site,
+        positions: &Range<usize>,
+        found: &ArrayComparison,
+    ) -> Result<Option<Preference>> {
+        let differs = |found: &ArrayComparison| matches!(found, ArrayComparison::Measured(found) if found.errors.max_abs != 0.0);
+        if site.point != Point::Experts || !differs(found) {
             return Ok(None);
         }
         for [held, other] in [[self.reference, self.candidate], [self.candidate, self.reference]] {
-            let router = Site { point: Point::RouterLogits, ..*site };
+            let router = Site { point: Point::RouterLogits, ..site };
             let of = |held, site| self.at(held, site, positions);
             let logits = of(held, router);
             if logits.lacking().is_some() || logits.rows_held().is_some() {
                 continue;
             }
             let (Ok(logits), Ok(own), Ok(others)) =
-                (logits.values()?, of(held, *site).values()?, of(other, *site).values()?)
+                (logits.values()?, of(held, site).values()?, of(other, site).values()?)
             else {
                 continue;
             };
             let mut routers = Routers::default();
-            routers.look(Site { point: Point::RouterLogits, ..*site }, &Tensor::from(&logits));
-            return Ok(routers.preference(*site, &Tensor::from(&own), Some(&others), false));
+            routers.look(router, &Tensor::from(&logits));
+            return Ok(routers.preference(site, &Tensor::from(&own), Some(&others), false));
         }
         Ok(None)
-    }
-
-    fn is_sketched(&self, site: Site, positions: &Range<usize>) -> bool {
-        let in_passes = |held| {
-            let at = self.at(held, site, positions);
-            at.passes().into_iter().any(|pass| held.dump.sketches(Site { pass: Some(pass), ..site }))
-        };
-        [self.candidate, self.reference].into_iter().any(in_passes)
-    }
-
-    /// Compares two sketches, or a sketch with values that are sketched here. Both passes must cover the same
-    /// tokens, since a sketch cannot be split.
-    fn of_sketches(&self, site: Site, positions: &Range<usize>) -> Result<Result<ArrayComparison, String>> {
-        let both = [self.candidate, self.reference];
-        let sites = both.map(|held| {
-            let passes = self.at(held, site, positions).passes();
-            let of_pass = passes.first().map(|&pass| Site { pass: Some(pass), ..site });
-            of_pass.filter(|&site| passes.len() == 1 && held.positions(site) == *positions)
-        });
-        let [Some(one), Some(other)] = sites else {
-            return Ok(Err(format!(
-                "{site}: the sketches cover different passes: the dumps split the tokens \
-                differently"
-            )));
-        };
-        let follows = site.point.follows_rope_pairing();
-        if follows && both.iter().any(|held| held.pairing() != both[0].pairing()) {
-            return Ok(Ok(ArrayComparison::Unaligned(UNALIGNED_SKETCHES.to_owned())));
-        }
-        if site.point.is_of_chosen() && !self.are_in_one_order(site, one, other)? {
-            return Ok(Ok(ArrayComparison::Unaligned(UNALIGNED_EXPERTS.to_owned())));
-        }
-        let [candidate, reference] =
-            [self.sketch(both[0], one, both[1], other)?, self.sketch(both[1], other, both[0], one)?];
-        let (Some(candidate), Some(reference)) = (candidate, reference) else {
-            return Ok(Err(format!("{site}: recorded in only one of the two dumps")));
-        };
-        if candidate.shape() != reference.shape() {
-            return Ok(Err(format!("{site}: the sketches have different shapes")));
-        }
-        let elements = both[0].dump.row(one).map_or(0, |row| row.shape.iter().product());
-        Ok(Ok(ArrayComparison::Measured(measure_sketches(&candidate, &reference, elements))))
-    }
-
-    /// Returns a dump's sketch of a site. If the dump has values instead, sketches them after rounding to the
-    /// other side's type.
-    fn sketch(
-        &self,
-        held: &ComparedDump,
-        site: Site,
-        other: &ComparedDump,
-        there: Site,
-    ) -> Result<Option<View<'static>>> {
-        if let Some(sketch) = held.dump.sketch(site)? {
-            return Ok(Some(sketch));
-        }
-        let values = held.values(site, None)?;
-        Ok(values.map(|values| sketch_of(site.point, &values, other.stored(there))))
-    }
-
-    /// Returns true if both dumps list the experts of a pass in the same order.
-    fn are_in_one_order(&self, site: Site, one: Site, other: Site) -> Result<bool> {
-        let of = |held: &ComparedDump, site: Site| held.dump.view(Site { point: Point::Experts, ..site });
-        let both = (of(self.candidate, one)?, of(self.reference, other)?);
-        let (Some(one), Some(other)) = both else { return Ok(false) };
-        let is_stored_so = site.point != Point::Experts && one.shape() == other.shape();
-        Ok(is_stored_so && one.to_vec() == other.to_vec() && one.to_vec().is_sorted())
     }
 
     fn values(
@@ -431,7 +352,7 @@ impl<'d> DumpPair<'d> {
 
     /// Returns the rows that both dumps record, counted from the first position. `None` for all rows.
     fn common_rows(&self, site: Site, positions: &Range<usize>) -> Option<Vec<usize>> {
-        let held = [self.candidate, self.reference].map(|held| self.at(held, site, positions).rows_held());
+        let held = self.both().map(|held| self.at(held, site, positions).rows_held());
         match held {
             [Some(mut one), Some(other)] => {
                 one.retain(|row| other.binary_search(row).is_ok());
@@ -443,7 +364,7 @@ impl<'d> DumpPair<'d> {
 
     /// Returns true if a dump's order of heads is still unknown.
     fn is_silent(&self) -> bool {
-        [self.candidate, self.reference].iter().any(|held| held.pairing().is_none())
+        self.both().iter().any(|held| held.pairing().is_none())
     }
 
     /// Checks the order of heads of both dumps. Either manifest may be wrong, and an unknown order can be
@@ -452,17 +373,11 @@ impl<'d> DumpPair<'d> {
         if self.reference.pairing().or(self.candidate.pairing()).is_none() {
             return Ok(());
         }
-        let mut both = [self.candidate, self.reference];
+        let mut both = self.both();
         both.sort_by_key(|held| held.pairing().is_some());
         for held in both {
             held.look_at_pairing(site, |_| {
-                let both = self.values(site, positions)?.ok();
-                let both = both.filter(|(one, other)| one.shape() == other.shape());
-                let rel_l2 = |(one, other)| {
-                    let (one, other): (View, View) = (one, other);
-                    measure(one, other, ValuePrecision::F32, |_| ColumnSelection::All).errors.rel_l2
-                };
-                Ok(both.map_or(0.0, rel_l2))
+                Ok(self.values(site, positions)?.map_or(0.0, |(one, other)| distance(one, other)))
             })?;
             if self.is_silent() {
                 break;
@@ -475,21 +390,15 @@ impl<'d> DumpPair<'d> {
     /// difference in shape means a different model.
     fn other_length(&self, site: Site, candidate: &View, reference: &View) -> Result<Option<String>> {
         let (one, other) = (candidate.shape(), reference.shape());
-        if one == other {
-            return Ok(None);
-        }
-        let keys = axis(site.point, TapAxis::Key).filter(|_| one.len() == other.len());
-        match keys.map(|axis| (one[axis], other[axis])) {
-            Some((one, other)) if one != other => {
+        match ShapeDifference::of(site.point, one, other) {
+            ShapeDifference::None => Ok(None),
+            ShapeDifference::Keys { numbers: [one, other], .. } => {
                 Ok(Some(format!("the candidate has {one} keys, the reference {other}")))
             }
-            _ if is_of_other_number(site.point, one, other) => {
-                let [one, other] = [one, other].map(|shape| shape[1]);
-                Ok(Some(format!(
-                    "the candidate routes each token to {one} experts, the reference to {other}"
-                )))
-            }
-            _ => {
+            ShapeDifference::Experts([one, other]) => Ok(Some(format!(
+                "the candidate routes each token to {one} experts, the reference to {other}"
+            ))),
+            ShapeDifference::Model => {
                 let path = self.reference.dump.path.display();
                 let problem = format!("{site} has shape {one:?}, {path} has {other:?}");
                 Err(Error::dump(&self.candidate.dump.path, problem))
@@ -504,46 +413,18 @@ impl<'d> DumpPair<'d> {
         site: Site,
         positions: &Range<usize>,
         rows: Option<Vec<usize>>,
-        candidate: &View<'static>,
-        reference: &View<'static>,
+        pair: &ValuePair<'static>,
     ) -> Result<ComparableEntries> {
-        let causal = VisibleKeys {
-            first_query: positions.start,
-            first_key: 0,
-            window: None,
-            rows: rows.map(Arc::from),
-        };
-        let mut shown = ComparableEntries {
-            point: site.point,
-            shape: candidate.shape().to_vec(),
-            causal,
-            told_by: MaskEvidence::Nothing,
-        };
+        let shown = ComparableEntries::causal(site.point, pair.candidate.shape(), positions.start, rows);
         if site.point != Point::AttnScores {
             return Ok(shown);
         }
         let mut weights = Vec::new();
-        for held in [self.candidate, self.reference] {
-            let known = self.weights(held, site, positions)?;
-            weights.extend(known.filter(|weights| weights.shape() == candidate.shape()));
+        for held in self.both() {
+            let known = self.at(held, site, positions).weights()?;
+            weights.extend(known.filter(|weights| weights.shape() == pair.candidate.shape()));
         }
-        shown.told_by = match weights.is_empty() {
-            false => MaskEvidence::Weights(weights),
-            // A score that a mask set to minus infinity on one side may have any value on the other side.
-            true => MaskEvidence::Scores([candidate.clone(), reference.clone()]),
-        };
-        Ok(shown)
-    }
-
-    /// Returns the attention weights of a site's layer and pass, if recorded.
-    fn weights(
-        &self,
-        held: &ComparedDump<'d>,
-        site: Site,
-        positions: &Range<usize>,
-    ) -> Result<Option<View<'static>>> {
-        let at = self.at(held, Site { point: Point::AttnWeights, ..site }, positions);
-        if at.lacking().is_none() && at.rows_held().is_none() { Ok(at.values()?.ok()) } else { Ok(None) }
+        Ok(shown.masked(weights, [&pair.candidate, &pair.reference]))
     }
 
     /// Cuts the longer of two caches to the latest keys if attention weights show that the other keys are
@@ -561,12 +442,8 @@ impl<'d> DumpPair<'d> {
             return Ok((candidate, reference));
         }
         let mut hidden = Vec::new();
-        for held in [self.candidate, self.reference] {
-            let known = self.weights(held, site, positions)?;
-            if let Some(weights) = known.filter(|weights| weights.width() == all) {
-                let are_zero = |row| (0..all - kept).all(|key| weights.get(row * all + key) == 0.0);
-                hidden.push((0..weights.rows()).all(are_zero));
-            }
+        for held in self.both() {
+            hidden.extend(self.at(held, site, positions).hides(all - kept, all)?);
         }
         Ok(match hidden.is_empty() || hidden.contains(&false) {
             true => (candidate, reference),
@@ -574,70 +451,14 @@ impl<'d> DumpPair<'d> {
         })
     }
 
-    /// Returns true if a dump stores this site's passes in different types or with different decimal steps.
-    fn is_stored_unlike(&self, site: Site, positions: &Range<usize>) -> bool {
-        let is_unlike = |held: &ComparedDump| {
-            let passes = self.at(held, site, positions).passes();
-            let stored = |&pass: &usize| {
-                let site = Site { pass: Some(pass), ..site };
-                (held.stored(site), held.step(site))
-            };
-            passes.windows(2).any(|pair| stored(&pair[0]) != stored(&pair[1]))
-        };
-        [self.candidate, self.reference].into_iter().any(is_unlike)
-    }
-
     fn grain(&self, site: Site, positions: &Range<usize>) -> ValuePrecision {
-        let stored = |held| {
-            let at = self.at(held, site, positions);
-            let pass = at.passes().first().copied();
-            coarser(held.stored(Site { pass, ..site })?, self.computed)
-        };
-        let step = |held| {
-            let pass = self.at(held, site, positions).passes().first().copied();
-            held.step(Site { pass, ..site })
-        };
+        let [one, other] = self.both().map(|held| self.at(held, site, positions).stored());
+        let stored = |dtype: Option<DType>| coarser(dtype?, self.computed);
         ValuePrecision {
             computed: self.computed,
-            candidate: stored(self.candidate),
-            reference: stored(self.reference),
-            steps: [step(self.candidate), step(self.reference)],
+            candidate: stored(one.0),
+            reference: stored(other.0),
+            steps: [one.1, other.1],
         }
-    }
-
-    /// Compares the continuations up to the shorter one, and only while both dumps have read the same tokens.
-    fn generated(&self) -> ArrayComparison {
-        let [one, other] = [self.candidate, self.reference].map(|held| self.continuation(held));
-        let both = one.len().min(other.len());
-        ArrayComparison::Measured(measure_tokens(
-            View::of_tokens(&one[..both]),
-            View::of_tokens(&other[..both]),
-        ))
-    }
-
-    /// Returns the choices after the prompt. If the two dumps read different tokens later, only the choices
-    /// before that.
-    fn continuation(&self, held: &ComparedDump) -> Vec<u32> {
-        let prompt = self.reference.dump.manifest.input.tokens.len();
-        let parts = self.parts();
-        let choices = held.choices.iter().filter(|(position, _)| !parts || *position < self.common);
-        choices.filter(|(position, _)| position + 1 >= prompt).map(|(_, token)| token).collect()
-    }
-
-    /// Returns true if the two dumps read different tokens at some position.
-    fn parts(&self) -> bool {
-        [self.candidate, self.reference].iter().all(|held| held.read_tokens().len() > self.common)
-    }
-
-    /// Returns a note if one side has more generated tokens.
-    pub fn untold(&self) -> Option<String> {
-        let [one, other] = [self.candidate, self.reference].map(|held| self.continuation(held).len());
-        (one != other).then(|| {
-            let both = one.min(other);
-            format!(
-                "generated: the candidate has {one} tokens, the reference {other}; only the first {both} \
-                are compared"
-            )
-        })
     }
 }

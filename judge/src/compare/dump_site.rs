@@ -10,6 +10,7 @@ use crate::dump::Pass;
 use crate::error::Result;
 use crate::tensor::RopePairing;
 use crate::view::View;
+use crate::weight::DType;
 
 /// Returns the temperature of the pass that ends with these positions.
 pub(super) fn temperature_at(held: &ComparedDump, positions: &Range<usize>) -> f32 {
@@ -124,6 +125,53 @@ impl DumpSite<'_, '_> {
             _ => self.once()?,
         };
         Ok(whole.ok_or(MissingValues::Elsewhere))
+    }
+
+    /// Returns true if a pass records a sketch instead of values.
+    pub(super) fn is_sketched(&self) -> bool {
+        self.passes().into_iter().any(|pass| self.held.dump.sketches(Site { pass: Some(pass), ..self.site }))
+    }
+
+    /// Returns the site in the pass that covers exactly these positions, if there is one.
+    pub(super) fn whole_pass(&self) -> Option<Site> {
+        let passes = self.passes();
+        let of_pass = passes.first().map(|&pass| Site { pass: Some(pass), ..self.site });
+        of_pass.filter(|&site| passes.len() == 1 && self.held.positions(site) == self.positions)
+    }
+
+    /// Returns true if passes are stored in different types or with different decimal steps.
+    pub(super) fn is_stored_unlike(&self) -> bool {
+        let stored = |&pass: &usize| self.stored_in(Some(pass));
+        self.passes().windows(2).any(|pair| stored(&pair[0]) != stored(&pair[1]))
+    }
+
+    /// Returns the type to which the values of the first pass were rounded when stored, and their decimal
+    /// step.
+    pub(super) fn stored(&self) -> (Option<DType>, f64) {
+        self.stored_in(self.passes().first().copied())
+    }
+
+    fn stored_in(&self, pass: Option<usize>) -> (Option<DType>, f64) {
+        let site = Site { pass, ..self.site };
+        (self.held.stored(site), self.held.step(site))
+    }
+
+    /// Returns the attention weights of the site's layer and positions, if recorded.
+    pub(super) fn weights(&self) -> Result<Option<View<'static>>> {
+        let Self { held, pairing, temperature, .. } = *self;
+        let site = Site { point: Point::AttnWeights, ..self.site };
+        let at = DumpSite { held, site, positions: self.positions.clone(), pairing, temperature };
+        if at.lacking().is_none() && at.rows_held().is_none() { Ok(at.values()?.ok()) } else { Ok(None) }
+    }
+
+    /// Returns true if the attention weights of the first `count` of `all` keys are zero. `None` if the
+    /// weights are not recorded.
+    pub(super) fn hides(&self, count: usize, all: usize) -> Result<Option<bool>> {
+        let weights = self.weights()?.filter(|weights| weights.width() == all);
+        Ok(weights.map(|weights| {
+            let are_zero = |row| (0..count).all(|key| weights.get(row * all + key) == 0.0);
+            (0..weights.rows()).all(are_zero)
+        }))
     }
 
     /// Returns the number of listed entries in each row. Passes may list different numbers of top tokens.

@@ -3,7 +3,7 @@
 use crate::checkpoint::Site;
 use crate::compare::compared_dump::ComparedDump;
 use crate::exact;
-use crate::measure::{coarser, half_step};
+use crate::measure::{ColumnSelection, coarser, half_step, nearest_within};
 use crate::tensor::Tensor;
 use crate::view::View;
 use crate::weight::DType;
@@ -47,6 +47,38 @@ impl InputPrecision {
             InputPrecision::Stored(dtype) => half_step(Some(dtype), value, scale),
             InputPrecision::Scaled(dtype) => half_step(Some(dtype), value, 1.0),
         }
+    }
+
+    /// Returns the values with which a run continues. Visible entries come from the dump, within the precision
+    /// of its storage as near to our engine's as possible. Hidden entries come from our engine, since the
+    /// dump may contain anything there.
+    pub fn nearest(
+        self,
+        own: &View,
+        dumped: &View,
+        columns: impl Fn(usize) -> ColumnSelection + Sync,
+    ) -> Tensor {
+        let width = dumped.width();
+        let near = Tensor::from_rows(dumped.rows(), width, |row, out| {
+            let seen = columns(row).range(width);
+            if seen != (0..width) || !self.is_exact() {
+                own.read_rounded(row, 0..width, out);
+            }
+            if self.is_exact() {
+                return dumped.read_rounded(row, seen.clone(), &mut out[seen]);
+            }
+            let (mut theirs, mut ours, mut scales) = (vec![0.0; width], vec![0.0; width], vec![1.0; width]);
+            dumped.read(row, 0..width, &mut theirs);
+            own.read(row, 0..width, &mut ours);
+            if let Some(of_dump) = dumped.scales() {
+                of_dump.read(row, 0..width, &mut scales);
+            }
+            for column in seen {
+                let half = self.radius(theirs[column], scales[column]);
+                out[column] = nearest_within(half, theirs[column], ours[column]) as f32;
+            }
+        });
+        near.reshaped(dumped.shape())
     }
 
     /// Makes a tensor of the dump's values in which each value has its precision.

@@ -1,12 +1,24 @@
 //! Comparison of sketches: finds bit-identical rows by checksum, and estimates the errors of the others.
 
-use crate::checkpoint::Point;
+use crate::checkpoint::{Point, Site};
+use crate::compare::array_comparison::ArrayComparison;
+use crate::compare::compared_dump::ComparedDump;
+use crate::compare::dump_site::DumpSite;
 use crate::dump::sketch::sketched;
+use crate::error::Result;
 use crate::exact::Float;
 use crate::measure::sketch::{PROJECTIONS, WIDTH};
 use crate::measure::{ColumnSelection, Measurement, ValuePrecision, measure};
 use crate::view::View;
 use crate::weight::DType;
+
+/// Error message for sketches with different orders of heads.
+const UNALIGNED_SKETCHES: &str =
+    "sketches cannot be compared: the two dumps order heads differently (layout.rope_pairing)";
+
+/// Error message for sketches with different orders of experts.
+const UNALIGNED_EXPERTS: &str = "sketches cannot be compared: the two dumps list the experts in different \
+    orders";
 
 /// Returns the sketch of values after rounding them to `stored`, the type that the other side had when it was
 /// sketched.
@@ -39,4 +51,51 @@ pub fn measure_sketches(candidate: &View, reference: &View, elements: usize) -> 
     let found = measure(one, other, ValuePrecision::F32, |_| ColumnSelection::All);
     let same = (0..rows).filter(|&row| is_same(row)).count();
     Measurement { elements, identical: per_row * same, spread: None, ..found }
+}
+
+/// Compares two sketches, or a sketch with values that are sketched here, of a candidate and a reference. Both
+/// passes must cover the same tokens, since a sketch cannot be split. An error message says what is missing.
+pub(super) fn compare_sketches(both: &[DumpSite; 2]) -> Result<Result<ArrayComparison, String>> {
+    let (site, [candidate, reference]) = (both[0].site, both.each_ref().map(|at| at.held));
+    let (Some(one), Some(other)) = (both[0].whole_pass(), both[1].whole_pass()) else {
+        return Ok(Err(format!(
+            "{site}: the sketches cover different passes: the dumps split the tokens \
+            differently"
+        )));
+    };
+    if site.point.follows_rope_pairing() && candidate.pairing() != reference.pairing() {
+        return Ok(Ok(ArrayComparison::Unaligned(UNALIGNED_SKETCHES.to_owned())));
+    }
+    if site.point.is_of_chosen() && !are_in_one_order((candidate, one), (reference, other))? {
+        return Ok(Ok(ArrayComparison::Unaligned(UNALIGNED_EXPERTS.to_owned())));
+    }
+    let sketches =
+        (sketch(candidate, one, reference.stored(other))?, sketch(reference, other, candidate.stored(one))?);
+    let (Some(one_sketch), Some(other_sketch)) = sketches else {
+        return Ok(Err(format!("{site}: recorded in only one of the two dumps")));
+    };
+    if one_sketch.shape() != other_sketch.shape() {
+        return Ok(Err(format!("{site}: the sketches have different shapes")));
+    }
+    let elements = candidate.dump.row(one).map_or(0, |row| row.shape.iter().product());
+    Ok(Ok(ArrayComparison::Measured(measure_sketches(&one_sketch, &other_sketch, elements))))
+}
+
+/// Returns a dump's sketch of a site. If the dump has values instead, sketches them after rounding to the
+/// other side's type.
+fn sketch(held: &ComparedDump, site: Site, others: Option<DType>) -> Result<Option<View<'static>>> {
+    if let Some(sketch) = held.dump.sketch(site)? {
+        return Ok(Some(sketch));
+    }
+    let values = held.values(site, None)?;
+    Ok(values.map(|values| sketch_of(site.point, &values, others)))
+}
+
+/// Returns true if both dumps list the experts of a pass in the same order.
+fn are_in_one_order(one: (&ComparedDump, Site), other: (&ComparedDump, Site)) -> Result<bool> {
+    let of = |(held, site): (&ComparedDump, Site)| held.dump.view(Site { point: Point::Experts, ..site });
+    let is_choice = one.1.point == Point::Experts;
+    let (Some(one), Some(other)) = (of(one)?, of(other)?) else { return Ok(false) };
+    let is_stored_so = !is_choice && one.shape() == other.shape();
+    Ok(is_stored_so && one.to_vec() == other.to_vec() && one.to_vec().is_sorted())
 }

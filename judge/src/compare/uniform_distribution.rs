@@ -22,21 +22,22 @@ impl UniformErrors {
     pub const BLIND: &str = "blind: at this temperature a uniform distribution would pass too, so the row \
         does not test the model; record logits, or probs at a lower temperature";
 
-    /// Returns the values of a site if all tokens of a vocabulary were equally likely. `None` if the site has
-    /// no probabilities.
-    pub fn values(site: Site, own: &View, vocabulary: usize) -> Option<Tensor> {
+    /// Measures the errors of uniform probabilities over all tokens of a vocabulary against our engine's
+    /// values. `None` if the site has no probabilities. `is_explained` is called with the uniform values, and
+    /// only if their errors are small enough for rounding.
+    pub fn of(
+        site: Site,
+        own: &View,
+        vocabulary: usize,
+        is_explained: impl FnOnce(&Tensor) -> bool,
+    ) -> Option<Self> {
         let each = match site.point {
             Point::Probs => 1.0 / vocabulary as f32,
             Point::TokenLogprobs | Point::TopLogprobs => -(vocabulary as f32).ln(),
             _ => return None,
         };
-        (vocabulary > 1).then(|| Tensor::new(own.shape(), vec![each; own.len()]))
-    }
-
-    /// Measures the errors of uniform probabilities. `is_explained` is called only if the errors are small
-    /// enough for rounding.
-    pub fn measured(values: &Tensor, own: &View, is_explained: impl FnOnce() -> bool) -> Self {
-        let errors = measure(values, own.clone(), ValuePrecision::F32, |_| ColumnSelection::All).errors;
-        Self { errors, is_explained: errors.max_scaled <= NEAR && is_explained() }
+        let values = (vocabulary > 1).then(|| Tensor::new(own.shape(), vec![each; own.len()]))?;
+        let errors = measure(&values, own.clone(), ValuePrecision::F32, |_| ColumnSelection::All).errors;
+        Some(Self { errors, is_explained: errors.max_scaled <= NEAR && is_explained(&values) })
     }
 }

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use crate::checkpoint::{Checkpoint, Point, Site, ValueKind};
 use crate::compare::array_comparison::ArrayComparison;
+use crate::compare::compared_dump::RecordedRows;
 use crate::compare::excess::{self, Excess};
 use crate::compare::role::Role;
 use crate::compare::rounding_evaluation::RoundingEvaluation;
@@ -190,15 +191,6 @@ pub struct SiteResult {
     demanded_of: Option<Role>,
     /// Open question that the noise floor decides.
     doubt: Doubt,
-}
-
-/// The rows of a pass that a dump records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecordedRows {
-    /// The number of rows.
-    pub rows: usize,
-    /// The position of the last recorded row.
-    pub last_position: usize,
 }
 
 /// The baseline's entry for a waived failure.

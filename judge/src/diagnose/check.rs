@@ -7,7 +7,7 @@ use std::ops::Range;
 use sha2::{Digest, Sha256};
 
 use crate::checkpoint::{Checkpoint, Point, Site};
-use crate::compare::{ComparedDump, DumpPair, Gate, Selection, SiteObservation, SiteResult};
+use crate::compare::{ComparedDump, DumpPair, Gate, Selection, SiteCheck, SiteObservation, SiteResult};
 use crate::diagnose::causes;
 use crate::diagnose::conclusion::conclude;
 use crate::diagnose::evidence::{Basis, Evidence, OUR_ENGINE};
@@ -18,7 +18,7 @@ use crate::diagnose::layers::LayerInputs;
 use crate::diagnose::longrope::check_by_rule;
 use crate::diagnose::outcome::{ComparisonSubject, Outcome};
 use crate::diagnose::rules::{Mode, Rules};
-use crate::diagnose::runs::{RankMargins, RunContext, RunResults, continues};
+use crate::diagnose::runs::{RankMargins, RunContext, RunResults, continues, preferences, rank_margins};
 use crate::diagnose::starting_values::{SegmentSpan, StartingValueFinder};
 use crate::diagnose::ties::LogitSource;
 use crate::diagnose::unit_rows::{TieEvidence, UnitRows};
@@ -279,7 +279,11 @@ pub(super) fn run_and_judge(
             continue;
         }
         let segment = segments.of(site);
-        let (accumulated, local) = (runs.accumulated.remove(&site), runs.local.remove(&site));
+        let (mut accumulated, mut local) = (runs.accumulated.remove(&site), runs.local.remove(&site));
+        let explained = local.as_mut().and_then(|check| check.explained.take());
+        let uniform = [&local, &accumulated].into_iter().flatten().find_map(|check| check.uniform);
+        let found = |check: &mut Option<SiteCheck>| check.as_mut().and_then(|check| check.found.take());
+        let (accumulated, local) = (found(&mut accumulated), found(&mut local));
         // If the local run also starts at the tokens, its error counts as accumulated error. An 8-bit cache
         // that the dump's engine continues with is an exception: no other engine computes exactly these
         // values from the tokens.
@@ -292,21 +296,9 @@ pub(super) fn run_and_judge(
             false => (accumulated, local),
         };
         judge.lies_behind(site, segment.choices);
-        let explained = runs.explained.remove(&site);
-        let uniform = runs.uniform.remove(&site);
-        judge.add(
-            site,
-            positions,
-            SiteObservation {
-                accumulated,
-                local,
-                since: segment.since,
-                explained,
-                uniform,
-                recorded: held.recorded(site),
-            },
-            segment.span,
-        );
+        let (since, recorded) = (segment.since, held.recorded(site));
+        let found = SiteObservation { accumulated, local, since, explained, uniform, recorded };
+        judge.add(site, positions, found, segment.span);
     }
     held.wrong_pairing().into_iter().for_each(|what| judge.note(what));
     note_sketches(judge, held);
@@ -323,7 +315,8 @@ fn leave_out_covered(
     held: &ComparedDump,
 ) {
     let sites: Vec<Site> = expected.iter().map(|(site, _)| *site).collect();
-    let is_judged = |site: Site| sites.contains(&site) && runs.local.contains_key(&site);
+    let is_compared = |site| runs.local.get(&site).is_some_and(|check| check.found.is_some());
+    let is_judged = |site: Site| sites.contains(&site) && is_compared(site);
     let mut covered = segments.covered(&sites, is_judged);
     // A tap with some recorded rows or a sketch is compared, so it stays expected.
     covered.retain(|site, _| held.dump.row(*site).is_none());
@@ -403,28 +396,19 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
     let mut judge = UnitRows::new(rules, reference.manifest.architecture(), computed);
     judge.may_be_half = !is_table_asked && (is_half_precision(&one)? || is_half_precision(&other)?);
     [&one, &other].into_iter().for_each(|held| note_unread_prompt(&mut judge, held));
-    let (mut rank_margins, mut preferences) = (RankMargins::default(), Preferences::default());
-    for paired in pair.compare(rules.selection)? {
-        judge.expect(paired.site, paired.positions.clone());
-        let margin = pair.rank_margin(&paired)?.zip(paired.site.pass);
-        rank_margins.accumulated.extend(margin.map(|(margin, pass)| (pass, margin)));
-        preferences.accumulated.extend(pair.preference(&paired)?.map(|known| (paired.site, known)));
-        match paired.found {
-            Ok(found) => {
-                let recorded = one.recorded(paired.site).or(other.recorded(paired.site));
-                let uniform = pair.uniform(&paired.site, &paired.positions)?;
-                let found = SiteObservation {
-                    accumulated: Some(found),
-                    uniform,
-                    recorded,
-                    ..SiteObservation::default()
-                };
-                judge.add(paired.site, paired.positions, found, SegmentSpan::Run);
-                if [&one, &other].iter().any(|held| held.dump.sketches(paired.site)) {
-                    judge.doubt_sketch();
-                }
-            }
-            Err(what) => judge.skip(paired.site, paired.positions, what),
+    let checks = pair.compare(rules.selection)?;
+    let rank_margins = RankMargins { accumulated: rank_margins(&checks), ..RankMargins::default() };
+    let preferences = Preferences { accumulated: preferences(&checks), ..Preferences::default() };
+    for SiteCheck { site, positions, found, missing, uniform, recorded, .. } in checks {
+        judge.expect(site, positions.clone());
+        if let Some(what) = missing {
+            judge.skip(site, positions, what);
+            continue;
+        }
+        let found = SiteObservation { accumulated: found, uniform, recorded, ..SiteObservation::default() };
+        judge.add(site, positions, found, SegmentSpan::Run);
+        if [&one, &other].iter().any(|held| held.dump.sketches(site)) {
+            judge.doubt_sketch();
         }
     }
     pair.note().into_iter().for_each(|what| judge.note(what));

@@ -62,7 +62,7 @@ pub(super) fn floors(
         chances: LogprobNoise::default(),
     };
     let comparison = setting.comparing(go_on).distributing(sites);
-    let (compared, _) = setting.run_comparing(setting.numerics, &script, comparison, &mut watch)?;
+    let (checks, _) = setting.run_comparing(setting.numerics, &script, comparison, &mut watch)?;
     // The random seed depends on the unit: a unit always gets the same noise, and different units get
     // different noise.
     let own = setting.unit.part().map_or(0, |part| part.layers.start as u64 + 1) << 32;
@@ -82,7 +82,8 @@ pub(super) fn floors(
         },
         |numerics| setting.run(numerics, &script, go_on, &mut watch).map(drop),
     )?;
-    let excesses = excesses(&watch.noise, &compared.distributions);
+    let errors = checks.into_iter().filter_map(|check| Some((check.site, check.distribution?))).collect();
+    let excesses = excesses(&watch.noise, &errors);
     let NoiseFloorTap { still: mut logits, floors, .. } = watch;
     logits.retain(|site, _| site.point == Point::LastLogits);
     Ok(NoiseMeasurement { floors, excesses, logits })

@@ -4,14 +4,12 @@ use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use crate::change::{ChangeTap, ModelOperations, Supposition};
 use crate::checkpoint::{Point, Site, ValueKind};
 use crate::compare::{
-    ArrayComparison, ComparedDump, ContinuationValues, DraftToken, EngineProperties, Gate, InputPrecision,
-    LiveComparison, LiveResults, Role, RoundingEvaluation, Selection, UnexplainedOperation, UniformErrors,
-    VisibleKeys,
+    ComparedDump, ContinuationValues, DraftToken, EngineProperties, Gate, InputPrecision, LiveComparison,
+    Preference, Role, Selection, SiteCheck, UnexplainedOperation, VisibleKeys,
 };
 use crate::diagnose::experts::Preferences;
 use crate::diagnose::layers::LayerInputs;
@@ -184,9 +182,7 @@ impl<'r> RunContext<'r> {
 
     /// Returns the visible entries of a value. Noise floor and error use the same entries.
     pub(super) fn sight(&self, site: Site) -> VisibleKeys {
-        let first_query = self.held.positions(site).start;
-        let rows = self.held.dump.held_rows(site).map(Arc::from);
-        VisibleKeys { first_query, first_key: 0, window: self.engine.window(site), rows }
+        self.engine.sight(self.held, site, 0)
     }
 
     /// Returns the passes to run: the dump's passes, then passes without taps for tokens generated after the
@@ -202,7 +198,7 @@ impl<'r> RunContext<'r> {
         script: &RunInput,
         go_on: ContinuationValues,
         onlooker: &mut dyn Tap,
-    ) -> Result<(LiveResults, Transcript)> {
+    ) -> Result<(Vec<SiteCheck>, Transcript)> {
         self.run_comparing(numerics, script, self.comparing(go_on), onlooker)
     }
 
@@ -213,7 +209,7 @@ impl<'r> RunContext<'r> {
         script: &RunInput,
         comparison: LiveComparison,
         onlooker: &mut dyn Tap,
-    ) -> Result<(LiveResults, Transcript)> {
+    ) -> Result<(Vec<SiteCheck>, Transcript)> {
         if self.suppositions.is_empty() {
             return self.run_with(numerics, script, comparison, None, onlooker);
         }
@@ -286,7 +282,7 @@ impl<'r> RunContext<'r> {
         script: &RunInput,
         go_on: ContinuationValues,
         onlooker: &mut dyn Tap,
-    ) -> Result<(LiveResults, Transcript)> {
+    ) -> Result<(Vec<SiteCheck>, Transcript)> {
         if self.gate == Gate::Tolerance {
             return self.run(self.numerics, script, go_on, onlooker);
         }
@@ -309,7 +305,7 @@ impl<'r> RunContext<'r> {
         suppositions: &[Supposition],
         comparison: LiveComparison,
         onlooker: &mut dyn Tap,
-    ) -> Result<LiveResults> {
+    ) -> Result<Vec<SiteCheck>> {
         let all = [self.suppositions, suppositions].concat();
         let traced = TracedNumerics::new(self.numerics, self.profile);
         let changing = Some(ChangeTap::new(&traced, self.book()?, &all));
@@ -394,7 +390,7 @@ impl<'r> RunContext<'r> {
         mut comparison: LiveComparison,
         changing: Option<ChangeTap>,
         onlooker: &mut dyn Tap,
-    ) -> Result<(LiveResults, Transcript)> {
+    ) -> Result<(Vec<SiteCheck>, Transcript)> {
         if let Some(part) = self.unit.part() {
             let passes = script.passes.len().min(self.held.passes().len());
             let ends = matches!(self.unit, Unit::Part { ends: true, .. });
@@ -418,7 +414,7 @@ impl<'r> RunContext<'r> {
         mut comparison: LiveComparison,
         changing: Option<ChangeTap>,
         onlooker: &mut dyn Tap,
-    ) -> Result<(LiveResults, Transcript)> {
+    ) -> Result<(Vec<SiteCheck>, Transcript)> {
         let is_evaluating = comparison.is_evaluating();
         let all = self.held.passes();
         let reading = |pass: usize| SegmentPass {
@@ -464,14 +460,10 @@ pub(super) enum RerunPart {
 #[derive(Default)]
 pub(super) struct RunResults {
     pub(super) visited: Vec<Site>,
-    /// Comparisons in the run from the tokens on.
-    pub(super) accumulated: HashMap<Site, ArrayComparison>,
-    /// Comparisons in the run that continues with recorded values.
-    pub(super) local: HashMap<Site, ArrayComparison>,
-    /// By site: whether rounding explains the local error.
-    pub(super) explained: HashMap<Site, RoundingEvaluation>,
-    /// Error statistics of uniform probabilities.
-    pub(super) uniform: HashMap<Site, UniformErrors>,
+    /// Records of the run from the tokens on.
+    pub(super) accumulated: HashMap<Site, SiteCheck>,
+    /// Records of the run that continues with recorded values.
+    pub(super) local: HashMap<Site, SiteCheck>,
     /// Operations of the dump's engine that rounding does not explain, in data-flow order.
     pub(super) unexplained: Vec<UnexplainedOperation>,
     /// Tokens that the run from the tokens on chose, from the end of the prompt.
@@ -504,40 +496,67 @@ impl RunResults {
         let script = setting.script();
         let mut runs = Self::default();
         if matches!(mode, Mode::Both | Mode::Accumulated) {
-            let (compared, transcript) =
+            let (checks, transcript) =
                 setting.run(setting.numerics, &script, ContinuationValues::Own, &mut *onlooker)?;
-            runs.visited = sites(&compared);
-            (runs.accumulated, runs.margins) = (by_site(compared.found), compared.margins);
-            runs.read_on = compared.read_on;
-            runs.uniform = compared.uniform;
-            runs.rank_margins.accumulated = compared.rank_margins;
-            runs.preferences.accumulated = compared.preferences;
-            runs.choices = transcript.choices;
+            runs.begin(&checks, transcript);
+            (runs.rank_margins.accumulated, runs.preferences.accumulated) =
+                (rank_margins(&checks), preferences(&checks));
+            runs.accumulated = by_site(checks);
         }
         // If the dump records no layer input, there is nothing to run.
         let starts = mode != Mode::Layers || any_layer_can_start(setting);
         if mode != Mode::Accumulated && starts {
             // The passes after the dump's have no recorded values to evaluate.
-            let (mut compared, transcript) = match setting.unit {
+            let (mut checks, transcript) = match setting.unit {
                 Unit::Continuation => {
                     setting.run(setting.numerics, &script, continues(mode), &mut *onlooker)?
                 }
                 _ => setting.evaluate(&script, continues(mode), &mut *onlooker)?,
             };
-            runs.explained = std::mem::take(&mut compared.explained);
-            runs.uniform.extend(std::mem::take(&mut compared.uniform));
-            runs.unexplained = std::mem::take(&mut compared.unexplained);
-            runs.rank_margins.local = std::mem::take(&mut compared.rank_margins);
-            runs.preferences.local = std::mem::take(&mut compared.preferences);
             if runs.visited.is_empty() {
-                (runs.visited, runs.margins) = (sites(&compared), compared.margins);
-                runs.read_on = compared.read_on;
-                runs.choices = transcript.choices;
+                runs.begin(&checks, transcript);
             }
-            runs.local = by_site(compared.found);
+            (runs.rank_margins.local, runs.preferences.local) = (rank_margins(&checks), preferences(&checks));
+            runs.unexplained = checks.iter_mut().filter_map(|check| check.unexplained.take()).collect();
+            runs.local = by_site(checks);
         }
         Ok(runs)
     }
+
+    /// Stores the visited sites and the choices of the first run.
+    fn begin(&mut self, checks: &[SiteCheck], transcript: Transcript) {
+        self.visited = checks.iter().map(|check| check.site).collect();
+        self.margins = margins(checks, Point::Argmax);
+        self.read_on = checks.iter().filter_map(|check| check.draft).collect();
+        self.choices = transcript.choices;
+    }
+}
+
+/// Returns the margins of a run's choices at a tap, by pass.
+fn margins(checks: &[SiteCheck], point: Point) -> HashMap<usize, f64> {
+    let of_tap = checks.iter().filter(|check| check.site.point == point);
+    of_tap.filter_map(|check| Some((check.site.pass?, check.margin?))).collect()
+}
+
+/// Returns the margins by which unlisted top tokens exceed listed ones, by pass.
+pub(super) fn rank_margins(checks: &[SiteCheck]) -> HashMap<usize, f64> {
+    margins(checks, Point::TopIds)
+}
+
+/// Returns the preference of the router for its choice of experts, by site.
+pub(super) fn preferences(checks: &[SiteCheck]) -> HashMap<Site, Preference> {
+    checks.iter().filter_map(|check| Some((check.site, check.preference?))).collect()
+}
+
+/// Returns the records by site. A site that is visited again keeps its comparison.
+fn by_site(checks: Vec<SiteCheck>) -> HashMap<Site, SiteCheck> {
+    let mut found: HashMap<Site, SiteCheck> = HashMap::new();
+    for check in checks {
+        if check.found.is_some() || !found.contains_key(&check.site) {
+            found.insert(check.site, check);
+        }
+    }
+    found
 }
 
 fn any_layer_can_start(setting: &RunContext) -> bool {
@@ -558,12 +577,4 @@ fn script_of(manifest: &Manifest) -> RunInput {
     let prompt_len = manifest.input.tokens.len();
     passes.extend(unread(manifest).iter().map(|&id| step(&[id], None, false)));
     RunInput { passes, prompt_len }
-}
-
-fn sites(compared: &LiveResults) -> Vec<Site> {
-    compared.found.iter().map(|(site, _)| *site).collect()
-}
-
-fn by_site(found: Vec<(Site, Option<ArrayComparison>)>) -> HashMap<Site, ArrayComparison> {
-    found.into_iter().filter_map(|(site, found)| Some((site, found?))).collect()
 }

@@ -45,10 +45,14 @@ struct AlternativeReading {
 impl AlternativeReading {
     fn of(bench: &SearchContext, held: &ComparedDump) -> Result<Self> {
         let setting = bench.setting.along(held);
-        let (compared, _) = setting.evaluate(&setting.script(), ContinuationValues::Held, &mut ())?;
-        let wrong: HashSet<Site> = compared.unexplained.iter().map(|one| one.site).collect();
-        let right = compared.explained.into_keys().filter(|site| !wrong.contains(site)).collect();
-        Ok(Self { right, wrong })
+        let (checks, _) = setting.evaluate(&setting.script(), ContinuationValues::Held, &mut ())?;
+        let (wrong, right) = checks
+            .iter()
+            .filter(|check| check.explained.is_some())
+            .map(|check| (check.site, check.unexplained.is_some()))
+            .partition::<Vec<_>, _>(|(_, is_wrong)| *is_wrong);
+        let sites = |all: Vec<(Site, bool)>| all.into_iter().map(|(site, _)| site).collect();
+        Ok(Self { right: sites(right), wrong: sites(wrong) })
     }
 }
 
