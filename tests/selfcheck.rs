@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::common::faulty::Base;
-use xcheck::compare::Verdict;
 use xcheck::error::Result;
 use xcheck::model::{
     Activation, Dimensions, LoadedModel, LongRope, LongRopeModel, Model, ModelFiles, ModelPass,
@@ -23,6 +22,7 @@ use xcheck::selfcheck::{
 };
 use xcheck::shipped_models;
 use xcheck::tensor::Tensor;
+use xcheck::verdict::Verdict;
 use xcheck::weight::{DType, Matrix, StoredTensor};
 
 type Check = fn(CheckSubject) -> Result<CheckResult>;

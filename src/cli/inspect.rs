@@ -7,13 +7,13 @@ use clap::Args;
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use serde_json::{Value, json};
 
+use crate::align::{Ranges, Selection};
 use crate::checkpoint::{Point, Site};
 use crate::cli::mapped_files::{MapOptions, MappedFileContext, is_foreign};
 use crate::cli::options::{FormatOptions, RequestedModelOptions};
 use crate::cli::prompt::token_id;
 use crate::cli::remote_files::{refuse_loose_arrays, remote};
 use crate::cli::sequence::{asked_for, parts_of};
-use crate::compare::{Ranges, Selection, Verdict};
 use crate::dump::{ArrayValues, Dump};
 use crate::error::{Error, Result};
 use crate::format::{
@@ -23,6 +23,7 @@ use crate::measure::larger;
 use crate::model::ModelFiles;
 use crate::remote::Url;
 use crate::shipped_models;
+use crate::verdict::Verdict;
 use crate::view::View;
 
 /// Arguments of `xcheck inspect`.

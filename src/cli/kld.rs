@@ -16,7 +16,6 @@ use crate::cli::prompt::{PromptOptions, beginning, tokenizer};
 use crate::cli::references::dumps_named;
 use crate::cli::requested_model::RequestedModel;
 use crate::cli::supposed_changes::run_supposing;
-use crate::compare::Verdict;
 use crate::engine::{self, RunInput, Transcript};
 use crate::error::{Error, Result};
 use crate::input;
@@ -30,6 +29,7 @@ use crate::model::LoadedModel;
 use crate::numerics::Numerics;
 use crate::tap::Tap;
 use crate::tokenizer::SpecialTokens;
+use crate::verdict::Verdict;
 
 /// Arguments of `xcheck kld`.
 #[derive(Debug, Args)]

@@ -8,17 +8,18 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::align::{Checkpoints, Ranges, Selection};
 use crate::change::Supposition;
+use crate::check::{Budget, Tolerances};
 use crate::checkpoint::Checkpoint;
 use crate::cli::progress::SearchProgress;
 use crate::cli::requested_model::{ModelVariant, RequestedModel};
 use crate::cli::terminal::{self, say, tell};
-use crate::compare::{Checkpoints, Ranges, Selection, Tolerances, Verdict};
-use crate::diagnose::Budget;
 use crate::error::{Error, Result};
 use crate::format::FileBytes;
 use crate::model::{Activation, I2sLayout, LoadedModel, TernaryFiles};
 use crate::shipped_models;
+use crate::verdict::Verdict;
 
 /// Options for the selection and its tolerances.
 #[derive(Clone, Debug, Default, Args)]

@@ -7,6 +7,7 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 
 use crate::atomic_write::write_whole;
+use crate::check::{Mode, Role, Tolerances};
 use crate::checkpoint::Checkpoint;
 use crate::cli::comparison::{ComparisonContext, ComparisonOptions, LoadedModels};
 use crate::cli::dump_hash::DumpFiles;
@@ -21,8 +22,6 @@ use crate::cli::options::{
 use crate::cli::output::ReportOutput;
 use crate::cli::requested_model::RequestedModel;
 use crate::cli::server_options::{ServerAnswers, ServerOptions};
-use crate::compare::{Role, SiteResult, Tolerances, Verdict};
-use crate::diagnose::{Mode, NOT_RECORDED};
 use crate::dump::{COARSEST, Dump, ModelInfo, Producer};
 use crate::error::{Error, Result};
 use crate::model::Model;
@@ -33,6 +32,7 @@ use crate::probe::{
 };
 use crate::report::{Comparison, Report, ServerCheck, ServerReport};
 use crate::tokenizer::{Chat, Tokenizer};
+use crate::verdict::{NOT_RECORDED, SiteResult, Verdict};
 #[cfg(feature = "serve")]
 use crate::{
     probe::CONVERSATION,

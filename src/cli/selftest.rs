@@ -14,7 +14,6 @@ use serde_json::{Value, json};
 use crate::atomic_write::write_whole;
 use crate::cli::options::{FormatOptions, ModelOptions, RequestedModelOptions, ThreadOptions};
 use crate::cli::progress::StepProgress;
-use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::selftest::{
@@ -22,6 +21,7 @@ use crate::selftest::{
     OTHER_KERNELS, SelfTestJob, SelfTestTable, Sensitivity, TWINS, TestModel,
 };
 use crate::selftest::{kinds, other_kernels, plants_of, sensitivities};
+use crate::verdict::Verdict;
 
 /// The shipped model for tests with other kernels and with faults of every size.
 const DETAILED: &str = "tiny-llama3-f32";

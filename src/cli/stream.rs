@@ -7,14 +7,14 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use crate::atomic_write::write_whole;
+use crate::check::{Role, Rules};
 use crate::cli::comparison::{ComparisonContext, LoadedModels};
 use crate::cli::dump_hash::DumpFiles;
 use crate::cli::named_dump::NamedDump;
 use crate::cli::progress::RunProgress;
 use crate::cli::stream_options::STDIN;
 use crate::cli::unstated_properties::cache_of_rows;
-use crate::compare::Role;
-use crate::diagnose::{DumpStream, MessageResult, Rules};
+use crate::diagnose::{DumpStream, MessageResult};
 use crate::dump::{Dump, Manifest};
 use crate::error::{Error, Result};
 use crate::format::{FileBytes, Messages};

@@ -11,11 +11,11 @@ use serde_json::json;
 use crate::cli::prompt;
 use crate::cli::requested_model::RequestedModel;
 use crate::cli::terminal::{self, say};
-use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::model::ModelFiles;
 use crate::shipped_models;
 use crate::tokenizer::{SpecialTokens, TextStream, Tokenizer, TokenizerFiles};
+use crate::verdict::Verdict;
 
 /// Number of displayed tokens before and after the first difference.
 const AROUND: usize = 3;

@@ -2,7 +2,7 @@
 
 use xcheck::change::{CauseKind, Supposition};
 use xcheck::checkpoint::Point;
-use xcheck::diagnose::Finding;
+use xcheck::verdict::Finding;
 
 use super::planted::{Bed, RecordedTaps};
 use crate::judge::clay::Clay;

@@ -8,12 +8,12 @@ use serde::Deserialize;
 use toml::value::Datetime;
 
 use crate::atomic_write::write_whole;
-use crate::compare::Waiver;
 use crate::error::{Error, Result};
 use crate::input;
 use crate::ratchet::blocks::SiteBlock;
 use crate::ratchet::size::FailureSize;
 use crate::report::{RecordedDump, RecordedRow};
+use crate::verdict::Waiver;
 
 /// Results that later runs are checked against.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use crate::align::Ranges;
 use crate::checkpoint::Point;
-use crate::compare::Ranges;
 use crate::report::RecordedRow;
 
 /// Layer and pass of a site.

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
-use crate::compare::{NoiseFloor, Verdict};
+use crate::noise::NoiseFloor;
 use crate::ratchet::size::FailureSize;
 use crate::report::{RecordedDump, RecordedReport, RecordedRow, ServerCheck};
+use crate::verdict::Verdict;
 
 /// Class of a change, from bad to good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,12 +5,12 @@ use std::collections::{BTreeSet, HashSet};
 use std::fmt::Display;
 
 use crate::checkpoint::{Point, Site};
-use crate::compare::{Verdict, Waiver};
 use crate::error::{Error, Result};
 use crate::ratchet::baseline::{Baseline, ComparedSites, DumpEntry, ValueCount, WaivedFailure, WaiverGroup};
 use crate::ratchet::blocks::{LayerAndPass, SiteBlock};
 use crate::ratchet::size::FailureSize;
 use crate::report::{Comparison, RecordedDump, RecordedReport, RecordedRow, Report};
+use crate::verdict::{Verdict, Waiver};
 
 /// Compares a report with a baseline on a day such as 2026-12-31. Waived failures become [`Verdict::Known`].
 /// Missing sites and lost bit-identity prevent a pass. Stale entries are noted.

@@ -1,8 +1,8 @@
 //! Size of a failure, and the limit up to which rounding can change it between builds.
 
 use crate::checkpoint::{Point, ValueKind};
-use crate::compare::NoiseFloor;
 use crate::error_map;
+use crate::noise::NoiseFloor;
 use crate::report::RecordedRow;
 
 /// Figures of a failure that another build with the same fault reproduces. A figure is null if it was not

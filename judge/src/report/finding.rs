@@ -4,11 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::change::CauseKind;
 use crate::checkpoint::{Checkpoint, Point, Site};
-use crate::compare::Verdict;
-use crate::diagnose::Finding;
 use crate::report::enum_name::EnumName;
 use crate::report::rows::SiteRow;
 use crate::report::{Comparison, headline};
+use crate::verdict::{Finding, Verdict};
 
 /// Explanation of a failure.
 #[derive(Serialize, Deserialize)]

@@ -4,9 +4,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Serializer, Value};
 
+use crate::check::{Gate, Mode, Role};
 use crate::checkpoint::{Checkpoint, Point, Site};
-use crate::compare::{Gate, Role, SiteResult, Verdict};
-use crate::diagnose::{Coverage, Mode, Outcome};
 use crate::report::checkpoint_line::CheckpointLine;
 use crate::report::enum_name::EnumName;
 use crate::report::figures::{ElementRow, ErrorFigures, JsonNumber};
@@ -18,6 +17,7 @@ use crate::report::tokens::TokensRow;
 use crate::report::{
     ArchitectureSummary, Comparison, ModelRecord, Report, RunFailure, ServerReport, advice, headline,
 };
+use crate::verdict::{Coverage, Outcome, SiteResult, Verdict};
 
 pub(super) const SCHEMA: &str = "xcheck-report";
 pub(super) const VERSION: u32 = 4;

@@ -58,9 +58,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use crate::checkpoint::{Checkpoint, Point};
-use crate::compare::Verdict;
-use crate::diagnose::Outcome;
 use crate::plan::Unit;
+use crate::verdict::{Outcome, Verdict};
 
 /// The model that was run, for the record.
 #[derive(Clone, Debug, PartialEq, Eq)]

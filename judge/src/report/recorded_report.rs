@@ -5,16 +5,17 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use crate::check::Mode;
 use crate::checkpoint::Point;
-use crate::compare::{NoiseFloor, Verdict};
-use crate::diagnose::Mode;
 use crate::error::{Error, Result};
 use crate::input;
 use crate::measure::larger;
+use crate::noise::NoiseFloor;
 use crate::report::enum_name::EnumName;
 use crate::report::figures::JsonNumber;
 use crate::report::json::{check_version, json};
 use crate::report::{Report, RunFailure, ServerCheck};
+use crate::verdict::Verdict;
 
 /// Content of `report.json` from any build.
 #[derive(Clone, Debug)]

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::align::Selection;
 use crate::change::CauseKind;
 use crate::checkpoint::{Checkpoint, Point, Site};
-use crate::compare::Selection;
-use crate::diagnose::{Basis, Cause, CauseContent, CauseSearch, Evidence, FittingChange, MissingSite};
 use crate::plan::Unit;
 use crate::report::enum_name::EnumName;
 use crate::report::finding::FindingRow;
 use crate::report::rows::SiteRow;
 use crate::report::{Comparison, ShardedComparison};
+use crate::verdict::{Basis, Cause, CauseContent, CauseSearch, Evidence, FittingChange, MissingSite};
 
 /// The field `shard` of a reference.
 #[derive(Serialize, Deserialize)]

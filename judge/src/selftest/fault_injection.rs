@@ -7,14 +7,13 @@ use crate::change::{
     catalogue,
 };
 use crate::checkpoint::{Point, Site};
-use crate::compare::Verdict;
-use crate::diagnose::Outcome;
 use crate::engine::{self, RunInput};
 use crate::error::Result;
 use crate::exact::{Profile, TracedNumerics};
 use crate::selftest::test_model::TestModel;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
+use crate::verdict::{Outcome, Verdict};
 
 /// A change of an operation that is injected into a run.
 #[derive(Clone, Debug)]

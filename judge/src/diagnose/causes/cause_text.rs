@@ -1,13 +1,12 @@
 //! The report text of a cause: the configuration key, its value on both sides, the sites, and the fix.
 
 use crate::change::{CauseKind, ChangeValue, OperationChange, SiteContext};
+use crate::check::{Role, UnexplainedOperation};
 use crate::checkpoint::Site;
-use crate::compare::{Role, UnexplainedOperation};
-use crate::diagnose::causes::cause::{Cause, CauseContent, CauseSearch, FittingChange};
-use crate::diagnose::causes::finding::joined;
 use crate::diagnose::causes::operation_search::{SearchContext, SearchResult};
 use crate::diagnose::causes::pattern;
 use crate::exact::LayerNormalisation;
+use crate::verdict::{Cause, CauseContent, CauseSearch, FittingChange, joined};
 
 /// Up to this many kinds are listed; longer lists are only counted.
 const SHOWN: usize = 10;

@@ -6,10 +6,8 @@ use crate::change::{
     CatalogueEntry, CauseKind, ChangeValue, ModelOperations, OperationChange, SiteContext, catalogue,
     distance,
 };
-use crate::compare::UnexplainedOperation;
-use crate::diagnose::budget::Deadline;
+use crate::check::{Deadline, RunContext, UnexplainedOperation};
 use crate::diagnose::causes::{Changes, in_order};
-use crate::diagnose::runs::RunContext;
 use crate::exact::TracedNumerics;
 use crate::tensor::Tensor;
 

@@ -1,20 +1,21 @@
 //! Runs a part of the model again with changes, for rows with several operations between them and their
 //! inputs.
 
+use crate::align::Selection;
 use crate::change::{CauseKind, ModelOperations, OperationChange, SiteContext, Supposition, catalogue};
+use crate::check::{ArrayComparison, ContinuationValues, Deadline, RerunPart, RunContext, SiteCheck};
 use crate::checkpoint::{Point, Site};
-use crate::compare::{ArrayComparison, ContinuationValues, NoiseFloor, Selection, SiteCheck, SiteResult};
-use crate::diagnose::budget::Deadline;
 use crate::diagnose::causes::operation_search::{SearchContext, SearchResult};
 use crate::diagnose::causes::{Changes, in_order};
-use crate::diagnose::runs::{RerunPart, RunContext};
 use crate::engine::ModelSegment;
 use crate::error::Result;
 use crate::exact::TracedNumerics;
 use crate::measure::Errors;
+use crate::noise::NoiseFloor;
 use crate::plan::{Unit, input_of};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
+use crate::verdict::SiteResult;
 
 /// Number of best single changes that are combined with a second change.
 const COMBINED: usize = 4;
