@@ -17,12 +17,14 @@ use std::path::Path;
 use std::time::Instant;
 
 use tempfile::TempDir;
-use xcheck::compare::{Gate, Role, Selection, Tolerances};
-use xcheck::diagnose::{EngineRounding, Mode, Outcome, Rules, cross_check};
+use xcheck::align::Selection;
+use xcheck::check::{EngineRounding, Gate, Mode, Role, Rules, Tolerances};
+use xcheck::diagnose::cross_check;
 use xcheck::dump::{Dump, DumpInput, Layout, Manifest, ModelInfo, Producer, Recorder};
 use xcheck::engine::{self, RunInput};
 use xcheck::model::{Model, ModelFiles};
 use xcheck::numerics::{F32, Llama2C};
+use xcheck::verdict::Outcome;
 
 /// Linux counts processor time in hundredths of a second, whatever its timer does.
 const TICKS: f64 = 100.0;

@@ -6,7 +6,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use xcheck::compare::{ComparedDump, ContinuationValues, EngineProperties, LiveComparison, Role, Selection};
+use xcheck::align::{AlignedDump, Selection};
+use xcheck::check::{ContinuationValues, EngineProperties, LiveComparison, Role};
 use xcheck::dump::ArrayValues;
 use xcheck::engine::{self, PassInput, RunInput};
 use xcheck::measure::{ColumnSelection, ValuePrecision, measure};
@@ -39,7 +40,7 @@ fn comparing_a_run() {
     let passes = manifest.passes.iter().map(|pass| PassInput::given(&pass.tokens)).collect();
     let script = RunInput { passes, prompt_len: manifest.input.tokens.len() };
     let selection = Selection::everything();
-    let held = ComparedDump::new(reference).expect("it is sound");
+    let held = AlignedDump::new(reference).expect("it is sound");
     let engine = EngineProperties {
         pairing: loaded.model.dimensions().rope_pairing,
         windows: Vec::new(),

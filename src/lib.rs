@@ -35,10 +35,13 @@
 //! - [`dump`]: the format of recorded activations, its readers and writers
 //! - [`map`]: names of activations in other programs, so that their files are read as dumps
 //! - [`identify`]: assignment of arrays without names to taps, by their values
-//! - [`compare`]: aligns and measures the arrays of two sides; the verdict on one site
+//! - [`align`]: arrays of a dump in canonical layout, by position; the selection of sites
 //! - [`kld`]: llama-perplexity's files of log-probabilities, and its statistics
 //! - [`plan`]: division of a comparison into units for several machines
-//! - [`diagnose`]: judges a whole dump: the first wrong operation, its cause, the overall verdict
+//! - [`check`]: compares the values of two sources site by site: our engine and a dump, or two dumps
+//! - [`noise`]: noise floors, measured with perturbed runs
+//! - [`verdict`]: the rule that passes or fails a site and a dump, ties, coverage
+//! - [`diagnose`]: judges a whole dump: the first wrong operation and its cause
 //! - [`selfcheck`]: tests of the reference engine against itself
 //! - [`selftest`]: measures missed faults and false alarms of the judge, with injected faults
 //! - [`mod@report`]: the report of a run, one exporter per format (HTML, JSON, Markdown, JUnit, ...)
@@ -82,5 +85,6 @@ pub use xcheck_engine::{
     quant, shutdown, tap, tensor, tokenizer, tracing, view, weight,
 };
 pub use xcheck_judge::{
-    compare, diagnose, dump, identify, kld, map, plan, ratchet, report, selfcheck, selftest,
+    align, check, diagnose, dump, identify, kld, map, noise, plan, ratchet, report, selfcheck, selftest,
+    verdict,
 };

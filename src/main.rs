@@ -4,8 +4,7 @@
 use std::panic::catch_unwind;
 use std::process::ExitCode;
 
-use xcheck::cli;
-use xcheck::fatal_error;
+use xcheck::{cli, fatal_error};
 
 #[global_allocator]
 static ALLOCATOR: fatal_error::CheckedAllocator = fatal_error::CheckedAllocator;

@@ -7,15 +7,17 @@ use crate::common::{
     LLAMA_CPP_F32, counterpart, explain_against, gguf, record, reference_of, rules, tiny_llama2,
 };
 use tempfile::TempDir;
+use xcheck::align::Selection;
 use xcheck::change::CauseKind;
+use xcheck::check::{Mode, Rules, Tolerances};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Selection, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Outcome, Rules, cross_check_dumps};
+use xcheck::diagnose::cross_check_dumps;
 use xcheck::dump::Dump;
 use xcheck::engine::RunInput;
 use xcheck::model::gemma3::Gemma3;
 use xcheck::model::{Activation, Model};
 use xcheck::numerics::{F32, Numerics};
+use xcheck::verdict::{Outcome, Verdict};
 
 const FIRST: Site = Site { point: Point::FfnAct, layer: Some(0), pass: Some(0) };
 

@@ -4,8 +4,6 @@ use crate::common::faulty::Faulty;
 use crate::common::{LLAMA_CPP_F32, gguf, judge_against, reference_of, variant};
 use xcheck::checkpoint::Point::{self, *};
 use xcheck::checkpoint::Site;
-use xcheck::compare::Verdict;
-use xcheck::diagnose::Outcome;
 use xcheck::format::Safetensors;
 use xcheck::kernels::elementwise::per_column;
 use xcheck::model::decoder::{Decoder, DecoderBlock, DecoderConfig, Family, ForwardContext, LayerWeights};
@@ -21,6 +19,7 @@ use xcheck::ops::norm::{Gain, LayerNorm, RmsNorm};
 use xcheck::ops::rope::RopeScaling;
 use xcheck::tap::Probe;
 use xcheck::tensor::Tensor;
+use xcheck::verdict::{Outcome, Verdict};
 use xcheck::weight::{Matrix, StoredTensor};
 
 #[track_caller]

@@ -1,13 +1,15 @@
 //! Every architecture that ships: all its formats agree, and all its references pass.
 
 use crate::common::{common_models, counterpart, judge_in, record, reference_of, rules, variant};
+use xcheck::align::Selection;
+use xcheck::check::{Mode, Tolerances};
 use xcheck::checkpoint::{Point, ValueKind};
-use xcheck::compare::{Selection, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Outcome, cross_check_dumps};
+use xcheck::diagnose::cross_check_dumps;
 use xcheck::dump::Dump;
 use xcheck::engine::RunInput;
 use xcheck::numerics::F32;
 use xcheck::shipped_models::ShippedModel;
+use xcheck::verdict::{Outcome, Verdict};
 
 const PROMPT: &[u32] = &[1, 393, 395, 260, 394, 486, 263, 305, 315, 17, 200, 77];
 

@@ -1,14 +1,16 @@
 //! A dump judged by its own inputs and the weights alone, and two of them, as the command line says it.
 
 use serde_json::{Value, json};
+use xcheck::align::Selection;
+use xcheck::check::{Mode, Role, Rules, Tolerances};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Role, Selection, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Rules, cross_check};
+use xcheck::diagnose::cross_check;
 use xcheck::dump::Dump;
 use xcheck::engine::RunInput;
 use xcheck::model::Model;
 use xcheck::numerics::Transformers;
 use xcheck::quant::decode_matrix_row;
+use xcheck::verdict::Verdict;
 use xcheck::weight::{DType, Matrix, StoredTensor};
 
 use crate::common::faulty::At;

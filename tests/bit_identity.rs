@@ -8,12 +8,9 @@ use std::path::Path;
 use crate::common::{counterpart, judge_in, reference_of, variant};
 use half::{bf16, f16};
 use serde_json::Value;
+use xcheck::align::{AlignedDump, Heads, Selection, aligned};
+use xcheck::check::{ArrayComparison, ContinuationValues, EngineProperties, LiveComparison, Mode, Role};
 use xcheck::checkpoint::{Point, Site, ValueKind};
-use xcheck::compare::{
-    ArrayComparison, ComparedDump, ContinuationValues, EngineProperties, Heads, LiveComparison, Role,
-    Selection, aligned,
-};
-use xcheck::diagnose::Mode;
 use xcheck::dump::{ArrayValues, Dump};
 use xcheck::engine::{self, PassInput, RunInput};
 use xcheck::format::{FileBytes, Safetensors};
@@ -62,7 +59,7 @@ fn nearly_every_value_is_bit_identical() {
     }
 }
 
-fn identical(rows: &[xcheck::compare::SiteResult]) -> usize {
+fn identical(rows: &[xcheck::verdict::SiteResult]) -> usize {
     rows.iter().filter_map(|row| row.judged()).map(|found| found.identical).sum()
 }
 
@@ -152,16 +149,17 @@ fn others(model: &str, reference: &Dump) -> Vec<Other> {
         products: numerics.activation_type(),
         cache: numerics.cache_type(),
     };
-    let held = ComparedDump::new(reference).expect("it is sound");
+    let held = AlignedDump::new(reference).expect("it is sound");
     let mut forced =
         LiveComparison::new(&held, Role::Reference, &everything, &engine, ContinuationValues::Held);
     engine::run(&*loaded.model, &*numerics, &script, &mut (&mut ours, &mut forced)).expect("it runs");
-    let measured = forced.finish().expect("they can be compared");
-    let differs = measured.found.into_iter().filter(|(site, found)| {
-        let rounds = site.point != Point::Probs && site.point.kind() == ValueKind::Real;
-        rounds && matches!(found, Some(ArrayComparison::Measured(found)) if !found.is_identical())
+    let checks = forced.finish().expect("they can be compared");
+    let differs = checks.into_iter().filter(|check| {
+        let rounds = check.site.point != Point::Probs && check.site.point.kind() == ValueKind::Real;
+        rounds && matches!(&check.found, Some(ArrayComparison::Measured(found)) if !found.is_identical())
     });
-    differs.flat_map(|(site, _)| differing(site, &ours.0[&site], &values(reference, site))).collect()
+    let sites = differs.map(|check| check.site);
+    sites.flat_map(|site| differing(site, &ours.0[&site], &values(reference, site))).collect()
 }
 
 fn differing(site: Site, ours: &Tensor, theirs: &ArrayValues) -> Vec<Other> {

@@ -10,15 +10,17 @@ use safetensors::tensor::{Dtype, TensorView};
 use safetensors::{SafeTensors, serialize_to_file};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use xcheck::align::Selection;
 use xcheck::change::CauseKind;
+use xcheck::check::{Mode, Rules, Tolerances};
 use xcheck::checkpoint::{Checkpoint, Point};
-use xcheck::compare::{Selection, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Outcome, Rules, cross_check};
+use xcheck::diagnose::cross_check;
 use xcheck::dump::Dump;
 use xcheck::engine;
 use xcheck::model::bitnet::Bitnet;
 use xcheck::model::{Activation, LoadedModel, Model, ModelFiles};
 use xcheck::numerics::{BitnetCpp, F32, KvType, Numerics, Transformers};
+use xcheck::verdict::{Outcome, Verdict};
 use xcheck::weight::{DType, Factor};
 
 const FIRST: Option<usize> = Some(0);
@@ -65,7 +67,7 @@ fn assert_passes(model: &str, reference: &str, most: f64) {
     let outcome = judge(&*load(&folder(model)).model, &reference);
     assert_eq!(outcome.verdict, Verdict::Pass, "{:?}", outcome.reason);
     assert!(outcome.findings.is_empty());
-    let local = |row: &xcheck::compare::SiteResult| row.local.as_ref().map(|m| m.errors.max_abs);
+    let local = |row: &xcheck::verdict::SiteResult| row.local.as_ref().map(|m| m.errors.max_abs);
     let worst = outcome.rows.iter().filter_map(local).fold(0.0, f64::max);
     assert!(worst <= most, "{model}: a stage introduces {worst:e}");
 }

@@ -6,15 +6,17 @@ use crate::common::faulty::At;
 use crate::common::terminal::Terminal;
 use crate::common::{rules, variant};
 use tempfile::TempDir;
+use xcheck::align::Selection;
+use xcheck::check::{Gate, Mode, Role, Rules, Tolerances};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Gate, Role, Selection, SiteResult, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Outcome, Rules, cross_check, cross_check_dumps};
+use xcheck::diagnose::{cross_check, cross_check_dumps};
 use xcheck::dump::{Dump, DumpInput, Layout, Manifest, ModelInfo, Producer, Recorder};
 use xcheck::engine::{self, GreedyToken, PassInput, RunInput};
 use xcheck::model::Model;
 use xcheck::numerics::{F32, Numerics, Transformers};
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
+use xcheck::verdict::{Outcome, SiteResult, Verdict};
 
 const PROMPT: &[u32] = &[1, 393, 395, 260];
 /// The steps that the planted references choose; of their passes, two are dumped.

@@ -3,8 +3,9 @@
 use crate::common::share::share;
 use crate::common::{LLAMA_CPP_F32, reference, rules, tiny_llama2};
 use proptest::prelude::*;
-use xcheck::compare::{Selection, Tolerances};
-use xcheck::diagnose::{Mode, Rules, cross_check, cross_check_dumps};
+use xcheck::align::Selection;
+use xcheck::check::{Mode, Rules, Tolerances};
+use xcheck::diagnose::{cross_check, cross_check_dumps};
 use xcheck::dump::Dump;
 use xcheck::format::FileBytes;
 

@@ -9,14 +9,16 @@ use crate::common::{LLAMA_CPP_F32, judge_against, record, reference, rules, tiny
 use half::{bf16, f16};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use xcheck::align::Selection;
+use xcheck::check::{Mode, Tolerances};
 use xcheck::checkpoint::{Checkpoint, Point, Site};
-use xcheck::compare::{Selection, SiteResult, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Outcome, cross_check, cross_check_dumps};
+use xcheck::diagnose::{cross_check, cross_check_dumps};
 use xcheck::dump::{Dump, Recorder};
 use xcheck::engine::{PassInput, RunInput};
 use xcheck::error::{DumpError, Error};
 use xcheck::numerics::{F32, Numerics};
 use xcheck::tensor::RopePairing;
+use xcheck::verdict::{Outcome, SiteResult, Verdict};
 
 const PROMPT: &[u32] = &[1, 393, 395, 260, 394, 486];
 
@@ -153,7 +155,7 @@ fn a_prompt_decoded_token_by_token_is_compared_with_one_prefill() {
     // The other way round, what a single-token pass has once follows from the whole prompt's logits.
     let outcome = compare(&single.open(), &whole.open());
     assert_eq!((outcome.verdict, &outcome.reason), (Verdict::Pass, &None));
-    let is_derived = |row: &&xcheck::compare::SiteResult| row.site.point == Point::Probs;
+    let is_derived = |row: &&xcheck::verdict::SiteResult| row.site.point == Point::Probs;
     let (derived, others): (Vec<_>, Vec<_>) = outcome.rows.iter().partition(is_derived);
     assert!(others.iter().all(|row| row.judged().is_some_and(|found| found.errors.max_abs == 0.0)));
     assert!(derived.iter().all(|row| row.judged().is_some_and(|found| found.errors.max_abs < 1e-7)));

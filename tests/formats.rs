@@ -9,15 +9,16 @@ use std::sync::{LazyLock, OnceLock};
 use crate::common::faulty::Faulty;
 use crate::common::judge_in;
 use crate::common::share::{one_of, pairs};
+use xcheck::align::Selection;
+use xcheck::check::{Mode, Tolerances};
 use xcheck::checkpoint::{Checkpoint, Point, Site};
-use xcheck::compare::{Selection, SiteResult, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::Dump;
 use xcheck::format::{FileBytes, Gguf};
 use xcheck::model::{LoadedModel, ModelFiles};
 use xcheck::numerics::{F32, KvType, LlamaCpp, Numerics};
 use xcheck::quant;
 use xcheck::tensor::Tensor;
+use xcheck::verdict::{Outcome, SiteResult, Verdict};
 use xcheck::weight::{DType, Matrix};
 
 const NUMERICS: LlamaCpp = LlamaCpp { kv: KvType::F16 };

@@ -2,12 +2,14 @@
 //! nothing.
 
 use crate::common::{LLAMA_CPP_F32, reference, rules, tiny_llama2};
+use xcheck::align::Selection;
+use xcheck::check::{Mode, Tolerances};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Selection, SiteResult, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Outcome, cross_check};
+use xcheck::diagnose::cross_check;
 use xcheck::dump::Dump;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
+use xcheck::verdict::{Outcome, SiteResult, Verdict};
 
 /// The pass whose two best logits are closest: 0.45 apart.
 const PASS: usize = 1;

@@ -5,13 +5,12 @@ use std::ops::Range;
 use crate::common::faulty::{At, Faulty};
 use crate::common::{LLAMA_CPP_F32, judge, tiny_llama2};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::Verdict;
-use xcheck::diagnose::Outcome;
 use xcheck::model::Model;
 use xcheck::numerics::Numerics;
 use xcheck::ops::attention::{AttentionScale, softmax_row};
 use xcheck::ops::rope::Rope;
 use xcheck::tensor::{RopePairing, Tensor};
+use xcheck::verdict::{Outcome, Verdict};
 use xcheck::weight::{DType, Matrix, StoredTensor};
 
 /// The run must fail, and first there.

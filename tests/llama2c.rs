@@ -5,9 +5,9 @@ use std::path::Path;
 
 use crate::common::terminal::Terminal;
 use crate::common::{assert_identical, counterpart, judge_in, variant};
+use xcheck::align::Selection;
+use xcheck::check::Mode;
 use xcheck::checkpoint::Point;
-use xcheck::compare::{Selection, Verdict};
-use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::Dump;
 use xcheck::engine::Engine;
 use xcheck::format::{FileBytes, Llama2cFile};
@@ -16,6 +16,7 @@ use xcheck::model::{Model, ModelFiles};
 use xcheck::numerics::{F32, Llama2C, Numerics};
 use xcheck::shipped_models;
 use xcheck::tensor::RopePairing;
+use xcheck::verdict::{Outcome, Verdict};
 use xcheck::weight::{DType, Matrix, StoredTensor};
 
 const MODEL: &str = "tiny-llama2c";

@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 
 use crate::common::faulty::Faulty;
 use crate::common::{assert_identical, counterpart, judge, judge_in, reference_of, tiny_llama2};
+use xcheck::align::Selection;
+use xcheck::check::Mode;
 use xcheck::checkpoint::Point;
-use xcheck::compare::Selection;
-use xcheck::diagnose::{Mode, Outcome};
 use xcheck::kernels::elementwise::zip;
 use xcheck::measure::Measurement;
 use xcheck::numerics::{F32, Numerics as _};
 use xcheck::shipped_models;
 use xcheck::tensor::Tensor;
+use xcheck::verdict::Outcome;
 
 #[test]
 fn q8_0_f16_and_f32_runs_have_every_value_of_llama_cpp_bit_for_bit() {

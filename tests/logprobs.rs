@@ -6,13 +6,12 @@ use std::path::{Path, PathBuf};
 use crate::common::share::one_of;
 use crate::common::terminal::Terminal;
 use serde_json::{Value, json};
+use xcheck::check::{ArrayComparison, Gate, Tolerance};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{
-    ArrayComparison, Gate, SiteObservation, SiteResult, Tolerance, Verdict, VerdictCriteria,
-};
 use xcheck::dump::Manifest;
 use xcheck::measure::{ColumnSelection, ValuePrecision, measure};
 use xcheck::tensor::Tensor;
+use xcheck::verdict::{SiteObservation, SiteResult, Verdict, VerdictCriteria};
 use xcheck::view::View;
 use xcheck::weight::DType;
 

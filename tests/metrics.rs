@@ -2,17 +2,16 @@
 
 use bytes::Bytes;
 use half::{bf16, f16};
+use xcheck::check::{ArrayComparison, Gate, Tolerance};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{
-    ArrayComparison, Doubt, Gate, NoiseFloor, SiteObservation, SiteResult, Tolerance, Verdict,
-    VerdictCriteria,
-};
 use xcheck::dump::ArrayValues;
 use xcheck::error_map::ErrorMap;
 use xcheck::measure::{
     ColumnSelection, Errors, Measurement, NO_TOKEN, NonfiniteCounts, ValuePrecision, WorstElement, measure,
     measure_tokens,
 };
+use xcheck::noise::NoiseFloor;
+use xcheck::verdict::{Doubt, SiteObservation, SiteResult, Verdict, VerdictCriteria};
 use xcheck::view::View;
 use xcheck::weight::DType;
 

@@ -9,8 +9,6 @@ use crate::judge::clay::Clay;
 use crate::judge::scene::site;
 use xcheck::change::CauseKind;
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::Verdict;
-use xcheck::diagnose::Outcome;
 use xcheck::dump::Dump;
 use xcheck::format::{FileBytes, Gguf};
 use xcheck::model::Model;
@@ -18,6 +16,7 @@ use xcheck::model::qwen3_moe::Qwen3Moe;
 use xcheck::selftest::TestModel;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
+use xcheck::verdict::{Outcome, Verdict};
 use xcheck::weight::Matrix;
 
 fn file(name: &str) -> PathBuf {

@@ -1,6 +1,6 @@
 //! The engine agrees with itself on every model that ships, and a cache that is wrong is found.
 
-use crate::common::faulty::Faulty;
+use crate::common::faulty::{Base, Faulty};
 use crate::common::share::one_of;
 use crate::common::terminal::Terminal;
 use crate::common::{LLAMA_CPP_F32, common_models, tiny_llama2, variant};
@@ -8,8 +8,6 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::common::faulty::Base;
-use xcheck::compare::Verdict;
 use xcheck::error::Result;
 use xcheck::model::{
     Activation, Dimensions, LoadedModel, LongRope, LongRopeModel, Model, ModelFiles, ModelPass,
@@ -24,6 +22,7 @@ use xcheck::selfcheck::{
 };
 use xcheck::shipped_models;
 use xcheck::tensor::Tensor;
+use xcheck::verdict::Verdict;
 use xcheck::weight::{DType, Matrix, StoredTensor};
 
 type Check = fn(CheckSubject) -> Result<CheckResult>;

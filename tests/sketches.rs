@@ -2,14 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
+use xcheck::align::Selection;
+use xcheck::check::{Mode, Tolerances};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Selection, SiteResult, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Outcome, cross_check, cross_check_dumps};
+use xcheck::diagnose::{cross_check, cross_check_dumps};
 use xcheck::dump::sketch::sketched;
 use xcheck::dump::{ArrayValues, Dump};
 use xcheck::measure::sketch::WIDTH;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
+use xcheck::verdict::{Outcome, SiteResult, Verdict};
 use xcheck::view::View;
 
 use crate::common::{counterpart, reference_of, rules};

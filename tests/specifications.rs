@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use xcheck::check::Tolerances;
 use xcheck::checkpoint::Checkpoint;
-use xcheck::compare::Tolerances;
 
 use crate::common::terminal::Terminal;
 

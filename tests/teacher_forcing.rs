@@ -9,9 +9,10 @@ use crate::common::{
     LLAMA_CPP_F32, common_models, counterpart, judge_in, reference, reference_of, reference_with_only, rules,
     tiny_llama2,
 };
+use xcheck::align::Selection;
+use xcheck::check::{Mode, Tolerances};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Selection, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Outcome, cross_check};
+use xcheck::diagnose::cross_check;
 use xcheck::dump::Dump;
 use xcheck::model::Model;
 use xcheck::model::llama::Llama;
@@ -19,6 +20,7 @@ use xcheck::numerics::F32;
 use xcheck::shipped_models;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
+use xcheck::verdict::{Outcome, Verdict};
 
 fn of_layers(layers: &str) -> Selection {
     let layers = Some(layers.parse().expect("a range"));

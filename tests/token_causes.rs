@@ -2,15 +2,17 @@
 //! what is rounded otherwise.
 
 use crate::causes::planted::{Bed, FaultDetection, RecordedTaps};
+use xcheck::align::Selection;
 use xcheck::cases::Case;
 use xcheck::catalogue::Supposition;
 use xcheck::change::CauseKind;
+use xcheck::check::{EngineRounding, Gate, Mode, Role, Rules, Tolerances};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Gate, Role, Selection, Tolerances};
-use xcheck::diagnose::{EngineRounding, Finding, Mode, Rules, check_case};
+use xcheck::diagnose::check_case;
 use xcheck::selftest::{ARITHMETICS, told};
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
+use xcheck::verdict::Finding;
 
 /// What is found of a dump whose values a tap has replaced.
 fn found(tap: impl FnMut(Site, Tensor) -> Tensor) -> Vec<Finding> {

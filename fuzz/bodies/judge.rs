@@ -5,11 +5,13 @@ use std::sync::LazyLock;
 
 use arbitrary::{Result, Unstructured};
 use serde_json::Value;
+use xcheck::align::Selection;
+use xcheck::check::{EngineRounding, Gate, Mode, Role, Rules, Tolerances};
 use xcheck::checkpoint::{Point, Site, TapAxis, ValueKind};
-use xcheck::compare::{Gate, Role, Selection, Tolerances};
-use xcheck::diagnose::{EngineRounding, Mode, Outcome, Rules, cross_check_dumps};
+use xcheck::diagnose::cross_check_dumps;
 use xcheck::dump::{ArrayValues, Dump};
 use xcheck::format::FileBytes;
+use xcheck::verdict::Outcome;
 use xcheck::weight::DType;
 use zip::ZipWriter;
 use zip::write::SimpleFileOptions;

@@ -5,10 +5,13 @@
 //! - [`dump`]: the format of recorded activations, its readers and writers
 //! - [`map`]: names of activations in other programs, so that their files are read as dumps
 //! - [`identify`]: assignment of arrays without names to taps, by their values
-//! - [`compare`]: aligns and measures the arrays of two sides; the verdict on one site
+//! - [`align`]: arrays of a dump in canonical layout, by position; the selection of sites
 //! - [`kld`]: llama-perplexity's files of log-probabilities, and its statistics
 //! - [`plan`]: division of a comparison into units for several machines
-//! - [`diagnose`]: judges a whole dump: the first wrong operation, its cause, the overall verdict
+//! - [`check`]: compares the values of two sources site by site: our engine and a dump, or two dumps
+//! - [`noise`]: noise floors, measured with perturbed runs
+//! - [`verdict`]: the rule that passes or fails a site and a dump, ties, coverage
+//! - [`diagnose`]: judges a whole dump: the first wrong operation and its cause
 //! - [`selfcheck`]: tests of the reference engine against itself
 //! - [`selftest`]: measures missed faults and false alarms of the judge, with injected faults
 //! - [`mod@report`]: the report of a run, one exporter per format (HTML, JSON, Markdown, JUnit, ...)
@@ -17,17 +20,20 @@
 // Where something else stands (maps of files), the function says so.
 #![deny(unsafe_code)]
 
-pub mod compare;
+pub mod align;
+pub mod check;
 pub mod diagnose;
 pub mod dump;
 pub mod identify;
 pub mod kld;
 pub mod map;
+pub mod noise;
 pub mod plan;
 pub mod ratchet;
 pub mod report;
 pub mod selfcheck;
 pub mod selftest;
+pub mod verdict;
 
 // The engine's rooms are known by their names here, too.
 use xcheck_engine::{

@@ -2,12 +2,12 @@
 
 use clap::Args;
 
+use crate::check::Mode;
 use crate::cli::check::judge_candidates;
 use crate::cli::comparison::ComparisonOptions;
 use crate::cli::prompt::PromptOptions;
-use crate::compare::Verdict;
-use crate::diagnose::Mode;
 use crate::error::{Error, Result};
+use crate::verdict::Verdict;
 
 /// Arguments of `xcheck audit`.
 #[derive(Debug, Args)]

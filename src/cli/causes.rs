@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use crate::catalogue::catalogue;
 use crate::change::{CatalogueEntry, CauseKind};
 use crate::cli::options::FormatOptions;
-use crate::compare::Verdict;
 use crate::error::Result;
+use crate::verdict::Verdict;
 
 /// Arguments of `xcheck causes`.
 #[derive(Debug, Args)]

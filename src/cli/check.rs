@@ -3,20 +3,19 @@
 use clap::Args;
 use clap::builder::UnknownArgumentValueParser;
 
+use crate::check::{Mode, Role};
 use crate::cli::comparison::{ComparisonContext, ComparisonOptions, LoadedModels};
 use crate::cli::mapped_files::MappedFileContext;
 use crate::cli::named_dump::{NamedDump, told_apart};
-use crate::cli::names::command as typed_command;
-use crate::cli::names::{folder_name, model_name};
+use crate::cli::names::{command as typed_command, folder_name, model_name};
 use crate::cli::output::ReportOutput;
 use crate::cli::prompt::PromptOptions;
 use crate::cli::references::dumps_named;
 use crate::cli::requested_model::RequestedModel;
 use crate::cli::stream;
-use crate::compare::{Role, Verdict};
-use crate::diagnose::Mode;
 use crate::error::{Error, Result};
 use crate::report::Report;
+use crate::verdict::Verdict;
 
 /// Arguments of `xcheck check`.
 #[derive(Debug, Args)]

@@ -3,10 +3,11 @@
 use clap::Args;
 use serde_json::{Value, json};
 
+use crate::check::Tolerances;
 use crate::checkpoint::{Checkpoint, Point};
 use crate::cli::options::FormatOptions;
-use crate::compare::{Tolerances, Verdict};
 use crate::error::Result;
+use crate::verdict::Verdict;
 
 /// Arguments of `xcheck checkpoints`.
 #[derive(Debug, Args)]

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use clap::Args;
 
+use crate::check::{EngineRounding, Mode, Role, Rules};
 use crate::checkpoint::ValueKind;
 use crate::cli::check::judged;
 use crate::cli::comparison::ComparisonOptions;
@@ -17,11 +18,11 @@ use crate::cli::output::ReportOutput;
 use crate::cli::prompt::{PromptOptions, token_id};
 use crate::cli::references::dumps_named;
 use crate::cli::token_texts::texts;
-use crate::compare::{Role, SiteResult, Verdict};
-use crate::diagnose::{EngineRounding, Mode, Outcome, Rules, cross_check_dumps};
+use crate::diagnose::cross_check_dumps;
 use crate::dump::{Dump, Producer};
 use crate::error::{Error, Result};
 use crate::report::{Comparison, ModelRecord, Report, Timing};
+use crate::verdict::{Outcome, SiteResult, Verdict};
 
 /// Arguments of `xcheck compare`.
 #[derive(Debug, Args)]

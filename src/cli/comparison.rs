@@ -6,7 +6,9 @@ use std::time::{Instant, SystemTime};
 
 use clap::Args;
 
+use crate::align::Selection;
 use crate::catalogue::Supposition;
+use crate::check::{EngineRounding, Mode, Role, Rules, Tolerances};
 use crate::cli::mapped_files::MapOptions;
 use crate::cli::mode_options::ModeOptions;
 use crate::cli::named_dump::NamedDump;
@@ -21,12 +23,11 @@ use crate::cli::shard_options::ShardOptions;
 use crate::cli::stream_options::DumpStreamOptions;
 use crate::cli::text_difference::parting;
 use crate::cli::token_texts::texts;
-use crate::compare::{Role, Selection, Tolerances, Verdict};
-use crate::diagnose::{EngineRounding, Mode, Outcome, Rules};
 use crate::dump::Producer;
 use crate::error::{Error, Result};
 use crate::model::LoadedModel;
 use crate::report::{Comparison, ShardedComparison, Timing};
+use crate::verdict::{Outcome, Verdict};
 
 /// The formats of a model, loaded on first use.
 pub struct LoadedModels<'a> {

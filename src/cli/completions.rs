@@ -4,8 +4,8 @@ use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
 use crate::cli::{Cli, terminal};
-use crate::compare::Verdict;
 use crate::error::Result;
+use crate::verdict::Verdict;
 
 /// Arguments of `xcheck completions`.
 #[derive(Debug, Args)]

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 
 use crate::cli::terminal::say;
-use crate::compare::Verdict;
 use crate::error::Result;
 use crate::ratchet::{self, Diff};
 use crate::report::RecordedReport;
+use crate::verdict::Verdict;
 
 /// Arguments of `xcheck diff`.
 #[derive(Debug, Args)]

@@ -14,11 +14,11 @@ use crate::cli::progress::RunProgress;
 use crate::cli::prompt::PromptOptions;
 use crate::cli::requested_model::ModelVariant;
 use crate::cli::supposed_changes::run_supposing;
-use crate::compare::Verdict;
 use crate::dump::{DumpInput, Layout, Manifest, ModelInfo, Producer, Recorder};
 use crate::engine::{self, RunInput};
 use crate::error::{Error, Result};
 use crate::model::Model;
+use crate::verdict::Verdict;
 
 /// Arguments of `xcheck dump`.
 #[derive(Debug, Args)]

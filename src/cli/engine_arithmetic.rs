@@ -1,6 +1,7 @@
 //! Search for the arithmetic of a dump's engine: as stated, as its values show, or as a common engine computes.
 
 use crate::catalogue::Supposition;
+use crate::check::{EngineRounding, Role, Rules};
 use crate::cli::comparison::ComparisonContext;
 use crate::cli::named_dump::NamedDump;
 use crate::cli::numerics::short_caches;
@@ -11,14 +12,14 @@ use crate::cli::unstated_properties::{
 use crate::cli::unstated_quantisation::{
     about_integers, common_products, says_nothing_of_products, with_integers,
 };
-use crate::compare::{Role, SiteResult, Verdict};
-use crate::diagnose::{EngineRounding, Outcome, Rules, changes_of, cross_check};
+use crate::diagnose::cross_check;
 use crate::dump::Producer;
 use crate::error::Result;
 use crate::exact::Profile;
 use crate::model::LoadedModel;
 use crate::numerics::Numerics;
 use crate::ops::linear::exact::IntegerProducts;
+use crate::verdict::{Outcome, SiteResult, Verdict, changes_of};
 
 /// A possible arithmetic of the dump's engine: stated in the manifest, or inferred from the values.
 struct EngineArithmetic {

@@ -13,13 +13,13 @@ use crate::cli::prompt::{encode, token_id};
 use crate::cli::requested_model::RequestedModel;
 use crate::cli::terminal::{self, tell};
 use crate::cli::tokenize::read;
-use crate::compare::Verdict;
 use crate::engine::{self, Generation, Request, Sampling, generate_all};
 use crate::error::{Error, Result};
 use crate::input;
 use crate::model::LoadedModel;
 use crate::numerics::Numerics;
 use crate::tokenizer::Tokenizer;
+use crate::verdict::Verdict;
 
 /// Default number of generated tokens, unless the context ends earlier.
 const DEFAULT_TOKENS: usize = 128;

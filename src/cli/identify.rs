@@ -12,11 +12,11 @@ use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{FormatOptions, ModelOptions, RequestedModelOptions, ThreadOptions};
 use crate::cli::prompt::PromptOptions;
 use crate::cli::terminal::{plain_table, tell};
-use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::format::{Arrays, EscapedText};
 use crate::identify::{ArraySite, IdentifiedArray, guesses_of, identify, map_of};
 use crate::map::{MapDefinition, tokens_of};
+use crate::verdict::Verdict;
 
 /// Arguments of `xcheck identify`.
 #[derive(Debug, Args)]

@@ -7,6 +7,7 @@ use clap::Args;
 use comfy_table::{Cell, CellAlignment};
 use serde_json::{Value, json};
 
+use crate::align::{Ranges, Selection};
 use crate::checkpoint::{Point, Site};
 use crate::cli::mapped_files::{MapOptions, MappedFileContext, is_foreign};
 use crate::cli::options::{FormatOptions, RequestedModelOptions};
@@ -14,7 +15,6 @@ use crate::cli::prompt::token_id;
 use crate::cli::remote_files::{refuse_loose_arrays, remote};
 use crate::cli::sequence::{asked_for, parts_of};
 use crate::cli::terminal::plain_table;
-use crate::compare::{Ranges, Selection, Verdict};
 use crate::dump::{ArrayValues, Dump};
 use crate::error::{Error, Result};
 use crate::format::{
@@ -24,6 +24,7 @@ use crate::measure::larger;
 use crate::model::ModelFiles;
 use crate::remote::Url;
 use crate::shipped_models;
+use crate::verdict::Verdict;
 use crate::view::View;
 
 /// Arguments of `xcheck inspect`.

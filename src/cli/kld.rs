@@ -16,20 +16,19 @@ use crate::cli::prompt::{PromptOptions, beginning, tokenizer};
 use crate::cli::references::dumps_named;
 use crate::cli::requested_model::RequestedModel;
 use crate::cli::supposed_changes::run_supposing;
-use crate::compare::Verdict;
-use crate::engine::{self, RunInput};
+use crate::engine::RunInput;
 use crate::error::{Error, Result};
-use crate::input;
 use crate::kld::{
     DumpPredictions, Estimate, KldFigures, LEAST, LogitsFile, LogitsWriter, ModelPredictions,
-    PredictionSource, ScriptRunner, TokenDivergences,
+    PredictionSource, ScriptRunner, TokenDivergences, compare, first_row, table,
 };
-use crate::kld::{compare, first_row, table};
 use crate::measure::Prediction;
 use crate::model::LoadedModel;
 use crate::numerics::Numerics;
 use crate::tap::Tap;
 use crate::tokenizer::SpecialTokens;
+use crate::verdict::Verdict;
+use crate::{engine, input};
 
 /// Arguments of `xcheck kld`.
 #[derive(Debug, Args)]

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::{Args, CommandFactory};
 
 use crate::cli::{Cli, terminal};
-use crate::compare::Verdict;
 use crate::error::{Error, Result};
+use crate::verdict::Verdict;
 
 /// Arguments of `xcheck man`.
 #[derive(Debug, Args)]

@@ -8,9 +8,9 @@ use clap::Args;
 use crate::cli::names::command;
 use crate::cli::options::OutputOptions;
 use crate::cli::output::ReportOutput;
-use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::report::{self, Report, ReportContent, Timing};
+use crate::verdict::Verdict;
 
 /// Arguments of `xcheck merge`.
 #[derive(Debug, Args)]

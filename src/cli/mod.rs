@@ -73,9 +73,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::builder::Styles;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::lazy_bytes;
+use crate::verdict::Verdict;
 
 pub use environment::with_environment;
 

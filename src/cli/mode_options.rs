@@ -2,9 +2,9 @@
 
 use clap::{Args, ValueEnum};
 
+use crate::align::Selection;
+use crate::check::{Gate, Mode};
 use crate::cli::options::SelectionOptions;
-use crate::compare::{Gate, Selection};
-use crate::diagnose::Mode;
 use crate::exact::Profile;
 
 /// Options for the errors to measure.

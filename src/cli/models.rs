@@ -10,13 +10,13 @@ use serde_json::json;
 use crate::cli::options::FormatOptions;
 use crate::cli::progress::DownloadProgress;
 use crate::cli::terminal::plain_table;
-use crate::compare::Verdict;
 use crate::disk_cache::write_with_folders;
 use crate::error::{Error, ModelError, Result};
 use crate::hub::{self, CacheState, HubSettings, KnownFiles, KnownModel};
 use crate::model;
 use crate::quant::READABLE;
 use crate::shipped_models::{self, ShippedModel};
+use crate::verdict::Verdict;
 
 /// Arguments of `xcheck models`.
 #[derive(Debug, Args)]

@@ -8,17 +8,18 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::align::{Checkpoints, Ranges, Selection};
 use crate::catalogue::Supposition;
+use crate::check::{Budget, Tolerances};
 use crate::checkpoint::Checkpoint;
 use crate::cli::progress::SearchProgress;
 use crate::cli::requested_model::{ModelVariant, RequestedModel};
 use crate::cli::terminal::{self, say, tell};
-use crate::compare::{Checkpoints, Ranges, Selection, Tolerances, Verdict};
-use crate::diagnose::Budget;
 use crate::error::{Error, Result};
 use crate::format::FileBytes;
 use crate::model::{Activation, I2sLayout, LoadedModel, TernaryFiles};
 use crate::shipped_models;
+use crate::verdict::Verdict;
 
 /// Returns the name of an option's value on the command line.
 pub fn value_name(value: &impl ValueEnum) -> String {

@@ -10,11 +10,11 @@ use chrono::{DateTime, Utc};
 use crate::cli::names::{command, plain_name};
 use crate::cli::options::{BaselineOptions, ExtraOutput, OutputOptions, ReportFormat};
 use crate::cli::terminal::{self, say, tell};
-use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::lazy_bytes;
 use crate::ratchet::{self, Baseline};
 use crate::report::{self, Report, ReportDir, RunFailure, TableOptions, Timing};
+use crate::verdict::Verdict;
 
 /// Default folder of reports.
 pub const REPORTS: &str = "reports";

@@ -11,9 +11,9 @@ use crate::cli::options::{ModelOptions, RequestedModelOptions, SelectionOptions}
 use crate::cli::prompt::token_id;
 use crate::cli::references::dumps_named;
 use crate::cli::terminal::{self, say, tell};
-use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::plan::{Cost, Limit, Plan, Unit, shards};
+use crate::verdict::Verdict;
 
 /// Maximum number of jobs in a matrix of GitHub Actions.
 const MOST_OF_GITHUB: usize = 256;

@@ -7,18 +7,16 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 
 use crate::atomic_write::write_whole;
+use crate::check::{Mode, Role, Tolerances};
 use crate::checkpoint::Checkpoint;
 use crate::cli::comparison::{ComparisonContext, ComparisonOptions, LoadedModels};
 use crate::cli::named_dump::NamedDump;
-use crate::cli::names::command;
-use crate::cli::names::plain_name;
+use crate::cli::names::{command, plain_name};
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{CauseOptions, ModelOptions, OutputOptions, RequestedModelOptions, ThreadOptions};
 use crate::cli::output::ReportOutput;
 use crate::cli::requested_model::RequestedModel;
 use crate::cli::server_options::{ServerAnswers, ServerOptions};
-use crate::compare::{Role, SiteResult, Tolerances, Verdict};
-use crate::diagnose::{Mode, NOT_RECORDED};
 use crate::dump::{COARSEST, Dump, ModelInfo, Producer};
 use crate::error::{Error, Result};
 use crate::model::Model;
@@ -29,6 +27,7 @@ use crate::probe::{
 };
 use crate::report::{Comparison, Report, ServerCheck, ServerReport};
 use crate::tokenizer::{Chat, Tokenizer};
+use crate::verdict::{NOT_RECORDED, SiteResult, Verdict};
 #[cfg(feature = "serve")]
 use crate::{
     probe::CONVERSATION,

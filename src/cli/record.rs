@@ -9,9 +9,9 @@ use crate::atomic_write::write_new;
 use crate::cli::options::{FormatOptions, RequestedModelOptions};
 use crate::cli::probe::own_tokenizer;
 use crate::cli::server_options::ServerOptions;
-use crate::compare::Verdict;
 use crate::dump::ModelInfo;
 use crate::error::{Error, Result};
+use crate::verdict::Verdict;
 
 /// Arguments of `xcheck record`.
 #[derive(Debug, Args)]

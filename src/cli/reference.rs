@@ -10,10 +10,10 @@ use crate::cli::options::{FormatOptions, RequestedModelOptions};
 use crate::cli::prompt::PromptOptions;
 use crate::cli::reference_options::ReferenceOptions;
 use crate::cli::reference_request::ReferenceRequest;
-use crate::compare::Verdict;
 use crate::error::Result;
 use crate::reference::ReferenceInput;
 use crate::report::shell;
+use crate::verdict::Verdict;
 
 /// Arguments of `xcheck reference`.
 #[derive(Debug, Args)]

@@ -5,7 +5,9 @@ use std::time::SystemTime;
 use clap::Args;
 use clap::builder::UnknownArgumentValueParser;
 
+use crate::align::Selection;
 use crate::cases::Case;
+use crate::check::{EngineRounding, Mode, Role, Rules};
 use crate::checkpoint::Checkpoint;
 use crate::cli::cases::{CaseOptions, own_tokens};
 use crate::cli::comparison::{ComparisonContext, ComparisonOptions, LoadedModels};
@@ -23,11 +25,11 @@ use crate::cli::stream;
 use crate::cli::terminal::tell;
 use crate::cli::text_difference::parting;
 use crate::cli::token_texts::texts;
-use crate::compare::{Role, Selection, Verdict};
-use crate::diagnose::{EngineRounding, Mode, Rules, check_case};
+use crate::diagnose::check_case;
 use crate::dump::Producer;
 use crate::error::{Error, Result};
 use crate::report::{Comparison, Report, Timing, quoted, shell};
+use crate::verdict::Verdict;
 
 /// Arguments of `xcheck run`.
 #[derive(Debug, Args)]

@@ -7,11 +7,11 @@ use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{FormatOptions, ModelOptions, RequestedModelOptions, ThreadOptions};
 use crate::cli::requested_model::{ModelVariant, RequestedModel};
 use crate::cli::terminal::plain_table;
-use crate::compare::Verdict;
 use crate::error::Result;
 use crate::model::LoadedModel;
 use crate::numerics::{BitnetCpp, F32, Llama2C, LlamaCpp, Numerics, Transformers};
 use crate::selfcheck::{CheckResult, CheckSubject, check_all, formats_agree};
+use crate::verdict::Verdict;
 
 /// Arguments of `xcheck selfcheck`.
 #[derive(Debug, Args)]

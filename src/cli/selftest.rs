@@ -14,14 +14,14 @@ use crate::atomic_write::write_whole;
 use crate::cli::options::{FormatOptions, ModelOptions, RequestedModelOptions, ThreadOptions};
 use crate::cli::progress::StepProgress;
 use crate::cli::terminal::plain_table;
-use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::selftest::{
     ARITHMETICS, ExpectedFigures, FaultCounts, FigureRegression, InjectedFault, Judged, MODELS,
-    OTHER_KERNELS, SelfTestJob, SelfTestTable, Sensitivity, TWINS, TestModel,
+    OTHER_KERNELS, SelfTestJob, SelfTestTable, Sensitivity, TWINS, TestModel, kinds, other_kernels,
+    plants_of, sensitivities,
 };
-use crate::selftest::{kinds, other_kernels, plants_of, sensitivities};
+use crate::verdict::Verdict;
 
 /// The shipped model for tests with other kernels and with faults of every size.
 const DETAILED: &str = "tiny-llama3-f32";

@@ -9,11 +9,11 @@ use serde_json::json;
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{FormatOptions, ModelOptions, RequestedModelOptions, ThreadOptions};
 use crate::cli::terminal::tell;
-use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::input;
 use crate::serve::{RequestLimits, ServedModel, serve};
 use crate::tokenizer::ChatTemplate;
+use crate::verdict::Verdict;
 
 /// Arguments of `xcheck serve`.
 #[derive(Debug, Args)]

@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
+use crate::check::{Role, Rules};
 use crate::cli::comparison::ComparisonContext;
 use crate::cli::dump_hash::DumpHash;
 use crate::cli::engine_arithmetic::about_arithmetic;
@@ -16,8 +17,7 @@ use crate::cli::progress::RunProgress;
 use crate::cli::requested_model::ModelVariant;
 use crate::cli::terminal::tell;
 use crate::cli::unstated_properties::{cache_of_rows, contradiction_of_dtype, dtype_of_values};
-use crate::compare::Role;
-use crate::diagnose::{Evidence, Outcome, Rules, UnitWork, cross_check_units};
+use crate::diagnose::{UnitWork, cross_check_units};
 use crate::disk_cache::{DiskCache, PinnedContent};
 use crate::error::{Error, Result};
 use crate::input;
@@ -25,6 +25,7 @@ use crate::model::LoadedModel;
 use crate::numerics::Numerics;
 use crate::plan::{Plan, Shard};
 use crate::report::{self, Comparison, Report, ShardedComparison, found_before};
+use crate::verdict::{Evidence, Outcome};
 
 /// Returns a note on the other shards.
 fn told_of_part(outcome: &Outcome, all: usize) -> String {

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use crate::atomic_write::write_whole;
+use crate::check::{Mode, Role, Rules};
 use crate::cli::comparison::{ComparisonContext, ComparisonOptions, LoadedModels};
 use crate::cli::named_dump::NamedDump;
 use crate::cli::names;
@@ -14,8 +15,7 @@ use crate::cli::output::ReportOutput;
 use crate::cli::progress::RunProgress;
 use crate::cli::stream_options::STDIN;
 use crate::cli::unstated_properties::cache_of_rows;
-use crate::compare::Role;
-use crate::diagnose::{DumpStream, MessageResult, Mode, Rules};
+use crate::diagnose::{DumpStream, MessageResult};
 use crate::dump::{Dump, Manifest};
 use crate::error::{Error, Result};
 use crate::format::{FileBytes, Messages};

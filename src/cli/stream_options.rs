@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use crate::check::Mode;
 use crate::cli::shard_options::ShardOptions;
-use crate::diagnose::Mode;
 use crate::disk_cache;
 use crate::error::{Error, Result};
 

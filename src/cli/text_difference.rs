@@ -1,12 +1,12 @@
 //! Description of the first difference between generated texts.
 
+use crate::check::Role;
 use crate::checkpoint::Point;
 use crate::cli::requested_model::RequestedModel;
-use crate::compare::Role;
-use crate::diagnose::Outcome;
 use crate::dump::Dump;
 use crate::error::Result;
 use crate::tokenizer::Tokenizer;
+use crate::verdict::Outcome;
 
 /// Number of displayed characters of a text.
 const SHOWN: usize = 40;

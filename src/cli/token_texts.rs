@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use crate::checkpoint::ValueKind;
 use crate::cli::requested_model::RequestedModel;
-use crate::diagnose::Outcome;
 use crate::dump::Manifest;
 use crate::measure::{Measurement, NO_TOKEN};
 use crate::report::PromptTokens;
+use crate::verdict::Outcome;
 
 /// Returns the input and chosen tokens, with texts if a tokenizer is available. Errors do not affect the
 /// verdict.

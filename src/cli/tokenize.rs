@@ -8,14 +8,14 @@ use clap::{Args, ValueEnum};
 use comfy_table::{Cell, CellAlignment};
 use serde_json::json;
 
-use crate::cli::prompt;
 use crate::cli::requested_model::RequestedModel;
-use crate::cli::terminal::{self, plain_table, say};
-use crate::compare::Verdict;
+use crate::cli::terminal::{plain_table, say};
+use crate::cli::{prompt, terminal};
 use crate::error::{Error, Result};
 use crate::model::ModelFiles;
 use crate::shipped_models;
 use crate::tokenizer::{SpecialTokens, TextStream, Tokenizer, TokenizerFiles};
+use crate::verdict::Verdict;
 
 /// Number of displayed tokens before and after the first difference.
 const AROUND: usize = 3;

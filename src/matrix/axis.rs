@@ -3,9 +3,9 @@
 use toml::Spanned;
 
 use crate::checkpoint::Point;
-use crate::compare::Verdict;
 use crate::error::Result;
 use crate::matrix::definition::DefinitionText;
+use crate::verdict::Verdict;
 
 /// One axis of a matrix.
 #[derive(Clone, Debug)]

@@ -1,10 +1,10 @@
 //! Result of a cell, compared with its expectation.
 
 use crate::checkpoint::Site;
-use crate::compare::Verdict;
 use crate::matrix::axis::ExpectedResult;
 use crate::matrix::plan::MatrixCell;
 use crate::report::{ArchitectureSummary, Report};
+use crate::verdict::Verdict;
 
 /// A cell with its report, run now or cached.
 #[derive(Clone, Debug)]

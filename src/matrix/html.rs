@@ -1,7 +1,6 @@
 //! `matrix.html`: one file that contains `matrix.json` and draws it, with links to the reports of the cells.
 
-use crate::matrix::ComparisonMatrix;
-use crate::matrix::json;
+use crate::matrix::{ComparisonMatrix, json};
 use crate::report::{HtmlPage, shell};
 
 const STYLE: &str = include_str!("page/matrix.css");

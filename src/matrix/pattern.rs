@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use toml::Spanned;
 
 use crate::checkpoint::Point;
-use crate::compare::Verdict;
 use crate::error::Result;
 use crate::matrix::axis::{ExpectedResult, MatrixAxis, axis_named};
 use crate::matrix::definition::{
     CellPattern, DefinitionText, ExpectationDefinition, MatrixDefinition, texts,
 };
+use crate::verdict::Verdict;
 
 /// Accepted values by axis. An axis without an entry accepts every value.
 pub struct CellFilter(BTreeMap<usize, Vec<String>>);

@@ -5,9 +5,9 @@ use std::iter::once;
 use comfy_table::{CellAlignment, Table};
 
 use crate::checkpoint::Site;
-use crate::compare::Verdict;
 use crate::matrix::{CellResult, CellStatus, ComparisonMatrix};
 use crate::report::{TerminalStyle, WIDTH, architectures, text};
+use crate::verdict::Verdict;
 
 /// Spaces between two columns.
 const GAP: u16 = 2;

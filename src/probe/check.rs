@@ -1,8 +1,8 @@
 //! Results of server checks without a reference.
 
-use crate::compare::Verdict;
 use crate::error::Error;
 use crate::probe::answer::MissingAnswer;
+use crate::verdict::Verdict;
 
 /// Result of one check.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,8 +4,9 @@ use std::fmt;
 
 use half::{bf16, f16};
 
-use crate::compare::{NoiseFloor, Verdict};
+use crate::noise::NoiseFloor;
 use crate::probe::answer::{TokenLogprob, TokenPosition};
+use crate::verdict::Verdict;
 
 /// Difference between two answers, up to the first position with different tokens.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -3,7 +3,6 @@
 use std::panic::resume_unwind;
 use std::thread;
 
-use crate::compare::Verdict;
 use crate::error::Error;
 use crate::probe::answer::{
     ContinuationRequest, GreedyContinuation, MissingAnswer, ProbePrompt, ServerAnswer, TokenPosition,
@@ -11,6 +10,7 @@ use crate::probe::answer::{
 use crate::probe::check::{ProbeCheck, ProbeSubject};
 use crate::probe::difference::{AnswerDifference, LogprobDifference, coarseness};
 use crate::probe::server::ServerApi;
+use crate::verdict::Verdict;
 
 /// Number of repeats of the same request, one after the other.
 const REPEATS: usize = 4;

@@ -2,12 +2,12 @@
 
 use std::fmt::Display;
 
-use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::probe::answer::MissingAnswer;
 use crate::probe::check::{ProbeCheck, ProbeSubject};
 use crate::probe::server::{ConversationMessage, RenderedConversation, ServerApi};
 use crate::tokenizer::Tokenizer;
+use crate::verdict::Verdict;
 
 /// Texts on which tokenizers differ: spaces, line breaks, digits, punctuation, scripts and symbols.
 pub const TEXTS: [&str; 8] = [

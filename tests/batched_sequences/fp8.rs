@@ -3,14 +3,16 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
+use xcheck::align::Selection;
+use xcheck::check::{Mode, Tolerances};
 use xcheck::checkpoint::{Point, Site, TapAxis};
-use xcheck::compare::{Selection, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Outcome, cross_check, cross_check_dumps};
+use xcheck::diagnose::{cross_check, cross_check_dumps};
 use xcheck::dump::Dump;
 use xcheck::engine::RunInput;
 use xcheck::exact::Float;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
+use xcheck::verdict::{Outcome, Verdict};
 use xcheck::view::View;
 use xcheck::weight::DType;
 

@@ -1,17 +1,19 @@
 //! Arrays of some rows: what is held is compared, what is not is not.
 
 use serde_json::json;
+use xcheck::align::{AlignedDump, Selection};
+use xcheck::check::{Mode, Tolerances};
 use xcheck::checkpoint::{Point, Site, TapAxis};
-use xcheck::compare::{ComparedDump, Selection, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Outcome, cross_check, cross_check_dumps};
+use xcheck::diagnose::{cross_check, cross_check_dumps};
 use xcheck::dump::{ArrayValues, Dump};
+use xcheck::verdict::{Outcome, Verdict};
 
 use super::bed::{Written, ravel, unravel};
 use crate::common::{counterpart, reference_of, rules};
 
 /// A place's values with the tap point's own axes.
 pub fn canonical(dump: &Dump, site: Site) -> ArrayValues {
-    let view = ComparedDump::new(dump).expect("sound").values(site, None).expect("sound").expect("held");
+    let view = AlignedDump::new(dump).expect("sound").values(site, None).expect("sound").expect("held");
     ArrayValues::from(&view)
 }
 

@@ -2,8 +2,8 @@
 //! told. The engine adds up otherwise than ours.
 
 use xcheck::catalogue::{OperationChange, Supposition};
-use xcheck::compare::Verdict;
 use xcheck::selftest::told;
+use xcheck::verdict::Verdict;
 
 use super::planted::{Bed, FaultDetection, RecordedTaps};
 

@@ -2,9 +2,9 @@
 
 use xcheck::change::CauseKind;
 use xcheck::checkpoint::{Point, Site};
-use xcheck::diagnose::Finding;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
+use xcheck::verdict::Finding;
 
 use super::planted::Bed;
 

@@ -5,12 +5,12 @@ use std::ops::Deref;
 
 use xcheck::catalogue::Supposition;
 use xcheck::checkpoint::{Point, Site};
-use xcheck::diagnose::Outcome;
 use xcheck::dump::Dump;
 use xcheck::selftest::{self, DumpForm};
 use xcheck::shipped_models;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
+use xcheck::verdict::Outcome;
 
 pub use xcheck::selftest::{FaultDetection, RecordedTaps};
 

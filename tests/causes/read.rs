@@ -3,7 +3,7 @@
 use xcheck::catalogue::Supposition;
 use xcheck::change::CauseKind;
 use xcheck::checkpoint::Point;
-use xcheck::diagnose::Finding;
+use xcheck::verdict::Finding;
 
 use super::planted::{Bed, RecordedTaps};
 use crate::judge::clay::Clay;

@@ -3,10 +3,10 @@
 use xcheck::catalogue::Supposition;
 use xcheck::change::CauseKind;
 use xcheck::checkpoint::{Point, Site};
-use xcheck::diagnose::Finding;
 use xcheck::selftest::MODELS;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
+use xcheck::verdict::Finding;
 
 use super::planted::{Bed, RecordedTaps};
 use crate::common::share::one_of;

@@ -13,8 +13,9 @@ pub mod torch;
 use std::path::Path;
 
 use serde_json::Value;
-use xcheck::compare::{Gate, Role, Selection, Tolerances};
-use xcheck::diagnose::{EngineRounding, Mode, Outcome, Rules, cross_check};
+use xcheck::align::Selection;
+use xcheck::check::{EngineRounding, Gate, Mode, Role, Rules, Tolerances};
+use xcheck::diagnose::cross_check;
 use xcheck::dump::{Dump, DumpInput, Layout, Manifest, ModelInfo, Producer, Recorder};
 use xcheck::engine::{self, RunInput};
 use xcheck::format::Gguf;
@@ -23,6 +24,7 @@ use xcheck::model::{LoadedModel, Model, ModelFiles};
 use xcheck::numerics::{BitnetCpp, KvType, Llama2C, LlamaCpp, Numerics, Transformers};
 use xcheck::shipped_models::{self, ShippedModel};
 use xcheck::tap::Tap;
+use xcheck::verdict::Outcome;
 
 /// The shipped model as llama.cpp's F32 file, to be damaged at will.
 pub fn tiny_llama2() -> Llama {

@@ -1,13 +1,13 @@
 //! Dumps that are cut otherwise than what they are compared with, and wrong in what their passes have once.
 
 use serde_json::json;
+use xcheck::align::AlignedDump;
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{ComparedDump, Verdict};
-use xcheck::diagnose::Outcome;
 use xcheck::dump::Dump;
 use xcheck::engine::{PassInput, RunInput};
 use xcheck::numerics::F32;
 use xcheck::tap::Tap;
+use xcheck::verdict::{Outcome, Verdict};
 use xcheck::weight::DType;
 
 use super::clay::Clay;
@@ -124,7 +124,7 @@ fn a_continuation_of_fewer_tokens_than_its_passes_choose_is_refused() {
     let ids = full.manifest.generated.clone().expect("it is told");
     let clay = Clay::of(&full).without(&[Point::Generated]);
     let short = clay.say(|manifest| manifest["generated"] = json!(ids[..3])).dump();
-    let error = ComparedDump::new(&short).expect_err("it contradicts its passes").to_string();
+    let error = AlignedDump::new(&short).expect_err("it contradicts its passes").to_string();
     assert!(error.contains("generated has 3 tokens, expected 5"), "{error}");
 }
 

@@ -1,10 +1,10 @@
 //! A pass says how much was compared, and what shows nothing is no pass.
 
 use serde_json::json;
+use xcheck::check::{Mode, Role};
 use xcheck::checkpoint::Point;
-use xcheck::compare::{Role, Verdict};
-use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::Dump;
+use xcheck::verdict::{Outcome, Verdict};
 
 use super::clay::Clay;
 use super::scene::{Scene, told};

@@ -3,9 +3,10 @@
 
 use std::path::Path;
 
+use xcheck::align::Selection;
+use xcheck::check::{Mode, Role, Tolerances};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Role, Selection, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Outcome, cross_check};
+use xcheck::diagnose::cross_check;
 use xcheck::dump::Dump;
 use xcheck::engine::RunInput;
 use xcheck::model::llama::Llama;
@@ -13,6 +14,7 @@ use xcheck::numerics::Transformers;
 use xcheck::ops::norm::RmsNorm;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
+use xcheck::verdict::{Outcome, Verdict};
 
 use super::clay::Clay;
 use super::scene::{Scene, recorded, told};
@@ -37,10 +39,8 @@ fn made(change: impl FnOnce(&mut Llama)) -> Clay {
 
 fn judged(clay: &Clay, mode: Mode) -> Outcome {
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let rules = xcheck::diagnose::Rules {
-        role: Role::Candidate,
-        ..rules(&selection, &tolerances, "torch-bf16", mode)
-    };
+    let rules =
+        xcheck::check::Rules { role: Role::Candidate, ..rules(&selection, &tolerances, "torch-bf16", mode) };
     cross_check("engine", &tiny_llama2(), &Transformers::Bf16, &clay.dump(), rules, &mut ())
         .expect("the two can be compared")
 }

@@ -3,14 +3,16 @@
 use std::path::Path;
 
 use serde_json::json;
+use xcheck::align::Selection;
+use xcheck::check::{Mode, Role, Rules, Tolerances};
 use xcheck::checkpoint::{Checkpoint, Point, Site};
-use xcheck::compare::{Role, Selection, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Outcome, Rules, cross_check, cross_check_dumps};
+use xcheck::diagnose::{cross_check, cross_check_dumps};
 use xcheck::dump::Dump;
 use xcheck::engine::{PassInput, RunInput};
 use xcheck::numerics::Numerics;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
+use xcheck::verdict::{Outcome, Verdict};
 
 use super::clay::{Clay, two_largest};
 use super::scene::{

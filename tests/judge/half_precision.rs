@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
+use xcheck::align::Selection;
+use xcheck::check::{Gate, Mode, Tolerances};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Gate, Selection, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Outcome, cross_check_dumps};
+use xcheck::diagnose::cross_check_dumps;
 use xcheck::dump::Dump;
+use xcheck::verdict::{Outcome, Verdict};
 use xcheck::weight::DType;
 
 use super::clay::Clay;
@@ -31,7 +33,7 @@ fn eager() -> Dump {
 fn by_table(candidate: &Dump, reference: &Dump) -> Outcome {
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
     let rules = rules(&selection, &tolerances, "torch-bf16", Mode::Accumulated);
-    let rules = xcheck::diagnose::Rules { gate: Gate::Tolerance, ..rules };
+    let rules = xcheck::check::Rules { gate: Gate::Tolerance, ..rules };
     cross_check_dumps("reference", candidate, reference, rules).expect("the two can be compared")
 }
 

@@ -1,14 +1,14 @@
 //! An engine whose KV cache has 8 bits, by a dump that does not record the cache.
 
 use serde_json::json;
+use xcheck::check::{Mode, Role};
 use xcheck::checkpoint::Point::{AttnContext, AttnOut, KCache, KRope, Q, VCache};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Role, Verdict};
-use xcheck::diagnose::{Mode, Outcome};
 use xcheck::engine::RunInput;
 use xcheck::numerics::F32;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
+use xcheck::verdict::{Outcome, Verdict};
 
 use super::clay::Clay;
 use super::scene::{Scene, recorded, told};

@@ -1,12 +1,14 @@
 //! Each layer from the reference's own input: what is allowed follows from what is computed, not from how it is spelled.
 
 use serde_json::json;
+use xcheck::align::Selection;
+use xcheck::check::{Mode, Role, Rules, Tolerances};
 use xcheck::checkpoint::Point;
-use xcheck::compare::{Role, Selection, Tolerances};
-use xcheck::diagnose::{Mode, Outcome, Rules, cross_check};
+use xcheck::diagnose::cross_check;
 use xcheck::dump::Dump;
 use xcheck::numerics::F32;
 use xcheck::tap::Tap;
+use xcheck::verdict::Outcome;
 
 use super::clay::Clay;
 use super::scene::{assert_first_wrong, assert_passes, site};

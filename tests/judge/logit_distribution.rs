@@ -1,10 +1,10 @@
 //! Errors of a dump that holds logits or block outputs alone are bounded as a distribution: the leading logits, single rows, the
 //! predictions and common factors, and not one largest error.
 
+use xcheck::check::{Mode, Role};
 use xcheck::checkpoint::Point;
-use xcheck::compare::{Role, Verdict};
-use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::ArrayValues;
+use xcheck::verdict::{Outcome, Verdict};
 
 use super::clay::Clay;
 use super::scene::{Scene, assert_passes, site, told};

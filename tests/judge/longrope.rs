@@ -4,15 +4,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use xcheck::align::Selection;
 use xcheck::change::CauseKind;
+use xcheck::check::{Mode, Role, Rules, Tolerances};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Role, Selection, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Outcome, Rules, cross_check};
+use xcheck::diagnose::cross_check;
 use xcheck::dump::{Dump, Manifest, Recorder};
 use xcheck::engine::{self, RunInput};
 use xcheck::model::{LoadedModel, ModelFiles};
 use xcheck::numerics::{F32, Transformers};
 use xcheck::plan::{Unit, units};
+use xcheck::verdict::{Outcome, Verdict};
 
 use super::clay::Clay;
 use super::scene::{assert_inconclusive, assert_passes, told};

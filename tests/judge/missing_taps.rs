@@ -1,11 +1,11 @@
 //! A dump that leaves taps out is judged more coarsely, never more harshly.
 
+use xcheck::check::{Mode, Role};
 use xcheck::checkpoint::Point::{self, *};
-use xcheck::compare::{Role, SiteResult, Verdict};
-use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::Dump;
 use xcheck::model::llama::Llama;
 use xcheck::shipped_models;
+use xcheck::verdict::{Outcome, SiteResult, Verdict};
 
 use super::clay::Clay;
 use super::scene::{Scene, assert_first_wrong, site, told};

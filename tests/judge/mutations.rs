@@ -3,17 +3,17 @@
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::json;
+use xcheck::check::{Mode, Role};
 use xcheck::checkpoint::{Point, Site, TapAxis, ValueKind};
-use xcheck::compare::{Role, Verdict};
-use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::Dump;
 use xcheck::format::FileBytes;
 use xcheck::measure::Measurement;
+use xcheck::verdict::{Outcome, Verdict};
 
 use super::clay::Clay;
 use super::scene::{Scene, compare, compare_selected, told};
 use crate::common::share::share;
-use xcheck::compare::Selection;
+use xcheck::align::Selection;
 
 /// A scene, its dump to be shaped, and the places of numbers in it.
 type Shaped = (Scene, Clay, Vec<Site>);

@@ -1,10 +1,10 @@
 //! What is no number, or nothing but zeros, on one side is wrong there; the same on both sides shows nothing.
 
+use xcheck::check::{Mode, Role};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Role, Verdict};
-use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::Dump;
 use xcheck::engine::RunInput;
+use xcheck::verdict::{Outcome, Verdict};
 
 use super::clay::Clay;
 use super::scene::{

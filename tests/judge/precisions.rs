@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
+use xcheck::check::{Mode, Role};
 use xcheck::checkpoint::Point::*;
 use xcheck::checkpoint::Site;
-use xcheck::compare::{Role, Verdict};
-use xcheck::diagnose::Mode;
 use xcheck::dump::Dump;
 use xcheck::format::FileBytes;
 use xcheck::model::ModelFiles;
 use xcheck::numerics::{KvType, LlamaCpp, SingleTokenNumerics};
+use xcheck::verdict::Verdict;
 
 use super::clay::Clay;
 use super::scene::{Scene, assert_first_wrong, compare, of_pass, site, told};

@@ -1,14 +1,14 @@
 //! Which values of a head rotate together: what a manifest says of it, what its values show, and what an engine does.
 
 use serde_json::json;
+use xcheck::check::{Mode, Role};
 use xcheck::checkpoint::Point;
-use xcheck::compare::{Role, Verdict};
-use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::Dump;
 use xcheck::engine::{PassInput, RunInput};
 use xcheck::numerics::{KvType, LlamaCpp, Numerics};
 use xcheck::ops::rope::Rope;
 use xcheck::tensor::RopePairing;
+use xcheck::verdict::{Outcome, Verdict};
 
 use super::clay::Clay;
 use super::scene::{Scene, assert_first_wrong, assert_passes, compare, recorded, site, told};

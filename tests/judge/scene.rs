@@ -1,14 +1,16 @@
 //! A dump, the model it was made of, and what computes as its producer does.
 
+use xcheck::align::Selection;
+use xcheck::check::{Mode, Role, Rules, Tolerances};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Role, Selection, SiteResult, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Outcome, Rules, cross_check, cross_check_dumps};
+use xcheck::diagnose::{cross_check, cross_check_dumps};
 use xcheck::dump::{Dump, DumpInput, Layout, Manifest, ModelInfo, Producer, Recorder};
 use xcheck::engine::{self, RunInput};
 use xcheck::model::{LoadedModel, Model};
 use xcheck::numerics::Numerics;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
+use xcheck::verdict::{Outcome, SiteResult, Verdict};
 
 use crate::common::{counterpart, reference_of, rules};
 

@@ -1,9 +1,9 @@
 //! What no query sees may hold anything; a cache that is too short or too long is a finding, not an error.
 
+use xcheck::check::{Mode, Role};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Role, Verdict};
-use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::{ArrayValues, Dump};
+use xcheck::verdict::{Outcome, Verdict};
 
 use super::clay::Clay;
 use super::scene::{

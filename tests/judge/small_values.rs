@@ -1,14 +1,16 @@
 //! A fault is a fault whatever the size of the values: an absolute tolerance knows nothing of it.
 
+use xcheck::align::Selection;
+use xcheck::check::{Mode, Tolerances};
 use xcheck::checkpoint::{Point, ValueKind};
-use xcheck::compare::{Selection, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Outcome, cross_check};
+use xcheck::diagnose::cross_check;
 use xcheck::dump::Dump;
 use xcheck::engine::RunInput;
 use xcheck::model::llama::Llama;
 use xcheck::numerics::{Numerics, Transformers};
 use xcheck::quant::decode_matrix_row;
 use xcheck::tap::Tap;
+use xcheck::verdict::{Outcome, Verdict};
 use xcheck::weight::{DType, Matrix, StoredTensor};
 
 use super::scene::{Everywhere, assert_first_wrong, assert_passes, recorded, site, told};

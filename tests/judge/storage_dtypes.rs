@@ -2,9 +2,8 @@
 //! does not.
 
 use half::bf16;
+use xcheck::check::{Mode, Role};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::Role;
-use xcheck::diagnose::Mode;
 use xcheck::dump::Dump;
 use xcheck::engine::RunInput;
 use xcheck::numerics::Transformers;

@@ -2,15 +2,17 @@
 //! others. That excuses such engines, and no faults of others.
 
 use half::{bf16, f16};
+use xcheck::align::Selection;
+use xcheck::check::{Mode, Role, Rules, Tolerances};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Role, Selection, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Outcome, Rules, cross_check};
+use xcheck::diagnose::cross_check;
 use xcheck::engine::RunInput;
 use xcheck::model::llama::Llama;
 use xcheck::numerics::{Numerics, Transformers};
 use xcheck::quant::decode_matrix_row;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
+use xcheck::verdict::{Outcome, Verdict};
 use xcheck::weight::Matrix;
 
 use super::clay::Clay;

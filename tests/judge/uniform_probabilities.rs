@@ -1,13 +1,13 @@
 //! Probabilities at a temperature so high that all tokens have the same are no evidence, whoever made them.
 
 use serde_json::json;
+use xcheck::check::{Mode, Role};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Role, Verdict};
-use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::ArrayValues;
 use xcheck::engine::{self, PassInput, RunInput};
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
+use xcheck::verdict::{Outcome, Verdict};
 use xcheck::weight::DType;
 
 use super::clay::{Array, Clay};

@@ -1,10 +1,10 @@
 //! A template that a server shows as ids: its control tokens have no text, and are compared nevertheless.
 
-use xcheck::compare::Verdict;
 use xcheck::probe::{
     ContinuationRequest, ConversationMessage, GreedyContinuation, MissingAnswer, ModelTemplate, ProbePrompt,
     RenderedConversation, ServerAnswer, ServerApi, TokenPosition, template,
 };
+use xcheck::verdict::Verdict;
 
 use crate::common::variant;
 

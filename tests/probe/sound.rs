@@ -1,8 +1,8 @@
 //! What an answer says of itself: log-probabilities in few decimals, or of a short type, are such; others in their clothes are not.
 
-use xcheck::compare::Verdict;
 use xcheck::probe::self_consistency::sound;
 use xcheck::probe::{ContinuationRequest, GreedyContinuation, ProbePrompt, TokenLogprob, TokenPosition};
+use xcheck::verdict::Verdict;
 
 /// Logits of eight tokens at each of three places.
 const LOGITS: [[f64; 8]; 3] = [

@@ -1,7 +1,7 @@
 //! Answers that differ where rounding moves an unlikely token by much: what the likely ones do, their probabilities tell.
 
-use xcheck::compare::Verdict;
 use xcheck::probe::{AnswerDifference, LogprobDifference, TokenLogprob, TokenPosition};
+use xcheck::verdict::Verdict;
 
 /// Rounding in a short type: an unlikely token by more than ln 3, none by more than a twentieth of the probability.
 const SHORT: LogprobDifference = LogprobDifference { nats: 1.4, share: 0.05 };

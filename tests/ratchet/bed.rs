@@ -3,9 +3,10 @@
 use std::time::{Duration, SystemTime};
 
 use tempfile::TempDir;
+use xcheck::align::Selection;
+use xcheck::check::{EngineRounding, Gate, Mode, Role, Rules, Tolerances};
 use xcheck::checkpoint::Checkpoint;
-use xcheck::compare::{Gate, Role, Selection, Tolerances, Verdict};
-use xcheck::diagnose::{EngineRounding, Mode, Rules, cross_check};
+use xcheck::diagnose::cross_check;
 use xcheck::dump::Dump;
 use xcheck::engine::RunInput;
 use xcheck::model::llama::Llama;
@@ -13,6 +14,7 @@ use xcheck::numerics::{KvType, LlamaCpp, Numerics};
 use xcheck::ratchet::{Baseline, gate, updated};
 use xcheck::report::{Comparison, ModelRecord, Report, Timing};
 use xcheck::tensor::Tensor;
+use xcheck::verdict::Verdict;
 use xcheck::weight::Matrix;
 
 use crate::common::faulty::{Base, Faulty};

@@ -1,9 +1,9 @@
 //! What two reports say of each other.
 
-use xcheck::compare::Verdict;
 use xcheck::ops::attention::AttentionScale;
 use xcheck::ratchet::{Class, Diff};
 use xcheck::report::{RecordedReport, Report, ServerCheck, ServerReport};
+use xcheck::verdict::Verdict;
 
 use super::bed::{LLAMA_CPP, audit, baseline, build, gated, model, with};
 

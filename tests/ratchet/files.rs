@@ -1,9 +1,8 @@
 //! Files of baselines: what one holds is read again, and whatever is wrong with one is one message.
 
-use xcheck::ratchet::Baseline;
+use xcheck::ratchet::{Baseline, gate};
 
 use super::bed::{LLAMA_CPP, audit, baseline, gated, with};
-use xcheck::ratchet::gate;
 
 const SOUND: &str = r#"version = 2
 

@@ -1,12 +1,12 @@
 //! What a baseline lets pass, and what not.
 
-use xcheck::compare::{Gate, Verdict};
-use xcheck::diagnose::Finding;
+use xcheck::check::Gate;
 use xcheck::model::llama::Llama;
 use xcheck::numerics::F32;
 use xcheck::ops::attention::AttentionScale;
 use xcheck::ratchet::{Baseline, gate, updated};
 use xcheck::report::{Report, TableOptions, json, junit, markdown, table};
+use xcheck::verdict::{Finding, Verdict};
 
 use super::bed::{
     LLAMA_CPP, TODAY, audit, baseline, build, flip_scale_bit, gated, gated_on, model, reasoned, told, with,

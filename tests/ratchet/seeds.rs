@@ -1,13 +1,13 @@
 //! Twenty builds and twenty regressions: a build that adds up in another order is no regression, and one bit of a scale is.
 
 use rayon::prelude::*;
-use xcheck::compare::Verdict;
-use xcheck::diagnose::Mode;
+use xcheck::check::Mode;
 use xcheck::model::llama::Llama;
 use xcheck::numerics::Numerics;
 use xcheck::ops::attention::AttentionScale;
 use xcheck::ratchet::Diff;
 use xcheck::report::{RecordedReport, Report};
+use xcheck::verdict::Verdict;
 use xcheck::weight::Matrix;
 
 use super::bed::{

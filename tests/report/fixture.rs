@@ -4,19 +4,19 @@ use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
 use serde_json::json;
+use xcheck::check::{ArrayComparison, Gate, Mode, Role, RoundingEvaluation, Tolerance, Tolerances};
 use xcheck::checkpoint::{Checkpoint, Point, Site, TapScope};
-use xcheck::compare::{
-    ArrayComparison, Gate, NoiseFloor, Role, RoundingEvaluation, SiteObservation, SiteResult, Tolerance,
-    Tolerances, Verdict, VerdictCriteria,
-};
-use xcheck::diagnose::{Basis, ComparisonSubject, Coverage, Mode, Outcome};
 use xcheck::dump::Producer;
 use xcheck::error_map::ErrorMap;
 use xcheck::exact::{
     BiasEstimate, BiasGroup, Choice, EngineErrors, ExactValue, InexactValue, OperationVerdict, Profile,
 };
 use xcheck::measure::{Errors, Measurement, NonfiniteCounts, WorstElement};
+use xcheck::noise::NoiseFloor;
 use xcheck::report::{Comparison, ModelRecord, PromptTokens, Report, Timing};
+use xcheck::verdict::{
+    Basis, ComparisonSubject, Coverage, Outcome, SiteObservation, SiteResult, Verdict, VerdictCriteria,
+};
 use xcheck::weight::DType;
 
 fn errors(max_abs: f64) -> Errors {

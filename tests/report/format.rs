@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use xcheck::change::CauseKind;
 use xcheck::checkpoint::Point;
-use xcheck::compare::{NoiseFloor, Verdict, Waiver};
-use xcheck::diagnose::{Finding, Outcome};
+use xcheck::noise::NoiseFloor;
 use xcheck::report::{Report, json};
+use xcheck::verdict::{Finding, Outcome, Verdict, Waiver};
 
 use super::fixture::{failing, report, row, site, small};
 

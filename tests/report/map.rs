@@ -1,9 +1,8 @@
 //! The map of taps and layers on a terminal.
 
 use xcheck::checkpoint::Point;
-use xcheck::compare::SiteResult;
-use xcheck::diagnose::Outcome;
 use xcheck::report::{maps, verdicts};
+use xcheck::verdict::{Outcome, SiteResult};
 
 use super::fixture::{
     doubtful, everything, failing, failing_candidate, inconclusive, measurement, outcome, passing, report,

@@ -15,12 +15,13 @@ use fixture::{
 };
 use insta::assert_snapshot;
 use serde_json::{Value, json};
+use xcheck::check::Mode;
 use xcheck::checkpoint::{Checkpoint, Point, Site};
-use xcheck::compare::{NoiseFloor, Verdict};
-use xcheck::diagnose::{Mode, Outcome};
+use xcheck::noise::NoiseFloor;
 use xcheck::report::{
     Comparison, ModelRecord, Report, TableOptions, json as to_json, junit, markdown, table,
 };
+use xcheck::verdict::{Outcome, Verdict};
 
 /// Every kind of row once.
 fn compact() -> Outcome {

@@ -3,8 +3,8 @@
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use xcheck::change::CauseKind;
 use xcheck::checkpoint::{Point, TapScope};
-use xcheck::diagnose::{Finding, Outcome};
 use xcheck::report::{Report, RunFailure, html, markdown};
+use xcheck::verdict::{Finding, Outcome};
 
 use super::fixture::{failing, failing_candidate, measurement, outcome, passing, report, row, site, timing};
 
@@ -145,7 +145,7 @@ fn a_reader_of_markdown_sees_what_is_hostile_where_it_is_not_escaped() {
 #[test]
 fn text_from_files_means_nothing() {
     let mut uncovered = hostile(passing());
-    uncovered.verdict = xcheck::compare::Verdict::Inconclusive;
+    uncovered.verdict = xcheck::verdict::Verdict::Inconclusive;
     let mut report =
         report([hostile(passing()), hostile(failing()), hostile(failing_candidate()), uncovered]);
     report.results.iter_mut().for_each(|result| result.model.name = HOSTILE.into());

@@ -5,13 +5,12 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use xcheck::align::Selection;
 use xcheck::catalogue::{ChangeTap, Supposition};
 use xcheck::change::ModelOperations;
+use xcheck::check::{EngineRounding, Gate, Mode, Role, Rules, Tolerances};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Gate, Role, Selection, Tolerances};
-use xcheck::diagnose::{
-    EngineRounding, Evidence, Mode, Outcome, Rules, UnitWork, cross_check, cross_check_units,
-};
+use xcheck::diagnose::{UnitWork, cross_check, cross_check_units};
 use xcheck::dump::{Dump, DumpInput, Layout, Manifest, ModelInfo, Producer, Recorder};
 use xcheck::engine::{self, RunInput};
 use xcheck::exact::Profile;
@@ -25,6 +24,7 @@ use xcheck::report::{
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
 use xcheck::tracing::TracedNumerics;
+use xcheck::verdict::{Evidence, Outcome};
 
 /// What is compared, and how.
 pub struct Case<'c> {

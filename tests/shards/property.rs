@@ -3,15 +3,16 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use xcheck::align::Selection;
 use xcheck::catalogue::Supposition;
+use xcheck::check::{Gate, Mode, Role};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Gate, Role, Selection, Verdict};
-use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::Dump;
 use xcheck::model::Model;
 use xcheck::numerics::{BitnetCpp, F32, KvType, LlamaCpp, Numerics, Transformers};
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
+use xcheck::verdict::{Outcome, Verdict};
 
 use super::bed::{Case, blocks, dump_of, formats, merged};
 use crate::common::share::one_of;
@@ -240,7 +241,7 @@ fn of_what_was_selected() {
         Selection { layers: layers("2"), ..everything.clone().inside_layers() },
         Selection { passes: layers("1"), positions: layers("6-8"), ..everything.clone() },
         Selection {
-            checkpoints: "rope,logits".parse::<xcheck::compare::Checkpoints>().expect("two").0,
+            checkpoints: "rope,logits".parse::<xcheck::align::Checkpoints>().expect("two").0,
             explicit: true,
             ..everything
         },

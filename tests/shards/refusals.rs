@@ -1,7 +1,7 @@
 //! What is not put together, and what is not the whole.
 
-use xcheck::compare::Verdict;
 use xcheck::report::json;
+use xcheck::verdict::Verdict;
 
 use super::bed::{Case, merged, read};
 use crate::common::{counterpart, reference_of};

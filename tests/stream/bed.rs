@@ -5,13 +5,15 @@ use std::path::Path;
 
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value;
+use xcheck::align::Selection;
+use xcheck::check::{EngineRounding, Gate, Mode, Role, Rules, Tolerances};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Gate, Role, Selection, Tolerances};
-use xcheck::diagnose::{DumpStream, EngineRounding, Mode, Outcome, Rules, cross_check};
+use xcheck::diagnose::{DumpStream, cross_check};
 use xcheck::dump::{Dump, Manifest};
 use xcheck::format::Messages;
 use xcheck::model::Model;
 use xcheck::numerics::Numerics;
+use xcheck::verdict::Outcome;
 
 /// What a stream is called: a file of the same name is told of alike.
 pub const NAME: &str = "a dump";

@@ -1,9 +1,9 @@
 //! Whatever the messages: what is found of a stream is what is found of the file that holds the same.
 
+use xcheck::check::{Mode, Role};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Role, Verdict};
-use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::{Dump, TensorRow};
+use xcheck::verdict::{Outcome, Verdict};
 
 use super::bed::{Case, changed, end, message, messages, of_layers, told};
 use crate::common::share::one_of;

@@ -1,9 +1,8 @@
 //! What is wrong with a stream is said, and is no pass: what came before is still told.
 
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::Verdict;
-use xcheck::diagnose::Outcome;
 use xcheck::dump::Dump;
+use xcheck::verdict::{Outcome, Verdict};
 
 use super::bed::{Case, MOST, changed, end, message, message_of, messages, of_layers};
 use crate::common::{counterpart, reference_of};

@@ -8,7 +8,6 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{Error, ModelError, Result};
 use crate::format::{Disk, FileBytes, FileStore, Format, Gguf, Llama2cFile, TensorFile};
-use crate::model::Model;
 use crate::model::bitnet::BitnetBlock;
 use crate::model::decoder::{Decoder, DecoderBlock};
 use crate::model::gemma2::Gemma2Block;
@@ -25,9 +24,9 @@ use crate::model::qwen2::Qwen2Block;
 use crate::model::qwen2_moe::Qwen2MoeBlock;
 use crate::model::qwen3::Qwen3Block;
 use crate::model::qwen3_moe::Qwen3MoeBlock;
-use crate::model::shards;
 use crate::model::smollm3::SmolLm3Block;
 use crate::model::ternary::TernaryFiles;
+use crate::model::{Model, shards};
 use crate::tokenizer::{self, Chat, Tokenizer, TokenizerFiles};
 use crate::weight::DType;
 

@@ -16,11 +16,10 @@ use crate::ops::attention::{self, AttentionScale, Mask};
 use crate::ops::norm::{LayerNorm, RmsNorm, per_row};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
-use crate::parallel;
-use crate::quant;
 use crate::quant::llama2c::{self, Groups, QuantisedRow};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
+use crate::{parallel, quant};
 
 /// Computes as llama2.c does; operations without a special order are those of [`F32`].
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,17 +1,16 @@
 //! Known cases: checks the model's tokenizer on a prompt, and the model's greedy continuation of the prompt.
 
+use crate::align::AlignedDump;
+use crate::check::{Rules, RunContext, RunResults};
 use crate::checkpoint::{Point, Site};
-use crate::compare::ComparedDump;
-use crate::diagnose::check::{finish, run_and_judge, subject};
-use crate::diagnose::outcome::{ComparisonSubject, Outcome};
-use crate::diagnose::rules::Rules;
-use crate::diagnose::runs::{RunContext, RunResults};
-use crate::diagnose::unit_rows::UnitRows;
+use crate::diagnose::causes;
+use crate::diagnose::cross_check::{finish, run_and_judge, subject};
 use crate::dump::Dump;
 use crate::error::Result;
 use crate::model::Model;
 use crate::numerics::Numerics;
 use crate::tap::Tap;
+use crate::verdict::{ComparisonSubject, Outcome, UnitRows};
 
 /// The tokens that the model's own tokenizer makes of a prompt, or the reason why they are unknown.
 pub type OwnTokens = std::result::Result<Vec<u32>, String>;
@@ -33,14 +32,15 @@ pub fn check_case(
     rules: Rules,
     onlooker: &mut dyn Tap,
 ) -> Result<Outcome> {
-    let held = ComparedDump::new(case)?;
+    let held = AlignedDump::new(case)?;
     let setting = RunContext::new(model, numerics, &held, rules)?;
     let mut judge = UnitRows::new(rules, model.architecture(), numerics.activation_type());
     let tokens = Site { point: Point::Tokens, layer: None, pass: None };
     match own_tokens {
         _ if !rules.selection.takes(tokens, &(0..0)) => {}
         Ok(own) => {
-            judge.add_tokens(tokens, own, &case.manifest.input.tokens);
+            let known = &case.manifest.input.tokens;
+            judge.add_tokens(tokens, own, known, causes::of_prompt(tokens, own, known));
             judge.expect(tokens, 0..0);
         }
         Err(why) => judge.note(format!("{tokens}: not compared: {why}")),

@@ -11,23 +11,20 @@ use std::rc::Rc;
 
 use sha2::{Digest, Sha256};
 
+use crate::align::AlignedDump;
 use crate::change::ModelOperations;
+use crate::check::{Mode, Rules, RunContext};
 use crate::checkpoint::{Point, Site};
-use crate::compare::{ComparedDump, Verdict};
-use crate::diagnose::check::{basis, check_architecture, edge, examine, subject};
-use crate::diagnose::conclusion::conclude;
-use crate::diagnose::evidence::{Basis, Evidence, MissingSite};
-use crate::diagnose::outcome::{ComparisonSubject, Outcome};
-use crate::diagnose::rules::Mode;
-use crate::diagnose::rules::Rules;
-use crate::diagnose::runs::RunContext;
-use crate::diagnose::unit_rows::one_sided;
+use crate::diagnose::cross_check::{basis, check_architecture, edge, examine, subject};
 use crate::dump::{Dump, Manifest, TensorRow};
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::numerics::Numerics;
 use crate::plan::{Crossing, MessageStations, Unit, units_of};
 use crate::tap::Tap;
+use crate::verdict::{
+    Basis, ComparisonSubject, Evidence, MissingSite, Outcome, Verdict, conclude, one_sided,
+};
 
 /// The judged messages of one dump.
 pub struct DumpStream<'s> {
@@ -118,7 +115,7 @@ impl<'s> DumpStream<'s> {
                     tokens are read again; write the dump to a file"
             )));
         }
-        let held = ComparedDump::new(dump)?;
+        let held = AlignedDump::new(dump)?;
         let (read, n_layers) = (held.read_tokens().len(), self.model.dimensions().n_layers);
         self.rules.selection.check(n_layers, held.passes().len(), read)?;
         let (computed, is_first) = (self.numerics.activation_type(), !self.pieces.iter().any(is_first_layer));
@@ -186,7 +183,7 @@ impl<'s> DumpStream<'s> {
 
     /// Returns hashes of the inputs of the message's layers. Fails if another message has different values
     /// for a layer's input.
-    fn new_edges(&self, portion: &MessageStations, held: &ComparedDump) -> Result<Vec<(usize, String)>> {
+    fn new_edges(&self, portion: &MessageStations, held: &AlignedDump) -> Result<Vec<(usize, String)>> {
         let mut edges = Vec::new();
         for layer in portion.edges() {
             let Some(edge) = edge(held, layer)? else { continue };
@@ -216,7 +213,7 @@ impl<'s> DumpStream<'s> {
 
     /// Returns the selected sites that the model computes and whose tap this message does not record. They
     /// count as missing if another message records the tap.
-    fn unheld(&self, visited: Vec<Site>, held: &ComparedDump, unit: &Unit) -> Vec<Site> {
+    fn unheld(&self, visited: Vec<Site>, held: &AlignedDump, unit: &Unit) -> Vec<Site> {
         let (points, n_layers) = (held.dump.points(), self.model.dimensions().n_layers);
         let selection = self.rules.selection;
         let mut unheld: Vec<Site> = visited

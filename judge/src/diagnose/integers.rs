@@ -1,9 +1,9 @@
 //! 8-bit integer activations, detected from products that rounding does not explain.
 
+use crate::check::{RunContext, RunResults, UnexplainedOperation};
 use crate::checkpoint::Point;
-use crate::compare::{SiteResult, UnexplainedOperation};
-use crate::diagnose::runs::{RunContext, RunResults};
 use crate::ops::linear::exact::IntegerProducts;
+use crate::verdict::SiteResult;
 
 /// Maximum number of products to check. The search ends early if no candidate explains any of the first
 /// [`FIRST`] products.

@@ -1,15 +1,15 @@
 //! LongRoPE rules: how an engine chooses between short and long factors, as its dump states or its values
 //! show.
 
+use crate::align::Selection;
 use crate::change::CauseKind;
-use crate::compare::{Role, Selection, SiteResult, Verdict};
-use crate::diagnose::causes::{self, Cause, CauseSearch, Finding};
-use crate::diagnose::outcome::Outcome;
-use crate::diagnose::rules::Rules;
+use crate::check::{Role, Rules};
+use crate::diagnose::causes;
 use crate::dump::Dump;
 use crate::error::{Error, Result};
 use crate::model::{LongRope, LongRopeModel, Model};
 use crate::plan::Crossing;
+use crate::verdict::{Cause, CauseSearch, Finding, Outcome, SiteResult, Verdict};
 
 /// Name of the manifest setting that states the rule.
 const SETTING: &str = "longrope";

@@ -2,8 +2,8 @@
 
 use rayon::prelude::*;
 
+use crate::align::{Heads, aligned};
 use crate::checkpoint::{Point, Site};
-use crate::compare::{Heads, aligned};
 use crate::dump::Dump;
 use crate::engine::{PassInput, RunInput, Transcript};
 use crate::error::{Error, Result, RunError};

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::ops::Range;
 
+use crate::align::Selection;
 use crate::checkpoint::{Point, Site};
-use crate::compare::Selection;
 use crate::dump::{Dump, Manifest};
 use crate::plan::Unit;
 use crate::plan::unit::{between, starts, stations};

@@ -18,7 +18,7 @@ pub use unit::{Unit, input_of, units, unread};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::compare::Selection;
+use crate::align::Selection;
 use crate::dump::Dump;
 use crate::model::Model;
 use crate::weight::DType;

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use crate::align::{Ranges, Selection};
 use crate::checkpoint::{Checkpoint, Point, Site, TapScope};
-use crate::compare::{Ranges, Selection};
 use crate::dump::{Dump, Manifest};
 use crate::engine::ModelSegment;
 use crate::measure::coarser;

@@ -8,11 +8,11 @@ use serde::Deserialize;
 use toml::value::Datetime;
 
 use crate::atomic_write::write_whole;
-use crate::compare::Waiver;
 use crate::error::{Error, Result};
 use crate::input;
 use crate::ratchet::blocks::{FileBlock, SiteBlock};
 use crate::report::{FailureSize, RecordedDump, RecordedRow};
+use crate::verdict::Waiver;
 
 /// Results that later runs are checked against.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use serde::Deserialize;
-
+use crate::align::Ranges;
 use crate::checkpoint::{Point, Site};
-use crate::compare::Ranges;
 use crate::report::RecordedRow;
+use serde::Deserialize;
 
 /// A set of layers, or of passes.
 type NumberSet = BTreeSet<Option<usize>>;

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 
 use crate::checkpoint::Site;
-use crate::compare::{NoiseFloor, Verdict};
+use crate::noise::NoiseFloor;
 use crate::report::{FailureSize, RecordedDump, RecordedReport, RecordedRow, ServerCheck};
+use crate::verdict::Verdict;
 
 /// Class of a change, from bad to good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

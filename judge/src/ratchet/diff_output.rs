@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json as object};
 
-use crate::compare::Verdict;
 use crate::ratchet::blocks::SiteBlock;
 use crate::ratchet::diff::{Change, Class, Diff};
 use crate::report::text::clean;
+use crate::verdict::Verdict;
 
 /// Sites of one tap with the same change.
 struct DiffLine<'d> {

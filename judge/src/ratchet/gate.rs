@@ -5,11 +5,11 @@ use std::collections::{BTreeSet, HashSet};
 use std::fmt::Display;
 
 use crate::checkpoint::Site;
-use crate::compare::{Verdict, Waiver};
 use crate::error::{Error, Result};
 use crate::ratchet::baseline::{Baseline, ComparedSites, DumpEntry, ValueCount, WaivedFailure, WaiverGroup};
 use crate::ratchet::blocks::SiteBlock;
 use crate::report::{Comparison, FailureSize, RecordedDump, RecordedReport, RecordedRow, Report};
+use crate::verdict::{Verdict, Waiver};
 
 /// Compares a report with a baseline on a day such as 2026-12-31. Waived failures become [`Verdict::Known`].
 /// Missing sites and lost bit-identity prevent a pass. Stale entries are noted.

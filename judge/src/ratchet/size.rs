@@ -1,8 +1,8 @@
 //! Size of a failure, and the limit up to which rounding can change it between builds.
 
 use crate::checkpoint::ValueKind;
-use crate::compare::NoiseFloor;
 use crate::error_map;
+use crate::noise::NoiseFloor;
 use crate::report::{FailureSize, RecordedRow};
 
 /// Expected variation of the bound ratio between correct builds.

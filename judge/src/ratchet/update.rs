@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::compare::{Verdict, Waiver};
 use crate::error::{Error, Result};
 use crate::ratchet::baseline::{Baseline, ComparedSites, DumpEntry, TODO, WaivedFailure, WaiverGroup};
 use crate::ratchet::blocks::SiteBlock;
 use crate::report::{FailureSize, RecordedDump, RecordedReport, RecordedRow, Report};
+use crate::verdict::{Verdict, Waiver};
 
 /// Makes a baseline from a report that was not yet compared with one. Failures listed in `old` keep their
 /// reason while they are unchanged; new failures need a reason from a person. Sites that must be

@@ -2,12 +2,11 @@
 
 use std::iter::once;
 
+use crate::check::Mode;
 use crate::checkpoint::{Checkpoint, Point, Site};
-use crate::compare::{SiteResult, Verdict};
-use crate::diagnose::Mode;
 use crate::report::command_line::same_command;
-use crate::report::text;
-use crate::report::{Comparison, Report};
+use crate::report::{Comparison, Report, text};
+use crate::verdict::{SiteResult, Verdict};
 
 /// Returns commands worth running after this result, without the program name; empty after a pass.
 pub fn commands(report: &Report, result: &Comparison) -> Vec<Vec<String>> {

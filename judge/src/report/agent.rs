@@ -7,10 +7,9 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use crate::checkpoint::{Point, Site};
-use crate::compare::Verdict;
-use crate::diagnose::{Finding, Outcome};
 use crate::report::text::{self, fit};
 use crate::report::{Comparison, Report, advice, headline};
+use crate::verdict::{Finding, Outcome, Verdict};
 
 const SCHEMA: &str = "xcheck-agent";
 const VERSION: u32 = 1;

@@ -1,9 +1,9 @@
 //! One line of the result tables: a checkpoint of one dump, or of all dumps of an architecture.
 
+use crate::check::RoundingEvaluation;
 use crate::checkpoint::{Checkpoint, Site, ValueKind};
-use crate::compare::{RoundingEvaluation, SiteResult, Verdict};
-use crate::diagnose::{CheckpointSummary, Outcome};
 use crate::measure::{Errors, larger};
+use crate::verdict::{CheckpointSummary, Outcome, SiteResult, Verdict};
 
 /// Results of a checkpoint: at its first divergence if the engines diverge there first, otherwise at its
 /// worst site.

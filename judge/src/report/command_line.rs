@@ -1,6 +1,6 @@
 //! Comparison of two command lines.
 
-use crate::compare::Checkpoints;
+use crate::align::Checkpoints;
 
 /// Short options and their long forms.
 const LONG: [(&str, &str); 5] =

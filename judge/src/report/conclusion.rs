@@ -3,12 +3,11 @@
 
 use std::iter::{once, repeat};
 
-use crate::compare::{Gate, SiteResult, Verdict};
-use crate::diagnose::Outcome;
+use crate::check::Gate;
 use crate::report::terminal_style::TerminalStyle;
-use crate::report::text::WIDTH;
-use crate::report::text::{self, bound, clean, count, fit, value};
+use crate::report::text::{self, WIDTH, bound, clean, count, fit, value};
 use crate::report::{Comparison, Report, advice, likelihoods};
+use crate::verdict::{Outcome, SiteResult, Verdict};
 
 /// Returns a verdict line for every dump, and a paragraph for each one that does not pass.
 pub fn lines(report: &Report, paint: TerminalStyle) -> Vec<String> {

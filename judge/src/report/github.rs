@@ -1,10 +1,9 @@
 //! The report as annotations of a GitHub job: one workflow command for each reference that does not pass, and
 //! one for the whole run.
 
-use crate::compare::{SiteResult, Verdict};
-use crate::diagnose::Outcome;
 use crate::report::text::{self, clean};
 use crate::report::{Comparison, Report};
+use crate::verdict::{Outcome, SiteResult, Verdict};
 
 /// Maximum number of causes and notes in an annotation, which is a single line. The other reports have all.
 const MOST: usize = 4;

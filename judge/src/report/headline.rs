@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 
 use crate::change::CauseKind;
+use crate::check::Role;
 use crate::checkpoint::{Point, Site};
-use crate::compare::{Role, SiteResult, Verdict};
-use crate::diagnose::{Finding, Outcome, changes_of};
 use crate::report::terminal_style::TerminalStyle;
 use crate::report::text::{self, WIDTH, clean, count, fit};
 use crate::report::{Comparison, Report, advice};
+use crate::verdict::{Finding, Outcome, SiteResult, Verdict, changes_of};
 
 /// The predicate of a sentence about a cause.
 enum Predicate {

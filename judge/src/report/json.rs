@@ -3,14 +3,13 @@
 use serde_json::Value;
 
 use crate::checkpoint::Site;
-use crate::compare::{SiteResult, Verdict};
-use crate::diagnose::{Finding, Outcome};
 use crate::report::checkpoint_line::CheckpointLine;
 use crate::report::schema::{
     ArchitectureRow, CheckpointRow, Divergence, ElementRow, EnumName, ExactRow, FindingRow, JsonForm,
     JsonNumber, ModelRow, Program, Reference, ReportFile, ReportRow, SCHEMA, ShardRow, VERSION, position,
 };
 use crate::report::{ArchitectureSummary, Comparison, Report, RunFailure, advice, headline};
+use crate::verdict::{Finding, Outcome, SiteResult, Verdict};
 
 /// Returns the report as JSON with a trailing newline.
 pub fn json(report: &Report) -> String {

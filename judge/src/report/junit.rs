@@ -7,14 +7,13 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use quick_junit::{NonSuccessKind, TestCase, TestCaseStatus, TestSuite};
 
-use crate::compare::{SiteResult, Verdict};
-use crate::diagnose::Outcome;
 use crate::format::commands;
 use crate::report::checkpoint_line::CheckpointLine;
 use crate::report::text::{
     allowed, bound_name, exactly, excused, fault, finding, heading, place, site, told, value,
 };
 use crate::report::{Comparison, Report, RunFailure, ServerReport, Timing};
+use crate::verdict::{Outcome, SiteResult, Verdict};
 
 /// Returns the report as JUnit XML.
 pub fn junit(report: &Report) -> String {

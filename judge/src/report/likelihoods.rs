@@ -1,10 +1,9 @@
 //! Summary of log-probabilities, one line per tap, used in all formats for people.
 
 use crate::checkpoint::Point;
-use crate::compare::SiteResult;
-use crate::diagnose::Outcome;
 use crate::measure::Agreement;
 use crate::report::text::{count, figure};
+use crate::verdict::{Outcome, SiteResult};
 
 /// Returns lines such as "top_logprobs: max |Δ log p| 1.2e-7; KL(reference‖candidate) ≥ 3.1e-9 in the mean,
 /// 8.0e-9 at most; …".

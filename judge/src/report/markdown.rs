@@ -2,14 +2,14 @@
 
 use std::iter::once;
 
-use crate::compare::{Gate, Role, SiteResult, Verdict};
-use crate::diagnose::{Coverage, Mode, Outcome};
+use crate::check::{Gate, Mode, Role};
 use crate::report::checkpoint_line::CheckpointLine;
 use crate::report::escaping::escape;
 use crate::report::result_map::{LEGEND, ResultMap};
 use crate::report::terminal_style::TerminalStyle;
 use crate::report::text::{self, NOTHING, bound, largest, value};
 use crate::report::{ArchitectureSummary, Comparison, Report, RunFailure, ServerReport, advice, likelihoods};
+use crate::verdict::{Coverage, Outcome, SiteResult, Verdict};
 
 /// Maximum length of the report in characters. A GitHub comment can have 65,536; the rest is for text that a
 /// script adds.

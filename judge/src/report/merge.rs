@@ -4,11 +4,10 @@
 use std::collections::BTreeMap;
 
 use crate::checkpoint::Site;
-use crate::compare::{SiteResult, Verdict};
-use crate::diagnose::{Basis, Evidence, conclude, once_each};
 use crate::error::{Error, Result};
 use crate::report::schema::ReportRow;
 use crate::report::{Comparison, ModelRecord, Report, ReportContent, ShardedComparison, Timing};
+use crate::verdict::{Basis, Evidence, SiteResult, Verdict, conclude, once_each};
 
 /// Key of [`ShardedComparison::asked`] for the build of the program. An interrupted run can only be resumed
 /// by the same build.

@@ -51,9 +51,8 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use crate::checkpoint::{Checkpoint, Point};
-use crate::compare::Verdict;
-use crate::diagnose::Outcome;
 use crate::plan::Unit;
+use crate::verdict::{Outcome, Verdict};
 
 /// The model that was run, for the record.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,16 +2,17 @@
 
 use std::path::Path;
 
+use crate::check::RoundingEvaluation;
 use crate::checkpoint::{Point, Site};
-use crate::compare::{NoiseFloor, RoundingEvaluation, SiteResult, Verdict};
-use crate::diagnose::Finding;
 use crate::error::{Error, Result};
 use crate::error_map::{ErrorMagnitude, ErrorMap};
 use crate::exact::EngineErrors;
 use crate::measure::{Errors, Measurement, larger};
+use crate::noise::NoiseFloor;
 use crate::report::report_reader::{content, of_file};
 use crate::report::schema::{Program, ReportFile};
 use crate::report::{Comparison, Report, ReportContent, ServerCheck};
+use crate::verdict::{Finding, SiteResult, Verdict};
 
 /// Content of a report from any build.
 #[derive(Clone, Debug)]

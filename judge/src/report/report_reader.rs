@@ -4,11 +4,11 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use crate::checkpoint::Checkpoint;
-use crate::diagnose::{Basis, ComparisonSubject, Outcome};
 use crate::error::{Error, Result};
 use crate::input;
 use crate::report::schema::{JsonForm, Program, Reference, ReportFile};
 use crate::report::{Comparison, Report, Timing};
+use crate::verdict::{Basis, ComparisonSubject, Outcome};
 
 /// The content of a report file.
 #[derive(Clone, Debug)]

@@ -5,11 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use anstyle::Ansi256Color;
 
 use crate::checkpoint::{Point, TapScope};
-use crate::compare::{SiteResult, Verdict};
-use crate::diagnose::Outcome;
 use crate::measure::Measurement;
 use crate::report::terminal_style::TerminalStyle;
 use crate::report::text;
+use crate::verdict::{Outcome, SiteResult, Verdict};
 
 /// Worst result of a cell. Later variants are worse.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use crate::checkpoint::Checkpoint;
-use crate::compare::Verdict;
 use crate::report::checkpoint_line::CheckpointLine;
 use crate::report::{Comparison, Report, text};
+use crate::verdict::Verdict;
 
 /// Summary of all dumps of one architecture.
 #[derive(Clone, Debug, PartialEq)]

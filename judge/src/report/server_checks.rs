@@ -2,12 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::compare::Verdict;
 use crate::report::escaping::escape;
 use crate::report::schema::EnumName;
 use crate::report::terminal_style::TerminalStyle;
-use crate::report::text::WIDTH;
-use crate::report::text::{clean, wrap};
+use crate::report::text::{WIDTH, clean, wrap};
+use crate::verdict::Verdict;
 
 /// A server with the results of its own checks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

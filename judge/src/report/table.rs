@@ -2,13 +2,13 @@
 
 use comfy_table::{CellAlignment, Table};
 
-use crate::compare::{Role, Verdict};
-use crate::diagnose::Outcome;
+use crate::check::Role;
 use crate::report::checkpoint_line::CheckpointLine;
 use crate::report::result_map::{LEGEND, ResultMap};
 use crate::report::terminal_style::TerminalStyle;
 use crate::report::text::{self, NOTHING, WIDTH, count, fit, largest, short_bound, short_place};
 use crate::report::{ArchitectureSummary, Comparison, Report, conclusion, headline};
+use crate::verdict::{Outcome, Verdict};
 
 /// Spaces between two columns.
 const GAP: usize = 1;

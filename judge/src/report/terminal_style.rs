@@ -2,7 +2,7 @@
 
 use anstyle::{AnsiColor, Style};
 
-use crate::compare::Verdict;
+use crate::verdict::Verdict;
 
 /// A text style that adds escape sequences if colour is enabled.
 #[derive(Clone, Copy)]

@@ -2,12 +2,12 @@
 
 use textwrap::core::display_width;
 
+use crate::check::{Gate, Role, Tolerance};
 use crate::checkpoint::{Point, Site, ValueKind};
-use crate::compare::{Gate, Role, SiteResult, Tolerance, Verdict, Waiver};
-use crate::diagnose::{Coverage, Finding, Outcome};
 use crate::format::commands;
 use crate::measure::Errors;
 use crate::report::checkpoint_line::CheckpointLine;
+use crate::verdict::{Coverage, Finding, Outcome, SiteResult, Verdict, Waiver};
 
 /// Maximum line width, except for commands to copy.
 pub const WIDTH: usize = 80;

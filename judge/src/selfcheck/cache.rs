@@ -1,10 +1,10 @@
 //! Check that results do not depend on how the KV cache was filled.
 
-use crate::compare::Verdict;
 use crate::error::Result;
 use crate::selfcheck::operations::OperationFloors;
 use crate::selfcheck::tally::LogitsTally;
 use crate::selfcheck::{CheckResult, CheckSubject, Exactness, PROMPT};
+use crate::verdict::Verdict;
 
 /// Compares every tap at every position between one pass over all tokens and one pass per token.
 ///

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::compare::Verdict;
 use crate::error::Result;
 use crate::selfcheck::boundary::boundaries;
 use crate::selfcheck::operations::OperationFloors;
 use crate::selfcheck::{CheckResult, CheckSubject};
+use crate::verdict::Verdict;
 
 /// Compares every tap at every position between one pass and several chunks. Some chunks end at or near each
 /// boundary.

@@ -23,11 +23,11 @@ pub use chunks::chunks_equal_one_pass;
 pub use formats::formats_agree;
 pub use sequences::{recorded_equals_unrecorded, side_by_side_equals_alone};
 
-use crate::compare::Verdict;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::model::Model;
 use crate::numerics::{Numerics, SingleTokenNumerics};
+use crate::verdict::Verdict;
 
 /// Number of tokens of a check: prompt and single tokens. It is more than kernels for several tokens need,
 /// and more than a cache drops at once.
@@ -71,7 +71,7 @@ pub struct CheckSubject<'m> {
 pub enum Exactness {
     /// Both values must be bit-identical.
     Bits,
-    /// Equal up to rounding, from the same inputs: within [`crate::compare::NoiseFloor::FAR`] times the noise
+    /// Equal up to rounding, from the same inputs: within [`crate::noise::NoiseFloor::FAR`] times the noise
     /// floor.
     Rounding,
 }

@@ -9,15 +9,16 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::checkpoint::{Point, Site};
-use crate::compare::{NoiseFloor, Verdict};
 use crate::engine::{self, PassInput, RunInput};
 use crate::error::Result;
 use crate::measure::larger;
+use crate::noise::NoiseFloor;
 use crate::numerics::{PerturbedResults, PerturbedTerms};
 use crate::selfcheck::single_pass::{PassRow, SinglePass};
 use crate::selfcheck::{CheckResult, CheckSubject, Exactness};
 use crate::tap::Tap;
 use crate::tensor::{RopePairing, Tensor};
+use crate::verdict::Verdict;
 
 /// Number of perturbed runs that measure the noise floor.
 const RUNS: u64 = 4;

@@ -1,8 +1,8 @@
 //! Comparison of rows of logits that should be bit-identical.
 
-use crate::compare::Verdict;
 use crate::selfcheck::CheckResult;
 use crate::selfcheck::variety::Variety;
+use crate::verdict::Verdict;
 
 /// Number of logits that differ, and their largest difference.
 #[derive(Clone, Debug, Default)]

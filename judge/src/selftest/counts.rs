@@ -6,12 +6,12 @@ use std::ops::AddAssign;
 use serde::{Deserialize, Serialize};
 
 use crate::change::CauseKind;
-use crate::compare::Verdict;
 use crate::error;
 use crate::selftest::correct_dump::{CorrectDump, OTHER_KERNELS, TWINS};
 use crate::selftest::fault_injection::{FaultDetection, InjectedFault, told};
 use crate::selftest::memory_dump::DumpForm;
 use crate::selftest::test_model::TestModel;
+use crate::verdict::Verdict;
 
 /// Counts of judged dumps with an injected fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,8 +5,6 @@ use std::collections::BTreeSet;
 use crate::catalogue::{OperationChange, Supposition, catalogue};
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, ModelOperations, SiteContext};
 use crate::checkpoint::{Point, Site};
-use crate::compare::Verdict;
-use crate::diagnose::Outcome;
 use crate::engine::{self, RunInput};
 use crate::error::Result;
 use crate::exact::Profile;
@@ -14,6 +12,7 @@ use crate::selftest::test_model::TestModel;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 use crate::tracing::TracedNumerics;
+use crate::verdict::{Outcome, Verdict};
 
 /// A change of an operation that is injected into a run.
 #[derive(Clone, Debug)]

@@ -8,17 +8,17 @@
 use crate::catalogue::Supposition;
 use crate::change::ModelOperations;
 use crate::checkpoint::{Point, Site};
-use crate::compare::{PerturbedErrors, Verdict};
-use crate::diagnose::Outcome;
 use crate::dump::Dump;
 use crate::error::{Error, Result};
 use crate::measure::{ColumnSelection, Distribution, ValuePrecision, larger};
+use crate::noise::PerturbedErrors;
 use crate::numerics::moved;
 use crate::parallel;
 use crate::selftest::memory_dump::{DumpForm, RecordedTaps};
 use crate::selftest::test_model::TestModel;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
+use crate::verdict::{Outcome, Verdict};
 
 /// A fault of adjustable size: a constant or a value is multiplied by a wrong factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use crate::align::Selection;
 use crate::catalogue::{ChangeTap, Supposition};
 use crate::change::ModelOperations;
+use crate::check::{EngineRounding, Gate, Mode, Role, Rules, Tolerances};
 use crate::checkpoint::{Point, Site};
-use crate::compare::{Gate, Role, Selection, Tolerances};
-use crate::diagnose::{EngineRounding, Mode, Outcome, Rules, cross_check};
+use crate::diagnose::cross_check;
 use crate::dump::{Dump, DumpInput, Layout, Manifest, ModelInfo, Producer};
 use crate::engine::{self, RunInput};
 use crate::error::Result;
@@ -20,6 +21,7 @@ use crate::selftest::memory_dump::{DumpForm, MemoryDump};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 use crate::tracing::TracedNumerics;
+use crate::verdict::Outcome;
 
 /// A model and an arithmetic for the self-test.
 pub struct TestModel {

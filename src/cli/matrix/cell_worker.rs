@@ -9,17 +9,16 @@ use std::time::SystemTime;
 
 use chrono::{DateTime, Utc};
 
-use crate::cli::environment;
-use crate::cli::exit_status;
 use crate::cli::matrix::inputs::{of_command, of_make, or_unknown};
 use crate::cli::matrix::matrix_folder::{self, MatrixFolder};
+use crate::cli::{environment, exit_status};
 use crate::disk_cache::DiskCache;
 use crate::error::{Error, Result};
 use crate::matrix::{
     CellInputs, CellResult, CellSummary, ChildProcesses, MakeCommand, MatrixCell, MatrixPlan,
 };
 use crate::report::{self, ReportContent, ReportDir};
-
+use crate::verdict::Verdict;
 /// Runs the cells of a matrix, or reads their cached reports.
 pub struct CellWorker<'w> {
     plan: &'w MatrixPlan,

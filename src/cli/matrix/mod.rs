@@ -15,14 +15,13 @@ use std::thread;
 use clap::Args;
 
 use crate::cli::for_programs_was_told;
-use crate::cli::names::command;
-use crate::cli::names::plain_name;
+use crate::cli::names::{command, plain_name};
 use crate::cli::options::OutputFormat;
 use crate::cli::output::REPORTS;
 use crate::cli::terminal::{self, say, tell};
-use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::matrix::{CellResult, CellStatus, ComparisonMatrix, MatrixPlan, json, table};
+use crate::verdict::Verdict;
 use cell_worker::CellWorker;
 use matrix_folder::MatrixFolder;
 

@@ -7,8 +7,7 @@ use super::q_symmetric::{iq4_nl_codes, q4_0_codes, q5_0_codes};
 use super::registers::*;
 use crate::quant::block::blocks;
 use crate::quant::q_symmetric::SymmetricBlock;
-use crate::quant::q_symmetric_dot;
-use crate::quant::{iq4_nl, q4_0, q5_0, q8_0};
+use crate::quant::{iq4_nl, q_symmetric_dot, q4_0, q5_0, q8_0};
 
 macro_rules! tiles {
     ($($name:ident: $block:ty, $codes:expr;)*) => {

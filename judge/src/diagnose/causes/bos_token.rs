@@ -1,16 +1,15 @@
 //! Log-probabilities of an engine that read the text without the BOS token, or with an extra one.
 
 use crate::change::CauseKind;
+use crate::check::{ListedIds, RunContext};
 use crate::checkpoint::{Point, Site};
-use crate::compare::{ListedIds, NoiseFloor, SiteResult, Verdict};
-use crate::diagnose::causes::cause::{Cause, CauseSearch};
-use crate::diagnose::causes::finding::Finding;
-use crate::diagnose::runs::RunContext;
 use crate::engine::{self, RunInput};
 use crate::error::Result;
+use crate::noise::NoiseFloor;
 use crate::ops::log_probabilities::log_probabilities;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
+use crate::verdict::{Cause, CauseSearch, Finding, SiteResult, Verdict};
 
 /// Minimum number of positions; fewer are not enough evidence.
 const FEWEST: usize = 3;

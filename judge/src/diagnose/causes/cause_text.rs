@@ -2,13 +2,12 @@
 
 use crate::catalogue::OperationChange;
 use crate::change::{CauseKind, ChangeValue, SiteContext};
+use crate::check::{Role, UnexplainedOperation};
 use crate::checkpoint::Site;
-use crate::compare::{Role, UnexplainedOperation};
-use crate::diagnose::causes::cause::{Cause, CauseContent, CauseSearch, FittingChange};
-use crate::diagnose::causes::finding::joined;
 use crate::diagnose::causes::operation_search::{SearchContext, SearchResult};
 use crate::diagnose::causes::pattern;
 use crate::ops::norm::exact::LayerNormalisation;
+use crate::verdict::{Cause, CauseContent, CauseSearch, FittingChange, joined};
 
 /// Up to this many kinds are listed; longer lists are only counted.
 const SHOWN: usize = 10;

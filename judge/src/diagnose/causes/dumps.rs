@@ -1,10 +1,9 @@
 //! Causes found from two dumps without a model. Only activation functions can be checked, because they need
 //! no weights.
 
+use crate::align::{Heads, aligned};
 use crate::change::CauseKind;
 use crate::checkpoint::{Point, Site};
-use crate::compare::{Heads, SiteResult, Verdict, aligned};
-use crate::diagnose::causes::finding::Finding;
 use crate::dump::Dump;
 use crate::error::Result;
 use crate::exact::{Profile, ResultPair, judge};
@@ -12,6 +11,7 @@ use crate::model::Activation;
 use crate::numerics::{F32, Numerics};
 use crate::tensor::Tensor;
 use crate::tracing::TracedNumerics;
+use crate::verdict::{Finding, SiteResult, Verdict};
 use crate::view::View;
 
 /// Finds different activation functions. Each dump's `ffn_act` follows from its own gate and up by one

@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::change::CauseKind;
 use crate::checkpoint::{Point, Site};
-use crate::compare::{SiteResult, Verdict};
-use crate::diagnose::causes::{Cause, CauseSearch, Finding};
+use crate::verdict::{Cause, CauseSearch, Finding, SiteResult, Verdict};
 
 /// Returns the failing rows whose arrays have a different number of experts, so that no error was measured.
 fn of_others(rows: &[SiteResult]) -> impl Iterator<Item = &SiteResult> {

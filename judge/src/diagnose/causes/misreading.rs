@@ -3,12 +3,11 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use crate::align::{AlignedDump, Selection};
 use crate::change::CauseKind;
+use crate::check::{ContinuationValues, RerunPart, UnexplainedOperation};
 use crate::checkpoint::{Point, Site, TapAxis};
-use crate::compare::{ComparedDump, ContinuationValues, Selection, UnexplainedOperation};
-use crate::diagnose::causes::cause::{Cause, CauseContent, CauseSearch};
 use crate::diagnose::causes::operation_search::SearchContext;
-use crate::diagnose::runs::RerunPart;
 use crate::dump::{Dump, TensorRow};
 use crate::engine::ModelSegment;
 use crate::error::Result;
@@ -16,6 +15,7 @@ use crate::exact::Float;
 use crate::measure::half_step;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
+use crate::verdict::{Cause, CauseContent, CauseSearch};
 use crate::view::{View, orders};
 use crate::weight::DType;
 
@@ -43,12 +43,16 @@ struct AlternativeReading {
 }
 
 impl AlternativeReading {
-    fn of(bench: &SearchContext, held: &ComparedDump) -> Result<Self> {
+    fn of(bench: &SearchContext, held: &AlignedDump) -> Result<Self> {
         let setting = bench.setting.along(held);
-        let (compared, _) = setting.evaluate(&setting.script(), ContinuationValues::Held, &mut ())?;
-        let wrong: HashSet<Site> = compared.unexplained.iter().map(|one| one.site).collect();
-        let right = compared.explained.into_keys().filter(|site| !wrong.contains(site)).collect();
-        Ok(Self { right, wrong })
+        let (checks, _) = setting.evaluate(&setting.script(), ContinuationValues::Held, &mut ())?;
+        let (wrong, right) = checks
+            .iter()
+            .filter(|check| check.explained.is_some())
+            .map(|check| (check.site, check.unexplained.is_some()))
+            .partition::<Vec<_>, _>(|(_, is_wrong)| *is_wrong);
+        let sites = |all: Vec<(Site, bool)>| all.into_iter().map(|(site, _)| site).collect();
+        Ok(Self { right: sites(right), wrong: sites(wrong) })
     }
 }
 
@@ -62,7 +66,7 @@ fn layers_from_one(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Res
     }
     let counted = |row: &TensorRow| Some(row.clone().of_layer(row.layer.map(|layer| layer - 1)));
     let dump = dump.read_as(counted)?;
-    let rest = AlternativeReading::of(bench, &ComparedDump::new(&dump)?)?.wrong;
+    let rest = AlternativeReading::of(bench, &AlignedDump::new(&dump)?)?.wrong;
     let before = format!("dump_layers: the dump numbers its layers from 1 to {n_layers}; numbered from 0, ");
     let what = [before, "; write layer numbers that start at 0".to_owned()];
     Ok(is_better(&rest, open).then(|| cause(CauseKind::DumpLayers, open, what, [rest.len(), open.len()])))
@@ -84,7 +88,7 @@ fn storage(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Opti
         if let Some(cause) = goes_on(bench, open, dtype)? {
             return Ok(Some(cause));
         }
-        let held = ComparedDump::new(bench.setting.held.dump)?.presumed(dtype);
+        let held = AlignedDump::new(bench.setting.held.dump)?.presumed(dtype);
         let rest = AlternativeReading::of(bench, &held)?.wrong;
         if is_better(&rest, open) {
             let before = format!(
@@ -147,7 +151,7 @@ fn taps(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Option<
         let without =
             dump.read_as(|row| (!left_out.contains(&row.tap.parse().ok()?)).then(|| row.clone()))?;
         let AlternativeReading { right, wrong } =
-            AlternativeReading::of(bench, &ComparedDump::new(&without)?)?;
+            AlternativeReading::of(bench, &AlignedDump::new(&without)?)?;
         // Every operation that reads the tap must be right without the tap, and close enough to be evaluated.
         let is_run = |site: &Site| bench.setting.unit.contains(*site, bench.book.n_layers());
         let reads_one = |site: &Site| is_run(site) && left_out.iter().any(|&point| reads(site.point, point));
@@ -235,7 +239,7 @@ fn exchanged_axes(one: &UnexplainedOperation) -> Option<Vec<&'static str>> {
 
 /// Returns the other tap of the layer whose values equal the misnamed tap's values.
 fn same_as(bench: &SearchContext, one: &UnexplainedOperation, without: &Dump) -> Result<Option<Site>> {
-    let held = ComparedDump::new(without)?;
+    let held = AlignedDump::new(without)?;
     let setting = bench.setting.along(&held);
     let of_layer =
         |layer| RerunPart::Part(ModelSegment { embed: false, layers: layer..layer + 1, head: false });

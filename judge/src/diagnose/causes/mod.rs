@@ -5,43 +5,31 @@
 //! If several changes do, all of them are reported.
 
 mod bos_token;
-mod cause;
 mod cause_text;
 mod dumps;
 mod experts;
-mod finding;
 mod misreading;
 mod nonfinite_values;
 mod operation_search;
 mod pattern;
 mod rerun;
 mod sequences;
-mod site_description;
 mod tokens;
 
-pub use cause::{Cause, CauseContent, CauseSearch, FittingChange, grouped};
-pub use finding::{Finding, changes_of};
 pub(super) use tokens::of_prompt;
 
 use crate::catalogue::{OperationChange, catalogue};
 use crate::change::{CauseKind, SiteContext};
+use crate::check::{Budget, Deadline, RunContext, UnexplainedOperation};
 use crate::checkpoint::{Point, Site, ValueKind};
-use crate::compare::{SiteResult, UnexplainedOperation, Verdict};
-use crate::diagnose::budget::{Budget, Deadline};
 use crate::diagnose::causes::cause_text::CauseText;
 use crate::diagnose::causes::operation_search::SearchContext;
 use crate::diagnose::causes::rerun::{ChangePasses, Rerun};
-use crate::diagnose::runs::RunContext;
 use crate::dump::Dump;
 use crate::error::Result;
 use crate::tensor::Tensor;
 use crate::tracing::TracedNumerics;
-
-/// Maximum number of causes to search for. Each search tries the whole catalogue.
-const MOST: usize = 6;
-
-/// Maximum number of searches that run a part of the model again. These are slow.
-const MOST_PARTS: usize = 2;
+use crate::verdict::{Cause, CauseContent, CauseSearch, Finding, MOST, MOST_PARTS, SiteResult, Verdict};
 
 /// Finds the causes of a dump's deviations from the model. Tries single operations first, then sites with
 /// several operations between them and their inputs.

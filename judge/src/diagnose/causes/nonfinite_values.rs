@@ -1,10 +1,9 @@
 //! NaN and infinity: the first site that has them, their number, and whether the values exceed f16's range.
 
 use crate::change::CauseKind;
-use crate::compare::{Role, SiteResult, UnexplainedOperation, Verdict};
-use crate::diagnose::causes::finding::Finding;
-use crate::diagnose::runs::RunContext;
+use crate::check::{Role, RunContext, UnexplainedOperation};
 use crate::measure::unravel;
+use crate::verdict::{Finding, SiteResult, Verdict};
 
 /// The largest finite `f16` number.
 const LARGEST: f64 = 65504.0;

@@ -4,10 +4,8 @@ use std::collections::BTreeSet;
 
 use crate::catalogue::{OperationChange, catalogue};
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, ModelOperations, SiteContext, distance};
-use crate::compare::UnexplainedOperation;
-use crate::diagnose::budget::Deadline;
+use crate::check::{Deadline, RunContext, UnexplainedOperation};
 use crate::diagnose::causes::{Changes, in_order};
-use crate::diagnose::runs::RunContext;
 use crate::tensor::Tensor;
 use crate::tracing::TracedNumerics;
 

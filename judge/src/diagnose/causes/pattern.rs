@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::check::UnexplainedOperation;
 use crate::checkpoint::TapAxis;
-use crate::compare::UnexplainedOperation;
 
 /// Describes the rows, heads or channels that the wrong values share. `None` if all values are wrong, or no
 /// value is.

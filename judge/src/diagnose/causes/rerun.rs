@@ -1,21 +1,22 @@
 //! Runs a part of the model again with changes, for rows with several operations between them and their
 //! inputs.
 
+use crate::align::Selection;
 use crate::catalogue::{OperationChange, Supposition, catalogue};
 use crate::change::{CauseKind, ModelOperations, SiteContext};
+use crate::check::{ArrayComparison, ContinuationValues, Deadline, RerunPart, RunContext, SiteCheck};
 use crate::checkpoint::{Point, Site};
-use crate::compare::{ArrayComparison, ContinuationValues, NoiseFloor, Selection, SiteResult};
-use crate::diagnose::budget::Deadline;
 use crate::diagnose::causes::operation_search::{SearchContext, SearchResult};
 use crate::diagnose::causes::{Changes, in_order};
-use crate::diagnose::runs::{RerunPart, RunContext};
 use crate::engine::ModelSegment;
 use crate::error::Result;
 use crate::measure::Errors;
+use crate::noise::NoiseFloor;
 use crate::plan::{Unit, input_of};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 use crate::tracing::TracedNumerics;
+use crate::verdict::SiteResult;
 
 /// Number of best single changes that are combined with a second change.
 const COMBINED: usize = 4;
@@ -166,9 +167,8 @@ impl<'s> Rerun<'s> {
     fn run(&self, supposed: &[Supposition], onlooker: &mut dyn Tap) -> Result<Option<ArrayComparison>> {
         let comparison = self.setting.comparing_of(&self.selection, self.go_on);
         let passes = self.passes();
-        let compared = self.setting.rerun(&self.part, passes, supposed, comparison, onlooker)?;
-        let found = compared.found.into_iter().find(|(site, _)| *site == self.row.site);
-        Ok(found.and_then(|(_, found)| found))
+        let checks = self.setting.rerun(&self.part, passes, supposed, comparison, onlooker)?;
+        Ok(checks.into_iter().find(|check| check.site == self.row.site).and_then(|check| check.found))
     }
 
     fn passes(&self) -> usize {
@@ -230,13 +230,13 @@ impl<'s> Rerun<'s> {
         let comparison = self.setting.comparing_of(&self.selection, self.go_on);
         let comparison = comparison.evaluating(self.setting.may_differ);
         let passes = self.passes();
-        let compared = self.setting.rerun(&self.part, passes, supposed, comparison, &mut ())?;
-        let explained = compared.explained.get(&self.row.site);
+        let checks = self.setting.rerun(&self.part, passes, supposed, comparison, &mut ())?;
+        let check = checks.into_iter().find(|check| check.site == self.row.site);
+        let Some(SiteCheck { found, explained, .. }) = check else { return Ok(false) };
         if explained.is_some_and(|explained| explained.side(self.setting.role).is_explained()) {
             return Ok(true);
         }
-        let found = compared.found.into_iter().find(|(site, _)| *site == self.row.site);
-        Ok(matches!(found, Some((_, Some(ArrayComparison::Measured(found)))) if self.is_near(&found.errors)))
+        Ok(matches!(found, Some(ArrayComparison::Measured(found)) if self.is_near(&found.errors)))
     }
 
     /// Returns true if a run is short enough to try pairs of changes at different taps.

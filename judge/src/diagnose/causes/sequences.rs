@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 
 use crate::change::CauseKind;
+use crate::check::UnexplainedOperation;
 use crate::checkpoint::{Point, Site};
-use crate::compare::UnexplainedOperation;
-use crate::diagnose::causes::cause::{Cause, CauseContent, CauseSearch};
 use crate::dump::Dump;
 use crate::error::Result;
+use crate::verdict::{Cause, CauseContent, CauseSearch};
 
 /// Finds queries that attend to keys of another sequence or of padding. With a correct mask, those attention
 /// weights are zero.

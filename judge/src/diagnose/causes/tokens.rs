@@ -1,13 +1,12 @@
 //! Causes in tokens: wrong prompt tokens, and wrong choices of tokens from logits.
 
+use crate::align::logits_after;
 use crate::change::CauseKind;
+use crate::check::{Role, RunContext};
 use crate::checkpoint::{Point, Site};
-use crate::compare::{Role, SiteResult, Verdict, logits_after};
-use crate::diagnose::causes::cause::{Cause, CauseSearch};
-use crate::diagnose::causes::finding::Finding;
-use crate::diagnose::runs::RunContext;
 use crate::dump::Pass;
 use crate::error::Result;
+use crate::verdict::{Cause, CauseSearch, Finding, SiteResult, Verdict};
 
 /// Compares the tokenizer's tokens of a prompt with the known tokens, and describes the difference.
 pub(in crate::diagnose) fn of_prompt(site: Site, own: &[u32], known: &[u32]) -> Option<Cause> {

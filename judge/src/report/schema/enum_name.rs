@@ -4,10 +4,11 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::change::CauseKind;
+use crate::check::{Gate, Mode, Role};
 use crate::checkpoint::{Checkpoint, Point};
-use crate::compare::{Doubt, Gate, Role, Statistic, Verdict};
-use crate::diagnose::{CauseSearch, Mode};
+use crate::noise::Statistic;
 use crate::report::schema::form::JsonForm;
+use crate::verdict::{CauseSearch, Doubt, Verdict};
 use crate::weight::DType;
 
 /// An enum whose variants have names in `report.json`.

@@ -4,11 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::change::CauseKind;
 use crate::checkpoint::{Checkpoint, Point};
-use crate::compare::Verdict;
-use crate::diagnose::Finding;
+use crate::report::schema::SiteRow;
 use crate::report::schema::enum_name::EnumName;
 use crate::report::schema::form::JsonForm;
-use crate::report::schema::rows::SiteRow;
+use crate::verdict::{Finding, Verdict};
 
 /// Explanation of a failure.
 #[derive(Serialize, Deserialize)]

@@ -21,11 +21,11 @@ pub use form::{JsonForm, JsonNumber};
 pub use rows::{ExactRow, ReportRow, SiteRow, StartRow, position};
 pub use shard::ShardRow;
 
+use crate::check::{Gate, Mode, Role};
 use crate::checkpoint::{Checkpoint, Point};
-use crate::compare::{Gate, Role, Verdict};
-use crate::diagnose::{Coverage, Mode};
 use crate::dump::Producer;
 use crate::report::{ModelRecord, PromptTokens, ServerReport};
+use crate::verdict::{Coverage, Verdict};
 
 /// Name of the document in its field `schema`.
 pub const SCHEMA: &str = "xcheck-report";

@@ -2,16 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::align::RecordedRows;
+use crate::check::{Gate, Role, RoundingEvaluation, Tolerance};
 use crate::checkpoint::{Checkpoint, Point, Site};
-use crate::compare::{
-    Doubt, Excess, Gate, NoiseFloor, RecordedRows, Role, RoundingEvaluation, SiteObservation, SiteResult,
-    Statistic, Tolerance, Verdict, VerdictCriteria, Waiver,
-};
 use crate::exact::{BiasEstimate, BiasGroup, EngineErrors, ExactValue, InexactValue};
+use crate::noise::{Excess, NoiseFloor, Statistic};
 use crate::report::schema::enum_name::EnumName;
 use crate::report::schema::error_map::ErrorMapRow;
 use crate::report::schema::figures::MeasurementRow;
 use crate::report::schema::form::{JsonForm, JsonNumber, forms};
+use crate::verdict::{Doubt, SiteObservation, SiteResult, Verdict, VerdictCriteria, Waiver};
 use crate::weight::DType;
 
 /// A row of `report.json`: the results at one site.

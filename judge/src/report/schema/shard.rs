@@ -5,16 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::align::Selection;
 use crate::change::CauseKind;
 use crate::checkpoint::{Checkpoint, Point};
-use crate::compare::Selection;
-use crate::diagnose::{Basis, Cause, CauseContent, CauseSearch, Evidence, FittingChange, MissingSite};
 use crate::plan::Unit;
 use crate::report::schema::enum_name::EnumName;
 use crate::report::schema::finding::FindingRow;
 use crate::report::schema::form::{JsonForm, forms};
 use crate::report::schema::rows::SiteRow;
 use crate::report::{Comparison, ShardedComparison};
+use crate::verdict::{Basis, Cause, CauseContent, CauseSearch, Evidence, FittingChange, MissingSite};
 
 /// The field `shard` of a reference.
 #[derive(Serialize, Deserialize)]

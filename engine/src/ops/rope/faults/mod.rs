@@ -12,7 +12,7 @@ use crate::exact::{Float, Profile};
 use crate::numerics::{Numerics, Transformers};
 use crate::ops::rope::exact::Rotary;
 use crate::ops::rope::faults::yarn::{usual_yarns, yarn, yarn_of_ratio};
-use crate::ops::rope::yarn::{Yarn, YarnMagnitude};
+
 use crate::ops::rope::{Rope, RopeScaling, RopeTable};
 use crate::tensor::{RopePairing, Tensor};
 use crate::tracing::TracedNumerics;

@@ -1,0 +1,42 @@
+//! The check of each site: compares the values of two sources, a run of our engine and a dump or two dumps, and
+//! keeps one record per site. Includes the runs of our engine along a dump.
+
+mod budget;
+mod choice_margins;
+mod continuation_values;
+mod continuations;
+mod dump_pair;
+mod engine_properties;
+mod layers;
+mod live_comparison;
+mod logprobs;
+mod ranks;
+mod rounding_evaluation;
+mod rules;
+mod run_context;
+mod runs;
+mod site_check;
+mod sketches;
+mod starting_values;
+mod tolerance;
+mod uniform_distribution;
+
+pub use budget::Budget;
+pub use choice_margins::{DraftToken, Preference};
+pub use continuation_values::{ContinuationValues, InputPrecision};
+pub use dump_pair::DumpPair;
+pub use engine_properties::EngineProperties;
+pub use live_comparison::LiveComparison;
+pub use logprobs::{ListedIds, TopIds};
+pub use rounding_evaluation::RoundingEvaluation;
+pub use rules::{EngineRounding, Gate, Mode, Role, Rules};
+pub use site_check::{ArrayComparison, SiteCheck, UnexplainedOperation, is_of_logits};
+pub use sketches::{measure_sketches, sketch_of};
+pub use tolerance::{Tolerance, Tolerances};
+pub use uniform_distribution::UniformErrors;
+
+pub(crate) use budget::Deadline;
+pub(crate) use layers::LayerInputs;
+pub(crate) use run_context::{ManifestStatement, RerunPart, RunContext};
+pub(crate) use runs::{Preferences, RankMargins, RunResults, continues, preferences, rank_margins};
+pub(crate) use starting_values::{SegmentSpan, StartingValueFinder};

@@ -1,0 +1,12 @@
+//! Noise floors: the effect of rounding over several operations, measured with perturbed runs.
+
+mod excess;
+mod logprob_noise;
+mod noise_floor;
+mod perturbed_runs;
+
+pub use excess::{Excess, PerturbedErrors, Statistic};
+pub use noise_floor::NoiseFloor;
+
+pub(crate) use noise_floor::RunNoiseFloors;
+pub(crate) use perturbed_runs::{ExtraRoundings, NoiseMeasurement, UnstatedRoundings, floors, rooms};

@@ -1,0 +1,81 @@
+//! The results of units as plain data. A verdict can be made from the results of any set of units.
+
+use std::collections::BTreeSet;
+
+use crate::align::Selection;
+use crate::checkpoint::{Point, Site};
+use crate::ops::linear::exact::IntegerProducts;
+use crate::plan::Unit;
+use crate::verdict::cause::Cause;
+use crate::verdict::site_result::SiteResult;
+
+/// The name of our engine's side in a comparison with a dump.
+pub(crate) const OUR_ENGINE: &str = "our engine";
+
+/// A site that should have been compared but was not.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MissingSite {
+    /// The site.
+    pub site: Site,
+    /// The reason, which names the site.
+    pub why: String,
+}
+
+/// The results of one unit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Evidence {
+    /// The unit that was compared.
+    pub unit: Unit,
+    /// Compared values in data-flow order, each judged separately. Empty inside an
+    /// [`Outcome`](crate::verdict::Outcome), which stores the rows itself.
+    pub rows: Vec<SiteResult>,
+    /// Number of sites that should have been compared.
+    pub expected: usize,
+    /// Missing sites in data-flow order.
+    pub missing: Vec<MissingSite>,
+    /// Reasons, apart from sites, why the unit cannot pass.
+    pub lacking: Vec<String>,
+    /// The taps that each side has, by the side's name. Empty if nothing was run.
+    pub sides: Vec<(String, BTreeSet<Point>)>,
+    /// Facts that change no verdict.
+    pub notes: Vec<String>,
+    /// 8-bit integer products of the dump's engine, if they explain most failing products.
+    pub integers: Option<IntegerProducts>,
+    /// Causes of failing rows.
+    pub causes: Vec<Cause>,
+    /// Number of operations computed with a change from `--suppose`.
+    pub made: usize,
+    /// SHA-256 of the dump's values at the start and the end of the unit. The end must match the next unit's
+    /// start.
+    pub edges: [Option<String>; 2],
+}
+
+/// All data of a verdict except rows. The verdict can be made again when more units are done.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Basis {
+    /// The values selected for comparison.
+    pub selection: Selection,
+    /// The requested units with their index in the plan.
+    pub wanted: Vec<(usize, Unit)>,
+    /// True if `wanted` contains all units of the plan.
+    pub is_whole: bool,
+    /// True if the dump's choices are known only from the tokens that it read.
+    pub choices_are_read: bool,
+    /// One entry per layer: true if the layer has a sliding window.
+    pub slides: Vec<bool>,
+    /// The results by unit index, without rows.
+    pub evidence: Vec<(usize, Evidence)>,
+}
+
+impl Default for Basis {
+    fn default() -> Self {
+        Self {
+            selection: Selection::everything(),
+            wanted: vec![(0, Unit::Whole)],
+            is_whole: true,
+            choices_are_read: false,
+            slides: Vec::new(),
+            evidence: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The explanation of a failure in reports.
+
+use crate::catalogue::OperationChange;
+use crate::change::CauseKind;
+use crate::checkpoint::{Point, Site};
+use crate::verdict::site_result::Verdict;
+
+/// The explanation of a failure.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finding {
+    /// The kind of cause; the most likely one if several are possible.
+    pub kind: CauseKind,
+    /// The first failing row that the cause explains.
+    pub site: Site,
+    /// All taps that the cause explains.
+    pub points: Vec<Point>,
+    /// The layers of the explained sites.
+    pub layers: Vec<usize>,
+    /// Key of the setting in the model's configuration.
+    pub key: Option<String>,
+    /// The reference's value of the setting.
+    pub reference: Option<String>,
+    /// The candidate's value of the setting.
+    pub candidate: Option<String>,
+    /// The description, one sentence.
+    pub what: String,
+    /// Explained sites in data-flow order.
+    pub sites: Vec<Site>,
+    /// Changes in the syntax of `--suppose`. `None` if `--suppose` has no such change.
+    pub supposed: Option<String>,
+    /// The verdict of a run with these changes applied. `None` if there was no such run.
+    pub confirmed: Option<Verdict>,
+    /// Sites at which every value is explained, as text for reports.
+    pub verified_on: Vec<String>,
+    /// Other changes that explain the failure equally well.
+    pub remaining: Vec<String>,
+    /// Kinds of causes that were tried and do not explain the failure.
+    pub excluded: Vec<String>,
+}
+
+/// Separates changes that are applied together.
+const AND: &str = " and ";
+
+/// Returns the changes as one text in the syntax of `--suppose`.
+pub(crate) fn joined(changes: &[OperationChange]) -> String {
+    changes.iter().map(OperationChange::to_string).collect::<Vec<_>>().join(AND)
+}
+
+/// Returns the changes of several findings as `--suppose` takes them, each once and in order; `None` if a finding cannot be supposed.
+pub fn changes_of<'f>(findings: impl IntoIterator<Item = &'f Finding>) -> Option<Vec<&'f str>> {
+    let mut changes: Vec<&str> = Vec::new();
+    for finding in findings {
+        for change in finding.changes()? {
+            if !changes.contains(&change) {
+                changes.push(change);
+            }
+        }
+    }
+    Some(changes)
+}
+
+impl Finding {
+    /// Returns the changes, each in the syntax of `--suppose`. `None` if `--suppose` has no such change.
+    pub fn changes(&self) -> Option<impl Iterator<Item = &str>> {
+        Some(self.supposed.as_ref()?.split(AND))
+    }
+
+    /// Makes a finding for one site without details.
+    pub(crate) fn new(kind: CauseKind, site: Site, what: String) -> Self {
+        Self {
+            kind,
+            site,
+            points: vec![site.point],
+            layers: site.layer.into_iter().collect(),
+            key: None,
+            reference: None,
+            candidate: None,
+            what,
+            sites: vec![site],
+            supposed: None,
+            confirmed: None,
+            verified_on: Vec::new(),
+            remaining: Vec::new(),
+            excluded: Vec::new(),
+        }
+    }
+
+    /// Sets the explained sites and sorts them in data-flow order.
+    pub(crate) fn of(self, mut sites: Vec<Site>) -> Self {
+        sites.sort_by_key(|site| (site.flow_order(), site.pass));
+        Self { sites, ..self }
+    }
+}

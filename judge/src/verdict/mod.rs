@@ -1,0 +1,32 @@
+//! Verdicts: the rule for one site, choices of tokens and experts, and the verdict of a whole dump with its
+//! coverage.
+
+mod cause;
+mod conclusion;
+mod coverage;
+mod evidence;
+mod expert_choices;
+mod finding;
+mod half_precision;
+mod noise_floor_verdict;
+mod outcome;
+mod rule;
+mod site_description;
+mod site_result;
+mod ties;
+mod unit_rows;
+
+pub use cause::{Cause, CauseContent, CauseSearch, FittingChange};
+pub use conclusion::conclude;
+pub use coverage::{NOT_RECORDED, once_each};
+pub use evidence::{Basis, Evidence, MissingSite};
+pub use finding::{Finding, changes_of};
+pub use outcome::{CheckpointSummary, ComparisonSubject, Coverage, Outcome};
+pub use site_result::{Doubt, SiteObservation, SiteResult, Verdict, VerdictCriteria, Waiver};
+
+pub(crate) use cause::{MOST, MOST_PARTS};
+pub(crate) use evidence::OUR_ENGINE;
+pub(crate) use finding::joined;
+pub(crate) use half_precision::is_half_precision;
+pub(crate) use ties::LogitSource;
+pub(crate) use unit_rows::{TieEvidence, UnitRows, one_sided};
