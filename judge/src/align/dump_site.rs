@@ -156,11 +156,21 @@ impl DumpSite<'_, '_> {
         (self.held.stored(site), self.held.step(site))
     }
 
+    /// Returns another tap at the same layer and positions.
+    pub(crate) fn tap(&self, point: Point) -> Self {
+        let Self { held, pairing, temperature, .. } = *self;
+        DumpSite {
+            held,
+            site: Site { point, ..self.site },
+            positions: self.positions.clone(),
+            pairing,
+            temperature,
+        }
+    }
+
     /// Returns the attention weights of the site's layer and positions, if recorded.
     pub(crate) fn weights(&self) -> Result<Option<View<'static>>> {
-        let Self { held, pairing, temperature, .. } = *self;
-        let site = Site { point: Point::AttnWeights, ..self.site };
-        let at = DumpSite { held, site, positions: self.positions.clone(), pairing, temperature };
+        let at = self.tap(Point::AttnWeights);
         if at.lacking().is_none() && at.rows_held().is_none() { Ok(at.values()?.ok()) } else { Ok(None) }
     }
 

@@ -4,19 +4,16 @@
 use std::ops::Range;
 
 use crate::align::{
-    AlignedDump, CommonExperts, ComparableEntries, DumpSite, MissingValues, Selection, ShapeDifference, axis,
-    is_of_a_pass, latest_keys, temperature_at, unaligned,
+    AlignedDump, DumpSite, MissingValues, Selection, ShapeDifference, axis, is_of_a_pass, temperature_at,
+    unaligned,
 };
-use crate::check::choice_margins::{Preference, Routers};
 use crate::check::continuations::Continuations;
-use crate::check::ranks::{RankPair, Ranks};
 use crate::check::site_check::{ArrayComparison, SiteCheck, ValuePair, distance};
+use crate::check::site_pair::SitePair;
 use crate::check::sketches::compare_sketches;
-use crate::check::uniform_distribution::UniformErrors;
 use crate::checkpoint::{Point, Site, TapAxis, ValueKind};
 use crate::error::{DumpError, Error, Result};
-use crate::measure::{ColumnSelection, ValuePrecision, coarser};
-use crate::tensor::Tensor;
+use crate::measure::ColumnSelection;
 use crate::view::View;
 use crate::weight::DType;
 
@@ -121,7 +118,7 @@ impl<'d> DumpPair<'d> {
             let Some(positions) = positions.filter(|positions| selection.takes(site, positions)) else {
                 continue;
             };
-            let lacking = self.at(self.candidate, site, &positions).lacking();
+            let lacking = self.at(site, &positions).candidate.lacking();
             found.extend(lacking.map(|what| self.record(site, &positions, Err(what))));
         }
         found.sort_by_key(|check| {
@@ -140,10 +137,12 @@ impl<'d> DumpPair<'d> {
         }
     }
 
-    fn at<'p>(&'p self, held: &'p AlignedDump<'d>, site: Site, positions: &Range<usize>) -> DumpSite<'p, 'd> {
+    /// Returns a site of both dumps at these positions.
+    fn at(&self, site: Site, positions: &Range<usize>) -> SitePair<'_, 'd> {
         let pairing = self.reference.pairing().or(self.candidate.pairing());
         let temperature = temperature_at(self.candidate, positions);
-        DumpSite { held, site, positions: positions.clone(), pairing, temperature }
+        let of = |held| DumpSite { held, site, positions: positions.clone(), pairing, temperature };
+        SitePair { candidate: of(self.candidate), reference: of(self.reference) }
     }
 
     /// Returns the record of a site with a result.
@@ -163,7 +162,7 @@ impl<'d> DumpPair<'d> {
         let mut margin = None;
         let found = match self.obstacle(site, &positions)? {
             Some(found) => found,
-            None if is_listed => match self.ranks(site, &positions)? {
+            None if is_listed => match self.at(site, &positions).ranks(self.computed)? {
                 Err(absent) => return Ok(self.absent(site, positions, absent)),
                 Ok(ranks) if site.point == Point::TopIds => {
                     margin = Some(ranks.margin());
@@ -171,13 +170,14 @@ impl<'d> DumpPair<'d> {
                 }
                 Ok(ranks) => Ok(ArrayComparison::Measured(ranks.of_values())),
             },
-            None => match self.values(site, &positions)? {
+            None => match self.at(site, &positions).values()? {
                 Err(absent) => return Ok(self.absent(site, positions, absent)),
-                Ok(both) => Ok(self.measure(site, &positions, both)?),
+                Ok(both) => Ok(self.measure(&self.at(site, &positions), both)?),
             },
         };
+        let pair = self.at(site, &positions);
         let (preference, uniform) = match &found {
-            Ok(found) => (self.preference(site, &positions, found)?, self.uniform(site, &positions)?),
+            Ok(found) => (pair.preference(found)?, pair.uniform()?),
             Err(_) => (None, None),
         };
         Ok(Some(SiteCheck { margin, preference, uniform, ..self.record(site, &positions, found) }))
@@ -186,11 +186,11 @@ impl<'d> DumpPair<'d> {
     /// Returns the result of a site whose values are not compared one by one: it has sketches or the
     /// continuation, or its values are missing, not aligned, or stored in different ways.
     fn obstacle(&self, site: Site, positions: &Range<usize>) -> Result<Option<PairResult>> {
-        let both = self.both().map(|held| self.at(held, site, positions));
-        if both.iter().any(DumpSite::is_sketched) {
-            return compare_sketches(&both).map(Some);
+        let pair = self.at(site, positions);
+        if pair.both().into_iter().any(DumpSite::is_sketched) {
+            return compare_sketches(pair.both()).map(Some);
         }
-        if let Some(what) = both[1].lacking() {
+        if let Some(what) = pair.reference.lacking() {
             return Ok(Some(Err(what)));
         }
         if !is_of_a_pass(site) {
@@ -207,37 +207,31 @@ impl<'d> DumpPair<'d> {
         if self.both().iter().any(|held| held.is_unaligned(site, wanted)) {
             return Ok(Some(Ok(ArrayComparison::Unaligned(unaligned(site.point)))));
         }
-        let is_unlike = || both.iter().any(DumpSite::is_stored_unlike);
+        let is_unlike = || pair.both().into_iter().any(DumpSite::is_stored_unlike);
         if site.point.kind() == ValueKind::Real && is_unlike() {
             let what =
                 format!("{site}: dtype or \"step\" differs between passes; store all passes in the same way");
             return Ok(Some(Err(what)));
         }
-        let has_none = self.common_rows(site, positions).is_some_and(|rows| rows.is_empty());
+        let has_none = pair.common_rows().is_some_and(|rows| rows.is_empty());
         Ok(has_none.then(|| Err(format!("{site}: the dumps have no row in common"))))
     }
 
     /// Measures the differences between the values of both dumps.
-    fn measure(
-        &self,
-        site: Site,
-        positions: &Range<usize>,
-        both: (View<'static>, View<'static>),
-    ) -> Result<ArrayComparison> {
-        let (candidate, reference) = self.without_hidden_keys(site, positions, both)?;
+    fn measure(&self, at: &SitePair, both: (View<'static>, View<'static>)) -> Result<ArrayComparison> {
+        let site = at.candidate.site;
+        let (candidate, reference) = at.without_hidden_keys(both)?;
         if let Some(what) = self.other_length(site, &candidate, &reference)? {
             return Ok(ArrayComparison::OtherLength(what));
         }
-        let rows = self.common_rows(site, positions);
-        let listed = rows.clone().unwrap_or_else(|| (0..positions.len()).collect());
-        let grain = self.grain(site, positions);
-        let pair = ValuePair { site, candidate, reference, grain, rows: listed };
+        let pair =
+            ValuePair { site, candidate, reference, grain: at.grain(self.computed), rows: at.listed_rows() };
         if site.point.kind() == ValueKind::Token {
             let all = |_| ColumnSelection::All;
             return Ok(ArrayComparison::Measured(pair.measure(all, |_| None)));
         }
-        let shown = self.shown(site, positions, rows, &pair)?;
-        let (common, shape) = (self.common_experts(site, positions)?, pair.reference.shape().to_vec());
+        let shown = at.comparable_entries(&pair)?;
+        let (common, shape) = (at.common_experts()?, pair.reference.shape().to_vec());
         let columns = |row: usize| common.columns(&shape, row, shown.columns(row));
         let found = pair.measure(columns, |_| None);
         [pair.candidate, pair.reference].iter().for_each(View::release);
@@ -265,94 +259,6 @@ impl<'d> DumpPair<'d> {
         self.reference.passes().iter().any(|pass| (pass.position..pass.end()) == *positions)
     }
 
-    /// Returns the top tokens of both sides at positions of the candidate.
-    fn ranks(&self, site: Site, positions: &Range<usize>) -> Result<Result<RankPair, MissingValues>> {
-        let of = |held, slack| -> Result<Result<Ranks, MissingValues>> {
-            let at = |point| self.at(held, Site { point, ..site }, positions);
-            let widths = at(Point::TopIds).widths()?;
-            let (ids, values) = (at(Point::TopIds).values()?, at(Point::TopLogprobs).values()?);
-            Ok(ids.and_then(|ids| Ok(Ranks { ids, values: values?, widths, slack })))
-        };
-        let grain = self.grain(Site { point: Point::TopLogprobs, ..site }, positions);
-        let [one, other] = grain.slacks();
-        let (candidate, reference) = (of(self.candidate, one)?, of(self.reference, other)?);
-        let rows = self.common_rows(site, positions).unwrap_or_else(|| (0..positions.len()).collect());
-        Ok(candidate.and_then(|candidate| Ok(RankPair { candidate, reference: reference?, rows, grain })))
-    }
-
-    /// Returns the errors that a uniform distribution would have instead of the candidate's.
-    fn uniform(&self, site: Site, positions: &Range<usize>) -> Result<Option<UniformErrors>> {
-        // Without a model, the vocabulary size is known only from the width of `probs`.
-        if site.point != Point::Probs {
-            return Ok(None);
-        }
-        let reference = self.at(self.reference, site, positions).values()?.ok();
-        Ok(reference.and_then(|own| UniformErrors::of(site, &own, own.width(), |_| false)))
-    }
-
-    /// Returns the entries of a site that belong to the same experts on both sides.
-    fn common_experts(&self, site: Site, positions: &Range<usize>) -> Result<CommonExperts> {
-        if !site.point.is_of_chosen() {
-            return Ok(CommonExperts::default());
-        }
-        let both = self.values(Site { point: Point::Experts, ..site }, positions)?.ok();
-        let both = both.filter(|(one, other)| one.shape() == other.shape());
-        Ok(both.map_or_else(CommonExperts::default, |(one, other)| CommonExperts::of(&one, &other)))
-    }
-
-    /// Returns the margin by which a side's router logits prefer its own experts to the other side's. Uses the
-    /// reference's logits, or the candidate's if the reference has none.
-    fn preference(
-        &self,
-        site: Site,
-        positions: &Range<usize>,
-        found: &ArrayComparison,
-    ) -> Result<Option<Preference>> {
-        let differs = |found: &ArrayComparison| matches!(found, ArrayComparison::Measured(found) if found.errors.max_abs != 0.0);
-        if site.point != Point::Experts || !differs(found) {
-            return Ok(None);
-        }
-        for [held, other] in [[self.reference, self.candidate], [self.candidate, self.reference]] {
-            let router = Site { point: Point::RouterLogits, ..site };
-            let of = |held, site| self.at(held, site, positions);
-            let logits = of(held, router);
-            if logits.lacking().is_some() || logits.rows_held().is_some() {
-                continue;
-            }
-            let (Ok(logits), Ok(own), Ok(others)) =
-                (logits.values()?, of(held, site).values()?, of(other, site).values()?)
-            else {
-                continue;
-            };
-            let mut routers = Routers::default();
-            routers.look(router, &Tensor::from(&logits));
-            return Ok(routers.preference(site, &Tensor::from(&own), Some(&others), false));
-        }
-        Ok(None)
-    }
-
-    fn values(
-        &self,
-        site: Site,
-        positions: &Range<usize>,
-    ) -> Result<Result<(View<'static>, View<'static>), MissingValues>> {
-        let of = |held| self.at(held, site, positions).values();
-        let (candidate, reference) = (of(self.candidate)?, of(self.reference)?);
-        Ok(candidate.and_then(|candidate| Ok((candidate, reference?))))
-    }
-
-    /// Returns the rows that both dumps record, counted from the first position. `None` for all rows.
-    fn common_rows(&self, site: Site, positions: &Range<usize>) -> Option<Vec<usize>> {
-        let held = self.both().map(|held| self.at(held, site, positions).rows_held());
-        match held {
-            [Some(mut one), Some(other)] => {
-                one.retain(|row| other.binary_search(row).is_ok());
-                Some(one)
-            }
-            [one, other] => one.or(other),
-        }
-    }
-
     /// Returns true if a dump's order of heads is still unknown.
     fn is_silent(&self) -> bool {
         self.both().iter().any(|held| held.pairing().is_none())
@@ -368,7 +274,7 @@ impl<'d> DumpPair<'d> {
         both.sort_by_key(|held| held.pairing().is_some());
         for held in both {
             held.look_at_pairing(site, |_| {
-                Ok(self.values(site, positions)?.map_or(0.0, |(one, other)| distance(one, other)))
+                Ok(self.at(site, positions).values()?.map_or(0.0, |(one, other)| distance(one, other)))
             })?;
             if self.is_silent() {
                 break;
@@ -394,62 +300,6 @@ impl<'d> DumpPair<'d> {
                 let problem = format!("{site} has shape {one:?}, {path} has {other:?}");
                 Err(Error::dump(&self.candidate.dump.path, problem))
             }
-        }
-    }
-
-    /// Returns the entries that can be compared. Without a model, a layer's window is unknown, but hidden
-    /// keys have no attention weight. A score is compared if both sides give its key a weight.
-    fn shown(
-        &self,
-        site: Site,
-        positions: &Range<usize>,
-        rows: Option<Vec<usize>>,
-        pair: &ValuePair<'static>,
-    ) -> Result<ComparableEntries> {
-        let shown = ComparableEntries::causal(site.point, pair.candidate.shape(), positions.start, rows);
-        if site.point != Point::AttnScores {
-            return Ok(shown);
-        }
-        let mut weights = Vec::new();
-        for held in self.both() {
-            let known = self.at(held, site, positions).weights()?;
-            weights.extend(known.filter(|weights| weights.shape() == pair.candidate.shape()));
-        }
-        Ok(shown.masked(weights, [&pair.candidate, &pair.reference]))
-    }
-
-    /// Cuts the longer of two caches to the latest keys if attention weights show that the other keys are
-    /// hidden. A layer with a sliding window may drop hidden keys.
-    fn without_hidden_keys(
-        &self,
-        site: Site,
-        positions: &Range<usize>,
-        (candidate, reference): (View<'static>, View<'static>),
-    ) -> Result<(View<'static>, View<'static>)> {
-        let is_cache = matches!(site.point, Point::KCache | Point::VCache);
-        let [one, other] = [&candidate, &reference].map(|view| view.shape().first().copied().unwrap_or(0));
-        let (kept, all) = (one.min(other), one.max(other));
-        if !is_cache || kept == all || all != positions.end {
-            return Ok((candidate, reference));
-        }
-        let mut hidden = Vec::new();
-        for held in self.both() {
-            hidden.extend(self.at(held, site, positions).hides(all - kept, all)?);
-        }
-        Ok(match hidden.is_empty() || hidden.contains(&false) {
-            true => (candidate, reference),
-            false => (latest_keys(&candidate, site.point, kept), latest_keys(&reference, site.point, kept)),
-        })
-    }
-
-    fn grain(&self, site: Site, positions: &Range<usize>) -> ValuePrecision {
-        let [one, other] = self.both().map(|held| self.at(held, site, positions).stored());
-        let stored = |dtype: Option<DType>| coarser(dtype?, self.computed);
-        ValuePrecision {
-            computed: self.computed,
-            candidate: stored(one.0),
-            reference: stored(other.0),
-            steps: [one.1, other.1],
         }
     }
 }

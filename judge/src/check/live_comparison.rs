@@ -55,14 +55,6 @@ pub struct LiveComparison<'d> {
     error: Option<Error>,
 }
 
-/// The values of a site that can be compared.
-struct ComparableValues<'v> {
-    /// Our engine's values in the shape of the dump's: only the latest keys if the dump dropped others.
-    part: View<'v>,
-    /// The dump's values. Rows that it lacks are filled with ours, so that they show no error.
-    dumped: View<'v>,
-}
-
 impl<'d> LiveComparison<'d> {
     /// Makes a comparison with the dump's values, converted to our engine's order of heads.
     pub fn new(
@@ -148,29 +140,28 @@ impl<'d> LiveComparison<'d> {
             check.found = is_unaligned.then(|| ArrayComparison::Unaligned(unaligned(site.point)));
             return Ok(None);
         };
-        let values = match self.comparable(site, &own, dumped)? {
-            Ok(values) => values,
+        let pair = match self.comparable(site, &own, dumped)? {
+            Ok(pair) => pair,
             Err(what) => {
                 check.found = included.then_some(ArrayComparison::OtherLength(what));
                 return Ok(None);
             }
         };
+        let [part, dumped] = [pair.side(self.role.other()), pair.side(self.role)];
         if site.point == Point::Experts {
-            check.preference = self.preference(site, traced, &values.dumped)?.or(check.preference);
+            check.preference = self.preference(site, traced, dumped)?.or(check.preference);
         }
-        let dropped =
-            axis(site.point, TapAxis::Key).map_or(0, |axis| own.shape()[axis] - values.part.shape()[axis]);
+        let dropped = axis(site.point, TapAxis::Key).map_or(0, |axis| own.shape()[axis] - part.shape()[axis]);
         let sight = self.engine.sight(held, site, dropped);
-        let shape = values.dumped.shape().to_vec();
-        let columns = |row: usize| sight.columns(site.point, &shape, row);
+        let columns = |row: usize| sight.columns(site.point, dumped.shape(), row);
         if included {
-            self.measure(check, traced, &values, columns);
+            self.measure(check, traced, &pair, columns);
         }
         let replacement = replaces.then(|| match site.point {
-            Point::Experts => Tensor::from(&values.dumped),
-            _ => self.replaced(site, traced, &values, columns),
+            Point::Experts => Tensor::from(dumped),
+            _ => self.replaced(site, traced, [part, dumped], columns),
         });
-        values.dumped.release();
+        dumped.release();
         Ok(replacement)
     }
 
@@ -179,19 +170,11 @@ impl<'d> LiveComparison<'d> {
         &self,
         check: &mut SiteCheck,
         traced: &Tensor,
-        values: &ComparableValues,
+        pair: &ValuePair,
         columns: impl Fn(usize) -> ColumnSelection + Sync,
     ) {
         let (site, own) = (check.site, View::from(traced));
-        let ComparableValues { part, dumped } = values;
-        let (candidate, reference) = self.sides(part.clone(), dumped.clone());
-        let pair = ValuePair {
-            site,
-            candidate,
-            reference,
-            grain: self.engine.grain(self.held, site, self.role),
-            rows: self.rows(site),
-        };
+        let [part, dumped] = [pair.side(self.role.other()), pair.side(self.role)];
         let ranked = site.pass.and_then(|pass| self.ranked.get(&pass));
         let ranked = ranked.filter(|_| site.point == Point::TopLogprobs);
         let same_top = |row: usize| ranked.and_then(|ranked| ranked.same_top(dumped, row));
@@ -322,7 +305,7 @@ impl<'d> LiveComparison<'d> {
         site: Site,
         own: &View<'v>,
         dumped: View<'v>,
-    ) -> Result<Result<ComparableValues<'v>, String>> {
+    ) -> Result<Result<ValuePair<'v>, String>> {
         let dumped = without_padding(site.point, own, dumped);
         let filled = match self.held.dump.held_rows(site) {
             None => Some(dumped.clone()),
@@ -336,7 +319,9 @@ impl<'d> LiveComparison<'d> {
         if let Some(dumped) = filled
             && let Some(part) = self.latest_of(site, own, &dumped)?
         {
-            return Ok(Ok(ComparableValues { part, dumped }));
+            let (candidate, reference) = self.sides(part, dumped);
+            let (grain, rows) = (self.engine.grain(self.held, site, self.role), self.rows(site));
+            return Ok(Ok(ValuePair { site, candidate, reference, grain, rows }));
         }
         let length = |along: usize| [&dumped, own].map(|view| view.shape()[along]);
         Ok(Err(match axis(site.point, TapAxis::Chosen).map(length) {
@@ -394,7 +379,7 @@ impl<'d> LiveComparison<'d> {
         &self,
         site: Site,
         traced: &Tensor,
-        ComparableValues { part, dumped }: &ComparableValues,
+        [part, dumped]: [&View; 2],
         columns: impl Fn(usize) -> ColumnSelection + Sync,
     ) -> Tensor {
         let own = View::from(traced);

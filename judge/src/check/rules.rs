@@ -82,6 +82,14 @@ pub enum Role {
 }
 
 impl Role {
+    /// Returns the role of the other side.
+    pub fn other(self) -> Self {
+        match self {
+            Role::Candidate => Role::Reference,
+            Role::Reference => Role::Candidate,
+        }
+    }
+
     /// Returns the role's name in reports.
     pub fn name(self) -> &'static str {
         match self {

@@ -5,23 +5,30 @@ use std::collections::HashMap;
 
 use crate::check::choice_margins::{DraftToken, Preference};
 use crate::check::continuation_values::ContinuationValues;
-use crate::check::layers::LayerInputs;
 use crate::check::rules::Mode;
 use crate::check::run_context::RunContext;
 use crate::check::site_check::{SiteCheck, UnexplainedOperation};
+use crate::check::starting_values::LayerInputs;
 use crate::checkpoint::{Point, Site};
 use crate::engine::{GreedyToken, Transcript};
 use crate::error::Result;
 use crate::plan::Unit;
 
-/// The preference of our router for its choice of experts, by site.
+/// A value for each of the two runs of a mode.
 #[derive(Default)]
-pub(crate) struct Preferences {
-    /// Preferences in the run from the tokens on.
-    pub(crate) accumulated: HashMap<Site, Preference>,
-    /// Preferences in the run that continues with recorded values.
-    pub(crate) local: HashMap<Site, Preference>,
+pub(crate) struct RunPair<T> {
+    /// The value of the run from the tokens on.
+    pub(crate) accumulated: T,
+    /// The value of the run that continues with recorded values.
+    pub(crate) local: T,
 }
+
+/// Preferences of our router for its choice of experts, by site.
+pub(crate) type Preferences = RunPair<HashMap<Site, Preference>>;
+
+/// Margins by which our engine prefers top tokens that the dump does not list to those that it lists, by
+/// pass.
+pub(crate) type RankMargins = RunPair<HashMap<usize, f64>>;
 
 /// The results of a mode's runs by site, and the sites visited in data-flow order.
 #[derive(Default)]
@@ -43,14 +50,6 @@ pub(crate) struct RunResults {
     pub(crate) rank_margins: RankMargins,
     /// The preference of our router for its choice of experts, by site.
     pub(crate) preferences: Preferences,
-}
-
-/// Margins by which our engine prefers top tokens that the dump does not list to those that it lists, by
-/// pass.
-#[derive(Default)]
-pub(crate) struct RankMargins {
-    pub(crate) accumulated: HashMap<usize, f64>,
-    pub(crate) local: HashMap<usize, f64>,
 }
 
 /// Returns the values with which the second run of a mode continues.

@@ -127,7 +127,15 @@ pub(crate) struct ValuePair<'v> {
     pub(crate) rows: Vec<usize>,
 }
 
-impl ValuePair<'_> {
+impl<'v> ValuePair<'v> {
+    /// Returns the values of one side.
+    pub(crate) fn side(&self, role: Role) -> &View<'v> {
+        match role {
+            Role::Candidate => &self.candidate,
+            Role::Reference => &self.reference,
+        }
+    }
+
     /// Measures the errors in the given columns of each row. `same_top` returns true if both sides have the
     /// same most likely token in a row, if known.
     pub(crate) fn measure(

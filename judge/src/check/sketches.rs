@@ -54,8 +54,8 @@ pub fn measure_sketches(candidate: &View, reference: &View, elements: usize) -> 
 
 /// Compares two sketches, or a sketch with values that are sketched here, of a candidate and a reference. Both
 /// passes must cover the same tokens, since a sketch cannot be split. An error message says what is missing.
-pub(super) fn compare_sketches(both: &[DumpSite; 2]) -> Result<Result<ArrayComparison, String>> {
-    let (site, [candidate, reference]) = (both[0].site, both.each_ref().map(|at| at.held));
+pub(super) fn compare_sketches(both: [&DumpSite; 2]) -> Result<Result<ArrayComparison, String>> {
+    let (site, [candidate, reference]) = (both[0].site, both.map(|at| at.held));
     let (Some(one), Some(other)) = (both[0].whole_pass(), both[1].whole_pass()) else {
         return Ok(Err(format!(
             "{site}: the sketches cover different passes: the dumps split the tokens \

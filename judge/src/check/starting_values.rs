@@ -1,6 +1,7 @@
 //! Starting values of an operation: the nearest recorded values before it. With fewer taps in a dump,
 //! judgements become coarser.
 
+use crate::dump::Dump;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
@@ -8,7 +9,7 @@ use std::rc::Rc;
 use crate::align::AlignedDump;
 use crate::check::continuation_values::ContinuationValues;
 use crate::checkpoint::{Point, Site};
-use crate::plan::Crossing;
+use crate::plan::{Crossing, input_of};
 
 /// The distance between an operation's inputs and its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -205,5 +206,33 @@ impl<'d> StartingValueFinder<'d> {
         };
         let input = Site { point, layer, pass: site.pass };
         self.visited.contains(&input).then_some(input)
+    }
+}
+
+/// The first missing input of each layer, and of the operations after the last layer.
+pub(crate) struct LayerInputs {
+    lacking: Vec<Option<Site>>,
+}
+
+impl LayerInputs {
+    pub(crate) fn new(reference: &Dump, n_layers: usize) -> Self {
+        let passes = reference.manifest.passes.len();
+        let first_lacking = |layer: usize| {
+            let mut inputs = (0..passes).map(|pass| input_of(layer, pass));
+            inputs.find(|&input| !reference.starts_at(input))
+        };
+        Self { lacking: (0..=n_layers).map(first_lacking).collect() }
+    }
+
+    /// Returns the missing input because of which `site` cannot be computed from the reference. The input may
+    /// belong to an earlier pass, which fills the layer's cache.
+    pub(crate) fn missing(&self, site: Site) -> Option<Site> {
+        let after_the_last = self.lacking.len() - 1;
+        let layer = match (site.layer, site.point) {
+            (None, Point::Embed) => return None,
+            (layer, _) => layer.unwrap_or(after_the_last),
+        };
+        let input = self.lacking.get(layer).copied().flatten()?;
+        (site.pass.is_none() || input.pass <= site.pass).then_some(input)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::check::RunPair;
 use crate::checkpoint::{Point, Site};
 use crate::measure::{Errors, larger};
 use crate::noise::excess;
@@ -64,8 +65,4 @@ impl NoiseFloor {
 }
 
 /// Noise floors by site, for accumulated and for local errors.
-#[derive(Default)]
-pub(crate) struct RunNoiseFloors {
-    pub(crate) accumulated: HashMap<Site, NoiseFloor>,
-    pub(crate) local: HashMap<Site, NoiseFloor>,
-}
+pub(crate) type RunNoiseFloors = RunPair<HashMap<Site, NoiseFloor>>;
