@@ -213,6 +213,8 @@ fn weights_of_another_file_are_named() {
             "f32",
             "--tokens",
             "1,9,17,200",
+            "--decode",
+            "0",
             "-o",
             &made,
         ];

@@ -8,7 +8,7 @@ use crate::common::terminal::Terminal;
 
 const RUN: [&str; 5] = ["run", "--model", "tiny-llama2", "--reference", "llama.cpp-q8_0"];
 /// Decoded weights, which is not what the reference computes: it fails.
-const WRONG: [&str; 3] = ["--numerics", "f32", "--no-causes"];
+const WRONG: [&str; 2] = ["--numerics", "f32"];
 
 fn with<'a>(more: &[&'a str]) -> Vec<&'a str> {
     let narrow: [&str; 4] = ["--layer", "0", "--pass", "0"];
