@@ -18,7 +18,6 @@ use crate::matrix::{
     CellInputs, CellResult, CellSummary, ChildProcesses, MakeCommand, MatrixCell, MatrixPlan,
 };
 use crate::report::{self, ReportContent, ReportDir};
-use crate::verdict::Verdict;
 /// Runs the cells of a matrix, or reads their cached reports.
 pub struct CellWorker<'w> {
     plan: &'w MatrixPlan,
