@@ -32,7 +32,7 @@ fn what_ships_finds_what_was_promised_and_nothing_else() {
     let jobs = one_of(4, faults.chain(twins).chain(kernels));
     let table = SelfTestTable::of(jobs.filter_map(|job| job.judged().expect("it runs")).collect());
     let (all, remarks) = (table.all(), &table.remarks);
-    assert!(all.planted > 40 && table.twins.iter().all(|(_, twin)| twin.judged > 4), "{:?}", table.twins);
+    assert!(all.planted > 40 && table.twins.iter().all(|(_, twin)| twin.judged > 2), "{:?}", table.twins);
     // One fault is hidden by the arithmetic of its engine, and one is found at a later tap: no sample has more.
     assert!(all.detected + 1 >= all.planted && all.named + 1 >= all.planted, "{remarks:#?}");
     assert!(all.located + 2 >= all.planted && all.misnamed == 0, "{remarks:#?}");
