@@ -25,7 +25,10 @@ fn what_ships_finds_what_was_promised_and_nothing_else() {
     }
     let beds = beds();
     let faults = faults(&beds).into_iter().map(|(bed, fault)| SelfTestJob::Change(bed, fault));
-    let twins = beds.iter().flat_map(|bed| TWINS.map(|(name, twin)| SelfTestJob::Twin(bed, name, twin)));
+    // By kind, so that the sample has each kind as often.
+    let twins = TWINS
+        .iter()
+        .flat_map(|&(name, twin)| beds.iter().map(move |bed| SelfTestJob::Twin(bed, name, twin)));
     let kernels = beds.iter().filter(|bed| bed.name == DETAILED).flat_map(|bed| {
         other_kernels(bed).into_iter().map(move |twin| SelfTestJob::Twin(bed, OTHER_KERNELS, twin))
     });
