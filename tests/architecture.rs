@@ -123,7 +123,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "engine",
             "dump",
             "format",
-            "view",
             "tap",
             "checkpoint",
             "tensor",
