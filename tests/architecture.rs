@@ -130,7 +130,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "engine",
             "dump",
             "format",
-            "view",
             "tap",
             "checkpoint",
             "tensor",

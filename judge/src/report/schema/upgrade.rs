@@ -41,9 +41,6 @@ fn rename(value: &mut Value, name: &str) {
             add(
                 value,
                 match name {
-                    "results" => json!({"judged": {
-                        "gate": "rounding", "computed": "f32", "one_stage": false, "demanded_of": null, "doubt": "none",
-                    }}),
                     "local" | "accumulated" => {
                         json!({"past_neighbour": "nan", "zero": {"candidate": false, "reference": false}})
                     }
