@@ -26,16 +26,15 @@ fn what_ships_finds_what_was_promised_and_nothing_else() {
     let beds = beds();
     let faults = faults(&beds).into_iter().map(|(bed, fault)| SelfTestJob::Change(bed, fault));
     // By kind, so that the sample has each kind as often.
-    let twins = TWINS
-        .iter()
-        .flat_map(|&(name, twin)| beds.iter().map(move |bed| SelfTestJob::Twin(bed, name, twin)));
+    let twins =
+        TWINS.iter().flat_map(|&(name, twin)| beds.iter().map(move |bed| SelfTestJob::Twin(bed, name, twin)));
     let kernels = beds.iter().filter(|bed| bed.name == DETAILED).flat_map(|bed| {
         other_kernels(bed).into_iter().map(move |twin| SelfTestJob::Twin(bed, OTHER_KERNELS, twin))
     });
     let jobs = one_of(4, faults.chain(twins).chain(kernels));
     let table = SelfTestTable::of(jobs.filter_map(|job| job.judged().expect("it runs")).collect());
     let (all, remarks) = (table.all(), &table.remarks);
-    assert!(all.planted > 40 && table.twins.iter().all(|(_, twin)| twin.judged > 2), "{:?}", table.twins);
+    assert!(all.planted > 40 && table.twins.iter().all(|(_, twin)| twin.judged > 1), "{:?}", table.twins);
     // One fault is hidden by the arithmetic of its engine, and one is found at a later tap: no sample has more.
     assert!(all.detected + 1 >= all.planted && all.named + 1 >= all.planted, "{remarks:#?}");
     assert!(all.located + 2 >= all.planted && all.misnamed == 0, "{remarks:#?}");
