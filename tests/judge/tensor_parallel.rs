@@ -203,7 +203,8 @@ fn a_dump_without_the_sums_of_devices_passes_by_what_lies_behind_them() {
 fn shares_that_are_not_equal_and_faults_of_a_device_fail() {
     let model = tiny_llama2();
     let first = site(Point::AttnOut, 0, 0);
-    let changes: [(Site, fn(&mut Devices)); 4] = [
+    type Change = fn(&mut Devices);
+    let changes: [(Site, Change); 4] = [
         (first, |engine| engine.shares = &[0.25, 0.75]),
         (first, |engine| engine.fault = 1.002),
         (first, |engine| engine.fault = 0.0),
