@@ -7,6 +7,7 @@
 //!
 //! - [`architecture`]: known architectures and their names in files
 //! - [`checkpoint`]: the twelve checkpoints and their taps
+//! - [`parallel`]: loops over several threads, where the work is large enough
 //! - [`lazy_bytes`]: bytes of a file that are downloaded on demand
 //! - [`tensor`], [`weight`]: activations and stored tensors
 //! - [`view`]: stored numbers under another order of axes
@@ -20,15 +21,16 @@
 //! - [`mod@format`]: parsers of untrusted files: GGUF, safetensors, PyTorch, npy
 //! - [`tokenizer`]: text to token ids and back
 //! - [`kernels`], [`quant`]: dot products, matrix products and block formats
-//! - [`ops`]: operations, one folder each: the definition, the exact evaluation and the faults of one operation. The three
-//!   parts are layers of their own: `exact.rs` comes after [`exact`], `faults.rs` after [`change`]
-//! - [`numerics`]: rounding and order of sums, one implementation per reference engine
+//! - [`ops`]: operations, one folder each: its definition, its exact evaluation with the error bound (`exact`), and the known
+//!   mistakes of ports, such as a wrong `rope_theta` (`faults`). The three are layers: `exact` uses [`exact`], `faults` uses
+//!   [`change`]
+//! - [`numerics`]: rounding and order of sums, one implementation per engine that is imitated (llama.cpp, transformers, ...)
 //! - [`exact`]: exact values with their rounding error bounds, rounding profiles, and whether rounding explains an error
 //! - [`tracing`]: numerics that record the operation of each result, for its exact evaluation
 //! - [`model`]: one block diagram per architecture, and its weights
 //! - [`engine`]: forward passes and generation
-//! - [`change`]: entries of the catalogue of known mistakes (a wrong `rope_theta`, ...): how to compute an operation with each, and how to recognise it in a dump
-//! - [`catalogue`]: the entries of all operations, and the changes that users name with `--suppose`
+//! - [`change`]: the framework of known mistakes: how to compute an operation with one, and how to recognise it in a dump
+//! - [`catalogue`]: the known mistakes of all operations, and the changes that users name with `--suppose`
 //!
 //! The judge:
 //!
@@ -41,7 +43,7 @@
 //! - [`check`]: compares the values of two sources site by site: our engine and a dump, or two dumps
 //! - [`noise`]: noise floors, measured with perturbed runs
 //! - [`verdict`]: the rule that passes or fails a site and a dump, ties, coverage
-//! - [`diagnose`]: judges a whole dump: the first wrong operation and its cause
+//! - [`diagnose`]: judges a whole dump, against our engine or a second dump: the first wrong operation and its cause
 //! - [`selfcheck`]: tests of the reference engine against itself
 //! - [`selftest`]: measures missed faults and false alarms of the judge, with injected faults
 //! - [`mod@report`]: the report of a run, one exporter per format (HTML, JSON, Markdown, JUnit, ...)
@@ -50,8 +52,9 @@
 //! The program:
 //!
 //! - [`cases`]: known prompts and continuations, as references
-//! - `probe`: checks of a running server by its tokens and log-probabilities
-//! - [`matrix`]: many comparisons in one table, cached by the content of what they read
+//! - `network` (a feature): HTTP requests
+//! - `probe` (a feature): checks of a running server by its tokens and log-probabilities
+//! - [`matrix`]: many comparisons in one table (terminal, JSON, HTML), cached by the content of what they read
 //! - [`disk_cache`]: the cache on disk: hashes of files, blocks of remote files
 //! - [`mod@reference`]: making references: engines' environments and scripts
 //! - [`remote`]: files behind a URL, read in ranges

@@ -11,7 +11,7 @@
 //! - [`check`]: compares the values of two sources site by site: our engine and a dump, or two dumps
 //! - [`noise`]: noise floors, measured with perturbed runs
 //! - [`verdict`]: the rule that passes or fails a site and a dump, ties, coverage
-//! - [`diagnose`]: judges a whole dump: the first wrong operation and its cause
+//! - [`diagnose`]: judges a whole dump, against our engine or a second dump: the first wrong operation and its cause
 //! - [`selfcheck`]: tests of the reference engine against itself
 //! - [`selftest`]: measures missed faults and false alarms of the judge, with injected faults
 //! - [`mod@report`]: the report of a run, one exporter per format (HTML, JSON, Markdown, JUnit, ...)

@@ -18,6 +18,17 @@ fn code(model: &str, suppose: &[&str], points: &[Point], settings: Value) -> (i3
 
 /// [`code`] with these fields of the manifest's producer.
 fn claimed(model: &str, suppose: &[&str], points: &[Point], claims: Value) -> (i32, String) {
+    claimed_to(&[], model, suppose, points, claims)
+}
+
+/// [`claimed`] with these options of `check`. The text is the reason, or the message of a refusal.
+fn claimed_to(
+    options: &[&str],
+    model: &str,
+    suppose: &[&str],
+    points: &[Point],
+    claims: Value,
+) -> (i32, String) {
     let terminal = Terminal::new();
     let made = terminal.path().join("made.safetensors").display().to_string();
     let words = ["dump", "--model", model, "--tokens", TOKENS, "--decode", "1", "-o", &made];
@@ -32,9 +43,11 @@ fn claimed(model: &str, suppose: &[&str], points: &[Point], claims: Value) -> (i
     let path = terminal.path().join("claimed.safetensors");
     clay.save(&path);
     let path = path.display().to_string();
-    let words = ["check", "--model", model, "--candidate", &path, "--no-report", "--no-causes"];
-    let (code, report) = terminal.json(&words);
-    (code, report["references"][0]["reason"].to_string())
+    let words = ["check", "--model", model, "--candidate", &path, "--no-causes", "--format", "json"];
+    let finished = terminal.run(&[&words, options].concat());
+    let report: Option<Value> = serde_json::from_str(&finished.stdout).ok();
+    let reason = report.map(|report| report["references"][0]["reason"].to_string());
+    (finished.code, reason.filter(|_| finished.code != 2).unwrap_or(finished.stderr))
 }
 
 const TOKENS: &str = "1,9,17,200,77,301,45,46,260,13,5,8";
@@ -108,6 +121,27 @@ fn values_of_f32_contradict_a_profile_that_rounds_to_bf16() {
         let (wrong, why) = code(&["--suppose", "rope_theta=530000"]);
         assert!([1, 3].contains(&wrong), "{rounding}: {wrong} {why}");
     }
+}
+
+/// What the values contradict gives no pass to a wrong dump by tolerances, and no part of a comparison believes it.
+#[test]
+fn values_of_f32_contradict_bf16_by_tolerances_and_in_shards() {
+    let (bf16, f32) = (json!({"settings": {"dtype": "bf16"}}), json!({"settings": {"dtype": "f32"}}));
+    let wrong = &["--suppose", "rope_theta=530000"];
+    let check = |options: &[&str], suppose: &[&str], claims: &Value| {
+        claimed_to(options, "tiny-llama3", suppose, BLOCKS_AND_PRODUCTS, claims.clone())
+    };
+    for (claims, suppose, codes) in
+        [(&f32, &[][..], [0, 0]), (&bf16, &[], [0, 3]), (&bf16, wrong, [1, 3]), (&f32, wrong, [1, 3])]
+    {
+        let (code, why) = check(&["--gate", "tolerance", "--no-report"], suppose, claims);
+        assert!(codes.contains(&code), "{claims} {suppose:?}: {code} {why}");
+    }
+    let shard = &["--shard", "1/2", "--report", "part"];
+    let (code, why) = check(shard, &[], &f32);
+    assert_eq!(code, 0, "{why}");
+    let (code, why) = check(shard, wrong, &bf16);
+    assert!(code == 2 && why.contains("bf16"), "{code} {why}");
 }
 
 /// Claims of a manifest, partial dumps and faults of several sizes, each with each: no dump passes that chooses another token, or whose
