@@ -106,12 +106,18 @@ fn a_report_of_another_build_is_read_and_one_of_another_schema_is_not() {
         // Fields that were added since, and one that is not known.
         for row in report["references"][0]["results"].as_array_mut().expect("rows") {
             let row = row.as_object_mut().expect("a row");
-            ["known", "spread", "judged", "noise_floor"].iter().for_each(|field| drop(row.remove(*field)));
+            ["known", "spread", "noise_floor"].iter().for_each(|field| drop(row.remove(*field)));
             row.insert("colour".to_owned(), "blue".into());
         }
     });
     let finished = terminal.run(&["diff", "older.json", "new"]);
     assert_eq!(finished.code, 0, "{}{}", finished.stdout, finished.stderr);
+    old("unjudged.json", &|report| {
+        report["references"][0]["results"][0].as_object_mut().expect("a row").remove("judged");
+    });
+    terminal.assert_refused(&["diff", "unjudged.json", "new"], "missing field `judged`");
+    old("stated.json", &|report| report["verdict"] = "fail".into());
+    terminal.assert_refused(&["diff", "stated.json", "new"], "stated as fail, but the results give pass");
     old("schema.json", &|report| report["version"] = 2.into());
     terminal.assert_refused(&["diff", "schema.json", "new"], "version 2, expected xcheck-report 3");
     old("error.json", &|report| (report["verdict"], report["error"]) = ("error".into(), "no model".into()));

@@ -56,7 +56,7 @@ fn check_program(program: &Program) -> Result<(), String> {
 /// Returns the content of a parsed file.
 ///
 /// # Errors
-/// If the data of a shard is invalid.
+/// If the data of a shard is invalid, or the verdict is not that of the results.
 pub fn content(file: ReportFile) -> Result<ReportContent, String> {
     if let Some(error) = file.error {
         return Ok(ReportContent::Refused(error));
@@ -64,6 +64,10 @@ pub fn content(file: ReportFile) -> Result<ReportContent, String> {
     let checkpoints = checkpoints(&file.references);
     let results = file.references.into_iter().map(comparison).collect::<Result<_, _>>()?;
     let report = Report { command: file.command, results, checkpoints, served: file.server };
+    let (stated, verdict) = (file.verdict, report.verdict().name());
+    if stated != verdict {
+        return Err(format!("the verdict is stated as {stated}, but the results give {verdict}"));
+    }
     Ok(ReportContent::Report(Box::new(report)))
 }
 

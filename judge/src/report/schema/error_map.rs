@@ -23,7 +23,6 @@ pub struct ErrorMapRow {
     zero: u64,
     nonfinite: u64,
     /// Sampling step: one of this many values was counted.
-    #[serde(default = "each")]
     step: usize,
 }
 
@@ -33,11 +32,6 @@ fn outermost() -> [usize; 2] {
 
 fn are_outermost(axes: &[usize; 2]) -> bool {
     *axes == outermost()
-}
-
-/// Returns the default step 1, for reports of earlier versions.
-fn each() -> usize {
-    1
 }
 
 impl ErrorMapRow {

@@ -42,7 +42,6 @@ pub struct ReportRow {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     distribution: Option<ExcessRow>,
     tolerance: ToleranceRow,
-    #[serde(default)]
     judged: JudgementRow,
     /// Position from which on errors of log-probabilities persist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -59,20 +58,6 @@ struct JudgementRow {
     one_stage: bool,
     demanded_of: Option<EnumName<Role>>,
     doubt: EnumName<Doubt>,
-}
-
-/// Criteria of reports that do not state them.
-impl Default for JudgementRow {
-    fn default() -> Self {
-        Self {
-            gate: EnumName(Gate::Rounding),
-            accumulated: false,
-            computed: EnumName(DType::F32),
-            one_stage: false,
-            demanded_of: None,
-            doubt: EnumName(Doubt::None),
-        }
-    }
 }
 
 impl From<&SiteResult> for ReportRow {

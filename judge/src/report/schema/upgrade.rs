@@ -22,6 +22,10 @@ pub fn from_version_3(mut report: Value) -> Value {
         reference.get_mut("mode").into_iter().for_each(rename_word);
         reference.pointer_mut("/first_divergence/judged").into_iter().for_each(rename_word);
         add(reference, json!({"gate": "rounding"}));
+        let judged = json!({"gate": reference["gate"], "computed": "f32", "one_stage": false, "demanded_of": null, "doubt": "none"});
+        for row in reference.get_mut("results").and_then(Value::as_array_mut).into_iter().flatten() {
+            add(row, json!({"judged": judged}));
+        }
     }
     report.get_mut("architectures").into_iter().for_each(|value| rename(value, ""));
     report
@@ -47,6 +51,7 @@ fn rename(value: &mut Value, name: &str) {
                     "nonfinite" => json!({"shared": 0}),
                     "tolerance" => json!({"asked": false}),
                     "exact" => json!({"shape": []}),
+                    "spread" => json!({"step": 1}),
                     "worst" | "next" => json!({"sigma": 0.0, "bound_ratio": "nan"}),
                     _ => json!({}),
                 },
