@@ -141,14 +141,11 @@ fn alternatives(
             other.dump.is_explained() && !is_too_sure
         }
     };
-    // Without other choices, each choice before the one that was found has been rejected.
-    let first = if own.is_empty() { choices.iter().position(|&choice| choice == shared) } else { None };
-    let others = choices.iter().skip(first.unwrap_or_default());
-    others
-        .filter(|choice| choice.is_of_all_layers() && **choice != shared)
-        .copied()
-        .filter(explains_too)
-        .collect()
+    // Choices before the one that was found have been rejected, alone and with `own`. Both rules for ties of TF32 count as
+    // one choice.
+    let is_alike = |choice: Choice| shared == Choice::Tf32 && choice == Choice::Tf32Away;
+    let later = choices.iter().copied().skip_while(|&choice| choice != shared).skip(1);
+    later.filter(|&choice| choice.is_of_all_layers() && !is_alike(choice)).filter(explains_too).collect()
 }
 
 /// Returns true if the exact values at some indices explain the dump's values there.

@@ -3,39 +3,29 @@
 
 use serde_json::{Value, json};
 
-use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    BiasRules, Decoder, DecoderBlock, DecoderConfig, ExpertFiles, Family, ForwardContext, LayerWeights,
-    Mixture, Projections,
+    Decoder, DecoderBlock, DecoderConfig, ExpertFiles, Family, ForwardContext, LayerWeights,
 };
-use crate::model::llama::LlamaBlock;
-use crate::ops::norm::RmsNorm;
+use crate::model::mixtral::MixtralBlock;
+use crate::model::qwen2::Qwen2Block;
 use crate::tap::Probe;
-use crate::tensor::{RopePairing, Tensor};
+use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
 /// A Qwen 2 model with experts.
 pub type Qwen2Moe = Decoder<Qwen2MoeBlock>;
 
-/// Weights of one block.
+/// Mixtral's block, with biases and a shared expert as the file has them.
 #[derive(Clone, Debug)]
-pub struct Qwen2MoeBlock {
-    /// `[d]`
-    pub attn_norm: RmsNorm,
-    /// The matrices of attention.
-    pub attn: Projections,
-    /// Feed-forward half of the block.
-    pub ffn: Mixture,
-}
+pub struct Qwen2MoeBlock(MixtralBlock);
 
 impl DecoderBlock for Qwen2MoeBlock {
     const FAMILY: Family = Family {
         architecture: "qwen2moe",
         gguf_names: &["qwen2moe"],
         model_types: &["qwen2_moe"],
-        gguf_pairing: RopePairing::Half,
         config_defaults,
         experts: Some(ExpertFiles {
             ffn_size: ["moe_intermediate_size", "expert_feed_forward_length"],
@@ -44,35 +34,19 @@ impl DecoderBlock for Qwen2MoeBlock {
             shared_ffn_size: Some(["shared_expert_intermediate_size", "expert_shared_feed_forward_length"]),
             is_rounded: true,
         }),
-        biases: BiasRules { always_qkv: true, ..BiasRules::NONE },
-        ..LlamaBlock::FAMILY
+        ..Qwen2Block::FAMILY
     };
 
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
-        Ok(Self {
-            attn_norm: w.norm("attn_norm", c.hidden_size)?,
-            attn: Projections::load(c, w)?,
-            ffn: Mixture::load(c, w)?,
-        })
+        MixtralBlock::load(c, w).map(Self)
     }
 
     fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
-        let (n, c) = (p.n, p.c);
-        let norm = t.tap(AttnNorm, n.rms_norm(x, &self.attn_norm));
-        let q = t.tap(Q, c.heads(self.attn.q(n, &norm)));
-        let k = t.tap(K, c.heads(self.attn.k(n, &norm)));
-        let v = t.tap(V, c.heads(self.attn.v(n, &norm)));
-        let q = t.tap(QRope, p.rotate(&q));
-        let k = t.tap(KRope, p.rotate(&k));
-        let context = p.attend(&q, k, v, t, kv);
-        let out = t.tap(AttnOut, self.attn.output(n, &context));
-        let h = t.tap(AttnResidual, n.add(x, &out));
-        let ffn = self.ffn.forward(&h, p, t);
-        t.tap(BlockOut, n.add(&h, &ffn))
+        self.0.forward(x, p, t, kv)
     }
 
     fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
-        [self.attn.matrices(), self.ffn.matrices()].concat()
+        self.0.matrices()
     }
 }
 

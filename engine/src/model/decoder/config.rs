@@ -211,6 +211,11 @@ fn check_rope(rope: &Rope, file: &Path) -> Result<()> {
         RopeScaling::Yarn(yarn) => match yarn.bad_setting() {
             Some((name, found, expected)) => Err(Error::bad_key(file, name, found, expected)),
             None if rope.theta == 1.0 => Err(Error::bad_key(file, "RoPE theta", 1, "more than 1 with YaRN")),
+            None if !yarn.has_ramp(rope.theta, rope.width) => {
+                let expected = "a context in which the slowest pair of a head turns less often than beta_fast \
+                                and the fastest more often than beta_slow";
+                Err(Error::bad_key(file, "YaRN original context", yarn.original_context, expected))
+            }
             None => Ok(()),
         },
         &RopeScaling::Linear(factor) if !(factor > 0.0 && factor.is_finite()) => {

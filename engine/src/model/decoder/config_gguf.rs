@@ -85,7 +85,8 @@ impl DecoderConfig {
         Ok(config)
     }
 
-    /// Reads the sliding window of a file. RoPE is not scaled in sliding-window layers.
+    /// Reads the sliding window of a file. Its layers rotate like the others, except that layers with a base of their own
+    /// (Gemma 3) are not scaled.
     fn sliding_window(
         &self,
         file: &Gguf,
@@ -103,7 +104,8 @@ impl DecoderConfig {
             return Err(Error::bad_key(file.tensors.path(), &pattern_key, 0, "1 or more layers"));
         }
         let theta = file.optional(&key("rope.freq_base_swa"))?.or(defaults.theta).unwrap_or(self.rope.theta);
-        let rope = Rope { theta, scaling: RopeScaling::None, ..self.rope };
+        let scaling = if defaults.theta.is_some() { RopeScaling::None } else { self.rope.scaling.clone() };
+        let rope = Rope { theta, scaling, ..self.rope };
         Ok(Some(SlidingWindow { window, rope, layers: SlidingWindow::every(pattern, self.n_layers) }))
     }
 
@@ -167,19 +169,25 @@ fn scaling(file: &Gguf, architecture: &'static str, family: &Family, width: usiz
         let expected = "1, or YaRN or LongRoPE (other stretched rotations are not supported)";
         return Err(Error::bad_key(file.tensors.path(), &stretch_key, found, expected));
     }
-    match kind {
-        None | Some("none") => {}
-        Some("linear") => return Ok(RopeScaling::Linear(file.require(&factor_key)?)),
-        Some("yarn") if file.tensors.get(FACTORS).is_none() => {
+    let has_factors = file.tensors.get(FACTORS).is_some();
+    // llama.cpp takes a factor without a type as linear, reads an older key, and takes 0 as no factor.
+    let factor = match file.optional::<f32>(&factor_key)? {
+        None => file.optional(&format!("{architecture}.rope.scale_linear"))?,
+        found => found,
+    };
+    match (kind, factor.filter(|factor| ![0.0, 1.0].contains(factor))) {
+        (Some("none"), _) | (None | Some("linear"), None) => {}
+        (None | Some("linear"), Some(factor)) if !has_factors => return Ok(RopeScaling::Linear(factor)),
+        (Some("yarn"), _) if !has_factors => {
             return Ok(RopeScaling::Yarn(yarn::from_gguf(file, architecture)?));
         }
-        Some(found) => {
+        (found, _) => {
             let expected =
-                "none, linear, or yarn without rope_freqs.weight (other RoPE scaling is not supported)";
-            return Err(Error::bad_key(file.tensors.path(), &kind_key, found, expected));
+                "none, or linear or yarn without rope_freqs.weight (other RoPE scaling is not supported)";
+            return Err(Error::bad_key(file.tensors.path(), &kind_key, found.unwrap_or("linear"), expected));
         }
     }
-    if file.tensors.get(FACTORS).is_none() {
+    if !has_factors {
         return Ok(RopeScaling::None);
     }
     let factors = Weights::new(&file.tensors, architecture).vector(FACTORS, width / 2)?;

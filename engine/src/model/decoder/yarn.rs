@@ -28,7 +28,8 @@ pub(super) fn from_json(file: &Config, parameters: &Config) -> Result<Yarn> {
     Ok(Yarn {
         beta_fast: number("beta_fast")?.unwrap_or(plain.beta_fast),
         beta_slow: number("beta_slow")?.unwrap_or(plain.beta_slow),
-        truncates: parameters.optional_bool("truncate")?.unwrap_or(true),
+        // Python takes null as false.
+        truncates: !parameters.is_null("truncate") && parameters.optional_bool("truncate")?.unwrap_or(true),
         magnitude,
         ..plain
     })

@@ -27,10 +27,11 @@ impl Operation for Rotary {
         let width = self.x.row_len();
         let first = wanted.first().map_or(0, |flat| flat / width);
         let last = wanted.last().map_or(0, |flat| flat / width);
+        let pairs: Vec<PairRotation> =
+            (0..self.rope.width / 2).map(|pair| PairRotation::new(&self.rope, pair, profile)).collect();
         let turns: Vec<Vec<CosineAndSine>> = (first..=last)
             .map(|token| {
-                let turn = |pair| CosineAndSine::new(&self.rope, self.positions.start + token, pair, profile);
-                (0..self.rope.width / 2).map(turn).collect()
+                pairs.iter().map(|pair| pair.turned(self.positions.start + token, profile)).collect()
             })
             .collect();
         let (x, head_dim) = (InputTensor::read(&self.x, profile), self.x.shape()[2]);
@@ -113,10 +114,19 @@ struct CosineAndSine {
     sin: ExactValue,
 }
 
-impl CosineAndSine {
-    fn new(rope: &Rope, position: usize, pair: usize, profile: &Profile) -> Self {
+/// The rotation of a pair of values, for all positions.
+struct PairRotation {
+    /// Frequency in radians per position.
+    frequency: f64,
+    /// Number of roundings of an angle.
+    steps: f64,
+    /// Factor of cosines and sines, and its number of roundings.
+    magnitude: (f64, f64),
+}
+
+impl PairRotation {
+    fn new(rope: &Rope, pair: usize, profile: &Profile) -> Self {
         let exponent = 2.0 * pair as f64 / rope.width as f64;
-        let angle = position as f64 * rope.exact_frequency(pair);
         let steps = match profile.angles {
             Angles::Direct => 4.0 + f64::from(rope.theta).ln() * exponent,
             // Each multiplication rounds, and repeats the error of the factor.
@@ -124,17 +134,24 @@ impl CosineAndSine {
                 4.0 + (3.0 + f64::from(rope.theta).ln() * 2.0 / rope.width as f64) * pair as f64
             }
         };
-        let off = angle.abs() * U * (steps + rope.mixing_steps(pair));
+        let steps = steps + rope.mixing_steps(pair);
+        Self { frequency: rope.exact_frequency(pair), steps, magnitude: rope.exact_magnitude() }
+    }
+
+    /// Evaluates the cosine and sine at a position.
+    fn turned(&self, position: usize, profile: &Profile) -> CosineAndSine {
+        let angle = position as f64 * self.frequency;
+        let off = angle.abs() * U * self.steps;
         let library = (2.0 * profile.library_ulps + 1.0) * U;
         let (sin, cos) = angle.sin_cos();
         // A cosine changes only to second order near its maximum.
-        let (magnitude, roundings) = rope.exact_magnitude();
+        let (magnitude, roundings) = self.magnitude;
         let near = |value: f64, slope: f64| {
             let radius = slope.abs() * off + off * off / 2.0 + library * value.abs();
             let stretched = value * magnitude;
-            let rounding = if magnitude == 1.0 { 0.0 } else { roundings * U * stretched.abs() };
+            let rounding = roundings * U * stretched.abs();
             ExactValue::bounded(stretched, radius * magnitude.abs() + rounding).rounded(profile.cos_sin)
         };
-        Self { cos: near(cos, sin), sin: near(sin, cos) }
+        CosineAndSine { cos: near(cos, sin), sin: near(sin, cos) }
     }
 }

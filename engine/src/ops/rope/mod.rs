@@ -158,8 +158,8 @@ impl Rope {
     /// Returns the factor of cosines and sines, and the number of roundings that it and its product take.
     pub fn exact_magnitude(&self) -> (f64, f64) {
         match &self.scaling {
-            // llama.cpp computes it from logarithms in `f32`.
-            RopeScaling::Yarn(yarn) => (yarn.exact_magnitude(), 8.0),
+            RopeScaling::Yarn(yarn) => (yarn.exact_magnitude(), yarn.magnitude_roundings()),
+            _ if self.magnitude() == 1.0 => (1.0, 0.0),
             _ => (f64::from(self.magnitude()), 1.0),
         }
     }
@@ -167,14 +167,7 @@ impl Rope {
     /// Returns the relative error of a pair's angle that YaRN's mixing causes, in roundings of the scaled angle.
     pub fn mixing_steps(&self, pair: usize) -> f64 {
         match &self.scaling {
-            RopeScaling::Yarn(yarn) => {
-                // The ramp's error is relative to 1, and counts by the unscaled frequency.
-                let part = yarn.exact_part(self.theta, self.width, pair);
-                let unmixed = part == 0.0 || part == 1.0;
-                let plain = Rope { scaling: RopeScaling::None, ..self.clone() };
-                let ratio = plain.exact_frequency(pair) / self.exact_frequency(pair);
-                if unmixed { 4.0 } else { 6.0 + 4.0 * ratio }
-            }
+            RopeScaling::Yarn(yarn) => yarn.mixing_steps(self.theta, self.width, pair),
             _ => 0.0,
         }
     }

@@ -106,10 +106,19 @@ impl Yarn {
         let YarnMagnitude { stated, mscale, mscale_all_dim, times } = self.magnitude;
         let by = |weight: f32| 0.1 * weight * log + 1.0;
         let whole = 0.1_f32.mul_add(log, 1.0);
-        match (stated, mscale_all_dim) {
-            (Some(stated), _) => stated * times,
-            (None, 0.0) => by(mscale) * (1.0 / (1.0 + 0.1 * log)) * times * whole,
-            (None, divisor) => by(mscale) / by(divisor) * (1.0 / (1.0 + 0.1 * log)) * times * whole,
+        match stated {
+            Some(stated) => stated * times,
+            None => by(mscale) / by(mscale_all_dim) * (1.0 / (1.0 + 0.1 * log)) * times * whole,
+        }
+    }
+
+    /// Returns the number of roundings of the factor of cosines and sines and its product. Engines may compute a factor
+    /// that is not stated from logarithms in `f32`, also one that is 1.
+    pub fn magnitude_roundings(&self) -> f64 {
+        match self.magnitude.stated {
+            None => 8.0,
+            Some(_) if self.exact_magnitude() == 1.0 => 0.0,
+            Some(_) => 2.0,
         }
     }
 
@@ -126,10 +135,41 @@ impl Yarn {
         if low == high { [low, high + 0.001] } else { [low, high] }
     }
 
+    /// Returns true if the ramp rises. If it does not, engines compute different frequencies.
+    pub fn has_ramp(&self, theta: f32, width: usize) -> bool {
+        let [low, high] = self.ramp(theta, width);
+        low < high
+    }
+
+    /// Returns a pair's place on the ramp: 0 at its first pair, 1 at its last.
+    fn place(&self, theta: f32, width: usize, pair: usize) -> f64 {
+        let [low, high] = self.ramp(theta, width);
+        (pair as f64 - low) / (high - low)
+    }
+
     /// Returns the part of a pair's frequency that is divided by the factor, from 0 to 1.
     pub fn exact_part(&self, theta: f32, width: usize, pair: usize) -> f64 {
+        self.place(theta, width, pair).clamp(0.0, 1.0)
+    }
+
+    /// Returns the relative error of a pair's frequency that mixing causes, in roundings of the frequency.
+    pub fn mixing_steps(&self, theta: f32, width: usize, pair: usize) -> f64 {
         let [low, high] = self.ramp(theta, width);
-        ((pair as f64 - low) / (high - low)).clamp(0.0, 1.0)
+        // Whole pairs have no rounding error. Otherwise that of the first pair is divided by the ramp's width.
+        let of_ramp = if self.truncates { 0.0 } else { low / (high - low) };
+        let place = self.place(theta, width, pair);
+        let margin = of_ramp * f64::from(f32::EPSILON);
+        let is_unmixed = if margin == 0.0 {
+            !(place > 0.0 && place < 1.0)
+        } else {
+            !(-margin..=1.0 + margin).contains(&place)
+        };
+        if is_unmixed {
+            return 4.0;
+        }
+        // The ramp's error is relative to 1, and counts by the unscaled frequency.
+        let part = place.clamp(0.0, 1.0);
+        6.0 + (4.0 + of_ramp) / (1.0 - part + part / f64::from(self.factor))
     }
 
     /// Returns a pair's frequency from `power`, the inverse of its unscaled frequency, with each step in `f32` as in

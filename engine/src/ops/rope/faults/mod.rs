@@ -463,7 +463,8 @@ fn read_scaling(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let largest = ratios.iter().copied().fold(0.0, f64::max);
     let mut words = vec!["none".to_owned(), "inverse".to_owned(), "twice".to_owned()];
     // A factor of 1 means no scaling.
-    let factors = [2, 3].map(|digits| rounded_to(digits, largest));
+    let mut factors = [2, 3].map(|digits| rounded_to(digits, largest)).to_vec();
+    factors.dedup();
     for factor in factors.into_iter().filter(|&factor| factor != 1.0) {
         words.push(format!("linear:{factor}"));
         if let RopeScaling::Llama3 { low_freq_factor, high_freq_factor, original_context, .. } = rope.scaling
@@ -473,7 +474,6 @@ fn read_scaling(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
         words.push(format!("llama3:{factor}:1:4:8192"));
         words.extend(yarn_of_ratio(rope, factor));
     }
-    words.dedup();
     near(at, theirs, words.into_iter().map(ChangeValue::Word), "scaling")
 }
 

@@ -16,7 +16,7 @@ pub(super) fn yarn(rope: &Rope, numbers: &[f32]) -> Option<Yarn> {
         [beta_fast, beta_slow, magnitude] => Yarn { beta_fast, beta_slow, ..own.with_magnitude(magnitude) },
         _ => return None,
     };
-    yarn.bad_setting().is_none().then_some(yarn)
+    (yarn.bad_setting().is_none() && yarn.has_ramp(rope.theta, rope.width)).then_some(yarn)
 }
 
 /// Returns YaRN's settings that a port might use instead of the model's: another factor, the extended context or a usual
