@@ -163,7 +163,6 @@ impl ComparisonContext<'_> {
         // A named cause explains more than a cache type.
         let is_asked = outcome.verdict == Verdict::Fail
             && outcome.cause().is_none()
-            && !outcome.is_search_unfinished()
             && !self.options.numerics.is_named();
         let says_cache = said.producer.setting("kv_cache").is_some();
         if !is_asked || says_cache || self.options.mode.profile().is_some() {
@@ -218,8 +217,7 @@ impl ComparisonContext<'_> {
         named: &NamedDump,
         loaded: &LoadedModel,
     ) -> Vec<EngineArithmetic> {
-        let is_demanded = self.options.numerics.is_named() || self.options.mode.profile().is_some();
-        if outcome.verdict == Verdict::Pass || is_demanded {
+        if outcome.verdict == Verdict::Pass || self.has_named_arithmetic() {
             return Vec::new();
         }
         let is_guess = outcome.integers().is_none();
@@ -263,8 +261,8 @@ impl ComparisonContext<'_> {
             Some(by(&supposed).ok()?.verdict)
         };
         let alone = verdict_of(&[first], outcome);
-        let is_refuted = alone == Some(Verdict::Fail);
-        let together = Some(&causes).filter(|all| is_refuted && all.len() > 1);
+        let is_enough = alone.is_some_and(Verdict::is_good);
+        let together = Some(&causes).filter(|all| !is_enough && all.len() > 1);
         let together = together.and_then(|all| verdict_of(all, outcome)).filter(|verdict| verdict.is_good());
         match (alone, together) {
             (_, Some(verdict)) => outcome.confirm(&causes, verdict),

@@ -182,7 +182,9 @@ impl RequestedModelOptions {
 pub struct CauseOptions {
     /// Do not search for the cause of a failure
     ///
-    /// The search takes longer than everything else. No verdict depends on it.
+    /// The search takes longer than everything else. It changes one verdict: if only logits fail and an
+    /// unstated type of the KV cache explains them, a named cause makes the dump fail, and without one it is
+    /// inconclusive.
     #[arg(long, conflicts_with = "baseline", help_heading = "Judging")]
     no_causes: bool,
     /// Time limit of the search for causes in seconds, or none

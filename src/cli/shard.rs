@@ -152,7 +152,7 @@ impl ComparisonContext<'_> {
             )));
         }
         let is_said = self.options.mode.profile().is_some();
-        let contradiction = contradiction_of_dtype(&named.dump).filter(|_| !options.is_named() && !is_said);
+        let contradiction = contradiction_of_dtype(&named.dump).filter(|_| !self.has_named_arithmetic());
         if let Some(shown) = contradiction {
             let note = shown.note;
             return Err(Error::Usage(format!(
@@ -172,6 +172,11 @@ impl ComparisonContext<'_> {
             ))),
             _ => Ok((choices.remove(0), is_stated)),
         }
+    }
+
+    /// Returns true if options name the arithmetic, so that nothing is concluded from the dump's values.
+    pub(super) fn has_named_arithmetic(&self) -> bool {
+        self.options.numerics.is_named() || self.options.mode.profile().is_some()
     }
 
     /// Returns the notes that do not belong to a unit.

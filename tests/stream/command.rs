@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::bed::{end, messages, plain};
+use super::bed::{end, message_of, messages, plain};
 use crate::common::finished::Finished;
 use crate::common::reference_of;
 use crate::common::terminal::Terminal;
+use xcheck::checkpoint::Point;
 use xcheck::dump::Dump;
 
 /// Runs a command with these bytes on standard input.
@@ -151,4 +152,26 @@ fn a_stream_that_does_not_say_how_it_was_computed_is_refused_with_what_to_say() 
     let stated = ["--numerics", "llama.cpp", "--no-causes"];
     let told = piped(terminal.path(), &[&check[..], &stated].concat(), &bytes);
     assert_ne!(told.code, 2, "{}", told.stderr);
+}
+
+/// No layer has an array that shows the type. The logits of the last message do, and they are no bf16 numbers.
+#[test]
+fn a_stream_whose_values_contradict_bf16_does_not_pass() {
+    let dump = reference_of("tiny-llama3", "transformers-f32");
+    let streamed = |dtype: &str| {
+        let mut manifest = dump.manifest.clone();
+        manifest.producer.settings.insert("dtype".to_owned(), dtype.into());
+        let is_silent = |point| matches!(point, Point::Embed | Point::AttnScores | Point::AttnWeights);
+        let message =
+            message_of(&dump, &manifest, &|site| is_silent(site.point) || site.point == Point::Logits);
+        let bytes = [message, end()].concat();
+        let terminal = Terminal::new();
+        let check = ["check", "--model", "tiny-llama3", "--candidate", "-", "--no-report", "--no-causes"];
+        piped(terminal.path(), &check, &bytes)
+    };
+    let right = streamed("f32");
+    assert_eq!(right.code, 0, "{}{}", right.stdout, right.stderr);
+    let contradicted = streamed("bf16");
+    assert_eq!(contradicted.code, 2, "{}{}", contradicted.stdout, contradicted.stderr);
+    assert!(contradicted.stderr.contains("no array has bf16 values"), "{}", contradicted.stderr);
 }

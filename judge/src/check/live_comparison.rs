@@ -112,7 +112,6 @@ impl<'d> LiveComparison<'d> {
     /// if any.
     fn look(&mut self, site: Site, own: &Tensor) -> Result<Option<Tensor>> {
         let mut check = SiteCheck::new(site, self.held.positions(site));
-        check.recorded = self.held.recorded(site);
         self.look_at_choice(&mut check, own);
         let replacement = self.compare(&mut check, own);
         self.checks.push(check);

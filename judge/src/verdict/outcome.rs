@@ -132,7 +132,7 @@ impl Outcome {
         self.findings.iter().find(|finding| finding.kind.is_cause())
     }
 
-    /// Returns true if the time limit ended the search for causes. A cause may exist, so the failure is not doubted.
+    /// Returns true if the time limit ended the search for causes. A cause may exist that was not tried.
     pub fn is_search_unfinished(&self) -> bool {
         self.findings.iter().any(|finding| finding.kind == CauseKind::Unfinished)
     }
