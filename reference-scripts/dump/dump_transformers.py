@@ -19,6 +19,7 @@ import torch
 import transformers
 from huggingface_hub import snapshot_download
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from tqdm import tqdm
 from transformers import (
@@ -42,6 +43,12 @@ from dump_writer import Record, prepare, write_dump
 RECORDING = "xcheck_recording"
 MASKS = {"eager": eager_mask, "sdpa": sdpa_mask}  # by the attention that is recorded: what builds its mask
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+KERNELS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "math": SDPBackend.MATH,
+}
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 # What --rows cuts, and along which axis: what has a value for each query and key, or for each token of the vocabulary. All else
 # stays whole, since a stage starts from whole arrays.
@@ -277,7 +284,7 @@ class Recorder:
 
     def keep(self, tap: str, layer: int | None, value: Tensor) -> None:
         """Copies the value of a batch of one, whose axis goes: what runs later may write into it."""
-        self.taps[tap, layer] = value[0].detach().clone()
+        self.taps[tap, layer] = value[0].detach().clone().cpu()
 
     def keep_port(self, tap: str, layer: int, port: Port, value: Tensor) -> None:
         """A module's input or output as its tap; the per-head taps become batch x T x heads x D."""
@@ -402,7 +409,8 @@ def run_passes(model: PreTrainedModel, tokens: list[int], decode: int) -> Iterat
     """
     cache, position = DynamicCache(), 0
     for _ in range(decode + 1):
-        logits = model(input_ids=torch.tensor([tokens]), past_key_values=cache, use_cache=True).logits[0]
+        ids = torch.tensor([tokens], device=model.device)
+        logits = model(input_ids=ids, past_key_values=cache, use_cache=True).logits[0].cpu()
         current = Pass(position, tokens, logits)
         yield current
         position += len(tokens)
@@ -460,7 +468,7 @@ def record_passes(
 def generate(model: PreTrainedModel, tokens: list[int], count: int) -> list[int]:
     """`count` greedy tokens by model.generate, without the model's own stop tokens and sampling defaults."""
     model.generation_config = GenerationConfig()
-    output = model.generate(torch.tensor([tokens]), max_new_tokens=count, do_sample=False)
+    output = model.generate(torch.tensor([tokens], device=model.device), max_new_tokens=count, do_sample=False)
     return output[0, len(tokens) :].tolist()
 
 
@@ -540,6 +548,19 @@ def other_activation(arguments: argparse.Namespace, config: PreTrainedConfig) ->
     return {"activation_replaced": f"{own} by {arguments.activation}"}
 
 
+def device_settings(arguments: argparse.Namespace) -> dict[str, str | bool]:
+    """The processor, and on a GPU what decides how its kernels add and round."""
+    if arguments.device == "cpu":
+        return {"cpu": torch.backends.cpu.get_cpu_capability()}
+    return {
+        "device": torch.cuda.get_device_name(),
+        "cuda": torch.version.cuda,
+        "reduced_precision_sums": "on" if arguments.reduced_sums else "off",
+        **({"attention_kernel": arguments.kernel} if arguments.kernel else {}),
+        **({"float8": arguments.float8} if arguments.float8 else {}),
+    }
+
+
 def build_manifest(arguments: argparse.Namespace, config: PreTrainedConfig, passes: list[Pass]) -> dict:
     """The manifest without its tensors; generated[i] is the argmax of pass i."""
     prompt = {} if arguments.prompt is None else {"prompt": arguments.prompt}
@@ -550,7 +571,7 @@ def build_manifest(arguments: argparse.Namespace, config: PreTrainedConfig, pass
             "name": "transformers",
             "version": transformers.__version__,
             "settings": {
-                "dtype": arguments.dtype,
+                "dtype": "tf32" if arguments.tf32 else arguments.dtype,
                 **({"autocast": arguments.autocast} if arguments.autocast else {}),
                 **({"torch_compile": "on"} if arguments.compile else {}),
                 "attention": arguments.attention,
@@ -560,7 +581,7 @@ def build_manifest(arguments: argparse.Namespace, config: PreTrainedConfig, pass
                 **other_activation(arguments, config),
                 "threads": arguments.threads,
                 "torch": torch.__version__,
-                "cpu": torch.backends.cpu.get_cpu_capability(),
+                **device_settings(arguments),
             },
             **({"rounding": {"like": f"{arguments.autocast}-autocast"}} if arguments.autocast else {}),
         },
@@ -651,6 +672,11 @@ def row_choice(text: str) -> Callable[[int], tuple[int, ...]]:
 
 ATTENTION = "eager shows scores and weights; sdpa, transformers' default, is one fused operation (default: eager)"
 AUTOCAST = "compute products in this type by torch.autocast, of weights of --dtype"
+DEVICE = "cpu or cuda (default: cpu)"
+TF32 = "round the operands of f32 products to TF32, on a GPU"
+REDUCED_SUMS = "let a GPU's bf16 and f16 products add partial sums in that type, which is torch's default there"
+KERNEL = "the kernel of --attention sdpa, in place of torch's choice"
+FLOAT8 = "products of f8_e4m3 operands on a GPU: weights with a scale per row, activations with one per row of each call"
 COMPILE = "run the hooked model by torch.compile, with whatever compiler there is"
 TAPS = "write these alone, of those that were recorded: q_rope,logits"
 ROWS = "of scores, weights and logits write these rows of the prompt alone: last, every:16 or 0-3,17"
@@ -666,6 +692,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--decode", type=at_least(0), default=4, help="greedy passes after the prompt's (default: 4)")
     parser.add_argument("--dtype", choices=DTYPES, default="f32", help="of weights and activations (default: f32)")
     parser.add_argument("--autocast", choices=["bf16", "f16"], help=AUTOCAST)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help=DEVICE)
+    parser.add_argument("--tf32", action="store_true", help=TF32)
+    parser.add_argument("--reduced-sums", action="store_true", help=REDUCED_SUMS)
+    parser.add_argument("--kernel", choices=KERNELS, help=KERNEL)
+    parser.add_argument("--float8", choices=["row"], help=FLOAT8)
     parser.add_argument("--compile", action="store_true", help=COMPILE)
     parser.add_argument("--attention", choices=MASKS, default="eager", help=ATTENTION)
     parser.add_argument("--activation", choices=sorted(ACT2FN), metavar="NAME", help=OTHER_ACTIVATION)
@@ -681,7 +712,50 @@ def autocast(arguments: argparse.Namespace) -> AbstractContextManager:
     """What products are computed in."""
     if arguments.autocast is None:
         return nullcontext()
-    return torch.autocast("cpu", dtype=DTYPES[arguments.autocast])
+    return torch.autocast(arguments.device, dtype=DTYPES[arguments.autocast])
+
+
+def attention_kernel(arguments: argparse.Namespace) -> AbstractContextManager:
+    """The kernel of sdpa, if one is demanded."""
+    return nullcontext() if arguments.kernel is None else sdpa_kernel(KERNELS[arguments.kernel])
+
+
+def choose_products(arguments: argparse.Namespace) -> None:
+    """How a GPU's matrix units round."""
+    products = torch.backends.cuda.matmul
+    products.allow_tf32 = arguments.tf32
+    products.allow_bf16_reduced_precision_reduction = arguments.reduced_sums
+    products.allow_fp16_reduced_precision_reduction = arguments.reduced_sums
+
+
+class Float8Linear(nn.Module):
+    """A linear layer with f8_e4m3 operands, each row with a scale of its own."""
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        self.weight, self.scale = to_float8(linear.weight)
+        self.bias = linear.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        values, scale = to_float8(x.flatten(0, -2))
+        product = torch._scaled_mm(
+            values, self.weight.T, scale_a=scale, scale_b=self.scale.T, bias=self.bias, out_dtype=x.dtype
+        )
+        return product.unflatten(0, x.shape[:-1])
+
+
+def to_float8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows of a matrix as f8_e4m3, and their scales, one per row."""
+    scale = x.float().abs().amax(-1, keepdim=True).clamp(min=1e-12) / torch.finfo(torch.float8_e4m3fn).max
+    return (x.float() / scale).to(torch.float8_e4m3fn), scale
+
+
+def replace_products(model: PreTrainedModel) -> None:
+    """Computes every linear layer of the decoder's blocks in f8."""
+    for block in model.get_submodule(FAMILIES[model.config.model_type].layers):
+        for name, module in list(block.named_modules()):
+            if isinstance(module, nn.Linear):
+                block.set_submodule(name, Float8Linear(module))
 
 
 @torch.inference_mode()
@@ -690,6 +764,7 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(arguments.threads)
     torch.use_deterministic_algorithms(True)
+    choose_products(arguments)
     if not arguments.compile:
         torch.compiler.set_stance("force_eager")  # BitNet's layers are compiled otherwise, by whatever compiler there is
     prepare(arguments.out)
@@ -701,12 +776,14 @@ def main() -> None:
         dtype=DTYPES[arguments.dtype],
         attn_implementation=arguments.attention,
         **({"experts_implementation": "eager"} if has_experts(config) else {}),
-    ).eval()
+    ).eval().to(arguments.device)
+    if arguments.float8:
+        replace_products(model)
     if arguments.activation is not None:
         replace_activation(model, arguments.activation)
 
     family = FAMILIES[config.model_type]
-    with autocast(arguments):
+    with autocast(arguments), attention_kernel(arguments):
         if not arguments.compile:
             plain = list(progress(run_passes(model, tokens, arguments.decode), "plain run", arguments.decode))
             generated = generate(model, tokens, len(plain))
