@@ -19,6 +19,7 @@ mod common;
 mod config;
 mod conformance;
 mod continuations;
+mod cuda;
 mod determinism;
 mod documented_commands;
 mod dump_fields;

@@ -7,6 +7,8 @@ use crate::exact::profile::{FusedResults, Operands, Profile, RowScales, ScaledOp
 impl Profile {
     /// Description of `f32` operands that are rounded as in matrix units.
     pub const SHORT_OPERANDS: &'static str = "operands are rounded to the 11 bits of TF32 and f16";
+    const SHORT_SCORES: &'static str = "operands of scores alone are rounded to TF32, after each is scaled";
+    const WHOLE_OPERANDS: &'static str = "operands are not rounded to TF32";
     const AWAY: &'static str = "operands are rounded to the 11 bits of TF32 and f16, ties away from zero";
     const CUT: &'static str = "operands are truncated to the 11 bits of TF32";
     const HALVES: &'static str = "sums over 2 parts of the columns are rounded before they are added";
@@ -23,10 +25,12 @@ impl Profile {
     const WHOLE_ACTIVATIONS: &'static str = "activations are not rounded to 8-bit integers";
     /// First words of the descriptions of choices that apply to the products of every layer. The entry for TF32 covers
     /// both directions of ties, since values without ties do not show the direction.
-    pub const OF_ALL_LAYERS: [&'static str; 10] = [
+    pub const OF_ALL_LAYERS: [&'static str; 12] = [
         Self::SPLIT_BF16,
         Self::SPLIT_TF32,
         Self::SHORT_OPERANDS,
+        Self::WHOLE_OPERANDS,
+        Self::SHORT_SCORES,
         Self::CUT,
         Self::HALVES,
         Self::QUARTERS,
@@ -70,7 +74,18 @@ impl Profile {
             }
             Choice::HalfAttention => p,
             Choice::OneByOne => Self { one_by_one: !p.one_by_one, ..p },
+            // cuBLAS computes products of one row, and small products of attention, in plain f32.
+            Choice::Tf32 if p.operands.tf32().is_some() => {
+                Self { operands: Operands::Whole, truncates: false, ..p }
+            }
             Choice::Tf32 => p.with_operands(Operands::Tf32),
+            // Only f32 profiles have TF32 operands.
+            Choice::Tf32Scores if short != Float::F32 => p,
+            Choice::Tf32Scores => Self {
+                scaled: ScaledOperand::Both,
+                whole_values: true,
+                ..if p.operands.tf32().is_some() { p } else { p.with_operands(Operands::Tf32) }
+            },
             Choice::Tf32Away => p.with_operands(Operands::Tf32Away),
             Choice::Tf32Cut => p.with_operands(Operands::Tf32Cut),
             // Never presumed in f32, where it would excuse every biased error.
@@ -121,8 +136,12 @@ impl Profile {
 
     /// Rounds operands as matrix units do. Applies to `f32` profiles only.
     fn with_operands(self, operands: Operands) -> Self {
-        let is_plain = self.results == Float::F32 && self.operands == Operands::Whole;
-        if is_plain { Self { operands, truncates: true, ..self } } else { self }
+        let may_round = self.operands == Operands::Whole || self.operands.tf32().is_some();
+        if self.results == Float::F32 && may_round {
+            Self { operands, truncates: true, ..self }
+        } else {
+            self
+        }
     }
 
     /// Splits operands as matrix units for short types do. Applies to `f32` profiles only.
@@ -199,7 +218,9 @@ impl Profile {
             Choice::Mixed => rounds(self.mixed, "the sum over experts", "after each expert"),
             Choice::HalfAttention => "queries and attention weights are rounded to f16".to_owned(),
             Choice::OneByOne => "exponentials are summed one by one in f32".to_owned(),
+            Choice::Tf32 if self.operands == Operands::Whole => Self::WHOLE_OPERANDS.to_owned(),
             Choice::Tf32 => Self::SHORT_OPERANDS.to_owned(),
+            Choice::Tf32Scores => Self::SHORT_SCORES.to_owned(),
             Choice::Tf32Away => Self::AWAY.to_owned(),
             Choice::Tf32Cut => Self::CUT.to_owned(),
             Choice::Halves => Self::HALVES.to_owned(),

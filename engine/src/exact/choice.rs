@@ -40,6 +40,8 @@ pub enum Choice {
     OneByOne,
     /// Operands rounded to TF32, with truncated sums, as matrix units do with `f32`.
     Tf32,
+    /// TF32 operands of scores alone, with queries and keys each scaled: `sdpa` of torch without a fused kernel.
+    Tf32Scores,
     /// TF32 operands with ties away from zero.
     Tf32Away,
     /// TF32 operands by truncation.
@@ -112,6 +114,7 @@ impl Choice {
         Choice::HalfAttention,
         Choice::OneByOne,
         Choice::Tf32,
+        Choice::Tf32Scores,
         Choice::Tf32Away,
         Choice::Tf32Cut,
         Choice::Truncates,
@@ -167,7 +170,8 @@ impl Choice {
 
     /// Returns true if an engine that makes the choice for a product makes it in every layer.
     pub(super) fn is_of_all_layers(self) -> bool {
-        let is_of_operands = matches!(self, Choice::Tf32 | Choice::WholeActivations) || self.is_other_tf32();
+        let is_of_operands = matches!(self, Choice::Tf32 | Choice::Tf32Scores | Choice::WholeActivations)
+            || self.is_other_tf32();
         is_of_operands || self.is_of_parts() || self.is_of_row_scales()
     }
 

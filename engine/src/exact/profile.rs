@@ -36,7 +36,7 @@ pub enum Operands {
 
 impl Operands {
     /// Returns the TF32 rounding of matrix units, if the operands are TF32.
-    pub(crate) fn tf32(self) -> Option<Float> {
+    pub fn tf32(self) -> Option<Float> {
         match self {
             Operands::Tf32 => Some(Float::Tf32),
             Operands::Tf32Away => Some(Float::Tf32Away),
@@ -99,6 +99,8 @@ pub enum ScaledOperand {
     Products,
     /// The queries, for every model.
     Queries,
+    /// Queries and keys, each by the root of the scale: torch's `sdpa` without a fused kernel.
+    Both,
 }
 
 /// Rounding profile of an engine. Every field may be given in a dump's manifest (`producer.rounding`).
@@ -122,6 +124,10 @@ pub struct Profile {
     pub activation_codes: Option<ActivationCodes>,
     /// Application of integer weights' row scales to products. The scales are found in the decoded weights.
     pub row_scales: RowScales,
+    /// True if the product of attention weights and values is plain `f32` although `operands` are TF32: cuBLAS chooses a
+    /// kernel by shape. Found by the search and not stated in manifests.
+    #[serde(skip)]
+    pub whole_values: bool,
     /// True if sums are truncated instead of rounded to nearest, as in NVIDIA's matrix units.
     pub truncates: bool,
     /// Number of partial sums that a dot product is split in.
@@ -217,6 +223,7 @@ impl Default for Profile {
             operands: Operands::Whole,
             activation_codes: None,
             row_scales: RowScales::Decoded,
+            whole_values: false,
             truncates: false,
             lanes: 1,
             parts: 1,
@@ -326,6 +333,16 @@ impl Profile {
     /// Returns the type of attention operands if the profile states no other type.
     pub(crate) fn attended(&self) -> Float {
         if self.wide_stream { self.results } else { self.operands.tf32().unwrap_or(Float::F32) }
+    }
+
+    /// Returns true if queries and keys are each multiplied by the root of the scale of attention.
+    pub(crate) fn scales_both(&self) -> bool {
+        self.scaled == ScaledOperand::Both
+    }
+
+    /// Returns the profile of the product of attention weights and values.
+    pub(crate) fn of_values(self) -> Self {
+        if self.whole_values { Self { operands: Operands::Whole, truncates: false, ..self } } else { self }
     }
 
     /// Returns the attention profile for a pass of `tokens` tokens.

@@ -25,6 +25,8 @@ pub struct RoundingEvaluation {
     pub reads_unrounded: Option<bool>,
     /// True if the engine has fused kernels, which pass on values before rounding.
     pub is_fused: bool,
+    /// True if operands of products are rounded to TF32.
+    pub is_tf32: bool,
     /// The lengths of the tap's axes.
     pub shape: Vec<usize>,
 }
@@ -39,10 +41,21 @@ impl RoundingEvaluation {
             Role::Reference => (engine, dump),
         };
         let is_fused = profile.fused != FusedResults::Nothing;
+        let is_tf32 = profile.operands.tf32().is_some();
         let [found, alternatives] = [found, alternatives]
             .map(|choices| choices.into_iter().map(|choice| profile.told(choice)).collect());
         let shape = shape.to_vec();
-        Self { candidate, reference, evaluated, found, alternatives, reads_unrounded, is_fused, shape }
+        Self {
+            candidate,
+            reference,
+            evaluated,
+            found,
+            alternatives,
+            reads_unrounded,
+            is_fused,
+            is_tf32,
+            shape,
+        }
     }
 
     /// Makes the alternative that starts with `choice` the found deviation, in place of the one that all layers share.

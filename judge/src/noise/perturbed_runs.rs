@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::checkpoint::{Point, Site};
 use crate::error::Result;
-use crate::exact::Profile;
+use crate::exact::{Choice, ChoiceSet, Profile};
 use crate::measure::{Distribution, Errors, ValuePrecision, measure};
 use crate::noise::excess::{Excess, PerturbedErrors};
 use crate::noise::logprob_noise::LogprobNoise;
@@ -35,6 +35,8 @@ pub(crate) struct ExtraRoundings {
     pub(crate) eight_bits: bool,
     /// True if the engine differs only in summation order.
     pub(crate) sums_alone: bool,
+    /// True if operands of `f32` products are rounded to TF32.
+    pub(crate) tf32: bool,
 }
 
 /// Measures the noise floor at `sites` for an engine with these extra roundings. The run continues with the
@@ -66,17 +68,23 @@ pub(crate) fn floors(
     let (checks, _) = setting.run_comparing(setting.numerics, &script, comparison, &mut watch)?;
     // The random seed depends on the unit: a unit always gets the same noise, and different units get
     // different noise.
+    let tf32 = ChoiceSet::from_iter(room.tf32.then_some(Choice::Tf32));
+    let profile = if setting.profile.operands.tf32().is_some() {
+        setting.profile
+    } else {
+        setting.profile.otherwise(tf32)
+    };
     let own = setting.unit.part().map_or(0, |part| part.layers.start as u64 + 1) << 32;
     moved(
         setting.numerics,
         own,
         |noisy| {
             let noisy = if room.eight_bits { noisy.with_eight_bits() } else { noisy };
-            let noisy = match setting.profile.short_products() {
+            let noisy = match profile.short_products() {
                 Some(unit) => noisy.with_short_products(unit),
                 None => noisy,
             };
-            let stated = setting.profile.roundings_beyond(&Profile::of(setting.numerics));
+            let stated = profile.roundings_beyond(&Profile::of(setting.numerics));
             let noisy = noisy.with_roundings(stated);
             let noisy = if room.sums_alone { noisy.with_sums_alone() } else { noisy };
             if room.short_attention { noisy.with_short_attention() } else { noisy }

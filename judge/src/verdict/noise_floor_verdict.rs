@@ -201,6 +201,8 @@ impl UnitRows<'_> {
         room: ExtraRoundings,
     ) -> Result<(RunNoiseFloors, HashMap<Site, Tensor>)> {
         let grown = self.ends_that_grew(setting);
+        let is_tf32 = |row: &SiteResult| row.explained.as_ref().is_some_and(|explained| explained.is_tf32);
+        let room = ExtraRoundings { tf32: self.rows.iter().any(is_tf32), ..room };
         let held = continues(self.rules.mode);
         let both_or_total = matches!(self.rules.mode, Mode::Both | Mode::Accumulated);
         let travelling = if both_or_total { ContinuationValues::Own } else { held };

@@ -47,6 +47,7 @@ impl Operation for Scores {
             Choice::HalfAttention,
             Choice::GgmlFlash,
             Choice::Tf32,
+            Choice::Tf32Scores,
             Choice::Tf32Away,
             Choice::Tf32Cut,
         ]
@@ -84,22 +85,28 @@ impl Scores {
         let of_queries = match (self.scale, profile.scaled) {
             (AttentionScale::Queries(factor), ScaledOperand::Model) => Some(f64::from(factor)),
             (scale, ScaledOperand::Queries) => Some(profile.results.round(scale.factor().into())),
+            (scale, ScaledOperand::Both) => Some(f64::from(scale.factor()).sqrt()),
             _ => None,
         };
         let query = q.part((token * heads + head) * head_dim, head_dim);
         let query = match of_queries {
             None if profile.queries == Float::F32 => query,
             _ => query.map(|q| {
-                let q = match of_queries {
-                    Some(factor) => {
-                        q.through(q.value * factor, factor).moved(0.0, U * (q.value * factor).abs())
-                    }
-                    None => q,
-                };
+                let q = of_queries.map_or(q, |factor| times(q, factor));
                 q.rounded(profile.queries)
             }),
         };
-        (query, if of_queries.is_some() { 1.0 } else { f64::from(self.scale.factor()) })
+        let factor = f64::from(self.scale.factor());
+        (query, of_queries.map_or(factor, |of_queries| if profile.scales_both() { of_queries } else { 1.0 }))
+    }
+
+    /// Returns a key, rounded for the product with queries, and the factor of its products.
+    fn key(&self, profile: &Profile, k: &InputTensor, place: usize, factor: f64) -> (InputValues, f64) {
+        let key = k.part(place * self.k.shape()[2], self.k.shape()[2]);
+        if !profile.scales_both() {
+            return (key, factor);
+        }
+        (key.map(|k| times(k, factor).rounded(profile.queries)), 1.0)
     }
 
     fn scaled(product: ExactValue, profile: &Profile, factor: f64) -> ExactValue {
@@ -115,7 +122,7 @@ impl Scores {
         wanted: &[usize],
         exacts: &mut Vec<ExactValue>,
     ) {
-        let &[keys, key_heads, head_dim] = self.k.shape() else { panic!("keys are [S, Hkv, D]") };
+        let &[keys, key_heads, _] = self.k.shape() else { panic!("keys are [S, Hkv, D]") };
         let row = wanted[0] / keys;
         let [.., key_head] = self.place(row);
         let (query, factor) = self.query(profile, q, row);
@@ -123,7 +130,8 @@ impl Scores {
         let operand = |x: InputValues| if unit == Float::F32 { x } else { x.map(|x| x.rounded(unit)) };
         let query = operand(query);
         let one = |&flat: &usize| {
-            let key = operand(k.part((flat % keys * key_heads + key_head) * head_dim, head_dim));
+            let (key, factor) = self.key(profile, k, flat % keys * key_heads + key_head, factor);
+            let key = operand(key);
             let cut = if is_cut(profile) { cut_off(&query.values, &key.values) } else { 0.0 };
             Self::scaled(dot(&query, &key).moved(0.0, cut), profile, factor)
         };
@@ -186,6 +194,12 @@ impl Scores {
             exacts.extend(flats.iter().map(one));
         }
     }
+}
+
+/// Multiplies a value by a constant.
+fn times(x: ExactValue, factor: f64) -> ExactValue {
+    let value = x.value * factor;
+    x.through(value, factor).moved(0.0, U * value.abs())
 }
 
 /// Returns the type that an attention operand is rounded to: `own`, or if that is `f32`, the profile's type for
@@ -293,6 +307,7 @@ impl Operation for AttentionContext {
         let head_dim = self.v.shape()[2];
         let profile = &profile.attending(self.weights.shape()[1]);
         let weights = InputTensor::of(&self.weights, profile);
+        let profile = &profile.of_values();
         let v = InputTensor::of(&self.v, profile).rounded(unit(profile, Float::F32));
         let widened = v.sure();
         per_row(wanted, head_dim, |flats, exacts| {
@@ -308,6 +323,7 @@ impl Operation for AttentionContext {
             Choice::HalfAttention,
             Choice::GgmlFlash,
             Choice::Tf32,
+            Choice::Tf32Scores,
             Choice::Tf32Away,
             Choice::Tf32Cut,
         ]

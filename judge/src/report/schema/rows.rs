@@ -201,6 +201,7 @@ impl JsonForm for ExactRow {
             alternatives,
             reads_unrounded: None,
             is_fused: false,
+            is_tf32: false,
             shape,
         }
     }

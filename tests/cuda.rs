@@ -1,0 +1,100 @@
+//! Dumps of transformers on a GPU: TF32, bf16 and f16 on matrix units, with each attention kernel of torch
+//! (tests/data/cuda/README.md). Each passes, and the same dump with a fault fails at the faulty tap.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use xcheck::checkpoint::{Point, Site};
+use xcheck::dump::{ArrayValues, Dump};
+
+use crate::common::share::one_of;
+use crate::common::terminal::Terminal;
+use crate::judge::clay::Clay;
+
+/// Model and name of each dump of a correct engine.
+const CORRECT: [(&str, &str); 10] = [
+    ("tiny-llama3", "tf32"),
+    ("tiny-llama3", "bf16-flash"),
+    ("tiny-llama3", "f16-flash"),
+    ("tiny-llama3", "bf16-compiled"),
+    ("tiny-qwen3", "tf32-sdpa"),
+    ("tiny-qwen3", "bf16-reduced"),
+    ("tiny-gemma3", "bf16-sdpa"),
+    ("tiny-gpt2", "tf32"),
+    ("tiny-gpt2", "f16"),
+    ("tiny-gpt2", "bf16-efficient"),
+];
+
+fn data(model: &str, name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/cuda");
+    folder.join(model).join(format!("{name}.safetensors"))
+}
+
+fn clay(model: &str, name: &str) -> Clay {
+    Clay::of(&Dump::open(&data(model, name)).expect("it is a sound dump"))
+}
+
+fn check(model: &str, file: &Path) -> (i32, Value) {
+    let file = file.display().to_string();
+    let words = ["check", "--model", model, "--candidate", &file, "--no-report", "--no-causes"];
+    let (code, report) = Terminal::new().json(&words);
+    (code, report["references"][0].clone())
+}
+
+fn check_clay(model: &str, clay: &Clay) -> (i32, Value) {
+    let terminal = Terminal::new();
+    let file = terminal.path().join("dump.safetensors");
+    clay.save(&file);
+    check(model, &file)
+}
+
+#[test]
+fn dumps_of_a_gpu_pass() {
+    for (model, name) in CORRECT {
+        let (code, told) = check(model, &data(model, name));
+        assert_eq!(code, 0, "{model} {name}: {told:#}");
+    }
+}
+
+#[test]
+fn a_faulty_layer_of_a_gpu_dump_fails_at_its_tap() {
+    for (model, name) in one_of(2, CORRECT) {
+        let is_faulty = |site: Site| site.point == Point::FfnOut && site.layer == Some(1);
+        let scale = |values: &mut ArrayValues| {
+            values.data.iter_mut().for_each(|value| *value *= 1.05);
+        };
+        let (code, told) = check_clay(model, &clay(model, name).edit_all(is_faulty, scale));
+        assert_eq!(code, 1, "{model} {name}: {told:#}");
+        assert_eq!(told["first_divergence"]["tap"], "ffn_out", "{model} {name}: {told:#}");
+        assert_eq!(told["first_divergence"]["layer"], 1, "{model} {name}: {told:#}");
+    }
+}
+
+/// cuBLAS rounds operands to TF32 in a pass of many tokens. A pass of one token, and small products of attention, it
+/// computes in plain f32. An engine that states f32 may have TF32 switched on.
+#[test]
+fn tf32_that_is_not_stated_is_found_by_its_values() {
+    for (model, name) in [("tiny-llama3", "tf32"), ("tiny-qwen3", "tf32-sdpa"), ("tiny-gpt2", "tf32")] {
+        let silent = clay(model, name).say(|json| json["producer"]["settings"]["dtype"] = json!("f32"));
+        let (code, told) = check_clay(model, &silent);
+        assert_eq!(code, 0, "{model} {name}: {told:#}");
+        let notes = told["notes"].to_string();
+        assert!(notes.contains("q: operands are rounded to the 11 bits of TF32"), "{model} {name}: {notes}");
+    }
+}
+
+#[test]
+fn products_of_f8_operands_are_not_those_of_a_bf16_model() {
+    let (code, told) = check("tiny-llama3", &data("tiny-llama3", "bf16-float8"));
+    assert_eq!(code, 1, "{told:#}");
+    assert_eq!(told["first_divergence"]["tap"], "q", "{told:#}");
+}
+
+#[test]
+fn block_outputs_and_logits_of_a_gpu_pass() {
+    let few = [Point::Embed, Point::BlockOut, Point::Logits, Point::Generated];
+    for (model, name) in one_of(2, CORRECT.into_iter().filter(|(_, name)| !name.starts_with("tf32"))) {
+        let (code, told) = check_clay(model, &clay(model, name).with_only(&few));
+        assert_eq!(code, 0, "{model} {name}: {told:#}");
+    }
+}
