@@ -145,6 +145,8 @@ fn a_wrong_softcap_bias_rope_qk_norm_or_residual_scale_of_an_architecture_is_fou
             &[
                 ("softcap@attn_scores=none", "softcap", "attn_scores"),
                 ("softcap@attn_scores=5", "softcap", "attn_scores"),
+                ("softcap@attn_scores=before-scale", "softcap", "attn_scores"),
+                ("softcap@attn_scores=log2", "softcap", "attn_scores"),
                 ("softcap@logits=none", "softcap", "logits"),
                 ("softcap@logits=30", "softcap", "logits"),
                 ("attn_scale=0.25", "attn_scale", "attn_scores"),
@@ -167,6 +169,8 @@ fn a_wrong_softcap_bias_rope_qk_norm_or_residual_scale_of_an_architecture_is_fou
             "tiny-phi4",
             &[
                 ("rope_width=4", "rope_width", "q_rope"),
+                ("rope_width=last:4", "rope_width", "q_rope"),
+                ("rope_width=4:whole", "rope_width", "q_rope"),
                 ("rope_scaling=none", "rope_scaling", "q_rope"),
                 ("rope_scaling=factors-alone", "rope_scaling", "q_rope"),
                 ("rope_direction", "rope_direction", "q_rope"),
@@ -214,6 +218,11 @@ fn a_wrong_softcap_bias_rope_qk_norm_or_residual_scale_of_an_architecture_is_fou
                 ("rope_scaling=linear:4", "rope_scaling", "q_rope"),
                 ("rope_scaling=factors-alone", "rope_scaling", "q_rope"),
                 ("rope_scaling=yarn:8:128", "rope_scaling", "q_rope"),
+                ("rope_frequencies=all:unscaled", "rope_frequencies", "q_rope"),
+                ("rope_frequencies=3-5:x2", "rope_frequencies", "q_rope"),
+                ("norm_order=after-rope", "norm_order", "q_rope"),
+                ("norm_scope=parts:2", "norm_scope", "attn_norm"),
+                ("norm_variance=variance", "norm_variance", "attn_norm"),
                 ("rope_scaling=yarn:4:512", "rope_scaling", "q_rope"),
                 ("rope_theta=1000000", "rope_theta", "q_rope"),
             ],
@@ -266,6 +275,35 @@ fn a_mistake_in_all_layers_is_named_by_dumps_that_hold_little() {
         let findings = report["references"][0]["findings"].as_array().expect("findings");
         let told: Vec<&str> = findings.iter().filter_map(|finding| finding["supposed"].as_str()).collect();
         assert_eq!((code, told), (1, vec![supposed]), "{model}, {dtype}, {taps:?}");
+    }
+}
+
+/// Parameters that are read from values of an operation: frequencies of some pairs, part of a head, part of a row, order.
+#[test]
+fn frequencies_of_some_pairs_and_parts_of_a_row_are_read_in_short_types_too() {
+    let mistakes = [
+        ("tiny-mistral", "rope_frequencies=4-7:x4", "rope_frequencies"),
+        ("tiny-mistral", "rope_frequencies=7:x0", "rope_frequencies"),
+        ("tiny-llama-yarn", "rope_frequencies=all:unscaled", "rope_frequencies"),
+        ("tiny-qwen2", "rope_frequencies=all:x0.5", "rope_scaling"),
+        ("tiny-mistral", "rope_width=last:8", "rope_width"),
+        ("tiny-qwen2", "rope_width=8:whole", "rope_width"),
+        ("tiny-qwen2", "norm_scope=parts:4", "norm_scope"),
+        ("tiny-qwen3-yarn", "norm_order=after-rope", "norm_order"),
+        ("tiny-gemma2", "softcap@attn_scores=log2", "softcap"),
+    ];
+    let full: &[&str] = &[];
+    let blocks: &[&str] = &["embed", "block_out", "logits"];
+    let forms = [("f32", full), ("bf16", full), ("f32", blocks)];
+    for ((dtype, taps), (model, supposed, kind)) in one_of(3, pairs(forms, mistakes)) {
+        let options = ["--numerics", "transformers", "--dtype", dtype];
+        let is_kept = |tap: &str| taps.is_empty() || taps.contains(&tap);
+        let (code, report) = check_thinned(model, &options, &[supposed], is_kept);
+        assert_eq!(
+            (code, kinds(&report)),
+            (1, vec![kind]),
+            "{model}, {supposed}, {dtype}, {taps:?}: {report}"
+        );
     }
 }
 

@@ -85,8 +85,8 @@ fn storage(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Opti
         if !open.iter().all(is_short) {
             continue;
         }
-        if let Some(cause) = goes_on(bench, open, dtype)? {
-            return Ok(Some(cause));
+        if goes_on(bench, open)? {
+            return Ok(rounds(bench, open, dtype));
         }
         let held = AlignedDump::new(bench.setting.held.dump)?.presumed(dtype);
         let rest = AlternativeReading::of(bench, &held)?.wrong;
@@ -108,24 +108,26 @@ fn storage(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Opti
 /// Slack factor on half a rounding step, because our own results are rounded too.
 const SLACK: f64 = 1.1;
 
-/// Detects values that fit a smaller type and from which later operations continue. In that case the engine
-/// itself rounded them, not only the dump.
-fn goes_on(bench: &SearchContext, open: &[&UnexplainedOperation], dtype: DType) -> Result<Option<Cause>> {
+/// Returns true if later operations continue from the values as they are stored. In that case the engine computed
+/// with them, and the dump did not round them.
+fn goes_on(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<bool> {
+    // A copy is right under either reading.
+    let copies = [Point::KCache, Point::VCache, Point::LastLogits];
+    let tells =
+        |site: &Site| !copies.contains(&site.point) && open.iter().any(|one| follows(*site, one.site));
+    let readers = AlternativeReading::of(bench, bench.setting.held)?.right;
+    Ok(readers.iter().any(tells))
+}
+
+/// Detects an engine that rounds its values to a smaller type, and states another.
+fn rounds(bench: &SearchContext, open: &[&UnexplainedOperation], dtype: DType) -> Option<Cause> {
     // Each value must be our result rounded to nearest. Zeros alone would not prove rounding, because they
     // fit every type.
     let is_rounded = |(own, theirs): (&f32, &f64)| {
         (f64::from(*own) - theirs).abs() <= SLACK * half_step(Some(dtype), *theirs, 1.0)
     };
     let are_rounded = |one: &&UnexplainedOperation| one.traced.data().iter().zip(&one.theirs).all(is_rounded);
-    if !open.iter().all(are_rounded) {
-        return Ok(None);
-    }
-    // A copy is right under either reading.
-    let copies = [Point::KCache, Point::VCache, Point::LastLogits];
-    let tells =
-        |site: &Site| !copies.contains(&site.point) && open.iter().any(|one| follows(*site, one.site));
-    let readers = AlternativeReading::of(bench, bench.setting.held)?.right;
-    Ok(readers.iter().any(tells).then(|| {
+    open.iter().all(are_rounded).then(|| {
         let before = format!(
             "arithmetic: the {}'s engine rounds these values to {dtype} and computes with the result, but \
                 the dump states f32",
@@ -136,7 +138,7 @@ fn goes_on(bench: &SearchContext, open: &[&UnexplainedOperation], dtype: DType) 
             settings.dtype"
         );
         cause(CauseKind::Arithmetic, open, [before, after], [0, 0])
-    }))
+    })
 }
 
 /// Detects taps that hold the values of a different tap. If these taps are ignored, later operations are

@@ -68,9 +68,9 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::SoftmaxPrecision,
         at: WEIGHTS,
-        takes: "scores-bf16|scores-f16",
+        takes: "scores-bf16|scores-f16|bf16|f16",
         compute: |at, value| of_rounded(at, value.as_word()?),
-        usual: |_| ["scores-bf16", "scores-f16"].map(ChangeValue::word).into(),
+        usual: |_| ["scores-bf16", "scores-f16", "bf16", "f16"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
 ];
@@ -181,15 +181,16 @@ fn along(at: &SiteContext, axis: &str) -> Option<Tensor> {
     Some(at.n.gathered(&[&weights], shape, |flat| (0, back(flat))))
 }
 
-/// Computes softmax of scores rounded to a smaller type.
+/// Computes softmax of scores rounded to a smaller type, and rounds the weights too if only the type is named.
 fn of_rounded(at: &SiteContext, what: &str) -> Option<Tensor> {
     let Softmax { scores, mask } = at.stage()?;
-    let rounded = match what {
-        "scores-bf16" => at.n.mapped(scores, |x, _| Float::Bf16.round(x), 0.0),
-        "scores-f16" => at.n.mapped(scores, |x, _| Float::F16.round(x), 0.0),
+    let round: fn(f64, f64) -> f64 = match what.strip_prefix("scores-").unwrap_or(what) {
+        "bf16" => |x, _| Float::Bf16.round(x),
+        "f16" => |x, _| Float::F16.round(x),
         _ => return None,
     };
-    Some(at.n.softmax(&rounded, *mask))
+    let weights = at.n.softmax(&at.n.mapped(scores, round, 0.0), *mask);
+    Some(if what.starts_with("scores-") { weights } else { at.n.mapped(&weights, round, 0.0) })
 }
 
 /// Returns the nearest layer of the other kind: sliding if this layer is not, and the reverse.

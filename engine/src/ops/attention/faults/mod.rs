@@ -2,13 +2,14 @@
 
 pub mod mask;
 
-use crate::change::outer_operations::soft_cap;
+use crate::change::outer_operations::{made_by, soft_cap};
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, rounded_to, snapped};
 use crate::checkpoint::Point;
 use crate::exact::Float;
 use crate::numerics::Numerics;
 use crate::ops::attention::AttentionScale;
 use crate::ops::attention::exact::{AttentionContext, Scores};
+use crate::ops::scaling::Multiplier;
 use crate::tensor::Tensor;
 use crate::weight::DType;
 
@@ -30,6 +31,14 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     },
     CatalogueEntry { kind: CauseKind::Softcap, keys: ATTN_CAP, at: &[Point::AttnScores], ..NO_SOFTCAP },
     CatalogueEntry { kind: CauseKind::Softcap, keys: ATTN_CAP, at: &[Point::AttnScores], ..SOFTCAP },
+    CatalogueEntry {
+        kind: CauseKind::Softcap,
+        at: &[Point::AttnScores],
+        takes: "before-scale|log2",
+        compute: |at, value| capped_otherwise(at, value.as_word()?),
+        usual: |_| ["before-scale", "log2"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
+    },
     CatalogueEntry { kind: CauseKind::Softcap, keys: LOGITS_CAP, at: &[Point::Logits], ..NO_SOFTCAP },
     CatalogueEntry { kind: CauseKind::Softcap, keys: LOGITS_CAP, at: &[Point::Logits], ..SOFTCAP },
     CatalogueEntry {
@@ -160,6 +169,21 @@ const CAPS: [f64; 6] = [30.0, 50.0, 20.0, 15.0, 25.0, 100.0];
 /// Returns the scores before the model's soft cap, and the cap.
 fn uncapped(at: &SiteContext) -> (Tensor, Option<f32>) {
     soft_cap(at).map_or_else(|| (at.value.clone(), None), |(x, cap)| (x, Some(cap)))
+}
+
+/// Applies the model's soft cap to products before their scale, or to scores times log2(e), as kernels that compute powers
+/// of 2 may do.
+fn capped_otherwise(at: &SiteContext, how: &str) -> Option<Tensor> {
+    let (x, cap) = soft_cap(at)?;
+    let node = made_by(&x)?;
+    let Scores { q, k, scale } = node.operation()?;
+    let (inside, outside) = match how {
+        "before-scale" => (1.0, scale.factor()),
+        "log2" => (scale.factor() * std::f32::consts::LOG2_E, std::f32::consts::LN_2),
+        _ => return None,
+    };
+    let scores = at.n.scores(q, k, AttentionScale::Products(inside));
+    Some(at.n.scale(&at.n.soft_cap(&scores, cap), Multiplier::Number(outside)))
 }
 
 /// Computes `c · tanh(x / c)` in the three usual operations; returns `None` if the result differs from `x` by rounding

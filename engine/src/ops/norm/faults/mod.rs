@@ -38,10 +38,11 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::NormVariance,
         at: NORMS,
-        takes: "eps-outside-root|largest|unbiased|none-subtracted",
+        takes: "eps-outside-root|largest|unbiased|none-subtracted|variance",
         compute: |at, value| with_variance(at, value.as_word()?),
         usual: |_| {
-            ["eps-outside-root", "largest", "unbiased", "none-subtracted"].map(ChangeValue::word).into()
+            let words = ["eps-outside-root", "largest", "unbiased", "none-subtracted", "variance"];
+            words.map(ChangeValue::word).into()
         },
         ..CatalogueEntry::PLAIN
     },
@@ -91,6 +92,15 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             _ => None,
         },
         usual: |_| ["all-heads", "each-head"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
+    },
+    CatalogueEntry {
+        kind: CauseKind::NormScope,
+        at: NORMS,
+        takes: "parts:2",
+        compute: |at, value| in_parts(at, value.as_word()?.strip_prefix("parts:")?.parse().ok()?),
+        read: read_parts,
+        usual: |_| ["parts:2", "parts:4"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
 ];
@@ -149,6 +159,11 @@ fn with_variance(at: &SiteContext, how: &str) -> Option<Tensor> {
             at.stage::<LayerNormalisation>()?;
             // The mean is subtracted from the row, but the mean square includes it.
             by_row(at, |variance, row| mean_square(row) - variance + eps)
+        }
+        "variance" => {
+            at.stage::<RmsNormalisation>()?;
+            // Nothing is subtracted from the row, but the divisor is the root of its variance.
+            by_row(at, |square, row| variance(row) - square + eps)
         }
         _ => None,
     }
@@ -282,6 +297,29 @@ fn over_each_head(at: &SiteContext) -> Option<Tensor> {
         Some(at.n.rms_norm(&at.row(x, index, head_dim), &RmsNorm { weight, ..*norm }))
     });
     Some(at.joined(&rows.collect::<Option<Vec<_>>>()?))
+}
+
+/// Norms equal parts of each row with a divisor of their own, as on devices that each have a part of the row.
+fn in_parts(at: &SiteContext, parts: usize) -> Option<Tensor> {
+    let RmsNormalisation { x, norm } = at.stage()?;
+    let whole = norm.weight.len();
+    if !(2..=whole / 2).contains(&parts) || !whole.is_multiple_of(parts) {
+        return None;
+    }
+    let width = whole / parts;
+    let rows = (0..x.data().len() / width).map(|index| {
+        let weight = norm.weight[index % parts * width..][..width].to_vec();
+        at.n.rms_norm(&at.row(x, index, width), &RmsNorm { weight, ..*norm })
+    });
+    Some(at.joined(&rows.collect::<Vec<_>>()))
+}
+
+/// Finds the numbers of parts whose results are near the engine's.
+fn read_parts(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
+    let width = at.stage::<RmsNormalisation>().map_or(0, |rms| rms.norm.weight.len());
+    let is_near = |&parts: &usize| in_parts(at, parts).is_some_and(|made| distance(&made, theirs) < 0.02);
+    let parts = (2..=width.min(64)).filter(is_near);
+    parts.map(|parts| ChangeValue::Word(format!("parts:{parts}"))).collect()
 }
 
 /// Estimates eps from the factor of each row, r = 1/√(mean square + eps). Rows with small values weigh most.

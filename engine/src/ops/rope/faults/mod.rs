@@ -2,14 +2,18 @@
 //!
 //! Any table of angles equals the model's table with a divisor for each pair and each position.
 
+mod frequencies;
+mod width;
 mod yarn;
 
 use std::ops::Range;
 
+use crate::change::outer_operations::made_by;
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, distance, rounded_to, snapped};
 use crate::checkpoint::Point;
 use crate::exact::{Float, Profile};
 use crate::numerics::{Numerics, Transformers};
+use crate::ops::norm::exact::RmsNormalisation;
 use crate::ops::rope::exact::Rotary;
 use crate::ops::rope::faults::yarn::{usual_yarns, yarn, yarn_of_ratio};
 
@@ -133,18 +137,12 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         kind: CauseKind::RopeWidth,
         keys: Some(["partial_rotary_factor", "rope.dimension_count"]),
         at: ROTATED,
-        takes: "32",
+        takes: "32|32:whole|last:32|last:32:whole",
         own: |at| {
             at.stage::<Rotary>().map_or(ChangeValue::Nothing, |op| ChangeValue::Number(op.rope.width as f64))
         },
-        compute: |at, value| of_width(at, value.number()? as usize),
-        usual: |at| {
-            let head_dim = at.stage::<Rotary>().map_or(0, |op| op.rope.width);
-            let whole = at.stage::<Rotary>().map_or(0, |op| op.x.shape()[2]);
-            [whole, head_dim / 2, head_dim / 4, head_dim / 4 * 3]
-                .map(|width| ChangeValue::Number(width as f64))
-                .into()
-        },
+        compute: width::changed,
+        usual: width::usual,
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -157,6 +155,23 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             let words = |part| ["bf16", "f16"].map(|float| ChangeValue::Word(format!("{part}-{float}")));
             parts.iter().flat_map(words).collect()
         },
+        ..CatalogueEntry::PLAIN
+    },
+    CatalogueEntry {
+        kind: CauseKind::RopeFrequencies,
+        at: ROTATED,
+        takes: "4-7:x4|6-7:unscaled|all:x0.5|0-1:short",
+        compute: |at, value| frequencies::changed(at, value.as_word()?),
+        read: frequencies::read,
+        usual: frequencies::usual,
+        ..CatalogueEntry::PLAIN
+    },
+    CatalogueEntry {
+        kind: CauseKind::NormOrder,
+        at: ROTATED,
+        takes: "after-rope",
+        compute: |at, value| (value.as_word()? == "after-rope").then(|| normed_after(at))?,
+        usual: |_| vec![ChangeValue::word("after-rope")],
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -174,6 +189,17 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
 fn with(at: &SiteContext, change: impl Fn(&Rope) -> Option<Rope>) -> Option<Tensor> {
     let Rotary { x, rope, positions } = at.stage()?;
     Some(at.n.rotate(x, &at.n.rope_table(&change(rope)?, positions.clone())))
+}
+
+/// Norms a query or key after its rotation instead of before it.
+fn normed_after(at: &SiteContext) -> Option<Tensor> {
+    let Rotary { x, rope, positions } = at.stage()?;
+    let norm = if at.site.point == Point::QRope { Point::QNorm } else { Point::KNorm };
+    let norm = at.book.norm(norm, at.site.layer)?;
+    let made = made_by(x);
+    let before = made.as_ref().and_then(|node| node.operation::<RmsNormalisation>());
+    let x = before.map_or(x, |before| &before.x);
+    Some(at.n.rms_norm(&at.n.rotate(x, &at.n.rope_table(rope, positions.clone())), norm))
 }
 
 /// Estimates the offset of the last token's position by comparing the rotated value with the angles of nearby
@@ -301,25 +327,6 @@ fn scaling(rope: &Rope, word: &str) -> Option<RopeScaling> {
         ("yarn", numbers) => yarn(rope, numbers).map(RopeScaling::Yarn),
         _ => None,
     }
-}
-
-/// Rotates the first `width` values of each head by the angles for that head size; the others stay unchanged.
-fn of_width(at: &SiteContext, width: usize) -> Option<Tensor> {
-    let Rotary { x, .. } = at.stage()?;
-    if width < 2 || width > x.shape()[2] || !width.is_multiple_of(2) {
-        return None;
-    }
-    with(at, |rope| {
-        let first = |factors: &[f32]| factors.get(..width / 2).map(<[f32]>::to_vec);
-        let scaling = match &rope.scaling {
-            RopeScaling::Factors(factors) => RopeScaling::Factors(first(factors)?),
-            RopeScaling::Stretched { factors, magnitude } => {
-                RopeScaling::Stretched { factors: first(factors)?, magnitude: *magnitude }
-            }
-            other => other.clone(),
-        };
-        Some(Rope { width, scaling, ..rope.clone() })
-    })
 }
 
 /// Computes RoPE with the frequencies, the angles, both, or the whole rotation rounded to a smaller type.

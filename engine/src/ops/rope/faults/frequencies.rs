@@ -1,0 +1,151 @@
+//! Frequencies of some of RoPE's pairs, as `--suppose rope_frequencies` takes them: `4-7:x4`, `6-7:unscaled`,
+//! `all:x0.5` or `0-1:short`, several of them with commas.
+//!
+//! The reader measures the ratio of each pair's frequency to the model's, and describes runs of pairs with one ratio.
+
+use crate::change::{ChangeValue, SiteContext, distance, rounded_to, snapped};
+use crate::numerics::Numerics;
+use crate::ops::rope::exact::Rotary;
+use crate::ops::rope::faults::{divided, frequencies, read_scaling, read_theta, with};
+use crate::ops::rope::{Rope, RopeScaling};
+use crate::tensor::Tensor;
+use crate::weight::DType;
+
+/// Largest number of runs of changed pairs. More runs would describe any curve of frequencies.
+const MOST_RUNS: usize = 2;
+
+/// Ratios that ports produce.
+const RATIOS: [f64; 12] = [0.5, 2.0, 0.25, 4.0, 0.125, 8.0, 1.0 / 16.0, 16.0, 1.0 / 32.0, 32.0, 0.75, 1.5];
+
+/// Rotates with changed frequencies of some pairs.
+pub(super) fn changed(at: &SiteContext, word: &str) -> Option<Tensor> {
+    let ratios = ratios(at, word)?;
+    with(at, |rope| Some(divided(rope, |pair| 1.0 / ratios[pair])))
+}
+
+/// Returns the changes to try if no ratio can be read.
+pub(super) fn usual(at: &SiteContext) -> Vec<ChangeValue> {
+    let Some(Rotary { rope, .. }) = at.stage() else { return Vec::new() };
+    let pairs = rope.width / 2;
+    let mut words = vec![format!("{}:x0", pairs - 1), format!("{}-{}:x4", pairs / 2, pairs - 1)];
+    if rope.scaling != RopeScaling::None {
+        words.push(format!("{}-{}:unscaled", pairs / 2, pairs - 1));
+        words.push("all:unscaled".to_owned());
+    }
+    words.into_iter().map(ChangeValue::Word).collect()
+}
+
+/// Returns the ratio of each pair's changed frequency to the model's.
+fn ratios(at: &SiteContext, word: &str) -> Option<Vec<f64>> {
+    let Rotary { rope, .. } = at.stage()?;
+    let pairs = rope.width / 2;
+    let mut ratios = vec![1.0; pairs];
+    for part in word.split(',') {
+        let (range, how) = part.split_once(':')?;
+        let (first, last) = match range.split_once('-') {
+            _ if range == "all" => (0, pairs.checked_sub(1)?),
+            Some((first, last)) => (first.parse().ok()?, last.parse().ok()?),
+            None => (range.parse().ok()?, range.parse().ok()?),
+        };
+        for (pair, ratio) in ratios.iter_mut().enumerate().take(last + 1).skip(first) {
+            *ratio = ratio_of(at, rope, pair, how)?;
+        }
+    }
+    ratios.iter().any(|&ratio| ratio != 1.0).then_some(ratios)
+}
+
+/// Returns the ratio that a word stands for, for one pair.
+fn ratio_of(at: &SiteContext, rope: &Rope, pair: usize, how: &str) -> Option<f64> {
+    let of = |other: &Rope| other.exact_frequency(pair) / rope.exact_frequency(pair);
+    match how {
+        "unscaled" => Some(of(&Rope { scaling: RopeScaling::None, ..rope.clone() })),
+        // Parameters of other sites are those of a sequence of one token.
+        "short" => at.book.rope(at.site.layer?).filter(|short| *short != rope).map(of),
+        _ => how.strip_prefix('x')?.parse().ok().filter(|ratio: &f64| *ratio >= 0.0 && ratio.is_finite()),
+    }
+}
+
+/// Ratio of a pair's frequency as read from values, with its uncertainty.
+#[derive(Clone, Copy)]
+struct RatioEstimate {
+    ratio: f64,
+    tolerance: f64,
+}
+
+impl RatioEstimate {
+    fn is(self, ratio: f64) -> bool {
+        // A ratio that is this uncertain is read from too few turns.
+        self.tolerance > 0.3 || (self.ratio - ratio).abs() <= self.tolerance * ratio.max(0.1)
+    }
+}
+
+/// Estimates runs of pairs with other frequencies. Returns nothing if another base or scaling comes as near.
+pub(super) fn read(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
+    let Some(word) = estimates(at, theirs).and_then(|pairs| runs(at, &pairs)) else { return Vec::new() };
+    let Some(off) = changed(at, &word).map(|made| distance(&made, theirs)) else { return Vec::new() };
+    let entry = |name: &str| super::ENTRIES.iter().find(|entry| entry.kind.name() == name);
+    let settings = [("rope_theta", read_theta(at, theirs)), ("rope_scaling", read_scaling(at, theirs))];
+    let comes_as_near = settings.iter().any(|(name, values)| {
+        let made = values.iter().filter_map(|value| (entry(name)?.compute)(at, value));
+        made.into_iter().any(|made| distance(&made, theirs) <= 2.0 * off)
+    });
+    if comes_as_near { Vec::new() } else { vec![ChangeValue::Word(word)] }
+}
+
+/// Returns the ratio of each pair's frequency to the model's; `None` if no pair has turned.
+fn estimates(at: &SiteContext, theirs: &[f64]) -> Option<Vec<RatioEstimate>> {
+    let Rotary { rope, positions, .. } = at.stage()?;
+    let last = positions.clone().next_back().filter(|&last| last > 0)?;
+    let noise = match at.n.activation_type() {
+        DType::BF16 => 1e-2,
+        DType::F16 => 1e-3,
+        _ => 1e-5,
+    };
+    let read = frequencies(at, theirs).into_iter().enumerate().map(|(pair, (frequency, weight))| {
+        let own = rope.exact_frequency(pair);
+        let ratio = frequency / own;
+        let is_read = ratio.is_finite() && weight > 0.0;
+        let tolerance = if is_read { 2.0 * noise / (own * last as f64) + 1e-4 } else { 1.0 };
+        RatioEstimate { ratio, tolerance }
+    });
+    Some(read.collect())
+}
+
+/// Describes the runs of pairs whose frequency is not the model's. A pair with an uncertain ratio continues its run.
+fn runs(at: &SiteContext, pairs: &[RatioEstimate]) -> Option<String> {
+    let Rotary { rope, .. } = at.stage()?;
+    let is_of_all = |how: &&str| {
+        let mut each = pairs.iter().enumerate();
+        each.all(|(pair, estimate)| ratio_of(at, rope, pair, how).is_some_and(|ratio| estimate.is(ratio)))
+    };
+    if let Some(how) = ["x1", "unscaled", "short"].iter().find(|how| is_of_all(how)) {
+        return (*how != "x1").then(|| format!("all:{how}"));
+    }
+    let mut runs: Vec<(usize, String)> = Vec::new();
+    for (pair, estimate) in pairs.iter().enumerate() {
+        let fits = |how: &str| ratio_of(at, rope, pair, how).is_some_and(|ratio| estimate.is(ratio));
+        if runs.last().is_some_and(|(_, how)| fits(how)) {
+            continue;
+        }
+        let named = ["x1", "unscaled", "short", "x0"].into_iter().find(|how| fits(how)).map(str::to_owned);
+        let short = at.n.activation_type() != DType::F32;
+        let number = snapped(estimate.ratio, &RATIOS, estimate.tolerance.max(1e-3)).first().copied();
+        let number = number.or_else(|| (!short).then(|| rounded_to(3, estimate.ratio)));
+        let how = named.or_else(|| number.map(|ratio| format!("x{ratio}")).filter(|how| fits(how)))?;
+        runs.push((pair, how));
+    }
+    let ends = runs.iter().skip(1).map(|(first, _)| first - 1).chain([pairs.len() - 1]);
+    let told: Vec<String> = runs
+        .iter()
+        .zip(ends)
+        .filter(|((_, how), _)| how != "x1")
+        .map(|((first, how), last)| match (*first, last) {
+            (0, last) if last + 1 == pairs.len() => format!("all:{how}"),
+            (first, last) if first == last => format!("{first}:{how}"),
+            (first, last) => format!("{first}-{last}:{how}"),
+        })
+        .collect();
+    // No rotation at all is a change of its own.
+    let is_missing = told == ["all:x0"];
+    ((1..=MOST_RUNS).contains(&told.len()) && !is_missing).then(|| told.join(","))
+}
