@@ -8,6 +8,7 @@ use crate::exact::{Float, is_given, within};
 use crate::numerics::Numerics;
 use crate::ops::attention::Mask;
 use crate::ops::attention::exact::Softmax;
+use crate::ops::attention::faults::visible_keys::{self, KeyRule};
 use crate::ops::rope::exact::Rotary;
 use crate::tensor::Tensor;
 use crate::weight::DType;
@@ -20,7 +21,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         is_local: false,
         keys: Some(["sliding_window", "attention.sliding_window"]),
         at: WEIGHTS,
-        takes: "512|none|chunks:512",
+        takes: "512|none|chunks:512|padded:64|4+512|ring:512",
         own: |at| match at.stage::<Softmax>() {
             None => ChangeValue::Nothing,
             Some(softmax) => {
@@ -36,11 +37,15 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
                 masked(at, |mask| Mask { window: Some(*window as usize), ..mask })
             }
             ChangeValue::Word(word) if word == "none" => masked(at, |mask| Mask { window: None, ..mask }),
-            ChangeValue::Word(word) => in_chunks(at, word.strip_prefix("chunks:")?.parse().ok()?),
+            ChangeValue::Word(word) => match word.strip_prefix("chunks:") {
+                Some(size) => in_chunks(at, size.parse().ok()?),
+                None => KeyRule::of_window(word)?.softmax(at),
+            },
             _ => None,
         },
-        read: read_window,
+        read: |at, theirs| [read_window(at, theirs), visible_keys::read(at, theirs, true)].concat(),
         usual: windows,
+        sweep: |at| visible_keys::all(at, true),
     },
     CatalogueEntry {
         kind: CauseKind::LayerPattern,
@@ -52,8 +57,10 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::MaskCausal,
         at: WEIGHTS,
-        takes: "none|strict|one-more|from-start|added",
+        takes: "none|strict|one-more|from-start|added|shifted:-1|whole-blocks:16",
         compute: |at, value| with_mask(at, value.as_word()?),
+        read: |at, theirs| visible_keys::read(at, theirs, false),
+        sweep: |at| visible_keys::all(at, false),
         usual: |_| ["none", "strict", "one-more", "from-start", "added"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
@@ -109,7 +116,7 @@ fn scores(at: &SiteContext) -> Option<Tensor> {
 }
 
 /// Replaces the scores of some keys: `hidden` for keys that a query does not see.
-fn seeing(at: &SiteContext, hidden: f32, sees: impl Fn(usize, usize) -> bool) -> Option<Tensor> {
+pub(super) fn seeing(at: &SiteContext, hidden: f32, sees: impl Fn(usize, usize) -> bool) -> Option<Tensor> {
     let scores = scores(at)?;
     let &[_, tokens, keys] = scores.shape() else { return None };
     let nothing = Tensor::new(&[1], vec![hidden]);
@@ -140,11 +147,11 @@ fn with_mask(at: &SiteContext, how: &str) -> Option<Tensor> {
             let sum = at.n.add(&self::scores(at)?, &Tensor::new(scores.shape(), added));
             Some(at.n.softmax(&sum, Mask::NONE))
         }
-        _ => None,
+        _ => KeyRule::of_mask(how)?.softmax(at),
     }
 }
 
-fn softmax_of_seen(at: &SiteContext, sees: impl Fn(usize, usize) -> bool) -> Option<Tensor> {
+pub(super) fn softmax_of_seen(at: &SiteContext, sees: impl Fn(usize, usize) -> bool) -> Option<Tensor> {
     Some(at.n.softmax(&seeing(at, f32::NEG_INFINITY, sees)?, Mask::NONE))
 }
 
