@@ -134,7 +134,12 @@ fn restrict_operation(
     let is_wrong = |one: &&&UnexplainedOperation| points.contains(&one.site.point);
     let layers = open.iter().filter(is_wrong).map(|one| one.site.layer).collect::<Option<_>>();
     let compared = ComparedSites::new(bench, first, &points, layers, ContinuationValues::Held);
-    if compared.has_right_sites() { compared.settle(fits) } else { Ok(()) }
+    if compared.has_right_sites() {
+        let settled = compared.settled(fits.clone())?;
+        // A change that explains every value of an operation is kept, even if other passes are right.
+        *fits = if settled.is_empty() { std::mem::take(fits) } else { settled };
+    }
+    Ok(())
 }
 
 /// Runs the layers of unexplained operations again. An unrecorded sum or cache before the operation may be
@@ -168,7 +173,6 @@ fn of_parts(bench: &SearchContext, mut open: Vec<&SiteResult>) -> Result<Vec<Cau
             break;
         }
         let Some(mut searched) = searched else { break };
-        Rerun::new(bench, first).restrict(&mut searched.fits)?;
         if searched.fits.len() > 1 {
             prefer_what_others_tell(bench, &mut searched.fits, &open)?;
         }

@@ -13,7 +13,7 @@ use crate::noise::NoiseFloor;
 use crate::verdict::{SiteResult, Verdict};
 
 /// Maximum number of alternative explanations whose effects on other sites are computed.
-const MOST_FITS: usize = 8;
+const MOST_FITS: usize = 12;
 
 /// Sites on which the effects of changes are compared.
 pub(super) struct ComparedSites<'s> {
@@ -62,24 +62,26 @@ impl<'s> ComparedSites<'s> {
         self.rows.iter().any(|row| is_right(row))
     }
 
-    /// Restricts each explanation to the passes that it explains, and keeps the explanations that alter no right site and
-    /// explain the most wrong ones. Keeps all if each of them alters a right site.
-    pub(super) fn settle(&self, fits: &mut Vec<Changes>) -> Result<()> {
+    /// Restricts each explanation to the passes that it explains. Returns the explanations that alter no right site and
+    /// explain the most wrong ones. Returns all if the time is over before an effect is known.
+    pub(super) fn settled(&self, fits: Vec<Changes>) -> Result<Vec<Changes>> {
         let mut settled: Vec<(Changes, ChangeEffect)> = Vec::new();
         for fit in fits.iter().take(MOST_FITS) {
             settled.extend(self.restricted(fit)?);
         }
-        let Some(most) = settled.iter().map(|(_, effect)| effect.explained).max() else { return Ok(()) };
+        let Some(most) = settled.iter().map(|(_, effect)| effect.explained).max() else {
+            return Ok(if self.bench.deadline.is_over() { fits } else { Vec::new() });
+        };
         settled.retain(|(_, effect)| effect.explained == most);
         // Changes in all passes are simpler than those in some.
         settled.sort_by_key(|(fit, _)| fit[0].passes.is_some());
-        *fits = Vec::new();
+        let mut kept: Vec<Changes> = Vec::new();
         for (fit, _) in settled {
-            if !fits.contains(&fit) {
-                fits.push(fit);
+            if !kept.contains(&fit) {
+                kept.push(fit);
             }
         }
-        Ok(())
+        Ok(kept)
     }
 
     /// Returns an explanation in the passes where it explains the most wrong sites and alters no right one.

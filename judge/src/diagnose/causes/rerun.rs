@@ -101,7 +101,7 @@ impl<'s> Rerun<'s> {
         let mut fits = Vec::new();
         for (changes, singles) in &tried {
             if fits.is_empty() {
-                fits = self.fitting(&self.pairs(singles, changes)?)?;
+                fits = self.settled(self.fitting(&self.pairs(singles, changes)?)?)?;
             }
         }
         Ok(Some(SearchResult::new(fits, changes.usual.iter().chain(&changes.sweep), self.deadline)))
@@ -120,13 +120,14 @@ impl<'s> Rerun<'s> {
         local.retain(|_| !is_long);
         let everywhere = common.iter().map(|change| vec![self.one(change, None)]);
         let singles = self.tried(everywhere.chain(self.alone(&local)))?;
-        let mut fits = self.fitting(&singles)?;
+        let mut fits = self.settled(self.fitting(&singles)?)?;
         if fits.is_empty() && !is_long {
-            fits = self.fitting(&self.tried(more.iter().map(|change| vec![self.one(change, None)]))?)?;
+            let more = self.tried(more.iter().map(|change| vec![self.one(change, None)]))?;
+            fits = self.settled(self.fitting(&more)?)?;
         }
         if fits.is_empty() && !is_long {
             let common: Vec<_> = common.into_iter().filter(|change| change.taps().len() > 1).collect();
-            fits = self.fitting(&self.tried(self.alone(&common))?)?;
+            fits = self.settled(self.fitting(&self.tried(self.alone(&common))?)?)?;
         }
         Ok((fits, singles))
     }
@@ -162,14 +163,17 @@ impl<'s> Rerun<'s> {
         self.explains(&changes.iter().map(|change| self.one(change, None)).collect::<Vec<_>>())
     }
 
-    /// Restricts explanations to the passes where the row's tap is wrong.
-    pub(super) fn restrict(&self, fits: &mut Vec<Changes>) -> Result<()> {
+    /// Restricts explanations to the passes where the row's tap is wrong, and drops those that alter right sites.
+    fn settled(&self, fits: Vec<Changes>) -> Result<Vec<Changes>> {
+        if fits.is_empty() {
+            return Ok(fits);
+        }
         let layers = match &self.part {
             RerunPart::Part(part) if self.is_alone && !part.head => Some(part.layers.clone().collect()),
             _ => None,
         };
         let site = self.row.site;
-        ComparedSites::new(self.bench, site, &[site.point], layers, self.go_on).settle(fits)
+        ComparedSites::new(self.bench, site, &[site.point], layers, self.go_on).settled(fits)
     }
 
     fn one(&self, change: &OperationChange, point: Option<Point>) -> Supposition {
