@@ -135,7 +135,7 @@ fn restrict_operation(
     let layers = open.iter().filter(is_wrong).map(|one| one.site.layer).collect::<Option<_>>();
     let compared = ComparedSites::new(bench, first, &points, layers, ContinuationValues::Held);
     if compared.has_right_sites() {
-        let settled = compared.settled(fits.clone())?;
+        let settled = compared.settled(fits.clone())?.fits;
         // A change that explains every value of an operation is kept, even if other passes are right.
         *fits = if settled.is_empty() { std::mem::take(fits) } else { settled };
     }

@@ -25,6 +25,17 @@ pub(super) struct ComparedSites<'s> {
     go_on: ContinuationValues,
 }
 
+/// Explanations, restricted to the passes that they explain.
+#[derive(Default)]
+pub(super) struct SettledChanges {
+    /// Alternative explanations; changes in all passes first.
+    pub(super) fits: Vec<Changes>,
+    /// Number of wrong sites that each of them explains.
+    pub(super) explained: usize,
+    /// True if they explain every wrong site.
+    pub(super) is_complete: bool,
+}
+
 /// Effect of changes on the compared sites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ChangeEffect {
@@ -64,24 +75,26 @@ impl<'s> ComparedSites<'s> {
 
     /// Restricts each explanation to the passes that it explains. Returns the explanations that alter no right site and
     /// explain the most wrong ones. Returns all if the time is over before an effect is known.
-    pub(super) fn settled(&self, fits: Vec<Changes>) -> Result<Vec<Changes>> {
+    pub(super) fn settled(&self, fits: Vec<Changes>) -> Result<SettledChanges> {
         let mut settled: Vec<(Changes, ChangeEffect)> = Vec::new();
         for fit in fits.iter().take(MOST_FITS) {
             settled.extend(self.restricted(fit)?);
         }
-        let Some(most) = settled.iter().map(|(_, effect)| effect.explained).max() else {
-            return Ok(if self.bench.deadline.is_over() { fits } else { Vec::new() });
+        let Some((_, best)) = settled.iter().max_by_key(|(_, effect)| effect.explained) else {
+            let fits = if self.bench.deadline.is_over() { fits } else { Vec::new() };
+            return Ok(SettledChanges { fits, ..SettledChanges::default() });
         };
-        settled.retain(|(_, effect)| effect.explained == most);
+        let (explained, is_complete) = (best.explained, best.explained == best.wrong);
+        settled.retain(|(_, effect)| effect.explained == explained);
         // Changes in all passes are simpler than those in some.
         settled.sort_by_key(|(fit, _)| fit[0].passes.is_some());
-        let mut kept: Vec<Changes> = Vec::new();
+        let mut fits: Vec<Changes> = Vec::new();
         for (fit, _) in settled {
-            if !kept.contains(&fit) {
-                kept.push(fit);
+            if !fits.contains(&fit) {
+                fits.push(fit);
             }
         }
-        Ok(kept)
+        Ok(SettledChanges { fits, explained, is_complete })
     }
 
     /// Returns an explanation in the passes where it explains the most wrong sites and alters no right one.

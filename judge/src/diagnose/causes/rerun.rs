@@ -7,7 +7,7 @@ use crate::change::{CauseKind, ModelOperations, SiteContext};
 use crate::check::{ArrayComparison, ContinuationValues, Deadline, RerunPart, RunContext, SiteCheck};
 use crate::checkpoint::{Point, Site};
 use crate::diagnose::causes::operation_search::{SearchContext, SearchResult};
-use crate::diagnose::causes::pass_restrictions::ComparedSites;
+use crate::diagnose::causes::pass_restrictions::{ComparedSites, SettledChanges};
 use crate::diagnose::causes::{Changes, in_order};
 use crate::engine::ModelSegment;
 use crate::error::Result;
@@ -85,51 +85,47 @@ impl<'s> Rerun<'s> {
             return Ok(None);
         }
         let changes = self.changes()?;
-        let mut tried = Vec::new();
+        let (mut tried, mut best) = (Vec::new(), SettledChanges::default());
         // If earlier passes are right, the change is likely restricted to passes like this one.
         for passes in self.likely_passes() {
-            let limited = |changes: &[OperationChange]| -> Vec<OperationChange> {
-                changes.iter().map(|change| change.clone().limited_to(passes)).collect()
-            };
-            let (changes, more) = (limited(&changes.usual), limited(&changes.sweep));
-            let (fits, singles) = self.singles(&changes, &more)?;
-            if !fits.is_empty() {
-                return Ok(Some(SearchResult::new(fits, changes.iter().chain(&more), self.deadline)));
+            let limited = changes.limited_to(passes);
+            let singles = self.singles(&limited, &mut best)?;
+            if best.is_complete {
+                break;
             }
-            tried.push((changes, singles));
+            tried.push((limited, singles));
         }
-        let mut fits = Vec::new();
         for (changes, singles) in &tried {
-            if fits.is_empty() {
-                fits = self.settled(self.fitting(&self.pairs(singles, changes)?)?)?;
+            if best.fits.is_empty() {
+                self.settle(&self.pairs(singles, &changes.usual)?, &mut best)?;
             }
         }
+        // One later pass does not tell which of many values explains it, if other passes contradict.
+        let is_likely = best.is_complete || best.explained != 1 || self.row.site.pass == Some(0);
+        let fits = if is_likely { best.fits } else { Vec::new() };
         Ok(Some(SearchResult::new(fits, changes.usual.iter().chain(&changes.sweep), self.deadline)))
     }
 
-    /// Tries single changes: at all their taps, then with less usual values, then at single taps. Returns those that
-    /// explain the row, and all that come nearer.
-    fn singles(
-        &self,
-        changes: &[OperationChange],
-        more: &[OperationChange],
-    ) -> Result<(Vec<Changes>, Vec<ChangeTrial>)> {
-        let (mut local, common): (Vec<_>, Vec<_>) = changes.iter().partition(|change| change.entry.is_local);
+    /// Tries single changes until one explains all: at all their taps, then with less usual values, then at single taps.
+    /// Returns those that come nearer to the row.
+    fn singles(&self, changes: &FoundChanges, best: &mut SettledChanges) -> Result<Vec<ChangeTrial>> {
+        let (mut local, common): (Vec<_>, Vec<_>) =
+            changes.usual.iter().partition(|change| change.entry.is_local);
         // Changes of single weights are skipped if the run covers many layers: there are too many of them.
         let is_long = !self.is_alone && !self.is_short();
         local.retain(|_| !is_long);
         let everywhere = common.iter().map(|change| vec![self.one(change, None)]);
         let singles = self.tried(everywhere.chain(self.alone(&local)))?;
-        let mut fits = self.settled(self.fitting(&singles)?)?;
-        if fits.is_empty() && !is_long {
-            let more = self.tried(more.iter().map(|change| vec![self.one(change, None)]))?;
-            fits = self.settled(self.fitting(&more)?)?;
+        self.settle(&singles, best)?;
+        if !best.is_complete && !is_long {
+            let more = self.tried(changes.sweep.iter().map(|change| vec![self.one(change, None)]))?;
+            self.settle(&more, best)?;
         }
-        if fits.is_empty() && !is_long {
+        if !best.is_complete && !is_long {
             let common: Vec<_> = common.into_iter().filter(|change| change.taps().len() > 1).collect();
-            fits = self.settled(self.fitting(&self.tried(self.alone(&common))?)?)?;
+            self.settle(&self.tried(self.alone(&common))?, best)?;
         }
-        Ok((fits, singles))
+        Ok(singles)
     }
 
     /// Returns the restrictions to try: passes like the row's if earlier passes of the site are right, then none.
@@ -163,17 +159,24 @@ impl<'s> Rerun<'s> {
         self.explains(&changes.iter().map(|change| self.one(change, None)).collect::<Vec<_>>())
     }
 
-    /// Restricts explanations to the passes where the row's tap is wrong, and drops those that alter right sites.
-    fn settled(&self, fits: Vec<Changes>) -> Result<Vec<Changes>> {
+    /// Restricts the changes that explain the row to the passes where its tap is wrong, and drops those that alter right
+    /// sites. Keeps them as the best if they explain more sites than the best so far.
+    fn settle(&self, tried: &[ChangeTrial], best: &mut SettledChanges) -> Result<()> {
+        let fits = self.fitting(tried)?;
         if fits.is_empty() {
-            return Ok(fits);
+            return Ok(());
         }
         let layers = match &self.part {
             RerunPart::Part(part) if self.is_alone && !part.head => Some(part.layers.clone().collect()),
             _ => None,
         };
         let site = self.row.site;
-        ComparedSites::new(self.bench, site, &[site.point], layers, self.go_on).settled(fits)
+        let compared = ComparedSites::new(self.bench, site, &[site.point], layers, self.go_on);
+        let settled = compared.settled(fits)?;
+        if best.fits.is_empty() || settled.explained > best.explained {
+            *best = settled;
+        }
+        Ok(())
     }
 
     fn one(&self, change: &OperationChange, point: Option<Point>) -> Supposition {
@@ -338,6 +341,15 @@ struct FoundChanges {
     usual: Vec<OperationChange>,
     /// Changes with less usual values.
     sweep: Vec<OperationChange>,
+}
+
+impl FoundChanges {
+    fn limited_to(&self, passes: Option<PassRestriction>) -> Self {
+        let limited = |changes: &[OperationChange]| {
+            changes.iter().map(|change| change.clone().limited_to(passes)).collect()
+        };
+        Self { usual: limited(&self.usual), sweep: limited(&self.sweep) }
+    }
 }
 
 impl Tap for ApplicableChanges<'_, '_> {

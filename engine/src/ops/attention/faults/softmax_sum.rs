@@ -15,7 +15,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     compute: |at, value| with_more_keys(at, value.as_word()?),
     read: |at, theirs| read_sum(at, theirs).unwrap_or_default(),
     usual: |_| vec![ChangeValue::word("zeros:1")],
-    sweep: sizes,
+    sweep: |at| [counts(), sizes(at)].concat(),
     ..CatalogueEntry::PLAIN
 }];
 
@@ -88,6 +88,10 @@ fn read_sum(at: &SiteContext, theirs: &[f64]) -> Option<Vec<ChangeValue>> {
     values.extend(sinks.map(|sink| ChangeValue::Word(format!("sink:{sink}"))));
     values.dedup();
     Some(values)
+}
+
+fn counts() -> Vec<ChangeValue> {
+    (2..=8).map(|more| ChangeValue::Word(format!("zeros:{more}"))).collect()
 }
 
 /// Returns usual sizes of static caches, and steps by which a cache grows.

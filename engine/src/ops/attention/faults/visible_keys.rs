@@ -163,7 +163,7 @@ impl KeyExtent {
         if self.tokens > 1 {
             rules.extend((1..most).map(KeyRule::Ring));
         }
-        for first in [1, 2, 4, 8] {
+        for first in [1, 2, 3, 4, 8] {
             rules.extend((1..most).map(|window| KeyRule::Sinks { first, window }));
         }
         rules
@@ -219,7 +219,7 @@ pub(super) fn all(at: &SiteContext, is_of_window: bool) -> Vec<ChangeValue> {
     let rules = extent.rules().into_iter().filter(|rule| rule.is_of_window() == is_of_window);
     let is_usual = |rule: &KeyRule| match rule {
         KeyRule::Padded(step) => step.is_power_of_two() || *step <= 8,
-        KeyRule::Sinks { window, .. } => window.is_power_of_two(),
+        KeyRule::Sinks { window, .. } => window.is_power_of_two() || *window <= 12,
         KeyRule::WholeBlocks(size) => *size <= 8 || size.is_multiple_of(8),
         _ => true,
     };
