@@ -62,7 +62,9 @@ impl<'s> ComparedSites<'s> {
         };
         let is_compared = |row: &&SiteResult| {
             let site = row.site;
-            points.contains(&site.point) && is_here(site.layer) && row.judged().is_some()
+            // In a run from the tokens on, a site that is judged by its recorded inputs is not comparable.
+            let is_comparable = go_on == ContinuationValues::Held || !row.is_one_stage();
+            points.contains(&site.point) && is_here(site.layer) && row.judged().is_some() && is_comparable
         };
         let rows = bench.rows.iter().filter(is_compared).collect();
         Self { bench, first, rows, layers, go_on }

@@ -133,7 +133,8 @@ impl<'s> Rerun<'s> {
         let site = self.row.site;
         let is_before = |row: &&SiteResult| {
             let other = row.site;
-            (other.point, other.layer) == (site.point, site.layer) && other.pass < site.pass
+            let is_same = other.layer == site.layer && same_values(&site.point).contains(&other.point);
+            is_same && other.pass < site.pass && !row.is_one_stage()
         };
         let before: Vec<&SiteResult> = self.rows.iter().filter(is_before).collect();
         match site.pass.filter(|_| !before.is_empty()) {
@@ -171,7 +172,7 @@ impl<'s> Rerun<'s> {
             _ => None,
         };
         let site = self.row.site;
-        let compared = ComparedSites::new(self.bench, site, &[site.point], layers, self.go_on);
+        let compared = ComparedSites::new(self.bench, site, same_values(&site.point), layers, self.go_on);
         let settled = compared.settled(fits)?;
         if best.fits.is_empty() || settled.explained > best.explained {
             *best = settled;
@@ -318,6 +319,14 @@ impl<'s> Rerun<'s> {
             pairs.extend(tried.into_iter().filter(|tried| tried.errors.rel_l2 < one.errors.rel_l2 / 3.0));
         }
         Ok(pairs)
+    }
+}
+
+/// Returns the taps that record the same values: in the pass of the prompt, engines may record the last logits alone.
+fn same_values(point: &Point) -> &[Point] {
+    match point {
+        Point::Logits | Point::LastLogits => &[Point::Logits, Point::LastLogits],
+        _ => std::slice::from_ref(point),
     }
 }
 
