@@ -25,7 +25,7 @@ use crate::check::{Budget, ContinuationValues, Deadline, RunContext, Unexplained
 use crate::checkpoint::{Point, Site, ValueKind};
 use crate::diagnose::causes::cause_text::CauseText;
 use crate::diagnose::causes::operation_search::SearchContext;
-use crate::diagnose::causes::pass_restrictions::ComparedSites;
+use crate::diagnose::causes::pass_restrictions::EffectComparison;
 use crate::diagnose::causes::rerun::Rerun;
 use crate::dump::Dump;
 use crate::error::Result;
@@ -133,7 +133,7 @@ fn restrict_operation(
     let points: Vec<Point> = changes.iter().flat_map(|change| change.taps()).copied().collect();
     let is_wrong = |one: &&&UnexplainedOperation| points.contains(&one.site.point);
     let layers = open.iter().filter(is_wrong).map(|one| one.site.layer).collect::<Option<_>>();
-    let compared = ComparedSites::new(bench, first, &points, layers, ContinuationValues::Held);
+    let compared = EffectComparison::new(bench, first, &points, layers, ContinuationValues::Held);
     if compared.has_right_sites() {
         let settled = compared.settled(fits.clone())?.fits;
         // A change that explains every value of an operation is kept, even if other passes are right.

@@ -1,5 +1,6 @@
 //! Passes to which a cause is restricted: a change must not alter sites of other passes that are right.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use crate::align::Selection;
@@ -16,7 +17,7 @@ use crate::verdict::{SiteResult, Verdict};
 const MOST_FITS: usize = 12;
 
 /// Sites on which the effects of changes are compared.
-pub(super) struct ComparedSites<'s> {
+pub(super) struct EffectComparison<'s> {
     bench: &'s SearchContext<'s>,
     first: Site,
     rows: Vec<&'s SiteResult>,
@@ -36,9 +37,43 @@ pub(super) struct SettledChanges {
     pub(super) is_complete: bool,
 }
 
+impl SettledChanges {
+    /// Adds explanations. Changes in all passes are simpler than those in passes of one kind, and these than changes from a
+    /// position on.
+    fn add(&mut self, fits: impl Iterator<Item = Changes>) {
+        for fit in fits {
+            if !self.fits.contains(&fit) {
+                self.fits.push(fit);
+            }
+        }
+        let rank = |fit: &Changes| match fit[0].passes {
+            None => 0,
+            Some(PassRestriction::From(_)) => 2,
+            Some(_) => 1,
+        };
+        self.fits.sort_by_key(rank);
+    }
+
+    /// Takes other explanations if they explain more sites, and adds them if they explain as many.
+    pub(super) fn take(&mut self, other: Self) {
+        match other.explained.cmp(&self.explained) {
+            _ if self.fits.is_empty() => *self = other,
+            Ordering::Greater => *self = other,
+            Ordering::Equal => self.add(other.fits.into_iter()),
+            Ordering::Less => {}
+        }
+    }
+
+    /// Returns true if no other change explains the sites in a simpler way: all sites, and not from some position on.
+    pub(super) fn is_simple(&self) -> bool {
+        let is_plain = |fit: &Changes| !matches!(fit[0].passes, Some(PassRestriction::From(_)));
+        self.is_complete && self.fits.first().is_some_and(is_plain)
+    }
+}
+
 /// Effect of changes on the compared sites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ChangeEffect {
+struct PassEffect {
     /// Number of right sites that become wrong.
     broken: usize,
     /// Number of wrong sites that become right.
@@ -47,7 +82,7 @@ struct ChangeEffect {
     wrong: usize,
 }
 
-impl<'s> ComparedSites<'s> {
+impl<'s> EffectComparison<'s> {
     /// Selects the sites at some taps and layers.
     pub(super) fn new(
         bench: &'s SearchContext<'s>,
@@ -78,7 +113,7 @@ impl<'s> ComparedSites<'s> {
     /// Restricts each explanation to the passes that it explains. Returns the explanations that alter no right site and
     /// explain the most wrong ones. Returns all if the time is over before an effect is known.
     pub(super) fn settled(&self, fits: Vec<Changes>) -> Result<SettledChanges> {
-        let mut settled: Vec<(Changes, ChangeEffect)> = Vec::new();
+        let mut settled: Vec<(Changes, PassEffect)> = Vec::new();
         for fit in fits.iter().take(MOST_FITS) {
             settled.extend(self.restricted(fit)?);
         }
@@ -88,20 +123,14 @@ impl<'s> ComparedSites<'s> {
         };
         let (explained, is_complete) = (best.explained, best.explained == best.wrong);
         settled.retain(|(_, effect)| effect.explained == explained);
-        // Changes in all passes are simpler than those in some.
-        settled.sort_by_key(|(fit, _)| fit[0].passes.is_some());
-        let mut fits: Vec<Changes> = Vec::new();
-        for (fit, _) in settled {
-            if !fits.contains(&fit) {
-                fits.push(fit);
-            }
-        }
-        Ok(SettledChanges { fits, explained, is_complete })
+        let mut all = SettledChanges { fits: Vec::new(), explained, is_complete };
+        all.add(settled.into_iter().map(|(fit, _)| fit));
+        Ok(all)
     }
 
     /// Returns an explanation in the passes where it explains the most wrong sites and alters no right one.
-    fn restricted(&self, fit: &Changes) -> Result<Option<(Changes, ChangeEffect)>> {
-        let mut best: Option<(Changes, ChangeEffect)> = None;
+    fn restricted(&self, fit: &Changes) -> Result<Option<(Changes, PassEffect)>> {
+        let mut best: Option<(Changes, PassEffect)> = None;
         for passes in self.passes() {
             if self.bench.deadline.is_over() {
                 break;
@@ -130,7 +159,7 @@ impl<'s> ComparedSites<'s> {
     }
 
     /// Runs the model with changes. Returns `None` if the first wrong site stays wrong.
-    fn effect(&self, changes: &Changes) -> Result<Option<ChangeEffect>> {
+    fn effect(&self, changes: &Changes) -> Result<Option<PassEffect>> {
         let setting = self.bench.setting;
         let supposed: Vec<Supposition> = changes.iter().map(|change| self.supposed(change.clone())).collect();
         let checkpoints: BTreeSet<_> = self.rows.iter().map(|row| row.checkpoint()).collect();
@@ -139,7 +168,7 @@ impl<'s> ComparedSites<'s> {
         let comparison = setting.comparing_of(&selection, self.go_on).evaluating(setting.may_differ);
         let passes = setting.held.passes().len();
         let checks = setting.rerun(&RerunPart::All, passes, &supposed, comparison, &mut ())?;
-        let mut effect = ChangeEffect { broken: 0, explained: 0, wrong: 0 };
+        let mut effect = PassEffect { broken: 0, explained: 0, wrong: 0 };
         for row in &self.rows {
             let check = checks.iter().find(|check| check.site == row.site && check.found.is_some());
             let Some(check) = check else { continue };

@@ -7,7 +7,7 @@ use crate::change::{CauseKind, ModelOperations, SiteContext};
 use crate::check::{ArrayComparison, ContinuationValues, Deadline, RerunPart, RunContext, SiteCheck};
 use crate::checkpoint::{Point, Site};
 use crate::diagnose::causes::operation_search::{SearchContext, SearchResult};
-use crate::diagnose::causes::pass_restrictions::{ComparedSites, SettledChanges};
+use crate::diagnose::causes::pass_restrictions::{EffectComparison, SettledChanges};
 use crate::diagnose::causes::{Changes, in_order};
 use crate::engine::ModelSegment;
 use crate::error::Result;
@@ -90,7 +90,7 @@ impl<'s> Rerun<'s> {
         for passes in self.likely_passes() {
             let limited = changes.limited_to(passes);
             let singles = self.singles(&limited, &mut best)?;
-            if best.is_complete {
+            if best.is_simple() {
                 break;
             }
             tried.push((limited, singles));
@@ -117,11 +117,11 @@ impl<'s> Rerun<'s> {
         let everywhere = common.iter().map(|change| vec![self.one(change, None)]);
         let singles = self.tried(everywhere.chain(self.alone(&local)))?;
         self.settle(&singles, best)?;
-        if !best.is_complete && !is_long {
+        if !best.is_simple() && !is_long {
             let more = self.tried(changes.sweep.iter().map(|change| vec![self.one(change, None)]))?;
             self.settle(&more, best)?;
         }
-        if !best.is_complete && !is_long {
+        if !best.is_simple() && !is_long {
             let common: Vec<_> = common.into_iter().filter(|change| change.taps().len() > 1).collect();
             self.settle(&self.tried(self.alone(&common))?, best)?;
         }
@@ -172,11 +172,8 @@ impl<'s> Rerun<'s> {
             _ => None,
         };
         let site = self.row.site;
-        let compared = ComparedSites::new(self.bench, site, same_values(&site.point), layers, self.go_on);
-        let settled = compared.settled(fits)?;
-        if best.fits.is_empty() || settled.explained > best.explained {
-            *best = settled;
-        }
+        let compared = EffectComparison::new(self.bench, site, same_values(&site.point), layers, self.go_on);
+        best.take(compared.settled(fits)?);
         Ok(())
     }
 

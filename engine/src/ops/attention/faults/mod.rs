@@ -1,6 +1,7 @@
 //! Changes of attention scores and context: key heads, head order, score scale and soft cap.
 
 pub mod mask;
+mod masked_scores;
 pub mod merge;
 pub mod softmax_sum;
 mod visible_keys;

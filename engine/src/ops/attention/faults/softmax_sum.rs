@@ -5,7 +5,7 @@ use crate::checkpoint::Point;
 use crate::numerics::Numerics;
 use crate::ops::attention::Mask;
 use crate::ops::attention::exact::Softmax;
-use crate::ops::attention::faults::mask::seeing;
+use crate::ops::attention::faults::masked_scores::seeing;
 use crate::tensor::Tensor;
 
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::change::{ChangeValue, SiteContext};
 use crate::ops::attention::exact::Softmax;
-use crate::ops::attention::faults::mask::softmax_of_seen;
+use crate::ops::attention::faults::masked_scores::softmax_of_seen;
 use crate::tensor::Tensor;
 
 /// A rule by which a query sees keys.
