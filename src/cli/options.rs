@@ -92,8 +92,10 @@ impl SelectionOptions {
 pub struct SuppositionOptions {
     /// Compute differently from the model files, e.g. rope_theta=10000
     ///
-    /// `xcheck causes` lists the keys. With --layer, the change applies to these layers only. Repeat the
-    /// option to make several changes.
+    /// `xcheck causes` lists the keys. KEY@TAP=VALUE changes one tap. KEY=VALUE@decode applies to passes of one
+    /// kind: @prompt, @chunk (later passes of several tokens), @decode (later passes of one token), or @from-12
+    /// (tokens from position 12 on). With --layer, the change applies to these layers only. Repeat the option to
+    /// make several changes.
     #[arg(long, value_name = "KEY=VALUE", value_parser = supposed, help_heading = "Arithmetic")]
     suppose: Vec<(String, Supposition)>,
 }

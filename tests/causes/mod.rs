@@ -4,6 +4,7 @@
 mod coarse;
 mod command;
 mod misread;
+mod passes;
 pub mod planted;
 mod read;
 mod real;

@@ -11,39 +11,32 @@ use crate::tap::Tap;
 use crate::tensor::Tensor;
 use crate::tracing::TracedNumerics;
 
-/// A change with the layers and passes it applies to.
+/// A change with the layers it applies to.
 #[derive(Clone, Debug)]
 pub struct Supposition {
     /// Alternative changes; the one that applies at a site is used.
     pub change: Vec<OperationChange>,
     /// Layers that the change applies to; `None` for all.
     pub layers: Option<BTreeSet<usize>>,
-    /// Pass that the change applies to; `None` for all.
-    pub pass: Option<usize>,
 }
 
 impl Supposition {
     /// Applies a change in all layers and passes.
     pub fn everywhere(change: OperationChange) -> Self {
-        Self { change: vec![change], layers: None, pass: None }
+        Self { change: vec![change], layers: None }
     }
 
-    /// Parses `KEY=VALUE` and applies the change in all layers and passes.
+    /// Parses `KEY=VALUE` and applies the change in all layers.
     ///
     /// # Errors
     /// See [`OperationChange::named`].
     pub fn named(text: &str) -> Result<Self, String> {
-        Ok(Self { change: OperationChange::named(text)?, layers: None, pass: None })
+        Ok(Self { change: OperationChange::named(text)?, layers: None })
     }
 
     /// Limits the change to these layers.
     pub fn in_layers(self, layers: impl IntoIterator<Item = usize>) -> Self {
         Self { layers: Some(layers.into_iter().collect()), ..self }
-    }
-
-    /// Limits the change to this pass.
-    pub fn in_pass(self, pass: usize) -> Self {
-        Self { pass: Some(pass), ..self }
     }
 
     /// Limits the change to this tap.
@@ -53,8 +46,7 @@ impl Supposition {
 
     fn is_made_at(&self, site: Site) -> bool {
         let in_layer = |layers: &BTreeSet<usize>| site.layer.is_some_and(|layer| layers.contains(&layer));
-        let in_pass = self.pass.is_none_or(|pass| site.pass == Some(pass));
-        in_pass && self.layers.as_ref().is_none_or(in_layer)
+        self.layers.as_ref().is_none_or(in_layer)
     }
 
     fn compute(&self, at: &SiteContext) -> Option<Tensor> {

@@ -1,11 +1,13 @@
 //! Catalogue of known mistakes of ports: the entries of all operations, and changes that users name (`--suppose`).
 
 mod change_tap;
+mod pass_restriction;
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 pub use change_tap::{ChangeTap, Supposition};
+pub use pass_restriction::PassRestriction;
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
 use crate::checkpoint::{Point, Site};
@@ -18,6 +20,8 @@ const OPERATIONS: &[&[CatalogueEntry]] = &[
     crate::ops::rope::faults::ENTRIES,
     crate::ops::attention::faults::ENTRIES,
     crate::ops::attention::faults::mask::ENTRIES,
+    crate::ops::attention::faults::softmax_sum::ENTRIES,
+    crate::ops::attention::faults::merge::ENTRIES,
     crate::ops::cache::faults::ENTRIES,
     crate::ops::activation::faults::ENTRIES,
     crate::ops::experts::faults::ENTRIES,
@@ -47,12 +51,14 @@ pub struct OperationChange {
     pub value: ChangeValue,
     /// Tap that it applies to; `None` for all.
     pub point: Option<Point>,
+    /// Passes that it applies to; `None` for all.
+    pub passes: Option<PassRestriction>,
 }
 
 impl OperationChange {
     /// Creates a change for every tap where it applies.
     pub fn new(entry: &'static CatalogueEntry, value: ChangeValue) -> Self {
-        Self { entry, value, point: None }
+        Self { entry, value, point: None, passes: None }
     }
 
     /// Returns every change that applies at a site, with the values to try if none can be estimated.
@@ -63,16 +69,31 @@ impl OperationChange {
         changes.filter(|change| change.compute(at).is_some_and(|made| made != *at.value)).collect()
     }
 
+    /// Returns changes with the less usual values that apply at a site.
+    pub fn sweep(at: &SiteContext) -> Vec<Self> {
+        let known = catalogue().filter(|entry| entry.at.contains(&at.site.point));
+        let all = known.flat_map(|entry| (entry.sweep)(at).into_iter().map(move |value| (entry, value)));
+        let changes = all.map(|(entry, value)| Self::new(entry, value));
+        changes.filter(|change| change.compute(at).is_some_and(|made| made != *at.value)).collect()
+    }
+
     /// Limits the change to a tap.
     pub fn at(self, point: Point) -> Self {
         Self { point: Some(point), ..self }
     }
 
-    /// Parses `KEY=VALUE`, or `KEY` for a change with one variant; `KEY@TAP=VALUE` applies at one tap.
+    /// Limits the change to some passes; `None` for all.
+    pub fn limited_to(self, passes: Option<PassRestriction>) -> Self {
+        Self { passes, ..self }
+    }
+
+    /// Parses `KEY=VALUE`, or `KEY` for a change with one variant. `KEY@TAP=VALUE` applies at one tap,
+    /// `KEY=VALUE@decode` in some passes.
     ///
     /// # Errors
     /// If the name is unknown, or the entry takes another kind of value.
     pub fn named(text: &str) -> Result<Vec<Self>, String> {
+        let (text, passes) = without_passes(text)?;
         let (name, value) =
             text.split_once('=').map_or((text, ""), |(name, value)| (name.trim(), value.trim()));
         let (name, point) = name.split_once('@').map_or((name, None), |(name, point)| (name, Some(point)));
@@ -87,12 +108,17 @@ impl OperationChange {
         let changes: Vec<Self> = known
             .iter()
             .filter(|entry| entry.may_take(&value) && point.is_none_or(|point| entry.at.contains(&point)))
-            .map(|entry| Self { entry, value: value.clone(), point })
+            .map(|entry| Self { entry, value: value.clone(), point, passes })
             .collect();
         match changes.is_empty() {
             true => Err(refusal(kind, &known, point)),
             false => Ok(changes),
         }
+    }
+
+    /// Returns the taps that it applies to.
+    pub fn taps(&self) -> &[Point] {
+        self.point.as_ref().map_or(self.entry.at, std::slice::from_ref)
     }
 
     /// Returns the model's own value at a site.
@@ -130,8 +156,26 @@ impl OperationChange {
         {
             return None;
         }
+        if self.passes.is_some_and(|passes| !passes.contains(at.site.pass, &at.positions)) {
+            return None;
+        }
         let changed = self.entry.compute_at(at, &self.value)?;
-        (changed.data().len() == at.value.data().len()).then(|| changed.reshaped(at.value.shape()))
+        let fits = changed.data().len() == at.value.data().len();
+        let changed = fits.then(|| changed.reshaped(at.value.shape()))?;
+        match self.passes {
+            Some(passes) => passes.limited(at, changed),
+            None => Some(changed),
+        }
+    }
+}
+
+/// Splits off the passes at the end of a typed change: the part after the last `@`, unless it belongs to a tap.
+fn without_passes(text: &str) -> Result<(&str, Option<PassRestriction>), String> {
+    let Some((change, passes)) = text.rsplit_once('@') else { return Ok((text, None)) };
+    match passes.trim().parse() {
+        Ok(passes) => Ok((change, Some(passes))),
+        Err(refusal) if change.contains('=') => Err(refusal),
+        Err(_) => Ok((text, None)),
     }
 }
 
@@ -159,7 +203,7 @@ fn refusal(kind: CauseKind, known: &[&CatalogueEntry], point: Option<Point>) -> 
 impl PartialEq for OperationChange {
     fn eq(&self, other: &Self) -> bool {
         let same_entry = self.entry.kind == other.entry.kind && self.entry.at == other.entry.at;
-        same_entry && self.value == other.value
+        same_entry && self.value == other.value && self.passes == other.passes
     }
 }
 
@@ -177,6 +221,7 @@ impl fmt::Display for OperationChange {
         match self.value {
             ChangeValue::Nothing => Ok(()),
             _ => write!(f, "={}", self.value),
-        }
+        }?;
+        self.passes.map_or(Ok(()), |passes| write!(f, "@{passes}"))
     }
 }

@@ -65,6 +65,8 @@ kinds! {
     MaskSequences "mask_sequences" "keys of another sequence, or of padding, that a query sees";
     SoftmaxAxis "softmax_axis" "the axis of softmax";
     SoftmaxPrecision "softmax_precision" "the type that softmax is computed in";
+    SoftmaxSum "softmax_sum" "keys that only softmax's sum counts: zero rows of a cache, a sink";
+    AttnMerge "attn_merge" "the shares by which attention over cached and over new keys is merged";
     CacheStale "cache_stale" "rows of the cache that belong to another position or time";
     CachePosition "cache_position" "rows of the cache at other positions than their own";
     Activation "activation" "the activation function of the feed-forward block";

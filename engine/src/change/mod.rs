@@ -103,6 +103,8 @@ pub struct CatalogueEntry {
     pub read: fn(&SiteContext, &[f64]) -> Vec<ChangeValue>,
     /// Returns values to try if none can be estimated.
     pub usual: fn(&SiteContext) -> Vec<ChangeValue>,
+    /// Returns more values, to try where a run is cheap and no usual value explains a dump.
+    pub sweep: fn(&SiteContext) -> Vec<ChangeValue>,
 }
 
 impl CatalogueEntry {
@@ -128,6 +130,7 @@ impl CatalogueEntry {
         compute: |_, _| None,
         read: |_, _| Vec::new(),
         usual: |_| vec![ChangeValue::Nothing],
+        sweep: |_| Vec::new(),
     };
 }
 

@@ -88,6 +88,9 @@ fn told(result: &Comparison, page: Option<&str>, paint: TerminalStyle) -> Vec<St
     for cause in &causes {
         let what = cause.what.split("; ").next().unwrap_or_default();
         let extent = extent(outcome, &cause.points, &cause.sites);
+        // A change that is restricted to some passes names them itself.
+        let known = extent.rsplit_once(", ").filter(|(_, passes)| what.ends_with(passes));
+        let extent = known.map_or(extent.as_str(), |(layers, _)| layers);
         lines.extend(text::wrap(&margin, &format!("{what}; {extent}"), WIDTH));
     }
     if let Some(cause) = causes.first() {
@@ -259,6 +262,8 @@ fn predicate(kind: CauseKind) -> Predicate {
         Softcap => Setting("soft cap"),
         MaskCausal => Act("has a wrong causal mask"),
         MaskWindow => Setting("sliding window"),
+        SoftmaxSum => Act("sums softmax over more keys than it reads"),
+        AttnMerge => Act("merges attention over cached and new keys with wrong shares"),
         MaskSequences => Act("lets a query see keys of another sequence or of padding"),
         SoftmaxAxis => Act("takes softmax along another axis"),
         SoftmaxPrecision => Setting("softmax precision"),

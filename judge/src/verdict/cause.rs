@@ -24,8 +24,6 @@ pub struct Cause {
     pub told: CauseContent,
     /// Kinds of causes that were tried and do not explain the sites.
     pub excluded: Vec<String>,
-    /// True if part of the cause occurs only in the prompt's pass.
-    pub of_the_prompt: bool,
 }
 
 /// The search that found a cause, in reporting order.
@@ -132,7 +130,7 @@ pub struct FittingChange {
 impl Cause {
     /// Makes a cause for these sites.
     pub(crate) fn new(sought: CauseSearch, sites: Vec<Site>, told: CauseContent) -> Self {
-        Self { sought, sites, told, excluded: Vec::new(), of_the_prompt: false }
+        Self { sought, sites, told, excluded: Vec::new() }
     }
 
     /// Makes a cause from a finding at a single site.
@@ -189,13 +187,12 @@ impl Cause {
             };
         if is_same {
             self.sites.extend(&other.sites);
-            self.of_the_prompt |= other.of_the_prompt;
         }
         is_same
     }
 
     fn finding(self, places: &SiteDescription) -> Finding {
-        let Self { sites, told, excluded, of_the_prompt, .. } = self;
+        let Self { sites, told, excluded, .. } = self;
         let layers: Vec<usize> =
             sites.iter().filter_map(|site| site.layer).collect::<BTreeSet<_>>().into_iter().collect();
         let points: Vec<Point> =
@@ -220,9 +217,6 @@ impl Cause {
                         "{what}; or {}: these values cannot distinguish them",
                         remaining.join(", or ")
                     );
-                }
-                if of_the_prompt {
-                    what.push_str("; only in the prompt's pass, not in later passes");
                 }
                 Finding {
                     points,

@@ -118,7 +118,7 @@ impl<'w> CauseText<'w> {
         let is_said = !self.is_supposed && !entry.kind.is_of_numerics();
         let ours = if is_said { "the model says" } else { "our engine" };
         let own = change.own(self.at);
-        match (&change.value, &own) {
+        let told = match (&change.value, &own) {
             (ChangeValue::Nothing, _) => {
                 format!("{name}: the {dump} computes this instead: {}", entry.kind.meaning())
             }
@@ -130,7 +130,8 @@ impl<'w> CauseText<'w> {
                 format!("{name}: the {dump} multiplies logits by {theirs}, {ours} by {own}")
             }
             (theirs, own) => format!("{name}: the {dump} computes with {theirs}, {ours} {own}"),
-        }
+        };
+        change.passes.map_or(told.clone(), |passes| format!("{told}, {}", passes.meaning()))
     }
 
     /// Describes an operation that no change in the catalogue explains.

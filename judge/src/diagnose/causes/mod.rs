@@ -11,6 +11,7 @@ mod experts;
 mod misreading;
 mod nonfinite_values;
 mod operation_search;
+mod pass_restrictions;
 mod pattern;
 mod rerun;
 mod sequences;
@@ -20,11 +21,12 @@ pub(super) use tokens::of_prompt;
 
 use crate::catalogue::{OperationChange, catalogue};
 use crate::change::{CauseKind, SiteContext};
-use crate::check::{Budget, Deadline, RunContext, UnexplainedOperation};
+use crate::check::{Budget, ContinuationValues, Deadline, RunContext, UnexplainedOperation};
 use crate::checkpoint::{Point, Site, ValueKind};
 use crate::diagnose::causes::cause_text::CauseText;
 use crate::diagnose::causes::operation_search::SearchContext;
-use crate::diagnose::causes::rerun::{ChangePasses, Rerun};
+use crate::diagnose::causes::pass_restrictions::EffectComparison;
+use crate::diagnose::causes::rerun::Rerun;
 use crate::dump::Dump;
 use crate::error::Result;
 use crate::tensor::Tensor;
@@ -68,11 +70,11 @@ pub(super) fn of_engine(
     causes.extend(begun);
     if !open.is_empty() || (!coarse.is_empty() && causes.is_empty()) {
         let (book, traced) = (setting.book()?, TracedNumerics::new(setting.numerics, setting.profile));
-        let bench = SearchContext { setting, traced: &traced, book, deadline: &deadline };
+        let bench = SearchContext { setting, traced: &traced, book, deadline: &deadline, rows };
         causes.extend(match (open.is_empty(), misreading::of(&bench, &open)?) {
             (true, _) => of_parts(&bench, coarse)?,
             (false, Some(cause)) => vec![cause],
-            (false, None) => of_sums_before(&bench, rows, of_stages(&bench, open))?,
+            (false, None) => of_sums_before(&bench, rows, of_stages(&bench, open)?)?,
         });
     }
     let choices = tokens::of_choices(setting, rows)?;
@@ -91,11 +93,12 @@ fn is_coarse(row: &SiteResult) -> bool {
 }
 
 /// Searches for causes of single operations. Each change becomes one cause.
-fn of_stages(bench: &SearchContext, mut open: Vec<&UnexplainedOperation>) -> Vec<Cause> {
+fn of_stages(bench: &SearchContext, mut open: Vec<&UnexplainedOperation>) -> Result<Vec<Cause>> {
     let mut causes = Vec::new();
     while let Some(&first) = open.first().filter(|_| causes.len() < MOST) {
         let stage = bench.stage(first);
-        let searched = stage.search(&open);
+        let mut searched = stage.search(&open);
+        restrict_operation(bench, &open, &mut searched.fits)?;
         if searched.fits.is_empty() && bench.deadline.is_over() {
             causes.push(unfinished(bench, open.iter().map(|one| one.site).collect()));
             break;
@@ -116,7 +119,27 @@ fn of_stages(bench: &SearchContext, mut open: Vec<&UnexplainedOperation>) -> Vec
             Some(first),
         ));
     }
-    causes
+    Ok(causes)
+}
+
+/// Restricts changes of an operation to the passes where it is wrong.
+fn restrict_operation(
+    bench: &SearchContext,
+    open: &[&UnexplainedOperation],
+    fits: &mut Vec<Changes>,
+) -> Result<()> {
+    let Some(changes) = fits.first() else { return Ok(()) };
+    let first = open[0].site;
+    let points: Vec<Point> = changes.iter().flat_map(|change| change.taps()).copied().collect();
+    let is_wrong = |one: &&&UnexplainedOperation| points.contains(&one.site.point);
+    let layers = open.iter().filter(is_wrong).map(|one| one.site.layer).collect::<Option<_>>();
+    let compared = EffectComparison::new(bench, first, &points, layers, ContinuationValues::Held);
+    if compared.has_right_sites() {
+        let settled = compared.settled(fits.clone())?.fits;
+        // A change that explains every value of an operation is kept, even if other passes are right.
+        *fits = if settled.is_empty() { std::mem::take(fits) } else { settled };
+    }
+    Ok(())
 }
 
 /// Runs the layers of unexplained operations again. An unrecorded sum or cache before the operation may be
@@ -153,22 +176,20 @@ fn of_parts(bench: &SearchContext, mut open: Vec<&SiteResult>) -> Result<Vec<Cau
         if searched.fits.len() > 1 {
             prefer_what_others_tell(bench, &mut searched.fits, &open)?;
         }
-        let (mut done, mut rest, mut of_the_prompt) = (Vec::new(), Vec::new(), false);
+        let (mut done, mut rest) = (Vec::new(), Vec::new());
         for row in open {
-            let explained = match searched.named() {
-                _ if row.site == first.site => Some(ChangePasses::All),
+            let is_explained = match searched.named() {
+                _ if row.site == first.site => true,
                 Some(changes) => Rerun::new(bench, row).is_explained_by(changes)?,
                 // An unexplained row also covers all later rows.
-                None => Some(ChangePasses::All),
+                None => true,
             };
-            of_the_prompt |= explained == Some(ChangePasses::Prompt);
-            if explained.is_some() { done.push(row.site) } else { rest.push(row) }
+            if is_explained { done.push(row.site) } else { rest.push(row) }
         }
         open = rest;
         let nothing = Tensor::scalar(0.0);
         let at = SiteContext::new(first.site, first.positions.clone(), &nothing, bench.traced, bench.book);
-        let cause = CauseText::of(bench, &at).told(CauseSearch::Parts, &searched, done, None);
-        causes.push(Cause { of_the_prompt, ..cause });
+        causes.push(CauseText::of(bench, &at).told(CauseSearch::Parts, &searched, done, None));
     }
     Ok(causes)
 }
@@ -194,7 +215,7 @@ fn prefer_what_others_tell(
     let others: Vec<Rerun> = others.into_iter().take(OTHERS).map(|row| Rerun::new(bench, row)).collect();
     let mut counts = Vec::new();
     for changes in fits.iter() {
-        let explained = others.iter().map(|row| Ok(row.is_explained_by(changes)? == Some(ChangePasses::All)));
+        let explained = others.iter().map(|row| row.is_explained_by(changes));
         counts.push(explained.collect::<Result<Vec<bool>>>()?.into_iter().filter(|&is_it| is_it).count());
     }
     let most = counts.iter().copied().max();

@@ -8,6 +8,7 @@ use crate::check::{Deadline, RunContext, UnexplainedOperation};
 use crate::diagnose::causes::{Changes, in_order};
 use crate::tensor::Tensor;
 use crate::tracing::TracedNumerics;
+use crate::verdict::SiteResult;
 
 /// Number of best single changes that are combined with a second change.
 const COMBINED: usize = 8;
@@ -25,6 +26,8 @@ pub(super) struct SearchContext<'s> {
     pub(super) traced: &'s TracedNumerics<'s>,
     pub(super) book: &'s ModelOperations,
     pub(super) deadline: &'s Deadline<'s>,
+    /// All judged rows of the dump.
+    pub(super) rows: &'s [SiteResult],
 }
 
 impl<'s> SearchContext<'s> {
@@ -113,9 +116,7 @@ impl<'s> OperationSearch<'s> {
         }
         if fits.len() > 1 {
             // Other sites of the same tap can decide between changes that all explain the first site.
-            let same = |other: &&&UnexplainedOperation| other.site.point == self.unexplained.site.point;
-            let stages: Vec<_> =
-                others.iter().filter(same).skip(1).take(8).map(|&other| self.bench.stage(other)).collect();
+            let stages: Vec<_> = self.others(others).into_iter().map(|one| self.bench.stage(one)).collect();
             let explained =
                 |changes: &Changes| stages.iter().filter(|stage| stage.is_explained_by(changes)).count();
             let counts: Vec<usize> = fits.iter().map(explained).collect();
@@ -124,6 +125,15 @@ impl<'s> OperationSearch<'s> {
             fits.retain(|_| counts.next() == Some(most));
         }
         SearchResult::new(fits, tried.iter().map(|tried| &tried.change), self.bench.deadline)
+    }
+
+    /// Returns some other operations of the same tap: later passes of the same layer, and other layers.
+    fn others<'o>(&self, others: &[&'o UnexplainedOperation]) -> Vec<&'o UnexplainedOperation> {
+        const EACH: usize = 4;
+        let own = self.unexplained.site;
+        let same = others.iter().copied().filter(|other| other.site.point == own.point && other.site != own);
+        let (in_layer, elsewhere): (Vec<_>, Vec<_>) = same.partition(|other| other.site.layer == own.layer);
+        in_layer.into_iter().take(EACH).chain(elsewhere.into_iter().take(EACH)).collect()
     }
 
     /// Returns pairs of changes that explain the operation. Combines each of the nearest single changes with

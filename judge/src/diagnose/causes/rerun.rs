@@ -2,11 +2,12 @@
 //! inputs.
 
 use crate::align::Selection;
-use crate::catalogue::{OperationChange, Supposition, catalogue};
+use crate::catalogue::{OperationChange, PassRestriction, Supposition, catalogue};
 use crate::change::{CauseKind, ModelOperations, SiteContext};
 use crate::check::{ArrayComparison, ContinuationValues, Deadline, RerunPart, RunContext, SiteCheck};
 use crate::checkpoint::{Point, Site};
 use crate::diagnose::causes::operation_search::{SearchContext, SearchResult};
+use crate::diagnose::causes::pass_restrictions::{EffectComparison, SettledChanges};
 use crate::diagnose::causes::{Changes, in_order};
 use crate::engine::ModelSegment;
 use crate::error::Result;
@@ -28,17 +29,10 @@ const MOST_PRODUCTS: usize = 1 << 28;
 /// floor.
 const AS_WELL: f64 = 3.0;
 
-/// The passes in which a change applies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ChangePasses {
-    /// All passes.
-    All,
-    /// The first pass, which reads the prompt.
-    Prompt,
-}
-
 /// A failing row with several operations between it and its inputs, to be computed again with changes.
 pub(super) struct Rerun<'s> {
+    bench: &'s SearchContext<'s>,
+    rows: &'s [SiteResult],
     setting: &'s RunContext<'s>,
     traced: &'s TracedNumerics<'s>,
     book: &'s ModelOperations,
@@ -80,8 +74,8 @@ impl<'s> Rerun<'s> {
         let go_on = if row.local.is_some() { ContinuationValues::Held } else { ContinuationValues::Own };
         let checkpoints = vec![row.checkpoint()];
         let selection = Selection { checkpoints, ..Selection::everything() };
-        let SearchContext { traced, book, deadline, .. } = *bench;
-        Self { setting, traced, book, deadline, row, part, is_alone, go_on, selection }
+        let SearchContext { traced, book, deadline, rows, .. } = *bench;
+        Self { bench, rows, setting, traced, book, deadline, row, part, is_alone, go_on, selection }
     }
 
     /// Tries the catalogue: each change at all its taps, then at single taps, then pairs of changes. Returns
@@ -91,20 +85,65 @@ impl<'s> Rerun<'s> {
             return Ok(None);
         }
         let changes = self.changes()?;
-        let (mut local, common): (Vec<_>, Vec<_>) = changes.iter().partition(|change| change.entry.is_local);
+        let (mut tried, mut best) = (Vec::new(), SettledChanges::default());
+        // If earlier passes are right, the change is likely restricted to passes like this one.
+        for passes in self.likely_passes() {
+            let limited = changes.limited_to(passes);
+            let singles = self.singles(&limited, &mut best)?;
+            if best.is_simple() {
+                break;
+            }
+            tried.push((limited, singles));
+        }
+        for (changes, singles) in &tried {
+            if best.fits.is_empty() {
+                self.settle(&self.pairs(singles, &changes.usual)?, &mut best)?;
+            }
+        }
+        // One later pass does not tell which of many values explains it, if other passes contradict.
+        let is_likely = best.is_complete || best.explained != 1 || self.row.site.pass == Some(0);
+        let fits = if is_likely { best.fits } else { Vec::new() };
+        Ok(Some(SearchResult::new(fits, changes.usual.iter().chain(&changes.sweep), self.deadline)))
+    }
+
+    /// Tries single changes until one explains all: at all their taps, then with less usual values, then at single taps.
+    /// Returns those that come nearer to the row.
+    fn singles(&self, changes: &FoundChanges, best: &mut SettledChanges) -> Result<Vec<ChangeTrial>> {
+        let (mut local, common): (Vec<_>, Vec<_>) =
+            changes.usual.iter().partition(|change| change.entry.is_local);
         // Changes of single weights are skipped if the run covers many layers: there are too many of them.
         let is_long = !self.is_alone && !self.is_short();
         local.retain(|_| !is_long);
         let everywhere = common.iter().map(|change| vec![self.one(change, None)]);
         let singles = self.tried(everywhere.chain(self.alone(&local)))?;
-        let mut fits = self.fitting(&singles)?;
-        if fits.is_empty() && !is_long {
-            fits = self.fitting(&self.tried(self.alone(&common))?)?;
+        self.settle(&singles, best)?;
+        if !best.is_simple() && !is_long {
+            let more = self.tried(changes.sweep.iter().map(|change| vec![self.one(change, None)]))?;
+            self.settle(&more, best)?;
         }
-        if fits.is_empty() {
-            fits = self.fitting(&self.pairs(&singles, &changes)?)?;
+        if !best.is_simple() && !is_long {
+            let common: Vec<_> = common.into_iter().filter(|change| change.taps().len() > 1).collect();
+            self.settle(&self.tried(self.alone(&common))?, best)?;
         }
-        Ok(Some(SearchResult::new(fits, changes.iter(), self.deadline)))
+        Ok(singles)
+    }
+
+    /// Returns the restrictions to try: passes like the row's if earlier passes of the site are right, then none.
+    fn likely_passes(&self) -> Vec<Option<PassRestriction>> {
+        let site = self.row.site;
+        let is_before = |row: &&SiteResult| {
+            let other = row.site;
+            let is_same = other.layer == site.layer && same_values(&site.point).contains(&other.point);
+            is_same && other.pass < site.pass && !row.is_one_stage()
+        };
+        let before: Vec<&SiteResult> = self.rows.iter().filter(is_before).collect();
+        match site.pass.filter(|_| !before.is_empty()) {
+            Some(pass) if before.iter().all(|row| row.verdict.is_good()) => {
+                let tokens = self.setting.held.passes()[pass].tokens.len();
+                vec![Some(PassRestriction::of_pass(pass, tokens)), None]
+            }
+            _ => vec![None],
+        }
     }
 
     /// Returns each change, applied at one of its taps at a time.
@@ -116,16 +155,26 @@ impl<'s> Rerun<'s> {
         changes.iter().flat_map(at_each).collect::<Vec<_>>().into_iter()
     }
 
-    /// Returns the passes in which these changes explain the row: all passes, or only the prompt's pass.
-    /// `None` if they do not explain it.
-    pub(super) fn is_explained_by(&self, changes: &[OperationChange]) -> Result<Option<ChangePasses>> {
-        let supposed = || changes.iter().map(|change| self.one(change, None));
-        if self.explains(&supposed().collect::<Vec<_>>())? {
-            return Ok(Some(ChangePasses::All));
+    /// Returns true if these changes explain the row.
+    pub(super) fn is_explained_by(&self, changes: &[OperationChange]) -> Result<bool> {
+        self.explains(&changes.iter().map(|change| self.one(change, None)).collect::<Vec<_>>())
+    }
+
+    /// Restricts the changes that explain the row to the passes where its tap is wrong, and drops those that alter right
+    /// sites. Keeps them as the best if they explain more sites than the best so far.
+    fn settle(&self, tried: &[ChangeTrial], best: &mut SettledChanges) -> Result<()> {
+        let fits = self.fitting(tried)?;
+        if fits.is_empty() {
+            return Ok(());
         }
-        let of_the_prompt: Vec<_> = supposed().map(|supposed| supposed.in_pass(0)).collect();
-        let is_later = self.row.site.pass.is_some_and(|pass| pass > 0);
-        Ok((is_later && self.explains(&of_the_prompt)?).then_some(ChangePasses::Prompt))
+        let layers = match &self.part {
+            RerunPart::Part(part) if self.is_alone && !part.head => Some(part.layers.clone().collect()),
+            _ => None,
+        };
+        let site = self.row.site;
+        let compared = EffectComparison::new(self.bench, site, same_values(&site.point), layers, self.go_on);
+        best.take(compared.settled(fits)?);
+        Ok(())
     }
 
     fn one(&self, change: &OperationChange, point: Option<Point>) -> Supposition {
@@ -138,11 +187,14 @@ impl<'s> Rerun<'s> {
     }
 
     /// Returns every change that applies at some site of the rerun part.
-    fn changes(&self) -> Result<Vec<OperationChange>> {
-        let mut scout = ApplicableChanges { rerun: self, found: Vec::new() };
+    fn changes(&self) -> Result<FoundChanges> {
+        let mut scout = ApplicableChanges { rerun: self, found: FoundChanges::default() };
         self.run(&[], &mut scout)?;
         let mut found = scout.found;
-        in_order(&mut found);
+        in_order(&mut found.usual);
+        in_order(&mut found.sweep);
+        let FoundChanges { usual, sweep } = &mut found;
+        sweep.retain(|change| !usual.contains(change));
         Ok(found)
     }
 
@@ -267,6 +319,14 @@ impl<'s> Rerun<'s> {
     }
 }
 
+/// Returns the taps that record the same values: in the pass of the prompt, engines may record the last logits alone.
+fn same_values(point: &Point) -> &[Point] {
+    match point {
+        Point::Logits | Point::LastLogits => &[Point::Logits, Point::LastLogits],
+        _ => std::slice::from_ref(point),
+    }
+}
+
 /// Returns the unit's part up to and including the row's layer.
 fn up_to(row: &SiteResult, unit: &Unit) -> RerunPart {
     let Some(layer) = row.site.layer else { return RerunPart::All };
@@ -277,7 +337,25 @@ fn up_to(row: &SiteResult, unit: &Unit) -> RerunPart {
 /// A tap that collects the changes that apply at the sites of a run.
 struct ApplicableChanges<'c, 's> {
     rerun: &'c Rerun<'s>,
-    found: Vec<OperationChange>,
+    found: FoundChanges,
+}
+
+/// Changes that apply at some site of a run.
+#[derive(Default)]
+struct FoundChanges {
+    /// Changes with usual values, or values read from the dump.
+    usual: Vec<OperationChange>,
+    /// Changes with less usual values.
+    sweep: Vec<OperationChange>,
+}
+
+impl FoundChanges {
+    fn limited_to(&self, passes: Option<PassRestriction>) -> Self {
+        let limited = |changes: &[OperationChange]| {
+            changes.iter().map(|change| change.clone().limited_to(passes)).collect()
+        };
+        Self { usual: limited(&self.usual), sweep: limited(&self.sweep) }
+    }
 }
 
 impl Tap for ApplicableChanges<'_, '_> {
@@ -290,12 +368,19 @@ impl Tap for ApplicableChanges<'_, '_> {
         let positions = self.rerun.setting.held.positions(site);
         let at = SiteContext::new(site, positions, &value, self.rerun.traced, self.rerun.book);
         if site == self.rerun.row.site && site.point.is_of_named_ids() {
-            self.found.extend(self.rerun.read(&at));
+            self.found.usual.extend(self.rerun.read(&at));
         }
         // A corrupt weight element can be read from values, but not guessed.
         for change in OperationChange::applicable(&at) {
-            if change.entry.kind != CauseKind::WeightCorruption && !self.found.contains(&change) {
-                self.found.push(change);
+            if change.entry.kind != CauseKind::WeightCorruption && !self.found.usual.contains(&change) {
+                self.found.usual.push(change);
+            }
+        }
+        if site.pass == self.rerun.row.site.pass {
+            for change in OperationChange::sweep(&at) {
+                if !self.found.sweep.contains(&change) {
+                    self.found.sweep.push(change);
+                }
             }
         }
         value

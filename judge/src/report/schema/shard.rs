@@ -249,7 +249,6 @@ forms! {
         sites: Vec<SiteRow>,
         told: CauseContentRow,
         excluded: Vec<String>,
-        of_the_prompt: bool,
     }
 
     /// A change that explains the failures.

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
 use crate::checkpoint::Point;
-use crate::exact::{Float, is_given, within};
+use crate::exact::Float;
 use crate::numerics::Numerics;
 use crate::ops::attention::Mask;
 use crate::ops::attention::exact::Softmax;
+use crate::ops::attention::faults::masked_scores::{known_scores, seeing, softmax_of_seen};
+use crate::ops::attention::faults::visible_keys::{self, KeyRule};
 use crate::ops::rope::exact::Rotary;
 use crate::tensor::Tensor;
-use crate::weight::DType;
 
 const WEIGHTS: &[Point] = &[Point::AttnWeights];
 
@@ -20,7 +21,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         is_local: false,
         keys: Some(["sliding_window", "attention.sliding_window"]),
         at: WEIGHTS,
-        takes: "512|none|chunks:512",
+        takes: "512|none|chunks:512|padded:64|4+512|ring:512",
         own: |at| match at.stage::<Softmax>() {
             None => ChangeValue::Nothing,
             Some(softmax) => {
@@ -36,11 +37,15 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
                 masked(at, |mask| Mask { window: Some(*window as usize), ..mask })
             }
             ChangeValue::Word(word) if word == "none" => masked(at, |mask| Mask { window: None, ..mask }),
-            ChangeValue::Word(word) => in_chunks(at, word.strip_prefix("chunks:")?.parse().ok()?),
+            ChangeValue::Word(word) => match word.strip_prefix("chunks:") {
+                Some(size) => in_chunks(at, size.parse().ok()?),
+                None => KeyRule::of_window(word)?.softmax(at),
+            },
             _ => None,
         },
-        read: read_window,
+        read: |at, theirs| [read_window(at, theirs), visible_keys::read(at, theirs, true)].concat(),
         usual: windows,
+        sweep: |at| visible_keys::all(at, true),
     },
     CatalogueEntry {
         kind: CauseKind::LayerPattern,
@@ -52,8 +57,10 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::MaskCausal,
         at: WEIGHTS,
-        takes: "none|strict|one-more|from-start|added",
+        takes: "none|strict|one-more|from-start|added|shifted:-1|whole-blocks:16",
         compute: |at, value| with_mask(at, value.as_word()?),
+        read: |at, theirs| visible_keys::read(at, theirs, false),
+        sweep: |at| visible_keys::all(at, false),
         usual: |_| ["none", "strict", "one-more", "from-start", "added"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
@@ -83,39 +90,7 @@ fn own_window(at: &SiteContext) -> Option<usize> {
 fn masked(at: &SiteContext, change: impl Fn(Mask) -> Mask) -> Option<Tensor> {
     let Softmax { mask, .. } = at.stage()?;
     let mask = change(*mask);
-    Some(at.n.softmax(&scores(at)?, mask))
-}
-
-/// Returns the scores: the dump's where the model's queries see keys, elsewhere our engine's, which may differ by
-/// rounding.
-fn scores(at: &SiteContext) -> Option<Tensor> {
-    let Softmax { scores, mask } = at.stage()?;
-    let &[_, tokens, keys] = scores.shape() else { return None };
-    let is_seen = |flat: usize| mask.visible(flat / keys % tokens, keys).contains(&(flat % keys));
-    if !is_given(scores) || (0..tokens * keys).all(is_seen) {
-        return Some(scores.clone());
-    }
-    let step = match at.n.activation_type() {
-        DType::BF16 => 1.0 / 128.0,
-        DType::F16 => 1.0 / 1024.0,
-        // Bound for a sum of a few dozen products that may be larger than the sum.
-        _ => 1.0 / (1u64 << 20) as f64,
-    };
-    let largest = scores.data().iter().fold(0.0f64, |largest, &score| largest.max(f64::from(score).abs()));
-    let known = scores.data().to_vec();
-    Some(within(scores.clone(), |flat| {
-        (known[flat].into(), if is_seen(flat) { 0.0 } else { step * largest })
-    }))
-}
-
-/// Replaces the scores of some keys: `hidden` for keys that a query does not see.
-fn seeing(at: &SiteContext, hidden: f32, sees: impl Fn(usize, usize) -> bool) -> Option<Tensor> {
-    let scores = scores(at)?;
-    let &[_, tokens, keys] = scores.shape() else { return None };
-    let nothing = Tensor::new(&[1], vec![hidden]);
-    Some(at.n.gathered(&[&scores, &nothing], scores.shape(), |flat| {
-        if sees(flat / keys % tokens, flat % keys) { (0, flat) } else { (1, 0) }
-    }))
+    Some(at.n.softmax(&known_scores(at)?, mask))
 }
 
 fn with_mask(at: &SiteContext, how: &str) -> Option<Tensor> {
@@ -137,15 +112,11 @@ fn with_mask(at: &SiteContext, how: &str) -> Option<Tensor> {
         "added" => {
             let sees = |flat: usize| own(flat / keys % tokens).contains(&(flat % keys));
             let added = (0..scores.data().len()).map(|flat| f32::from(sees(flat))).collect();
-            let sum = at.n.add(&self::scores(at)?, &Tensor::new(scores.shape(), added));
+            let sum = at.n.add(&known_scores(at)?, &Tensor::new(scores.shape(), added));
             Some(at.n.softmax(&sum, Mask::NONE))
         }
-        _ => None,
+        _ => KeyRule::of_mask(how)?.softmax(at),
     }
-}
-
-fn softmax_of_seen(at: &SiteContext, sees: impl Fn(usize, usize) -> bool) -> Option<Tensor> {
-    Some(at.n.softmax(&seeing(at, f32::NEG_INFINITY, sees)?, Mask::NONE))
 }
 
 /// Limits each query to the keys of its own chunk of `size` positions.

@@ -1,6 +1,10 @@
 //! Changes of attention scores and context: key heads, head order, score scale and soft cap.
 
 pub mod mask;
+mod masked_scores;
+pub mod merge;
+pub mod softmax_sum;
+mod visible_keys;
 
 use crate::change::outer_operations::{made_by, soft_cap};
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, rounded_to, snapped};

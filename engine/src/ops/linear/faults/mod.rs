@@ -64,6 +64,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             let root = width(at).sqrt();
             [1.0, 0.5, 2.0, 1.0 / root, root].map(ChangeValue::Number).into()
         },
+        ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
         kind: CauseKind::LmHead,

@@ -34,6 +34,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         compute: |at, value| with_eps(at, value.number()? as f32),
         read: read_eps,
         usual: |_| EPSILONS.iter().copied().map(ChangeValue::Number).collect(),
+        ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
         kind: CauseKind::NormVariance,

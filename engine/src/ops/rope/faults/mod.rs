@@ -39,6 +39,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         },
         read: read_theta,
         usual: |at| thetas(at).into_iter().map(ChangeValue::Number).collect(),
+        ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
         kind: CauseKind::RopeScaling,
@@ -69,6 +70,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             let yarns = at.stage::<Rotary>().map_or(Vec::new(), |op| usual_yarns(&op.rope));
             words.map(ChangeValue::word).into_iter().chain(yarns.into_iter().map(ChangeValue::Word)).collect()
         },
+        ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
         kind: CauseKind::RopePairing,
