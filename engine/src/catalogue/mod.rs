@@ -18,6 +18,7 @@ const OPERATIONS: &[&[CatalogueEntry]] = &[
     crate::ops::rope::faults::ENTRIES,
     crate::ops::attention::faults::ENTRIES,
     crate::ops::attention::faults::mask::ENTRIES,
+    crate::ops::attention::faults::key_rotation::ENTRIES,
     crate::ops::cache::faults::ENTRIES,
     crate::ops::activation::faults::ENTRIES,
     crate::ops::experts::faults::ENTRIES,

@@ -8,6 +8,7 @@ mod bos_token;
 mod cause_text;
 mod dumps;
 mod experts;
+mod key_rotation;
 mod misreading;
 mod nonfinite_values;
 mod operation_search;
@@ -72,7 +73,7 @@ pub(super) fn of_engine(
         causes.extend(match (open.is_empty(), misreading::of(&bench, &open)?) {
             (true, _) => of_parts(&bench, coarse)?,
             (false, Some(cause)) => vec![cause],
-            (false, None) => of_sums_before(&bench, rows, of_stages(&bench, open))?,
+            (false, None) => of_operations(&bench, rows, open)?,
         });
     }
     let choices = tokens::of_choices(setting, rows)?;
@@ -88,6 +89,18 @@ fn is_wrong_stage(row: &SiteResult) -> bool {
 fn is_coarse(row: &SiteResult) -> bool {
     let is_real = row.site.point.kind() == ValueKind::Real;
     row.verdict == Verdict::Fail && !row.is_one_stage() && is_real && row.judged().is_some()
+}
+
+/// Searches for causes of operations: first those that several taps show together.
+fn of_operations(
+    bench: &SearchContext,
+    rows: &[SiteResult],
+    open: Vec<&UnexplainedOperation>,
+) -> Result<Vec<Cause>> {
+    let keys = key_rotation::of(bench, &open)?;
+    let is_open = |one: &&UnexplainedOperation| !keys.iter().any(|cause| cause.sites.contains(&one.site));
+    let stages = of_stages(bench, open.into_iter().filter(is_open).collect());
+    Ok(keys.into_iter().chain(of_sums_before(bench, rows, stages)?).collect())
 }
 
 /// Searches for causes of single operations. Each change becomes one cause.
