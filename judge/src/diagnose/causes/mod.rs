@@ -13,6 +13,7 @@ mod misreading;
 mod nonfinite_values;
 mod operation_search;
 mod pattern;
+mod provenance;
 mod rerun;
 mod sequences;
 mod tokens;
@@ -99,7 +100,8 @@ fn of_operations(
 ) -> Result<Vec<Cause>> {
     let keys = key_rotation::of(bench, &open)?;
     let is_open = |one: &&UnexplainedOperation| !keys.iter().any(|cause| cause.sites.contains(&one.site));
-    let stages = of_stages(bench, open.into_iter().filter(is_open).collect());
+    let open: Vec<&UnexplainedOperation> = open.into_iter().filter(is_open).collect();
+    let stages = provenance::of_caches(bench, &open, of_stages(bench, open.clone()))?;
     Ok(keys.into_iter().chain(of_sums_before(bench, rows, stages)?).collect())
 }
 

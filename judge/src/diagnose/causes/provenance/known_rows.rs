@@ -1,0 +1,149 @@
+//! Rows of keys and values that a run computes: of every sequence of the dump, layer, pass and position.
+
+use crate::align::AlignedDump;
+use crate::check::ContinuationValues;
+use crate::checkpoint::{Point, Site};
+use crate::diagnose::causes::operation_search::SearchContext;
+use crate::error::Result;
+use crate::tap::Tap;
+use crate::tensor::Tensor;
+
+/// Maximum number of values that are kept.
+const MOST_VALUES: usize = 1 << 26;
+
+/// Largest relative error of a row that still matches. The exact evaluation decides afterwards.
+const NEAR: f64 = 0.01;
+
+/// A row with fewer values proves nothing.
+const SHORTEST: usize = 8;
+
+/// Place of a row in a run.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct RowPlace {
+    /// Name of the sequence; `None` for the sequence that is judged.
+    pub(super) sequence: Option<String>,
+    /// Tap of the row.
+    pub(super) point: Point,
+    /// Layer of the row.
+    pub(super) layer: Option<usize>,
+    /// Position of the row's token.
+    pub(super) position: usize,
+    /// Pass that computed the row.
+    pub(super) pass: usize,
+}
+
+/// Rows of one tap that one pass computed.
+struct PassRows {
+    sequence: Option<String>,
+    site: Site,
+    /// Position of the first row of the pass.
+    start: usize,
+    /// Index of the first row of the pass in `values`. A cache has the rows of earlier passes before it.
+    first: usize,
+    values: Tensor,
+}
+
+/// Rows that a run computes at some taps.
+pub(super) struct KnownRows {
+    all: Vec<PassRows>,
+}
+
+impl KnownRows {
+    /// Runs the model along the dump and along the other sequences of the same file.
+    ///
+    /// # Errors
+    /// The errors of a run of the model.
+    pub(super) fn of(bench: &SearchContext, points: &[Point]) -> Result<Self> {
+        let setting = bench.setting;
+        let mut rows = RowCollector { points, sequence: None, passes: Vec::new(), found: Vec::new() };
+        rows.passes = starts(setting.held);
+        setting.evaluate(&setting.script(), ContinuationValues::Held, &mut rows)?;
+        for other in setting.held.dump.siblings()? {
+            let held = AlignedDump::new(&other)?;
+            let along = setting.along(&held);
+            rows.sequence = other.manifest.sequence.clone();
+            rows.passes = starts(&held);
+            along.evaluate(&along.script(), ContinuationValues::Held, &mut rows)?;
+        }
+        Ok(Self { all: rows.found })
+    }
+
+    /// Returns the places of the rows that equal the given values, up to rounding.
+    pub(super) fn places(&self, theirs: &[f64]) -> Vec<RowPlace> {
+        let size: f64 = theirs.iter().map(|value| value * value).sum();
+        if theirs.len() < SHORTEST || size == 0.0 || !size.is_finite() {
+            return Vec::new();
+        }
+        let is_near = |row: &[f32]| {
+            let mut rest = NEAR * NEAR * size;
+            row.len() == theirs.len()
+                && row.iter().zip(theirs).all(|(&own, their)| {
+                    rest -= (f64::from(own) - their).powi(2);
+                    rest >= 0.0
+                })
+        };
+        let mut places: Vec<RowPlace> = Vec::new();
+        for rows in &self.all {
+            let near = (rows.first..rows.values.rows()).filter(|&row| is_near(rows.values.row(row)));
+            places.extend(near.map(|row| rows.place(row)));
+        }
+        places
+    }
+
+    /// Returns the tensor and the row of a place.
+    pub(super) fn row(&self, place: &RowPlace) -> Option<(&Tensor, usize)> {
+        let is_there = |rows: &&PassRows| {
+            let site = (rows.site.point, rows.site.layer, rows.site.pass);
+            rows.sequence == place.sequence && site == (place.point, place.layer, Some(place.pass))
+        };
+        let rows = self.all.iter().find(is_there)?;
+        let row = rows.first + place.position.checked_sub(rows.start)?;
+        (row < rows.values.rows()).then_some((&rows.values, row))
+    }
+}
+
+impl PassRows {
+    fn place(&self, row: usize) -> RowPlace {
+        RowPlace {
+            sequence: self.sequence.clone(),
+            point: self.site.point,
+            layer: self.site.layer,
+            position: self.start + row - self.first,
+            pass: self.site.pass.unwrap_or(0),
+        }
+    }
+}
+
+/// Returns the first position of each pass.
+fn starts(held: &AlignedDump) -> Vec<usize> {
+    held.passes().iter().map(|pass| pass.position).collect()
+}
+
+/// A tap that collects the rows that each pass adds.
+struct RowCollector<'p> {
+    points: &'p [Point],
+    sequence: Option<String>,
+    passes: Vec<usize>,
+    found: Vec<PassRows>,
+}
+
+impl Tap for RowCollector<'_> {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        let Some(&start) = site.pass.and_then(|pass| self.passes.get(pass)) else { return value };
+        let kept: usize = self.found.iter().map(|rows| rows.values.data().len()).sum();
+        if self.points.contains(&site.point) && kept < MOST_VALUES && !value.shape().is_empty() {
+            let is_cache = matches!(site.point, Point::KCache | Point::VCache);
+            let next = self.passes.get(site.pass.map_or(0, |pass| pass + 1)).copied();
+            let added = next.map(|next| next - start);
+            // A cache ends with the rows of its pass. The last pass is the only one whose length is its own.
+            let first = match (is_cache, added) {
+                (true, Some(added)) => value.rows().saturating_sub(added),
+                (true, None) => start.min(value.rows()),
+                (false, _) => 0,
+            };
+            let (sequence, values) = (self.sequence.clone(), value.clone());
+            self.found.push(PassRows { sequence, site, start, first, values });
+        }
+        value
+    }
+}
