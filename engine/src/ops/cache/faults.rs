@@ -1,5 +1,7 @@
 //! Changes of the KV cache: rows written at the wrong index, and rows of another position or pass.
 
+use std::ops::Range;
+
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, distance};
 use crate::checkpoint::Point;
 use crate::tensor::Tensor;
@@ -22,6 +24,15 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         compute: |at, value| with_rows(at, &moved(at, value.as_word()?)?),
         read: read_rows,
         usual: |_| ["one-early", "one-late", "reversed"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
+    },
+    CatalogueEntry {
+        kind: CauseKind::CacheRow,
+        at: CACHES,
+        takes: "pass3:15:zero|pass2:0-3:4-7",
+        compute: |at, value| with_rows(at, &overwritten(at, value.as_word()?)?),
+        read: read_cleared,
+        usual: |_| Vec::new(),
         ..CatalogueEntry::PLAIN
     },
 ];
@@ -79,6 +90,35 @@ fn moved(at: &SiteContext, how: &str) -> Option<CacheRows> {
     Some(all)
 }
 
+/// Parses `pass3:15:zero` or `pass2:0-3:4-7`: at a pass, rows that are cleared, or that hold other rows. The cache keeps
+/// them.
+fn overwritten(at: &SiteContext, word: &str) -> Option<CacheRows> {
+    let (pass, rows) = word.strip_prefix("pass")?.split_once(':')?;
+    let (to, from) = rows.split_once(':')?;
+    if at.site.pass != pass.parse().ok() {
+        return None;
+    }
+    let mut all: CacheRows = (0..at.value.rows()).map(Some).collect();
+    let to = span(to)?;
+    let from: Vec<Option<usize>> = match from {
+        "zero" => to.clone().map(|_| None).collect(),
+        rows => span(rows)?.map(Some).collect(),
+    };
+    let is_there = |row: &Option<usize>| row.is_none_or(|row| row < at.value.rows());
+    if from.len() != to.len() || to.end > all.len() || !from.iter().all(is_there) {
+        return None;
+    }
+    all[to].copy_from_slice(&from);
+    Some(all)
+}
+
+/// Parses `4` or `4-7`.
+fn span(word: &str) -> Option<Range<usize>> {
+    let (first, last) = word.split_once('-').unwrap_or((word, word));
+    let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
+    (first <= last).then_some(first..last + 1)
+}
+
 fn with_rows(at: &SiteContext, rows: &CacheRows) -> Option<Tensor> {
     let (width, nothing) = (at.value.row_len(), Tensor::new(&[1], vec![0.0]));
     let is_own = rows.iter().enumerate().all(|(row, from)| *from == Some(row));
@@ -122,12 +162,32 @@ fn read_rows(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     if places.is_empty() {
         return Vec::new();
     }
-    // A row order that has a name is reported by its name.
-    let list = ChangeValue::Word(places.join(","));
+    not_named(at, theirs, places.join(","))
+}
+
+/// Returns neighbouring earlier rows that are zeros in the engine's cache.
+fn read_cleared(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
+    let (width, (_, first)) = (at.value.row_len(), extent(at));
+    let is_cleared = |row: &usize| {
+        theirs[row * width..][..width].iter().all(|&value| value == 0.0)
+            && at.value.row(*row).iter().any(|&value| value != 0.0)
+    };
+    let rows: Vec<usize> = (0..first).filter(is_cleared).collect();
+    match (at.site.pass, rows.as_slice()) {
+        (Some(pass), &[row]) => not_named(at, theirs, format!("pass{pass}:{row}:zero")),
+        (Some(pass), &[row, .., last]) if last - row + 1 == rows.len() => {
+            not_named(at, theirs, format!("pass{pass}:{row}-{last}:zero"))
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Returns a value, unless a change with a name of its own has the same result.
+fn not_named(at: &SiteContext, theirs: &[f64], value: String) -> Vec<ChangeValue> {
     let named = ENTRIES.iter().flat_map(|entry| {
         let words = (entry.usual)(at).into_iter();
         words.filter_map(move |word| (entry.compute)(at, &word))
     });
     let is_named = named.into_iter().any(|known| distance(&known, theirs) < NEAR);
-    if is_named { Vec::new() } else { vec![list] }
+    if is_named { Vec::new() } else { vec![ChangeValue::Word(value)] }
 }

@@ -72,7 +72,7 @@ pub(super) fn of_engine(
         let (book, traced) = (setting.book()?, TracedNumerics::new(setting.numerics, setting.profile));
         let bench = SearchContext { setting, traced: &traced, book, deadline: &deadline };
         causes.extend(match (open.is_empty(), misreading::of(&bench, &open)?) {
-            (true, _) => of_parts(&bench, coarse)?,
+            (true, _) => of_coarse(&bench, rows, coarse)?,
             (false, Some(cause)) => vec![cause],
             (false, None) => of_operations(&bench, rows, open)?,
         });
@@ -101,7 +101,7 @@ fn of_operations(
     let keys = key_rotation::of(bench, &open)?;
     let is_open = |one: &&UnexplainedOperation| !keys.iter().any(|cause| cause.sites.contains(&one.site));
     let open: Vec<&UnexplainedOperation> = open.into_iter().filter(is_open).collect();
-    let stages = provenance::of_caches(bench, &open, of_stages(bench, open.clone()))?;
+    let stages = provenance::of_rows(bench, &open, of_stages(bench, open.clone()))?;
     Ok(keys.into_iter().chain(of_sums_before(bench, rows, stages)?).collect())
 }
 
@@ -153,6 +153,21 @@ fn of_sums_before(bench: &SearchContext, rows: &[SiteResult], mut causes: Vec<Ca
 fn starts_at_its_inputs(row: &SiteResult) -> bool {
     let is_held = |points: &[Point]| row.since.iter().any(|start| points.contains(&start.point));
     row.site.point.inputs().iter().all(|points| is_held(points))
+}
+
+/// Searches for causes of rows with several operations between recorded values: likely contents of the cache, the
+/// catalogue, then other contents.
+fn of_coarse(bench: &SearchContext, rows: &[SiteResult], coarse: Vec<&SiteResult>) -> Result<Vec<Cause>> {
+    if let Some(cause) = provenance::of_blocks(bench, rows, &coarse, false)? {
+        return Ok(vec![cause]);
+    }
+    let causes = of_parts(bench, coarse.clone())?;
+    if causes.iter().all(|cause| cause.is_nothing())
+        && let Some(cause) = provenance::of_blocks(bench, rows, &coarse, true)?
+    {
+        return Ok(vec![cause]);
+    }
+    Ok(causes)
 }
 
 /// Searches for causes by running parts of the model again with changes.

@@ -171,6 +171,12 @@ impl<'s> Rerun<'s> {
         Ok(checks.into_iter().find(|check| check.site == self.row.site).and_then(|check| check.found))
     }
 
+    /// Returns true if the row is as near as rounding allows when a tap replaces values.
+    pub(super) fn is_near_with(&self, replaces: &mut dyn Tap) -> Result<bool> {
+        let found = self.run(&[], replaces)?;
+        Ok(matches!(found, Some(ArrayComparison::Measured(found)) if self.is_near(&found.errors)))
+    }
+
     fn passes(&self) -> usize {
         self.row.site.pass.map_or(self.setting.held.passes().len(), |pass| pass + 1)
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::checkpoint::{Point, Site};
 use crate::diagnose::causes::operation_search::SearchContext;
-use crate::diagnose::causes::provenance::RowOrigin;
+use crate::diagnose::causes::provenance::{CACHES, RowOrigin};
 
 /// Maximum number of spans that a sentence names.
 const SHOWN: usize = 4;
@@ -58,10 +58,11 @@ impl RowOrigin {
     /// Returns the origin of a row this many rows later.
     fn after(&self, rows: usize) -> Self {
         match self {
-            RowOrigin::Place { sequence, tap, layer, position } => RowOrigin::Place {
+            RowOrigin::Place { sequence, tap, layer, pass, position } => RowOrigin::Place {
                 sequence: sequence.clone(),
                 tap: *tap,
                 layer: *layer,
+                pass: *pass,
                 position: position + rows,
             },
             other => other.clone(),
@@ -71,7 +72,9 @@ impl RowOrigin {
 
 /// Describes where the rows of caches come from.
 pub(super) fn described(bench: &SearchContext, spans: &[RowSpan], sites: &[Site]) -> String {
-    let mut sentences: Vec<String> = spans.iter().take(SHOWN).map(|span| sentence(bench, span)).collect();
+    let is_cache = sites.iter().any(|site| CACHES.contains(&site.point));
+    let sentence = |span| sentence(bench, span, is_cache);
+    let mut sentences: Vec<String> = spans.iter().take(SHOWN).map(sentence).collect();
     if spans.len() > SHOWN {
         sentences.push(format!("{} more rows are wrong", spans.len() - SHOWN));
     }
@@ -85,21 +88,26 @@ fn extent(bench: &SearchContext, sites: &[Site]) -> String {
     let what = match (points.contains(&Point::KCache), points.contains(&Point::VCache)) {
         (true, true) => "keys and values",
         (true, false) => "keys",
-        _ => "values",
+        (false, true) => "values",
+        _ => points.first().map_or("", |point| point.name()),
     };
     let list: Vec<String> = layers.iter().map(usize::to_string).collect();
     match list.len() {
         count if count == bench.book.n_layers() => format!("{what}, in all layers"),
+        0 => what.to_owned(),
         1 => format!("{what}, in layer {}", list[0]),
         _ => format!("{what}, in layers {}", list.join(", ")),
     }
 }
 
-fn sentence(bench: &SearchContext, span: &RowSpan) -> String {
+fn sentence(bench: &SearchContext, span: &RowSpan, is_cache: bool) -> String {
     let (pass, rows) = (span.pass, positions(span.first, span.rows));
     let [row, verb, were] = if span.rows == 1 { ["row", "holds", "was"] } else { ["rows", "hold", "were"] };
     let start = bench.setting.held.passes().get(pass).map_or(0, |pass| pass.position);
-    let subject = format!("from pass {pass} on (position {start}), the cache {row} of {rows}");
+    let subject = match is_cache {
+        true => format!("from pass {pass} on (position {start}), the cache {row} of {rows}"),
+        false => format!("in pass {pass}, the {row} of {rows}"),
+    };
     match &span.origin {
         RowOrigin::Place { .. } => {
             let others = span.others.iter().map(|other| format!(" or {}", told(other, span)));
@@ -120,7 +128,7 @@ fn sentence(bench: &SearchContext, span: &RowSpan) -> String {
 }
 
 fn told(origin: &RowOrigin, span: &RowSpan) -> String {
-    let RowOrigin::Place { sequence, tap, layer, position } = origin else { return String::new() };
+    let RowOrigin::Place { sequence, tap, layer, pass, position } = origin else { return String::new() };
     let mut words = vec![match tap {
         Some(Point::K) => "the keys before RoPE".to_owned(),
         Some(Point::KNorm) => "the normed keys before RoPE".to_owned(),
@@ -133,6 +141,9 @@ fn told(origin: &RowOrigin, span: &RowSpan) -> String {
     if let Some(sequence) = sequence {
         words.push(format!("of sequence {sequence}"));
     }
+    if let Some(pass) = pass {
+        words.push(format!("of pass {pass}"));
+    }
     let is_same = *position == span.first && sequence.is_none();
     words.push(match is_same {
         true => "of the same positions".to_owned(),
@@ -141,7 +152,8 @@ fn told(origin: &RowOrigin, span: &RowSpan) -> String {
     words.join(" ")
 }
 
-fn positions(first: usize, rows: usize) -> String {
+/// Names positions: "position 3" or "positions 3 to 5".
+pub(super) fn positions(first: usize, rows: usize) -> String {
     match rows {
         1 => format!("position {first}"),
         _ => format!("positions {first} to {}", first + rows - 1),

@@ -1,7 +1,9 @@
 //! Rows of keys and values that a run computes: of every sequence of the dump, layer, pass and position.
 
+use std::collections::BTreeMap;
+
 use crate::align::AlignedDump;
-use crate::check::ContinuationValues;
+use crate::check::{ContinuationValues, RunContext};
 use crate::checkpoint::{Point, Site};
 use crate::diagnose::causes::operation_search::SearchContext;
 use crate::error::Result;
@@ -54,16 +56,35 @@ impl KnownRows {
     /// # Errors
     /// The errors of a run of the model.
     pub(super) fn of(bench: &SearchContext, points: &[Point]) -> Result<Self> {
+        Self::collected(bench, points, |setting, rows| {
+            setting.evaluate(&setting.script(), ContinuationValues::Held, rows).map(|_| ())
+        })
+    }
+
+    /// Runs in the same way, and keeps values alone, without the operations that computed them.
+    ///
+    /// # Errors
+    /// The errors of a run of the model.
+    pub(super) fn computed(bench: &SearchContext, points: &[Point]) -> Result<Self> {
+        Self::collected(bench, points, |setting, rows| {
+            setting.run(setting.numerics, &setting.script(), ContinuationValues::Held, rows).map(|_| ())
+        })
+    }
+
+    fn collected(
+        bench: &SearchContext,
+        points: &[Point],
+        run: impl Fn(&RunContext, &mut dyn Tap) -> Result<()>,
+    ) -> Result<Self> {
         let setting = bench.setting;
         let mut rows = RowCollector { points, sequence: None, passes: Vec::new(), found: Vec::new() };
         rows.passes = starts(setting.held);
-        setting.evaluate(&setting.script(), ContinuationValues::Held, &mut rows)?;
+        run(setting, &mut rows)?;
         for other in setting.held.dump.siblings()? {
             let held = AlignedDump::new(&other)?;
-            let along = setting.along(&held);
             rows.sequence = other.manifest.sequence.clone();
             rows.passes = starts(&held);
-            along.evaluate(&along.script(), ContinuationValues::Held, &mut rows)?;
+            run(&setting.along(&held), &mut rows)?;
         }
         Ok(Self { all: rows.found })
     }
@@ -88,6 +109,35 @@ impl KnownRows {
             places.extend(near.map(|row| rows.place(row)));
         }
         places
+    }
+
+    /// Returns the other sequences, each with its number of rows.
+    pub(super) fn sequences(&self) -> Vec<(String, usize)> {
+        let mut all: BTreeMap<String, usize> = BTreeMap::new();
+        for rows in &self.all {
+            if let Some(sequence) = &rows.sequence {
+                let length = all.entry(sequence.clone()).or_default();
+                *length = (*length).max(rows.start + rows.values.rows() - rows.first);
+            }
+        }
+        all.into_iter().collect()
+    }
+
+    /// Returns the row of a cache of another sequence at a position.
+    pub(super) fn cached(
+        &self,
+        sequence: &str,
+        point: Point,
+        layer: Option<usize>,
+        position: usize,
+    ) -> Option<&[f32]> {
+        let is_there = |rows: &&PassRows| {
+            let is_its = (rows.site.point, rows.site.layer) == (point, layer);
+            let end = rows.start + rows.values.rows() - rows.first;
+            rows.sequence.as_deref() == Some(sequence) && is_its && (rows.start..end).contains(&position)
+        };
+        let rows = self.all.iter().find(is_there)?;
+        Some(rows.values.row(rows.first + position - rows.start))
     }
 
     /// Returns the tensor and the row of a place.

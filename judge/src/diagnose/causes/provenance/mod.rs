@@ -1,16 +1,19 @@
 //! Provenance of wrong rows: looks up the rows of a wrong cache among all rows of keys and values that the run
-//! computes, and says where they come from.
+//! computes, and rows of other taps among the rows of their tap, and says where they come from.
 //!
 //! The same mistake usually shows in keys and values, in all layers. It is one cause, whose rows have one provenance.
 
 mod description;
+mod hypotheses;
 mod known_rows;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub(super) use hypotheses::of_blocks;
+
 use crate::change::CauseKind;
 use crate::check::UnexplainedOperation;
-use crate::checkpoint::{Point, Site};
+use crate::checkpoint::{Point, Site, TapAxis};
 use crate::diagnose::causes::operation_search::SearchContext;
 use crate::diagnose::causes::provenance::description::{RowSpan, described};
 use crate::diagnose::causes::provenance::known_rows::{KnownRows, RowPlace};
@@ -38,6 +41,8 @@ enum RowOrigin {
         tap: Option<Point>,
         /// Layer of the row, if it is not its own.
         layer: Option<usize>,
+        /// Pass that computed the row, if it is not its own. Rows of a cache belong to any pass.
+        pass: Option<usize>,
         /// Position of the row.
         position: usize,
     },
@@ -48,7 +53,7 @@ enum RowOrigin {
 }
 
 /// Wrong rows of one cache.
-struct WrongCache<'o> {
+struct WrongRows<'o> {
     one: &'o UnexplainedOperation,
     /// Position of the first row of the pass.
     start: usize,
@@ -58,28 +63,40 @@ struct WrongCache<'o> {
     rows: BTreeMap<usize, BTreeSet<RowOrigin>>,
 }
 
-/// Explains caches that no change of the catalogue explains. Returns the causes with their sites taken out of those
-/// without a name.
+/// Explains rows of caches and other taps that no change of the catalogue explains. Returns the causes with their sites
+/// taken out of those without a name.
 ///
 /// # Errors
 /// The errors of a run of the model.
-pub(super) fn of_caches(
+pub(super) fn of_rows(
+    bench: &SearchContext,
+    open: &[&UnexplainedOperation],
+    causes: Vec<Cause>,
+) -> Result<Vec<Cause>> {
+    let causes = of_taps(bench, open, causes, &CACHES)?;
+    let points: BTreeSet<Point> = open.iter().map(|one| one.site.point).collect();
+    let has_tokens = |point: &Point| point.axes().first() == Some(&TapAxis::Token) && point.axes().len() > 1;
+    let mut others = points.into_iter().filter(|point| has_tokens(point) && !CACHES.contains(point));
+    others.try_fold(causes, |causes, point| of_taps(bench, open, causes, &[point]))
+}
+
+/// Explains rows of taps that have one provenance.
+fn of_taps(
     bench: &SearchContext,
     open: &[&UnexplainedOperation],
     mut causes: Vec<Cause>,
+    taps: &[Point],
 ) -> Result<Vec<Cause>> {
     let is_unnamed =
         |site: &Site| causes.iter().any(|cause| cause.is_nothing() && cause.sites.contains(site));
-    let lost: Vec<&UnexplainedOperation> = open
-        .iter()
-        .copied()
-        .filter(|one| CACHES.contains(&one.site.point) && is_unnamed(&one.site))
-        .collect();
+    let lost: Vec<&UnexplainedOperation> =
+        open.iter().copied().filter(|one| taps.contains(&one.site.point) && is_unnamed(&one.site)).collect();
     if lost.is_empty() || bench.deadline.is_over() {
         return Ok(causes);
     }
-    let known = KnownRows::of(bench, &SOURCES)?;
-    let wrong: Vec<WrongCache> = lost.iter().map(|one| WrongCache::of(bench, one, &known)).collect();
+    let is_cache = taps == CACHES;
+    let known = KnownRows::of(bench, if is_cache { &SOURCES } else { taps })?;
+    let wrong: Vec<WrongRows> = lost.iter().map(|one| WrongRows::of(bench, one, &known)).collect();
     let Some(spans) = common_origins(&wrong) else { return Ok(causes) };
     if !wrong.iter().all(|cache| cache.is_explained(bench, &known, &spans)) {
         return Ok(causes);
@@ -89,19 +106,22 @@ pub(super) fn of_caches(
         cause.sites.retain(|site| !sites.contains(site));
     }
     causes.retain(|cause| !cause.sites.is_empty());
-    let what = format!("cache_row: {}", described(bench, &spans, &sites));
-    let told =
-        CauseContent::Misread { kind: CauseKind::CacheRow, what: [what, String::new()], wrong: [0, 0] };
+    let kind = if is_cache { CauseKind::CacheRow } else { CauseKind::RowSource };
+    let what = format!("{kind}: {}", described(bench, &spans, &sites));
+    let told = CauseContent::Misread { kind, what: [what, String::new()], wrong: [0, 0] };
     causes.push(Cause::new(CauseSearch::Stages, sites, told));
     Ok(causes)
 }
 
-impl<'o> WrongCache<'o> {
+impl<'o> WrongRows<'o> {
     fn of(bench: &SearchContext, one: &'o UnexplainedOperation, known: &KnownRows) -> Self {
         let positions = bench.setting.held.positions(one.site);
         let width = one.traced.row_len();
         let wrong: BTreeSet<usize> = one.beyond().into_iter().map(|flat| flat / width).collect();
-        let dropped = positions.end.saturating_sub(one.traced.rows());
+        let dropped = match is_cache(one.site) {
+            true => positions.end.saturating_sub(one.traced.rows()),
+            false => positions.start,
+        };
         let rows = wrong.into_iter().map(|row| (row, origins(one, row, dropped, known))).collect();
         Self { one, start: positions.start, dropped, rows }
     }
@@ -205,19 +225,24 @@ fn origins(one: &UnexplainedOperation, row: usize, dropped: usize, known: &Known
     if found.is_empty() { BTreeSet::from([RowOrigin::Unknown]) } else { found }
 }
 
-/// Returns a place as seen from a cache.
+fn is_cache(site: Site) -> bool {
+    CACHES.contains(&site.point)
+}
+
+/// Returns a place as seen from the tap of a wrong row.
 fn relative(place: &RowPlace, site: Site) -> RowOrigin {
     RowOrigin::Place {
         sequence: place.sequence.clone(),
         tap: (place.point != site.point).then_some(place.point),
         layer: place.layer.filter(|_| place.layer != site.layer),
+        pass: Some(place.pass).filter(|_| !is_cache(site) && Some(place.pass) != site.pass),
         position: place.position,
     }
 }
 
 /// Returns the one origin of each row that all wrong caches of a pass share; `None` if they share none, or several that
 /// are equally simple.
-fn common_origins(wrong: &[WrongCache]) -> Option<Vec<RowSpan>> {
+fn common_origins(wrong: &[WrongRows]) -> Option<Vec<RowSpan>> {
     let mut common: BTreeMap<(usize, usize), BTreeSet<RowOrigin>> = BTreeMap::new();
     for cache in wrong {
         let pass = cache.one.site.pass.unwrap_or(0);
@@ -240,9 +265,10 @@ impl RowOrigin {
     /// Returns the number of respects in which the origin differs from the row's own place.
     fn rank(&self) -> usize {
         match self {
-            RowOrigin::Place { sequence, tap, layer, .. } => {
+            RowOrigin::Place { sequence, tap, layer, pass, .. } => {
                 usize::from(sequence.is_some())
                     + usize::from(tap.is_some())
+                    + usize::from(pass.is_some() && sequence.is_none())
                     + 2 * usize::from(layer.is_some())
             }
             RowOrigin::Unknown | RowOrigin::Zero => 0,
