@@ -5,6 +5,7 @@ mod coarse;
 mod command;
 mod misread;
 pub mod planted;
+mod provenance;
 mod read;
 mod real;
 mod several;

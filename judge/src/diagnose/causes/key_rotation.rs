@@ -49,10 +49,11 @@ pub(super) fn of(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Resul
             break;
         }
         let mut keys = KeyRows::default();
-        let wrong = wrong_with(bench, &held, &change, &mut keys)?;
+        let [right, wrong] = judged_with(bench, &held, &change, &mut keys)?;
         let is_new = |site: &Site| !open.iter().any(|one| one.site == *site);
         let stays = |site: &Site| CHANGED.contains(&site.point) || is_new(site);
-        if wrong.iter().any(stays) || !changed.iter().all(|one| keys.explain(one)) {
+        let is_right = |one: &&UnexplainedOperation| right.contains(&one.site) || keys.explain(one);
+        if wrong.iter().any(stays) || !changed.iter().all(is_right) {
             continue;
         }
         let sites: Vec<Site> = changed.iter().map(|one| one.site).collect();
@@ -104,21 +105,23 @@ fn readings() -> Vec<OperationChange> {
     words.map(|(entry, word)| OperationChange::new(entry, ChangeValue::word(word))).collect()
 }
 
-/// Returns the sites that are wrong in a run with a change.
-fn wrong_with(
+/// Returns the sites that rounding explains in a run with a change, and those that it does not explain.
+fn judged_with(
     bench: &SearchContext,
     held: &AlignedDump,
     change: &OperationChange,
     keys: &mut KeyRows,
-) -> Result<HashSet<Site>> {
+) -> Result<[HashSet<Site>; 2]> {
     let setting = bench.setting.along(held);
     let everything = Selection::everything();
     let comparison =
         setting.comparing_of(&everything, ContinuationValues::Held).evaluating(setting.may_differ);
     let supposed = [Supposition::everywhere(change.clone())];
     let checks = setting.rerun(&RerunPart::All, held.passes().len(), &supposed, comparison, keys)?;
-    let is_wrong = |check: &SiteCheck| check.explained.is_some() && check.unexplained.is_some();
-    Ok(checks.iter().filter(|check| is_wrong(check)).map(|check| check.site).collect())
+    let judged = |check: SiteCheck| Some((check.site, check.explained?.side(setting.role).is_explained()));
+    let (right, wrong): (Vec<_>, Vec<_>) =
+        checks.into_iter().filter_map(judged).partition(|(_, is_right)| *is_right);
+    Ok([right, wrong].map(|all| all.into_iter().map(|(site, _)| site).collect()))
 }
 
 /// A tap that collects the keys of every pass before and after RoPE, each `[T, Hkv, D]`.
@@ -142,11 +145,10 @@ impl Tap for KeyRows {
 }
 
 impl KeyRows {
-    /// Returns true if each row of a tap of keys is the key of its position, before or after RoPE. Other taps are
-    /// explained by the run itself.
+    /// Returns true if each row of a tap of keys is the key of its position, before or after RoPE.
     fn explain(&self, one: &UnexplainedOperation) -> bool {
         if !KEYS.contains(&one.site.point) {
-            return true;
+            return false;
         }
         let is_read = |site: &Site| match one.site.point {
             Point::KRope => site.pass == one.site.pass,

@@ -158,16 +158,35 @@ fn starts_at_its_inputs(row: &SiteResult) -> bool {
 /// Searches for causes of rows with several operations between recorded values: likely contents of the cache, the
 /// catalogue, then other contents.
 fn of_coarse(bench: &SearchContext, rows: &[SiteResult], coarse: Vec<&SiteResult>) -> Result<Vec<Cause>> {
+    if let Some(cause) = provenance::of_other_rows(bench, &coarse)? {
+        return Ok(vec![cause]);
+    }
     if let Some(cause) = provenance::of_blocks(bench, rows, &coarse, false)? {
         return Ok(vec![cause]);
     }
-    let causes = of_parts(bench, coarse.clone())?;
+    let mut causes = of_parts(bench, coarse.clone())?;
     if causes.iter().all(|cause| cause.is_nothing())
         && let Some(cause) = provenance::of_blocks(bench, rows, &coarse, true)?
     {
         return Ok(vec![cause]);
     }
+    if let Some(begun) = provenance::onset(rows, &coarse).map(begins) {
+        for cause in &mut causes {
+            if let CauseContent::Nothing { kind: CauseKind::Unknown, what } = &mut cause.told {
+                what.push_str(&begun);
+            }
+        }
+    }
     Ok(causes)
+}
+
+/// Says what follows if a dump is right up to a pass.
+fn begins(first: &SiteResult) -> String {
+    let (pass, start) = (first.site.pass.unwrap_or(0), first.positions.start);
+    format!(
+        "; earlier passes are right: look at the KV cache that pass {pass} reads (rows that are overwritten or stale), \
+         and at what begins at its position {start}"
+    )
 }
 
 /// Searches for causes by running parts of the model again with changes.

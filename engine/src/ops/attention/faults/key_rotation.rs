@@ -32,6 +32,7 @@ fn scores(at: &SiteContext, word: &str) -> Option<Tensor> {
     let earlier = k.rows().checked_sub(at.positions.len())?;
     let read = match word {
         "prompt-unrotated" if earlier == 0 => unrotated(at, k, rope)?,
+        "new-unrotated" if earlier == 0 => unrotated(at, k, rope)?,
         "new-unrotated" => mixed(at, [k, &unrotated(at, k, rope)?], earlier),
         "cached-unrotated" if earlier > 0 => mixed(at, [&unrotated(at, k, rope)?, k], earlier),
         "cached-twice" if earlier > 0 => {

@@ -129,11 +129,12 @@ fn sentence(bench: &SearchContext, span: &RowSpan, is_cache: bool) -> String {
 
 fn told(origin: &RowOrigin, span: &RowSpan) -> String {
     let RowOrigin::Place { sequence, tap, layer, pass, position } = origin else { return String::new() };
+    let ending = if span.rows == 1 { "" } else { "s" };
     let mut words = vec![match tap {
-        Some(Point::K) => "the keys before RoPE".to_owned(),
-        Some(Point::KNorm) => "the normed keys before RoPE".to_owned(),
-        Some(other) => format!("the rows of {other}"),
-        None => "the rows".to_owned(),
+        Some(Point::K) => format!("the key{ending} before RoPE"),
+        Some(Point::KNorm) => format!("the normed key{ending} before RoPE"),
+        Some(other) => format!("the row{ending} of {other}"),
+        None => format!("the row{ending}"),
     }];
     if let Some(layer) = layer {
         words.push(format!("of layer {layer}"));
@@ -145,9 +146,10 @@ fn told(origin: &RowOrigin, span: &RowSpan) -> String {
         words.push(format!("of pass {pass}"));
     }
     let is_same = *position == span.first && sequence.is_none();
+    let at = if words.len() > 1 { "at" } else { "of" };
     words.push(match is_same {
-        true => "of the same positions".to_owned(),
-        false => format!("of {}", positions(*position, span.rows)),
+        true => format!("{at} the same position{ending}"),
+        false => format!("{at} {}", positions(*position, span.rows)),
     });
     words.join(" ")
 }

@@ -120,7 +120,10 @@ fn cause(
 }
 
 /// Returns the first wrong row, if passes before it are compared and right and later passes are wrong.
-pub(super) fn onset<'r>(rows: &[SiteResult], coarse: &[&'r SiteResult]) -> Option<&'r SiteResult> {
+pub(in crate::diagnose::causes) fn onset<'r>(
+    rows: &[SiteResult],
+    coarse: &[&'r SiteResult],
+) -> Option<&'r SiteResult> {
     let first = coarse.iter().min_by_key(|row| (row.site.pass, row.site.flow_order()))?;
     let is_right = |row: &SiteResult| row.verdict != Verdict::Fail && row.judged().is_some();
     let is_before = |row: &&SiteResult| row.site.pass < first.site.pass && row.site.pass.is_some();
@@ -194,16 +197,16 @@ impl BlockHypothesis {
 
     fn told(&self) -> String {
         let count = self.rows.len();
-        let (rows, verb) = (positions(self.rows.start, count), if count == 1 { "row" } else { "rows" });
+        let (rows, noun) = (positions(self.rows.start, count), if count == 1 { "row" } else { "rows" });
         let holds = if count == 1 { "holds" } else { "hold" };
         let content = match &self.content {
             Content::Sequence(sequence, from) => {
-                format!("the {verb} of sequence {sequence} of {}", positions(*from, count))
+                format!("the {noun} of sequence {sequence} at {}", positions(*from, count))
             }
-            Content::Own(from) => format!("the {verb} of {}", positions(*from, count)),
+            Content::Own(from) => format!("the {noun} of {}", positions(*from, count)),
             Content::Zeros => "zeros".to_owned(),
         };
-        format!("the cache {verb} of {rows} {holds} {content}")
+        format!("the cache {noun} of {rows} {holds} {content}")
     }
 }
 

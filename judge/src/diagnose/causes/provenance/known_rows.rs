@@ -35,7 +35,7 @@ pub(super) struct RowPlace {
 }
 
 /// Rows of one tap that one pass computed.
-struct PassRows {
+struct AddedRows {
     sequence: Option<String>,
     site: Site,
     /// Position of the first row of the pass.
@@ -47,7 +47,7 @@ struct PassRows {
 
 /// Rows that a run computes at some taps.
 pub(super) struct KnownRows {
-    all: Vec<PassRows>,
+    all: Vec<AddedRows>,
 }
 
 impl KnownRows {
@@ -111,6 +111,24 @@ impl KnownRows {
         places
     }
 
+    /// Returns the rows of a tap and layer, with their relative distances from the given values.
+    pub(super) fn distances(&self, site: Site, theirs: &[f64]) -> Vec<(RowPlace, f64)> {
+        let size: f64 = theirs.iter().map(|value| value * value).sum();
+        let is_of_tap = |rows: &&AddedRows| (rows.site.point, rows.site.layer) == (site.point, site.layer);
+        let off = |row: &[f32]| {
+            let off: f64 = row.iter().zip(theirs).map(|(&own, their)| (f64::from(own) - their).powi(2)).sum();
+            (off / size.max(f64::MIN_POSITIVE)).sqrt()
+        };
+        if theirs.len() < SHORTEST {
+            return Vec::new();
+        }
+        let of_pass = |rows: &AddedRows| {
+            let all = rows.first..rows.values.rows();
+            all.map(|row| (rows.place(row), off(rows.values.row(row)))).collect::<Vec<_>>()
+        };
+        self.all.iter().filter(is_of_tap).flat_map(of_pass).collect()
+    }
+
     /// Returns the other sequences, each with its number of rows.
     pub(super) fn sequences(&self) -> Vec<(String, usize)> {
         let mut all: BTreeMap<String, usize> = BTreeMap::new();
@@ -131,7 +149,7 @@ impl KnownRows {
         layer: Option<usize>,
         position: usize,
     ) -> Option<&[f32]> {
-        let is_there = |rows: &&PassRows| {
+        let is_there = |rows: &&AddedRows| {
             let is_its = (rows.site.point, rows.site.layer) == (point, layer);
             let end = rows.start + rows.values.rows() - rows.first;
             rows.sequence.as_deref() == Some(sequence) && is_its && (rows.start..end).contains(&position)
@@ -142,7 +160,7 @@ impl KnownRows {
 
     /// Returns the tensor and the row of a place.
     pub(super) fn row(&self, place: &RowPlace) -> Option<(&Tensor, usize)> {
-        let is_there = |rows: &&PassRows| {
+        let is_there = |rows: &&AddedRows| {
             let site = (rows.site.point, rows.site.layer, rows.site.pass);
             rows.sequence == place.sequence && site == (place.point, place.layer, Some(place.pass))
         };
@@ -152,7 +170,7 @@ impl KnownRows {
     }
 }
 
-impl PassRows {
+impl AddedRows {
     fn place(&self, row: usize) -> RowPlace {
         RowPlace {
             sequence: self.sequence.clone(),
@@ -174,7 +192,7 @@ struct RowCollector<'p> {
     points: &'p [Point],
     sequence: Option<String>,
     passes: Vec<usize>,
-    found: Vec<PassRows>,
+    found: Vec<AddedRows>,
 }
 
 impl Tap for RowCollector<'_> {
@@ -192,7 +210,7 @@ impl Tap for RowCollector<'_> {
                 (false, _) => 0,
             };
             let (sequence, values) = (self.sequence.clone(), value.clone());
-            self.found.push(PassRows { sequence, site, start, first, values });
+            self.found.push(AddedRows { sequence, site, start, first, values });
         }
         value
     }

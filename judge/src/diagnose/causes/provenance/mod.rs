@@ -6,10 +6,12 @@
 mod description;
 mod hypotheses;
 mod known_rows;
+mod other_rows;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(super) use hypotheses::of_blocks;
+pub(super) use hypotheses::{of_blocks, onset};
+pub(super) use other_rows::of_other_rows;
 
 use crate::change::CauseKind;
 use crate::check::UnexplainedOperation;
