@@ -3,6 +3,7 @@
 
 mod coarse;
 mod command;
+mod key_rotation;
 mod misread;
 pub mod planted;
 mod provenance;

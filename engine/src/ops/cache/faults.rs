@@ -31,7 +31,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: CACHES,
         takes: "pass3:15:zero|pass2:0-3:4-7",
         compute: |at, value| with_rows(at, &overwritten(at, value.as_word()?)?),
-        read: read_cleared,
+        read: read_overwritten,
         usual: |_| Vec::new(),
         ..CatalogueEntry::PLAIN
     },
@@ -136,8 +136,8 @@ const MOST_ROWS: usize = 512;
 /// Largest error of two rows that still match.
 const NEAR: f64 = 0.01;
 
-/// Returns our nearest row for each of their rows that differs.
-fn read_rows(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
+/// Returns our nearest row for each of their rows that differs, `None` for zeros; nothing if a row has none.
+fn nearest_rows(at: &SiteContext, theirs: &[f64]) -> Vec<(usize, Option<usize>)> {
     let (rows, width) = (at.value.rows(), at.value.row_len());
     if rows > MOST_ROWS {
         return Vec::new();
@@ -151,35 +151,49 @@ fn read_rows(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
         }
         (up / down).sqrt()
     };
-    let mut places: Vec<String> = Vec::new();
+    let is_zero = |row: usize| theirs[row * width..][..width].iter().all(|&value| value == 0.0);
+    let mut places = Vec::new();
     for row in (0..rows).filter(|&row| !(off(row, row) < NEAR)) {
         let nearest = (0..rows).min_by(|&a, &b| off(row, a).total_cmp(&off(row, b)));
         match nearest.filter(|&nearest| off(row, nearest) < NEAR) {
-            Some(nearest) => places.push(format!("{row}:{nearest}")),
+            Some(nearest) => places.push((row, Some(nearest))),
+            None if is_zero(row) => places.push((row, None)),
             None => return Vec::new(),
         }
     }
-    if places.is_empty() {
-        return Vec::new();
-    }
-    not_named(at, theirs, places.join(","))
+    places
 }
 
-/// Returns neighbouring earlier rows that are zeros in the engine's cache.
-fn read_cleared(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
-    let (width, (_, first)) = (at.value.row_len(), extent(at));
-    let is_cleared = |row: &usize| {
-        theirs[row * width..][..width].iter().all(|&value| value == 0.0)
-            && at.value.row(*row).iter().any(|&value| value != 0.0)
-    };
-    let rows: Vec<usize> = (0..first).filter(is_cleared).collect();
-    match (at.site.pass, rows.as_slice()) {
-        (Some(pass), &[row]) => not_named(at, theirs, format!("pass{pass}:{row}:zero")),
-        (Some(pass), &[row, .., last]) if last - row + 1 == rows.len() => {
-            not_named(at, theirs, format!("pass{pass}:{row}-{last}:zero"))
-        }
+/// Returns the list of rows at other positions than their own, unless rows of earlier passes were overwritten.
+fn read_rows(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
+    let places = nearest_rows(at, theirs);
+    if overwriting(at, &places).is_some() {
+        return Vec::new();
+    }
+    let list: Option<Vec<String>> =
+        places.iter().map(|(to, from)| Some(format!("{to}:{}", (*from)?))).collect();
+    match list {
+        Some(list) if !list.is_empty() => not_named(at, theirs, list.join(",")),
         _ => Vec::new(),
     }
+}
+
+/// Returns neighbouring rows of earlier passes that hold neighbouring other rows, or zeros.
+fn read_overwritten(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
+    let value = overwriting(at, &nearest_rows(at, theirs));
+    value.map_or(Vec::new(), |value| not_named(at, theirs, value))
+}
+
+fn overwriting(at: &SiteContext, places: &[(usize, Option<usize>)]) -> Option<String> {
+    let (&(to, from), &(last, _)) = (places.first()?, places.last()?);
+    let is_span =
+        places.iter().enumerate().all(|(index, &place)| place == (to + index, from.map(|from| from + index)));
+    let rows = |first: usize| match places.len() {
+        1 => first.to_string(),
+        count => format!("{first}-{}", first + count - 1),
+    };
+    let pass = at.site.pass.filter(|_| is_span && last < extent(at).1)?;
+    Some(format!("pass{pass}:{}:{}", rows(to), from.map_or("zero".to_owned(), rows)))
 }
 
 /// Returns a value, unless a change with a name of its own has the same result.

@@ -15,6 +15,7 @@ use crate::diagnose::causes::cause_text::CauseText;
 use crate::diagnose::causes::operation_search::{SearchContext, SearchResult};
 use crate::error::Result;
 use crate::exact::node_of;
+use crate::ops::attention::faults::key_rotation::meaning;
 use crate::ops::rope::exact::Rotary;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
@@ -75,21 +76,11 @@ pub(super) fn of(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Resul
 /// change alone would not match these taps.
 fn as_recorded(bench: &SearchContext, change: &OperationChange, shown: &[Point], sites: Vec<Site>) -> Cause {
     let role = bench.setting.role.name();
-    let reading = match change.value.as_word() {
-        Some("prompt-unrotated") => {
-            "the prompt's attention reads keys before RoPE, and later passes read rotated keys from the cache"
-        }
-        Some("new-unrotated") => {
-            "attention reads the keys of its own pass before RoPE, and earlier keys rotated, from the cache"
-        }
-        Some("cached-unrotated") => {
-            "keys are cached before RoPE and not rotated when later passes read them; each pass rotates its own keys"
-        }
-        _ => "cached keys are rotated again when later passes read them",
-    };
+    let reading = change.value.as_word().and_then(meaning).unwrap_or_default();
+    let holds = if shown.len() == 1 { "holds" } else { "hold" };
     let names: Vec<&str> = shown.iter().map(|point| point.name()).collect();
     let what = format!(
-        "cache_rotation: in the {role}, {reading} ({change}); its {} holds keys of another rotation than \
+        "cache_rotation: in the {role}, {reading} ({change}); its {} {holds} keys of another rotation than \
          attention reads",
         names.join(" and ")
     );

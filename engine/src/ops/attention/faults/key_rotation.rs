@@ -11,17 +11,34 @@ use crate::ops::rope::exact::Rotary;
 use crate::ops::rope::faults::inverse;
 use crate::tensor::Tensor;
 
-/// Readings of keys: the prompt's pass reads its keys before RoPE and later passes read rotated keys from the cache;
-/// every pass reads its own keys before RoPE; keys of earlier passes are cached before RoPE; or they are rotated again
-/// when they are read.
-const WORDS: [&str; 4] = ["prompt-unrotated", "new-unrotated", "cached-unrotated", "cached-twice"];
+/// Readings of keys, each with its meaning.
+const READINGS: [(&str, &str); 4] = [
+    (
+        "prompt-unrotated",
+        "the prompt's attention reads keys before RoPE, and later passes read rotated keys from the cache",
+    ),
+    (
+        "new-unrotated",
+        "attention reads the keys of its own pass before RoPE, and earlier keys rotated, from the cache",
+    ),
+    (
+        "cached-unrotated",
+        "keys are cached before RoPE and not rotated when later passes read them; each pass rotates its own keys",
+    ),
+    ("cached-twice", "cached keys are rotated again when later passes read them"),
+];
+
+/// Describes a reading of keys.
+pub fn meaning(word: &str) -> Option<&'static str> {
+    READINGS.iter().find(|(known, _)| *known == word).map(|(_, meaning)| *meaning)
+}
 
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     kind: CauseKind::CacheRotation,
     at: &[Point::AttnScores],
     takes: "prompt-unrotated|new-unrotated|cached-unrotated|cached-twice",
     compute: |at, value| scores(at, value.as_word()?),
-    usual: |_| WORDS.map(ChangeValue::word).into(),
+    usual: |_| READINGS.map(|(word, _)| ChangeValue::word(word)).into(),
     ..CatalogueEntry::PLAIN
 }];
 

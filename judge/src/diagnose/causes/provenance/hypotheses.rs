@@ -49,7 +49,7 @@ struct BlockHypothesis {
 }
 
 /// Finds the one content of cache rows that explains all wrong rows of the dump and leaves the other rows right. Tries
-/// blocks of other sequences at their own positions only, unless `is_thorough`.
+/// blocks of other sequences at their own positions, and zeros; if `is_thorough`, all other contents.
 ///
 /// # Errors
 /// The errors of a run of the model.
@@ -61,26 +61,35 @@ pub(in crate::diagnose::causes) fn of_blocks(
 ) -> Result<Option<Cause>> {
     let Some(first) = onset(rows, coarse) else { return Ok(None) };
     let pass = first.site.pass.unwrap_or(0);
-    let is_alone = bench.setting.held.dump.siblings()?.is_empty();
-    if bench.deadline.is_over() || (is_alone && !is_thorough) {
+    if bench.deadline.is_over() {
         return Ok(None);
     }
     let others = KnownRows::computed(bench, &CACHES)?;
     let written = first.positions.start;
     let all = hypotheses(bench, &others, pass, written, is_thorough);
     let rerun = Rerun::new(bench, first);
-    let layers: BTreeSet<usize> = layers_at(bench, coarse, pass);
-    let mut found: Vec<BlockHypothesis> = Vec::new();
+    // Layers whose window does not reach the rows are right with or without the change.
+    let mut extents: Vec<BTreeSet<usize>> = vec![(0..bench.book.n_layers()).collect()];
+    extents.extend(Some(layers_at(bench, coarse, pass)).filter(|layers| *layers != extents[0]));
+    let mut found: Vec<(BlockHypothesis, &BTreeSet<usize>)> = Vec::new();
     for one in all.into_iter().take(MOST) {
         if bench.deadline.is_over() {
             return Ok(None);
         }
-        let mut tap = BlockTap { one: &one, known: &others, layers: &layers };
-        if rerun.is_near_with(&mut tap)? && explains_all(bench, rows, coarse, &mut tap)? {
-            found.push(one);
+        let tap = |layers| BlockTap { one: &one, known: &others, layers };
+        if !rerun.is_near_with(&mut tap(&extents[0]))? {
+            continue;
+        }
+        for layers in &extents {
+            if explains_all(bench, rows, coarse, &mut tap(layers))? {
+                found.push((one.clone(), layers));
+                break;
+            }
         }
     }
-    Ok(cause(bench, coarse, &found, &layers))
+    let Some(&(_, layers)) = found.first() else { return Ok(None) };
+    let found: Vec<BlockHypothesis> = found.into_iter().map(|(one, _)| one).collect();
+    Ok(cause(bench, coarse, &found, layers))
 }
 
 /// Makes the cause of the hypotheses that explain the dump.
@@ -161,8 +170,11 @@ fn hypotheses(
             let fits = starts.into_iter().filter(|from| from + end - start <= *length);
             all.extend(fits.map(|from| block(Content::Sequence(sequence.clone(), from))));
         }
-        if is_thorough {
+        // A cache of zeros alone is a change of the catalogue.
+        if !is_thorough && end - start < written {
             all.push(block(Content::Zeros));
+        }
+        if is_thorough {
             let held = bench.setting.held.read_tokens().len().min(written);
             let others = (0..held).step_by(end - start).filter(|&from| from != start);
             all.extend(
