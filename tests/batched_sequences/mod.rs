@@ -1,6 +1,6 @@
 //! Version 2 of the contract: several sequences, some rows, parts of arrays, files by layer.
 
-mod bed;
+pub mod bed;
 mod fp8;
 mod parts;
 mod property;

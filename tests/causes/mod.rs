@@ -3,9 +3,11 @@
 
 mod coarse;
 mod command;
+mod key_rotation;
 mod misread;
 mod passes;
 pub mod planted;
+mod provenance;
 mod read;
 mod real;
 mod several;

@@ -69,6 +69,9 @@ kinds! {
     AttnMerge "attn_merge" "the shares by which attention over cached and over new keys is merged";
     CacheStale "cache_stale" "rows of the cache that belong to another position or time";
     CachePosition "cache_position" "rows of the cache at other positions than their own";
+    CacheRotation "cache_rotation" "keys that attention reads before RoPE or rotated twice: those of the pass, or cached ones";
+    CacheRow "cache_row" "rows of the cache that hold other keys and values: of another position, pass, layer or sequence";
+    RowSource "row_source" "rows of a tap that hold the values of another position, pass, layer or sequence";
     Activation "activation" "the activation function of the feed-forward block";
     ExpertCount "expert_count" "the number of experts per token";
     ExpertWeights "expert_weights" "the normalisation of expert weights: by the sum over all experts, or over the chosen ones";

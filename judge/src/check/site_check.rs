@@ -200,7 +200,7 @@ pub enum ArrayComparison {
 }
 
 /// The dump's result of an operation, and our result from the same inputs.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct UnexplainedOperation {
     /// The site of the result.
     pub site: Site,

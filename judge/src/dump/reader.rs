@@ -38,6 +38,8 @@ pub struct Dump {
     listed: Option<TensorRow>,
     /// True if the dump's file is on another machine.
     is_elsewhere: bool,
+    /// Manifests of all sequences of the file, this one included.
+    sequences: Arc<Vec<Manifest>>,
     /// Files that were read and checked against their hashes.
     seen: Arc<Mutex<HashSet<String>>>,
 }
@@ -131,11 +133,23 @@ impl Dump {
     }
 
     fn of_manifest(path: &Path, json: &[u8], container: Container, is_elsewhere: bool) -> Result<Vec<Self>> {
-        let manifests = Manifest::parse(json, path)?;
-        manifests
-            .into_iter()
-            .map(|manifest| Self::new(path, manifest, container.clone(), is_elsewhere))
-            .collect()
+        let manifests = Arc::new(Manifest::parse(json, path)?);
+        let of_sequence = |manifest: &Manifest| {
+            let dump = Self::new(path, manifest.clone(), container.clone(), is_elsewhere)?;
+            Ok(Self { sequences: manifests.clone(), ..dump })
+        };
+        manifests.iter().map(of_sequence).collect()
+    }
+
+    /// Opens the other sequences of the same file.
+    ///
+    /// # Errors
+    /// The errors of [`Dump::open_all`].
+    pub fn siblings(&self) -> Result<Vec<Self>> {
+        let others = self.sequences.iter().filter(|other| other.sequence != self.manifest.sequence);
+        let opened = others
+            .map(|other| Self::new(&self.path, other.clone(), self.container.clone(), self.is_elsewhere));
+        opened.collect()
     }
 
     fn new(path: &Path, manifest: Manifest, container: Container, is_elsewhere: bool) -> Result<Self> {
@@ -143,8 +157,9 @@ impl Dump {
         for (index, row) in manifest.tensors.iter().enumerate() {
             rows.insert(row.site().map_err(|problem| Error::dump(path, problem))?, index);
         }
-        let (path, listed, seen) = (path.to_owned(), None, Arc::default());
-        let mut dump = Self { path, manifest, container, rows, listed, is_elsewhere, seen };
+        let (path, listed) = (path.to_owned(), None);
+        let (sequences, seen) = (Arc::default(), Arc::default());
+        let mut dump = Self { path, manifest, container, rows, listed, is_elsewhere, sequences, seen };
         dump.check_arrays_exist()?;
         dump.settle_continuation()?;
         dump.manifest.check_successors().map_err(|problem| Error::dump(&dump.path, problem))?;

@@ -1,5 +1,7 @@
 //! Changes of the KV cache: rows written at the wrong index, and rows of another position or pass.
 
+use std::ops::Range;
+
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, distance};
 use crate::checkpoint::Point;
 use crate::tensor::Tensor;
@@ -22,6 +24,15 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         compute: |at, value| with_rows(at, &moved(at, value.as_word()?)?),
         read: read_rows,
         usual: |_| ["one-early", "one-late", "reversed"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
+    },
+    CatalogueEntry {
+        kind: CauseKind::CacheRow,
+        at: CACHES,
+        takes: "pass3:15:zero|pass2:0-3:4-7",
+        compute: |at, value| with_rows(at, &overwritten(at, value.as_word()?)?),
+        read: read_overwritten,
+        usual: |_| Vec::new(),
         ..CatalogueEntry::PLAIN
     },
 ];
@@ -79,6 +90,35 @@ fn moved(at: &SiteContext, how: &str) -> Option<CacheRows> {
     Some(all)
 }
 
+/// Parses `pass3:15:zero` or `pass2:0-3:4-7`: at a pass, rows that are cleared, or that hold other rows. The cache keeps
+/// them.
+fn overwritten(at: &SiteContext, word: &str) -> Option<CacheRows> {
+    let (pass, rows) = word.strip_prefix("pass")?.split_once(':')?;
+    let (to, from) = rows.split_once(':')?;
+    if at.site.pass != pass.parse().ok() {
+        return None;
+    }
+    let mut all: CacheRows = (0..at.value.rows()).map(Some).collect();
+    let to = span(to)?;
+    let from: Vec<Option<usize>> = match from {
+        "zero" => to.clone().map(|_| None).collect(),
+        rows => span(rows)?.map(Some).collect(),
+    };
+    let is_there = |row: &Option<usize>| row.is_none_or(|row| row < at.value.rows());
+    if from.len() != to.len() || to.end > all.len() || !from.iter().all(is_there) {
+        return None;
+    }
+    all[to].copy_from_slice(&from);
+    Some(all)
+}
+
+/// Parses `4` or `4-7`.
+fn span(word: &str) -> Option<Range<usize>> {
+    let (first, last) = word.split_once('-').unwrap_or((word, word));
+    let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
+    (first <= last).then_some(first..last + 1)
+}
+
 fn with_rows(at: &SiteContext, rows: &CacheRows) -> Option<Tensor> {
     let (width, nothing) = (at.value.row_len(), Tensor::new(&[1], vec![0.0]));
     let is_own = rows.iter().enumerate().all(|(row, from)| *from == Some(row));
@@ -96,8 +136,8 @@ const MOST_ROWS: usize = 512;
 /// Largest error of two rows that still match.
 const NEAR: f64 = 0.01;
 
-/// Returns our nearest row for each of their rows that differs.
-fn read_rows(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
+/// Returns our nearest row for each of their rows that differs, `None` for zeros; nothing if a row has none.
+fn nearest_rows(at: &SiteContext, theirs: &[f64]) -> Vec<(usize, Option<usize>)> {
     let (rows, width) = (at.value.rows(), at.value.row_len());
     if rows > MOST_ROWS {
         return Vec::new();
@@ -111,23 +151,57 @@ fn read_rows(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
         }
         (up / down).sqrt()
     };
-    let mut places: Vec<String> = Vec::new();
+    let is_zero = |row: usize| theirs[row * width..][..width].iter().all(|&value| value == 0.0);
+    let mut places = Vec::new();
     for row in (0..rows).filter(|&row| !(off(row, row) < NEAR)) {
         let nearest = (0..rows).min_by(|&a, &b| off(row, a).total_cmp(&off(row, b)));
         match nearest.filter(|&nearest| off(row, nearest) < NEAR) {
-            Some(nearest) => places.push(format!("{row}:{nearest}")),
+            Some(nearest) => places.push((row, Some(nearest))),
+            None if is_zero(row) => places.push((row, None)),
             None => return Vec::new(),
         }
     }
-    if places.is_empty() {
+    places
+}
+
+/// Returns the list of rows at other positions than their own, unless rows of earlier passes were overwritten.
+fn read_rows(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
+    let places = nearest_rows(at, theirs);
+    if overwriting(at, &places).is_some() {
         return Vec::new();
     }
-    // A row order that has a name is reported by its name.
-    let list = ChangeValue::Word(places.join(","));
+    let list: Option<Vec<String>> =
+        places.iter().map(|(to, from)| Some(format!("{to}:{}", (*from)?))).collect();
+    match list {
+        Some(list) if !list.is_empty() => not_named(at, theirs, list.join(",")),
+        _ => Vec::new(),
+    }
+}
+
+/// Returns neighbouring rows of earlier passes that hold neighbouring other rows, or zeros.
+fn read_overwritten(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
+    let value = overwriting(at, &nearest_rows(at, theirs));
+    value.map_or(Vec::new(), |value| not_named(at, theirs, value))
+}
+
+fn overwriting(at: &SiteContext, places: &[(usize, Option<usize>)]) -> Option<String> {
+    let (&(to, from), &(last, _)) = (places.first()?, places.last()?);
+    let is_span =
+        places.iter().enumerate().all(|(index, &place)| place == (to + index, from.map(|from| from + index)));
+    let rows = |first: usize| match places.len() {
+        1 => first.to_string(),
+        count => format!("{first}-{}", first + count - 1),
+    };
+    let pass = at.site.pass.filter(|_| is_span && last < extent(at).1)?;
+    Some(format!("pass{pass}:{}:{}", rows(to), from.map_or("zero".to_owned(), rows)))
+}
+
+/// Returns a value, unless a change with a name of its own has the same result.
+fn not_named(at: &SiteContext, theirs: &[f64], value: String) -> Vec<ChangeValue> {
     let named = ENTRIES.iter().flat_map(|entry| {
         let words = (entry.usual)(at).into_iter();
         words.filter_map(move |word| (entry.compute)(at, &word))
     });
     let is_named = named.into_iter().any(|known| distance(&known, theirs) < NEAR);
-    if is_named { Vec::new() } else { vec![list] }
+    if is_named { Vec::new() } else { vec![ChangeValue::Word(value)] }
 }

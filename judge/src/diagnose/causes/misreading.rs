@@ -22,6 +22,9 @@ use crate::weight::DType;
 /// Maximum number of taps that are assumed to be misnamed together.
 const MOST_TAPS: usize = 4;
 
+/// Taps that copy another tap. A copy is right under either reading.
+const COPIES: [Point; 3] = [Point::KCache, Point::VCache, Point::LastLogits];
+
 /// Finds a misstatement of the dump that explains why operations are wrong.
 ///
 /// # Errors
@@ -111,10 +114,8 @@ const SLACK: f64 = 1.1;
 /// Returns true if later operations continue from the values as they are stored. In that case the engine computed
 /// with them, and the dump did not round them.
 fn goes_on(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<bool> {
-    // A copy is right under either reading.
-    let copies = [Point::KCache, Point::VCache, Point::LastLogits];
     let tells =
-        |site: &Site| !copies.contains(&site.point) && open.iter().any(|one| follows(*site, one.site));
+        |site: &Site| !COPIES.contains(&site.point) && open.iter().any(|one| follows(*site, one.site));
     let readers = AlternativeReading::of(bench, bench.setting.held)?.right;
     Ok(readers.iter().any(tells))
 }
@@ -160,7 +161,10 @@ fn taps(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Option<
         let readers: Vec<Site> = without.sites().filter(reads_one).collect();
         let is_new = |site: &Site| !open.iter().any(|one| one.site == *site);
         let are_right = !readers.is_empty() && readers.iter().all(|site| right.contains(site));
-        if are_right && !wrong.iter().any(is_new) {
+        // The engine itself computes with the tap's values if an operation behind its readers is wrong without it.
+        let points = without.points();
+        let is_behind = |site: &Site| left_out.iter().any(|&point| reads_through(site.point, point, &points));
+        if are_right && !wrong.iter().any(is_behind) && !wrong.iter().any(is_new) {
             return Ok(Some(misnamed(bench, open, &left_out, &without)?));
         }
         // The next wrong tap may be misnamed, too.
@@ -176,6 +180,14 @@ fn taps(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Option<
 /// Returns true if one tap is computed from another.
 fn reads(point: Point, from: Point) -> bool {
     point.inputs().iter().any(|inputs| inputs.contains(&from))
+}
+
+/// Returns true if one tap is computed from another through copies and taps that the dump does not record.
+fn reads_through(point: Point, from: Point, recorded: &BTreeSet<Point>) -> bool {
+    let passes_on = |between: &Point| COPIES.contains(between) || !recorded.contains(between);
+    point.inputs().iter().flat_map(|inputs| inputs.iter()).any(|&input| {
+        input == from || passes_on(&input) && input < point && reads_through(input, from, recorded)
+    })
 }
 
 /// Returns true if a site is computed directly from another in the same pass.

@@ -8,11 +8,13 @@ mod bos_token;
 mod cause_text;
 mod dumps;
 mod experts;
+mod key_rotation;
 mod misreading;
 mod nonfinite_values;
 mod operation_search;
 mod pass_restrictions;
 mod pattern;
+mod provenance;
 mod rerun;
 mod sequences;
 mod tokens;
@@ -72,9 +74,9 @@ pub(super) fn of_engine(
         let (book, traced) = (setting.book()?, TracedNumerics::new(setting.numerics, setting.profile));
         let bench = SearchContext { setting, traced: &traced, book, deadline: &deadline, rows };
         causes.extend(match (open.is_empty(), misreading::of(&bench, &open)?) {
-            (true, _) => of_parts(&bench, coarse)?,
+            (true, _) => of_coarse(&bench, rows, coarse)?,
             (false, Some(cause)) => vec![cause],
-            (false, None) => of_sums_before(&bench, rows, of_stages(&bench, open)?)?,
+            (false, None) => of_operations(&bench, rows, open)?,
         });
     }
     let choices = tokens::of_choices(setting, rows)?;
@@ -90,6 +92,19 @@ fn is_wrong_stage(row: &SiteResult) -> bool {
 fn is_coarse(row: &SiteResult) -> bool {
     let is_real = row.site.point.kind() == ValueKind::Real;
     row.verdict == Verdict::Fail && !row.is_one_stage() && is_real && row.judged().is_some()
+}
+
+/// Searches for causes of operations: first those that several taps show together.
+fn of_operations(
+    bench: &SearchContext,
+    rows: &[SiteResult],
+    open: Vec<&UnexplainedOperation>,
+) -> Result<Vec<Cause>> {
+    let keys = key_rotation::of(bench, &open)?;
+    let is_open = |one: &&UnexplainedOperation| !keys.iter().any(|cause| cause.sites.contains(&one.site));
+    let open: Vec<&UnexplainedOperation> = open.into_iter().filter(is_open).collect();
+    let stages = provenance::of_rows(bench, &open, of_stages(bench, open.clone())?)?;
+    Ok(keys.into_iter().chain(of_sums_before(bench, rows, stages)?).collect())
 }
 
 /// Searches for causes of single operations. Each change becomes one cause.
@@ -147,7 +162,7 @@ fn restrict_operation(
 fn of_sums_before(bench: &SearchContext, rows: &[SiteResult], mut causes: Vec<Cause>) -> Result<Vec<Cause>> {
     let is_open = |site: &Site| causes.iter().any(|cause| cause.is_nothing() && cause.sites.contains(site));
     let open = rows.iter().filter(|row| !starts_at_its_inputs(row) && is_open(&row.site)).collect();
-    for found in of_parts(bench, open)?.into_iter().filter(|found| !found.is_nothing()) {
+    for found in of_parts(bench, rows, open)?.into_iter().filter(|found| !found.is_nothing()) {
         for cause in causes.iter_mut().filter(|cause| cause.is_nothing()) {
             cause.sites.retain(|site| !found.sites.contains(site));
         }
@@ -163,8 +178,42 @@ fn starts_at_its_inputs(row: &SiteResult) -> bool {
     row.site.point.inputs().iter().all(|points| is_held(points))
 }
 
+/// Searches for causes of rows with several operations between recorded values: likely contents of the cache, the
+/// catalogue, then other contents.
+fn of_coarse(bench: &SearchContext, rows: &[SiteResult], coarse: Vec<&SiteResult>) -> Result<Vec<Cause>> {
+    if let Some(cause) = provenance::of_other_rows(bench, &coarse)? {
+        return Ok(vec![cause]);
+    }
+    if let Some(cause) = provenance::of_blocks(bench, rows, &coarse, false)? {
+        return Ok(vec![cause]);
+    }
+    let mut causes = of_parts(bench, rows, coarse.clone())?;
+    if causes.iter().all(|cause| cause.is_nothing())
+        && let Some(cause) = provenance::of_blocks(bench, rows, &coarse, true)?
+    {
+        return Ok(vec![cause]);
+    }
+    if let Some(begun) = provenance::onset(rows, &coarse).map(begins) {
+        for cause in &mut causes {
+            if let CauseContent::Nothing { kind: CauseKind::Unknown, what } = &mut cause.told {
+                what.push_str(&begun);
+            }
+        }
+    }
+    Ok(causes)
+}
+
+/// Says what follows if a dump is right up to a pass.
+fn begins(first: &SiteResult) -> String {
+    let (pass, start) = (first.site.pass.unwrap_or(0), first.positions.start);
+    format!(
+        "; earlier passes are right: look at the KV cache that pass {pass} reads (rows that are overwritten or stale), \
+         and at what begins at its position {start}"
+    )
+}
+
 /// Searches for causes by running parts of the model again with changes.
-fn of_parts(bench: &SearchContext, mut open: Vec<&SiteResult>) -> Result<Vec<Cause>> {
+fn of_parts(bench: &SearchContext, rows: &[SiteResult], mut open: Vec<&SiteResult>) -> Result<Vec<Cause>> {
     let mut causes = Vec::new();
     while let Some(&first) = open.first().filter(|_| causes.len() < MOST_PARTS) {
         let searched = if bench.deadline.is_over() { None } else { Rerun::new(bench, first).search()? };
@@ -175,6 +224,7 @@ fn of_parts(bench: &SearchContext, mut open: Vec<&SiteResult>) -> Result<Vec<Cau
         let Some(mut searched) = searched else { break };
         if searched.fits.len() > 1 {
             prefer_what_others_tell(bench, &mut searched.fits, &open)?;
+            prefer_what_leaves_right(bench, &mut searched.fits, rows, first.site)?;
         }
         let (mut done, mut rest) = (Vec::new(), Vec::new());
         for row in open {
@@ -217,6 +267,32 @@ fn prefer_what_others_tell(
     for changes in fits.iter() {
         let explained = others.iter().map(|row| row.is_explained_by(changes));
         counts.push(explained.collect::<Result<Vec<bool>>>()?.into_iter().filter(|&is_it| is_it).count());
+    }
+    let most = counts.iter().copied().max();
+    let mut counts = counts.into_iter();
+    fits.retain(|_| counts.next() == most);
+    Ok(())
+}
+
+/// If several changes explain a row, keeps those that leave the most right rows right: rows of the same tap in other
+/// passes.
+fn prefer_what_leaves_right(
+    bench: &SearchContext,
+    fits: &mut Vec<Changes>,
+    rows: &[SiteResult],
+    first: Site,
+) -> Result<()> {
+    const OTHERS: usize = 3;
+    let is_other = |row: &&SiteResult| {
+        let is_alike = (row.site.point, row.site.layer) == (first.point, first.layer);
+        is_alike && row.site.pass != first.pass && row.verdict != Verdict::Fail && row.judged().is_some()
+    };
+    let others: Vec<Rerun> =
+        rows.iter().filter(is_other).take(OTHERS).map(|row| Rerun::new(bench, row)).collect();
+    let mut counts = Vec::new();
+    for changes in fits.iter() {
+        let left = others.iter().map(|row| row.is_left_right(changes)).collect::<Result<Vec<bool>>>()?;
+        counts.push(left.into_iter().filter(|&is_left| is_left).count());
     }
     let most = counts.iter().copied().max();
     let mut counts = counts.into_iter();

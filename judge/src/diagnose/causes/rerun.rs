@@ -223,6 +223,25 @@ impl<'s> Rerun<'s> {
         Ok(checks.into_iter().find(|check| check.site == self.row.site).and_then(|check| check.found))
     }
 
+    /// Returns true if a row that is right stays about as near with these changes.
+    pub(super) fn is_left_right(&self, changes: &[OperationChange]) -> Result<bool> {
+        let supposed: Vec<Supposition> = changes.iter().map(|change| self.one(change, None)).collect();
+        let before = self.row.judged().map_or(0.0, |found| found.errors.rel_l2);
+        Ok(match self.run(&supposed, &mut ())? {
+            Some(ArrayComparison::Measured(found)) => {
+                found.errors.rel_l2 <= AS_WELL * before + f64::from(f32::EPSILON)
+                    || self.is_near(&found.errors)
+            }
+            _ => false,
+        })
+    }
+
+    /// Returns true if the row is as near as rounding allows when a tap replaces values.
+    pub(super) fn is_near_with(&self, replaces: &mut dyn Tap) -> Result<bool> {
+        let found = self.run(&[], replaces)?;
+        Ok(matches!(found, Some(ArrayComparison::Measured(found)) if self.is_near(&found.errors)))
+    }
+
     fn passes(&self) -> usize {
         self.row.site.pass.map_or(self.setting.held.passes().len(), |pass| pass + 1)
     }

@@ -1,5 +1,6 @@
 //! Changes of attention scores and context: key heads, head order, score scale and soft cap.
 
+pub mod key_rotation;
 pub mod mask;
 mod masked_scores;
 pub mod merge;

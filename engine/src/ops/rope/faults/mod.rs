@@ -276,6 +276,18 @@ fn divided(rope: &Rope, by: impl Fn(usize) -> f64) -> Rope {
     Rope { scaling: by_factors(rope, (0..rope.width / 2).map(factor).collect()), ..rope.clone() }
 }
 
+/// Returns the rotation that turns rotated values back, with the inverse magnitude.
+pub(crate) fn inverse(rope: &Rope) -> Rope {
+    let back = divided(rope, |_| -1.0);
+    let scaling = match back.scaling {
+        RopeScaling::Stretched { factors, magnitude } => {
+            RopeScaling::Stretched { factors, magnitude: 1.0 / magnitude }
+        }
+        other => other,
+    };
+    Rope { scaling, ..back }
+}
+
 /// Replaces the scaling factors and keeps the magnitude of cosines and sines.
 fn by_factors(rope: &Rope, factors: Vec<f32>) -> RopeScaling {
     match rope.magnitude() {

@@ -1,0 +1,286 @@
+//! Hypotheses on rows of the cache, for dumps that record no cache: from a pass on, rows hold those of another sequence
+//! or position, or zeros. Our engine computes the recorded values with each of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use crate::align::Selection;
+use crate::catalogue::{OperationChange, catalogue};
+use crate::change::{CauseKind, ChangeValue, SiteContext};
+use crate::check::{ArrayComparison, ContinuationValues, RerunPart, SiteCheck};
+use crate::checkpoint::{Point, Site};
+use crate::diagnose::causes::cause_text::CauseText;
+use crate::diagnose::causes::operation_search::{SearchContext, SearchResult};
+use crate::diagnose::causes::provenance::CACHES;
+use crate::diagnose::causes::provenance::description::positions;
+use crate::diagnose::causes::provenance::known_rows::KnownRows;
+use crate::diagnose::causes::rerun::Rerun;
+use crate::error::Result;
+use crate::tap::Tap;
+use crate::tensor::Tensor;
+use crate::verdict::{Cause, CauseContent, CauseSearch, SiteResult, Verdict};
+
+/// Numbers of rows in a block of a cache.
+const BLOCKS: [usize; 5] = [1, 2, 4, 8, 16];
+
+/// Maximum number of hypotheses.
+const MOST: usize = 2048;
+
+/// A right row may become this many times worse.
+const AS_WELL: f64 = 3.0;
+
+/// Rows that a block of the cache holds instead of its own.
+#[derive(Clone, Debug, PartialEq)]
+enum Content {
+    /// Rows of another sequence, from this position on.
+    Sequence(String, usize),
+    /// Rows of the own sequence, from this position on.
+    Own(usize),
+    /// Zeros.
+    Zeros,
+}
+
+/// A block of the cache that holds other rows from a pass on.
+#[derive(Clone, Debug, PartialEq)]
+struct BlockHypothesis {
+    pass: usize,
+    rows: Range<usize>,
+    content: Content,
+}
+
+/// Finds the one content of cache rows that explains all wrong rows of the dump and leaves the other rows right. Tries
+/// blocks of other sequences at their own positions, and zeros; if `is_thorough`, all other contents.
+///
+/// # Errors
+/// The errors of a run of the model.
+pub(in crate::diagnose::causes) fn of_blocks(
+    bench: &SearchContext,
+    rows: &[SiteResult],
+    coarse: &[&SiteResult],
+    is_thorough: bool,
+) -> Result<Option<Cause>> {
+    let Some(first) = onset(rows, coarse) else { return Ok(None) };
+    let pass = first.site.pass.unwrap_or(0);
+    if bench.deadline.is_over() {
+        return Ok(None);
+    }
+    let others = KnownRows::computed(bench, &CACHES)?;
+    let written = first.positions.start;
+    let all = hypotheses(bench, &others, pass, written, is_thorough);
+    let rerun = Rerun::new(bench, first);
+    // Layers whose window does not reach the rows are right with or without the change.
+    let mut extents: Vec<BTreeSet<usize>> = vec![(0..bench.book.n_layers()).collect()];
+    extents.extend(Some(layers_at(bench, coarse, pass)).filter(|layers| *layers != extents[0]));
+    let mut found: Vec<(BlockHypothesis, &BTreeSet<usize>)> = Vec::new();
+    for one in all.into_iter().take(MOST) {
+        if bench.deadline.is_over() {
+            return Ok(None);
+        }
+        let tap = |layers| BlockTap { one: &one, known: &others, layers };
+        if !rerun.is_near_with(&mut tap(&extents[0]))? {
+            continue;
+        }
+        for layers in &extents {
+            if explains_all(bench, rows, coarse, &mut tap(layers))? {
+                found.push((one.clone(), layers));
+                break;
+            }
+        }
+    }
+    let Some(&(_, layers)) = found.first() else { return Ok(None) };
+    let found: Vec<BlockHypothesis> = found.into_iter().map(|(one, _)| one).collect();
+    Ok(cause(bench, coarse, &found, layers))
+}
+
+/// Makes the cause of the hypotheses that explain the dump.
+fn cause(
+    bench: &SearchContext,
+    coarse: &[&SiteResult],
+    found: &[BlockHypothesis],
+    layers: &BTreeSet<usize>,
+) -> Option<Cause> {
+    let one = found.first()?;
+    let sites: Vec<Site> = coarse.iter().map(|row| row.site).collect();
+    let is_everywhere = layers.len() == bench.book.n_layers();
+    let changes: Option<Vec<OperationChange>> = found.iter().map(BlockHypothesis::change).collect();
+    let (pass, start) = (one.pass, bench.setting.held.passes().get(one.pass)?.position);
+    if let Some(changes) = changes.filter(|_| is_everywhere) {
+        let nothing = Tensor::scalar(0.0);
+        let positions = bench.setting.held.positions(sites[0]);
+        let at = SiteContext::new(sites[0], positions, &nothing, bench.traced, bench.book);
+        let fits = changes.into_iter().map(|change| vec![change]).collect();
+        let searched = SearchResult { fits, excluded: Vec::new() };
+        return Some(CauseText::of(bench, &at).told(CauseSearch::Parts, &searched, sites, None));
+    }
+    let told: Vec<String> = found.iter().skip(1).take(3).map(BlockHypothesis::told).collect();
+    let alternatives = told.iter().map(|told| format!(", or {told}")).collect::<String>();
+    let extent = match is_everywhere {
+        true => "in all layers".to_owned(),
+        false => format!("in layers {}", layers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")),
+    };
+    let what = format!(
+        "cache_row: from pass {pass} on (position {start}), {}{alternatives} (keys and values, {extent}); earlier \
+         passes are right",
+        one.told()
+    );
+    let told =
+        CauseContent::Misread { kind: CauseKind::CacheRow, what: [what, String::new()], wrong: [0, 0] };
+    Some(Cause::new(CauseSearch::Parts, sites, told))
+}
+
+/// Returns the first wrong row, if passes before it are compared and right and later passes are wrong.
+pub(in crate::diagnose::causes) fn onset<'r>(
+    rows: &[SiteResult],
+    coarse: &[&'r SiteResult],
+) -> Option<&'r SiteResult> {
+    let first = coarse.iter().min_by_key(|row| (row.site.pass, row.site.flow_order()))?;
+    let is_right = |row: &SiteResult| row.verdict != Verdict::Fail && row.judged().is_some();
+    let is_before = |row: &&SiteResult| row.site.pass < first.site.pass && row.site.pass.is_some();
+    let alike = |row: &&SiteResult| row.site.point == first.site.point && row.site.layer == first.site.layer;
+    let mut before = rows.iter().filter(is_before).filter(alike).peekable();
+    (first.site.pass > Some(0) && before.peek().is_some() && before.all(is_right)).then_some(*first)
+}
+
+/// Returns the layers whose output is wrong at a pass; all layers if outputs of layers are not recorded.
+fn layers_at(bench: &SearchContext, coarse: &[&SiteResult], pass: usize) -> BTreeSet<usize> {
+    let at_pass = coarse.iter().filter(|row| row.site.pass == Some(pass));
+    let layers: BTreeSet<usize> =
+        at_pass.filter(|row| row.local.is_some()).filter_map(|row| row.site.layer).collect();
+    if layers.is_empty() { (0..bench.book.n_layers()).collect() } else { layers }
+}
+
+/// Returns the hypotheses on the rows written before a pass, the likeliest first.
+fn hypotheses(
+    bench: &SearchContext,
+    known: &KnownRows,
+    pass: usize,
+    written: usize,
+    is_thorough: bool,
+) -> Vec<BlockHypothesis> {
+    let blocks: BTreeSet<(usize, usize)> = BLOCKS.iter().flat_map(|&size| blocks(size, written)).collect();
+    let sequences = known.sequences();
+    let mut all = Vec::new();
+    for &(start, end) in &blocks {
+        let block = |content| BlockHypothesis { pass, rows: start..end, content };
+        for (sequence, length) in &sequences {
+            let starts: Vec<usize> = match is_thorough {
+                true => (0..*length).step_by(end - start).collect(),
+                false => vec![start],
+            };
+            let fits = starts.into_iter().filter(|from| from + end - start <= *length);
+            all.extend(fits.map(|from| block(Content::Sequence(sequence.clone(), from))));
+        }
+        // A cache of zeros alone is a change of the catalogue.
+        if !is_thorough && end - start < written {
+            all.push(block(Content::Zeros));
+        }
+        if is_thorough {
+            let held = bench.setting.held.read_tokens().len().min(written);
+            let others = (0..held).step_by(end - start).filter(|&from| from != start);
+            all.extend(
+                others.filter(|from| from + end - start <= held).map(|from| block(Content::Own(from))),
+            );
+        }
+    }
+    all
+}
+
+/// Returns the blocks of a size among the first `rows` rows, the last one cut off.
+fn blocks(size: usize, rows: usize) -> Vec<(usize, usize)> {
+    (0..rows).step_by(size).map(|start| (start, (start + size).min(rows))).collect()
+}
+
+impl BlockHypothesis {
+    /// Returns the change that `--suppose` takes, if our engine can compute it from the sequence alone.
+    fn change(&self) -> Option<OperationChange> {
+        let span = |rows: Range<usize>| match rows.len() {
+            1 => rows.start.to_string(),
+            _ => format!("{}-{}", rows.start, rows.end - 1),
+        };
+        let from = match &self.content {
+            Content::Sequence(..) => return None,
+            Content::Own(from) => span(*from..from + self.rows.len()),
+            Content::Zeros => "zero".to_owned(),
+        };
+        let entry = catalogue().find(|entry| entry.kind == CauseKind::CacheRow)?;
+        let value = format!("pass{}:{}:{from}", self.pass, span(self.rows.clone()));
+        Some(OperationChange::new(entry, ChangeValue::Word(value)))
+    }
+
+    fn told(&self) -> String {
+        let count = self.rows.len();
+        let (rows, noun) = (positions(self.rows.start, count), if count == 1 { "row" } else { "rows" });
+        let holds = if count == 1 { "holds" } else { "hold" };
+        let content = match &self.content {
+            Content::Sequence(sequence, from) => {
+                format!("the {noun} of sequence {sequence} at {}", positions(*from, count))
+            }
+            Content::Own(from) => format!("the {noun} of {}", positions(*from, count)),
+            Content::Zeros => "zeros".to_owned(),
+        };
+        format!("the cache {noun} of {rows} {holds} {content}")
+    }
+}
+
+/// A tap that replaces a block of the cache.
+struct BlockTap<'b> {
+    one: &'b BlockHypothesis,
+    known: &'b KnownRows,
+    layers: &'b BTreeSet<usize>,
+}
+
+impl Tap for BlockTap<'_> {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        let is_here = CACHES.contains(&site.point) && site.pass == Some(self.one.pass);
+        let is_changed = is_here && site.layer.is_some_and(|layer| self.layers.contains(&layer));
+        if is_changed { self.changed(site, &value).unwrap_or(value) } else { value }
+    }
+}
+
+impl BlockTap<'_> {
+    fn changed(&self, site: Site, value: &Tensor) -> Option<Tensor> {
+        let width = value.row_len();
+        let mut data = value.data().to_vec();
+        for (index, row) in self.one.rows.clone().enumerate() {
+            let source = match &self.one.content {
+                Content::Zeros => vec![0.0; width],
+                Content::Own(from) => value.row(from + index).to_vec(),
+                Content::Sequence(sequence, from) => {
+                    self.known.cached(sequence, site.point, site.layer, from + index)?.to_vec()
+                }
+            };
+            data.get_mut(row * width..(row + 1) * width)?.copy_from_slice(&source);
+        }
+        Some(Tensor::new(value.shape(), data))
+    }
+}
+
+/// Returns true if a run with replaced rows matches all wrong rows and leaves the others right.
+fn explains_all(
+    bench: &SearchContext,
+    rows: &[SiteResult],
+    coarse: &[&SiteResult],
+    tap: &mut dyn Tap,
+) -> Result<bool> {
+    let setting = bench.setting;
+    let is_local = coarse.iter().any(|row| row.local.is_some());
+    let go_on = if is_local { ContinuationValues::Held } else { ContinuationValues::Own };
+    let everything = Selection::everything();
+    let comparison = setting.comparing_of(&everything, go_on);
+    let checks = setting.rerun(&RerunPart::All, setting.held.passes().len(), &[], comparison, tap)?;
+    let found: BTreeMap<_, SiteCheck> =
+        checks.into_iter().map(|check| (check.site.flow_order(), check)).collect();
+    let is_real = |row: &&SiteResult| !matches!(row.site.point, Point::Argmax | Point::Generated);
+    let judged = rows.iter().filter(is_real).filter(|row| row.judged().is_some());
+    Ok(judged.map(|row| is_right_with(row, found.get(&row.site.flow_order()))).all(|is_right| is_right))
+}
+
+fn is_right_with(row: &SiteResult, check: Option<&SiteCheck>) -> bool {
+    let Some(ArrayComparison::Measured(found)) = check.and_then(|check| check.found.as_ref()) else {
+        return row.verdict != Verdict::Fail;
+    };
+    let is_near = row.floor.or(row.accumulated_floor).is_some_and(|floor| floor.is_near(&found.errors));
+    let before = row.judged().map_or(f64::INFINITY, |found| found.errors.rel_l2);
+    let stays = row.verdict != Verdict::Fail && found.errors.rel_l2 <= AS_WELL * before + 1e-6;
+    is_near || stays
+}
