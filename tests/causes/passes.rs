@@ -51,7 +51,7 @@ fn told(bed: &Bed, typed: &[&str], taps: RecordedTaps) -> (Verdict, Vec<Vec<Stri
 #[test]
 fn a_mistake_of_some_passes_or_keys_is_named_and_no_other() {
     for ((model, arithmetic), (taps, typed)) in
-        one_of(5, pairs(BEDS, pairs(TAPS, MISTAKES).collect::<Vec<_>>()))
+        one_of(17, pairs(BEDS, pairs(TAPS, MISTAKES).collect::<Vec<_>>()))
     {
         let bed = Bed::new(model, arithmetic);
         let (verdict, causes) = told(&bed, &[typed], taps);
