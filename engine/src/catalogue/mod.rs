@@ -139,6 +139,15 @@ impl OperationChange {
         }
     }
 
+    /// Describes the change, if its value does not do so.
+    pub fn meaning(&self) -> Option<&'static str> {
+        let is_of_keys = self.entry.kind == CauseKind::CacheRotation;
+        self.value
+            .as_word()
+            .filter(|_| is_of_keys)
+            .and_then(crate::ops::attention::faults::key_rotation::meaning)
+    }
+
     /// Returns the entry's only tap point if another entry has the same kind and values, so that the tap distinguishes them.
     fn place(&self) -> Option<Point> {
         let CatalogueEntry { kind, at, takes, .. } = *self.entry;

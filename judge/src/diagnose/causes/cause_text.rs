@@ -6,7 +6,6 @@ use crate::check::{Role, UnexplainedOperation};
 use crate::checkpoint::Site;
 use crate::diagnose::causes::operation_search::{SearchContext, SearchResult};
 use crate::diagnose::causes::pattern;
-use crate::ops::attention::faults::key_rotation::meaning;
 use crate::ops::norm::exact::LayerNormalisation;
 use crate::verdict::{Cause, CauseContent, CauseSearch, FittingChange, joined};
 
@@ -118,11 +117,11 @@ impl<'w> CauseText<'w> {
         let name = change.point.map_or(name.to_owned(), |point| format!("{name} at {point}"));
         let is_said = !self.is_supposed && !entry.kind.is_of_numerics();
         let ours = if is_said { "the model says" } else { "our engine" };
+        if let Some(meaning) = change.meaning() {
+            return format!("{name}: in the {dump}, {meaning} ({})", change.value);
+        }
         let own = change.own(self.at);
         let told = match (&change.value, &own) {
-            (ChangeValue::Word(word), _) if entry.kind == CauseKind::CacheRotation => {
-                format!("{name}: in the {dump}, {} ({word})", meaning(word).unwrap_or_default())
-            }
             (ChangeValue::Nothing, _) => {
                 format!("{name}: the {dump} computes this instead: {}", entry.kind.meaning())
             }

@@ -15,7 +15,6 @@ use crate::diagnose::causes::cause_text::CauseText;
 use crate::diagnose::causes::operation_search::{SearchContext, SearchResult};
 use crate::error::Result;
 use crate::exact::node_of;
-use crate::ops::attention::faults::key_rotation::meaning;
 use crate::ops::rope::exact::Rotary;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
@@ -76,7 +75,7 @@ pub(super) fn of(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Resul
 /// change alone would not match these taps.
 fn as_recorded(bench: &SearchContext, change: &OperationChange, shown: &[Point], sites: Vec<Site>) -> Cause {
     let role = bench.setting.role.name();
-    let reading = change.value.as_word().and_then(meaning).unwrap_or_default();
+    let reading = change.meaning().unwrap_or_default();
     let holds = if shown.len() == 1 { "holds" } else { "hold" };
     let names: Vec<&str> = shown.iter().map(|point| point.name()).collect();
     let what = format!(

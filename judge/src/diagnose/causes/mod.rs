@@ -195,7 +195,7 @@ fn of_coarse(bench: &SearchContext, rows: &[SiteResult], coarse: Vec<&SiteResult
     }
     if let Some(begun) = provenance::onset(rows, &coarse).map(begins) {
         for cause in &mut causes {
-            if let CauseContent::Nothing { kind: CauseKind::Unknown, what } = &mut cause.told {
+            if let CauseContent::Nothing { what, .. } = &mut cause.told {
                 what.push_str(&begun);
             }
         }

@@ -29,7 +29,7 @@ const READINGS: [(&str, &str); 4] = [
 ];
 
 /// Describes a reading of keys.
-pub fn meaning(word: &str) -> Option<&'static str> {
+pub(crate) fn meaning(word: &str) -> Option<&'static str> {
     READINGS.iter().find(|(known, _)| *known == word).map(|(_, meaning)| *meaning)
 }
 

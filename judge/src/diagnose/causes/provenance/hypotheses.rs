@@ -271,8 +271,8 @@ fn explains_all(
     let found: BTreeMap<_, SiteCheck> =
         checks.into_iter().map(|check| (check.site.flow_order(), check)).collect();
     let is_real = |row: &&SiteResult| !matches!(row.site.point, Point::Argmax | Point::Generated);
-    let judged = rows.iter().filter(is_real).filter(|row| row.judged().is_some());
-    Ok(judged.map(|row| is_right_with(row, found.get(&row.site.flow_order()))).all(|is_right| is_right))
+    let mut judged = rows.iter().filter(is_real).filter(|row| row.judged().is_some());
+    Ok(judged.all(|row| is_right_with(row, found.get(&row.site.flow_order()))))
 }
 
 fn is_right_with(row: &SiteResult, check: Option<&SiteCheck>) -> bool {
