@@ -11,9 +11,11 @@ mod experts;
 mod misreading;
 mod nonfinite_values;
 mod operation_search;
+mod parameter_search;
 mod pattern;
 mod rerun;
 mod sequences;
+mod site_values;
 mod tokens;
 
 pub(super) use tokens::of_prompt;
@@ -95,19 +97,20 @@ fn of_stages(bench: &SearchContext, mut open: Vec<&UnexplainedOperation>) -> Vec
     let mut causes = Vec::new();
     while let Some(&first) = open.first().filter(|_| causes.len() < MOST) {
         let stage = bench.stage(first);
-        let searched = stage.search(&open);
+        let mut searched = stage.search(&open);
         if searched.fits.is_empty() && bench.deadline.is_over() {
             causes.push(unfinished(bench, open.iter().map(|one| one.site).collect()));
             break;
         }
         let is_done = |one: &UnexplainedOperation| match searched.named() {
-            Some(changes) => bench.stage(one).is_explained_by(changes),
+            Some(changes) => bench.stage(one).shares(changes).is_some(),
             // Unexplained operations are reported once per tap.
             None => one.site.point == first.site.point,
         };
         let is_done = |one: &&UnexplainedOperation| one.site == first.site || is_done(one);
         let (done, rest): (Vec<_>, Vec<_>) = open.into_iter().partition(is_done);
         open = rest;
+        site_values::merge(bench, &mut searched, &done);
         let sites: Vec<Site> = done.iter().map(|one| one.site).collect();
         causes.push(CauseText::of(bench, &stage.at()).told(
             CauseSearch::Stages,

@@ -7,6 +7,7 @@ use crate::change::{CauseKind, ModelOperations, SiteContext};
 use crate::check::{ArrayComparison, ContinuationValues, Deadline, RerunPart, RunContext, SiteCheck};
 use crate::checkpoint::{Point, Site};
 use crate::diagnose::causes::operation_search::{SearchContext, SearchResult};
+use crate::diagnose::causes::parameter_search::{Parameter, ParameterSearch};
 use crate::diagnose::causes::{Changes, in_order};
 use crate::engine::ModelSegment;
 use crate::error::Result;
@@ -27,6 +28,9 @@ const MOST_PRODUCTS: usize = 1 << 28;
 /// A change counts as equally good if its error is at most this many times the best error, or the noise
 /// floor.
 const AS_WELL: f64 = 3.0;
+
+/// Factor by which a solved value must reduce the error of a row.
+const EVIDENT: f64 = 10.0;
 
 /// The passes in which a change applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +94,7 @@ impl<'s> Rerun<'s> {
         if self.explains(&[])? {
             return Ok(None);
         }
-        let changes = self.changes()?;
+        let (changes, parameters) = self.changes()?;
         let (mut local, common): (Vec<_>, Vec<_>) = changes.iter().partition(|change| change.entry.is_local);
         // Changes of single weights are skipped if the run covers many layers: there are too many of them.
         let is_long = !self.is_alone && !self.is_short();
@@ -100,6 +104,9 @@ impl<'s> Rerun<'s> {
         let mut fits = self.fitting(&singles)?;
         if fits.is_empty() && !is_long {
             fits = self.fitting(&self.tried(self.alone(&common))?)?;
+        }
+        if fits.is_empty() {
+            fits = self.fitting(&self.solved(&parameters, is_long)?)?;
         }
         if fits.is_empty() {
             fits = self.fitting(&self.pairs(&singles, &changes)?)?;
@@ -137,13 +144,45 @@ impl<'s> Rerun<'s> {
         }
     }
 
-    /// Returns every change that applies at some site of the rerun part.
-    fn changes(&self) -> Result<Vec<OperationChange>> {
-        let mut scout = ApplicableChanges { rerun: self, found: Vec::new() };
+    /// Returns every change that applies at some site of the rerun part, and the parameters that can be solved for.
+    fn changes(&self) -> Result<(Vec<OperationChange>, Vec<Parameter>)> {
+        let mut scout = ApplicableChanges { rerun: self, found: Vec::new(), parameters: Vec::new() };
         self.run(&[], &mut scout)?;
         let mut found = scout.found;
         in_order(&mut found);
-        Ok(found)
+        Ok((found, scout.parameters))
+    }
+
+    /// Solves for parameters, one at a time, and for the scales of keys and values together. A solved value is evidence
+    /// only if it removes nearly all of the error.
+    fn solved(&self, parameters: &[Parameter], is_long: bool) -> Result<Vec<ChangeTrial>> {
+        let before = self.row.judged().map_or(f64::INFINITY, |found| found.errors.rel_l2);
+        let is_tried = |parameter: &&Parameter| !(is_long && parameter.entry.is_local);
+        let mut sets: Vec<Vec<Parameter>> =
+            parameters.iter().filter(is_tried).map(|one| vec![*one]).collect();
+        let caches = parameters.iter().filter(|parameter| parameter.entry.kind == CauseKind::CacheScale);
+        // The effect of values is linear, so they come first.
+        let caches: Vec<Parameter> = caches.rev().copied().collect();
+        sets.extend((caches.len() > 1).then_some(caches));
+        let supposed = |changes: &[OperationChange]| -> Vec<Supposition> {
+            changes.iter().map(|change| self.one(change, change.point)).collect()
+        };
+        let mut error = |changes: &[OperationChange]| {
+            if self.deadline.is_over() {
+                return Ok(None);
+            }
+            Ok(match self.run(&supposed(changes), &mut ())? {
+                Some(ArrayComparison::Measured(found)) => Some(found.errors.rel_l2),
+                _ => None,
+            })
+        };
+        let mut search = ParameterSearch { error: &mut error, before };
+        let mut found = Vec::new();
+        for set in sets {
+            let solved = search.solve(&set)?.filter(|(_, error)| *error <= before / EVIDENT);
+            found.extend(solved.map(|(changes, _)| supposed(&changes)));
+        }
+        self.tried(found.into_iter())
     }
 
     /// Reads parameters of changes from the dump's values at taps derived from logits.
@@ -278,6 +317,22 @@ fn up_to(row: &SiteResult, unit: &Unit) -> RerunPart {
 struct ApplicableChanges<'c, 's> {
     rerun: &'c Rerun<'s>,
     found: Vec<OperationChange>,
+    parameters: Vec<Parameter>,
+}
+
+impl ApplicableChanges<'_, '_> {
+    /// Adds a parameter that a change sets to a number, with its own value. A change of a single weight is solved for at
+    /// each tap.
+    fn add_parameter(&mut self, change: &OperationChange, at: &SiteContext) {
+        let entry = change.entry;
+        let point = (entry.is_local || entry.at.len() == 1).then_some(at.site.point);
+        let is_known = |known: &Parameter| std::ptr::eq(known.entry, entry) && known.point == point;
+        let is_new = entry.kind.is_parameter() && change.value.number().is_some();
+        if is_new && !self.parameters.iter().any(is_known) {
+            let own = change.own(at).number().filter(|own| *own > 0.0).unwrap_or(1.0);
+            self.parameters.push(Parameter { entry, point, own });
+        }
+    }
 }
 
 impl Tap for ApplicableChanges<'_, '_> {
@@ -294,6 +349,7 @@ impl Tap for ApplicableChanges<'_, '_> {
         }
         // A corrupt weight element can be read from values, but not guessed.
         for change in OperationChange::applicable(&at) {
+            self.add_parameter(&change, &at);
             if change.entry.kind != CauseKind::WeightCorruption && !self.found.contains(&change) {
                 self.found.push(change);
             }
