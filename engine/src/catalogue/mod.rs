@@ -35,6 +35,7 @@ const OPERATIONS: &[&[CatalogueEntry]] = &[
     crate::ops::linear::faults::weight::ENTRIES,
     crate::ops::linear::faults::precision::ENTRIES,
     crate::ops::linear::faults::groups::ENTRIES,
+    crate::ops::linear::faults::shards::ENTRIES,
     crate::ops::linear::faults::split_sums::ENTRIES,
     crate::ops::linear::faults::corruption::ENTRIES,
     crate::ops::norm::faults::element::ENTRIES,

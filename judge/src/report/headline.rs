@@ -284,6 +284,8 @@ fn predicate(kind: CauseKind) -> Predicate {
         BiasMissing => Act("leaves out a bias"),
         BiasScale => Act("adds a bias another number of times"),
         PartialSum => Act("adds up only some of the columns of a product"),
+        WeightShards => Act("exchanges or repeats shards of a weight"),
+        WeightLowRank => Act("applies an adapter (LoRA) that the model does not have, or leaves it out"),
         WeightGroups => Act("reads scales or zero points of quantised weights differently"),
         SplitK => Setting("split of sums"),
         ActivationQuant => Setting("quantisation of activations"),

@@ -8,6 +8,7 @@ mod bos_token;
 mod cause_text;
 mod dumps;
 mod experts;
+mod low_rank;
 mod misreading;
 mod nonfinite_values;
 mod operation_search;
@@ -101,6 +102,11 @@ fn of_stages(bench: &SearchContext, mut open: Vec<&UnexplainedOperation>) -> Vec
         if searched.fits.is_empty() && bench.deadline.is_over() {
             causes.push(unfinished(bench, open.iter().map(|one| one.site).collect()));
             break;
+        }
+        if let Some(cause) = searched.fits.is_empty().then(|| low_rank::of(bench, &open)).flatten() {
+            open.retain(|one| !cause.sites.contains(&one.site));
+            causes.push(cause);
+            continue;
         }
         let is_done = |one: &UnexplainedOperation| match searched.named() {
             Some(changes) => bench.stage(one).shares(changes).is_some(),

@@ -3,16 +3,25 @@
 //! The error of a row is a function of the parameter. Its minimum is found by evaluating the row at a few values. The
 //! parameter is named only if its minimum explains the row.
 
+use std::f64::consts::LN_2;
+
 use crate::catalogue::OperationChange;
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue};
 use crate::checkpoint::Point;
 use crate::error::Result;
 
 /// Values that are tried first: the model's own value times these powers of 2.
-const POWERS: [i32; 12] = [-9, -7, -5, -3, -2, -1, 1, 2, 3, 4, 6, 9];
+const POWERS: [i32; 8] = [-7, -5, -3, -1, 1, 3, 5, 7];
 
 /// Number of values that are tried around the best of the first values.
 const STEPS: usize = 14;
+
+/// A parameter is given up if the error is still this share of the error before, after the first steps.
+const HALFWAY: f64 = 0.7;
+const FIRST_STEPS: usize = 4;
+
+/// Steps between the first values of several parameters, as powers of 2.
+const COARSE: [i32; 6] = [-6, -4, -2, 2, 4, 6];
 
 /// Number of rounds in which several parameters are solved for, one after the other.
 const ROUNDS: usize = 8;
@@ -75,8 +84,7 @@ impl ParameterSearch<'_> {
     /// Returns the changes with plain values that give the smallest error, and this error. `None` if no value reduces the
     /// error much.
     pub(super) fn solve(&mut self, parameters: &[Parameter]) -> Result<Option<(Vec<OperationChange>, f64)>> {
-        let mut logs = vec![0.0; parameters.len()];
-        let mut best = self.before;
+        let (mut logs, mut best) = self.start(parameters)?;
         for round in 0..ROUNDS {
             // A single parameter is known after one round.
             if round > 0 && parameters.len() == 1 {
@@ -84,8 +92,10 @@ impl ParameterSearch<'_> {
             }
             for index in 0..parameters.len() {
                 let first: Vec<f64> = match round {
-                    0 => POWERS.iter().map(|power| f64::from(*power) * std::f64::consts::LN_2).collect(),
-                    _ => [-1.0, 1.0].map(|step| step / (round as f64).powi(2)).into(),
+                    0 if parameters.len() == 1 => {
+                        POWERS.iter().map(|power| f64::from(*power) * LN_2).collect()
+                    }
+                    _ => [-1.0, 1.0].map(|step| step / (1.0 + round as f64).powi(2)).into(),
                 };
                 let center = logs[index];
                 let Some((log, error)) =
@@ -103,6 +113,24 @@ impl ParameterSearch<'_> {
             }
         }
         self.plain(parameters, &mut logs, best)
+    }
+
+    /// Returns the logarithms to start from: those of the model, or for two parameters the best of a coarse grid.
+    fn start(&mut self, parameters: &[Parameter]) -> Result<(Vec<f64>, f64)> {
+        let mut best = (vec![0.0; parameters.len()], self.before);
+        if parameters.len() != 2 {
+            return Ok(best);
+        }
+        for one in COARSE {
+            for other in COARSE {
+                let logs: Vec<f64> = [one, other].map(|power| f64::from(power) * LN_2).into();
+                let error = self.error_at(parameters, &logs)?;
+                if error < best.1 {
+                    best = (logs, error);
+                }
+            }
+        }
+        Ok(best)
     }
 
     fn error_at(&mut self, parameters: &[Parameter], logs: &[f64]) -> Result<f64> {
@@ -129,7 +157,11 @@ impl ParameterSearch<'_> {
             logs[index] = center + step;
             points.push((center + step, self.error_at(parameters, logs)?));
         }
-        for _ in 0..STEPS {
+        for step in 0..STEPS {
+            let least = points.iter().map(|(_, error)| *error).fold(f64::INFINITY, f64::min);
+            if step == FIRST_STEPS && least > HALFWAY * self.before {
+                break;
+            }
             points.retain(|(_, error)| error.is_finite());
             points.sort_by(|a, b| a.0.total_cmp(&b.0));
             let Some(next) = next_point(&points) else { break };

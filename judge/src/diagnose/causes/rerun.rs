@@ -102,11 +102,11 @@ impl<'s> Rerun<'s> {
         let everywhere = common.iter().map(|change| vec![self.one(change, None)]);
         let singles = self.tried(everywhere.chain(self.alone(&local)))?;
         let mut fits = self.fitting(&singles)?;
-        if fits.is_empty() && !is_long {
-            fits = self.fitting(&self.tried(self.alone(&common))?)?;
-        }
         if fits.is_empty() {
             fits = self.fitting(&self.solved(&parameters, is_long)?)?;
+        }
+        if fits.is_empty() && !is_long {
+            fits = self.fitting(&self.tried(self.alone(&common))?)?;
         }
         if fits.is_empty() {
             fits = self.fitting(&self.pairs(&singles, &changes)?)?;
@@ -150,7 +150,11 @@ impl<'s> Rerun<'s> {
         self.run(&[], &mut scout)?;
         let mut found = scout.found;
         in_order(&mut found);
-        Ok((found, scout.parameters))
+        let mut parameters = scout.parameters;
+        let place =
+            |parameter: &Parameter| catalogue().position(|entry| std::ptr::eq(entry, parameter.entry));
+        parameters.sort_by_key(place);
+        Ok((found, parameters))
     }
 
     /// Solves for parameters, one at a time, and for the scales of keys and values together. A solved value is evidence
@@ -179,6 +183,10 @@ impl<'s> Rerun<'s> {
         let mut search = ParameterSearch { error: &mut error, before };
         let mut found = Vec::new();
         for set in sets {
+            // Scales of keys and values are independent faults unless neither explains the row.
+            if set.len() > 1 && !found.is_empty() {
+                break;
+            }
             let solved = search.solve(&set)?.filter(|(_, error)| *error <= before / EVIDENT);
             found.extend(solved.map(|(changes, _)| supposed(&changes)));
         }

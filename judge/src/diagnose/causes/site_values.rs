@@ -7,6 +7,7 @@ use crate::catalogue::OperationChange;
 use crate::change::{CauseKind, ChangeValue};
 use crate::check::UnexplainedOperation;
 use crate::checkpoint::Point;
+use crate::diagnose::causes::Changes;
 use crate::diagnose::causes::operation_search::{SearchContext, SearchResult};
 
 /// Replaces the value of the first site by the values of all sites, one change for each tap. Layers with different values
@@ -41,7 +42,10 @@ pub(super) fn merge(bench: &SearchContext, searched: &mut SearchResult, done: &[
             Some(OperationChange::new(first.entry, value).at(point))
         })
         .collect();
-    if let Some(fit) = searched.fits.first_mut().filter(|_| !merged.is_empty()) {
-        *fit = merged;
+    // Other notations of the same scale are no alternatives.
+    let is_other = |fit: &Changes| fit.iter().any(|change| change.entry.kind != CauseKind::CacheScale);
+    if !merged.is_empty() {
+        searched.fits.retain(is_other);
+        searched.fits.insert(0, merged);
     }
 }

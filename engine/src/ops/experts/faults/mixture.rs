@@ -1,25 +1,16 @@
 //! Changes of a mixture's weighted sum: experts that are added without their weights, or with those of other experts.
 
-use crate::change::outer_operations::made_by;
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
 use crate::checkpoint::Point;
 use crate::numerics::Numerics;
 use crate::ops::experts::exact::ExpertMixture;
-use crate::ops::shared_expert::exact::SharedSum;
 use crate::tensor::Tensor;
 
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     kind: CauseKind::ExpertWeights,
-    at: &[Point::FfnOut],
+    at: &[Point::FfnOut, Point::RoutedOut],
     takes: "unweighted|mean|squared|reversed",
-    compute: |at, value| match at.stage() {
-        Some(mixture) => mixed(at, mixture, value.as_word()?),
-        None => {
-            let SharedSum { routed, outputs, weights } = at.stage()?;
-            let routed = mixed(at, made_by(routed)?.operation()?, value.as_word()?)?;
-            Some(at.n.add_shared(&routed, outputs, weights.as_ref()))
-        }
-    },
+    compute: |at, value| mixed(at, at.stage()?, value.as_word()?),
     usual: |_| ["unweighted", "mean", "squared", "reversed"].map(ChangeValue::word).into(),
     ..CatalogueEntry::PLAIN
 }];

@@ -17,22 +17,46 @@ use crate::tensor::Tensor;
 /// Products that tensor parallelism splits by inputs, and whose partial sums devices add.
 const ROW_PARALLEL: &[Point] = &[Point::AttnOut, Point::FfnOut, Point::SharedOut];
 
-pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
-    kind: CauseKind::PartialSum,
-    at: PRODUCTS,
-    takes: "1/2|0-47|1/2x2|without-last:4|multiples-of:32",
-    compute: |at, value| {
-        let x = input(at)?;
-        let gains = gains(value.as_word()?, x.row_len())?;
-        multiplied(at, &scaled(at, x, &gains), &own(at)?)
+pub(crate) static ENTRIES: &[CatalogueEntry] = &[
+    // A missing all-reduce: every device goes on with its own sum.
+    CatalogueEntry {
+        kind: CauseKind::PartialSum,
+        at: ROW_PARALLEL,
+        takes: "rank:1/2",
+        compute: |at, value| added(at, value.as_word()?.strip_prefix("rank:")?),
+        read: |at, theirs| read_gains(at, theirs).iter().filter_map(|word| of_rank(word)).collect(),
+        usual: |at| match own(at) {
+            Some(_) => ["rank:1/2", "rank:2/2", "rank:1/4"].map(ChangeValue::word).into(),
+            None => Vec::new(),
+        },
+        ..CatalogueEntry::PLAIN
     },
-    read: read_gains,
-    usual: |at| match ROW_PARALLEL.contains(&at.site.point) && own(at).is_some() {
-        true => ["1/2", "2/2", "1/4"].map(ChangeValue::word).into(),
-        false => Vec::new(),
+    CatalogueEntry {
+        kind: CauseKind::PartialSum,
+        at: PRODUCTS,
+        takes: "1/2|0-47|1/2x2|without-last:4|multiples-of:32",
+        compute: |at, value| added(at, value.as_word()?),
+        read: |at, theirs| {
+            let is_row_parallel = ROW_PARALLEL.contains(&at.site.point);
+            let words = read_gains(at, theirs).into_iter();
+            words.filter(|word| !is_row_parallel || of_rank(word).is_none()).map(ChangeValue::Word).collect()
+        },
+        usual: |_| Vec::new(),
+        ..CatalogueEntry::PLAIN
     },
-    ..CatalogueEntry::PLAIN
-}];
+];
+
+/// Computes the product from the columns that a word lists.
+fn added(at: &SiteContext, word: &str) -> Option<Tensor> {
+    let x = input(at)?;
+    multiplied(at, &scaled(at, x, &gains(word, x.row_len())?), &own(at)?)
+}
+
+/// Returns the value for the columns of one device.
+fn of_rank(word: &str) -> Option<ChangeValue> {
+    let is_one = word.contains('/') && !word.contains([',', 'x']);
+    is_one.then(|| ChangeValue::Word(format!("rank:{word}")))
+}
 
 /// Returns the number of times that each column enters the sum.
 fn gains(word: &str, columns: usize) -> Option<Vec<f32>> {
@@ -98,7 +122,7 @@ const MOST_RANGES: usize = 6;
 const SMALL: f64 = 0.01;
 
 /// Finds the gain of each column, or of each group of columns, by least squares.
-fn read_gains(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
+fn read_gains(at: &SiteContext, theirs: &[f64]) -> Vec<String> {
     let Some(x) = input(at).filter(|_| own(at).is_some()) else { return Vec::new() };
     let columns = x.row_len();
     if theirs.len() != at.value.data().len() || distance(at.value, theirs) < SMALL {
@@ -134,7 +158,7 @@ fn gains_of(at: &SiteContext, theirs: &[f64], groups: usize) -> Option<Vec<f64>>
 }
 
 /// Describes the gains of equal groups of columns.
-fn words(gains: &[f64], columns: usize) -> Vec<ChangeValue> {
+fn words(gains: &[f64], columns: usize) -> Vec<String> {
     let width = columns / gains.len();
     let mut ranges: Vec<(Range<usize>, f64)> = Vec::new();
     for (group, &gain) in gains.iter().enumerate() {
@@ -157,7 +181,7 @@ fn words(gains: &[f64], columns: usize) -> Vec<ChangeValue> {
         }
     }
     words.push(listed(&ranges, columns));
-    words.into_iter().map(ChangeValue::Word).collect()
+    words
 }
 
 /// Lists the ranges with a gain other than 0.

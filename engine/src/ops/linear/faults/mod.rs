@@ -6,6 +6,7 @@ pub mod corruption;
 pub mod fused_projections;
 pub mod groups;
 pub mod precision;
+pub mod shards;
 pub mod split_sums;
 pub mod weight;
 

@@ -1,42 +1,83 @@
 //! Weights that are rounded to a shorter type: to a float type, or to integers with a scale for each tensor, row or group.
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, LinearParameters, SiteContext, distance};
+use crate::checkpoint::Point;
 use crate::exact::Float;
 use crate::numerics::Numerics;
 use crate::ops::embedding::exact::EmbeddingLookup;
 use crate::ops::linear::faults::weight::encoded;
-use crate::ops::linear::faults::{PRODUCTS, input, multiplied, own, with};
+use crate::ops::linear::faults::{IN_LAYERS, input, multiplied, own, with};
 use crate::quant::{decode_matrix_row, decode_row, quantise_row};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
 
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[
+    // A file in a shorter float type has all its matrices in that type.
     CatalogueEntry {
-        at: PRODUCTS,
-        compute: |at, value| rounded_product(at, WeightRounding::named(value.as_word()?)?),
-        read: read_rounding,
-        ..PRECISION
+        kind: CauseKind::WeightPrecision,
+        at: EVERYWHERE,
+        takes: "f16|bf16",
+        compute: |at, value| {
+            let rounding = WeightRounding::named(value.as_word()?)?;
+            match at.stage() {
+                _ if !rounding.is_of_file() => None,
+                Some(EmbeddingLookup { table, tokens }) => {
+                    Some(at.n.embed(&rounded(table, rounding)?, tokens))
+                }
+                None => rounded_product(at, rounding),
+            }
+        },
+        usual: |_| ["bf16", "f16"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
+    },
+    // Quantisers leave the embeddings and the output matrix as they are.
+    CatalogueEntry {
+        kind: CauseKind::WeightPrecision,
+        at: IN_LAYERS,
+        takes: "f8_e4m3|f8_e5m2|f8_e4m3-tensor|f8_e4m3-row|int8-tensor|int8-row|q8_0",
+        usual: |_| vec![ChangeValue::word("int8-row")],
+        ..QUANTISED
     },
     CatalogueEntry {
-        at: &[crate::checkpoint::Point::Embed],
-        compute: |at, value| {
-            let EmbeddingLookup { table, tokens } = at.stage()?;
-            let WeightRounding::Float(float) = WeightRounding::named(value.as_word()?)? else { return None };
-            Some(at.n.embed(&rounded(table, WeightRounding::Float(float))?, tokens))
+        kind: CauseKind::WeightPrecision,
+        at: &[Point::Logits],
+        takes: "head:int8-row",
+        compute: |at, value| quantised(at, value.as_word()?.strip_prefix("head:")?),
+        read: |at, theirs| {
+            let words = nearest_roundings(at, theirs).into_iter();
+            words.map(|word| ChangeValue::Word(format!("head:{word}"))).collect()
         },
-        ..PRECISION
+        usual: |_| Vec::new(),
+        ..CatalogueEntry::PLAIN
     },
 ];
 
-const PRECISION: CatalogueEntry = CatalogueEntry {
-    kind: CauseKind::WeightPrecision,
-    takes: "f16|bf16|f8_e4m3|f8_e5m2|f8_e4m3-tensor|f8_e4m3-row|int8-tensor|int8-row|q8_0",
-    usual: |_| ["bf16", "f16", "int8-row"].map(ChangeValue::word).into(),
+const QUANTISED: CatalogueEntry = CatalogueEntry {
+    compute: |at, value| quantised(at, value.as_word()?),
+    read: |at, theirs| nearest_roundings(at, theirs).into_iter().map(ChangeValue::word).collect(),
     ..CatalogueEntry::PLAIN
 };
 
+/// Taps of matrices.
+const EVERYWHERE: &[Point] = &[
+    Point::Embed,
+    Point::Q,
+    Point::K,
+    Point::V,
+    Point::AttnOut,
+    Point::RouterLogits,
+    Point::SharedGate,
+    Point::SharedUp,
+    Point::SharedOut,
+    Point::FfnGate,
+    Point::FfnUp,
+    Point::FfnOut,
+    Point::Logits,
+];
+
 /// Roundings that are tried if a product's first outputs come nearer with them.
-const READ: [&str; 6] = ["f8_e4m3", "f8_e5m2", "f8_e4m3-tensor", "f8_e4m3-row", "int8-tensor", "q8_0"];
+const READ: [&str; 7] =
+    ["f8_e4m3", "f8_e5m2", "f8_e4m3-tensor", "f8_e4m3-row", "int8-tensor", "int8-row", "q8_0"];
 
 /// A way to round weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -117,6 +158,11 @@ impl WeightRounding {
         }
     }
 
+    /// Returns true if a file may have all its weights in this type.
+    fn is_of_file(self) -> bool {
+        matches!(self, WeightRounding::Float(Float::F16 | Float::Bf16))
+    }
+
     /// Returns true if the rounding changes a matrix and can be computed for it.
     fn applies_to(self, w: &Matrix) -> bool {
         match self {
@@ -158,12 +204,18 @@ fn largest_in(w: &Matrix, rounding: WeightRounding) -> f32 {
     })
 }
 
+/// Computes the product with quantised weights.
+fn quantised(at: &SiteContext, word: &str) -> Option<Tensor> {
+    let rounding = WeightRounding::named(word).filter(|rounding| !rounding.is_of_file())?;
+    rounded_product(at, rounding)
+}
+
 /// Computes the product with rounded weights. A file in a float type has its biases in that type, too.
 fn rounded_product(at: &SiteContext, rounding: WeightRounding) -> Option<Tensor> {
     let product = own(at)?;
     let w = rounded(&product.w, rounding)?;
     let bias = product.bias.map(|mut bias| {
-        if let WeightRounding::Float(Float::F16 | Float::Bf16) = rounding {
+        if rounding.is_of_file() {
             rounding.round(&mut bias, 0.0);
         }
         bias
@@ -172,7 +224,7 @@ fn rounded_product(at: &SiteContext, rounding: WeightRounding) -> Option<Tensor>
 }
 
 /// Returns the roundings that bring the first outputs nearer to the dump's values, nearest first.
-fn read_rounding(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
+fn nearest_roundings(at: &SiteContext, theirs: &[f64]) -> Vec<&'static str> {
     const OUTPUTS: usize = 16;
     let (Some(x), Some(product)) = (input(at), own(at)) else { return Vec::new() };
     let (rows, few) = (product.w.rows, OUTPUTS.min(product.w.rows));
@@ -193,5 +245,5 @@ fn read_rounding(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     };
     let mut near: Vec<(&str, f64)> = READ.into_iter().filter_map(off).collect();
     near.sort_by(|a, b| a.1.total_cmp(&b.1));
-    near.into_iter().map(|(word, _)| ChangeValue::word(word)).collect()
+    near.into_iter().map(|(word, _)| word).collect()
 }

@@ -6,14 +6,14 @@ use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, distanc
 use crate::exact::{Float, Profile};
 use crate::numerics::Numerics;
 use crate::ops::linear::exact::{Linear, SplitSums};
-use crate::ops::linear::faults::{PRODUCTS, input, own};
+use crate::ops::linear::faults::{IN_LAYERS, input, own};
 use crate::quant::decode_matrix_row;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     kind: CauseKind::SplitK,
-    at: PRODUCTS,
+    at: IN_LAYERS,
     takes: "2|columns:8",
     compute: |at, value| split(at, width(at, value)?),
     read: read_split,
