@@ -3,6 +3,7 @@
 
 mod coarse;
 mod command;
+mod linear_readers;
 mod misread;
 pub mod planted;
 mod read;

@@ -172,9 +172,10 @@ fn words(gains: &[f64], columns: usize) -> Vec<String> {
     }
     let mut words = Vec::new();
     if let [(kept, 1.0), (lost, 0.0)] = ranges.as_slice() {
-        let steps = (2..=256).filter(|step: &usize| step.is_power_of_two() && columns % step == lost.len());
+        let mut steps =
+            (2..=256).filter(|step: &usize| step.is_power_of_two() && columns % step == lost.len());
         words.extend(
-            steps.last().filter(|step| *step <= kept.len()).map(|step| format!("multiples-of:{step}")),
+            steps.next_back().filter(|step| *step <= kept.len()).map(|step| format!("multiples-of:{step}")),
         );
         if 4 * lost.len() <= columns {
             words.push(format!("without-last:{}", lost.len()));
