@@ -21,7 +21,7 @@ const HALFWAY: f64 = 0.7;
 const FIRST_STEPS: usize = 4;
 
 /// Steps between the first values of several parameters, as powers of 2.
-const COARSE: [i32; 6] = [-6, -4, -2, 2, 4, 6];
+const COARSE: [f64; 8] = [-6.0, -4.5, -3.0, -1.5, 1.5, 3.0, 4.5, 6.0];
 
 /// Number of rounds in which several parameters are solved for, one after the other.
 const ROUNDS: usize = 8;
@@ -48,6 +48,11 @@ impl Parameter {
     /// Returns the change to a value.
     pub(super) fn with(&self, value: ChangeValue) -> OperationChange {
         OperationChange { point: self.point, ..OperationChange::new(self.entry, value) }
+    }
+
+    /// Returns the factor of the first steps: epsilons and bases differ by orders of magnitude.
+    fn stretch(&self) -> f64 {
+        if matches!(self.entry.kind, CauseKind::NormEps | CauseKind::RopeTheta) { 2.0 } else { 1.0 }
     }
 
     fn at(&self, log: f64) -> OperationChange {
@@ -92,9 +97,10 @@ impl ParameterSearch<'_> {
             }
             for index in 0..parameters.len() {
                 let first: Vec<f64> = match round {
-                    0 if parameters.len() == 1 => {
-                        POWERS.iter().map(|power| f64::from(*power) * LN_2).collect()
-                    }
+                    0 if parameters.len() == 1 => POWERS
+                        .iter()
+                        .map(|power| f64::from(*power) * parameters[index].stretch() * LN_2)
+                        .collect(),
                     _ => [-1.0, 1.0].map(|step| step / (1.0 + round as f64).powi(2)).into(),
                 };
                 let center = logs[index];
@@ -105,7 +111,7 @@ impl ParameterSearch<'_> {
                 };
                 (logs[index], best) = (log, error);
             }
-            if best > SHARE * self.before {
+            if best > SHARE * self.before && (parameters.len() == 1 || round > 1) {
                 return Ok(None);
             }
             if best < SOLVED * self.before {
@@ -123,7 +129,7 @@ impl ParameterSearch<'_> {
         }
         for one in COARSE {
             for other in COARSE {
-                let logs: Vec<f64> = [one, other].map(|power| f64::from(power) * LN_2).into();
+                let logs: Vec<f64> = [one, other].map(|power| power * LN_2).into();
                 let error = self.error_at(parameters, &logs)?;
                 if error < best.1 {
                     best = (logs, error);
@@ -159,7 +165,7 @@ impl ParameterSearch<'_> {
         }
         for step in 0..STEPS {
             let least = points.iter().map(|(_, error)| *error).fold(f64::INFINITY, f64::min);
-            if step == FIRST_STEPS && least > HALFWAY * self.before {
+            if step == FIRST_STEPS && parameters.len() == 1 && least > HALFWAY * self.before {
                 break;
             }
             points.retain(|(_, error)| error.is_finite());

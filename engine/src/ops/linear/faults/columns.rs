@@ -1,6 +1,7 @@
 //! A product that adds up some of its input columns only, or some of them several times: a missing all-reduce, a shard
 //! that is counted twice, a loop that drops the tail of a row.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::ops::Range;
 
@@ -118,6 +119,9 @@ const EQUATIONS: usize = 4;
 /// Largest number of column ranges with different gains. A longer list is no evidence.
 const MOST_RANGES: usize = 6;
 
+/// Number of widths of groups that are tried, the smallest first.
+const MOST_WIDTHS: usize = 5;
+
 /// A change of the product by less than this is not an error of columns.
 const SMALL: f64 = 0.01;
 
@@ -129,10 +133,13 @@ fn read_gains(at: &SiteContext, theirs: &[f64]) -> Vec<String> {
         return Vec::new();
     }
     let most = MOST_GAINS.min(theirs.len() / EQUATIONS);
-    let groups = [columns, 64, 32, 16, 8, 4, 2];
-    let groups = groups.into_iter().find(|&groups| groups <= most && columns.is_multiple_of(groups));
-    let gains = groups.filter(|groups| *groups > 1).and_then(|groups| gains_of(at, theirs, groups));
-    gains.map_or(Vec::new(), |gains| words(&gains, columns))
+    let powers = (0..12).map(|power| 1 << power);
+    let parts = [2, 3, 4, 6, 8].into_iter().filter(|parts| columns.is_multiple_of(*parts));
+    let widths: BTreeSet<usize> = powers.chain(parts.map(|parts| columns / parts)).collect();
+    let may_be = |width: &usize| columns.is_multiple_of(*width) && (2..=most).contains(&(columns / width));
+    let widths = widths.into_iter().filter(may_be).take(MOST_WIDTHS);
+    let read = |width: usize| words(&gains_of(at, theirs, columns / width)?, columns);
+    widths.into_iter().find_map(read).unwrap_or_default()
 }
 
 /// Returns the plain gains of equal groups of columns.
@@ -157,8 +164,8 @@ fn gains_of(at: &SiteContext, theirs: &[f64], groups: usize) -> Option<Vec<f64>>
     more.into_iter().map(|more| plain_gain(1.0 + more)).collect()
 }
 
-/// Describes the gains of equal groups of columns.
-fn words(gains: &[f64], columns: usize) -> Vec<String> {
+/// Describes the gains of equal groups of columns; `None` if they are all alike, or form no pattern.
+fn words(gains: &[f64], columns: usize) -> Option<Vec<String>> {
     let width = columns / gains.len();
     let mut ranges: Vec<(Range<usize>, f64)> = Vec::new();
     for (group, &gain) in gains.iter().enumerate() {
@@ -168,7 +175,7 @@ fn words(gains: &[f64], columns: usize) -> Vec<String> {
         }
     }
     if ranges.len() < 2 || ranges.len() > MOST_RANGES {
-        return Vec::new();
+        return None;
     }
     let mut words = Vec::new();
     if let [(kept, 1.0), (lost, 0.0)] = ranges.as_slice() {
@@ -182,7 +189,7 @@ fn words(gains: &[f64], columns: usize) -> Vec<String> {
         }
     }
     words.push(listed(&ranges, columns));
-    words
+    Some(words)
 }
 
 /// Lists the ranges with a gain other than 0.

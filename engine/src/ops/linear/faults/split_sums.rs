@@ -54,6 +54,8 @@ fn split(at: &SiteContext, width: usize) -> Option<Tensor> {
     let bias = product.bias.clone();
     let made = match &bias {
         Some(bias) => {
+            let weights = Profile::of(at.n.numerics()).weights;
+            let bias: Vec<f32> = bias.iter().map(|&b| weights.round(b.into()) as f32).collect();
             let data = sum.data().iter().zip(bias.iter().cycle()).map(|(sum, bias)| sum + bias);
             rounded(Tensor::new(sum.shape(), data.collect()))
         }
