@@ -20,8 +20,8 @@ const STEPS: usize = 14;
 const HALFWAY: f64 = 0.7;
 const FIRST_STEPS: usize = 4;
 
-/// Steps between the first values of several parameters, as powers of 2.
-const COARSE: [f64; 8] = [-6.0, -4.5, -3.0, -1.5, 1.5, 3.0, 4.5, 6.0];
+/// The same for several parameters, each of which is first solved for alone.
+const COARSE: [i32; 12] = [-9, -7, -5, -3, -2, -1, 1, 2, 3, 4, 6, 9];
 
 /// Number of rounds in which several parameters are solved for, one after the other.
 const ROUNDS: usize = 8;
@@ -89,7 +89,7 @@ impl ParameterSearch<'_> {
     /// Returns the changes with plain values that give the smallest error, and this error. `None` if no value reduces the
     /// error much.
     pub(super) fn solve(&mut self, parameters: &[Parameter]) -> Result<Option<(Vec<OperationChange>, f64)>> {
-        let (mut logs, mut best) = self.start(parameters)?;
+        let (mut logs, mut best) = (vec![0.0; parameters.len()], self.before);
         for round in 0..ROUNDS {
             // A single parameter is known after one round.
             if round > 0 && parameters.len() == 1 {
@@ -101,6 +101,7 @@ impl ParameterSearch<'_> {
                         .iter()
                         .map(|power| f64::from(*power) * parameters[index].stretch() * LN_2)
                         .collect(),
+                    0 => COARSE.iter().map(|power| f64::from(*power) * LN_2).collect(),
                     _ => [-1.0, 1.0].map(|step| step / (1.0 + round as f64).powi(2)).into(),
                 };
                 let center = logs[index];
@@ -119,24 +120,6 @@ impl ParameterSearch<'_> {
             }
         }
         self.plain(parameters, &mut logs, best)
-    }
-
-    /// Returns the logarithms to start from: those of the model, or for two parameters the best of a coarse grid.
-    fn start(&mut self, parameters: &[Parameter]) -> Result<(Vec<f64>, f64)> {
-        let mut best = (vec![0.0; parameters.len()], self.before);
-        if parameters.len() != 2 {
-            return Ok(best);
-        }
-        for one in COARSE {
-            for other in COARSE {
-                let logs: Vec<f64> = [one, other].map(|power| power * LN_2).into();
-                let error = self.error_at(parameters, &logs)?;
-                if error < best.1 {
-                    best = (logs, error);
-                }
-            }
-        }
-        Ok(best)
     }
 
     fn error_at(&mut self, parameters: &[Parameter], logs: &[f64]) -> Result<f64> {
